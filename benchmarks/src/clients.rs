@@ -101,8 +101,7 @@ fn load(
     let context = (arguments.warm_up + arguments.tokens) as usize + MARGIN;
     let loader = |ram| {
         let streaming = Streaming { warm_start: false, ..Streaming::default() };
-        let options =
-            Options { ram, context: Some(context), streaming, ..Options::default() };
+        let options = Options { ram, context: Some(context), streaming, ..Options::default() };
         model.with(options).needs(Needs { texts, ..Needs::default() })
     };
     let planner = loader(RamBudget::Auto).planning()?.planner;

@@ -9,7 +9,7 @@ import torch
 import transformers
 from safetensors import safe_open
 
-from variants import Tensor, Variant
+from variants import Tensor, Variant, text
 
 # The gain of a matrix by its name (see `tensors` in variants.py); the first pattern that matches counts.
 ROUTER = r"(mlp|moe|feed_forward|router|mixer)\.(gate|wg|router|layer|proj|router\.gate|gate\.wg|router\.classifier)(\.weight)?$"
@@ -48,7 +48,7 @@ def derived(variant: Variant) -> dict[str, Tensor]:
 
 def drawn_as(variant: Variant, name: str, shape: tuple[int, ...]) -> Tensor:
     f32 = any(re.search(pattern, name) for pattern in variant.f32)
-    tied = variant.config.get("tie_word_embeddings", False)
+    tied = text(variant.config).get("tie_word_embeddings", False)
     if re.search(r"(correction_bias|expert_bias|router_bias)$", name):
         return Tensor(shape, 0.15, f32=f32)
     if name.endswith(("layer_scalar", "per_expert_scale", "router.scale")):
@@ -64,13 +64,16 @@ def drawn_as(variant: Variant, name: str, shape: tuple[int, ...]) -> Tensor:
     if name.endswith("compress_ape"):
         return Tensor(shape, 0.5, f32=f32)
     if len(shape) == 1:
-        if variant.scaled and name == "model.norm.weight":
+        if variant.scaled and name in ("model.norm.weight", "model.language_model.norm.weight"):
             # The head is small, so that the embedding does not outweigh the layers.
             return Tensor(shape, 0.2, mean=shape[0] ** 0.5 + variant.norm_mean - 1.0)
         if re.search(r"norm", name) and name.endswith("weight"):
             return Tensor(shape, 0.2, mean=variant.norm_mean, f32=f32)
         return Tensor(shape, 1.0 if name.endswith(("sinks", "sink_param")) else 0.3, mean=float(name.endswith(".D")), f32=f32)
     columns = shape[-1]
+    if name.endswith("embed_tokens_per_layer.weight"):
+        # Rows are multiplied by the root of the part of a layer, and added to what is normed.
+        return Tensor(shape, text(variant.config)["hidden_size_per_layer_input"] ** -0.5)
     if re.search(r"embed_tokens|word_embeddings|embeddings\.weight", name):
         gain = LOGIT_GAIN / columns**0.5 if tied else 1.0
         return Tensor(shape, gain / columns**0.5 if variant.scaled else gain)

@@ -24,6 +24,7 @@ from safetensors.torch import load_file, save_file
 from blocks import BLOCKS
 from derived import derived, published
 from further import FURTHER
+from gemma import GEMMA
 from grouped import GROUPED
 from ling import LING
 from long import long_text
@@ -35,7 +36,7 @@ from variants import VARIANTS as FIRST
 from variants import Config, Tensor, Variant, changed, tensors, text
 from watched import Choice, Selection, indexers_watched, load, routers, routers_watched
 
-VARIANTS: list[Variant] = FIRST + GROUPED + RECURRENT + STREAMS + FURTHER + LING + BLOCKS
+VARIANTS: list[Variant] = FIRST + GROUPED + RECURRENT + STREAMS + FURTHER + LING + BLOCKS + GEMMA
 
 HERE = Path(__file__).resolve().parent
 
@@ -52,6 +53,10 @@ INDEX_GAP = 1e-4
 DISTINCT = 10
 # Tensors of images, and of tokens predicted ahead.
 IGNORED = (
+    "model.audio_tower.",
+    "model.embed_audio.",
+    "model.embed_vision.",
+    "model.vision_tower.",
     "model.visual.",
     "mtp.",
     "multi_modal_projector.",

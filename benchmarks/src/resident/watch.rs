@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sws_model::{Compute, Observer, PassSource, Ready, Routed, SourceError, WeightSource};
+use sws_model::{Compute, Observer, PassSource, Ready, Routed, SourceError, TakeRow, WeightSource};
 use sws_store::{Clock, Pass, PieceKind};
 
 /// The work between two calls to a source.
@@ -57,6 +57,10 @@ impl<S> Watched<S> {
 impl<S: WeightSource> WeightSource for Watched<S> {
     fn embed(&mut self, tokens: &[u32], rows: &mut [f32]) -> Result<(), SourceError> {
         self.source.embed(tokens, rows)
+    }
+
+    fn layer_rows(&mut self, tokens: &[u32], take: TakeRow<'_>) -> Result<(), SourceError> {
+        self.source.layer_rows(tokens, take)
     }
 
     fn infrastructure(

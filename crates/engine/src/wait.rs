@@ -77,10 +77,10 @@ impl Kind {
             PieceKind::Expert(_) => Kind::Experts,
             PieceKind::SharedExpert => Kind::SharedExperts,
             PieceKind::Attention => Kind::Attention,
-            PieceKind::Mlp => Kind::Mlp,
+            PieceKind::Mlp | PieceKind::LayerInput => Kind::Mlp,
             PieceKind::Router => Kind::Routers,
             PieceKind::Norms | PieceKind::FinalNorm => Kind::Norms,
-            PieceKind::Embed => Kind::Embedding,
+            PieceKind::Embed | PieceKind::LayerTable => Kind::Embedding,
             PieceKind::LmHead => Kind::Head,
             _ => return None,
         })

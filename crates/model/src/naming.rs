@@ -24,6 +24,7 @@ fn family_naming(config: &Config) -> Result<FamilyNaming, ConfigError> {
         names,
         model_type: config.model_type().to_owned(),
         layers: config.layers()?,
+        with_keys: families::layers_with_keys(config)?,
         experts: experts.unwrap_or(0),
         gguf: config.is_gguf(),
         packed: families::packed(config)?,
@@ -35,6 +36,8 @@ struct FamilyNaming {
     model_type: String,
     layers: u32,
     experts: u32,
+    /// Layers up to which all have keys and values of their own.
+    with_keys: u32,
     /// True if tensors have the names of GGUF files.
     gguf: bool,
     packed: Option<Packed>,
@@ -97,16 +100,9 @@ impl FamilyNaming {
     }
 
     fn place_outside(&self, name: &str) -> Option<Placement> {
-        let (id, matrix) = match self.names.outside(name)? {
-            Role::Head => (PieceId::LM_HEAD, true),
-            Role::Embedding => (PieceId::EMBED, true),
-            role => {
-                let (id, rank) = (PieceId::FINAL_NORM, role_rank(role));
-                return Some(Placement::Piece { id, rank, matrix: false });
-            }
-        };
-        let rank = self.names.outside(name).map_or(0, role_rank);
-        Some(Placement::Piece { id, rank, matrix })
+        let role = self.names.outside(name)?;
+        let (id, matrix) = outside(role);
+        Some(Placement::Piece { id, rank: role_rank(role), matrix })
     }
 
     /// `rest` is the name from the layer number on. Layers beyond the configured count are those of
@@ -119,6 +115,9 @@ impl FamilyNaming {
             self.names.family.layer.iter().copied().flatten()
         {
             let rank = role as u16;
+            if layer >= self.with_keys && role.is_of_keys() && name == rest {
+                return None;
+            }
             let kind = match target {
                 Target::Experts { transposed }
                     if name == rest && shape.first() == Some(&self.experts.into()) =>
@@ -159,6 +158,18 @@ fn part_of(pattern: &str, name: &str, parts: u32) -> Option<u32> {
 fn expert_of(pattern: &str, name: &str, experts: u32) -> Option<u32> {
     let (before, after) = pattern.split_once('#')?;
     number_below(name.strip_prefix(before)?.strip_suffix(after)?, experts)
+}
+
+/// The piece of a tensor outside layers, and true if it may be re-encoded.
+pub(crate) fn outside(role: Role) -> (PieceId, bool) {
+    match role {
+        Role::Head => (PieceId::LM_HEAD, true),
+        Role::Embedding => (PieceId::EMBED, true),
+        Role::LayerTable => (PieceId::LAYER_TABLE, true),
+        Role::LayerInputs => (PieceId::new(0, PieceKind::LayerInput), true),
+        Role::LayerInputsNorm => (PieceId::new(0, PieceKind::Norms), false),
+        _ => (PieceId::FINAL_NORM, false),
+    }
 }
 
 /// The rank of a tensor in its piece; 0 in pieces of one tensor.

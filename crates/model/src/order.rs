@@ -11,7 +11,7 @@ mod streams;
 use sws_store::{PieceId, PieceKind};
 
 use crate::role::Role;
-use crate::spec::{Ffn, LayerSpec, Mixer, MlpSpec, ModelSpec, Router};
+use crate::spec::{Ffn, LayerInputs, LayerSpec, Mixer, MlpSpec, ModelSpec, Router};
 use attention::{attention, latent};
 use compressed::compressed;
 pub(crate) use compressed::{INDEX_POOL_ROLES, POOL_ROLES};
@@ -75,13 +75,38 @@ impl ModelSpec {
         (PieceId::EMBED, TensorSpec::matrix(Role::Embedding, self.vocab, self.hidden))
     }
 
+    /// The table of what tokens give to layers, if there is one. Rows of it are looked up.
+    pub fn layer_table(&self) -> Option<(PieceId, TensorSpec)> {
+        let inputs = self.layer_inputs?;
+        let tensor = TensorSpec::matrix(Role::LayerTable, inputs.rows, self.inputs_width());
+        Some((PieceId::LAYER_TABLE, tensor))
+    }
+
+    /// Elements of what a token gives to all layers.
+    pub(crate) fn inputs_width(&self) -> usize {
+        self.layer_inputs.map_or(0, |inputs| inputs.width * self.layers.len())
+    }
+
     /// The reads of a layer, in order.
     ///
     /// # Panics
     ///
     /// If the model has no such layer.
     pub fn reads(&self, layer: usize) -> Vec<ReadStep> {
-        self.layers[layer].reads(self)
+        let mut reads = match self.layer_inputs {
+            Some(inputs) if layer == 0 => {
+                let width = self.inputs_width();
+                let matrix = TensorSpec::matrix(Role::LayerInputs, width, self.hidden);
+                let norm = TensorSpec::vector(Role::LayerInputsNorm, inputs.width);
+                vec![
+                    ReadStep::Tensor(PieceKind::LayerInput, matrix),
+                    ReadStep::Tensor(PieceKind::Norms, norm),
+                ]
+            }
+            _ => Vec::new(),
+        };
+        reads.extend(self.layers[layer].reads(self));
+        reads
     }
 
     /// Calls `visit` with every piece that a pass requests and its tensors, in order, up to an
@@ -92,6 +117,9 @@ impl ModelSpec {
     ) -> Result<(), E> {
         let (embedding, tensor) = self.embedding();
         visit(embedding, &[tensor])?;
+        if let Some((table, tensor)) = self.layer_table() {
+            visit(table, &[tensor])?;
+        }
         let of_norm = self.ending().filter(|(piece, _)| *piece == PieceId::FINAL_NORM);
         visit(PieceId::FINAL_NORM, &of_norm.map(|(_, tensor)| tensor).collect::<Vec<_>>())?;
         if !self.tied {
@@ -248,18 +276,16 @@ impl LayerSpec {
             }
             Ffn::None => {}
         }
-        let mut read = |role, len| {
-            reads.push(ReadStep::Tensor(PieceKind::Norms, TensorSpec::vector(role, len)));
-        };
-        if split {
-            read(Role::ExpertsPostNorm, hidden);
+        let vector = |role, len| ReadStep::Tensor(PieceKind::Norms, TensorSpec::vector(role, len));
+        reads.extend(split.then(|| vector(Role::ExpertsPostNorm, hidden)));
+        reads.extend(self.residual.post_norms.then(|| vector(Role::FfnPostNorm, hidden)));
+        if let Some(LayerInputs { width, .. }) = model.layer_inputs {
+            let gate = TensorSpec::matrix(Role::LayerInputGate, width, hidden);
+            let up = TensorSpec::matrix(Role::LayerInputUp, hidden, width);
+            reads.extend([gate, up].map(|it| ReadStep::Tensor(PieceKind::LayerInput, it)));
+            reads.push(vector(Role::LayerInputNorm, hidden));
         }
-        if self.residual.post_norms {
-            read(Role::FfnPostNorm, hidden);
-        }
-        if self.residual.scaled_state {
-            read(Role::StateScale, 1);
-        }
+        reads.extend(self.residual.scaled_state.then(|| vector(Role::StateScale, 1)));
         reads
     }
 }

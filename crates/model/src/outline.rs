@@ -132,7 +132,8 @@ impl ModelSpec {
     }
 
     /// Weights of the whole model, and those that one token is multiplied with: all but the experts
-    /// that are not chosen for it, and the embedding, of which a row is looked up. Tables of experts
+    /// that are not chosen for it, and the embedding and the table of layers, of which a row is looked
+    /// up. Tables of experts
     /// are no weights.
     pub fn parameters(&self) -> [u64; 2] {
         let sum = |tensors: &[TensorSpec]| -> u64 {
@@ -142,7 +143,9 @@ impl ModelSpec {
         };
         let embedding = sum(&[self.embedding().1]);
         let ending: u64 = self.ending().map(|(_, tensor)| sum(&[tensor])).sum();
-        let mut parameters = [if self.tied { ending } else { embedding + ending }, ending];
+        let table = self.layer_table().map_or(0, |(_, tensor)| sum(&[tensor]));
+        let looked_up = if self.tied { table } else { embedding.saturating_add(table) };
+        let mut parameters = [looked_up.saturating_add(ending), ending];
         for (layer, spec) in self.layers.iter().enumerate() {
             let pieces = self.layer_pieces(layer);
             let always: u64 = pieces.fixed.iter().map(|(_, tensors)| sum(tensors)).sum();
@@ -160,7 +163,7 @@ impl ModelSpec {
 /// True for a matrix that shards hold in the requested encoding.
 fn is_encoded(family: &Family, kind: PieceKind, role: Role) -> bool {
     match role {
-        Role::Embedding | Role::Head => true,
+        Role::Embedding | Role::Head | Role::LayerTable | Role::LayerInputs => true,
         role => family.rule(kind, role).is_some_and(|rule| rule.matrix),
     }
 }

@@ -10,13 +10,17 @@ use crate::finite::first_not_finite;
 use crate::inventory::{Held, Inventory, WeightsError};
 use crate::observer::Observer;
 use crate::role::Role;
-use crate::source::{Compute, PassSource, Ready, Routed, SourceError, WeightSource, Weights};
+use crate::source::{
+    Compute, PassSource, Ready, Routed, SourceError, TakeRow, WeightSource, Weights,
+};
 use crate::spec::ModelSpec;
 
 /// All weights in memory, as they are stored. The reference for every other source.
 #[derive(Debug)]
 pub struct ResidentSource {
     weights: Resident,
+    /// A row of a table.
+    row: Vec<f32>,
 }
 
 /// Accepts the pieces of a model as they arrive, in any order.
@@ -108,7 +112,7 @@ impl<'a> Loader<'a> {
     /// If a piece is still missing.
     pub fn finish(self) -> ResidentSource {
         assert_eq!(self.wanted(), [], "pieces that were not added");
-        ResidentSource { weights: self.weights }
+        ResidentSource { weights: self.weights, row: Vec::new() }
     }
 }
 
@@ -117,6 +121,16 @@ impl WeightSource for ResidentSource {
         let table = self.weights.get(PieceId::EMBED, Role::Embedding);
         for (row, &token) in rows.chunks_exact_mut(table.cols()).zip(tokens) {
             table.decode_row(token as usize, row);
+        }
+        Ok(())
+    }
+
+    fn layer_rows(&mut self, tokens: &[u32], take: TakeRow<'_>) -> Result<(), SourceError> {
+        let table = self.weights.get(PieceId::LAYER_TABLE, Role::LayerTable);
+        self.row.resize(table.cols(), 0.0);
+        for (place, &token) in tokens.iter().enumerate() {
+            table.decode_row(token as usize, &mut self.row);
+            take(place, &self.row);
         }
         Ok(())
     }

@@ -7,6 +7,12 @@
 #[expect(missing_docs, reason = "their names say it")]
 pub enum Role {
     Embedding,
+    /// A row for each token: what it gives to all layers.
+    LayerTable,
+    /// From the embedding to what it gives to all layers. It lies with the first.
+    LayerInputs,
+    /// The norm of that of each layer.
+    LayerInputsNorm,
     /// To the weights by which the mixer reads and is added to streams.
     MixerStreams,
     MixerStreamsBase,
@@ -143,6 +149,12 @@ pub enum Role {
     ExpertsPostNorm,
     /// The norm of the output of the feed-forward block.
     FfnPostNorm,
+    /// To the gates of a layer's own input.
+    LayerInputGate,
+    /// From the gated input.
+    LayerInputUp,
+    /// The norm of what is added to the hidden state.
+    LayerInputNorm,
     /// One number, which multiplies the hidden state.
     StateScale,
     /// The rows that make weights of the streams before the final norm.
@@ -157,10 +169,20 @@ pub enum Role {
 }
 
 impl Role {
+    /// True for a tensor that makes keys or values.
+    pub(crate) const fn is_of_keys(self) -> bool {
+        use Role::{Key, KeyBias, KeyNorm, Value, ValueBias};
+        matches!(self, Key | KeyBias | KeyNorm | Value | ValueBias)
+    }
+
     /// True for a tensor that multiplies activations; the others are added to them or scale them.
     pub const fn is_matrix(self) -> bool {
         match self {
             Role::Embedding
+            | Role::LayerTable
+            | Role::LayerInputs
+            | Role::LayerInputGate
+            | Role::LayerInputUp
             | Role::Query
             | Role::QueryDown
             | Role::KvDown
@@ -201,6 +223,8 @@ impl Role {
             | Role::SharedGate
             | Role::Head => true,
             Role::MixerNorm
+            | Role::LayerInputsNorm
+            | Role::LayerInputNorm
             | Role::MixerStreamsBase
             | Role::MixerStreamsScale
             | Role::FfnStreamsBase

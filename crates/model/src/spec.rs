@@ -4,6 +4,7 @@ mod attention;
 mod compressed;
 mod experts;
 mod ffn;
+mod inputs;
 mod latent;
 mod recurrent;
 
@@ -13,11 +14,12 @@ use sws_store::Configuration;
 use crate::config::{Config, InvalidConfig};
 use crate::families;
 use crate::rope::Rope;
-pub use attention::{AttentionGate, AttentionSpec, BlocksSpec, QkNorm, Temperature};
+pub use attention::{AttentionGate, AttentionSpec, BlocksSpec, KeyValues, QkNorm, Temperature};
 pub use compressed::{CompressedSpec, PoolIndexer, PoolSpec};
 pub(crate) use experts::MAX_GROUPS;
 pub use experts::{GroupMeasure, Groups, MoeSpec, RankedRouter, Renormalise, Router, Scores};
 pub use ffn::{Ffn, GateUp, MlpSpec, SharedSpec};
+pub use inputs::LayerInputs;
 pub use latent::{IndexerSpec, LatentGates, LatentSpec, SparseSpec};
 pub use recurrent::{ConvSpec, DeltaInputs, DeltaSpec, StateSpaceSpec};
 
@@ -47,6 +49,8 @@ pub struct ModelSpec {
     pub mean_of_streams: bool,
     /// The factor applied to embeddings.
     pub embedding_scale: f32,
+    /// What tokens give to each layer besides their embedding; None if they give nothing.
+    pub layer_inputs: Option<LayerInputs>,
     /// The norm before the head.
     pub final_norm: Norm,
     /// True if the head has a bias.

@@ -51,6 +51,8 @@ pub struct Saved {
     middle: Option<Middle>,
     /// What is added at the end of the next layer, if anything is.
     later: Vec<f32>,
+    /// What tokens give to layers, if saved in the middle of a pass.
+    inputs: Vec<f32>,
     /// The positions that sparse attention has selected, if saved in the middle of a pass.
     selection: Option<Selection>,
     sequences: Vec<Snapshot>,
@@ -140,7 +142,8 @@ impl State {
 
     /// The maximum size in bytes of what sequences keep of the state before while a state is saved,
     /// for a pass of `tokens` tokens of `sequences` sequences: windows keep overwritten positions,
-    /// recurrent layers a copy. The positions that sparse attention has selected count, too.
+    /// recurrent layers a copy. The positions that sparse attention has selected count, too, and what
+    /// tokens give to layers.
     pub fn journal_bytes(
         spec: &ModelSpec,
         (sequences, tokens): (usize, usize),
@@ -151,7 +154,9 @@ impl State {
             _ => None,
         });
         let selected = most.max().unwrap_or(0).min(spec.context) * tokens * size_of::<u32>();
-        Sequence::journal_bytes_for(spec, (sequences, tokens), precision) + selected as u64
+        let inputs = spec.inputs_width() * tokens * size_of::<f32>();
+        let journal = Sequence::journal_bytes_for(spec, (sequences, tokens), precision);
+        journal + (selected + inputs) as u64
     }
 
     /// Empties a sequence, so that another can reuse its place and its memory.
@@ -282,6 +287,7 @@ impl State {
                 }
             },
             later: self.work.later(self.hidden.len()),
+            inputs: self.work.layer_inputs(),
             selection: match self.hidden.is_empty() {
                 true => None,
                 false => self.work.selected(self.pass.len()),
@@ -309,7 +315,8 @@ impl State {
     ///
     /// If sequences have been added or removed since.
     pub fn rewind(&mut self, saved: Saved) {
-        let Saved { hidden, pass, progress, middle, later, selection, sequences, changes } = saved;
+        let Saved { hidden, pass, progress, middle, later, inputs, selection, sequences, changes } =
+            saved;
         assert_eq!(changes, self.changes, "sequences were added or removed since the save");
         for (sequence, snapshot) in self.sequences.iter_mut().zip(sequences) {
             sequence.restore(snapshot);
@@ -322,6 +329,7 @@ impl State {
             self.work.resume(middle);
         }
         self.work.restore_later(&later);
+        self.work.restore_layer_inputs(&inputs);
         self.work.reselect(selection);
     }
 

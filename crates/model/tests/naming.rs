@@ -143,6 +143,13 @@ fn tensors_of_every_family() {
         (&["gemma4_text"], "model.layers.2.layer_scalar", "layer_2/norms"),
         (&["gemma4_text"], "model.layers.2.router.per_expert_scale", "layer_2/router"),
         (&["gemma4_text"], "model.layers.2.mlp.up_proj.weight", "layer_2/mlp*"),
+        (&["gemma4_text"], "model.embed_tokens_per_layer.weight", "layer_table*"),
+        (&["gemma4_text"], "model.per_layer_model_projection.weight", "layer_0/layer_input*"),
+        (&["gemma4_text"], "model.per_layer_projection_norm.weight", "layer_0/norms"),
+        (&["gemma4_text"], "model.layers.2.per_layer_input_gate.weight", "layer_2/layer_input*"),
+        (&["gemma4_text"], "model.layers.2.per_layer_projection.weight", "layer_2/layer_input*"),
+        (&["gemma4_text"], "model.layers.2.post_per_layer_input_norm.weight", "layer_2/norms"),
+        (&["gemma2"], "model.embed_tokens_per_layer.weight", "extra"),
         (&["glm5_next_text"], "model.layers.1.hc_ffn_fn", "layer_1/router"),
         (&["glm5_next_text"], "model.layers.1.hc_attn_scale", "layer_1/attention"),
         (&["glm5_next_text"], "model.layers.1.self_attn.f_b_proj.weight", "layer_1/attention*"),
@@ -371,6 +378,8 @@ fn prefixes_of_language_models() {
         ("gemma4", "gemma4_text", "model.language_model.layers.3.mlp.up_proj.weight", "layer_3/mlp*"),
         ("gemma4", "gemma4_text", "model.vision_tower.patch_embedder.input_proj.weight", "extra"),
         ("gemma4", "gemma4_text", "lm_head.weight", "lm_head*"),
+        ("gemma4", "gemma4_text", "model.language_model.embed_tokens_per_layer.weight", "layer_table*"),
+        ("gemma4", "gemma4_text", "model.embed_audio.embedding_projection.weight", "extra"),
         ("llama4", "llama4_text", "language_model.model.layers.3.feed_forward.router.weight", "layer_3/router"),
         ("step3p7", "step3p5", "model.layers.3.moe.gate.weight", "layer_3/router"),
         ("step3p7", "step3p5", "vision_model.conv1.weight", "extra"),
@@ -386,6 +395,30 @@ fn prefixes_of_language_models() {
             "num_hidden_layers": 4, "n_routed_experts": 16, "enable_moe_block": false}}}}"#
         );
         assert_eq!(place(&config, name), expected, "{outer} {name}");
+    }
+}
+
+/// Published checkpoints have keys and values of layers that see those of others.
+#[test]
+fn unused_keys_and_values_are_left_out() {
+    let config = r#"{"model_type": "gemma4_text", "num_hidden_layers": 4, "num_experts": 0,
+        "num_kv_shared_layers": 2}"#;
+    for (name, own, shared) in [
+        ("q_proj.weight", "attention*", "attention*"),
+        ("k_proj.weight", "attention*", "extra"),
+        ("v_proj.weight", "attention*", "extra"),
+        ("v_proj.bias", "attention", "extra"),
+        ("k_norm.weight", "attention", "extra"),
+        ("q_norm.weight", "attention", "attention"),
+    ] {
+        for layer in 0..4 {
+            let expected = match if layer < 2 { own } else { shared } {
+                "extra" => "extra".to_owned(),
+                piece => format!("layer_{layer}/{piece}"),
+            };
+            let name = format!("model.layers.{layer}.self_attn.{name}");
+            assert_eq!(place(config, &name), expected, "{name}");
+        }
     }
 }
 

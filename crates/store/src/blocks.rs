@@ -13,6 +13,9 @@ pub const WHOLE_LIMIT: u64 = 16 << 20;
 pub const BLOCK_BYTES: u64 = 4 << 20;
 /// Most bytes that one checksum covers in the embedding, where a pass looks up single rows.
 pub const EMBED_BLOCK_BYTES: u64 = 64 << 10;
+/// The same in the table of layers, whose rows are longer, and whose checksums would be a hundred
+/// thousand.
+pub const TABLE_BLOCK_BYTES: u64 = 128 << 10;
 
 /// Alignment of direct reads on every device met so far.
 const PAGE: u64 = 4096;
@@ -23,6 +26,7 @@ pub fn check_len(row_bytes: u64, rows: u64, kind: PieceKind) -> u64 {
     let whole = row_bytes.saturating_mul(rows);
     let limit = match kind {
         PieceKind::Embed => EMBED_BLOCK_BYTES,
+        PieceKind::LayerTable => TABLE_BLOCK_BYTES,
         _ if whole <= WHOLE_LIMIT => whole,
         _ => BLOCK_BYTES,
     };
@@ -34,6 +38,17 @@ pub fn check_len(row_bytes: u64, rows: u64, kind: PieceKind) -> u64 {
     let page_rows = PAGE >> row_bytes.trailing_zeros().min(PAGE.trailing_zeros());
     let block_rows = if fitting >= page_rows { fitting - fitting % page_rows } else { fitting };
     block_rows * row_bytes
+}
+
+/// The encoding in which the matrices of a kind of piece are stored where `asked` is asked for. Rows
+/// of the table of layers need all patches of it in memory, of which bf11 has hundreds of times as
+/// many as bf12.
+#[cfg(feature = "io")]
+pub fn encoding_of(kind: PieceKind, asked: Encoding) -> Encoding {
+    match (kind, asked) {
+        (PieceKind::LayerTable, Encoding::Bf11) => Encoding::Bf12,
+        _ => asked,
+    }
 }
 
 /// Number of rows of a part, for the placement of checksums. What all rows share is read whole, but
@@ -55,7 +70,7 @@ mod tests {
     #[test]
     fn blocks_are_whole_rows_and_pages_below_the_limit() {
         let head = PieceKind::LmHead;
-        let embed = PieceKind::Embed;
+        let (embed, table) = (PieceKind::Embed, PieceKind::LayerTable);
         #[rustfmt::skip]
         let cases = [
             // row_bytes, rows, kind, expected
@@ -69,6 +84,8 @@ mod tests {
             (6145, 4096, head, 682 * 6145),             // 4096 rows for whole pages: too many
             (20 << 20, 2, head, 20 << 20),              // a row larger than a block
             (100 << 10, 3, embed, 100 << 10),
+            (17_920, 262_144, table, 7 * 17_920),       // 8 rows for whole pages: too many
+            (21_504, 262_144, table, 4 * 21_504),       // 6 rows fit; 4 rows are 21 pages
         ];
         for (row_bytes, rows, kind, expected) in cases {
             assert_eq!(check_len(row_bytes, rows, kind), expected, "{row_bytes} × {rows} {kind:?}");

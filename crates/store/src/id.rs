@@ -13,6 +13,9 @@ use serde::{Deserialize, Serialize};
 pub enum PieceKind {
     /// The token embedding; with tied embeddings also the head.
     Embed,
+    /// The table of what tokens give to layers besides their embedding: rows are looked up, and the
+    /// rest of it stays on disk.
+    LayerTable,
     /// The norms of a layer.
     Norms,
     /// The attention of a layer.
@@ -25,6 +28,8 @@ pub enum PieceKind {
     Mlp,
     /// One routed expert of a layer.
     Expert(u32),
+    /// The matrices through which a layer takes in a row of [`LayerTable`](Self::LayerTable).
+    LayerInput,
     /// The norm after the last layer.
     FinalNorm,
     /// The output head.
@@ -39,7 +44,11 @@ impl PieceKind {
     pub const fn in_layer(self) -> bool {
         !matches!(
             self,
-            PieceKind::Embed | PieceKind::FinalNorm | PieceKind::LmHead | PieceKind::Extra
+            PieceKind::Embed
+                | PieceKind::LayerTable
+                | PieceKind::FinalNorm
+                | PieceKind::LmHead
+                | PieceKind::Extra
         )
     }
 }
@@ -55,6 +64,8 @@ pub struct PieceId {
 impl PieceId {
     /// The token embedding.
     pub const EMBED: PieceId = PieceId { layer: 0, kind: PieceKind::Embed };
+    /// The table of what tokens give to layers.
+    pub const LAYER_TABLE: PieceId = PieceId { layer: 0, kind: PieceKind::LayerTable };
     /// The norm after the last layer.
     pub const FINAL_NORM: PieceId = PieceId { layer: 0, kind: PieceKind::FinalNorm };
     /// The output head.
@@ -85,7 +96,7 @@ impl PieceId {
     /// Sort key: pieces sort in the order in which a pass needs them.
     fn order(self) -> (u8, u32, PieceKind) {
         let stage = match self.kind {
-            PieceKind::Embed => 0,
+            PieceKind::Embed | PieceKind::LayerTable => 0,
             PieceKind::FinalNorm => 2,
             PieceKind::LmHead => 3,
             PieceKind::Extra => 4,
@@ -108,13 +119,15 @@ impl PartialOrd for PieceId {
 }
 
 /// Kinds with fixed names.
-const WORDS: [(PieceKind, &str); 9] = [
+const WORDS: [(PieceKind, &str); 11] = [
     (PieceKind::Embed, "embed"),
+    (PieceKind::LayerTable, "layer_table"),
     (PieceKind::Norms, "norms"),
     (PieceKind::Attention, "attention"),
     (PieceKind::Router, "router"),
     (PieceKind::SharedExpert, "shared_expert"),
     (PieceKind::Mlp, "mlp"),
+    (PieceKind::LayerInput, "layer_input"),
     (PieceKind::FinalNorm, "final_norm"),
     (PieceKind::LmHead, "lm_head"),
     (PieceKind::Extra, "extra"),
@@ -193,6 +206,7 @@ mod tests {
     fn names_read_back() {
         let ids = [
             (PieceId::EMBED, "embed"),
+            (PieceId::LAYER_TABLE, "layer_table"),
             (PieceId::new(0, PieceKind::Norms), "layer_0/norms"),
             (PieceId::new(3, PieceKind::Attention), "layer_3/attention"),
             (PieceId::new(3, PieceKind::Router), "layer_3/router"),
@@ -200,6 +214,7 @@ mod tests {
             (PieceId::new(3, PieceKind::Mlp), "layer_3/mlp"),
             (PieceId::expert(3, 0), "layer_3/expert_0"),
             (PieceId::expert(3, u32::MAX), "layer_3/expert_4294967295"),
+            (PieceId::new(3, PieceKind::LayerInput), "layer_3/layer_input"),
             (PieceId::new(4, PieceKind::Norms), "layer_4/norms"),
             (PieceId::FINAL_NORM, "final_norm"),
             (PieceId::LM_HEAD, "lm_head"),
@@ -224,6 +239,8 @@ mod tests {
             "layer_3/expert_",
             "layer_3/expert_07",
             "layer_3/embed",
+            "layer_3/layer_table",
+            "layer_input",
             "norms",
             "expert_3",
             "layer_3/expert_7/x",

@@ -82,7 +82,9 @@ mod store;
 #[cfg(feature = "io")]
 mod sync;
 
-pub use blocks::{BLOCK_BYTES, EMBED_BLOCK_BYTES, WHOLE_LIMIT, check_len};
+#[cfg(feature = "io")]
+pub use blocks::encoding_of;
+pub use blocks::{BLOCK_BYTES, EMBED_BLOCK_BYTES, TABLE_BLOCK_BYTES, WHOLE_LIMIT, check_len};
 #[cfg(feature = "io")]
 pub use checkpoint::{
     Checkpoint, CheckpointError, WeightFile, is_small_file, open_checkpoint, read_config, sketch,

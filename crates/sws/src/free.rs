@@ -166,7 +166,8 @@ mod tests {
             let (stop_tokens, stop_strings, shown_tokens) = (vec![2], vec![], vec![]);
             Generation { sampling, max_new_tokens: None, stop_tokens, stop_strings, shown_tokens }
         };
-        let asked = |temperature, seed| Asked::new(&options(temperature, seed), Position::Start, &[]);
+        let asked =
+            |temperature, seed| Asked::new(&options(temperature, seed), Position::Start, &[]);
         let list = |asked: &Asked| {
             let mut list = FreeList::new(vec![0]);
             let answer = Some(Answer { asked: asked.clone(), made: vec![7, 8, 9] });
@@ -183,8 +184,14 @@ mod tests {
         for other in [asked(0.8, 4), asked(0.7, 3), biased, middle] {
             assert_eq!(again(&mut list(&drawn), &[1, 2, 3], 5, &other), None, "{other:?}");
         }
-        for (prompt, owner) in [(&[1, 2][..], 5), (&[1, 2, 3, 7], 5), (&[1, 2, 4], 5), (&[1, 2, 3], 6)] {
-            assert_eq!(again(&mut list(&drawn), prompt, owner, &drawn), None, "{prompt:?} of {owner}");
+        for (prompt, owner) in
+            [(&[1, 2][..], 5), (&[1, 2, 3, 7], 5), (&[1, 2, 4], 5), (&[1, 2, 3], 6)]
+        {
+            assert_eq!(
+                again(&mut list(&drawn), prompt, owner, &drawn),
+                None,
+                "{prompt:?} of {owner}"
+            );
         }
         // Without a temperature the seed decides nothing.
         let found = again(&mut list(&asked(0.0, 3)), &[1, 2, 3], 5, &asked(0.0, 4));

@@ -10,7 +10,9 @@ use sws_kernels::Encoding;
 use sws_model::{
     ConfigError, Description, InvalidConfig, Inventory, KvPrecision, ModelSpec, State,
 };
-use sws_store::{CheckpointError, Configuration, Manifest, PieceKind, open_regular, read_config};
+use sws_store::{
+    CheckpointError, Configuration, Manifest, PieceKind, encoding_of, open_regular, read_config,
+};
 
 use crate::{Cause, Error, Model, Result};
 use format::UnknownFormat;
@@ -50,9 +52,12 @@ pub struct Outline {
 pub struct Footprint {
     /// Bytes of all weights.
     pub bytes: u64,
-    /// Bytes of the weights besides experts. A token needs all of them but the embedding, of which
+    /// Bytes of the weights besides experts and the table of layers. A token needs all of them but the embedding, of which
     /// it reads a row.
     pub infrastructure: u64,
+    /// Bytes of the table of what tokens give to layers, which stays on disk, and of reading a row of
+    /// it for each token; `None` without one.
+    pub layer_table: Option<[u64; 2]>,
     planner: Planner,
 }
 
@@ -162,7 +167,9 @@ impl Outline {
             (None, None) => unreachable!("a configuration is accepted or refused"),
         };
         let failed = |cause: Cause| in_config(&self.path, cause);
-        let manifest = spec.outline(|kind| format.of(kind)).map_err(|e| failed(e.into()))?;
+        let manifest = spec
+            .outline(|kind| encoding_of(kind, format.of(kind)))
+            .map_err(|e| failed(e.into()))?;
         let inventory = Inventory::new(spec, &manifest).map_err(|e| failed(e.into()))?;
         let process = typical(spec, &manifest);
         let planner = Planner::new(spec, &inventory, &manifest, process, options)
@@ -195,20 +202,20 @@ impl Footprint {
     }
 
     fn with(manifest: &Manifest, planner: Planner) -> Footprint {
-        let sum = |expert: bool| {
-            let pieces = manifest.pieces.iter();
-            let pieces =
-                pieces.filter(|piece| matches!(piece.id.kind(), PieceKind::Expert(_)) == expert);
+        let sum = |kinds: &dyn Fn(PieceKind) -> bool| {
+            let pieces = manifest.pieces.iter().filter(|piece| kinds(piece.id.kind()));
             pieces.map(|piece| piece.stored_bytes()).fold(0, u64::saturating_add)
         };
-        let infrastructure = sum(false);
-        let bytes = infrastructure.saturating_add(sum(true));
-        Footprint { bytes, infrastructure, planner }
+        let other = |kind| matches!(kind, PieceKind::Expert(_) | PieceKind::LayerTable);
+        let infrastructure = sum(&|kind| !other(kind));
+        let bytes = infrastructure.saturating_add(sum(&other));
+        Footprint { bytes, infrastructure, layer_table: planner.layer_table(), planner }
     }
 
-    /// The smallest budget at which no token reads from disk, in whole MiB; `None` if there is none.
+    /// The smallest budget at which no token reads from disk but its row of the table of layers, in
+    /// whole MiB; `None` if there is none.
     pub fn in_memory(&self) -> Option<u64> {
-        let enough = |plan: &Plan| plan.per_token.read() == 0;
+        let enough = |plan: &Plan| plan.per_token.is_in_memory();
         let most = self.smallest().checked_add(self.bytes.checked_mul(2)?)?.checked_add(ROOM)?;
         enough(&self.planner.plan(most).ok()?).then_some(())?;
         let found = self.planner.smallest_with(most, MIB, enough).ok()?;

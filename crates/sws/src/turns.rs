@@ -250,7 +250,10 @@ mod tests {
             };
             let together = model.together / count as f64;
             let best = turns.min(together);
-            assert!(cost <= 1.03 * best, "{at}: {cost} ms a token, {together} together, {turns} in turns");
+            assert!(
+                cost <= 1.03 * best,
+                "{at}: {cost} ms a token, {together} together, {turns} in turns"
+            );
             let bound = (gap as f64).max(model.together);
             assert!(longest <= bound, "{at}: a wait of {longest} ms");
             let (least, most) = (tokens.iter().min().unwrap(), tokens.iter().max().unwrap());

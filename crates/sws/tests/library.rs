@@ -5,8 +5,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use sws::{
-    Batch, Cancel, Continuation, End, Error, Event, Generated, GenerationOptions, LoadedModel, Model, Needs, Observer, Options,
-    Prompt, Request, ShardReader, Threads,
+    Batch, Cancel, Continuation, End, Error, Event, Generated, GenerationOptions, LoadedModel,
+    Model, Needs, Observer, Options, Prompt, Request, ShardReader, Threads,
 };
 use sws_model::text::Position;
 use sws_model::{Routed, SourceError};

@@ -350,7 +350,7 @@ fn mix(otherwise: f32, soon: f32, probability: f32) -> f32 {
 /// Position in a pass at which a piece is used, in layers.
 fn position(piece: PieceId, layers: f32) -> f32 {
     let within = match piece.kind() {
-        PieceKind::Embed => return 0.0,
+        PieceKind::Embed | PieceKind::LayerTable => return 0.0,
         PieceKind::FinalNorm => return 1.0 + layers,
         PieceKind::LmHead | PieceKind::Extra => return 1.5 + layers,
         PieceKind::Norms => 0.0,
@@ -358,6 +358,7 @@ fn position(piece: PieceId, layers: f32) -> f32 {
         PieceKind::Router => 0.4,
         PieceKind::SharedExpert | PieceKind::Mlp => 0.6,
         PieceKind::Expert(_) => 0.8,
+        PieceKind::LayerInput => 0.9,
     };
     1.0 + piece.layer().unwrap_or(0) as f32 + within
 }

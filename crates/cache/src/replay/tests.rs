@@ -69,10 +69,7 @@ fn sequences_share_passes_or_have_turns() {
     // The first sequence warms; the others, of tokens 5 to 7 and 8 to 9, are counted.
     let together = Replay::new(&trace, 2);
     assert_eq!(together.counted, 5);
-    assert_eq!(
-        passes(together)[5..],
-        [vec![(0, 5), (1, 8)], vec![(0, 6), (1, 9)], vec![(0, 7)]]
-    );
+    assert_eq!(passes(together)[5..], [vec![(0, 5), (1, 8)], vec![(0, 6), (1, 9)], vec![(0, 7)]]);
     let turns = Replay::in_turns(&trace, 2, 2);
     assert_eq!(passes(turns)[5..], [(0, 5), (0, 6), (1, 8), (1, 9), (0, 7)].map(|part| vec![part]));
 }

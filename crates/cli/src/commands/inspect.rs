@@ -300,14 +300,16 @@ fn share(part: u64, whole: u64) -> String {
 fn kind_name(kind: PieceKind) -> (usize, &'static str) {
     match kind {
         PieceKind::Embed => (0, "embedding"),
-        PieceKind::Norms => (1, "norms"),
-        PieceKind::Attention => (2, "attention"),
-        PieceKind::Router => (3, "routers"),
-        PieceKind::SharedExpert => (4, "shared experts"),
-        PieceKind::Mlp => (5, "dense layers"),
-        PieceKind::Expert(_) => (6, "experts"),
-        PieceKind::FinalNorm => (7, "final norm"),
-        PieceKind::LmHead => (8, "head"),
-        PieceKind::Extra => (9, "extra"),
+        PieceKind::LayerTable => (1, "layer table"),
+        PieceKind::Norms => (2, "norms"),
+        PieceKind::Attention => (3, "attention"),
+        PieceKind::Router => (4, "routers"),
+        PieceKind::SharedExpert => (5, "shared experts"),
+        PieceKind::Mlp => (6, "dense layers"),
+        PieceKind::Expert(_) => (7, "experts"),
+        PieceKind::LayerInput => (8, "layer inputs"),
+        PieceKind::FinalNorm => (9, "final norm"),
+        PieceKind::LmHead => (10, "head"),
+        PieceKind::Extra => (11, "extra"),
     }
 }

@@ -84,6 +84,9 @@ struct Row {
     usual: bool,
     bytes: u64,
     infrastructure_bytes: u64,
+    /// The table of what tokens give to layers, and what is read for a row of it.
+    layer_table_bytes: Option<u64>,
+    layer_table_row_bytes: Option<u64>,
     smallest_budget: u64,
     /// Estimated, for each budget; None where it is too small.
     read_bytes_per_token: Vec<Option<u64>>,
@@ -116,10 +119,15 @@ impl Report {
                 usual: format.plain != Encoding::Bf11,
                 bytes: footprint.bytes,
                 infrastructure_bytes: footprint.infrastructure,
+                layer_table_bytes: footprint.layer_table.map(|[bytes, _]| bytes),
+                layer_table_row_bytes: footprint.layer_table.map(|[_, row]| row),
                 smallest_budget: footprint.smallest(),
                 read_bytes_per_token: tokens.iter().map(read).collect(),
                 tokens_per_second: tokens.iter().map(pace).collect(),
-                first_token_seconds: machine.and_then(|it| it.first_token(footprint.bytes)),
+                first_token_seconds: machine.and_then(|it| {
+                    let table = footprint.layer_table.map_or(0, |[bytes, _]| bytes);
+                    it.first_token(footprint.bytes - table)
+                }),
             })
         });
         Ok(Report {
@@ -158,6 +166,11 @@ impl Report {
         }
         if let (Some(position), Some(fixed)) = (self.kv_bytes_per_position, self.kv_fixed_bytes) {
             text += &sequence(SequenceBytes { position, fixed });
+        }
+        if let Some(row) = self.formats.first()
+            && let (Some(bytes), Some(each)) = (row.layer_table_bytes, row.layer_table_row_bytes)
+        {
+            text += &layer_table([bytes, each]);
         }
         let paced = self.paced();
         text += match paced {
@@ -294,6 +307,15 @@ pub(crate) fn sequence(bytes: SequenceBytes) -> String {
         fixed => format!(", and {} for any number of them", size(fixed)),
     };
     format!("keys and values of a context take {} a position{fixed}\n", size(bytes.position))
+}
+
+/// A line about the table of what tokens give to layers, and what is read for a row of it.
+pub(crate) fn layer_table([bytes, row]: [u64; 2]) -> String {
+    format!(
+        "a table of {} gives each token its inputs of layers; it stays on disk, and a token reads {} of it\n",
+        size(bytes),
+        size(row)
+    )
 }
 
 fn billions(number: u64) -> String {

@@ -79,6 +79,7 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
         .filter_map(|ram| Some(row(&planner.plan(ram).ok()?, machine)))
         .collect();
     let sequence = SequenceBytes::of(model.spec(), args.kv);
+    let table = planner.layer_table();
     if args.json {
         let ledger: serde_json::Map<_, _> = plan
             .ledger
@@ -88,6 +89,8 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
         print_json(&json!({
             "model": model.dir(),
             "weight_bytes": planner.weights(),
+            "layer_table_bytes": table.map(|[bytes, _]| bytes),
+            "layer_table_row_bytes": table.map(|[_, row]| row),
             "smallest_budget": planner.smallest(),
             "budget": ram,
             "ledger": ledger,
@@ -98,12 +101,13 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
             "reads_per_expert": reads_per_expert(model.manifest()),
             "plan": row(&plan, machine),
             "machine": machine,
-            "first_token_seconds": machine.first_token(planner.weights()),
+            "first_token_seconds": machine.first_token(cycled(&planner)),
             "budgets": rows,
         }))?;
     } else {
         let mut text = text(&model, &planner, ram, machine, &rows);
         text += &outline::sequence(sequence);
+        text.extend(table.map(outline::layer_table));
         if args.memory {
             text += &format!("\n{}", ledger::text(&plan, &inventory));
         }
@@ -157,6 +161,11 @@ fn reads_per_expert(manifest: &Manifest) -> Option<usize> {
     first.filter_map(|piece| reads(Read::Piece(piece.id))).max()
 }
 
+/// Bytes that a long prompt needs: all but the table of layers, of which it needs rows.
+fn cycled(planner: &Planner) -> u64 {
+    planner.weights() - planner.layer_table().map_or(0, |[bytes, _]| bytes)
+}
+
 fn row(plan: &Plan, machine: Machine) -> Row {
     let PerToken { experts, hit_rate, .. } = plan.per_token;
     Row {
@@ -195,7 +204,7 @@ fn budgets(planner: &Planner, asked: u64, most: u64) -> Vec<u64> {
 
 fn text(model: &Model, planner: &Planner, asked: u64, machine: Machine, rows: &[Row]) -> String {
     let pace = rows.iter().find(|row| row.budget == asked).and_then(|row| row.tokens_per_second);
-    let mut text = machine.answer("", asked, [pace, machine.first_token(planner.weights())]);
+    let mut text = machine.answer("", asked, [pace, machine.first_token(cycled(planner))]);
     text += &format!(
         "{}: {} of weights\nthe smallest --ram is {}MiB (`min` takes the {} that are needed now)\n{}\n\n",
         model.dir().display(),

@@ -10,7 +10,7 @@ use sws_cache::policy::PolicyKind;
 use sws_draft::{Draft, NoDraft};
 use sws_model::{
     CausalLm, Compute, Inventory, KvPrecision, Model, ModelSpec, Observer, PassSource, Ready,
-    ResidentSource, Role, Routed, Session, SourceError, WeightSource,
+    ResidentSource, Role, Routed, Session, SourceError, TakeRow, WeightSource,
 };
 use sws_store::{
     Arena, Clock, Manifest, NVMeWeightStore, Pass, PieceId, PieceKind, Read, ReaderKind,
@@ -201,6 +201,10 @@ struct Streaming {
 impl WeightSource for Streaming {
     fn embed(&mut self, tokens: &[u32], rows: &mut [f32]) -> Result<(), SourceError> {
         self.infrastructure.embed(tokens, rows)
+    }
+
+    fn layer_rows(&mut self, tokens: &[u32], take: TakeRow<'_>) -> Result<(), SourceError> {
+        self.infrastructure.layer_rows(tokens, take)
     }
 
     fn infrastructure(

@@ -1,29 +1,31 @@
 //! All weights but routed experts: resident ones, and those that stream through the ring.
 
-mod embedding_rows;
 mod resident;
 mod ring;
 mod ring_buffer;
 mod router_set;
 mod schedule;
+mod table_rows;
 
 use std::collections::HashSet;
 use std::sync::Arc;
 
 use sws_draft::Gates;
 use sws_kernels::Matrix;
-use sws_model::{Held, Inventory, Model, ModelSpec, Role, RouterProbe, SourceError, Weights};
+use sws_model::{
+    Held, Inventory, Model, ModelSpec, Role, RouterProbe, SourceError, TakeRow, Weights,
+};
 use sws_store::{Arena, BLOCK_BYTES, Manifest, NVMeWeightStore, PieceId};
 
 use crate::error::StreamError;
 use crate::wait::Waiter;
-use embedding_rows::EmbeddingRows;
 pub(crate) use resident::ResidentPieces;
 use resident::ResidentWeights;
 use ring::Ring;
 use ring_buffer::RingBuffer;
 pub use router_set::RouterSet;
 use schedule::StreamSchedule;
+use table_rows::TableRows;
 
 /// Resident pieces, and the ring for all others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,13 +47,16 @@ pub struct Infrastructure {
     store: Arc<NVMeWeightStore>,
     waiter: Waiter,
     pinned: ResidentPieces,
-    lookup: Option<EmbeddingRows>,
+    /// The tables that are not resident.
+    tables: Vec<TableRows>,
+    /// A row of a resident table.
+    row: Vec<f32>,
     ring: Ring,
     spec: ModelSpec,
     probe: RouterProbe,
 }
 
-/// Maximum share of the ring for embedding rows: one part in this many.
+/// Maximum share of the ring for rows of tables: one part in this many.
 const LOOKUP_SHARE: usize = 8;
 /// Blocks that the ring has room for, as far as checksums allow: one being computed with, the next,
 /// and others being read.
@@ -72,20 +77,18 @@ impl Infrastructure {
         let inventory = Inventory::new(spec, manifest)?;
         let pinned: HashSet<PieceId> = plan.pinned.iter().copied().collect();
         let streams = Streams { spec, inventory: &inventory, manifest, pinned: &pinned, plan };
-        let [least_lookup, least_ring] = streams.least()?;
-        let spare = plan.ring.checked_sub(least_lookup + least_ring);
-        let need = least_lookup + least_ring;
+        let [least_rows, least_ring] = streams.least()?;
+        let spare = plan.ring.checked_sub(least_rows + least_ring);
+        let need = least_rows + least_ring;
         let spare = spare.ok_or(StreamError::RingTooSmall { need, have: plan.ring })?;
         let kept = |id| pinned.contains(&id);
         let weights = ResidentPieces::load(&store, arena, &inventory, kept, report)?;
-        let lookup = match streams.lookup() {
-            None => None,
-            Some(held) => {
-                let share = if least_ring == 0 { spare } else { spare / LOOKUP_SHARE };
-                Some(EmbeddingRows::new(&store, arena, held, share)?)
-            }
-        };
-        let room = plan.ring - lookup.as_ref().map_or(0, EmbeddingRows::bytes);
+        let share = if least_ring == 0 { spare } else { spare / LOOKUP_SHARE };
+        let tables: Vec<(PieceId, Held)> = streams.tables().collect();
+        let share = share / tables.len().max(1);
+        let tables = tables.into_iter().map(|table| TableRows::new(&store, arena, table, share));
+        let tables = tables.collect::<Result<Vec<_>, _>>()?;
+        let room = plan.ring - tables.iter().map(TableRows::bytes).sum::<usize>();
         let schedule = streams.schedule(BLOCK_BYTES.min(((room - least_ring) / BLOCKS) as u64));
         let slot = match least_ring {
             0 => None,
@@ -96,7 +99,16 @@ impl Infrastructure {
         };
         let ring = Ring::new(Arc::clone(&store), waiter.clone(), schedule, RingBuffer::new(slot));
         let (spec, probe) = (spec.clone(), RouterProbe::new(model.tier()));
-        Ok(Infrastructure { store, waiter, pinned: weights, lookup, ring, spec, probe })
+        Ok(Infrastructure {
+            store,
+            waiter,
+            pinned: weights,
+            tables,
+            row: Vec::new(),
+            ring,
+            spec,
+            probe,
+        })
     }
 
     /// Bytes of the shortest ring that a plan works with.
@@ -114,15 +126,41 @@ impl Infrastructure {
     /// Writes the embeddings of `tokens` to `rows`. This begins a pass.
     pub fn embed(&mut self, tokens: &[u32], rows: &mut [f32]) -> Result<(), StreamError> {
         self.interrupt_on_error(|it| {
-            if let Some(lookup) = &mut it.lookup {
-                lookup.embed(&it.store, &it.waiter, tokens, rows)?;
-            } else if let Some(table) = it.pinned.matrix(PieceId::EMBED, Role::Embedding) {
-                for (row, &token) in rows.chunks_exact_mut(table.cols()).zip(tokens) {
-                    table.decode_row(token as usize, row);
-                }
+            // All rows are known now: those of layers are read while the first of them is computed.
+            for table in &mut it.tables {
+                table.begin(&it.store, &it.waiter, tokens)?;
             }
+            let width = it.spec.hidden;
+            it.look_up((PieceId::EMBED, Role::Embedding), tokens, &mut |place, row| {
+                rows[place * width..][..width].copy_from_slice(row);
+            })?;
             it.ring.begin()
         })
+    }
+
+    /// Calls `take` with the place and the row of each of `tokens` in the table of layers.
+    pub fn layer_rows(&mut self, tokens: &[u32], take: TakeRow<'_>) -> Result<(), StreamError> {
+        let table = (PieceId::LAYER_TABLE, Role::LayerTable);
+        self.interrupt_on_error(|it| it.look_up(table, tokens, take))
+    }
+
+    fn look_up(
+        &mut self,
+        (piece, role): (PieceId, Role),
+        tokens: &[u32],
+        take: TakeRow<'_>,
+    ) -> Result<(), StreamError> {
+        if let Some(table) = self.tables.iter_mut().find(|table| table.piece() == piece) {
+            return table.finish(&self.store, &self.waiter, tokens, take);
+        }
+        if let Some(table) = self.pinned.matrix(piece, role) {
+            self.row.resize(table.cols(), 0.0);
+            for (place, &token) in tokens.iter().enumerate() {
+                table.decode_row(token as usize, &mut self.row);
+                take(place, &self.row);
+            }
+        }
+        Ok(())
     }
 
     /// Schedules the experts that a router has chosen, if experts stream through the ring. Their
@@ -155,6 +193,9 @@ impl Infrastructure {
     /// Cancels all reads. The pass may go on, or another may begin.
     pub fn interrupt(&mut self) {
         self.ring.interrupt();
+        for table in &mut self.tables {
+            table.settle(&self.store, &self.waiter);
+        }
     }
 
     /// Unused bytes of the ring.
@@ -199,20 +240,24 @@ impl Streams<'_> {
         )
     }
 
-    /// The embedding, if it is not resident and its rows are looked up.
-    fn lookup(&self) -> Option<Held> {
-        let mut held = self.inventory.piece(PieceId::EMBED).iter();
-        let found = held.find(|held| held.role == Role::Embedding).copied();
-        found.filter(|_| !self.pinned.contains(&PieceId::EMBED))
+    /// The tables that are not resident, and whose rows are looked up.
+    fn tables(&self) -> impl Iterator<Item = (PieceId, Held)> {
+        let all = [(PieceId::EMBED, Role::Embedding), (PieceId::LAYER_TABLE, Role::LayerTable)];
+        all.into_iter().filter(|(piece, _)| !self.pinned.contains(piece)).filter_map(
+            |(piece, role)| {
+                let mut held = self.inventory.piece(piece).iter();
+                Some((piece, *held.find(|held| held.role == role)?))
+            },
+        )
     }
 
     /// Minimum bytes for looking up rows, and for blocks.
     fn least(&self) -> Result<[usize; 2], StreamError> {
-        let lookup = match self.lookup() {
-            Some(held) => EmbeddingRows::least(self.manifest, &held)?,
-            None => 0,
-        };
-        Ok([lookup, self.schedule(0).largest(self.manifest)?])
+        let mut rows = 0;
+        for (piece, held) in self.tables() {
+            rows += TableRows::least(self.manifest, piece, &held)?;
+        }
+        Ok([rows, self.schedule(0).largest(self.manifest)?])
     }
 }
 

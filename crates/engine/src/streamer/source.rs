@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sws_model::{
-    Compute, Observer, PassSource, Ready, ResidentSource, Routed, RunAhead, SourceError,
+    Compute, Observer, PassSource, Ready, ResidentSource, Routed, RunAhead, SourceError, TakeRow,
     WeightSource, Weights,
 };
 use sws_store::{NVMeWeightStore, Pass, PieceKind};
@@ -130,6 +130,13 @@ impl WeightSource for StreamingSource {
         self.step(|holder, _| match holder {
             Holder::Resident(source) => source.embed(tokens, rows),
             Holder::Streamed(streamed) => Ok(streamed.infrastructure.embed(tokens, rows)?),
+        })
+    }
+
+    fn layer_rows(&mut self, tokens: &[u32], take: TakeRow<'_>) -> Result<(), SourceError> {
+        self.step(|holder, _| match holder {
+            Holder::Resident(source) => source.layer_rows(tokens, take),
+            Holder::Streamed(streamed) => Ok(streamed.infrastructure.layer_rows(tokens, take)?),
         })
     }
 

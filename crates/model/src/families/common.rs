@@ -9,8 +9,8 @@ use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::gguf::PAIRED;
 use crate::rope::{MAX_HEAD_DIM, Rope};
 use crate::spec::{
-    AttentionSpec, Ffn, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, Norm, QkNorm, Residual,
-    Router, SharedSpec,
+    AttentionSpec, Ffn, KeyValues, LayerInputs, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec,
+    Norm, QkNorm, Residual, Router, SharedSpec,
 };
 
 /// Limits far above any known model; they bound allocations before any weight is read.
@@ -37,7 +37,7 @@ pub(super) struct Defaults {
 pub(super) struct Decoder<'a> {
     pub(super) config: &'a Config<'a>,
     pub(super) hidden: usize,
-    vocab: usize,
+    pub(super) vocab: usize,
     pub(super) layers: usize,
     pub(super) heads: usize,
     /// The norm of all layers, and that before the head.
@@ -47,6 +47,7 @@ pub(super) struct Decoder<'a> {
     pub(super) streams: Option<Streams>,
     pub(super) mean_of_streams: bool,
     pub(super) embedding_scale: f32,
+    pub(super) layer_inputs: Option<LayerInputs>,
     pub(super) head_bias: bool,
     pub(super) logit_scale: f32,
     pub(super) logit_cap: Option<f32>,
@@ -101,6 +102,7 @@ impl<'a> Decoder<'a> {
             streams: None,
             mean_of_streams: false,
             embedding_scale: 1.0,
+            layer_inputs: None,
             head_bias: false,
             logit_scale: 1.0,
             logit_cap: None,
@@ -131,6 +133,7 @@ impl<'a> Decoder<'a> {
             streams: self.streams,
             mean_of_streams: self.mean_of_streams,
             embedding_scale: self.embedding_scale,
+            layer_inputs: self.layer_inputs,
             final_norm: self.norm,
             head_bias: self.head_bias,
             logit_scale: self.logit_scale,
@@ -237,6 +240,7 @@ impl<'a> Common<'a> {
                 gate: None,
                 soft_cap: None,
                 blocks: None,
+                key_values: KeyValues::Own,
             },
             ropes: Vec::new(),
             decoder,

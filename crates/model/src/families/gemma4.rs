@@ -1,24 +1,33 @@
 //! Gemma 4: longer heads in layers without a window, values that are normed, and experts beside a
-//! dense MLP.
+//! dense MLP; in small models a table of what tokens give to layers, and layers that see the keys and
+//! values of earlier ones.
 
 use sws_kernels::functional::Activation;
 use sws_store::PieceKind;
 
 use super::common::{Common, Defaults, MAX_WIDTH, absent, chosen, width, window, windows};
 use super::per_layer::{SINGLE, of_kind};
-use super::{ATTENTION, ENDS, Family, MLP, Rule, gemma, small, stacked};
+use super::{ATTENTION, ENDS, Ends, Family, MLP, Rule, gemma, matrix, small, stacked};
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::{INFINITE, MAX_HEAD_DIM, Rope};
 use crate::spec::{
-    AttentionSpec, Ffn, GateUp, MlpSpec, ModelSpec, MoeSpec, QkNorm, Router, SharedSpec,
+    AttentionSpec, Ffn, GateUp, KeyValues, LayerInputs, MlpSpec, ModelSpec, MoeSpec, QkNorm,
+    Router, SharedSpec,
 };
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["gemma4_text"],
     prefix: "model.",
-    ends: ENDS,
-    layer: &[gemma::NORMS, NORMS, ATTENTION, MOE, MLP],
+    ends: Ends {
+        others: &[
+            (Role::LayerTable, "embed_tokens_per_layer.weight"),
+            (Role::LayerInputs, "per_layer_model_projection.weight"),
+            (Role::LayerInputsNorm, "per_layer_projection_norm.weight"),
+        ],
+        ..ENDS
+    },
+    layer: &[gemma::NORMS, NORMS, ATTENTION, MOE, MLP, INPUTS],
     spec,
 };
 
@@ -37,6 +46,12 @@ const MOE: &[Rule] = &[
     stacked(Role::Down, "experts.down_proj"),
 ];
 
+const INPUTS: &[Rule] = &[
+    matrix(PieceKind::LayerInput, Role::LayerInputGate, "per_layer_input_gate.weight"),
+    matrix(PieceKind::LayerInput, Role::LayerInputUp, "per_layer_projection.weight"),
+    small(PieceKind::Norms, Role::LayerInputNorm, "post_per_layer_input_norm.weight"),
+];
+
 const DEFAULTS: Defaults = Defaults {
     eps: 1e-6,
     theta: 10_000.0,
@@ -46,15 +61,8 @@ const DEFAULTS: Defaults = Defaults {
     context: 131_072,
 };
 
-/// A rotary embedding for each kind of layer. Models with a table of embeddings for each layer, or
-/// layers that share keys and values, are refused.
+/// A rotary embedding for each kind of layer.
 fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
-    let per_layer = config.need("hidden_size_per_layer_input")?;
-    for entry in [Some(per_layer), config.get("num_kv_shared_layers")].into_iter().flatten() {
-        if entry.count(u64::MAX)? != 0 {
-            return Err(config.unsupported(entry, "0, as in models with experts"));
-        }
-    }
     if let Some(entry) = config.get("use_bidirectional_attention")
         && entry.word()? == "all"
     {
@@ -66,6 +74,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     let mut windows = windows(config, common.layers, window, |l| !(l + 1).is_multiple_of(6))?;
     // As in transformers, whatever the list says.
     windows[common.layers - 1] = None;
+    let key_values = key_values(config, &windows)?;
 
     let bias = config.flag("attention_bias", false)?;
     let local = AttentionSpec {
@@ -86,25 +95,94 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     common.decoder.residual.post_norms = true;
     common.decoder.residual.scaled_state = true;
     common.decoder.embedding_scale = (common.decoder.hidden as f64).sqrt() as f32;
+    common.decoder.layer_inputs = layer_inputs(config, &common)?;
     common.decoder.logit_cap = gemma::cap_of(config.get("final_logit_softcapping"))?;
     let gelu = |width| MlpSpec { activation: Activation::GeluTanh, ..MlpSpec::silu(width) };
-    let mlp = gelu(width(config, "intermediate_size")?);
-    let ffn = match config.flag("enable_moe_block", false)? {
-        false => Ffn::Dense(mlp),
+    let mlp = width(config, "intermediate_size")?;
+    let wide = match config.flag("use_double_wide_mlp", false)? {
+        true => 2 * mlp,
+        false => mlp,
+    };
+    let experts = match config.flag("enable_moe_block", false)? {
+        false => None,
         true => {
             common.decoder.residual.split = true;
             let expert = gelu(width(config, "moe_intermediate_size")?);
             let expert = MlpSpec { gate_up: GateUp::Halves, ..expert };
-            Ffn::Moe(MoeSpec {
-                shared: Some(SharedSpec { is_mlp: true, ..SharedSpec::added(mlp) }),
-                ..MoeSpec::of(chosen(config)?, expert, Router::SoftmaxScaled)
-            })
+            Some(MoeSpec::of(chosen(config)?, expert, Router::SoftmaxScaled))
         }
     };
-    common.model(|l| match windows[l] {
-        Some(_) => (local.clone(), ffn),
-        None => (full.clone(), ffn),
+    let ffn = |width| match experts {
+        None => Ffn::Dense(gelu(width)),
+        Some(moe) => {
+            let shared = SharedSpec { is_mlp: true, ..SharedSpec::added(gelu(width)) };
+            Ffn::Moe(MoeSpec { shared: Some(shared), ..moe })
+        }
+    };
+    common.model(|l| {
+        let attention = if windows[l].is_some() { &local } else { &full };
+        let shares = matches!(key_values[l], KeyValues::Of(_));
+        let attention = AttentionSpec { key_values: key_values[l], ..attention.clone() };
+        (attention, ffn(if shares { wide } else { mlp }))
     })
+}
+
+/// Layers up to which all have keys and values of their own. Checkpoints have unused ones of the
+/// others.
+pub(crate) fn layers_with_keys(config: &Config) -> Result<u32, ConfigError> {
+    let layers = config.layers()?;
+    let shared = match config.get("num_kv_shared_layers") {
+        Some(entry) if FAMILY.model_types.contains(&config.model_type()) => {
+            entry.count(u64::from(layers))? as u32
+        }
+        _ => 0,
+    };
+    Ok(layers - shared)
+}
+
+/// The keys and values of each layer. The last layers see those of the last layer of their kind that
+/// has its own.
+fn key_values(config: &Config, windows: &[Option<usize>]) -> Result<Vec<KeyValues>, ConfigError> {
+    let (own, shared) = windows.split_at(layers_with_keys(config)? as usize);
+    let mut key_values = vec![KeyValues::Own; windows.len()];
+    for (l, window) in (own.len()..).zip(shared) {
+        let Some(of) = own.iter().rposition(|it| it.is_some() == window.is_some()) else {
+            let entry = config.need("num_kv_shared_layers")?;
+            return Err(entry.invalid("which leaves no layer of a kind with keys of its own"));
+        };
+        (key_values[of], key_values[l]) = (KeyValues::Lent, KeyValues::Of(of));
+    }
+    Ok(key_values)
+}
+
+/// What tokens give to layers besides their embedding.
+fn layer_inputs(config: &Config, common: &Common<'_>) -> Result<Option<LayerInputs>, ConfigError> {
+    let entry = config.need("hidden_size_per_layer_input")?;
+    let width = match entry.count(MAX_WIDTH)? as usize {
+        0 => return Ok(None),
+        width if (width * common.layers) as u64 > MAX_WIDTH => {
+            return Err(
+                entry.invalid("with which rows of the table are wider than those of any model")
+            );
+        }
+        width => width,
+    };
+    let (vocab, rows) = (common.decoder.vocab, config.get("vocab_size_per_layer_input"));
+    let rows = match rows.map_or(Ok(vocab), |entry| entry.size(MAX_WIDTH))? {
+        few if few < vocab => {
+            let reason = format!("and each of the {vocab} tokens needs a row");
+            return Err(config.need("vocab_size_per_layer_input")?.invalid(reason));
+        }
+        rows => rows,
+    };
+    Ok(Some(LayerInputs {
+        width,
+        rows,
+        row_scale: (width as f64).sqrt() as f32,
+        product_scale: (common.decoder.hidden as f64).powf(-0.5) as f32,
+        scale: std::f32::consts::FRAC_1_SQRT_2,
+        activation: Activation::GeluTanh,
+    }))
 }
 
 /// The attention of layers without a window.

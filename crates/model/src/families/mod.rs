@@ -48,6 +48,7 @@ use crate::config::{Config, ConfigError};
 use crate::role::Role;
 use crate::spec::ModelSpec;
 
+pub(crate) use gemma4::layers_with_keys;
 pub(crate) use packed::packed;
 pub(crate) use quantised::check as check_quantised;
 

@@ -15,7 +15,7 @@ use crate::layer_state::Sequence;
 use crate::role::Role;
 use crate::rope::Rope;
 use crate::source::{SourceError, Weights};
-use crate::spec::{AttentionGate, AttentionSpec, Norm, QkNorm, Temperature};
+use crate::spec::{AttentionGate, AttentionSpec, KeyValues, Norm, QkNorm, Temperature};
 
 /// Values of a layer, and of the pass.
 pub(super) struct Context<'a> {
@@ -42,7 +42,10 @@ pub(super) fn attention(
     let AttentionWork { q, k, v, mixed, gated, packed, tables, blocks: index, .. } = own;
     let tokens = input.tokens();
     let (q_width, out_width) = (spec.q_width(), spec.output_width());
-    let (k_width, v_width) = (spec.key_width(), spec.value_width());
+    let (k_width, v_width) = match spec.has_keys() {
+        true => (spec.key_width(), spec.value_width()),
+        false => (0, 0),
+    };
     let q = grown(q, tokens * q_width);
     let k = grown(k, tokens * k_width);
     let v = grown(v, tokens * v_width);
@@ -64,16 +67,15 @@ pub(super) fn attention(
         let mixed = product(Role::Mixed, &mut mixed[..tokens * fused], fused);
         [mixed, index_keys, index_queries, None, None, gates]
     } else {
-        let values =
-            if spec.values_are_keys { None } else { product(Role::Value, &mut *v, v_width) };
-        [
-            product(Role::Query, &mut *queries, spec.query_rows()),
-            index_keys,
-            index_queries,
-            product(Role::Key, &mut *k, k_width),
-            values,
-            gates,
-        ]
+        let queries = product(Role::Query, &mut *queries, spec.query_rows());
+        let (keys, values) = match (spec.has_keys(), spec.values_are_keys) {
+            (false, _) => (None, None),
+            (true, true) => (product(Role::Key, &mut *k, k_width), None),
+            (true, false) => {
+                (product(Role::Key, &mut *k, k_width), product(Role::Value, &mut *v, v_width))
+            }
+        };
+        [queries, index_keys, index_queries, keys, values, gates]
     };
     multiply(tier, Threads::All, weights, &mut products, scratch)?;
     if spec.fused {
@@ -90,8 +92,10 @@ pub(super) fn attention(
         }
     } else if spec.qkv_bias {
         add_bias(tier, weights.vector(id, Role::QueryBias), queries);
-        add_bias(tier, weights.vector(id, Role::KeyBias), k);
-        if !spec.values_are_keys {
+        if spec.has_keys() {
+            add_bias(tier, weights.vector(id, Role::KeyBias), k);
+        }
+        if spec.has_keys() && !spec.values_are_keys {
             add_bias(tier, weights.vector(id, Role::ValueBias), v);
         }
     }
@@ -116,7 +120,8 @@ pub(super) fn attention(
         }
     }
     let norms = |weights: &mut dyn Weights, q: &mut [f32], k: &mut [f32]| {
-        for (x, role) in [(q, Role::QueryNorm), (k, Role::KeyNorm)] {
+        let keys = spec.has_keys().then_some((k, Role::KeyNorm));
+        for (x, role) in [(q, Role::QueryNorm)].into_iter().chain(keys) {
             // The weights are as wide as the normed vector: one head, or all of them.
             let weight = weights.vector(id, role);
             let width = weight.len();
@@ -135,7 +140,8 @@ pub(super) fn attention(
         let Rope { inv_freq, offset, pairs, .. } = &ropes[index];
         let [cos, sin] = &tables[index];
         let turned = inv_freq.len();
-        for (x, heads) in [(&mut *q, spec.heads), (&mut *k, spec.kv_heads)] {
+        let keys = spec.has_keys().then_some((&mut *k, spec.kv_heads));
+        for (x, heads) in [(&mut *q, spec.heads)].into_iter().chain(keys) {
             let width = heads * spec.head_dim;
             let shape =
                 RopeShape { heads, head_dim: spec.head_dim, offset: *offset, pairs: *pairs };
@@ -163,13 +169,16 @@ pub(super) fn attention(
         let values = rows_of(span, v, v_width);
         let queries = rows_of(span, q, q_width);
         let out = &mut mixed[span.first_row * out_width..][..span.tokens * out_width];
-        let cache = sequences[span.sequence].layers[l].kv();
+        let of = if let KeyValues::Of(earlier) = spec.key_values { earlier } else { l };
+        let cache = sequences[span.sequence].layers[of].kv();
         let chunk = cache.chunk;
         for start in (0..span.tokens).step_by(chunk) {
             let tokens = chunk.min(span.tokens - start);
             let first = span.first_position + start;
             let cut = |width: usize| start * width..(start + tokens) * width;
-            cache.append(first, tokens, &keys[cut(k_width)], &values[cut(v_width)]);
+            if spec.has_keys() {
+                cache.append(first, tokens, &keys[cut(k_width)], &values[cut(v_width)]);
+            }
             index.append(spec.blocks, cache, (span.first_row + start, first), tokens);
             let rule = Attention {
                 heads: spec.heads,

@@ -8,6 +8,7 @@ mod conv;
 mod delta;
 mod experts;
 mod indexer;
+mod inputs;
 mod judging;
 mod latent;
 mod linear;
@@ -249,6 +250,9 @@ impl Model {
             state.sequences[span.sequence].partial = true;
         }
         state.work.tables(&self.spec.ropes, &state.pass.spans);
+        if l == 0 {
+            self.layer_inputs(state, source)?;
+        }
         self.mix(l, state, source)?;
         if let Some(moe) = self.spec.layers[l].moe() {
             self.route(moe, state);
@@ -323,7 +327,7 @@ impl Model {
             Ffn::Moe(moe) => self.moe(l, moe, state, source)?,
             Ffn::None => {}
         }
-        let State { work, hidden, sequences, pass, .. } = state;
+        let State { work, hidden, .. } = state;
         let (layer, norms) = (&self.spec.layers[l], PieceId::new(l as u32, PieceKind::Norms));
         if layer.residual.post_norms {
             source.infrastructure(l, &[PieceKind::Norms], &mut |weights: &mut dyn Weights| {
@@ -343,6 +347,8 @@ impl Model {
                 add(self.tier, &later[first * self.spec.hidden..][..rows.len()], rows);
             });
         }
+        self.add_input(l, state, source)?;
+        let State { work, hidden, sequences, pass, .. } = state;
         if layer.residual.scaled_state {
             source.infrastructure(l, &[PieceKind::Norms], &mut |weights: &mut dyn Weights| {
                 scale(weights.vector(norms, Role::StateScale)[0], hidden);
@@ -350,6 +356,7 @@ impl Model {
             })?;
         }
         if l + 1 == self.spec.layers.len() {
+            work.inputs.clear();
             for span in &pass.spans {
                 let sequence = &mut sequences[span.sequence];
                 (sequence.len, sequence.partial) = (span.first_position + span.tokens, false);

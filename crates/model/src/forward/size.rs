@@ -78,13 +78,17 @@ impl ModelSpec {
             }
         }
 
+        if let Some(inputs) = self.layer_inputs {
+            mlps.add(MlpSpec::silu(inputs.width), hidden);
+        }
+
         let rows = tokens.max(logits);
         // All streams of a token are normed together.
         let width = self.state_width();
         let normed = (rows * hidden).max(tokens * width) * float
             + Input::bytes_for(rows, hidden).max(Input::bytes_for(tokens, width));
         let of_streams = self.streams.map_or(0, |streams| streams.weights());
-        let stream = tokens * (hidden + width + of_streams) * float;
+        let stream = tokens * (hidden + width + of_streams + self.inputs_width()) * float;
         let compressed = self.layers.iter().filter_map(|layer| match &layer.mixer {
             Mixer::Compressed(spec) => Some(spec),
             _ => None,

@@ -9,6 +9,7 @@ use super::blocks::BlockWork;
 use super::branches::{NormVectors, norm, scale};
 use super::compressed::CompressedWork;
 use super::indexer::{IndexWork, Selection};
+use super::inputs::InputWork;
 use super::moe::group;
 use crate::rope::Rope;
 use crate::source::Routed;
@@ -27,6 +28,8 @@ pub(crate) struct Workspace {
     pub(super) branch: Vec<f32>,
     /// What is added at the end of the next layer: [tokens, hidden].
     pub(super) later: Vec<f32>,
+    /// What tokens give to layers.
+    pub(super) inputs: InputWork,
     /// The weights of residual streams, of the branch that is added next: [tokens, weights].
     pub(super) streams: Vec<f32>,
     pub(super) attention: AttentionWork,
@@ -192,6 +195,16 @@ impl Workspace {
         self.later[..later.len()].copy_from_slice(later);
     }
 
+    /// A copy of what the tokens of the batch give to layers; empty after the last.
+    pub(crate) fn layer_inputs(&self) -> Vec<f32> {
+        self.inputs.copy()
+    }
+
+    /// Restores it.
+    pub(crate) fn restore_layer_inputs(&mut self, inputs: &[f32]) {
+        self.inputs.restore(inputs);
+    }
+
     /// The positions selected for the batch; None without sparse attention.
     pub(crate) fn selection(&self) -> Option<&Selection> {
         let selection = &self.attention.index.selection;
@@ -292,6 +305,7 @@ impl Workspace {
         let places = [starts, rows, by_token, found];
         let per_thread = AttentionScratch::bytes(scratch_fits.0, scratch_fits.1);
         let bytes = floats.sum::<usize>()
+            + self.inputs.capacity() * size_of::<f32>()
             + packed.map(Input::bytes).sum::<usize>()
             + self.scratch.iter().map(ThreadScratch::bytes).sum::<usize>()
             + places.map(Vec::capacity).iter().sum::<usize>() * size_of::<usize>()

@@ -38,6 +38,12 @@ impl Keys<'_> {
                 return Err(unsupported(format!("`{}` = {found}", self.name(key))));
             }
         }
+        // Tensors of these models have names that are not read yet.
+        for key in ["embedding_length_per_layer_input", "attention.shared_kv_layers"] {
+            if let Some(found) = self.whole(key)?.filter(|found| *found != 0) {
+                return Err(unsupported(format!("`{}` = {found}", self.name(key))));
+            }
+        }
         entries.insert("head_dim".to_owned(), int(local));
         entries.insert("global_head_dim".to_owned(), int(full));
         entries.entry("hidden_size_per_layer_input".to_owned()).or_insert(int(0));

@@ -293,7 +293,7 @@ impl HeadRows {
 
 /// Number of positions kept, and of tokens that can be stored at once.
 fn shape(spec: &AttentionSpec, limit: usize) -> (usize, usize) {
-    match spec.window {
+    match spec.window.filter(|_| spec.keeps_window()) {
         Some(window) if window.saturating_add(RING_CHUNK - 1) < limit => {
             (window + RING_CHUNK - 1, RING_CHUNK)
         }

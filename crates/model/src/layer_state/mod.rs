@@ -91,6 +91,9 @@ impl Sequence {
         page: usize,
     ) -> Sequence {
         let layers = spec.layers.iter().map(|layer| match &layer.mixer {
+            Mixer::Attention(attention) if !attention.has_keys() => {
+                LayerState::Recurrent(RecurrentState::new(Memory::NONE))
+            }
             Mixer::Attention(attention) => {
                 LayerState::Kv(KvState::new(attention, limit, precision, page))
             }
@@ -121,6 +124,7 @@ impl Sequence {
         page: usize,
     ) -> u64 {
         let layers = spec.layers.iter().map(|layer| match &layer.mixer {
+            Mixer::Attention(attention) if !attention.has_keys() => 0,
             Mixer::Attention(attention) => KvState::bytes_for(attention, limit, precision, page),
             Mixer::Latent(latent) => LatentState::bytes_for(latent, limit, precision, page),
             Mixer::Compressed(spec) => CompressedState::bytes_for(spec, limit, precision, page),
@@ -138,7 +142,7 @@ impl Sequence {
     ) -> u64 {
         let row = |attention| KvState::row_bytes(attention, precision) + size_of::<usize>() as u64;
         let layers = spec.layers.iter().map(|layer| match &layer.mixer {
-            Mixer::Attention(attention) if attention.window.is_some() => {
+            Mixer::Attention(attention) if attention.keeps_window() => {
                 tokens as u64 * row(attention)
             }
             Mixer::Compressed(spec) => tokens as u64 * CompressedState::journal_bytes(spec),

@@ -25,6 +25,9 @@ pub(crate) struct RecurrentState {
 }
 
 impl Memory {
+    /// That of a layer that remembers nothing.
+    pub(crate) const NONE: Memory = Memory { past: 0, sums: 0 };
+
     /// Bytes of the state, at most.
     pub(super) fn bytes(self) -> u64 {
         ((self.past + self.sums) * size_of::<f32>()) as u64

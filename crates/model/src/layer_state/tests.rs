@@ -33,6 +33,7 @@ fn attention(window: Option<usize>) -> AttentionSpec {
         value_scale: 1.0,
         values_are_keys: false,
         blocks: None,
+        key_values: crate::KeyValues::Own,
     }
 }
 

@@ -15,7 +15,7 @@ pub(super) fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> 
         tensors.push(matrix(Role::IndexKey, blocks.dim));
         tensors.push(matrix(Role::IndexQuery, blocks.width()));
     }
-    if !spec.fused {
+    if !spec.fused && spec.has_keys() {
         tensors.push(matrix(Role::Key, keys));
         tensors.extend((!spec.values_are_keys).then(|| matrix(Role::Value, values)));
     }
@@ -28,7 +28,11 @@ pub(super) fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> 
             (Role::KeyBias, keys),
             (Role::ValueBias, values),
         ];
-        let own = if spec.values_are_keys { &biases[..2] } else { &biases };
+        let own = match (spec.has_keys(), spec.values_are_keys) {
+            (false, _) => &biases[..1],
+            (true, true) => &biases[..2],
+            (true, false) => &biases,
+        };
         tensors.extend(own.iter().map(|&(role, len)| TensorSpec::vector(role, len)));
     }
     let norms = match spec.qk_norm {
@@ -38,7 +42,7 @@ pub(super) fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> 
     };
     if let Some((q, k)) = norms {
         tensors.push(TensorSpec::vector(Role::QueryNorm, q));
-        tensors.push(TensorSpec::vector(Role::KeyNorm, k));
+        tensors.extend(spec.has_keys().then(|| TensorSpec::vector(Role::KeyNorm, k)));
     }
     if let Some(blocks) = spec.blocks {
         tensors.push(TensorSpec::vector(Role::BlockQueryNorm, blocks.dim));

@@ -52,6 +52,20 @@ pub struct AttentionSpec {
     pub gate: Option<AttentionGate>,
     /// The selection of the positions that a query sees; None means all.
     pub blocks: Option<BlocksSpec>,
+    /// The keys and values that queries see.
+    pub key_values: KeyValues,
+}
+
+/// The keys and values that the queries of a layer see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyValues {
+    /// Its own.
+    Own,
+    /// Its own, which later layers see, too. Those begin after a whole batch was stored, so that all
+    /// positions are kept, whatever the window.
+    Lent,
+    /// Those of this earlier layer, with heads of the same shape. It has no matrices for them.
+    Of(usize),
 }
 
 /// Blocks of positions that queries see: the best by the scores of an indexer, larger scores first,
@@ -173,6 +187,16 @@ impl AttentionSpec {
     /// Elements of all queries of a position.
     pub fn q_width(&self) -> usize {
         self.heads * self.head_dim
+    }
+
+    /// True if it keeps keys and values of its last positions only.
+    pub(crate) fn keeps_window(&self) -> bool {
+        self.window.is_some() && self.key_values == KeyValues::Own
+    }
+
+    /// True if it computes keys and values.
+    pub(crate) fn has_keys(&self) -> bool {
+        !matches!(self.key_values, KeyValues::Of(_))
     }
 
     /// Elements of all keys of a position.

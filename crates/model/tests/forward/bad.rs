@@ -289,6 +289,25 @@ fn tensors() {
 }
 
 #[test]
+fn inputs_of_layers() {
+    const TABLE: &str = "model.embed_tokens_per_layer.weight";
+    const GATE: &str = "model.layers.3.per_layer_input_gate.weight";
+    #[rustfmt::skip]
+    let cases = [
+        (TABLE, Change::Drop, "`model.embed_tokens_per_layer.weight`"),
+        (TABLE, Change::Shape(&[42, 103]), "has the shape [42, 103] where config.json asks for [103, 42]"),
+        (TABLE, Change::Bytes(2 * (5 * 42 + 3), &[0xc0, 0x7f]), "holds NaN (row 5, column 3)"),
+        (GATE, Change::Drop, "`model.layers.3.per_layer_input_gate.weight`"),
+        (GATE, Change::Shape(&[44, 6]), "has the shape [44, 6] where config.json asks for [6, 44]"),
+        ("model.layers.6.per_layer_projection.weight", Change::Drop, "`model.layers.6.per_layer_projection.weight`"),
+        ("model.layers.0.post_per_layer_input_norm.weight", Change::Drop, "`model.layers.0.post_per_layer_input_norm.weight`"),
+        ("model.per_layer_model_projection.weight", Change::Drop, "`model.per_layer_model_projection.weight`"),
+        ("model.per_layer_projection_norm.weight", Change::Type(Dtype::I16), "is stored as I16"),
+    ];
+    changed("gemma4_text_inputs", cases);
+}
+
+#[test]
 fn tables_of_experts() {
     const TABLE: &str = "layers.1.ffn.gate.tid2eid";
     #[rustfmt::skip]

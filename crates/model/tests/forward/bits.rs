@@ -5,7 +5,7 @@ use rayon::ThreadPoolBuilder;
 use sws_kernels::{Encoding, Matrix, Tier};
 use sws_model::{
     CausalLm, Chunk, Compute, KvPrecision, Model, Observer, PassSource, Ready, Role, Routed, Rows,
-    Session, SourceError, State, WeightSource, Weights,
+    Session, SourceError, State, TakeRow, WeightSource, Weights,
 };
 use sws_store::shard::{ShardOptions, shard};
 use sws_store::{PieceId, PieceKind, open_checkpoint};
@@ -188,6 +188,10 @@ struct Blocks<'a> {
 impl<S: WeightSource> WeightSource for Piecemeal<S> {
     fn embed(&mut self, tokens: &[u32], rows: &mut [f32]) -> Result<(), SourceError> {
         self.inner.embed(tokens, rows)
+    }
+
+    fn layer_rows(&mut self, tokens: &[u32], take: TakeRow<'_>) -> Result<(), SourceError> {
+        self.inner.layer_rows(tokens, take)
     }
 
     fn infrastructure(

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 use sws_model::{
     CausalLm, Chunk, Compute, Engine, ForwardError, KvPrecision, Model, Observer, PassSource,
-    Ready, ResidentSource, Routed, SourceError, Step, WeightSource,
+    Ready, ResidentSource, Routed, SourceError, Step, TakeRow, WeightSource,
 };
 use sws_store::PieceKind;
 
@@ -42,6 +42,10 @@ impl WeightSource for Flaky {
             true => Err("poison".into()),
             false => self.request()?.embed(tokens, rows),
         }
+    }
+
+    fn layer_rows(&mut self, tokens: &[u32], take: TakeRow<'_>) -> Result<(), SourceError> {
+        self.request()?.layer_rows(tokens, take)
     }
 
     fn infrastructure(

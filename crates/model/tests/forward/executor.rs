@@ -4,7 +4,8 @@ use sws_kernels::functional::{Activation, add, gate, gate_interleaved};
 use sws_kernels::{Matrix, Scratch, Tier, matmul};
 use sws_model::{
     CausalLm, Compute, ExpertBatch, ExpertExecutor, GateUp, KvPrecision, Model, Observer,
-    PassSource, Ready, ResidentSource, Role, Routed, Session, SourceError, WeightSource, Weights,
+    PassSource, Ready, ResidentSource, Role, Routed, Session, SourceError, TakeRow, WeightSource,
+    Weights,
 };
 use sws_store::{PieceId, PieceKind};
 
@@ -45,6 +46,10 @@ struct Divided {
 impl WeightSource for Divided {
     fn embed(&mut self, tokens: &[u32], rows: &mut [f32]) -> Result<(), SourceError> {
         self.inner.embed(tokens, rows)
+    }
+
+    fn layer_rows(&mut self, tokens: &[u32], take: TakeRow<'_>) -> Result<(), SourceError> {
+        self.inner.layer_rows(tokens, take)
     }
 
     fn infrastructure(

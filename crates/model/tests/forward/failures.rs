@@ -2,7 +2,7 @@
 
 use sws_model::{
     CausalLm, Chunk, Compute, ForwardError, KvPrecision, Model, Ready, ResidentSource, Routed,
-    Rows, Session, SourceError, State, WeightSource,
+    Rows, Session, SourceError, State, TakeRow, WeightSource,
 };
 use sws_store::PieceKind;
 
@@ -115,6 +115,10 @@ impl Failing {
 impl WeightSource for Failing {
     fn embed(&mut self, tokens: &[u32], rows: &mut [f32]) -> Result<(), SourceError> {
         self.count()?.embed(tokens, rows)
+    }
+
+    fn layer_rows(&mut self, tokens: &[u32], take: TakeRow<'_>) -> Result<(), SourceError> {
+        self.count()?.layer_rows(tokens, take)
     }
 
     fn infrastructure(

@@ -271,7 +271,7 @@ fn what_the_families_do_not_have_is_refused() {
         ("qwen3_next", &|f| without(f, "qwen3next.ssm.state_size"), "has no `qwen3next.ssm.state_size`; download it again"),
         ("gemma4_text", &|f| set(f, "gemma4.attention.value_length", Key::U32(8)), "`gemma4.attention.value_length` = 8"),
         ("gemma4_text", &|f| set(f, "gemma4.attention.head_count_kv", Key::Ints(vec![2, 1, 1, 1])), "`gemma4.attention.head_count_kv` with different values"),
-        ("gemma4_text", &|f| set(f, "gemma4.attention.shared_kv_layers", Key::U32(1)), "num_kv_shared_layers"),
+        ("gemma4_text", &|f| set(f, "gemma4.attention.shared_kv_layers", Key::U32(1)), "`gemma4.attention.shared_kv_layers` = 1"),
         ("gemma4_text", &|f| without(f, "gemma4.attention.sliding_window_pattern"), "has no `gemma4.attention.sliding_window_pattern`"),
         ("gemma4_text", &|f| f.tensors[0].bytes[..4].copy_from_slice(&2f32.to_le_bytes()), "`rope_freqs.weight` is [2.0"),
     ];

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use sws_kernels::Matrix;
 use sws_model::{
     CausalLm, Compute, KvPrecision, Model, Observer, PassSource, ReadStep, Ready, ResidentSource,
-    Role, Routed, Session, SourceError, TensorSpec, WeightSource, Weights,
+    Role, Routed, Session, SourceError, TakeRow, TensorSpec, WeightSource, Weights,
 };
 use sws_store::{PieceId, PieceKind};
 
@@ -50,8 +50,8 @@ fn pieces_are_stored_in_the_order_of_reading() {
                     ReadStep::Experts { .. } => None,
                 })
             };
-            use PieceKind::{Attention, Mlp, Norms, Router, SharedExpert};
-            for kind in [Norms, Attention, Router, SharedExpert, Mlp] {
+            use PieceKind::{Attention, LayerInput, Mlp, Norms, Router, SharedExpert};
+            for kind in [Norms, Attention, Router, SharedExpert, Mlp, LayerInput] {
                 assert!(of(kind).is_sorted(), "{name}: {kind:?}");
             }
         }
@@ -97,6 +97,10 @@ struct Recorded<'a> {
 impl WeightSource for Recording {
     fn embed(&mut self, tokens: &[u32], rows: &mut [f32]) -> Result<(), SourceError> {
         self.inner.embed(tokens, rows)
+    }
+
+    fn layer_rows(&mut self, tokens: &[u32], take: TakeRow<'_>) -> Result<(), SourceError> {
+        self.inner.layer_rows(tokens, take)
     }
 
     fn infrastructure(

@@ -3,7 +3,7 @@
 use sws_kernels::Matrix;
 use sws_model::{
     Chunk, Compute, KvPrecision, Model, Ready, ResidentSource, Role, Routed, Rows, SourceError,
-    State, WeightSource, Weights,
+    State, TakeRow, WeightSource, Weights,
 };
 use sws_store::{PieceId, PieceKind};
 
@@ -165,6 +165,10 @@ struct Next<'a>(&'a mut dyn Weights, u32);
 impl WeightSource for Swapped {
     fn embed(&mut self, tokens: &[u32], rows: &mut [f32]) -> Result<(), SourceError> {
         self.inner.embed(tokens, rows)
+    }
+
+    fn layer_rows(&mut self, tokens: &[u32], take: TakeRow<'_>) -> Result<(), SourceError> {
+        self.inner.layer_rows(tokens, take)
     }
 
     fn infrastructure(

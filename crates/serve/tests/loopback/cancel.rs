@@ -71,7 +71,8 @@ fn a_request_that_is_sent_again_costs_only_what_is_left() {
     assert_eq!(made() - before, 120.0);
 
     let mut streamed = seeded.clone();
-    (streamed["seed"], streamed["stream"], streamed["max_tokens"]) = (4.into(), true.into(), 900.into());
+    (streamed["seed"], streamed["stream"], streamed["max_tokens"]) =
+        (4.into(), true.into(), 900.into());
     let before = made();
     let mut first = server.send(PATH, &streamed);
     begun(&mut first);
@@ -79,7 +80,10 @@ fn a_request_that_is_sent_again_costs_only_what_is_left() {
     assert_idle(&server);
     let text = |response: Response| -> String {
         let events = response.events();
-        events.iter().map(|event| event["choices"][0]["text"].as_str().unwrap().to_owned()).collect()
+        events
+            .iter()
+            .map(|event| event["choices"][0]["text"].as_str().unwrap().to_owned())
+            .collect()
     };
     let whole = text(server.post(PATH, &streamed));
     assert_eq!(made() - before, 900.0, "no token was computed twice");

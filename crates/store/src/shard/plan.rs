@@ -8,6 +8,7 @@ use super::direct::ALIGN;
 use super::encode::WINDOW;
 use super::layout::{self, PAD, TENSOR_ALIGN};
 use super::{ShardError, ShardOptions};
+use crate::blocks::encoding_of;
 use crate::{Manifest, Naming, Piece, PieceKind, Placement, Tensor};
 
 /// A shard to write.
@@ -68,6 +69,7 @@ fn job<'a>(
     stand_in: Option<Encoding>,
 ) -> Job<'a> {
     let tensors = &piece.tensors;
+    let encoding = encoding_of(piece.id.kind(), encoding);
     let encodings: Vec<_> = tensors.iter().map(|t| wanted(t, naming, encoding)).collect();
     let lens = tensors.iter().zip(&encodings).map(|(t, &e)| stored_len(t, e));
     let data_len = lens.fold(0, u64::saturating_add).saturating_add(ALIGN as u64);

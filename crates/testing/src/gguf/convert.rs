@@ -124,6 +124,7 @@ fn is_said(arch: &str, config: &Value) -> bool {
             || config["sliding_window_pattern"].as_u64().is_some_and(|n| n != 6)
             || config["layer_types"].is_array());
     let gemma = gemma || (arch == "gemma4" && config["layer_types"].is_null());
+    let gemma = gemma || config["hidden_size_per_layer_input"].as_u64().is_some_and(|n| n > 0);
     let limit = config["swiglu_limit"].as_f64().is_some_and(|limit| limit != 7.0);
     let quantised = !config["quantization_config"].is_null();
     let turned = config["rope_interleave"] == false || config["no_rope_layers"].is_array();

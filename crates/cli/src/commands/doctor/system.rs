@@ -67,7 +67,7 @@ fn needs(model: &Model) -> anyhow::Result<(u64, Option<u64>)> {
     let loader = model.with(Options::default()).text(Text::open(model)?).threads(&threads);
     let Planning { planner, .. } = loader.planning()?;
     let (least, weights) = (planner.least(), planner.weights());
-    let reads_nothing = |plan: &Plan| plan.per_token.read() == 0;
+    let reads_nothing = |plan: &Plan| plan.per_token.is_in_memory();
     // More than enough: slots are at most twice as large as what they hold.
     let most = least.saturating_add(weights.saturating_mul(2)).saturating_add(MIB);
     let all = match reads_nothing(&planner.plan(most)?) {

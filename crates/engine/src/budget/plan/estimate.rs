@@ -13,6 +13,9 @@ pub struct PerToken {
     pub infrastructure: u64,
     /// Bytes of embedding rows.
     pub embedding: u64,
+    /// Bytes of rows of the table of what tokens give to layers.
+    #[serde(default)]
+    pub layer_table: u64,
     /// Bytes of experts, from slots or from disk.
     pub experts: u64,
     /// Expected hit rate of the experts.
@@ -44,7 +47,12 @@ impl PerToken {
     /// Bytes read from disk.
     pub fn read(&self) -> u64 {
         let misses = (self.experts as f64 * (1.0 - self.hit_rate)).ceil() as u64;
-        self.infrastructure + self.embedding + misses
+        self.infrastructure + self.embedding + self.layer_table + misses
+    }
+
+    /// True if nothing is read from disk but rows of the table of layers, which are at any budget.
+    pub fn is_in_memory(&self) -> bool {
+        self.read() == self.layer_table
     }
 
     /// Seconds from a disk and a memory of these speeds, in bytes per second. Experts are read once
@@ -87,7 +95,7 @@ fn hit_rate(share: f64) -> f64 {
 
 impl Planner {
     pub(super) fn per_token(&self, split: &ArenaSplit, lent: &[SlotClass]) -> PerToken {
-        let Pieces { cyclic, embedding, slots, .. } = &self.pieces;
+        let Pieces { cyclic, embedding, layer_table, slots, .. } = &self.pieces;
         let batch = self.options.batch.max(1) as u64;
         let all = self.pieces.cyclic_bytes();
         let pinned_embedding = split.pinned.contains(&sws_store::PieceId::EMBED);
@@ -105,6 +113,7 @@ impl Planner {
         PerToken {
             infrastructure: (all - pinned_bytes) / batch,
             embedding: if pinned_embedding || embedding.is_none() { 0 } else { lookup },
+            layer_table: layer_table.map_or(0, |table| table.row),
             experts,
             hit_rate: if total == 0 { 1.0 } else { hit_rate(have as f64 / total as f64) },
             active: all / batch + experts,
@@ -143,6 +152,7 @@ mod tests {
             let token = PerToken {
                 infrastructure,
                 embedding: 0,
+                layer_table: 0,
                 experts: 1_000_000_000,
                 hit_rate,
                 active: 2_000_000_000,

@@ -185,8 +185,6 @@ const RING_SHARE: u64 = 32;
 const RING_LIMIT: u64 = 64 << 20;
 /// Blocks in the ring: one being computed with, and one being read.
 const UNITS: u64 = 2;
-/// Embedding rows read at once.
-const LOOKUPS: u64 = 16;
 /// Variation of a process's measurements from one start to the next.
 const MARGIN: u64 = 2 << 20;
 const MIB: u64 = 1 << 20;
@@ -264,6 +262,12 @@ impl Planner {
         self.pieces.bytes()
     }
 
+    /// Bytes of the table of what tokens give to layers, and of reading a row of it, which every
+    /// token does at any budget; `None` without one.
+    pub fn layer_table(&self) -> Option<[u64; 2]> {
+        self.pieces.layer_table.map(|table| [table.len, table.row])
+    }
+
     /// Plans for a budget.
     pub fn plan(&self, ram: u64) -> Result<Plan, PlanError> {
         self.try_plan(ram).map_err(|error| match error {
@@ -324,8 +328,8 @@ impl Planner {
         let least_arena = with_tables(self.least_arena()) + (self.minimum() - self.needed());
         let [least_work, most_work] = self.chunks().map(|tokens| self.work(tokens));
         let share = more / CHUNK_SHARE;
-        let enough =
-            (least_arena + more).saturating_sub(with_tables(self.pieces.bytes() / WEIGHTS_SHARE));
+        let enough = (least_arena + more)
+            .saturating_sub(with_tables(self.pieces.bytes_without_table() / WEIGHTS_SHARE));
         let work = (least_work + share.max(enough.min(more))).min(most_work);
         let chunk = self.chunk_within(work);
         let more = more - (work - least_work);
@@ -471,9 +475,15 @@ impl Planner {
         UNITS * cyclic_unit.max(expert_unit) + self.lookup_ring()
     }
 
-    /// Bytes of the shortest ring for embedding rows alone.
+    /// Bytes of the shortest ring for rows of tables alone.
     fn lookup_ring(&self) -> u64 {
-        self.pieces.embedding.map_or(0, |embedding| embedding.rest + LOOKUPS * embedding.row)
+        let embedding = self.pieces.embedding.map_or(0, |table| table.ring());
+        embedding + self.table_ring()
+    }
+
+    /// Bytes of the shortest ring for rows of the table of layers.
+    fn table_ring(&self) -> u64 {
+        self.pieces.layer_table.map_or(0, |table| table.ring())
     }
 
     /// Bytes of an arena for stand-ins, in whole pages. They grow with the arena, and never by
@@ -503,11 +513,13 @@ impl Planner {
             let pinned_bytes = self.pieces.cyclic_bytes();
             // Pinning the embedding comes last: a row saves little compared with an expert's slot.
             if let Some(embedding) = embedding
-                && rest >= slots.bytes() + embedding.len
+                && let Some(room) = rest.checked_sub(self.table_ring())
+                && room >= slots.bytes() + embedding.len
             {
                 pinned.push(PieceId::EMBED);
                 let pinned_bytes = pinned_bytes + embedding.len;
-                return ArenaSplit { pinned, pinned_bytes, ring: 0, slots: slots.cut(rest) };
+                let (ring, slots) = (self.table_ring(), slots.cut(room));
+                return ArenaSplit { pinned, pinned_bytes, ring, slots };
             }
             let ring = self.lookup_ring();
             if let Some(room) = rest.checked_sub(ring)

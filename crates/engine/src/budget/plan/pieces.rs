@@ -15,9 +15,9 @@ pub(super) struct Cyclic {
     pub(super) len: u64,
 }
 
-/// Sizes of an embedding whose rows are looked up.
+/// Sizes of a table whose rows are looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct EmbeddingSizes {
+pub(super) struct TableSizes {
     pub(super) len: u64,
     /// Bytes read for one row.
     pub(super) row: u64,
@@ -25,13 +25,18 @@ pub(super) struct EmbeddingSizes {
     pub(super) rest: u64,
 }
 
-impl EmbeddingSizes {
+impl TableSizes {
+    /// Bytes of the shortest ring for its rows.
+    pub(super) fn ring(&self) -> u64 {
+        self.rest + LOOKUPS * self.row
+    }
+
     fn new(
         manifest: &Manifest,
         piece: PieceId,
         held: &[Held],
         len: u64,
-    ) -> Result<Option<EmbeddingSizes>, LayoutError> {
+    ) -> Result<Option<TableSizes>, LayoutError> {
         let Some(held) = held.first() else { return Ok(None) };
         let read = |rows, parts| {
             let read = Read::Rows { piece, tensor: held.index, rows, parts };
@@ -42,7 +47,7 @@ impl EmbeddingSizes {
             true => (Parts::First, read(0..held.rows as u64, Parts::Rest)?),
             false => (Parts::All, 0),
         };
-        Ok(Some(EmbeddingSizes { len, row: read(0..1, parts)? + EDGES, rest }))
+        Ok(Some(TableSizes { len, row: read(0..1, parts)? + EDGES, rest }))
     }
 }
 
@@ -52,7 +57,9 @@ pub(super) struct Pieces {
     /// Cyclic pieces, in the order of pinning.
     pub(super) cyclic: Vec<Cyclic>,
     /// `None` if the embedding is also the head, and so cyclic.
-    pub(super) embedding: Option<EmbeddingSizes>,
+    pub(super) embedding: Option<TableSizes>,
+    /// What tokens give to layers, if anything: it is never resident.
+    pub(super) layer_table: Option<TableSizes>,
     pub(super) slots: SlotSizes,
     /// Stand-ins of experts with the bytes of each, layer by layer.
     pub(super) stand_ins: Vec<(PieceId, u64)>,
@@ -66,6 +73,8 @@ pub(super) struct Pieces {
     pub(super) tables: u64,
 }
 
+/// Rows of a table read at once.
+const LOOKUPS: u64 = 16;
 /// Additional bytes of a read that begins and ends inside pages.
 const EDGES: u64 = 2 * sws_store::SLOT_ALIGN as u64;
 
@@ -78,6 +87,7 @@ impl Pieces {
         let mut pieces = Pieces {
             cyclic: Vec::new(),
             embedding: None,
+            layer_table: None,
             slots: SlotSizes::default(),
             stand_ins: Vec::new(),
             cyclic_unit: 0,
@@ -115,7 +125,13 @@ impl Pieces {
                     pieces.expert_unit = pieces.expert_unit.max(unit);
                 }
                 PieceKind::Embed if !spec.tied => {
-                    pieces.embedding = EmbeddingSizes::new(manifest, id, held, len)?;
+                    pieces.embedding = TableSizes::new(manifest, id, held, len)?;
+                }
+                PieceKind::LayerTable => {
+                    pieces.layer_table = TableSizes::new(manifest, id, held, len)?;
+                    // A row, and a mark for each row whose numbers have been checked.
+                    let numbers = held.iter().map(|held| held.cols * size_of::<f32>() + held.rows);
+                    pieces.tables += numbers.sum::<usize>() as u64;
                 }
                 _ => {
                     pieces.cyclic.push(Cyclic { id, len });
@@ -157,6 +173,11 @@ impl Pieces {
 
     /// Bytes of all pieces.
     pub(super) fn bytes(&self) -> u64 {
+        self.layer_table.map_or(0, |table| table.len) + self.bytes_without_table()
+    }
+
+    /// Bytes of all pieces but the table of layers.
+    pub(super) fn bytes_without_table(&self) -> u64 {
         let embedding = self.embedding.map_or(0, |embedding| embedding.len);
         self.cyclic_bytes() + embedding + self.slots.bytes()
     }

@@ -345,6 +345,29 @@ fn too_small_budget_names_one_that_works() {
 }
 
 #[test]
+fn table_of_layers_stays_on_disk() {
+    let json = include_bytes!("../../../../../configs/gemma-4-e2b.json");
+    let spec = ModelSpec::parse(json).unwrap();
+    let manifest = spec.outline(|_| Encoding::Bf16).unwrap();
+    let inventory = Inventory::new(&spec, &manifest).unwrap();
+    let planner = Planner::new(&spec, &inventory, &manifest, PROCESS, options()).unwrap();
+    let [len, row] = planner.layer_table().unwrap();
+    assert!(len >= 2 * 262_144 * 35 * 256 && row < 144 << 10, "{len} {row}");
+    assert!(planner.minimum() < GIB / 2, "{} MiB", planner.minimum() >> 20);
+    for ram in [planner.minimum(), GIB, 4 * GIB, 64 * GIB] {
+        let plan = planner.plan(ram).unwrap();
+        check(&planner, ram, &plan);
+        assert!(!plan.pinned.contains(&PieceId::LAYER_TABLE));
+        assert_eq!(plan.per_token.layer_table, row);
+        assert_eq!(plan.per_token.is_in_memory(), ram == 64 * GIB);
+        let Plan { pinned, ring, experts_stream: experts, .. } = plan;
+        let plan = InfrastructurePlan { pinned, ring, experts };
+        let least = Infrastructure::least_ring(&spec, &inventory, &manifest, &plan).unwrap();
+        assert!(least <= ring, "the ring needs {least} bytes and has {ring}");
+    }
+}
+
+#[test]
 fn context_is_as_requested_or_fits_the_budget() {
     let cases = [
         // context, at least, MiB above the smallest budget, expected

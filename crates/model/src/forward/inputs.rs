@@ -1,0 +1,123 @@
+//! What tokens give to each layer besides their embedding: computed before the first layer, and added
+//! at the end of each.
+
+use sws_kernels::functional::gate;
+use sws_store::{PieceId, PieceKind};
+
+use super::branches::{norm, scale};
+use super::linear::{Product, Threads, multiply};
+use super::work::{MlpWork, Workspace, by_rows, grown};
+use super::{ForwardError, Model};
+use crate::role::Role;
+use crate::source::WeightSource;
+use crate::spec::LayerInputs;
+use crate::state::State;
+
+/// The inputs of all layers for the tokens of a batch.
+#[derive(Debug, Default)]
+pub(super) struct InputWork {
+    /// [tokens, layers · elements]
+    numbers: Vec<f32>,
+    /// Numbers of the batch; 0 after its last layer.
+    len: usize,
+}
+
+impl InputWork {
+    /// Forgets the batch, and keeps the memory.
+    pub(super) fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// A copy of the inputs of the batch.
+    pub(super) fn copy(&self) -> Vec<f32> {
+        self.numbers[..self.len].to_vec()
+    }
+
+    /// Restores them.
+    pub(super) fn restore(&mut self, copy: &[f32]) {
+        self.numbers[..copy.len()].copy_from_slice(copy);
+        self.len = copy.len();
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.numbers.capacity()
+    }
+}
+
+impl Model {
+    /// Computes the inputs of all layers from the tokens of the batch and their embeddings, which
+    /// are its hidden state.
+    pub(super) fn layer_inputs(
+        &self,
+        state: &mut State,
+        source: &mut dyn WeightSource,
+    ) -> Result<(), ForwardError> {
+        let Some(spec) = self.spec.layer_inputs else { return Ok(()) };
+        let (tier, width, by) = (self.tier, self.spec.inputs_width(), self.spec.layers[0].norm);
+        let (piece, norms) =
+            (PieceId::new(0, PieceKind::LayerInput), PieceId::new(0, PieceKind::Norms));
+        let State { work, hidden, pass, .. } = state;
+        let Workspace { input, inputs, scratch, .. } = work;
+        input.pack(tier, hidden, pass.len(), self.spec.hidden);
+        inputs.len = pass.len() * width;
+        let y = grown(&mut inputs.numbers, inputs.len);
+        source.infrastructure(0, &[PieceKind::LayerInput, PieceKind::Norms], &mut |weights| {
+            let product = Product::new(piece, Role::LayerInputs, input, &mut *y, width);
+            multiply(tier, Threads::All, weights, &mut [Some(product)], scratch)?;
+            scale(spec.product_scale, y);
+            let weight = weights.vector(norms, Role::LayerInputsNorm);
+            by_rows(y, spec.width, |_, rows| norm(tier, by, rows, spec.width, weight));
+            Ok(())
+        })?;
+        source.layer_rows(&pass.tokens, &mut |place, row| {
+            for (y, x) in y[place * width..][..width].iter_mut().zip(row) {
+                *y = (*y + x * spec.row_scale) * spec.scale;
+            }
+        })?;
+        Ok(())
+    }
+
+    /// Adds the input of a layer to the hidden state, through its matrices.
+    pub(super) fn add_input(
+        &self,
+        l: usize,
+        state: &mut State,
+        source: &mut dyn WeightSource,
+    ) -> Result<(), ForwardError> {
+        let Some(LayerInputs { width, activation, .. }) = self.spec.layer_inputs else {
+            return Ok(());
+        };
+        let (tier, hidden_width, all) = (self.tier, self.spec.hidden, self.spec.inputs_width());
+        let id = |kind| PieceId::new(l as u32, kind);
+        let (piece, norms) = (id(PieceKind::LayerInput), id(PieceKind::Norms));
+        let State { work, hidden, pass, .. } = state;
+        let tokens = pass.len();
+        let Workspace { input, inputs, branch, mlp, streams, scratch, .. } = work;
+        let MlpWork { gate: gates, up: own, packed, .. } = mlp;
+        input.pack(tier, hidden, tokens, hidden_width);
+        let (gates, own) = (grown(gates, tokens * width), grown(own, tokens * width));
+        let rows = inputs.numbers[..inputs.len].chunks_exact(all);
+        for (own, row) in own.chunks_exact_mut(width).zip(rows) {
+            own.copy_from_slice(&row[l * width..][..width]);
+        }
+        if packed.is_empty() {
+            packed.push(Default::default());
+        }
+        source.infrastructure(l, &[PieceKind::LayerInput, PieceKind::Norms], &mut |weights| {
+            let product = Product::new(piece, Role::LayerInputGate, input, &mut *gates, width);
+            multiply(tier, Threads::All, weights, &mut [Some(product)], scratch)?;
+            by_rows(gates, width, |first, rows| {
+                gate(tier, activation, rows, &own[first * width..][..rows.len()]);
+            });
+            packed[0].pack(tier, gates, tokens, width);
+            let y = grown(branch, tokens * hidden_width);
+            let product =
+                Product::new(piece, Role::LayerInputUp, &packed[0], &mut *y, hidden_width);
+            multiply(tier, Threads::All, weights, &mut [Some(product)], scratch)?;
+            let weight = weights.vector(norms, Role::LayerInputNorm);
+            self.add_branch(&self.spec.layers[l], Some(weight), (branch, streams), hidden);
+            Ok(())
+        })?;
+        Ok(())
+    }
+}

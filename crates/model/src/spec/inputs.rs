@@ -1,0 +1,22 @@
+//! What tokens give to each layer besides their embedding.
+
+use sws_kernels::functional::Activation;
+
+/// What tokens give to each layer besides their embedding: a part of a row of a table, and a normed
+/// part of a product of the embedding, added up. At its end a layer adds to the hidden state
+/// norm(up(activation(gate(state), input))).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LayerInputs {
+    /// Elements of the input of a layer.
+    pub width: usize,
+    /// Rows of the table, at least one for each token.
+    pub rows: usize,
+    /// The factor applied to rows.
+    pub row_scale: f32,
+    /// The factor applied to products, before their norm.
+    pub product_scale: f32,
+    /// The factor applied to the sum of both.
+    pub scale: f32,
+    /// The activation of a gate and an element of the input.
+    pub activation: Activation,
+}
