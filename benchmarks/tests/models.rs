@@ -58,6 +58,7 @@ fn totals_are_those_of_the_names() {
         ("Qwen/Qwen3-235B-A22B", 235.0), ("Qwen/Qwen3-Coder-480B-A35B-Instruct", 480.0),
         ("openai/gpt-oss-20b", 20.9), ("openai/gpt-oss-120b", 116.8), ("deepseek-ai/DeepSeek-V2-Lite", 15.7),
         ("deepseek-ai/DeepSeek-V2", 236.0), ("deepseek-ai/DeepSeek-V3", 671.0), ("moonshotai/Kimi-K2-Instruct", 1026.0),
+        ("moonshotai/Kimi-K3", 2780.0),
         ("zai-org/GLM-4.5", 353.0), ("zai-org/GLM-4.5-Air", 106.8), ("Qwen/Qwen3-8B", 8.19),
         ("meta-llama/Llama-3.1-8B", 8.03),
     ];

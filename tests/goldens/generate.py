@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tiny random checkpoints, laid out as on the hub, and what transformers computes with them.
+"""Writes tiny random checkpoints, laid out as on the hub, and what transformers computes with them, or specified.py.
 
     python generate.py                    # all variants, into this folder
     python generate.py --only mixtral     # one of them
@@ -31,12 +31,13 @@ from long import long_text
 from patched import layers_of, readable
 from quantised import quantised
 from recurrent import RECURRENT
+from specified import SPECIFIED, compare, is_specified, load_specified
 from streams import STREAMS
 from variants import VARIANTS as FIRST
 from variants import Config, Tensor, Variant, changed, tensors, text
 from watched import Choice, Selection, indexers_watched, load, routers, routers_watched
 
-VARIANTS: list[Variant] = FIRST + GROUPED + RECURRENT + STREAMS + FURTHER + LING + BLOCKS + GEMMA
+VARIANTS: list[Variant] = FIRST + GROUPED + RECURRENT + STREAMS + FURTHER + LING + BLOCKS + GEMMA + SPECIFIED
 
 HERE = Path(__file__).resolve().parent
 
@@ -53,10 +54,7 @@ INDEX_GAP = 1e-4
 DISTINCT = 10
 # Tensors of images, and of tokens predicted ahead.
 IGNORED = (
-    "model.audio_tower.",
-    "model.embed_audio.",
-    "model.embed_vision.",
-    "model.vision_tower.",
+VARIANTS: list[Variant] = FIRST + GROUPED + RECURRENT + STREAMS + FURTHER + LING + BLOCKS + GEMMA + SPECIFIED
     "model.visual.",
     "mtp.",
     "multi_modal_projector.",
@@ -86,6 +84,7 @@ def main() -> None:
     torch.set_num_threads(1)
 
     args.out.mkdir(parents=True, exist_ok=True)
+    compare()
     for variant in VARIANTS:
         if args.only and variant.name not in args.only:
             continue
@@ -229,6 +228,7 @@ def check_suits(condition: bool) -> None:
         raise Unsuitable
 
 
+VARIANTS: list[Variant] = FIRST + GROUPED + RECURRENT + STREAMS + FURTHER + LING + BLOCKS + GEMMA + SPECIFIED
 def used(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The tensors of the language model."""
     return {name: tensor for name, tensor in weights.items() if not name.startswith(IGNORED)}
@@ -259,7 +259,7 @@ def forward(model: Any, tokens: torch.Tensor) -> torch.Tensor:
 
 def greedy_with_cache(model: Any, prompt: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The tokens of largest logit, whatever they are (an end-of-text token ends nothing), and the logits they won."""
-    feed, cache = prompt, transformers.DynamicCache(config=model.config)
+    feed, cache = prompt, cache_of(model)
     tokens, logits = [], []
     for _ in range(GREEDY):
         step = model(input_ids=feed[None], past_key_values=cache, use_cache=True)
@@ -269,8 +269,12 @@ def greedy_with_cache(model: Any, prompt: torch.Tensor) -> tuple[torch.Tensor, t
     return torch.cat(tokens), torch.stack(logits)
 
 
+def cache_of(model: Any) -> Any:
+    return model.new_cache() if hasattr(model, "new_cache") else transformers.DynamicCache(config=model.config)
+
+
 def in_chunks(model: Any, tokens: torch.Tensor, size: int) -> torch.Tensor:
-    cache = transformers.DynamicCache(config=model.config)
+    cache = cache_of(model)
     return torch.cat(
         [model(input_ids=part[None], past_key_values=cache, use_cache=True).logits[0] for part in tokens.split(size)]
     )

@@ -30,6 +30,8 @@ def quantised(scheme: str, weights: Tensors) -> tuple[Tensors, Tensors]:
 def takes(scheme: str, name: str, tensor: torch.Tensor) -> bool:
     if scheme == "mxfp4":
         return name.endswith((".gate_up_proj", ".down_proj"))
+    if scheme == "mxfp4_pack":
+        return ".block_sparse_moe.experts." in name
     if scheme in ("int4", "gptq"):
         return ".mlp.experts." in name
     if scheme == "dsv4":
@@ -60,6 +62,16 @@ def mxfp4(name: str, tensor: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
     exact = (of_e2m1(codes) * exponents.exp2()[..., None]).flatten(-2).transpose(1, 2)
     parts = {f"{name}_blocks": pairs(codes), f"{name}_scales": (exponents + 127).to(torch.uint8)}
     return parts, exact.contiguous()
+
+
+def mxfp4_pack(name: str, tensor: torch.Tensor) -> tuple[Tensors, torch.Tensor]:
+    """compressed-tensors, mxfp4-pack-quantized: two codes in a byte, groups of 32 columns."""
+    groups = tensor.unflatten(-1, (-1, 32))
+    exponents = groups.abs().amax(-1).log2().floor() - 2
+    codes = codes_of_e2m1(groups / exponents.exp2()[..., None])
+    exact = (of_e2m1(codes) * exponents.exp2()[..., None]).flatten(-2)
+    parts = {"packed": pairs(codes.flatten(-2)), "scale": (exponents + 127).to(torch.uint8)}
+    return {f"{name}_{part}": tensor for part, tensor in parts.items()}, exact
 
 
 def fp8(dtype: torch.dtype) -> Callable[[str, torch.Tensor], tuple[Tensors, torch.Tensor]]:
@@ -213,6 +225,7 @@ SCHEMES = {
     "gptq_v2": gptq(32, False, True, 2, torch.float16),
     "dsv4": dsv4,
     "mxfp4": mxfp4,
+    "mxfp4_pack": mxfp4_pack,
     "fp8": fp8(torch.float32),
     "fp8_bf16": fp8(torch.bfloat16),
     "int4": int4,

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 
 use sws_kernels::Encoding;
-use sws_store::{Dtype, Manifest, Piece, PieceId};
+use sws_store::{Dtype, Manifest, Piece, PieceId, PieceKind};
 
 use crate::families::{self, Names};
 use crate::order::TensorSpec;
 use crate::role::Role;
-use crate::spec::{Ffn, GateUp, ModelSpec};
+use crate::spec::{Ffn, GateUp, Mixer, ModelSpec};
 
 /// The tensors of every piece that the forward pass requests, by role.
 #[derive(Debug)]
@@ -168,7 +168,8 @@ impl Inventory {
 impl ModelSpec {
     /// The spec for these weights. Where a configuration does not say whether gates and ups of
     /// experts are one tensor, the spec takes them as one until it sees the weights. A head among
-    /// the weights is used even if the configuration ties the head to the embedding.
+    /// the weights is used even if the configuration ties the head to the embedding. Kimi K3 stores
+    /// more rates of decay than it has heads, and does not say how many.
     pub fn for_weights(mut self, manifest: &Manifest) -> ModelSpec {
         self.tied &= manifest.piece(PieceId::LM_HEAD).is_none();
         let Some(names) = families::names(&self.model_type, self.wrapper.as_deref()) else {
@@ -185,6 +186,16 @@ impl ModelSpec {
                     .any(|name| piece.tensors.iter().any(|tensor| tensor.name == name))
             {
                 moe.expert.gate_up = GateUp::Separate;
+            }
+            let id = PieceId::new(layer, PieceKind::Attention);
+            if self.wrapper.as_deref() == Some("kimi_k3")
+                && let Mixer::Delta(delta) = &mut spec.mixer
+                && let Some(piece) = manifest.piece(id)
+                && let name = names.name_of(id, Role::DecayRate)
+                && let Some(tensor) = piece.tensors.iter().find(|tensor| tensor.name == name)
+                && let [count] = *tensor.shape
+            {
+                delta.rates = usize::try_from(count).unwrap_or(usize::MAX).max(delta.heads);
             }
         }
         self

@@ -157,8 +157,12 @@ impl ModelSpec {
         pieces
     }
 
-    /// What turns residual streams into the state that is normed.
+    /// What turns residual streams, or states, into the state that is normed.
     fn head_streams(&self) -> Vec<TensorSpec> {
+        if self.kept_every.is_some() {
+            let roles = [Role::HeadMixNorm, Role::HeadMix];
+            return roles.map(|role| TensorSpec::vector(role, self.hidden)).to_vec();
+        }
         let Some(streams) = self.streams.filter(|_| !self.mean_of_streams) else {
             return Vec::new();
         };
@@ -270,8 +274,10 @@ impl LayerSpec {
                 let tensors = mlp(moe.expert, moe.latent.unwrap_or(hidden));
                 reads.push(ReadStep::Experts { count: moe.experts, tensors });
                 if let Some(latent) = moe.latent {
+                    let norm = TensorSpec::vector(Role::LatentNorm, latent);
                     let up = TensorSpec::matrix(Role::ExpertsUp, hidden, latent);
-                    reads.push(ReadStep::Tensor(PieceKind::SharedExpert, up));
+                    let own = moe.latent_norm.then_some(norm).into_iter().chain([up]);
+                    reads.extend(own.map(|it| ReadStep::Tensor(PieceKind::SharedExpert, it)));
                 }
             }
             Ffn::None => {}

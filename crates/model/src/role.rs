@@ -17,6 +17,10 @@ pub enum Role {
     MixerStreams,
     MixerStreamsBase,
     MixerStreamsScale,
+    /// The norm of states before the logits by which the mixer reads a mix of them.
+    MixerMixNorm,
+    /// The row that makes these logits.
+    MixerMix,
     /// The norm before the mixer.
     MixerNorm,
     MixerNormBias,
@@ -111,6 +115,9 @@ pub enum Role {
     FfnStreams,
     FfnStreamsBase,
     FfnStreamsScale,
+    /// The norm of states and the row, of the feed-forward block.
+    FfnMixNorm,
+    FfnMix,
     /// The norm before the feed-forward block.
     FfnNorm,
     FfnNormBias,
@@ -137,6 +144,8 @@ pub enum Role {
     GateUpBias,
     Down,
     DownBias,
+    /// The norm of the sum of the outputs of routed experts, before it leaves their latent.
+    LatentNorm,
     /// From the sum of the outputs of routed experts.
     ExpertsUp,
     /// One row: the gate that scales the shared expert's output for each token.
@@ -161,6 +170,9 @@ pub enum Role {
     HeadStreams,
     HeadStreamsBase,
     HeadStreamsScale,
+    /// The norm of states and the row, of the final norm.
+    HeadMixNorm,
+    HeadMix,
     FinalNorm,
     FinalNormBias,
     Head,
@@ -232,6 +244,13 @@ impl Role {
             | Role::HeadStreams
             | Role::HeadStreamsBase
             | Role::HeadStreamsScale
+            | Role::MixerMixNorm
+            | Role::MixerMix
+            | Role::FfnMixNorm
+            | Role::FfnMix
+            | Role::HeadMixNorm
+            | Role::HeadMix
+            | Role::LatentNorm
             | Role::PoolBias
             | Role::PoolNorm
             | Role::IndexPoolBias

@@ -47,6 +47,10 @@ pub struct ModelSpec {
     pub streams: Option<Streams>,
     /// True if the final norm reads the mean of streams, not a mix by weights.
     pub mean_of_streams: bool,
+    /// Before the mixer of every so-manieth layer, the first included, the state is kept, and begins
+    /// anew as the mixer's branch. All branches and the final norm read a mix of the state and of
+    /// those kept. None if there is no other state.
+    pub kept_every: Option<usize>,
     /// The factor applied to embeddings.
     pub embedding_scale: f32,
     /// What tokens give to each layer besides their embedding; None if they give nothing.
@@ -150,9 +154,15 @@ impl ModelSpec {
         ModelSpec::of(&Configuration::from_json("config.json", config_json)?)
     }
 
-    /// Elements of the hidden state of a token, all its streams.
+    /// Elements of the hidden state of a token, with all its streams, or those kept.
     pub fn state_width(&self) -> usize {
-        self.streams.map_or(1, |streams| streams.count) * self.hidden
+        self.states() * self.hidden
+    }
+
+    /// Streams of a token, or its state and those kept of it; otherwise 1.
+    pub fn states(&self) -> usize {
+        let kept = self.kept_every.map_or(0, |every| self.layers.len().div_ceil(every));
+        self.streams.map_or(1 + kept, |streams| streams.count)
     }
 
     /// The largest number of experts per token in any layer; 0 for a dense model.

@@ -115,7 +115,8 @@ impl ErrorBound {
             | Activation::GeluTanh
             | Activation::GeluErf
             | Activation::SiluClamped(_)
-            | Activation::Clamped { .. } => false,
+            | Activation::Clamped { .. }
+            | Activation::Situ { .. } => false,
         }
     }
 

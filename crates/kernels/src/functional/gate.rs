@@ -1,6 +1,7 @@
 //! The gated activations of MLPs and experts.
 
 use super::elementary::{gelu_erf, gelu_tanh, sigmoid, silu, softplus};
+use super::row::capped;
 use super::{reference, tiered};
 use crate::Tier;
 
@@ -33,6 +34,13 @@ pub enum Activation {
         /// Cut-off of gate and up, 7 in gpt-oss.
         limit: f32,
     },
+    /// gate · tanh(g / gate) · sigmoid(g) · up · tanh(u / up).
+    Situ {
+        /// The cap of the gate, 4 in Kimi K3.
+        gate: f32,
+        /// That of the value, 25 there; infinite if it has none.
+        up: f32,
+    },
 }
 
 impl Activation {
@@ -60,6 +68,10 @@ impl Activation {
             Activation::Clamped { alpha, limit } => {
                 let (gate, up) = cut_off(gate, up, limit);
                 (up + 1.0) * (gate * sigmoid(alpha * gate))
+            }
+            Activation::Situ { gate: cap, up: of_up } => {
+                let up = if of_up == f32::INFINITY { up } else { capped(up, of_up) };
+                capped(gate, cap) * sigmoid(gate) * up
             }
         }
     }
@@ -136,6 +148,14 @@ macro_rules! per_variant {
             }
             Activation::Clamped { alpha, limit } => {
                 let $it = Activation::Clamped { alpha, limit };
+                $body
+            }
+            Activation::Situ { gate, up: f32::INFINITY } => {
+                let $it = Activation::Situ { gate, up: f32::INFINITY };
+                $body
+            }
+            Activation::Situ { gate, up } => {
+                let $it = Activation::Situ { gate, up };
                 $body
             }
         }

@@ -26,6 +26,7 @@ mod reference;
 mod rope;
 mod row;
 mod select;
+mod states;
 mod streams;
 mod vector;
 
@@ -43,6 +44,7 @@ pub use recurrent::{
 pub use rope::{RopePairs, RopeShape, rope, rope_tables};
 pub use row::{add, axpy, root_softplus, sigmoid, soft_cap, softmax};
 pub use select::{argmax, top_k};
+pub use states::{MAX_STATES, StateWeights, mix_states};
 pub use streams::{
     MAX_STREAMS, StreamBias, StreamHead, Streams, Writing, head_of_streams, read_streams,
     stream_weights, write_streams,

@@ -10,6 +10,7 @@ use super::gate::Activation;
 use super::norm::NormWeight;
 use super::recurrent::{ConvInput, Rates, Recurrence, RecurrenceInputs, ShortConv};
 use super::rope::{RopePairs, RopeShape, turn};
+use super::states::{StateWeights, softmax_ascending};
 use super::streams::{StreamHead, Streams, Writing};
 use super::{elementary, row};
 use crate::reference::{LANES, dot, reduce};
@@ -168,6 +169,22 @@ pub(super) fn head_of_streams(head: StreamHead, x: &[f32], y: &mut [f32]) {
     for (d, y) in y.iter_mut().enumerate() {
         let streams = weights.iter().enumerate();
         *y = streams.fold(0.0, |sum, (s, weight)| weight.mul_add(x[s * width + d], sum));
+    }
+}
+
+pub(super) fn mix_states(weights: StateWeights, x: &[f32], y: &mut [f32]) {
+    let width = y.len();
+    let mut shares: Vec<f32> = (x.chunks(width))
+        .map(|x| {
+            let mut normed = x.to_vec();
+            rms_norm(&mut normed, width, NormWeight::Plain(weights.norm), weights.eps);
+            dot(&normed, weights.row)
+        })
+        .collect();
+    softmax_ascending(&mut shares);
+    for (d, y) in y.iter_mut().enumerate() {
+        let states = shares.iter().enumerate();
+        *y = states.fold(0.0, |sum, (s, share)| share.mul_add(x[s * width + d], sum));
     }
 }
 

@@ -231,7 +231,7 @@ fn read_streams_lanes(streams: Streams, weights: &[f32], x: &[f32], y: &mut [f32
 
 /// y = Σ weight · stream.
 #[inline(always)]
-fn mixed(weights: &[f32], x: &[f32], y: &mut [f32]) {
+pub(super) fn mixed(weights: &[f32], x: &[f32], y: &mut [f32]) {
     y.fill(0.0);
     for (x, weight) in x.chunks_exact(y.len()).zip(weights) {
         for (y, x) in y.iter_mut().zip(x) {

@@ -171,7 +171,8 @@ fn delta(config: &Config, decoder: &Decoder<'_>) -> Result<DeltaSpec, ConfigErro
     };
     let (key_heads, key_dim, value_dim) = (heads, dim, dim);
     let (eps, inputs) = (decoder.norm.eps(), DeltaInputs::Apart);
-    let spec = DeltaSpec { heads, key_heads, key_dim, value_dim, taps, eps, inputs, bound };
+    let spec =
+        DeltaSpec { heads, key_heads, key_dim, value_dim, taps, eps, inputs, bound, rates: heads };
     if (spec.channels() as u64 > MAX_WIDTH || spec.recurrence().state_len() > MAX_STATE)
         && let Some(entry) = config.any(&["linear_head_dim", "head_dim", "num_attention_heads"])
     {

@@ -4,7 +4,7 @@ use sws_kernels::functional::Streams;
 use sws_store::Value;
 
 use super::per_layer::check_single;
-use super::quantised;
+use super::{kimi_k3, quantised};
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::gguf::PAIRED;
 use crate::rope::{MAX_HEAD_DIM, Rope};
@@ -46,6 +46,7 @@ pub(super) struct Decoder<'a> {
     pub(super) residual: Residual,
     pub(super) streams: Option<Streams>,
     pub(super) mean_of_streams: bool,
+    pub(super) kept_every: Option<usize>,
     pub(super) embedding_scale: f32,
     pub(super) layer_inputs: Option<LayerInputs>,
     pub(super) head_bias: bool,
@@ -61,6 +62,7 @@ impl<'a> Decoder<'a> {
             "gemma2" | "gemma3_text" | "gemma4_text" => ["gelu_pytorch_tanh"; 2],
             // What it names counts by other entries, and transformers writes another name.
             "minimax_m3_vl_text" => ["swigluoai", "silu"],
+            "kimi_linear" if kimi_k3::is(config) => ["situ", "silu"],
             _ => ["silu", "swish"],
         };
         for key in ["hidden_act", "hidden_activation"] {
@@ -101,6 +103,7 @@ impl<'a> Decoder<'a> {
             residual: Residual::default(),
             streams: None,
             mean_of_streams: false,
+            kept_every: None,
             embedding_scale: 1.0,
             layer_inputs: None,
             head_bias: false,
@@ -132,6 +135,7 @@ impl<'a> Decoder<'a> {
             ropes,
             streams: self.streams,
             mean_of_streams: self.mean_of_streams,
+            kept_every: self.kept_every,
             embedding_scale: self.embedding_scale,
             layer_inputs: self.layer_inputs,
             final_norm: self.norm,

@@ -9,7 +9,7 @@ use super::common::{
 };
 use super::deepseek::LATENT_ATTENTION;
 use super::ranked::{Layers, RANKED, RankedKeys, only, sigmoid};
-use super::{ENDS, Family, MLP, NORMS, Rule, matrix, mixtral, small};
+use super::{ENDS, Ends, Family, MLP, NORMS, Rule, kimi_k3, matrix, mixtral, small};
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
@@ -18,8 +18,8 @@ use crate::spec::{DeltaInputs, DeltaSpec, LatentGates, LatentSpec, Mixer, ModelS
 pub(super) const FAMILY: Family = Family {
     model_types: &["kimi_linear"],
     prefix: "model.",
-    ends: ENDS,
-    layer: &[NORMS, DELTA, LATENT_ATTENTION, MLP, mixtral::MOE, CORRECTION, SHARED],
+    ends: Ends { others: kimi_k3::OUTSIDE, ..ENDS },
+    layer: &[NORMS, DELTA, LATENT_ATTENTION, MLP, mixtral::MOE, CORRECTION, SHARED, kimi_k3::LAYER],
     spec,
 };
 
@@ -68,10 +68,8 @@ const KEYS: RankedKeys = RankedKeys {
 };
 
 fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
-    // Entries of Kimi K3, whose language model has the same model type.
-    let of_k3 = ["attn_res_block_size", "routed_expert_hidden_size", "activation_situ_beta"];
-    if let Some(entry) = config.any(&of_k3) {
-        return Err(config.unsupported(entry, "null, the entry of another model"));
+    if kimi_k3::is(config) {
+        return kimi_k3::spec(config);
     }
     let mut decoder = Decoder::read(config, &DEFAULTS)?;
     if let Some(entry) = config.get("model_max_length") {
@@ -110,7 +108,7 @@ pub(super) fn linear<'a>(
 }
 
 /// True for the layers with latent attention.
-fn full(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
+pub(super) fn full(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
     let lists = ["full_attn_layers", "kda_layers"].map(|key| linear(config, key, key));
     let [full, delta] = lists;
     let (Some(full), Some(delta)) = (full?, delta?) else {
@@ -200,9 +198,19 @@ pub(super) fn delta(config: &Config, heads: usize, eps: f32) -> Result<DeltaSpec
     {
         return Err(config.unsupported(entry, "up to 8"));
     }
-    let inputs = DeltaInputs::PerElement { rank: dim };
+    let inputs = DeltaInputs::PerElement { rank: dim, gate_latent: true };
     let (key_heads, key_dim, value_dim) = (heads, dim, dim);
-    let spec = DeltaSpec { heads, key_heads, key_dim, value_dim, taps, eps, inputs, bound: None };
+    let spec = DeltaSpec {
+        heads,
+        key_heads,
+        key_dim,
+        value_dim,
+        taps,
+        eps,
+        inputs,
+        bound: None,
+        rates: heads,
+    };
     if (spec.channels() as u64 > MAX_WIDTH || spec.recurrence().state_len() > MAX_STATE)
         && let Some(entry) = linear(config, "num_heads", "linear_num_heads")?.or(linear(
             config,

@@ -18,6 +18,7 @@ mod gpt_oss;
 mod granite;
 mod hunyuan;
 mod hy_v4;
+mod kimi_k3;
 mod kimi_linear;
 mod laguna;
 mod lfm2;
@@ -99,7 +100,7 @@ struct Wrapper {
     inner: Option<&'static str>,
 }
 
-const WRAPPERS: [Wrapper; 10] = [
+const WRAPPERS: [Wrapper; 11] = [
     Wrapper {
         model_type: "gemma3",
         prefix: "language_model.model.",
@@ -113,6 +114,12 @@ const WRAPPERS: [Wrapper; 10] = [
         prefix: "language_model.model.",
         head: "language_model.",
         inner: None,
+    },
+    Wrapper {
+        model_type: "kimi_k3",
+        prefix: "language_model.model.",
+        head: "language_model.",
+        inner: Some("kimi_linear"),
     },
     Wrapper {
         model_type: "llama4",

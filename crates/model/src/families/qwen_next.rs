@@ -168,7 +168,17 @@ fn delta(config: &Config, eps: f32, inputs: DeltaInputs) -> Result<DeltaSpec, Co
     let key_dim = size("linear_key_head_dim", 128, MAX_HEAD_DIM)?;
     let value_dim = size("linear_value_head_dim", 128, MAX_HEAD_DIM)?;
     let taps = size("linear_conv_kernel_dim", 4, MAX_COUNT)?;
-    let spec = DeltaSpec { heads, key_heads, key_dim, value_dim, taps, eps, inputs, bound: None };
+    let spec = DeltaSpec {
+        heads,
+        key_heads,
+        key_dim,
+        value_dim,
+        taps,
+        eps,
+        inputs,
+        bound: None,
+        rates: heads,
+    };
     if !heads.is_multiple_of(key_heads) {
         let reason = format!("which {heads} heads of values cannot share");
         return Err(config.need("linear_num_key_heads")?.invalid(reason));

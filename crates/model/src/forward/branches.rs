@@ -4,11 +4,13 @@ use sws_kernels::Tier;
 use sws_kernels::functional::{NormWeight, add, layer_norm, rms_norm};
 use sws_store::{PieceId, PieceKind};
 
+use super::streams::Branch;
 use super::work::by_rows;
-use super::{ForwardError, Model, streams};
+use super::{ForwardError, Model, kept, streams};
+use crate::order::Site;
 use crate::role::Role;
 use crate::source::{WeightSource, Weights};
-use crate::spec::{LayerSpec, Norm};
+use crate::spec::Norm;
 use crate::state::State;
 
 impl Model {
@@ -16,12 +18,13 @@ impl Model {
     /// `own` has the weights of residual streams, if there are several.
     pub(super) fn add_branch(
         &self,
-        layer: &LayerSpec,
+        (l, site): (usize, Site),
         post_norm: Option<&[f32]>,
         (branch, own): (&mut [f32], &[f32]),
         hidden: &mut [f32],
     ) {
         let (tier, width) = (self.tier, self.spec.hidden);
+        let layer = &self.spec.layers[l];
         let branch = &mut branch[..hidden.len() / self.spec.state_width() * width];
         if let Some(weight) = post_norm {
             by_rows(branch, width, |_, rows| norm(tier, layer.norm, rows, width, weight));
@@ -30,6 +33,10 @@ impl Model {
         let branch = &*branch;
         if self.spec.streams.is_some() {
             return streams::write(tier, &self.spec, own, branch, hidden);
+        }
+        if self.spec.kept_every.is_some() {
+            let of = Branch { spec: &self.spec, layer: l, site };
+            return kept::write(tier, of, branch, hidden);
         }
         by_rows(hidden, width, |first, rows| {
             add(tier, &branch[first * width..][..rows.len()], rows);

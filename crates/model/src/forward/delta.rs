@@ -93,23 +93,32 @@ pub(super) fn delta(
             ];
             multiply(tier, Threads::All, weights, &mut products, scratch)?;
         }
-        DeltaInputs::PerElement { rank } => {
+        DeltaInputs::PerElement { rank, gate_latent } => {
             let (queries, others) = raw.split_at_mut(tokens * keys);
             let (own_keys, own_values) = others.split_at_mut(tokens * keys);
             let (of_decays, of_gates) = grown(mixed, 2 * tokens * rank).split_at_mut(tokens * rank);
+            let gate = match gate_latent {
+                true => Product::new(id, Role::OutputGateDown, input, &mut *of_gates, rank),
+                false => Product::new(id, Role::OutputGate, input, &mut *gates, values),
+            };
+            // In the order in which they are stored.
+            let (first, last) = if gate_latent { (None, Some(gate)) } else { (Some(gate), None) };
             let mut products = [
                 Some(Product::new(id, Role::Query, input, queries, keys)),
                 Some(Product::new(id, Role::Key, input, own_keys, keys)),
                 Some(Product::new(id, Role::Value, input, own_values, values)),
+                first,
                 Some(Product::new(id, Role::Beta, input, &mut *beta, heads)),
                 Some(Product::new(id, Role::DecayDown, input, &mut *of_decays, rank)),
-                Some(Product::new(id, Role::OutputGateDown, input, &mut *of_gates, rank)),
+                last,
             ];
             multiply(tier, Threads::All, weights, &mut products, scratch)?;
-            for (latent, role, y, rows) in [
-                (of_decays, Role::DecayUp, &mut *decay, spec.decays()),
-                (of_gates, Role::OutputGateUp, &mut *gates, values),
-            ] {
+            let of_gates = (of_gates, Role::OutputGateUp, &mut *gates, values);
+            let ups = [
+                Some((of_decays, Role::DecayUp, &mut *decay, spec.decays())),
+                gate_latent.then_some(of_gates),
+            ];
+            for (latent, role, y, rows) in ups.into_iter().flatten() {
                 packed.pack(tier, latent, tokens, rank);
                 let product = Product::new(id, role, packed, y, rows);
                 multiply(tier, Threads::All, weights, &mut [Some(product)], scratch)?;
@@ -135,6 +144,7 @@ pub(super) fn delta(
         before += width;
     }
     let (rate, bias) = (weights.vector(id, Role::DecayRate), weights.vector(id, Role::DecayBias));
+    let rate = &rate[..heads];
     let rates = match (spec.inputs, spec.bound) {
         (DeltaInputs::Tiled | DeltaInputs::Pairs, _) => Rates::Negative(rate),
         (_, Some(bound)) => Rates::Bounded(rate, bound),

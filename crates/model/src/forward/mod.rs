@@ -10,6 +10,7 @@ mod experts;
 mod indexer;
 mod inputs;
 mod judging;
+mod kept;
 mod latent;
 mod linear;
 mod mlp;
@@ -175,11 +176,12 @@ impl Model {
         let embeddings = &mut state.hidden[..rows * hidden];
         source.embed(&state.pass.tokens, embeddings)?;
         scale(self.spec.embedding_scale, embeddings);
-        if let Some(streams) = self.spec.streams {
-            // Every stream begins as the embedding. From the last on, none is overwritten before it
-            // was copied.
-            for to in (0..rows * streams.count).rev() {
-                let from = to / streams.count * hidden;
+        let states = self.spec.states();
+        if states > 1 {
+            // Every one begins as the embedding. From the last on, none is overwritten before it was
+            // copied.
+            for to in (0..rows * states).rev() {
+                let from = to / states * hidden;
                 state.hidden.copy_within(from..from + hidden, to * hidden);
             }
         }
@@ -300,11 +302,11 @@ impl Model {
     }
 
     /// The output of a layer's shared expert, which is added to the hidden state: [tokens, hidden];
-    /// empty without one, and where the residual is several streams, to each of which it is added in
-    /// a part of its own. [`share`](Self::share) must have run before.
+    /// empty without one, and where the residual is more than one state, to each of which it is added
+    /// in a part of its own. [`share`](Self::share) must have run before.
     pub fn shared<'s>(&self, l: usize, state: &'s State) -> &'s [f32] {
         let has_shared = self.spec.layers[l].moe().is_some_and(|moe| moe.shared.is_some());
-        let has_shared = has_shared && self.spec.streams.is_none();
+        let has_shared = has_shared && self.spec.states() == 1;
         state.work.shared(if has_shared { state.hidden.len() } else { 0 })
     }
 
@@ -332,11 +334,13 @@ impl Model {
         if layer.residual.post_norms {
             source.infrastructure(l, &[PieceKind::Norms], &mut |weights: &mut dyn Weights| {
                 let weight = weights.vector(norms, Role::FfnPostNorm);
-                self.add_branch(layer, Some(weight), (&mut work.branch, &work.streams), hidden);
+                let branch = (&mut *work.branch, &*work.streams);
+                self.add_branch((l, Site::Ffn), Some(weight), branch, hidden);
                 Ok(())
             })?;
         } else if layer.ffn != Ffn::None {
-            self.add_branch(layer, None, (&mut work.branch, &work.streams), hidden);
+            let branch = (&mut *work.branch, &*work.streams);
+            self.add_branch((l, Site::Ffn), None, branch, hidden);
         }
         if l.checked_sub(1)
             .and_then(|last| self.spec.layers[last].moe())
@@ -395,10 +399,7 @@ impl Model {
             };
             for (n, x) in x.chunks_exact_mut(width).enumerate() {
                 let state = &hidden[row(n) * state_width..][..state_width];
-                match self.spec.streams {
-                    None => x.copy_from_slice(state),
-                    Some(_) => streams::head(tier, &self.spec, weights, state, x),
-                }
+                streams::head(tier, &self.spec, weights, state, x);
             }
             let (piece, tensor) = self.spec.final_norm();
             let by = self.spec.final_norm;
@@ -434,8 +435,9 @@ impl Model {
         let moe = layer.moe();
         let (norms, of_router) = (id(PieceKind::Norms), id(PieceKind::Router));
         let has_mixer = layer.mixer != Mixer::None;
-        // The weights of streams of a feed-forward block lie with its router.
-        let has_router = moe.is_some() || self.spec.streams.is_some();
+        // The weights by which a feed-forward block reads streams or states lie with its router.
+        let has_router =
+            moe.is_some() || self.spec.streams.is_some() || self.spec.kept_every.is_some();
         let pieces: &[PieceKind] = match (has_mixer, has_router) {
             (true, true) => &[PieceKind::Norms, PieceKind::Attention, PieceKind::Router],
             (true, false) => &[PieceKind::Norms, PieceKind::Attention],
@@ -463,7 +465,8 @@ impl Model {
             let Residual { post_norms, parallel, split, .. } = layer.residual;
             if has_mixer {
                 let weight = post_norms.then(|| weights.vector(norms, Role::MixerPostNorm));
-                self.add_branch(layer, weight, (&mut work.branch, &work.streams), hidden);
+                let branch = (&mut *work.branch, &*work.streams);
+                self.add_branch((l, Site::Mixer), weight, branch, hidden);
             }
             if split && moe.is_some() {
                 let weight = weights.vector(of_router, Role::RouterNorm);

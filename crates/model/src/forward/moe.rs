@@ -165,14 +165,20 @@ impl Model {
         if spec.latent.is_some() {
             // The inputs are no longer needed.
             let mut sums = std::mem::take(&mut experts.latent);
-            sum(tier, routed, experts, width, &mut sums[..tokens * width]);
-            experts.packed.pack(tier, &sums[..tokens * width], tokens, width);
-            experts.latent = sums;
+            let rows = &mut sums[..tokens * width];
+            sum(tier, routed, experts, width, rows);
+            let by = self.spec.layers[l].norm;
             source.infrastructure(l, &[PieceKind::SharedExpert], &mut |weights| {
                 let id = PieceId::new(l as u32, PieceKind::SharedExpert);
+                if spec.latent_norm {
+                    let weight = weights.vector(id, Role::LatentNorm);
+                    by_rows(rows, width, |_, rows| norm(tier, by, rows, width, weight));
+                }
+                experts.packed.pack(tier, rows, tokens, width);
                 let up = Product::new(id, Role::ExpertsUp, &experts.packed, &mut *y, hidden);
                 multiply(tier, Threads::All, weights, &mut [Some(up)], scratch)
             })?;
+            experts.latent = sums;
         } else {
             sum(tier, routed, experts, hidden, y);
         }

@@ -10,6 +10,7 @@ use sws_store::{PieceId, PieceKind};
 
 use super::attention::add_bias;
 use super::branches::{NormVectors, norm, scale};
+use super::kept;
 use super::linear::{Product, Threads, multiply};
 use super::streams::{Branch, mix, weigh};
 use crate::order::Site;
@@ -288,15 +289,19 @@ impl RouterProbe {
         }
         let RouterProbe { tier, normed, input, ranked, streams: [own, all], scratch } = self;
         normed.clear();
+        let branch = Branch { spec, layer, site: Site::Ffn };
         match spec.streams {
+            None if spec.kept_every.is_some() => {
+                normed.resize(tokens * width, 0.0);
+                kept::mix(*tier, spec, kept::of_branch(branch, weights), state, normed);
+            }
             None => normed.extend_from_slice(state),
             Some(streams) => {
                 all.clear();
                 all.extend_from_slice(state);
                 own.resize(tokens * streams.weights(), 0.0);
                 normed.resize(tokens * width, 0.0);
-                let (branch, how) =
-                    (Branch { spec, layer, site: Site::Ffn }, (*tier, Threads::One));
+                let how = (*tier, Threads::One);
                 if weigh(branch, how, weights, (all, input), own, scratch).is_err() {
                     return false;
                 }

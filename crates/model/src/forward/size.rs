@@ -83,10 +83,11 @@ impl ModelSpec {
         }
 
         let rows = tokens.max(logits);
-        // All streams of a token are normed together.
         let width = self.state_width();
-        let normed = (rows * hidden).max(tokens * width) * float
-            + Input::bytes_for(rows, hidden).max(Input::bytes_for(tokens, width));
+        // All streams of a token are normed together.
+        let together = if self.streams.is_some() { width } else { hidden };
+        let normed = (rows * hidden).max(tokens * together) * float
+            + Input::bytes_for(rows, hidden).max(Input::bytes_for(tokens, together));
         let of_streams = self.streams.map_or(0, |streams| streams.weights());
         let stream = tokens * (hidden + width + of_streams + self.inputs_width()) * float;
         let compressed = self.layers.iter().filter_map(|layer| match &layer.mixer {
@@ -159,7 +160,9 @@ impl Mixers {
             DeltaInputs::Pairs => (mixed, outputs.max(2 * spec.heads), values),
             DeltaInputs::ByKeyHead => (channels + values, outputs.max(2 * spec.heads), values),
             DeltaInputs::Apart => (mixed, outputs, values),
-            DeltaInputs::PerElement { rank } => (mixed.max(2 * rank), outputs, values.max(rank)),
+            DeltaInputs::PerElement { rank, .. } => {
+                (mixed.max(2 * rank), outputs, values.max(rank))
+            }
         };
         self.add([channels, channels, values, mixed, packed, 0]);
         self.heads_of_delta = self.heads_of_delta.max(spec.heads + spec.decays());

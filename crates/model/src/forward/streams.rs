@@ -1,4 +1,5 @@
-//! Residual streams: what a branch reads of them, and the mix of them that goes to the head.
+//! Residual streams: what a branch reads of them, and the mix of them that goes to the head. Models
+//! with one state, or with states kept, come through here too.
 //!
 //! The weights of a branch are products with all streams of a token, which are normed together. They
 //! are kept until the branch is added, and are part of a pass that is saved in between.
@@ -13,6 +14,7 @@ use sws_kernels::{Input, ThreadScratch, Tier};
 use sws_store::{PieceId, PieceKind};
 
 use super::branches::NormVectors;
+use super::kept;
 use super::linear::{Product, Threads, multiply};
 use super::work::{Workspace, by_rows, grown};
 use crate::order::Site;
@@ -28,8 +30,8 @@ pub(super) struct Branch<'a> {
     pub(super) site: Site,
 }
 
-/// Puts what a branch reads, normed, in `work.x` and `work.input`: the hidden state, or a mix of its
-/// streams, whose weights are left in `work.streams`.
+/// Puts what a branch reads, normed, in `work.x` and `work.input`: the hidden state, a mix of it and of
+/// those kept, or a mix of its streams, whose weights are left in `work.streams`.
 pub(super) fn read(
     branch: Branch<'_>,
     tier: Tier,
@@ -40,11 +42,19 @@ pub(super) fn read(
     let Branch { spec, layer, site } = branch;
     let (width, by) = (spec.hidden, spec.layers[layer].norm);
     let norms = PieceId::new(layer as u32, PieceKind::Norms);
+    let tokens = hidden.len() / spec.state_width();
+    if spec.kept_every.is_some() {
+        let mut mixed = std::mem::take(&mut work.branch);
+        let y = grown(&mut mixed, tokens * width);
+        kept::mix(tier, spec, kept::of_branch(branch, weights), hidden, y);
+        work.norm(tier, by, y, NormVectors::of(weights, norms, site.norm(), by));
+        work.branch = mixed;
+        return Ok(());
+    }
     let Some(streams) = spec.streams else {
         work.norm(tier, by, hidden, NormVectors::of(weights, norms, site.norm(), by));
         return Ok(());
     };
-    let tokens = hidden.len() / spec.state_width();
     let Workspace { x, input, streams: own, scratch, .. } = &mut *work;
     let own = grown(own, tokens * streams.weights());
     let x = grown(x, hidden.len());
@@ -109,9 +119,12 @@ pub(super) fn write(tier: Tier, spec: &ModelSpec, own: &[f32], branch: &[f32], h
     });
 }
 
-/// Mixes the streams of one token, as the final norm reads them.
+/// The state of one token, or the mix of its states or streams, as the final norm reads it.
 pub(super) fn head(tier: Tier, spec: &ModelSpec, weights: &dyn Weights, x: &[f32], y: &mut [f32]) {
-    let Some(Streams { eps, count, .. }) = spec.streams else { return };
+    if spec.kept_every.is_some() {
+        return kept::head(tier, spec, weights, x, y);
+    }
+    let Some(Streams { eps, count, .. }) = spec.streams else { return y.copy_from_slice(x) };
     if spec.mean_of_streams {
         y.fill(0.0);
         x.chunks_exact(y.len()).for_each(|x| add(tier, x, y));

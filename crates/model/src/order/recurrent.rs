@@ -44,21 +44,28 @@ pub(super) fn delta(spec: &DeltaSpec, hidden: usize) -> Vec<TensorSpec> {
             TensorSpec::matrix(Role::Beta, heads, hidden),
             TensorSpec::matrix(Role::Decay, spec.decays(), hidden),
         ],
-        DeltaInputs::PerElement { rank } => vec![
-            TensorSpec::matrix(Role::Query, spec.key_width(), hidden),
-            TensorSpec::matrix(Role::Key, spec.key_width(), hidden),
-            TensorSpec::matrix(Role::Value, values, hidden),
-            TensorSpec::matrix(Role::Beta, heads, hidden),
-            TensorSpec::matrix(Role::DecayDown, rank, hidden),
-            TensorSpec::matrix(Role::OutputGateDown, rank, hidden),
-            TensorSpec::matrix(Role::DecayUp, spec.decays(), rank),
-            TensorSpec::matrix(Role::OutputGateUp, values, rank),
-        ],
+        DeltaInputs::PerElement { rank, gate_latent } => {
+            let gate = TensorSpec::matrix(Role::OutputGate, values, hidden);
+            let down = TensorSpec::matrix(Role::OutputGateDown, rank, hidden);
+            let up = TensorSpec::matrix(Role::OutputGateUp, values, rank);
+            let all = [
+                Some(TensorSpec::matrix(Role::Query, spec.key_width(), hidden)),
+                Some(TensorSpec::matrix(Role::Key, spec.key_width(), hidden)),
+                Some(TensorSpec::matrix(Role::Value, values, hidden)),
+                (!gate_latent).then_some(gate),
+                Some(TensorSpec::matrix(Role::Beta, heads, hidden)),
+                Some(TensorSpec::matrix(Role::DecayDown, rank, hidden)),
+                gate_latent.then_some(down),
+                Some(TensorSpec::matrix(Role::DecayUp, spec.decays(), rank)),
+                gate_latent.then_some(up),
+            ];
+            all.into_iter().flatten().collect()
+        }
     };
     let convs = spec.convs().map(|(role, rows)| TensorSpec { role, rows, cols: spec.taps });
     tensors.extend(convs);
     tensors.extend([
-        TensorSpec::vector(Role::DecayRate, heads),
+        TensorSpec::vector(Role::DecayRate, spec.rates),
         TensorSpec::vector(Role::DecayBias, spec.decays()),
         TensorSpec::vector(Role::MixedNorm, spec.value_dim),
         TensorSpec::matrix(Role::Output, hidden, values),

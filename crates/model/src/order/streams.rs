@@ -1,4 +1,4 @@
-//! The reads of residual streams.
+//! The reads of residual streams, and of states kept from earlier layers.
 
 use sws_store::PieceKind;
 
@@ -6,7 +6,7 @@ use super::TensorSpec;
 use crate::role::Role;
 use crate::spec::ModelSpec;
 
-/// A branch of a layer, where the residual is several streams.
+/// A branch of a layer, where the residual is more than one state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Site {
     /// The mixer.
@@ -33,6 +33,22 @@ impl Site {
         }
     }
 
+    /// The roles of the norm of states, and of the row that makes the logits of their mix.
+    pub(crate) const fn mix(self) -> [Role; 2] {
+        match self {
+            Site::Mixer => [Role::MixerMixNorm, Role::MixerMix],
+            Site::Ffn => [Role::FfnMixNorm, Role::FfnMix],
+        }
+    }
+
+    /// States kept from layers before a layer, or from itself, when the branch reads them.
+    pub(crate) const fn kept(self, layer: usize, every: usize) -> usize {
+        match self {
+            Site::Mixer => layer.div_ceil(every),
+            Site::Ffn => layer / every + 1,
+        }
+    }
+
     /// The role of the norm of what the branch reads.
     pub(crate) const fn norm(self) -> Role {
         match self {
@@ -41,8 +57,11 @@ impl Site {
         }
     }
 
-    /// The reads of these weights; none if the residual is not several streams.
+    /// The reads of these weights; none if the residual is one state.
     pub(super) fn reads(self, model: &ModelSpec) -> Vec<TensorSpec> {
+        if model.kept_every.is_some() {
+            return self.mix().map(|role| TensorSpec::vector(role, model.hidden)).to_vec();
+        }
         let Some(streams) = model.streams else { return Vec::new() };
         let [matrix, base, scale] = self.roles();
         vec![

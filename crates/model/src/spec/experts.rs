@@ -25,6 +25,8 @@ pub struct MoeSpec {
     /// Elements of a projection of the normed state, which routed experts read in its place; another
     /// matrix brings the sum of their outputs back. None if they read the state.
     pub latent: Option<usize>,
+    /// True if the sum of their outputs is normed before that matrix, by the kind of the layer's norm.
+    pub latent_norm: bool,
     /// True if the sum of the experts is added to the state at the end of the next layer.
     pub added_later: bool,
 }
@@ -146,6 +148,7 @@ impl MoeSpec {
             weighted_inputs: false,
             shared: None,
             latent: None,
+            latent_norm: false,
             added_later: false,
         }
     }

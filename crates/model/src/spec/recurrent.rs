@@ -27,6 +27,8 @@ pub struct DeltaSpec {
     pub inputs: DeltaInputs,
     /// Bound of the exponents of decays, below zero.
     pub bound: Option<f32>,
+    /// Numbers that are stored as rates of decay. Those of the heads come first, and no other counts.
+    pub rates: usize,
 }
 
 /// The matrices that compute the inputs of a gated delta net.
@@ -48,10 +50,12 @@ pub enum DeltaInputs {
     /// the first three. Every element of a key has a decay of its own, and gates are applied by their
     /// sigmoid, not by silu.
     Apart,
-    /// The same, with decays and gates made of a latent each.
+    /// The same, with decays made of a latent.
     PerElement {
-        /// Elements of each latent.
+        /// Elements of the latent.
         rank: usize,
+        /// True if gates are made of another of that size.
+        gate_latent: bool,
     },
 }
 

@@ -134,7 +134,6 @@ fn configurations() {
         ("nemotron_h", "sliding_window", json!(8), "`sliding_window` = 8"),
         ("nemotron_h", "n_shared_experts", json!(2), "`n_shared_experts` = 2"),
         ("nemotron_h_latent", "moe_latent_size", json!(41), "41 for `moe_latent_size`, which is more than"),
-        ("kimi_linear", "attn_res_block_size", json!(12), "`attn_res_block_size` = 12 in a model of type `kimi_linear`"),
         ("kimi_linear", "mla_use_nope", json!(false), "`mla_use_nope` = false"),
         ("kimi_linear", "moe_router_activation_func", json!("softmax"), "`moe_router_activation_func` = \"softmax\""),
         ("kimi_linear", "linear_attn_config", json!({"kda_layers": [1, 2], "full_attn_layers": [3, 5]}), "some layers are of neither kind"),

@@ -13,8 +13,8 @@ use crate::support::Fixture;
 /// latents, the next five recurrent layers, and in the next one layers share the positions that
 /// another has selected. Then there are aligned windows, and values shorter than keys. The next two
 /// have several streams, and entries of pooled positions; then the sum of experts waits for the next
-/// layer, and groups of positions are selected.
-const VARIANTS: [&str; 22] = [
+/// layer, and groups of positions are selected. The two of Kimi K3 keep earlier states.
+const VARIANTS: [&str; 24] = [
     "mixtral_sharded",
     "mixtral_swa",
     "qwen2_moe_swa",
@@ -35,6 +35,8 @@ const VARIANTS: [&str; 22] = [
     "glm5_next",
     "glm5_next_shared",
     "hy_v4",
+    "kimi_k3",
+    "kimi_k3_otherwise",
     "minimax_m3",
     "minimax_m3_v5cfg",
 ];

@@ -110,6 +110,22 @@ fn clamped_gate() {
 }
 
 #[test]
+fn caps_of_gates_and_values() {
+    let it = Activation::Situ { gate: 4.0, up: 25.0 };
+    let free = Activation::Situ { gate: 4.0, up: INF };
+    for (g, u) in [(0.5f32, 1.0f32), (-3.0, 60.0), (30.0, -60.0), (-30.0, 2.0), (0.0, 7.0)] {
+        let (wide, of_up) = (f64::from(g), f64::from(u));
+        let gate = 4.0 * (wide / 4.0).tanh() / (1.0 + (-wide).exp());
+        let capped = gate * 25.0 * (of_up / 25.0).tanh();
+        let close = |y: f32, exact: f64| (f64::from(y) - exact).abs() <= 1e-6 * exact.abs();
+        assert!(close(it.at(g, u), capped), "({g}, {u})");
+        assert!(close(free.at(g, u), gate * of_up), "({g}, {u}) without a cap of the value");
+    }
+    assert!(it.at(NAN, 1.0).is_nan() && it.at(1.0, NAN).is_nan());
+    assert_eq!((it.at(INF, INF), it.at(-INF, 1.0)), (100.0, 0.0));
+}
+
+#[test]
 fn squares_of_what_is_positive() {
     let it = Activation::ReluSquared;
     for (x, y) in [(-3.0, 0.0), (-INF, 0.0), (0.0, 0.0), (1.5, 2.25), (INF, INF)] {

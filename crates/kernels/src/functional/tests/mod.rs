@@ -5,6 +5,7 @@ mod attention;
 mod cases;
 mod recurrent;
 mod rope;
+mod states;
 mod streams;
 mod tiers;
 

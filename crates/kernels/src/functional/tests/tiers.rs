@@ -89,6 +89,8 @@ proptest! {
             Activation::GeluErf,
             Activation::SiluClamped(3.0),
             Activation::Clamped { alpha: 1.702, limit: 7.0 },
+            Activation::Situ { gate: 4.0, up: 25.0 },
+            Activation::Situ { gate: 1.0, up: f32::INFINITY },
         ] {
             let y = in_all_tiers(&x, |tier, g| gate(tier, it, g, &u));
             let z = in_all_tiers(&x, |tier, g| gate_interleaved(tier, it, &pairs, g));

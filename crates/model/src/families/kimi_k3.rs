@@ -1,0 +1,152 @@
+//! Kimi K3: Kimi Linear with a residual that keeps earlier states, experts that read a latent, gates
+//! of latent attention, and an activation of its own. Its language model has the same model type.
+
+use sws_kernels::functional::{Activation, MAX_STATES};
+use sws_store::PieceKind;
+
+use super::bailing::bound_of;
+use super::common::{Decoder, MAX_WIDTH, switched_off, switched_on};
+use super::kimi_linear::{DEFAULTS, SIZES, delta, full, latent, linear};
+use super::ranked::{Layers, RANKED, RankedKeys, only, sigmoid};
+use super::{Rule, matrix, small};
+use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use crate::role::Role;
+use crate::spec::{
+    DeltaInputs, DeltaSpec, Ffn, LatentGates, LatentSpec, Mixer, MlpSpec, ModelSpec,
+};
+
+pub(super) const LAYER: &[Rule] = &[
+    small(PieceKind::Attention, Role::MixerMixNorm, "self_attention_res_norm.weight"),
+    small(PieceKind::Attention, Role::MixerMix, "self_attention_res_proj.weight"),
+    small(PieceKind::Router, Role::FfnMixNorm, "mlp_res_norm.weight"),
+    small(PieceKind::Router, Role::FfnMix, "mlp_res_proj.weight"),
+    matrix(PieceKind::Attention, Role::OutputGate, "self_attn.g_proj.weight"),
+    matrix(
+        PieceKind::SharedExpert,
+        Role::ExpertsDown,
+        "block_sparse_moe.routed_expert_down_proj.weight",
+    ),
+    small(PieceKind::SharedExpert, Role::LatentNorm, "block_sparse_moe.routed_expert_norm.weight"),
+    matrix(
+        PieceKind::SharedExpert,
+        Role::ExpertsUp,
+        "block_sparse_moe.routed_expert_up_proj.weight",
+    ),
+];
+
+pub(super) const OUTSIDE: &[(Role, &str)] = &[
+    (Role::HeadMixNorm, "output_attn_res_norm.weight"),
+    (Role::HeadMix, "output_attn_res_proj.weight"),
+];
+
+const KEYS: RankedKeys = RankedKeys {
+    dense: ("first_k_dense_replace", 0),
+    shared: ("num_shared_experts", 0),
+    renormalise: ("moe_renormalize", true),
+    ..RANKED
+};
+
+/// True for a configuration with any entry that Kimi Linear does not have.
+pub(super) fn is(config: &Config) -> bool {
+    let own = ["attn_res_block_size", "routed_expert_hidden_size", "activation_situ_beta"];
+    let situ = config.get("hidden_act").is_some_and(|entry| entry.value.as_str() == Some("situ"));
+    situ || config.any(&own).is_some() || config.wrapper() == Some("kimi_k3")
+}
+
+pub(super) fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+    let mut decoder = Decoder::read(config, &DEFAULTS)?;
+    if let Some(entry) = config.get("model_max_length") {
+        decoder.context = entry.size(1 << 32)?;
+    }
+    switched_off(config, "attention_bias")?;
+    switched_on(config, "mla_use_nope")?;
+    only(config, "moe_router_activation_func", "sigmoid")?;
+    only(config, "topk_method", "noaux_tc")?;
+    if let Some(entry) = config.get("num_key_value_heads")
+        && entry.size(MAX_COUNT)? != decoder.heads
+    {
+        return Err(config.unsupported(entry, "as many as `num_attention_heads`"));
+    }
+    let (count, eps) = (decoder.layers, decoder.norm.eps());
+    decoder.kept_every = kept(config, count)?;
+    let full = full(config, count)?;
+    let latent = full.contains(&true).then(|| gated(config, decoder.heads, eps)).transpose()?;
+    let delta = full.contains(&false).then(|| bounded(config, eps)).transpose()?;
+    let layers = Layers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, count)?;
+    let activation = activation(config)?;
+    let width = latent_of_experts(config, decoder.hidden)?;
+    let norm = config.flag("latent_moe_use_norm", false)?;
+    decoder.model(Vec::new(), |l| {
+        let mixer = match full[l] {
+            true => latent.map(Mixer::Latent),
+            false => delta.map(Mixer::Delta),
+        };
+        let with = |mlp: MlpSpec| MlpSpec { activation, ..mlp };
+        let ffn = match layers.ffn(l) {
+            Ffn::Dense(mlp) => Ffn::Dense(with(mlp)),
+            Ffn::Moe(mut moe) => {
+                moe.expert = with(moe.expert);
+                moe.shared.iter_mut().for_each(|shared| shared.mlp = with(shared.mlp));
+                (moe.latent, moe.latent_norm) = (width, norm && width.is_some());
+                Ffn::Moe(moe)
+            }
+            Ffn::None => Ffn::None,
+        };
+        (mixer.expect("every layer is of one kind or the other"), ffn)
+    })
+}
+
+/// The number of layers after which states are kept.
+fn kept(config: &Config, layers: usize) -> Result<Option<usize>, ConfigError> {
+    let Some(entry) = config.get("attn_res_block_size") else { return Ok(None) };
+    let every = entry.size(MAX_COUNT)?;
+    if layers.div_ceil(every) >= MAX_STATES {
+        return Err(config.unsupported(entry, "such that fewer than 64 states are kept"));
+    }
+    Ok(Some(every))
+}
+
+/// Latent attention in which nothing is rotated, with a gate for each element of a value.
+fn gated(config: &Config, heads: usize, eps: f32) -> Result<LatentSpec, ConfigError> {
+    let gates = match config.flag("mla_use_output_gate", false)? {
+        true => LatentGates::PerElement,
+        false => LatentGates::None,
+    };
+    Ok(LatentSpec { gates, eps, ..latent(config, heads, &SIZES)? })
+}
+
+fn bounded(config: &Config, eps: f32) -> Result<DeltaSpec, ConfigError> {
+    let spec = delta(config, 32, eps)?;
+    let full_rank = linear(config, "use_full_rank_gate", "use_full_rank_gate")?;
+    let gate_latent = !full_rank.map_or(Ok(false), |entry| entry.flag())?;
+    let bound = linear(config, "gate_lower_bound", "gate_lower_bound")?;
+    Ok(DeltaSpec {
+        inputs: DeltaInputs::PerElement { rank: spec.key_dim, gate_latent },
+        bound: bound.map(bound_of).transpose()?,
+        // As published; `ModelSpec::for_weights` looks.
+        rates: if config.wrapper().is_some() { spec.heads.max(spec.key_dim) } else { spec.heads },
+        ..spec
+    })
+}
+
+fn activation(config: &Config) -> Result<Activation, ConfigError> {
+    let cap = |key| config.get(key).map(Entry::positive).transpose();
+    match config.get("hidden_act").map(Entry::word).transpose()? {
+        Some("situ") => Ok(Activation::Situ {
+            gate: cap("activation_situ_beta")?.unwrap_or(1.0) as f32,
+            up: cap("activation_situ_linear_beta")?.map_or(f32::INFINITY, |cap| cap as f32),
+        }),
+        _ => Ok(Activation::Silu),
+    }
+}
+
+/// Elements of the latent that experts read.
+fn latent_of_experts(config: &Config, hidden: usize) -> Result<Option<usize>, ConfigError> {
+    let Some(entry) = config.get("routed_expert_hidden_size") else { return Ok(None) };
+    match entry.size(MAX_WIDTH)? {
+        width if width > hidden => {
+            Err(entry.invalid("which is more than the elements of the hidden state"))
+        }
+        width => Ok(Some(width)),
+    }
+}
