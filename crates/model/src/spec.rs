@@ -154,6 +154,11 @@ impl ModelSpec {
         ModelSpec::of(&Configuration::from_json("config.json", config_json)?)
     }
 
+    /// The model type with which the model is published: that of the model around it, if there is one.
+    pub fn published_type(&self) -> &str {
+        self.wrapper.as_deref().unwrap_or(&self.model_type)
+    }
+
     /// Elements of the hidden state of a token, with all its streams, or those kept.
     pub fn state_width(&self) -> usize {
         self.states() * self.hidden

@@ -162,7 +162,7 @@ pub(crate) fn rendered(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<V
     let tools = chat.shown(app, served)?.tools;
     let options = chat.options(tools)?;
     let told = told(std::mem::take(&mut chat.messages.0))?;
-    Ok(json!({"prompt": render(app, served, &told, options)?}))
+    Ok(json!({"prompt": render(app, served, &told, options)?.text()}))
 }
 
 /// Number of likeliest tokens beside each token.

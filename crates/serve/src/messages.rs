@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use sws_grammar::Form;
 use sws_model::check_tokens;
-use sws_model::text::{ChatError, ChatOptions, Json, TokenizerError, ToolSchemas};
+use sws_model::text::{ChatError, ChatOptions, Json, Prompt, TokenizerError, ToolSchemas};
 
 use crate::app::{App, Served};
 use crate::failure::Failure;
@@ -239,13 +239,15 @@ pub(crate) fn prompt(
     must: Option<Option<String>>,
 ) -> Result<Asked, Failure> {
     let schemas = options.tools.as_ref().map(ToolSchemas::of);
-    let text = render(app, served, messages, options)?;
+    let mut prompt = render(app, served, messages, options)?;
+    let text = prompt.text().to_owned();
     let begun = match must {
         // Tools are shown to models with a format of calls only.
         Some(name) => served.format.call_begins(&text, name.as_deref()).unwrap_or_default(),
         None => String::new(),
     };
-    let tokens = encoded(served, &format!("{text}{begun}"), false)?;
+    prompt.push(&begun);
+    let tokens = served.tokenizer()?.encode_prompt(&prompt).map_err(not_encoded)?;
     check_tokens(&tokens, 0, served.limit, served.vocab).map_err(|e| Failure::of(&e.into()))?;
     let from = text.char_indices().rev().take(END).last().map_or(0, |(at, _)| at);
     Ok(Asked { tokens, end: text[from..].to_owned(), schemas, begun, call: None, one_call: false })
@@ -257,7 +259,7 @@ pub(crate) fn render(
     served: &Served,
     messages: &[Told],
     options: ChatOptions,
-) -> Result<String, Failure> {
+) -> Result<Prompt, Failure> {
     if messages.is_empty() {
         return Err(Failure::field("messages", "there are no messages"));
     }
@@ -273,12 +275,12 @@ pub(crate) fn render(
         )
     })?;
     let options = ChatOptions { now: app.clock.unix_seconds(), ..options };
-    let mut rendered = template.render(messages, &options);
+    let mut rendered = template.prompt(messages, &options);
     if matches!(rendered, Err(ChatError::Failed(_)))
         && messages.iter().any(|message| !message.tool_calls.is_empty())
     {
         let messages: Vec<Told> = messages.iter().cloned().map(Told::with_text).collect();
-        rendered = template.render(&messages, &options);
+        rendered = template.prompt(&messages, &options);
     }
     rendered.map_err(|error| match error {
         ChatError::Thread(_) => Failure::server(error.to_string()),
@@ -288,10 +290,14 @@ pub(crate) fn render(
 
 /// The tokens of a text.
 pub(crate) fn encoded(served: &Served, text: &str, special: bool) -> Result<Vec<u32>, Failure> {
-    served.tokenizer()?.encode(text, special).map_err(|error| match error {
+    served.tokenizer()?.encode(text, special).map_err(not_encoded)
+}
+
+fn not_encoded(error: TokenizerError) -> Failure {
+    match error {
         TokenizerError::Thread(_) | TokenizerError::Encode(_) => Failure::server(error.to_string()),
         _ => Failure::invalid(error.to_string()),
-    })
+    }
 }
 
 #[cfg(test)]

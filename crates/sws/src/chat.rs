@@ -126,15 +126,15 @@ impl LoadedModel {
             variables: conversation.variables.clone(),
             ..ChatOptions::default()
         };
-        let prompt = conversation.template.render(&conversation.messages, &options);
+        let prompt = conversation.template.prompt(&conversation.messages, &options);
         let prompt = prompt.map_err(|e| self.model.error(e))?;
-        let tokens = self.text.encode(&self.model, &prompt, false)?;
+        let tokens = self.text.encode_prompt(&self.model, &prompt)?;
         check_tokens(&tokens, 0, self.limit(), self.model.spec().vocab)?;
         let mut generation = conversation.generation.clone();
         generation.sampling.seed = generation.sampling.seed.wrapping_add(conversation.answers);
         generation.shown_tokens = self.text.markers(conversation.format);
         conversation.answers += 1;
-        Ok((tokens, generation, conversation.format.reader(&prompt, None)))
+        Ok((tokens, generation, conversation.format.reader(prompt.text(), None)))
     }
 }
 

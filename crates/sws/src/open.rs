@@ -172,7 +172,7 @@ impl Model {
         let template = self.beside("chat_template.jinja")?;
         let found = ChatTemplate::from_files(config.as_deref(), template.as_deref());
         let found = found.map_err(|e| self.error(e))?;
-        let found = found.or_else(|| ChatTemplate::of_model_type(&self.spec().model_type));
+        let found = found.or_else(|| ChatTemplate::of_model_type(self.spec().published_type()));
         found.ok_or_else(|| self.error(Lacking::Template))
     }
 

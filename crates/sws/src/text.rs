@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sws_engine::RamBudget;
-use sws_model::text::{ChatTemplate, ReplyFormat, Tokenizer};
+use sws_model::text::{ChatTemplate, Prompt, ReplyFormat, Tokenizer};
 
 use crate::error::Lacking;
 use crate::{Model, Result, process};
@@ -95,5 +95,11 @@ impl Text {
     pub fn encode(&self, model: &Model, text: &str, special: bool) -> Result<Vec<u32>> {
         let tokenizer = self.tokenizer.as_ref().ok_or_else(|| model.error(Lacking::Tokenizer))?;
         tokenizer.encode(text, special).map_err(|e| model.error(e))
+    }
+
+    /// Encodes what a template has rendered.
+    pub fn encode_prompt(&self, model: &Model, prompt: &Prompt) -> Result<Vec<u32>> {
+        let tokenizer = self.tokenizer.as_ref().ok_or_else(|| model.error(Lacking::Tokenizer))?;
+        tokenizer.encode_prompt(prompt).map_err(|e| model.error(e))
     }
 }

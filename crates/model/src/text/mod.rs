@@ -19,7 +19,7 @@ mod stop;
 mod stream;
 mod tokenizer;
 
-pub use chat::{ChatError, ChatOptions, ChatTemplate, Json, MAX_TEMPLATE_BYTES, Message};
+pub use chat::{ChatError, ChatOptions, ChatTemplate, Json, MAX_TEMPLATE_BYTES, Message, Prompt};
 pub use constraint::{Constrain, Constraint, ConstraintError};
 pub use detokenize::{Detokenizer, Position};
 pub use generation::{Generation, GenerationError, GenerationOptions, Sampling};

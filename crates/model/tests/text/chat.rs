@@ -112,6 +112,9 @@ struct FormatCase {
     tools: Option<Json>,
     variables: std::collections::BTreeMap<String, Json>,
     prompt: String,
+    /// The parts of the prompt that are encoded on their own, as text.
+    #[serde(default)]
+    literal: Vec<String>,
 }
 
 #[test]
@@ -153,7 +156,7 @@ fn thoughts_are_switched_by_variables_that_change_the_prompt() {
         });
         assert_eq!(set.as_deref(), expected, "{text}");
     }
-    for format in ["deepseek_v32", "deepseek_v4"] {
+    for format in ["deepseek_v32", "deepseek_v4", "kimi_k3"] {
         assert!(ChatTemplate::of_model_type(format).unwrap().thinking(true).is_some());
     }
 }
@@ -163,7 +166,7 @@ fn thoughts_are_switched_by_variables_that_change_the_prompt() {
 fn formats_without_a_template_render_like_their_programs() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/goldens/chat_formats.json");
     let goldens: Formats = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
-    assert_eq!(goldens.cases.len(), 26);
+    assert_eq!(goldens.cases.len(), 49);
     for case in goldens.cases {
         let options = ChatOptions {
             add_generation_prompt: true,
@@ -172,7 +175,10 @@ fn formats_without_a_template_render_like_their_programs() {
             now: 0,
         };
         let template = ChatTemplate::of_model_type(&case.format).unwrap();
-        assert_eq!(template.render(&case.messages, &options).unwrap(), case.prompt);
+        let prompt = template.prompt(&case.messages, &options).unwrap();
+        assert_eq!(prompt.text(), case.prompt);
+        let literal = prompt.parts().filter(|(_, is_literal)| *is_literal);
+        assert_eq!(literal.map(|(text, _)| text).collect::<Vec<_>>(), case.literal);
     }
     assert!(ChatTemplate::of_model_type("llama").is_none());
 }

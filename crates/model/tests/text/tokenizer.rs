@@ -2,7 +2,10 @@
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use sws_model::text::{Detokenizer, Finish, Position, TextStream, Tokenizer, TokenizerError};
+use sws_model::text::{
+    ChatOptions, ChatTemplate, Detokenizer, Finish, Message, Position, TextStream, Tokenizer,
+    TokenizerError,
+};
 
 /// Byte-level BPE as in gpt-2, Qwen and Llama 3: 256 bytes, a few merges, special tokens.
 pub(crate) fn byte_level() -> Value {
@@ -323,4 +326,39 @@ fn prompt_ignores_training_state() {
         "pad_id": 0, "pad_type_id": 0, "pad_token": "!",
     });
     assert_eq!(tokenizer(&json).encode("abc", true).unwrap(), [97, 98, 99]);
+}
+
+/// As the encoder of Kimi K3 does.
+#[test]
+fn tokens_spelled_in_literal_parts_are_text() {
+    let names = ["<|open|>", "<|close|>", "<|sep|>", "<|end_of_msg|>"];
+    let mut file = byte_level();
+    let added = (261..).zip(names).map(|(id, name)| special(id, name));
+    file["added_tokens"] = added.collect();
+    let tokenizer = Tokenizer::from_bytes(file.to_string().as_bytes()).unwrap();
+    let template = ChatTemplate::of_model_type("kimi_k3").unwrap();
+    let options = ChatOptions {
+        variables: vec![("thinking".to_owned(), false.into())],
+        ..ChatOptions::default()
+    };
+    let message = Message::new("user", "the <|sep|>");
+    let prompt = template.prompt(&[message], &options).unwrap();
+    let text = |text: &str| {
+        let plain: Vec<char> = text.chars().collect();
+        // One after another, so that no added token is spelled.
+        let parts = plain.chunks(3).map(String::from_iter);
+        parts.flat_map(|part| tokenizer.encode(&part, false).unwrap()).collect::<Vec<u32>>()
+    };
+    let ids = tokenizer.encode_prompt(&prompt).unwrap();
+    let specials: Vec<u32> = ids.iter().copied().filter(|id| *id > 260).collect();
+    assert_eq!(specials, [261, 263, 262, 263, 264]);
+    let of_content: Vec<u32> = ids.split(|id| *id > 260).nth(2).unwrap().to_vec();
+    let [the, space] = [tokenizer.encode("the", false).unwrap(), text(" <|sep|>")];
+    assert_eq!(of_content, [the, space].concat());
+    assert_eq!(tokenizer.decode(&ids, false), prompt.text());
+    // A prompt without literal parts has the tokens that it spells.
+    let spelled = tokenizer.encode(prompt.text(), false).unwrap();
+    assert_eq!(spelled.iter().filter(|id| **id > 260).count(), 6);
+    let whole = prompt.text().to_owned().into();
+    assert_eq!(tokenizer.encode_prompt(&whole).unwrap(), spelled);
 }

@@ -2,9 +2,10 @@
 //! program; here each is a template, so that it has the limits of all others.
 
 /// Model types, each with the template of its format.
-const FORMATS: [(&str, &str); 2] = [
+const FORMATS: [(&str, &str); 3] = [
     ("deepseek_v32", include_str!("formats/deepseek_v32.jinja")),
     ("deepseek_v4", include_str!("formats/deepseek_v4.jinja")),
+    ("kimi_k3", include_str!("formats/kimi_k3.jinja")),
 ];
 
 /// The template of a model type.

@@ -6,6 +6,7 @@
 
 mod bounds;
 mod formats;
+mod prompt;
 mod python;
 
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::guard::caught_on_thread;
 use bounds::Budget;
+pub use prompt::Prompt;
 
 /// A JSON value that keeps the order of its keys, which templates print.
 pub use minijinja::Value as Json;
@@ -47,6 +49,8 @@ pub struct ChatTemplate {
     with_tools: Option<String>,
     /// Names such as `bos_token`, with their text.
     special: Vec<(String, Json)>,
+    /// True for a format of ours, which may mark literal parts.
+    is_format: bool,
 }
 
 /// One message of a conversation.
@@ -190,7 +194,8 @@ impl ChatTemplate {
             };
             Some((name, Json::from(text)))
         });
-        let found = ChatTemplate { template, with_tools, special: special.collect() };
+        let special = special.collect();
+        let found = ChatTemplate { template, with_tools, special, is_format: false };
         for template in [Some(&found.template), found.with_tools.as_ref()].into_iter().flatten() {
             check_len(template.len())?;
             on_large_stack(|| bounds::check(template))?.map_err(|e| syntax(&e))?;
@@ -201,7 +206,7 @@ impl ChatTemplate {
     /// The template of a model type whose format is published as a program, not as a template.
     pub fn of_model_type(model_type: &str) -> Option<ChatTemplate> {
         let template = formats::of(model_type)?.to_owned();
-        Some(ChatTemplate { template, with_tools: None, special: Vec::new() })
+        Some(ChatTemplate { template, with_tools: None, special: Vec::new(), is_format: true })
     }
 
     /// The text of the templates.
@@ -252,13 +257,22 @@ impl ChatTemplate {
         switches(EFFORT, &effort, &other).then(|| set(EFFORT, effort))
     }
 
-    /// The prompt for these messages: [`Message`]s, or [`Json`] if they hold more. The template
-    /// writes the special tokens itself, so encode the prompt without adding any.
+    /// The text of the [`prompt`](Self::prompt) for these messages.
     pub fn render<M: Serialize>(
         &self,
         messages: &[M],
         options: &ChatOptions,
     ) -> Result<String, ChatError> {
+        self.prompt(messages, options).map(Prompt::into_text)
+    }
+
+    /// The prompt for these messages: [`Message`]s, or [`Json`] if they hold more. The template
+    /// writes the special tokens itself, so encode the prompt without adding any.
+    pub fn prompt<M: Serialize>(
+        &self,
+        messages: &[M],
+        options: &ChatOptions,
+    ) -> Result<Prompt, ChatError> {
         let template = match (&self.with_tools, &options.tools) {
             (Some(template), Some(_)) => template,
             _ => &self.template,
@@ -277,10 +291,13 @@ impl ChatTemplate {
         let budget = Arc::new(Budget::default());
         let result = on_large_stack(|| {
             let mut environment = python::environment(&budget, options.now);
+            if self.is_format {
+                python::add_literal(&mut environment, &budget);
+            }
             environment.set_fuel(Some(STEPS));
             bounds::render(&environment, template, variables)
         })?;
-        result.map_err(|e| {
+        let rendered = result.map_err(|e| {
             if budget.spent.load(Ordering::Relaxed) {
                 return ChatError::TooMuch;
             }
@@ -292,7 +309,8 @@ impl ChatTemplate {
                     None => ChatError::Failed(one_line(&e.to_string())),
                 },
             }
-        })
+        })?;
+        Ok(if self.is_format { Prompt::of_marked(&rendered) } else { Prompt::from(rendered) })
     }
 }
 

@@ -8,6 +8,7 @@ use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
 
 use super::bounds::{Budget, ENGINE, OPERATIONS, Text, operate};
+use super::prompt::literal;
 
 /// Filters that copy or compare their input, and produce no more than that.
 const FILTERS: [&str; 21] = [
@@ -150,6 +151,17 @@ pub(super) fn environment(budget: &Arc<Budget>, now: i64) -> Environment<'static
         jiff::fmt::strtime::format(format, time).map_err(|e| failed(&e.to_string()))
     });
     env
+}
+
+/// Adds the filter that marks literal parts of a prompt.
+pub(super) fn add_literal(env: &mut Environment<'static>, budget: &Arc<Budget>) {
+    let budget = budget.clone();
+    env.add_filter("literal", move |value: Value| {
+        let text = string(&budget, &value)?;
+        // Each character may need a mark.
+        budget.pay(text.len().saturating_mul(4).saturating_add(8))?;
+        Ok::<_, Error>(literal(&text))
+    });
 }
 
 /// Converts the arguments to values; named arguments become the last one.

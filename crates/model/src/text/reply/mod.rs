@@ -10,12 +10,14 @@ mod json;
 mod schema;
 mod tags;
 mod xml;
+mod xtml;
 
 use super::ChatTemplate;
 use calls::CallFormat;
 use harmony::Harmony;
 pub use schema::ToolSchemas;
 use tags::Tags;
+use xtml::Xtml;
 
 /// The format of a model's answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,6 +29,8 @@ enum Kind {
     Tagged { thoughts: Option<Thoughts>, calls: Option<CallFormat> },
     /// Messages with headers, as gpt-oss writes them.
     Harmony,
+    /// Elements, as Kimi K3 writes them.
+    Xtml,
 }
 
 /// Markers around thoughts.
@@ -87,6 +91,9 @@ impl ReplyFormat {
         if has("<|channel|>") && has("<|message|>") {
             return ReplyFormat(Kind::Harmony);
         }
+        if has("<|open|>") && has("<|close|>") && has("<|sep|>") {
+            return ReplyFormat(Kind::Xtml);
+        }
         let thoughts = THOUGHTS.into_iter().find(|[_, close]| has(close));
         ReplyFormat(Kind::Tagged { thoughts, calls: CallFormat::of(has) })
     }
@@ -107,6 +114,7 @@ impl ReplyFormat {
                 thoughts.chain(calls.iter().copied()).collect()
             }
             Kind::Harmony => harmony::MARKERS.to_vec(),
+            Kind::Xtml => xtml::MARKERS.to_vec(),
         }
     }
 
@@ -119,6 +127,7 @@ impl ReplyFormat {
                 open.into_iter().collect()
             }
             Kind::Harmony => harmony::OPENERS.to_vec(),
+            Kind::Xtml => xtml::OPENERS.to_vec(),
         }
     }
 
@@ -132,7 +141,7 @@ impl ReplyFormat {
 
     /// True if an answer has a header.
     pub fn has_headers(self) -> bool {
-        matches!(self.0, Kind::Harmony)
+        matches!(self.0, Kind::Harmony | Kind::Xtml)
     }
 
     /// The text with which an answer to a prompt begins if it is a call: of the tool with this name, or
@@ -147,6 +156,7 @@ impl ReplyFormat {
                 })
             }
             Kind::Harmony => Some(harmony::call_begins(name)),
+            Kind::Xtml => Some(xtml::call_begins(prompt, name)),
         }
     }
 
@@ -155,7 +165,7 @@ impl ReplyFormat {
     pub fn call_middle(self, name: &str) -> Option<String> {
         match self.0 {
             Kind::Tagged { calls, .. } => calls?.middle(name),
-            Kind::Harmony => None,
+            Kind::Harmony | Kind::Xtml => None,
         }
     }
 
@@ -165,6 +175,7 @@ impl ReplyFormat {
         match self.0 {
             Kind::Tagged { calls, .. } => calls?.end(),
             Kind::Harmony => Some(""),
+            Kind::Xtml => None,
         }
     }
 
@@ -178,6 +189,7 @@ impl ReplyFormat {
                 State::Tags(Tags::new(thoughts, thinks, calls))
             }
             Kind::Harmony => State::Harmony(Harmony::new(tools.is_some())),
+            Kind::Xtml => State::Xtml(Xtml::new(prompt, tools.is_some())),
         })
     }
 }
@@ -203,6 +215,7 @@ pub struct ReplyReader(State);
 enum State {
     Tags(Tags),
     Harmony(Harmony),
+    Xtml(Xtml),
 }
 
 impl Default for ReplyReader {
@@ -218,6 +231,7 @@ impl ReplyReader {
         match &mut self.0 {
             State::Tags(tags) => tags.push(text, parts),
             State::Harmony(harmony) => harmony.push(text, parts),
+            State::Xtml(xtml) => xtml.push(text, parts),
         }
     }
 
@@ -227,6 +241,7 @@ impl ReplyReader {
         match &mut self.0 {
             State::Tags(tags) => tags.finish(is_complete, parts),
             State::Harmony(harmony) => harmony.finish(is_complete, parts),
+            State::Xtml(xtml) => xtml.finish(is_complete, parts),
         }
     }
 
@@ -240,6 +255,7 @@ impl ReplyReader {
         match &self.0 {
             State::Tags(tags) => tags.stage(),
             State::Harmony(harmony) => harmony.stage(),
+            State::Xtml(xtml) => xtml.stage(),
         }
     }
 }

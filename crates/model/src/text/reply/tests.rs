@@ -89,6 +89,7 @@ const LLAMA: &str = "<|python_tag|>";
 const COHERE: &str = "<|START_THINKING|><|END_THINKING|><|START_ACTION|>";
 const GEMMA: &str = "<|channel>thought\n<channel|><|tool_call>call:";
 const MINIMAX_M3: &str = "<mm:think></mm:think>";
+const KIMI_K3: &str = "<|open|><|close|><|sep|>";
 const HARMONY: &str = "<|channel|><|message|>";
 
 #[test]
@@ -115,6 +116,70 @@ fn thoughts_come_before_the_answer() {
     let begun =
         whole(COHERE, "<|CHATBOT_TOKEN|><|START_THINKING|>", "so<|END_THINKING|>Yes.", true);
     assert_eq!((begun.thoughts.as_str(), begun.text.as_str()), ("so", "Yes."));
+}
+
+#[test]
+fn elements_of_thoughts_answers_and_calls() {
+    let thinks = "<|open|>message role=\"assistant\"<|sep|><|open|>think<|sep|>";
+    let answers = "<|open|>message role=\"assistant\"<|sep|><|open|>response<|sep|>";
+    let call = |inner: &str| {
+        format!("<|open|>call tool=\"f\" index=\"1\"<|sep|>{inner}<|close|>call<|sep|>")
+    };
+    let argument = |key: &str, kind: &str, value: &str| {
+        format!(
+            "<|open|>argument key=\"{key}\" type=\"{kind}\"<|sep|>{value}<|close|>argument<|sep|>"
+        )
+    };
+    let response = |text: &str| format!("<|open|>response<|sep|>{text}<|close|>response<|sep|>");
+    let tools = |calls: &str| format!("<|open|>tools<|sep|>{calls}<|close|>tools<|sep|>");
+    const OVER: &str = "<|close|>think<|sep|>";
+    const END: &str = "<|close|>message<|sep|><|end_of_msg|>";
+    let both = argument("city", "string", "7 & \"8\"") + &argument("list", "array", "[1, 2.5]");
+    let json = "<|open|>json type=\"object\"<|sep|>{\"a\": 1}<|close|>json<|sep|>";
+    let broken = call("<|open|>argument type=\"string\"<|sep|>a<|close|>argument<|sep|>");
+    let long = format!("a<|open|>{}<|sep|>", "b".repeat(3000));
+    let cases = [
+        (thinks, format!("so\n{OVER}{}{END}", response("Yes.\n")), "so\n", "Yes.\n", None),
+        (thinks, format!("{OVER}{}", response("")), "", "", None),
+        (answers, "Yes.<|close|>response<|sep|>".to_owned(), "", "Yes.", None),
+        (
+            answers,
+            "1 <|sep|> <|open|>b<|sep|> <|close|>think".to_owned(),
+            "",
+            "1 <|sep|> <|open|>b<|sep|> ",
+            None,
+        ),
+        (answers, long.clone(), "", &*long, None),
+        (
+            thinks,
+            format!("so{OVER}{}{}", response("Now."), tools(&call(&both))),
+            "so",
+            "Now.",
+            Some(r#"{"city": "7 & \"8\"", "list": [1,2.5]}"#),
+        ),
+        (answers, format!("<|close|>response<|sep|>{}{END}", tools(&call(""))), "", "", Some("{}")),
+        (
+            answers,
+            format!("<|close|>response<|sep|>{}", tools(&call(json))),
+            "",
+            "",
+            Some(r#"{"a": 1}"#),
+        ),
+        (answers, format!("<|close|>response<|sep|>{}", tools(&broken)), "", &*broken, None),
+        ("", response("Yes."), "", "Yes.", None),
+        ("", "Yes.".to_owned(), "", "Yes.", None),
+    ];
+    for (prompt, text, thoughts, answer, arguments) in cases {
+        let found = whole(KIMI_K3, prompt, &text, true);
+        assert_eq!((found.thoughts.as_str(), found.text.as_str()), (thoughts, answer), "{text}");
+        let calls = found.calls.iter().map(|call| (call.name.as_str(), call.arguments.as_str()));
+        let expected = arguments.map(|arguments| ("f", arguments));
+        assert_eq!(calls.collect::<Vec<_>>(), Vec::from_iter(expected), "{text}");
+    }
+    let begun = format(KIMI_K3).call_begins(thinks, Some("f")).unwrap();
+    let whole = whole(KIMI_K3, thinks, &format!("{begun}{both}<|close|>call<|sep|>"), true);
+    assert_eq!((whole.text.as_str(), whole.calls.len()), ("", 1));
+    assert!(format(KIMI_K3).has_headers() && format(KIMI_K3).has_calls());
 }
 
 #[test]

@@ -119,7 +119,7 @@ fn without_line_breaks(value: &str) -> &str {
 }
 
 /// A call in the making.
-struct Call<'s> {
+pub(super) struct Call<'s> {
     name: String,
     /// The inside of its arguments.
     arguments: String,
@@ -127,7 +127,7 @@ struct Call<'s> {
 }
 
 impl<'s> Call<'s> {
-    fn new(name: &str, schemas: &'s ToolSchemas) -> Result<Call<'s>, NoCall> {
+    pub(super) fn new(name: &str, schemas: &'s ToolSchemas) -> Result<Call<'s>, NoCall> {
         let name = name.trim();
         if name.is_empty() || name.contains(['<', '>', '\n']) {
             return Err(NoCall::Malformed);
@@ -137,7 +137,7 @@ impl<'s> Call<'s> {
     }
 
     /// Adds an argument; its schema decides about its type if nothing else does.
-    fn add(&mut self, key: &str, text: &str, is_string: Option<bool>) {
+    pub(super) fn add(&mut self, key: &str, text: &str, is_string: Option<bool>) {
         let key = key.trim();
         let value = match (is_string, self.parameters) {
             (Some(true), _) => Value::from(text),
@@ -151,7 +151,7 @@ impl<'s> Call<'s> {
         let _ = write!(self.arguments, "{}: {value}", Value::from(key));
     }
 
-    fn made(self) -> ToolCall {
+    pub(super) fn made(self) -> ToolCall {
         ToolCall { id: None, name: self.name, arguments: format!("{{{}}}", self.arguments) }
     }
 }

@@ -13,6 +13,7 @@ use tokenizers::{
     Encoding, Model, ModelWrapper, NormalizedString, Normalizer, PreTokenizedString, Token,
 };
 
+use super::chat::Prompt;
 use super::detokenize::{DecoderSpec, Detokenizer, Pieces, Position};
 use super::guard::{caught, caught_on_thread};
 use outline::Outline;
@@ -249,7 +250,21 @@ impl Tokenizer {
     /// The ids of a text. Special tokens written in it are recognised. `add_special` adds those
     /// that the tokenizer puts around a text (a chat template has already written them).
     pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
-        let ids = self.ids(text, add_special)?;
+        let ids = self.ids(&[(text, false)])?;
+        let [before, behind] = &self.around;
+        let all = [before, &ids, behind].map(Vec::as_slice);
+        self.known(if add_special { all.concat() } else { ids })
+    }
+
+    /// The ids of a prompt, each part of which is encoded on its own. Special tokens written in literal
+    /// parts are text.
+    pub fn encode_prompt(&self, prompt: &Prompt) -> Result<Vec<u32>, TokenizerError> {
+        let parts: Vec<(&str, bool)> = prompt.parts().collect();
+        self.known(self.ids(&parts)?)
+    }
+
+    /// The ids, if the model knows all of them.
+    fn known(&self, ids: Vec<u32>) -> Result<Vec<u32>, TokenizerError> {
         match ids.iter().find(|&&id| id as usize >= self.limit) {
             Some(&id) => Err(TokenizerError::Unknown {
                 token: self.token(id).unwrap_or_default(),
@@ -260,24 +275,37 @@ impl Tokenizer {
         }
     }
 
-    fn ids(&self, text: &str, add_special: bool) -> Result<Vec<u32>, TokenizerError> {
-        let (bytes, positions) = (text.len(), self.positions);
+    /// The ids of the parts of a text, each with true if it is literal.
+    fn ids(&self, parts: &[(&str, bool)]) -> Result<Vec<u32>, TokenizerError> {
+        let bytes = parts.iter().map(|(part, _)| part.len()).sum();
+        let positions = self.positions;
         let most = positions.saturating_mul(self.longest.max(LEAST_LONGEST));
         if bytes > most {
             return Err(TokenizerError::TooLong { bytes, positions, most });
         }
-        let room = Room::new(bytes, self.working);
-        // Checked before the text is copied.
-        room.change(0, 0, self.starts[0].count(text).saturating_mul(2))?;
+        let encoded = || -> Result<Vec<u32>, TokenizerError> {
+            let mut ids = Vec::new();
+            for &(text, is_literal) in parts {
+                // What a part takes is free again behind it.
+                let room = Room::new(text.len(), self.working);
+                // Checked before the text is copied.
+                room.change(0, 0, self.starts[0].count(text).saturating_mul(2))?;
+                ids.extend(self.encoded(text, is_literal, room)?);
+            }
+            Ok(ids)
+        };
         // On a new thread, because the `tokenizers` crate caches words per thread.
-        let ids = caught_on_thread(STACK, || self.encoded(text, room));
-        let ids = ids.map_err(TokenizerError::Thread)?.ok_or_else(contradiction)??;
-        let [before, behind] = &self.around;
-        Ok(if add_special { [before, &ids, behind].map(Vec::as_slice).concat() } else { ids })
+        let ids = caught_on_thread(STACK, encoded);
+        ids.map_err(TokenizerError::Thread)?.ok_or_else(contradiction)?
     }
 
-    fn encoded(&self, text: &str, room: Room) -> Result<Vec<u32>, TokenizerError> {
-        let (mut text, room) = self.normalized(text, room)?;
+    fn encoded(
+        &self,
+        text: &str,
+        is_literal: bool,
+        room: Room,
+    ) -> Result<Vec<u32>, TokenizerError> {
+        let (mut text, room) = self.normalized(text, is_literal, room)?;
         self.steps.cut(&mut text, &room)?;
         let model = self.inner.get_model();
         let words = || steps::parts(&text).filter(|(_, added)| added.is_none());
@@ -296,16 +324,23 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// Normalizes the text and separates added tokens from it.
+    /// Normalizes the text and separates added tokens from it, if it is not literal.
     fn normalized(
         &self,
         text: &str,
+        is_literal: bool,
         room: Room,
     ) -> Result<(PreTokenizedString, Room), TokenizerError> {
         let (steps, starts) = (&self.steps, &self.starts[1]);
         let bounded = Bounded { steps, starts, state: Mutex::new((room, None)) };
         let added = self.inner.get_added_vocabulary();
-        let text = added.extract_and_normalize(Some(&bounded), text);
+        let text = if is_literal {
+            let mut text = PreTokenizedString::from(text);
+            text.normalize(|part| bounded.normalize(part)).map_err(failed)?;
+            text
+        } else {
+            added.extract_and_normalize(Some(&bounded), text)
+        };
         match bounded.state.into_inner().map_err(|_| contradiction())? {
             (room, None) => Ok((text, room)),
             (_, Some(error)) => Err(error),

@@ -133,7 +133,7 @@ mod tests {
             ("composed", tokenizer(json!({"type": "NFKC"}), bytes(true), &["Ġ", "Ċ"]), english),
         ];
         for (name, tokenizer, text) in cases {
-            let encode = |most| tokenizer.encoded(&text, Room::new(text.len(), most));
+            let encode = |most| tokenizer.encoded(&text, false, Room::new(text.len(), most));
             // Patterns grow their automata only once.
             encode(usize::MAX).unwrap();
             let mut most = FIXED;

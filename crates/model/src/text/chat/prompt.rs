@@ -1,0 +1,121 @@
+//! Prompts that templates render: text, of which parts may be literal.
+
+use std::ops::Range;
+
+/// A prompt. In its literal parts the names of special tokens are text, and each is encoded on its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prompt {
+    text: String,
+    /// In ascending order, none of them empty.
+    literal: Vec<Range<usize>>,
+}
+
+/// Characters around literal parts of what a template of ours renders, and one before either where the
+/// text has it. Unicode has no meaning for them, and they are no part of a prompt.
+const BEGIN: char = '\u{fdd0}';
+const END: char = '\u{fdd1}';
+const ESCAPE: char = '\u{fdd2}';
+
+/// Marks a text as literal.
+pub(super) fn literal(text: &str) -> String {
+    let mut marked = String::with_capacity(text.len() + BEGIN.len_utf8() + END.len_utf8());
+    marked.push(BEGIN);
+    for c in text.chars() {
+        if [BEGIN, END, ESCAPE].contains(&c) {
+            marked.push(ESCAPE);
+        }
+        marked.push(c);
+    }
+    marked.push(END);
+    marked
+}
+
+impl Prompt {
+    /// The prompt that a text with marked parts stands for.
+    pub(super) fn of_marked(marked: &str) -> Prompt {
+        let mut prompt = Prompt::default();
+        let mut begin = 0;
+        let mut chars = marked.chars();
+        while let Some(c) = chars.next() {
+            match c {
+                BEGIN => begin = prompt.text.len(),
+                END if begin < prompt.text.len() => prompt.literal.push(begin..prompt.text.len()),
+                END => {}
+                ESCAPE => prompt.text.extend(chars.next()),
+                c => prompt.text.push(c),
+            }
+        }
+        prompt
+    }
+
+    /// The whole text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// The whole text.
+    pub(super) fn into_text(self) -> String {
+        self.text
+    }
+
+    /// Appends text that is not literal.
+    pub fn push(&mut self, text: &str) {
+        self.text.push_str(text);
+    }
+
+    /// The parts, each with true if it is literal.
+    pub fn parts(&self) -> impl Iterator<Item = (&str, bool)> {
+        let mut at = 0;
+        let ends = self.literal.iter().map(|range| (range.clone(), true));
+        let last = (self.text.len()..self.text.len(), false);
+        let parts = ends.chain([last]).flat_map(move |(range, is_literal)| {
+            let before = at..range.start;
+            at = range.end;
+            [(before, false), (range, is_literal)]
+        });
+        let parts = parts.filter(|(range, _)| !range.is_empty());
+        parts.map(move |(range, is_literal)| (&self.text[range], is_literal))
+    }
+}
+
+impl From<String> for Prompt {
+    /// A prompt without literal parts.
+    fn from(text: String) -> Prompt {
+        Prompt { text, literal: Vec::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn literal_parts_keep_every_character() {
+        let texts = ["a", "", "<|sep|>", "\u{fdd0}b\u{fdd1}\u{fdd2}", "é"];
+        let marked = texts.map(|text| format!("|{}", literal(text))).concat() + "end";
+        let mut prompt = Prompt::of_marked(&marked);
+        prompt.push("!");
+        let expected = [
+            ("|", false),
+            ("a", true),
+            ("||", false),
+            ("<|sep|>", true),
+            ("|", false),
+            ("\u{fdd0}b\u{fdd1}\u{fdd2}", true),
+            ("|", false),
+            ("é", true),
+            ("end!", false),
+        ];
+        assert!(prompt.parts().eq(expected), "{prompt:?}");
+        assert_eq!(prompt.text(), expected.map(|(text, _)| text).concat());
+    }
+
+    #[test]
+    fn a_prompt_of_text_is_one_part() {
+        let prompt = Prompt::from("<|sep|>".to_owned());
+        assert!(prompt.parts().eq([("<|sep|>", false)]));
+        assert_eq!(Prompt::default().parts().count(), 0);
+        let ends = Prompt::of_marked(&format!("{}{}", literal("a"), literal("b")));
+        assert!(ends.parts().eq([("a", true), ("b", true)]));
+    }
+}

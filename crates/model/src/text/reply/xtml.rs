@@ -1,0 +1,276 @@
+//! Answers as elements: `<|open|>NAME<|sep|>TEXT<|close|>NAME<|sep|>`, as Kimi K3 writes them. The prompt
+//! ends in the element of thoughts, or in that of the answer.
+
+use super::json::arguments;
+use super::xml::Call;
+use super::{NoCall, ReplyPart, ReplyStage, ToolCall, ToolSchemas, first_marker, open_marker};
+
+const OPEN: &str = "<|open|>";
+const CLOSE: &str = "<|close|>";
+const SEP: &str = "<|sep|>";
+/// Behind an answer, where it is text.
+const END: &str = "<|end_of_msg|>";
+const THOUGHTS: &str = "<|open|>think<|sep|>";
+const RESPONSE: &str = "<|open|>response<|sep|>";
+const END_OF_CALL: &str = "<|close|>call<|sep|>";
+
+/// Markers with which an element begins.
+pub(super) const OPENERS: &[&str] = &[OPEN];
+
+/// All markers.
+pub(super) const MARKERS: &[&str] = &[OPEN, CLOSE, SEP];
+
+/// Longest tag, beyond which there is none.
+const TAG: usize = 1 << 10;
+
+/// The beginning of a call, up to the tool's name or its arguments.
+pub(super) fn call_begins(prompt: &str, name: Option<&str>) -> String {
+    let before = match place_behind(prompt) {
+        Place::Thoughts => "<|close|>think<|sep|><|open|>response<|sep|><|close|>response<|sep|>",
+        Place::Text => "<|close|>response<|sep|>",
+        Place::Outside | Place::Call => "",
+    };
+    let begins = format!("{before}<|open|>tools<|sep|><|open|>call tool=\"");
+    match name {
+        Some(name) => {
+            let name = name.replace('&', "&amp;").replace('"', "&quot;");
+            format!("{begins}{name}\" index=\"1\"<|sep|>")
+        }
+        None => begins,
+    }
+}
+
+/// Reads such an answer.
+#[derive(Debug)]
+pub(super) struct Xtml {
+    has_tools: bool,
+    held: String,
+    /// Number of the first bytes of a call in which its end does not begin.
+    searched: usize,
+    place: Place,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Between elements.
+    Outside,
+    Thoughts,
+    Text,
+    /// In a call, of which all is held.
+    Call,
+}
+
+/// The place behind a prompt.
+fn place_behind(prompt: &str) -> Place {
+    let ends = |tag: &str| prompt.trim_end().ends_with(tag);
+    match (ends(THOUGHTS), ends(RESPONSE)) {
+        (true, _) => Place::Thoughts,
+        (_, true) => Place::Text,
+        _ => Place::Outside,
+    }
+}
+
+impl Xtml {
+    pub(super) fn new(prompt: &str, has_tools: bool) -> Xtml {
+        Xtml { has_tools, held: String::new(), searched: 0, place: place_behind(prompt) }
+    }
+
+    pub(super) fn stage(&self) -> ReplyStage {
+        match self.place {
+            Place::Outside => ReplyStage::Start,
+            Place::Thoughts => ReplyStage::Thoughts,
+            Place::Text => ReplyStage::Answer,
+            Place::Call => ReplyStage::Call,
+        }
+    }
+
+    pub(super) fn push(&mut self, text: &str, parts: &mut Vec<ReplyPart>) {
+        self.held.push_str(text);
+        while self.advance(false, parts) {}
+    }
+
+    pub(super) fn finish(&mut self, is_complete: bool, parts: &mut Vec<ReplyPart>) {
+        while self.advance(true, parts) {}
+        if self.place == Place::Call {
+            let text = std::mem::take(&mut self.held);
+            parts.push(match call(&text) {
+                Ok(call) if is_complete => ReplyPart::Call(call),
+                _ => ReplyPart::Text(text),
+            });
+        }
+        (self.place, self.searched) = (Place::Outside, 0);
+        self.held.clear();
+    }
+
+    /// Decides about the text so far. Returns true if there may be more to decide.
+    fn advance(&mut self, is_last: bool, parts: &mut Vec<ReplyPart>) -> bool {
+        match self.place {
+            Place::Outside => self.outside(is_last),
+            Place::Thoughts => self.body(is_last, ReplyPart::Thought, parts),
+            Place::Text => self.body(is_last, ReplyPart::Text, parts),
+            Place::Call => {
+                let Some((at, _)) = first_marker(&self.held, self.searched, &[END_OF_CALL]) else {
+                    self.searched = self.held.len() - open_marker(&self.held, &[END_OF_CALL]);
+                    return false;
+                };
+                let rest = self.held.split_off(at + END_OF_CALL.len());
+                let text = std::mem::replace(&mut self.held, rest);
+                parts.push(match call(&text[..at]) {
+                    Ok(call) => ReplyPart::Call(call),
+                    Err(_) => ReplyPart::Text(text),
+                });
+                (self.place, self.searched) = (Place::Outside, 0);
+                true
+            }
+        }
+    }
+
+    /// Reads tags, up to one that begins text.
+    fn outside(&mut self, is_last: bool) -> bool {
+        let space = self.held.len() - self.held.trim_start().len();
+        self.held.drain(..space);
+        if self.held.starts_with(END) {
+            self.held.drain(..END.len());
+            return true;
+        }
+        let is_tag = [OPEN, CLOSE].iter().any(|marker| self.held.starts_with(marker));
+        let may_be = [OPEN, CLOSE, END].iter().any(|marker| marker.starts_with(&*self.held));
+        if !is_tag {
+            if self.held.is_empty() || may_be && !is_last {
+                return false;
+            }
+            // Text of no element is the answer.
+            self.place = Place::Text;
+            return true;
+        }
+        let Some((marker, name, len)) = self.tag() else {
+            if is_last {
+                self.held.clear();
+            }
+            return false;
+        };
+        match (marker, name) {
+            (OPEN, Name::Think) => self.place = Place::Thoughts,
+            (OPEN, Name::Response) => self.place = Place::Text,
+            (OPEN, Name::Call) => {
+                // The tag is part of the call.
+                self.place = Place::Call;
+                return true;
+            }
+            (_, Name::Other) => {
+                self.place = Place::Text;
+                return true;
+            }
+            _ => {}
+        }
+        self.held.drain(..len);
+        true
+    }
+
+    /// The tag with which the text begins, if all of it is there: its marker, name and length.
+    fn tag(&self) -> Option<(&'static str, Name, usize)> {
+        let marker = [OPEN, CLOSE].into_iter().find(|marker| self.held.starts_with(marker))?;
+        let end = match self.held.find(SEP) {
+            Some(end) if end <= TAG => end,
+            None if self.held.len() <= TAG + SEP.len() => return None,
+            _ => return Some((marker, Name::Other, 0)),
+        };
+        let inner = self.held.get(marker.len()..end)?;
+        let name = match (inner.split(' ').next().unwrap_or_default(), self.has_tools) {
+            _ if inner.contains(OPEN) || inner.contains(CLOSE) => Name::Other,
+            ("think", _) => Name::Think,
+            ("response", _) => Name::Response,
+            ("message", _) | ("tools", true) => Name::Around,
+            ("call", true) => Name::Call,
+            _ => Name::Other,
+        };
+        Some((marker, name, end + SEP.len()))
+    }
+
+    /// Passes text on, up to a tag that ends it.
+    fn body(
+        &mut self,
+        is_last: bool,
+        part: fn(String) -> ReplyPart,
+        parts: &mut Vec<ReplyPart>,
+    ) -> bool {
+        let markers = [OPEN, CLOSE];
+        let found = first_marker(&self.held, 0, &markers);
+        let end = match found {
+            Some((at, _)) => at,
+            None if is_last => self.held.len(),
+            None => self.held.len() - open_marker(&self.held, &markers),
+        };
+        if end > 0 {
+            parts.push(part(self.held.drain(..end).collect()));
+        }
+        let Some((_, marker)) = found else { return false };
+        match self.tag() {
+            Some((_, name, _)) if name != Name::Other => {
+                self.place = Place::Outside;
+                true
+            }
+            None => {
+                if is_last {
+                    // Cut off in the middle of a tag.
+                    self.held.clear();
+                }
+                false
+            }
+            Some(_) => {
+                parts.push(part(self.held.drain(..marker.len()).collect()));
+                true
+            }
+        }
+    }
+}
+
+/// The name of an element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Name {
+    Think,
+    Response,
+    /// Of one around others.
+    Around,
+    Call,
+    /// Of none: the tag is text.
+    Other,
+}
+
+/// Reads a call, without its last tag: arguments with a type each, or one that is JSON.
+fn call(text: &str) -> Result<ToolCall, NoCall> {
+    let (tag, mut rest) = open_tag(text)?;
+    let name = attribute(tag, "tool").ok_or(NoCall::Malformed)?;
+    let schemas = ToolSchemas::default();
+    let mut call = Call::new(&name, &schemas)?;
+    while !rest.trim().is_empty() {
+        let (tag, value) = open_tag(rest.trim_start())?;
+        let element = tag.split(' ').next().unwrap_or_default();
+        let (value, after) =
+            value.split_once(&format!("{CLOSE}{element}{SEP}")).ok_or(NoCall::Unfinished)?;
+        match element {
+            "json" => return Ok(ToolCall { arguments: arguments(value)?, ..call.made() }),
+            "argument" => {
+                let key = attribute(tag, "key").ok_or(NoCall::Malformed)?;
+                let is_string = attribute(tag, "type").is_none_or(|kind| kind == "string");
+                call.add(&key, value, Some(is_string));
+            }
+            _ => return Err(NoCall::Malformed),
+        }
+        rest = after;
+    }
+    Ok(call.made())
+}
+
+/// The inside of the tag with which a text begins, and the rest.
+fn open_tag(text: &str) -> Result<(&str, &str), NoCall> {
+    let inner = text.strip_prefix(OPEN).ok_or(NoCall::Malformed)?;
+    inner.split_once(SEP).ok_or(NoCall::Unfinished)
+}
+
+/// The value of an attribute.
+fn attribute(tag: &str, name: &str) -> Option<String> {
+    let (_, value) = tag.split_once(&format!(" {name}=\""))?;
+    let (value, _) = value.split_once('"')?;
+    Some(value.replace("&quot;", "\"").replace("&amp;", "&"))
+}
