@@ -8,6 +8,7 @@ use super::branches::{norm, scale};
 use super::linear::{Product, Threads, multiply};
 use super::work::{MlpWork, Workspace, by_rows, grown};
 use super::{ForwardError, Model};
+use crate::order::Site;
 use crate::role::Role;
 use crate::source::WeightSource;
 use crate::spec::LayerInputs;
@@ -115,7 +116,7 @@ impl Model {
                 Product::new(piece, Role::LayerInputUp, &packed[0], &mut *y, hidden_width);
             multiply(tier, Threads::All, weights, &mut [Some(product)], scratch)?;
             let weight = weights.vector(norms, Role::LayerInputNorm);
-            self.add_branch(&self.spec.layers[l], Some(weight), (branch, streams), hidden);
+            self.add_branch((l, Site::Ffn), Some(weight), (branch, streams), hidden);
             Ok(())
         })?;
         Ok(())
