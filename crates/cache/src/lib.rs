@@ -20,6 +20,7 @@
 mod cache;
 pub mod history;
 pub mod policy;
+mod recent;
 pub mod replay;
 mod saved;
 mod trace;

@@ -82,6 +82,11 @@ impl Saved {
         self.tensors.is_empty()
     }
 
+    /// True if there is a tensor of that name.
+    pub(crate) fn contains(&self, name: &str) -> bool {
+        self.tensors.iter().any(|tensor| tensor.0 == name)
+    }
+
     /// Adds a tensor.
     ///
     /// # Panics

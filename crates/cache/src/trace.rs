@@ -240,6 +240,19 @@ impl Trace {
         file::write(self)
     }
 
+    /// One sequence of tokens whose ids are not known, in passes that end where `passes` says, the last
+    /// with the last token. `ids` are [tokens, layers, top_k].
+    pub(crate) fn of_unknown(
+        shape: Shape,
+        ids: Vec<u16>,
+        passes: Vec<usize>,
+    ) -> Result<Trace, TraceError> {
+        let mut lens = passes;
+        (1..lens.len()).rev().for_each(|at| lens[at] -= lens[at - 1]);
+        let lens = lens.into_iter().map(|len| len as u32).collect();
+        Trace::checked(shape, ids, Vec::new(), None, Some(lens))
+    }
+
     /// Builds a trace from the contents of a file, after checking them.
     fn checked(
         shape: Shape,

@@ -1,6 +1,7 @@
 //! The default: evicts the piece with the latest expected use.
 
 use crate::history::{History, Shape};
+use crate::recent::Recent;
 use crate::{Saved, SavedError};
 use sws_store::{Pass, PieceId, PieceKind};
 
@@ -21,6 +22,7 @@ use super::{Choice, Policy, Row};
 pub struct ExpectedUse {
     layers: Layers,
     history: History,
+    recent: Recent,
     experts: Vec<Experts>,
     /// For each distance in layers, the binary logarithm of the time to each span.
     spans: Vec<[f32; 4]>,
@@ -90,6 +92,7 @@ impl ExpectedUse {
             .collect();
         ExpectedUse {
             history: History::with_tokens(shape, layers.sequences),
+            recent: Recent::new(shape),
             experts: vec![experts; shape.layers],
             layers,
             spans,
@@ -104,7 +107,13 @@ impl ExpectedUse {
         let expert = size_of::<u32>() + (TIMES.len() + 2) * size_of::<f32>();
         History::bytes_for(shape, sequences)
             + History::bytes_of_tokens(shape)
+            + ExpectedUse::bytes_of_routes(shape)
             + shape.layers * (size_of::<Experts>() + shape.experts * expert)
+    }
+
+    /// Additional memory for the routes of the last tokens: 240 KiB for 58 layers of 8 experts a token.
+    pub fn bytes_of_routes(shape: Shape) -> usize {
+        Recent::bytes_for(shape)
     }
 
     /// The history of the experts.
@@ -206,6 +215,7 @@ impl Policy for ExpectedUse {
     }
 
     fn begin(&mut self, pass: &Pass) {
+        self.recent.begin(pass);
         if self.history.begin(pass) {
             self.experts.iter_mut().for_each(|experts| experts.stale = true);
         }
@@ -216,6 +226,7 @@ impl Policy for ExpectedUse {
             for Row { sequence, token, experts } in choice.rows() {
                 self.history.step(layer, sequence, experts, token);
             }
+            self.recent.routed(layer, choice);
             let experts = &mut self.experts[layer];
             experts.stale = true;
             if std::mem::take(&mut experts.has_forecast) {
@@ -309,10 +320,12 @@ impl Policy for ExpectedUse {
 
     fn save(&self, to: &mut Saved) {
         self.history.save(to);
+        self.recent.save(to);
     }
 
     fn recall(&mut self, saved: &Saved) -> Result<(), SavedError> {
         self.history.recall(saved)?;
+        self.recent.recall(saved)?;
         self.experts.iter_mut().for_each(|experts| experts.stale = true);
         Ok(())
     }
