@@ -8,7 +8,7 @@ use sws_testing::tales;
 
 use crate::cgroup::Group;
 use crate::goldens::golden_dir;
-use crate::sws::{Outcome, sws};
+use crate::sws::{Outcome, command, sws};
 
 const MIB: u64 = 1 << 20;
 
@@ -158,4 +158,45 @@ fn the_kernel_counts_no_more_than_the_ledger() {
     eprintln!("predicted {} KiB, counted {} KiB", predicted >> 10, counted >> 10);
     assert!(counted <= predicted, "{counted} counted, {predicted} in {plan}");
     assert!(predicted < counted + 40 * MIB, "{counted} counted, {predicted} in {plan}");
+}
+
+#[test]
+fn a_plan_says_whose_hits_it_assumes() {
+    let temp = tempfile::tempdir().unwrap();
+    let run = |args: &[&dyn AsRef<OsStr>]| {
+        Outcome::of(command(args).env("XDG_CACHE_HOME", temp.path()).output().unwrap()).succeeded()
+    };
+    let model = tales();
+    let args: [&dyn AsRef<OsStr>; 5] = [&"plan", &model, &"--ram", &"64MiB", &"--no-probe"];
+    let more: [&dyn AsRef<OsStr>; 1] = [&"--json"];
+    let planned = || {
+        let json = run(&[&args[..], &more].concat());
+        (run(&args).stdout, serde_json::from_str::<Value>(&json.stdout).unwrap())
+    };
+    let (text, before) = planned();
+    assert!(text.contains("estimates: hits as of DeepSeek-V2-Lite, not of this model"), "{text}");
+    assert!(before["hits_of_tokens"].is_null(), "{before}");
+    let tell = |tokens: &str| {
+        let prompt = "Once upon a time";
+        run(&[&"run", &model, &"-p", &prompt, &"-n", &tokens, &"--ignore-eos", &"--seed=1"]);
+    };
+    // Too short to say much.
+    tell("10");
+    assert_eq!(planned().1["plan"], before["plan"]);
+    tell("100");
+    let (text, after) = planned();
+    let tokens = after["hits_of_tokens"].as_u64().unwrap();
+    assert!((100..=256).contains(&tokens), "{after}");
+    let basis = format!("estimates: hits as in the last {tokens} tokens of earlier runs");
+    assert!(text.contains(&basis), "{text}");
+    let hits = |plan: &Value| plan["plan"]["hit_rate"].as_f64().unwrap();
+    assert!((0.0..=1.0).contains(&hits(&after)) && hits(&after) != hits(&before), "{after}");
+    let rows = after["budgets"].as_array().unwrap();
+    let reads = rows.iter().map(|row| row["read_bytes_per_token"].as_u64().unwrap());
+    assert!(reads.rev().is_sorted(), "{after}");
+    // A file that is damaged is as good as none.
+    let learned = temp.path().join("sws/learned");
+    let file = learned.read_dir().unwrap().next().unwrap().unwrap().path();
+    std::fs::write(file, b"damaged").unwrap();
+    assert_eq!(planned().1["plan"], before["plan"]);
 }

@@ -53,8 +53,8 @@ mod wait;
 pub mod watch;
 
 pub use budget::{
-    Ledger, MemoryUse, PerToken, Plan, PlanError, PlanOptions, Planner, ProcessMemory, RamBudget,
-    SlotClass, TokenCosts, UnknownBudget,
+    HitCurve, Ledger, MemoryUse, PerToken, Plan, PlanError, PlanOptions, Planner, ProcessMemory,
+    RamBudget, SlotClass, TokenCosts, UnknownBudget, routes_of,
 };
 pub use certificate::{Certificate, CertificateError, Difference, Outcome, Step, Witness};
 pub use error::StreamError;
@@ -65,7 +65,7 @@ pub use experts::{
 pub use infrastructure::{Infrastructure, InfrastructurePlan, RouterSet};
 pub use reads::Loaded;
 pub use resident_load::ResidentLoad;
-pub use speculation::Speculation;
+pub use speculation::{Speculation, earlier_routes};
 pub use stand_ins::{ErrorBound, RunAheadCounts, StandInUse, StandIns};
 pub use streamer::{
     Clocks, ComputeCosts, Counters, Disk, ExpertMetrics, Gauge, LayerMetrics, Metrics, Options,

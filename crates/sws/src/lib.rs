@@ -86,7 +86,7 @@ pub use planning::Planning;
 pub use rank::Rank;
 pub use request::{Prompt, Request};
 pub use size::Size;
-pub use speed::{disk_speed, memory_speed};
+pub use speed::{Computing, Dry, disk_speed, memory_speed};
 pub use suggestions::{SUGGESTIONS, Suggestion};
 pub use text::Text;
 pub use texts::Texts;

@@ -14,7 +14,7 @@ use sws_store::{
     CheckpointError, Configuration, Manifest, PieceKind, encoding_of, open_regular, read_config,
 };
 
-use crate::{Cause, Error, Model, Result};
+use crate::{Cause, Computing, Dry, Error, Model, Result};
 use format::UnknownFormat;
 pub use format::{Format, Scope};
 
@@ -156,6 +156,13 @@ impl Outline {
     /// supported.
     pub fn sequence(&self, kv: KvPrecision) -> Option<SequenceBytes> {
         self.spec.as_ref().map(|spec| SequenceBytes::of(spec, kv))
+    }
+
+    /// Measures on this machine how long a token of the model in a format is computed. `None` if that is
+    /// not possible; see [`Dry::token`].
+    pub fn computing(&self, format: Format, dry: &mut Dry<'_>) -> Option<Computing> {
+        let spec = self.spec.as_ref()?;
+        dry.token(spec, &spec.outline(|kind| format.of(kind)).ok()?)
     }
 
     /// The sizes of the model in a format. Memory besides weights is that of a typical process, not

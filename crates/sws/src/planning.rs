@@ -1,12 +1,12 @@
 //! Memory plans of a model in the current process.
 
-use sws_engine::{MemoryUse, Plan, PlanOptions, Planner};
+use sws_engine::{HitCurve, MemoryUse, Plan, PlanOptions, Planner, earlier_routes, routes_of};
 use sws_kernels::Tier;
 use sws_model::Inventory;
 use sws_store::Memory;
 
 use crate::draft::Candidate;
-use crate::{DraftChoice, Loader, Result, Text, Threads, process};
+use crate::{DraftChoice, Loader, Model, Result, Streaming, Text, Threads, process};
 
 /// Memory budget of a model, with a planner for this and other budgets.
 #[derive(Debug)]
@@ -19,6 +19,16 @@ pub struct Planning {
     pub total: u64,
     /// Possible draft, and its limit in bytes.
     draft: Option<(Candidate, u64)>,
+}
+
+impl Model {
+    /// Hit rates as in earlier runs of this model, for [`Planner::set_hits`]. `None` before the first one
+    /// of some length.
+    pub fn earlier_hits(&self) -> Option<HitCurve> {
+        let file = Streaming::default().warm_start(self)?;
+        let fingerprint = &self.manifest().model.fingerprint;
+        HitCurve::replayed(&earlier_routes(&file, fingerprint, routes_of(self.spec()))?)
+    }
 }
 
 impl Planning {

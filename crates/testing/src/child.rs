@@ -2,6 +2,7 @@
 //! JSON, and its result comes out.
 
 use std::io::{BufRead as _, Write as _};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
 use anyhow::{Context, Result};
@@ -13,18 +14,31 @@ use crate::cgroup::Group;
 /// Starts this program's `subcommand`, which waits for its task on standard input, in a control
 /// group if one is given.
 pub fn start(subcommand: &str, group: Option<&Group>) -> Result<Child> {
+    start_with(subcommand, group, None)
+}
+
+fn start_with(subcommand: &str, group: Option<&Group>, cache: Option<&Path>) -> Result<Child> {
     let program = std::env::current_exe()?;
     let mut command = match group {
         Some(group) => group.command(program),
         None => Command::new(program),
     };
+    command.envs(cache.map(|dir| ("XDG_CACHE_HOME", dir)));
     command.arg(subcommand).stdin(Stdio::piped()).stdout(Stdio::piped());
     Ok(command.stderr(Stdio::piped()).spawn()?)
 }
 
 /// Runs a task to its end.
 pub fn run(subcommand: &str, task: &impl Serialize, group: Option<&Group>) -> Result<Output> {
-    let mut child = start(subcommand, group)?;
+    finish(start(subcommand, group)?, task)
+}
+
+/// Runs a task that keeps what it learns below a directory.
+pub fn run_learning(subcommand: &str, task: &impl Serialize, cache: &Path) -> Result<Output> {
+    finish(start_with(subcommand, None, Some(cache))?, task)
+}
+
+fn finish(mut child: Child, task: &impl Serialize) -> Result<Output> {
     let mut stdin = child.stdin.take().context("a child without an input")?;
     // A child that ends early reports the reason itself.
     let _ = stdin.write_all(&serde_json::to_vec(task)?);

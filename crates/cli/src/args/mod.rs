@@ -258,8 +258,9 @@ pub(crate) struct Pages {
 
 /// Show how a model would run within a memory budget.
 ///
-/// Shows the smallest budget that works, and the gain of each further GiB. Disk and memory speed are
-/// measured briefly; bytes read and time per token are estimates. Without weights, sizes in each
+/// Shows the smallest budget that works, and the gain of each further GiB. The speeds of disk, memory
+/// and computing are measured briefly; bytes read and time per token are estimates. Hit rates are those
+/// of earlier runs of the model, or before the first one those of another model. Without weights, sizes in each
 /// format follow from the configuration, and the disk is the one that this program lies on. Of a
 /// model that is not on this machine the hub is asked for it.
 #[derive(Debug, clap::Args)]
@@ -292,7 +293,7 @@ pub(crate) struct Plan {
     /// I/O backend: direct, uring or mmap.
     #[arg(long, value_name = "READER", default_value = "direct")]
     pub(crate) reader: ReaderKind,
-    /// Skip the measurements of disk and memory; no speed is then estimated.
+    /// Skip the measurements of disk, memory and computing; no speed is then estimated.
     #[arg(long)]
     pub(crate) no_probe: bool,
     /// Plan for another machine, described in a file: the `machine` that --json prints there.

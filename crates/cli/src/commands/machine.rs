@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use serde::{Deserialize, Serialize};
-use sws::{Model, RamBudget, Threads, disk_speed, memory_speed};
-use sws_engine::PerToken;
+use sws::{Computing, Model, RamBudget, Threads, disk_speed, memory_speed};
+use sws_engine::{PerToken, TokenCosts};
 use sws_store::{FileEntry, Manifest, Memory, ModelIdentity, ReaderKind, open_regular};
 
 use sws_hub::Library;
@@ -106,9 +106,15 @@ impl Machine {
         ram.resolve(self.ram_bytes, self.free_bytes.unwrap_or(self.ram_bytes), least)
     }
 
-    /// Tokens per second, by the estimate of a plan.
-    pub(crate) fn pace(&self, token: &PerToken) -> Option<f64> {
-        Some(token.pace(self.disk_bytes_per_second?, self.memory_bytes_per_second?))
+    /// Tokens per second, by the estimate of a plan. Computing is taken from the speed of memory where it
+    /// was not measured.
+    pub(crate) fn pace(&self, token: &PerToken, computing: Option<Computing>) -> Option<f64> {
+        let costs = TokenCosts::FITTED;
+        let computing = match computing {
+            Some(computing) => computing.seconds(token),
+            None => token.computing(self.memory_bytes_per_second?, &costs),
+        };
+        Some(1.0 / token.seconds(self.disk_bytes_per_second?, computing, &costs))
     }
 
     /// Seconds that a long prompt takes at least, as it needs nearly all weights once.
@@ -281,7 +287,7 @@ mod tests {
             (machine(disk, None), None, Some(2.0)),
             (machine(None, memory), None, None),
         ] {
-            assert_eq!(machine.pace(&token), pace);
+            assert_eq!(machine.pace(&token, None), pace);
             assert_eq!(machine.first_token(8_000_000_000), first);
         }
     }

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use serde::Serialize;
-use sws::{Outline, SequenceBytes};
-use sws_engine::{PerToken, PlanOptions};
+use sws::{Dry, Outline, SequenceBytes, Threads};
+use sws_engine::{HitCurve, PerToken, PlanOptions};
 use sws_kernels::Encoding;
 
 use super::machine::{Machine, about, digits, time};
@@ -16,17 +16,20 @@ const GIB: u64 = 1 << 30;
 /// Budgets of common machines.
 pub(crate) const BUDGETS: [u64; 3] = [16 * GIB, 32 * GIB, 64 * GIB];
 
-/// A caution about all estimates, with the range of docs/benchmarks/plans.md.
-pub(crate) const ESTIMATES: &str = "\
-estimates: in 36 runs of small models and random weights they were 0.71 to 1.88
-times the real speed; with the hit rate known, 0.67 to 1.71 times. They assume
-the hit rates of DeepSeek-V2-Lite
-";
+/// A caution about all estimates, with the ranges of docs/benchmarks/plans.md, and their basis.
+pub(crate) fn estimates(hits: &HitCurve) -> String {
+    wrapped(&match hits.tokens() {
+        None => "estimates: hits as of DeepSeek-V2-Lite, not of this model; in 36 runs of small models and random weights they were 0.71 to 1.88 times the real speed\n".to_owned(),
+        Some(tokens) => format!("estimates: hits as in the last {tokens} tokens of earlier runs; in 36 runs of small models and random weights they were 0.71 to 1.88 times the real speed\n"),
+    })
+}
 
 /// The subject of a plan without weights, besides the configuration.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct Asked<'t> {
     pub(crate) machine: Machine,
+    /// Threads on which to measure how long tokens are computed, if this is the machine.
+    pub(crate) threads: Option<&'t Threads>,
     /// Budget.
     pub(crate) ram: Option<u64>,
     /// The model's repository, if the configuration is from there.
@@ -37,7 +40,7 @@ pub(crate) struct Asked {
 pub(crate) fn print(
     outline: &Outline,
     options: PlanOptions,
-    asked: Option<Asked>,
+    asked: Option<Asked<'_>>,
     json: bool,
 ) -> anyhow::Result<ExitCode> {
     let report = Report::of(outline, options, asked)?;
@@ -96,11 +99,16 @@ struct Row {
 }
 
 impl Report {
-    fn of(outline: &Outline, options: PlanOptions, asked: Option<Asked>) -> anyhow::Result<Report> {
-        let (machine, asked, hub) = match asked {
-            Some(Asked { machine, ram, remote }) => (Some(machine), ram, remote),
-            None => (None, None, None),
+    fn of(
+        outline: &Outline,
+        options: PlanOptions,
+        asked: Option<Asked<'_>>,
+    ) -> anyhow::Result<Report> {
+        let (machine, threads, asked, hub) = match asked {
+            Some(Asked { machine, threads, ram, remote }) => (Some(machine), threads, ram, remote),
+            None => (None, None, None, None),
         };
+        let mut dry = threads.and_then(|threads| Dry::new(options.tier, threads));
         let mut budgets: Vec<u64> = BUDGETS.into_iter().chain(asked).collect();
         budgets.sort_unstable();
         budgets.dedup();
@@ -112,7 +120,8 @@ impl Report {
             let tokens: Vec<Option<PerToken>> =
                 budgets.iter().map(|&ram| Some(footprint.plan(ram)?.per_token)).collect();
             let read = |token: &Option<PerToken>| Some(token.as_ref()?.read());
-            let pace = |token: &Option<PerToken>| machine?.pace(token.as_ref()?);
+            let computing = dry.as_mut().and_then(|dry| outline.computing(format, dry));
+            let pace = |token: &Option<PerToken>| machine?.pace(token.as_ref()?, computing);
             Ok(Row {
                 format: format.to_string(),
                 exact: !format.plain.is_lossy(),
@@ -207,7 +216,7 @@ impl Report {
                     none.join(", ")
                 ));
             }
-            text += &format!("\n{ESTIMATES}");
+            text += &format!("\n{}", estimates(&HitCurve::default()));
             // Of quantised models only what is not quantised has a choice.
             let made = |name: &&str| name.rsplit(' ').next().unwrap_or(name).to_owned();
             let default = || self.smallest_exact().is_some_and(|row| hub.fits(row.bytes));
@@ -218,7 +227,7 @@ impl Report {
             };
             return text;
         }
-        text + &format!("\n{ESTIMATES}")
+        text + &format!("\n{}", estimates(&HitCurve::default()))
     }
 
     /// The smallest format that is exact and needs no option.

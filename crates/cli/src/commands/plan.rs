@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use serde_json::json;
-use sws::{Model, Needs, Options, Outline, Planning, SequenceBytes, Text, Threads};
+use sws::{Computing, Dry, Model, Needs, Options, Outline, Planning, SequenceBytes, Text, Threads};
 use sws_engine::{MemoryUse, PerToken, Plan, PlanOptions, Planner, RamBudget};
 use sws_kernels::Tier;
 use sws_model::Inventory;
@@ -50,11 +50,13 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
         None if args.no_probe => Machine::unmeasured(&threads),
         None => Machine::measure(model, args.reader, &threads),
     };
+    let measures = (described.is_none() && !args.no_probe).then_some(&threads);
     let model = match (model::open(args.model.as_deref()), &args.model) {
         (Err(error), Some(name)) => {
             let (outline, remote) = outlined(error.downcast()?, name)?;
             let remote = if described.is_some() { remote.map(Remote::elsewhere) } else { remote };
-            return without_weights(args, &outline, (machine(None), remote), &threads);
+            let asked = Asked { machine: machine(None), threads: measures, ram: None, remote };
+            return without_weights(args, &outline, asked, &threads);
         }
         (opened, _) => opened?,
     };
@@ -65,7 +67,9 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
     let tools = if chats { tools.while_loaded(None) } else { tools };
     let needs = Needs { texts: args.batch.into(), ..Needs::default() };
     let loader = model.with(args.options()).needs(needs).text(tools).threads(&threads);
-    let Planning { planner, ram, total, .. } = loader.planning()?;
+    let Planning { mut planner, ram, total, .. } = loader.planning()?;
+    let hits = model.earlier_hits().unwrap_or_default();
+    planner.set_hits(hits.clone());
     let (ram, total) = match &described {
         Some(machine) => (machine.budget(args.ram, planner.least()), machine.ram_bytes),
         None => (ram, total),
@@ -74,9 +78,13 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
     let plan = planner.plan(ram).map_err(|e| model.error(e))?;
 
     let machine = machine(Some(&model));
+    let tier = args.options().tier.unwrap_or(Tier::best());
+    let computing =
+        measures.and_then(|threads| Dry::new(tier, threads)?.token(model.spec(), model.manifest()));
+    let row = |plan: &Plan| row(plan, machine, computing);
     let rows: Vec<Row> = budgets(&planner, ram, total.max(ram))
         .into_iter()
-        .filter_map(|ram| Some(row(&planner.plan(ram).ok()?, machine)))
+        .filter_map(|ram| Some(row(&planner.plan(ram).ok()?)))
         .collect();
     let sequence = SequenceBytes::of(model.spec(), args.kv);
     let table = planner.layer_table();
@@ -99,13 +107,20 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
             "experts_stream": plan.experts_stream,
             "pinned_pieces": plan.pinned.len(),
             "reads_per_expert": reads_per_expert(model.manifest()),
-            "plan": row(&plan, machine),
+            "plan": row(&plan),
+            "hits_of_tokens": hits.tokens(),
             "machine": machine,
             "first_token_seconds": machine.first_token(cycled(&planner)),
             "budgets": rows,
         }))?;
     } else {
         let mut text = text(&model, &planner, ram, machine, &rows);
+        text += &outline::estimates(&hits);
+        if let Some(reads @ 2..) = reads_per_expert(model.manifest()) {
+            text += &wrapped(&format!(
+                "an expert takes up to {reads} reads, as its parts lie apart; `sws shard` gathers them into one\n"
+            ));
+        }
         text += &outline::sequence(sequence);
         text.extend(table.map(outline::layer_table));
         if args.memory {
@@ -130,7 +145,7 @@ fn outlined(error: sws::Error, name: &Path) -> anyhow::Result<(Outline, Option<R
 fn without_weights(
     args: &args::Plan,
     outline: &Outline,
-    (machine, remote): (Machine, Option<Remote>),
+    asked: Asked<'_>,
     threads: &Threads,
 ) -> anyhow::Result<ExitCode> {
     let Options { context, kv, tier, .. } = args.options();
@@ -142,6 +157,7 @@ fn without_weights(
         threads: threads.count(),
         ..PlanOptions::default()
     };
+    let machine = asked.machine;
     let ram = match machine.budget(args.ram, 0) {
         _ if args.ram == RamBudget::Min => None,
         // Less than what the system keeps for itself.
@@ -151,7 +167,7 @@ fn without_weights(
     if args.memory {
         note!("sws: --memory needs the weights, and is left out");
     }
-    outline::print(outline, options, Some(Asked { machine, ram, remote }), args.json)
+    outline::print(outline, options, Some(Asked { ram, ..asked }), args.json)
 }
 
 /// The most reads that the first expert of a layer takes; none without experts.
@@ -166,7 +182,7 @@ fn cycled(planner: &Planner) -> u64 {
     planner.weights() - planner.layer_table().map_or(0, |[bytes, _]| bytes)
 }
 
-fn row(plan: &Plan, machine: Machine) -> Row {
+fn row(plan: &Plan, machine: Machine, computing: Option<Computing>) -> Row {
     let PerToken { experts, hit_rate, .. } = plan.per_token;
     Row {
         budget: plan.ledger.budget(),
@@ -178,7 +194,7 @@ fn row(plan: &Plan, machine: Machine) -> Row {
         context: plan.context,
         hit_rate: (experts > 0).then_some(hit_rate),
         read_bytes_per_token: plan.per_token.read(),
-        tokens_per_second: machine.pace(&plan.per_token),
+        tokens_per_second: machine.pace(&plan.per_token, computing),
     }
 }
 
@@ -226,12 +242,5 @@ fn text(model: &Model, planner: &Planner, asked: u64, machine: Machine, rows: &[
     let rows: Vec<Vec<String>> = rows.iter().map(cells).collect();
     text = wrapped(&text);
     text += &table(&["--ram", "context", "hits", "read/token", "tok/s", "<"], &rows);
-    text += "\n";
-    text += outline::ESTIMATES;
-    if let Some(reads @ 2..) = reads_per_expert(model.manifest()) {
-        text += &wrapped(&format!(
-            "an expert takes up to {reads} reads, as its parts lie apart; `sws shard` gathers them into one\n"
-        ));
-    }
-    text
+    text + "\n"
 }

@@ -7,6 +7,8 @@ mod ram;
 
 pub use ledger::{Ledger, MemoryUse, ProcessMemory};
 pub(crate) use plan::page;
-pub use plan::{PerToken, Plan, PlanError, PlanOptions, Planner, SlotClass, TokenCosts};
+pub use plan::{
+    HitCurve, PerToken, Plan, PlanError, PlanOptions, Planner, SlotClass, TokenCosts, routes_of,
+};
 pub(crate) use process::status;
 pub use ram::{RamBudget, UnknownBudget};

@@ -16,3 +16,4 @@ pub(crate) use prefetcher::{Expected, Prefetch, Prefetcher, Tried};
 pub(crate) use price::{LIKELY_VICTIM_STEPS, Moment};
 pub(crate) use warm_fill::WarmFill;
 pub(crate) use warm_start::WarmStart;
+pub use warm_start::earlier_routes;

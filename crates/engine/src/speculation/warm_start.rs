@@ -4,7 +4,8 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use sws_cache::{Saved, SavedError};
+use sws_cache::history::Shape;
+use sws_cache::{Saved, SavedError, Trace};
 use sws_store::open_regular;
 
 /// Maximum length of a file in bytes: several times the tables of the largest models.
@@ -80,6 +81,12 @@ impl WarmStart {
         }
         written
     }
+}
+
+/// The routes of the last tokens of earlier runs, from the file that keeps what was learned of the model
+/// with this fingerprint. `None` without a file, or without routes in it that fit the model.
+pub fn earlier_routes(file: &Path, fingerprint: &str, shape: Shape) -> Option<Trace> {
+    WarmStart::new(file.to_owned(), fingerprint).read().ok()??.routes(shape).ok()?
 }
 
 #[cfg(test)]

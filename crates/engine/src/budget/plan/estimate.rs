@@ -29,18 +29,23 @@ pub struct PerToken {
 /// Costs of a token besides reading its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TokenCosts {
-    /// Time of computing, relative to the time in which memory is read.
-    pub compute: f64,
-    /// Seconds of an expert that is computed: handing work to threads, and its share of the layer's
-    /// own steps.
+    /// Seconds of an expert that is computed, besides computing: finding it in its slot, keeping count of
+    /// it, and its share of the layer's own bookkeeping.
     pub call: f64,
     /// Seconds of an expert that is read, besides those of its bytes.
     pub miss: f64,
+    /// Seconds of a row of the embedding that is read, besides those of its bytes.
+    pub lookup: f64,
+    /// Time of computing, relative to the time in which memory is read, where it was not measured.
+    pub compute: f64,
+    /// Seconds of handing an expert to threads, where computing was not measured.
+    pub handing: f64,
 }
 
 impl TokenCosts {
     /// The costs on the machine of docs/benchmarks/plans.md, fitted to all of its points.
-    pub const FITTED: TokenCosts = TokenCosts { compute: 1.3, call: 2.0e-5, miss: 2.9e-5 };
+    pub const FITTED: TokenCosts =
+        TokenCosts { call: 1.1e-5, miss: 2.9e-5, lookup: 1.5e-4, compute: 1.3, handing: 1.0e-5 };
 }
 
 impl PerToken {
@@ -55,42 +60,29 @@ impl PerToken {
         self.read() == self.layer_table
     }
 
-    /// Seconds from a disk and a memory of these speeds, in bytes per second. Experts are read once
-    /// their layer's router has chosen, so reading and computing add up.
-    pub fn seconds(&self, disk: f64, memory: f64, costs: &TokenCosts) -> f64 {
+    /// Seconds of computing, from the speed of memory in bytes per second, where they were not measured.
+    pub fn computing(&self, memory: f64, costs: &TokenCosts) -> f64 {
+        costs.compute * self.active as f64 / memory + costs.handing * self.calls
+    }
+
+    /// Seconds of a token, from the speed of the disk in bytes per second and the seconds of computing.
+    /// Experts are read once their layer's router has chosen, so reading and computing add up.
+    pub fn seconds(&self, disk: f64, computing: f64, costs: &TokenCosts) -> f64 {
+        let lookups =
+            [self.embedding, self.layer_table].into_iter().filter(|&bytes| bytes > 0).count()
+                as f64;
         self.read() as f64 / disk
-            + costs.compute * self.active as f64 / memory
+            + computing
             + costs.call * self.calls
             + costs.miss * self.calls * (1.0 - self.hit_rate)
+            + costs.lookup * lookups
     }
 
-    /// Tokens per second, with the fitted costs.
+    /// Tokens per second from a disk and a memory of these speeds, with the fitted costs.
     pub fn pace(&self, disk: f64, memory: f64) -> f64 {
-        1.0 / self.seconds(disk, memory, &TokenCosts::FITTED)
+        let costs = TokenCosts::FITTED;
+        1.0 / self.seconds(disk, self.computing(memory, &costs), &costs)
     }
-}
-
-/// Share of the experts that have a slot, and hit rate: the routes of DeepSeek-V2-Lite under the
-/// default policy (docs/benchmarks/caches.md). Of the measured models it reuses experts least.
-const HITS: [(f64, f64); 9] = [
-    (0.0, 0.0),
-    (0.1, 0.352),
-    (0.2, 0.517),
-    (0.3, 0.632),
-    (0.4, 0.721),
-    (0.5, 0.795),
-    (0.6, 0.856),
-    (0.75, 0.929),
-    (1.0, 1.0),
-];
-
-/// The expected hit rate with slots for this share of the experts.
-fn hit_rate(share: f64) -> f64 {
-    let pair = HITS.windows(2).find(|pair| share < pair[1].0);
-    pair.map_or(1.0, |pair| {
-        let [(x, low), (end, high)] = [pair[0], pair[1]];
-        low + (high - low) * (share - x) / (end - x)
-    })
 }
 
 impl Planner {
@@ -115,7 +107,7 @@ impl Planner {
             embedding: if pinned_embedding || embedding.is_none() { 0 } else { lookup },
             layer_table: layer_table.map_or(0, |table| table.row),
             experts,
-            hit_rate: if total == 0 { 1.0 } else { hit_rate(have as f64 / total as f64) },
+            hit_rate: if total == 0 { 1.0 } else { self.hits.rate(have as f64 / total as f64) },
             active: all / batch + experts,
             calls: used,
         }
@@ -138,39 +130,31 @@ mod tests {
 
     #[test]
     fn seconds_add_up() {
-        let costs = TokenCosts { compute: 1.2, call: 0.001, miss: 0.004 };
-        for (infrastructure, hit_rate, costs, seconds) in [
+        let costs =
+            TokenCosts { call: 0.0006, miss: 0.004, lookup: 0.002, compute: 1.2, handing: 0.0004 };
+        let plain = TokenCosts { compute: 1.0, ..TokenCosts::default() };
+        for (infrastructure, embedding, hit_rate, costs, seconds) in [
             // 50 ms of computing, and 0, 10, 100, 200 ms of reading.
-            (0, 1.0, TokenCosts { compute: 1.0, ..TokenCosts::default() }, 0.050),
-            (0, 0.9, TokenCosts { compute: 1.0, ..TokenCosts::default() }, 0.060),
-            (0, 0.0, TokenCosts { compute: 1.2, ..TokenCosts::default() }, 0.160),
-            (1_000_000_000, 0.0, TokenCosts { compute: 1.2, ..TokenCosts::default() }, 0.260),
-            // 16 experts, of which none and half are read.
-            (0, 1.0, costs, 0.060 + 0.016),
-            (0, 0.5, costs, 0.060 + 0.050 + 0.016 + 0.032),
+            (0, 0, 1.0, plain, 0.050),
+            (0, 0, 0.9, plain, 0.060),
+            (0, 0, 0.0, TokenCosts { compute: 1.2, ..plain }, 0.160),
+            (1_000_000_000, 0, 0.0, TokenCosts { compute: 1.2, ..plain }, 0.260),
+            // 16 experts, of which none and half are read; a row of 10 MB.
+            (0, 0, 1.0, costs, 0.060 + 0.016),
+            (0, 0, 0.5, costs, 0.060 + 0.050 + 0.016 + 0.032),
+            (0, 10_000_000, 1.0, costs, 0.060 + 0.016 + 0.001 + 0.002),
         ] {
             let token = PerToken {
                 infrastructure,
-                embedding: 0,
+                embedding,
                 layer_table: 0,
                 experts: 1_000_000_000,
                 hit_rate,
                 active: 2_000_000_000,
                 calls: 16.0,
             };
-            let found = token.seconds(1e10, 4e10, &costs);
+            let found = token.seconds(1e10, token.computing(4e10, &costs), &costs);
             assert!((found / seconds - 1.0).abs() < 1e-6, "{token:?}: {found} s, not {seconds}");
         }
-    }
-
-    #[test]
-    fn hit_rates_are_interpolated() {
-        let cases =
-            [(0.0, 0.0), (0.05, 0.176), (0.1, 0.352), (0.45, 0.758), (1.0, 1.0), (2.0, 1.0)];
-        for (share, expected) in cases {
-            assert!((hit_rate(share) - expected).abs() < 1e-9, "{share}: {}", hit_rate(share));
-        }
-        let rates: Vec<f64> = (0..=100).map(|n| hit_rate(f64::from(n) / 100.0)).collect();
-        assert!(rates.is_sorted());
     }
 }

@@ -1,15 +1,18 @@
 //! The plan of a budget: pinned pieces, the ring, and expert slots.
 
 mod estimate;
+mod hits;
 mod pieces;
 mod slots;
 #[cfg(test)]
 mod tests;
 
 pub use estimate::{PerToken, TokenCosts};
+pub use hits::HitCurve;
 pub use slots::SlotClass;
 
 use sws_cache::history::{History, Shape};
+use sws_cache::policy::ExpectedUse;
 use sws_kernels::Tier;
 use sws_model::{Inventory, KvPrecision, ModelSpec, PassSize, State};
 use sws_store::{LayoutError, Manifest, PieceId, SLOT_ALIGN};
@@ -156,6 +159,7 @@ pub struct Planner {
     pieces: Pieces,
     process: ProcessMemory,
     options: PlanOptions,
+    hits: HitCurve,
     /// Positions at the smallest budget, and their maximum.
     context: [usize; 2],
 }
@@ -208,7 +212,8 @@ impl Planner {
             Some(asked) => [asked.max(1); 2],
             None => [LEAST_CONTEXT, CONTEXT].map(|n| n.max(options.min_context).min(most)),
         };
-        Ok(Planner { spec: spec.clone(), pieces, process, options, context })
+        let hits = HitCurve::default();
+        Ok(Planner { spec: spec.clone(), pieces, process, options, hits, context })
     }
 
     /// The largest draft that a budget allows.
@@ -220,6 +225,11 @@ impl Planner {
     /// ledger's [`MemoryUse::Draft`] is then the share within which to make the draft.
     pub fn reserve_draft(&mut self, bytes: u64) {
         self.options.draft = bytes;
+    }
+
+    /// Estimates with these hit rates instead of the general ones.
+    pub fn set_hits(&mut self, hits: HitCurve) {
+        self.hits = hits;
     }
 
     /// The smallest budget that works in this process: the value of `min`.
@@ -398,19 +408,15 @@ impl Planner {
     }
 
     /// Bytes of the tables: locations of pieces, uses of experts over time, after tokens and by each
-    /// sequence, and candidates of the sampler.
+    /// sequence, the last routes, and candidates of the sampler.
     fn tables(&self) -> u64 {
         let used = self.spec.moes().map(|moe| {
             let experts = moe.experts as u64;
             experts * experts * size_of::<f32>() as u64 + experts * 300
         });
         let sampling = (self.options.batch * self.spec.vocab * 32) as u64 + self.shared_logits();
-        let (layers, experts) = self
-            .spec
-            .moes()
-            .fold((0, 0), |(layers, experts), moe| (layers + 1, moe.experts.max(experts)));
-        let shape = Shape { layers, experts, top_k: self.spec.max_top_k() };
-        let tokens = History::bytes_of_tokens(shape) as u64;
+        let shape = routes_of(&self.spec);
+        let tokens = (History::bytes_of_tokens(shape) + ExpectedUse::bytes_of_routes(shape)) as u64;
         let others = self.options.batch.saturating_sub(1) as u64;
         let sequences = others * History::bytes_of_sequence(shape) as u64;
         self.pieces.tables + used.sum::<u64>() + tokens + sequences + sampling
@@ -594,6 +600,13 @@ impl Plan {
         plan.ledger.grant(left);
         Ok(plan)
     }
+}
+
+/// The layers with experts of a model, and their experts.
+pub fn routes_of(spec: &ModelSpec) -> Shape {
+    let (layers, experts) =
+        spec.moes().fold((0, 0), |(layers, experts), moe| (layers + 1, moe.experts.max(experts)));
+    Shape { layers, experts, top_k: spec.max_top_k() }
 }
 
 /// Returns the largest number for which `holds` is true. It must be true for the start of the

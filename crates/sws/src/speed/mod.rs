@@ -1,11 +1,15 @@
 //! Speeds of a machine, measured briefly for estimates.
 
+mod blank;
+mod computing;
+
 use std::path::Path;
 
 use rayon::prelude::*;
 use sws_store::{Arena, Clock, Manifest, ReaderKind, probe};
 
 use crate::Threads;
+pub use computing::{Computing, Dry};
 
 /// Bytes read to measure the speed of memory: more than caches hold.
 const MEMORY_PROBE: usize = 128 << 20;

@@ -1,0 +1,174 @@
+//! The expected hit rate of the experts, by the share of them that has a slot.
+
+use std::thread;
+
+use sws_cache::Trace;
+use sws_cache::policy::PolicyKind;
+use sws_cache::replay::Residency;
+use sws_store::Pass;
+
+/// Hit rates by the share of the experts that has a slot, under the default policy. The default is that
+/// of models whose routes are not known.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HitCurve {
+    /// Shares, ascending from 0, and hit rates.
+    points: Vec<(f64, f64)>,
+    /// Tokens of earlier runs that it was made from.
+    tokens: Option<usize>,
+}
+
+/// Routes of DeepSeek-V2-Lite (docs/benchmarks/caches.md). Of the measured models it reuses experts
+/// least.
+const GENERAL: [(f64, f64); 9] = [
+    (0.0, 0.0),
+    (0.1, 0.352),
+    (0.2, 0.517),
+    (0.3, 0.632),
+    (0.4, 0.721),
+    (0.5, 0.795),
+    (0.6, 0.856),
+    (0.75, 0.929),
+    (1.0, 1.0),
+];
+
+/// Fewest tokens whose hits say more than the general rates.
+const FEWEST: usize = 32;
+
+impl Default for HitCurve {
+    fn default() -> HitCurve {
+        HitCurve { points: GENERAL.to_vec(), tokens: None }
+    }
+}
+
+impl HitCurve {
+    /// The rates with which the routes of earlier runs hit: a replay of them in caches of several
+    /// sizes. It takes some hundred milliseconds for the largest models. `None` if too few tokens came
+    /// one by one to say much.
+    pub fn replayed(routes: &Trace) -> Option<HitCurve> {
+        let all = routes.shape().layers * routes.shape().experts;
+        let slots = |&(share, _): &(f64, f64)| ((share * all as f64).round() as usize).max(1);
+        let mut slots: Vec<usize> = GENERAL[1..].iter().map(slots).collect();
+        slots.dedup();
+        let rates: Vec<f64> = thread::scope(|scope| {
+            let start = |&slots: &usize| {
+                thread::Builder::new().spawn_scoped(scope, move || replay(routes, slots)).ok()
+            };
+            let replays: Vec<_> = slots.iter().map(start).collect();
+            replays.into_iter().map(|replay| replay?.join().ok()?).collect::<Option<_>>()
+        })?;
+        let share = |slots: usize| slots as f64 / all as f64;
+        let mut points: Vec<(f64, f64)> = slots.into_iter().map(share).zip(rates).collect();
+        points.insert(0, (0.0, 0.0));
+        // More slots never mean fewer hits in an estimate.
+        let mut most = 0.0;
+        for (_, rate) in &mut points {
+            most = f64::max(most, *rate);
+            *rate = most;
+        }
+        Some(HitCurve { points, tokens: Some(routes.token_count()) })
+    }
+
+    /// The number of tokens of earlier runs that it was made from; `None` for the general one.
+    pub fn tokens(&self) -> Option<usize> {
+        self.tokens
+    }
+
+    /// The expected hit rate with slots for this share of the experts.
+    pub fn rate(&self, share: f64) -> f64 {
+        let pair = self.points.windows(2).find(|pair| share < pair[1].0);
+        let last = self.points.last().map_or(1.0, |&(_, rate)| rate);
+        pair.map_or(last, |pair| {
+            let [(x, low), (end, high)] = [pair[0], pair[1]];
+            low + (high - low) * (share - x) / (end - x)
+        })
+    }
+}
+
+/// The hit rate of the tokens that came one by one, in the second half of the routes: the first half warms
+/// the cache and the policy. `None` if they are too few.
+fn replay(routes: &Trace, slots: usize) -> Option<f64> {
+    let mut cache = Residency::new(routes.shape(), PolicyKind::default(), slots, 1);
+    let all = routes.token_count();
+    let [mut tokens, mut uses, mut misses] = [0; 3];
+    for range in routes.passes(0..all) {
+        let mut pass = Pass::default();
+        pass.push_unknown(0, range.start, range.len());
+        cache.begin(&pass);
+        let counts = range.len() == 1 && range.start >= all / 2;
+        tokens += usize::from(counts);
+        for layer in 0..routes.shape().layers {
+            let of = |token| routes.experts(token, layer).iter().map(|&expert| u32::from(expert));
+            let mut experts: Vec<u32> = range.clone().flat_map(of).collect();
+            let missing = cache.layer(layer, &experts).len();
+            if counts {
+                experts.sort_unstable();
+                experts.dedup();
+                (uses, misses) = (uses + experts.len(), misses + missing);
+            }
+        }
+    }
+    (tokens >= FEWEST).then(|| 1.0 - misses as f64 / uses.max(1) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use sws_cache::history::Shape;
+
+    use super::*;
+
+    #[test]
+    fn rates_are_interpolated() {
+        let cases =
+            [(0.0, 0.0), (0.05, 0.176), (0.1, 0.352), (0.45, 0.758), (1.0, 1.0), (2.0, 1.0)];
+        let curve = HitCurve::default();
+        for (share, expected) in cases {
+            assert!((curve.rate(share) - expected).abs() < 1e-9, "{share}: {}", curve.rate(share));
+        }
+        let rates: Vec<f64> = (0..=100).map(|n| curve.rate(f64::from(n) / 100.0)).collect();
+        assert!(rates.is_sorted());
+    }
+
+    /// Tokens that use two experts of each layer: of `used` in turn.
+    fn routes(tokens: u32, used: u32) -> Trace {
+        let mut trace = Trace::new(Shape { layers: 2, experts: 10, top_k: 2 }).unwrap();
+        for token in 0..tokens {
+            let pair = [2 * token % used, (2 * token + 1) % used];
+            trace.push(&[token], &[pair, pair]).unwrap();
+        }
+        trace
+    }
+
+    /// A prompt of so many tokens, which went through the layers together.
+    fn prompt(tokens: usize) -> Trace {
+        let mut trace = Trace::new(Shape { layers: 1, experts: 10, top_k: 1 }).unwrap();
+        trace.push(&vec![0; tokens], &[vec![3; tokens]]).unwrap();
+        trace
+    }
+
+    #[test]
+    fn a_prompt_warms_the_cache_and_does_not_count() {
+        let mut trace = prompt(50);
+        (0..40).for_each(|token| trace.push(&[token], &[[3]]).unwrap());
+        assert_eq!(replay(&trace, 1), Some(1.0));
+        (0..40).for_each(|token| trace.push(&[token], &[[3 + token % 2]]).unwrap());
+        assert_eq!(replay(&trace, 2), Some(1.0 - 1.0 / 65.0));
+    }
+
+    #[test]
+    fn a_models_own_routes_decide() {
+        assert_eq!(HitCurve::replayed(&routes(63, 2)), None);
+        assert_eq!(HitCurve::replayed(&prompt(200)), None);
+        // Two experts of each layer need four slots of twenty. All ten in turn need all slots.
+        let few = HitCurve::replayed(&routes(100, 2)).unwrap();
+        let all = HitCurve::replayed(&routes(100, 10)).unwrap();
+        assert_eq!((few.tokens(), HitCurve::default().tokens()), (Some(100), None));
+        assert_eq!(
+            [few.rate(0.0), few.rate(0.2), few.rate(0.5), few.rate(1.0)],
+            [0.0, 1.0, 1.0, 1.0]
+        );
+        assert_eq!([all.rate(0.0), all.rate(1.0)], [0.0, 1.0]);
+        assert!(all.rate(0.2) < 0.3 && all.rate(0.6) < few.rate(0.6), "{all:?}");
+        let rates: Vec<f64> = (0..=100).map(|n| all.rate(f64::from(n) / 100.0)).collect();
+        assert!(rates.is_sorted());
+    }
+}

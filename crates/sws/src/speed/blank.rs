@@ -1,0 +1,140 @@
+//! Weights without values: they take as long to compute with as those of the model.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use sws_kernels::{Encoding, Matrix};
+use sws_model::{
+    Compute, Held, Inventory, Observer, PassSource, Ready, Role, Routed, SourceError, WeightSource,
+    Weights,
+};
+use sws_store::{Manifest, Piece, PieceId, PieceKind};
+
+/// Weights that are all zeros, in memory that many of them share.
+#[derive(Debug)]
+pub(super) struct Blank<'z> {
+    weights: Zeros<'z>,
+    has_head: bool,
+}
+
+#[derive(Debug)]
+struct Zeros<'z> {
+    zeros: &'z [u8],
+    pieces: HashMap<PieceId, Vec<Tensor>>,
+}
+
+#[derive(Debug)]
+struct Tensor {
+    role: Role,
+    encoding: Encoding,
+    rows: usize,
+    cols: usize,
+    /// Places among the zeros.
+    parts: [Range<usize>; 3],
+    /// A norm or bias; empty for a matrix.
+    vector: Vec<f32>,
+}
+
+/// Pieces begin on pages and parts on cache lines, as in memory for weights.
+const PAGE: usize = 4096;
+const LINE: usize = 64;
+
+impl<'z> Blank<'z> {
+    /// The weights of an inventory. They lie one after the other, and from the first place on again
+    /// where `zeros` end, which must be as long as the longest part. Without `has_head` passes end
+    /// before the head.
+    pub(super) fn new(
+        inventory: &Inventory,
+        manifest: &Manifest,
+        zeros: &'z [u8],
+        has_head: bool,
+    ) -> Blank<'z> {
+        let (mut pieces, mut end) = (HashMap::new(), 0);
+        for piece in &manifest.pieces {
+            end = usize::next_multiple_of(end, PAGE);
+            let held = inventory.piece(piece.id).iter();
+            let tensors = held.map(|held| Tensor::new(piece, held, zeros.len(), &mut end));
+            pieces.insert(piece.id, tensors.collect());
+        }
+        Blank { weights: Zeros { zeros, pieces }, has_head }
+    }
+}
+
+impl Tensor {
+    fn new(piece: &Piece, held: &Held, most: usize, end: &mut usize) -> Tensor {
+        let &Held { role, index, encoding, rows, cols } = held;
+        let mut parts = [const { 0..0 }; 3];
+        for (part, extent) in parts.iter_mut().zip(&piece.tensors[index].parts) {
+            let len = extent.len as usize;
+            if *end + len > most {
+                *end = 0;
+            }
+            *part = *end..*end + len;
+            *end = part.end.next_multiple_of(LINE);
+        }
+        let is_vector = !role.is_matrix() && !matches!(piece.id.kind(), PieceKind::Expert(_));
+        let vector = vec![0.0; if is_vector { rows * cols } else { 0 }];
+        Tensor { role, encoding, rows, cols, parts, vector }
+    }
+}
+
+impl Zeros<'_> {
+    fn get(&self, piece: PieceId, role: Role) -> &Tensor {
+        let found = self.pieces.get(&piece).and_then(|held| held.iter().find(|it| it.role == role));
+        found.unwrap_or_else(|| panic!("{piece} has no {role:?} in the inventory"))
+    }
+
+    fn view(&self, piece: PieceId, role: Role) -> Result<Matrix<'_>, SourceError> {
+        let &Tensor { encoding, rows, cols, ref parts, .. } = self.get(piece, role);
+        let parts = parts.each_ref().map(|part| self.zeros.get(part.clone()).unwrap_or_default());
+        Ok(Matrix::new(encoding, rows, cols, &parts[..encoding.parts().len()])?)
+    }
+}
+
+impl Weights for Zeros<'_> {
+    fn vector(&self, piece: PieceId, role: Role) -> &[f32] {
+        &self.get(piece, role).vector
+    }
+
+    fn matrix(&self, piece: PieceId, role: Role) -> Option<Matrix<'_>> {
+        self.view(piece, role).ok()
+    }
+
+    fn blocks(
+        &mut self,
+        piece: PieceId,
+        role: Role,
+        compute: &mut dyn FnMut(usize, &Matrix<'_>),
+    ) -> Result<(), SourceError> {
+        compute(0, &self.view(piece, role)?);
+        Ok(())
+    }
+}
+
+impl WeightSource for Blank<'_> {
+    fn embed(&mut self, _: &[u32], rows: &mut [f32]) -> Result<(), SourceError> {
+        rows.fill(0.0);
+        Ok(())
+    }
+
+    fn infrastructure(
+        &mut self,
+        _: usize,
+        _: &[PieceKind],
+        compute: Compute<'_>,
+    ) -> Result<(), SourceError> {
+        compute(&mut self.weights)
+    }
+
+    fn experts(&mut self, _: usize, routed: &Routed, ready: Ready<'_>) -> Result<(), SourceError> {
+        ready(&routed.distinct, &mut self.weights)
+    }
+
+    fn head(&mut self, compute: Compute<'_>) -> Result<(), SourceError> {
+        if self.has_head { compute(&mut self.weights) } else { Ok(()) }
+    }
+}
+
+impl Observer for Blank<'_> {}
+
+impl PassSource for Blank<'_> {}

@@ -1,0 +1,199 @@
+//! The time in which this machine computes a token of a model, measured without its weights.
+
+use sws_engine::PerToken;
+use sws_kernels::Tier;
+use sws_model::{CausalLm, Inventory, KvPrecision, ModelSpec, Session};
+use sws_store::{Arena, Clock, Manifest, PieceId, PieceKind, Slot};
+
+use super::blank::Blank;
+use crate::Threads;
+
+/// Memory of the weights: far more than caches hold.
+const MEMORY: usize = 256 << 20;
+/// Memory for one matrix beyond that, at most.
+const MOST: usize = 1 << 30;
+/// Bytes of weights of the layers that are computed, if the model has as many.
+const BYTES: u64 = 256 << 20;
+/// Tokens of a measurement, and the time after which no more begins.
+const TOKENS: [usize; 2] = [5, 48];
+const PATIENCE: f64 = 0.06;
+
+/// Computes tokens of models without their weights: with zeros in their place, in memory, on the
+/// kernels and threads of a run. The time does not depend on the values.
+#[derive(Debug)]
+pub struct Dry<'t> {
+    threads: &'t Threads,
+    tier: Tier,
+    zeros: Slot,
+}
+
+/// Measured time of computing a token, from weights in memory.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Computing {
+    seconds: f64,
+    /// Bytes of the weights of the computation.
+    active: u64,
+}
+
+impl<'t> Dry<'t> {
+    /// Takes 256 MiB of memory, and returns `None` if there is less.
+    pub fn new(tier: Tier, threads: &'t Threads) -> Option<Dry<'t>> {
+        Some(Dry { threads, tier, zeros: zeros(MEMORY)? })
+    }
+
+    /// Measures a model, in some 60 milliseconds: all of it, or of a large one the first layers up
+    /// to some 256 MiB of weights, and at least one with experts. `None` for a model with a matrix
+    /// above 1 GiB.
+    pub fn token(&mut self, spec: &ModelSpec, manifest: &Manifest) -> Option<Computing> {
+        let Beginning { spec, active, longest, is_whole } = Beginning::of(spec, manifest)?;
+        if longest > self.zeros.len() {
+            self.zeros = zeros(Some(longest).filter(|len| *len <= MOST)?)?;
+        }
+        let inventory = Inventory::new(&spec, manifest).ok()?;
+        let weights = Blank::new(&inventory, manifest, &self.zeros, is_whole);
+        let model = sws_model::Model::with_tier(spec, self.tier);
+        let mut session = Session::new(model, weights, TOKENS[1] + 2, KvPrecision::F32);
+        let clock = Clock::real();
+        let seconds = self.threads.run(|| {
+            // Buffers grow with the first.
+            session.prefill(&[0]).ok()?;
+            let began = clock.now();
+            let mut times = Vec::new();
+            while times.len() < TOKENS[0]
+                || times.len() < TOKENS[1] && (clock.now() - began).as_secs_f64() < PATIENCE
+            {
+                let started = clock.now();
+                session.decode(0).ok()?;
+                times.push((clock.now() - started).as_secs_f64());
+            }
+            times.sort_by(f64::total_cmp);
+            Some(times[times.len() / 2])
+        })?;
+        Some(Computing { seconds, active })
+    }
+}
+
+impl Computing {
+    /// The time of computing a token of the model that was measured.
+    pub fn seconds(&self, token: &PerToken) -> f64 {
+        self.seconds * token.active as f64 / self.active.max(1) as f64
+    }
+}
+
+/// The layers of a model that are computed.
+struct Beginning {
+    spec: ModelSpec,
+    /// Bytes of their weights that a token is computed with, and of the longest part of a matrix.
+    active: u64,
+    longest: usize,
+    /// True for all layers and the head.
+    is_whole: bool,
+}
+
+impl Beginning {
+    fn of(spec: &ModelSpec, manifest: &Manifest) -> Option<Beginning> {
+        let mut layers = vec![0.0; spec.layers.len()];
+        let mut head = 0;
+        for piece in &manifest.pieces {
+            let bytes = piece.stored_bytes();
+            match (piece.id.layer().map(|layer| layer as usize), piece.id.kind()) {
+                (Some(layer), kind) => {
+                    let (Some(sum), Some(spec)) = (layers.get_mut(layer), spec.layers.get(layer))
+                    else {
+                        continue;
+                    };
+                    *sum += match (kind, spec.moe()) {
+                        (PieceKind::Expert(_), Some(moe)) => {
+                            bytes as f64 * moe.top_k as f64 / moe.experts as f64
+                        }
+                        _ => bytes as f64,
+                    };
+                }
+                (None, PieceKind::Embed) if !spec.tied => {}
+                (None, _) => head += bytes,
+            }
+        }
+        let (mut count, mut active) = (0, 0);
+        let has_experts = spec.moes().next().is_some();
+        let enough = |count: usize, active: u64| {
+            let found = spec.layers[..count].iter().any(|layer| layer.moe().is_some());
+            active >= BYTES && found == has_experts
+        };
+        while count < layers.len() && !enough(count, active) {
+            active += layers[count] as u64;
+            count += 1;
+        }
+        let is_whole = count == layers.len() && head <= BYTES;
+        let mut spec = spec.clone();
+        spec.layers.truncate(count);
+        let wanted = |id: PieceId| match id.layer() {
+            Some(layer) => (layer as usize) < count,
+            None => is_whole && (spec.tied || id.kind() != PieceKind::Embed),
+        };
+        let pieces = manifest.pieces.iter().filter(|piece| wanted(piece.id));
+        let extents = pieces.flat_map(|it| &it.tensors).flat_map(|tensor| &tensor.parts);
+        let longest = extents.map(|extent| extent.len).max()?;
+        let active = active + if is_whole { head } else { 0 };
+        Some(Beginning { spec, active, longest: usize::try_from(longest).ok()?, is_whole })
+    }
+}
+
+/// Zeros in memory that has been written.
+fn zeros(len: usize) -> Option<Slot> {
+    let mut slot = Arena::new(len).ok()?.take(len)?;
+    slot.fill(0);
+    Some(slot)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use sws_kernels::Encoding;
+
+    use super::*;
+    use crate::{Format, Outline};
+
+    fn outline(path: &Path) -> Option<(Outline, Format)> {
+        let outline = Outline::read(path).ok()?;
+        let format = outline.format(Encoding::Q4)?;
+        Some((outline, format))
+    }
+
+    #[test]
+    fn tokens_of_all_families_are_computed_without_weights() {
+        let threads = Threads::start(2).unwrap();
+        let mut dry = Dry::new(Tier::best(), &threads).unwrap();
+        let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs");
+        let mut count = 0;
+        for config in configs.read_dir().unwrap() {
+            let path = config.unwrap().path();
+            // Some were published without all that a model needs.
+            let Some((outline, format)) = outline(&path) else { continue };
+            count += 1;
+            let computing = outline.computing(format, &mut dry);
+            let computing = computing.unwrap_or_else(|| panic!("{}", path.display()));
+            assert!(computing.seconds > 0.0 && computing.active > 0, "{}", path.display());
+            let [one, two] = [1, 2]
+                .map(|times| PerToken { active: times * computing.active, ..PerToken::default() });
+            assert_eq!(computing.seconds(&one), computing.seconds);
+            assert_eq!(computing.seconds(&two), 2.0 * computing.seconds);
+        }
+        assert!(count >= 65, "{count} of the configurations");
+    }
+
+    #[test]
+    fn a_small_model_is_computed_whole_and_a_large_one_in_part() {
+        let tales = crate::Model::open(sws_testing::tales()).unwrap();
+        let whole = Beginning::of(tales.spec(), tales.manifest()).unwrap();
+        assert!(whole.is_whole && whole.spec == *tales.spec());
+        let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs");
+        let (outline, format) = outline(&configs.join("deepseek-v3.json")).unwrap();
+        let spec = outline.spec().unwrap();
+        let manifest = spec.outline(|kind| format.of(kind)).unwrap();
+        let part = Beginning::of(spec, &manifest).unwrap();
+        // The first layers are dense.
+        assert!(!part.is_whole && part.spec.moes().count() >= 1, "{:?}", part.spec.layers.len());
+        assert!(part.active >= BYTES && part.spec.layers.len() < 12, "{}", part.active);
+    }
+}
