@@ -5,7 +5,8 @@ use std::path::Path;
 use sws_benchmarks::plans::{Point, fit, judged, page, read};
 use sws_engine::{PerToken, TokenCosts};
 
-const COSTS: TokenCosts = TokenCosts { compute: 1.3, call: 2e-5, miss: 5e-5 };
+const COSTS: TokenCosts =
+    TokenCosts { call: 1e-5, miss: 5e-5, lookup: 2e-4, compute: 1.3, handing: 1.5e-5 };
 
 /// Points of models whose tokens cost exactly `COSTS`.
 fn points() -> Vec<Point> {
@@ -23,20 +24,24 @@ fn points() -> Vec<Point> {
                 hit_rate,
                 active: experts + 10_000_000,
                 calls,
+                embedding: if share == 100 { 0 } else { 4096 },
                 ..PerToken::default()
             };
             let (disk, memory) = (3e9, 4e10);
+            let computing = planned.computing(memory, &COSTS);
             points.push(Point {
                 model: model.to_owned(),
                 encoding: "bf16".to_owned(),
                 share,
                 ram: 1 << 30,
                 planned,
+                own_hits: hit_rate,
+                computing,
                 disk,
                 memory,
                 hit_rate,
                 bytes: planned.read() as f64,
-                seconds: planned.seconds(disk, memory, &COSTS),
+                seconds: planned.seconds(disk, computing, &COSTS),
                 waiting: 0.0,
             });
         }
@@ -47,14 +52,18 @@ fn points() -> Vec<Point> {
 #[test]
 fn known_costs_are_found() {
     let found = fit(&points());
-    for (found, cost) in
-        [(found.compute, COSTS.compute), (found.call, COSTS.call), (found.miss, COSTS.miss)]
-    {
+    for (found, cost) in [
+        (found.compute, COSTS.compute),
+        (found.handing, COSTS.handing),
+        (found.call, COSTS.call),
+        (found.miss, COSTS.miss),
+        (found.lookup, COSTS.lookup),
+    ] {
         assert!((found / cost - 1.0).abs() < 1e-3, "{found} {cost}");
     }
     let points = points();
-    assert!(judged(&points).iter().all(|it| (it.ratio - 1.0).abs() < 1e-3));
-    assert!(page(&points).unwrap().contains("| as planned | 0 % | 0 % | 1.00 | 1.00 |"));
+    assert!(judged(&points).iter().all(|it| (it.after - 1.0).abs() < 1e-3));
+    assert!(page(&points).unwrap().contains("| after a run | 0 % | 0 % | 1.00 | 1.00 |"));
 }
 
 #[test]
@@ -63,17 +72,18 @@ fn a_model_is_judged_without_its_own_points() {
     points.iter_mut().filter(|it| it.model == "b").for_each(|it| it.seconds *= 2.0);
     for it in judged(&points) {
         let expected = if it.point.model == "b" { Some(2.0) } else { None };
-        let is_off = (it.ratio - expected.unwrap_or(1.0)).abs() > 1e-3;
+        let is_off = (it.after - expected.unwrap_or(1.0)).abs() > 1e-3;
         // Points of the others are judged with costs that the wrong ones have spoilt.
-        assert!(expected.is_some() != is_off, "{} {}", it.point.model, it.ratio);
+        assert!(expected.is_some() != is_off, "{} {}", it.point.model, it.after);
     }
 }
 
 #[test]
 fn costs_of_the_program_are_those_of_the_committed_points() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("results/plans.json");
-    let TokenCosts { compute, call, miss } = fit(&read(&file).unwrap());
+    let TokenCosts { call, miss, lookup, compute, handing } = fit(&read(&file).unwrap());
     let rounded = |cost: f64| format!("{cost:.1e}").parse::<f64>().unwrap();
-    let [compute, call, miss] = [compute, call, miss].map(rounded);
-    assert_eq!(TokenCosts { compute, call, miss }, TokenCosts::FITTED);
+    let [call, miss, lookup] = [call, miss, lookup].map(rounded);
+    let [compute, handing] = [compute, handing].map(rounded);
+    assert_eq!(TokenCosts { call, miss, lookup, compute, handing }, TokenCosts::FITTED);
 }

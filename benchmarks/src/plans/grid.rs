@@ -87,11 +87,26 @@ fn sws(arguments: &[&OsStr]) -> Result<()> {
 /// A prompt, and as many tokens after it as the small model writes. All models get them, as random
 /// ones write no text in which tokens recur.
 pub(super) fn tokens(count: usize) -> Result<[Vec<u32>; 2]> {
+    written(include_str!("../../prompt.txt").trim(), 7, count)
+}
+
+/// Another text of the same lengths, for earlier runs.
+pub(super) fn earlier_tokens([prompt, text]: &[Vec<u32>; 2]) -> Result<[Vec<u32>; 2]> {
+    let [mut earlier, rest] =
+        written("The king had three daughters", 8, prompt.len() + text.len())?;
+    earlier.extend(rest);
+    let text = earlier.drain(prompt.len()..).take(text.len()).collect();
+    Ok([earlier, text])
+}
+
+fn written(prompt: &str, seed: u64, count: usize) -> Result<[Vec<u32>; 2]> {
     let model = sws::Model::open(sws_testing::tales())?;
-    let mut loaded = model.ram("auto").load()?;
+    let mut options = sws::Options::default();
+    options.streaming.warm_start = false;
+    let mut loaded = model.with(options).load()?;
     let tokenizer = loaded.text().tokenizer().context("the small model has a tokenizer")?;
-    let prompt = tokenizer.encode(include_str!("../../prompt.txt").trim(), true)?;
-    let request = Request::from(prompt.clone()).seed(7).max_new_tokens(count);
+    let prompt = tokenizer.encode(prompt, true)?;
+    let request = Request::from(prompt.clone()).seed(seed).max_new_tokens(count);
     let mut generated = loaded.generate(request)?;
     generated.by_ref().try_for_each(|piece| piece.map(drop))?;
     let text = generated.finish().tokens;

@@ -18,6 +18,8 @@ use point::Task;
 
 /// Share of the experts in memory, in percent.
 const SHARES: [u32; 3] = [25, 50, 100];
+/// That of the earlier run of each model.
+const EARLIER_SHARE: u32 = 50;
 
 /// Options of `sws-bench plans`.
 #[derive(clap::Args, Clone, Debug)]
@@ -51,7 +53,7 @@ pub fn run(arguments: &PlansArguments) -> Result<()> {
             if arguments.prepare {
                 return Ok(());
             }
-            measure(arguments, &models)?
+            measure(arguments, &models, &scratch.canonicalize()?.join("learned"))?
         }
         (None, None) => unreachable!("required by the options"),
     };
@@ -70,21 +72,29 @@ pub fn read(file: &Path) -> Result<Vec<Point>> {
     })
 }
 
-fn measure(arguments: &PlansArguments, models: &[grid::Model]) -> Result<Vec<Point>> {
-    let [prompt, text] = grid::tokens(arguments.tokens as usize)?;
+/// Measures all points. The earlier runs keep what they learn in `cache`.
+fn measure(arguments: &PlansArguments, models: &[grid::Model], cache: &Path) -> Result<Vec<Point>> {
+    let texts = grid::tokens(arguments.tokens as usize)?;
+    let earlier = grid::earlier_tokens(&texts)?;
+    if cache.exists() {
+        std::fs::remove_dir_all(cache)?;
+    }
     let mut points = Vec::new();
     for model in models {
+        let task = |share, [prompt, text]: &[Vec<u32>; 2], learns| Task {
+            model: model.name.to_owned(),
+            encoding: model.encoding.to_string(),
+            dir: model.dir.clone(),
+            share,
+            prompt: prompt.clone(),
+            text: text.clone(),
+            learns,
+        };
+        task(EARLIER_SHARE, &earlier, true).run(cache)?;
         for share in SHARES {
-            let task = Task {
-                model: model.name.to_owned(),
-                encoding: model.encoding.to_string(),
-                dir: model.dir.clone(),
-                share,
-                prompt: prompt.clone(),
-                text: text.clone(),
-            };
-            let runs = (0..arguments.rounds).map(|_| task.run()).collect::<Result<Vec<Point>>>();
-            let mut runs = runs?;
+            let task = task(share, &texts, false);
+            let run = |_| task.run(cache)?.context("an earlier run is no point");
+            let mut runs = (0..arguments.rounds).map(run).collect::<Result<Vec<Point>>>()?;
             runs.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
             let point = runs.swap_remove(runs.len() / 2);
             eprintln!("{point:?}");

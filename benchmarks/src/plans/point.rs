@@ -1,13 +1,15 @@
 //! One point of the grid: a plan, a probe of the machine and a run in one process.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use sws::{
-    DraftChoice, Metrics, Options, Plan, RamBudget, Streaming, Threads, disk_speed, memory_speed,
+    DraftChoice, Dry, LoadedModel, Metrics, Model, Options, RamBudget, Streaming, Threads,
+    disk_speed, memory_speed,
 };
 use sws_engine::PerToken;
+use sws_kernels::Tier;
 use sws_model::text::Sampler;
 use sws_store::{Clock, ReaderKind};
 use sws_testing::{child, sampled};
@@ -15,7 +17,7 @@ use sws_testing::{child, sampled};
 const CONTEXT: usize = 512;
 const MIB: u64 = 1 << 20;
 
-/// A point to be measured.
+/// A run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Task {
     pub(super) model: String,
@@ -25,6 +27,8 @@ pub(super) struct Task {
     pub(super) share: u32,
     pub(super) prompt: Vec<u32>,
     pub(super) text: Vec<u32>,
+    /// True for an earlier run, which only keeps what it learns.
+    pub(super) learns: bool,
 }
 
 /// A measured point.
@@ -38,8 +42,12 @@ pub struct Point {
     pub share: u32,
     /// Memory budget of the process.
     pub ram: u64,
-    /// What the plan expects of a token.
+    /// The plan of a token before any run.
     pub planned: PerToken,
+    /// The hit rate that it expects after an earlier run.
+    pub own_hits: f64,
+    /// Seconds of computing a token, as probed before the run.
+    pub computing: f64,
     /// Bytes per second, as probed before the run.
     pub disk: f64,
     /// The same of memory.
@@ -55,16 +63,16 @@ pub struct Point {
 }
 
 impl Task {
-    /// Measures the point in a process of its own.
-    pub(super) fn run(&self) -> Result<Point> {
-        let output = child::run("plans-child", self, None)?;
+    /// Runs it in a process of its own, which keeps what it learns in `cache`. None from an earlier run.
+    pub(super) fn run(&self, cache: &Path) -> Result<Option<Point>> {
+        let output = child::run_learning("plans-child", self, cache)?;
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "{} ({}): {self:?}", said.trim(), output.status);
         Ok(serde_json::from_slice(&output.stdout)?)
     }
 
-    fn work(self) -> Result<Point> {
-        let model = sws::Model::open(&self.dir)?;
+    fn work(self) -> Result<Option<Point>> {
+        let model = Model::open(&self.dir)?;
         let threads = Threads::one_per_core()?;
         // On demand and from an empty cache, as no plan knows forecasts and statistics.
         let options = |ram| Options {
@@ -72,7 +80,7 @@ impl Task {
             context: Some(CONTEXT),
             streaming: Streaming {
                 draft: DraftChoice::Off,
-                warm_start: false,
+                warm_start: self.learns,
                 ..Streaming::default()
             },
             ..Options::default()
@@ -85,12 +93,45 @@ impl Task {
         let least = planner.smallest_with(most, MIB, |plan| plan.most_experts() >= enough)?;
         // Margin for a process that has grown since.
         let ram = least + 2 * MIB;
+        if self.learns {
+            self.compute(&model, &mut loader(RamBudget::Bytes(ram)).load()?)?;
+            return Ok(None);
+        }
+        // Loaded before anything that needs memory is probed.
         let mut loaded = loader(RamBudget::Bytes(ram)).load()?;
-        let planned = loaded.plan().map(|plan: &Plan| plan.per_token).context("no plan")?;
+        let plan = loaded.plan().context("no plan")?;
+        let (planned, slots) = (plan.per_token, plan.most_experts());
+        let experts: usize = model.spec().moes().map(|moe| moe.experts).sum();
+        let earlier = model.earlier_hits().context("there was no earlier run")?;
+        let own_hits = earlier.rate(slots as f64 / experts as f64);
         let disk = disk_speed(model.manifest(), model.dir(), ReaderKind::Direct);
         let memory = memory_speed(&threads);
         let (disk, memory) = disk.zip(memory).context("the machine could not be probed")?;
+        let computing = Dry::new(Tier::best(), &threads)
+            .and_then(|mut dry| dry.token(model.spec(), model.manifest()))
+            .context("computing could not be probed")?;
 
+        let (metrics, seconds) = self.compute(&model, &mut loaded)?;
+        let tokens = self.text.len() as f64;
+        Ok(Some(Point {
+            model: self.model,
+            encoding: self.encoding,
+            share: self.share,
+            ram,
+            planned,
+            own_hits,
+            computing: computing.seconds(&planned),
+            disk,
+            memory,
+            hit_rate: metrics.experts.hit_rate.context("no experts")?,
+            bytes: metrics.disk.bytes as f64 / tokens,
+            seconds,
+            waiting: metrics.stalls.seconds / tokens,
+        }))
+    }
+
+    /// Computes the text after the prompt. Returns what was measured, and the seconds of a token.
+    fn compute(&self, model: &Model, loaded: &mut LoadedModel) -> Result<(Metrics, f64)> {
         let gauge = loaded.gauge().context("the backend does not measure")?;
         let vocab = model.spec().vocab;
         let mut sampler = Sampler::new(sampled(), vocab);
@@ -104,22 +145,8 @@ impl Task {
             sampler.sample(&mut logits, lm.len())?;
             logits.copy_from_slice(lm.decode(token)?);
         }
-        let tokens = self.text.len() as f64;
-        let seconds = (clock.now() - started).as_secs_f64() / tokens;
-        let metrics = Metrics::between(&before, &gauge.read());
-        Ok(Point {
-            model: self.model,
-            encoding: self.encoding,
-            share: self.share,
-            ram,
-            planned,
-            disk,
-            memory,
-            hit_rate: metrics.experts.hit_rate.context("no experts")?,
-            bytes: metrics.disk.bytes as f64 / tokens,
-            seconds,
-            waiting: metrics.stalls.seconds / tokens,
-        })
+        let seconds = (clock.now() - started).as_secs_f64() / self.text.len() as f64;
+        Ok((Metrics::between(&before, &gauge.read()), seconds))
     }
 }
 
