@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use sws_kernels::{Encoding, Matrix};
 use sws_model::{
-    Compute, Held, Inventory, Observer, PassSource, Ready, Role, Routed, SourceError, WeightSource,
-    Weights,
+    Compute, Held, Inventory, Observer, PassSource, Ready, Role, Routed, SourceError, TakeRow,
+    WeightSource, Weights,
 };
 use sws_store::{Manifest, Piece, PieceId, PieceKind};
 
@@ -115,6 +115,10 @@ impl WeightSource for Blank<'_> {
     fn embed(&mut self, _: &[u32], rows: &mut [f32]) -> Result<(), SourceError> {
         rows.fill(0.0);
         Ok(())
+    }
+
+    fn layer_rows(&mut self, _: &[u32], _: TakeRow<'_>) -> Result<(), SourceError> {
+        Err("models with a table of layers are not measured".into())
     }
 
     fn infrastructure(

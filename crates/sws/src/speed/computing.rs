@@ -92,6 +92,10 @@ struct Beginning {
 
 impl Beginning {
     fn of(spec: &ModelSpec, manifest: &Manifest) -> Option<Beginning> {
+        // The first layers alone have another table of inputs.
+        if spec.layer_inputs.is_some() {
+            return None;
+        }
         let mut layers = vec![0.0; spec.layers.len()];
         let mut head = 0;
         for piece in &manifest.pieces {
