@@ -9,6 +9,7 @@ use sws_benchmarks::bits::{self, BitsArguments};
 use sws_benchmarks::clients::{self, ClientsArguments};
 use sws_benchmarks::inflate::inflate;
 use sws_benchmarks::kernels;
+use sws_benchmarks::mixers::{self, MixersArguments};
 use sws_benchmarks::models;
 use sws_benchmarks::plans::{self, PlansArguments};
 use sws_benchmarks::published::{self, Published};
@@ -108,6 +109,8 @@ enum Command {
     /// One run of `plans`: used by the command itself
     #[command(hide = true)]
     PlansChild,
+    /// Compare recurrent layers with attention of the same width, on prompts
+    Mixers(MixersArguments),
     /// Print the page of published models, docs/models.md
     Models,
     /// Draw the figures of docs/evidence.md
@@ -180,6 +183,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Versions(arguments) => return versions::run(&arguments),
         Command::Plans(arguments) => plans::run(&arguments)?,
         Command::PlansChild => plans::child()?,
+        Command::Mixers(arguments) => mixers::run(&arguments)?,
         Command::Models => print!("{}", models::page(&published::configs())?),
         Command::Report { results, out } => {
             let results = results.unwrap_or_else(report::results);

@@ -35,6 +35,11 @@ impl Published {
         Ok(Some(Published { config: serde_json::from_slice(&text)? }))
     }
 
+    /// A model with this configuration.
+    pub fn of(config: Value) -> Published {
+        Published { config }
+    }
+
     /// The names of all configurations.
     pub fn names() -> Result<Vec<String>> {
         let mut names = Vec::new();
