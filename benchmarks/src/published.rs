@@ -74,6 +74,12 @@ impl Published {
                     | "num_hash_layers",
                     Value::Number(first),
                 ) if first.as_u64() > Some(1) => *first = 1.into(),
+                // Numbers of layers, from 1 on.
+                ("linear_attn_config", Value::Object(given)) => {
+                    for list in given.values_mut().filter_map(Value::as_array_mut) {
+                        list.retain(|layer| layer.as_u64() <= Some(layers as u64));
+                    }
+                }
                 ("hybrid_override_pattern", Value::String(letters)) => {
                     *letters = most_experts(letters, layers);
                 }
