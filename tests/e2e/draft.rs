@@ -215,11 +215,18 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Softmax of all experts and of the chosen ones, groups by their best and by their two best,
-/// corrections: a router asked early chooses as the pass does.
+/// Softmax of all experts and of the chosen ones, sigmoids and roots, groups by their best and by
+/// their two best, corrections, biases, layers with tables: a router asked early chooses as the pass
+/// does.
 #[test]
 fn routers_of_every_kind_forecast_all_experts_from_their_own_state() {
-    for name in ["qwen3_moe", "gpt_oss", "deepseek_v2_groups", "deepseek_v3", "glm4_moe"] {
+    #[rustfmt::skip]
+    let kinds = [
+        "mixtral", "qwen3_moe", "gpt_oss", "phimoe", "gemma4_text", "llama4_text", "deepseek_v2_groups",
+        "deepseek_v3", "deepseek_v4", "glm4_moe", "glm_moe_dsa", "minimax_m2", "mistral4_groups",
+        "qwen3_5_moe", "hy_v4_yarn", "nemotron_h_latent", "bailing_moe_v2", "ernie4_5_moe",
+    ];
+    for name in kinds {
         let temp = tempfile::tempdir().unwrap();
         let model = runnable(name);
         let model = model.dir.to_str().unwrap();
@@ -230,6 +237,11 @@ fn routers_of_every_kind_forecast_all_experts_from_their_own_state() {
         call(&[&run[..], &how].concat()).succeeded();
         let score = ["draft", "score", model, "--untrained", "--json", "--traces", trace];
         let found: Value = serde_json::from_str(&call(&score).succeeded().stdout).unwrap();
-        assert_eq!(rows(&found, "control")[0]["recall"][0], 1.0, "{name}");
+        let control = rows(&found, "control")[0];
+        assert_eq!(control["recall"][0], 1.0, "{name}");
+        // Layers with a table have no router to ask.
+        let layers = |row: &Value| row["by_layer"].as_object().unwrap().len();
+        let tables = if name == "deepseek_v4" { 2 } else { 0 };
+        assert_eq!(layers(rows(&found, "hot")[0]) - layers(control), tables, "{name}");
     }
 }

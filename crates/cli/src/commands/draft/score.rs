@@ -11,6 +11,7 @@ use sws_cache::replay::Residency;
 use sws_draft::{
     Adapting, DEPTH, Draft, DraftSize, Forecaster, Gates, MicroDraftModel, Outcome, Score,
 };
+use sws_engine::RouterSet;
 use sws_store::Pass;
 use sws_store::shard::Progress;
 
@@ -235,13 +236,10 @@ impl Judge {
                     self.note(who, place + n, 0).extend_from_slice(&said.expert_probs);
                 }
                 if self.baselines {
-                    let experts = shape.experts;
                     let scores = self.note(Forecaster::Router, place, 0);
-                    scores.resize(experts, 0.0);
-                    routers.logits(layer, entering, scores);
+                    ask(routers, (layer, shape.experts), entering, scores);
                     let scores = self.note(Forecaster::Control, place, 0);
-                    scores.resize(experts, 0.0);
-                    routers.logits(layer, routed, scores);
+                    ask(routers, (layer, shape.experts), routed, scores);
                     draft.shares(place, self.note(Forecaster::Hot, place, 0));
                     let scores = self.note(Forecaster::Previous, place, 0);
                     draft.shares(place, scores);
@@ -264,8 +262,7 @@ impl Judge {
                     let target = place + distance;
                     let Some(&layer) = shape.layers.get(target) else { break };
                     let scores = self.note(Forecaster::Router, target, distance);
-                    scores.resize(shape.experts, 0.0);
-                    routers.logits(layer, attended, scores);
+                    ask(routers, (layer, shape.experts), attended, scores);
                     let scores = self.note(Forecaster::Together, target, distance);
                     draft.together(place, distance, &before[place], scores);
                 }
@@ -337,6 +334,20 @@ impl Judge {
             bytes: draft.bytes(),
             rows: rows.collect(),
         }
+    }
+}
+
+/// Writes the scores that a layer's router gives its experts in a state; none if a table gives the
+/// experts.
+fn ask(
+    routers: &mut RouterSet,
+    (layer, experts): (usize, usize),
+    state: &[f32],
+    scores: &mut Vec<f32>,
+) {
+    scores.resize(experts, 0.0);
+    if !routers.logits(layer, state, scores) {
+        scores.clear();
     }
 }
 
