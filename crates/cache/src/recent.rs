@@ -90,8 +90,11 @@ impl Recent {
     }
 }
 
-/// The experts, and the beginnings of passes.
-fn read(saved: &Saved, shape: Shape) -> Result<Option<(Vec<u16>, &[u8])>, SavedError> {
+/// The experts of tokens, and for each token 1 if it is the first of its pass.
+type Routes<'s> = (Vec<u16>, &'s [u8]);
+
+/// The saved routes; `None` if there are none.
+fn read(saved: &Saved, shape: Shape) -> Result<Option<Routes<'_>>, SavedError> {
     if !saved.contains(ROUTES) {
         return Ok(None);
     }

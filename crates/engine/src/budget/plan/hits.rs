@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_models_own_routes_decide() {
-        assert_eq!(HitCurve::replayed(&routes(63, 2)), None);
+        assert_eq!(HitCurve::replayed(&routes(62, 2)), None);
         assert_eq!(HitCurve::replayed(&prompt(200)), None);
         // Two experts of each layer need four slots of twenty. All ten in turn need all slots.
         let few = HitCurve::replayed(&routes(100, 2)).unwrap();
