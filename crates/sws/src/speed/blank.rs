@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use sws_kernels::{Encoding, Matrix};
 use sws_model::{
-    Compute, Held, Inventory, Observer, PassSource, Ready, Role, Routed, SourceError, TakeRow,
-    WeightSource, Weights,
+    Compute, Held, Inventory, ModelSpec, Observer, PassSource, Ready, Role, Routed, SourceError,
+    TakeRow, WeightSource, Weights,
 };
 use sws_store::{Manifest, Piece, PieceId, PieceKind};
 
@@ -14,6 +14,8 @@ use sws_store::{Manifest, Piece, PieceId, PieceKind};
 #[derive(Debug)]
 pub(super) struct Blank<'z> {
     weights: Zeros<'z>,
+    /// A row of the table of inputs of layers.
+    row: Vec<f32>,
     has_head: bool,
 }
 
@@ -21,6 +23,9 @@ pub(super) struct Blank<'z> {
 struct Zeros<'z> {
     zeros: &'z [u8],
     pieces: HashMap<PieceId, Vec<Tensor>>,
+    /// Experts of a layer, and how many later ones stand for those that are asked for.
+    experts: u32,
+    shift: u32,
 }
 
 #[derive(Debug)]
@@ -31,7 +36,7 @@ struct Tensor {
     cols: usize,
     /// Places among the zeros.
     parts: [Range<usize>; 3],
-    /// A norm or bias; empty for a matrix.
+    /// A norm, a bias or a table of experts; empty for a matrix.
     vector: Vec<f32>,
 }
 
@@ -40,11 +45,11 @@ const PAGE: usize = 4096;
 const LINE: usize = 64;
 
 impl<'z> Blank<'z> {
-    /// The weights of an inventory. They lie one after the other, and from the first place on again
+    /// The weights of a model. They lie one after the other, and from the first place on again
     /// where `zeros` end, which must be as long as the longest part. Without `has_head` passes end
     /// before the head.
     pub(super) fn new(
-        inventory: &Inventory,
+        (spec, inventory): (&ModelSpec, &Inventory),
         manifest: &Manifest,
         zeros: &'z [u8],
         has_head: bool,
@@ -56,7 +61,13 @@ impl<'z> Blank<'z> {
             let tensors = held.map(|held| Tensor::new(piece, held, zeros.len(), &mut end));
             pieces.insert(piece.id, tensors.collect());
         }
-        Blank { weights: Zeros { zeros, pieces }, has_head }
+        let row = vec![0.0; spec.layer_table().map_or(0, |(_, table)| table.cols)];
+        let experts = manifest.pieces.iter().filter_map(|piece| match piece.id.kind() {
+            PieceKind::Expert(expert) => Some(expert + 1),
+            _ => None,
+        });
+        let experts = experts.max().unwrap_or(1);
+        Blank { weights: Zeros { zeros, pieces, experts, shift: 0 }, row, has_head }
     }
 }
 
@@ -73,14 +84,32 @@ impl Tensor {
             *end = part.end.next_multiple_of(LINE);
         }
         let is_vector = !role.is_matrix() && !matches!(piece.id.kind(), PieceKind::Expert(_));
-        let vector = vec![0.0; if is_vector { rows * cols } else { 0 }];
+        let mut vector = vec![0.0; if is_vector { rows * cols } else { 0 }];
+        // A row has different experts, each in two halves, the lower one first.
+        if role == Role::ExpertTable {
+            for (at, value) in vector.iter_mut().enumerate().step_by(2) {
+                *value = f32::from_bits((at % cols / 2) as u32);
+            }
+        }
         Tensor { role, encoding, rows, cols, parts, vector }
     }
 }
 
 impl Zeros<'_> {
+    /// Zeros always choose the first experts, which would stay in the processor's cache. So others
+    /// stand for them, in turn.
+    fn stand_in(&self, piece: PieceId) -> PieceId {
+        match (piece.layer(), piece.kind()) {
+            (Some(layer), PieceKind::Expert(expert)) => {
+                PieceId::new(layer, PieceKind::Expert((expert + self.shift) % self.experts))
+            }
+            _ => piece,
+        }
+    }
+
     fn get(&self, piece: PieceId, role: Role) -> &Tensor {
-        let found = self.pieces.get(&piece).and_then(|held| held.iter().find(|it| it.role == role));
+        let found = self.pieces.get(&self.stand_in(piece)).or_else(|| self.pieces.get(&piece));
+        let found = found.and_then(|held| held.iter().find(|it| it.role == role));
         found.unwrap_or_else(|| panic!("{piece} has no {role:?} in the inventory"))
     }
 
@@ -117,8 +146,9 @@ impl WeightSource for Blank<'_> {
         Ok(())
     }
 
-    fn layer_rows(&mut self, _: &[u32], _: TakeRow<'_>) -> Result<(), SourceError> {
-        Err("models with a table of layers are not measured".into())
+    fn layer_rows(&mut self, tokens: &[u32], take: TakeRow<'_>) -> Result<(), SourceError> {
+        (0..tokens.len()).for_each(|place| take(place, &self.row));
+        Ok(())
     }
 
     fn infrastructure(
@@ -131,7 +161,10 @@ impl WeightSource for Blank<'_> {
     }
 
     fn experts(&mut self, _: usize, routed: &Routed, ready: Ready<'_>) -> Result<(), SourceError> {
-        ready(&routed.distinct, &mut self.weights)
+        ready(&routed.distinct, &mut self.weights)?;
+        let weights = &mut self.weights;
+        weights.shift = (weights.shift + routed.distinct.len() as u32) % weights.experts;
+        Ok(())
     }
 
     fn head(&mut self, compute: Compute<'_>) -> Result<(), SourceError> {

@@ -42,15 +42,15 @@ impl<'t> Dry<'t> {
     }
 
     /// Measures a model, in some 60 milliseconds: all of it, or of a large one the first layers up
-    /// to some 256 MiB of weights, and at least one with experts. `None` for a model with a matrix
-    /// above 1 GiB.
+    /// to some 256 MiB of weights, and at least one with experts; all layers of a model whose layers
+    /// have inputs of their own. `None` for a model with a matrix above 1 GiB.
     pub fn token(&mut self, spec: &ModelSpec, manifest: &Manifest) -> Option<Computing> {
         let Beginning { spec, active, longest, is_whole } = Beginning::of(spec, manifest)?;
         if longest > self.zeros.len() {
             self.zeros = zeros(Some(longest).filter(|len| *len <= MOST)?)?;
         }
         let inventory = Inventory::new(&spec, manifest).ok()?;
-        let weights = Blank::new(&inventory, manifest, &self.zeros, is_whole);
+        let weights = Blank::new((&spec, &inventory), manifest, &self.zeros, is_whole);
         let model = sws_model::Model::with_tier(spec, self.tier);
         let mut session = Session::new(model, weights, TOKENS[1] + 2, KvPrecision::F32);
         let clock = Clock::real();
@@ -92,10 +92,6 @@ struct Beginning {
 
 impl Beginning {
     fn of(spec: &ModelSpec, manifest: &Manifest) -> Option<Beginning> {
-        // The first layers alone have another table of inputs.
-        if spec.layer_inputs.is_some() {
-            return None;
-        }
         let mut layers = vec![0.0; spec.layers.len()];
         let mut head = 0;
         for piece in &manifest.pieces {
@@ -114,6 +110,8 @@ impl Beginning {
                     };
                 }
                 (None, PieceKind::Embed) if !spec.tied => {}
+                // Its rows are looked up.
+                (None, PieceKind::LayerTable) => {}
                 (None, _) => head += bytes,
             }
         }
@@ -123,7 +121,9 @@ impl Beginning {
             let found = spec.layers[..count].iter().any(|layer| layer.moe().is_some());
             active >= BYTES && found == has_experts
         };
-        while count < layers.len() && !enough(count, active) {
+        // The first layers alone would have a smaller matrix of inputs.
+        let needs_all = spec.layer_inputs.is_some();
+        while count < layers.len() && (needs_all || !enough(count, active)) {
             active += layers[count] as u64;
             count += 1;
         }
@@ -132,7 +132,11 @@ impl Beginning {
         spec.layers.truncate(count);
         let wanted = |id: PieceId| match id.layer() {
             Some(layer) => (layer as usize) < count,
-            None => is_whole && (spec.tied || id.kind() != PieceKind::Embed),
+            None => match id.kind() {
+                PieceKind::LayerTable => false,
+                PieceKind::Embed => is_whole && spec.tied,
+                _ => is_whole,
+            },
         };
         let pieces = manifest.pieces.iter().filter(|piece| wanted(piece.id));
         let extents = pieces.flat_map(|it| &it.tensors).flat_map(|tensor| &tensor.parts);
