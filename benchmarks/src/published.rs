@@ -12,6 +12,11 @@ use sws_store::Configuration;
 
 use crate::checkpoint::PlannedTensor;
 
+/// Lists with an entry a layer, whose first layers are dense in some models: skipping some skips them
+/// in all.
+const DENSE_FIRST: [&str; 4] =
+    ["mlp_layer_types", "is_moe_layer", "moe_layer_freq", "sparse_attention_freq"];
+
 /// The directory of configurations in this repository.
 pub fn configs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs")
@@ -61,11 +66,13 @@ impl Published {
         for (key, value) in entries.iter_mut() {
             match (key.as_str(), value) {
                 ("mlp_only_layers", Value::Array(list)) => list.retain(|layer| *layer == json!(0)),
-                (key, Value::Array(list)) if list.len() as u64 == before => {
-                    if matches!(key, "mlp_layer_types" | "is_moe_layer") {
-                        skip_dense(list, layers);
+                (key, Value::Array(list)) => keep_first(key, list, before, layers),
+                ("sparse_attention_config", Value::Object(given)) => {
+                    for (key, value) in given.iter_mut() {
+                        if let Value::Array(list) = value {
+                            keep_first(key, list, before, layers);
+                        }
                     }
-                    list.truncate(layers);
                 }
                 (
                     "first_k_dense_replace"
@@ -82,6 +89,10 @@ impl Published {
                 }
                 ("hybrid_override_pattern", Value::String(letters)) => {
                     *letters = most_experts(letters, layers);
+                }
+                ("num_kv_shared_layers", Value::Number(last)) => {
+                    let first = before - last.as_u64().unwrap_or(0).min(before);
+                    *last = (layers as u64).saturating_sub(first).into();
                 }
                 ("interleave_moe_layer_step", step) => *step = 1.into(),
                 ("moe_layers_enum", Value::String(routed)) => {
@@ -154,10 +165,20 @@ fn most_experts(pattern: &str, layers: usize) -> String {
     run.iter().collect()
 }
 
+/// Shortens a list that has an entry for each of the layers there were before.
+fn keep_first(key: &str, list: &mut Vec<Value>, before: u64, layers: usize) {
+    if list.len() as u64 == before {
+        if DENSE_FIRST.contains(&key) {
+            skip_dense(list, layers);
+        }
+        list.truncate(layers);
+    }
+}
+
 /// Drops dense layers but the first, of a list that says of each layer whether it has experts, as
 /// long as `layers` are left.
 fn skip_dense(list: &mut Vec<Value>, layers: usize) {
-    let is_dense = |kind: &&Value| **kind == json!(false) || **kind == json!("dense");
+    let is_dense = |kind: &&Value| [json!(false), json!(0), json!("dense")].contains(kind);
     let dense = list.iter().take_while(is_dense).count();
     let more = dense.saturating_sub(1).min(list.len().saturating_sub(layers));
     list.drain(..more);
