@@ -1,12 +1,24 @@
 //! The comparison of plans and runs, on made-up points and on the committed ones.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use sws_benchmarks::plans::{Point, fit, judged, page, read};
-use sws_engine::{PerToken, TokenCosts};
+use sws_benchmarks::plans::{Judged, Point, fit, judged, page, read};
+use sws_cache::Trace;
+use sws_cache::history::Shape;
+use sws_engine::{HitCurve, PerToken, TokenCosts};
 
-const COSTS: TokenCosts =
-    TokenCosts { call: 1e-5, miss: 5e-5, lookup: 2e-4, compute: 1.3, handing: 1.5e-5 };
+const COSTS: TokenCosts = TokenCosts {
+    slowdown: 1.2,
+    call: 1e-5,
+    miss: 5e-5,
+    lookup: 2e-4,
+    compute: 1.1,
+    handing: 1.5e-5,
+};
+
+fn committed() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("results/plans.json")
+}
 
 /// Points of models whose tokens cost exactly `COSTS`.
 fn points() -> Vec<Point> {
@@ -42,7 +54,9 @@ fn points() -> Vec<Point> {
                 hit_rate,
                 bytes: planned.read() as f64,
                 seconds: planned.seconds(disk, computing, &COSTS),
-                waiting: 0.0,
+                waiting: planned.read() as f64 / disk
+                    + COSTS.miss * calls * (1.0 - hit_rate)
+                    + if share == 100 { 0.0 } else { COSTS.lookup },
             });
         }
     }
@@ -53,6 +67,7 @@ fn points() -> Vec<Point> {
 fn known_costs_are_found() {
     let found = fit(&points());
     for (found, cost) in [
+        (found.slowdown, COSTS.slowdown),
         (found.compute, COSTS.compute),
         (found.handing, COSTS.handing),
         (found.call, COSTS.call),
@@ -83,11 +98,30 @@ fn a_model_is_judged_without_its_own_points() {
 }
 
 #[test]
+fn the_program_says_how_far_off_the_committed_points_were() {
+    let points = read(&committed()).unwrap();
+    let shape = Shape { layers: 1, experts: 2, top_k: 1 };
+    let mut routes = Trace::new(shape).unwrap();
+    (0..64).for_each(|token| routes.push(&[token], &[[0]]).unwrap());
+    let own = HitCurve::replayed(&routes).unwrap();
+    type Of = fn(&Judged<'_>) -> f64;
+    let cases: [(HitCurve, Of); 2] = [(HitCurve::default(), |it| it.before), (own, |it| it.after)];
+    for (curve, of) in cases {
+        let ratios: Vec<f64> = judged(&points).iter().map(of).collect();
+        let low = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = ratios.iter().copied().fold(0.0, f64::max);
+        let rounded = [low, high].map(|ratio| (100.0 * ratio).round() / 100.0);
+        assert_eq!(rounded, curve.accuracy(), "{:?}", curve.tokens());
+    }
+}
+
+#[test]
 fn costs_of_the_program_are_those_of_the_committed_points() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("results/plans.json");
-    let TokenCosts { call, miss, lookup, compute, handing } = fit(&read(&file).unwrap());
-    let rounded = |cost: f64| format!("{cost:.1e}").parse::<f64>().unwrap();
-    let [call, miss, lookup] = [call, miss, lookup].map(rounded);
-    let [compute, handing] = [compute, handing].map(rounded);
-    assert_eq!(TokenCosts { call, miss, lookup, compute, handing }, TokenCosts::FITTED);
+    let TokenCosts { slowdown, call, miss, lookup, compute, handing } =
+        fit(&read(&committed()).unwrap());
+    let rounded = |cost: f64| format!("{cost:.2e}").parse::<f64>().unwrap();
+    let [slowdown, call, miss] = [slowdown, call, miss].map(rounded);
+    let [lookup, compute, handing] = [lookup, compute, handing].map(rounded);
+    let found = TokenCosts { slowdown, call, miss, lookup, compute, handing };
+    assert_eq!(found, TokenCosts::FITTED);
 }

@@ -36,7 +36,10 @@ pub struct PlansArguments {
     /// Tokens to generate at each point
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=1024))]
     tokens: u32,
-    /// Runs of each point; the one of median speed counts
+    /// Tokens before those, which fill the cache
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u32).range(0..=1024))]
+    warm: u32,
+    /// Runs of each point, of which the medians count
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=99))]
     rounds: u32,
     /// File for the results
@@ -72,41 +75,42 @@ pub fn read(file: &Path) -> Result<Vec<Point>> {
     })
 }
 
-/// Measures all points. The earlier runs keep what they learn in `cache`.
+/// Measures all points, in rounds over the grid. The earlier runs keep what they learn in `cache`.
 fn measure(arguments: &PlansArguments, models: &[grid::Model], cache: &Path) -> Result<Vec<Point>> {
-    let texts = grid::tokens(arguments.tokens as usize)?;
+    let warm = arguments.warm as usize;
+    let texts = grid::tokens(warm + arguments.tokens as usize)?;
     let earlier = grid::earlier_tokens(&texts)?;
     if cache.exists() {
         std::fs::remove_dir_all(cache)?;
     }
-    let mut points = Vec::new();
+    let task = |model: &grid::Model, share, [prompt, text]: &[Vec<u32>; 2], learns| Task {
+        model: model.name.to_owned(),
+        encoding: model.encoding.to_string(),
+        dir: model.dir.clone(),
+        share,
+        prompt: prompt.clone(),
+        text: text.clone(),
+        warm,
+        learns,
+    };
     for model in models {
-        let task = |share, [prompt, text]: &[Vec<u32>; 2], learns| Task {
-            model: model.name.to_owned(),
-            encoding: model.encoding.to_string(),
-            dir: model.dir.clone(),
-            share,
-            prompt: prompt.clone(),
-            text: text.clone(),
-            learns,
-        };
-        task(EARLIER_SHARE, &earlier, true).run(cache)?;
-        for share in SHARES {
-            let task = task(share, &texts, false);
-            let run = |_| task.run(cache)?.context("an earlier run is no point");
-            let mut runs = (0..arguments.rounds).map(run).collect::<Result<Vec<Point>>>()?;
-            runs.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-            let point = runs.swap_remove(runs.len() / 2);
+        task(model, EARLIER_SHARE, &earlier, true).run(cache)?;
+    }
+    let all: Vec<_> = models.iter().flat_map(|model| SHARES.map(|share| (model, share))).collect();
+    let mut runs = vec![Vec::new(); all.len()];
+    for _ in 0..arguments.rounds {
+        for (runs, &(model, share)) in runs.iter_mut().zip(&all) {
+            let point = task(model, share, &texts, false).run(cache)?;
+            let point = point.context("an earlier run is no point")?;
             eprintln!("{point:?}");
-            points.push(point);
-            if let Some(path) = &arguments.json {
-                let lines: Result<Vec<String>, _> =
-                    points.iter().map(serde_json::to_string).collect();
-                let json = format!("[\n {}\n]\n", lines?.join(",\n "));
-                std::fs::write(path, json)
-                    .with_context(|| format!("writing `{}`", path.display()))?;
-            }
+            runs.push(point);
         }
+    }
+    let points: Vec<Point> = runs.iter().map(|runs| Point::of(runs)).collect();
+    if let Some(path) = &arguments.json {
+        let lines: Result<Vec<String>, _> = points.iter().map(serde_json::to_string).collect();
+        let json = format!("[\n {}\n]\n", lines?.join(",\n "));
+        std::fs::write(path, json).with_context(|| format!("writing `{}`", path.display()))?;
     }
     Ok(points)
 }

@@ -14,6 +14,8 @@ use sws_model::text::Sampler;
 use sws_store::{Clock, ReaderKind};
 use sws_testing::{child, sampled};
 
+use crate::paired::median;
+
 const CONTEXT: usize = 512;
 const MIB: u64 = 1 << 20;
 
@@ -26,7 +28,9 @@ pub(super) struct Task {
     /// Share of the experts in memory, in percent.
     pub(super) share: u32,
     pub(super) prompt: Vec<u32>,
+    /// Tokens of a text after it, the first ones of which do not count.
     pub(super) text: Vec<u32>,
+    pub(super) warm: usize,
     /// True for an earlier run, which only keeps what it learns.
     pub(super) learns: bool,
 }
@@ -60,6 +64,23 @@ pub struct Point {
     pub seconds: f64,
     /// Seconds of a token in which it waited for reads.
     pub waiting: f64,
+}
+
+impl Point {
+    /// The medians of several runs of a point; of what does not vary, that of the first.
+    pub(super) fn of(runs: &[Point]) -> Point {
+        let of = |field: fn(&Point) -> f64| median(runs.iter().map(field));
+        Point {
+            computing: of(|run| run.computing),
+            disk: of(|run| run.disk),
+            memory: of(|run| run.memory),
+            hit_rate: of(|run| run.hit_rate),
+            bytes: of(|run| run.bytes),
+            seconds: of(|run| run.seconds),
+            waiting: of(|run| run.waiting),
+            ..runs[0].clone()
+        }
+    }
 }
 
 impl Task {
@@ -112,7 +133,7 @@ impl Task {
             .context("computing could not be probed")?;
 
         let (metrics, seconds) = self.compute(&model, &mut loaded)?;
-        let tokens = self.text.len() as f64;
+        let tokens = (self.text.len() - self.warm) as f64;
         Ok(Some(Point {
             model: self.model,
             encoding: self.encoding,
@@ -130,7 +151,8 @@ impl Task {
         }))
     }
 
-    /// Computes the text after the prompt. Returns what was measured, and the seconds of a token.
+    /// Computes the text after the prompt. Returns what was measured, and the seconds of a token that
+    /// counts.
     fn compute(&self, model: &Model, loaded: &mut LoadedModel) -> Result<(Metrics, f64)> {
         let gauge = loaded.gauge().context("the backend does not measure")?;
         let vocab = model.spec().vocab;
@@ -139,13 +161,19 @@ impl Task {
         let mut logits = lm.prefill(&self.prompt)?.to_vec();
         sampler.prompt(&self.prompt)?;
         let clock = Clock::real();
+        let (warm, counted) = self.text.split_at(self.warm);
+        let mut compute = |tokens: &[u32]| -> Result<()> {
+            for &token in tokens {
+                // Sampled as users do it; the next token is fixed nevertheless.
+                sampler.sample(&mut logits, lm.len())?;
+                logits.copy_from_slice(lm.decode(token)?);
+            }
+            Ok(())
+        };
+        compute(warm)?;
         let (before, started) = (gauge.read(), clock.now());
-        for &token in &self.text {
-            // Sampled as users do it; the next token is fixed nevertheless.
-            sampler.sample(&mut logits, lm.len())?;
-            logits.copy_from_slice(lm.decode(token)?);
-        }
-        let seconds = (clock.now() - started).as_secs_f64() / self.text.len() as f64;
+        compute(counted)?;
+        let seconds = (clock.now() - started).as_secs_f64() / counted.len() as f64;
         Ok((Metrics::between(&before, &gauge.read()), seconds))
     }
 }

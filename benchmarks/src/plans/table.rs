@@ -114,16 +114,16 @@ pub fn page(points: &[Point]) -> Result<String> {
             ratios.iter().copied().fold(0.0, f64::max),
         )?;
     }
-    text += "\n## Costs\n\n| costs fitted without | call µs | miss µs | lookup µs | compute | handing µs |\n|---|---:|---:|---:|---:|---:|\n";
+    text += "\n## Costs\n\n| costs fitted without | slowdown | call µs | miss µs | lookup µs | compute | handing µs |\n|---|---:|---:|---:|---:|---:|---:|\n";
     let mut names: Vec<&str> = points.iter().map(|point| &*point.model).collect();
     names.dedup();
     let fits = names.iter().map(|name| (*name, without(points, name)));
     for (name, costs) in fits.chain([("none (the program's)", fit(points))]) {
-        let TokenCosts { call, miss, lookup, compute, handing } = costs;
+        let TokenCosts { slowdown, call, miss, lookup, compute, handing } = costs;
         let [call, miss, lookup, handing] = [call, miss, lookup, handing].map(|cost| 1e6 * cost);
         writeln!(
             text,
-            "| {name} | {call:.1} | {miss:.0} | {lookup:.0} | {compute:.2} | {handing:.1} |"
+            "| {name} | {slowdown:.2} | {call:.1} | {miss:.0} | {lookup:.0} | {compute:.2} | {handing:.1} |"
         )?;
     }
     Ok(text)

@@ -16,12 +16,16 @@ const GIB: u64 = 1 << 30;
 /// Budgets of common machines.
 pub(crate) const BUDGETS: [u64; 3] = [16 * GIB, 32 * GIB, 64 * GIB];
 
-/// A caution about all estimates, with the ranges of docs/benchmarks/plans.md, and their basis.
+/// A caution about all estimates: their basis, and how far off they were.
 pub(crate) fn estimates(hits: &HitCurve) -> String {
-    wrapped(&match hits.tokens() {
-        None => "estimates: hits as of DeepSeek-V2-Lite, not of this model; in 36 runs of small models and random weights they were 0.71 to 1.88 times the real speed\n".to_owned(),
-        Some(tokens) => format!("estimates: hits as in the last {tokens} tokens of earlier runs; in 36 runs of small models and random weights they were 0.71 to 1.88 times the real speed\n"),
-    })
+    let basis = match hits.tokens() {
+        None => "hits as of DeepSeek-V2-Lite, not of this model".to_owned(),
+        Some(tokens) => format!("hits as in the last {tokens} tokens of earlier runs"),
+    };
+    let [low, high] = hits.accuracy();
+    wrapped(&format!(
+        "estimates: {basis}; in 36 runs of small models and random weights they were {low:.2} to {high:.2} times the real speed\n"
+    ))
 }
 
 /// The subject of a plan without weights, besides the configuration.

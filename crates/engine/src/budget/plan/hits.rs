@@ -59,6 +59,9 @@ impl HitCurve {
         let share = |slots: usize| slots as f64 / all as f64;
         let mut points: Vec<(f64, f64)> = slots.into_iter().map(share).zip(rates).collect();
         points.insert(0, (0.0, 0.0));
+        // With a slot each, experts are read once, and then no more, which few tokens do not show.
+        points.retain(|&(share, _)| share < 1.0);
+        points.push((1.0, 1.0));
         // More slots never mean fewer hits in an estimate.
         let mut most = 0.0;
         for (_, rate) in &mut points {
@@ -71,6 +74,15 @@ impl HitCurve {
     /// The number of tokens of earlier runs that it was made from; `None` for the general one.
     pub fn tokens(&self) -> Option<usize> {
         self.tokens
+    }
+
+    /// Tokens per second planned with such rates over those of runs: the lowest and the highest of
+    /// docs/benchmarks/plans.md.
+    pub fn accuracy(&self) -> [f64; 2] {
+        match self.tokens {
+            None => [0.84, 1.93],
+            Some(_) => [0.73, 1.22],
+        }
     }
 
     /// The expected hit rate with slots for this share of the experts.
