@@ -64,7 +64,7 @@ fn wrong(option: &Opt) -> &'static [&'static str] {
         ("--config", _) => &["/nonesuch", "/", "/dev/zero"],
         ("--temperature" | "--top-p" | "--min-p", _) => &["x", "", "nan", "-1", "1e39"],
         (_, "X") => &["x", "", "nan"],
-        (_, "N" | "SECONDS") => &["x", "", "-1", "1.5", "99999999999999999999999"],
+        (_, "N" | "SECONDS" | "TOKENS") => &["x", "", "-1", "1.5", "99999999999999999999999"],
         (_, "SIZE") => &["x", "", "-1GiB", "1XiB"],
         (_, "SHARE") => &["x", "", "-1", "nan", "inf"],
         (_, "PERCENT") => &["x", "", "0", "101", "nan"],

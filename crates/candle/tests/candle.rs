@@ -158,7 +158,7 @@ fn a_handle_gives_a_causal_lm() {
     let lm = handle.as_causal_lm().unwrap();
     assert!(lm.is_empty());
     for (tokens, refusal) in
-        [(vec![], "no tokens"), (vec![1, 173], "token id 173"), (vec![1; 257], "257 more tokens")]
+        [(vec![], "no tokens"), (vec![1, 173], "token id 173"), (vec![1; 257], "has 257 tokens")]
     {
         let error: ForwardError = lm.prefill(&tokens).unwrap_err();
         assert!(error.to_string().contains(refusal), "{error}");
