@@ -183,9 +183,9 @@ fn measure(
     let total = warm + arguments.tokens * u32::from(clients);
     let mut began = None;
     while seen.all() < total {
-        for client in 0..count {
+        for (client, text) in texts.iter_mut().enumerate() {
             let free = way != Way::Queue || batch.is_empty();
-            if let Some(text) = texts[client].take_if(|_| free) {
+            if let Some(text) = text.take_if(|_| free) {
                 batch.add(client, text)?;
             }
         }

@@ -1,7 +1,7 @@
 //! Tests of the library as a program uses it: texts, conversations, cancellation, threads, errors.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sws::{
@@ -350,20 +350,10 @@ fn cancel_handle_ends_a_text_between_and_within_passes() {
     assert_eq!((pieces, generate.finish().end), (3, End::Cancelled));
 }
 
-/// Reader that blocks while the gate is shut, and otherwise forwards.
+/// Reader that cancels a text before its next read, for which the text waits.
 struct Gate {
     within: Arc<dyn ShardReader>,
-    shut: Mutex<bool>,
-    waiting: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Gate {
-    fn shut(&self, shut: bool) {
-        *self.shut.lock().unwrap() = shut;
-        *self.waiting.lock().unwrap() = false;
-        self.changed.notify_all();
-    }
+    cancel: Mutex<Option<Cancel>>,
 }
 
 impl ShardReader for Gate {
@@ -372,13 +362,9 @@ impl ShardReader for Gate {
     }
 
     fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> std::io::Result<usize> {
-        let mut shut = self.shut.lock().unwrap();
-        while *shut {
-            *self.waiting.lock().unwrap() = true;
-            self.changed.notify_all();
-            shut = self.changed.wait(shut).unwrap();
+        if let Some(cancel) = self.cancel.lock().unwrap().take() {
+            cancel.cancel();
         }
-        drop(shut);
         self.within.read_at(file, offset, into)
     }
 }
@@ -387,31 +373,18 @@ impl ShardReader for Gate {
 fn custom_reader_is_used_and_its_wait_can_be_cancelled() {
     let opened = tales();
     let within = ReaderKind::Direct.open(opened.manifest(), opened.dir(), 4).unwrap();
-    let (shut, waiting) = (Mutex::new(false), Mutex::new(false));
-    let gate = Arc::new(Gate { within, shut, waiting, changed: Condvar::new() });
+    let gate = Arc::new(Gate { within, cancel: Mutex::default() });
     let mut model = opened.ram("min").reader(gate.clone()).load().unwrap();
     let whole = text(&mut model, wolf());
     assert_eq!(model.metrics(&whole).reader, "gate");
 
     let mut generate = model.generate(wolf()).unwrap();
     assert!(generate.next().unwrap().is_ok());
-    gate.shut(true);
-    let cancel = generate.cancel_handle();
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let mut waiting = gate.shut.lock().unwrap();
-            while !*gate.waiting.lock().unwrap() {
-                waiting = gate.changed.wait(waiting).unwrap();
-            }
-            drop(waiting);
-            cancel.cancel();
-            gate.shut(false);
-        });
-        assert!(generate.by_ref().all(|piece| piece.is_ok()));
-    });
+    *gate.cancel.lock().unwrap() = Some(generate.cancel_handle());
+    assert!(generate.by_ref().all(|piece| piece.is_ok()));
     let made = generate.finish();
     assert_eq!(made.end, End::Cancelled);
-    // Reads ahead can wait, too, while the passes that they precede have all they need.
+    // Reads ahead are waited for as well, while the passes that they precede have all they need.
     assert!(made.tokens.len() < whole.tokens.len() && whole.tokens.starts_with(&made.tokens));
     assert_eq!(text(&mut model, wolf()).tokens, whole.tokens);
 }
