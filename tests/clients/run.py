@@ -120,7 +120,7 @@ def check_openai(url: str) -> None:
     for broken, error in [
         ({"model": "nonesuch"}, openai.NotFoundError),
         ({"max_tokens": 0, "messages": []}, openai.BadRequestError),
-        ({"response_format": {"type": "json_object"}}, openai.BadRequestError),
+        ({"response_format": {"type": "structural_tag"}}, openai.BadRequestError),
     ]:
         try:
             client.chat.completions.create(**{"model": name, "messages": ASKED, **broken})
