@@ -167,7 +167,7 @@ fn refused(outcome: &Outcome, words: &[&str], about: &str) {
     let is_error = |line: &&str| {
         let notes = ["sws: listening on ", "sws: with the entries of "];
         let is_note = notes.iter().any(|note| line.starts_with(note));
-        line.starts_with("error: ") || line.starts_with("sws: ") && !is_note
+        line.starts_with("sws: ") && !is_note
     };
     let errors: Vec<&str> = outcome.stderr.lines().filter(is_error).collect();
     let [error] = errors[..] else { panic!("{about}: not one error in {outcome:?}") };
@@ -185,7 +185,11 @@ fn wrong_values_of_every_option() {
         for bad in wrong(&option) {
             let typed = format!("{long}={bad}");
             let mut words = calls.of(command, long);
-            words.push(typed.clone());
+            // A negative number is the value of the option before it.
+            match bad.parse::<f64>().is_ok_and(|number| number < 0.0) {
+                true => words.extend([long.clone(), (*bad).to_owned()]),
+                false => words.push(typed.clone()),
+            }
             let outcome = call(&words, &[]);
             let shown = if bad.is_empty() { long } else { *bad }.replace('\u{1b}', "\\u{1b}");
             let words = [long.trim_start_matches('-'), &shown];

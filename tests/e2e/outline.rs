@@ -145,10 +145,6 @@ fn the_doctor_names_a_remedy_where_something_hurts() {
             "locked memory",
             "open files",
             "cache",
-        ];
-        let of_model = [
-            "memory for the model",
-            "space beside the model",
             "direct reads",
             "disk",
             "disk, small pages",
@@ -157,7 +153,12 @@ fn the_doctor_names_a_remedy_where_something_hurts() {
         ];
         assert!(all.iter().all(|name| find(name).is_some()), "{report}");
         let has_model = args.len() > 2;
-        assert!(of_model.iter().all(|name| find(name).is_some() == has_model), "{report}");
+        for name in ["memory for the model", "space beside the model"] {
+            assert_eq!(find(name).is_some(), has_model, "{name}: {report}");
+        }
+        for name in ["space for models", "model read from disk"] {
+            assert_eq!(find(name).is_none(), has_model, "{name}: {report}");
+        }
     }
     sws(&[&"doctor", &"/nowhere"]).refused(2, &["/nowhere"]);
 }

@@ -118,6 +118,6 @@ fn ctrl_c_ends_an_answer_and_not_the_chat() {
     interrupt(&mut child, "-INT");
     child.stdin.as_mut().unwrap().write_all(b"/help\n/quit\n").unwrap();
     let outcome = Outcome::of(child.wait_with_output().unwrap()).succeeded();
-    assert!(outcome.stderr.contains("[interrupted]"), "{outcome:?}");
+    assert!(outcome.stderr.contains("; interrupted]"), "{outcome:?}");
     assert!(outcome.stderr.contains("/reset"), "{outcome:?}");
 }

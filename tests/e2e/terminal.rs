@@ -124,6 +124,26 @@ fn a_terminal_without_a_cursor_gets_lines_alone() {
     }
 }
 
+/// Dim text tells thoughts from an answer; without it, a word does.
+#[test]
+fn thoughts_are_told_from_an_answer_without_colours() {
+    let temp = tempfile::tempdir().unwrap();
+    let model = temp.path().join("model");
+    copy("qwen3_moe", &model);
+    std::fs::write(model.join("chat_template.jinja"), "{{ messages[-1].content }}<think>").unwrap();
+    let args: [&dyn AsRef<std::ffi::OsStr>; 5] =
+        [&"chat", &model, &"hello", &"--ignore-eos", &"-n8"];
+    for (value, is_dim) in [("", true), ("1", false)] {
+        let terminal = Terminal::of(80, 24);
+        let child = terminal
+            .start_with_messages(command(&args).env("NO_COLOR", value).env("TERM", "xterm"));
+        let shown = terminal.until("[seed ");
+        assert_eq!(shown.contains("\u{1b}[2m"), is_dim, "{shown:?}");
+        assert_eq!(shown.contains("[thinking]"), !is_dim, "{shown:?}");
+        assert!(ended(child).success());
+    }
+}
+
 #[test]
 fn a_chat_gives_the_terminal_back_whatever_ends_it() {
     let temp = tempfile::tempdir().unwrap();

@@ -24,9 +24,9 @@ pub(crate) fn closing(made: &Generated, metrics: &RunMetrics) -> String {
     format!("[{}]", parts.join("; "))
 }
 
-/// The line after it, if there is more to say: the seed, and the reason why the text ended, unless
+/// The line after it: the seed, and the reason why the text ended, unless
 /// the model ended it. `full` says what to do about a full context.
-pub(crate) fn ending(made: &Generated, seed: Option<u64>, full: &str) -> Option<String> {
+pub(crate) fn ending(made: &Generated, seed: u64, full: &str) -> String {
     let end = match made.end {
         End::StopToken | End::StopString | End::Complete => None,
         End::Length => Some("cut off by --max-new-tokens".to_owned()),
@@ -35,9 +35,8 @@ pub(crate) fn ending(made: &Generated, seed: Option<u64>, full: &str) -> Option<
     };
     let only_thoughts = made.text.is_empty() && !made.thoughts.is_empty();
     let thoughts = only_thoughts.then(|| "there are thoughts and no answer".to_owned());
-    let seed = seed.map(|seed| format!("seed {seed}"));
-    let parts: Vec<String> = [seed, end, thoughts].into_iter().flatten().collect();
-    (!parts.is_empty()).then(|| format!("[{}]", parts.join("; ")))
+    let parts = [Some(format!("seed {seed}")), end, thoughts].into_iter().flatten();
+    format!("[{}]", parts.collect::<Vec<String>>().join("; "))
 }
 
 /// Where time and bytes went, a line each.

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use anyhow::anyhow;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -9,6 +10,7 @@ use signal_hook::flag;
 use signal_hook::iterator::{Handle, Signals};
 use signal_hook::low_level::exit;
 use sws::Cancel;
+use sws_store::Clock;
 
 use crate::terminal::{can_draw, erase_line, note};
 use crate::{atomic_file, watch};
@@ -29,6 +31,9 @@ struct Asked {
 
 /// Exit code that a shell reports for a program ended by Ctrl-C.
 pub(crate) const INTERRUPTED: u8 = 130;
+
+/// Time after which a signal that has had no effect yet is answered.
+const SOON: Duration = Duration::from_millis(300);
 
 impl Interrupt {
     /// Listens for Ctrl-C only, for a single answer of a chat. SIGTERM while the chat waits for a
@@ -95,9 +100,26 @@ fn heed(signals: &[i32], asked: &Arc<Asked>) -> std::io::Result<()> {
                 atomic_file::remove_all();
                 exit(INTERRUPTED.into());
             }
+            tell_if_slow(&asked);
         }
     };
     std::thread::Builder::new().stack_size(128 << 10).spawn(wait).map(drop)
+}
+
+/// Says that the first signal was noticed, on a terminal, where its effect is not seen soon.
+fn tell_if_slow(asked: &Arc<Asked>) {
+    if !can_draw() {
+        return;
+    }
+    let asked = Arc::clone(asked);
+    let tell = move || {
+        Clock::real().sleep(SOON);
+        if *asked.once() {
+            note!("sws: stopping after this layer; again to stop at once");
+        }
+    };
+    // Without a thread nothing is said.
+    let _ = std::thread::Builder::new().stack_size(128 << 10).spawn(tell);
 }
 
 /// While it lives, Ctrl-C or SIGTERM ends the program at once, with a last word: for work that may be

@@ -18,6 +18,9 @@ use crate::watch::restore;
 /// Size limit of a line, in bytes. No context holds as many.
 const MOST_BYTES: u64 = 64 << 20;
 
+/// Stands before and after a message of several lines.
+const QUOTES: &str = "\"\"\"";
+
 /// Ends bracketed paste mode, which the editor has switched on.
 const PASTES_ARE_TYPED: &[u8] = b"\x1b[?2004l\r\n";
 
@@ -56,28 +59,15 @@ impl Lines {
         matches!(self, Lines::Editor { .. })
     }
 
-    /// Returns the next message. A line that ends in `\` continues on the next.
+    /// Returns the next message. A line that ends in `\` continues on the next, and what stands between
+    /// `"""` and `"""` is one message.
     pub(crate) fn next(&mut self) -> anyhow::Result<Line> {
-        let mut text = String::new();
-        loop {
-            let line = match self.line(if text.is_empty() { "> " } else { ". " })? {
-                Line::Text(line) => line,
-                // Input may end after a line that ends in `\`.
-                Line::End if !text.is_empty() => return Ok(Line::Text(text)),
-                other => return Ok(other),
-            };
-            if let Some(begun) = line.strip_suffix('\\') {
-                text.push_str(begun);
-                text.push('\n');
-                continue;
-            }
-            text.push_str(&line);
-            if let Lines::Editor { editor, .. } = self {
-                // A missing history entry is only an inconvenience.
-                let _ = editor.add_history_entry(text.as_str());
-            }
-            return Ok(Line::Text(text));
+        let message = message(|prompt| self.line(prompt))?;
+        if let (Lines::Editor { editor, .. }, Line::Text(text)) = (self, &message) {
+            // A missing history entry is only an inconvenience.
+            let _ = editor.add_history_entry(text.as_str());
         }
+        Ok(message)
     }
 
     fn line(&mut self, prompt: &str) -> anyhow::Result<Line> {
@@ -98,6 +88,39 @@ impl Lines {
             }
             Lines::Plain(stdin) => read_line(&mut stdin.lock()),
         }
+    }
+}
+
+/// A message from lines, each of which is asked for with a prompt.
+fn message(mut next: impl FnMut(&'static str) -> anyhow::Result<Line>) -> anyhow::Result<Line> {
+    let mut text = String::new();
+    let mut is_quoted = false;
+    loop {
+        let prompt = if text.is_empty() && !is_quoted { "> " } else { ". " };
+        let line = match next(prompt)? {
+            Line::Text(line) => line,
+            // Input may end within a message.
+            Line::End if !text.is_empty() => return Ok(Line::Text(text)),
+            other => return Ok(other),
+        };
+        let mut line = line.as_str();
+        if text.is_empty()
+            && !is_quoted
+            && let Some(rest) = line.trim_start().strip_prefix(QUOTES)
+        {
+            (is_quoted, line) = (true, rest);
+        }
+        let begun = match is_quoted {
+            true => line.trim_end().strip_suffix(QUOTES),
+            false if line.ends_with('\\') => None,
+            false => Some(line),
+        };
+        if let Some(end) = begun {
+            text.push_str(end);
+            return Ok(Line::Text(text));
+        }
+        text.push_str(if is_quoted { line } else { line.strip_suffix('\\').unwrap_or(line) });
+        text.push('\n');
     }
 }
 
@@ -144,6 +167,25 @@ fn restore_when_ended(editing: Arc<AtomicBool>) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn messages_have_several_lines() {
+        let cases: [(&[&str], &str); 7] = [
+            (&["one"], "one"),
+            (&["one\\", "two"], "one\ntwo"),
+            (&["\"\"\"one", "two\\", "", "three\"\"\"", "four"], "one\ntwo\\\n\nthree"),
+            (&["\"\"\"", "one", "\"\"\" "], "\none\n"),
+            (&["\"\"\"one\"\"\""], "one"),
+            (&["say \"\"\""], "say \"\"\""),
+            (&["\"\"\"cut off"], "cut off\n"),
+        ];
+        for (lines, expected) in cases {
+            let mut left = lines.iter();
+            let next = |_| Ok(left.next().map_or(Line::End, |line| Line::Text((*line).to_owned())));
+            assert_eq!(message(next).unwrap(), Line::Text(expected.to_owned()), "{lines:?}");
+        }
+        assert_eq!(message(|_| Ok(Line::End)).unwrap(), Line::End);
+    }
 
     #[test]
     fn lines_that_are_not_utf8_are_skipped_and_reported() {

@@ -23,6 +23,7 @@ mod watch;
 use std::process::ExitCode;
 
 use args::{Args, Command};
+use clap::error::ErrorKind;
 use clap_complete::CompleteEnv;
 use interrupt::{INTERRUPTED, Interrupted};
 use sws_store::shard::ShardError;
@@ -42,6 +43,12 @@ fn main() -> ExitCode {
     start()
 }
 
+/// True for a call without a command, which the usage answers best.
+fn asks_for_help(kind: ErrorKind) -> bool {
+    use ErrorKind::{DisplayHelpOnMissingArgumentOrSubcommand, MissingSubcommand};
+    matches!(kind, DisplayHelpOnMissingArgumentOrSubcommand | MissingSubcommand)
+}
+
 /// Runs the command. Not inlined, because its frame must not be on the stack that `main` checks.
 #[inline(never)]
 fn start() -> ExitCode {
@@ -54,9 +61,13 @@ fn start() -> ExitCode {
     let args = match Args::typed() {
         Ok(args) => args,
         Err(error) => match error.downcast::<clap::Error>() {
-            Ok(error) if error.use_stderr() => {
-                // Printed as clap would, but escaped: the arguments may contain an untrusted file name.
+            // Escaped: the arguments may contain an untrusted file name.
+            Ok(error) if asks_for_help(error.kind()) => {
                 hint(format_args!("{}", error.render()));
+                return ExitCode::from(REFUSED);
+            }
+            Ok(error) if error.use_stderr() => {
+                note!("sws: {}", args::sentence(&error));
                 return ExitCode::from(REFUSED);
             }
             Ok(help) => help.exit(),

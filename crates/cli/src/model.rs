@@ -110,11 +110,13 @@ pub(crate) fn name(model: &Model) -> String {
     name.unwrap_or_else(|| "model".to_owned())
 }
 
-/// Finds the bundled model, below the working directory or a parent directory of the program.
+/// Finds the bundled model, below the working directory or a parent directory of the program, or else
+/// where the program was built.
 pub(crate) fn bundled() -> anyhow::Result<PathBuf> {
     let program = std::env::current_exe().and_then(|path| path.canonicalize()).ok();
     let above = program.iter().flat_map(|path| path.ancestors().skip(1));
-    let places = [Path::new("")].into_iter().chain(above);
+    let source = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let places = [Path::new("")].into_iter().chain(above).chain([source]);
     let places = places.flat_map(|dir| SHARDS.map(|shards| dir.join(shards)));
     for place in places {
         let Ok(entries) = place.read_dir() else { continue };

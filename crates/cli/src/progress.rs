@@ -14,11 +14,12 @@ use sws_store::shard::Progress;
 
 use crate::terminal::can_draw;
 
-/// Without a terminal, a line appears at least this often, and at every tenth of the work.
+/// Without a terminal, a line appears this often, and at tenths of work that takes long, of which a
+/// line says more than the time.
 const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Without a terminal, work that is done sooner shows no line.
-const BRIEF: Duration = Duration::from_secs(2);
+/// Interval between tenths, at least.
+const TENTHS: Duration = Duration::from_secs(2);
 
 /// Work that is done sooner shows no bar.
 const SOON: Duration = Duration::from_millis(200);
@@ -99,8 +100,9 @@ impl Meter {
                 let start = *last.start.get_or_insert(progress.done);
                 let now = clock.now();
                 let tenth = progress.done * 10 / progress.total.max(1);
-                let is_next = *tenths && tenth > last.tenth && now >= BRIEF;
-                if !is_next && now < last.time + INTERVAL {
+                let is_next = *tenths && tenth > last.tenth && now >= last.time + TENTHS;
+                let is_over = progress.done >= progress.total;
+                if is_over || !is_next && now < last.time + INTERVAL {
                     return;
                 }
                 last.time = now;
@@ -136,10 +138,14 @@ impl Bar {
         let redraw = move || {
             let mut wait = SOON;
             while ended.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
-                if wait == SOON {
+                wait = REDRAW;
+                // Until the total is known there is nothing to show.
+                if shown.length().is_none() {
+                    continue;
+                }
+                if shown.is_hidden() {
                     shown.set_draw_target(ProgressDrawTarget::stderr());
                 }
-                wait = REDRAW;
                 shown.tick();
             }
         };

@@ -8,6 +8,9 @@ use sws_model::text::{ChatTemplate, Prompt, ReplyFormat, Tokenizer};
 use crate::error::Lacking;
 use crate::{Model, Result, process};
 
+/// Memory for encoding a short text.
+const LEAST: u64 = 2 << 20;
+
 /// The tokenizer and chat template of a model, as far as they are needed. Clones share the tokenizer.
 #[derive(Clone, Debug, Default)]
 pub struct Text {
@@ -66,9 +69,11 @@ impl Text {
         if self.later { Tokenizer::WORKING } else { [0; 2] }
     }
 
-    /// Limits the encoding of texts to the memory that a budget leaves before the model is loaded.
+    /// Limits the encoding of texts to the memory that a budget leaves before the model is loaded. A
+    /// short text is encoded within any budget: what does not have room for the model either is refused
+    /// by its plan, which knows how much it takes.
     pub fn within(mut self, model: &Model, ram: RamBudget) -> Text {
-        let left = process::left(model, self.heap, ram);
+        let left = process::left(model, self.heap, ram).max(LEAST);
         self.bound(model.spec().context, left);
         self
     }

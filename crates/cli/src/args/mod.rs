@@ -86,8 +86,7 @@ Examples:
   sws plan Qwen/Qwen3-30B-A3B --ram 16GiB     how fast it will be
   sws serve Qwen/Qwen3-30B-A3B                for other programs";
 
-/// The version with what was built in, and what this CPU offers. The commit is known if it was given
-/// to the compiler as `SWS_COMMIT`.
+/// The version with what was built in, and what this CPU offers.
 static VERSION: LazyLock<String> = LazyLock::new(|| {
     let features = [
         ("candle", cfg!(feature = "candle")),
@@ -97,7 +96,8 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
     ];
     let features = features.into_iter().filter(|(_, is_on)| *is_on).map(|(name, _)| name);
     let tiers = Tier::available().into_iter().map(Tier::name);
-    let commit = option_env!("SWS_COMMIT").filter(|commit| !commit.is_empty());
+    // Empty where it is not known: build.rs.
+    let commit = Some(env!("SWS_COMMIT")).filter(|commit| !commit.is_empty());
     format!(
         "{}{}\nfeatures: {}\ntiers of this CPU: {}",
         env!("CARGO_PKG_VERSION"),
@@ -125,6 +125,40 @@ impl Args {
         args.command.name_model()?;
         Ok(args)
     }
+}
+
+/// What is wrong with a command line, and the remedy, in one sentence.
+pub(crate) fn sentence(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let mut sentence = String::new();
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        if line.starts_with("Usage:") || line.starts_with("For more information") {
+            break;
+        }
+        if !sentence.is_empty() {
+            sentence += if sentence.ends_with(':') { " " } else { "; " };
+        }
+        sentence += line.strip_prefix("tip: ").unwrap_or(line);
+    }
+    if let Some(variable) = variable_of(error) {
+        sentence = format!("{sentence}, from the environment variable {variable}");
+    }
+    sentence + "; `--help` lists what there is"
+}
+
+/// The environment variable that gave an option its wrong value.
+fn variable_of(error: &clap::Error) -> Option<&'static str> {
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let variables =
+        [("--tier", TIER_VARIABLE), ("--config", "SWS_CONFIG"), ("--api-key", "SWS_API_KEY")];
+    let is_it = |(long, _): &(&str, &str)| option.split(' ').next() == Some(*long);
+    let (long, variable) = variables.into_iter().find(is_it)?;
+    let mut words = std::env::args_os().filter_map(|word| word.into_string().ok());
+    let typed = words.any(|word| word.split('=').next() == Some(long));
+    (!typed && std::env::var_os(variable).is_some()).then_some(variable)
 }
 
 /// Suggests a command of the same letters, which clap finds too far away: `rnu`.
@@ -208,17 +242,19 @@ fn with_defaults(
 
 /// The table of all commands and options.
 pub(crate) fn command() -> clap::Command {
-    hiding_advanced(Args::command())
+    for_people(Args::command())
 }
 
-/// Leaves advanced options out of `-h`.
-fn hiding_advanced(command: clap::Command) -> clap::Command {
+/// Leaves advanced options out of `-h`, and takes a negative number behind an option as its value, so
+/// that the error names the option.
+fn for_people(command: clap::Command) -> clap::Command {
     let is_advanced = |arg: &clap::Arg| arg.get_help_heading() == Some(ADVANCED);
     let command = command.mut_args(|arg| {
         let hide = is_advanced(&arg) || arg.is_hide_short_help_set();
-        arg.hide_short_help(hide)
+        let takes_value = !arg.is_positional() && arg.get_action().takes_values();
+        arg.hide_short_help(hide).allow_negative_numbers(takes_value)
     });
-    command.mut_subcommands(hiding_advanced)
+    command.mut_subcommands(for_people)
 }
 
 #[derive(Debug, Subcommand)]
@@ -260,9 +296,9 @@ pub(crate) struct Pages {
 ///
 /// Shows the smallest budget that works, and the gain of each further GiB. The speeds of disk, memory
 /// and computing are measured briefly; bytes read and time per token are estimates. Hit rates are those
-/// of earlier runs of the model, or before the first one those of another model. Without weights, sizes in each
-/// format follow from the configuration, and the disk is the one that this program lies on. Of a
-/// model that is not on this machine the hub is asked for it.
+/// of earlier runs of the model, or before the first one those of another model. Without weights, sizes
+/// in each format follow from the configuration, and the disk is that of the newest model, or else of
+/// this program. Of a model that is not on this machine the hub is asked for it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Plan {
     /// A shard directory, a checkpoint directory, a GGUF file, a config.json without weights, or the
@@ -317,7 +353,7 @@ pub(crate) struct Plan {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Doctor {
     /// A shard directory, a checkpoint directory, a GGUF file, or the id of a model in the Hugging
-    /// Face cache [default: only checks that need no model].
+    /// Face cache [default: no checks of memory; the disk is that of the newest model].
     #[arg(add = models())]
     pub(crate) model: Option<PathBuf>,
     /// The same, as an option.

@@ -12,25 +12,25 @@ pub(crate) struct Sampling {
     #[arg(long, short = 'n', alias = "n-predict", value_name = "N")]
     pub(crate) max_new_tokens: Option<usize>,
     /// Sampling temperature; 0 always takes the most probable token.
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[arg(long, value_name = "X")]
     temperature: Option<f32>,
     /// Sample from the N most probable tokens; 0 for all.
     #[arg(long, value_name = "N", hide_short_help = true)]
     top_k: Option<usize>,
     /// Sample from the most probable tokens that together have this probability.
-    #[arg(long, value_name = "X", allow_negative_numbers = true, hide_short_help = true)]
+    #[arg(long, value_name = "X", hide_short_help = true)]
     top_p: Option<f32>,
     /// Exclude tokens less probable than this share of the most probable one.
-    #[arg(long, value_name = "X", allow_negative_numbers = true, hide_short_help = true)]
+    #[arg(long, value_name = "X", hide_short_help = true)]
     min_p: Option<f32>,
     /// Penalty that divides the logits of tokens in the prompt or the text so far.
-    #[arg(long, value_name = "X", allow_negative_numbers = true, hide_short_help = true)]
+    #[arg(long, value_name = "X", hide_short_help = true)]
     repetition_penalty: Option<f32>,
     /// Penalty subtracted from the logits of tokens in the text so far.
-    #[arg(long, value_name = "X", allow_negative_numbers = true, hide_short_help = true)]
+    #[arg(long, value_name = "X", hide_short_help = true)]
     presence_penalty: Option<f32>,
     /// Penalty subtracted for each occurrence of a token in the text so far.
-    #[arg(long, value_name = "X", allow_negative_numbers = true, hide_short_help = true)]
+    #[arg(long, value_name = "X", hide_short_help = true)]
     frequency_penalty: Option<f32>,
     /// Random seed. The same seed gives the same text on every machine, as long as `--json` shows
     /// the same `sampler` [default: a new seed each time].

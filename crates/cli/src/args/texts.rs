@@ -121,9 +121,11 @@ pub(crate) struct Certify {
 
 /// Chat with a model.
 ///
-/// Each line is a message. Ctrl-C stops an answer; /help lists the commands. Without a model, the
-/// newest one on this machine that was made for conversation answers. Standard output gets the
-/// answers; what a model thinks before is shown, dimmed, on a terminal only.
+/// Each line is a message; longer ones stand between """ and """, or have lines that end in a
+/// backslash. Lines can be fetched back until the chat ends; no file keeps them. Ctrl-C stops an
+/// answer; /help lists the commands. Without a model, the newest one on this machine that was made for
+/// conversation answers. Standard output gets the answers; what a model thinks before is shown, dimmed,
+/// on a terminal only.
 #[derive(Debug, clap::Args)]
 #[command(after_help = CHAT_EXAMPLES)]
 pub(crate) struct Chat {

@@ -7,9 +7,11 @@ mod system;
 use std::process::ExitCode;
 
 use serde::Serialize;
+use sws::Model;
 use sws_kernels::{TIER_VARIABLE, Tier};
 
 use super::print_report;
+use crate::here::newest;
 use crate::table::{table, wrapped, wrapped_at};
 use crate::{FAILED, args, model};
 
@@ -50,11 +52,24 @@ pub(crate) fn run(args: &args::Doctor) -> anyhow::Result<ExitCode> {
         checks.push(system::memory_for(model));
         checks.push(system::space(model));
         checks.extend(disk::lines(model));
+    } else {
+        checks.push(system::space_for_models());
+        if let Some(any) = any_model() {
+            checks.push(Line::ok("model read from disk", any.dir().display().to_string()));
+            checks.extend(disk::lines(&any));
+        }
     }
     let hurts = checks.iter().any(|line| line.hurts);
     let report = Report { checks, hurts };
     print_report(args.json, &report, || report.text())?;
     Ok(if hurts { ExitCode::from(FAILED) } else { ExitCode::SUCCESS })
+}
+
+/// The newest model of this machine, or the bundled one: its disk stands for that of others.
+fn any_model() -> Option<Model> {
+    let paths = newest().into_iter().filter_map(|here| here.path).chain(model::bundled().ok());
+    let mut models = paths.filter_map(|path| model::open(Some(&path)).ok());
+    models.next()
 }
 
 impl Report {

@@ -105,9 +105,7 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
         hint(format_args!("\n"));
     }
     note!("{}", closing(&made, &metrics));
-    if let Some(ending) = ending(&made, Some(seed), "") {
-        note!("{ending}");
-    }
+    note!("{}", ending(&made, seed, ""));
     if args.json {
         let Generated { tokens, text, .. } = made;
         let text = has_text.then_some(text);

@@ -105,6 +105,8 @@ struct Chat {
     running: LoadedModel,
     interrupt: Interrupt,
     conversation: Conversation,
+    /// The seed of the conversation.
+    seed: u64,
     /// The last answer and its cost.
     last: Option<(Generated, RunMetrics)>,
     /// The file that /save and /load have used.
@@ -136,6 +138,7 @@ impl Chat {
             }
         }
         let generation = args.sampling.generation(model)?;
+        let seed = generation.sampling.seed;
         let generation_limit = generation.max_new_tokens.unwrap_or(usize::MAX);
         let mut conversation = Conversation::new(template, generation);
         if let Some(file) = &args.load {
@@ -162,7 +165,7 @@ impl Chat {
         let file = args.load.clone();
         let report = args.report.clone();
         let (last, watcher) = (None, None);
-        Ok(Chat { running, interrupt, conversation, last, file, wanted, watcher, report })
+        Ok(Chat { running, interrupt, conversation, last, file, wanted, watcher, report, seed })
     }
 
     /// Does what a command says.
@@ -263,9 +266,7 @@ impl Chat {
             hint(format_args!("{}", account(&made, &metrics)));
         }
         note!("{}", closing(&made, &metrics));
-        if let Some(ending) = ending(&made, None, full_context) {
-            note!("{ending}");
-        }
+        note!("{}", ending(&made, self.seed, full_context));
         let end = made.end;
         self.last = Some((made, metrics));
         Ok(end)

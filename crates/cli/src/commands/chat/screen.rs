@@ -1,4 +1,5 @@
-//! Answers on standard output: thoughts are dim on a terminal, and left out elsewhere.
+//! Answers on standard output: thoughts are dim on a terminal, named on one without colours, and left
+//! out elsewhere.
 
 use std::io::IsTerminal;
 
@@ -33,7 +34,9 @@ impl Screen {
     /// Shows a piece.
     pub(super) fn show(&mut self, piece: &Piece) -> anyhow::Result<()> {
         if self.is_terminal && !piece.thought.is_empty() {
-            self.thinks = true;
+            if !std::mem::replace(&mut self.thinks, true) && !self.has_colours {
+                print("[thinking]\n")?;
+            }
             // Piece by piece, so that a signal never leaves the terminal dim.
             self.style(DIM)?;
             print(&piece.thought)?;
@@ -41,7 +44,7 @@ impl Screen {
         }
         if !piece.text.is_empty() {
             if std::mem::replace(&mut self.thinks, false) {
-                print("\n\n")?;
+                print(if self.has_colours { "\n\n" } else { "\n[answer]\n" })?;
             }
             print(&piece.text)?;
         }

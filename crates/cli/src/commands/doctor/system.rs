@@ -5,6 +5,7 @@ use std::path::Path;
 use rustix::fs::{Access, access, statvfs};
 use sws::{Model, Options, Planning, Text};
 use sws_engine::Plan;
+use sws_hub::Library;
 use sws_store::{Holder, Limits, Memory, open_file_limit, user_cache};
 
 use super::Line;
@@ -181,6 +182,17 @@ pub(super) fn space(model: &Model) -> Line {
             "make shards on another disk (`sws shard --out`), or run the checkpoint as it is",
         ),
         _ => Line::ok(check, size(bytes)),
+    }
+}
+
+/// Space where models are downloaded to.
+pub(super) fn space_for_models() -> Line {
+    let check = "space for models";
+    let library = Library::of_process();
+    let dir = library.as_ref().and_then(|it| it.dir().ancestors().find(|dir| dir.exists()));
+    match dir.and_then(free) {
+        Some(bytes) => Line::ok(check, size(bytes)),
+        None => Line::ok(check, "unknown"),
     }
 }
 
