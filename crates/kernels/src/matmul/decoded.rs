@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::decode::{Cursor, Decoder, ForDecoder, for_decoder};
+use super::decode::{Cursor, Decoder, ForDecoder, Take, for_decoder};
 use crate::Matrix;
 use crate::reference::{BLOCK, LANES};
 use crate::simd::Simd;
@@ -65,20 +65,53 @@ impl<S: Simd> ForDecoder<S> for Decode<'_, '_> {
         assert!(last <= to.len(), "columns to decode");
         for (r, cursor) in cursors.iter_mut().enumerate() {
             let Some(at) = cursor else { continue };
-            for b in cols.start / BLOCK..cols.end / BLOCK {
-                let w = if (b + 1) * BLOCK <= m.cols() {
+            let whole = (cols.end / BLOCK).min(m.cols() / BLOCK);
+            let mut b = cols.start / BLOCK;
+            // SAFETY: the last of all columns is in bounds, as asserted above.
+            let mut to = Stored { to: unsafe { to.as_mut_ptr().add(r * row) }, places };
+            while b + D::SPAN <= whole && b % D::SPAN == 0 {
+                // SAFETY: the cursor belongs to this matrix, and these blocks are whole.
+                unsafe { decoder.span(s, at, b, &mut to) };
+                to.skip(D::SPAN);
+                b += D::SPAN;
+            }
+            while b < cols.end / BLOCK {
+                let w = if b < whole {
                     // SAFETY: the cursor belongs to this matrix, and block `b` is whole.
                     unsafe { decoder.block(s, at, b) }
                 } else {
                     decoder.tail(s, at, m)
                 };
-                let first = 2 * (b - cols.start / BLOCK);
-                for (k, w) in w.into_iter().enumerate() {
-                    let at = r * row + (first + k / 2) * step + k % 2 * half;
-                    // SAFETY: the last of all columns is in bounds, as asserted above.
-                    unsafe { s.store_slices(w, to.as_mut_ptr().add(at), slice) };
-                }
+                to.take(s, 0, w);
+                to.skip(1);
+                b += 1;
             }
+        }
+    }
+}
+
+/// Where blocks of a row are stored, of which the job knows that there is room for all.
+struct Stored {
+    to: *mut f32,
+    places: Places,
+}
+
+impl Stored {
+    /// Goes on behind so many blocks.
+    #[inline(always)]
+    fn skip(&mut self, blocks: usize) {
+        self.to = self.to.wrapping_add(2 * blocks * self.places.step);
+    }
+}
+
+impl<S: Simd> Take<S> for Stored {
+    #[inline(always)]
+    fn take(&mut self, s: S, k: usize, weights: [S::F; 4]) {
+        let Places { step, half, slice, .. } = self.places;
+        for (i, weights) in weights.into_iter().enumerate() {
+            let at = (2 * k + i / 2) * step + i % 2 * half;
+            // SAFETY: the last of all columns is in bounds, as `Decode::run` asserted.
+            unsafe { s.store_slices(weights, self.to.add(at), slice) };
         }
     }
 }

@@ -4,7 +4,7 @@
 // Loops over registers by index are unrolled; some with iterators were not.
 #![allow(clippy::needless_range_loop)]
 
-use super::decode::{Cursor, Decoder};
+use super::decode::{Cursor, Decoder, Take};
 use super::decoded::{Decode, Places};
 use super::input::groups;
 use super::output::Output;
@@ -99,7 +99,26 @@ fn dots<S: Simd, D: Decoder<S>, const R: usize>(
     let mut low = [s.splat(0.0); R];
     let mut high = [s.splat(0.0); R];
     let (blocks, last) = x.as_chunks::<BLOCK>().0.split_at(m.cols() / BLOCK);
-    for (b, x) in blocks.iter().enumerate() {
+    // A few blocks of one row after those of the other: see `SPAN`.
+    let span = if R == 1 { D::SPAN } else { D::SPAN.max(S::SPAN) };
+    let spanned = if span == 1 { 0 } else { blocks.len() / span * span };
+    let (spans, blocks) = blocks.split_at(spanned);
+    for (b, x) in spans.chunks_exact(span).enumerate() {
+        let b = span * b;
+        for line in 0..(span * R * D::BYTES).div_ceil(64) {
+            s.prefetch(ahead.wrapping_add(b * R * D::BYTES + 64 * line));
+        }
+        for i in 0..R {
+            let mut sums = Sums { x, low: low[i], high: high[i] };
+            for k in 0..span / D::SPAN {
+                sums.x = &x[D::SPAN * k..][..D::SPAN];
+                // SAFETY: the cursor belongs to this matrix, and all blocks of the span are whole.
+                unsafe { decoder.span(s, &mut at[i], b + D::SPAN * k, &mut sums) };
+            }
+            (low[i], high[i]) = (sums.low, sums.high);
+        }
+    }
+    for (b, x) in (spanned..).zip(blocks) {
         let x = load_block(s, x);
         for line in 0..(R * D::BYTES).div_ceil(64) {
             s.prefetch(ahead.wrapping_add(b * R * D::BYTES + 64 * line));
@@ -128,6 +147,25 @@ fn dots<S: Simd, D: Decoder<S>, const R: usize>(
         sums[i] = s.reduce(low[i], high[i]);
     }
     sums
+}
+
+/// Sums of products of one row.
+struct Sums<'x, S: Simd> {
+    /// The activations of a span.
+    x: &'x [[f32; BLOCK]],
+    low: S::F,
+    high: S::F,
+}
+
+impl<S: Simd> Take<S> for Sums<'_, S> {
+    #[inline(always)]
+    fn take(&mut self, s: S, k: usize, w: [S::F; 4]) {
+        let x = load_block(s, &self.x[k]);
+        self.low = s.fma(w[0], x[0], self.low);
+        self.high = s.fma(w[1], x[1], self.high);
+        self.low = s.fma(w[2], x[2], self.low);
+        self.high = s.fma(w[3], x[3], self.high);
+    }
 }
 
 #[inline(always)]

@@ -15,7 +15,7 @@ pub(crate) use bf11::{BF11_BLOCK, Escapes, patches_of, planes};
 pub(crate) use bf12::count_escapes;
 pub(crate) use gguf::{DOUBLE_E2M1, IQ4, half_e8m0_to_f32};
 pub(crate) use number::{E2M1, bf16_to_f32, e4m3_to_f32, e8m0_to_f32, f16_to_f32};
-pub(crate) use published::{group_scale, zero_point};
+pub(crate) use published::{BELOW_SCALE, group_scale, zero_point};
 
 /// Columns in a block, the unit of decoding.
 pub(crate) const BLOCK: usize = 64;

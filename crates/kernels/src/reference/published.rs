@@ -74,7 +74,7 @@ fn e2m1(m: &Matrix, row: usize, block: usize, out: &mut [f32], of: impl Fn(usize
 }
 
 /// The bits of a unit below those of a scale that was f16 or bf16.
-const BELOW_SCALE: u32 = 0x1fff;
+pub(crate) const BELOW_SCALE: u32 = 0x1fff;
 
 /// The scale of a group, from its unit.
 pub(crate) fn group_scale(unit: u32) -> f32 {

@@ -18,8 +18,6 @@ macro_rules! allowed {
 }
 
 impl Simd for Avx2 {
-    type F = [__m256; 2];
-    type U = [__m256i; 2];
     type T = __m256;
     type Exponents = Self::F;
     type Tiers = Tiers;
@@ -27,6 +25,7 @@ impl Simd for Avx2 {
     const TILE_ROWS: usize = ROWS;
     const TILE_TOKENS: usize = 3;
     const DECODES_ALL: bool = true;
+    const SPAN: usize = 2;
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::F {
@@ -112,24 +111,6 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn bits(self, a: Self::F) -> Self::U {
         allowed!([_mm256_castps_si256(a[0]), _mm256_castps_si256(a[1])])
-    }
-    #[inline(always)]
-    fn numbers(self, a: Self::B) -> [Self::F; 4] {
-        let mut numbers = [self.splat(0.0); 4];
-        for k in 0..4 {
-            allowed! {
-                let bytes = match k % 2 {
-                    0 => _mm256_castsi256_si128(a[k / 2]),
-                    _ => _mm256_extracti128_si256::<1>(a[k / 2]),
-                };
-                let high = _mm_unpackhi_epi64(bytes, bytes);
-                numbers[k] = [
-                    _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
-                    _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(high)),
-                ];
-            }
-        }
-        numbers
     }
     #[inline(always)]
     fn products(self, a: Self::F, bytes: u32) -> [Self::F; 4] {

@@ -17,8 +17,6 @@ macro_rules! allowed {
 }
 
 impl Simd for Avx512 {
-    type F = __m512;
-    type U = __m512i;
     type T = __m512;
     /// 32 × u16: each exponent twice, at bits 7 to 14; the entries of code 15 also have [`ESCAPE`]
     /// set.
@@ -28,6 +26,7 @@ impl Simd for Avx512 {
     const TILE_ROWS: usize = ROWS;
     const TILE_TOKENS: usize = 4;
     const DECODES_ALL: bool = true;
+    const SPAN: usize = 1;
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::F {
@@ -94,17 +93,6 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn bits(self, a: Self::F) -> Self::U {
         allowed!(_mm512_castps_si512(a))
-    }
-    #[inline(always)]
-    fn numbers(self, a: Self::B) -> [Self::F; 4] {
-        allowed! {
-            [
-                _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm512_castsi512_si128(a))),
-                _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm512_extracti32x4_epi32::<1>(a))),
-                _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm512_extracti32x4_epi32::<2>(a))),
-                _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm512_extracti32x4_epi32::<3>(a))),
-            ]
-        }
     }
     #[inline(always)]
     fn products(self, a: Self::F, bytes: u32) -> [Self::F; 4] {

@@ -18,7 +18,8 @@ pub(crate) trait Bytes: Copy {
 
     /// Reads 64 bytes.
     unsafe fn load_b(self, p: *const u8) -> Self::B;
-    /// Reads 32 bytes for each half, shifted right like [`shr_b`](Self::shr_b).
+    /// Reads 32 bytes for each half, shifted right. Bits above those of each byte are any of its
+    /// neighbours'.
     unsafe fn load_b_shifted(self, p: *const u8, by: [u32; 2]) -> Self::B;
     /// Reads 16 bytes for each half: their low nibbles, then their high ones.
     unsafe fn load_halved(self, first: *const u8, second: *const u8) -> Self::B;
@@ -150,10 +151,12 @@ mod x86 {
         #[inline(always)]
         unsafe fn load_b_shifted(self, p: *const u8, by: [u32; 2]) -> Self::B {
             allowed! {
-                let read = _mm256_loadu_si256(p.cast());
-                let first = _mm256_srl_epi16(read, _mm_cvtsi32_si128(by[0] as i32));
-                let second = _mm256_srl_epi16(read, _mm_cvtsi32_si128(by[1] as i32));
-                _mm512_inserti64x4::<1>(_mm512_castsi256_si512(first), second)
+                let both = _mm512_broadcast_i64x4(_mm256_loadu_si256(p.cast()));
+                let [first, second] = [i64::from(by[0]), i64::from(by[1])];
+                let by = _mm512_set_epi64(
+                    second, second, second, second, first, first, first, first,
+                );
+                _mm512_srlv_epi64(both, by)
             }
         }
         #[inline(always)]

@@ -14,10 +14,12 @@ mod avx2;
 mod avx512;
 mod bf11;
 mod bytes;
+mod groups;
 mod portable;
 
 pub(crate) use bf11::{Tiers, bf11_tail};
 pub(crate) use bytes::Bytes;
+pub(crate) use groups::{Groups, Map, UNIT};
 pub(crate) use portable::Portable;
 
 use crate::matmul::{Decode, Operands};
@@ -31,11 +33,7 @@ use crate::reference::BLOCK;
 /// # Safety
 ///
 /// Methods that take a pointer read or write the stated number of bytes, with any alignment.
-pub(crate) trait Simd: Bytes {
-    /// 16 × f32.
-    type F: Copy;
-    /// 16 × u32.
-    type U: Copy;
+pub(crate) trait Simd: Groups {
     /// One register of a tile.
     type T: Copy;
     /// Lookup table of the exponents of bf12.
@@ -51,6 +49,9 @@ pub(crate) trait Simd: Bytes {
     /// True if products with one token decode every encoding in registers. Otherwise the rarer ones
     /// are decoded to memory first, which is slower and makes the program smaller.
     const DECODES_ALL: bool;
+    /// Blocks of a row that products with one token use before those of the next row. Where sums and
+    /// activations of several rows exceed the registers, a few blocks share the loads of the sums.
+    const SPAN: usize;
 
     fn splat(self, value: f32) -> Self::F;
     /// An f16 number, widened, in all lanes.
@@ -74,8 +75,6 @@ pub(crate) trait Simd: Bytes {
     fn or(self, a: Self::U, b: Self::U) -> Self::U;
     fn add_u(self, a: Self::U, b: Self::U) -> Self::U;
     fn bits(self, a: Self::F) -> Self::U;
-    /// Converts signed bytes, 16 at a time.
-    fn numbers(self, a: Self::B) -> [Self::F; 4];
     /// The first lane times each of four signed bytes, the lowest first, each in all lanes.
     fn products(self, a: Self::F, bytes: u32) -> [Self::F; 4];
     /// True if any bit is set.

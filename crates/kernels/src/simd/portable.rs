@@ -18,8 +18,6 @@ unsafe fn read<const N: usize>(p: *const u8) -> [u8; N] {
 }
 
 impl Simd for Portable {
-    type F = [f32; 16];
-    type U = [u32; 16];
     type T = [f32; 8];
     type Exponents = Self::F;
     type Tiers = Tiers;
@@ -27,6 +25,7 @@ impl Simd for Portable {
     const TILE_ROWS: usize = 4;
     const TILE_TOKENS: usize = 2;
     const DECODES_ALL: bool = false;
+    const SPAN: usize = 1;
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::F {
@@ -87,10 +86,6 @@ impl Simd for Portable {
     #[inline(always)]
     fn bits(self, a: Self::F) -> Self::U {
         a.map(f32::to_bits)
-    }
-    #[inline(always)]
-    fn numbers(self, a: Self::B) -> [Self::F; 4] {
-        from_fn(|k| from_fn(|i| f32::from(a[16 * k + i] as i8)))
     }
     #[inline(always)]
     fn products(self, a: Self::F, bytes: u32) -> [Self::F; 4] {

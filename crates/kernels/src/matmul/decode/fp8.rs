@@ -74,7 +74,9 @@ scales! {
 }
 
 /// The power of two by which an f32 with the fields of e4m3 is too small.
-const REBIAS: f32 = f32::from_bits((127 + 120) << 23);
+pub(super) const REBIAS: f32 = f32::from_bits((127 + 120) << 23);
+/// The bits of an f32 that a sign-extended e4m3 gets, 20 higher.
+pub(super) const FIELDS: u32 = 0x87f0_0000;
 /// Scales from here on exceed f32 when multiplied by that power.
 const LARGE: f32 = 256.0;
 
@@ -107,7 +109,7 @@ impl<S: Simd, K: Scales> Decoder<S> for Fp8<K> {
         let (scales, p) = unsafe { (K::of(at.scales, b), at.codes.add(BLOCK * b)) };
         // The fields of e4m3 are moved to those of an f32, whose exponent is then too small by
         // 127 - 7. Its product with the scale times that power is exact before it is rounded.
-        let fields = s.splat_u(0x87f0_0000);
+        let fields = s.splat_u(FIELDS);
         let mut values = [s.splat(0.0); 4];
         for k in 0..4 {
             // SAFETY: by the contract of the trait.

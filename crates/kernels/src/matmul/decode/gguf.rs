@@ -2,10 +2,10 @@
 
 use std::marker::PhantomData;
 
-use super::{Cursor, Decoder};
+use super::{Cursor, Decoder, Times, TimesPlus};
 use crate::matmul::one::load_block;
 use crate::reference::{BLOCK, DOUBLE_E2M1, IQ4, half_e8m0_to_f32};
-use crate::simd::Simd;
+use crate::simd::{Map, Simd, UNIT};
 use crate::{Encoding, GgufBlocks, Matrix};
 
 /// Decoder of a format from its blocks of 32 columns.
@@ -57,19 +57,6 @@ impl<S: Simd, U: Unit<S>> Decoder<S> for Units<U> {
     }
 }
 
-/// Codes of four bits that stand for sixteen values: those of the first half of the columns in the
-/// low nibbles of sixteen bytes at `q`.
-///
-/// # Safety
-///
-/// 16 bytes must be readable at `q`.
-#[inline(always)]
-pub(super) unsafe fn nibbles<S: Simd>(s: S, weights: S::F, q: *const u8) -> [S::F; 2] {
-    // SAFETY: by this function's contract.
-    let codes = unsafe { s.load_u8(q) };
-    [s.lookup(weights, codes), s.lookup(weights, s.shr::<4>(codes))]
-}
-
 /// A number of two bytes.
 ///
 /// # Safety
@@ -94,18 +81,21 @@ pub(in crate::matmul) trait Sixteen: Copy {
     /// Offset of the codes in a block.
     const CODES: usize;
 
-    /// The values under the scale of the block at `p`.
+    /// What is done to them.
+    type Map<S: Simd>: Map<S>;
+
+    /// The scale of the block at `p`.
     ///
     /// # Safety
     ///
     /// The bytes of a block must be readable at `p`.
-    unsafe fn scaled<S: Simd>(s: S, values: S::F, p: *const u8) -> S::F;
+    unsafe fn map<S: Simd>(s: S, p: *const u8) -> Self::Map<S>;
 }
 
-/// [`Unit`] of such a format: one multiplication and two lookups.
+/// [`Unit`] of such a format.
 #[derive(Clone, Copy)]
 pub(in crate::matmul) struct Nibbles<S: Simd, T> {
-    values: S::F,
+    values: S::Sixteen,
     format: PhantomData<T>,
 }
 
@@ -114,12 +104,12 @@ impl<S: Simd, T: Sixteen> Unit<S> for Nibbles<S, T> {
 
     #[inline(always)]
     fn new(s: S) -> Self {
-        Nibbles { values: load(s, &T::VALUES), format: PhantomData }
+        Nibbles { values: s.sixteen(&T::VALUES), format: PhantomData }
     }
     #[inline(always)]
     unsafe fn unit(self, s: S, p: *const u8) -> [S::F; 2] {
         // SAFETY: by the contract of the trait. Sixteen bytes of codes end the block.
-        unsafe { nibbles(s, T::scaled(s, self.values, p), p.add(T::CODES)) }
+        unsafe { s.halves(self.values, [T::map(s, p); 2], p.add(T::CODES)) }
     }
 }
 
@@ -131,11 +121,12 @@ impl Sixteen for Q4_0 {
     const VALUES: [f32; 16] =
         [-8., -7., -6., -5., -4., -3., -2., -1., 0., 1., 2., 3., 4., 5., 6., 7.];
     const CODES: usize = 2;
+    type Map<S: Simd> = Times<S::F>;
 
     #[inline(always)]
-    unsafe fn scaled<S: Simd>(s: S, values: S::F, p: *const u8) -> S::F {
+    unsafe fn map<S: Simd>(s: S, p: *const u8) -> Self::Map<S> {
         // SAFETY: by the contract of the trait.
-        s.mul(values, s.splat_f16(unsafe { word(p) }))
+        Times(s.splat_f16(unsafe { word(p) }))
     }
 }
 
@@ -146,12 +137,13 @@ impl Sixteen for Q4_1 {
     const FORMAT: GgufBlocks = GgufBlocks::Q4_1;
     const VALUES: [f32; 16] = TO_15;
     const CODES: usize = 4;
+    type Map<S: Simd> = TimesPlus<S::F>;
 
     #[inline(always)]
-    unsafe fn scaled<S: Simd>(s: S, values: S::F, p: *const u8) -> S::F {
+    unsafe fn map<S: Simd>(s: S, p: *const u8) -> Self::Map<S> {
         // SAFETY: by the contract of the trait.
         let (scale, min) = unsafe { (word(p), word(p.add(2))) };
-        s.fma(values, s.splat_f16(scale), s.splat_f16(min))
+        TimesPlus(s.splat_f16(scale), s.splat_f16(min))
     }
 }
 
@@ -162,11 +154,12 @@ impl Sixteen for Iq4Nl {
     const FORMAT: GgufBlocks = GgufBlocks::Iq4Nl;
     const VALUES: [f32; 16] = IQ4;
     const CODES: usize = 2;
+    type Map<S: Simd> = Times<S::F>;
 
     #[inline(always)]
-    unsafe fn scaled<S: Simd>(s: S, values: S::F, p: *const u8) -> S::F {
+    unsafe fn map<S: Simd>(s: S, p: *const u8) -> Self::Map<S> {
         // SAFETY: by the contract of the trait.
-        s.mul(values, s.splat_f16(unsafe { word(p) }))
+        Times(s.splat_f16(unsafe { word(p) }))
     }
 }
 
@@ -177,11 +170,12 @@ impl Sixteen for Mxfp4 {
     const FORMAT: GgufBlocks = GgufBlocks::Mxfp4;
     const VALUES: [f32; 16] = DOUBLE_E2M1;
     const CODES: usize = 1;
+    type Map<S: Simd> = Times<S::F>;
 
     #[inline(always)]
-    unsafe fn scaled<S: Simd>(s: S, values: S::F, p: *const u8) -> S::F {
+    unsafe fn map<S: Simd>(s: S, p: *const u8) -> Self::Map<S> {
         // SAFETY: by the contract of the trait.
-        s.mul(values, s.splat(HALF_POWERS[usize::from(unsafe { *p })]))
+        Times(s.splat(HALF_POWERS[usize::from(unsafe { *p })]))
     }
 }
 
@@ -242,7 +236,8 @@ impl<T: Five> Fives<T> {
             (s.load_halved(first.add(bits + 4), second.add(bits + 4)), fifths)
         };
         // SAFETY: likewise.
-        let scales = unsafe { [s.splat_f16(word(first)), s.splat_f16(word(second))] };
+        let [low, high] = unsafe { [s.splat_f16(word(first)), s.splat_f16(word(second))] };
+        let scales = [s.mul(low, s.splat(UNIT)), s.mul(high, s.splat(UNIT))];
         if T::HAS_MINIMUM {
             // SAFETY: likewise.
             let minima =

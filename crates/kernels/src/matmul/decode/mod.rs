@@ -21,7 +21,7 @@ use nibbles::Pairs;
 
 use super::one::load_block;
 use crate::reference::{self, BLOCK};
-use crate::simd::Simd;
+use crate::simd::{Map, Simd};
 use crate::{Encoding, GgufBlocks, Matrix, Published};
 
 pub(super) use bf11::Bf11;
@@ -108,14 +108,46 @@ fn for_published<S: Simd>(s: S, layout: Published, code: impl ForDecoder<S>) {
         Published::Mxfp8 => code.run::<Fp8<fp8::Thirtytwos>>(s),
         Published::Int4 => code.run::<Pairs<S, nibbles::Int4>>(s),
         Published::Int4By128 => code.run::<Pairs<S, nibbles::Int4By128>>(s),
-        Published::Int4Zeros32 | Published::Int4Zeros64 | Published::Int4Zeros128 => {
-            code.run::<Pairs<S, nibbles::Zeros>>(s);
-        }
+        Published::Int4Zeros32 => code.run::<Pairs<S, nibbles::Zeros<32>>>(s),
+        Published::Int4Zeros64 => code.run::<Pairs<S, nibbles::Zeros<64>>>(s),
+        Published::Int4Zeros128 => code.run::<Pairs<S, nibbles::Zeros<128>>>(s),
         Published::Int4ActOrder32 | Published::Int4ActOrder64 | Published::Int4ActOrder128 => {
-            code.run::<nibbles::ActOrder<S>>(s);
+            code.run::<nibbles::ActOrder>(s);
         }
         Published::Nvfp4 => code.run::<Pairs<S, nibbles::Nvfp4>>(s),
         Published::Nvfp4Divided => code.run::<Pairs<S, nibbles::Nvfp4Divided>>(s),
+    }
+}
+
+/// Registers in memory, from where a broadcast of one of their numbers takes none of the CPU's units for
+/// shuffles, of which decoders have many.
+#[inline(always)]
+fn in_memory<S: Simd>(s: S, a: S::F) -> [f32; 16] {
+    let mut numbers = [0.0; 16];
+    // SAFETY: 16 numbers, in slices one after another.
+    unsafe { s.store_slices(a, numbers.as_mut_ptr(), S::TILE_LANES) };
+    numbers
+}
+
+/// A scale.
+#[derive(Clone, Copy)]
+pub(in crate::matmul) struct Times<F>(F);
+
+impl<S: Simd> Map<S> for Times<S::F> {
+    #[inline(always)]
+    fn of(self, s: S, number: S::F) -> S::F {
+        s.mul(number, self.0)
+    }
+}
+
+/// A scale, and a number to add.
+#[derive(Clone, Copy)]
+pub(in crate::matmul) struct TimesPlus<F>(F, F);
+
+impl<S: Simd> Map<S> for TimesPlus<S::F> {
+    #[inline(always)]
+    fn of(self, s: S, number: S::F) -> S::F {
+        s.fma(number, self.0, self.1)
     }
 }
 
@@ -167,6 +199,13 @@ impl<'a> Cursor<'a> {
     }
 }
 
+/// Use of decoded blocks. It is no closure, which would be compiled for the baseline CPU where it is not
+/// inlined.
+pub(in crate::matmul) trait Take<S: Simd> {
+    /// Takes the columns of block `k` of a span.
+    fn take(&mut self, s: S, k: usize, weights: [S::F; 4]);
+}
+
 /// Decoder of one encoding.
 pub(in crate::matmul) trait Decoder<S: Simd>: Copy {
     /// The encoding that it decodes.
@@ -174,6 +213,10 @@ pub(in crate::matmul) trait Decoder<S: Simd>: Copy {
 
     /// Bytes of a block in the first part.
     const BYTES: usize;
+
+    /// Blocks that are decoded together by [`span`](Self::span), the first of which has a number
+    /// that is a multiple of this.
+    const SPAN: usize = 1;
 
     /// Number of rows decoded at once, as measured to be fastest: 1, 2 or 4 (see `one.rs`).
     const ROWS: usize;
@@ -188,6 +231,19 @@ pub(in crate::matmul) trait Decoder<S: Simd>: Copy {
     /// `Matrix::block` checked that the row's parts are as long as the encoding says, so the reads
     /// below are inside them.
     unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4];
+
+    /// Decodes `SPAN` blocks from `b` on, which have scales in common.
+    ///
+    /// # Safety
+    ///
+    /// As for [`block`](Self::block), for all of them.
+    #[inline(always)]
+    unsafe fn span(self, s: S, at: &mut Cursor, b: usize, to: &mut impl Take<S>) {
+        for k in 0..Self::SPAN {
+            // SAFETY: by this method's contract.
+            to.take(s, k, unsafe { self.block(s, at, b + k) });
+        }
+    }
 
     /// Decodes the columns after the last whole block (fewer than 64) and pads them with zeros. The
     /// cursor must belong to this matrix and be past its whole blocks.

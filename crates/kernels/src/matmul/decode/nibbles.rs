@@ -1,10 +1,12 @@
 //! Decoders of four-bit codes, two in a byte in the order of columns.
 
-use super::fp8::{bf16_at, e8m0_at};
-use super::{Cursor, Decoder};
-use crate::matmul::one::load_block;
-use crate::reference::{BLOCK, E2M1, e4m3_to_f32, e8m0_to_f32, group_scale, zero_point};
-use crate::simd::Simd;
+use super::fp8::{FIELDS, REBIAS, bf16_at, e8m0_at};
+use super::gguf::load;
+use super::{Cursor, Decoder, Take, Times, in_memory};
+use crate::reference::{
+    BELOW_SCALE, BLOCK, E2M1, e4m3_to_f32, e8m0_to_f32, group_scale, zero_point,
+};
+use crate::simd::{Map, Simd};
 use crate::{Encoding, Matrix, Published};
 
 /// Values of the sixteen codes under the scales of a block.
@@ -15,20 +17,37 @@ pub(in crate::matmul) trait Tables: Copy {
     /// The values of the codes without a scale.
     const VALUES: [f32; 16];
 
+    /// Blocks whose scales are decoded together: one or four.
+    const SPAN: usize = 1;
+
+    /// Scales that were decoded together.
+    type Shared: Copy;
+
+    /// What is done to values.
+    type Map<S: Simd>: Map<S>;
+
     fn new(m: &Matrix) -> Self;
 
-    /// The values in each quarter of block `b`: one multiplication for the products of all codes,
-    /// each rounded once.
+    /// Decodes the scales of `blocks` blocks from `b` on: one, or `SPAN` of them.
     ///
     /// # Safety
     ///
-    /// As for [`Decoder::block`].
-    unsafe fn of<S: Simd>(self, s: S, values: S::F, scales: *const u8, b: usize) -> [S::F; 4];
+    /// As for [`Decoder::block`], for all of them.
+    unsafe fn shared<S: Simd>(
+        self,
+        s: S,
+        scales: *const u8,
+        b: usize,
+        blocks: usize,
+    ) -> Self::Shared;
+
+    /// What is done to the values of quarter `k` of them all: a multiplication, rounded once.
+    fn map<S: Simd>(self, s: S, shared: &Self::Shared, k: usize) -> Self::Map<S>;
 }
 
 #[derive(Clone, Copy)]
 pub(in crate::matmul) struct Pairs<S: Simd, K> {
-    values: S::F,
+    values: S::Sixteen,
     tables: K,
 }
 
@@ -36,24 +55,52 @@ impl<S: Simd, K: Tables> Decoder<S> for Pairs<S, K> {
     const ENCODING: Encoding = K::ENCODING;
     const BYTES: usize = BLOCK / 2;
     const ROWS: usize = 4;
+    const SPAN: usize = K::SPAN;
 
     #[inline(always)]
     fn new(s: S, m: &Matrix) -> Self {
-        // SAFETY: 16 × f32 are 64 bytes.
-        Pairs { values: unsafe { s.load(K::VALUES.as_ptr()) }, tables: K::new(m) }
+        Pairs { values: s.sixteen(&K::VALUES), tables: K::new(m) }
     }
     #[inline(always)]
     unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
         // SAFETY: by the contract of the trait.
         unsafe {
-            let p = at.codes.add(BLOCK / 2 * b);
-            let [t0, t1, t2, t3] = self.tables.of(s, self.values, at.scales, b);
-            [
-                s.lookup(t0, s.load_nibbles(p)),
-                s.lookup(t1, s.load_nibbles(p.add(8))),
-                s.lookup(t2, s.load_nibbles(p.add(16))),
-                s.lookup(t3, s.load_nibbles(p.add(24))),
-            ]
+            let shared = self.tables.shared(s, at.scales, b, 1);
+            self.looked_up(s, &shared, at.codes.add(BLOCK / 2 * b), 0)
+        }
+    }
+    #[inline(always)]
+    unsafe fn span(self, s: S, at: &mut Cursor, b: usize, to: &mut impl Take<S>) {
+        // SAFETY: by the contract of the trait.
+        unsafe {
+            let shared = self.tables.shared(s, at.scales, b, K::SPAN);
+            // Opaque to the compiler, which would keep several in registers.
+            let shared = if K::SPAN > 1 { std::hint::black_box(&shared) } else { &shared };
+            let codes = at.codes.add(BLOCK / 2 * b);
+            to.take(s, 0, self.looked_up(s, shared, codes, 0));
+            if K::SPAN == 4 {
+                to.take(s, 1, self.looked_up(s, shared, codes.add(BLOCK / 2), 1));
+                to.take(s, 2, self.looked_up(s, shared, codes.add(BLOCK), 2));
+                to.take(s, 3, self.looked_up(s, shared, codes.add(3 * BLOCK / 2), 3));
+            }
+        }
+    }
+}
+
+impl<S: Simd, K: Tables> Pairs<S, K> {
+    /// # Safety
+    ///
+    /// 32 bytes must be readable at `codes`.
+    #[inline(always)]
+    unsafe fn looked_up(self, s: S, shared: &K::Shared, codes: *const u8, k: usize) -> [S::F; 4] {
+        let (first, second) = (4 * k, 4 * k + 2);
+        let first = [self.tables.map(s, shared, first), self.tables.map(s, shared, first + 1)];
+        let second = [self.tables.map(s, shared, second), self.tables.map(s, shared, second + 1)];
+        // SAFETY: by this function's contract.
+        unsafe {
+            let [a, b] = s.pairs(self.values, first, codes);
+            let [c, d] = s.pairs(self.values, second, codes.add(16));
+            [a, b, c, d]
         }
     }
 }
@@ -68,24 +115,29 @@ macro_rules! tables {
         impl Tables for $name {
             const ENCODING: Encoding = $encoding;
             const VALUES: [f32; 16] = $values;
+            /// The scales of both halves.
+            type Shared = [f32; 2];
+            type Map<S: Simd> = Times<S::F>;
 
             #[inline(always)]
             fn new(_: &Matrix) -> Self {
                 $name
             }
             #[inline(always)]
-            unsafe fn of<S: Simd>(
+            unsafe fn shared<S: Simd>(
                 self,
-                s: S,
-                values: S::F,
+                _: S,
                 scales: *const u8,
                 $b: usize,
-            ) -> [S::F; 4] {
+                _: usize,
+            ) -> [f32; 2] {
                 let [low, high]: [usize; 2] = $indices;
                 // SAFETY: by the contract of the trait.
-                let [low, high] = unsafe { [$read(scales, low), $read(scales, high)] };
-                let (low, high) = (s.mul(values, s.splat(low)), s.mul(values, s.splat(high)));
-                [low, low, high, high]
+                unsafe { [$read(scales, low), $read(scales, high)] }
+            }
+            #[inline(always)]
+            fn map<S: Simd>(self, s: S, scales: &[f32; 2], k: usize) -> Times<S::F> {
+                Times(s.splat(scales[k / 2 % 2]))
             }
         }
     )*};
@@ -104,21 +156,33 @@ pub(in crate::matmul) struct Nvfp4(f32);
 impl Tables for Nvfp4 {
     const ENCODING: Encoding = Encoding::Published(Published::Nvfp4);
     const VALUES: [f32; 16] = E2M1;
+    const SPAN: usize = 4;
+    type Shared = [f32; 16];
+    type Map<S: Simd> = Twice<S::F>;
 
     #[inline(always)]
     fn new(m: &Matrix) -> Self {
         Nvfp4(of_matrix(m))
     }
     #[inline(always)]
-    unsafe fn of<S: Simd>(self, s: S, values: S::F, scales: *const u8, b: usize) -> [S::F; 4] {
-        let second = s.splat(self.0);
+    unsafe fn shared<S: Simd>(self, s: S, scales: *const u8, b: usize, n: usize) -> [f32; 16] {
         // SAFETY: by the contract of the trait.
-        let first = unsafe { sixteens(scales, b) };
-        let mut tables = [second; 4];
-        for k in 0..4 {
-            tables[k] = s.mul(s.mul(values, s.splat(first[k])), second);
-        }
-        tables
+        in_memory(s, unsafe { sixteens(s, scales, b, n) })
+    }
+    #[inline(always)]
+    fn map<S: Simd>(self, s: S, shared: &[f32; 16], k: usize) -> Twice<S::F> {
+        Twice(s.splat(shared[k]), s.splat(self.0))
+    }
+}
+
+/// Two scales, one after the other.
+#[derive(Clone, Copy)]
+pub(in crate::matmul) struct Twice<F>(F, F);
+
+impl<S: Simd> Map<S> for Twice<S::F> {
+    #[inline(always)]
+    fn of(self, s: S, number: S::F) -> S::F {
+        s.mul(s.mul(number, self.0), self.1)
     }
 }
 
@@ -129,61 +193,72 @@ pub(in crate::matmul) struct Nvfp4Divided(f32);
 impl Tables for Nvfp4Divided {
     const ENCODING: Encoding = Encoding::Published(Published::Nvfp4Divided);
     const VALUES: [f32; 16] = E2M1;
+    const SPAN: usize = 4;
+    type Shared = [f32; 16];
+    type Map<S: Simd> = Times<S::F>;
 
     #[inline(always)]
     fn new(m: &Matrix) -> Self {
         Nvfp4Divided(of_matrix(m))
     }
     #[inline(always)]
-    unsafe fn of<S: Simd>(self, s: S, values: S::F, scales: *const u8, b: usize) -> [S::F; 4] {
+    unsafe fn shared<S: Simd>(self, s: S, scales: *const u8, b: usize, n: usize) -> [f32; 16] {
         // SAFETY: by the contract of the trait.
-        let mut first = unsafe { sixteens(scales, b) };
-        let mut tables = [values; 4];
-        for k in 0..4 {
-            first[k] /= self.0;
-        }
-        for k in 0..4 {
-            tables[k] = s.mul(values, s.splat(first[k]));
-        }
-        tables
+        in_memory(s, s.div(unsafe { sixteens(s, scales, b, n) }, s.splat(self.0)))
+    }
+    #[inline(always)]
+    fn map<S: Simd>(self, s: S, shared: &[f32; 16], k: usize) -> Times<S::F> {
+        Times(s.splat(shared[k]))
     }
 }
 
 /// Codes from 0 to 15.
 const INTEGERS: [f32; 16] = [0., 1., 2., 3., 4., 5., 6., 7., 8., 9., 10., 11., 12., 13., 14., 15.];
 
-/// Groups with zero points, of 32, 64 or 128 columns.
+/// Groups of so many columns with zero points: 32, 64 or 128.
 #[derive(Clone, Copy)]
-pub(in crate::matmul) struct Zeros {
-    /// Logarithm of the columns of a group.
-    shift: u32,
-}
+pub(in crate::matmul) struct Zeros<const COLS: usize>;
 
-impl Tables for Zeros {
-    /// One of three, whose rows lie alike.
-    const ENCODING: Encoding = Encoding::Published(Published::Int4Zeros128);
+impl<const COLS: usize> Tables for Zeros<COLS> {
+    const ENCODING: Encoding = Encoding::Published(match COLS {
+        32 => Published::Int4Zeros32,
+        64 => Published::Int4Zeros64,
+        _ => Published::Int4Zeros128,
+    });
     const VALUES: [f32; 16] = INTEGERS;
+    /// The units of both halves.
+    type Shared = [u32; 2];
+    type Map<S: Simd> = Less<S::F>;
 
     #[inline(always)]
-    fn new(m: &Matrix) -> Self {
-        let shift = match m.encoding() {
-            Encoding::Published(Published::Int4Zeros32) => 5,
-            Encoding::Published(Published::Int4Zeros64) => 6,
-            _ => 7,
-        };
-        Zeros { shift }
+    fn new(_: &Matrix) -> Self {
+        Zeros
     }
     #[inline(always)]
-    unsafe fn of<S: Simd>(self, s: S, values: S::F, scales: *const u8, b: usize) -> [S::F; 4] {
-        let mut tables = [values; 2];
-        for half in 0..2 {
-            let group = (BLOCK * b + BLOCK / 2 * half) >> self.shift;
-            // SAFETY: by the contract of the trait.
-            let unit = unsafe { unit_at(scales, group) };
-            let codes = s.fma(values, s.splat(1.0), s.splat(-zero_point(unit)));
-            tables[half] = s.mul(codes, s.splat(group_scale(unit)));
-        }
-        [tables[0], tables[0], tables[1], tables[1]]
+    unsafe fn shared<S: Simd>(self, _: S, scales: *const u8, b: usize, _: usize) -> [u32; 2] {
+        let [low, high] = match COLS {
+            32 => [2 * b, 2 * b + 1],
+            64 => [b, b],
+            _ => [b / 2, b / 2],
+        };
+        // SAFETY: by the contract of the trait.
+        unsafe { [unit_at(scales, low), unit_at(scales, high)] }
+    }
+    #[inline(always)]
+    fn map<S: Simd>(self, s: S, units: &[u32; 2], k: usize) -> Less<S::F> {
+        let unit = units[k / 2 % 2];
+        Less(s.splat(-zero_point(unit)), s.splat(group_scale(unit)))
+    }
+}
+
+/// A number to add, then a scale.
+#[derive(Clone, Copy)]
+pub(in crate::matmul) struct Less<F>(F, F);
+
+impl<S: Simd> Map<S> for Less<S::F> {
+    #[inline(always)]
+    fn of(self, s: S, number: S::F) -> S::F {
+        s.mul(s.fma(number, s.splat(1.0), self.0), self.1)
     }
 }
 
@@ -192,50 +267,43 @@ impl Tables for Zeros {
 /// Columns are summed in their own order, so each looks up its group. Sorting columns by group would
 /// need activations in the order of each matrix, and give sums in another order.
 #[derive(Clone, Copy)]
-pub(in crate::matmul) struct ActOrder<S: Simd> {
-    values: S::F,
+pub(in crate::matmul) struct ActOrder {
     /// The last group.
     last: usize,
 }
 
-impl<S: Simd> Decoder<S> for ActOrder<S> {
+impl<S: Simd> Decoder<S> for ActOrder {
     /// One of three, whose rows lie alike.
     const ENCODING: Encoding = Encoding::Published(Published::Int4ActOrder128);
     const BYTES: usize = BLOCK / 2;
-    const ROWS: usize = 2;
+    const ROWS: usize = 4;
 
     #[inline(always)]
-    fn new(s: S, m: &Matrix) -> Self {
+    fn new(_: S, m: &Matrix) -> Self {
         let group = match m.encoding() {
             Encoding::Published(Published::Int4ActOrder32) => 32,
             Encoding::Published(Published::Int4ActOrder64) => 64,
             _ => 128,
         };
-        let last = m.cols().div_ceil(group).saturating_sub(1);
-        // SAFETY: 16 × f32 are 64 bytes.
-        ActOrder { values: unsafe { s.load(INTEGERS.as_ptr()) }, last }
+        ActOrder { last: m.cols().div_ceil(group).saturating_sub(1) }
     }
     #[inline(always)]
     unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
-        let mut zeros = [0.0; BLOCK];
-        let mut scales = [0.0; BLOCK];
         let order = at.beside[2 * BLOCK * b..].first_chunk::<{ 2 * BLOCK }>();
-        let order = order.expect("a whole block").as_chunks().0;
-        for c in 0..BLOCK {
-            let group = usize::from(u16::from_le_bytes(order[c])).min(self.last);
-            // SAFETY: by the contract of the trait, and a row has a unit for every group.
-            let unit = unsafe { unit_at(at.scales, group) };
-            zeros[c] = -zero_point(unit);
-            scales[c] = group_scale(unit);
-        }
-        let (mut zeros, scales) = (load_block(s, &zeros), load_block(s, &scales));
+        let order = order.expect("a whole block").as_ptr();
+        let (fifteen, of_scale) = (s.splat_u(15), s.splat_u(!BELOW_SCALE));
+        let mut weights = [s.splat(0.0); 4];
         for k in 0..4 {
-            // SAFETY: by the contract of the trait.
-            let codes = unsafe { s.load_nibbles(at.codes.add(BLOCK / 2 * b + 8 * k)) };
-            let less = s.fma(s.lookup(self.values, codes), s.splat(1.0), zeros[k]);
-            zeros[k] = s.mul(less, scales[k]);
+            // SAFETY: by the contract of the trait, and a row has a unit for every group.
+            let (units, codes) = unsafe {
+                let groups = s.load_u16(order.add(32 * k));
+                let codes = s.load_nibbles(at.codes.add(BLOCK / 2 * b + 8 * k));
+                (s.gather(at.scales, self.last, groups), codes)
+            };
+            let less = s.sub_u(s.and(codes, fifteen), s.and(units, fifteen));
+            weights[k] = s.mul(s.integers(less), s.float(s.and(units, of_scale)));
         }
-        zeros
+        weights
     }
 }
 
@@ -256,21 +324,40 @@ fn of_matrix(m: &Matrix) -> f32 {
     m.part(2).first_chunk().map_or(f32::NAN, |bytes| f32::from_le_bytes(*bytes))
 }
 
-/// The scales of the quarters of block `b`.
+/// The scales of the quarters of four blocks from `b` on, or of one.
 ///
 /// # Safety
 ///
-/// As for [`Decoder::block`].
+/// As for [`Decoder::block`], for all of them.
 #[inline(always)]
-unsafe fn sixteens(scales: *const u8, b: usize) -> [f32; 4] {
+unsafe fn sixteens<S: Simd>(s: S, scales: *const u8, b: usize, blocks: usize) -> S::F {
+    let mut codes = [0u8; 16];
     // SAFETY: by this function's contract.
-    let codes = unsafe { scales.add(4 * b).cast::<[u8; 4]>().read_unaligned() };
-    [
-        E4M3[usize::from(codes[0])],
-        E4M3[usize::from(codes[1])],
-        E4M3[usize::from(codes[2])],
-        E4M3[usize::from(codes[3])],
-    ]
+    unsafe {
+        match blocks {
+            4 => codes = scales.add(4 * b).cast::<[u8; 16]>().read_unaligned(),
+            _ => {
+                let of_one = scales.add(4 * b).cast::<[u8; 4]>().read_unaligned();
+                codes[..4].copy_from_slice(&of_one);
+            }
+        }
+    }
+    // SAFETY: 16 bytes.
+    let wide = unsafe { s.load_s8(codes.as_ptr()) };
+    // A magnitude of 0x7f is NaN, the only one that carries into the next bit when one is added.
+    let carries = s.add_u(s.and(wide, s.splat_u(0x7f)), s.splat_u(1));
+    if s.any(s.and(carries, s.splat_u(0x80))) {
+        std::hint::cold_path();
+        return load(s, &rare_scales(&codes));
+    }
+    s.mul(s.float(s.and(s.shl::<20>(wide), s.splat_u(FIELDS))), s.splat(REBIAS))
+}
+
+/// Scales of which one is NaN.
+#[cold]
+#[inline(never)]
+fn rare_scales(codes: &[u8; 16]) -> [f32; 16] {
+    codes.map(e4m3_to_f32)
 }
 
 /// The values of e8m0.
@@ -279,17 +366,6 @@ pub(super) static E8M0: [f32; 256] = {
     let mut code = 0;
     while code < 256 {
         values[code] = e8m0_to_f32(code as u8);
-        code += 1;
-    }
-    values
-};
-
-/// The values of e4m3.
-static E4M3: [f32; 256] = {
-    let mut values = [0.0; 256];
-    let mut code = 0;
-    while code < 256 {
-        values[code] = e4m3_to_f32(code as u8);
         code += 1;
     }
     values

@@ -1,6 +1,6 @@
 //! Decoders of q8 and q4: codes in groups of 64 columns.
 
-use super::{Cursor, Decoder};
+use super::{Cursor, Decoder, Times};
 use crate::reference::{BLOCK, bf16_to_f32};
 use crate::simd::Simd;
 use crate::{Encoding, Matrix};
@@ -34,7 +34,7 @@ impl<S: Simd> Decoder<S> for Q8 {
 
 #[derive(Clone, Copy)]
 pub(in crate::matmul) struct Q4<S: Simd> {
-    values: S::F,
+    values: S::Sixteen,
 }
 
 impl<S: Simd> Decoder<S> for Q4<S> {
@@ -46,24 +46,15 @@ impl<S: Simd> Decoder<S> for Q4<S> {
     fn new(s: S, _: &Matrix) -> Self {
         let values: [f32; 16] =
             [0., 1., 2., 3., 4., 5., 6., 7., -8., -7., -6., -5., -4., -3., -2., -1.];
-        // SAFETY: 16 × f32 are 64 bytes.
-        Q4 { values: unsafe { s.load(values.as_ptr()) } }
+        Q4 { values: s.sixteen(&values) }
     }
     #[inline(always)]
     unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
         // SAFETY: by the contract of the trait.
-        let codes = unsafe { s.load_u16(at.codes.add(BLOCK / 2 * b)) };
-        // SAFETY: likewise.
-        let scale = unsafe { bf16_scale(at, b) };
-        // The products of the sixteen codes and the scale, each rounded once: one multiplication
-        // and four lookups.
-        let weights = s.mul(self.values, s.splat(scale));
-        [
-            s.lookup(weights, codes),
-            s.lookup(weights, s.shr::<4>(codes)),
-            s.lookup(weights, s.shr::<8>(codes)),
-            s.lookup(weights, s.shr::<12>(codes)),
-        ]
+        unsafe {
+            let scale = Times(s.splat(bf16_scale(at, b)));
+            s.words(self.values, scale, at.codes.add(BLOCK / 2 * b))
+        }
     }
 }
 

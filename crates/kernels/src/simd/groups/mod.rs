@@ -1,0 +1,154 @@
+//! Operations on scales of groups of columns, as many as a register has, and on small tables.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
+/// Registers of 16 lanes, and operations for the scales of many groups at once: taken one by one
+/// they cost more than the decoding of their columns.
+///
+/// Every method is `#[inline(always)]`, as those of [`Bytes`](super::Bytes) are.
+///
+/// # Safety
+///
+/// Methods that take a pointer read the stated number of bytes, with any alignment.
+pub(crate) trait Groups: super::Bytes {
+    /// 16 × f32.
+    type F: Copy;
+    /// 16 × u32.
+    type U: Copy;
+    /// A table of sixteen numbers.
+    type Sixteen: Copy;
+
+    /// The first f16 number, widened, in the first eight lanes, and the second in the others.
+    fn halves_f16(self, bits: [u16; 2]) -> Self::F;
+    /// Multiplies each lane by a signed byte, the lowest first.
+    fn times_bytes(self, a: Self::F, bytes: [u64; 2]) -> Self::F;
+    fn div(self, a: Self::F, b: Self::F) -> Self::F;
+    /// Converts signed integers.
+    fn integers(self, a: Self::U) -> Self::F;
+    fn sub_u(self, a: Self::U, b: Self::U) -> Self::U;
+    /// Signed bytes times 2²⁴, 16 at a time: they are put at the top of lanes, for which bytes need not
+    /// be widened. See [`UNIT`].
+    fn numbers(self, a: Self::B) -> [Self::F; 4];
+    /// Sixteen numbers that bf16 has.
+    fn sixteen(self, numbers: &[f32; 16]) -> Self::Sixteen;
+    /// The mapped numbers for the low nibbles of 16 bytes, then for the high ones.
+    unsafe fn halves<M: Map<Self>>(
+        self,
+        numbers: Self::Sixteen,
+        maps: [M; 2],
+        p: *const u8,
+    ) -> [Self::F; 2];
+    /// The mapped numbers for the nibbles of 8 bytes, the low one of each first, then of 8 others.
+    unsafe fn pairs<M: Map<Self>>(
+        self,
+        numbers: Self::Sixteen,
+        maps: [M; 2],
+        p: *const u8,
+    ) -> [Self::F; 2];
+    /// The mapped numbers for the lowest nibbles of 16 words of two bytes, then for the next, and so on.
+    unsafe fn words<M: Map<Self>>(
+        self,
+        numbers: Self::Sixteen,
+        map: M,
+        p: *const u8,
+    ) -> [Self::F; 4];
+    /// The 32-bit numbers at `p` with these indices, or the last where there is none. Reads the
+    /// numbers up to `last`.
+    unsafe fn gather(self, p: *const u8, last: usize, index: Self::U) -> Self::U;
+}
+
+/// A scale, or another function of numbers. Where lookups are cheap, it is applied to a table before them.
+pub(crate) trait Map<S: Groups>: Copy {
+    /// The function's value.
+    fn of(self, s: S, number: S::F) -> S::F;
+}
+
+/// The unit of [`Groups::numbers`], by which scales are multiplied. No scale becomes subnormal: they are
+/// whole multiples of f16 numbers.
+pub(crate) const UNIT: f32 = 1.0 / (1 << 24) as f32;
+
+impl Groups for super::Portable {
+    type F = [f32; 16];
+    type U = [u32; 16];
+    type Sixteen = [f32; 16];
+
+    #[inline(always)]
+    fn halves_f16(self, bits: [u16; 2]) -> Self::F {
+        let numbers = bits.map(crate::reference::f16_to_f32);
+        std::array::from_fn(|i| numbers[i / 8])
+    }
+    #[inline(always)]
+    fn times_bytes(self, a: Self::F, bytes: [u64; 2]) -> Self::F {
+        let bytes = bytes.map(u64::to_le_bytes);
+        std::array::from_fn(|i| a[i] * f32::from(bytes[i / 8][i % 8] as i8))
+    }
+    #[inline(always)]
+    fn div(self, a: Self::F, b: Self::F) -> Self::F {
+        std::array::from_fn(|i| a[i] / b[i])
+    }
+    #[inline(always)]
+    fn integers(self, a: Self::U) -> Self::F {
+        a.map(|a| a as i32 as f32)
+    }
+    #[inline(always)]
+    fn sub_u(self, a: Self::U, b: Self::U) -> Self::U {
+        std::array::from_fn(|i| a[i].wrapping_sub(b[i]))
+    }
+    #[inline(always)]
+    fn numbers(self, a: Self::B) -> [Self::F; 4] {
+        std::array::from_fn(|k| std::array::from_fn(|i| f32::from(a[16 * k + i] as i8) / UNIT))
+    }
+    #[inline(always)]
+    fn sixteen(self, numbers: &[f32; 16]) -> Self::Sixteen {
+        *numbers
+    }
+    #[inline(always)]
+    unsafe fn halves<M: Map<Self>>(
+        self,
+        numbers: Self::Sixteen,
+        maps: [M; 2],
+        p: *const u8,
+    ) -> [Self::F; 2] {
+        // SAFETY: by the contract of the trait.
+        let bytes = unsafe { p.cast::<[u8; 16]>().read_unaligned() };
+        let [low, high] = maps.map(|map| map.of(self, numbers));
+        [bytes.map(|b| low[usize::from(b & 15)]), bytes.map(|b| high[usize::from(b >> 4)])]
+    }
+    #[inline(always)]
+    unsafe fn pairs<M: Map<Self>>(
+        self,
+        numbers: Self::Sixteen,
+        maps: [M; 2],
+        p: *const u8,
+    ) -> [Self::F; 2] {
+        // SAFETY: by the contract of the trait.
+        let bytes = unsafe { p.cast::<[u8; 16]>().read_unaligned() };
+        let tables = maps.map(|map| map.of(self, numbers));
+        let nibble = |i: usize| usize::from(bytes[i / 2] >> (4 * (i % 2)) & 15);
+        std::array::from_fn(|k| std::array::from_fn(|i| tables[k][nibble(16 * k + i)]))
+    }
+    #[inline(always)]
+    unsafe fn words<M: Map<Self>>(
+        self,
+        numbers: Self::Sixteen,
+        map: M,
+        p: *const u8,
+    ) -> [Self::F; 4] {
+        // SAFETY: by the contract of the trait.
+        let bytes = unsafe { p.cast::<[u8; 32]>().read_unaligned() };
+        let table = map.of(self, numbers);
+        let nibble = |k: usize, i: usize| bytes[2 * i + k / 2] >> (4 * (k % 2)) & 15;
+        std::array::from_fn(|k| std::array::from_fn(|i| table[usize::from(nibble(k, i))]))
+    }
+    #[inline(always)]
+    unsafe fn gather(self, p: *const u8, last: usize, index: Self::U) -> Self::U {
+        index.map(|i| {
+            let at = 4 * (i as usize).min(last);
+            // SAFETY: by the contract of the trait.
+            u32::from_le_bytes(unsafe { p.add(at).cast::<[u8; 4]>().read_unaligned() })
+        })
+    }
+}
