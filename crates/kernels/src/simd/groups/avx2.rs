@@ -4,7 +4,6 @@ use std::arch::x86_64::*;
 
 use super::{Groups, Map};
 use crate::Avx2;
-use crate::simd::Simd;
 
 /// Runs intrinsics that the token allows.
 macro_rules! allowed {
