@@ -11,8 +11,8 @@ use crate::wait::Waiter;
 
 /// A view of a run from other threads, also in the middle of a pass. Clones share it.
 ///
-/// Before [`begin`](Self::begin), events cost the run one comparison each. From then on it stores
-/// them in atomic numbers, without a lock or an allocation.
+/// Before [`begin`](Self::begin) and after [`end`](Self::end), events cost the run one comparison each.
+/// In between it stores them in atomic numbers, without an allocation.
 #[derive(Clone, Debug)]
 pub struct Watch(Arc<Shared>);
 
@@ -31,6 +31,10 @@ struct Shared {
 /// The numbers that the run writes. Only the thread of the pass does.
 #[derive(Debug)]
 struct Board {
+    /// True between the watch's beginning and its end.
+    is_on: AtomicBool,
+    /// The start of each layer of the pass that is running, or of the last one, and its end.
+    laps: Box<[Mark]>,
     /// A cell for each expert of each layer: its [`Place`] in two bits, a bit that is set if its last
     /// use had to wait, and the number of the pass that used it last.
     cells: Box<[AtomicU32]>,
@@ -48,6 +52,15 @@ struct Board {
     is_running: AtomicBool,
     hits: AtomicU64,
     misses: AtomicU64,
+}
+
+/// Nanoseconds at the start of a layer: the time, and how long the run had waited and the device read
+/// until then.
+#[derive(Debug, Default)]
+struct Mark {
+    at: AtomicU64,
+    stalled: AtomicU64,
+    busy: AtomicU64,
 }
 
 const PLACE: u32 = 0b11;
@@ -118,6 +131,17 @@ pub struct Tally {
     pub misses: u64,
 }
 
+/// A layer of a pass.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lap {
+    /// Its duration.
+    pub time: Duration,
+    /// Waits for reads in it.
+    pub waiting: Duration,
+    /// Time in it during which a read was on the device.
+    pub reading: Duration,
+}
+
 /// A pass that is running.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Running {
@@ -147,13 +171,15 @@ impl Watch {
     /// Bytes of the cells of a model.
     pub fn bytes_for(spec: &ModelSpec) -> u64 {
         let cells: usize = spec.moes().map(|moe| moe.experts).sum();
-        (cells * size_of::<AtomicU32>()) as u64
+        (cells * size_of::<AtomicU32>() + (spec.layers.len() + 1) * size_of::<Mark>()) as u64
     }
 
     /// Makes the run report its events. Cells are known from its next pass on.
     pub fn begin(&self) {
         let cells = self.0.firsts.last().copied().unwrap_or(0);
-        self.0.board.get_or_init(|| Board {
+        let board = self.0.board.get_or_init(|| Board {
+            is_on: AtomicBool::new(false),
+            laps: self.0.firsts.iter().map(|_| Mark::default()).collect(),
             cells: (0..cells).map(|_| AtomicU32::new(0)).collect(),
             is_stale: AtomicBool::new(true),
             pass: AtomicU32::new(0),
@@ -165,6 +191,24 @@ impl Watch {
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
         });
+        if !board.is_on.swap(true, Relaxed) {
+            // Of a pass that began before, the end counts for nothing.
+            board.is_running.store(false, Relaxed);
+            board.tokens.store(0, Relaxed);
+            board.is_stale.store(true, Relaxed);
+        }
+    }
+
+    /// Makes the run report nothing until the watch [begins](Self::begin) again.
+    pub fn end(&self) {
+        if let Some(board) = self.0.board.get() {
+            board.is_on.store(false, Relaxed);
+        }
+    }
+
+    /// The numbers to write to, if the watch is on.
+    fn board(&self) -> Option<&Board> {
+        self.0.board.get().filter(|board| board.is_on.load(Relaxed))
     }
 
     /// The layers with experts.
@@ -193,6 +237,25 @@ impl Watch {
             };
             Cell { place, used: is_used.then_some(used) }
         }));
+    }
+
+    /// Copies the layers of the last pass. To be called between passes, by the thread of the passes:
+    /// elsewhere they may be of two.
+    pub fn laps(&self, into: &mut Vec<Lap>) {
+        into.clear();
+        let Some(board) = self.0.board.get() else { return };
+        let laps = board.laps.windows(2).map(|ends| {
+            let between = |of: fn(&Mark) -> &AtomicU64| {
+                let [from, to] = [&ends[0], &ends[1]].map(|mark| of(mark).load(Relaxed));
+                Duration::from_nanos(to.saturating_sub(from))
+            };
+            Lap {
+                time: between(|mark| &mark.at),
+                waiting: between(|mark| &mark.stalled),
+                reading: between(|mark| &mark.busy),
+            }
+        });
+        into.extend(laps);
     }
 
     /// Current totals.
@@ -226,14 +289,14 @@ impl Watch {
 
     /// Stores that one pass or several are about to begin. What precedes the layers is a part of them.
     pub(crate) fn passes_begin(&self, now: Duration) {
-        let Some(board) = self.0.board.get() else { return };
+        let Some(board) = self.board() else { return };
         board.since.store(now.as_nanos() as u64, Relaxed);
         board.is_running.store(true, Relaxed);
     }
 
     /// Stores that a pass begins with its layers, and that the one before it is over.
     pub(crate) fn pass_begins(&self, tokens: usize) {
-        let Some(board) = self.0.board.get() else { return };
+        let Some(board) = self.board() else { return };
         board.pass.store(board.pass.load(Relaxed).wrapping_add(1), Relaxed);
         board.layer.store(0, Relaxed);
         board.tokens.store(u32::try_from(tokens).unwrap_or(u32::MAX), Relaxed);
@@ -243,7 +306,8 @@ impl Watch {
     /// far.
     pub(crate) fn passes_end(&self, now: Duration, source: Duration) {
         self.0.source.store(source.as_nanos() as u64, Relaxed);
-        let Some(board) = self.0.board.get() else { return };
+        let Some(board) = self.board() else { return };
+        self.mark(board, board.laps.len() - 1);
         board.tokens.store(0, Relaxed);
         if board.is_running.swap(false, Relaxed) {
             let took = (now.as_nanos() as u64).saturating_sub(board.since.load(Relaxed));
@@ -253,20 +317,31 @@ impl Watch {
 
     /// Stores the time that the source has taken so far, if the watch has begun.
     pub(crate) fn source_took(&self, time: impl FnOnce() -> Duration) {
-        if self.0.board.get().is_some() {
+        if self.board().is_some() {
             self.0.source.store(time().as_nanos() as u64, Relaxed);
         }
     }
 
     /// Stores that the pass has reached a layer.
     pub(crate) fn layer_begins(&self, layer: usize) {
-        let Some(board) = self.0.board.get() else { return };
+        let Some(board) = self.board() else { return };
         board.layer.store(layer as u32, Relaxed);
+        self.mark(board, layer);
+    }
+
+    /// Stores the start of a layer, or behind the last one the end of the pass.
+    fn mark(&self, board: &Board, layer: usize) {
+        let Some(mark) = board.laps.get(layer) else { return };
+        let Shared { waiter, store, .. } = &*self.0;
+        let busy = store.upgrade().map_or(Duration::ZERO, |store| store.stats().busy);
+        mark.at.store(waiter.clock().now().as_nanos() as u64, Relaxed);
+        mark.stalled.store(waiter.stalled().as_nanos() as u64, Relaxed);
+        mark.busy.store(busy.as_nanos() as u64, Relaxed);
     }
 
     /// Stores the choice of a layer's router. `hit` tells which experts are in memory.
     pub(crate) fn routed(&self, layer: usize, experts: &[u32], hit: impl Fn(u32) -> bool) {
-        let Some(board) = self.0.board.get() else { return };
+        let Some(board) = self.board() else { return };
         let pass = numbered(board.pass.load(Relaxed)) << PASS_SHIFT;
         let (mut hits, mut misses) = (0, 0);
         for &expert in experts {
@@ -287,7 +362,7 @@ impl Watch {
 
     /// Stores the new place of a piece.
     pub(crate) fn moved(&self, id: PieceId, place: Place) {
-        let Some(board) = self.0.board.get() else { return };
+        let Some(board) = self.board() else { return };
         if let (Some(layer), PieceKind::Expert(expert)) = (id.layer(), id.kind())
             && let Some(cell) = self.cell(board, layer as usize, expert)
         {
@@ -297,14 +372,14 @@ impl Watch {
 
     /// Makes [`compare`](Self::compare) due.
     pub(crate) fn set_stale(&self) {
-        if let Some(board) = self.0.board.get() {
+        if let Some(board) = self.board() {
             board.is_stale.store(true, Relaxed);
         }
     }
 
     /// Stores the places of all pieces, if that is due; `pieces` lists those that are not on the disk.
     pub(crate) fn compare<P: Iterator<Item = (PieceId, Place)>>(&self, pieces: impl FnOnce() -> P) {
-        let Some(board) = self.0.board.get() else { return };
+        let Some(board) = self.board() else { return };
         if board.is_stale.swap(false, Relaxed) {
             board.cells.iter().for_each(|cell| cell.store(cell.load(Relaxed) & !PLACE, Relaxed));
             pieces().for_each(|(id, place)| self.moved(id, place));
@@ -313,7 +388,7 @@ impl Watch {
 
     /// Stores that all pieces are in memory, if that is due.
     pub(crate) fn compare_resident(&self) {
-        let Some(board) = self.0.board.get() else { return };
+        let Some(board) = self.board() else { return };
         if board.is_stale.swap(false, Relaxed) {
             let resident = Place::Memory as u32;
             board.cells.iter().for_each(|cell| {
@@ -335,80 +410,4 @@ const fn numbered(pass: u32) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use sws_store::Clock;
-
-    use super::*;
-
-    fn watch(firsts: &[usize]) -> Watch {
-        let waiter = Waiter::new(Clock::real());
-        let (firsts, store) = (firsts.to_vec(), Weak::new());
-        let (board, source) = (OnceLock::new(), AtomicU64::new(0));
-        Watch(Arc::new(Shared { firsts, board, source, waiter, store }))
-    }
-
-    fn cells(watch: &Watch) -> String {
-        let mut cells = Vec::new();
-        watch.cells(&mut cells);
-        let letter = |cell: &Cell| match (cell.used, cell.place) {
-            (Some(Use::Hit), _) => 'h',
-            (Some(Use::Waited), _) => 'w',
-            (None, Place::Disk) => '.',
-            (None, Place::Reading) => 'r',
-            (None, Place::Memory) => 'm',
-        };
-        cells.iter().map(letter).collect()
-    }
-
-    #[test]
-    fn nothing_is_stored_before_it_begins() {
-        let watch = watch(&[0, 0, 3, 5]);
-        watch.passes_begin(Duration::ZERO);
-        watch.pass_begins(1);
-        watch.moved(PieceId::expert(1, 0), Place::Memory);
-        watch.routed(1, &[0], |_| true);
-        assert_eq!((cells(&watch).as_str(), watch.tally().passes), ("", 0));
-        assert_eq!(watch.0.board.get().map(|_| ()), None);
-        watch.begin();
-        assert_eq!(cells(&watch), ".....");
-        let rows: Vec<Row> = watch.rows().collect();
-        assert_eq!(rows, [Row { layer: 1, experts: 3 }, Row { layer: 2, experts: 2 }]);
-    }
-
-    #[test]
-    fn cells_follow_reads_and_choices() {
-        let watch = watch(&[0, 0, 3, 5]);
-        watch.begin();
-        let held = PieceId::expert(1, 2);
-        watch.compare(|| [(held, Place::Memory)].into_iter());
-        watch.compare(|| [(PieceId::expert(2, 0), Place::Memory)].into_iter());
-        assert_eq!(cells(&watch), "..m..", "compared once");
-        watch.passes_begin(Duration::from_secs(1));
-        watch.pass_begins(7);
-        watch.layer_begins(2);
-        watch.routed(1, &[0, 2], |expert| expert == 2);
-        watch.moved(PieceId::expert(2, 1), Place::Reading);
-        assert_eq!(cells(&watch), "w.h.r");
-        let tally = watch.tally();
-        assert_eq!((tally.hits, tally.misses), (1, 1));
-        assert_eq!(tally.running, Some(Running { tokens: 7, layer: 2 }));
-        watch.source_took(|| Duration::from_millis(4));
-        assert_eq!(watch.tally().source, Duration::from_millis(4));
-        watch.passes_end(Duration::from_secs(3), Duration::from_millis(5));
-        let tally = watch.tally();
-        assert_eq!((tally.running, tally.in_passes), (None, Duration::from_secs(2)));
-        assert_eq!(tally.source, Duration::from_millis(5));
-        assert_eq!(cells(&watch), "w.h.r", "the last pass is shown");
-        watch.passes_begin(Duration::from_secs(4));
-        watch.pass_begins(1);
-        watch.moved(PieceId::expert(1, 0), Place::Memory);
-        assert_eq!(cells(&watch), "m.m.r");
-        // Beyond the layer, or the model.
-        watch.moved(PieceId::expert(1, 3), Place::Memory);
-        watch.routed(9, &[0], |_| true);
-        assert_eq!(cells(&watch), "m.m.r");
-        watch.set_stale();
-        watch.compare_resident();
-        assert_eq!(cells(&watch), "mmmmm");
-    }
-}
+mod tests;

@@ -9,7 +9,7 @@ use axum::http::Request;
 use axum::http::header::CONTENT_LENGTH;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use sws::{Cancel, Continuation, Defaults, LoadedModel, Needs, Text, Warning};
-use sws_engine::Gauge;
+use sws_engine::{Gauge, Plan};
 use sws_grammar::{FormError, Vocabulary};
 use sws_model::text::{Detokenizer, Position, ReplyFormat, Tokenizer};
 use sws_store::Clock;
@@ -21,6 +21,7 @@ use crate::Config;
 use crate::config::FORMS;
 use crate::cost::Cost;
 use crate::counts::Counts;
+use crate::events::Events;
 use crate::failure::Failure;
 use crate::queue::{Job, Queue};
 use crate::reply::Ticket;
@@ -48,6 +49,7 @@ pub(crate) struct App {
     /// Permits for units of memory for compiled forms.
     pub(crate) forms: Arc<Semaphore>,
     pub(crate) requests: Requests,
+    pub(crate) events: Events,
     /// Number of the next id.
     numbers: AtomicU64,
     ignored: Mutex<BTreeSet<String>>,
@@ -74,7 +76,8 @@ pub(crate) struct Served {
     /// True if tokens of prompts can be ranked.
     pub(crate) prompt_ranks: bool,
     pub(crate) gauge: Option<Gauge>,
-    pub(crate) budget: Option<u64>,
+    /// The division of its memory, if it has a budget.
+    pub(crate) plan: Option<Plan>,
     pub(crate) created: i64,
     pub(crate) fingerprint: String,
     /// Reasons why the result differs from that of the published weights.
@@ -101,6 +104,7 @@ impl App {
             bodies: Arc::new(Semaphore::new(bodies)),
             forms: Arc::new(Semaphore::new(FORMS)),
             requests: Requests::default(),
+            events: Events::default(),
             numbers: AtomicU64::new(0),
             ignored: Mutex::default(),
         }
@@ -130,7 +134,7 @@ impl App {
             texts: needs.texts,
             prompt_ranks: needs.all_logits,
             gauge: model.gauge(),
-            budget: model.plan().map(|plan| plan.ledger.budget()),
+            plan: model.plan().cloned(),
             created: self.clock.unix_seconds(),
             fingerprint: format!("sws-{}-{short}", env!("CARGO_PKG_VERSION")),
         };
@@ -140,7 +144,7 @@ impl App {
 
     /// The model, once it is loaded and until the server ends.
     pub(crate) fn served(&self) -> Result<Arc<Served>, Failure> {
-        if self.draining.load(Ordering::Relaxed) {
+        if self.is_draining() {
             return Err(Failure::unavailable("the server is about to end; try another"));
         }
         let served = self.served.get().ok_or_else(|| Failure::unavailable("Loading model"))?;
@@ -151,6 +155,11 @@ impl App {
     pub(crate) fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
         self.queue.close();
+    }
+
+    /// True once no further text is begun.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
     }
 
     /// Ends the texts that have begun.
@@ -252,6 +261,11 @@ impl App {
 }
 
 impl Served {
+    /// The memory budget in bytes, if there is one.
+    pub(crate) fn budget(&self) -> Option<u64> {
+        self.plan.as_ref().map(|plan| plan.ledger.budget())
+    }
+
     /// The tokenizer.
     pub(crate) fn tokenizer(&self) -> Result<&Tokenizer, Failure> {
         self.text.tokenizer().ok_or_else(Failure::no_tokenizer)

@@ -1,11 +1,15 @@
 //! The engine's thread: takes texts from the queue, and steps them together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use sws::{Batch, Cancel, Event, LoadedModel};
+use sws_engine::Gauge;
+use sws_engine::watch::Lap;
 use sws_store::Clock;
+use sws_watch::Follower;
+use sws_watch::live::Passed;
 use tokio::sync::mpsc::Sender;
 
 use crate::app::App;
@@ -24,9 +28,20 @@ struct Running {
     heard: Duration,
     /// Time of its first token.
     first: Option<Duration>,
-    /// Tokens of its prompt that are done.
+    /// Tokens of its prompt that are done, and those of them that were not computed again.
     done: u64,
+    known: u64,
     entry: Arc<Entry>,
+}
+
+/// What listeners are told of a step.
+#[derive(Debug, Default)]
+struct Told {
+    tokens: u64,
+    /// The numbers of the texts that it continued.
+    texts: BTreeSet<usize>,
+    /// True if it computed a part of a prompt.
+    prompt: bool,
 }
 
 /// Texts that have sequences, by their numbers in the batch.
@@ -36,12 +51,19 @@ struct Engine<'a> {
     running: BTreeMap<usize, Running>,
     /// Number of the next text.
     next: usize,
+    /// Reads the run while someone listens.
+    follower: Option<Follower>,
+    told: Told,
+    laps: Vec<Lap>,
 }
 
 /// Serves the queue until it is closed and all texts are over.
 pub(crate) fn run(app: &App, model: &mut LoadedModel) -> Result<(), sws::Error> {
+    let gauge = model.gauge();
     let mut batch = model.batch()?.with_turns(app.config.limits.gap);
-    let mut engine = Engine { app, clock: &app.clock, running: BTreeMap::new(), next: 0 };
+    let (running, clock, told) = (BTreeMap::new(), &app.clock, Told::default());
+    let laps = Vec::new();
+    let mut engine = Engine { app, clock, running, next: 0, follower: None, told, laps };
     loop {
         let closed = engine.admit(&mut batch);
         if batch.is_empty() {
@@ -53,7 +75,9 @@ pub(crate) fn run(app: &App, model: &mut LoadedModel) -> Result<(), sws::Error> 
         if app.is_cut() {
             engine.running.values().for_each(|running| running.cancel.cancel());
         }
+        engine.listened(gauge.as_ref());
         batch.step(&mut |number, event| engine.happened(number, event));
+        engine.passed();
         app.counts.running.set(engine.running.len() as u64);
     }
 }
@@ -70,6 +94,32 @@ impl Engine<'_> {
                 Next::Closed => return true,
             }
         }
+    }
+
+    /// Begins to follow the run if someone listens, and stops if nobody does.
+    fn listened(&mut self, gauge: Option<&Gauge>) {
+        match (self.app.events.is_heard(), gauge) {
+            (true, Some(gauge)) => {
+                let follower = self.follower.get_or_insert_with(|| Follower::beside(gauge.watch()));
+                // The time since the last pass is nobody's cost.
+                follower.step();
+            }
+            _ => self.follower = None,
+        }
+    }
+
+    /// Tells listeners about a step. Its tokens were told already.
+    fn passed(&mut self) {
+        let Some(follower) = &mut self.follower else { return };
+        let step = follower.step();
+        follower.laps(&mut self.laps);
+        let Told { tokens, texts, prompt } = std::mem::take(&mut self.told);
+        if tokens == 0 {
+            return;
+        }
+        let at = self.clock.now().as_secs_f64();
+        let pass = Passed { number: 0, at, tokens, texts: texts.len(), prompt, step };
+        self.app.events.log().pass(pass, &self.laps);
     }
 
     fn begin(&mut self, batch: &mut Batch<'_>, job: Job) {
@@ -90,8 +140,9 @@ impl Engine<'_> {
         entry.begun.add(1);
         entry.known.add(known as u64);
         let _ = events.try_send((number, Happened::Began(known)));
-        let (heard, first, done) = (began, None, 0);
-        let running = Running { number, events, cancel, queued, began, heard, first, done, entry };
+        let (heard, first, done, known) = (began, None, 0, known as u64);
+        let running =
+            Running { number, events, cancel, queued, began, heard, first, done, known, entry };
         self.running.insert(self.next, running);
         self.next += 1;
         self.app.counts.running.set(self.running.len() as u64);
@@ -105,6 +156,11 @@ impl Engine<'_> {
         let happened = match event {
             Event::Prompt(progress) => {
                 running.entry.done.add(progress.done - running.done);
+                if self.follower.is_some() {
+                    self.told.tokens += progress.done - running.done.max(running.known);
+                    self.told.texts.insert(number);
+                    self.told.prompt = true;
+                }
                 running.done = progress.done;
                 Happened::Prompt(progress)
             }
@@ -118,6 +174,13 @@ impl Engine<'_> {
             Event::Piece(piece, rank) => {
                 if piece.token.is_some() {
                     counts.new_tokens.add(1);
+                    if self.follower.is_some() {
+                        self.told.tokens += 1;
+                        self.told.texts.insert(number);
+                        let (id, owner) = running.entry.origin();
+                        let text = [piece.thought.as_str(), &piece.text].concat();
+                        self.app.events.log().token(owner, id, &text);
+                    }
                     running.entry.made.add(1);
                     match running.first {
                         Some(_) => counts.between.add(now - running.heard),

@@ -25,7 +25,7 @@ use tokio::time::{sleep, timeout};
 use crate::app::App;
 use crate::failure::{Dialect, Failure, respond};
 use crate::requests::Origin;
-use crate::{access, anthropic, chat, completions, info, prepared, responses};
+use crate::{access, anthropic, chat, completions, events, info, prepared, responses};
 
 /// Time between two looks at whether the server should end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -136,7 +136,7 @@ fn dialect(path: &str) -> Dialect {
 }
 
 /// All endpoints with a path of their own.
-const ENDPOINTS: [&str; 18] = [
+const ENDPOINTS: [&str; 19] = [
     "/health",
     "/v1/health",
     "/v1/models",
@@ -148,6 +148,7 @@ const ENDPOINTS: [&str; 18] = [
     "/apply-template",
     "/tokenizer_info",
     "/v1/requests",
+    "/events",
     "/v1/completions",
     "/v1/chat/completions",
     "/chat/completions",
@@ -180,6 +181,7 @@ fn routes(app: Arc<App>) -> Router {
         .route("/apply-template", post(apply_template))
         .route("/tokenizer_info", get(tokenizer_info))
         .route("/v1/requests", get(requests))
+        .route("/events", get(events))
         .route("/v1/requests/{id}", delete(cancel))
         .route("/v1/requests/{id}/cancel", post(cancel))
         .route("/v1/completions", post(completion))
@@ -220,6 +222,11 @@ async fn tokenizer_info(State(app): Shared) -> Out {
 
 async fn requests(State(app): Shared, request: In) -> Out {
     shown(Ok(app.requests.list(owner(&request), app.clock.now())))
+}
+
+async fn events(State(app): Shared, request: In) -> Out {
+    let listened = events::listen(&app, owner(&request));
+    listened.unwrap_or_else(|failure| failure.response(Dialect::OpenAi))
 }
 
 async fn cancel(State(app): Shared, Path(id): Path<String>, request: In) -> Out {

@@ -71,7 +71,7 @@ pub(crate) fn props(app: &App) -> Result<Value, Failure> {
         "system_fingerprint": served.fingerprint,
         "n_ctx": served.limit,
         "total_slots": served.texts,
-        "ram_budget_bytes": served.budget,
+        "ram_budget_bytes": served.budget(),
         "ram_bytes": memory(),
         "has_tokenizer": served.text.tokenizer().is_some(),
         "has_chat_template": served.text.template().is_some(),
@@ -104,7 +104,7 @@ fn write_model(served: &Served, out: &mut String) {
     let (version, fingerprint) = (env!("CARGO_PKG_VERSION"), &served.fingerprint);
     let _ = writeln!(out, "# HELP {name} The model and the program.\n# TYPE {name} gauge");
     let _ = writeln!(out, "{name}{{version=\"{version}\",fingerprint=\"{fingerprint}\"}} 1");
-    if let Some(budget) = served.budget {
+    if let Some(budget) = served.budget() {
         number(out, "sws_budget_bytes", "gauge", "The memory budget.", budget as f64);
     }
     let Some(gauge) = &served.gauge else { return };

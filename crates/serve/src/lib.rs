@@ -9,6 +9,8 @@
 //! - What happens to a text goes through a channel to its response. A response that is dropped, as its
 //!   client has left, cancels its texts.
 //!
+//! - `/events` tells what the engine does to those who listen, from its [`sws_engine::Watch`].
+//!
 //! Nothing here prints: lines for a log go to [`Config::log`], without the text of prompts or answers.
 #![deny(missing_docs)]
 
@@ -22,6 +24,7 @@ mod config;
 mod cost;
 mod counts;
 mod engine;
+mod events;
 mod failure;
 mod fields;
 mod forms;
@@ -49,6 +52,7 @@ use sws::{LoadedModel, Needs};
 
 use app::App;
 pub use config::{Config, Limits, ServeError};
+pub use events::listening;
 
 /// Time after which the thread that makes tokens would end, for lack of work.
 const IDLE: Duration = Duration::from_secs(1 << 20);

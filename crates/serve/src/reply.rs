@@ -149,6 +149,11 @@ pub(crate) async fn respond(
     if !kind.stream {
         return with_type(body, "application/json");
     }
+    of_events(body)
+}
+
+/// A response of server-sent events.
+pub(crate) fn of_events(body: Body) -> Response<Body> {
     let mut response = with_type(body, "text/event-stream");
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use sws::Cancel;
+use sws_watch::live::Request;
 
 use crate::cost::Cost;
 use crate::counts::Count;
@@ -77,6 +78,21 @@ impl Requests {
         json!({"object": "list", "data": list})
     }
 
+    /// The first requests of an owner, oldest first, for those who watch.
+    pub(crate) fn shown(&self, owner: u64, most: usize) -> Vec<Request> {
+        let all = lock(&self.0);
+        let mut before = 0;
+        let mut list = Vec::new();
+        for entry in all.values() {
+            let is_waiting = entry.begun.get() == 0;
+            before += usize::from(is_waiting);
+            if entry.origin.owner == owner && list.len() < most {
+                list.push(entry.as_request(is_waiting.then_some(before)));
+            }
+        }
+        list
+    }
+
     /// Cancels a request of an owner. Returns false if there is no such request.
     pub(crate) fn cancel(&self, owner: u64, id: &str) -> bool {
         let found = lock(&self.0)
@@ -121,13 +137,37 @@ impl Entry {
         self.is_cancelled.load(Ordering::Relaxed)
     }
 
-    /// Its state, without its text. `place` is its place in the queue.
-    fn shown(&self, place: Option<usize>, now: Duration) -> Value {
-        let state = match (place, self.made.get()) {
+    /// Its id, and its owner.
+    pub(crate) fn origin(&self) -> (&str, u64) {
+        (&self.origin.id, self.origin.owner)
+    }
+
+    /// Its state in a word.
+    fn state(&self, place: Option<usize>) -> &'static str {
+        match (place, self.made.get()) {
             (Some(_), _) => "waiting",
             (None, 0) => "prompt",
             (None, _) => "generation",
-        };
+        }
+    }
+
+    /// The request for those who watch, without its text.
+    fn as_request(&self, place: Option<usize>) -> Request {
+        Request {
+            id: self.origin.id.clone(),
+            endpoint: self.origin.endpoint.to_owned(),
+            state: self.state(place).to_owned(),
+            place,
+            queued: self.queued.as_secs_f64(),
+            prompt: self.prompt as u64,
+            done: self.done.get(),
+            made: self.made.get(),
+        }
+    }
+
+    /// Its state, without its text. `place` is its place in the queue.
+    fn shown(&self, place: Option<usize>, now: Duration) -> Value {
+        let state = self.state(place);
         json!({
             "id": self.origin.id,
             "endpoint": self.origin.endpoint,

@@ -1,7 +1,7 @@
 //! Reads what a run does.
 
 use sws_engine::Watch;
-use sws_engine::watch::{Cell, Row, Tally};
+use sws_engine::watch::{Cell, Lap, Row, Tally};
 
 use crate::{State, Step, Wall};
 
@@ -17,6 +17,11 @@ impl Follower {
     /// Begins to watch a run.
     pub fn new(watch: &Watch) -> Follower {
         watch.begin();
+        Follower::beside(watch)
+    }
+
+    /// Reads a run while others watch it.
+    pub fn beside(watch: &Watch) -> Follower {
         Follower { watch: watch.clone(), last: watch.tally(), cells: Vec::new() }
     }
 
@@ -29,6 +34,16 @@ impl Follower {
     pub fn step(&mut self) -> Step {
         let now = self.watch.tally();
         Step::between(&std::mem::replace(&mut self.last, now), &now)
+    }
+
+    /// The pass that is running: the number of its tokens, and the layer that it has reached.
+    pub fn running(&self) -> Option<[usize; 2]> {
+        self.last.running.map(|running| [running.tokens, running.layer])
+    }
+
+    /// Reads the layers of the last pass, on the thread of the passes.
+    pub fn laps(&self, laps: &mut Vec<Lap>) {
+        self.watch.laps(laps);
     }
 
     /// Reads the state of all experts.

@@ -4,7 +4,8 @@
 //! expert, a [`Step`] the cost of a while. A [`Story`] keeps them, with the text, within a bounded
 //! amount of memory; [`recorded`] makes one of recorded routes, of which no times are known. Pictures
 //! are functions of a story: [`screen::draw`] of a buffer of styled cells, [`page::html`] of a page.
-//! Nothing here knows a terminal, a file or a thread.
+//! [`live`] has the events of a server, with which a story is told elsewhere. Nothing here knows a
+//! terminal, a file or a thread.
 //!
 //! ```
 //! use sws_watch::{About, Step, Story};
@@ -16,6 +17,7 @@
 #![deny(missing_docs)]
 
 mod follow;
+pub mod live;
 pub mod page;
 mod recorded;
 pub mod screen;
@@ -26,5 +28,5 @@ mod wall;
 pub use follow::Follower;
 pub use recorded::{Simulated, recorded};
 pub use step::Step;
-pub use story::{About, Frame, MAX_FRAME_BYTES, MAX_TOKENS, Story, Token};
+pub use story::{About, Frame, LEVELS, MAX_FRAME_BYTES, MAX_TOKENS, Story, Token};
 pub use wall::{Folded, State, Wall};

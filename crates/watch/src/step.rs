@@ -1,9 +1,11 @@
 //! Cost of a part of a run.
 
+use serde::{Deserialize, Serialize};
 use sws_engine::watch::Tally;
 
 /// A part of a run, such as a pass, or the time between two frames.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Step {
     /// Its duration in seconds; 0 if no times are known.
     pub seconds: f64,

@@ -230,15 +230,29 @@ impl Story {
 }
 
 /// Multiples of the usual cost above which a token is dear.
-pub(crate) const LEVELS: [f64; 3] = [1.25, 2.0, 4.0];
+pub const LEVELS: [f64; 3] = [1.25, 2.0, 4.0];
 
 /// Two states in a letter.
-fn packed(states: &[State]) -> String {
+pub(crate) fn packed(states: &[State]) -> String {
     let letter = |pair: &[State]| {
         let second = pair.get(1).map_or(0, |&state| state as u8);
         char::from(b'A' + pair[0] as u8 + 5 * second)
     };
     states.chunks(2).map(letter).collect()
+}
+
+/// Reads letters that begin with this one of a wall into its states, as far as they are such.
+pub(crate) fn unpack(letters: &str, start: usize, states: &mut [State]) {
+    let Some(states) = start.checked_mul(2).and_then(|first| states.get_mut(first..)) else {
+        return;
+    };
+    for (pair, letter) in states.chunks_mut(2).zip(letters.bytes()) {
+        let number = usize::from(letter.wrapping_sub(b'A'));
+        let of = [number % 5, number / 5];
+        pair.iter_mut().zip(of).for_each(|(state, number)| {
+            *state = State::ALL.get(number).copied().unwrap_or_default();
+        });
+    }
 }
 
 #[cfg(test)]
@@ -288,7 +302,15 @@ mod tests {
     #[test]
     fn states_are_packed_in_pairs() {
         use State::{Disk, Memory, Reading, Waited};
-        assert_eq!(packed(&[Disk, Disk, Memory, Reading, Waited, Waited, Waited]), "ALYE");
+        let states = [Disk, Disk, Memory, Reading, Waited, Waited, Waited];
+        assert_eq!(packed(&states), "ALYE");
+        let mut found = [Disk; 7];
+        unpack("YE", 2, &mut found);
+        unpack("AL", 0, &mut found);
+        assert_eq!(found, states);
+        // Whatever a server sends.
+        unpack("~é\0", 3, &mut found);
+        unpack("A", usize::MAX, &mut found);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{anyhow, bail};
 use sws::{Model, Needs, Text};
-use sws_serve::{Config, Limits, Server};
+use sws_serve::{Config, Limits, Server, listening};
 
 use super::notify;
 use super::run::read_text;
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &args::Serve) -> anyhow::Result<ExitCode> {
         // Without a plan there is nothing to set aside.
         all_logits: args.prompt_logprobs || args.model.resident,
         texts: args.parallel.into(),
-        heap: limits.heap(model.spec().vocab, args.parallel.into()),
+        heap: limits.heap(model.spec().vocab, args.parallel.into()) + listening(model.spec()),
         ..Needs::default()
     };
     let loader = model.with(args.model.options()).needs(needs).text(text).threads(&threads);

@@ -4,6 +4,7 @@ mod cancel;
 mod chats;
 mod client;
 mod completions;
+mod events;
 mod forms;
 mod interfaces;
 mod refusals;

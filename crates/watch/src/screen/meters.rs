@@ -7,7 +7,7 @@ use ratatui_core::text::Span;
 
 use super::style::Palette;
 use super::text::plain;
-use super::{Now, Phase, WIDE, put};
+use super::{Now, Phase, WIDE, Waiting, put};
 use crate::{Step, Story};
 
 /// Columns for the name of a lane.
@@ -22,6 +22,7 @@ pub(super) fn title(story: &Story, now: &Now, line: Rect, buffer: &mut Buffer) {
     let tokens = story.written();
     let doing = match now.phase {
         Phase::Prompt(share) => format!("reading the prompt, {:.0} %", 100.0 * share),
+        Phase::Idle => "idle".to_owned(),
         Phase::Text => {
             let pace = now.pace.map(|pace| match pace {
                 pace if pace < 1.0 => format!(", {:.1} s/token", 1.0 / pace.max(1e-9)),
@@ -86,6 +87,33 @@ pub(super) fn figures(
         None => return,
     };
     budget(story, now, palette, rest, buffer);
+}
+
+/// The texts of a server, and a line for each request; the last says how many have none.
+pub(super) fn requests(
+    requests: &[Waiting],
+    [running, waiting]: [usize; 2],
+    palette: &Palette,
+    area: Rect,
+    buffer: &mut Buffer,
+) {
+    let mut lines = area.rows();
+    let Some(first) = lines.next() else { return };
+    let words = format!("texts: {running} running, {waiting} waiting");
+    put(buffer, first, first.x, &words, Style::new());
+    let room = usize::from(area.height - 1);
+    let shown = if requests.len() > room { room.saturating_sub(1) } else { requests.len() };
+    for (number, line) in lines.enumerate() {
+        let Some(request) = requests.get(number).filter(|_| number < shown) else {
+            let more = requests.len() - shown;
+            put(buffer, line, line.x, &format!("and {more} more"), palette.quiet());
+            return;
+        };
+        let doing = format!("{:>6}  {:<16}", request.age, request.doing);
+        let x = put(buffer, line, line.x, &plain(&doing), Style::new());
+        let about = format!("  {}  {}", request.endpoint, request.id);
+        put(buffer, line, x, &plain(&about), palette.quiet());
+    }
 }
 
 /// The memory of the process as a bar within its budget.

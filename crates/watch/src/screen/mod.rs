@@ -29,6 +29,23 @@ pub struct Now {
     pub memory: Option<u64>,
     /// False for styles without colours.
     pub has_colours: bool,
+    /// Requests of a server.
+    pub requests: Vec<Waiting>,
+    /// Texts of all clients of a server that run, and those that wait.
+    pub texts: Option<[usize; 2]>,
+}
+
+/// A request that waits or runs, in words.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Waiting {
+    /// Its id.
+    pub id: String,
+    /// Where it was sent.
+    pub endpoint: String,
+    /// Its state.
+    pub doing: String,
+    /// Its age.
+    pub age: String,
 }
 
 /// Phase of a run.
@@ -39,6 +56,8 @@ pub enum Phase {
     /// It writes the text.
     #[default]
     Text,
+    /// Nothing is asked of it.
+    Idle,
 }
 
 /// Draws a frame over the whole buffer, as far as it has room.
@@ -49,7 +68,7 @@ pub fn draw(story: &Story, now: &Now, buffer: &mut Buffer) {
         return;
     }
     let palette = Palette::new(now.has_colours);
-    let frame = Layout::of(area, now.wall.rows.len());
+    let frame = Layout::of(area, now.wall.rows.len(), now.texts.map(|_| now.requests.len()));
     meters::title(story, now, frame.title, buffer);
     wall::draw(&now.wall, &palette, frame.wall, buffer);
     if frame.legend.height > 0 {
@@ -57,6 +76,9 @@ pub fn draw(story: &Story, now: &Now, buffer: &mut Buffer) {
     }
     meters::lanes(story, &palette, frame.lanes, buffer);
     meters::figures(story, now, &palette, frame.figures, buffer);
+    if let Some(texts) = now.texts {
+        meters::requests(&now.requests, texts, &palette, frame.requests, buffer);
+    }
     text::draw(story, &palette, frame.text, buffer);
 }
 
@@ -68,11 +90,13 @@ struct Layout {
     legend: Rect,
     lanes: Rect,
     figures: Rect,
+    requests: Rect,
     text: Rect,
 }
 
 impl Layout {
-    fn of(area: Rect, layers: usize) -> Layout {
+    /// `requests` is the number of those of a server.
+    fn of(area: Rect, layers: usize, requests: Option<usize>) -> Layout {
         let mut y = area.y;
         let mut take = |lines: u16| {
             let lines = lines.min(area.bottom().saturating_sub(y));
@@ -84,7 +108,11 @@ impl Layout {
         let figures = if area.width >= WIDE { 1 } else { 2 };
         let is_high = area.height >= 16;
         let (legend, lanes) = (u16::from(area.height >= LEGIBLE), 2);
-        let fixed = 1 + legend + lanes + figures;
+        // A line about all texts, and one for each request.
+        let most = if is_high { area.height / 6 } else { 0 };
+        let requests = u16::try_from(requests.map_or(0, |count| count + 1)).unwrap_or(u16::MAX);
+        let requests = requests.min(most.max(u16::from(requests > 0)));
+        let fixed = 1 + legend + lanes + figures + requests;
         let left = area.height.saturating_sub(fixed);
         let most = if is_high { left.saturating_sub(6).max(left / 2) } else { left / 2 };
         // No more lines than the folded wall has.
@@ -96,6 +124,7 @@ impl Layout {
             legend: take(legend),
             lanes: take(lanes),
             figures: take(figures),
+            requests: take(requests),
             text: take(u16::MAX),
         }
     }

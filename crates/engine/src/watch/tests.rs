@@ -1,0 +1,115 @@
+use sws_store::Clock;
+
+use super::*;
+
+fn watch(firsts: &[usize]) -> Watch {
+    let waiter = Waiter::new(Clock::real());
+    let (firsts, store) = (firsts.to_vec(), Weak::new());
+    let (board, source) = (OnceLock::new(), AtomicU64::new(0));
+    Watch(Arc::new(Shared { firsts, board, source, waiter, store }))
+}
+
+fn cells(watch: &Watch) -> String {
+    let mut cells = Vec::new();
+    watch.cells(&mut cells);
+    let letter = |cell: &Cell| match (cell.used, cell.place) {
+        (Some(Use::Hit), _) => 'h',
+        (Some(Use::Waited), _) => 'w',
+        (None, Place::Disk) => '.',
+        (None, Place::Reading) => 'r',
+        (None, Place::Memory) => 'm',
+    };
+    cells.iter().map(letter).collect()
+}
+
+#[test]
+fn nothing_is_stored_before_it_begins() {
+    let watch = watch(&[0, 0, 3, 5]);
+    watch.passes_begin(Duration::ZERO);
+    watch.pass_begins(1);
+    watch.moved(PieceId::expert(1, 0), Place::Memory);
+    watch.routed(1, &[0], |_| true);
+    assert_eq!((cells(&watch).as_str(), watch.tally().passes), ("", 0));
+    assert_eq!(watch.0.board.get().map(|_| ()), None);
+    watch.begin();
+    assert_eq!(cells(&watch), ".....");
+    let rows: Vec<Row> = watch.rows().collect();
+    assert_eq!(rows, [Row { layer: 1, experts: 3 }, Row { layer: 2, experts: 2 }]);
+}
+
+#[test]
+fn a_watch_that_ended_begins_again() {
+    let watch = watch(&[0, 2, 4]);
+    watch.begin();
+    watch.passes_begin(Duration::from_secs(1));
+    watch.pass_begins(1);
+    watch.layer_begins(0);
+    watch.end();
+    watch.routed(0, &[1], |_| true);
+    watch.passes_end(Duration::from_secs(2), Duration::ZERO);
+    assert_eq!((cells(&watch).as_str(), watch.tally().hits), ("....", 0));
+    watch.begin();
+    let tally = watch.tally();
+    assert_eq!((tally.running, tally.in_passes), (None, Duration::ZERO), "of no known length");
+    watch.compare(|| [(PieceId::expert(1, 0), Place::Memory)].into_iter());
+    assert_eq!(cells(&watch), "..m.", "compared once more");
+}
+
+#[test]
+fn layers_of_a_pass_have_their_times() {
+    let watch = watch(&[0, 2, 4]);
+    let mut laps = Vec::new();
+    watch.laps(&mut laps);
+    assert!(laps.is_empty(), "nobody has watched");
+    watch.begin();
+    let clock = watch.0.waiter.clock().clone();
+    let began = clock.now();
+    watch.pass_begins(1);
+    watch.layer_begins(0);
+    clock.sleep(Duration::from_millis(3));
+    watch.layer_begins(1);
+    clock.sleep(Duration::from_millis(1));
+    watch.passes_end(clock.now(), Duration::ZERO);
+    let all = clock.now() - began;
+    watch.laps(&mut laps);
+    let [first, second] = laps[..] else { panic!("{laps:?}") };
+    assert!(first.time >= Duration::from_millis(3) && second.time >= Duration::from_millis(1));
+    assert!(first.time + second.time <= all && first.waiting == Duration::ZERO, "{laps:?}");
+}
+
+#[test]
+fn cells_follow_reads_and_choices() {
+    let watch = watch(&[0, 0, 3, 5]);
+    watch.begin();
+    let held = PieceId::expert(1, 2);
+    watch.compare(|| [(held, Place::Memory)].into_iter());
+    watch.compare(|| [(PieceId::expert(2, 0), Place::Memory)].into_iter());
+    assert_eq!(cells(&watch), "..m..", "compared once");
+    watch.passes_begin(Duration::from_secs(1));
+    watch.pass_begins(7);
+    watch.layer_begins(2);
+    watch.routed(1, &[0, 2], |expert| expert == 2);
+    watch.moved(PieceId::expert(2, 1), Place::Reading);
+    assert_eq!(cells(&watch), "w.h.r");
+    let tally = watch.tally();
+    assert_eq!((tally.hits, tally.misses), (1, 1));
+    assert_eq!(tally.running, Some(Running { tokens: 7, layer: 2 }));
+    watch.source_took(|| Duration::from_millis(4));
+    assert_eq!(watch.tally().source, Duration::from_millis(4));
+    watch.passes_end(Duration::from_secs(3), Duration::from_millis(5));
+    let tally = watch.tally();
+    assert_eq!((tally.running, tally.in_passes), (None, Duration::from_secs(2)));
+    assert_eq!(tally.source, Duration::from_millis(5));
+    assert_eq!(cells(&watch), "w.h.r", "the last pass is shown");
+    watch.passes_begin(Duration::from_secs(4));
+    watch.pass_begins(1);
+    watch.moved(PieceId::expert(1, 0), Place::Memory);
+    assert_eq!(cells(&watch), "m.m.r");
+    // Beyond the layer, or the model.
+    watch.moved(PieceId::expert(1, 3), Place::Memory);
+    watch.routed(9, &[0], |_| true);
+    assert_eq!(cells(&watch), "m.m.r");
+    watch.set_stale();
+    watch.compare_resident();
+    assert_eq!(cells(&watch), "mmmmm");
+}

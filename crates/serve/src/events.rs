@@ -1,0 +1,211 @@
+//! `/events`: what the engine does, for those who watch.
+//!
+//! Each listener reads the run for itself when its connection has room for another event, so one that
+//! reads slowly gets fewer of them, and nothing is kept for it. Nobody reads while nobody listens.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::Response;
+use hyper::body::{Bytes, Frame as Part};
+use serde::Serialize;
+use sws_engine::{Watch, memory};
+use sws_model::ModelSpec;
+use sws_watch::live::{Expected, Hello, Log, Request, VERSION, Writer};
+use sws_watch::{Follower, LEVELS};
+use tokio::time::{Instant, Sleep, sleep};
+
+use crate::app::{App, Served};
+use crate::failure::Failure;
+use crate::reply::of_events;
+use crate::tally::comment;
+
+/// Time between two events.
+const EVERY: Duration = Duration::from_millis(100);
+/// Events between two readings of the memory, of which the system makes a file.
+const MEMORY: u32 = 5;
+/// Maximum number of listeners.
+const LISTENERS: usize = 16;
+/// Maximum number of requests in an event.
+const REQUESTS: usize = 64;
+
+/// Bytes on the heap that listeners take, with a model of this kind.
+pub fn listening(spec: &ModelSpec) -> u64 {
+    let experts = spec.moes().map(|moe| moe.experts).sum();
+    // The engine's thread reads the run too. Events are written to few connections at a time.
+    Log::BYTES + Watch::bytes_for(spec) + 4 * Writer::bytes_for(experts)
+}
+
+/// What listeners share.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    listeners: AtomicUsize,
+    log: Mutex<Log>,
+}
+
+impl Events {
+    /// True if someone listens.
+    pub(crate) fn is_heard(&self) -> bool {
+        self.listeners.load(Ordering::Relaxed) > 0
+    }
+
+    /// The latest passes and tokens.
+    pub(crate) fn log(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// `/events`.
+pub(crate) fn listen(app: &Arc<App>, owner: u64) -> Result<Response<Body>, Failure> {
+    let served = app.served()?;
+    let listening = Listening::begin(app, &served)?;
+    let follower = served.gauge.as_ref().map(|gauge| Follower::new(gauge.watch()));
+    let writer = Writer::new(follower, owner, app.events.log().end());
+    let hello = hello(app, &served, &writer);
+    let (requests, at) = (Vec::new(), app.clock.now());
+    let next = Box::pin(sleep(Duration::ZERO));
+    let out = written("hello", &hello);
+    let (count, sent) = (0, at);
+    let stream = Stream { listening, owner, writer, out, next, requests, count, sent, texts: None };
+    Ok(of_events(Body::new(stream)))
+}
+
+fn hello(app: &App, served: &Served, writer: &Writer) -> Hello {
+    let plan = served.plan.as_ref();
+    let uses = plan.map(|plan| plan.ledger.lines().filter(|&(_, bytes)| bytes > 0));
+    let uses = uses.into_iter().flatten().map(|(what, bytes)| (what.words().to_owned(), bytes));
+    let expected = plan.map(|plan| Expected {
+        hit_rate: (plan.per_token.experts > 0).then_some(plan.per_token.hit_rate),
+        bytes: plan.per_token.read(),
+    });
+    Hello {
+        version: VERSION,
+        model: app.config.name.clone(),
+        rows: writer.rows(),
+        budget: plan.map(|plan| plan.ledger.budget()),
+        uses: uses.collect(),
+        plan: expected,
+        texts: served.texts,
+        levels: LEVELS.to_vec(),
+    }
+}
+
+/// The right to listen. The watch ends with the last one.
+struct Listening {
+    app: Arc<App>,
+    watch: Option<Watch>,
+}
+
+impl Listening {
+    fn begin(app: &Arc<App>, served: &Served) -> Result<Listening, Failure> {
+        // All listeners come and go on one thread.
+        if app.events.listeners.load(Ordering::Relaxed) >= LISTENERS {
+            return Err(Failure::busy(format!("{LISTENERS} others listen already; close one")));
+        }
+        app.events.listeners.fetch_add(1, Ordering::Relaxed);
+        let watch = served.gauge.as_ref().map(|gauge| gauge.watch().clone());
+        Ok(Listening { app: Arc::clone(app), watch })
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        if self.app.events.listeners.fetch_sub(1, Ordering::Relaxed) == 1
+            && let Some(watch) = &self.watch
+        {
+            watch.end();
+        }
+    }
+}
+
+/// The body of a response with events. It is asked for more only when there is room for that.
+struct Stream {
+    listening: Listening,
+    owner: u64,
+    writer: Writer,
+    out: String,
+    next: Pin<Box<Sleep>>,
+    requests: Vec<Request>,
+    texts: Option<[usize; 2]>,
+    /// Events so far.
+    count: u32,
+    /// Time of the last one.
+    sent: Duration,
+}
+
+impl Stream {
+    /// The next event, if anything has happened.
+    fn event(&mut self) -> Option<String> {
+        let app = &self.listening.app;
+        let now = app.clock.now();
+        let mut frame = self.writer.frame(now.as_secs_f64(), &app.events.log());
+        let requests = app.requests.shown(self.owner, REQUESTS);
+        if requests != self.requests || self.count == 0 {
+            frame.requests = Some(requests.clone());
+            self.requests = requests;
+        }
+        frame.texts = [app.counts.running.get() as usize, app.queue.len()];
+        let is_new = self.count == 0
+            || frame.running.is_some()
+            || frame.requests.is_some()
+            || !(frame.passes.is_empty() && frame.wall.is_empty())
+            || self.texts != Some(frame.texts);
+        if !is_new {
+            return None;
+        }
+        if self.count.is_multiple_of(MEMORY) {
+            frame.memory = memory();
+        }
+        self.texts = Some(frame.texts);
+        self.count = self.count.wrapping_add(1).max(1);
+        self.sent = now;
+        Some(written("frame", &frame))
+    }
+}
+
+impl hyper::body::Body for Stream {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Part<Bytes>, Infallible>>> {
+        let stream = self.get_mut();
+        loop {
+            if !stream.out.is_empty() {
+                let part = Bytes::from(std::mem::take(&mut stream.out));
+                return Poll::Ready(Some(Ok(Part::data(part))));
+            }
+            if stream.next.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            // A server that ends waits for its connections.
+            if stream.listening.app.is_draining() {
+                return Poll::Ready(None);
+            }
+            stream.next.as_mut().reset(Instant::now() + EVERY);
+            let quiet = stream.listening.app.clock.now().saturating_sub(stream.sent);
+            match stream.event() {
+                Some(event) => stream.out = event,
+                None if quiet >= stream.listening.app.config.limits.heartbeat => {
+                    stream.sent += quiet;
+                    comment(&mut stream.out, "keep-alive");
+                }
+                None => {}
+            }
+        }
+    }
+}
+
+/// An event with a name.
+fn written(name: &str, data: &impl Serialize) -> String {
+    // Plain numbers and texts.
+    let data = serde_json::to_string(data).unwrap_or_default();
+    format!("event: {name}\ndata: {data}\n\n")
+}

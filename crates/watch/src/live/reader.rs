@@ -1,0 +1,138 @@
+//! Makes pictures of events.
+
+use std::collections::VecDeque;
+
+use sws_engine::watch::Row;
+
+use super::{Frame, Hello, Passed, Request, VERSION};
+use crate::screen::{Now, Phase, Waiting};
+use crate::story::unpack;
+use crate::{About, Step, Story, Wall};
+
+/// Passes whose costs are kept for tokens that come later.
+const PASSES: usize = 1024;
+/// Seconds that the pace covers.
+const PACED: f64 = 5.0;
+/// Most experts of a model that is shown.
+const EXPERTS: usize = 1 << 20;
+
+/// The story of a stream of events, and the state for frames of it.
+#[derive(Debug)]
+pub struct Reader {
+    /// Its tokens and steps.
+    pub story: Story,
+    /// The state of the last frame.
+    pub now: Now,
+    passes: VecDeque<Passed>,
+    /// Times of the latest tokens.
+    times: VecDeque<f64>,
+    /// The request whose text is shown; tokens of others' keys have none.
+    shown: Option<Option<String>>,
+    requests: Vec<Request>,
+}
+
+impl Reader {
+    /// Begins with the first event. `None` if it is of another version, or of no possible model.
+    pub fn new(hello: &Hello) -> Option<Reader> {
+        let experts = hello.rows.iter().try_fold(0usize, |sum, &[_, n]| sum.checked_add(n))?;
+        if hello.version != VERSION || experts > EXPERTS || hello.rows.len() > EXPERTS {
+            return None;
+        }
+        let row = |&[layer, experts]: &[usize; 2]| Row { layer, experts };
+        let rows: Vec<Row> = hello.rows.iter().map(row).collect();
+        let about = About {
+            model: hello.model.clone(),
+            notes: Vec::new(),
+            budget: hello.budget,
+            is_timed: true,
+            has_places: true,
+        };
+        let now = Now { wall: Wall::new(rows.clone()), phase: Phase::Idle, ..Now::default() };
+        Some(Reader {
+            story: Story::new(about, rows),
+            now,
+            passes: VecDeque::new(),
+            times: VecDeque::new(),
+            shown: None,
+            requests: Vec::new(),
+        })
+    }
+
+    /// Takes the next frame.
+    pub fn take(&mut self, frame: Frame) {
+        let Frame { at, step, memory, wall, passes, tokens, requests, texts, .. } = frame;
+        self.story.step(step);
+        self.now.memory = memory.or(self.now.memory);
+        for (start, letters) in wall {
+            unpack(&letters, start, &mut self.now.wall.states);
+        }
+        for pass in passes {
+            if self.passes.len() == PASSES {
+                self.passes.pop_front();
+            }
+            self.passes.push_back(pass);
+        }
+        if let Some(requests) = requests {
+            self.requests = requests;
+        }
+        for token in tokens {
+            let pass = self.passes.iter().rev().find(|pass| pass.number == token.pass);
+            let (step, at) = pass.map_or((Step::default(), at), |pass| (pass.step, pass.at));
+            self.times.push_back(at);
+            if self.shows(token.request) {
+                self.story.token(token.text.as_deref().unwrap_or("·"), step);
+            }
+        }
+        while self.times.front().is_some_and(|&time| time < at - PACED) {
+            self.times.pop_front();
+        }
+        let first = self.times.front().copied().unwrap_or(at);
+        let pace = self.times.len() as f64 / (at - first).max(1.0);
+        self.now.pace = (self.times.len() > 1).then_some(pace);
+        self.now.phase = self.phase(texts[0]);
+        self.now.requests = self.requests.iter().map(|request| waiting(request, at)).collect();
+        self.now.texts = Some(texts);
+    }
+
+    /// True if the text of a request is the one that is shown; it stays until it is over.
+    fn shows(&mut self, request: Option<String>) -> bool {
+        if self.shown.as_ref() == Some(&request) {
+            return true;
+        }
+        if let Some(Some(shown)) = &self.shown
+            && self.requests.iter().any(|request| request.id == *shown)
+        {
+            return false;
+        }
+        if self.shown.is_some() {
+            self.story.aside("\n\n");
+        }
+        self.shown = Some(request);
+        true
+    }
+
+    /// The phase of the oldest text that runs.
+    fn phase(&self, running: usize) -> Phase {
+        let reading = self.requests.iter().find(|request| request.state == "prompt");
+        let writes = self.requests.iter().any(|request| request.state == "generation");
+        match reading {
+            Some(request) if !writes => {
+                Phase::Prompt(request.done as f64 / request.prompt.max(1) as f64)
+            }
+            _ if running > 0 => Phase::Text,
+            _ => Phase::Idle,
+        }
+    }
+}
+
+/// A line about a request.
+fn waiting(request: &Request, at: f64) -> Waiting {
+    let Request { id, endpoint, state, place, queued, prompt, done, made } = request;
+    let doing = match (state.as_str(), place) {
+        ("waiting", Some(place)) => format!("waits, place {place}"),
+        ("prompt", _) => format!("prompt {done}/{prompt}"),
+        _ => format!("{made} tokens"),
+    };
+    let age = format!("{:.0} s", (at - queued).max(0.0));
+    Waiting { id: id.clone(), endpoint: endpoint.clone(), doing, age }
+}
