@@ -25,6 +25,7 @@ mod old_versions;
 mod outline;
 mod outputs;
 mod packages;
+mod page;
 mod pipes;
 mod prompts;
 mod pull;
@@ -39,6 +40,7 @@ mod sws;
 mod tales;
 mod terminal;
 mod tokenizers;
+mod top;
 mod watch;
 
 use sws_testing::goldens;

@@ -61,6 +61,16 @@ impl Client {
         response.split_once("\r\n\r\n").unwrap().1.to_owned()
     }
 
+    /// Sends a request with further lines in its header, without waiting for the answer.
+    pub(crate) fn begin_with(&self, body: &Value, lines: &str) -> TcpStream {
+        let body = body.to_string();
+        let mut stream = TcpStream::connect(&self.0).unwrap();
+        let head = format!("POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n{lines}");
+        let request = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
+        stream.write_all(request.as_bytes()).unwrap();
+        stream
+    }
+
     fn get(&self, path: &str) -> Value {
         let request =
             format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");

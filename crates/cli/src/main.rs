@@ -7,6 +7,8 @@ mod atomic_file;
 mod commands;
 mod config;
 mod here;
+#[cfg(feature = "serve")]
+mod http;
 mod interrupt;
 mod limits;
 mod lines;
@@ -89,6 +91,8 @@ fn start() -> ExitCode {
         Command::Serve(args) => commands::serve::run(&args),
         #[cfg(feature = "serve")]
         Command::Launch(args) => commands::launch::run(&args),
+        #[cfg(feature = "serve")]
+        Command::Top(args) => commands::top::run(&args),
         Command::Forward(args) => commands::forward::run(&args),
         Command::Certify(args) => commands::certify::run(args),
         #[cfg(feature = "pull")]

@@ -37,9 +37,9 @@ pub(crate) fn check(config: &Config, path: &str, headers: &HeaderMap) -> Result<
     key(config, headers).ok_or_else(Failure::without_key)
 }
 
-/// True for what probes may see.
+/// True for what probes may see, and for the page, which asks for the key.
 fn is_public(path: &str) -> bool {
-    matches!(path, "/health" | "/v1/health")
+    matches!(path, "/health" | "/v1/health" | "/" | "/page.css" | "/page.js")
 }
 
 /// The owner of the key of a request. Takes the same time for every wrong one of a length.

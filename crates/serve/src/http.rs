@@ -18,6 +18,7 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use serde_json::{Value, json};
+use sws_watch::page::live;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
@@ -136,7 +137,10 @@ fn dialect(path: &str) -> Dialect {
 }
 
 /// All endpoints with a path of their own.
-const ENDPOINTS: [&str; 19] = [
+const ENDPOINTS: [&str; 22] = [
+    "/",
+    "/page.css",
+    "/page.js",
     "/health",
     "/v1/health",
     "/v1/models",
@@ -169,6 +173,9 @@ type Out = Response<Body>;
 
 fn routes(app: Arc<App>) -> Router {
     Router::new()
+        .route("/", get(page))
+        .route("/page.css", get(styles))
+        .route("/page.js", get(program))
         .route("/health", get(health))
         .route("/v1/health", get(health))
         .route("/v1/models", get(models))
@@ -194,6 +201,35 @@ fn routes(app: Arc<App>) -> Router {
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .with_state(app)
+}
+
+async fn page() -> Out {
+    file("text/html; charset=utf-8", live::HTML)
+}
+
+async fn styles() -> Out {
+    file("text/css; charset=utf-8", live::CSS)
+}
+
+async fn program() -> Out {
+    file("text/javascript; charset=utf-8", live::JS)
+}
+
+/// A file of the page. It holds nothing of this server.
+fn file(kind: &'static str, text: &'static str) -> Out {
+    let mut response = Response::new(Body::from(text));
+    let headers = response.headers_mut();
+    for (name, value) in [
+        ("content-type", kind),
+        ("content-security-policy", live::POLICY),
+        ("x-content-type-options", "nosniff"),
+        ("referrer-policy", "no-referrer"),
+        // Another version may have another one.
+        ("cache-control", "no-cache"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    response
 }
 
 async fn health(State(app): Shared) -> Out {

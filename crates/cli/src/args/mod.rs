@@ -13,6 +13,8 @@ mod sampling;
 mod serve;
 mod shards;
 mod texts;
+#[cfg(feature = "serve")]
+mod top;
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -50,6 +52,8 @@ pub(crate) use serve::Serve;
 pub(crate) use shards::encoding;
 pub(crate) use shards::{Inspect, Shard, Unshard, Verify};
 pub(crate) use texts::{Certify, Chat, Forward, Run};
+#[cfg(feature = "serve")]
+pub(crate) use top::Top;
 
 /// Heading of options that few people need; `-h` leaves them out.
 const ADVANCED: &str = "Advanced";
@@ -265,6 +269,8 @@ pub(crate) enum Command {
     Serve(Serve),
     #[cfg(feature = "serve")]
     Launch(Launch),
+    #[cfg(feature = "serve")]
+    Top(Top),
     Forward(Forward),
     Certify(Certify),
     #[cfg(feature = "pull")]

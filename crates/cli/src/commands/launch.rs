@@ -1,20 +1,17 @@
 //! `sws launch`.
 
 use std::ffi::OsString;
-use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
-use std::time::Duration;
 
 use anyhow::{anyhow, bail};
 use serde_json::Value;
 
 use super::print;
 use crate::args::{Client, Launch};
+use crate::http::Address;
 
-/// Time for a server on a network to answer; it answers before its model is loaded.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// Most bytes of an answer.
 const MOST_BYTES: u64 = 1 << 20;
 /// Milliseconds that programs wait for an answer: long prompts take their time.
@@ -155,7 +152,7 @@ fn served(args: &Launch) -> anyhow::Result<Served> {
     let (model, context) = match (&args.name, scheme) {
         (Some(name), "http" | "https") => (name.clone(), None),
         (None, "http") => {
-            let models = get(place, &key).map_err(|why| {
+            let models = Address::of(place).get("/v1/models", &key).and_then(|body| body.json(MOST_BYTES)).map_err(|why| {
                 anyhow!("{url} does not say which model it has: {why}; start a server with `sws serve MODEL`, or name another with --url")
             })?;
             let model = &models["data"][0];
@@ -170,32 +167,6 @@ fn served(args: &Launch) -> anyhow::Result<Served> {
         _ => bail!("--url {}: only http and https are known", args.url),
     };
     Ok(Served { url, key, model, context })
-}
-
-/// The models of a server.
-fn get(place: &str, key: &str) -> anyhow::Result<Value> {
-    let (host, path) = place.split_once('/').unwrap_or((place, ""));
-    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    let address = if has_port { host.to_owned() } else { format!("{host}:80") };
-    let address = address.to_socket_addrs()?.next();
-    let address = address.ok_or_else(|| anyhow!("{host} has no address"))?;
-    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let base = if path.is_empty() { String::new() } else { format!("/{path}") };
-    let request = format!(
-        "GET {base}/v1/models HTTP/1.0\r\nhost: {host}\r\nauthorization: Bearer {key}\r\n\r\n"
-    );
-    stream.write_all(request.as_bytes())?;
-    let mut answer = Vec::new();
-    stream.take(MOST_BYTES).read_to_end(&mut answer)?;
-    let answer = String::from_utf8_lossy(&answer);
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
-    match head.split_whitespace().nth(1) {
-        Some("200") => Ok(serde_json::from_str(body)?),
-        Some("401" | "403") => bail!("the key is wrong; set SWS_API_KEY"),
-        Some(status) => bail!("it answers with status {}", status.escape_debug()),
-        None => bail!("it speaks no HTTP"),
-    }
 }
 
 #[cfg(test)]

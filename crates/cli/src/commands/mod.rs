@@ -28,6 +28,8 @@ pub(crate) mod run;
 #[cfg(feature = "serve")]
 pub(crate) mod serve;
 pub(crate) mod shard;
+#[cfg(feature = "serve")]
+pub(crate) mod top;
 pub(crate) mod unshard;
 pub(crate) mod verify;
 

@@ -15,7 +15,11 @@ use crate::atomic_file::AtomicFile;
 use crate::interrupt::Interrupt;
 use crate::model::name;
 use crate::terminal::MOST_HELD;
+#[cfg(feature = "serve")]
+pub(crate) use screen::Canvas;
 use screen::Screen;
+#[cfg(feature = "serve")]
+pub(crate) use terminal::Cover;
 pub(crate) use terminal::{can_show, check, restore};
 
 /// Bytes of a token in the columns of a page.

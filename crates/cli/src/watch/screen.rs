@@ -70,14 +70,42 @@ struct Artist {
     shared: Arc<Shared>,
     follower: Follower,
     now: Now,
-    frames: [Buffer; 2],
+    canvas: Canvas,
+}
+
+/// A covered terminal as it was drawn on last.
+#[derive(Default)]
+pub(crate) struct Canvas([Buffer; 2]);
+
+impl Canvas {
+    /// True unless the user wants none.
+    pub(crate) fn has_colours() -> bool {
+        std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+    }
+
+    /// Draws a frame over the last one.
+    pub(crate) fn draw(&mut self, story: &Story, now: &Now) {
+        let (columns, lines) = terminal::size();
+        let area = Rect::new(0, 0, columns.min(MOST.0), lines.min(MOST.1));
+        let [before, after] = &mut self.0;
+        let mut out = String::new();
+        if before.area != area {
+            *before = Buffer::empty(area);
+            *after = Buffer::empty(area);
+            out.push_str("\x1b[0m\x1b[2J");
+        }
+        draw(story, now, after);
+        out.push_str(&changes(before, after));
+        terminal::write(&out);
+        self.0.swap(0, 1);
+    }
 }
 
 impl Artist {
     fn new(shared: Arc<Shared>, follower: Follower) -> Artist {
-        let has_colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let has_colours = Canvas::has_colours();
         let now = Now { wall: Wall::new(follower.rows()), has_colours, ..Now::default() };
-        Artist { shared, follower, now, frames: Default::default() }
+        Artist { shared, follower, now, canvas: Canvas::default() }
     }
 
     fn draw(&mut self) {
@@ -88,23 +116,10 @@ impl Artist {
             TEXT => Phase::Text,
             thousandths => Phase::Prompt(f64::from(thousandths) / 1000.0),
         };
-        let (columns, lines) = terminal::size();
-        let area = Rect::new(0, 0, columns.min(MOST.0), lines.min(MOST.1));
-        let [before, after] = &mut self.frames;
-        let mut out = String::new();
-        if before.area != area {
-            *before = Buffer::empty(area);
-            *after = Buffer::empty(area);
-            out.push_str("\x1b[0m\x1b[2J");
-        }
         let mut story = self.shared.story();
         story.step(step);
         self.now.pace = pace(&story);
-        draw(&story, &self.now, after);
-        drop(story);
-        out.push_str(&changes(before, after));
-        terminal::write(&out);
-        self.frames.swap(0, 1);
+        self.canvas.draw(&story, &self.now);
     }
 }
 

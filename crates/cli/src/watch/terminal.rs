@@ -48,10 +48,10 @@ pub(crate) fn check() -> anyhow::Result<()> {
 }
 
 /// A covered terminal, until this is dropped.
-pub(super) struct Cover(());
+pub(crate) struct Cover(());
 
 impl Cover {
-    pub(super) fn new(interrupt: &Interrupt) -> std::io::Result<Cover> {
+    pub(crate) fn new(interrupt: &Interrupt) -> std::io::Result<Cover> {
         watch_signals(interrupt)?;
         let before = tcgetattr(std::io::stderr())?;
         let mut quiet = before.clone();

@@ -203,3 +203,24 @@ fn a_server_that_ends_ends_its_events() {
     server.stop().unwrap();
     assert!(clock.now() - began < Duration::from_secs(4), "before the limit of the drain");
 }
+
+#[test]
+fn the_page_is_public_and_loads_nothing_from_elsewhere() {
+    let server = serve(&tales(), 1, Config { keys: vec!["secret".to_owned()], ..config() });
+    for (path, kind, words) in [
+        ("/", "text/html", "<title>SWS"),
+        ("/page.css", "text/css", "--memory:"),
+        ("/page.js", "text/javascript", "\"use strict\""),
+    ] {
+        let page = server.get(path);
+        assert_eq!(page.status, 200, "{page:?}");
+        assert!(page.head.contains(&format!("content-type: {kind}")), "{}", page.head);
+        assert!(page.head.contains("content-security-policy: default-src 'none';"));
+        assert!(page.body.contains(words), "{path}");
+    }
+    assert_eq!(server.get("/props").status, 401);
+    // As for all else, without keys the name must be one of this server.
+    let open = serve(&tales(), 1, config());
+    let request = "GET / HTTP/1.1\r\nhost: evil.example\r\nconnection: close\r\n\r\n";
+    assert_eq!(Response::read(open.raw(request)).status, 403);
+}

@@ -1,4 +1,7 @@
-//! A page of one file: its styles, its program and a story. It loads nothing.
+//! A page of one file: its styles, its program and a story. It loads nothing. [`live`] is that of a
+//! server, with the same drawing.
+
+pub mod live;
 
 use std::io::{self, Write};
 
@@ -9,7 +12,7 @@ use crate::{Step, Story, Token};
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
-const SCRIPT: &str = include_str!("page.js");
+const SCRIPT: &str = concat!(include_str!("draw.js"), include_str!("page.js"));
 
 /// Returns the page of a story.
 pub fn html(story: &Story) -> String {

@@ -113,12 +113,38 @@ fn frames_are_those_of_the_files() {
     check("80x24.dense.txt", &frame(80, 24, &begun, &dense).to_string());
 }
 
+/// A server with requests of one client, some of them waiting.
+fn server() -> (Story, Now) {
+    let (story, now) = run();
+    let waiting = |number: usize, doing: &str| Waiting {
+        id: format!("req-6b045798-{number}"),
+        endpoint: "/v1/chat/completions".to_owned(),
+        doing: doing.to_owned(),
+        age: format!("{} s", 40 - 3 * number),
+    };
+    let mut requests = vec![waiting(1, "118 tokens"), waiting(2, "prompt 512/9000")];
+    requests.extend((1..=6).map(|place| waiting(place + 2, &format!("waits, place {place}"))));
+    (story, Now { requests, texts: Some([2, 6]), ..now })
+}
+
+#[test]
+fn frames_of_a_server_are_those_of_the_files() {
+    let (story, now) = server();
+    for (width, height) in [(80, 24), (40, 12), (200, 60)] {
+        let backend = frame(width, height, &story, &now);
+        check(&format!("{width}x{height}.server.txt"), &backend.to_string());
+    }
+    let idle = Now { phase: Phase::Idle, requests: Vec::new(), texts: Some([0, 0]), ..now };
+    check("80x24.idle.txt", &frame(80, 24, &story, &idle).to_string());
+}
+
 #[test]
 fn no_size_is_too_small() {
-    let (story, now) = run();
+    let ((story, now), server) = (run(), server());
     for width in [1, 2, 7, 8, 9, 12, 20, 40, 300] {
         for height in [1, 2, 3, 5, 8, 11, 15, 16, 17, 100] {
             frame(width, height, &story, &now);
+            frame(width, height, &server.0, &server.1);
         }
     }
 }

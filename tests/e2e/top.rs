@@ -1,0 +1,75 @@
+//! `sws top`: a server on the terminal.
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::net::TcpListener;
+use std::process::Stdio;
+
+use serde_json::json;
+
+use crate::serve::Server;
+use crate::sws::{command, sws};
+use crate::terminal::{Terminal, ended};
+
+const LEAVE: &str = "\x1b[?1049l";
+
+#[test]
+fn a_server_is_drawn_until_a_key_or_its_end() {
+    let server = Server::start(&["--ram", "min", "--api-key", "secret"]);
+    let url = format!("http://{}", server.client.0);
+    let args: [&dyn AsRef<OsStr>; 2] = [&"top", &url];
+    let watch = |terminal: &Terminal| {
+        let mut command = command(&args);
+        command.env("SWS_API_KEY", "secret");
+        terminal.start_with_output(&mut command, Stdio::null())
+    };
+    let mut terminal = Terminal::of(80, 24);
+    let before = terminal.modes();
+    let child = watch(&terminal);
+    for words in ["tales-moe", "texts: 0 running, 0 waiting", "on disk"] {
+        terminal.until(words);
+    }
+    let body = json!({"prompt": "The wolf", "max_tokens": 400, "ignore_eos": true, "stream": true});
+    let _text = server.client.begin_with(&body, "x-api-key: secret\r\n");
+    terminal.until("running");
+    terminal.until("/v1/completions");
+    terminal.type_in(b"q");
+    terminal.until(LEAVE);
+    assert_eq!(ended(child).code(), Some(0));
+    assert_eq!(terminal.modes(), before);
+
+    let terminal = Terminal::of(80, 24);
+    let child = watch(&terminal);
+    terminal.until("texts:");
+    drop(server);
+    let shown = terminal.until("sws: ");
+    assert!(shown.contains(LEAVE), "{shown:?}");
+    let _ = ended(child);
+    assert_eq!(terminal.modes(), before);
+}
+
+#[test]
+fn what_is_no_server_is_named() {
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = other.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for stream in other.incoming() {
+            let _ = stream.and_then(|mut stream| stream.write_all(b"SSH-2.0-other\r\n"));
+        }
+    });
+    for (url, words) in [
+        ("http://127.0.0.1:1", &["http://127.0.0.1:1 tells no events", "sws serve MODEL"][..]),
+        ("127.0.0.1:1", &["127.0.0.1:1 tells no events"]),
+        (&address, &["it speaks no HTTP"]),
+        ("https://here", &["TLS"]),
+        ("ftp://here", &["give an address such as http://127.0.0.1:8080"]),
+        ("http://", &["give an address"]),
+        ("http://a\nb", &["a blank or a control character"]),
+    ] {
+        sws(&[&"top", &url]).refused(2, words);
+    }
+    let server = Server::start(&["--resident", "--api-key", "secret"]);
+    let url = format!("http://{}", server.client.0);
+    sws(&[&"top", &url, &"--api-key", &"wrong"]).refused(2, &["the key is wrong", "SWS_API_KEY"]);
+    sws(&[&"top", &url, &"--api-key", &"secret"]).refused(2, &["no terminal"]);
+}

@@ -1,0 +1,89 @@
+// The page of a server in a headless Chromium: what it shows, what its buttons do, and pictures of it.
+// Usage: node tests/screens/live.mjs URL [DIR] [KEY]
+//
+// URL is that of a server without texts, DIR gets the pictures, KEY is the server's key if it has one.
+
+import { Browser, pause } from "./browser.mjs";
+
+const [url, dir, key] = process.argv.slice(2);
+const browser = await Browser.start(process.env.BROWSER || "chromium");
+let failed = false;
+const check = (what, holds) => {
+  console.log((holds ? "ok      " : "FAILED  ") + what);
+  failed ||= !holds;
+};
+const text = (id) => browser.value("document.getElementById(" + JSON.stringify(id) + ").textContent");
+// Pixels of a canvas that were drawn on.
+const drawn = (id) => browser.value(`(() => {
+  const canvas = document.querySelector(${JSON.stringify(id)});
+  const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+  let count = 0;
+  for (let i = 3; i < data.length; i += 4) count += data[i] > 0;
+  return count;
+})()`);
+const widest = () => browser.value("document.documentElement.scrollWidth - window.innerWidth");
+
+try {
+  await browser.screen(1400, 1000, "light");
+  await browser.open(url);
+  if (key) {
+    await browser.until('!document.getElementById("key-form").hidden');
+    check("a server with keys asks for one", (await text("state")) === "an API key is needed");
+    // Refused requests are errors to a browser.
+    browser.problems.length = 0;
+    await browser.type("#key", key);
+    await browser.press("Enter");
+  }
+  await browser.until('document.getElementById("state").textContent === "idle"');
+  check("the model is named", (await text("model")).length > 0);
+
+  // A text, by the keyboard alone.
+  await browser.type("#question", "The wolf and the fox");
+  await browser.press("Enter");
+  await browser.until('document.querySelectorAll("#text span").length > 60');
+  check("a text appears", (await text("chat")).length > 60);
+  check("its request is listed", (await text("requests-about")).includes("1 of"));
+  for (const id of ["#wall", "#pass", "#charts canvas"]) check(id + " is drawn", (await drawn(id)) > 100);
+  const label = await browser.value('document.getElementById("wall").getAttribute("aria-label")');
+  check("the wall is told in words", /\d+ used/.test(label));
+  await browser.value('document.querySelector("#requests button").click()');
+  await browser.until('document.getElementById("state").textContent === "idle"');
+  check("a button cancels it", (await browser.value("document.querySelector('#chat .failed')?.textContent || ''")).includes("cancelled"));
+
+  // A token, and why it took its time.
+  await browser.value('document.getElementById("text").focus()');
+  for (const pressed of ["End", "ArrowLeft", "ArrowLeft"]) await browser.press(pressed);
+  check("a token is chosen by keys", (await browser.value('document.querySelectorAll("#text .here").length')) === 1);
+  check("its cost is told", /computing .*Why: /.test(await text("token")));
+  await browser.press("Escape");
+  check("and given up", (await browser.value('document.querySelectorAll("#text .here").length')) === 0);
+
+  await browser.type("#question", "Once upon a time");
+  await browser.press("Enter");
+  await browser.until('document.getElementById("state").textContent === "writing"');
+  for (const [name, width, height] of [["desktop", 1400, 1000], ["phone", 390, 844]]) {
+    for (const scheme of ["light", "dark"]) {
+      await browser.screen(width, height, scheme);
+      await pause(400);
+      check("nothing is wider than a " + name, (await widest()) <= 0);
+      if (dir) await browser.picture(`${dir}/server-${name}-${scheme}.png`);
+    }
+  }
+  await browser.until('document.getElementById("state").textContent === "idle"');
+  await browser.press("End");
+
+  // Text of a model is no part of a page.
+  await browser.type("#question", "<img src=x onerror=alert(1)><b>bold</b>");
+  await browser.press("Enter");
+  await browser.until('document.getElementById("chat").textContent.includes("<b>bold")');
+  check("texts stay texts", (await browser.value('document.querySelectorAll("#chat b, #chat img").length')) === 0);
+  await browser.until('document.getElementById("stop").hidden');
+  check("no error, and nothing against the policy", browser.problems.length === 0);
+  browser.problems.forEach((problem) => console.log(problem));
+} catch (error) {
+  check(error.message, false);
+  browser.problems.forEach((problem) => console.log(problem));
+} finally {
+  await browser.stop();
+}
+process.exit(failed ? 1 : 0);
