@@ -176,3 +176,40 @@ fn logs_have_requests_and_nothing_private() {
         assert!(!log.contains("hf_secret") && !log.contains("fox"), "{log}");
     }
 }
+
+#[test]
+fn a_mistyped_path_keeps_its_name_where_the_hub_does_not_help() {
+    let temp = tempfile::tempdir().unwrap();
+    tiny("mixtral", Dtype::BF16, 2).write(temp.path(), 1);
+    let user = User::of(temp.path());
+    let typed = "shards/tales-moe";
+    let not_here = format!("`{typed}` is neither a path nor a model on this machine");
+    // A port on which nothing listens any more.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let away = |words: &[&str]| {
+        let words: Vec<&dyn AsRef<std::ffi::OsStr>> = words.iter().map(|word| word as _).collect();
+        let mut command = user.command(&words);
+        command.env("HF_ENDPOINT", format!("http://{port}"));
+        command
+    };
+    let pull = format!("sws pull {typed}");
+    for command in ["plan", "inspect"] {
+        let outcome = Outcome::of(away(&[command, typed]).output().unwrap());
+        assert!(!outcome.stderr.contains("asking"), "{outcome:?}");
+        outcome.refused(2, &[&not_here, &pull, "the hub cannot be reached"]);
+    }
+    let terminal = Terminal::of(400, 24);
+    let child = terminal.start_with_messages(&mut away(&["run", typed, "-pHello"]));
+    let shown = terminal.until("the hub cannot be reached");
+    for words in [&format!("asking the hub for `{typed}`"), &not_here, &pull] {
+        assert!(shown.contains(words), "no {words:?} in {shown:?}");
+    }
+    assert_eq!(ended(child).code(), Some(2));
+
+    user.sws(&[&"plan", &typed]).refused(2, &[&not_here, "the hub has none of that name"]);
+    // A name with an error in it is asked for once.
+    user.hub.state().requests.clear();
+    user.hub.fault("", Fault::Status(503, "", ""), 99);
+    user.sws(&[&"plan", &ID]).refused(2, &["503"]);
+    assert_eq!(user.hub.requests("").len(), 1);
+}

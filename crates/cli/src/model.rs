@@ -46,9 +46,7 @@ pub(crate) fn open_or_pull(typed: Option<&Path>) -> anyhow::Result<Model> {
     match open(typed) {
         #[cfg(feature = "pull")]
         Err(error) => match error.downcast_ref::<sws::Error>() {
-            Some(sws::Error::NotHere { name, .. }) if crate::commands::pull::offer(name)? => {
-                open(typed)
-            }
+            Some(missing) if crate::commands::pull::offer(missing)? => open(typed),
             _ => Err(error),
         },
         opened => opened,

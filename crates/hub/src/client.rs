@@ -99,10 +99,10 @@ impl Client {
         Address { url, storage: None }
     }
 
-    /// Requests JSON of at most `limit` bytes.
-    pub(crate) fn json(&self, path: &str, limit: u64) -> Result<Vec<u8>, Failure> {
+    /// Requests JSON of at most `limit` bytes, with at most so many attempts.
+    pub(crate) fn json(&self, path: &str, limit: u64, attempts: u32) -> Result<Vec<u8>, Failure> {
         let mut address = Address { url: format!("{}{path}", self.endpoint), storage: None };
-        self.retried(&mut |_| {
+        self.attempted(attempts, &mut |_| {
             let mut reply = self.get(&mut address, None)?;
             let mut bytes = Vec::new();
             let body = reply.body_mut().as_reader();
@@ -123,10 +123,19 @@ impl Client {
         &self,
         request: &mut dyn FnMut(u32) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
+        self.attempted(ATTEMPTS, request)
+    }
+
+    /// Like [`retried`](Self::retried), with at most so many attempts.
+    fn attempted<T>(
+        &self,
+        attempts: u32,
+        request: &mut dyn FnMut(u32) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         let mut attempt = 0;
         loop {
             match request(attempt) {
-                Err(failure) if failure.may_pass() && attempt + 1 < ATTEMPTS => {
+                Err(failure) if failure.may_pass() && attempt + 1 < attempts => {
                     self.pause(attempt, &failure)?;
                     attempt += 1;
                 }

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde::Deserialize;
 use sws_store::is_plain_path;
 
-use crate::client::{About, escaped};
+use crate::client::{ATTEMPTS, About, escaped};
 use crate::name::{is_commit, is_hex};
 use crate::{Client, HubError, ModelId};
 
@@ -64,12 +64,26 @@ struct Lfs {
 impl Client {
     /// Lists the files of a model at a branch, a tag or a commit.
     pub fn list(&self, id: &ModelId, revision: &str) -> Result<Listing, HubError> {
+        self.list_within(ATTEMPTS, id, revision)
+    }
+
+    /// Like [`list`](Self::list), with one attempt: for a name that may be no model's.
+    pub fn list_once(&self, id: &ModelId, revision: &str) -> Result<Listing, HubError> {
+        self.list_within(1, id, revision)
+    }
+
+    fn list_within(
+        &self,
+        attempts: u32,
+        id: &ModelId,
+        revision: &str,
+    ) -> Result<Listing, HubError> {
         let path = format!(
             "/api/models/{id}/revision/{}?blobs=true",
             escaped(revision).replace('/', "%2F")
         );
         let about = About { id, revision, file: None, begun: false };
-        let bytes = self.json(&path, MAX_LISTING).map_err(|e| self.explained(e, &about))?;
+        let bytes = self.json(&path, MAX_LISTING, attempts).map_err(|e| self.explained(e, &about))?;
         Listing::from_json(id, &format!("{}/api/models/{id}", self.endpoint()), &bytes)
     }
 }

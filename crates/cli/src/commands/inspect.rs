@@ -14,8 +14,8 @@ use crate::table::{table, wrapped};
 
 pub(crate) fn run(args: &args::Inspect) -> anyhow::Result<ExitCode> {
     let path = sws::locate(&args.model);
-    if let Err(sws::Error::NotHere { name, .. }) = &path
-        && let Some((outline, _)) = remote::ask(name)?
+    if let Err(missing) = &path
+        && let Some((outline, _)) = remote::ask(missing)?
     {
         return outline::print(&outline, PlanOptions::default(), None, args.json);
     }

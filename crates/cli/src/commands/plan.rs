@@ -133,9 +133,7 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
 
 /// The configuration of a model without weights here, from the hub if it is not here at all.
 fn outlined(error: sws::Error, name: &Path) -> anyhow::Result<(Outline, Option<Remote>)> {
-    if let sws::Error::NotHere { name, .. } = &error
-        && let Some((outline, remote)) = remote::ask(name)?
-    {
+    if let Some((outline, remote)) = remote::ask(&error)? {
         return Ok((outline, Some(remote)));
     }
     Ok((Outline::instead(error, &sws::locate(name)?)?, None))

@@ -20,7 +20,7 @@ use sws_kernels::Encoding;
 use sws_store::shard::{ShardOptions, Sharded, shard};
 use sws_store::{Checkpoint, MANIFEST_FILE, Manifest, user_cache};
 
-use super::{first, print, print_json, size};
+use super::{first, print, print_json, remote, size};
 use crate::args;
 use crate::args::{Form, encoding};
 use crate::interrupt::Ending;
@@ -51,9 +51,10 @@ pub(crate) fn run(args: &args::Pull) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Offers to download a model that is not on this machine, if there is a terminal to ask on. Returns
-/// true if it is there now.
-pub(crate) fn offer(name: &ModelName) -> anyhow::Result<bool> {
+/// Offers to download a model that is not on this machine, as `missing` says of it, if there is a
+/// terminal to ask on. Returns true if it is there now.
+pub(crate) fn offer(missing: &sws::Error) -> anyhow::Result<bool> {
+    let sws::Error::NotHere { name, .. } = missing else { return Ok(false) };
     let terminal = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
     if !terminal || !name.id.has_owner() || name.revision.is_some() {
         return Ok(false);
@@ -65,7 +66,8 @@ pub(crate) fn offer(name: &ModelName) -> anyhow::Result<bool> {
     let args = args::Pull::of(name.clone());
     let pull = Pull::new(&args, name, &environment);
     let client = Client::new(&environment)?;
-    let selection = pull.select(&client, &client.list(pull.id, pull.revision)?)?;
+    let Some(listing) = remote::list(&client, missing)? else { return Ok(false) };
+    let selection = pull.select(&client, &listing)?;
     let place = match (&selection.weights, &pull.cached) {
         (Weights::Gguf(_), Some(cached)) => cached.dir().to_owned(),
         _ => pull.out()?,

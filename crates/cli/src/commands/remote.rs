@@ -1,10 +1,16 @@
 //! Models that are on the hub and not on this machine.
 
+#[cfg(feature = "pull")]
+use std::io::IsTerminal;
+
 use serde::Serialize;
 use sws::Outline;
-use sws_hub::ModelName;
+#[cfg(feature = "pull")]
+use sws_hub::{Client, HubError, Listing};
 
 use super::size;
+#[cfg(feature = "pull")]
+use crate::terminal::note;
 
 /// A model on the hub.
 #[derive(Debug, Serialize)]
@@ -47,21 +53,47 @@ impl Remote {
     }
 }
 
-/// Asks the hub about a model. `None` if the environment forbids that, or its files have no
-/// configuration. Encodings and GGUF files (`OWNER/NAME:TAG`) have to be here.
+/// Lists the files of a model that is not on this machine, as `missing` says of it. What was typed may
+/// be a path with an error in it, so that there is one attempt, and `missing` is what failures say.
 #[cfg(feature = "pull")]
-pub(crate) fn ask(name: &ModelName) -> anyhow::Result<Option<(Outline, Remote)>> {
+pub(crate) fn list(client: &Client, missing: &sws::Error) -> anyhow::Result<Option<Listing>> {
+    let sws::Error::NotHere { name, path, .. } = missing else { return Ok(None) };
+    if std::io::stderr().is_terminal() {
+        note!("sws: asking the hub for `{}`", name.id);
+    }
+    let revision = name.revision.as_deref().unwrap_or("main");
+    client.list_once(&name.id, revision).map(Some).map_err(|error| match error {
+        HubError::Connection { reason, .. } => {
+            anyhow::anyhow!("{missing} (the hub cannot be reached: {reason})")
+        }
+        HubError::NoModel { page, .. } => anyhow::anyhow!(
+            "`{}` is neither a path nor a model on this machine, and the hub has none of that name that you may see; check the path, or the name at {page}, or set HF_TOKEN if it is private",
+            path.display()
+        ),
+        error => error.into(),
+    })
+}
+
+/// Asks the hub about a model that is not on this machine, as `missing` says of it. `None` if the
+/// environment forbids that, or its files have no configuration. Encodings and GGUF files
+/// (`OWNER/NAME:TAG`) have to be here.
+#[cfg(feature = "pull")]
+pub(crate) fn ask(missing: &sws::Error) -> anyhow::Result<Option<(Outline, Remote)>> {
     use std::path::Path;
 
-    use sws_hub::{Client, Environment, Library, free_space, has_safetensors, select};
+    use sws_hub::{Environment, Library, free_space, has_safetensors, select};
     use sws_store::Configuration;
 
+    let sws::Error::NotHere { name, .. } = missing else { return Ok(None) };
+    if !name.id.has_owner() || name.tag.is_some() {
+        return Ok(None);
+    }
     let environment = Environment::of_process()?;
-    if environment.offline || !name.id.has_owner() || name.tag.is_some() {
+    if environment.offline {
         return Ok(None);
     }
     let client = Client::new(&environment)?;
-    let listing = client.list(&name.id, name.revision.as_deref().unwrap_or("main"))?;
+    let Some(listing) = list(&client, missing)? else { return Ok(None) };
     let Some(config) = listing.file("config.json").filter(|_| has_safetensors(&listing)) else {
         return Ok(None);
     };
@@ -82,7 +114,7 @@ pub(crate) fn ask(name: &ModelName) -> anyhow::Result<Option<(Outline, Remote)>>
 
 /// Without downloads nothing is known of such models.
 #[cfg(not(feature = "pull"))]
-pub(crate) fn ask(_: &ModelName) -> anyhow::Result<Option<(Outline, Remote)>> {
+pub(crate) fn ask(_: &sws::Error) -> anyhow::Result<Option<(Outline, Remote)>> {
     Ok(None)
 }
 
