@@ -7,6 +7,7 @@ use sws_store::Clock;
 use sws_testing::hub::Fault;
 
 use crate::checkpoints::tiny;
+use crate::full_disk::Disk;
 use crate::goldens::{copy, golden_dir};
 use crate::pull::{ID, User};
 use crate::sws::{Outcome, sws};
@@ -212,4 +213,36 @@ fn a_mistyped_path_keeps_its_name_where_the_hub_does_not_help() {
     user.hub.fault("", Fault::Status(503, "", ""), 99);
     user.sws(&[&"plan", &ID]).refused(2, &["503"]);
     assert_eq!(user.hub.requests("").len(), 1);
+}
+
+#[test]
+fn a_download_without_room_is_not_offered() {
+    let temp = tempfile::tempdir().unwrap();
+    tiny("qwen2_moe", Dtype::BF16, 9).write(temp.path(), 1);
+    let user = User::of(temp.path());
+    let Some(disk) = Disk::mount(&user.at("disk"), 1024) else { return };
+    let terminal = Terminal::of(400, 24);
+    let mut run = user.command(&[&"run", &ID, &"-n1", &"--tokens=1"]);
+    let child = terminal.start_with_messages(run.env("SWS_MODELS", &disk.0));
+    let shown = terminal.until("make room");
+    assert!(!shown.contains("[y/N]") && shown.contains(" free; "), "{shown:?}");
+    assert_eq!(ended(child).code(), Some(2));
+    assert!(user.hub.requests("model.safetensors").is_empty());
+}
+
+#[test]
+fn a_model_made_for_conversation_is_followed_by_chat() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("in");
+    copy("qwen3_moe", &dir);
+    let user = User::of(&dir);
+    let last = |form: &str| {
+        let pulled = user.sws(&[&"pull", &ID, &form]).succeeded().stdout;
+        pulled.lines().last().map(str::to_owned)
+    };
+    assert_eq!(last("--as=q8"), Some(format!("sws run {ID}")));
+    user.sws(&[&"rm", &ID, &"--yes"]).succeeded();
+    let template = b"{% for message in messages %}{{ message.content }}{% endfor %}".to_vec();
+    user.hub.state().files.insert("chat_template.jinja".to_owned(), template);
+    assert_eq!(last("--as=q8"), Some(format!("sws chat {ID}")));
 }

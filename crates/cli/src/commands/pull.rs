@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use serde_json::json;
-use sws::Progress;
+use sws::{Model, Progress};
 use sws_hub::{
     Arrival, Arriving, Blobs, CachedModel, Client, Environment, HubCache, HubError, HubFile, Job,
     Library, Listing, ModelId, ModelName, Selection, Staging, Watch, Weights, check_space,
@@ -72,6 +72,8 @@ pub(crate) fn offer(missing: &sws::Error) -> anyhow::Result<bool> {
         (Weights::Gguf(_), Some(cached)) => cached.dir().to_owned(),
         _ => pull.out()?,
     };
+    pull.check_supported(&client, &listing, &selection)?;
+    pull.check_room(&client, &listing, &selection, &place)?;
     let free = free_space(&place)?.map_or(String::new(), |free| format!(", {} free", size(free)));
     let question = format!(
         "sws: `{name}` is not on this machine. Download {} to `{}`{free}? [y/N] ",
@@ -411,6 +413,10 @@ impl<'a> Pull<'a> {
             .is_some_and(|found| path.canonicalize().is_ok_and(|at| at == found));
         let path = path.display().to_string();
         let model = if by_id { self.name.to_string() } else { path.clone() };
-        print(&format!("{what}{how}: {path}\nsws run {model}\n"))
+        // A model that cannot be opened says why when it is run.
+        let opened = Model::open(&obtained.path);
+        let talks = opened.is_ok_and(|model| model.chat_template().is_ok());
+        let next = if talks { "chat" } else { "run" };
+        print(&format!("{what}{how}: {path}\nsws {next} {model}\n"))
     }
 }

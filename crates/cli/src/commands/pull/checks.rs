@@ -1,11 +1,18 @@
 //! Refusals before anything large is downloaded.
 
+use std::path::Path;
+
 use anyhow::{anyhow, bail};
-use sws_hub::{Client, HubError, Listing, ModelName, Selection};
+use sws::Outline;
+use sws_engine::PlanOptions;
+use sws_hub::{
+    CachedModel, Client, HubError, HubFile, Listing, ModelName, Selection, Weights, free_space,
+};
 use sws_store::shard::JOURNAL;
 use sws_store::{Configuration, MANIFEST_FILE};
 
-use super::Pull;
+use super::watch::present;
+use super::{Pull, size};
 use crate::args::{self, Form, encoding};
 
 /// Refuses a name and options that contradict each other.
@@ -33,14 +40,67 @@ impl Pull<'_> {
         listing: &Listing,
         selection: &Selection,
     ) -> anyhow::Result<()> {
-        let config = selection.small.iter().find(|file| file.name == "config.json");
-        if let (Some(config), true) = (config, self.args.form != Some(Form::Stored)) {
-            let json = client.read(listing, config)?;
-            let config = Configuration::from_json("config.json", &json)
-                .map_err(|damaged| anyhow!("`{}`: {damaged}", self.name))?;
+        if self.args.form != Some(Form::Stored)
+            && let Some(config) = self.config(client, listing, selection)?
+        {
             sws_model::naming(&config).map_err(|why| anyhow!("`{}`: {why}", self.name))?;
         }
         Ok(())
+    }
+
+    /// Refuses a model that `place` has no room for, before a question that it would make vain. Where
+    /// the download was begun, only that knows what it still needs.
+    pub(super) fn check_room(
+        &self,
+        client: &Client,
+        listing: &Listing,
+        selection: &Selection,
+        place: &Path,
+    ) -> anyhow::Result<()> {
+        let name = self.name;
+        let needed = match &selection.weights {
+            Weights::Gguf(files) => files.iter().map(|file| self.missing(file)).sum(),
+            Weights::Safetensors(_) if self.begun()?.is_some() => return Ok(()),
+            Weights::Safetensors(files) => {
+                let Some(config) = self.config(client, listing, selection)? else { return Ok(()) };
+                let outline = Outline::of(Path::new(&name.to_string()), &config)?;
+                let Some(format) = outline.format(self.encoding) else { return Ok(()) };
+                let shards = outline.footprint(format, PlanOptions::default())?.bytes;
+                let largest = files.iter().map(|file| self.missing(file)).max();
+                shards.saturating_add(largest.unwrap_or(0))
+            }
+        };
+        let free = free_space(place)?.unwrap_or(u64::MAX);
+        if needed <= free {
+            return Ok(());
+        }
+        bail!(
+            "`{name}` is not on this machine, and needs {} in `{}`, whose disk has {} free; make room, or name a directory of another disk, as in `sws pull {name} --out DIR`",
+            size(needed),
+            place.display(),
+            size(free)
+        )
+    }
+
+    /// Bytes of a file that the cache lacks.
+    fn missing(&self, file: &HubFile) -> u64 {
+        let there = |cached: &CachedModel| present(&cached.blob(&file.etag), file.len);
+        file.len - self.cached.as_ref().map_or(0, there)
+    }
+
+    /// The configuration of a model that has one in a file.
+    fn config(
+        &self,
+        client: &Client,
+        listing: &Listing,
+        selection: &Selection,
+    ) -> anyhow::Result<Option<Configuration>> {
+        let Some(file) = selection.small.iter().find(|file| file.name == "config.json") else {
+            return Ok(None);
+        };
+        let config = Configuration::from_json("config.json", &client.read(listing, file)?)
+            .map_err(|damaged| anyhow!("`{}`: {damaged}", self.name))?;
+        Ok(Some(config))
     }
 
     /// Refuses a directory for shards that holds something else.
