@@ -237,3 +237,31 @@ fn names_and_options_that_contradict_each_other_are_refused() {
     assert!(again.stdout.contains("there already"), "{again:?}");
     user.sws(&[&"pull", &q4, &"--out", &out]).refused(2, &["out"]);
 }
+
+#[test]
+fn snapshots_without_a_branch_are_named() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = published(&temp.path().join("in"), &["config.json", "model.safetensors"]);
+    let user = User::of(&dir);
+    let snapshots = user.at("huggingface/hub/models--own--tiny-model/snapshots");
+    let commits = ["1", "2"].map(|digit| digit.repeat(40));
+    for commit in &commits {
+        copy("qwen2_moe", &snapshots.join(commit));
+    }
+    let names = commits.clone().map(|commit| format!("`{ID}@{commit}`"));
+    for typed in [ID.to_owned(), format!("{ID}@1111")] {
+        for command in ["inspect", "run"] {
+            let outcome = user.sws(&[&command, &typed]);
+            assert!(!outcome.stderr.contains("did you mean"), "{outcome:?}");
+            outcome.refused(2, &[&format!("`{typed}`"), &names[0], &names[1]]);
+        }
+    }
+    assert!(user.hub.state().requests.is_empty(), "the hub is not asked");
+    user.sws(&[&"inspect", &format!("{ID}@{}", commits[1])]).succeeded();
+    // What is typed is no suggestion, but the same model in another form is one.
+    let other = user.sws(&[&"inspect", &format!("{ID}:q8@{}", commits[1])]);
+    assert!(!other.stderr.contains("did you mean"), "{other:?}");
+    std::fs::remove_dir_all(snapshots.join(&commits[0])).unwrap();
+    let other = user.sws(&[&"inspect", &format!("{ID}:q8")]);
+    other.refused(2, &[&format!("did you mean `{ID}`?")]);
+}

@@ -93,13 +93,22 @@ impl CachedModel {
         let found = match (commit, revision) {
             (Some(commit), _) => Some(self.at(&commit)),
             (None, Some(_)) => None,
-            (None, None) => {
-                let entries = self.dir.join("snapshots").read_dir().into_iter().flatten().flatten();
-                let mut dirs = entries.map(|entry| entry.path()).filter(|path| path.is_dir());
-                dirs.next().filter(|_| dirs.next().is_none())
-            }
+            (None, None) => match &self.commits()[..] {
+                [only] => Some(self.at(only)),
+                _ => None,
+            },
         };
         found.filter(|dir| dir.is_dir())
+    }
+
+    /// The commits that have a snapshot, sorted: names of directories, which may be any.
+    pub fn commits(&self) -> Vec<String> {
+        let entries = self.dir.join("snapshots").read_dir().into_iter().flatten().flatten();
+        let dirs = entries.filter(|entry| entry.path().is_dir());
+        let mut commits: Vec<String> =
+            dirs.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        commits.sort();
+        commits
     }
 
     /// Directory of the snapshot of a commit, which need not exist.
@@ -312,6 +321,7 @@ mod tests {
         assert_eq!(link, Path::new("../../blobs/abc"), "as Python writes them");
 
         assert_eq!(model.snapshot(None).as_ref(), Some(&snapshot), "the only one");
+        assert_eq!(model.commits(), [COMMIT]);
         assert_eq!(model.snapshot(Some("main")), None);
         model.point("main", COMMIT).unwrap();
         model.point("refs/pr/1", OTHER).unwrap();

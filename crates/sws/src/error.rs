@@ -1,7 +1,7 @@
 //! Errors, as sentences for people.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use sws_engine::UnknownBudget;
 use sws_hub::{ModelId, ModelName, some_of};
@@ -32,15 +32,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// A model that is not on this machine.
-    #[error(
-        "`{}` is neither a path nor a model on this machine; {}{}",
-        path.display(),
-        similar.as_ref().map_or(String::new(), |id| format!("did you mean `{id}`? Or ")),
-        match name.id.has_owner() {
-            true => format!("check the path, or download the model with `sws pull {name}`"),
-            false => "give a path, or the id of a model: owner/name".to_owned(),
-        }
-    )]
+    #[error("{}", not_here(path, name, similar.as_ref(), snapshots))]
     NotHere {
         /// The name, as it was typed.
         path: PathBuf,
@@ -48,6 +40,9 @@ pub enum Error {
         name: ModelName,
         /// A model on this machine whose name is similar.
         similar: Option<ModelId>,
+        /// The same model by the commits of its snapshots in the Hugging Face cache, where no branch
+        /// says which of them is meant.
+        snapshots: Vec<ModelName>,
     },
     /// Several models under one name.
     #[error(
@@ -179,4 +174,27 @@ pub enum Lacking {
         "there is no chat template, so this model was not made for conversation; continue a text with `sws run`"
     )]
     Template,
+}
+
+/// The sentence about a model that is not on this machine.
+fn not_here(
+    path: &Path,
+    name: &ModelName,
+    similar: Option<&ModelId>,
+    snapshots: &[ModelName],
+) -> String {
+    let path = path.display();
+    if !snapshots.is_empty() {
+        let names: Vec<String> = snapshots.iter().map(|name| format!("`{name}`")).collect();
+        let names = some_of(&names);
+        return format!(
+            "no snapshot on this machine is known as `{path}`; name one whole, as {names}, or download the model with `sws pull {name}`"
+        );
+    }
+    let similar = similar.map_or(String::new(), |id| format!("did you mean `{id}`? Or "));
+    let remedy = match name.id.has_owner() {
+        true => format!("check the path, or download the model with `sws pull {name}`"),
+        false => "give a path, or the id of a model: owner/name".to_owned(),
+    };
+    format!("`{path}` is neither a path nor a model on this machine; {similar}{remedy}")
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use sws_hub::{HubCache, Library, ModelId, ModelName, choose_gguf, snapshot_files};
+use sws_hub::{CachedModel, HubCache, Library, ModelId, ModelName, choose_gguf, snapshot_files};
 use tracing::{debug, info};
 
 use crate::{Error, Result};
@@ -40,14 +40,26 @@ fn find(path: &Path, shards: bool) -> Result<PathBuf> {
         }
     }
     let cache = HubCache::of_process();
-    let snapshot = cache.as_ref().and_then(|cache| cache.model(&name.id).snapshot(revision));
+    let cached = cache.as_ref().map(|cache| cache.model(&name.id));
+    let snapshot = cached.as_ref().and_then(|cached| cached.snapshot(revision));
     if let Some(found) = snapshot.map(|dir| in_snapshot(&dir, &name)).transpose()?.flatten() {
         info!("`{name}` is in the Hugging Face cache");
         debug!("it is `{}`", found.display());
         return Ok(found);
     }
-    let similar = similar(&name.id, cache.as_ref());
-    Err(Error::NotHere { path: path.to_owned(), name, similar })
+    let snapshots = cached.map_or(Vec::new(), |cached| snapshots(&cached, &name));
+    let similar = similar(&name, cache.as_ref());
+    Err(Error::NotHere { path: path.to_owned(), name, similar, snapshots })
+}
+
+/// The names of a model by the commits of its snapshots, where no branch or another one was asked for.
+fn snapshots(cached: &CachedModel, name: &ModelName) -> Vec<ModelName> {
+    let has_it = |commit: &String| {
+        let found = cached.snapshot(Some(commit)).map(|dir| in_snapshot(&dir, name));
+        !matches!(found, None | Some(Ok(None)))
+    };
+    let commits = cached.commits().into_iter().filter(has_it);
+    commits.map(|commit| ModelName { revision: Some(commit), ..name.clone() }).collect()
 }
 
 /// The model in a snapshot: the snapshot itself, or one of its GGUF files.
@@ -63,18 +75,23 @@ fn in_snapshot(dir: &Path, name: &ModelName) -> Result<Option<PathBuf>> {
     }
 }
 
-/// A model on this machine whose name holds the typed one, or is held by it.
-fn similar(id: &ModelId, cache: Option<&HubCache>) -> Option<ModelId> {
+/// A model on this machine whose name holds the typed one, or is held by it. Never what was typed, or
+/// an id that finds nothing.
+fn similar(name: &ModelName, cache: Option<&HubCache>) -> Option<ModelId> {
     let plain = |id: &ModelId| -> String {
         let name = id.as_str().rsplit('/').next().unwrap_or("");
         name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase()
     };
-    let typed = plain(id);
+    let typed = plain(&name.id);
+    let is_bare = name.tag.is_none() && name.revision.is_none();
+    let helps = |known: &ModelId| {
+        *known != name.id || !is_bare && find(Path::new(known.as_str()), true).is_ok()
+    };
     let cached = cache.into_iter().flat_map(HubCache::models);
     let sharded = Library::of_process().into_iter().flat_map(|library| library.all());
     let mut known = cached.chain(sharded.map(|shards| shards.id));
-    known.find(|known| {
-        let known = plain(known);
-        !typed.is_empty() && (known.contains(&typed) || typed.contains(&known))
+    known.find(|id| {
+        let known = plain(id);
+        !typed.is_empty() && (known.contains(&typed) || typed.contains(&known)) && helps(id)
     })
 }

@@ -54,9 +54,10 @@ pub(crate) fn run(args: &args::Pull) -> anyhow::Result<ExitCode> {
 /// Offers to download a model that is not on this machine, as `missing` says of it, if there is a
 /// terminal to ask on. Returns true if it is there now.
 pub(crate) fn offer(missing: &sws::Error) -> anyhow::Result<bool> {
-    let sws::Error::NotHere { name, .. } = missing else { return Ok(false) };
+    let sws::Error::NotHere { name, snapshots, .. } = missing else { return Ok(false) };
     let terminal = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
-    if !terminal || !name.id.has_owner() || name.revision.is_some() {
+    let is_typed_whole = name.id.has_owner() && name.revision.is_none();
+    if !terminal || !is_typed_whole || !snapshots.is_empty() {
         return Ok(false);
     }
     let environment = Environment::of_process()?;

@@ -6,7 +6,7 @@ use std::io::IsTerminal;
 use serde::Serialize;
 use sws::Outline;
 #[cfg(feature = "pull")]
-use sws_hub::{Client, HubError, Listing};
+use sws_hub::{Client, HubError, Listing, ModelName};
 
 use super::size;
 #[cfg(feature = "pull")]
@@ -84,8 +84,11 @@ pub(crate) fn ask(missing: &sws::Error) -> anyhow::Result<Option<(Outline, Remot
     use sws_hub::{Environment, Library, free_space, has_safetensors, select};
     use sws_store::Configuration;
 
-    let sws::Error::NotHere { name, .. } = missing else { return Ok(None) };
-    if !name.id.has_owner() || name.tag.is_some() {
+    let sws::Error::NotHere { name, snapshots, .. } = missing else { return Ok(None) };
+    // What was typed may mean one of them, as its message says.
+    let typed = name.revision.as_deref().unwrap_or("");
+    let is_meant = |it: &ModelName| it.revision.as_deref().unwrap_or("").starts_with(typed);
+    if snapshots.iter().any(is_meant) || !name.id.has_owner() || name.tag.is_some() {
         return Ok(None);
     }
     let environment = Environment::of_process()?;
