@@ -10,7 +10,7 @@ use crate::checkpoints::tiny;
 use crate::full_disk::Disk;
 use crate::goldens::{copy, golden_dir};
 use crate::pull::{ID, User};
-use crate::sws::{Outcome, sws};
+use crate::sws::{Outcome, command, sws};
 use crate::terminal::{Terminal, ended};
 
 #[test]
@@ -245,4 +245,27 @@ fn a_model_made_for_conversation_is_followed_by_chat() {
     let template = b"{% for message in messages %}{{ message.content }}{% endfor %}".to_vec();
     user.hub.state().files.insert("chat_template.jinja".to_owned(), template);
     assert_eq!(last("--as=q8"), Some(format!("sws chat {ID}")));
+}
+
+#[test]
+fn a_gguf_file_is_a_source_and_its_directory_is_not() {
+    let temp = tempfile::tempdir().unwrap();
+    let file = sws_testing::gguf::converted(&golden_dir("qwen2_moe")).unwrap();
+    file.write(&temp.path().join("Tiny-BF16.gguf"));
+    let here = |args: &[&str]| {
+        let args: Vec<&dyn AsRef<std::ffi::OsStr>> = args.iter().map(|arg| arg as _).collect();
+        Outcome::of(command(&args).current_dir(temp.path()).output().unwrap())
+    };
+    here(&["shard", "Tiny-BF16.gguf", "--out", "."]).refused(2, &["holds other files"]);
+    here(&["shard", "Tiny-BF16.gguf", "--out", "shards"]).succeeded();
+    here(&["verify", "shards"]).succeeded();
+    let planned = here(&["plan", "Tiny-BF16.gguf", "--no-probe"]).succeeded().stdout;
+    assert!(planned.contains("\nTiny-BF16.gguf: "), "{planned}");
+
+    let dir = temp.path().join("in");
+    copy("qwen2_moe", &dir);
+    let user = User::of(&dir);
+    user.sws(&[&"pull", &ID, &"--as=stored"]).succeeded();
+    let planned = user.sws(&[&"plan", &ID, &"--no-probe"]).succeeded().stdout;
+    assert!(planned.contains(&format!("\n{ID}: ")), "{planned}");
 }

@@ -110,6 +110,10 @@ impl Checkpoint for Arriving {
         self.inner.dir()
     }
 
+    fn own_dir(&self) -> Option<&Path> {
+        self.inner.own_dir()
+    }
+
     fn files(&self) -> &[WeightFile] {
         self.inner.files()
     }

@@ -22,8 +22,14 @@ pub use small::is_small_file;
 /// The files are untrusted. An implementation has checked their headers: every tensor lies in its
 /// file, is as long as its type and shape require, and has a name of its own.
 pub trait Checkpoint: fmt::Debug {
-    /// Directory of the files, for messages. No output may lie in it.
+    /// Directory of the files, for messages.
     fn dir(&self) -> &Path;
+
+    /// The directory that is the checkpoint, in which no output may lie; `None` if the checkpoint is
+    /// files that may lie among others.
+    fn own_dir(&self) -> Option<&Path> {
+        Some(self.dir())
+    }
 
     /// Weight files with their tensors.
     fn files(&self) -> &[WeightFile];

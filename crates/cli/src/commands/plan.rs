@@ -60,6 +60,8 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
         }
         (opened, _) => opened?,
     };
+    // What finds it, where that was typed: a GGUF file and not its directory, an id and not a snapshot.
+    let shown = args.model.as_deref().unwrap_or(model.dir());
     let tools = Text::open(&model)?;
     // Chat messages are encoded while the model is loaded, so the budget must include memory for
     // that.
@@ -95,7 +97,7 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
             .map(|(what, bytes)| (what.name().to_owned(), bytes.into()))
             .collect();
         print_json(&json!({
-            "model": model.dir(),
+            "model": shown,
             "weight_bytes": planner.weights(),
             "layer_table_bytes": table.map(|[bytes, _]| bytes),
             "layer_table_row_bytes": table.map(|[_, row]| row),
@@ -114,7 +116,7 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
             "budgets": rows,
         }))?;
     } else {
-        let mut text = text(&model, &planner, ram, machine, &rows);
+        let mut text = text(shown, &planner, ram, machine, &rows);
         text += &outline::estimates(&hits);
         if let Some(reads @ 2..) = reads_per_expert(model.manifest()) {
             text += &wrapped(&format!(
@@ -216,12 +218,12 @@ fn budgets(planner: &Planner, asked: u64, most: u64) -> Vec<u64> {
     budgets
 }
 
-fn text(model: &Model, planner: &Planner, asked: u64, machine: Machine, rows: &[Row]) -> String {
+fn text(model: &Path, planner: &Planner, asked: u64, machine: Machine, rows: &[Row]) -> String {
     let pace = rows.iter().find(|row| row.budget == asked).and_then(|row| row.tokens_per_second);
     let mut text = machine.answer("", asked, [pace, machine.first_token(cycled(planner))]);
     text += &format!(
         "{}: {} of weights\nthe smallest --ram is {}MiB (`min` takes the {} that are needed now)\n{}\n\n",
-        model.dir().display(),
+        model.display(),
         size(planner.weights()),
         planner.smallest() >> 20,
         size(planner.least()),

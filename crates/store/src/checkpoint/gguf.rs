@@ -47,6 +47,10 @@ impl Checkpoint for GgufCheckpoint {
         &self.dir
     }
 
+    fn own_dir(&self) -> Option<&Path> {
+        None
+    }
+
     fn files(&self) -> &[WeightFile] {
         &self.files
     }

@@ -23,14 +23,14 @@ pub(super) struct OutDir {
 
 impl OutDir {
     /// Creates the directory, or takes over one in which the same work was begun. It may contain
-    /// only the paths in `planned`.
+    /// only the paths in `planned`, and not lie in the directory `input`.
     pub(super) fn open(
         path: &Path,
-        input: &Path,
+        input: Option<&Path>,
         planned: &HashSet<String>,
     ) -> Result<OutDir, ShardError> {
         let created = !path.exists();
-        if within(path, input) {
+        if let Some(input) = input.filter(|input| within(path, input)) {
             return Err(ShardError::Inside { out: path.to_owned(), input: input.to_owned() });
         }
         std::fs::create_dir_all(path).map_err(|e| ShardError::writing(path, e))?;

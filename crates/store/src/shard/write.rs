@@ -65,7 +65,7 @@ pub fn shard(
     }
     let mut planned: HashSet<String> = jobs.iter().map(|job| job.file.clone()).collect();
     planned.extend(small.iter().cloned().chain([MANIFEST_FILE.to_owned()]));
-    let dir = OutDir::open(out, checkpoint.dir(), &planned)?;
+    let dir = OutDir::open(out, checkpoint.own_dir(), &planned)?;
     let (journal, lines) = Journal::open::<_, Line>(dir.path(), &identity)?;
     let mut results = adopt(&dir, lines, &jobs, &source);
     let found = results.iter().flatten().count();
