@@ -265,3 +265,23 @@ fn snapshots_without_a_branch_are_named() {
     let other = user.sws(&[&"inspect", &format!("{ID}:q8")]);
     other.refused(2, &[&format!("did you mean `{ID}`?")]);
 }
+
+#[test]
+fn shards_elsewhere_stay_and_are_named() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = published(&temp.path().join("in"), &["config.json", "model.safetensors"]);
+    let user = User::of(&dir);
+    let out = user.at("out");
+    user.sws(&[&"pull", &ID, &"--out", &out]).succeeded();
+    user.sws(&[&"pull", &format!("{ID}:q8")]).succeeded();
+    let place = out.canonicalize().unwrap().display().to_string();
+    let stays = format!("; the files in `{place}` stay");
+    let removed = |name: &str| user.sws(&[&"rm", &name, &"--yes"]).succeeded().stdout;
+    assert!(!removed(&format!("{ID}:q8")).contains("stay"));
+    let told = removed(ID);
+    assert!(told.contains(&stays) && told.contains("0 B"), "{told}");
+    user.sws(&[&"verify", &out]).succeeded();
+    let mut plan = user.command(&[&"plan", &ID]);
+    let maybe = Outcome::of(plan.env("HF_HUB_OFFLINE", "maybe").output().unwrap());
+    maybe.refused(2, &["HF_HUB_OFFLINE", "neither"]);
+}

@@ -75,7 +75,7 @@ impl Environment {
             return Err(HubError::Variable { name: "HF_ENDPOINT", problem });
         }
         let home = hub_home(&get);
-        let token = match flag(&get, "HF_HUB_DISABLE_IMPLICIT_TOKEN") {
+        let token = match flag(&get, "HF_HUB_DISABLE_IMPLICIT_TOKEN")? {
             true => None,
             false => token(&get, &text, home.as_ref())?,
         };
@@ -105,7 +105,7 @@ impl Environment {
             endpoint,
             token,
             cache: cache(&get),
-            offline: flag(&get, "HF_HUB_OFFLINE") || flag(&get, "TRANSFORMERS_OFFLINE"),
+            offline: flag(&get, "HF_HUB_OFFLINE")? | flag(&get, "TRANSFORMERS_OFFLINE")?,
             proxy: found,
         })
     }
@@ -135,10 +135,22 @@ fn hub_home(get: &impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     Some(cache.join("huggingface"))
 }
 
-/// True for a variable that is `1`, `on`, `yes` or `true`.
-fn flag(get: &impl Fn(&str) -> Option<OsString>, name: &str) -> bool {
-    let value = get(name).and_then(|value| value.into_string().ok()).unwrap_or_default();
-    ["1", "ON", "YES", "TRUE"].contains(&value.to_ascii_uppercase().as_str())
+/// True for a variable that is `1`, `on`, `yes` or `true`, as in Python; false for one that is unset
+/// or their opposite. Python takes any other word for the opposite, and would use the network where
+/// `HF_HUB_OFFLINE=y` forbids it.
+fn flag(
+    get: &impl Fn(&str) -> Option<OsString>,
+    name: &'static str,
+) -> Result<bool, HubError> {
+    let value = get(name).unwrap_or_else(|| "0".into()).to_string_lossy().to_ascii_lowercase();
+    match value.trim() {
+        "1" | "on" | "yes" | "true" => Ok(true),
+        "0" | "off" | "no" | "false" => Ok(false),
+        _ => {
+            let problem = "is neither 1, on, yes or true nor 0, off, no or false";
+            Err(HubError::Variable { name, problem })
+        }
+    }
 }
 
 fn token(
@@ -222,7 +234,11 @@ mod tests {
         let hub = hub.unwrap();
         assert_eq!((hub.endpoint.as_str(), hub.offline), ("http://127.0.0.1:80", true));
         assert_eq!(with(&[]).unwrap().endpoint, "https://huggingface.co");
-        assert!(!with(&[("HF_HUB_OFFLINE", "0")]).unwrap().offline);
+        for (value, offline) in [("0", false), ("", false), ("Off", false), ("TRUE", true)] {
+            let set = with(&[("HF_HUB_OFFLINE", value)]).unwrap();
+            assert_eq!(set.offline, offline, "{value:?}");
+        }
+        assert!(with(&[("TRANSFORMERS_OFFLINE", "1")]).unwrap().offline);
 
         assert_eq!(with(&[]).unwrap().silence, SILENCE);
         let silence = with(&[("HF_HUB_DOWNLOAD_TIMEOUT", "5")]).unwrap().silence;
@@ -261,6 +277,9 @@ mod tests {
             ("HF_ENDPOINT", "ftp://a"),
             ("HF_ENDPOINT", "https://"),
             ("HF_ENDPOINT", "https://user:secret@a"),
+            ("HF_HUB_OFFLINE", "secret"),
+            ("TRANSFORMERS_OFFLINE", "y"),
+            ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "2"),
             ("HF_HUB_DOWNLOAD_TIMEOUT", "0"),
             ("HF_HUB_DOWNLOAD_TIMEOUT", "secret"),
             ("HF_TOKEN", "two words"),

@@ -1,6 +1,7 @@
 //! `sws rm`.
 
 use std::io::IsTerminal;
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
@@ -42,7 +43,10 @@ pub(crate) fn run(args: &args::Rm) -> anyhow::Result<ExitCode> {
     let freed = |shards: &Shards| if shards.path.is_symlink() { 0 } else { shards.size() };
     let cached_size = |model: &CachedModel| if model.dir().is_symlink() { 0 } else { model.size() };
     let bytes: u64 = shards.iter().map(freed).chain(cached.iter().map(cached_size)).sum();
-    if !args.yes && !asked(&format!("remove {}, {}? [y/N] ", paths.join(" and "), size(bytes)))? {
+    let links = shards.iter().map(|shards| shards.path.as_path());
+    let stays = stays(links.chain(cached.iter().map(|model| model.dir())));
+    let question = format!("remove {}, {}{stays}? [y/N] ", paths.join(" and "), size(bytes));
+    if !args.yes && !asked(&question)? {
         return Ok(ExitCode::SUCCESS);
     }
     for shards in &shards {
@@ -51,8 +55,19 @@ pub(crate) fn run(args: &args::Rm) -> anyhow::Result<ExitCode> {
     if let Some(cached) = &cached {
         cached.remove()?;
     }
-    print(&format!("removed {}, {}\n", paths.join(" and "), size(bytes)))?;
+    print(&format!("removed {}, {}{stays}\n", paths.join(" and "), size(bytes)))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Words on the directories that stay, of which the paths are links.
+fn stays<'p>(paths: impl Iterator<Item = &'p Path>) -> String {
+    let links = paths.filter(|path| path.is_symlink());
+    let targets = links.filter_map(|link| link.canonicalize().ok());
+    let targets: Vec<String> = targets.map(|dir| format!("`{}`", dir.display())).collect();
+    match targets.is_empty() {
+        true => String::new(),
+        false => format!("; the files in {} stay, for you to delete", targets.join(" and ")),
+    }
 }
 
 fn unknown(name: &ModelName) -> anyhow::Error {
