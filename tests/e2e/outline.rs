@@ -47,6 +47,34 @@ fn a_configuration_alone_is_described_and_planned() {
     }
 }
 
+/// A checkpoint has the formats of its configuration besides its own, and shards have none.
+#[test]
+fn formats_of_a_checkpoint_are_planned_beside_it() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dir, shards) = (temp.path().join("in"), temp.path().join("shards"));
+    copy("qwen3_moe", &dir);
+    sws(&[&"shard", &dir, &"--out", &shards]).succeeded();
+    let plan = |path: &std::path::Path| -> Value {
+        let args: [&dyn AsRef<std::ffi::OsStr>; 6] =
+            [&"plan", &path, &"--json", &"--no-probe", &"--ram", &"2GiB"];
+        serde_json::from_str(&sws(&args).succeeded().stdout).unwrap()
+    };
+    let (checkpoint, outline) = (plan(&dir), plan(&dir.join("config.json")));
+    let names = |plan: &Value| -> Vec<String> {
+        let formats = plan["formats"].as_array().unwrap().iter();
+        formats.map(|row| row["format"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!(names(&checkpoint), ["bf12", "bf11", "q8", "q4"]);
+    assert_eq!(names(&outline)[1..], names(&checkpoint));
+    assert_eq!(checkpoint["formats"][0], outline["formats"][1]);
+    assert_eq!(checkpoint["formats_at"], outline["budgets"]);
+    assert_eq!(plan(&shards)["formats"], Value::Null);
+    let text = sws(&[&"plan", &dir]).succeeded().stdout;
+    for words in ["`sws shard` makes other formats", "tokens per second by --ram", "bf12 ", "q4 "] {
+        assert!(text.contains(words), "no {words:?} in {text}");
+    }
+}
+
 /// The same model with and without its weights has the same sizes.
 #[test]
 fn a_directory_without_weights_has_the_sizes_of_one_with() {

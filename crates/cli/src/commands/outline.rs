@@ -1,16 +1,18 @@
 //! Models without weights: what `sws inspect` and `sws plan` say of a configuration.
 
+pub(crate) mod formats;
+
 use std::process::ExitCode;
 
 use serde::Serialize;
-use sws::{Dry, Outline, SequenceBytes, Threads};
-use sws_engine::{HitCurve, PerToken, PlanOptions};
-use sws_kernels::Encoding;
+use sws::{Outline, SequenceBytes, Threads};
+use sws_engine::{HitCurve, PlanOptions};
 
-use super::machine::{Machine, about, digits, time};
+use super::machine::Machine;
 use super::remote::Remote;
 use super::{count, print_report, size};
-use crate::table::{table, wrapped};
+use crate::table::wrapped;
+use formats::{Row, Timed};
 
 const GIB: u64 = 1 << 30;
 /// Budgets of common machines.
@@ -80,28 +82,6 @@ struct Report {
     formats: Vec<Row>,
 }
 
-/// The model in one format.
-#[derive(Debug, Serialize)]
-struct Row {
-    format: String,
-    /// False if weights differ from the published ones.
-    exact: bool,
-    /// True for what `sws shard` makes unless told otherwise, and for what it starts from.
-    #[serde(skip)]
-    usual: bool,
-    bytes: u64,
-    infrastructure_bytes: u64,
-    /// The table of what tokens give to layers, and what is read for a row of it.
-    layer_table_bytes: Option<u64>,
-    layer_table_row_bytes: Option<u64>,
-    smallest_budget: u64,
-    /// Estimated, for each budget; None where it is too small.
-    read_bytes_per_token: Vec<Option<u64>>,
-    /// Estimated for each budget, if the speeds of the machine are known.
-    tokens_per_second: Vec<Option<f64>>,
-    first_token_seconds: Option<f64>,
-}
-
 impl Report {
     fn of(
         outline: &Outline,
@@ -112,39 +92,13 @@ impl Report {
             Some(Asked { machine, threads, ram, remote }) => (Some(machine), threads, ram, remote),
             None => (None, None, None, None),
         };
-        let mut dry = threads.and_then(|threads| Dry::new(options.tier, threads));
-        let mut budgets: Vec<u64> = BUDGETS.into_iter().chain(asked).collect();
-        budgets.sort_unstable();
-        budgets.dedup();
+        let budgets = formats::budgets(asked);
         let sequence = outline.sequence(options.kv);
         let description = outline.description().clone();
         let parameters = outline.spec().map(|spec| spec.parameters());
-        let rows = outline.formats().into_iter().map(|format| {
-            let footprint = outline.footprint(format, options)?;
-            let tokens: Vec<Option<PerToken>> =
-                budgets.iter().map(|&ram| Some(footprint.plan(ram)?.per_token)).collect();
-            let read = |token: &Option<PerToken>| Some(token.as_ref()?.read());
-            let computing = dry.as_mut().and_then(|dry| outline.computing(format, dry));
-            let pace = |token: &Option<PerToken>| machine?.pace(token.as_ref()?, computing);
-            Ok(Row {
-                format: format.to_string(),
-                exact: !format.plain.is_lossy(),
-                usual: format.plain != Encoding::Bf11,
-                bytes: footprint.bytes,
-                infrastructure_bytes: footprint.infrastructure,
-                layer_table_bytes: footprint.layer_table.map(|[bytes, _]| bytes),
-                layer_table_row_bytes: footprint.layer_table.map(|[_, row]| row),
-                smallest_budget: footprint.smallest(),
-                read_bytes_per_token: tokens.iter().map(read).collect(),
-                tokens_per_second: tokens.iter().map(pace).collect(),
-                first_token_seconds: machine.and_then(|it| {
-                    let table = footprint.layer_table.map_or(0, |[bytes, _]| bytes);
-                    it.first_token(footprint.bytes - table)
-                }),
-            })
-        });
+        let timed = Timed { machine, threads };
         Ok(Report {
-            formats: rows.collect::<Result<_, sws::Error>>()?,
+            formats: formats::rows(outline, &outline.formats(), options, timed, &budgets)?,
             model_type: description.model_type,
             supported: outline.refusal().is_none(),
             reason: outline.refusal().map(ToString::to_string),
@@ -185,29 +139,11 @@ impl Report {
         {
             text += &layer_table([bytes, each]);
         }
-        let paced = self.paced();
-        text += match paced {
-            true => {
-                "no weights here: sizes follow from the configuration. The least --ram, the time of a long prompt, and tokens per second by --ram:\n\n"
-            }
-            false => {
-                "no weights here: sizes follow from the configuration. Bytes besides those of experts, the least --ram, and bytes read per token by --ram:\n\n"
-            }
-        };
+        let paced = formats::paced(self.machine.as_ref());
+        text += "no weights here: sizes follow from the configuration. ";
+        text += formats::heading(paced);
         let mut text = wrapped(&text);
-        let fixed: &[&str] = match paced {
-            true => &["format", "weights", "<exact", "--ram", "prompt"],
-            false => &["format", "weights", "besides", "--ram"],
-        };
-        let budget = |ram: &u64| match ram % GIB {
-            0 => format!("{} GiB", ram / GIB),
-            _ => size(*ram),
-        };
-        let budgets: Vec<String> = self.budgets.iter().map(budget).collect();
-        let heading: Vec<&str> =
-            fixed.iter().copied().chain(budgets.iter().map(String::as_str)).collect();
-        let rows: Vec<Vec<String>> = self.formats.iter().map(|row| row.cells(paced)).collect();
-        text += &table(&heading, &rows);
+        text += &formats::table(&self.formats, &self.budgets, paced);
         if let Some(hub) = &self.hub {
             let names = |fits| {
                 let rows = self.formats.iter().filter(move |row| hub.fits(row.bytes) == fits);
@@ -260,12 +196,6 @@ impl Report {
         machine.answer(&format!(" in {}", row.format), ram, figures)
     }
 
-    /// True if speeds are known.
-    fn paced(&self) -> bool {
-        let speeds = self.machine.map(|it| (it.disk_bytes_per_second, it.memory_bytes_per_second));
-        matches!(speeds, Some((Some(_), Some(_))))
-    }
-
     /// The model in one line.
     fn summary(&self) -> String {
         let model_type = self.model_type.as_deref().unwrap_or("unknown model type");
@@ -289,27 +219,6 @@ impl Report {
             format!("published in {}", method.escape_debug().take(100).collect::<String>())
         }));
         format!("{model_type}: {}", parts.join("; "))
-    }
-}
-
-impl Row {
-    fn cells(&self, paced: bool) -> Vec<String> {
-        let format = self.format.replace(", as published", "").replace(" and ", "+");
-        let mut cells = vec![format, about(self.bytes)];
-        let least = format!("{}MiB", self.smallest_budget >> 20);
-        let none = || "-".to_owned();
-        if paced {
-            let exact = if self.exact { "yes" } else { "no" };
-            let first = self.first_token_seconds.map_or_else(String::new, time);
-            cells.extend([exact.to_owned(), least, first]);
-            let paces = self.tokens_per_second.iter();
-            cells.extend(paces.map(|pace| pace.map_or_else(none, digits)));
-        } else {
-            cells.extend([about(self.infrastructure_bytes), least]);
-            let reads = self.read_bytes_per_token.iter();
-            cells.extend(reads.map(|read| read.map_or_else(none, about)));
-        }
-        cells
     }
 }
 

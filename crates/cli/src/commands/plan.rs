@@ -7,13 +7,14 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use serde_json::json;
-use sws::{Computing, Dry, Model, Needs, Options, Outline, Planning, SequenceBytes, Text, Threads};
+use sws::{Computing, Dry, Format, Model, Needs, Options, Outline, Planning, SequenceBytes, Text, Threads};
 use sws_engine::{MemoryUse, PerToken, Plan, PlanOptions, Planner, RamBudget};
-use sws_kernels::Tier;
+use sws_kernels::{Encoding, Tier};
 use sws_model::Inventory;
-use sws_store::{Manifest, PieceKind, PieceLayout, Read};
+use sws_store::{Dtype, Manifest, PieceKind, PieceLayout, Read, Tensor};
 
 use super::machine::{Machine, about, digits};
+use super::outline::formats::{self, Timed};
 use super::outline::{self, Asked};
 use super::remote::{self, Remote};
 use super::{print, print_json, size};
@@ -88,6 +89,15 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
         .into_iter()
         .filter_map(|ram| Some(row(&planner.plan(ram).ok()?)))
         .collect();
+    let formats_at = formats::budgets(Some(ram));
+    let formats = match formats_of(&model) {
+        None => None,
+        Some((outline, formats)) => {
+            let options = plan_options(args, &threads);
+            let timed = Timed { machine: Some(machine), threads: measures };
+            Some(formats::rows(&outline, &formats, options, timed, &formats_at)?)
+        }
+    };
     let sequence = SequenceBytes::of(model.spec(), args.kv);
     let table = planner.layer_table();
     if args.json {
@@ -114,6 +124,8 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
             "machine": machine,
             "first_token_seconds": machine.first_token(cycled(&planner)),
             "budgets": rows,
+            "formats_at": formats.as_ref().map(|_| formats_at),
+            "formats": formats,
         }))?;
     } else {
         let mut text = text(shown, &planner, ram, machine, &rows);
@@ -125,6 +137,12 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
         }
         text += &outline::sequence(sequence);
         text.extend(table.map(outline::layer_table));
+        if let Some(rows) = &formats {
+            let paced = formats::paced(Some(&machine));
+            let lead = "\n`sws shard` makes other formats, whose sizes follow from the configuration. ";
+            text += &wrapped(&format!("{lead}{}", formats::heading(paced)));
+            text += &formats::table(rows, &formats_at, paced);
+        }
         if args.memory {
             text += &format!("\n{}", ledger::text(&plan, &inventory));
         }
@@ -148,15 +166,6 @@ fn without_weights(
     asked: Asked<'_>,
     threads: &Threads,
 ) -> anyhow::Result<ExitCode> {
-    let Options { context, kv, tier, .. } = args.options();
-    let options = PlanOptions {
-        context,
-        kv,
-        batch: args.batch.into(),
-        tier: tier.unwrap_or(Tier::best()),
-        threads: threads.count(),
-        ..PlanOptions::default()
-    };
     let machine = asked.machine;
     let ram = match machine.budget(args.ram, 0) {
         _ if args.ram == RamBudget::Min => None,
@@ -167,7 +176,40 @@ fn without_weights(
     if args.memory {
         note!("sws: --memory needs the weights, and is left out");
     }
+    let options = plan_options(args, threads);
     outline::print(outline, options, Some(Asked { ram, ..asked }), args.json)
+}
+
+fn plan_options(args: &args::Plan, threads: &Threads) -> PlanOptions {
+    let Options { context, kv, tier, .. } = args.options();
+    PlanOptions {
+        context,
+        kv,
+        batch: args.batch.into(),
+        tier: tier.unwrap_or(Tier::best()),
+        threads: threads.count(),
+        ..PlanOptions::default()
+    }
+}
+
+/// The formats that `sws shard` can make of a checkpoint that is published in bf16 or quantised.
+/// Sizes of others do not follow from the configuration.
+fn formats_of(model: &Model) -> Option<(Outline, Vec<Format>)> {
+    if model.is_sharded() || is_in_other_floats(model.manifest()) {
+        return None;
+    }
+    let outline = Outline::read(model.dir()).ok()?;
+    let mut formats = outline.formats();
+    formats.retain(|format| format.plain != Encoding::Bf16);
+    (!formats.is_empty()).then_some((outline, formats))
+}
+
+/// True if most bytes of the weights are floats of another type than bf16.
+fn is_in_other_floats(manifest: &Manifest) -> bool {
+    let tensors = || manifest.pieces.iter().flat_map(|piece| &piece.tensors);
+    let others = tensors().filter(|tensor| matches!(tensor.dtype, Dtype::F16 | Dtype::F32));
+    let sum = |bytes: u64, tensor: &Tensor| bytes.saturating_add(tensor.stored_bytes());
+    others.fold(0, sum) > tensors().fold(0, sum) / 2
 }
 
 /// The most reads that the first expert of a layer takes; none without experts.

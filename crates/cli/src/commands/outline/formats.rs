@@ -1,0 +1,140 @@
+//! The formats that a model can have: sizes, and reads or speeds by budget.
+
+use serde::Serialize;
+use sws::{Dry, Format, Outline, Threads};
+use sws_engine::{PerToken, PlanOptions};
+use sws_kernels::Encoding;
+
+use super::super::machine::{Machine, about, digits, time};
+use super::super::size;
+use super::{BUDGETS, GIB};
+
+/// The machine that speeds are planned for, and threads on which to measure how long tokens are
+/// computed, if it is this one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timed<'t> {
+    pub(crate) machine: Option<Machine>,
+    pub(crate) threads: Option<&'t Threads>,
+}
+
+/// The model in one format.
+#[derive(Debug, Serialize)]
+pub(crate) struct Row {
+    pub(super) format: String,
+    /// False if weights differ from the published ones.
+    pub(super) exact: bool,
+    /// True for what `sws shard` makes unless told otherwise, and for what it starts from.
+    #[serde(skip)]
+    pub(super) usual: bool,
+    pub(super) bytes: u64,
+    pub(super) infrastructure_bytes: u64,
+    /// The table of what tokens give to layers, and what is read for a row of it.
+    pub(super) layer_table_bytes: Option<u64>,
+    pub(super) layer_table_row_bytes: Option<u64>,
+    pub(super) smallest_budget: u64,
+    /// Estimated, for each budget; None where it is too small.
+    pub(super) read_bytes_per_token: Vec<Option<u64>>,
+    /// Estimated for each budget, if the speeds of the machine are known.
+    pub(super) tokens_per_second: Vec<Option<f64>>,
+    pub(super) first_token_seconds: Option<f64>,
+}
+
+/// The budgets of common machines, and the one that was asked for.
+pub(crate) fn budgets(asked: Option<u64>) -> Vec<u64> {
+    let mut budgets: Vec<u64> = BUDGETS.into_iter().chain(asked).collect();
+    budgets.sort_unstable();
+    budgets.dedup();
+    budgets
+}
+
+/// The model in each of these formats.
+pub(crate) fn rows(
+    outline: &Outline,
+    formats: &[Format],
+    options: PlanOptions,
+    Timed { machine, threads }: Timed<'_>,
+    budgets: &[u64],
+) -> Result<Vec<Row>, sws::Error> {
+    let mut dry = threads.and_then(|threads| Dry::new(options.tier, threads));
+    let rows = formats.iter().map(|&format| {
+        let footprint = outline.footprint(format, options)?;
+        let tokens: Vec<Option<PerToken>> =
+            budgets.iter().map(|&ram| Some(footprint.plan(ram)?.per_token)).collect();
+        let read = |token: &Option<PerToken>| Some(token.as_ref()?.read());
+        let computing = dry.as_mut().and_then(|dry| outline.computing(format, dry));
+        let pace = |token: &Option<PerToken>| machine?.pace(token.as_ref()?, computing);
+        Ok(Row {
+            format: format.to_string(),
+            exact: !format.plain.is_lossy(),
+            usual: format.plain != Encoding::Bf11,
+            bytes: footprint.bytes,
+            infrastructure_bytes: footprint.infrastructure,
+            layer_table_bytes: footprint.layer_table.map(|[bytes, _]| bytes),
+            layer_table_row_bytes: footprint.layer_table.map(|[_, row]| row),
+            smallest_budget: footprint.smallest(),
+            read_bytes_per_token: tokens.iter().map(read).collect(),
+            tokens_per_second: tokens.iter().map(pace).collect(),
+            first_token_seconds: machine.and_then(|it| {
+                let table = footprint.layer_table.map_or(0, |[bytes, _]| bytes);
+                it.first_token(footprint.bytes - table)
+            }),
+        })
+    });
+    rows.collect()
+}
+
+/// True if the speeds of a machine are known.
+pub(crate) fn paced(machine: Option<&Machine>) -> bool {
+    let speeds = machine.map(|it| (it.disk_bytes_per_second, it.memory_bytes_per_second));
+    matches!(speeds, Some((Some(_), Some(_))))
+}
+
+/// What a [`table`] shows.
+pub(crate) fn heading(paced: bool) -> &'static str {
+    match paced {
+        true => {
+            "The least --ram, the time of a long prompt, and tokens per second by --ram:\n\n"
+        }
+        false => {
+            "Bytes besides those of experts, the least --ram, and bytes read per token by --ram:\n\n"
+        }
+    }
+}
+
+/// A table of formats, with speeds or bytes by budget.
+pub(crate) fn table(rows: &[Row], budgets: &[u64], paced: bool) -> String {
+    let fixed: &[&str] = match paced {
+        true => &["format", "weights", "<exact", "--ram", "prompt"],
+        false => &["format", "weights", "besides", "--ram"],
+    };
+    let budget = |ram: &u64| match ram % GIB {
+        0 => format!("{} GiB", ram / GIB),
+        _ => size(*ram),
+    };
+    let budgets: Vec<String> = budgets.iter().map(budget).collect();
+    let heading: Vec<&str> =
+        fixed.iter().copied().chain(budgets.iter().map(String::as_str)).collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.cells(paced)).collect();
+    crate::table::table(&heading, &rows)
+}
+
+impl Row {
+    fn cells(&self, paced: bool) -> Vec<String> {
+        let format = self.format.replace(", as published", "").replace(" and ", "+");
+        let mut cells = vec![format, about(self.bytes)];
+        let least = format!("{}MiB", self.smallest_budget >> 20);
+        let none = || "-".to_owned();
+        if paced {
+            let exact = if self.exact { "yes" } else { "no" };
+            let first = self.first_token_seconds.map_or_else(String::new, time);
+            cells.extend([exact.to_owned(), least, first]);
+            let paces = self.tokens_per_second.iter();
+            cells.extend(paces.map(|pace| pace.map_or_else(none, digits)));
+        } else {
+            cells.extend([about(self.infrastructure_bytes), least]);
+            let reads = self.read_bytes_per_token.iter();
+            cells.extend(reads.map(|read| read.map_or_else(none, about)));
+        }
+        cells
+    }
+}
