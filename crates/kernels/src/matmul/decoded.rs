@@ -69,7 +69,7 @@ impl<S: Simd> ForDecoder<S> for Decode<'_, '_> {
             let mut b = cols.start / BLOCK;
             // SAFETY: the last of all columns is in bounds, as asserted above.
             let mut to = Stored { to: unsafe { to.as_mut_ptr().add(r * row) }, places };
-            while b + D::SPAN <= whole && b % D::SPAN == 0 {
+            while b + D::SPAN <= whole && b.is_multiple_of(D::SPAN) {
                 // SAFETY: the cursor belongs to this matrix, and these blocks are whole.
                 unsafe { decoder.span(s, at, b, &mut to) };
                 to.skip(D::SPAN);
