@@ -456,3 +456,48 @@ fn bits_match_every_other_architecture() {
     let expected: Vec<_> = expected.map(|(name, hash)| (name, hash.to_owned())).into();
     assert_eq!(found, expected);
 }
+
+/// Blocks of bf11 with any number of escapes from each tier, beside the numbers that decide which
+/// code decodes them, at the start of the patches and at their end.
+#[test]
+fn blocks_with_any_number_of_escapes_agree() {
+    let mut histogram = Histogram::default();
+    (100..109).for_each(|exponent| histogram.0[exponent] = 1000 - exponent as u64);
+    let mut numbers = common::random(4096).into_iter().cycle();
+    let mut next = || numbers.next().unwrap();
+    let mut bits = Vec::new();
+    for n in [0, 1, 21, 31, 32, 33, 57, 58, 64] {
+        for m in [0, 1, 9, 27, 28, 29, 64] {
+            for k in [0, 1, 2, 3, 4, 64] {
+                let m = n.min(m);
+                let counts = [n, m, m.min(k)];
+                // Which lanes escape differs from block to block.
+                let (step, first) = (2 * usize::from(next() % 32) + 1, usize::from(next()));
+                for lane in 0..64 {
+                    let place = (lane * step + first) % 64;
+                    let tier = counts.iter().filter(|count| place < **count).count() as u16;
+                    let exponent = match tier {
+                        3 => [0, 1, 2, 90, 120, 130][usize::from(next()) % 6],
+                        _ => 100 + 3 * tier + u16::from(next()) % 3,
+                    };
+                    let byte = u16::from(next());
+                    bits.push((byte & 0x80) << 8 | exponent << 7 | byte & 0x7f);
+                }
+            }
+        }
+    }
+    let source = bf16_bytes(&bits);
+    for (rows, cols) in [(bits.len() / 64, 64), (bits.len() / 384, 384), (1, bits.len())] {
+        let encoder = Encoder::counted(Encoding::Bf11, cols, &histogram).unwrap();
+        let bf11 = Encoded::with(&encoder, &source, rows, cols, rows);
+        let bf16 = Encoded::from_parts(Encoding::Bf16, rows, cols, &[&source]);
+        let x: Vec<f32> = (0..cols).map(|_| f32::from(next()) / 256.0 - 0.5).collect();
+        for tier in Tier::available() {
+            let expected = product(tier, &bf16.matrix(), &x, 1);
+            same(&product(tier, &bf11.matrix(), &x, 1), &expected, (tier, cols));
+        }
+        for row in 0..rows {
+            assert_eq!(common::decode(&bf11.matrix(), row), common::decode(&bf16.matrix(), row));
+        }
+    }
+}

@@ -201,7 +201,7 @@ pub fn matmul_rows(
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 fn avx2(s: crate::Avx2, m: &Matrix, x: &Input, y: &mut Output, scratch: &mut ThreadScratch) {
     by_encoding(s, m, x, y, scratch);
 }

@@ -72,7 +72,7 @@ struct Job<'a> {
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 fn avx2(s: crate::Avx2, job: Job) {
     by_encoding(s, job);
 }

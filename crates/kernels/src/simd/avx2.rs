@@ -20,7 +20,7 @@ macro_rules! allowed {
 impl Simd for Avx2 {
     type T = __m256;
     type Exponents = Self::F;
-    type Tiers = Tiers;
+    type Tiers = bf11::avx2::Tiers256;
     const TILE_LANES: usize = 8;
     const TILE_ROWS: usize = ROWS;
     const TILE_TOKENS: usize = 3;
@@ -157,7 +157,7 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn tiers(self, tiers: &Tiers) -> Self::Tiers {
-        *tiers
+        allowed!(bf11::avx2::tiers(tiers))
     }
     #[inline(always)]
     fn bf11_exponents(
@@ -166,11 +166,11 @@ impl Simd for Avx2 {
         planes: [u64; 2],
         patches: &mut &[u8],
     ) -> [u8; BLOCK] {
-        allowed!(bf11::avx2::exponents(tiers, planes, patches))
+        allowed!(bf11::avx2::stored(bf11::avx2::exponents(*tiers, planes, patches)))
     }
     #[inline(always)]
     unsafe fn bf11(self, tiers: &Self::Tiers, p: *const u8, patches: &mut &[u8]) -> [Self::F; 4] {
-        allowed!(bf11::avx2::join(p, &bf11::avx2::exponents(tiers, bf11_planes(p), patches)))
+        allowed!(bf11::avx2::join(p, bf11::avx2::exponents(*tiers, bf11_planes(p), patches)))
     }
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> Self::F {
@@ -286,7 +286,7 @@ impl Simd for Avx2 {
     }
 }
 
-#[target_feature(enable = "avx2,fma,f16c")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline(never)]
 fn decode256(s: Avx2, job: Decode<'_, '_>) {
     decode(s, job);
@@ -295,7 +295,7 @@ fn decode256(s: Avx2, job: Decode<'_, '_>) {
 /// 4 rows by 3 tokens: 12 sums, 3 tokens and a row fill the 16 registers.
 const ROWS: usize = 4;
 
-#[target_feature(enable = "avx2,fma,f16c")]
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline(never)]
 unsafe fn tile256(
     s: Avx2,

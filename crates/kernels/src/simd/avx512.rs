@@ -171,12 +171,12 @@ impl Simd for Avx512 {
         planes: [u64; 2],
         patches: &mut &[u8],
     ) -> [u8; BLOCK] {
-        allowed!(bf11::avx512::stored(bf11::avx512::exponents(tiers, planes, patches)))
+        allowed!(bf11::avx512::stored(bf11::avx512::exponents(*tiers, planes, patches)))
     }
     #[inline(always)]
     unsafe fn bf11(self, tiers: &Self::Tiers, p: *const u8, patches: &mut &[u8]) -> [Self::F; 4] {
         allowed! {
-            let exponents = bf11::avx512::exponents(tiers, bf11_planes(p), patches);
+            let exponents = bf11::avx512::exponents(*tiers, bf11_planes(p), patches);
             bf11::avx512::join(_mm512_loadu_epi8(p.cast()), exponents)
         }
     }
