@@ -117,6 +117,7 @@ impl Calls {
             "chat" => &["MODEL", "hello", "-n1"],
             "serve" => &["MODEL", "--port=0"],
             "launch" => &["claude", "--print", "--name=x"],
+            "top" => &["127.0.0.1:1"],
             "forward" => &["MODEL", "--tokens=1", "--out=OUT"],
             "certify" => &["CERTIFICATE", "MODEL"],
             "pull" => &["own/model"],
