@@ -130,7 +130,9 @@ fn thoughts_are_told_from_an_answer_without_colours() {
     let temp = tempfile::tempdir().unwrap();
     let model = temp.path().join("model");
     copy("qwen3_moe", &model);
-    std::fs::write(model.join("chat_template.jinja"), "{{ messages[-1].content }}<think>").unwrap();
+    // The model never ends its thoughts.
+    let template = "{{ messages[-1].content }}<think>{# </think> #}";
+    std::fs::write(model.join("chat_template.jinja"), template).unwrap();
     let args: [&dyn AsRef<std::ffi::OsStr>; 5] =
         [&"chat", &model, &"hello", &"--ignore-eos", &"-n8"];
     for (value, is_dim) in [("", true), ("1", false)] {
