@@ -138,10 +138,7 @@ fn hub_home(get: &impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
 /// True for a variable that is `1`, `on`, `yes` or `true`, as in Python; false for one that is unset
 /// or their opposite. Python takes any other word for the opposite, and would use the network where
 /// `HF_HUB_OFFLINE=y` forbids it.
-fn flag(
-    get: &impl Fn(&str) -> Option<OsString>,
-    name: &'static str,
-) -> Result<bool, HubError> {
+fn flag(get: &impl Fn(&str) -> Option<OsString>, name: &'static str) -> Result<bool, HubError> {
     let value = get(name).unwrap_or_else(|| "0".into()).to_string_lossy().to_ascii_lowercase();
     match value.trim() {
         "1" | "on" | "yes" | "true" => Ok(true),

@@ -83,7 +83,8 @@ impl Client {
             escaped(revision).replace('/', "%2F")
         );
         let about = About { id, revision, file: None, begun: false };
-        let bytes = self.json(&path, MAX_LISTING, attempts).map_err(|e| self.explained(e, &about))?;
+        let bytes =
+            self.json(&path, MAX_LISTING, attempts).map_err(|e| self.explained(e, &about))?;
         Listing::from_json(id, &format!("{}/api/models/{id}", self.endpoint()), &bytes)
     }
 }

@@ -37,7 +37,7 @@ pub enum Error {
         /// The name, as it was typed.
         path: PathBuf,
         /// The model of that name.
-        name: ModelName,
+        name: Box<ModelName>,
         /// A model on this machine whose name is similar.
         similar: Option<ModelId>,
         /// The same model by the commits of its snapshots in the Hugging Face cache, where no branch

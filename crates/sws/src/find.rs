@@ -49,7 +49,7 @@ fn find(path: &Path, shards: bool) -> Result<PathBuf> {
     }
     let snapshots = cached.map_or(Vec::new(), |cached| snapshots(&cached, &name));
     let similar = similar(&name, cache.as_ref());
-    Err(Error::NotHere { path: path.to_owned(), name, similar, snapshots })
+    Err(Error::NotHere { path: path.to_owned(), name: Box::new(name), similar, snapshots })
 }
 
 /// The names of a model by the commits of its snapshots, where no branch or another one was asked for.

@@ -7,7 +7,9 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use serde_json::json;
-use sws::{Computing, Dry, Format, Model, Needs, Options, Outline, Planning, SequenceBytes, Text, Threads};
+use sws::{
+    Computing, Dry, Format, Model, Needs, Options, Outline, Planning, SequenceBytes, Text, Threads,
+};
 use sws_engine::{MemoryUse, PerToken, Plan, PlanOptions, Planner, RamBudget};
 use sws_kernels::{Encoding, Tier};
 use sws_model::Inventory;
@@ -139,7 +141,8 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
         text.extend(table.map(outline::layer_table));
         if let Some(rows) = &formats {
             let paced = formats::paced(Some(&machine));
-            let lead = "\n`sws shard` makes other formats, whose sizes follow from the configuration. ";
+            let lead =
+                "\n`sws shard` makes other formats, whose sizes follow from the configuration. ";
             text += &wrapped(&format!("{lead}{}", formats::heading(paced)));
             text += &formats::table(rows, &formats_at, paced);
         }
@@ -195,7 +198,8 @@ fn plan_options(args: &args::Plan, threads: &Threads) -> PlanOptions {
 /// The formats that `sws shard` can make of a checkpoint that is published in bf16 or quantised.
 /// Sizes of others do not follow from the configuration.
 fn formats_of(model: &Model) -> Option<(Outline, Vec<Format>)> {
-    if model.is_sharded() || is_in_other_floats(model.manifest()) {
+    let is_gguf = model.manifest().files.iter().any(|file| file.path.ends_with(".gguf"));
+    if model.is_sharded() || is_gguf || is_in_other_floats(model.manifest()) {
         return None;
     }
     let outline = Outline::read(model.dir()).ok()?;

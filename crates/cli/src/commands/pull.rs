@@ -64,7 +64,7 @@ pub(crate) fn offer(missing: &sws::Error) -> anyhow::Result<bool> {
     if environment.offline {
         return Ok(false);
     }
-    let args = args::Pull::of(name.clone());
+    let args = args::Pull::of(ModelName::clone(name));
     let pull = Pull::new(&args, name, &environment);
     let client = Client::new(&environment)?;
     let Some(listing) = remote::list(&client, missing)? else { return Ok(false) };

@@ -92,9 +92,7 @@ pub(crate) fn paced(machine: Option<&Machine>) -> bool {
 /// What a [`table`] shows.
 pub(crate) fn heading(paced: bool) -> &'static str {
     match paced {
-        true => {
-            "The least --ram, the time of a long prompt, and tokens per second by --ram:\n\n"
-        }
+        true => "The least --ram, the time of a long prompt, and tokens per second by --ram:\n\n",
         false => {
             "Bytes besides those of experts, the least --ram, and bytes read per token by --ram:\n\n"
         }

@@ -59,7 +59,7 @@ impl Pull<'_> {
     ) -> anyhow::Result<()> {
         let name = self.name;
         let needed = match &selection.weights {
-            Weights::Gguf(files) => files.iter().map(|file| self.missing(file)).sum(),
+            Weights::Gguf(files) => files.iter().map(|file| self.missing(file)).sum::<u64>(),
             Weights::Safetensors(_) if self.begun()?.is_some() => return Ok(()),
             Weights::Safetensors(files) => {
                 let Some(config) = self.config(client, listing, selection)? else { return Ok(()) };
