@@ -147,7 +147,9 @@ fn one_of_several_files_is_removed() {
     let listed = user.sws(&[&"list"]).succeeded().stdout;
     assert!(!listed.contains("Tiny-BF16") && listed.contains("Tiny-Q4_K_M"), "{listed}");
     user.sws(&[&"inspect", &format!("{ID}:Q4_K_M")]).succeeded();
-    user.sws(&[&"inspect", &format!("{ID}:BF16")]).refused(2, &["BF16", "sws pull"]);
+    let mut inspect = user.command(&[&"inspect", &format!("{ID}:BF16")]);
+    let gone = Outcome::of(inspect.env("HF_HUB_OFFLINE", "1").output().unwrap());
+    gone.refused(2, &["BF16", "sws pull"]);
 }
 
 #[test]
@@ -259,8 +261,10 @@ fn snapshots_without_a_branch_are_named() {
     assert!(user.hub.state().requests.is_empty(), "the hub is not asked");
     user.sws(&[&"inspect", &format!("{ID}@{}", commits[1])]).succeeded();
     // What is typed is no suggestion, but the same model in another form is one.
-    let other = user.sws(&[&"inspect", &format!("{ID}:q8@{}", commits[1])]);
+    let mut inspect = user.command(&[&"inspect", &format!("{ID}:q8@{}", commits[1])]);
+    let other = Outcome::of(inspect.env("HF_HUB_OFFLINE", "1").output().unwrap());
     assert!(!other.stderr.contains("did you mean"), "{other:?}");
+    other.refused(2, &["neither a path nor a model"]);
     std::fs::remove_dir_all(snapshots.join(&commits[0])).unwrap();
     let other = user.sws(&[&"inspect", &format!("{ID}:q8")]);
     other.refused(2, &[&format!("did you mean `{ID}`?")]);

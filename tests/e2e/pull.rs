@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use safetensors::Dtype;
+use serde_json::json;
 use sws_store::Clock;
 use sws_testing::hub::{Fault, Hub};
 
@@ -79,7 +80,7 @@ fn a_model_is_planned_before_it_is_downloaded() {
     let user = User::of(&dir);
     let text = user.sws(&[&"plan", &ID, &"--ram", &"4GiB"]).succeeded().stdout;
     assert!(text.starts_with("runs in bf12 within 4.00 GiB"), "{text}");
-    for words in ["not on this machine: ", " to download, ", " free for its shards"] {
+    for words in ["not on this machine: ", " to download, ", " free for it"] {
         assert!(text.contains(words), "no {words:?} in {text}");
     }
     assert!(text.ends_with("next: sws pull own/tiny-model\n"), "{text}");
@@ -108,6 +109,58 @@ fn a_model_is_planned_before_it_is_downloaded() {
     let mut offline = user.command(&[&"plan", &ID]);
     let offline = Outcome::of(offline.env("HF_HUB_OFFLINE", "1").output().unwrap());
     offline.refused(2, &["sws pull own/tiny-model"]);
+}
+
+#[test]
+fn a_gguf_file_is_planned_before_it_is_downloaded() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("in");
+    std::fs::create_dir(&dir).unwrap();
+    let file = sws_testing::gguf::converted(&golden_dir("qwen2_moe")).unwrap();
+    for name in ["Tiny-BF16.gguf", "Tiny-Q4_K_M.gguf"] {
+        file.write(&dir.join(name));
+    }
+    let user = User::of(&dir);
+    let machine = temp.path().join("machine.json");
+    std::fs::write(&machine, r#"{"ram_bytes": 8000000000, "disk_bytes_per_second": 1e9}"#).unwrap();
+    let (name, path) = (format!("{ID}:Q4_K_M"), dir.join("Tiny-Q4_K_M.gguf"));
+    let planned = |model: &dyn AsRef<OsStr>| -> serde_json::Value {
+        let args: [&dyn AsRef<OsStr>; 7] =
+            [&"plan", model, &"--json", &"--describe", &machine, &"--ram", &"1GiB"];
+        serde_json::from_str(&user.sws(&args).succeeded().stdout).unwrap()
+    };
+    let (remote, local) = (planned(&name), planned(&path));
+    assert_eq!((&remote["model"], &remote["hub"]["model"]), (&json!(name), &json!(name)));
+    assert_eq!(remote["hub"]["download_bytes"], path.metadata().unwrap().len());
+    for field in ["weight_bytes", "kv_bytes_per_position", "reads_per_expert", "experts_stream"] {
+        assert_eq!(remote[field], local[field], "{field}");
+    }
+    assert_eq!(local["hub"], serde_json::Value::Null);
+    let asked = user.hub.requests("Tiny-Q4_K_M.gguf");
+    let whole = |range: &Option<String>| range.as_deref().is_none_or(|it| it.ends_with('-'));
+    assert!(!asked.is_empty() && !asked.iter().any(|request| whole(&request.range)), "{asked:?}");
+
+    let text = user.sws(&[&"plan", &name, &"--no-probe"]).succeeded().stdout;
+    let lines =
+        [format!("\n{name}: "), format!("next: sws pull {name}\n"), " to download, ".to_owned()];
+    for words in lines {
+        assert!(text.contains(&words), "no {words:?} in {text}");
+    }
+    let inspected = |model: &dyn AsRef<OsStr>| user.sws(&[&"inspect", model]).succeeded().stdout;
+    let here: Vec<String> = inspected(&path).lines().map(str::to_owned).collect();
+    let there = inspected(&name);
+    let known: Vec<&str> = here.iter().map(String::as_str).collect();
+    let known: Vec<&str> = known.into_iter().filter(|it| !it.starts_with("fingerprint")).collect();
+    assert_eq!(there.lines().collect::<Vec<_>>(), known);
+    assert!(!user.at("models").exists() && !user.at("huggingface").exists(), "nothing is stored");
+
+    user.sws(&[&"plan", &ID]).refused(2, &["Tiny-BF16, Tiny-Q4_K_M", "choose one"]);
+    user.sws(&[&"plan", &format!("{ID}:Q5_0")]).refused(2, &["Q5_0", "Tiny-BF16, Tiny-Q4_K_M"]);
+    // A header with damage, and no place of this machine in what is said of it.
+    user.hub.state().files.insert("Tiny-BF16.gguf".to_owned(), b"GGUF and no more".to_vec());
+    let damaged = user.sws(&[&"plan", &format!("{ID}:BF16")]);
+    assert!(!damaged.stderr.contains("/tmp"), "{damaged:?}");
+    damaged.refused(2, &[ID, "Tiny-BF16.gguf", "no GGUF"]);
 }
 
 #[test]
@@ -374,7 +427,10 @@ fn gguf_files_are_chosen_by_their_tag() {
     let by_id = inspected(&format!("{ID}:bf16")).succeeded().stdout;
     assert_eq!(by_id, inspected(dir.join("Tiny-BF16.gguf").to_str().unwrap()).succeeded().stdout);
     inspected(ID).succeeded();
-    inspected(&format!("{ID}:Q4_K_M")).refused(2, &["Q4_K_M", "sws pull"]);
+    inspected(&format!("{ID}:Q4_K_M")).succeeded();
+    let mut offline = user.command(&[&"inspect", &format!("{ID}:Q4_K_M")]);
+    let offline = Outcome::of(offline.env("HF_HUB_OFFLINE", "1").output().unwrap());
+    offline.refused(2, &["Q4_K_M", "sws pull"]);
     let out = user.at("here");
     user.sws(&[&"pull", &format!("{ID}:Q4_K_M"), &"--out", &out]).succeeded();
     let same = std::fs::read(out.join("Tiny-Q4_K_M.gguf")).unwrap();

@@ -31,6 +31,8 @@ mod environment;
 mod error;
 mod gguf;
 #[cfg(feature = "client")]
+mod gguf_sketch;
+#[cfg(feature = "client")]
 mod keep;
 mod library;
 #[cfg(feature = "client")]

@@ -51,7 +51,7 @@ impl Client {
     }
 
     /// Downloads a range of a file.
-    fn range(
+    pub(crate) fn range(
         &self,
         address: &mut Address,
         file: &HubFile,

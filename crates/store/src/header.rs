@@ -47,6 +47,17 @@ pub struct HeaderTensor {
     pub len: u64,
 }
 
+/// Largest tensor, in bytes, whose numbers become part of the configuration.
+const MAX_SMALL: u64 = 16 << 10;
+
+impl HeaderTensor {
+    /// True for a small tensor of a GGUF file for rotary embeddings, whose numbers belong to the
+    /// configuration.
+    pub fn is_configuration(&self) -> bool {
+        self.name.starts_with("rope_") && self.dtype == Dtype::F32 && self.len <= MAX_SMALL
+    }
+}
+
 /// Problem with a header.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -8,6 +8,7 @@ use sws::Outline;
 use sws_engine::PlanOptions;
 use sws_store::{Manifest, PieceId, PieceKind, Tensor};
 
+use super::remote::Found;
 use super::{outline, print_report, remote, size};
 use crate::args;
 use crate::table::{table, wrapped};
@@ -15,9 +16,20 @@ use crate::table::{table, wrapped};
 pub(crate) fn run(args: &args::Inspect) -> anyhow::Result<ExitCode> {
     let path = sws::locate(&args.model);
     if let Err(missing) = &path
-        && let Some((outline, _)) = remote::ask(missing)?
+        && let Some((found, _)) = remote::ask(missing)?
     {
-        return outline::print(&outline, PlanOptions::default(), None, args.json);
+        return match found {
+            Found::Outline(outline) => {
+                outline::print(&outline, PlanOptions::default(), None, args.json)
+            }
+            Found::Sketch(sketch) => {
+                let manifest = sws::manifest(&sketch.path);
+                let manifest = manifest.map_err(|error| sketch.explained(error.into()))?;
+                // The fingerprint depends on samples of the weights.
+                let report = Report { fingerprint: None, ..Report::of(&manifest) };
+                print_report(args.json, &report, || report.text())
+            }
+        };
     }
     let path = path?;
     match sws::manifest(&path) {
@@ -36,7 +48,8 @@ pub(crate) fn run(args: &args::Inspect) -> anyhow::Result<ExitCode> {
 #[derive(Debug, Serialize)]
 struct Report {
     model_type: String,
-    fingerprint: String,
+    /// None for a model on the hub.
+    fingerprint: Option<String>,
     /// None for a checkpoint.
     encoding: Option<String>,
     layers: usize,
@@ -120,7 +133,7 @@ impl Report {
         });
         Report {
             model_type: manifest.model.model_type.clone(),
-            fingerprint: manifest.model.fingerprint.clone(),
+            fingerprint: Some(manifest.model.fingerprint.clone()),
             encoding: manifest.encoding.map(|e| e.name().to_owned()),
             layers: layers.len(),
             experts: experts.into_values().max().unwrap_or(0),
@@ -141,13 +154,15 @@ impl Report {
             None => "checkpoint".to_owned(),
         };
         let mut text = wrapped(&format!(
-            "{}, {encoding}: {} layers, {} experts a layer, {} pieces, {}\nfingerprint {}\n\n",
+            "{}, {encoding}: {} layers, {} experts a layer, {} pieces, {}\n{}\n",
             self.model_type,
             self.layers,
             self.experts,
             self.pieces,
             size(self.file_bytes),
-            self.fingerprint,
+            self.fingerprint
+                .as_ref()
+                .map_or(String::new(), |print| format!("fingerprint {print}\n")),
         ));
         let heading =
             ["pieces", "count", "<encoding", "tensors", "bytes", "in checkpoint", "share"];

@@ -18,11 +18,11 @@ use sws_store::{Dtype, Manifest, PieceKind, PieceLayout, Read, Tensor};
 use super::machine::{Machine, about, digits};
 use super::outline::formats::{self, Timed};
 use super::outline::{self, Asked};
-use super::remote::{self, Remote};
+use super::remote::{self, Found, Remote};
 use super::{print, print_json, size};
 use crate::table::{table, wrapped};
 use crate::terminal::note;
-use crate::{args, limits, model};
+use crate::{args, limits, model, process};
 
 /// Maximum number of steps between the smallest budget and one that is large enough.
 const STEPS: u64 = 6;
@@ -54,24 +54,58 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
         None => Machine::measure(model, args.reader, &threads),
     };
     let measures = (described.is_none() && !args.no_probe).then_some(&threads);
-    let model = match (model::open(args.model.as_deref()), &args.model) {
-        (Err(error), Some(name)) => {
-            let (outline, remote) = outlined(error.downcast()?, name)?;
-            let remote = if described.is_some() { remote.map(Remote::elsewhere) } else { remote };
-            let asked = Asked { machine: machine(None), threads: measures, ram: None, remote };
-            return without_weights(args, &outline, asked, &threads);
+    let (found, remote) = match (model::open(args.model.as_deref()), &args.model) {
+        (Err(error), Some(name)) => found(error.downcast()?, name)?,
+        (opened, _) => {
+            let planned = Planned { machine: &machine, described, measures, remote: None };
+            return with_weights(args, &opened?, planned, &threads);
         }
-        (opened, _) => opened?,
     };
+    let remote = if described.is_some() { remote.map(Remote::elsewhere) } else { remote };
+    match found {
+        Found::Outline(outline) => {
+            let asked = Asked { machine: machine(None), threads: measures, ram: None, remote };
+            without_weights(args, &outline, asked, &threads)
+        }
+        Found::Sketch(sketch) => {
+            let planned = Planned { machine: &machine, described, measures, remote };
+            Model::open_counted(&sketch.path, process::heap)
+                .map_err(anyhow::Error::from)
+                .and_then(|model| with_weights(args, &model, planned, &threads))
+                .map_err(|error| sketch.explained(error))
+        }
+    }
+}
+
+/// The subject of a plan with weights, besides the model.
+struct Planned<'t> {
+    /// Returns the machine, measured with a model whose weights are here.
+    machine: &'t dyn Fn(Option<&Model>) -> Machine,
+    /// The machine of `--describe`.
+    described: Option<Machine>,
+    /// Threads on which to measure how long tokens are computed, if this is the machine.
+    measures: Option<&'t Threads>,
+    /// The model's repository, if its weights are not on this machine.
+    remote: Option<Remote>,
+}
+
+/// Plans a model whose weights, or their headers at least, are here.
+fn with_weights(
+    args: &args::Plan,
+    model: &Model,
+    planned: Planned<'_>,
+    threads: &Threads,
+) -> anyhow::Result<ExitCode> {
+    let Planned { machine, described, measures, remote } = planned;
     // What finds it, where that was typed: a GGUF file and not its directory, an id and not a snapshot.
     let shown = args.model.as_deref().unwrap_or(model.dir());
-    let tools = Text::open(&model)?;
+    let tools = Text::open(model)?;
     // Chat messages are encoded while the model is loaded, so the budget must include memory for
     // that.
     let chats = tools.tokenizer().is_some() && model.chat_template().is_ok();
     let tools = if chats { tools.while_loaded(None) } else { tools };
     let needs = Needs { texts: args.batch.into(), ..Needs::default() };
-    let loader = model.with(args.options()).needs(needs).text(tools).threads(&threads);
+    let loader = model.with(args.options()).needs(needs).text(tools).threads(threads);
     let Planning { mut planner, ram, total, .. } = loader.planning()?;
     let hits = model.earlier_hits().unwrap_or_default();
     planner.set_hits(hits.clone());
@@ -82,7 +116,8 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
     let inventory = Inventory::new(model.spec(), model.manifest()).map_err(|e| model.error(e))?;
     let plan = planner.plan(ram).map_err(|e| model.error(e))?;
 
-    let machine = machine(Some(&model));
+    // Only now, as measuring takes memory that would count as this process's.
+    let machine = machine(remote.is_none().then_some(model));
     let tier = args.options().tier.unwrap_or(Tier::best());
     let computing =
         measures.and_then(|threads| Dry::new(tier, threads)?.token(model.spec(), model.manifest()));
@@ -92,10 +127,10 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
         .filter_map(|ram| Some(row(&planner.plan(ram).ok()?)))
         .collect();
     let formats_at = formats::budgets(Some(ram));
-    let formats = match formats_of(&model) {
+    let formats = match formats_of(model) {
         None => None,
         Some((outline, formats)) => {
-            let options = plan_options(args, &threads);
+            let options = plan_options(args, threads);
             let timed = Timed { machine: Some(machine), threads: measures };
             Some(formats::rows(&outline, &formats, options, timed, &formats_at)?)
         }
@@ -124,6 +159,7 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
             "plan": row(&plan),
             "hits_of_tokens": hits.tokens(),
             "machine": machine,
+            "hub": remote,
             "first_token_seconds": machine.first_token(cycled(&planner)),
             "budgets": rows,
             "formats_at": formats.as_ref().map(|_| formats_at),
@@ -139,6 +175,9 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
         }
         text += &outline::sequence(sequence);
         text.extend(table.map(outline::layer_table));
+        if let Some(remote) = &remote {
+            text += &format!("{}{}", remote.line(), remote.next(None));
+        }
         if let Some(rows) = &formats {
             let paced = formats::paced(Some(&machine));
             let lead =
@@ -154,12 +193,12 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The configuration of a model without weights here, from the hub if it is not here at all.
-fn outlined(error: sws::Error, name: &Path) -> anyhow::Result<(Outline, Option<Remote>)> {
-    if let Some((outline, remote)) = remote::ask(&error)? {
-        return Ok((outline, Some(remote)));
+/// What there is of a model that cannot be opened: its configuration, or what the hub has of it.
+fn found(error: sws::Error, name: &Path) -> anyhow::Result<(Found, Option<Remote>)> {
+    if let Some((found, remote)) = remote::ask(&error)? {
+        return Ok((found, Some(remote)));
     }
-    Ok((Outline::instead(error, &sws::locate(name)?)?, None))
+    Ok((Found::Outline(Outline::instead(error, &sws::locate(name)?)?), None))
 }
 
 /// Plans the model of a configuration without weights.

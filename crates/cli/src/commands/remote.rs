@@ -2,13 +2,17 @@
 
 #[cfg(feature = "pull")]
 use std::io::IsTerminal;
+use std::path::PathBuf;
 
 use serde::Serialize;
 use sws::Outline;
 #[cfg(feature = "pull")]
 use sws_hub::{Client, HubError, Listing, ModelName};
+use tempfile::TempDir;
 
 use super::size;
+#[cfg(feature = "pull")]
+use crate::args::encoding;
 #[cfg(feature = "pull")]
 use crate::terminal::note;
 
@@ -20,14 +24,43 @@ pub(crate) struct Remote {
     /// Bytes of the largest file, which the disk has beside the shards for a while.
     #[serde(skip)]
     largest_bytes: u64,
-    /// Free where `sws pull` makes shards.
+    /// Free where `sws pull` makes shards, or keeps GGUF files.
     disk_free_bytes: Option<u64>,
+}
+
+/// What the hub has of a model.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// The configuration of a checkpoint.
+    Outline(Outline),
+    /// The headers of its GGUF files.
+    Sketch(Sketch),
+}
+
+/// The headers of the GGUF files of a model, in files as long as these, which go with it.
+#[derive(Debug)]
+pub(crate) struct Sketch {
+    dir: TempDir,
+    name: String,
+    /// Path of the model.
+    pub(crate) path: PathBuf,
+}
+
+impl Sketch {
+    /// The error with the name of the model in place of a path that nobody typed.
+    pub(crate) fn explained(&self, error: anyhow::Error) -> anyhow::Error {
+        let dir = self.dir.path().display().to_string();
+        match error.to_string() {
+            text if text.contains(&dir) => anyhow::anyhow!("{}", text.replace(&dir, &self.name)),
+            _ => error,
+        }
+    }
 }
 
 impl Remote {
     /// The download in one line.
     pub(crate) fn line(&self) -> String {
-        let free = self.disk_free_bytes.map(|free| format!(", {} free for its shards", size(free)));
+        let free = self.disk_free_bytes.map(|free| format!(", {} free for it", size(free)));
         format!(
             "not on this machine: {} to download{}\n",
             size(self.download_bytes),
@@ -75,49 +108,59 @@ pub(crate) fn list(client: &Client, missing: &sws::Error) -> anyhow::Result<Opti
 }
 
 /// Asks the hub about a model that is not on this machine, as `missing` says of it. `None` if the
-/// environment forbids that, or its files have no configuration. Encodings and GGUF files
-/// (`OWNER/NAME:TAG`) have to be here.
+/// environment forbids that, or the name has an encoding of shards (`OWNER/NAME:q4`).
 #[cfg(feature = "pull")]
-pub(crate) fn ask(missing: &sws::Error) -> anyhow::Result<Option<(Outline, Remote)>> {
+pub(crate) fn ask(missing: &sws::Error) -> anyhow::Result<Option<(Found, Remote)>> {
     use std::path::Path;
 
-    use sws_hub::{Environment, Library, free_space, has_safetensors, select};
+    use sws_hub::{Environment, Library, Weights, free_space, has_safetensors, select};
     use sws_store::Configuration;
 
     let sws::Error::NotHere { name, snapshots, .. } = missing else { return Ok(None) };
     // What was typed may mean one of them, as its message says.
     let typed = name.revision.as_deref().unwrap_or("");
     let is_meant = |it: &ModelName| it.revision.as_deref().unwrap_or("").starts_with(typed);
-    if snapshots.iter().any(is_meant) || !name.id.has_owner() || name.tag.is_some() {
-        return Ok(None);
-    }
     let environment = Environment::of_process()?;
-    if environment.offline {
+    if environment.offline || snapshots.iter().any(is_meant) || !name.id.has_owner() {
         return Ok(None);
     }
     let client = Client::new(&environment)?;
     let Some(listing) = list(&client, missing)? else { return Ok(None) };
-    let Some(config) = listing.file("config.json").filter(|_| has_safetensors(&listing)) else {
+    let tag = name.tag.as_deref();
+    if has_safetensors(&listing) && tag.is_some_and(|tag| encoding(tag).is_ok()) {
         return Ok(None);
+    }
+    let selection = select(&listing, tag, &mut |index| client.read(&listing, index))?;
+    let (found, place) = match &selection.weights {
+        Weights::Safetensors(_) => {
+            let config = selection.small.iter().find(|file| file.name == "config.json");
+            let Some(config) = config else { return Ok(None) };
+            let config = Configuration::from_json("config.json", &client.read(&listing, config)?)
+                .map_err(|damaged| anyhow::anyhow!("`{name}`: {damaged}"))?;
+            let outline = Outline::of(Path::new(&name.to_string()), &config)?;
+            let place = Library::of_process().map(|library| library.dir().to_owned());
+            (Found::Outline(outline), place)
+        }
+        Weights::Gguf(files) => {
+            let dir = tempfile::tempdir()?;
+            let path = client.sketch_gguf(&listing, files, dir.path())?;
+            let Some(path) = path else { return Ok(None) };
+            let sketch = Sketch { dir, name: name.id.to_string(), path };
+            (Found::Sketch(sketch), environment.cache)
+        }
     };
-    let config = Configuration::from_json("config.json", &client.read(&listing, config)?)
-        .map_err(|damaged| anyhow::anyhow!("`{name}`: {damaged}"))?;
-    let outline = Outline::of(Path::new(&name.to_string()), &config)?;
-    let selection = select(&listing, None, &mut |index| client.read(&listing, index))?;
-    let place = Library::of_process();
-    let free = place.map(|library| free_space(library.dir())).transpose()?.flatten();
     let remote = Remote {
         model: name.to_string(),
         download_bytes: selection.weights.len(),
         largest_bytes: selection.weights.files().iter().map(|file| file.len).max().unwrap_or(0),
-        disk_free_bytes: free,
+        disk_free_bytes: place.map(|place| free_space(&place)).transpose()?.flatten(),
     };
-    Ok(Some((outline, remote)))
+    Ok(Some((found, remote)))
 }
 
 /// Without downloads nothing is known of such models.
 #[cfg(not(feature = "pull"))]
-pub(crate) fn ask(_: &sws::Error) -> anyhow::Result<Option<(Outline, Remote)>> {
+pub(crate) fn ask(_: &sws::Error) -> anyhow::Result<Option<(Found, Remote)>> {
     Ok(None)
 }
 
@@ -134,8 +177,8 @@ mod tests {
             disk_free_bytes: free,
         };
         let cases = [
-            (Some(1 << 30), false, "2.00 GiB to download, 1.00 GiB free for its shards\n"),
-            (Some(2 << 30), false, "2.00 GiB to download, 2.00 GiB free for its shards\n"),
+            (Some(1 << 30), false, "2.00 GiB to download, 1.00 GiB free for it\n"),
+            (Some(2 << 30), false, "2.00 GiB to download, 2.00 GiB free for it\n"),
             (Some(3 << 30), true, "2.00 GiB to download, 3.00 GiB free for its shards\n"),
             (None, true, "2.00 GiB to download\n"),
         ];

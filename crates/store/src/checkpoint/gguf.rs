@@ -9,10 +9,8 @@ use std::sync::Arc;
 
 use super::files::{hash_samples, open_regular, read_at};
 use super::{Checkpoint, CheckpointError, WeightFile, check_distinct};
-use crate::header::{HeaderTensor, MAX_TENSORS};
-use crate::{
-    Configuration, DirectReader, Dtype, Gguf, GgufError, ShardReader, SmallFileError, Value,
-};
+use crate::header::MAX_TENSORS;
+use crate::{Configuration, DirectReader, Gguf, GgufError, ShardReader, SmallFileError, Value};
 
 pub(super) use find::{Found, find};
 
@@ -27,9 +25,6 @@ const TENSORS: &str = "tensors";
 /// Largest number of values in a configuration, and of different names of tensors in it.
 const MAX_VALUES: usize = 1 << 15;
 const MAX_NAMES: usize = 4096;
-
-/// Largest tensor, in bytes, whose numbers become part of the configuration.
-const MAX_SMALL: u64 = 16 << 10;
 
 /// GGUF files whose headers have been read and found consistent.
 #[derive(Debug)]
@@ -219,10 +214,7 @@ fn add_small(
     file: &WeightFile,
     entries: &mut BTreeMap<String, Value>,
 ) -> Result<(), CheckpointError> {
-    let small = |tensor: &&HeaderTensor| {
-        tensor.name.starts_with("rope_") && tensor.dtype == Dtype::F32 && tensor.len <= MAX_SMALL
-    };
-    for tensor in file.tensors.iter().filter(small) {
+    for tensor in file.tensors.iter().filter(|tensor| tensor.is_configuration()) {
         let path = dir.join(&file.name);
         let bytes = read_at(&open_regular(&path)?.0, &path, tensor.len, tensor.offset)?;
         let number = |bytes: &[u8; 4]| Value::Float(f32::from_le_bytes(*bytes).into());

@@ -1,0 +1,109 @@
+//! Sketches of GGUF files: as long as the files, with their headers and smallest tensors alone. A model
+//! can be planned with them before it is downloaded.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use sws_store::{Gguf, GgufError};
+
+use crate::client::{About, Address, Failure};
+use crate::{Client, HubError, HubFile, Listing};
+
+/// Bytes of a request. Headers with a vocabulary have up to 16 MB, others much less.
+const STEP: u64 = 2 << 20;
+
+impl Client {
+    /// Writes the sketches of the files of a model in GGUF to `dir`. Returns the path of the first.
+    pub fn sketch_gguf(
+        &self,
+        listing: &Listing,
+        files: &[HubFile],
+        dir: &Path,
+    ) -> Result<Option<PathBuf>, HubError> {
+        let mut first = None;
+        for file in files {
+            let path = dir.join(file.name.rsplit('/').next().unwrap_or(&file.name));
+            self.sketch_one(listing, file, &path)?;
+            first = first.or(Some(path));
+        }
+        Ok(first)
+    }
+
+    fn sketch_one(&self, listing: &Listing, file: &HubFile, path: &Path) -> Result<(), HubError> {
+        let refused = |e| HubError::write(path, e);
+        let out = File::create_new(path).map_err(refused)?;
+        out.set_len(file.len).map_err(refused)?;
+        let address = self.file(&listing.id, &listing.commit, &file.name);
+        let about = About::of(listing, file, false);
+        let mut beginning = Beginning {
+            client: self,
+            address,
+            file,
+            out: &out,
+            chunk: Vec::new(),
+            used: 0,
+            next: 0,
+            failure: None,
+        };
+        let read = Gguf::read(&mut beginning, file.len, |_| false);
+        let Beginning { mut address, failure, next, .. } = beginning;
+        if let Some(failure) = failure {
+            return Err(self.explained(failure, &about));
+        }
+        let header = read.map_err(|reason| match reason {
+            GgufError::Read(cause) => refused(cause),
+            reason => HubError::Contents {
+                id: listing.id.clone(),
+                problem: format!("has a file {:?} that is no GGUF: {reason}", file.name),
+            },
+        })?;
+        // Numbers of the configuration that lie behind the header.
+        let numbers = header.tensors.iter().filter(|tensor| tensor.is_configuration());
+        for tensor in numbers.filter(|tensor| tensor.offset + tensor.len > next) {
+            let range = tensor.offset..tensor.offset + tensor.len;
+            let bytes = self.range(&mut address, file, range);
+            let bytes = bytes.map_err(|failure| self.explained(failure, &about))?;
+            out.write_all_at(&bytes, tensor.offset).map_err(refused)?;
+        }
+        Ok(())
+    }
+}
+
+/// The beginning of a file, which is downloaded as it is read.
+struct Beginning<'a> {
+    client: &'a Client,
+    address: Address,
+    file: &'a HubFile,
+    /// The sketch.
+    out: &'a File,
+    /// The bytes that came last, and the number of them that were read.
+    chunk: Vec<u8>,
+    used: usize,
+    /// Offset of the bytes that come next.
+    next: u64,
+    /// The error that ended the download.
+    failure: Option<Failure>,
+}
+
+impl Read for Beginning<'_> {
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        let end = self.next.saturating_add(STEP).min(self.file.len);
+        if self.used == self.chunk.len() && self.next < end {
+            match self.client.range(&mut self.address, self.file, self.next..end) {
+                Ok(chunk) => {
+                    self.out.write_all_at(&chunk, self.next)?;
+                    (self.chunk, self.used, self.next) = (chunk, 0, end);
+                }
+                Err(failure) => {
+                    self.failure = Some(failure);
+                    return Err(io::Error::other("the download has ended"));
+                }
+            }
+        }
+        let n = (&self.chunk[self.used..]).read(to)?;
+        self.used += n;
+        Ok(n)
+    }
+}
