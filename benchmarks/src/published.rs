@@ -138,6 +138,9 @@ impl Published {
             let reason = outline.refusal().map(ToString::to_string).unwrap_or_default();
             bail!("the tensors of this model are not known: {reason}");
         };
+        if spec.layers.iter().any(|layer| layer.ngrams.is_some()) {
+            bail!("the numbers by which n-grams find rows cannot be drawn; choose another model");
+        }
         let format = outline.format(Encoding::Bf16);
         let format = format.context("no checkpoint can be written in this format; add --plain")?;
         let mut planned = Vec::new();

@@ -21,6 +21,7 @@ LOGIT_GAIN = 1.3
 for config, model in (
     (transformers.Mistral4Config, transformers.Mistral4ForCausalLM),
     (transformers.Step3p7Config, transformers.Step3p7ForConditionalGeneration),
+    (transformers.Qwen4ExpConfig, transformers.Qwen4ExpForConditionalGeneration),
     (transformers.Glm5NextConfig, transformers.Glm5NextForConditionalGeneration),
     (transformers.MiniMaxM3VLConfig, transformers.MiniMaxM3SparseForConditionalGeneration),
 ):
@@ -43,7 +44,10 @@ def derived(variant: Variant) -> dict[str, Tensor]:
         model.save_pretrained(folder)
         with safe_open(Path(folder) / "model.safetensors", "pt") as file:
             shapes = {published(name): tuple(file.get_slice(name).get_shape()) for name in file.keys()}
-    return {name: drawn_as(variant, name, shapes[name]) for name in sorted(shapes)}
+            whole = {name: file.get_tensor(name) for name in file.keys() if file.get_slice(name).get_dtype() == "I64"}
+    # Numbers by which n-grams are hashed follow from the configuration.
+    known = {name: Tensor(shapes[name], 0.0, whole=tuple(numbers.tolist())) for name, numbers in whole.items()}
+    return {name: known.get(name) or drawn_as(variant, name, shapes[name]) for name in sorted(shapes)}
 
 
 def drawn_as(variant: Variant, name: str, shape: tuple[int, ...]) -> Tensor:
@@ -68,7 +72,9 @@ def drawn_as(variant: Variant, name: str, shape: tuple[int, ...]) -> Tensor:
             # The head is small, so that the embedding does not outweigh the layers.
             return Tensor(shape, 0.2, mean=shape[0] ** 0.5 + variant.norm_mean - 1.0)
         if re.search(r"norm", name) and name.endswith("weight"):
-            return Tensor(shape, 0.2, mean=variant.norm_mean, f32=f32)
+            # Those of delta nets are never one plus the weights.
+            mean = 1.0 if name.endswith("linear_attn.norm.weight") else variant.norm_mean
+            return Tensor(shape, 0.2, mean=mean, f32=f32)
         return Tensor(shape, 1.0 if name.endswith(("sinks", "sink_param")) else 0.3, mean=float(name.endswith(".D")), f32=f32)
     columns = shape[-1]
     if name.endswith("embed_tokens_per_layer.weight"):

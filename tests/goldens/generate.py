@@ -28,6 +28,7 @@ from gemma import GEMMA
 from grouped import GROUPED
 from ling import LING
 from long import long_text
+from ngrams import NGRAMS
 from patched import layers_of, readable
 from quantised import quantised
 from recurrent import RECURRENT
@@ -37,7 +38,7 @@ from variants import VARIANTS as FIRST
 from variants import Config, Tensor, Variant, changed, tensors, text
 from watched import Choice, Selection, indexers_watched, load, routers, routers_watched
 
-VARIANTS: list[Variant] = FIRST + GROUPED + RECURRENT + STREAMS + FURTHER + LING + BLOCKS + GEMMA + SPECIFIED
+VARIANTS: list[Variant] = FIRST + GROUPED + RECURRENT + STREAMS + FURTHER + LING + BLOCKS + GEMMA + NGRAMS + SPECIFIED
 
 HERE = Path(__file__).resolve().parent
 
@@ -54,7 +55,6 @@ INDEX_GAP = 1e-4
 DISTINCT = 10
 # Tensors of images, and of tokens predicted ahead.
 IGNORED = (
-VARIANTS: list[Variant] = FIRST + GROUPED + RECURRENT + STREAMS + FURTHER + LING + BLOCKS + GEMMA + SPECIFIED
     "model.visual.",
     "mtp.",
     "multi_modal_projector.",
@@ -131,6 +131,8 @@ def drawn(draw: numpy.random.RandomState, tensor: Tensor) -> torch.Tensor:
     if tensor.ids:
         rows, columns = tensor.shape
         return torch.from_numpy(numpy.stack([draw.permutation(tensor.ids)[:columns] for _ in range(rows)]).astype(numpy.int64))
+    if tensor.whole:
+        return torch.tensor(tensor.whole, dtype=torch.int64)
     values = torch.from_numpy(draw.normal(tensor.mean, tensor.std, tensor.shape)).to(torch.bfloat16)
     return values.float() if tensor.f32 else values
 
@@ -228,7 +230,6 @@ def check_suits(condition: bool) -> None:
         raise Unsuitable
 
 
-VARIANTS: list[Variant] = FIRST + GROUPED + RECURRENT + STREAMS + FURTHER + LING + BLOCKS + GEMMA + SPECIFIED
 def used(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The tensors of the language model."""
     return {name: tensor for name, tensor in weights.items() if not name.startswith(IGNORED)}

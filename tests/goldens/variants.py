@@ -22,6 +22,8 @@ class Tensor:
     f32: bool = False
     # Rows of different whole numbers below this instead, if it is above 0.
     ids: int = 0
+    # These whole numbers instead, if there are any.
+    whole: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -118,8 +118,12 @@ def indexers_watched(model: Any) -> Iterator[list[Selection]]:
     def note(scores: torch.Tensor, k: int, *args: Any, **kwargs: Any) -> Any:
         if not running:
             return topk(scores, k, *args, **kwargs)
-        running.pop()
         best = scores.sort(dim=-1, descending=True, stable=True)
+        if scores.dim() == 1:
+            # One that selects for a token at a time.
+            seen.append(Selection(scores[None], best.indices[None, :k]))
+            return torch.return_types.topk((best.values[:k], best.indices[:k]))
+        running.pop()
         # Some indexers select for each of their heads.
         lists = scores.shape[1] if scores.dim() == 4 else 1
         seen.append(Selection(scores[0].flatten(0, -2), best.indices[0, ..., :k].flatten(0, -2), lists))
@@ -130,6 +134,7 @@ def indexers_watched(model: Any) -> Iterator[list[Selection]]:
 
     indexers = [m for m in model.modules() if type(m).__name__.endswith("Indexer")]
     hooks = [indexer.register_forward_pre_hook(enter) for indexer in indexers]
+    hooks += [indexer.register_forward_hook(lambda *_: running.clear()) for indexer in indexers]
     torch.Tensor.topk = note
     try:
         yield seen

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use sws_model::{Compute, Observer, PassSource, Ready, Routed, SourceError, TakeRow, WeightSource};
+use sws_model::{
+    Compute, FindRows, Observer, PassSource, Ready, Routed, SourceError, TakeRow, WeightSource,
+};
 use sws_store::{Clock, Pass, PieceKind};
 
 /// The work between two calls to a source.
@@ -59,8 +61,13 @@ impl<S: WeightSource> WeightSource for Watched<S> {
         self.source.embed(tokens, rows)
     }
 
-    fn layer_rows(&mut self, tokens: &[u32], take: TakeRow<'_>) -> Result<(), SourceError> {
-        self.source.layer_rows(tokens, take)
+    fn look_up(
+        &mut self,
+        layer: usize,
+        find: FindRows<'_>,
+        take: TakeRow<'_>,
+    ) -> Result<(), SourceError> {
+        self.source.look_up(layer, find, take)
     }
 
     fn infrastructure(

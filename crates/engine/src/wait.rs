@@ -39,7 +39,7 @@ pub enum Kind {
     Routers,
     /// Norms.
     Norms,
-    /// The embedding.
+    /// The embedding, and tables of n-grams.
     Embedding,
     /// The head.
     Head,
@@ -80,7 +80,7 @@ impl Kind {
             PieceKind::Mlp | PieceKind::LayerInput => Kind::Mlp,
             PieceKind::Router => Kind::Routers,
             PieceKind::Norms | PieceKind::FinalNorm => Kind::Norms,
-            PieceKind::Embed | PieceKind::LayerTable => Kind::Embedding,
+            PieceKind::Embed | PieceKind::Table(_) => Kind::Embedding,
             PieceKind::LmHead => Kind::Head,
             _ => return None,
         })

@@ -177,6 +177,9 @@ impl ModelSpec {
         };
         let names = names.of_weights(manifest);
         for (layer, spec) in (0..).zip(&mut self.layers) {
+            if let Some(ngrams) = &mut spec.ngrams {
+                ngrams.parts = parts_of(manifest, layer, &ngrams.parts);
+            }
             let id = PieceId::expert(layer, 0);
             if let Ffn::Moe(moe) = &mut spec.ffn
                 && moe.expert.gate_up == GateUp::Halves
@@ -200,6 +203,20 @@ impl ModelSpec {
         }
         self
     }
+}
+
+/// The rows of the parts of a table, as the weights have them, if they are as many in all as a
+/// configuration says.
+fn parts_of(manifest: &Manifest, layer: u32, expected: &[usize]) -> Vec<usize> {
+    let rows = |part| {
+        let piece = manifest.piece(PieceId::new(layer, PieceKind::Table(part)))?;
+        let table = piece.tensors.iter().find(|tensor| tensor.shape.len() == 2)?;
+        usize::try_from(table.shape[0]).ok()
+    };
+    let found: Vec<usize> = (0..expected.len() as u32).map_while(rows).collect();
+    let sum = |all: &[usize]| all.iter().try_fold(0usize, |sum, rows| sum.checked_add(*rows));
+    let same = found.len() == expected.len() && sum(&found) == sum(expected);
+    if same { found } else { expected.to_vec() }
 }
 
 struct Search<'a> {
@@ -271,11 +288,11 @@ fn check(piece: &Piece, index: usize, wanted: &TensorSpec) -> Result<Held, Weigh
     let matrix = wanted.role.is_matrix();
     match tensor.encoding {
         // The halves of whole numbers, kept as the bits of floats.
-        None if wanted.role == Role::ExpertTable && tensor.dtype == Dtype::I64 => {
+        None if wanted.role.is_whole() && tensor.dtype == Dtype::I64 => {
             let (encoding, cols) = (Encoding::F32, 2 * wanted.cols);
             Ok(Held { role: wanted.role, index, encoding, rows: wanted.rows, cols })
         }
-        _ if wanted.role == Role::ExpertTable => Err(WeightsError::Dtype {
+        _ if wanted.role.is_whole() => Err(WeightsError::Dtype {
             name: tensor.name.clone(),
             found: format!("{:?}", tensor.dtype),
             supported: "i64",

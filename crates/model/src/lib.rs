@@ -68,14 +68,14 @@ pub use role::Role;
 pub use rope::{Rope, RopeScaling};
 pub use session::Session;
 pub use source::{
-    Compute, Contribution, PassSource, Ready, Routed, RunAhead, SourceError, TakeRow, WeightSource,
-    Weights,
+    Compute, Contribution, FindRows, PassSource, Ready, Routed, RunAhead, SourceError, TakeRow,
+    WeightSource, Weights,
 };
 pub use spec::{
     AttentionGate, AttentionSpec, BlocksSpec, CompressedSpec, ConvSpec, DeltaInputs, DeltaSpec,
     Ffn, GateUp, GroupMeasure, Groups, IndexerSpec, KeyValues, LatentGates, LatentSpec,
-    LayerInputs, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, Norm, PoolIndexer, PoolSpec,
-    QkNorm, RankedRouter, Renormalise, Residual, Router, Scores, SharedSpec, SparseSpec,
+    LayerInputs, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, NgramSpec, Norm, PoolIndexer,
+    PoolSpec, QkNorm, RankedRouter, Renormalise, Residual, Router, Scores, SharedSpec, SparseSpec,
     StateSpaceSpec, Temperature,
 };
 pub use state::{Saved, State};

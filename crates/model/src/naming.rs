@@ -26,6 +26,7 @@ fn family_naming(config: &Config) -> Result<FamilyNaming, ConfigError> {
         layers: config.layers()?,
         with_keys: families::layers_with_keys(config)?,
         experts: experts.unwrap_or(0),
+        parts: families::parts_of_tables(config)?,
         gguf: config.is_gguf(),
         packed: families::packed(config)?,
     })
@@ -38,6 +39,8 @@ struct FamilyNaming {
     experts: u32,
     /// Layers up to which all have keys and values of their own.
     with_keys: u32,
+    /// Parts of a table of n-grams.
+    parts: u32,
     /// True if tensors have the names of GGUF files.
     gguf: bool,
     packed: Option<Packed>,
@@ -128,6 +131,10 @@ impl FamilyNaming {
                     Some(expert) => PieceKind::Expert(expert),
                     None => continue,
                 },
+                Target::Part => match expert_of(name, rest, self.parts) {
+                    Some(part) => PieceKind::Table(part),
+                    None => continue,
+                },
                 Target::Kind(kind) => match part_of(name, rest, parts) {
                     Some(part) => {
                         let id = PieceId::new(layer + part, kind);
@@ -154,7 +161,7 @@ fn part_of(pattern: &str, name: &str, parts: u32) -> Option<u32> {
     }
 }
 
-/// The expert number in `name`, which matches `pattern` with the number in place of `#`.
+/// The number of an expert or of a part in `name`, which matches `pattern` with the number in place of `#`.
 fn expert_of(pattern: &str, name: &str, experts: u32) -> Option<u32> {
     let (before, after) = pattern.split_once('#')?;
     number_below(name.strip_prefix(before)?.strip_suffix(after)?, experts)
@@ -165,7 +172,7 @@ pub(crate) fn outside(role: Role) -> (PieceId, bool) {
     match role {
         Role::Head => (PieceId::LM_HEAD, true),
         Role::Embedding => (PieceId::EMBED, true),
-        Role::LayerTable => (PieceId::LAYER_TABLE, true),
+        Role::Table => (PieceId::table(0, 0), true),
         Role::LayerInputs => (PieceId::new(0, PieceKind::LayerInput), true),
         Role::LayerInputsNorm => (PieceId::new(0, PieceKind::Norms), false),
         _ => (PieceId::FINAL_NORM, false),

@@ -75,13 +75,6 @@ impl ModelSpec {
         (PieceId::EMBED, TensorSpec::matrix(Role::Embedding, self.vocab, self.hidden))
     }
 
-    /// The table of what tokens give to layers, if there is one. Rows of it are looked up.
-    pub fn layer_table(&self) -> Option<(PieceId, TensorSpec)> {
-        let inputs = self.layer_inputs?;
-        let tensor = TensorSpec::matrix(Role::LayerTable, inputs.rows, self.inputs_width());
-        Some((PieceId::LAYER_TABLE, tensor))
-    }
-
     /// Elements of what a token gives to all layers.
     pub(crate) fn inputs_width(&self) -> usize {
         self.layer_inputs.map_or(0, |inputs| inputs.width * self.layers.len())
@@ -117,9 +110,6 @@ impl ModelSpec {
     ) -> Result<(), E> {
         let (embedding, tensor) = self.embedding();
         visit(embedding, &[tensor])?;
-        if let Some((table, tensor)) = self.layer_table() {
-            visit(table, &[tensor])?;
-        }
         let of_norm = self.ending().filter(|(piece, _)| *piece == PieceId::FINAL_NORM);
         visit(PieceId::FINAL_NORM, &of_norm.map(|(_, tensor)| tensor).collect::<Vec<_>>())?;
         if !self.tied {
@@ -127,6 +117,7 @@ impl ModelSpec {
             visit(head, &[tensor])?;
         }
         for layer in 0..self.layers.len() {
+            self.table(layer).iter().try_for_each(|(id, tensors)| visit(*id, tensors))?;
             let LayerPieces { fixed, experts } = self.layer_pieces(layer);
             for (kind, tensors) in &fixed {
                 visit(PieceId::new(layer as u32, *kind), tensors)?;
@@ -138,6 +129,35 @@ impl ModelSpec {
             }
         }
         Ok(())
+    }
+
+    /// The parts of the table of a layer, if it has one. A pass looks up rows of it, whose numbers
+    /// follow from tokens alone, and reads nothing else of it.
+    pub(crate) fn table(&self, layer: usize) -> Vec<(PieceId, Vec<TensorSpec>)> {
+        let (mut parts, mut first) = (Vec::new(), Vec::new());
+        if let Some(inputs) = self.layer_inputs.filter(|_| layer == 0) {
+            parts.push((inputs.rows, self.inputs_width()));
+        }
+        if let Some(ngrams) = &self.layers[layer].ngrams {
+            parts.extend(ngrams.parts.iter().map(|rows| (*rows, ngrams.dim)));
+            first.push(TensorSpec::vector(Role::NgramMultipliers, ngrams.size));
+            first.push(TensorSpec::vector(Role::NgramSizes, ngrams.rows()));
+            first.push(TensorSpec::vector(Role::NgramOffsets, ngrams.rows()));
+        }
+        let part = |(part, (rows, cols))| {
+            let mut tensors = std::mem::take(&mut first);
+            tensors.push(TensorSpec::matrix(Role::Table, rows, cols));
+            (PieceId::table(layer as u32, part), tensors)
+        };
+        (0..).zip(parts).map(part).collect()
+    }
+
+    /// Rows of the table of a layer that a token chooses; 0 if it has none.
+    pub fn rows_of_token(&self, layer: usize) -> usize {
+        match &self.layers[layer].ngrams {
+            Some(ngrams) => ngrams.rows(),
+            None => usize::from(layer == 0 && self.layer_inputs.is_some()),
+        }
     }
 
     /// The reads of a layer, by piece.
@@ -163,7 +183,8 @@ impl ModelSpec {
             let roles = [Role::HeadMixNorm, Role::HeadMix];
             return roles.map(|role| TensorSpec::vector(role, self.hidden)).to_vec();
         }
-        let Some(streams) = self.streams.filter(|_| !self.mean_of_streams) else {
+        let by_weights = !self.mean_of_streams && self.stream_gates.is_none();
+        let Some(streams) = self.streams.filter(|_| by_weights) else {
             return Vec::new();
         };
         let (rows, cols) = (streams.count, self.state_width());
@@ -176,7 +197,8 @@ impl ModelSpec {
 
     /// The norm after the last layer.
     pub fn final_norm(&self) -> (PieceId, TensorSpec) {
-        (PieceId::FINAL_NORM, TensorSpec::vector(Role::FinalNorm, self.hidden))
+        let width = if self.stream_gates.is_some() { self.state_width() } else { self.hidden };
+        (PieceId::FINAL_NORM, TensorSpec::vector(Role::FinalNorm, width))
     }
 
     /// The reads after the last layer, in order.
@@ -188,7 +210,13 @@ impl ModelSpec {
         let streams = self.head_streams().into_iter();
         let streams = streams.map(|tensor| (PieceId::FINAL_NORM, tensor));
         let norm = [self.final_norm()].into_iter().chain(bias);
-        streams.chain(norm).chain([self.head()]).chain(of_head)
+        let gates = self.stream_gates.into_iter().flat_map(move |rank| {
+            let width = self.state_width();
+            [(Role::HeadStreamsDown, rank, width), (Role::HeadStreamsUp, width, rank)]
+        });
+        let gates = gates
+            .map(|(role, rows, cols)| (PieceId::FINAL_NORM, TensorSpec::matrix(role, rows, cols)));
+        streams.chain(norm).chain(gates).chain([self.head()]).chain(of_head)
     }
 
     /// The matrix at the end of a pass: the head, or the embedding again where the two are tied.
@@ -212,8 +240,11 @@ impl LayerSpec {
             let roles = [Some(role), self.norm.has_bias().then_some(bias)];
             roles.into_iter().flatten().map(|role| TensorSpec::vector(role, hidden)).collect()
         };
+        read(PieceKind::Attention, ngrams(self, model));
         read(Site::Mixer.piece(), Site::Mixer.reads(model));
-        if self.mixer != Mixer::None {
+        // Means of streams are normed already.
+        let normed = model.stream_gates.is_none();
+        if self.mixer != Mixer::None && normed {
             read(PieceKind::Norms, with_bias(Role::MixerNorm, Role::MixerNormBias));
         }
         match &self.mixer {
@@ -231,7 +262,7 @@ impl LayerSpec {
         }
         read(Site::Ffn.piece(), Site::Ffn.reads(model));
         let split = self.residual.split && self.moe().is_some();
-        if !self.residual.parallel && !split && self.ffn != Ffn::None {
+        if !self.residual.parallel && !split && self.ffn != Ffn::None && normed {
             read(PieceKind::Norms, with_bias(Role::FfnNorm, Role::FfnNormBias));
         }
         match self.ffn {
@@ -294,6 +325,20 @@ impl LayerSpec {
         reads.extend(self.residual.scaled_state.then(|| vector(Role::StateScale, 1)));
         reads
     }
+}
+
+/// The reads of what makes values of the rows of n-grams.
+fn ngrams(layer: &LayerSpec, model: &ModelSpec) -> Vec<TensorSpec> {
+    let Some(spec) = &layer.ngrams else { return Vec::new() };
+    let all = model.state_width();
+    vec![
+        TensorSpec::matrix(Role::NgramKey, all, spec.width()),
+        TensorSpec::matrix(Role::NgramValue, model.hidden, spec.width()),
+        TensorSpec::vector(Role::NgramKeyNorm, all),
+        TensorSpec::vector(Role::NgramQueryNorm, all),
+        TensorSpec::vector(Role::NgramConvNorm, all),
+        TensorSpec { role: Role::NgramConv, rows: all, cols: spec.taps },
+    ]
 }
 
 fn mlp(spec: MlpSpec, hidden: usize) -> Vec<TensorSpec> {

@@ -65,7 +65,7 @@ impl ModelSpec {
                 let encoding = if is_encoded(names.family, id.kind(), spec.role) {
                     Some(encoding(id.kind()))
                 } else {
-                    (spec.role != Role::ExpertTable).then_some(Encoding::Bf16)
+                    (!spec.role.is_whole()).then_some(Encoding::Bf16)
                 };
                 let name = names.name_of(id, spec.role);
                 blank(name, spec, encoding, id.kind(), &mut end).ok_or(TooManyWeights)
@@ -132,19 +132,19 @@ impl ModelSpec {
     }
 
     /// Weights of the whole model, and those that one token is multiplied with: all but the experts
-    /// that are not chosen for it, and the embedding and the table of layers, of which a row is looked
-    /// up. Tables of experts
-    /// are no weights.
+    /// that are not chosen for it, and the embedding and tables of which rows are looked up. Tables of
+    /// experts are no weights.
     pub fn parameters(&self) -> [u64; 2] {
         let sum = |tensors: &[TensorSpec]| -> u64 {
-            let weights = tensors.iter().filter(|tensor| tensor.role != Role::ExpertTable);
+            let weights = tensors.iter().filter(|tensor| !tensor.role.is_whole());
             let counts = weights.map(|t| (t.rows as u64).saturating_mul(t.cols as u64));
             counts.fold(0, u64::saturating_add)
         };
         let embedding = sum(&[self.embedding().1]);
         let ending: u64 = self.ending().map(|(_, tensor)| sum(&[tensor])).sum();
-        let table = self.layer_table().map_or(0, |(_, tensor)| sum(&[tensor]));
-        let looked_up = if self.tied { table } else { embedding.saturating_add(table) };
+        let tables = (0..self.layers.len()).flat_map(|layer| self.table(layer));
+        let tables = tables.map(|(_, tensors)| sum(&tensors)).fold(0, u64::saturating_add);
+        let looked_up = if self.tied { tables } else { embedding.saturating_add(tables) };
         let mut parameters = [looked_up.saturating_add(ending), ending];
         for (layer, spec) in self.layers.iter().enumerate() {
             let pieces = self.layer_pieces(layer);
@@ -163,7 +163,9 @@ impl ModelSpec {
 /// True for a matrix that shards hold in the requested encoding.
 fn is_encoded(family: &Family, kind: PieceKind, role: Role) -> bool {
     match role {
-        Role::Embedding | Role::Head | Role::LayerTable | Role::LayerInputs => true,
+        Role::Embedding | Role::Head | Role::LayerInputs => true,
+        // One outside layers, as the embedding.
+        Role::Table => family.rule(kind, role).is_none_or(|rule| rule.matrix),
         role => family.rule(kind, role).is_some_and(|rule| rule.matrix),
     }
 }

@@ -11,7 +11,7 @@ use crate::inventory::{Held, Inventory, WeightsError};
 use crate::observer::Observer;
 use crate::role::Role;
 use crate::source::{
-    Compute, PassSource, Ready, Routed, SourceError, TakeRow, WeightSource, Weights,
+    Compute, FindRows, PassSource, Ready, Routed, SourceError, TakeRow, WeightSource, Weights,
 };
 use crate::spec::ModelSpec;
 
@@ -19,7 +19,9 @@ use crate::spec::ModelSpec;
 #[derive(Debug)]
 pub struct ResidentSource {
     weights: Resident,
-    /// A row of a table.
+    /// Numbers of rows of a table.
+    numbers: Vec<u64>,
+    /// A row of it.
     row: Vec<f32>,
 }
 
@@ -112,7 +114,7 @@ impl<'a> Loader<'a> {
     /// If a piece is still missing.
     pub fn finish(self) -> ResidentSource {
         assert_eq!(self.wanted(), [], "pieces that were not added");
-        ResidentSource { weights: self.weights, row: Vec::new() }
+        ResidentSource { weights: self.weights, numbers: Vec::new(), row: Vec::new() }
     }
 }
 
@@ -125,12 +127,27 @@ impl WeightSource for ResidentSource {
         Ok(())
     }
 
-    fn layer_rows(&mut self, tokens: &[u32], take: TakeRow<'_>) -> Result<(), SourceError> {
-        let table = self.weights.get(PieceId::LAYER_TABLE, Role::LayerTable);
-        self.row.resize(table.cols(), 0.0);
-        for (place, &token) in tokens.iter().enumerate() {
-            table.decode_row(token as usize, &mut self.row);
-            take(place, &self.row);
+    fn look_up(
+        &mut self,
+        layer: usize,
+        find: FindRows<'_>,
+        take: TakeRow<'_>,
+    ) -> Result<(), SourceError> {
+        self.numbers.clear();
+        find(&self.weights, &mut self.numbers)?;
+        let mut first = 0;
+        let ids = (0..).map(|part| PieceId::table(layer as u32, part));
+        for id in ids.take_while(|id| self.weights.pieces.contains_key(id)) {
+            let part = self.weights.get(id, Role::Table);
+            let range = first..first + part.row_count() as u64;
+            self.row.resize(part.cols(), 0.0);
+            for (place, number) in self.numbers.iter().enumerate() {
+                if range.contains(number) {
+                    part.decode_row((number - first) as usize, &mut self.row);
+                    take(place, &self.row);
+                }
+            }
+            first = range.end;
         }
         Ok(())
     }
@@ -244,7 +261,8 @@ impl Loaded {
             let name = || piece.tensors[held.index].name.clone();
             let matrix = stored.matrix(&bytes);
             let matrix = matrix.map_err(|cause| LoadError::Matrix { name: name(), cause })?;
-            if let Some((row, col, value)) = first_not_finite(&matrix, &stored.slices(&bytes)) {
+            let wrong = || first_not_finite(&matrix, &stored.slices(&bytes));
+            if let Some((row, col, value)) = (!role.has_any_bits()).then(wrong).flatten() {
                 return Err(WeightsError::NotFinite { name: name(), value, row, col }.into());
             }
             // Biases of experts are requested as they are stored.

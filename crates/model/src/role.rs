@@ -7,16 +7,36 @@
 #[expect(missing_docs, reason = "their names say it")]
 pub enum Role {
     Embedding,
-    /// A row for each token: what it gives to all layers.
-    LayerTable,
+    /// Rows that tokens choose: one for each token, or others for n-grams.
+    Table,
     /// From the embedding to what it gives to all layers. It lies with the first.
     LayerInputs,
     /// The norm of that of each layer.
     LayerInputsNorm,
+    /// Whole numbers of 64 bits by which n-grams find their rows: factors of tokens, and of each head
+    /// the number of its rows and that of the first.
+    NgramMultipliers,
+    NgramSizes,
+    NgramOffsets,
+    /// From the rows of a token to a key for each stream.
+    NgramKey,
+    /// From the rows of a token to their value.
+    NgramValue,
+    NgramKeyNorm,
+    NgramQueryNorm,
+    NgramConvNorm,
+    /// [elements of all streams, taps]
+    NgramConv,
+    /// The norms of streams before their gates are made.
+    MixerStreamsNorm,
+    /// To the latent of gates of streams.
+    MixerStreamsDown,
     /// To the weights by which the mixer reads and is added to streams.
     MixerStreams,
     MixerStreamsBase,
     MixerStreamsScale,
+    /// From the latent of gates of streams.
+    MixerStreamsUp,
     /// The norm of states before the logits by which the mixer reads a mix of them.
     MixerMixNorm,
     /// The row that makes these logits.
@@ -47,6 +67,8 @@ pub enum Role {
     QueryUp,
     /// From the latent query, or the hidden state, to the queries of an indexer.
     IndexQuery,
+    /// Queries and the key of an indexer in one matrix.
+    IndexMixed,
     KvDownNorm,
     /// Added to the logits: [positions of an entry, elements].
     PoolBias,
@@ -111,6 +133,8 @@ pub enum Role {
     OutputDown,
     Output,
     OutputBias,
+    FfnStreamsNorm,
+    FfnStreamsDown,
     /// To the weights by which the feed-forward block reads and is added to streams.
     FfnStreams,
     FfnStreamsBase,
@@ -118,6 +142,7 @@ pub enum Role {
     /// The norm of states and the row, of the feed-forward block.
     FfnMixNorm,
     FfnMix,
+    FfnStreamsUp,
     /// The norm before the feed-forward block.
     FfnNorm,
     FfnNormBias,
@@ -175,6 +200,8 @@ pub enum Role {
     HeadMix,
     FinalNorm,
     FinalNormBias,
+    HeadStreamsDown,
+    HeadStreamsUp,
     Head,
     /// One number per token. It lies in the piece of the last norm.
     HeadBias,
@@ -191,10 +218,19 @@ impl Role {
     pub const fn is_matrix(self) -> bool {
         match self {
             Role::Embedding
-            | Role::LayerTable
+            | Role::Table
             | Role::LayerInputs
             | Role::LayerInputGate
             | Role::LayerInputUp
+            | Role::NgramKey
+            | Role::NgramValue
+            | Role::MixerStreamsDown
+            | Role::MixerStreamsUp
+            | Role::FfnStreamsDown
+            | Role::FfnStreamsUp
+            | Role::HeadStreamsDown
+            | Role::HeadStreamsUp
+            | Role::IndexMixed
             | Role::Query
             | Role::QueryDown
             | Role::KvDown
@@ -237,6 +273,15 @@ impl Role {
             Role::MixerNorm
             | Role::LayerInputsNorm
             | Role::LayerInputNorm
+            | Role::NgramMultipliers
+            | Role::NgramSizes
+            | Role::NgramOffsets
+            | Role::NgramKeyNorm
+            | Role::NgramQueryNorm
+            | Role::NgramConvNorm
+            | Role::NgramConv
+            | Role::MixerStreamsNorm
+            | Role::FfnStreamsNorm
             | Role::MixerStreamsBase
             | Role::MixerStreamsScale
             | Role::FfnStreamsBase
@@ -301,5 +346,18 @@ impl Role {
             | Role::RouterFactors
             | Role::FinalNorm => false,
         }
+    }
+
+    /// True for whole numbers of 64 bits, which are kept as the bits of twice as many floats.
+    pub const fn is_whole(self) -> bool {
+        matches!(
+            self,
+            Role::ExpertTable | Role::NgramMultipliers | Role::NgramSizes | Role::NgramOffsets
+        )
+    }
+
+    /// True for whole numbers so large that their halves may be the bits of NaN.
+    pub const fn has_any_bits(self) -> bool {
+        self.is_whole() && !matches!(self, Role::ExpertTable)
     }
 }

@@ -16,13 +16,16 @@ pub type Compute<'a> = &'a mut dyn FnMut(&mut dyn Weights) -> Result<(), SourceE
 /// A computation with experts that are in reach.
 pub type Ready<'a> = &'a mut dyn FnMut(&[u32], &mut dyn Weights) -> Result<(), SourceError>;
 
-/// A computation with a row of a table, given the place of its token among those asked for.
+/// Puts the numbers of rows of the table of a layer into an empty list, by the layer's vectors.
+pub type FindRows<'a> = &'a mut dyn FnMut(&dyn Weights, &mut Vec<u64>) -> Result<(), SourceError>;
+
+/// A computation with a row of a table, given the place of its number among those asked for.
 pub type TakeRow<'a> = &'a mut dyn FnMut(usize, &[f32]);
 
 /// Supplies the forward pass with weights, from memory or from storage.
 ///
-/// A pass calls `embed` first, and before the first layer `layer_rows`, if it has such rows. For each layer it calls `infrastructure` for everything before the
-/// feed-forward block. A dense layer then calls `infrastructure` again for its MLP; a layer with
+/// A pass calls `expect_rows` for every layer with a table, then `embed`. For each layer it calls
+/// `look_up`, if it has a table, and `infrastructure` for everything before the feed-forward block. A dense layer then calls `infrastructure` again for its MLP; a layer with
 /// experts calls it again for the shared expert, if there is one, and then calls `experts`. The
 /// pass calls `head` when logits are wanted. Tensors are requested in the order of
 /// [`ModelSpec::reads`](crate::ModelSpec::reads). A caller may start over at an earlier layer (see
@@ -33,10 +36,19 @@ pub trait WeightSource: Send {
     /// Writes the embeddings of `tokens` to `rows` [tokens, hidden].
     fn embed(&mut self, tokens: &[u32], rows: &mut [f32]) -> Result<(), SourceError>;
 
-    /// Calls `take` once for each of `tokens`, in any order, with its row of the table of layers
-    /// ([`ModelSpec::layer_table`](crate::ModelSpec::layer_table)). They are those of the last
-    /// [`embed`](Self::embed), unless a caller has started over at an earlier pass.
-    fn layer_rows(&mut self, tokens: &[u32], take: TakeRow<'_>) -> Result<(), SourceError>;
+    /// Announces the rows of the table of a layer that [`look_up`](Self::look_up) asks for later in
+    /// this pass. They follow from tokens alone, so that reads can begin.
+    fn expect_rows(&mut self, _layer: usize, _find: FindRows<'_>) -> Result<(), SourceError> {
+        Ok(())
+    }
+
+    /// Calls `take` once for each row that `find` names of the table of a layer, in any order.
+    fn look_up(
+        &mut self,
+        layer: usize,
+        find: FindRows<'_>,
+        take: TakeRow<'_>,
+    ) -> Result<(), SourceError>;
 
     /// Calls `compute` once, with these pieces of the layer in reach.
     fn infrastructure(

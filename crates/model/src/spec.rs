@@ -6,6 +6,7 @@ mod experts;
 mod ffn;
 mod inputs;
 mod latent;
+mod ngrams;
 mod recurrent;
 
 use sws_kernels::functional::Streams;
@@ -13,6 +14,7 @@ use sws_store::Configuration;
 
 use crate::config::{Config, InvalidConfig};
 use crate::families;
+use crate::layer_state::Memory;
 use crate::rope::Rope;
 pub use attention::{AttentionGate, AttentionSpec, BlocksSpec, KeyValues, QkNorm, Temperature};
 pub use compressed::{CompressedSpec, PoolIndexer, PoolSpec};
@@ -21,6 +23,7 @@ pub use experts::{GroupMeasure, Groups, MoeSpec, RankedRouter, Renormalise, Rout
 pub use ffn::{Ffn, GateUp, MlpSpec, SharedSpec};
 pub use inputs::LayerInputs;
 pub use latent::{IndexerSpec, LatentGates, LatentSpec, SparseSpec};
+pub use ngrams::NgramSpec;
 pub use recurrent::{ConvSpec, DeltaInputs, DeltaSpec, StateSpaceSpec};
 
 /// The arithmetic of a model, as its configuration describes it.
@@ -45,6 +48,10 @@ pub struct ModelSpec {
     /// The streams that the hidden state of a token consists of; None if it is one. Each begins as
     /// the embedding, and all branches read a mix of them and are added to each.
     pub streams: Option<Streams>,
+    /// Elements of the latents from which a gate for each element of each stream is made: branches
+    /// and the head read the mean of the streams, normed, times these gates, and are not normed
+    /// again. None if they read sums by one weight for each stream.
+    pub stream_gates: Option<usize>,
     /// True if the final norm reads the mean of streams, not a mix by weights.
     pub mean_of_streams: bool,
     /// Before the mixer of every so-manieth layer, the first included, the state is kept, and begins
@@ -73,6 +80,8 @@ pub struct LayerSpec {
     pub norm: Norm,
     /// The way in which branches are added.
     pub residual: Residual,
+    /// What n-grams of tokens add to the state before the mixer, whose state has a fixed size.
+    pub ngrams: Option<NgramSpec>,
     /// The mixer of positions.
     pub mixer: Mixer,
     /// The feed-forward block.
@@ -188,6 +197,14 @@ impl LayerSpec {
             Ffn::Moe(moe) => Some(moe),
             Ffn::Dense(_) | Ffn::None => None,
         }
+    }
+
+    /// The size of the state of a sequence, if it is the same for any number of positions; of
+    /// residual streams that have `width` elements together.
+    pub(crate) fn memory(&self, width: usize) -> Option<Memory> {
+        let Memory { past, sums } = self.mixer.memory()?;
+        let more = self.ngrams.as_ref().map_or(0, |ngrams| ngrams.past(width));
+        Some(Memory { past: past + more, sums })
     }
 }
 

@@ -45,7 +45,9 @@ fn tensors_of_every_family() {
     ];
     // Other names of their own.
     const LING: &[&str] = &["bailing_hybrid", "bailing_moe", "bailing_moe_v2"];
-    let own = [&["lfm2_moe", "deepseek_v4", "nemotron_h", "longcat_flash"], LING].concat();
+    const OTHERS: &[&str] =
+        &["lfm2_moe", "deepseek_v4", "nemotron_h", "longcat_flash", "qwen4_exp_text"];
+    let own = [OTHERS, LING].concat();
     for model_type in supported().filter(|model_type| !own.contains(model_type)) {
         for (name, expected) in everywhere {
             assert_eq!(place(&config(model_type), name), expected, "{model_type} {name}");
@@ -150,7 +152,7 @@ fn tensors_of_every_family() {
         (&["gemma4_text"], "model.layers.2.layer_scalar", "layer_2/norms"),
         (&["gemma4_text"], "model.layers.2.router.per_expert_scale", "layer_2/router"),
         (&["gemma4_text"], "model.layers.2.mlp.up_proj.weight", "layer_2/mlp*"),
-        (&["gemma4_text"], "model.embed_tokens_per_layer.weight", "layer_table*"),
+        (&["gemma4_text"], "model.embed_tokens_per_layer.weight", "layer_0/table_0*"),
         (&["gemma4_text"], "model.per_layer_model_projection.weight", "layer_0/layer_input*"),
         (&["gemma4_text"], "model.per_layer_projection_norm.weight", "layer_0/norms"),
         (&["gemma4_text"], "model.layers.2.per_layer_input_gate.weight", "layer_2/layer_input*"),
@@ -183,6 +185,26 @@ fn tensors_of_every_family() {
         (&["longcat_flash"], "model.layers.1.mlp.experts.16.up_proj.weight", "extra"),
         (&["longcat_flash"], "model.layers.2.mlps.0.gate_proj.weight", "extra"),
         (&["longcat_flash"], "model.mtp.layers.0.norm.weight", "extra"),
+        (&["qwen4_exp_text"], "model.embed_tokens.weight", "embed*"),
+        (&["qwen4_exp_text"], "lm_head.weight", "lm_head*"),
+        (&["qwen4_exp_text"], "model.norm.weight", "extra"),
+        (&["qwen4_exp_text"], "model.hyper_connection_mixer.hc_norm.weight", "final_norm"),
+        (&["qwen4_exp_text"], "model.hyper_connection_mixer.input_mix_weight_up.weight", "final_norm"),
+        (&["qwen4_exp_text"], "model.layers.1.attn_hyper_connection.block_inject_weight.weight", "layer_1/attention"),
+        (&["qwen4_exp_text"], "model.layers.1.mlp_hyper_connection.input_mix_weight_down.weight", "layer_1/router"),
+        (&["qwen4_exp_text"], "model.layers.1.input_layernorm.weight", "extra"),
+        (&["qwen4_exp_text"], "model.layers.1.linear_attn.in_proj_qkv.weight", "layer_1/attention*"),
+        (&["qwen4_exp_text"], "model.layers.1.self_attn.indexer.index_qk_proj.weight", "layer_1/attention*"),
+        (&["qwen4_exp_text"], "model.layers.1.self_attn.indexer.k_layernorm.weight", "layer_1/attention"),
+        (&["qwen4_exp_text"], "model.layers.1.ple.key_proj.weight", "layer_1/attention*"),
+        (&["qwen4_exp_text"], "model.layers.1.ple.conv1d.weight", "layer_1/attention"),
+        (&["qwen4_exp_text"], "model.layers.1.ple.ple_embedding.layer_multipliers", "layer_1/table_0"),
+        (&["qwen4_exp_text"], "model.layers.1.ple.ple_embedding.ngram_embedding.shard_0.weight", "layer_1/table_0"),
+        (&["qwen4_exp_text"], "model.layers.1.ple.ple_embedding.ngram_embedding.shard_511.weight", "layer_1/table_511"),
+        (&["qwen4_exp_text"], "model.layers.1.ple.ple_embedding.ngram_embedding.shard_512.weight", "extra"),
+        (&["qwen4_exp_text"], "model.layers.1.ple.ple_embedding.ngram_embedding.shard_01.weight", "extra"),
+        (&["qwen4_exp_text"], "model.layers.1.mlp.experts.3.up_proj.weight", "layer_1/expert_3*"),
+        (&["qwen4_exp_text"], "mtp.layers.0.mlp.gate.weight", "extra"),
         (LING, "model.word_embeddings.weight", "embed*"),
         (LING, "model.norm.weight", "final_norm"),
         (LING, "lm_head.weight", "lm_head*"),
@@ -385,7 +407,7 @@ fn prefixes_of_language_models() {
         ("gemma4", "gemma4_text", "model.language_model.layers.3.mlp.up_proj.weight", "layer_3/mlp*"),
         ("gemma4", "gemma4_text", "model.vision_tower.patch_embedder.input_proj.weight", "extra"),
         ("gemma4", "gemma4_text", "lm_head.weight", "lm_head*"),
-        ("gemma4", "gemma4_text", "model.language_model.embed_tokens_per_layer.weight", "layer_table*"),
+        ("gemma4", "gemma4_text", "model.language_model.embed_tokens_per_layer.weight", "layer_0/table_0*"),
         ("gemma4", "gemma4_text", "model.embed_audio.embedding_projection.weight", "extra"),
         ("kimi_k3", "kimi_linear", "language_model.model.layers.3.mlp_res_norm.weight", "layer_3/router"),
         ("kimi_k3", "kimi_linear", "language_model.model.output_attn_res_norm.weight", "final_norm"),

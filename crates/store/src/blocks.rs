@@ -13,8 +13,8 @@ pub const WHOLE_LIMIT: u64 = 16 << 20;
 pub const BLOCK_BYTES: u64 = 4 << 20;
 /// Most bytes that one checksum covers in the embedding, where a pass looks up single rows.
 pub const EMBED_BLOCK_BYTES: u64 = 64 << 10;
-/// The same in the table of layers, whose rows are longer, and whose checksums would be a hundred
-/// thousand.
+/// The same in other tables of which rows are looked up. Their rows are longer, or so many that
+/// checksums would be a million.
 pub const TABLE_BLOCK_BYTES: u64 = 128 << 10;
 
 /// Alignment of direct reads on every device met so far.
@@ -26,7 +26,7 @@ pub fn check_len(row_bytes: u64, rows: u64, kind: PieceKind) -> u64 {
     let whole = row_bytes.saturating_mul(rows);
     let limit = match kind {
         PieceKind::Embed => EMBED_BLOCK_BYTES,
-        PieceKind::LayerTable => TABLE_BLOCK_BYTES,
+        PieceKind::Table(_) => TABLE_BLOCK_BYTES,
         _ if whole <= WHOLE_LIMIT => whole,
         _ => BLOCK_BYTES,
     };
@@ -41,12 +41,12 @@ pub fn check_len(row_bytes: u64, rows: u64, kind: PieceKind) -> u64 {
 }
 
 /// The encoding in which the matrices of a kind of piece are stored where `asked` is asked for. Rows
-/// of the table of layers need all patches of it in memory, of which bf11 has hundreds of times as
+/// of a table need all of its patches in memory, of which bf11 has hundreds of times as
 /// many as bf12.
 #[cfg(feature = "io")]
 pub fn encoding_of(kind: PieceKind, asked: Encoding) -> Encoding {
     match (kind, asked) {
-        (PieceKind::LayerTable, Encoding::Bf11) => Encoding::Bf12,
+        (PieceKind::Table(_), Encoding::Bf11) => Encoding::Bf12,
         _ => asked,
     }
 }
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn blocks_are_whole_rows_and_pages_below_the_limit() {
         let head = PieceKind::LmHead;
-        let (embed, table) = (PieceKind::Embed, PieceKind::LayerTable);
+        let (embed, table) = (PieceKind::Embed, PieceKind::Table(0));
         #[rustfmt::skip]
         let cases = [
             // row_bytes, rows, kind, expected

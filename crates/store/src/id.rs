@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 pub enum PieceKind {
     /// The token embedding; with tied embeddings also the head.
     Embed,
-    /// The table of what tokens give to layers besides their embedding: rows are looked up, and the
-    /// rest of it stays on disk.
-    LayerTable,
+    /// A part of the table of a layer, or of the first, if it is one for all: a pass looks up rows,
+    /// whose numbers follow from tokens alone, and the rest of it stays on disk.
+    Table(u32),
     /// The norms of a layer.
     Norms,
     /// The attention of a layer.
@@ -28,7 +28,8 @@ pub enum PieceKind {
     Mlp,
     /// One routed expert of a layer.
     Expert(u32),
-    /// The matrices through which a layer takes in a row of [`LayerTable`](Self::LayerTable).
+    /// The matrices through which a layer takes in its part of a row of a [`Table`](Self::Table) for
+    /// all layers.
     LayerInput,
     /// The norm after the last layer.
     FinalNorm,
@@ -44,11 +45,7 @@ impl PieceKind {
     pub const fn in_layer(self) -> bool {
         !matches!(
             self,
-            PieceKind::Embed
-                | PieceKind::LayerTable
-                | PieceKind::FinalNorm
-                | PieceKind::LmHead
-                | PieceKind::Extra
+            PieceKind::Embed | PieceKind::FinalNorm | PieceKind::LmHead | PieceKind::Extra
         )
     }
 }
@@ -64,8 +61,6 @@ pub struct PieceId {
 impl PieceId {
     /// The token embedding.
     pub const EMBED: PieceId = PieceId { layer: 0, kind: PieceKind::Embed };
-    /// The table of what tokens give to layers.
-    pub const LAYER_TABLE: PieceId = PieceId { layer: 0, kind: PieceKind::LayerTable };
     /// The norm after the last layer.
     pub const FINAL_NORM: PieceId = PieceId { layer: 0, kind: PieceKind::FinalNorm };
     /// The output head.
@@ -83,6 +78,11 @@ impl PieceId {
         PieceId { layer, kind: PieceKind::Expert(expert) }
     }
 
+    /// A part of the table of a layer.
+    pub const fn table(layer: u32, part: u32) -> PieceId {
+        PieceId { layer, kind: PieceKind::Table(part) }
+    }
+
     /// The layer, for pieces that belong to one.
     pub const fn layer(self) -> Option<u32> {
         if self.kind.in_layer() { Some(self.layer) } else { None }
@@ -96,7 +96,7 @@ impl PieceId {
     /// Sort key: pieces sort in the order in which a pass needs them.
     fn order(self) -> (u8, u32, PieceKind) {
         let stage = match self.kind {
-            PieceKind::Embed | PieceKind::LayerTable => 0,
+            PieceKind::Embed => 0,
             PieceKind::FinalNorm => 2,
             PieceKind::LmHead => 3,
             PieceKind::Extra => 4,
@@ -119,9 +119,8 @@ impl PartialOrd for PieceId {
 }
 
 /// Kinds with fixed names.
-const WORDS: [(PieceKind, &str); 11] = [
+const WORDS: [(PieceKind, &str); 10] = [
     (PieceKind::Embed, "embed"),
-    (PieceKind::LayerTable, "layer_table"),
     (PieceKind::Norms, "norms"),
     (PieceKind::Attention, "attention"),
     (PieceKind::Router, "router"),
@@ -140,6 +139,7 @@ impl fmt::Display for PieceId {
         }
         match self.kind {
             PieceKind::Expert(expert) => write!(f, "expert_{expert}"),
+            PieceKind::Table(part) => write!(f, "table_{part}"),
             kind => {
                 let word = WORDS.iter().find(|(k, _)| *k == kind).map_or("", |(_, word)| word);
                 f.write_str(word)
@@ -172,6 +172,9 @@ impl FromStr for PieceId {
 }
 
 fn parse_kind(word: &str) -> Option<PieceKind> {
+    if let Some(number) = word.strip_prefix("table_") {
+        return parse_number(number).map(PieceKind::Table);
+    }
     match word.strip_prefix("expert_") {
         Some(number) => parse_number(number).map(PieceKind::Expert),
         None => WORDS.iter().find(|(_, w)| *w == word).map(|(kind, _)| *kind),
@@ -206,8 +209,9 @@ mod tests {
     fn names_read_back() {
         let ids = [
             (PieceId::EMBED, "embed"),
-            (PieceId::LAYER_TABLE, "layer_table"),
             (PieceId::new(0, PieceKind::Norms), "layer_0/norms"),
+            (PieceId::new(3, PieceKind::Table(0)), "layer_3/table_0"),
+            (PieceId::new(3, PieceKind::Table(511)), "layer_3/table_511"),
             (PieceId::new(3, PieceKind::Attention), "layer_3/attention"),
             (PieceId::new(3, PieceKind::Router), "layer_3/router"),
             (PieceId::new(3, PieceKind::SharedExpert), "layer_3/shared_expert"),
@@ -237,9 +241,10 @@ mod tests {
             "layer_+3/norms",
             "layer_4294967296/norms",
             "layer_3/expert_",
+            "layer_3/table_x",
             "layer_3/expert_07",
             "layer_3/embed",
-            "layer_3/layer_table",
+            "table_0",
             "layer_input",
             "norms",
             "expert_3",

@@ -52,12 +52,12 @@ pub struct Outline {
 pub struct Footprint {
     /// Bytes of all weights.
     pub bytes: u64,
-    /// Bytes of the weights besides experts and the table of layers. A token needs all of them but the embedding, of which
+    /// Bytes of the weights besides experts and the tables of layers. A token needs all of them but the embedding, of which
     /// it reads a row.
     pub infrastructure: u64,
     /// Bytes of the table of what tokens give to layers, which stays on disk, and of reading a row of
     /// it for each token; `None` without one.
-    pub layer_table: Option<[u64; 2]>,
+    pub layer_tables: Option<[u64; 2]>,
     planner: Planner,
 }
 
@@ -213,13 +213,13 @@ impl Footprint {
             let pieces = manifest.pieces.iter().filter(|piece| kinds(piece.id.kind()));
             pieces.map(|piece| piece.stored_bytes()).fold(0, u64::saturating_add)
         };
-        let other = |kind| matches!(kind, PieceKind::Expert(_) | PieceKind::LayerTable);
+        let other = |kind| matches!(kind, PieceKind::Expert(_) | PieceKind::Table(_));
         let infrastructure = sum(&|kind| !other(kind));
         let bytes = infrastructure.saturating_add(sum(&other));
-        Footprint { bytes, infrastructure, layer_table: planner.layer_table(), planner }
+        Footprint { bytes, infrastructure, layer_tables: planner.layer_tables(), planner }
     }
 
-    /// The smallest budget at which no token reads from disk but its row of the table of layers, in
+    /// The smallest budget at which no token reads from disk but its rows of the tables of layers, in
     /// whole MiB; `None` if there is none.
     pub fn in_memory(&self) -> Option<u64> {
         let enough = |plan: &Plan| plan.per_token.is_in_memory();

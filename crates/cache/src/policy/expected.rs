@@ -363,10 +363,10 @@ fn mix(otherwise: f32, soon: f32, probability: f32) -> f32 {
 /// Position in a pass at which a piece is used, in layers.
 fn position(piece: PieceId, layers: f32) -> f32 {
     let within = match piece.kind() {
-        PieceKind::Embed | PieceKind::LayerTable => return 0.0,
+        PieceKind::Embed => return 0.0,
         PieceKind::FinalNorm => return 1.0 + layers,
         PieceKind::LmHead | PieceKind::Extra => return 1.5 + layers,
-        PieceKind::Norms => 0.0,
+        PieceKind::Norms | PieceKind::Table(_) => 0.0,
         PieceKind::Attention => 0.2,
         PieceKind::Router => 0.4,
         PieceKind::SharedExpert | PieceKind::Mlp => 0.6,

@@ -315,7 +315,7 @@ fn share(part: u64, whole: u64) -> String {
 fn kind_name(kind: PieceKind) -> (usize, &'static str) {
     match kind {
         PieceKind::Embed => (0, "embedding"),
-        PieceKind::LayerTable => (1, "layer table"),
+        PieceKind::Table(_) => (1, "tables of rows"),
         PieceKind::Norms => (2, "norms"),
         PieceKind::Attention => (3, "attention"),
         PieceKind::Router => (4, "routers"),

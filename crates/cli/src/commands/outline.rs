@@ -135,9 +135,9 @@ impl Report {
             text += &sequence(SequenceBytes { position, fixed });
         }
         if let Some(row) = self.formats.first()
-            && let (Some(bytes), Some(each)) = (row.layer_table_bytes, row.layer_table_row_bytes)
+            && let (Some(bytes), Some(each)) = (row.table_bytes, row.table_row_bytes)
         {
-            text += &layer_table([bytes, each]);
+            text += &layer_tables([bytes, each]);
         }
         let paced = formats::paced(self.machine.as_ref());
         text += "no weights here: sizes follow from the configuration. ";
@@ -231,12 +231,12 @@ pub(crate) fn sequence(bytes: SequenceBytes) -> String {
     format!("keys and values of a context take {} a position{fixed}\n", size(bytes.position))
 }
 
-/// A line about the table of what tokens give to layers, and what is read for a row of it.
-pub(crate) fn layer_table([bytes, row]: [u64; 2]) -> String {
+/// A line about the tables of layers, and what is read for the rows of a token.
+pub(crate) fn layer_tables([bytes, rows]: [u64; 2]) -> String {
     format!(
-        "a table of {} gives each token its inputs of layers; it stays on disk, and a token reads {} of it\n",
+        "tables of {} give layers rows by the tokens of a text; they stay on disk, and a token reads {} of them\n",
         size(bytes),
-        size(row)
+        size(rows)
     )
 }
 

@@ -136,7 +136,7 @@ fn with_weights(
         }
     };
     let sequence = SequenceBytes::of(model.spec(), args.kv);
-    let table = planner.layer_table();
+    let tables = planner.layer_tables();
     if args.json {
         let ledger: serde_json::Map<_, _> = plan
             .ledger
@@ -146,8 +146,8 @@ fn with_weights(
         print_json(&json!({
             "model": shown,
             "weight_bytes": planner.weights(),
-            "layer_table_bytes": table.map(|[bytes, _]| bytes),
-            "layer_table_row_bytes": table.map(|[_, row]| row),
+            "table_bytes": tables.map(|[bytes, _]| bytes),
+            "table_row_bytes": tables.map(|[_, rows]| rows),
             "smallest_budget": planner.smallest(),
             "budget": ram,
             "ledger": ledger,
@@ -174,7 +174,7 @@ fn with_weights(
             ));
         }
         text += &outline::sequence(sequence);
-        text.extend(table.map(outline::layer_table));
+        text.extend(tables.map(outline::layer_tables));
         if let Some(remote) = &remote {
             text += &format!("{}{}", remote.line(), remote.next(None));
         }
@@ -262,9 +262,9 @@ fn reads_per_expert(manifest: &Manifest) -> Option<usize> {
     first.filter_map(|piece| reads(Read::Piece(piece.id))).max()
 }
 
-/// Bytes that a long prompt needs: all but the table of layers, of which it needs rows.
+/// Bytes that a long prompt needs: all but the tables of layers, of which it needs rows.
 fn cycled(planner: &Planner) -> u64 {
-    planner.weights() - planner.layer_table().map_or(0, |[bytes, _]| bytes)
+    planner.weights() - planner.layer_tables().map_or(0, |[bytes, _]| bytes)
 }
 
 fn row(plan: &Plan, machine: Machine, computing: Option<Computing>) -> Row {

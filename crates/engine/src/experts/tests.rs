@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use sws_cache::policy::PolicyKind;
 use sws_draft::{Draft, NoDraft};
 use sws_model::{
-    CausalLm, Compute, Inventory, KvPrecision, Model, ModelSpec, Observer, PassSource, Ready,
-    ResidentSource, Role, Routed, Session, SourceError, TakeRow, WeightSource,
+    CausalLm, Compute, FindRows, Inventory, KvPrecision, Model, ModelSpec, Observer, PassSource,
+    Ready, ResidentSource, Role, Routed, Session, SourceError, TakeRow, WeightSource,
 };
 use sws_store::{
     Arena, Clock, Manifest, NVMeWeightStore, Pass, PieceId, PieceKind, Read, ReaderKind,
@@ -203,8 +203,13 @@ impl WeightSource for Streaming {
         self.infrastructure.embed(tokens, rows)
     }
 
-    fn layer_rows(&mut self, tokens: &[u32], take: TakeRow<'_>) -> Result<(), SourceError> {
-        self.infrastructure.layer_rows(tokens, take)
+    fn look_up(
+        &mut self,
+        layer: usize,
+        find: FindRows<'_>,
+        take: TakeRow<'_>,
+    ) -> Result<(), SourceError> {
+        self.infrastructure.look_up(layer, find, take)
     }
 
     fn infrastructure(

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use sws_draft::Gates;
 use sws_kernels::Matrix;
 use sws_model::{
-    Held, Inventory, Model, ModelSpec, Role, RouterProbe, SourceError, TakeRow, Weights,
+    FindRows, Inventory, Model, ModelSpec, Role, RouterProbe, SourceError, TakeRow, Weights,
 };
 use sws_store::{Arena, BLOCK_BYTES, Manifest, NVMeWeightStore, PieceId};
 
@@ -25,7 +25,7 @@ use ring::Ring;
 use ring_buffer::RingBuffer;
 pub use router_set::RouterSet;
 use schedule::StreamSchedule;
-use table_rows::TableRows;
+use table_rows::{TablePart, TableRows};
 
 /// Resident pieces, and the ring for all others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,8 +49,8 @@ pub struct Infrastructure {
     pinned: ResidentPieces,
     /// The tables that are not resident.
     tables: Vec<TableRows>,
-    /// A row of a resident table.
-    row: Vec<f32>,
+    /// Numbers of rows.
+    numbers: Vec<u64>,
     ring: Ring,
     spec: ModelSpec,
     probe: RouterProbe,
@@ -84,7 +84,7 @@ impl Infrastructure {
         let kept = |id| pinned.contains(&id);
         let weights = ResidentPieces::load(&store, arena, &inventory, kept, report)?;
         let share = if least_ring == 0 { spare } else { spare / LOOKUP_SHARE };
-        let tables: Vec<(PieceId, Held)> = streams.tables().collect();
+        let tables = streams.tables();
         let share = share / tables.len().max(1);
         let tables = tables.into_iter().map(|table| TableRows::new(&store, arena, table, share));
         let tables = tables.collect::<Result<Vec<_>, _>>()?;
@@ -104,7 +104,7 @@ impl Infrastructure {
             waiter,
             pinned: weights,
             tables,
-            row: Vec::new(),
+            numbers: Vec::new(),
             ring,
             spec,
             probe,
@@ -126,41 +126,60 @@ impl Infrastructure {
     /// Writes the embeddings of `tokens` to `rows`. This begins a pass.
     pub fn embed(&mut self, tokens: &[u32], rows: &mut [f32]) -> Result<(), StreamError> {
         self.interrupt_on_error(|it| {
-            // All rows are known now: those of layers are read while the first of them is computed.
-            for table in &mut it.tables {
-                table.begin(&it.store, &it.waiter, tokens)?;
-            }
             let width = it.spec.hidden;
-            it.look_up((PieceId::EMBED, Role::Embedding), tokens, &mut |place, row| {
-                rows[place * width..][..width].copy_from_slice(row);
-            })?;
+            if let Some(table) = it.tables.iter_mut().find(|it| it.piece() == PieceId::EMBED) {
+                it.numbers.clear();
+                it.numbers.extend(tokens.iter().copied().map(u64::from));
+                table.finish(&it.store, &it.waiter, &it.numbers, &mut |place, row| {
+                    rows[place * width..][..width].copy_from_slice(row);
+                })?;
+            } else if let Some(table) = it.pinned.matrix(PieceId::EMBED, Role::Embedding) {
+                for (row, &token) in rows.chunks_exact_mut(width).zip(tokens) {
+                    table.decode_row(token as usize, row);
+                }
+            }
             it.ring.begin()
         })
     }
 
-    /// Calls `take` with the place and the row of each of `tokens` in the table of layers.
-    pub fn layer_rows(&mut self, tokens: &[u32], take: TakeRow<'_>) -> Result<(), StreamError> {
-        let table = (PieceId::LAYER_TABLE, Role::LayerTable);
-        self.interrupt_on_error(|it| it.look_up(table, tokens, take))
+    /// Begins to read the rows of the table of a layer that this pass will look up.
+    pub fn expect_rows(&mut self, layer: usize, find: FindRows<'_>) -> Result<(), SourceError> {
+        self.with_table(layer, find, |table, store, waiter, numbers| {
+            table.begin(store, waiter, numbers)
+        })
     }
 
-    fn look_up(
+    /// Calls `take` with the place and the row of each number that `find` gives in the table of a
+    /// layer.
+    pub fn look_up(
         &mut self,
-        (piece, role): (PieceId, Role),
-        tokens: &[u32],
+        layer: usize,
+        find: FindRows<'_>,
         take: TakeRow<'_>,
-    ) -> Result<(), StreamError> {
-        if let Some(table) = self.tables.iter_mut().find(|table| table.piece() == piece) {
-            return table.finish(&self.store, &self.waiter, tokens, take);
-        }
-        if let Some(table) = self.pinned.matrix(piece, role) {
-            self.row.resize(table.cols(), 0.0);
-            for (place, &token) in tokens.iter().enumerate() {
-                table.decode_row(token as usize, &mut self.row);
-                take(place, &self.row);
-            }
-        }
-        Ok(())
+    ) -> Result<(), SourceError> {
+        self.with_table(layer, find, |table, store, waiter, numbers| {
+            table.finish(store, waiter, numbers, take)
+        })
+    }
+
+    fn with_table(
+        &mut self,
+        layer: usize,
+        find: FindRows<'_>,
+        step: impl FnOnce(&mut TableRows, &NVMeWeightStore, &Waiter, &[u64]) -> Result<(), StreamError>,
+    ) -> Result<(), SourceError> {
+        let mut numbers = std::mem::take(&mut self.numbers);
+        numbers.clear();
+        let found = find(&*self, &mut numbers);
+        let first = PieceId::table(layer as u32, 0);
+        let result = found.and_then(|()| {
+            Ok(self.interrupt_on_error(|it| {
+                let table = it.tables.iter_mut().find(|table| table.piece() == first);
+                table.map_or(Ok(()), |table| step(table, &it.store, &it.waiter, &numbers))
+            })?)
+        });
+        self.numbers = numbers;
+        result
     }
 
     /// Schedules the experts that a router has chosen, if experts stream through the ring. Their
@@ -240,22 +259,31 @@ impl Streams<'_> {
         )
     }
 
-    /// The tables that are not resident, and whose rows are looked up.
-    fn tables(&self) -> impl Iterator<Item = (PieceId, Held)> {
-        let all = [(PieceId::EMBED, Role::Embedding), (PieceId::LAYER_TABLE, Role::LayerTable)];
-        all.into_iter().filter(|(piece, _)| !self.pinned.contains(piece)).filter_map(
-            |(piece, role)| {
-                let mut held = self.inventory.piece(piece).iter();
-                Some((piece, *held.find(|held| held.role == role)?))
-            },
-        )
+    /// The parts of the tables whose rows are looked up: those of layers, and the embedding if it is
+    /// not resident.
+    fn tables(&self) -> Vec<Vec<TablePart>> {
+        let part = |piece, role, first: &mut u64| {
+            let held = *self.inventory.piece(piece).iter().find(|held| held.role == role)?;
+            let part = TablePart { piece, held, first: *first };
+            *first += held.rows as u64;
+            Some(part)
+        };
+        let streamed = !self.pinned.contains(&PieceId::EMBED);
+        let embedding = part(PieceId::EMBED, Role::Embedding, &mut 0).filter(|_| streamed);
+        let tables = (0..self.spec.layers.len() as u32).map(|layer| {
+            let mut first = 0;
+            let parts = (0..).map(|part| PieceId::table(layer, part));
+            parts.map_while(|id| part(id, Role::Table, &mut first)).collect()
+        });
+        let all = [embedding.into_iter().collect()].into_iter().chain(tables);
+        all.filter(|parts: &Vec<_>| !parts.is_empty()).collect()
     }
 
     /// Minimum bytes for looking up rows, and for blocks.
     fn least(&self) -> Result<[usize; 2], StreamError> {
         let mut rows = 0;
-        for (piece, held) in self.tables() {
-            rows += TableRows::least(self.manifest, piece, &held)?;
+        for parts in self.tables() {
+            rows += TableRows::least(self.manifest, &parts)?;
         }
         Ok([rows, self.schedule(0).largest(self.manifest)?])
     }

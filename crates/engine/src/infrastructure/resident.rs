@@ -115,7 +115,8 @@ impl ResidentPieces {
             let matrix = stored.matrix(&slot);
             let name = || tensor.name.clone();
             let matrix = matrix.map_err(|cause| LoadError::Matrix { name: name(), cause })?;
-            if let Some((row, col, value)) = first_not_finite(&matrix, &stored.slices(&slot)) {
+            let wrong = || first_not_finite(&matrix, &stored.slices(&slot));
+            if let Some((row, col, value)) = (!held.role.has_any_bits()).then(wrong).flatten() {
                 return Err(WeightsError::NotFinite { name: name(), value, row, col }.into());
             }
             // Biases of stand-ins stay in their slots, as those of experts do.

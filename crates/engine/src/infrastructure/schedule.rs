@@ -172,9 +172,10 @@ impl StreamSchedule {
                 }
             }
         }
-        let (head, TensorSpec { role, .. }) = spec.head();
-        if !kept(head) {
-            schedule.steps.extend(find(head, role).map(Step::Matrix));
+        for (id, TensorSpec { role, .. }) in spec.ending() {
+            if role.is_matrix() && !kept(id) {
+                schedule.steps.extend(find(id, role).map(Step::Matrix));
+            }
         }
         schedule
     }
@@ -239,7 +240,10 @@ impl StreamSchedule {
             self.routed = None;
         }
         let mut step = (self.at.step + 1) % self.steps.len();
-        if !self.expects_head && self.is_head(step) {
+        for _ in 0..self.steps.len() {
+            if self.expects_head || !self.is_head(step) {
+                break;
+            }
             step = (step + 1) % self.steps.len();
         }
         self.at = Position { step, ..Position::default() };
@@ -285,9 +289,9 @@ impl StreamSchedule {
         matrices(*experts.get(n.checked_div(each)?)?)?.get(n % each).copied()
     }
 
-    /// True if a step is the head, which prompts reach only in their last chunk.
+    /// True if a step is the head, or what it reads, which prompts reach only in their last chunk.
     fn is_head(&self, step: usize) -> bool {
-        let head = |id| id == PieceId::LM_HEAD || id == PieceId::EMBED;
-        matches!(self.steps[step], Step::Matrix(matrix) if head(matrix.piece))
+        let head = [PieceId::FINAL_NORM, PieceId::LM_HEAD, PieceId::EMBED];
+        matches!(self.steps[step], Step::Matrix(matrix) if head.contains(&matrix.piece))
     }
 }

@@ -1,10 +1,10 @@
-//! Rows of a table that is not resident: the embedding, or what tokens give to layers.
+//! Rows of a table that is not resident: the embedding, or that of a layer.
 
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use sws_kernels::Matrix;
-use sws_model::{Held, LoadError, TakeRow, WeightsError, first_not_finite};
+use sws_model::{Held, LoadError, TakeRow, WeightsError};
 use sws_store::{
     Arena, Completion, Manifest, NVMeWeightStore, Parts, PieceId, PieceLayout, Priority, Read, Slot,
 };
@@ -13,25 +13,32 @@ use super::ring_buffer::RingBuffer;
 use crate::error::StreamError;
 use crate::wait::Waiter;
 
-/// Reads the rows of tokens, along with other rows under the same checksums.
+/// A part of a table, whose rows follow those of the part before.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TablePart {
+    pub(crate) piece: PieceId,
+    pub(crate) held: Held,
+    /// The number of its first row in the table.
+    pub(crate) first: u64,
+}
+
+/// Reads rows by their numbers, along with other rows under the same checksums.
 #[derive(Debug)]
 pub(crate) struct TableRows {
-    piece: PieceId,
-    held: Held,
-    /// Table and patches of bf12 or bf11, which every row needs.
-    rest: Option<(Slot, Arc<PieceLayout>)>,
+    /// In the order of their rows; at least one.
+    parts: Vec<TablePart>,
+    /// Of each part, the table and patches of bf12 or bf11, which every row needs.
+    rest: Vec<Option<(Slot, Arc<PieceLayout>)>>,
     buffer: RingBuffer,
     reply: Sender<Completion>,
     arrived: Receiver<Completion>,
-    /// By row: true at the first row of each block whose numbers have been checked.
-    checked: Vec<bool>,
-    /// The tokens whose rows are being read.
-    tokens: Vec<u32>,
-    /// Their indices, sorted by token.
+    /// The numbers of the rows that are being read.
+    numbers: Vec<u64>,
+    /// Their indices, sorted by number.
     order: Vec<usize>,
     /// Number of those in `order` whose rows have been requested.
     next: usize,
-    /// The end of the rows that have been requested: rows of larger tokens have not been.
+    /// The end of the rows that have been requested: rows of larger numbers have not been.
     requested: u64,
     /// Reads of these rows.
     in_flight: usize,
@@ -45,93 +52,86 @@ const MAX_IN_FLIGHT: usize = 16;
 impl TableRows {
     /// Bytes that it has taken.
     pub(crate) fn bytes(&self) -> usize {
-        self.buffer.bytes() + self.rest.as_ref().map_or(0, |(slot, _)| slot.len())
+        let rest = self.rest.iter().flatten().map(|(slot, _)| slot.len());
+        self.buffer.bytes() + rest.sum::<usize>()
     }
 
-    /// The table that it reads.
+    /// The first part of the table that it reads.
     pub(crate) fn piece(&self) -> PieceId {
-        self.piece
+        self.parts[0].piece
     }
 
     /// Minimum bytes that it takes.
-    pub(crate) fn least(
-        manifest: &Manifest,
-        piece: PieceId,
-        held: &Held,
-    ) -> Result<usize, StreamError> {
-        let rest = match held.encoding.has_patches() {
-            true => {
-                let read = read(piece, held, 0..held.rows as u64, Parts::Rest);
-                PieceLayout::new(manifest, read)?.slot_len()
-            }
-            false => 0,
-        };
-        Ok(rest + row_bytes(manifest, piece, held)?)
+    pub(crate) fn least(manifest: &Manifest, parts: &[TablePart]) -> Result<usize, StreamError> {
+        let mut bytes = row_bytes(manifest, parts)?;
+        for read in parts.iter().filter_map(TablePart::rest) {
+            bytes += PieceLayout::new(manifest, read)?.slot_len();
+        }
+        Ok(bytes)
     }
 
     /// Takes room for one row out of `arena`, and for as many more as fit into `share` bytes.
     pub(crate) fn new(
         store: &NVMeWeightStore,
         arena: &Arena,
-        (piece, held): (PieceId, Held),
+        parts: Vec<TablePart>,
         share: usize,
     ) -> Result<TableRows, StreamError> {
-        let rest = match held.encoding.has_patches() {
-            true => {
-                let read = read(piece, &held, 0..held.rows as u64, Parts::Rest);
-                let done = store.read(read, arena)?;
-                Some((done.slot, done.layout))
-            }
-            false => None,
-        };
-        let row = row_bytes(store.manifest(), piece, &held)?;
+        let rest = parts.iter().map(|part| match part.rest() {
+            Some(read) => store.read(read, arena).map(|done| Some((done.slot, done.layout))),
+            None => Ok(None),
+        });
+        let rest = rest.collect::<Result<_, _>>()?;
+        let row = row_bytes(store.manifest(), &parts)?;
         let rows = (1 + share / row).min(MAX_IN_FLIGHT);
         let have = arena.free_bytes();
         let buffer =
             arena.take(rows * row).ok_or(StreamError::NoRoom { need: rows * row, have })?;
         let (reply, arrived) = unbounded();
+        let cols = parts[0].held.cols;
         Ok(TableRows {
-            piece,
-            held,
+            parts,
             rest,
             buffer: RingBuffer::new(Some(buffer)),
             reply,
             arrived,
-            checked: vec![false; held.rows],
-            tokens: Vec::new(),
+            numbers: Vec::new(),
             order: Vec::new(),
             next: 0,
             requested: 0,
             in_flight: 0,
-            row: vec![0.0; held.cols],
+            row: vec![0.0; cols],
         })
     }
 
-    /// Begins to read the rows of `tokens`, as far as there is room.
+    /// Begins to read the rows with these numbers, as far as there is room.
     pub(crate) fn begin(
         &mut self,
         store: &NVMeWeightStore,
         waiter: &Waiter,
-        tokens: &[u32],
+        numbers: &[u64],
     ) -> Result<(), StreamError> {
         self.settle(store, waiter);
-        self.tokens.extend_from_slice(tokens);
-        self.order.extend(0..tokens.len());
-        self.order.sort_unstable_by_key(|&place| tokens[place]);
+        // Exactly as long as needed: a budget counts on it.
+        self.numbers.reserve_exact(numbers.len());
+        self.numbers.extend_from_slice(numbers);
+        self.order.reserve_exact(numbers.len());
+        self.order.extend(0..numbers.len());
+        self.order.sort_unstable_by_key(|&place| numbers[place]);
         self.request(store)
     }
 
-    /// Calls `take` with the place and the row of each of `tokens`. They are read now, unless
+    /// Calls `take` with the place and the row of each of these numbers. They are read now, unless
     /// [`begin`](Self::begin) was last called with them.
     pub(crate) fn finish(
         &mut self,
         store: &NVMeWeightStore,
         waiter: &Waiter,
-        tokens: &[u32],
+        numbers: &[u64],
         take: TakeRow<'_>,
     ) -> Result<(), StreamError> {
-        if self.tokens != tokens {
-            self.begin(store, waiter, tokens)?;
+        if self.numbers != numbers {
+            self.begin(store, waiter, numbers)?;
         }
         while self.in_flight > 0 {
             let done = waiter.wait(store, &self.arrived)?;
@@ -159,26 +159,26 @@ impl TableRows {
     }
 
     fn forget(&mut self) {
-        self.tokens.clear();
+        self.numbers.clear();
         self.order.clear();
         (self.next, self.requested) = (0, 0);
     }
 
     /// Starts reads as far as there is room.
     fn request(&mut self, store: &NVMeWeightStore) -> Result<(), StreamError> {
-        let parts = if self.rest.is_some() { Parts::First } else { Parts::All };
         while let Some(&place) = self.order.get(self.next) {
-            let token = u64::from(self.tokens[place]);
-            if token >= self.requested {
-                let read = read(self.piece, &self.held, token..token + 1, parts);
-                let layout = store.layout(read)?;
+            let number = self.numbers[place];
+            if number >= self.requested {
+                let part = self.parts[self.parts.partition_point(|part| part.first <= number) - 1];
+                let row = number - part.first;
+                let layout = store.layout(part.read(row..row + 1, part.own()))?;
                 let need = layout.slot_len();
                 let Some(slot) = self.buffer.take(need) else {
                     let have = self.buffer.bytes();
                     let waits = self.in_flight > 0;
                     return if waits { Ok(()) } else { Err(StreamError::NoRoom { need, have }) };
                 };
-                let end = layout.tensors()[0].range.end;
+                let end = part.first + layout.tensors()[0].range.end;
                 let reply = self.reply.clone();
                 match store.fetch_to(layout, Priority::Demanded, slot, reply) {
                     Ok(_) => self.in_flight += 1,
@@ -201,11 +201,15 @@ impl TableRows {
         slot: &Slot,
         take: TakeRow<'_>,
     ) -> Result<(), StreamError> {
+        let TableRows { parts: all, rest, numbers, order, row, .. } = self;
         let tensor = &layout.tensors()[0];
-        let Held { encoding, rows: all, cols, .. } = self.held;
+        let name = || tensor.name.clone();
+        let piece = layout.read().piece();
+        let Some(at) = all.iter().position(|part| part.piece == piece) else { return Ok(()) };
+        let TablePart { held: Held { encoding, rows, cols, .. }, first: before, .. } = all[at];
         let mut parts: [&[u8]; 3] = [&[]; 3];
         for (number, part) in parts.iter_mut().enumerate().take(encoding.parts().len()) {
-            let from = match &self.rest {
+            let from = match &rest[at] {
                 Some((slot, layout)) if number > 0 => layout.tensors()[0].part(slot, number),
                 _ => tensor.part(slot, number),
             };
@@ -213,50 +217,57 @@ impl TableRows {
         }
         let range = tensor.range.start as usize..tensor.range.end as usize;
         let used = &parts[..encoding.parts().len()];
-        let name = || tensor.name.clone();
-        let matrix = Matrix::block(encoding, all, cols, range.clone(), used)
+        let matrix = Matrix::block(encoding, rows, cols, range.clone(), used)
             .map_err(|cause| LoadError::Matrix { name: name(), cause })?;
-        if !self.checked[range.start] {
-            if let Some((row, col, value)) = first_not_finite(&matrix, &parts) {
-                return Err(WeightsError::NotFinite {
-                    name: name(),
-                    value,
-                    row: row + range.start,
-                    col,
-                }
-                .into());
-            }
-            self.checked[range.start] = true;
-        }
-        let TableRows { tokens, order, row, .. } = self;
         // Rows before those that the read was for were in an earlier one, if they are wanted.
         let from = match layout.read() {
             Read::Rows { rows, .. } => rows.start,
             _ => tensor.range.start,
         };
-        let first = order.partition_point(|&place| u64::from(tokens[place]) < from);
+        let first = order.partition_point(|&place| numbers[place] < before + from);
         for &place in &order[first..] {
-            let token = tokens[place] as usize;
-            if token >= range.end {
+            let number = (numbers[place] - before) as usize;
+            if number >= range.end {
                 break;
             }
-            matrix.decode_row(token - range.start, row);
+            matrix.decode_row(number - range.start, row);
+            if let Some(col) = row.iter().position(|value| !value.is_finite()) {
+                let (name, value) = (name(), row[col]);
+                return Err(WeightsError::NotFinite { name, value, row: number, col }.into());
+            }
             take(place, row);
         }
         Ok(())
     }
 }
 
-fn read(piece: PieceId, held: &Held, rows: std::ops::Range<u64>, parts: Parts) -> Read {
-    Read::Rows { piece, tensor: held.index, rows, parts }
+impl TablePart {
+    fn read(&self, rows: std::ops::Range<u64>, parts: Parts) -> Read {
+        Read::Rows { piece: self.piece, tensor: self.held.index, rows, parts }
+    }
+
+    /// What a row alone needs.
+    fn own(&self) -> Parts {
+        if self.held.encoding.has_patches() { Parts::First } else { Parts::All }
+    }
+
+    /// The read of what all rows need, if they need anything.
+    fn rest(&self) -> Option<Read> {
+        let patched = self.held.encoding.has_patches();
+        patched.then(|| self.read(0..self.held.rows as u64, Parts::Rest))
+    }
 }
 
 /// Maximum bytes of a slot for one row. Runs begin and end within pages, and are read together with
 /// the bytes between them if these are few.
-fn row_bytes(manifest: &Manifest, piece: PieceId, held: &Held) -> Result<usize, StreamError> {
-    let parts = if held.encoding.has_patches() { Parts::First } else { Parts::All };
-    let layout = PieceLayout::new(manifest, read(piece, held, 0..1, parts))?;
+fn row_bytes(manifest: &Manifest, parts: &[TablePart]) -> Result<usize, StreamError> {
     const BETWEEN: usize = 64 << 10;
-    let runs = layout.tensors()[0].parts.iter().flatten().count();
-    Ok(layout.slot_len() + 2 * sws_store::SLOT_ALIGN * runs + BETWEEN * (runs - 1))
+    let mut most = 0;
+    for part in parts {
+        let layout = PieceLayout::new(manifest, part.read(0..1, part.own()))?;
+        let runs = layout.tensors()[0].parts.iter().flatten().count();
+        let edges = 2 * sws_store::SLOT_ALIGN * runs;
+        most = most.max(layout.slot_len() + edges + BETWEEN * (runs - 1));
+    }
+    Ok(most)
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use sws_model::{
-    Compute, Observer, PassSource, Ready, ResidentSource, Routed, RunAhead, SourceError, TakeRow,
-    WeightSource, Weights,
+    Compute, FindRows, Observer, PassSource, Ready, ResidentSource, Routed, RunAhead, SourceError,
+    TakeRow, WeightSource, Weights,
 };
 use sws_store::{NVMeWeightStore, Pass, PieceKind};
 
@@ -133,10 +133,22 @@ impl WeightSource for StreamingSource {
         })
     }
 
-    fn layer_rows(&mut self, tokens: &[u32], take: TakeRow<'_>) -> Result<(), SourceError> {
+    fn expect_rows(&mut self, layer: usize, find: FindRows<'_>) -> Result<(), SourceError> {
         self.step(|holder, _| match holder {
-            Holder::Resident(source) => source.layer_rows(tokens, take),
-            Holder::Streamed(streamed) => Ok(streamed.infrastructure.layer_rows(tokens, take)?),
+            Holder::Resident(_) => Ok(()),
+            Holder::Streamed(streamed) => streamed.infrastructure.expect_rows(layer, find),
+        })
+    }
+
+    fn look_up(
+        &mut self,
+        layer: usize,
+        find: FindRows<'_>,
+        take: TakeRow<'_>,
+    ) -> Result<(), SourceError> {
+        self.step(|holder, _| match holder {
+            Holder::Resident(source) => source.look_up(layer, find, take),
+            Holder::Streamed(streamed) => streamed.infrastructure.look_up(layer, find, take),
         })
     }
 

@@ -42,12 +42,12 @@ pub use recurrent::{
     short_conv, steps,
 };
 pub use rope::{RopePairs, RopeShape, rope, rope_tables};
-pub use row::{add, axpy, root_softplus, sigmoid, soft_cap, softmax};
+pub use row::{add, axpy, dots, root_softplus, sigmoid, soft_cap, softmax};
 pub use select::{argmax, top_k};
 pub use states::{MAX_STATES, StateWeights, mix_states};
 pub use streams::{
-    MAX_STREAMS, StreamBias, StreamHead, Streams, Writing, head_of_streams, read_streams,
-    stream_weights, write_streams,
+    MAX_STREAMS, StreamBias, StreamHead, Streams, Writing, gated_mean, head_of_streams,
+    read_streams, stream_weights, write_streams,
 };
 
 /// Defines a function that runs `lanes`, compiled for the tier it is given, or `reference` in

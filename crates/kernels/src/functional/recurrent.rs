@@ -135,6 +135,8 @@ pub fn recur(
 pub struct ShortConv<'a> {
     /// Number of tokens, the current one included; up to [`MAX_TAPS`].
     pub taps: usize,
+    /// Distance between tokens that are seen; 1 if none is left out.
+    pub dilation: usize,
     /// [channels, taps], that of the current token last.
     pub weight: &'a [f32],
     /// Added to the sum, one for each channel.
@@ -146,7 +148,7 @@ pub struct ShortConv<'a> {
 /// Some tokens of a sequence, as a [`ShortConv`] reads them.
 #[derive(Clone, Copy, Debug)]
 pub struct ConvInput<'a> {
-    /// The inputs of the taps − 1 tokens before, oldest first: [taps − 1, channels].
+    /// The inputs of the (taps − 1) · dilation tokens before, oldest first: [tokens, channels].
     pub past: &'a [f32],
     /// [tokens, channels]
     pub x: &'a [f32],
@@ -167,13 +169,13 @@ impl<'a> ConvInput<'a> {
 /// The convolution at the tokens from `first` on: one for each row of `y` [rows, channels]. Each
 /// sum begins with the bias, or zero, and adds the oldest token first, fused.
 pub fn short_conv(tier: Tier, conv: &ShortConv, input: ConvInput, first: usize, y: &mut [f32]) {
-    let ShortConv { taps, weight, bias, .. } = *conv;
+    let ShortConv { taps, dilation, weight, bias, .. } = *conv;
     let channels = weight.len() / taps.max(1);
-    assert!((1..=MAX_TAPS).contains(&taps) && channels > 0, "short_conv: taps");
+    assert!((1..=MAX_TAPS).contains(&taps) && dilation > 0 && channels > 0, "short_conv: taps");
     assert!(
         weight.len() == channels * taps
             && bias.is_none_or(|bias| bias.len() == channels)
-            && input.past.len() == (taps - 1) * channels
+            && input.past.len() == (taps - 1) * dilation * channels
             && y.len().is_multiple_of(channels)
             && input.x.len() >= first * channels + y.len(),
         "short_conv: shapes"
@@ -305,7 +307,7 @@ fn recur_lanes<S: Wide>(
 
 #[inline(always)]
 fn short_conv_lanes(conv: &ShortConv, input: ConvInput, first: usize, y: &mut [f32]) {
-    let ShortConv { taps, weight, bias, silu: activated } = *conv;
+    let ShortConv { taps, dilation, weight, bias, silu: activated } = *conv;
     let channels = weight.len() / taps;
     for from in (0..channels).step_by(LANES) {
         let count = LANES.min(channels - from);
@@ -320,7 +322,8 @@ fn short_conv_lanes(conv: &ShortConv, input: ConvInput, first: usize, y: &mut [f
         for (row, y) in y.chunks_exact_mut(channels).enumerate() {
             let mut sum = start;
             for (tap, w) in weights[..taps].iter().enumerate() {
-                let x = &input.row(channels, first + row, taps - 1 - tap)[part.clone()];
+                let back = (taps - 1 - tap) * dilation;
+                let x = &input.row(channels, first + row, back)[part.clone()];
                 match x.as_array::<LANES>() {
                     Some(x) => add_products(&mut sum, w, x),
                     None => add_products(&mut sum, w, &padded(x, 0.0)),

@@ -97,6 +97,13 @@ pub(super) fn add(x: &[f32], y: &mut [f32]) {
     }
 }
 
+pub(super) fn dots(a: &[f32], b: &[f32], width: usize, y: &mut [f32]) {
+    for (row, y) in y.iter_mut().enumerate() {
+        let part = row * width..(row + 1) * width;
+        *y = dot(&a[part.clone()], &b[part]);
+    }
+}
+
 pub(super) fn sigmoid(x: &mut [f32]) {
     for x in x {
         *x = elementary::sigmoid(*x);
@@ -148,13 +155,26 @@ pub(super) fn write_streams(streams: Streams, weights: &[f32], branch: &[f32], x
         let (token, i, d) = (at / width / n, at / width % n, at % width);
         let weights = &weights[token * streams.weights()..];
         let stream = |s: usize| old[(token * n + s) * width + d];
-        if let Writing::Apart { .. } = streams.writing {
-            *x = weights[n + i].mul_add(branch[token * width + d], *x);
+        let write = match streams.writing {
+            Writing::Mixed { .. } => None,
+            Writing::Apart { .. } => Some(weights[n + i]),
+            Writing::Alone => Some(weights[i]),
+        };
+        if let Some(write) = write {
+            *x = write.mul_add(branch[token * width + d], *x);
             continue;
         }
         let mixing = |s: usize| weights[2 * n + s * n + i];
         let written = weights[n + i] * branch[token * width + d];
         *x = (0..n).fold(written, |sum, s| mixing(s).mul_add(stream(s), sum));
+    }
+}
+
+pub(super) fn gated_mean(count: usize, width: usize, gates: &[f32], x: &[f32], y: &mut [f32]) {
+    for (at, y) in y.iter_mut().enumerate() {
+        let stream = |i: usize| (at / width * count + i) * width + at % width;
+        let sum = (0..count).fold(0.0, |sum: f32, i| gates[stream(i)].mul_add(x[stream(i)], sum));
+        *y = sum / count as f32;
     }
 }
 
@@ -315,7 +335,8 @@ pub(super) fn short_conv(conv: &ShortConv, input: ConvInput, first: usize, y: &m
         let (token, channel) = (first + i / channels, i % channels);
         let mut sum = conv.bias.map_or(0.0, |bias| bias[channel]);
         for tap in 0..conv.taps {
-            let x = input.row(channels, token, conv.taps - 1 - tap)[channel];
+            let back = (conv.taps - 1 - tap) * conv.dilation;
+            let x = input.row(channels, token, back)[channel];
             sum = conv.weight[channel * conv.taps + tap].mul_add(x, sum);
         }
         *y = if conv.silu { elementary::silu(sum) } else { sum };

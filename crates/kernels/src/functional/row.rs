@@ -1,7 +1,7 @@
 //! Softmax and element-wise operations.
 
 use super::elementary::{self, exp, tanh};
-use super::lanes::{LANES, Lanes, maximum, padded, tree};
+use super::lanes::{LANES, Lanes, dot, maximum, padded, tree};
 use super::{reference, tiered};
 use crate::Tier;
 
@@ -24,6 +24,12 @@ pub fn axpy(tier: Tier, scale: f32, x: &[f32], y: &mut [f32]) {
 pub fn add(tier: Tier, x: &[f32], y: &mut [f32]) {
     assert_eq!(x.len(), y.len(), "add: shapes");
     add_tiered(tier, x, y);
+}
+
+/// y_i = Σ a_i · b_i, the canonical dot of the rows of `a` and `b` [rows, width].
+pub fn dots(tier: Tier, a: &[f32], b: &[f32], width: usize, y: &mut [f32]) {
+    assert!(a.len() == b.len() && a.len() == y.len() * width, "dots: shapes");
+    dots_tiered(tier, a, b, width, y);
 }
 
 /// x = 1 / (1 + e^-x).
@@ -57,6 +63,11 @@ tiered! {
 }
 
 tiered! {
+    dots_tiered(a: &[f32], b: &[f32], width: usize, y: &mut [f32])
+    lanes: dots_lanes, reference: reference::dots
+}
+
+tiered! {
     sigmoid_tiered(x: &mut [f32])
     lanes: sigmoid_lanes, reference: reference::sigmoid
 }
@@ -69,6 +80,13 @@ tiered! {
 tiered! {
     soft_cap_tiered(x: &mut [f32], cap: f32)
     lanes: soft_cap_lanes, reference: reference::soft_cap
+}
+
+#[inline(always)]
+fn dots_lanes(a: &[f32], b: &[f32], width: usize, y: &mut [f32]) {
+    for (row, y) in y.iter_mut().enumerate() {
+        *y = dot(&a[row * width..][..width], &b[row * width..][..width]);
+    }
 }
 
 #[inline(always)]

@@ -34,6 +34,9 @@ pub enum Writing {
         /// The largest weight of writing, where others have 2.
         magnitude: f32,
     },
+    /// The same with a largest weight of 2 and no epsilon. What a branch reads is made otherwise:
+    /// there are weights of writing alone.
+    Alone,
 }
 
 /// The largest number of streams.
@@ -45,6 +48,7 @@ impl Streams {
         match self.writing {
             Writing::Mixed { .. } => (2 + self.count) * self.count,
             Writing::Apart { .. } => 2 * self.count,
+            Writing::Alone => self.count,
         }
     }
 
@@ -53,6 +57,17 @@ impl Streams {
         match self.writing {
             Writing::Mixed { .. } => 3,
             Writing::Apart { .. } => 2,
+            Writing::Alone => 1,
+        }
+    }
+
+    /// The weights of writing among those of a token; None if streams are mixed, too.
+    #[inline(always)]
+    pub(super) fn writes<'x>(&self, weights: &'x [f32]) -> Option<&'x [f32]> {
+        match self.writing {
+            Writing::Mixed { .. } => None,
+            Writing::Apart { .. } => Some(&weights[self.count..][..self.count]),
+            Writing::Alone => Some(&weights[..self.count]),
         }
     }
 }
@@ -72,7 +87,8 @@ pub struct StreamBias<'a> {
 /// matrix of mixing, whose rows follow each other, the softmax of each row + eps; then columns are
 /// divided by their sums + eps, then rows and columns in turn.
 ///
-/// Where streams are not mixed, writing = magnitude · sigmoid(m · scale + base) + eps.
+/// Where streams are not mixed, writing = magnitude · sigmoid(m · scale + base) + eps. With weights of
+/// writing alone, writing = 2 · sigmoid(m · scale + base).
 pub fn stream_weights(tier: Tier, streams: Streams, bias: StreamBias, x: &mut [f32]) {
     let weights = streams.weights();
     assert!(
@@ -87,9 +103,34 @@ pub fn stream_weights(tier: Tier, streams: Streams, bias: StreamBias, x: &mut [f
 
 /// y = Σ reading · stream for each token, where `x` has the streams [tokens, count, width] and `y`
 /// the sums [tokens, width].
+///
+/// # Panics
+///
+/// If there are weights of writing alone.
 pub fn read_streams(tier: Tier, streams: Streams, weights: &[f32], x: &[f32], y: &mut [f32]) {
+    assert!(streams.writing != Writing::Alone, "read_streams: weights of writing alone");
     check(streams, weights, (x, y));
     read_streams_tiered(tier, streams, weights, x, y);
+}
+
+/// y = Σ gate_i · x_i / count for each token and element, where `x` and `gates` have the streams
+/// [tokens, count, width] and `y` the means [tokens, width].
+pub fn gated_mean(
+    tier: Tier,
+    (count, width): (usize, usize),
+    gates: &[f32],
+    x: &[f32],
+    y: &mut [f32],
+) {
+    assert!(
+        count > 0
+            && width > 0
+            && y.len().is_multiple_of(width)
+            && x.len() == y.len() * count
+            && gates.len() == x.len(),
+        "gated_mean: shapes"
+    );
+    gated_mean_tiered(tier, count, width, gates, x, y);
 }
 
 /// Mixes the streams `x` [tokens, count, width] of each token and adds a branch [tokens, width]:
@@ -150,6 +191,11 @@ tiered! {
 }
 
 tiered! {
+    gated_mean_tiered(count: usize, width: usize, gates: &[f32], x: &[f32], y: &mut [f32])
+    lanes: gated_mean_lanes, reference: reference::gated_mean
+}
+
+tiered! {
     write_streams_tiered(streams: Streams, weights: &[f32], branch: &[f32], x: &mut [f32])
     lanes: write_streams_lanes, reference: reference::write_streams
 }
@@ -167,6 +213,12 @@ fn stream_weights_lanes(streams: Streams, StreamBias { scale, base }: StreamBias
         for (i, (x, base)) in x.iter_mut().zip(base).enumerate() {
             *x = x.mul_add(scale[(i / n).min(2)], *base);
         }
+        if writing == Writing::Alone {
+            for x in x {
+                *x = 2.0 * sigmoid(*x);
+            }
+            continue;
+        }
         let (read, x) = x.split_at_mut(n);
         let (write, mix) = x.split_at_mut(n);
         for x in read {
@@ -180,6 +232,7 @@ fn stream_weights_lanes(streams: Streams, StreamBias { scale, base }: StreamBias
                 }
                 continue;
             }
+            Writing::Alone => continue,
         };
         for x in write {
             *x = 2.0 * sigmoid(*x);
@@ -229,6 +282,22 @@ fn read_streams_lanes(streams: Streams, weights: &[f32], x: &[f32], y: &mut [f32
     }
 }
 
+#[inline(always)]
+fn gated_mean_lanes(count: usize, width: usize, gates: &[f32], x: &[f32], y: &mut [f32]) {
+    let rows = gates.chunks_exact(count * width).zip(x.chunks_exact(count * width));
+    for (y, (gates, x)) in y.chunks_exact_mut(width).zip(rows) {
+        y.fill(0.0);
+        for (gates, x) in gates.chunks_exact(width).zip(x.chunks_exact(width)) {
+            for (y, (gate, x)) in y.iter_mut().zip(gates.iter().zip(x)) {
+                *y = gate.mul_add(*x, *y);
+            }
+        }
+        for y in y {
+            *y /= count as f32;
+        }
+    }
+}
+
 /// y = Σ weight · stream.
 #[inline(always)]
 pub(super) fn mixed(weights: &[f32], x: &[f32], y: &mut [f32]) {
@@ -250,8 +319,8 @@ fn write_streams_lanes(streams: Streams, weights: &[f32], branch: &[f32], x: &mu
     let all = branch.chunks_exact(width).zip(weights.chunks_exact(streams.weights()));
     let mut old: [Lanes; MAX_STREAMS] = [[0.0; LANES]; MAX_STREAMS];
     for (x, (branch, weights)) in x.chunks_exact_mut(n * width).zip(all) {
-        if let Writing::Apart { .. } = streams.writing {
-            for (x, write) in x.chunks_exact_mut(width).zip(&weights[n..]) {
+        if let Some(writes) = streams.writes(weights) {
+            for (x, write) in x.chunks_exact_mut(width).zip(writes) {
                 for (x, branch) in x.iter_mut().zip(branch) {
                     *x = write.mul_add(*branch, *x);
                 }

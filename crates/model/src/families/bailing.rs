@@ -1,7 +1,7 @@
 //! Ling 3: delta nets with a bounded decay for each element of a key in most layers, latent attention
 //! with a gate for each head in the others, and the experts of DeepSeek V3.
 
-use sws_kernels::functional::{MAX_TAPS, RopePairs};
+use sws_kernels::functional::{Activation, MAX_TAPS, RopePairs};
 use sws_store::PieceKind;
 
 use super::common::{
@@ -171,8 +171,18 @@ fn delta(config: &Config, decoder: &Decoder<'_>) -> Result<DeltaSpec, ConfigErro
     };
     let (key_heads, key_dim, value_dim) = (heads, dim, dim);
     let (eps, inputs) = (decoder.norm.eps(), DeltaInputs::Apart);
-    let spec =
-        DeltaSpec { heads, key_heads, key_dim, value_dim, taps, eps, inputs, bound, rates: heads };
+    let spec = DeltaSpec {
+        heads,
+        key_heads,
+        key_dim,
+        value_dim,
+        taps,
+        eps,
+        inputs,
+        gate: Activation::Sigmoid,
+        bound,
+        rates: heads,
+    };
     if (spec.channels() as u64 > MAX_WIDTH || spec.recurrence().state_len() > MAX_STATE)
         && let Some(entry) = config.any(&["linear_head_dim", "head_dim", "num_attention_heads"])
     {

@@ -122,7 +122,7 @@ impl<'a> Decoder<'a> {
     ) -> Result<ModelSpec, ConfigError> {
         let layer = |l| {
             let (mixer, ffn) = layer(l);
-            LayerSpec { norm: self.norm, residual: self.residual, mixer, ffn }
+            LayerSpec { norm: self.norm, residual: self.residual, ngrams: None, mixer, ffn }
         };
         Ok(ModelSpec {
             model_type: self.config.model_type().to_owned(),
@@ -134,6 +134,7 @@ impl<'a> Decoder<'a> {
             layers: (0..self.layers).map(layer).collect(),
             ropes,
             streams: self.streams,
+            stream_gates: None,
             mean_of_streams: self.mean_of_streams,
             kept_every: self.kept_every,
             embedding_scale: self.embedding_scale,

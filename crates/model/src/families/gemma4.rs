@@ -21,7 +21,7 @@ pub(super) const FAMILY: Family = Family {
     prefix: "model.",
     ends: Ends {
         others: &[
-            (Role::LayerTable, "embed_tokens_per_layer.weight"),
+            (Role::Table, "embed_tokens_per_layer.weight"),
             (Role::LayerInputs, "per_layer_model_projection.weight"),
             (Role::LayerInputsNorm, "per_layer_projection_norm.weight"),
         ],

@@ -1,7 +1,7 @@
 //! Kimi Linear: delta nets with a decay for each element of a key in most layers, latent attention
 //! without rotary embedding in the others, and the experts of DeepSeek V3.
 
-use sws_kernels::functional::MAX_TAPS;
+use sws_kernels::functional::{Activation, MAX_TAPS};
 use sws_store::PieceKind;
 
 use super::common::{
@@ -208,6 +208,7 @@ pub(super) fn delta(config: &Config, heads: usize, eps: f32) -> Result<DeltaSpec
         taps,
         eps,
         inputs,
+        gate: Activation::Sigmoid,
         bound: None,
         rates: heads,
     };

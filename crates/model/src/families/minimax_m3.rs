@@ -125,6 +125,7 @@ fn blocks(
             Some(entry) => entry.count(MAX_BLOCKS)? as usize,
             None => 1,
         },
+        pooled: false,
     };
     let entry =
         |nested, key| given(nested).or(config.get(key)).ok_or(ConfigError::MissingKey(nested));

@@ -36,6 +36,7 @@ mod packed;
 mod per_layer;
 mod phimoe;
 mod quantised;
+mod qwen4;
 mod qwen_moe;
 mod qwen_next;
 mod ranked;
@@ -52,6 +53,7 @@ use crate::spec::ModelSpec;
 pub(crate) use gemma4::layers_with_keys;
 pub(crate) use packed::packed;
 pub(crate) use quantised::check as check_quantised;
+pub(crate) use qwen4::parts_of_tables;
 
 /// Model types that share the same tensor names.
 pub(crate) struct Family {
@@ -100,7 +102,7 @@ struct Wrapper {
     inner: Option<&'static str>,
 }
 
-const WRAPPERS: [Wrapper; 11] = [
+const WRAPPERS: [Wrapper; 12] = [
     Wrapper {
         model_type: "gemma3",
         prefix: "language_model.model.",
@@ -141,6 +143,7 @@ const WRAPPERS: [Wrapper; 11] = [
     },
     Wrapper { model_type: "qwen3_5", prefix: "model.language_model.", head: "", inner: None },
     Wrapper { model_type: "qwen3_5_moe", prefix: "model.language_model.", head: "", inner: None },
+    Wrapper { model_type: "qwen4_exp", prefix: "model.language_model.", head: "", inner: None },
     Wrapper { model_type: "step3p7", prefix: "model.", head: "", inner: None },
 ];
 
@@ -164,7 +167,7 @@ pub(crate) struct Names {
 
 /// The place of one tensor in a layer.
 pub(crate) struct Rule {
-    /// The name after `layers.N.`, with `#` for the number of an expert, and `@` for that of a layer
+    /// The name after `layers.N.`, with `#` for the number of an expert or of a part of a table, and `@` for that of a layer
     /// within one of the checkpoint.
     pub(crate) name: &'static str,
     pub(crate) target: Target,
@@ -180,6 +183,8 @@ pub(crate) enum Target {
     Kind(PieceKind),
     /// The expert whose number is in the name.
     Expert,
+    /// The part of a table whose number is in the name.
+    Part,
     /// All experts, stacked along the first dimension.
     Experts {
         /// True if the matrix of each is stored as [columns, rows] where it is of plain floats.
@@ -187,7 +192,7 @@ pub(crate) enum Target {
     },
 }
 
-const ALL: [&Family; 37] = [
+const ALL: [&Family; 38] = [
     &dense::FAMILY,
     &afmoe::FAMILY,
     &bailing::FAMILY,
@@ -221,6 +226,7 @@ const ALL: [&Family; 37] = [
     &nemotron::FAMILY,
     &phimoe::FAMILY,
     &qwen_moe::FAMILY,
+    &qwen4::FAMILY,
     &qwen_next::NEXT,
     &qwen_next::ROUTED,
     &qwen_next::DENSE,
@@ -335,7 +341,9 @@ impl Names {
             let (layer, part) = (layer / family.parts(), layer % family.parts());
             rules.map(move |rule| {
                 let name = match id.kind() {
-                    PieceKind::Expert(expert) => rule.name.replace('#', &expert.to_string()),
+                    PieceKind::Expert(number) | PieceKind::Table(number) => {
+                        rule.name.replace('#', &number.to_string())
+                    }
                     _ => rule.name.replace('@', &part.to_string()),
                 };
                 format!("{prefix}layers.{layer}.{name}")
@@ -362,6 +370,7 @@ impl Family {
             (Target::Expert | Target::Experts { .. }, kind) => {
                 matches!(kind, PieceKind::Expert(_)) && rule.role == role
             }
+            (Target::Part, kind) => matches!(kind, PieceKind::Table(_)) && rule.role == role,
             (Target::Kind(of), kind) => of == kind && rule.role == role,
         };
         self.layer.iter().copied().flatten().filter(fits)

@@ -1,7 +1,7 @@
 //! Qwen3-Next and Qwen3.5: gated delta nets in three of four layers, attention with gated outputs
 //! in the others. Qwen3.5 stores the inputs of its delta nets apart, and stacks experts.
 
-use sws_kernels::functional::MAX_TAPS;
+use sws_kernels::functional::{Activation, MAX_TAPS};
 use sws_store::PieceKind;
 
 use super::common::{
@@ -41,7 +41,7 @@ pub(super) const DENSE: Family = Family {
     spec: without_experts,
 };
 
-const DELTA: &[Rule] = &[
+pub(super) const DELTA: &[Rule] = &[
     small(PieceKind::Attention, Role::Conv, "linear_attn.conv1d.weight"),
     small(PieceKind::Attention, Role::DecayRate, "linear_attn.A_log"),
     small(PieceKind::Attention, Role::DecayBias, "linear_attn.dt_bias"),
@@ -60,7 +60,7 @@ const OF_GGUF: &[Rule] = &[
     matrix(PieceKind::Attention, Role::OutputGate, "linear_attn.in_proj_z.weight"),
 ];
 
-const SEPARATE: &[Rule] = &[
+pub(super) const SEPARATE: &[Rule] = &[
     matrix(PieceKind::Attention, Role::Mixed, "linear_attn.in_proj_qkv.weight"),
     matrix(PieceKind::Attention, Role::OutputGate, "linear_attn.in_proj_z.weight"),
     small(PieceKind::Attention, Role::Beta, "linear_attn.in_proj_b.weight"),
@@ -116,7 +116,10 @@ fn separate(config: &Config) -> DeltaInputs {
 
 /// The parts that all families share; all norms but those of delta nets add one to their weights,
 /// which GGUF files have done.
-fn read<'a>(config: &'a Config<'a>, defaults: &Defaults) -> Result<Common<'a>, ConfigError> {
+pub(super) fn read<'a>(
+    config: &'a Config<'a>,
+    defaults: &Defaults,
+) -> Result<Common<'a>, ConfigError> {
     let mut common = Common::read(config, defaults)?;
     if !config.is_gguf() {
         common.decoder.norm = common.decoder.norm.one_plus();
@@ -124,7 +127,7 @@ fn read<'a>(config: &'a Config<'a>, defaults: &Defaults) -> Result<Common<'a>, C
     Ok(common)
 }
 
-fn shared(config: &Config) -> Result<SharedSpec, ConfigError> {
+pub(super) fn shared(config: &Config) -> Result<SharedSpec, ConfigError> {
     let width = shared_width(config, "shared_expert_intermediate_size", 512)?;
     Ok(SharedSpec { gated: true, ..SharedSpec::added(MlpSpec::silu(width)) })
 }
@@ -161,7 +164,11 @@ fn mixers(
     })
 }
 
-fn delta(config: &Config, eps: f32, inputs: DeltaInputs) -> Result<DeltaSpec, ConfigError> {
+pub(super) fn delta(
+    config: &Config,
+    eps: f32,
+    inputs: DeltaInputs,
+) -> Result<DeltaSpec, ConfigError> {
     let size = |key, default, limit| config.get(key).map_or(Ok(default), |e| e.size(limit));
     let heads = size("linear_num_value_heads", 32, MAX_COUNT)?;
     let key_heads = size("linear_num_key_heads", 16, MAX_COUNT)?;
@@ -176,6 +183,7 @@ fn delta(config: &Config, eps: f32, inputs: DeltaInputs) -> Result<DeltaSpec, Co
         taps,
         eps,
         inputs,
+        gate: Activation::Silu,
         bound: None,
         rates: heads,
     };

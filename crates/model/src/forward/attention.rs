@@ -179,7 +179,7 @@ pub(super) fn attention(
             if spec.has_keys() {
                 cache.append(first, tokens, &keys[cut(k_width)], &values[cut(v_width)]);
             }
-            index.append(spec.blocks, cache, (span.first_row + start, first), tokens);
+            index.append(context, spec, cache, (span.first_row + start, first), tokens);
             let rule = Attention {
                 heads: spec.heads,
                 kv_heads: spec.kv_heads,

@@ -6,21 +6,27 @@
 //! come before all others. Positions are listed in ascending order, so that sums of attention do
 //! not depend on scores.
 //!
+//! Or a block has one key, the mean of those of its positions once it is whole, and the heads select
+//! together; the positions after the last whole block are seen by all.
+//!
 //! A token that sees no more positions than may be selected sees all of them, and nothing is
 //! scored.
 
 use rayon::prelude::*;
-use sws_kernels::functional::{KvCache, RopeShape, Selected, key_products, rope, top_k};
+use sws_kernels::functional::{
+    IndexQuery, KvCache, RopeShape, Selected, index_scores, key_products, rope, rope_tables, top_k,
+};
 use sws_kernels::{Input, Tier, threads_for};
 use sws_store::PieceId;
 
 use super::attention::Context;
 use super::branches::norm;
-use super::indexer::{TOGETHER, end_with, expand};
+use super::indexer::{TOGETHER, best, end_with, expand};
 use super::linear::Product;
 use super::work::{by_rows, grown};
 use crate::layer_state::KvState;
 use crate::role::Role;
+use crate::rope::Rope;
 use crate::source::Weights;
 use crate::spec::{AttentionSpec, BlocksSpec};
 
@@ -34,6 +40,14 @@ pub(super) struct BlockWork {
     q: Vec<f32>,
     /// [tokens, dim]
     k: Vec<f32>,
+    /// Where one matrix computes both: [tokens, heads and the key, dim].
+    mixed: Vec<f32>,
+    /// Where blocks have one key: the norm of keys, a key, the angles of a position.
+    norm: Vec<f32>,
+    mean: Vec<f32>,
+    angles: [Vec<f32>; 2],
+    /// A weight of 1 for each head.
+    weights: Vec<f32>,
     /// [tokens selected for together, heads, blocks]
     scores: Vec<f32>,
     /// [tokens selected for together, heads, positions]
@@ -49,6 +63,11 @@ impl BlockWork {
         x: &'a Input,
     ) -> [Option<Product<'a>>; 2] {
         let Some(spec) = spec else { return [None, None] };
+        if spec.pooled {
+            let rows = spec.width() + spec.dim;
+            let mixed = grown(&mut self.mixed, x.tokens() * rows);
+            return [Some(Product::new(id, Role::IndexMixed, x, mixed, rows)), None];
+        }
         let k = grown(&mut self.k, x.tokens() * spec.dim);
         let q = grown(&mut self.q, x.tokens() * spec.width());
         let key = Product::new(id, Role::IndexKey, x, k, spec.dim);
@@ -63,11 +82,28 @@ impl BlockWork {
         (weights, id): (&dyn Weights, PieceId),
         tables: &[[Vec<f32>; 2]],
     ) {
-        let Some(BlocksSpec { heads, dim, .. }) = spec.blocks else { return };
+        let Some(BlocksSpec { heads, dim, pooled, .. }) = spec.blocks else { return };
         let &Context { tier, norm: by, ropes, spans, .. } = context;
         let tokens: usize = spans.iter().map(|span| span.tokens).sum();
-        let BlockWork { q, k, .. } = self;
+        let BlockWork { q, k, mixed, norm: of_keys, weights: of_heads, .. } = self;
+        if pooled {
+            let (q, k) = (grown(q, tokens * heads * dim), grown(k, tokens * dim));
+            let rows = mixed.chunks_exact((heads + 1) * dim);
+            for ((row, q), k) in
+                rows.zip(q.chunks_exact_mut(heads * dim)).zip(k.chunks_exact_mut(dim))
+            {
+                let (of_queries, of_key) = row.split_at(heads * dim);
+                q.copy_from_slice(of_queries);
+                k.copy_from_slice(of_key);
+            }
+            grown(of_heads, heads).fill(1.0);
+        }
         for (x, heads, role) in [(q, heads, Role::BlockQueryNorm), (k, 1, Role::BlockKeyNorm)] {
+            if pooled && role == Role::BlockKeyNorm {
+                // Keys of positions stay as they are until their block is whole.
+                grown(of_keys, dim).copy_from_slice(weights.vector(id, role));
+                break;
+            }
             let (x, weight) = (&mut x[..tokens * heads * dim], weights.vector(id, role));
             by_rows(x, dim, |_, x| norm(tier, by, x, dim, weight));
             let Some(index) = spec.rope else { continue };
@@ -82,14 +118,36 @@ impl BlockWork {
 
     /// Stores the keys of tokens, given their first row and position.
     pub(super) fn append(
-        &self,
-        spec: Option<BlocksSpec>,
+        &mut self,
+        context: &Context<'_>,
+        spec: &AttentionSpec,
         cache: &mut KvState,
         (row, first): (usize, usize),
         tokens: usize,
     ) {
-        if let Some(BlocksSpec { dim, .. }) = spec {
-            cache.append_index(first, &self.k[row * dim..][..tokens * dim]);
+        let Some(BlocksSpec { dim, size, pooled, .. }) = spec.blocks else { return };
+        let keys = &self.k[row * dim..][..tokens * dim];
+        if !pooled {
+            return cache.append_index(first, keys);
+        }
+        cache.append_parts(first, keys);
+        for number in first / size..(first + tokens) / size {
+            let key = grown(&mut self.mean, dim);
+            key.fill(0.0);
+            for position in number * size..(number + 1) * size {
+                key.iter_mut().zip(cache.part(position)).for_each(|(sum, x)| *sum += x);
+            }
+            key.iter_mut().for_each(|x| *x /= size as f32);
+            norm(context.tier, context.norm, key, dim, &self.norm[..dim]);
+            if let Some(index) = spec.rope {
+                let Rope { inv_freq, factor, pairs, .. } = &context.ropes[index];
+                let [cos, sin] = &mut self.angles;
+                let (cos, sin) = (grown(cos, inv_freq.len()), grown(sin, inv_freq.len()));
+                rope_tables(inv_freq, *factor, number * size, cos, sin);
+                let shape = RopeShape { heads: 1, head_dim: dim, offset: 0, pairs: *pairs };
+                rope(context.tier, key, shape, cos, sin);
+            }
+            cache.append_index(number, key);
         }
     }
 
@@ -103,49 +161,64 @@ impl BlockWork {
         (row, first): (usize, usize),
         tokens: usize,
     ) -> (usize, Option<Selected<'_>>) {
-        let BlocksSpec { heads, dim, size, .. } = spec;
-        let most = spec.positions();
+        let BlocksSpec { heads, dim, size, pooled, .. } = spec;
+        let (most, count) = (spec.positions(), spec.lists());
         if first < most {
             return (tokens.min(most - first), None);
         }
         let tokens = tokens.min(TOGETHER);
-        let BlockWork { q, scores, positions, .. } = self;
+        let BlockWork { q, scores, positions, weights, .. } = self;
         let blocks = (first + tokens).div_ceil(size);
-        let scores = grown(scores, tokens * heads * blocks);
-        if positions.len() < tokens * heads * most {
+        let scores = grown(scores, tokens * count * blocks);
+        if positions.len() < tokens * count * most {
             // Exactly as long as needed: a budget counts on it.
             *positions = Vec::new();
-            *positions = vec![0; tokens * heads * most];
+            *positions = vec![0; tokens * count * most];
         }
-        let positions = &mut positions[..tokens * heads * most];
+        let positions = &mut positions[..tokens * count * most];
         let keys = cache.index();
-        let queries = q[row * heads * dim..][..tokens * heads * dim].par_chunks(dim);
+        // Those of one list.
+        let queries =
+            q[row * heads * dim..][..tokens * heads * dim].par_chunks(heads / count * dim);
         let least = match threads_for(tokens * heads * first * dim) {
-            1 => tokens * heads,
+            1 => tokens * count,
             _ => 1,
         };
         let rows = scores.par_chunks_mut(blocks).zip(positions.par_chunks_mut(most));
         rows.zip(queries).with_min_len(least).enumerate().for_each(|(row, ((scores, list), q))| {
-            let seen = first + row / heads + 1;
+            let seen = first + row / count + 1;
+            if pooled {
+                let scores = &mut scores[..seen / size];
+                index_scores(tier, IndexQuery { q, weights: &weights[..heads] }, &keys, 0, scores);
+                best(scores, &mut list[..spec.most]);
+                expand(list, spec.most, size);
+                return end_with(list, spec.most * size, seen - seen % size..seen);
+            }
             let scores = &mut scores[..seen.div_ceil(size)];
             score(tier, (q, &keys), (size, seen), scores);
             list_best(spec, scores, seen, list);
         });
-        (tokens, Some(Selected { positions, lists: heads, most }))
+        (tokens, Some(Selected { positions, lists: count, most }))
     }
 
     pub(super) fn bytes(&self) -> usize {
-        let BlockWork { q, k, scores, positions } = self;
-        let floats: usize = [q, k, scores].map(Vec::capacity).iter().sum();
+        let BlockWork { q, k, mixed, norm, mean, angles, weights, scores, positions } = self;
+        let [cos, sin] = angles;
+        let floats = [q, k, mixed, norm, mean, cos, sin, weights, scores].map(Vec::capacity);
+        let floats: usize = floats.iter().sum();
         floats * size_of::<f32>() + positions.capacity() * size_of::<u32>()
     }
 
     /// Bytes for passes of up to this many tokens and positions.
     pub(super) fn bytes_for(spec: &AttentionSpec, tokens: usize, positions: usize) -> usize {
         let Some(blocks) = spec.blocks else { return 0 };
-        let own = tokens * (blocks.width() + blocks.dim) * size_of::<f32>();
+        let mut own = tokens * (blocks.width() + blocks.dim);
+        if blocks.pooled {
+            own += own + blocks.heads + 4 * blocks.dim;
+        }
+        let own = own * size_of::<f32>();
         let lists =
-            if positions > blocks.positions() { TOGETHER.min(tokens) * blocks.heads } else { 0 };
+            if positions > blocks.positions() { TOGETHER.min(tokens) * blocks.lists() } else { 0 };
         let scores = positions.div_ceil(blocks.size) * size_of::<f32>();
         own + lists * (scores + blocks.positions() * size_of::<u32>())
     }
@@ -200,7 +273,7 @@ mod tests {
     #[test]
     fn the_best_blocks_and_the_last_are_listed() {
         const INF: f32 = f32::INFINITY;
-        let spec = BlocksSpec { heads: 1, dim: 4, size: 3, most: 2, last: 1 };
+        let spec = BlocksSpec { heads: 1, dim: 4, size: 3, most: 2, last: 1, pooled: false };
         #[rustfmt::skip]
         let cases: [(usize, usize, &[f32], &[u32]); 6] = [
             // last, seen, scores, positions

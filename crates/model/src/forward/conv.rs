@@ -45,7 +45,7 @@ pub(super) fn conv(
     });
     let weight = weights.vector(id, Role::Conv);
     let bias = spec.bias.then(|| weights.vector(id, Role::ConvBias));
-    let rule = ShortConv { taps: spec.taps, weight, bias, silu: false };
+    let rule = ShortConv { taps: spec.taps, dilation: 1, weight, bias, silu: false };
     let mixed = grown(mixed, tokens * hidden);
     for span in spans {
         let [past, _] = sequences[span.sequence].layers[l].recurrent().numbers();

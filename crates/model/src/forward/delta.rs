@@ -5,8 +5,8 @@
 //! token has the same bits in any division of a text. Heads and columns are divided among threads.
 
 use sws_kernels::functional::{
-    Activation, ConvInput, NormWeight, Rates, Recurrence, RecurrenceInputs, ShortConv, decays,
-    gate, l2_norm, recur, rms_norm, short_conv, sigmoid,
+    ConvInput, NormWeight, Rates, Recurrence, RecurrenceInputs, ShortConv, decays, gate, l2_norm,
+    recur, rms_norm, short_conv, sigmoid,
 };
 use sws_kernels::{Strided, threads_for};
 use sws_store::{PieceId, PieceKind};
@@ -129,7 +129,8 @@ pub(super) fn delta(
     let filtered = grown(k, tokens * channels);
     let mut before = 0;
     for (role, width) in spec.convs() {
-        let conv = ShortConv { taps, weight: weights.vector(id, role), bias: None, silu: true };
+        let weight = weights.vector(id, role);
+        let conv = ShortConv { taps, dilation: 1, weight, bias: None, silu: true };
         let raw = &raw[tokens * before..][..tokens * width];
         let filtered = &mut filtered[tokens * before..][..tokens * width];
         for span in spans {
@@ -191,9 +192,8 @@ pub(super) fn delta(
     }
     let weight = NormWeight::Plain(weights.vector(id, Role::MixedNorm));
     by_rows(mixed, value_dim, |_, x| rms_norm(tier, x, value_dim, weight, spec.eps));
-    let activation = if apart { Activation::Sigmoid } else { Activation::Silu };
     by_rows(gates, values, |first, gates| {
-        gate(tier, activation, gates, &mixed[first * values..][..gates.len()]);
+        gate(tier, spec.gate, gates, &mixed[first * values..][..gates.len()]);
     });
     packed.pack(tier, gates, tokens, values);
     let branch = grown(branch, tokens * hidden);

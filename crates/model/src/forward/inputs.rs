@@ -6,6 +6,7 @@ use sws_store::{PieceId, PieceKind};
 
 use super::branches::{norm, scale};
 use super::linear::{Product, Threads, multiply};
+use super::rows::look_up;
 use super::work::{MlpWork, Workspace, by_rows, grown};
 use super::{ForwardError, Model};
 use crate::order::Site;
@@ -57,7 +58,7 @@ impl Model {
         let (tier, width, by) = (self.tier, self.spec.inputs_width(), self.spec.layers[0].norm);
         let (piece, norms) =
             (PieceId::new(0, PieceKind::LayerInput), PieceId::new(0, PieceKind::Norms));
-        let State { work, hidden, pass, .. } = state;
+        let State { work, hidden, sequences, pass, .. } = state;
         let Workspace { input, inputs, scratch, .. } = work;
         input.pack(tier, hidden, pass.len(), self.spec.hidden);
         inputs.len = pass.len() * width;
@@ -70,7 +71,7 @@ impl Model {
             by_rows(y, spec.width, |_, rows| norm(tier, by, rows, spec.width, weight));
             Ok(())
         })?;
-        source.layer_rows(&pass.tokens, &mut |place, row| {
+        look_up((&self.spec, 0), (pass, sequences), source, &mut |place, row| {
             for (y, x) in y[place * width..][..width].iter_mut().zip(row) {
                 *y = (*y + x * spec.row_scale) * spec.scale;
             }

@@ -15,7 +15,9 @@ mod latent;
 mod linear;
 mod mlp;
 mod moe;
+mod ngrams;
 mod router;
+mod rows;
 mod size;
 mod state_space;
 mod streams;
@@ -39,6 +41,7 @@ use delta::delta;
 pub(crate) use indexer::Selection;
 use latent::latent;
 use linear::{Product, Threads, multiply};
+use ngrams::ngrams;
 pub use router::RouterProbe;
 pub use size::PassSize;
 use state_space::state_space;
@@ -169,6 +172,7 @@ impl Model {
             state.pass.push(sequence, first_position, tokens);
             state.sequences[sequence].reserve(tokens.len());
         }
+        self.expect_rows(state, source)?;
         let rows = state.pass.len();
         // Avoids the doubling of `resize`: a budget counts on the length.
         state.hidden.reserve_exact((rows * width).saturating_sub(state.hidden.len()));
@@ -389,23 +393,36 @@ impl Model {
             Rows::All => hidden.len() / state_width,
             Rows::Last => pass.spans.len(),
         };
-        let Workspace { x, input, scratch, logits, .. } = work;
-        let x = grown(x, count * width);
+        let Workspace { x, input, scratch, logits, gates, branch, .. } = work;
+        let gated = self.spec.stream_gates.is_some();
+        let copied = if gated { state_width } else { width };
+        let x = grown(x, count * copied);
         let logits = grown(logits, count * vocab);
         source.head(&mut |weights| {
             let row = |n: usize| match rows {
                 Rows::All => n,
                 Rows::Last => pass.spans[n].first_row + pass.spans[n].tokens - 1,
             };
-            for (n, x) in x.chunks_exact_mut(width).enumerate() {
+            for (n, x) in x.chunks_exact_mut(copied).enumerate() {
                 let state = &hidden[row(n) * state_width..][..state_width];
-                streams::head(tier, &self.spec, weights, state, x);
+                match gated {
+                    true => x.copy_from_slice(state),
+                    false => streams::head(tier, &self.spec, weights, state, x),
+                }
             }
-            let (piece, tensor) = self.spec.final_norm();
-            let by = self.spec.final_norm;
-            let vectors = NormVectors::of(weights, piece, tensor.role, by);
-            by_rows(x, width, |_, x| norm(tier, by, x, width, vectors));
-            input.pack(tier, x, count, width);
+            if gated {
+                let y = grown(branch, count * width);
+                let of = streams::Gated::of_head(&self.spec);
+                let how = (tier, Threads::All);
+                streams::gated(&of, how, weights, (x, input, gates), None, y, scratch)?;
+                input.pack(tier, y, count, width);
+            } else {
+                let (piece, tensor) = self.spec.final_norm();
+                let by = self.spec.final_norm;
+                let vectors = NormVectors::of(weights, piece, tensor.role, by);
+                by_rows(x, width, |_, x| norm(tier, by, x, width, vectors));
+                input.pack(tier, x, count, width);
+            }
             let (piece, tensor) = self.spec.head();
             let head = Product::new(piece, tensor.role, input, &mut *logits, vocab);
             multiply(tier, Threads::All, weights, &mut [Some(head)], scratch)?;
@@ -444,15 +461,18 @@ impl Model {
             (false, true) => &[PieceKind::Norms, PieceKind::Router],
             (false, false) => &[PieceKind::Norms],
         };
+        self.look_up_ngrams(l, state, source)?;
         let State { work, hidden, sequences, pass, .. } = state;
         let tokens = hidden.len() / self.spec.state_width();
         let branch = |site| Branch { spec: &self.spec, layer: l, site };
         source.infrastructure(l, pieces, &mut |weights: &mut dyn Weights| {
+            let (ropes, spans) = (&self.spec.ropes, &pass.spans);
+            let context = Context { tier, layer: l, norm: layer.norm, hidden: width, ropes, spans };
+            let given = (&self.spec, &pass.tokens[..]);
+            ngrams(&context, given, weights, sequences, work, hidden)?;
             if has_mixer {
                 streams::read(branch(Site::Mixer), tier, weights, hidden, work)?;
             }
-            let (ropes, spans) = (&self.spec.ropes, &pass.spans);
-            let context = Context { tier, layer: l, norm: layer.norm, hidden: width, ropes, spans };
             match &layer.mixer {
                 Mixer::Attention(spec) => attention(&context, spec, weights, sequences, work)?,
                 Mixer::Latent(spec) => latent(&context, spec, weights, sequences, work)?,

@@ -12,7 +12,7 @@ use super::attention::add_bias;
 use super::branches::{NormVectors, norm, scale};
 use super::kept;
 use super::linear::{Product, Threads, multiply};
-use super::streams::{Branch, mix, weigh};
+use super::streams::{Branch, GateWork, Gated, gated, mix, weigh};
 use crate::order::Site;
 use crate::role::Role;
 use crate::source::{Routed, SourceError, Weights};
@@ -251,14 +251,15 @@ pub struct RouterProbe {
     ranked: [Vec<f32>; 2],
     /// The weights of residual streams, and the streams themselves, normed.
     streams: [Vec<f32>; 2],
+    gates: GateWork,
     scratch: Vec<ThreadScratch>,
 }
 
 impl RouterProbe {
     /// A probe that computes like a pass with these kernels.
     pub fn new(tier: Tier) -> RouterProbe {
-        let (normed, input, ranked, streams, scratch) = Default::default();
-        RouterProbe { tier, normed, input, ranked, streams, scratch }
+        let (normed, input, ranked, streams, gates, scratch) = Default::default();
+        RouterProbe { tier, normed, input, ranked, streams, gates, scratch }
     }
 
     /// Writes to `scores` [tokens, experts] the values by which a layer's router would rank the
@@ -287,7 +288,7 @@ impl RouterProbe {
         {
             return false;
         }
-        let RouterProbe { tier, normed, input, ranked, streams: [own, all], scratch } = self;
+        let RouterProbe { tier, normed, input, ranked, streams: [own, all], gates, scratch } = self;
         normed.clear();
         let branch = Branch { spec, layer, site: Site::Ffn };
         match spec.streams {
@@ -302,10 +303,16 @@ impl RouterProbe {
                 own.resize(tokens * streams.weights(), 0.0);
                 normed.resize(tokens * width, 0.0);
                 let how = (*tier, Threads::One);
-                if weigh(branch, how, weights, (all, input), own, scratch).is_err() {
+                if spec.stream_gates.is_some() {
+                    let (of, given) = (Gated::of(branch), (&mut all[..], &mut *input, &mut *gates));
+                    if gated(&of, how, weights, given, Some(own), normed, scratch).is_err() {
+                        return false;
+                    }
+                } else if weigh(branch, how, weights, (all, input), own, scratch).is_err() {
                     return false;
+                } else {
+                    mix(*tier, spec, own, state, normed);
                 }
-                mix(*tier, spec, own, state, normed);
             }
         }
         let (kind, role) = match found.residual {
@@ -314,8 +321,10 @@ impl RouterProbe {
             _ => (PieceKind::Norms, Role::FfnNorm),
         };
         let piece = PieceId::new(layer as u32, kind);
-        let vectors = NormVectors::of(weights, piece, role, found.norm);
-        norm(*tier, found.norm, normed, width, vectors);
+        if spec.stream_gates.is_none() {
+            let vectors = NormVectors::of(weights, piece, role, found.norm);
+            norm(*tier, found.norm, normed, width, vectors);
+        }
         if found.residual.split {
             scale(1.0 / (width as f32).sqrt(), normed);
         }

@@ -9,6 +9,8 @@ use super::experts::{ROWS_TOGETHER, TOGETHER};
 use super::indexer::IndexWork;
 use super::latent::{rows_together, tokens_together};
 use super::linear::MAX;
+use super::rows;
+use super::streams::GateWork;
 use crate::spec::{
     AttentionSpec, CompressedSpec, DeltaInputs, DeltaSpec, Ffn, LatentSpec, Mixer, MlpSpec,
     ModelSpec, MoeSpec, Router, StateSpaceSpec,
@@ -39,6 +41,11 @@ impl ModelSpec {
         let mut mixers = Mixers::default();
         let (mut mlps, mut experts) = (Mlps::default(), Experts::default());
         for layer in &self.layers {
+            if let Some(ngrams) = &layer.ngrams {
+                let (all, count) = (self.state_width(), self.state_width() / hidden);
+                mixers.add([all, all, hidden, all, ngrams.width(), 0]);
+                mixers.gates = mixers.gates.max(count);
+            }
             match &layer.mixer {
                 Mixer::Attention(spec) => {
                     mixers.add_attention(spec);
@@ -89,7 +96,10 @@ impl ModelSpec {
         let normed = (rows * hidden).max(tokens * together) * float
             + Input::bytes_for(rows, hidden).max(Input::bytes_for(tokens, together));
         let of_streams = self.streams.map_or(0, |streams| streams.weights());
-        let stream = tokens * (hidden + width + of_streams + self.inputs_width()) * float;
+        let gates = self.stream_gates.map_or(0, |rank| GateWork::bytes_for(tokens, width, rank));
+        let stream = tokens * (hidden + width + of_streams + self.inputs_width()) * float
+            + gates
+            + rows::bytes_for(self, tokens);
         let compressed = self.layers.iter().filter_map(|layer| match &layer.mixer {
             Mixer::Compressed(spec) => Some(spec),
             _ => None,
@@ -128,6 +138,8 @@ struct Mixers {
     gated: usize,
     /// Decays and betas of a delta net or a state space.
     heads_of_delta: usize,
+    /// Gates of the values of n-grams, in the buffer of betas.
+    gates: usize,
     outputs: usize,
     /// Elements of a value, for the scratch of attention.
     value_dim: usize,
@@ -205,7 +217,7 @@ impl Mixers {
     /// Bytes of all buffers.
     fn bytes(&self, tokens: usize) -> usize {
         let Mixers { q, k, v, mixed, packed, absorbed, rank, heads, .. } = *self;
-        let others = self.gated + self.heads_of_delta + self.outputs;
+        let others = self.gated + self.heads_of_delta + self.gates + self.outputs;
         let sums = (0..heads.min(MAX)).map(|head| tokens_together(head, tokens));
         let sums: usize = sums.map(|tokens| Input::bytes_for(tokens, rank)).sum();
         (tokens * (q + k + v + mixed + others) + absorbed) * size_of::<f32>()

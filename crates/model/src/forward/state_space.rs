@@ -51,7 +51,7 @@ pub(super) fn state_space(
 
     let weight = weights.vector(id, Role::Conv);
     let bias = spec.conv_bias.then(|| weights.vector(id, Role::ConvBias));
-    let conv = ShortConv { taps, weight, bias, silu: true };
+    let conv = ShortConv { taps, dilation: 1, weight, bias, silu: true };
     let filtered = grown(k, tokens * channels);
     for span in spans {
         let [past, _] = sequences[span.sequence].layers[l].recurrent().numbers();

@@ -7,8 +7,8 @@
 use std::ops::Range;
 
 use sws_kernels::functional::{
-    NormWeight, StreamBias, StreamHead, Streams, add, head_of_streams, read_streams, rms_norm,
-    stream_weights, write_streams,
+    MAX_STREAMS, NormWeight, StreamBias, StreamHead, Streams, add, gated_mean, head_of_streams,
+    read_streams, rms_norm, sigmoid, stream_weights, write_streams,
 };
 use sws_kernels::{Input, ThreadScratch, Tier};
 use sws_store::{PieceId, PieceKind};
@@ -16,6 +16,7 @@ use sws_store::{PieceId, PieceKind};
 use super::branches::NormVectors;
 use super::kept;
 use super::linear::{Product, Threads, multiply};
+use super::ngrams::norm_streams;
 use super::work::{Workspace, by_rows, grown};
 use crate::order::Site;
 use crate::role::Role;
@@ -55,10 +56,19 @@ pub(super) fn read(
         work.norm(tier, by, hidden, NormVectors::of(weights, norms, site.norm(), by));
         return Ok(());
     };
-    let Workspace { x, input, streams: own, scratch, .. } = &mut *work;
+    let Workspace { x: normed, input, streams: own, gates, branch: mean, scratch, .. } = &mut *work;
     let own = grown(own, tokens * streams.weights());
-    let x = grown(x, hidden.len());
+    let x = grown(normed, hidden.len());
     x.copy_from_slice(hidden);
+    if spec.stream_gates.is_some() {
+        // The output of a branch has not been computed yet.
+        let (mean, how) = (grown(mean, tokens * width), (tier, Threads::All));
+        gated(&Gated::of(branch), how, weights, (x, input, gates), Some(own), mean, scratch)?;
+        let x = grown(normed, mean.len());
+        x.copy_from_slice(mean);
+        input.pack(tier, x, tokens, width);
+        return Ok(());
+    }
     weigh(branch, (tier, Threads::All), weights, (x, input), own, scratch)?;
     // The output of a branch has not been computed yet.
     let mut mixed = std::mem::take(&mut work.branch);
@@ -66,6 +76,103 @@ pub(super) fn read(
     mix(tier, spec, &work.streams, hidden, y);
     work.norm(tier, by, y, NormVectors::of(weights, norms, site.norm(), by));
     work.branch = mixed;
+    Ok(())
+}
+
+/// What is read of streams by gates of their elements.
+pub(super) struct Gated<'a> {
+    spec: &'a ModelSpec,
+    piece: PieceId,
+    /// The norm of streams, and the matrices to the latent of gates and from it.
+    roles: [Role; 3],
+    /// The matrix to the weights of writing.
+    own: Role,
+}
+
+impl<'a> Gated<'a> {
+    /// What a branch of a layer reads.
+    pub(super) fn of(Branch { spec, layer, site }: Branch<'a>) -> Gated<'a> {
+        let (piece, [own, ..]) = (PieceId::new(layer as u32, site.piece()), site.roles());
+        Gated { spec, piece, roles: site.gates(), own }
+    }
+
+    /// What the head reads.
+    pub(super) fn of_head(spec: &'a ModelSpec) -> Gated<'a> {
+        let roles = [Role::FinalNorm, Role::HeadStreamsDown, Role::HeadStreamsUp];
+        Gated { spec, piece: PieceId::FINAL_NORM, roles, own: Role::HeadStreams }
+    }
+}
+
+/// Working memory of gates of streams.
+#[derive(Debug, Default)]
+pub(super) struct GateWork {
+    /// [tokens, rank]
+    low: Vec<f32>,
+    /// [tokens, streams, width]
+    gates: Vec<f32>,
+    packed: Input,
+}
+
+impl GateWork {
+    pub(super) fn bytes(&self) -> usize {
+        let GateWork { low, gates, packed } = self;
+        (low.capacity() + gates.capacity()) * size_of::<f32>() + packed.bytes()
+    }
+
+    /// Bytes for passes of up to this many tokens, whose streams have `width` elements together.
+    pub(super) fn bytes_for(tokens: usize, width: usize, rank: usize) -> usize {
+        tokens * (width.max(rank) + rank) * size_of::<f32>() + Input::bytes_for(tokens, rank)
+    }
+}
+
+/// Computes the mean of the streams `x` [tokens, streams, width], which are overwritten, each normed
+/// and multiplied by its gates; and the weights by which a branch is added to each, if it is one.
+///
+/// # Panics
+///
+/// If streams are read otherwise.
+pub(super) fn gated(
+    of: &Gated<'_>,
+    (tier, threads): (Tier, Threads),
+    weights: &mut dyn Weights,
+    (x, input, work): (&mut [f32], &mut Input, &mut GateWork),
+    mut own: Option<&mut [f32]>,
+    mean: &mut [f32],
+    scratch: &mut Vec<ThreadScratch>,
+) -> Result<(), SourceError> {
+    let &Gated { spec, piece, roles: [norm, down, up], own: writing } = of;
+    let streams = spec.streams.expect("a model with streams");
+    let rank = spec.stream_gates.expect("streams with gates");
+    let (count, width, hidden) = (streams.count, spec.state_width(), spec.hidden);
+    let tokens = x.len() / width;
+    norm_streams(tier, hidden, weights.vector(piece, norm), spec.final_norm.eps(), x);
+    input.pack(tier, x, tokens, width);
+    let GateWork { low, gates, packed } = work;
+    let low = grown(low, tokens * rank);
+    let to_own = own.as_deref_mut().map(|own| Product::new(piece, writing, input, own, count));
+    let mut products = [Some(Product::new(piece, down, input, &mut *low, rank)), to_own];
+    multiply(tier, threads, weights, &mut products, scratch)?;
+    // Their sigmoids, in the place of the gates, which come later.
+    let shares = &mut grown(gates, tokens * width.max(rank))[..low.len()];
+    low.iter_mut().for_each(|x| *x /= count as f32);
+    shares.copy_from_slice(low);
+    sigmoid(tier, shares);
+    low.iter_mut().zip(shares).for_each(|(x, share)| *x *= *share);
+    packed.pack(tier, low, tokens, rank);
+    let gates = &mut gates[..tokens * width];
+    let product = Product::new(piece, up, packed, &mut *gates, width);
+    multiply(tier, threads, weights, &mut [Some(product)], scratch)?;
+    by_rows(gates, 1, |_, gates| sigmoid(tier, gates));
+    let (gates, x) = (&*gates, &*x);
+    by_rows(mean, hidden, |first, mean| {
+        let part = first * width..(first + mean.len() / hidden) * width;
+        gated_mean(tier, (count, hidden), &gates[part.clone()], &x[part], mean);
+    });
+    if let Some(own) = own {
+        let (base, scale) = ([0.0; MAX_STREAMS], [1.0 / count as f32]);
+        let bias = StreamBias { base: &base[..count], scale: &scale };
+        stream_weights(tier, streams, bias, own);
+    }
     Ok(())
 }
 

@@ -11,6 +11,7 @@ use super::compressed::CompressedWork;
 use super::indexer::{IndexWork, Selection};
 use super::inputs::InputWork;
 use super::moe::group;
+use super::streams::GateWork;
 use crate::rope::Rope;
 use crate::source::Routed;
 use crate::spec::Norm;
@@ -32,6 +33,9 @@ pub(crate) struct Workspace {
     pub(super) inputs: InputWork,
     /// The weights of residual streams, of the branch that is added next: [tokens, weights].
     pub(super) streams: Vec<f32>,
+    pub(super) gates: GateWork,
+    /// The rows of n-grams of a layer: [tokens, elements].
+    pub(super) rows: Vec<f32>,
     pub(super) attention: AttentionWork,
     /// Logits or scores: [tokens, experts].
     pub(super) router: Vec<f32>,
@@ -314,7 +318,9 @@ impl Workspace {
             + scratch.len() * per_thread
             + self.attention.index.bytes()
             + self.attention.blocks.bytes()
-            + self.attention.compressed.bytes();
+            + self.attention.compressed.bytes()
+            + self.gates.bytes()
+            + self.rows.capacity() * size_of::<f32>();
         bytes as u64
     }
 }

@@ -7,7 +7,7 @@ use sws_kernels::functional::{CacheLayout, CacheMut, KvCache, KvData, Page, stor
 use super::KvPrecision;
 use super::pages::{drop_shared, grow, positions_held, positions_per_page};
 use super::rows::Rows;
-use crate::spec::AttentionSpec;
+use crate::spec::{AttentionSpec, BlocksSpec};
 
 /// A layer with a window keeps room for this many tokens less one in addition to the window. At
 /// most this many are stored before they are attended with; longer chunks are split.
@@ -30,6 +30,10 @@ pub(crate) struct KvState {
     journal: Journal,
     /// The keys of the layer's indexer, if it has one. Such a layer has no window.
     index: Option<Rows>,
+    /// Where keys of blocks are means, those of positions, which are never rounded.
+    parts: Option<Rows>,
+    /// Positions that a key of the indexer stands for.
+    block: usize,
 }
 
 /// A state to return to: the length of the journal, and the end of the positions.
@@ -69,10 +73,14 @@ impl KvState {
             KvPrecision::Bf16 => Data::Bf16 { keys: Vec::new(), values: Vec::new() },
         };
         let journal = Journal::default();
-        let index = spec.blocks.map(|blocks| Rows::new(blocks.dim, limit, precision, page_bytes));
+        let index = |it: BlocksSpec| Rows::new(it.dim, it.keys(limit), precision, page_bytes);
+        let part = |it: BlocksSpec| Rows::new(it.dim, limit, KvPrecision::F32, page_bytes);
+        let index = spec.blocks.map(index);
+        let parts = spec.blocks.filter(|blocks| blocks.pooled).map(part);
+        let block = spec.blocks.filter(|blocks| blocks.pooled).map_or(1, |blocks| blocks.size);
         let keys = CacheLayout { capacity, page, heads: spec.kv_heads, dim: spec.head_dim };
         let values = CacheLayout { dim: spec.value_dim, ..keys };
-        KvState { data, keys, values, chunk, written: 0, journal, index }
+        KvState { data, keys, values, chunk, written: 0, journal, index, parts, block }
     }
 
     /// The maximum size in bytes of `limit` positions in pages of `page`.
@@ -83,7 +91,11 @@ impl KvState {
         page: usize,
     ) -> u64 {
         let rows = positions_held(shape(spec, limit).0, page);
-        let index = spec.blocks.map_or(0, |it| Rows::bytes_for(it.dim, limit, precision, page));
+        let index = spec.blocks.map_or(0, |it| {
+            let parts = if it.pooled { it.dim } else { 0 };
+            Rows::bytes_for(it.dim, it.keys(limit), precision, page)
+                + Rows::bytes_for(parts, limit, KvPrecision::F32, page)
+        });
         rows as u64 * KvState::row_bytes(spec, precision) + index
     }
 
@@ -99,13 +111,16 @@ impl KvState {
             Data::Bf16 { keys, .. } => (keys.len(), size_of::<u16>()),
         };
         let [keys, values] = self.page_lens();
-        (pages * (keys + values) * element) as u64 + self.index.as_ref().map_or(0, Rows::bytes)
+        let others = self.index.iter().chain(&self.parts).map(Rows::bytes);
+        (pages * (keys + values) * element) as u64 + others.sum::<u64>()
     }
 
     /// Makes room for the positions below `end`.
     pub(super) fn reserve(&mut self, end: usize) {
         let (needed, [of_keys, of_values]) = (self.keys.pages(end), self.page_lens());
-        self.index.iter_mut().for_each(|index| index.reserve(end));
+        let blocks = end / self.block;
+        self.index.iter_mut().for_each(|index| index.reserve(blocks));
+        self.parts.iter_mut().for_each(|parts| parts.reserve(end));
         match &mut self.data {
             Data::F32 { keys, values } => {
                 grow(keys, needed, of_keys);
@@ -122,7 +137,7 @@ impl KvState {
     /// sequence.
     pub(super) fn clear(&mut self) {
         self.written = 0;
-        self.index.iter_mut().for_each(Rows::clear);
+        self.index.iter_mut().chain(&mut self.parts).for_each(Rows::clear);
         fn own<E>(keys: &mut Vec<Page<E>>, values: &mut Vec<Page<E>>) {
             for pages in [&mut *keys, &mut *values] {
                 drop_shared(pages);
@@ -227,13 +242,32 @@ impl KvState {
         KvCache { data, keys: self.keys, values: self.values }
     }
 
-    /// Stores keys [tokens, dim] of the indexer.
+    /// Stores keys [tokens, dim] of the indexer; where those of blocks are means, of blocks from the
+    /// number `first` on.
     ///
     /// # Panics
     ///
     /// If the layer has no indexer.
     pub(crate) fn append_index(&mut self, first: usize, keys: &[f32]) {
         self.index.as_mut().expect("a layer with an indexer").append(first, keys);
+    }
+
+    /// Stores keys [tokens, dim] of positions, of which those of blocks are means.
+    ///
+    /// # Panics
+    ///
+    /// If keys of blocks are no means.
+    pub(crate) fn append_parts(&mut self, first: usize, keys: &[f32]) {
+        self.parts.as_mut().expect("a layer with keys of blocks").append(first, keys);
+    }
+
+    /// The key of a position, of which that of its block is a mean.
+    ///
+    /// # Panics
+    ///
+    /// If keys of blocks are no means.
+    pub(crate) fn part(&self, position: usize) -> &[f32] {
+        self.parts.as_ref().expect("a layer with keys of blocks").row(position)
     }
 
     /// The keys of the indexer, of one head.

@@ -104,7 +104,7 @@ impl Sequence {
                 LayerState::Compressed(CompressedState::new(spec, limit, precision, page))
             }
             Mixer::Delta(_) | Mixer::Conv(_) | Mixer::StateSpace(_) | Mixer::None => {
-                let memory = layer.mixer.memory().expect("all of these have one");
+                let memory = layer.memory(spec.state_width()).expect("all of these have one");
                 LayerState::Recurrent(RecurrentState::new(memory))
             }
         });
@@ -128,7 +128,7 @@ impl Sequence {
             Mixer::Attention(attention) => KvState::bytes_for(attention, limit, precision, page),
             Mixer::Latent(latent) => LatentState::bytes_for(latent, limit, precision, page),
             Mixer::Compressed(spec) => CompressedState::bytes_for(spec, limit, precision, page),
-            mixer => mixer.memory().map_or(0, Memory::bytes),
+            _ => layer.memory(spec.state_width()).map_or(0, Memory::bytes),
         });
         layers.sum()
     }
@@ -146,7 +146,7 @@ impl Sequence {
                 tokens as u64 * row(attention)
             }
             Mixer::Compressed(spec) => tokens as u64 * CompressedState::journal_bytes(spec),
-            mixer => sequences as u64 * mixer.memory().map_or(0, Memory::bytes),
+            _ => sequences as u64 * layer.memory(spec.state_width()).map_or(0, Memory::bytes),
         });
         layers.sum()
     }
@@ -259,6 +259,18 @@ impl LayerState {
     pub(crate) fn recurrent(&mut self) -> &mut RecurrentState {
         match self {
             LayerState::Recurrent(state) => state,
+            _ => panic!("a layer with cached positions"),
+        }
+    }
+
+    /// The inputs of the last few tokens that such a layer keeps.
+    ///
+    /// # Panics
+    ///
+    /// Same as for [`recurrent`](Self::recurrent).
+    pub(crate) fn past(&self) -> &[f32] {
+        match self {
+            LayerState::Recurrent(state) => state.past(),
             _ => panic!("a layer with cached positions"),
         }
     }

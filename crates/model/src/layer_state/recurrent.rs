@@ -76,6 +76,11 @@ impl RecurrentState {
         [&mut self.past, &mut self.sums].map(Arc::make_mut)
     }
 
+    /// The inputs of the last few tokens.
+    pub(super) fn past(&self) -> &[f32] {
+        &self.past
+    }
+
     /// All numbers.
     #[cfg(test)]
     pub(super) fn seen(&self) -> Vec<f32> {

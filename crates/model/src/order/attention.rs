@@ -12,8 +12,13 @@ pub(super) fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> 
         false => vec![matrix(Role::Query, spec.query_rows())],
     };
     if let Some(blocks) = spec.blocks {
-        tensors.push(matrix(Role::IndexKey, blocks.dim));
-        tensors.push(matrix(Role::IndexQuery, blocks.width()));
+        match blocks.pooled {
+            true => tensors.push(matrix(Role::IndexMixed, blocks.width() + blocks.dim)),
+            false => {
+                tensors.push(matrix(Role::IndexKey, blocks.dim));
+                tensors.push(matrix(Role::IndexQuery, blocks.width()));
+            }
+        }
     }
     if !spec.fused && spec.has_keys() {
         tensors.push(matrix(Role::Key, keys));

@@ -49,6 +49,14 @@ impl Site {
         }
     }
 
+    /// The roles of the norm of streams, and of the matrices to the latent of their gates and from it.
+    pub(crate) const fn gates(self) -> [Role; 3] {
+        match self {
+            Site::Mixer => [Role::MixerStreamsNorm, Role::MixerStreamsDown, Role::MixerStreamsUp],
+            Site::Ffn => [Role::FfnStreamsNorm, Role::FfnStreamsDown, Role::FfnStreamsUp],
+        }
+    }
+
     /// The role of the norm of what the branch reads.
     pub(crate) const fn norm(self) -> Role {
         match self {
@@ -64,6 +72,15 @@ impl Site {
         }
         let Some(streams) = model.streams else { return Vec::new() };
         let [matrix, base, scale] = self.roles();
+        if let Some(rank) = model.stream_gates {
+            let ([norm, down, up], width) = (self.gates(), model.state_width());
+            return vec![
+                TensorSpec::vector(norm, width),
+                TensorSpec::matrix(down, rank, width),
+                TensorSpec::matrix(matrix, streams.weights(), width),
+                TensorSpec::matrix(up, width, rank),
+            ];
+        }
         vec![
             TensorSpec::matrix(matrix, streams.weights(), model.state_width()),
             TensorSpec::vector(base, streams.weights()),

@@ -75,6 +75,11 @@ pub enum KeyValues {
 /// The score of a block is the largest product of the head's query and a key of the positions that
 /// the query sees. An indexer has one key per position. Its queries and keys are normed and rotated
 /// as those of the layer are.
+///
+/// Or a whole block has one key: the mean of those of its positions, then normed, and rotated as
+/// its first position is. Its score is the sum of the products above zero with the queries of all
+/// heads, which select together. A query sees the best blocks, and the positions that are in no
+/// whole block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlocksSpec {
     /// Heads of the indexer, a divisor of those of the layer.
@@ -87,6 +92,8 @@ pub struct BlocksSpec {
     pub most: usize,
     /// Blocks, up to that of the query, that it sees whatever their scores.
     pub last: usize,
+    /// True if whole blocks have one key, and one matrix computes queries and keys of positions.
+    pub pooled: bool,
 }
 
 /// The origin of the gates of an attention's outputs, and their function.
@@ -140,7 +147,17 @@ impl From<AttentionSpec> for Mixer {
 impl BlocksSpec {
     /// The largest number of positions that a query sees.
     pub fn positions(&self) -> usize {
-        self.most * self.size
+        self.most * self.size + if self.pooled { self.size - 1 } else { 0 }
+    }
+
+    /// Lists of positions for a query: one for each head of the indexer, or one for all.
+    pub fn lists(&self) -> usize {
+        if self.pooled { 1 } else { self.heads }
+    }
+
+    /// Keys of the indexer for so many positions.
+    pub(crate) fn keys(&self, positions: usize) -> usize {
+        if self.pooled { (positions / self.size).max(1) } else { positions }
     }
 
     /// Elements of all queries of a position.

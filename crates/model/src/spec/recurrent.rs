@@ -1,6 +1,6 @@
 //! Mixers that remember all earlier tokens in a fixed number of values.
 
-use sws_kernels::functional::Recurrence;
+use sws_kernels::functional::{Activation, Recurrence};
 
 use super::Mixer;
 use crate::layer_state::Memory;
@@ -25,6 +25,8 @@ pub struct DeltaSpec {
     pub eps: f32,
     /// The matrices that compute the inputs.
     pub inputs: DeltaInputs,
+    /// The function of a gate and an output.
+    pub gate: Activation,
     /// Bound of the exponents of decays, below zero.
     pub bound: Option<f32>,
     /// Numbers that are stored as rates of decay. Those of the heads come first, and no other counts.
@@ -47,8 +49,7 @@ pub enum DeltaInputs {
     /// has the rows of each key head together. Rates are stored as with `Tiled`.
     Pairs,
     /// One each for queries, keys, values, gates, corrections and decays, with a convolution each for
-    /// the first three. Every element of a key has a decay of its own, and gates are applied by their
-    /// sigmoid, not by silu.
+    /// the first three. Every element of a key has a decay of its own.
     Apart,
     /// The same, with decays made of a latent.
     PerElement {

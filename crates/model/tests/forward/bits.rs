@@ -4,8 +4,8 @@
 use rayon::ThreadPoolBuilder;
 use sws_kernels::{Encoding, Matrix, Tier};
 use sws_model::{
-    CausalLm, Chunk, Compute, KvPrecision, Model, Observer, PassSource, Ready, Role, Routed, Rows,
-    Session, SourceError, State, TakeRow, WeightSource, Weights,
+    CausalLm, Chunk, Compute, FindRows, KvPrecision, Model, Observer, PassSource, Ready, Role,
+    Routed, Rows, Session, SourceError, State, TakeRow, WeightSource, Weights,
 };
 use sws_store::shard::{ShardOptions, shard};
 use sws_store::{PieceId, PieceKind, open_checkpoint};
@@ -190,8 +190,13 @@ impl<S: WeightSource> WeightSource for Piecemeal<S> {
         self.inner.embed(tokens, rows)
     }
 
-    fn layer_rows(&mut self, tokens: &[u32], take: TakeRow<'_>) -> Result<(), SourceError> {
-        self.inner.layer_rows(tokens, take)
+    fn look_up(
+        &mut self,
+        layer: usize,
+        find: FindRows<'_>,
+        take: TakeRow<'_>,
+    ) -> Result<(), SourceError> {
+        self.inner.look_up(layer, find, take)
     }
 
     fn infrastructure(

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 use sws_model::{
-    CausalLm, Chunk, Compute, Engine, ForwardError, KvPrecision, Model, Observer, PassSource,
-    Ready, ResidentSource, Routed, SourceError, Step, TakeRow, WeightSource,
+    CausalLm, Chunk, Compute, Engine, FindRows, ForwardError, KvPrecision, Model, Observer,
+    PassSource, Ready, ResidentSource, Routed, SourceError, Step, TakeRow, WeightSource,
 };
 use sws_store::PieceKind;
 
@@ -44,8 +44,13 @@ impl WeightSource for Flaky {
         }
     }
 
-    fn layer_rows(&mut self, tokens: &[u32], take: TakeRow<'_>) -> Result<(), SourceError> {
-        self.request()?.layer_rows(tokens, take)
+    fn look_up(
+        &mut self,
+        layer: usize,
+        find: FindRows<'_>,
+        take: TakeRow<'_>,
+    ) -> Result<(), SourceError> {
+        self.request()?.look_up(layer, find, take)
     }
 
     fn infrastructure(

@@ -3,7 +3,7 @@
 use sws_kernels::functional::{Activation, add, gate, gate_interleaved};
 use sws_kernels::{Matrix, Scratch, Tier, matmul};
 use sws_model::{
-    CausalLm, Compute, ExpertBatch, ExpertExecutor, GateUp, KvPrecision, Model, Observer,
+    CausalLm, Compute, ExpertBatch, ExpertExecutor, FindRows, GateUp, KvPrecision, Model, Observer,
     PassSource, Ready, ResidentSource, Role, Routed, Session, SourceError, TakeRow, WeightSource,
     Weights,
 };
@@ -48,8 +48,13 @@ impl WeightSource for Divided {
         self.inner.embed(tokens, rows)
     }
 
-    fn layer_rows(&mut self, tokens: &[u32], take: TakeRow<'_>) -> Result<(), SourceError> {
-        self.inner.layer_rows(tokens, take)
+    fn look_up(
+        &mut self,
+        layer: usize,
+        find: FindRows<'_>,
+        take: TakeRow<'_>,
+    ) -> Result<(), SourceError> {
+        self.inner.look_up(layer, find, take)
     }
 
     fn infrastructure(

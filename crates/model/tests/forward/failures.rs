@@ -1,8 +1,8 @@
 //! Passes that cannot continue.
 
 use sws_model::{
-    CausalLm, Chunk, Compute, ForwardError, KvPrecision, Model, Ready, ResidentSource, Routed,
-    Rows, Session, SourceError, State, TakeRow, WeightSource,
+    CausalLm, Chunk, Compute, FindRows, ForwardError, KvPrecision, Model, Ready, ResidentSource,
+    Routed, Rows, Session, SourceError, State, TakeRow, WeightSource,
 };
 use sws_store::PieceKind;
 
@@ -117,8 +117,13 @@ impl WeightSource for Failing {
         self.count()?.embed(tokens, rows)
     }
 
-    fn layer_rows(&mut self, tokens: &[u32], take: TakeRow<'_>) -> Result<(), SourceError> {
-        self.count()?.layer_rows(tokens, take)
+    fn look_up(
+        &mut self,
+        layer: usize,
+        find: FindRows<'_>,
+        take: TakeRow<'_>,
+    ) -> Result<(), SourceError> {
+        self.count()?.look_up(layer, find, take)
     }
 
     fn infrastructure(

@@ -50,6 +50,51 @@ impl InMemory {
     }
 }
 
+/// A checkpoint with a tensor per expert, as another that stacks them: gates above ups.
+fn stacked(checkpoint: &dyn Checkpoint, layers: usize, experts: usize) -> InMemory {
+    let mut memory = InMemory::of(checkpoint);
+    let all: Vec<(HeaderTensor, Vec<u8>)> = memory
+        .files
+        .iter()
+        .zip(&memory.bytes)
+        .flat_map(|(file, bytes)| {
+            let of = |t: &HeaderTensor| bytes[t.offset as usize..][..t.len as usize].to_vec();
+            file.tensors.iter().map(move |tensor| (tensor.clone(), of(tensor)))
+        })
+        .collect();
+    let (apart, mut tensors): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|(tensor, _)| tensor.name.contains(".mlp.experts."));
+    for layer in 0..layers {
+        for (names, to) in
+            [(&["gate_proj", "up_proj"][..], "gate_up_proj"), (&["down_proj"], "down_proj")]
+        {
+            let (mut bytes, mut first) = (Vec::new(), None);
+            for (expert, name) in (0..experts).flat_map(|e| names.iter().map(move |n| (e, n))) {
+                let end = format!("layers.{layer}.mlp.experts.{expert}.{name}.weight");
+                let found = apart.iter().find(|(tensor, _)| tensor.name.ends_with(&end));
+                let (tensor, own) = found.unwrap_or_else(|| panic!("no {end}"));
+                bytes.extend(own);
+                first.get_or_insert(tensor);
+            }
+            let first = first.unwrap();
+            let prefix = first.name.split("experts.").next().unwrap();
+            let shape = vec![experts as u64, names.len() as u64 * first.shape[0], first.shape[1]];
+            let tensor =
+                HeaderTensor { name: format!("{prefix}experts.{to}"), shape, ..first.clone() };
+            tensors.push((tensor, bytes));
+        }
+    }
+    let (mut bytes, mut headers) = (Vec::new(), Vec::new());
+    for (tensor, own) in tensors {
+        headers.push(HeaderTensor { offset: bytes.len() as u64, len: own.len() as u64, ..tensor });
+        bytes.extend(own);
+    }
+    let len = bytes.len() as u64;
+    memory.files = vec![WeightFile { name: "stacked".to_owned(), len, tensors: headers }];
+    memory.bytes = vec![bytes];
+    memory
+}
+
 impl Checkpoint for InMemory {
     fn dir(&self) -> &Path {
         Path::new("memory")
@@ -85,10 +130,10 @@ fn shards_and_weights_in_place_give_the_bits_of_the_directory() {
     for name in variants() {
         let fixture = Fixture::open(&name);
         let memory = InMemory::of(&*open_checkpoint(golden_dir(&name), None).unwrap());
-        let spec = ModelSpec::of(memory.config()).unwrap();
-        assert_eq!(spec, fixture.spec);
         let naming = sws_model::naming(memory.config()).unwrap();
         let manifest = Manifest::in_place(&memory, &*naming).unwrap();
+        let spec = ModelSpec::of(memory.config()).unwrap().for_weights(&manifest);
+        assert_eq!(spec, fixture.spec);
         let in_place = ResidentSource::load(&spec, &manifest, |extent: &Extent, to| {
             let bytes = &memory.bytes[extent.file as usize];
             to.copy_from_slice(&bytes[extent.offset as usize..][..to.len()]);
@@ -106,6 +151,25 @@ fn shards_and_weights_in_place_give_the_bits_of_the_directory() {
         let sharded = Fixture::at(&out);
         assert!(logits(&sharded.spec, sharded.source()) == expected, "{name} in shards");
     }
+}
+
+/// Qwen4-Exp is published with stacked experts, and written by transformers with one tensor each.
+#[test]
+fn stacked_experts_give_the_bits_of_those_apart() {
+    let fixture = Fixture::open("qwen4_exp");
+    let checkpoint = open_checkpoint(&fixture.dir, None).unwrap();
+    let moe = fixture.spec.moes().next().unwrap();
+    let memory = stacked(&*checkpoint, fixture.spec.layers.len(), moe.experts);
+    let naming = sws_model::naming(memory.config()).unwrap();
+    let manifest = Manifest::in_place(&memory, &*naming).unwrap();
+    let spec = ModelSpec::of(memory.config()).unwrap().for_weights(&manifest);
+    assert_ne!(spec, fixture.spec);
+    let source = ResidentSource::load(&spec, &manifest, |extent: &Extent, to| {
+        let bytes = &memory.bytes[extent.file as usize];
+        to.copy_from_slice(&bytes[extent.offset as usize..][..to.len()]);
+        Ok(())
+    });
+    assert!(logits(&spec, source.unwrap()) == logits(&fixture.spec, fixture.source()));
 }
 
 /// The sharder finds missing bytes through the reader, and names the file.

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 
 use sws_kernels::Matrix;
 use sws_model::{
-    CausalLm, Compute, KvPrecision, Model, Observer, PassSource, ReadStep, Ready, ResidentSource,
-    Role, Routed, Session, SourceError, TakeRow, TensorSpec, WeightSource, Weights,
+    CausalLm, Compute, FindRows, KvPrecision, Model, Observer, PassSource, ReadStep, Ready,
+    ResidentSource, Role, Routed, Session, SourceError, TakeRow, TensorSpec, WeightSource, Weights,
 };
 use sws_store::{PieceId, PieceKind};
 
@@ -99,8 +99,13 @@ impl WeightSource for Recording {
         self.inner.embed(tokens, rows)
     }
 
-    fn layer_rows(&mut self, tokens: &[u32], take: TakeRow<'_>) -> Result<(), SourceError> {
-        self.inner.layer_rows(tokens, take)
+    fn look_up(
+        &mut self,
+        layer: usize,
+        find: FindRows<'_>,
+        take: TakeRow<'_>,
+    ) -> Result<(), SourceError> {
+        self.inner.look_up(layer, find, take)
     }
 
     fn infrastructure(

@@ -2,8 +2,8 @@
 
 use sws_kernels::Matrix;
 use sws_model::{
-    Chunk, Compute, KvPrecision, Model, Ready, ResidentSource, Role, Routed, Rows, SourceError,
-    State, TakeRow, WeightSource, Weights,
+    Chunk, Compute, FindRows, KvPrecision, Model, Ready, ResidentSource, Role, Routed, Rows,
+    SourceError, State, TakeRow, WeightSource, Weights,
 };
 use sws_store::{PieceId, PieceKind};
 
@@ -13,8 +13,9 @@ use crate::support::Fixture;
 /// latents, the next five recurrent layers, and in the next one layers share the positions that
 /// another has selected. Then there are aligned windows, and values shorter than keys. The next two
 /// have several streams, and entries of pooled positions; then the sum of experts waits for the next
-/// layer, and groups of positions are selected. The two of Kimi K3 keep earlier states.
-const VARIANTS: [&str; 24] = [
+/// layer, and groups of positions are selected. The two of Kimi K3 keep earlier states; the last two
+/// look up rows by the tokens before.
+const VARIANTS: [&str; 26] = [
     "mixtral_sharded",
     "mixtral_swa",
     "qwen2_moe_swa",
@@ -39,6 +40,8 @@ const VARIANTS: [&str; 24] = [
     "kimi_k3_otherwise",
     "minimax_m3",
     "minimax_m3_v5cfg",
+    "qwen4_exp",
+    "qwen4_exp_text",
 ];
 
 /// Longer than a ring of window + 63, so that rings wrap around within the chunk that is repeated.
@@ -169,8 +172,13 @@ impl WeightSource for Swapped {
         self.inner.embed(tokens, rows)
     }
 
-    fn layer_rows(&mut self, tokens: &[u32], take: TakeRow<'_>) -> Result<(), SourceError> {
-        self.inner.layer_rows(tokens, take)
+    fn look_up(
+        &mut self,
+        layer: usize,
+        find: FindRows<'_>,
+        take: TakeRow<'_>,
+    ) -> Result<(), SourceError> {
+        self.inner.look_up(layer, find, take)
     }
 
     fn infrastructure(

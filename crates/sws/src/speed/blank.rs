@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use sws_kernels::{Encoding, Matrix};
 use sws_model::{
-    Compute, Held, Inventory, ModelSpec, Observer, PassSource, Ready, Role, Routed, SourceError,
-    TakeRow, WeightSource, Weights,
+    Compute, FindRows, Held, Inventory, ModelSpec, Observer, PassSource, Ready, Role, Routed,
+    SourceError, TakeRow, WeightSource, Weights,
 };
 use sws_store::{Manifest, Piece, PieceId, PieceKind};
 
@@ -14,7 +14,9 @@ use sws_store::{Manifest, Piece, PieceId, PieceKind};
 #[derive(Debug)]
 pub(super) struct Blank<'z> {
     weights: Zeros<'z>,
-    /// A row of the table of inputs of layers.
+    /// For each layer the rows of its table that a token chooses, and their length.
+    rows: Vec<(usize, usize)>,
+    /// A row.
     row: Vec<f32>,
     has_head: bool,
 }
@@ -61,13 +63,25 @@ impl<'z> Blank<'z> {
             let tensors = held.map(|held| Tensor::new(piece, held, zeros.len(), &mut end));
             pieces.insert(piece.id, tensors.collect());
         }
-        let row = vec![0.0; spec.layer_table().map_or(0, |(_, table)| table.cols)];
+        let rows = (0..spec.layers.len()).map(|layer| match spec.rows_of_token(layer) {
+            0 => (0, 0),
+            count => {
+                let mut table = inventory.piece(PieceId::table(layer as u32, 0)).iter();
+                (count, table.find(|held| held.role == Role::Table).map_or(0, |held| held.cols))
+            }
+        });
+        let rows = rows.collect();
         let experts = manifest.pieces.iter().filter_map(|piece| match piece.id.kind() {
             PieceKind::Expert(expert) => Some(expert + 1),
             _ => None,
         });
         let experts = experts.max().unwrap_or(1);
-        Blank { weights: Zeros { zeros, pieces, experts, shift: 0 }, row, has_head }
+        Blank {
+            weights: Zeros { zeros, pieces, experts, shift: 0 },
+            rows,
+            row: Vec::new(),
+            has_head,
+        }
     }
 }
 
@@ -146,8 +160,15 @@ impl WeightSource for Blank<'_> {
         Ok(())
     }
 
-    fn layer_rows(&mut self, tokens: &[u32], take: TakeRow<'_>) -> Result<(), SourceError> {
-        (0..tokens.len()).for_each(|place| take(place, &self.row));
+    fn look_up(
+        &mut self,
+        layer: usize,
+        _: FindRows<'_>,
+        take: TakeRow<'_>,
+    ) -> Result<(), SourceError> {
+        let (count, len) = self.rows[layer];
+        self.row.resize(len, 0.0);
+        (0..count).for_each(|place| take(place, &self.row));
         Ok(())
     }
 

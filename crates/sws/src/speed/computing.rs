@@ -103,6 +103,8 @@ impl Beginning {
                         continue;
                     };
                     *sum += match (kind, spec.moe()) {
+                        // Rows of it are looked up.
+                        (PieceKind::Table(_), _) => 0.0,
                         (PieceKind::Expert(_), Some(moe)) => {
                             bytes as f64 * moe.top_k as f64 / moe.experts as f64
                         }
@@ -110,8 +112,6 @@ impl Beginning {
                     };
                 }
                 (None, PieceKind::Embed) if !spec.tied => {}
-                // Its rows are looked up.
-                (None, PieceKind::LayerTable) => {}
                 (None, _) => head += bytes,
             }
         }
@@ -130,13 +130,10 @@ impl Beginning {
         let is_whole = count == layers.len() && head <= BYTES;
         let mut spec = spec.clone();
         spec.layers.truncate(count);
-        let wanted = |id: PieceId| match id.layer() {
-            Some(layer) => (layer as usize) < count,
-            None => match id.kind() {
-                PieceKind::LayerTable => false,
-                PieceKind::Embed => is_whole && spec.tied,
-                _ => is_whole,
-            },
+        let wanted = |id: PieceId| match (id.layer(), id.kind()) {
+            (_, PieceKind::Table(_)) => false,
+            (Some(layer), _) => (layer as usize) < count,
+            (None, kind) => is_whole && (spec.tied || kind != PieceKind::Embed),
         };
         let pieces = manifest.pieces.iter().filter(|piece| wanted(piece.id));
         let extents = pieces.flat_map(|it| &it.tensors).flat_map(|tensor| &tensor.parts);

@@ -28,9 +28,9 @@ pub(crate) struct Row {
     pub(super) usual: bool,
     pub(super) bytes: u64,
     pub(super) infrastructure_bytes: u64,
-    /// The table of what tokens give to layers, and what is read for a row of it.
-    pub(super) layer_table_bytes: Option<u64>,
-    pub(super) layer_table_row_bytes: Option<u64>,
+    /// The tables of what tokens give to layers, and what is read of them for a token.
+    pub(super) table_bytes: Option<u64>,
+    pub(super) table_row_bytes: Option<u64>,
     pub(super) smallest_budget: u64,
     /// Estimated, for each budget; None where it is too small.
     pub(super) read_bytes_per_token: Vec<Option<u64>>,
@@ -69,13 +69,13 @@ pub(crate) fn rows(
             usual: format.plain != Encoding::Bf11,
             bytes: footprint.bytes,
             infrastructure_bytes: footprint.infrastructure,
-            layer_table_bytes: footprint.layer_table.map(|[bytes, _]| bytes),
-            layer_table_row_bytes: footprint.layer_table.map(|[_, row]| row),
+            table_bytes: footprint.layer_tables.map(|[bytes, _]| bytes),
+            table_row_bytes: footprint.layer_tables.map(|[_, row]| row),
             smallest_budget: footprint.smallest(),
             read_bytes_per_token: tokens.iter().map(read).collect(),
             tokens_per_second: tokens.iter().map(pace).collect(),
             first_token_seconds: machine.and_then(|it| {
-                let table = footprint.layer_table.map_or(0, |[bytes, _]| bytes);
+                let table = footprint.layer_tables.map_or(0, |[bytes, _]| bytes);
                 it.first_token(footprint.bytes - table)
             }),
         })

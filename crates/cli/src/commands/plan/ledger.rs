@@ -35,9 +35,7 @@ fn note(plan: &Plan, inventory: &Inventory, what: MemoryUse) -> String {
             format!("{} of {} pieces", plan.pinned.len(), inventory.pieces().count() - experts)
         }
         MemoryUse::Ring if plan.experts_stream => "experts too".to_owned(),
-        MemoryUse::Ring if plan.per_token.layer_table > 0 => {
-            "rows of the layer table too".to_owned()
-        }
+        MemoryUse::Ring if plan.per_token.table_rows > 0 => "rows of tables too".to_owned(),
         MemoryUse::Slots => {
             let slots: usize = plan.slots.iter().map(|class| class.count).sum();
             format!("{slots} for {experts} experts")

@@ -13,9 +13,9 @@ pub struct PerToken {
     pub infrastructure: u64,
     /// Bytes of embedding rows.
     pub embedding: u64,
-    /// Bytes of rows of the table of what tokens give to layers.
+    /// Bytes of rows of the tables of layers.
     #[serde(default)]
-    pub layer_table: u64,
+    pub table_rows: u64,
     /// Bytes of experts, from slots or from disk.
     pub experts: u64,
     /// Expected hit rate of the experts.
@@ -60,12 +60,12 @@ impl PerToken {
     /// Bytes read from disk.
     pub fn read(&self) -> u64 {
         let misses = (self.experts as f64 * (1.0 - self.hit_rate)).ceil() as u64;
-        self.infrastructure + self.embedding + self.layer_table + misses
+        self.infrastructure + self.embedding + self.table_rows + misses
     }
 
-    /// True if nothing is read from disk but rows of the table of layers, which are at any budget.
+    /// True if nothing is read from disk but rows of the tables of layers, which are at any budget.
     pub fn is_in_memory(&self) -> bool {
-        self.read() == self.layer_table
+        self.read() == self.table_rows
     }
 
     /// Seconds of computing, from the speed of memory in bytes per second, where they were not measured.
@@ -77,8 +77,7 @@ impl PerToken {
     /// Experts are read once their layer's router has chosen, so reading and computing add up.
     pub fn seconds(&self, disk: f64, computing: f64, costs: &TokenCosts) -> f64 {
         let lookups =
-            [self.embedding, self.layer_table].into_iter().filter(|&bytes| bytes > 0).count()
-                as f64;
+            [self.embedding, self.table_rows].into_iter().filter(|&bytes| bytes > 0).count() as f64;
         self.read() as f64 / disk
             + costs.slowdown * computing
             + costs.call * self.calls
@@ -95,7 +94,7 @@ impl PerToken {
 
 impl Planner {
     pub(super) fn per_token(&self, split: &ArenaSplit, lent: &[SlotClass]) -> PerToken {
-        let Pieces { cyclic, embedding, layer_table, slots, .. } = &self.pieces;
+        let Pieces { cyclic, embedding, slots, .. } = &self.pieces;
         let batch = self.options.batch.max(1) as u64;
         let all = self.pieces.cyclic_bytes();
         let pinned_embedding = split.pinned.contains(&sws_store::PieceId::EMBED);
@@ -113,7 +112,7 @@ impl Planner {
         PerToken {
             infrastructure: (all - pinned_bytes) / batch,
             embedding: if pinned_embedding || embedding.is_none() { 0 } else { lookup },
-            layer_table: layer_table.map_or(0, |table| table.row),
+            table_rows: self.table_rows(),
             experts,
             hit_rate: if total == 0 { 1.0 } else { self.hits.rate(have as f64 / total as f64) },
             active: all / batch + experts,
@@ -161,7 +160,7 @@ mod tests {
             let token = PerToken {
                 infrastructure,
                 embedding,
-                layer_table: 0,
+                table_rows: 0,
                 experts: 1_000_000_000,
                 hit_rate,
                 active: 2_000_000_000,

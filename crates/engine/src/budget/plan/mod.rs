@@ -272,10 +272,16 @@ impl Planner {
         self.pieces.bytes()
     }
 
-    /// Bytes of the table of what tokens give to layers, and of reading a row of it, which every
-    /// token does at any budget; `None` without one.
-    pub fn layer_table(&self) -> Option<[u64; 2]> {
-        self.pieces.layer_table.map(|table| [table.len, table.row])
+    /// Bytes of the tables of layers, and of reading the rows of a token, which every token does at any
+    /// budget; `None` without one.
+    pub fn layer_tables(&self) -> Option<[u64; 2]> {
+        let bytes = self.pieces.table_bytes();
+        (bytes > 0).then(|| [bytes, self.table_rows()])
+    }
+
+    /// Bytes that a token reads of the tables of layers.
+    fn table_rows(&self) -> u64 {
+        self.pieces.layer_tables.iter().map(|table| table.rows * table.sizes.row).sum()
     }
 
     /// Plans for a budget.
@@ -339,7 +345,7 @@ impl Planner {
         let [least_work, most_work] = self.chunks().map(|tokens| self.work(tokens));
         let share = more / CHUNK_SHARE;
         let enough = (least_arena + more)
-            .saturating_sub(with_tables(self.pieces.bytes_without_table() / WEIGHTS_SHARE));
+            .saturating_sub(with_tables(self.pieces.bytes_without_tables() / WEIGHTS_SHARE));
         let work = (least_work + share.max(enough.min(more))).min(most_work);
         let chunk = self.chunk_within(work);
         let more = more - (work - least_work);
@@ -487,9 +493,9 @@ impl Planner {
         embedding + self.table_ring()
     }
 
-    /// Bytes of the shortest ring for rows of the table of layers.
+    /// Bytes of the shortest ring for rows of the tables of layers.
     fn table_ring(&self) -> u64 {
-        self.pieces.layer_table.map_or(0, |table| table.ring())
+        self.pieces.layer_tables.iter().map(|table| table.sizes.ring()).sum()
     }
 
     /// Bytes of an arena for stand-ins, in whole pages. They grow with the arena, and never by

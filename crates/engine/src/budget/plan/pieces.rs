@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use sws_model::{Held, Inventory, ModelSpec};
+use sws_model::{Held, Inventory, ModelSpec, Role};
 use sws_store::{LayoutError, Manifest, Parts, PieceId, PieceKind, PieceLayout, Read};
 
 use super::slots::SlotSizes;
@@ -37,7 +37,8 @@ impl TableSizes {
         held: &[Held],
         len: u64,
     ) -> Result<Option<TableSizes>, LayoutError> {
-        let Some(held) = held.first() else { return Ok(None) };
+        let rows = |held: &&Held| matches!(held.role, Role::Embedding | Role::Table);
+        let Some(held) = held.iter().find(rows) else { return Ok(None) };
         let read = |rows, parts| {
             let read = Read::Rows { piece, tensor: held.index, rows, parts };
             PieceLayout::new(manifest, read).map(|layout| layout.slot_len() as u64)
@@ -51,6 +52,15 @@ impl TableSizes {
     }
 }
 
+/// Sizes of the table of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LayerTable {
+    pub(super) layer: usize,
+    /// Rows of a token.
+    pub(super) rows: u64,
+    pub(super) sizes: TableSizes,
+}
+
 /// Sizes of all pieces of a model.
 #[derive(Debug)]
 pub(super) struct Pieces {
@@ -58,8 +68,8 @@ pub(super) struct Pieces {
     pub(super) cyclic: Vec<Cyclic>,
     /// `None` if the embedding is also the head, and so cyclic.
     pub(super) embedding: Option<TableSizes>,
-    /// What tokens give to layers, if anything: it is never resident.
-    pub(super) layer_table: Option<TableSizes>,
+    /// The tables of layers, which are never resident.
+    pub(super) layer_tables: Vec<LayerTable>,
     pub(super) slots: SlotSizes,
     /// Stand-ins of experts with the bytes of each, layer by layer.
     pub(super) stand_ins: Vec<(PieceId, u64)>,
@@ -87,7 +97,7 @@ impl Pieces {
         let mut pieces = Pieces {
             cyclic: Vec::new(),
             embedding: None,
-            layer_table: None,
+            layer_tables: Vec::new(),
             slots: SlotSizes::default(),
             stand_ins: Vec::new(),
             cyclic_unit: 0,
@@ -127,11 +137,10 @@ impl Pieces {
                 PieceKind::Embed if !spec.tied => {
                     pieces.embedding = TableSizes::new(manifest, id, held, len)?;
                 }
-                PieceKind::LayerTable => {
-                    pieces.layer_table = TableSizes::new(manifest, id, held, len)?;
-                    // A row, and a mark for each row whose numbers have been checked.
-                    let numbers = held.iter().map(|held| held.cols * size_of::<f32>() + held.rows);
-                    pieces.tables += numbers.sum::<usize>() as u64;
+                PieceKind::Table(_) => {
+                    if let Some(sizes) = TableSizes::new(manifest, id, held, len)? {
+                        pieces.add_part(spec, id, sizes);
+                    }
                 }
                 _ => {
                     pieces.cyclic.push(Cyclic { id, len });
@@ -143,6 +152,22 @@ impl Pieces {
         pieces.slots = SlotSizes::new(experts, spec.max_top_k());
         pieces.sort();
         Ok(pieces)
+    }
+
+    /// Adds a part of the table of a layer.
+    fn add_part(&mut self, spec: &ModelSpec, id: PieceId, part: TableSizes) {
+        let layer = id.layer().unwrap_or(0) as usize;
+        match self.layer_tables.iter_mut().find(|table| table.layer == layer) {
+            Some(LayerTable { sizes, .. }) => {
+                sizes.len += part.len;
+                sizes.rest += part.rest;
+                sizes.row = sizes.row.max(part.row);
+            }
+            None => {
+                let rows = spec.rows_of_token(layer) as u64;
+                self.layer_tables.push(LayerTable { layer, rows, sizes: part });
+            }
+        }
     }
 
     /// Sorts the cyclic pieces in the order of pinning.
@@ -173,11 +198,16 @@ impl Pieces {
 
     /// Bytes of all pieces.
     pub(super) fn bytes(&self) -> u64 {
-        self.layer_table.map_or(0, |table| table.len) + self.bytes_without_table()
+        self.table_bytes() + self.bytes_without_tables()
     }
 
-    /// Bytes of all pieces but the table of layers.
-    pub(super) fn bytes_without_table(&self) -> u64 {
+    /// Bytes of the tables of layers.
+    pub(super) fn table_bytes(&self) -> u64 {
+        self.layer_tables.iter().map(|table| table.sizes.len).sum()
+    }
+
+    /// Bytes of all pieces but the tables of layers.
+    pub(super) fn bytes_without_tables(&self) -> u64 {
         let embedding = self.embedding.map_or(0, |embedding| embedding.len);
         self.cyclic_bytes() + embedding + self.slots.bytes()
     }

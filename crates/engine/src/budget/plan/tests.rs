@@ -345,25 +345,33 @@ fn too_small_budget_names_one_that_works() {
 }
 
 #[test]
-fn table_of_layers_stays_on_disk() {
-    let json = include_bytes!("../../../../../configs/gemma-4-e2b.json");
-    let spec = ModelSpec::parse(json).unwrap();
-    let manifest = spec.outline(|_| Encoding::Bf16).unwrap();
-    let inventory = Inventory::new(&spec, &manifest).unwrap();
-    let planner = Planner::new(&spec, &inventory, &manifest, PROCESS, options()).unwrap();
-    let [len, row] = planner.layer_table().unwrap();
-    assert!(len >= 2 * 262_144 * 35 * 256 && row < 144 << 10, "{len} {row}");
-    assert!(planner.minimum() < GIB / 2, "{} MiB", planner.minimum() >> 20);
-    for ram in [planner.minimum(), GIB, 4 * GIB, 64 * GIB] {
-        let plan = planner.plan(ram).unwrap();
-        check(&planner, ram, &plan);
-        assert!(!plan.pinned.contains(&PieceId::LAYER_TABLE));
-        assert_eq!(plan.per_token.layer_table, row);
-        assert_eq!(plan.per_token.is_in_memory(), ram == 64 * GIB);
-        let Plan { pinned, ring, experts_stream: experts, .. } = plan;
-        let plan = InfrastructurePlan { pinned, ring, experts };
-        let least = Infrastructure::least_ring(&spec, &inventory, &manifest, &plan).unwrap();
-        assert!(least <= ring, "the ring needs {least} bytes and has {ring}");
+fn tables_of_layers_stay_on_disk() {
+    let gemma = include_bytes!("../../../../../configs/gemma-4-e2b.json").as_slice();
+    let qwen = include_bytes!("../../../../../configs/qwen3.8-flash-next.json").as_slice();
+    let cases = [
+        // layer, least bytes of its table, rows of a token, MiB of the smallest budget, GiB of all but the table
+        (gemma, 0, 2 * 262_144 * 35 * 256, 1, 512, 64),
+        (qwen, 1, 2 * 16 * 20_000_000 * 160, 16, 1024, 512),
+    ];
+    for (json, layer, bytes, rows, smallest, whole) in cases {
+        let spec = ModelSpec::parse(json).unwrap();
+        let manifest = spec.outline(|_| Encoding::Bf16).unwrap();
+        let inventory = Inventory::new(&spec, &manifest).unwrap();
+        let planner = Planner::new(&spec, &inventory, &manifest, PROCESS, options()).unwrap();
+        let [len, read] = planner.layer_tables().unwrap();
+        assert!(len >= bytes && read < rows * (144 << 10), "{len} {read}");
+        assert!(planner.minimum() < smallest * MIB, "{} MiB", planner.minimum() >> 20);
+        for ram in [planner.minimum(), 2 * GIB, 4 * GIB, whole * GIB] {
+            let plan = planner.plan(ram).unwrap();
+            check(&planner, ram, &plan);
+            assert!(!plan.pinned.contains(&PieceId::table(layer, 0)));
+            assert_eq!(plan.per_token.table_rows, read);
+            assert_eq!(plan.per_token.is_in_memory(), ram == whole * GIB);
+            let Plan { pinned, ring, experts_stream: experts, .. } = plan;
+            let plan = InfrastructurePlan { pinned, ring, experts };
+            let least = Infrastructure::least_ring(&spec, &inventory, &manifest, &plan).unwrap();
+            assert!(least <= ring, "the ring needs {least} bytes and has {ring}");
+        }
     }
 }
 

@@ -135,6 +135,7 @@ proptest! {
     #[test]
     fn convolutions_have_the_same_bits_in_all_tiers_and_chunks(
         taps in 1usize..=MAX_TAPS,
+        dilation in 1usize..4,
         channels in prop_oneof![1usize..40, Just(64)],
         tokens in 1usize..9,
         cut in 0usize..9,
@@ -145,8 +146,8 @@ proptest! {
         let weight = noise.vec(channels * taps, 1.0);
         let bias = noise.vec(channels, 1.0);
         let bias = biased.then_some(&bias[..]);
-        let conv = ShortConv { taps, weight: &weight, bias, silu };
-        let before = (taps - 1) * channels;
+        let conv = ShortConv { taps, dilation, weight: &weight, bias, silu };
+        let before = (taps - 1) * dilation * channels;
         let x = noise.vec(before + tokens * channels, 2.0);
         let whole = ConvInput { past: &x[..before], x: &x[before..] };
         let mut expected = vec![0.0; tokens * channels];

@@ -1,0 +1,278 @@
+//! Tables whose rows are chosen by the last few tokens.
+//!
+//! A layer makes a value of the rows of a token, and a key for each residual stream. A stream gets the value by a gate, which
+//! is made of the product of its key and the stream, and a convolution of values before it.
+
+use sws_kernels::Tier;
+use sws_kernels::functional::{
+    ConvInput, NormWeight, ShortConv, add, dots, rms_norm, short_conv, sigmoid,
+};
+use sws_store::{Pass, PieceId, PieceKind, Span};
+
+use super::attention::{Context, rows_of};
+use super::delta::advance;
+use super::linear::{Product, Threads, multiply};
+use super::work::{AttentionWork, DeltaWork, Workspace, by_rows, grown};
+use crate::layer_state::Sequence;
+use crate::role::Role;
+use crate::source::{SourceError, Weights};
+use crate::spec::{ModelSpec, NgramSpec};
+
+/// A table whose numbers do not name its rows.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the numbers by which layer {layer} finds the rows of n-grams name a row that its table does not have; download the checkpoint again"
+)]
+struct BadTable {
+    layer: usize,
+}
+
+/// Adds the numbers of the rows that the tokens of a pass choose of the table of a layer.
+pub(super) fn find(
+    (model, l): (&ModelSpec, usize),
+    (pass, sequences): (&Pass, &[Sequence]),
+    weights: &dyn Weights,
+    numbers: &mut Vec<u64>,
+) -> Result<(), SourceError> {
+    let layer = &model.layers[l];
+    let Some(spec) = &layer.ngrams else { return Ok(()) };
+    let before = layer.mixer.memory().map_or(0, |memory| memory.past);
+    let before = before + spec.conv_past(model.state_width());
+    numbers.resize(pass.len() * spec.rows(), 0);
+    for span in &pass.spans {
+        let past = &sequences[span.sequence].layers[l].past()[before..];
+        let text = Text { past, tokens: tokens_of(span, &pass.tokens) };
+        hash((l, spec), weights, text, &mut numbers[span.first_row * spec.rows()..])?;
+    }
+    Ok(())
+}
+
+/// Tokens of a sequence, and those before.
+#[derive(Clone, Copy)]
+struct Text<'a> {
+    /// As they are remembered: the bits of each are its number plus one, or 0 before the start.
+    past: &'a [f32],
+    tokens: &'a [u32],
+}
+
+impl Text<'_> {
+    /// The token `back` tokens before one of them; None before the start.
+    fn token(&self, of: usize, back: usize) -> Option<u32> {
+        match of.checked_sub(back) {
+            Some(at) => Some(self.tokens[at]),
+            None => (self.past[self.past.len() + of - back].to_bits()).checked_sub(1),
+        }
+    }
+}
+
+fn tokens_of<'t>(span: &Span, tokens: &'t [u32]) -> &'t [u32] {
+    &tokens[span.first_row..][..span.tokens]
+}
+
+/// Computes the numbers of the rows of each token: for an n-gram, the tokens times the multipliers
+/// of their distances, combined by exclusive or, modulo the number of rows of each head.
+fn hash(
+    (layer, spec): (usize, &NgramSpec),
+    weights: &dyn Weights,
+    text: Text<'_>,
+    numbers: &mut [u64],
+) -> Result<(), BadTable> {
+    let piece = PieceId::table(layer as u32, 0);
+    let whole = |role| whole_numbers(weights.vector(piece, role));
+    let multipliers = whole(Role::NgramMultipliers);
+    let (sizes, offsets) = (whole(Role::NgramSizes), whole(Role::NgramOffsets));
+    let limit = spec.table_rows() as i64;
+    for (token, numbers) in
+        numbers.chunks_exact_mut(spec.rows()).take(text.tokens.len()).enumerate()
+    {
+        let mut mixed = 0i64;
+        let mut ended = false;
+        for back in 0..spec.size {
+            let at = text.token(token, back).filter(|_| !ended).unwrap_or(spec.end);
+            // No n-gram reaches over an end before its last token.
+            ended |= back > 0 && at == spec.end;
+            mixed ^= i64::from(at).wrapping_mul(multipliers.get(back));
+            let Some(length) = back.checked_sub(1) else { continue };
+            let first = length * spec.heads;
+            for (head, number) in (first..).zip(&mut numbers[first..first + spec.heads]) {
+                let row = mixed.checked_rem_euclid(sizes.get(head));
+                let row = row.and_then(|row| row.checked_add(offsets.get(head)));
+                let row = row.filter(|row| (0..limit).contains(row)).ok_or(BadTable { layer })?;
+                *number = row as u64;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whole numbers of 64 bits, whose halves are kept as the bits of floats, the lower one first.
+struct Whole<'a>(&'a [[f32; 2]]);
+
+fn whole_numbers(vector: &[f32]) -> Whole<'_> {
+    Whole(vector.as_chunks::<2>().0)
+}
+
+impl Whole<'_> {
+    fn get(&self, at: usize) -> i64 {
+        let [low, high] = self.0[at].map(|half| u64::from(half.to_bits()));
+        (high << 32 | low) as i64
+    }
+}
+
+/// Adds what the rows of each token make to the streams of `hidden`, and remembers the tokens.
+pub(super) fn ngrams(
+    context: &Context<'_>,
+    (model, tokens): (&ModelSpec, &[u32]),
+    weights: &mut dyn Weights,
+    sequences: &mut [Sequence],
+    work: &mut Workspace,
+    hidden: &mut [f32],
+) -> Result<(), SourceError> {
+    let &Context { tier, layer: l, norm: by, hidden: width, spans, .. } = context;
+    let layer = &model.layers[l];
+    let Some(spec) = &layer.ngrams else { return Ok(()) };
+    let id = PieceId::new(l as u32, PieceKind::Attention);
+    let (all, count) = (model.state_width(), tokens.len());
+    let Workspace { attention, scratch, rows, .. } = work;
+    let AttentionWork { q, k, v, mixed, packed, delta: DeltaWork { beta, .. }, .. } = attention;
+    packed.pack(tier, &rows[..count * spec.width()], count, spec.width());
+    let keys = grown(q, count * all);
+    let values = grown(v, count * width);
+    let mut products = [
+        Some(Product::new(id, Role::NgramKey, packed, &mut *keys, all)),
+        Some(Product::new(id, Role::NgramValue, packed, &mut *values, width)),
+    ];
+    multiply(tier, Threads::All, weights, &mut products, scratch)?;
+    let queries = grown(k, count * all);
+    queries.copy_from_slice(hidden);
+    norm_streams(tier, width, weights.vector(id, Role::NgramKeyNorm), by.eps(), keys);
+    norm_streams(tier, width, weights.vector(id, Role::NgramQueryNorm), by.eps(), queries);
+    let gates = grown(beta, count * (all / width));
+    by_rows(gates, 1, |first, gates| {
+        let part = first * width..(first + gates.len()) * width;
+        dots(tier, &keys[part.clone()], &queries[part], width, gates);
+    });
+    let root = (width as f32).sqrt();
+    gates.iter_mut().for_each(|gate| *gate = signed_root(*gate / root));
+    sigmoid(tier, gates);
+    let gated = grown(mixed, count * all);
+    by_rows(gated, width, |first, rows| {
+        for (row, to) in (first..).zip(rows.chunks_exact_mut(width)) {
+            let value = &values[row / (all / width) * width..][..width];
+            to.iter_mut().zip(value).for_each(|(to, value)| *to = gates[row] * value);
+        }
+    });
+    let normed = queries;
+    normed.copy_from_slice(gated);
+    norm_streams(tier, width, weights.vector(id, Role::NgramConvNorm), by.eps(), normed);
+    let (taps, weight) = (spec.taps, weights.vector(id, Role::NgramConv));
+    let conv = ShortConv { taps, dilation: spec.size, weight, bias: None, silu: true };
+    let filtered = keys;
+    let before = layer.mixer.memory().map_or(0, |memory| memory.past);
+    for span in spans {
+        let [past, _] = sequences[span.sequence].layers[l].recurrent().numbers();
+        let (past, last) = past[before..].split_at_mut(spec.conv_past(all));
+        let x = rows_of(span, normed, all);
+        let y = &mut filtered[span.first_row * all..][..x.len()];
+        let given = ConvInput { past: &*past, x };
+        by_rows(y, all, |first, y| short_conv(tier, &conv, given, first, y));
+        advance(past, x);
+        for &token in tokens_of(span, tokens) {
+            last.rotate_left(1);
+            last[spec.size - 2] = f32::from_bits(token + 1);
+        }
+    }
+    by_rows(gated, all, |first, rows| {
+        add(tier, &filtered[first * all..][..rows.len()], rows);
+    });
+    by_rows(hidden, all, |first, rows| add(tier, &gated[first * all..][..rows.len()], rows));
+    Ok(())
+}
+
+/// sign(x) · √max(|x|, 1e-6).
+fn signed_root(x: f32) -> f32 {
+    // NaN stays NaN.
+    let size = if x.abs() < 1e-6 { 1e-6 } else { x.abs() };
+    let sign = if x == 0.0 { 0.0 } else { x.signum() };
+    size.sqrt() * sign
+}
+
+/// Norms each stream of some tokens [tokens, streams, width] by factors of its own, which are one
+/// plus the weights [streams, width].
+pub(super) fn norm_streams(tier: Tier, width: usize, weight: &[f32], eps: f32, x: &mut [f32]) {
+    by_rows(x, weight.len(), |_, rows| {
+        for (at, stream) in rows.chunks_exact_mut(width).enumerate() {
+            let weight = &weight[at * width % weight.len()..][..width];
+            rms_norm(tier, stream, width, NormWeight::OnePlus(weight), eps);
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use sws_kernels::Matrix;
+
+    use super::*;
+
+    #[test]
+    fn roots_keep_their_sign_and_have_a_least_size() {
+        let cases =
+            [(4.0, 2.0), (-4.0, -2.0), (0.0, 0.0), (-0.0, 0.0), (1e-9, 1e-3), (-1e-9, -1e-3)];
+        for (x, expected) in cases {
+            assert!((signed_root(x) - expected).abs() < 1e-9, "{x}");
+        }
+        assert!(signed_root(f32::NAN).is_nan());
+    }
+
+    #[test]
+    fn tokens_before_a_chunk_are_those_that_are_remembered() {
+        let past = [0, 8].map(f32::from_bits);
+        let text = Text { past: &past, tokens: &[5, 6] };
+        let found: Vec<_> = (0..4).map(|back| text.token(1, back)).collect();
+        assert_eq!(found, [Some(6), Some(5), Some(7), None]);
+    }
+
+    /// Numbers of another program (Python, with whole numbers of any length).
+    #[test]
+    fn rows_are_those_of_the_formula() {
+        struct Fixed([Vec<f32>; 3]);
+        impl Weights for Fixed {
+            fn vector(&self, _: PieceId, role: Role) -> &[f32] {
+                match role {
+                    Role::NgramMultipliers => &self.0[0],
+                    Role::NgramSizes => &self.0[1],
+                    _ => &self.0[2],
+                }
+            }
+            fn matrix(&self, _: PieceId, _: Role) -> Option<Matrix<'_>> {
+                None
+            }
+            fn blocks(
+                &mut self,
+                _: PieceId,
+                _: Role,
+                _: &mut dyn FnMut(usize, &Matrix<'_>),
+            ) -> Result<(), SourceError> {
+                Ok(())
+            }
+        }
+        let bits = |all: &[i64]| {
+            let halves = |n: &i64| [*n as u64 as u32, (*n as u64 >> 32) as u32];
+            all.iter().flat_map(halves).map(f32::from_bits).collect::<Vec<f32>>()
+        };
+        let of = |offsets: [i64; 2]| {
+            let multipliers = bits(&[0x7fff_ffff_ffff_ff01, 12_345_678_901, 77]);
+            Fixed([multipliers, bits(&[53, 59]), bits(&offsets)])
+        };
+        let spec = NgramSpec { size: 3, heads: 1, dim: 1, taps: 2, end: 2, parts: vec![60, 52] };
+        let past = [0; 2].map(f32::from_bits);
+        let text = Text { past: &past, tokens: &[9, 2, 4, 6] };
+        let mut numbers = [0; 8];
+        hash((1, &spec), &of([0, 53]), text, &mut numbers).unwrap();
+        assert_eq!(numbers, [43, 57, 31, 84, 13, 95, 51, 56]);
+        // Rows beyond the end, and before the start.
+        for offsets in [[0, 112], [-60, 53]] {
+            assert!(hash((1, &spec), &of(offsets), text, &mut numbers).is_err(), "{offsets:?}");
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Rows of tables that tokens choose: one for each token, or others for n-grams.
+//!
+//! Their numbers follow from tokens alone. A source is told of those of all layers before a pass
+//! begins, so that it can read them early, and gives them when their layer asks.
+
+use sws_store::Pass;
+
+use super::ngrams;
+use super::work::{Workspace, grown};
+use super::{ForwardError, Model};
+use crate::layer_state::Sequence;
+use crate::source::{SourceError, TakeRow, WeightSource, Weights};
+use crate::spec::{ModelSpec, NgramSpec};
+use crate::state::State;
+
+impl Model {
+    /// Tells a source of the rows that the tokens of a pass choose.
+    pub(super) fn expect_rows(
+        &self,
+        state: &mut State,
+        source: &mut dyn WeightSource,
+    ) -> Result<(), ForwardError> {
+        let State { sequences, pass, .. } = state;
+        for l in (0..self.spec.layers.len()).filter(|l| self.spec.rows_of_token(*l) > 0) {
+            source.expect_rows(l, &mut |weights, numbers| {
+                find((&self.spec, l), (pass, sequences), weights, numbers)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Looks up the rows that n-grams choose in a layer, if they choose any.
+    pub(super) fn look_up_ngrams(
+        &self,
+        l: usize,
+        state: &mut State,
+        source: &mut dyn WeightSource,
+    ) -> Result<(), ForwardError> {
+        let Some(spec) = &self.spec.layers[l].ngrams else { return Ok(()) };
+        let State { work: Workspace { rows, .. }, sequences, pass, .. } = state;
+        let rows = grown(rows, pass.len() * spec.width());
+        let mut take = |place: usize, row: &[f32]| {
+            rows[place * spec.dim..][..spec.dim].copy_from_slice(row);
+        };
+        Ok(look_up((&self.spec, l), (pass, sequences), source, &mut take)?)
+    }
+}
+
+/// Calls `take` with the rows that the tokens of a pass choose of the table of a layer. Places are
+/// those of tokens, and of each of their rows.
+pub(super) fn look_up(
+    of: (&ModelSpec, usize),
+    (pass, sequences): (&Pass, &[Sequence]),
+    source: &mut dyn WeightSource,
+    take: TakeRow<'_>,
+) -> Result<(), SourceError> {
+    let mut find = |weights: &dyn Weights, numbers: &mut Vec<u64>| {
+        find(of, (pass, sequences), weights, numbers)
+    };
+    source.look_up(of.1, &mut find, take)
+}
+
+/// Writes the numbers of the rows that the tokens of a pass choose of the table of a layer.
+fn find(
+    (model, l): (&ModelSpec, usize),
+    (pass, sequences): (&Pass, &[Sequence]),
+    weights: &dyn Weights,
+    numbers: &mut Vec<u64>,
+) -> Result<(), SourceError> {
+    // Exactly as long as needed: a budget counts on it.
+    numbers.reserve_exact(pass.len() * model.rows_of_token(l));
+    match &model.layers[l].ngrams {
+        Some(_) => ngrams::find((model, l), (pass, sequences), weights, numbers),
+        None => {
+            numbers.extend(pass.tokens.iter().copied().map(u64::from));
+            Ok(())
+        }
+    }
+}
+
+/// Bytes for the rows of a pass of up to this many tokens, with their numbers, and the order in which
+/// a source reads them.
+pub(super) fn bytes_for(spec: &ModelSpec, tokens: usize) -> usize {
+    let ngrams = spec.layers.iter().filter_map(|layer| layer.ngrams.as_ref());
+    let kept = ngrams.map(NgramSpec::width).max().unwrap_or(0);
+    let of_layers = || (0..spec.layers.len()).map(|layer| spec.rows_of_token(layer));
+    let ordered = of_layers().sum::<usize>() * (size_of::<u64>() + size_of::<usize>());
+    let found = of_layers().max().unwrap_or(0) * size_of::<u64>();
+    tokens * (kept * size_of::<f32>() + ordered + found)
+}
