@@ -198,7 +198,7 @@ fn found(error: sws::Error, name: &Path) -> anyhow::Result<(Found, Option<Remote
     if let Some((found, remote)) = remote::ask(&error)? {
         return Ok((found, Some(remote)));
     }
-    Ok((Found::Outline(Outline::instead(error, &sws::locate(name)?)?), None))
+    Ok((Found::Outline(Box::new(Outline::instead(error, &sws::locate(name)?)?)), None))
 }
 
 /// Plans the model of a configuration without weights.

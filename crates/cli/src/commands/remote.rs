@@ -32,7 +32,7 @@ pub(crate) struct Remote {
 #[derive(Debug)]
 pub(crate) enum Found {
     /// The configuration of a checkpoint.
-    Outline(Outline),
+    Outline(Box<Outline>),
     /// The headers of its GGUF files.
     Sketch(Sketch),
 }
@@ -139,7 +139,7 @@ pub(crate) fn ask(missing: &sws::Error) -> anyhow::Result<Option<(Found, Remote)
                 .map_err(|damaged| anyhow::anyhow!("`{name}`: {damaged}"))?;
             let outline = Outline::of(Path::new(&name.to_string()), &config)?;
             let place = Library::of_process().map(|library| library.dir().to_owned());
-            (Found::Outline(outline), place)
+            (Found::Outline(Box::new(outline)), place)
         }
         Weights::Gguf(files) => {
             let dir = tempfile::tempdir()?;
