@@ -182,7 +182,7 @@ fn a_plan_says_whose_hits_it_assumes() {
     };
     // Too short to say much.
     tell("10");
-    assert_eq!(planned().1["plan"], before["plan"]);
+    assert!(planned().1["hits_of_tokens"].is_null());
     tell("100");
     let (text, after) = planned();
     let tokens = after["hits_of_tokens"].as_u64().unwrap();
@@ -198,5 +198,5 @@ fn a_plan_says_whose_hits_it_assumes() {
     let learned = temp.path().join("sws/learned");
     let file = learned.read_dir().unwrap().next().unwrap().unwrap().path();
     std::fs::write(file, b"damaged").unwrap();
-    assert_eq!(planned().1["plan"], before["plan"]);
+    assert!(planned().1["hits_of_tokens"].is_null());
 }

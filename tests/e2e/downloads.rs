@@ -218,9 +218,9 @@ fn a_mistyped_path_keeps_its_name_where_the_hub_does_not_help() {
 #[test]
 fn a_download_without_room_is_not_offered() {
     let temp = tempfile::tempdir().unwrap();
-    tiny("qwen2_moe", Dtype::BF16, 9).write(temp.path(), 1);
-    let user = User::of(temp.path());
-    let Some(disk) = Disk::mount(&user.at("disk"), 1024) else { return };
+    copy("qwen2_moe", &temp.path().join("in"));
+    let user = User::of(&temp.path().join("in"));
+    let Some(disk) = Disk::mount(&user.at("disk"), 64) else { return };
     let terminal = Terminal::of(400, 24);
     let mut run = user.command(&[&"run", &ID, &"-n1", &"--tokens=1"]);
     let child = terminal.start_with_messages(run.env("SWS_MODELS", &disk.0));

@@ -179,7 +179,7 @@ mod tests {
         let cases = [
             (Some(1 << 30), false, "2.00 GiB to download, 1.00 GiB free for it\n"),
             (Some(2 << 30), false, "2.00 GiB to download, 2.00 GiB free for it\n"),
-            (Some(3 << 30), true, "2.00 GiB to download, 3.00 GiB free for its shards\n"),
+            (Some(3 << 30), true, "2.00 GiB to download, 3.00 GiB free for it\n"),
             (None, true, "2.00 GiB to download\n"),
         ];
         for (free, fits, line) in cases {
