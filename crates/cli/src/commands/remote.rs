@@ -34,6 +34,7 @@ pub(crate) enum Found {
     /// The configuration of a checkpoint.
     Outline(Box<Outline>),
     /// The headers of its GGUF files.
+    #[cfg_attr(not(feature = "pull"), expect(dead_code, reason = "the hub is not asked"))]
     Sketch(Sketch),
 }
 
