@@ -155,7 +155,8 @@ fn a_page_of_a_chat_has_all_answers() {
     let temp = tempfile::tempdir().unwrap();
     let (model, page) = (temp.path().join("model"), temp.path().join("page.html"));
     conversational(&model);
-    let args: [&dyn AsRef<OsStr>; 6] = [&"chat", &model, &"-n", &"4", &"--report", &page];
+    let args: [&dyn AsRef<OsStr>; 7] =
+        [&"chat", &model, &"-n", &"4", &"--ignore-eos", &"--report", &page];
     let talk = |lines: &str| {
         let mut command = command(&args);
         let mut child = command.stdin(Stdio::piped()).spawn().unwrap();

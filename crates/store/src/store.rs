@@ -22,7 +22,11 @@ use crate::stats::StoreStats;
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::{Arena, Clock, Manifest, Slot};
+
 pub use landed::{Landed, NotLanded};
+
+/// Stack of a thread that reads.
+const STACK: usize = 256 << 10;
 
 /// Options of a store.
 #[derive(Clone)]
@@ -132,11 +136,13 @@ impl NVMeWeightStore {
             lanes,
             simulation,
         };
+        // A thread takes some memory of its own before it runs, and ends with a panic without it.
+        drop(Arena::new(threads * 2 * STACK)?);
         for lane in 0..threads {
             let shared = Arc::clone(&store.shared);
             let thread = thread::Builder::new()
                 .name(format!("sws-read-{lane}"))
-                .stack_size(256 << 10)
+                .stack_size(STACK)
                 .spawn(move || shared.run_lane(batch))?;
             store.lanes.push(thread);
         }
