@@ -22,6 +22,9 @@ pub(crate) struct Interrupt {
     signals: &'static [i32],
 }
 
+/// What a first signal that takes a while is answered with.
+const HEARD: &str = "stopping after this layer; again to stop at once";
+
 #[derive(Default)]
 struct Asked {
     stop: Arc<AtomicBool>,
@@ -39,17 +42,23 @@ impl Interrupt {
     /// Listens for Ctrl-C only, for a single answer of a chat. SIGTERM while the chat waits for a
     /// message ends the program at once, as there is nothing to clean up.
     pub(crate) fn of_an_answer() -> anyhow::Result<Interrupt> {
-        Interrupt::listen(&[SIGINT])
+        Interrupt::listen(&[SIGINT], Some(HEARD))
     }
 
     /// Listens for Ctrl-C and SIGTERM, the signal of `kill` and supervisors, for the whole program.
     pub(crate) fn of_the_program() -> anyhow::Result<Interrupt> {
-        Interrupt::listen(&[SIGINT, SIGTERM])
+        Interrupt::listen(&[SIGINT, SIGTERM], Some(HEARD))
     }
 
-    fn listen(signals: &'static [i32]) -> anyhow::Result<Interrupt> {
+    /// The same for a server, which says itself how it ends, and for what watches one.
+    #[cfg(feature = "serve")]
+    pub(crate) fn of_a_server() -> anyhow::Result<Interrupt> {
+        Interrupt::listen(&[SIGINT, SIGTERM], None)
+    }
+
+    fn listen(signals: &'static [i32], answer: Option<&'static str>) -> anyhow::Result<Interrupt> {
         let asked = Arc::new(Asked::default());
-        heed(signals, &asked).map_err(unheard)?;
+        heed(signals, &asked, answer).map_err(unheard)?;
         Ok(Interrupt { asked, signals })
     }
 
@@ -88,7 +97,7 @@ impl Asked {
 }
 
 /// Sets the flag in the handler, at once, and lets a thread end the program.
-fn heed(signals: &[i32], asked: &Arc<Asked>) -> std::io::Result<()> {
+fn heed(signals: &[i32], asked: &Arc<Asked>, answer: Option<&'static str>) -> std::io::Result<()> {
     for &signal in signals {
         flag::register(signal, Arc::clone(&asked.stop))?;
     }
@@ -100,14 +109,16 @@ fn heed(signals: &[i32], asked: &Arc<Asked>) -> std::io::Result<()> {
                 atomic_file::remove_all();
                 exit(INTERRUPTED.into());
             }
-            tell_if_slow(&asked);
+            if let Some(answer) = answer {
+                tell_if_slow(&asked, answer);
+            }
         }
     };
     std::thread::Builder::new().stack_size(128 << 10).spawn(wait).map(drop)
 }
 
 /// Says that the first signal was noticed, on a terminal, where its effect is not seen soon.
-fn tell_if_slow(asked: &Arc<Asked>) {
+fn tell_if_slow(asked: &Arc<Asked>, answer: &'static str) {
     if !can_draw() {
         return;
     }
@@ -115,7 +126,7 @@ fn tell_if_slow(asked: &Arc<Asked>) {
     let tell = move || {
         Clock::real().sleep(SOON);
         if *asked.once() {
-            note!("sws: stopping after this layer; again to stop at once");
+            note!("sws: {answer}");
         }
     };
     // Without a thread nothing is said.

@@ -152,17 +152,22 @@ pub(crate) fn sentence(error: &clap::Error) -> String {
 }
 
 /// The environment variable that gave an option its wrong value.
-fn variable_of(error: &clap::Error) -> Option<&'static str> {
+fn variable_of(error: &clap::Error) -> Option<String> {
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
         return None;
     };
-    let variables =
-        [("--tier", TIER_VARIABLE), ("--config", "SWS_CONFIG"), ("--api-key", "SWS_API_KEY")];
-    let is_it = |(long, _): &(&str, &str)| option.split(' ').next() == Some(*long);
-    let (long, variable) = variables.into_iter().find(is_it)?;
+    let option = option.split(' ').next()?;
+    let variable = variable(&command(), option.strip_prefix("--")?)?;
     let mut words = std::env::args_os().filter_map(|word| word.into_string().ok());
-    let typed = words.any(|word| word.split('=').next() == Some(long));
-    (!typed && std::env::var_os(variable).is_some()).then_some(variable)
+    let typed = words.any(|word| word.split('=').next() == Some(option));
+    (!typed && std::env::var_os(&variable).is_some()).then_some(variable)
+}
+
+/// The environment variable of an option, the same in all commands that have it.
+fn variable(command: &clap::Command, long: &str) -> Option<String> {
+    let mut args = command.get_arguments().filter(|arg| arg.get_long() == Some(long));
+    let found = args.find_map(|arg| arg.get_env()?.to_str().map(str::to_owned));
+    found.or_else(|| command.get_subcommands().find_map(|below| variable(below, long)))
 }
 
 /// Suggests a command of the same letters, which clap finds too far away: `rnu`.

@@ -25,7 +25,7 @@ pub(crate) fn run(args: &args::Serve) -> anyhow::Result<ExitCode> {
     }
     // A model without a template continues texts only.
     let text = Text::open(&model)?.while_loaded(model.chat_template().ok());
-    let interrupt = Arc::new(Interrupt::of_the_program()?);
+    let interrupt = Arc::new(Interrupt::of_a_server()?);
     let config = config(args, &model, &interrupt)?;
     let limits = config.limits;
     let server = Server::start(config)?;

@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Top) -> anyhow::Result<ExitCode> {
     };
     let reader = Reader::new(&hello).ok_or_else(ended)?;
     body.wait_up_to(SILENCE)?;
-    let interrupt = Interrupt::of_the_program()?;
+    let interrupt = Interrupt::of_a_server()?;
     let (news, heard) = sync_channel(4);
     spawn({
         let news = news.clone();
