@@ -81,6 +81,23 @@ fn commands_change_the_conversation() {
     let stats = chat(&model, "hello\n/stats\n", &greedy).succeeded();
     assert!(stats.stderr.contains("prompt  ") && stats.stderr.contains("memory  "), "{stats:?}");
 
+    // An answer for programs has the fields of a continued text, and thoughts.
+    let json = |args: &[&dyn AsRef<std::ffi::OsStr>]| {
+        let outcome = Outcome::of(command(args).output().unwrap()).succeeded();
+        serde_json::from_str::<serde_json::Value>(&outcome.stdout).unwrap()
+    };
+    let asked =
+        json(&[&"chat", &model, &"hello", &"-n6", &"--temperature=0", &"--ignore-eos", &"--json"]);
+    assert_eq!((&asked["text"], &asked["thoughts"]), (&hello.into(), &"".into()));
+    let continued = json(&[&"run", &model, &"--tokens=1", &"-n2", &"--json"]);
+    let names = |value: &serde_json::Value| {
+        let names = value.as_object().unwrap().keys().filter(|name| *name != "thoughts");
+        names.cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(names(&asked), names(&continued));
+    let saved = chat(&model, &format!("/save {file}.2\n"), &["--system=kind"]).succeeded();
+    assert!(saved.stderr.contains("saved 1 message to"), "{saved:?}");
+
     // Files of others stay as they are.
     let other = temp.path().join("other");
     std::fs::write(&other, "precious").unwrap();

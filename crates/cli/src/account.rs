@@ -24,8 +24,8 @@ pub(crate) fn closing(made: &Generated, metrics: &RunMetrics) -> String {
     format!("[{}]", parts.join("; "))
 }
 
-/// The line after it: the seed, and the reason why the text ended, unless
-/// the model ended it. `full` says what to do about a full context.
+/// The line after it: the seed, and the reason why the text ended, unless the model ended it. `full`
+/// says what to do about a full context.
 pub(crate) fn ending(made: &Generated, seed: u64, full: &str) -> String {
     let end = match made.end {
         End::StopToken | End::StopString | End::Complete => None,

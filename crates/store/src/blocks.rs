@@ -41,8 +41,7 @@ pub fn check_len(row_bytes: u64, rows: u64, kind: PieceKind) -> u64 {
 }
 
 /// The encoding in which the matrices of a kind of piece are stored where `asked` is asked for. Rows
-/// of a table need all of its patches in memory, of which bf11 has hundreds of times as
-/// many as bf12.
+/// of a table need all of its patches in memory, of which bf11 has hundreds of times as many as bf12.
 #[cfg(feature = "io")]
 pub fn encoding_of(kind: PieceKind, asked: Encoding) -> Encoding {
     match (kind, asked) {

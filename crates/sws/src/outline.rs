@@ -52,8 +52,8 @@ pub struct Outline {
 pub struct Footprint {
     /// Bytes of all weights.
     pub bytes: u64,
-    /// Bytes of the weights besides experts and the tables of layers. A token needs all of them but the embedding, of which
-    /// it reads a row.
+    /// Bytes of the weights besides experts and the tables of layers. A token needs all of them but
+    /// the embedding, of which it reads a row.
     pub infrastructure: u64,
     /// Bytes of the table of what tokens give to layers, which stays on disk, and of reading a row of
     /// it for each token; `None` without one.

@@ -317,7 +317,7 @@ pub(crate) struct Plan {
     #[arg(add = models())]
     pub(crate) model: Option<PathBuf>,
     /// The same, as an option.
-    #[arg(long = "model", short = 'm', value_name = "MODEL", add = models())]
+    #[arg(long = "model", short = 'm', value_name = "MODEL", add = models(), hide_short_help = true)]
     pub(crate) named: Option<PathBuf>,
     /// Memory for the whole process: 8GiB, 80% of the machine's, `min` for the least that works, or
     /// `auto` for the memory that is free.
@@ -327,18 +327,18 @@ pub(crate) struct Plan {
     #[arg(long, value_name = "N", value_parser = positive)]
     pub(crate) context: Option<usize>,
     /// Sequences processed together.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 1, hide_short_help = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) batch: u16,
     /// Precision of keys and values: f32, or bf16 in half the memory.
-    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = kv)]
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = kv, hide_short_help = true)]
     pub(crate) kv: KvPrecision,
-    #[arg(long, value_name = "TIER", env = TIER_VARIABLE, help = TIERS, value_parser = chosen)]
+    #[arg(long, value_name = "TIER", env = TIER_VARIABLE, help = TIERS, value_parser = chosen, hide_short_help = true)]
     tier: Option<Chosen>,
     /// Compute threads [default: one per core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
     /// I/O backend: direct, uring or mmap.
-    #[arg(long, value_name = "READER", default_value = "direct")]
+    #[arg(long, value_name = "READER", default_value = "direct", hide_short_help = true)]
     pub(crate) reader: ReaderKind,
     /// Skip the measurements of disk, memory and computing; no speed is then estimated.
     #[arg(long)]

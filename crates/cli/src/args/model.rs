@@ -21,13 +21,13 @@ pub(crate) struct Model {
     #[arg(help_heading = None, add = models())]
     pub(crate) model: Option<PathBuf>,
     /// The same, as an option.
-    #[arg(long = "model", short = 'm', value_name = "MODEL", help_heading = None, add = models())]
+    #[arg(long = "model", short = 'm', value_name = "MODEL", help_heading = None, add = models(), hide_short_help = true)]
     pub(crate) named: Option<PathBuf>,
     /// Memory for the whole process: 8GiB, 80%, `min`, or `auto` for the memory that is free.
     #[arg(long, value_name = "SIZE", default_value = "auto", conflicts_with = "resident")]
     pub(crate) ram: RamBudget,
     /// Load the whole model into memory before computing anything.
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub(crate) resident: bool,
     /// Context length in tokens [default: as memory allows, up to 4096].
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]

@@ -76,7 +76,7 @@ pub(crate) struct Run {
     #[arg(long, requires = "record", help_heading = OUTPUT, hide_short_help = true)]
     pub(crate) record_hidden: bool,
     /// Write a certificate of the answer, which `sws certify` can recompute.
-    #[arg(long, value_name = "FILE", conflicts_with = "tolerance", help_heading = OUTPUT)]
+    #[arg(long, value_name = "FILE", conflicts_with = "tolerance", help_heading = OUTPUT, hide_short_help = true)]
     pub(crate) certify: Option<PathBuf>,
     /// Print one JSON object instead of the text: `tokens` (the new ids), `text`, `end`, `metrics`.
     #[arg(long, help_heading = OUTPUT)]
@@ -137,7 +137,7 @@ pub(crate) struct Chat {
     #[arg(long, overrides_with = "think")]
     pub(crate) no_think: bool,
     /// Continue a conversation that /save wrote.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub(crate) load: Option<PathBuf>,
     /// Draw on the terminal what happens during an answer, which is shown afterwards.
     #[arg(long)]
@@ -150,6 +150,10 @@ pub(crate) struct Chat {
     pub(crate) system: Option<String>,
     #[command(flatten)]
     pub(crate) sampling: Sampling,
+    /// Print one JSON object instead of the answer to a question: `tokens`, `text`, `thoughts`, `end`,
+    /// `metrics`.
+    #[arg(long, requires = "question", hide_short_help = true)]
+    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) model: Model,
     /// Answer this question only; `-` for all of standard input.

@@ -32,15 +32,37 @@ const MAX_PROMPT: u64 = 64 << 20;
 
 /// The output of `--json`.
 #[derive(Serialize)]
-struct Outcome {
+pub(super) struct Outcome {
     tokens: Vec<u32>,
     /// `None` without a tokenizer.
     text: Option<String>,
+    /// What the model thought, in a conversation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    thoughts: Option<String>,
     end: End,
     seed: u64,
     /// Name of the algorithm that turns a seed into a text.
     sampler: &'static str,
     metrics: RunMetrics,
+}
+
+impl Outcome {
+    /// The outcome of a continued text.
+    fn of_text(made: Generated, has_text: bool, seed: u64, metrics: RunMetrics) -> Outcome {
+        let Generated { tokens, text, end, .. } = made;
+        let text = has_text.then_some(text);
+        Outcome { tokens, text, thoughts: None, end, seed, sampler: SAMPLER, metrics }
+    }
+
+    /// The outcome of an answer.
+    pub(super) fn of_answer(made: Generated, seed: u64, metrics: RunMetrics) -> Outcome {
+        let thoughts = Some(made.thoughts.clone());
+        Outcome { thoughts, ..Outcome::of_text(made, true, seed, metrics) }
+    }
+
+    pub(super) fn print(&self) -> anyhow::Result<()> {
+        print(&(serde_json::to_string(self)? + "\n"))
+    }
 }
 
 pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
@@ -107,10 +129,7 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     note!("{}", closing(&made, &metrics));
     note!("{}", ending(&made, seed, ""));
     if args.json {
-        let Generated { tokens, text, .. } = made;
-        let text = has_text.then_some(text);
-        let outcome = Outcome { tokens, text, end, seed, sampler: SAMPLER, metrics };
-        print(&(serde_json::to_string(&outcome)? + "\n"))?;
+        Outcome::of_text(made, has_text, seed, metrics).print()?;
     }
     Ok(ExitCode::from(if end == End::Cancelled { INTERRUPTED } else { 0 }))
 }

@@ -8,10 +8,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
-use sws::{Conversation, End, Generated, Lacking, LoadedModel, Model, Needs, RunMetrics, Text};
+use sws::{
+    Conversation, End, Generated, Lacking, LoadedModel, Message, Model, Needs, RunMetrics, Text,
+};
 use sws_model::ForwardError;
 
-use super::run::read_text;
+use super::run::{Outcome, read_text};
 use super::{print, run, size};
 use crate::account::{account, closing, ending};
 use crate::answer::follow;
@@ -46,6 +48,9 @@ pub(crate) fn run(mut args: args::Chat) -> anyhow::Result<ExitCode> {
     let mut chat = Chat::load(&args, &model)?;
     if let Some(question) = question {
         let end = chat.answer(&question, "")?;
+        if let Some((made, metrics)) = chat.last.filter(|_| args.json) {
+            Outcome::of_answer(made, chat.seed, metrics).print()?;
+        }
         return Ok(ExitCode::from(if end == End::Cancelled { INTERRUPTED } else { 0 }));
     }
     let mut lines = Lines::open()?;
@@ -115,6 +120,8 @@ struct Chat {
     /// The pictures of all answers, where a page of them is written.
     watcher: Option<Watcher>,
     report: Option<PathBuf>,
+    /// True if answers are not shown.
+    is_quiet: bool,
 }
 
 impl Chat {
@@ -162,10 +169,18 @@ impl Chat {
         let needs = Needs { heap, ..Needs::default() };
         let loader = model.with(args.model.options()).needs(needs).text(text).threads(&threads);
         let running = model::load(loader, &interrupt)?;
-        let file = args.load.clone();
-        let report = args.report.clone();
-        let (last, watcher) = (None, None);
-        Ok(Chat { running, interrupt, conversation, last, file, wanted, watcher, report, seed })
+        Ok(Chat {
+            running,
+            interrupt,
+            conversation,
+            seed,
+            last: None,
+            file: args.load.clone(),
+            wanted,
+            watcher: None,
+            report: args.report.clone(),
+            is_quiet: args.json,
+        })
     }
 
     /// Does what a command says.
@@ -212,17 +227,13 @@ impl Chat {
             }
             Word::Save(file) => {
                 saved::write(&file, self.conversation.messages(), self.file.as_deref())?;
-                note!(
-                    "saved {} messages to `{}`",
-                    self.conversation.messages().len(),
-                    file.display()
-                );
+                note!("saved {} to `{}`", messages(self.conversation.messages()), file.display());
                 self.file = Some(file);
             }
             Word::Load(file) => {
-                let messages = saved::read(&file)?;
-                note!("a conversation of {} messages", messages.len());
-                self.conversation.set_messages(messages);
+                let loaded = saved::read(&file)?;
+                note!("a conversation of {}", messages(&loaded));
+                self.conversation.set_messages(loaded);
                 self.file = Some(file);
             }
             Word::Stats => match &self.last {
@@ -237,17 +248,18 @@ impl Chat {
 
     /// Answers a message, and shows the answer. `full_context` says what to do about one.
     fn answer(&mut self, text: &str, full_context: &str) -> anyhow::Result<End> {
-        let Chat { running, interrupt, conversation, wanted, watcher, .. } = self;
+        let Chat { running, interrupt, conversation, wanted, watcher, is_quiet, .. } = self;
         let budget = running.plan().map(|plan| plan.ledger.budget());
-        let live = Live::new(running.gauge(), true).of(None, budget);
+        let live = Live::new(running.gauge(), !*is_quiet).of(None, budget);
         interrupt.reset();
         match watcher {
             Some(watcher) if wanted.report => watcher.again(text, interrupt)?,
             _ => *watcher = Watcher::begin(*wanted, running, &format!("{text}\n\n"), interrupt)?,
         }
         let mut screen = Screen::default();
+        let mut show = |piece: &_| if *is_quiet { Ok(()) } else { screen.show(piece) };
         let made = match running.chat(conversation, text) {
-            Ok(answer) => follow(answer, interrupt, live, watcher, &mut |piece| screen.show(piece)),
+            Ok(answer) => follow(answer, interrupt, live, watcher, &mut show),
             Err(error) => Err(full(error, full_context)),
         };
         if let Some(watcher) = watcher {
@@ -260,7 +272,9 @@ impl Chat {
             page.publish()?;
         }
         let made = made?;
-        print("\n")?;
+        if !self.is_quiet {
+            print("\n")?;
+        }
         let metrics = running.metrics(&made);
         if logs::is_verbose() {
             hint(format_args!("{}", account(&made, &metrics)));
@@ -270,6 +284,13 @@ impl Chat {
         let end = made.end;
         self.last = Some((made, metrics));
         Ok(end)
+    }
+}
+
+fn messages(of: &[Message]) -> String {
+    match of.len() {
+        1 => "1 message".to_owned(),
+        count => format!("{count} messages"),
     }
 }
 

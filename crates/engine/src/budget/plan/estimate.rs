@@ -14,7 +14,6 @@ pub struct PerToken {
     /// Bytes of embedding rows.
     pub embedding: u64,
     /// Bytes of rows of the tables of layers.
-    #[serde(default)]
     pub table_rows: u64,
     /// Bytes of experts, from slots or from disk.
     pub experts: u64,
