@@ -22,6 +22,7 @@ for config, model in (
     (transformers.Mistral4Config, transformers.Mistral4ForCausalLM),
     (transformers.Step3p7Config, transformers.Step3p7ForConditionalGeneration),
     (transformers.Qwen4ExpConfig, transformers.Qwen4ExpForConditionalGeneration),
+    (transformers.InklingConfig, transformers.InklingForConditionalGeneration),
     (transformers.Glm5NextConfig, transformers.Glm5NextForConditionalGeneration),
     (transformers.MiniMaxM3VLConfig, transformers.MiniMaxM3SparseForConditionalGeneration),
 ):
@@ -55,8 +56,8 @@ def drawn_as(variant: Variant, name: str, shape: tuple[int, ...]) -> Tensor:
     tied = text(variant.config).get("tie_word_embeddings", False)
     if re.search(r"(correction_bias|expert_bias|router_bias)$", name):
         return Tensor(shape, 0.15, f32=f32)
-    if name.endswith(("layer_scalar", "per_expert_scale", "router.scale")):
-        return Tensor(shape, 0.2, mean=1.0)
+    if name.endswith(("layer_scalar", "per_expert_scale", "router.scale", "global_scale")):
+        return Tensor(shape, 0.2, mean=1.0, f32=f32)
     if name.endswith("A_log"):
         # States that last for some ten tokens.
         return Tensor(shape, 0.5, mean=-2.0, f32=f32)

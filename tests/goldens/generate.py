@@ -26,6 +26,7 @@ from derived import derived, published
 from further import FURTHER
 from gemma import GEMMA
 from grouped import GROUPED
+from inkling import INKLINGS
 from ling import LING
 from long import long_text
 from ngrams import NGRAMS
@@ -38,7 +39,7 @@ from variants import VARIANTS as FIRST
 from variants import Config, Tensor, Variant, changed, tensors, text
 from watched import Choice, Selection, indexers_watched, load, routers, routers_watched
 
-VARIANTS: list[Variant] = FIRST + GROUPED + RECURRENT + STREAMS + FURTHER + LING + BLOCKS + GEMMA + NGRAMS + SPECIFIED
+VARIANTS: list[Variant] = FIRST + GROUPED + RECURRENT + STREAMS + FURTHER + LING + BLOCKS + GEMMA + NGRAMS + INKLINGS + SPECIFIED
 
 HERE = Path(__file__).resolve().parent
 
@@ -55,6 +56,7 @@ INDEX_GAP = 1e-4
 DISTINCT = 10
 # Tensors of images, and of tokens predicted ahead.
 IGNORED = (
+    "model.audio.",
     "model.visual.",
     "mtp.",
     "multi_modal_projector.",

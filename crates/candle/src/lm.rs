@@ -59,7 +59,13 @@ pub fn supports(spec: &ModelSpec) -> Result<()> {
             "the model type `{model_type}` but only {known}"
         )));
     }
+    if spec.embedding_norm || spec.head_rows != [spec.vocab; 2] {
+        return Err(unknown("normed embeddings, or a head of fewer tokens"));
+    }
     for layer in &spec.layers {
+        if layer.residual.conv.is_some() || layer.residual.scaled_mlp {
+            return Err(unknown("convolutions of branches, or MLPs with a factor"));
+        }
         match layer.norm {
             Norm::Rms { one_plus: false, .. } => {}
             Norm::Rms { one_plus: true, .. } => {
@@ -80,6 +86,9 @@ pub fn supports(spec: &ModelSpec) -> Result<()> {
         }
         if rope.is_some_and(|rope| rope.scaling == RopeScaling::Divided) {
             return Err(unknown("divided angles of rotary embeddings"));
+        }
+        if attention.distances.is_some() || attention.conv.is_some() {
+            return Err(unknown("scores by distance, or convolutions of keys"));
         }
         if attention.blocks.is_some() {
             return Err(unknown("attention to selected blocks of positions"));

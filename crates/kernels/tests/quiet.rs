@@ -89,7 +89,7 @@ fn attention_of_some(tier: Tier) {
     let mut y = vec![0.0; q.len()];
     let mut scratch =
         [AttentionScratch::new(dim, positions), AttentionScratch::new(dim, positions)];
-    let queries = Queries { first: 90, q: &q, selected: None };
+    let queries = Queries { first: 90, q: &q, selected: None, distances: None };
     quiet(tier, || attention(tier, &spec, &cache, queries, &mut y, &mut scratch));
 }
 

@@ -176,6 +176,12 @@ impl ModelSpec {
             return self;
         };
         let names = names.of_weights(manifest);
+        if let Some(head) = manifest.piece(PieceId::LM_HEAD)
+            && let Some(tensor) = head.tensors.first()
+            && tensor.shape.first() == Some(&(self.vocab as u64))
+        {
+            self.head_rows[0] = self.vocab;
+        }
         for (layer, spec) in (0..).zip(&mut self.layers) {
             if let Some(ngrams) = &mut spec.ngrams {
                 ngrams.parts = parts_of(manifest, layer, &ngrams.parts);
@@ -274,8 +280,10 @@ fn check(piece: &Piece, index: usize, wanted: &TensorSpec) -> Result<Held, Weigh
     let tensor = &piece.tensors[index];
     let expected = wanted.shape();
     // Some formats write a matrix of one row as a vector, and convolutions have a dimension for the
-    // one channel of each. GGUF files have one for the heads of latent attention.
-    let heads = matches!(wanted.role, Role::KeyUp | Role::ValueUp);
+    // one channel of each. GGUF files have one for the heads of latent attention, and files of
+    // Inkling one for shared experts.
+    let heads = matches!(wanted.role, Role::KeyUp | Role::ValueUp)
+        || piece.id.kind() == PieceKind::SharedExpert;
     let fits = match *tensor.shape {
         [heads_of, rows, cols] if heads => expected == [heads_of.saturating_mul(rows), cols],
         _ => without_ones(&tensor.shape).eq(without_ones(&expected)),

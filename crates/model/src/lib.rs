@@ -73,9 +73,9 @@ pub use source::{
 };
 pub use spec::{
     AttentionGate, AttentionSpec, BlocksSpec, CompressedSpec, ConvSpec, DeltaInputs, DeltaSpec,
-    Ffn, GateUp, GroupMeasure, Groups, IndexerSpec, KeyValues, LatentGates, LatentSpec,
-    LayerInputs, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, NgramSpec, Norm, PoolIndexer,
-    PoolSpec, QkNorm, RankedRouter, Renormalise, Residual, Router, Scores, SharedSpec, SparseSpec,
-    StateSpaceSpec, Temperature,
+    DistanceSpec, Ffn, GateUp, GroupMeasure, Groups, IndexerSpec, KeyValues, LatentGates,
+    LatentSpec, LayerInputs, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, NgramSpec, Norm,
+    PoolIndexer, PoolSpec, QkNorm, RankedRouter, Renormalise, Residual, Router, Scores, SharedSpec,
+    SparseSpec, StateSpaceSpec, Temperature,
 };
 pub use state::{Saved, State};

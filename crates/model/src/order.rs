@@ -98,6 +98,10 @@ impl ModelSpec {
             }
             _ => Vec::new(),
         };
+        if self.embedding_norm && layer == 0 {
+            let norm = TensorSpec::vector(Role::EmbeddingNorm, self.hidden);
+            reads.push(ReadStep::Tensor(PieceKind::Norms, norm));
+        }
         reads.extend(self.layers[layer].reads(self));
         reads
     }
@@ -223,7 +227,9 @@ impl ModelSpec {
     pub fn head(&self) -> (PieceId, TensorSpec) {
         match self.tied {
             true => self.embedding(),
-            false => (PieceId::LM_HEAD, TensorSpec::matrix(Role::Head, self.vocab, self.hidden)),
+            false => {
+                (PieceId::LM_HEAD, TensorSpec::matrix(Role::Head, self.head_rows[0], self.hidden))
+            }
         }
     }
 }
@@ -257,6 +263,13 @@ impl LayerSpec {
             Mixer::None => {}
         }
         let norm = |role| vec![TensorSpec::vector(role, hidden)];
+        let conv = |role| {
+            let conv = |cols| TensorSpec { role, rows: hidden, cols };
+            self.residual.conv.map(conv).into_iter().collect::<Vec<_>>()
+        };
+        if self.mixer != Mixer::None {
+            read(PieceKind::Norms, conv(Role::MixerConv));
+        }
         if self.residual.post_norms {
             read(PieceKind::Norms, norm(Role::MixerPostNorm));
         }
@@ -266,12 +279,16 @@ impl LayerSpec {
             read(PieceKind::Norms, with_bias(Role::FfnNorm, Role::FfnNormBias));
         }
         match self.ffn {
-            Ffn::Dense(spec) => read(PieceKind::Mlp, mlp(spec, hidden)),
+            Ffn::Dense(spec) => {
+                let factor = TensorSpec::vector(Role::MlpScale, 1);
+                let factor = self.residual.scaled_mlp.then_some(factor);
+                read(PieceKind::Mlp, mlp(spec, hidden).into_iter().chain(factor).collect());
+            }
             Ffn::Moe(moe) => {
                 let router = TensorSpec::matrix(Role::Router, moe.scored(), hidden);
                 let bias = TensorSpec::vector(Role::RouterBias, moe.scored());
                 let bias = moe.router_bias.then_some(bias);
-                let correction = TensorSpec::vector(Role::RouterCorrection, moe.scored());
+                let correction = TensorSpec::vector(Role::RouterCorrection, moe.ranked());
                 let correction = moe.has_correction().then_some(correction);
                 let factors = TensorSpec::vector(Role::RouterFactors, moe.experts);
                 let factors = (moe.router == Router::SoftmaxScaled).then_some(factors);
@@ -284,7 +301,9 @@ impl LayerSpec {
                     read(PieceKind::Router, norm(Role::RouterNorm));
                 }
                 let tensors = [router].into_iter().chain(bias).chain(correction).chain(factors);
-                read(PieceKind::Router, tensors.chain(table).collect());
+                let factor = TensorSpec::vector(Role::RouterScale, 1);
+                let factor = (moe.shared_scored > 0).then_some(factor);
+                read(PieceKind::Router, tensors.chain(table).chain(factor).collect());
                 if split {
                     read(PieceKind::Norms, norm(Role::FfnNorm));
                 }
@@ -295,6 +314,10 @@ impl LayerSpec {
                 if let Some(shared) = moe.shared {
                     let gate = TensorSpec::matrix(Role::SharedGate, 1, hidden);
                     let mut tensors = mlp(shared.mlp, hidden);
+                    let parts = moe.shared_scored.max(1);
+                    for down in tensors.iter_mut().filter(|tensor| tensor.role == Role::Down) {
+                        (down.rows, down.cols) = (down.rows * parts, down.cols / parts);
+                    }
                     tensors.extend(shared.gated.then_some(gate));
                     read(shared.piece(), tensors);
                 }
@@ -313,6 +336,8 @@ impl LayerSpec {
             }
             Ffn::None => {}
         }
+        let after = conv(Role::FfnConv).into_iter();
+        reads.extend(after.map(|conv| ReadStep::Tensor(PieceKind::Norms, conv)));
         let vector = |role, len| ReadStep::Tensor(PieceKind::Norms, TensorSpec::vector(role, len));
         reads.extend(split.then(|| vector(Role::ExpertsPostNorm, hidden)));
         reads.extend(self.residual.post_norms.then(|| vector(Role::FfnPostNorm, hidden)));

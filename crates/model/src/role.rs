@@ -7,6 +7,8 @@
 #[expect(missing_docs, reason = "their names say it")]
 pub enum Role {
     Embedding,
+    /// The norm of embeddings. It lies with those of the first layer.
+    EmbeddingNorm,
     /// Rows that tokens choose: one for each token, or others for n-grams.
     Table,
     /// From the embedding to what it gives to all layers. It lies with the first.
@@ -44,9 +46,13 @@ pub enum Role {
     /// The norm before the mixer.
     MixerNorm,
     MixerNormBias,
+    /// The convolution of its output.
+    MixerConv,
     /// The norm of its output.
     MixerPostNorm,
     Query,
+    /// To the numbers that make what is added to scores by distances.
+    Distance,
     /// To the latent query.
     QueryDown,
     /// To the latent of keys and values, and to the part of a key that is rotated.
@@ -127,6 +133,8 @@ pub enum Role {
     BlockQueryNorm,
     /// Of its keys.
     BlockKeyNorm,
+    /// What they are multiplied with: [numbers of a head, distances]
+    DistanceRows,
     /// One number per head.
     Sinks,
     /// To the outputs of groups of heads.
@@ -158,6 +166,8 @@ pub enum Role {
     RouterFactors,
     /// The experts of each token, whole numbers of 64 bits.
     ExpertTable,
+    /// One number, which multiplies the weights of experts.
+    RouterScale,
     /// To the latent that routed experts read.
     ExpertsDown,
     Gate,
@@ -169,6 +179,8 @@ pub enum Role {
     GateUpBias,
     Down,
     DownBias,
+    /// One number, which multiplies the output of a dense block.
+    MlpScale,
     /// The norm of the sum of the outputs of routed experts, before it leaves their latent.
     LatentNorm,
     /// From the sum of the outputs of routed experts.
@@ -179,6 +191,8 @@ pub enum Role {
     SharedPostNorm,
     /// The norm before the routed experts, where they have one of their own.
     ExpertsNorm,
+    /// The convolution of the output of the feed-forward block.
+    FfnConv,
     /// The norm of their sum.
     ExpertsPostNorm,
     /// The norm of the output of the feed-forward block.
@@ -232,6 +246,7 @@ impl Role {
             | Role::HeadStreamsUp
             | Role::IndexMixed
             | Role::Query
+            | Role::Distance
             | Role::QueryDown
             | Role::KvDown
             | Role::MixerStreams
@@ -271,6 +286,12 @@ impl Role {
             | Role::SharedGate
             | Role::Head => true,
             Role::MixerNorm
+            | Role::EmbeddingNorm
+            | Role::DistanceRows
+            | Role::MixerConv
+            | Role::FfnConv
+            | Role::MlpScale
+            | Role::RouterScale
             | Role::LayerInputsNorm
             | Role::LayerInputNorm
             | Role::NgramMultipliers

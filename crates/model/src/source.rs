@@ -167,6 +167,8 @@ pub struct Routed {
     /// The weight of each token's own input: `[tokens]`; empty where no choice returns it. Such a
     /// choice appears as the first expert of the token once more, with the weight 0.
     pub identity: Vec<f32>,
+    /// The weights of shared experts that the router scores: `[tokens, experts]`; empty without them.
+    pub shared: Vec<f32>,
     /// The experts that at least one token uses, ascending.
     pub distinct: Vec<u32>,
 }

@@ -16,7 +16,9 @@ use crate::config::{Config, InvalidConfig};
 use crate::families;
 use crate::layer_state::Memory;
 use crate::rope::Rope;
-pub use attention::{AttentionGate, AttentionSpec, BlocksSpec, KeyValues, QkNorm, Temperature};
+pub use attention::{
+    AttentionGate, AttentionSpec, BlocksSpec, DistanceSpec, KeyValues, QkNorm, Temperature,
+};
 pub use compressed::{CompressedSpec, PoolIndexer, PoolSpec};
 pub(crate) use experts::MAX_GROUPS;
 pub use experts::{GroupMeasure, Groups, MoeSpec, RankedRouter, Renormalise, Router, Scores};
@@ -60,10 +62,14 @@ pub struct ModelSpec {
     pub kept_every: Option<usize>,
     /// The factor applied to embeddings.
     pub embedding_scale: f32,
+    /// True if embeddings are normed.
+    pub embedding_norm: bool,
     /// What tokens give to each layer besides their embedding; None if they give nothing.
     pub layer_inputs: Option<LayerInputs>,
     /// The norm before the head.
     pub final_norm: Norm,
+    /// Rows of the head, and of these the tokens that it predicts: the others are never drawn.
+    pub head_rows: [usize; 2],
     /// True if the head has a bias.
     pub head_bias: bool,
     /// The factor applied to the products of the head.
@@ -104,13 +110,18 @@ pub struct Residual {
     pub split: bool,
     /// True if the hidden state is multiplied by a number at the end of the layer.
     pub scaled_state: bool,
+    /// True if the output of a dense feed-forward block is multiplied by a number.
+    pub scaled_mlp: bool,
+    /// Values that the convolution of each branch sees, which is added to the branch; None without.
+    pub conv: Option<usize>,
 }
 
 impl Default for Residual {
     /// As in most families: branches are added as they are, one after the other.
     fn default() -> Residual {
         let (post_norms, parallel, split, scaled_state) = (false, false, false, false);
-        Residual { post_norms, scale: 1.0, parallel, split, scaled_state }
+        let (scaled_mlp, conv) = (false, None);
+        Residual { post_norms, scale: 1.0, parallel, split, scaled_state, scaled_mlp, conv }
     }
 }
 
@@ -197,6 +208,20 @@ impl LayerSpec {
             Ffn::Moe(moe) => Some(moe),
             Ffn::Dense(_) | Ffn::None => None,
         }
+    }
+
+    /// Numbers that the convolutions of keys, of values, of the mixer and of the feed-forward block
+    /// remember.
+    pub(crate) fn convs(&self, hidden: usize) -> [usize; 4] {
+        let [keys, values] = match &self.mixer {
+            Mixer::Attention(spec) => {
+                let past = spec.conv.map_or(0, |taps| taps - 1);
+                [spec.key_width(), spec.value_width()].map(|width| past * width)
+            }
+            _ => [0; 2],
+        };
+        let branch = self.residual.conv.map_or(0, |taps| (taps - 1) * hidden);
+        [keys, values, branch, branch]
     }
 
     /// The size of the state of a sequence, if it is the same for any number of positions; of

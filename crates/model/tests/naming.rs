@@ -45,8 +45,14 @@ fn tensors_of_every_family() {
     ];
     // Other names of their own.
     const LING: &[&str] = &["bailing_hybrid", "bailing_moe", "bailing_moe_v2"];
-    const OTHERS: &[&str] =
-        &["lfm2_moe", "deepseek_v4", "nemotron_h", "longcat_flash", "qwen4_exp_text"];
+    const OTHERS: &[&str] = &[
+        "lfm2_moe",
+        "deepseek_v4",
+        "nemotron_h",
+        "longcat_flash",
+        "qwen4_exp_text",
+        "inkling_text",
+    ];
     let own = [OTHERS, LING].concat();
     for model_type in supported().filter(|model_type| !own.contains(model_type)) {
         for (name, expected) in everywhere {
@@ -411,6 +417,19 @@ fn prefixes_of_language_models() {
         ("gemma4", "gemma4_text", "model.embed_audio.embedding_projection.weight", "extra"),
         ("kimi_k3", "kimi_linear", "language_model.model.layers.3.mlp_res_norm.weight", "layer_3/router"),
         ("kimi_k3", "kimi_linear", "language_model.model.output_attn_res_norm.weight", "final_norm"),
+        ("inkling_mm_model", "inkling_text", "model.llm.embed.weight", "embed*"),
+        ("inkling_mm_model", "inkling_text", "model.llm.embed_norm.weight", "layer_0/norms"),
+        ("inkling_mm_model", "inkling_text", "model.llm.norm.weight", "final_norm"),
+        ("inkling_mm_model", "inkling_text", "model.llm.unembed.weight", "lm_head*"),
+        ("inkling_mm_model", "inkling_text", "model.llm.layers.3.attn.wr_du.weight", "layer_3/attention*"),
+        ("inkling_mm_model", "inkling_text", "model.llm.layers.3.attn.k_sconv.weight", "layer_3/attention"),
+        ("inkling_mm_model", "inkling_text", "model.llm.layers.3.attn.rel_logits_proj.proj", "layer_3/attention"),
+        ("inkling_mm_model", "inkling_text", "model.llm.layers.3.mlp_sconv.weight", "layer_3/norms"),
+        ("inkling_mm_model", "inkling_text", "model.llm.layers.3.mlp.w13_dn.weight", "layer_3/mlp*"),
+        ("inkling_mm_model", "inkling_text", "model.llm.layers.3.mlp.gate.global_scale", "layer_3/router"),
+        ("inkling_mm_model", "inkling_text", "model.llm.layers.3.mlp.shared_experts.shared_w2_weight", "layer_3/shared_expert*"),
+        ("inkling_mm_model", "inkling_text", "model.mtp.layers.0.norm.weight", "extra"),
+        ("inkling_mm_model", "inkling_text", "model.visual.final_norm.weight", "extra"),
         ("kimi_k3", "kimi_linear", "language_model.lm_head.weight", "lm_head*"),
         ("kimi_k3", "kimi_linear", "vision_tower.encoder.final_layernorm.weight", "extra"),
         ("kimi_k3", "kimi_linear", "mm_projector.linear_1.weight", "extra"),

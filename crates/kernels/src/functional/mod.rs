@@ -31,8 +31,9 @@ mod streams;
 mod vector;
 
 pub use attention::{
-    Attention, AttentionScratch, CacheLayout, CacheMut, IndexQuery, KvCache, KvData, LEAST_PAGE,
-    Page, Queries, Selected, Zero, attention, index_scores, key_products, store, zeroed,
+    Attention, AttentionScratch, CacheLayout, CacheMut, Distances, IndexQuery, KvCache, KvData,
+    LEAST_PAGE, Page, Queries, Selected, Zero, attention, index_scores, key_products, store,
+    zeroed,
 };
 pub use gate::{Activation, gate, gate_interleaved};
 pub use norm::{NormWeight, layer_norm, rms_norm};

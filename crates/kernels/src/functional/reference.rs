@@ -4,7 +4,7 @@
 //! shared with the other tiers: the elementary functions, [`Activation::at`], and the helpers of
 //! soft caps and rotary pairs.
 
-use super::attention::{Attention, IndexQuery, KvCache, KvData, Queries};
+use super::attention::{Attention, Distances, IndexQuery, KvCache, KvData, Queries};
 use super::elementary::exp;
 use super::gate::Activation;
 use super::norm::NormWeight;
@@ -225,7 +225,7 @@ pub(super) fn rope(x: &mut [f32], shape: RopeShape, pairs: usize, cos: &[f32], s
 pub(super) fn attention(
     spec: &Attention,
     cache: &KvCache,
-    Queries { first: first_position, q, selected }: Queries,
+    Queries { first: first_position, q, selected, distances }: Queries,
     y: &mut [f32],
 ) {
     let group = spec.heads / spec.kv_heads;
@@ -267,7 +267,13 @@ pub(super) fn attention(
         let mut scores = Vec::new();
         for &(_, j) in &visible {
             let score = dot(q, &key(head / group, j)) * spec.scale;
-            scores.push(spec.soft_cap.map_or(score, |cap| row::capped(score, cap)));
+            let mut score = spec.soft_cap.map_or(score, |cap| row::capped(score, cap));
+            if let Some(Distances { bias, extent }) = distances
+                && position - j < extent
+            {
+                score += bias[i * extent + position - j];
+            }
+            scores.push(score);
         }
         let mut largest = spec.sinks.map_or(f32::NEG_INFINITY, |sinks| sinks[head]);
         for &score in &scores {

@@ -138,8 +138,10 @@ impl<'a> Decoder<'a> {
             mean_of_streams: self.mean_of_streams,
             kept_every: self.kept_every,
             embedding_scale: self.embedding_scale,
+            embedding_norm: false,
             layer_inputs: self.layer_inputs,
             final_norm: self.norm,
+            head_rows: [self.vocab; 2],
             head_bias: self.head_bias,
             logit_scale: self.logit_scale,
             logit_cap: self.logit_cap,
@@ -180,8 +182,30 @@ impl<'a> Common<'a> {
         Ok(self.ropes.len() - 1)
     }
 
-    /// Reads a decoder without its rotary embeddings.
+    /// Reads a decoder without its rotary embeddings, which turn pairs of elements.
     pub(super) fn unrotated(
+        config: &'a Config<'a>,
+        defaults: &Defaults,
+    ) -> Result<Self, ConfigError> {
+        let common = Common::never_rotated(config, defaults)?;
+        let dim = common.attention.head_dim;
+        if dim % 2 == 0 {
+            return Ok(common);
+        }
+        Err(match config.get("head_dim") {
+            Some(entry) => entry.invalid("and a rotary embedding turns pairs: it must be even"),
+            None => {
+                let hidden = common.decoder.hidden;
+                config.need("num_attention_heads")?.invalid(format!(
+                    "which leaves {dim} of the {hidden} elements of the hidden state for a head, \
+                     where an even number is needed"
+                ))
+            }
+        })
+    }
+
+    /// Reads a decoder that rotates nothing: a head may have an odd number of elements.
+    pub(super) fn never_rotated(
         config: &'a Config<'a>,
         defaults: &Defaults,
     ) -> Result<Self, ConfigError> {
@@ -197,19 +221,12 @@ impl<'a> Common<'a> {
             return Err(heads_entry()?.invalid(reason));
         }
         let head_dim = match config.get("head_dim") {
-            Some(entry) => match entry.size(MAX_HEAD_DIM)? {
-                odd if odd % 2 == 1 => {
-                    return Err(
-                        entry.invalid("and a rotary embedding turns pairs: it must be even")
-                    );
-                }
-                even => even,
-            },
+            Some(entry) => entry.size(MAX_HEAD_DIM)?,
             None => match defaults.head_dim.unwrap_or(hidden / heads) {
-                dim if dim == 0 || dim % 2 == 1 => {
+                0 => {
                     let reason = format!(
-                        "which leaves {dim} of the {hidden} elements of the hidden state for a \
-                         head, where an even number is needed"
+                        "which leaves 0 of the {hidden} elements of the hidden state for a head, \
+                         where an even number is needed"
                     );
                     return Err(heads_entry()?.invalid(reason));
                 }
@@ -246,6 +263,8 @@ impl<'a> Common<'a> {
                 soft_cap: None,
                 blocks: None,
                 key_values: KeyValues::Own,
+                distances: None,
+                conv: None,
             },
             ropes: Vec::new(),
             decoder,

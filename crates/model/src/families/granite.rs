@@ -77,22 +77,21 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
 }
 
 fn hybrid(config: &Config) -> Result<ModelSpec, ConfigError> {
-    let mut common = Common::unrotated(config, &DEFAULTS)?;
-    only(config, "normalization_function", "rmsnorm")?;
-    let mut attention = with_factors(config, &mut common)?;
-    attention.rope = match config.get("position_embedding_type") {
-        None => None,
+    let rotated = match config.get("position_embedding_type") {
+        None => false,
         Some(entry) => match entry.word()? {
-            "nope" => None,
-            "rope" => Some(0),
+            "nope" => false,
+            "rope" => true,
             _ => return Err(config.unsupported(entry, "nope, rope")),
         },
     };
-    if attention.rope.is_some() {
-        let (dim, context) = (attention.head_dim, common.decoder.context);
-        let rope = Rope::of(config, dim, (DEFAULTS.theta, DEFAULTS.rotated), context)?;
-        common.ropes.push(rope);
-    }
+    let mut common = match rotated {
+        true => Common::read(config, &DEFAULTS)?,
+        false => Common::never_rotated(config, &DEFAULTS)?,
+    };
+    only(config, "normalization_function", "rmsnorm")?;
+    let mut attention = with_factors(config, &mut common)?;
+    attention.rope = rotated.then_some(0);
     let kinds = kinds(config)?.unwrap_or_else(|| vec![Kind::StateSpace; common.layers]);
     if let Some(entry) = config.any(&["layers_block_type", "layer_types"])
         && kinds.iter().any(|kind| matches!(kind, Kind::Mlp | Kind::Experts))

@@ -105,7 +105,7 @@ fn temperature(config: &Config) -> Result<Option<Temperature>, ConfigError> {
     };
     let number = |key, default| config.get(key).map_or(Ok(default), Entry::positive);
     let (scale, length) = (number("attn_scale", 0.1)?, number("floor_scale", 8192.0)?);
-    Ok(on.then_some(Temperature { scale, length, first: 1 }))
+    Ok(on.then_some(Temperature { scale, length, first: 1, smooth: false }))
 }
 
 /// True for each layer that has experts.

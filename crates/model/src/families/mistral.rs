@@ -45,7 +45,7 @@ pub(super) fn temperature(config: &Config) -> Result<Option<Temperature>, Config
     let Some(scale) = positive("llama_4_scaling_beta")? else { return Ok(None) };
     let key = "original_max_position_embeddings";
     let length = positive(key)?.ok_or(ConfigError::MissingKey(key))?;
-    Ok(Some(Temperature { scale, length, first: 0 }))
+    Ok(Some(Temperature { scale, length, first: 0, smooth: false }))
 }
 
 /// The entries of rotary embeddings, which have others among them.

@@ -18,6 +18,7 @@ mod gpt_oss;
 mod granite;
 mod hunyuan;
 mod hy_v4;
+mod inkling;
 mod kimi_k3;
 mod kimi_linear;
 mod laguna;
@@ -102,7 +103,7 @@ struct Wrapper {
     inner: Option<&'static str>,
 }
 
-const WRAPPERS: [Wrapper; 12] = [
+const WRAPPERS: [Wrapper; 13] = [
     Wrapper {
         model_type: "gemma3",
         prefix: "language_model.model.",
@@ -111,6 +112,12 @@ const WRAPPERS: [Wrapper; 12] = [
     },
     Wrapper { model_type: "gemma4", prefix: "model.language_model.", head: "", inner: None },
     Wrapper { model_type: "glm5_next", prefix: "model.language_model.", head: "", inner: None },
+    Wrapper {
+        model_type: "inkling_mm_model",
+        prefix: "model.llm.",
+        head: "model.llm.",
+        inner: Some("inkling_text"),
+    },
     Wrapper {
         model_type: "kimi_k25",
         prefix: "language_model.model.",
@@ -192,7 +199,7 @@ pub(crate) enum Target {
     },
 }
 
-const ALL: [&Family; 38] = [
+const ALL: [&Family; 39] = [
     &dense::FAMILY,
     &afmoe::FAMILY,
     &bailing::FAMILY,
@@ -211,6 +218,7 @@ const ALL: [&Family; 38] = [
     &hunyuan::V1,
     &hunyuan::V3,
     &hy_v4::FAMILY,
+    &inkling::FAMILY,
     &kimi_linear::FAMILY,
     &laguna::FAMILY,
     &lfm2::FAMILY,

@@ -72,7 +72,7 @@ const STATE_SPACE: Keys = Keys {
 };
 
 fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
-    let mut common = Common::unrotated(config, &DEFAULTS)?;
+    let mut common = Common::never_rotated(config, &DEFAULTS)?;
     for key in ["attention_bias", "mlp_bias", "mamba_proj_bias"] {
         switched_off(config, key)?;
     }

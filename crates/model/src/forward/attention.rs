@@ -2,20 +2,23 @@
 
 use sws_kernels::functional::elementary::ln64;
 use sws_kernels::functional::{
-    Activation, Attention, AttentionScratch, NormWeight, Queries, RopeShape, add,
-    attention as attend, gate, rms_norm, rope,
+    Activation, Attention, AttentionScratch, Distances, NormWeight, Queries, RopeShape, add,
+    attention as attend, axpy, gate, rms_norm, rope,
 };
 use sws_kernels::{Tier, threads_for};
 use sws_store::{PieceId, PieceKind, Span};
 
 use super::branches::{norm, scale};
 use super::linear::{Product, Threads, multiply};
-use super::work::{AttentionWork, Workspace, by_rows, grown};
+use super::past::{Conv, add_conv};
+use super::work::{AttentionWork, DistanceWork, Workspace, by_rows, grown};
 use crate::layer_state::Sequence;
 use crate::role::Role;
 use crate::rope::Rope;
 use crate::source::{SourceError, Weights};
-use crate::spec::{AttentionGate, AttentionSpec, KeyValues, Norm, QkNorm, Temperature};
+use crate::spec::{
+    AttentionGate, AttentionSpec, DistanceSpec, KeyValues, Norm, QkNorm, Temperature,
+};
 
 /// Values of a layer, and of the pass.
 pub(super) struct Context<'a> {
@@ -39,7 +42,7 @@ pub(super) fn attention(
     let &Context { tier, layer: l, norm: by, hidden, ropes, spans } = context;
     let id = PieceId::new(l as u32, PieceKind::Attention);
     let Workspace { input, branch, attention: own, scratch, .. } = work;
-    let AttentionWork { q, k, v, mixed, gated, packed, tables, blocks: index, .. } = own;
+    let AttentionWork { q, k, v, mixed, gated, packed, tables, blocks: index, distances, .. } = own;
     let tokens = input.tokens();
     let (q_width, out_width) = (spec.q_width(), spec.output_width());
     let (k_width, v_width) = match spec.has_keys() {
@@ -63,6 +66,15 @@ pub(super) fn attention(
     let gates = gates.map(|(rows, gates)| Product::new(id, Role::OutputGate, input, gates, rows));
     let product = |role, y, rows| Some(Product::new(id, role, input, y, rows));
     let [index_keys, index_queries] = index.products(spec.blocks, id, input);
+    let DistanceWork { rows: distance_rows, bias: of_distances } = distances;
+    let distance_rows = match spec.distances {
+        Some(it) => grown(distance_rows, tokens * spec.heads * it.rank),
+        None => &mut [],
+    };
+    let index_keys = match spec.distances {
+        Some(it) => product(Role::Distance, &mut *distance_rows, spec.heads * it.rank),
+        None => index_keys,
+    };
     let mut products = if spec.fused {
         let mixed = product(Role::Mixed, &mut mixed[..tokens * fused], fused);
         [mixed, index_keys, index_queries, None, None, gates]
@@ -101,6 +113,16 @@ pub(super) fn attention(
     }
     if spec.values_are_keys {
         v.copy_from_slice(k);
+    }
+    if let Some(taps) = spec.conv {
+        let mut before = 0;
+        for (x, role) in [(&mut *k, Role::KeyConv), (&mut *v, Role::ValueConv)] {
+            let of = Conv { layer: l, taps, weight: weights.vector(id, role), before };
+            before += (taps - 1) * of.weight.len() / taps;
+            // `mixed` is not in use yet, and no narrower than either.
+            let room = &mut mixed[..x.len()];
+            add_conv(tier, of, (spans, &mut *sequences), x, room);
+        }
     }
     if spec.value_norm {
         let dim = spec.value_dim;
@@ -162,7 +184,11 @@ pub(super) fn attention(
         }
     }
     temper(spec.temperature, spans, q, q_width);
+    if let Some(it) = spec.distances {
+        temper(spec.temperature, spans, distance_rows, spec.heads * it.rank);
+    }
     index.prepare(context, spec, (&*weights, id), tables);
+    let of_rows = spec.distances.map(|it| (it, weights.vector(id, Role::DistanceRows)));
     let sinks = spec.sinks.then(|| weights.vector(id, Role::Sinks));
     for span in spans {
         let keys = rows_of(span, k, k_width);
@@ -197,6 +223,7 @@ pub(super) fn attention(
             while done < tokens {
                 let (row, first) = (span.first_row + start + done, first + done);
                 let (count, selected) = match spec.blocks {
+                    None if spec.distances.is_some() => (DISTANCES.min(tokens - done), None),
                     None => (tokens, None),
                     Some(it) => index.select(tier, it, cache, (row, first), tokens - done),
                 };
@@ -213,7 +240,16 @@ pub(super) fn attention(
                 );
                 let q = &q[done * q_width..][..count * q_width];
                 let y = &mut y[done * out_width..][..count * out_width];
-                let queries = Queries { first, q, selected };
+                let distances = match of_rows {
+                    None => None,
+                    Some((it, weight)) => {
+                        let rows = &distance_rows[row * spec.heads * it.rank..];
+                        let bias = grown(of_distances, count * spec.heads * it.extent);
+                        add_up(tier, it, (rows, weight), bias);
+                        Some(Distances { bias, extent: it.extent })
+                    }
+                };
+                let queries = Queries { first, q, selected, distances };
                 attend(tier, &rule, &cache.view(), queries, y, scratch);
                 done += count;
             }
@@ -255,14 +291,31 @@ pub(super) fn attention(
     Ok(())
 }
 
+/// Tokens for which the numbers of distances are made at a time.
+pub(super) const DISTANCES: usize = 16;
+
+/// Makes the numbers of all distances, of the numbers of each head in `rows`.
+fn add_up(tier: Tier, it: DistanceSpec, (rows, weight): (&[f32], &[f32]), bias: &mut [f32]) {
+    by_rows(bias, it.extent, |first, bias| {
+        let rows = rows[first * it.rank..].chunks_exact(it.rank);
+        for (bias, row) in bias.chunks_exact_mut(it.extent).zip(rows) {
+            bias.fill(0.0);
+            for (number, weight) in row.iter().zip(weight.chunks_exact(it.extent)) {
+                axpy(tier, *number, weight, bias);
+            }
+        }
+    });
+}
+
 /// Multiplies the rows of queries by the factors of their positions.
 pub(super) fn temper(by: Option<Temperature>, spans: &[Span], q: &mut [f32], width: usize) {
-    let Some(Temperature { scale: by, length, first }) = by else { return };
+    let Some(Temperature { scale: by, length, first, smooth }) = by else { return };
     for span in spans {
         let rows = &mut q[span.first_row * width..][..span.tokens * width];
         for (position, row) in (span.first_position..).zip(rows.chunks_exact_mut(width)) {
-            let steps = ((first + position) as f64 / length).floor();
-            scale((1.0 + by * ln64(1.0 + steps)) as f32, row);
+            let steps = (first + position) as f64 / length;
+            let grown = if smooth { steps.max(1.0) } else { 1.0 + steps.floor() };
+            scale((1.0 + by * ln64(grown)) as f32, row);
         }
     }
 }

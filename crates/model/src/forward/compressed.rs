@@ -176,7 +176,14 @@ pub(super) fn compressed(
                 let selected = Some(Selected { positions: places, lists: 1, most });
                 let q = &q[row * q_width..][..q_width];
                 let y = &mut mixed[row * q_width..][..q_width];
-                attend(tier, &rule, &state.view(), Queries { first, q, selected }, y, scratch);
+                attend(
+                    tier,
+                    &rule,
+                    &state.view(),
+                    Queries { first, q, selected, distances: None },
+                    y,
+                    scratch,
+                );
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Gated MLPs: one for all rows, and the parts that experts share with it.
 
-use sws_kernels::functional::{gate, gate_interleaved};
+use sws_kernels::functional::{add, gate, gate_interleaved};
 use sws_kernels::{Input, ThreadScratch, Tier};
 use sws_store::PieceId;
 
@@ -53,6 +53,51 @@ pub(super) fn gated_mlp(
     if spec.bias {
         add_bias(tier, weights.vector(piece, Role::DownBias), y);
     }
+    Ok(())
+}
+
+/// The sum of some MLPs in one, whose gates and ups are one matrix and whose matrices down follow each
+/// other. The activations of each are multiplied by a factor of the token: `factors` [tokens, MLPs].
+pub(super) fn weighed_mlp(
+    Block { tier, piece, spec }: Block,
+    factors: &[f32],
+    weights: &mut dyn Weights,
+    x: &Input,
+    work: &mut MlpWork,
+    y: &mut [f32],
+    scratch: &mut Vec<ThreadScratch>,
+) -> Result<(), SourceError> {
+    let (tokens, rows) = (x.tokens(), spec.gate_rows());
+    let (parts, hidden) = (factors.len() / tokens, y.len() / tokens);
+    let each = spec.width / parts;
+    let MlpWork { gate, up, packed, .. } = work;
+    let gates = grown(gate, tokens * rows.max(parts * parts * hidden));
+    let ups = grown(up, tokens * spec.width);
+    let of_gates = &mut gates[..tokens * rows];
+    let product = Product::new(piece, Role::GateUp, x, &mut *of_gates, rows);
+    multiply(tier, Threads::All, weights, &mut [Some(product)], scratch)?;
+    let activated = activate(tier, spec, of_gates, ups);
+    for (part, factor) in activated.chunks_exact_mut(each).zip(factors) {
+        part.iter_mut().for_each(|x| *x *= factor);
+    }
+    if packed.is_empty() {
+        packed.push(Input::new());
+    }
+    packed[0].pack(tier, activated, tokens * parts, each);
+    // Each row is multiplied with all matrices, and the product with its own is used.
+    let all = &mut gates[..tokens * parts * parts * hidden];
+    let down = Product::new(piece, Role::Down, &packed[0], &mut *all, parts * hidden);
+    multiply(tier, Threads::All, weights, &mut [Some(down)], scratch)?;
+    let all = &*all;
+    by_rows(y, hidden, |first, y| {
+        let of_tokens = all[first * parts * parts * hidden..].chunks_exact(parts * parts * hidden);
+        for (y, all) in y.chunks_exact_mut(hidden).zip(of_tokens) {
+            y.fill(0.0);
+            for part in 0..parts {
+                add(tier, &all[(part * parts + part) * hidden..][..hidden], y);
+            }
+        }
+    });
     Ok(())
 }
 

@@ -16,6 +16,7 @@ mod linear;
 mod mlp;
 mod moe;
 mod ngrams;
+mod past;
 mod router;
 mod rows;
 mod size;
@@ -42,6 +43,7 @@ pub(crate) use indexer::Selection;
 use latent::latent;
 use linear::{Product, Threads, multiply};
 use ngrams::ngrams;
+use past::{Conv, add_conv};
 pub use router::RouterProbe;
 pub use size::PassSize;
 use state_space::state_space;
@@ -256,6 +258,9 @@ impl Model {
             state.sequences[span.sequence].partial = true;
         }
         state.work.tables(&self.spec.ropes, &state.pass.spans);
+        if l == 0 && self.spec.embedding_norm {
+            self.norm_embeddings(state, source)?;
+        }
         if l == 0 {
             self.layer_inputs(state, source)?;
         }
@@ -264,6 +269,22 @@ impl Model {
             self.route(moe, state);
         }
         state.progress = Progress::Attended(l);
+        Ok(())
+    }
+
+    /// Norms the embeddings of a batch.
+    fn norm_embeddings(
+        &self,
+        state: &mut State,
+        source: &mut dyn WeightSource,
+    ) -> Result<(), ForwardError> {
+        let (tier, width, by) = (self.tier, self.spec.hidden, self.spec.layers[0].norm);
+        let hidden = &mut state.hidden;
+        source.infrastructure(0, &[PieceKind::Norms], &mut |weights| {
+            let weight = weights.vector(PieceId::new(0, PieceKind::Norms), Role::EmbeddingNorm);
+            by_rows(hidden, width, |_, rows| norm(tier, by, rows, width, weight));
+            Ok(())
+        })?;
         Ok(())
     }
 
@@ -333,8 +354,25 @@ impl Model {
             Ffn::Moe(moe) => self.moe(l, moe, state, source)?,
             Ffn::None => {}
         }
-        let State { work, hidden, .. } = state;
+        let State { work, hidden, sequences, pass, .. } = state;
         let (layer, norms) = (&self.spec.layers[l], PieceId::new(l as u32, PieceKind::Norms));
+        if let Some(taps) = layer.residual.conv {
+            let before = layer.convs(self.spec.hidden)[..3].iter().sum();
+            source.infrastructure(l, &[PieceKind::Norms], &mut |weights: &mut dyn Weights| {
+                let weight = weights.vector(norms, Role::FfnConv);
+                let Workspace { branch, x, .. } = &mut *work;
+                let branch = &mut branch[..hidden.len()];
+                let of = Conv { layer: l, taps, weight, before };
+                add_conv(
+                    self.tier,
+                    of,
+                    (&pass.spans[..], &mut sequences[..]),
+                    branch,
+                    grown(x, hidden.len()),
+                );
+                Ok(())
+            })?;
+        }
         if layer.residual.post_norms {
             source.infrastructure(l, &[PieceKind::Norms], &mut |weights: &mut dyn Weights| {
                 let weight = weights.vector(norms, Role::FfnPostNorm);
@@ -395,6 +433,7 @@ impl Model {
         };
         let Workspace { x, input, scratch, logits, gates, branch, .. } = work;
         let gated = self.spec.stream_gates.is_some();
+        let [rows_of_head, predicted] = self.spec.head_rows;
         let copied = if gated { state_width } else { width };
         let x = grown(x, count * copied);
         let logits = grown(logits, count * vocab);
@@ -424,14 +463,27 @@ impl Model {
                 input.pack(tier, x, count, width);
             }
             let (piece, tensor) = self.spec.head();
-            let head = Product::new(piece, tensor.role, input, &mut *logits, vocab);
+            let head = Product::new(
+                piece,
+                tensor.role,
+                input,
+                &mut logits[..count * rows_of_head],
+                rows_of_head,
+            );
             multiply(tier, Threads::All, weights, &mut [Some(head)], scratch)?;
             if self.spec.head_bias {
                 add_bias(tier, weights.vector(PieceId::FINAL_NORM, Role::HeadBias), logits);
             }
             Ok(())
         })?;
-        scale(self.spec.logit_scale, logits);
+        scale(self.spec.logit_scale, &mut logits[..count * rows_of_head]);
+        if predicted < vocab {
+            // From the last on, no row is overwritten before it was moved.
+            for n in (0..count).rev() {
+                logits.copy_within(n * rows_of_head..n * rows_of_head + predicted, n * vocab);
+                logits[n * vocab + predicted..(n + 1) * vocab].fill(f32::NEG_INFINITY);
+            }
+        }
         if let Some(cap) = self.spec.logit_cap {
             by_rows(logits, vocab, |_, rows| soft_cap(tier, rows, cap));
         }
@@ -482,7 +534,21 @@ impl Model {
                 Mixer::StateSpace(spec) => state_space(&context, spec, weights, sequences, work)?,
                 Mixer::None => {}
             }
-            let Residual { post_norms, parallel, split, .. } = layer.residual;
+            let Residual { post_norms, parallel, split, conv, .. } = layer.residual;
+            if let Some(taps) = conv.filter(|_| has_mixer) {
+                let before = layer.convs(width)[..2].iter().sum();
+                let weight = weights.vector(norms, Role::MixerConv);
+                let Workspace { branch, x, .. } = &mut *work;
+                let branch = &mut branch[..tokens * width];
+                let of = Conv { layer: l, taps, weight, before };
+                add_conv(
+                    tier,
+                    of,
+                    (&pass.spans[..], &mut sequences[..]),
+                    branch,
+                    grown(x, tokens * width),
+                );
+            }
             if has_mixer {
                 let weight = post_norms.then(|| weights.vector(norms, Role::MixerPostNorm));
                 let branch = (&mut *work.branch, &*work.streams);
@@ -495,7 +561,7 @@ impl Model {
                 streams::read(branch(Site::Ffn), tier, weights, hidden, work)?;
             }
             if let Some(moe) = moe {
-                let Workspace { input, router, ranks, routed, scratch, .. } = &mut *work;
+                let Workspace { input, router, ranks, scratch, .. } = &mut *work;
                 let logits = grown(router, tokens * moe.scored());
                 let how = (tier, Threads::All);
                 router::logits(how, (l, moe), weights, input, logits, scratch)?;
@@ -510,6 +576,10 @@ impl Model {
                         router::rank(tier, (l, router, moe.scored()), weights, logits, ranks);
                     }
                 }
+                if moe.shared_scored > 0 {
+                    work.experts.factor = weights.vector(of_router, Role::RouterScale)[0];
+                }
+                let Workspace { routed, .. } = &mut *work;
                 if moe.has_table() {
                     table::look_up((l, moe), weights, &pass.tokens, routed)?;
                 }

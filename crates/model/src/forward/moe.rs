@@ -7,7 +7,7 @@ use sws_store::{PieceId, PieceKind};
 use super::branches::{norm, scale};
 use super::experts::{CpuExecutor, ROWS_TOGETHER, TOGETHER};
 use super::linear::{Product, Threads, multiply};
-use super::mlp::{Block, gated_mlp};
+use super::mlp::{Block, gated_mlp, weighed_mlp};
 use super::router;
 use super::work::{ExpertWork, Workspace, by_rows, grown};
 use super::{ForwardError, Model};
@@ -28,10 +28,15 @@ impl Model {
     ) -> Result<(), ForwardError> {
         let (tier, hidden) = (self.tier, self.spec.hidden);
         let piece = PieceId::new(l as u32, PieceKind::Mlp);
+        let scaled = self.spec.layers[l].residual.scaled_mlp;
         let Workspace { input, branch, mlp, scratch, .. } = &mut state.work;
         source.infrastructure(l, &[PieceKind::Mlp], &mut |weights| {
             let y = grown(branch, input.tokens() * hidden);
-            gated_mlp(Block { tier, piece, spec }, weights, input, mlp, y, scratch)
+            gated_mlp(Block { tier, piece, spec }, weights, input, mlp, y, scratch)?;
+            if scaled {
+                scale(weights.vector(piece, Role::MlpScale)[0], y);
+            }
+            Ok(())
         })?;
         Ok(())
     }
@@ -41,6 +46,9 @@ impl Model {
         let Workspace { input, router, ranks, routed, experts, .. } = &mut state.work;
         let logits = &mut router[..input.tokens() * spec.scored()];
         router::select(self.tier, spec, logits, ranks, routed);
+        if spec.shared_scored > 0 {
+            router::weigh_shared(spec, logits, experts.factor, routed);
+        }
         group(routed, experts);
     }
 
@@ -53,7 +61,8 @@ impl Model {
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
         let (tier, hidden) = (self.tier, self.spec.hidden);
-        let Workspace { input, mlp, experts, scratch, .. } = &mut state.work;
+        let weighed = self.spec.layers[l].moe().is_some_and(|moe| moe.shared_scored > 0);
+        let Workspace { input, mlp, experts, routed, scratch, .. } = &mut state.work;
         let tokens = input.tokens();
         let kind = shared.piece();
         let piece = PieceId::new(l as u32, kind);
@@ -61,7 +70,10 @@ impl Model {
         let gates = grown(&mut experts.shared_gate, tokens);
         source.infrastructure(l, &[kind], &mut |weights| {
             let block = Block { tier, piece, spec: shared.mlp };
-            gated_mlp(block, weights, input, mlp, y, scratch)?;
+            match weighed {
+                false => gated_mlp(block, weights, input, mlp, y, scratch)?,
+                true => weighed_mlp(block, &routed.shared, weights, input, mlp, y, scratch)?,
+            }
             if shared.gated {
                 let product = Product::new(piece, Role::SharedGate, input, &mut *gates, 1);
                 multiply(tier, Threads::All, weights, &mut [Some(product)], scratch)?;
@@ -295,6 +307,7 @@ mod tests {
                 choices: choices.to_vec(),
                 weights: vec![1e8, -1e8, 1.0],
                 identity: Vec::new(),
+                shared: Vec::new(),
                 distinct: vec![0, 1, 2],
             };
             let mut work = ExpertWork { outputs: vec![1.0; 3], ..ExpertWork::default() };

@@ -64,10 +64,38 @@ pub(super) fn rank(
     if router.correction {
         let piece = PieceId::new(l as u32, PieceKind::Router);
         let correction = weights.vector(piece, Role::RouterCorrection);
-        ranks.chunks_exact_mut(experts).for_each(|row| add(tier, correction, row));
+        for row in ranks.chunks_exact_mut(experts) {
+            let (ranked, shared) = row.split_at_mut(correction.len());
+            add(tier, correction, ranked);
+            shared.fill(f32::NEG_INFINITY);
+        }
     }
     if let Some(groups) = router.groups {
         ranks.chunks_exact_mut(experts).for_each(|row| drop_groups(groups, row));
+    }
+}
+
+/// Divides the weights of chosen experts, and those of shared ones, by the sum of the scores of both.
+/// `scores` [tokens, experts] end with those of shared ones.
+pub(super) fn weigh_shared(spec: &MoeSpec, scores: &[f32], factor: f32, routed: &mut Routed) {
+    let (k, shared) = (spec.top_k, spec.shared_scored);
+    let Routed { choices, weights, shared: own, .. } = routed;
+    own.clear();
+    own.reserve_exact(choices.len() / k * shared);
+    own.resize(choices.len() / k * shared, 0.0);
+    let scale = match spec.router {
+        Router::Ranked(router) => router.scale,
+        _ => 1.0,
+    };
+    let tokens = scores.chunks_exact(spec.scored()).zip(choices.chunks_exact(k));
+    let to = weights.chunks_exact_mut(k).zip(own.chunks_exact_mut(shared));
+    for ((scores, choices), (weights, own)) in tokens.zip(to) {
+        own.copy_from_slice(&scores[spec.ranked()..]);
+        for (weight, expert) in weights.iter_mut().zip(choices) {
+            *weight = scores[*expert as usize];
+        }
+        let sum = weights.iter().sum::<f32>() + own.iter().sum::<f32>();
+        weights.iter_mut().chain(own).for_each(|weight| *weight = *weight / sum * scale * factor);
     }
 }
 

@@ -3,6 +3,7 @@
 use sws_kernels::functional::AttentionScratch;
 use sws_kernels::{Input, ThreadScratch, Tier};
 
+use super::attention::DISTANCES;
 use super::blocks::BlockWork;
 use super::compressed::CompressedWork;
 use super::experts::{ROWS_TOGETHER, TOGETHER};
@@ -49,6 +50,10 @@ impl ModelSpec {
             match &layer.mixer {
                 Mixer::Attention(spec) => {
                     mixers.add_attention(spec);
+                    if let Some(it) = spec.distances {
+                        mixers.distances = mixers.distances.max(spec.heads * it.rank);
+                        mixers.bias = mixers.bias.max(spec.heads * it.extent);
+                    }
                     let blocks = BlockWork::bytes_for(spec, tokens, positions.min(self.context));
                     mixers.index = mixers.index.max(blocks);
                 }
@@ -78,6 +83,13 @@ impl ModelSpec {
                     experts.latent = experts.latent.max(moe.latent.unwrap_or(0));
                     if let Some(shared) = moe.shared {
                         mlps.add(shared.mlp, hidden);
+                        let parts = moe.shared_scored;
+                        if parts > 0 {
+                            mlps.gates = mlps.gates.max(parts * parts * hidden);
+                            let rows = Input::bytes_for(tokens * parts, shared.mlp.width / parts);
+                            mlps.parts = mlps.parts.max(rows);
+                        }
+                        experts.weighed = experts.weighed.max(parts);
                         experts.shared = 1;
                     }
                 }
@@ -111,7 +123,8 @@ impl ModelSpec {
             + tokens * 2 * pairs * float
             + threads * AttentionScratch::bytes(mixers.value_dim, seen);
         let mlp = experts.mlps.numbers(ROWS_TOGETHER.min(tokens * experts.top_k));
-        let mlp = mlp.max(mlps.numbers(tokens)) * float + Input::bytes_for(tokens, mlps.width);
+        let mlp = mlp.max(mlps.numbers(tokens)) * float
+            + Input::bytes_for(tokens, mlps.width).max(mlps.parts);
         let per_thread = threads * ThreadScratch::bytes_for(tier, tokens);
         let bytes = normed + stream + attention + mlp + per_thread + logits * self.vocab * float;
         (bytes + experts.bytes(tokens, hidden)) as u64
@@ -152,6 +165,9 @@ struct Mixers {
     heads: usize,
     /// Bytes of indexers.
     index: usize,
+    /// Numbers that make those of distances, and these, of a token.
+    distances: usize,
+    bias: usize,
 }
 
 impl Mixers {
@@ -220,6 +236,8 @@ impl Mixers {
         let others = self.gated + self.heads_of_delta + self.gates + self.outputs;
         let sums = (0..heads.min(MAX)).map(|head| tokens_together(head, tokens));
         let sums: usize = sums.map(|tokens| Input::bytes_for(tokens, rank)).sum();
+        let others = others + self.distances;
+        let absorbed = absorbed + DISTANCES.min(tokens) * self.bias;
         (tokens * (q + k + v + mixed + others) + absorbed) * size_of::<f32>()
             + Input::bytes_for(tokens, packed)
             + sums
@@ -235,6 +253,8 @@ struct Mlps {
     gates: usize,
     /// Elements of a bias that is copied.
     bias: usize,
+    /// Bytes of packed activations of shared experts that are weighed.
+    parts: usize,
 }
 
 impl Mlps {
@@ -266,6 +286,8 @@ struct Experts {
     latent: usize,
     /// 1 if any layer has a shared expert, otherwise 0.
     shared: usize,
+    /// Shared experts that the router weighs.
+    weighed: usize,
 }
 
 impl Experts {
@@ -289,7 +311,8 @@ impl Experts {
             .sum();
         // Router and choices. Vectors grown by `push` may have twice the capacity they need.
         let (number, place) = (size_of::<u32>(), size_of::<usize>());
-        let choices = tokens * (self.count + self.ranked + self.shared + self.identity) * float
+        let scores = self.count + self.ranked + self.shared + self.weighed + self.identity;
+        let choices = tokens * scores * float
             + 2 * chosen * (2 * number + float + 2 * place)
             + 2 * tokens * place
             + 2 * (self.count + 4) * (place + 1);

@@ -75,6 +75,7 @@ pub(super) struct AttentionWork {
     pub(super) index: IndexWork,
     pub(super) blocks: BlockWork,
     pub(super) compressed: CompressedWork,
+    pub(super) distances: DistanceWork,
     /// A copy of what layers with blocks or entries select, if it is wanted.
     pub(super) noted: Option<Vec<u32>>,
     /// Cosines and sines [tokens, pairs] of each rotary embedding.
@@ -84,6 +85,15 @@ pub(super) struct AttentionWork {
     pub(super) scratch: Vec<AttentionScratch>,
     /// The head size and the number of positions that the scratch is made for.
     pub(super) scratch_fits: (usize, usize),
+}
+
+/// What is added to scores by distances.
+#[derive(Debug, Default)]
+pub(super) struct DistanceWork {
+    /// [tokens, heads, rank]
+    pub(super) rows: Vec<f32>,
+    /// [some tokens, heads, distances]
+    pub(super) bias: Vec<f32>,
 }
 
 /// Some heads of latent attention, which are computed together.
@@ -143,6 +153,8 @@ pub(super) struct ExpertWork {
     /// The output of the shared expert, and its gate for each token.
     pub(super) shared: Vec<f32>,
     pub(super) shared_gate: Vec<f32>,
+    /// The number by which weights of experts are multiplied, where shared ones are weighed.
+    pub(super) factor: f32,
 }
 
 impl Workspace {
@@ -296,11 +308,14 @@ impl Workspace {
             latent,
             packed: of_latents,
             latent_width: _,
+            factor: _,
         } = &self.experts;
-        let Routed { choices, weights, identity, distinct, .. } = &self.routed;
+        let Routed { choices, weights, identity, shared: of_shared, distinct, .. } = &self.routed;
+        let DistanceWork { rows: distances, bias } = &self.attention.distances;
         let floats = [&self.x, &self.branch, &self.router, &self.logits, q, k, v, mixed, outputs];
         let floats = floats.into_iter().chain([shared, shared_gate, weights]);
         let floats = floats.chain([&self.ranks, sinks, absorbed, attended, identity, &self.later]);
+        let floats = floats.chain([of_shared, distances, bias]);
         let floats = floats.chain([latent, gated, decay, beta, of_heads, &self.streams]);
         let floats = floats.chain([&self.mlp.gate, &self.mlp.up, &self.mlp.bias]);
         let floats = floats.chain(tables.iter().flatten()).map(|v| v.capacity() * size_of::<f32>());

@@ -70,6 +70,7 @@ pub(crate) struct Sequence {
     pub(crate) len: usize,
     /// True while some layers have processed more, in a pass or after one that failed.
     pub(crate) partial: bool,
+    /// Of each layer; then, in some models, that of the convolutions of each.
     pub(crate) layers: Vec<LayerState>,
 }
 
@@ -108,7 +109,13 @@ impl Sequence {
                 LayerState::Recurrent(RecurrentState::new(memory))
             }
         });
-        Sequence { len: 0, partial: false, layers: layers.collect() }
+        let mut layers: Vec<LayerState> = layers.collect();
+        if has_convs(spec) {
+            let past = spec.layers.iter().map(|layer| layer.convs(spec.hidden).iter().sum());
+            let memory = past.map(|past| Memory { past, sums: 0 });
+            layers.extend(memory.map(|it| LayerState::Recurrent(RecurrentState::new(it))));
+        }
+        Sequence { len: 0, partial: false, layers }
     }
 
     /// The place of a sequence that was removed: it holds nothing, and no pass continues it.
@@ -130,7 +137,14 @@ impl Sequence {
             Mixer::Compressed(spec) => CompressedState::bytes_for(spec, limit, precision, page),
             _ => layer.memory(spec.state_width()).map_or(0, Memory::bytes),
         });
-        layers.sum()
+        layers.sum::<u64>() + conv_bytes(spec)
+    }
+
+    /// The inputs that the convolutions of a layer remember.
+    pub(crate) fn convs(&mut self, layer: usize) -> &mut [f32] {
+        let first = self.layers.len() / 2;
+        let [past, _] = self.layers[first + layer].recurrent().numbers();
+        past
     }
 
     /// The maximum size in bytes of what a pass of `tokens` tokens of `sequences` sequences keeps of
@@ -148,7 +162,7 @@ impl Sequence {
             Mixer::Compressed(spec) => tokens as u64 * CompressedState::journal_bytes(spec),
             _ => sequences as u64 * layer.memory(spec.state_width()).map_or(0, Memory::bytes),
         });
-        layers.sum()
+        layers.sum::<u64>() + sequences as u64 * conv_bytes(spec)
     }
 
     /// Bytes held; pages shared with other sequences count for each.
@@ -212,6 +226,17 @@ impl Sequence {
             layer.keep(snapshot);
         }
     }
+}
+
+/// True if there are convolutions beside other states: of these a sequence has as many again.
+fn has_convs(spec: &ModelSpec) -> bool {
+    spec.layers.iter().any(|layer| layer.convs(spec.hidden).iter().any(|&past| past > 0))
+}
+
+/// Bytes of what they remember.
+fn conv_bytes(spec: &ModelSpec) -> u64 {
+    let past = spec.layers.iter().flat_map(|layer| layer.convs(spec.hidden));
+    (past.sum::<usize>() * size_of::<f32>()) as u64
 }
 
 impl LayerState {

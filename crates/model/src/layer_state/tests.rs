@@ -34,6 +34,8 @@ fn attention(window: Option<usize>) -> AttentionSpec {
         values_are_keys: false,
         blocks: None,
         key_values: crate::KeyValues::Own,
+        distances: None,
+        conv: None,
     }
 }
 

@@ -11,6 +11,9 @@ pub(super) fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> 
         true => vec![matrix(Role::Mixed, spec.fused_rows())],
         false => vec![matrix(Role::Query, spec.query_rows())],
     };
+    if let Some(it) = spec.distances {
+        tensors.push(matrix(Role::Distance, spec.heads * it.rank));
+    }
     if let Some(blocks) = spec.blocks {
         match blocks.pooled {
             true => tensors.push(matrix(Role::IndexMixed, blocks.width() + blocks.dim)),
@@ -40,6 +43,10 @@ pub(super) fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> 
         };
         tensors.extend(own.iter().map(|&(role, len)| TensorSpec::vector(role, len)));
     }
+    if let Some(taps) = spec.conv {
+        tensors.push(TensorSpec { role: Role::KeyConv, rows: keys, cols: taps });
+        tensors.push(TensorSpec { role: Role::ValueConv, rows: values, cols: taps });
+    }
     let norms = match spec.qk_norm {
         QkNorm::None | QkNorm::Unweighted => None,
         QkNorm::PerHead | QkNorm::PerRotatedHead => Some((spec.head_dim, spec.head_dim)),
@@ -52,6 +59,9 @@ pub(super) fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> 
     if let Some(blocks) = spec.blocks {
         tensors.push(TensorSpec::vector(Role::BlockQueryNorm, blocks.dim));
         tensors.push(TensorSpec::vector(Role::BlockKeyNorm, blocks.dim));
+    }
+    if let Some(it) = spec.distances {
+        tensors.push(TensorSpec { role: Role::DistanceRows, rows: it.rank, cols: it.extent });
     }
     if spec.sinks {
         tensors.push(TensorSpec::vector(Role::Sinks, spec.heads));

@@ -54,6 +54,21 @@ pub struct AttentionSpec {
     pub blocks: Option<BlocksSpec>,
     /// The keys and values that queries see.
     pub key_values: KeyValues,
+    /// Numbers added to scores by the distance between a query and a key.
+    pub distances: Option<DistanceSpec>,
+    /// Values that the convolutions of keys and of values see, which are added to these before their
+    /// norms; None without.
+    pub conv: Option<usize>,
+}
+
+/// Numbers added to scores: for each query and distance, the product of a few numbers, which a matrix
+/// makes of the normed state for each head, and a column of another matrix. They grow as queries do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DistanceSpec {
+    /// Numbers for a head.
+    pub rank: usize,
+    /// Distances, from 0. Keys further away get nothing.
+    pub extent: usize,
 }
 
 /// The keys and values that the queries of a layer see.
@@ -111,7 +126,8 @@ pub enum AttentionGate {
     },
 }
 
-/// Queries that grow with their position: by 1 + scale · ln(1 + ⌊(first + position) / length⌋).
+/// Queries that grow with their position: by 1 + scale · ln(1 + ⌊(first + position) / length⌋), or by
+/// 1 + scale · ln(max((first + position) / length, 1)).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Temperature {
     /// The scale of the logarithm.
@@ -120,6 +136,8 @@ pub struct Temperature {
     pub length: f64,
     /// The number of the first position.
     pub first: usize,
+    /// True if they grow without steps.
+    pub smooth: bool,
 }
 
 /// Norms of queries and keys, of the same kind as the layer's norm. They come before the rotary

@@ -10,6 +10,11 @@ pub struct MoeSpec {
     /// Number of further choices of the router that return their input, and have no weights. They
     /// come after the experts.
     pub identities: usize,
+    /// Number of shared experts that the router scores, too, after all others; together they are
+    /// `shared`, of which each has as many activations and a matrix down of its own. The weights of
+    /// the chosen and of these are divided by one sum and multiplied by a number of the layer; those
+    /// of shared ones weigh their activations.
+    pub shared_scored: usize,
     /// Number of routed experts per token.
     pub top_k: usize,
     /// The computation of an expert.
@@ -141,6 +146,7 @@ impl MoeSpec {
         MoeSpec {
             experts,
             identities: 0,
+            shared_scored: 0,
             top_k,
             expert,
             router,
@@ -153,9 +159,14 @@ impl MoeSpec {
         }
     }
 
-    /// Choices of the router: rows of its matrix.
-    pub const fn scored(&self) -> usize {
+    /// Choices of the router.
+    pub const fn ranked(&self) -> usize {
         self.experts + self.identities
+    }
+
+    /// Rows of its matrix: its choices, and shared experts that it scores.
+    pub const fn scored(&self) -> usize {
+        self.ranked() + self.shared_scored
     }
 
     /// True if the router has a correction.

@@ -116,6 +116,15 @@ fn spellings_that_describe_the_same_model() {
         ("qwen4_exp", &[("text_config.layer_types", json!(["linear_attention", "indexed_attention", "linear_attention",
             "full_attention"])), ("text_config.ple_layer_ids", json!([3, 1, 3])), ("text_config.output_gate_type", json!("silu"))], &[]),
         ("qwen4_exp", &[("text_config.eos_token_id", json!([2, 9])), ("text_config.ngram_size", absent())], &[]),
+        ("inkling", &[("text_config.conv_kernel_size", absent()), ("text_config.sconv_kernel_size", json!(4)),
+            ("text_config.sliding_window_size", absent()), ("text_config.sliding_window", json!(11)),
+            ("text_config.max_position_embeddings", absent()), ("text_config.model_max_length", json!(256))], &[]),
+        ("inkling", &[("text_config.mlp_layer_types", absent()), ("text_config.dense_mlp_idx", json!(1)),
+            ("text_config.local_layer_ids", absent()),
+            ("text_config.layer_types", json!(["hybrid_sliding", "hybrid_sliding", "hybrid", "hybrid_sliding"]))], &[]),
+        ("inkling", &[("text_config.dense_intermediate_size", absent()), ("text_config.intermediate_size", json!(46)),
+            ("text_config.moe_intermediate_size", json!(17)), ("text_config.unpadded_vocab_size", json!(131)),
+            ("text_config.model_type", absent())], &[]),
         // Of two spellings the hub's comes first.
         ("minimax_m3", &[("text_config.model_type", absent()), ("text_config.index_topk_blocks", json!(7)),
             ("text_config.sparse_attention_config.sparse_local_block", absent()), ("text_config.hidden_act", json!("silu"))], &[]),
@@ -235,6 +244,15 @@ fn options_that_are_refused() {
         ("hy_v4", &[("layer_types", json!(vec!["full_attention"; 4]))], "supported: indexed_attention in all layers"),
         ("hy_v4", &[("index_head_dim", json!(4))], "4 for `index_head_dim`, which is less than the 6 elements that are rotated"),
         ("hy_v4", &[("qk_rope_head_dim", json!(5))], "5 for `qk_rope_head_dim`, and a rotary embedding turns pairs"),
+        ("inkling", &[("text_config.shared_expert_sink", json!(false))], "`shared_expert_sink` = false"),
+        ("inkling", &[("text_config.conv_kernel_size", json!(9))], "`conv_kernel_size` = 9"),
+        ("inkling", &[("text_config.local_layer_ids", json!([4]))], "which must list numbers of layers below 4"),
+        ("inkling", &[("text_config.layer_types", json!(vec!["hybrid"; 3]))], "of 3 entries for 4 layers"),
+        ("inkling", &[("text_config.layer_types", json!(vec!["full_attention"; 4]))], "`layer_types`"),
+        ("inkling", &[("text_config.swa_num_attention_heads", json!(7))], "which does not fit 3 key and value heads of 10"),
+        ("inkling", &[("text_config.n_routed_experts", json!(1))], "and there are only 1 experts to choose from"),
+        ("inkling", &[("text_config.route_scale", json!(0))], "`route_scale`"),
+        ("inkling", &[("text_config.hidden_act", json!("gelu"))], "`hidden_act` = \"gelu\""),
         ("qwen4_exp", &[("text_config.hc_count", json!(1))], "`hc_count` = 1"),
         ("qwen4_exp", &[("text_config.hc_count", json!(17))], "17 for `hc_count`"),
         ("qwen4_exp", &[("text_config.indexer_kv_heads", json!(2))], "`indexer_kv_heads` = 2"),
@@ -341,6 +359,32 @@ fn a_head_beside_tied_embeddings_is_used() {
     let apart = logits(&tensors, &[("tie_word_embeddings", json!(false))]);
     assert_ne!(apart, tied);
     assert_eq!(logits(&tensors, &[]), apart, "another head");
+}
+
+/// Inkling predicts fewer tokens than it reads, and its head may have rows for these alone.
+#[test]
+fn tokens_beyond_the_head_are_never_predicted() {
+    const HEAD: &str = "model.llm.unembed.weight";
+    let golden = golden_dir("inkling");
+    let mut tensors = Tensors::read(&golden.join("model.safetensors"));
+    let (vocab, predicted) = (131, 120);
+    let config = changed("inkling", &[("text_config.unpadded_vocab_size", json!(predicted))]);
+    let all = scored(&golden);
+    let mut logits = |rows: usize| {
+        let dir = tempfile::tempdir().unwrap();
+        let (dtype, shape, bytes) = tensors.0[HEAD].clone();
+        let bytes = bytes[..bytes.len() / shape[0] * rows].to_vec();
+        tensors.0.insert(HEAD.to_owned(), (dtype, vec![rows, shape[1]], bytes));
+        tensors.write(&dir.path().join("model.safetensors"));
+        fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
+        scored(dir.path())
+    };
+    for found in [logits(vocab), logits(predicted)] {
+        for (found, all) in found.chunks_exact(vocab).zip(all.chunks_exact(vocab)) {
+            assert_eq!(found[..predicted], all[..predicted]);
+            assert!(found[predicted..].iter().all(|logit| *logit == f32::NEG_INFINITY));
+        }
+    }
 }
 
 /// As transformers writes it where it read the larger model.

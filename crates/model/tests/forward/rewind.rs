@@ -13,9 +13,9 @@ use crate::support::Fixture;
 /// latents, the next five recurrent layers, and in the next one layers share the positions that
 /// another has selected. Then there are aligned windows, and values shorter than keys. The next two
 /// have several streams, and entries of pooled positions; then the sum of experts waits for the next
-/// layer, and groups of positions are selected. The two of Kimi K3 keep earlier states; the last two
-/// look up rows by the tokens before.
-const VARIANTS: [&str; 26] = [
+/// layer, and groups of positions are selected. Inkling has convolutions beside keys and values. The
+/// two of Kimi K3 keep earlier states; the last two look up rows by the tokens before.
+const VARIANTS: [&str; 27] = [
     "mixtral_sharded",
     "mixtral_swa",
     "qwen2_moe_swa",
@@ -36,6 +36,7 @@ const VARIANTS: [&str; 26] = [
     "glm5_next",
     "glm5_next_shared",
     "hy_v4",
+    "inkling",
     "kimi_k3",
     "kimi_k3_otherwise",
     "minimax_m3",

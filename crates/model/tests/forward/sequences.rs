@@ -54,7 +54,11 @@ fn forks_and_truncated_sequences_equal_separate_ones() {
             // Back to the common prefix. The 50 tokens since then are within what rings keep in
             // addition to a window; recurrent layers have taken them in.
             let recurrent = |layer: &LayerSpec| {
-                matches!(layer.mixer, Mixer::Delta(_) | Mixer::Conv(_) | Mixer::StateSpace(_))
+                layer.residual.conv.is_some()
+                    || matches!(
+                        layer.mixer,
+                        Mixer::Delta(_) | Mixer::Conv(_) | Mixer::StateSpace(_)
+                    )
             };
             let can = !fixture.spec.layers.iter().any(recurrent);
             assert_eq!(it.state.truncate(first, 100), can, "{name}");

@@ -6,7 +6,7 @@ use super::super::row::{capped, exp_and_sum};
 use super::super::vector::Wide;
 use super::cache::{Element, Page};
 use super::tiles::{Chosen, Head, Tile, Tiles};
-use super::{AttentionScratch, Block, Job, KvData, ROWS};
+use super::{AttentionScratch, Block, Distances, Job, KvData, ROWS};
 
 /// Computes the units of one thread: every `threads`-th.
 #[inline(always)]
@@ -318,6 +318,13 @@ fn weigh(job: Job, row: Row, base: usize, scores: &mut [f32]) -> f32 {
     if let Some(cap) = spec.soft_cap {
         for s in &mut *scores {
             *s = capped(*s, cap);
+        }
+    }
+    if let Some(Distances { bias, extent }) = job.distances {
+        let bias = &bias[row.index * extent..][..extent];
+        let seen = &mut scores[row.start - first..row.end - first];
+        for (s, bias) in seen.iter_mut().rev().zip(bias) {
+            *s += bias;
         }
     }
     // Invisible positions become exactly 0 in the sum, whose lanes are never -0.

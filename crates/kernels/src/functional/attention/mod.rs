@@ -6,7 +6,7 @@
 //! multiple of an aligned window at or before t, to t:
 //!
 //! 1. s_j = cap(scale · Σ q·k_j); the product is the canonical dot over the head's elements,
-//!    `cap` the optional cap · tanh(s / cap).
+//!    `cap` the optional cap · tanh(s / cap). A number for the distance t - j may be added.
 //! 2. m = the largest s_j, or the head's sink if that is larger.
 //! 3. In ascending j, with lane = j mod 32 and e_j = exp(s_j - m): `sum[lane] += e_j`, and for
 //!    each element d of the value `acc[lane][d] = fma(e_j, v_j[d], acc[lane][d])`.
@@ -120,6 +120,17 @@ pub struct Queries<'a> {
     pub q: &'a [f32],
     /// The positions that each of them sees; `None` for all before it, and its own.
     pub selected: Option<Selected<'a>>,
+    /// Numbers added to their scores, unless positions are selected.
+    pub distances: Option<Distances<'a>>,
+}
+
+/// Numbers added to the scores of keys by their distance from a query.
+#[derive(Clone, Copy, Debug)]
+pub struct Distances<'a> {
+    /// [tokens, heads, extent]: for the key at the position of the query, that before it, and so on.
+    pub bias: &'a [f32],
+    /// Keys further away get none.
+    pub extent: usize,
 }
 
 /// Positions selected for queries, in lists. Query heads in a row share a list, as many for each.
@@ -160,7 +171,7 @@ pub fn attention(
     y: &mut [f32],
     scratch: &mut [AttentionScratch],
 ) {
-    let Queries { first: first_position, q, selected } = queries;
+    let Queries { first: first_position, q, selected, distances } = queries;
     let tokens = check(spec, cache, queries, y);
     if spec.window == Some(0) {
         return y.fill(0.0);
@@ -177,7 +188,8 @@ pub fn attention(
         !scratch.is_empty() && scratch.iter().all(|s| s.suffices(spec.value_dim, retained)),
         "attention: scratch too small"
     );
-    let job = Job { spec, cache, first_position, q, selected, y: Rows(y.as_mut_ptr()), tokens };
+    let y = Rows(y.as_mut_ptr());
+    let job = Job { spec, cache, first_position, q, selected, distances, y, tokens };
     let threads = scratch.len().min(job.units());
     if threads == 1 {
         share_tiered(tier, job, 0, 1, &mut scratch[0]);
@@ -192,7 +204,7 @@ pub fn attention(
 
 /// Panics unless all shapes fit; returns the number of tokens.
 fn check(spec: &Attention, cache: &KvCache, queries: Queries, y: &[f32]) -> usize {
-    let Queries { first, q, selected } = queries;
+    let Queries { first, q, selected, distances } = queries;
     let Attention { heads, kv_heads, key_dim, value_dim, .. } = *spec;
     assert!(
         kv_heads > 0 && heads > 0 && heads.is_multiple_of(kv_heads) && key_dim > 0 && value_dim > 0,
@@ -205,6 +217,10 @@ fn check(spec: &Attention, cache: &KvCache, queries: Queries, y: &[f32]) -> usiz
     assert_eq!(q.len(), tokens * row, "attention: queries");
     assert_eq!(Some(y.len()), (tokens * heads).checked_mul(value_dim), "attention: outputs");
     assert!(spec.sinks.is_none_or(|s| s.len() == heads), "attention: sinks");
+    if let Some(Distances { bias, extent }) = distances {
+        let needed = (tokens * heads).checked_mul(extent);
+        assert!(selected.is_none() && Some(bias.len()) == needed, "attention: distances");
+    }
     /// Number of pages, and length of the shortest.
     fn lens<E>(pages: &[Page<E>]) -> (usize, usize) {
         (pages.len(), pages.iter().map(|page| page.len()).min().unwrap_or(0))
@@ -253,6 +269,7 @@ struct Job<'a> {
     first_position: usize,
     q: &'a [f32],
     selected: Option<Selected<'a>>,
+    distances: Option<Distances<'a>>,
     y: Rows,
     tokens: usize,
 }

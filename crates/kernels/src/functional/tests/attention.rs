@@ -18,6 +18,8 @@ struct Case {
     soft_cap: Option<f32>,
     sinks: Option<Vec<f32>>,
     scale: f32,
+    /// Numbers for so many distances: [positions, heads, distances].
+    distances: Option<(usize, Vec<f32>)>,
     /// Shapes: [positions, heads, key_dim], [positions, kv_heads, key_dim] and
     /// [positions, kv_heads, value_dim].
     q: Vec<f32>,
@@ -38,6 +40,7 @@ impl Case {
             soft_cap: None,
             sinks: None,
             scale: 0.7,
+            distances: None,
             q: noise.vec(positions * heads.0 * dims.0, 2.0),
             k: noise.vec(positions * heads.1 * dims.0, 2.0),
             v: noise.vec(positions * heads.1 * dims.1, 2.0),
@@ -122,11 +125,15 @@ fn run(case: &Case, way: Way) -> Vec<f32> {
         };
         let cache = KvCache { data, keys: key_layout, values: value_layout };
         let mut y = vec![f32::NAN; q.len() / case.key_dim * case.value_dim];
+        let distances = case.distances.as_ref().map(|(extent, all)| Distances {
+            bias: &all[first * case.heads * extent..][..q.len() / case.key_dim * extent],
+            extent: *extent,
+        });
         attention(
             way.tier,
             &case.spec(),
             &cache,
-            Queries { first, q, selected: None },
+            Queries { first, q, selected: None, distances },
             &mut y,
             &mut scratch,
         );
@@ -142,16 +149,21 @@ fn any_case() -> impl Strategy<Value = Case> {
         (prop::option::of(1usize..50), any::<bool>()),
         prop::option::of(1f32..30.0),
         prop::option::of(-4f32..8.0),
-        0.01f32..2.0,
+        (0.01f32..2.0, prop::option::of(1usize..100)),
     )
         .prop_map(
-            |((positions, kv_heads, group, dk, dv, seed), window, soft_cap, sink, scale)| {
+            |((positions, kv_heads, group, dk, dv, seed), window, soft_cap, sink, others)| {
+                let (scale, extent) = others;
                 let (window, aligned) = window;
                 let mut case = Case::new(positions, (kv_heads * group, kv_heads), (dk, dv), seed);
                 let sinks = |s: f32| (0..case.heads).map(|h| s + h as f32 * 0.5).collect();
                 case.sinks = sink.map(sinks);
                 (case.window, case.aligned) = (window, aligned);
                 (case.soft_cap, case.scale) = (soft_cap, scale);
+                case.distances = extent.map(|extent| {
+                    let count = positions * case.heads * extent;
+                    (extent, Noise(seed.wrapping_add(1)).vec(count, 2.0))
+                });
                 case
             },
         )
@@ -214,7 +226,12 @@ fn in_double_precision(case: &Case) -> Vec<f64> {
             let score = |j: usize| {
                 let k = &k[row(j) * case.key_dim..][..case.key_dim];
                 let s = q.iter().zip(k).map(|(q, k)| q * k).sum::<f64>() * f64::from(case.scale);
-                case.soft_cap.map_or(s, |cap| f64::from(cap) * (s / f64::from(cap)).tanh())
+                let s = case.soft_cap.map_or(s, |cap| f64::from(cap) * (s / f64::from(cap)).tanh());
+                let bias = case.distances.as_ref().filter(|(extent, _)| t - j < *extent);
+                let of = |(extent, all): &(usize, Vec<f32>)| {
+                    f64::from(all[(t * case.heads + h) * extent + t - j])
+                };
+                s + bias.map_or(0.0, of)
             };
             let weights: Vec<f64> = (first..=t).map(|j| score(j).exp()).collect();
             let sink = case.sinks.as_ref().map_or(0.0, |s| f64::from(s[h]).exp());
@@ -367,7 +384,7 @@ fn selected_positions_alone_are_attended() {
             let mut y = vec![f32::NAN; tokens * heads * case.value_dim];
             let new = || AttentionScratch::new(case.value_dim, 150);
             let mut scratch: Vec<_> = (0..threads).map(|_| new()).collect();
-            let queries = Queries { first, q, selected };
+            let queries = Queries { first, q, selected, distances: None };
             attention(tier, &case.spec(), &cache, queries, &mut y, &mut scratch);
             y
         };
@@ -397,7 +414,7 @@ fn selected_positions_alone_are_attended() {
                 let cache = view(&own, bf16, (keys, values));
                 let mut y = vec![f32::NAN; heads * case.value_dim];
                 let q = &case.q[149 * q_width..];
-                let queries = Queries { first: list.len() - 1, q, selected: None };
+                let queries = Queries { first: list.len() - 1, q, selected: None, distances: None };
                 let mut scratch = [AttentionScratch::new(case.value_dim, 150)];
                 attention(Tier::best(), &case.spec(), &cache, queries, &mut y, &mut scratch);
                 let share = y.len() / lists;
@@ -418,7 +435,7 @@ fn lists_without_positions_are_refused() {
     let data = KvData::F32 { keys: &pages, values: &pages };
     let cache = KvCache { data, keys: layout, values: layout };
     let selected = Some(Selected { positions: &[Selected::END], lists: 1, most: 1 });
-    let queries = Queries { first: 0, q: &case.q, selected };
+    let queries = Queries { first: 0, q: &case.q, selected, distances: None };
     let mut scratch = [AttentionScratch::new(4, 1)];
     attention(Tier::best(), &case.spec(), &cache, queries, &mut [0.0; 4], &mut scratch);
 }
@@ -492,7 +509,7 @@ fn shapes_whose_product_wraps_are_refused() {
     let case = Case::new(1, (8, 1), (1, 1), 4);
     let spec = Attention { value_dim, ..case.spec() };
     let mut scratch = [AttentionScratch::new(1, 2)];
-    let queries = Queries { first: 1, q: &case.q, selected: None };
+    let queries = Queries { first: 1, q: &case.q, selected: None, distances: None };
     attention(Tier::best(), &spec, &cache, queries, &mut [], &mut scratch);
 }
 
@@ -507,6 +524,6 @@ fn a_ring_too_small_is_refused() {
     };
     let case = Case { window: Some(4), ..Case::new(2, (1, 1), (2, 2), 3) };
     let mut scratch = [AttentionScratch::new(2, 4)];
-    let queries = Queries { first: 7, q: &case.q, selected: None };
+    let queries = Queries { first: 7, q: &case.q, selected: None, distances: None };
     attention(Tier::best(), &case.spec(), &cache, queries, &mut [0.0; 4], &mut scratch);
 }

@@ -235,7 +235,7 @@ impl Heads<'_> {
             let q = rows_of(span, &self.absorbed[place.clone()], count * width);
             let y = &mut self.attended[span.first_row * count * rank..];
             let y = &mut y[..span.tokens * count * rank];
-            let queries = Queries { first: span.first_position, q, selected };
+            let queries = Queries { first: span.first_position, q, selected, distances: None };
             attend(self.tier, &rule, &cache.view(), queries, y, scratch);
         }
     }

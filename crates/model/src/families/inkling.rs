@@ -1,0 +1,234 @@
+//! Inkling: biases of attention by distance in place of rotary embeddings, convolutions behind keys,
+//! values and branches, experts of which the router scores the shared ones, too.
+
+use sws_kernels::functional::MAX_TAPS;
+use sws_store::{PieceKind, Value};
+
+use super::common::{Common, Defaults, MAX_STATE, MAX_WIDTH, chosen, switched_on, width};
+use super::{Ends, Family, Rule, matrix, small, stacked};
+use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use crate::role::Role;
+use crate::rope::MAX_HEAD_DIM;
+use crate::spec::{
+    AttentionSpec, DistanceSpec, Ffn, GateUp, MlpSpec, ModelSpec, MoeSpec, QkNorm, RankedRouter,
+    Renormalise, Router, SharedSpec, Temperature,
+};
+
+pub(super) const FAMILY: Family = Family {
+    model_types: &["inkling_text"],
+    prefix: "model.llm.",
+    ends: Ends {
+        embedding: "embed.weight",
+        norm: "norm.weight",
+        head: "unembed.weight",
+        others: &[(Role::EmbeddingNorm, "embed_norm.weight")],
+    },
+    layer: &[ATTENTION, BRANCHES, DENSE, ROUTED],
+    spec,
+};
+
+const ATTENTION: &[Rule] = &[
+    matrix(PieceKind::Attention, Role::Query, "attn.wq_du.weight"),
+    matrix(PieceKind::Attention, Role::Distance, "attn.wr_du.weight"),
+    matrix(PieceKind::Attention, Role::Key, "attn.wk_dv.weight"),
+    matrix(PieceKind::Attention, Role::Value, "attn.wv_dv.weight"),
+    small(PieceKind::Attention, Role::KeyConv, "attn.k_sconv.weight"),
+    small(PieceKind::Attention, Role::ValueConv, "attn.v_sconv.weight"),
+    small(PieceKind::Attention, Role::QueryNorm, "attn.q_norm.weight"),
+    small(PieceKind::Attention, Role::KeyNorm, "attn.k_norm.weight"),
+    small(PieceKind::Attention, Role::DistanceRows, "attn.rel_logits_proj.proj"),
+    matrix(PieceKind::Attention, Role::Output, "attn.wo_ud.weight"),
+];
+
+const BRANCHES: &[Rule] = &[
+    small(PieceKind::Norms, Role::MixerNorm, "attn_norm.weight"),
+    small(PieceKind::Norms, Role::MixerConv, "attn_sconv.weight"),
+    small(PieceKind::Norms, Role::FfnNorm, "mlp_norm.weight"),
+    small(PieceKind::Norms, Role::FfnConv, "mlp_sconv.weight"),
+];
+
+const DENSE: &[Rule] = &[
+    matrix(PieceKind::Mlp, Role::GateUp, "mlp.w13_dn.weight"),
+    matrix(PieceKind::Mlp, Role::Down, "mlp.w2_md.weight"),
+    small(PieceKind::Mlp, Role::MlpScale, "mlp.global_scale"),
+];
+
+const ROUTED: &[Rule] = &[
+    small(PieceKind::Router, Role::Router, "mlp.gate.weight"),
+    small(PieceKind::Router, Role::RouterCorrection, "mlp.gate.bias"),
+    small(PieceKind::Router, Role::RouterScale, "mlp.gate.global_scale"),
+    matrix(PieceKind::SharedExpert, Role::GateUp, "mlp.shared_experts.shared_w13_weight"),
+    matrix(PieceKind::SharedExpert, Role::Down, "mlp.shared_experts.shared_w2_weight"),
+    stacked(Role::GateUp, "mlp.experts.w13_weight"),
+    stacked(Role::Down, "mlp.experts.w2_weight"),
+];
+
+const DEFAULTS: Defaults = Defaults {
+    eps: 1e-6,
+    theta: 10_000.0,
+    kv_heads: Some(8),
+    head_dim: Some(128),
+    rotated: None,
+    context: 131_072,
+};
+
+/// Limits far above any known model.
+const MAX_EXTENT: u64 = 1 << 20;
+const MAX_SHARED: u64 = 64;
+
+fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+    switched_on(config, "shared_expert_sink")?;
+    let mut common = Common::never_rotated(config, &DEFAULTS)?;
+    if config.get("max_position_embeddings").is_none()
+        && let Some(entry) = config.get("model_max_length")
+    {
+        common.decoder.context = entry.size(1 << 32)?;
+    }
+    let count = |keys: &[&'static str], default, limit| {
+        config.any(keys).map_or(Ok(default), |entry: Entry<'_>| entry.size(limit))
+    };
+    let layers = common.layers;
+    let local = local(config, layers)?;
+    let taps = count(&["conv_kernel_size", "sconv_kernel_size"], 4, MAX_COUNT)?;
+    if let Some(entry) = config.any(&["conv_kernel_size", "sconv_kernel_size"])
+        && !(2..=MAX_TAPS).contains(&taps)
+    {
+        return Err(config.unsupported(entry, "from 2 to 8"));
+    }
+    let window = count(&["sliding_window_size", "sliding_window"], 512, MAX_EXTENT)?;
+    let rank = count(&["d_rel"], 16, MAX_COUNT)?;
+    let extent = count(&["rel_extent"], 1024, MAX_EXTENT)?;
+    let [heads, kv_heads, head_dim] = [
+        count(&["swa_num_attention_heads"], 64, MAX_COUNT)?,
+        count(&["swa_num_key_value_heads"], 16, MAX_COUNT)?,
+        count(&["swa_head_dim"], 128, MAX_HEAD_DIM)?,
+    ];
+    if !heads.is_multiple_of(kv_heads) || heads * head_dim > MAX_WIDTH as usize {
+        let reason = format!("which does not fit {kv_heads} key and value heads of {head_dim}");
+        return Err(config.need("swa_num_attention_heads")?.invalid(reason));
+    }
+    let full = AttentionSpec {
+        qk_norm: QkNorm::PerHead,
+        rope: None,
+        scale: 1.0 / common.attention.head_dim as f32,
+        temperature: temperature(config)?,
+        distances: Some(DistanceSpec { rank, extent }),
+        conv: Some(taps),
+        ..common.attention.clone()
+    };
+    let windowed = AttentionSpec {
+        heads,
+        kv_heads,
+        head_dim,
+        value_dim: head_dim,
+        scale: 1.0 / head_dim as f32,
+        temperature: None,
+        window: Some(window),
+        distances: Some(DistanceSpec { rank, extent: window }),
+        ..full.clone()
+    };
+    for attention in [&full, &windowed] {
+        if attention.heads.saturating_mul(extent.max(window)) > MAX_STATE
+            && let Some(entry) = config.any(&["rel_extent", "sliding_window_size"])
+        {
+            return Err(entry.invalid("with which no model weighs distances"));
+        }
+    }
+    let (dense, expert) = match config.get("dense_intermediate_size") {
+        Some(entry) => (entry.size(MAX_WIDTH)?, width(config, "intermediate_size")?),
+        None => (width(config, "intermediate_size")?, width(config, "moe_intermediate_size")?),
+    };
+    let routed = routed(config, layers)?;
+    let ffn = [Ffn::Dense(mlp(dense)), experts(config, expert)?];
+    common.decoder.residual.scaled_mlp = true;
+    common.decoder.residual.conv = Some(taps);
+    let mup = config.any(&["logits_mup_width_multiplier", "embedding_multiplier"]);
+    common.decoder.logit_scale = 1.0 / mup.map_or(Ok(24.0), Entry::positive)? as f32;
+    let vocab = common.decoder.vocab;
+    let predicted = config.get("unpadded_vocab_size").map_or(Ok(vocab), |e| e.size(MAX_WIDTH))?;
+    let mut spec = common.model(|l| {
+        let attention = if local[l] { &windowed } else { &full };
+        (attention.clone(), ffn[usize::from(routed[l])])
+    })?;
+    spec.embedding_norm = true;
+    spec.head_rows = [predicted.min(vocab); 2];
+    Ok(spec)
+}
+
+fn mlp(width: usize) -> MlpSpec {
+    MlpSpec { gate_up: GateUp::Interleaved, ..MlpSpec::silu(width) }
+}
+
+fn experts(config: &Config, width: usize) -> Result<Ffn, ConfigError> {
+    let scale = config.get("route_scale").map_or(Ok(8.0), Entry::positive)? as f32;
+    let parts = config.get("n_shared_experts").map_or(Ok(2), |entry| entry.size(MAX_SHARED))?;
+    let router = RankedRouter { scale, renormalise: Renormalise::None, ..RankedRouter::sigmoid() };
+    Ok(Ffn::Moe(MoeSpec {
+        shared: Some(SharedSpec::added(mlp(parts * width))),
+        shared_scored: parts,
+        ..MoeSpec::of(chosen(config)?, mlp(width), Router::Ranked(router))
+    }))
+}
+
+/// The growth of queries of layers without a window.
+fn temperature(config: &Config) -> Result<Option<Temperature>, ConfigError> {
+    let Some(entry) = config.get("log_scaling_n_floor") else { return Ok(None) };
+    let length = entry.positive()?;
+    let scale = config.get("log_scaling_alpha").map_or(Ok(0.1), Entry::positive)?;
+    Ok(Some(Temperature { scale, length, first: 1, smooth: true }))
+}
+
+/// True for each layer with a window.
+fn local(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
+    if let Some(entry) = config.get("layer_types") {
+        return kinds(
+            config,
+            entry,
+            layers,
+            ["hybrid", "hybrid_sliding"],
+            "hybrid, hybrid_sliding",
+        );
+    }
+    let Some(entry) = config.get("local_layer_ids") else {
+        return Ok((1..=layers).map(|l| l % 6 > 0).collect());
+    };
+    let mut local = vec![false; layers];
+    for number in entry.list()? {
+        let layer = number.as_u64().and_then(|l| usize::try_from(l).ok());
+        let layer = layer.filter(|&l| l < layers).ok_or_else(|| {
+            entry.invalid(format!("which must list numbers of layers below {layers}"))
+        })?;
+        local[layer] = true;
+    }
+    Ok(local)
+}
+
+/// True for each layer with experts.
+fn routed(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
+    if let Some(entry) = config.get("mlp_layer_types") {
+        return kinds(config, entry, layers, ["dense", "sparse"], "dense, sparse");
+    }
+    let dense = config.get("dense_mlp_idx").map_or(Ok(0), |entry| entry.count(MAX_COUNT))?;
+    Ok((0..layers as u64).map(|l| l >= dense).collect())
+}
+
+/// True for each layer of the second kind.
+fn kinds(
+    config: &Config,
+    entry: Entry<'_>,
+    layers: usize,
+    [first, second]: [&str; 2],
+    supported: &'static str,
+) -> Result<Vec<bool>, ConfigError> {
+    let types = entry.list()?;
+    if types.len() != layers {
+        let reason = format!("of {} entries for {layers} layers", types.len());
+        return Err(entry.invalid(reason));
+    }
+    let of = |kind: &Value| match kind.as_str() {
+        Some(kind) if kind == first => Ok(false),
+        Some(kind) if kind == second => Ok(true),
+        _ => Err(config.unsupported(entry, supported)),
+    };
+    types.iter().map(of).collect()
+}
