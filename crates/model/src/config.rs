@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use sws_store::{Configuration, DamagedConfiguration, Value};
 
-use crate::{families, gguf};
+use crate::{families, gguf, spellings};
 
 pub(crate) type Map = BTreeMap<String, Value>;
 
@@ -104,7 +104,9 @@ impl<'a> Config<'a> {
     ) -> Result<T, InvalidConfig> {
         let done = gguf::translated(&given.entries).and_then(|translated| {
             let entries = translated.as_ref().unwrap_or(&given.entries);
-            read(&Config { gguf: translated.is_some(), ..Config::of(entries)? })
+            let config = Config { gguf: translated.is_some(), ..Config::of(entries)? };
+            spellings::check(&config)?;
+            read(&config)
         });
         done.map_err(|reason| InvalidConfig { origin: given.origin.clone(), reason })
     }
@@ -167,6 +169,11 @@ impl<'a> Config<'a> {
         self.text.and_then(at).or_else(|| at(self.outer))
     }
 
+    /// The entries of the language model, where these are apart, and all others.
+    pub(crate) fn levels(&self) -> impl Iterator<Item = &'a Map> {
+        self.text.into_iter().chain([self.outer])
+    }
+
     /// An entry that multimodal models have beside the language model's entries or among them.
     pub(crate) fn either(&self, key: &'static str) -> Option<Entry<'a>> {
         let outer = || Some(Entry { key, value: self.outer.get(key).filter(|v| !v.is_null())? });
@@ -213,8 +220,9 @@ impl<'a> Config<'a> {
         if !self.flag("enable_moe_block", self.model_type != "gemma4_text")? {
             return Ok(Some(0));
         }
-        let keys = ["num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"];
-        self.any(&keys).map(|entry| Ok(entry.alike()?.count(MAX_COUNT)? as u32)).transpose()
+        self.any(&spellings::EXPERTS)
+            .map(|entry| Ok(entry.alike()?.count(MAX_COUNT)? as u32))
+            .transpose()
     }
 
     pub(crate) fn unsupported(&self, entry: Entry<'_>, supported: &'static str) -> ConfigError {
@@ -293,6 +301,12 @@ impl<'a> Entry<'a> {
         } else {
             Err(self.invalid("which must be a number above 0 that 32 bits can hold"))
         }
+    }
+
+    /// The reason to refuse an entry beside another, which is the same with another value.
+    pub(crate) fn beside(self, other: Entry<'_>) -> ConfigError {
+        let (key, value) = (other.key, shown(other.value));
+        self.invalid(format!("which is another name of `{key}`, and that is {value}"))
     }
 
     pub(crate) fn invalid(self, reason: impl Into<String>) -> ConfigError {

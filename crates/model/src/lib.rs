@@ -46,6 +46,7 @@ mod rope;
 mod session;
 mod source;
 mod spec;
+mod spellings;
 mod state;
 pub mod text;
 

@@ -16,6 +16,7 @@ use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::{MAX_HEAD_DIM, Rope};
 use crate::spec::{DeltaInputs, DeltaSpec, Ffn, LatentGates, LatentSpec, Mixer, ModelSpec};
+use crate::spellings::{RENORMALISE, TAPS_OF_LING};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["bailing_hybrid"],
@@ -86,7 +87,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     let full = full(config, count)?;
     let (latent, rope) = latent(config, &decoder)?;
     let delta = full.contains(&false).then(|| delta(config, &decoder)).transpose()?;
-    let renormalise = config.any(&["moe_renormalize", "norm_topk_prob"]);
+    let renormalise = config.any(&RENORMALISE);
     let keys = RankedKeys {
         dense: ("first_k_dense_replace", 2),
         shared: ("num_shared_experts", 1),
@@ -157,9 +158,8 @@ fn delta(config: &Config, decoder: &Decoder<'_>) -> Result<DeltaSpec, ConfigErro
     };
     let heads = size(["linear_num_heads"; 2], decoder.heads, MAX_COUNT)?;
     let dim = size(["linear_head_dim", "head_dim"], 128, MAX_HEAD_DIM)?;
-    let of_conv = ["linear_conv_kernel_dim", "short_conv_kernel_size"];
-    let taps = size(of_conv, 4, MAX_COUNT)?;
-    if let Some(entry) = config.any(&of_conv).filter(|_| taps > MAX_TAPS) {
+    let taps = size(TAPS_OF_LING, 4, MAX_COUNT)?;
+    if let Some(entry) = config.any(&TAPS_OF_LING).filter(|_| taps > MAX_TAPS) {
         return Err(config.unsupported(entry, "up to 8"));
     }
     let bound = match config.flag("kda_safe_gate", true)? {

@@ -12,6 +12,7 @@ use crate::spec::{
     AttentionSpec, Ffn, KeyValues, LayerInputs, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec,
     Norm, QkNorm, Residual, Router, SharedSpec,
 };
+use crate::spellings::TOP_K;
 
 /// Limits far above any known model; they bound allocations before any weight is read.
 const MAX_HIDDEN: u64 = 1 << 20;
@@ -299,16 +300,6 @@ pub(super) fn moe(
     let (expert, router) = (MlpSpec::silu(width(config, key)?), Router::Softmax { renormalise });
     Ok(Ffn::Moe(MoeSpec { shared, ..MoeSpec::of(chosen(config)?, expert, router) }))
 }
-
-/// The spellings of the number of experts for a token.
-pub(super) const TOP_K: [&str; 6] = [
-    "num_experts_per_tok",
-    "num_experts_per_token",
-    "moe_k",
-    "moe_topk",
-    "moe_top_k",
-    "top_k_experts",
-];
 
 /// The number of experts of a layer, and of those for a token.
 pub(super) fn chosen(config: &Config) -> Result<(usize, usize), ConfigError> {

@@ -9,6 +9,7 @@ use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::{INFINITE, Rope};
 use crate::spec::{AttentionSpec, Ffn, MlpSpec, ModelSpec, QkNorm};
+use crate::spellings::PATTERN;
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["gemma2", "gemma3_text"],
@@ -58,10 +59,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
         }
     }
     let pattern = match is_third {
-        true => {
-            let keys = ["sliding_window_pattern", "_sliding_window_pattern"];
-            config.any(&keys).map_or(Ok(6), |entry| entry.size(MAX_COUNT))?
-        }
+        true => config.any(&PATTERN).map_or(Ok(6), |entry| entry.size(MAX_COUNT))?,
         false => 2,
     };
     let window = window(config, Some(4096))?;

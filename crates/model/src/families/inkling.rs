@@ -4,7 +4,10 @@
 use sws_kernels::functional::MAX_TAPS;
 use sws_store::{PieceKind, Value};
 
-use super::common::{Common, Defaults, MAX_STATE, MAX_WIDTH, chosen, switched_on, width};
+use super::common::{
+    Common, Defaults, MAX_STATE, MAX_WIDTH, absent, chosen, switched_off, switched_on, width,
+};
+use super::ranked::only;
 use super::{Ends, Family, Rule, matrix, small, stacked};
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::role::Role;
@@ -13,6 +16,7 @@ use crate::spec::{
     AttentionSpec, DistanceSpec, Ffn, GateUp, MlpSpec, ModelSpec, MoeSpec, QkNorm, RankedRouter,
     Renormalise, Router, SharedSpec, Temperature,
 };
+use crate::spellings::{DIVISOR_OF_LOGITS, TAPS_OF_INKLING, WINDOW_OF_INKLING};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["inkling_text"],
@@ -72,12 +76,29 @@ const DEFAULTS: Defaults = Defaults {
     context: 131_072,
 };
 
+/// Parts of every layer that a configuration names.
+const SWITCHED_ON: [&str; 6] = [
+    "use_embed_norm",
+    "use_sconv",
+    "use_gate_bias",
+    "use_global_scale",
+    "norm_after_topk",
+    "shared_expert_sink",
+];
+
 /// Limits far above any known model.
 const MAX_EXTENT: u64 = 1 << 20;
 const MAX_SHARED: u64 = 64;
 
 fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
-    switched_on(config, "shared_expert_sink")?;
+    for key in SWITCHED_ON {
+        switched_on(config, key)?;
+    }
+    for key in ["q_bias", "o_bias"] {
+        switched_off(config, key)?;
+    }
+    only(config, "gate_activation", "sigmoid")?;
+    absent(config, "final_logit_softcapping")?;
     let mut common = Common::never_rotated(config, &DEFAULTS)?;
     if config.get("max_position_embeddings").is_none()
         && let Some(entry) = config.get("model_max_length")
@@ -89,13 +110,13 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     };
     let layers = common.layers;
     let local = local(config, layers)?;
-    let taps = count(&["conv_kernel_size", "sconv_kernel_size"], 4, MAX_COUNT)?;
-    if let Some(entry) = config.any(&["conv_kernel_size", "sconv_kernel_size"])
+    let taps = count(&TAPS_OF_INKLING, 4, MAX_COUNT)?;
+    if let Some(entry) = config.any(&TAPS_OF_INKLING)
         && !(2..=MAX_TAPS).contains(&taps)
     {
         return Err(config.unsupported(entry, "from 2 to 8"));
     }
-    let window = count(&["sliding_window_size", "sliding_window"], 512, MAX_EXTENT)?;
+    let window = count(&WINDOW_OF_INKLING, 512, MAX_EXTENT)?;
     let rank = count(&["d_rel"], 16, MAX_COUNT)?;
     let extent = count(&["rel_extent"], 1024, MAX_EXTENT)?;
     let [heads, kv_heads, head_dim] = [
@@ -142,7 +163,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     let ffn = [Ffn::Dense(mlp(dense)), experts(config, expert)?];
     common.decoder.residual.scaled_mlp = true;
     common.decoder.residual.conv = Some(taps);
-    let mup = config.any(&["logits_mup_width_multiplier", "embedding_multiplier"]);
+    let mup = config.any(&DIVISOR_OF_LOGITS);
     common.decoder.logit_scale = 1.0 / mup.map_or(Ok(24.0), Entry::positive)? as f32;
     let vocab = common.decoder.vocab;
     let predicted = config.get("unpadded_vocab_size").map_or(Ok(vocab), |e| e.size(MAX_WIDTH))?;

@@ -16,6 +16,7 @@ use crate::spec::{
     Ffn, LatentSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, RankedRouter, Renormalise, Router, Scores,
     SharedSpec,
 };
+use crate::spellings::{DENSE_OF_LONGCAT, EXPERT_OF_LONGCAT};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["longcat_flash"],
@@ -83,12 +84,12 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
         latent_scale: longer(latent.rank) as f32,
         ..latent
     };
-    let mlp = |key, other| {
-        let entry = config.any(&[key, other]).ok_or(ConfigError::MissingKey(key))?;
+    let mlp = |keys: [&'static str; 2]| {
+        let entry = config.any(&keys).ok_or(ConfigError::MissingKey(keys[0]))?;
         Ok(MlpSpec::silu(width(config, entry.key)?))
     };
-    let dense = mlp("ffn_hidden_size", "intermediate_size")?;
-    let expert = mlp("expert_ffn_hidden_size", "moe_intermediate_size")?;
+    let dense = mlp(DENSE_OF_LONGCAT)?;
+    let expert = mlp(EXPERT_OF_LONGCAT)?;
     let (experts, top_k, identities) = choices(config)?;
     let router = Router::Ranked(RankedRouter {
         scores: Scores::Softmax,

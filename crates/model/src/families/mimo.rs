@@ -13,6 +13,7 @@ use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::{INFINITE, MAX_HEAD_DIM, Rope};
 use crate::spec::{AttentionSpec, ModelSpec, Norm, Router};
+use crate::spellings::EPS_OF_MIMO;
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["mimo_v2_flash"],
@@ -44,7 +45,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     switched_off(config, "add_full_attention_sink_bias")?;
     absent(config, "rope_scaling")?;
     let mut common = Common::unrotated(config, &DEFAULTS)?;
-    if let Some(entry) = config.any(&["rms_norm_eps", "layernorm_epsilon"]) {
+    if let Some(entry) = config.any(&EPS_OF_MIMO) {
         common.decoder.norm = Norm::Rms { eps: entry.positive()? as f32, one_plus: false };
     }
     let windows = windows_of(config, common.layers)?;

@@ -36,13 +36,11 @@ const INDEXER: &[Rule] = &[
 ];
 
 const HEAD_DIM: usize = 128;
-const ROTATED: usize = 64;
 
 /// The largest number of blocks that may be selected, and of positions in one.
 const MAX_BLOCKS: u64 = 1 << 12;
 
-/// All norms add one to their weights. The entry `rotary_dim` is the number of elements of a head
-/// that are rotated, where no share of them is given.
+/// All norms add one to their weights. Whole heads are rotated where no share of them is given.
 fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     for key in ["use_gemma_norm", "use_qk_norm", "use_routing_bias"] {
         switched_on(config, key)?;
@@ -55,14 +53,19 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     {
         return Err(config.unsupported(entry, "1"));
     }
-    let size = |key, default, limit| config.get(key).map_or(Ok(default), |e| e.size(limit));
-    let head_dim = size("head_dim", HEAD_DIM, MAX_HEAD_DIM)?;
+    // Transformers writes this entry beside the embeddings, and reads it nowhere.
+    if let Some(entry) = config.get("rotary_dim")
+        && config.get("partial_rotary_factor").is_none()
+        && config.get("rope_parameters").is_none()
+    {
+        return Err(config.unsupported(entry, "a share of heads, `partial_rotary_factor`"));
+    }
     let defaults = Defaults {
         eps: 1e-6,
         theta: 5e6,
         kv_heads: Some(4),
         head_dim: Some(HEAD_DIM),
-        rotated: Some(size("rotary_dim", ROTATED, MAX_HEAD_DIM)? as f64 / head_dim as f64),
+        rotated: Some(1.0),
         context: 524_288,
     };
     let mut common = Common::read(config, &defaults)?;

@@ -1,12 +1,13 @@
 //! Routers that rank: the experts of DeepSeek V2 and V3, which many families have under keys of
 //! their own, and the layers that have experts.
 
-use super::common::{MAX_WIDTH, TOP_K, chosen, dense, width};
+use super::common::{MAX_WIDTH, chosen, dense, width};
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::spec::{
     Ffn, GateUp, GroupMeasure, Groups, MAX_GROUPS, MlpSpec, MoeSpec, RankedRouter, Renormalise,
     Router, Scores, SharedSpec,
 };
+use crate::spellings::{GROUPS, TOP_K};
 
 /// The keys of a family, and what absent entries mean.
 pub(super) struct RankedKeys {
@@ -71,8 +72,7 @@ pub(super) fn groups(
     by: GroupMeasure,
 ) -> Result<Option<Groups>, ConfigError> {
     let (experts, top_k) = chosen(config)?;
-    let [count_entry, kept_entry] =
-        [&["n_group", "num_expert_group"][..], &["topk_group"]].map(|keys| config.any(keys));
+    let [count_entry, kept_entry] = [&GROUPS[..], &["topk_group"]].map(|keys| config.any(keys));
     let [count, kept] = [(count_entry, 0), (kept_entry, 1)]
         .map(|(entry, n)| entry.map_or(Ok(keys.groups[n]), |entry| entry.size(MAX_GROUPS as u64)));
     let (count, kept) = (count?, kept?);

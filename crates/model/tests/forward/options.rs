@@ -125,14 +125,18 @@ fn spellings_that_describe_the_same_model() {
         ("inkling", &[("text_config.dense_intermediate_size", absent()), ("text_config.intermediate_size", json!(46)),
             ("text_config.moe_intermediate_size", json!(17)), ("text_config.unpadded_vocab_size", json!(131)),
             ("text_config.model_type", absent())], &[]),
-        // Of two spellings the hub's comes first.
-        ("minimax_m3", &[("text_config.model_type", absent()), ("text_config.index_topk_blocks", json!(7)),
+        // Two spellings that agree.
+        ("minimax_m3", &[("text_config.model_type", absent()), ("text_config.index_topk_blocks", json!(3)),
             ("text_config.sparse_attention_config.sparse_local_block", absent()), ("text_config.hidden_act", json!("silu"))], &[]),
         ("minimax_m3", &[("text_config.sparse_attention_config", absent()), ("text_config.index_topk_blocks", json!(3)),
             ("text_config.index_block_size", json!(5)), ("text_config.index_head_dim", json!(10)),
             ("text_config.layer_types", json!(["full_attention", "minimax_m3_sparse", "minimax_m3_sparse", "minimax_m3_sparse"])),
             ("text_config.mlp_layer_types", json!(["dense", "sparse", "sparse", "sparse"]))], &[]),
-        ("minimax_m3", &[("text_config.partial_rotary_factor", absent()), ("text_config.num_key_value_heads", absent()),
+        // Where transformers wrote the file, it turns whole heads unless there is a share.
+        ("minimax_m3_v5cfg", &[("text_config.rope_parameters.partial_rotary_factor", absent()), ("text_config.index_head_dim", json!(10))],
+            &[("text_config.rope_parameters.partial_rotary_factor", json!(1.0)), ("text_config.index_head_dim", json!(10))]),
+        ("qwen3_moe", &[("n_routed_experts", json!(6.0))], &[]),
+        ("minimax_m3", &[("text_config.num_key_value_heads", absent()),
             ("text_config.sparse_attention_config.sparse_attention_freq", json!([0, 1, 1, 1, 1]))], &[]),
         ("longcat_flash", &[("num_layers", absent()), ("num_hidden_layers", json!(4))], &[]),
         ("longcat_flash", &[("ffn_hidden_size", absent()), ("intermediate_size", json!(46)), ("expert_ffn_hidden_size", absent()),
@@ -277,8 +281,33 @@ fn options_that_are_refused() {
         ("minimax_m3", &[("text_config.qk_norm_type", json!("per_layer"))], "`qk_norm_type` = \"per_layer\""),
         ("minimax_m3", &[("text_config.layer_types", json!(vec!["sliding_attention"; 4]))], "full_attention, minimax_m3_sparse"),
         ("minimax_m3", &[("text_config.moe_layer_freq", json!([0, 1]))], "of 2 entries for 4 layers"),
-        ("minimax_m3", &[("text_config.rotary_dim", json!(14)), ("text_config.partial_rotary_factor", json!(ABSENT))],
-            "12 for `head_dim`, by which 14 of the 12 elements of a head are rotated"),
+        ("minimax_m3", &[("text_config.partial_rotary_factor", json!(ABSENT))],
+            "`rotary_dim` = 6 in a model of type `minimax_m3_vl_text`, which is not supported; supported: a share of heads"),
+        // Two names of one entry.
+        ("minimax_m3", &[("text_config.index_topk_blocks", json!(7))],
+            "7 for `index_topk_blocks`, which is another name of `sparse_attention_config.sparse_topk_blocks`, and that is 3"),
+        ("qwen3_moe", &[("n_routed_experts", json!(9))], "9 for `n_routed_experts`, which is another name of `num_experts`"),
+        ("qwen3_moe", &[("moe_topk", json!("2"))], "`moe_topk`, which is another name of `num_experts_per_tok`"),
+        ("deepseek_v3", &[("num_expert_group", json!(1))], "1 for `num_expert_group`, which is another name of `n_group`"),
+        ("bailing_hybrid", &[("moe_renormalize", json!(false))], "`norm_topk_prob`, which is another name of `moe_renormalize`, and that is false"),
+        ("longcat_flash", &[("intermediate_size", json!(48))], "48 for `intermediate_size`, which is another name of `ffn_hidden_size`"),
+        ("inkling", &[("text_config.sconv_kernel_size", json!(3))], "3 for `sconv_kernel_size`, which is another name of `conv_kernel_size`"),
+        ("inkling", &[("text_config.sliding_window", json!(12))], "12 for `sliding_window`, which is another name of `sliding_window_size`"),
+        ("inkling", &[("text_config.embedding_multiplier", json!(2))], "2 for `embedding_multiplier`"),
+        ("inkling", &[("text_config.swa_head_dim", json!(0))], "`swa_head_dim`, which must be at least 1"),
+        ("inkling", &[("text_config.rel_extent", json!(1 << 30))], "`rel_extent`, and no model has more than"),
+        ("inkling", &[("text_config.rel_extent", json!("far"))], "`rel_extent` is \"far\""),
+        ("inkling", &[("text_config.d_rel", json!(-1))], "`d_rel` is -1"),
+        ("inkling", &[("text_config.n_shared_experts", json!(0))], "`n_shared_experts`, which must be at least 1"),
+        ("inkling", &[("text_config.n_shared_experts", json!(65))], "65 for `n_shared_experts`"),
+        ("inkling", &[("text_config.log_scaling_n_floor", json!(0))], "`log_scaling_n_floor`, which must be a number above 0"),
+        ("inkling", &[("text_config.mlp_layer_types", json!(["dense", "moe", "moe", "moe"]))], "supported: dense, sparse"),
+        ("inkling", &[("text_config.intermediate_size", json!(ABSENT))], "has no `intermediate_size`"),
+        ("inkling", &[("text_config", json!(ABSENT))], "has no `text_config`"),
+        ("inkling", &[("text_config.use_sconv", json!(false))], "`use_sconv` = false"),
+        ("inkling", &[("text_config.q_bias", json!(true))], "`q_bias` = true"),
+        ("inkling", &[("text_config.gate_activation", json!("softmax"))], "`gate_activation` = \"softmax\""),
+        ("inkling", &[("text_config.final_logit_softcapping", json!(30))], "`final_logit_softcapping` = 30"),
         ("minimax_m3", &[("text_config.sparse_attention_config", json!([]))], "`sparse_attention_config` is [] instead of an object"),
         ("minimax_m3", &[("text_config.sparse_attention_config.use_sparse_attention", json!(false))], "`use_sparse_attention` = false"),
         ("minimax_m3", &[("text_config.sparse_attention_config.sparse_init_block", json!(1))], "`sparse_init_block` = 1"),
@@ -359,6 +388,19 @@ fn a_head_beside_tied_embeddings_is_used() {
     let apart = logits(&tensors, &[("tie_word_embeddings", json!(false))]);
     assert_ne!(apart, tied);
     assert_eq!(logits(&tensors, &[]), apart, "another head");
+}
+
+#[test]
+fn heads_that_nothing_turns_may_have_an_odd_length() {
+    let parsed = |golden: &str, changes: &[Change]| {
+        ModelSpec::parse(changed(golden, changes).to_string().as_bytes())
+    };
+    let odd = ("head_dim", json!(7));
+    let position = |kind| ("position_embedding_type", json!(kind));
+    assert!(parsed("nemotron_h", std::slice::from_ref(&odd)).is_ok());
+    assert!(parsed("granitemoehybrid", &[odd.clone(), position("nope")]).is_ok());
+    let error = parsed("granitemoehybrid", &[odd, position("rope")]).unwrap_err().to_string();
+    assert!(error.contains("7 for `head_dim`, and a rotary embedding turns pairs"), "{error}");
 }
 
 /// Inkling predicts fewer tokens than it reads, and its head may have rows for these alone.
