@@ -190,7 +190,7 @@ impl<'a> Common<'a> {
     ) -> Result<Self, ConfigError> {
         let common = Common::never_rotated(config, defaults)?;
         let dim = common.attention.head_dim;
-        if dim % 2 == 0 {
+        if dim.is_multiple_of(2) {
             return Ok(common);
         }
         Err(match config.get("head_dim") {

@@ -10,7 +10,7 @@ use super::state_space::{Keys, Kind, kinds};
 use super::{ATTENTION, ENDS, Family, NORMS, Rule, expert, matrix, small, stacked};
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::role::Role;
-use crate::rope::{MAX_HEAD_DIM, Rope};
+use crate::rope::MAX_HEAD_DIM;
 use crate::spec::{
     AttentionSpec, Ffn, GateUp, Mixer, MlpSpec, ModelSpec, MoeSpec, Router, SharedSpec,
     StateSpaceSpec,

@@ -135,7 +135,7 @@ fn spellings_that_describe_the_same_model() {
         // Where transformers wrote the file, it turns whole heads unless there is a share.
         ("minimax_m3_v5cfg", &[("text_config.rope_parameters.partial_rotary_factor", absent()), ("text_config.index_head_dim", json!(10))],
             &[("text_config.rope_parameters.partial_rotary_factor", json!(1.0)), ("text_config.index_head_dim", json!(10))]),
-        ("qwen3_moe", &[("n_routed_experts", json!(6.0))], &[]),
+        ("qwen3_moe", &[("n_routed_experts", json!(7.0))], &[]),
         ("minimax_m3", &[("text_config.num_key_value_heads", absent()),
             ("text_config.sparse_attention_config.sparse_attention_freq", json!([0, 1, 1, 1, 1]))], &[]),
         ("longcat_flash", &[("num_layers", absent()), ("num_hidden_layers", json!(4))], &[]),

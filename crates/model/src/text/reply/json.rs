@@ -11,7 +11,7 @@ struct Call<'t> {
     name: String,
     #[serde(borrow, default)]
     arguments: Option<&'t RawValue>,
-    #[serde(borrow, default)]
+    #[serde(borrow, default, alias = "args")]
     parameters: Option<&'t RawValue>,
     #[serde(default)]
     id: Option<String>,

@@ -4,6 +4,7 @@
 //! the markers in the model's chat template; a [`ReplyReader`] takes the text as it comes. The split of
 //! the text changes nothing.
 
+mod blocks;
 mod calls;
 mod harmony;
 mod json;
@@ -13,6 +14,7 @@ mod xml;
 mod xtml;
 
 use super::ChatTemplate;
+use blocks::Blocks;
 use calls::CallFormat;
 use harmony::Harmony;
 pub use schema::ToolSchemas;
@@ -29,6 +31,8 @@ enum Kind {
     Tagged { thoughts: Option<Thoughts>, calls: Option<CallFormat> },
     /// Messages with headers, as gpt-oss writes them.
     Harmony,
+    /// Blocks that say what they hold, as Inkling writes them.
+    Blocks,
     /// Elements, as Kimi K3 writes them.
     Xtml,
 }
@@ -94,6 +98,9 @@ impl ReplyFormat {
         if has("<|open|>") && has("<|close|>") && has("<|sep|>") {
             return ReplyFormat(Kind::Xtml);
         }
+        if has("<|content_thinking|>") && has("<|end_message|>") {
+            return ReplyFormat(Kind::Blocks);
+        }
         let thoughts = THOUGHTS.into_iter().find(|[_, close]| has(close));
         ReplyFormat(Kind::Tagged { thoughts, calls: CallFormat::of(has) })
     }
@@ -114,6 +121,7 @@ impl ReplyFormat {
                 thoughts.chain(calls.iter().copied()).collect()
             }
             Kind::Harmony => harmony::MARKERS.to_vec(),
+            Kind::Blocks => blocks::MARKERS.to_vec(),
             Kind::Xtml => xtml::MARKERS.to_vec(),
         }
     }
@@ -127,6 +135,7 @@ impl ReplyFormat {
                 open.into_iter().collect()
             }
             Kind::Harmony => harmony::OPENERS.to_vec(),
+            Kind::Blocks => blocks::OPENERS.to_vec(),
             Kind::Xtml => xtml::OPENERS.to_vec(),
         }
     }
@@ -141,7 +150,7 @@ impl ReplyFormat {
 
     /// True if an answer has a header.
     pub fn has_headers(self) -> bool {
-        matches!(self.0, Kind::Harmony | Kind::Xtml)
+        matches!(self.0, Kind::Harmony | Kind::Blocks | Kind::Xtml)
     }
 
     /// The text with which an answer to a prompt begins if it is a call: of the tool with this name, or
@@ -156,6 +165,7 @@ impl ReplyFormat {
                 })
             }
             Kind::Harmony => Some(harmony::call_begins(name)),
+            Kind::Blocks => Some(blocks::call_begins(name)),
             Kind::Xtml => Some(xtml::call_begins(prompt, name)),
         }
     }
@@ -165,6 +175,7 @@ impl ReplyFormat {
     pub fn call_middle(self, name: &str) -> Option<String> {
         match self.0 {
             Kind::Tagged { calls, .. } => calls?.middle(name),
+            Kind::Blocks => Some(blocks::call_middle(name)),
             Kind::Harmony | Kind::Xtml => None,
         }
     }
@@ -175,6 +186,7 @@ impl ReplyFormat {
         match self.0 {
             Kind::Tagged { calls, .. } => calls?.end(),
             Kind::Harmony => Some(""),
+            Kind::Blocks => Some("}"),
             Kind::Xtml => None,
         }
     }
@@ -189,6 +201,7 @@ impl ReplyFormat {
                 State::Tags(Tags::new(thoughts, thinks, calls))
             }
             Kind::Harmony => State::Harmony(Harmony::new(tools.is_some())),
+            Kind::Blocks => State::Blocks(Blocks::new(prompt, tools.is_some())),
             Kind::Xtml => State::Xtml(Xtml::new(prompt, tools.is_some())),
         })
     }
@@ -215,6 +228,7 @@ pub struct ReplyReader(State);
 enum State {
     Tags(Tags),
     Harmony(Harmony),
+    Blocks(Blocks),
     Xtml(Xtml),
 }
 
@@ -231,6 +245,7 @@ impl ReplyReader {
         match &mut self.0 {
             State::Tags(tags) => tags.push(text, parts),
             State::Harmony(harmony) => harmony.push(text, parts),
+            State::Blocks(blocks) => blocks.push(text, parts),
             State::Xtml(xtml) => xtml.push(text, parts),
         }
     }
@@ -241,6 +256,7 @@ impl ReplyReader {
         match &mut self.0 {
             State::Tags(tags) => tags.finish(is_complete, parts),
             State::Harmony(harmony) => harmony.finish(is_complete, parts),
+            State::Blocks(blocks) => blocks.finish(is_complete, parts),
             State::Xtml(xtml) => xtml.finish(is_complete, parts),
         }
     }
@@ -255,6 +271,7 @@ impl ReplyReader {
         match &self.0 {
             State::Tags(tags) => tags.stage(),
             State::Harmony(harmony) => harmony.stage(),
+            State::Blocks(blocks) => blocks.stage(),
             State::Xtml(xtml) => xtml.stage(),
         }
     }

@@ -91,6 +91,7 @@ const GEMMA: &str = "<|channel>thought\n<channel|><|tool_call>call:";
 const MINIMAX_M3: &str = "<mm:think></mm:think>";
 const KIMI_K3: &str = "<|open|><|close|><|sep|>";
 const HARMONY: &str = "<|channel|><|message|>";
+const INKLING: &str = "<|message_model|><|content_thinking|><|end_message|>";
 
 #[test]
 fn thoughts_come_before_the_answer() {
@@ -106,6 +107,11 @@ fn thoughts_come_before_the_answer() {
     check(GEMMA, "<|channel>thought\n<channel|>Yes.", ("", "Yes.", &[]));
     check(GEMMA, "<|channel>other", ("", "<|channel>other", &[]));
     check(MINIMAX_M3, "<mm:think>so</mm:think>\n\nYes.", ("so", "Yes.", &[]));
+    let blocks = "<|content_thinking|>so<|end_message|><|message_model|><|content_text|>Yes.<|end_message|><|content_model_end_sampling|>";
+    check(INKLING, blocks, ("so", "Yes.", &[]));
+    check(INKLING, "<|content_thinking|>so<|content_model_end_sampling|>", ("so", "", &[]));
+    check(INKLING, "Yes and no.<|end_message|>", ("", "Yes and no.", &[]));
+    check(INKLING, "Yes", ("", "Yes", &[]));
     check("no markers", " <think>a</think>\n", ("", " <think>a</think>\n", &[]));
     let begun = whole(QWEN, "<|im_start|>assistant\n<think>\n", "so\n</think>\n\nYes.", true);
     assert_eq!((begun.thoughts.as_str(), begun.text.as_str()), ("so", "Yes."));
@@ -113,6 +119,8 @@ fn thoughts_come_before_the_answer() {
     assert_eq!((over.thoughts.as_str(), over.text.as_str()), ("", "Yes."));
     let over = whole(GEMMA, "<|turn>model\n<|channel>thought\n<channel|>", "Yes.", true);
     assert_eq!((over.thoughts.as_str(), over.text.as_str()), ("", "Yes."));
+    let begun = whole(INKLING, "<|message_model|><|content_thinking|>", "so<|end_message|>", true);
+    assert_eq!((begun.thoughts.as_str(), begun.text.as_str()), ("so", ""));
     let begun =
         whole(COHERE, "<|CHATBOT_TOKEN|><|START_THINKING|>", "so<|END_THINKING|>Yes.", true);
     assert_eq!((begun.thoughts.as_str(), begun.text.as_str()), ("so", "Yes."));
@@ -254,6 +262,11 @@ fn calls_in_each_format() {
             ("x", "I look.", &one),
         ),
         (
+            INKLING,
+            "f<|content_invoke_tool_json|>{\"name\": \"f\", \"args\": {\"city\": \"Bern\", \"days\": 2}}<|end_message|>",
+            ("", "", &one),
+        ),
+        (
             HARMONY,
             " to=functions.f<|channel|>commentary json<|message|>{\"city\": \"Bern\", \"days\": 2}",
             ("", "", &one),
@@ -325,6 +338,7 @@ fn what_is_no_call_is_text() {
         (CODER, "<tool_call><other></tool_call>"),
         (DEEPSEEK, "<｜tool▁calls▁begin｜><｜tool▁calls▁end｜>"),
         (MISTRAL, "[TOOL_CALLS]f"),
+        (INKLING, "f or g"),
         (LLAMA, "{\"name\": \"unknown\", \"parameters\": {}}"),
         (LLAMA, "{\"any\": [1]}"),
         (HARMONY, "plain words <|constrain|>"),
@@ -364,6 +378,9 @@ fn without_tools_calls_are_text() {
     let mut reader = format(QWEN).reader("", None);
     assert_eq!(read(&mut reader, [text].into_iter(), true).text, text);
     assert!(format(QWEN).has_calls() && !format("<think></think>").has_calls());
+    let mut reader = format(INKLING).reader("", None);
+    let call = "f<|content_invoke_tool_json|>{}<|end_message|>";
+    assert_eq!(read(&mut reader, [call].into_iter(), true).text, "{}");
     let mut reader = format(HARMONY).reader("", None);
     let call = "<|channel|>commentary to=functions.f<|message|>{}<|call|>";
     assert_eq!(read(&mut reader, [call].into_iter(), true).text, "{}");
@@ -380,6 +397,7 @@ fn an_answer_that_must_be_a_call_begins_with_one() {
         (KIMI, "", "0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"),
         (LLAMA, "", "{}}"),
         (HARMONY, "", "{}"),
+        (INKLING, "<|message_model|>", "{}}<|end_message|>"),
         (DSML, "", "</｜DSML｜invoke>\n</｜DSML｜function_calls>"),
         ("｜DSML｜", "", "</｜DSML｜invoke>\n</｜DSML｜tool_calls>"),
         (DEEPSEEK, "", "{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>"),

@@ -1,0 +1,198 @@
+//! Answers as blocks that say what they hold, as Inkling writes them:
+//! `<|content_thinking|>TEXT<|end_message|>`, each after `<|message_model|>`, with which the prompt ends.
+//!
+//! The format was pieced together from parsers that others have published. A call is
+//! `NAME<|content_invoke_tool_json|>{"name": .., "args": {..}}`; the name before it says nothing new.
+
+use super::json::call;
+use super::{ReplyPart, ReplyStage, first_marker, open_marker};
+
+const BEGINS: &str = "<|message_model|>";
+const THOUGHTS: &str = "<|content_thinking|>";
+const TEXT: &str = "<|content_text|>";
+const CALL: &str = "<|content_invoke_tool_json|>";
+/// Markers with which a block ends; the next one may also begin without.
+const ENDS: [&str; 3] = ["<|end_message|>", "<|content_model_end_sampling|>", BEGINS];
+
+/// Markers with which a block begins that is no call.
+pub(super) const OPENERS: &[&str] = &[BEGINS, THOUGHTS, TEXT];
+
+/// All markers.
+pub(super) const MARKERS: &[&str] = &[BEGINS, THOUGHTS, TEXT, CALL, ENDS[0], ENDS[1]];
+
+/// Longest name before a call, beyond which it is text.
+const NAME: usize = 1 << 8;
+
+/// The beginning of a call, up to the tool's name or its arguments.
+pub(super) fn call_begins(name: Option<&str>) -> String {
+    let begins = format!("{CALL}{{\"name\": \"");
+    name.map_or(begins.clone(), |name| begins + &call_middle(name))
+}
+
+/// The text from a tool's name to its arguments.
+pub(super) fn call_middle(name: &str) -> String {
+    format!("{name}\", \"args\": ")
+}
+
+/// Reads such an answer.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    has_tools: bool,
+    held: String,
+    /// Number of the first bytes of a call in which no marker begins.
+    searched: usize,
+    place: Place,
+    /// True once there was a block in this place, which the next one is kept apart from.
+    has_thoughts: bool,
+    has_text: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Before the marker that says what a block holds.
+    Start,
+    Thoughts,
+    Text,
+    Call,
+}
+
+impl Blocks {
+    /// A reader of the answer to a prompt, which may end in a block.
+    pub(super) fn new(prompt: &str, has_tools: bool) -> Blocks {
+        let ends = |marker| prompt.trim_end().ends_with(marker);
+        let place = match (ends(THOUGHTS), ends(TEXT)) {
+            (true, _) => Place::Thoughts,
+            (_, true) => Place::Text,
+            _ => Place::Start,
+        };
+        let (has_thoughts, has_text) = (place == Place::Thoughts, place == Place::Text);
+        Blocks { has_tools, held: String::new(), searched: 0, place, has_thoughts, has_text }
+    }
+
+    pub(super) fn stage(&self) -> ReplyStage {
+        match self.place {
+            Place::Start => ReplyStage::Start,
+            Place::Thoughts => ReplyStage::Thoughts,
+            Place::Text => ReplyStage::Answer,
+            Place::Call => ReplyStage::Call,
+        }
+    }
+
+    pub(super) fn push(&mut self, text: &str, parts: &mut Vec<ReplyPart>) {
+        self.held.push_str(text);
+        while self.advance(false, parts) {}
+    }
+
+    pub(super) fn finish(&mut self, is_complete: bool, parts: &mut Vec<ReplyPart>) {
+        while self.advance(true, parts) {}
+        if self.place == Place::Call {
+            let text = std::mem::take(&mut self.held);
+            parts.push(called(text, is_complete));
+        }
+        self.held.clear();
+        self.place = Place::Start;
+    }
+
+    /// Decides about the text so far. Returns true if there may be more to decide.
+    fn advance(&mut self, is_last: bool, parts: &mut Vec<ReplyPart>) -> bool {
+        match self.place {
+            Place::Start => self.start(is_last, parts),
+            Place::Thoughts => self.body(is_last, ReplyPart::Thought, parts),
+            Place::Text => self.body(is_last, ReplyPart::Text, parts),
+            Place::Call => {
+                let Some((at, marker)) = first_marker(&self.held, self.searched, &ENDS) else {
+                    self.searched = self.held.len() - open_marker(&self.held, &ENDS);
+                    return false;
+                };
+                let text = self.held[..at].to_owned();
+                parts.push(called(text, true));
+                self.end(at, marker);
+                true
+            }
+        }
+    }
+
+    /// Reads the marker of a block with the name before it, or text without one.
+    fn start(&mut self, is_last: bool, parts: &mut Vec<ReplyPart>) -> bool {
+        if let Some((at, marker)) = first_marker(&self.held, 0, MARKERS) {
+            let place = match marker {
+                THOUGHTS => Place::Thoughts,
+                TEXT => Place::Text,
+                CALL if self.has_tools => Place::Call,
+                CALL => Place::Text,
+                _ => Place::Start,
+            };
+            let before = &self.held[..at];
+            if !is_name(before) || (place == Place::Start && !before.trim().is_empty()) {
+                // Text without a marker of its own.
+                self.begin(Place::Text, parts);
+                return true;
+            }
+            self.held.drain(..at + marker.len());
+            self.begin(place, parts);
+            return true;
+        }
+        let may_be = is_name(&self.held[..self.held.len() - open_marker(&self.held, MARKERS)]);
+        if (may_be && !is_last) || self.held.trim().is_empty() {
+            return false;
+        }
+        self.begin(Place::Text, parts);
+        true
+    }
+
+    /// Begins a block, apart from an earlier one in the same place.
+    fn begin(&mut self, place: Place, parts: &mut Vec<ReplyPart>) {
+        let blank = || "\n\n".to_owned();
+        match place {
+            Place::Thoughts if self.has_thoughts => parts.push(ReplyPart::Thought(blank())),
+            Place::Text if self.has_text => parts.push(ReplyPart::Text(blank())),
+            _ => {}
+        }
+        self.has_thoughts |= place == Place::Thoughts;
+        self.has_text |= place == Place::Text;
+        self.place = place;
+    }
+
+    /// Passes a block on, up to its end.
+    fn body(
+        &mut self,
+        is_last: bool,
+        part: fn(String) -> ReplyPart,
+        parts: &mut Vec<ReplyPart>,
+    ) -> bool {
+        let found = first_marker(&self.held, 0, &ENDS);
+        let end = match found {
+            Some((at, _)) => at,
+            None if is_last => self.held.len(),
+            None => self.held.len() - open_marker(&self.held, &ENDS),
+        };
+        if end > 0 {
+            parts.push(part(self.held[..end].to_owned()));
+        }
+        match found {
+            Some((at, marker)) => self.end(at, marker),
+            None => drop(self.held.drain(..end)),
+        }
+        found.is_some()
+    }
+
+    /// Ends a block.
+    fn end(&mut self, at: usize, marker: &str) {
+        self.held.drain(..at + marker.len());
+        (self.place, self.searched) = (Place::Start, 0);
+    }
+}
+
+/// True for what may be the name of a tool, and for nothing.
+fn is_name(text: &str) -> bool {
+    let of_name = |c: char| c.is_alphanumeric() || "_-.".contains(c);
+    text.len() <= NAME && text.trim().chars().all(of_name)
+}
+
+/// A call, or its text if it is none.
+fn called(text: String, is_complete: bool) -> ReplyPart {
+    match call(&text) {
+        Ok(call) if is_complete => ReplyPart::Call(call),
+        _ => ReplyPart::Text(text),
+    }
+}
