@@ -127,7 +127,7 @@ impl<'a> Keys<'a> {
         let Some(Value::List(layers)) = self.given.get(&name) else {
             return Ok(self.given.get(&name));
         };
-        if self.architecture.name == "gemma4" && key == "attention.head_count_kv" {
+        if self.architecture.name == "gemma4" && gemma4::LISTS.contains(&key) {
             return Ok(None);
         }
         // Layers without attention have no key heads.
@@ -385,7 +385,9 @@ impl<'a> Keys<'a> {
             Some(Found::Piece(id, role)) => {
                 let norm = matches!(role, Role::QueryNorm | Role::KeyNorm);
                 (!norm || self.architecture.qk_norm)
-                    && (id.layer().is_none() || family.rule(id.kind(), role).is_some())
+                    && (id.layer().is_none()
+                        || family.has_outside(role)
+                        || family.rule(id.kind(), role).is_some())
             }
             Some(Found::Stacked(_, role)) => family.rule(PieceKind::Expert(0), role).is_some(),
             None => false,

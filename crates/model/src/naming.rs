@@ -86,9 +86,13 @@ impl FamilyNaming {
         let matrix = |kind, role| Some(self.names.family.rule(kind, role)?.matrix);
         match found {
             Found::Piece(id, role) => {
+                if role.is_of_keys() && id.layer().is_some_and(|layer| layer >= self.with_keys) {
+                    return None;
+                }
                 let matrix = match role {
-                    Role::Embedding | Role::Head => true,
                     Role::FinalNorm => false,
+                    Role::Embedding | Role::Head => true,
+                    _ if self.names.family.has_outside(role) => outside(role).1,
                     _ => matrix(id.kind(), role)?,
                 };
                 Some(Placement::Piece { id, rank: role_rank(role), matrix })

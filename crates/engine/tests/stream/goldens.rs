@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use sws_kernels::Encoding;
-use sws_store::ShardReader;
+use sws_store::{PieceKind, ShardReader};
+use sws_testing::gguf::convertible;
 use sws_testing::goldens::is_readable_in_place;
 
 use crate::support::{Fixture, goldens, hash, variants, waiter};
@@ -35,4 +36,33 @@ fn bits_are_those_of_the_resident_model() {
             }
         }
     }
+}
+
+/// Rows of it are read as tokens choose them, like those of other checkpoints.
+#[test]
+fn a_gguf_file_with_a_table_streams() {
+    let mut count = 0;
+    for (name, _, file) in convertible() {
+        if !name.ends_with("_inputs") {
+            continue;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        file.write(&dir.path().join("model.gguf"));
+        let fixture = Fixture::in_place(dir.path());
+        let is_table = |kind| matches!(kind, PieceKind::Table(_));
+        assert!(fixture.manifest.pieces.iter().any(|piece| is_table(piece.id.kind())), "{name}");
+        let tokens = fixture.tokens(80);
+        let expected = hash(&mut fixture.resident(), &tokens);
+        for (percent, more) in [(0, 0), (50, 1 << 20), (100, 0)] {
+            let plan = fixture.plan(percent, more);
+            let store = fixture.store(Some(Arc::new(fixture.memory())));
+            let mut session = fixture.streaming(&plan, store, waiter()).unwrap();
+            for chunk in [1, 7, 64] {
+                session.set_chunk(chunk);
+                assert_eq!(hash(&mut session, &tokens), expected, "{name}: {percent} %, {chunk}");
+            }
+        }
+        count += 1;
+    }
+    assert_eq!(count, 2);
 }

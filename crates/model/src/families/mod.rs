@@ -361,6 +361,11 @@ impl Names {
 }
 
 impl Family {
+    /// True for a tensor outside layers that few families have.
+    pub(crate) fn has_outside(&self, role: Role) -> bool {
+        self.ends.others.iter().any(|(of, _)| *of == role)
+    }
+
     /// Layers in one of the checkpoint. Tensors whose names do not say which belong to the first.
     pub(crate) fn parts(&self) -> u32 {
         let in_parts = self.layer.iter().copied().flatten().any(|rule| rule.name.contains('@'));

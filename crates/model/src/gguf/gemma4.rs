@@ -8,6 +8,9 @@ use sws_store::Value;
 use super::{Keys, Map, ROPE_DIVISORS, ROPE_FREQS, damaged, int, unsupported};
 use crate::config::ConfigError;
 
+/// Keys that may have a list with other values for some layers.
+pub(super) const LISTS: [&str; 2] = ["attention.head_count_kv", "feed_forward_length"];
+
 /// Its keys, and the entries that the family reads instead.
 pub(super) const KEYS: &[(&str, &str)] = &[
     ("attention.key_length_swa", ""),
@@ -38,12 +41,6 @@ impl Keys<'_> {
                 return Err(unsupported(format!("`{}` = {found}", self.name(key))));
             }
         }
-        // Tensors of these models have names that are not read yet.
-        for key in ["embedding_length_per_layer_input", "attention.shared_kv_layers"] {
-            if let Some(found) = self.whole(key)?.filter(|found| *found != 0) {
-                return Err(unsupported(format!("`{}` = {found}", self.name(key))));
-            }
-        }
         entries.insert("head_dim".to_owned(), int(local));
         entries.insert("global_head_dim".to_owned(), int(full));
         entries.entry("hidden_size_per_layer_input".to_owned()).or_insert(int(0));
@@ -58,6 +55,7 @@ impl Keys<'_> {
         let kinds = windows.iter().map(|window| Value::String(kind(*window).to_owned())).collect();
         entries.insert("layer_types".to_owned(), Value::List(kinds));
         self.add_key_heads(entries, &windows)?;
+        self.add_widths(entries, windows.len())?;
         self.add_ropes(entries, full)
     }
 
@@ -88,6 +86,28 @@ impl Keys<'_> {
             }
             entries.insert(entry.to_owned(), first.clone());
         }
+        Ok(())
+    }
+
+    /// Adds the width of the MLP. A list of widths has models in which those of layers that see the
+    /// keys and values of others are twice as wide.
+    fn add_widths(&self, entries: &mut Map, layers: usize) -> Result<(), ConfigError> {
+        let name = self.name("feed_forward_length");
+        let Some(list) = self.given.get(&name).and_then(Value::as_list) else { return Ok(()) };
+        let shared = self.whole("attention.shared_kv_layers")?.unwrap_or(0);
+        let own = layers.saturating_sub(usize::try_from(shared).unwrap_or(layers));
+        let widths: Option<Vec<u64>> = list.iter().map(Value::as_u64).collect();
+        let widths = widths.filter(|widths| widths.len() == layers && layers > 0);
+        let widths = widths.ok_or_else(|| damaged(&name, &self.given[&name]))?;
+        let wide = widths[0].saturating_mul(2);
+        let (plain, others) = widths.split_at(own);
+        let is_wide = !others.is_empty() && others.iter().all(|width| *width == wide);
+        let alike = |widths: &[u64]| widths.iter().all(|width| *width == widths[0]);
+        if own == 0 || !alike(plain) || !(is_wide || alike(&widths)) {
+            return Err(unsupported(format!("`{name}` with different values for layers")));
+        }
+        entries.insert("intermediate_size".to_owned(), int(widths[0]));
+        entries.insert("use_double_wide_mlp".to_owned(), Value::Bool(is_wide));
         Ok(())
     }
 

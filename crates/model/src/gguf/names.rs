@@ -3,7 +3,7 @@
 use sws_store::{PieceId, PieceKind};
 
 use crate::families::Family;
-use crate::naming::number_below;
+use crate::naming::{number_below, outside};
 use crate::role::Role;
 
 /// Place of a tensor.
@@ -25,6 +25,9 @@ const LAYER: &[(&str, PieceKind, Role)] = &[
     ("pre_ffw_norm_2.weight", PieceKind::Norms, Role::ExpertsNorm),
     ("post_ffw_norm_2.weight", PieceKind::Norms, Role::ExpertsPostNorm),
     ("layer_output_scale.weight", PieceKind::Norms, Role::StateScale),
+    ("inp_gate.weight", PieceKind::LayerInput, Role::LayerInputGate),
+    ("proj.weight", PieceKind::LayerInput, Role::LayerInputUp),
+    ("post_norm.weight", PieceKind::Norms, Role::LayerInputNorm),
     ("attn_q.weight", PieceKind::Attention, Role::Query),
     ("attn_q.bias", PieceKind::Attention, Role::QueryBias),
     ("attn_k.weight", PieceKind::Attention, Role::Key),
@@ -79,6 +82,13 @@ const LAYER: &[(&str, PieceKind, Role)] = &[
     ("ffn_down_shexp.weight", PieceKind::SharedExpert, Role::Down),
 ];
 
+/// Tensors of some families outside layers.
+const OUTSIDE: &[(&str, Role)] = &[
+    ("per_layer_token_embd.weight", Role::Table),
+    ("per_layer_model_proj.weight", Role::LayerInputs),
+    ("per_layer_proj_norm.weight", Role::LayerInputsNorm),
+];
+
 /// Biases of experts, which are always stacked.
 const EXPERT_BIASES: &[(&str, Role)] = &[
     ("ffn_gate_exps.bias", Role::GateBias),
@@ -104,7 +114,11 @@ pub(crate) fn find(family: &Family, name: &str, layers: u32, experts: u32) -> Op
                 Some(Found::Piece(PieceId::FINAL_NORM, Role::FinalNorm))
             }
             "output.weight" => Some(Found::Piece(PieceId::LM_HEAD, Role::Head)),
-            _ => None,
+            _ => {
+                let &(_, role) = OUTSIDE.iter().find(|(of, _)| *of == name)?;
+                let (id, _) = outside(role);
+                family.has_outside(role).then_some(Found::Piece(id, role))
+            }
         };
     };
     let (layer, rest) = rest.split_once('.')?;

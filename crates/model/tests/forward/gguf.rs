@@ -8,7 +8,7 @@ use sws_kernels::{EncodedRows, Encoder, Encoding, GgufBlocks, Matrix, Source};
 use sws_model::{CausalLm, KvPrecision, Model, ModelSpec, ResidentSource, Session};
 use sws_store::shard::{ShardOptions, shard, unshard};
 use sws_store::{Manifest, open_checkpoint};
-use sws_testing::gguf::{GgufFile, Key, converted, convertible};
+use sws_testing::gguf::{GgufFile, GgufTensor, Key, converted, convertible};
 use sws_testing::goldens::{self, golden_dir, runnable_from};
 use sws_testing::resident;
 
@@ -34,8 +34,10 @@ pub(crate) fn in_place(path: &Path) -> Vec<u32> {
 /// Each architecture once at least, with experts taken apart, heads permuted and norms one greater.
 #[test]
 fn gguf_files_give_the_bits_of_safetensors() {
-    let mut architectures = BTreeSet::new();
+    let (mut architectures, mut with_tables) = (BTreeSet::new(), 0);
     for (name, copy, file) in convertible() {
+        let is_table = |tensor: &GgufTensor| tensor.name == "per_layer_token_embd.weight";
+        with_tables += usize::from(file.tensors.iter().any(is_table));
         let (_, architecture) = &file.keys[0];
         architectures.insert(format!("{architecture:?}"));
         if is_near(&file) {
@@ -63,6 +65,7 @@ fn gguf_files_give_the_bits_of_safetensors() {
         assert!(back.to_string().contains("GGUF files are not written"), "{back}");
     }
     assert_eq!(architectures.len(), 24, "{architectures:?}");
+    assert_eq!(with_tables, 2);
 }
 
 /// Gemma's divisor of scores, which the largest models have of their own, and windows of layers,
@@ -271,7 +274,11 @@ fn what_the_families_do_not_have_is_refused() {
         ("qwen3_next", &|f| without(f, "qwen3next.ssm.state_size"), "has no `qwen3next.ssm.state_size`; download it again"),
         ("gemma4_text", &|f| set(f, "gemma4.attention.value_length", Key::U32(8)), "`gemma4.attention.value_length` = 8"),
         ("gemma4_text", &|f| set(f, "gemma4.attention.head_count_kv", Key::Ints(vec![2, 1, 1, 1])), "`gemma4.attention.head_count_kv` with different values"),
-        ("gemma4_text", &|f| set(f, "gemma4.attention.shared_kv_layers", Key::U32(1)), "`gemma4.attention.shared_kv_layers` = 1"),
+        ("gemma4_text", &|f| set(f, "gemma4.attention.shared_kv_layers", Key::U32(4)), "4 for `num_kv_shared_layers`, which leaves no layer of a kind"),
+        ("gemma4_text", &|f| set(f, "gemma4.feed_forward_length", Key::Ints(vec![30, 31, 30, 30])), "`gemma4.feed_forward_length` with different values"),
+        ("gemma4_inputs", &|f| set(f, "gemma4.feed_forward_length", Key::Ints(vec![34, 34, 34, 34, 68, 34])), "`gemma4.feed_forward_length` with different values"),
+        ("mixtral", &|f| tensor(f, "per_layer_token_embd.weight"), "the tensor `per_layer_token_embd.weight`"),
+        ("mixtral", &|f| tensor(f, "blk.0.inp_gate.weight"), "the tensor `blk.#.inp_gate.weight`"),
         ("gemma4_text", &|f| without(f, "gemma4.attention.sliding_window_pattern"), "has no `gemma4.attention.sliding_window_pattern`"),
         ("gemma4_text", &|f| f.tensors[0].bytes[..4].copy_from_slice(&2f32.to_le_bytes()), "`rope_freqs.weight` is [2.0"),
     ];

@@ -20,6 +20,16 @@ pub(super) fn keys(file: &mut GgufFile, arch: &str, config: &Value) {
             Key::Ints(windows.iter().map(of).collect())
         },
     );
+    let shared = config["num_kv_shared_layers"].as_u64().unwrap_or(0) as u32;
+    let width = number("intermediate_size");
+    let width = match config["use_double_wide_mlp"] == true {
+        false => Key::U32(width),
+        true => {
+            let own = kinds.len() - shared as usize;
+            let of = |layer| if layer < own { width } else { 2 * width };
+            Key::Ints((0..kinds.len()).map(|layer| of(layer) as i32).collect())
+        }
+    };
     for (key, value) in [
         ("attention.key_length", Key::U32(full)),
         ("attention.value_length", Key::U32(full)),
@@ -31,8 +41,9 @@ pub(super) fn keys(file: &mut GgufFile, arch: &str, config: &Value) {
         ("rope.freq_base_swa", theta("sliding_attention")),
         ("attention.head_count_kv", heads),
         ("attention.sliding_window_pattern", Key::Bools(windows)),
-        ("attention.shared_kv_layers", Key::U32(0)),
-        ("embedding_length_per_layer_input", Key::U32(0)),
+        ("attention.shared_kv_layers", Key::U32(shared)),
+        ("embedding_length_per_layer_input", Key::U32(number("hidden_size_per_layer_input"))),
+        ("feed_forward_length", width),
     ] {
         file.key(&format!("{arch}.{key}"), value);
     }

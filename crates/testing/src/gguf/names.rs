@@ -5,6 +5,12 @@ pub(super) fn renamed(name: &str) -> String {
     let name = name.strip_prefix("model.").unwrap_or(name);
     let name = name.strip_prefix("language_model.").unwrap_or(name);
     [
+        ("embed_tokens_per_layer.", "per_layer_token_embd."),
+        ("per_layer_model_projection.", "per_layer_model_proj."),
+        ("per_layer_projection_norm.", "per_layer_proj_norm."),
+        ("post_per_layer_input_norm.", "post_norm."),
+        ("per_layer_input_gate.", "inp_gate."),
+        ("per_layer_projection.", "proj."),
         ("linear_attn.in_proj_qkv.", "attn_qkv."),
         ("linear_attn.in_proj_z.", "attn_gate."),
         ("linear_attn.in_proj_ba.", "ssm_ba."),
