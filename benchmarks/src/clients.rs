@@ -243,6 +243,7 @@ fn text(
         constraint: None,
         ranks: None,
         prompt_ranks: false,
+        witness: None,
         owner: client as u64,
         cancel: cancel.clone(),
     })

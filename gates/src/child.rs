@@ -21,6 +21,7 @@ use sws_store::{Manifest, NVMeWeightStore, ReaderKind, StoreOptions};
 use sws_testing::cgroup::Group;
 use sws_testing::child::{self, hear, tell};
 
+use crate::crowd::Crowd;
 use crate::pairs::{Ask, Turn};
 
 const MIB: u64 = 1 << 20;
@@ -94,6 +95,8 @@ pub(crate) enum Work {
     Talk(Vec<usize>),
     /// Gives this many short answers, then lowers the budget by half of the slots.
     Endure(usize),
+    /// Continues many texts.
+    Crowd(Crowd),
     /// Continues a text on each request.
     Turns { prompt: Vec<u32>, sampling: Sampling },
 }
@@ -189,6 +192,9 @@ impl Task {
     }
 
     fn work(self) -> Result<Done> {
+        if let Work::Crowd(crowd) = self.work {
+            return crowd.run(&self);
+        }
         if self.ram == Ram::Resident {
             let (spec, _, source) = load(&self.model)?;
             let (manifest, _) = open(&self.model)?;
@@ -280,6 +286,8 @@ impl Task {
         mut done: Done,
     ) -> Result<Done> {
         match &self.work {
+            // Has a model of its own.
+            Work::Crowd(_) => {}
             Work::Talk(turns) => {
                 for &tokens in turns {
                     let prompt: Vec<u32> = (0..tokens as u32).map(|n| n * 131 % 4096).collect();

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use sws_model::text::{SAMPLER, SampleError, Sampler, Sampling};
 use sws_model::{CausalLm, ForwardError, KvPrecision, ModelSpec, Observer, Routed, SourceError};
-use sws_store::{Manifest, ModelIdentity, Pass};
+use sws_store::{Manifest, ModelIdentity, Pass, Span};
 
 /// Version of the file format. Other versions are refused.
 const FORMAT: &str = "sws-certificate-1";
@@ -315,12 +315,14 @@ impl Witness {
     }
 }
 
-impl Observer for Witness {
-    fn routed(&mut self, pass: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
-        let first = pass.first_position();
-        let Some(Some(place)) = self.places.get(layer) else { return Ok(()) };
+impl Witness {
+    /// Takes note of the experts that a layer chose for the rows of a sequence in a pass.
+    pub fn saw(&mut self, span: &Span, layer: usize, routed: &Routed) {
+        let (first, top_k) = (span.first_position, routed.top_k.max(1));
+        let Some(Some(place)) = self.places.get(layer) else { return };
         let start = first - *self.first.get_or_insert(first);
-        for (token, choices) in routed.choices.chunks(routed.top_k.max(1)).enumerate() {
+        let rows = routed.choices.chunks(top_k).skip(span.first_row).take(span.tokens);
+        for (token, choices) in rows.enumerate() {
             let row = (start + token) * self.row;
             if self.routes.len() < row + self.row {
                 self.routes.resize(row + self.row, u16::MAX);
@@ -328,6 +330,12 @@ impl Observer for Witness {
             let to = &mut self.routes[row + place * self.top_k..][..choices.len()];
             to.iter_mut().zip(choices).for_each(|(to, &expert)| *to = expert as u16);
         }
+    }
+}
+
+impl Observer for Witness {
+    fn routed(&mut self, pass: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
+        pass.spans.iter().take(1).for_each(|span| self.saw(span, layer, routed));
         Ok(())
     }
 

@@ -33,7 +33,9 @@ struct Shared {
 struct Board {
     /// True between the watch's beginning and its end.
     is_on: AtomicBool,
-    /// The start of each layer of the pass that is running, or of the last one, and its end.
+    /// True if the layers of passes are timed.
+    is_timed: AtomicBool,
+    /// The start of each layer of the last pass that was timed, and its end.
     laps: Box<[Mark]>,
     /// A cell for each expert of each layer: its [`Place`] in two bits, a bit that is set if its last
     /// use had to wait, and the number of the pass that used it last.
@@ -179,6 +181,7 @@ impl Watch {
         let cells = self.0.firsts.last().copied().unwrap_or(0);
         let board = self.0.board.get_or_init(|| Board {
             is_on: AtomicBool::new(false),
+            is_timed: AtomicBool::new(false),
             laps: self.0.firsts.iter().map(|_| Mark::default()).collect(),
             cells: (0..cells).map(|_| AtomicU32::new(0)).collect(),
             is_stale: AtomicBool::new(true),
@@ -239,7 +242,14 @@ impl Watch {
         }));
     }
 
-    /// Copies the layers of the last pass. To be called between passes, by the thread of the passes:
+    /// Times the layers of passes from the next one on, or no longer. Each costs a reading of the clock.
+    pub fn time_layers(&self, is_timed: bool) {
+        if let Some(board) = self.board() {
+            board.is_timed.store(is_timed, Relaxed);
+        }
+    }
+
+    /// Copies the layers of the last pass that was timed. To be called between passes, by their thread:
     /// elsewhere they may be of two.
     pub fn laps(&self, into: &mut Vec<Lap>) {
         into.clear();
@@ -331,7 +341,9 @@ impl Watch {
 
     /// Stores the start of a layer, or behind the last one the end of the pass.
     fn mark(&self, board: &Board, layer: usize) {
-        let Some(mark) = board.laps.get(layer) else { return };
+        let Some(mark) = board.laps.get(layer).filter(|_| board.is_timed.load(Relaxed)) else {
+            return;
+        };
         let Shared { waiter, store, .. } = &*self.0;
         let busy = store.upgrade().map_or(Duration::ZERO, |store| store.stats().busy);
         mark.at.store(waiter.clock().now().as_nanos() as u64, Relaxed);

@@ -15,6 +15,7 @@ use crate::fields::{Fields, Many, OneOrMany, parse};
 use crate::forms::{self, Wanted};
 use crate::known::check_names;
 use crate::messages::{Asked, Told, prompt};
+use crate::names::names;
 use crate::prepared::Prepared;
 use crate::queue::Happened;
 use crate::replies::Replies;
@@ -42,9 +43,6 @@ struct Request {
     #[serde(default)]
     output_config: Option<Output>,
 }
-
-const KNOWN: &[&str] =
-    &["messages", "system", "thinking", "tools", "tool_choice", "output_format", "output_config"];
 
 #[derive(Debug, Deserialize)]
 struct Output {
@@ -94,10 +92,16 @@ impl Request {
     }
 }
 
+/// The fields of a request, beside those of all interfaces.
+pub(crate) fn fields() -> [&'static [&'static str]; 1] {
+    [names::<Request>()]
+}
+
 /// Prepares an answer.
 pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prepared, Failure> {
-    check_names(app, body, &[KNOWN])?;
-    let ways = parse::<Fields>(body)?.ways(app, served, None)?.of_a_conversation(served);
+    check_names(app, body, &fields())?;
+    let ways = parse::<Fields>(body)?.ways(app, served, None)?.without_certificate()?;
+    let ways = ways.of_a_conversation(served);
     let mut request: Request = parse(body)?;
     let wanted = request.wanted()?;
     let asked = request.asked(app, served)?;
@@ -123,6 +127,7 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
         constraint,
         ranks: None,
         prompt_ranks: false,
+        witness: None,
         owner: 0,
         cancel: cancel.clone(),
     };

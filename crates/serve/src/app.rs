@@ -11,6 +11,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use sws::{Cancel, Continuation, Defaults, LoadedModel, Needs, Text, Warning};
 use sws_engine::{Gauge, Plan};
 use sws_grammar::{FormError, Vocabulary};
+use sws_model::KvPrecision;
 use sws_model::text::{Detokenizer, Position, ReplyFormat, Tokenizer};
 use sws_store::Clock;
 use tokio::sync::mpsc::channel;
@@ -18,6 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
 use crate::Config;
+use crate::certified;
 use crate::config::FORMS;
 use crate::cost::Cost;
 use crate::counts::Counts;
@@ -48,6 +50,8 @@ pub(crate) struct App {
     bodies: Arc<Semaphore>,
     /// Permits for units of memory for compiled forms.
     pub(crate) forms: Arc<Semaphore>,
+    /// Permits for units of memory for certificates.
+    pub(crate) certificates: Arc<Semaphore>,
     pub(crate) requests: Requests,
     pub(crate) events: Events,
     /// Number of the next id.
@@ -75,6 +79,8 @@ pub(crate) struct Served {
     pub(crate) texts: usize,
     /// True if tokens of prompts can be ranked.
     pub(crate) prompt_ranks: bool,
+    /// Precision of keys and values.
+    pub(crate) kv: KvPrecision,
     pub(crate) gauge: Option<Gauge>,
     /// The division of its memory, if it has a budget.
     pub(crate) plan: Option<Plan>,
@@ -93,6 +99,7 @@ pub(crate) struct Received {
 impl App {
     pub(crate) fn new(config: Config) -> App {
         let bodies = config.limits.body.div_ceil(PERMIT).clamp(1, Semaphore::MAX_PERMITS);
+        let certificates = certified::bytes(config.limits.body).div_ceil(certified::UNIT);
         App {
             config,
             queue: Queue::default(),
@@ -103,6 +110,7 @@ impl App {
             cut: AtomicBool::new(false),
             bodies: Arc::new(Semaphore::new(bodies)),
             forms: Arc::new(Semaphore::new(FORMS)),
+            certificates: Arc::new(Semaphore::new(certificates)),
             requests: Requests::default(),
             events: Events::default(),
             numbers: AtomicU64::new(0),
@@ -133,6 +141,7 @@ impl App {
             vocab,
             texts: needs.texts,
             prompt_ranks: needs.all_logits,
+            kv: model.kv(),
             gauge: model.gauge(),
             plan: model.plan().cloned(),
             created: self.clock.unix_seconds(),

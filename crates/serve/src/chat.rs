@@ -9,11 +9,13 @@ use sws::{Cancel, Continuation, End};
 use sws_model::text::{ChatOptions, Json, Position, ReplyPart, ToolCall};
 
 use crate::app::{App, Served};
+use crate::certified::certified;
 use crate::failure::Failure;
 use crate::fields::{Fields, Many, Nothing, RANKS, parse};
 use crate::forms::{self, Forms};
 use crate::known::check_names;
 use crate::messages::{Message, prompt, render, told};
+use crate::names::names;
 use crate::prepared::Prepared;
 use crate::queue::Happened;
 use crate::replies::Replies;
@@ -50,23 +52,6 @@ struct Chat {
     #[serde(default)]
     return_progress: Option<bool>,
 }
-
-/// Fields of [`Chat`].
-const KNOWN: &[&str] = &[
-    "messages",
-    "logprobs",
-    "top_logprobs",
-    "tools",
-    "functions",
-    "tool_choice",
-    "parallel_tool_calls",
-    "modalities",
-    "reasoning_effort",
-    "chat_template_kwargs",
-    "add_generation_prompt",
-    "continue_final_message",
-    "return_progress",
-];
 
 impl Chat {
     /// Refuses what is known and not supported.
@@ -109,9 +94,14 @@ impl Chat {
     }
 }
 
+/// The fields of a request, beside those of all interfaces.
+pub(crate) fn fields() -> [&'static [&'static str]; 2] {
+    [names::<Chat>(), names::<Forms>()]
+}
+
 /// Prepares a chat.
 pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prepared, Failure> {
-    check_names(app, body, &[KNOWN, &forms::FIELDS])?;
+    check_names(app, body, &fields())?;
     let ways = parse::<Fields>(body)?.ways(app, served, None)?.of_a_conversation(served);
     let mut chat: Chat = parse(body)?;
     chat.check()?;
@@ -127,18 +117,6 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
     let replies = Replies::new(app, served, &asked, ways.n);
     let tokens = asked.tokens;
     let progress = chat.return_progress.unwrap_or(false);
-    let answer = ChatAnswer {
-        head: Head::new(app, served, "chatcmpl"),
-        served: Arc::clone(served),
-        tally: Tally::new(tokens.len(), 1, ways.n),
-        replies,
-        logprobs: vec![Vec::new(); ways.n],
-        has_ranks: ranks.is_some(),
-        stream: ways.stream,
-        usage: ways.usage,
-        progress,
-        is_over: false,
-    };
     let cancel = Cancel::new();
     let text = |number| Continuation {
         tokens: tokens.clone(),
@@ -148,10 +126,24 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
         constraint: constraint.clone(),
         ranks,
         prompt_ranks: false,
+        witness: None,
         owner: 0,
         cancel: cancel.clone(),
     };
-    let texts = (0..ways.n).map(text).collect();
+    let mut texts: Vec<Continuation> = (0..ways.n).map(text).collect();
+    let certified = certified(app, served, &ways, &mut texts)?;
+    let answer = ChatAnswer {
+        head: Head::new(app, served, "chatcmpl"),
+        served: Arc::clone(served),
+        tally: Tally::new(tokens.len(), 1, ways.n).with(certified),
+        replies,
+        logprobs: vec![Vec::new(); ways.n],
+        has_ranks: ranks.is_some(),
+        stream: ways.stream,
+        usage: ways.usage,
+        progress,
+        is_over: false,
+    };
     Ok(Prepared { texts, cancel, answer: Box::new(answer), stream: ways.stream })
 }
 
@@ -262,7 +254,7 @@ impl ChatAnswer {
 
     /// The last events of a stream.
     fn last(&self, out: &mut String) {
-        if self.usage {
+        if self.usage || self.tally.is_certified() {
             let mut last = self.head.object("chat.completion.chunk", Vec::new());
             last["usage"] = self.tally.usage();
             last["timings"] = self.tally.timings();

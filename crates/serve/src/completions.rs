@@ -11,11 +11,13 @@ use sws_model::check_tokens;
 use sws_model::text::Position;
 
 use crate::app::{App, Served};
+use crate::certified::certified;
 use crate::failure::Failure;
 use crate::fields::{Fields, RANKS, entries, parse};
-use crate::forms::{self, Forms};
+use crate::forms::Forms;
 use crate::known::check_names;
 use crate::messages::encoded;
+use crate::names::names;
 use crate::prepared::Prepared;
 use crate::queue::Happened;
 use crate::reply::Answer;
@@ -38,8 +40,6 @@ struct Completion {
     #[serde(default)]
     best_of: Option<usize>,
 }
-
-const KNOWN: &[&str] = &["prompt", "echo", "logprobs", "suffix", "best_of"];
 
 /// Prompts: a text, texts, the tokens of one, or the tokens of several.
 #[derive(Debug)]
@@ -124,9 +124,14 @@ impl<'de> Deserialize<'de> for Entry {
     }
 }
 
+/// The fields of a request, beside those of all interfaces.
+pub(crate) fn fields() -> [&'static [&'static str]; 2] {
+    [names::<Completion>(), names::<Forms>()]
+}
+
 /// Prepares a completion.
 pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prepared, Failure> {
-    check_names(app, body, &[KNOWN, &forms::FIELDS])?;
+    check_names(app, body, &fields())?;
     let ways = parse::<Fields>(body)?.ways(app, served, Some(NEW_TOKENS))?;
     let Completion { prompt, echo, logprobs, suffix, best_of } = parse(body)?;
     if suffix.is_some_and(|suffix| !suffix.is_empty()) {
@@ -171,15 +176,17 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
                 constraint: constraint.clone(),
                 ranks: logprobs.map(|top| top as usize),
                 prompt_ranks,
+                witness: None,
                 owner: 0,
                 cancel: cancel.clone(),
             });
         }
     }
+    let certified = certified(app, served, &ways, &mut texts)?;
     let answer = Completed {
         head: Head::new(app, served, "cmpl"),
         served: Arc::clone(served),
-        tally: Tally::new(total, texts.len() / ways.n, ways.n),
+        tally: Tally::new(total, texts.len() / ways.n, ways.n).with(certified),
         choices,
         has_ranks: logprobs.is_some(),
         stream: ways.stream,
@@ -348,7 +355,7 @@ impl Answer for Completed {
                         out.push_str(&self.whole().to_string());
                         return Ok(());
                     }
-                    if self.usage {
+                    if self.usage || self.tally.is_certified() {
                         let mut last = self.head.object("text_completion", Vec::new());
                         last["usage"] = self.tally.usage();
                         last["timings"] = self.tally.timings();

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use sws_grammar::{Grammar, Vocabulary};
 
+use crate::certified;
+
 /// Settings of a server.
 pub struct Config {
     /// Address to listen on; port 0 for any free one.
@@ -92,6 +94,7 @@ impl Limits {
         let forms = (FORMS * unit) as u64 + texts as u64 * Grammar::WRITTEN;
         VALUES * self.body as u64
             + self.connections as u64 * CONNECTION
+            + CERTIFICATE * certified::bytes(self.body) as u64
             + Vocabulary::bytes(vocab)
             + forms
     }
@@ -101,6 +104,8 @@ impl Limits {
 pub(crate) const FORMS: usize = 32;
 /// Bytes that a byte of a request becomes at most: a list of numbers as values of a template.
 const VALUES: u64 = 16;
+/// Times that a certificate is in memory at most: as steps, sealed, as values and as text.
+const CERTIFICATE: u64 = 8;
 /// Bytes of a connection's buffers and state.
 const CONNECTION: u64 = 32 << 10;
 

@@ -34,6 +34,19 @@ struct Running {
     entry: Arc<Entry>,
 }
 
+/// Layers of passes, of which one now and then is timed.
+#[derive(Debug, Default)]
+struct Laps {
+    laps: Vec<Lap>,
+    /// True if the next pass is timed.
+    is_next: bool,
+    /// Time of the last one.
+    at: Duration,
+}
+
+/// Time between two passes whose layers are timed.
+const LAPS: Duration = Duration::from_millis(100);
+
 /// What listeners are told of a step.
 #[derive(Debug, Default)]
 struct Told {
@@ -54,7 +67,7 @@ struct Engine<'a> {
     /// Reads the run while someone listens.
     follower: Option<Follower>,
     told: Told,
-    laps: Vec<Lap>,
+    laps: Laps,
 }
 
 /// Serves the queue until it is closed and all texts are over.
@@ -62,7 +75,7 @@ pub(crate) fn run(app: &App, model: &mut LoadedModel) -> Result<(), sws::Error> 
     let gauge = model.gauge();
     let mut batch = model.batch()?.with_turns(app.config.limits.gap);
     let (running, clock, told) = (BTreeMap::new(), &app.clock, Told::default());
-    let laps = Vec::new();
+    let laps = Laps::default();
     let mut engine = Engine { app, clock, running, next: 0, follower: None, told, laps };
     loop {
         let closed = engine.admit(&mut batch);
@@ -88,7 +101,13 @@ impl Engine<'_> {
     fn admit(&mut self, batch: &mut Batch<'_>) -> bool {
         loop {
             let has_room = |job: &Job| batch.has_room(job.text.prompt_ranks);
-            match self.app.queue.next(batch.is_empty(), has_room) {
+            let is_idle = batch.is_empty();
+            let next = self.app.queue.next(is_idle, has_room);
+            if is_idle && let Some(follower) = &mut self.follower {
+                // The time without a text is nobody's cost.
+                follower.step();
+            }
+            match next {
                 Next::Job(job) => self.begin(batch, *job),
                 Next::Nothing => return false,
                 Next::Closed => return true,
@@ -100,9 +119,7 @@ impl Engine<'_> {
     fn listened(&mut self, gauge: Option<&Gauge>) {
         match (self.app.events.is_heard(), gauge) {
             (true, Some(gauge)) => {
-                let follower = self.follower.get_or_insert_with(|| Follower::beside(gauge.watch()));
-                // The time since the last pass is nobody's cost.
-                follower.step();
+                self.follower.get_or_insert_with(|| Follower::beside(gauge.watch()));
             }
             _ => self.follower = None,
         }
@@ -112,14 +129,24 @@ impl Engine<'_> {
     fn passed(&mut self) {
         let Some(follower) = &mut self.follower else { return };
         let step = follower.step();
-        follower.laps(&mut self.laps);
         let Told { tokens, texts, prompt } = std::mem::take(&mut self.told);
         if tokens == 0 {
             return;
         }
-        let at = self.clock.now().as_secs_f64();
-        let pass = Passed { number: 0, at, tokens, texts: texts.len(), prompt, step };
-        self.app.events.log().pass(pass, &self.laps);
+        let now = self.clock.now();
+        let (at, texts) = (now.as_secs_f64(), texts.len());
+        let mut log = self.app.events.log();
+        log.pass(Passed { number: 0, at, tokens, texts, prompt, step });
+        let Laps { laps, is_next, at } = &mut self.laps;
+        if *is_next {
+            follower.laps(laps);
+            log.layers(laps);
+            (*is_next, *at) = (false, now);
+            follower.time_layers(false);
+        } else if now.saturating_sub(*at) >= LAPS {
+            *is_next = true;
+            follower.time_layers(true);
+        }
     }
 
     fn begin(&mut self, batch: &mut Batch<'_>, job: Job) {

@@ -9,6 +9,7 @@ use sws::GenerationOptions;
 use sws_model::text::{Generation, GenerationError};
 
 use crate::app::{App, Served};
+use crate::certified::unsupported;
 use crate::failure::Failure;
 
 /// Maximum number of entries of a list in a request.
@@ -43,6 +44,14 @@ pub(crate) struct Fields {
     stop_sequences: Option<OneOrMany<String>>,
     ignore_eos: Option<bool>,
     logit_bias: Option<BTreeMap<String, f32>>,
+    x_sws: Option<Extras>,
+}
+
+/// What only this server offers.
+#[derive(Clone, Copy, Debug, Default, serde::Deserialize)]
+#[serde(default)]
+pub(crate) struct Extras {
+    certificate: Option<bool>,
 }
 
 /// Options of a stream.
@@ -62,6 +71,8 @@ pub(crate) struct Ways {
     pub(crate) stream: bool,
     /// True if a stream ends with the numbers of tokens.
     pub(crate) usage: bool,
+    /// True if a certificate is asked for.
+    pub(crate) certificate: bool,
 }
 
 /// Parses a request.
@@ -137,6 +148,7 @@ impl Fields {
             n,
             stream: self.stream.unwrap_or(false),
             usage: self.stream_options.and_then(|options| options.include_usage).unwrap_or(false),
+            certificate: self.x_sws.and_then(|extras| extras.certificate).unwrap_or(false),
         })
     }
 }
@@ -146,6 +158,16 @@ impl Ways {
     pub(crate) fn of_a_conversation(mut self, served: &Served) -> Ways {
         self.generation.shown_tokens.clone_from(&served.shown);
         self
+    }
+
+    /// Refuses a certificate, where answers have no place for one.
+    pub(crate) fn without_certificate(self) -> Result<Ways, Failure> {
+        match self.certificate {
+            true => Err(unsupported(
+                "certificates come with /v1/chat/completions and /v1/completions; ask there",
+            )),
+            false => Ok(self),
+        }
     }
 
     /// Options of the text with this number among those of a prompt.

@@ -15,18 +15,6 @@ use crate::config::FORMS;
 use crate::failure::Failure;
 use crate::messages::Asked;
 
-/// Fields of [`Forms`].
-pub(crate) const FIELDS: [&str; 8] = [
-    "response_format",
-    "structured_outputs",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "json_schema",
-    "grammar",
-];
-
 /// Values that are read once their size is known.
 type Raw = Option<Box<RawValue>>;
 /// Makes a form of a text.

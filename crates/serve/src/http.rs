@@ -11,7 +11,7 @@ use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::header::HeaderValue;
 use axum::http::{Request, Response, StatusCode};
-use axum::routing::{delete, get, post};
+use axum::routing::{MethodRouter, delete, get, post};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -26,7 +26,7 @@ use tokio::time::{sleep, timeout};
 use crate::app::App;
 use crate::failure::{Dialect, Failure, respond};
 use crate::requests::Origin;
-use crate::{access, anthropic, chat, completions, events, info, prepared, responses};
+use crate::{access, anthropic, chat, completions, events, info, openapi, prepared, responses};
 
 /// Time between two looks at whether the server should end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -136,68 +136,101 @@ fn dialect(path: &str) -> Dialect {
     if path.starts_with("/v1/messages") { Dialect::Anthropic } else { Dialect::OpenAi }
 }
 
-/// All endpoints with a path of their own.
-const ENDPOINTS: [&str; 22] = [
-    "/",
-    "/page.css",
-    "/page.js",
-    "/health",
-    "/v1/health",
-    "/v1/models",
-    "/models",
-    "/props",
-    "/metrics",
-    "/tokenize",
-    "/detokenize",
-    "/apply-template",
-    "/tokenizer_info",
-    "/v1/requests",
-    "/events",
-    "/v1/completions",
-    "/v1/chat/completions",
-    "/chat/completions",
-    "/v1/responses",
-    "/v1/messages",
-    "/v1/messages/count_tokens",
-    "/v1/embeddings",
-];
-
 /// The endpoint of a path, for logs and metrics, which never have what a client wrote.
 fn endpoint(path: &str) -> &'static str {
-    ENDPOINTS.into_iter().find(|endpoint| *endpoint == path).unwrap_or("other")
+    ROUTES.iter().map(|route| route.path).find(|known| *known == path).unwrap_or("other")
 }
 
 type Shared = State<Arc<App>>;
 type In = Request<Body>;
 type Out = Response<Body>;
 
+/// An endpoint.
+pub(crate) struct Route {
+    pub(crate) path: &'static str,
+    /// Its method, in small letters.
+    pub(crate) method: &'static str,
+    /// A line about it.
+    pub(crate) about: &'static str,
+    pub(crate) body: Fields,
+    handler: fn() -> MethodRouter<Arc<App>>,
+}
+
+/// The body of a request: the names of its fields, and whether it has those of all interfaces.
+#[derive(Clone, Copy)]
+pub(crate) enum Fields {
+    /// There is none.
+    None,
+    /// These alone.
+    Own(fn() -> Vec<&'static [&'static str]>),
+    /// These and those of all interfaces.
+    All(fn() -> Vec<&'static [&'static str]>),
+}
+
+impl Route {
+    const fn new(
+        method: &'static str,
+        path: &'static str,
+        about: &'static str,
+        handler: fn() -> MethodRouter<Arc<App>>,
+    ) -> Route {
+        Route { path, method, about, body: Fields::None, handler }
+    }
+
+    const fn with(self, body: Fields) -> Route {
+        Route { body, ..self }
+    }
+}
+
+const GET: &str = "get";
+const POST: &str = "post";
+const DELETE: &str = "delete";
+
+const CHAT: Fields = Fields::All(|| chat::fields().to_vec());
+const RENDERED: Fields = Fields::Own(|| chat::fields()[..1].to_vec());
+const COMPLETION: Fields = Fields::All(|| completions::fields().to_vec());
+const MESSAGE: Fields = Fields::All(|| anthropic::fields().to_vec());
+const COUNTED: Fields = Fields::Own(|| anthropic::fields().to_vec());
+const RESPONSE: Fields = Fields::All(|| responses::fields().to_vec());
+const TOKENIZE: Fields = Fields::Own(|| vec![info::tokenize_fields()]);
+const DETOKENIZE: Fields = Fields::Own(|| vec![info::detokenize_fields()]);
+
+/// All endpoints. The router, logs and `/openapi.json` are made of it.
+#[rustfmt::skip]
+pub(crate) static ROUTES: [Route; 26] = [
+    Route::new(GET, "/", "a page about the server", || get(page)),
+    Route::new(GET, "/page.css", "styles of the page", || get(styles)),
+    Route::new(GET, "/page.js", "program of the page", || get(program)),
+    Route::new(GET, "/openapi.json", "this description", || get(description)),
+    Route::new(GET, "/health", "whether the model is loaded", || get(health)),
+    Route::new(GET, "/v1/health", "the same", || get(health)),
+    Route::new(GET, "/v1/models", "the model", || get(models)),
+    Route::new(GET, "/models", "the same", || get(models)),
+    Route::new(GET, "/v1/models/{*id}", "a model by its id", || get(one_model)),
+    Route::new(GET, "/props", "context, budget, fingerprint", || get(props)),
+    Route::new(GET, "/metrics", "counters for Prometheus", || get(metrics)),
+    Route::new(GET, "/events", "a stream of what the engine does", || get(events)),
+    Route::new(GET, "/v1/requests", "requests that wait and run", || get(requests)),
+    Route::new(DELETE, "/v1/requests/{id}", "cancel a request", || delete(cancel)),
+    Route::new(POST, "/v1/requests/{id}/cancel", "cancel a request", || post(cancel)),
+    Route::new(GET, "/tokenizer_info", "special tokens and the chat template", || get(tokenizer_info)),
+    Route::new(POST, "/tokenize", "text to token ids", || post(tokenize)).with(TOKENIZE),
+    Route::new(POST, "/detokenize", "token ids to text", || post(detokenize)).with(DETOKENIZE),
+    Route::new(POST, "/apply-template", "a chat as the text that the model gets", || post(apply_template)).with(RENDERED),
+    Route::new(POST, "/v1/completions", "continue texts", || post(completion)).with(COMPLETION),
+    Route::new(POST, "/v1/chat/completions", "answer a chat", || post(chat)).with(CHAT),
+    Route::new(POST, "/chat/completions", "the same", || post(chat)).with(CHAT),
+    Route::new(POST, "/v1/responses", "answer a chat in the form of OpenAI's Responses", || post(response)).with(RESPONSE),
+    Route::new(POST, "/v1/messages", "answer a chat in Anthropic's form", || post(message)).with(MESSAGE),
+    Route::new(POST, "/v1/messages/count_tokens", "count the tokens of a chat", || post(count)).with(COUNTED),
+    Route::new(POST, "/v1/embeddings", "refused: this server makes none", || post(embeddings)),
+];
+
 fn routes(app: Arc<App>) -> Router {
-    Router::new()
-        .route("/", get(page))
-        .route("/page.css", get(styles))
-        .route("/page.js", get(program))
-        .route("/health", get(health))
-        .route("/v1/health", get(health))
-        .route("/v1/models", get(models))
-        .route("/models", get(models))
-        .route("/v1/models/{*id}", get(one_model))
-        .route("/props", get(props))
-        .route("/metrics", get(metrics))
-        .route("/tokenize", post(tokenize))
-        .route("/detokenize", post(detokenize))
-        .route("/apply-template", post(apply_template))
-        .route("/tokenizer_info", get(tokenizer_info))
-        .route("/v1/requests", get(requests))
-        .route("/events", get(events))
-        .route("/v1/requests/{id}", delete(cancel))
-        .route("/v1/requests/{id}/cancel", post(cancel))
-        .route("/v1/completions", post(completion))
-        .route("/v1/chat/completions", post(chat))
-        .route("/chat/completions", post(chat))
-        .route("/v1/responses", post(response))
-        .route("/v1/messages", post(message))
-        .route("/v1/messages/count_tokens", post(count))
-        .route("/v1/embeddings", post(embeddings))
+    let add = |router: Router<Arc<App>>, route: &Route| router.route(route.path, (route.handler)());
+    ROUTES
+        .iter()
+        .fold(Router::new(), add)
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
         .with_state(app)
@@ -230,6 +263,10 @@ fn file(kind: &'static str, text: &'static str) -> Out {
         headers.insert(name, HeaderValue::from_static(value));
     }
     response
+}
+
+async fn description(State(app): Shared) -> Out {
+    respond(StatusCode::OK, &openapi::description(&app.config.name))
 }
 
 async fn health(State(app): Shared) -> Out {

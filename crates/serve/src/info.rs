@@ -15,6 +15,7 @@ use crate::counts::number;
 use crate::failure::{Dialect, Failure, respond};
 use crate::fields::parse;
 use crate::messages::encoded;
+use crate::names::names;
 
 /// `/health`.
 pub(crate) fn health(app: &App) -> Response<Body> {
@@ -178,9 +179,19 @@ pub(crate) fn tokenize(_: &App, served: &Arc<Served>, body: &[u8]) -> Result<Val
     Ok(json!({"tokens": tokens, "count": ids.len(), "max_model_len": served.limit}))
 }
 
+/// The names of its fields.
+pub(crate) fn tokenize_fields() -> &'static [&'static str] {
+    names::<Tokenize>()
+}
+
 #[derive(Deserialize)]
 struct Detokenize {
     tokens: Vec<u32>,
+}
+
+/// The names of its fields.
+pub(crate) fn detokenize_fields() -> &'static [&'static str] {
+    names::<Detokenize>()
 }
 
 /// `/detokenize`.

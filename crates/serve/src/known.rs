@@ -7,29 +7,8 @@ use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, SeqAcce
 
 use crate::app::App;
 use crate::failure::Failure;
-use crate::fields::parse;
-
-/// Fields of [`Fields`].
-const FIELDS: &[&str] = &[
-    "model",
-    "stream",
-    "stream_options",
-    "max_tokens",
-    "max_completion_tokens",
-    "n",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "seed",
-    "stop",
-    "stop_sequences",
-    "ignore_eos",
-    "logit_bias",
-];
+use crate::fields::{Fields, parse};
+use crate::names::names;
 
 /// Fields of other servers that change the text, and are not supported.
 const REFUSED: &[&str] = &[
@@ -59,9 +38,10 @@ const REFUSED: &[&str] = &[
 /// are ignored. `known` are the fields of its interface.
 pub(crate) fn check_names(app: &App, body: &[u8], known: &[&[&str]]) -> Result<(), Failure> {
     let fields: BTreeMap<String, Presence> = parse(body)?;
+    let common = names::<Fields>();
     for (field, Presence(is_set)) in &fields {
         let name = field.as_str();
-        if FIELDS.contains(&name) || known.iter().any(|known| known.contains(&name)) {
+        if common.contains(&name) || known.iter().any(|known| known.contains(&name)) {
             continue;
         }
         if *is_set && REFUSED.contains(&name) {

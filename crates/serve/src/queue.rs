@@ -188,6 +188,7 @@ mod tests {
             constraint: None,
             ranks: None,
             prompt_ranks: false,
+            witness: None,
             owner: 0,
             cancel: cancel.clone(),
         };

@@ -16,6 +16,7 @@ use crate::forms;
 use crate::items::Written;
 use crate::known::check_names;
 use crate::messages::{Asked, Message, Part, Told, joined, prompt};
+use crate::names::names;
 use crate::prepared::Prepared;
 use crate::tools::{self, Choice, Shown};
 
@@ -42,19 +43,6 @@ struct Request {
     #[serde(default)]
     parallel_tool_calls: Option<bool>,
 }
-
-const KNOWN: &[&str] = &[
-    "input",
-    "instructions",
-    "max_output_tokens",
-    "previous_response_id",
-    "background",
-    "reasoning",
-    "text",
-    "tools",
-    "tool_choice",
-    "parallel_tool_calls",
-];
 
 #[derive(Debug, Deserialize)]
 struct Reasoning {
@@ -192,10 +180,16 @@ fn answer(messages: &mut Vec<Told>) -> &mut Told {
     &mut messages[last]
 }
 
+/// The fields of a request, beside those of all interfaces.
+pub(crate) fn fields() -> [&'static [&'static str]; 1] {
+    [names::<Request>()]
+}
+
 /// Prepares a response.
 pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prepared, Failure> {
-    check_names(app, body, &[KNOWN])?;
-    let mut ways = parse::<Fields>(body)?.ways(app, served, None)?.of_a_conversation(served);
+    check_names(app, body, &fields())?;
+    let ways = parse::<Fields>(body)?.ways(app, served, None)?.without_certificate()?;
+    let mut ways = ways.of_a_conversation(served);
     let request: Request = parse(body)?;
     request.check()?;
     let limits = [ways.generation.max_new_tokens, request.max_output_tokens];
@@ -214,6 +208,7 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
         constraint,
         ranks: None,
         prompt_ranks: false,
+        witness: None,
         owner: 0,
         cancel: cancel.clone(),
     };

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use sws::{End, Rank};
 
 use crate::app::{App, Served};
+use crate::certified::Certified;
 use crate::failure::Failure;
 use crate::queue::{Made, Times};
 
@@ -51,12 +52,23 @@ pub(crate) struct Tally {
     /// Texts of a prompt.
     n: usize,
     made: Vec<Option<Made>>,
+    certified: Option<Certified>,
 }
 
 impl Tally {
     /// A tally of `n` texts for each of some prompts, which have so many tokens together.
     pub(crate) fn new(prompt: usize, prompts: usize, n: usize) -> Tally {
-        Tally { prompt, known: 0, thoughts: 0, n, made: vec![None; prompts * n] }
+        Tally { prompt, known: 0, thoughts: 0, n, made: vec![None; prompts * n], certified: None }
+    }
+
+    /// With a certificate of its text.
+    pub(crate) fn with(self, certified: Option<Certified>) -> Tally {
+        Tally { certified, ..self }
+    }
+
+    /// True if there is one.
+    pub(crate) fn is_certified(&self) -> bool {
+        self.certified.is_some()
     }
 
     /// Takes the number of tokens of a text's prompt that are not computed again.
@@ -100,13 +112,19 @@ impl Tally {
         [self.prompt, self.made().map(|made| made.made.tokens.len()).sum()]
     }
 
-    /// The engine's work until the last text of the request ended.
+    /// The engine's work until the last text of the request ended, with its certificate.
     pub(crate) fn spent(&self) -> Value {
         let longest = self.made().max_by_key(|made| {
             let Times { queue, prompt, generation } = made.times;
             queue + prompt + generation
         });
-        longest.map_or(Value::Null, |made| made.spent.json())
+        let mut spent = longest.map_or(Value::Null, |made| made.spent.json());
+        if let (Some(certified), Some(made)) = (&self.certified, self.made().next())
+            && !made.made.tokens.is_empty()
+        {
+            spent["certificate"] = certified.json(&made.made.tokens);
+        }
+        spent
     }
 
     pub(crate) fn usage(&self) -> Value {

@@ -1,12 +1,12 @@
 //! Several texts in shared passes, which begin and end at any time.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sws_engine::Waiter;
+use sws_engine::{Waiter, Witness};
 use sws_model::text::{Constrain, Generation, Position, Tokenizer};
-use sws_model::{CausalLm, Chunk, ForwardError, Observer, SourceError, Step, check_tokens};
+use sws_model::{CausalLm, Chunk, ForwardError, Observer, Routed, SourceError, Step, check_tokens};
 use sws_store::shard::Progress;
 use sws_store::{Clock, Pass};
 
@@ -58,6 +58,9 @@ pub struct Continuation {
     /// True if the tokens of the prompt are ranked, too. A budget has room for that if
     /// [`Needs::all_logits`](crate::Needs::all_logits) was declared.
     pub prompt_ranks: bool,
+    /// Sees the routes and logits of all its tokens, for a certificate. Nothing of earlier texts is then
+    /// used again, and there may be neither a constraint nor a bias.
+    pub witness: Option<Arc<Mutex<Witness>>>,
     /// The owner of the text. What was computed for a text is used again for texts of its owner that
     /// begin as it does. The same text again, such as one that was cancelled, goes on where it was, if
     /// it has neither a constraint nor ranks.
@@ -99,6 +102,7 @@ struct Text<'m> {
     bias: Vec<(u32, f32)>,
     ranks: Option<usize>,
     prompt_ranks: bool,
+    witness: Option<Arc<Mutex<Witness>>>,
     cancel: Cancel,
     /// With what it can be continued when it is asked for again.
     asked: Option<Asked>,
@@ -122,7 +126,8 @@ impl<'m> Batch<'m> {
         most: usize,
     ) -> Result<Batch<'m>> {
         let free = FreeList::new(model.several(most).ok_or(Error::OneText)?);
-        let (running, step, clock) = (Vec::new(), Step::default(), Clock::real());
+        let clock = waiter.as_ref().map_or_else(Clock::real, |waiter| waiter.clock().clone());
+        let (running, step) = (Vec::new(), Step::default());
         Ok(Batch { model, tokenizer, waiter, running, free, step, clock, turns: None })
     }
 
@@ -167,12 +172,15 @@ impl<'m> Batch<'m> {
         if let Some(constraint) = text.constraint {
             writer.restrict(constraint.begin());
         }
-        let repeats = text.ranks.is_none() && !text.prompt_ranks && !writer.is_restricted();
+        let is_new = text.witness.is_some();
+        let repeats =
+            text.ranks.is_none() && !text.prompt_ranks && !is_new && !writer.is_restricted();
         let asked = repeats.then(|| Asked::new(&generation, position, &text.bias));
         let same = asked.as_ref().and_then(|asked| self.free.take_again(&prompt, owner, asked));
         let (sequence, made) = same.map_or((None, Vec::new()), |(at, made)| (Some(at), made));
         let (sequence, known) = match sequence {
             Some(sequence) => (sequence, prompt.len()),
+            None if is_new => self.place_for(&prompt[..1], owner, text.prompt_ranks),
             None => self.place_for(&prompt, owner, text.prompt_ranks),
         };
         let next = match made.last() {
@@ -199,6 +207,7 @@ impl<'m> Batch<'m> {
             bias: text.bias,
             ranks: text.ranks,
             prompt_ranks: text.prompt_ranks,
+            witness: text.witness,
             cancel: text.cancel,
             asked,
             again,
@@ -235,13 +244,16 @@ impl<'m> Batch<'m> {
                 (chunk, text.cancel.clone())
             })
             .unzip();
+        let witnesses =
+            running.iter().filter_map(|text| Some((text.sequence, text.witness.clone()?)));
+        let witnesses = witnesses.collect();
         if !chunks.is_empty() {
             // A wait for a read ends early only if nobody else needs it.
             let one = Some(&cancels[0]).filter(|one| cancels.iter().all(|other| other.is(one)));
             if let Some(cancel) = one {
                 cancel.attach(self.waiter.as_ref());
             }
-            let mut watch = Watch { cancels: &cancels, scores: None };
+            let mut watch = Watch { cancels: &cancels, scores: None, witnesses };
             self.model.step(&chunks, &mut watch, &mut self.step);
             if let Some(cancel) = one {
                 cancel.detach();
@@ -344,7 +356,7 @@ impl<'m> Batch<'m> {
         let mut scores = Scores::new(&text.next, self.model.len(), self.model.vocab(), top);
         text.cancel.attach(self.waiter.as_ref());
         let cancels = std::slice::from_ref(&text.cancel);
-        let mut watch = Watch { cancels, scores: Some(&mut scores) };
+        let mut watch = Watch { cancels, scores: Some(&mut scores), witnesses: Vec::new() };
         let scored = self.model.score(&text.next[..part], &mut watch);
         text.cancel.detach();
         if let Err(error) = scored {
@@ -447,6 +459,9 @@ impl Text<'_> {
         if self.writer.is_complete() {
             return Ok(Some(End::Length));
         }
+        if let Some(witness) = &self.witness {
+            locked(witness).logits(place.position - 1, logits);
+        }
         // Choosing a token overwrites the logits.
         let raw = self.ranks.map(|top| (logits.to_vec(), top));
         self.bias.iter().for_each(|&(token, bias)| logits[token as usize] += bias);
@@ -501,10 +516,16 @@ impl fmt::Debug for Batch<'_> {
     }
 }
 
+fn locked(witness: &Mutex<Witness>) -> MutexGuard<'_, Witness> {
+    witness.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Ends a pass at a layer once all its texts are cancelled, and passes logits on.
 struct Watch<'a, 't> {
     cancels: &'a [Cancel],
     scores: Option<&'a mut Scores<'t>>,
+    /// Witnesses with the numbers of their sequences.
+    witnesses: Vec<(usize, Arc<Mutex<Witness>>)>,
 }
 
 impl Observer for Watch<'_, '_> {
@@ -513,6 +534,15 @@ impl Observer for Watch<'_, '_> {
             true => Err("the pass was cancelled".into()),
             false => Ok(()),
         }
+    }
+
+    fn routed(&mut self, pass: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
+        for (sequence, witness) in &self.witnesses {
+            for span in pass.spans.iter().filter(|span| span.sequence == *sequence) {
+                locked(witness).saw(span, layer, routed);
+            }
+        }
+        Ok(())
     }
 
     fn logits(&mut self, first: usize, logits: &[f32]) {

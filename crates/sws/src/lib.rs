@@ -85,6 +85,7 @@ pub use outline::{Footprint, Format, Outline, Scope, SequenceBytes};
 pub use planning::Planning;
 pub use rank::Rank;
 pub use request::{Prompt, Request};
+pub use sequence::Sequences;
 pub use size::Size;
 pub use speed::{Computing, Dry, disk_speed, memory_speed};
 pub use suggestions::{SUGGESTIONS, Suggestion};

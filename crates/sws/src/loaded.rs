@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use sws_engine::{Gauge, MemoryUse, Plan, Waiter, peak_memory};
-use sws_model::CausalLm;
 use sws_model::text::{Generation, Position};
+use sws_model::{CausalLm, KvPrecision};
 use sws_store::Memory;
 
 use crate::generate::Start;
@@ -39,7 +39,7 @@ pub(crate) struct About {
     pub(crate) backend: Backend,
     pub(crate) tier: String,
     pub(crate) reader: &'static str,
-    pub(crate) kv: &'static str,
+    pub(crate) kv: KvPrecision,
     pub(crate) lossy: Vec<String>,
     pub(crate) weight_bytes: u64,
     pub(crate) policy: Option<&'static str>,
@@ -129,6 +129,11 @@ impl LoadedModel {
         self.sequence.threads()
     }
 
+    /// Precision of keys and values.
+    pub fn kv(&self) -> KvPrecision {
+        self.about.kv
+    }
+
     /// Maximum sequence length.
     pub fn limit(&self) -> usize {
         self.sequence.limit()
@@ -164,7 +169,10 @@ impl LoadedModel {
             tier: about.tier.clone(),
             threads: self.threads().count(),
             reader: about.reader,
-            kv: about.kv,
+            kv: match about.kv {
+                KvPrecision::F32 => "f32",
+                KvPrecision::Bf16 => "bf16",
+            },
             lossy: about.lossy.clone(),
             weight_bytes: about.weight_bytes,
             ram_bytes: self.plan.as_ref().map(|plan| plan.ledger.budget()),

@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use sws_engine::{Plan, RamBudget, UnknownBudget};
-use sws_model::KvPrecision;
 use sws_store::shard::Progress;
 use sws_store::{Clock, Memory, ShardReader};
 use tracing::info;
@@ -144,10 +143,7 @@ impl<'m> Loader<'m> {
             backend: self.options.backend,
             tier: loaded.tier,
             reader: loaded.reader,
-            kv: match self.options.kv {
-                KvPrecision::F32 => "f32",
-                KvPrecision::Bf16 => "bf16",
-            },
+            kv: self.options.kv,
             lossy,
             weight_bytes: loaded.weight_bytes,
             policy: streams.then(|| self.options.streaming.policy.name()),

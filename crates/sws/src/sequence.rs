@@ -3,9 +3,10 @@
 
 use std::fmt;
 
+use sws_engine::Waiter;
 use sws_model::{BatchLm, CausalLm, Chunk, ForwardError, Observer, Step};
 
-use crate::Threads;
+use crate::{Batch, Threads};
 
 /// A model with its sequence, usable from any thread.
 pub(crate) struct Sequence {
@@ -84,6 +85,25 @@ impl Sequence {
             self.tokens.clear();
         }
         batch(&mut *self.lm).clear_sequence(sequence);
+    }
+}
+
+/// A model that was made elsewhere, whose texts are continued in batches.
+#[derive(Debug)]
+pub struct Sequences {
+    sequence: Sequence,
+    waiter: Waiter,
+}
+
+impl Sequences {
+    /// Of a model whose passes run on these threads, and wait by `waiter`, whose clock counts.
+    pub fn new(lm: Box<dyn CausalLm>, threads: &Threads, waiter: Waiter) -> Sequences {
+        Sequences { sequence: Sequence::new(lm, threads.clone()), waiter }
+    }
+
+    /// Begins an empty batch of at most so many texts. Its pieces are tokens without text.
+    pub fn batch(&mut self, texts: usize) -> crate::Result<Batch<'_>> {
+        Batch::new(&mut self.sequence, None, Some(self.waiter.clone()), texts)
     }
 }
 

@@ -77,6 +77,7 @@ impl<'m> Texts<'m> {
                     constraint: None,
                     ranks: None,
                     prompt_ranks: false,
+                    witness: None,
                     owner: 0,
                     cancel: self.cancel.clone(),
                 };

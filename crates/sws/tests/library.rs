@@ -172,6 +172,7 @@ fn continuation(model: &LoadedModel, prompt: &str, seed: u64, new: usize) -> Con
         constraint: None,
         ranks: None,
         prompt_ranks: false,
+        witness: None,
         owner: 0,
         cancel: Cancel::new(),
     }

@@ -41,7 +41,12 @@ impl Follower {
         self.last.running.map(|running| [running.tokens, running.layer])
     }
 
-    /// Reads the layers of the last pass, on the thread of the passes.
+    /// Times the layers of passes from the next one on, or no longer.
+    pub fn time_layers(&self, is_timed: bool) {
+        self.watch.time_layers(is_timed);
+    }
+
+    /// Reads the layers of the last pass that was timed, on the thread of the passes.
     pub fn laps(&self, laps: &mut Vec<Lap>) {
         self.watch.laps(laps);
     }

@@ -62,6 +62,7 @@ fn layers_of_a_pass_have_their_times() {
     watch.laps(&mut laps);
     assert!(laps.is_empty(), "nobody has watched");
     watch.begin();
+    watch.time_layers(true);
     let clock = watch.0.waiter.clock().clone();
     let began = clock.now();
     watch.pass_begins(1);

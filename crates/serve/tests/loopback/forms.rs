@@ -356,6 +356,7 @@ fn forced_tokens_save_passes_and_change_no_bit() {
             constraint: Some(Arc::clone(&form)),
             ranks: None,
             prompt_ranks: false,
+            witness: None,
             owner: 0,
             cancel: Cancel::new(),
         };

@@ -68,7 +68,7 @@ pub struct Frame {
     /// Passes that have ended.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub passes: Vec<Passed>,
-    /// The layers of the last of them, in microseconds: duration, waits for reads, and reading.
+    /// The layers of a pass of late, in microseconds: duration, waits for reads, and reading.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<[u32; 3]>,
     /// Tokens that were chosen.

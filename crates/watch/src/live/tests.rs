@@ -30,7 +30,8 @@ fn frames_have_what_happened_since_the_last() {
     let frame = sent(&listener.frame(1.0, &log));
     assert_eq!((frame.tokens.len(), frame.passes.len()), (0, 0), "its cost is not known");
     let lap = Lap { time: Duration::from_micros(9), ..Lap::default() };
-    log.pass(pass(1, 0.5), &[lap]);
+    log.layers(&[lap]);
+    log.pass(pass(1, 0.5));
     let frame = sent(&listener.frame(1.1, &log));
     assert_eq!((frame.tokens[0].pass, frame.passes[0].number), (0, 0));
     assert_eq!(frame.tokens[0].text.as_deref(), Some(" a"));
@@ -47,7 +48,7 @@ fn texts_are_shown_to_their_owners_only() {
     let mut listeners = [1, 2].map(|owner| writer(&log, owner));
     log.token(1, "req-1", "secret");
     log.token(2, "req-2", "public");
-    log.pass(pass(2, 0.1), &[]);
+    log.pass(pass(2, 0.1));
     let shown = listeners.each_mut().map(|listener| {
         let frame = listener.frame(0.0, &log);
         let tokens = frame.tokens.iter();
@@ -64,7 +65,7 @@ fn memory_is_bounded_and_listeners_are_told_what_they_lost() {
     let mut slow = writer(&log, 1);
     for _ in 0..5000 {
         log.token(1, "req-1", &"ü".repeat(1000));
-        log.pass(pass(1, 0.1), &[]);
+        log.pass(pass(1, 0.1));
     }
     let frame = slow.frame(0.0, &log);
     assert_eq!((frame.tokens.len(), frame.passes.len()), (1024, 1024));

@@ -75,10 +75,14 @@ impl Log {
     }
 
     /// Appends a pass, whose number is chosen here.
-    pub fn pass(&mut self, pass: Passed, layers: &[Lap]) {
+    pub fn pass(&mut self, pass: Passed) {
         let step = pass.step.rounded();
         let number = self.passes.all;
         self.passes.push(Passed { number, at: rounded(pass.at), step, ..pass });
+    }
+
+    /// Keeps the layers of a pass.
+    pub fn layers(&mut self, layers: &[Lap]) {
         let micros =
             |time: std::time::Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
         let lap = |lap: &Lap| [micros(lap.time), micros(lap.waiting), micros(lap.reading)];

@@ -323,7 +323,7 @@ function drawPass() {
   const [all, waiting, reading] = [0, 1, 2].map((i) => seconds(sum(i) / 1e6));
   const words = layers.length + " layers in " + all + "; waiting " + waiting + ", a read on the device " + reading;
   at("pass-words").textContent = words;
-  at("pass").setAttribute("aria-label", "The last pass: " + words);
+  at("pass").setAttribute("aria-label", "A pass: " + words);
 }
 
 // Requests

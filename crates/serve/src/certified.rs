@@ -1,0 +1,114 @@
+//! Certificates of answers, as `sws certify` computes them again.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::Value;
+use sws::Continuation;
+use sws_engine::{Certificate, Witness};
+use sws_model::text::Sampling;
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::app::{App, Served};
+use crate::failure::Failure;
+use crate::fields::Ways;
+
+/// Bytes for which a permit stands.
+pub(crate) const UNIT: usize = 1 << 10;
+/// Bytes of a step of a certificate besides its routes.
+const STEP: usize = 160;
+const FIELD: &str = "x_sws";
+
+/// An answer whose certificate was asked for.
+pub(crate) struct Certified {
+    witness: Arc<Mutex<Witness>>,
+    prompt: Vec<u32>,
+    sampling: Sampling,
+    served: Arc<Served>,
+    _memory: OwnedSemaphorePermit,
+}
+
+impl fmt::Debug for Certified {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Certified").finish_non_exhaustive()
+    }
+}
+
+/// Bytes of routes and hashes of the certificates of all requests that wait or run, of a server whose
+/// requests have at most so many bytes.
+pub(crate) const fn bytes(body: usize) -> usize {
+    body / 2
+}
+
+impl Certified {
+    /// Lets a witness follow the text of a request that asks for a certificate.
+    fn begin(
+        app: &App,
+        served: &Arc<Served>,
+        texts: &mut [Continuation],
+    ) -> Result<Certified, Failure> {
+        let [text] = texts else {
+            return Err(unsupported(
+                "a certificate is of one text; ask for one prompt, with n = 1",
+            ));
+        };
+        if text.constraint.is_some() || !text.bias.is_empty() || text.prompt_ranks {
+            return Err(unsupported(
+                "a certificate is of a text without a form, logit_bias or echo with logprobs; leave those out",
+            ));
+        }
+        let spec = served.model.spec();
+        let room = served.limit.saturating_sub(text.tokens.len());
+        let new = text.generation.max_new_tokens.unwrap_or(room).min(room);
+        let routes = 4 * spec.moes().count() * spec.max_top_k();
+        let bytes = (text.tokens.len() + new).saturating_mul(routes + STEP);
+        let most = self::bytes(app.config.limits.body);
+        let permits = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
+        if bytes > most {
+            return Err(Failure::field(
+                FIELD,
+                format!(
+                    "the certificate would have {bytes} bytes of {most}; ask for fewer tokens, raise --body, or use `sws run --certify`",
+                ),
+            ));
+        }
+        let memory = Arc::clone(&app.certificates).try_acquire_many_owned(permits);
+        let memory = memory.map_err(|_| {
+            Failure::busy("certificates of other requests are being made; try again later")
+        })?;
+        let witness = Arc::new(Mutex::new(Witness::new(spec, &text.tokens)));
+        text.witness = Some(Arc::clone(&witness));
+        Ok(Certified {
+            witness,
+            prompt: text.tokens.clone(),
+            sampling: text.generation.sampling.clone(),
+            served: Arc::clone(served),
+            _memory: memory,
+        })
+    }
+
+    /// The certificate of the text, which has these tokens.
+    pub(crate) fn json(&self, tokens: &[u32]) -> Value {
+        let Certified { witness, prompt, sampling, served, .. } = self;
+        let witness = witness.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (manifest, kv) = (served.model.manifest(), served.kv);
+        let certificate = Certificate::new(manifest, kv, sampling.clone(), prompt, tokens, witness);
+        // Plain data.
+        serde_json::to_value(&certificate).unwrap_or_default()
+    }
+}
+
+/// The certificate to be, if a request asks for one.
+pub(crate) fn certified(
+    app: &App,
+    served: &Arc<Served>,
+    ways: &Ways,
+    texts: &mut [Continuation],
+) -> Result<Option<Certified>, Failure> {
+    ways.certificate.then(|| Certified::begin(app, served, texts)).transpose()
+}
+
+/// The refusal of a certificate.
+pub(crate) fn unsupported(why: &str) -> Failure {
+    Failure::unsupported(FIELD, why)
+}

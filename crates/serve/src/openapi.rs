@@ -1,0 +1,174 @@
+//! `/openapi.json`: the endpoints of the router, and the fields of its parsers.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use crate::fields::Fields as Common;
+use crate::http::{Fields, ROUTES, Route};
+use crate::names::names;
+
+/// Kinds of values, and words about the fields that have them. A field that several interfaces read in
+/// their own ways has any.
+#[rustfmt::skip]
+const KINDS: [(&str, &str, &str); 60] = [
+    ("add_generation_prompt", "boolean", "end the prompt with the beginning of an answer"),
+    ("add_special", "boolean", "add the special tokens of a text"),
+    ("add_special_tokens", "boolean", "add the special tokens of a text"),
+    ("background", "boolean", "only false is supported"),
+    ("best_of", "integer", "only the value of n is supported"),
+    ("chat_template_kwargs", "object", "variables of the chat template"),
+    ("content", "string", "the text"),
+    ("continue_final_message", "boolean", "only false is supported"),
+    ("echo", "boolean", "make the prompt a part of the answer"),
+    ("frequency_penalty", "number", "penalty of a token for each time that it came before"),
+    ("functions", "array", "refused unless empty; send tools"),
+    ("grammar", "string", "form of the answer: a grammar"),
+    ("guided_choice", "array", "form of the answer: one of some texts"),
+    ("guided_grammar", "string", "form of the answer: a grammar"),
+    ("guided_json", "any", "form of the answer: a JSON schema"),
+    ("guided_regex", "string", "form of the answer: a regular expression"),
+    ("ignore_eos", "boolean", "continue after the end-of-text token"),
+    ("input", "any", "the conversation: a text, or a list of items"),
+    ("instructions", "string", "the system's message"),
+    ("json_schema", "any", "form of the answer: a JSON schema"),
+    ("logit_bias", "object", "numbers added to the logits of tokens by id"),
+    ("logprobs", "any", "probabilities of the tokens: a number of others beside each, or in chats true"),
+    ("max_completion_tokens", "integer", "new tokens"),
+    ("max_output_tokens", "integer", "new tokens"),
+    ("max_tokens", "integer", "new tokens"),
+    ("messages", "array", "the conversation"),
+    ("min_p", "number", "least probability of a token, as a part of the largest"),
+    ("modalities", "array", "only text is supported"),
+    ("model", "string", "id of the model, its last part, or an alias"),
+    ("n", "integer", "texts for each prompt"),
+    ("output_config", "object", "form of the answer in `format`"),
+    ("output_format", "object", "form of the answer"),
+    ("parallel_tool_calls", "boolean", "false for one call at most"),
+    ("presence_penalty", "number", "penalty of a token that came before"),
+    ("previous_response_id", "string", "refused: there is no state"),
+    ("prompt", "any", "a text, texts, the tokens of one, or those of several"),
+    ("reasoning", "object", "`effort` is a variable of the chat template"),
+    ("reasoning_effort", "string", "a variable of the chat template"),
+    ("repetition_penalty", "number", "factor for the logits of tokens that came before"),
+    ("response_format", "object", "form of the answer"),
+    ("return_progress", "boolean", "tell the progress of the prompt in a stream"),
+    ("seed", "integer", "the same seed gives the same text"),
+    ("stop", "any", "a text or texts before which the answer ends"),
+    ("stop_sequences", "any", "the same as stop"),
+    ("stream", "boolean", "send events as the answer is made"),
+    ("stream_options", "object", "`include_usage`"),
+    ("structured_outputs", "object", "form of the answer"),
+    ("suffix", "string", "refused unless empty"),
+    ("system", "any", "the system's message"),
+    ("temperature", "number", "0 for the likeliest token"),
+    ("text", "object", "form of the answer in `format`"),
+    ("thinking", "object", "`type` decides about enable_thinking, a variable of the chat template"),
+    ("tokens", "array", "token ids"),
+    ("tool_choice", "any", "auto, none, required, any, or a tool"),
+    ("tools", "array", "tools that the model is shown"),
+    ("top_k", "integer", "number of the likeliest tokens that are drawn from"),
+    ("top_logprobs", "integer", "number of likeliest tokens beside each"),
+    ("top_p", "number", "share of the probability that is drawn from"),
+    ("with_pieces", "boolean", "the text of each token beside its id"),
+    ("x_sws", "object", "`certificate`: true for the certificate of the answer"),
+];
+
+/// The description, of a server with this model.
+pub(crate) fn description(model: &str) -> Value {
+    let mut paths: Map<String, Value> = Map::new();
+    for route in &ROUTES {
+        // The last part of a path may have slashes, for which there is no notation.
+        let path = route.path.replace("{*", "{");
+        let operations = paths.entry(path).or_insert_with(|| json!({}));
+        operations[route.method] = operation(route);
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": format!("sws serve: {model}"),
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "docs/serve.md has the meaning of all fields.",
+        },
+        "paths": paths,
+        "components": {
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
+        },
+        "security": [{}, {"bearer": []}, {"key": []}],
+    })
+}
+
+fn operation(route: &Route) -> Value {
+    let mut operation = json!({
+        "summary": route.about,
+        "responses": {
+            "200": {"description": "the answer"},
+            "default": {"description": "an error, with a message in `error`"},
+        },
+    });
+    if let Some((_, rest)) = route.path.split_once('{') {
+        let name = rest.split('}').next().unwrap_or(rest).trim_start_matches('*');
+        let schema = json!({"type": "string"});
+        operation["parameters"] =
+            json!([{"name": name, "in": "path", "required": true, "schema": schema}]);
+    }
+    let fields = fields(route.body);
+    if !fields.is_empty() {
+        let properties: Map<String, Value> =
+            fields.into_iter().map(|name| (name.to_owned(), schema(name))).collect();
+        let schema = json!({"type": "object", "properties": properties});
+        operation["requestBody"] =
+            json!({"required": true, "content": {"application/json": {"schema": schema}}});
+    }
+    operation
+}
+
+/// The names of the fields of a request.
+fn fields(body: Fields) -> BTreeSet<&'static str> {
+    let lists = match body {
+        Fields::None => Vec::new(),
+        Fields::Own(own) => own(),
+        Fields::All(own) => [own(), vec![names::<Common>()]].concat(),
+    };
+    lists.into_iter().flatten().copied().collect()
+}
+
+/// The schema of a field.
+fn schema(name: &str) -> Value {
+    match KINDS.iter().find(|(known, _, _)| *known == name) {
+        Some((_, "any", words)) => json!({"description": words}),
+        Some((_, kind, words)) => json!({"type": [kind, "null"], "description": words}),
+        None => json!({}),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_field_is_described_and_no_other() {
+        let read: BTreeSet<&str> = ROUTES.iter().flat_map(|route| fields(route.body)).collect();
+        let described: Vec<&str> = KINDS.iter().map(|(name, _, _)| *name).collect();
+        assert!(described.is_sorted(), "{described:?}");
+        assert_eq!(described, read.into_iter().collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn each_route_is_described() {
+        let description = description("tales");
+        for Route { path, method, .. } in &ROUTES {
+            let operation = &description["paths"][path.replace("{*", "{")][*method];
+            assert!(operation["summary"].is_string(), "{path}");
+        }
+        let chat = &description["paths"]["/v1/chat/completions"]["post"]["requestBody"];
+        let properties = &chat["content"]["application/json"]["schema"]["properties"];
+        for name in ["messages", "temperature", "response_format", "x_sws"] {
+            assert!(properties[name]["description"].is_string(), "{name}");
+        }
+        assert_eq!(properties["suffix"], Value::Null, "a field of another interface");
+    }
+}

@@ -1,0 +1,264 @@
+//! Texts that come, begin as others did, fail and go, and what became of each.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use sws::{
+    Batch, Cancel, Continuation, Event, GenerationOptions, LoadedModel, Model, Needs, Options,
+    Streaming,
+};
+use sws_engine::{Certificate, Metrics, Witness, peak_memory};
+use sws_model::KvPrecision;
+use sws_model::text::Position;
+use sws_store::{ReaderKind, ShardReader, StoreOptions};
+
+use crate::child::{Done, Task};
+
+/// Texts at a time.
+const AT_A_TIME: usize = 8;
+/// Bytes for what the child keeps of its texts.
+const KEPT: u64 = 16 << 20;
+
+/// A number of texts, of which one in so many reads fails.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Crowd {
+    pub(crate) texts: usize,
+    pub(crate) one_in: u64,
+}
+
+/// A text, as it is asked for.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Text {
+    pub(crate) number: usize,
+    pub(crate) prompt: Vec<u32>,
+    pub(crate) new: usize,
+    pub(crate) certified: bool,
+    pub(crate) ranked: bool,
+    /// True if it begins as an earlier one of the same owner, with a part of its answer.
+    pub(crate) forked: bool,
+    /// Tokens after which its client leaves.
+    pub(crate) leaves_after: Option<usize>,
+}
+
+/// What became of a text.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Told {
+    pub(crate) text: Text,
+    /// Tokens of its prompt that were not computed again.
+    pub(crate) known: usize,
+    pub(crate) tokens: Vec<u32>,
+    /// Bits of the logarithms of their probabilities.
+    pub(crate) logprobs: Vec<u32>,
+    pub(crate) certificate: Option<serde_json::Value>,
+    pub(crate) failed: Option<String>,
+}
+
+impl Text {
+    /// A text of its own.
+    pub(crate) fn new(number: usize, new: usize) -> Text {
+        let prompt = (0..5 + number % 23).map(|n| ((number * 7 + n) * 131 % 4096) as u32).collect();
+        Text { number, prompt, new, ..Text::default() }
+    }
+
+    pub(crate) fn continuation(&self, model: &Model) -> Result<Continuation> {
+        let options = GenerationOptions {
+            temperature: Some(0.9),
+            seed: Some(self.number as u64),
+            max_new_tokens: Some(self.new),
+            ignore_eos: true,
+            ..GenerationOptions::default()
+        };
+        Ok(Continuation {
+            tokens: self.prompt.clone(),
+            generation: model.generation(&options)?,
+            position: Position::Middle,
+            bias: Vec::new(),
+            constraint: None,
+            ranks: (self.ranked || self.certified).then_some(0),
+            prompt_ranks: false,
+            witness: self
+                .certified
+                .then(|| Arc::new(Mutex::new(Witness::new(model.spec(), &self.prompt)))),
+            owner: 1,
+            cancel: Cancel::new(),
+        })
+    }
+}
+
+/// A text that runs.
+struct Running {
+    told: Told,
+    asked: Continuation,
+}
+
+impl Running {
+    fn begin(batch: &mut Batch<'_>, model: &Model, text: Text) -> Result<Running> {
+        let asked = text.continuation(model)?;
+        let known = batch.add(text.number, asked.clone())?;
+        Ok(Running { told: Told { text, known, ..Told::default() }, asked })
+    }
+
+    /// Takes an event. Returns true if the text is over.
+    fn happened(&mut self, model: &Model, event: Event) -> bool {
+        let Running { told, asked } = self;
+        match event {
+            Event::Piece(piece, rank) => {
+                told.tokens.extend(piece.token);
+                told.logprobs.extend(rank.map(|rank| rank.logprob.to_bits()));
+                if told.text.leaves_after.is_some_and(|most| told.tokens.len() >= most) {
+                    asked.cancel.cancel();
+                }
+            }
+            Event::Ended(Err(error)) => {
+                told.failed = Some(error.to_string());
+                return true;
+            }
+            Event::Ended(_) => {
+                if let (Some(witness), false) = (&asked.witness, told.tokens.is_empty()) {
+                    let witness = witness.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                    let sampling = asked.generation.sampling.clone();
+                    let certificate = Certificate::new(
+                        model.manifest(),
+                        KvPrecision::F32,
+                        sampling,
+                        &told.text.prompt,
+                        &told.tokens,
+                        witness,
+                    );
+                    told.certificate = serde_json::to_value(&certificate).ok();
+                }
+                return true;
+            }
+            _ => {}
+        }
+        false
+    }
+}
+
+/// A text without others.
+pub(crate) fn alone(loaded: &mut LoadedModel, text: &Text) -> Result<Told> {
+    let model = loaded.model().clone();
+    let mut batch = loaded.batch()?;
+    let mut running = Running::begin(&mut batch, &model, text.clone())?;
+    while !batch.is_empty() {
+        batch.step(&mut |_, event| {
+            running.happened(&model, event);
+        });
+    }
+    Ok(running.told)
+}
+
+impl Crowd {
+    /// Continues all texts in this process, within its budget.
+    pub(crate) fn run(self, task: &Task) -> Result<Done> {
+        let model = Model::open(&task.model)?;
+        let streaming = Streaming { warm_start: false, ..Streaming::default() };
+        let context = Some(task.context);
+        let options =
+            Options { ram: Crowd::budget(task.ram), context, streaming, ..Options::default() };
+        let needs = Needs { texts: AT_A_TIME, heap: KEPT, ..Needs::default() };
+        let loader = model.with(options).needs(needs);
+        if task.only_plan {
+            let planner = loader.planning()?.planner;
+            return Ok(Done { budget: planner.smallest(), ..Done::default() });
+        }
+        let kind: ReaderKind = task.reader.parse()?;
+        let inner = kind.open(model.manifest(), model.dir(), StoreOptions::default().depth)?;
+        let (fails, count) = (AtomicBool::new(false), AtomicU64::new(0));
+        let faulty = Arc::new(Faulty { inner, one_in: self.one_in, fails, count });
+        let reader: Arc<dyn ShardReader> = faulty.clone();
+        let mut loaded = loader.reader(reader).load()?;
+        let budget = loaded.plan().context("a run without a plan")?.ledger.budget();
+        let gauge = loaded.gauge().context("nothing is measured")?;
+        let before = gauge.read();
+        faulty.fails.store(true, Ordering::Relaxed);
+        let told = self.continued(&model, &mut loaded)?;
+        let metrics = Metrics::between(&before, &gauge.read());
+        let told = told.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
+        Ok(Done {
+            budget,
+            peak_rss: peak_memory().unwrap_or(0),
+            metrics: serde_json::to_value(metrics)?,
+            certificates: told,
+            ..Done::default()
+        })
+    }
+
+    fn continued(self, model: &Model, loaded: &mut LoadedModel) -> Result<Vec<Told>> {
+        let mut batch = loaded.batch()?.with_turns(Duration::from_millis(200));
+        let (mut running, mut over): (Vec<Running>, Vec<Told>) = (Vec::new(), Vec::new());
+        let mut next = 0;
+        while next < self.texts || !batch.is_empty() {
+            // Now and then all leave, and sometimes there is room for many at once.
+            while next < self.texts
+                && running.len() < 1 + next * 5 % AT_A_TIME
+                && batch.has_room(false)
+            {
+                let text = text(next, &over);
+                running.push(Running::begin(&mut batch, model, text)?);
+                next += 1;
+            }
+            batch.step(&mut |number, event| {
+                let at = running.iter().position(|running| running.told.text.number == number);
+                let Some(at) = at else { return };
+                if running[at].happened(model, event) {
+                    over.push(running.remove(at).told);
+                }
+            });
+        }
+        Ok(over)
+    }
+}
+
+/// The text with this number; some begin as one that is over.
+fn text(number: usize, over: &[Told]) -> Text {
+    let text = Text::new(number, 10 + number * 7 % 30);
+    match number % 4 {
+        0 => Text { certified: true, ..text },
+        1 => {
+            // The latest, whose tokens are still there.
+            let begun =
+                over.iter().rev().find(|told| told.failed.is_none() && told.tokens.len() > 8);
+            let Some(begun) = begun else { return text };
+            let prompt =
+                [&begun.text.prompt[..], &begun.tokens[..begun.tokens.len() / 2 + 2]].concat();
+            match prompt.len() < 150 {
+                true => Text { prompt, forked: true, ..text },
+                false => text,
+            }
+        }
+        2 => Text { leaves_after: Some(1 + number % 9), ..text },
+        _ => Text { ranked: true, ..text },
+    }
+}
+
+/// Fails one in so many reads, once it is told to.
+struct Faulty {
+    inner: Arc<dyn ShardReader>,
+    one_in: u64,
+    fails: AtomicBool,
+    count: AtomicU64,
+}
+
+impl ShardReader for Faulty {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        if self.fails.load(Ordering::Relaxed)
+            && self.count.fetch_add(1, Ordering::Relaxed) % self.one_in == self.one_in - 1
+        {
+            return Err(io::Error::other("injected failure"));
+        }
+        self.inner.read_at(file, offset, into)
+    }
+
+    fn reread_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.inner.reread_at(file, offset, into)
+    }
+}
