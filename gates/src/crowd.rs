@@ -1,7 +1,5 @@
 //! Texts that come, begin as others did, fail and go, and what became of each.
 
-use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,6 +13,7 @@ use sws_engine::{Certificate, Metrics, Witness, peak_memory};
 use sws_model::KvPrecision;
 use sws_model::text::Position;
 use sws_store::{ReaderKind, ShardReader, StoreOptions};
+use sws_testing::readers::Flaky;
 
 use crate::child::{Done, Task};
 
@@ -22,12 +21,14 @@ use crate::child::{Done, Task};
 const AT_A_TIME: usize = 8;
 /// Bytes for what the child keeps of its texts.
 const KEPT: u64 = 16 << 20;
+/// Of the reads that fail.
+const SEED: u64 = 16;
 
-/// A number of texts, of which one in so many reads fails.
+/// A number of texts, and the reads of a thousand that fail.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Crowd {
     pub(crate) texts: usize,
-    pub(crate) one_in: u64,
+    pub(crate) per_mille: u32,
 }
 
 /// A text, as it is asked for.
@@ -104,38 +105,36 @@ impl Running {
 
     /// Takes an event. Returns true if the text is over.
     fn happened(&mut self, model: &Model, event: Event) -> bool {
-        let Running { told, asked } = self;
         match event {
             Event::Piece(piece, rank) => {
+                let Running { told, asked } = self;
                 told.tokens.extend(piece.token);
                 told.logprobs.extend(rank.map(|rank| rank.logprob.to_bits()));
                 if told.text.leaves_after.is_some_and(|most| told.tokens.len() >= most) {
                     asked.cancel.cancel();
                 }
             }
-            Event::Ended(Err(error)) => {
-                told.failed = Some(error.to_string());
-                return true;
-            }
-            Event::Ended(_) => {
-                if let (Some(witness), false) = (&asked.witness, told.tokens.is_empty()) {
-                    let witness = witness.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                    let sampling = asked.generation.sampling.clone();
-                    let certificate = Certificate::new(
-                        model.manifest(),
-                        KvPrecision::F32,
-                        sampling,
-                        &told.text.prompt,
-                        &told.tokens,
-                        witness,
-                    );
-                    told.certificate = serde_json::to_value(&certificate).ok();
+            Event::Ended(made) => {
+                match *made {
+                    Err(error) => self.told.failed = Some(error.to_string()),
+                    Ok(_) => self.told.certificate = self.certificate(model),
                 }
                 return true;
             }
             _ => {}
         }
         false
+    }
+
+    /// The certificate of the text, if one was asked for.
+    fn certificate(&self, model: &Model) -> Option<serde_json::Value> {
+        let Running { told, asked } = self;
+        let witness = asked.witness.as_ref().filter(|_| !told.tokens.is_empty())?;
+        let witness = witness.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (kv, sampling) = (KvPrecision::F32, asked.generation.sampling.clone());
+        let (prompt, tokens) = (&told.text.prompt, &told.tokens);
+        let certificate = Certificate::new(model.manifest(), kv, sampling, prompt, tokens, witness);
+        serde_json::to_value(&certificate).ok()
     }
 }
 
@@ -168,14 +167,12 @@ impl Crowd {
         }
         let kind: ReaderKind = task.reader.parse()?;
         let inner = kind.open(model.manifest(), model.dir(), StoreOptions::default().depth)?;
-        let (fails, count) = (AtomicBool::new(false), AtomicU64::new(0));
-        let faulty = Arc::new(Faulty { inner, one_in: self.one_in, fails, count });
-        let reader: Arc<dyn ShardReader> = faulty.clone();
-        let mut loaded = loader.reader(reader).load()?;
+        let flaky = Arc::new(Flaky::new(inner, SEED));
+        let mut loaded = loader.reader(Arc::clone(&flaky) as Arc<dyn ShardReader>).load()?;
         let budget = loaded.plan().context("a run without a plan")?.ledger.budget();
         let gauge = loaded.gauge().context("nothing is measured")?;
         let before = gauge.read();
-        faulty.fails.store(true, Ordering::Relaxed);
+        flaky.fail(self.per_mille);
         let told = self.continued(&model, &mut loaded)?;
         let metrics = Metrics::between(&before, &gauge.read());
         let told = told.iter().map(serde_json::to_string).collect::<Result<_, _>>()?;
@@ -233,32 +230,5 @@ fn text(number: usize, over: &[Told]) -> Text {
         }
         2 => Text { leaves_after: Some(1 + number % 9), ..text },
         _ => Text { ranked: true, ..text },
-    }
-}
-
-/// Fails one in so many reads, once it is told to.
-struct Faulty {
-    inner: Arc<dyn ShardReader>,
-    one_in: u64,
-    fails: AtomicBool,
-    count: AtomicU64,
-}
-
-impl ShardReader for Faulty {
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
-
-    fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        if self.fails.load(Ordering::Relaxed)
-            && self.count.fetch_add(1, Ordering::Relaxed) % self.one_in == self.one_in - 1
-        {
-            return Err(io::Error::other("injected failure"));
-        }
-        self.inner.read_at(file, offset, into)
-    }
-
-    fn reread_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        self.inner.reread_at(file, offset, into)
     }
 }

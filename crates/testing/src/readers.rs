@@ -1,7 +1,7 @@
 //! Readers for tests: of files in memory, and with faults on top of any other reader.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -63,6 +63,62 @@ impl<R: ShardReader> ShardReader for Failing<R> {
     fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         let n = self.count.fetch_add(1, Ordering::Relaxed);
         if (self.first..=self.last).contains(&n) {
+            return Err(io::Error::other("injected failure"));
+        }
+        self.inner.read_at(file, offset, into)
+    }
+
+    fn reread_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.inner.reread_at(file, offset, into)
+    }
+}
+
+/// Fails reads at random, once it is told to.
+#[derive(Debug)]
+pub struct Flaky<R> {
+    inner: R,
+    per_mille: AtomicU32,
+    /// State of the generator.
+    state: Mutex<u64>,
+    failed: AtomicU64,
+}
+
+impl<R> Flaky<R> {
+    /// Fails none at first.
+    pub fn new(inner: R, seed: u64) -> Self {
+        let (per_mille, failed) = (AtomicU32::new(0), AtomicU64::new(0));
+        Flaky { inner, per_mille, state: Mutex::new(seed), failed }
+    }
+
+    /// Fails so many reads of a thousand from now on.
+    pub fn fail(&self, per_mille: u32) {
+        self.per_mille.store(per_mille, Ordering::Relaxed);
+    }
+
+    /// Number of reads that have failed.
+    pub fn failed(&self) -> u64 {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    fn fails(&self) -> bool {
+        let per_mille = self.per_mille.load(Ordering::Relaxed);
+        if per_mille == 0 {
+            return false;
+        }
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let fails = splitmix(&mut state) % 1000 < u64::from(per_mille);
+        self.failed.fetch_add(u64::from(fails), Ordering::Relaxed);
+        fails
+    }
+}
+
+impl<R: ShardReader> ShardReader for Flaky<R> {
+    fn name(&self) -> &'static str {
+        self.inner.name()
+    }
+
+    fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        if self.fails() {
             return Err(io::Error::other("injected failure"));
         }
         self.inner.read_at(file, offset, into)
