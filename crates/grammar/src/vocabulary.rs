@@ -7,8 +7,9 @@ use std::thread::Builder;
 
 use llguidance::ParserFactory;
 use llguidance::api::ParserLimits;
+use llguidance::earley::{BiasComputer, ParserRecognizer};
 use llguidance::toktrie::{
-    INVALID_TOKEN, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenizerEnv,
+    INVALID_TOKEN, InferenceCapabilities, SimpleVob, TokEnv, TokRxInfo, TokTrie, TokenizerEnv,
 };
 use llguidance::{Matcher, TokenParser};
 use sws_model::text::Tokenizer;
@@ -35,7 +36,7 @@ fn limits() -> ParserLimits {
         initial_lexer_fuel: 1_000_000,
         step_lexer_fuel: 200_000,
         step_max_items: 50_000,
-        max_lexer_states: 8_192,
+        max_lexer_states: 4_000,
         max_grammar_size: 100_000,
         precompute_large_lexemes: false,
         verbose_errors: false,
@@ -112,7 +113,10 @@ impl Vocabulary {
         let grammar = form.grammar()?;
         let factory = &self.factory;
         let parser = on_a_stack(|| {
-            let parser: Result<TokenParser, _> = factory.create_parser(grammar);
+            let mut parser: Result<TokenParser, _> = factory.create_parser(grammar);
+            if let Ok(parser) = &mut parser {
+                limit(parser);
+            }
             let matcher = Matcher::new(parser);
             match matcher.get_error() {
                 Some(error) => Err(FormError::Refused(sentence(&error))),
@@ -124,6 +128,27 @@ impl Vocabulary {
         // A form of which nothing can be written.
         grammar.check().map_err(|error| FormError::Refused(error.0))?;
         Ok(grammar)
+    }
+}
+
+/// Sets the limits of a step. The first mask would set them, after what comes before it was forced
+/// without any.
+fn limit(parser: &mut TokenParser) {
+    let nothing = Nothing(parser.token_env.clone());
+    // With a prefix the mask is not kept.
+    parser.parser.compute_bias(&nothing, b" ");
+}
+
+/// A mask without a token, of which nothing is computed.
+struct Nothing(TokEnv);
+
+impl BiasComputer for Nothing {
+    fn compute_bias(&self, _: &mut ParserRecognizer<'_>, _: &[u8]) -> SimpleVob {
+        self.0.tok_trie().alloc_token_set()
+    }
+
+    fn trie(&self) -> &TokTrie {
+        self.0.tok_trie()
     }
 }
 
