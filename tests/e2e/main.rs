@@ -11,6 +11,7 @@ mod config;
 mod downloads;
 mod draft;
 mod faults;
+mod forms;
 mod full_disk;
 mod help;
 mod kill;

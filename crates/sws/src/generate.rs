@@ -3,7 +3,7 @@
 use std::fmt;
 
 use sws_engine::{Gauge, Waiter};
-use sws_model::text::{Generation, Position, ReplyReader, Tokenizer};
+use sws_model::text::{Constrain, Generation, Position, ReplyReader, Tokenizer};
 use sws_model::{CausalLm, ForwardError, Observer};
 use sws_store::Pass;
 use sws_store::shard::Progress;
@@ -104,6 +104,12 @@ impl<'m> Generate<'m> {
     /// chosen.
     pub fn observed_by(mut self, observer: &'m mut dyn Observer) -> Self {
         self.hooks.observer = Some(observer);
+        self
+    }
+
+    /// Restricts the tokens that may be chosen. The text ends where none may follow.
+    pub fn restricted_by(mut self, constraint: &dyn Constrain) -> Self {
+        self.writer.restrict(constraint.begin());
         self
     }
 

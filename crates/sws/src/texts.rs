@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::Arc;
 
-use sws_model::text::{Generation, Position};
+use sws_model::text::{Constrain, Generation, Position};
 
 use crate::batch::{Batch, Continuation, Event};
 use crate::{Cancel, Generated, Result};
@@ -17,6 +18,7 @@ pub struct Texts<'m> {
     batch: Batch<'m>,
     prompts: Box<dyn Iterator<Item = (usize, Result<Prompt>)> + 'm>,
     ended: VecDeque<(usize, Result<Generated>)>,
+    constraint: Option<Arc<dyn Constrain>>,
     cancel: Cancel,
     progress: Option<Box<dyn FnMut() + 'm>>,
 }
@@ -30,14 +32,21 @@ impl<'m> Texts<'m> {
         batch: Batch<'m>,
         prompts: impl Iterator<Item = Result<Prompt>> + 'm,
     ) -> Texts<'m> {
-        let (prompts, cancel) = (Box::new(prompts.enumerate()), Cancel::new());
-        Texts { batch, prompts, ended: VecDeque::new(), cancel, progress: None }
+        let (prompts, ended) = (Box::new(prompts.enumerate()), VecDeque::new());
+        Texts { batch, prompts, ended, constraint: None, cancel: Cancel::new(), progress: None }
     }
 
     /// Sets another handle that cancels all texts. Those that have begun then end as cancelled, and no
     /// other begins.
     pub fn cancelled_by(mut self, cancel: Cancel) -> Self {
         self.cancel = cancel;
+        self
+    }
+
+    /// Restricts the tokens that may be chosen, in each text. Those that have to come are computed in
+    /// one pass.
+    pub fn restricted_by(mut self, constraint: Arc<dyn Constrain>) -> Self {
+        self.constraint = Some(constraint);
         self
     }
 
@@ -74,7 +83,7 @@ impl<'m> Texts<'m> {
                     generation,
                     position: Position::Middle,
                     bias: Vec::new(),
-                    constraint: None,
+                    constraint: self.constraint.clone(),
                     ranks: None,
                     prompt_ranks: false,
                     witness: None,

@@ -1,6 +1,8 @@
 //! Command-line arguments.
 
 mod complete;
+#[cfg(feature = "forms")]
+mod form;
 mod hub;
 #[cfg(feature = "serve")]
 mod launch;
@@ -37,6 +39,8 @@ use crate::watch;
 
 use complete::models;
 pub(crate) use complete::{COMPLETE_VARIABLE, check_shell};
+#[cfg(feature = "forms")]
+pub(crate) use form::TextForm;
 pub(crate) use hub::{List, Rm};
 #[cfg(feature = "serve")]
 pub(crate) use launch::{Client, Launch};
@@ -94,6 +98,7 @@ Examples:
 static VERSION: LazyLock<String> = LazyLock::new(|| {
     let features = [
         ("candle", cfg!(feature = "candle")),
+        ("forms", cfg!(feature = "forms")),
         ("pull", cfg!(feature = "pull")),
         ("serve", cfg!(feature = "serve")),
         ("uring", cfg!(feature = "uring")),

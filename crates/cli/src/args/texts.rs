@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+#[cfg(feature = "forms")]
+use super::TextForm;
 use super::{Model, Sampling};
 
 /// Heading of options about outputs.
@@ -24,8 +26,8 @@ Examples:
 ///
 /// The prompt is taken from --prompt, --prompt-file, --tokens or standard input; without any of them the text
 /// begins with "Once upon a time". The new text goes to standard output, and everything else to
-/// standard error. With --prompts, several texts are continued together. Only sampling, --kv,
-/// --tolerance and --backend change the text; no other option does.
+/// standard error. With --prompts, several texts are continued together. Only sampling, the form of
+/// the text, --kv, --tolerance and --backend change the text; no other option does.
 #[derive(Debug, clap::Args)]
 #[command(after_help = RUN_EXAMPLES)]
 pub(crate) struct Run {
@@ -60,6 +62,9 @@ pub(crate) struct Run {
     pub(crate) parallel: u16,
     #[command(flatten)]
     pub(crate) sampling: Sampling,
+    #[cfg(feature = "forms")]
+    #[command(flatten)]
+    pub(crate) form: TextForm,
     #[command(flatten)]
     pub(crate) model: Model,
     /// Draw on the terminal what happens: experts, disk, computing, memory, and the cost of tokens.
@@ -94,6 +99,8 @@ impl Run {
             prompts: None,
             parallel: 1,
             sampling,
+            #[cfg(feature = "forms")]
+            form: TextForm::default(),
             watch: false,
             report: None,
             record: None,

@@ -7,6 +7,7 @@ pub(crate) mod doctor;
 pub(crate) mod draft;
 #[cfg(feature = "pull")]
 mod first;
+mod form;
 pub(crate) mod forward;
 pub(crate) mod inspect;
 #[cfg(feature = "serve")]

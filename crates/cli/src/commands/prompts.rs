@@ -13,6 +13,7 @@ use sws_engine::{Metrics, PlanError, peak_memory};
 use sws_model::text::SAMPLER;
 use sws_store::Clock;
 
+use super::form::{Formed, formed};
 use super::run::read_text;
 use super::{count, print, size};
 use crate::interrupt::{INTERRUPTED, Interrupt};
@@ -42,11 +43,12 @@ pub(crate) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
     let seed = generation.sampling.seed;
     let text = Text::open(&model)?.within(&model, args.model.ram);
     let prompts = prompts(args, &model, &text)?;
+    let Formed { constraint, heap } = formed(args, &model, &text, &generation)?;
     let interrupt = Interrupt::of_the_program()?;
     let longest = prompts.iter().map(|(_, tokens)| tokens.len()).max().unwrap_or(0);
     let positions = longest.saturating_add(most).min(model.spec().context);
     let texts = usize::from(args.parallel).min(prompts.len());
-    let needs = Needs { positions, texts, ..Needs::default() };
+    let needs = Needs { positions, texts, heap: texts as u64 * heap, ..Needs::default() };
     let loader = model.with(args.model.options()).needs(needs).text(text).threads(&threads);
     let mut running = model::load(loader, &interrupt).map_err(|e| match e.downcast_ref() {
         Some(sws::Error::Model { cause, .. }) if texts > 1 && cause.is::<PlanError>() => {
@@ -63,6 +65,10 @@ pub(crate) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
     let (lines, prompts): (Vec<usize>, Vec<Vec<u32>>) = prompts.into_iter().unzip();
     let read: usize = prompts.iter().map(Vec::len).sum();
     let texts = running.continued_all(prompts, &generation)?;
+    let texts = match constraint {
+        Some(constraint) => texts.restricted_by(constraint),
+        None => texts,
+    };
     let texts = texts.cancelled_by(interrupt.cancel()).reporting(|| {
         let mut live = live.borrow_mut();
         live.count();

@@ -13,6 +13,7 @@ use sws_model::text::{SAMPLER, Sampling};
 use sws_model::{Observer, Routed, SourceError};
 use sws_store::Pass;
 
+use super::form::{Formed, formed};
 use super::print;
 use crate::account::{account, closing, ending};
 use crate::answer::follow;
@@ -84,6 +85,7 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     }
     let Start { tokens: prompt, text: opening, is_shown } = start(&mut args, &model, &text)?;
     model.check(&prompt)?;
+    let Formed { constraint, heap: for_form } = formed(&args, &model, &text, &generation)?;
     let most = *generation.max_new_tokens.get_or_insert(NEW_TOKENS);
     // Installed before the files are created: a signal that is not handled would leave them behind.
     let interrupt = Interrupt::of_the_program()?;
@@ -91,7 +93,7 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     let mut watchers = Watchers::new(&args, &model, &prompt)?;
     watchers.check_apart(report.as_ref(), [Some(model.dir()), args.prompt_file.as_deref()])?;
     let positions = prompt.len().saturating_add(most).min(model.spec().context);
-    let heap = wanted.bytes(&model, most);
+    let heap = wanted.bytes(&model, most) + for_form;
     let needs = Needs { positions, heap, ..Needs::default() };
     let loader = model.with(args.model.options()).needs(needs).text(text).threads(&threads);
     let mut running = model::load(loader, &interrupt)?;
@@ -104,6 +106,10 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     let live = Live::new(running.gauge(), !args.json).of(Some(most), budget);
     let mut watcher = Watcher::begin(wanted, &running, &opening, &interrupt)?;
     let generate = running.continued(prompt.clone(), &generation)?.observed_by(&mut watchers);
+    let generate = match &constraint {
+        Some(constraint) => generate.restricted_by(&**constraint),
+        None => generate,
+    };
     let made = follow(generate, &interrupt, live, &mut watcher, &mut show)?;
     let metrics = running.metrics(&made);
     // Dropped before the outputs are complete: saving the learned statistics takes memory, and may
