@@ -42,7 +42,7 @@ pub(crate) async fn serve(app: Arc<App>, listener: TcpListener) {
     let (end, ended) = watch::channel(false);
     let most = app.config.limits.connections.clamp(1, 1 << 16);
     let connections = Arc::new(Semaphore::new(most));
-    let routes = TowerToHyperService::new(routes(Arc::clone(&app)));
+    let routes = routes(Arc::clone(&app));
     while !(app.config.stop)() {
         let Ok(Ok(permit)) = timeout(LOOK, Arc::clone(&connections).acquire_owned()).await else {
             continue;
@@ -77,13 +77,15 @@ pub(crate) async fn serve(app: Arc<App>, listener: TcpListener) {
 async fn connection(
     app: Arc<App>,
     stream: TcpStream,
-    routes: TowerToHyperService<Router>,
+    routes: Routes,
     mut ended: watch::Receiver<bool>,
 ) {
     // Events are small, and each should leave at once.
     let _ = stream.set_nodelay(true);
     let header_time = app.config.limits.header_time;
-    let service = service_fn(move |request| handle(Arc::clone(&app), routes.clone(), request));
+    let service = service_fn(move |request: Request<Incoming>| {
+        handle(Arc::clone(&app), routes.clone(), request.map(Body::new))
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(header_time)
@@ -107,10 +109,10 @@ async fn connection(
 }
 
 /// Checks a request, and answers it.
-async fn handle(
+pub(crate) async fn handle(
     app: Arc<App>,
-    routes: TowerToHyperService<Router>,
-    mut request: Request<Incoming>,
+    routes: Routes,
+    mut request: In,
 ) -> Result<Response<Body>, Infallible> {
     let (number, id) = app.numbered("req");
     let path = request.uri().path().to_owned();
@@ -226,14 +228,19 @@ pub(crate) static ROUTES: [Route; 26] = [
     Route::new(POST, "/v1/embeddings", "refused: this server makes none", || post(embeddings)),
 ];
 
-fn routes(app: Arc<App>) -> Router {
+/// The router, which can be cloned for each connection.
+pub(crate) type Routes = TowerToHyperService<Router>;
+
+/// The endpoints of a server.
+pub(crate) fn routes(app: Arc<App>) -> Routes {
     let add = |router: Router<Arc<App>>, route: &Route| router.route(route.path, (route.handler)());
-    ROUTES
+    let router = ROUTES
         .iter()
         .fold(Router::new(), add)
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
-        .with_state(app)
+        .with_state(app);
+    TowerToHyperService::new(router)
 }
 
 async fn page() -> Out {

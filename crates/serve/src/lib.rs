@@ -9,6 +9,7 @@
 //! - What happens to a text goes through a channel to its response. A response that is dropped, as its
 //!   client has left, cancels its texts.
 //!
+//! - [`Offline`] is a server without connections, to which tests and fuzzers hand requests.
 //! - `/events` tells what the engine does to those who listen, from its [`sws_engine::Watch`].
 //!
 //! Nothing here prints: lines for a log go to [`Config::log`], without the text of prompts or answers.
@@ -35,6 +36,7 @@ mod items;
 mod known;
 mod messages;
 mod names;
+mod offline;
 mod openapi;
 mod prepared;
 mod queue;
@@ -46,16 +48,19 @@ mod tally;
 mod tools;
 
 use std::fmt;
+use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use sws::{LoadedModel, Needs};
+use tokio::runtime::Runtime;
 
 use app::App;
 pub use config::{Config, Limits, ServeError};
 pub use events::listening;
+pub use offline::{Answered, Offline};
 
 /// Time after which the thread that makes tokens would end, for lack of work.
 const IDLE: Duration = Duration::from_secs(1 << 20);
@@ -79,13 +84,7 @@ impl Server {
         let listener = TcpListener::bind(asked).map_err(refused)?;
         listener.set_nonblocking(true).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .max_blocking_threads(1)
-            .thread_keep_alive(IDLE)
-            .thread_name("sws-tokens")
-            .build()
-            .map_err(ServeError::Thread)?;
+        let runtime = runtime().map_err(ServeError::Thread)?;
         let entered = runtime.enter();
         let listener = tokio::net::TcpListener::from_std(listener).map_err(refused)?;
         drop(runtime.spawn_blocking(|| ()));
@@ -135,6 +134,16 @@ impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server").field("address", &self.address).finish_non_exhaustive()
     }
+}
+
+/// Runs connections on one thread, and makes tokens on another.
+fn runtime() -> io::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(1)
+        .thread_keep_alive(IDLE)
+        .thread_name("sws-tokens")
+        .build()
 }
 
 /// Ends the queue when it is dropped.

@@ -1,0 +1,92 @@
+//! A server without connections.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+
+use axum::body::{Body, Bytes};
+use axum::http::Request;
+use axum::http::header::{CONTENT_LENGTH, HOST};
+use http_body_util::BodyExt;
+use sws::{LoadedModel, Needs};
+use tokio::runtime::Runtime;
+
+use crate::app::App;
+use crate::http::{Routes, handle, routes};
+use crate::{Config, ServeError, engine, runtime};
+
+/// A server that is handed its requests, one after another, for tests and fuzzing: there is no network,
+/// and everything behind it is the same.
+pub struct Offline {
+    app: Arc<App>,
+    routes: Routes,
+    runtime: Mutex<Runtime>,
+    engine: Option<JoinHandle<()>>,
+}
+
+/// A response.
+#[derive(Clone, Debug)]
+pub struct Answered {
+    /// Its status.
+    pub status: u16,
+    /// Its body, to the end of the stream.
+    pub body: Bytes,
+}
+
+impl Offline {
+    /// Starts the engine's thread, with a model that has been loaded with these needs.
+    pub fn start(
+        config: Config,
+        mut model: LoadedModel,
+        needs: Needs,
+    ) -> Result<Offline, ServeError> {
+        let app = Arc::new(App::new(config));
+        app.serve(&mut model, needs)?;
+        let runtime = runtime().map_err(ServeError::Thread)?;
+        let shared = Arc::clone(&app);
+        let engine = Builder::new().name("sws-engine".to_owned()).spawn(move || {
+            if let Err(error) = engine::run(&shared, &mut model) {
+                shared.log(&error.to_string());
+            }
+            // A failed engine leaves nobody waiting.
+            shared.drain();
+        });
+        let engine = Some(engine.map_err(ServeError::Thread)?);
+        let routes = routes(Arc::clone(&app));
+        Ok(Offline { app, routes, runtime: Mutex::new(runtime), engine })
+    }
+
+    /// Hands it a request with a body, and waits for the whole response.
+    pub fn post(&self, path: &str, body: &[u8]) -> Answered {
+        let request = Request::post(path)
+            .header(HOST, "localhost")
+            .header(CONTENT_LENGTH, body.len())
+            .body(Body::from(body.to_vec()))
+            .expect("a path and its headers");
+        let runtime = self.runtime.lock().unwrap_or_else(PoisonError::into_inner);
+        runtime.block_on(async {
+            let Ok(response) = handle(Arc::clone(&self.app), self.routes.clone(), request).await;
+            let status = response.status().as_u16();
+            let body = response.into_body().collect().await;
+            // Bodies of this server do not fail.
+            let body = body.map_or_else(|_| Bytes::new(), |body| body.to_bytes());
+            Answered { status, body }
+        })
+    }
+}
+
+impl Drop for Offline {
+    fn drop(&mut self) {
+        self.app.drain();
+        self.app.cut();
+        if let Some(engine) = self.engine.take() {
+            let _ = engine.join();
+        }
+    }
+}
+
+impl fmt::Debug for Offline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Offline").finish_non_exhaustive()
+    }
+}
