@@ -115,7 +115,7 @@ impl Vocabulary {
         let parser = on_a_stack(|| {
             let mut parser: Result<TokenParser, _> = factory.create_parser(grammar);
             if let Ok(parser) = &mut parser {
-                limit(parser);
+                force(parser)?;
             }
             let matcher = Matcher::new(parser);
             match matcher.get_error() {
@@ -131,12 +131,17 @@ impl Vocabulary {
     }
 }
 
-/// Sets the limits of a step. The first mask would set them, after what comes before it was forced
-/// without any.
-fn limit(parser: &mut TokenParser) {
+/// Finds out what a text begins with, within the limits of a step. Without this the first mask would set
+/// them, after all that comes before it was forced.
+fn force(parser: &mut TokenParser) -> Result<(), FormError> {
     let nothing = Nothing(parser.token_env.clone());
-    // With a prefix the mask is not kept.
+    // It sets the limits. With a prefix the mask is not kept.
     parser.parser.compute_bias(&nothing, b" ");
+    parser.parser.force_bytes();
+    match parser.parser.get_error() {
+        Some(error) => Err(FormError::Refused(sentence(&error.message()))),
+        None => Ok(()),
+    }
 }
 
 /// A mask without a token, of which nothing is computed.

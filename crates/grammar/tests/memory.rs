@@ -82,7 +82,7 @@ fn forms_take_no_more_memory_than_is_set_aside() {
         ),
         ("length", strict(json!({"type": "string", "minLength": 100_000, "maxLength": 1_000_000}))),
         ("pattern", strict(json!({"type": "string", "pattern": "^(a|b|[c-z]{2,50}){1,50}x$"}))),
-        ("forced", Form::Regex("(((((a{1000}){1000}){1000}))))".to_owned())),
+        ("forced", Form::Regex("((((a{1000}){1000}){1000}))b".to_owned())),
         ("repeated", Form::Regex("(((a|b){1,99}c?){1,99}d?){1,99}".to_owned())),
         ("lookback", Form::Regex("(.*a.{20}|.*b.{21}|.*c.{22})d".to_owned())),
         ("letters", Form::Regex("\\w{1,500}\\W{1,500}\\p{L}{1,200}".to_owned())),
