@@ -2,10 +2,12 @@
 """Many requests to `sws serve` in a control group that kills, with the budget as its limit: texts whole
 and streamed, cancelled, left by their clients in each state, read slowly; bodies that are malformed or
 hostile. Each finished text must be the one that `sws run` writes, each refusal one sentence; at the end
-nothing runs or waits, and the memory is what it was after the first hundred requests. Reads do not fail
-here.
+nothing runs or waits, and the memory is what it was after the first hundred requests.
 
-tests/load.py [--requests N] [--seed N] [--model DIR]
+With --faults, so many reads of a thousand fail: that ends the texts that need them, with a failure that
+names the piece, and no other. The server is then the example `flaky` of crates/serve, which counts its heap.
+
+tests/load.py [--requests N] [--faults PERMILLE] [--seed N] [--model DIR]
 """
 
 import argparse
@@ -24,11 +26,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SWS = ROOT / "target/release/sws"
+FLAKY = ROOT / "target/release/examples/flaky"
 GROUP = Path("/sys/fs/cgroup/memory") / f"sws-load-{os.getpid()}"
 PROMPTS = ["The wolf", "Once upon a time", "A cat", "Rain fell", "In the forest", "She said"]
 WORKERS = 12
 # Bytes by which the memory may grow while nothing runs: pages of the allocator.
 SLACK = 2 << 20
+# Bytes by which the counted heap may: tokens of the texts whose keys and values are kept.
+HEAP_SLACK = 256 << 10
 
 MALFORMED = [
     b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"prompt": 3.5}', b'{"prompt": "a", "max_tokens": -1}',
@@ -48,15 +53,14 @@ RAW = [
 
 
 class Server:
+    faults = False
+
     def __init__(self, model):
         ram = subprocess.run([SWS, "serve", model, "--ram", "1MiB", "--port", "0", "--quiet"], capture_output=True, text=True)
         found = re.search(r"smallest that works here is --ram (\d+)MiB", ram.stderr)
         self.budget = int(found[1]) << 20
         command = [SWS, "serve", model, "--ram", str(self.budget), "--port", "0", "--quiet", "--no-warm-start"]
-        self.group = self.limited()
-        if self.group:
-            command = ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(GROUP), *map(str, command)]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(self.within(command), stderr=subprocess.PIPE, text=True)
         for line in self.process.stderr:
             if "listening on http://" in line:
                 host, port = line.split("http://")[1].split(";")[0].rsplit(":", 1)
@@ -66,6 +70,12 @@ class Server:
         else:
             sys.exit("load: the server did not start")
         threading.Thread(target=self.process.stderr.read, daemon=True).start()
+
+    def within(self, command):
+        """The command, in a group that is limited to its budget."""
+        self.group = self.limited()
+        command = [str(word) for word in command]
+        return ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(GROUP), *command] if self.group else command
 
     def limited(self):
         """Makes a group that kills above the budget, if that is allowed here."""
@@ -96,8 +106,11 @@ class Server:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"RssAnon:\s+(\d+) kB", status)[1]) << 10
 
-    def stop(self):
+    def end(self):
         self.process.terminate()
+
+    def stop(self):
+        self.end()
         code = self.process.wait(60)
         peak = int((GROUP / "memory.max_usage_in_bytes").read_text()) if self.group else None
         for _ in range(50 if self.group else 0):
@@ -107,6 +120,37 @@ class Server:
             except OSError:
                 time.sleep(0.1)
         return code, peak
+
+
+class Flaky(Server):
+    """A server whose reads fail now and then, and which counts its heap."""
+
+    faults = True
+
+    def __init__(self, model, per_mille):
+        plan = subprocess.run([FLAKY, model, "0", "0"], capture_output=True, text=True, check=True)
+        self.budget = int(plan.stdout)
+        command = self.within([FLAKY, model, self.budget, per_mille])
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        line = self.process.stdout.readline()
+        if "listening on http://" not in line:
+            sys.exit("load: the server did not start")
+        host, port = line.split("http://")[1].strip().rsplit(":", 1)
+        self.address = (host, int(port))
+
+    def counted(self):
+        """The bytes on its heap, and the number of reads that have failed."""
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        heap, failed = self.process.stdout.readline().split()
+        return int(heap), int(failed)
+
+    def memory(self):
+        return self.counted()[0]
+
+    def end(self):
+        self.failed = self.counted()[1]
+        self.process.stdin.close()
 
 
 def expected(model):
@@ -168,11 +212,20 @@ class Load:
         return response.status, response.read().decode(), response
 
     def refused(self, status, text, allowed):
+        if status == 500 and self.server.faults:
+            return self.unread(json.loads(text))
         if status not in allowed:
             self.problem(f"status {status}: {text[:200]}")
         elif not json.loads(text)["error"]["message"]:
             self.problem(f"status {status} without words")
         return status
+
+    def unread(self, failure):
+        """A text that ended with a read that failed, which must be named."""
+        message = failure["error"]["message"]
+        if "piece `" not in message:
+            self.problem(f"a failure that names no piece: {message[:200]}")
+        return "a read failed"
 
     def whole(self, chance):
         body, text = self.body(chance, False)
@@ -198,6 +251,8 @@ class Load:
                 ended = True
             elif line.startswith(b"data: "):
                 event = json.loads(line[6:])
+                if "error" in event and event["error"]["type"] == "server_error" and self.server.faults:
+                    return self.unread(event)
                 if "error" in event:
                     return "refused in the stream"
                 found += event["choices"][0]["text"]
@@ -230,6 +285,8 @@ class Load:
         connection.request("DELETE", "/v1/requests/" + response.headers["x-request-id"])
         status = connection.getresponse().status
         rest = response.read()
+        if self.server.faults and b"server_error" in rest:
+            return "a read failed"
         if status == 200 and b"cancelled_error" not in rest and b"[DONE]" not in rest:
             self.problem(f"a cancelled text ends with {rest[-200:]}")
         return status
@@ -251,6 +308,8 @@ class Load:
         return first[9:12].decode() or "closed"
 
     def run(self):
+        # The vocabulary of forms is made once, and kept.
+        self.answer(self.post({"prompt": "a", "max_tokens": 2, "guided_choice": ["a"]}))
         first = min(100, self.count)
         for start, end in ((0, first), (first, self.count)):
             self.next, self.count = start, end
@@ -267,11 +326,12 @@ class Load:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=400)
+    parser.add_argument("--faults", type=int, default=0, metavar="PERMILLE")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--model", default=str(ROOT / "shards/tales-moe"))
     arguments = parser.parse_args()
     texts = expected(arguments.model)
-    server = Server(arguments.model)
+    server = Flaky(arguments.model, arguments.faults) if arguments.faults else Server(arguments.model)
     load = Load(server, texts, arguments.requests, arguments.seed)
     began = time.monotonic()
     try:
@@ -285,7 +345,16 @@ def main():
     print(f"{arguments.requests} requests in {time.monotonic() - began:.0f} s; memory {mib(load.early)} after 100, {mib(late)} at the end")
     if peak is not None:
         print(f"the control group counted {mib(peak)} of {mib(server.budget)}")
-    if late > load.early + SLACK:
+    right = sum(count for outcome, count in load.seen.items() if outcome in ("whole: 200", "stream: 200", "slow: 200"))
+    print(f"{right} texts are whole and right")
+    if not right:
+        load.problem("no text is whole")
+    if server.faults:
+        ended = sum(count for outcome, count in load.seen.items() if outcome.endswith("a read failed"))
+        print(f"{server.failed} reads have failed, and {ended} texts with them")
+        if not server.failed:
+            load.problem("no read has failed")
+    if late > load.early + (HEAP_SLACK if server.faults else SLACK):
         load.problem("the memory has grown")
     if code != 0:
         load.problem(f"the server ended with {code}")
