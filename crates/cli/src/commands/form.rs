@@ -1,6 +1,5 @@
 //! The form that `sws run` gives its texts.
 
-use std::fmt;
 use std::sync::Arc;
 
 use sws::{Model, Text};
@@ -9,18 +8,12 @@ use sws_model::text::{Constrain, Generation};
 use crate::args;
 
 /// The form of texts.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Formed {
     /// `None` for free texts.
     pub(super) constraint: Option<Arc<dyn Constrain>>,
     /// Bytes on the heap that each text takes for it.
     pub(super) heap: u64,
-}
-
-impl fmt::Debug for Formed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Formed").field("heap", &self.heap).finish_non_exhaustive()
-    }
 }
 
 /// The form that was asked for, compiled for the tokens of a model.
