@@ -137,7 +137,7 @@ fn force(parser: &mut TokenParser) -> Result<(), FormError> {
     let nothing = Nothing(parser.token_env.clone());
     // It sets the limits. With a prefix the mask is not kept.
     parser.parser.compute_bias(&nothing, b" ");
-    parser.parser.force_bytes();
+    parser.compute_ff_tokens();
     match parser.parser.get_error() {
         Some(error) => Err(FormError::Refused(sentence(&error.message()))),
         None => Ok(()),
