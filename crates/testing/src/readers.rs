@@ -303,3 +303,23 @@ impl<R: ShardReader> ShardReader for Slow<R> {
         self.inner.reread_at(file, offset, into)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flaky_reads_fail_as_often_as_they_are_told_to() {
+        let flaky = Flaky::new(MemoryReader::new(vec![vec![7; 8]]), 1);
+        let mut into = [0; 8];
+        let mut failures =
+            || (0..10_000).filter(|_| flaky.read_at(0, 0, &mut into).is_err()).count();
+        assert_eq!(failures(), 0);
+        flaky.fail(100);
+        let found = failures();
+        assert!((800..1200).contains(&found), "{found}");
+        assert_eq!(flaky.failed(), found as u64);
+        flaky.fail(0);
+        assert_eq!(failures(), 0);
+    }
+}
