@@ -84,7 +84,7 @@ fn another_machine_is_planned_for_as_described() {
     let reading = number("read_bytes_per_token", 0) / 4e9 * number("tokens_per_second", 0);
     assert!((0.6..1.0).contains(&reading), "{planned}");
     let text = plan(&config, &["--describe", describe(machine)]).succeeded().stdout;
-    assert!(text.starts_with("runs in bf12 within 30.00 GiB: about "), "{text}");
+    assert!(text.starts_with("runs in bf11 within 30.00 GiB: about "), "{text}");
     for words in [
         " s a token (planned, not measured)",
         "32.00 GiB of memory",
@@ -119,6 +119,40 @@ fn another_machine_is_planned_for_as_described() {
     plan(&tales(), &["--describe", describe(small), "--ram", "1%"]).refused(2, &["too small"]);
     plan(&config, &["--describe", "/nowhere"]).refused(2, &["/nowhere"]);
     plan(&config, &["--describe", "/dev/zero"]).refused(2, &["/dev/zero"]);
+}
+
+/// bf11 where the disk decides, bf12 where memory does.
+#[test]
+fn the_exact_encoding_is_planned_by_budget() {
+    let temp = tempfile::tempdir().unwrap();
+    let file = temp.path().join("machine.json");
+    let describe = |threads: u16, disk: f64| {
+        let machine = serde_json::json!({
+            "ram_bytes": 64u64 << 30,
+            "threads": threads,
+            "disk_bytes_per_second": disk,
+            "memory_bytes_per_second": 5e10,
+        });
+        std::fs::write(&file, machine.to_string()).unwrap();
+        file.to_str().unwrap()
+    };
+    let config = golden_dir("../../configs").join("qwen3-30b-a3b.json");
+    for (ram, threads, disk, chosen) in [
+        ("8GiB", 8, 3.5e9, "bf11"),
+        ("16GiB", 8, 3.5e9, "bf11"),
+        ("16GiB", 4, 1e9, "bf11"),
+        ("32GiB", 8, 3.5e9, "bf11"),
+        // All of bf11, and most of bf12.
+        ("41GiB", 8, 3.5e9, "bf11"),
+        ("41GiB", 2, 1e12, "bf12"),
+        ("16GiB", 2, 1e12, "bf12"),
+        ("60GiB", 8, 3.5e9, "bf12"),
+        ("60GiB", 2, 5e8, "bf12"),
+    ] {
+        let args = ["--describe", describe(threads, disk), "--ram", ram];
+        let text = plan(&config, &args).succeeded().stdout;
+        assert!(text.starts_with(&format!("runs in {chosen} within ")), "{args:?}: {text}");
+    }
 }
 
 #[test]

@@ -23,7 +23,9 @@ fn a_configuration_alone_is_described_and_planned() {
     }
     let text = sws(&[&"plan", &path, &"--ram", &"24GiB"]).succeeded().stdout;
     assert!(
-        text.starts_with("runs in bf12 within 24.00 GiB") && text.contains(" 24 GiB "),
+        text.starts_with("runs in bf1")
+            && text.contains(" within 24.00 GiB")
+            && text.contains(" 24 GiB "),
         "{text}"
     );
     let plan = |threads: &str| -> Value {
@@ -142,6 +144,38 @@ fn formats_are_those_that_can_be_made() {
         assert_eq!(names[0], format!("{quantised}, as published"));
         assert_eq!(names[1..], shards);
     }
+}
+
+/// What memory holds whole is made in bf12, and shards that are there are found again.
+#[test]
+fn shards_are_made_in_the_encoding_of_the_plan() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = golden_dir("qwen3_moe");
+    let shard = |out: &str, options: &[&str]| {
+        let out = temp.path().join(out);
+        let mut args: Vec<&dyn AsRef<std::ffi::OsStr>> = vec![&"shard", &dir, &"--out", &out];
+        args.push(&"--json");
+        options.iter().for_each(|option| args.push(option));
+        sws(&args)
+    };
+    let json = |outcome: &Outcome| -> Value { serde_json::from_str(&outcome.stdout).unwrap() };
+    let made = shard("auto", &["--encoding", "auto", "--ram", "4GiB"]).succeeded();
+    assert!(made.stderr.contains("sws: bf12, as all of it fits in 4.00 GiB\n"), "{made:?}");
+    assert_eq!(json(&made)["encoding"], "bf12");
+    // The plan of the checkpoint ends with what would be made.
+    let planned = sws(&[&"plan", &dir, &"--ram", &"4GiB"]).succeeded().stdout;
+    let last = "`sws shard --encoding auto` makes bf12, as all of it fits in 4.00 GiB\n";
+    assert!(planned.ends_with(last), "{planned}");
+    let small = shard("small", &["--encoding", "auto", "--ram", "1MiB"]).succeeded();
+    assert!(small.stderr.contains("sws: bf12, which needs "), "{small:?}");
+    assert!(small.stderr.contains(" and does not run within 1.00 MiB\n"), "{small:?}");
+    shard("bf11", &["--encoding", "bf11"]).succeeded();
+    for (out, encoding) in [("auto", "bf12"), ("bf11", "bf11")] {
+        let again = json(&shard(out, &["--encoding", "auto"]).succeeded());
+        assert_eq!((&again["encoding"], &again["found"]), (&encoding.into(), &again["shards"]));
+    }
+    shard("q8", &["--encoding", "q8", "--ram", "4GiB"]).refused(2, &["--ram", "auto", "q8"]);
+    shard("min", &["--encoding", "auto", "--ram", "min"]).refused(2, &["--ram min", "size"]);
 }
 
 /// A remedy wherever something hurts, which the exit code says, and nowhere else.

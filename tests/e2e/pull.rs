@@ -196,6 +196,46 @@ fn pulled_shards_are_those_of_the_whole_checkpoint() {
     }
 }
 
+/// `--as auto` makes what fits in memory in bf12, finds that again, and needs no hub for what the cache has.
+#[test]
+fn the_encoding_can_be_left_to_the_plan() {
+    let dir = golden_dir("qwen2_moe");
+    let user = User::of(&dir);
+    let auto: [&dyn AsRef<OsStr>; 6] = [&"pull", &ID, &"--as", &"auto", &"--ram", &"4GiB"];
+    let expected = user.at("expected");
+    sws(&[&"shard", &dir, &"--out", &expected]).succeeded();
+
+    let pulled = user.sws(&auto).succeeded();
+    assert!(pulled.stderr.contains("sws: bf12, as all of it fits in 4.00 GiB\n"), "{pulled:?}");
+    assert_same_tree(&expected, &user.shards());
+    user.hub.state().requests.clear();
+    let again = user.sws(&auto).succeeded();
+    assert!(again.stdout.contains("there already"), "{again:?}");
+    assert!(user.hub.state().requests.is_empty(), "nothing is asked of the hub");
+    user.sws(&[&"rm", &format!("{ID}:bf12"), &"--yes"]).succeeded();
+
+    // Shards in bf11 are gone on with.
+    user.sws(&[&"pull", &ID, &"--as", &"bf11"]).succeeded();
+    let kept = user.sws(&auto).succeeded();
+    assert!(kept.stdout.contains("there already"), "{kept:?}");
+    assert!(!user.shards().exists());
+    user.sws(&[&"rm", &format!("{ID}:bf11"), &"--yes"]).succeeded();
+
+    // Without a network, from the cache.
+    user.sws(&[&"pull", &ID, &"--as", &"stored"]).succeeded();
+    user.hub.state().requests.clear();
+    let offline = |args: &[&dyn AsRef<OsStr>]| {
+        Outcome::of(user.command(args).env("HF_HUB_OFFLINE", "1").output().unwrap())
+    };
+    let made = offline(&auto).succeeded();
+    assert!(made.stderr.contains("sws: bf12, as all of it fits in 4.00 GiB\n"), "{made:?}");
+    assert_same_tree(&expected, &user.shards());
+    offline(&[&"pull", &"own/other", &"--as", &"auto"]).refused(2, &["own/other"]);
+    assert!(user.hub.state().requests.is_empty());
+
+    user.sws(&[&"pull", &ID, &"--as", &"q8", &"--ram", &"4GiB"]).refused(2, &["--ram", "auto"]);
+}
+
 #[test]
 fn a_large_single_file_needs_its_header_and_samples_first() {
     let temp = tempfile::tempdir().unwrap();

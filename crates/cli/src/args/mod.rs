@@ -54,7 +54,7 @@ pub(crate) use sampling::Sampling;
 pub(crate) use serve::Serve;
 #[cfg(feature = "pull")]
 pub(crate) use shards::encoding;
-pub(crate) use shards::{Inspect, Shard, Unshard, Verify};
+pub(crate) use shards::{Choice, Inspect, Shard, Unshard, Verify};
 pub(crate) use texts::{Certify, Chat, Forward, Run};
 #[cfg(feature = "serve")]
 pub(crate) use top::Top;

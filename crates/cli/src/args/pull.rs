@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use sws_engine::RamBudget;
 use sws_hub::ModelName;
 use sws_kernels::Encoding;
 
@@ -22,17 +23,20 @@ const FILES: u16 = 4;
 /// Environment: HF_TOKEN or HF_TOKEN_PATH for gated and private models, HF_HOME and HF_HUB_CACHE,
 /// HF_ENDPOINT, HF_HUB_OFFLINE, HTTPS_PROXY and NO_PROXY as in Python's huggingface_hub; SWS_MODELS
 /// for the directory of shards.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Pull {
     /// Id of the model on the hub, or the address of its page.
     pub(crate) model: Option<ModelName>,
     /// Branch, tag or commit [default: main].
     #[arg(long, value_name = "REVISION", value_parser = revision)]
     pub(crate) revision: Option<String>,
-    /// Encoding of the shards, as in `sws shard --encoding`; or `stored` for the files as published,
-    /// without shards [default: bf12; stored for GGUF].
+    /// Encoding of the shards, or `auto`, as in `sws shard --encoding`; or `stored` for the files as
+    /// published, without shards [default: bf12; stored for GGUF].
     #[arg(long = "as", value_name = "ENCODING", value_parser = form)]
     pub(crate) form: Option<Form>,
+    /// Memory that the model will run in, for `--as auto`, as in `sws shard --ram`.
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) ram: Option<RamBudget>,
     /// Directory of the shards, or of the files with `--as stored` [default: where the id finds
     /// them].
     #[arg(long, value_name = "DIR")]
@@ -58,6 +62,7 @@ impl Pull {
             model: Some(model),
             revision: None,
             form: None,
+            ram: None,
             out: None,
             keep: false,
             files: FILES,
@@ -72,6 +77,8 @@ impl Pull {
 pub(crate) enum Form {
     /// The files as published.
     Stored,
+    /// Shards in the encoding that is planned to be fastest.
+    Auto,
     /// Shards in an encoding.
     Shards(Encoding),
 }
@@ -79,9 +86,10 @@ pub(crate) enum Form {
 fn form(word: &str) -> Result<Form, String> {
     match word {
         "stored" => Ok(Form::Stored),
+        "auto" => Ok(Form::Auto),
         _ => match super::shards::encoding(word) {
             Ok(encoding) => Ok(Form::Shards(encoding)),
-            Err(error) => Err(format!("{error}, or stored for the files as published")),
+            Err(error) => Err(format!("{error}, or auto, or stored for the files as published")),
         },
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use sws_engine::RamBudget;
 use sws_kernels::Encoding;
 
 use super::models;
@@ -26,11 +27,16 @@ pub(crate) struct Shard {
     /// Encoding of the matrices of experts, attention, dense layers, embedding and head.
     ///
     /// bf12 keeps every bit of bf16 weights in three quarters of the space. bf11 does so in two
-    /// thirds, for models that are read from disk by a CPU with AVX-512; it is slower in memory. f32
-    /// keeps everything. f16 and bf16 are exact if each weight fits. q8, q4, fp8, mxfp4 and q8_0 are lossy; `sws inspect`
-    /// shows the error. Tensors that are published quantised are left unchanged.
-    #[arg(long, value_name = "ENCODING", default_value = "bf12", value_parser = encoding)]
-    pub(crate) encoding: Encoding,
+    /// thirds, for models that are read from disk; it is slower in memory. `auto` takes the one with
+    /// more tokens per second within --ram, by the estimates of `sws plan` on this machine. f32 keeps
+    /// everything. f16 and bf16 are exact if each weight fits. q8, q4, fp8, mxfp4 and q8_0 are lossy;
+    /// `sws inspect` shows the error. Tensors that are published quantised are left unchanged.
+    #[arg(long, value_name = "ENCODING", default_value = "bf12", value_parser = choice)]
+    pub(crate) encoding: Choice,
+    /// Memory that the model will run in, for `--encoding auto`: 8GiB, 80% of the machine's, or `auto`
+    /// for what is free [default: auto].
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) ram: Option<RamBudget>,
     /// Also make small, inexact copies of the experts: q8 or q4.
     ///
     /// They stand in while an exact expert is being read, so that the needs of later layers are
@@ -96,6 +102,22 @@ pub(crate) struct Unshard {
     /// Print the outcome as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Encoding of shards, as typed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Choice {
+    /// The one that is planned to be fastest.
+    Auto,
+    /// This one.
+    Made(Encoding),
+}
+
+fn choice(word: &str) -> Result<Choice, String> {
+    match word {
+        "auto" => Ok(Choice::Auto),
+        _ => encoding(word).map(Choice::Made).map_err(|error| format!("{error}, or auto")),
+    }
 }
 
 pub(crate) fn encoding(word: &str) -> Result<Encoding, String> {

@@ -9,6 +9,7 @@ use anyhow::anyhow;
 use serde::{Deserialize, Serialize};
 use sws::{Computing, Model, RamBudget, Threads, disk_speed, memory_speed};
 use sws_engine::{PerToken, TokenCosts};
+use sws_kernels::Encoding;
 use sws_store::{FileEntry, Manifest, Memory, ModelIdentity, ReaderKind, open_regular};
 
 use sws_hub::Library;
@@ -23,6 +24,8 @@ const MOST_BYTES: u64 = 64 << 10;
 /// Bounds of what a description says.
 const MOST_MEMORY: u64 = 1 << 50;
 const MOST_THREADS: u16 = 1024;
+/// Bytes of bf11 that a thread computes with in a second; see docs/benchmarks/encodings.md.
+const BF11: f64 = 9.1e9;
 const SPEEDS: RangeInclusive<f64> = 1e3..=1e15;
 
 /// A machine. `sws plan --json` prints it, and `--describe` reads it. Absent speeds are not known.
@@ -115,6 +118,17 @@ impl Machine {
             None => token.computing(self.memory_bytes_per_second?, &costs),
         };
         Some(1.0 / token.seconds(self.disk_bytes_per_second?, computing, &costs))
+    }
+
+    /// The machine for a model in an encoding, as far as computing is not measured: its memory is no
+    /// faster than the kernel.
+    pub(crate) fn computing_in(self, encoding: Encoding) -> Machine {
+        let kernel = match (encoding, self.threads) {
+            (Encoding::Bf11, Some(threads)) => f64::from(threads) * BF11,
+            _ => f64::INFINITY,
+        };
+        let memory = self.memory_bytes_per_second.map(|speed| speed.min(kernel));
+        Machine { memory_bytes_per_second: memory, ..self }
     }
 
     /// Seconds that a long prompt takes at least, as it needs nearly all weights once.

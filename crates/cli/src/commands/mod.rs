@@ -2,6 +2,7 @@
 
 pub(crate) mod certify;
 pub(crate) mod chat;
+mod choice;
 pub(crate) mod config;
 pub(crate) mod doctor;
 pub(crate) mod draft;

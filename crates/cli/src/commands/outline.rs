@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 use sws::{Outline, SequenceBytes, Threads};
 use sws_engine::{HitCurve, PlanOptions};
+use sws_kernels::Encoding;
 
 use super::machine::Machine;
 use super::remote::Remote;
@@ -15,6 +16,8 @@ use crate::table::wrapped;
 use formats::{Row, Timed};
 
 const GIB: u64 = 1 << 30;
+/// Encoding of shards without an option: exact and small.
+pub(super) const DEFAULT: Encoding = Encoding::Bf12;
 /// Budgets of common machines.
 pub(crate) const BUDGETS: [u64; 3] = [16 * GIB, 32 * GIB, 64 * GIB];
 
@@ -159,25 +162,30 @@ impl Report {
             text += &format!("\n{}", estimates(&HitCurve::default()));
             // Of quantised models only what is not quantised has a choice.
             let made = |name: &&str| name.rsplit(' ').next().unwrap_or(name).to_owned();
-            let default = || self.smallest_exact().is_some_and(|row| hub.fits(row.bytes));
-            text += &match some.last().map(made) {
-                _ if default() => hub.next(None),
-                Some(form) => hub.next(Some(&form)),
-                None => "next: make room, or sws pull --out DIR on another disk\n".to_owned(),
+            let best = self.best().filter(|row| hub.fits(row.bytes));
+            text += &match (best, some.last().map(made)) {
+                (Some(row), _) if row.plain == DEFAULT => hub.next(None),
+                (Some(row), _) => hub.next(Some(row.plain.name())),
+                (None, Some(form)) => hub.next(Some(&form)),
+                (None, None) => {
+                    "next: make room, or sws pull --out DIR on another disk\n".to_owned()
+                }
             };
             return text;
         }
         text + &format!("\n{}", estimates(&HitCurve::default()))
     }
 
-    /// The smallest format that is exact and needs no option.
-    fn smallest_exact(&self) -> Option<&Row> {
-        self.formats.iter().filter(|row| row.exact && row.usual).min_by_key(|row| row.bytes)
+    /// The exact format for the budget in question.
+    fn best(&self) -> Option<&Row> {
+        let at = self.budgets.iter().position(|&budget| Some(budget) == self.asked);
+        let fits = |bytes| self.hub.as_ref().is_none_or(|hub| hub.fits(bytes));
+        formats::best(&self.formats, at, &fits)
     }
 
-    /// Whether the model runs on a machine, and how fast, in the smallest usual format that is exact.
+    /// Whether the model runs on a machine, and how fast, in the best exact format.
     fn answer(&self) -> String {
-        let (Some(machine), Some(row)) = (&self.machine, self.smallest_exact()) else {
+        let (Some(machine), Some(row)) = (&self.machine, self.best()) else {
             return String::new();
         };
         let Some(ram) = self.asked else {

@@ -184,6 +184,11 @@ fn with_weights(
                 "\n`sws shard` makes other formats, whose sizes follow from the configuration. ";
             text += &wrapped(&format!("{lead}{}", formats::heading(paced)));
             text += &formats::table(rows, &formats_at, paced);
+            let at = formats_at.iter().position(|&budget| budget == ram);
+            text.extend(formats::best(rows, at, &|_| true).map(|best| {
+                let reason = formats::reason(rows, best, ram, at);
+                wrapped(&format!("\n`sws shard --encoding auto` makes {reason}\n"))
+            }));
         }
         if args.memory {
             text += &format!("\n{}", ledger::text(&plan, &inventory));

@@ -1,5 +1,6 @@
 //! `sws pull`.
 
+mod auto;
 mod checks;
 mod watch;
 
@@ -20,19 +21,19 @@ use sws_kernels::Encoding;
 use sws_store::shard::{ShardOptions, Sharded, shard};
 use sws_store::{Checkpoint, MANIFEST_FILE, Manifest, user_cache};
 
+use super::outline::DEFAULT;
 use super::{first, print, print_json, remote, size};
 use crate::args;
 use crate::args::{Form, encoding};
 use crate::interrupt::Ending;
 use crate::progress::Meter;
 use crate::terminal::{note, yes};
+use auto::chosen;
 use checks::check;
 use watch::{Downloaded, present};
 
 /// Revision of a model whose name has none.
 const MAIN: &str = "main";
-/// Encoding of shards by default: exact and small.
-const ENCODING: Encoding = Encoding::Bf12;
 /// Room on disk for the sketch of a weight file: its header and some samples.
 const SKETCH: u64 = 2 << 20;
 /// Last words of a download that a signal ends.
@@ -42,6 +43,7 @@ pub(crate) fn run(args: &args::Pull) -> anyhow::Result<ExitCode> {
     let Some(name) = &args.model else { return first::print_all(args.json) };
     check(args, name)?;
     let environment = Environment::of_process()?;
+    let args = &chosen(args, name, &environment)?;
     let pull = Pull::new(args, name, &environment);
     let obtained = {
         let _ending = Ending::at_a_signal(GOES_ON)?;
@@ -145,7 +147,7 @@ impl<'a> Pull<'a> {
                 let path = self.store(&client, &listing, &selection)?;
                 Ok(Obtained { path, sharded: None, how: "downloaded" })
             }
-            (Weights::Gguf(_), Some(Form::Shards(_)), _) | (_, _, true) => {
+            (Weights::Gguf(_), Some(Form::Shards(_) | Form::Auto), _) | (_, _, true) => {
                 self.check_out()?;
                 let path = self.store(&client, &listing, &selection)?;
                 let obtained = self.shard(&path)?;
@@ -168,7 +170,7 @@ impl<'a> Pull<'a> {
         let tagged = name.tag.as_deref().and_then(|tag| encoding(tag).ok());
         let encoding = match args.form {
             Some(Form::Shards(encoding)) => encoding,
-            _ => tagged.unwrap_or(ENCODING),
+            _ => tagged.unwrap_or(DEFAULT),
         };
         let revision = args.revision.as_deref().or(named).unwrap_or(MAIN);
         Pull { args, name, id, revision, encoding, library: Library::of_process(), cached }

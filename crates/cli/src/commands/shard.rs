@@ -5,26 +5,39 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use serde_json::json;
+use sws::Outline;
 use sws_hub::{Library, ModelName, form};
-use sws_store::shard::{ShardOptions, shard};
+use sws_kernels::Encoding;
+use sws_store::shard::{ShardOptions, encoding_in, shard};
 use sws_store::user_cache;
 
-use super::{print, print_json, size};
-use crate::args;
+use super::{choice, print, print_json, size};
+use crate::args::{self, Choice};
 use crate::interrupt::Ending;
 use crate::progress::Meter;
 use crate::terminal::note;
 
 pub(crate) fn run(args: &args::Shard) -> anyhow::Result<ExitCode> {
     let path = checkpoint(&args.checkpoint)?;
-    let (out, recorded) = out(args, &path)?;
+    if let (Choice::Made(encoding), Some(_)) = (args.encoding, args.ram) {
+        bail!("--ram is for --encoding auto, and {encoding} was chosen; leave out one of them");
+    }
     let _ending = Ending::at_a_signal("interrupted; the same command goes on where it stopped")?;
     #[cfg(feature = "pull")]
     super::pull::check_blobs(&path)?;
     let checkpoint = sws::checkpoint(&path, user_cache().as_deref())?;
     let naming = sws_model::naming(checkpoint.config())?;
+    let encoding = match args.encoding {
+        Choice::Made(encoding) => encoding,
+        // The same command goes on with what it began.
+        Choice::Auto => match args.out.as_deref().and_then(encoding_in) {
+            Some(encoding) => encoding,
+            None => choice::encoding(&Outline::of(&path, checkpoint.config())?, args.ram)?,
+        },
+    };
+    let (out, recorded) = out(args, &path, encoding)?;
     let options = ShardOptions {
-        encoding: args.encoding,
+        encoding,
         stand_ins: args.stand_ins,
         threads: args.threads.map(usize::from),
     };
@@ -34,7 +47,7 @@ pub(crate) fn run(args: &args::Shard) -> anyhow::Result<ExitCode> {
     let done = done?;
     if let Some((library, name)) = recorded {
         // The shards are there, and can be used by their path.
-        let form = form(args.encoding.name(), name.revision.as_deref());
+        let form = form(encoding.name(), name.revision.as_deref());
         if let Err(error) = library.record(&name.id, &form, &out) {
             note!("sws: `{}` will not find these shards: {error}", name.id);
         }
@@ -42,7 +55,7 @@ pub(crate) fn run(args: &args::Shard) -> anyhow::Result<ExitCode> {
     if args.json {
         print_json(&json!({
             "out": out,
-            "encoding": args.encoding.name(),
+            "encoding": encoding.name(),
             "shards": done.shards,
             "found": done.found,
             "source_bytes": done.source_bytes,
@@ -80,6 +93,7 @@ fn checkpoint(typed: &Path) -> anyhow::Result<PathBuf> {
 fn out(
     args: &args::Shard,
     found: &Path,
+    encoding: Encoding,
 ) -> anyhow::Result<(PathBuf, Option<(Library, ModelName)>)> {
     let typed = args.checkpoint.to_str().filter(|_| args.checkpoint != found);
     let name = typed.and_then(|name| name.parse::<ModelName>().ok());
@@ -87,7 +101,7 @@ fn out(
     match (&args.out, &recorded) {
         (Some(out), _) => Ok((out.clone(), recorded)),
         (None, Some((library, name))) => {
-            let form = form(args.encoding.name(), name.revision.as_deref());
+            let form = form(encoding.name(), name.revision.as_deref());
             Ok((library.path(&name.id, &form), recorded))
         }
         (None, None) => bail!("there is no default directory for shards of a path; give --out DIR"),

@@ -87,6 +87,13 @@ impl Journal {
         matches!(read, Ok(Ok(_))) && line(&bytes).is_some()
     }
 
+    /// The job of the journal in a directory, if its line is intact.
+    pub(super) fn job<J: DeserializeOwned>(dir: &Path) -> Option<J> {
+        let mut bytes = Vec::new();
+        open_regular(dir.join(JOURNAL)).ok()?.take(1 << 20).read_to_end(&mut bytes).ok()?;
+        serde_json::from_slice(line(&bytes)?.0).ok()
+    }
+
     /// Appends lines and syncs them.
     pub(super) fn append<L: Serialize>(
         &mut self,

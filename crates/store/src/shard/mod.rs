@@ -35,7 +35,7 @@ pub use error::ShardError;
 pub use journal::JOURNAL;
 pub use unshard::{Unsharded, unshard};
 pub use verify::{Damage, Verified, verify};
-pub use write::{Sharded, shard};
+pub use write::{Sharded, encoding_in, shard};
 
 /// Pieces being read or written at a time: while one is encoded, another is read and a third is
 /// written. More gain nothing on one device, and each needs a window of memory.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crossbeam_channel::{Receiver, Sender};
 use serde::{Deserialize, Serialize};
+use sws_kernels::Encoding;
 
 use super::direct::{ALIGN, Output};
 use super::encode::{Context, Worker};
@@ -140,6 +141,13 @@ struct Line {
     index: usize,
     len: u64,
     tensors: Vec<Tensor>,
+}
+
+/// The encoding of the shards in a directory, finished or begun; `None` if it has none.
+pub fn encoding_in(dir: &Path) -> Option<Encoding> {
+    let finished = || Manifest::load(dir).ok()?.encoding;
+    let begun = || Journal::job::<Identity>(dir)?.encoding.parse().ok();
+    finished().or_else(begun)
 }
 
 /// Bytes of the checkpoint. A piece counts once, with or without a stand-in.

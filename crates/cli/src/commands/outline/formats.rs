@@ -9,6 +9,9 @@ use super::super::machine::{Machine, about, digits, time};
 use super::super::size;
 use super::{BUDGETS, GIB};
 
+/// Speed-up for which another encoding than the default one is chosen. Estimates are no better than this.
+const WORTH: f64 = 1.03;
+
 /// The machine that speeds are planned for, and threads on which to measure how long tokens are
 /// computed, if it is this one.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +24,9 @@ pub(crate) struct Timed<'t> {
 #[derive(Debug, Serialize)]
 pub(crate) struct Row {
     pub(super) format: String,
+    /// The encoding of what is published in plain floats.
+    #[serde(skip)]
+    pub(crate) plain: Encoding,
     /// False if weights differ from the published ones.
     pub(super) exact: bool,
     /// True for what `sws shard` makes unless told otherwise, and for what it starts from.
@@ -34,6 +40,9 @@ pub(crate) struct Row {
     pub(super) smallest_budget: u64,
     /// Estimated, for each budget; None where it is too small.
     pub(super) read_bytes_per_token: Vec<Option<u64>>,
+    /// For each budget, true if nothing but rows of tables is read from disk.
+    #[serde(skip)]
+    in_memory: Vec<bool>,
     /// Estimated for each budget, if the speeds of the machine are known.
     pub(super) tokens_per_second: Vec<Option<f64>>,
     pub(super) first_token_seconds: Option<f64>,
@@ -62,9 +71,11 @@ pub(crate) fn rows(
             budgets.iter().map(|&ram| Some(footprint.plan(ram)?.per_token)).collect();
         let read = |token: &Option<PerToken>| Some(token.as_ref()?.read());
         let computing = dry.as_mut().and_then(|dry| outline.computing(format, dry));
-        let pace = |token: &Option<PerToken>| machine?.pace(token.as_ref()?, computing);
+        let kernels = machine.map(|machine| machine.computing_in(format.plain));
+        let pace = |token: &Option<PerToken>| kernels?.pace(token.as_ref()?, computing);
         Ok(Row {
             format: format.to_string(),
+            plain: format.plain,
             exact: !format.plain.is_lossy(),
             usual: format.plain != Encoding::Bf11,
             bytes: footprint.bytes,
@@ -73,6 +84,10 @@ pub(crate) fn rows(
             table_row_bytes: footprint.layer_tables.map(|[_, row]| row),
             smallest_budget: footprint.smallest(),
             read_bytes_per_token: tokens.iter().map(read).collect(),
+            in_memory: tokens
+                .iter()
+                .map(|token| token.as_ref().is_some_and(PerToken::is_in_memory))
+                .collect(),
             tokens_per_second: tokens.iter().map(pace).collect(),
             first_token_seconds: machine.and_then(|it| {
                 let table = footprint.layer_tables.map_or(0, |[bytes, _]| bytes);
@@ -81,6 +96,47 @@ pub(crate) fn rows(
         })
     });
     rows.collect()
+}
+
+/// The exact format for a budget, of which `at` is the index: the smallest that needs no option, or bf11
+/// where that one would read from disk and bf11 is planned to be faster by more than [`WORTH`]. `fits`
+/// is false for shards that a disk has no room for.
+pub(crate) fn best<'r>(
+    rows: &'r [Row],
+    at: Option<usize>,
+    fits: &dyn Fn(u64) -> bool,
+) -> Option<&'r Row> {
+    let usual = exact(rows).filter(|row| row.usual).min_by_key(|row| row.bytes)?;
+    let smaller = exact(rows).find(|row| row.plain == Encoding::Bf11 && fits(row.bytes));
+    let is_faster = |row: &&Row| row.pace(at) > WORTH * usual.pace(at);
+    smaller.filter(|_| !usual.is_in_memory(at)).filter(is_faster).or(Some(usual))
+}
+
+/// The encoding of the [`best`] of these formats, and why it is chosen.
+pub(crate) fn reason(rows: &[Row], best: &Row, ram: u64, at: Option<usize>) -> String {
+    let (name, within, pace) = (best.plain.name(), size(ram), best.pace(at));
+    if !best.runs(at) {
+        let least = best.smallest_budget >> 20;
+        return format!("{name}, which needs {least}MiB and does not run within {within}");
+    }
+    if best.is_in_memory(at) {
+        return format!("{name}, as all of it fits in {within}");
+    }
+    if pace == 0.0 {
+        return format!("{name}, as no speed is known within {within}");
+    }
+    let others = exact(rows).filter(|row| row.plain != best.plain);
+    let others = others.map(|row| format!("{} {}", row.plain.name(), digits(row.pace(at))));
+    let others = match others.collect::<Vec<_>>().join(", ") {
+        none if none.is_empty() => none,
+        some => format!(" ({some})"),
+    };
+    let pace = digits(pace);
+    format!("{name} for {within}, as the disk decides: {pace} tokens a second are planned{others}")
+}
+
+fn exact(rows: &[Row]) -> impl Iterator<Item = &Row> {
+    rows.iter().filter(|row| row.exact)
 }
 
 /// True if the speeds of a machine are known.
@@ -117,6 +173,20 @@ pub(crate) fn table(rows: &[Row], budgets: &[u64], paced: bool) -> String {
 }
 
 impl Row {
+    /// True if it runs within the budget.
+    fn runs(&self, at: Option<usize>) -> bool {
+        at.is_some_and(|at| self.read_bytes_per_token[at].is_some())
+    }
+
+    fn is_in_memory(&self, at: Option<usize>) -> bool {
+        at.is_some_and(|at| self.in_memory[at])
+    }
+
+    /// Planned tokens per second within the budget; 0 if there are none, or none is known.
+    fn pace(&self, at: Option<usize>) -> f64 {
+        at.and_then(|at| self.tokens_per_second[at]).unwrap_or(0.0)
+    }
+
     fn cells(&self, paced: bool) -> Vec<String> {
         let format = self.format.replace(", as published", "").replace(" and ", "+");
         let mut cells = vec![format, about(self.bytes)];

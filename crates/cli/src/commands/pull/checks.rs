@@ -89,7 +89,7 @@ impl Pull<'_> {
     }
 
     /// The configuration of a model that has one in a file.
-    fn config(
+    pub(super) fn config(
         &self,
         client: &Client,
         listing: &Listing,

@@ -1,0 +1,75 @@
+//! `sws pull --as auto`.
+
+use std::path::Path;
+
+use anyhow::bail;
+use sws::Outline;
+use sws_hub::{Client, Environment, ModelName, Weights, form, staging};
+use sws_kernels::Encoding;
+use sws_store::shard::encoding_in;
+
+use super::{MAIN, Pull};
+use crate::args::{self, Form};
+use crate::commands::choice;
+use crate::terminal::note;
+
+/// The arguments with an encoding in place of `auto`: that of shards which are there or were begun, so
+/// that the same command goes on with them, or else the one that is planned to be fastest.
+pub(super) fn chosen(
+    args: &args::Pull,
+    name: &ModelName,
+    environment: &Environment,
+) -> anyhow::Result<args::Pull> {
+    if args.form != Some(Form::Auto) {
+        if args.ram.is_some() {
+            bail!("--ram is for --as auto; leave it out, or choose no other form");
+        }
+        return Ok(args.clone());
+    }
+    let pull = Pull::new(args, name, environment);
+    let encoding = match pull.begun_as() {
+        Some(encoding) => Some(encoding),
+        None => match pull.outline(environment)? {
+            Some(outline) => Some(choice::encoding(&outline, args.ram)?),
+            None => {
+                note!("sws: `{name}` has no configuration to plan with, so --as auto is left out");
+                None
+            }
+        },
+    };
+    Ok(args::Pull { form: encoding.map(Form::Shards), ..args.clone() })
+}
+
+impl Pull<'_> {
+    /// The encoding of shards of the model in their place, or in one that was typed.
+    fn begun_as(&self) -> Option<Encoding> {
+        if let Some(out) = &self.args.out {
+            return encoding_in(out);
+        }
+        let library = self.library.as_ref()?;
+        [Encoding::Bf12, Encoding::Bf11, Encoding::Bf16].into_iter().find(|encoding| {
+            let recorded = library.path(self.id, &form(encoding.name(), Some(self.revision)));
+            recorded.exists() || staging(&recorded).exists()
+        })
+    }
+
+    /// The model without its weights, from the cache or the hub. `None` if there is no configuration,
+    /// as with GGUF files.
+    fn outline(&self, environment: &Environment) -> anyhow::Result<Option<Outline>> {
+        if environment.offline {
+            let revision = Some(self.revision).filter(|&revision| revision != MAIN);
+            let snapshot = self.cached.as_ref().and_then(|cached| cached.snapshot(revision));
+            let config = snapshot.map(|dir| dir.join("config.json")).filter(|file| file.exists());
+            return Ok(config.map(Outline::read).transpose()?);
+        }
+        let client = Client::new(environment)?;
+        let listing = client.list(self.id, self.revision)?;
+        let selection = self.select(&client, &listing)?;
+        if matches!(selection.weights, Weights::Gguf(_)) {
+            return Ok(None);
+        }
+        let config = self.config(&client, &listing, &selection)?;
+        let name = self.name.to_string();
+        Ok(config.map(|config| Outline::of(Path::new(&name), &config)).transpose()?)
+    }
+}
