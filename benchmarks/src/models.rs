@@ -31,8 +31,10 @@ configs/NAME.json` prints more of one of them, and takes the `config.json` of an
 `sws-bench models > docs/models.md` writes this page, and a test fails when it is not up to date.
 
 - Of multimodal models the text model counts. Layers of multi-token prediction are left out.
-- `bf16` is the checkpoint itself. `bf12` is lossless, and the default of `sws shard`. Of a model that is published
-  quantised, these columns and `q4` differ in the other weights alone: `sws shard` leaves quantised ones as they are.
+- `bf16` is the checkpoint itself. `bf12` is lossless, and the default of `sws shard`; so is `bf11`, which is for models
+  that are read from disk. Its size depends on the weights: here it is that of 10.9 bits, and Gaussian ones have 10.75.
+- Of a model that is published quantised, these columns and `q4` differ in the other weights alone: `sws shard` leaves
+  quantised ones as they are.
 - The smallest `--ram` and the reads assume up to 4096 positions, eight threads, and the memory of a typical process. The share of
   experts found in memory is the one measured for DeepSeek-V2-Lite.
 ";
@@ -151,8 +153,8 @@ fn footprint(outline: &Outline, format: Format) -> Result<Footprint> {
 }
 
 fn sizes(entries: &[Entry]) -> Result<String> {
-    let mut table = "| model | family | layers | experts | parameters | a token | published in | bf16 | bf12 | q8 | q4 |\n\
-        |---|---|---:|---:|---:|---:|---|---:|---:|---:|---:|\n"
+    let mut table = "| model | family | layers | experts | parameters | a token | published in | bf16 | bf12 | bf11 | q8 | q4 |\n\
+        |---|---|---:|---:|---:|---:|---|---:|---:|---:|---:|---:|\n"
         .to_owned();
     for Entry { name, outline, .. } in entries {
         let Some(spec) = outline.spec() else { continue };
@@ -160,11 +162,11 @@ fn sizes(entries: &[Entry]) -> Result<String> {
         let experts = spec.moes().map(|moe| moe.experts).max();
         let experts = experts.map_or(String::new(), |n| format!("{} of {n}", spec.max_top_k()));
         let mut cells = Vec::new();
-        let columns = [Encoding::Bf16, Encoding::Bf12, Encoding::Q8, Encoding::Q4];
+        let columns = [Encoding::Bf16, Encoding::Bf12, Encoding::Bf11, Encoding::Q8, Encoding::Q4];
         for format in columns.into_iter().filter_map(|plain| outline.format(plain)) {
             cells.push(Size(footprint(outline, format)?.bytes).to_string());
         }
-        cells.resize(4, String::new());
+        cells.resize(5, String::new());
         let format = outline.format(Encoding::Bf16);
         let published = match format.map(|format| format.quantised) {
             Some(None) => "bf16".to_owned(),

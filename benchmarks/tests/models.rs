@@ -115,7 +115,7 @@ fn suggestions_have_the_sizes_of_their_configurations() {
             row.split('|').map(str::trim).nth(column).map(str::to_owned)
         };
         let sizes = |column| row("Sizes", column).unwrap_or_default();
-        let column = if suggestion.encoding == Some("q4") { 11 } else { 9 };
+        let column = if suggestion.encoding == Some("q4") { 12 } else { 9 };
         let disk: f64 = sizes(column).split(' ').next().unwrap().parse().unwrap();
         assert_eq!(disk.ceil(), suggestion.disk as f64, "{suggestion:?}");
         let [all, active] = [5, 6].map(sizes);
