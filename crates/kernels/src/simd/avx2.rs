@@ -1,5 +1,7 @@
 //! AVX2: two registers of 8 lanes for decoding, one for tiles.
 
+mod bf12;
+
 use std::arch::x86_64::*;
 
 use super::portable::patch_lanes;
@@ -19,13 +21,13 @@ macro_rules! allowed {
 
 impl Simd for Avx2 {
     type T = __m256;
-    type Exponents = Self::F;
+    type Exponents = bf12::Exponents256;
     type Tiers = bf11::avx2::Tiers256;
     const TILE_LANES: usize = 8;
     const TILE_ROWS: usize = ROWS;
     const TILE_TOKENS: usize = 3;
     const DECODES_ALL: bool = true;
-    const SPAN: usize = 2;
+    const SPAN: usize = 4;
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::F {
@@ -143,7 +145,7 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn exponents(self, table: &[u8; 16]) -> Self::Exponents {
-        exponent_lanes(self, table)
+        allowed!(bf12::exponents(table, exponent_lanes(self, table)))
     }
     #[inline(always)]
     unsafe fn bf12(
@@ -152,8 +154,15 @@ impl Simd for Avx2 {
         p: *const u8,
         patches: &mut &[u8],
     ) -> [Self::F; 4] {
-        // SAFETY: by the contract of the trait.
-        unsafe { bf12_by_lanes(self, exponents, p, patches) }
+        allowed! {
+            if let Some(columns) = bf12::without_escapes(&exponents, p) {
+                return columns;
+            }
+            std::hint::cold_path();
+            let (columns, rest) = escaped(self, exponents.lanes, p, patches);
+            *patches = rest;
+            columns
+        }
     }
     #[inline(always)]
     fn tiers(self, tiers: &Tiers) -> Self::Tiers {
@@ -284,6 +293,26 @@ impl Simd for Avx2 {
     fn decode(self, job: Decode<'_, '_>) {
         allowed!(decode256(self, job))
     }
+}
+
+/// A block of bf12 with escapes. Everything is passed by value, so that nothing of other blocks has to be
+/// in memory.
+///
+/// # Safety
+///
+/// As for [`Simd::bf12`].
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
+#[cold]
+#[inline(never)]
+unsafe fn escaped<'p>(
+    s: Avx2,
+    exponents: [__m256; 2],
+    p: *const u8,
+    mut patches: &'p [u8],
+) -> ([[__m256; 2]; 4], &'p [u8]) {
+    // SAFETY: by this function's contract.
+    let columns = unsafe { bf12_by_lanes(s, exponents, p, &mut patches) };
+    (columns, patches)
 }
 
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]

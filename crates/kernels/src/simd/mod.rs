@@ -19,7 +19,7 @@ mod portable;
 
 pub(crate) use bf11::{Tiers, bf11_tail};
 pub(crate) use bytes::Bytes;
-pub(crate) use groups::{Groups, Map, UNIT};
+pub(crate) use groups::{Bf16s, Groups, Map, SIGNED, UNIT, bf16s};
 pub(crate) use portable::Portable;
 
 use crate::matmul::{Decode, Operands};

@@ -2,10 +2,11 @@
 
 use std::marker::PhantomData;
 
+use super::nibbles::scaled;
 use super::{Cursor, Decoder, Times, TimesPlus};
 use crate::matmul::one::load_block;
 use crate::reference::{BLOCK, DOUBLE_E2M1, IQ4, half_e8m0_to_f32};
-use crate::simd::{Map, Simd, UNIT};
+use crate::simd::{Bf16s, Map, Simd, UNIT};
 use crate::{Encoding, GgufBlocks, Matrix};
 
 /// Decoder of a format from its blocks of 32 columns.
@@ -170,12 +171,27 @@ impl Sixteen for Mxfp4 {
     const FORMAT: GgufBlocks = GgufBlocks::Mxfp4;
     const VALUES: [f32; 16] = DOUBLE_E2M1;
     const CODES: usize = 1;
-    type Map<S: Simd> = Times<S::F>;
+    type Map<S: Simd> = HalfPower;
 
     #[inline(always)]
-    unsafe fn map<S: Simd>(s: S, p: *const u8) -> Self::Map<S> {
+    unsafe fn map<S: Simd>(_: S, p: *const u8) -> HalfPower {
         // SAFETY: by the contract of the trait.
-        Times(s.splat(HALF_POWERS[usize::from(unsafe { *p })]))
+        HalfPower(unsafe { *p })
+    }
+}
+
+/// Half of a power of two, for doubled numbers of e2m1.
+#[derive(Clone, Copy)]
+pub(in crate::matmul) struct HalfPower(u8);
+
+impl<S: Simd> Map<S> for HalfPower {
+    #[inline(always)]
+    fn of(self, s: S, number: S::F) -> S::F {
+        s.mul(number, s.splat(HALF_POWERS[usize::from(self.0)]))
+    }
+    #[inline(always)]
+    fn kept(self) -> Option<&'static Bf16s> {
+        Some(&SCALED[usize::from(self.0)])
     }
 }
 
@@ -187,6 +203,17 @@ static HALF_POWERS: [f32; 256] = {
         s += 1;
     }
     powers
+};
+
+/// The doubled numbers of e2m1 by half of their scale.
+static SCALED: [Bf16s; 256] = {
+    let mut tables = [[[0; 16]; 2]; 256];
+    let mut s = 0;
+    while s < 256 {
+        tables[s] = scaled(&DOUBLE_E2M1, HALF_POWERS[s]);
+        s += 1;
+    }
+    tables
 };
 
 pub(super) const TO_15: [f32; 16] =

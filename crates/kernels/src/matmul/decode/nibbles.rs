@@ -1,12 +1,12 @@
 //! Decoders of four-bit codes, two in a byte in the order of columns.
 
-use super::fp8::{FIELDS, REBIAS, bf16_at, e8m0_at};
+use super::fp8::{FIELDS, REBIAS, bf16_at};
 use super::gguf::load;
 use super::{Cursor, Decoder, Take, Times, in_memory};
 use crate::reference::{
     BELOW_SCALE, BLOCK, E2M1, e4m3_to_f32, e8m0_to_f32, group_scale, zero_point,
 };
-use crate::simd::{Map, Simd};
+use crate::simd::{Bf16s, Map, Simd, bf16s};
 use crate::{Encoding, Matrix, Published};
 
 /// Values of the sixteen codes under the scales of a block.
@@ -144,9 +144,70 @@ macro_rules! tables {
 }
 
 tables! {
-    Mxfp4, Encoding::Mxfp4, E2M1, e8m0_at, |b| [2 * b, 2 * b + 1];
     Int4, Encoding::Published(Published::Int4), INT4, bf16_at, |b| [2 * b, 2 * b + 1];
     Int4By128, Encoding::Published(Published::Int4By128), INT4, bf16_at, |b| [b / 2; 2];
+}
+
+#[derive(Clone, Copy)]
+pub(in crate::matmul) struct Mxfp4;
+
+impl Tables for Mxfp4 {
+    const ENCODING: Encoding = Encoding::Mxfp4;
+    const VALUES: [f32; 16] = E2M1;
+    /// The scales of both halves.
+    type Shared = [u8; 2];
+    type Map<S: Simd> = Power;
+
+    #[inline(always)]
+    fn new(_: &Matrix) -> Self {
+        Mxfp4
+    }
+    #[inline(always)]
+    unsafe fn shared<S: Simd>(self, _: S, scales: *const u8, b: usize, _: usize) -> [u8; 2] {
+        // SAFETY: by the contract of the trait.
+        unsafe { scales.add(2 * b).cast::<[u8; 2]>().read_unaligned() }
+    }
+    #[inline(always)]
+    fn map<S: Simd>(self, _: S, scales: &[u8; 2], k: usize) -> Power {
+        Power(scales[k / 2 % 2])
+    }
+}
+
+/// A scale of e8m0 for numbers of e2m1.
+#[derive(Clone, Copy)]
+pub(in crate::matmul) struct Power(u8);
+
+impl<S: Simd> Map<S> for Power {
+    #[inline(always)]
+    fn of(self, s: S, number: S::F) -> S::F {
+        s.mul(number, s.splat(E8M0[usize::from(self.0)]))
+    }
+    #[inline(always)]
+    fn kept(self) -> Option<&'static Bf16s> {
+        Some(&SCALED[usize::from(self.0)])
+    }
+}
+
+/// The numbers of e2m1 by their scale.
+static SCALED: [Bf16s; 256] = {
+    let mut tables = [[[0; 16]; 2]; 256];
+    let mut code = 0;
+    while code < 256 {
+        tables[code] = scaled(&E2M1, e8m0_to_f32(code as u8));
+        code += 1;
+    }
+    tables
+};
+
+/// Numbers that bf16 has, times a power of two, with which it has them too.
+pub(super) const fn scaled(numbers: &[f32; 16], scale: f32) -> Bf16s {
+    let mut products = [0.0; 16];
+    let mut i = 0;
+    while i < 16 {
+        products[i] = numbers[i] * scale;
+        i += 1;
+    }
+    bf16s(&products)
 }
 
 /// nvfp4, with the scale of the matrix.

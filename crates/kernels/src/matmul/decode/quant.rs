@@ -1,8 +1,8 @@
 //! Decoders of q8 and q4: codes in groups of 64 columns.
 
-use super::{Cursor, Decoder, Times};
+use super::{Cursor, Decoder};
 use crate::reference::{BLOCK, bf16_to_f32};
-use crate::simd::Simd;
+use crate::simd::{SIGNED, Simd};
 use crate::{Encoding, Matrix};
 
 #[derive(Clone, Copy)]
@@ -44,17 +44,12 @@ impl<S: Simd> Decoder<S> for Q4<S> {
 
     #[inline(always)]
     fn new(s: S, _: &Matrix) -> Self {
-        let values: [f32; 16] =
-            [0., 1., 2., 3., 4., 5., 6., 7., -8., -7., -6., -5., -4., -3., -2., -1.];
-        Q4 { values: s.sixteen(&values) }
+        Q4 { values: s.sixteen(&SIGNED) }
     }
     #[inline(always)]
     unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
         // SAFETY: by the contract of the trait.
-        unsafe {
-            let scale = Times(s.splat(bf16_scale(at, b)));
-            s.words(self.values, scale, at.codes.add(BLOCK / 2 * b))
-        }
+        unsafe { s.words(self.values, bf16_scale(at, b), at.codes.add(BLOCK / 2 * b)) }
     }
 }
 

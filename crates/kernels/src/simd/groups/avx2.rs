@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Groups, Map};
+use super::{Groups, Map, bf16s};
 use crate::Avx2;
 
 /// Runs intrinsics that the token allows.
@@ -14,19 +14,59 @@ macro_rules! allowed {
     };
 }
 
-/// The numbers for 32 codes in order: as words of two bytes, then as upper halves of lanes. Few of
-/// these instructions are shuffles or shifts, of which the CPU has half as many units.
+/// A register of bytes, of which both halves are given.
+#[target_feature(enable = "avx2")]
+#[inline]
+fn register(low: [i8; 16], high: [i8; 16]) -> __m256i {
+    // SAFETY: 16 bytes each.
+    unsafe {
+        let [low, high] = [low.as_ptr().cast(), high.as_ptr().cast()];
+        _mm256_set_m128i(_mm_loadu_si128(high), _mm_loadu_si128(low))
+    }
+}
+
+/// 16 bytes, twice.
+///
+/// # Safety
+///
+/// They must be readable.
+#[target_feature(enable = "avx2")]
+#[inline]
+unsafe fn twice(p: *const u8) -> __m256i {
+    // SAFETY: by this function's contract.
+    _mm256_broadcastsi128_si256(unsafe { _mm_loadu_si128(p.cast()) })
+}
+
+/// The numbers for codes whose order is such that those of 16 columns after another come out, twice:
+/// as words of two bytes, then as upper halves of lanes. The upper bytes of numbers come first.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn looked_up([upper, lower]: [__m256i; 2], codes: __m256i) -> [[__m256; 2]; 2] {
-    let own = _mm256_set_epi32(7, 5, 3, 1, 6, 4, 2, 0);
-    let codes = _mm256_permutevar8x32_epi32(codes, own);
     let (upper, lower) = (_mm256_shuffle_epi8(upper, codes), _mm256_shuffle_epi8(lower, codes));
     let zero = _mm256_setzero_si256();
     [
         widened(zero, _mm256_unpacklo_epi8(lower, upper)),
         widened(zero, _mm256_unpackhi_epi8(lower, upper)),
     ]
+}
+
+/// The mapped numbers for codes in the order of [`looked_up`].
+#[inline(always)]
+fn mapped<M: Map<Avx2>>(
+    s: Avx2,
+    numbers: [__m256i; 2],
+    maps: [M; 2],
+    codes: __m256i,
+) -> [[__m256; 2]; 2] {
+    allowed! {
+        if let (Some(first), Some(second)) = (maps[0].kept(), maps[1].kept())
+            && std::ptr::eq(first, second)
+        {
+            return looked_up([twice(first[0].as_ptr()), twice(first[1].as_ptr())], codes);
+        }
+        let [first, second] = looked_up(numbers, codes);
+        [maps[0].of(s, first), maps[1].of(s, second)]
+    }
 }
 
 /// Words of bf16 as f32.
@@ -37,6 +77,36 @@ fn widened(zero: __m256i, words: __m256i) -> [__m256; 2] {
         _mm256_castsi256_ps(_mm256_unpacklo_epi16(zero, words)),
         _mm256_castsi256_ps(_mm256_unpackhi_epi16(zero, words)),
     ]
+}
+
+/// [`Groups::words`] for any scale.
+///
+/// # Safety
+///
+/// As for that.
+#[cold]
+#[inline(never)]
+#[target_feature(enable = "avx2")]
+unsafe fn words_looked_up(
+    [upper, lower]: [__m256i; 2],
+    scale: f32,
+    p: *const u8,
+) -> [[__m256; 2]; 4] {
+    // SAFETY: by this function's contract.
+    let words = _mm256_permute4x64_epi64::<0xd8>(unsafe { _mm256_loadu_si256(p.cast()) });
+    let (zero, fifteen) = (_mm256_setzero_si256(), _mm256_set1_epi16(15));
+    let scale = _mm256_set1_ps(scale);
+    let mut weights = [[_mm256_setzero_ps(); 2]; 4];
+    for k in 0..4 {
+        let nibbles = _mm256_srl_epi16(words, _mm_cvtsi32_si128(4 * k as i32));
+        // In the lower bytes of words. The upper ones get the number for 0, which is 0.
+        let codes = _mm256_and_si256(nibbles, fifteen);
+        let above = _mm256_slli_epi16(_mm256_shuffle_epi8(upper, codes), 8);
+        let number = _mm256_or_si256(above, _mm256_shuffle_epi8(lower, codes));
+        let [first, second] = widened(zero, number);
+        weights[k] = [_mm256_mul_ps(first, scale), _mm256_mul_ps(second, scale)];
+    }
+    weights
 }
 
 impl Groups for Avx2 {
@@ -101,16 +171,8 @@ impl Groups for Avx2 {
     }
     #[inline(always)]
     fn sixteen(self, numbers: &[f32; 16]) -> Self::Sixteen {
-        let mut bytes = [[0u8; 16]; 2];
-        for i in 0..16 {
-            [bytes[0][i], bytes[1][i], _, _] = numbers[i].to_bits().to_be_bytes();
-        }
-        allowed! {
-            [
-                _mm256_broadcastsi128_si256(_mm_loadu_si128(bytes[0].as_ptr().cast())),
-                _mm256_broadcastsi128_si256(_mm_loadu_si128(bytes[1].as_ptr().cast())),
-            ]
-        }
+        let [upper, lower] = bf16s(numbers);
+        allowed!([twice(upper.as_ptr()), twice(lower.as_ptr())])
     }
     #[inline(always)]
     unsafe fn halves<M: Map<Self>>(
@@ -120,11 +182,16 @@ impl Groups for Avx2 {
         p: *const u8,
     ) -> [Self::F; 2] {
         allowed! {
-            let (codes, fifteen) = (_mm_loadu_si128(p.cast()), _mm_set1_epi8(15));
-            let low = _mm_and_si128(codes, fifteen);
-            let high = _mm_and_si128(_mm_srli_epi16(codes, 4), fifteen);
-            let [low, high] = looked_up(numbers, _mm256_set_m128i(high, low));
-            [maps[0].of(self, low), maps[1].of(self, high)]
+            // Low nibbles in the first eight bytes of each half of the register, high ones in the
+            // others, for which one shift does.
+            let own = register(
+                [0, 1, 2, 3, 8, 9, 10, 11, 0, 1, 2, 3, 8, 9, 10, 11],
+                [4, 5, 6, 7, 12, 13, 14, 15, 4, 5, 6, 7, 12, 13, 14, 15],
+            );
+            let codes = _mm256_shuffle_epi8(twice(p), own);
+            let codes = _mm256_srlv_epi64(codes, _mm256_set_epi64x(4, 0, 4, 0));
+            let codes = _mm256_and_si256(codes, _mm256_set1_epi8(15));
+            mapped(self, numbers, maps, codes)
         }
     }
     #[inline(always)]
@@ -135,41 +202,48 @@ impl Groups for Avx2 {
         p: *const u8,
     ) -> [Self::F; 2] {
         allowed! {
-            let (codes, fifteen) = (_mm_loadu_si128(p.cast()), _mm_set1_epi8(15));
-            let low = _mm_and_si128(codes, fifteen);
-            let high = _mm_and_si128(_mm_srli_epi16(codes, 4), fifteen);
-            let (first, second) = (_mm_unpacklo_epi8(low, high), _mm_unpackhi_epi8(low, high));
-            let [first, second] = looked_up(numbers, _mm256_set_m128i(second, first));
-            [maps[0].of(self, first), maps[1].of(self, second)]
+            // A byte in the lower half of each word, then its high nibble in the upper half.
+            let own = register(
+                [0, -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13, -1],
+                [2, -1, 3, -1, 6, -1, 7, -1, 10, -1, 11, -1, 14, -1, 15, -1],
+            );
+            let codes = _mm256_shuffle_epi8(twice(p), own);
+            let codes = _mm256_or_si256(codes, _mm256_slli_epi16(codes, 4));
+            let codes = _mm256_and_si256(codes, _mm256_set1_epi8(15));
+            mapped(self, numbers, maps, codes)
         }
     }
     #[inline(always)]
-    unsafe fn words<M: Map<Self>>(
-        self,
-        numbers: Self::Sixteen,
-        map: M,
-        p: *const u8,
-    ) -> [Self::F; 4] {
+    unsafe fn words(self, signed: Self::Sixteen, scale: f32, p: *const u8) -> [Self::F; 4] {
+        // Scales from here on exceed f32 below, as those that are negative seem to. They are looked up,
+        // and so is 0, whose products have signs.
+        const LARGE: u32 = (127 + 120) << 23;
+        if scale.to_bits().wrapping_sub(1) >= LARGE - 1 {
+            std::hint::cold_path();
+            return allowed!(words_looked_up(signed, scale, p));
+        }
         let mut weights = [[allowed!(_mm256_setzero_ps()); 2]; 4];
         allowed! {
             // Each half of the register gets four words of every eight.
             let words = _mm256_permute4x64_epi64::<0xd8>(_mm256_loadu_si256(p.cast()));
-            let fifteen = _mm256_set1_epi8(15);
+            // A nibble among the mantissa of bf16, with the exponent of 16 and the sign bit inverted:
+            // the number is 24 too large. Its products are exact, also that with 24.
+            let (own, sixteen) = (_mm256_set1_epi16(0x78), _mm256_set1_epi16(0x4180 ^ 0x40));
+            let (scale, less) = (_mm256_set1_ps(scale), _mm256_set1_ps(-24.0 * scale));
             let nibbles = [
-                _mm256_and_si256(words, fifteen),
-                _mm256_and_si256(_mm256_srli_epi16(words, 4), fifteen),
+                _mm256_slli_epi16(words, 3),
+                _mm256_srli_epi16(words, 1),
+                _mm256_srli_epi16(words, 5),
+                _mm256_srli_epi16(words, 9),
             ];
-            let (zero, byte) = (_mm256_setzero_si256(), _mm256_set1_epi16(0xff));
-            for odd in 0..2 {
-                // The codes of two quarters, in the lower bytes of words and in the upper.
-                let upper = _mm256_shuffle_epi8(numbers[0], nibbles[odd]);
-                let lower = _mm256_shuffle_epi8(numbers[1], nibbles[odd]);
-                let first =
-                    _mm256_or_si256(_mm256_slli_epi16(upper, 8), _mm256_and_si256(lower, byte));
-                let second =
-                    _mm256_or_si256(_mm256_andnot_si256(byte, upper), _mm256_srli_epi16(lower, 8));
-                weights[odd] = map.of(self, widened(zero, first));
-                weights[2 + odd] = map.of(self, widened(zero, second));
+            let zero = _mm256_setzero_si256();
+            for k in 0..4 {
+                let number = _mm256_xor_si256(_mm256_and_si256(nibbles[k], own), sixteen);
+                let [first, second] = widened(zero, number);
+                weights[k] = [
+                    _mm256_fmadd_ps(first, scale, less),
+                    _mm256_fmadd_ps(second, scale, less),
+                ];
             }
         }
         weights

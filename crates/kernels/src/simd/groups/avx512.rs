@@ -96,14 +96,9 @@ impl Groups for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn words<M: Map<Self>>(
-        self,
-        numbers: Self::Sixteen,
-        map: M,
-        p: *const u8,
-    ) -> [Self::F; 4] {
+    unsafe fn words(self, signed: Self::Sixteen, scale: f32, p: *const u8) -> [Self::F; 4] {
         allowed! {
-            let table = map.of(self, numbers);
+            let table = _mm512_mul_ps(signed, _mm512_set1_ps(scale));
             let codes = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
             [
                 _mm512_permutexvar_ps(codes, table),

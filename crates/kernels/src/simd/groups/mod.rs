@@ -48,22 +48,45 @@ pub(crate) trait Groups: super::Bytes {
         maps: [M; 2],
         p: *const u8,
     ) -> [Self::F; 2];
-    /// The mapped numbers for the lowest nibbles of 16 words of two bytes, then for the next, and so on.
-    unsafe fn words<M: Map<Self>>(
-        self,
-        numbers: Self::Sixteen,
-        map: M,
-        p: *const u8,
-    ) -> [Self::F; 4];
+    /// The scaled [`SIGNED`] numbers for the lowest nibbles of 16 words of two bytes, then for the next,
+    /// and so on.
+    unsafe fn words(self, signed: Self::Sixteen, scale: f32, p: *const u8) -> [Self::F; 4];
     /// The 32-bit numbers at `p` with these indices, or the last where there is none. Reads the
     /// numbers up to `last`.
     unsafe fn gather(self, p: *const u8, last: usize, index: Self::U) -> Self::U;
 }
 
+/// Four bits as signed numbers.
+pub(crate) const SIGNED: [f32; 16] =
+    [0., 1., 2., 3., 4., 5., 6., 7., -8., -7., -6., -5., -4., -3., -2., -1.];
+
 /// A scale, or another function of numbers. Where lookups are cheap, it is applied to a table before them.
 pub(crate) trait Map<S: Groups>: Copy {
     /// The function's value.
     fn of(self, s: S, number: S::F) -> S::F;
+
+    /// The function's values for the numbers of a lookup, if there are so few functions that tables of
+    /// all are kept.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    #[inline(always)]
+    fn kept(self) -> Option<&'static Bf16s> {
+        None
+    }
+}
+
+/// The upper bytes of sixteen numbers that bf16 has, and the lower ones.
+pub(crate) type Bf16s = [[u8; 16]; 2];
+
+/// Splits numbers that bf16 has.
+pub(crate) const fn bf16s(numbers: &[f32; 16]) -> Bf16s {
+    let mut bytes = [[0; 16]; 2];
+    let mut i = 0;
+    while i < 16 {
+        let bits = numbers[i].to_bits();
+        (bytes[0][i], bytes[1][i]) = ((bits >> 24) as u8, (bits >> 16) as u8);
+        i += 1;
+    }
+    bytes
 }
 
 /// The unit of [`Groups::numbers`], by which scales are multiplied. No scale becomes subnormal: they are
@@ -131,15 +154,10 @@ impl Groups for super::Portable {
         std::array::from_fn(|k| std::array::from_fn(|i| tables[k][nibble(16 * k + i)]))
     }
     #[inline(always)]
-    unsafe fn words<M: Map<Self>>(
-        self,
-        numbers: Self::Sixteen,
-        map: M,
-        p: *const u8,
-    ) -> [Self::F; 4] {
+    unsafe fn words(self, signed: Self::Sixteen, scale: f32, p: *const u8) -> [Self::F; 4] {
         // SAFETY: by the contract of the trait.
         let bytes = unsafe { p.cast::<[u8; 32]>().read_unaligned() };
-        let table = map.of(self, numbers);
+        let table = signed.map(|number| number * scale);
         let nibble = |k: usize, i: usize| bytes[2 * i + k / 2] >> (4 * (k % 2)) & 15;
         std::array::from_fn(|k| std::array::from_fn(|i| table[usize::from(nibble(k, i))]))
     }

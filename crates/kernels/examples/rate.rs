@@ -1,0 +1,93 @@
+//! Weights a second that one thread multiplies with one token, from its own cache, by encoding and tier.
+//!
+//! ```text
+//! cargo run --release -p sws-kernels --example rate [-- ENCODING..]
+//! ```
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use std::error::Error;
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use common::{Encoded, bf16_bytes, encoder, f32_bytes};
+use sws_kernels::{Encoding, Input, Output, ThreadScratch, Tier, matmul_rows};
+
+/// Few enough weights for the cache of a core, also as bf16.
+const ROWS: usize = 64;
+const COLS: usize = 2048;
+/// Time of a measurement. The best of several counts, as other programs only slow it down.
+const TIME: Duration = Duration::from_millis(100);
+const REPEATS: usize = 5;
+
+const ENCODINGS: &str = "bf16 bf12 bf11 q8 q4 fp8 mxfp4 nvfp4 int4 q4_0 q4_k q5_k q6_k";
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let asked: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = match asked.is_empty() {
+        true => ENCODINGS.split(' ').collect(),
+        false => asked.iter().map(String::as_str).collect(),
+    };
+    let mut out = std::io::stdout();
+    writeln!(out, "| encoding | tier | Gweights/s | GB/s | ns for 64 |\n|---|---|---:|---:|---:|")?;
+    for word in words {
+        let encoding: Encoding = word.parse()?;
+        let weights = weights(encoding);
+        let bytes: usize = weights.parts().iter().map(|part| part.len()).sum();
+        for tier in Tier::available() {
+            let seconds = seconds(tier, &weights);
+            let count = (ROWS * COLS) as f64;
+            writeln!(
+                out,
+                "| {encoding} | {} | {:.2} | {:.2} | {:.2} |",
+                tier.name(),
+                count / seconds / 1e9,
+                bytes as f64 / seconds / 1e9,
+                64.0 * seconds / count * 1e9,
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// A matrix with escapes as rare as models have them.
+fn weights(encoding: Encoding) -> Encoded {
+    if !encoding.has_patches() {
+        return Encoded::sample(encoding, ROWS, COLS);
+    }
+    let mut state = 1u64;
+    let mut uniform = || {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 40) as f32 / (1 << 24) as f32
+    };
+    // About normal.
+    let mut number = || (0..12).map(|_| uniform()).sum::<f32>() - 6.0;
+    let bits: Vec<u16> = (0..ROWS * COLS).map(|_| (number().to_bits() >> 16) as u16).collect();
+    let source = bf16_bytes(&bits);
+    Encoded::with(&encoder(encoding, &source, COLS), &source, ROWS, COLS, ROWS)
+}
+
+/// The least seconds of a product.
+#[expect(clippy::disallowed_methods, reason = "the crate has no clock of its own")]
+fn seconds(tier: Tier, weights: &Encoded) -> f64 {
+    let matrix = weights.matrix();
+    let numbers: Vec<f32> = (0..COLS).map(|i| 1.0 / (1 + i) as f32).collect();
+    let (mut input, mut scratch) = (Input::new(), ThreadScratch::new());
+    input.pack(tier, &numbers, 1, COLS);
+    let mut results = [0.0; ROWS];
+    let mut least = f64::INFINITY;
+    for _ in 0..REPEATS {
+        let (begun, mut products) = (Instant::now(), 0);
+        while begun.elapsed() < TIME {
+            for _ in 0..16 {
+                let y = Output::new(&mut results, 1, ROWS);
+                matmul_rows(tier, std::hint::black_box(&matrix), &input, y, &mut scratch);
+            }
+            products += 16;
+        }
+        least = least.min(begun.elapsed().as_secs_f64() / f64::from(products));
+    }
+    std::hint::black_box(f32_bytes(&results));
+    least
+}
