@@ -7,6 +7,8 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
 use sws_store::{Clock, Completion, Landed, NVMeWeightStore, NotLanded, PieceKind, Ticket};
 
+use crate::watch::{Recorder, Step};
+
 /// Waits for reads of all callers, and counts the stalls and the bytes that have arrived. Clones
 /// share the counts, and can cancel a wait from another thread.
 #[derive(Clone, Debug)]
@@ -22,6 +24,7 @@ struct Shared {
     since: AtomicU64,
     /// Bytes that have arrived, by [`Kind`].
     bytes: [AtomicU64; Kind::ALL.len()],
+    recorder: Recorder,
 }
 
 /// Kind of weights that were read.
@@ -122,6 +125,7 @@ impl Waiter {
             count: AtomicU64::new(0),
             since: AtomicU64::new(0),
             bytes: Default::default(),
+            recorder: Recorder::default(),
         }))
     }
 
@@ -185,9 +189,12 @@ impl Waiter {
     fn counted<T>(&self, wait: impl FnOnce() -> T) -> T {
         let started = self.0.clock.now();
         self.0.since.store(started.as_nanos() as u64, Ordering::Relaxed);
+        self.0.recorder.step(|| started, Step::Waits);
         let result = wait();
         self.0.since.store(0, Ordering::Relaxed);
-        let waited = self.0.clock.now().saturating_sub(started);
+        let ended = self.0.clock.now();
+        self.0.recorder.step(|| ended, Step::Waited);
+        let waited = ended.saturating_sub(started);
         self.0.nanos.fetch_add(waited.as_nanos() as u64, Ordering::Relaxed);
         self.0.count.fetch_add(1, Ordering::Relaxed);
         result
@@ -247,7 +254,13 @@ impl Waiter {
         self.0.bytes.each_ref().map(|bytes| bytes.load(Ordering::Relaxed))
     }
 
+    /// The recorder of reads and steps.
+    pub(crate) fn recorder(&self) -> &Recorder {
+        &self.0.recorder
+    }
+
     fn arrived(&self, completion: Completion) -> Completion {
+        self.0.recorder.read(&completion);
         let piece = completion.layout.read().piece().kind();
         if let (Ok(()), Some(kind)) = (&completion.result, Kind::of(piece)) {
             let read = completion.layout.segments().iter().map(|s| s.present as u64).sum();

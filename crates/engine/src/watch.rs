@@ -1,5 +1,7 @@
 //! What a run does at the moment, for readers in other threads.
 
+mod recording;
+
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -8,6 +10,9 @@ use sws_model::ModelSpec;
 use sws_store::{NVMeWeightStore, PieceId, PieceKind};
 
 use crate::wait::Waiter;
+
+pub(crate) use recording::Recorder;
+pub use recording::{RecordedRead, RecordedStep, Recording, Step};
 
 /// A view of a run from other threads, also in the middle of a pass. Clones share it.
 ///
@@ -209,6 +214,23 @@ impl Watch {
         }
     }
 
+    /// Makes the run record its reads and steps, at most so many of each, until the recording is
+    /// [taken](Self::recorded). Their memory is in no plan. An earlier recording is dropped.
+    pub fn record(&self, limit: usize) {
+        self.0.waiter.recorder().begin(limit);
+    }
+
+    /// Ends the recording, and returns it; empty if there is none.
+    pub fn recorded(&self) -> Recording {
+        self.0.waiter.recorder().end()
+    }
+
+    /// Records a step.
+    pub(crate) fn step(&self, step: Step) {
+        let waiter = &self.0.waiter;
+        waiter.recorder().step(|| waiter.clock().now(), step);
+    }
+
     /// The numbers to write to, if the watch is on.
     fn board(&self) -> Option<&Board> {
         self.0.board.get().filter(|board| board.is_on.load(Relaxed))
@@ -299,6 +321,7 @@ impl Watch {
 
     /// Stores that one pass or several are about to begin. What precedes the layers is a part of them.
     pub(crate) fn passes_begin(&self, now: Duration) {
+        self.0.waiter.recorder().step(|| now, Step::Passes);
         let Some(board) = self.board() else { return };
         board.since.store(now.as_nanos() as u64, Relaxed);
         board.is_running.store(true, Relaxed);
@@ -306,6 +329,7 @@ impl Watch {
 
     /// Stores that a pass begins with its layers, and that the one before it is over.
     pub(crate) fn pass_begins(&self, tokens: usize) {
+        self.step(Step::Pass { tokens });
         let Some(board) = self.board() else { return };
         board.pass.store(board.pass.load(Relaxed).wrapping_add(1), Relaxed);
         board.layer.store(0, Relaxed);
@@ -315,6 +339,7 @@ impl Watch {
     /// Stores that the passes are over, if any are running, and the time that the source has taken so
     /// far.
     pub(crate) fn passes_end(&self, now: Duration, source: Duration) {
+        self.0.waiter.recorder().step(|| now, Step::Over);
         self.0.source.store(source.as_nanos() as u64, Relaxed);
         let Some(board) = self.board() else { return };
         self.mark(board, board.laps.len() - 1);
@@ -334,6 +359,7 @@ impl Watch {
 
     /// Stores that the pass has reached a layer.
     pub(crate) fn layer_begins(&self, layer: usize) {
+        self.step(Step::Layer { layer });
         let Some(board) = self.board() else { return };
         board.layer.store(layer as u32, Relaxed);
         self.mark(board, layer);
@@ -353,6 +379,10 @@ impl Watch {
 
     /// Stores the choice of a layer's router. `hit` tells which experts are in memory.
     pub(crate) fn routed(&self, layer: usize, experts: &[u32], hit: impl Fn(u32) -> bool) {
+        if self.0.waiter.recorder().is_on() {
+            let misses = experts.iter().filter(|&&expert| !hit(expert)).count();
+            self.step(Step::Compared { layer, misses });
+        }
         let Some(board) = self.board() else { return };
         let pass = numbered(board.pass.load(Relaxed)) << PASS_SHIFT;
         let (mut hits, mut misses) = (0, 0);

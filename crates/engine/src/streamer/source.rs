@@ -12,7 +12,7 @@ use super::meter::{ComputeCosts, Meter};
 use crate::experts::DynamicAssembler;
 use crate::infrastructure::Infrastructure;
 use crate::wait::Waiter;
-use crate::watch::Watch;
+use crate::watch::{Step, Watch};
 
 /// Supplies the forward pass with weights within a budget: infrastructure from memory or through
 /// the ring, routed experts from cache slots. Alternatively all weights are resident, and measured
@@ -111,6 +111,13 @@ impl StreamingSource {
         result
     }
 
+    /// Records a step of a pass.
+    fn record(&self, step: Step) {
+        if let Some(watch) = &self.watch {
+            watch.step(step);
+        }
+    }
+
     /// Runs one step of a pass that streams; does nothing for a resident model.
     fn streamed<T: Default>(
         &mut self,
@@ -190,7 +197,9 @@ impl WeightSource for StreamingSource {
                         .try_for_each(|expert| ready(expert, &mut streamed.infrastructure)),
                 },
             }
-        })
+        })?;
+        self.record(Step::Computed { layer });
+        Ok(())
     }
 
     fn head(&mut self, compute: Compute<'_>) -> Result<(), SourceError> {
@@ -235,6 +244,7 @@ impl Observer for StreamingSource {
     }
 
     fn routed(&mut self, pass: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
+        self.record(Step::Chosen { layer });
         // With slots, the assembler reports what it finds in them.
         let has_slots = self.assembler().is_some();
         if let Some(watch) = self.watch.as_ref().filter(|_| !has_slots) {
@@ -244,7 +254,9 @@ impl Observer for StreamingSource {
         self.streamed(|infrastructure, assembler| match assembler {
             Some(assembler) => Ok(assembler.routed(pass, layer, routed)?),
             None => Ok(infrastructure.routed(layer, &routed.distinct)?),
-        })
+        })?;
+        self.record(Step::Requested { layer });
+        Ok(())
     }
 
     fn attended(

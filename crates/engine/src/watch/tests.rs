@@ -114,3 +114,30 @@ fn cells_follow_reads_and_choices() {
     watch.compare_resident();
     assert_eq!(cells(&watch), "mmmmm");
 }
+
+#[test]
+fn steps_are_recorded_between_its_beginning_and_its_end() {
+    let watch = watch(&[0, 2, 4]);
+    watch.pass_begins(1);
+    assert_eq!(watch.recorded(), Recording::default());
+    watch.record(4);
+    watch.passes_begin(Duration::from_secs(1));
+    watch.layer_begins(1);
+    // Also while nothing else is watched.
+    watch.routed(1, &[0, 1], |expert| expert == 1);
+    watch.passes_end(Duration::from_secs(2), Duration::ZERO);
+    watch.layer_begins(0);
+    let Recording { reads, steps, left_out } = watch.recorded();
+    let kinds: Vec<Step> = steps.iter().map(|step| step.step).collect();
+    let expected = [
+        Step::Passes,
+        Step::Layer { layer: 1 },
+        Step::Compared { layer: 1, misses: 1 },
+        Step::Over,
+    ];
+    assert_eq!((kinds.as_slice(), reads.len(), left_out), (&expected[..], 0, 1));
+    let ends = [steps[0].at, steps[3].at];
+    assert_eq!(ends, [Duration::from_secs(1), Duration::from_secs(2)]);
+    watch.layer_begins(0);
+    assert_eq!(watch.recorded(), Recording::default(), "it is over");
+}
