@@ -30,4 +30,5 @@ pub mod size;
 pub mod speculation;
 pub mod store_bench;
 pub mod stream;
+pub mod timeline;
 pub mod versions;

@@ -23,6 +23,7 @@ use sws_benchmarks::size::parse_size;
 use sws_benchmarks::speculation::{self, SpeculationArguments};
 use sws_benchmarks::store_bench::{self, StoreArguments};
 use sws_benchmarks::stream::{self, StreamArguments};
+use sws_benchmarks::timeline::{self, TimelineArguments};
 use sws_benchmarks::versions::{self, VersionsArguments};
 use sws_kernels::Encoding;
 
@@ -71,6 +72,8 @@ enum Command {
     Resident(ResidentArguments),
     /// Measure a streaming model at several budgets, against llama.cpp and fio
     Stream(StreamArguments),
+    /// Show when and why the disk is idle while a model generates text
+    Timeline(TimelineArguments),
     /// Run layers of released models with random weights, one model after the other
     Shapes(ShapesArguments),
     /// Measure the gain of speculation and of each mechanism around it, over budgets and disks
@@ -167,6 +170,7 @@ fn run(command: Command) -> Result<bool> {
         }
         Command::Resident(arguments) => resident::run(&arguments)?,
         Command::Stream(arguments) => stream::run(&arguments)?,
+        Command::Timeline(arguments) => timeline::run(&arguments)?,
         Command::Clients(arguments) => clients::run(&arguments)?,
         Command::Shapes(arguments) => released::run(&arguments)?,
         Command::Speculation(arguments) => speculation::run(&arguments)?,
