@@ -232,8 +232,6 @@ fn the_encoding_can_be_left_to_the_plan() {
     assert_same_tree(&expected, &user.shards());
     offline(&[&"pull", &"own/other", &"--as", &"auto"]).refused(2, &["own/other"]);
     assert!(user.hub.state().requests.is_empty());
-
-    user.sws(&[&"pull", &ID, &"--as", &"q8", &"--ram", &"4GiB"]).refused(2, &["--ram", "auto"]);
 }
 
 #[test]

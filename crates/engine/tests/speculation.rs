@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use sws_draft::NoDraft;
+use sws_engine::watch::{Recording, Step};
 use sws_engine::{Metrics, Options, Speculation};
 use sws_model::CausalLm;
-use sws_store::SimulatedDisk;
+use sws_store::{PieceKind, SimulatedDisk};
 use sws_testing::noisy::hash;
 use sws_testing::virtual_time::{UNLIMITED, answer, options, run, streamer};
 
@@ -31,6 +32,39 @@ fn account_matches_the_wall_clock() {
             assert!(speculation.useful > 100 && speculation.wasted > 0, "{case}");
         }
     }
+}
+
+/// On demand, a recording has a read for every miss, and steps in the order of time.
+#[test]
+fn recordings_have_a_read_for_every_miss() {
+    let disk = SimulatedDisk { bytes_per_second: 100_000_000, latency: Duration::from_micros(20) };
+    let mut lm = streamer(disk, options(0.25, Box::new(NoDraft), false));
+    let (first, rest) = answer().tokens.split_first().unwrap();
+    lm.decode(*first).unwrap();
+    let watch = lm.gauge().watch().clone();
+    watch.record(1 << 16);
+    for &token in &rest[..8] {
+        lm.decode(token).unwrap();
+    }
+    let Recording { reads, steps, left_out } = watch.recorded();
+    assert_eq!(left_out, 0);
+    assert!(steps.is_sorted_by_key(|step| step.at), "{steps:?}");
+    let passes = steps.iter().filter(|step| matches!(step.step, Step::Pass { tokens: 1 }));
+    assert_eq!(passes.count(), 8);
+    let misses = steps.iter().map(|step| match step.step {
+        Step::Compared { misses, .. } => misses,
+        _ => 0,
+    });
+    let experts = reads.iter().filter(|read| matches!(read.piece.kind(), PieceKind::Expert(_)));
+    let experts: Vec<_> = experts.collect();
+    assert_eq!(misses.sum::<usize>(), experts.len());
+    assert!(experts.len() > 8, "{reads:?}");
+    for read in experts {
+        assert!(read.bytes > 0 && Some(read.submitted) <= read.started, "{read:?}");
+        assert!(read.started <= Some(read.finished), "{read:?}");
+    }
+    let waits = steps.iter().filter(|step| step.step == Step::Waits).count();
+    assert!(waits > 0 && watch.recorded().steps.is_empty());
 }
 
 /// Off after the first window on a disk that is never waited for, and on one that is always waited

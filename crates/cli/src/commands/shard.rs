@@ -19,9 +19,6 @@ use crate::terminal::note;
 
 pub(crate) fn run(args: &args::Shard) -> anyhow::Result<ExitCode> {
     let path = checkpoint(&args.checkpoint)?;
-    if let (Choice::Made(encoding), Some(_)) = (args.encoding, args.ram) {
-        bail!("--ram is for --encoding auto, and {encoding} was chosen; leave out one of them");
-    }
     let _ending = Ending::at_a_signal("interrupted; the same command goes on where it stopped")?;
     #[cfg(feature = "pull")]
     super::pull::check_blobs(&path)?;

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use anyhow::bail;
 use sws::Outline;
 use sws_hub::{Client, Environment, ModelName, Weights, form, staging};
 use sws_kernels::Encoding;
@@ -21,9 +20,6 @@ pub(super) fn chosen(
     environment: &Environment,
 ) -> anyhow::Result<args::Pull> {
     if args.form != Some(Form::Auto) {
-        if args.ram.is_some() {
-            bail!("--ram is for --as auto; leave it out, or choose no other form");
-        }
         return Ok(args.clone());
     }
     let pull = Pull::new(args, name, environment);
