@@ -304,12 +304,12 @@ impl Simd for Avx2 {
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[cold]
 #[inline(never)]
-unsafe fn escaped<'p>(
+unsafe fn escaped(
     s: Avx2,
     exponents: [__m256; 2],
     p: *const u8,
-    mut patches: &'p [u8],
-) -> ([[__m256; 2]; 4], &'p [u8]) {
+    mut patches: &[u8],
+) -> ([[__m256; 2]; 4], &[u8]) {
     // SAFETY: by this function's contract.
     let columns = unsafe { bf12_by_lanes(s, exponents, p, &mut patches) };
     (columns, patches)

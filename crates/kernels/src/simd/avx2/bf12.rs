@@ -1,5 +1,5 @@
 //! bf12 in bytes, four columns in a lane of 32 bits. Functions are always inlined, as those of
-//! [`Simd`](super::Simd) are.
+//! [`Simd`](crate::simd::Simd) are.
 
 use std::arch::x86_64::*;
 
