@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use sws::Outline;
-use sws_hub::{Client, Environment, ModelName, Weights, form, staging};
+use sws_hub::{Client, Environment, HubError, ModelName, Weights, form, staging};
 use sws_kernels::Encoding;
 use sws_store::shard::encoding_in;
 
@@ -55,7 +55,10 @@ impl Pull<'_> {
         if environment.offline {
             let revision = Some(self.revision).filter(|&revision| revision != MAIN);
             let snapshot = self.cached.as_ref().and_then(|cached| cached.snapshot(revision));
-            let config = snapshot.map(|dir| dir.join("config.json")).filter(|file| file.exists());
+            let Some(dir) = snapshot else {
+                return Err(HubError::Offline { id: self.id.clone() }.into());
+            };
+            let config = Some(dir.join("config.json")).filter(|file| file.exists());
             return Ok(config.map(Outline::read).transpose()?);
         }
         let client = Client::new(environment)?;
