@@ -146,7 +146,7 @@ fn formats_are_those_that_can_be_made() {
     }
 }
 
-/// What memory holds whole is made in bf12, and shards that are there are found again.
+/// Models that fit in memory are made in bf12, and shards that are there are found again.
 #[test]
 fn shards_are_made_in_the_encoding_of_the_plan() {
     let temp = tempfile::tempdir().unwrap();
@@ -174,7 +174,7 @@ fn shards_are_made_in_the_encoding_of_the_plan() {
         let again = json(&shard(out, &["--encoding", "auto"]).succeeded());
         assert_eq!((&again["encoding"], &again["found"]), (&encoding.into(), &again["shards"]));
     }
-    // As a configuration file has it for all commands.
+    // A configuration file may have it for all commands.
     shard("q8", &["--encoding", "q8", "--ram", "4GiB"]).succeeded();
     shard("min", &["--encoding", "auto", "--ram", "min"]).refused(2, &["--ram min", "size"]);
 }
