@@ -3,6 +3,7 @@
 use crate::forward::{Chunk, ForwardError, Model, Rows};
 use crate::layer_state::KvPrecision;
 use crate::observer::Observer;
+use crate::prefix::Prefix;
 use crate::source::{PassSource, RunAhead, SourceError};
 use crate::state::State;
 
@@ -54,6 +55,12 @@ impl<S: PassSource> Engine<S> {
         self
     }
 
+    /// As [`with_pages`](Self::with_pages). Sequences that exist keep their pages until they are
+    /// [released](Self::release).
+    pub fn set_pages(&mut self, positions: usize) {
+        self.state.set_pages(positions);
+    }
+
     /// Sets the largest number of tokens that go through the layers together. The results are the
     /// same bit for bit; only the amount of working memory depends on it.
     ///
@@ -103,6 +110,26 @@ impl<S: PassSource> Engine<S> {
     /// Drops the positions of a sequence from `len` on; see [`State::truncate`].
     pub fn truncate(&mut self, sequence: usize, len: usize) -> bool {
         self.state.truncate(sequence, len)
+    }
+
+    /// Empties a sequence and frees its memory.
+    pub fn release(&mut self, sequence: usize) {
+        self.state.release(self.model.spec(), sequence);
+    }
+
+    /// The positions of a sequence apart from it; see [`State::prefix`].
+    pub fn prefix(&self, sequence: usize) -> Option<Prefix> {
+        self.state.prefix(sequence)
+    }
+
+    /// A prefix without positions, to be filled from bytes.
+    pub fn empty_prefix(&self) -> Prefix {
+        self.state.empty_prefix(self.model.spec())
+    }
+
+    /// Replaces a sequence by the beginning of a prefix; see [`State::begin_with`].
+    pub fn begin_with(&mut self, sequence: usize, prefix: &Prefix, len: usize) -> bool {
+        self.state.begin_with(sequence, prefix, len)
     }
 
     /// Number of positions of a sequence.

@@ -3,6 +3,7 @@
 use crate::engine::Step;
 use crate::forward::{Chunk, ForwardError};
 use crate::observer::Observer;
+use crate::prefix::Prefix;
 use crate::spec::ModelSpec;
 
 /// A model that is ready to run. Callers query it for the capability they need, and report in their
@@ -92,6 +93,37 @@ pub trait BatchLm: CausalLm {
 
     /// Number of positions of a sequence.
     fn sequence_len(&self, sequence: usize) -> usize;
+
+    /// Lets sequences share their beginnings with prefixes from now on, if their memory was laid out
+    /// for one sequence. All of them are empty afterwards.
+    fn share(&mut self);
+
+    /// The positions of a sequence apart from it, in the same memory until one of the two writes.
+    /// `None` if a pass over the sequence failed in the middle.
+    fn prefix(&self, sequence: usize) -> Option<Prefix>;
+
+    /// A prefix without positions, to be filled from bytes.
+    fn empty_prefix(&self) -> Prefix;
+
+    /// Replaces a sequence by the first `len` positions of a prefix. Returns false, and replaces
+    /// nothing, if that is not possible; see [`goes_back`](Self::goes_back).
+    fn begin_with(&mut self, sequence: usize, prefix: &Prefix, len: usize) -> bool;
+
+    /// Empties a sequence and frees its memory.
+    fn release(&mut self, sequence: usize);
+
+    /// True if a sequence, and a prefix, can be cut at any length. With recurrent layers or windows
+    /// they can only be continued from where they are.
+    fn goes_back(&self) -> bool;
+
+    /// Bytes that there is room for, for all sequences and prefixes together.
+    fn room(&self) -> u64;
+
+    /// Bytes that so many more tokens of sequences take, with copies of memory that is shared.
+    fn growth(&self, parts: &[(usize, usize)]) -> u64;
+
+    /// Bytes held by all sequences and these prefixes. Pages that several share count once.
+    fn held(&self, prefixes: &mut dyn Iterator<Item = &Prefix>) -> u64;
 
     /// Continues several sequences in shared passes, in which each expert is read once for all of
     /// them; see [`Engine::step`](crate::Engine::step).

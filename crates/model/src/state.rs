@@ -3,7 +3,8 @@
 use sws_store::{Pass, Span};
 
 use crate::forward::{Middle, Selection, Workspace};
-use crate::layer_state::{KvPrecision, Sequence, Snapshot};
+use crate::layer_state::{KvPrecision, Sequence, SharedPage, Snapshot};
+use crate::prefix::Prefix;
 use crate::source::Routed;
 use crate::spec::{Mixer, ModelSpec};
 
@@ -83,6 +84,11 @@ impl State {
     pub fn with_pages(mut self, positions: usize) -> State {
         self.page = positions;
         self
+    }
+
+    /// As [`with_pages`](Self::with_pages), for sequences added or released from now on.
+    pub fn set_pages(&mut self, positions: usize) {
+        self.page = positions;
     }
 
     /// Adds an empty sequence and returns its number. Numbers of removed sequences are reused.
@@ -177,6 +183,68 @@ impl State {
         Some(self.insert(fork))
     }
 
+    /// The positions of a sequence apart from it, in the same memory until one of the two writes.
+    /// `None` if a pass over the sequence failed in the middle.
+    pub fn prefix(&self, sequence: usize) -> Option<Prefix> {
+        Prefix::of(&self.sequences[sequence])
+    }
+
+    /// A prefix without positions, to be filled from bytes.
+    pub fn empty_prefix(&self, spec: &ModelSpec) -> Prefix {
+        Prefix::empty(Sequence::new(spec, self.limit, self.precision, self.page))
+    }
+
+    /// Replaces a sequence by the first `len` positions of a prefix. Returns false, and replaces
+    /// nothing, if the prefix cannot be [cut](Self::truncate) there.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such sequence.
+    pub fn begin_with(&mut self, sequence: usize, prefix: &Prefix, len: usize) -> bool {
+        let Some(begun) = prefix.begin(len) else { return false };
+        *self.existing(sequence) = begun;
+        self.changes += 1;
+        true
+    }
+
+    /// Empties a sequence and frees its memory; it grows again in the present pages.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such sequence.
+    pub fn release(&mut self, spec: &ModelSpec, sequence: usize) {
+        *self.existing(sequence) = Sequence::new(spec, self.limit, self.precision, self.page);
+        self.changes += 1;
+    }
+
+    /// True if sequences can be cut at any length. With recurrent layers or windows they can only be
+    /// continued from where they are.
+    pub fn goes_back(&self, spec: &ModelSpec) -> bool {
+        Sequence::new(spec, self.limit, self.precision, self.page).goes_back()
+    }
+
+    /// Bytes that all sequences take at their limit.
+    pub fn room(&self, spec: &ModelSpec) -> u64 {
+        let each = State::paged_bytes(spec, self.limit, self.precision, self.page);
+        each * self.sequences() as u64
+    }
+
+    /// Bytes that so many more tokens of sequences take, with copies of memory that is shared.
+    pub fn growth(&self, parts: &[(usize, usize)]) -> u64 {
+        parts.iter().map(|&(sequence, tokens)| self.sequences[sequence].growth(tokens)).sum()
+    }
+
+    /// Bytes held by all sequences and these prefixes. Pages that several share count once.
+    pub fn held(&self, prefixes: &mut dyn Iterator<Item = &Prefix>) -> u64 {
+        let mut pages = Vec::new();
+        let mut each = |page: SharedPage| pages.push(page);
+        self.sequences.iter().for_each(|sequence| sequence.each_page(&mut each));
+        prefixes.for_each(|prefix| prefix.each_page(&mut each));
+        pages.sort_unstable();
+        pages.dedup();
+        pages.iter().map(|page| page.bytes).sum()
+    }
+
     /// Drops the positions of a sequence from `len` on. Returns false, and drops nothing, if a
     /// layer cannot: a window has overwritten positions that it would see again, or a recurrent layer
     /// has taken in the positions and `len` is not 0.
@@ -197,6 +265,11 @@ impl State {
     /// Number of sequences.
     pub fn sequences(&self) -> usize {
         self.sequences.len() - self.vacant.len()
+    }
+
+    /// The numbers of the sequences.
+    pub fn numbers(&self) -> impl Iterator<Item = usize> {
+        (0..self.sequences.len()).filter(|&sequence| self.has(sequence))
     }
 
     /// True if there is no sequence.

@@ -12,7 +12,7 @@ use sws_cache::Saved;
 use sws_model::text::{Sampler, Sampling};
 use sws_model::{
     BatchLm, CausalLm, Chunk, ForwardError, Inventory, KvPrecision, Model, ModelHandle, ModelSpec,
-    Observer, ResidentSource, Session, Step,
+    Observer, Prefix, ResidentSource, Session, Step,
 };
 use sws_store::shard::Progress;
 use sws_store::{Arena, Clock, Memory, NVMeWeightStore, Slot, release_freed_memory};
@@ -568,6 +568,49 @@ impl BatchLm for SpeculativeWeightStreamer {
 
     fn sequence_len(&self, sequence: usize) -> usize {
         self.session.state().len(sequence)
+    }
+
+    /// Without a plan the sequence has one page, since nothing says how many there will be.
+    fn share(&mut self) {
+        let planned = self.plan.is_some();
+        let numbers: Vec<usize> = self.session.state().numbers().collect();
+        let engine = self.session.engine();
+        if !planned {
+            engine.set_pages(page(2));
+        }
+        numbers.into_iter().for_each(|sequence| engine.release(sequence));
+    }
+
+    fn prefix(&self, sequence: usize) -> Option<Prefix> {
+        self.session.state().prefix(sequence)
+    }
+
+    fn empty_prefix(&self) -> Prefix {
+        self.session.state().empty_prefix(self.model().spec())
+    }
+
+    fn begin_with(&mut self, sequence: usize, prefix: &Prefix, len: usize) -> bool {
+        self.session.engine().begin_with(sequence, prefix, len)
+    }
+
+    fn release(&mut self, sequence: usize) {
+        self.session.engine().release(sequence);
+    }
+
+    fn goes_back(&self) -> bool {
+        self.session.state().goes_back(self.model().spec())
+    }
+
+    fn room(&self) -> u64 {
+        self.session.state().room(self.model().spec())
+    }
+
+    fn growth(&self, parts: &[(usize, usize)]) -> u64 {
+        self.session.state().growth(parts)
+    }
+
+    fn held(&self, prefixes: &mut dyn Iterator<Item = &Prefix>) -> u64 {
+        self.session.state().held(prefixes)
     }
 
     fn step(&mut self, chunks: &[Chunk<'_>], observer: &mut dyn Observer, step: &mut Step) {

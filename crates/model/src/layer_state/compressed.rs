@@ -1,9 +1,12 @@
 //! The state of a layer that attends to the last positions and to entries that earlier ones were
 //! pooled into.
 
+use std::ops::Range;
+
 use sws_kernels::functional::KvCache;
 
 use super::KvPrecision;
+use super::pages::SharedPage;
 use super::ring::{Mark, Ring};
 use super::rows::Rows;
 use crate::spec::{CompressedSpec, PoolSpec};
@@ -117,6 +120,56 @@ impl CompressedState {
     pub(super) fn clear(&mut self) {
         self.rings().for_each(Ring::clear);
         self.index.iter_mut().for_each(Rows::clear);
+    }
+
+    /// Drops the pages that `len` positions do not need.
+    pub(super) fn trim(&mut self, len: usize) {
+        let entries = self.entries(len);
+        self.keys.trim(len, entries);
+        self.raw.iter_mut().for_each(|ring| ring.trim(len, 0));
+        self.index.iter_mut().for_each(|index| index.trim(entries));
+    }
+
+    /// Bytes that the positions from `len` to `end` take.
+    pub(super) fn growth(&self, len: usize, end: usize) -> u64 {
+        let [first, entries] = [len, end].map(|len| self.entries(len));
+        let raw = self.raw.iter().map(|ring| ring.growth(end, 0));
+        let index = self.index.iter().map(|index| index.growth(first, entries));
+        self.keys.growth(end, entries) + raw.chain(index).sum::<u64>()
+    }
+
+    pub(super) fn each_page(&self, each: &mut dyn FnMut(SharedPage)) {
+        self.raw.iter().chain([&self.keys]).for_each(|ring| ring.each_page(each));
+        self.index.iter().for_each(|index| index.each_page(each));
+    }
+
+    /// Appends the entries that end in these positions as bytes.
+    pub(super) fn write(&self, positions: Range<usize>, to: &mut Vec<u8>) {
+        let entries = self.entries(positions.start)..self.entries(positions.end);
+        self.keys.write_behind(entries.clone(), to);
+        self.index.iter().for_each(|index| index.write(entries.clone(), to));
+    }
+
+    /// Takes the entries that end in these positions, for which there is [room](Self::reserve).
+    pub(super) fn take(&mut self, positions: Range<usize>, from: &mut &[u8]) -> Option<()> {
+        let entries = self.entries(positions.start)..self.entries(positions.end);
+        self.keys.take_behind(entries.clone(), from)?;
+        self.index.iter_mut().try_for_each(|index| index.take(entries.clone(), from))
+    }
+
+    /// Appends the rings of `len` positions as bytes.
+    pub(super) fn write_rings(&self, len: usize, to: &mut Vec<u8>) {
+        [&self.keys].into_iter().chain(&self.raw).for_each(|ring| ring.write(len, to));
+    }
+
+    /// Takes the rings of `len` positions, for which there is [room](Self::reserve).
+    pub(super) fn take_rings(&mut self, len: usize, from: &mut &[u8]) -> Option<()> {
+        self.rings().try_for_each(|ring| ring.take(len, from))
+    }
+
+    /// Entries that end below `len`.
+    fn entries(&self, len: usize) -> usize {
+        self.pools.map_or(0, |pools| len / pools.ratio)
     }
 
     pub(super) fn fork(&self) -> CompressedState {

@@ -1,11 +1,15 @@
 //! Keys and values of one layer of one sequence, in pages.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use sws_kernels::functional::{CacheLayout, CacheMut, KvCache, KvData, Page, store};
 
 use super::KvPrecision;
-use super::pages::{drop_shared, grow, positions_held, positions_per_page};
+use super::bytes::{Number, read_rows, write_rows};
+use super::pages::{
+    SharedPage, drop_shared, each_page, grow, growth, positions_held, positions_per_page,
+};
 use super::rows::Rows;
 use crate::spec::{AttentionSpec, BlocksSpec};
 
@@ -24,6 +28,8 @@ pub(crate) struct KvState {
     values: CacheLayout,
     /// Number of tokens that can be stored before they are attended with.
     pub(crate) chunk: usize,
+    /// True if later positions overwrite earlier ones.
+    is_ring: bool,
     /// End of the positions that a ring holds: those a ring's length before it are overwritten, even
     /// after later positions were dropped.
     written: usize,
@@ -80,7 +86,8 @@ impl KvState {
         let block = spec.blocks.filter(|blocks| blocks.pooled).map_or(1, |blocks| blocks.size);
         let keys = CacheLayout { capacity, page, heads: spec.kv_heads, dim: spec.head_dim };
         let values = CacheLayout { dim: spec.value_dim, ..keys };
-        KvState { data, keys, values, chunk, written: 0, journal, index, parts, block }
+        let is_ring = capacity < limit;
+        KvState { data, keys, values, chunk, is_ring, written: 0, journal, index, parts, block }
     }
 
     /// The maximum size in bytes of `limit` positions in pages of `page`.
@@ -149,6 +156,118 @@ impl KvState {
         match &mut self.data {
             Data::F32 { keys, values } => own(keys, values),
             Data::Bf16 { keys, values } => own(keys, values),
+        }
+    }
+
+    /// True if later positions overwrite earlier ones.
+    pub(super) fn is_ring(&self) -> bool {
+        self.is_ring
+    }
+
+    /// Drops the pages that `len` positions do not need.
+    pub(super) fn trim(&mut self, len: usize) {
+        let (needed, blocks) = (self.keys.pages(len), len / self.block);
+        self.index.iter_mut().for_each(|index| index.trim(blocks));
+        self.parts.iter_mut().for_each(|parts| parts.trim(len));
+        match &mut self.data {
+            Data::F32 { keys, values } => {
+                keys.truncate(needed);
+                values.truncate(needed);
+            }
+            Data::Bf16 { keys, values } => {
+                keys.truncate(needed);
+                values.truncate(needed);
+            }
+        }
+    }
+
+    /// Bytes that the positions from `len` to `end` take.
+    pub(super) fn growth(&self, len: usize, end: usize) -> u64 {
+        fn of<E>(state: &KvState, keys: &[Page<E>], values: &[Page<E>], at: [usize; 2]) -> u64 {
+            let [len, end] = at;
+            growth(keys, &state.keys, len, end) + growth(values, &state.values, len, end)
+        }
+        let data = match &self.data {
+            Data::F32 { keys, values } => of(self, keys, values, [len, end]),
+            Data::Bf16 { keys, values } => of(self, keys, values, [len, end]),
+        };
+        let block = self.block;
+        let index = self.index.iter().map(|index| index.growth(len / block, end / block));
+        let parts = self.parts.iter().map(|parts| parts.growth(len, end));
+        data + index.chain(parts).sum::<u64>()
+    }
+
+    pub(super) fn each_page(&self, each: &mut dyn FnMut(SharedPage)) {
+        match &self.data {
+            Data::F32 { keys, values } => [keys, values].map(|pages| each_page(pages, each)),
+            Data::Bf16 { keys, values } => [keys, values].map(|pages| each_page(pages, each)),
+        };
+        self.index.iter().chain(&self.parts).for_each(|rows| rows.each_page(each));
+    }
+
+    /// Appends positions as bytes, those of a ring not.
+    pub(super) fn write(&self, positions: Range<usize>, to: &mut Vec<u8>) {
+        if !self.is_ring {
+            self.write_data(positions.clone(), to);
+        }
+        let blocks = positions.start / self.block..positions.end / self.block;
+        self.index.iter().for_each(|index| index.write(blocks.clone(), to));
+        self.parts.iter().for_each(|parts| parts.write(positions.clone(), to));
+    }
+
+    /// Takes positions, for which there is [room](Self::reserve).
+    pub(super) fn take(&mut self, positions: Range<usize>, from: &mut &[u8]) -> Option<()> {
+        if !self.is_ring {
+            self.take_data(positions.clone(), from)?;
+            self.written = positions.end;
+        }
+        let blocks = positions.start / self.block..positions.end / self.block;
+        self.index.iter_mut().try_for_each(|index| index.take(blocks.clone(), from))?;
+        self.parts.iter_mut().try_for_each(|parts| parts.take(positions.clone(), from))
+    }
+
+    /// Appends the ring of `len` positions as bytes, if it is one.
+    pub(super) fn write_ring(&self, len: usize, to: &mut Vec<u8>) {
+        if self.is_ring {
+            (self.written as u64).write(to);
+            self.write_data(0..len.min(self.keys.capacity), to);
+        }
+    }
+
+    /// Takes the ring of `len` positions, for which there is [room](Self::reserve).
+    pub(super) fn take_ring(&mut self, len: usize, from: &mut &[u8]) -> Option<()> {
+        if !self.is_ring {
+            return Some(());
+        }
+        self.written = usize::try_from(u64::read(from)?).ok()?;
+        self.take_data(0..len.min(self.keys.capacity), from)
+    }
+
+    fn write_data(&self, positions: Range<usize>, to: &mut Vec<u8>) {
+        let (of_keys, of_values) = (&self.keys, &self.values);
+        match &self.data {
+            Data::F32 { keys, values } => {
+                write_rows(keys, of_keys, positions.clone(), to);
+                write_rows(values, of_values, positions, to);
+            }
+            Data::Bf16 { keys, values } => {
+                write_rows(keys, of_keys, positions.clone(), to);
+                write_rows(values, of_values, positions, to);
+            }
+        }
+    }
+
+    fn take_data(&mut self, positions: Range<usize>, from: &mut &[u8]) -> Option<()> {
+        let (of_keys, of_values) = (&self.keys, &self.values);
+        match &mut self.data {
+            Data::F32 { keys, values } => {
+                read_rows(keys, of_keys, positions.clone(), from)?;
+                read_rows(values, of_values, positions, from)
+            }
+            Data::Bf16 { keys, values } => {
+                read_rows(keys, of_keys, positions.clone(), from)?;
+                read_rows(values, of_values, positions, from)
+            }
         }
     }
 

@@ -1,9 +1,12 @@
 //! Latents of one layer of one sequence: of each position one row, from which all heads make their
 //! keys and values, and the key by which an indexer finds it.
 
+use std::ops::Range;
+
 use sws_kernels::functional::KvCache;
 
 use super::KvPrecision;
+use super::pages::SharedPage;
 use super::rows::Rows;
 use crate::spec::LatentSpec;
 
@@ -74,6 +77,44 @@ impl LatentState {
     /// sequence.
     pub(super) fn clear(&mut self) {
         self.each(Rows::clear);
+    }
+
+    /// Drops the pages that `len` positions do not need.
+    pub(super) fn trim(&mut self, len: usize) {
+        let groups = len / self.group;
+        self.latents.trim(len);
+        self.index.iter_mut().for_each(|index| index.trim(groups));
+        self.parts.iter_mut().flatten().for_each(|parts| parts.trim(len));
+    }
+
+    /// Bytes that the positions from `len` to `end` take.
+    pub(super) fn growth(&self, len: usize, end: usize) -> u64 {
+        let group = self.group;
+        let index = self.index.iter().map(|index| index.growth(len / group, end / group));
+        let parts = self.parts.iter().flatten().map(|parts| parts.growth(len, end));
+        self.latents.growth(len, end) + index.chain(parts).sum::<u64>()
+    }
+
+    pub(super) fn each_page(&self, each: &mut dyn FnMut(SharedPage)) {
+        let others = self.index.iter().chain(self.parts.iter().flatten());
+        [&self.latents].into_iter().chain(others).for_each(|rows| rows.each_page(each));
+    }
+
+    /// Appends positions, and the groups that end in them, as bytes.
+    pub(super) fn write(&self, positions: Range<usize>, to: &mut Vec<u8>) {
+        let groups = positions.start / self.group..positions.end / self.group;
+        self.latents.write(positions.clone(), to);
+        self.index.iter().for_each(|index| index.write(groups.clone(), to));
+        self.parts.iter().flatten().for_each(|parts| parts.write(positions.clone(), to));
+    }
+
+    /// Takes positions, for which there is [room](Self::reserve).
+    pub(super) fn take(&mut self, positions: Range<usize>, from: &mut &[u8]) -> Option<()> {
+        let groups = positions.start / self.group..positions.end / self.group;
+        self.latents.take(positions.clone(), from)?;
+        self.index.iter_mut().try_for_each(|index| index.take(groups.clone(), from))?;
+        let mut parts = self.parts.iter_mut().flatten();
+        parts.try_for_each(|parts| parts.take(positions.clone(), from))
     }
 
     /// Stores latents [tokens, width] of consecutive positions, for which there is

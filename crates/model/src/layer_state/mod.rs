@@ -1,5 +1,6 @@
 //! The state that layers keep of a sequence.
 
+mod bytes;
 mod compressed;
 mod kv;
 mod latent;
@@ -13,7 +14,10 @@ mod tests;
 pub(crate) use compressed::CompressedState;
 pub(crate) use kv::KvState;
 pub(crate) use latent::LatentState;
+pub(crate) use pages::SharedPage;
 pub(crate) use recurrent::{Memory, RecurrentState};
+
+use std::ops::Range;
 
 use crate::spec::{Mixer, ModelSpec};
 
@@ -206,6 +210,59 @@ impl Sequence {
         can
     }
 
+    /// True if positions can be dropped at any length, without a snapshot.
+    pub(crate) fn goes_back(&self) -> bool {
+        self.layers.iter().all(LayerState::goes_back)
+    }
+
+    /// Drops the memory that the positions do not need.
+    pub(crate) fn trim(&mut self) {
+        self.layers.iter_mut().for_each(|layer| layer.trim(self.len));
+    }
+
+    /// Bytes that `tokens` more positions take, with copies of memory that is shared.
+    pub(crate) fn growth(&self, tokens: usize) -> u64 {
+        self.layers.iter().map(|layer| layer.growth(self.len, self.len + tokens)).sum()
+    }
+
+    /// Passes on each page.
+    pub(crate) fn each_page(&self, each: &mut dyn FnMut(SharedPage)) {
+        self.layers.iter().for_each(|layer| layer.each_page(each));
+    }
+
+    /// Appends positions as bytes, without what belongs to a length.
+    pub(crate) fn write(&self, positions: Range<usize>, to: &mut Vec<u8>) {
+        self.layers.iter().for_each(|layer| layer.write(positions.clone(), to));
+    }
+
+    /// Appends what belongs to the length: windows and states of fixed size.
+    pub(crate) fn write_end(&self, to: &mut Vec<u8>) {
+        self.layers.iter().for_each(|layer| layer.write_end(self.len, to));
+    }
+
+    /// Takes `tokens` more positions. The sequence is partial until its end is taken, if it has one, or
+    /// if there are too few bytes: then this returns `None`.
+    pub(crate) fn take(&mut self, tokens: usize, from: &mut &[u8]) -> Option<()> {
+        let positions = self.len..self.len + tokens;
+        self.reserve(tokens);
+        self.partial = true;
+        self.layers.iter_mut().try_for_each(|layer| layer.take(positions.clone(), from))?;
+        (self.len, self.partial) = (positions.end, !self.goes_back());
+        Some(())
+    }
+
+    /// Takes what belongs to the length. `None` for what cannot be that.
+    pub(crate) fn take_end(&mut self, from: &mut &[u8]) -> Option<()> {
+        let len = self.len;
+        self.layers.iter_mut().try_for_each(|layer| layer.take_end(len, from))?;
+        let can = self.layers.iter().all(|layer| match layer {
+            LayerState::Recurrent(_) => true,
+            layer => layer.has(len),
+        });
+        self.partial = !can;
+        can.then_some(())
+    }
+
     /// Saves the current state.
     pub(crate) fn snapshot(&mut self) -> Snapshot {
         let layers = self.layers.iter_mut().map(LayerState::snapshot).collect();
@@ -343,6 +400,78 @@ impl LayerState {
             LayerState::Latent(_) => true,
             LayerState::Compressed(state) => state.has(len),
             LayerState::Recurrent(state) => len == 0 || state.is_empty(),
+        }
+    }
+
+    fn goes_back(&self) -> bool {
+        match self {
+            LayerState::Kv(kv) => !kv.is_ring(),
+            LayerState::Latent(_) => true,
+            LayerState::Compressed(_) => false,
+            LayerState::Recurrent(state) => state.is_empty(),
+        }
+    }
+
+    fn trim(&mut self, len: usize) {
+        match self {
+            LayerState::Kv(kv) => kv.trim(len),
+            LayerState::Latent(latent) => latent.trim(len),
+            LayerState::Compressed(state) => state.trim(len),
+            LayerState::Recurrent(_) => {}
+        }
+    }
+
+    fn growth(&self, len: usize, end: usize) -> u64 {
+        match self {
+            LayerState::Kv(kv) => kv.growth(len, end),
+            LayerState::Latent(latent) => latent.growth(len, end),
+            LayerState::Compressed(state) => state.growth(len, end),
+            LayerState::Recurrent(state) => state.growth(),
+        }
+    }
+
+    fn each_page(&self, each: &mut dyn FnMut(SharedPage)) {
+        match self {
+            LayerState::Kv(kv) => kv.each_page(each),
+            LayerState::Latent(latent) => latent.each_page(each),
+            LayerState::Compressed(state) => state.each_page(each),
+            LayerState::Recurrent(state) => state.each_page(each),
+        }
+    }
+
+    fn write(&self, positions: Range<usize>, to: &mut Vec<u8>) {
+        match self {
+            LayerState::Kv(kv) => kv.write(positions, to),
+            LayerState::Latent(latent) => latent.write(positions, to),
+            LayerState::Compressed(state) => state.write(positions, to),
+            LayerState::Recurrent(_) => {}
+        }
+    }
+
+    fn take(&mut self, positions: Range<usize>, from: &mut &[u8]) -> Option<()> {
+        match self {
+            LayerState::Kv(kv) => kv.take(positions, from),
+            LayerState::Latent(latent) => latent.take(positions, from),
+            LayerState::Compressed(state) => state.take(positions, from),
+            LayerState::Recurrent(_) => Some(()),
+        }
+    }
+
+    fn write_end(&self, len: usize, to: &mut Vec<u8>) {
+        match self {
+            LayerState::Kv(kv) => kv.write_ring(len, to),
+            LayerState::Latent(_) => {}
+            LayerState::Compressed(state) => state.write_rings(len, to),
+            LayerState::Recurrent(state) => state.write(to),
+        }
+    }
+
+    fn take_end(&mut self, len: usize, from: &mut &[u8]) -> Option<()> {
+        match self {
+            LayerState::Kv(kv) => kv.take_ring(len, from),
+            LayerState::Latent(_) => Some(()),
+            LayerState::Compressed(state) => state.take_rings(len, from),
+            LayerState::Recurrent(state) => state.take(from),
         }
     }
 

@@ -1,8 +1,12 @@
 //! The state of a layer that remembers all earlier tokens in a fixed number of values.
 
+use std::slice;
 use std::sync::Arc;
 
 use sws_kernels::functional::{Page, zeroed};
+
+use super::bytes::{Number, read_numbers};
+use super::pages::{SharedPage, each_page, shared_bytes};
 
 /// The size of such a state, in numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,6 +72,33 @@ impl RecurrentState {
                 None => *page = zeroed(0),
             }
         }
+    }
+
+    /// Bytes that another position takes: those of the state if there is none, or it is shared.
+    pub(super) fn growth(&self) -> u64 {
+        let Memory { past, sums } = self.memory;
+        let each = [(&self.past, past), (&self.sums, sums)];
+        let of = |(page, len): (&Page<f32>, usize)| match page.len() < len {
+            true => (len * size_of::<f32>()) as u64,
+            false => shared_bytes(page),
+        };
+        each.map(of).iter().sum()
+    }
+
+    pub(super) fn each_page(&self, each: &mut dyn FnMut(SharedPage)) {
+        [&self.past, &self.sums]
+            .into_iter()
+            .for_each(|page| each_page(slice::from_ref(page), each));
+    }
+
+    /// Appends all numbers as bytes.
+    pub(super) fn write(&self, to: &mut Vec<u8>) {
+        self.past.iter().chain(self.sums.iter()).for_each(|number| number.write(to));
+    }
+
+    /// Takes all numbers, for which there is [room](Self::reserve).
+    pub(super) fn take(&mut self, from: &mut &[u8]) -> Option<()> {
+        self.numbers().into_iter().try_for_each(|numbers| read_numbers(numbers, from))
     }
 
     /// The inputs of the last few tokens and the sums, to be changed. There must be

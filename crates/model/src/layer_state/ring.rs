@@ -1,6 +1,10 @@
 //! Rows of the last positions of one layer of one sequence.
 
+use std::ops::Range;
+
 use super::KvPrecision;
+use super::bytes::Number;
+use super::pages::SharedPage;
 use super::rows::Rows;
 
 /// A ring of rows, and places behind it that each get one row. What positions overwrite is kept
@@ -88,6 +92,44 @@ impl Ring {
     /// A ring with the same rows, for another sequence.
     pub(super) fn fork(&self) -> Ring {
         Ring { journal: Journal::default(), ..self.clone() }
+    }
+
+    /// Drops the pages that `len` positions and `behind` places do not need.
+    pub(super) fn trim(&mut self, len: usize, behind: usize) {
+        let slots = if behind > 0 { self.slots + behind } else { self.slots.min(len) };
+        self.rows.trim(slots);
+    }
+
+    /// Bytes that positions up to `end` and `behind` places take: any page may be written to.
+    pub(super) fn growth(&self, end: usize, behind: usize) -> u64 {
+        let slots = if behind > 0 { self.slots + behind } else { self.slots.min(end) };
+        self.rows.growth(0, slots)
+    }
+
+    pub(super) fn each_page(&self, each: &mut dyn FnMut(SharedPage)) {
+        self.rows.each_page(each);
+    }
+
+    /// Appends the ring of `len` positions as bytes.
+    pub(super) fn write(&self, len: usize, to: &mut Vec<u8>) {
+        (self.written as u64).write(to);
+        self.rows.write(0..self.slots.min(len), to);
+    }
+
+    /// Takes the ring of `len` positions, for which there is [room](Self::reserve).
+    pub(super) fn take(&mut self, len: usize, from: &mut &[u8]) -> Option<()> {
+        self.written = usize::try_from(u64::read(from)?).ok()?;
+        self.rows.take(0..self.slots.min(len), from)
+    }
+
+    /// Appends places behind the ring as bytes.
+    pub(super) fn write_behind(&self, places: Range<usize>, to: &mut Vec<u8>) {
+        self.rows.write(self.slots + places.start..self.slots + places.end, to);
+    }
+
+    /// Takes places behind the ring.
+    pub(super) fn take_behind(&mut self, places: Range<usize>, from: &mut &[u8]) -> Option<()> {
+        self.rows.take(self.slots + places.start..self.slots + places.end, from)
     }
 
     /// True if the positions from `first` on are still present.

@@ -1,9 +1,14 @@
 //! A row of numbers for each position of one layer of one sequence, in pages.
 
+use std::ops::Range;
+
 use sws_kernels::functional::{CacheLayout, CacheMut, KvCache, KvData, Page, store};
 
 use super::KvPrecision;
-use super::pages::{drop_shared, grow, positions_held, positions_per_page};
+use super::bytes::{read_rows, write_rows};
+use super::pages::{
+    SharedPage, drop_shared, each_page, grow, growth, positions_held, positions_per_page,
+};
 
 /// Rows of one length. Pages are allocated as positions arrive, and shared with sequences that have
 /// a common prefix.
@@ -67,6 +72,47 @@ impl Rows {
         match &mut self.pages {
             Pages::F32(pages) => drop_shared(pages),
             Pages::Bf16(pages) => drop_shared(pages),
+        }
+    }
+
+    /// Drops the pages of positions from `end` on.
+    pub(super) fn trim(&mut self, end: usize) {
+        let needed = self.layout.pages(end);
+        match &mut self.pages {
+            Pages::F32(pages) => pages.truncate(needed),
+            Pages::Bf16(pages) => pages.truncate(needed),
+        }
+    }
+
+    /// Bytes that the positions from `len` to `end` take.
+    pub(super) fn growth(&self, len: usize, end: usize) -> u64 {
+        match &self.pages {
+            Pages::F32(pages) => growth(pages, &self.layout, len, end),
+            Pages::Bf16(pages) => growth(pages, &self.layout, len, end),
+        }
+    }
+
+    /// Passes on each page.
+    pub(super) fn each_page(&self, each: &mut dyn FnMut(SharedPage)) {
+        match &self.pages {
+            Pages::F32(pages) => each_page(pages, each),
+            Pages::Bf16(pages) => each_page(pages, each),
+        }
+    }
+
+    /// Appends the rows of positions as bytes.
+    pub(super) fn write(&self, positions: Range<usize>, to: &mut Vec<u8>) {
+        match &self.pages {
+            Pages::F32(pages) => write_rows(pages, &self.layout, positions, to),
+            Pages::Bf16(pages) => write_rows(pages, &self.layout, positions, to),
+        }
+    }
+
+    /// Takes the rows of positions, for which there is [room](Self::reserve).
+    pub(super) fn take(&mut self, positions: Range<usize>, from: &mut &[u8]) -> Option<()> {
+        match &mut self.pages {
+            Pages::F32(pages) => read_rows(pages, &self.layout, positions, from),
+            Pages::Bf16(pages) => read_rows(pages, &self.layout, positions, from),
         }
     }
 

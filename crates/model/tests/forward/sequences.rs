@@ -1,6 +1,6 @@
 //! Sequences with a common prefix that diverge, and sequences that are truncated.
 
-use sws_model::{Chunk, KvPrecision, LayerSpec, Mixer, Model, ResidentSource, Rows, State};
+use sws_model::{Chunk, KvPrecision, LayerSpec, Mixer, Model, Prefix, ResidentSource, Rows, State};
 
 use crate::support::{Fixture, variants};
 
@@ -71,4 +71,69 @@ fn forks_and_truncated_sequences_equal_separate_ones() {
             assert!(it.state.truncate(second, 0) && it.state.len(second) == 0);
         }
     }
+}
+
+#[test]
+fn prefixes_continue_as_their_sequence_does_from_bytes_too() {
+    for name in variants() {
+        let mut fixture = Fixture::open(&name);
+        // Room for a whole block.
+        fixture.spec.context = fixture.spec.context.max(400);
+        for page in [64, usize::MAX] {
+            let mut it = Sequences::new(&fixture, page);
+            let len = 290;
+            let tokens = fixture.golden().tokens;
+            let tokens: Vec<u32> = tokens.into_iter().cycle().take(len + 40).collect();
+            let [first, second] = [(); 2].map(|()| it.state.add_sequence(&fixture.spec));
+            it.go_on(first, &tokens[..len]);
+            let prefix = it.state.prefix(first).unwrap();
+            let expected = it.go_on(first, &tokens[len..]);
+
+            let mut loaded = it.state.empty_prefix(&fixture.spec);
+            for number in 0..prefix.blocks() {
+                assert!(loaded.add_block(&prefix.block(number)), "{name}, {page}: {number}");
+            }
+            assert!(loaded.add_end(len, &prefix.end()), "{name}, {page}: the end");
+            for (what, prefix) in [("shared", &prefix), ("from bytes", &loaded)] {
+                assert!(it.state.begin_with(second, prefix, len), "{name}, {page}: {what}");
+                let continued = it.go_on(second, &tokens[len..]);
+                assert!(continued == expected, "{name}, {page}: {what}");
+            }
+
+            // Fewer positions, where the layers have them.
+            let goes_back = it.state.goes_back(&fixture.spec);
+            let cut = it.state.begin_with(second, &loaded, len - 30);
+            assert!(cut || !goes_back, "{name}, {page}");
+            if cut {
+                let continued = it.go_on(second, &tokens[len - 30..]);
+                assert!(continued.ends_with(&expected), "{name}, {page}: cut");
+            }
+
+            let mut damaged = it.state.empty_prefix(&fixture.spec);
+            let bytes = prefix.end();
+            let cut = &bytes[..bytes.len().saturating_sub(1)];
+            assert!(!damaged.add_end(len % Prefix::BLOCK, cut), "{name}, {page}");
+        }
+    }
+}
+
+#[test]
+fn shared_pages_count_once_and_what_writes_to_them_is_foreseen() {
+    let fixture = Fixture::open("qwen3_moe");
+    let mut it = Sequences::new(&fixture, 64);
+    let tokens: Vec<u32> = fixture.golden().tokens.iter().copied().cycle().take(100).collect();
+    let sequence = it.state.add_sequence(&fixture.spec);
+    it.go_on(sequence, &tokens[..70]);
+    let alone = it.state.held(&mut [].into_iter());
+    let prefix = it.state.prefix(sequence).unwrap();
+    let held = |it: &Sequences| it.state.held(&mut [&prefix].into_iter());
+    assert_eq!(held(&it), alone);
+    // Two pages of each kind: the second is written to, and shared.
+    let growth = it.state.growth(&[(sequence, 30)]);
+    assert_eq!(growth, alone / 2);
+    it.go_on(sequence, &tokens[70..]);
+    assert_eq!(held(&it), alone + growth);
+    assert_eq!(it.state.growth(&[(sequence, 28)]), 0);
+    it.state.release(&fixture.spec, sequence);
+    assert_eq!(held(&it), alone);
 }

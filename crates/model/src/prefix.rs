@@ -1,0 +1,109 @@
+//! The beginnings of sequences, apart from them.
+
+use crate::layer_state::{Sequence, SharedPage};
+
+/// The state of a sequence up to a length, apart from sequences: any of them can begin with it. It
+/// shares its memory with the sequence it was taken from until one of the two writes to it.
+#[derive(Debug)]
+pub struct Prefix {
+    sequence: Sequence,
+}
+
+impl Prefix {
+    /// Positions of a block of bytes.
+    pub const BLOCK: usize = 256;
+
+    /// Takes a state that no sequence writes to. `None` in the middle of a pass.
+    pub(crate) fn of(sequence: &Sequence) -> Option<Prefix> {
+        let mut sequence = sequence.fork()?;
+        sequence.trim();
+        Some(Prefix { sequence })
+    }
+
+    pub(crate) fn empty(sequence: Sequence) -> Prefix {
+        Prefix { sequence }
+    }
+
+    /// A sequence that begins with the first `len` positions. `None` if the state cannot be cut there.
+    pub(crate) fn begin(&self, len: usize) -> Option<Sequence> {
+        let mut sequence = self.sequence.fork()?;
+        (len <= sequence.len && sequence.truncate(len)).then(|| {
+            sequence.trim();
+            sequence
+        })
+    }
+
+    pub(crate) fn each_page(&self, each: &mut dyn FnMut(SharedPage)) {
+        self.sequence.each_page(each);
+    }
+
+    /// Number of positions.
+    pub fn len(&self) -> usize {
+        self.sequence.len
+    }
+
+    /// True if there is no position.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes held; pages shared with sequences or others count for each.
+    pub fn bytes(&self) -> u64 {
+        self.sequence.bytes()
+    }
+
+    /// Drops the positions from `len` on. Returns false, and drops nothing, if that is not possible.
+    pub fn truncate(&mut self, len: usize) -> bool {
+        let done = self.sequence.truncate(len);
+        if done {
+            self.sequence.trim();
+        }
+        done
+    }
+
+    /// Whole blocks of the positions.
+    pub fn blocks(&self) -> usize {
+        self.len() / Prefix::BLOCK
+    }
+
+    /// The positions of a block as bytes, without what belongs to a length.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such [block](Self::blocks).
+    pub fn block(&self, number: usize) -> Vec<u8> {
+        assert!(number < self.blocks(), "a prefix of {} positions", self.len());
+        let first = number * Prefix::BLOCK;
+        let mut bytes = Vec::new();
+        self.sequence.write(first..first + Prefix::BLOCK, &mut bytes);
+        bytes
+    }
+
+    /// The positions behind the last block, and what belongs to the length, as bytes.
+    pub fn end(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let first = self.blocks() * Prefix::BLOCK;
+        self.sequence.write(first..self.len(), &mut bytes);
+        self.sequence.write_end(&mut bytes);
+        bytes
+    }
+
+    /// Appends a block to those that an [empty](crate::BatchLm::empty_prefix) prefix was given. Returns
+    /// false for bytes that cannot be one, after which the prefix is of no use.
+    pub fn add_block(&mut self, mut bytes: &[u8]) -> bool {
+        let whole = self.len().is_multiple_of(Prefix::BLOCK);
+        whole && self.sequence.take(Prefix::BLOCK, &mut bytes).is_some() && bytes.is_empty()
+    }
+
+    /// Appends the end of a prefix of `len` positions. Returns false for bytes that cannot be it, after
+    /// which the prefix is of no use.
+    pub fn add_end(&mut self, len: usize, mut bytes: &[u8]) -> bool {
+        let Some(tokens) = len.checked_sub(self.len()).filter(|&tokens| tokens < Prefix::BLOCK)
+        else {
+            return false;
+        };
+        self.sequence.take(tokens, &mut bytes).is_some()
+            && self.sequence.take_end(&mut bytes).is_some()
+            && bytes.is_empty()
+    }
+}
