@@ -30,6 +30,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#[cfg(feature = "io")]
+mod blobs;
 mod blocks;
 #[cfg(feature = "io")]
 mod checkpoint;
@@ -82,6 +84,8 @@ mod store;
 #[cfg(feature = "io")]
 mod sync;
 
+#[cfg(feature = "io")]
+pub use blobs::{BlobName, Blobs, BlobsError};
 #[cfg(feature = "io")]
 pub use blocks::encoding_of;
 pub use blocks::{BLOCK_BYTES, EMBED_BLOCK_BYTES, TABLE_BLOCK_BYTES, WHOLE_LIMIT, check_len};
