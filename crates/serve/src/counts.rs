@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use sws::KvDiskCounts;
+
 /// A number that is read while it changes.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
@@ -57,6 +59,40 @@ impl Histogram {
     }
 }
 
+/// Counters of beginnings on disk.
+#[derive(Debug, Default)]
+pub(crate) struct DiskCounts {
+    bytes: Count,
+    files: Count,
+    written: Count,
+    tokens: Count,
+    faults: Count,
+}
+
+impl DiskCounts {
+    pub(crate) fn set(&self, counts: KvDiskCounts) {
+        let KvDiskCounts { bytes, files, written, tokens, faults } = counts;
+        self.bytes.set(bytes);
+        self.files.set(files);
+        self.written.set(written);
+        self.tokens.set(tokens);
+        self.faults.set(faults);
+    }
+
+    fn write(&self, out: &mut String) {
+        let rows = [
+            ("bytes", "gauge", "Bytes of beginnings of texts on disk.", &self.bytes),
+            ("files", "gauge", "Files of beginnings of texts on disk.", &self.files),
+            ("written_bytes_total", "counter", "Bytes of them that were written.", &self.written),
+            ("tokens_total", "counter", "Tokens of prompts that were read.", &self.tokens),
+            ("faults_total", "counter", "Files that were damaged or failed.", &self.faults),
+        ];
+        for (name, kind, help, count) in rows {
+            number(out, &format!("sws_kv_disk_{name}"), kind, help, count.get() as f64);
+        }
+    }
+}
+
 /// All counters of a server.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
@@ -66,6 +102,9 @@ pub(crate) struct Counts {
     /// Those of them that earlier texts had.
     pub(crate) known_tokens: Count,
     pub(crate) new_tokens: Count,
+    /// Beginnings of texts in memory.
+    pub(crate) kept: Count,
+    pub(crate) disk: DiskCounts,
     /// Time before a text has a sequence.
     pub(crate) queue: Histogram,
     /// Time to a text's first token.
@@ -101,6 +140,10 @@ impl Counts {
         number(out, "sws_cached_tokens_total", "counter", help, known);
         let running = self.running.get() as f64;
         number(out, "sws_requests_running", "gauge", "Texts with a sequence.", running);
+        let kept = self.kept.get() as f64;
+        let help = "Beginnings of texts that are kept in memory.";
+        number(out, "sws_kept_prefixes", "gauge", help, kept);
+        self.disk.write(out);
         self.queue.write("sws_queue_seconds", "Time before a text has a sequence.", out);
         self.first.write("sws_time_to_first_token_seconds", "Time to the first token.", out);
         self.between.write("sws_inter_token_seconds", "Time between two tokens.", out);

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sws::{Batch, Cancel, Event, LoadedModel};
+use sws::{Batch, Cancel, Event, KvDisk, LoadedModel};
 use sws_engine::Gauge;
 use sws_engine::watch::Lap;
 use sws_store::Clock;
@@ -71,9 +71,16 @@ struct Engine<'a> {
 }
 
 /// Serves the queue until it is closed and all texts are over.
-pub(crate) fn run(app: &App, model: &mut LoadedModel) -> Result<(), sws::Error> {
+pub(crate) fn run(
+    app: &App,
+    model: &mut LoadedModel,
+    disk: Option<KvDisk>,
+) -> Result<(), sws::Error> {
     let gauge = model.gauge();
     let mut batch = model.batch()?.with_turns(app.config.limits.gap);
+    if let Some(disk) = disk {
+        batch = batch.with_disk(disk);
+    }
     let (running, clock, told) = (BTreeMap::new(), &app.clock, Told::default());
     let laps = Laps::default();
     let mut engine = Engine { app, clock, running, next: 0, follower: None, told, laps };
@@ -81,6 +88,7 @@ pub(crate) fn run(app: &App, model: &mut LoadedModel) -> Result<(), sws::Error> 
         let closed = engine.admit(&mut batch);
         if batch.is_empty() {
             if closed {
+                engine.store_all(&mut batch);
                 return Ok(());
             }
             continue;
@@ -92,6 +100,7 @@ pub(crate) fn run(app: &App, model: &mut LoadedModel) -> Result<(), sws::Error> 
         batch.step(&mut |number, event| engine.happened(number, event));
         engine.passed();
         app.counts.running.set(engine.running.len() as u64);
+        engine.kept(&mut batch);
     }
 }
 
@@ -101,9 +110,21 @@ impl Engine<'_> {
     fn admit(&mut self, batch: &mut Batch<'_>) -> bool {
         loop {
             let has_room = |job: &Job| batch.has_room(job.text.prompt_ranks);
-            let is_idle = batch.is_empty();
-            let next = self.app.queue.next(is_idle, has_room);
-            if is_idle && let Some(follower) = &mut self.follower {
+            match self.app.queue.next(false, has_room) {
+                Next::Job(job) => {
+                    self.begin(batch, *job);
+                    continue;
+                }
+                Next::Closed => return true,
+                Next::Nothing if !batch.is_empty() => return false,
+                Next::Nothing => {}
+            }
+            // Time that no text needs.
+            if self.store(batch) {
+                continue;
+            }
+            let next = self.app.queue.next(true, |job| batch.has_room(job.text.prompt_ranks));
+            if let Some(follower) = &mut self.follower {
                 // The time without a text is nobody's cost.
                 follower.step();
             }
@@ -112,6 +133,30 @@ impl Engine<'_> {
                 Next::Nothing => return false,
                 Next::Closed => return true,
             }
+        }
+    }
+
+    /// Writes a block of what is kept to the disk. Returns true if there is more to write.
+    fn store(&self, batch: &mut Batch<'_>) -> bool {
+        let more = batch.store();
+        self.kept(batch);
+        more
+    }
+
+    /// Writes what is kept, for as long as texts would have to end.
+    fn store_all(&self, batch: &mut Batch<'_>) {
+        let end = self.clock.now() + self.app.config.limits.drain;
+        while self.clock.now() < end && self.store(batch) {}
+    }
+
+    /// Counts what is kept, and logs errors of the disk.
+    fn kept(&self, batch: &mut Batch<'_>) {
+        self.app.counts.kept.set(batch.kept() as u64);
+        if let Some(counts) = batch.disk_counts() {
+            self.app.counts.disk.set(counts);
+        }
+        for fault in batch.disk_faults() {
+            (self.app.config.log)(&fault.to_string());
         }
     }
 

@@ -54,7 +54,7 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use sws::{LoadedModel, Needs};
+use sws::{KvDisk, LoadedModel, Needs};
 use tokio::runtime::Runtime;
 
 use app::App;
@@ -72,6 +72,7 @@ pub struct Server {
     app: Arc<App>,
     address: SocketAddr,
     connections: JoinHandle<()>,
+    disk: Option<KvDisk>,
 }
 
 impl Server {
@@ -99,7 +100,12 @@ impl Server {
             runtime.shutdown_timeout(LAST);
         });
         let connections = connections.map_err(ServeError::Thread)?;
-        Ok(Server { app, address, connections })
+        Ok(Server { app, address, connections, disk: None })
+    }
+
+    /// Lets beginnings of texts be stored on disk while no text runs, and found again.
+    pub fn with_disk(self, disk: KvDisk) -> Server {
+        Server { disk: Some(disk), ..self }
     }
 
     /// The address on which it listens.
@@ -115,10 +121,10 @@ impl Server {
         needs: Needs,
         ready: impl FnOnce(),
     ) -> Result<(), ServeError> {
-        let Server { app, connections, .. } = self;
+        let Server { app, connections, disk, .. } = self;
         app.serve(model, needs)?;
         ready();
-        let done = engine::run(&app, model);
+        let done = engine::run(&app, model, disk);
         // A failed engine leaves nobody waiting.
         app.drain();
         done?;

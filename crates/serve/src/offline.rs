@@ -45,7 +45,7 @@ impl Offline {
         let runtime = runtime().map_err(ServeError::Thread)?;
         let shared = Arc::clone(&app);
         let engine = Builder::new().name("sws-engine".to_owned()).spawn(move || {
-            if let Err(error) = engine::run(&shared, &mut model) {
+            if let Err(error) = engine::run(&shared, &mut model, None) {
                 shared.log(&error.to_string());
             }
             // A failed engine leaves nobody waiting.

@@ -17,6 +17,8 @@ use crate::regular::open_regular;
 const MAGIC: &[u8; 8] = b"swsblob1";
 const HEAD: usize = MAGIC.len() + 32;
 const LOCK: &str = "lock";
+/// Maximum number of files, whose names are in memory.
+const MOST: usize = 1 << 16;
 /// Ending of a file that is not complete.
 const PART: &str = ".part";
 
@@ -145,10 +147,10 @@ impl Blobs {
             .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
             .open(dir.join(LOCK))
             .map_err(failed)?;
-        match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Err(rustix::io::Errno::WOULDBLOCK) => return Err(BlobsError::Busy(dir.to_owned())),
-            // Some file systems have no locks.
-            _ => {}
+        let locked = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive);
+        // Some file systems have no locks.
+        if locked == Err(rustix::io::Errno::WOULDBLOCK) {
+            return Err(BlobsError::Busy(dir.to_owned()));
         }
         let (files, order) = (HashMap::new(), BTreeMap::new());
         let dir = dir.to_owned();
@@ -255,9 +257,9 @@ impl Blobs {
         self.bytes
     }
 
-    /// Removes files, those used longest ago first, until another of this size has room.
+    /// Removes files, those used longest ago first, until another of this size has room, and a name.
     fn make_room(&mut self, size: u64) {
-        while self.bytes.saturating_add(size) > self.limit
+        while (self.bytes.saturating_add(size) > self.limit || self.files.len() >= MOST)
             && let Some((_, &name)) = self.order.first_key_value()
         {
             self.discard(&name);

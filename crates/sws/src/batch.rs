@@ -1,5 +1,7 @@
 //! Several texts in shared passes, which begin and end at any time.
 
+mod reuse;
+
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,12 +12,14 @@ use sws_model::{CausalLm, Chunk, ForwardError, Observer, Routed, SourceError, St
 use sws_store::shard::Progress;
 use sws_store::{Clock, Pass};
 
-use crate::free::{Answer, Asked, Free, FreeList};
+use crate::disk::KvDisk;
+use crate::kept::{Answer, Asked, Shelf};
 use crate::rank::Scores;
 use crate::sequence::Sequence;
 use crate::turns::Turns;
 use crate::writer::Writer;
 use crate::{Cancel, End, Error, Generated, Piece, Rank, Result};
+use reuse::Begun;
 
 /// Prompt tokens of a step, for all texts that begin. Texts that have begun get a token each beside
 /// them, so they wait no longer for it than for so many tokens.
@@ -31,7 +35,17 @@ pub struct Batch<'m> {
     tokenizer: Option<&'m Tokenizer>,
     waiter: Option<Waiter>,
     running: Vec<Text<'m>>,
-    free: FreeList,
+    /// Sequences without a text. They are empty.
+    idle: Vec<usize>,
+    /// What was computed for texts, apart from sequences.
+    kept: Shelf,
+    disk: Option<KvDisk>,
+    /// Bytes held by sequences and what is kept, at most; `None` if they have to be counted.
+    held: Option<u64>,
+    /// Bytes that there is room for.
+    room: u64,
+    /// True if what is kept can be cut anywhere.
+    goes_back: bool,
     step: Step,
     clock: Clock,
     turns: Option<Turns>,
@@ -106,6 +120,10 @@ struct Text<'m> {
     cancel: Cancel,
     /// With what it can be continued when it is asked for again.
     asked: Option<Asked>,
+    /// A text, by its number, that computes so many of its first tokens: it waits for that one.
+    follows: Option<(usize, usize)>,
+    /// Numbers of tokens at which its state is kept, ascending.
+    marks: Vec<usize>,
     /// Tokens of the same text before, and its end if it had one: not told yet.
     again: (Vec<Piece>, Option<End>),
 }
@@ -125,10 +143,24 @@ impl<'m> Batch<'m> {
         waiter: Option<Waiter>,
         most: usize,
     ) -> Result<Batch<'m>> {
-        let free = FreeList::new(model.several(most).ok_or(Error::OneText)?);
+        let idle = model.several(most).ok_or(Error::OneText)?;
+        let (room, goes_back) = (model.room(), model.goes_back());
         let clock = waiter.as_ref().map_or_else(Clock::real, |waiter| waiter.clock().clone());
-        let (running, step) = (Vec::new(), Step::default());
-        Ok(Batch { model, tokenizer, waiter, running, free, step, clock, turns: None })
+        Ok(Batch {
+            model,
+            tokenizer,
+            waiter,
+            running: Vec::new(),
+            idle,
+            kept: Shelf::new(),
+            disk: None,
+            held: None,
+            room,
+            goes_back,
+            step: Step::default(),
+            clock,
+            turns: None,
+        })
     }
 
     /// Lets texts go on one at a time, in turns, where that costs less by what passes have taken so
@@ -151,11 +183,15 @@ impl<'m> Batch<'m> {
 
     /// True if a text can be added; one with the ranks of its prompt needs the first sequence.
     pub fn has_room(&self, prompt_ranks: bool) -> bool {
-        self.free.has(prompt_ranks.then_some(0))
+        match prompt_ranks {
+            true => self.idle.contains(&0),
+            false => !self.idle.is_empty(),
+        }
     }
 
     /// Adds a text, with a number of the caller's choice. Returns the number of its tokens that are
-    /// known from an earlier text. Fails if its tokens cannot be continued.
+    /// known from another text, or that another is about to compute. Fails if its tokens cannot be
+    /// continued.
     ///
     /// # Panics
     ///
@@ -176,16 +212,18 @@ impl<'m> Batch<'m> {
         let repeats =
             text.ranks.is_none() && !text.prompt_ranks && !is_new && !writer.is_restricted();
         let asked = repeats.then(|| Asked::new(&generation, position, &text.bias));
-        let same = asked.as_ref().and_then(|asked| self.free.take_again(&prompt, owner, asked));
-        let (sequence, made) = same.map_or((None, Vec::new()), |(at, made)| (Some(at), made));
-        let (sequence, known) = match sequence {
-            Some(sequence) => (sequence, prompt.len()),
-            None if is_new => self.place_for(&prompt[..1], owner, text.prompt_ranks),
-            None => self.place_for(&prompt, owner, text.prompt_ranks),
-        };
-        let next = match made.last() {
-            Some(&last) => vec![last],
-            None => prompt[known..].to_vec(),
+        let sequence = self.take_idle(text.prompt_ranks);
+        // Those whose every token has to be seen take nothing from others.
+        let anew = text.prompt_ranks || is_new;
+        let made = asked.as_ref().and_then(|asked| self.again(sequence, &prompt, owner, asked));
+        let made = made.unwrap_or_default();
+        let (begun, next, known) = match made.last() {
+            Some(&last) => (Begun::default(), vec![last], prompt.len()),
+            None => {
+                let begun = self.begin(sequence, &prompt, owner, anew);
+                let (next, known) = (prompt[begun.known..].to_vec(), begun.spared());
+                (begun, next, known)
+            }
         };
         let mut again = (Vec::with_capacity(made.len()), None);
         for (position, token) in (prompt.len()..).zip(made) {
@@ -210,29 +248,49 @@ impl<'m> Batch<'m> {
             witness: text.witness,
             cancel: text.cancel,
             asked,
+            follows: begun.follows,
+            marks: begun.marks,
             again,
         });
         Ok(known)
     }
 
-    /// Takes a sequence for a prompt. Returns it with the number of tokens of the prompt that it holds.
-    fn place_for(&mut self, prompt: &[u32], owner: u64, first: bool) -> (usize, usize) {
-        // The last token is computed in any case, for its logits.
-        let begins = &prompt[..prompt.len() - 1];
-        let place = match first {
-            true => self.free.take(0).map(|sequence| (sequence, 0)),
-            false => self.free.take_best(begins, owner),
-        };
-        let (sequence, known) = place.expect("there is room for the text");
-        (sequence, self.model.truncate_one(sequence, known))
+    /// Takes an idle sequence, or the first.
+    fn take_idle(&mut self, first: bool) -> usize {
+        // The first stays for texts that need it.
+        let of_text = |&at: &usize| !first || self.idle[at] == 0;
+        let at = (0..self.idle.len()).filter(of_text).max_by_key(|&at| self.idle[at]);
+        self.idle.swap_remove(at.expect("there is room for the text"))
+    }
+
+    /// Puts a sequence where the same text was before. Returns the tokens that were chosen for that.
+    fn again(
+        &mut self,
+        sequence: usize,
+        prompt: &[u32],
+        owner: u64,
+        asked: &Asked,
+    ) -> Option<Vec<u32>> {
+        let at = self.kept.again(prompt, owner, asked)?;
+        self.kept.hit(at);
+        self.held = None;
+        let kept = self.kept.get(at);
+        let begun = self.model.begin_with(sequence, &kept.prefix, kept.tokens.len());
+        kept.answer.as_ref().filter(|_| begun).map(|answer| answer.made.clone())
     }
 
     /// Advances all texts, or with [turns](Self::with_turns) some: each gets a token, or a part of its
     /// prompt is computed. `each` gets the numbers of the texts with what happened to them.
     pub fn step(&mut self, each: &mut dyn FnMut(usize, Event)) {
         let running = self.without_cancelled(each);
-        let running = self.told_again(running, each);
+        self.running = self.told_again(running, each);
+        self.begin_followers();
+        let mut running = std::mem::take(&mut self.running);
         let parts = self.parts(&running);
+        self.keep_states(&mut running, &parts);
+        let continued = running.iter().zip(&parts).filter(|(_, part)| **part > 0);
+        let growing: Vec<_> = continued.map(|(text, &part)| (text.sequence, part)).collect();
+        self.make_room(&growing);
         let (began, tokens) = (self.clock.now(), parts.iter().sum());
         let together = |(text, part): &(&Text<'_>, &usize)| **part > 0 && !text.is_scored();
         let (chunks, cancels): (Vec<Chunk<'_>>, Vec<Cancel>) = running
@@ -377,9 +435,9 @@ impl<'m> Batch<'m> {
     /// is undone.
     fn end(&mut self, mut text: Text<'_>, end: Result<End>, each: &mut dyn FnMut(usize, Event)) {
         let Text { sequence, owner, .. } = text;
-        let mut tokens = std::mem::take(&mut text.prompt);
-        let mut answer = None;
         if end.is_ok() {
+            let mut answer = None;
+            let mut tokens = std::mem::take(&mut text.prompt);
             let made = &text.writer.made.tokens;
             let len = self.model.len_of(sequence);
             let len = self.model.truncate_one(sequence, len);
@@ -388,11 +446,11 @@ impl<'m> Batch<'m> {
             }
             tokens.extend(made);
             tokens.truncate(len);
-        } else {
-            tokens = Vec::new();
-            self.model.clear_one(sequence);
+            self.keep(sequence, tokens, owner, answer);
         }
-        self.free.add(Free { sequence, tokens, owner, answer });
+        self.model.release(sequence);
+        self.idle.push(sequence);
+        self.held = None;
         let made = end.map(|end| {
             if let Some(held_back) = text.writer.end(end) {
                 each(text.number, Event::Piece(held_back, None));
@@ -417,9 +475,12 @@ fn end_at(writer: &Writer<'_>, end: Option<End>, position: usize, limit: usize) 
 fn parts(texts: &[Text<'_>]) -> Vec<usize> {
     let mut room = PROMPT;
     let part = |text: &Text<'_>| {
+        if text.follows.is_some() {
+            return 0;
+        }
         // A text that has begun gets one in any case.
         let least = usize::from(text.next.len() == 1 || text.has_begun());
-        let part = text.next.len().min(room.max(least));
+        let part = text.next.len().min(room.max(least)).min(text.until_mark());
         room -= if part > 1 { part } else { 0 };
         part
     };
@@ -427,6 +488,29 @@ fn parts(texts: &[Text<'_>]) -> Vec<usize> {
 }
 
 impl Text<'_> {
+    /// Tokens in its sequence, while its prompt is computed.
+    fn done(&self) -> usize {
+        match self.has_begun() {
+            true => self.prompt.len() + self.writer.made.tokens.len() - self.next.len(),
+            false if self.follows.is_some() => 0,
+            false => self.prompt.len() - self.next.len(),
+        }
+    }
+
+    /// Adds a number of tokens at which its state is kept.
+    fn mark(&mut self, tokens: usize) {
+        if let Err(at) = self.marks.binary_search(&tokens) {
+            self.marks.insert(at, tokens);
+        }
+    }
+
+    /// Tokens before the next mark.
+    fn until_mark(&self) -> usize {
+        let done = self.done();
+        let next = self.marks.iter().find(|&&mark| mark > done);
+        next.map_or(usize::MAX, |mark| mark - done)
+    }
+
     /// True if it has a new token.
     fn has_begun(&self) -> bool {
         !self.writer.made.tokens.is_empty()
@@ -506,7 +590,7 @@ impl Text<'_> {
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
         let running = self.running.iter().map(|text| text.sequence);
-        running.chain(self.free.sequences()).for_each(|sequence| self.model.clear_one(sequence));
+        running.chain(self.idle.iter().copied()).for_each(|sequence| self.model.release(sequence));
     }
 }
 

@@ -39,12 +39,13 @@ mod backend;
 mod batch;
 mod cancel;
 mod chat;
+mod disk;
 pub mod draft;
 mod error;
 mod find;
-mod free;
 mod generate;
 mod generated;
+mod kept;
 mod loaded;
 mod loader;
 mod metrics;
@@ -72,6 +73,7 @@ pub use backend::Backend;
 pub use batch::{Batch, Continuation, Event};
 pub use cancel::Cancel;
 pub use chat::Conversation;
+pub use disk::{KvDisk, KvDiskCounts};
 pub use error::{Cause, Error, Lacking, Result};
 pub use find::{locate, locate_checkpoint};
 pub use generate::Generate;
@@ -98,7 +100,7 @@ pub use sws_engine::{Counters, Gauge, Metrics, Plan, Planner, RamBudget};
 pub use sws_model::text::{GenerationOptions, Message};
 pub use sws_model::{KvPrecision, Observer};
 pub use sws_store::shard::Progress;
-pub use sws_store::{ReaderKind, ShardReader};
+pub use sws_store::{BlobsError, ReaderKind, ShardReader};
 
 /// Compiles the examples of docs/library.md.
 #[cfg(doctest)]

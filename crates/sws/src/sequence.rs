@@ -4,7 +4,7 @@
 use std::fmt;
 
 use sws_engine::Waiter;
-use sws_model::{BatchLm, CausalLm, Chunk, ForwardError, Observer, Step};
+use sws_model::{BatchLm, CausalLm, Chunk, ForwardError, Observer, Prefix, Step};
 
 use crate::{Batch, Threads};
 
@@ -44,7 +44,7 @@ impl Sequence {
         self.clear();
         let Sequence { lm, others, .. } = self;
         let lm = lm.as_batch_lm()?;
-        others.iter().for_each(|&sequence| lm.clear_sequence(sequence));
+        lm.share();
         while others.len() + 1 < count
             && let Some(sequence) = lm.add_sequence()
         {
@@ -75,16 +75,54 @@ impl Sequence {
         if len > 0 && batch(&mut *self.lm).truncate_sequence(sequence, len) {
             return len;
         }
-        self.clear_one(sequence);
+        self.release(sequence);
         0
     }
 
-    /// Clears one of [several](Self::several) sequences.
-    pub(crate) fn clear_one(&mut self, sequence: usize) {
+    /// Clears one of [several](Self::several) sequences and frees its memory.
+    pub(crate) fn release(&mut self, sequence: usize) {
         if sequence == 0 {
             self.tokens.clear();
         }
-        batch(&mut *self.lm).clear_sequence(sequence);
+        batch(&mut *self.lm).release(sequence);
+    }
+
+    /// As [`BatchLm::begin_with`].
+    pub(crate) fn begin_with(&mut self, sequence: usize, prefix: &Prefix, len: usize) -> bool {
+        if sequence == 0 {
+            self.tokens.clear();
+        }
+        batch(&mut *self.lm).begin_with(sequence, prefix, len)
+    }
+
+    /// As [`BatchLm::prefix`].
+    pub(crate) fn prefix(&mut self, sequence: usize) -> Option<Prefix> {
+        batch(&mut *self.lm).prefix(sequence)
+    }
+
+    /// As [`BatchLm::empty_prefix`].
+    pub(crate) fn empty_prefix(&mut self) -> Prefix {
+        batch(&mut *self.lm).empty_prefix()
+    }
+
+    /// As [`BatchLm::goes_back`].
+    pub(crate) fn goes_back(&mut self) -> bool {
+        batch(&mut *self.lm).goes_back()
+    }
+
+    /// As [`BatchLm::room`].
+    pub(crate) fn room(&mut self) -> u64 {
+        batch(&mut *self.lm).room()
+    }
+
+    /// As [`BatchLm::growth`].
+    pub(crate) fn growth(&mut self, parts: &[(usize, usize)]) -> u64 {
+        batch(&mut *self.lm).growth(parts)
+    }
+
+    /// As [`BatchLm::held`].
+    pub(crate) fn held(&mut self, prefixes: &mut dyn Iterator<Item = &Prefix>) -> u64 {
+        batch(&mut *self.lm).held(prefixes)
     }
 }
 

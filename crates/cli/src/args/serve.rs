@@ -68,6 +68,10 @@ pub(crate) struct Serve {
     /// Seconds for running texts to end when the program is asked to end.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub(crate) drain: u32,
+    /// Keep beginnings of texts on disk, at most this much, for the next start: texts of clients, in a
+    /// directory of this user alone. `sws rm MODEL` removes it.
+    #[arg(long, value_name = "SIZE", value_parser = disk)]
+    pub(crate) kv_disk: Option<u64>,
     /// Print no line for each request.
     #[arg(long)]
     pub(crate) quiet: bool,
@@ -79,5 +83,13 @@ fn body(word: &str) -> Result<usize, String> {
     match word.parse::<RamBudget>().map_err(|e| e.to_string())? {
         RamBudget::Bytes(bytes) if RANGE.contains(&bytes) => Ok(bytes as usize),
         _ => Err(format!("a request has 1KiB to 1GiB, not {word}")),
+    }
+}
+
+/// Parses the size of a directory.
+fn disk(word: &str) -> Result<u64, String> {
+    match word.parse::<RamBudget>().map_err(|e| e.to_string())? {
+        RamBudget::Bytes(bytes) if bytes >= 1 << 20 => Ok(bytes),
+        _ => Err(format!("the disk has at least 1MiB for beginnings of texts, not {word}")),
     }
 }

@@ -11,6 +11,7 @@ mod first;
 mod form;
 pub(crate) mod forward;
 pub(crate) mod inspect;
+mod kv;
 #[cfg(feature = "serve")]
 pub(crate) mod launch;
 pub(crate) mod list;

@@ -9,7 +9,7 @@ use sws_hub::{
     CachedModel, HubCache, Library, ModelName, Shards, choose_gguf, snapshot_files, some_of,
 };
 
-use super::{print, size};
+use super::{kv, print, size};
 use crate::args;
 use crate::terminal::yes;
 
@@ -49,13 +49,20 @@ pub(crate) fn run(args: &args::Rm) -> anyhow::Result<ExitCode> {
     if !args.yes && !asked(&question)? {
         return Ok(ExitCode::SUCCESS);
     }
+    // Found by the places of the models, while these are there.
+    let places = shards.iter().map(|shards| shards.path.as_path());
+    let texts = kv::of(places.chain(cached.iter().map(|model| model.dir())));
     for shards in &shards {
         shards.remove()?;
     }
     if let Some(cached) = &cached {
         cached.remove()?;
     }
+    let removed = kv::remove(&texts)?;
     print(&format!("removed {}, {}{stays}\n", paths.join(" and "), size(bytes)))?;
+    if !texts.is_empty() {
+        print(&format!("removed beginnings of texts of its servers, {}\n", size(removed)))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

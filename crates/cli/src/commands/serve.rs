@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{anyhow, bail};
-use sws::{Model, Needs, Text};
+use sws::{KvDisk, KvPrecision, Model, Needs, Text};
 use sws_serve::{Config, Limits, Server, listening};
 
-use super::notify;
 use super::run::read_text;
+use super::{kv, notify};
 use crate::interrupt::Interrupt;
 use crate::terminal::note;
 use crate::{args, limits, model};
@@ -28,13 +28,20 @@ pub(crate) fn run(args: &args::Serve) -> anyhow::Result<ExitCode> {
     let interrupt = Arc::new(Interrupt::of_a_server()?);
     let config = config(args, &model, &interrupt)?;
     let limits = config.limits;
-    let server = Server::start(config)?;
+    let disk = disk(args, &model, &config.keys)?;
+    let stores = disk.is_some();
+    let mut server = Server::start(config)?;
+    if let Some(disk) = disk {
+        server = server.with_disk(disk);
+    }
     note!("sws: listening on http://{}; loading the model", server.address());
     let needs = Needs {
         // Without a plan there is nothing to set aside.
         all_logits: args.prompt_logprobs || args.model.resident,
         texts: args.parallel.into(),
-        heap: limits.heap(model.spec().vocab, args.parallel.into()) + listening(model.spec()),
+        heap: limits.heap(model.spec().vocab, args.parallel.into())
+            + listening(model.spec())
+            + if stores { KvDisk::heap(model.spec()) } else { 0 },
         ..Needs::default()
     };
     let loader = model.with(args.model.options()).needs(needs).text(text).threads(&threads);
@@ -82,6 +89,22 @@ fn config(args: &args::Serve, model: &Model, interrupt: &Arc<Interrupt>) -> anyh
             }
         }),
     })
+}
+
+/// Opens the directory for beginnings of texts, if there should be one.
+fn disk(args: &args::Serve, model: &Model, keys: &[String]) -> anyhow::Result<Option<KvDisk>> {
+    let Some(limit) = args.kv_disk else { return Ok(None) };
+    let dir = kv::dir(model.dir()).ok_or_else(|| {
+        anyhow!("there is no place for --kv-disk; set HOME or XDG_CACHE_HOME, or leave it out")
+    })?;
+    let precision = match args.model.kv() {
+        KvPrecision::F32 => "f32",
+        KvPrecision::Bf16 => "bf16",
+    };
+    // Stand-ins within a tolerance change the numbers.
+    let tolerance = format!("{:?}", args.model.advanced.tolerance);
+    let identity = [model.manifest().model.fingerprint.as_str(), precision, &tolerance];
+    Ok(Some(KvDisk::open(&dir, limit, &identity, keys)?))
 }
 
 /// The keys, of which none is empty.

@@ -1,0 +1,28 @@
+//! Directories in which servers keep beginnings of texts.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use sws_store::{BlobName, Blobs, BlobsError, user_cache};
+
+/// The directory for the model in another directory. `None` if this user has no place for it.
+pub(crate) fn dir(model: &Path) -> Option<PathBuf> {
+    let model = model.canonicalize().unwrap_or_else(|_| model.to_owned());
+    let name = BlobName::of(&[model.as_os_str().as_bytes()]).to_string();
+    Some(user_cache()?.join("kv").join(&name[..32]))
+}
+
+/// The directories for the models in these places, or in snapshots below them, that are there.
+pub(crate) fn of<'p>(places: impl Iterator<Item = &'p Path>) -> Vec<PathBuf> {
+    let with_snapshots = places.flat_map(|place| {
+        let snapshots = place.join("snapshots").read_dir().into_iter().flatten().flatten();
+        let snapshots = snapshots.map(|entry| entry.path());
+        [place.to_owned()].into_iter().chain(snapshots).collect::<Vec<_>>()
+    });
+    with_snapshots.filter_map(|place| dir(&place)).filter(|dir| dir.is_dir()).collect()
+}
+
+/// Removes such directories. Returns their bytes.
+pub(crate) fn remove(dirs: &[PathBuf]) -> Result<u64, BlobsError> {
+    dirs.iter().map(|dir| Blobs::remove(dir)).sum()
+}

@@ -1,0 +1,223 @@
+//! What texts take from others that begin as they do, and what is kept of them.
+
+use sws_store::BlobsError;
+
+use super::{Batch, Text};
+use crate::disk::{KvDisk, KvDiskCounts};
+use crate::kept::{Answer, Kept, common};
+
+/// Tokens of a state that is kept in the middle of a text, at least.
+const LEAST: usize = 32;
+
+/// How a text begins.
+#[derive(Debug, Default)]
+pub(super) struct Begun {
+    /// Tokens of its prompt in its sequence.
+    pub(super) known: usize,
+    /// The text that computes more of them, by its number, and how many; it has to be waited for.
+    pub(super) follows: Option<(usize, usize)>,
+    /// Numbers of tokens at which its state is kept.
+    pub(super) marks: Vec<usize>,
+}
+
+impl Begun {
+    /// Tokens that the text does not have to compute.
+    pub(super) fn spared(&self) -> usize {
+        self.follows.map_or(self.known, |(_, common)| common)
+    }
+}
+
+impl Batch<'_> {
+    /// Lets beginnings of texts be stored and found on disk; see [`store`](Self::store).
+    pub fn with_disk(mut self, disk: KvDisk) -> Self {
+        self.disk = Some(disk);
+        self
+    }
+
+    /// Writes a block of what is kept to the [disk](Self::with_disk). Returns true if there is more to
+    /// write. Nothing else happens meanwhile, so it is for times without texts.
+    pub fn store(&mut self) -> bool {
+        let Some(disk) = &mut self.disk else { return false };
+        let Some(kept) = self.kept.unstored() else { return false };
+        kept.is_stored = kept.tokens.len() < LEAST || !disk.store(kept);
+        true
+    }
+
+    /// Counts of the [disk](Self::with_disk).
+    pub fn disk_counts(&self) -> Option<KvDiskCounts> {
+        self.disk.as_ref().map(KvDisk::counts)
+    }
+
+    /// Errors of the [disk](Self::with_disk) since the last call. After one of writing, nothing more is
+    /// written.
+    pub fn disk_faults(&mut self) -> Vec<BlobsError> {
+        self.disk.as_mut().map(KvDisk::faults).unwrap_or_default()
+    }
+
+    /// Number of beginnings of texts that are kept.
+    pub fn kept(&self) -> usize {
+        self.kept.len()
+    }
+
+    /// Puts a sequence at the beginning of a prompt, as far as that is known from texts of its owner:
+    /// those that are over, were cancelled or run. With `anew` it begins with nothing.
+    pub(super) fn begin(
+        &mut self,
+        sequence: usize,
+        prompt: &[u32],
+        owner: u64,
+        anew: bool,
+    ) -> Begun {
+        self.held = None;
+        self.model.release(sequence);
+        if anew {
+            return Begun::default();
+        }
+        // The last token is computed in any case, for its logits.
+        let begins = &prompt[..prompt.len() - 1];
+        let here = self.kept.best(begins, owner, self.goes_back);
+        let here = self.load(begins, owner, here);
+        let (mut known, mut follows) = (here.map_or(0, |(_, len)| len), None);
+        let (mut from, mut spared, mut most) = (None, known, 0);
+        for (at, text) in self.running.iter().enumerate() {
+            if text.owner != owner || text.sequence == sequence || text.follows.is_some() {
+                continue;
+            }
+            let all = common(begins, &text.prompt);
+            most = most.max(all);
+            let done = text.done();
+            let now = if self.goes_back || done <= all { done.min(all) } else { 0 };
+            if now > known {
+                (known, from) = (now, Some(at));
+            }
+            let can_wait = self.goes_back || all >= LEAST;
+            if all > done && all > spared.max(known) + LEAST.min(all / 2) && can_wait {
+                (spared, follows) = (all, Some(at));
+            }
+        }
+        if let Some(at) = follows.filter(|_| spared > known) {
+            let goes_back = self.goes_back;
+            let text = &mut self.running[at];
+            if !goes_back {
+                text.mark(spared);
+            }
+            return Begun { follows: Some((text.number, spared)), ..Begun::default() };
+        }
+        let begun = match (from, here) {
+            (Some(at), _) => {
+                let prefix = self.model.prefix(self.running[at].sequence);
+                prefix.is_some_and(|prefix| self.model.begin_with(sequence, &prefix, known))
+            }
+            (None, Some((at, len))) => {
+                self.kept.hit(at);
+                self.model.begin_with(sequence, &self.kept.get(at).prefix, len)
+            }
+            (None, None) => false,
+        };
+        let known = if begun { known } else { 0 };
+        let mut marks = Vec::new();
+        let branch = self.kept.most_common(begins, owner).max(most);
+        if !self.goes_back && branch >= LEAST && branch > known {
+            marks.push(branch);
+        }
+        Begun { known, follows: None, marks }
+    }
+
+    /// Reads what the disk has of a prompt, if that is more than what is `here`. Returns the place of the
+    /// longest beginning that is kept, and its length.
+    fn load(
+        &mut self,
+        begins: &[u32],
+        owner: u64,
+        here: Option<(usize, usize)>,
+    ) -> Option<(usize, usize)> {
+        let Some(disk) = &mut self.disk else { return here };
+        let found = disk.find(begins, owner, self.goes_back);
+        if found < LEAST || found <= here.map_or(0, |(_, len)| len) {
+            return here;
+        }
+        let mut prefix = self.model.empty_prefix();
+        let read = disk.load(&mut prefix, (&begins[..found], owner), self.goes_back);
+        if read == 0 {
+            return here;
+        }
+        disk.read(read);
+        let mut kept = Kept::new(prefix, begins[..read].to_vec(), owner);
+        kept.is_stored = true;
+        self.shelve(kept);
+        self.kept.best(begins, owner, self.goes_back)
+    }
+
+    /// Begins the texts whose others have computed what they have in common, or never will.
+    pub(super) fn begin_followers(&mut self) {
+        for at in 0..self.running.len() {
+            let text = &self.running[at];
+            let Some((number, common)) = text.follows else { continue };
+            let computes = |other: &Text<'_>| {
+                other.number == number && other.follows.is_none() && other.done() < common
+            };
+            if self.running.iter().any(computes) {
+                continue;
+            }
+            let (sequence, owner, prompt) = (text.sequence, text.owner, text.prompt.clone());
+            let begun = self.begin(sequence, &prompt, owner, false);
+            let text = &mut self.running[at];
+            text.next = prompt[begun.known..].to_vec();
+            (text.follows, text.marks) = (begun.follows, begun.marks);
+        }
+    }
+
+    /// Keeps what was computed of a text, where its state cannot be cut later: at a mark, and before the
+    /// last part of a prompt.
+    pub(super) fn keep_states(&mut self, texts: &mut [Text<'_>], parts: &[usize]) {
+        if self.goes_back {
+            return;
+        }
+        for (text, &part) in texts.iter_mut().zip(parts) {
+            let done = text.done();
+            let is_mark = text.marks.first() == Some(&done);
+            text.marks.retain(|&mark| mark > done);
+            let is_last = part > 0 && part == text.next.len() && done >= LEAST;
+            if !text.has_begun() && text.follows.is_none() && (is_mark || is_last) {
+                let tokens = text.prompt[..done].to_vec();
+                self.keep(text.sequence, tokens, text.owner, None);
+            }
+        }
+    }
+
+    /// Keeps the state of a sequence, which has these tokens.
+    pub(super) fn keep(
+        &mut self,
+        sequence: usize,
+        tokens: Vec<u32>,
+        owner: u64,
+        answer: Option<Answer>,
+    ) {
+        let Some(prefix) = self.model.prefix(sequence) else { return };
+        let mut kept = Kept::new(prefix, tokens, owner);
+        kept.answer = answer;
+        self.shelve(kept);
+    }
+
+    fn shelve(&mut self, kept: Kept) {
+        let bytes = kept.prefix.bytes();
+        self.kept.add(kept.sized(bytes), self.goes_back);
+        self.held = None;
+        self.make_room(&[]);
+    }
+
+    /// Drops what is worth least until sequences have room for so many more tokens each.
+    pub(super) fn make_room(&mut self, parts: &[(usize, usize)]) {
+        loop {
+            let growth = self.model.growth(parts);
+            let held = self.held.unwrap_or_else(|| {
+                self.model.held(&mut self.kept.prefixes()) + self.kept.token_bytes()
+            });
+            self.held = Some(held + growth);
+            if held + growth <= self.room || !self.kept.drop_one() {
+                return;
+            }
+            self.held = None;
+        }
+    }
+}
