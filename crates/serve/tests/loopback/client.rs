@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::Value;
-use sws::{LoadedModel, Model, Needs, Options, Streaming};
+use sws::{KvDisk, LoadedModel, Model, Needs, Options, Streaming};
 use sws_serve::{Config, Limits, ServeError, Server};
 use sws_store::Clock;
 
@@ -57,10 +57,23 @@ pub(crate) fn needs(texts: usize) -> Needs {
 
 /// Serves a model, and waits until it is loaded.
 pub(crate) fn serve(dir: &Path, texts: usize, config: Config) -> Running {
+    serve_with(dir, texts, config, None)
+}
+
+/// The same, with beginnings of texts on disk.
+pub(crate) fn serve_with(
+    dir: &Path,
+    texts: usize,
+    config: Config,
+    disk: Option<KvDisk>,
+) -> Running {
     let stop = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&stop);
     let config = Config { stop: Arc::new(move || asked.load(Ordering::Relaxed)), ..config };
-    let server = Server::start(config).unwrap();
+    let mut server = Server::start(config).unwrap();
+    if let Some(disk) = disk {
+        server = server.with_disk(disk);
+    }
     let address = server.address();
     let dir = dir.to_owned();
     let thread = std::thread::spawn(move || {

@@ -7,6 +7,7 @@ mod completions;
 mod events;
 mod forms;
 mod interfaces;
+mod kv;
 mod refusals;
 mod requests;
 mod tools;
