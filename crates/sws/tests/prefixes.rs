@@ -33,7 +33,7 @@ struct Made {
 fn load(dir: &Path, ram: Option<&str>, texts: usize) -> LoadedModel {
     let mut options = Options { resident: ram.is_none(), ..Options::default() };
     options.streaming.warm_start = false;
-    options.context = Some(400);
+    options.context = Some(240);
     if let Some(ram) = ram {
         options.ram = ram.parse().unwrap();
     }
