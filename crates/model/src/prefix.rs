@@ -52,6 +52,11 @@ impl Prefix {
         self.sequence.bytes()
     }
 
+    /// Bytes that it takes to go on to `end` positions, with copies of memory that is shared.
+    pub fn growth(&self, end: usize) -> u64 {
+        self.sequence.growth(end.saturating_sub(self.len()))
+    }
+
     /// Drops the positions from `len` on. Returns false, and drops nothing, if that is not possible.
     pub fn truncate(&mut self, len: usize) -> bool {
         let done = self.sequence.truncate(len);

@@ -290,7 +290,7 @@ impl<'m> Batch<'m> {
         self.keep_states(&mut running, &parts);
         let continued = running.iter().zip(&parts).filter(|(_, part)| **part > 0);
         let growing: Vec<_> = continued.map(|(text, &part)| (text.sequence, part)).collect();
-        self.make_room(&growing);
+        self.make_room(&growing, 0);
         let (began, tokens) = (self.clock.now(), parts.iter().sum());
         let together = |(text, part): &(&Text<'_>, &usize)| **part > 0 && !text.is_scored();
         let (chunks, cancels): (Vec<Chunk<'_>>, Vec<Cancel>) = running

@@ -189,7 +189,7 @@ impl KvDisk {
 
 /// The name of an end behind a block.
 fn end(block: &BlobName, tokens: &[u32]) -> BlobName {
-    block.then(&[b"end", &bytes(tokens)[..]].concat())
+    block.then(&[&b"end"[..], &bytes(tokens)[..]].concat())
 }
 
 fn bytes(tokens: &[u32]) -> Vec<u8> {

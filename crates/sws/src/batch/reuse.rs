@@ -131,12 +131,16 @@ impl Batch<'_> {
         owner: u64,
         here: Option<(usize, usize)>,
     ) -> Option<(usize, usize)> {
-        let Some(disk) = &mut self.disk else { return here };
+        let Some(disk) = &self.disk else { return here };
         let found = disk.find(begins, owner, self.goes_back);
         if found < LEAST || found <= here.map_or(0, |(_, len)| len) {
             return here;
         }
         let mut prefix = self.model.empty_prefix();
+        let has_room = self.make_room(&[], prefix.growth(found));
+        // Another may have gone for it.
+        let here = self.kept.best(begins, owner, self.goes_back);
+        let Some(disk) = self.disk.as_mut().filter(|_| has_room) else { return here };
         let read = disk.load(&mut prefix, (&begins[..found], owner), self.goes_back);
         if read == 0 {
             return here;
@@ -203,19 +207,21 @@ impl Batch<'_> {
         let bytes = kept.prefix.bytes();
         self.kept.add(kept.sized(bytes), self.goes_back);
         self.held = None;
-        self.make_room(&[]);
+        self.make_room(&[], 0);
     }
 
-    /// Drops what is worth least until sequences have room for so many more tokens each.
-    pub(super) fn make_room(&mut self, parts: &[(usize, usize)]) {
+    /// Drops what is worth least until sequences have room for so many more tokens each, and so many
+    /// more bytes. Returns false if there is not that much.
+    pub(super) fn make_room(&mut self, parts: &[(usize, usize)], more: u64) -> bool {
         loop {
-            let growth = self.model.growth(parts);
+            let growth = self.model.growth(parts) + more;
             let held = self.held.unwrap_or_else(|| {
                 self.model.held(&mut self.kept.prefixes()) + self.kept.token_bytes()
             });
             self.held = Some(held + growth);
-            if held + growth <= self.room || !self.kept.drop_one() {
-                return;
+            let has_room = held + growth <= self.room;
+            if has_room || !self.kept.drop_one() {
+                return has_room;
             }
             self.held = None;
         }
