@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use sws_testing::tales;
 
-use crate::sws::{command, sws};
+use crate::sws::{Outcome, command, sws};
 
 /// A client of a server at an address.
 pub(crate) struct Client(pub(crate) String);
@@ -184,6 +184,7 @@ fn servers_that_strangers_could_reach_need_a_key() {
     };
     refused(&["--listen", "0.0.0.0", "--port", "0"], &["--api-key", "--no-auth"]);
     refused(&["--api-key", "", "--port", "0"], &["key is empty"]);
+    refused(&["--kv-disk", "10%", "--port", "0"], &["--kv-disk", "1MiB"]);
     refused(&["--api-key-file", "/dev/null", "--port", "0"], &["no keys"]);
     refused(&["--api-key-file", "/nonesuch", "--port", "0"], &["cannot be read"]);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -192,4 +193,13 @@ fn servers_that_strangers_could_reach_need_a_key() {
     let help = command(&[&"serve", &"--help"]).stdin(Stdio::null()).output().unwrap();
     let help = String::from_utf8(help.stdout).unwrap();
     assert!(help.contains("--prompt-logprobs") && help.contains("SWS_API_KEY"), "{help}");
+}
+
+#[test]
+fn a_directory_for_beginnings_that_cannot_be_used_is_refused() {
+    let temp = tempfile::tempdir().unwrap();
+    std::fs::write(temp.path().join("sws"), "").unwrap();
+    let mut serve = command(&[&"serve", &tales(), &"--port", &"0", &"--kv-disk", &"1GiB"]);
+    serve.env("XDG_CACHE_HOME", temp.path());
+    Outcome::of(serve.output().unwrap()).refused(2, &["sws/kv", "cannot be used"]);
 }

@@ -77,6 +77,7 @@ impl Batch<'_> {
         let begins = &prompt[..prompt.len() - 1];
         let here = self.kept.best(begins, owner, self.goes_back);
         let here = self.load(begins, owner, here);
+        self.held = None;
         let (mut known, mut follows) = (here.map_or(0, |(_, len)| len), None);
         let (mut from, mut spared, mut most) = (None, known, 0);
         for (at, text) in self.running.iter().enumerate() {
