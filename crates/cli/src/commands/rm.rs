@@ -52,13 +52,13 @@ pub(crate) fn run(args: &args::Rm) -> anyhow::Result<ExitCode> {
     // Found by the places of the models, while these are there.
     let places = shards.iter().map(|shards| shards.path.as_path());
     let texts = kv::of(places.chain(cached.iter().map(|model| model.dir())));
+    let removed = kv::remove(&texts)?;
     for shards in &shards {
         shards.remove()?;
     }
     if let Some(cached) = &cached {
         cached.remove()?;
     }
-    let removed = kv::remove(&texts)?;
     print(&format!("removed {}, {}{stays}\n", paths.join(" and "), size(bytes)))?;
     if !texts.is_empty() {
         print(&format!("removed beginnings of texts of its servers, {}\n", size(removed)))?;
