@@ -124,7 +124,7 @@ fn shared_pages_count_once_and_what_writes_to_them_is_foreseen() {
     let tokens: Vec<u32> = fixture.golden().tokens.iter().copied().cycle().take(100).collect();
     let sequence = it.state.add_sequence(&fixture.spec);
     it.go_on(sequence, &tokens[..70]);
-    let alone = it.state.held(&mut [].into_iter());
+    let alone = it.state.held(&mut std::iter::empty::<&Prefix>());
     let prefix = it.state.prefix(sequence).unwrap();
     let held = |it: &Sequences| it.state.held(&mut [&prefix].into_iter());
     assert_eq!(held(&it), alone);
