@@ -6,7 +6,7 @@ use super::{Batch, Text};
 use crate::disk::{KvDisk, KvDiskCounts};
 use crate::kept::{Answer, Kept, common};
 
-/// Tokens of a state that is kept in the middle of a text, at least.
+/// Tokens of a state that is kept in the middle of a text, and tokens that are worth a wait, at least.
 const LEAST: usize = 32;
 
 /// How a text begins.
@@ -91,8 +91,8 @@ impl Batch<'_> {
             if now > known {
                 (known, from) = (now, Some(at));
             }
-            let can_wait = self.goes_back || all >= LEAST;
-            if all > done && all > spared.max(known) + LEAST.min(all / 2) && can_wait {
+            // A few tokens are no reason to wait.
+            if all > done && all >= spared.max(known) + LEAST {
                 (spared, follows) = (all, Some(at));
             }
         }
