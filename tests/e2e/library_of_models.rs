@@ -147,6 +147,17 @@ fn one_of_several_files_is_removed() {
     let listed = user.sws(&[&"list"]).succeeded().stdout;
     assert!(!listed.contains("Tiny-BF16") && listed.contains("Tiny-Q4_K_M"), "{listed}");
     user.sws(&[&"inspect", &format!("{ID}:Q4_K_M")]).succeeded();
+    // A file of a snapshot that no branch chooses.
+    let model = user.at("huggingface/hub/models--own--tiny-model");
+    std::fs::create_dir(model.join("snapshots/tests")).unwrap();
+    std::fs::rename(model.join("refs/main"), model.join("refs/v1")).unwrap();
+    let name = format!("{ID}:Q4_K_M@v1");
+    user.sws(&[&"rm", &format!("{ID}:Q4_K_M"), &"--yes"]).refused(2, &["Q4_K_M", "sws list"]);
+    user.sws(&[&"rm", &format!("{ID}@v1"), &"--yes"]).refused(2, &["by revision"]);
+    assert!(user.sws(&[&"list"]).succeeded().stdout.contains("Tiny-Q4_K_M@v1"));
+    user.sws(&[&"inspect", &name]).succeeded();
+    user.sws(&[&"rm", &name, &"--yes"]).succeeded();
+    assert!(!user.sws(&[&"list"]).succeeded().stdout.contains("Q4_K_M"));
     let mut inspect = user.command(&[&"inspect", &format!("{ID}:BF16")]);
     let gone = Outcome::of(inspect.env("HF_HUB_OFFLINE", "1").output().unwrap());
     gone.refused(2, &["BF16", "sws pull"]);
@@ -260,13 +271,31 @@ fn snapshots_without_a_branch_are_named() {
     }
     assert!(user.hub.state().requests.is_empty(), "the hub is not asked");
     user.sws(&[&"inspect", &format!("{ID}@{}", commits[1])]).succeeded();
+    let listed = |words: &[&str]| {
+        let text = user.sws(&[&"list"]).succeeded().stdout;
+        assert!(words.iter().all(|word| text.contains(word)), "no {words:?} in {text}");
+        let forms: serde_json::Value =
+            serde_json::from_str(&user.sws(&[&"list", &"--json"]).succeeded().stdout).unwrap();
+        let forms = forms.as_array().unwrap().clone();
+        assert!(forms.iter().all(|row| row["complete"] == true), "{forms:?}");
+    };
+    let short = commits.clone().map(|commit| format!("checkpoint@{}", &commit[..7]));
+    listed(&[&short[0], &short[1], "qwen2_moe"]);
+    user.sws(&[&"inspect", &format!("{ID}@{}", &commits[1][..7])]).succeeded();
+    // One that a branch chooses needs no name, and one of a tag has that.
+    let refs = user.at("huggingface/hub/models--own--tiny-model/refs");
+    std::fs::create_dir(&refs).unwrap();
+    std::fs::write(refs.join("v2"), &commits[1]).unwrap();
+    listed(&[&short[0], "checkpoint@v2"]);
+    std::fs::write(refs.join("main"), &commits[0]).unwrap();
+    listed(&[" checkpoint ", "checkpoint@v2"]);
+    std::fs::remove_dir_all(refs).unwrap();
     // What is typed is no suggestion, but the same model in another form is one.
-    let mut inspect = user.command(&[&"inspect", &format!("{ID}:q8@{}", commits[1])]);
-    let other = Outcome::of(inspect.env("HF_HUB_OFFLINE", "1").output().unwrap());
+    let other = user.sws(&[&"run", &format!("{ID}:q8@{}", commits[1])]);
     assert!(!other.stderr.contains("did you mean"), "{other:?}");
     other.refused(2, &["neither a path nor a model"]);
     std::fs::remove_dir_all(snapshots.join(&commits[0])).unwrap();
-    let other = user.sws(&[&"inspect", &format!("{ID}:q8")]);
+    let other = user.sws(&[&"run", &format!("{ID}:q8")]);
     other.refused(2, &[&format!("did you mean `{ID}`?")]);
 }
 

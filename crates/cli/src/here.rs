@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use sws_hub::{
-    CachedModel, HubCache, Library, ModelId, Shards, gguf_models, is_whole, snapshot_files,
+    CachedModel, HubCache, Library, ModelId, Shards, Snapshot, gguf_models, is_whole,
+    snapshot_files,
 };
 use sws_store::{MANIFEST_FILE, open_regular};
 
@@ -21,7 +22,8 @@ const CHECKPOINT: &str = "checkpoint";
 #[derive(Clone, Debug)]
 pub(crate) struct Here {
     pub(crate) id: ModelId,
-    /// Encoding of shards, with their revision unless it is main; else `checkpoint`, or the name of a GGUF file.
+    /// Encoding of shards, `checkpoint`, or the name of a GGUF file; with the revision that finds it,
+    /// unless none is needed.
     pub(crate) form: String,
     /// Its path; `None` while its download is not complete.
     pub(crate) path: Option<PathBuf>,
@@ -72,23 +74,36 @@ fn sharded(shards: Shards) -> Here {
 
 /// The models of a repository in the cache.
 fn cached(id: &ModelId, model: &CachedModel) -> Vec<Here> {
+    let snapshots = model.snapshots();
+    let found: Vec<Here> = snapshots.iter().flat_map(|snapshot| within(id, snapshot)).collect();
+    if !found.is_empty() || !snapshots.is_empty() && !model.is_partial() {
+        return found;
+    }
+    // Of a file before its end the name is unknown.
+    vec![Here {
+        id: id.clone(),
+        form: CHECKPOINT.to_owned(),
+        path: None,
+        bytes: model.size(),
+        completed_by: "the `sws pull` that began it".to_owned(),
+    }]
+}
+
+/// The models of a snapshot.
+fn within(id: &ModelId, snapshot: &Snapshot) -> Vec<Here> {
+    let Snapshot { dir, revision, .. } = snapshot;
+    let revision = revision.as_ref().map_or(String::new(), |revision| format!("@{revision}"));
     let here = |form: &str, path: Option<PathBuf>, bytes| Here {
         id: id.clone(),
-        form: form.to_owned(),
+        form: format!("{form}{revision}"),
         path,
         bytes,
         completed_by: match form {
-            CHECKPOINT => format!("`sws pull {id} --as stored`"),
-            file => format!("`sws pull {id}:{file}`"),
+            CHECKPOINT => format!("`sws pull {id}{revision} --as stored`"),
+            file => format!("`sws pull {id}:{file}{revision}`"),
         },
     };
-    // Of a file before its end the name is unknown.
-    let incomplete = || {
-        let completed_by = "the `sws pull` that began it".to_owned();
-        vec![Here { completed_by, ..here(CHECKPOINT, None, model.size()) }]
-    };
-    let Some(dir) = model.snapshot(None) else { return incomplete() };
-    let names = snapshot_files(&dir);
+    let names = snapshot_files(dir);
     let is_weights = |name: &&str| Path::new(name).extension().is_some_and(|e| e == "safetensors");
     let size = |names: &[&str]| {
         let len = |name: &&str| dir.join(name).metadata().map_or(0, |about| about.len());
@@ -97,14 +112,14 @@ fn cached(id: &ModelId, model: &CachedModel) -> Vec<Here> {
     let weights: Vec<&str> = names.iter().map(String::as_str).filter(is_weights).collect();
     let mut found = Vec::new();
     if !weights.is_empty() && names.iter().any(|name| name == "config.json") {
-        let path = has_all_weights(&dir, &names).then(|| dir.clone());
+        let path = has_all_weights(dir, &names).then(|| dir.clone());
         found.push(here(CHECKPOINT, path, size(&weights)));
     }
     for (name, files) in gguf_models(names.iter().map(String::as_str)) {
         let first = files.first().filter(|_| is_whole(&files));
         found.push(here(name, first.map(|first| dir.join(first)), size(&files)));
     }
-    if found.is_empty() && model.is_partial() { incomplete() } else { found }
+    found
 }
 
 /// False for a snapshot without a file that its index lists.

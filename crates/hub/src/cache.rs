@@ -11,7 +11,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use hf_hub::{Cache, Repo};
@@ -19,10 +19,9 @@ use rustix::fs::FlockOperation;
 use sws_store::{is_plain_name, is_plain_path, open_regular};
 
 use crate::name::{is_commit, is_revision};
-use crate::{HubError, ModelId};
+use crate::{HubError, ModelId, snapshot_files};
 
 const PREFIX: &str = "models--";
-const MAIN: &str = "main";
 /// Name of the lock of all branches.
 const REFS: &str = "refs";
 
@@ -83,49 +82,9 @@ impl CachedModel {
         &self.dir
     }
 
-    /// The snapshot of a branch, a tag or a commit, by default of `main`. Where no branch is known,
-    /// as after a download by commit, it is the only snapshot.
-    pub fn snapshot(&self, revision: Option<&str>) -> Option<PathBuf> {
-        let commit = match revision {
-            Some(commit) if is_commit(commit) => Some(commit.to_owned()),
-            _ => self.commit(revision.unwrap_or(MAIN)),
-        };
-        let found = match (commit, revision) {
-            (Some(commit), _) => Some(self.at(&commit)),
-            (None, Some(_)) => None,
-            (None, None) => match &self.commits()[..] {
-                [only] => Some(self.at(only)),
-                _ => None,
-            },
-        };
-        found.filter(|dir| dir.is_dir())
-    }
-
-    /// The commits that have a snapshot, sorted: names of directories, which may be any.
-    pub fn commits(&self) -> Vec<String> {
-        let entries = self.dir.join("snapshots").read_dir().into_iter().flatten().flatten();
-        let dirs = entries.filter(|entry| entry.path().is_dir());
-        let mut commits: Vec<String> =
-            dirs.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-        commits.sort();
-        commits
-    }
-
     /// Directory of the snapshot of a commit, which need not exist.
     pub fn at(&self, commit: &str) -> PathBuf {
         self.cache.repo(self.repo.clone()).pointer_path(commit)
-    }
-
-    /// The commit of a branch or a tag. `hf_hub` would read any file whole, a pipe included.
-    fn commit(&self, revision: &str) -> Option<String> {
-        if !is_revision(revision) {
-            return None;
-        }
-        let mut text = String::new();
-        let file = open_regular(self.dir.join("refs").join(revision)).ok()?;
-        file.take(256).read_to_string(&mut text).ok()?;
-        let commit = text.trim();
-        is_commit(commit).then(|| commit.to_owned())
     }
 
     /// Path of a blob, complete or not yet there.
@@ -247,23 +206,6 @@ pub(crate) fn lock_alone(file: &File) -> bool {
     locked != Err(rustix::io::Errno::WOULDBLOCK)
 }
 
-/// Files of a snapshot, with those of its folders, by their names in the repository.
-pub fn snapshot_files(dir: &Path) -> Vec<String> {
-    let mut names = Vec::new();
-    let entries = |dir: &Path| dir.read_dir().into_iter().flatten().flatten();
-    for entry in entries(dir) {
-        let Ok(name) = entry.file_name().into_string() else { continue };
-        if !entry.path().is_dir() {
-            names.push(name);
-            continue;
-        }
-        let below = entries(&entry.path()).filter_map(|entry| entry.file_name().into_string().ok());
-        names.extend(below.map(|below| format!("{name}/{below}")));
-    }
-    names.sort();
-    names
-}
-
 /// Removes a directory, or a link to one but not its target. Nothing is as good as removed.
 pub(crate) fn remove(dir: &Path) -> Result<(), HubError> {
     let removed = match dir.symlink_metadata() {
@@ -301,12 +243,11 @@ mod tests {
     const OTHER: &str = "1123456789abcdef0123456789abcdef01234567";
 
     #[test]
-    fn snapshots_are_links_to_blobs_found_by_branch_and_commit() {
+    fn snapshots_are_links_to_blobs() {
         let dir = tempfile::tempdir().unwrap();
         let cache = HubCache::new(dir.path());
         let id: ModelId = "own/model".parse().unwrap();
         let model = cache.model(&id);
-        assert_eq!(model.snapshot(None), None);
         let lock = model.lock("abc", || panic!("nobody else")).unwrap();
         std::fs::write(model.blob("abc"), b"bytes").unwrap();
         model.link(COMMIT, "config.json", "abc").unwrap();
@@ -320,19 +261,8 @@ mod tests {
         let link = std::fs::read_link(snapshot.join("config.json")).unwrap();
         assert_eq!(link, Path::new("../../blobs/abc"), "as Python writes them");
 
-        assert_eq!(model.snapshot(None).as_ref(), Some(&snapshot), "the only one");
-        assert_eq!(model.commits(), [COMMIT]);
-        assert_eq!(model.snapshot(Some("main")), None);
-        model.point("main", COMMIT).unwrap();
-        model.point("refs/pr/1", OTHER).unwrap();
-        assert_eq!(model.snapshot(Some("main")).as_ref(), Some(&snapshot));
-        assert_eq!(model.snapshot(Some(COMMIT)).as_ref(), Some(&snapshot));
-        assert_eq!(model.snapshot(Some("refs/pr/1")), None, "never downloaded");
-        std::fs::write(model.dir().join("refs/main"), "../../..").unwrap();
-        assert_eq!(model.snapshot(Some("main")), None, "no commit");
-
         assert_eq!(cache.models(), [id]);
-        assert_eq!(model.size(), 5 + 8 + COMMIT.len() as u64);
+        assert_eq!(model.size(), 5);
         model.remove().unwrap();
         model.remove().unwrap();
         assert!(cache.models().is_empty());

@@ -24,7 +24,7 @@ impl Client {
     ) -> Result<Option<PathBuf>, HubError> {
         let mut first = None;
         for file in files {
-            let path = dir.join(file.name.rsplit('/').next().unwrap_or(&file.name));
+            let path = dir.join(file.last_name());
             self.sketch_one(listing, file, &path)?;
             first = first.or(Some(path));
         }

@@ -53,7 +53,7 @@ pub fn keep(job: &Job, cached: &CachedModel, revision: &str) -> Result<(), HubEr
 pub fn save(job: &Job, dir: &Path) -> Result<(), HubError> {
     std::fs::create_dir_all(dir).map_err(|e| HubError::write(dir, e))?;
     job.each(&|file, watch| {
-        let path = dir.join(file.name.rsplit('/').next().unwrap_or(&file.name));
+        let path = dir.join(file.last_name());
         if path.symlink_metadata().is_err() {
             return fetch(job.client, job.listing, file, &path, watch);
         }

@@ -44,13 +44,14 @@ mod retry_after;
 mod selection;
 #[cfg(feature = "client")]
 mod sketch;
+mod snapshots;
 mod space;
 #[cfg(feature = "client")]
 mod staging;
 
 #[cfg(feature = "client")]
 pub use arriving::{Arrival, Arriving};
-pub use cache::{CachedModel, HubCache, snapshot_files};
+pub use cache::{CachedModel, HubCache};
 #[cfg(feature = "client")]
 pub use client::Client;
 #[cfg(feature = "client")]
@@ -66,6 +67,7 @@ pub use listing::{HubFile, Listing};
 pub use name::{BadName, ModelId, ModelName};
 #[cfg(feature = "client")]
 pub use selection::{Selection, Weights, has_safetensors, select};
+pub use snapshots::{Snapshot, snapshot_files};
 pub use space::{check_space, free_space};
 #[cfg(feature = "client")]
 pub use staging::Staging;

@@ -38,6 +38,13 @@ pub struct HubFile {
     pub hashed: bool,
 }
 
+impl HubFile {
+    /// Its name without its folders.
+    pub fn last_name(&self) -> &str {
+        self.name.rsplit('/').next().unwrap_or(&self.name)
+    }
+}
+
 #[derive(Deserialize)]
 struct Info {
     sha: String,

@@ -23,15 +23,15 @@ pub(crate) fn run(args: &args::Rm) -> anyhow::Result<ExitCode> {
     let library = Library::of_process();
     let mut shards = library.map_or(Vec::new(), |library| library.of(&name.id));
     shards.retain(wanted);
-    if revision.is_some() && shards.is_empty() {
-        bail!(
-            "`{name}`: there are no shards of it, and checkpoints cannot be removed by revision; leave out what follows the @"
-        );
-    }
     let cached = HubCache::of_process().map(|cache| cache.model(&name.id));
     let cached = cached.filter(|model| model.dir().is_dir());
     if let (true, Some(tag), Some(model)) = (shards.is_empty(), &name.tag, &cached) {
         return remove_gguf(args, model, tag);
+    }
+    if revision.is_some() && shards.is_empty() {
+        bail!(
+            "`{name}`: there are no shards of it, and checkpoints cannot be removed by revision; leave out what follows the @"
+        );
     }
     let cached = cached.filter(|_| tag.is_none() && revision.is_none());
     if shards.is_empty() && cached.is_none() {
@@ -84,7 +84,7 @@ fn unknown(name: &ModelName) -> anyhow::Error {
 /// Removes one of several models in GGUF.
 fn remove_gguf(args: &args::Rm, model: &CachedModel, tag: &str) -> anyhow::Result<ExitCode> {
     let name = &args.model;
-    let dir = model.snapshot(None).ok_or_else(|| unknown(name))?;
+    let dir = model.snapshot(name.revision.as_deref()).ok_or_else(|| unknown(name))?;
     let files = snapshot_files(&dir);
     let chosen =
         choose_gguf(files.iter().map(String::as_str), Some(tag)).map_err(
