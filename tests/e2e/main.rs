@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod bad_models;
+mod before_download;
 mod budget;
 mod candle;
 mod cgroup;

@@ -9,12 +9,13 @@ use std::sync::Mutex;
 
 use anyhow::{anyhow, bail};
 use sws_store::{open_stream, remedy};
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempDir};
 
 /// Limit of symbolic links followed, as in the kernel.
 const MOST_LINKS: usize = 40;
 
-/// Temporary files to remove when the program exits without running destructors.
+/// Temporary files, and directories behind their files, to remove when the program exits without
+/// running destructors.
 static UNDER_WAY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// Output file that stays hidden until it is complete.
@@ -168,11 +169,40 @@ impl Pending {
     }
 }
 
+/// A temporary directory, which is removed when it is dropped, or by [`remove_all`] if it has files of
+/// the given names only.
+#[derive(Debug)]
+pub(crate) struct TemporaryDir(TempDir);
+
+impl TemporaryDir {
+    #[cfg_attr(not(feature = "pull"), expect(dead_code, reason = "the hub is not asked"))]
+    pub(crate) fn for_files<'a>(
+        names: impl Iterator<Item = &'a str>,
+    ) -> anyhow::Result<TemporaryDir> {
+        let at = std::env::temp_dir();
+        let dir = tempfile::tempdir_in(&at).map_err(|e| refused(&at, &e))?;
+        let path = dir.path();
+        let paths = names.map(|name| path.join(name)).chain([path.to_owned()]);
+        under_way(|files| files.extend(paths));
+        Ok(TemporaryDir(dir))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for TemporaryDir {
+    fn drop(&mut self) {
+        under_way(|files| files.retain(|file| !file.starts_with(self.0.path())));
+    }
+}
+
 /// Removes unfinished files when the program exits without running destructors. Allocates nothing.
 pub(crate) fn remove_all() {
     if let Ok(files) = UNDER_WAY.try_lock() {
-        for file in &*files {
-            let _ = std::fs::remove_file(file);
+        for path in &*files {
+            let _ = std::fs::remove_file(path).or_else(|_| std::fs::remove_dir(path));
         }
     }
 }

@@ -135,6 +135,7 @@ fn tell_if_slow(asked: &Arc<Asked>, answer: &'static str) {
 
 /// While it lives, Ctrl-C or SIGTERM ends the program at once, with a last word: for work that may be
 /// cut at any moment, and that the same command continues.
+#[derive(Debug)]
 pub(crate) struct Ending(Handle);
 
 impl Ending {

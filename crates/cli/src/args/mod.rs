@@ -52,9 +52,7 @@ pub(crate) use recorded::{Draft, DraftCommand, DraftScore, DraftTrain, Recorded,
 pub(crate) use sampling::Sampling;
 #[cfg(feature = "serve")]
 pub(crate) use serve::Serve;
-#[cfg(feature = "pull")]
-pub(crate) use shards::encoding;
-pub(crate) use shards::{Choice, Inspect, Shard, Unshard, Verify};
+pub(crate) use shards::{Choice, Inspect, Shard, Unshard, Verify, encoding};
 pub(crate) use texts::{Certify, Chat, Forward, Run};
 #[cfg(feature = "serve")]
 pub(crate) use top::Top;

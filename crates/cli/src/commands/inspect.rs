@@ -16,11 +16,11 @@ use crate::table::{table, wrapped};
 pub(crate) fn run(args: &args::Inspect) -> anyhow::Result<ExitCode> {
     let path = sws::locate(&args.model);
     if let Err(missing) = &path
-        && let Some((found, _)) = remote::ask(missing)?
+        && let Some((found, _)) = remote::found(missing)?
     {
         return match found {
-            Found::Outline(outline) => {
-                outline::print(&outline, PlanOptions::default(), None, args.json)
+            Found::Outline(outline, named) => {
+                outline::print(&outline, named, PlanOptions::default(), None, args.json)
             }
             Found::Sketch(sketch) => {
                 let manifest = sws::manifest(&sketch.path);
@@ -39,7 +39,7 @@ pub(crate) fn run(args: &args::Inspect) -> anyhow::Result<ExitCode> {
         }
         Err(error) => {
             let outline = Outline::instead(error, &path)?;
-            outline::print(&outline, PlanOptions::default(), None, args.json)
+            outline::print(&outline, None, PlanOptions::default(), None, args.json)
         }
     }
 }

@@ -45,14 +45,16 @@ pub(crate) struct Asked<'t> {
     pub(crate) remote: Option<Remote>,
 }
 
-/// Prints what the configuration says, with the reads at common budgets.
+/// Prints what the configuration says, with the reads at common budgets: of all formats, or of the
+/// one that was named.
 pub(crate) fn print(
     outline: &Outline,
+    named: Option<Encoding>,
     options: PlanOptions,
     asked: Option<Asked<'_>>,
     json: bool,
 ) -> anyhow::Result<ExitCode> {
-    let report = Report::of(outline, options, asked)?;
+    let report = Report::of(outline, named, options, asked)?;
     print_report(json, &report, || report.text())
 }
 
@@ -83,11 +85,15 @@ struct Report {
     hub: Option<Remote>,
     budgets: Vec<u64>,
     formats: Vec<Row>,
+    /// True if only one of the formats was asked for.
+    #[serde(skip)]
+    named: bool,
 }
 
 impl Report {
     fn of(
         outline: &Outline,
+        named: Option<Encoding>,
         options: PlanOptions,
         asked: Option<Asked<'_>>,
     ) -> anyhow::Result<Report> {
@@ -100,8 +106,13 @@ impl Report {
         let description = outline.description().clone();
         let parameters = outline.spec().map(|spec| spec.parameters());
         let timed = Timed { machine, threads };
+        let formats = match named {
+            Some(encoding) => outline.format(encoding).into_iter().collect(),
+            None => outline.formats(),
+        };
         Ok(Report {
-            formats: formats::rows(outline, &outline.formats(), options, timed, &budgets)?,
+            named: named.is_some(),
+            formats: formats::rows(outline, &formats, options, timed, &budgets)?,
             model_type: description.model_type,
             supported: outline.refusal().is_none(),
             reason: outline.refusal().map(ToString::to_string),
@@ -143,7 +154,8 @@ impl Report {
             text += &layer_tables([bytes, each]);
         }
         let paced = formats::paced(self.machine.as_ref());
-        text += "no weights here: sizes follow from the configuration. ";
+        text += if self.named { "no such shards here" } else { "no weights here" };
+        text += ": sizes follow from the configuration. ";
         text += formats::heading(paced);
         let mut text = wrapped(&text);
         text += &formats::table(&self.formats, &self.budgets, paced);
@@ -164,7 +176,7 @@ impl Report {
             let made = |name: &&str| name.rsplit(' ').next().unwrap_or(name).to_owned();
             let best = self.best().filter(|row| hub.fits(row.bytes));
             text += &match (best, some.last().map(made)) {
-                (Some(row), _) if row.plain == DEFAULT => hub.next(None),
+                (Some(row), _) if self.named || row.plain == DEFAULT => hub.next(None),
                 (Some(row), _) => hub.next(Some(row.plain.name())),
                 (None, Some(form)) => hub.next(Some(&form)),
                 (None, None) => {
@@ -176,14 +188,17 @@ impl Report {
         text + &format!("\n{}", estimates(&HitCurve::default()))
     }
 
-    /// The exact format for the budget in question.
+    /// The format that was named, or else the exact one for the budget in question.
     fn best(&self) -> Option<&Row> {
+        if self.named {
+            return self.formats.first();
+        }
         let at = self.budgets.iter().position(|&budget| Some(budget) == self.asked);
         let fits = |bytes| self.hub.as_ref().is_none_or(|hub| hub.fits(bytes));
         formats::best(&self.formats, at, &fits)
     }
 
-    /// Whether the model runs on a machine, and how fast, in the best exact format.
+    /// Whether the model runs on a machine, and how fast, in that format.
     fn answer(&self) -> String {
         let (Some(machine), Some(row)) = (&self.machine, self.best()) else {
             return String::new();

@@ -63,9 +63,9 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
     };
     let remote = if described.is_some() { remote.map(Remote::elsewhere) } else { remote };
     match found {
-        Found::Outline(outline) => {
+        Found::Outline(outline, named) => {
             let asked = Asked { machine: machine(None), threads: measures, ram: None, remote };
-            without_weights(args, &outline, asked, &threads)
+            without_weights(args, &outline, named, asked, &threads)
         }
         Found::Sketch(sketch) => {
             let planned = Planned { machine: &machine, described, measures, remote };
@@ -200,16 +200,17 @@ fn with_weights(
 
 /// What there is of a model that cannot be opened: its configuration, or what the hub has of it.
 fn found(error: sws::Error, name: &Path) -> anyhow::Result<(Found, Option<Remote>)> {
-    if let Some((found, remote)) = remote::ask(&error)? {
-        return Ok((found, Some(remote)));
+    if let Some(found) = remote::found(&error)? {
+        return Ok(found);
     }
-    Ok((Found::Outline(Box::new(Outline::instead(error, &sws::locate(name)?)?)), None))
+    Ok((Found::Outline(Box::new(Outline::instead(error, &sws::locate(name)?)?), None), None))
 }
 
 /// Plans the model of a configuration without weights.
 fn without_weights(
     args: &args::Plan,
     outline: &Outline,
+    named: Option<Encoding>,
     asked: Asked<'_>,
     threads: &Threads,
 ) -> anyhow::Result<ExitCode> {
@@ -224,7 +225,7 @@ fn without_weights(
         note!("sws: --memory needs the weights, and is left out");
     }
     let options = plan_options(args, threads);
-    outline::print(outline, options, Some(Asked { ram, ..asked }), args.json)
+    outline::print(outline, named, options, Some(Asked { ram, ..asked }), args.json)
 }
 
 fn plan_options(args: &args::Plan, threads: &Threads) -> PlanOptions {

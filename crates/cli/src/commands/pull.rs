@@ -270,7 +270,7 @@ impl<'a> Pull<'a> {
         let stored = !matches!(self.args.form, Some(Form::Shards(_))) && !self.args.keep;
         let out = self.args.out.as_deref().filter(|_| stored);
         let place = |file: &HubFile| match (out, &self.cached) {
-            (Some(dir), _) => dir.join(file.name.rsplit('/').next().unwrap_or(&file.name)),
+            (Some(dir), _) => dir.join(file.last_name()),
             (None, Some(cached)) => cached.blob(&file.etag),
             (None, None) => PathBuf::new(),
         };

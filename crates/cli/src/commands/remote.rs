@@ -6,13 +6,16 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 use sws::Outline;
+use sws_hub::ModelName;
 #[cfg(feature = "pull")]
-use sws_hub::{Client, HubError, Listing, ModelName};
-use tempfile::TempDir;
+use sws_hub::{Client, HubError, HubFile, Listing};
+use sws_kernels::Encoding;
 
 use super::size;
-#[cfg(feature = "pull")]
 use crate::args::encoding;
+use crate::atomic_file::TemporaryDir;
+#[cfg(feature = "pull")]
+use crate::interrupt::Ending;
 #[cfg(feature = "pull")]
 use crate::terminal::note;
 
@@ -28,11 +31,11 @@ pub(crate) struct Remote {
     disk_free_bytes: Option<u64>,
 }
 
-/// What the hub has of a model.
+/// What is known of a model that is not on this machine, or not in the format that was named.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// The configuration of a checkpoint.
-    Outline(Box<Outline>),
+    /// The configuration of a checkpoint, and the encoding of shards that was named.
+    Outline(Box<Outline>, Option<Encoding>),
     /// The headers of its GGUF files.
     #[cfg_attr(not(feature = "pull"), expect(dead_code, reason = "the hub is not asked"))]
     Sketch(Sketch),
@@ -41,10 +44,12 @@ pub(crate) enum Found {
 /// The headers of the GGUF files of a model, in files as long as these, which go with it.
 #[derive(Debug)]
 pub(crate) struct Sketch {
-    dir: TempDir,
+    dir: TemporaryDir,
     name: String,
     /// Path of the model.
     pub(crate) path: PathBuf,
+    #[cfg(feature = "pull")]
+    _ending: Ending,
 }
 
 impl Sketch {
@@ -87,6 +92,23 @@ impl Remote {
     }
 }
 
+/// What is known of a model that is not on this machine, as `missing` says of it: what other shards or
+/// the checkpoint here tell of those that were named (`OWNER/NAME:q4`), or else the hub.
+pub(crate) fn found(missing: &sws::Error) -> anyhow::Result<Option<(Found, Option<Remote>)>> {
+    if let Some(found) = in_another_format(missing) {
+        return Ok(Some((found, None)));
+    }
+    Ok(ask(missing)?.map(|(found, remote)| (found, Some(remote))))
+}
+
+fn in_another_format(missing: &sws::Error) -> Option<Found> {
+    let sws::Error::NotHere { name, .. } = missing else { return None };
+    let named = encoding(name.tag.as_deref()?).ok()?;
+    let bare = ModelName { tag: None, ..ModelName::clone(name) };
+    let outline = Outline::read(sws::locate(bare.to_string()).ok()?).ok()?;
+    Some(Found::Outline(Box::new(outline), Some(named)))
+}
+
 /// Lists the files of a model that is not on this machine, as `missing` says of it. What was typed may
 /// be a path with an error in it, so that there is one attempt, and `missing` is what failures say.
 #[cfg(feature = "pull")]
@@ -109,9 +131,9 @@ pub(crate) fn list(client: &Client, missing: &sws::Error) -> anyhow::Result<Opti
 }
 
 /// Asks the hub about a model that is not on this machine, as `missing` says of it. `None` if the
-/// environment forbids that, or the name has an encoding of shards (`OWNER/NAME:q4`).
+/// environment forbids that, or a snapshot is there that may be meant.
 #[cfg(feature = "pull")]
-pub(crate) fn ask(missing: &sws::Error) -> anyhow::Result<Option<(Found, Remote)>> {
+fn ask(missing: &sws::Error) -> anyhow::Result<Option<(Found, Remote)>> {
     use std::path::Path;
 
     use sws_hub::{Environment, Library, Weights, free_space, has_safetensors, select};
@@ -128,9 +150,9 @@ pub(crate) fn ask(missing: &sws::Error) -> anyhow::Result<Option<(Found, Remote)
     let client = Client::new(&environment)?;
     let Some(listing) = list(&client, missing)? else { return Ok(None) };
     let tag = name.tag.as_deref();
-    if has_safetensors(&listing) && tag.is_some_and(|tag| encoding(tag).is_ok()) {
-        return Ok(None);
-    }
+    // Repositories with both have their own shards of an encoding.
+    let named = tag.filter(|_| has_safetensors(&listing)).and_then(|tag| encoding(tag).ok());
+    let tag = tag.filter(|_| named.is_none());
     let selection = select(&listing, tag, &mut |index| client.read(&listing, index))?;
     let (found, place) = match &selection.weights {
         Weights::Safetensors(_) => {
@@ -140,13 +162,14 @@ pub(crate) fn ask(missing: &sws::Error) -> anyhow::Result<Option<(Found, Remote)
                 .map_err(|damaged| anyhow::anyhow!("`{name}`: {damaged}"))?;
             let outline = Outline::of(Path::new(&name.to_string()), &config)?;
             let place = Library::of_process().map(|library| library.dir().to_owned());
-            (Found::Outline(Box::new(outline)), place)
+            (Found::Outline(Box::new(outline), named), place)
         }
         Weights::Gguf(files) => {
-            let dir = tempfile::tempdir()?;
+            let _ending = Ending::at_a_signal("interrupted; nothing is kept")?;
+            let dir = TemporaryDir::for_files(files.iter().map(HubFile::last_name))?;
             let path = client.sketch_gguf(&listing, files, dir.path())?;
             let Some(path) = path else { return Ok(None) };
-            let sketch = Sketch { dir, name: name.id.to_string(), path };
+            let sketch = Sketch { dir, name: name.id.to_string(), path, _ending };
             (Found::Sketch(sketch), environment.cache)
         }
     };
@@ -161,7 +184,7 @@ pub(crate) fn ask(missing: &sws::Error) -> anyhow::Result<Option<(Found, Remote)
 
 /// Without downloads nothing is known of such models.
 #[cfg(not(feature = "pull"))]
-pub(crate) fn ask(_: &sws::Error) -> anyhow::Result<Option<(Found, Remote)>> {
+fn ask(_: &sws::Error) -> anyhow::Result<Option<(Found, Remote)>> {
     Ok(None)
 }
 
