@@ -208,11 +208,13 @@ impl Live {
             None => tokens.to_string(),
         });
         let seconds = figures.elapsed.as_secs();
+        // Without slots for experts, and in a dense model, nothing hits, and all is read.
+        let reads = figures.hit_rate.is_some() || figures.gb_per_second > 0.0;
         let mut parts = [
             figures.tokens_per_second.map(rate),
             tokens,
             figures.hit_rate.map(|rate| format!("{:.0} % cached", 100.0 * rate)),
-            figures.hit_rate.map(|_| format!("disk {:.1} GB/s", figures.gb_per_second)),
+            reads.then(|| format!("disk {:.1} GB/s", figures.gb_per_second)),
             figures.memory.map(|used| format!("RAM {}", of_budget(used, self.budget))),
             Some(format!("{}:{:02}", seconds / 60, seconds % 60)),
         ];
@@ -276,6 +278,11 @@ mod tests {
         assert_eq!(
             live.line(&figures, 70),
             "12.3 tok/s  214/400  88 % cached  RAM 3.0/8.0 GiB  0:17"
+        );
+        let uncached = Figures { hit_rate: None, ..figures };
+        assert_eq!(
+            live.line(&uncached, 80),
+            "12.3 tok/s  214/400  disk 1.2 GB/s  RAM 3.0/8.0 GiB  0:17"
         );
         assert_eq!(live.line(&figures, 20), "12.3 tok/s  214/400");
         assert_eq!(live.line(&figures, 5), "");
