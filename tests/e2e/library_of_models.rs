@@ -209,12 +209,13 @@ fn without_a_model_pull_and_chat_say_which() {
     };
     let told = chat();
     assert!(told.stderr.contains("`sws pull`") && !told.stdout.is_empty(), "{told:?}");
+    user.sws(&[&"pull", &format!("{ID}:q8")]).succeeded();
     user.sws(&[&"pull", &ID]).succeeded();
-    // The shell is offered its id.
+    // The shell is offered its id, once for all forms.
     let mut complete = user.command(&[&"--", &"sws", &"run", &ID[..ID.len() - 2].to_owned()]);
     complete.env("SWS_COMPLETE", "bash").env("_CLAP_IFS", "\n").env("_CLAP_COMPLETE_INDEX", "2");
     let offered = Outcome::of(complete.output().unwrap()).succeeded().stdout;
-    assert!(offered.lines().any(|line| line == ID), "{offered}");
+    assert_eq!(offered.lines().filter(|line| *line == ID).count(), 1, "{offered}");
     let answered = chat();
     assert!(answered.stderr.contains(&format!("the model is `{ID}` (bf12)")), "{answered:?}");
     assert!(!answered.stdout.is_empty() && answered.stdout != told.stdout, "{answered:?}");

@@ -113,8 +113,8 @@ pub(crate) fn name(model: &Model) -> String {
 pub(crate) fn bundled() -> anyhow::Result<PathBuf> {
     let program = std::env::current_exe().and_then(|path| path.canonicalize()).ok();
     let above = program.iter().flat_map(|path| path.ancestors().skip(1));
-    let source = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-    let places = [Path::new("")].into_iter().chain(above).chain([source]);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
+    let places = [Path::new("")].into_iter().chain(above).chain(source);
     let places = places.flat_map(|dir| SHARDS.map(|shards| dir.join(shards)));
     for place in places {
         let Ok(entries) = place.read_dir() else { continue };

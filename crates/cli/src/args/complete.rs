@@ -1,5 +1,6 @@
 //! Completion of models: paths, and ids of the models on this machine.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::Path;
 
@@ -38,8 +39,9 @@ pub(super) fn models() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {
         let mut found = PathCompleter::any().complete(typed);
         let typed = typed.to_string_lossy();
-        let ids = here::all().into_iter().map(|here| here.id.to_string());
-        let ids = ids.filter(|id| id.starts_with(&*typed));
+        // A model may be here in several forms.
+        let ids: BTreeSet<String> = here::all().iter().map(|here| here.id.to_string()).collect();
+        let ids = ids.into_iter().filter(|id| id.starts_with(&*typed));
         found.extend(ids.map(CompletionCandidate::new));
         found
     })
