@@ -25,8 +25,8 @@ const OPENING: &str = "\
 
 Sizes of models, and how much each token reads from disk. They follow from the configurations in
 [configs](../configs), which have only the entries that matter here: nothing on this page was measured, its speeds are
-planned. `sws plan
-configs/NAME.json` prints more of one of them, and takes the `config.json` of any other model of these families.
+planned. `sws plan configs/NAME.json` prints more of one of them, and takes the `config.json` of any other model of these
+families.
 
 `sws-bench models > docs/models.md` writes this page, and a test fails when it is not up to date.
 
@@ -35,8 +35,8 @@ configs/NAME.json` prints more of one of them, and takes the `config.json` of an
   that are read from disk. Its size depends on the weights: here it is that of 10.9 bits, and Gaussian ones have 10.75.
 - Of a model that is published quantised, these columns and `q4` differ in the other weights alone: `sws shard` leaves
   quantised ones as they are.
-- The smallest `--ram` and the reads assume up to 4096 positions, eight threads, and the memory of a typical process. The share of
-  experts found in memory is the one measured for DeepSeek-V2-Lite.
+- The smallest `--ram` and the reads assume up to 4096 positions, eight threads, and the memory of a typical process. The
+  share of experts found in memory is the one measured for DeepSeek-V2-Lite.
 ";
 
 const SPEED: &str = "\
