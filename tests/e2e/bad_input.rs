@@ -60,6 +60,7 @@ fn wrong(option: &Opt) -> &'static [&'static str] {
             &["/proc/nonesuch/x"]
         }
         ("--tier", _) => &["nonesuch"],
+        ("--stop", _) => &[""],
         // An empty name stands for none.
         ("--config", _) => &["/nonesuch", "/", "/dev/zero"],
         ("--temperature" | "--top-p" | "--min-p", _) => &["x", "", "nan", "-1", "1e39"],
@@ -71,6 +72,9 @@ fn wrong(option: &Opt) -> &'static [&'static str] {
         (_, "IDS") => &["x", "", "1 2", "4294967295", "-1"],
         (_, "FILE") => &["/nonesuch", "/"],
         (_, "DIR") => &["/proc/nonesuch"],
+        (_, "GRAMMAR") => &["/nonesuch", "start: nonesuch"],
+        (_, "REGEX") => &["(", "[b-a]"],
+        (_, "SCHEMA") => &["/nonesuch", "{", "{\"type\": 3}"],
         (_, "MODEL") => &["/nonesuch", "no such model", "", "a/../b", "x\u{1b}[2J"],
         (_, "REVISION") => &["../x", "", "a b"],
         (_, "URL") => &["x", "", "ftp://x", "http://x\n"],
@@ -192,6 +196,9 @@ fn wrong_values_of_every_option() {
                 false => words.push(typed.clone()),
             }
             let outcome = call(&words, &[]);
+            for theirs in ["invalid digit", "target type", "empty string", "float literal"] {
+                assert!(!outcome.stderr.contains(theirs), "words of a programmer: {outcome:?}");
+            }
             let shown = if bad.is_empty() { long } else { *bad }.replace('\u{1b}', "\\u{1b}");
             let words = [long.trim_start_matches('-'), &shown];
             refused(&outcome, &words, &format!("sws {command} {typed} ({value})"));

@@ -80,7 +80,7 @@ fn bad_forms_are_refused_in_one_sentence() {
         (&["--json-schema", "{"], &["--json-schema is no JSON"]),
         (&["--json-schema", "{\"type\": \"nonesuch\"}"], &["--json-schema cannot be used"]),
         (&["--json-schema", "nonesuch.json"], &["`nonesuch.json`", "name another file"]),
-        (&["--regex", "("], &["--regex cannot be used"]),
+        (&["--regex", "("], &["--regex cannot be used", "unclosed group"]),
         (&["--grammar", "start: nonesuch"], &["--grammar cannot be used"]),
         (&["--regex", "a", "--grammar", "start: \"a\""], &["cannot be used with"]),
         (&["--regex", "a", "--certify", "a.cert"], &["cannot be used with"]),

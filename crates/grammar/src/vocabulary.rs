@@ -168,8 +168,12 @@ fn on_a_stack<T: Send>(run: impl FnOnce() -> T + Send) -> Option<T> {
 
 /// The reason of an error, in one line and within bounds.
 pub(crate) fn sentence(error: &str) -> String {
-    let line = error.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it failed");
-    line.chars().take(200).collect::<String>().trim_end_matches('.').to_owned()
+    let mut lines = error.lines().map(str::trim).filter(|line| !line.is_empty());
+    let line = lines.next().unwrap_or("it failed");
+    // The reason of a bad expression comes after a drawing of its place.
+    let reason = lines.find_map(|line| line.strip_prefix("error: "));
+    let whole = reason.map_or(line.to_owned(), |reason| format!("{line} {reason}"));
+    whole.chars().take(200).collect::<String>().trim_end_matches('.').to_owned()
 }
 
 impl TokenizerEnv for Tokens {

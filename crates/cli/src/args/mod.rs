@@ -134,6 +134,15 @@ impl Args {
     }
 }
 
+/// Errors of numbers as the standard library has them, and what was expected.
+const NUMBERS: [(&str, &str); 5] = [
+    ("invalid digit found in string", "expected a whole number"),
+    ("cannot parse integer from empty string", "expected a whole number"),
+    ("number too large to fit in target type", "the number is too large"),
+    ("invalid float literal", "expected a number"),
+    ("cannot parse float from empty string", "expected a number"),
+];
+
 /// What is wrong with a command line, and the remedy, in one sentence.
 pub(crate) fn sentence(error: &clap::Error) -> String {
     let text = error.render().to_string();
@@ -147,6 +156,11 @@ pub(crate) fn sentence(error: &clap::Error) -> String {
             sentence += if sentence.ends_with(':') { " " } else { "; " };
         }
         sentence += line.strip_prefix("tip: ").unwrap_or(line);
+    }
+    if error.kind() == ErrorKind::ValueValidation {
+        for (theirs, ours) in NUMBERS {
+            sentence = sentence.replace(theirs, ours);
+        }
     }
     if let Some(variable) = variable_of(error) {
         sentence = format!("{sentence}, from the environment variable {variable}");

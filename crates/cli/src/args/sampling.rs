@@ -1,6 +1,7 @@
 //! Arguments for sampling.
 
 use anyhow::anyhow;
+use clap::builder::NonEmptyStringValueParser;
 use sws::Model;
 use sws_model::text::{Generation, GenerationError, GenerationOptions};
 
@@ -37,7 +38,12 @@ pub(crate) struct Sampling {
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// End the text before this string; can be given more than once.
-    #[arg(long, value_name = "TEXT", hide_short_help = true)]
+    #[arg(
+        long,
+        value_name = "TEXT",
+        hide_short_help = true,
+        value_parser = NonEmptyStringValueParser::new()
+    )]
     stop: Vec<String>,
     /// Continue after the model's end-of-text token.
     #[arg(long, hide_short_help = true)]
