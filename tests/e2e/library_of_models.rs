@@ -250,6 +250,30 @@ fn names_and_options_that_contradict_each_other_are_refused() {
     let again = user.sws(&[&"pull", &ID, &"--out", &out]).succeeded();
     assert!(again.stdout.contains("there already"), "{again:?}");
     user.sws(&[&"pull", &q4, &"--out", &out]).refused(2, &["out"]);
+    // A file is no directory, which is known before anything is downloaded.
+    let file = temp.path().join("file");
+    std::fs::write(&file, "precious").unwrap();
+    user.hub.state().requests.clear();
+    user.sws(&[&"pull", &q4, &"--out", &file]).refused(2, &["file", "no directory"]);
+    assert!(user.hub.state().requests.is_empty());
+    let mut list = user.command(&[&"list"]);
+    let noted = Outcome::of(list.env("HF_HOME", &file).output().unwrap()).succeeded();
+    assert!(noted.sentence().contains("check HF_HOME"), "{noted:?}");
+}
+
+#[test]
+fn shards_of_a_commit_are_found_by_its_first_digits() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = published(&temp.path().join("in"), &["config.json", "model.safetensors"]);
+    let user = User::of(&dir);
+    user.sws(&[&"pull", &format!("{ID}@0123456789abcdef0123456789abcdef01234567")]).succeeded();
+    let listed = user.sws(&[&"list"]).succeeded().stdout;
+    assert!(listed.contains("bf12@0123456 "), "{listed}");
+    assert!(listed.lines().all(|line| line.len() <= 80), "{listed}");
+    let name = format!("{ID}:bf12@0123456");
+    user.sws(&[&"verify", &name]).succeeded();
+    user.sws(&[&"rm", &name, &"--yes"]).succeeded();
+    assert!(user.sws(&[&"list"]).succeeded().stdout.contains("no models yet"));
 }
 
 #[test]
@@ -315,6 +339,12 @@ fn shards_elsewhere_stay_and_are_named() {
     let told = removed(ID);
     assert!(told.contains(&stays) && told.contains("0 B"), "{told}");
     user.sws(&[&"verify", &out]).succeeded();
+    // A record of shards that somebody has deleted is not in the way of new ones.
+    let other = user.at("other");
+    user.sws(&[&"pull", &ID, &"--out", &other]).succeeded();
+    std::fs::remove_dir_all(&other).unwrap();
+    user.sws(&[&"pull", &ID]).succeeded();
+    user.sws(&[&"verify", &ID]).succeeded();
     let mut plan = user.command(&[&"plan", &ID]);
     let maybe = Outcome::of(plan.env("HF_HUB_OFFLINE", "maybe").output().unwrap());
     maybe.refused(2, &["HF_HUB_OFFLINE", "neither"]);

@@ -32,7 +32,7 @@ pub enum HubError {
     },
     /// No directory for the cache.
     #[error(
-        "there is no home directory for the Hugging Face cache; set HF_HOME, or name a directory with --out"
+        "there is no home directory for models; set HF_HOME and SWS_MODELS, or name a directory with --out"
     )]
     NoCache,
     /// The network is needed, and forbidden.

@@ -64,7 +64,7 @@ pub use keep::{Blobs, Job, keep, save};
 pub use library::{Library, Shards, form, staging};
 #[cfg(feature = "client")]
 pub use listing::{HubFile, Listing};
-pub use name::{BadName, ModelId, ModelName};
+pub use name::{BadName, ModelId, ModelName, short_commit};
 #[cfg(feature = "client")]
 pub use selection::{Selection, Weights, has_safetensors, select};
 pub use snapshots::{Snapshot, snapshot_files};

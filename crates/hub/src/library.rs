@@ -15,6 +15,7 @@ use sws_store::MANIFEST_FILE;
 use sws_store::shard::JOURNAL;
 
 use crate::cache::{lock_alone, remove, tree_size};
+use crate::name::begins_commit;
 use crate::{HubError, ModelId};
 
 /// Encodings by preference, where none was asked for: exact ones, of which bf12 is fast and small.
@@ -74,6 +75,16 @@ impl Library {
     /// Path for the shards of a model in a [form](form()).
     pub fn path(&self, id: &ModelId, form: &str) -> PathBuf {
         self.dir.join(id.flat()).join(form)
+    }
+
+    /// Path for new shards of a model in a [form](form()). Removes the record of shards elsewhere that
+    /// are gone, which is in the way.
+    pub fn place(&self, id: &ModelId, form: &str) -> Result<PathBuf, HubError> {
+        let path = self.path(id, form);
+        if path.is_symlink() && !path.exists() {
+            std::fs::remove_file(&path).map_err(|e| HubError::write(&path, e))?;
+        }
+        Ok(path)
     }
 
     /// Complete shards of a model, in the encoding `tag` or in any, of a revision or of main.
@@ -146,10 +157,12 @@ impl Shards {
         self.form.split_once('@').map_or(&self.form, |(encoding, _)| encoding)
     }
 
-    /// True for shards in the encoding `tag` or in any, of a revision or of main.
+    /// True for shards in the encoding `tag` or in any, of a revision or of main. Of a commit, enough
+    /// digits will do.
     pub fn is(&self, tag: Option<&str>, revision: Option<&str>) -> bool {
-        let encoding = self.encoding();
-        tag.is_none_or(|tag| tag == encoding) && self.form == form(encoding, revision)
+        let (encoding, own) = self.form.split_once('@').unwrap_or((&self.form, ""));
+        let begins = revision.is_some_and(|digits| begins_commit(digits, own));
+        tag.is_none_or(|tag| tag == encoding) && (begins || self.form == form(encoding, revision))
     }
 
     /// True for what this crate or the sharder has made: a directory of shards, the beginning of one,
@@ -238,6 +251,13 @@ mod tests {
         let old = shards("q4@refs--pr--1");
         assert_eq!(library.find(&id, None, Some("refs/pr/1")).as_ref(), Some(&old));
         assert_eq!(library.find(&id, Some("bf12"), Some("refs/pr/1")), None);
+        let commit = "0123456789abcdef0123456789abcdef01234567";
+        let pinned = shards(&format!("q4@{commit}"));
+        for revision in [commit, &commit[..7]] {
+            assert_eq!(library.find(&id, None, Some(revision)).as_ref(), Some(&pinned));
+        }
+        assert_eq!(library.find(&id, None, Some(&commit[..6])), None, "too short");
+        std::fs::remove_dir_all(&pinned).unwrap();
         // What others have put there is no model, and stays.
         let foreign = library.path(&id, "notes.txt");
         std::fs::write(&foreign, "precious").unwrap();
@@ -253,6 +273,14 @@ mod tests {
         library.record(&id, "bf16", &other).unwrap();
         library.record(&id, "bf12", &other).unwrap();
         assert_eq!(library.find(&id, Some("bf16"), None), Some(library.path(&id, "bf16")));
+        let kept = library.path(&id, "bf16");
+        assert_eq!(library.place(&id, "bf16").unwrap(), kept);
+        assert!(kept.is_symlink(), "its shards are there");
+        let gone = library.path(&id, "f32");
+        std::os::unix::fs::symlink(dir.path().join("gone"), &gone).unwrap();
+        assert_eq!(library.place(&id, "f32").unwrap(), gone);
+        assert!(!gone.is_symlink());
+
         let all = library.all();
         let names: Vec<&str> = all.iter().map(|shards| shards.form.as_str()).collect();
         assert_eq!(names, ["a", "bf12", "bf16", "q4", "q4@refs--pr--1"]);

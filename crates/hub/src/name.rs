@@ -6,7 +6,7 @@ use std::str::FromStr;
 use sws_store::is_plain_path;
 
 /// Beginnings of the addresses of a model's page.
-const PAGES: [&str; 3] = ["https://huggingface.co/", "https://hf.co/", "huggingface.co/"];
+const PAGES: [&str; 4] = ["https://huggingface.co/", "https://hf.co/", "huggingface.co/", "hf.co/"];
 /// Longest part of an id.
 const LONGEST: usize = 96;
 
@@ -136,6 +136,19 @@ pub(crate) fn is_commit(text: &str) -> bool {
     is_hex(text, 40)
 }
 
+/// Least digits of a commit that is not given whole.
+const LEAST_DIGITS: usize = 7;
+
+/// True for a commit that begins with these digits, of which there are enough.
+pub(crate) fn begins_commit(digits: &str, commit: &str) -> bool {
+    digits.len() >= LEAST_DIGITS && is_commit(commit) && commit.starts_with(digits)
+}
+
+/// The first digits of a commit, of which more may be needed.
+pub fn short_commit(commit: &str) -> &str {
+    if is_commit(commit) { &commit[..LEAST_DIGITS] } else { commit }
+}
+
 /// True for so many lower-case hexadecimal digits.
 pub(crate) fn is_hex(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
@@ -161,6 +174,7 @@ mod tests {
             ("a/b:q8@main", Some(("a/b", Some("q8"), Some("main")))),
             ("https://huggingface.co/a/b", Some(("a/b", None, None))),
             ("https://hf.co/a/b/", Some(("a/b", None, None))),
+            ("hf.co/a/b", Some(("a/b", None, None))),
             ("huggingface.co/a/b/tree/v1.0", Some(("a/b", None, Some("v1.0")))),
             ("", None),
             ("a/b/c", None),

@@ -7,11 +7,9 @@ use std::path::{Path, PathBuf};
 use sws_store::open_regular;
 
 use crate::CachedModel;
-use crate::name::{is_commit, is_revision};
+use crate::name::{begins_commit, is_commit, is_revision};
 
 const MAIN: &str = "main";
-/// Least digits of a commit that is not given whole.
-const LEAST_DIGITS: usize = 7;
 /// Folders below `refs`: `refs/refs/pr/1` is as deep as they get.
 const MOST_FOLDERS: u32 = 4;
 
@@ -82,18 +80,14 @@ impl CachedModel {
 
     /// The commit with a snapshot that begins with these digits.
     fn beginning_with(&self, digits: &str) -> Option<String> {
-        let begins = |commit: &String| is_commit(commit) && commit.starts_with(digits);
-        let commits = || self.commits().into_iter().filter(begins).collect();
-        if digits.len() < LEAST_DIGITS { None } else { single(commits()) }
+        let begins = |commit: &String| begins_commit(digits, commit);
+        single(self.commits().into_iter().filter(begins).collect())
     }
 
     /// The first digits of a commit that no other has.
     fn shortest(&self, commit: &str) -> Option<String> {
         let found = |digits: &&str| self.beginning_with(digits).is_some();
-        (LEAST_DIGITS..=commit.len())
-            .filter_map(|len| commit.get(..len))
-            .find(found)
-            .map(str::to_owned)
+        (1..=commit.len()).filter_map(|len| commit.get(..len)).find(found).map(str::to_owned)
     }
 
     /// The shortest name of each commit that a branch or a tag has.

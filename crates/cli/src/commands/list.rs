@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 use sws::{Footprint, Model};
 use sws_engine::PlanOptions;
-use sws_hub::Library;
+use sws_hub::{HubCache, Library, short_commit};
 use sws_store::{read_config, remedy};
 
 use super::machine::about;
@@ -18,12 +18,16 @@ use crate::table::{table, wrapped};
 use crate::terminal::note;
 
 pub(crate) fn run(args: &args::List) -> anyhow::Result<ExitCode> {
-    if let Some(dir) = Library::of_process().map(|library| library.dir().to_owned())
-        && let Err(error) = dir.read_dir()
-        && error.kind() != ErrorKind::NotFound
-    {
-        let remedy = remedy(&error, "check SWS_MODELS");
-        note!("sws: `{}` cannot be read ({error}); {remedy}", dir.display());
+    let library = Library::of_process().map(|library| (library.dir().to_owned(), "SWS_MODELS"));
+    let cache = HubCache::of_process().map(|cache| (cache.dir().to_owned(), "HF_HOME"));
+    for (dir, variable) in library.into_iter().chain(cache) {
+        if let Err(error) = dir.read_dir()
+            && error.kind() != ErrorKind::NotFound
+        {
+            let otherwise = format!("check {variable}");
+            let remedy = remedy(&error, &otherwise);
+            note!("sws: `{}` cannot be read ({error}); {remedy}", dir.display());
+        }
     }
     let rows: Vec<Row> = all().into_iter().map(Row::of).collect();
     print_report(args.json, &rows, || text(&rows))
@@ -84,7 +88,7 @@ impl Row {
         let known = |bytes: Option<u64>| bytes.map_or(String::new(), about);
         vec![
             self.model.clone(),
-            self.form.clone(),
+            shown(&self.form),
             self.model_type.clone().unwrap_or_default(),
             about(self.bytes),
             known(self.smallest_budget),
@@ -94,7 +98,7 @@ impl Row {
 
     /// What hinders its use.
     fn remark(&self) -> Option<String> {
-        let (model, form) = (&self.model, &self.form);
+        let (model, form) = (&self.model, shown(&self.form));
         match (self.complete, &self.problem) {
             (false, _) => {
                 let by = &self.completed_by;
@@ -103,6 +107,14 @@ impl Row {
             (true, Some(problem)) => Some(format!("{model} ({form}) cannot be run: {problem}\n")),
             (true, None) => None,
         }
+    }
+}
+
+/// A form with a commit of few digits, which find it.
+fn shown(form: &str) -> String {
+    match form.rsplit_once('@') {
+        Some((form, revision)) => format!("{form}@{}", short_commit(revision)),
+        None => form.to_owned(),
     }
 }
 

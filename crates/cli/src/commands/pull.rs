@@ -180,7 +180,7 @@ impl<'a> Pull<'a> {
     fn out(&self) -> Result<PathBuf, HubError> {
         let path = match (&self.args.out, &self.library) {
             (Some(out), _) => out.clone(),
-            (None, Some(library)) => library.path(self.id, &self.form()),
+            (None, Some(library)) => library.place(self.id, &self.form())?,
             (None, None) => return Err(HubError::NoCache),
         };
         Ok(std::path::absolute(&path).unwrap_or(path))

@@ -99,7 +99,7 @@ fn out(
         (Some(out), _) => Ok((out.clone(), recorded)),
         (None, Some((library, name))) => {
             let form = form(encoding.name(), name.revision.as_deref());
-            Ok((library.path(&name.id, &form), recorded))
+            Ok((library.place(&name.id, &form)?, recorded))
         }
         (None, None) => bail!("there is no default directory for shards of a path; give --out DIR"),
     }

@@ -15,8 +15,11 @@ use super::watch::present;
 use super::{Pull, size};
 use crate::args::{self, Form, encoding};
 
-/// Refuses a name and options that contradict each other.
+/// Refuses a name and options that contradict each other, and a file in place of a directory.
 pub(super) fn check(args: &args::Pull, name: &ModelName) -> anyhow::Result<()> {
+    if let Some(out) = args.out.as_deref().filter(|out| out.exists() && !out.is_dir()) {
+        bail!("`{}` is no directory; name one with --out, which need not exist", out.display());
+    }
     let tagged = name.tag.as_deref().and_then(|tag| encoding(tag).ok());
     match (tagged, args.form) {
         (Some(tagged), Some(form)) if form != Form::Shards(tagged) => {
