@@ -144,7 +144,9 @@ impl<'m> Batch<'m> {
         most: usize,
     ) -> Result<Batch<'m>> {
         let idle = model.several(most).ok_or(Error::OneText)?;
-        let (room, goes_back) = (model.room(), model.goes_back());
+        let (goes_back, limit) = (model.goes_back(), model.limit());
+        // What is kept has a list of its tokens, too: all those of its text, and those of its answer.
+        let room = model.room() + (idle.len() * 2 * limit * size_of::<u32>()) as u64;
         let clock = waiter.as_ref().map_or_else(Clock::real, |waiter| waiter.clock().clone());
         Ok(Batch {
             model,
@@ -272,11 +274,11 @@ impl<'m> Batch<'m> {
         asked: &Asked,
     ) -> Option<Vec<u32>> {
         let at = self.kept.again(prompt, owner, asked)?;
-        self.kept.hit(at);
         self.held = None;
-        let kept = self.kept.get(at);
+        // What goes on is kept again at its end. Until then nothing is shared, and has to be copied.
+        let kept = self.kept.take(at);
         let begun = self.model.begin_with(sequence, &kept.prefix, kept.tokens.len());
-        kept.answer.as_ref().filter(|_| begun).map(|answer| answer.made.clone())
+        kept.answer.filter(|_| begun).map(|answer| answer.made)
     }
 
     /// Advances all texts, or with [turns](Self::with_turns) some: each gets a token, or a part of its

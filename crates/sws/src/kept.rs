@@ -104,6 +104,11 @@ impl<P> Shelf<P> {
         &self.kept[at]
     }
 
+    /// Takes one away.
+    pub(crate) fn take(&mut self, at: usize) -> Kept<P> {
+        self.kept.remove(at)
+    }
+
     /// The place of the one that has most of an owner's prompt, and the number of tokens. One that
     /// cannot go back has to be a beginning of the prompt as a whole.
     pub(crate) fn best(
