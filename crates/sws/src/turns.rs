@@ -14,8 +14,11 @@ const LEAST: u32 = 8;
 /// more: it takes a hundredth of the time or less.
 const ROUNDS: u32 = 16;
 const ROUNDS_PER_LOSS: f64 = 100.0;
-/// Weight of a new round in the average of earlier ones.
+/// Weight of a new round in the average of those shortly before. An older one counts no longer: what is
+/// in memory has changed.
 const WEIGHT: f64 = 0.3;
+/// Rounds after which one is old.
+const OLD: u32 = 2;
 
 /// Decides by measured cost, within a limit on how long a text waits between tokens.
 #[derive(Debug)]
@@ -24,6 +27,8 @@ pub(crate) struct Turns {
     /// By the number of texts.
     costs: Vec<Costs>,
     round: Option<Round>,
+    /// Rounds that are over. The first, which has filled the memory, is not counted as a cost.
+    over: u32,
 }
 
 /// A way to share passes.
@@ -33,10 +38,11 @@ enum Way {
     InTurns,
 }
 
-/// Seconds per token, of each way.
+/// Seconds per token, of each way, and the round that has measured it last.
 #[derive(Clone, Copy, Debug, Default)]
 struct Costs {
     ways: [Option<f64>; 2],
+    last: [u32; 2],
     /// Rounds since the dearer way was measured.
     rounds: u32,
 }
@@ -63,7 +69,7 @@ struct Turn {
 
 impl Turns {
     pub(crate) fn new(gap: Duration) -> Turns {
-        Turns { gap, costs: Vec::new(), round: None }
+        Turns { gap, costs: Vec::new(), round: None, over: 0 }
     }
 
     /// Returns the number of the text that goes through the next pass, or `None` for all of them.
@@ -112,9 +118,16 @@ impl Turns {
         if round.tokens < LEAST as usize * round.texts {
             return;
         }
+        self.over += 1;
+        if self.over == 1 {
+            return;
+        }
         let cost = round.time.as_secs_f64() / round.tokens as f64;
-        let known = &mut self.costs[round.texts].ways[round.way as usize];
-        *known = Some(known.map_or(cost, |known| known + WEIGHT * (cost - known)));
+        let (costs, way) = (&mut self.costs[round.texts], round.way as usize);
+        let is_old = self.over - costs.last[way] > OLD;
+        let known = costs.ways[way].filter(|_| !is_old);
+        costs.ways[way] = Some(known.map_or(cost, |known| known + WEIGHT * (cost - known)));
+        costs.last[way] = self.over;
     }
 
     /// Time of a turn among so many texts.
@@ -131,7 +144,7 @@ impl Turns {
             self.costs.resize(texts + 1, Costs::default());
         }
         let share = self.share(texts).as_secs_f64();
-        let Costs { ways, rounds } = &mut self.costs[texts];
+        let Costs { ways, rounds, .. } = &mut self.costs[texts];
         let [together, in_turns] = *ways;
         let Some(together) = together else { return Way::Together };
         // A pass over one text takes no longer than one over all.
@@ -268,7 +281,8 @@ mod tests {
         let heard = |numbers: &[usize]| -> Vec<_> {
             numbers.iter().map(|&number| (number, second * number as u32)).collect()
         };
-        for _ in 0..PASSES {
+        // A round that fills the memory, and one that is measured.
+        for _ in 0..2 * PASSES {
             assert_eq!(turns.next(&heard(&[1, 2, 3])), None);
             turns.passed(3, 9 * second);
         }
