@@ -124,6 +124,8 @@ pub(crate) struct Done {
     /// Bits of logits.
     pub(crate) logits: Vec<u32>,
     pub(crate) certificates: Vec<String>,
+    /// Reads that have failed.
+    pub(crate) faults: u64,
     /// Number of steps whose every bit agreed, out of `steps`.
     pub(crate) agreed: usize,
     pub(crate) steps: usize,

@@ -58,6 +58,38 @@ pub(crate) struct Told {
     pub(crate) failed: Option<String>,
 }
 
+impl Told {
+    /// True if it has the bits of the same text without others.
+    pub(crate) fn is_as(&self, alone: &Told) -> bool {
+        let Told { text, tokens, logprobs, certificate, .. } = self;
+        !tokens.is_empty()
+            && alone.tokens.starts_with(tokens)
+            && (text.leaves_after.is_some() || alone.tokens.len() == tokens.len())
+            && (logprobs.is_empty() || alone.logprobs.starts_with(logprobs))
+            && (certificate.is_none() || *certificate == alone.certificate)
+    }
+
+    /// The text with one bit of another value, in each part that is compared.
+    pub(crate) fn altered(&self) -> Vec<Told> {
+        let mut all = Vec::new();
+        let mut alter = |change: &dyn Fn(&mut Told) -> bool| {
+            let mut told = self.clone();
+            all.extend(change(&mut told).then_some(told));
+        };
+        alter(&|told| told.tokens.last_mut().map(|token| *token ^= 1).is_some());
+        alter(&|told| told.logprobs.last_mut().map(|bits| *bits ^= 1).is_some());
+        alter(&|told| {
+            let steps = told.certificate.as_mut().and_then(|all| all["steps"].as_array_mut());
+            let Some(step) = steps.and_then(|steps| steps.last_mut()) else { return false };
+            let hash = step["chain"].as_str().unwrap_or_default();
+            let other = if hash.starts_with('0') { "1" } else { "0" };
+            step["chain"] = format!("{other}{}", hash.get(1..).unwrap_or_default()).into();
+            true
+        });
+        all
+    }
+}
+
 impl Text {
     /// A text of its own.
     pub(crate) fn new(number: usize, new: usize) -> Text {
@@ -181,6 +213,7 @@ impl Crowd {
             peak_rss: peak_memory().unwrap_or(0),
             metrics: serde_json::to_value(metrics)?,
             certificates: told,
+            faults: flaky.failed(),
             ..Done::default()
         })
     }

@@ -170,7 +170,8 @@ fn wall(report: &mut Report, setting: &Setting) -> Result<()> {
 }
 
 /// Openings of the topics, as tokens.
-fn beginnings() -> Result<Vec<Vec<u32>>> {
+/// Their tokens.
+pub(crate) fn beginnings() -> Result<Vec<Vec<u32>>> {
     let tokenizer = tokenizer(&tales())?;
     let encode = |text: &str| Ok(tokenizer.encode(text.trim_end(), true)?);
     TOPICS.split("\n\n").map(encode).collect()

@@ -21,36 +21,42 @@ use sws_testing::virtual_time::{self, CHUNK, COSTS};
 use crate::Setting;
 use crate::child::{Done, Drafting, Ended, Ram, Task, Work, finished};
 use crate::crowd::{Crowd, Text, Told};
+use crate::gate4::beginnings;
 use crate::mib;
 use crate::report::Report;
 use crate::stage::{EXTREMES, MIDDLE};
 
 const SAME: &str = "every text has the tokens, probabilities and hashes that it has alone";
+const CONTROL: &str = "control: a token, probability or hash with another bit is found";
 const ENDED: &str = "every text ends, and reads that fail end some of them only";
 const REUSED: &str = "texts that begin as others did are not computed again from their start";
 const ALIVE: &str = "not killed in a control group with the budget as its limit";
 const WITHIN: &str = "peak memory within the budget";
 const TIME: &str = "texts as scheduled take no longer than in the better of both ways (1.03)";
+const APART: &str = "control: the dearer of both ways is longer than that (1.03)";
 const BYTES: &str = "texts as scheduled read no more than in the faster of both ways (1.03)";
 
-/// Reads of a thousand that fail.
-const FAULTS: u32 = 10;
-/// Disk speed in MB/s at which most of the time at 75 % cached is waiting.
+/// Reads of a thousand that fail. A piece that was read too early is read again when it is needed, so a
+/// text ends where two reads fail: of 70,000 reads about 0.02² × 70,000 = 28 fail so. In three runs that
+/// ended 15, 19 and 19 of 120 texts; ten of a thousand ended 1 to 6, and would have ended none now and then.
+const FAULTS: u32 = 20;
+/// Disk speed in MB/s at which, at 85 % cached, five times as much time is waiting as computing.
 const SLOW: u64 = 10;
 
+/// Shares of the experts that have slots, and disks in MB/s.
+const CASES: [(f64, u64); 4] = [(0.25, MIDDLE), (0.5, MIDDLE), (0.85, SLOW), (1.0, EXTREMES[0])];
 /// Texts that are continued together in virtual time, and their tokens.
 const TEXTS: usize = 4;
-const TOKENS: usize = 600;
+const TOKENS: usize = 800;
 /// Tokens of all texts after which the ways have been tried, and are measured.
-const TRIED: usize = 1300;
+const TRIED: usize = 1700;
 /// Tokens of a turn where texts always take turns.
 const TURN: usize = 128;
 
 pub(crate) fn run(setting: &Setting) -> Result<Report> {
     let mut report = Report::new(5, "many texts");
     crowd(&mut report, setting)?;
-    let cases = [(0.25, MIDDLE), (0.5, MIDDLE), (0.75, SLOW), (1.0, EXTREMES[0])];
-    for (share, disk) in cases {
+    for (share, disk) in CASES {
         let percent = 100.0 * share;
         let case = format!("virtual time, {TEXTS} texts, {percent:.0} % cached, {disk} MB/s");
         if setting.wants(&case) {
@@ -113,7 +119,7 @@ fn crowd(report: &mut Report, setting: &Setting) -> Result<()> {
         &done,
         group.and_then(|g| g.peak().ok()),
     );
-    report.note(format!("{case}: {failed} ended by a failed read"));
+    report.note(format!("{case}: {} reads failed, and {failed} texts with them", done.faults));
     Ok(())
 }
 
@@ -128,12 +134,12 @@ fn compare(report: &mut Report, case: &str, told: &[Told]) -> Result<usize> {
         // With a witness nothing of the text before is used again.
         let text = Text { certified: true, leaves_after: None, ..told.text.clone() };
         let alone = crate::crowd::alone(&mut loaded, &text)?;
-        let same = alone.tokens.starts_with(&told.tokens)
-            && (told.text.leaves_after.is_some() || alone.tokens.len() == told.tokens.len())
-            && (told.logprobs.is_empty() || alone.logprobs.starts_with(&told.logprobs))
-            && (told.certificate.is_none() || alone.certificate == told.certificate);
+        let same = told.is_as(&alone);
         agreed += usize::from(same);
-        report.check(SAME, same && !told.tokens.is_empty(), || format!("{case}: {told:?}"));
+        report.check(SAME, same, || format!("{case}: {told:?}"));
+        for altered in told.altered() {
+            report.check(CONTROL, !altered.is_as(&alone), || format!("{case}: {altered:?}"));
+        }
     }
     Ok(agreed)
 }
@@ -155,6 +161,7 @@ struct Measured {
     done: Done,
 }
 
+/// Compares the ways to share the engine.
 fn scheduled(report: &mut Report, case: &str, share: f64, disk: u64) -> Result<()> {
     let ways = [Way::Together, Way::InTurns, Way::Decided];
     let measured = std::thread::scope(|scope| {
@@ -170,7 +177,13 @@ fn scheduled(report: &mut Report, case: &str, share: f64, disk: u64) -> Result<(
         let same = measured.texts == together.texts;
         report.check(SAME, same, || format!("{case}, {way:?}"));
     }
-    let better = if together.nanos < in_turns.nanos { &together } else { &in_turns };
+    let (better, dearer) = match together.nanos < in_turns.nanos {
+        true => (&together, &in_turns),
+        false => (&in_turns, &together),
+    };
+    report.check(APART, dearer.nanos > 1.03 * better.nanos, || {
+        format!("{case}: {:.3} times", dearer.nanos / better.nanos)
+    });
     report.check(TIME, decided.nanos <= 1.03 * better.nanos, || {
         format!("{case}: {:.3} times", decided.nanos / better.nanos)
     });
@@ -191,9 +204,9 @@ fn measure(way: Way, share: f64, disk: u64) -> Result<Measured> {
         batch = batch.with_turns(Duration::from_secs(10));
     }
     let mut waiting = Vec::new();
-    for number in 0..TEXTS {
-        let text = Text::new(number, TOKENS).continuation(&model)?;
-        waiting.push((number, text));
+    for (number, prompt) in beginnings()?.into_iter().take(TEXTS).enumerate() {
+        let text = Text { prompt, ..Text::new(number, TOKENS) };
+        waiting.push((number, text.continuation(&model)?));
     }
     let mut tokens = vec![Vec::new(); TEXTS];
     let mut began = None;
@@ -255,7 +268,10 @@ fn in_turns(
             }
             let text = sws::Continuation { cancel: sws::Cancel::new(), ..text.clone() };
             let cancel = text.cancel.clone();
-            batch.add(*number, text)?;
+            let prompt = text.tokens.len();
+            let known = batch.add(*number, text)?;
+            let is_there = known == prompt || tokens[*number].is_empty();
+            ensure!(is_there, "a text that comes back does not go on where it was");
             while !batch.is_empty() {
                 step(batch, tokens)?;
                 if tokens[*number].len() >= goal {
@@ -275,7 +291,7 @@ fn streamer(share: f64, disk: u64) -> Result<SpeculativeWeightStreamer> {
     let simulated = SimulatedDisk { bytes_per_second: disk * 1_000_000, latency };
     let (store, spec) = virtual_time::simulated(&tales(), simulated, CHUNK)?;
     let inventory = Inventory::new(&spec, store.manifest())?;
-    let plan = PlanOptions { context: Some(768), batch: TEXTS, ..PlanOptions::default() };
+    let plan = PlanOptions { context: Some(1024), batch: TEXTS, ..PlanOptions::default() };
     let process = ProcessMemory::default();
     let planner = Planner::new(&spec, &inventory, store.manifest(), process, plan)?;
     let most = planner.minimum() + (256 << 20);
