@@ -1,5 +1,7 @@
 //! The beginnings of sequences, apart from them.
 
+use std::io::{self, Read, Write};
+
 use crate::layer_state::{Sequence, SharedPage};
 
 /// The state of a sequence up to a length, apart from sequences: any of them can begin with it. It
@@ -71,44 +73,45 @@ impl Prefix {
         self.len() / Prefix::BLOCK
     }
 
-    /// The positions of a block as bytes, without what belongs to a length.
+    /// Whatever decides about the bytes of blocks and ends beside the model and the tokens.
+    pub fn layout(&self) -> Vec<u8> {
+        let layout = self.sequence.layout();
+        layout.into_iter().flat_map(|number| (number as u64).to_le_bytes()).collect()
+    }
+
+    /// Writes the positions of a block as bytes, without what belongs to a length.
     ///
     /// # Panics
     ///
     /// If there is no such [block](Self::blocks).
-    pub fn block(&self, number: usize) -> Vec<u8> {
+    pub fn write_block(&self, number: usize, to: &mut dyn Write) -> io::Result<()> {
         assert!(number < self.blocks(), "a prefix of {} positions", self.len());
         let first = number * Prefix::BLOCK;
-        let mut bytes = Vec::new();
-        self.sequence.write(first..first + Prefix::BLOCK, &mut bytes);
-        bytes
+        self.sequence.write(first..first + Prefix::BLOCK, to)
     }
 
-    /// The positions behind the last block, and what belongs to the length, as bytes.
-    pub fn end(&self) -> Vec<u8> {
-        let mut bytes = Vec::new();
+    /// Writes the positions behind the last block, and what belongs to the length, as bytes.
+    pub fn write_end(&self, to: &mut dyn Write) -> io::Result<()> {
         let first = self.blocks() * Prefix::BLOCK;
-        self.sequence.write(first..self.len(), &mut bytes);
-        self.sequence.write_end(&mut bytes);
-        bytes
+        self.sequence.write(first..self.len(), to)?;
+        self.sequence.write_end(to)
     }
 
-    /// Appends a block to those that an [empty](crate::BatchLm::empty_prefix) prefix was given. Returns
-    /// false for bytes that cannot be one, after which the prefix is of no use.
-    pub fn add_block(&mut self, mut bytes: &[u8]) -> bool {
-        let whole = self.len().is_multiple_of(Prefix::BLOCK);
-        whole && self.sequence.take(Prefix::BLOCK, &mut bytes).is_some() && bytes.is_empty()
+    /// Appends a block to those that an [empty](crate::BatchLm::empty_prefix) prefix was given. After an
+    /// error, also of bytes that cannot be a block, the prefix can only be [cut](Self::truncate).
+    pub fn read_block(&mut self, from: &mut dyn Read) -> io::Result<()> {
+        if !self.len().is_multiple_of(Prefix::BLOCK) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        self.sequence.take(Prefix::BLOCK, from)
     }
 
-    /// Appends the end of a prefix of `len` positions. Returns false for bytes that cannot be it, after
-    /// which the prefix is of no use.
-    pub fn add_end(&mut self, len: usize, mut bytes: &[u8]) -> bool {
-        let Some(tokens) = len.checked_sub(self.len()).filter(|&tokens| tokens < Prefix::BLOCK)
-        else {
-            return false;
-        };
-        self.sequence.take(tokens, &mut bytes).is_some()
-            && self.sequence.take_end(&mut bytes).is_some()
-            && bytes.is_empty()
+    /// Appends the end of a prefix of `len` positions. After an error, also of bytes that cannot be the
+    /// end, the prefix can only be [cut](Self::truncate).
+    pub fn read_end(&mut self, len: usize, from: &mut dyn Read) -> io::Result<()> {
+        let tokens = len.checked_sub(self.len()).filter(|&tokens| tokens < Prefix::BLOCK);
+        let tokens = tokens.ok_or(io::ErrorKind::InvalidInput)?;
+        self.sequence.take(tokens, from)?;
+        self.sequence.take_end(from)
     }
 }

@@ -85,7 +85,7 @@ mod store;
 mod sync;
 
 #[cfg(feature = "io")]
-pub use blobs::{BlobName, Blobs, BlobsError};
+pub use blobs::{BlobDevice, BlobName, BlobWriter, Blobs, BlobsError, SystemFiles};
 #[cfg(feature = "io")]
 pub use blocks::encoding_of;
 pub use blocks::{BLOCK_BYTES, EMBED_BLOCK_BYTES, TABLE_BLOCK_BYTES, WHOLE_LIMIT, check_len};

@@ -1,14 +1,15 @@
 //! Beginnings of texts on disk, for a later run.
 
+use std::io;
 use std::path::Path;
 
-use sws_model::{KvPrecision, ModelSpec, Prefix, State};
-use sws_store::{BlobName, Blobs, BlobsError};
+use sws_model::Prefix;
+use sws_store::{BlobDevice, BlobName, Blobs, BlobsError};
 
 use crate::kept::Kept;
 
-/// Bytes of the names of as many files as a directory has.
-const NAMES: u64 = 12 << 20;
+/// Bytes of the names of as many files as a directory has, and of files on their way.
+const HEAP: u64 = 16 << 20;
 
 /// Beginnings of texts on disk: blocks of tokens, and the ends of texts. Their names depend on the
 /// model, the program, the owner's key and all tokens from the first on.
@@ -48,26 +49,45 @@ impl KvDisk {
         identity: &[&str],
         keys: &[String],
     ) -> Result<KvDisk, BlobsError> {
-        let blobs = Blobs::open(dir, limit)?;
+        Ok(KvDisk::of(Blobs::open(dir, limit)?, identity, keys))
+    }
+
+    /// As [`open`](Self::open), with files on another device than the system's.
+    pub fn open_on(
+        dir: &Path,
+        limit: u64,
+        identity: &[&str],
+        keys: &[String],
+        device: Box<dyn BlobDevice>,
+    ) -> Result<KvDisk, BlobsError> {
+        Ok(KvDisk::of(Blobs::open_on(dir, limit, device)?, identity, keys))
+    }
+
+    fn of(blobs: Blobs, identity: &[&str], keys: &[String]) -> KvDisk {
         let words = [env!("CARGO_PKG_VERSION")].into_iter().chain(identity.iter().copied());
         let parts: Vec<&[u8]> = words.map(str::as_bytes).collect();
         let base = BlobName::of(&parts);
         let keys = keys.iter().map(|key| base.then(key.as_bytes()));
         let owners = [base].into_iter().chain(keys).collect();
         let (writes, faults, counts) = (true, Vec::new(), KvDiskCounts::default());
-        Ok(KvDisk { blobs, owners, writes, faults, counts })
+        KvDisk { blobs, owners, writes, faults, counts }
     }
 
-    /// Bytes on the heap beside the beginnings: names of files, and a block of a text on its way.
-    pub fn heap(spec: &ModelSpec) -> u64 {
-        let limit = spec.context.min(2 * Prefix::BLOCK);
-        NAMES + 2 * State::cache_bytes(spec, limit, KvPrecision::F32)
+    /// Bytes on the heap beside the beginnings.
+    pub const fn heap() -> u64 {
+        HEAP
+    }
+
+    /// Lets names depend on how a model's states are laid out, too.
+    pub(crate) fn laid_out(mut self, layout: &[u8]) -> KvDisk {
+        self.owners.iter_mut().for_each(|owner| *owner = owner.then(layout));
+        self
     }
 
     /// Current counts.
     pub fn counts(&self) -> KvDiskCounts {
         let (bytes, files) = (self.blobs.bytes(), self.blobs.len() as u64);
-        KvDiskCounts { bytes, files, ..self.counts }
+        KvDiskCounts { bytes, files, written: self.blobs.written(), ..self.counts }
     }
 
     /// Takes the errors since the last call.
@@ -109,65 +129,64 @@ impl KvDisk {
         goes_back: bool,
     ) -> usize {
         let Some(chain) = self.chain(tokens, owner) else { return 0 };
-        for (number, name) in chain.iter().enumerate().skip(1) {
-            let added = self.get(name).is_some_and(|bytes| prefix.add_block(&bytes));
-            if !added {
+        let mut names = names(&chain, tokens);
+        let end = names.pop().filter(|end| !goes_back || self.blobs.has(end));
+        for (number, name) in names.iter().enumerate() {
+            if !self.get(name, |from| prefix.read_block(from)) {
                 // What was read of a block is dropped again.
-                let whole = (number - 1) * Prefix::BLOCK;
+                let whole = number * Prefix::BLOCK;
                 return if goes_back && prefix.truncate(whole) { whole } else { 0 };
             }
         }
-        let whole = (chain.len() - 1) * Prefix::BLOCK;
-        let name = end(&chain[chain.len() - 1], &tokens[whole..]);
-        if goes_back && !self.blobs.has(&name) {
-            return whole;
+        let whole = names.len() * Prefix::BLOCK;
+        let mut read = whole;
+        if let Some(end) = end {
+            if self.get(&end, |from| prefix.read_end(tokens.len(), from)) {
+                read = tokens.len();
+                names.push(end);
+            } else if !goes_back || !prefix.truncate(whole) {
+                return 0;
+            }
         }
-        match self.get(&name).is_some_and(|bytes| prefix.add_end(tokens.len(), &bytes)) {
-            true => tokens.len(),
-            false if goes_back && prefix.truncate(whole) => whole,
-            false => 0,
-        }
+        self.blobs.used(&names);
+        self.blobs.note_uses(&names);
+        read
     }
 
     /// Writes a block of a text, or its end. Returns false if all of it is there, or no more is written.
     pub(crate) fn store(&mut self, kept: &Kept) -> bool {
-        let tokens = &kept.tokens;
-        let chain = self.chain(tokens, kept.owner).filter(|_| self.writes);
+        let chain = self.chain(&kept.tokens, kept.owner).filter(|_| self.writes);
         let Some(chain) = chain else { return false };
-        let blocks = chain.len() - 1;
-        let missing = chain.iter().skip(1).position(|name| !self.blobs.has(name));
-        let (name, bytes) = match missing {
-            Some(number) => (chain[number + 1], kept.prefix.block(number)),
-            None => {
-                let name = end(&chain[blocks], &tokens[blocks * Prefix::BLOCK..]);
-                if self.blobs.has(&name) {
-                    return false;
-                }
-                (name, kept.prefix.end())
-            }
-        };
-        match self.blobs.put(&name, &bytes) {
-            Ok(true) => {
-                self.counts.written += bytes.len() as u64;
-                missing.is_some()
-            }
-            Ok(false) => false,
-            Err(error) => {
+        let names = names(&chain, &kept.tokens);
+        self.blobs.used(&names);
+        let missing = names.iter().position(|name| !self.blobs.has(name));
+        let written = missing.is_some_and(|number| {
+            let prefix = &kept.prefix;
+            let written = self.blobs.put(&names[number], |to| match number < prefix.blocks() {
+                true => prefix.write_block(number, to),
+                false => prefix.write_end(to),
+            });
+            written.unwrap_or_else(|error| {
                 self.writes = false;
                 self.fault(error);
                 false
-            }
+            })
+        });
+        if !written {
+            self.blobs.note_uses(&names);
         }
+        written
     }
 
-    fn get(&mut self, name: &BlobName) -> Option<Vec<u8>> {
-        match self.blobs.get(name) {
-            Ok(bytes) => bytes,
-            Err(error) => {
-                self.fault(error);
-                None
-            }
-        }
+    fn get(
+        &mut self,
+        name: &BlobName,
+        contents: impl FnMut(&mut dyn io::Read) -> io::Result<()>,
+    ) -> bool {
+        self.blobs.get(name, contents).unwrap_or_else(|error| {
+            self.fault(error);
+            false
+        })
     }
 
     fn fault(&mut self, error: BlobsError) {
@@ -185,6 +204,13 @@ impl KvDisk {
         }
         Some(chain)
     }
+}
+
+/// The names of all blocks of a text, and of its end.
+fn names(chain: &[BlobName], tokens: &[u32]) -> Vec<BlobName> {
+    let whole = (chain.len() - 1) * Prefix::BLOCK;
+    let end = end(&chain[chain.len() - 1], &tokens[whole..]);
+    chain[1..].iter().copied().chain([end]).collect()
 }
 
 /// The name of an end behind a block.

@@ -23,7 +23,7 @@ pub(crate) struct Kept<P = Prefix> {
     pub(crate) owner: u64,
     /// What the text had come to, if it is over.
     pub(crate) answer: Option<Answer>,
-    /// True if it is on disk, or cannot be.
+    /// True if it is on disk, or cannot be, and was not used since.
     pub(crate) is_stored: bool,
     /// Bytes of the prefix, with memory that others share.
     bytes: u64,
@@ -176,6 +176,8 @@ impl<P> Shelf<P> {
     pub(crate) fn hit(&mut self, at: usize) {
         let kept = &mut self.kept[at];
         kept.uses = kept.uses.saturating_add(1);
+        // On disk it should stay as long, too.
+        kept.is_stored = false;
         kept.worth = self.age + kept.saves();
     }
 

@@ -41,7 +41,7 @@ pub(crate) fn run(args: &args::Serve) -> anyhow::Result<ExitCode> {
         texts: args.parallel.into(),
         heap: limits.heap(model.spec().vocab, args.parallel.into())
             + listening(model.spec())
-            + if stores { KvDisk::heap(model.spec()) } else { 0 },
+            + if stores { KvDisk::heap() } else { 0 },
         ..Needs::default()
     };
     let loader = model.with(args.model.options()).needs(needs).text(text).threads(&threads);

@@ -1,84 +1,123 @@
 //! Rows of a state as bytes, little-endian, in the order of their positions.
 
+use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::sync::Arc;
 
 use sws_kernels::functional::{CacheLayout, Page};
 
+/// Bytes that are passed on together.
+const PART: usize = 4096;
+
 /// A number of a state.
 pub(super) trait Number: Copy {
-    /// Appends its bytes.
-    fn write(self, to: &mut Vec<u8>);
+    /// Its bytes.
+    const BYTES: usize;
 
-    /// Takes it from the beginning of `from`; `None` at the end.
-    fn read(from: &mut &[u8]) -> Option<Self>;
+    /// Writes it to [`BYTES`](Self::BYTES) bytes.
+    fn write(self, to: &mut [u8]);
+
+    /// Reads it from [`BYTES`](Self::BYTES) bytes.
+    fn read(from: &[u8]) -> Self;
 }
 
 impl Number for f32 {
-    fn write(self, to: &mut Vec<u8>) {
-        to.extend(self.to_bits().to_le_bytes());
+    const BYTES: usize = 4;
+
+    fn write(self, to: &mut [u8]) {
+        to.copy_from_slice(&self.to_bits().to_le_bytes());
     }
 
-    fn read(from: &mut &[u8]) -> Option<f32> {
-        from.split_off(..4).map(|b| f32::from_le_bytes(b.try_into().expect("four bytes")))
+    fn read(from: &[u8]) -> f32 {
+        f32::from_le_bytes(from.try_into().expect("four bytes"))
     }
 }
 
 impl Number for u16 {
-    fn write(self, to: &mut Vec<u8>) {
-        to.extend(self.to_le_bytes());
+    const BYTES: usize = 2;
+
+    fn write(self, to: &mut [u8]) {
+        to.copy_from_slice(&self.to_le_bytes());
     }
 
-    fn read(from: &mut &[u8]) -> Option<u16> {
-        from.split_off(..2).map(|b| u16::from_le_bytes(b.try_into().expect("two bytes")))
+    fn read(from: &[u8]) -> u16 {
+        u16::from_le_bytes(from.try_into().expect("two bytes"))
     }
 }
 
 impl Number for u64 {
-    fn write(self, to: &mut Vec<u8>) {
-        to.extend(self.to_le_bytes());
+    const BYTES: usize = 8;
+
+    fn write(self, to: &mut [u8]) {
+        to.copy_from_slice(&self.to_le_bytes());
     }
 
-    fn read(from: &mut &[u8]) -> Option<u64> {
-        from.split_off(..8).map(|b| u64::from_le_bytes(b.try_into().expect("eight bytes")))
+    fn read(from: &[u8]) -> u64 {
+        u64::from_le_bytes(from.try_into().expect("eight bytes"))
     }
 }
 
-/// Appends the rows of positions, which are within one round of a ring.
+/// Writes numbers.
+pub(super) fn write_numbers<E: Number>(numbers: &[E], to: &mut dyn Write) -> io::Result<()> {
+    let mut part = [0; PART];
+    for numbers in numbers.chunks(PART / E::BYTES) {
+        let bytes = &mut part[..numbers.len() * E::BYTES];
+        let places = bytes.chunks_exact_mut(E::BYTES);
+        places.zip(numbers).for_each(|(place, number)| number.write(place));
+        to.write_all(bytes)?;
+    }
+    Ok(())
+}
+
+/// Reads numbers. Fails if there are too few.
+pub(super) fn read_numbers<E: Number>(numbers: &mut [E], from: &mut dyn Read) -> io::Result<()> {
+    let mut part = [0; PART];
+    for numbers in numbers.chunks_mut(PART / E::BYTES) {
+        let bytes = &mut part[..numbers.len() * E::BYTES];
+        from.read_exact(bytes)?;
+        let places = bytes.chunks_exact(E::BYTES);
+        numbers.iter_mut().zip(places).for_each(|(number, place)| *number = E::read(place));
+    }
+    Ok(())
+}
+
+/// Reads a number of positions that is at least `least`.
+pub(super) fn read_len(from: &mut dyn Read, least: usize) -> io::Result<usize> {
+    let mut len = [0u64];
+    read_numbers(&mut len, from)?;
+    let len = usize::try_from(len[0]).ok().filter(|&len| len >= least);
+    len.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Writes the rows of positions, which are within one round of a ring.
 pub(super) fn write_rows<E: Number>(
     pages: &[Page<E>],
     layout: &CacheLayout,
     positions: Range<usize>,
-    to: &mut Vec<u8>,
-) {
+    to: &mut dyn Write,
+) -> io::Result<()> {
     for position in positions {
         for head in 0..layout.heads {
             let (page, start) = layout.place(head, position);
-            pages[page][start..start + layout.dim].iter().for_each(|number| number.write(to));
+            write_numbers(&pages[page][start..start + layout.dim], to)?;
         }
     }
+    Ok(())
 }
 
-/// Takes the rows of positions, for which there is room. `None` if there are too few.
+/// Reads the rows of positions, for which there is room. Fails if there are too few.
 pub(super) fn read_rows<E: Number>(
     pages: &mut [Page<E>],
     layout: &CacheLayout,
     positions: Range<usize>,
-    from: &mut &[u8],
-) -> Option<()> {
+    from: &mut dyn Read,
+) -> io::Result<()> {
     for position in positions {
         for head in 0..layout.heads {
             let (page, start) = layout.place(head, position);
-            read_numbers(&mut Arc::make_mut(&mut pages[page])[start..start + layout.dim], from)?;
+            let row = &mut Arc::make_mut(&mut pages[page])[start..start + layout.dim];
+            read_numbers(row, from)?;
         }
     }
-    Some(())
-}
-
-/// Takes numbers. `None` if there are too few.
-pub(super) fn read_numbers<E: Number>(to: &mut [E], from: &mut &[u8]) -> Option<()> {
-    to.iter_mut().try_for_each(|number| {
-        *number = E::read(from)?;
-        Some(())
-    })
+    Ok(())
 }

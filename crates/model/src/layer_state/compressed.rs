@@ -1,6 +1,7 @@
 //! The state of a layer that attends to the last positions and to entries that earlier ones were
 //! pooled into.
 
+use std::io::{self, Read, Write};
 use std::ops::Range;
 
 use sws_kernels::functional::KvCache;
@@ -143,27 +144,32 @@ impl CompressedState {
         self.index.iter().for_each(|index| index.each_page(each));
     }
 
-    /// Appends the entries that end in these positions as bytes.
-    pub(super) fn write(&self, positions: Range<usize>, to: &mut Vec<u8>) {
-        let entries = self.entries(positions.start)..self.entries(positions.end);
-        self.keys.write_behind(entries.clone(), to);
-        self.index.iter().for_each(|index| index.write(entries.clone(), to));
+    /// Bytes of the numbers, and the lengths, of all rings.
+    pub(super) fn layout(&self) -> Vec<usize> {
+        [&self.keys].into_iter().chain(&self.raw).flat_map(Ring::layout).collect()
     }
 
-    /// Takes the entries that end in these positions, for which there is [room](Self::reserve).
-    pub(super) fn take(&mut self, positions: Range<usize>, from: &mut &[u8]) -> Option<()> {
+    /// Writes the entries that end in these positions as bytes.
+    pub(super) fn write(&self, positions: Range<usize>, to: &mut dyn Write) -> io::Result<()> {
+        let entries = self.entries(positions.start)..self.entries(positions.end);
+        self.keys.write_behind(entries.clone(), to)?;
+        self.index.iter().try_for_each(|index| index.write(entries.clone(), to))
+    }
+
+    /// Reads the entries that end in these positions, for which there is [room](Self::reserve).
+    pub(super) fn take(&mut self, positions: Range<usize>, from: &mut dyn Read) -> io::Result<()> {
         let entries = self.entries(positions.start)..self.entries(positions.end);
         self.keys.take_behind(entries.clone(), from)?;
         self.index.iter_mut().try_for_each(|index| index.take(entries.clone(), from))
     }
 
-    /// Appends the rings of `len` positions as bytes.
-    pub(super) fn write_rings(&self, len: usize, to: &mut Vec<u8>) {
-        [&self.keys].into_iter().chain(&self.raw).for_each(|ring| ring.write(len, to));
+    /// Writes the rings of `len` positions as bytes.
+    pub(super) fn write_rings(&self, len: usize, to: &mut dyn Write) -> io::Result<()> {
+        [&self.keys].into_iter().chain(&self.raw).try_for_each(|ring| ring.write(len, to))
     }
 
-    /// Takes the rings of `len` positions, for which there is [room](Self::reserve).
-    pub(super) fn take_rings(&mut self, len: usize, from: &mut &[u8]) -> Option<()> {
+    /// Reads the rings of `len` positions, for which there is [room](Self::reserve).
+    pub(super) fn take_rings(&mut self, len: usize, from: &mut dyn Read) -> io::Result<()> {
         self.rings().try_for_each(|ring| ring.take(len, from))
     }
 

@@ -1,12 +1,13 @@
 //! Keys and values of one layer of one sequence, in pages.
 
+use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::sync::Arc;
 
 use sws_kernels::functional::{CacheLayout, CacheMut, KvCache, KvData, Page, store};
 
 use super::KvPrecision;
-use super::bytes::{Number, read_rows, write_rows};
+use super::bytes::{read_len, read_rows, write_numbers, write_rows};
 use super::pages::{
     SharedPage, drop_shared, each_page, grow, growth, positions_held, positions_per_page,
 };
@@ -205,18 +206,27 @@ impl KvState {
         self.index.iter().chain(&self.parts).for_each(|rows| rows.each_page(each));
     }
 
-    /// Appends positions as bytes, those of a ring not.
-    pub(super) fn write(&self, positions: Range<usize>, to: &mut Vec<u8>) {
-        if !self.is_ring {
-            self.write_data(positions.clone(), to);
-        }
-        let blocks = positions.start / self.block..positions.end / self.block;
-        self.index.iter().for_each(|index| index.write(blocks.clone(), to));
-        self.parts.iter().for_each(|parts| parts.write(positions.clone(), to));
+    /// Bytes of a number, and the length of a ring.
+    pub(super) fn layout(&self) -> [usize; 2] {
+        let precision = match &self.data {
+            Data::F32 { .. } => KvPrecision::F32,
+            Data::Bf16 { .. } => KvPrecision::Bf16,
+        };
+        [precision.bytes(), if self.is_ring { self.keys.capacity } else { 0 }]
     }
 
-    /// Takes positions, for which there is [room](Self::reserve).
-    pub(super) fn take(&mut self, positions: Range<usize>, from: &mut &[u8]) -> Option<()> {
+    /// Writes positions as bytes, those of a ring not.
+    pub(super) fn write(&self, positions: Range<usize>, to: &mut dyn Write) -> io::Result<()> {
+        if !self.is_ring {
+            self.write_data(positions.clone(), to)?;
+        }
+        let blocks = positions.start / self.block..positions.end / self.block;
+        self.index.iter().try_for_each(|index| index.write(blocks.clone(), to))?;
+        self.parts.iter().try_for_each(|parts| parts.write(positions.clone(), to))
+    }
+
+    /// Reads positions, for which there is [room](Self::reserve).
+    pub(super) fn take(&mut self, positions: Range<usize>, from: &mut dyn Read) -> io::Result<()> {
         if !self.is_ring {
             self.take_data(positions.clone(), from)?;
             self.written = positions.end;
@@ -226,38 +236,39 @@ impl KvState {
         self.parts.iter_mut().try_for_each(|parts| parts.take(positions.clone(), from))
     }
 
-    /// Appends the ring of `len` positions as bytes, if it is one.
-    pub(super) fn write_ring(&self, len: usize, to: &mut Vec<u8>) {
-        if self.is_ring {
-            (self.written as u64).write(to);
-            self.write_data(0..len.min(self.keys.capacity), to);
+    /// Writes the ring of `len` positions as bytes, if it is one.
+    pub(super) fn write_ring(&self, len: usize, to: &mut dyn Write) -> io::Result<()> {
+        if !self.is_ring {
+            return Ok(());
         }
+        write_numbers(&[self.written as u64], to)?;
+        self.write_data(0..len.min(self.keys.capacity), to)
     }
 
-    /// Takes the ring of `len` positions, for which there is [room](Self::reserve).
-    pub(super) fn take_ring(&mut self, len: usize, from: &mut &[u8]) -> Option<()> {
+    /// Reads the ring of `len` positions, for which there is [room](Self::reserve).
+    pub(super) fn take_ring(&mut self, len: usize, from: &mut dyn Read) -> io::Result<()> {
         if !self.is_ring {
-            return Some(());
+            return Ok(());
         }
-        self.written = usize::try_from(u64::read(from)?).ok()?;
+        self.written = read_len(from, len)?;
         self.take_data(0..len.min(self.keys.capacity), from)
     }
 
-    fn write_data(&self, positions: Range<usize>, to: &mut Vec<u8>) {
+    fn write_data(&self, positions: Range<usize>, to: &mut dyn Write) -> io::Result<()> {
         let (of_keys, of_values) = (&self.keys, &self.values);
         match &self.data {
             Data::F32 { keys, values } => {
-                write_rows(keys, of_keys, positions.clone(), to);
-                write_rows(values, of_values, positions, to);
+                write_rows(keys, of_keys, positions.clone(), to)?;
+                write_rows(values, of_values, positions, to)
             }
             Data::Bf16 { keys, values } => {
-                write_rows(keys, of_keys, positions.clone(), to);
-                write_rows(values, of_values, positions, to);
+                write_rows(keys, of_keys, positions.clone(), to)?;
+                write_rows(values, of_values, positions, to)
             }
         }
     }
 
-    fn take_data(&mut self, positions: Range<usize>, from: &mut &[u8]) -> Option<()> {
+    fn take_data(&mut self, positions: Range<usize>, from: &mut dyn Read) -> io::Result<()> {
         let (of_keys, of_values) = (&self.keys, &self.values);
         match &mut self.data {
             Data::F32 { keys, values } => {

@@ -1,6 +1,7 @@
 //! Latents of one layer of one sequence: of each position one row, from which all heads make their
 //! keys and values, and the key by which an indexer finds it.
 
+use std::io::{self, Read, Write};
 use std::ops::Range;
 
 use sws_kernels::functional::KvCache;
@@ -100,16 +101,21 @@ impl LatentState {
         [&self.latents].into_iter().chain(others).for_each(|rows| rows.each_page(each));
     }
 
-    /// Appends positions, and the groups that end in them, as bytes.
-    pub(super) fn write(&self, positions: Range<usize>, to: &mut Vec<u8>) {
-        let groups = positions.start / self.group..positions.end / self.group;
-        self.latents.write(positions.clone(), to);
-        self.index.iter().for_each(|index| index.write(groups.clone(), to));
-        self.parts.iter().flatten().for_each(|parts| parts.write(positions.clone(), to));
+    /// Bytes of a number.
+    pub(super) fn layout(&self) -> usize {
+        self.latents.precision()
     }
 
-    /// Takes positions, for which there is [room](Self::reserve).
-    pub(super) fn take(&mut self, positions: Range<usize>, from: &mut &[u8]) -> Option<()> {
+    /// Writes positions, and the groups that end in them, as bytes.
+    pub(super) fn write(&self, positions: Range<usize>, to: &mut dyn Write) -> io::Result<()> {
+        let groups = positions.start / self.group..positions.end / self.group;
+        self.latents.write(positions.clone(), to)?;
+        self.index.iter().try_for_each(|index| index.write(groups.clone(), to))?;
+        self.parts.iter().flatten().try_for_each(|parts| parts.write(positions.clone(), to))
+    }
+
+    /// Reads positions, for which there is [room](Self::reserve).
+    pub(super) fn take(&mut self, positions: Range<usize>, from: &mut dyn Read) -> io::Result<()> {
         let groups = positions.start / self.group..positions.end / self.group;
         self.latents.take(positions.clone(), from)?;
         self.index.iter_mut().try_for_each(|index| index.take(groups.clone(), from))?;

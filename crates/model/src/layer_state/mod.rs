@@ -17,6 +17,7 @@ pub(crate) use latent::LatentState;
 pub(crate) use pages::SharedPage;
 pub(crate) use recurrent::{Memory, RecurrentState};
 
+use std::io::{self, Read, Write};
 use std::ops::Range;
 
 use crate::spec::{Mixer, ModelSpec};
@@ -230,29 +231,34 @@ impl Sequence {
         self.layers.iter().for_each(|layer| layer.each_page(each));
     }
 
-    /// Appends positions as bytes, without what belongs to a length.
-    pub(crate) fn write(&self, positions: Range<usize>, to: &mut Vec<u8>) {
-        self.layers.iter().for_each(|layer| layer.write(positions.clone(), to));
+    /// Whatever decides about the bytes of positions beside the model: precisions, lengths of rings.
+    pub(crate) fn layout(&self) -> Vec<usize> {
+        self.layers.iter().flat_map(LayerState::layout).collect()
     }
 
-    /// Appends what belongs to the length: windows and states of fixed size.
-    pub(crate) fn write_end(&self, to: &mut Vec<u8>) {
-        self.layers.iter().for_each(|layer| layer.write_end(self.len, to));
+    /// Writes positions as bytes, without what belongs to a length.
+    pub(crate) fn write(&self, positions: Range<usize>, to: &mut dyn Write) -> io::Result<()> {
+        self.layers.iter().try_for_each(|layer| layer.write(positions.clone(), to))
     }
 
-    /// Takes `tokens` more positions. The sequence is partial until its end is taken, if it has one, or
-    /// if there are too few bytes: then this returns `None`.
-    pub(crate) fn take(&mut self, tokens: usize, from: &mut &[u8]) -> Option<()> {
+    /// Writes what belongs to the length: windows and states of fixed size.
+    pub(crate) fn write_end(&self, to: &mut dyn Write) -> io::Result<()> {
+        self.layers.iter().try_for_each(|layer| layer.write_end(self.len, to))
+    }
+
+    /// Reads `tokens` more positions. The sequence is partial until its end is read, if it has one, and
+    /// after an error.
+    pub(crate) fn take(&mut self, tokens: usize, from: &mut dyn Read) -> io::Result<()> {
         let positions = self.len..self.len + tokens;
         self.reserve(tokens);
         self.partial = true;
         self.layers.iter_mut().try_for_each(|layer| layer.take(positions.clone(), from))?;
         (self.len, self.partial) = (positions.end, !self.goes_back());
-        Some(())
+        Ok(())
     }
 
-    /// Takes what belongs to the length. `None` for what cannot be that.
-    pub(crate) fn take_end(&mut self, from: &mut &[u8]) -> Option<()> {
+    /// Reads what belongs to the length. Fails for what cannot be that.
+    pub(crate) fn take_end(&mut self, from: &mut dyn Read) -> io::Result<()> {
         let len = self.len;
         self.layers.iter_mut().try_for_each(|layer| layer.take_end(len, from))?;
         let can = self.layers.iter().all(|layer| match layer {
@@ -260,7 +266,7 @@ impl Sequence {
             layer => layer.has(len),
         });
         self.partial = !can;
-        can.then_some(())
+        if can { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
     }
 
     /// Saves the current state.
@@ -439,37 +445,46 @@ impl LayerState {
         }
     }
 
-    fn write(&self, positions: Range<usize>, to: &mut Vec<u8>) {
+    fn layout(&self) -> Vec<usize> {
+        match self {
+            LayerState::Kv(kv) => kv.layout().to_vec(),
+            LayerState::Latent(latent) => vec![latent.layout()],
+            LayerState::Compressed(state) => state.layout(),
+            LayerState::Recurrent(_) => Vec::new(),
+        }
+    }
+
+    fn write(&self, positions: Range<usize>, to: &mut dyn Write) -> io::Result<()> {
         match self {
             LayerState::Kv(kv) => kv.write(positions, to),
             LayerState::Latent(latent) => latent.write(positions, to),
             LayerState::Compressed(state) => state.write(positions, to),
-            LayerState::Recurrent(_) => {}
+            LayerState::Recurrent(_) => Ok(()),
         }
     }
 
-    fn take(&mut self, positions: Range<usize>, from: &mut &[u8]) -> Option<()> {
+    fn take(&mut self, positions: Range<usize>, from: &mut dyn Read) -> io::Result<()> {
         match self {
             LayerState::Kv(kv) => kv.take(positions, from),
             LayerState::Latent(latent) => latent.take(positions, from),
             LayerState::Compressed(state) => state.take(positions, from),
-            LayerState::Recurrent(_) => Some(()),
+            LayerState::Recurrent(_) => Ok(()),
         }
     }
 
-    fn write_end(&self, len: usize, to: &mut Vec<u8>) {
+    fn write_end(&self, len: usize, to: &mut dyn Write) -> io::Result<()> {
         match self {
             LayerState::Kv(kv) => kv.write_ring(len, to),
-            LayerState::Latent(_) => {}
+            LayerState::Latent(_) => Ok(()),
             LayerState::Compressed(state) => state.write_rings(len, to),
             LayerState::Recurrent(state) => state.write(to),
         }
     }
 
-    fn take_end(&mut self, len: usize, from: &mut &[u8]) -> Option<()> {
+    fn take_end(&mut self, len: usize, from: &mut dyn Read) -> io::Result<()> {
         match self {
             LayerState::Kv(kv) => kv.take_ring(len, from),
-            LayerState::Latent(_) => Some(()),
+            LayerState::Latent(_) => Ok(()),
             LayerState::Compressed(state) => state.take_rings(len, from),
             LayerState::Recurrent(state) => state.take(from),
         }

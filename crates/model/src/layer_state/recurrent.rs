@@ -1,11 +1,12 @@
 //! The state of a layer that remembers all earlier tokens in a fixed number of values.
 
+use std::io::{self, Read, Write};
 use std::slice;
 use std::sync::Arc;
 
 use sws_kernels::functional::{Page, zeroed};
 
-use super::bytes::{Number, read_numbers};
+use super::bytes::{read_numbers, write_numbers};
 use super::pages::{SharedPage, each_page, shared_bytes};
 
 /// The size of such a state, in numbers.
@@ -91,13 +92,13 @@ impl RecurrentState {
             .for_each(|page| each_page(slice::from_ref(page), each));
     }
 
-    /// Appends all numbers as bytes.
-    pub(super) fn write(&self, to: &mut Vec<u8>) {
-        self.past.iter().chain(self.sums.iter()).for_each(|number| number.write(to));
+    /// Writes all numbers as bytes.
+    pub(super) fn write(&self, to: &mut dyn Write) -> io::Result<()> {
+        [&self.past, &self.sums].into_iter().try_for_each(|numbers| write_numbers(numbers, to))
     }
 
-    /// Takes all numbers, for which there is [room](Self::reserve).
-    pub(super) fn take(&mut self, from: &mut &[u8]) -> Option<()> {
+    /// Reads all numbers, for which there is [room](Self::reserve).
+    pub(super) fn take(&mut self, from: &mut dyn Read) -> io::Result<()> {
         self.numbers().into_iter().try_for_each(|numbers| read_numbers(numbers, from))
     }
 

@@ -1,9 +1,10 @@
 //! Rows of the last positions of one layer of one sequence.
 
+use std::io::{self, Read, Write};
 use std::ops::Range;
 
 use super::KvPrecision;
-use super::bytes::Number;
+use super::bytes::{read_len, write_numbers};
 use super::pages::SharedPage;
 use super::rows::Rows;
 
@@ -110,25 +111,34 @@ impl Ring {
         self.rows.each_page(each);
     }
 
-    /// Appends the ring of `len` positions as bytes.
-    pub(super) fn write(&self, len: usize, to: &mut Vec<u8>) {
-        (self.written as u64).write(to);
-        self.rows.write(0..self.slots.min(len), to);
+    /// Bytes of a number, and the length.
+    pub(super) fn layout(&self) -> [usize; 2] {
+        [self.rows.precision(), self.slots]
     }
 
-    /// Takes the ring of `len` positions, for which there is [room](Self::reserve).
-    pub(super) fn take(&mut self, len: usize, from: &mut &[u8]) -> Option<()> {
-        self.written = usize::try_from(u64::read(from)?).ok()?;
+    /// Writes the ring of `len` positions as bytes.
+    pub(super) fn write(&self, len: usize, to: &mut dyn Write) -> io::Result<()> {
+        write_numbers(&[self.written as u64], to)?;
+        self.rows.write(0..self.slots.min(len), to)
+    }
+
+    /// Reads the ring of `len` positions, for which there is [room](Self::reserve).
+    pub(super) fn take(&mut self, len: usize, from: &mut dyn Read) -> io::Result<()> {
+        self.written = read_len(from, len)?;
         self.rows.take(0..self.slots.min(len), from)
     }
 
-    /// Appends places behind the ring as bytes.
-    pub(super) fn write_behind(&self, places: Range<usize>, to: &mut Vec<u8>) {
-        self.rows.write(self.slots + places.start..self.slots + places.end, to);
+    /// Writes places behind the ring as bytes.
+    pub(super) fn write_behind(&self, places: Range<usize>, to: &mut dyn Write) -> io::Result<()> {
+        self.rows.write(self.slots + places.start..self.slots + places.end, to)
     }
 
-    /// Takes places behind the ring.
-    pub(super) fn take_behind(&mut self, places: Range<usize>, from: &mut &[u8]) -> Option<()> {
+    /// Reads places behind the ring.
+    pub(super) fn take_behind(
+        &mut self,
+        places: Range<usize>,
+        from: &mut dyn Read,
+    ) -> io::Result<()> {
         self.rows.take(self.slots + places.start..self.slots + places.end, from)
     }
 

@@ -1,5 +1,6 @@
 //! A row of numbers for each position of one layer of one sequence, in pages.
 
+use std::io::{self, Read, Write};
 use std::ops::Range;
 
 use sws_kernels::functional::{CacheLayout, CacheMut, KvCache, KvData, Page, store};
@@ -100,16 +101,24 @@ impl Rows {
         }
     }
 
-    /// Appends the rows of positions as bytes.
-    pub(super) fn write(&self, positions: Range<usize>, to: &mut Vec<u8>) {
+    /// Bytes of a number.
+    pub(super) fn precision(&self) -> usize {
+        match &self.pages {
+            Pages::F32(_) => KvPrecision::F32.bytes(),
+            Pages::Bf16(_) => KvPrecision::Bf16.bytes(),
+        }
+    }
+
+    /// Writes the rows of positions as bytes.
+    pub(super) fn write(&self, positions: Range<usize>, to: &mut dyn Write) -> io::Result<()> {
         match &self.pages {
             Pages::F32(pages) => write_rows(pages, &self.layout, positions, to),
             Pages::Bf16(pages) => write_rows(pages, &self.layout, positions, to),
         }
     }
 
-    /// Takes the rows of positions, for which there is [room](Self::reserve).
-    pub(super) fn take(&mut self, positions: Range<usize>, from: &mut &[u8]) -> Option<()> {
+    /// Reads the rows of positions, for which there is [room](Self::reserve).
+    pub(super) fn take(&mut self, positions: Range<usize>, from: &mut dyn Read) -> io::Result<()> {
         match &mut self.pages {
             Pages::F32(pages) => read_rows(pages, &self.layout, positions, from),
             Pages::Bf16(pages) => read_rows(pages, &self.layout, positions, from),

@@ -1,5 +1,7 @@
 //! Sequences with a common prefix that diverge, and sequences that are truncated.
 
+use std::io::{self, Write};
+
 use sws_model::{Chunk, KvPrecision, LayerSpec, Mixer, Model, Prefix, ResidentSource, Rows, State};
 
 use crate::support::{Fixture, variants};
@@ -73,6 +75,12 @@ fn forks_and_truncated_sequences_equal_separate_ones() {
     }
 }
 
+fn bytes(write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    write(&mut bytes).unwrap();
+    bytes
+}
+
 #[test]
 fn prefixes_continue_as_their_sequence_does_from_bytes_too() {
     for name in variants() {
@@ -90,10 +98,17 @@ fn prefixes_continue_as_their_sequence_does_from_bytes_too() {
             let expected = it.go_on(first, &tokens[len..]);
 
             let mut loaded = it.state.empty_prefix(&fixture.spec);
+            assert_eq!(loaded.layout(), prefix.layout(), "{name}, {page}");
             for number in 0..prefix.blocks() {
-                assert!(loaded.add_block(&prefix.block(number)), "{name}, {page}: {number}");
+                let bytes = bytes(|to| prefix.write_block(number, to));
+                let mut rest = &bytes[..];
+                loaded.read_block(&mut rest).unwrap();
+                assert!(rest.is_empty(), "{name}, {page}: the block {number}");
             }
-            assert!(loaded.add_end(len, &prefix.end()), "{name}, {page}: the end");
+            let end = bytes(|to| prefix.write_end(to));
+            let mut rest = &end[..];
+            loaded.read_end(len, &mut rest).unwrap();
+            assert!(rest.is_empty(), "{name}, {page}: the end");
             for (what, prefix) in [("shared", &prefix), ("from bytes", &loaded)] {
                 assert!(it.state.begin_with(second, prefix, len), "{name}, {page}: {what}");
                 let continued = it.go_on(second, &tokens[len..]);
@@ -110,9 +125,9 @@ fn prefixes_continue_as_their_sequence_does_from_bytes_too() {
             }
 
             let mut damaged = it.state.empty_prefix(&fixture.spec);
-            let bytes = prefix.end();
-            let cut = &bytes[..bytes.len().saturating_sub(1)];
-            assert!(!damaged.add_end(len % Prefix::BLOCK, cut), "{name}, {page}");
+            let mut cut = &end[..end.len().saturating_sub(1)];
+            let read = damaged.read_end(len % Prefix::BLOCK, &mut cut);
+            assert!(read.is_err() || end.is_empty(), "{name}, {page}");
         }
     }
 }

@@ -30,7 +30,8 @@ impl Begun {
 impl Batch<'_> {
     /// Lets beginnings of texts be stored and found on disk; see [`store`](Self::store).
     pub fn with_disk(mut self, disk: KvDisk) -> Self {
-        self.disk = Some(disk);
+        let layout = self.model.empty_prefix().layout();
+        self.disk = Some(disk.laid_out(&layout));
         self
     }
 

@@ -1,0 +1,130 @@
+//! Where private files are: a directory, or in tests a device that fails.
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Advice, AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
+
+use crate::regular::open_regular;
+
+/// Files as [`Blobs`](super::Blobs) uses them.
+pub trait BlobDevice: fmt::Debug + Send {
+    /// Creates a file that only its user can read. It must not exist.
+    fn create(&self, path: &Path) -> io::Result<Box<dyn BlobWriter>>;
+
+    /// Opens a file. Returns its length, too.
+    fn open(&self, path: &Path) -> io::Result<(Box<dyn Read>, u64)>;
+
+    /// Gives a file another name, in place of one that has it.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Removes a file.
+    fn remove(&self, path: &Path) -> io::Result<()>;
+
+    /// Sets the times of the last changes of files: now, and each a little before the one before it.
+    fn used(&self, paths: &[PathBuf]) -> io::Result<()>;
+}
+
+/// A file that is being written.
+pub trait BlobWriter: Write {
+    /// Waits until all bytes are on the device, and leaves none of them in memory.
+    fn finish(&mut self) -> io::Result<()>;
+}
+
+/// The files of the system.
+#[derive(Debug)]
+pub struct SystemFiles {
+    /// A file whose time of change is the present one once it is set.
+    clock: PathBuf,
+}
+
+impl SystemFiles {
+    /// Those of the directory that has this file, whose time of change is of no meaning.
+    pub fn beside(clock: &Path) -> SystemFiles {
+        SystemFiles { clock: clock.to_owned() }
+    }
+}
+
+impl BlobDevice for SystemFiles {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn BlobWriter>> {
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        Ok(Box::new(Output(file)))
+    }
+
+    fn open(&self, path: &Path) -> io::Result<(Box<dyn Read>, u64)> {
+        let file = open_regular(path)?;
+        let len = file.metadata()?.len();
+        Ok((Box::new(Input(file)), len))
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn used(&self, paths: &[PathBuf]) -> io::Result<()> {
+        let set = |path: &Path, tv_sec, tv_nsec| {
+            let last_access = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+            let last_modification = Timespec { tv_sec, tv_nsec };
+            let times = Timestamps { last_access, last_modification };
+            rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)
+        };
+        set(&self.clock, 0, UTIME_NOW)?;
+        let about = fs::symlink_metadata(&self.clock)?;
+        let (mut seconds, mut nanos) = (about.mtime(), about.mtime_nsec());
+        for path in paths {
+            set(path, seconds, nanos)?;
+            nanos -= 1;
+            if nanos < 0 {
+                (seconds, nanos) = (seconds - 1, 999_999_999);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A file that leaves nothing in the page cache, which counts against the process's memory.
+struct Output(File);
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl BlobWriter for Output {
+    fn finish(&mut self) -> io::Result<()> {
+        self.0.sync_data()?;
+        forget(&self.0);
+        Ok(())
+    }
+}
+
+struct Input(File);
+
+impl Read for Input {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.0.read(bytes)
+    }
+}
+
+impl Drop for Input {
+    fn drop(&mut self) {
+        forget(&self.0);
+    }
+}
+
+fn forget(file: &File) {
+    // Advice only: if it is refused, the pages stay until the kernel reclaims them.
+    let _ = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
+}

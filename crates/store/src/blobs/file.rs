@@ -1,0 +1,152 @@
+//! The bytes of a private file: a magic number, the contents, and a checksum of name and contents.
+
+use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Write};
+use std::path::Path;
+
+use super::device::{BlobDevice, BlobWriter};
+use super::name::BlobName;
+
+const MAGIC: &[u8; 8] = b"swsblob1";
+const SUM: usize = 32;
+/// Bytes of a file beside its contents.
+pub(super) const FRAME: u64 = (MAGIC.len() + SUM) as u64;
+/// Bytes that are read or written together.
+const BUFFER: usize = 64 << 10;
+
+/// What writes the contents of a file; it is called twice, and writes the same both times.
+pub(super) type Contents<'a> = &'a mut dyn FnMut(&mut dyn Write) -> io::Result<()>;
+
+/// What became of reading a file.
+pub(super) enum Found {
+    /// It was read.
+    Whole,
+    /// It is not what was written, or not what it should be.
+    Damaged,
+}
+
+/// Bytes of the contents.
+pub(super) fn size(contents: Contents<'_>) -> io::Result<u64> {
+    let mut size = Size(0);
+    contents(&mut size)?;
+    Ok(size.0)
+}
+
+/// Writes a file with contents of `size` bytes.
+pub(super) fn write(
+    device: &dyn BlobDevice,
+    path: &Path,
+    name: &BlobName,
+    size: u64,
+    contents: Contents<'_>,
+) -> io::Result<()> {
+    let mut file = device.create(path)?;
+    let mut to =
+        Summed { inner: BufWriter::with_capacity(BUFFER, &mut file), sum: sum(name, size) };
+    to.inner.write_all(MAGIC)?;
+    contents(&mut to)?;
+    let Summed { mut inner, sum } = to;
+    inner.write_all(sum.finalize().as_bytes())?;
+    inner.flush()?;
+    drop(inner);
+    file.finish()
+}
+
+/// Reads a file that should have `len` bytes. `contents` gets a reader of the contents, and has to
+/// read them all; they are of no use before this returns [`Found::Whole`].
+pub(super) fn read(
+    device: &dyn BlobDevice,
+    path: &Path,
+    (name, len): (&BlobName, u64),
+    contents: &mut dyn FnMut(&mut dyn Read) -> io::Result<()>,
+) -> io::Result<Found> {
+    let (mut file, found) = device.open(path)?;
+    let Some(size) = len.checked_sub(FRAME).filter(|_| found == len) else {
+        return Ok(Found::Damaged);
+    };
+    let mut magic = [0; MAGIC.len()];
+    file.read_exact(&mut magic)?;
+    if magic != *MAGIC {
+        return Ok(Found::Damaged);
+    }
+    let inner = BufReader::with_capacity(BUFFER, file);
+    let mut from = Checked { inner, left: size, sum: sum(name, size), failed: None };
+    let read = contents(&mut from);
+    if let Some(error) = from.failed {
+        return Err(error);
+    }
+    if read.is_err() || from.left > 0 {
+        return Ok(Found::Damaged);
+    }
+    let mut expected = [0; SUM];
+    from.inner.read_exact(&mut expected)?;
+    Ok(if from.sum.finalize() == expected { Found::Whole } else { Found::Damaged })
+}
+
+/// The checksum before the contents: that of a name which [follows](BlobName::then).
+fn sum(name: &BlobName, size: u64) -> blake3::Hasher {
+    let mut sum = blake3::Hasher::new();
+    sum.update(&(SUM as u64).to_le_bytes()).update(name.bytes()).update(&size.to_le_bytes());
+    sum
+}
+
+struct Size(u64);
+
+impl Write for Size {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len() as u64;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+struct Summed<'a> {
+    inner: BufWriter<&'a mut Box<dyn BlobWriter>>,
+    sum: blake3::Hasher,
+}
+
+impl Write for Summed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.inner.write_all(bytes)?;
+        self.sum.update(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+struct Checked<R> {
+    inner: R,
+    left: u64,
+    sum: blake3::Hasher,
+    /// An error of the device.
+    failed: Option<io::Error>,
+}
+
+impl<R: Read> Read for Checked<R> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let len = usize::try_from(self.left).map_or(bytes.len(), |left| left.min(bytes.len()));
+        match self.inner.read(&mut bytes[..len]) {
+            // The length of the file was another when it was opened.
+            Ok(0) if len > 0 => {
+                self.failed = Some(ErrorKind::UnexpectedEof.into());
+                Ok(0)
+            }
+            Ok(read) => {
+                self.sum.update(&bytes[..read]);
+                self.left -= read as u64;
+                Ok(read)
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => Err(error),
+            Err(error) => {
+                let kind = error.kind();
+                self.failed = Some(error);
+                Err(kind.into())
+            }
+        }
+    }
+}
