@@ -16,6 +16,7 @@ mod forms;
 mod full_disk;
 mod help;
 mod kill;
+mod kv;
 mod large;
 mod launch;
 mod library;

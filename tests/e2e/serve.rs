@@ -4,21 +4,21 @@ use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixDatagram;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use sws_testing::tales;
 
-use crate::sws::{Outcome, command, sws};
+use crate::sws::{command, sws};
 
 /// A client of a server at an address.
 pub(crate) struct Client(pub(crate) String);
 
 /// A running server.
 pub(crate) struct Server {
-    child: Child,
+    pub(crate) child: Child,
     pub(crate) client: Client,
     /// Lines of the log so far, and to come.
     lines: Box<dyn Iterator<Item = String>>,
@@ -30,7 +30,12 @@ impl Server {
         let mut args: Vec<&dyn AsRef<OsStr>> =
             vec![&"serve", &model, &"--port", &"0", &"--no-warm-start"];
         args.extend(more.iter().map(|word| word as &dyn AsRef<OsStr>));
-        let mut child = command(&args).spawn().unwrap();
+        Server::of(&mut command(&args))
+    }
+
+    /// Starts a server, and waits until it has loaded its model.
+    pub(crate) fn of(command: &mut Command) -> Server {
+        let mut child = command.spawn().unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
         let mut server = Server { child, client: Client(String::new()), lines: Box::new(lines) };
         let line = server.line("listening on http://");
@@ -41,12 +46,12 @@ impl Server {
     }
 
     /// The next line with these words.
-    fn line(&mut self, words: &str) -> String {
+    pub(crate) fn line(&mut self, words: &str) -> String {
         let found = self.lines.by_ref().find(|line| line.contains(words));
         found.unwrap_or_else(|| panic!("no line has {words:?}"))
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 }
@@ -77,7 +82,15 @@ impl Client {
         serde_json::from_str(&self.call(&request)).unwrap()
     }
 
-    fn ask(&self, body: &Value) -> Value {
+    /// The value of a metric.
+    pub(crate) fn metric(&self, name: &str) -> f64 {
+        let request = "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+        let body = self.call(request);
+        let line = body.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("{name} in {body}")).parse().unwrap()
+    }
+
+    pub(crate) fn ask(&self, body: &Value) -> Value {
         let body = body.to_string();
         let request = format!(
             "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
@@ -193,13 +206,4 @@ fn servers_that_strangers_could_reach_need_a_key() {
     let help = command(&[&"serve", &"--help"]).stdin(Stdio::null()).output().unwrap();
     let help = String::from_utf8(help.stdout).unwrap();
     assert!(help.contains("--prompt-logprobs") && help.contains("SWS_API_KEY"), "{help}");
-}
-
-#[test]
-fn a_directory_for_beginnings_that_cannot_be_used_is_refused() {
-    let temp = tempfile::tempdir().unwrap();
-    std::fs::write(temp.path().join("sws"), "").unwrap();
-    let mut serve = command(&[&"serve", &tales(), &"--port", &"0", &"--kv-disk", &"1GiB"]);
-    serve.env("XDG_CACHE_HOME", temp.path());
-    Outcome::of(serve.output().unwrap()).refused(2, &["sws/kv", "cannot be used"]);
 }

@@ -8,6 +8,8 @@ mod file;
 #[cfg(feature = "io")]
 mod geometry;
 #[cfg(feature = "io")]
+mod identity;
+#[cfg(feature = "io")]
 mod in_place;
 mod packed;
 #[cfg(feature = "io")]

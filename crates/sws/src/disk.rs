@@ -1,12 +1,13 @@
 //! Beginnings of texts on disk, for a later run.
 
-use std::io;
 use std::path::Path;
+use std::{env, fs, io};
 
 use sws_model::Prefix;
 use sws_store::{BlobDevice, BlobName, Blobs, BlobsError};
 
 use crate::kept::Kept;
+use crate::{Model, Options};
 
 /// Bytes of the names of as many files as a directory has, and of files on their way.
 const HEAP: u64 = 16 << 20;
@@ -40,13 +41,29 @@ pub struct KvDiskCounts {
 }
 
 impl KvDisk {
-    /// Opens a private directory for at most `limit` bytes, or creates it. `identity` is whatever
-    /// decides about the numbers beside the tokens, such as the model's fingerprint; `keys` has the
-    /// secrets of the owners 1, 2 and so on, and the owner 0 has none.
+    /// Whatever decides about the numbers of a model's texts beside their tokens: its weights, the options
+    /// that change numbers, and the program.
+    pub fn identity(model: &Model, options: &Options) -> io::Result<Vec<String>> {
+        let in_place = (!model.is_sharded()).then(|| model.dir());
+        let program = env::current_exe()?;
+        let about = fs::metadata(&program)?;
+        Ok(vec![
+            env!("CARGO_PKG_VERSION").to_owned(),
+            format!("{}, {}, {:?}", program.display(), about.len(), about.modified()?),
+            model.manifest().state(in_place)?,
+            format!("{:?}, {}", options.kv, options.backend.name()),
+            // Stand-ins within a tolerance change numbers.
+            format!("{:?}", options.streaming.tolerance),
+        ])
+    }
+
+    /// Opens a private directory for at most `limit` bytes, or creates it. Texts of another
+    /// [`identity`](Self::identity) are not found; `keys` has the secrets of the owners 1, 2 and so on,
+    /// and the owner 0 has none.
     pub fn open(
         dir: &Path,
         limit: u64,
-        identity: &[&str],
+        identity: &[String],
         keys: &[String],
     ) -> Result<KvDisk, BlobsError> {
         Ok(KvDisk::of(Blobs::open(dir, limit)?, identity, keys))
@@ -56,16 +73,15 @@ impl KvDisk {
     pub fn open_on(
         dir: &Path,
         limit: u64,
-        identity: &[&str],
+        identity: &[String],
         keys: &[String],
         device: Box<dyn BlobDevice>,
     ) -> Result<KvDisk, BlobsError> {
         Ok(KvDisk::of(Blobs::open_on(dir, limit, device)?, identity, keys))
     }
 
-    fn of(blobs: Blobs, identity: &[&str], keys: &[String]) -> KvDisk {
-        let words = [env!("CARGO_PKG_VERSION")].into_iter().chain(identity.iter().copied());
-        let parts: Vec<&[u8]> = words.map(str::as_bytes).collect();
+    fn of(blobs: Blobs, identity: &[String], keys: &[String]) -> KvDisk {
+        let parts: Vec<&[u8]> = identity.iter().map(String::as_bytes).collect();
         let base = BlobName::of(&parts);
         let keys = keys.iter().map(|key| base.then(key.as_bytes()));
         let owners = [base].into_iter().chain(keys).collect();

@@ -29,7 +29,7 @@ pub fn golden_dir(name: &str) -> PathBuf {
 pub struct Runnable {
     /// The directory of the model.
     pub dir: PathBuf,
-    _shards: Option<TempDir>,
+    _temporary: Option<TempDir>,
 }
 
 /// The checkpoint `name` as it can be run.
@@ -40,7 +40,7 @@ pub fn runnable(name: &str) -> Runnable {
 /// A checkpoint like a golden, as it can be run.
 pub fn runnable_from(dir: &Path) -> Runnable {
     if !has_turned(dir) {
-        return Runnable { dir: dir.to_owned(), _shards: None };
+        return Runnable { dir: dir.to_owned(), _temporary: None };
     }
     let temp = tempfile::tempdir().unwrap();
     let shards = temp.path().join("shards");
@@ -49,7 +49,28 @@ pub fn runnable_from(dir: &Path) -> Runnable {
     let encoding = "bf16".parse().unwrap();
     let options = ShardOptions { encoding, ..ShardOptions::default() };
     shard(&*checkpoint, naming.as_ref(), &shards, &options, &|_| {}).unwrap();
-    Runnable { dir: shards, _shards: Some(temp) }
+    Runnable { dir: shards, _temporary: Some(temp) }
+}
+
+/// The checkpoint `name` with room for more positions, as it can be run.
+pub fn with_context(name: &str, positions: usize) -> Runnable {
+    let temp = tempfile::tempdir().unwrap();
+    let copy = temp.path().join("copy");
+    std::fs::create_dir(&copy).unwrap();
+    for entry in golden_dir(name).read_dir().unwrap().map(Result::unwrap) {
+        std::fs::copy(entry.path(), copy.join(entry.file_name())).unwrap();
+    }
+    let path = copy.join("config.json");
+    let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let inner = config.as_object_mut().unwrap();
+    let inner = match inner.contains_key("text_config") {
+        true => inner["text_config"].as_object_mut().unwrap(),
+        false => inner,
+    };
+    inner.insert("max_position_embeddings".to_owned(), positions.into());
+    std::fs::write(path, config.to_string()).unwrap();
+    let runnable = runnable_from(&copy);
+    Runnable { _temporary: runnable._temporary.or(Some(temp)), ..runnable }
 }
 
 /// False for checkpoints with transposed or packed matrices, which only shards of them bring in

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{anyhow, bail};
-use sws::{KvDisk, KvPrecision, Model, Needs, Text};
+use sws::{KvDisk, Model, Needs, Text};
 use sws_serve::{Config, Limits, Server, listening};
 
 use super::run::read_text;
@@ -97,13 +97,9 @@ fn disk(args: &args::Serve, model: &Model, keys: &[String]) -> anyhow::Result<Op
     let dir = kv::dir(model.dir()).ok_or_else(|| {
         anyhow!("there is no place for --kv-disk; set HOME or XDG_CACHE_HOME, or leave it out")
     })?;
-    let precision = match args.model.kv() {
-        KvPrecision::F32 => "f32",
-        KvPrecision::Bf16 => "bf16",
-    };
-    // Stand-ins within a tolerance change the numbers.
-    let tolerance = format!("{:?}", args.model.advanced.tolerance);
-    let identity = [model.manifest().model.fingerprint.as_str(), precision, &tolerance];
+    let identity = KvDisk::identity(model, &args.model.options()).map_err(|error| {
+        anyhow!("the files of the model cannot be looked at: {error}; leave out --kv-disk")
+    })?;
     Ok(Some(KvDisk::open(&dir, limit, &identity, keys)?))
 }
 

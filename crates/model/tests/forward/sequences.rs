@@ -15,8 +15,12 @@ struct Sequences {
 
 impl Sequences {
     fn new(fixture: &Fixture, page: usize) -> Sequences {
+        Sequences::with(fixture, page, KvPrecision::F32)
+    }
+
+    fn with(fixture: &Fixture, page: usize, precision: KvPrecision) -> Sequences {
         let model = Model::new(fixture.spec.clone());
-        let state = State::new(&fixture.spec, usize::MAX, KvPrecision::F32).with_pages(page);
+        let state = State::new(&fixture.spec, usize::MAX, precision).with_pages(page);
         Sequences { model, source: fixture.source(), state }
     }
 
@@ -87,8 +91,8 @@ fn prefixes_continue_as_their_sequence_does_from_bytes_too() {
         let mut fixture = Fixture::open(&name);
         // Room for a whole block.
         fixture.spec.context = fixture.spec.context.max(400);
-        for page in [64, usize::MAX] {
-            let mut it = Sequences::new(&fixture, page);
+        for (page, precision) in [(64, KvPrecision::F32), (usize::MAX, KvPrecision::Bf16)] {
+            let mut it = Sequences::with(&fixture, page, precision);
             let len = 290;
             let tokens = fixture.golden().tokens;
             let tokens: Vec<u32> = tokens.into_iter().cycle().take(len + 40).collect();

@@ -23,7 +23,8 @@ fn prompt() -> String {
 }
 
 fn open(dir: &Path, model: &str) -> KvDisk {
-    KvDisk::open(dir, 256 << 20, &[model], &["one".to_owned(), "two".to_owned()]).unwrap()
+    KvDisk::open(dir, 256 << 20, &[model.to_owned()], &["one".to_owned(), "two".to_owned()])
+        .unwrap()
 }
 
 fn with_keys() -> Config {

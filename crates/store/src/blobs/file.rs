@@ -39,16 +39,14 @@ pub(super) fn write(
     size: u64,
     contents: Contents<'_>,
 ) -> io::Result<()> {
-    let mut file = device.create(path)?;
-    let mut to =
-        Summed { inner: BufWriter::with_capacity(BUFFER, &mut file), sum: sum(name, size) };
+    let inner = BufWriter::with_capacity(BUFFER, device.create(path)?);
+    let mut to = Summed { inner, sum: sum(name, size) };
     to.inner.write_all(MAGIC)?;
     contents(&mut to)?;
     let Summed { mut inner, sum } = to;
     inner.write_all(sum.finalize().as_bytes())?;
     inner.flush()?;
-    drop(inner);
-    file.finish()
+    inner.get_mut().finish()
 }
 
 /// Reads a file that should have `len` bytes. `contents` gets a reader of the contents, and has to
@@ -102,12 +100,12 @@ impl Write for Size {
     }
 }
 
-struct Summed<'a> {
-    inner: BufWriter<&'a mut Box<dyn BlobWriter>>,
+struct Summed {
+    inner: BufWriter<Box<dyn BlobWriter>>,
     sum: blake3::Hasher,
 }
 
-impl Write for Summed<'_> {
+impl Write for Summed {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.inner.write_all(bytes)?;
         self.sum.update(bytes);
