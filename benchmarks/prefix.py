@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Time to the first token of a prompt: computed, sent again to the same server, and sent to a server that
-was started again with `--kv-disk`. The texts must be the same.
+"""Time to the first token of a prompt: computed; with a token more, sent to the same server, which has it in
+memory; and sent to a server that was started again, and has it on disk. The last two texts must be the same.
 
 benchmarks/prefix.py MODEL [--tokens N] [--rounds N] [-- OPTIONS of sws serve]
 """
@@ -44,6 +44,16 @@ class Server:
         connection.request("POST", path, json.dumps(body))
         return connection.getresponse()
 
+    def tokens(self, first, count):
+        story = first + "The wolf went to the river and saw a boat. " * count
+        return json.load(self.ask("/tokenize", {"content": story}))["tokens"][:count]
+
+    def metric(self, name):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT)
+        connection.request("GET", "/metrics")
+        lines = connection.getresponse().read().decode().splitlines()
+        return float(next(line.split()[1] for line in lines if line.startswith(name + " ")))
+
     def first_token(self, tokens):
         """Seconds to the first token, and the text."""
         body = {"prompt": tokens, "max_tokens": 8, "temperature": 0, "ignore_eos": True, "stream": True, "logprobs": 0}
@@ -64,27 +74,35 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("options", nargs="*")
     args = parser.parse_args()
-    times = {"computed": [], "memory": [], "disk": []}
-    for number in range(args.rounds):
-        with tempfile.TemporaryDirectory() as cache:
-            server = Server(args.model, args.options, cache)
-            story = f"Story {number}. " + "The wolf went to the river and saw a boat. " * args.tokens
-            tokens = json.load(server.ask("/tokenize", {"content": story}))["tokens"][: args.tokens]
-            cold, text = server.first_token(tokens)
-            memory, again = server.first_token(tokens)
-            server.end()
-            server = Server(args.model, args.options, cache)
-            disk, later = server.first_token(tokens)
-            server.end()
-            if not text == again == later:
-                sys.exit(f"the texts differ: {text!r}, {again!r}, {later!r}")
-            for name, seconds in zip(times, (cold, memory, disk)):
-                times[name].append(seconds)
-    whole = statistics.median(times["computed"])
-    print(f"{args.tokens} tokens, {args.rounds} rounds: seconds to the first token, and how many times sooner")
-    for name, seconds in times.items():
-        median = statistics.median(seconds)
-        print(f"{name:9} {median:8.3f} ({min(seconds):.3f} to {max(seconds):.3f}) {whole / median:6.1f}")
+    rounds = [one_round(args, number) for number in range(args.rounds)]
+    print(f"{args.tokens} tokens, {args.rounds} rounds: seconds to the first token, and how many times sooner than computed")
+    for name in rounds[0]:
+        seconds = [times[name] for times in rounds]
+        ratios = [times["computed"] / times[name] for times in rounds]
+        print(f"{name:9} {statistics.median(seconds):8.4f} s {statistics.median(ratios):7.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+
+
+def one_round(args, number):
+    """The times of a story that nothing has computed before. Each server computes another one first, so that
+    its weights are as warm for all."""
+    with tempfile.TemporaryDirectory() as cache:
+        server = Server(args.model, args.options, cache)
+        tokens, other = (server.tokens(f"{name} {number}. ", args.tokens) for name in ("Story", "Another"))
+        server.first_token(other)
+        computed, _ = server.first_token(tokens)
+        memory, again = server.first_token(tokens + [7])
+        server.end()
+        server = Server(args.model, args.options, cache)
+        third = server.tokens(f"Third {number}. ", args.tokens)
+        server.first_token(third)
+        disk, later = server.first_token(tokens + [7])
+        read = server.metric("sws_kv_disk_tokens_total")
+        server.end()
+    if again != later:
+        sys.exit(f"the texts differ: {again!r}, {later!r}")
+    if read < args.tokens - 256:
+        sys.exit(f"only {read} tokens were read from the disk")
+    return {"computed": computed, "memory": memory, "disk": disk}
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sws::Batch;
 use sws_grammar::{Grammar, Vocabulary};
 
 use crate::certified;
@@ -88,7 +89,8 @@ impl Default for Limits {
 impl Limits {
     /// Bytes on the heap that requests may take together, besides their texts, with a model of so many
     /// tokens and so many texts at a time: the request or those that are being read, as text and as
-    /// values; the connections; the forms of answers that wait or are written.
+    /// values; the connections; the forms of answers that wait or are written; tokens of texts that are
+    /// kept.
     pub fn heap(&self, vocab: usize, texts: usize) -> u64 {
         let [_, unit] = Grammar::UNIT;
         let forms = (FORMS * unit) as u64 + texts as u64 * Grammar::WRITTEN;
@@ -96,6 +98,7 @@ impl Limits {
             + self.connections as u64 * CONNECTION
             + CERTIFICATE * certified::bytes(self.body) as u64
             + Vocabulary::bytes(vocab)
+            + Batch::TOKENS
             + forms
     }
 }

@@ -104,6 +104,8 @@ pub(crate) struct Counts {
     pub(crate) new_tokens: Count,
     /// Beginnings of texts in memory.
     pub(crate) kept: Count,
+    /// Bytes of the states of texts, running and kept, and of their room.
+    pub(crate) states: [Count; 2],
     pub(crate) disk: DiskCounts,
     /// Time before a text has a sequence.
     pub(crate) queue: Histogram,
@@ -143,6 +145,11 @@ impl Counts {
         let kept = self.kept.get() as f64;
         let help = "Beginnings of texts that are kept in memory.";
         number(out, "sws_kept_prefixes", "gauge", help, kept);
+        let [held, room] = &self.states;
+        let help = "Bytes of keys, values and other states of texts, running and kept.";
+        number(out, "sws_kv_used_bytes", "gauge", help, held.get() as f64);
+        let help = "Bytes that there is room for.";
+        number(out, "sws_kv_room_bytes", "gauge", help, room.get() as f64);
         self.disk.write(out);
         self.queue.write("sws_queue_seconds", "Time before a text has a sequence.", out);
         self.first.write("sws_time_to_first_token_seconds", "Time to the first token.", out);

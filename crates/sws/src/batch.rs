@@ -1,6 +1,8 @@
 //! Several texts in shared passes, which begin and end at any time.
 
 mod reuse;
+#[cfg(test)]
+mod tests;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

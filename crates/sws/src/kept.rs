@@ -92,7 +92,7 @@ impl<P> Shelf<P> {
         self.kept.iter().map(|kept| &kept.prefix)
     }
 
-    /// Bytes of the tokens.
+    /// Bytes of all tokens.
     pub(crate) fn token_bytes(&self) -> u64 {
         let tokens = |kept: &Kept<P>| {
             kept.tokens.len() + kept.answer.as_ref().map_or(0, |answer| answer.made.len())

@@ -22,6 +22,15 @@ pub(crate) fn of<'p>(places: impl Iterator<Item = &'p Path>) -> Vec<PathBuf> {
     with_snapshots.filter_map(|place| dir(&place)).filter(|dir| dir.is_dir()).collect()
 }
 
+/// Those for all models.
+pub(crate) fn all() -> Vec<PathBuf> {
+    let dirs = user_cache().map(|cache| cache.join("kv").read_dir());
+    let dirs = dirs.into_iter().flatten().flatten().flatten().map(|entry| entry.path());
+    let mut dirs: Vec<PathBuf> = dirs.filter(|dir| dir.is_dir()).collect();
+    dirs.sort();
+    dirs
+}
+
 /// Removes such directories. Returns their bytes.
 pub(crate) fn remove(dirs: &[PathBuf]) -> Result<u64, BlobsError> {
     dirs.iter().map(|dir| Blobs::remove(dir)).sum()

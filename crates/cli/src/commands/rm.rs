@@ -1,7 +1,7 @@
 //! `sws rm`.
 
 use std::io::IsTerminal;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
@@ -14,7 +14,10 @@ use crate::args;
 use crate::terminal::yes;
 
 pub(crate) fn run(args: &args::Rm) -> anyhow::Result<ExitCode> {
-    let name = &args.model;
+    if args.kv_disk {
+        return remove_texts(args);
+    }
+    let name = args.model.as_ref().expect("asked for by the parser");
     let (tag, revision) = (name.tag.as_deref(), name.revision.as_deref());
     let wanted = |shards: &Shards| match (tag, revision) {
         (None, None) => true,
@@ -26,7 +29,7 @@ pub(crate) fn run(args: &args::Rm) -> anyhow::Result<ExitCode> {
     let cached = HubCache::of_process().map(|cache| cache.model(&name.id));
     let cached = cached.filter(|model| model.dir().is_dir());
     if let (true, Some(tag), Some(model)) = (shards.is_empty(), &name.tag, &cached) {
-        return remove_gguf(args, model, tag);
+        return remove_gguf(args, name, model, tag);
     }
     if revision.is_some() && shards.is_empty() {
         bail!(
@@ -60,8 +63,36 @@ pub(crate) fn run(args: &args::Rm) -> anyhow::Result<ExitCode> {
         cached.remove()?;
     }
     print(&format!("removed {}, {}{stays}\n", paths.join(" and "), size(bytes)))?;
+    told_of_texts(&texts, removed)
+}
+
+/// Removes what servers keep of texts, of a model or of all.
+fn remove_texts(args: &args::Rm) -> anyhow::Result<ExitCode> {
+    let texts = match &args.model {
+        Some(name) => {
+            let shards = Library::of_process().map_or(Vec::new(), |library| library.of(&name.id));
+            let cached = HubCache::of_process().map(|cache| cache.model(&name.id));
+            let places = shards.iter().map(|shards| shards.path.as_path());
+            kv::of(places.chain(cached.iter().map(|model| model.dir())))
+        }
+        None => kv::all(),
+    };
+    if texts.is_empty() {
+        print("servers keep no beginnings of texts on disk\n")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let shown = texts.iter().map(|dir| format!("`{}`", dir.display()));
+    let shown = shown.collect::<Vec<_>>().join(" and ");
+    if !args.yes && !asked(&format!("remove beginnings of texts in {shown}? [y/N] "))? {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let removed = kv::remove(&texts)?;
+    told_of_texts(&texts, removed)
+}
+
+fn told_of_texts(texts: &[PathBuf], removed: u64) -> anyhow::Result<ExitCode> {
     if !texts.is_empty() {
-        print(&format!("removed beginnings of texts of its servers, {}\n", size(removed)))?;
+        print(&format!("removed beginnings of texts that servers kept, {}\n", size(removed)))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -82,8 +113,12 @@ fn unknown(name: &ModelName) -> anyhow::Error {
 }
 
 /// Removes one of several models in GGUF.
-fn remove_gguf(args: &args::Rm, model: &CachedModel, tag: &str) -> anyhow::Result<ExitCode> {
-    let name = &args.model;
+fn remove_gguf(
+    args: &args::Rm,
+    name: &ModelName,
+    model: &CachedModel,
+    tag: &str,
+) -> anyhow::Result<ExitCode> {
     let dir = model.snapshot(name.revision.as_deref()).ok_or_else(|| unknown(name))?;
     let files = snapshot_files(&dir);
     let chosen =
@@ -100,9 +135,12 @@ fn remove_gguf(args: &args::Rm, model: &CachedModel, tag: &str) -> anyhow::Resul
     if !args.yes && !asked(&format!("remove `{shown}` of `{}`? [y/N] ", name.id))? {
         return Ok(ExitCode::SUCCESS);
     }
+    // Files of one snapshot share a directory.
+    let texts = kv::of([model.dir()].into_iter());
+    let removed = kv::remove(&texts)?;
     let freed = model.remove_files(&dir, &chosen)?;
     print(&format!("removed `{shown}`, {}\n", size(freed)))?;
-    Ok(ExitCode::SUCCESS)
+    told_of_texts(&texts, removed)
 }
 
 /// Asks for a yes on the terminal.

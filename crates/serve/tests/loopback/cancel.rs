@@ -87,12 +87,13 @@ fn a_request_that_is_sent_again_costs_only_what_is_left() {
     };
     let whole = text(server.post(PATH, &streamed));
     assert_eq!(made() - before, 900.0, "no token was computed twice");
-    // It is kept beside another text, which has taken the sequence.
+    // It is kept beside other texts, and is as one that was never cut off.
     server.ask(PATH, &chance);
     assert_eq!(text(server.post(PATH, &streamed)), whole);
     assert_eq!(made() - before, 900.0 + 120.0);
-    // As one that was never cut off.
-    assert_eq!(text(serve(&tales(), 1, config()).post(PATH, &streamed)), whole);
+    let another = serve(&tales(), 1, config());
+    assert_eq!(text(another.post(PATH, &streamed)), whole);
+    assert_eq!(another.metric("sws_generated_tokens_total"), 900.0);
 }
 
 #[test]

@@ -28,6 +28,10 @@ impl Begun {
 }
 
 impl Batch<'_> {
+    /// Bytes of the tokens of kept beginnings that need no room of sequences. A budget has room for them if
+    /// [`Needs::heap`](crate::Needs::heap) has.
+    pub const TOKENS: u64 = 1 << 20;
+
     /// Lets beginnings of texts be stored and found on disk; see [`store`](Self::store).
     pub fn with_disk(mut self, disk: KvDisk) -> Self {
         let layout = self.model.empty_prefix().layout();
@@ -53,6 +57,13 @@ impl Batch<'_> {
     /// written.
     pub fn disk_faults(&mut self) -> Vec<BlobsError> {
         self.disk.as_mut().map(KvDisk::faults).unwrap_or_default()
+    }
+
+    /// Bytes of the states of running texts and of what is kept, at most, and bytes that there is room for.
+    pub fn memory(&mut self) -> [u64; 2] {
+        let held = self.held.unwrap_or_else(|| self.count());
+        self.held = Some(held);
+        [held, self.room]
     }
 
     /// Number of beginnings of texts that are kept.
@@ -217,15 +228,21 @@ impl Batch<'_> {
     pub(super) fn make_room(&mut self, parts: &[(usize, usize)], more: u64) -> bool {
         loop {
             let growth = self.model.growth(parts) + more;
-            let held = self.held.unwrap_or_else(|| {
-                self.model.held(&mut self.kept.prefixes()) + self.kept.token_bytes()
-            });
+            let is_counted = self.held.is_none();
+            let held = self.held.unwrap_or_else(|| self.count());
             self.held = Some(held + growth);
             let has_room = held + growth <= self.room;
-            if has_room || !self.kept.drop_one() {
+            // What was counted before may be less by now.
+            if has_room || is_counted && !self.kept.drop_one() {
                 return has_room;
             }
             self.held = None;
         }
+    }
+
+    /// Bytes held by sequences and what is kept.
+    pub(super) fn count(&mut self) -> u64 {
+        let tokens = self.kept.token_bytes().saturating_sub(Batch::TOKENS);
+        self.model.held(&mut self.kept.prefixes()) + tokens
     }
 }

@@ -1,0 +1,84 @@
+//! The memory of sequences and of what is kept.
+
+use sws_model::text::Sampling;
+use sws_testing::goldens;
+
+use super::*;
+use crate::{Model, Needs, Options};
+
+/// Numbers that look random, the same in every run.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % limit as u64) as usize
+    }
+}
+
+fn text(draw: &mut Draw) -> Continuation {
+    let story = draw.below(4) as u32;
+    let len = 1 + draw.below(150);
+    let mut tokens: Vec<u32> = (0..len as u32).map(|n| (story * 31 + n * 7) % 90).collect();
+    tokens.extend((0..draw.below(20)).map(|_| draw.below(90) as u32));
+    let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
+    let (stop_tokens, stop_strings, shown_tokens) = (vec![], vec![], vec![]);
+    let max_new_tokens = Some(1 + draw.below(30));
+    Continuation {
+        tokens,
+        generation: Generation {
+            sampling,
+            max_new_tokens,
+            stop_tokens,
+            stop_strings,
+            shown_tokens,
+        },
+        position: Position::Middle,
+        bias: Vec::new(),
+        constraint: None,
+        ranks: None,
+        prompt_ranks: false,
+        witness: None,
+        owner: draw.below(2) as u64,
+        cancel: Cancel::new(),
+    }
+}
+
+#[test]
+fn sequences_and_what_is_kept_never_take_more_than_their_room() {
+    let kinds = ["qwen3_moe", "qwen3_next", "gpt_oss", "deepseek_v3", "deepseek_v4", "lfm2_moe"];
+    for (name, seed) in kinds.into_iter().zip(1..) {
+        let runnable = goldens::runnable(name);
+        let options = Options { resident: true, context: Some(240), ..Options::default() };
+        let needs = Needs { texts: 3, ..Needs::default() };
+        let model = Model::open(&runnable.dir).unwrap();
+        let mut model = model.with(options).needs(needs).load().unwrap();
+        let mut batch = model.batch().unwrap();
+        let mut draw = Draw(7919 * seed);
+        let (mut ended, mut most, mut fullest) = (0, 0, 0.0_f64);
+        for number in 0..400 {
+            if batch.has_room(false) && draw.below(3) > 0 {
+                let text = text(&mut draw);
+                if draw.below(8) == 0 {
+                    text.cancel.cancel();
+                }
+                batch.add(number, text).unwrap();
+            }
+            let mut each = |_, event| ended += usize::from(matches!(event, Event::Ended(_)));
+            batch.step(&mut each);
+            let counted = batch.count();
+            assert!(counted <= batch.room, "{name}: {counted} of {}", batch.room);
+            let at_most = batch.held.unwrap_or(counted);
+            assert!(counted <= at_most, "{name}: {counted}, foreseen {at_most}");
+            most = most.max(batch.kept());
+            fullest = fullest.max(counted as f64 / batch.room as f64);
+        }
+        // The room is used, and was too small for all.
+        assert!(
+            ended > 2 * most && most > 1 && fullest > 0.8,
+            "{name}: {ended}, {most}, {fullest}"
+        );
+    }
+}
