@@ -244,6 +244,7 @@ fn text(
         ranks: None,
         prompt_ranks: false,
         witness: None,
+        passing: false,
         owner: client as u64,
         cancel: cancel.clone(),
     })

@@ -116,6 +116,7 @@ impl Text {
             witness: self
                 .certified
                 .then(|| Arc::new(Mutex::new(Witness::new(model.spec(), &self.prompt)))),
+            passing: false,
             owner: 1,
             cancel: Cancel::new(),
         })

@@ -177,6 +177,7 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
                 ranks: logprobs.map(|top| top as usize),
                 prompt_ranks,
                 witness: None,
+                passing: false,
                 owner: 0,
                 cancel: cancel.clone(),
             });

@@ -36,7 +36,10 @@ pub(crate) async fn texts(
         let Prepared { mut texts, cancel, answer, stream } =
             made(Arc::clone(&app), request, prepare).await?;
         // Nothing computed for one key is used for another: the time saved would tell its texts.
-        texts.iter_mut().for_each(|text| text.owner = origin.owner);
+        for text in &mut texts {
+            // Titles, tags and the like that a program asks for beside a conversation.
+            (text.owner, text.passing) = (origin.owner, !stream);
+        }
         let ticket = app.submit(texts, cancel, origin)?;
         Ok::<_, Failure>((ticket, answer, Kind { stream, dialect }))
     };

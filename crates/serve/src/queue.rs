@@ -189,6 +189,7 @@ mod tests {
             ranks: None,
             prompt_ranks: false,
             witness: None,
+            passing: false,
             owner: 0,
             cancel: cancel.clone(),
         };

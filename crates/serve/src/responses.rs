@@ -209,6 +209,7 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
         ranks: None,
         prompt_ranks: false,
         witness: None,
+        passing: false,
         owner: 0,
         cancel: cancel.clone(),
     };

@@ -77,6 +77,9 @@ pub struct Continuation {
     /// Sees the routes and logits of all its tokens, for a certificate. Nothing of earlier texts is then
     /// used again, and there may be neither a constraint nor a bias.
     pub witness: Option<Arc<Mutex<Witness>>>,
+    /// True for a text that is hardly ever continued, such as a title for others: what is kept of it goes
+    /// sooner, until it has been used.
+    pub passing: bool,
     /// The owner of the text. What was computed for a text is used again for texts of its owner that
     /// begin as it does. The same text again, such as one that was cancelled, goes on where it was, if
     /// it has neither a constraint nor ranks.
@@ -119,6 +122,7 @@ struct Text<'m> {
     ranks: Option<usize>,
     prompt_ranks: bool,
     witness: Option<Arc<Mutex<Witness>>>,
+    passing: bool,
     cancel: Cancel,
     /// With what it can be continued when it is asked for again.
     asked: Option<Asked>,
@@ -250,6 +254,7 @@ impl<'m> Batch<'m> {
             ranks: text.ranks,
             prompt_ranks: text.prompt_ranks,
             witness: text.witness,
+            passing: text.passing,
             cancel: text.cancel,
             asked,
             follows: begun.follows,
@@ -438,7 +443,7 @@ impl<'m> Batch<'m> {
     /// Ends a text. What was computed of it stays known, unless it has failed; a pass that was cut off
     /// is undone.
     fn end(&mut self, mut text: Text<'_>, end: Result<End>, each: &mut dyn FnMut(usize, Event)) {
-        let Text { sequence, owner, .. } = text;
+        let Text { sequence, owner, passing, .. } = text;
         if end.is_ok() {
             let mut answer = None;
             let mut tokens = std::mem::take(&mut text.prompt);
@@ -450,7 +455,7 @@ impl<'m> Batch<'m> {
             }
             tokens.extend(made);
             tokens.truncate(len);
-            self.keep(sequence, tokens, owner, answer);
+            self.keep(sequence, tokens, (owner, passing), answer);
         }
         self.model.release(sequence);
         self.idle.push(sequence);

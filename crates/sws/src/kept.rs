@@ -6,6 +6,9 @@ use sws_model::text::{Generation, Position};
 /// Maximum number of beginnings.
 const MOST: usize = 256;
 
+/// Times that a text which is hardly ever continued will be, as a share of those of another.
+const PASSING: f64 = 0.125;
+
 /// Beginnings of texts, at most [`MOST`].
 #[derive(Debug)]
 pub(crate) struct Shelf<P = Prefix> {
@@ -21,6 +24,8 @@ pub(crate) struct Kept<P = Prefix> {
     /// The tokens in it.
     pub(crate) tokens: Vec<u32>,
     pub(crate) owner: u64,
+    /// True if it is hardly ever continued.
+    pub(crate) passing: bool,
     /// What the text had come to, if it is over.
     pub(crate) answer: Option<Answer>,
     /// True if it is on disk, or cannot be, and was not used since.
@@ -64,8 +69,8 @@ pub(crate) fn common(one: &[u32], other: &[u32]) -> usize {
 
 impl<P> Kept<P> {
     pub(crate) fn new(prefix: P, tokens: Vec<u32>, owner: u64) -> Kept<P> {
-        let (answer, is_stored, bytes, uses, worth) = (None, false, 0, 0, 0.0);
-        Kept { prefix, tokens, owner, answer, is_stored, bytes, uses, worth }
+        let (passing, answer, is_stored, bytes, uses, worth) = (false, None, false, 0, 0, 0.0);
+        Kept { prefix, tokens, owner, passing, answer, is_stored, bytes, uses, worth }
     }
 
     /// Sets the bytes of the prefix.
@@ -75,7 +80,9 @@ impl<P> Kept<P> {
 
     /// Tokens that it has saved, and may save once more, for each of its bytes.
     fn saves(&self) -> f64 {
-        self.tokens.len() as f64 * f64::from(self.uses + 1) / self.bytes.max(1) as f64
+        let once_more = if self.passing && self.uses == 0 { PASSING } else { 1.0 };
+        let times = f64::from(self.uses) + once_more;
+        self.tokens.len() as f64 * times / self.bytes.max(1) as f64
     }
 }
 
@@ -267,6 +274,30 @@ mod tests {
         }
         assert_eq!(shelf.len(), MOST);
         assert!(!Shelf::<()>::new().drop_one());
+    }
+
+    #[test]
+    fn calls_beside_a_conversation_leave_it() {
+        // Room for two; after each turn of the conversation a title, tags and questions are asked for.
+        let mut shelf = Shelf::new();
+        for turn in 1..20_u32 {
+            let conversation = vec![1; 100 * turn as usize];
+            if turn > 1 {
+                let (at, len) = shelf.best(&conversation, 7, true).expect("the turn before");
+                assert_eq!(len, 100 * (turn as usize - 1), "turn {turn}");
+                shelf.hit(at);
+            }
+            shelf.add(kept(&conversation, 7, 100 * u64::from(turn)), true);
+            for call in 0..3 {
+                let mut side =
+                    kept(&vec![10 * turn + call; 100 * turn as usize], 7, 100 * u64::from(turn));
+                side.passing = true;
+                while shelf.len() > 1 {
+                    shelf.drop_one();
+                }
+                shelf.add(side, true);
+            }
+        }
     }
 
     #[test]

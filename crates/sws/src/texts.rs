@@ -87,6 +87,7 @@ impl<'m> Texts<'m> {
                     ranks: None,
                     prompt_ranks: false,
                     witness: None,
+                    passing: false,
                     owner: 0,
                     cancel: self.cancel.clone(),
                 };

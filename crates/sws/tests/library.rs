@@ -173,6 +173,7 @@ fn continuation(model: &LoadedModel, prompt: &str, seed: u64, new: usize) -> Con
         ranks: None,
         prompt_ranks: false,
         witness: None,
+        passing: false,
         owner: 0,
         cancel: Cancel::new(),
     }

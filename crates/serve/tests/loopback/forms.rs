@@ -357,6 +357,7 @@ fn forced_tokens_save_passes_and_change_no_bit() {
             ranks: None,
             prompt_ranks: false,
             witness: None,
+            passing: false,
             owner: 0,
             cancel: Cancel::new(),
         };

@@ -197,7 +197,7 @@ impl Batch<'_> {
             let is_last = part > 0 && part == text.next.len() && done >= LEAST;
             if !text.has_begun() && text.follows.is_none() && (is_mark || is_last) {
                 let tokens = text.prompt[..done].to_vec();
-                self.keep(text.sequence, tokens, text.owner, None);
+                self.keep(text.sequence, tokens, (text.owner, text.passing), None);
             }
         }
     }
@@ -207,12 +207,12 @@ impl Batch<'_> {
         &mut self,
         sequence: usize,
         tokens: Vec<u32>,
-        owner: u64,
+        (owner, passing): (u64, bool),
         answer: Option<Answer>,
     ) {
         let Some(prefix) = self.model.prefix(sequence) else { return };
         let mut kept = Kept::new(prefix, tokens, owner);
-        kept.answer = answer;
+        (kept.passing, kept.answer) = (passing, answer);
         self.shelve(kept);
     }
 

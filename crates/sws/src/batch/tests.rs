@@ -41,6 +41,7 @@ fn text(draw: &mut Draw) -> Continuation {
         ranks: None,
         prompt_ranks: false,
         witness: None,
+        passing: false,
         owner: draw.below(2) as u64,
         cancel: Cancel::new(),
     }

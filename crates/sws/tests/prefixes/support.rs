@@ -63,6 +63,7 @@ pub(crate) fn text(model: &LoadedModel, tokens: Vec<u32>, seed: u64, new: usize)
         ranks: None,
         prompt_ranks: false,
         witness: None,
+        passing: false,
         owner: 0,
         cancel: Cancel::new(),
     }
