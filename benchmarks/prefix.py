@@ -92,8 +92,8 @@ def one_round(args, number):
         server = Server(args.model, args.options, cache)
         server.first_token(server.tokens(f"Third {number}. ", args.tokens))
         disk = server.first_token(tokens + [7])
-        read = server.metric("sws_kv_disk_tokens_total")
         memory = server.first_token(tokens + [8])
+        read = server.metric("sws_kv_disk_tokens_total")
         server.end()
     if read != args.tokens:
         sys.exit(f"only {read} tokens were read from the disk")

@@ -15,7 +15,7 @@ use sws_store::shard::Progress;
 use sws_store::{Clock, Pass};
 
 use crate::disk::KvDisk;
-use crate::kept::{Answer, Asked, Shelf};
+use crate::kept::{Answer, Asked, Kept, Shelf};
 use crate::rank::Scores;
 use crate::sequence::Sequence;
 use crate::turns::Turns;
@@ -455,8 +455,13 @@ impl<'m> Batch<'m> {
             }
             tokens.extend(made);
             tokens.truncate(len);
-            self.keep(sequence, tokens, (owner, passing), answer);
+            if let Some(prefix) = self.model.prefix(sequence) {
+                let mut kept = Kept::new(prefix, tokens, owner);
+                (kept.passing, kept.answer) = (passing, answer);
+                self.shelve(kept);
+            }
         }
+        self.kept.settle(text.number);
         self.model.release(sequence);
         self.idle.push(sequence);
         self.held = None;

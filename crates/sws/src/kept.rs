@@ -26,6 +26,8 @@ pub(crate) struct Kept<P = Prefix> {
     pub(crate) owner: u64,
     /// True if it is hardly ever continued.
     pub(crate) passing: bool,
+    /// The number of the running text whose last state this is.
+    pub(crate) trail: Option<usize>,
     /// What the text had come to, if it is over.
     pub(crate) answer: Option<Answer>,
     /// True if it is on disk, or cannot be, and was not used since.
@@ -69,8 +71,9 @@ pub(crate) fn common(one: &[u32], other: &[u32]) -> usize {
 
 impl<P> Kept<P> {
     pub(crate) fn new(prefix: P, tokens: Vec<u32>, owner: u64) -> Kept<P> {
-        let (passing, answer, is_stored, bytes, uses, worth) = (false, None, false, 0, 0, 0.0);
-        Kept { prefix, tokens, owner, passing, answer, is_stored, bytes, uses, worth }
+        let (passing, trail, answer, is_stored) = (false, None, None, false);
+        let (bytes, uses, worth) = (0, 0, 0.0);
+        Kept { prefix, tokens, owner, passing, trail, answer, is_stored, bytes, uses, worth }
     }
 
     /// Sets the bytes of the prefix.
@@ -150,7 +153,14 @@ impl<P> Shelf<P> {
         })
     }
 
-    /// Adds a beginning in place of those that it makes useless.
+    /// Leaves the last state of a text, which is over.
+    pub(crate) fn settle(&mut self, number: usize) {
+        let of_text = self.kept.iter_mut().filter(|kept| kept.trail == Some(number));
+        of_text.for_each(|kept| kept.trail = None);
+    }
+
+    /// Adds a beginning in place of those that it makes useless, and of the last state of its text, unless
+    /// that was used.
     pub(crate) fn add(&mut self, mut kept: Kept<P>, goes_back: bool) {
         if kept.tokens.is_empty() {
             return;
@@ -170,7 +180,8 @@ impl<P> Shelf<P> {
                 kept.uses = kept.uses.max(other.uses);
                 kept.is_stored |= other.is_stored && other.tokens.len() == kept.tokens.len();
             }
-            !goes
+            let is_before = kept.trail.is_some() && other.trail == kept.trail && other.uses == 0;
+            !goes && !is_before
         });
         if self.kept.len() >= MOST {
             self.drop_one();
@@ -274,6 +285,29 @@ mod tests {
         }
         assert_eq!(shelf.len(), MOST);
         assert!(!Shelf::<()>::new().drop_one());
+    }
+
+    #[test]
+    fn a_text_leaves_its_last_state_and_those_that_were_used() {
+        let mut shelf = Shelf::new();
+        for len in 1..6 {
+            let mut state = kept(&[1; 6][..len], 7, 100);
+            state.trail = Some(3);
+            shelf.add(state, false);
+            if len == 2 {
+                shelf.hit(0);
+            }
+        }
+        let has = |shelf: &Shelf<()>| {
+            (1..6).filter(|&len| shelf.kept.iter().any(|kept| kept.tokens.len() == len)).collect()
+        };
+        let left: Vec<usize> = has(&shelf);
+        assert_eq!(left, [2, 5]);
+        shelf.settle(3);
+        let mut state = kept(&[2; 4], 7, 100);
+        state.trail = Some(3);
+        shelf.add(state, false);
+        assert_eq!(shelf.len(), 3, "another text of that number");
     }
 
     #[test]

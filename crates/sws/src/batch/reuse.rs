@@ -4,7 +4,7 @@ use sws_store::BlobsError;
 
 use super::{Batch, Text};
 use crate::disk::{KvDisk, KvDiskCounts};
-use crate::kept::{Answer, Kept, common};
+use crate::kept::{Kept, common};
 
 /// Tokens of a state that is kept in the middle of a text, and tokens that are worth a wait, at least.
 const LEAST: usize = 32;
@@ -184,8 +184,8 @@ impl Batch<'_> {
         }
     }
 
-    /// Keeps what was computed of a text, where its state cannot be cut later: at a mark, and before the
-    /// last part of a prompt.
+    /// Keeps what was computed of a text, where its state cannot be cut later: at a mark, and before each
+    /// part of a prompt until the next, since a pass that is cut off leaves no state.
     pub(super) fn keep_states(&mut self, texts: &mut [Text<'_>], parts: &[usize]) {
         if self.goes_back {
             return;
@@ -194,29 +194,19 @@ impl Batch<'_> {
             let done = text.done();
             let is_mark = text.marks.first() == Some(&done);
             text.marks.retain(|&mark| mark > done);
-            let is_last = part > 0 && part == text.next.len() && done >= LEAST;
-            if !text.has_begun() && text.follows.is_none() && (is_mark || is_last) {
-                let tokens = text.prompt[..done].to_vec();
-                self.keep(text.sequence, tokens, (text.owner, text.passing), None);
+            let is_part = part > 0 && done >= LEAST;
+            if text.has_begun() || text.follows.is_some() || !is_mark && !is_part {
+                continue;
             }
+            let Some(prefix) = self.model.prefix(text.sequence) else { continue };
+            let mut kept = Kept::new(prefix, text.prompt[..done].to_vec(), text.owner);
+            kept.passing = text.passing;
+            kept.trail = (!is_mark).then_some(text.number);
+            self.shelve(kept);
         }
     }
 
-    /// Keeps the state of a sequence, which has these tokens.
-    pub(super) fn keep(
-        &mut self,
-        sequence: usize,
-        tokens: Vec<u32>,
-        (owner, passing): (u64, bool),
-        answer: Option<Answer>,
-    ) {
-        let Some(prefix) = self.model.prefix(sequence) else { return };
-        let mut kept = Kept::new(prefix, tokens, owner);
-        (kept.passing, kept.answer) = (passing, answer);
-        self.shelve(kept);
-    }
-
-    fn shelve(&mut self, kept: Kept) {
+    pub(super) fn shelve(&mut self, kept: Kept) {
         let bytes = kept.prefix.bytes();
         self.kept.add(kept.sized(bytes), self.goes_back);
         self.held = None;
