@@ -11,8 +11,8 @@ use std::error::Error;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use common::{Encoded, bf16_bytes, encoder};
-use sws_kernels::{Encoding, Input, Output, ThreadScratch, Tier, matmul_rows};
+use common::{Encoded, bf16_bytes, encoder, f32_bytes};
+use sws_kernels::{Encoding, Input, Matrix, Output, ThreadScratch, Tier, matmul_rows};
 
 /// Few enough weights for the cache of a core, also as bf16.
 const ROWS: usize = 64;
@@ -34,9 +34,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     for word in words {
         let encoding: Encoding = word.parse()?;
         let weights = weights(encoding);
-        let bytes: usize = weights.parts().iter().map(|part| part.len()).sum();
+        let parts: Vec<Aligned> = weights.parts().into_iter().map(Aligned::new).collect();
+        let parts: Vec<&[u8]> = parts.iter().map(Aligned::bytes).collect();
+        let bytes: usize = parts.iter().map(|part| part.len()).sum();
+        let matrix = Matrix::new(encoding, ROWS, COLS, &parts)?;
         for tier in Tier::available() {
-            let seconds = seconds(tier, &weights);
+            let seconds = seconds(tier, &matrix);
             let count = (ROWS * COLS) as f64;
             writeln!(
                 out,
@@ -51,9 +54,29 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A matrix with escapes as rare as models have them.
+/// Bytes that begin with a cache line, as matrices in slots do.
+struct Aligned {
+    padded: Vec<u8>,
+    start: usize,
+    len: usize,
+}
+
+impl Aligned {
+    fn new(bytes: &[u8]) -> Aligned {
+        let mut padded = vec![0; bytes.len() + 64];
+        let start = padded.as_ptr().align_offset(64);
+        padded[start..][..bytes.len()].copy_from_slice(bytes);
+        Aligned { padded, start, len: bytes.len() }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.padded[self.start..][..self.len]
+    }
+}
+
+/// A matrix of about normal numbers if it can be made of any, with escapes as rare as models have them.
 fn weights(encoding: Encoding) -> Encoded {
-    if !encoding.has_patches() {
+    if !encoding.is_made() {
         return Encoded::sample(encoding, ROWS, COLS);
     }
     let mut state = 1u64;
@@ -61,17 +84,19 @@ fn weights(encoding: Encoding) -> Encoded {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (state >> 40) as f32 / (1 << 24) as f32
     };
-    // About normal.
-    let mut number = || (0..12).map(|_| uniform()).sum::<f32>() - 6.0;
-    let bits: Vec<u16> = (0..ROWS * COLS).map(|_| (number().to_bits() >> 16) as u16).collect();
-    let source = bf16_bytes(&bits);
+    // About normal, as experts have them.
+    let mut number = || (0..12).map(|_| uniform()).sum::<f32>() / 40.0 - 0.15;
+    let numbers: Vec<f32> = (0..ROWS * COLS).map(|_| number()).collect();
+    let source = match encoding.has_patches() || encoding == Encoding::Bf16 {
+        true => bf16_bytes(&numbers.iter().map(|n| (n.to_bits() >> 16) as u16).collect::<Vec<_>>()),
+        false => f32_bytes(&numbers),
+    };
     Encoded::with(&encoder(encoding, &source, COLS), &source, ROWS, COLS, ROWS)
 }
 
 /// The least seconds of a product.
 #[expect(clippy::disallowed_methods, reason = "the crate has no clock of its own")]
-fn seconds(tier: Tier, weights: &Encoded) -> f64 {
-    let matrix = weights.matrix();
+fn seconds(tier: Tier, matrix: &Matrix) -> f64 {
     let numbers: Vec<f32> = (0..COLS).map(|i| 1.0 / (1 + i) as f32).collect();
     let (mut input, mut scratch) = (Input::new(), ThreadScratch::new());
     input.pack(tier, &numbers, 1, COLS);
@@ -82,7 +107,7 @@ fn seconds(tier: Tier, weights: &Encoded) -> f64 {
         while begun.elapsed() < TIME {
             for _ in 0..16 {
                 let y = Output::new(&mut results, 1, ROWS);
-                matmul_rows(tier, std::hint::black_box(&matrix), &input, y, &mut scratch);
+                matmul_rows(tier, std::hint::black_box(matrix), &input, y, &mut scratch);
             }
             products += 16;
         }
