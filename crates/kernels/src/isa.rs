@@ -43,6 +43,21 @@ impl Avx512 {
     }
 }
 
+/// Proof that this CPU has NEON, and lanes of bytes in ascending order. All with 64 bits have the
+/// instructions.
+#[cfg(target_arch = "aarch64")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Neon(());
+
+#[cfg(target_arch = "aarch64")]
+impl Neon {
+    /// Returns the token if this CPU has the features.
+    pub fn detect() -> Option<Self> {
+        (cfg!(target_endian = "little") && std::arch::is_aarch64_feature_detected!("neon"))
+            .then_some(Neon(()))
+    }
+}
+
 /// Environment variable that names a tier.
 pub const TIER_VARIABLE: &str = "SWS_TIER";
 
@@ -61,6 +76,9 @@ pub enum Tier {
     /// AVX-512.
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
+    /// NEON of 64-bit Arm.
+    #[cfg(target_arch = "aarch64")]
+    Neon(Neon),
 }
 
 impl Tier {
@@ -72,6 +90,8 @@ impl Tier {
             tiers.extend(Avx512::detect().map(Tier::Avx512));
             tiers.extend(Avx2::detect().map(Tier::Avx2));
         }
+        #[cfg(target_arch = "aarch64")]
+        tiers.extend(Neon::detect().map(Tier::Neon));
         tiers.extend([Tier::Portable, Tier::Scalar]);
         tiers
     }
@@ -98,6 +118,8 @@ impl Tier {
             Tier::Avx2(_) => "avx2",
             #[cfg(target_arch = "x86_64")]
             Tier::Avx512(_) => "avx512",
+            #[cfg(target_arch = "aarch64")]
+            Tier::Neon(_) => "neon",
         }
     }
 }

@@ -70,6 +70,8 @@ pub use encode::{
 };
 pub use encoding::{Encoding, UnknownEncoding};
 pub use gguf::GgufBlocks;
+#[cfg(target_arch = "aarch64")]
+pub use isa::Neon;
 #[cfg(target_arch = "x86_64")]
 pub use isa::{Avx2, Avx512};
 pub use isa::{TIER_VARIABLE, Tier, UnknownTier};

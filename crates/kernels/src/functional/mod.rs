@@ -95,6 +95,8 @@ macro_rules! tiered {
                 // SAFETY: the token exists only on a CPU that has these features.
                 #[cfg(target_arch = "x86_64")]
                 $crate::Tier::Avx512(token) => unsafe { avx512(token, $($arg),*) },
+                #[cfg(target_arch = "aarch64")]
+                $crate::Tier::Neon(token) => $simd(token, $($arg),*),
             }
         }
     };

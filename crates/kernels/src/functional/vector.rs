@@ -4,6 +4,9 @@
 //! many short sums that each end in a tree. There the compiler kept the lanes in memory or in pairs
 //! (60 ns for a query and a key of 128 elements). So attention's inner loops name their registers.
 
+#[cfg(target_arch = "aarch64")]
+mod neon;
+
 use super::lanes::{LANES, Lanes, tree};
 use crate::simd::Portable;
 

@@ -69,6 +69,8 @@ impl ThreadScratch {
             Tier::Avx2(token) => of(token),
             #[cfg(target_arch = "x86_64")]
             Tier::Avx512(token) => of(token),
+            #[cfg(target_arch = "aarch64")]
+            Tier::Neon(token) => of(token),
         }
     }
 }
@@ -197,6 +199,8 @@ pub fn matmul_rows(
         // SAFETY: the token exists only on a CPU that has these features.
         #[cfg(target_arch = "x86_64")]
         Tier::Avx512(token) => unsafe { avx512(token, weights, x, &mut y, scratch) },
+        #[cfg(target_arch = "aarch64")]
+        Tier::Neon(token) => by_encoding(token, weights, x, &mut y, scratch),
     }
 }
 
@@ -251,5 +255,7 @@ fn shape(tier: Tier) -> input::Shape {
         Tier::Avx2(token) => of(token),
         #[cfg(target_arch = "x86_64")]
         Tier::Avx512(token) => of(token),
+        #[cfg(target_arch = "aarch64")]
+        Tier::Neon(token) => of(token),
     }
 }

@@ -60,6 +60,8 @@ pub fn matmul_transposed(
         // SAFETY: the token exists only on a CPU that has these features.
         #[cfg(target_arch = "x86_64")]
         Tier::Avx512(token) => unsafe { avx512(token, job) },
+        #[cfg(target_arch = "aarch64")]
+        Tier::Neon(token) => by_encoding(token, job),
     }
 }
 

@@ -15,6 +15,8 @@ mod avx512;
 mod bf11;
 mod bytes;
 mod groups;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
 
 pub(crate) use bf11::{Tiers, bf11_tail};

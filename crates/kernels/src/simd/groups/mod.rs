@@ -67,7 +67,7 @@ pub(crate) trait Map<S: Groups>: Copy {
 
     /// The function's values for the numbers of a lookup, if there are so few functions that tables of
     /// all are kept.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    #[cfg_attr(not(any(target_arch = "x86_64", target_arch = "aarch64")), allow(dead_code))]
     #[inline(always)]
     fn kept(self) -> Option<&'static Bf16s> {
         None
