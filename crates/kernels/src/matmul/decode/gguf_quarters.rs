@@ -1,5 +1,7 @@
 //! The formats of GGUF files with blocks of 256 columns. A quarter of one is decoded at a time.
 
+use std::sync::atomic::{Ordering, compiler_fence};
+
 use super::gguf::{TO_15, load, word};
 use super::{Cursor, Decoder, Take, Times, TimesPlus, in_memory};
 use crate::reference::IQ4;
@@ -61,10 +63,23 @@ impl<S: Simd, Q: Quarter<S>> Decoder<S> for Quarters<Q> {
             let shared = std::hint::black_box(&shared);
             // No loop: it was not unrolled, and shifts by its variable took twice the time.
             to.take(s, 0, self.0.quarter(s, shared, p, 0));
+            apart::<S>();
             to.take(s, 1, self.0.quarter(s, shared, p, 1));
+            apart::<S>();
             to.take(s, 2, self.0.quarter(s, shared, p, 2));
+            apart::<S>();
             to.take(s, 3, self.0.quarter(s, shared, p, 3));
         }
+    }
+}
+
+/// Keeps the compiler from decoding the next quarter before the sums of this one where there are registers
+/// for one quarter only: it kept all numbers of four in memory, and Q4_K took 4.5 ns instead of 3.8 for 64
+/// weights.
+#[inline(always)]
+fn apart<S: Simd>() {
+    if S::SPAN > 1 {
+        compiler_fence(Ordering::SeqCst);
     }
 }
 
