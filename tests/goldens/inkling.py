@@ -133,7 +133,7 @@ INKLINGS: list[Variant] = [
         "the spelling of the hub: one shared expert, heads of odd lengths, two values before each in convolutions",
         HUB,
         controls=[
-            {"text_config": {"sliding_window_size": 5}},
+            {"text_config": {"logits_mup_width_multiplier": 2.0}},
             {"text_config": {"log_scaling_alpha": 0.05}},
             {"text_config": {"route_scale": 1.0}},
         ],
