@@ -125,7 +125,8 @@ impl ModelSpec {
         let mlp = experts.mlps.numbers(ROWS_TOGETHER.min(tokens * experts.top_k));
         let mlp = mlp.max(mlps.numbers(tokens)) * float
             + Input::bytes_for(tokens, mlps.width).max(mlps.parts);
-        let per_thread = threads * ThreadScratch::bytes_for(tier, tokens);
+        // Activations of shared experts that are weighed are rows of their own.
+        let per_thread = threads * ThreadScratch::bytes_for(tier, tokens * experts.weighed.max(1));
         let bytes = normed + stream + attention + mlp + per_thread + logits * self.vocab * float;
         (bytes + experts.bytes(tokens, hidden)) as u64
     }
