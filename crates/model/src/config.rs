@@ -189,15 +189,27 @@ impl<'a> Config<'a> {
         self.need(key)?.size(limit)
     }
 
-    /// True if the head is the embedding, unless the weights have a head. The head belongs to the
-    /// model around the language model, so what is said there comes first.
+    /// True if the head is the embedding, unless the weights have a head. Of a model around the
+    /// language model, either may say so: a head of its own is then among the weights wherever
+    /// transformers does not listen to the one that does.
     pub(crate) fn tied(&self) -> Result<bool, ConfigError> {
         const KEY: &str = "tie_word_embeddings";
-        let default = families::TIED.contains(&self.model_type);
-        let own = self.get("tie_embedding").filter(|_| self.model_type == "lfm2_moe");
-        let outer =
-            || Some(Entry { key: KEY, value: self.outer.get(KEY).filter(|v| !v.is_null())? });
-        own.or_else(outer).or_else(|| self.get(KEY)).map_or(Ok(default), Entry::flag)
+        if self.model_type == "lfm2_moe"
+            && let Some(entry) = self.get("tie_embedding")
+        {
+            return entry.flag();
+        }
+        let said = |level: &'a Map| {
+            let value = level.get(KEY).filter(|value| !value.is_null());
+            value.map(|value| Entry { key: KEY, value }.flag()).transpose()
+        };
+        let is_tied = |model_type| families::TIED.contains(&model_type);
+        let around = said(self.outer)?.or(self.wrapper.filter(|it| is_tied(it)).map(|_| true));
+        let own = self.text.map_or(Ok(None), said)?;
+        Ok(match around.or(own) {
+            Some(_) => around == Some(true) || own == Some(true),
+            None => is_tied(self.model_type),
+        })
     }
 
     pub(crate) fn layers(&self) -> Result<u32, ConfigError> {

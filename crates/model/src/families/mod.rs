@@ -158,9 +158,19 @@ const WRAPPERS: [Wrapper; 13] = [
 /// language model alone.
 const WITHIN: &str = "model.language_model.";
 
-/// Model types whose heads are their embeddings where nothing is said.
-pub(crate) const TIED: [&str; 7] =
-    ["cohere2_moe", "ernie4_5_moe", "gemma2", "gemma3_text", "gemma4_text", "lfm2_moe", "smollm3"];
+/// Model types whose heads are their embeddings where nothing is said; of models around language
+/// models, too.
+pub(crate) const TIED: [&str; 9] = [
+    "cohere2_moe",
+    "ernie4_5_moe",
+    "gemma2",
+    "gemma3",
+    "gemma3_text",
+    "gemma4",
+    "gemma4_text",
+    "lfm2_moe",
+    "smollm3",
+];
 
 /// The names of a model's tensors.
 #[derive(Clone, Copy)]
