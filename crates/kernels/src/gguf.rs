@@ -1,5 +1,7 @@
 //! The block formats of GGUF files.
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod codes;
 pub(crate) mod points;
 
 /// Format of a matrix whose rows are runs of blocks: codes, together with the scales that they

@@ -2,7 +2,8 @@
 
 mod common;
 
-use sws_kernels::{Encoding, GgufBlocks, Matrix};
+use common::Encoded;
+use sws_kernels::{Encoding, GgufBlocks, Matrix, Scratch, Tier, matmul};
 
 /// Blocks of any bytes in a matrix of one row.
 const BLOCKS: usize = 256;
@@ -46,4 +47,29 @@ fn blocks_decode_as_in_gguf_py() {
         assert_eq!(format!("{hash:016x}"), expected, "{name}");
     }
     assert_eq!(RECORDED.len(), GgufBlocks::ALL.len());
+}
+
+/// The largest shape has every point of every table.
+#[test]
+fn any_number_of_blocks_and_rows_gives_the_same_bits_in_every_tier() {
+    for format in GgufBlocks::ALL {
+        for (rows, blocks) in [(1, 1), (1, 3), (2, 2), (3, 5), (4, 9), (5, 1), (6, 33), (9, 64)] {
+            let cols = blocks * format.cols();
+            let encoded = Encoded::sample(Encoding::Gguf(format), rows, cols);
+            let x: Vec<f32> = (0..cols).map(|i| (i * 37 % 101) as f32 / 64.0 - 0.7).collect();
+            for tokens in [1, 2] {
+                let of = |tier| {
+                    let x: Vec<f32> = x.iter().copied().cycle().take(tokens * cols).collect();
+                    let mut y = vec![f32::MAX; tokens * rows];
+                    matmul(tier, &encoded.matrix(), &x, tokens, &mut y, &mut Scratch::new());
+                    y.into_iter().map(f32::to_bits).collect::<Vec<u32>>()
+                };
+                let expected = of(Tier::Scalar);
+                assert!(expected.iter().all(|&y| f32::from_bits(y).is_finite()), "{format:?}");
+                for tier in Tier::available() {
+                    assert_eq!(of(tier), expected, "{tier} {format:?}: {rows} by {blocks} blocks");
+                }
+            }
+        }
+    }
 }

@@ -12,16 +12,30 @@ use super::GgufBlocks;
 /// or four for each of four. Made by `tests/goldens/gguf_points.py`.
 const PACKED: &[u8; 2 * 4608] = include_bytes!("points.bin");
 
-// Signed bytes, the first one lowest.
-static IQ2_XXS: [u64; 256] = eights(0, [8, 25, 43, 0]);
-static IQ2_XS: [u64; 512] = eights(256, [8, 25, 43, 0]);
-static IQ2_S: [u64; 1024] = eights(768, [8, 25, 43, 0]);
-/// Times eight.
-static IQ1: [u64; 2048] = eights(1792, [-8, 0, 8, 0]);
-static IQ3_XXS: [u32; 256] = fours(3840, [4, 12, 20, 28, 36, 44, 52, 62]);
-static IQ3_S: [u32; 512] = fours(4096, [1, 3, 5, 7, 9, 11, 13, 15]);
+/// The first point of each table.
+pub(crate) const IQ2_XXS_FIRST: usize = 0;
+pub(crate) const IQ2_XS_FIRST: usize = 256;
+pub(crate) const IQ2_S_FIRST: usize = 768;
+pub(crate) const IQ1_FIRST: usize = 1792;
+pub(crate) const IQ3_XXS_FIRST: usize = 3840;
+pub(crate) const IQ3_S_FIRST: usize = 4096;
 
-const fn packed(point: usize) -> usize {
+pub(super) const IQ2_NUMBERS: [i8; 4] = [8, 25, 43, 0];
+/// Times eight.
+pub(super) const IQ1_NUMBERS: [i8; 4] = [-8, 0, 8, 0];
+pub(super) const IQ3_XXS_NUMBERS: [i8; 8] = [4, 12, 20, 28, 36, 44, 52, 62];
+pub(super) const IQ3_S_NUMBERS: [i8; 8] = [1, 3, 5, 7, 9, 11, 13, 15];
+
+// Signed bytes, the first one lowest.
+static IQ2_XXS: [u64; 256] = eights(IQ2_XXS_FIRST, IQ2_NUMBERS);
+static IQ2_XS: [u64; 512] = eights(IQ2_XS_FIRST, IQ2_NUMBERS);
+static IQ2_S: [u64; 1024] = eights(IQ2_S_FIRST, IQ2_NUMBERS);
+static IQ1: [u64; 2048] = eights(IQ1_FIRST, IQ1_NUMBERS);
+static IQ3_XXS: [u32; 256] = fours(IQ3_XXS_FIRST, IQ3_XXS_NUMBERS);
+static IQ3_S: [u32; 512] = fours(IQ3_S_FIRST, IQ3_S_NUMBERS);
+
+/// A point's numbers: two bits for each of eight, or four for each of four.
+pub(super) const fn packed(point: usize) -> usize {
     PACKED[2 * point] as usize | (PACKED[2 * point + 1] as usize) << 8
 }
 

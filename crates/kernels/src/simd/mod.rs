@@ -17,11 +17,13 @@ mod bytes;
 mod groups;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+mod points;
 mod portable;
 
 pub(crate) use bf11::{Tiers, bf11_tail};
 pub(crate) use bytes::Bytes;
 pub(crate) use groups::{Bf16s, Groups, Map, SIGNED, UNIT, bf16s};
+pub(crate) use points::Points;
 pub(crate) use portable::Portable;
 
 use crate::matmul::{Decode, Operands};
@@ -35,7 +37,7 @@ use crate::reference::BLOCK;
 /// # Safety
 ///
 /// Methods that take a pointer read or write the stated number of bytes, with any alignment.
-pub(crate) trait Simd: Groups {
+pub(crate) trait Simd: Points {
     /// One register of a tile.
     type T: Copy;
     /// Lookup table of the exponents of bf12.
