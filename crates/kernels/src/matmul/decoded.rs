@@ -71,7 +71,12 @@ impl<S: Simd> ForDecoder<S> for Decode<'_, '_> {
             let mut to = Stored { to: unsafe { to.as_mut_ptr().add(r * row) }, places };
             while b + D::SPAN <= whole && b.is_multiple_of(D::SPAN) {
                 // SAFETY: the cursor belongs to this matrix, and these blocks are whole.
-                unsafe { decoder.span(s, at, b, &mut to) };
+                unsafe {
+                    let shared = decoder.shared(s, at, b);
+                    // Opaque to the compiler, which would keep it in registers.
+                    let shared = if D::SPAN > 1 { std::hint::black_box(&shared) } else { &shared };
+                    decoder.span(s, at, b, shared, &mut to);
+                }
                 to.skip(D::SPAN);
                 b += D::SPAN;
             }

@@ -103,26 +103,17 @@ fn dots<S: Simd, D: Decoder<S>, const R: usize>(
     let span = if R == 1 { D::SPAN } else { D::SPAN.max(S::SPAN) };
     let spanned = if span == 1 { 0 } else { blocks.len() / span * span };
     let (spans, blocks) = blocks.split_at(spanned);
-    for (b, x) in spans.chunks_exact(span).enumerate() {
-        let b = span * b;
-        for line in 0..(span * R * D::BYTES).div_ceil(64) {
-            s.prefetch(ahead.wrapping_add(b * R * D::BYTES + 64 * line));
-        }
-        for i in 0..R {
-            let mut sums = Sums { x, low: low[i], high: high[i] };
-            for k in 0..span / D::SPAN {
-                sums.x = &x[D::SPAN * k..][..D::SPAN];
-                // SAFETY: the cursor belongs to this matrix, and all blocks of the span are whole.
-                unsafe { decoder.span(s, &mut at[i], b + D::SPAN * k, &mut sums) };
-            }
-            (low[i], high[i]) = (sums.low, sums.high);
+    // SAFETY: the cursors belong to this matrix, and all blocks of the spans are whole.
+    unsafe {
+        if D::SPAN > 1 {
+            sums_ahead(s, decoder, &mut at, spans, ahead, [&mut low, &mut high]);
+        } else {
+            sums(s, decoder, &mut at, spans, ahead, [&mut low, &mut high]);
         }
     }
     for (b, x) in (spanned..).zip(blocks) {
         let x = load_block(s, x);
-        for line in 0..(R * D::BYTES).div_ceil(64) {
-            s.prefetch(ahead.wrapping_add(b * R * D::BYTES + 64 * line));
-        }
+        prefetch::<S, D, R>(s, ahead, b, 1);
         // Not a loop, because the compiler did not unroll that over a decoder with a call, and kept
         // the sums in memory (bf11 in AVX-512 had .7 of its speed).
         macro_rules! row {
@@ -157,6 +148,90 @@ fn dots<S: Simd, D: Decoder<S>, const R: usize>(
         sums[i] = s.reduce(low[i], high[i]);
     }
     sums
+}
+
+/// Adds the products of blocks that have nothing in common, `S::SPAN` of a row at a time.
+///
+/// # Safety
+///
+/// The cursors must belong to a matrix that has all of these blocks.
+#[inline(always)]
+unsafe fn sums<S: Simd, D: Decoder<S>, const R: usize>(
+    s: S,
+    decoder: D,
+    at: &mut [Cursor; R],
+    x: &[[f32; BLOCK]],
+    ahead: *const u8,
+    [low, high]: [&mut [S::F; R]; 2],
+) {
+    for (b, x) in x.chunks_exact(S::SPAN).enumerate() {
+        let b = S::SPAN * b;
+        prefetch::<S, D, R>(s, ahead, b, S::SPAN);
+        for i in 0..R {
+            let mut sums = Sums { x, low: low[i], high: high[i] };
+            for k in 0..S::SPAN {
+                sums.x = &x[k..=k];
+                // SAFETY: by this function's contract.
+                unsafe {
+                    let shared = decoder.shared(s, &at[i], b + k);
+                    decoder.span(s, &mut at[i], b + k, &shared, &mut sums);
+                }
+            }
+            (low[i], high[i]) = (sums.low, sums.high);
+        }
+    }
+}
+
+/// Adds the products of spans whose blocks have something in common. It is decoded a span ahead, as
+/// one after another takes more instructions than a CPU looks at.
+///
+/// # Safety
+///
+/// The cursors must belong to a matrix that has all of these blocks.
+#[inline(always)]
+unsafe fn sums_ahead<S: Simd, D: Decoder<S>, const R: usize>(
+    s: S,
+    decoder: D,
+    at: &mut [Cursor; R],
+    x: &[[f32; BLOCK]],
+    ahead: *const u8,
+    [low, high]: [&mut [S::F; R]; 2],
+) {
+    if x.len() < D::SPAN {
+        return;
+    }
+    // SAFETY: by this function's contract, here and below.
+    let mut shared = [unsafe { decoder.shared(s, &at[0], 0) }; R];
+    for i in 1..R {
+        shared[i] = unsafe { decoder.shared(s, &at[i], 0) };
+    }
+    for (b, of_span) in x.chunks_exact(D::SPAN).enumerate() {
+        let b = D::SPAN * b;
+        prefetch::<S, D, R>(s, ahead, b, D::SPAN);
+        for i in 0..R {
+            // Opaque to the compiler, which would keep it in registers.
+            let shared = &mut std::hint::black_box(&mut shared)[i];
+            let mut sums = Sums { x: of_span, low: low[i], high: high[i] };
+            unsafe { decoder.span(s, &mut at[i], b, shared, &mut sums) };
+            (low[i], high[i]) = (sums.low, sums.high);
+            if b + D::SPAN < x.len() {
+                *shared = unsafe { decoder.shared(s, &at[i], b + D::SPAN) };
+            }
+        }
+    }
+}
+
+/// Prefetches as many bytes as `blocks` blocks of all rows have.
+#[inline(always)]
+fn prefetch<S: Simd, D: Decoder<S>, const R: usize>(
+    s: S,
+    ahead: *const u8,
+    b: usize,
+    blocks: usize,
+) {
+    for line in 0..(blocks * R * D::BYTES).div_ceil(64) {
+        s.prefetch(ahead.wrapping_add(b * R * D::BYTES + 64 * line));
+    }
 }
 
 /// Sums of products of one row.

@@ -14,6 +14,7 @@ impl<S: Simd> Decoder<S> for Bf11<S> {
     const ENCODING: Encoding = Encoding::Bf11;
     const BYTES: usize = BF11_BLOCK;
     const ROWS: usize = 2;
+    nothing_shared!();
 
     #[inline(always)]
     fn new(s: S, m: &Matrix) -> Self {

@@ -15,6 +15,7 @@ impl<S: Simd> Decoder<S> for Bf12<S> {
     const ENCODING: Encoding = Encoding::Bf12;
     const BYTES: usize = BLOCK + BLOCK / 2;
     const ROWS: usize = 2;
+    nothing_shared!();
 
     #[inline(always)]
     fn new(s: S, m: &Matrix) -> Self {

@@ -12,6 +12,7 @@ impl<S: Simd> Decoder<S> for F32 {
     const ENCODING: Encoding = Encoding::F32;
     const BYTES: usize = 4 * BLOCK;
     const ROWS: usize = 1;
+    nothing_shared!();
 
     #[inline(always)]
     fn new(_: S, _: &Matrix) -> Self {
@@ -38,6 +39,7 @@ impl<S: Simd> Decoder<S> for F16 {
     const ENCODING: Encoding = Encoding::F16;
     const BYTES: usize = 2 * BLOCK;
     const ROWS: usize = 1;
+    nothing_shared!();
 
     #[inline(always)]
     fn new(_: S, _: &Matrix) -> Self {
@@ -60,6 +62,7 @@ impl<S: Simd> Decoder<S> for Bf16 {
     const ENCODING: Encoding = Encoding::Bf16;
     const BYTES: usize = 2 * BLOCK;
     const ROWS: usize = 1;
+    nothing_shared!();
 
     #[inline(always)]
     fn new(_: S, _: &Matrix) -> Self {

@@ -98,6 +98,7 @@ impl<S: Simd, K: Scales> Decoder<S> for Fp8<K> {
     const ENCODING: Encoding = K::ENCODING;
     const BYTES: usize = BLOCK;
     const ROWS: usize = 4;
+    nothing_shared!();
 
     #[inline(always)]
     fn new(_: S, _: &Matrix) -> Self {

@@ -31,6 +31,7 @@ impl<S: Simd, U: Unit<S>> Decoder<S> for Units<U> {
     const ENCODING: Encoding = Encoding::Gguf(U::FORMAT);
     const BYTES: usize = 2 * U::FORMAT.bytes();
     const ROWS: usize = 4;
+    nothing_shared!();
 
     #[inline(always)]
     fn new(s: S, _: &Matrix) -> Self {
@@ -288,6 +289,7 @@ impl<S: Simd, T: Five> Decoder<S> for Fives<T> {
     const ENCODING: Encoding = Encoding::Gguf(T::FORMAT);
     const BYTES: usize = 2 * T::FORMAT.bytes();
     const ROWS: usize = 4;
+    nothing_shared!();
 
     #[inline(always)]
     fn new(_: S, _: &Matrix) -> Self {

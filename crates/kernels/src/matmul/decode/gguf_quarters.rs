@@ -40,6 +40,7 @@ impl<S: Simd, Q: Quarter<S>> Decoder<S> for Quarters<Q> {
     const BYTES: usize = Q::FORMAT.bytes().div_ceil(4);
     const ROWS: usize = 4;
     const SPAN: usize = 4;
+    type Shared = Q::Shared;
 
     #[inline(always)]
     fn new(s: S, _: &Matrix) -> Self {
@@ -54,13 +55,22 @@ impl<S: Simd, Q: Quarter<S>> Decoder<S> for Quarters<Q> {
         }
     }
     #[inline(always)]
-    unsafe fn span(self, s: S, at: &mut Cursor, b: usize, to: &mut impl Take<S>) {
+    unsafe fn shared(self, s: S, at: &Cursor, b: usize) -> Q::Shared {
+        // SAFETY: as above.
+        unsafe { self.0.shared(s, at.codes.add(Q::FORMAT.bytes() * (b / 4))) }
+    }
+    #[inline(always)]
+    unsafe fn span(
+        self,
+        s: S,
+        at: &mut Cursor,
+        b: usize,
+        shared: &Q::Shared,
+        to: &mut impl Take<S>,
+    ) {
         // SAFETY: as above.
         unsafe {
             let p = at.codes.add(Q::FORMAT.bytes() * (b / 4));
-            // Opaque to the compiler, which would keep it in registers.
-            let shared = self.0.shared(s, p);
-            let shared = std::hint::black_box(&shared);
             // No loop: it was not unrolled, and shifts by its variable took twice the time.
             to.take(s, 0, self.0.quarter(s, shared, p, 0));
             apart::<S>();

@@ -4,6 +4,16 @@
 // which are compiled for the baseline CPU where they are not inlined.
 #![allow(clippy::needless_range_loop)]
 
+/// For decoders whose blocks have nothing in common.
+macro_rules! nothing_shared {
+    () => {
+        type Shared = ();
+
+        #[inline(always)]
+        unsafe fn shared(self, _: S, _: &Cursor, _: usize) {}
+    };
+}
+
 mod bf11;
 mod bf12;
 mod float;
@@ -232,13 +242,23 @@ pub(in crate::matmul) trait Decoder<S: Simd>: Copy {
     /// below are inside them.
     unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4];
 
-    /// Decodes `SPAN` blocks from `b` on, which have scales in common.
+    /// What the blocks of a span have in common: scales, or codes that are decoded together.
+    type Shared: Copy;
+
+    /// Decodes what `SPAN` blocks from `b` on have in common.
     ///
     /// # Safety
     ///
     /// As for [`block`](Self::block), for all of them.
+    unsafe fn shared(self, s: S, at: &Cursor, b: usize) -> Self::Shared;
+
+    /// Decodes `SPAN` blocks from `b` on.
+    ///
+    /// # Safety
+    ///
+    /// As for [`block`](Self::block), for all of them. `shared` must be what they have in common.
     #[inline(always)]
-    unsafe fn span(self, s: S, at: &mut Cursor, b: usize, to: &mut impl Take<S>) {
+    unsafe fn span(self, s: S, at: &mut Cursor, b: usize, _: &Self::Shared, to: &mut impl Take<S>) {
         for k in 0..Self::SPAN {
             // SAFETY: by this method's contract.
             to.take(s, k, unsafe { self.block(s, at, b + k) });

@@ -56,6 +56,7 @@ impl<S: Simd, K: Tables> Decoder<S> for Pairs<S, K> {
     const BYTES: usize = BLOCK / 2;
     const ROWS: usize = 4;
     const SPAN: usize = K::SPAN;
+    type Shared = K::Shared;
 
     #[inline(always)]
     fn new(s: S, m: &Matrix) -> Self {
@@ -70,12 +71,21 @@ impl<S: Simd, K: Tables> Decoder<S> for Pairs<S, K> {
         }
     }
     #[inline(always)]
-    unsafe fn span(self, s: S, at: &mut Cursor, b: usize, to: &mut impl Take<S>) {
+    unsafe fn shared(self, s: S, at: &Cursor, b: usize) -> K::Shared {
+        // SAFETY: by the contract of the trait.
+        unsafe { self.tables.shared(s, at.scales, b, K::SPAN) }
+    }
+    #[inline(always)]
+    unsafe fn span(
+        self,
+        s: S,
+        at: &mut Cursor,
+        b: usize,
+        shared: &K::Shared,
+        to: &mut impl Take<S>,
+    ) {
         // SAFETY: by the contract of the trait.
         unsafe {
-            let shared = self.tables.shared(s, at.scales, b, K::SPAN);
-            // Opaque to the compiler, which would keep several in registers.
-            let shared = if K::SPAN > 1 { std::hint::black_box(&shared) } else { &shared };
             let codes = at.codes.add(BLOCK / 2 * b);
             to.take(s, 0, self.looked_up(s, shared, codes, 0));
             if K::SPAN == 4 {
@@ -338,6 +348,7 @@ impl<S: Simd> Decoder<S> for ActOrder {
     const ENCODING: Encoding = Encoding::Published(Published::Int4ActOrder128);
     const BYTES: usize = BLOCK / 2;
     const ROWS: usize = 4;
+    nothing_shared!();
 
     #[inline(always)]
     fn new(_: S, m: &Matrix) -> Self {

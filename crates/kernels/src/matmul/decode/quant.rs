@@ -12,6 +12,7 @@ impl<S: Simd> Decoder<S> for Q8 {
     const ENCODING: Encoding = Encoding::Q8;
     const BYTES: usize = BLOCK;
     const ROWS: usize = 4;
+    nothing_shared!();
 
     #[inline(always)]
     fn new(_: S, _: &Matrix) -> Self {
@@ -41,6 +42,7 @@ impl<S: Simd> Decoder<S> for Q4<S> {
     const ENCODING: Encoding = Encoding::Q4;
     const BYTES: usize = BLOCK / 2;
     const ROWS: usize = 4;
+    nothing_shared!();
 
     #[inline(always)]
     fn new(s: S, _: &Matrix) -> Self {

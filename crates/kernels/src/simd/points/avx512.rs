@@ -337,16 +337,16 @@ impl Avx512 {
         allowed! {
             _mm512_storeu_si512(index.as_mut_ptr().cast(), places);
             let less = _mm512_and_si512(less, _mm512_set1_epi16(0x4444));
-            let mut codes = joined(less, less);
+            let shifts = joined(less, less);
             // Opaque to the compiler, which would take them from registers.
-            let index = std::hint::black_box(&index);
-            codes = *std::hint::black_box(&codes);
+            let (index, shifts) = std::hint::black_box((&index, &shifts));
+            let mut codes = [0; 16];
             for i in 0..16 {
                 let of_two = (i / 4 * 2) + (i % 2) + 8 * (i / 2 % 2);
                 // Places have eleven bits.
                 let first = *IQ1.get_unchecked(usize::from(index[2 * i]));
                 let second = *IQ1.get_unchecked(usize::from(index[2 * i + 1]));
-                codes[of_two] |= first | second << 16;
+                codes[of_two] = first | second << 16 | shifts[of_two];
             }
             codes
         }
