@@ -200,9 +200,10 @@ unsafe fn sums_ahead<S: Simd, D: Decoder<S>, const R: usize>(
     if x.len() < D::SPAN {
         return;
     }
-    // SAFETY: by this function's contract, here and below.
+    // SAFETY: by this function's contract.
     let mut shared = [unsafe { decoder.shared(s, &at[0], 0) }; R];
     for i in 1..R {
+        // SAFETY: likewise.
         shared[i] = unsafe { decoder.shared(s, &at[i], 0) };
     }
     for (b, of_span) in x.chunks_exact(D::SPAN).enumerate() {
@@ -212,9 +213,11 @@ unsafe fn sums_ahead<S: Simd, D: Decoder<S>, const R: usize>(
             // Opaque to the compiler, which would keep it in registers.
             let shared = &mut std::hint::black_box(&mut shared)[i];
             let mut sums = Sums { x: of_span, low: low[i], high: high[i] };
+            // SAFETY: likewise.
             unsafe { decoder.span(s, &mut at[i], b, shared, &mut sums) };
             (low[i], high[i]) = (sums.low, sums.high);
             if b + D::SPAN < x.len() {
+                // SAFETY: likewise, and this span is not the last.
                 *shared = unsafe { decoder.shared(s, &at[i], b + D::SPAN) };
             }
         }

@@ -16,6 +16,10 @@ pub(crate) trait Points: Groups {
     /// What the quarters of a block share.
     type Block: Copy;
 
+    /// True if a lookup of sixteen lanes is one instruction, so that codes are best looked up among
+    /// scaled numbers.
+    const LOOKS_UP_LANES: bool;
+
     /// Decodes what the quarters of a block share. Only for formats with points.
     unsafe fn points_block(self, format: GgufBlocks, p: *const u8) -> Self::Block;
 
@@ -35,6 +39,7 @@ macro_rules! by_bytes {
         impl Points for $simd {
             /// The scale of the block for numbers in their unit.
             type Block = <$simd as Groups>::F;
+            const LOOKS_UP_LANES: bool = false;
 
             #[inline(always)]
             unsafe fn points_block(self, format: GgufBlocks, p: *const u8) -> Self::Block {
