@@ -99,7 +99,7 @@ fn apart<S: Simd>() {
 ///
 /// They must be readable.
 #[inline(always)]
-unsafe fn four(p: *const u8) -> u32 {
+pub(super) unsafe fn four(p: *const u8) -> u32 {
     // SAFETY: by this function's contract.
     u32::from_le(unsafe { p.cast::<u32>().read_unaligned() })
 }
@@ -110,7 +110,7 @@ unsafe fn four(p: *const u8) -> u32 {
 ///
 /// They must be readable.
 #[inline(always)]
-unsafe fn eight(p: *const u8) -> u64 {
+pub(super) unsafe fn eight(p: *const u8) -> u64 {
     // SAFETY: by this function's contract.
     u64::from_le(unsafe { p.cast::<u64>().read_unaligned() })
 }
@@ -121,7 +121,7 @@ unsafe fn eight(p: *const u8) -> u64 {
 ///
 /// Two bytes must be readable at `p`.
 #[inline(always)]
-unsafe fn scaled<S: Simd>(s: S, p: *const u8, bytes: [u64; 2]) -> S::F {
+pub(super) unsafe fn scaled<S: Simd>(s: S, p: *const u8, bytes: [u64; 2]) -> S::F {
     // SAFETY: by this function's contract.
     s.times_bytes(s.splat_f16(unsafe { word(p) }), bytes)
 }
@@ -132,7 +132,7 @@ unsafe fn scaled<S: Simd>(s: S, p: *const u8, bytes: [u64; 2]) -> S::F {
 ///
 /// As for [`scaled`].
 #[inline(always)]
-unsafe fn negated<S: Simd>(s: S, p: *const u8, bytes: [u64; 2]) -> S::F {
+pub(super) unsafe fn negated<S: Simd>(s: S, p: *const u8, bytes: [u64; 2]) -> S::F {
     // SAFETY: by this function's contract.
     s.times_bytes(s.splat_f16(unsafe { word(p) } ^ 0x8000), bytes)
 }
@@ -157,7 +157,7 @@ unsafe fn scales_and_minima<S: Simd>(s: S, p: *const u8) -> S::F {
 }
 
 #[inline(always)]
-fn both(low: u32, high: u32) -> u64 {
+pub(super) fn both(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
 
@@ -242,7 +242,12 @@ impl<S: Simd> Quarter<S> for Q5K {
 
 /// Numbers of 16 columns each, times their scales, of which those of this quarter begin at `4·q`.
 #[inline(always)]
-fn times<S: Simd>(s: S, mut numbers: [S::F; 4], scales: &[f32; 16], q: usize) -> [S::F; 4] {
+pub(super) fn times<S: Simd>(
+    s: S,
+    mut numbers: [S::F; 4],
+    scales: &[f32; 16],
+    q: usize,
+) -> [S::F; 4] {
     for k in 0..4 {
         numbers[k] = s.mul(numbers[k], s.splat(scales[4 * q + k]));
     }
@@ -279,94 +284,9 @@ impl<S: Simd> Quarter<S> for Q6K {
     }
 }
 
-/// The codes of two bits of a quarter, of which four runs of 32 columns share 32 bytes from `p` on.
-///
-/// # Safety
-///
-/// 64 bytes must be readable at `p`, and `q` must be below four.
-#[inline(always)]
-unsafe fn two_bits<S: Simd>(s: S, p: *const u8, q: usize) -> S::B {
-    let by = 4 * (q % 2) as u32;
-    // SAFETY: by this function's contract.
-    s.and_b(unsafe { s.load_b_shifted(p.add(32 * (q / 2)), [by, by + 2]) }, 3)
-}
-
-#[derive(Clone, Copy)]
-pub(in crate::matmul) struct Q2K;
-
-impl<S: Simd> Quarter<S> for Q2K {
-    const FORMAT: GgufBlocks = GgufBlocks::Q2K;
-    /// Scales, and minima with the other sign.
-    type Shared = [[f32; 16]; 2];
-
-    #[inline(always)]
-    fn new(_: S) -> Self {
-        Q2K
-    }
-    #[inline(always)]
-    unsafe fn shared(self, s: S, p: *const u8) -> Self::Shared {
-        const LOW: u64 = 0x0f0f_0f0f_0f0f_0f0f;
-        // SAFETY: by the contract of the trait.
-        unsafe {
-            let (first, second) = (eight(p), eight(p.add(8)));
-            let scales = scaled(s, p.add(80), [first & LOW, second & LOW]);
-            let minima = negated(s, p.add(82), [first >> 4 & LOW, second >> 4 & LOW]);
-            [in_memory(s, s.mul(scales, s.splat(UNIT))), in_memory(s, minima)]
-        }
-    }
-    #[inline(always)]
-    unsafe fn quarter(self, s: S, shared: &Self::Shared, p: *const u8, q: usize) -> [S::F; 4] {
-        let [scales, minima] = shared;
-        // SAFETY: by the contract of the trait.
-        let mut numbers = s.numbers(unsafe { two_bits(s, p.add(16), q) });
-        for k in 0..4 {
-            let (scale, minimum) = (s.splat(scales[4 * q + k]), s.splat(minima[4 * q + k]));
-            numbers[k] = s.fma(numbers[k], scale, minimum);
-        }
-        numbers
-    }
-}
-
-#[derive(Clone, Copy)]
-pub(in crate::matmul) struct Q3K;
-
-impl<S: Simd> Quarter<S> for Q3K {
-    const FORMAT: GgufBlocks = GgufBlocks::Q3K;
-    /// Scales, and the third bits of all quarters.
-    type Shared = ([f32; 16], S::B);
-
-    #[inline(always)]
-    fn new(_: S) -> Self {
-        Q3K
-    }
-    #[inline(always)]
-    unsafe fn shared(self, s: S, p: *const u8) -> Self::Shared {
-        const LOW: u64 = 0x0f0f_0f0f_0f0f_0f0f;
-        // SAFETY: by the contract of the trait.
-        let (low, high) = unsafe { (eight(p.add(96)), four(p.add(104))) };
-        // Two bits each, in the four bytes of every two bits' place.
-        let upper = both(high & 0x0303_0303, high >> 2 & 0x0303_0303) << 4;
-        let last = both(high >> 4 & 0x0303_0303, high >> 6 & 0x0303_0303) << 4;
-        let codes = [less_32(low & LOW | upper), less_32(low >> 4 & LOW | last)];
-        // SAFETY: by the contract of the trait.
-        unsafe {
-            let scales = s.mul(scaled(s, p.add(108), codes), s.splat(UNIT));
-            (in_memory(s, scales), s.load_b_shifted(p, [0, 0]))
-        }
-    }
-    #[inline(always)]
-    unsafe fn quarter(self, s: S, shared: &Self::Shared, p: *const u8, q: usize) -> [S::F; 4] {
-        let (scales, thirds) = shared;
-        // SAFETY: by the contract of the trait.
-        let codes = s.add_b(unsafe { two_bits(s, p.add(32), q) }, -4i8 as u8);
-        let codes = s.add_tested(codes, *thirds, [1 << (2 * q), 2 << (2 * q)], 4);
-        times(s, s.numbers(codes), scales, q)
-    }
-}
-
 /// Eight codes of six bits, less 32 each, as signed bytes.
 #[inline(always)]
-fn less_32(codes: u64) -> u64 {
+pub(super) fn less_32(codes: u64) -> u64 {
     // No byte borrows from another: each is at least 0x80 before.
     const TOP: u64 = 0x8080_8080_8080_8080;
     ((codes | TOP) - 0x2020_2020_2020_2020) ^ TOP

@@ -14,6 +14,7 @@ macro_rules! nothing_shared {
     };
 }
 
+mod act_order;
 mod bf11;
 mod bf12;
 mod float;
@@ -21,6 +22,7 @@ mod fp8;
 mod gguf;
 mod gguf_points;
 mod gguf_quarters;
+mod gguf_small;
 mod nibbles;
 mod quant;
 
@@ -88,8 +90,8 @@ fn for_blocks<S: Simd>(s: S, format: GgufBlocks, code: impl ForDecoder<S>) {
         GgufBlocks::Q5_0 => code.run::<gguf::Fives<gguf::Q5_0>>(s),
         GgufBlocks::Q5_1 => code.run::<gguf::Fives<gguf::Q5_1>>(s),
         GgufBlocks::Q8_0 => code.run::<Units<gguf::Q8_0>>(s),
-        GgufBlocks::Q2K => code.run::<Quarters<gguf_quarters::Q2K>>(s),
-        GgufBlocks::Q3K => code.run::<Quarters<gguf_quarters::Q3K>>(s),
+        GgufBlocks::Q2K => code.run::<Quarters<gguf_small::Q2K<S>>>(s),
+        GgufBlocks::Q3K => code.run::<Quarters<gguf_small::Q3K<S>>>(s),
         GgufBlocks::Q4K => code.run::<Quarters<gguf_quarters::Q4K<S>>>(s),
         GgufBlocks::Q5K => code.run::<Quarters<gguf_quarters::Q5K>>(s),
         GgufBlocks::Q6K => code.run::<Quarters<gguf_quarters::Q6K>>(s),
@@ -122,7 +124,7 @@ fn for_published<S: Simd>(s: S, layout: Published, code: impl ForDecoder<S>) {
         Published::Int4Zeros64 => code.run::<Pairs<S, nibbles::Zeros<64>>>(s),
         Published::Int4Zeros128 => code.run::<Pairs<S, nibbles::Zeros<128>>>(s),
         Published::Int4ActOrder32 | Published::Int4ActOrder64 | Published::Int4ActOrder128 => {
-            code.run::<nibbles::ActOrder>(s);
+            code.run::<act_order::ActOrder>(s);
         }
         Published::Nvfp4 => code.run::<Pairs<S, nibbles::Nvfp4>>(s),
         Published::Nvfp4Divided => code.run::<Pairs<S, nibbles::Nvfp4Divided>>(s),

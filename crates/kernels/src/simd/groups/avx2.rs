@@ -249,13 +249,17 @@ impl Groups for Avx2 {
         weights
     }
     #[inline(always)]
-    unsafe fn gather(self, p: *const u8, last: usize, index: Self::U) -> Self::U {
-        allowed! {
-            let last = _mm256_set1_epi32(last as i32);
-            [
-                _mm256_i32gather_epi32::<4>(p.cast(), _mm256_min_epu32(index[0], last)),
-                _mm256_i32gather_epi32::<4>(p.cast(), _mm256_min_epu32(index[1], last)),
-            ]
+    unsafe fn gather(self, p: *const u8, last: usize, mut index: [Self::U; 4]) -> [Self::U; 4] {
+        for k in 0..4 {
+            allowed! {
+                let last = _mm256_set1_epi32(last as i32);
+                let [first, second] = index[k];
+                index[k] = [
+                    _mm256_i32gather_epi32::<4>(p.cast(), _mm256_min_epu32(first, last)),
+                    _mm256_i32gather_epi32::<4>(p.cast(), _mm256_min_epu32(second, last)),
+                ];
+            }
         }
+        index
     }
 }

@@ -110,37 +110,42 @@ impl Groups for Avx512 {
     }
     /// In registers where there are at most 64, which a gather takes ten times as long for.
     #[inline(always)]
-    unsafe fn gather(self, p: *const u8, last: usize, index: Self::U) -> Self::U {
+    unsafe fn gather(self, p: *const u8, last: usize, mut index: [Self::U; 4]) -> [Self::U; 4] {
         allowed! {
-            let index = _mm512_min_epu32(index, _mm512_set1_epi32(last as i32));
+            for k in 0..4 {
+                index[k] = _mm512_min_epu32(index[k], _mm512_set1_epi32(last as i32));
+            }
             // Sixteen numbers, or those that there are.
-            let end = |first: usize| (1u32 << (last + 1 - first).min(16)) as u16;
-            let some = |first: usize| end(first).wrapping_sub(1);
+            let some = |first: usize| ((1u32 << (last + 1 - first).min(16)) as u16).wrapping_sub(1);
             if last < 16 {
                 let table = _mm512_maskz_loadu_epi32(some(0), p.cast());
-                return _mm512_permutexvar_epi32(index, table);
-            }
-            if last < 32 {
+                for k in 0..4 {
+                    index[k] = _mm512_permutexvar_epi32(index[k], table);
+                }
+            } else if last < 32 {
                 let first = _mm512_loadu_epi32(p.cast());
                 let second = _mm512_maskz_loadu_epi32(some(16), p.add(64).cast());
-                return _mm512_permutex2var_epi32(first, index, second);
-            }
-            if last < 64 {
-                let low = _mm512_permutex2var_epi32(
-                    _mm512_loadu_epi32(p.cast()),
-                    index,
-                    _mm512_loadu_epi32(p.add(64).cast()),
-                );
+                for k in 0..4 {
+                    index[k] = _mm512_permutex2var_epi32(first, index[k], second);
+                }
+            } else if last < 64 {
+                let first = _mm512_loadu_epi32(p.cast());
+                let second = _mm512_loadu_epi32(p.add(64).cast());
+                let third = _mm512_maskz_loadu_epi32(some(32), p.add(128).cast());
                 let fourth = if last < 48 { 0 } else { some(48) };
-                let high = _mm512_permutex2var_epi32(
-                    _mm512_maskz_loadu_epi32(some(32), p.add(128).cast()),
-                    index,
-                    _mm512_maskz_loadu_epi32(fourth, p.add(192).cast()),
-                );
-                let is_high = _mm512_test_epi32_mask(index, _mm512_set1_epi32(32));
-                return _mm512_mask_blend_epi32(is_high, low, high);
+                let fourth = _mm512_maskz_loadu_epi32(fourth, p.add(192).cast());
+                for k in 0..4 {
+                    let low = _mm512_permutex2var_epi32(first, index[k], second);
+                    let high = _mm512_permutex2var_epi32(third, index[k], fourth);
+                    let is_high = _mm512_test_epi32_mask(index[k], _mm512_set1_epi32(32));
+                    index[k] = _mm512_mask_blend_epi32(is_high, low, high);
+                }
+            } else {
+                for k in 0..4 {
+                    index[k] = _mm512_i32gather_epi32::<4>(index[k], p.cast());
+                }
             }
-            _mm512_i32gather_epi32::<4>(index, p.cast())
         }
+        index
     }
 }

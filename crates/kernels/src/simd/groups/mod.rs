@@ -53,7 +53,7 @@ pub(crate) trait Groups: super::Bytes {
     unsafe fn words(self, signed: Self::Sixteen, scale: f32, p: *const u8) -> [Self::F; 4];
     /// The 32-bit numbers at `p` with these indices, or the last where there is none. Reads the
     /// numbers up to `last`.
-    unsafe fn gather(self, p: *const u8, last: usize, index: Self::U) -> Self::U;
+    unsafe fn gather(self, p: *const u8, last: usize, index: [Self::U; 4]) -> [Self::U; 4];
 }
 
 /// Four bits as signed numbers.
@@ -162,11 +162,12 @@ impl Groups for super::Portable {
         std::array::from_fn(|k| std::array::from_fn(|i| table[usize::from(nibble(k, i))]))
     }
     #[inline(always)]
-    unsafe fn gather(self, p: *const u8, last: usize, index: Self::U) -> Self::U {
-        index.map(|i| {
-            let at = 4 * (i as usize).min(last);
+    unsafe fn gather(self, p: *const u8, last: usize, mut index: [Self::U; 4]) -> [Self::U; 4] {
+        for i in index.iter_mut().flatten() {
+            let at = 4 * (*i as usize).min(last);
             // SAFETY: by the contract of the trait.
-            u32::from_le_bytes(unsafe { p.add(at).cast::<[u8; 4]>().read_unaligned() })
-        })
+            *i = u32::from_le_bytes(unsafe { p.add(at).cast::<[u8; 4]>().read_unaligned() });
+        }
+        index
     }
 }
