@@ -67,7 +67,8 @@ const fn with_top<const N: usize>(numbers: [i8; N], factor: i8, shift: i8) -> Nu
     let mut i = 0;
     while i < 16 {
         let number = numbers[i % N];
-        all[i] = if (i / N).is_multiple_of(2) { number + shift } else { number * factor - shift } as f32;
+        all[i] =
+            if (i / N).is_multiple_of(2) { number + shift } else { number * factor - shift } as f32;
         i += 1;
     }
     all
