@@ -143,20 +143,24 @@ impl Groups for Neon {
         }
     }
     #[inline(always)]
-    unsafe fn gather(self, p: *const u8, last: usize, index: Self::U) -> Self::U {
-        allowed! {
-            let last = [vdupq_n_u32(last as u32); 4];
-            let index = each!(vminq_u32, index, last);
-            let mut places = [0u32; 16];
-            for k in 0..4 {
-                vst1q_u32(places.as_mut_ptr().add(4 * k), index[k]);
+    unsafe fn gather(self, p: *const u8, last: usize, mut index: [Self::U; 4]) -> [Self::U; 4] {
+        let mut places = [0u32; 16];
+        for lanes in &mut index {
+            allowed! {
+                let (own, last) = (*lanes, [vdupq_n_u32(last as u32); 4]);
+                let own = each!(vminq_u32, own, last);
+                for k in 0..4 {
+                    vst1q_u32(places.as_mut_ptr().add(4 * k), own[k]);
+                }
+                let p = p.cast::<u32>();
+                for place in &mut places {
+                    *place = p.add(*place as usize).read_unaligned();
+                }
+                let p = places.as_ptr();
+                *lanes =
+                    [vld1q_u32(p), vld1q_u32(p.add(4)), vld1q_u32(p.add(8)), vld1q_u32(p.add(12))];
             }
-            let p = p.cast::<u32>();
-            for place in &mut places {
-                *place = p.add(*place as usize).read_unaligned();
-            }
-            let p = places.as_ptr();
-            [vld1q_u32(p), vld1q_u32(p.add(4)), vld1q_u32(p.add(8)), vld1q_u32(p.add(12))]
         }
+        index
     }
 }
