@@ -150,9 +150,7 @@ impl<'m> Batch<'m> {
         most: usize,
     ) -> Result<Batch<'m>> {
         let idle = model.several(most).ok_or(Error::OneText)?;
-        let (goes_back, limit) = (model.goes_back(), model.limit());
-        // What is kept has a list of its tokens, too: all those of its text, and those of its answer.
-        let room = model.room() + (idle.len() * 2 * limit * size_of::<u32>()) as u64;
+        let (room, goes_back) = (model.room(), model.goes_back());
         let clock = waiter.as_ref().map_or_else(Clock::real, |waiter| waiter.clock().clone());
         Ok(Batch {
             model,
