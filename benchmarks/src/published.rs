@@ -78,6 +78,7 @@ impl Published {
                     "first_k_dense_replace"
                     | "num_dense_layers"
                     | "moe_layer_start_index"
+                    | "dense_mlp_idx"
                     | "num_hash_layers",
                     Value::Number(first),
                 ) if first.as_u64() > Some(1) => *first = 1.into(),
