@@ -339,13 +339,13 @@ fn shards_elsewhere_stay_and_are_named() {
     let told = removed(ID);
     assert!(told.contains(&stays) && told.contains("0 B"), "{told}");
     user.sws(&[&"verify", &out]).succeeded();
+    let mut plan = user.command(&[&"plan", &ID]);
+    let maybe = Outcome::of(plan.env("HF_HUB_OFFLINE", "maybe").output().unwrap());
+    maybe.refused(2, &["HF_HUB_OFFLINE", "neither"]);
     // A record of shards that somebody has deleted is not in the way of new ones.
     let other = user.at("other");
     user.sws(&[&"pull", &ID, &"--out", &other]).succeeded();
     std::fs::remove_dir_all(&other).unwrap();
     user.sws(&[&"pull", &ID]).succeeded();
     user.sws(&[&"verify", &ID]).succeeded();
-    let mut plan = user.command(&[&"plan", &ID]);
-    let maybe = Outcome::of(plan.env("HF_HUB_OFFLINE", "maybe").output().unwrap());
-    maybe.refused(2, &["HF_HUB_OFFLINE", "neither"]);
 }
