@@ -40,8 +40,8 @@ struct Laps {
     laps: Vec<Lap>,
     /// True if the next pass is timed.
     is_next: bool,
-    /// Time of the last one.
-    at: Duration,
+    /// Time of the last one that was.
+    at: Option<Duration>,
 }
 
 /// Time between two passes whose layers are timed.
@@ -168,7 +168,7 @@ impl Engine<'_> {
             (true, Some(gauge)) => {
                 self.follower.get_or_insert_with(|| Follower::beside(gauge.watch()));
             }
-            _ => self.follower = None,
+            _ => (self.follower, self.laps) = (None, Laps::default()),
         }
     }
 
@@ -188,9 +188,9 @@ impl Engine<'_> {
         if *is_next {
             follower.laps(laps);
             log.layers(laps);
-            (*is_next, *at) = (false, now);
+            (*is_next, *at) = (false, Some(now));
             follower.time_layers(false);
-        } else if now.saturating_sub(*at) >= LAPS {
+        } else if at.is_none_or(|at| now.saturating_sub(at) >= LAPS) {
             *is_next = true;
             follower.time_layers(true);
         }
