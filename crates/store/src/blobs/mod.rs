@@ -44,7 +44,7 @@ pub struct Blobs {
     /// Files used since then do not go for others.
     protected: u64,
     device: Box<dyn BlobDevice>,
-    _lock: File,
+    lock: File,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -137,7 +137,7 @@ impl Blobs {
             written: 0,
             protected: u64::MAX,
             device,
-            _lock: lock,
+            lock,
         };
         blobs.scan()?;
         blobs.make_room(0);
@@ -337,6 +337,13 @@ impl Blobs {
             Err(error) => error.kind() == ErrorKind::NotFound,
             Ok(()) => true,
         }
+    }
+}
+
+impl Drop for Blobs {
+    fn drop(&mut self) {
+        // A process that begins just now has the file open, too, and would keep the lock.
+        let _ = rustix::fs::flock(&self.lock, FlockOperation::Unlock);
     }
 }
 
