@@ -1,5 +1,6 @@
 #!/bin/sh
-# Builds llama.cpp and BigMoeOnEdge into DIR/bin: llama-completion, llama-quantize, llama-bench, bmoe-cli.
+# Builds llama.cpp and BigMoeOnEdge into DIR/bin: llama-completion, llama-quantize, llama-bench,
+# llama-tokenize, bmoe-cli.
 # Needs a C++ compiler, make, git, Python with venv, and about 2 GB of disk. Both share one build of llama.cpp:
 # its own programs are taken from it before BigMoeOnEdge's hook is added.
 #
@@ -34,12 +35,11 @@ configure() {
         -DGGML_NATIVE=ON -DLLAMA_BUILD_TOOLS=ON -DLLAMA_BUILD_APP=OFF -DLLAMA_OPENSSL=OFF -DBMOE_BUILD_TESTS=OFF \
         >configure.log 2>&1
 }
-if [ ! -x bin/llama-bench ]; then
+if [ ! -x bin/llama-bench ] || [ ! -x bin/llama-tokenize ]; then
     configure
-    nice make -C build -j"$(nproc)" llama-completion llama-quantize llama-bench >make.log 2>&1
-    find build -name 'llama-completion' -o -name 'llama-quantize' -o -name 'llama-bench' | while read -r file; do
-        [ ! -f "$file" ] || cp "$file" bin/
-    done
+    nice make -C build -j"$(nproc)" llama-completion llama-quantize llama-bench llama-tokenize >make.log 2>&1
+    find build -type f \( -name llama-completion -o -name llama-quantize -o -name llama-bench -o -name llama-tokenize \) \
+        -exec cp {} bin/ \;
 fi
 venv/bin/python "$here/hook.py" "$bmoe"
 configure

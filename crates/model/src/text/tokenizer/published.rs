@@ -28,18 +28,15 @@ pub(in crate::text) const KIMI_K2: &str = r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}
 pub(in crate::text) const LING: &str = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+";
 /// One digit.
 pub(in crate::text) const DIGIT: &str = r"\p{N}";
+/// The words of DeepSeek LLM and V2: most letters that have a case.
+#[rustfmt::skip]
+const CASED: &str = r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+";
 /// Of DeepSeek LLM and V2, one after another.
-pub(in crate::text) const DEEPSEEK_LLM: [&str; 6] = [
-    r"[\r\n]",
-    r"\s?\p{L}+",
-    r"\s?[!-/:-~！-／：-～‘-‟　-。]+",
-    r"\s+$",
-    r"[一-龥ࠀ-一가-퟿]+",
-    r"\p{N}+",
-];
+pub(in crate::text) const DEEPSEEK_LLM: [&str; 6] =
+    [r"[\r\n]", CASED, r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", r"[一-龥ࠀ-一가-퟿]+", r"\p{N}+"];
 /// Of DeepSeek Coder.
 pub(in crate::text) const DEEPSEEK_CODER: [&str; 5] =
-    [DEEPSEEK_LLM[0], DEEPSEEK_LLM[1], r"\s?\p{P}+", DEEPSEEK_LLM[4], DIGIT];
+    [DEEPSEEK_LLM[0], r"\s?\p{L}+", r"\s?\p{P}+", DEEPSEEK_LLM[4], DIGIT];
 /// Of DeepSeek V3.
 #[rustfmt::skip]
 pub(in crate::text) const DEEPSEEK_V3: [&str; 3] = [
@@ -66,6 +63,7 @@ pub(super) const PUBLISHED: &[&str] = &[
     DEEPSEEK_LLM[3],
     DEEPSEEK_LLM[4],
     DEEPSEEK_LLM[5],
+    DEEPSEEK_CODER[1],
     DEEPSEEK_CODER[2],
     DIGIT,
     DEEPSEEK_V3[0],
