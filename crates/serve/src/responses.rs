@@ -73,6 +73,10 @@ struct Item {
     name: Option<String>,
     arguments: Option<Json>,
     output: Option<OneOrMany<Part>>,
+    /// Of a call of a tool without a schema.
+    input: Option<String>,
+    /// Tools that are shown beside those of the request.
+    tools: Option<Vec<Json>>,
 }
 
 impl<'de> Deserialize<'de> for Input {
@@ -115,7 +119,12 @@ impl Request {
     }
 
     /// The conversation as the model gets it.
-    fn asked(self, app: &App, served: &Served) -> Result<Asked, Failure> {
+    fn asked(mut self, app: &App, served: &Served) -> Result<Asked, Failure> {
+        let more = self.input.0.iter_mut().filter_map(|item| item.tools.take());
+        let more: Vec<Json> = more.flatten().collect();
+        if !more.is_empty() {
+            self.tools.get_or_insert_default().extend(more);
+        }
         let Shown { tools, must, call } =
             tools::shown(app, served, self.tools, self.tool_choice.as_ref())?;
         let mut messages = Vec::new();
@@ -158,7 +167,12 @@ impl Item {
                 let arguments = self.arguments.unwrap_or_default();
                 answer(messages).add_call(self.call_id, self.name.unwrap_or_default(), &arguments);
             }
-            ("function_call_output", _) => {
+            ("custom_tool_call", _) => {
+                let arguments = Json::from_iter([("input", self.input.unwrap_or_default())]);
+                answer(messages).add_call(self.call_id, self.name.unwrap_or_default(), &arguments);
+            }
+            ("additional_tools", _) => {}
+            ("function_call_output" | "custom_tool_call_output", _) => {
                 messages.push(Told::result(self.call_id, parts(self.output)?));
             }
             (kind, _) => {

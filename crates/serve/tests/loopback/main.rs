@@ -8,6 +8,8 @@ mod events;
 mod forms;
 mod interfaces;
 mod kv;
+mod llama;
+mod recorded;
 mod refusals;
 mod requests;
 mod tools;
