@@ -125,9 +125,25 @@ pub trait BatchLm: CausalLm {
     /// Bytes held by all sequences and these prefixes. Pages that several share count once.
     fn held(&self, prefixes: &mut dyn Iterator<Item = &Prefix>) -> u64;
 
+    /// Forecasts what a token reads if these sequences go on, one token of each at a time: in shared
+    /// passes, and in turns of so many tokens. `None` without an estimate, as where nothing is read.
+    fn expected_reads(&mut self, sequences: &[usize], turn: usize) -> Option<ExpectedReads> {
+        let _ = (sequences, turn);
+        None
+    }
+
     /// Continues several sequences in shared passes, in which each expert is read once for all of
     /// them; see [`Engine::step`](crate::Engine::step).
     fn step(&mut self, chunks: &[Chunk<'_>], observer: &mut dyn Observer, step: &mut Step);
+}
+
+/// A forecast of the bytes of experts that a token reads, by the way in which sequences share a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ExpectedReads {
+    /// In passes over all sequences.
+    pub together: f64,
+    /// In turns of one sequence after the other.
+    pub in_turns: f64,
 }
 
 /// Returns an error for tokens that cannot continue a sequence of `used` positions: an empty slice,

@@ -170,8 +170,8 @@ impl<'m> Batch<'m> {
     }
 
     /// Lets texts go on one at a time, in turns, where that costs less by what passes have taken so
-    /// far: a step then continues one text. None waits longer than `gap` between tokens for the turns
-    /// of others. Without this a step advances every text.
+    /// far and by a forecast of what the texts read: a step then continues one text. None waits longer
+    /// than `gap` between tokens for the turns of others. Without this a step advances every text.
     pub fn with_turns(mut self, gap: Duration) -> Batch<'m> {
         self.turns = Some(Turns::new(gap));
         self
@@ -298,7 +298,8 @@ impl<'m> Batch<'m> {
         let continued = running.iter().zip(&parts).filter(|(_, part)| **part > 0);
         let growing: Vec<_> = continued.map(|(text, &part)| (text.sequence, part)).collect();
         self.make_room(&growing, 0);
-        let (began, tokens) = (self.clock.now(), parts.iter().sum());
+        let (began, waited) = (self.clock.now(), self.waited());
+        let tokens = parts.iter().sum();
         let together = |(text, part): &(&Text<'_>, &usize)| **part > 0 && !text.is_scored();
         let (chunks, cancels): (Vec<Chunk<'_>>, Vec<Cancel>) = running
             .iter()
@@ -323,8 +324,9 @@ impl<'m> Batch<'m> {
             if let Some(cancel) = one {
                 cancel.detach();
             }
+            let (time, waited) = (self.clock.now() - began, self.waited() - waited);
             if let Some(turns) = &mut self.turns {
-                turns.passed(tokens, self.clock.now() - began);
+                turns.passed(tokens, time, waited);
             }
         }
         let mut chunk = 0;
@@ -345,6 +347,11 @@ impl<'m> Batch<'m> {
         }
     }
 
+    /// Time spent waiting for reads.
+    fn waited(&self) -> Duration {
+        self.waiter.as_ref().map_or(Duration::ZERO, |waiter| waiter.stalls().time)
+    }
+
     /// Numbers of tokens by which texts are continued in a step; 0 for those that wait.
     fn parts(&mut self, running: &[Text<'_>]) -> Vec<usize> {
         let mut parts = parts(running);
@@ -355,7 +362,9 @@ impl<'m> Batch<'m> {
             return parts;
         }
         let texts: Vec<_> = running.iter().map(|text| (text.number, text.heard)).collect();
-        if let Some(number) = turns.next(&texts) {
+        let sequences: Vec<_> = running.iter().map(|text| text.sequence).collect();
+        let forecast = |turn| self.model.expected_reads(&sequences, turn);
+        if let Some(number) = turns.next(&texts, forecast) {
             let others = running.iter().zip(&mut parts).filter(|(text, _)| text.number != number);
             others.for_each(|(_, part)| *part = 0);
         }

@@ -4,7 +4,7 @@
 use std::fmt;
 
 use sws_engine::Waiter;
-use sws_model::{BatchLm, CausalLm, Chunk, ForwardError, Observer, Prefix, Step};
+use sws_model::{BatchLm, CausalLm, Chunk, ExpectedReads, ForwardError, Observer, Prefix, Step};
 
 use crate::{Batch, Threads};
 
@@ -93,6 +93,15 @@ impl Sequence {
             self.tokens.clear();
         }
         batch(&mut *self.lm).begin_with(sequence, prefix, len)
+    }
+
+    /// Forwards to [`BatchLm::expected_reads`].
+    pub(crate) fn expected_reads(
+        &mut self,
+        sequences: &[usize],
+        turn: usize,
+    ) -> Option<ExpectedReads> {
+        batch(&mut *self.lm).expected_reads(sequences, turn)
     }
 
     /// As [`BatchLm::prefix`].

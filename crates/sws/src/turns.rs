@@ -1,10 +1,17 @@
 //! Which texts go through the next pass: all of them together, or one at a time in turns.
 //!
 //! Texts in one pass share the weights that every token needs, and experts that several of them
-//! choose. One at a time, a text keeps to experts that are in memory already. What costs less depends
-//! on the model and its budget, so both are measured in rounds, and the dearer one again now and then.
+//! choose. One at a time, a text keeps to experts that are in memory already. The cheaper way depends
+//! on the model, its budget and the texts. Both ways are measured in rounds: the time of computing,
+//! and the time of waiting for reads. A forecast of the bytes that each way reads carries the latter
+//! over to the texts at hand, and says how soon the dearer way is worth measuring.
+
+#[cfg(test)]
+mod tests;
 
 use std::time::Duration;
+
+use sws_model::ExpectedReads;
 
 /// Maximum number of passes of a turn, and of a round of shared passes.
 const PASSES: u32 = 128;
@@ -19,8 +26,10 @@ const ROUNDS_PER_LOSS: f64 = 100.0;
 const WEIGHT: f64 = 0.3;
 /// Rounds after which one is old.
 const OLD: u32 = 2;
+/// The most that a forecast changes what was measured, up and down.
+const MOST_CHANGE: f64 = 4.0;
 
-/// Decides by measured cost, within a limit on how long a text waits between tokens.
+/// Decides by measured and forecast cost, within a limit on how long a text waits between tokens.
 #[derive(Debug)]
 pub(crate) struct Turns {
     gap: Duration,
@@ -38,13 +47,24 @@ enum Way {
     InTurns,
 }
 
-/// Seconds per token, of each way, and the round that has measured it last.
+/// Costs of each way.
 #[derive(Clone, Copy, Debug, Default)]
 struct Costs {
-    ways: [Option<f64>; 2],
-    last: [u32; 2],
+    ways: [Option<Cost>; 2],
     /// Rounds since the dearer way was measured.
     rounds: u32,
+}
+
+/// Seconds per token.
+#[derive(Clone, Copy, Debug)]
+struct Cost {
+    computing: f64,
+    /// Waiting for reads.
+    waiting: f64,
+    /// Bytes that a token was expected to read.
+    expected: Option<f64>,
+    /// The round that has measured it last.
+    last: u32,
 }
 
 /// Passes over the same texts in one way.
@@ -52,8 +72,10 @@ struct Costs {
 struct Round {
     way: Way,
     texts: usize,
+    expected: Option<f64>,
     tokens: usize,
     time: Duration,
+    waited: Duration,
     passes: u32,
     turn: Option<Turn>,
     /// Turns that are over.
@@ -73,18 +95,30 @@ impl Turns {
     }
 
     /// Returns the number of the text that goes through the next pass, or `None` for all of them.
-    /// `texts` has their numbers, and the times of their last tokens.
-    pub(crate) fn next(&mut self, texts: &[(usize, Duration)]) -> Option<usize> {
+    /// `texts` has their numbers, and the times of their last tokens. `forecast` tells what these texts
+    /// read in turns of so many tokens, and together.
+    pub(crate) fn next(
+        &mut self,
+        texts: &[(usize, Duration)],
+        forecast: impl FnOnce(usize) -> Option<ExpectedReads>,
+    ) -> Option<usize> {
         let count = texts.len();
-        if self.round.as_ref().is_some_and(|round| round.is_over(count, self.share(count))) {
+        let share = self.share(count);
+        if self.round.as_ref().is_some_and(|round| round.is_over(count, share)) {
             self.end_round();
         }
         if count < 2 {
             return None;
         }
-        let share = self.share(count);
-        let way = self.way(count);
-        let round = self.round.get_or_insert_with(|| Round::new(way, count));
+        if self.round.is_none() {
+            if self.costs.len() <= count {
+                self.costs.resize(count + 1, Costs::default());
+            }
+            let expected = forecast(self.passes_of_a_turn(count));
+            let way = self.way(count, expected);
+            self.round = Some(Round::new(way, count, expected.map(|expected| way.of(expected))));
+        }
+        let round = self.round.as_mut()?;
         if round.way == Way::Together {
             return None;
         }
@@ -99,12 +133,14 @@ impl Turns {
         round.turn.as_ref().map(|turn| turn.text)
     }
 
-    /// Counts a pass that [`next`](Self::next) has chosen.
-    pub(crate) fn passed(&mut self, tokens: usize, time: Duration) {
+    /// Counts a pass that [`next`](Self::next) has chosen, and the part of its time that was spent
+    /// waiting for reads.
+    pub(crate) fn passed(&mut self, tokens: usize, time: Duration, waited: Duration) {
         let Some(round) = &mut self.round else { return };
         round.passes += 1;
         round.tokens += tokens;
         round.time += time;
+        round.waited += waited;
         if let Some(turn) = &mut round.turn {
             turn.passes += 1;
             turn.time += time;
@@ -122,12 +158,10 @@ impl Turns {
         if self.over == 1 {
             return;
         }
-        let cost = round.time.as_secs_f64() / round.tokens as f64;
-        let (costs, way) = (&mut self.costs[round.texts], round.way as usize);
-        let is_old = self.over - costs.last[way] > OLD;
-        let known = costs.ways[way].filter(|_| !is_old);
-        costs.ways[way] = Some(known.map_or(cost, |known| known + WEIGHT * (cost - known)));
-        costs.last[way] = self.over;
+        let cost = round.cost(self.over);
+        let known = &mut self.costs[round.texts].ways[round.way as usize];
+        let recent = known.filter(|known| self.over - known.last <= OLD);
+        *known = Some(recent.map_or(cost, |recent| recent.towards(cost)));
     }
 
     /// Time of a turn among so many texts.
@@ -135,42 +169,121 @@ impl Turns {
         self.gap / texts.max(1) as u32
     }
 
+    /// Passes that a turn has room for, by what passes have taken so far.
+    fn passes_of_a_turn(&self, texts: usize) -> usize {
+        let [together, in_turns] = self.costs[texts].ways;
+        let pass = in_turns
+            .map(|cost| cost.all())
+            .or_else(|| Some(together?.all() * texts as f64))
+            .filter(|&pass| pass > 0.0);
+        let room = pass.map_or(f64::INFINITY, |pass| self.share(texts).as_secs_f64() / pass);
+        room.clamp(1.0, PASSES.into()) as usize
+    }
+
     /// Chooses the way of the next round.
-    fn way(&mut self, texts: usize) -> Way {
-        if self.round.is_some() || texts < 2 {
-            return Way::Together;
-        }
-        if self.costs.len() <= texts {
-            self.costs.resize(texts + 1, Costs::default());
-        }
+    fn way(&mut self, texts: usize, expected: Option<ExpectedReads>) -> Way {
         let share = self.share(texts).as_secs_f64();
-        let Costs { ways, rounds, .. } = &mut self.costs[texts];
-        let [together, in_turns] = *ways;
-        let Some(together) = together else { return Way::Together };
+        let Some(together) = self.estimate(Way::Together, texts, expected) else {
+            return Way::Together;
+        };
+        let measured = self.estimate(Way::InTurns, texts, expected);
+        let in_turns = measured.unwrap_or_else(|| together.read(expected.map(|e| e.in_turns)));
         // A pass over one text takes no longer than one over all.
-        let pass = in_turns.unwrap_or(together * texts as f64);
+        let most = together.all() * texts as f64;
+        let pass = match (measured, expected) {
+            (Some(in_turns), _) => in_turns.all(),
+            (None, Some(_)) => most.min(together.computing * texts as f64 + in_turns.waiting),
+            (None, None) => most,
+        };
         let least = LEAST.max(texts as u32 - 1);
         if pass * f64::from(least) > share {
             return Way::Together;
         }
-        let Some(in_turns) = in_turns else { return Way::InTurns };
+        let (together, in_turns) = (together.all(), in_turns.all());
         let (better, worse, loss) = match in_turns < together {
             true => (Way::InTurns, Way::Together, together / in_turns - 1.0),
             false => (Way::Together, Way::InTurns, in_turns / together - 1.0),
         };
+        let Costs { ways, rounds } = &mut self.costs[texts];
+        if ways[better as usize].is_none() {
+            return better;
+        }
         *rounds += 1;
-        if f64::from(*rounds) < (loss * ROUNDS_PER_LOSS).max(f64::from(ROUNDS)) {
+        // One that was never measured may be better than it seems.
+        let least = if ways[worse as usize].is_some() { ROUNDS } else { 0 };
+        if f64::from(*rounds) < (loss * ROUNDS_PER_LOSS).max(f64::from(least)) {
             return better;
         }
         *rounds = 0;
         worse
     }
+
+    /// The cost of a way for these texts, from what was measured for as many, or for others.
+    fn estimate(&self, way: Way, texts: usize, expected: Option<ExpectedReads>) -> Option<Cost> {
+        let now = expected.map(|expected| way.of(expected));
+        if let Some(cost) = self.costs[texts].ways[way as usize] {
+            return Some(cost.read(now));
+        }
+        let measured = self.costs.iter().enumerate();
+        let measured =
+            measured.filter_map(|(count, costs)| Some((count, costs.ways[way as usize]?)));
+        let (count, cost) = measured.max_by_key(|(_, cost)| cost.last)?;
+        let passes = match way {
+            // A pass over more takes longer, by how much is not known.
+            Way::Together => count as f64 / texts as f64,
+            Way::InTurns => 1.0,
+        };
+        Some(Cost { computing: cost.computing * passes, ..cost.read(now) })
+    }
+}
+
+impl Way {
+    /// Bytes that a token reads in this way.
+    fn of(self, expected: ExpectedReads) -> f64 {
+        match self {
+            Way::Together => expected.together,
+            Way::InTurns => expected.in_turns,
+        }
+    }
+}
+
+impl Cost {
+    fn all(self) -> f64 {
+        self.computing + self.waiting
+    }
+
+    /// The cost if a token reads so many bytes.
+    fn read(self, now: Option<f64>) -> Cost {
+        let change = self.expected.zip(now).filter(|(then, _)| *then > 0.0);
+        let change = change.map_or(1.0, |(then, now)| now / then);
+        let change = change.clamp(1.0 / MOST_CHANGE, MOST_CHANGE);
+        Cost { waiting: self.waiting * change, ..self }
+    }
+
+    /// The average with a newer one.
+    fn towards(self, new: Cost) -> Cost {
+        let mean = |old: f64, new: f64| old + WEIGHT * (new - old);
+        Cost {
+            computing: mean(self.computing, new.computing),
+            waiting: mean(self.waiting, new.waiting),
+            expected: self.expected.zip(new.expected).map(|(old, new)| mean(old, new)),
+            last: new.last,
+        }
+    }
 }
 
 impl Round {
-    fn new(way: Way, texts: usize) -> Round {
-        let (tokens, time, passes) = (0, Duration::ZERO, 0);
-        Round { way, texts, tokens, time, passes, turn: None, turns: 0 }
+    fn new(way: Way, texts: usize, expected: Option<f64>) -> Round {
+        let (time, waited) = (Duration::ZERO, Duration::ZERO);
+        Round { way, texts, expected, tokens: 0, time, waited, passes: 0, turn: None, turns: 0 }
+    }
+
+    /// Its cost, as the round with this number.
+    fn cost(&self, number: u32) -> Cost {
+        let per_token = |time: Duration| time.as_secs_f64() / self.tokens as f64;
+        let computing = per_token(self.time.saturating_sub(self.waited));
+        let waiting = per_token(self.waited);
+        Cost { computing, waiting, expected: self.expected, last: number }
     }
 
     /// True if there are other texts, or each has had its turn.
@@ -189,108 +302,5 @@ impl Turn {
     fn is_over(&self, share: Duration) -> bool {
         let pass = self.time / self.passes.max(1);
         self.passes >= PASSES || (self.passes > 0 && self.time + pass > share)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A model whose passes take these milliseconds: over all texts, over one whose experts are in
-    /// memory, and longer by so much for the first passes of a turn.
-    struct Model {
-        together: f64,
-        alone: f64,
-        more: f64,
-        firsts: u32,
-    }
-
-    /// Milliseconds per token of many passes, the longest wait of a text in milliseconds, and tokens of
-    /// the texts.
-    fn serve(model: &Model, gap: u64, count: usize) -> (f64, f64, Vec<u32>) {
-        let mut turns = Turns::new(Duration::from_millis(gap));
-        let mut heard = vec![Duration::ZERO; count];
-        let mut tokens = vec![0; count];
-        let (mut now, mut longest, mut last) = (Duration::ZERO, Duration::ZERO, (None, 0));
-        for _ in 0..100_000 {
-            let texts: Vec<_> = heard.iter().copied().enumerate().collect();
-            let chosen = turns.next(&texts);
-            last = (chosen, if last.0 == chosen { last.1 + 1 } else { 0 });
-            let cold = chosen.is_some() && last.1 < model.firsts;
-            let pass = if chosen.is_some() { model.alone } else { model.together };
-            let pass = pass + if cold { model.more } else { 0.0 };
-            let pass = Duration::from_secs_f64(pass / 1e3);
-            now += pass;
-            let ran = chosen.map_or(0..count, |text| text..text + 1);
-            turns.passed(ran.len(), pass);
-            for text in ran {
-                longest = longest.max(now - heard[text]);
-                heard[text] = now;
-                tokens[text] += 1;
-            }
-        }
-        let all = f64::from(tokens.iter().sum::<u32>());
-        (1e3 * now.as_secs_f64() / all, 1e3 * longest.as_secs_f64(), tokens)
-    }
-
-    #[test]
-    fn no_dearer_than_either_way_and_within_the_gap() {
-        #[rustfmt::skip]
-        let cases = [
-            // everything in memory: shared passes
-            (Model { together: 20.0, alone: 12.0, more: 0.0, firsts: 0 }, 10_000, 4),
-            // experts from the disk: turns
-            (Model { together: 70.0, alone: 10.0, more: 20.0, firsts: 8 }, 10_000, 4),
-            (Model { together: 21.0, alone: 10.0, more: 20.0, firsts: 4 }, 10_000, 2),
-            // turns too short to be worth it
-            (Model { together: 70.0, alone: 10.0, more: 40.0, firsts: 8 }, 600, 4),
-            // too slow for turns
-            (Model { together: 2000.0, alone: 900.0, more: 0.0, firsts: 0 }, 10_000, 8),
-            // shared passes always
-            (Model { together: 70.0, alone: 1.0, more: 0.0, firsts: 0 }, 0, 4),
-        ];
-        for (at, (model, gap, count)) in cases.into_iter().enumerate() {
-            let (cost, longest, tokens) = serve(&model, gap, count);
-            // Full turns that the gap has room for.
-            let share = gap as f64 / count as f64;
-            let cold = f64::from(model.firsts) * (model.alone + model.more);
-            let passes = (f64::from(model.firsts) + (share - cold).max(0.0) / model.alone)
-                .floor()
-                .min(f64::from(PASSES));
-            let turns = match passes >= f64::from(LEAST) && share > 0.0 {
-                true => model.alone + model.more * f64::from(model.firsts) / passes,
-                false => f64::INFINITY,
-            };
-            let together = model.together / count as f64;
-            let best = turns.min(together);
-            assert!(
-                cost <= 1.03 * best,
-                "{at}: {cost} ms a token, {together} together, {turns} in turns"
-            );
-            let bound = (gap as f64).max(model.together);
-            assert!(longest <= bound, "{at}: a wait of {longest} ms");
-            let (least, most) = (tokens.iter().min().unwrap(), tokens.iter().max().unwrap());
-            assert!(most - least <= PASSES, "{at}: {tokens:?}");
-        }
-    }
-
-    #[test]
-    fn texts_that_come_and_go_have_their_turns() {
-        let second = Duration::from_secs(1);
-        let mut turns = Turns::new(1000 * second);
-        let heard = |numbers: &[usize]| -> Vec<_> {
-            numbers.iter().map(|&number| (number, second * number as u32)).collect()
-        };
-        // A round that fills the memory, and one that is measured.
-        for _ in 0..2 * PASSES {
-            assert_eq!(turns.next(&heard(&[1, 2, 3])), None);
-            turns.passed(3, 9 * second);
-        }
-        assert_eq!(turns.next(&heard(&[1, 2, 3])), Some(1));
-        turns.passed(1, second);
-        // The text whose turn it is has ended: another count of texts, whose costs are not known.
-        assert_eq!(turns.next(&heard(&[2, 3])), None);
-        assert_eq!(turns.next(&heard(&[3])), None);
-        assert_eq!(turns.next(&[]), None);
     }
 }

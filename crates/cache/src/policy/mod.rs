@@ -2,6 +2,7 @@
 
 mod expected;
 mod lru;
+mod sharing;
 
 #[cfg(test)]
 mod tests;
@@ -14,6 +15,7 @@ use sws_store::{Pass, PieceId};
 
 pub use expected::{ExpectedUse, Layers};
 pub use lru::Lru;
+pub use sharing::SharedMisses;
 
 /// The experts that the router of a layer has chosen.
 #[derive(Clone, Copy, Debug)]
@@ -169,6 +171,19 @@ pub trait Policy: fmt::Debug + Send {
     fn use_probability(&mut self, piece: PieceId, steps: usize) -> f32 {
         let _ = (piece, steps);
         0.5
+    }
+
+    /// Forecasts the misses of these sequences if they go on as of late, one token of each at a time, in a
+    /// cache of so many slots: in shared passes, and in turns of so many tokens. `None` from a policy
+    /// without an estimate.
+    fn shared_misses(
+        &mut self,
+        sequences: &[usize],
+        slots: usize,
+        turn: usize,
+    ) -> Option<SharedMisses> {
+        let _ = (sequences, slots, turn);
+        None
     }
 
     /// Adds the learned state to `to`, for the next start.

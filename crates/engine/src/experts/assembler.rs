@@ -8,7 +8,7 @@ use std::sync::Arc;
 use sws_cache::policy::{Choice, Layers, Policy};
 use sws_cache::{Lookup, NoRoom, PredictiveCache, Saved, SavedError};
 use sws_draft::{Draft, Gates};
-use sws_model::{Inventory, ModelSpec, Ready, Routed, RunAhead, SourceError};
+use sws_model::{ExpectedReads, Inventory, ModelSpec, Ready, Routed, RunAhead, SourceError};
 use sws_store::{NVMeWeightStore, Pass, PieceId, Slot};
 
 use super::demand::Demand;
@@ -368,6 +368,14 @@ impl DynamicAssembler {
     /// The cache of experts.
     pub fn cache(&self) -> &PredictiveCache<Loaded> {
         &self.cache
+    }
+
+    /// Forecasts what a token of these sequences reads, in shared passes and in turns of so many tokens.
+    pub fn expected_reads(&mut self, sequences: &[usize], turn: usize) -> Option<ExpectedReads> {
+        let slots = Some(self.cache.slots()).filter(|&slots| slots > 0)?;
+        let misses = self.cache.policy_mut().shared_misses(sequences, slots, turn)?;
+        let bytes = |misses: f32| f64::from(misses) * self.cache.capacity() as f64 / slots as f64;
+        Some(ExpectedReads { together: bytes(misses.together), in_turns: bytes(misses.in_turns) })
     }
 
     /// The verifier, with its counts.

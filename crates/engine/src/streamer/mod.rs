@@ -11,8 +11,8 @@ use std::time::Duration;
 use sws_cache::Saved;
 use sws_model::text::{Sampler, Sampling};
 use sws_model::{
-    BatchLm, CausalLm, Chunk, ForwardError, Inventory, KvPrecision, Model, ModelHandle, ModelSpec,
-    Observer, Prefix, ResidentSource, Session, Step,
+    BatchLm, CausalLm, Chunk, ExpectedReads, ForwardError, Inventory, KvPrecision, Model,
+    ModelHandle, ModelSpec, Observer, Prefix, ResidentSource, Session, Step,
 };
 use sws_store::shard::Progress;
 use sws_store::{Arena, Clock, Memory, NVMeWeightStore, Slot, release_freed_memory};
@@ -611,6 +611,10 @@ impl BatchLm for SpeculativeWeightStreamer {
 
     fn held(&self, prefixes: &mut dyn Iterator<Item = &Prefix>) -> u64 {
         self.session.state().held(prefixes)
+    }
+
+    fn expected_reads(&mut self, sequences: &[usize], turn: usize) -> Option<ExpectedReads> {
+        self.session.source().assembler()?.expected_reads(sequences, turn)
     }
 
     fn step(&mut self, chunks: &[Chunk<'_>], observer: &mut dyn Observer, step: &mut Step) {

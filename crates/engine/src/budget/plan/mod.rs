@@ -414,7 +414,7 @@ impl Planner {
     }
 
     /// Bytes of the tables: locations of pieces, uses of experts over time, after tokens and by each
-    /// sequence, the last routes, and candidates of the sampler.
+    /// sequence, what sequences share of them, the last routes, and candidates of the sampler.
     fn tables(&self) -> u64 {
         let used = self.spec.moes().map(|moe| {
             let experts = moe.experts as u64;
@@ -424,7 +424,8 @@ impl Planner {
         let shape = routes_of(&self.spec);
         let tokens = (History::bytes_of_tokens(shape) + ExpectedUse::bytes_of_routes(shape)) as u64;
         let others = self.options.batch.saturating_sub(1) as u64;
-        let sequences = others * History::bytes_of_sequence(shape) as u64;
+        let sharing = if others > 0 { ExpectedUse::bytes_of_sharing(shape) as u64 } else { 0 };
+        let sequences = others * History::bytes_of_sequence(shape) as u64 + sharing;
         self.pieces.tables + used.sum::<u64>() + tokens + sequences + sampling
     }
 
