@@ -15,6 +15,7 @@ mod gate5;
 mod models;
 mod pairs;
 mod report;
+mod schedule;
 mod stage;
 mod virtual_time;
 
