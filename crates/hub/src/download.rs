@@ -9,8 +9,9 @@ use rustix::fs::OFlags;
 use tracing::info;
 use ureq::http::{StatusCode, header};
 
-use crate::client::{ATTEMPTS, About, Address, Bytes, Failure, Reply, text};
+use crate::client::{About, Address};
 use crate::digest::Digest;
+use crate::http::{ATTEMPTS, Bytes, Failure, Reply, text};
 use crate::{Client, HubError, HubFile, Listing};
 
 const BUFFER: usize = 256 << 10;

@@ -59,11 +59,7 @@ impl Environment {
     /// Settings of the variables that `get` returns. An empty variable is as good as none.
     pub fn from(get: impl Fn(&str) -> Option<OsString>) -> Result<Environment, HubError> {
         let get = |name: &str| get(name).filter(|value| !value.is_empty());
-        let text = |name: &'static str| match get(name).map(OsString::into_string) {
-            None => Ok(None),
-            Some(Ok(value)) => Ok(Some(value)),
-            Some(Err(_)) => Err(HubError::Variable { name, problem: "is no text in UTF-8" }),
-        };
+        let text = |name: &'static str| text(&get, name);
         let endpoint = match text("HF_ENDPOINT")? {
             Some(address) => address.trim_end_matches('/').to_owned(),
             None => ENDPOINT.to_owned(),
@@ -79,19 +75,7 @@ impl Environment {
             true => None,
             false => token(&get, &text, home.as_ref())?,
         };
-        let proxy = match endpoint.starts_with("https") {
-            true => ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"],
-            false => ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"],
-        };
-        let mut found = None;
-        for variable in proxy {
-            if found.is_none()
-                && let Some(address) = text(variable)?
-            {
-                let except = text("NO_PROXY")?.map_or_else(|| text("no_proxy"), |v| Ok(Some(v)))?;
-                found = Some(ProxySetting { address, except, variable });
-            }
-        }
+        let proxy = ProxySetting::from(get, endpoint.starts_with("https"))?;
         let silence = match text("HF_HUB_DOWNLOAD_TIMEOUT")?.map(|value| value.trim().parse()) {
             None => SILENCE,
             Some(Ok(seconds @ 1..=MAX_SILENCE)) => Duration::from_secs(seconds),
@@ -106,8 +90,43 @@ impl Environment {
             token,
             cache: cache(&get),
             offline: flag(&get, "HF_HUB_OFFLINE")? | flag(&get, "TRANSFORMERS_OFFLINE")?,
-            proxy: found,
+            proxy,
         })
+    }
+}
+
+impl ProxySetting {
+    /// The proxy for addresses with or without encryption that the variables name which `get` returns.
+    /// An empty variable is as good as none.
+    pub fn from(
+        get: impl Fn(&str) -> Option<OsString>,
+        encrypted: bool,
+    ) -> Result<Option<ProxySetting>, HubError> {
+        let get = |name: &str| get(name).filter(|value| !value.is_empty());
+        let variables = match encrypted {
+            true => ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"],
+            false => ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"],
+        };
+        for variable in variables {
+            if let Some(address) = text(&get, variable)? {
+                let except = text(&get, "NO_PROXY")?;
+                let except = except.map_or_else(|| text(&get, "no_proxy"), |v| Ok(Some(v)))?;
+                return Ok(Some(ProxySetting { address, except, variable }));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// A variable's text.
+fn text(
+    get: &impl Fn(&str) -> Option<OsString>,
+    name: &'static str,
+) -> Result<Option<String>, HubError> {
+    match get(name).map(OsString::into_string) {
+        None => Ok(None),
+        Some(Ok(value)) => Ok(Some(value)),
+        Some(Err(_)) => Err(HubError::Variable { name, problem: "is no text in UTF-8" }),
     }
 }
 

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use sws_store::{Gguf, GgufError};
 
-use crate::client::{About, Address, Failure};
+use crate::client::{About, Address};
+use crate::http::Failure;
 use crate::{Client, HubError, HubFile, Listing};
 
 /// Bytes of a request. Headers with a vocabulary have up to 16 MB, others much less.

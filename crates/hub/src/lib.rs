@@ -33,6 +33,8 @@ mod gguf;
 #[cfg(feature = "client")]
 mod gguf_sketch;
 #[cfg(feature = "client")]
+pub mod http;
+#[cfg(feature = "client")]
 mod keep;
 mod library;
 #[cfg(feature = "client")]

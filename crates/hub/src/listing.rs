@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use serde::Deserialize;
 use sws_store::is_plain_path;
 
-use crate::client::{ATTEMPTS, About, escaped};
+use crate::client::About;
+use crate::http::{ATTEMPTS, escaped};
 use crate::name::{is_commit, is_hex};
 use crate::{Client, HubError, ModelId};
 

@@ -13,7 +13,7 @@ pub(crate) fn pause_asked(retry_after: &str, sent: Option<&str>) -> Option<Durat
 }
 
 /// Seconds since 1970 of a date as HTTP writes it: `Sun, 06 Nov 1994 08:49:37 GMT`.
-fn seconds(date: &str) -> Option<u64> {
+pub(crate) fn seconds(date: &str) -> Option<u64> {
     const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
     let (_, rest) = date.trim().split_once(", ")?;
     let words: Vec<&str> = rest.split(' ').collect();

@@ -9,8 +9,9 @@ use std::path::Path;
 
 use ureq::http::StatusCode;
 
-use crate::client::{About, Address, Bytes, Failure};
+use crate::client::{About, Address};
 use crate::download::starts_at;
+use crate::http::{Bytes, Failure};
 use crate::{Client, HubError, HubFile, Listing};
 
 /// Bytes of the first request. Most headers are shorter.

@@ -1,0 +1,358 @@
+//! Requests over HTTP: proxies, time limits, attempts and their pauses. Nothing here knows what is asked
+//! for.
+
+use std::time::Duration;
+
+use sws_store::Clock;
+use tracing::{debug, info};
+use ureq::http::{HeaderMap, Response, Uri, header};
+use ureq::{Agent, Body, Proxy, ProxyProtocol, SendBody};
+
+use crate::retry_after::{pause_asked, seconds};
+use crate::{HubError, ProxySetting};
+
+/// Attempts without any progress before a request fails.
+pub const ATTEMPTS: u32 = 5;
+/// Pause before the second attempt; it doubles with each.
+const PAUSE: Duration = Duration::from_millis(500);
+/// Longest pause that a server may ask for. The hub's own limits count within 5 minutes.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
+const CONNECT: Duration = Duration::from_secs(30);
+/// Connections kept open to a host.
+const IDLE: usize = 16;
+
+/// A reply whose body has not been read.
+pub type Reply = Response<Body>;
+
+/// A client without redirects and credentials, which belong to what is asked for.
+#[derive(Clone, Debug)]
+pub struct Http {
+    agent: Agent,
+    clock: Clock,
+}
+
+/// Bytes of a file, first and last included; without a last, up to the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bytes(pub u64, pub Option<u64>);
+
+impl Bytes {
+    /// The value of the header `Range`.
+    pub fn header(self) -> String {
+        let Bytes(first, last) = self;
+        let last = last.map_or(String::new(), |last| last.to_string());
+        format!("bytes={first}-{last}")
+    }
+}
+
+impl Http {
+    /// A client through a proxy, which cuts connections that are silent for so long.
+    pub fn new(
+        proxy: Option<&ProxySetting>,
+        silence: Duration,
+        clock: Clock,
+    ) -> Result<Http, HubError> {
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            // Followed by the callers, because credentials must not follow.
+            .max_redirects(0)
+            .proxy(proxy.map(proxy_of).transpose()?)
+            .max_idle_connections_per_host(IDLE)
+            .max_idle_connections(IDLE)
+            .timeout_connect(Some(CONNECT))
+            .timeout_recv_response(Some(silence))
+            .timeout_per_read(Some(silence))
+            .timeout_per_write(Some(silence))
+            .user_agent(concat!("sws/", env!("CARGO_PKG_VERSION")))
+            .build();
+        Ok(Http { agent: config.into(), clock })
+    }
+
+    /// The clock that attempts wait by.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Requests bytes of a file, or all of it, with these headers.
+    pub fn get(
+        &self,
+        to: &Uri,
+        bytes: Option<Bytes>,
+        headers: &[(&'static str, String)],
+    ) -> Result<Reply, Failure> {
+        let mut request = self.agent.get(to);
+        for (name, value) in headers {
+            request = request.header(*name, value);
+        }
+        if let Some(bytes) = bytes {
+            request = request.header("range", bytes.header());
+        }
+        let answer = request.call().map_err(|e| self.no_answer(to, &e));
+        if let Ok(reply) = &answer {
+            debug!("GET {} from {bytes:?}: {}", shown(to), reply.status());
+        }
+        answer
+    }
+
+    /// Sends a file of this length, with these headers.
+    pub fn put(
+        &self,
+        to: &Uri,
+        body: &mut dyn std::io::Read,
+        len: u64,
+        headers: &[(&'static str, String)],
+    ) -> Result<Reply, Failure> {
+        let mut request = self.agent.put(to).header("content-length", len);
+        for (name, value) in headers {
+            request = request.header(*name, value);
+        }
+        let answer = match len {
+            0 => request.send_empty(),
+            _ => request.send(SendBody::from_reader(body)),
+        };
+        let answer = answer.map_err(|e| self.no_answer(to, &e));
+        if let Ok(reply) = &answer {
+            debug!("PUT {} of {len} bytes: {}", shown(to), reply.status());
+        }
+        answer
+    }
+
+    fn no_answer(&self, to: &Uri, error: &ureq::Error) -> Failure {
+        let proxy = self.agent.config().proxy().filter(|proxy| !proxy.is_no_proxy(to));
+        let through = proxy.map_or(String::new(), |proxy| {
+            format!(", through the proxy {}:{}", proxy.host(), proxy.port())
+        });
+        Failure::Connection { url: shown(to), reason: format!("{error}{through}") }
+    }
+
+    /// Makes a request until it succeeds, or fails for good, with at most so many attempts. The number
+    /// of the attempt is passed.
+    pub fn attempted<T>(
+        &self,
+        attempts: u32,
+        request: &mut dyn FnMut(u32) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let mut attempt = 0;
+        loop {
+            match request(attempt) {
+                Err(failure) if failure.may_pass() && attempt + 1 < attempts => {
+                    self.pause(attempt, &failure)?;
+                    attempt += 1;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Waits before the next attempt: as long as the server asks, or longer each time.
+    pub fn pause(&self, attempt: u32, failure: &Failure) -> Result<(), Failure> {
+        let asked = match failure {
+            Failure::Status { wait, .. } => *wait,
+            _ => None,
+        };
+        if asked.is_some_and(|wait| wait > LONGEST_PAUSE) {
+            return Err(failure.clone());
+        }
+        let pause = asked.unwrap_or(PAUSE * 2u32.pow(attempt.min(8)));
+        let asked = asked.is_some();
+        info!("attempt {} failed ({}); again in {pause:?}", attempt + 1, failure.reason());
+        debug!(asked, "the pause");
+        self.clock.sleep(pause);
+        Ok(())
+    }
+}
+
+/// Failure of one request.
+#[derive(Clone, Debug)]
+pub enum Failure {
+    /// A status other than success.
+    Status {
+        /// The address, without its query.
+        url: String,
+        /// The status.
+        status: u16,
+        /// The reason, as the server names it.
+        code: String,
+        /// The pause that it asks for.
+        wait: Option<Duration>,
+    },
+    /// No connection, or one that broke.
+    Connection {
+        /// The address, without its query.
+        url: String,
+        /// The reason.
+        reason: String,
+    },
+    /// An answer that makes no sense.
+    Answer {
+        /// The address, without its query.
+        url: String,
+        /// Description of the problem.
+        reason: String,
+    },
+}
+
+impl Failure {
+    /// The failure that a status is, with the reason that the server names.
+    pub fn of_status(url: String, reply: &Reply, code: String) -> Failure {
+        let wait = text(reply.headers(), header::RETRY_AFTER.as_str());
+        let sent = text(reply.headers(), header::DATE.as_str());
+        let wait = wait.and_then(|wait| pause_asked(wait, sent));
+        Failure::Status { url, status: reply.status().as_u16(), code, wait }
+    }
+
+    /// The reason in a few words, without an address.
+    pub fn reason(&self) -> String {
+        match self {
+            Failure::Status { status, .. } => format!("status {status}"),
+            Failure::Connection { reason, .. } | Failure::Answer { reason, .. } => reason.clone(),
+        }
+    }
+
+    /// True if the same request may succeed later.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Failure::Status { status, .. } => matches!(status, 408 | 429 | 500 | 502 | 503 | 504),
+            Failure::Connection { .. } => true,
+            Failure::Answer { .. } => false,
+        }
+    }
+}
+
+/// An address without its query, which may hold a signature.
+pub fn shown(uri: &Uri) -> String {
+    let host = uri.host().unwrap_or("");
+    let port = uri.port().map_or(String::new(), |port| format!(":{port}"));
+    format!("{}://{host}{port}{}", uri.scheme_str().unwrap_or("http"), uri.path())
+}
+
+/// A header's value, if it is text.
+pub fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
+/// The server's time in seconds since 1970, if the reply has it.
+pub fn date(headers: &HeaderMap) -> Option<u64> {
+    seconds(text(headers, header::DATE.as_str())?)
+}
+
+/// The target of a redirect, which may be relative to the host.
+pub fn joined(base: &Uri, location: &str) -> Option<Uri> {
+    if location.starts_with('/') && !location.starts_with("//") {
+        let whole = format!("{}://{}{location}", base.scheme_str()?, base.authority()?);
+        return whole.parse().ok();
+    }
+    let uri: Uri = location.parse().ok()?;
+    let web = matches!(uri.scheme_str(), Some("http" | "https")) && uri.authority().is_some();
+    web.then_some(uri)
+}
+
+/// True if two addresses have the same scheme, host and port.
+pub fn same_origin(a: &Uri, b: &Uri) -> bool {
+    let origin = |uri: &Uri| {
+        let scheme = uri.scheme_str().map(str::to_ascii_lowercase);
+        let default = if scheme.as_deref() == Some("https") { 443 } else { 80 };
+        let host = uri.host().map(str::to_ascii_lowercase);
+        (scheme, host, uri.port_u16().unwrap_or(default))
+    };
+    origin(a) == origin(b)
+}
+
+fn proxy_of(setting: &ProxySetting) -> Result<Proxy, HubError> {
+    let problem = "is no address of a proxy, like http://host:3128";
+    let wrong = || HubError::Variable { name: setting.variable, problem };
+    let proxy = Proxy::new(&setting.address).map_err(|_| wrong())?;
+    // Other protocols need features of `ureq`, which panics without them.
+    if !matches!(proxy.protocol(), ProxyProtocol::Http | ProxyProtocol::Https) {
+        return Err(wrong());
+    }
+    match &setting.except {
+        Some(hosts) => except(&proxy, hosts).map_err(|_| wrong()),
+        None => Ok(proxy),
+    }
+}
+
+/// The same proxy, but not for these hosts and those below them.
+fn except(proxy: &Proxy, hosts: &str) -> Result<Proxy, ureq::Error> {
+    let mut builder = Proxy::builder(proxy.protocol()).host(proxy.host()).port(proxy.port());
+    if let Some(name) = proxy.username() {
+        builder = builder.username(name);
+    }
+    if let Some(password) = proxy.password() {
+        builder = builder.password(password);
+    }
+    for host in hosts.split(',').map(str::trim).filter(|host| !host.is_empty()) {
+        builder = builder.no_proxy(host);
+        if !host.starts_with(['.', '*']) {
+            builder = builder.no_proxy(&format!(".{host}"));
+        }
+    }
+    builder.build()
+}
+
+/// A path for a URL: everything but letters, digits, `-._~` and slashes is escaped.
+pub fn escaped(path: &str) -> String {
+    let mut url = String::with_capacity(path.len());
+    for byte in path.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
+                url.push(byte.into());
+            }
+            _ => url.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    url
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirects_are_joined_to_their_base() {
+        let base: Uri = "https://hub.example/a/b?c".parse().unwrap();
+        let cases = [
+            ("/x/y?z=1", Some("https://hub.example/x/y?z=1")),
+            ("https://cdn.example/x?s=%7E", Some("https://cdn.example/x?s=%7E")),
+            ("http://cdn.example/x", Some("http://cdn.example/x")),
+            ("//cdn.example/x", None),
+            ("file:///etc/passwd", None),
+            ("x", None),
+            ("", None),
+        ];
+        for (location, expected) in cases {
+            let found = joined(&base, location).map(|uri| uri.to_string());
+            assert_eq!(found.as_deref(), expected, "{location}");
+        }
+    }
+
+    #[test]
+    fn origins_differ_by_scheme_host_and_port() {
+        let same = |a: &str, b: &str| same_origin(&a.parse().unwrap(), &b.parse().unwrap());
+        assert!(same("https://a/x", "https://A:443/y"));
+        assert!(!same("https://a/x", "http://a/x"));
+        assert!(!same("http://a:1/x", "http://a:2/x"));
+        assert!(!same("https://a.b/x", "https://b/x"));
+    }
+
+    #[test]
+    fn excepted_hosts_have_subdomains() {
+        let proxy = Proxy::new("http://p:1").unwrap();
+        let proxy = except(&proxy, "a.example, .b.example,*.c.example").unwrap();
+        for (host, direct) in [
+            ("a.example", true),
+            ("x.a.example", true),
+            ("xa.example", false),
+            ("b.example", false),
+            ("x.b.example", true),
+            ("x.c.example", true),
+        ] {
+            let uri: Uri = format!("https://{host}/x").parse().unwrap();
+            assert_eq!(proxy.is_no_proxy(&uri), direct, "{host}");
+        }
+    }
+
+    #[test]
+    fn paths_are_escaped() {
+        assert_eq!(escaped("a b/ü?#%.gguf"), "a%20b/%C3%BC%3F%23%25.gguf");
+    }
+}
