@@ -1,5 +1,6 @@
 //! Checksums of the bytes read, computed while the rest of a fetch is in flight.
 
+use std::fmt;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -23,6 +24,30 @@ const REREAD: usize = 1 << 20;
 /// Checksum of extents: xxh3, 64 bits.
 pub fn checksum(bytes: &[u8]) -> u64 {
     xxh3_64(bytes)
+}
+
+/// The [`checksum`] of bytes that come one part after the other.
+#[derive(Default)]
+pub struct Checksum(Box<Xxh3>);
+
+impl Checksum {
+    /// Takes the next bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// Returns the checksum of all bytes so far, and begins anew.
+    pub fn finish(&mut self) -> u64 {
+        let sum = self.0.digest();
+        self.0.reset();
+        sum
+    }
+}
+
+impl fmt::Debug for Checksum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Checksum").finish_non_exhaustive()
+    }
 }
 
 /// Verifies the bytes of a manifest's files.

@@ -104,7 +104,9 @@ pub use manifest::{
     Piece, Slice, StandIn, Tensor,
 };
 #[cfg(feature = "io")]
-pub use manifest::{InvalidManifest, MANIFEST_FILE, ManifestError, SMALL_FILES, SmallFileError};
+pub use manifest::{
+    InvalidManifest, MANIFEST_FILE, MAX_MANIFEST_BYTES, ManifestError, SMALL_FILES, SmallFileError,
+};
 pub use naming::{Naming, Placement};
 pub use pass::{Pass, Span};
 #[cfg(feature = "io")]
@@ -116,7 +118,7 @@ pub use fetch::{Cancelled, Completion, FetchError, Priority, SlotTooSmall, Ticke
 #[cfg(feature = "io")]
 pub use heap::{Granted, release_freed_memory};
 #[cfg(feature = "io")]
-pub use integrity::checksum;
+pub use integrity::{Checksum, checksum};
 #[cfg(feature = "io")]
 pub use layout::{LayoutError, Parts, PieceLayout, Read, Segment, TensorLayout};
 #[cfg(feature = "io")]
@@ -129,7 +131,8 @@ pub use probe::{Figure, ProbeReport, Reads, probe, speeds};
 pub use reader::UringReader;
 #[cfg(feature = "io")]
 pub use reader::{
-    DirectReader, MmapReader, ReadOp, ReaderKind, ShardReader, UnknownReader, open_file_limit,
+    DirectReader, MmapReader, ReadOp, ReaderKind, ShardReader, Supply, UnknownReader,
+    open_file_limit,
 };
 #[cfg(feature = "io")]
 pub use regular::{open_regular, open_stream};

@@ -21,7 +21,7 @@ use sws_kernels::Encoding;
 use crate::{Dtype, PieceId};
 
 #[cfg(feature = "io")]
-pub use file::{InvalidManifest, MANIFEST_FILE, ManifestError};
+pub use file::{InvalidManifest, MANIFEST_FILE, MAX_MANIFEST_BYTES, ManifestError};
 #[cfg(feature = "io")]
 pub(crate) use geometry::{Geometry, PARTS};
 pub use packed::{Packed, Packing};

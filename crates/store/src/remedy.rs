@@ -26,6 +26,7 @@ pub fn remedy<'a>(cause: &io::Error, otherwise: &'a str) -> &'a str {
         (ErrorKind::FileTooLarge, _) => "raise the limit of file sizes (`ulimit -f`)",
         (ErrorKind::StorageFull, _) => "make room on its disk",
         (ErrorKind::QuotaExceeded, _) => "make room: the quota is used up",
+        (ErrorKind::HostUnreachable, _) => "then run the command again",
         (ErrorKind::ReadOnlyFilesystem, _) => "name a place that can be written to",
         _ => otherwise,
     }

@@ -13,9 +13,10 @@ use sws_model::text::{ChatTemplate, Generation, GenerationError, GenerationOptio
 use sws_model::{ModelSpec, check_tokens};
 use sws_store::{
     Checkpoint, CheckpointError, Configuration, MANIFEST_FILE, Manifest, Memory, NVMeWeightStore,
-    ReaderKind, ShardReader, SmallFileError, StoreOptions, open_checkpoint, read_config, remedy,
-    user_cache,
+    ReaderKind, ShardReader, SmallFileError, StoreOptions, Supply, open_checkpoint, read_config,
+    remedy, user_cache,
 };
+use tracing::info;
 
 use crate::error::{Cause, Lacking};
 use crate::outline::is_unsupported;
@@ -47,6 +48,8 @@ struct Files {
     cache: Option<PathBuf>,
     /// Returns the bytes on the heap.
     heap: Option<fn() -> u64>,
+    /// The place that the shards come from, if they are not all here.
+    supply: Option<Arc<dyn Supply>>,
 }
 
 /// The defaults of generation in a model's files.
@@ -81,11 +84,45 @@ impl Model {
         Model::at(locate(name)?, user_cache(), Some(heap))
     }
 
+    /// Opens a model whose manifest and small files are in a directory, and whose shards come from
+    /// elsewhere while they are read.
+    pub fn open_supplied(
+        dir: &Path,
+        manifest: Arc<Manifest>,
+        supply: Arc<dyn Supply>,
+        heap: fn() -> u64,
+    ) -> Result<Model> {
+        let cache = user_cache();
+        let opened = Opened::with(dir, manifest, cache.as_deref())?;
+        let model = Model::of(opened, cache, Some(heap), Some(supply))?;
+        model.wish();
+        Ok(model)
+    }
+
     fn at(path: PathBuf, cache: Option<PathBuf>, heap: Option<fn() -> u64>) -> Result<Model> {
-        let Opened { manifest, config, dir, embedding } = Opened::at(&path, cache.as_deref())?;
+        let opened = Opened::at(&path, cache.as_deref())?;
+        Model::of(opened, cache, heap, None)
+    }
+
+    fn of(
+        opened: Opened,
+        cache: Option<PathBuf>,
+        heap: Option<fn() -> u64>,
+        supply: Option<Arc<dyn Supply>>,
+    ) -> Result<Model> {
+        let Opened { manifest, config, dir, embedding } = opened;
         let spec = ModelSpec::of(&config).map_err(|e| in_dir(&dir, e))?.for_weights(&manifest);
-        let manifest = Arc::new(manifest);
-        Ok(Model(Arc::new(Files { dir, manifest, spec, config, embedding, cache, heap })))
+        Ok(Model(Arc::new(Files { dir, manifest, spec, config, embedding, cache, heap, supply })))
+    }
+
+    /// Asks for the experts that earlier runs used most, before the others.
+    fn wish(&self) {
+        let Some(supply) = &self.0.supply else { return };
+        let experts = self.experts_by_use();
+        if !experts.is_empty() {
+            info!("{} experts of earlier runs come before the others", experts.len());
+            supply.wish(&experts);
+        }
     }
 
     /// Directory of the model.
@@ -101,6 +138,16 @@ impl Model {
     /// Layers and their sizes, from the configuration.
     pub fn spec(&self) -> &ModelSpec {
         &self.0.spec
+    }
+
+    /// Name of the place that the shards come from, unless they are on this machine.
+    pub fn supplier(&self) -> Option<String> {
+        self.0.supply.as_ref().map(|supply| supply.name())
+    }
+
+    /// Bytes on the heap for shards that come from elsewhere.
+    pub(crate) fn supply_heap(&self) -> u64 {
+        self.0.supply.as_ref().map_or(0, |supply| supply.heap())
     }
 
     /// True for a shard directory, false for a checkpoint.
@@ -184,7 +231,11 @@ impl Model {
     /// Opens a reader of the model's files.
     pub(crate) fn reader(&self, kind: ReaderKind) -> Result<Arc<dyn ShardReader>> {
         let depth = StoreOptions::default().depth;
-        kind.open(self.manifest(), self.dir(), depth).map_err(Error::Reader)
+        let local = kind.open(self.manifest(), self.dir(), depth).map_err(Error::Reader)?;
+        Ok(match &self.0.supply {
+            Some(supply) => Arc::clone(supply).reader(local).map_err(Error::Reader)?,
+            None => local,
+        })
     }
 
     /// Opens the weights of the model with a reader of its files.
@@ -213,7 +264,10 @@ impl Model {
 
     /// Returns an error that names the model.
     pub fn error(&self, cause: impl Into<Cause>) -> Error {
-        in_dir(self.dir(), cause)
+        match &self.0.supply {
+            Some(supply) => in_dir(Path::new(&supply.address()), cause),
+            None => in_dir(self.dir(), cause),
+        }
     }
 
     /// Reads and verifies a small file of the model. `None` if it is absent and need not exist.
@@ -245,12 +299,12 @@ impl Model {
 /// Reads the manifest of a shard directory, or makes that of a checkpoint, and checks the
 /// configuration. The model may belong to a family that cannot be run.
 pub fn manifest(dir: &Path) -> Result<Manifest> {
-    Ok(Opened::at(dir, user_cache().as_deref())?.manifest)
+    Ok(Arc::unwrap_or_clone(Opened::at(dir, user_cache().as_deref())?.manifest))
 }
 
 /// What is read of a model first.
 struct Opened {
-    manifest: Manifest,
+    manifest: Arc<Manifest>,
     config: Configuration,
     /// Directory of the weights.
     dir: PathBuf,
@@ -268,9 +322,14 @@ impl Opened {
             let manifest = Manifest::in_place(&*checkpoint, &*naming)?;
             let embeds = manifest.files.iter().any(|file| file.path.ends_with(".gguf"));
             let embedding = embeds.then(|| path.to_owned());
+            let manifest = Arc::new(manifest);
             return Ok(Opened { manifest, config, dir: checkpoint.dir().to_owned(), embedding });
         }
-        let manifest = Manifest::load(path)?;
+        Opened::with(path, Arc::new(Manifest::load(path)?), cache)
+    }
+
+    /// Opens the model of a manifest, whose small files are in a directory.
+    fn with(path: &Path, manifest: Arc<Manifest>, cache: Option<&Path>) -> Result<Opened> {
         let config = manifest.read_small(path, CONFIG, cache)?;
         let config = config.ok_or_else(|| Error::NoConfig { path: path.join(CONFIG) })?;
         let config = Configuration::from_json(CONFIG, &config).map_err(|e| in_dir(path, e))?;

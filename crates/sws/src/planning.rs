@@ -1,9 +1,11 @@
 //! Memory plans of a model in the current process.
 
+use std::collections::HashMap;
+
 use sws_engine::{HitCurve, MemoryUse, Plan, PlanOptions, Planner, earlier_routes, routes_of};
 use sws_kernels::Tier;
 use sws_model::Inventory;
-use sws_store::Memory;
+use sws_store::{Memory, PieceId};
 
 use crate::draft::Candidate;
 use crate::{DraftChoice, Loader, Model, Result, Streaming, Text, Threads, process};
@@ -31,6 +33,34 @@ impl Model {
     }
 }
 
+impl Model {
+    /// The experts that earlier runs of this model chose, the most frequent first. Empty before the
+    /// first one of some length.
+    pub(crate) fn experts_by_use(&self) -> Vec<PieceId> {
+        let routes = routes_of(self.spec());
+        let fingerprint = &self.manifest().model.fingerprint;
+        let file = Streaming::default().warm_start(self);
+        let earlier = file.and_then(|file| earlier_routes(&file, fingerprint, routes));
+        let Some(earlier) = earlier else { return Vec::new() };
+        // Routes count layers with experts only.
+        let layers = (0u32..).zip(&self.spec().layers);
+        let layers: Vec<u32> =
+            layers.filter(|(_, layer)| layer.moe().is_some()).map(|(index, _)| index).collect();
+        let mut uses: HashMap<PieceId, u64> = HashMap::new();
+        for token in 0..earlier.token_count() {
+            for (at, &layer) in layers.iter().enumerate().take(earlier.shape().layers) {
+                for &expert in earlier.experts(token, at) {
+                    *uses.entry(PieceId::expert(layer, expert.into())).or_default() += 1;
+                }
+            }
+        }
+        let mut experts: Vec<(u64, PieceId)> =
+            uses.into_iter().map(|(id, uses)| (uses, id)).collect();
+        experts.sort_unstable_by_key(|&(uses, id)| (std::cmp::Reverse(uses), id));
+        experts.into_iter().map(|(_, id)| id).collect()
+    }
+}
+
 impl Planning {
     pub(crate) fn new(loader: &Loader<'_>, text: &Text, threads: &Threads) -> Result<Planning> {
         let Loader { model, options, needs, .. } = loader;
@@ -53,7 +83,7 @@ impl Planning {
             all_logits: needs.all_logits,
             tier: options.tier.unwrap_or(Tier::best()),
             threads: threads.count(),
-            encoding: [encoding.saturating_add(needs.heap), each],
+            encoding: [encoding.saturating_add(needs.heap + model.supply_heap()), each],
             stand_ins: streaming.stand_ins(),
             ..PlanOptions::default()
         };

@@ -20,7 +20,7 @@ pub const MANIFEST_FILE: &str = "manifest.json";
 const NEWEST_VERSION: u64 = 2;
 
 /// Largest accepted manifest. A model with 70,000 expert matrices needs about 60 MB.
-const MAX_MANIFEST_BYTES: u64 = 256 << 20;
+pub const MAX_MANIFEST_BYTES: u64 = 256 << 20;
 
 /// Reason that a directory of shards cannot be used.
 #[derive(Debug, thiserror::Error)]

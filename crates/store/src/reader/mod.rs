@@ -18,7 +18,7 @@ pub use mmap::MmapReader;
 #[cfg(feature = "uring")]
 pub use uring::UringReader;
 
-use crate::Manifest;
+use crate::{Manifest, PieceId};
 
 /// Reads ranges of a manifest's files, which are identified by index.
 ///
@@ -50,6 +50,25 @@ pub trait ShardReader: Send + Sync {
             read.result = self.read_at(read.file, read.offset, read.into);
         }
     }
+}
+
+/// A place that the files of a manifest come from while they are read, so that those on this machine
+/// need not be whole.
+pub trait Supply: Send + Sync + fmt::Debug {
+    /// Puts itself in front of a reader of the files on this machine, and begins to fetch.
+    fn reader(self: Arc<Self>, local: Arc<dyn ShardReader>) -> io::Result<Arc<dyn ShardReader>>;
+
+    /// Name of the model there, for clients.
+    fn name(&self) -> String;
+
+    /// Address of the model there, for messages.
+    fn address(&self) -> String;
+
+    /// Bytes on the heap and the stacks of its threads while files come.
+    fn heap(&self) -> u64;
+
+    /// Sets the order in which pieces that no read has asked for should come. The others follow.
+    fn wish(&self, pieces: &[PieceId]);
 }
 
 /// One read of a batch.
