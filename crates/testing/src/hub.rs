@@ -375,7 +375,7 @@ fn answer(path: &str, mut request: Request, state: &mut State) -> Answer {
 }
 
 /// A path without the escapes of URLs.
-fn decoded(path: &str) -> String {
+pub(crate) fn decoded(path: &str) -> String {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.as_bytes();
     while let Some((&first, after)) = rest.split_first() {

@@ -1,6 +1,7 @@
 //! Helpers of tests, gates and benchmarks. No crate that is published depends on this one, except
 //! for its tests.
 
+pub mod bucket;
 pub mod cgroup;
 pub mod child;
 pub mod gguf;

@@ -1,0 +1,140 @@
+//! The server's side of signatures of S3, version 4, by its specification and not by our client's code.
+
+use ring::hmac;
+
+use super::Request;
+use crate::hub::sha256;
+
+/// Longest difference of clocks, in seconds.
+const SKEW: i64 = 15 * 60;
+
+/// Keys that requests must be signed with.
+#[derive(Clone, Debug)]
+pub struct Keys {
+    /// The public part.
+    pub id: String,
+    /// The secret part.
+    pub secret: String,
+    /// The token of temporary keys.
+    pub token: Option<String>,
+    /// The region of the bucket.
+    pub region: String,
+}
+
+impl Keys {
+    /// Checks the signature of a request. Returns the status and the code of a refusal.
+    pub(super) fn check(
+        &self,
+        request: &Request,
+        body: &[u8],
+        now: i64,
+    ) -> Result<(), (u16, &'static str)> {
+        let header = |name: &str| request.headers.get(name).map_or("", String::as_str);
+        let authorization = header("authorization");
+        if authorization.is_empty() {
+            return Err((403, "AccessDenied"));
+        }
+        let malformed = (400, "AuthorizationHeaderMalformed");
+        let rest = authorization.strip_prefix("AWS4-HMAC-SHA256 ").ok_or(malformed)?;
+        let part = |name: &str| rest.split(", ").find_map(|part| part.strip_prefix(name));
+        let credential = part("Credential=").ok_or(malformed)?;
+        let [id, day, region, "s3", "aws4_request"] = credential.split('/').collect::<Vec<_>>()[..]
+        else {
+            return Err(malformed);
+        };
+        if id != self.id {
+            return Err((403, "InvalidAccessKeyId"));
+        }
+        if region != self.region {
+            return Err(malformed);
+        }
+        let stamp = header("x-amz-date");
+        let sent = seconds(stamp).ok_or((403, "AccessDenied"))?;
+        if (sent - now).abs() > SKEW {
+            return Err((403, "RequestTimeTooSkewed"));
+        }
+        let names = part("SignedHeaders=").ok_or(malformed)?;
+        let signed: Vec<&str> = names.split(';').collect();
+        // All of these headers must be signed.
+        let of_amazon = request.headers.keys().filter(|name| name.starts_with("x-amz-"));
+        if !signed.is_sorted()
+            || !signed.contains(&"host")
+            || !of_amazon.clone().all(|name| signed.contains(&name.as_str()))
+        {
+            return Err((403, "AccessDenied"));
+        }
+        if self.token.as_deref().unwrap_or("") != header("x-amz-security-token") {
+            return Err((400, "InvalidToken"));
+        }
+        let hash = header("x-amz-content-sha256");
+        if hash != sha256(body) {
+            return Err((400, "XAmzContentSHA256Mismatch"));
+        }
+        let lines: String =
+            signed.iter().map(|name| format!("{name}:{}\n", header(name))).collect();
+        let Request { method, path, query, .. } = request;
+        let query = query.as_deref().unwrap_or("");
+        let canonical = format!("{method}\n{path}\n{query}\n{lines}\n{names}\n{hash}");
+        let scope = format!("{day}/{region}/s3/aws4_request");
+        let text = format!("AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{}", sha256(canonical.as_bytes()));
+        let keys = [day, region, "s3", "aws4_request", &text];
+        let first = format!("AWS4{}", self.secret).into_bytes();
+        let last = keys.iter().fold(first, |key, text| {
+            let key = hmac::Key::new(hmac::HMAC_SHA256, &key);
+            hmac::sign(&key, text.as_bytes()).as_ref().to_vec()
+        });
+        let expected: String = last.iter().map(|byte| format!("{byte:02x}")).collect();
+        match part("Signature=") == Some(&expected) && stamp.starts_with(day) {
+            true => Ok(()),
+            false => Err((403, "SignatureDoesNotMatch")),
+        }
+    }
+}
+
+/// Days since 1970 of a date.
+fn days(year: i64, month: i64, day: i64) -> i64 {
+    // Counted one by one: this is the other side of a test.
+    let leap = |year: i64| year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let years: i64 = (1970..year).map(|year| 365 + i64::from(leap(year))).sum();
+    let february = 28 + i64::from(leap(year));
+    let months = [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    years + months.iter().take(usize::try_from(month - 1).unwrap_or(0)).sum::<i64>() + day - 1
+}
+
+/// Seconds since 1970 of `20130524T000000Z`.
+fn seconds(stamp: &str) -> Option<i64> {
+    let (date, time) = stamp.strip_suffix('Z')?.split_once('T')?;
+    let number = |text: Option<&str>| text?.parse::<i64>().ok();
+    let (year, month) = (number(date.get(..4))?, number(date.get(4..6))?);
+    let at = days(year, month, number(date.get(6..8))?) * 86_400;
+    let (hours, minutes) = (number(time.get(..2))?, number(time.get(2..4))?);
+    Some(at + hours * 3600 + minutes * 60 + number(time.get(4..6))?)
+}
+
+/// A date as HTTP writes it.
+pub(super) fn date(seconds: i64) -> String {
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    let (day, rest) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    let year = (1970..).take_while(|&year| days(year, 1, 1) <= day).last().unwrap_or(1970);
+    let month = (1..=12).take_while(|&month| days(year, month, 1) <= day).last().unwrap_or(1);
+    let of_month = day - days(year, month, 1) + 1;
+    let (hours, minutes, seconds) = (rest / 3600, rest / 60 % 60, rest % 60);
+    let of_week = DAYS[usize::try_from(day.rem_euclid(7)).unwrap_or(0)];
+    let name = MONTHS[usize::try_from(month - 1).unwrap_or(0)];
+    format!("{of_week}, {of_month:02} {name} {year} {hours:02}:{minutes:02}:{seconds:02} GMT")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_read_and_written() {
+        assert_eq!(seconds("19941106T084937Z"), Some(784_111_777));
+        assert_eq!(date(784_111_777), "Sun, 06 Nov 1994 08:49:37 GMT");
+        assert_eq!(date(951_782_400), "Tue, 29 Feb 2000 00:00:00 GMT");
+        assert_eq!(seconds("20000229T000000Z"), Some(951_782_400));
+    }
+}
