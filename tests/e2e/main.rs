@@ -11,6 +11,7 @@ mod checkpoints;
 mod config;
 mod downloads;
 mod draft;
+mod far;
 mod faults;
 mod forms;
 mod full_disk;

@@ -6,6 +6,7 @@ mod args;
 mod atomic_file;
 mod commands;
 mod config;
+mod far;
 mod here;
 #[cfg(feature = "serve")]
 mod http;
@@ -97,6 +98,8 @@ fn start() -> ExitCode {
         Command::Certify(args) => commands::certify::run(args),
         #[cfg(feature = "pull")]
         Command::Pull(args) => commands::pull::run(&args),
+        #[cfg(feature = "pull")]
+        Command::Push(args) => commands::push::run(&args),
         Command::List(args) => commands::list::run(&args),
         Command::Rm(args) => commands::rm::run(&args),
         Command::Shard(args) => commands::shard::run(&args),

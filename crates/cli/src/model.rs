@@ -7,6 +7,7 @@ use sws::{LoadedModel, Loader, Model, Progress, Warning};
 use sws_hub::{Library, ModelId, Shards};
 use sws_store::MANIFEST_FILE;
 
+use crate::far;
 use crate::here::{Here, newest};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::process;
@@ -18,6 +19,14 @@ const SHARDS: [&str; 2] = ["shards", "share/sws/shards"];
 
 /// Opens the model that was typed, or the bundled one.
 pub(crate) fn open(typed: Option<&Path>) -> anyhow::Result<Model> {
+    open_within(typed, None)
+}
+
+/// Like [`open`], with at most so many bytes for shards from an address.
+pub(crate) fn open_within(typed: Option<&Path>, cache: Option<u64>) -> anyhow::Result<Model> {
+    if let Some(model) = typed.map(|typed| far::open(typed, cache)).transpose()?.flatten() {
+        return Ok(model);
+    }
     Ok(match typed {
         Some(typed) => Model::open_counted(typed, process::heap)?,
         None => {
@@ -42,8 +51,8 @@ pub(crate) fn text_is_no_model(error: anyhow::Error, example: &str) -> anyhow::E
 }
 
 /// Like [`open`], but offers to download a model that is not on this machine, if there is a terminal.
-pub(crate) fn open_or_pull(typed: Option<&Path>) -> anyhow::Result<Model> {
-    match open(typed) {
+pub(crate) fn open_or_pull(typed: Option<&Path>, cache: Option<u64>) -> anyhow::Result<Model> {
+    match open_within(typed, cache) {
         #[cfg(feature = "pull")]
         Err(error) => match error.downcast_ref::<sws::Error>() {
             Some(missing) if crate::commands::pull::offer(missing)? => open(typed),
@@ -92,6 +101,9 @@ pub(crate) fn load(loader: Loader<'_>, interrupt: &Interrupt) -> anyhow::Result<
 /// Name of a model that tells nothing about the places of this machine: the id that finds it, or else
 /// the name of its directory or file.
 pub(crate) fn name(model: &Model) -> String {
+    if let Some(name) = model.supplier() {
+        return name;
+    }
     let path = std::path::absolute(model.dir()).unwrap_or_else(|_| model.dir().to_owned());
     let place = path.canonicalize().ok();
     let is_it = |shards: &Shards| place.is_some() && shards.path.canonicalize().ok() == place;

@@ -9,6 +9,8 @@ mod launch;
 mod model;
 #[cfg(feature = "pull")]
 mod pull;
+#[cfg(feature = "pull")]
+mod push;
 mod recorded;
 mod sampling;
 #[cfg(feature = "serve")]
@@ -48,6 +50,8 @@ pub(crate) use model::Model;
 use model::{Chosen, TIERS, chosen, kv};
 #[cfg(feature = "pull")]
 pub(crate) use pull::{Form, Pull};
+#[cfg(feature = "pull")]
+pub(crate) use push::Push;
 pub(crate) use recorded::{Draft, DraftCommand, DraftScore, DraftTrain, Recorded, Replay};
 pub(crate) use sampling::Sampling;
 #[cfg(feature = "serve")]
@@ -297,6 +301,8 @@ pub(crate) enum Command {
     Certify(Certify),
     #[cfg(feature = "pull")]
     Pull(Pull),
+    #[cfg(feature = "pull")]
+    Push(Push),
     List(List),
     Rm(Rm),
     Shard(Shard),
@@ -329,8 +335,8 @@ pub(crate) struct Pages {
 /// this program. Of a model that is not on this machine the hub is asked for it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Plan {
-    /// A shard directory, a checkpoint directory, a GGUF file, a config.json without weights, or the
-    /// id of a model, downloaded or not [default: the model in `shards`].
+    /// A shard directory, a checkpoint directory, a GGUF file, a config.json without weights, the
+    /// id of a model, downloaded or not, or an address of shards [default: the model in `shards`].
     #[arg(add = models())]
     pub(crate) model: Option<PathBuf>,
     /// The same, as an option.

@@ -16,8 +16,9 @@ use super::{ADVANCED, models};
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Memory and speed")]
 pub(crate) struct Model {
-    /// A shard directory, a checkpoint directory, a GGUF file, or the id of a model, which `sws list`
-    /// shows [default: the model in `shards`; for a chat the newest made for conversation].
+    /// A shard directory, a checkpoint directory, a GGUF file, the id of a model, which `sws list`
+    /// shows, or an address of shards: https://host/path, s3://bucket/path [default: the model in
+    /// `shards`; for a chat the newest made for conversation].
     #[arg(help_heading = None, add = models())]
     pub(crate) model: Option<PathBuf>,
     /// The same, as an option.
@@ -83,6 +84,10 @@ pub(crate) struct Advanced {
     pub(crate) backend: Backend,
     #[arg(long, value_name = "TIER", env = TIER_VARIABLE, help = TIERS, value_parser = chosen)]
     tier: Option<Chosen>,
+    /// Disk space for the shards of models at addresses, which come while they are read; what was
+    /// used longest ago goes [default: what the disk has, less a reserve].
+    #[arg(long, value_name = "SIZE", value_parser = disk)]
+    pub(crate) cache_disk: Option<u64>,
     /// I/O backend: direct, uring or mmap.
     #[arg(long, value_name = "READER", default_value = "direct")]
     pub(crate) reader: ReaderKind,
@@ -133,6 +138,14 @@ impl Model {
     /// case.
     pub(crate) fn keep_as(&mut self, kv: KvPrecision) -> bool {
         *self.advanced.kv.get_or_insert(kv) == kv
+    }
+}
+
+/// Parses the size of a directory.
+fn disk(word: &str) -> Result<u64, String> {
+    match word.parse::<RamBudget>().map_err(|e| e.to_string())? {
+        RamBudget::Bytes(bytes) if bytes >= 1 << 20 => Ok(bytes),
+        _ => Err(format!("shards have at least 1MiB of disk, not {word}")),
     }
 }
 

@@ -10,10 +10,11 @@ use sws_store::{Manifest, PieceId, PieceKind, Tensor};
 
 use super::remote::Found;
 use super::{outline, print_report, remote, size};
-use crate::args;
 use crate::table::{table, wrapped};
+use crate::{args, far};
 
 pub(crate) fn run(args: &args::Inspect) -> anyhow::Result<ExitCode> {
+    far::refuse(&args.model)?;
     let path = sws::locate(&args.model);
     if let Err(missing) = &path
         && let Some((found, _)) = remote::found(missing)?

@@ -24,6 +24,8 @@ pub(crate) mod plan;
 pub(crate) mod prompts;
 #[cfg(feature = "pull")]
 pub(crate) mod pull;
+#[cfg(feature = "pull")]
+pub(crate) mod push;
 mod remote;
 pub(crate) mod replay;
 pub(crate) mod rm;
@@ -39,6 +41,7 @@ pub(crate) mod verify;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::far;
 use crate::terminal::show as print;
 
 fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
@@ -69,6 +72,7 @@ pub(crate) fn count(number: impl TryInto<u64>, word: &str) -> String {
 
 /// Returns the shard directory of a path or an id.
 fn shards(typed: &Path) -> anyhow::Result<PathBuf> {
+    far::refuse(typed)?;
     match sws::locate(typed) {
         // The command itself says what is wrong with the directory.
         Err(sws::Error::NoPath { path }) => Ok(path),

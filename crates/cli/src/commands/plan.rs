@@ -2,7 +2,7 @@
 
 mod ledger;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Serialize;
@@ -98,7 +98,8 @@ fn with_weights(
 ) -> anyhow::Result<ExitCode> {
     let Planned { machine, described, measures, remote } = planned;
     // What finds it, where that was typed: a GGUF file and not its directory, an id and not a snapshot.
-    let shown = args.model.as_deref().unwrap_or(model.dir());
+    let supplier = model.supplier().map(PathBuf::from);
+    let shown = supplier.as_deref().or(args.model.as_deref()).unwrap_or(model.dir());
     let tools = Text::open(model)?;
     // Chat messages are encoded while the model is loaded, so the budget must include memory for
     // that.
@@ -117,7 +118,7 @@ fn with_weights(
     let plan = planner.plan(ram).map_err(|e| model.error(e))?;
 
     // Only now, as measuring takes memory that would count as this process's.
-    let machine = machine(remote.is_none().then_some(model));
+    let machine = machine((remote.is_none() && supplier.is_none()).then_some(model));
     let tier = args.options().tier.unwrap_or(Tier::best());
     let computing =
         measures.and_then(|threads| Dry::new(tier, threads)?.token(model.spec(), model.manifest()));

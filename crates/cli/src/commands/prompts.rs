@@ -31,7 +31,7 @@ enum Outcome {
 
 pub(crate) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
     let threads = limits::threads(args.model.threads)?;
-    let model = model::open(args.model.model.as_deref())?;
+    let model = model::open_within(args.model.model.as_deref(), args.model.advanced.cache_disk)?;
     if !args.model.advanced.backend.continues_several() {
         bail!(
             "--prompts continues several texts at once, which this --backend cannot; leave it out, or give one --prompt"

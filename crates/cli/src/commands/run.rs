@@ -72,7 +72,7 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
         watch::check()?;
     }
     let threads = limits::threads(args.model.threads)?;
-    let model = model::open_or_pull(args.model.model.as_deref())
+    let model = model::open_or_pull(args.model.model.as_deref(), args.model.advanced.cache_disk)
         .map_err(|e| model::text_is_no_model(e, "sws run MODEL --prompt TEXT"))?;
     let mut generation = args.sampling.generation(&model)?;
     let text = Text::open(&model)?.within(&model, args.model.ram);

@@ -19,7 +19,7 @@ use crate::{args, limits, model};
 
 pub(crate) fn run(args: &args::Serve) -> anyhow::Result<ExitCode> {
     let threads = limits::threads(args.model.threads)?;
-    let model = model::open(args.model.model.as_deref())?;
+    let model = model::open_within(args.model.model.as_deref(), args.model.advanced.cache_disk)?;
     if !args.model.advanced.backend.continues_several() {
         bail!("this --backend continues one text at a time, and a server several; choose another");
     }
@@ -64,7 +64,7 @@ fn config(args: &args::Serve, model: &Model, interrupt: &Arc<Interrupt>) -> anyh
     // Clients know a model by the id that found it.
     let typed = args.model.model.as_deref().filter(|typed| !typed.exists());
     let name = typed.or(dir.file_name().map(Path::new)).unwrap_or(Path::new("model"));
-    let name = name.to_string_lossy().into_owned();
+    let name = model.supplier().unwrap_or_else(|| name.to_string_lossy().into_owned());
     let limits = Limits {
         body: args.body,
         new_tokens: args.max_tokens,

@@ -78,6 +78,7 @@ pub(crate) fn run(args: &args::Shard) -> anyhow::Result<ExitCode> {
 
 /// Path of the checkpoint that was typed. An id never means the shards that it may have already.
 fn checkpoint(typed: &Path) -> anyhow::Result<PathBuf> {
+    crate::far::refuse(typed)?;
     match sws::locate_checkpoint(typed) {
         // The checkpoint itself says what is wrong with its path.
         Err(sws::Error::NoPath { path }) => Ok(path),

@@ -32,7 +32,7 @@ pub(crate) fn run(mut args: args::Chat) -> anyhow::Result<ExitCode> {
         watch::check()?;
     }
     let model = match &args.model.model {
-        Some(typed) => model::open_or_pull(Some(typed))
+        Some(typed) => model::open_or_pull(Some(typed), args.model.advanced.cache_disk)
             .map_err(|e| model::text_is_no_model(e, "sws chat MODEL QUESTION"))?,
         None => match model::for_chat() {
             Some(model) => model,

@@ -1,0 +1,30 @@
+//! Arguments of `sws push`.
+
+use std::path::PathBuf;
+
+use sws_far::Address;
+
+use super::models;
+
+/// Put a directory of shards into object storage, from which machines run it.
+///
+/// The manifest comes last, so that a model is never seen before it is whole. An address with other
+/// shards is refused.
+///
+/// Environment: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_PROFILE, AWS_REGION,
+/// AWS_ENDPOINT_URL and the files ~/.aws/credentials and ~/.aws/config, for s3://; HTTPS_PROXY,
+/// HTTP_PROXY and NO_PROXY; SWS_NETWORK_TIMEOUT for the seconds of silence after which a connection is
+/// cut.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Push {
+    /// A shard directory, or the id of a model.
+    #[arg(add = models())]
+    pub(crate) dir: PathBuf,
+    /// Address of a directory: s3://bucket/path, or https://host/path of a server that takes files
+    /// (PUT).
+    #[arg(value_name = "URL")]
+    pub(crate) to: Address,
+    /// Print the outcome as JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}

@@ -1,0 +1,53 @@
+//! Models at an address.
+
+use std::path::Path;
+
+use anyhow::bail;
+use sws::Model;
+use sws_hub::ModelName;
+
+/// The text of an address. `None` for a path, and for the page of a model on the hub.
+fn address(typed: &Path) -> Option<&str> {
+    let text = typed.to_str()?;
+    let is_address = ["s3://", "https://", "http://"].iter().any(|it| text.starts_with(it));
+    (is_address && !typed.exists() && text.parse::<ModelName>().is_err()).then_some(text)
+}
+
+/// Opens the model at an address, with at most so many bytes for its shards. `None` if what was typed
+/// is none.
+#[cfg(feature = "pull")]
+pub(crate) fn open(typed: &Path, cache: Option<u64>) -> anyhow::Result<Option<Model>> {
+    use std::sync::Arc;
+
+    use sws_far::{Far, FarOptions, Origin};
+
+    use crate::process;
+
+    let Some(text) = address(typed) else { return Ok(None) };
+    let options = FarOptions { limit: cache, ..FarOptions::default() };
+    let far = Arc::new(Far::open(Origin::new(text.parse()?)?, &options)?);
+    let (dir, manifest) = (far.dir().to_owned(), Arc::clone(far.manifest()));
+    Ok(Some(Model::open_supplied(&dir, manifest, far, process::heap)?))
+}
+
+/// Refuses an address in a build without a network.
+#[cfg(not(feature = "pull"))]
+pub(crate) fn open(typed: &Path, _: Option<u64>) -> anyhow::Result<Option<Model>> {
+    match address(typed) {
+        None => Ok(None),
+        Some(_) => bail!(
+            "models at an address need the feature pull, without which this sws was built; build it with `cargo build --release`"
+        ),
+    }
+}
+
+/// Refuses an address where a command needs all shards on this machine.
+pub(crate) fn refuse(typed: &Path) -> anyhow::Result<()> {
+    match address(typed) {
+        None => Ok(()),
+        Some(text) => bail!(
+            "`{}` is an address, and this command needs a model on this machine; run, chat, serve, forward, certify and plan take an address",
+            text.split('?').next().unwrap_or("")
+        ),
+    }
+}

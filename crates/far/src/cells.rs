@@ -1,0 +1,272 @@
+//! The parts in which shards come: runs of blocks with a checksum each.
+
+use std::ops::Range;
+
+use sws_store::{Extent, Manifest, PieceKind};
+
+/// Most bytes of a cell of several blocks. One request for each takes little beside its bytes, and
+/// several of them come at a time.
+const CELL: u64 = 4 << 20;
+/// The same for tables of which single rows are read.
+const ROWS: u64 = 64 << 10;
+/// Largest gap within a cell. Its bytes come too.
+const GAP: u64 = 64 << 10;
+
+/// The cells of a manifest, in the order of files and offsets.
+#[derive(Debug, Default)]
+pub(crate) struct Cells {
+    cells: Vec<Cell>,
+    /// Cells of each file.
+    files: Vec<Range<u32>>,
+    extents: Vec<Place>,
+    /// Files that are read as a whole where any of them is.
+    whole: Vec<bool>,
+}
+
+/// The first block of a cell. It ends where the next begins, or with its file.
+#[derive(Clone, Copy, Debug)]
+struct Cell {
+    extent: u32,
+    block: u32,
+}
+
+/// An extent of a manifest, by its place there.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    piece: u32,
+    tensor: u32,
+    part: u16,
+    stand_in: bool,
+}
+
+/// Bytes of a file with one checksum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Block {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) check: u64,
+}
+
+/// The bytes of a cell in its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) file: u32,
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+}
+
+impl Span {
+    pub(crate) fn len(&self) -> u64 {
+        self.end - self.start
+    }
+}
+
+impl Cells {
+    /// The cells of a manifest that was checked.
+    pub(crate) fn of(manifest: &Manifest) -> Cells {
+        let mut places = Vec::new();
+        for (piece, of) in (0u32..).zip(&manifest.pieces) {
+            let stand_in = of.stand_in.iter().flat_map(|stand_in| &stand_in.tensors);
+            let all = (0u32..).zip(&of.tensors).map(|(index, tensor)| (index, false, tensor));
+            let all =
+                all.chain((0u32..).zip(stand_in).map(|(index, tensor)| (index, true, tensor)));
+            for (tensor, stand_in, of) in all {
+                for (part, extent) in (0u16..).zip(&of.parts) {
+                    if extent.len > 0 {
+                        places.push(Place { piece, tensor, part, stand_in });
+                    }
+                }
+            }
+        }
+        let at = |place: &Place| extent(manifest, *place).map_or((0, 0), |it| (it.file, it.offset));
+        places.sort_unstable_by_key(at);
+        let mut cells = Cells {
+            files: vec![0..0; manifest.files.len()],
+            whole: vec![false; manifest.files.len()],
+            ..Cells::default()
+        };
+        // The file, the start and the end of the cell so far.
+        let mut open: Option<Span> = None;
+        for (index, &place) in (0u32..).zip(&places) {
+            let Some(extent) = extent(manifest, place) else { continue };
+            let kind = manifest.pieces[place.piece as usize].id.kind();
+            let by_rows = matches!(kind, PieceKind::Embed | PieceKind::Table(_));
+            let limit = if by_rows { ROWS } else { CELL };
+            if let Some(whole) = cells.whole.get_mut(extent.file as usize) {
+                *whole = matches!(kind, PieceKind::Expert(_));
+            }
+            for block in 0..extent.len.div_ceil(extent.check_len) {
+                let start = extent.offset + block * extent.check_len;
+                let end = start.saturating_add(extent.check_len).min(extent.offset + extent.len);
+                let joins = open.is_some_and(|cell| {
+                    cell.file == extent.file && start - cell.end <= GAP && end - cell.start <= limit
+                });
+                match &mut open {
+                    Some(cell) if joins => cell.end = end,
+                    _ => {
+                        let number = cells.cells.len() as u32;
+                        if let Some(range) = cells.files.get_mut(extent.file as usize) {
+                            let is_first = range.start == range.end;
+                            let first = if is_first { number } else { range.start };
+                            *range = first..number + 1;
+                        }
+                        cells.cells.push(Cell { extent: index, block: block as u32 });
+                        open = Some(Span { file: extent.file, start, end });
+                    }
+                }
+            }
+        }
+        cells.cells.shrink_to_fit();
+        cells.extents = places;
+        cells
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        self.cells.len() as u32
+    }
+
+    /// Cells of a file.
+    pub(crate) fn of_file(&self, file: u32) -> Range<u32> {
+        self.files.get(file as usize).cloned().unwrap_or_default()
+    }
+
+    /// True if all of a file is read where any of it is.
+    pub(crate) fn is_whole(&self, file: u32) -> bool {
+        self.whole.get(file as usize).copied().unwrap_or(false)
+    }
+
+    /// Number of files.
+    pub(crate) fn files(&self) -> u32 {
+        self.files.len() as u32
+    }
+
+    /// Cells that have bytes of this range of a file.
+    pub(crate) fn within(
+        &self,
+        manifest: &Manifest,
+        file: u32,
+        offset: u64,
+        len: u64,
+    ) -> Range<u32> {
+        let all = self.of_file(file);
+        let end = offset.saturating_add(len);
+        let mut numbers = all.clone();
+        let (mut low, mut high) = (all.start, all.end);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            match self.span(manifest, middle).end <= offset {
+                true => low = middle + 1,
+                false => high = middle,
+            }
+        }
+        numbers.start = low;
+        let mut last = low;
+        while last < all.end && self.span(manifest, last).start < end {
+            last += 1;
+        }
+        numbers.end = last;
+        numbers
+    }
+
+    /// The bytes of a cell.
+    pub(crate) fn span(&self, manifest: &Manifest, cell: u32) -> Span {
+        let mut blocks = self.blocks(manifest, cell);
+        let first = blocks.next();
+        let file = self.extent(manifest, self.cells[cell as usize].extent).map_or(0, |it| it.file);
+        let (start, mut end) = first.map_or((0, 0), |block| (block.start, block.end));
+        if let Some((extent, block)) = self.last(manifest, cell)
+            && let Some(extent) = self.extent(manifest, extent)
+        {
+            let start = extent.offset + block * extent.check_len;
+            end = start.saturating_add(extent.check_len).min(extent.offset + extent.len);
+        }
+        Span { file, start, end }
+    }
+
+    /// The last block of a cell, by its extent.
+    fn last(&self, manifest: &Manifest, cell: u32) -> Option<(u32, u64)> {
+        let (extent, block) = match self.cells.get(cell as usize + 1) {
+            Some(next) => (next.extent, u64::from(next.block)),
+            None => (self.extents.len() as u32, 0),
+        };
+        if block > 0 {
+            return Some((extent, block - 1));
+        }
+        let before = extent.checked_sub(1)?;
+        let blocks = self.extent(manifest, before)?;
+        Some((before, blocks.len.div_ceil(blocks.check_len) - 1))
+    }
+
+    /// The blocks of a cell, in the order of offsets.
+    pub(crate) fn blocks<'a>(
+        &'a self,
+        manifest: &'a Manifest,
+        cell: u32,
+    ) -> impl Iterator<Item = Block> + 'a {
+        let Cell { extent, block } = self.cells[cell as usize];
+        let end = self.last(manifest, cell).unwrap_or((0, 0));
+        let mut at = (extent, u64::from(block));
+        std::iter::from_fn(move || {
+            if at > end {
+                return None;
+            }
+            let extent = self.extent(manifest, at.0)?;
+            let start = extent.offset + at.1 * extent.check_len;
+            let stop = start.saturating_add(extent.check_len).min(extent.offset + extent.len);
+            let check = *extent.checks.get(usize::try_from(at.1).ok()?)?;
+            at.1 += 1;
+            if at.1 >= extent.len.div_ceil(extent.check_len) {
+                at = (at.0 + 1, 0);
+            }
+            Some(Block { start, end: stop, check })
+        })
+    }
+
+    fn extent<'m>(&self, manifest: &'m Manifest, index: u32) -> Option<&'m Extent> {
+        extent(manifest, *self.extents.get(index as usize)?)
+    }
+}
+
+fn extent(manifest: &Manifest, place: Place) -> Option<&Extent> {
+    let piece = manifest.pieces.get(place.piece as usize)?;
+    let tensors = match (&piece.stand_in, place.stand_in) {
+        (Some(stand_in), true) => &stand_in.tensors,
+        _ => &piece.tensors,
+    };
+    tensors.get(place.tensor as usize)?.parts.get(usize::from(place.part))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_have_every_block_once_in_order() {
+        let manifest = Manifest::load(sws_testing::tales()).unwrap();
+        let cells = Cells::of(&manifest);
+        let mut blocks = 0;
+        let mut before = (0, 0);
+        for cell in 0..cells.len() {
+            let span = cells.span(&manifest, cell);
+            assert!(cells.of_file(span.file).contains(&cell));
+            assert!((span.file, span.start) >= before && span.start < span.end);
+            before = (span.file, span.end);
+            let all: Vec<Block> = cells.blocks(&manifest, cell).collect();
+            assert_eq!((all[0].start, all[all.len() - 1].end), (span.start, span.end));
+            assert!(all.windows(2).all(|pair| pair[0].end <= pair[1].start));
+            assert!(all.len() == 1 || span.len() <= CELL);
+            blocks += all.len();
+            assert!(cells.within(&manifest, span.file, span.start, 1) == (cell..cell + 1));
+            assert!(cells.within(&manifest, span.file, span.end - 1, 1) == (cell..cell + 1));
+        }
+        let parts = manifest.pieces.iter().flat_map(|p| &p.tensors).flat_map(|t| &t.parts);
+        assert_eq!(blocks, parts.map(|part| part.checks.len()).sum::<usize>());
+        for file in 0..cells.files() {
+            let all = cells.of_file(file);
+            assert_eq!(cells.within(&manifest, file, 0, u64::MAX), all);
+            let path = &manifest.files[file as usize].path;
+            assert_eq!(cells.is_whole(file), path.contains("expert"), "{path}");
+            assert_eq!(all.len() > 1, path.contains("embed"), "{path} has {}", all.len());
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Errors, as sentences for people.
+
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use sws_hub::HubError;
+use sws_store::{InvalidManifest, SmallFileError, remedy};
+
+/// Failure to read shards from object storage, or to put them there. Its text is one sentence with the
+/// name of the thing and the remedy. No secret is part of it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FarError {
+    /// Text that is no address of shards.
+    #[error("`{shown}` {problem}")]
+    Address {
+        /// The address, without its query.
+        shown: String,
+        /// The problem and the remedy, after the address in the sentence.
+        problem: &'static str,
+    },
+    /// A wrong variable of the environment, or a wrong file of settings.
+    #[error("{what} {problem}; correct it, or remove it")]
+    Setting {
+        /// The variable or the file.
+        what: String,
+        /// The problem, after the name in the sentence.
+        problem: String,
+    },
+    /// A wrong setting of the network.
+    #[error(transparent)]
+    Network(#[from] HubError),
+    /// No manifest at the address.
+    #[error("`{address}` has no manifest.json; give the address that `sws push` has filled")]
+    NoManifest {
+        /// The address.
+        address: String,
+    },
+    /// A manifest that cannot be used.
+    #[error("`{address}/manifest.json` cannot be used: {reason}; push the shards again")]
+    Manifest {
+        /// The address.
+        address: String,
+        /// Problem with the contents.
+        reason: InvalidManifest,
+    },
+    /// No such bucket.
+    #[error("there is no bucket `{bucket}` at {host}; check its name, and AWS_ENDPOINT_URL")]
+    NoBucket {
+        /// The bucket.
+        bucket: String,
+        /// The server.
+        host: String,
+    },
+    /// A file that is listed and not there.
+    #[error("{url} is not there, though the manifest lists it; push the shards again")]
+    Missing {
+        /// The address of the file.
+        url: String,
+    },
+    /// Access refused.
+    #[error("{url} is refused (status {status}{}); {advice}", in_words(code))]
+    Refused {
+        /// The address of the file, without its query.
+        url: String,
+        /// The status.
+        status: u16,
+        /// The reason, as the server names it.
+        code: String,
+        /// The remedy.
+        advice: &'static str,
+    },
+    /// A bucket of another region.
+    #[error("the bucket `{bucket}` is in the region {region}; set AWS_REGION to it")]
+    Region {
+        /// The bucket.
+        bucket: String,
+        /// Its region, as the server says.
+        region: String,
+    },
+    /// A failure of the server, after all attempts.
+    #[error("{url} answers with status {status}{}; try again later", in_words(code))]
+    Status {
+        /// The address of the file, without its query.
+        url: String,
+        /// The status.
+        status: u16,
+        /// The reason, as the server names it.
+        code: String,
+    },
+    /// No connection, or one that breaks, after all attempts.
+    #[error("{url} cannot be reached ({reason}); check the network and the proxy and try again")]
+    Connection {
+        /// The address of the file, without its query.
+        url: String,
+        /// Reason of the last failure.
+        reason: String,
+    },
+    /// An answer that makes no sense.
+    #[error("{url} answers with something unexpected: {reason}; check the address")]
+    Answer {
+        /// The address of the file, without its query.
+        url: String,
+        /// Description of the problem.
+        reason: String,
+    },
+    /// A file of another length.
+    #[error("{url} has {found} bytes instead of {expected}; push the shards again")]
+    Length {
+        /// The address of the file, without its query.
+        url: String,
+        /// The length in the manifest.
+        expected: u64,
+        /// The length there.
+        found: u64,
+    },
+    /// Bytes that do not agree with their checksum, twice.
+    #[error(
+        "the bytes of {url} at {offset} do not agree with their checksum, twice; push the shards again, or try another network"
+    )]
+    Damaged {
+        /// The address of the file, without its query.
+        url: String,
+        /// Offset of the block that the checksum covers.
+        offset: u64,
+    },
+    /// A small file of a model that cannot be used.
+    #[error(transparent)]
+    SmallFile(#[from] SmallFileError),
+    /// A file or directory of the cache, or one to be pushed, that cannot be read.
+    #[error("`{}` cannot be read ({cause}); {}", path.display(),
+            remedy(cause, "check that you may read it"))]
+    Read {
+        /// The path.
+        path: PathBuf,
+        /// The system's reason.
+        cause: io::Error,
+    },
+    /// A file or directory of the cache that cannot be written.
+    #[error("`{}` cannot be written ({cause}); {}", path.display(),
+            remedy(cause, "check that you may write there"))]
+    Write {
+        /// The path.
+        path: PathBuf,
+        /// The system's reason.
+        cause: io::Error,
+    },
+    /// No place for the cache.
+    #[error("there is no place for shards from an address; set HOME or XDG_CACHE_HOME")]
+    NoCache,
+    /// A server that takes no files.
+    #[error(
+        "{url} cannot be put there (status {status}); check the address, and that its server takes files (PUT)"
+    )]
+    NotTaken {
+        /// The address of the file, without its query.
+        url: String,
+        /// The status.
+        status: u16,
+    },
+    /// Other shards at the address.
+    #[error("`{address}` has other shards already; give another address, or remove them first")]
+    Occupied {
+        /// The address.
+        address: String,
+    },
+    /// A file that is too long for one request.
+    #[error("`{}` has more than 5 GiB, which a bucket takes in parts only; put it there with another program", path.display())]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A directory that does not have what its manifest lists.
+    #[error(transparent)]
+    Shards(#[from] sws_store::ManifestError),
+}
+
+impl FarError {
+    pub(crate) fn setting(name: &str, problem: &str) -> FarError {
+        FarError::Setting { what: format!("the variable {name}"), problem: problem.to_owned() }
+    }
+
+    pub(crate) fn file(path: &Path, problem: &str) -> FarError {
+        FarError::Setting { what: format!("`{}`", path.display()), problem: problem.to_owned() }
+    }
+
+    pub(crate) fn read(path: &Path, cause: io::Error) -> FarError {
+        FarError::Read { path: path.to_owned(), cause }
+    }
+
+    pub(crate) fn write(path: &Path, cause: io::Error) -> FarError {
+        FarError::Write { path: path.to_owned(), cause }
+    }
+
+    /// The same as an error of a reader, whose kind says what kind of remedy there is.
+    pub(crate) fn of_reader(&self) -> io::Error {
+        let kind = match self {
+            FarError::Damaged { .. } | FarError::Length { .. } | FarError::Missing { .. } => {
+                ErrorKind::InvalidData
+            }
+            FarError::Read { cause, .. } | FarError::Write { cause, .. } => cause.kind(),
+            _ => ErrorKind::HostUnreachable,
+        };
+        io::Error::new(kind, self.to_string())
+    }
+}
+
+fn in_words(code: &str) -> String {
+    if code.is_empty() { String::new() } else { format!(", {code}") }
+}

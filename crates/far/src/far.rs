@@ -1,0 +1,247 @@
+//! A model whose shards are in object storage.
+
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sws_store::{
+    Arena, MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest, Piece, PieceId, PieceKind, ShardReader,
+    Supply, user_cache,
+};
+use tracing::info;
+
+use crate::fetch::{BUFFER, Shared};
+use crate::key::short;
+use crate::place::{Place, private, replace};
+use crate::queue::Queue;
+use crate::reader::FarReader;
+use crate::{FarError, Origin};
+
+/// Requests at a time. Storage serves each with a part of what the network has.
+const THREADS: usize = 8;
+const STACK: usize = 512 << 10;
+/// Bytes of a stack that a thread uses.
+const TOUCHED: u64 = 64 << 10;
+/// Bytes on the heap of a connection: its buffers, and the records of its encryption.
+const CONNECTION: u64 = 448 << 10;
+
+/// Options of a model in object storage.
+#[derive(Clone, Debug, Default)]
+pub struct FarOptions {
+    /// Directory for all such models; `None` for `far` in the user's cache directory.
+    pub cache: Option<PathBuf>,
+    /// Most bytes of shards there, of all models; `None` for as many as the disk has room for.
+    pub limit: Option<u64>,
+}
+
+/// A model whose shards are in object storage. Bytes that were read of them are kept in a
+/// cache, and others come while the network is idle.
+#[derive(Debug)]
+pub struct Far {
+    shared: Arc<Shared>,
+    /// True once the threads run.
+    works: Mutex<bool>,
+}
+
+/// Counters of a model in object storage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Bytes of answers so far.
+    pub received: u64,
+    /// Bytes of shards that are here.
+    pub here: u64,
+    /// Bytes of all shards that the storage has, without headers.
+    pub whole: u64,
+}
+
+impl Far {
+    /// Opens the model at an address: reads its manifest and its small files. Shards come from the
+    /// first [`reader`](Supply::reader) on, those first that every answer needs.
+    pub fn open(origin: Origin, options: &FarOptions) -> Result<Far, FarError> {
+        let cache = options.cache.clone().or_else(|| Some(user_cache()?.join("far")));
+        let root = cache.ok_or(FarError::NoCache)?;
+        private(&root).map_err(|e| FarError::write(&root, e))?;
+        let (json, manifest) = manifest(&origin, &root)?;
+        let place = Place::open(&root, &short(&json), Arc::new(manifest), options.limit)?;
+        let path = place.files.join(MANIFEST_FILE);
+        if !path.exists() {
+            replace(&path, &json).map_err(|e| FarError::write(&path, e))?;
+        }
+        drop(json);
+        small_files(&origin, &place)?;
+        let queue = Queue::new(origin.http().clock().clone());
+        let shared = Arc::new(Shared { origin, place, queue });
+        let far = Far { shared, works: Mutex::new(false) };
+        far.shared.queue.set_ahead(far.cells(&mut |piece| is_always_needed(far.manifest(), piece)));
+        far.wish(&[]);
+        Ok(far)
+    }
+
+    /// Directory of the manifest and the small files, as of a directory of shards.
+    pub fn dir(&self) -> &Path {
+        &self.shared.place.files
+    }
+
+    /// The manifest.
+    pub fn manifest(&self) -> &Arc<Manifest> {
+        &self.shared.place.manifest
+    }
+
+    /// Starts the threads that fetch, unless they run.
+    fn start(&self) -> io::Result<()> {
+        let mut works = self.works.lock().unwrap_or_else(PoisonError::into_inner);
+        if *works {
+            return Ok(());
+        }
+        // A thread takes some memory of its own before it runs, and ends with a panic without it.
+        drop(Arena::new(THREADS * 2 * STACK)?);
+        for number in 0..THREADS {
+            let shared = Arc::clone(&self.shared);
+            let thread = std::thread::Builder::new().name(format!("sws-far-{number}"));
+            thread.stack_size(STACK).spawn(move || shared.work())?;
+        }
+        *works = true;
+        Ok(())
+    }
+
+    /// Current counters.
+    pub fn counts(&self) -> Counts {
+        let Shared { origin, place, .. } = &*self.shared;
+        let here = place.record.ledger().map_or(0, |ledger| ledger.bytes());
+        let whole = (0..place.cells.len()).map(|cell| place.span(cell).len()).sum();
+        Counts { received: origin.received(), here, whole }
+    }
+
+    /// Cells of the pieces, without their stand-ins, in the order of the manifest.
+    fn cells(&self, wanted: &mut dyn FnMut(&Piece) -> bool) -> Vec<u32> {
+        let pieces = self.manifest().pieces.iter();
+        pieces.filter(|piece| wanted(piece)).flat_map(|piece| self.of(piece)).collect()
+    }
+
+    /// Cells of a piece.
+    fn of(&self, piece: &Piece) -> Vec<u32> {
+        let Shared { place, .. } = &*self.shared;
+        let mut ranges: Vec<Range<u32>> = Vec::new();
+        for part in piece.tensors.iter().flat_map(|tensor| &tensor.parts) {
+            ranges.push(place.cells.within(&place.manifest, part.file, part.offset, part.len));
+        }
+        let mut cells: Vec<u32> = ranges.into_iter().flatten().collect();
+        cells.sort_unstable();
+        cells.dedup();
+        cells
+    }
+}
+
+impl Supply for Far {
+    fn reader(self: Arc<Self>, local: Arc<dyn ShardReader>) -> io::Result<Arc<dyn ShardReader>> {
+        self.start()?;
+        let shared = Arc::clone(&self.shared);
+        Ok(Arc::new(FarReader { shared, local, _far: self }))
+    }
+
+    fn name(&self) -> String {
+        self.shared.origin.address().name().to_owned()
+    }
+
+    fn address(&self) -> String {
+        self.shared.origin.address().to_string()
+    }
+
+    fn heap(&self) -> u64 {
+        THREADS as u64 * (BUFFER as u64 + CONNECTION + TOUCHED)
+    }
+
+    fn wish(&self, pieces: &[PieceId]) {
+        let manifest = self.manifest();
+        let wished = pieces.iter().filter_map(|&id| manifest.piece(id));
+        let mut cells: Vec<u32> = wished.flat_map(|piece| self.of(piece)).collect();
+        cells.extend(self.cells(&mut |piece| piece.id.kind() != PieceKind::Extra));
+        let mut seen = vec![false; self.shared.place.cells.len() as usize];
+        cells.retain(|&cell| {
+            seen.get_mut(cell as usize).is_some_and(|seen| !std::mem::replace(seen, true))
+        });
+        self.shared.queue.set_later(cells);
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        self.shared.queue.close();
+        let Counts { received, here, whole } = self.counts();
+        info!("{received} bytes came from the storage, {here} of {whole} are here");
+    }
+}
+
+/// True for pieces of which every pass reads all.
+fn is_always_needed(manifest: &Manifest, piece: &Piece) -> bool {
+    match piece.id.kind() {
+        PieceKind::Expert(_) | PieceKind::Extra | PieceKind::Table(_) => false,
+        // As the head, all of it is read.
+        PieceKind::Embed => manifest.piece(PieceId::LM_HEAD).is_none(),
+        _ => true,
+    }
+}
+
+/// Reads the manifest, which is kept by the tag that the server gives it. Where the server cannot be
+/// reached, the last one of this address will do.
+fn manifest(origin: &Origin, root: &Path) -> Result<(Vec<u8>, Manifest), FarError> {
+    let address = origin.address().to_string();
+    let known = root.join(format!("{}.address", short(address.as_bytes())));
+    let parsed = |json: Vec<u8>| match Manifest::from_json(&json) {
+        Ok(manifest) => Ok((json, manifest)),
+        Err(reason) => Err(FarError::Manifest { address: address.clone(), reason }),
+    };
+    let kept = std::fs::read_to_string(&known).ok();
+    let kept = kept.as_deref().and_then(|text| text.split_once('\n'));
+    let kept = kept.and_then(|(key, tag)| {
+        let path = root.join(key).join("files").join(MANIFEST_FILE);
+        let json = std::fs::read(path).ok().filter(|json| short(json) == key)?;
+        Some((parsed(json).ok()?, tag.to_owned()))
+    });
+    let (kept, tag) = kept.map_or((None, None), |(kept, tag)| (Some(kept), Some(tag)));
+    let tag = tag.filter(|tag| !tag.is_empty());
+    match (origin.read(MANIFEST_FILE, MAX_MANIFEST_BYTES, tag.as_deref()), kept) {
+        (Ok(None), Some(kept)) => Ok(kept),
+        (Ok(Some((json, tag))), _) => {
+            let read = parsed(json)?;
+            let plain = |tag: &String| tag.chars().all(|c| c.is_ascii_graphic());
+            let tag = tag.filter(plain).unwrap_or_default();
+            // Without it, the manifest is read again.
+            let _ = replace(&known, format!("{}\n{tag}", short(&read.0)).as_bytes());
+            Ok(read)
+        }
+        (Err(error @ (FarError::Connection { .. } | FarError::Status { .. })), Some(kept)) => {
+            info!("{error}; the manifest that is here will do");
+            Ok(kept)
+        }
+        (Err(error), _) => Err(error),
+        (Ok(None), None) => {
+            let reason = "it has not changed, although nothing was known of it".to_owned();
+            Err(FarError::Answer { url: origin.shown(MANIFEST_FILE), reason })
+        }
+    }
+}
+
+/// Reads the small files that are not here.
+fn small_files(origin: &Origin, place: &Place) -> Result<(), FarError> {
+    for (name, len) in place.small() {
+        for turn in 0.. {
+            if place.has_small(name) {
+                break;
+            }
+            if turn == 2 {
+                return Err(FarError::Damaged { url: origin.shown(name), offset: 0 });
+            }
+            let read = origin.read(name, len, None)?;
+            let path = place.files.join(name);
+            let bytes = read.map_or(Vec::new(), |(bytes, _)| bytes);
+            if bytes.len() as u64 != len {
+                let found = bytes.len() as u64;
+                return Err(FarError::Length { url: origin.shown(name), expected: len, found });
+            }
+            replace(&path, &bytes).map_err(|e| FarError::write(&path, e))?;
+        }
+    }
+    Ok(())
+}

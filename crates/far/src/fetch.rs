@@ -1,0 +1,251 @@
+//! Brings cells: requests their bytes, compares them with their checksums, and writes them.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use sws_hub::http::{ATTEMPTS, Bytes, Failure, Reply, text};
+use sws_store::{Checksum, FileEntry};
+use tracing::info;
+use ureq::http::{StatusCode, header};
+
+use crate::cells::Span;
+use crate::place::{Place, settle};
+use crate::queue::{Failed, Queue, Reason};
+use crate::{FarError, Origin};
+
+/// Bytes that are read and hashed at once.
+pub(crate) const BUFFER: usize = 64 << 10;
+/// Most bytes before a range that a server may send where it serves whole files only.
+const SKIPPED: u64 = 16 << 20;
+
+/// Parts of a model that all of its threads share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) origin: Origin,
+    pub(crate) place: Place,
+    pub(crate) queue: Queue,
+}
+
+/// End of an attempt.
+enum Stop {
+    Http(Failure),
+    Far(FarError),
+    /// Bytes with another checksum, in the block at this offset.
+    Wrong(u64),
+}
+
+/// Takes bytes of a file with their offset.
+type Sink<'a> = dyn FnMut(u64, &[u8]) -> Result<(), Stop> + 'a;
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Stop {
+        Stop::Http(failure)
+    }
+}
+
+impl Shared {
+    /// Fetches cells until the queue is closed.
+    pub(crate) fn work(&self) {
+        let mut buffer = vec![0; BUFFER];
+        while let Some((cell, reason)) = self.queue.next() {
+            let outcome = self.fetch(cell, reason, &mut buffer);
+            if let Err(Failed::Error(error)) = &outcome {
+                info!("a piece did not come: {error}");
+            }
+            self.queue.ended(cell, reason, outcome);
+        }
+    }
+
+    /// Brings a cell, unless it is here or another process brings it.
+    fn fetch(&self, cell: u32, reason: Reason, buffer: &mut [u8]) -> Result<(), Failed> {
+        let failed = |error: FarError| match &error {
+            FarError::Write { cause, .. } if is_full(cause.kind()) => Failed::NoRoom,
+            _ => Failed::Error(Arc::new(error)),
+        };
+        let Shared { place, .. } = self;
+        if place.record.has(cell) {
+            return Ok(());
+        }
+        let _lock = place.lock(cell).map_err(failed)?;
+        if place.record.has(cell) {
+            return Ok(());
+        }
+        let span = place.span(cell);
+        if !place.reserve(span, reason == Reason::Demanded).map_err(failed)? {
+            return Err(Failed::NoRoom);
+        }
+        let brought = self.bring(cell, span, buffer).and_then(|file| {
+            let refused = |e| FarError::write(&place.path(span.file), e);
+            settle(&file, span).map_err(refused)?;
+            place.record.set(cell, place.record.tick()).map_err(refused)
+        });
+        brought.inspect_err(|_| place.release(span)).map_err(failed)
+    }
+
+    /// Writes the bytes of a cell to its file. All agree with their checksums.
+    fn bring(&self, cell: u32, span: Span, buffer: &mut [u8]) -> Result<File, FarError> {
+        let file = self.place.file(span.file)?;
+        let path = self.place.path(span.file);
+        let Shared { place, .. } = self;
+        self.repeated(span.file, &mut || {
+            let mut blocks = place.cells.blocks(&place.manifest, cell).peekable();
+            let mut sum = Checksum::default();
+            self.stream(span.file, span.start..span.end, buffer, &mut |at, bytes| {
+                file.write_all_at(bytes, at).map_err(|e| Stop::Far(FarError::write(&path, e)))?;
+                let end = at + bytes.len() as u64;
+                while let Some(&block) = blocks.peek().filter(|block| block.start < end) {
+                    let from = block.start.max(at) - at;
+                    let to = block.end.min(end) - at;
+                    sum.update(&bytes[from as usize..to as usize]);
+                    if block.end > end {
+                        break;
+                    }
+                    if sum.finish() != block.check {
+                        return Err(Stop::Wrong(block.start));
+                    }
+                    blocks.next();
+                }
+                Ok(())
+            })
+        })?;
+        Ok(file)
+    }
+
+    /// Reads a range of a file into memory, past the cache. Returns the number of bytes, which is
+    /// smaller at the end of the file. Nothing is compared with checksums.
+    pub(crate) fn read(&self, file: u32, offset: u64, into: &mut [u8]) -> Result<usize, FarError> {
+        let len = self.entry(file).len;
+        let end = offset.saturating_add(into.len() as u64).min(len);
+        if offset >= end {
+            return Ok(0);
+        }
+        let mut buffer = vec![0; BUFFER];
+        self.repeated(file, &mut || {
+            self.stream(file, offset..end, &mut buffer, &mut |at, bytes| {
+                let from = (at - offset) as usize;
+                into[from..from + bytes.len()].copy_from_slice(bytes);
+                Ok(())
+            })
+        })?;
+        Ok((end - offset) as usize)
+    }
+
+    /// Makes attempts until one succeeds. Wrong bytes are asked for once more.
+    fn repeated(
+        &self,
+        file: u32,
+        attempt: &mut dyn FnMut() -> Result<(), Stop>,
+    ) -> Result<(), FarError> {
+        let name = &self.entry(file).path;
+        let (mut failures, mut wrong) = (0, false);
+        loop {
+            match attempt() {
+                Ok(()) => return Ok(()),
+                Err(Stop::Wrong(offset)) if wrong => {
+                    return Err(FarError::Damaged { url: self.origin.shown(name), offset });
+                }
+                Err(Stop::Wrong(offset)) => {
+                    info!("wrong bytes of {} at {offset}; again", self.origin.shown(name));
+                    wrong = true;
+                }
+                Err(Stop::Far(error)) => return Err(error),
+                Err(Stop::Http(failure)) => {
+                    let again = failure.may_pass() && failures + 1 < ATTEMPTS;
+                    let paused = match again {
+                        true => self.origin.http().pause(failures, &failure),
+                        false => Err(failure),
+                    };
+                    paused.map_err(|failure| self.origin.explained(failure, name))?;
+                    failures += 1;
+                }
+            }
+        }
+    }
+
+    /// Requests a range of a file, and passes on its bytes with their offsets.
+    fn stream(
+        &self,
+        file: u32,
+        range: Range<u64>,
+        buffer: &mut [u8],
+        sink: &mut Sink<'_>,
+    ) -> Result<(), Stop> {
+        let FileEntry { path: name, len } = self.entry(file);
+        let asked = Bytes(range.start, Some(range.end - 1));
+        let mut reply =
+            self.origin.get(name, Some(asked), None).map_err(|failure| match failure {
+                // The range begins beyond the end.
+                Failure::Status { status: 416, url, .. } => {
+                    Stop::Far(FarError::Length { url, expected: *len, found: 0 })
+                }
+                failure => Stop::Http(failure),
+            })?;
+        let mut at = self.first(&reply, name, *len, &range)?;
+        let broken = |reason: String| Failure::Connection { url: self.origin.shown(name), reason };
+        let mut body = reply.body_mut().as_reader();
+        while at < range.end {
+            let skips = at < range.start;
+            let left = if skips { range.start - at } else { range.end - at };
+            let most = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
+            let got = match body.read(&mut buffer[..most]) {
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                got => got.map_err(|e| broken(e.to_string()))?,
+            };
+            if got == 0 {
+                let missing = range.end - at;
+                return Err(broken(format!("the answer ends {missing} bytes early")).into());
+            }
+            self.origin.count(got);
+            if !skips {
+                sink(at, &buffer[..got])?;
+            }
+            at += got as u64;
+        }
+        // The end of the body, after which the connection can be used again.
+        let _ = body.read(&mut buffer[..1]);
+        Ok(())
+    }
+
+    /// The offset of the first byte of an answer.
+    fn first(&self, reply: &Reply, name: &str, len: u64, range: &Range<u64>) -> Result<u64, Stop> {
+        let url = || self.origin.shown(name);
+        let wrong = |reason: &str| Failure::Answer { url: url(), reason: reason.to_owned() };
+        if reply.status() != StatusCode::PARTIAL_CONTENT {
+            let found = text(reply.headers(), header::CONTENT_LENGTH.as_str());
+            if let Some(found) = found.and_then(|found| found.parse().ok()).filter(|it| *it != len)
+            {
+                return Err(Stop::Far(FarError::Length { url: url(), expected: len, found }));
+            }
+            return match range.start <= SKIPPED {
+                true => Ok(0),
+                false => Err(wrong("it serves whole files only, and no ranges of them").into()),
+            };
+        }
+        let found = text(reply.headers(), header::CONTENT_RANGE.as_str()).unwrap_or("");
+        let parts = found.strip_prefix("bytes ").and_then(|rest| {
+            let (bytes, total) = rest.split_once('/')?;
+            let (first, last) = bytes.split_once('-')?;
+            Some((first.parse::<u64>().ok()?, last.parse::<u64>().ok()?, total.parse::<u64>().ok()))
+        });
+        match parts {
+            Some((_, _, Some(total))) if total != len => {
+                Err(Stop::Far(FarError::Length { url: url(), expected: len, found: total }))
+            }
+            Some((first, last, _)) if first == range.start && last == range.end - 1 => Ok(first),
+            _ => Err(wrong("another range than the one that was asked for").into()),
+        }
+    }
+
+    pub(crate) fn entry(&self, file: u32) -> &FileEntry {
+        static NONE: FileEntry = FileEntry { path: String::new(), len: 0 };
+        self.place.manifest.files.get(file as usize).unwrap_or(&NONE)
+    }
+}
+
+/// True for errors of a disk that is full.
+fn is_full(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+}

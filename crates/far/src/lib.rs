@@ -1,0 +1,40 @@
+//! Shards in object storage: read over HTTP, kept on a local drive, and put there.
+//!
+//! An [`Address`] names a directory of shards on a web server or in a bucket. An [`Origin`] reads and
+//! writes its files: public ones, ones whose address has a signature as its query, and those of S3,
+//! whose requests it signs. A [`Far`] model has the manifest and the small files at once, and its
+//! shards when they are read, through a cache of pieces on the local drive that several processes
+//! share. As a [`Supply`](sws_store::Supply) it puts itself in front of the readers of local files.
+//! [`push`] puts a directory of shards there, the manifest last.
+//!
+//! ```
+//! use sws_far::Address;
+//!
+//! let address: Address = "s3://models/qwen3-30b".parse()?;
+//! assert_eq!(address.to_string(), "s3://models/qwen3-30b");
+//! # Ok::<(), sws_far::FarError>(())
+//! ```
+#![deny(missing_docs)]
+
+mod address;
+mod aws;
+mod cells;
+mod error;
+mod explain;
+mod far;
+mod fetch;
+mod key;
+mod origin;
+mod place;
+mod push;
+mod queue;
+mod reader;
+mod record;
+mod sign;
+
+pub use address::Address;
+pub use aws::Aws;
+pub use error::FarError;
+pub use far::{Counts, Far, FarOptions};
+pub use origin::Origin;
+pub use push::{Pushed, push};

@@ -1,0 +1,339 @@
+//! The files at an address: requests, their signatures, and the meaning of the answers.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use sws_hub::ProxySetting;
+use sws_hub::http::{ATTEMPTS, Bytes, Failure, Http, Reply, date, escaped, joined, shown, text};
+use sws_store::Clock;
+use tracing::info;
+use ureq::http::{StatusCode, Uri, header};
+
+use crate::address::check_private;
+use crate::aws::Aws;
+use crate::explain::{REGION, reason};
+use crate::key::sha256;
+use crate::sign::{self, Request};
+use crate::{Address, FarError};
+
+/// Time without a byte after which a connection is cut, and the variable that sets another.
+const SILENCE: Duration = Duration::from_secs(30);
+const SILENCE_VARIABLE: &str = "SWS_NETWORK_TIMEOUT";
+const MAX_SILENCE: u64 = 86_400;
+/// Most redirects of one request.
+const REDIRECTS: usize = 5;
+/// Most bytes that are read of the explanation of an error.
+const EXPLANATION: u64 = 16 << 10;
+
+/// The files at an address.
+#[derive(Debug)]
+pub struct Origin {
+    http: Http,
+    pub(crate) address: Address,
+    /// Settings of S3; `None` for a web server.
+    pub(crate) aws: Option<Aws>,
+    /// The region of the bucket: that of the settings, until the server names another.
+    region: Mutex<String>,
+    /// Seconds that the server's clock is ahead of ours.
+    skew: AtomicI64,
+    /// Bytes of answers so far.
+    received: AtomicU64,
+}
+
+impl Origin {
+    /// The files at an address, with the settings of this process.
+    pub fn new(address: Address) -> Result<Origin, FarError> {
+        Origin::with(address, |name| std::env::var_os(name), Clock::real())
+    }
+
+    /// Like [`new`](Self::new), with the variables that `get` returns and another clock.
+    pub fn with(
+        address: Address,
+        get: impl Fn(&str) -> Option<OsString>,
+        clock: Clock,
+    ) -> Result<Origin, FarError> {
+        let aws = address.in_bucket("").map(|_| Aws::from(&get)).transpose()?;
+        let endpoint = aws.as_ref().and_then(|aws| aws.endpoint.as_deref());
+        let is_plain = endpoint.map_or(address.is_plain(), |url| url.starts_with("http:"));
+        if is_plain {
+            let shown = address.to_string();
+            check_private(endpoint.unwrap_or(&shown), endpoint.unwrap_or(&shown))?;
+        }
+        let proxy = ProxySetting::from(&get, !is_plain)?;
+        let http = Http::new(proxy.as_ref(), silence(&get)?, clock)?;
+        let region = aws.as_ref().map_or(String::new(), |aws| aws.region.clone());
+        let (skew, received) = (AtomicI64::new(0), AtomicU64::new(0));
+        Ok(Origin { http, address, aws, region: Mutex::new(region), skew, received })
+    }
+
+    /// The address.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    pub(crate) fn http(&self) -> &Http {
+        &self.http
+    }
+
+    /// Bytes of answers so far.
+    pub(crate) fn received(&self) -> u64 {
+        self.received.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count(&self, bytes: usize) {
+        self.received.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Reads a whole file of at most `limit` bytes. `None` if it is that with this tag, by which the
+    /// server knows its contents. Also returns its tag.
+    #[allow(clippy::type_complexity, reason = "bytes and tag")]
+    pub(crate) fn read(
+        &self,
+        file: &str,
+        limit: u64,
+        tag: Option<&str>,
+    ) -> Result<Option<(Vec<u8>, Option<String>)>, FarError> {
+        let read = self.http.attempted(ATTEMPTS, &mut |_| {
+            let mut reply = self.get(file, None, tag)?;
+            if reply.status() == StatusCode::NOT_MODIFIED {
+                return Ok(None);
+            }
+            let url = self.shown(file);
+            let tag = text(reply.headers(), header::ETAG.as_str()).map(str::to_owned);
+            let mut bytes = Vec::new();
+            let body = reply.body_mut().as_reader();
+            let read = body.take(limit.saturating_add(1)).read_to_end(&mut bytes);
+            self.count(bytes.len());
+            match read {
+                Err(e) => Err(Failure::Connection { url, reason: e.to_string() }),
+                Ok(_) if bytes.len() as u64 > limit => {
+                    Err(Failure::Answer { url, reason: format!("more than {limit} bytes") })
+                }
+                Ok(_) => Ok(Some((bytes, tag))),
+            }
+        });
+        read.map_err(|failure| self.explained(failure, file))
+    }
+
+    /// Makes one request for a file or bytes of it. The reply's status is 200, 206, or with a tag 304.
+    pub(crate) fn get(
+        &self,
+        file: &str,
+        bytes: Option<Bytes>,
+        tag: Option<&str>,
+    ) -> Result<Reply, Failure> {
+        let range = bytes.map(Bytes::header);
+        let conditional = tag.map(|tag| ("if-none-match", tag.to_owned()));
+        self.corrected(file, &mut |at| {
+            let mut headers: Vec<_> = conditional.iter().cloned().collect();
+            headers.extend(self.signed("GET", at, range.as_deref(), &sha256(b"")));
+            let reply = self.http.get(at, bytes, &headers)?;
+            match reply.status() {
+                status if status.is_redirection() && status != StatusCode::NOT_MODIFIED => {
+                    self.redirected(at, reply, bytes)
+                }
+                _ => Ok(reply),
+            }
+        })
+    }
+
+    /// Makes one request that puts a file there, of this length and SHA-256.
+    pub(crate) fn put(
+        &self,
+        file: &str,
+        len: u64,
+        hash: &str,
+        mut body: impl FnMut() -> Result<Box<dyn Read>, Failure>,
+    ) -> Result<(), Failure> {
+        self.corrected(file, &mut |at| {
+            let headers = self.signed("PUT", at, None, hash);
+            self.http.put(at, &mut *body()?, len, &headers)
+        })
+        .map(drop)
+    }
+
+    /// Follows redirects on the web, which have no credentials of ours.
+    fn redirected(&self, from: &Uri, reply: Reply, bytes: Option<Bytes>) -> Result<Reply, Failure> {
+        if self.aws.is_some() {
+            return Ok(reply);
+        }
+        let (mut at, mut reply) = (from.clone(), reply);
+        for _ in 0..REDIRECTS {
+            let answer = |problem: &str| Failure::Answer {
+                url: shown(&at),
+                reason: format!("it redirects {problem}"),
+            };
+            let to = text(reply.headers(), header::LOCATION.as_str()).unwrap_or("");
+            let next = joined(&at, to).ok_or_else(|| answer("to an address that is none"))?;
+            if at.scheme_str() == Some("https") && next.scheme_str() != Some("https") {
+                return Err(answer("to an address without encryption"));
+            }
+            reply = self.http.get(&next, bytes, &[])?;
+            at = next;
+            if !reply.status().is_redirection() {
+                return Ok(reply);
+            }
+        }
+        Err(Failure::Answer { url: shown(&at), reason: "it redirects in a circle".to_owned() })
+    }
+
+    /// Makes a request; once more where the answer says that our clock or region is wrong. Turns every
+    /// status but success into a failure.
+    fn corrected(
+        &self,
+        file: &str,
+        request: &mut dyn FnMut(&Uri) -> Result<Reply, Failure>,
+    ) -> Result<Reply, Failure> {
+        let mut corrections = 2;
+        loop {
+            let at = self.at(file)?;
+            let mut reply = request(&at)?;
+            if reply.status().is_success() || reply.status() == StatusCode::NOT_MODIFIED {
+                return Ok(reply);
+            }
+            let mut body = String::new();
+            let explanation = reply.body_mut().as_reader().take(EXPLANATION);
+            // An explanation that cannot be read is none.
+            let _ = { explanation }.read_to_string(&mut body);
+            self.count(body.len());
+            let mut code = reason(&body);
+            let region = text(reply.headers(), "x-amz-bucket-region").map(str::to_owned);
+            if self.aws.is_some() && corrections > 0 {
+                corrections -= 1;
+                if code == "RequestTimeTooSkewed" && self.learn_time(&reply) {
+                    continue;
+                }
+                if let Some(region) = &region
+                    && self.learn_region(region)
+                {
+                    continue;
+                }
+            }
+            if let Some(region) = region.filter(|_| reply.status().is_redirection()) {
+                code = format!("{REGION}{region}");
+            }
+            return Err(Failure::of_status(self.shown(file), &reply, code));
+        }
+    }
+
+    /// Takes over the server's clock. False if it says nothing new.
+    fn learn_time(&self, reply: &Reply) -> bool {
+        let Some(theirs) = date(reply.headers()) else { return false };
+        let skew = i64::try_from(theirs).unwrap_or(0) - self.http.clock().unix_seconds();
+        info!("the clock of the storage is {skew} s ahead of ours");
+        self.skew.swap(skew, Ordering::Relaxed) != skew
+    }
+
+    /// Takes over the region that the server names. False if it is the one that was used.
+    fn learn_region(&self, region: &str) -> bool {
+        let good = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        let mut known = self.region.lock().unwrap_or_else(PoisonError::into_inner);
+        if *known == region || region.len() > 64 || !region.chars().all(good) {
+            return false;
+        }
+        info!("the bucket is in the region {region}");
+        region.clone_into(&mut known);
+        true
+    }
+
+    fn region(&self) -> String {
+        self.region.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The address of a file.
+    pub(crate) fn at(&self, file: &str) -> Result<Uri, Failure> {
+        let url = match (self.address.on_web(file), self.address.in_bucket(file), &self.aws) {
+            (Some(url), ..) => url,
+            (None, Some((bucket, name)), Some(aws)) => {
+                let (name, region) = (escaped(&name), self.region());
+                match &aws.endpoint {
+                    Some(endpoint) => format!("{endpoint}/{bucket}/{name}"),
+                    // Certificates for all buckets are not for names with dots.
+                    None if bucket.contains('.') => {
+                        format!("https://s3.{region}.amazonaws.com/{bucket}/{name}")
+                    }
+                    None => format!("https://{bucket}.s3.{region}.amazonaws.com/{name}"),
+                }
+            }
+            _ => String::new(),
+        };
+        url.parse().map_err(|_| Failure::Answer {
+            url: self.shown(file),
+            reason: "it is no address".to_owned(),
+        })
+    }
+
+    /// The headers that sign a request, where there are credentials.
+    fn signed(
+        &self,
+        method: &'static str,
+        at: &Uri,
+        range: Option<&str>,
+        body: &str,
+    ) -> Vec<(&'static str, String)> {
+        let credentials = self.aws.as_ref().and_then(|aws| aws.credentials.as_ref());
+        let Some(credentials) = credentials else { return Vec::new() };
+        let skew = self.skew.load(Ordering::Relaxed);
+        let time = self.http.clock().unix_seconds().saturating_add(skew);
+        let request = Request {
+            method,
+            host: at.authority().map_or("", |authority| authority.as_str()),
+            path: at.path(),
+            range,
+            body,
+            time: u64::try_from(time).unwrap_or(0),
+        };
+        sign::headers(&request, credentials, &self.region())
+    }
+
+    /// The address of a file for messages.
+    pub(crate) fn shown(&self, file: &str) -> String {
+        format!("{}/{file}", self.address)
+    }
+}
+
+/// The time without a byte after which a connection is cut.
+fn silence(get: impl Fn(&str) -> Option<OsString>) -> Result<Duration, FarError> {
+    let typed = get(SILENCE_VARIABLE).filter(|value| !value.is_empty());
+    let Some(typed) = typed else { return Ok(SILENCE) };
+    match typed.to_str().and_then(|text| text.trim().parse().ok()) {
+        Some(seconds @ 1..=MAX_SILENCE) => Ok(Duration::from_secs(seconds)),
+        _ => {
+            let problem = "is no whole number of seconds from 1 to 86400";
+            Err(FarError::setting(SILENCE_VARIABLE, problem))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buckets_have_addresses_by_region_or_endpoint() {
+        let at = |address: &str, variables: &[(&str, &str)]| {
+            let get = |name: &str| {
+                let found = variables.iter().find(|(variable, _)| *variable == name);
+                found.map(|(_, value)| OsString::from(value))
+            };
+            let origin = Origin::with(address.parse().unwrap(), get, Clock::simulated()).unwrap();
+            origin.at("x/y.z").unwrap().to_string()
+        };
+        let region = ("AWS_REGION", "eu-west-1");
+        for (address, variables, expected) in [
+            ("s3://mine/a+b", &[][..], "https://mine.s3.us-east-1.amazonaws.com/a%2Bb/x/y.z"),
+            ("s3://mine", &[region], "https://mine.s3.eu-west-1.amazonaws.com/x/y.z"),
+            ("s3://my.own/a", &[region], "https://s3.eu-west-1.amazonaws.com/my.own/a/x/y.z"),
+            (
+                "s3://mine/a",
+                &[("AWS_ENDPOINT_URL", "http://127.0.0.1:9/")],
+                "http://127.0.0.1:9/mine/a/x/y.z",
+            ),
+        ] {
+            assert_eq!(at(address, variables), expected);
+        }
+    }
+}

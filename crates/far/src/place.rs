@@ -1,0 +1,355 @@
+//! The place of a model on the local drive: its small files, its shards as far as they are here, and
+//! the room for them.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::ops::Range;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use rustix::fs::{Advice, FallocateFlags, FlockOperation};
+use sws_hub::free_space;
+use sws_store::{Manifest, SMALL_FILES};
+use tracing::{debug, info};
+
+use crate::FarError;
+use crate::cells::{Cells, Span};
+use crate::record::Record;
+
+/// Room that stays on the disk for everything else: a twentieth of what is free at first, and at most
+/// so much.
+const SPARE: u64 = 4 << 30;
+/// The file that says when a model was used last, and is locked while it is.
+const USED: &str = "used";
+/// Locks by which processes fetch no cell twice at once.
+const LOCKS: u32 = 64;
+/// Part of the limit that is freed beyond what is needed, so that not every cell looks for room.
+const SLACK: u64 = 64;
+
+/// The place of a model.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// Directory of the files, as a directory of shards.
+    pub(crate) files: PathBuf,
+    pub(crate) manifest: Arc<Manifest>,
+    pub(crate) cells: Cells,
+    pub(crate) record: Record,
+    locks: PathBuf,
+    /// Most bytes of shards here.
+    limit: u64,
+    /// Bytes that stay free on the disk.
+    spare: u64,
+    /// Held while cells are read, and alone while some are dropped.
+    reading: RwLock<()>,
+    /// Held as long as the model is in use.
+    _used: File,
+}
+
+impl Place {
+    /// Opens the place of a model in the directory of all of them, or creates it. Models that no
+    /// process uses go if the limit, which is one for all, asks for it.
+    pub(crate) fn open(
+        root: &Path,
+        key: &str,
+        manifest: Arc<Manifest>,
+        limit: Option<u64>,
+    ) -> Result<Place, FarError> {
+        let dir = root.join(key);
+        let (files, locks) = (dir.join("files"), dir.join("locks"));
+        let refused = |e| FarError::write(&dir, e);
+        let (used, alone) = claim(&dir, &[&files, &locks]).map_err(refused)?;
+        let cells = Cells::of(&manifest);
+        let record = Record::open(&dir, cells.len()).map_err(refused)?;
+        let free = free_space(&dir)?.unwrap_or(u64::MAX);
+        let mut place = Place {
+            files,
+            manifest,
+            cells,
+            record,
+            locks,
+            limit: limit.unwrap_or(u64::MAX),
+            spare: (free / 20).min(SPARE),
+            reading: RwLock::new(()),
+            _used: used,
+        };
+        if alone {
+            place.count().map_err(refused)?;
+        }
+        rustix::fs::flock(&place._used, FlockOperation::LockShared)
+            .map_err(|e| refused(e.into()))?;
+        let others = others(root, key, place.limit);
+        place.limit = place.limit.saturating_sub(others);
+        Ok(place)
+    }
+
+    /// Counts the bytes here, which a process that was killed may have left wrong.
+    fn count(&self) -> io::Result<()> {
+        let ledger = self.record.ledger()?;
+        let uses = self.record.uses(0..self.cells.len())?;
+        let there = (0u32..).zip(uses).filter(|(_, used)| *used > 0);
+        ledger.set(there.map(|(cell, _)| self.span(cell).len()).sum())
+    }
+
+    pub(crate) fn span(&self, cell: u32) -> Span {
+        self.cells.span(&self.manifest, cell)
+    }
+
+    /// Path of a file.
+    pub(crate) fn path(&self, file: u32) -> PathBuf {
+        let entry = self.manifest.files.get(file as usize);
+        entry.map_or_else(PathBuf::new, |entry| self.files.join(&entry.path))
+    }
+
+    /// Opens a file for writing. A new one has its length, and no bytes.
+    pub(crate) fn file(&self, file: u32) -> Result<File, FarError> {
+        let path = self.path(file);
+        let refused = |e| FarError::write(&path, e);
+        let parent = path.parent().unwrap_or(&self.files);
+        private(parent).map_err(|e| FarError::write(parent, e))?;
+        let open = create(&path).map_err(refused)?;
+        let len = self.manifest.files.get(file as usize).map_or(0, |entry| entry.len);
+        if open.metadata().map_err(refused)?.len() != len {
+            open.set_len(len).map_err(refused)?;
+        }
+        Ok(open)
+    }
+
+    /// Locks a cell against other processes, until the file is dropped.
+    pub(crate) fn lock(&self, cell: u32) -> Result<File, FarError> {
+        let path = self.locks.join((cell % LOCKS).to_string());
+        let refused = |e| FarError::write(&path, e);
+        let file = create(&path).map_err(refused)?;
+        let lock = || rustix::fs::flock(&file, FlockOperation::LockExclusive);
+        rustix::io::retry_on_intr(lock).map_err(|e| refused(e.into()))?;
+        Ok(file)
+    }
+
+    /// Calls `read` while no cell is dropped by this process.
+    pub(crate) fn reading<T>(&self, read: impl FnOnce() -> T) -> T {
+        let _guard = self.reading.read().unwrap_or_else(PoisonError::into_inner);
+        read()
+    }
+
+    /// Makes room for a cell, and counts it. False if there is none; others go only if they may.
+    pub(crate) fn reserve(&self, span: Span, others_go: bool) -> Result<bool, FarError> {
+        let refused = |e| FarError::write(&self.files, e);
+        let ledger = self.record.ledger().map_err(refused)?;
+        let free = free_space(&self.files)?.unwrap_or(u64::MAX);
+        let mut bytes = ledger.bytes();
+        let over = |bytes: u64| bytes.saturating_add(span.len()).saturating_sub(self.limit);
+        let short = span.len().saturating_add(self.spare).saturating_sub(free);
+        if over(bytes) > 0 || short > 0 {
+            if !others_go {
+                return Ok(false);
+            }
+            let slack = self.limit.min(bytes) / SLACK;
+            let wanted = over(bytes).max(short).saturating_add(slack);
+            let freed = self.drop_cells(wanted, span.file).map_err(refused)?;
+            bytes = bytes.saturating_sub(freed);
+            ledger.set(bytes).map_err(refused)?;
+            if over(bytes) > 0 || freed < short {
+                return Ok(false);
+            }
+        }
+        ledger.set(bytes + span.len()).map_err(refused)?;
+        Ok(true)
+    }
+
+    /// Counts a cell out that did not come.
+    pub(crate) fn release(&self, span: Span) {
+        if let Ok(ledger) = self.record.ledger() {
+            let _ = ledger.set(ledger.bytes().saturating_sub(span.len()));
+        }
+    }
+
+    /// Forgets cells whose bytes are not what the record says.
+    pub(crate) fn forget(&self, cells: Range<u32>) -> io::Result<()> {
+        let ledger = self.record.ledger()?;
+        let uses = self.record.uses(cells.clone())?;
+        let mut bytes = ledger.bytes();
+        for (cell, _) in cells.zip(uses).filter(|(_, used)| *used > 0) {
+            self.record.set(cell, 0)?;
+            bytes = bytes.saturating_sub(self.span(cell).len());
+        }
+        ledger.set(bytes)
+    }
+
+    /// Drops whole files, those that were used longest ago first, until so many bytes are free. Returns
+    /// how many are.
+    fn drop_cells(&self, wanted: u64, except: u32) -> io::Result<u64> {
+        let uses = self.record.uses(0..self.cells.len())?;
+        let mut files: Vec<(u32, u32)> = Vec::new();
+        for file in (0..self.cells.files()).filter(|&file| file != except) {
+            let all = self.cells.of_file(file);
+            let used = uses[all.start as usize..all.end as usize].iter().copied().max();
+            files.extend(used.filter(|&used| used > 0).map(|used| (used, file)));
+        }
+        files.sort_unstable();
+        let mut freed = 0;
+        for (_, file) in files {
+            if freed >= wanted {
+                break;
+            }
+            let _alone = self.reading.write().unwrap_or_else(PoisonError::into_inner);
+            let all = self.cells.of_file(file);
+            let there = all.clone().filter(|&cell| uses[cell as usize] > 0);
+            let spans: Vec<Span> = there.clone().map(|cell| self.span(cell)).collect();
+            for cell in there {
+                self.record.set(cell, 0)?;
+            }
+            let len = self.manifest.files.get(file as usize).map_or(0, |entry| entry.len);
+            if !punch(&self.path(file), &spans, len)? {
+                // Cells that came in the meantime are gone, too.
+                all.clone().try_for_each(|cell| self.record.set(cell, 0))?;
+            }
+            debug!("`{}` went to make room", self.path(file).display());
+            let bytes: u64 = spans.iter().map(Span::len).sum();
+            freed += bytes;
+        }
+        Ok(freed)
+    }
+
+    /// Reads a small file that is here and as the manifest says.
+    pub(crate) fn has_small(&self, name: &str) -> bool {
+        let is_listed = self.manifest.copies.iter().any(|copy| copy.path == name);
+        is_listed && self.manifest.read_small(&self.files, name, None).is_ok()
+    }
+
+    /// The small files that a model is opened with.
+    pub(crate) fn small(&self) -> impl Iterator<Item = (&str, u64)> {
+        let copies = self.manifest.copies.iter();
+        let used = copies.filter(|copy| SMALL_FILES.contains(&copy.path.as_str()));
+        used.map(|copy| (copy.path.as_str(), copy.len))
+    }
+}
+
+/// Creates the directories of a model, and locks them for use. True if nobody else uses the model; it is
+/// then locked against others until the lock is made one for all.
+fn claim(dir: &Path, below: &[&Path]) -> io::Result<(File, bool)> {
+    loop {
+        below.iter().try_for_each(|dir| private(dir))?;
+        let path = dir.join(USED);
+        let used = create(&path)?;
+        let alone = rustix::fs::flock(&used, FlockOperation::NonBlockingLockExclusive).is_ok();
+        if !alone {
+            let lock = || rustix::fs::flock(&used, FlockOperation::LockShared);
+            rustix::io::retry_on_intr(lock)?;
+        }
+        // Another process may have removed the model just before the lock.
+        let is_it = |about: fs::Metadata| used.metadata().is_ok_and(|it| it.ino() == about.ino());
+        if path.symlink_metadata().is_ok_and(is_it) {
+            // The time of the last use, by which models go.
+            touch(&used);
+            return Ok((used, alone));
+        }
+    }
+}
+
+/// Frees ranges of a file, which keeps its length. False if that took all of its bytes.
+fn punch(path: &Path, spans: &[Span], len: u64) -> io::Result<bool> {
+    let file = match OpenOptions::new().write(true).open(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(true),
+        file => file?,
+    };
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let punched = |span: &Span| rustix::fs::fallocate(&file, hole, span.start, span.len()).is_ok();
+    if spans.iter().all(punched) {
+        return Ok(true);
+    }
+    // A file system without holes in the middle of files.
+    file.set_len(0)?;
+    file.set_len(len)?;
+    Ok(false)
+}
+
+/// Writes the pages of a range to the drive, and lets go of their memory.
+pub(crate) fn settle(file: &File, span: Span) -> io::Result<()> {
+    file.sync_data()?;
+    let len = std::num::NonZeroU64::new(span.len());
+    let _ = rustix::fs::fadvise(file, span.start, len, Advice::DontNeed);
+    Ok(())
+}
+
+/// Bytes of the other models. The one that was used longest ago goes first where they and a limit do
+/// not leave half of it; one that is in use stays.
+fn others(root: &Path, key: &str, limit: u64) -> u64 {
+    let mut models = Vec::new();
+    for entry in root.read_dir().into_iter().flatten().flatten() {
+        let used = entry.path().join(USED);
+        if entry.file_name().to_str() != Some(key)
+            && let Ok(about) = used.symlink_metadata()
+        {
+            models.push((about.modified().ok(), blocks(&entry.path()), entry.path()));
+        }
+    }
+    models.sort();
+    let mut sum: u64 = models.iter().map(|(_, bytes, _)| bytes).sum();
+    for (_, bytes, path) in models {
+        if sum <= limit / 2 {
+            break;
+        }
+        let Ok(used) = create(&path.join(USED)) else { continue };
+        if rustix::fs::flock(&used, FlockOperation::NonBlockingLockExclusive).is_ok()
+            && fs::remove_dir_all(&path).is_ok()
+        {
+            info!("`{}` went to make room", path.display());
+            sum -= bytes;
+        }
+    }
+    sum
+}
+
+/// Bytes on the disk below a directory.
+fn blocks(dir: &Path) -> u64 {
+    let mut ahead = vec![dir.to_owned()];
+    let mut sum: u64 = 0;
+    while let Some(dir) = ahead.pop() {
+        for entry in dir.read_dir().into_iter().flatten().flatten() {
+            match entry.metadata() {
+                Ok(about) if about.is_dir() => ahead.push(entry.path()),
+                Ok(about) if about.is_file() => sum = sum.saturating_add(about.blocks() * 512),
+                _ => {}
+            }
+        }
+    }
+    sum
+}
+
+/// Creates a directory for this user alone.
+pub(crate) fn private(dir: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
+
+/// Opens a file for reading and writing, or creates it. A link is refused.
+pub(crate) fn create(path: &Path) -> io::Result<File> {
+    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let file = options.custom_flags(flags.bits() as i32).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file")),
+    }
+}
+
+/// Writes a file at once or not at all.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let fresh = path.with_added_extension(format!("{}.tmp", std::process::id()));
+    // Left by a killed process with this id.
+    let _ = fs::remove_file(&fresh);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
+    let written = file.write_all(bytes).and_then(|()| fs::rename(&fresh, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&fresh);
+    }
+    written
+}
+
+/// Sets the time of a file's last use to now.
+fn touch(file: &File) {
+    let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
+    let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
+    // Without it the model may go before others.
+    let _ = rustix::fs::futimens(file, &times);
+}

@@ -1,0 +1,156 @@
+//! Puts a directory of shards into object storage.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use ring::digest::{Context, SHA256};
+use sws_hub::http::{ATTEMPTS, Failure};
+use sws_store::{MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest, SmallFileError, open_regular};
+
+use crate::key::{finished, sha256};
+use crate::{FarError, Origin};
+
+/// Files at a time.
+const FILES: usize = 4;
+/// Most bytes of a file that a bucket takes in one request.
+const LONGEST: u64 = 5 << 30;
+const BUFFER: usize = 256 << 10;
+
+/// Shards that were put into object storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pushed {
+    /// Number of files, the manifest included.
+    pub files: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// True if they were there already.
+    pub there: bool,
+}
+
+/// A file to put there.
+struct Job {
+    name: String,
+    path: PathBuf,
+    len: u64,
+}
+
+/// Puts the shards of a directory at an address: the manifest comes last, so that what is there is
+/// never taken for whole before it is. Calls `moved` with the bytes of each file that is there.
+pub fn push(dir: &Path, to: &Origin, moved: &(dyn Fn(u64) + Sync)) -> Result<Pushed, FarError> {
+    let manifest = Manifest::load(dir)?;
+    let path = dir.join(MANIFEST_FILE);
+    let mut json = Vec::new();
+    let file = open_regular(&path).map_err(|e| FarError::read(&path, e))?;
+    file.take(MAX_MANIFEST_BYTES).read_to_end(&mut json).map_err(|e| FarError::read(&path, e))?;
+    let jobs = jobs(dir, &manifest)?;
+    let bytes = jobs.iter().map(|job| job.len).sum::<u64>() + json.len() as u64;
+    let pushed = Pushed { files: jobs.len() + 1, bytes, there: false };
+    match to.read(MANIFEST_FILE, MAX_MANIFEST_BYTES, None) {
+        Ok(Some((there, _))) if there == json => return Ok(Pushed { there: true, ..pushed }),
+        Ok(_) => return Err(FarError::Occupied { address: to.address().to_string() }),
+        Err(FarError::NoManifest { .. }) => {}
+        // A bucket that may be written and not be listed hides what it does not have.
+        Err(FarError::Refused { status: 403, code, .. }) if code == "AccessDenied" => {}
+        Err(error) => return Err(error),
+    }
+    let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let failure = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..FILES.min(jobs.len()) {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed)
+                    && let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed))
+                {
+                    if let Err(error) = job.send(to, moved) {
+                        stop.store(true, Ordering::Relaxed);
+                        failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                    }
+                }
+            });
+        }
+    });
+    if let Some(error) = failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        return Err(error);
+    }
+    let (len, hash) = (json.len() as u64, sha256(&json));
+    put(to, MANIFEST_FILE, len, &hash, moved, &|| {
+        Ok(Box::new(std::io::Cursor::new(json.clone())) as Box<dyn Read>)
+    })?;
+    Ok(pushed)
+}
+
+/// The files that a manifest lists. Small ones are compared with their checksums.
+fn jobs(dir: &Path, manifest: &Manifest) -> Result<Vec<Job>, FarError> {
+    let mut jobs = Vec::new();
+    for copy in &manifest.copies {
+        let path = dir.join(&copy.path);
+        let missing = || SmallFileError::Missing { path: path.clone() };
+        manifest.read_small(dir, &copy.path, None)?.ok_or_else(missing)?;
+        jobs.push(Job { name: copy.path.clone(), len: copy.len, path });
+    }
+    for file in &manifest.files {
+        let path = dir.join(&file.path);
+        if file.len > LONGEST {
+            return Err(FarError::TooLong { path });
+        }
+        jobs.push(Job { name: file.path.clone(), len: file.len, path });
+    }
+    Ok(jobs)
+}
+
+impl Job {
+    fn send(&self, to: &Origin, moved: &(dyn Fn(u64) + Sync)) -> Result<(), FarError> {
+        let refused = |e| FarError::read(&self.path, e);
+        let mut file = open_regular(&self.path).map_err(refused)?;
+        let (mut hash, mut buffer) = (Context::new(&SHA256), vec![0; BUFFER]);
+        loop {
+            match file.read(&mut buffer).map_err(refused)? {
+                0 => break,
+                read => hash.update(&buffer[..read]),
+            }
+        }
+        let hash = finished(hash.finish());
+        put(to, &self.name, self.len, &hash, moved, &|| {
+            let file = open_regular(&self.path).map_err(refused)?;
+            Ok(Box::new(file.take(self.len)) as Box<dyn Read>)
+        })
+    }
+}
+
+/// Sends a file until it is there, or fails for good.
+fn put(
+    to: &Origin,
+    name: &str,
+    len: u64,
+    hash: &str,
+    moved: &(dyn Fn(u64) + Sync),
+    open: &dyn Fn() -> Result<Box<dyn Read>, FarError>,
+) -> Result<(), FarError> {
+    let mut unread = None;
+    let sent = to.http().attempted(ATTEMPTS, &mut |_| {
+        let mut body = || match open() {
+            Ok(body) => Ok(body),
+            Err(error) => {
+                unread = Some(error);
+                let reason = "the file cannot be read".to_owned();
+                Err(Failure::Answer { url: to.shown(name), reason })
+            }
+        };
+        to.put(name, len, hash, &mut body)
+    });
+    match (sent, unread) {
+        (Ok(()), _) => {
+            moved(len);
+            Ok(())
+        }
+        (Err(_), Some(error)) => Err(error),
+        (Err(Failure::Status { url, status: status @ (404 | 405 | 501), code, .. }), None)
+            if code != "NoSuchBucket" =>
+        {
+            Err(FarError::NotTaken { url, status })
+        }
+        (Err(failure), None) => Err(to.explained(failure, name)),
+    }
+}

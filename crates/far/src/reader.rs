@@ -1,0 +1,160 @@
+//! A reader that fetches what is not here, in front of one that reads what is.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use sws_store::{ReadOp, ShardReader};
+
+use crate::Far;
+use crate::fetch::Shared;
+use crate::queue::Failed;
+
+/// Turns in which cells come and go again before a range is read past the cache.
+const TURNS: usize = 3;
+
+pub(crate) struct FarReader {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) local: Arc<dyn ShardReader>,
+    /// Ends the fetching with the last reader.
+    pub(crate) _far: Arc<Far>,
+}
+
+impl FarReader {
+    /// The cells of a read.
+    fn cells(&self, file: u32, offset: u64, len: usize) -> Range<u32> {
+        let place = &self.shared.place;
+        place.cells.within(&place.manifest, file, offset, len as u64)
+    }
+
+    /// Cells that are not here. Those that are have been used now.
+    fn missing(&self, cells: Range<u32>) -> io::Result<Vec<u32>> {
+        let record = &self.shared.place.record;
+        let (uses, now) = (record.uses(cells.clone())?, record.time());
+        let mut missing = Vec::new();
+        for (cell, used) in cells.zip(uses) {
+            match used {
+                0 => missing.push(cell),
+                used if used != now => record.set(cell, now)?,
+                _ => {}
+            }
+        }
+        Ok(missing)
+    }
+
+    /// Demands what is not here of some cells, and of the file if all of it is needed.
+    fn demand(&self, file: u32, missing: &[u32]) -> io::Result<()> {
+        let place = &self.shared.place;
+        self.shared.queue.demand(missing.iter().copied());
+        if place.cells.is_whole(file) {
+            let others = self.missing(place.cells.of_file(file))?;
+            self.shared.queue.demand(others);
+        }
+        Ok(())
+    }
+
+    /// Fetches the cells of a read that are not here. False if they do not stay.
+    fn obtain(&self, file: u32, cells: &Range<u32>) -> io::Result<bool> {
+        for turn in 0..TURNS {
+            let missing = self.missing(cells.clone())?;
+            if missing.is_empty() {
+                return Ok(true);
+            }
+            self.demand(file, &missing)?;
+            match self.shared.queue.wait(&missing) {
+                // Only demanded cells take the place of others: once more, as one of them.
+                Ok(()) => {}
+                Err(Failed::NoRoom) if turn == 0 => {}
+                Err(Failed::NoRoom) => return Ok(false),
+                Err(Failed::Error(error)) => return Err(error.of_reader()),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Reads what is here, if all of it still is.
+    fn local(
+        &self,
+        cells: &Range<u32>,
+        read: impl FnOnce() -> io::Result<usize>,
+    ) -> io::Result<Option<usize>> {
+        self.shared.place.reading(|| match self.missing(cells.clone())?.is_empty() {
+            true => read().map(Some),
+            false => Ok(None),
+        })
+    }
+
+    /// Number of bytes that a read has of a file.
+    fn present(&self, file: u32, offset: u64, len: usize) -> usize {
+        let left = self.shared.entry(file).len.saturating_sub(offset);
+        usize::try_from(left).unwrap_or(usize::MAX).min(len)
+    }
+
+    fn past_the_cache(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.shared.read(file, offset, into).map_err(|error| error.of_reader())
+    }
+}
+
+impl ShardReader for FarReader {
+    fn name(&self) -> &'static str {
+        self.local.name()
+    }
+
+    fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        let cells = self.cells(file, offset, into.len());
+        if self.obtain(file, &cells)?
+            && let Some(got) = self.local(&cells, || self.local.read_at(file, offset, into))?
+            // A file that another process has just emptied can be short for a moment.
+            && got >= self.present(file, offset, into.len())
+        {
+            return Ok(got);
+        }
+        self.past_the_cache(file, offset, into)
+    }
+
+    /// Forgets the cells here, as they do not agree with their checksums.
+    fn reread_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
+        self.shared.place.forget(self.cells(file, offset, into.len()))?;
+        self.past_the_cache(file, offset, into)
+    }
+
+    fn batch(&self) -> usize {
+        self.local.batch()
+    }
+
+    fn read_batch(&self, reads: &mut [ReadOp<'_>]) {
+        let cells: Vec<Range<u32>> =
+            reads.iter().map(|read| self.cells(read.file, read.offset, read.into.len())).collect();
+        // All are demanded before the first is waited for.
+        for (read, cells) in reads.iter().zip(&cells) {
+            if let Ok(missing) = self.missing(cells.clone())
+                && !missing.is_empty()
+            {
+                let _ = self.demand(read.file, &missing);
+            }
+        }
+        let obtained = reads.iter().zip(&cells).map(|(read, cells)| self.obtain(read.file, cells));
+        let mut obtained: Vec<io::Result<bool>> = obtained.collect();
+        let all_here = obtained.iter().all(|here| matches!(here, Ok(true)));
+        let read = all_here
+            && self.shared.place.reading(|| {
+                let is_here = |cells: &Range<u32>| {
+                    self.missing(cells.clone()).is_ok_and(|missing| missing.is_empty())
+                };
+                let all_here = cells.iter().all(is_here);
+                if all_here {
+                    self.local.read_batch(reads);
+                }
+                all_here
+            });
+        for (op, obtained) in reads.iter_mut().zip(&mut obtained) {
+            let present = self.present(op.file, op.offset, op.into.len());
+            let is_done = read && op.result.as_ref().map_or(true, |&got| got >= present);
+            op.result = match std::mem::replace(obtained, Ok(true)) {
+                Err(error) => Err(error),
+                Ok(_) if is_done => continue,
+                Ok(_) => self.read_at(op.file, op.offset, op.into),
+            };
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! The record of the cells that are here: a number for each, 0 or the time of its last use. Processes
+//! share it, and none keeps a copy, so that all of them see what one of them fetches or drops.
+//!
+//! The bytes of a cell are on the drive before its number is. A record that lies, after a crash of the
+//! machine or by somebody's hand, leads to bytes with another checksum, which are then fetched again.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::FlockOperation;
+
+use crate::place::create;
+
+const MAGIC: &[u8; 8] = b"swsfar01";
+/// Magic, time, bytes here.
+const HEADER: u64 = 8 + 8 + 8;
+const TIME: u64 = 8;
+const BYTES: u64 = 16;
+const ENTRY: u64 = 4;
+
+/// The record of a model's cells.
+#[derive(Debug)]
+pub(crate) struct Record {
+    file: File,
+    cells: u32,
+    /// Taken to change the number of bytes, with a lock on the file against other processes.
+    ledger: Mutex<File>,
+}
+
+/// The number of bytes that are here, locked.
+pub(crate) struct Ledger<'a> {
+    record: &'a Record,
+    file: MutexGuard<'a, File>,
+}
+
+impl Record {
+    /// Opens the record in a directory, or begins one. A record of something else is begun anew.
+    pub(crate) fn open(dir: &Path, cells: u32) -> io::Result<Record> {
+        let path = dir.join("record");
+        let (file, locked) = (create(&path)?, create(&path)?);
+        let len = HEADER + u64::from(cells) * ENTRY;
+        rustix::fs::flock(&locked, FlockOperation::LockExclusive)?;
+        let mut magic = [0; 8];
+        let known = file.read_exact_at(&mut magic, 0).is_ok() && magic == *MAGIC;
+        if !known || file.metadata()?.len() != len {
+            file.set_len(0)?;
+            file.set_len(len)?;
+            file.write_all_at(MAGIC, 0)?;
+        }
+        rustix::fs::flock(&locked, FlockOperation::Unlock)?;
+        Ok(Record { file, cells, ledger: Mutex::new(locked) })
+    }
+
+    /// The numbers of some cells.
+    pub(crate) fn uses(&self, cells: Range<u32>) -> io::Result<Vec<u32>> {
+        let cells = cells.start..cells.end.min(self.cells);
+        let mut bytes = vec![0; cells.len() * ENTRY as usize];
+        self.file.read_exact_at(&mut bytes, at(cells.start))?;
+        let number = |entry: &[u8]| entry.iter().rev().fold(0, |n, &byte| n << 8 | u32::from(byte));
+        Ok(bytes.chunks_exact(ENTRY as usize).map(number).collect())
+    }
+
+    /// True if a cell is here.
+    pub(crate) fn has(&self, cell: u32) -> bool {
+        self.uses(cell..cell + 1).is_ok_and(|uses| uses.first().is_some_and(|&used| used > 0))
+    }
+
+    /// Sets the number of a cell: the time of its use, or 0 if it is not here any more.
+    pub(crate) fn set(&self, cell: u32, used: u32) -> io::Result<()> {
+        match cell < self.cells {
+            true => self.file.write_all_at(&used.to_le_bytes(), at(cell)),
+            false => Ok(()),
+        }
+    }
+
+    /// The time, which moves with each cell that comes. It is at least 1.
+    pub(crate) fn time(&self) -> u32 {
+        let now = self.number(TIME).unwrap_or(0);
+        u32::try_from(now).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// Moves the time on, and returns it.
+    pub(crate) fn tick(&self) -> u32 {
+        let now = self.time().saturating_add(1);
+        // Other processes may move it at once; that they share a time does no harm.
+        let _ = self.file.write_all_at(&u64::from(now).to_le_bytes(), TIME);
+        now
+    }
+
+    /// Locks the number of bytes.
+    pub(crate) fn ledger(&self) -> io::Result<Ledger<'_>> {
+        let file = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || rustix::fs::flock(&*file, FlockOperation::LockExclusive);
+        rustix::io::retry_on_intr(lock)?;
+        Ok(Ledger { record: self, file })
+    }
+
+    fn number(&self, at: u64) -> io::Result<u64> {
+        let mut bytes = [0; 8];
+        self.file.read_exact_at(&mut bytes, at)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+}
+
+impl Ledger<'_> {
+    /// Bytes that are here or about to come.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.record.number(BYTES).unwrap_or(0)
+    }
+
+    /// Changes the number of bytes.
+    pub(crate) fn set(&self, bytes: u64) -> io::Result<()> {
+        self.record.file.write_all_at(&bytes.to_le_bytes(), BYTES)
+    }
+}
+
+impl Drop for Ledger<'_> {
+    fn drop(&mut self) {
+        let _ = rustix::fs::flock(&*self.file, FlockOperation::Unlock);
+    }
+}
+
+fn at(cell: u32) -> u64 {
+    HEADER + u64::from(cell) * ENTRY
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_see_what_others_record() {
+        let dir = tempfile::tempdir().unwrap();
+        let one = Record::open(dir.path(), 5).unwrap();
+        let two = Record::open(dir.path(), 5).unwrap();
+        assert_eq!(one.uses(0..9).unwrap(), [0; 5]);
+        one.set(3, 0x0102_0304).unwrap();
+        one.set(5, 9).unwrap();
+        assert_eq!(two.uses(2..5).unwrap(), [0, 0x0102_0304, 0]);
+        assert!(two.has(3) && !two.has(2) && !two.has(5));
+        assert_eq!((one.time(), one.tick(), two.time(), two.tick()), (1, 2, 2, 3));
+        one.ledger().unwrap().set(7).unwrap();
+        assert_eq!(two.ledger().unwrap().bytes(), 7);
+        // Of other cells it says nothing.
+        let other = Record::open(dir.path(), 4).unwrap();
+        assert_eq!((other.uses(0..4).unwrap(), other.time()), (vec![0; 4], 1));
+    }
+}

@@ -1,0 +1,71 @@
+//! Uploads.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use sws_far::{Far, push};
+use sws_store::Clock;
+use sws_testing::bucket::{Bucket, Fault};
+use sws_testing::tales;
+
+use crate::helpers::{EXPERT, all, assert_same, options, origin, store, variables, with_keys};
+
+#[test]
+fn pushed_shards_are_whole_or_not_seen() {
+    // A bucket that is there.
+    let other = BTreeMap::from([("/models/other".to_owned(), Vec::new())]);
+    let storage = Bucket::start(other).unwrap();
+    with_keys(&storage);
+    let to = || {
+        let variables = variables(&storage, &[]);
+        origin("s3://models/new/tales", &variables, Clock::real()).unwrap()
+    };
+    // One that stops in the middle leaves no model.
+    storage.fault(EXPERT, Fault::Status(403, "AccessDenied", ""), 1);
+    let error = push(&tales(), &to(), &|_| ()).unwrap_err().to_string();
+    assert!(error.contains(EXPERT) && error.contains("403"), "{error}");
+    assert!(!storage.state().files.contains_key("/models/new/tales/manifest.json"));
+    let cache = tempfile::tempdir().unwrap();
+    let error = Far::open(to(), &options(cache.path(), None)).unwrap_err().to_string();
+    assert!(error.contains("no manifest.json"), "{error}");
+
+    storage.fault(EXPERT, Fault::Status(503, "SlowDown", ""), 1);
+    let moved = AtomicU64::new(0);
+    let count = |bytes| {
+        moved.fetch_add(bytes, Ordering::Relaxed);
+    };
+    let pushed = push(&tales(), &to(), &count).unwrap();
+    assert!(!pushed.there && pushed.bytes == moved.into_inner());
+    let last = storage.state().requests.last().cloned().unwrap();
+    assert!(last.method == "PUT" && last.path.ends_with("manifest.json"));
+    storage.state().files.remove("/models/other");
+    for (path, bytes) in &storage.state().files {
+        let name = path.strip_prefix("/models/new/tales/").unwrap();
+        assert!(*bytes == std::fs::read(tales().join(name)).unwrap(), "{name}");
+    }
+    assert_eq!(storage.state().files.len(), pushed.files);
+    let far = Arc::new(Far::open(to(), &options(cache.path(), None)).unwrap());
+    assert_same(&store(&far), all());
+
+    let before = storage.state().requests.len();
+    assert!(push(&tales(), &to(), &|_| ()).unwrap().there);
+    assert_eq!(storage.state().requests.len(), before + 1);
+    storage.state().files.get_mut("/models/new/tales/manifest.json").unwrap().push(b' ');
+    let error = push(&tales(), &to(), &|_| ()).unwrap_err().to_string();
+    assert!(error.contains("other shards already"), "{error}");
+}
+
+#[test]
+fn servers_that_take_no_files_are_named() {
+    let storage = Bucket::start(BTreeMap::new()).unwrap();
+    let address = format!("{}/tales", storage.endpoint());
+    let to = || origin(&address, &BTreeMap::new(), Clock::simulated()).unwrap();
+    storage.fault("config.json", Fault::Status(405, "", ""), 1);
+    let error = push(&tales(), &to(), &|_| ()).unwrap_err().to_string();
+    assert!(error.contains("config.json") && error.contains("PUT"), "{error}");
+    push(&tales(), &to(), &|_| ()).unwrap();
+    let error = push(Path::new("/nowhere"), &to(), &|_| ()).unwrap_err().to_string();
+    assert!(error.contains("/nowhere"), "{error}");
+}
