@@ -102,12 +102,14 @@ impl ShardReader for FarReader {
 
     fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         let cells = self.cells(file, offset, into.len());
-        if self.obtain(file, &cells)?
-            && let Some(got) = self.local(&cells, || self.local.read_at(file, offset, into))?
-            // A file that another process has just emptied can be short for a moment.
-            && got >= self.present(file, offset, into.len())
-        {
-            return Ok(got);
+        if self.obtain(file, &cells)? {
+            let present = self.present(file, offset, into.len());
+            match self.local(&cells, || self.local.read_at(file, offset, into)) {
+                Ok(Some(got)) if got >= present => return Ok(got),
+                Ok(None) => {}
+                // A file that somebody removed or emptied, or a drive that fails.
+                Ok(Some(_)) | Err(_) => drop(self.shared.place.forget(cells)),
+            }
         }
         self.past_the_cache(file, offset, into)
     }
@@ -149,7 +151,7 @@ impl ShardReader for FarReader {
             });
         for (op, obtained) in reads.iter_mut().zip(&mut obtained) {
             let present = self.present(op.file, op.offset, op.into.len());
-            let is_done = read && op.result.as_ref().map_or(true, |&got| got >= present);
+            let is_done = read && op.result.as_ref().is_ok_and(|&got| got >= present);
             op.result = match std::mem::replace(obtained, Ok(true)) {
                 Err(error) => Err(error),
                 Ok(_) if is_done => continue,

@@ -95,6 +95,15 @@ fn bytes_that_rot_in_the_cache_are_fetched_again() {
     assert_eq!((stats.mismatches, stats.corrected), (1, 1));
     assert_same(&store, [expert()]);
     assert_eq!(bucket.requests(EXPERT).len(), after, "it is here again");
+    // A file that somebody removes.
+    std::fs::remove_file(&path).unwrap();
+    let again = public(&bucket, cache.path(), None).unwrap();
+    let store = crate::helpers::store(&again);
+    assert_same(&store, [expert(), expert()]);
+    let fetched = bucket.requests(EXPERT).len();
+    assert!(fetched > after);
+    assert_same(&store, [expert()]);
+    assert_eq!(bucket.requests(EXPERT).len(), fetched);
 }
 
 #[test]
