@@ -252,6 +252,18 @@ fn pushed_shards_run_and_secrets_are_not_logged() {
     let json = run(home.path(), &bucket, &text(&address, &[&"-n", &"1", &"--json"])).succeeded();
     let json: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
     assert_eq!(json["metrics"]["model"], "tales");
+    // A machine without runs of its own.
+    let other = home.path().join("other");
+    let log = |home: &Path| {
+        let args = text(&address, &[&"-n", &"2", &"-v"]);
+        run(home, &bucket, &args).succeeded().stderr
+    };
+    let hot = "experts of earlier runs come before the others";
+    assert!(!log(&other.join("before")).contains(hot));
+    run(&other, &bucket, &[&"push", &tales(), &address, &"--learned"]).refused(2, &["--learned"]);
+    run(home.path(), &bucket, &text(&tales(), &[&"-n", &"100"])).succeeded();
+    run(home.path(), &bucket, &[&"push", &tales(), &address, &"--learned"]).succeeded();
+    assert!(log(&other).contains(hot));
     run(home.path(), &bucket, &[&"push", &"/nowhere", &address]).refused(2, &["/nowhere"]);
     run(home.path(), &bucket, &[&"push", &tales(), &"ftp://a"]).refused(2, &["ftp://a"]);
 }

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sws_store::{
-    Arena, MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest, Piece, PieceId, PieceKind, ShardReader,
-    Supply, user_cache,
+    Arena, LEARNED_FILE, MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest, Piece, PieceId, PieceKind,
+    ShardReader, Supply, user_cache,
 };
-use tracing::info;
+use tracing::{debug, info};
 
 use crate::fetch::{BUFFER, Shared};
 use crate::key::short;
@@ -25,6 +25,9 @@ const STACK: usize = 512 << 10;
 const TOUCHED: u64 = 64 << 10;
 /// Bytes on the heap of a connection: its buffers, and the records of its encryption.
 const CONNECTION: u64 = 448 << 10;
+
+/// Most bytes of what another machine learned.
+pub(crate) const LEARNED_BYTES: u64 = 64 << 20;
 
 /// Options of a model in object storage.
 #[derive(Clone, Debug, Default)]
@@ -62,7 +65,7 @@ impl Far {
         let cache = options.cache.clone().or_else(|| Some(user_cache()?.join("far")));
         let root = cache.ok_or(FarError::NoCache)?;
         private(&root).map_err(|e| FarError::write(&root, e))?;
-        let (json, manifest) = manifest(&origin, &root)?;
+        let (json, manifest, is_new) = manifest(&origin, &root)?;
         let place = Place::open(&root, &short(&json), Arc::new(manifest), options.limit)?;
         let path = place.files.join(MANIFEST_FILE);
         if !path.exists() {
@@ -70,6 +73,9 @@ impl Far {
         }
         drop(json);
         small_files(&origin, &place)?;
+        if is_new {
+            learned(&origin, &place);
+        }
         let queue = Queue::new(origin.http().clock().clone());
         let shared = Arc::new(Shared { origin, place, queue });
         let far = Far { shared, works: Mutex::new(false) };
@@ -184,8 +190,8 @@ fn is_always_needed(manifest: &Manifest, piece: &Piece) -> bool {
 }
 
 /// Reads the manifest, which is kept by the tag that the server gives it. Where the server cannot be
-/// reached, the last one of this address will do.
-fn manifest(origin: &Origin, root: &Path) -> Result<(Vec<u8>, Manifest), FarError> {
+/// reached, the last one of this address will do. True if it came just now.
+fn manifest(origin: &Origin, root: &Path) -> Result<(Vec<u8>, Manifest, bool), FarError> {
     let address = origin.address().to_string();
     let known = root.join(format!("{}.address", short(address.as_bytes())));
     let parsed = |json: Vec<u8>| match Manifest::from_json(&json) {
@@ -202,24 +208,34 @@ fn manifest(origin: &Origin, root: &Path) -> Result<(Vec<u8>, Manifest), FarErro
     let (kept, tag) = kept.map_or((None, None), |(kept, tag)| (Some(kept), Some(tag)));
     let tag = tag.filter(|tag| !tag.is_empty());
     match (origin.read(MANIFEST_FILE, MAX_MANIFEST_BYTES, tag.as_deref()), kept) {
-        (Ok(None), Some(kept)) => Ok(kept),
+        (Ok(None), Some((json, manifest))) => Ok((json, manifest, false)),
         (Ok(Some((json, tag))), _) => {
-            let read = parsed(json)?;
+            let (json, manifest) = parsed(json)?;
             let plain = |tag: &String| tag.chars().all(|c| c.is_ascii_graphic());
             let tag = tag.filter(plain).unwrap_or_default();
             // Without it, the manifest is read again.
-            let _ = replace(&known, format!("{}\n{tag}", short(&read.0)).as_bytes());
-            Ok(read)
+            let _ = replace(&known, format!("{}\n{tag}", short(&json)).as_bytes());
+            Ok((json, manifest, true))
         }
         (Err(error @ (FarError::Connection { .. } | FarError::Status { .. })), Some(kept)) => {
             info!("{error}; the manifest that is here will do");
-            Ok(kept)
+            Ok((kept.0, kept.1, false))
         }
         (Err(error), _) => Err(error),
         (Ok(None), None) => {
             let reason = "it has not changed, although nothing was known of it".to_owned();
             Err(FarError::Answer { url: origin.shown(MANIFEST_FILE), reason })
         }
+    }
+}
+
+/// Reads what another machine learned of the model. It is only an aid.
+fn learned(origin: &Origin, place: &Place) {
+    let path = place.files.join(LEARNED_FILE);
+    match origin.read(LEARNED_FILE, LEARNED_BYTES, None) {
+        Ok(Some((bytes, _))) if !path.exists() => drop(replace(&path, &bytes)),
+        Ok(_) => {}
+        Err(error) => debug!("nothing is known of the model's use: {error}"),
     }
 }
 

@@ -7,8 +7,11 @@ use std::sync::{Mutex, PoisonError};
 
 use ring::digest::{Context, SHA256};
 use sws_hub::http::{ATTEMPTS, Failure};
-use sws_store::{MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest, SmallFileError, open_regular};
+use sws_store::{
+    LEARNED_FILE, MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest, SmallFileError, open_regular,
+};
 
+use crate::far::LEARNED_BYTES;
 use crate::key::{finished, sha256};
 use crate::{FarError, Origin};
 
@@ -38,23 +41,36 @@ struct Job {
 
 /// Puts the shards of a directory at an address: the manifest comes last, so that what is there is
 /// never taken for whole before it is. Calls `moved` with the bytes of each file that is there.
-pub fn push(dir: &Path, to: &Origin, moved: &(dyn Fn(u64) + Sync)) -> Result<Pushed, FarError> {
+///
+/// With a file of what runs [learned](LEARNED_FILE) of the model, that is put there, too, also where the
+/// shards are there already.
+pub fn push(
+    dir: &Path,
+    learned: Option<&Path>,
+    to: &Origin,
+    moved: &(dyn Fn(u64) + Sync),
+) -> Result<Pushed, FarError> {
     let manifest = Manifest::load(dir)?;
     let path = dir.join(MANIFEST_FILE);
     let mut json = Vec::new();
     let file = open_regular(&path).map_err(|e| FarError::read(&path, e))?;
     file.take(MAX_MANIFEST_BYTES).read_to_end(&mut json).map_err(|e| FarError::read(&path, e))?;
-    let jobs = jobs(dir, &manifest)?;
+    let learned = learned.map(learned_job).transpose()?;
+    let mut jobs = jobs(dir, &manifest)?;
     let bytes = jobs.iter().map(|job| job.len).sum::<u64>() + json.len() as u64;
     let pushed = Pushed { files: jobs.len() + 1, bytes, there: false };
     match to.read(MANIFEST_FILE, MAX_MANIFEST_BYTES, None) {
-        Ok(Some((there, _))) if there == json => return Ok(Pushed { there: true, ..pushed }),
+        Ok(Some((there, _))) if there == json => {
+            learned.map_or(Ok(()), |learned| learned.send(to, moved))?;
+            return Ok(Pushed { there: true, ..pushed });
+        }
         Ok(_) => return Err(FarError::Occupied { address: to.address().to_string() }),
         Err(FarError::NoManifest { .. }) => {}
         // A bucket that may be written and not be listed hides what it does not have.
         Err(FarError::Refused { status: 403, code, .. }) if code == "AccessDenied" => {}
         Err(error) => return Err(error),
     }
+    jobs.extend(learned);
     let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
     let failure = Mutex::new(None);
     std::thread::scope(|scope| {
@@ -81,6 +97,12 @@ pub fn push(dir: &Path, to: &Origin, moved: &(dyn Fn(u64) + Sync)) -> Result<Pus
     Ok(pushed)
 }
 
+fn learned_job(path: &Path) -> Result<Job, FarError> {
+    let file = open_regular(path).map_err(|e| FarError::read(path, e))?;
+    let len = file.metadata().map_err(|e| FarError::read(path, e))?.len().min(LEARNED_BYTES);
+    Ok(Job { name: LEARNED_FILE.to_owned(), path: path.to_owned(), len })
+}
+
 /// The files that a manifest lists. Small ones are compared with their checksums.
 fn jobs(dir: &Path, manifest: &Manifest) -> Result<Vec<Job>, FarError> {
     let mut jobs = Vec::new();
@@ -103,7 +125,8 @@ fn jobs(dir: &Path, manifest: &Manifest) -> Result<Vec<Job>, FarError> {
 impl Job {
     fn send(&self, to: &Origin, moved: &(dyn Fn(u64) + Sync)) -> Result<(), FarError> {
         let refused = |e| FarError::read(&self.path, e);
-        let mut file = open_regular(&self.path).map_err(refused)?;
+        let file = open_regular(&self.path).map_err(refused)?;
+        let mut file = file.take(self.len);
         let (mut hash, mut buffer) = (Context::new(&SHA256), vec![0; BUFFER]);
         loop {
             match file.read(&mut buffer).map_err(refused)? {

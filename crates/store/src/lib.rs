@@ -131,7 +131,7 @@ pub use probe::{Figure, ProbeReport, Reads, probe, speeds};
 pub use reader::UringReader;
 #[cfg(feature = "io")]
 pub use reader::{
-    DirectReader, MmapReader, ReadOp, ReaderKind, ShardReader, Supply, UnknownReader,
+    DirectReader, LEARNED_FILE, MmapReader, ReadOp, ReaderKind, ShardReader, Supply, UnknownReader,
     open_file_limit,
 };
 #[cfg(feature = "io")]

@@ -1,11 +1,12 @@
 //! Memory plans of a model in the current process.
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 
 use sws_engine::{HitCurve, MemoryUse, Plan, PlanOptions, Planner, earlier_routes, routes_of};
 use sws_kernels::Tier;
 use sws_model::Inventory;
-use sws_store::{Memory, PieceId};
+use sws_store::{LEARNED_FILE, Memory, PieceId};
 
 use crate::draft::Candidate;
 use crate::{DraftChoice, Loader, Model, Result, Streaming, Text, Threads, process};
@@ -34,14 +35,20 @@ impl Model {
 }
 
 impl Model {
-    /// The experts that earlier runs of this model chose, the most frequent first. Empty before the
-    /// first one of some length.
+    /// File of what runs on this machine learned of the use of experts. `None` without a home
+    /// directory.
+    pub fn learned_file(&self) -> Option<PathBuf> {
+        Streaming::default().warm_start(self)
+    }
+
+    /// The experts that earlier runs of this model chose, here or else on the machine that put its shards
+    /// where they come from, the most frequent first. Empty before the first one of some length.
     pub(crate) fn experts_by_use(&self) -> Vec<PieceId> {
         let routes = routes_of(self.spec());
         let fingerprint = &self.manifest().model.fingerprint;
-        let file = Streaming::default().warm_start(self);
-        let earlier = file.and_then(|file| earlier_routes(&file, fingerprint, routes));
-        let Some(earlier) = earlier else { return Vec::new() };
+        let files = self.learned_file().into_iter().chain([self.dir().join(LEARNED_FILE)]);
+        let mut earlier = files.filter_map(|file| earlier_routes(&file, fingerprint, routes));
+        let Some(earlier) = earlier.next() else { return Vec::new() };
         // Routes count layers with experts only.
         let layers = (0u32..).zip(&self.spec().layers);
         let layers: Vec<u32> =

@@ -24,6 +24,10 @@ pub(crate) struct Push {
     /// (PUT).
     #[arg(value_name = "URL")]
     pub(crate) to: Address,
+    /// Also put there what runs on this machine learned of the model's experts, so that machines without
+    /// runs of their own fetch those first that were used most.
+    #[arg(long)]
+    pub(crate) learned: bool,
     /// Print the outcome as JSON.
     #[arg(long)]
     pub(crate) json: bool,

@@ -1,10 +1,12 @@
 //! `sws push`.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use anyhow::bail;
 use serde_json::json;
-use sws::Progress;
+use sws::{Model, Progress};
 use sws_far::{Origin, Pushed, push};
 use sws_store::Manifest;
 
@@ -16,6 +18,7 @@ use crate::progress::Meter;
 pub(crate) fn run(args: &args::Push) -> anyhow::Result<ExitCode> {
     let dir = shards(&args.dir)?;
     let to = Origin::new(args.to.clone())?;
+    let learned = args.learned.then(|| learned(&dir)).transpose()?;
     let total = Manifest::load(&dir)?.files.iter().map(|file| file.len).sum();
     let done = AtomicU64::new(0);
     let pushed = {
@@ -25,7 +28,7 @@ pub(crate) fn run(args: &args::Push) -> anyhow::Result<ExitCode> {
             let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
             meter.show(Progress { done: done.min(total), total });
         };
-        let pushed = push(&dir, &to, &moved);
+        let pushed = push(&dir, learned.as_deref(), &to, &moved);
         meter.finish();
         pushed?
     };
@@ -38,4 +41,15 @@ pub(crate) fn run(args: &args::Push) -> anyhow::Result<ExitCode> {
         print(&format!("{files} files, {}, {how}: {address}\nsws run {address}\n", size(bytes)))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The file of what runs on this machine learned of a model.
+fn learned(dir: &Path) -> anyhow::Result<PathBuf> {
+    match Model::open(dir)?.learned_file().filter(|file| file.is_file()) {
+        Some(file) => Ok(file),
+        None => bail!(
+            "no run on this machine has learned anything of `{}`; run it first, or leave out --learned",
+            dir.display()
+        ),
+    }
 }

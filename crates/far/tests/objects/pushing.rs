@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sws_far::{Far, push};
-use sws_store::Clock;
+use sws_store::{Clock, LEARNED_FILE};
 use sws_testing::bucket::{Bucket, Fault};
 use sws_testing::tales;
 
@@ -24,7 +24,7 @@ fn pushed_shards_are_whole_or_not_seen() {
     };
     // One that stops in the middle leaves no model.
     storage.fault(EXPERT, Fault::Status(403, "AccessDenied", ""), 1);
-    let error = push(&tales(), &to(), &|_| ()).unwrap_err().to_string();
+    let error = push(&tales(), None, &to(), &|_| ()).unwrap_err().to_string();
     assert!(error.contains(EXPERT) && error.contains("403"), "{error}");
     assert!(!storage.state().files.contains_key("/models/new/tales/manifest.json"));
     let cache = tempfile::tempdir().unwrap();
@@ -36,7 +36,7 @@ fn pushed_shards_are_whole_or_not_seen() {
     let count = |bytes| {
         moved.fetch_add(bytes, Ordering::Relaxed);
     };
-    let pushed = push(&tales(), &to(), &count).unwrap();
+    let pushed = push(&tales(), None, &to(), &count).unwrap();
     assert!(!pushed.there && pushed.bytes == moved.into_inner());
     let last = storage.state().requests.last().cloned().unwrap();
     assert!(last.method == "PUT" && last.path.ends_with("manifest.json"));
@@ -50,10 +50,10 @@ fn pushed_shards_are_whole_or_not_seen() {
     assert_same(&store(&far), all());
 
     let before = storage.state().requests.len();
-    assert!(push(&tales(), &to(), &|_| ()).unwrap().there);
+    assert!(push(&tales(), None, &to(), &|_| ()).unwrap().there);
     assert_eq!(storage.state().requests.len(), before + 1);
     storage.state().files.get_mut("/models/new/tales/manifest.json").unwrap().push(b' ');
-    let error = push(&tales(), &to(), &|_| ()).unwrap_err().to_string();
+    let error = push(&tales(), None, &to(), &|_| ()).unwrap_err().to_string();
     assert!(error.contains("other shards already"), "{error}");
 }
 
@@ -63,9 +63,27 @@ fn servers_that_take_no_files_are_named() {
     let address = format!("{}/tales", storage.endpoint());
     let to = || origin(&address, &BTreeMap::new(), Clock::simulated()).unwrap();
     storage.fault("config.json", Fault::Status(405, "", ""), 1);
-    let error = push(&tales(), &to(), &|_| ()).unwrap_err().to_string();
+    let error = push(&tales(), None, &to(), &|_| ()).unwrap_err().to_string();
     assert!(error.contains("config.json") && error.contains("PUT"), "{error}");
-    push(&tales(), &to(), &|_| ()).unwrap();
-    let error = push(Path::new("/nowhere"), &to(), &|_| ()).unwrap_err().to_string();
+    push(&tales(), None, &to(), &|_| ()).unwrap();
+    let error = push(Path::new("/nowhere"), None, &to(), &|_| ()).unwrap_err().to_string();
     assert!(error.contains("/nowhere"), "{error}");
+}
+
+#[test]
+fn learned_state_comes_with_the_model() {
+    let (storage, dir) = (Bucket::start(BTreeMap::new()).unwrap(), tempfile::tempdir().unwrap());
+    let address = format!("{}/tales", storage.endpoint());
+    let to = || origin(&address, &BTreeMap::new(), Clock::simulated()).unwrap();
+    let learned = dir.path().join("learned");
+    let put = |learned: &Path| push(&tales(), Some(learned), &to(), &|_| ());
+    let error = put(&learned).unwrap_err().to_string();
+    assert!(error.contains("learned"), "{error}");
+    std::fs::write(&learned, b"one").unwrap();
+    assert!(!put(&learned).unwrap().there);
+    std::fs::write(&learned, b"two").unwrap();
+    assert!(put(&learned).unwrap().there, "only what was learned is put there again");
+    let cache = tempfile::tempdir().unwrap();
+    let far = Far::open(to(), &options(cache.path(), None)).unwrap();
+    assert_eq!(std::fs::read(far.dir().join(LEARNED_FILE)).unwrap(), b"two");
 }

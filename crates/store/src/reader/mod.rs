@@ -52,6 +52,10 @@ pub trait ShardReader: Send + Sync {
     }
 }
 
+/// Name of a file beside the manifest of a model with a [`Supply`]: what another machine learned of its
+/// use.
+pub const LEARNED_FILE: &str = "learned";
+
 /// A place that the files of a manifest come from while they are read, so that those on this machine
 /// need not be whole.
 pub trait Supply: Send + Sync + fmt::Debug {
