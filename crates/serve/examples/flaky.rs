@@ -99,6 +99,7 @@ fn config(limits: Limits, stop: &Arc<AtomicBool>) -> Config {
         keys: Vec::new(),
         hosts: Vec::new(),
         open: false,
+        open_metrics: false,
         limits,
         stop: Arc::new(move || stop.load(Ordering::Relaxed)),
         log: Arc::new(|_| ()),

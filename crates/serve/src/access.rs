@@ -31,7 +31,8 @@ pub(crate) fn check(config: &Config, path: &str, headers: &HeaderMap) -> Result<
             "the name in the header Host is not one of this server; use its address, or start it with --allowed-host",
         ));
     }
-    if config.keys.is_empty() || is_public(path) {
+    let open = is_public(path) || config.open_metrics && path == "/metrics";
+    if config.keys.is_empty() || open {
         return Ok(Owner(0));
     }
     key(config, headers).ok_or_else(Failure::without_key)
@@ -94,6 +95,7 @@ mod tests {
             keys: owned(keys),
             hosts: owned(hosts),
             open: false,
+            open_metrics: false,
             limits: Limits::default(),
             stop: Arc::new(|| false),
             log: Arc::new(|_| ()),

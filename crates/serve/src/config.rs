@@ -24,6 +24,8 @@ pub struct Config {
     pub hosts: Vec<String>,
     /// True to listen beyond this machine without keys.
     pub open: bool,
+    /// True to show the counters without a key.
+    pub open_metrics: bool,
     /// Limits of requests.
     pub limits: Limits,
     /// Returns true once the server should end.

@@ -96,8 +96,9 @@ impl DiskCounts {
 /// All counters of a server.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    /// Texts with a sequence.
+    /// Texts with a sequence, and the positions that they hold.
     pub(crate) running: Count,
+    pub(crate) positions: Count,
     pub(crate) prompt_tokens: Count,
     /// Those of them that earlier texts had.
     pub(crate) known_tokens: Count,

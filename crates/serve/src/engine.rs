@@ -152,6 +152,7 @@ impl Engine<'_> {
     /// Counts what is kept, and logs errors of the disk.
     fn kept(&self, batch: &mut Batch<'_>) {
         self.app.counts.kept.set(batch.kept() as u64);
+        self.app.counts.positions.set(batch.positions() as u64);
         let memory = batch.memory();
         self.app.counts.states.iter().zip(memory).for_each(|(count, bytes)| count.set(bytes));
         if let Some(counts) = batch.disk_counts() {

@@ -88,6 +88,10 @@ pub(crate) fn metrics(app: &App) -> Response<Body> {
     app.counts.write(&mut out);
     let waiting = app.queue.len() as f64;
     number(&mut out, "sws_requests_waiting", "gauge", "Texts that wait for a sequence.", waiting);
+    let positions = app.counts.positions.get() as f64;
+    let room = app.served().map_or(f64::INFINITY, |served| (served.texts * served.limit) as f64);
+    let help = "Share of the positions of all texts at a time that running texts hold.";
+    number(&mut out, "sws_kv_used_ratio", "gauge", help, positions / room);
     if let Some(bytes) = memory() {
         number(&mut out, "sws_resident_bytes", "gauge", "Memory of the process.", bytes as f64);
     }
@@ -107,6 +111,15 @@ fn write_model(served: &Served, out: &mut String) {
     let _ = writeln!(out, "{name}{{version=\"{version}\",fingerprint=\"{fingerprint}\"}} 1");
     if let Some(budget) = served.budget() {
         number(out, "sws_budget_bytes", "gauge", "The memory budget.", budget as f64);
+    }
+    if let Some(plan) = &served.plan {
+        let name = "sws_expert_slots";
+        let help = "Slots for experts, and further ones that are lent while no prompt is computed.";
+        let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
+        for (kind, classes) in [("own", &plan.slots), ("lent", &plan.lent)] {
+            let slots: usize = classes.iter().map(|class| class.count).sum();
+            let _ = writeln!(out, "{name}{{kind=\"{kind}\"}} {slots}");
+        }
     }
     let Some(gauge) = &served.gauge else { return };
     let counters = gauge.read();

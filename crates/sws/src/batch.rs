@@ -187,6 +187,11 @@ impl<'m> Batch<'m> {
         self.running.len()
     }
 
+    /// Number of positions that the texts hold.
+    pub fn positions(&self) -> usize {
+        self.running.iter().map(Text::done).sum()
+    }
+
     /// True if a text can be added; one with the ranks of its prompt needs the first sequence.
     pub fn has_room(&self, prompt_ranks: bool) -> bool {
         match prompt_ranks {

@@ -61,6 +61,9 @@ pub(crate) struct Serve {
     /// Listen beyond this machine without keys.
     #[arg(long, conflicts_with_all = ["api_key", "api_key_file"])]
     pub(crate) no_auth: bool,
+    /// Show /metrics without a key: routers of Kubernetes send none.
+    #[arg(long)]
+    pub(crate) open_metrics: bool,
     /// Name by which clients may call a server without keys, besides localhost and addresses; can be
     /// given more than once.
     #[arg(long, value_name = "NAME")]

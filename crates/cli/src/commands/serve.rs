@@ -81,6 +81,7 @@ fn config(args: &args::Serve, model: &Model, interrupt: &Arc<Interrupt>) -> anyh
         keys: keys(args)?,
         hosts: args.allowed_host.clone(),
         open: args.no_auth,
+        open_metrics: args.open_metrics,
         limits,
         stop: Arc::new(move || stop.is_requested()),
         log: Arc::new(move |line| {

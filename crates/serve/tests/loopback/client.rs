@@ -37,6 +37,7 @@ pub(crate) fn config() -> Config {
         keys: Vec::new(),
         hosts: Vec::new(),
         open: false,
+        open_metrics: false,
         limits: Limits { drain: Duration::from_secs(5), ..Limits::default() },
         stop: Arc::new(|| false),
         log: Arc::new(|_| ()),

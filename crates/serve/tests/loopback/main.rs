@@ -6,6 +6,7 @@ mod client;
 mod completions;
 mod events;
 mod forms;
+mod gauges;
 mod interfaces;
 mod kv;
 mod llama;
