@@ -209,6 +209,7 @@ impl<'a> Replay<'a> {
 /// A cache driven as an engine drives it.
 #[derive(Debug)]
 struct Player {
+    shape: Shape,
     cache: PredictiveCache<()>,
     missing: Vec<u32>,
 }
@@ -225,6 +226,18 @@ impl Residency {
     pub fn new(shape: Shape, policy: PolicyKind, slots: usize, sequences: usize) -> Residency {
         let policy = policy.build(layers(shape, sequences));
         Residency { player: Player::new(shape, policy, slots), pass: Pass::default() }
+    }
+
+    /// Adds slots, up to one for each expert. Returns the number of slots before.
+    pub fn extend(&mut self, slots: usize) -> usize {
+        let Player { cache, shape, .. } = &mut self.player;
+        let most = shape.layers * shape.experts;
+        cache.extend(vec![(1, ()); slots.min(most.saturating_sub(cache.slots()))])
+    }
+
+    /// Removes all but the first `slots` slots, between passes.
+    pub fn truncate(&mut self, slots: usize) {
+        self.player.cache.truncate(slots);
     }
 
     /// Begins a pass.
@@ -257,11 +270,11 @@ impl Player {
         // More slots than pieces would change nothing.
         let slots = slots.min(shape.layers * shape.experts);
         let cache = PredictiveCache::new(policy, vec![(1, ()); slots]);
-        Player { cache, missing: Vec::new() }
+        Player { shape, cache, missing: Vec::new() }
     }
 
     fn layer(&mut self, pass: &Pass, layer: u32, experts: &[u32]) {
-        let Player { cache, missing } = self;
+        let Player { cache, missing, .. } = self;
         cache.routed(&Choice { pass, layer, experts });
         missing.clear();
         let mut distinct: Vec<u32> = experts.to_vec();

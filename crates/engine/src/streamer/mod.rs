@@ -1,5 +1,6 @@
 //! The streamer: runs a model within a memory budget, and measures the run.
 
+mod lending;
 mod meter;
 mod metrics;
 mod options;
@@ -25,6 +26,7 @@ use crate::speculation::WarmStart;
 use crate::stand_ins::StandIns;
 use crate::wait::Waiter;
 use crate::watch::Watch;
+pub use lending::Lending;
 pub use meter::ComputeCosts;
 pub use metrics::{
     Clocks, Counters, Disk, ExpertMetrics, LayerMetrics, Metrics, StallMetrics, StandInMetrics,
@@ -80,19 +82,6 @@ struct Totals {
     passes: Duration,
     gauge: Gauge,
 }
-
-/// The memory of a prompt's activations, lent to slots while passes are small.
-#[derive(Debug, Default)]
-struct Lending {
-    /// Number of slots without lent ones, if slots have been lent.
-    slots: Option<usize>,
-    /// Small passes since the last large one, and number of them before slots are lent again.
-    small: u32,
-    wait: u32,
-}
-
-/// Small passes in which lent slots pay for the reads that are lost when they are taken back.
-const WORTH_LENDING: u32 = 16;
 
 /// Counters of a run as of the last pass, readable from another thread.
 #[derive(Clone, Debug)]
@@ -403,9 +392,7 @@ impl SpeculativeWeightStreamer {
     /// Lends the memory of a prompt's activations to slots, as long as each sequence gets at most a
     /// token per pass.
     fn lend(&mut self) {
-        let Lending { slots, small, wait } = &mut self.lending;
-        *small = small.saturating_add(1);
-        if slots.is_some() || *small <= *wait {
+        if !self.lending.small() {
             return;
         }
         let Some(plan) = &self.plan else { return };
@@ -420,22 +407,16 @@ impl SpeculativeWeightStreamer {
             .map(|arena| cut.filter_map(|len| arena.take(len)).collect())
             .unwrap_or_default();
         if let Some(assembler) = self.session.source().assembler() {
-            self.lending.slots = Some(assembler.lend(slots));
+            self.lending.lent(assembler.lend(slots));
         }
     }
 
-    /// Takes lent slots back before a prompt, which needs the memory for its activations. After a
-    /// prompt that came soon after the one before, slots are lent later.
+    /// Takes lent slots back before a prompt, which needs the memory for its activations.
     fn take_back(&mut self) {
-        let Lending { slots, small, wait } = &mut self.lending;
-        let small = std::mem::take(small);
-        if slots.is_some() || *wait > 0 {
-            *wait = if small < WORTH_LENDING { WORTH_LENDING } else { 0 };
-        }
-        if let Some(slots) = slots.take()
+        if let Some(own) = self.lending.large()
             && let Some(assembler) = self.session.source().assembler()
         {
-            assembler.take_back(slots);
+            assembler.take_back(own);
         }
     }
 
