@@ -22,6 +22,7 @@ pub mod progress;
 pub mod published;
 pub mod random;
 pub mod released;
+pub mod replicas;
 pub mod report;
 pub mod resident;
 pub mod shapes;

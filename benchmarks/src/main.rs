@@ -15,6 +15,7 @@ use sws_benchmarks::plans::{self, PlansArguments};
 use sws_benchmarks::published::{self, Published};
 use sws_benchmarks::random::write_random;
 use sws_benchmarks::released::{self, ShapesArguments};
+use sws_benchmarks::replicas::{self, ReplicasArguments};
 use sws_benchmarks::report;
 use sws_benchmarks::resident::{self, ResidentArguments};
 use sws_benchmarks::shapes::Shape;
@@ -83,6 +84,8 @@ enum Command {
     SpeculationChild,
     /// Measure several clients of one model: one after the other, in shared passes, as the server decides
     Clients(ClientsArguments),
+    /// Simulate replicas of the server behind a router, in virtual time, on recorded routes
+    Replicas(ReplicasArguments),
     /// Compare random reads of whole pieces through the store with fio's
     Store(StoreArguments),
     /// Measure the sharder against a plain copy of the same number of bytes
@@ -172,6 +175,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Stream(arguments) => stream::run(&arguments)?,
         Command::Timeline(arguments) => timeline::run(&arguments)?,
         Command::Clients(arguments) => clients::run(&arguments)?,
+        Command::Replicas(arguments) => replicas::run(&arguments)?,
         Command::Shapes(arguments) => released::run(&arguments)?,
         Command::Speculation(arguments) => speculation::run(&arguments)?,
         Command::SpeculationChild => speculation::child()?,

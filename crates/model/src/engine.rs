@@ -275,6 +275,16 @@ impl<S: PassSource> Engine<S> {
 }
 
 impl Step {
+    /// Makes this the outcome of a step of so many chunks, none of which has failed. Returns their logits
+    /// [chunks, vocab], zeros that the caller fills: a [`BatchLm`](crate::BatchLm) without an [`Engine`].
+    pub fn succeed(&mut self, chunks: usize, vocab: usize) -> &mut [f32] {
+        self.outcomes.clear();
+        self.outcomes.resize_with(chunks, || Ok(()));
+        self.logits.clear();
+        self.logits.resize(chunks * vocab, 0.0);
+        &mut self.logits
+    }
+
     /// Number of chunks.
     pub fn len(&self) -> usize {
         self.outcomes.len()

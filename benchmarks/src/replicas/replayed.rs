@@ -1,0 +1,244 @@
+//! A model that takes no weights: its tokens choose the experts that were recorded, and its passes take
+//! virtual time.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use sws_cache::history::Shape;
+use sws_cache::policy::PolicyKind;
+use sws_cache::replay::Residency;
+use sws_engine::Lending;
+use sws_model::{BatchLm, CausalLm, Chunk, ForwardError, Observer, Prefix, Step};
+use sws_store::{Clock, Pass};
+
+use super::costs::{Costs, Work};
+use super::texts::Texts;
+
+/// The model of a replica. Each token of a text is the number of the text, and so is the likeliest next
+/// one: the scheduler sees tokens, and the model knows whose they are.
+#[derive(Debug)]
+pub(crate) struct Replayed {
+    texts: Arc<Texts>,
+    costs: Costs,
+    clock: Clock,
+    cache: Residency,
+    /// Positions of each sequence.
+    lens: Vec<usize>,
+    most: usize,
+    /// Slots that are lent while no prompt is computed.
+    lent: usize,
+    lending: Lending,
+    /// Experts that were read before, [layers, experts].
+    known: Vec<bool>,
+    has_begun: bool,
+    done: Done,
+    pass: Pass,
+    /// Tokens of the trace in the rows of the pass.
+    rows: Vec<usize>,
+    experts: Vec<u32>,
+    logits: Vec<f32>,
+}
+
+/// What a replica has done, for those who look at it between passes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Done(Arc<Mutex<Work>>);
+
+impl Done {
+    pub(crate) fn read(&self) -> Work {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, work: Work) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.tokens += work.tokens;
+        all.uses += work.uses;
+        all.misses += work.misses;
+        all.fetched += work.fetched;
+    }
+}
+
+impl Replayed {
+    /// A replica with so many slots for experts and lent ones, which continues so many texts at a time.
+    pub(crate) fn new(texts: Arc<Texts>, costs: Costs, slots: [usize; 2], most: usize) -> Replayed {
+        let [slots, lent] = slots;
+        let shape = texts.trace().shape();
+        Replayed {
+            cache: Residency::new(shape, PolicyKind::default(), slots, most),
+            texts,
+            costs,
+            clock: Clock::simulated(),
+            lens: vec![0],
+            most,
+            lent,
+            lending: Lending::default(),
+            known: vec![false; shape.layers * shape.experts],
+            has_begun: false,
+            done: Done::default(),
+            pass: Pass::default(),
+            rows: Vec::new(),
+            experts: Vec::new(),
+            logits: Vec::new(),
+        }
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        self.clock.clone()
+    }
+
+    pub(crate) fn done(&self) -> Done {
+        self.done.clone()
+    }
+
+    /// Lets the tokens of sequences go through the layers together.
+    fn through(&mut self, chunks: &[Chunk<'_>]) {
+        let Replayed { texts, cache, pass, rows, experts, .. } = self;
+        let trace = texts.trace();
+        let Shape { layers, experts: of_layer, .. } = trace.shape();
+        pass.clear();
+        rows.clear();
+        for &Chunk { sequence, tokens } in chunks {
+            let len = &mut self.lens[sequence];
+            let recorded = &texts.all()[tokens[0] as usize].tokens;
+            let range = recorded.start + *len..recorded.start + *len + tokens.len();
+            match trace.tokens().get(range.clone()) {
+                Some(ids) => pass.push(sequence, *len, ids),
+                None => pass.push_unknown(sequence, *len, tokens.len()),
+            }
+            rows.extend(range);
+            *len += tokens.len();
+        }
+        match rows.len() <= self.most {
+            true if self.lending.small() => self.lending.lent(cache.extend(self.lent)),
+            true => {}
+            false => self.lending.large().into_iter().for_each(|own| cache.truncate(own)),
+        }
+        let mut work = Work { tokens: rows.len() as u64, ..Work::default() };
+        cache.begin(pass);
+        for layer in 0..layers {
+            experts.clear();
+            experts.extend(
+                rows.iter().flat_map(|&row| trace.experts(row, layer)).map(|&e| u32::from(e)),
+            );
+            for &expert in cache.layer(layer, experts) {
+                let known = &mut self.known[layer * of_layer + expert as usize];
+                work.misses += 1;
+                work.fetched += u64::from(!std::mem::replace(known, true));
+            }
+            experts.sort_unstable();
+            experts.dedup();
+            work.uses += experts.len() as u64;
+        }
+        if !std::mem::replace(&mut self.has_begun, true) {
+            self.clock.sleep(self.costs.start());
+        }
+        self.clock.sleep(self.costs.time(work));
+        self.done.add(work);
+    }
+}
+
+/// Makes a token the likeliest.
+fn choose(logits: &mut [f32], chunk: &Chunk<'_>) {
+    logits[chunk.tokens[0] as usize] = 1.0;
+}
+
+impl CausalLm for Replayed {
+    fn vocab(&self) -> usize {
+        self.texts.all().len()
+    }
+
+    /// Texts end where they were recorded to end.
+    fn limit(&self) -> usize {
+        1 << 30
+    }
+
+    fn len(&self) -> usize {
+        self.lens[0]
+    }
+
+    fn clear(&mut self) {
+        self.lens[0] = 0;
+    }
+
+    fn observed(&mut self, tokens: &[u32], _: &mut dyn Observer) -> Result<&[f32], ForwardError> {
+        let chunk = Chunk { sequence: 0, tokens };
+        self.through(&[chunk]);
+        self.logits.clear();
+        self.logits.resize(self.vocab(), 0.0);
+        choose(&mut self.logits, &chunk);
+        Ok(&self.logits)
+    }
+
+    fn score(&mut self, tokens: &[u32], observer: &mut dyn Observer) -> Result<(), ForwardError> {
+        self.observed(tokens, observer).map(|_| ())
+    }
+
+    fn as_batch_lm(&mut self) -> Option<&mut dyn BatchLm> {
+        Some(self)
+    }
+}
+
+/// Without keys and values: nothing is kept of a text.
+impl BatchLm for Replayed {
+    fn add_sequence(&mut self) -> Option<usize> {
+        (self.lens.len() < self.most).then(|| {
+            self.lens.push(0);
+            self.lens.len() - 1
+        })
+    }
+
+    fn clear_sequence(&mut self, sequence: usize) {
+        self.lens[sequence] = 0;
+    }
+
+    fn truncate_sequence(&mut self, sequence: usize, len: usize) -> bool {
+        self.lens[sequence] = self.lens[sequence].min(len);
+        true
+    }
+
+    fn sequence_len(&self, sequence: usize) -> usize {
+        self.lens[sequence]
+    }
+
+    fn share(&mut self) {}
+
+    fn prefix(&self, _: usize) -> Option<Prefix> {
+        None
+    }
+
+    fn empty_prefix(&self) -> Prefix {
+        unreachable!("a simulated replica has no beginnings on disk")
+    }
+
+    fn begin_with(&mut self, _: usize, _: &Prefix, _: usize) -> bool {
+        false
+    }
+
+    fn release(&mut self, sequence: usize) {
+        self.clear_sequence(sequence);
+    }
+
+    fn goes_back(&self) -> bool {
+        true
+    }
+
+    fn room(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn growth(&self, _: &[(usize, usize)]) -> u64 {
+        0
+    }
+
+    fn held(&self, _: &mut dyn Iterator<Item = &Prefix>) -> u64 {
+        0
+    }
+
+    fn step(&mut self, chunks: &[Chunk<'_>], _: &mut dyn Observer, step: &mut Step) {
+        self.through(chunks);
+        let vocab = self.vocab();
+        let logits = step.succeed(chunks.len(), vocab);
+        logits
+            .chunks_exact_mut(vocab)
+            .zip(chunks)
+            .for_each(|(logits, chunk)| choose(logits, chunk));
+    }
+}
