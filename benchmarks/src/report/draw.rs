@@ -54,6 +54,8 @@ pub(super) enum Mark {
     Dots,
     /// Bars of this width from `low` to `y`.
     Bars(f64),
+    /// Bars of this height from the left edge to `x`.
+    Rows(f64),
     /// A dot with its interval from `low` to `high`.
     Intervals,
 }
@@ -106,7 +108,11 @@ pub(super) fn svg(figure: &Figure) -> Result<String> {
     let mut text = String::new();
     let rows = figure.panels.len().div_ceil(2);
     let several = figure.panels.len() > 1;
-    let size = if several { (860, 60 + 300 * rows as u32) } else { (760, 440) };
+    let size = match &figure.panels[..] {
+        // A row of text for each of many names.
+        [panel] => (760, (100 + 16 * panel.y.ticks.len() as u32).max(440)),
+        _ => (860, 60 + 300 * rows as u32),
+    };
     {
         let root = SVGBackend::with_string(&mut text, size).into_drawing_area();
         root.fill(&WHITE)?;
@@ -127,7 +133,8 @@ pub(super) fn svg(figure: &Figure) -> Result<String> {
 
 fn draw(area: &Area<'_>, panel: &Panel, title: Option<&String>) -> Result<()> {
     let mut builder = ChartBuilder::on(area);
-    builder.margin(12).x_label_area_size(44).y_label_area_size(64);
+    let longest = panel.y.ticks.iter().map(|tick| tick.1.len()).max().unwrap_or(0);
+    builder.margin(12).x_label_area_size(44).y_label_area_size((36 + 7 * longest as u32).max(64));
     if let Some(title) = title {
         builder.caption(title, (FONT, 16));
     }
@@ -159,6 +166,11 @@ fn draw(area: &Area<'_>, panel: &Panel, title: Option<&String>) -> Result<()> {
             Mark::Bars(width) => chart.draw_series(series.points.iter().map(|point| {
                 let corners =
                     [(point.x - width / 2.0, point.low), (point.x + width / 2.0, point.y)];
+                Rectangle::new(corners, colour.filled())
+            }))?,
+            Mark::Rows(height) => chart.draw_series(series.points.iter().map(|point| {
+                let left = panel.x.range.start;
+                let corners = [(left, point.y - height / 2.0), (point.x, point.y + height / 2.0)];
                 Rectangle::new(corners, colour.filled())
             }))?,
             Mark::Intervals => {

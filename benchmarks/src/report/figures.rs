@@ -6,7 +6,8 @@ use anyhow::{Result, ensure};
 use plotters::prelude::{RGBColor, SeriesLabelPosition};
 
 use super::draw::{Axis, Figure, Mark, Panel, Point, Series};
-use super::results::{Compared, Gate, Kernel, Replay, Streamed, read};
+use super::results::{Gate, Kernel, Ratio, Replay, Streamed, read};
+use crate::plans::{self, Judged};
 
 const BLUE: RGBColor = RGBColor(0, 95, 175);
 const LIGHT_BLUE: RGBColor = RGBColor(110, 175, 230);
@@ -15,12 +16,12 @@ const LIGHT_ORANGE: RGBColor = RGBColor(245, 170, 95);
 const GREEN: RGBColor = RGBColor(0, 135, 95);
 const GREY: RGBColor = RGBColor(120, 120, 120);
 
-/// Recorded routes: file, name, colour in a scatter.
-const TRACES: [(&str, &str, RGBColor); 4] = [
-    ("replay-gpt-oss-20b.json", "gpt-oss-20b", ORANGE),
-    ("replay-deepseek-v2-lite.json", "DeepSeek-V2-Lite", GREY),
-    ("replay-qwen3-30b-a3b.json", "Qwen3-30B-A3B", GREEN),
-    ("replay-tales-moe.json", "tales-moe", BLUE),
+/// Recorded routes: file and name.
+const TRACES: [(&str, &str); 4] = [
+    ("replay-gpt-oss-20b.json", "gpt-oss-20b"),
+    ("replay-deepseek-v2-lite.json", "DeepSeek-V2-Lite"),
+    ("replay-qwen3-30b-a3b.json", "Qwen3-30B-A3B"),
+    ("replay-tales-moe.json", "tales-moe"),
 ];
 
 fn axis(label: &str, range: [f64; 2], ticks: &[f64]) -> Axis {
@@ -94,7 +95,7 @@ pub(super) fn reads(dir: &Path) -> Result<Figure> {
     let policies =
         [("lru", "LRU", ORANGE), ("expected", "default policy", BLUE), ("belady", "optimum", GREY)];
     let mut panels = Vec::new();
-    for (file, name, _) in TRACES {
+    for (file, name) in TRACES {
         let replay: Replay = read(dir, file)?;
         let lines = policies.map(|(policy, label, colour)| {
             let runs = replay.runs.iter().filter(|run| run.policy == policy);
@@ -116,28 +117,32 @@ pub(super) fn reads(dir: &Path) -> Result<Figure> {
 /// Parts of a token's time by share of experts cached.
 pub(super) fn token(dir: &Path) -> Result<Figure> {
     let rows: Vec<Streamed> = read(dir, "stream.json")?;
-    let (mut shares, mut waiting, mut rest) = (Vec::new(), Vec::new(), Vec::new());
-    for row in rows.iter().filter(|row| row.policy != "lru") {
+    let (mut shares, mut parts) = (Vec::new(), [const { Vec::new() }; 3]);
+    for row in &rows {
         let share = row.share.map_or("resident".to_owned(), |share| format!("{share} %"));
         if shares.last() != Some(&share) {
             shares.push(share);
         }
         let side = if row.what == "bf16" { -0.2 } else { 0.2 };
         let (ms, x) = (1e3 * row.seconds_per_token(), (shares.len() - 1) as f64 + side);
-        let other = ms * (1.0 - row.waiting());
-        rest.push(Point::new(x, other));
-        waiting.push(Point { low: other, ..Point::new(x, ms) });
+        let (waiting, other) = (ms * row.waiting(), ms * row.other());
+        let ends = [0.0, ms - waiting - other, ms - waiting, ms];
+        for (part, ends) in parts.iter_mut().zip(ends.windows(2)) {
+            part.push(Point { low: ends[0], ..Point::new(x, ends[1]) });
+        }
     }
     let bar = Mark::Bars(0.36);
+    let [computing, other, waiting] = parts;
     Ok(alone(
         "Time of a token, default policy, no draft",
         Panel {
             title: String::new(),
             x: names("share of the experts cached; bf16 on the left, bf12 on the right", &shares),
-            y: axis("ms per token", [0.0, 120.0], &[0.0, 20.0, 40.0, 60.0, 80.0, 100.0, 120.0]),
+            y: axis("ms per token", [0.0, 60.0], &[0.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0]),
             series: vec![
                 series("waiting for the disk", ORANGE, bar, waiting),
-                series("computing and the rest", BLUE, bar, rest),
+                series("other", GREY, bar, other),
+                series("computing", BLUE, bar, computing),
             ],
             legend: Some(SeriesLabelPosition::UpperLeft),
         },
@@ -148,8 +153,14 @@ pub(super) fn token(dir: &Path) -> Result<Figure> {
 pub(super) fn prefetch(dir: &Path) -> Result<Figure> {
     let gate: Gate = read(dir, "gate-2-wall.json")?;
     let gain = |ratio: f64| 100.0 * (1.0 / ratio - 1.0);
-    let labels: Vec<String> = gate.ratios.iter().map(|ratio| ratio.case.clone()).collect();
-    let points = gate.ratios.iter().enumerate().map(|(i, ratio)| {
+    // Ratios of the time spent waiting are reported under longer names.
+    let times = gate.ratios.iter().filter_map(|ratio| {
+        let (share, rest) = ratio.case.strip_prefix("wall, ")?.split_once(',')?;
+        (rest == " with our draft over without").then_some((share.to_owned(), ratio))
+    });
+    let (labels, ratios): (Vec<String>, Vec<&Ratio>) = times.unzip();
+    ensure!(!ratios.is_empty(), "the gate has no ratios of times");
+    let points = ratios.iter().enumerate().map(|(i, ratio)| {
         let (low, high) = (gain(ratio.interval.1), gain(ratio.interval.0));
         Point { x: i as f64, y: gain(ratio.median), low, high }
     });
@@ -160,7 +171,7 @@ pub(super) fn prefetch(dir: &Path) -> Result<Figure> {
         Panel {
             title: String::new(),
             x,
-            y: axis("% faster than without", [-5.0, 7.0], &[-4.0, -2.0, 0.0, 2.0, 4.0, 6.0]),
+            y: axis("% faster than without", [-30.0, 50.0], &[-20.0, 0.0, 20.0, 40.0]),
             series: vec![
                 series("", GREY, Mark::Rule, zero.into()),
                 series("", BLUE, Mark::Intervals, points.collect()),
@@ -170,80 +181,90 @@ pub(super) fn prefetch(dir: &Path) -> Result<Figure> {
     ))
 }
 
-/// Speed of the kernels relative to a plain sum of the same bytes.
+/// The encodings, and the speed of a tier's kernels over the sum.
+fn over_sum<'k>(
+    records: &'k [Kernel],
+    tier: &'static str,
+) -> impl Iterator<Item = (&'k str, f64)> + use<'k> {
+    let records = records.iter().filter(move |record| record.contender == tier);
+    records.filter_map(|record| Some((record.encoding.as_str(), record.over_sum?)))
+}
+
+/// Speed of the kernels relative to a plain sum of the same bytes, fastest first.
 pub(super) fn kernels(dir: &Path) -> Result<Figure> {
-    let records: Vec<Kernel> = read(dir, "kernels.json")?;
-    let records: Vec<&Kernel> = records.iter().filter(|record| record.tokens == 1).collect();
-    let mut encodings: Vec<String> = Vec::new();
-    for record in &records {
-        if !encodings.contains(&record.encoding) {
-            encodings.push(record.encoding.clone());
-        }
-    }
-    let bars = |tier: &str, shift: f64| {
-        let of = |record: &&&Kernel| record.contender == tier;
-        let point = |record: &&Kernel| {
-            let x = encodings.iter().position(|encoding| *encoding == record.encoding)? as f64;
-            Some(Point::new(x + shift, record.over_sum?))
-        };
-        records.iter().filter(of).filter_map(point).collect::<Vec<Point>>()
+    let records: Vec<Kernel> = read(dir, "kernels-one.json")?;
+    let of = |tier: &'static str| over_sum(&records, tier);
+    let mut encodings: Vec<(&str, f64)> = of("avx512").collect();
+    encodings.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let bars = |tier: &'static str, shift: f64| -> Vec<Point> {
+        let row = |name: &str| encodings.iter().position(|encoding| encoding.0 == name);
+        of(tier)
+            .filter_map(|(name, ratio)| Some(Point::new(ratio, row(name)? as f64 + shift)))
+            .collect()
     };
-    let x = names("encoding of the weights", &encodings);
-    let memory = [x.range.start, x.range.end].map(|x| Point::new(x, 1.0));
+    let labels: Vec<String> = encodings.iter().map(|encoding| encoding.0.to_owned()).collect();
+    let y = names("encoding of the weights", &labels);
+    let rule =
+        |x: f64| -> Vec<Point> { [y.range.start, y.range.end].map(|y| Point::new(x, y)).into() };
+    let ticks = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0];
     Ok(alone(
         "One token, two threads: bytes per second relative to memory",
         Panel {
             title: String::new(),
-            x,
-            y: axis("speed / speed of a plain sum", [0.0, 1.4], &[0.0, 0.25, 0.5, 0.75, 1.0, 1.25]),
+            x: axis("speed / speed of a plain sum of the same bytes", [0.0, 1.2], &ticks),
             series: vec![
-                series("AVX-512", BLUE, Mark::Bars(0.36), bars("avx512", -0.19)),
-                series("AVX2", LIGHT_BLUE, Mark::Bars(0.36), bars("avx2", 0.19)),
-                series("memory", GREY, Mark::Rule, memory.into()),
+                series("AVX-512", BLUE, Mark::Rows(0.38), bars("avx512", 0.2)),
+                series("AVX2", LIGHT_BLUE, Mark::Rows(0.38), bars("avx2", -0.2)),
+                series("memory", GREY, Mark::Rule, rule(1.0)),
+                series("target of AVX-512", ORANGE, Mark::Rule, rule(0.6)),
             ],
-            legend: Some(SeriesLabelPosition::UpperRight),
+            y,
+            legend: Some(SeriesLabelPosition::LowerRight),
         },
     ))
 }
 
-/// Hit rates that `sws plan` assumes, and those of runs and replays.
+/// Tokens per second as planned and as measured, before and after an earlier run of the model.
 pub(super) fn plan(dir: &Path) -> Result<Figure> {
-    let percent = |rate: f64| 100.0 * rate;
-    let assumed: Replay = read(dir, "replay-deepseek-v2-lite.json")?;
-    let of = |replay: &Replay, budget: f64| {
-        let run = |policy: &str| {
-            replay.runs.iter().find(|run| run.policy == policy && run.budget == budget)
-        };
-        run("expected").map(|run| percent(run.hit_rate))
-    };
-    let mut dots = Vec::new();
-    for (file, name, colour) in TRACES {
-        if name == "DeepSeek-V2-Lite" {
-            continue;
-        }
-        let replay: Replay = read(dir, file)?;
-        let budgets = assumed.runs.iter().filter(|run| run.policy == "expected");
-        let points = budgets
-            .filter_map(|run| Some(Point::new(percent(run.hit_rate), of(&replay, run.budget)?)));
-        dots.push(series(&format!("{name}, replayed"), colour, Mark::Dots, points.collect()));
-    }
-    let compared: Vec<Compared> = read(dir, "plan-tales-moe.json")?;
-    let points = compared.iter().flat_map(|row| {
-        let planned = percent(row.planned.hit_rate);
-        row.measured.iter().map(move |run| Point::new(planned, percent(run.hit_rate)))
-    });
-    dots.push(series("tales-moe, run", LIGHT_BLUE, Mark::Dots, points.collect()));
-    let even = [0.0, 100.0].map(|x| Point::new(x, x));
-    dots.insert(0, series("as planned", GREY, Mark::Rule, even.into()));
-    let ticks = [0.0, 20.0, 40.0, 60.0, 80.0, 100.0];
-    Ok(alone(
-        "Hit rates: planned and found",
-        Panel {
-            title: String::new(),
-            x: axis("planned, %", [0.0, 102.0], &ticks),
-            y: axis("found, %", [0.0, 102.0], &ticks),
-            series: dots,
+    let points = plans::read(&dir.join("plans.json"))?;
+    let judged = plans::judged(&points);
+    let models = [
+        ("tales-moe", "tales-moe", BLUE),
+        ("tales-4MiB", "the same, experts of 4 MiB", LIGHT_BLUE),
+        ("qwen3-30b-a3b", "random, shape of Qwen3-30B-A3B", GREEN),
+        ("mixtral-8x7b", "random, shape of Mixtral-8x7B", ORANGE),
+    ];
+    let ticks = [5.0, 20.0, 100.0, 500.0, 2000.0];
+    let panel = |title: &str, ratio: fn(&Judged<'_>) -> f64| {
+        let dots = models.map(|(model, label, colour)| {
+            let judged = judged.iter().filter(|it| it.point.model == model);
+            let points = judged.map(|it| {
+                let found = 1.0 / it.point.seconds;
+                Point::new(ratio(it) * found, found)
+            });
+            series(label, colour, Mark::Dots, points.collect())
+        });
+        let shown: usize = dots.iter().map(|dots| dots.points.len()).sum();
+        ensure!(shown == judged.len(), "a model of `plans.json` is not in the figure");
+        let mut all = vec![series(
+            "as planned",
+            GREY,
+            Mark::Rule,
+            [4.0, 2500.0].map(|rate| Point::new(rate, rate)).into(),
+        )];
+        all.extend(dots);
+        let scale = |label| Axis { is_log: true, ..axis(label, [4.0, 2500.0], &ticks) };
+        Ok(Panel {
+            title: title.to_owned(),
+            x: scale("planned, tokens per second"),
+            y: scale("measured, tokens per second"),
+            series: all,
             legend: Some(SeriesLabelPosition::LowerRight),
-        },
-    ))
+        })
+    };
+    let panels = vec![
+        panel("before any run of the model", |it| it.before)?,
+        panel("after a run", |it| it.after)?,
+    ];
+    Ok(Figure { title: "Speed, planned and measured".to_owned(), panels })
 }

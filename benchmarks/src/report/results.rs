@@ -28,7 +28,6 @@ pub(super) struct Streamed {
     /// In percent; `None` with all weights in memory from the start.
     pub(super) share: Option<f64>,
     pub(super) what: String,
-    pub(super) policy: String,
     runs: Vec<Run>,
 }
 
@@ -36,6 +35,7 @@ pub(super) struct Streamed {
 struct Run {
     seconds_per_token: f64,
     waiting: Option<f64>,
+    other: Option<f64>,
 }
 
 impl Streamed {
@@ -52,14 +52,18 @@ impl Streamed {
     pub(super) fn waiting(&self) -> f64 {
         median(self.runs.iter().map(|run| run.waiting.unwrap_or(0.0)))
     }
+
+    /// Share of the time that is neither waiting nor computing.
+    pub(super) fn other(&self) -> f64 {
+        median(self.runs.iter().map(|run| run.other.unwrap_or(0.0)))
+    }
 }
 
-/// A line of `sws-bench kernels --json`.
+/// A line of `sws-bench kernels --tokens 1 --json`.
 #[derive(Deserialize)]
 pub(super) struct Kernel {
     pub(super) encoding: String,
     pub(super) contender: String,
-    pub(super) tokens: usize,
     pub(super) over_sum: Option<f64>,
 }
 
@@ -75,18 +79,6 @@ pub(super) struct Ratio {
     pub(super) case: String,
     pub(super) median: f64,
     pub(super) interval: (f64, f64),
-}
-
-/// A budget of `plan.json`.
-#[derive(Deserialize)]
-pub(super) struct Compared {
-    pub(super) planned: Hits,
-    pub(super) measured: Vec<Hits>,
-}
-
-#[derive(Deserialize)]
-pub(super) struct Hits {
-    pub(super) hit_rate: f64,
 }
 
 /// Reads a file of JSON.
