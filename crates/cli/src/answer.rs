@@ -1,13 +1,12 @@
 //! Shows generated text on the terminal.
 
 use std::io::IsTerminal;
-use std::sync::Arc;
 
 use sws::{Generate, Generated, Piece, Progress};
 
 use crate::interrupt::Interrupt;
-use crate::live::{Live, PromptLine};
-use crate::progress::{Meter, Unit};
+use crate::live::Live;
+use crate::prompt::PromptProgress;
 use crate::watch::Watcher;
 
 /// Shows a text while it is generated, until it ends or Ctrl-C ends it. Text that a screen covers is
@@ -22,14 +21,9 @@ pub(crate) fn follow(
     if let Some(watcher) = watcher.as_mut().filter(|watcher| watcher.covers()) {
         return covered(generate, interrupt, watcher, show);
     }
-    let mut line = PromptLine::below_text();
-    let meter = line.is_none().then(|| Arc::new(Meter::quiet("prompt", Unit::Work)));
-    let shown = meter.clone();
-    let report = move |progress: Progress| match (&mut line, &shown) {
-        (Some(line), _) => line.show(progress),
-        (None, Some(meter)) if progress.done < progress.total => meter.show(progress),
-        _ => {}
-    };
+    let mut prompt = PromptProgress::new(generate.layers(), live.gauge().cloned());
+    let meter = prompt.meter();
+    let report = move |progress: Progress| prompt.show(progress);
     let mut generate = generate.cancelled_by(interrupt.cancel()).reporting(report);
     let mut next = generate.next();
     meter.iter().for_each(|meter| meter.finish());

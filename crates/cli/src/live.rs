@@ -5,15 +5,12 @@ use std::time::Duration;
 
 use sws_engine::{Counters, Gauge, Metrics, memory};
 use sws_store::Clock;
-use sws_store::shard::Progress;
 
 use crate::account::rate;
-use crate::terminal::{self, is_line_full, is_within_line};
+use crate::terminal::{self, is_line_full};
 
 /// Interval between updates of the line.
-const EVERY: Duration = Duration::from_millis(100);
-/// Prompts that are done sooner show no line.
-const SOON: Duration = Duration::from_millis(200);
+pub(crate) const EVERY: Duration = Duration::from_millis(100);
 /// Duration that the figures of the line cover.
 const WINDOW: Duration = Duration::from_secs(2);
 /// Most columns of the line.
@@ -49,56 +46,13 @@ pub(crate) struct Live {
 
 /// Draws on the row below the cursor: moves down a row (the terminal scrolls if there is none) and back
 /// up, so that a row exists below; then down again, and returns.
-fn draw_below(line: &str) {
+pub(crate) fn draw_below(line: &str) {
     draw(&format!("\x1bD\x1b[A\x1b7\x1b[B\r\x1b[2K{line}\x1b8"));
 }
 
 /// Erases the row below the cursor.
-fn erase_below() {
+pub(crate) fn erase_below() {
     draw("\x1b7\x1b[B\r\x1b[2K\x1b8");
-}
-
-/// Progress of a prompt whose text is on the terminal, on the row below it: a bar would take its line.
-pub(crate) struct PromptLine {
-    clock: Clock,
-    drawn: Option<Duration>,
-}
-
-impl PromptLine {
-    /// `None` where there is no text before the cursor, or its line is full.
-    pub(crate) fn below_text() -> Option<PromptLine> {
-        let is_there = terminal::can_draw() && is_within_line() && !is_line_full();
-        is_there.then(|| PromptLine { clock: Clock::real(), drawn: None })
-    }
-
-    /// Draws the line, unless that was a moment ago or the prompt has just begun; erases it at the end.
-    pub(crate) fn show(&mut self, Progress { done, total }: Progress) {
-        let now = self.clock.now();
-        if done >= total {
-            self.erase();
-        } else if now >= self.drawn.map_or(SOON, |drawn| drawn + EVERY) {
-            self.drawn = Some(now);
-            draw_below(&PromptLine::line(done as f64 / total as f64, now, columns()));
-        }
-    }
-
-    fn line(share: f64, elapsed: Duration, columns: usize) -> String {
-        let left = (elapsed.as_secs_f64() * (1.0 / share.max(1e-3) - 1.0)).round() as u64;
-        let line = format!("prompt {:.0} %  {}:{:02} left", 100.0 * share, left / 60, left % 60);
-        if line.len() < columns { line } else { String::new() }
-    }
-
-    fn erase(&mut self) {
-        if self.drawn.take().is_some() {
-            erase_below();
-        }
-    }
-}
-
-impl Drop for PromptLine {
-    fn drop(&mut self) {
-        self.erase();
-    }
 }
 
 /// Figures of the line that change.
@@ -159,6 +113,11 @@ impl Live {
             let now = gauge.read();
             self.since = Some([now.clone(), now]);
         }
+    }
+
+    /// Counters of the run, if it has any.
+    pub(crate) fn gauge(&self) -> Option<&Gauge> {
+        self.gauge.as_ref()
     }
 
     /// True if text is printed above the line.
@@ -244,7 +203,7 @@ fn of_budget(used: u64, budget: Option<u64>) -> String {
 }
 
 /// Columns of the terminal, as far as the line uses them.
-fn columns() -> usize {
+pub(crate) fn columns() -> usize {
     terminal::columns(std::io::stderr()).unwrap_or(COLUMNS).min(COLUMNS)
 }
 
@@ -291,16 +250,6 @@ mod tests {
         let long = Figures { memory: Some(200 << 30), hit_rate: Some(1.0), ..figures };
         (live.tokens, live.most, live.budget) = (Some(131_072), Some(131_072), Some(1 << 40));
         assert!(live.line(&long, 80).len() < 80);
-    }
-
-    #[test]
-    fn the_line_of_a_prompt_has_its_share_and_the_time_left() {
-        let line = |share, seconds, columns| {
-            PromptLine::line(share, Duration::from_secs(seconds), columns)
-        };
-        assert_eq!(line(0.25, 30, 80), "prompt 25 %  1:30 left");
-        assert_eq!(line(0.25, 30, 22), "");
-        assert_eq!(line(0.0, 1, 80), "prompt 0 %  16:39 left");
     }
 
     #[test]

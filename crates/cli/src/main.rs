@@ -18,6 +18,7 @@ mod logs;
 mod model;
 mod process;
 mod progress;
+mod prompt;
 mod record;
 mod table;
 mod terminal;

@@ -49,7 +49,10 @@ pub(crate) enum Unit {
     Bytes,
     Tokens,
     /// Work whose unit says nothing to people.
+    #[cfg_attr(not(feature = "pull"), expect(dead_code, reason = "headers come from the hub"))]
     Work,
+    /// A prompt, of which a message [says](Meter::say) how far it is.
+    Prompt,
 }
 
 pub(crate) struct Last {
@@ -112,6 +115,13 @@ impl Meter {
         }
     }
 
+    /// Sets the message of a bar.
+    pub(crate) fn say(&self, words: String) {
+        if let Meter::Bar(Bar { bar, .. }) = self {
+            bar.set_message(words);
+        }
+    }
+
     pub(crate) fn finish(&self) {
         if let Meter::Bar(bar) = self {
             bar.finish();
@@ -125,12 +135,18 @@ impl Bar {
         let bar = bar.with_prefix(format!("{what:<10}"));
         let bar = match ProgressStyle::with_template(match unit {
             Unit::Bytes => {
-                "{prefix} {wide_bar} {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {left}"
+                "{prefix} {wide_bar} {binary_bytes} of {binary_total_bytes}{rate}  {left}"
             }
-            Unit::Tokens => "{prefix} {wide_bar} {pos} of {len} tokens  {per_sec}  {left}",
+            Unit::Tokens => "{prefix} {wide_bar} {pos} of {len} tokens{rate}  {left}",
             Unit::Work => "{prefix} {wide_bar} {percent} %  {left}",
+            Unit::Prompt => "{prefix} {wide_bar} {msg}  {left}",
         }) {
-            Ok(style) => bar.with_style(style.with_key("left", left)),
+            Ok(style) => {
+                let rate = move |state: &ProgressState, to: &mut dyn std::fmt::Write| {
+                    rate(state, unit, to);
+                };
+                bar.with_style(style.with_key("left", left).with_key("rate", rate))
+            }
             Err(_) => bar,
         };
         let (over, ended) = mpsc::channel();
@@ -181,6 +197,15 @@ fn left(state: &ProgressState, to: &mut dyn std::fmt::Write) {
     let _ = write!(to, "{}:{:02}{what}", time.as_secs() / 60, time.as_secs() % 60);
 }
 
+/// The rate, once something is done.
+fn rate(state: &ProgressState, unit: Unit, to: &mut dyn std::fmt::Write) {
+    let _ = match unit {
+        _ if state.pos() == 0 => Ok(()),
+        Unit::Bytes => write!(to, "  {}/s", BinaryBytes(state.per_sec() as u64)),
+        _ => write!(to, "  {:.1}/s", state.per_sec()),
+    };
+}
+
 fn line(progress: Progress, unit: Unit, start: u64, elapsed: Duration) -> String {
     let Progress { done, total } = progress;
     let rate = done.saturating_sub(start) as f64 / elapsed.as_secs_f64().max(1e-9);
@@ -196,7 +221,7 @@ fn line(progress: Progress, unit: Unit, start: u64, elapsed: Duration) -> String
         Unit::Tokens => {
             format!("{percent} % of {total} tokens, {} tokens/s, {left} left", rate as u64)
         }
-        Unit::Work => format!("{percent} %, {left} left"),
+        Unit::Work | Unit::Prompt => format!("{percent} %, {left} left"),
     }
 }
 

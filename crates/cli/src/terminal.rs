@@ -78,6 +78,29 @@ struct Held {
     left_out: usize,
 }
 
+/// Words on the terminal that stand there while something lasts, and are erased when this is dropped.
+pub(crate) struct Meanwhile {
+    is_shown: bool,
+}
+
+impl Meanwhile {
+    pub(crate) fn new(words: &str) -> Meanwhile {
+        let is_shown = can_draw();
+        if is_shown {
+            let _ = write!(io::stderr(), "{words}");
+        }
+        Meanwhile { is_shown }
+    }
+}
+
+impl Drop for Meanwhile {
+    fn drop(&mut self) {
+        if self.is_shown {
+            let _ = write!(io::stderr(), "\r\x1b[2K");
+        }
+    }
+}
+
 /// Writes a line to standard error.
 macro_rules! note {
     ($($words:tt)*) => {

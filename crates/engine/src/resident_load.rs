@@ -53,6 +53,10 @@ impl<'s> ResidentLoad<'s> {
         let bytes = (largest + LOADING_BYTES.min(total)) as usize;
         let arena = Arena::new(bytes).map_err(|cause| StreamError::Memory { bytes, cause })?;
         let mut done = 0;
+        // The first piece may be large, and whoever waits for it should see that.
+        if !report(Progress { done, total }) {
+            return Ok(None);
+        }
         let mut loaded: Result<bool, StreamError> = Ok(true);
         store.extract_while(&wanted, &arena, |completion| {
             done += completion.layout.slot_len() as u64;

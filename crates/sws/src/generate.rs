@@ -120,6 +120,11 @@ impl<'m> Generate<'m> {
         self
     }
 
+    /// Number of layers that each token of the prompt goes through.
+    pub fn layers(&self) -> usize {
+        self.layers
+    }
+
     /// Makes the text an answer in a conversation.
     pub(crate) fn in_turn(mut self, turn: Turn<'m>, reader: ReplyReader) -> Self {
         self.turn = Some(turn);

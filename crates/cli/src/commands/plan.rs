@@ -21,12 +21,14 @@ use super::outline::{self, Asked};
 use super::remote::{self, Found, Remote};
 use super::{print, print_json, size};
 use crate::table::{table, wrapped};
-use crate::terminal::note;
+use crate::terminal::{Meanwhile, note};
 use crate::{args, limits, model, process};
 
 /// Maximum number of steps between the smallest budget and one that is large enough.
 const STEPS: u64 = 6;
 const GIB: u64 = 1 << 30;
+/// Said on a terminal meanwhile.
+const MEASURING: &str = "measuring disk and memory";
 
 /// The plan for one budget.
 #[derive(Debug, Serialize)]
@@ -64,7 +66,10 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
     let remote = if described.is_some() { remote.map(Remote::elsewhere) } else { remote };
     match found {
         Found::Outline(outline, named) => {
-            let asked = Asked { machine: machine(None), threads: measures, ram: None, remote };
+            let measuring = measures.map(|_| Meanwhile::new(MEASURING));
+            let machine = machine(None);
+            drop(measuring);
+            let asked = Asked { machine, threads: measures, ram: None, remote };
             without_weights(args, &outline, named, asked, &threads)
         }
         Found::Sketch(sketch) => {
@@ -97,6 +102,7 @@ fn with_weights(
     threads: &Threads,
 ) -> anyhow::Result<ExitCode> {
     let Planned { machine, described, measures, remote } = planned;
+    let measuring = measures.map(|_| Meanwhile::new(MEASURING));
     // What finds it, where that was typed: a GGUF file and not its directory, an id and not a snapshot.
     let supplier = model.supplier().map(PathBuf::from);
     let shown = supplier.as_deref().or(args.model.as_deref()).unwrap_or(model.dir());
@@ -138,6 +144,7 @@ fn with_weights(
     };
     let sequence = SequenceBytes::of(model.spec(), args.kv);
     let tables = planner.layer_tables();
+    drop(measuring);
     if args.json {
         let ledger: serde_json::Map<_, _> = plan
             .ledger

@@ -175,6 +175,8 @@ impl SpeculativeWeightStreamer {
             experts: plan.experts_stream,
         };
         let (mut done, total) = (0, plan.ledger.get(MemoryUse::Pinned));
+        // The first piece may be large, and whoever waits for it should see that.
+        report(Progress { done, total });
         let mut loaded = |bytes| {
             done = total.min(done + bytes);
             report(Progress { done, total });
