@@ -10,7 +10,7 @@ use crate::checkpoints::tiny;
 use crate::full_disk::Disk;
 use crate::goldens::{copy, golden_dir};
 use crate::pull::{ID, User};
-use crate::sws::{Outcome, command, sws};
+use crate::sws::{Outcome, assert_same_tree, command, sws};
 use crate::terminal::{Terminal, ended};
 
 #[test]
@@ -103,6 +103,41 @@ fn an_interrupted_download_says_how_it_goes_on() {
     user.hub.state().faults.clear();
     user.sws(&[&"pull", &format!("{ID}:q8")]).succeeded();
     user.sws(&[&"verify", &format!("{ID}:q8")]).succeeded();
+}
+
+/// Headers and samples come before the files, and have no hash of their own.
+#[test]
+fn a_damaged_header_comes_again() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dir, expected) = (temp.path().join("in"), temp.path().join("expected"));
+    tiny("qwen2_moe", Dtype::BF16, 3).write(&dir, 1);
+    sws(&[&"shard", &dir, &"--out", &expected]).succeeded();
+    for (from, times) in [(0, 1), (1, 1), (0, 9999), (1, 9999)] {
+        let user = User::of(&dir);
+        user.hub.fault("model.safetensors", Fault::WrongFrom(from), times);
+        let pulled = user.sws(&[&"pull", &ID]);
+        if times > 1 {
+            assert!(!pulled.stderr.contains("bf12.pull"), "{pulled:?}");
+            pulled.refused(2, &["model.safetensors", ID]);
+            user.hub.state().faults.clear();
+            user.sws(&[&"pull", &ID]).succeeded();
+        } else {
+            pulled.succeeded();
+        }
+        assert_same_tree(&expected, &user.shards());
+    }
+}
+
+#[test]
+fn a_download_says_at_once_that_the_hub_is_asked() {
+    let temp = tempfile::tempdir().unwrap();
+    tiny("mixtral", Dtype::BF16, 2).write(temp.path(), 1);
+    let user = User::of(temp.path());
+    user.hub.fault("", Fault::Status(503, "", "1"), 1);
+    let terminal = Terminal::of(80, 24);
+    let child = terminal.start_with_messages(&mut user.command(&[&"pull", &ID]));
+    terminal.until(&format!("sws: asking the hub for `{ID}`"));
+    assert!(ended(child).success());
 }
 
 #[test]
@@ -228,6 +263,23 @@ fn a_download_without_room_is_not_offered() {
     assert!(!shown.contains("[y/N]") && shown.contains(" free; "), "{shown:?}");
     assert_eq!(ended(child).code(), Some(2));
     assert!(user.hub.requests("model.safetensors").is_empty());
+
+    // Neither is what is left of one that was begun.
+    let begun = disk.0.join("own--tiny-model/bf12.pull");
+    std::fs::create_dir_all(&begun).unwrap();
+    let commit = user.hub.state().commit.clone();
+    let record = serde_json::json!({ "model": ID, "commit": commit }).to_string();
+    std::fs::write(begun.join("pull.json"), record).unwrap();
+    let child = terminal.start_with_messages(run.env("SWS_MODELS", &disk.0));
+    let shown = terminal.until("make room");
+    assert!(!shown.contains("[y/N]"), "{shown:?}");
+    assert_eq!(ended(child).code(), Some(2));
+    // Nothing of a download that was refused is left.
+    std::fs::remove_file(begun.join("pull.json")).unwrap();
+    let mut pull = user.command(&[&"pull", &ID]);
+    let refused = Outcome::of(pull.env("SWS_MODELS", &disk.0).output().unwrap());
+    refused.refused(2, &[ID, "make room", "--out DIR"]);
+    assert!(user.hub.requests("model.safetensors").is_empty() && !begun.exists());
 }
 
 #[test]

@@ -13,6 +13,7 @@ use sws_store::{
 };
 use tracing::info;
 
+use crate::cache::remove;
 use crate::digest::matches;
 use crate::download::Watch;
 use crate::sketch::agrees;
@@ -21,6 +22,8 @@ use crate::{CachedModel, Client, HubError, HubFile, Listing, Staging};
 
 /// Sketches made at a time. Each takes some sixty short requests one after the other.
 const SKETCHES: usize = 8;
+/// Steps of the progress of a sketch.
+const STEPS: usize = 64;
 
 /// A checkpoint whose weight files arrive while they are read.
 #[derive(Debug)]
@@ -31,7 +34,7 @@ pub struct Arriving {
 }
 
 /// What an arriving checkpoint is made of.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Arrival {
     /// The client.
     pub client: Client,
@@ -48,10 +51,14 @@ pub struct Arrival {
 impl Arriving {
     /// Downloads the small files and the sketches of the weights, as far as they are not in
     /// `staging`. `watch` is told of the weights' bytes, those of an earlier run included.
+    ///
+    /// Nothing lists the hashes of headers, so a header may be damaged. If the checkpoint cannot be
+    /// opened, or `usable` has a reason why it cannot be used, the sketches are made once more.
     pub fn open(
         arrival: Arrival,
         staging: &Staging,
         watch: Arc<dyn Watch + Send>,
+        usable: &dyn Fn(&dyn Checkpoint) -> Result<(), String>,
     ) -> Result<Arriving, HubError> {
         let Arrival { client, listing, weights, small, cached } = arrival;
         let (sketch, whole) = (staging.dir.join(SKETCH), staging.dir.join(WHOLE));
@@ -65,7 +72,32 @@ impl Arriving {
                 fetch(&client, &listing, file, &path, &Unwatched)?;
             }
         }
-        sketches(&client, &listing, &weights, &sketch, &*watch)?;
+        let contents = |problem| HubError::Contents { id: listing.id.clone(), problem };
+        let unusable = |reason: String| {
+            // The hub's name of a file, where this says the place of its sketch.
+            let reason = reason.replace(&format!("{}/", sketch.display()), "");
+            contents(format!("cannot be used: {reason}"))
+        };
+        let opened = || {
+            sketches(&client, &listing, &weights, &sketch, &*watch)?;
+            let inner = open_checkpoint(&sketch, None).map_err(|e| unusable(e.to_string()))?;
+            usable(&*inner).map_err(unusable)?;
+            let names = inner.files().iter().map(|file| &file.name);
+            if names.ne(weights.iter().map(|file| &file.name)) {
+                let problem = "lists other weight files than its index; report it there";
+                return Err(contents(problem.to_owned()));
+            }
+            Ok(inner)
+        };
+        let forget = || weights.iter().try_for_each(|file| remove(&sketch.join(&file.name)));
+        let inner = match opened() {
+            Err(error @ HubError::Contents { .. }) => {
+                info!("{error}; its headers are downloaded again");
+                forget()?;
+                opened().or_else(|error| forget().and(Err(error)))?
+            }
+            opened => opened?,
+        };
         let places = weights.iter().map(|file| {
             let blob = cached.as_ref().map(|cached| cached.blob(&file.etag));
             match blob.filter(|blob| is_there(blob, file.len)) {
@@ -74,14 +106,6 @@ impl Arriving {
             }
         });
         let places: Vec<Place> = places.collect();
-        let inner = open_checkpoint(&sketch, None).map_err(|e| HubError::Contents {
-            id: listing.id.clone(),
-            problem: format!("cannot be used: {e}"),
-        })?;
-        if inner.files().iter().map(|file| &file.name).ne(weights.iter().map(|file| &file.name)) {
-            let problem = "lists other weight files than its index; report it there".to_owned();
-            return Err(HubError::Contents { id: listing.id.clone(), problem });
-        }
         let reader = DirectReader::of(places.iter().map(|place| place.path.clone()).collect());
         let states = weights.iter().map(|_| Mutex::new(false)).collect();
         let failure = Mutex::new(None);
@@ -224,13 +248,8 @@ impl Files {
         if agrees(&sketch, &place.path)? {
             return Ok(());
         }
-        // The hash is right, so the sketch is wrong. The next attempt makes it anew.
-        std::fs::remove_file(&sketch).map_err(|e| HubError::write(&sketch, e))?;
-        Err(HubError::Damaged {
-            id: self.listing.id.clone(),
-            file: file.name.clone(),
-            problem: "its header differs between requests".to_owned(),
-        })
+        // The hash is right, so the sketch is wrong.
+        Err(HubError::Sketch { id: self.listing.id.clone(), file: file.name.clone() })
     }
 
     /// Removes a file that is needed no more. The reader may have it open still, so it is emptied,
@@ -298,15 +317,27 @@ fn sketches(
     let missing: Vec<&HubFile> =
         weights.iter().filter(|file| !is_there(&dir.join(&file.name), file.len)).collect();
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    if !missing.is_empty() {
-        watch.prepared(0, missing.len());
+    let total = missing.len() * STEPS;
+    if total > 0 {
+        watch.prepared(0, total);
     }
     let work = || -> Result<(), HubError> {
         loop {
             let index = next.fetch_add(1, Ordering::Relaxed);
             let Some(file) = missing.get(index) else { return Ok(()) };
-            client.sketch(listing, file, &dir.join(&file.name))?;
-            watch.prepared(done.fetch_add(1, Ordering::Relaxed) + 1, missing.len());
+            let mut mine = 0;
+            let mut step = |part: usize, parts: usize| {
+                let now = (STEPS * part / parts.max(1)).max(mine);
+                let before = done.fetch_add(now - mine, Ordering::Relaxed);
+                watch.prepared(before + now - mine, total);
+                mine = now;
+            };
+            let path = dir.join(&file.name);
+            match client.sketch(listing, file, &path, &mut step) {
+                // Its first bytes may have been damaged on their way.
+                Err(HubError::Contents { .. }) => client.sketch(listing, file, &path, &mut step)?,
+                made => made?,
+            }
         }
     };
     std::thread::scope(|scope| {

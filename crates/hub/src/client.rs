@@ -14,7 +14,7 @@ use crate::{Environment, HubError, HubFile, Listing, ModelId, Token};
 const REDIRECTS: usize = 5;
 
 /// A client of the hub.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Client {
     http: Http,
     endpoint: String,

@@ -23,8 +23,9 @@ pub trait Watch: Sync {
     /// Called after so many bytes more, or fewer where bytes were discarded.
     fn moved(&self, bytes: i64);
 
-    /// Called when the headers of so many of the weight files are there, before any is downloaded.
-    fn prepared(&self, _done: usize, _files: usize) {}
+    /// Called after so many of the steps in which the headers of the weight files arrive, before any
+    /// file is downloaded.
+    fn prepared(&self, _done: usize, _steps: usize) {}
 
     /// Called before waiting for another process that downloads a file.
     fn waiting(&self, _file: &str) {}

@@ -155,6 +155,16 @@ pub enum HubError {
         /// Description of the damage.
         problem: String,
     },
+    /// A weight file whose header and samples came with other bytes than the file itself.
+    #[error(
+        "the header of `{file}` of `{id}` arrived damaged; run the command again, or through another network"
+    )]
+    Sketch {
+        /// The model.
+        id: ModelId,
+        /// The file.
+        file: String,
+    },
     /// A file of the cache that is not the file of its name.
     #[error("`{}` is damaged, as its hash is not its name; remove it, and run the command again", path.display())]
     DamagedBlob {

@@ -72,4 +72,4 @@ pub use selection::{Selection, Weights, has_safetensors, select};
 pub use snapshots::{Snapshot, snapshot_files};
 pub use space::{check_space, free_space};
 #[cfg(feature = "client")]
-pub use staging::Staging;
+pub use staging::{Staging, begun_bytes};

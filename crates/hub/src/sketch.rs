@@ -20,12 +20,14 @@ const FIRST: u64 = 1 << 20;
 const MAX_RANGE: u64 = 128 << 20;
 
 impl Client {
-    /// Writes the sketch of a safetensors file to `path`, which appears when it is complete.
+    /// Writes the sketch of a safetensors file to `path`, which appears when it is complete. Calls
+    /// `step` with the number of requests done and that of all.
     pub(crate) fn sketch(
         &self,
         listing: &Listing,
         file: &HubFile,
         path: &Path,
+        step: &mut dyn FnMut(usize, usize),
     ) -> Result<(), HubError> {
         let mut address = self.file(&listing.id, &listing.commit, &file.name);
         let about = About::of(listing, file, true);
@@ -40,15 +42,20 @@ impl Client {
         let out = File::create(&fresh).map_err(refused)?;
         out.set_len(file.len).and_then(|()| out.write_all_at(&first, 0)).map_err(refused)?;
         let here = first.len() as u64;
-        for range in ranges {
+        let all = ranges.len() + 1;
+        step(1, all + 1);
+        for (number, range) in ranges.into_iter().enumerate() {
             let missing = range.start.max(here)..range.end;
             if !missing.is_empty() {
                 let start = missing.start;
                 out.write_all_at(&fetch(missing)?, start).map_err(refused)?;
             }
+            step(number + 2, all + 1);
         }
         let named = out.sync_data().and_then(|()| std::fs::rename(&fresh, path));
-        named.map_err(refused)
+        named.map_err(refused)?;
+        step(1, 1);
+        Ok(())
     }
 
     /// Downloads a range of a file.

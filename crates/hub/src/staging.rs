@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::cache::{lock_alone, remove};
-use crate::{HubError, Listing, ModelId};
+use crate::cache::{lock_alone, remove, tree_size};
+use crate::{HubError, Listing, ModelId, staging};
 
 const RECORD: &str = "pull.json";
 /// The record before it has its name.
@@ -86,6 +86,15 @@ impl Staging {
             .map_err(|e| HubError::write(&path, e))
     }
 
+    /// Begins the shards `out` of this download anew, after [`HubError::Sketch`]: each carries the
+    /// fingerprint, in which the wrong header is. The sketches go last, so that this can be repeated.
+    pub fn restart(&self, out: &Path) -> Result<(), HubError> {
+        for entry in out.read_dir().into_iter().flatten().flatten() {
+            remove(&entry.path())?;
+        }
+        remove(&self.dir.join(SKETCH))
+    }
+
     /// Removes the directory and everything in it. The record goes last, so that a removal that was
     /// interrupted can be repeated.
     pub fn remove(self) -> Result<(), HubError> {
@@ -94,6 +103,12 @@ impl Staging {
         }
         remove(&self.dir)
     }
+}
+
+/// Bytes of a begun download that ends in the shards `out`: finished shards, and weight files.
+pub fn begun_bytes(out: &Path) -> u64 {
+    let shards = out.canonicalize().unwrap_or_else(|_| out.to_owned());
+    tree_size(&shards).saturating_add(tree_size(&staging(out).join(WHOLE)))
 }
 
 #[cfg(test)]

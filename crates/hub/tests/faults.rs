@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
 
-use sws_hub::{Client, Environment, HubCache, HubError, Job, ModelId, Watch, keep};
+use sws_hub::{
+    Arrival, Arriving, Client, Environment, HubCache, HubError, Job, ModelId, Staging, Watch, keep,
+};
 use sws_store::Clock;
 use sws_testing::hub::{Fault, Hub, sha256};
 
@@ -361,4 +364,40 @@ fn the_first_error_stops_the_other_downloads() {
     let error = keep(&job, &cached, "main").unwrap_err();
     assert!(matches!(error, HubError::NoFile { .. }), "{error}");
     assert_eq!(cached.snapshot(Some("main")), None, "no branch points to half a model");
+}
+
+#[derive(Default)]
+struct Steps(Mutex<Vec<(usize, usize)>>);
+
+impl Watch for Steps {
+    fn moved(&self, _: i64) {}
+
+    fn prepared(&self, done: usize, steps: usize) {
+        self.0.lock().unwrap().push((done, steps));
+    }
+}
+
+#[test]
+fn the_progress_of_a_header_moves_with_each_request() {
+    let bytes = 4 << 20;
+    let header =
+        format!(r#"{{"w":{{"dtype":"BF16","shape":[{}],"data_offsets":[0,{bytes}]}}}}"#, bytes / 2);
+    let len = (header.len() as u64).to_le_bytes();
+    let file = [&len[..], header.as_bytes(), &noise(bytes, 2)].concat();
+    let hub = Hub::start(ID, [(LARGE.to_owned(), file), (SMALL.to_owned(), b"{}".to_vec())].into());
+    let hub = hub.unwrap();
+    let client = client(&hub, &Clock::simulated(), false);
+    let listing = client.list(&id(), "main").unwrap();
+    let [small, weights] = [SMALL, LARGE].map(|name| vec![listing.file(name).unwrap().clone()]);
+    let temp = tempfile::tempdir().unwrap();
+    let staging = Staging::open(&temp.path().join("x.pull")).unwrap();
+    let arrival = Arrival { client, listing, weights, small, cached: None };
+    let watch = Arc::new(Steps::default());
+    let told = Arc::clone(&watch) as Arc<dyn Watch + Send>;
+    Arriving::open(arrival, &staging, told, &|_| Ok(())).unwrap();
+    let told = watch.0.lock().unwrap();
+    let asked = hub.requests(LARGE).iter().filter(|request| request.storage).count();
+    let distinct: std::collections::BTreeSet<_> = told.iter().collect();
+    assert!(asked > 30 && distinct.len() > 30, "{asked} requests, {told:?}");
+    assert!(told.is_sorted() && told.last().is_some_and(|(done, steps)| done == steps), "{told:?}");
 }

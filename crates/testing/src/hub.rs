@@ -48,6 +48,8 @@ pub enum Fault {
     IgnoreRanges,
     /// The last byte is another.
     WrongBytes,
+    /// The first byte of an answer that begins there or later is another.
+    WrongFrom(usize),
     /// The body has a byte more, and a length that says so.
     Longer,
     /// The body has a byte more, without a length.
@@ -416,6 +418,10 @@ fn body(mut bytes: Vec<u8>, range: Option<&str>, file: &str, state: &mut State) 
                 return Answer::new(416, vec![format!("Content-Range: bytes */{len}")]);
             }
             bytes = bytes[first..=last].to_vec();
+            let acts = |fault: &Fault| matches!(fault, Fault::WrongFrom(from) if first >= *from);
+            if state.fault(file, acts).is_some() {
+                bytes[0] ^= 1;
+            }
             // A storage that lies about its bytes lies about their number, too.
             let whole = if unsized_ { len - 1 } else { len };
             Answer::new(206, vec![format!("Content-Range: bytes {first}-{last}/{whole}")])

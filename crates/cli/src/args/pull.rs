@@ -12,7 +12,7 @@ const FILES: u16 = 4;
 /// Download a model from the Hugging Face hub, straight into shards.
 ///
 /// Weight files come one after the other, each is converted and removed, so that the disk needs room
-/// for the shards and one file. The shards are found by the id afterwards. The command can be
+/// for the shards and two files: an expert may begin in one and end in the next. The shards are found by the id afterwards. The command can be
 /// interrupted at any time; running it again continues, with the same result. Every large file is
 /// compared with the SHA-256 that the hub lists.
 ///

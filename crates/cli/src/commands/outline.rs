@@ -167,7 +167,7 @@ impl Report {
             let (none, some) = (names(false), names(true));
             if !none.is_empty() {
                 text += &wrapped(&format!(
-                    "no room on this disk for shards, with the largest file beside them: {}\n",
+                    "no room on this disk for shards, with two files beside them: {}\n",
                     none.join(", ")
                 ));
             }
@@ -179,9 +179,7 @@ impl Report {
                 (Some(row), _) if self.named || row.plain == DEFAULT => hub.next(None),
                 (Some(row), _) => hub.next(Some(row.plain.name())),
                 (None, Some(form)) => hub.next(Some(&form)),
-                (None, None) => {
-                    "next: make room, or sws pull --out DIR on another disk\n".to_owned()
-                }
+                (None, None) => hub.next_disk(),
             };
             return text;
         }

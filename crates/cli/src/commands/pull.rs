@@ -34,8 +34,6 @@ use watch::{Downloaded, present};
 
 /// Revision of a model whose name has none.
 const MAIN: &str = "main";
-/// Room on disk for the sketch of a weight file: its header and some samples.
-const SKETCH: u64 = 2 << 20;
 /// Last words of a download that a signal ends.
 const GOES_ON: &str = "interrupted; the same command goes on where it stopped";
 
@@ -76,7 +74,7 @@ pub(crate) fn offer(missing: &sws::Error) -> anyhow::Result<bool> {
         _ => pull.out()?,
     };
     pull.check_supported(&client, &listing, &selection)?;
-    pull.check_room(&client, &listing, &selection, &place)?;
+    pull.check_room(&client, &listing, &selection)?;
     let free = free_space(&place)?.map_or(String::new(), |free| format!(", {} free", size(free)));
     let question = format!(
         "sws: `{name}` is not on this machine. Download {} to `{}`{free}? [y/N] ",
@@ -129,6 +127,7 @@ impl<'a> Pull<'a> {
             return self.offline();
         }
         let client = Client::new(environment)?;
+        remote::asking(self.id);
         let mut listing = client.list(self.id, self.revision)?;
         let begun = self.begun()?;
         if let Some((_, commit)) = begun.as_ref().filter(|(_, commit)| *commit != listing.commit) {
@@ -142,6 +141,7 @@ impl<'a> Pull<'a> {
         }
         let selection = self.select(&client, &listing)?;
         self.check_supported(&client, &listing, &selection)?;
+        self.check_room(&client, &listing, &selection)?;
         match (&selection.weights, args.form, args.keep) {
             (_, Some(Form::Stored), _) | (Weights::Gguf(_), None, _) => {
                 let path = self.store(&client, &listing, &selection)?;
@@ -157,7 +157,7 @@ impl<'a> Pull<'a> {
             (Weights::Safetensors(_), ..) => {
                 let staging = match begun {
                     Some((staging, _)) => staging,
-                    None => self.begin(&selection)?,
+                    None => self.begin()?,
                 };
                 self.straight(client, listing, selection, staging)
             }
@@ -346,22 +346,19 @@ impl<'a> Pull<'a> {
             return Ok(None);
         }
         let staging = Staging::open(&at)?;
-        Ok(staging.commit(self.id)?.map(|commit| (staging, commit)))
+        match staging.commit(self.id)? {
+            Some(commit) => Ok(Some((staging, commit))),
+            None => staging.remove().map(|()| None).map_err(Into::into),
+        }
     }
 
-    /// Begins a download straight into shards, unless something else is in its place, or the disk has
-    /// no room for its first file.
-    fn begin(&self, selection: &Selection) -> anyhow::Result<Staging> {
+    /// Begins a download straight into shards, unless something else is in its place.
+    fn begin(&self) -> anyhow::Result<Staging> {
         let out = self.out()?;
         if out.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
             let what = "something else than this download".to_owned();
             return Err(HubError::Foreign { dir: out, what }.into());
         }
-        // A first check, before the sketches show how large the shards will be.
-        let weights = || selection.weights.files().iter().map(|file| file.len);
-        let small = selection.small.iter().map(|file| file.len);
-        let first = small.chain(weights().map(|len| len.min(SKETCH))).chain(weights().max());
-        check_space(&out, first.fold(0, u64::saturating_add))?;
         Ok(Staging::open(&staging(&out))?)
     }
 
@@ -375,22 +372,46 @@ impl<'a> Pull<'a> {
     ) -> anyhow::Result<Obtained> {
         let out = self.out()?;
         let Selection { weights, small } = selection;
-        let watch = Arc::new(Downloaded::new("pulling", weights.len()));
         let weights = weights.files().to_vec();
         let cached = self.cached.clone();
         let arrival = Arrival { client, listing, weights, small, cached };
-        let mut checkpoint =
-            Arriving::open(arrival, &staging, Arc::clone(&watch) as Arc<dyn Watch + Send>)?;
-        let naming = sws_model::naming(checkpoint.config())?;
-        checkpoint.reserve(&Manifest::in_place(&checkpoint, &*naming)?);
-        let done = self.make(&checkpoint, &out, &|_| ());
-        watch.finish();
-        let done = done.map_err(|error| match checkpoint.failure() {
-            Some(failure) => failure.into(),
-            None => error,
-        })?;
+        let mut attempts = 0;
+        let done = loop {
+            attempts += 1;
+            let error = match self.arrive(arrival.clone(), &staging, &out) {
+                Ok(done) => break done,
+                Err(error) => error,
+            };
+            let is_damaged = matches!(error.downcast_ref(), Some(HubError::Sketch { .. }));
+            if is_damaged {
+                staging.restart(&out)?;
+            }
+            if !is_damaged || attempts == 2 {
+                return Err(error);
+            }
+        };
         staging.remove()?;
         Ok(Obtained { path: out, sharded: Some(done), how: "made" })
+    }
+
+    /// Makes the shards of files as they arrive.
+    fn arrive(&self, arrival: Arrival, staging: &Staging, out: &Path) -> anyhow::Result<Sharded> {
+        let total = arrival.weights.iter().fold(0, |sum: u64, file| sum.saturating_add(file.len));
+        let watch = Arc::new(Downloaded::new("pulling", total));
+        let manifest = |checkpoint: &dyn Checkpoint| -> anyhow::Result<Manifest> {
+            let naming = sws_model::naming(checkpoint.config())?;
+            Ok(Manifest::in_place(checkpoint, &*naming)?)
+        };
+        let usable = |checkpoint: &dyn Checkpoint| match manifest(checkpoint) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        };
+        let told = Arc::clone(&watch) as Arc<dyn Watch + Send>;
+        let mut checkpoint = Arriving::open(arrival, staging, told, &usable)?;
+        checkpoint.reserve(&manifest(&checkpoint)?);
+        let done = self.make(&checkpoint, out, &|_| ());
+        watch.finish();
+        done.map_err(|error| checkpoint.failure().map_or(error, anyhow::Error::from))
     }
 
     fn report(&self, obtained: &Obtained) -> anyhow::Result<()> {

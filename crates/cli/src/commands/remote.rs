@@ -8,7 +8,7 @@ use serde::Serialize;
 use sws::Outline;
 use sws_hub::ModelName;
 #[cfg(feature = "pull")]
-use sws_hub::{Client, HubError, HubFile, Listing};
+use sws_hub::{Client, HubError, HubFile, Listing, ModelId};
 use sws_kernels::Encoding;
 
 use super::size;
@@ -24,9 +24,9 @@ use crate::terminal::note;
 pub(crate) struct Remote {
     model: String,
     download_bytes: u64,
-    /// Bytes of the largest file, which the disk has beside the shards for a while.
+    /// Bytes of weight files that the disk has beside the shards for a while.
     #[serde(skip)]
-    largest_bytes: u64,
+    beside_bytes: u64,
     /// Free where `sws pull` makes shards, or keeps GGUF files.
     disk_free_bytes: Option<u64>,
 }
@@ -79,10 +79,15 @@ impl Remote {
         Remote { disk_free_bytes: None, ..self }
     }
 
-    /// False if the disk has no room for shards of this size and a file of the checkpoint.
+    /// False if the disk has no room for shards of this size and the files beside them.
     pub(crate) fn fits(&self, bytes: u64) -> bool {
-        let needed = bytes.saturating_add(self.largest_bytes);
+        let needed = bytes.saturating_add(self.beside_bytes);
         self.disk_free_bytes.is_none_or(|free| needed <= free)
+    }
+
+    /// The commands for a disk without room for any format.
+    pub(crate) fn next_disk(&self) -> String {
+        format!("next: make room, or with DIR on another disk: sws pull {} --out DIR\n", self.model)
     }
 
     /// The command that downloads it, in a format that is not the default one where only that fits.
@@ -109,14 +114,30 @@ fn in_another_format(missing: &sws::Error) -> Option<Found> {
     Some(Found::Outline(Box::new(outline), Some(named)))
 }
 
+/// Says on a terminal that the hub is asked, once: its first answer may take seconds.
+#[cfg(feature = "pull")]
+pub(crate) fn asking(id: &ModelId) {
+    static SAID: std::sync::Once = std::sync::Once::new();
+    if std::io::stderr().is_terminal() {
+        SAID.call_once(|| note!("sws: asking the hub for `{id}`"));
+    }
+}
+
+/// Bytes of the weight files that the disk has at a time, beside the shards made of them: two, as a
+/// piece may begin in one and end in the next.
+#[cfg(feature = "pull")]
+pub(crate) fn at_a_time(files: impl Iterator<Item = u64>) -> u64 {
+    let mut files: Vec<u64> = files.collect();
+    files.sort_unstable();
+    files.iter().rev().take(2).fold(0, |sum, len| sum.saturating_add(*len))
+}
+
 /// Lists the files of a model that is not on this machine, as `missing` says of it. What was typed may
 /// be a path with an error in it, so that there is one attempt, and `missing` is what failures say.
 #[cfg(feature = "pull")]
 pub(crate) fn list(client: &Client, missing: &sws::Error) -> anyhow::Result<Option<Listing>> {
     let sws::Error::NotHere { name, path, .. } = missing else { return Ok(None) };
-    if std::io::stderr().is_terminal() {
-        note!("sws: asking the hub for `{}`", name.id);
-    }
+    asking(&name.id);
     let revision = name.revision.as_deref().unwrap_or("main");
     client.list_once(&name.id, revision).map(Some).map_err(|error| match error {
         HubError::Connection { reason, .. } => {
@@ -176,7 +197,7 @@ fn ask(missing: &sws::Error) -> anyhow::Result<Option<(Found, Remote)>> {
     let remote = Remote {
         model: name.to_string(),
         download_bytes: selection.weights.len(),
-        largest_bytes: selection.weights.files().iter().map(|file| file.len).max().unwrap_or(0),
+        beside_bytes: at_a_time(selection.weights.files().iter().map(|file| file.len)),
         disk_free_bytes: place.map(|place| free_space(&place)).transpose()?.flatten(),
     };
     Ok(Some((found, remote)))
@@ -197,7 +218,7 @@ mod tests {
         let remote = |free| Remote {
             model: "own/model".to_owned(),
             download_bytes: 2 << 30,
-            largest_bytes: 1 << 20,
+            beside_bytes: 1 << 20,
             disk_free_bytes: free,
         };
         let cases = [

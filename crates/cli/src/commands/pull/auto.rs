@@ -9,7 +9,7 @@ use sws_store::shard::encoding_in;
 
 use super::{MAIN, Pull};
 use crate::args::{self, Form};
-use crate::commands::choice;
+use crate::commands::{choice, remote};
 use crate::terminal::note;
 
 /// The arguments with an encoding in place of `auto`: that of shards which are there or were begun, so
@@ -62,6 +62,7 @@ impl Pull<'_> {
             return Ok(config.map(Outline::read).transpose()?);
         }
         let client = Client::new(environment)?;
+        remote::asking(self.id);
         let listing = client.list(self.id, self.revision)?;
         let selection = self.select(&client, &listing)?;
         if matches!(selection.weights, Weights::Gguf(_)) {

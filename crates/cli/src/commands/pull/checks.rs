@@ -1,12 +1,14 @@
 //! Refusals before anything large is downloaded.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use anyhow::{anyhow, bail};
 use sws::Outline;
 use sws_engine::PlanOptions;
 use sws_hub::{
-    CachedModel, Client, HubError, HubFile, Listing, ModelName, Selection, Weights, free_space,
+    CachedModel, Client, HubError, HubFile, Listing, ModelName, Selection, Weights, begun_bytes,
+    free_space,
 };
 use sws_store::shard::JOURNAL;
 use sws_store::{Configuration, MANIFEST_FILE};
@@ -14,6 +16,7 @@ use sws_store::{Configuration, MANIFEST_FILE};
 use super::watch::present;
 use super::{Pull, size};
 use crate::args::{self, Form, encoding};
+use crate::commands::remote::at_a_time;
 
 /// Refuses a name and options that contradict each other, and a file in place of a directory.
 pub(super) fn check(args: &args::Pull, name: &ModelName) -> anyhow::Result<()> {
@@ -51,34 +54,43 @@ impl Pull<'_> {
         Ok(())
     }
 
-    /// Refuses a model that `place` has no room for, before a question that it would make vain. Where
-    /// the download was begun, only that knows what it still needs.
+    /// Refuses a model that the disk has no room for, before its headers and before a question that
+    /// they would make vain. Of a begun download, what is missing counts.
     pub(super) fn check_room(
         &self,
         client: &Client,
         listing: &Listing,
         selection: &Selection,
-        place: &Path,
     ) -> anyhow::Result<()> {
         let name = self.name;
-        let needed = match &selection.weights {
-            Weights::Gguf(files) => files.iter().map(|file| self.missing(file)).sum::<u64>(),
-            Weights::Safetensors(_) if self.begun()?.is_some() => return Ok(()),
-            Weights::Safetensors(files) => {
+        let lacking = |files: &[HubFile]| files.iter().map(|file| self.missing(file)).sum::<u64>();
+        let (place, needed) = match (&selection.weights, self.args.form, &self.cached) {
+            (Weights::Gguf(files), None, Some(cached)) if self.args.out.is_none() => {
+                (cached.dir().to_owned(), lacking(files))
+            }
+            // Looked at where they are stored.
+            (_, Some(Form::Stored), _) | (Weights::Gguf(_), ..) => return Ok(()),
+            (Weights::Safetensors(files), ..) => {
                 let Some(config) = self.config(client, listing, selection)? else { return Ok(()) };
                 let outline = Outline::of(Path::new(&name.to_string()), &config)?;
                 let Some(format) = outline.format(self.encoding) else { return Ok(()) };
                 let shards = outline.footprint(format, PlanOptions::default())?.bytes;
-                let largest = files.iter().map(|file| self.missing(file)).max();
-                shards.saturating_add(largest.unwrap_or(0))
+                let out = self.out()?;
+                let beside = match (self.args.keep, &self.cached) {
+                    (false, _) => at_a_time(files.iter().map(|file| self.missing(file))),
+                    (true, Some(cached)) if is_same_disk(&out, cached.dir()) => lacking(files),
+                    (true, _) => 0,
+                };
+                let there = begun_bytes(&out);
+                (out, shards.saturating_add(beside).saturating_sub(there))
             }
         };
-        let free = free_space(place)?.unwrap_or(u64::MAX);
+        let free = free_space(&place)?.unwrap_or(u64::MAX);
         if needed <= free {
             return Ok(());
         }
         bail!(
-            "`{name}` is not on this machine, and needs {} in `{}`, whose disk has {} free; make room, or name a directory of another disk, as in `sws pull {name} --out DIR`",
+            "`{name}` needs {} in `{}`, whose disk has {} free; make room, or name a directory of another disk, as in `sws pull {name} --out DIR`",
             size(needed),
             place.display(),
             size(free)
@@ -116,4 +128,13 @@ impl Pull<'_> {
         }
         Ok(())
     }
+}
+
+/// True for directories, which need not exist yet, on one disk.
+fn is_same_disk(a: &Path, b: &Path) -> bool {
+    let disk = |dir: &Path| {
+        let about = dir.ancestors().find_map(|dir| dir.metadata().ok());
+        about.map(|about| about.dev())
+    };
+    disk(a) == disk(b)
 }

@@ -23,7 +23,7 @@ pub(super) struct Downloaded {
     done: AtomicI64,
     /// Made with the first byte, so that its rate is that of the bytes.
     meter: OnceLock<Meter>,
-    /// Number of files whose header is there, and a meter of it while some are missing.
+    /// Steps of the headers that are done, and a meter of them while some are missing.
     headers: Mutex<(usize, Option<Meter>)>,
 }
 
@@ -45,17 +45,17 @@ impl Watch for Downloaded {
         meter.show(Progress { done: done.max(0) as u64, total: self.total });
     }
 
-    fn prepared(&self, done: usize, files: usize) {
+    fn prepared(&self, done: usize, steps: usize) {
         let Ok(mut headers) = self.headers.lock() else { return };
         let (most, meter) = &mut *headers;
         // Threads may report in another order than they count in.
-        if done < *most {
+        if done < *most && done > 0 {
             return;
         }
         *most = done;
         let shown = meter.get_or_insert_with(|| Meter::quiet("headers", Unit::Work));
-        shown.show(Progress { done: done as u64, total: files as u64 });
-        if done == files {
+        shown.show(Progress { done: done as u64, total: steps as u64 });
+        if done == steps {
             shown.finish();
             *meter = None;
         }
