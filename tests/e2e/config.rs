@@ -41,7 +41,7 @@ fn entries_are_defaults_by_command_and_model() {
         "{all}[command.run]\nmax-new-tokens = 4\n[model.\"MODEL\"]\nmax-new-tokens = 5\n"
     ));
     assert_eq!(tokens(run(&file, &model, &[])), 5);
-    write(&format!("{all}[model.\"other\"]\nmax-new-tokens = 5\n"));
+    write(&format!("{all}[model.\"own/other\"]\nmax-new-tokens = 5\n"));
     assert_eq!(tokens(run(&file, &model, &[])), 3);
     // A specific entry takes the place of those that it excludes, and one that needs another option
     // waits for it.
@@ -79,12 +79,14 @@ fn wrong_files_are_refused_with_one_sentence() {
     let temp = tempfile::tempdir().unwrap();
     let (model, file) = (temp.path().join("model"), temp.path().join("config.toml"));
     copy("qwen3_moe", &model);
-    let cases: [(&str, &[&str]); 8] = [
+    let cases: [(&str, &[&str]); 10] = [
         ("[all", &["config.toml", "line 1"]),
         ("[all]\n\nram = ", &["config.toml", "line 3"]),
         ("[everything]\n", &["config.toml", "everything"]),
         ("[all]\nrum = \"8GiB\"\n", &["[all]", "rum", "no option"]),
         ("[command.rum]\nram = \"8GiB\"\n", &["command.\"rum\"", "no command"]),
+        ("[command.rum]\nram = \"8GiB\"\n", &["`sws help` lists them"]),
+        ("[model.\"x\"]\nram = \"8GiB\"\n", &["[model.\"x\"]", "OWNER/NAME"]),
         ("[command.list]\nram = \"8GiB\"\n", &["command.\"list\"", "ram"]),
         ("[all]\nresident = 3\n", &["resident", "true or false"]),
         ("[all]\nram = { a = 1 }\n", &["ram", "a number or a text"]),
@@ -94,12 +96,10 @@ fn wrong_files_are_refused_with_one_sentence() {
         run(&file, &model, &[]).refused(2, words);
     }
     std::fs::write(&file, "[all]\nram = \"plenty\"\n").unwrap();
-    let refused = run(&file, &model, &[]);
-    assert_eq!(refused.code, Some(2));
-    assert!(
-        refused.stderr.contains("config.toml") && refused.stderr.contains("plenty"),
-        "{refused:?}"
-    );
+    run(&file, &model, &[]).refused(2, &["config.toml", "plenty"]);
+    let mut shown = command(&[&"config"]);
+    shown.env_remove("SWS_CONFIG").env("XDG_CONFIG_HOME", &file);
+    Outcome::of(shown.output().unwrap()).refused(2, &["XDG_CONFIG_HOME", "no directory"]);
     std::fs::write(&file, "#".repeat(2 << 20)).unwrap();
     run(&file, &model, &[]).refused(2, &["config.toml", "bytes"]);
     run(&temp.path().join("none.toml"), &model, &[]).refused(2, &["none.toml", "--config"]);

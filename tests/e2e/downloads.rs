@@ -270,6 +270,7 @@ fn a_download_without_room_is_not_offered() {
     let commit = user.hub.state().commit.clone();
     let record = serde_json::json!({ "model": ID, "commit": commit }).to_string();
     std::fs::write(begun.join("pull.json"), record).unwrap();
+    let terminal = Terminal::of(400, 24);
     let child = terminal.start_with_messages(run.env("SWS_MODELS", &disk.0));
     let shown = terminal.until("make room");
     assert!(!shown.contains("[y/N]"), "{shown:?}");
@@ -320,4 +321,63 @@ fn a_gguf_file_is_a_source_and_its_directory_is_not() {
     user.sws(&[&"pull", &ID, &"--as=stored"]).succeeded();
     let planned = user.sws(&[&"plan", &ID, &"--no-probe"]).succeeded().stdout;
     assert!(planned.contains(&format!("\n{ID}: ")), "{planned}");
+}
+
+#[test]
+fn variables_that_name_no_place_for_models_are_named() {
+    let temp = tempfile::tempdir().unwrap();
+    tiny("mixtral", Dtype::BF16, 2).write(temp.path(), 1);
+    let user = User::of(temp.path());
+    for (variable, earlier) in [
+        ("SWS_MODELS", "HF_HUB_CACHE"),
+        ("XDG_DATA_HOME", "SWS_MODELS"),
+        ("HF_HUB_CACHE", "HF_HOME"),
+        ("HF_HOME", "HF_HUB_CACHE"),
+    ] {
+        for words in [&["run", ID, "-n1", "-p", "x"][..], &["pull", ID], &["list"], &["rm", ID]] {
+            let words: Vec<&dyn AsRef<std::ffi::OsStr>> = words.iter().map(|w| w as _).collect();
+            let mut command = user.command(&words);
+            command.env_remove(earlier).env(variable, "/etc/passwd");
+            let outcome = Outcome::of(command.output().unwrap());
+            match words.len() {
+                // It lists what is elsewhere.
+                1 => {
+                    let listed = outcome.succeeded();
+                    assert!(listed.stderr.contains(&format!("check {variable}")), "{listed:?}");
+                }
+                _ => drop(outcome.refused(2, &[variable, "`/etc/passwd`", "no directory"])),
+            }
+        }
+    }
+    let mut pull = user.command(&[&"pull", &ID]);
+    let outcome = Outcome::of(pull.env("HF_TOKEN_PATH", "/nonesuch/token").output().unwrap());
+    outcome.refused(2, &["HF_TOKEN_PATH", "cannot be read"]);
+}
+
+#[test]
+fn checkpoints_and_shards_are_named_apart() {
+    let temp = tempfile::tempdir().unwrap();
+    tiny("mixtral", Dtype::BF16, 2).write(temp.path(), 1);
+    let user = User::of(temp.path());
+    user.sws(&[&"pull", &ID]).succeeded();
+    // Without a checkpoint there are no other shards.
+    let refused = user.sws(&[&"shard", &ID, &"--as", &"q4"]);
+    refused.refused(2, &["only shards", &format!("sws pull {ID} --as ENCODING")]);
+    let pulled = user.sws(&[&"pull", &ID, &"--keep", &"--as", &"bf16"]).succeeded().stdout;
+    let last = pulled.lines().last().map(str::to_owned);
+    assert_eq!(last, Some(format!("sws run {ID}:bf16")));
+    user.sws(&[&"shard", &ID, &"--as", &"q4"]).succeeded();
+    let forms = || {
+        let listed = user.sws(&[&"list", &"--json"]).succeeded().stdout;
+        let rows: Vec<serde_json::Value> = serde_json::from_str(&listed).unwrap();
+        rows.iter().map(|row| row["form"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(forms(), ["bf12", "bf16", "checkpoint", "q4"]);
+    // Each row can be removed by its form.
+    for left in [&["bf12", "bf16", "q4"][..], &["bf16", "q4"]] {
+        let form = if left.len() == 3 { "checkpoint" } else { "bf12" };
+        user.sws(&[&"rm", &format!("{ID}:{form}"), &"--yes"]).succeeded();
+        assert_eq!(forms(), left);
+    }
+    user.sws(&[&"rm", &format!("{ID}:checkpoint"), &"--yes"]).refused(2, &[ID, "sws list"]);
 }

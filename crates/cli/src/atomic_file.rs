@@ -82,6 +82,9 @@ impl AtomicFile {
 
     /// Like [`create`](Self::create), but refuses standard output, which holds other output.
     pub(crate) fn create_apart(path: &Path) -> anyhow::Result<AtomicFile> {
+        if path == Path::new("-") {
+            bail!("`-` is standard output, which holds the answer; name a file, as in `./-`");
+        }
         let file = AtomicFile::create(path)?;
         if file.is_stdout() {
             bail!("`{}` is standard output, which holds the answer; name a file", path.display());

@@ -51,6 +51,18 @@ pub(crate) fn place() -> Option<PathBuf> {
     Some(base.join("sws/config.toml"))
 }
 
+/// Fails if the directory of configurations is something else.
+fn check_home() -> anyhow::Result<()> {
+    let home = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
+    match home.filter(|home| home.is_absolute() && home.exists() && !home.is_dir()) {
+        None => Ok(()),
+        Some(home) => bail!(
+            "the variable XDG_CONFIG_HOME names `{}`, which is no directory; correct it, or unset it",
+            home.display()
+        ),
+    }
+}
+
 impl Config {
     /// Reads the file that was typed, or that at the usual place if there is one. An empty path stands
     /// for no file.
@@ -58,10 +70,13 @@ impl Config {
         let path = match typed {
             Some(path) if path.as_os_str().is_empty() => return Ok(None),
             Some(path) => path.to_owned(),
-            None => match place().filter(|path| path.exists()) {
-                Some(path) => path,
-                None => return Ok(None),
-            },
+            None => {
+                check_home()?;
+                match place().filter(|path| path.exists()) {
+                    Some(path) => path,
+                    None => return Ok(None),
+                }
+            }
         };
         let name = path.display();
         let unreadable = |e| {
@@ -90,12 +105,25 @@ impl Config {
         for (name, entries) in &self.contents.command {
             let found = name.split(' ').try_fold(command, Command::find_subcommand);
             let Some(child) = found.filter(|child| child.get_name() != "help") else {
-                bail!("`{}`: [command.\"{name}\"] names no command", self.path.display());
+                bail!(
+                    "`{}`: [command.\"{name}\"] names no command; `sws help` lists them",
+                    self.path.display()
+                );
             };
             self.known(entries, &format!("command.\"{name}\""), child)?;
         }
         self.known(&self.contents.all, "all", command)?;
         for (model, entries) in &self.contents.model {
+            let is_id = |name: ModelName| name.id.has_owner();
+            if !model.contains('/')
+                && !model.parse().is_ok_and(is_id)
+                && sws::locate(model).is_err()
+            {
+                bail!(
+                    "`{}`: [model.\"{model}\"] names no model; give its id, OWNER/NAME, or its path",
+                    self.path.display()
+                );
+            }
             self.known(entries, &format!("model.\"{model}\""), command)?;
         }
         Ok(())

@@ -16,7 +16,7 @@ const INDEX: &str = "model.safetensors.index.json";
 const MAX_INDEX: u64 = 64 << 20;
 
 /// The form of a checkpoint.
-const CHECKPOINT: &str = "checkpoint";
+pub(crate) const CHECKPOINT: &str = "checkpoint";
 
 /// A model on this machine, in one form.
 #[derive(Clone, Debug)]

@@ -130,6 +130,35 @@ fn text(
     }
 }
 
+/// The variable of this process that says where shards of models are.
+pub fn library_variable() -> &'static str {
+    first(&["SWS_MODELS", "XDG_DATA_HOME"]).unwrap_or("SWS_MODELS")
+}
+
+/// The variable of this process that says where the cache of the hub is.
+pub fn cache_variable() -> &'static str {
+    let names = ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"];
+    first(&names).unwrap_or("HF_HOME")
+}
+
+/// Fails if such a variable of this process names something else than a directory.
+pub fn check_places() -> Result<(), HubError> {
+    let get = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    for variable in [library_variable(), cache_variable()] {
+        let path = get(variable).map(|path| expanded(&get, path));
+        if let Some(path) = path.filter(|path| path.exists() && !path.is_dir()) {
+            return Err(HubError::Place { variable, path });
+        }
+    }
+    Ok(())
+}
+
+/// The first of these variables that is set.
+fn first(names: &[&'static str]) -> Option<&'static str> {
+    let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    names.iter().copied().find(is_set)
+}
+
 /// The cache of the hub, as [`Environment::cache`], for commands that read nothing else.
 pub(crate) fn cache(get: &impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let typed = get("HF_HUB_CACHE").or_else(|| get("HUGGINGFACE_HUB_CACHE"));
@@ -181,9 +210,18 @@ fn token(
         }
     }
     let typed = get("HF_TOKEN_PATH").map(|path| expanded(get, path));
+    let is_typed = typed.is_some();
     let Some(path) = typed.or_else(|| Some(home?.join("token"))) else { return Ok(None) };
-    // A file that is missing or closed to this user means: no token. The hub says if it needs one.
-    let Ok(file) = open_regular(&path) else { return Ok(None) };
+    // Where none was named, a file that is missing or closed to this user means: no token. The hub
+    // says if it needs one.
+    let file = match open_regular(&path) {
+        Ok(file) => file,
+        Err(_) if is_typed => {
+            let problem = "names a file that cannot be read";
+            return Err(HubError::Variable { name: "HF_TOKEN_PATH", problem });
+        }
+        Err(_) => return Ok(None),
+    };
     let mut value = String::new();
     let read = file.take(MAX_TOKEN_FILE).read_to_string(&mut value);
     match read.ok().and_then(|_| Token::new(&value)) {
@@ -299,6 +337,7 @@ mod tests {
             ("HF_HUB_DOWNLOAD_TIMEOUT", "0"),
             ("HF_HUB_DOWNLOAD_TIMEOUT", "secret"),
             ("HF_TOKEN", "two words"),
+            ("HF_TOKEN_PATH", "/nonesuch/secret"),
             ("HF_TOKEN", "line\nsecret"),
         ] {
             let error = with(&[(name, value)]).unwrap_err().to_string();

@@ -24,6 +24,17 @@ pub enum HubError {
         /// The problem, after the name in the sentence.
         problem: &'static str,
     },
+    /// A variable of the environment that names a file as the place of models.
+    #[error(
+        "the variable {variable} names `{}`, which is no directory; correct it, or unset it",
+        path.display()
+    )]
+    Place {
+        /// Name of the variable.
+        variable: &'static str,
+        /// Its value.
+        path: PathBuf,
+    },
     /// A file with a token that holds something else.
     #[error("`{}` holds no token; write the token of your account there, or set HF_TOKEN", path.display())]
     TokenFile {

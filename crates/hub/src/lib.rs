@@ -58,7 +58,9 @@ pub use cache::{CachedModel, HubCache};
 pub use client::Client;
 #[cfg(feature = "client")]
 pub use download::Watch;
-pub use environment::{Environment, ProxySetting, Token};
+pub use environment::{
+    Environment, ProxySetting, Token, cache_variable, check_places, library_variable,
+};
 pub use error::{HubError, some_of};
 pub use gguf::{UnclearTag, choose_gguf, gguf_models, is_whole};
 #[cfg(feature = "client")]

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use sws_engine::UnknownBudget;
-use sws_hub::{ModelId, ModelName, some_of};
+use sws_hub::{HubError, ModelId, ModelName, some_of};
 use sws_model::ForwardError;
 use sws_model::text::{ConstraintError, GenerationError, SampleError};
 use sws_store::{CheckpointError, FetchError, Holder, LayoutError, ManifestError, SmallFileError};
@@ -44,6 +44,9 @@ pub enum Error {
         /// says which of them is meant.
         snapshots: Vec<ModelName>,
     },
+    /// A variable of the environment that names no place for models.
+    #[error(transparent)]
+    Place(HubError),
     /// Several models under one name.
     #[error(
         "`{name}` has several models: {}; choose one, as in `{}:Q4_K_M`",

@@ -47,6 +47,7 @@ fn find(path: &Path, shards: bool) -> Result<PathBuf> {
         debug!("it is `{}`", found.display());
         return Ok(found);
     }
+    sws_hub::check_places().map_err(Error::Place)?;
     let snapshots = cached.map_or(Vec::new(), |cached| snapshots(&cached, &name));
     let similar = similar(&name, cache.as_ref());
     Err(Error::NotHere { path: path.to_owned(), name: Box::new(name), similar, snapshots })

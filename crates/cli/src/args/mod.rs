@@ -24,7 +24,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
@@ -36,7 +36,6 @@ use sws_model::KvPrecision;
 use sws_store::ReaderKind;
 
 use crate::config::Config;
-use crate::terminal::note;
 use crate::watch;
 
 use complete::models;
@@ -262,8 +261,8 @@ fn with_defaults(
             Err(e) if e.kind() == ErrorKind::ArgumentConflict => {}
             Err(e) if e.kind() == ErrorKind::MissingRequiredArgument => {}
             Err(error) => {
-                note!("sws: with the entries of `{}`:", config.path().display());
-                return Err(error.into());
+                let file = config.path().display();
+                return Err(anyhow!("with the entries of `{file}`: {}", sentence(&error)));
             }
         }
     }

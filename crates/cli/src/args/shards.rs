@@ -31,7 +31,7 @@ pub(crate) struct Shard {
     /// more tokens per second within --ram, by the estimates of `sws plan` on this machine. f32 keeps
     /// everything. f16 and bf16 are exact if each weight fits. q8, q4, fp8, mxfp4 and q8_0 are lossy;
     /// `sws inspect` shows the error. Tensors that are published quantised are left unchanged.
-    #[arg(long, value_name = "ENCODING", default_value = "bf12", value_parser = choice)]
+    #[arg(long, visible_alias = "as", value_name = "ENCODING", default_value = "bf12", value_parser = choice)]
     pub(crate) encoding: Choice,
     /// Memory that the model will run in, for `--encoding auto`: 8GiB, 80% of the machine's, or `auto`
     /// for what is free [default: auto].

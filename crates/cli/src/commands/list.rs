@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 use sws::{Footprint, Model};
 use sws_engine::PlanOptions;
-use sws_hub::{HubCache, Library, short_commit};
+use sws_hub::{HubCache, Library, cache_variable, library_variable, short_commit};
 use sws_store::{read_config, remedy};
 
 use super::machine::about;
@@ -18,8 +18,9 @@ use crate::table::{table, wrapped};
 use crate::terminal::note;
 
 pub(crate) fn run(args: &args::List) -> anyhow::Result<ExitCode> {
-    let library = Library::of_process().map(|library| (library.dir().to_owned(), "SWS_MODELS"));
-    let cache = HubCache::of_process().map(|cache| (cache.dir().to_owned(), "HF_HOME"));
+    let library = Library::of_process();
+    let library = library.map(|library| (library.dir().to_owned(), library_variable()));
+    let cache = HubCache::of_process().map(|cache| (cache.dir().to_owned(), cache_variable()));
     for (dir, variable) in library.into_iter().chain(cache) {
         if let Err(error) = dir.read_dir()
             && error.kind() != ErrorKind::NotFound

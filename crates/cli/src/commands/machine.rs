@@ -79,7 +79,7 @@ impl Machine {
         })?;
         Machine::parse(&json).map_err(|why| {
             // It repeats what the file says.
-            let why: String = why.chars().take(120).collect();
+            let why = clipped(&why);
             anyhow!(
                 "`{shown}` describes no machine ({why}); write JSON as `sws plan --json` prints it under `machine`"
             )
@@ -246,6 +246,13 @@ fn speed_of_file(path: &Path, reader: ReaderKind) -> Option<f64> {
     disk_speed(&manifest, dir, reader)
 }
 
+/// The beginning of a long text, up to the end of a word.
+fn clipped(text: &str) -> String {
+    let Some((end, _)) = text.char_indices().nth(120) else { return text.to_owned() };
+    let words = text[..end].rsplit_once(' ').map_or(&text[..end], |(words, _)| words);
+    format!("{} ..", words.trim_end_matches(','))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -349,5 +356,12 @@ mod tests {
             let refused = Machine::parse(json.as_bytes()).unwrap_err();
             assert!(refused.contains(why), "{json} {refused}");
         }
+    }
+
+    #[test]
+    fn long_texts_end_with_a_word() {
+        assert_eq!(clipped("short text"), "short text");
+        let long = clipped(&"words, ".repeat(40));
+        assert!(long.ends_with("words ..") && long.len() < 124, "{long}");
     }
 }

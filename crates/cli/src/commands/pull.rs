@@ -2,6 +2,7 @@
 
 mod auto;
 mod checks;
+mod report;
 mod watch;
 
 use std::io::IsTerminal;
@@ -9,20 +10,19 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use serde_json::json;
-use sws::{Model, Progress};
+use sws::Progress;
 use sws_hub::{
     Arrival, Arriving, Blobs, CachedModel, Client, Environment, HubCache, HubError, HubFile, Job,
-    Library, Listing, ModelId, ModelName, Selection, Staging, Watch, Weights, check_space,
-    choose_gguf, form, free_space, has_safetensors, is_whole, keep, save, select, snapshot_files,
-    staging,
+    Library, Listing, ModelId, ModelName, Selection, Staging, Watch, Weights, check_places,
+    check_space, choose_gguf, form, free_space, has_safetensors, is_whole, keep, save, select,
+    snapshot_files, staging,
 };
 use sws_kernels::Encoding;
 use sws_store::shard::{ShardOptions, Sharded, shard};
 use sws_store::{Checkpoint, MANIFEST_FILE, Manifest, user_cache};
 
 use super::outline::DEFAULT;
-use super::{first, print, print_json, remote, size};
+use super::{first, remote, size};
 use crate::args;
 use crate::args::{Form, encoding};
 use crate::interrupt::Ending;
@@ -40,6 +40,7 @@ const GOES_ON: &str = "interrupted; the same command goes on where it stopped";
 pub(crate) fn run(args: &args::Pull) -> anyhow::Result<ExitCode> {
     let Some(name) = &args.model else { return first::print_all(args.json) };
     check(args, name)?;
+    check_places()?;
     let environment = Environment::of_process()?;
     let args = &chosen(args, name, &environment)?;
     let pull = Pull::new(args, name, &environment);
@@ -412,35 +413,5 @@ impl<'a> Pull<'a> {
         let done = self.make(&checkpoint, out, &|_| ());
         watch.finish();
         done.map_err(|error| checkpoint.failure().map_or(error, anyhow::Error::from))
-    }
-
-    fn report(&self, obtained: &Obtained) -> anyhow::Result<()> {
-        let Obtained { path, sharded, how } = obtained;
-        if self.args.json {
-            return print_json(&json!({
-                "model": self.name.to_string(),
-                "path": path,
-                "encoding": sharded.map(|_| self.encoding.name()),
-                "shards": sharded.map(|done| done.shards),
-                "stored_bytes": sharded.map(|done| done.stored_bytes),
-                "source_bytes": sharded.map(|done| done.source_bytes),
-            }));
-        }
-        let what = sharded.map_or(String::new(), |done| {
-            format!("{} shards, {}, ", done.shards, size(done.stored_bytes))
-        });
-        // The id finds what lies in its own place.
-        let found = sws::locate(self.name.to_string()).map(|found| found.canonicalize().ok());
-        let by_id = found
-            .ok()
-            .flatten()
-            .is_some_and(|found| path.canonicalize().is_ok_and(|at| at == found));
-        let path = path.display().to_string();
-        let model = if by_id { self.name.to_string() } else { path.clone() };
-        // A model that cannot be opened says why when it is run.
-        let opened = Model::open(&obtained.path);
-        let talks = opened.is_ok_and(|model| model.chat_template().is_ok());
-        let next = if talks { "chat" } else { "run" };
-        print(&format!("{what}{how}: {path}\nsws {next} {model}\n"))
     }
 }

@@ -6,17 +6,20 @@ use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
 use sws_hub::{
-    CachedModel, HubCache, Library, ModelName, Shards, choose_gguf, snapshot_files, some_of,
+    CachedModel, HubCache, Library, ModelName, Shards, check_places, choose_gguf, gguf_models,
+    snapshot_files, some_of,
 };
 
 use super::{kv, print, size};
 use crate::args;
+use crate::here::CHECKPOINT;
 use crate::terminal::yes;
 
 pub(crate) fn run(args: &args::Rm) -> anyhow::Result<ExitCode> {
     if args.kv_disk {
         return remove_texts(args);
     }
+    check_places()?;
     let name = args.model.as_ref().expect("asked for by the parser");
     let (tag, revision) = (name.tag.as_deref(), name.revision.as_deref());
     let wanted = |shards: &Shards| match (tag, revision) {
@@ -24,6 +27,9 @@ pub(crate) fn run(args: &args::Rm) -> anyhow::Result<ExitCode> {
         _ => shards.is(tag, revision),
     };
     let library = Library::of_process();
+    if tag == Some(CHECKPOINT) {
+        return remove_checkpoint(args, name);
+    }
     let mut shards = library.map_or(Vec::new(), |library| library.of(&name.id));
     shards.retain(wanted);
     let cached = HubCache::of_process().map(|cache| cache.model(&name.id));
@@ -33,19 +39,30 @@ pub(crate) fn run(args: &args::Rm) -> anyhow::Result<ExitCode> {
     }
     if revision.is_some() && shards.is_empty() {
         bail!(
-            "`{name}`: there are no shards of it, and checkpoints cannot be removed by revision; leave out what follows the @"
+            "`{name}`: there are no shards of it, and a checkpoint is removed by revision as `{}:{CHECKPOINT}@{}`",
+            name.id,
+            name.revision.as_deref().unwrap_or_default()
         );
     }
     let cached = cached.filter(|_| tag.is_none() && revision.is_none());
     if shards.is_empty() && cached.is_none() {
         return Err(unknown(name));
     }
+    remove_all(args, &shards, cached.as_ref())
+}
+
+/// Removes shards, and what the cache has of a model.
+fn remove_all(
+    args: &args::Rm,
+    shards: &[Shards],
+    cached: Option<&CachedModel>,
+) -> anyhow::Result<ExitCode> {
     let paths = shards.iter().map(|shards| shards.path.as_path());
     let paths: Vec<_> = paths.chain(cached.iter().map(|model| model.dir())).collect();
     let paths: Vec<String> = paths.iter().map(|path| format!("`{}`", path.display())).collect();
     let freed = |shards: &Shards| if shards.path.is_symlink() { 0 } else { shards.size() };
     let cached_size = |model: &CachedModel| if model.dir().is_symlink() { 0 } else { model.size() };
-    let bytes: u64 = shards.iter().map(freed).chain(cached.iter().map(cached_size)).sum();
+    let bytes: u64 = shards.iter().map(freed).chain(cached.into_iter().map(cached_size)).sum();
     let links = shards.iter().map(|shards| shards.path.as_path());
     let stays = stays(links.chain(cached.iter().map(|model| model.dir())));
     let question = format!("remove {}, {}{stays}? [y/N] ", paths.join(" and "), size(bytes));
@@ -56,10 +73,10 @@ pub(crate) fn run(args: &args::Rm) -> anyhow::Result<ExitCode> {
     let places = shards.iter().map(|shards| shards.path.as_path());
     let texts = kv::of(places.chain(cached.iter().map(|model| model.dir())));
     let removed = kv::remove(&texts)?;
-    for shards in &shards {
+    for shards in shards {
         shards.remove()?;
     }
-    if let Some(cached) = &cached {
+    if let Some(cached) = cached {
         cached.remove()?;
     }
     print(&format!("removed {}, {}{stays}\n", paths.join(" and "), size(bytes)))?;
@@ -112,6 +129,38 @@ fn unknown(name: &ModelName) -> anyhow::Error {
     anyhow!("`{name}` is not among the models on this machine; `sws list` shows them")
 }
 
+/// Removes the checkpoint in the cache, as `sws list` names it, and leaves shards and other snapshots.
+fn remove_checkpoint(args: &args::Rm, name: &ModelName) -> anyhow::Result<ExitCode> {
+    let cached = HubCache::of_process().map(|cache| cache.model(&name.id));
+    let model = cached.filter(|model| model.dir().is_dir()).ok_or_else(|| unknown(name))?;
+    let Some(dir) = model.snapshot(name.revision.as_deref()) else {
+        // The beginning of a download has no snapshot.
+        if name.revision.is_some() || !model.snapshots().is_empty() {
+            return Err(unknown(name));
+        }
+        return remove_all(args, &[], Some(&model));
+    };
+    let mut files = snapshot_files(&dir);
+    let gguf = gguf_models(files.iter().map(String::as_str));
+    let gguf: Vec<String> = gguf.into_values().flatten().map(str::to_owned).collect();
+    if gguf.is_empty() && model.snapshots().len() == 1 {
+        return remove_all(args, &[], Some(&model));
+    }
+    files.retain(|file| !gguf.contains(file));
+    if !files.iter().any(|file| file.ends_with(".safetensors")) {
+        return Err(unknown(name));
+    }
+    let files: Vec<&str> = files.iter().map(String::as_str).collect();
+    remove_files(
+        args,
+        name,
+        &model,
+        &dir,
+        &files,
+        &format!("the checkpoint in `{}`", dir.display()),
+    )
+}
+
 /// Removes one of several models in GGUF.
 fn remove_gguf(
     args: &args::Rm,
@@ -131,15 +180,27 @@ fn remove_gguf(
                 ),
             },
         )?;
-    let shown = chosen.join("`, `");
-    if !args.yes && !asked(&format!("remove `{shown}` of `{}`? [y/N] ", name.id))? {
+    let shown = format!("`{}`", chosen.join("`, `"));
+    remove_files(args, name, model, &dir, &chosen, &shown)
+}
+
+/// Removes some files of a snapshot.
+fn remove_files(
+    args: &args::Rm,
+    name: &ModelName,
+    model: &CachedModel,
+    dir: &Path,
+    files: &[&str],
+    shown: &str,
+) -> anyhow::Result<ExitCode> {
+    if !args.yes && !asked(&format!("remove {shown} of `{}`? [y/N] ", name.id))? {
         return Ok(ExitCode::SUCCESS);
     }
     // Files of one snapshot share a directory.
     let texts = kv::of([model.dir()].into_iter());
     let removed = kv::remove(&texts)?;
-    let freed = model.remove_files(&dir, &chosen)?;
-    print(&format!("removed `{shown}`, {}\n", size(freed)))?;
+    let freed = model.remove_files(dir, files)?;
+    print(&format!("removed {shown}, {}\n", size(freed)))?;
     told_of_texts(&texts, removed)
 }
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::bail;
+use anyhow::{anyhow, bail};
 use serde_json::json;
 use sws::Outline;
 use sws_hub::{Library, ModelName, form};
@@ -23,7 +23,8 @@ pub(crate) fn run(args: &args::Shard) -> anyhow::Result<ExitCode> {
     #[cfg(feature = "pull")]
     super::pull::check_blobs(&path)?;
     let checkpoint = sws::checkpoint(&path, user_cache().as_deref())?;
-    let naming = sws_model::naming(checkpoint.config())?;
+    let unsupported = |why| anyhow!("`{}`: {why}", args.checkpoint.display());
+    let naming = sws_model::naming(checkpoint.config()).map_err(unsupported)?;
     let encoding = match args.encoding {
         Choice::Made(encoding) => encoding,
         // The same command goes on with what it began.
@@ -82,6 +83,10 @@ fn checkpoint(typed: &Path) -> anyhow::Result<PathBuf> {
     match sws::locate_checkpoint(typed) {
         // The checkpoint itself says what is wrong with its path.
         Err(sws::Error::NoPath { path }) => Ok(path),
+        Err(sws::Error::NotHere { name, .. }) if sws::locate(typed).is_ok() => bail!(
+            "of `{name}` only shards are here, not the checkpoint that other shards need; `sws pull {} --as ENCODING` makes them from the hub",
+            name.id
+        ),
         found => Ok(found?),
     }
 }

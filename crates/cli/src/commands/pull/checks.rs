@@ -72,9 +72,8 @@ impl Pull<'_> {
             (_, Some(Form::Stored), _) | (Weights::Gguf(_), ..) => return Ok(()),
             (Weights::Safetensors(files), ..) => {
                 let Some(config) = self.config(client, listing, selection)? else { return Ok(()) };
-                let outline = Outline::of(Path::new(&name.to_string()), &config)?;
-                let Some(format) = outline.format(self.encoding) else { return Ok(()) };
-                let shards = outline.footprint(format, PlanOptions::default())?.bytes;
+                // Where the configuration says too little, the headers tell their size.
+                let shards = self.shards_of(&config).unwrap_or(0);
                 let out = self.out()?;
                 let beside = match (self.args.keep, &self.cached) {
                     (false, _) => at_a_time(files.iter().map(|file| self.missing(file))),
@@ -95,6 +94,13 @@ impl Pull<'_> {
             place.display(),
             size(free)
         )
+    }
+
+    /// Bytes of the shards of a model with this configuration.
+    fn shards_of(&self, config: &Configuration) -> Option<u64> {
+        let outline = Outline::of(Path::new(&self.name.to_string()), config).ok()?;
+        let format = outline.format(self.encoding)?;
+        Some(outline.footprint(format, PlanOptions::default()).ok()?.bytes)
     }
 
     /// Bytes of a file that the cache lacks.

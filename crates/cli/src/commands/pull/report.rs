@@ -1,0 +1,46 @@
+//! The last words of `sws pull`.
+
+use serde_json::json;
+use sws::Model;
+use sws_hub::ModelName;
+
+use super::{MAIN, Obtained, Pull};
+use crate::commands::{print, print_json, size};
+
+impl Pull<'_> {
+    /// Prints what is there now, and the command that uses it.
+    pub(super) fn report(&self, obtained: &Obtained) -> anyhow::Result<()> {
+        let Obtained { path, sharded, how } = obtained;
+        if self.args.json {
+            return print_json(&json!({
+                "model": self.name.to_string(),
+                "path": path,
+                "encoding": sharded.map(|_| self.encoding.name()),
+                "shards": sharded.map(|done| done.shards),
+                "stored_bytes": sharded.map(|done| done.stored_bytes),
+                "source_bytes": sharded.map(|done| done.source_bytes),
+            }));
+        }
+        let what = sharded.map_or(String::new(), |done| {
+            format!("{} shards, {}, ", done.shards, size(done.stored_bytes))
+        });
+        // The id finds what lies in its own place, or does with the encoding.
+        let with_form = ModelName {
+            tag: Some(self.encoding.name().to_owned()),
+            revision: Some(self.revision.to_owned()).filter(|revision| revision != MAIN),
+            ..self.name.clone()
+        };
+        let names = [self.name.to_string(), with_form.to_string()];
+        let is_found = |name: &&String| {
+            let found = sws::locate(name).ok().and_then(|found| found.canonicalize().ok());
+            found.is_some() && found == path.canonicalize().ok()
+        };
+        let path = path.display().to_string();
+        let model = names.iter().find(is_found).unwrap_or(&path);
+        // A model that cannot be opened says why when it is run.
+        let opened = Model::open(&obtained.path);
+        let talks = opened.is_ok_and(|model| model.chat_template().is_ok());
+        let next = if talks { "chat" } else { "run" };
+        print(&format!("{what}{how}: {path}\nsws {next} {model}\n"))
+    }
+}
