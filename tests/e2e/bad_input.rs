@@ -127,6 +127,7 @@ impl Calls {
             "pull" => &["own/model"],
             "list" | "config" => &[],
             "rm" => &["own/model"],
+            "push" => &["SHARDS", "http://127.0.0.1:1/x"],
             "shard" => &["MODEL", "--out=OUT"],
             "unshard" => &["SHARDS", "--out=OUT"],
             "verify" => &["SHARDS"],
