@@ -87,8 +87,8 @@ pub struct NVMeWeightStore {
 pub(crate) struct Shared {
     queue: Mutex<State>,
     work: Condvar,
-    /// Signalled when bytes have landed that a caller of [`landed`](NVMeWeightStore::landed) waits
-    /// for.
+    /// Signalled when a lane has begun, and when bytes have landed that a caller of
+    /// [`landed`](NVMeWeightStore::landed) waits for.
     progress: Condvar,
     pub(crate) verifier: Verifier,
 }
@@ -96,6 +96,8 @@ pub(crate) struct Shared {
 struct State {
     queue: Queue,
     closing: bool,
+    /// Lanes that have begun.
+    begun: usize,
     /// Lanes that wait for work, including those being woken.
     idle: usize,
     /// Fetches with a caller waiting for a verified prefix: (ticket, bytes).
@@ -118,8 +120,8 @@ impl NVMeWeightStore {
         };
         let batch = reader.batch().clamp(1, depth);
         let verifier = Verifier::new(&manifest, dir, reader, clock, cache);
-        let state =
-            State { queue: Queue::new(chunk), closing: false, idle: 0, watched: Vec::new() };
+        let queue = Queue::new(chunk);
+        let state = State { queue, closing: false, begun: 0, idle: 0, watched: Vec::new() };
         let (queue, work, progress) = (Mutex::new(state), Condvar::new(), Condvar::new());
         let shared = Arc::new(Shared { queue, work, progress, verifier });
         let (reply, completions) = unbounded();
@@ -136,17 +138,28 @@ impl NVMeWeightStore {
             lanes,
             simulation,
         };
-        // A thread takes some memory of its own before it runs, and ends with a panic without it.
-        drop(Arena::new(threads * 2 * STACK)?);
-        for lane in 0..threads {
-            let shared = Arc::clone(&store.shared);
-            let thread = thread::Builder::new()
-                .name(format!("sws-read-{lane}"))
-                .stack_size(STACK)
-                .spawn(move || shared.run_lane(batch))?;
-            store.lanes.push(thread);
+        for _ in 0..threads {
+            store.start_lane(batch)?;
         }
         Ok(store)
+    }
+
+    /// Starts a thread that reads, and waits until it has begun.
+    fn start_lane(&mut self, batch: usize) -> std::io::Result<()> {
+        // A thread takes some memory of its own before it runs, and ends the process without it.
+        // Another one that begins at the same time could take what was seen to be free.
+        drop(Arena::new(2 * STACK)?);
+        let shared = Arc::clone(&self.shared);
+        let thread = thread::Builder::new()
+            .name(format!("sws-read-{}", self.lanes.len()))
+            .stack_size(STACK)
+            .spawn(move || shared.run_lane(batch))?;
+        self.lanes.push(thread);
+        let mut state = self.shared.lock();
+        while state.begun < self.lanes.len() {
+            state = self.shared.progress.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        Ok(())
     }
 
     /// Bytes per demanded read.
@@ -396,6 +409,11 @@ impl Shared {
     }
 
     fn run_lane(&self, batch: usize) {
+        {
+            let mut state = self.lock();
+            state.begun += 1;
+            self.progress.notify_all();
+        }
         while let Some(jobs) = self.wait_for_jobs(batch) {
             self.run(jobs, self.verifier.clock.now());
         }
