@@ -13,6 +13,9 @@ use sws_store::{Clock, Pass};
 use super::costs::{Costs, Work};
 use super::texts::Texts;
 
+/// Tokens of a pass of prompts that wait together.
+const LONGEST_PASS: usize = 512;
+
 /// The model of a replica. Each token of a text is the number of the text, and so is the likeliest next
 /// one: the scheduler sees tokens, and the model knows whose they are.
 #[derive(Debug)]
@@ -230,6 +233,10 @@ impl BatchLm for Replayed {
 
     fn held(&self, _: &mut dyn Iterator<Item = &Prefix>) -> u64 {
         0
+    }
+
+    fn longest_pass(&self) -> usize {
+        LONGEST_PASS
     }
 
     fn step(&mut self, chunks: &[Chunk<'_>], _: &mut dyn Observer, step: &mut Step) {

@@ -1,5 +1,7 @@
 //! The engine as a library, on the bundled model.
 
+#[path = "streamer/prompts.rs"]
+mod prompts;
 #[path = "streamer/sequences.rs"]
 mod sequences;
 

@@ -269,7 +269,7 @@ impl<S: PassSource> Engine<S> {
     }
 
     /// The largest number of tokens in a pass.
-    pub(crate) fn chunk(&self) -> usize {
+    pub fn chunk(&self) -> usize {
         self.chunk
     }
 }

@@ -29,12 +29,14 @@ pub trait ExpertExecutor {
 }
 
 /// Some experts of a layer, and the rows that chose them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ExpertBatch<'a> {
     /// The layer.
     pub layer: u32,
     /// The experts to compute, each of which a token chose.
     pub experts: &'a [u32],
+    /// Rows of the layer that are computed now: an expert with very many gets them in parts.
+    pub(crate) part: Range<usize>,
     /// The computation of each.
     pub spec: MlpSpec,
     /// Elements of a row of `x` and of an output.
@@ -53,14 +55,15 @@ pub struct ExpertBatch<'a> {
 }
 
 impl<'a> ExpertBatch<'a> {
-    /// Rows of an expert among the outputs of the layer.
+    /// Rows of an expert among the outputs of the layer: those that are to be computed now.
     ///
     /// # Panics
     ///
     /// If no token chose the expert.
     pub fn rows(&self, expert: u32) -> Range<usize> {
         let place = place_of(self.routed, expert);
-        self.starts[place]..self.starts[place + 1]
+        let Range { start, end } = self.part;
+        self.starts[place].max(start)..self.starts[place + 1].min(end)
     }
 
     /// The tokens that chose an expert, ascending.

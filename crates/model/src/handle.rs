@@ -132,6 +132,9 @@ pub trait BatchLm: CausalLm {
         None
     }
 
+    /// Tokens that go through the layers in one pass. A step of more takes several.
+    fn longest_pass(&self) -> usize;
+
     /// Continues several sequences in shared passes, in which each expert is read once for all of
     /// them; see [`Engine::step`](crate::Engine::step).
     fn step(&mut self, chunks: &[Chunk<'_>], observer: &mut dyn Observer, step: &mut Step);

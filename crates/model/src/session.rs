@@ -40,6 +40,11 @@ impl<S: PassSource> Session<S> {
         self.engine.set_chunk(tokens);
     }
 
+    /// As [`Engine::chunk`].
+    pub fn chunk(&self) -> usize {
+        self.engine.chunk()
+    }
+
     /// The model.
     pub fn model(&self) -> &Model {
         self.engine.model()

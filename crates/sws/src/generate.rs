@@ -18,7 +18,7 @@ use crate::{Cancel, End, Generated, Pace, Piece, Result};
 
 /// Prompt tokens per pass: as many as go through the layers together where there is memory. The output
 /// does not depend on it.
-const CHUNK: usize = 512;
+const CHUNK: usize = 4096;
 
 /// A text being generated: an iterator over its [pieces](Piece), which ends with the text.
 ///

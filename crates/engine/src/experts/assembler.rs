@@ -8,7 +8,9 @@ use std::sync::Arc;
 use sws_cache::policy::{Choice, Layers, Policy};
 use sws_cache::{Lookup, NoRoom, PredictiveCache, Saved, SavedError};
 use sws_draft::{Draft, Gates};
-use sws_model::{ExpectedReads, Inventory, ModelSpec, Ready, Routed, RunAhead, SourceError};
+use sws_model::{
+    ExpectedReads, Inventory, ModelSpec, PassSize, Ready, Routed, RunAhead, SourceError,
+};
 use sws_store::{NVMeWeightStore, Pass, PieceId, Slot};
 
 use super::demand::Demand;
@@ -457,7 +459,7 @@ impl DynamicAssembler {
         self.drain()?;
         let number = layer as u32;
         let tokens = routed.choices.len() / routed.top_k.max(1);
-        self.demand.begin(number, &routed.distinct);
+        self.demand.begin(number, tokens, &routed.distinct);
         self.cache.routed(&Choice { pass, layer: number, experts: &routed.choices });
         if self.prefetcher.enabled {
             self.account_choice(layer, &routed.distinct);
@@ -552,6 +554,10 @@ impl DynamicAssembler {
         let (layer, &[expert]) = (self.demand.layer(), self.demand.needed()) else {
             return Ok(false);
         };
+        // A matrix that arrives is multiplied with all tokens at once, which would take much memory.
+        if self.demand.tokens() > PassSize::STRIP {
+            return Ok(false);
+        }
         if self.demand.has_failed(PieceId::expert(layer, expert)) {
             return Ok(false);
         }

@@ -8,6 +8,8 @@ use sws_store::PieceId;
 #[derive(Debug, Default)]
 pub(super) struct Demand {
     layer: u32,
+    /// Tokens of the pass.
+    tokens: usize,
     /// Experts that have not been computed.
     needed: Vec<u32>,
     /// Misses without a slot, in disk order.
@@ -17,9 +19,9 @@ pub(super) struct Demand {
 }
 
 impl Demand {
-    /// Starts the demand of a layer whose router has chosen these experts.
-    pub(super) fn begin(&mut self, layer: u32, experts: &[u32]) {
-        self.layer = layer;
+    /// Starts the demand of a layer whose router has chosen these experts for so many tokens.
+    pub(super) fn begin(&mut self, layer: u32, tokens: usize, experts: &[u32]) {
+        (self.layer, self.tokens) = (layer, tokens);
         self.needed.clear();
         self.needed.extend_from_slice(experts);
         self.queue.clear();
@@ -29,6 +31,11 @@ impl Demand {
     /// Number of the layer.
     pub(super) fn layer(&self) -> u32 {
         self.layer
+    }
+
+    /// Tokens for which the router has chosen.
+    pub(super) fn tokens(&self) -> usize {
+        self.tokens
     }
 
     /// Moves to a layer whose router has not chosen yet.
@@ -109,7 +116,7 @@ mod tests {
     fn misses_wait_in_order_and_failures_come_first() {
         let id = |expert| PieceId::expert(3, expert);
         let mut demand = Demand::default();
-        demand.begin(3, &[1, 4, 7]);
+        demand.begin(3, 1, &[1, 4, 7]);
         demand.queue([id(4), id(7)]);
         assert_eq!((demand.next(), demand.in_hand()), (Some(id(4)), 1));
         demand.advance();
@@ -125,7 +132,7 @@ mod tests {
         assert!(!demand.is_waiting());
         demand.computed(|expert| expert != 7);
         assert_eq!(demand.needed(), [7]);
-        demand.begin(4, &[2]);
+        demand.begin(4, 1, &[2]);
         assert!(!demand.has_failed(id(4)), "failures are forgotten with their layer");
     }
 }

@@ -596,6 +596,10 @@ impl BatchLm for SpeculativeWeightStreamer {
         self.session.state().held(prefixes)
     }
 
+    fn longest_pass(&self) -> usize {
+        self.session.chunk()
+    }
+
     fn expected_reads(&mut self, sequences: &[usize], turn: usize) -> Option<ExpectedReads> {
         self.session.source().assembler()?.expected_reads(sequences, turn)
     }

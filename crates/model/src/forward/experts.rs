@@ -23,8 +23,8 @@ pub(super) const TOGETHER: usize = MAX / 2;
 pub(super) struct CpuExecutor<'a> {
     pub(super) tier: Tier,
     pub(super) weights: &'a mut dyn Weights,
-    /// The rows `x` of the batch, packed.
-    pub(super) input: &'a Input,
+    /// The rows `x` of the batch, packed, if they are.
+    pub(super) input: Option<&'a Input>,
     /// Room for the packed rows of each expert.
     pub(super) inputs: &'a mut Vec<Input>,
     pub(super) mlp: &'a mut MlpWork,
@@ -56,7 +56,7 @@ impl ExpertExecutor for CpuExecutor<'_> {
         let mut to = [&mut *gates, &mut *ups];
         for ((pair, &expert), input) in products.chunks_mut(2).zip(experts).zip(&*self.inputs) {
             let rows = batch.rows(expert).len();
-            let input = if rows < self.input.tokens() { input } else { self.input };
+            let input = self.input.filter(|all| all.tokens() == rows).unwrap_or(input);
             for ((product, &(role, _)), to) in pair.iter_mut().zip(spec.gates()).zip(&mut to) {
                 let y = to.split_off_mut(..rows * gate_rows).expect("total counts all rows");
                 *product = Some(Product::new(id(batch, expert), role, input, y, gate_rows));
@@ -148,9 +148,11 @@ impl CpuExecutor<'_> {
         {
             *job = Some((input, &batch.places[batch.rows(expert)]));
         }
-        let (all, top_k) = (self.input.tokens(), batch.routed.top_k);
+        let (all, top_k) = (self.input.map(Input::tokens), batch.routed.top_k);
         each(packing, total * hidden, |job| {
-            if let Some((input, places)) = job.take().filter(|(_, places)| places.len() < all) {
+            if let Some((input, places)) =
+                job.take().filter(|(_, places)| Some(places.len()) != all)
+            {
                 let row = |i: usize| &batch.x[places[i] / top_k * hidden..][..hidden];
                 input.pack_rows(tier, places.len(), hidden, row);
             }

@@ -22,12 +22,15 @@ mod rows;
 mod size;
 mod state_space;
 mod streams;
+mod strips;
 mod table;
 mod work;
 
+use std::ops::Range;
+
 use sws_kernels::Tier;
 use sws_kernels::functional::{add, soft_cap};
-use sws_store::{PieceId, PieceKind};
+use sws_store::{PieceId, PieceKind, Span};
 
 use crate::order::Site;
 use crate::role::Role;
@@ -48,6 +51,7 @@ pub use router::RouterProbe;
 pub use size::PassSize;
 use state_space::state_space;
 use streams::Branch;
+use strips::{STRIP, cut, strips};
 pub(crate) use work::{Middle, Workspace};
 use work::{by_rows, grown};
 
@@ -62,6 +66,7 @@ use work::{by_rows, grown};
 pub struct Model {
     spec: ModelSpec,
     tier: Tier,
+    strip: usize,
 }
 
 /// Tokens that continue a sequence.
@@ -138,7 +143,20 @@ impl Model {
 
     /// A model on the given kernels.
     pub fn with_tier(spec: ModelSpec, tier: Tier) -> Model {
-        Model { spec, tier }
+        Model { spec, tier, strip: STRIP }
+    }
+
+    /// Sets the number of tokens that the parts of a layer take at a time, except that each expert is
+    /// read once for all tokens of a pass. The results are the same bit for bit; only the amount of
+    /// working memory depends on it.
+    ///
+    /// # Panics
+    ///
+    /// If it is 0.
+    pub fn with_strips(mut self, tokens: usize) -> Model {
+        assert!(tokens > 0, "a strip needs at least one token");
+        self.strip = tokens;
+        self
     }
 
     /// The specification of the model.
@@ -257,7 +275,6 @@ impl Model {
         for span in &state.pass.spans {
             state.sequences[span.sequence].partial = true;
         }
-        state.work.tables(&self.spec.ropes, &state.pass.spans);
         if l == 0 && self.spec.embedding_norm {
             self.norm_embeddings(state, source)?;
         }
@@ -490,11 +507,41 @@ impl Model {
         Ok(logits)
     }
 
-    /// Runs everything before the feed-forward block. Leaves the normed input of that block in
-    /// `work.input`, and the router's logits in `work.router`.
+    /// Runs everything before the feed-forward block. Leaves the normed input of that block in `work.x`
+    /// and, for a pass of one strip, in `work.input`; and the router's logits in `work.router`.
     fn mix(
         &self,
         l: usize,
+        state: &mut State,
+        source: &mut dyn WeightSource,
+    ) -> Result<(), ForwardError> {
+        self.look_up_ngrams(l, state, source)?;
+        state.work.end_strips();
+        let (tokens, width) = (state.pass.len(), self.spec.hidden);
+        let strip = self.spec.mixed_together(self.strip, tokens);
+        let mut spans = std::mem::take(&mut state.work.spans);
+        for rows in strips(tokens, strip) {
+            cut(&state.pass.spans, &rows, &mut spans);
+            self.mix_rows(l, rows.clone(), &spans, state, source)?;
+            if strip < tokens {
+                let Workspace { x, normed, .. } = &mut state.work;
+                let to = &mut grown(normed, tokens * width)[rows.start * width..rows.end * width];
+                to.copy_from_slice(&x[..to.len()]);
+            }
+        }
+        state.work.spans = spans;
+        if strip < tokens {
+            state.work.begin_strips();
+        }
+        Ok(())
+    }
+
+    /// [`mix`](Self::mix) of some rows of the pass, which are those of `spans`.
+    fn mix_rows(
+        &self,
+        l: usize,
+        rows: Range<usize>,
+        spans: &[Span],
         state: &mut State,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
@@ -513,12 +560,14 @@ impl Model {
             (false, true) => &[PieceKind::Norms, PieceKind::Router],
             (false, false) => &[PieceKind::Norms],
         };
-        self.look_up_ngrams(l, state, source)?;
         let State { work, hidden, sequences, pass, .. } = state;
-        let tokens = hidden.len() / self.spec.state_width();
+        let (all, tokens) = (pass.len(), rows.len());
+        let state_width = self.spec.state_width();
+        let hidden = &mut hidden[rows.start * state_width..rows.end * state_width];
+        work.tables(&self.spec.ropes, spans);
         let branch = |site| Branch { spec: &self.spec, layer: l, site };
         source.infrastructure(l, pieces, &mut |weights: &mut dyn Weights| {
-            let (ropes, spans) = (&self.spec.ropes, &pass.spans);
+            let ropes = &self.spec.ropes;
             let context = Context { tier, layer: l, norm: layer.norm, hidden: width, ropes, spans };
             let given = (&self.spec, &pass.tokens[..]);
             ngrams(&context, given, weights, sequences, work, hidden)?;
@@ -541,13 +590,7 @@ impl Model {
                 let Workspace { branch, x, .. } = &mut *work;
                 let branch = &mut branch[..tokens * width];
                 let of = Conv { layer: l, taps, weight, before };
-                add_conv(
-                    tier,
-                    of,
-                    (&pass.spans[..], &mut sequences[..]),
-                    branch,
-                    grown(x, tokens * width),
-                );
+                add_conv(tier, of, (spans, &mut sequences[..]), branch, grown(x, tokens * width));
             }
             if has_mixer {
                 let weight = post_norms.then(|| weights.vector(norms, Role::MixerPostNorm));
@@ -562,17 +605,18 @@ impl Model {
             }
             if let Some(moe) = moe {
                 let Workspace { input, router, ranks, scratch, .. } = &mut *work;
-                let logits = grown(router, tokens * moe.scored());
+                let scores = rows.start * moe.scored()..rows.end * moe.scored();
+                let logits = &mut grown(router, all * moe.scored())[scores.clone()];
                 let how = (tier, Threads::All);
                 router::logits(how, (l, moe), weights, input, logits, scratch)?;
                 match moe.router {
                     Router::Softmax { .. } | Router::SoftmaxOfChosen | Router::Near { .. } => {}
                     Router::SoftmaxScaled => {
                         let factors = weights.vector(of_router, Role::RouterFactors);
-                        grown(ranks, logits.len())[..moe.experts].copy_from_slice(factors);
+                        grown(ranks, all * moe.scored())[..moe.experts].copy_from_slice(factors);
                     }
                     Router::Ranked(router) | Router::Table(router) => {
-                        let ranks = grown(ranks, logits.len());
+                        let ranks = &mut grown(ranks, all * moe.scored())[scores];
                         router::rank(tier, (l, router, moe.scored()), weights, logits, ranks);
                     }
                 }

@@ -1,7 +1,9 @@
 //! The feed-forward block of a layer: one MLP, or experts.
 
-use sws_kernels::Tier;
+use std::ops::Range;
+
 use sws_kernels::functional::{add, axpy, sigmoid};
+use sws_kernels::{Input, Tier};
 use sws_store::{PieceId, PieceKind};
 
 use super::branches::{norm, scale};
@@ -9,11 +11,12 @@ use super::experts::{CpuExecutor, ROWS_TOGETHER, TOGETHER};
 use super::linear::{Product, Threads, multiply};
 use super::mlp::{Block, gated_mlp, weighed_mlp};
 use super::router;
+use super::strips::strips;
 use super::work::{ExpertWork, Workspace, by_rows, grown};
 use super::{ForwardError, Model};
 use crate::executor::{ExpertBatch, ExpertExecutor, place_of};
 use crate::role::Role;
-use crate::source::{Routed, WeightSource};
+use crate::source::{Routed, SourceError, WeightSource, Weights};
 use crate::spec::{MlpSpec, MoeSpec, SharedSpec};
 use crate::state::State;
 
@@ -29,22 +32,27 @@ impl Model {
         let (tier, hidden) = (self.tier, self.spec.hidden);
         let piece = PieceId::new(l as u32, PieceKind::Mlp);
         let scaled = self.spec.layers[l].residual.scaled_mlp;
-        let Workspace { input, branch, mlp, scratch, .. } = &mut state.work;
-        source.infrastructure(l, &[PieceKind::Mlp], &mut |weights| {
-            let y = grown(branch, input.tokens() * hidden);
-            gated_mlp(Block { tier, piece, spec }, weights, input, mlp, y, scratch)?;
-            if scaled {
-                scale(weights.vector(piece, Role::MlpScale)[0], y);
-            }
-            Ok(())
-        })?;
+        let tokens = state.pass.len();
+        let Workspace { x, input, branch, mlp, scratch, .. } = &mut state.work;
+        let y = grown(branch, tokens * hidden);
+        for rows in strips(tokens, self.strip) {
+            source.infrastructure(l, &[PieceKind::Mlp], &mut |weights| {
+                let y = &mut y[rows.start * hidden..rows.end * hidden];
+                pack_strip(tier, (x, hidden), rows.clone(), tokens, input);
+                gated_mlp(Block { tier, piece, spec }, weights, input, mlp, y, scratch)?;
+                if scaled {
+                    scale(weights.vector(piece, Role::MlpScale)[0], y);
+                }
+                Ok(())
+            })?;
+        }
         Ok(())
     }
 
     /// Selects the experts of a layer, into `work.routed`.
     pub(super) fn route(&self, spec: &MoeSpec, state: &mut State) {
-        let Workspace { input, router, ranks, routed, experts, .. } = &mut state.work;
-        let logits = &mut router[..input.tokens() * spec.scored()];
+        let Workspace { router, ranks, routed, experts, .. } = &mut state.work;
+        let logits = &mut router[..state.pass.len() * spec.scored()];
         router::select(self.tier, spec, logits, ranks, routed);
         if spec.shared_scored > 0 {
             router::weigh_shared(spec, logits, experts.factor, routed);
@@ -62,30 +70,37 @@ impl Model {
     ) -> Result<(), ForwardError> {
         let (tier, hidden) = (self.tier, self.spec.hidden);
         let weighed = self.spec.layers[l].moe().is_some_and(|moe| moe.shared_scored > 0);
-        let Workspace { input, mlp, experts, routed, scratch, .. } = &mut state.work;
-        let tokens = input.tokens();
+        let Workspace { x, input, mlp, experts, routed, scratch, .. } = &mut state.work;
+        let tokens = state.pass.len();
+        let parts = routed.shared.len() / tokens;
         let kind = shared.piece();
         let piece = PieceId::new(l as u32, kind);
         let y = grown(&mut experts.shared, tokens * hidden);
         let gates = grown(&mut experts.shared_gate, tokens);
-        source.infrastructure(l, &[kind], &mut |weights| {
-            let block = Block { tier, piece, spec: shared.mlp };
-            match weighed {
-                false => gated_mlp(block, weights, input, mlp, y, scratch)?,
-                true => weighed_mlp(block, &routed.shared, weights, input, mlp, y, scratch)?,
-            }
-            if shared.gated {
-                let product = Product::new(piece, Role::SharedGate, input, &mut *gates, 1);
-                multiply(tier, Threads::All, weights, &mut [Some(product)], scratch)?;
-                sigmoid(tier, gates);
-                by_rows(y, hidden, |first, rows| {
-                    for (row, gate) in rows.chunks_exact_mut(hidden).zip(&gates[first..]) {
-                        row.iter_mut().for_each(|y| *y *= gate);
-                    }
-                });
-            }
-            Ok(())
-        })?;
+        for rows in strips(tokens, self.strip) {
+            source.infrastructure(l, &[kind], &mut |weights| {
+                let block = Block { tier, piece, spec: shared.mlp };
+                let y = &mut y[rows.start * hidden..rows.end * hidden];
+                let factors = &routed.shared[rows.start * parts..rows.end * parts];
+                pack_strip(tier, (x, hidden), rows.clone(), tokens, input);
+                match weighed {
+                    false => gated_mlp(block, weights, input, mlp, y, scratch)?,
+                    true => weighed_mlp(block, factors, weights, input, mlp, y, scratch)?,
+                }
+                if shared.gated {
+                    let gates = &mut gates[rows.clone()];
+                    let product = Product::new(piece, Role::SharedGate, input, &mut *gates, 1);
+                    multiply(tier, Threads::All, weights, &mut [Some(product)], scratch)?;
+                    sigmoid(tier, gates);
+                    by_rows(y, hidden, |first, rows| {
+                        for (row, gate) in rows.chunks_exact_mut(hidden).zip(&gates[first..]) {
+                            row.iter_mut().for_each(|y| *y *= gate);
+                        }
+                    });
+                }
+                Ok(())
+            })?;
+        }
         Ok(())
     }
 
@@ -97,16 +112,22 @@ impl Model {
         state: &mut State,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
-        let Workspace { input, experts, scratch, .. } = &mut state.work;
-        let (tier, tokens) = (self.tier, input.tokens());
+        let Workspace { x, input, experts, scratch, .. } = &mut state.work;
+        let (tier, tokens, hidden) = (self.tier, state.pass.len(), self.spec.hidden);
         let id = PieceId::new(l as u32, PieceKind::SharedExpert);
         experts.latent_width = latent;
         let y = grown(&mut experts.latent, tokens * latent);
-        source.infrastructure(l, &[PieceKind::SharedExpert], &mut |weights| {
-            let down = Product::new(id, Role::ExpertsDown, input, &mut *y, latent);
-            multiply(tier, Threads::All, weights, &mut [Some(down)], scratch)
-        })?;
-        experts.packed.pack(tier, y, tokens, latent);
+        for rows in strips(tokens, self.strip) {
+            source.infrastructure(l, &[PieceKind::SharedExpert], &mut |weights| {
+                let y = &mut y[rows.start * latent..rows.end * latent];
+                pack_strip(tier, (x, hidden), rows.clone(), tokens, input);
+                let down = Product::new(id, Role::ExpertsDown, input, y, latent);
+                multiply(tier, Threads::All, weights, &mut [Some(down)], scratch)
+            })?;
+        }
+        if tokens <= self.strip {
+            experts.packed.pack(tier, y, tokens, latent);
+        }
         Ok(())
     }
 
@@ -130,7 +151,9 @@ impl Model {
                 let weight = std::mem::replace(weight, 1.0);
                 row.iter_mut().for_each(|x| *x *= weight);
             }
-            input.pack(tier, &x[..tokens * hidden], tokens, hidden);
+            if tokens <= self.strip {
+                input.pack(tier, &x[..tokens * hidden], tokens, hidden);
+            }
         }
         grown(&mut experts.outputs, tokens * spec.top_k * width);
         let ExpertWork { starts, rows, done, outputs, inputs, latent, packed, .. } = experts;
@@ -139,9 +162,12 @@ impl Model {
             None => (normed, &*input),
             Some(_) => (&latent[..tokens * width], &*packed),
         };
+        let input = (tokens <= self.strip).then_some(input);
+        let strip = self.strip.max(ROWS_TOGETHER);
         let batch = ExpertBatch {
             layer: l as u32,
             experts: &[],
+            part: 0..usize::MAX,
             spec: spec.expert,
             hidden: width,
             x,
@@ -159,14 +185,30 @@ impl Model {
                     let twice = std::mem::replace(done, true);
                     assert!(!twice, "the source serves expert {expert} twice");
                 }
-                let batch = ExpertBatch { experts, ..batch };
-                let refused = match weights.executor() {
-                    Some(elsewhere) => elsewhere.compute(&batch, outputs),
-                    None => CpuExecutor { tier, weights, input, inputs, mlp, scratch }
-                        .compute(&batch, outputs),
+                // Blocks of a matrix come once, for all rows.
+                let whole = weights.executor().is_none()
+                    && experts.iter().all(|&expert| is_whole(weights, l, expert, spec.expert));
+                let batch = ExpertBatch { experts, ..batch.clone() };
+                let mut compute = |batch: ExpertBatch<'_>| {
+                    let refused = match weights.executor() {
+                        Some(elsewhere) => elsewhere.compute(&batch, outputs),
+                        None => CpuExecutor { tier, weights, input, inputs, mlp, scratch }
+                            .compute(&batch, outputs),
+                    };
+                    for expert in refused? {
+                        done[place_of(routed, expert)] = false;
+                    }
+                    Ok::<(), SourceError>(())
                 };
-                for expert in refused? {
-                    done[place_of(routed, expert)] = false;
+                match *experts {
+                    [expert] if whole => {
+                        let rows = batch.rows(expert);
+                        for strip in strips(rows.len(), strip) {
+                            let part = rows.start + strip.start..rows.start + strip.end;
+                            compute(ExpertBatch { part, ..batch.clone() })?;
+                        }
+                    }
+                    _ => compute(batch)?,
                 }
                 rest = later;
             }
@@ -186,10 +228,18 @@ impl Model {
                     let weight = weights.vector(id, Role::LatentNorm);
                     by_rows(rows, width, |_, rows| norm(tier, by, rows, width, weight));
                 }
-                experts.packed.pack(tier, rows, tokens, width);
-                let up = Product::new(id, Role::ExpertsUp, &experts.packed, &mut *y, hidden);
-                multiply(tier, Threads::All, weights, &mut [Some(up)], scratch)
+                Ok(())
             })?;
+            for part in strips(tokens, self.strip) {
+                source.infrastructure(l, &[PieceKind::SharedExpert], &mut |weights| {
+                    let id = PieceId::new(l as u32, PieceKind::SharedExpert);
+                    let from = &rows[part.start * width..part.end * width];
+                    let y = &mut y[part.start * hidden..part.end * hidden];
+                    experts.packed.pack(tier, from, part.len(), width);
+                    let up = Product::new(id, Role::ExpertsUp, &experts.packed, y, hidden);
+                    multiply(tier, Threads::All, weights, &mut [Some(up)], scratch)
+                })?;
+            }
             experts.latent = sums;
         } else {
             sum(tier, routed, experts, hidden, y);
@@ -225,6 +275,26 @@ impl Model {
         }
         Ok(())
     }
+}
+
+/// Packs a strip of the normed state of `tokens` tokens. A pass of one strip is packed.
+fn pack_strip(
+    tier: Tier,
+    (x, hidden): (&[f32], usize),
+    rows: Range<usize>,
+    tokens: usize,
+    input: &mut Input,
+) {
+    if rows.len() < tokens {
+        input.pack(tier, &x[rows.start * hidden..rows.end * hidden], rows.len(), hidden);
+    }
+}
+
+/// True if all matrices of an expert are in reach.
+fn is_whole(weights: &mut dyn Weights, layer: usize, expert: u32, spec: MlpSpec) -> bool {
+    let id = PieceId::expert(layer as u32, expert);
+    let roles = spec.gates().iter().map(|&(role, _)| role).chain([Role::Down]);
+    roles.into_iter().all(|role| weights.matrix(id, role).is_some())
 }
 
 /// Sorts the choices by expert, then by token.

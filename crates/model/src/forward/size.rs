@@ -12,6 +12,7 @@ use super::latent::{rows_together, tokens_together};
 use super::linear::MAX;
 use super::rows;
 use super::streams::GateWork;
+use super::strips::STRIP;
 use crate::spec::{
     AttentionSpec, CompressedSpec, DeltaInputs, DeltaSpec, Ffn, LatentSpec, Mixer, MlpSpec,
     ModelSpec, MoeSpec, Router, StateSpaceSpec,
@@ -28,13 +29,26 @@ pub struct PassSize {
     pub positions: usize,
     /// Number of computing threads.
     pub threads: usize,
+    /// Tokens that the parts of a layer take at a time ([`Model::with_strips`](crate::Model::with_strips)).
+    pub strip: usize,
+}
+
+impl PassSize {
+    /// Tokens that the parts of a layer take at a time unless a model says otherwise.
+    pub const STRIP: usize = STRIP;
 }
 
 impl ModelSpec {
     /// An upper bound of [`State::work_bytes`](crate::State::work_bytes) with passes of up to this
     /// size. Caches of keys and values are not included.
+    ///
+    /// Passes of more than a strip are assumed to have each matrix in memory as a whole: one that
+    /// arrives in blocks is multiplied with all tokens at once, which takes more.
     pub fn work_bytes(&self, tier: Tier, size: PassSize) -> u64 {
-        let PassSize { tokens, logits, positions, threads } = size;
+        let PassSize { tokens, logits, positions, threads, strip } = size;
+        // Tokens of a product: in mixers, and in blocks and experts.
+        let mixed = self.mixed_together(strip, tokens);
+        let few = tokens.min(strip.max(ROWS_TOGETHER));
         let (hidden, float) = (self.hidden, size_of::<f32>());
         let pairs: usize = self.ropes.iter().map(|rope| rope.inv_freq.len()).sum();
 
@@ -54,12 +68,12 @@ impl ModelSpec {
                         mixers.distances = mixers.distances.max(spec.heads * it.rank);
                         mixers.bias = mixers.bias.max(spec.heads * it.extent);
                     }
-                    let blocks = BlockWork::bytes_for(spec, tokens, positions.min(self.context));
+                    let blocks = BlockWork::bytes_for(spec, mixed, positions.min(self.context));
                     mixers.index = mixers.index.max(blocks);
                 }
                 Mixer::Latent(spec) => {
-                    mixers.add_latent(spec, tokens);
-                    let index = IndexWork::bytes_for(spec, tokens, positions.min(self.context));
+                    mixers.add_latent(spec, mixed);
+                    let index = IndexWork::bytes_for(spec, mixed, positions.min(self.context));
                     mixers.index = mixers.index.max(index);
                 }
                 Mixer::Compressed(spec) => {
@@ -86,7 +100,7 @@ impl ModelSpec {
                         let parts = moe.shared_scored;
                         if parts > 0 {
                             mlps.gates = mlps.gates.max(parts * parts * hidden);
-                            let rows = Input::bytes_for(tokens * parts, shared.mlp.width / parts);
+                            let rows = Input::bytes_for(few * parts, shared.mlp.width / parts);
                             mlps.parts = mlps.parts.max(rows);
                         }
                         experts.weighed = experts.weighed.max(parts);
@@ -97,18 +111,20 @@ impl ModelSpec {
             }
         }
 
-        if let Some(inputs) = self.layer_inputs {
-            mlps.add(MlpSpec::silu(inputs.width), hidden);
+        let mut inputs = Mlps::default();
+        if let Some(spec) = self.layer_inputs {
+            inputs.add(MlpSpec::silu(spec.width), hidden);
         }
 
-        let rows = tokens.max(logits);
+        let rows = mixed.max(few).max(logits);
         let width = self.state_width();
         // All streams of a token are normed together.
         let together = if self.streams.is_some() { width } else { hidden };
-        let normed = (rows * hidden).max(tokens * together) * float
-            + Input::bytes_for(rows, hidden).max(Input::bytes_for(tokens, together));
+        let others = if mixed < tokens { tokens * hidden } else { 0 };
+        let normed = ((rows * hidden).max(mixed * together) + others) * float
+            + Input::bytes_for(rows, hidden).max(Input::bytes_for(mixed, together));
         let of_streams = self.streams.map_or(0, |streams| streams.weights());
-        let gates = self.stream_gates.map_or(0, |rank| GateWork::bytes_for(tokens, width, rank));
+        let gates = self.stream_gates.map_or(0, |rank| GateWork::bytes_for(mixed, width, rank));
         let stream = tokens * (hidden + width + of_streams + self.inputs_width()) * float
             + gates
             + rows::bytes_for(self, tokens);
@@ -118,17 +134,17 @@ impl ModelSpec {
         });
         let positions = positions.min(self.context);
         let seen = if mixers.sees_all { positions } else { mixers.seen };
-        let attention = mixers.bytes(tokens)
-            + CompressedWork::bytes_for(compressed, tokens, positions)
-            + tokens * 2 * pairs * float
+        let attention = mixers.bytes(mixed)
+            + CompressedWork::bytes_for(compressed, mixed, positions)
+            + mixed * 2 * pairs * float
             + threads * AttentionScratch::bytes(mixers.value_dim, seen);
         let mlp = experts.mlps.numbers(ROWS_TOGETHER.min(tokens * experts.top_k));
-        let mlp = mlp.max(mlps.numbers(tokens)) * float
-            + Input::bytes_for(tokens, mlps.width).max(mlps.parts);
+        let mlp = mlp.max(mlps.numbers(few)).max(inputs.numbers(tokens)) * float
+            + mlps.packed(few).max(mlps.parts).max(inputs.packed(tokens));
         // Activations of shared experts that are weighed are rows of their own.
-        let per_thread = threads * ThreadScratch::bytes_for(tier, tokens * experts.weighed.max(1));
+        let per_thread = threads * ThreadScratch::bytes_for(tier, rows * experts.weighed.max(1));
         let bytes = normed + stream + attention + mlp + per_thread + logits * self.vocab * float;
-        (bytes + experts.bytes(tokens, hidden)) as u64
+        (bytes + experts.bytes(tokens, few, hidden)) as u64
     }
 }
 
@@ -269,6 +285,11 @@ impl Mlps {
     fn numbers(&self, rows: usize) -> usize {
         rows * (self.gates + self.width) + self.bias
     }
+
+    /// Bytes of packed activations.
+    fn packed(&self, rows: usize) -> usize {
+        Input::bytes_for(rows, self.width)
+    }
 }
 
 /// The maximum of each value over all layers with experts.
@@ -292,8 +313,8 @@ struct Experts {
 }
 
 impl Experts {
-    /// Additional bytes for layers with experts.
-    fn bytes(&self, tokens: usize, hidden: usize) -> usize {
+    /// Additional bytes for layers with experts, which take `few` of the rows at a time.
+    fn bytes(&self, tokens: usize, few: usize, hidden: usize) -> usize {
         if self.count == 0 {
             return 0;
         }
@@ -301,13 +322,13 @@ impl Experts {
         let chosen = tokens * self.top_k;
         let outputs = (chosen + (self.shared + self.later) * tokens) * hidden * float;
         // An expert that all tokens chose uses the input as it is.
-        let packed = Input::bytes_for(tokens - 1, hidden);
+        let most = if few < tokens { few } else { tokens - 1 };
+        let packed = Input::bytes_for(most, hidden);
         // Of several experts computed together, those after the first.
         let others: usize = (1..TOGETHER.min(self.count).min(chosen))
             .map(|place| {
                 let rows = tokens.min(ROWS_TOGETHER - place);
-                Input::bytes_for(rows.min(tokens - 1), hidden)
-                    + Input::bytes_for(rows, self.mlps.width)
+                Input::bytes_for(rows.min(most), hidden) + Input::bytes_for(rows, self.mlps.width)
             })
             .sum();
         // Router and choices. Vectors grown by `push` may have twice the capacity they need.
@@ -319,7 +340,7 @@ impl Experts {
             + 2 * (self.count + 4) * (place + 1);
         let latents = match self.latent {
             0 => 0,
-            latent => tokens * latent * float + Input::bytes_for(tokens, latent),
+            latent => tokens * latent * float + Input::bytes_for(few, latent),
         };
         outputs + packed + others + choices + latents
     }

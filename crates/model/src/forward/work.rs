@@ -23,7 +23,13 @@ const TABLE_ROWS: usize = 8;
 pub(crate) struct Workspace {
     /// A normed copy of the hidden state: [tokens, hidden].
     pub(super) x: Vec<f32>,
-    /// The same, packed.
+    /// That of all tokens of a pass, while those of a strip are in `x`; after that the other way round.
+    pub(super) normed: Vec<f32>,
+    /// True if it is the other way round.
+    has_strips: bool,
+    /// The spans of a strip.
+    pub(super) spans: Vec<Span>,
+    /// `x`, packed; undefined if it has more than one strip.
     pub(super) input: Input,
     /// The output of a branch, to be added to the hidden state: [tokens, hidden].
     pub(super) branch: Vec<f32>,
@@ -158,6 +164,19 @@ pub(super) struct ExpertWork {
 }
 
 impl Workspace {
+    /// Puts the normed state of all tokens in `x`, after that of each strip was copied to `normed`.
+    pub(super) fn begin_strips(&mut self) {
+        std::mem::swap(&mut self.x, &mut self.normed);
+        self.has_strips = true;
+    }
+
+    /// Puts the buffer of a strip back.
+    pub(super) fn end_strips(&mut self) {
+        if std::mem::take(&mut self.has_strips) {
+            std::mem::swap(&mut self.x, &mut self.normed);
+        }
+    }
+
     /// Puts the normed hidden state in `x` and `input`.
     pub(super) fn norm(&mut self, tier: Tier, by: Norm, hidden: &[f32], vectors: NormVectors<'_>) {
         let width = vectors.weight.len();
@@ -192,7 +211,7 @@ impl Workspace {
 
     /// Restores the inputs of the experts from `middle`.
     pub(crate) fn resume(&mut self, middle: Middle) {
-        self.x[..middle.x.len()].copy_from_slice(&middle.x);
+        grown(&mut self.x, middle.x.len()).copy_from_slice(&middle.x);
         self.experts.shared[..middle.shared.len()].copy_from_slice(&middle.shared);
         self.streams[..middle.streams.len()].copy_from_slice(&middle.streams);
         self.experts.latent[..middle.latent.len()].copy_from_slice(&middle.latent);
@@ -312,7 +331,18 @@ impl Workspace {
         } = &self.experts;
         let Routed { choices, weights, identity, shared: of_shared, distinct, .. } = &self.routed;
         let DistanceWork { rows: distances, bias } = &self.attention.distances;
-        let floats = [&self.x, &self.branch, &self.router, &self.logits, q, k, v, mixed, outputs];
+        let floats = [
+            &self.x,
+            &self.normed,
+            &self.branch,
+            &self.router,
+            &self.logits,
+            q,
+            k,
+            v,
+            mixed,
+            outputs,
+        ];
         let floats = floats.into_iter().chain([shared, shared_gate, weights]);
         let floats = floats.chain([&self.ranks, sinks, absorbed, attended, identity, &self.later]);
         let floats = floats.chain([of_shared, distances, bias]);

@@ -50,6 +50,22 @@ fn chunks() {
     }
 }
 
+/// A long pass takes most parts of a layer in strips, and an expert with many rows in parts.
+#[test]
+fn strips() {
+    for name in variants() {
+        let fixture = Fixture::open(&name);
+        let tokens = tokens(&fixture);
+        let expected = score(fixture.session(), &tokens, tokens.len());
+        for (strip, chunk) in [(1, 150), (7, 150), (64, 150), (64, 100)] {
+            let model = Model::new(fixture.spec.clone()).with_strips(strip);
+            let session = Session::new(model, fixture.source(), usize::MAX, KvPrecision::F32);
+            let found = score(session, &tokens, chunk);
+            assert!(found == expected, "{name}: strips of {strip} in chunks of {chunk}");
+        }
+    }
+}
+
 #[test]
 fn threads_and_tiers() {
     for name in variants() {

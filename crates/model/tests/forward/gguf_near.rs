@@ -98,7 +98,13 @@ fn near_files_give_the_same_bits_everywhere() {
         measured.set_chunk(9);
         measured.score(&TOKENS, &mut Recorder::default()).unwrap();
         let threads = rayon::current_num_threads();
-        let size = PassSize { tokens: 9, logits: 9, positions: spec.context, threads };
+        let size = PassSize {
+            tokens: 9,
+            logits: 9,
+            positions: spec.context,
+            threads,
+            strip: PassSize::STRIP,
+        };
         let (grown, most) = (measured.state().work_bytes(), spec.work_bytes(Tier::best(), size));
         assert!(grown <= most, "{name}: {grown} bytes above {most}");
         let shards = tempfile::tempdir().unwrap();

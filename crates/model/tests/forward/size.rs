@@ -9,19 +9,28 @@ use crate::support::{Fixture, Recorder, variants};
 /// The formula is never below the memory that passes allocate, and hardly above it.
 #[test]
 fn working_memory_stays_within_the_formula() {
-    // Tokens of a chunk, and true if all logits are requested.
-    let cases = [(1, false), (2, true), (7, false), (64, true), (200, false)];
+    // Tokens of a chunk, true if all logits are requested, and tokens of a strip.
+    let whole = PassSize::STRIP;
+    let cases = [
+        (1, false, whole),
+        (2, true, whole),
+        (7, false, whole),
+        (64, true, whole),
+        (200, false, whole),
+        (200, false, 64),
+        (130, true, 64),
+    ];
     for name in variants() {
         let fixture = Fixture::open(&name);
         let golden = fixture.golden();
         for threads in [1, 3] {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             for tier in [Tier::Portable, Tier::best()] {
-                for (tokens, all) in cases {
+                for (tokens, all, strip) in cases {
                     let limit = fixture.spec.context.min(220);
                     let prompt: Vec<u32> =
                         golden.tokens.iter().copied().cycle().take(limit.min(210)).collect();
-                    let model = Model::with_tier(fixture.spec.clone(), tier);
+                    let model = Model::with_tier(fixture.spec.clone(), tier).with_strips(strip);
                     let mut session =
                         Session::new(model, fixture.source(), limit, KvPrecision::F32);
                     session.set_chunk(tokens);
@@ -35,7 +44,7 @@ fn working_memory_stays_within_the_formula() {
                         }
                     });
                     let logits = if all { tokens } else { 1 };
-                    let size = PassSize { tokens, logits, positions: limit, threads };
+                    let size = PassSize { tokens, logits, positions: limit, threads, strip };
                     let most = fixture.spec.work_bytes(tier, size);
                     let grown = session.state().work_bytes();
                     assert!(grown <= most, "{name} {tier} {size:?}: {grown} above {most}");

@@ -13,6 +13,7 @@ use crate::commands::size;
 use crate::limits::threads;
 
 const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
 /// Memory below which few models run.
 const LITTLE: u64 = 256 * MIB;
 /// Address space that a process takes besides its budget.
@@ -69,8 +70,9 @@ fn needs(model: &Model) -> anyhow::Result<(u64, Option<u64>)> {
     let Planning { planner, .. } = loader.planning()?;
     let (least, weights) = (planner.least(), planner.weights());
     let reads_nothing = |plan: &Plan| plan.per_token.is_in_memory();
-    // More than enough: slots are at most twice as large as what they hold.
-    let most = least.saturating_add(weights.saturating_mul(2)).saturating_add(MIB);
+    // More than enough: slots are at most twice as large as what they hold, and chunks of prompts take a
+    // share.
+    let most = least.saturating_add(weights.saturating_mul(2)).saturating_add(GIB);
     let all = match reads_nothing(&planner.plan(most)?) {
         true => Some(planner.smallest_with(most, (weights / 64).max(MIB), reads_nothing)?),
         false => None,

@@ -86,7 +86,7 @@ impl Default for PlanOptions {
             batch: 1,
             kv: KvPrecision::F32,
             all_logits: false,
-            chunk: 512,
+            chunk: CHUNK,
             tier: Tier::best(),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             encoding: [0; 2],
@@ -170,6 +170,9 @@ const CONTEXT: usize = 4096;
 const LEAST_CONTEXT: usize = 512;
 /// More positions than any model has: sizes are computed before they are checked.
 const MOST_CONTEXT: usize = 1 << 30;
+/// Default maximum of a chunk. Twice as many tokens would spare the half of an already small number of
+/// bytes per token.
+const CHUNK: usize = 4096;
 /// Share of the budget above the minimum for keys and values, and share of the remainder for a
 /// longer chunk: one part in this many.
 const KV_SHARE: u64 = 8;
@@ -177,6 +180,9 @@ const CHUNK_SHARE: u64 = 4;
 /// Beyond its share, a chunk may take memory that the arena has above one part in this many of the
 /// weights. Prompts then go through in one chunk.
 const WEIGHTS_SHARE: u64 = 4;
+/// A chunk of more than a strip takes at most one part in this many of the room for slots beyond the
+/// fewest: while tokens come one at a time it is lent to slots.
+const SLOTS_SHARE: u64 = 2;
 /// Share of the experts' memory beyond the minimum slots for stand-ins under [`StandInUse::Auto`]:
 /// one part in this many.
 const STAND_IN_SHARE: u64 = 8;
@@ -189,6 +195,8 @@ const RING_SHARE: u64 = 32;
 const RING_LIMIT: u64 = 64 << 20;
 /// Blocks in the ring: one being computed with, and one being read.
 const UNITS: u64 = 2;
+/// The allocator rounds sizes up, and leaves pages partly filled: by one part in this many.
+const SLACK_SHARE: u64 = 64;
 /// Variation of a process's measurements from one start to the next.
 const MARGIN: u64 = 2 << 20;
 const MIB: u64 = 1 << 20;
@@ -346,10 +354,14 @@ impl Planner {
         let share = more / CHUNK_SHARE;
         let enough = (least_arena + more)
             .saturating_sub(with_tables(self.pieces.bytes_without_tables() / WEIGHTS_SHARE));
-        let work = (least_work + share.max(enough.min(more))).min(most_work);
-        let chunk = self.chunk_within(work);
+        let share = share.max(enough.min(more));
+        let work = (least_work + share).min(most_work);
         let more = more - (work - least_work);
-        let arena = arena_within(least_arena + more);
+        let left = share - (work - least_work);
+        let longer = left.min(self.room_for_longer(least_arena + more, work));
+        let work = work + longer;
+        let chunk = self.chunk_within(work);
+        let arena = arena_within(least_arena + more - longer);
         let stand_in_bytes = self.stand_ins(ram, arena)?;
         let split = self.split_arena(arena - stand_in_bytes);
         let (mut left, mut stand_ins) = (stand_in_bytes, Vec::new());
@@ -396,10 +408,9 @@ impl Planner {
 
     /// Reservations that do not depend on the budget.
     fn fixed(&self) -> impl Iterator<Item = (MemoryUse, u64)> {
-        // The allocator rounds sizes up, and leaves pages partly filled.
         let grown = self.kv(self.context[1]) + self.work(self.chunks()[1]) + self.tables();
         let lines = [
-            (MemoryUse::Slack, MIB + grown / 64),
+            (MemoryUse::Slack, MIB + grown / SLACK_SHARE),
             (MemoryUse::Tables, self.tables()),
             (MemoryUse::Vectors, self.pieces.vectors),
         ];
@@ -451,16 +462,46 @@ impl Planner {
         largest(least..=most, |context| self.kv(context) + self.encoding(context) <= bytes)
     }
 
-    /// Minimum and maximum number of tokens that go through the layers together.
+    /// Minimum and maximum number of tokens that go through the layers together in any plan.
     fn chunks(&self) -> [usize; 2] {
         let batch = self.options.batch.max(1);
-        [batch, batch.max(self.options.chunk.min(self.context[1]))]
+        [batch, batch.max(self.options.chunk.min(self.context[1]).min(PassSize::STRIP))]
+    }
+
+    /// Maximum number of tokens that go through the layers together if experts have slots. They save
+    /// reads of experts. Infrastructure is resident then, so that strips can use it again and again.
+    fn longest_chunk(&self) -> usize {
+        let [_, most] = self.chunks();
+        if self.options.all_logits {
+            most
+        } else {
+            most.max(self.options.chunk.min(self.context[1]))
+        }
+    }
+
+    /// Bytes by which the working memory of a pass may exceed `work`, out of an arena with its page
+    /// tables in which experts have slots.
+    fn room_for_longer(&self, arena: u64, work: u64) -> u64 {
+        if self.pieces.slots.experts() == 0 {
+            return 0;
+        }
+        let stand_ins = match self.options.stand_ins {
+            StandInUse::All => self.pieces.stand_ins.iter().map(|(_, len)| len).sum(),
+            StandInUse::Off | StandInUse::Auto => 0,
+        };
+        let slots = self.pieces.cyclic_bytes()
+            + self.lookup_ring()
+            + self.pieces.slots.least_bytes()
+            + whole_pages(stand_ins);
+        let beyond = arena.saturating_sub(with_tables(whole_pages(slots)));
+        (beyond / SLOTS_SHARE).min(self.work(self.longest_chunk()).saturating_sub(work))
     }
 
     fn work(&self, tokens: usize) -> u64 {
         let PlanOptions { all_logits, threads, tier, .. } = self.options;
         let logits = if all_logits { tokens } else { self.options.batch.max(1) };
-        let size = PassSize { tokens, logits, positions: self.context[1], threads };
+        let [strip, positions] = [PassSize::STRIP, self.context[1]];
+        let size = |tokens| PassSize { tokens, logits, positions, threads, strip };
         // A pass over several sequences can be undone, and so can a token that ran ahead.
         let passes = match (self.options.batch, self.options.stand_ins) {
             (0..=1, StandInUse::Off) => (0, 0),
@@ -468,13 +509,16 @@ impl Planner {
             (batch, _) => (batch, tokens),
         };
         let journal = State::journal_bytes(&self.spec, passes, self.options.kv);
-        self.spec.work_bytes(tier, size) + journal
+        let bytes = self.spec.work_bytes(tier, size(tokens));
+        // The slack of every plan is that of a strip.
+        let strip = if tokens > strip { self.spec.work_bytes(tier, size(strip)) } else { bytes };
+        bytes + bytes.saturating_sub(strip) / SLACK_SHARE + journal
     }
 
     /// The longest chunk whose working memory fits into `work` bytes.
     fn chunk_within(&self, work: u64) -> usize {
-        let [least, most] = self.chunks();
-        largest(least..=most, |tokens| self.work(tokens) <= work)
+        let [least, _] = self.chunks();
+        largest(least..=self.longest_chunk(), |tokens| self.work(tokens) <= work)
     }
 
     /// Bytes of the arena with nothing pinned and no slots.
