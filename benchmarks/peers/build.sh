@@ -1,16 +1,19 @@
 #!/bin/sh
 # Builds llama.cpp and BigMoeOnEdge into DIR/bin: llama-completion, llama-quantize, llama-bench,
-# llama-tokenize, bmoe-cli.
+# llama-tokenize, llama-server, bmoe-cli.
 # Needs a C++ compiler, make, git, Python with venv, and about 2 GB of disk. Both share one build of llama.cpp:
 # its own programs are taken from it before BigMoeOnEdge's hook is added.
 #
-# usage: benchmarks/peers/build.sh DIR
-#        a clone of BigMoeOnEdge at DIR/BigMoeOnEdge is used as it is, else one is made
+# usage: benchmarks/peers/build.sh DIR [llama-server]
+#        a clone of BigMoeOnEdge at DIR/BigMoeOnEdge is used as it is, else one is made; with a second
+#        argument that program of llama.cpp is built alone, without BigMoeOnEdge, by JOBS jobs at a time
 set -eu
-dir=$(realpath -m "${1:?usage: build.sh DIR}")
+dir=$(realpath -m "${1:?usage: build.sh DIR [PROGRAM]}")
+only=${2:-}
 here=$(cd "$(dirname "$0")" && pwd)
 bmoe=$dir/BigMoeOnEdge
 llama=$bmoe/third_party/llama.cpp
+[ -z "$only" ] || llama=$dir/llama.cpp
 mkdir -p "$dir/bin"
 cd "$dir"
 
@@ -19,7 +22,7 @@ cd "$dir"
 venv/bin/pip install -q cmake numpy gguf scikit-build-core flit_core pyproject_metadata pathspec
 ls llama_cpp_python-0.3.36.tar.gz >/dev/null 2>&1 || venv/bin/pip download -q --no-deps --no-build-isolation \
     --no-binary llama-cpp-python llama-cpp-python==0.3.36
-if [ ! -d "$bmoe" ]; then
+if [ -z "$only" ] && [ ! -d "$bmoe" ]; then
     git clone -q https://github.com/Helldez/BigMoeOnEdge "$bmoe"
     git -C "$bmoe" checkout -q 2d4f2b11db128cbe32da738ce114c0479542f458
 fi
@@ -30,19 +33,31 @@ if [ ! -f "$llama/CMakeLists.txt" ]; then
     tar xzmf llama_cpp_python-0.3.36.tar.gz --strip-components=3 -C "$llama" \
         llama_cpp_python-0.3.36/vendor/llama.cpp
 fi
+jobs=${JOBS:-$(nproc)}
 configure() {
-    venv/bin/cmake -S "$bmoe" -B build -G "Unix Makefiles" -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
-        -DGGML_NATIVE=ON -DLLAMA_BUILD_TOOLS=ON -DLLAMA_BUILD_APP=OFF -DLLAMA_OPENSSL=OFF -DBMOE_BUILD_TESTS=OFF \
+    venv/bin/cmake -S "$1" -B "$2" -G "Unix Makefiles" -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF \
+        -DGGML_NATIVE=ON -DLLAMA_BUILD_TOOLS=ON -DLLAMA_BUILD_APP=OFF -DLLAMA_BUILD_EXAMPLES=OFF \
+        -DLLAMA_BUILD_TESTS=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_OPENSSL=OFF -DBMOE_BUILD_TESTS=OFF \
         >configure.log 2>&1
 }
-if [ ! -x bin/llama-bench ] || [ ! -x bin/llama-tokenize ]; then
-    configure
-    nice make -C build -j"$(nproc)" llama-completion llama-quantize llama-bench llama-tokenize >make.log 2>&1
-    find build -type f \( -name llama-completion -o -name llama-quantize -o -name llama-bench -o -name llama-tokenize \) \
-        -exec cp {} bin/ \;
+# build DIR PROGRAM...: those of them that are not there yet
+build() {
+    from=$1
+    shift
+    for program; do
+        [ ! -x "bin/$program" ] || continue
+        nice make -C "$from" -j"$jobs" "$program" >>make.log 2>&1
+        find "$from" -type f -name "$program" -exec cp {} bin/ \;
+    done
+}
+if [ -n "$only" ]; then
+    configure "$llama" build-llama
+    build build-llama "$only"
+    exit
 fi
+configure "$bmoe" build
+build build llama-completion llama-quantize llama-bench llama-tokenize llama-server
 venv/bin/python "$here/hook.py" "$bmoe"
-configure
-nice make -C build -j"$(nproc)" bmoe-cli >>make.log 2>&1
-cp "$(find build -name bmoe-cli -type f)" bin/
+configure "$bmoe" build
+build build bmoe-cli
 ls bin
