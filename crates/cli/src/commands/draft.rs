@@ -1,5 +1,6 @@
 //! `sws draft`.
 
+mod choice;
 mod score;
 mod states;
 mod train;

@@ -18,6 +18,9 @@ const MAX_HEADER: usize = 1 << 20;
 /// The largest accepted magnitude of a learned number.
 const LARGEST: f32 = 1e12;
 
+/// Name of the tensor of the forecasts that follow routers alone. A file without any has none.
+const ALONE: &str = "alone";
+
 /// The version of the file's contents.
 const VERSION: &str = "1";
 
@@ -87,7 +90,7 @@ impl MicroDraftModel {
         let pairs = &known.pairs;
         let seen = shorts(&mut pairs.iter().flat_map(|pairs| pairs.seen.iter().copied()));
         let followed = pairs.iter().flat_map(|pairs| pairs.followed.iter().copied()).collect();
-        let tensors: [(&str, &str, usize, Vec<u8>); 13] = [
+        let mut tensors: Vec<(&str, &str, usize, Vec<u8>)> = vec![
             ("weights", "F32", 4, floats(&learned.weights)),
             ("squares", "F32", 4, floats(&learned.squares)),
             ("down", "F32", 4, floats(&learned.down)),
@@ -102,6 +105,10 @@ impl MicroDraftModel {
             ("tokens.experts", "U16", 2, shorts(&mut tokens.experts.iter().copied())),
             ("tokens.counts", "U8", 1, tokens.counts.clone()),
         ];
+        if learned.alone.contains(&true) {
+            let alone = learned.alone.iter().map(|&alone| u8::from(alone)).collect();
+            tensors.push((ALONE, "U8", 1, alone));
+        }
         let mut facts = facts(&self.shape, fingerprint);
         facts.insert("rank", learned.rank.to_string());
         facts.insert("distances", self.size.distances.to_string());
@@ -165,6 +172,10 @@ impl MicroDraftModel {
         } else {
             // Without its projection, a correction is reduced to its constant.
             learned.up = up.chunks_exact(rank + 1).map(|row| row[rank]).collect();
+        }
+        if file.has(ALONE) {
+            let alone = file.numbers(ALONE, Dtype::U8, Some(learned.alone.len()), |[x]| x != 0)?;
+            learned.alone = alone;
         }
         let mut draft = MicroDraftModel::with(shape.clone(), size, learned);
         let known = &mut draft.known;
@@ -242,6 +253,10 @@ impl<'a> File<'a> {
         let facts: WithFacts =
             serde_json::from_slice(json).map_err(|e| DraftError::Header(HeaderError::Json(e)))?;
         Ok(File { bytes, header, facts: facts.facts })
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.header.tensors.iter().any(|tensor| tensor.name == name)
     }
 
     /// Returns the numbers of a tensor, which must be `len` if that is given.

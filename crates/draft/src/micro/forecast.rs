@@ -83,6 +83,7 @@ impl MicroDraftModel {
             let pending = &mut pass.pending[slot];
             (pending.live, pending.gate) = (single, gate);
             let w = learned.weights(target, distance, gate);
+            let alone = gate && learned.follows_router(target, distance);
             for token in 0..tokens {
                 let features = &mut pending.features;
                 let (one, rest) = features.split_at_mut(experts);
@@ -126,7 +127,11 @@ impl MicroDraftModel {
                     learned.project(shape, at, &scratch.state, route, &mut scratch.u);
                 }
                 let p = &mut pending.probabilities;
-                if gate {
+                if alone {
+                    // Features that are 0 have no part in the forecast, and learn nothing from it.
+                    pending.features[HISTORY * experts..].fill(0.0);
+                    p.fill(0.0);
+                } else if gate {
                     learned.correct(shape, target, distance, &scratch.u, p);
                 } else {
                     p.fill(0.0);
@@ -164,7 +169,9 @@ impl MicroDraftModel {
             if std::mem::take(&mut pending.live) && pending.gate {
                 judge(&pending.probabilities, errors);
                 learned.learn(place, distance, &pending.features, errors);
-                learned.learn_correction(shape, place, distance, &pending.u, errors);
+                if !learned.follows_router(place, distance) {
+                    learned.learn_correction(shape, place, distance, &pending.u, errors);
+                }
             }
         }
         if pass.rows.len() == 1 {

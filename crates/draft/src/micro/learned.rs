@@ -41,6 +41,8 @@ const BLIND: [[f32; FEATURES]; HEADS] = [
     [0.00, 0.0, 0.40, 0.70, 0.00],
 ];
 
+/// Initial sum of squared gradients.
+const SQUARES: f32 = 0.01;
 /// Learning rate of weights: a step is this over the root of the sum of squares of all gradients.
 const RATE: f32 = 0.1;
 /// Learning rate of corrections: the part of the error that is removed if the same state comes
@@ -63,6 +65,8 @@ pub struct Learned {
     pub(super) chosen: Vec<f32>,
     /// [layers, distances, experts, rank + 1]: the last is a constant.
     pub(super) up: Vec<f32>,
+    /// [layers, distances]: true for forecasts that follow the layer's router alone.
+    pub(super) alone: Vec<bool>,
 }
 
 impl Learned {
@@ -73,11 +77,27 @@ impl Learned {
         Learned {
             rank,
             weights: weights.collect(),
-            squares: vec![0.01; places * HEADS * FEATURES],
+            squares: vec![SQUARES; places * HEADS * FEATURES],
             down: vec![0.0; places * 2 * rank * shape.hidden],
             chosen: vec![0.0; places * 2 * shape.experts * rank],
             up: vec![0.0; places * (DEPTH + 1) * shape.experts * (rank + 1)],
+            alone: vec![false; places * (DEPTH + 1)],
         }
+    }
+
+    /// Makes the forecast for the layer at `place` from `distance` layers before it follow the layer's
+    /// router alone: its order of experts is the router's, and only its probabilities are learned.
+    pub fn follow_router(&mut self, place: usize, distance: usize) {
+        let head = (place * HEADS + distance) * FEATURES;
+        self.weights[head..head + FEATURES].copy_from_slice(&WEIGHTS[distance]);
+        self.squares[head..head + FEATURES].fill(SQUARES);
+        self.alone[place * (DEPTH + 1) + distance] = true;
+    }
+
+    /// True if the forecast for the layer at `place` from `distance` layers before it follows the
+    /// layer's router alone.
+    pub fn follows_router(&self, place: usize, distance: usize) -> bool {
+        self.alone[place * (DEPTH + 1) + distance]
     }
 
     /// Sets the trained correction for the states of one layer: those entering it, or those its
@@ -122,7 +142,7 @@ impl Learned {
         let DraftShape { hidden, experts, .. } = *shape;
         let down = 2 * rank * (hidden + experts);
         let up = (DEPTH + 1) * experts * (rank + 1);
-        4 * shape.layers.len() * (2 * HEADS * FEATURES + down + up)
+        shape.layers.len() * (4 * (2 * HEADS * FEATURES + down + up) + DEPTH + 1)
     }
 
     pub(super) fn weights(&self, place: usize, head: usize, gate: bool) -> [f32; FEATURES] {

@@ -160,6 +160,53 @@ fn written_draft_reads_back() {
     assert!(refused(b"", &shape(), "model").contains("not a draft"));
 }
 
+/// A forecast that follows its router alone has the router's order, whatever the history, learns its
+/// probabilities and nothing else, and stays so in a file. All other forecasts differ from their
+/// routers.
+#[test]
+fn forecasts_follow_their_routers_alone_where_told() {
+    let mut draft = taught();
+    let (place, alone) = (3, [0, 2]);
+    alone.iter().for_each(|&distance| draft.learned.follow_router(place, distance));
+    let bytes = draft.write("model");
+    let mut draft = MicroDraftModel::read(&bytes, &shape(), "model", usize::MAX).unwrap().unwrap();
+    let order = |scores: &[f32]| {
+        let mut order: Vec<usize> = (0..EXPERTS).collect();
+        order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
+        order
+    };
+    let head = |draft: &MicroDraftModel| draft.learned.weights(place, 2, true);
+    let before = head(&draft);
+    let mut toy = Toy::new(0.2);
+    let mut same = [0; DEPTH + 1];
+    for n in 0..40 {
+        draft.begin(&Pass::single(n, &[n as u32 % 5]));
+        let state = toy.numbers(HIDDEN);
+        let mut logits = [0.0; EXPERTS];
+        toy.logits(LAYERS[place], &state, &mut logits);
+        for (from, &layer) in LAYERS[..=place].iter().enumerate() {
+            let said = draft.entering(layer, &state, &mut toy).unwrap();
+            if from == place {
+                same[0] += usize::from(order(&said[0].expert_probs) == order(&logits));
+            }
+            draft.adapt(layer, &[1, 2, 3], TOP_K);
+            let said = draft.attended(layer, &state, &mut toy).unwrap();
+            if from < place {
+                let distance = place - from;
+                let probs = &said[distance - 1].expert_probs;
+                same[distance] += usize::from(order(probs) == order(&logits));
+            }
+        }
+    }
+    for distance in 0..=place {
+        assert_eq!(draft.learned.follows_router(place, distance), alone.contains(&distance));
+        assert_eq!(same[distance] == 40, alone.contains(&distance), "{distance}: {same:?}");
+    }
+    let after = head(&draft);
+    assert_eq!(after[2..], before[2..], "no other feature is learned");
+    assert_ne!(after[..2], before[..2]);
+}
+
 #[test]
 fn tighter_limits_drop_tokens_first() {
     let draft = taught();
@@ -286,7 +333,11 @@ proptest! {
     #[test]
     fn damaged_files_do_no_harm(at in any::<prop::sample::Index>(), bit in 0u8..8, cut in 0usize..3) {
         static BYTES: std::sync::LazyLock<Vec<u8>> =
-            std::sync::LazyLock::new(|| taught().write("model"));
+            std::sync::LazyLock::new(|| {
+                let mut draft = taught();
+                draft.learned.follow_router(2, 1);
+                draft.write("model")
+            });
         let mut bytes = BYTES.clone();
         let at = at.index(bytes.len());
         bytes[at] ^= 1 << bit;

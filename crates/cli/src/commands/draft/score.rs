@@ -169,9 +169,9 @@ fn pairs(
 }
 
 /// Follows recordings, and compares forecasts with the experts used.
-struct Judge {
+pub(super) struct Judge {
     layers: usize,
-    baselines: bool,
+    pub(super) baselines: bool,
     residency: Residency,
     outcomes: BTreeMap<(Forecaster, usize), Outcome>,
     by_layer: BTreeMap<(Forecaster, usize, usize), Outcome>,
@@ -182,7 +182,7 @@ struct Judge {
 }
 
 impl Judge {
-    fn new(recorded: &Recorded, budget: f64) -> Judge {
+    pub(super) fn new(recorded: &Recorded, budget: f64) -> Judge {
         let trace = recorded.files[0].trace.shape();
         let slots = (budget / 100.0 * (trace.layers * trace.experts) as f64).round() as usize;
         Judge {
@@ -197,7 +197,7 @@ impl Judge {
         }
     }
 
-    fn follow(
+    pub(super) fn follow(
         &mut self,
         draft: &mut MicroDraftModel,
         recorded: &mut Recorded,
@@ -290,6 +290,17 @@ impl Judge {
                 outcome.add(scores, chosen, &missed, probabilities);
             }
         }
+    }
+
+    /// Recall on misses of the first k of a layer's forecasts at a distance. `None` without misses.
+    pub(super) fn recall_on_misses(
+        &self,
+        who: Forecaster,
+        distance: usize,
+        layer: usize,
+    ) -> Option<f64> {
+        let score = self.by_layer.get(&(who, distance, layer))?.score();
+        (score.misses > 0).then_some(score.recall_on_misses[0])
     }
 
     /// Outcome of the draft over all distances.

@@ -12,10 +12,10 @@ use sws_draft::{
 use sws_store::Pass;
 use sws_store::shard::Progress;
 
-use super::{Recorded, Sequence};
+use super::{Recorded, Sequence, choice};
 use crate::args;
 use crate::atomic_file::AtomicFile;
-use crate::commands::{print_report, size};
+use crate::commands::{count, print_report, size};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::progress::{Meter, Unit};
 use crate::table::table;
@@ -36,6 +36,15 @@ struct Report {
     rank: usize,
     epochs: usize,
     layers: Vec<Row>,
+    /// Forecasts for which the router alone has at least the recall on misses of the draft.
+    routers_alone: Vec<Alone>,
+}
+
+#[derive(Serialize)]
+struct Alone {
+    /// The layer that is forecast, from this many layers before it.
+    layer: usize,
+    distance: usize,
 }
 
 #[derive(Serialize)]
@@ -117,10 +126,19 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
     }
     meter.finish();
 
-    // The remaining parts learn online, as in a run of the model.
-    let mut draft = MicroDraftModel::with(shape, draft_size, learned);
-    for sequence in &learned_from {
-        follow(&mut draft, &mut recorded, sequence, &interrupt)?;
+    let taught = |learned: Learned, recorded: &mut Recorded| -> anyhow::Result<MicroDraftModel> {
+        // The remaining parts learn online, as in a run of the model.
+        let mut draft = MicroDraftModel::with(shape.clone(), draft_size, learned);
+        for sequence in &learned_from {
+            follow(&mut draft, recorded, sequence, &interrupt)?;
+        }
+        Ok(draft)
+    };
+    let mut draft = taught(learned.clone(), &mut recorded)?;
+    let routers_alone = choice::routers_alone(&draft, &mut recorded, &held_out, &interrupt)?;
+    if !routers_alone.is_empty() {
+        routers_alone.iter().for_each(|&(place, distance)| learned.follow_router(place, distance));
+        draft = taught(learned, &mut recorded)?;
     }
     let bytes = draft.write(&recorded.model.manifest().model.fingerprint);
     file.write(&bytes)?;
@@ -134,13 +152,17 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
         rank,
         epochs: args.epochs.into(),
         layers: rows,
+        routers_alone: routers_alone
+            .iter()
+            .map(|&(place, distance)| Alone { layer: shape.layers[place], distance })
+            .collect(),
     };
     print_report(args.json, &report, || report.text())
 }
 
 /// Fails if the user interrupted. Recordings may be far larger than memory, and reading them takes
 /// long.
-fn check_interrupt(interrupt: &Interrupt) -> anyhow::Result<()> {
+pub(super) fn check_interrupt(interrupt: &Interrupt) -> anyhow::Result<()> {
     if interrupt.is_requested() { Err(stopped()) } else { Ok(()) }
 }
 
@@ -241,8 +263,17 @@ impl Report {
                 vec![row.layer.to_string(), state.to_owned(), before, after]
             })
             .collect();
+        let alone = match self.routers_alone.len() {
+            0 => String::new(),
+            alone => {
+                let forecasts = count(alone, "forecast");
+                format!(
+                    "routers alone find as many of their misses: {forecasts} without correction\n"
+                )
+            }
+        };
         format!(
-            "{}\ntrained on {} tokens; losses, in nats per expert, are of {} held-out tokens\n`{}`: {}\n",
+            "{}\ntrained on {} tokens; losses, in nats per expert, are of {} held-out tokens\n{alone}`{}`: {}\n",
             table(&heading, &rows),
             self.tokens,
             self.held_out_tokens,
