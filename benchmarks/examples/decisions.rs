@@ -6,13 +6,17 @@
 
 use std::error::Error;
 use std::io::Write;
+use std::sync::Arc;
 use std::time::Duration;
 
+use sws_cache::correction::Correction;
+use sws_cache::history::Shape;
 use sws_cache::policy::{Choice, Layers, PolicyKind};
 use sws_cache::{Lookup, Need, PredictiveCache};
 use sws_store::{Clock, Pass, PieceId};
 
 const TOKENS: usize = 400;
+const TOP_K: usize = 8;
 
 /// Durations of an operation.
 #[derive(Default)]
@@ -45,19 +49,29 @@ fn main() -> Result<(), Box<dyn Error>> {
     for (count, experts, slots) in
         [(48, 128, 768), (48, 128, 3072), (58, 256, 768), (58, 256, 6144)]
     {
-        for policy in PolicyKind::ALL {
-            let (routed, begun) = run(count, experts, slots, policy)?;
-            let shape = format!("{count}x{experts}");
+        let shape = format!("{count}x{experts}");
+        let policies = PolicyKind::ALL.map(|kind| (kind.name(), kind, None));
+        let correction = correction(count as usize, experts as usize);
+        let corrected = ("corrected", PolicyKind::Expected, Some(Arc::new(correction)));
+        for (name, policy, correction) in policies.into_iter().chain([corrected]) {
+            let (routed, begun) = run(count, experts, slots, policy, correction)?;
             writeln!(
                 out,
-                "{shape:>9} {slots:>6} {:>9} {:>16} {:>16}",
-                policy.name(),
+                "{shape:>9} {slots:>6} {name:>9} {:>16} {:>16}",
                 routed.nanos(),
                 begun.nanos()
             )?;
         }
     }
     Ok(())
+}
+
+/// A correction of rank 16 that looks at states as long as models of that shape have them.
+fn correction(layers: usize, experts: usize) -> Correction {
+    let hidden = if experts > 128 { 7168 } else { 2048 };
+    let zeros = Correction::new(Shape { layers, experts, top_k: TOP_K }, hidden, 16);
+    // A copy has pages of its own, which zeros may not have.
+    zeros.clone()
 }
 
 /// Measures the cost of noting a choice and of making room. Each token keeps about half of the
@@ -67,13 +81,18 @@ fn run(
     experts: u32,
     slots: usize,
     policy: PolicyKind,
+    correction: Option<Arc<Correction>>,
 ) -> Result<(Spent, Spent), Box<dyn Error>> {
-    const TOP_K: usize = 8;
     let clock = Clock::real();
     let with_experts = (0..count).collect();
     let layers =
         Layers { count, with_experts, experts: experts as usize, top_k: TOP_K, sequences: 1 };
-    let mut cache = PredictiveCache::new(policy.build(layers), vec![(1, ()); slots]);
+    let mut cache = PredictiveCache::new(
+        policy.build_corrected(layers, correction.clone()),
+        vec![(1, ()); slots],
+    );
+    let hidden = correction.as_ref().map_or(0, |correction| correction.hidden());
+    let (seen, mut projected) = (vec![0.5; hidden], Vec::new());
     let (mut routed, mut begun) = (Spent::default(), Spent::default());
     let mut chosen = vec![vec![0u32; TOP_K]; count as usize];
     let mut state = 1u64;
@@ -90,7 +109,13 @@ fn run(
                 }
             }
             let choice = Choice { pass: &pass, layer, experts: chosen };
-            routed.time(&clock, || cache.routed(&choice));
+            routed.time(&clock, || {
+                cache.routed(&choice);
+                if let Some(correction) = &correction {
+                    correction.project(layer as usize, &seen, &mut projected);
+                    cache.policy_mut().saw(layer, 0, &projected);
+                }
+            });
             for &expert in &*chosen {
                 let piece = PieceId::expert(layer, expert);
                 if cache.lookup(piece) == Lookup::Absent {

@@ -59,6 +59,8 @@ fn wrong(option: &Opt) -> &'static [&'static str] {
         ("--out" | "--record" | "--certify" | "--report" | "--html", "FILE" | "DIR") => {
             &["/proc/nonesuch/x"]
         }
+        // The output of the one, the input of others.
+        ("--eviction", _) if option.command == "draft train" => &["/proc/nonesuch/x"],
         ("--tier", _) => &["nonesuch"],
         ("--stop", _) => &[""],
         // An empty name stands for none.

@@ -36,17 +36,21 @@
 mod cursor;
 mod followers;
 mod logistic;
-mod math;
+pub(crate) mod math;
 mod pairs;
 mod saved;
 
+use std::sync::Arc;
+
 use sws_store::Pass;
 
+use crate::correction::Correction;
 use cursor::Cursor;
 use followers::Followers;
+use logistic::FEATURES;
 pub use logistic::log_odds;
-use logistic::{FEATURES, HORIZONS};
-pub use math::logistic;
+pub(crate) use logistic::{HORIZONS, STATISTICS, STEPS};
+pub use math::{dot, logistic};
 pub use pairs::Pairs;
 
 /// The half-lives of the moving averages, in steps.
@@ -78,6 +82,7 @@ pub struct History {
     shape: Shape,
     layers: Vec<Layer>,
     followers: Followers,
+    correction: Option<Arc<Correction>>,
     /// The recent steps of each sequence.
     cursors: Vec<Cursor>,
     /// The cursors of the sequences in the running pass.
@@ -98,6 +103,8 @@ struct Scratch {
     features: Vec<f32>,
     /// [horizons, experts]
     absence: Vec<f32>,
+    /// Inputs of a correction after its projection.
+    projected: Vec<f32>,
 }
 
 /// The chance that each expert of a layer is not used within 1, 4, 16 and 64 steps. It never
@@ -150,6 +157,7 @@ impl History {
             shape,
             layers: vec![layer; shape.layers],
             followers: Followers::default(),
+            correction: None,
             cursors: vec![Cursor::new(shape); sequences.max(1)],
             live: vec![0],
             latest: 0,
@@ -160,6 +168,7 @@ impl History {
                 previous: Vec::new(),
                 features: vec![0.0; FEATURES * experts],
                 absence: vec![0.0; HORIZONS * experts],
+                projected: Vec::new(),
             },
         }
     }
@@ -169,6 +178,14 @@ impl History {
     pub fn with_tokens(shape: Shape, sequences: usize) -> History {
         let followers = Followers::new(shape.layers, shape.experts);
         History { followers, ..History::new(shape, sequences) }
+    }
+
+    /// Corrects forecasts from now on, unless the correction is for another shape.
+    pub fn correct(&mut self, correction: Arc<Correction>) {
+        if correction.shape() == self.shape {
+            self.correction = Some(correction);
+            self.layers.iter_mut().for_each(|layer| layer.stale = true);
+        }
     }
 
     /// The numbers of layers and experts it covers.
@@ -211,6 +228,17 @@ impl History {
         }
         pass.tokens.iter().for_each(|&token| self.followers.admit(token));
         changed
+    }
+
+    /// Notes the state that the router of a layer saw in the last step of a sequence, as the correction
+    /// [projects](Correction::project) it.
+    pub fn saw(&mut self, layer: usize, sequence: usize, projected: &[f32]) {
+        let cursor = self.cursor(sequence);
+        if let Some(recent) = self.cursors[cursor].layers.get_mut(layer) {
+            recent.seen.clear();
+            recent.seen.extend_from_slice(projected);
+            self.layers[layer].stale = true;
+        }
     }
 
     /// Records that a step of a sequence uses these experts of a layer. `layer` is an index among
@@ -289,7 +317,19 @@ impl History {
         let even = self.shape.top_k as f32 / self.shape.experts.max(1) as f32;
         let recent = &self.cursors[cursor].layers[layer];
         let after = recent.token.and_then(|token| self.followers.after(token, layer));
-        logistic::weigh(&self.layers[layer], recent, after, even, &mut self.scratch);
+        let correction = self.correction.as_deref().map(|correction| (correction, layer));
+        logistic::weigh(&self.layers[layer], recent, after, even, correction, &mut self.scratch);
+    }
+
+    /// The statistics of a layer's experts [statistics, experts], and the log-odds of their use within the
+    /// horizons [horizons, experts] before a correction, for the sequence that stepped last.
+    pub(crate) fn odds(&mut self, layer: usize) -> (&[f32], &[f32]) {
+        let even = self.shape.top_k as f32 / self.shape.experts.max(1) as f32;
+        let recent = &self.cursors[self.latest].layers[layer];
+        let after = recent.token.and_then(|token| self.followers.after(token, layer));
+        logistic::odds(&self.layers[layer], recent, after, even, &mut self.scratch);
+        let statistics = STATISTICS * self.shape.experts;
+        (&self.scratch.features[..statistics], &self.scratch.absence)
     }
 
     /// Index of a sequence's cursor.
@@ -299,7 +339,14 @@ impl History {
 
     /// Memory held, in bytes.
     pub fn bytes(&self) -> usize {
-        History::bytes_for(self.shape, self.cursors.len()) + self.followers.bytes()
+        History::bytes_for(self.shape, self.cursors.len())
+            + self.followers.bytes()
+            + self.bytes_of_correction()
+    }
+
+    /// Additional memory of a [corrected](Self::correct) history.
+    pub fn bytes_of_correction(&self) -> usize {
+        self.correction.as_ref().map_or(0, |correction| correction.bytes(self.cursors.len()))
     }
 
     /// Additional memory of a history [with tokens](Self::with_tokens): at most 2 MiB.

@@ -7,7 +7,8 @@
 //! [`replay`], whose payload is `()`.
 //!
 //! A [`Trace`] holds recorded routes. A replay drives the cache with them and counts the misses of
-//! each policy and of Belady's optimum. [`Saved`] keeps the learned state of a policy between runs.
+//! each policy and of Belady's optimum. A [`Correction`] is what
+//! recordings of one model teach its policy. [`Saved`] keeps the learned state of a policy between runs.
 //!
 //! The crate reads no weights and starts no threads. From `sws-store` it takes only the vocabulary:
 //! [`PieceId`](sws_store::PieceId) and [`Pass`](sws_store::Pass). [`PredictiveCache`] has an
@@ -16,8 +17,10 @@
 //! [`ExpectedUse`]: policy::ExpectedUse
 //! [`Lru`]: policy::Lru
 //! [`History`]: history::History
+//! [`Correction`]: correction::Correction
 
 mod cache;
+pub mod correction;
 pub mod history;
 pub mod policy;
 mod recent;
@@ -27,4 +30,4 @@ mod trace;
 
 pub use cache::{Claim, Counts, Lookup, Need, NoRoom, PredictiveCache};
 pub use saved::{Saved, SavedError};
-pub use trace::{Trace, TraceError};
+pub use trace::{RouterStates, Trace, TraceError};

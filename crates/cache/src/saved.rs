@@ -48,6 +48,14 @@ impl Saved {
     /// Reads what [`write`](Self::write) made for the model of that identity. Allocates about as
     /// much as the length of `bytes`.
     pub fn read(bytes: &[u8], model: &str) -> Result<Saved, SavedError> {
+        match Saved::of_any_model(bytes)? {
+            (found, saved) if found == model => Ok(saved),
+            _ => Err(SavedError::OtherModel),
+        }
+    }
+
+    /// As [`read`](Self::read), for any model. Also returns the model's identity.
+    pub fn of_any_model(bytes: &[u8]) -> Result<(String, Saved), SavedError> {
         let wrong = || SavedError::Header(HeaderError::Json(serde::de::Error::custom("too short")));
         let (first, rest) = bytes.split_first_chunk::<8>().ok_or_else(wrong)?;
         let len = Header::json_len(*first, bytes.len() as u64)?;
@@ -55,16 +63,14 @@ impl Saved {
         let json = json.ok_or_else(wrong)?;
         let header = Header::parse(json, bytes.len() as u64)?;
         let facts: WithFacts = serde_json::from_slice(json).map_err(HeaderError::Json)?;
-        if facts.facts.model.as_deref() != Some(model) {
-            return Err(SavedError::OtherModel);
-        }
+        let model = facts.facts.model.ok_or(SavedError::OtherModel)?;
         let tensor = |tensor: HeaderTensor| {
             let start = tensor.offset as usize;
             let data = bytes.get(start..start + tensor.len as usize).unwrap_or_default();
             let shape = tensor.shape.iter().map(|&n| n as usize).collect();
             (tensor.name, tensor.dtype, shape, data.to_vec())
         };
-        Ok(Saved { tensors: header.tensors.into_iter().map(tensor).collect() })
+        Ok((model, Saved { tensors: header.tensors.into_iter().map(tensor).collect() }))
     }
 
     /// Returns a safetensors file for the model of that identity.
@@ -85,6 +91,11 @@ impl Saved {
     /// True if there is a tensor of that name.
     pub(crate) fn contains(&self, name: &str) -> bool {
         self.tensors.iter().any(|tensor| tensor.0 == name)
+    }
+
+    /// The shape of a tensor, if there is one of that name.
+    pub(crate) fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.tensors.iter().find(|tensor| tensor.0 == name).map(|tensor| &tensor.2[..])
     }
 
     /// Adds a tensor.

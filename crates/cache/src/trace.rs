@@ -2,12 +2,14 @@
 
 mod csv;
 mod file;
+mod states;
 #[cfg(test)]
 mod tests;
 
 use std::ops::Range;
 
 use crate::history::Shape;
+pub use states::RouterStates;
 
 /// Most layers with experts, and most experts in all layers, of a trace. These are many times those
 /// of any model, and few enough to bound the memory kept for each.
@@ -183,6 +185,28 @@ impl Trace {
         if self.sequences.last() != Some(&self.token_count()) && self.token_count() > 0 {
             self.sequences.push(self.token_count());
         }
+    }
+
+    /// Appends all sequences of another trace of the same model. Its tokens count as unknown if those of
+    /// one of the two are.
+    pub fn append(&mut self, other: &Trace) -> Result<(), TraceError> {
+        let (Shape { layers, experts, top_k }, found) = (self.shape, other.shape);
+        if (layers, top_k) != (found.layers, found.top_k) {
+            return Err(TraceError::Lengths { what: "routes", tokens: other.token_count() });
+        }
+        self.end_sequence();
+        let before = self.token_count();
+        // Some formats tell the number of experts by the largest number alone.
+        self.shape.experts = experts.max(found.experts);
+        let known = self.tokens.len() == before && other.tokens.len() == other.token_count();
+        match known {
+            true => self.tokens.extend(&other.tokens),
+            false => self.tokens.clear(),
+        }
+        self.ids.extend(&other.ids);
+        self.passes.extend(other.passes.iter().map(|end| before + end));
+        self.sequences.extend(other.sequences().map(|tokens| before + tokens.end));
+        Ok(())
     }
 
     /// The numbers of layers and experts.

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+#[path = "../../../fuzz/src/eviction.rs"]
+mod eviction;
 #[path = "../../../fuzz/src/routes.rs"]
 mod routes;
 
@@ -11,6 +13,11 @@ fn replay(target: &str, check: fn(&[u8]) -> bool) {
     let inputs: Vec<_> = fs::read_dir(corpus).unwrap().map(|entry| entry.unwrap().path()).collect();
     let accepted = inputs.iter().filter(|input| check(&fs::read(input).unwrap())).count();
     assert!((10..inputs.len() - 10).contains(&accepted), "{accepted} of {}", inputs.len());
+}
+
+#[test]
+fn corrections() {
+    replay("eviction", eviction::check);
 }
 
 #[test]

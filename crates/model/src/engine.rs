@@ -354,6 +354,7 @@ fn attend(
     model.attend(l, state, source)?;
     let routes = model.spec().layers[l].moe().is_some();
     if routes {
+        notify(source, observer, |o| o.routing(state.pass(), l, state.hidden()))?;
         notify(source, observer, |o| o.routed(state.pass(), l, state.routed()))?;
     }
     model.share(l, state, source)?;

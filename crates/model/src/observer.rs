@@ -27,6 +27,12 @@ pub trait Observer: Send {
         Ok(())
     }
 
+    /// The router of a layer selects experts from `state` [tokens, hidden].
+    fn routing(&mut self, pass: &Pass, layer: usize, state: &[f32]) -> Result<(), SourceError> {
+        let _ = (pass, layer, state);
+        Ok(())
+    }
+
     /// The router of a layer has selected experts; the shared expert, if there is one, comes next.
     fn routed(&mut self, pass: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
         let _ = (pass, layer, routed);

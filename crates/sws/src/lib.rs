@@ -42,6 +42,7 @@ mod chat;
 mod disk;
 pub mod draft;
 mod error;
+pub mod eviction;
 mod find;
 mod generate;
 mod generated;

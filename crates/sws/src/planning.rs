@@ -2,14 +2,16 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use sws_cache::correction::Correction;
 use sws_engine::{HitCurve, MemoryUse, Plan, PlanOptions, Planner, earlier_routes, routes_of};
 use sws_kernels::Tier;
 use sws_model::Inventory;
 use sws_store::{LEARNED_FILE, Memory, PieceId};
 
 use crate::draft::Candidate;
-use crate::{DraftChoice, Loader, Model, Result, Streaming, Text, Threads, process};
+use crate::{DraftChoice, Loader, Model, Result, Streaming, Text, Threads, eviction, process};
 
 /// Memory budget of a model, with a planner for this and other budgets.
 #[derive(Debug)]
@@ -22,6 +24,8 @@ pub struct Planning {
     pub total: u64,
     /// Possible draft, and its limit in bytes.
     draft: Option<(Candidate, u64)>,
+    /// The correction of the eviction policy.
+    pub(crate) correction: Option<Arc<Correction>>,
 }
 
 impl Model {
@@ -101,12 +105,18 @@ impl Planning {
             Memory::now().map_or((u64::MAX, u64::MAX), |memory| (memory.total, memory.available));
         // The minimum budget leaves nothing for a draft.
         let limit = Planner::most_draft(options.ram.resolve(total, available, 0));
+        let correction = eviction::find(model, streaming)?;
+        let bytes = correction.as_ref().map_or(0, |c| c.bytes(needs.texts) as u64);
+        let correction = correction.filter(|_| bytes <= limit);
+        let bytes = correction.as_ref().map_or(0, |_| bytes);
+        planner.reserve_correction(bytes);
+        let limit = limit - bytes;
         if let Some(candidate) = &candidate {
             planner.reserve_draft(candidate.bytes_within(limit));
         }
         let ram = options.ram.resolve(total, available, planner.least());
         let draft = candidate.map(|candidate| (candidate, limit));
-        Ok(Planning { planner, ram, total, draft })
+        Ok(Planning { planner, ram, total, draft, correction })
     }
 
     /// Returns the plan for the requested budget.

@@ -24,6 +24,8 @@ pub(super) struct Recent {
     pub(super) before: Vec<u32>,
     /// The token of the last step, if it is known.
     pub(super) token: Option<u32>,
+    /// The state that the router saw in the last step, projected; empty if it is unknown.
+    pub(super) seen: Vec<f32>,
 }
 
 impl Cursor {
@@ -36,6 +38,7 @@ impl Cursor {
             last: Vec::new(),
             before: Vec::new(),
             token: None,
+            seen: Vec::new(),
         };
         Cursor { next_position: 0, stepped: false, layers: vec![recent; shape.layers] }
     }
@@ -61,6 +64,7 @@ impl Cursor {
             layer.last.clear();
             layer.before.clear();
             layer.token = None;
+            layer.seen.clear();
         }
     }
 }
@@ -72,6 +76,7 @@ impl Recent {
     pub(super) fn step(&mut self, experts: &[u32], keep: &[f32], scratch: &mut Scratch) {
         let Scratch { used, previous, .. } = scratch;
         used.fill(0.0);
+        self.seen.clear();
         std::mem::swap(previous, &mut self.before);
         std::mem::swap(&mut self.before, &mut self.last);
         self.last.clear();

@@ -3,6 +3,7 @@
 use super::cursor::Recent;
 use super::math::{ln, logistic};
 use super::{HALF_LIVES, Layer, PRIOR, Scratch};
+use crate::correction::Correction;
 
 /// Number of inputs of the logistic model for an expert. In order, they are:
 ///
@@ -15,8 +16,14 @@ use super::{HALF_LIVES, Layer, PRIOR, Scratch};
 /// - the log-odds of following the last token, less those of following the last experts.
 pub(super) const FEATURES: usize = 11;
 
+/// The inputs without the constant.
+pub(crate) const STATISTICS: usize = FEATURES - 1;
+
 /// Number of horizons: 1, 4, 16 and 64 steps.
-pub(super) const HORIZONS: usize = 4;
+pub(crate) const HORIZONS: usize = 4;
+
+/// The horizons, in steps.
+pub(crate) const STEPS: [usize; HORIZONS] = [1, 4, 16, 64];
 
 /// Weight, in steps, of an even use of all experts in the average over all time.
 const EVEN: f32 = 20.0;
@@ -44,8 +51,38 @@ pub(super) const WITHOUT_TOKENS: [[f32; FEATURES]; HORIZONS] = [
 
 /// Writes to `scratch.absence` the chances that a sequence does not use a layer's experts soon.
 /// `after` counts the steps after the sequence's last token, and those of them that used each
-/// expert; `even` is the share of steps that use an expert if all are used evenly.
+/// expert; `even` is the share of steps that use an expert if all are used evenly. A correction comes
+/// with the number of the layer, and counts once the layer has run.
 pub(super) fn weigh(
+    layer: &Layer,
+    recent: &Recent,
+    after: Option<(u8, &[u8])>,
+    even: f32,
+    correction: Option<(&Correction, usize)>,
+    scratch: &mut Scratch,
+) {
+    let experts = layer.count.len();
+    if experts == 0 {
+        return;
+    }
+    odds(layer, recent, after, even, scratch);
+    let Scratch { features, absence, projected, .. } = scratch;
+    if let Some((correction, layer)) = correction.filter(|_| !recent.last.is_empty()) {
+        let statistics = &features[..STATISTICS * experts];
+        correction.apply(layer, statistics, &recent.seen, projected, absence);
+    }
+    absence.iter_mut().for_each(|odds| *odds = logistic(-*odds));
+    for horizon in 1..HORIZONS {
+        let (nearer, this) = absence.split_at_mut(horizon * experts);
+        let nearer = &nearer[(horizon - 1) * experts..];
+        for (this, nearer) in this.iter_mut().zip(nearer) {
+            *this = this.min(*nearer);
+        }
+    }
+}
+
+/// Writes to `scratch.absence` the log-odds of the use of a layer's experts, without a correction.
+pub(super) fn odds(
     layer: &Layer,
     recent: &Recent,
     after: Option<(u8, &[u8])>,
@@ -108,14 +145,6 @@ pub(super) fn weigh(
             for (sum, value) in absence.iter_mut().zip(feature) {
                 *sum += weight * value;
             }
-        }
-        absence.iter_mut().for_each(|sum| *sum = logistic(-*sum));
-    }
-    for horizon in 1..HORIZONS {
-        let (nearer, this) = scratch.absence.split_at_mut(horizon * experts);
-        let nearer = &nearer[(horizon - 1) * experts..];
-        for (this, nearer) in this.iter_mut().zip(nearer) {
-            *this = this.min(*nearer);
         }
     }
 }

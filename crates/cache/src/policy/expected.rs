@@ -246,6 +246,13 @@ impl Policy for ExpectedUse {
         }
     }
 
+    fn saw(&mut self, layer: u32, sequence: usize, projected: &[f32]) {
+        if let Ok(layer) = self.layers.with_experts.binary_search(&layer) {
+            self.history.saw(layer, sequence, projected);
+            self.experts[layer].stale = true;
+        }
+    }
+
     fn victim(&mut self, now: PieceId, evictable: &dyn Fn(usize) -> bool) -> Option<usize> {
         self.at = now;
         let mut last: Option<(f32, usize)> = None;
@@ -352,6 +359,7 @@ impl Policy for ExpectedUse {
 
     fn bytes(&self) -> usize {
         ExpectedUse::bytes_for(self.history.shape(), self.layers.sequences)
+            + self.history.bytes_of_correction()
             + self.cyclic.capacity() * size_of::<(usize, PieceId)>()
     }
 }

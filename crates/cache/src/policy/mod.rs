@@ -9,7 +9,9 @@ mod tests;
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
+use crate::correction::Correction;
 use crate::{Saved, SavedError};
 use sws_store::{Pass, PieceId};
 
@@ -84,8 +86,23 @@ impl PolicyKind {
 
     /// Creates the policy for a model with these layers.
     pub fn build(self, layers: Layers) -> Box<dyn Policy> {
+        self.build_corrected(layers, None)
+    }
+
+    /// As [`build`](Self::build), with a correction of its forecasts if it makes any.
+    pub fn build_corrected(
+        self,
+        layers: Layers,
+        correction: Option<Arc<Correction>>,
+    ) -> Box<dyn Policy> {
         match self {
-            PolicyKind::Expected => Box::new(ExpectedUse::new(layers)),
+            PolicyKind::Expected => {
+                let mut policy = ExpectedUse::new(layers);
+                if let Some(correction) = correction {
+                    policy.history().correct(correction);
+                }
+                Box::new(policy)
+            }
             PolicyKind::Lru => Box::new(Lru::new()),
         }
     }
@@ -131,6 +148,12 @@ pub trait Policy: fmt::Debug + Send {
     /// A router has chosen its experts.
     fn routed(&mut self, choice: &Choice<'_>) {
         let _ = choice;
+    }
+
+    /// The router of a layer has [chosen](Self::routed) for a sequence from a state that a correction has
+    /// [projected](Correction::project).
+    fn saw(&mut self, layer: u32, sequence: usize, projected: &[f32]) {
+        let _ = (layer, sequence, projected);
     }
 
     /// Returns the slot to evict, among those that are `evictable`.

@@ -18,9 +18,11 @@ mod tests;
 use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
+use std::sync::Arc;
 
-use crate::Trace;
+use crate::correction::Correction;
 use crate::history::Shape;
+use crate::{RouterStates, Trace};
 use sws_store::{Pass, PieceId};
 
 use crate::cache::{Counts, Lookup, Need, PredictiveCache};
@@ -33,13 +35,17 @@ use belady::Belady;
 pub enum ReplayPolicy {
     /// A policy of the engine.
     Engine(PolicyKind),
+    /// The default policy of the engine, with the [correction](Replay::corrected) of a replay.
+    Corrected,
     /// The optimum: evicts the piece whose next use is furthest away.
     Belady,
 }
 
 /// The name of an unknown replay policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a policy that can be replayed; there are expected, lru and belady")]
+#[error(
+    "`{0}` is not a policy that can be replayed; there are expected, corrected, lru and belady"
+)]
 pub struct UnknownReplayPolicy(pub String);
 
 /// Recorded routes, in the order in which a cache meets them.
@@ -56,6 +62,16 @@ pub struct Replay<'a> {
     passes: Vec<Together>,
     /// Index of the first pass that is counted.
     counted: usize,
+    correction: Option<(Arc<Correction>, Projected)>,
+}
+
+/// The states of the routers of a trace, as a correction projects them.
+#[derive(Clone, Debug, Default)]
+pub struct Projected {
+    /// Numbers of a state: the rank of the correction.
+    rank: usize,
+    /// [tokens, layers, rank]; empty without states.
+    all: Vec<f32>,
 }
 
 /// Results of the counted part of a replay.
@@ -113,13 +129,36 @@ impl<'a> Replay<'a> {
         let mut passes = arrange(trace, warming, batch, turn);
         let counted = passes.len();
         passes.extend(arrange(trace, counting, batch, turn));
-        Replay { trace, batch: batch.max(1), passes, counted }
+        Replay { trace, batch: batch.max(1), passes, counted, correction: None }
     }
 
     /// Counts from the first token on, as in an engine with a cold cache.
     pub fn without_warming(mut self) -> Replay<'a> {
         self.counted = 0;
         self
+    }
+
+    /// Adds a correction, with the states that it looks at.
+    pub fn corrected(self, correction: Arc<Correction>, states: Projected) -> Replay<'a> {
+        Replay { correction: Some((correction, states)), ..self }
+    }
+
+    /// The parts of the trace that warm cache and tables, in the order in which they run.
+    pub fn warming(&self) -> Vec<Range<usize>> {
+        let parts = self.passes[..self.counted].iter().flatten();
+        let mut parts: Vec<Range<usize>> = parts.map(|part| part.tokens.clone()).collect();
+        parts.sort_unstable_by_key(|tokens| tokens.start);
+        let mut ranges: Vec<Range<usize>> = Vec::new();
+        let ends: Vec<usize> = self.trace.sequences().map(|tokens| tokens.end).collect();
+        for part in parts {
+            match ranges.last_mut() {
+                Some(last) if last.end == part.start && ends.binary_search(&last.end).is_err() => {
+                    last.end = part.end;
+                }
+                _ => ranges.push(part),
+            }
+        }
+        ranges
     }
 
     /// Number of slots for a share of all experts.
@@ -136,10 +175,17 @@ impl<'a> Replay<'a> {
         progress: &mut dyn FnMut(usize),
     ) -> Outcome {
         let shape = self.trace.shape();
+        let correction = self.correction.as_ref().filter(|_| policy == ReplayPolicy::Corrected);
+        let states = correction.map(|(_, states)| states);
         let policy: Box<dyn Policy> = match policy {
             ReplayPolicy::Belady => Box::new(Belady::new(shape, self.uses())),
             ReplayPolicy::Engine(kind) => kind.build(layers(shape, self.batch)),
+            ReplayPolicy::Corrected => {
+                let correction = correction.map(|(correction, _)| Arc::clone(correction));
+                PolicyKind::default().build_corrected(layers(shape, self.batch), correction)
+            }
         };
+
         let mut player = Player::new(shape, policy, slots);
         let mut experts = Vec::new();
         let mut tokens = 0;
@@ -154,7 +200,14 @@ impl<'a> Replay<'a> {
             player.cache.begin_pass(&pass);
             for layer in 0..shape.layers {
                 self.experts(together, layer, &mut experts);
-                player.layer(&pass, layer as u32, &experts);
+                player.layer(&pass, layer as u32, &experts, |policy| {
+                    for Part { sequence, tokens, .. } in together {
+                        let last = tokens.end.checked_sub(1);
+                        if let Some(state) = last.and_then(|last| states?.of(shape, last, layer)) {
+                            policy.saw(layer as u32, *sequence, state);
+                        }
+                    }
+                });
             }
             progress(pass.len());
         }
@@ -206,6 +259,28 @@ impl<'a> Replay<'a> {
     }
 }
 
+impl Projected {
+    /// Adds the states of all tokens and layers of a trace.
+    pub fn extend(&mut self, correction: &Correction, trace: &Trace, states: &RouterStates<'_>) {
+        self.rank = correction.rank();
+        let (mut state, mut projected) = (vec![0.0; states.hidden()], Vec::new());
+        for token in 0..trace.token_count() {
+            for layer in 0..trace.shape().layers {
+                states.copy(token, layer, &mut state);
+                correction.project(layer, &state, &mut projected);
+                projected.resize(self.rank, f32::NAN);
+                self.all.append(&mut projected);
+            }
+        }
+    }
+
+    /// The state of a layer for a token, if it is known.
+    fn of(&self, shape: Shape, token: usize, layer: usize) -> Option<&[f32]> {
+        let state = self.all.get((token * shape.layers + layer) * self.rank..)?.get(..self.rank)?;
+        Some(state).filter(|state| !state.iter().any(|x| x.is_nan()))
+    }
+}
+
 /// A cache driven as an engine drives it.
 #[derive(Debug)]
 struct Player {
@@ -254,7 +329,7 @@ impl Residency {
     /// Applies the choice of a layer for all rows of the pass. Returns the misses, ascending.
     /// `layer` is an index among the layers with experts.
     pub fn layer(&mut self, layer: usize, experts: &[u32]) -> &[u32] {
-        self.player.layer(&self.pass, layer as u32, experts);
+        self.player.layer(&self.pass, layer as u32, experts, |_| ());
         &self.player.missing
     }
 }
@@ -273,9 +348,17 @@ impl Player {
         Player { shape, cache, missing: Vec::new() }
     }
 
-    fn layer(&mut self, pass: &Pass, layer: u32, experts: &[u32]) {
+    /// Runs a layer. `saw` shows the policy the states that the router has chosen from.
+    fn layer(
+        &mut self,
+        pass: &Pass,
+        layer: u32,
+        experts: &[u32],
+        saw: impl FnOnce(&mut dyn Policy),
+    ) {
         let Player { cache, missing, .. } = self;
         cache.routed(&Choice { pass, layer, experts });
+        saw(cache.policy_mut());
         missing.clear();
         let mut distinct: Vec<u32> = experts.to_vec();
         distinct.sort_unstable();
@@ -364,9 +447,10 @@ impl Outcome {
 
 impl ReplayPolicy {
     /// All policies, the baseline first and the optimum last.
-    pub const ALL: [ReplayPolicy; 3] = [
+    pub const ALL: [ReplayPolicy; 4] = [
         ReplayPolicy::Engine(PolicyKind::Lru),
         ReplayPolicy::Engine(PolicyKind::Expected),
+        ReplayPolicy::Corrected,
         ReplayPolicy::Belady,
     ];
 }
@@ -375,6 +459,7 @@ impl fmt::Display for ReplayPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ReplayPolicy::Engine(kind) => kind.fmt(f),
+            ReplayPolicy::Corrected => f.write_str("corrected"),
             ReplayPolicy::Belady => f.write_str("belady"),
         }
     }

@@ -24,16 +24,7 @@ struct WithFacts {
 }
 
 pub(super) fn read(bytes: &[u8]) -> Result<Trace, TraceError> {
-    let Some((first, rest)) = bytes.split_first_chunk::<8>() else {
-        return Err(TraceError::Unknown);
-    };
-    let len = Header::json_len(*first, bytes.len() as u64).map_err(|_| TraceError::Unknown)?;
-    let json = rest.get(..len as usize).filter(|json| json.len() <= MAX_HEADER);
-    let json = json.ok_or(TraceError::Unknown)?;
-    let header = Header::parse(json, bytes.len() as u64)?;
-    let facts: WithFacts =
-        serde_json::from_slice(json).map_err(|e| TraceError::Header(HeaderError::Json(e)))?;
-    let file = File { bytes, header, facts: facts.facts };
+    let file = File::open(bytes)?;
     if file.find("ids").is_some() {
         file.trace()
     } else if file.find("routes").is_some() {
@@ -43,13 +34,26 @@ pub(super) fn read(bytes: &[u8]) -> Result<Trace, TraceError> {
     }
 }
 
-struct File<'a> {
+pub(super) struct File<'a> {
     bytes: &'a [u8],
     header: Header,
     facts: Facts,
 }
 
-impl File<'_> {
+impl<'a> File<'a> {
+    pub(super) fn open(bytes: &'a [u8]) -> Result<File<'a>, TraceError> {
+        let Some((first, rest)) = bytes.split_first_chunk::<8>() else {
+            return Err(TraceError::Unknown);
+        };
+        let len = Header::json_len(*first, bytes.len() as u64).map_err(|_| TraceError::Unknown)?;
+        let json = rest.get(..len as usize).filter(|json| json.len() <= MAX_HEADER);
+        let json = json.ok_or(TraceError::Unknown)?;
+        let header = Header::parse(json, bytes.len() as u64)?;
+        let facts: WithFacts =
+            serde_json::from_slice(json).map_err(|e| TraceError::Header(HeaderError::Json(e)))?;
+        Ok(File { bytes, header, facts: facts.facts })
+    }
+
     fn trace(&self) -> Result<Trace, TraceError> {
         let ids = self.find("ids").ok_or(TraceError::Unknown)?;
         let &[_, layers, top_k] = &ids.shape[..] else { return Err(not("ids", THREE)) };
@@ -89,13 +93,13 @@ impl File<'_> {
         Ok(Shape { layers: layers as usize, experts, top_k: top_k as usize })
     }
 
-    fn find(&self, name: &str) -> Option<&HeaderTensor> {
+    pub(super) fn find(&self, name: &str) -> Option<&HeaderTensor> {
         self.header.tensors.iter().find(|tensor| tensor.name == name)
     }
 
     /// Bytes of a tensor. The header's parser has checked that every tensor lies within the file
     /// and is as long as its type and shape require.
-    fn data(&self, tensor: &HeaderTensor) -> &[u8] {
+    pub(super) fn data(&self, tensor: &HeaderTensor) -> &'a [u8] {
         let start = tensor.offset as usize;
         self.bytes.get(start..start + tensor.len as usize).unwrap_or_default()
     }

@@ -15,16 +15,18 @@ use super::models;
 /// optimal policy that a policy avoids.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Replay {
-    /// Trace: a safetensors file with `ids` [tokens, layers, k], the output of `sws forward
-    /// --routes`, or a CSV file with the columns turn, phase, step, layer, slot, expert.
-    pub(crate) trace: PathBuf,
+    /// Traces, one after another: safetensors files with `ids` [tokens, layers, k], the output of `sws
+    /// forward --routes`, or CSV files with the columns turn, phase, step, layer, slot, expert.
+    #[arg(required = true, value_name = "TRACE")]
+    pub(crate) traces: Vec<PathBuf>,
     /// Cache sizes, in percent of all experts.
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_value = "20,30,50", value_parser = percent)]
     pub(crate) budgets: Vec<f64>,
     /// Cache sizes as numbers of experts, instead of --budgets.
     #[arg(long, value_name = "N", value_delimiter = ',', conflicts_with = "budgets", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) slots: Vec<u32>,
-    /// Cache policies: lru, expected, or belady, the optimum with perfect foresight.
+    /// Cache policies: lru, expected, corrected with --eviction or --learn, or belady, the optimum with
+    /// perfect foresight.
     #[arg(
         long,
         value_name = "POLICIES",
@@ -32,6 +34,17 @@ pub(crate) struct Replay {
         default_value = "lru,expected,belady"
     )]
     pub(crate) policies: Vec<ReplayPolicy>,
+    /// Correction of the expected policy, made by `sws draft train`; adds the policy corrected. Traces
+    /// must have the states that it looks at: record them with `sws run --record-hidden`.
+    #[arg(long, value_name = "FILE", conflicts_with = "learn")]
+    pub(crate) eviction: Option<PathBuf>,
+    /// Learn a correction from the half that warms the cache, without states; adds the policy
+    /// corrected.
+    #[arg(long)]
+    pub(crate) learn: bool,
+    /// Rank of what --learn learns.
+    #[arg(long, value_name = "N", default_value = "32", requires = "learn", value_parser = clap::value_parser!(u16).range(1..=sws_cache::correction::MAX_RANK as i64))]
+    pub(crate) rank: u16,
     /// Sequences processed together.
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) batch: u16,
@@ -87,6 +100,9 @@ pub(crate) struct DraftTrain {
     /// Output file [default: draft.safetensors in the model's directory].
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
+    /// Output file of the correction of evictions [default: eviction.safetensors beside the draft].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) eviction: Option<PathBuf>,
     /// Rank of the corrections: a higher rank forecasts better and takes more memory.
     #[arg(long, value_name = "N", default_value = "16", value_parser = clap::value_parser!(u16).range(1..=sws_draft::MAX_RANK as i64))]
     pub(crate) rank: u16,

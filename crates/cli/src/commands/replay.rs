@@ -1,16 +1,19 @@
 //! `sws replay`.
 
 use std::io::Read;
-use std::path::Path;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{anyhow, bail};
 use rayon::prelude::*;
 use serde::Serialize;
-use sws_cache::Trace;
+use sws_cache::correction::{Correction, Fit, Recorded};
 use sws_cache::policy::PolicyKind;
-use sws_cache::replay::{Outcome, Replay, ReplayPolicy};
+use sws_cache::replay::{Outcome, Projected, Replay, ReplayPolicy};
+use sws_cache::{RouterStates, Saved, Trace, TraceError};
 use sws_store::shard::Progress;
 use sws_store::{Clock, open_regular};
 use sws_watch::{Simulated, page, recorded};
@@ -27,12 +30,29 @@ const MAX_BYTES: u64 = 1 << 30;
 const MAX_RUNS: usize = 1000;
 
 pub(crate) fn run(args: &args::Replay) -> anyhow::Result<ExitCode> {
-    let trace = read(&args.trace)?;
+    let given = args.eviction.as_deref().map(open).transpose()?;
+    let (trace, correction) = traces(&args.traces, given)?;
     let batch = args.batch.into();
-    let replay = match args.turns {
+    let mut replay = match args.turns {
         None => Replay::new(&trace, batch),
         Some(turn) => Replay::in_turns(&trace, batch, turn as usize),
     };
+    let mut policies = args.policies.clone();
+    if args.eviction.is_some() || args.learn {
+        if !policies.contains(&ReplayPolicy::Corrected) {
+            policies.push(ReplayPolicy::Corrected);
+        }
+    } else if policies.contains(&ReplayPolicy::Corrected) {
+        bail!(
+            "the policy corrected needs a correction; name its file with --eviction, or use --learn"
+        );
+    }
+    if let Some((correction, states)) = correction {
+        replay = replay.corrected(correction, states);
+    } else if args.learn {
+        let correction = learn(&trace, &replay.warming(), args)?;
+        replay = replay.corrected(Arc::new(correction), Projected::default());
+    }
     let slots: Vec<(f64, usize)> = if args.slots.is_empty() {
         args.budgets.iter().map(|&percent| (percent, replay.slots(percent / 100.0))).collect()
     } else {
@@ -41,9 +61,7 @@ pub(crate) fn run(args: &args::Replay) -> anyhow::Result<ExitCode> {
     };
     let runs: Vec<(f64, usize, ReplayPolicy)> = slots
         .iter()
-        .flat_map(|&(percent, slots)| {
-            args.policies.iter().map(move |&policy| (percent, slots, policy))
-        })
+        .flat_map(|&(percent, slots)| policies.iter().map(move |&policy| (percent, slots, policy)))
         .collect();
     if runs.len() > MAX_RUNS {
         bail!(
@@ -57,7 +75,9 @@ pub(crate) fn run(args: &args::Replay) -> anyhow::Result<ExitCode> {
         bail!("standard output holds the table; name a file for --html");
     }
     if let Some(page) = &page {
-        page.check_apart(&args.trace)?;
+        for path in &args.traces {
+            page.check_apart(path)?;
+        }
     }
     let meter = Meter::quiet("replaying", Unit::Tokens);
     let (done, total) = (AtomicU64::new(0), (runs.len() * trace.token_count()) as u64);
@@ -75,8 +95,8 @@ pub(crate) fn run(args: &args::Replay) -> anyhow::Result<ExitCode> {
         .collect();
     meter.finish();
     if let Some(mut file) = page {
-        let name = args.trace.file_name().unwrap_or_default().to_string_lossy();
-        let story = recorded(&name, &trace, simulated(&args.policies, &slots));
+        let name = args.traces[0].file_name().unwrap_or_default().to_string_lossy();
+        let story = recorded(&name, &trace, simulated(&policies, &slots));
         file.write_by(|out| page::write(&story, out))?;
         file.publish()?;
     }
@@ -92,6 +112,7 @@ fn simulated(policies: &[ReplayPolicy], slots: &[(f64, usize)]) -> Option<Simula
         .iter()
         .filter_map(|policy| match policy {
             ReplayPolicy::Engine(kind) => Some(*kind),
+            ReplayPolicy::Corrected => Some(PolicyKind::default()),
             _ => None,
         })
         .collect();
@@ -100,7 +121,81 @@ fn simulated(policies: &[ReplayPolicy], slots: &[(f64, usize)]) -> Option<Simula
     Some(Simulated { policy, slots })
 }
 
-fn read(path: &Path) -> anyhow::Result<Trace> {
+/// A correction, and the states of traces as it projects them.
+type Corrected = (Arc<Correction>, Projected);
+
+/// All traces, one after another, with the states that a correction looks at.
+fn traces(
+    paths: &[PathBuf],
+    correction: Option<Saved>,
+) -> anyhow::Result<(Trace, Option<Corrected>)> {
+    let mut all: Option<Trace> = None;
+    let mut states = Projected::default();
+    let mut made: Option<Arc<Correction>> = None;
+    for path in paths {
+        let name = path.display();
+        let bytes = read(path)?;
+        let wrong = |e: TraceError| anyhow!("`{name}` {e}");
+        let trace = Trace::read(&bytes).map_err(wrong)?;
+        if let (Some(saved), None) = (&correction, &made) {
+            let found = Correction::recall(saved, trace.shape())
+                .map_err(|e| anyhow!("the correction {e} of `{name}`; train one for that model"))?;
+            let found = found.ok_or_else(|| {
+                anyhow!("the file of --eviction has no correction; make one with `sws draft train`")
+            })?;
+            made = Some(Arc::new(found));
+        }
+        if let Some(correction) = made.as_ref().filter(|correction| correction.hidden() > 0) {
+            let found = RouterStates::read(&bytes, &trace).map_err(wrong)?;
+            let found = found.filter(|states| states.hidden() == correction.hidden());
+            let Some(found) = found else {
+                bail!(
+                    "`{name}` has no states that the correction looks at; record them with `sws run --record-hidden`"
+                );
+            };
+            states.extend(correction, &trace, &found);
+        }
+        match &mut all {
+            None => all = Some(trace),
+            Some(all) => all.append(&trace).map_err(wrong)?,
+        }
+    }
+    let all = all.ok_or_else(|| anyhow!("there is no trace; name one"))?;
+    Ok((all, made.map(|correction| (correction, states))))
+}
+
+/// The tensors in the file of a correction.
+fn open(path: &Path) -> anyhow::Result<Saved> {
+    let found = Saved::of_any_model(&read(path)?);
+    let (_, saved) = found.map_err(|e| {
+        anyhow!("`{}` {e}; make a correction with `sws draft train`", path.display())
+    })?;
+    Ok(saved)
+}
+
+/// Learns a correction from some sequences of a trace.
+fn learn(
+    trace: &Trace,
+    sequences: &[Range<usize>],
+    args: &args::Replay,
+) -> anyhow::Result<Correction> {
+    let meter = Meter::of("learning", Unit::Tokens);
+    let fit = Fit { hidden: 0, rank: args.rank.into(), ..Fit::default() };
+    let fitted = fit.run(
+        Recorded::new(trace, sequences),
+        &mut |_, _, _| Ok::<_, anyhow::Error>(()),
+        &mut |done, total| {
+            meter.show(Progress { done: done as u64, total: total as u64 });
+            true
+        },
+    )?;
+    meter.finish();
+    fitted
+        .map(|fitted| fitted.correction)
+        .ok_or_else(|| anyhow!("nothing was learned; name a longer trace"))
+}
+
+fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let name = path.display();
     let unread =
         |e: std::io::Error| anyhow!("`{name}` cannot be read: {e}; name a file with routes");
@@ -112,7 +207,7 @@ fn read(path: &Path) -> anyhow::Result<Trace> {
     }
     let mut bytes = Vec::new();
     file.take(MAX_BYTES).read_to_end(&mut bytes).map_err(unread)?;
-    Trace::read(&bytes).map_err(|e| anyhow!("`{name}` {e}"))
+    Ok(bytes)
 }
 
 #[derive(Debug, Serialize)]

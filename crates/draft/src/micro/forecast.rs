@@ -1,10 +1,9 @@
 //! Making forecasts, and learning from how they turn out.
 
-use super::learned::{AHEAD, DEPTH, HISTORY, TOKEN, dot};
+use super::learned::{AHEAD, DEPTH, HISTORY, TOKEN};
 use super::{Adapting, DraftShape, EVEN, Known, MAX_TOKENS, MicroDraftModel};
 use crate::blueprint::{Gates, LayerBlueprint};
-use sws_cache::history::log_odds;
-use sws_cache::history::logistic;
+use sws_cache::history::{dot, log_odds, logistic};
 use sws_store::{Pass, Span};
 
 /// The lowest probability at which an expert is selected.

@@ -1,6 +1,7 @@
 //! Learned parameters of a draft: the weights of its features, and the corrections of routers.
 
 use super::DraftShape;
+use sws_cache::history::dot;
 
 /// Lookahead: the number of layers that a state forecasts beyond its own.
 pub const DEPTH: usize = 4;
@@ -236,17 +237,4 @@ impl Learned {
             row.iter_mut().zip(u).for_each(|(x, u)| *x += step * u);
         }
     }
-}
-
-/// The dot product Σ aᵢ·bᵢ, summed in an order that compiles to vector code.
-pub(super) fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let mut sums = [0.0f32; 16];
-    let (a, b) = (a.as_chunks::<16>(), b.as_chunks::<16>());
-    for (a, b) in a.0.iter().zip(b.0) {
-        for i in 0..16 {
-            sums[i] += a[i] * b[i];
-        }
-    }
-    let rest: f32 = a.1.iter().zip(b.1).map(|(a, b)| a * b).sum();
-    sums.iter().sum::<f32>() + rest
 }

@@ -1,7 +1,8 @@
 use proptest::prelude::*;
 
-use super::learned::{AHEAD, TOKEN, dot};
+use super::learned::{AHEAD, TOKEN};
 use super::*;
+use sws_cache::history::dot;
 
 const HIDDEN: usize = 24;
 const EXPERTS: usize = 12;

@@ -30,6 +30,8 @@ pub enum MemoryUse {
     Tables,
     /// The draft, which forecasts experts.
     Draft,
+    /// The correction of the eviction policy.
+    Correction,
     /// Keys and values.
     KvCache,
     /// Encoding a text that fills the context.
@@ -52,7 +54,7 @@ pub enum MemoryUse {
 
 impl MemoryUse {
     /// All uses.
-    pub const ALL: [MemoryUse; 18] = [
+    pub const ALL: [MemoryUse; 19] = [
         MemoryUse::Program,
         MemoryUse::Stacks,
         MemoryUse::Heap,
@@ -62,6 +64,7 @@ impl MemoryUse {
         MemoryUse::Kernel,
         MemoryUse::Tables,
         MemoryUse::Draft,
+        MemoryUse::Correction,
         MemoryUse::KvCache,
         MemoryUse::Encoding,
         MemoryUse::Activations,
@@ -85,6 +88,7 @@ impl MemoryUse {
             MemoryUse::Kernel => "kernel",
             MemoryUse::Tables => "tables",
             MemoryUse::Draft => "draft",
+            MemoryUse::Correction => "correction",
             MemoryUse::KvCache => "kv_cache",
             MemoryUse::Encoding => "encoding",
             MemoryUse::Activations => "activations",
@@ -109,6 +113,7 @@ impl MemoryUse {
             MemoryUse::Kernel => "page tables and kernel memory",
             MemoryUse::Tables => "tables of pieces and their use",
             MemoryUse::Draft => "draft",
+            MemoryUse::Correction => "correction of evictions",
             MemoryUse::KvCache => "keys and values",
             MemoryUse::Encoding => "encoding text",
             MemoryUse::Activations => "activations",

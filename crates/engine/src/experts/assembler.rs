@@ -2,9 +2,12 @@
 
 mod ahead;
 mod landing;
+mod seeing;
 
 use std::sync::Arc;
 
+use seeing::Seeing;
+use sws_cache::correction::Correction;
 use sws_cache::policy::{Choice, Layers, Policy};
 use sws_cache::{Lookup, NoRoom, PredictiveCache, Saved, SavedError};
 use sws_draft::{Draft, Gates};
@@ -47,6 +50,7 @@ pub struct DynamicAssembler {
     run_ahead: RunAheadState,
     ablations: Ablations,
     watch: Option<Watch>,
+    seeing: Seeing,
 }
 
 /// Configuration of a [`DynamicAssembler`].
@@ -54,6 +58,8 @@ pub struct DynamicAssembler {
 pub struct AssemblerConfig {
     /// Picks the victims of the cache.
     pub policy: Box<dyn Policy>,
+    /// The correction of the policy's forecasts, if it has one.
+    pub correction: Option<Arc<Correction>>,
     /// Forecasts experts.
     pub draft: Box<dyn Draft>,
     /// Lowest probability at which a forecast is followed.
@@ -113,8 +119,11 @@ impl DynamicAssembler {
         config: AssemblerConfig,
         waiter: Waiter,
     ) -> DynamicAssembler {
-        let AssemblerConfig { policy, draft, confidence, speculation, governed } = config;
+        let AssemblerConfig { policy, correction, draft, confidence, speculation, governed } =
+            config;
         let slots = slots.into_iter().map(|slot| (slot.len(), Loaded::empty(slot)));
+        let with_experts =
+            (0..spec.layers.len()).filter(|&l| spec.layers[l].moe().is_some()).collect();
         let layers = spec.layers.iter().map(|layer| {
             let moe = layer.moe()?;
             Some((moe.experts, moe.top_k))
@@ -131,6 +140,7 @@ impl DynamicAssembler {
             run_ahead: RunAheadState::default(),
             ablations: Ablations::default(),
             watch: None,
+            seeing: Seeing::new(correction, with_experts),
         }
     }
 
@@ -213,6 +223,13 @@ impl DynamicAssembler {
             self.forecast(|forecaster| forecaster.layer_begins(layer, hidden, gates));
         }
         Ok(())
+    }
+
+    /// Shows the policy the state [tokens, hidden] from which a layer's router chooses.
+    pub fn routing(&mut self, pass: &Pass, layer: usize, state: &[f32]) {
+        if !self.run_ahead.is_lookahead_layer(layer) {
+            self.seeing.look(pass, layer, state);
+        }
     }
 
     /// Takes the choice of a layer's router, and demands the misses at once.
@@ -461,6 +478,7 @@ impl DynamicAssembler {
         let tokens = routed.choices.len() / routed.top_k.max(1);
         self.demand.begin(number, tokens, &routed.distinct);
         self.cache.routed(&Choice { pass, layer: number, experts: &routed.choices });
+        self.seeing.tell(layer, self.cache.policy_mut());
         if self.prefetcher.enabled {
             self.account_choice(layer, &routed.distinct);
         }

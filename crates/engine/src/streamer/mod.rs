@@ -128,6 +128,10 @@ impl SpeculativeWeightStreamer {
             tier: model.tier(),
             stand_ins: options.stand_ins,
             draft: options.draft.bytes() as u64,
+            correction: options
+                .correction
+                .as_ref()
+                .map_or(0, |c| c.bytes(options.sequences) as u64),
             ..PlanOptions::default()
         };
         let planner = Planner::new(spec, &inventory, store.manifest(), process, plan_options)?;
@@ -195,8 +199,13 @@ impl SpeculativeWeightStreamer {
             };
             let slots = SlotClass::each(&plan.slots).map(slot).collect::<Result<Vec<_>, _>>()?;
             let inventory = Arc::new(Inventory::new(spec, store.manifest())?);
+            let has_room = plan.ledger.get(MemoryUse::Correction) > 0;
+            let correction = options.correction.filter(|_| has_room);
             let deciders = AssemblerConfig {
-                policy: options.policy.build(layers_with_experts(spec, plan.sequences)),
+                policy: options
+                    .policy
+                    .build_corrected(layers_with_experts(spec, plan.sequences), correction.clone()),
+                correction,
                 draft: options.draft,
                 confidence: options.confidence_threshold,
                 speculation: options.speculation,

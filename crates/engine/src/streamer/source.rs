@@ -243,6 +243,15 @@ impl Observer for StreamingSource {
         })
     }
 
+    fn routing(&mut self, pass: &Pass, layer: usize, state: &[f32]) -> Result<(), SourceError> {
+        self.streamed(|_, assembler| {
+            if let Some(assembler) = assembler {
+                assembler.routing(pass, layer, state);
+            }
+            Ok(())
+        })
+    }
+
     fn routed(&mut self, pass: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
         self.record(Step::Chosen { layer });
         // With slots, the assembler reports what it finds in them.

@@ -6,6 +6,8 @@ use anyhow::{Error, bail};
 use serde::Serialize;
 use std::sync::Mutex;
 use sws::draft::{path, trainer};
+use sws_cache::Saved;
+use sws_cache::correction::{Fit, Fitted, Recorded as FitTo};
 use sws_draft::{
     DEPTH, Draft, DraftSize, Gates, Learned, MicroDraftModel, Samples, Trained, Training, margin,
 };
@@ -38,6 +40,7 @@ struct Report {
     layers: Vec<Row>,
     /// Forecasts for which the router alone has at least the recall on misses of the draft.
     routers_alone: Vec<Alone>,
+    eviction: Eviction,
 }
 
 #[derive(Serialize)]
@@ -45,6 +48,16 @@ struct Alone {
     /// The layer that is forecast, from this many layers before it.
     layer: usize,
     distance: usize,
+}
+
+/// The correction of evictions.
+#[derive(Serialize)]
+struct Eviction {
+    file: String,
+    bytes: usize,
+    /// For each layer, the loss on the held-out sequences, in nats per expert and span of time: before
+    /// and after.
+    losses: Vec<[f32; 2]>,
 }
 
 #[derive(Serialize)]
@@ -64,6 +77,8 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
     let out = args.out.clone().unwrap_or_else(|| path(&recorded.model));
     // An unwritable path is refused before anything is computed.
     let mut file = AtomicFile::create_apart(&out)?;
+    let eviction = args.eviction.clone().unwrap_or_else(|| sws::eviction::path(&out));
+    let mut eviction_file = AtomicFile::create_apart(&eviction)?;
     let sequences = recorded.sequences();
     if sequences.len() < 2 {
         bail!("there is one sequence, and one is held out; record more with `sws run --record`");
@@ -140,9 +155,16 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
         routers_alone.iter().for_each(|&(place, distance)| learned.follow_router(place, distance));
         draft = taught(learned, &mut recorded)?;
     }
-    let bytes = draft.write(&recorded.model.manifest().model.fingerprint);
+    let fitted = fit_eviction(&mut recorded, args, &interrupt)?;
+    let mut saved = Saved::default();
+    fitted.correction.save(&mut saved);
+
+    let fingerprint = &recorded.model.manifest().model.fingerprint;
+    let [bytes, eviction_bytes] = [draft.write(fingerprint), saved.write(fingerprint)];
     file.write(&bytes)?;
+    eviction_file.write(&eviction_bytes)?;
     file.publish()?;
+    eviction_file.publish()?;
 
     let report = Report {
         file: out.display().to_string(),
@@ -156,8 +178,57 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
             .iter()
             .map(|&(place, distance)| Alone { layer: shape.layers[place], distance })
             .collect(),
+        eviction: Eviction {
+            file: eviction.display().to_string(),
+            bytes: eviction_bytes.len(),
+            losses: fitted.losses,
+        },
     };
     print_report(args.json, &report, || report.text())
+}
+
+/// Fits the correction of evictions to all recordings, in their order.
+fn fit_eviction(
+    recorded: &mut Recorded,
+    args: &args::DraftTrain,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Fitted> {
+    let shape = recorded.shape.clone();
+    let layers = recorded.model.spec().layers.len();
+    let mut trace = recorded.files[0].trace.clone();
+    for states in &recorded.files[1..] {
+        trace.append(&states.trace)?;
+    }
+    let mut ends = Vec::new();
+    for states in &recorded.files {
+        ends.push(ends.last().unwrap_or(&0) + states.trace.token_count());
+    }
+    let sequences: Vec<_> = trace.sequences().collect();
+    let fit = Fit {
+        hidden: shape.hidden,
+        rank: args.rank.into(),
+        epochs: args.epochs.into(),
+        seed: args.seed,
+        memory: SAMPLES,
+    };
+    let mut all = Vec::new();
+    let mut state = |token: usize, place: usize, state: &mut [f32]| {
+        check_interrupt(interrupt)?;
+        let file = ends.partition_point(|&end| end <= token);
+        let first = file.checked_sub(1).map_or(0, |before| ends[before]);
+        recorded.files[file].token(token - first, &mut all)?;
+        // The last of the kinds of states: that which the routers saw.
+        let from = all.len() - (layers - shape.layers[place]) * shape.hidden;
+        state.copy_from_slice(&all[from..][..shape.hidden]);
+        Ok::<(), Error>(())
+    };
+    let meter = Meter::of("fitting evictions", Unit::Tokens);
+    let fitted = fit.run(FitTo::new(&trace, &sequences), &mut state, &mut |done, total| {
+        meter.show(Progress { done: done as u64, total: total as u64 });
+        !interrupt.is_requested()
+    })?;
+    meter.finish();
+    fitted.ok_or_else(stopped)
 }
 
 /// Fails if the user interrupted. Recordings may be far larger than memory, and reading them takes
@@ -272,13 +343,20 @@ impl Report {
                 )
             }
         };
+        let losses = &self.eviction.losses;
+        let mean = |which: usize| {
+            losses.iter().map(|loss| loss[which]).sum::<f32>() / losses.len().max(1) as f32
+        };
+        let [before, after] = [0, 1].map(mean);
         format!(
-            "{}\ntrained on {} tokens; losses, in nats per expert, are of {} held-out tokens\n{alone}`{}`: {}\n",
+            "{}\ntrained on {} tokens; losses, in nats per expert, are of {} held-out tokens\n{alone}`{}`: {}\n`{}`: {}, loss of the policy's forecasts {before:.4}, corrected {after:.4}\n",
             table(&heading, &rows),
             self.tokens,
             self.held_out_tokens,
             self.file,
             size(self.bytes as u64),
+            self.eviction.file,
+            size(self.eviction.bytes as u64),
         )
     }
 }

@@ -74,6 +74,8 @@ pub struct PlanOptions {
     pub encoding: [u64; 2],
     /// Bytes of the draft. They are reserved only if experts have slots besides.
     pub draft: u64,
+    /// Bytes of the correction of the eviction policy, reserved like those of the draft.
+    pub correction: u64,
     /// Stand-ins that stay in memory.
     pub stand_ins: StandInUse,
 }
@@ -91,6 +93,7 @@ impl Default for PlanOptions {
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             encoding: [0; 2],
             draft: 0,
+            correction: 0,
             stand_ins: StandInUse::Off,
         }
     }
@@ -235,6 +238,12 @@ impl Planner {
         self.options.draft = bytes;
     }
 
+    /// Reserves this many bytes for the correction of the eviction policy in every plan that has slots
+    /// for experts besides it.
+    pub fn reserve_correction(&mut self, bytes: u64) {
+        self.options.correction = bytes;
+    }
+
     /// Estimates with these hit rates instead of the general ones.
     pub fn set_hits(&mut self, hits: HitCurve) {
         self.hits = hits;
@@ -328,19 +337,27 @@ impl Planner {
             let kv = self.kv(context);
             return Err(PlanError::TooSmall { budget: ram, smallest: 0, context, kv });
         };
-        // A draft forecasts experts for slots. Without slots it has no use.
-        let draft = self.options.draft;
-        if let (1.., Some(remaining)) = (draft, more.checked_sub(draft))
-            && let Ok(plan) = self.distribute(ram, remaining, draft)
-            && !plan.slots.is_empty()
-        {
-            return Ok(plan);
+        // Both forecast experts for slots. Without slots they have no use.
+        let PlanOptions { draft, correction, .. } = self.options;
+        for forecasts in [[draft, correction], [0, correction]] {
+            let taken = forecasts.iter().sum();
+            if let (1.., Some(remaining)) = (taken, more.checked_sub(taken))
+                && let Ok(plan) = self.distribute(ram, remaining, forecasts)
+                && !plan.slots.is_empty()
+            {
+                return Ok(plan);
+            }
         }
-        self.distribute(ram, more, 0)
+        self.distribute(ram, more, [0; 2])
     }
 
-    /// Distributes a budget that exceeds the minimum and the draft by `more` bytes.
-    fn distribute(&self, ram: u64, more: u64, draft: u64) -> Result<Plan, PlanError> {
+    /// Distributes a budget that exceeds the minimum, the draft and the correction by `more` bytes.
+    fn distribute(
+        &self,
+        ram: u64,
+        more: u64,
+        [draft, correction]: [u64; 2],
+    ) -> Result<Plan, PlanError> {
         let of_positions = |context| self.kv(context) + self.encoding(context);
         let [least_kv, most_kv] = self.context.map(of_positions);
         // The budget above the minimum is divided so that every share grows with it, and none by
@@ -377,6 +394,7 @@ impl Planner {
         let reservations = self.fixed().chain([
             kernel,
             (MemoryUse::Draft, draft),
+            (MemoryUse::Correction, correction),
             (MemoryUse::KvCache, kv - self.encoding(context)),
             (MemoryUse::Encoding, self.encoding(context)),
             (MemoryUse::Activations, work),

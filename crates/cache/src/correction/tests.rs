@@ -1,0 +1,283 @@
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use sws_store::{Dtype, Pass, PieceId};
+
+use super::*;
+use crate::cache::{Lookup, Need, PredictiveCache};
+use crate::history::History;
+use crate::policy::{Choice, Layers, PolicyKind};
+use crate::replay::{Projected, Replay, ReplayPolicy};
+use crate::{RouterStates, Saved, Trace};
+
+const SHAPE: Shape = Shape { layers: 3, experts: 16, top_k: 2 };
+const HIDDEN: usize = 8;
+
+/// A small generator (xorshift).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, most: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 33) as usize % most
+    }
+}
+
+/// Texts whose topic chooses among four experts of each layer. A topic lasts for about 24 steps, and the
+/// states already show the next one half of that time before: what no history of use can know.
+fn topics(sequences: usize, seed: u64) -> (Trace, Vec<f32>) {
+    let mut random = Random(seed | 1);
+    let (mut trace, mut states) = (Trace::new(SHAPE).unwrap(), Vec::new());
+    for _ in 0..sequences {
+        let (mut now, mut next, mut left) = (random.below(4), random.below(4), 24);
+        for _ in 0..200 {
+            if left == 0 {
+                (now, next, left) = (next, random.below(4), 18 + random.below(12));
+            }
+            left -= 1;
+            let layers: Vec<[u32; 2]> = (0..SHAPE.layers)
+                .map(|_| {
+                    let first = random.below(4);
+                    [first, (first + 1 + random.below(3)) % 4].map(|e| (4 * now + e) as u32)
+                })
+                .collect();
+            trace.push(&[random.below(50) as u32], &layers).unwrap();
+            for _ in 0..SHAPE.layers {
+                let mut state = [0.0; HIDDEN];
+                state[now] = 1.0;
+                state[4 + next] = if left < 12 { 1.0 } else { 0.0 };
+                states.extend(state);
+            }
+        }
+        trace.end_sequence();
+    }
+    (trace, states)
+}
+
+fn fitted(hidden: usize) -> Fitted {
+    let (trace, states) = topics(24, 5);
+    let sequences: Vec<_> = trace.sequences().collect();
+    let mut state = |token: usize, layer: usize, to: &mut [f32]| {
+        to.copy_from_slice(&states[(token * SHAPE.layers + layer) * HIDDEN..][..HIDDEN]);
+        Ok::<_, ()>(())
+    };
+    let fit = Fit { hidden, rank: 4, epochs: 30, ..Fit::default() };
+    fit.run(Recorded::new(&trace, &sequences), &mut state, &mut |_, _| true).unwrap().unwrap()
+}
+
+/// A recording with these states.
+fn file(trace: &Trace, states: &[f32]) -> Vec<u8> {
+    let mut all = Saved::default();
+    let ids: Vec<u8> = (0..trace.token_count())
+        .flat_map(|token| (0..SHAPE.layers).flat_map(move |layer| [(token, layer)]))
+        .flat_map(|(token, layer)| trace.experts(token, layer).iter().map(|&e| e as u8))
+        .collect();
+    all.push("ids", Dtype::U8, &[trace.token_count(), SHAPE.layers, SHAPE.top_k], ids);
+    let bytes = states.iter().flat_map(|x| x.to_le_bytes()).collect();
+    all.push("attended", Dtype::F32, &[trace.token_count(), SHAPE.layers, HIDDEN], bytes);
+    all.write("m")
+}
+
+#[test]
+fn states_that_show_the_future_save_misses_on_other_texts() {
+    let [with, without] = [fitted(HIDDEN), fitted(0)];
+    let mean = |fitted: &Fitted, which: usize| {
+        fitted.losses.iter().map(|loss| loss[which]).sum::<f32>() / SHAPE.layers as f32
+    };
+    assert!(mean(&with, 1) < 0.95 * mean(&with, 0), "{:?}", with.losses);
+    assert!(mean(&with, 1) < mean(&without, 1), "{:?}, {:?}", with.losses, without.losses);
+    assert!(mean(&without, 1) < mean(&without, 0), "{:?}", without.losses);
+
+    let (trace, states) = topics(16, 77);
+    let bytes = file(&trace, &states);
+    let recorded = RouterStates::read(&bytes, &trace).unwrap().unwrap();
+    let misses = |fitted: Option<Fitted>| {
+        let mut replay = Replay::new(&trace, 1);
+        let policy = match fitted {
+            None => ReplayPolicy::Engine(PolicyKind::Expected),
+            Some(Fitted { correction, .. }) => {
+                let mut projected = Projected::default();
+                if correction.hidden() > 0 {
+                    projected.extend(&correction, &trace, &recorded);
+                }
+                replay = replay.corrected(Arc::new(correction), projected);
+                ReplayPolicy::Corrected
+            }
+        };
+        // Most experts of all topics are in the cache, and which ones are not is what matters.
+        replay.run(policy, 40, &mut |_| ()).misses
+    };
+    let [plain, use_alone, states] = [misses(None), misses(Some(without)), misses(Some(with))];
+    assert!(states < plain * 9 / 10, "{states} of {plain}, {use_alone} by use alone");
+    assert!(states < use_alone);
+}
+
+#[test]
+fn same_seed_same_correction_and_none_if_stopped() {
+    assert_eq!(fitted(HIDDEN).correction, fitted(HIDDEN).correction);
+    let (trace, _) = topics(3, 1);
+    let sequences: Vec<_> = trace.sequences().collect();
+    let recorded = Recorded::new(&trace, &sequences);
+    let stopped = Fit::default().run(recorded, &mut |_, _, _| Ok::<_, ()>(()), &mut |_, _| false);
+    assert!(stopped.unwrap().is_none());
+}
+
+/// A history with some steps, and the last states unseen.
+fn history() -> History {
+    let mut history = History::new(SHAPE, 1);
+    for step in 0..40u32 {
+        for layer in 0..SHAPE.layers {
+            history.step(layer, 0, &[step % 7, 8 + step % 5], None);
+        }
+    }
+    history
+}
+
+fn bits(history: &mut History) -> Vec<u32> {
+    let all = (0..SHAPE.layers).flat_map(|layer| {
+        let absence = history.absence(layer);
+        [absence.within_1, absence.within_4, absence.within_16, absence.within_64].concat()
+    });
+    all.map(f32::to_bits).collect()
+}
+
+#[test]
+fn without_a_state_to_look_at_nothing_changes() {
+    let correction = Arc::new(fitted(HIDDEN).correction);
+    let (mut plain, mut corrected) = (history(), history());
+    corrected.correct(Arc::clone(&correction));
+    assert_eq!(bits(&mut corrected), bits(&mut plain));
+
+    let mut projected = Vec::new();
+    for garbage in [[f32::NAN; HIDDEN], [f32::INFINITY; HIDDEN]] {
+        correction.project(0, &garbage, &mut projected);
+        assert!(projected.is_empty());
+        corrected.saw(0, 0, &projected);
+    }
+    correction.project(0, &[1.0; HIDDEN + 1], &mut projected);
+    assert!(projected.is_empty());
+    assert_eq!(bits(&mut corrected), bits(&mut plain));
+
+    correction.project(0, &[1.0; HIDDEN], &mut projected);
+    corrected.saw(0, 0, &projected);
+    assert_ne!(bits(&mut corrected), bits(&mut plain));
+    // The next step is another one.
+    for history in [&mut plain, &mut corrected] {
+        history.step(0, 0, &[1, 2], None);
+    }
+    assert_eq!(bits(&mut corrected), bits(&mut plain));
+
+    // A correction for another shape is none.
+    let other = Shape { experts: 17, ..SHAPE };
+    plain.correct(Arc::new(Correction::new(other, 0, 2)));
+    assert_eq!(bits(&mut corrected), bits(&mut plain));
+}
+
+#[test]
+fn file_of_another_shape_or_with_impossible_numbers_is_refused() {
+    for hidden in [0, HIDDEN] {
+        let Fitted { correction, .. } = fitted(hidden);
+        let mut saved = Saved::default();
+        correction.save(&mut saved);
+        let bytes = saved.write("m");
+        assert!(bytes.len() <= Correction::most_bytes(SHAPE, hidden));
+        let read = Saved::read(&bytes, "m").unwrap();
+        assert_eq!(Correction::recall(&read, SHAPE).unwrap(), Some(correction));
+        for other in [
+            Shape { layers: 2, ..SHAPE },
+            Shape { layers: 4, ..SHAPE },
+            Shape { experts: 15, ..SHAPE },
+            Shape { layers: 0, ..SHAPE },
+        ] {
+            assert!(Correction::recall(&read, other).is_err(), "{other:?}");
+        }
+        for at in 0..3 {
+            for bad in [f32::NAN, f32::INFINITY, 1e9] {
+                let mut spoilt = read.clone();
+                let (name, .., data) = &mut spoilt.tensors_mut()[at];
+                let name = name.clone();
+                let bad = if at < 2 {
+                    Bf16::of(bad).0.to_le_bytes().to_vec()
+                } else {
+                    bad.to_le_bytes().to_vec()
+                };
+                let Some(first) = data.get_mut(..bad.len()) else { continue };
+                first.copy_from_slice(&bad);
+                let error = Correction::recall(&spoilt, SHAPE).unwrap_err().to_string();
+                assert!(error.contains(&name), "{error}");
+            }
+        }
+    }
+    assert_eq!(Correction::recall(&Saved::default(), SHAPE).unwrap(), None);
+}
+
+#[test]
+fn memory_is_as_said() {
+    for (hidden, rank) in [(0, 0), (0, 5), (HIDDEN, 3)] {
+        let correction = Correction::new(SHAPE, hidden, rank);
+        let Correction { states, statistics, up, .. } = &correction;
+        let held = size_of::<Correction>() + 2 * (states.len() + statistics.len()) + 4 * up.len();
+        let seen = 4 * (3 * SHAPE.layers * rank + 2 * rank);
+        assert_eq!(correction.bytes(3), held + seen);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever a correction says, the experts of the running layer and pinned ones stay.
+    #[test]
+    fn corrected_policy_never_evicts_held_pieces(
+        seed in 1u64..1 << 40,
+        slots in 3usize..20,
+        size in prop::sample::select(vec![0.0f32, 1.0, 1e4]),
+    ) {
+        let mut random = Random(seed);
+        let mut correction = Correction::new(SHAPE, HIDDEN, 2);
+        let Correction { states, statistics, up, .. } = &mut correction;
+        let mut weight = || size * (random.below(201) as f32 / 100.0 - 1.0);
+        states.iter_mut().chain(statistics).for_each(|half| *half = Bf16::of(weight()));
+        up.iter_mut().for_each(|up| *up = weight());
+        let correction = Arc::new(correction);
+        let layers = Layers {
+            count: 3, with_experts: vec![0, 1, 2], experts: 16, top_k: 2, sequences: 1,
+        };
+        let policy = PolicyKind::Expected.build_corrected(layers, Some(Arc::clone(&correction)));
+        let mut cache = PredictiveCache::new(policy, vec![(1, ()); slots]);
+        let mut projected = Vec::new();
+        let mut pinned: Option<PieceId> = None;
+        for position in 0..60 {
+            let pass = Pass::single(position, &[position as u32 % 9]);
+            cache.begin_pass(&pass);
+            for layer in 0..3u32 {
+                let experts = [random.below(8) as u32, 8 + random.below(8) as u32];
+                cache.routed(&Choice { pass: &pass, layer, experts: &experts });
+                let state = [0; HIDDEN].map(|_: i32| random.below(100) as f32 - 50.0);
+                correction.project(layer as usize, &state, &mut projected);
+                cache.policy_mut().saw(layer, 0, &projected);
+                for expert in experts {
+                    let piece = PieceId::expert(layer, expert);
+                    if cache.lookup(piece) == Lookup::Absent {
+                        let claim = cache.begin(layer, piece, 1, Need::Now).unwrap();
+                        prop_assert!(claim.evicted.is_none() || claim.evicted != pinned);
+                        prop_assert!(!experts.iter().any(|&e| claim.evicted == Some(PieceId::expert(layer, e))));
+                        cache.ready(piece, ());
+                    }
+                }
+                for expert in experts {
+                    prop_assert!(cache.get(PieceId::expert(layer, expert)).is_some());
+                }
+                cache.assert_within_budget();
+                if let Some(old) = pinned.take_if(|_| random.below(4) == 0) {
+                    cache.unpin(old);
+                }
+                if pinned.is_none() {
+                    let piece = PieceId::expert(layer, experts[0]);
+                    pinned = cache.pin(piece).then_some(piece);
+                }
+            }
+        }
+    }
+}

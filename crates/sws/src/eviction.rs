@@ -1,0 +1,52 @@
+//! The correction of a model's eviction policy: its file, its contents, and its memory.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sws_cache::Saved;
+use sws_cache::correction::Correction;
+use sws_cache::policy::PolicyKind;
+use sws_engine::routes_of;
+use sws_store::open_regular;
+
+use crate::{Error, Model, Result, Streaming};
+
+/// Name of the file in a model's directory.
+const FILE: &str = "eviction.safetensors";
+
+/// Path of the correction beside a draft.
+pub fn path(draft: &Path) -> PathBuf {
+    draft.with_file_name(FILE)
+}
+
+/// Returns the correction in the model's directory, if there is one and the policy can use it.
+pub(crate) fn find(model: &Model, streaming: &Streaming) -> Result<Option<Arc<Correction>>> {
+    let file = model.dir().join(FILE);
+    if streaming.policy != PolicyKind::Expected || !file.exists() {
+        return Ok(None);
+    }
+    read(model, &file).map(|correction| Some(Arc::new(correction)))
+}
+
+fn read(model: &Model, file: &Path) -> Result<Correction> {
+    let error = |why: String| {
+        let why = format!("{why}; make it again with `sws draft train`, or remove it");
+        Error::Draft { file: file.to_owned(), why }
+    };
+    let unread = |e: std::io::Error| error(format!("cannot be read: {e}"));
+    let (shape, hidden) = (routes_of(model.spec()), model.spec().state_width());
+    let opened = open_regular(file).map_err(unread)?;
+    let most = Correction::most_bytes(shape, hidden) as u64;
+    if opened.metadata().map_err(unread)?.len() > most {
+        return Err(error("is longer than any correction of this model".to_owned()));
+    }
+    let mut bytes = Vec::new();
+    opened.take(most).read_to_end(&mut bytes).map_err(unread)?;
+    let saved = Saved::read(&bytes, &model.manifest().model.fingerprint);
+    let correction = saved.and_then(|saved| Correction::recall(&saved, shape));
+    let correction = correction.map_err(|e| error(e.to_string()))?;
+    correction
+        .filter(|correction| [0, hidden].contains(&correction.hidden()))
+        .ok_or_else(|| error("has no correction of this model".to_owned()))
+}

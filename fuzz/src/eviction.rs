@@ -1,0 +1,64 @@
+//! Any bytes as the correction of a tiny model's evictions, which then sees steps and states.
+
+use std::sync::Arc;
+
+use sws_cache::Saved;
+use sws_cache::correction::Correction;
+use sws_cache::history::{History, Shape};
+
+/// The model that the correction must match.
+const MODEL: &str = "m";
+const SHAPE: Shape = Shape { layers: 2, experts: 4, top_k: 2 };
+const HIDDEN: usize = 4;
+
+/// True if the bytes were accepted: as they are, or as the numbers in an otherwise valid file.
+pub(crate) fn check(data: &[u8]) -> bool {
+    let whole = passes(data);
+    let numbers = data.split_first().is_some_and(|(&form, numbers)| passes(&filled(form, numbers)));
+    whole || numbers
+}
+
+/// A file of one of four forms, whose first numbers are replaced.
+fn filled(form: u8, numbers: &[u8]) -> Vec<u8> {
+    let (hidden, rank) = [(0, 0), (0, 2), (HIDDEN, 1), (HIDDEN, 3)][usize::from(form % 4)];
+    let mut saved = Saved::default();
+    Correction::new(SHAPE, hidden, rank).save(&mut saved);
+    let mut file = saved.write(MODEL);
+    let header = 8 + u64::from_le_bytes(*file.first_chunk().expect("a header")) as usize;
+    let len = numbers.len().min(file.len() - header);
+    file[header..][..len].copy_from_slice(&numbers[..len]);
+    file
+}
+
+fn passes(file: &[u8]) -> bool {
+    let recalled = |file: &[u8]| {
+        let saved = Saved::read(file, MODEL).ok()?;
+        Correction::recall(&saved, SHAPE).ok()?
+    };
+    let Some(correction) = recalled(file) else { return false };
+    let correction = Arc::new(correction);
+    let mut history = History::new(SHAPE, 1);
+    history.correct(Arc::clone(&correction));
+    let mut projected = Vec::new();
+    for step in 0..4u32 {
+        for layer in 0..SHAPE.layers {
+            history.step(layer, 0, &[step, 3 - step], Some(step));
+            let state = [0.5, -1.0, step as f32 * 1e10, layer as f32];
+            correction.project(layer, &state, &mut projected);
+            history.saw(layer, 0, &projected);
+            let absence = history.absence(layer);
+            let spans = [absence.within_1, absence.within_4, absence.within_16, absence.within_64];
+            for expert in 0..SHAPE.experts {
+                let mut before = 1.0;
+                for p in spans.map(|span| span[expert]) {
+                    assert!((0.0..=before).contains(&p), "a chance of {p} after {before}");
+                    before = p;
+                }
+            }
+        }
+    }
+    let mut saved = Saved::default();
+    correction.save(&mut saved);
+    assert_eq!(recalled(&saved.write(MODEL)).as_ref(), Some(&*correction));
+    true
+}
