@@ -9,6 +9,11 @@
 //! index modulo 32 and its order among the neurons that share it. A reduction over 32 fixed lanes
 //! therefore adds the same terms in the same order, with zeros between them, and the result keeps
 //! even its rounding.
+//!
+//! Stand-ins in q4 or q8 have a scale for 64 columns. Among zeros a scattered column has one to itself,
+//! and its stand-in is better than that of the trained expert. Neurons are therefore moved
+//! [by groups of 64](Neurons::ByGroup) where stand-ins matter: each group keeps its scales, and the
+//! stand-ins of the enlarged model are those of the trained one.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,6 +29,8 @@ use crate::gaussian::{Gaussian, mix, stream};
 
 /// Trained neurons keep their index modulo this number.
 const LANES: usize = 32;
+/// Trained neurons that share a scale in a stand-in.
+const GROUP: usize = 64;
 /// Step of the inner width, which keeps files aligned.
 const WIDTH_STEP: u64 = 64;
 
@@ -36,6 +43,15 @@ const FAMILIES: [(&str, &str); 4] = [
     ("qwen3_moe", "moe_intermediate_size"),
 ];
 
+/// What trained neurons are moved by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Neurons {
+    /// Each has its own place, among zeros.
+    Scattered,
+    /// Those that share scales in a stand-in stay together.
+    ByGroup,
+}
+
 /// Writes `checkpoint` with experts of at least `expert_bytes` into the new directory `out`.
 ///
 /// The inner width is the smallest multiple of 64 that reaches the size. All other tensors are
@@ -45,14 +61,14 @@ pub fn inflate(
     expert_bytes: u64,
     out: &Path,
     file_bytes: u64,
-    seed: u64,
+    (seed, neurons): (u64, Neurons),
 ) -> Result<()> {
     let source = Source::open(checkpoint)?;
     let plan = Plan::new(&source, checkpoint, expert_bytes)?;
     let output = Output::create(out)?;
     output.file("config.json", &serde_json::to_vec_pretty(&plan.config)?)?;
     copy_companions(checkpoint, &output)?;
-    let mut filler = Filler { source: &source, plan: &plan, seed, current: None };
+    let mut filler = Filler { source: &source, plan: &plan, seed, neurons, current: None };
     output.tensors("inflate", &plan.tensors, file_bytes, |index, offset, chunk| {
         filler.fill(index, offset, chunk)
     })?;
@@ -61,16 +77,24 @@ pub fn inflate(
 
 /// New index of each of `trained` neurons within `width`, as described at the head of the module.
 ///
-/// Each run of 32 neurons has its own stretch of the new width, and each neuron its own place in
-/// it.
-pub fn positions(trained: usize, width: usize, key: u64) -> Vec<usize> {
-    let (runs, blocks) = (trained.div_ceil(LANES), width / LANES);
+/// Each run of 32 neurons, or group of 64, has its own stretch of the new width, and each neuron, or
+/// group, its own place in it.
+pub fn positions(trained: usize, width: usize, key: u64, neurons: Neurons) -> Vec<usize> {
+    let len = match neurons {
+        Neurons::Scattered => LANES,
+        Neurons::ByGroup => GROUP,
+    };
+    let (runs, blocks) = (trained.div_ceil(len), width / len);
     (0..trained)
         .map(|j| {
-            let run = j / LANES;
+            let run = j / len;
             let (from, to) = (run * blocks / runs, (run + 1) * blocks / runs);
-            let block = from + mix(key, j as u64) as usize % (to - from);
-            block * LANES + j % LANES
+            let alike = match neurons {
+                Neurons::Scattered => j,
+                Neurons::ByGroup => run,
+            };
+            let block = from + mix(key, alike as u64) as usize % (to - from);
+            block * len + j % len
         })
         .collect()
 }
@@ -214,6 +238,7 @@ struct Filler<'a> {
     source: &'a Source,
     plan: &'a Plan,
     seed: u64,
+    neurons: Neurons,
     current: Option<(usize, Scattered)>,
 }
 
@@ -245,7 +270,7 @@ impl Filler<'_> {
 
     fn scatter(&self, tensor: &SourceTensor, role: &Role) -> Result<Scattered> {
         let Plan { trained, width, .. } = *self.plan;
-        let positions = positions(trained, width, stream(self.seed, &role.expert));
+        let positions = positions(trained, width, stream(self.seed, &role.expert), self.neurons);
         let mut inverse = vec![None; width];
         for (neuron, &position) in positions.iter().enumerate() {
             inverse[position] = Some(neuron);
@@ -328,5 +353,28 @@ impl Filler<'_> {
                 Ok(())
             },
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whatever the neurons are moved by, a reduction over 32 lanes adds the same terms in the same
+    /// order; by group, those of a scale stay together.
+    #[test]
+    fn neurons_keep_their_lanes_and_groups_their_scales() {
+        for (trained, width) in [(96, 1024), (256, 14336), (64, 64), (100, 6400)] {
+            for neurons in [Neurons::Scattered, Neurons::ByGroup] {
+                let positions = positions(trained, width, 7, neurons);
+                for (j, &position) in positions.iter().enumerate() {
+                    assert!(position < width && position % LANES == j % LANES);
+                    assert!(j < LANES || positions[j - LANES] < position);
+                    let group = positions[j - j % GROUP];
+                    let together = position == group + j % GROUP && group.is_multiple_of(GROUP);
+                    assert!(together || neurons == Neurons::Scattered, "{trained}, {width}: {j}");
+                }
+            }
+        }
     }
 }

@@ -7,7 +7,7 @@ use sws_kernels::Encoding;
 use sws_store::open_checkpoint;
 use sws_store::shard::{ShardOptions, shard, unshard};
 
-use crate::inflate::inflate;
+use crate::inflate::{Neurons, inflate};
 
 /// Makes `checkpoint` (bf16) and `shards` (bf12) in `dir` from the shards `tales`, with experts of
 /// at least `expert_bytes`. With `stand_ins`, also makes the directory `stand-ins`, whose shards
@@ -28,7 +28,7 @@ pub fn make_checkpoint(tales: &Path, dir: &Path, expert_bytes: u64) -> Result<Pa
     if !checkpoint.join("config.json").exists() {
         unshard(tales, &small, false, None, &|_| ())
             .with_context(|| format!("`{}`", tales.display()))?;
-        inflate(&small, expert_bytes, &checkpoint, 1 << 30, 0)?;
+        inflate(&small, expert_bytes, &checkpoint, 1 << 30, (0, Neurons::Scattered))?;
         std::fs::remove_dir_all(&small)?;
     }
     Ok(checkpoint)

@@ -7,7 +7,7 @@ use anyhow::{Result, anyhow, ensure};
 use clap::{Parser, Subcommand};
 use sws_benchmarks::bits::{self, BitsArguments};
 use sws_benchmarks::clients::{self, ClientsArguments};
-use sws_benchmarks::inflate::inflate;
+use sws_benchmarks::inflate::{Neurons, inflate};
 use sws_benchmarks::kernels;
 use sws_benchmarks::mixers::{self, MixersArguments};
 use sws_benchmarks::models;
@@ -49,6 +49,10 @@ enum Command {
         /// 64 that reaches it
         #[arg(long, value_parser = parse_size, value_name = "SIZE")]
         expert_bytes: u64,
+        /// Keep 64 neighbouring neurons together, so that stand-ins of the enlarged experts are as
+        /// inexact as those of the trained ones
+        #[arg(long)]
+        by_group: bool,
         #[command(flatten)]
         output: OutputArguments,
     },
@@ -161,8 +165,10 @@ fn main() -> ExitCode {
 /// Runs a command. Returns false if a criterion was missed.
 fn run(command: Command) -> Result<bool> {
     match command {
-        Command::Inflate { checkpoint, expert_bytes, output } => {
-            inflate(&checkpoint, expert_bytes, &output.out, output.sharded, output.seed)?;
+        Command::Inflate { checkpoint, expert_bytes, by_group, output } => {
+            let neurons = if by_group { Neurons::ByGroup } else { Neurons::Scattered };
+            let how = (output.seed, neurons);
+            inflate(&checkpoint, expert_bytes, &output.out, output.sharded, how)?;
         }
         Command::Random { shape, layers, set, plain, output } => {
             ensure!(

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use sws::Request;
 use sws_kernels::Encoding;
 
-use crate::inflate::inflate;
+use crate::inflate::{Neurons, inflate};
 use crate::random::write_random;
 use crate::shapes::Shape;
 use crate::stream::child::succeed;
@@ -75,7 +75,7 @@ fn make(name: &str, layers: usize, out: &Path) -> Result<()> {
     }
     let small = out.with_extension("small");
     unshard(&small)?;
-    inflate(&small, INFLATED, out, FILE, 0)?;
+    inflate(&small, INFLATED, out, FILE, (0, Neurons::Scattered))?;
     Ok(std::fs::remove_dir_all(&small)?)
 }
 

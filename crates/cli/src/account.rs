@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use sws::{End, Generated, Pace, RunMetrics};
-use sws_engine::{Metrics, Speculation};
+use sws_engine::{Metrics, ProposalCounts, Speculation};
 
 use crate::commands::{count, size};
 use crate::table::wrapped_at;
@@ -62,6 +62,7 @@ pub(crate) fn account(made: &Generated, metrics: &RunMetrics) -> String {
         rows.push(("weights", weights(cost)));
         rows.extend(prefetch(&cost.speculation).map(|text| ("prefetch", text)));
     }
+    rows.extend(cost.proposals.map(|counts| ("proposals", proposals(&counts))));
     table(&rows, metrics, made)
 }
 
@@ -102,6 +103,17 @@ fn prefetch(speculation: &Speculation) -> Option<String> {
         ms(*saved_ns),
         ms(*cost_ns),
     ))
+}
+
+/// Tokens that were foreseen.
+fn proposals(counts: &ProposalCounts) -> String {
+    let ProposalCounts { passes, proposed, accepted, imitated } = *counts;
+    let passes = if passes == 1 { "1 pass".to_owned() } else { format!("{passes} passes") };
+    let verified = format!("{accepted} of {proposed} right, in {passes}");
+    match imitated {
+        0 => verified,
+        _ => format!("{verified}; {} on stand-ins", count(imitated, "token")),
+    }
 }
 
 fn table(rows: &[(&str, String)], metrics: &RunMetrics, made: &Generated) -> String {

@@ -68,9 +68,9 @@ pub use resident_load::ResidentLoad;
 pub use speculation::{Speculation, earlier_routes};
 pub use stand_ins::{ErrorBound, RunAheadCounts, StandInUse, StandIns};
 pub use streamer::{
-    Clocks, ComputeCosts, Counters, Disk, ExpertMetrics, Gauge, LayerMetrics, Lending, Metrics,
-    Options, SpeculativeWeightStreamer, StallMetrics, StandInMetrics, StreamerError,
-    StreamingSource, TimeSplit, memory, peak_memory,
+    Clocks, ComputeCosts, Counters, Disk, ExpertMetrics, Gauge, LayerMetrics, Lending,
+    MOST_VERIFIED, Metrics, Options, ProposalCounts, SpeculativeWeightStreamer, StallMetrics,
+    StandInMetrics, StreamerError, StreamingSource, TimeSplit, memory, peak_memory,
 };
 pub use wait::{Kind, Stalls, WaitError, Waiter};
 pub use watch::Watch;

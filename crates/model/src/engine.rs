@@ -268,6 +268,12 @@ impl<S: PassSource> Engine<S> {
         self.model.logits(rows, &mut self.state, &mut self.source)
     }
 
+    /// The logits of a row of those that were computed last, while nothing else is.
+    pub(crate) fn logits_of(&mut self, row: usize) -> &mut [f32] {
+        let vocab = self.model.spec().vocab;
+        &mut self.state.work.logits[row * vocab..][..vocab]
+    }
+
     /// The largest number of tokens in a pass.
     pub fn chunk(&self) -> usize {
         self.chunk

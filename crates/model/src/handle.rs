@@ -76,6 +76,51 @@ pub trait CausalLm: Send {
     fn as_batch_lm(&mut self) -> Option<&mut dyn BatchLm> {
         None
     }
+
+    /// Returns the model as one that verifies proposed tokens, if its sequence can be cut anywhere and
+    /// there is room for the logits of several positions.
+    fn as_proposal_lm(&mut self) -> Option<&mut dyn ProposalLm> {
+        None
+    }
+}
+
+/// Continues the sequence by several tokens that are only proposed: one pass computes all of them, and
+/// those that turn out wrong are dropped.
+///
+/// The bits of a pass do not depend on its number of tokens, so the logits behind each token are those
+/// of a pass over that token alone, as long as the tokens before it are right.
+pub trait ProposalLm: CausalLm {
+    /// The maximum number of tokens of a [`verify`](Self::verify), two or more.
+    fn most_verified(&self) -> usize;
+
+    /// Continues the sequence by all tokens in one pass, and computes the [logits](Self::verified)
+    /// behind each. What the pass tells of the use of experts counts once it is
+    /// [settled](Self::settle), as far as tokens are kept. Nothing else may come before that.
+    fn verify(&mut self, tokens: &[u32], observer: &mut dyn Observer) -> Result<(), ForwardError>;
+
+    /// The `vocab` logits behind a token of the last [`verify`](Self::verify), which the caller may
+    /// overwrite.
+    ///
+    /// # Panics
+    ///
+    /// If it had no such token, or another pass came since.
+    fn verified(&mut self, token: usize) -> &mut [f32];
+
+    /// Keeps the first `len` positions of the sequence, and drops those of tokens that were
+    /// [imitated](Self::imitate), or verified and wrong.
+    fn settle(&mut self, len: usize);
+
+    /// True if stand-ins of all experts are in memory.
+    fn can_imitate(&self) -> bool {
+        false
+    }
+
+    /// Continues the sequence by a token that is computed on stand-ins, without a read. Returns the
+    /// `vocab` logits of the next token, which are not exact. The position has to be
+    /// [dropped](Self::settle) before the sequence is continued otherwise.
+    fn imitate(&mut self, token: u32, observer: &mut dyn Observer) -> Result<&[f32], ForwardError> {
+        self.observed(&[token], observer)
+    }
 }
 
 /// Continues several sequences in shared passes; see [`Engine`](crate::Engine). The sequence of

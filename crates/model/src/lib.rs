@@ -58,7 +58,7 @@ pub use executor::{ExpertBatch, ExpertExecutor};
 pub use families::supported;
 pub use finite::first_not_finite;
 pub use forward::{Chunk, ForwardError, Model, PassSize, RouterProbe, Rows};
-pub use handle::{BatchLm, CausalLm, ExpectedReads, ModelHandle, check_tokens};
+pub use handle::{BatchLm, CausalLm, ExpectedReads, ModelHandle, ProposalLm, check_tokens};
 pub use inventory::{Held, Inventory, WeightsError};
 pub use layer_state::KvPrecision;
 pub use naming::naming;

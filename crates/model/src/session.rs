@@ -70,6 +70,35 @@ impl<S: PassSource> Session<S> {
         &mut self.engine
     }
 
+    /// Continues the sequence by all tokens in one pass, and computes the [logits](Self::verified) behind
+    /// each.
+    pub fn verify(
+        &mut self,
+        tokens: &[u32],
+        observer: &mut dyn Observer,
+    ) -> Result<(), ForwardError> {
+        let Session { engine, sequence } = self;
+        let batch = [Chunk { sequence: *sequence, tokens }];
+        engine.model().check(engine.state(), &batch)?;
+        engine.layers(&batch, observer)?;
+        engine.behind(Rows::All)?;
+        Ok(())
+    }
+
+    /// The logits behind a token of the last [`verify`](Self::verify).
+    ///
+    /// # Panics
+    ///
+    /// If it had no such token, or another pass came since.
+    pub fn verified(&mut self, token: usize) -> &mut [f32] {
+        self.engine.logits_of(token)
+    }
+
+    /// Drops the positions from `len` on; see [`State::truncate`].
+    pub fn truncate(&mut self, len: usize) -> bool {
+        self.engine.truncate(self.sequence, len)
+    }
+
     /// Runs tokens through the layers, a chunk at a time; refuses those that do not fit before any of
     /// them is processed. `each` gets the position of each chunk's first token.
     fn run(

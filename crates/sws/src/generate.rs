@@ -1,5 +1,9 @@
 //! The generation loop, as an iterator over the generated text.
 
+mod ahead;
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 
 use sws_engine::{Gauge, Waiter};
@@ -15,6 +19,7 @@ use crate::sequence::Sequence;
 use crate::timing::Timing;
 use crate::writer::Writer;
 use crate::{Cancel, End, Generated, Pace, Piece, Result};
+use ahead::Ahead;
 
 /// Prompt tokens per pass: as many as go through the layers together where there is memory. The output
 /// does not depend on it.
@@ -31,8 +36,9 @@ pub struct Generate<'m> {
     /// Prompt tokens that are not in the sequence yet; empty once they are.
     prompt: Vec<u32>,
     writer: Writer<'m>,
-    /// Logits of the next token. Empty until the prompt is processed.
+    /// Logits of the next token, unless it was computed ahead. Empty until the prompt is processed.
     logits: Vec<f32>,
+    ahead: Ahead<'m>,
     /// The conversation turn that the text completes.
     turn: Option<Turn<'m>>,
     hooks: Hooks<'m>,
@@ -76,12 +82,16 @@ impl<'m> Generate<'m> {
         }
         let vocab = sequence.vocab();
         let writer = Writer::new(&[&tokens, &prompt], vocab, generation, tokenizer)?;
+        if let Some(proposals) = &mut sequence.proposals {
+            proposals.begins();
+        }
         Ok(Generate {
             sequence,
             layers,
             prompt,
             writer,
             logits: Vec::new(),
+            ahead: Ahead::new(waiter.as_ref()),
             turn: None,
             hooks: Hooks { cancel: Cancel::new(), waiter, observer: None, progress: None },
             timing: Timing::new(gauge),
@@ -101,7 +111,7 @@ impl<'m> Generate<'m> {
     }
 
     /// Sets an observer, which sees the routes of passes, and the logits from which tokens are
-    /// chosen.
+    /// chosen. Each token is then computed by itself.
     pub fn observed_by(mut self, observer: &'m mut dyn Observer) -> Self {
         self.hooks.observer = Some(observer);
         self
@@ -150,10 +160,10 @@ impl<'m> Generate<'m> {
             }
         } else if self.writer.is_complete() {
             return Ok(self.ended(End::Length));
-        } else if self.sequence.len() == self.sequence.limit() {
+        } else if self.reached() == self.sequence.limit() {
             return Ok(self.ended(End::Context));
         } else if let Some(&last) = self.writer.made.tokens.last() {
-            if !self.pass(&[last], None)? {
+            if !self.advance(last)? {
                 return Ok(self.ended(End::Cancelled));
             }
             self.timing.computed += 1;
@@ -164,12 +174,19 @@ impl<'m> Generate<'m> {
         if self.hooks.cancel.is_cancelled() {
             return Ok(self.ended(End::Cancelled));
         }
-        let position = self.sequence.len();
+        let position = self.reached();
+        let logits = match self.ahead.row() {
+            Some(row) => self.sequence.verified(row),
+            None => &mut self.logits[..],
+        };
         if let Some(observer) = &mut self.hooks.observer {
-            observer.logits(position - 1, &self.logits);
+            observer.logits(position - 1, logits);
         }
         let first = self.writer.made.tokens.is_empty();
-        let (piece, end) = self.writer.choose(&mut self.logits, position)?;
+        let (piece, end) = self.writer.choose(logits, position)?;
+        if let (Some(proposals), Some(token)) = (self.proposals(), piece.token) {
+            proposals.chose(token);
+        }
         if first {
             self.writer.made.first_token = Some(self.timing.prompt + self.timing.elapsed());
         }
@@ -254,6 +271,10 @@ impl<'m> Generate<'m> {
     fn close(&mut self) {
         if !std::mem::replace(&mut self.over, true) {
             self.hooks.cancel.detach();
+            self.settle();
+            if let Some(proposals) = &mut self.sequence.proposals {
+                proposals.forget();
+            }
             if let Some(turn) = self.turn.take() {
                 turn.answered(&self.writer.made);
             }

@@ -55,6 +55,7 @@ mod options;
 mod outline;
 mod planning;
 mod process;
+mod proposals;
 mod rank;
 mod request;
 mod resident;

@@ -131,7 +131,7 @@ impl<'m> Loader<'m> {
     /// Loads the model.
     pub fn load(mut self) -> Result<LoadedModel> {
         let (threads, mut text) = self.resolve()?;
-        let lossy = self.options.lossy(self.model);
+        let (lossy, proposes) = (self.options.lossy(self.model), self.proposes());
         let clock = Clock::real();
         let started = clock.now();
         let loaded = self.options.backend.load(&mut self, &text, &threads)?;
@@ -152,7 +152,7 @@ impl<'m> Loader<'m> {
         };
         let mut model = LoadedModel {
             model: self.model.clone(),
-            sequence: Sequence::new(loaded.lm, threads),
+            sequence: Sequence::new(loaded.lm, threads).with_proposals(proposes),
             text: Text::default(),
             about,
             plan: loaded.plan,
@@ -166,6 +166,13 @@ impl<'m> Loader<'m> {
         }
         model.text = text;
         Ok(model)
+    }
+
+    /// True if tokens of texts are proposed: with several texts a pass has several tokens anyway, and
+    /// with a tolerance its results depend on their number.
+    pub(crate) fn proposes(&self) -> bool {
+        let exact = self.options.streaming.tolerance == 0.0;
+        self.options.proposals && exact && self.needs.texts == 1
     }
 
     /// Opens a reader of the model's files.

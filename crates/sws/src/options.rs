@@ -28,6 +28,9 @@ pub struct Options {
     pub tier: Option<Tier>,
     /// Reader of the model's files.
     pub reader: ReaderKind,
+    /// Computes several tokens of a text in one pass where they are foreseen, as long as that measurably
+    /// saves time. The output does not depend on it. Off by default.
+    pub proposals: bool,
     /// Options for streaming weights.
     pub streaming: Streaming,
 }
@@ -73,6 +76,7 @@ impl Default for Options {
             backend: Backend::default(),
             tier: None,
             reader: ReaderKind::Direct,
+            proposals: false,
             streaming: Streaming::default(),
         }
     }

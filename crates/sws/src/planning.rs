@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use sws_cache::correction::Correction;
-use sws_engine::{HitCurve, MemoryUse, Plan, PlanOptions, Planner, earlier_routes, routes_of};
+use sws_engine::{
+    HitCurve, MOST_VERIFIED, MemoryUse, Plan, PlanOptions, Planner, earlier_routes, routes_of,
+};
 use sws_kernels::Tier;
 use sws_model::Inventory;
 use sws_store::{LEARNED_FILE, Memory, PieceId};
@@ -92,6 +94,7 @@ impl Planning {
             batch: needs.texts,
             kv: options.kv,
             all_logits: needs.all_logits,
+            verified: if loader.proposes() { MOST_VERIFIED } else { 0 },
             tier: options.tier.unwrap_or(Tier::best()),
             threads: threads.count(),
             encoding: [encoding.saturating_add(needs.heap + model.supply_heap()), each],

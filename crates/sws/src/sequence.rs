@@ -4,8 +4,11 @@
 use std::fmt;
 
 use sws_engine::Waiter;
-use sws_model::{BatchLm, CausalLm, Chunk, ExpectedReads, ForwardError, Observer, Prefix, Step};
+use sws_model::{
+    BatchLm, CausalLm, Chunk, ExpectedReads, ForwardError, Observer, Prefix, ProposalLm, Step,
+};
 
+use crate::proposals::Proposals;
 use crate::{Batch, Threads};
 
 /// A model with its sequence, usable from any thread.
@@ -16,11 +19,83 @@ pub(crate) struct Sequence {
     tokens: Vec<u32>,
     /// The numbers of the sequences beside it.
     others: Vec<usize>,
+    /// Proposals for its tokens; `None` to compute each by itself.
+    pub(crate) proposals: Option<Proposals>,
 }
 
 impl Sequence {
     pub(crate) fn new(lm: Box<dyn CausalLm>, threads: Threads) -> Sequence {
-        Sequence { lm, threads, tokens: Vec::new(), others: Vec::new() }
+        Sequence { lm, threads, tokens: Vec::new(), others: Vec::new(), proposals: None }
+    }
+
+    /// Proposes tokens, or not.
+    pub(crate) fn with_proposals(mut self, proposes: bool) -> Sequence {
+        self.proposals = proposes.then(Proposals::default);
+        self
+    }
+
+    /// Asks about the text that a token continues which is not in the sequence yet, with the proposals
+    /// for it.
+    pub(crate) fn with_next<T>(
+        &mut self,
+        token: u32,
+        ask: impl FnOnce(&[u32], Option<&mut Proposals>) -> T,
+    ) -> T {
+        let Sequence { tokens, proposals, .. } = self;
+        tokens.push(token);
+        let answer = ask(tokens, proposals.as_mut());
+        tokens.pop();
+        answer
+    }
+
+    /// Maximum number of tokens of a [`verify`](Self::verify); below 2 if there can be none.
+    pub(crate) fn most_verified(&mut self) -> usize {
+        self.lm.as_proposal_lm().map_or(0, |lm| lm.most_verified())
+    }
+
+    /// Forwards to [`ProposalLm::verify`].
+    pub(crate) fn verify(
+        &mut self,
+        tokens: &[u32],
+        observer: &mut dyn Observer,
+    ) -> Result<(), ForwardError> {
+        let Sequence { lm, threads, tokens: all, .. } = self;
+        let done = threads.run(|| proposal(&mut **lm).verify(tokens, observer));
+        match &done {
+            Ok(()) => all.extend(tokens),
+            Err(_) => all.clear(),
+        }
+        done
+    }
+
+    /// Forwards to [`ProposalLm::verified`].
+    pub(crate) fn verified(&mut self, token: usize) -> &mut [f32] {
+        proposal(&mut *self.lm).verified(token)
+    }
+
+    /// Forwards to [`ProposalLm::settle`].
+    pub(crate) fn settle(&mut self, len: usize) {
+        proposal(&mut *self.lm).settle(len);
+        self.tokens.truncate(len);
+    }
+
+    /// Forwards to [`ProposalLm::can_imitate`].
+    pub(crate) fn can_imitate(&mut self) -> bool {
+        self.lm.as_proposal_lm().is_some_and(|lm| lm.can_imitate())
+    }
+
+    /// Forwards to [`ProposalLm::imitate`].
+    pub(crate) fn imitate(
+        &mut self,
+        token: u32,
+        observer: &mut dyn Observer,
+    ) -> Result<&[f32], ForwardError> {
+        let Sequence { lm, threads, tokens, .. } = self;
+        let done = threads.run(|| proposal(&mut **lm).imitate(token, observer));
+        if done.is_err() {
+            tokens.clear();
+        }
+        done
     }
 
     /// Threads that compute the passes.
@@ -152,6 +227,10 @@ impl Sequences {
     pub fn batch(&mut self, texts: usize) -> crate::Result<Batch<'_>> {
         Batch::new(&mut self.sequence, None, Some(self.waiter.clone()), texts)
     }
+}
+
+fn proposal(lm: &mut dyn CausalLm) -> &mut dyn ProposalLm {
+    lm.as_proposal_lm().expect("the sequence goes back")
 }
 
 fn batch(lm: &mut dyn CausalLm) -> &mut dyn BatchLm {

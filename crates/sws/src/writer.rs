@@ -87,6 +87,21 @@ impl<'m> Writer<'m> {
         self.push(token)
     }
 
+    /// The token that these logits give at `position`, which may be wrong: what precedes it may be.
+    pub(crate) fn guess(&mut self, logits: &mut [f32], position: usize) -> Option<u32> {
+        self.sampler.guess(logits, position).ok()
+    }
+
+    /// True if a token ends the text.
+    pub(crate) fn is_stop(&self, token: u32) -> bool {
+        self.stop_tokens.contains(&token)
+    }
+
+    /// The number of tokens that may still be chosen.
+    pub(crate) fn remaining(&self) -> usize {
+        self.most - self.made.tokens.len()
+    }
+
     /// The tokens that have to come next.
     pub(crate) fn forced(&mut self) -> Result<Vec<u32>> {
         match &mut self.constraint {

@@ -409,8 +409,13 @@ impl<T> PredictiveCache<T> {
     /// Makes a layer the running one, after its router has chosen. Its experts are not evicted
     /// until they are [`computed`](Self::computed) or another layer runs.
     pub fn routed(&mut self, choice: &Choice<'_>) {
-        let &Choice { layer, experts, .. } = choice;
         self.policy.routed(choice);
+        self.runs(choice.layer, choice.experts);
+    }
+
+    /// As [`routed`](Self::routed), without the policy: it hears of a choice that may turn out wrong only
+    /// once it is known to be right, by [`policy_mut`](Self::policy_mut).
+    pub fn runs(&mut self, layer: u32, experts: &[u32]) {
         self.now = Some(PieceId::new(layer, PieceKind::Router));
         let mut distinct = self.stop().map_or_else(Vec::new, |running| running.experts);
         distinct.clear();

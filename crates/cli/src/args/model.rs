@@ -75,6 +75,11 @@ pub(crate) struct Advanced {
     /// see the example `tolerance` of the benchmarks. 0 is exact.
     #[arg(long, value_name = "SHARE", default_value = "0", value_parser = tolerance, conflicts_with = "resident")]
     pub(crate) tolerance: f64,
+    /// Verify several tokens of a text in one pass where they are foreseen, from an earlier place of the
+    /// text or by the model on its stand-ins (--stand-ins all), as long as that measurably saves time.
+    /// The output is the same.
+    #[arg(long)]
+    pub(crate) proposals: bool,
     /// Neither load nor save expert usage statistics of earlier runs, which are kept in the user's
     /// cache directory, one small file per model.
     #[arg(long)]
@@ -118,6 +123,7 @@ impl Model {
             backend: advanced.backend,
             tier: advanced.tier.and_then(|tier| tier.0),
             reader: advanced.reader,
+            proposals: advanced.proposals,
             streaming: Streaming {
                 policy: advanced.policy,
                 speculation: !advanced.no_speculation,

@@ -105,7 +105,11 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     let budget = running.plan().map(|plan| plan.ledger.budget());
     let live = Live::new(running.gauge(), !args.json).of(Some(most), budget);
     let mut watcher = Watcher::begin(wanted, &running, &opening, &interrupt)?;
-    let generate = running.continued(prompt.clone(), &generation)?.observed_by(&mut watchers);
+    let generate = running.continued(prompt.clone(), &generation)?;
+    let generate = match watchers.is_empty() {
+        true => generate,
+        false => generate.observed_by(&mut watchers),
+    };
     let generate = match &constraint {
         Some(constraint) => generate.restricted_by(&**constraint),
         None => generate,
@@ -147,6 +151,11 @@ struct Watchers {
 }
 
 impl Watchers {
+    /// True if nothing is observed.
+    fn is_empty(&self) -> bool {
+        self.recorder.is_none() && self.witness.is_none()
+    }
+
     /// Opens the output files, so that unwritable ones are refused before anything is computed.
     fn new(args: &args::Run, model: &Model, prompt: &[u32]) -> anyhow::Result<Watchers> {
         let recorder = match &args.record {

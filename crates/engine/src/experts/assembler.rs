@@ -3,6 +3,7 @@
 mod ahead;
 mod landing;
 mod seeing;
+mod unheard;
 
 use std::sync::Arc;
 
@@ -18,13 +19,14 @@ use sws_store::{NVMeWeightStore, Pass, PieceId, Slot};
 
 use super::demand::Demand;
 use super::verifier::{Exactness, Presence, RealPath, Verdict, Verifier, detect_miss};
-use super::weights::Assembled;
+use super::weights::{Assembled, Imitated};
 use crate::error::StreamError;
 use crate::reads::{Computed, Loaded, Reads};
 use crate::speculation::{Account, Chosen, Forecaster, Moment, Prefetcher, Speculation, WarmFill};
 use crate::stand_ins::{RunAheadCounts, RunAheadState, StandIns};
 use crate::wait::Waiter;
 use crate::watch::{Place, Watch};
+use unheard::Unheard;
 
 /// Serves the routed experts of a model from a cache, and reads those that are not in it.
 ///
@@ -49,6 +51,7 @@ pub struct DynamicAssembler {
     account: Account,
     run_ahead: RunAheadState,
     ablations: Ablations,
+    unheard: Unheard,
     watch: Option<Watch>,
     seeing: Seeing,
 }
@@ -139,6 +142,7 @@ impl DynamicAssembler {
             account: Account::new(spec.layers.len(), governed),
             run_ahead: RunAheadState::default(),
             ablations: Ablations::default(),
+            unheard: Unheard::default(),
             watch: None,
             seeing: Seeing::new(correction, with_experts),
         }
@@ -176,7 +180,11 @@ impl DynamicAssembler {
         if let Some(watch) = &self.watch {
             watch.compare(|| self.places());
         }
-        self.cache.begin_pass(pass);
+        let unbooked = self.is_unbooked();
+        let is_heard = self.unheard.begin(pass);
+        if is_heard {
+            self.cache.begin_pass(pass);
+        }
         if !self.prefetcher.enabled {
             return;
         }
@@ -184,12 +192,11 @@ impl DynamicAssembler {
         if self.account.has_passed() {
             self.begin_warm_fill();
         }
-        let (sweeping, stats) = (self.prefetcher.is_sweeping(), self.reads.store.stats());
-        self.account.pass_begins(at, pass.len(), sweeping, stats);
+        self.account.pass_begins(at, pass.len(), unbooked, self.reads.store.stats());
         if !self.account.governor.on() {
             self.account.idles(&self.cache);
         }
-        if self.account.governor.may_train_draft() {
+        if is_heard && self.account.governor.may_train_draft() {
             self.with_draft(|forecaster| forecaster.pass_begins(pass));
         }
     }
@@ -214,11 +221,12 @@ impl DynamicAssembler {
             return Ok(());
         }
         self.account.pace.entering(layer, self.moment());
-        if !self.account.governor.on() {
+        let is_heard = self.unheard.is_idle();
+        if !self.account.governor.on() || !is_heard {
             self.prefetcher.forget_offers();
             self.withdraw_prefetches();
         }
-        if self.account.governor.may_query_draft() {
+        if is_heard && self.account.governor.may_query_draft() {
             self.demand.enter(layer as u32);
             self.forecast(|forecaster| forecaster.layer_begins(layer, hidden, gates));
         }
@@ -256,8 +264,8 @@ impl DynamicAssembler {
         shared: &[f32],
         gates: &mut dyn Gates,
     ) -> Result<(), StreamError> {
-        let lookahead = self.run_ahead.is_lookahead_layer(layer);
-        if self.prefetcher.enabled && !lookahead && self.account.governor.may_query_draft() {
+        let forecasts = !self.run_ahead.is_lookahead_layer(layer) && self.unheard.is_idle();
+        if self.prefetcher.enabled && forecasts && self.account.governor.may_query_draft() {
             self.forecast(|forecaster| forecaster.attended(layer, state, shared, gates));
         }
         Ok(())
@@ -284,10 +292,49 @@ impl DynamicAssembler {
         }
         let result = self.serve(ready);
         if self.prefetcher.enabled && result.is_ok() {
-            let at = self.moment();
-            self.account.done(layer, at, self.prefetcher.is_sweeping());
+            let (at, unbooked) = (self.moment(), self.is_unbooked());
+            self.account.done(layer, at, unbooked);
         }
         self.or_abandon(result)
+    }
+
+    /// Lets the next pass be one whose tokens may turn out wrong: policy and draft hear of its choices
+    /// when it is [settled](Self::settle).
+    pub fn expect_unheard(&mut self) {
+        self.unheard.expect();
+    }
+
+    /// Ends such a pass: its first `tokens` tokens count, as if each had had a pass of its own.
+    pub fn settle(&mut self, tokens: usize) {
+        let trains = self.prefetcher.enabled && self.account.governor.may_train_draft();
+        for (pass, choices) in self.unheard.settle(tokens) {
+            self.cache.begin_pass(&pass);
+            if trains {
+                self.forecaster.pass_begins(&pass);
+            }
+            for (layer, experts) in choices {
+                self.cache.policy_mut().routed(&Choice { pass: &pass, layer, experts: &experts });
+                if trains {
+                    self.forecaster.learn(layer as usize, &experts, experts.len());
+                }
+            }
+        }
+    }
+
+    /// True if stand-ins of all experts are in memory.
+    pub fn can_imitate(&self) -> bool {
+        let experts = |layer| {
+            let ids = 0..self.prefetcher.experts_of(layer);
+            ids.map(move |expert| PieceId::expert(layer as u32, expert))
+        };
+        let mut all = (0..self.prefetcher.layers()).flat_map(experts);
+        all.all(|id| self.run_ahead.stand_ins.contains(id))
+    }
+
+    /// Calls `ready` with the stand-ins of all experts that the router has chosen, whatever else is in
+    /// memory: they are the fewest bytes.
+    pub fn imitate(&mut self, routed: &Routed, ready: Ready<'_>) -> Result<(), SourceError> {
+        ready(&routed.distinct, &mut Imitated(&self.run_ahead.stand_ins))
     }
 
     /// Decides on running ahead; see [`PassSource::run_ahead`](sws_model::PassSource::run_ahead).
@@ -426,6 +473,12 @@ impl DynamicAssembler {
         self.prefetch();
     }
 
+    /// True if the account has nothing to compare the pass with: it uses nearly all experts once, or
+    /// has several tokens of which no draft has heard.
+    fn is_unbooked(&self) -> bool {
+        self.prefetcher.is_sweeping() || !self.unheard.is_idle()
+    }
+
     /// The time, and all waits so far.
     fn moment(&self) -> Moment {
         let waiter = &self.reads.waiter;
@@ -477,8 +530,12 @@ impl DynamicAssembler {
         let number = layer as u32;
         let tokens = routed.choices.len() / routed.top_k.max(1);
         self.demand.begin(number, tokens, &routed.distinct);
-        self.cache.routed(&Choice { pass, layer: number, experts: &routed.choices });
-        self.seeing.tell(layer, self.cache.policy_mut());
+        if self.unheard.hold(number, &routed.choices) {
+            self.cache.runs(number, &routed.choices);
+        } else {
+            self.cache.routed(&Choice { pass, layer: number, experts: &routed.choices });
+            self.seeing.tell(layer, self.cache.policy_mut());
+        }
         if self.prefetcher.enabled {
             self.account_choice(layer, &routed.distinct);
         }
@@ -510,7 +567,7 @@ impl DynamicAssembler {
             self.fallback_reassemble()?;
         }
         if self.prefetcher.enabled {
-            if self.account.governor.may_train_draft() {
+            if self.unheard.is_idle() && self.account.governor.may_train_draft() {
                 let Routed { choices, top_k, .. } = routed;
                 self.with_draft(|forecaster| forecaster.learn(layer, choices, *top_k));
             }
@@ -523,7 +580,7 @@ impl DynamicAssembler {
     fn account_choice(&mut self, layer: usize, distinct: &[u32]) {
         let first = distinct.first().map(|&expert| PieceId::expert(layer as u32, expert));
         let bytes = first.and_then(|id| self.reads.slot_len(id)).unwrap_or(0);
-        let (sweeping, begun) = (self.prefetcher.is_sweeping(), self.reads.speculative_begun());
+        let (sweeping, begun) = (self.is_unbooked(), self.reads.speculative_begun());
         let chosen = Chosen { layer, distinct, bytes, sweeping, begun: &begun };
         let at = self.moment();
         self.account.chosen(at, chosen, &mut self.cache);

@@ -38,6 +38,28 @@ impl<'a> Assembled<'a> {
     }
 }
 
+/// Stand-ins of all experts.
+pub(super) struct Imitated<'a>(pub(super) &'a StandIns);
+
+impl Weights for Imitated<'_> {
+    fn vector(&self, piece: PieceId, role: Role) -> &[f32] {
+        no_vector(piece, role)
+    }
+
+    fn matrix(&self, piece: PieceId, role: Role) -> Option<Matrix<'_>> {
+        self.0.matrix(piece, role)
+    }
+
+    fn blocks(
+        &mut self,
+        piece: PieceId,
+        role: Role,
+        _: &mut dyn FnMut(usize, &Matrix<'_>),
+    ) -> Result<(), SourceError> {
+        Err(StreamError::not_resident(piece, role))
+    }
+}
+
 impl Weights for Assembled<'_> {
     fn vector(&self, piece: PieceId, role: Role) -> &[f32] {
         no_vector(piece, role)

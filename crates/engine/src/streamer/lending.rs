@@ -21,6 +21,11 @@ impl Lending {
         self.own.is_none() && self.small > self.wait
     }
 
+    /// True while slots are lent.
+    pub fn has_lent(&self) -> bool {
+        self.own.is_some()
+    }
+
     /// Records that slots were lent beside so many others.
     pub fn lent(&mut self, own: usize) {
         self.own = Some(own);

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::proposals::ProposalCounts;
 use crate::budget::status;
 use crate::speculation::Speculation;
 use crate::stand_ins::RunAheadCounts;
@@ -49,6 +50,8 @@ pub struct Counters {
     pub caught: u64,
     /// Counts of running ahead.
     pub run_ahead: RunAheadCounts,
+    /// Counts of proposed tokens.
+    pub proposals: ProposalCounts,
     /// Counts and balance of speculation.
     pub speculation: Speculation,
     /// Peak number of bytes in expert slots.
@@ -81,6 +84,9 @@ pub struct Metrics {
     /// Use of stand-ins; `None` if there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stand_ins: Option<StandInMetrics>,
+    /// Counts of proposed tokens; `None` if there were none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub proposals: Option<ProposalCounts>,
     /// Counts and balance of speculation.
     pub speculation: Speculation,
     /// Peak number of bytes in expert slots.
@@ -244,6 +250,8 @@ impl Metrics {
             accepts: after.accepts - before.accepts,
             rejects: after.rejects - before.rejects,
             stand_ins: StandInMetrics::between(before, after),
+            proposals: Some(after.proposals.since(&before.proposals))
+                .filter(|counts| *counts != ProposalCounts::default()),
             speculation: after.speculation.since(&before.speculation),
             peak_cache_bytes: after.peak_cache_bytes,
             peak_rss_bytes: peak_memory(),

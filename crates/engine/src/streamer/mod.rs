@@ -4,6 +4,7 @@ mod lending;
 mod meter;
 mod metrics;
 mod options;
+mod proposals;
 mod source;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +14,7 @@ use sws_cache::Saved;
 use sws_model::text::{Sampler, Sampling};
 use sws_model::{
     BatchLm, CausalLm, Chunk, ExpectedReads, ForwardError, Inventory, KvPrecision, Model,
-    ModelHandle, ModelSpec, Observer, Prefix, ResidentSource, Session, Step,
+    ModelHandle, ModelSpec, Observer, Prefix, ProposalLm, ResidentSource, Session, Step,
 };
 use sws_store::shard::Progress;
 use sws_store::{Arena, Clock, Memory, NVMeWeightStore, Slot, release_freed_memory};
@@ -33,6 +34,8 @@ pub use metrics::{
     TimeSplit, memory, peak_memory,
 };
 pub use options::{Options, StreamerError};
+use proposals::Proposed;
+pub use proposals::{MOST_VERIFIED, ProposalCounts};
 pub use source::StreamingSource;
 
 /// A model that runs within a memory budget: its weights come from a store as they are needed.
@@ -70,6 +73,9 @@ pub struct SpeculativeWeightStreamer {
     totals: Totals,
     /// Logits of the last pass.
     logits: Vec<f32>,
+    proposed: Proposed,
+    /// True if stand-ins of all experts are in memory.
+    imitates: bool,
     warm_start: Option<WarmStart>,
     passed_over: Option<String>,
 }
@@ -127,6 +133,7 @@ impl SpeculativeWeightStreamer {
             batch: options.sequences,
             tier: model.tier(),
             stand_ins: options.stand_ins,
+            verified: options.verified,
             draft: options.draft.bytes() as u64,
             correction: options
                 .correction
@@ -267,9 +274,13 @@ impl SpeculativeWeightStreamer {
                 gauge: Gauge { counters: Arc::default(), watch },
             },
             logits: Vec::new(),
+            proposed: Proposed::default(),
+            imitates: false,
             warm_start: None,
             passed_over: None,
         };
+        let assembler = streamer.session.source().assembler();
+        streamer.imitates = assembler.is_some_and(|assembler| assembler.can_imitate());
         streamer.totals.began = streamer.counters();
         *streamer.totals.gauge.lock() = streamer.totals.began.clone();
         streamer
@@ -330,7 +341,9 @@ impl SpeculativeWeightStreamer {
         let source = self.session.source();
         let clocks = source.meter().clocks();
         let bytes = source.meter().waiter().bytes();
-        let mut counters = Counters { clocks, passes, tokens, bytes, ..Counters::default() };
+        let proposals = self.proposed.counts();
+        let mut counters =
+            Counters { clocks, passes, tokens, bytes, proposals, ..Counters::default() };
         let Some(store) = &self.store else { return counters };
         let stats = store.stats();
         counters.device_bytes = [&stats.demanded, &stats.ahead, &stats.speculative]
@@ -438,14 +451,19 @@ impl SpeculativeWeightStreamer {
         tokens: usize,
         pass: impl FnOnce(&mut Session<StreamingSource>) -> (T, usize),
     ) -> T {
-        let clock = self.session.source().meter().waiter().clock().clone();
-        let started = clock.now();
-        self.totals.gauge.watch.passes_begin(started);
         let sequences = self.plan.as_ref().map_or(1, |plan| plan.sequences);
         match tokens <= sequences {
             true => self.lend(),
             false => self.take_back(),
         }
+        self.timed(pass)
+    }
+
+    /// As [`pass`](Self::pass), whatever is lent.
+    fn timed<T>(&mut self, pass: impl FnOnce(&mut Session<StreamingSource>) -> (T, usize)) -> T {
+        let clock = self.session.source().meter().waiter().clock().clone();
+        let started = clock.now();
+        self.totals.gauge.watch.passes_begin(started);
         let (result, done) = pass(&mut self.session);
         let ended = clock.now();
         let source = self.session.source().meter().clocks().source;
@@ -541,6 +559,11 @@ impl CausalLm for SpeculativeWeightStreamer {
 
     fn as_batch_lm(&mut self) -> Option<&mut dyn BatchLm> {
         Some(self)
+    }
+
+    /// `None` where a sequence cannot be cut anywhere, as with windows and recurrent layers.
+    fn as_proposal_lm(&mut self) -> Option<&mut dyn ProposalLm> {
+        if self.most_verified() > 1 && self.goes_back() { Some(self) } else { None }
     }
 }
 

@@ -36,6 +36,8 @@ pub struct Options {
     pub context: Option<usize>,
     /// Number of sequences that can exist at the same time.
     pub sequences: usize,
+    /// Maximum number of proposed tokens that are verified together; 0 if none are.
+    pub verified: usize,
     /// Precision of cached keys and values.
     pub kv: KvPrecision,
     /// Stand-ins that stay in memory.
@@ -68,6 +70,7 @@ impl Default for Options {
             correction: None,
             context: None,
             sequences: 1,
+            verified: 0,
             kv: KvPrecision::F32,
             stand_ins: StandInUse::Off,
             exactness: Exactness::Exact,

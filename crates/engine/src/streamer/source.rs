@@ -25,6 +25,9 @@ pub struct StreamingSource {
     holder: Holder,
     meter: Meter,
     watch: Option<Watch>,
+    /// True while passes are computed on stand-ins. Nothing is read for them, and nothing is learned
+    /// from them.
+    imitating: bool,
 }
 
 /// The holder of the weights.
@@ -46,13 +49,13 @@ impl StreamingSource {
     pub fn new(infrastructure: Infrastructure, assembler: Option<DynamicAssembler>) -> Self {
         let meter = Meter::new(infrastructure.waiter().clone());
         let streamed = Box::new(Streamed { infrastructure, assembler });
-        StreamingSource { holder: Holder::Streamed(streamed), meter, watch: None }
+        StreamingSource { holder: Holder::Streamed(streamed), meter, watch: None, imitating: false }
     }
 
     /// Creates a source with all weights in memory. `waiter` has the clock.
     pub fn resident(source: ResidentSource, waiter: Waiter) -> Self {
         let holder = Holder::Resident(source);
-        StreamingSource { holder, meter: Meter::new(waiter), watch: None }
+        StreamingSource { holder, meter: Meter::new(waiter), watch: None, imitating: false }
     }
 
     /// Makes computing take virtual time of `store`.
@@ -81,6 +84,11 @@ impl StreamingSource {
         }
     }
 
+    /// Computes passes on stand-ins, or on experts again.
+    pub(crate) fn set_imitating(&mut self, imitating: bool) {
+        self.imitating = imitating;
+    }
+
     /// Free bytes of the ring.
     pub fn free_ring_bytes(&self) -> usize {
         match &self.holder {
@@ -95,7 +103,7 @@ impl StreamingSource {
         &mut self,
         step: impl FnOnce(&mut Holder, &mut Meter) -> Result<T, SourceError>,
     ) -> Result<T, SourceError> {
-        let StreamingSource { holder, meter, watch } = self;
+        let StreamingSource { holder, meter, watch, .. } = self;
         let started = meter.enter();
         let result = step(holder, meter);
         meter.leave(started);
@@ -182,6 +190,7 @@ impl WeightSource for StreamingSource {
         routed: &Routed,
         ready: Ready<'_>,
     ) -> Result<(), SourceError> {
+        let imitating = self.imitating;
         self.step(|holder, meter| {
             let mut ready = |experts: &[u32], weights: &mut dyn Weights| {
                 let cost = |costs: &ComputeCosts| costs.expert * experts.len() as u32;
@@ -190,6 +199,7 @@ impl WeightSource for StreamingSource {
             match holder {
                 Holder::Resident(source) => source.experts(layer, routed, &mut ready),
                 Holder::Streamed(streamed) => match &mut streamed.assembler {
+                    Some(assembler) if imitating => assembler.imitate(routed, &mut ready),
                     Some(assembler) => assembler.experts(layer, routed, &mut ready),
                     // One at a time, so that its matrices are requested in the order in which they
                     // are read.
@@ -198,7 +208,9 @@ impl WeightSource for StreamingSource {
                 },
             }
         })?;
-        self.record(Step::Computed { layer });
+        if !imitating {
+            self.record(Step::Computed { layer });
+        }
         Ok(())
     }
 
@@ -216,6 +228,9 @@ impl WeightSource for StreamingSource {
 
 impl Observer for StreamingSource {
     fn pass_begins(&mut self, pass: &Pass) -> Result<(), SourceError> {
+        if self.imitating {
+            return Ok(());
+        }
         if let Some(watch) = &self.watch {
             watch.pass_begins(pass.len());
             if matches!(self.holder, Holder::Resident(_)) {
@@ -233,6 +248,9 @@ impl Observer for StreamingSource {
     }
 
     fn layer_begins(&mut self, _: &Pass, layer: usize, hidden: &[f32]) -> Result<(), SourceError> {
+        if self.imitating {
+            return self.streamed(|infrastructure, _| Ok(infrastructure.read_ahead()?));
+        }
         if let Some(watch) = &self.watch {
             watch.layer_begins(layer);
         }
@@ -244,6 +262,9 @@ impl Observer for StreamingSource {
     }
 
     fn routing(&mut self, pass: &Pass, layer: usize, state: &[f32]) -> Result<(), SourceError> {
+        if self.imitating {
+            return Ok(());
+        }
         self.streamed(|_, assembler| {
             if let Some(assembler) = assembler {
                 assembler.routing(pass, layer, state);
@@ -253,6 +274,9 @@ impl Observer for StreamingSource {
     }
 
     fn routed(&mut self, pass: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
+        if self.imitating {
+            return Ok(());
+        }
         self.record(Step::Chosen { layer });
         // With slots, the assembler reports what it finds in them.
         let has_slots = self.assembler().is_some();
@@ -275,6 +299,9 @@ impl Observer for StreamingSource {
         state: &[f32],
         shared: &[f32],
     ) -> Result<(), SourceError> {
+        if self.imitating {
+            return Ok(());
+        }
         self.streamed(|infrastructure, assembler| {
             let Some(assembler) = assembler else { return Ok(()) };
             Ok(assembler.attended(layer, state, shared, infrastructure)?)
@@ -284,6 +311,9 @@ impl Observer for StreamingSource {
 
 impl PassSource for StreamingSource {
     fn run_ahead(&mut self, step: RunAhead) -> Result<bool, SourceError> {
+        if self.imitating {
+            return Ok(false);
+        }
         let before = self.meter.reading();
         let answer = self.streamed(|_, assembler| {
             assembler.map_or(Ok(false), |assembler| Ok(assembler.run_ahead(step)?))

@@ -51,7 +51,7 @@ pub(crate) struct Workspace {
     pub(super) mlp: MlpWork,
     pub(super) experts: ExpertWork,
     pub(super) scratch: Vec<ThreadScratch>,
-    pub(super) logits: Vec<f32>,
+    pub(crate) logits: Vec<f32>,
     /// True after `x`, `routed` and the shared expert's output were restored, until the data
     /// derived from them has been rebuilt.
     pub(super) resumed: bool,

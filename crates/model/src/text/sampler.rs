@@ -88,6 +88,13 @@ impl Sampler {
     /// `logits` holds those of all tokens, and is overwritten with the penalties and the
     /// temperature applied.
     pub fn sample(&mut self, logits: &mut [f32], position: usize) -> Result<u32, SampleError> {
+        let id = self.guess(logits, position)?;
+        self.mark(id, |mark| mark + 1)?;
+        Ok(id)
+    }
+
+    /// As [`sample`](Self::sample), without recording the token.
+    pub fn guess(&mut self, logits: &mut [f32], position: usize) -> Result<u32, SampleError> {
         let best = self.shape(logits)?;
         let id = if self.sampling.temperature == 0.0 {
             best
@@ -96,7 +103,6 @@ impl Sampler {
             let below = self.kept.iter().map(|c| (c.id, largest - c.logit));
             Noise::new(self.sampling.seed, position).first(below, best)
         };
-        self.mark(id, |mark| mark + 1)?;
         Ok(id)
     }
 

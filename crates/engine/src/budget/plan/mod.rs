@@ -40,6 +40,9 @@ pub struct Plan {
     pub experts_stream: bool,
     /// Maximum number of prompt tokens that go through the layers together.
     pub chunk: usize,
+    /// Maximum number of proposed tokens that are verified together, with logits behind each; 0 if
+    /// there is no room for two.
+    pub verified: usize,
     /// Maximum number of positions of a sequence.
     pub context: usize,
     /// Number of sequences for which there is room.
@@ -65,6 +68,8 @@ pub struct PlanOptions {
     pub all_logits: bool,
     /// Maximum number of prompt tokens that go through the layers together.
     pub chunk: usize,
+    /// Maximum number of proposed tokens that are verified together, if there is room; 0 if none are.
+    pub verified: usize,
     /// Kernels of the computation.
     pub tier: Tier,
     /// Number of compute threads.
@@ -89,6 +94,7 @@ impl Default for PlanOptions {
             kv: KvPrecision::F32,
             all_logits: false,
             chunk: CHUNK,
+            verified: 0,
             tier: Tier::best(),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             encoding: [0; 2],
@@ -186,6 +192,10 @@ const WEIGHTS_SHARE: u64 = 4;
 /// A chunk of more than a strip takes at most one part in this many of the room for slots beyond the
 /// fewest: while tokens come one at a time it is lent to slots.
 const SLOTS_SHARE: u64 = 2;
+/// Share of the work beyond that of a token for verifying proposed tokens: one part in this many. It is
+/// lost to lent slots. Where stand-ins propose them, they are worth more.
+const VERIFIED_SHARE: u64 = 16;
+const IMITATED_SHARE: u64 = 4;
 /// Share of the experts' memory beyond the minimum slots for stand-ins under [`StandInUse::Auto`]:
 /// one part in this many.
 const STAND_IN_SHARE: u64 = 8;
@@ -404,9 +414,10 @@ impl Planner {
             (MemoryUse::Slots, bytes(&split.slots)),
         ]);
         let ledger = Ledger::new(ram, reservations).expect("shares within the budget");
+        let (verified, kept) = self.verified_within(work, least_work);
         let lent = match &*split.slots {
             [] => Vec::new(),
-            slots => self.pieces.slots.additional(slots, arena_within(work - least_work)),
+            slots => self.pieces.slots.additional(slots, arena_within(work - kept)),
         };
         let per_token = self.per_token(&split, &lent);
         Ok(Plan {
@@ -417,6 +428,7 @@ impl Planner {
             lent,
             stand_ins,
             chunk,
+            verified,
             context,
             sequences: self.options.batch.max(1),
             ledger,
@@ -531,6 +543,33 @@ impl Planner {
         // The slack of every plan is that of a strip.
         let strip = if tokens > strip { self.spec.work_bytes(tier, size(strip)) } else { bytes };
         bytes + bytes.saturating_sub(strip) / SLACK_SHARE + journal
+    }
+
+    /// Working memory of verifying so many tokens, with the choices of experts that are not heard of yet.
+    fn verifying(&self, tokens: usize) -> u64 {
+        let PlanOptions { threads, tier, .. } = self.options;
+        let (positions, strip) = (self.context[1], PassSize::STRIP);
+        let size = PassSize { tokens, logits: tokens, positions, threads, strip };
+        let choices = self.spec.moes().map(|moe| tokens * moe.top_k * size_of::<u32>());
+        self.spec.work_bytes(tier, size) + choices.sum::<usize>() as u64
+    }
+
+    /// The largest number of proposed tokens that are verified within a share of `work` bytes, and the
+    /// bytes that are not lent. These grow with the work, and never by more.
+    fn verified_within(&self, work: u64, least_work: u64) -> (usize, u64) {
+        let share = match self.options.stand_ins {
+            StandInUse::All => IMITATED_SHARE,
+            StandInUse::Off | StandInUse::Auto => VERIFIED_SHARE,
+        };
+        let most = self.options.verified.min(self.context[0]);
+        if most < 2 {
+            return (0, least_work);
+        }
+        let kept =
+            (least_work + (work - least_work) / share).min(self.verifying(most)).max(least_work);
+        let fits = |tokens| tokens < 2 || self.verifying(tokens) <= kept;
+        let verified = Some(largest(0..=most, fits)).filter(|&tokens| tokens > 1);
+        (verified.unwrap_or(0), kept)
     }
 
     /// The longest chunk whose working memory fits into `work` bytes.

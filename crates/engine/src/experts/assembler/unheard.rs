@@ -1,0 +1,86 @@
+//! Choices that policy and draft have not heard of yet.
+
+use sws_store::Pass;
+
+/// The choices of a pass whose tokens may turn out wrong, held back until it is known which are right.
+#[derive(Debug, Default)]
+pub(super) struct Unheard {
+    /// True if the next pass is such a pass.
+    expected: bool,
+    /// The pass, from its beginning until another begins.
+    pass: Option<Pass>,
+    choices: Choices,
+}
+
+/// For each layer, the experts of each token.
+type Choices = Vec<(u32, Vec<u32>)>;
+
+impl Unheard {
+    /// Lets the next pass be such a pass.
+    pub(super) fn expect(&mut self) {
+        self.expected = true;
+    }
+
+    /// Begins a pass. True if it is heard of at once.
+    pub(super) fn begin(&mut self, pass: &Pass) -> bool {
+        self.choices.clear();
+        self.pass = std::mem::take(&mut self.expected).then(|| pass.clone());
+        self.pass.is_none()
+    }
+
+    /// True unless the last pass was such a pass.
+    pub(super) fn is_idle(&self) -> bool {
+        self.pass.is_none()
+    }
+
+    /// Holds a choice back. False if it is to be heard of at once.
+    pub(super) fn hold(&mut self, layer: u32, experts: &[u32]) -> bool {
+        if self.pass.is_some() {
+            self.choices.push((layer, experts.to_vec()));
+        }
+        self.pass.is_some()
+    }
+
+    /// Ends the pass. Returns its first `tokens` tokens, each as a pass of its own with its experts by
+    /// layer, as it would have been without the others.
+    pub(super) fn settle(&mut self, tokens: usize) -> Vec<(Pass, Choices)> {
+        self.expected = false;
+        let choices = std::mem::take(&mut self.choices);
+        let Some(all) = &self.pass else { return Vec::new() };
+        let rows = all.spans.iter().flat_map(|span| span.rows().zip(span.positions()));
+        let sequence = all.spans.first().map_or(0, |span| span.sequence);
+        let heard = rows.take(tokens).filter(|_| !choices.is_empty()).map(|(row, position)| {
+            let mut pass = Pass::default();
+            pass.push(sequence, position, &all.tokens[row..=row]);
+            let of = |(layer, experts): &(u32, Vec<u32>)| {
+                let each = experts.len() / all.len();
+                (*layer, experts[row * each..][..each].to_vec())
+            };
+            (pass, choices.iter().map(of).collect())
+        });
+        heard.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_tokens_that_are_kept_are_heard_of() {
+        let mut unheard = Unheard::default();
+        let pass = Pass::single(7, &[1, 2, 3]);
+        assert!(unheard.begin(&pass) && !unheard.hold(0, &[4, 5, 6]) && unheard.is_idle());
+        assert_eq!(unheard.settle(3), []);
+        unheard.expect();
+        assert!(!unheard.begin(&pass) && !unheard.is_idle());
+        assert!(unheard.hold(0, &[4, 5, 6, 7, 8, 9]) && unheard.hold(2, &[1, 2, 3]));
+        let kept = [
+            (Pass::single(7, &[1]), vec![(0, vec![4, 5]), (2, vec![1])]),
+            (Pass::single(8, &[2]), vec![(0, vec![6, 7]), (2, vec![2])]),
+        ];
+        assert_eq!(unheard.settle(2), kept);
+        assert_eq!(unheard.settle(2), [], "heard once");
+        assert!(unheard.begin(&pass), "the next pass is heard of at once");
+    }
+}

@@ -1,0 +1,206 @@
+//! Tokens that are computed before they are chosen.
+
+use std::fmt;
+use std::time::Duration;
+
+use sws_engine::Waiter;
+use sws_model::{CausalLm, ForwardError, Observer};
+use sws_store::Clock;
+
+use super::{Generate, Hooks};
+use crate::Result;
+use crate::cancel::CancelObserver;
+use crate::proposals::{Next, Proposals};
+
+/// Proposes so many tokens, at most, to follow a text.
+type Propose<'m> = Box<dyn FnMut(&[u32], usize) -> Vec<u32> + Send + 'm>;
+
+/// Tokens that were verified in one pass, and where others come from.
+pub(super) struct Ahead<'m> {
+    verified: Option<Verified>,
+    /// The caller's proposals, which are always verified.
+    propose: Option<Propose<'m>>,
+    clock: Clock,
+}
+
+/// Tokens of a pass, of which the first is right.
+struct Verified {
+    /// Position of the first.
+    first: usize,
+    tokens: Vec<u32>,
+    /// The last of them that is known to be right.
+    row: usize,
+}
+
+impl<'m> Ahead<'m> {
+    pub(super) fn new(waiter: Option<&Waiter>) -> Ahead<'m> {
+        let clock = waiter.map_or_else(Clock::real, |waiter| waiter.clock().clone());
+        Ahead { verified: None, propose: None, clock }
+    }
+
+    /// The row of the last pass that has the logits of the next token; `None` if it had one row only.
+    pub(super) fn row(&self) -> Option<usize> {
+        self.verified.as_ref().map(|verified| verified.row)
+    }
+}
+
+impl<'m> Generate<'m> {
+    /// Proposes tokens from what the caller knows, such as the text that is being edited: `propose` gets
+    /// the tokens so far, and returns up to so many that may follow. They are verified in one pass, so
+    /// the text stays the same, but it takes longer the more of them are wrong.
+    ///
+    /// Has no effect with an [observer](Self::observed_by), and on models whose sequence cannot be cut
+    /// anywhere.
+    pub fn proposed_by(
+        mut self,
+        propose: impl FnMut(&[u32], usize) -> Vec<u32> + Send + 'm,
+    ) -> Self {
+        self.ahead.propose = Some(Box::new(propose));
+        self
+    }
+
+    /// Number of positions up to the last token whose successor is chosen next.
+    pub(super) fn reached(&self) -> usize {
+        match &self.ahead.verified {
+            Some(Verified { first, row, .. }) => first + row + 1,
+            None => self.sequence.len(),
+        }
+    }
+
+    /// Computes the logits behind the last token, unless they are known. Returns false if it was
+    /// cancelled.
+    pub(super) fn advance(&mut self, last: u32) -> Result<bool> {
+        if let Some(Verified { tokens, row, .. }) = &mut self.ahead.verified
+            && tokens.get(*row + 1) == Some(&last)
+        {
+            *row += 1;
+            return Ok(true);
+        }
+        self.settle();
+        let began = self.ahead.clock.now();
+        let next = self.next_step(last);
+        let (proposed, imitating) = match next {
+            Next::Plain => (Vec::new(), Duration::ZERO),
+            Next::Verify(tokens) => (tokens, Duration::ZERO),
+            Next::Imitate { tokens, verify } => {
+                let Some(proposed) = self.imitate(last, tokens)? else { return Ok(false) };
+                let took = self.ahead.clock.now() - began;
+                if let Some(proposals) = self.proposals() {
+                    proposals.imitated(&proposed, took, verify);
+                }
+                if verify { (proposed, took) } else { (Vec::new(), Duration::ZERO) }
+            }
+        };
+        let began = self.ahead.clock.now();
+        let count = proposed.len();
+        let computed = match count {
+            0 => self.pass(&[last], None)?,
+            _ => self.verify(last, proposed)?,
+        };
+        let took = self.ahead.clock.now() - began;
+        if let (Some(proposals), true) = (self.proposals(), computed) {
+            match count {
+                0 => proposals.passed(took),
+                _ => proposals.verified(count, imitating, took),
+            }
+        }
+        Ok(computed)
+    }
+
+    /// Proposals that are measured: all but the caller's.
+    pub(super) fn proposals(&mut self) -> Option<&mut Proposals> {
+        self.sequence.proposals.as_mut().filter(|_| self.ahead.propose.is_none())
+    }
+
+    /// Drops what was computed behind the last token that is right.
+    pub(super) fn settle(&mut self) {
+        if self.ahead.verified.is_some() {
+            let len = self.reached();
+            self.ahead.verified = None;
+            self.sequence.settle(len);
+        }
+    }
+
+    /// Decides what follows the text so far, whose last token is not in the sequence yet.
+    fn next_step(&mut self, last: u32) -> Next {
+        let used = self.sequence.len();
+        let room = self.sequence.limit() - used - 1;
+        let rows = self.sequence.most_verified().saturating_sub(1);
+        // The last token of a text needs no successor.
+        let most = rows.min(room).min(self.writer.remaining().saturating_sub(1));
+        let proposes = self.ahead.propose.is_some() || self.sequence.proposals.is_some();
+        if most == 0 || !proposes || self.hooks.observer.is_some() {
+            return Next::Plain;
+        }
+        let (vocab, imitates) = (self.sequence.vocab(), self.sequence.can_imitate());
+        let propose = &mut self.ahead.propose;
+        self.sequence.with_next(last, |text, proposals| match (propose, proposals) {
+            (Some(propose), _) => {
+                let mut tokens = propose(text, most);
+                let is_known = |&&token: &&u32| (token as usize) < vocab;
+                tokens.truncate(tokens.iter().take(most).take_while(is_known).count());
+                if tokens.is_empty() { Next::Plain } else { Next::Verify(tokens) }
+            }
+            (None, Some(proposals)) => proposals.next(text, most, imitates),
+            (None, None) => Next::Plain,
+        })
+    }
+
+    /// Computes up to `count` tokens behind the last one on stand-ins, which leaves the sequence as it was.
+    /// `None` if it was cancelled.
+    fn imitate(&mut self, last: u32, count: usize) -> Result<Option<Vec<u32>>> {
+        let before = self.sequence.len();
+        let (mut proposed, mut token) = (Vec::with_capacity(count), last);
+        while proposed.len() < count && !self.writer.is_stop(token) {
+            let Generate { sequence, hooks, logits, writer, .. } = self;
+            let imitated = hooks.observe(|observer| {
+                logits.clear();
+                logits.extend_from_slice(sequence.imitate(token, observer)?);
+                Ok(())
+            })?;
+            if !imitated {
+                return Ok(None);
+            }
+            let Some(next) = writer.guess(logits, before + proposed.len() + 1) else { break };
+            proposed.push(next);
+            token = next;
+        }
+        self.sequence.settle(before);
+        Ok(Some(proposed))
+    }
+
+    /// Computes the last token and those proposed behind it in one pass. Returns false if it was
+    /// cancelled.
+    fn verify(&mut self, last: u32, proposed: Vec<u32>) -> Result<bool> {
+        let first = self.sequence.len();
+        let mut tokens = proposed;
+        tokens.insert(0, last);
+        let Generate { sequence, hooks, .. } = self;
+        let done = hooks.observe(|observer| sequence.verify(&tokens, observer))?;
+        if done {
+            self.ahead.verified = Some(Verified { first, tokens, row: 0 });
+        }
+        Ok(done)
+    }
+}
+
+impl Hooks<'_> {
+    /// Runs a pass that can be cancelled. Returns false if it was.
+    fn observe(
+        &mut self,
+        pass: impl FnOnce(&mut dyn Observer) -> std::result::Result<(), ForwardError>,
+    ) -> Result<bool> {
+        let Hooks { cancel, .. } = self;
+        match pass(&mut CancelObserver { cancel, observer: &mut (), prompt: None }) {
+            Ok(()) => Ok(true),
+            Err(ForwardError::Source(_)) if cancel.is_cancelled() => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl fmt::Debug for Ahead<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ahead").field("row", &self.row()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,78 @@
+//! Proposals from the text itself: what came after the same tokens before.
+
+/// Tokens at the end of the text that must have occurred before.
+const LEAST: usize = 2;
+/// Tokens that are compared; more say no more.
+const MOST: usize = 32;
+/// Number of [classes](Found::class).
+pub(super) const CLASSES: usize = 4;
+
+/// The place of an earlier occurrence of the end of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    /// Index of the token after it.
+    next: usize,
+    /// Number of tokens that agree.
+    pub(super) tokens: usize,
+}
+
+impl Found {
+    /// Finds the longest end of a text that has occurred before, of several the last.
+    pub(super) fn of(text: &[u32]) -> Option<Found> {
+        let (&last, before) = text.split_last()?;
+        let mut best: Option<Found> = None;
+        for next in (LEAST..=before.len()).rev().filter(|&next| text[next - 1] == last) {
+            let pairs = text[..next].iter().rev().zip(text.iter().rev());
+            let tokens = pairs.take(MOST).take_while(|(a, b)| a == b).count();
+            if tokens >= LEAST && best.is_none_or(|best| tokens > best.tokens) {
+                best = Some(Found { next, tokens });
+                if tokens == MOST {
+                    break;
+                }
+            }
+        }
+        best
+    }
+
+    /// The tokens that came next, and again from their beginning where they reach the end of the text.
+    pub(super) fn proposal(self, text: &[u32], most: usize) -> Vec<u32> {
+        text[self.next..].iter().copied().cycle().take(most).collect()
+    }
+
+    /// Ends of about one length are right about equally often.
+    pub(super) fn class(self) -> usize {
+        match self.tokens {
+            0..4 => 0,
+            4..8 => 1,
+            8..16 => 2,
+            _ => 3,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn longest_end_is_found_and_continued() {
+        // Text, tokens that agree, the next five.
+        let cases: [(&[u32], _); 7] = [
+            (&[], None),
+            (&[1, 2, 3], None),
+            (&[1, 2, 9, 2], None),
+            (&[1, 2, 9, 8, 1, 2], Some((2, vec![9, 8, 1, 2, 9]))),
+            // The longer one, then the later one.
+            (&[7, 1, 2, 3, 1, 2, 4, 7, 1, 2], Some((3, vec![3, 1, 2, 4, 7]))),
+            (&[1, 2, 3, 1, 2, 4, 1, 2], Some((2, vec![4, 1, 2, 4, 1]))),
+            (&[5, 5, 5, 5], Some((3, vec![5; 5]))),
+        ];
+        for (text, expected) in cases {
+            let found = Found::of(text);
+            let found = found.map(|found| (found.tokens, found.proposal(text, 5)));
+            assert_eq!(found, expected, "{text:?}");
+        }
+        let long: Vec<u32> = (0..100).chain(0..100).collect();
+        assert_eq!(Found::of(&long).map(|found| (found.tokens, found.class())), Some((MOST, 3)));
+    }
+}

@@ -1,0 +1,234 @@
+//! The value of proposals: what a token costs with them and without, as measured.
+//!
+//! A round proposes tokens and verifies them in one pass. It costs the time of both, and yields the
+//! tokens that are right and one more. Plain decoding costs the time of a pass for each. The
+//! share of right tokens is measured beforehand, at little cost or none: a proposal that is not verified
+//! is compared with the tokens that come. The time of a pass over several tokens is not known before the
+//! first, so that is tried with few tokens, and only as far as what it can lose is a small share of the
+//! time so far.
+
+/// Numbers of tokens that are proposed.
+const SIZES: [usize; 6] = [1, 2, 4, 8, 16, 32];
+/// The most tokens proposed at once.
+pub(super) const MOST: usize = SIZES[SIZES.len() - 1];
+/// Share of all time that rounds may lose, and what they may lose before, in plain tokens.
+const LOSS: f64 = 1.0 / 200.0;
+const CREDIT: f64 = 1.0;
+/// Part of their gains in this text that they may lose, in plain tokens: of a long round that pays on
+/// average, few tokens may be right.
+const RESERVE: f64 = 12.0;
+/// Share of a plain token's time that a round has to save to be worth it.
+const WORTH: f64 = 1.0 / 32.0;
+/// A pass over n tokens takes about this power of n times as long as one over one: that of Mixtral
+/// 8x7B from a disk, which shares the most experts of the models measured.
+const GROWTH: f64 = 0.6;
+/// Weight of a new plain token, and of a new round, in the average.
+const PLAIN: f64 = 1.0 / 16.0;
+const ROUND: f64 = 1.0 / 4.0;
+/// Plain tokens before anything is compared with them.
+const LEARNING: u32 = 4;
+/// Plain tokens after which a pass over several counts as unmeasured again, and in whose time two plain
+/// tokens are computed in any case: both change with what is in memory.
+const OLD: f64 = 1000.0;
+const REFRESH: f64 = 200.0;
+/// Share by which earlier outcomes count less with each new one.
+const FADING: f64 = 0.99;
+/// Tokens imitated to see how many are right, once it is known how long one takes.
+const TRIED: usize = 8;
+/// Outcomes of a source below which it is tried without verifying as often as the time allows.
+const KNOWN: f64 = 16.0;
+
+/// Share of the tokens of a source that are right.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Share {
+    right: f64,
+    all: f64,
+}
+
+/// Tokens that a source could propose.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Offer {
+    pub(super) share: Share,
+    /// The number of tokens that it could propose.
+    pub(super) most: usize,
+    /// True if each takes the time of a token on stand-ins.
+    pub(super) imitates: bool,
+}
+
+/// Measured costs of tokens, in seconds.
+#[derive(Debug, Default)]
+pub(super) struct Value {
+    plain: Mean,
+    imitated: Mean,
+    /// Passes over one more token than each of [`SIZES`].
+    verified: [Mean; SIZES.len()],
+    /// All time.
+    spent: f64,
+    /// Time that rounds have gained, less what they have lost, as far as it counts.
+    balance: f64,
+    /// Plain tokens to compute in any case, and the time when they were computed last.
+    refresh: u32,
+    refreshed: f64,
+}
+
+/// An average with a weight for what is new.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mean {
+    value: f64,
+    count: u32,
+    /// The time of the last.
+    at: f64,
+}
+
+impl Share {
+    /// Records an outcome.
+    pub(super) fn came(&mut self, right: bool) {
+        self.right = self.right * FADING + f64::from(u8::from(right));
+        self.all = self.all * FADING + 1.0;
+    }
+
+    /// Counts what is known for less, as another text begins.
+    pub(super) fn begins(&mut self) {
+        let kept = (KNOWN / 4.0 / self.all.max(1.0)).min(1.0);
+        (self.right, self.all) = (self.right * kept, self.all * kept);
+    }
+
+    /// The probability that the next token is right, if those before it were.
+    fn probability(self) -> f64 {
+        (self.right + 0.5) / (self.all + 1.0)
+    }
+
+    /// The expected number of tokens that a round yields.
+    fn tokens(self, proposed: usize) -> f64 {
+        let p = self.probability();
+        (1.0 - p.powi(proposed as i32 + 1)) / (1.0 - p)
+    }
+}
+
+impl Mean {
+    fn add(&mut self, value: f64, weight: f64, at: f64) {
+        self.count = self.count.saturating_add(1);
+        let weight = weight.max(1.0 / f64::from(self.count));
+        self.value += weight * (value - self.value);
+        self.at = at;
+    }
+
+    fn get(&self) -> Option<f64> {
+        (self.count > 0).then_some(self.value)
+    }
+}
+
+impl Value {
+    /// Begins a text: what was gained by others does not count.
+    pub(super) fn begins(&mut self) {
+        self.balance = self.balance.min(0.0);
+    }
+
+    /// Counts a plain token.
+    pub(super) fn plain(&mut self, seconds: f64) {
+        self.spent += seconds;
+        self.plain.add(seconds, PLAIN, self.spent);
+        self.refresh = self.refresh.saturating_sub(1);
+        self.refreshed = self.spent;
+    }
+
+    /// Counts tokens on stand-ins that were not verified.
+    pub(super) fn imitated(&mut self, tokens: usize, seconds: f64) {
+        self.spent += seconds;
+        self.balance -= seconds;
+        self.add_imitated(tokens, seconds);
+    }
+
+    /// Counts a round: the tokens proposed and how many it has yielded, the seconds of proposing them, if
+    /// they were imitated, and of verifying them.
+    pub(super) fn round(
+        &mut self,
+        (proposed, yielded): (usize, usize),
+        [imitating, verifying]: [f64; 2],
+    ) {
+        let seconds = imitating + verifying;
+        self.spent += seconds;
+        if imitating > 0.0 {
+            self.add_imitated(proposed, imitating);
+        }
+        // A pass over a number between two sizes counts as one over the larger, which takes longer.
+        let size = SIZES.iter().position(|&size| size >= proposed).unwrap_or(SIZES.len() - 1);
+        let scale = ((SIZES[size] + 1) as f64 / (proposed + 1) as f64).powf(GROWTH);
+        self.verified[size].add(verifying * scale, ROUND, self.spent);
+        let gained = yielded as f64 * self.plain.value - seconds;
+        self.balance = (self.balance + gained).min(RESERVE * self.plain.value);
+    }
+
+    fn add_imitated(&mut self, tokens: usize, seconds: f64) {
+        self.imitated.add(seconds / tokens.max(1) as f64, ROUND, self.spent);
+    }
+
+    /// Chooses an offer by its index, and the number of tokens to propose. `None` to compute a plain
+    /// token.
+    pub(super) fn choose(&mut self, offers: &[Offer]) -> Option<(usize, usize)> {
+        let plain = self.plain.get().filter(|_| self.plain.count >= LEARNING)?;
+        if self.spent - self.refreshed > REFRESH * plain {
+            self.refresh = 2;
+        }
+        let credit = self.credit(plain);
+        if self.refresh > 0 || credit < 0.0 {
+            return None;
+        }
+        let mut best = (plain * (1.0 - WORTH), None);
+        for (index, offer) in offers.iter().enumerate() {
+            let each = match offer.imitates {
+                true => self.imitated.value,
+                false => 0.0,
+            };
+            for size in SIZES.into_iter().filter(|&size| size <= offer.most) {
+                let tokens = offer.share.tokens(size);
+                let (expected, most) = self.verifying(size, plain);
+                let cost = (size as f64 * each + expected) / tokens;
+                let lost = size as f64 * each + most - tokens * plain;
+                if cost < best.0 && lost <= credit {
+                    best = (cost, Some((index, size)));
+                }
+            }
+        }
+        best.1
+    }
+
+    /// Number of tokens to imitate only to see how many are right; 0 if it is not the time for that.
+    pub(super) fn tries(&self, share: Share) -> usize {
+        let Some(plain) = self.plain.get().filter(|_| self.plain.count >= LEARNING) else {
+            return 0;
+        };
+        let Some(each) = self.imitated.get() else { return 1 };
+        // Never worth it if a token on stand-ins takes nearly as long as one without.
+        let may_pay = each < plain / 2.0;
+        let pause = if share.all < KNOWN { 0.0 } else { OLD / 16.0 };
+        let waited = self.spent - self.imitated.at >= pause * plain;
+        let affordable = each * TRIED as f64 <= self.credit(plain) / 2.0;
+        if may_pay && waited && affordable { TRIED } else { 0 }
+    }
+
+    /// Seconds that may be lost now.
+    fn credit(&self, plain: f64) -> f64 {
+        self.spent * LOSS + CREDIT * plain + self.balance
+    }
+
+    /// Seconds of verifying so many tokens and one more: expected, and at most.
+    fn verifying(&self, proposed: usize, plain: f64) -> (f64, f64) {
+        let known = |(size, mean): (&usize, &Mean)| {
+            let fresh = mean.count > 0 && self.spent - mean.at < OLD * plain;
+            fresh.then_some((size + 1, mean.value))
+        };
+        let tokens = proposed + 1;
+        let mut known = SIZES.iter().zip(&self.verified).filter_map(known);
+        let below = known.clone().take_while(|&(n, _)| n <= tokens).last().unwrap_or((1, plain));
+        if below.0 == tokens {
+            return (below.1, below.1);
+        }
+        let above = known.find(|&(n, _)| n > tokens).map_or(f64::INFINITY, |(_, time)| time);
+        let times = tokens as f64 / below.0 as f64;
+        ((below.1 * times.powf(GROWTH)).min(above), (below.1 * times).min(above))
+    }
+}
+
+#[cfg(test)]
+mod tests;

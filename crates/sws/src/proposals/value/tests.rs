@@ -1,0 +1,109 @@
+use super::*;
+
+/// A model and a source of proposals: milliseconds of a plain token and of one on stand-ins, the power
+/// of the number of tokens by which a pass takes longer, and the share of proposals that are right.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    plain: f64,
+    imitated: f64,
+    growth: f64,
+    right: f64,
+}
+
+/// Seconds of so many tokens, without proposals and with them, by true times that scatter by `noise`.
+fn run(case: Case, tokens: usize, noise: f64) -> (f64, f64) {
+    let mut seed = 0x9e37_79b9_u64;
+    let mut random = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 11) as f64 / (1u64 << 53) as f64
+    };
+    let (mut value, mut share) = (Value::default(), Share::default());
+    let (mut time, mut made, mut open) = (0.0, 0, 0usize);
+    while made < tokens {
+        let mut scatter = |time: f64| time / 1e3 * (1.0 + noise * (2.0 * random() - 1.0));
+        let offer = Offer { share, most: MOST, imitates: case.imitated > 0.0 };
+        match value.choose(&[offer]) {
+            Some((0, proposed)) => {
+                let imitating = scatter(case.imitated * proposed as f64);
+                let verifying = scatter(case.plain * ((proposed + 1) as f64).powf(case.growth));
+                let right = (0..proposed).take_while(|_| random() < case.right).count();
+                for n in 0..proposed.min(right + 1) {
+                    share.came(n < right);
+                }
+                value.round((proposed, right + 1), [imitating, verifying]);
+                time += imitating + verifying;
+                made += right + 1;
+                open = 0;
+            }
+            chosen => {
+                assert_eq!(chosen, None, "there is one offer");
+                let tries = if open == 0 && case.imitated > 0.0 { value.tries(share) } else { 0 };
+                if tries > 0 {
+                    let seconds = scatter(case.imitated * tries as f64);
+                    value.imitated(tries, seconds);
+                    time += seconds;
+                    open = tries;
+                }
+                let seconds = scatter(case.plain);
+                value.plain(seconds);
+                time += seconds;
+                made += 1;
+                if open > 0 || case.imitated == 0.0 {
+                    let right = random() < case.right;
+                    share.came(right);
+                    open = if right { open.saturating_sub(1) } else { 0 };
+                }
+            }
+        }
+    }
+    (made as f64 * case.plain / 1e3, time)
+}
+
+#[test]
+fn proposals_pay_or_cost_next_to_nothing() {
+    let case = |plain, imitated, growth, right| Case { plain, imitated, growth, right };
+    // Tokens, and the speed-up that is reached at least.
+    #[rustfmt::skip]
+    let cases = [
+        // Mixtral 8x7B at a quarter of its bytes: a disk, large experts, good stand-ins.
+        (case(2300.0, 170.0, 0.45, 0.97), 1000, 2.4),
+        (case(2300.0, 170.0, 0.45, 0.95), 256, 1.6),
+        (case(2300.0, 170.0, 0.45, 0.85), 1000, 1.1),
+        // The same with bad ones.
+        (case(2300.0, 170.0, 0.45, 0.5), 1000, 0.985),
+        (case(2300.0, 170.0, 0.45, 0.0), 256, 0.985),
+        // Fine-grained experts.
+        (case(50.0, 8.0, 0.85, 0.95), 1000, 0.985),
+        (case(50.0, 8.0, 0.85, 0.8), 1000, 0.985),
+        // Everything in memory: stand-ins take half of a token's time, or all of it.
+        (case(20.0, 10.0, 0.9, 0.98), 1000, 0.985),
+        (case(20.0, 20.0, 1.0, 0.9), 256, 0.985),
+        // Lookups, which cost nothing: a text that copies, and one that does not.
+        (case(50.0, 0.0, 0.8, 0.98), 1000, 1.25),
+        (case(50.0, 0.0, 0.8, 0.6), 1000, 0.985),
+        (case(50.0, 0.0, 1.0, 0.9), 1000, 0.985),
+    ];
+    for (case, tokens, least) in cases {
+        for noise in [0.0, 0.3] {
+            let (plain, time) = run(case, tokens, noise);
+            let speed_up = plain / time;
+            assert!(speed_up >= least, "{speed_up} for {case:?}, noise {noise}");
+        }
+    }
+}
+
+#[test]
+fn a_source_that_becomes_bad_is_left() {
+    let mut value = Value::default();
+    let mut share = Share::default();
+    (0..20).for_each(|_| value.plain(1.0));
+    (0..40).for_each(|_| share.came(true));
+    let offer = |share| [Offer { share, most: MOST, imitates: false }];
+    let mut rounds = 0;
+    // Passes take as long as ever, and nothing is right any more.
+    while value.choose(&offer(share)).is_some() {
+        value.round((4, 1), [0.0, 2.0]);
+        rounds += 1;
+    }
+    assert!(rounds <= 2, "{rounds} rounds that yield nothing new");
+}
