@@ -185,9 +185,13 @@ impl Model {
                     let twice = std::mem::replace(done, true);
                     assert!(!twice, "the source serves expert {expert} twice");
                 }
-                // Blocks of a matrix come once, for all rows.
+                // Blocks of a matrix come once, for all rows. Matrices are asked for as they are read, so
+                // only an expert with more rows than a strip is asked before.
                 let whole = weights.executor().is_none()
-                    && experts.iter().all(|&expert| is_whole(weights, l, expert, spec.expert));
+                    && experts.iter().all(|&expert| {
+                        batch.rows(expert).len() > strip
+                            && is_whole(weights, l, expert, spec.expert)
+                    });
                 let batch = ExpertBatch { experts, ..batch.clone() };
                 let mut compute = |batch: ExpertBatch<'_>| {
                     let refused = match weights.executor() {
