@@ -1,5 +1,6 @@
 //! The upper bound on the working memory of a pass.
 
+use rayon::prelude::*;
 use sws_kernels::Tier;
 use sws_model::CausalLm;
 use sws_model::{KvPrecision, Model, PassSize, Session};
@@ -20,8 +21,8 @@ fn working_memory_stays_within_the_formula() {
         (200, false, 64),
         (130, true, 64),
     ];
-    for name in variants() {
-        let fixture = Fixture::open(&name);
+    variants().par_iter().for_each(|name| {
+        let fixture = Fixture::open(name);
         let golden = fixture.golden();
         for threads in [1, 3] {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
@@ -59,5 +60,5 @@ fn working_memory_stays_within_the_formula() {
                 }
             }
         }
-    }
+    });
 }
