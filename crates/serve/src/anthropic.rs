@@ -100,7 +100,7 @@ pub(crate) fn fields() -> [&'static [&'static str]; 1] {
 /// Prepares an answer.
 pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prepared, Failure> {
     check_names(app, body, &fields())?;
-    let ways = parse::<Fields>(body)?.ways(app, served, None)?.without_certificate()?;
+    let ways = parse::<Fields>(body)?.ways(app, served, None)?.of_one_text()?;
     let ways = ways.of_a_conversation(served);
     let mut request: Request = parse(body)?;
     let wanted = request.wanted()?;

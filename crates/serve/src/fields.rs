@@ -39,6 +39,8 @@ pub(crate) struct Fields {
     presence_penalty: Option<f32>,
     frequency_penalty: Option<f32>,
     repetition_penalty: Option<f32>,
+    /// The same, as llama.cpp spells it.
+    repeat_penalty: Option<f32>,
     seed: Option<i64>,
     stop: Option<OneOrMany<String>>,
     stop_sequences: Option<OneOrMany<String>>,
@@ -128,7 +130,7 @@ impl Fields {
             top_k,
             top_p: self.top_p,
             min_p: self.min_p,
-            repetition_penalty: self.repetition_penalty,
+            repetition_penalty: self.repetition_penalty.or(self.repeat_penalty),
             presence_penalty: self.presence_penalty,
             frequency_penalty: self.frequency_penalty,
             seed: self.seed.map(|seed| seed as u64),
@@ -160,8 +162,12 @@ impl Ways {
         self
     }
 
-    /// Refuses a certificate, where answers have no place for one.
-    pub(crate) fn without_certificate(self) -> Result<Ways, Failure> {
+    /// Refuses several texts and a certificate, where answers have no place for them.
+    pub(crate) fn of_one_text(self) -> Result<Ways, Failure> {
+        if self.n > 1 {
+            let message = "answers have one text here; use /v1/chat/completions for several";
+            return Err(Failure::unsupported("n", message));
+        }
         match self.certificate {
             true => Err(unsupported(
                 "certificates come with /v1/chat/completions and /v1/completions; ask there",

@@ -10,10 +10,17 @@ use crate::failure::Failure;
 use crate::fields::{Fields, parse};
 use crate::names::names;
 
-/// Fields of other servers that change the text, and are not supported.
+/// Fields of other servers that change the answer, and are not supported.
 const REFUSED: &[&str] = &[
+    "allowed_token_ids",
     "audio",
+    "bad_words",
     "best_of",
+    "chat_template",
+    "conversation",
+    "documents",
+    "dry_multiplier",
+    "dynatemp_range",
     "grammar",
     "guided_choice",
     "guided_grammar",
@@ -21,30 +28,45 @@ const REFUSED: &[&str] = &[
     "guided_regex",
     "include_stop_str_in_output",
     "json_schema",
+    "logprobs",
+    "lora",
+    "mcp_servers",
     "min_tokens",
     "mirostat",
+    "n_predict",
     "prediction",
+    "prompt",
     "prompt_logprobs",
     "response_format",
+    "return_tokens_as_token_ids",
     "stop_token_ids",
     "structured_outputs",
+    "tfs_z",
     "tools",
+    "top_a",
+    "top_logprobs",
+    "top_n_sigma",
     "truncate_prompt_tokens",
+    "typical_p",
     "use_beam_search",
     "web_search_options",
+    "xtc_probability",
 ];
+
+/// Values of such fields that change nothing, beside null, false, zero and what is empty.
+const IDLE: &[(&str, f64)] = &[("tfs_z", 1.0), ("top_n_sigma", -1.0), ("typical_p", 1.0)];
 
 /// Refuses a request with fields that would change its text elsewhere, and names those in the log that
 /// are ignored. `known` are the fields of its interface.
 pub(crate) fn check_names(app: &App, body: &[u8], known: &[&[&str]]) -> Result<(), Failure> {
     let fields: BTreeMap<String, Presence> = parse(body)?;
     let common = names::<Fields>();
-    for (field, Presence(is_set)) in &fields {
+    for (field, value) in &fields {
         let name = field.as_str();
         if common.contains(&name) || known.iter().any(|known| known.contains(&name)) {
             continue;
         }
-        if *is_set && REFUSED.contains(&name) {
+        if REFUSED.contains(&name) && value.is_set(name) {
             return Err(Failure::unsupported(name, format!("`{name}` is not supported")));
         }
         app.ignored(field);
@@ -52,9 +74,33 @@ pub(crate) fn check_names(app: &App, body: &[u8], known: &[&[&str]]) -> Result<(
     Ok(())
 }
 
-/// True for a value that is neither null, false, zero nor empty.
+/// A value, as far as it tells whether something is asked for.
 #[derive(Debug, PartialEq)]
-struct Presence(bool);
+enum Presence {
+    /// Null, false, or what is empty.
+    Nothing,
+    /// An object without entries.
+    Options,
+    Number(f64),
+    Something,
+}
+
+impl Presence {
+    /// True if the value asks for something in a field of this name.
+    fn is_set(&self, field: &str) -> bool {
+        match self {
+            Presence::Nothing => false,
+            // A search with the usual options.
+            Presence::Options => field == "web_search_options",
+            Presence::Number(value) => *value != 0.0 && !IDLE.contains(&(field, *value)),
+            Presence::Something => true,
+        }
+    }
+
+    fn something(is_set: bool) -> Presence {
+        if is_set { Presence::Something } else { Presence::Nothing }
+    }
+}
 
 impl<'de> Deserialize<'de> for Presence {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Presence, D::Error> {
@@ -68,27 +114,27 @@ impl<'de> Deserialize<'de> for Presence {
             }
 
             fn visit_unit<E: Error>(self) -> Result<Presence, E> {
-                Ok(Presence(false))
+                Ok(Presence::Nothing)
             }
 
             fn visit_bool<E: Error>(self, value: bool) -> Result<Presence, E> {
-                Ok(Presence(value))
+                Ok(Presence::something(value))
             }
 
             fn visit_i64<E: Error>(self, value: i64) -> Result<Presence, E> {
-                Ok(Presence(value != 0))
+                Ok(Presence::Number(value as f64))
             }
 
             fn visit_u64<E: Error>(self, value: u64) -> Result<Presence, E> {
-                Ok(Presence(value != 0))
+                Ok(Presence::Number(value as f64))
             }
 
             fn visit_f64<E: Error>(self, value: f64) -> Result<Presence, E> {
-                Ok(Presence(value != 0.0))
+                Ok(Presence::Number(value))
             }
 
             fn visit_str<E: Error>(self, value: &str) -> Result<Presence, E> {
-                Ok(Presence(!value.is_empty()))
+                Ok(Presence::something(!value.is_empty()))
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Presence, A::Error> {
@@ -96,15 +142,15 @@ impl<'de> Deserialize<'de> for Presence {
                 while list.next_element::<IgnoredAny>()?.is_some() {
                     is_set = true;
                 }
-                Ok(Presence(is_set))
+                Ok(Presence::something(is_set))
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Presence, A::Error> {
-                let mut is_set = false;
+                let mut found = Presence::Options;
                 while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {
-                    is_set = true;
+                    found = Presence::Something;
                 }
-                Ok(Presence(is_set))
+                Ok(found)
             }
         }
 
@@ -118,23 +164,29 @@ mod tests {
 
     #[test]
     fn values_that_mean_nothing_are_absent() {
-        for (json, is_set) in [
-            ("null", false),
-            ("false", false),
-            ("true", true),
-            ("0", false),
-            ("0.0", false),
-            ("-1", true),
-            ("2.5", true),
-            ("\"\"", false),
-            ("\"a\\n\"", true),
-            ("[]", false),
-            ("[null]", true),
-            ("{}", false),
-            ("{\"a\": [{}]}", true),
+        for (field, json, is_set) in [
+            ("lora", "null", false),
+            ("lora", "false", false),
+            ("lora", "true", true),
+            ("lora", "0", false),
+            ("lora", "0.0", false),
+            ("lora", "-1", true),
+            ("lora", "2.5", true),
+            ("lora", "\"\"", false),
+            ("lora", "\"a\\n\"", true),
+            ("lora", "[]", false),
+            ("lora", "[null]", true),
+            ("lora", "{}", false),
+            ("lora", "{\"a\": [{}]}", true),
+            ("web_search_options", "{}", true),
+            ("typical_p", "1", false),
+            ("typical_p", "1.0", false),
+            ("typical_p", "0.9", true),
+            ("top_n_sigma", "-1", false),
+            ("top_n_sigma", "1", true),
         ] {
             let found: Presence = serde_json::from_str(json).unwrap();
-            assert_eq!(found, Presence(is_set), "{json}");
+            assert_eq!(found.is_set(field), is_set, "{field}: {json}");
         }
     }
 }

@@ -11,7 +11,7 @@ use crate::names::names;
 /// Kinds of values, and words about the fields that have them. A field that several interfaces read in
 /// their own ways has any.
 #[rustfmt::skip]
-const KINDS: [(&str, &str, &str); 60] = [
+const KINDS: [(&str, &str, &str); 61] = [
     ("add_generation_prompt", "boolean", "end the prompt with the beginning of an answer"),
     ("add_special", "boolean", "add the special tokens of a text"),
     ("add_special_tokens", "boolean", "add the special tokens of a text"),
@@ -50,6 +50,7 @@ const KINDS: [(&str, &str, &str); 60] = [
     ("prompt", "any", "a text, texts, the tokens of one, or those of several"),
     ("reasoning", "object", "`effort` is a variable of the chat template"),
     ("reasoning_effort", "string", "a variable of the chat template"),
+    ("repeat_penalty", "number", "the same as repetition_penalty"),
     ("repetition_penalty", "number", "factor for the logits of tokens that came before"),
     ("response_format", "object", "form of the answer"),
     ("return_progress", "boolean", "tell the progress of the prompt in a stream"),
@@ -65,7 +66,7 @@ const KINDS: [(&str, &str, &str); 60] = [
     ("text", "object", "form of the answer in `format`"),
     ("thinking", "object", "`type` decides about enable_thinking, a variable of the chat template"),
     ("tokens", "array", "token ids"),
-    ("tool_choice", "any", "auto, none, required, any, or a tool"),
+    ("tool_choice", "any", "auto, none, required, any, a tool, or allowed_tools"),
     ("tools", "array", "tools that the model is shown"),
     ("top_k", "integer", "number of the likeliest tokens that are drawn from"),
     ("top_logprobs", "integer", "number of likeliest tokens beside each"),

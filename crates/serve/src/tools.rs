@@ -22,7 +22,22 @@ pub(crate) enum Choice {
         function: Option<Named>,
         #[serde(default)]
         disable_parallel_tool_use: Option<bool>,
+        /// In chats.
+        #[serde(default)]
+        allowed_tools: Option<Allowed>,
+        /// In Responses.
+        #[serde(flatten)]
+        allowed: Allowed,
     },
+}
+
+/// Some of the tools, and whether one of them has to be called: `auto` or `required`.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Allowed {
+    #[serde(default)]
+    mode: Option<String>,
+    #[serde(default)]
+    tools: Option<Vec<Json>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -51,6 +66,16 @@ impl Choice {
         }
     }
 
+    /// The tools that may be called, if the choice is among some.
+    fn allowed(&self) -> Option<&Allowed> {
+        match self {
+            Choice::Object { kind, allowed_tools, allowed, .. } if kind == "allowed_tools" => {
+                Some(allowed_tools.as_ref().unwrap_or(allowed))
+            }
+            _ => None,
+        }
+    }
+
     /// True if an answer may have one call only.
     pub(crate) fn is_single(&self) -> bool {
         matches!(self, Choice::Object { disable_parallel_tool_use: Some(true), .. })
@@ -64,7 +89,12 @@ pub(crate) fn shown(
     tools: Option<Vec<Json>>,
     choice: Option<&Choice>,
 ) -> Result<Shown, Failure> {
-    let must = match choice.map_or(("auto", None), Choice::words) {
+    let allowed = choice.and_then(Choice::allowed);
+    let words = match allowed {
+        Some(allowed) => (allowed.mode.as_deref().unwrap_or("auto"), None),
+        None => choice.map_or(("auto", None), Choice::words),
+    };
+    let must = match words {
         ("none", _) => return Ok(Shown::default()),
         ("auto", _) => None,
         ("required" | "any", _) => Some(None),
@@ -81,6 +111,10 @@ pub(crate) fn shown(
         let message = format!("there are {} tools, and at most {most} are allowed", tools.len());
         return Err(Failure::field("tools", message));
     }
+    let tools = match allowed {
+        Some(allowed) => among(tools, allowed),
+        None => tools,
+    };
     let functions: Vec<Json> = tools.iter().filter_map(function).collect();
     if let Some(name) = &must {
         let is_known = |tool: &Json| match name {
@@ -106,6 +140,13 @@ pub(crate) fn shown(
         must => (must, None),
     };
     Ok(Shown { tools: Some(Json::from(functions)), must, call })
+}
+
+/// The tools that are allowed. The model is not shown the others, so that it calls none of them.
+fn among(tools: Vec<Json>, allowed: &Allowed) -> Vec<Json> {
+    let name = |tool: &Json| name_of(&function(tool)?);
+    let names: Vec<Json> = allowed.tools.iter().flatten().filter_map(name).collect();
+    tools.into_iter().filter(|tool| name(tool).is_some_and(|name| names.contains(&name))).collect()
 }
 
 /// The form of a demanded call of strict tools, as far as the model's format of calls has one. Where
@@ -185,6 +226,29 @@ fn function(tool: &Json) -> Option<Json> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_allowed_tools_are_shown() {
+        let tool = |name: &str| {
+            let parameters = json!({"type": "object"});
+            json!({"type": "function", "function": {"name": name, "parameters": parameters}})
+        };
+        for choice in [
+            json!({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [
+                {"type": "function", "function": {"name": "b"}}, {"type": "web_search"}]}}),
+            json!({"type": "allowed_tools", "mode": "required", "tools": [
+                {"type": "function", "name": "b"}, {"type": "function", "name": "unknown"}]}),
+        ] {
+            let choice: Choice = serde_json::from_value(choice).unwrap();
+            let allowed = choice.allowed().unwrap();
+            assert_eq!(allowed.mode.as_deref(), Some("required"));
+            let tools = ["a", "b", "c"].map(|name| serde_json::from_value(tool(name)).unwrap());
+            let left = among(tools.to_vec(), allowed);
+            assert_eq!(serde_json::to_value(&left).unwrap(), json!([tool("b")]));
+        }
+        let one: Choice = serde_json::from_value(json!({"type": "tool", "name": "b"})).unwrap();
+        assert!(one.allowed().is_none());
+    }
 
     #[test]
     fn tools_of_each_interface_have_one_form() {

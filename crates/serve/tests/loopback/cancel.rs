@@ -18,8 +18,8 @@ pub(crate) fn long(stream: bool) -> Value {
     json!({"prompt": "The wolf", "max_tokens": MANY, "ignore_eos": true, "seed": 3, "stream": stream})
 }
 
-/// Waits for the beginning of a streamed response.
-pub(crate) fn begun(stream: &mut TcpStream) {
+/// Waits for the beginning of a streamed response, and returns what has come of it.
+pub(crate) fn begun(stream: &mut TcpStream) -> Vec<u8> {
     let mut seen = Vec::new();
     let mut bytes = [0; 512];
     while !String::from_utf8_lossy(&seen).contains("data: ") {
@@ -27,10 +27,11 @@ pub(crate) fn begun(stream: &mut TcpStream) {
         assert_ne!(read, 0, "the response ended");
         seen.extend_from_slice(&bytes[..read]);
     }
+    seen
 }
 
 /// Asserts that nothing is computed any more.
-fn assert_idle(server: &Running) {
+pub(crate) fn assert_idle(server: &Running) {
     wait_for(|| server.metric("sws_requests_running") == 0.0);
     let tokens = || server.metric("sws_tokens_total");
     let before = tokens();
@@ -78,21 +79,14 @@ fn a_request_that_is_sent_again_costs_only_what_is_left() {
     begun(&mut first);
     drop(first);
     assert_idle(&server);
-    let text = |response: Response| -> String {
-        let events = response.events();
-        events
-            .iter()
-            .map(|event| event["choices"][0]["text"].as_str().unwrap().to_owned())
-            .collect()
-    };
-    let whole = text(server.post(PATH, &streamed));
+    let whole = server.post(PATH, &streamed).texts();
     assert_eq!(made() - before, 900.0, "no token was computed twice");
     // It is kept beside other texts, and is as one that was never cut off.
     server.ask(PATH, &chance);
-    assert_eq!(text(server.post(PATH, &streamed)), whole);
+    assert_eq!(server.post(PATH, &streamed).texts(), whole);
     assert_eq!(made() - before, 900.0 + 120.0);
     let another = serve(&tales(), 1, config());
-    assert_eq!(text(another.post(PATH, &streamed)), whole);
+    assert_eq!(another.post(PATH, &streamed).texts(), whole);
     assert_eq!(another.metric("sws_generated_tokens_total"), 900.0);
 }
 
@@ -224,10 +218,5 @@ fn signs_of_life_keep_slow_answers_open() {
     drop(first);
     let events = Response::read(events);
     assert!(events.body.starts_with(": keep-alive\n\n: keep-alive\n\n"), "{events:?}");
-    let text: String = events
-        .events()
-        .iter()
-        .map(|event| event["choices"][0]["text"].as_str().unwrap().to_owned())
-        .collect();
-    assert_eq!(whole.json()["choices"][0]["text"], text);
+    assert_eq!(whole.json()["choices"][0]["text"], events.texts());
 }

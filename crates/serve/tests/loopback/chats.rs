@@ -123,6 +123,8 @@ fn what_is_known_and_not_supported_is_refused() {
         (json!({"response_format": {"type": "json_object"}}), "response_format"),
         (json!({"modalities": ["audio"]}), "modalities"),
         (json!({"min_tokens": 3}), "min_tokens"),
+        (json!({"typical_p": 0.5}), "typical_p"),
+        (json!({"web_search_options": {}}), "web_search_options"),
         (json!({"messages": picture}), "messages"),
         (json!({"messages": []}), "messages"),
         (json!({"messages": [{"role": "narrator", "content": "a"}]}), "messages"),
@@ -141,8 +143,13 @@ fn what_is_known_and_not_supported_is_refused() {
         assert!(response.head.contains("x-should-retry: false"), "{response:?}");
     }
     // Fields without a meaning here are ignored, and so is a choice of no tool.
-    let more = json!({"tools": tool, "tool_choice": "none", "user": "x", "min_tokens": 0, "nonesuch": [1, {}]});
+    let more = json!({"tools": tool, "tool_choice": "none", "user": "x", "min_tokens": 0, "typical_p": 1, "nonesuch": [1, {}]});
     server.ask(PATH, &body("hello", more));
+    // One option has two names.
+    let text = |more| server.ask(PATH, &body("hello", more))["choices"][0]["message"].take();
+    let penalized = text(json!({"repetition_penalty": 5, "seed": 3, "max_tokens": 30}));
+    assert_eq!(text(json!({"repeat_penalty": 5, "seed": 3, "max_tokens": 30})), penalized);
+    assert_ne!(text(json!({"seed": 3, "max_tokens": 30})), penalized);
     let long = server.post(PATH, &body(&"a".repeat(400), json!({})));
     assert_eq!(long.status, 400);
     assert_eq!(long.json()["error"]["code"], "context_length_exceeded", "{long:?}");

@@ -179,6 +179,11 @@ impl Response {
     pub(crate) fn read(mut stream: TcpStream) -> Response {
         let mut bytes = Vec::new();
         let _ = stream.read_to_end(&mut bytes);
+        Response::parse(bytes)
+    }
+
+    /// A response that was read as a whole.
+    pub(crate) fn parse(bytes: Vec<u8>) -> Response {
         let text = String::from_utf8(bytes).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
@@ -207,6 +212,13 @@ impl Response {
         }
         assert_eq!(data.pop(), Some("[DONE]"), "{self:?}");
         data.iter().map(|event| serde_json::from_str(event).unwrap()).collect()
+    }
+
+    /// The text of a streamed completion.
+    #[track_caller]
+    pub(crate) fn texts(&self) -> String {
+        let events = self.events();
+        events.iter().filter_map(|event| event["choices"][0]["text"].as_str()).collect()
     }
 }
 

@@ -10,6 +10,7 @@ mod gauges;
 mod interfaces;
 mod kv;
 mod llama;
+mod matrix;
 mod recorded;
 mod refusals;
 mod requests;

@@ -96,6 +96,8 @@ fn certificates_of_answers_agree_when_computed_again() {
     let elsewhere = json!({"input": "a", "x_sws": {"certificate": true}});
     let refused = server.post("/v1/responses", &elsewhere);
     assert_eq!(refused.status, 400, "{refused:?}");
+    let several = server.post("/v1/responses", &json!({"input": "a", "n": 2}));
+    assert_eq!((several.status, &several.json()["error"]["param"]), (400, &"n".into()));
 }
 
 #[test]
