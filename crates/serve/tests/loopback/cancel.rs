@@ -46,7 +46,7 @@ fn a_client_that_leaves_while_it_is_answered_ends_its_text() {
         let before = server.metric("sws_generated_tokens_total");
         let mut client = server.send(PATH, &long(stream));
         match stream {
-            true => begun(&mut client),
+            true => drop(begun(&mut client)),
             false => wait_for(|| server.metric("sws_generated_tokens_total") > before),
         }
         drop(client);
