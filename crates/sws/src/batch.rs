@@ -1,5 +1,6 @@
 //! Several texts in shared passes, which begin and end at any time.
 
+mod portion;
 mod reuse;
 #[cfg(test)]
 mod tests;
@@ -21,11 +22,11 @@ use crate::sequence::Sequence;
 use crate::turns::Turns;
 use crate::writer::Writer;
 use crate::{Cancel, End, Error, Generated, Piece, Rank, Result};
+use portion::Portion;
 use reuse::Begun;
 
-/// Prompt tokens of a step, for all texts that begin. Texts that have begun get a token each beside
-/// them, so they wait no longer for it than for so many tokens.
-const PROMPT: usize = 256;
+/// Tokens that follow from each other without a choice, and go through a step together, at most.
+const FORCED: usize = 256;
 
 /// Several texts in shared passes, in which each expert is read once for all of them. Each has the
 /// output that it has alone.
@@ -51,6 +52,7 @@ pub struct Batch<'m> {
     step: Step,
     clock: Clock,
     turns: Option<Turns>,
+    portion: Portion,
 }
 
 /// A text to continue among others.
@@ -151,6 +153,7 @@ impl<'m> Batch<'m> {
     ) -> Result<Batch<'m>> {
         let idle = model.several(most).ok_or(Error::OneText)?;
         let (room, goes_back) = (model.room(), model.goes_back());
+        let portion = Portion::new(model.longest_pass());
         let clock = waiter.as_ref().map_or_else(Clock::real, |waiter| waiter.clock().clone());
         Ok(Batch {
             model,
@@ -166,6 +169,7 @@ impl<'m> Batch<'m> {
             step: Step::default(),
             clock,
             turns: None,
+            portion,
         })
     }
 
@@ -330,6 +334,9 @@ impl<'m> Batch<'m> {
                 cancel.detach();
             }
             let (time, waited) = (self.clock.now() - began, self.waited() - waited);
+            let prompts = running.iter().zip(&parts).filter(|(text, _)| !text.has_begun());
+            let prompts = prompts.map(|(_, &part)| part).sum();
+            self.portion.passed(prompts, tokens, time, waited);
             if let Some(turns) = &mut self.turns {
                 turns.passed(tokens, time, waited);
             }
@@ -359,7 +366,8 @@ impl<'m> Batch<'m> {
 
     /// Numbers of tokens by which texts are continued in a step; 0 for those that wait.
     fn parts(&mut self, running: &[Text<'_>]) -> Vec<usize> {
-        let mut parts = parts(running);
+        let begun = running.iter().filter(|text| text.has_begun()).count();
+        let mut parts = parts(running, self.portion.tokens(begun), self.goes_back);
         let Some(turns) = &mut self.turns else { return parts };
         // A part of a prompt needs most experts: all texts go with it.
         if !running.iter().all(Text::has_begun) {
@@ -497,16 +505,21 @@ fn end_at(writer: &Writer<'_>, end: Option<End>, position: usize, limit: usize) 
     }
 }
 
-/// Numbers of tokens by which texts are continued in a step; 0 for those that wait.
-fn parts(texts: &[Text<'_>]) -> Vec<usize> {
-    let mut room = PROMPT;
+/// Numbers of tokens by which texts are continued in a step; 0 for those that wait. Prompts get so many
+/// tokens together.
+fn parts(texts: &[Text<'_>], prompts: usize, goes_back: bool) -> Vec<usize> {
+    let mut room = prompts;
     let part = |text: &Text<'_>| {
         if text.follows.is_some() {
             return 0;
         }
         // A text that has begun gets one in any case.
         let least = usize::from(text.next.len() == 1 || text.has_begun());
-        let part = text.next.len().min(room.max(least)).min(text.until_mark());
+        let rest = text.next.len();
+        // A state is kept before the last tokens of a prompt, if there is no other way back.
+        let last =
+            if goes_back || rest <= portion::LEAST { 0 } else { (rest - 1) % portion::LEAST + 1 };
+        let part = (rest - last).min(room.max(least)).min(text.until_mark());
         room -= if part > 1 { part } else { 0 };
         part
     };
@@ -584,12 +597,12 @@ impl Text<'_> {
         let mut position = place.position;
         let mut end = end_at(&self.writer, end, position, place.limit);
         // With probabilities, each token needs the logits of the one before.
-        while end.is_none() && self.ranks.is_none() && self.next.len() < PROMPT {
+        while end.is_none() && self.ranks.is_none() && self.next.len() < FORCED {
             let mut forced = self.writer.forced()?;
             if forced.is_empty() {
                 break;
             }
-            forced.truncate(PROMPT - self.next.len());
+            forced.truncate(FORCED - self.next.len());
             for token in forced {
                 let (piece, over) = self.writer.take(token)?;
                 self.next.push(token);

@@ -139,6 +139,11 @@ impl Sequence {
         threads.run(|| batch(&mut **lm).step(chunks, observer, step));
     }
 
+    /// Forwards to [`BatchLm::longest_pass`].
+    pub(crate) fn longest_pass(&mut self) -> usize {
+        batch(&mut *self.lm).longest_pass()
+    }
+
     /// Number of positions of one of [several](Self::several) sequences.
     pub(crate) fn len_of(&mut self, sequence: usize) -> usize {
         batch(&mut *self.lm).sequence_len(sequence)
