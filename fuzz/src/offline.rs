@@ -40,6 +40,7 @@ fn config() -> Config {
         aliases: Vec::new(),
         keys: Vec::new(),
         hosts: Vec::new(),
+        origins: Vec::new(),
         open_metrics: false,
         open: false,
         limits,

@@ -98,6 +98,7 @@ fn config(limits: Limits, stop: &Arc<AtomicBool>) -> Config {
         aliases: Vec::new(),
         keys: Vec::new(),
         hosts: Vec::new(),
+        origins: Vec::new(),
         open: false,
         open_metrics: false,
         limits,

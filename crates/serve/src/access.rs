@@ -7,6 +7,7 @@ use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
 use axum::http::{HeaderMap, HeaderName};
 
 use crate::Config;
+use crate::cors;
 use crate::failure::Failure;
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -19,10 +20,12 @@ pub(crate) struct Owner(pub(crate) u64);
 pub(crate) fn check(config: &Config, path: &str, headers: &HeaderMap) -> Result<Owner, Failure> {
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     // A page from elsewhere can send requests that look harmless to a browser.
-    if let Some(origin) = headers.get(ORIGIN) {
+    if let Some(origin) = headers.get(ORIGIN).filter(|_| cors::allowed(config, headers).is_none()) {
         let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
         if origin.is_none_or(|(_, from)| !from.eq_ignore_ascii_case(host)) {
-            return Err(Failure::forbidden("requests of web pages from elsewhere are refused"));
+            return Err(Failure::forbidden(
+                "web pages from elsewhere are refused; start the server with --allowed-origin for this one",
+            ));
         }
     }
     // A page can also give its own name the address of this machine. It has no key.
@@ -94,6 +97,7 @@ mod tests {
             aliases: Vec::new(),
             keys: owned(keys),
             hosts: owned(hosts),
+            origins: owned(&["http://page.example:3000"]),
             open: false,
             open_metrics: false,
             limits: Limits::default(),
@@ -155,6 +159,10 @@ mod tests {
             ("http://localhost:8080", 200),
             ("http://localhost:3000", 403),
             ("https://evil.example", 403),
+            ("http://page.example:3000", 200),
+            ("http://PAGE.example:3000", 200),
+            ("https://page.example:3000", 403),
+            ("http://page.example", 403),
             ("null", 403),
         ];
         for (origin, expected) in cases {

@@ -22,6 +22,8 @@ pub struct Config {
     pub keys: Vec<String>,
     /// Names by which clients may call a server without keys, besides `localhost` and addresses.
     pub hosts: Vec<String>,
+    /// Origins of web pages from elsewhere that may call, as `https://chat.example:8443`.
+    pub origins: Vec<String>,
     /// True to listen beyond this machine without keys.
     pub open: bool,
     /// True to show the counters without a key.

@@ -26,7 +26,9 @@ use tokio::time::{sleep, timeout};
 use crate::app::App;
 use crate::failure::{Dialect, Failure, respond};
 use crate::requests::Origin;
-use crate::{access, anthropic, chat, completions, events, info, openapi, prepared, responses};
+use crate::{
+    access, anthropic, chat, completions, cors, events, info, openapi, prepared, responses,
+};
 
 /// Time between two looks at whether the server should end.
 const LOOK: Duration = Duration::from_millis(100);
@@ -117,14 +119,21 @@ pub(crate) async fn handle(
     let (number, id) = app.numbered("req");
     let path = request.uri().path().to_owned();
     let dialect = dialect(&path);
-    let mut response = match access::check(&app.config, &path, request.headers()) {
-        Ok(access::Owner(owner)) => {
+    let page = cors::allowed(&app.config, request.headers());
+    let preflight = page.as_ref().and_then(|_| cors::preflight(&request));
+    let checked = access::check(&app.config, &path, request.headers());
+    let mut response = match (preflight, checked) {
+        (Some(response), _) => response,
+        (None, Ok(access::Owner(owner))) => {
             let origin = Origin { number, id: id.clone(), endpoint: endpoint(&path), owner };
             request.extensions_mut().insert(origin);
             routes.call(request).await?
         }
-        Err(failure) => failure.response(dialect),
+        (None, Err(failure)) => failure.response(dialect),
     };
+    if let Some(page) = page {
+        cors::share(&mut response, page);
+    }
     let status = response.status().as_u16();
     app.counts.responded(endpoint(&path), status);
     app.log(&format!("{id} {} {status}", endpoint(&path)));

@@ -23,6 +23,7 @@ mod certified;
 mod chat;
 mod completions;
 mod config;
+mod cors;
 mod cost;
 mod counts;
 mod engine;

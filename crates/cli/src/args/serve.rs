@@ -68,6 +68,10 @@ pub(crate) struct Serve {
     /// given more than once.
     #[arg(long, value_name = "NAME")]
     pub(crate) allowed_host: Vec<String>,
+    /// Origin of web pages that may call the server from elsewhere, as https://chat.example:8443; can be
+    /// given more than once.
+    #[arg(long, value_name = "ORIGIN", value_parser = origin)]
+    pub(crate) allowed_origin: Vec<String>,
     /// Seconds for running texts to end when the program is asked to end.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub(crate) drain: u32,
@@ -86,6 +90,18 @@ fn body(word: &str) -> Result<usize, String> {
     match word.parse::<RamBudget>().map_err(|e| e.to_string())? {
         RamBudget::Bytes(bytes) if RANGE.contains(&bytes) => Ok(bytes as usize),
         _ => Err(format!("a request has 1KiB to 1GiB, not {word}")),
+    }
+}
+
+/// Parses what a browser calls the origin of a page.
+fn origin(word: &str) -> Result<String, String> {
+    let rest = word.strip_prefix("https://").or_else(|| word.strip_prefix("http://"));
+    let is_place = |c: char| c.is_ascii_alphanumeric() || "-.:[]".contains(c);
+    match rest {
+        Some(rest) if !rest.is_empty() && rest.chars().all(is_place) => Ok(word.to_owned()),
+        _ => Err(format!(
+            "an origin is http:// or https://, a name, and a port if it has one, as https://chat.example:8443, not {word}"
+        )),
     }
 }
 

@@ -80,6 +80,7 @@ fn config(args: &args::Serve, model: &Model, interrupt: &Arc<Interrupt>) -> anyh
         aliases: args.alias.clone(),
         keys: keys(args)?,
         hosts: args.allowed_host.clone(),
+        origins: args.allowed_origin.clone(),
         open: args.no_auth,
         open_metrics: args.open_metrics,
         limits,

@@ -36,6 +36,7 @@ pub(crate) fn config() -> Config {
         aliases: vec!["gpt-any".to_owned()],
         keys: Vec::new(),
         hosts: Vec::new(),
+        origins: Vec::new(),
         open: false,
         open_metrics: false,
         limits: Limits { drain: Duration::from_secs(5), ..Limits::default() },

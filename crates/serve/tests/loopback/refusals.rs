@@ -131,6 +131,50 @@ fn strangers_are_kept_out() {
 }
 
 #[test]
+fn pages_of_an_allowed_origin_ask_first_and_read_answers() {
+    let config = Config {
+        keys: vec!["secret".to_owned()],
+        origins: vec!["https://chat.example".to_owned()],
+        ..config()
+    };
+    let server = serve(&tales(), 1, config);
+    let call = |method: &str, lines: &str| {
+        let head = format!("{method} /v1/models HTTP/1.1\r\nhost: localhost\r\nconnection: close");
+        Response::read(server.raw(&format!("{head}\r\n{lines}\r\n")))
+    };
+    let asked =
+        "access-control-request-method: POST\r\naccess-control-request-headers: authorization\r\n";
+    let from = |origin: &str, lines: &str| format!("origin: {origin}\r\n{lines}");
+    let told = call("OPTIONS", &from("https://chat.example", asked));
+    assert_eq!(told.status, 204);
+    for line in [
+        "access-control-allow-origin: https://chat.example",
+        "access-control-allow-headers: authorization",
+        "access-control-allow-methods: get, post, delete",
+        "vary: origin",
+    ] {
+        assert!(told.head.contains(line), "{line} in {told:?}");
+    }
+    let key = "authorization: Bearer secret\r\n";
+    let answer = call("GET", &from("https://chat.example", key));
+    assert_eq!(answer.status, 200);
+    assert!(answer.head.contains("access-control-expose-headers: "), "{answer:?}");
+    // A page has to be able to read why it is refused.
+    let keyless = call("GET", &from("https://chat.example", ""));
+    assert_eq!(keyless.status, 401);
+    assert!(keyless.head.contains("access-control-allow-origin: "), "{keyless:?}");
+    for refused in [
+        call("OPTIONS", &from("https://evil.example", asked)),
+        call("GET", &from("https://evil.example", key)),
+    ] {
+        assert_eq!(refused.status, 403);
+        assert!(!refused.head.contains("access-control"), "{refused:?}");
+    }
+    let plain = call("GET", key);
+    assert!(plain.status == 200 && !plain.head.contains("access-control"), "{plain:?}");
+}
+
+#[test]
 fn models_properties_and_metrics_are_shown() {
     let server = serve(&tales(), 3, config());
     let props = server.get("/props").json();
