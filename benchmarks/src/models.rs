@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use rayon::prelude::*;
 use sws::{Footprint, Format, KvPrecision, Outline, SUGGESTIONS, SequenceBytes, Size};
 use sws_engine::PlanOptions;
 use sws_kernels::{Encoding, Tier};
@@ -62,6 +63,19 @@ struct Entry {
     /// False if the number of positions is unknown.
     has_context: bool,
     outline: Outline,
+    /// What it takes in each of the [`COLUMNS`] that it can have, if it is supported.
+    footprints: Vec<(Encoding, Format, Footprint)>,
+}
+
+/// Formats of the weights that are not quantised.
+const COLUMNS: [Encoding; 5] =
+    [Encoding::Bf16, Encoding::Bf12, Encoding::Bf11, Encoding::Q8, Encoding::Q4];
+
+impl Entry {
+    fn footprint(&self, plain: Encoding) -> Option<(Format, &Footprint)> {
+        let found = self.footprints.iter().find(|(column, ..)| *column == plain);
+        found.map(|(_, format, footprint)| (*format, footprint))
+    }
 }
 
 /// Writes the page for all configurations in `dir`.
@@ -101,12 +115,11 @@ fn suggestions(entries: &[Entry]) -> Result<String> {
         .to_owned();
     for suggestion in SUGGESTIONS {
         let found = entries.iter().find(|entry| entry.name == suggestion.id);
-        let outline =
-            &found.with_context(|| format!("{} is not in configs", suggestion.id))?.outline;
+        let entry = found.with_context(|| format!("{} is not in configs", suggestion.id))?;
         let encoding = suggestion.encoding.map_or(Ok(Encoding::Bf12), str::parse)?;
-        let format = outline.format(encoding);
-        let format = format.with_context(|| format!("{} has no known format", suggestion.id))?;
-        let footprint = footprint(outline, format)?;
+        let format = entry.footprint(encoding);
+        let (_, footprint) =
+            format.with_context(|| format!("{} has no known format", suggestion.id))?;
         let read = footprint.plan(suggestion.ram << 30).map(|plan| plan.per_token.read());
         writeln!(
             table,
@@ -138,8 +151,17 @@ fn entries(dir: &Path) -> Result<Vec<Entry>> {
         let (name, source) = (word("_name_or_path")?, word("_source")?);
         let context = config.entries.get("max_position_embeddings");
         let has_context = context.is_none_or(|context| !context.is_null());
-        entries.push(Entry { name, source, has_context, outline: Outline::read(&path)? });
+        let (outline, footprints) = (Outline::read(&path)?, Vec::new());
+        entries.push(Entry { name, source, has_context, outline, footprints });
     }
+    let supported = entries.par_iter_mut().filter(|entry| entry.outline.spec().is_some());
+    supported.try_for_each(|entry| -> Result<()> {
+        for plain in COLUMNS {
+            let Some(format) = entry.outline.format(plain) else { continue };
+            entry.footprints.push((plain, format, footprint(&entry.outline, format)?));
+        }
+        Ok(())
+    })?;
     entries.sort_by_cached_key(|entry| {
         let [parameters, _] = entry.outline.spec().map_or([0; 2], |spec| spec.parameters());
         (parameters, entry.name.to_lowercase())
@@ -156,16 +178,15 @@ fn sizes(entries: &[Entry]) -> Result<String> {
     let mut table = "| model | family | layers | experts | parameters | a token | published in | bf16 | bf12 | bf11 | q8 | q4 |\n\
         |---|---|---:|---:|---:|---:|---|---:|---:|---:|---:|---:|\n"
         .to_owned();
-    for Entry { name, outline, .. } in entries {
+    for entry in entries {
+        let Entry { name, outline, .. } = entry;
         let Some(spec) = outline.spec() else { continue };
         let [all, active] = spec.parameters();
         let experts = spec.moes().map(|moe| moe.experts).max();
         let experts = experts.map_or(String::new(), |n| format!("{} of {n}", spec.max_top_k()));
-        let mut cells = Vec::new();
-        let columns = [Encoding::Bf16, Encoding::Bf12, Encoding::Bf11, Encoding::Q8, Encoding::Q4];
-        for format in columns.into_iter().filter_map(|plain| outline.format(plain)) {
-            cells.push(Size(footprint(outline, format)?.bytes).to_string());
-        }
+        let footprints = COLUMNS.into_iter().filter_map(|plain| entry.footprint(plain));
+        let mut cells: Vec<_> =
+            footprints.map(|(_, footprint)| Size(footprint.bytes).to_string()).collect();
         cells.resize(5, String::new());
         let format = outline.format(Encoding::Bf16);
         let published = match format.map(|format| format.quantised) {
@@ -192,12 +213,14 @@ fn memory(entries: &[Entry]) -> Result<String> {
         write!(table, " a token at {machine} GiB |")?;
     }
     table += "\n|---|---|---:|---:|---:|---:|---:|---:|\n";
-    for Entry { name, outline, .. } in entries {
-        for format in [Encoding::Bf12, Encoding::Q4].into_iter().filter_map(|e| outline.format(e)) {
-            let footprint = footprint(outline, format)?;
+    for entry in entries {
+        for (format, footprint) in
+            [Encoding::Bf12, Encoding::Q4].into_iter().filter_map(|plain| entry.footprint(plain))
+        {
             write!(
                 table,
-                "| {name} | {format} | {} | {} | {} MiB |",
+                "| {} | {format} | {} | {} | {} MiB |",
+                entry.name,
                 Size(footprint.bytes),
                 Size(footprint.infrastructure),
                 footprint.smallest() >> 20,
@@ -219,11 +242,10 @@ fn speed(entries: &[Entry]) -> Result<String> {
     }
     table += "\n|---|---|---|---:|---:|---:|---:|\n";
     let [disk, memory] = SPEEDS;
-    for Entry { name, outline, .. } in entries {
+    for entry in entries {
         for plain in [Encoding::Bf12, Encoding::Q4] {
-            let Some(format) = outline.format(plain) else { continue };
-            let footprint = footprint(outline, format)?;
-            let exact = if plain == Encoding::Q4 { "no" } else { "yes" };
+            let Some((format, footprint)) = entry.footprint(plain) else { continue };
+            let (name, exact) = (&entry.name, if plain == Encoding::Q4 { "no" } else { "yes" });
             write!(table, "| {name} | {format} | {exact} | {} |", Size(footprint.bytes))?;
             for machine in MACHINES {
                 let plan = footprint.plan(machine << 30);

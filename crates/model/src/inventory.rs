@@ -239,9 +239,11 @@ impl Search<'_> {
         for wanted in wanted {
             let name = self.names.name_of(id, wanted.role);
             let found = piece.and_then(|piece| {
-                let position = |name| piece.tensors.iter().position(|tensor| tensor.name == name);
-                let other = || self.names.names_of(id, wanted.role).skip(1).find_map(position);
-                Some((piece, position(name.clone()).or_else(other)?))
+                let position =
+                    |name: &str| piece.tensors.iter().position(|tensor| tensor.name == name);
+                let others = || self.names.names_of(id, wanted.role).skip(1);
+                let other = || others().find_map(|name| position(&name));
+                Some((piece, position(&name).or_else(other)?))
             });
             match found {
                 Some((piece, index)) => {

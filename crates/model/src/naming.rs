@@ -116,7 +116,7 @@ impl FamilyNaming {
     /// multi-token prediction.
     fn place_in_layer(&self, rest: &str, shape: &[u64]) -> Option<Placement> {
         let (layer, rest) = rest.split_once('.')?;
-        let parts = self.names.family.parts();
+        let parts = self.names.parts;
         let layer = number_below(layer, self.layers / parts)? * parts;
         for &Rule { name, target, role, matrix } in
             self.names.family.layer.iter().copied().flatten()

@@ -180,6 +180,8 @@ pub(crate) struct Names {
     /// The prefix that some checkpoints have instead.
     other: Option<&'static str>,
     head: &'static str,
+    /// Layers in one of the checkpoint. Tensors whose names do not say which belong to the first.
+    pub(crate) parts: u32,
 }
 
 /// The place of one tensor in a layer.
@@ -268,10 +270,16 @@ pub(crate) fn names(model_type: &str, wrapper: Option<&str>) -> Option<Names> {
     let family = find(model_type)?;
     let Some(wrapper) = wrapper else {
         let other = model_type.ends_with("_text").then_some(WITHIN);
-        return Some(Names { family, prefix: family.prefix, other, head: "" });
+        return Some(Names {
+            family,
+            prefix: family.prefix,
+            other,
+            head: "",
+            parts: family.parts(),
+        });
     };
     let &Wrapper { prefix, head, .. } = WRAPPERS.iter().find(|it| it.model_type == wrapper)?;
-    Some(Names { family, prefix, other: None, head })
+    Some(Names { family, prefix, other: None, head, parts: family.parts() })
 }
 
 /// The model type of a wrapper, if this is one, and that of its language model where nothing is said.
@@ -353,20 +361,27 @@ impl Names {
 
     /// The names that a tensor of a layer may have: checkpoints may stack experts or keep them apart.
     pub(crate) fn names_of(&self, id: PieceId, role: Role) -> impl Iterator<Item = String> {
-        let &Names { family, prefix, .. } = self;
+        let &Names { family, prefix, parts, .. } = self;
         let rules = id.layer().map(|layer| (layer, family.rules(id.kind(), role)));
         rules.into_iter().flat_map(move |(layer, rules)| {
-            let (layer, part) = (layer / family.parts(), layer % family.parts());
-            rules.map(move |rule| {
-                let name = match id.kind() {
-                    PieceKind::Expert(number) | PieceKind::Table(number) => {
-                        rule.name.replace('#', &number.to_string())
-                    }
-                    _ => rule.name.replace('@', &part.to_string()),
-                };
-                format!("{prefix}layers.{layer}.{name}")
+            let (layer, part) = (layer / parts, layer % parts);
+            rules.map(move |rule| match id.kind() {
+                PieceKind::Expert(number) | PieceKind::Table(number) => {
+                    numbered(prefix, layer, rule.name, b'#', number)
+                }
+                _ => numbered(prefix, layer, rule.name, b'@', part),
             })
         })
+    }
+}
+
+/// The name of a tensor of a layer, with a number in the place of the mark if it has one. Large models
+/// have a hundred thousand of them.
+fn numbered(prefix: &str, layer: u32, name: &str, mark: u8, number: u32) -> String {
+    let at = name.bytes().position(|byte| byte == mark);
+    match at.map(|at| (&name[..at], &name[at + 1..])) {
+        Some((before, after)) => format!("{prefix}layers.{layer}.{before}{number}{after}"),
+        None => format!("{prefix}layers.{layer}.{name}"),
     }
 }
 
@@ -376,8 +391,7 @@ impl Family {
         self.ends.others.iter().any(|(of, _)| *of == role)
     }
 
-    /// Layers in one of the checkpoint. Tensors whose names do not say which belong to the first.
-    pub(crate) fn parts(&self) -> u32 {
+    fn parts(&self) -> u32 {
         let in_parts = self.layer.iter().copied().flatten().any(|rule| rule.name.contains('@'));
         if in_parts { 2 } else { 1 }
     }
