@@ -54,7 +54,7 @@ pub mod watch;
 
 pub use budget::{
     HitCurve, Ledger, MemoryUse, PerToken, Plan, PlanError, PlanOptions, Planner, ProcessMemory,
-    RamBudget, SlotClass, TokenCosts, UnknownBudget, routes_of,
+    PromptReads, RamBudget, SlotClass, TokenCosts, UnknownBudget, routes_of,
 };
 pub use certificate::{Certificate, CertificateError, Difference, Outcome, Step, Witness};
 pub use error::StreamError;

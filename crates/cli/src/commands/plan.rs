@@ -8,14 +8,15 @@ use std::process::ExitCode;
 use serde::Serialize;
 use serde_json::json;
 use sws::{
-    Computing, Dry, Format, Model, Needs, Options, Outline, Planning, SequenceBytes, Text, Threads,
+    Computing, Dry, Format, Model, Needs, Options, Outline, Planning, PromptComputing,
+    SequenceBytes, Text, Threads,
 };
 use sws_engine::{MemoryUse, PerToken, Plan, PlanOptions, Planner, RamBudget};
 use sws_kernels::{Encoding, Tier};
 use sws_model::Inventory;
 use sws_store::{Dtype, Manifest, PieceKind, PieceLayout, Read, Tensor};
 
-use super::machine::{Machine, about, digits};
+use super::machine::{Machine, about, digits, time};
 use super::outline::formats::{self, Timed};
 use super::outline::{self, Asked};
 use super::remote::{self, Found, Remote};
@@ -29,6 +30,17 @@ const STEPS: u64 = 6;
 const GIB: u64 = 1 << 30;
 /// Said on a terminal meanwhile.
 const MEASURING: &str = "measuring disk and memory";
+
+/// Prompts of which the time is shown, in tokens.
+const PROMPTS: [usize; 2] = [1000, 8192];
+
+/// The estimate of a prompt, as the first of a run.
+#[derive(Debug, Serialize)]
+struct Prompt {
+    tokens: usize,
+    read_bytes: u64,
+    first_token_seconds: f64,
+}
 
 /// The plan for one budget.
 #[derive(Debug, Serialize)]
@@ -128,6 +140,9 @@ fn with_weights(
     let tier = args.options().tier.unwrap_or(Tier::best());
     let computing =
         measures.and_then(|threads| Dry::new(tier, threads)?.token(model.spec(), model.manifest()));
+    let of_prompt = measures
+        .and_then(|threads| Dry::new(tier, threads)?.prompt(model.spec(), model.manifest()));
+    let prompts = prompts(&plan, machine, of_prompt.as_ref());
     let row = |plan: &Plan| row(plan, machine, computing);
     let rows: Vec<Row> = budgets(&planner, ram, total.max(ram))
         .into_iter()
@@ -169,12 +184,13 @@ fn with_weights(
             "machine": machine,
             "hub": remote,
             "first_token_seconds": machine.first_token(cycled(&planner)),
+            "prompts": prompts,
             "budgets": rows,
             "formats_at": formats.as_ref().map(|_| formats_at),
             "formats": formats,
         }))?;
     } else {
-        let mut text = text(shown, &planner, ram, machine, &rows);
+        let mut text = text(shown, &planner, ram, machine, &rows, &prompts);
         text += &outline::estimates(&hits);
         if let Some(reads @ 2..) = reads_per_expert(model.manifest()) {
             text += &wrapped(&format!(
@@ -281,6 +297,36 @@ fn cycled(planner: &Planner) -> u64 {
     planner.weights() - planner.layer_tables().map_or(0, |[bytes, _]| bytes)
 }
 
+/// Estimates of prompts of usual lengths, as far as the context has room for them. None where computing
+/// was not measured.
+fn prompts(plan: &Plan, machine: Machine, computing: Option<&PromptComputing>) -> Vec<Prompt> {
+    let (Some(disk), Some(computing)) = (machine.disk_bytes_per_second, computing) else {
+        return Vec::new();
+    };
+    let lengths = PROMPTS.into_iter().filter(|&tokens| tokens < plan.context);
+    let lengths = lengths.chain([plan.context]).take(PROMPTS.len());
+    lengths
+        .map(|tokens| Prompt {
+            tokens,
+            read_bytes: plan.prompt.passes(tokens).map(|(_, bytes)| bytes).sum(),
+            first_token_seconds: plan
+                .prompt
+                .seconds(tokens, disk, |part| computing.seconds(&plan.per_token, part)),
+        })
+        .collect()
+}
+
+/// When prompts have their first tokens, in a line.
+fn first_tokens(prompts: &[Prompt]) -> String {
+    if prompts.is_empty() {
+        return String::new();
+    }
+    let each = prompts.iter().map(|prompt| {
+        format!("{} after a prompt of {} tokens", time(prompt.first_token_seconds), prompt.tokens)
+    });
+    format!("the first token comes about {}\n", each.collect::<Vec<_>>().join(", "))
+}
+
 fn row(plan: &Plan, machine: Machine, computing: Option<Computing>) -> Row {
     let PerToken { experts, hit_rate, .. } = plan.per_token;
     Row {
@@ -317,9 +363,19 @@ fn budgets(planner: &Planner, asked: u64, most: u64) -> Vec<u64> {
     budgets
 }
 
-fn text(model: &Path, planner: &Planner, asked: u64, machine: Machine, rows: &[Row]) -> String {
+fn text(
+    model: &Path,
+    planner: &Planner,
+    asked: u64,
+    machine: Machine,
+    rows: &[Row],
+    prompts: &[Prompt],
+) -> String {
     let pace = rows.iter().find(|row| row.budget == asked).and_then(|row| row.tokens_per_second);
-    let mut text = machine.answer("", asked, [pace, machine.first_token(cycled(planner))]);
+    // A more exact estimate takes the place of that of any long prompt.
+    let first = machine.first_token(cycled(planner)).filter(|_| prompts.is_empty());
+    let mut text = machine.answer("", asked, [pace, first]);
+    text += &first_tokens(prompts);
     text += &format!(
         "{}: {} of weights\nthe smallest --ram is {}MiB (`min` takes the {} that are needed now)\n{}\n\n",
         model.display(),

@@ -8,7 +8,8 @@ mod ram;
 pub use ledger::{Ledger, MemoryUse, ProcessMemory};
 pub(crate) use plan::page;
 pub use plan::{
-    HitCurve, PerToken, Plan, PlanError, PlanOptions, Planner, SlotClass, TokenCosts, routes_of,
+    HitCurve, PerToken, Plan, PlanError, PlanOptions, Planner, PromptReads, SlotClass, TokenCosts,
+    routes_of,
 };
 pub(crate) use process::status;
 pub use ram::{RamBudget, UnknownBudget};

@@ -5,6 +5,7 @@ use sws_kernels::Tier;
 use sws_model::{CausalLm, Inventory, KvPrecision, ModelSpec, Session};
 use sws_store::{Arena, Clock, Manifest, PieceId, PieceKind, Slot};
 
+use super::attending::PromptComputing;
 use super::blank::Blank;
 use crate::Threads;
 
@@ -14,9 +15,12 @@ const MEMORY: usize = 256 << 20;
 const MOST: usize = 1 << 30;
 /// Bytes of weights of the layers that are computed, if the model has as many.
 const BYTES: u64 = 256 << 20;
-/// Tokens of a measurement, and the time after which no more begins.
-const TOKENS: [usize; 2] = [5, 48];
+/// Passes of a measurement, and the time after which no more begins.
+const PASSES: [usize; 2] = [5, 48];
 const PATIENCE: f64 = 0.06;
+/// Tokens and passes of a measurement of a prompt: with more tokens a product is hardly faster.
+const PROMPT: usize = 128;
+const PROMPT_PASSES: [usize; 2] = [2, 4];
 
 /// Computes tokens of models without their weights: with zeros in their place, in memory, on the
 /// kernels and threads of a run. The time does not depend on the values.
@@ -30,9 +34,9 @@ pub struct Dry<'t> {
 /// Measured time of computing a token, from weights in memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Computing {
-    seconds: f64,
+    pub(super) seconds: f64,
     /// Bytes of the weights of the computation.
-    active: u64,
+    pub(super) active: u64,
 }
 
 impl<'t> Dry<'t> {
@@ -45,6 +49,24 @@ impl<'t> Dry<'t> {
     /// to some 256 MiB of weights, and at least one with experts; all layers of a model whose layers
     /// have inputs of their own. `None` for a model with a matrix above 1 GiB.
     pub fn token(&mut self, spec: &ModelSpec, manifest: &Manifest) -> Option<Computing> {
+        self.passes(spec, manifest, 1, PASSES)
+    }
+
+    /// Measures a prompt of a model in the same way, in up to half a second.
+    pub fn prompt(&mut self, spec: &ModelSpec, manifest: &Manifest) -> Option<PromptComputing> {
+        let pass = self.passes(spec, manifest, PROMPT, PROMPT_PASSES)?;
+        let token = Computing { seconds: pass.seconds / PROMPT as f64, ..pass };
+        Some(PromptComputing::measure(spec, self.tier, self.threads, token))
+    }
+
+    /// Measures passes of so many tokens: at least, and at most so many passes.
+    fn passes(
+        &mut self,
+        spec: &ModelSpec,
+        manifest: &Manifest,
+        tokens: usize,
+        [least, most]: [usize; 2],
+    ) -> Option<Computing> {
         let Beginning { spec, active, longest, is_whole } = Beginning::of(spec, manifest)?;
         if longest > self.zeros.len() {
             self.zeros = zeros(Some(longest).filter(|len| *len <= MOST)?)?;
@@ -52,18 +74,23 @@ impl<'t> Dry<'t> {
         let inventory = Inventory::new(&spec, manifest).ok()?;
         let weights = Blank::new((&spec, &inventory), manifest, &self.zeros, is_whole);
         let model = sws_model::Model::with_tier(spec, self.tier);
-        let mut session = Session::new(model, weights, TOKENS[1] + 2, KvPrecision::F32);
+        let positions = tokens * (most + 1);
+        let mut session = Session::new(model, weights, positions, KvPrecision::F32);
+        let tokens = vec![0; tokens.min(session.limit())];
         let clock = Clock::real();
         let seconds = self.threads.run(|| {
             // Buffers grow with the first.
-            session.prefill(&[0]).ok()?;
+            session.prefill(&tokens).ok()?;
             let began = clock.now();
             let mut times = Vec::new();
-            while times.len() < TOKENS[0]
-                || times.len() < TOKENS[1] && (clock.now() - began).as_secs_f64() < PATIENCE
+            while times.len() < least
+                || times.len() < most && (clock.now() - began).as_secs_f64() < PATIENCE
             {
+                if session.len() + tokens.len() > session.limit() {
+                    session.clear();
+                }
                 let started = clock.now();
-                session.decode(0).ok()?;
+                session.prefill(&tokens).ok()?;
                 times.push((clock.now() - started).as_secs_f64());
             }
             times.sort_by(f64::total_cmp);

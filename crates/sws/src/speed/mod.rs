@@ -1,5 +1,6 @@
 //! Speeds of a machine, measured briefly for estimates.
 
+mod attending;
 mod blank;
 mod computing;
 
@@ -9,6 +10,7 @@ use rayon::prelude::*;
 use sws_store::{Arena, Clock, Manifest, ReaderKind, probe};
 
 use crate::Threads;
+pub use attending::PromptComputing;
 pub use computing::{Computing, Dry};
 
 /// Bytes read to measure the speed of memory: more than caches hold.

@@ -3,12 +3,14 @@
 mod estimate;
 mod hits;
 mod pieces;
+mod prompt;
 mod slots;
 #[cfg(test)]
 mod tests;
 
 pub use estimate::{PerToken, TokenCosts};
 pub use hits::HitCurve;
+pub use prompt::PromptReads;
 pub use slots::SlotClass;
 
 use sws_cache::history::{History, Shape};
@@ -51,6 +53,8 @@ pub struct Plan {
     pub ledger: Ledger,
     /// Expected reads per token.
     pub per_token: PerToken,
+    /// Expected reads of a prompt.
+    pub prompt: PromptReads,
 }
 
 /// Requirements of a plan.
@@ -420,6 +424,7 @@ impl Planner {
             slots => self.pieces.slots.additional(slots, arena_within(work - kept)),
         };
         let per_token = self.per_token(&split, &lent);
+        let prompt = self.prompt_reads(&split, chunk);
         Ok(Plan {
             pinned: split.pinned,
             ring: split.ring as usize,
@@ -433,6 +438,7 @@ impl Planner {
             sequences: self.options.batch.max(1),
             ledger,
             per_token,
+            prompt,
         })
     }
 

@@ -1,0 +1,112 @@
+//! The estimated time of a prompt, labelled as an estimate wherever it is shown.
+
+use std::ops::Range;
+
+use super::pieces::Pieces;
+use super::{ArenaSplit, Planner};
+
+/// Reads of a prompt, pass by pass.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PromptReads {
+    /// Bytes of infrastructure that a pass reads.
+    pub infrastructure: u64,
+    /// Experts of each layer that has some, and how many of them a token uses.
+    pub experts: Vec<[usize; 2]>,
+    /// Bytes of an expert, on average.
+    pub expert: u64,
+    /// Experts that stay in memory from one pass to the next.
+    pub slots: usize,
+    /// Tokens of a pass.
+    pub chunk: usize,
+}
+
+/// From this share of a model's experts on, a pass reads the next layer while it computes one.
+const SWEEP: f64 = 0.9;
+
+impl PromptReads {
+    /// The tokens of each pass of a prompt, and the bytes that it reads. The first finds no expert in
+    /// memory.
+    pub fn passes(&self, tokens: usize) -> impl Iterator<Item = (Range<usize>, u64)> {
+        let chunk = self.chunk.max(1);
+        (0..tokens).step_by(chunk).map(move |first| {
+            let part = first..tokens.min(first + chunk);
+            let held = if first == 0 { 0.0 } else { self.slots as f64 };
+            let absent = (self.used(part.len()) - held).max(0.0);
+            (part, self.infrastructure + (absent * self.expert as f64) as u64)
+        })
+    }
+
+    /// Seconds until all passes are over, with a disk of this many bytes per second. `computing` has the
+    /// seconds of computing the tokens at some positions.
+    pub fn seconds(
+        &self,
+        tokens: usize,
+        disk: f64,
+        computing: impl Fn(&Range<usize>) -> f64,
+    ) -> f64 {
+        let layers = self.experts.len().max(1) as f64;
+        let all: usize = self.experts.iter().map(|[experts, _]| experts).sum();
+        let passes = self.passes(tokens).map(|(part, bytes)| {
+            let (reading, computing) = (bytes as f64 / disk, computing(&part));
+            match self.used(part.len()) >= SWEEP * all as f64 {
+                // Nothing is computed while the first layer is read.
+                true => reading.max(computing) + reading.min(computing) / layers,
+                false => reading + computing,
+            }
+        });
+        passes.sum()
+    }
+
+    /// Expected number of experts that so many tokens use, over all layers, if they choose
+    /// independently.
+    fn used(&self, tokens: usize) -> f64 {
+        let layers = self.experts.iter().map(|&[experts, top_k]| {
+            let unused = 1.0 - top_k as f64 / experts.max(1) as f64;
+            experts as f64 * (1.0 - unused.powf(tokens as f64))
+        });
+        layers.sum()
+    }
+}
+
+impl Planner {
+    pub(super) fn prompt_reads(&self, split: &ArenaSplit, chunk: usize) -> PromptReads {
+        let Pieces { cyclic, slots, .. } = &self.pieces;
+        let pinned = |id| split.pinned.contains(id);
+        let streamed = cyclic.iter().filter(|piece| !pinned(&piece.id)).map(|piece| piece.len);
+        PromptReads {
+            infrastructure: streamed.sum(),
+            experts: self.spec.moes().map(|moe| [moe.experts, moe.top_k]).collect(),
+            expert: slots.bytes().checked_div(slots.experts() as u64).unwrap_or(0),
+            slots: split.slots.iter().map(|class| class.count).sum(),
+            chunk,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passes_read_what_is_not_in_memory() {
+        let reads = PromptReads {
+            infrastructure: 7,
+            experts: vec![[8, 2], [8, 2]],
+            expert: 1000,
+            slots: 4,
+            chunk: 100,
+        };
+        let passes: Vec<_> = reads.passes(250).collect();
+        assert_eq!(passes, [(0..100, 16_006), (100..200, 12_006), (200..250, 12_006)]);
+        // One token uses a quarter of the experts.
+        assert_eq!(reads.passes(1).collect::<Vec<_>>(), [(0..1, 4007)]);
+        let of = |per_token: f64| reads.seconds(200, 1000.0, |part| per_token * part.len() as f64);
+        // Reading takes 16 and 12 s; of the shorter of the two a layer's share is not hidden.
+        for (per_token, expected) in [(0.0, 28.012), (0.02, 30.012), (0.2, 20.0 + 8.0 + 20.0 + 6.0)]
+        {
+            assert!((of(per_token) - expected).abs() < 0.02, "{per_token}: {}", of(per_token));
+        }
+        // Too few for a sweep.
+        assert!((reads.seconds(1, 1000.0, |_| 0.5) - 4.507).abs() < 1e-9);
+    }
+}
