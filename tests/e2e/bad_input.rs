@@ -80,6 +80,7 @@ fn wrong(option: &Opt) -> &'static [&'static str] {
         (_, "MODEL") => &["/nonesuch", "no such model", "", "a/../b", "x\u{1b}[2J"],
         (_, "REVISION") => &["../x", "", "a b"],
         (_, "URL") => &["x", "", "ftp://x", "http://x\n"],
+        (_, "ORIGIN") => &["x", "", "*", "null", "https://", "https://a/b", "ftp://a"],
         (_, "IP") => &["x", "", "256.1.1.1"],
         (_, "BACKEND" | "ENCODING" | "POLICIES" | "POLICY" | "READER" | "TYPE" | "WHICH") => WORDS,
         (_, "HOST" | "ID" | "KEY" | "NAME" | "TEXT") => &[],

@@ -39,8 +39,8 @@ impl PromptComputing {
         token: Computing,
     ) -> PromptComputing {
         let layers: Vec<_> = spec.layers.iter().filter_map(|layer| seen(&layer.mixer)).collect();
-        let shape = spec.layers.iter().filter_map(|layer| shape(&layer.mixer));
-        let attending = shape.last().map_or(0.0, |shape| seconds(shape, tier, threads));
+        let mut shapes = spec.layers.iter().filter_map(|layer| shape(&layer.mixer));
+        let attending = shapes.next_back().map_or(0.0, |shape| seconds(shape, tier, threads));
         PromptComputing { token, attending, layers }
     }
 
