@@ -5,15 +5,11 @@ use std::time::Duration;
 /// Tokens of prompts in a step, for all texts that begin, while others have begun: at least.
 pub(super) const LEAST: usize = 256;
 
-/// Times as many tokens of prompts while no text has begun.
-const ALONE: usize = 4;
-
 /// Chooses the tokens of prompts in a step.
 ///
 /// A step with a part of a prompt reads nearly all experts, however short the part is. Texts that have
-/// begun get a token each beside the prompts, and wait for it: computing the prompts takes no longer
-/// than reading, or than [`LEAST`] tokens take. If no text has begun, computing may take [`ALONE`] times
-/// as long, so that prompts share most reads, and a text that comes meanwhile does not wait for long.
+/// begun get a token each beside the prompts, and wait for it, and so do texts that come meanwhile:
+/// computing the prompts takes no longer than reading, or than [`LEAST`] tokens take.
 #[derive(Debug)]
 pub(super) struct Portion {
     /// Tokens of a step beside which others wait.
@@ -29,9 +25,7 @@ impl Portion {
 
     /// Tokens of prompts in the next step, beside so many texts that have begun.
     pub(super) fn tokens(&self, begun: usize) -> usize {
-        let most = self.longest.saturating_sub(begun).max(LEAST);
-        let times = if begun == 0 { ALONE } else { 1 };
-        (times * self.tokens).min(most)
+        self.tokens.min(self.longest.saturating_sub(begun).max(LEAST))
     }
 
     /// Counts a step with `prompts` tokens of prompts, among `tokens` in all.
@@ -64,7 +58,7 @@ mod tests {
     fn a_gap_is_hardly_longer_than_reading() {
         for (overlap, expected, longest_gap) in [(true, 500, 10.0), (false, 1000, 20.1)] {
             let mut portion = Portion::new(4096);
-            assert_eq!(portion.tokens(0), ALONE * LEAST);
+            assert_eq!(portion.tokens(3), LEAST);
             let mut gap = 0.0_f64;
             for _ in 0..20 {
                 let tokens = portion.tokens(3);
@@ -88,9 +82,9 @@ mod tests {
     #[test]
     fn a_step_fits_into_a_pass_or_has_as_many_tokens_as_ever() {
         let cases = [
-            (4096, 0, ALONE * LEAST),
+            (4096, 0, LEAST),
             (4096, 10, LEAST),
-            (300, 0, 300),
+            (300, 0, LEAST),
             (300, 100, LEAST),
             (8, 0, LEAST),
             (8, 7, LEAST),
@@ -99,6 +93,6 @@ mod tests {
             assert_eq!(Portion::new(longest).tokens(begun), tokens, "{longest}, {begun}");
         }
         let portion = Portion { tokens: 4000, longest: 4096 };
-        assert_eq!([0, 96, 200].map(|begun| portion.tokens(begun)), [4096, 4000, 3896]);
+        assert_eq!([0, 96, 200].map(|begun| portion.tokens(begun)), [4000, 4000, 3896]);
     }
 }
