@@ -138,10 +138,10 @@ fn with_weights(
     // Only now, as measuring takes memory that would count as this process's.
     let machine = machine((remote.is_none() && supplier.is_none()).then_some(model));
     let tier = args.options().tier.unwrap_or(Tier::best());
-    let computing =
-        measures.and_then(|threads| Dry::new(tier, threads)?.token(model.spec(), model.manifest()));
-    let of_prompt = measures
-        .and_then(|threads| Dry::new(tier, threads)?.prompt(model.spec(), model.manifest()));
+    let mut dry = measures.and_then(|threads| Dry::new(tier, threads));
+    let computing = dry.as_mut().and_then(|dry| dry.token(model.spec(), model.manifest()));
+    let of_prompt = dry.as_mut().and_then(|dry| dry.prompt(model.spec(), model.manifest()));
+    drop(dry);
     let prompts = prompts(&plan, machine, of_prompt.as_ref());
     let row = |plan: &Plan| row(plan, machine, computing);
     let rows: Vec<Row> = budgets(&planner, ram, total.max(ram))
@@ -324,7 +324,7 @@ fn first_tokens(prompts: &[Prompt]) -> String {
     let each = prompts.iter().map(|prompt| {
         format!("{} after a prompt of {} tokens", time(prompt.first_token_seconds), prompt.tokens)
     });
-    format!("the first token comes about {}\n", each.collect::<Vec<_>>().join(", "))
+    wrapped(&format!("the first token comes about {}\n", each.collect::<Vec<_>>().join(", ")))
 }
 
 fn row(plan: &Plan, machine: Machine, computing: Option<Computing>) -> Row {
