@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use sws::{Batch, Continuation, Event, Model, Sequences, Threads};
 use sws_engine::{
-    Metrics, Options as EngineOptions, PlanOptions, Planner, ProcessMemory,
+    Metrics, Options as EngineOptions, Plan, PlanOptions, Planner, ProcessMemory,
     SpeculativeWeightStreamer,
 };
 use sws_model::Inventory;
@@ -248,7 +248,8 @@ fn streamer(share: f64, disk: u64) -> Result<SpeculativeWeightStreamer> {
     let most = planner.minimum() + (256 << 20);
     let enough = (share * planner.plan(most)?.most_experts() as f64) as usize;
     let ram = planner.smallest_with(most, 4096, |plan| plan.most_experts() >= enough)?;
-    let plan = planner.plan(ram)?;
+    // With memory of contexts lent, more experts would be cached than the case says.
+    let plan = Plan { context_lent: Vec::new(), ..planner.plan(ram)? };
     ensure!(!plan.slots.is_empty(), "no slots for {share} of the experts");
     let options = EngineOptions { costs: COSTS, ..EngineOptions::default() };
     Ok(SpeculativeWeightStreamer::with_plan(sws_model::Model::new(spec), store, plan, options)?)

@@ -125,14 +125,26 @@ fn certificate() -> Certificate {
     Certificate::new(&manifest, KvPrecision::F32, sampling(), &PROMPT, &tokens, witness)
 }
 
-/// Smallest budget that works, in bytes, from the error of a smaller one.
+/// Smallest budget that works, in bytes.
 fn least() -> u64 {
-    let refused =
-        SpeculativeWeightStreamer::new(Model::new(spec()), store(ReaderKind::Mmap), options(0));
-    let error = refused.unwrap_err().to_string();
-    let (_, rest) = error.split_once("--ram ").unwrap();
-    let (mib, _) = rest.split_once("MiB").unwrap();
-    mib.parse::<u64>().unwrap() * MIB
+    smallest_for(options(0))
+}
+
+/// The smallest budget for options, whose own is too small.
+fn smallest_for(options: Options) -> u64 {
+    smallest_of(SpeculativeWeightStreamer::new(
+        Model::new(spec()),
+        store(ReaderKind::Mmap),
+        options,
+    ))
+}
+
+/// The smallest budget, from the error of a smaller one.
+fn smallest_of(refused: Result<SpeculativeWeightStreamer, StreamerError>) -> u64 {
+    match refused.unwrap_err() {
+        StreamerError::Plan(PlanError::TooSmall { smallest, .. }) => smallest,
+        error => panic!("{error}"),
+    }
 }
 
 /// Every bit of routes and logits agrees, from the smallest budget to all usable memory, with every
@@ -481,6 +493,48 @@ fn prompt_memory_is_lent_as_slots_to_tokens() {
         assert!(peak <= slots + more);
     }
     assert!(lent >= 2, "lent memory held experts in {lent} of 3 cases");
+}
+
+/// A long context holds experts until a text needs it, whatever the order of prompts, tokens and proposed
+/// tokens.
+#[test]
+fn a_long_context_is_lent_as_far_as_a_text_does_not_need_it() {
+    let options = |bytes| Options { context: Some(8192), verified: 4, ..options(bytes) };
+    let model = || Model::new(ModelSpec { context: 8192, ..spec() });
+    let open =
+        |ram| SpeculativeWeightStreamer::new(model(), store(ReaderKind::Direct), options(ram));
+    let ram = smallest_of(open(1)) + 8 * MIB;
+    let mut lends = open(ram).unwrap();
+    let plan = Plan { context_lent: Vec::new(), ..lends.plan().unwrap().clone() };
+    let (store, options) = (store(ReaderKind::Direct), options(ram));
+    let keeps = SpeculativeWeightStreamer::with_plan(model(), store, plan, options);
+    let mut keeps = keeps.unwrap();
+    let room = lends.plan().unwrap().ledger.get(MemoryUse::KvCache);
+    let (mut most, mut len) = (0, 0);
+    for (round, tokens) in [40, 1, 1, 4, 1, 600, 1, 1, 4, 5500, 1, 1].into_iter().enumerate() {
+        let tokens: Vec<u32> = (0..tokens).map(|n| ((n * 37 + round) % 4096) as u32).collect();
+        len += tokens.len();
+        let mut found = [&mut lends, &mut keeps].map(|lm| {
+            if tokens.len() != 4 {
+                return lm.prefill(&tokens).unwrap().to_vec();
+            }
+            let lm = lm.as_proposal_lm().unwrap();
+            lm.verify(&tokens, &mut ()).unwrap();
+            let logits = lm.verified(3).to_vec();
+            lm.settle(len);
+            logits
+        });
+        let [found, expected] = found.each_mut().map(std::mem::take);
+        assert_eq!(found, expected, "round {round}");
+        let lent = lends.counters().context_lent;
+        let pages = len.div_ceil(512) as u64;
+        assert!(lent <= room / 16 * (16 - pages), "{lent} bytes behind {len} tokens");
+        most = most.max(lent);
+        if round == 4 {
+            let [less, more] = [&mut lends, &mut keeps].map(|lm| lm.counters().bytes[0]);
+            assert!(most > 8 * MIB && less < more, "{most} lent, {less} of {more} bytes");
+        }
+    }
 }
 
 /// Records the routes of a run, pass by pass.

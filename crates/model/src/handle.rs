@@ -170,6 +170,13 @@ pub trait BatchLm: CausalLm {
     /// Bytes held by all sequences and these prefixes. Pages that several share count once.
     fn held(&self, prefixes: &mut dyn Iterator<Item = &Prefix>) -> u64;
 
+    /// Says how many bytes of [`room`](Self::room) nothing needs until the next call. Returns the bytes of
+    /// experts in memory, if experts get such bytes, and otherwise 0.
+    fn lend_context(&mut self, idle: u64) -> u64 {
+        let _ = idle;
+        0
+    }
+
     /// Forecasts what a token reads if these sequences go on, one token of each at a time: in shared
     /// passes, and in turns of so many tokens. `None` without an estimate, as where nothing is read.
     fn expected_reads(&mut self, sequences: &[usize], turn: usize) -> Option<ExpectedReads> {

@@ -123,6 +123,8 @@ fn write_model(served: &Served, out: &mut String) {
     }
     let Some(gauge) = &served.gauge else { return };
     let counters = gauge.read();
+    let help = "Bytes of contexts that texts do not need, which hold experts.";
+    number(out, "sws_context_lent_bytes", "gauge", help, counters.context_lent as f64);
     let name = "sws_read_bytes_total";
     let _ =
         writeln!(out, "# HELP {name} Bytes of weights that have arrived.\n# TYPE {name} counter");

@@ -49,6 +49,8 @@ pub struct Batch<'m> {
     room: u64,
     /// True if what is kept can be cut anywhere.
     goes_back: bool,
+    /// Bytes of experts in memory, if they get what texts and what is kept do not need.
+    experts: u64,
     step: Step,
     clock: Clock,
     turns: Option<Turns>,
@@ -166,6 +168,7 @@ impl<'m> Batch<'m> {
             held: None,
             room,
             goes_back,
+            experts: 0,
             step: Step::default(),
             clock,
             turns: None,
@@ -337,6 +340,7 @@ impl<'m> Batch<'m> {
             let prompts = running.iter().zip(&parts).filter(|(text, _)| !text.has_begun());
             let prompts = prompts.map(|(_, &part)| part).sum();
             self.portion.passed(prompts, tokens, time, waited);
+            self.pay_rent(waited);
             if let Some(turns) = &mut self.turns {
                 turns.passed(tokens, time, waited);
             }
@@ -628,6 +632,7 @@ impl Text<'_> {
 
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
+        self.model.lend_context(0);
         let running = self.running.iter().map(|text| text.sequence);
         running.chain(self.idle.iter().copied()).for_each(|sequence| self.model.release(sequence));
     }

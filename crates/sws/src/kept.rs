@@ -15,6 +15,8 @@ pub(crate) struct Shelf<P = Prefix> {
     kept: Vec<Kept<P>>,
     /// Worth of the last one that was dropped: what is not used for long is worth no more than that.
     age: f64,
+    /// Seconds that a byte of memory would have saved so far, with experts in it.
+    rent: f64,
 }
 
 /// The beginning of a text.
@@ -36,6 +38,8 @@ pub(crate) struct Kept<P = Prefix> {
     bytes: u64,
     uses: u32,
     worth: f64,
+    /// Rent at the time of its last use.
+    paid: f64,
 }
 
 /// The tokens chosen for a text, of which the prefix holds all but the last.
@@ -72,8 +76,8 @@ pub(crate) fn common(one: &[u32], other: &[u32]) -> usize {
 impl<P> Kept<P> {
     pub(crate) fn new(prefix: P, tokens: Vec<u32>, owner: u64) -> Kept<P> {
         let (passing, trail, answer, is_stored) = (false, None, None, false);
-        let (bytes, uses, worth) = (0, 0, 0.0);
-        Kept { prefix, tokens, owner, passing, trail, answer, is_stored, bytes, uses, worth }
+        let (bytes, uses, worth, paid) = (0, 0, 0.0, 0.0);
+        Kept { prefix, tokens, owner, passing, trail, answer, is_stored, bytes, uses, worth, paid }
     }
 
     /// Sets the bytes of the prefix.
@@ -91,7 +95,7 @@ impl<P> Kept<P> {
 
 impl<P> Shelf<P> {
     pub(crate) fn new() -> Shelf<P> {
-        Shelf { kept: Vec::new(), age: 0.0 }
+        Shelf { kept: Vec::new(), age: 0.0, rent: 0.0 }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -186,7 +190,7 @@ impl<P> Shelf<P> {
         if self.kept.len() >= MOST {
             self.drop_one();
         }
-        kept.worth = self.age + kept.saves();
+        (kept.worth, kept.paid) = (self.age + kept.saves(), self.rent);
         self.kept.push(kept);
     }
 
@@ -196,7 +200,23 @@ impl<P> Shelf<P> {
         kept.uses = kept.uses.saturating_add(1);
         // On disk it should stay as long, too.
         kept.is_stored = false;
-        kept.worth = self.age + kept.saves();
+        (kept.worth, kept.paid) = (self.age + kept.saves(), self.rent);
+    }
+
+    /// Raises the rent of a byte by so many seconds.
+    pub(crate) fn charge(&mut self, seconds: f64) {
+        self.rent += seconds;
+    }
+
+    /// Drops those that were not used while the rent of their bytes rose by what it takes to compute them
+    /// again, at so many seconds for a token. Whether they are used once more or not, that costs at most
+    /// twice what it costs to know. Returns true if there were any.
+    pub(crate) fn drop_unpaid(&mut self, token: f64) -> bool {
+        let (rent, before) = (self.rent, self.kept.len());
+        self.kept.retain(|kept| {
+            (rent - kept.paid) * kept.bytes as f64 <= kept.tokens.len() as f64 * token
+        });
+        self.kept.len() < before
     }
 
     /// Drops the one that is worth least. Returns false if there is none.
@@ -285,6 +305,28 @@ mod tests {
         }
         assert_eq!(shelf.len(), MOST);
         assert!(!Shelf::<()>::new().drop_one());
+    }
+
+    #[test]
+    fn what_costs_more_than_computing_it_again_goes() {
+        let mut shelf = Shelf::new();
+        shelf.add(kept(&[1; 100], 7, 1000), true);
+        shelf.add(kept(&[2; 100], 7, 4000), true);
+        shelf.add(kept(&[3; 100], 7, 4000), true);
+        // Computing each takes a second.
+        shelf.charge(0.000_2);
+        assert!(!shelf.drop_unpaid(0.01));
+        shelf.hit(2);
+        shelf.charge(0.000_1);
+        assert!(shelf.drop_unpaid(0.01));
+        let left = |shelf: &Shelf<()>| -> Vec<u32> {
+            shelf.kept.iter().map(|kept| kept.tokens[0]).collect()
+        };
+        assert_eq!(left(&shelf), [1, 3]);
+        shelf.add(kept(&[4; 100], 7, 4000), true);
+        shelf.charge(0.000_2);
+        assert!(shelf.drop_unpaid(0.01));
+        assert_eq!(left(&shelf), [1, 4], "the rent of a new one begins when it comes");
     }
 
     #[test]

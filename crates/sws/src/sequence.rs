@@ -209,6 +209,11 @@ impl Sequence {
         batch(&mut *self.lm).growth(parts)
     }
 
+    /// As [`BatchLm::lend_context`].
+    pub(crate) fn lend_context(&mut self, idle: u64) -> u64 {
+        batch(&mut *self.lm).lend_context(idle)
+    }
+
     /// As [`BatchLm::held`].
     pub(crate) fn held(&mut self, prefixes: &mut dyn Iterator<Item = &Prefix>) -> u64 {
         batch(&mut *self.lm).held(prefixes)

@@ -6,7 +6,7 @@ mod process;
 mod ram;
 
 pub use ledger::{Ledger, MemoryUse, ProcessMemory};
-pub(crate) use plan::page;
+pub(crate) use plan::{HUGE_PAGE, mapped, page};
 pub use plan::{
     HitCurve, PerToken, Plan, PlanError, PlanOptions, Planner, PromptReads, SlotClass, TokenCosts,
     routes_of,

@@ -1,4 +1,7 @@
-//! When the memory of a prompt's activations is lent to slots.
+//! When memory that nothing needs at the moment is lent to slots: that of a prompt's activations, and
+//! that of contexts.
+
+use crate::budget::{HUGE_PAGE, SlotClass, mapped};
 
 /// Small passes in which lent slots pay for the reads that are lost when they are taken back.
 const WORTH_LENDING: u32 = 16;
@@ -21,6 +24,11 @@ impl Lending {
         self.own.is_none() && self.small > self.wait
     }
 
+    /// Number of slots without lent ones, while some are lent.
+    pub(super) fn own(&self) -> Option<usize> {
+        self.own
+    }
+
     /// True while slots are lent.
     pub fn has_lent(&self) -> bool {
         self.own.is_some()
@@ -31,6 +39,11 @@ impl Lending {
         self.own = Some(own);
     }
 
+    /// Forgets the lent slots, which were taken back for another reason than a prompt.
+    pub(super) fn ended(&mut self) {
+        self.own = None;
+    }
+
     /// Counts a large pass. Returns the number of slots to keep, if others have to be taken back.
     pub fn large(&mut self) -> Option<usize> {
         let small = std::mem::take(&mut self.small);
@@ -38,6 +51,104 @@ impl Lending {
             self.wait = if small < WORTH_LENDING { WORTH_LENDING } else { 0 };
         }
         self.own.take()
+    }
+}
+
+/// Blocks into which the memory of contexts is divided, about, and bytes of a block at least.
+const BLOCKS: usize = 16;
+const LEAST_BLOCK: usize = 4 << 20;
+
+/// Slots in the memory of contexts that texts do not need yet: block by block, with a block's bytes
+/// left free, so that a text that grows seldom takes one back.
+#[derive(Debug, Default)]
+pub(super) struct ContextLending {
+    blocks: Vec<Block>,
+    /// Number of slots before each block that is lent.
+    lent: Vec<usize>,
+    /// Bytes that texts do not need.
+    idle: u64,
+}
+
+#[derive(Debug)]
+struct Block {
+    /// Lengths of its slots.
+    slots: Vec<usize>,
+    /// Bytes of its mapping, page tables included.
+    bytes: usize,
+}
+
+impl ContextLending {
+    /// Nothing is lent yet of these slots.
+    pub(super) fn new(classes: &[SlotClass]) -> ContextLending {
+        let all: usize = SlotClass::each(classes).sum();
+        let longest = SlotClass::each(classes).max().unwrap_or(0);
+        let most =
+            all.div_ceil(BLOCKS).max(LEAST_BLOCK).max(longest).next_multiple_of(HUGE_PAGE as usize);
+        let mut blocks: Vec<Block> = Vec::new();
+        for len in SlotClass::each(classes) {
+            match blocks.last_mut() {
+                Some(Block { slots, bytes }) if *bytes + len <= most => {
+                    slots.push(len);
+                    *bytes += len;
+                }
+                _ => blocks.push(Block { slots: vec![len], bytes: len }),
+            }
+        }
+        blocks.iter_mut().for_each(|block| block.bytes = mapped(block.bytes as u64) as usize);
+        ContextLending { blocks, lent: Vec::new(), idle: 0 }
+    }
+
+    /// False if nothing is ever lent.
+    pub(super) fn lends(&self) -> bool {
+        !self.blocks.is_empty()
+    }
+
+    /// Sets the bytes that texts do not need. Returns the number of slots to keep, if others have to be
+    /// taken back.
+    pub(super) fn set_idle(&mut self, idle: u64) -> Option<usize> {
+        self.idle = idle;
+        let keeps = self.within(0);
+        let own = self.lent.get(keeps).copied();
+        self.lent.truncate(keeps);
+        own
+    }
+
+    /// Number of the first blocks that leave at least so many blocks' bytes of what is idle.
+    fn within(&self, free: usize) -> usize {
+        let mut bytes = 0;
+        let fits = |block: &&Block| {
+            bytes += block.bytes;
+            (bytes + free * block.bytes) as u64 <= self.idle
+        };
+        self.blocks.iter().take_while(fits).count()
+    }
+
+    /// True if there is more to lend. While other slots are lent behind these, they would be lost for it:
+    /// then it has to be a quarter of all.
+    pub(super) fn has_more(&self, others: bool) -> bool {
+        let more = self.within(1).saturating_sub(self.lent.len());
+        more > 0 && (!others || more * 4 >= self.blocks.len())
+    }
+
+    /// The lengths of the slots of the next block.
+    pub(super) fn next(&self) -> Option<&[usize]> {
+        let at = self.lent.len();
+        if at < self.within(1) { Some(&self.blocks[at].slots) } else { None }
+    }
+
+    /// Records that the next block was lent, behind so many slots.
+    pub(super) fn lent(&mut self, before: usize) {
+        self.lent.push(before);
+    }
+
+    /// Lends nothing from now on: there was no memory.
+    pub(super) fn stop(&mut self) {
+        self.blocks.truncate(self.lent.len());
+    }
+
+    /// Bytes of all blocks that are lent.
+    pub(super) fn bytes(&self) -> u64 {
+        self.blocks[..self.lent.len()].iter().map(|block| block.bytes as u64).sum()
     }
 }
 
@@ -59,5 +170,45 @@ mod tests {
         lending.lent(7);
         assert_eq!(lending.large(), Some(7));
         assert!(lending.small());
+    }
+
+    #[test]
+    fn contexts_are_lent_in_blocks_with_one_to_spare() {
+        const MIB: u64 = 1 << 20;
+        let mut lending = ContextLending::new(&[SlotClass { len: 8 << 20, count: 35 }]);
+        let sizes: Vec<usize> = lending.blocks.iter().map(|block| block.slots.len()).collect();
+        assert_eq!(sizes, [vec![2; 17], vec![1]].concat());
+        let lend = |lending: &mut ContextLending, others| {
+            let mut slots = 100 + 2 * lending.lent.len();
+            let has_more = lending.has_more(others);
+            while has_more && let Some(next) = lending.next().map(<[usize]>::len) {
+                lending.lent(slots);
+                slots += next;
+            }
+            lending.lent.len()
+        };
+        // Idle memory in MiB, other slots behind, number of slots to keep, and blocks that are lent then.
+        for (idle, others, keeps, blocks) in [
+            (20, false, None, 0),
+            (60, false, None, 2),
+            (110, true, None, 2),
+            (110, false, None, 5),
+            // What was to spare is used.
+            (85, false, None, 5),
+            (70, false, Some(108), 4),
+            (400, true, None, 18),
+            (0, true, Some(100), 0),
+        ] {
+            assert_eq!(lending.set_idle(idle * MIB), keeps, "{idle} MiB");
+            let lent = lend(&mut lending, others);
+            assert_eq!(lent, blocks, "{idle} MiB: {} of {} bytes", lending.bytes(), idle * MIB);
+            assert!(lending.bytes() <= idle * MIB);
+        }
+        lending.stop();
+        assert_eq!(lending.set_idle(400 * MIB), None);
+        assert!(!lending.has_more(false));
+        let mut none = ContextLending::new(&[]);
+        assert_eq!(none.set_idle(400 * MIB), None);
+        assert!(!none.has_more(false));
     }
 }

@@ -56,6 +56,8 @@ pub struct Counters {
     pub speculation: Speculation,
     /// Peak number of bytes in expert slots.
     pub peak_cache_bytes: u64,
+    /// Bytes of contexts that hold experts at the moment.
+    pub context_lent: u64,
 }
 
 /// Metrics of a run, or of a part of it: the fields of its JSON.

@@ -27,6 +27,7 @@ use crate::speculation::WarmStart;
 use crate::stand_ins::StandIns;
 use crate::wait::Waiter;
 use crate::watch::Watch;
+use lending::ContextLending;
 pub use lending::Lending;
 pub use meter::ComputeCosts;
 pub use metrics::{
@@ -70,6 +71,7 @@ pub struct SpeculativeWeightStreamer {
     sampling: Sampling,
     plan: Option<Plan>,
     lending: Lending,
+    contexts: ContextLending,
     totals: Totals,
     /// Logits of the last pass.
     logits: Vec<f32>,
@@ -232,12 +234,14 @@ impl SpeculativeWeightStreamer {
         };
         let mut source = StreamingSource::new(infrastructure, assembler);
         source.pace(Arc::clone(&store), options.costs);
-        let page = page(plan.sequences);
+        let page = page(plan.sequences, plan.context);
         let mut session = Session::with_pages(model, source, plan.context, options.kv, page);
         session.set_chunk(plan.chunk);
+        let contexts = ContextLending::new(&plan.context_lent);
         let mut streamer =
             SpeculativeWeightStreamer::around(session, Some((store, plan)), options.sampling);
         streamer.arena = Some(arena);
+        streamer.contexts = contexts;
         streamer.warm_start = warm_start;
         streamer.passed_over = passed_over;
         Ok(streamer)
@@ -267,6 +271,7 @@ impl SpeculativeWeightStreamer {
             sampling,
             plan,
             lending: Lending::default(),
+            contexts: ContextLending::default(),
             totals: Totals {
                 began: Counters::default(),
                 tokens: 0,
@@ -351,6 +356,7 @@ impl SpeculativeWeightStreamer {
             .iter()
             .sum();
         counters.device_busy = stats.busy;
+        counters.context_lent = self.contexts.bytes();
         if let Some(assembler) = source.assembler() {
             let verifier = assembler.verifier();
             (counters.accepts, counters.rejects) = (verifier.accepts, verifier.rejects);
@@ -393,6 +399,7 @@ impl SpeculativeWeightStreamer {
     pub fn lower_budget(&mut self, ram: u64) -> Result<(), StreamerError> {
         let Some(plan) = &self.plan else { return Ok(()) };
         let plan = plan.shrink(ram)?;
+        self.lend_context(0);
         self.take_back();
         let slots: u64 = plan.slots.iter().map(|class| class.bytes()).sum();
         if let Some(assembler) = self.session.source().assembler() {
@@ -427,11 +434,49 @@ impl SpeculativeWeightStreamer {
         self.session.release_work();
         release_freed_memory();
         // On failure the run is slower, but otherwise the same.
-        let slots: Vec<Slot> = Arena::new(bytes)
-            .map(|arena| cut.filter_map(|len| arena.take(len)).collect())
-            .unwrap_or_default();
+        let slots = slots_of(bytes, cut).unwrap_or_default();
         if let Some(assembler) = self.session.source().assembler() {
             self.lending.lent(assembler.lend(slots));
+        }
+    }
+
+    /// Lends the memory of contexts that is idle, behind the plan's slots and before those of a prompt's
+    /// activations.
+    fn lend_contexts(&mut self) {
+        if !self.contexts.has_more(self.lending.has_lent()) {
+            return;
+        }
+        if let Some(own) = self.lending.own() {
+            self.keep_slots(own);
+        }
+        release_freed_memory();
+        while let Some(next) = self.contexts.next() {
+            let slots = slots_of(next.iter().sum(), next.iter().copied());
+            match (slots, self.session.source().assembler()) {
+                (Some(slots), Some(assembler)) => self.contexts.lent(assembler.lend(slots)),
+                _ => self.contexts.stop(),
+            }
+        }
+    }
+
+    /// Takes back what so many more tokens of the only sequence need. Of several, only their caller knows
+    /// what else is kept.
+    fn settle_context(&mut self, tokens: usize) {
+        let state = self.session.state();
+        let growth = state.growth(&[(0, tokens)]);
+        if growth == 0 || self.plan.as_ref().is_none_or(|plan| plan.sequences > 1) {
+            return;
+        }
+        let room = state.room(self.session.model().spec());
+        let held = state.held(&mut std::iter::empty());
+        self.lend_context(room.saturating_sub(held + growth));
+    }
+
+    /// Takes all but the first `own` slots back, with those in the memory of activations.
+    fn keep_slots(&mut self, own: usize) {
+        self.lending.ended();
+        if let Some(assembler) = self.session.source().assembler() {
+            assembler.take_back(own);
         }
     }
 
@@ -452,6 +497,7 @@ impl SpeculativeWeightStreamer {
         pass: impl FnOnce(&mut Session<StreamingSource>) -> (T, usize),
     ) -> T {
         let sequences = self.plan.as_ref().map_or(1, |plan| plan.sequences);
+        self.lend_contexts();
         match tokens <= sequences {
             true => self.lend(),
             false => self.take_back(),
@@ -473,6 +519,12 @@ impl SpeculativeWeightStreamer {
         *self.totals.gauge.lock() = self.counters();
         result
     }
+}
+
+/// A mapping of so many bytes, cut into slots; `None` if there is no memory for it.
+fn slots_of(bytes: usize, lens: impl Iterator<Item = usize>) -> Option<Vec<Slot>> {
+    let arena = Arena::new(bytes).ok()?;
+    Some(lens.filter_map(|len| arena.take(len)).collect())
 }
 
 /// A result with the number of tokens that have been processed.
@@ -540,6 +592,7 @@ impl CausalLm for SpeculativeWeightStreamer {
         tokens: &[u32],
         observer: &mut dyn Observer,
     ) -> Result<&[f32], ForwardError> {
+        self.settle_context(tokens.len());
         let mut logits = std::mem::take(&mut self.logits);
         let done = self.pass(tokens.len(), |session| {
             let observed = session.observed(tokens, observer).map(|behind| {
@@ -554,6 +607,7 @@ impl CausalLm for SpeculativeWeightStreamer {
     }
 
     fn score(&mut self, tokens: &[u32], observer: &mut dyn Observer) -> Result<(), ForwardError> {
+        self.settle_context(tokens.len());
         self.pass(tokens.len(), |session| counted(session.score(tokens, observer), tokens))
     }
 
@@ -591,7 +645,7 @@ impl BatchLm for SpeculativeWeightStreamer {
         let numbers: Vec<usize> = self.session.state().numbers().collect();
         let engine = self.session.engine();
         if !planned {
-            engine.set_pages(page(2));
+            engine.set_pages(page(2, 0));
         }
         numbers.into_iter().for_each(|sequence| engine.release(sequence));
     }
@@ -626,6 +680,16 @@ impl BatchLm for SpeculativeWeightStreamer {
 
     fn held(&self, prefixes: &mut dyn Iterator<Item = &Prefix>) -> u64 {
         self.session.state().held(prefixes)
+    }
+
+    fn lend_context(&mut self, idle: u64) -> u64 {
+        if let Some(own) = self.contexts.set_idle(idle) {
+            self.keep_slots(own);
+        }
+        match self.session.source().assembler() {
+            Some(assembler) if self.contexts.lends() => assembler.cache().capacity() as u64,
+            _ => 0,
+        }
     }
 
     fn longest_pass(&self) -> usize {

@@ -48,9 +48,10 @@ impl Proposed {
 }
 
 impl SpeculativeWeightStreamer {
-    /// Prepares a pass of few tokens, whose working memory the plan has beside lent slots, but not
+    /// Prepares a pass of so few tokens, whose working memory the plan has beside lent slots, but not
     /// beside that of a prompt.
-    fn make_small(&mut self) {
+    fn make_small(&mut self, tokens: usize) {
+        self.settle_context(tokens);
         self.lend();
         if self.plan.is_some() && !self.lending.has_lent() {
             self.session.release_work();
@@ -64,7 +65,7 @@ impl ProposalLm for SpeculativeWeightStreamer {
     }
 
     fn verify(&mut self, tokens: &[u32], observer: &mut dyn Observer) -> Result<(), ForwardError> {
-        self.make_small();
+        self.make_small(tokens.len());
         if let Some(assembler) = self.session.source().assembler() {
             assembler.expect_unheard();
         }
@@ -103,7 +104,7 @@ impl ProposalLm for SpeculativeWeightStreamer {
     }
 
     fn imitate(&mut self, token: u32, observer: &mut dyn Observer) -> Result<&[f32], ForwardError> {
-        self.make_small();
+        self.make_small(1);
         let mut logits = std::mem::take(&mut self.logits);
         let done = self.timed(|session| {
             session.source().set_imitating(true);

@@ -40,13 +40,7 @@ fn gated(closed: &Arc<AtomicBool>) -> Arc<NVMeWeightStore> {
 
 /// The smallest budget for this number of sequences.
 fn smallest(sequences: usize) -> u64 {
-    let options = Options { sequences, ..options(1) };
-    let refused =
-        SpeculativeWeightStreamer::new(Model::new(spec()), store(ReaderKind::Mmap), options);
-    match refused.unwrap_err() {
-        StreamerError::Plan(PlanError::TooSmall { smallest, .. }) => smallest,
-        error => panic!("{error}"),
-    }
+    smallest_for(Options { sequences, ..options(1) })
 }
 
 /// Bits of the logits behind a text, computed by a model in memory.
@@ -228,6 +222,55 @@ fn shared_passes_read_less_than_separate_ones() {
     };
     let (together, apart) = (read(true), read(false));
     assert!(together * 10 < apart * 9, "{together} bytes together, {apart} apart");
+}
+
+/// Contexts that no sequence needs hold experts, within the budget, and give them up when sequences
+/// grow. No bit changes, and less is read.
+#[test]
+fn contexts_that_nothing_needs_hold_experts() {
+    let options = |bytes| Options { sequences: 4, context: Some(2048), ..options(bytes) };
+    let ram = smallest_for(options(1)) + 2 * MIB;
+    let [mut lends, mut keeps] = [(); 2].map(|()| streaming(ReaderKind::Direct, options(ram)));
+    let plan = lends.plan().unwrap().clone();
+    let bytes = |classes: &[SlotClass]| classes.iter().map(SlotClass::bytes).sum::<u64>();
+    let own = bytes(&plan.slots) + bytes(&plan.lent);
+    for lm in [&mut lends, &mut keeps] {
+        while lm.add_sequence().is_some() {}
+    }
+    let room = lends.room();
+    assert!(room <= plan.ledger.get(MemoryUse::KvCache));
+    assert!(bytes(&plan.context_lent) > 8 * MIB, "{plan:?}");
+    let [mut step, mut other] = [Step::default(), Step::default()];
+    let mut most = 0;
+    // Prompts that need no room to speak of, tokens, prompts that need most of it, tokens.
+    for (round, len) in [40, 1, 1, 1, 1500, 1, 1, 1, 1].into_iter().enumerate() {
+        for turn in 0..if len == 1 { 10 } else { 1 } {
+            let tokens: Vec<u32> =
+                (0..len).map(|n| ((n * 37 + turn * 11 + round) % 4096) as u32).collect();
+            let chunks = [0, 1, 2, 3].map(|sequence| Chunk { sequence, tokens: &tokens });
+            let growth = lends.growth(&[0, 1, 2, 3].map(|sequence| (sequence, len)));
+            let idle = room - lends.held(&mut std::iter::empty()) - growth;
+            assert!(lends.lend_context(idle) > 0);
+            lends.step(&chunks, &mut (), &mut step);
+            keeps.step(&chunks, &mut (), &mut other);
+            for chunk in 0..4 {
+                assert_eq!(bits(step.logits(chunk).unwrap()), bits(other.logits(chunk).unwrap()));
+            }
+            let lent = lends.counters().context_lent;
+            assert!(lent <= idle, "{lent} of {idle} bytes in round {round}");
+            assert!(round < 5 || lent * 4 < room, "{lent} bytes when sequences have grown");
+            most = most.max(lent);
+        }
+        if round == 3 {
+            let [less, more] = [&mut lends, &mut keeps].map(|lm| lm.counters().bytes[0]);
+            assert!(less * 4 < more * 3, "{less} of {more} bytes");
+        }
+    }
+    // At first there is room for all.
+    let peak = lends.counters().peak_cache_bytes;
+    assert!(most >= bytes(&plan.context_lent) && peak > own, "{most} and {peak} bytes: {plan:?}");
+    lends.lend_context(0);
+    assert_eq!(lends.counters().context_lent, 0);
 }
 
 /// Replays the passes of an engine as it runs them.

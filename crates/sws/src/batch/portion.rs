@@ -16,11 +16,18 @@ pub(super) struct Portion {
     tokens: usize,
     /// Tokens that go through the layers together.
     longest: usize,
+    /// Seconds that a token of a prompt takes, as measured so far.
+    token: Option<f64>,
 }
 
 impl Portion {
     pub(super) fn new(longest: usize) -> Portion {
-        Portion { tokens: LEAST, longest }
+        Portion { tokens: LEAST, longest, token: None }
+    }
+
+    /// Seconds that a token of a prompt has taken of late.
+    pub(super) fn token(&self) -> Option<f64> {
+        self.token
     }
 
     /// Tokens of prompts in the next step, beside so many texts that have begun.
@@ -40,6 +47,8 @@ impl Portion {
         if prompts < LEAST {
             return;
         }
+        let token = time.as_secs_f64() / prompts as f64;
+        self.token = Some(self.token.map_or(token, |before| before.midpoint(token)));
         let computing = time.saturating_sub(waited).as_secs_f64() / tokens as f64;
         let while_reading = (waited.as_secs_f64() / computing.max(f64::MIN_POSITIVE)) as usize;
         // Reads that computing hides are no longer waited for: the mean does not swing.
@@ -92,7 +101,7 @@ mod tests {
         for (longest, begun, tokens) in cases {
             assert_eq!(Portion::new(longest).tokens(begun), tokens, "{longest}, {begun}");
         }
-        let portion = Portion { tokens: 4000, longest: 4096 };
+        let portion = Portion { tokens: 4000, ..Portion::new(4096) };
         assert_eq!([0, 96, 200].map(|begun| portion.tokens(begun)), [4000, 4000, 3896]);
     }
 }

@@ -1,5 +1,7 @@
 //! What texts take from others that begin as they do, and what is kept of them.
 
+use std::time::Duration;
+
 use sws_store::BlobsError;
 
 use super::{Batch, Text};
@@ -224,8 +226,24 @@ impl Batch<'_> {
             let has_room = held + growth <= self.room;
             // What was counted before may be less by now.
             if has_room || is_counted && !self.kept.drop_one() {
+                self.experts = self.model.lend_context(self.room.saturating_sub(held + growth));
                 return has_room;
             }
+            self.held = None;
+        }
+    }
+
+    /// Counts the time that texts have waited for experts. What is kept goes once its bytes would have
+    /// saved, as memory of experts, as much time as it takes to compute it again.
+    pub(super) fn pay_rent(&mut self, waited: Duration) {
+        if self.experts == 0 {
+            return;
+        }
+        // With a hundredth more memory about a hundredth fewer experts are read.
+        self.kept.charge(waited.as_secs_f64() / self.experts as f64);
+        if let Some(token) = self.portion.token()
+            && self.kept.drop_unpaid(token)
+        {
             self.held = None;
         }
     }

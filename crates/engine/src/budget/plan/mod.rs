@@ -36,6 +36,9 @@ pub struct Plan {
     /// Additional slots in the memory of a prompt's activations, while tokens are generated one at
     /// a time.
     pub lent: Vec<SlotClass>,
+    /// Further slots in the memory of contexts, as far as sequences do not need it: of several, or of a long
+    /// one.
+    pub context_lent: Vec<SlotClass>,
     /// Experts whose stand-ins are resident.
     pub stand_ins: Vec<PieceId>,
     /// True if experts flow through the ring, for lack of room for the slots that one layer needs.
@@ -109,11 +112,14 @@ impl Default for PlanOptions {
     }
 }
 
-/// Positions in a page of keys and values. Several sequences grow by pages, and forks share them;
-/// attention over shorter pages is slower.
-pub(crate) fn page(sequences: usize) -> usize {
-    if sequences > 1 { 512 } else { usize::MAX }
+/// Positions in a page of keys and values. Several sequences grow by pages, and forks share them, and so
+/// does one with a long context, most of which may never be used; attention over shorter pages is slower.
+pub(crate) fn page(sequences: usize, context: usize) -> usize {
+    if sequences > 1 || context >= LONG_CONTEXT { 512 } else { usize::MAX }
 }
+
+/// Positions from which on a context is long.
+const LONG_CONTEXT: usize = 8192;
 
 /// Reasons why there is no plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -217,7 +223,7 @@ const SLACK_SHARE: u64 = 64;
 /// Variation of a process's measurements from one start to the next.
 const MARGIN: u64 = 2 << 20;
 const MIB: u64 = 1 << 20;
-const HUGE_PAGE: u64 = 2 << 20;
+pub(crate) const HUGE_PAGE: u64 = 2 << 20;
 const PAGE: u64 = SLOT_ALIGN as u64;
 
 impl Planner {
@@ -423,6 +429,14 @@ impl Planner {
             [] => Vec::new(),
             slots => self.pieces.slots.additional(slots, arena_within(work - kept)),
         };
+        let context_lent = match &*split.slots {
+            [] => Vec::new(),
+            _ if page(self.options.batch, context) > context => Vec::new(),
+            slots => {
+                let held = SlotClass::together(slots, &lent);
+                self.pieces.slots.additional(&held, arena_within(kv - self.encoding(context)))
+            }
+        };
         let per_token = self.per_token(&split, &lent);
         let prompt = self.prompt_reads(&split, chunk);
         Ok(Plan {
@@ -431,6 +445,7 @@ impl Planner {
             experts_stream: split.slots.is_empty() && self.pieces.slots.experts() > 0,
             slots: split.slots,
             lent,
+            context_lent,
             stand_ins,
             chunk,
             verified,
@@ -484,7 +499,7 @@ impl Planner {
 
     fn kv(&self, context: usize) -> u64 {
         let (batch, kv) = (self.options.batch, self.options.kv);
-        State::paged_bytes(&self.spec, context, kv, page(batch)) * batch as u64
+        State::paged_bytes(&self.spec, context, kv, page(batch, context)) * batch as u64
     }
 
     fn encoding(&self, context: usize) -> u64 {
@@ -747,6 +762,11 @@ fn whole_pages(bytes: u64) -> u64 {
 /// too, and the few tables above.
 fn with_tables(arena: u64) -> u64 {
     arena + arena.div_ceil(512).next_multiple_of(PAGE) + 4 * PAGE
+}
+
+/// Bytes of a mapping for so many bytes, with its page tables.
+pub(crate) fn mapped(bytes: u64) -> u64 {
+    with_tables(whole_pages(bytes))
 }
 
 /// The largest arena that fits into `bytes` with its page tables.

@@ -17,6 +17,13 @@ impl SlotClass {
         self.len as u64 * self.count as u64
     }
 
+    /// The slots of `classes`, with those of `more`, whose lengths are among theirs.
+    pub(super) fn together(classes: &[SlotClass], more: &[SlotClass]) -> Vec<SlotClass> {
+        let more = |len| more.iter().filter(move |class| class.len == len).map(|class| class.count);
+        let with = |class: &SlotClass| class.count + more(class.len).sum::<usize>();
+        classes.iter().map(|class| SlotClass { count: with(class), ..*class }).collect()
+    }
+
     /// Length of each slot of all classes.
     pub(crate) fn each(classes: &[SlotClass]) -> impl Iterator<Item = usize> {
         classes.iter().flat_map(|class| std::iter::repeat_n(class.len, class.count))

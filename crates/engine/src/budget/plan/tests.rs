@@ -238,6 +238,12 @@ fn check(planner: &Planner, ram: u64, plan: &Plan) {
             || planner.work(planner.chunks()[0]) + lent <= ledger.get(MemoryUse::Activations)
     );
     assert!(plan.lent.is_empty() || !plan.slots.is_empty());
+    // Contexts of several sequences hold experts that have no other slot.
+    let contexts: u64 = plan.context_lent.iter().map(SlotClass::bytes).sum();
+    assert!(contexts == 0 || mapped(contexts) <= ledger.get(MemoryUse::KvCache));
+    assert!(contexts == 0 || plan.sequences > 1 && !plan.slots.is_empty());
+    let in_contexts: usize = plan.context_lent.iter().map(|class| class.count).sum();
+    assert!(plan.most_experts() + in_contexts <= planner.pieces.slots.experts());
     assert!(plan.most_experts() <= planner.pieces.slots.experts());
     let pieces = &planner.pieces;
     let len = |id: &PieceId| match id.kind() {
