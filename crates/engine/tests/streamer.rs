@@ -22,7 +22,7 @@ use sws_engine::{
 use sws_kernels::functional::top_k;
 use sws_model::text::{Sampler, Sampling};
 use sws_model::{
-    CausalLm, KvPrecision, Model, ModelHandle, ModelSpec, Observer, Routed, SourceError,
+    BatchLm, CausalLm, KvPrecision, Model, ModelHandle, ModelSpec, Observer, Routed, SourceError,
 };
 use sws_store::{Manifest, NVMeWeightStore, Pass, ReaderKind, StoreOptions};
 use sws_testing::recorded::Recorded;
@@ -535,6 +535,16 @@ fn a_long_context_is_lent_as_far_as_a_text_does_not_need_it() {
             assert!(most > 8 * MIB && less < more, "{most} lent, {less} of {more} bytes");
         }
     }
+    // An empty context lends again, unless a caller keeps beginnings of texts there.
+    let mut lent_after = |keeps: Option<u64>, tokens: &[u32]| {
+        lends.lend_context(keeps);
+        lends.clear();
+        lends.score(tokens, &mut ()).unwrap();
+        lends.decode(1).unwrap();
+        lends.counters().context_lent
+    };
+    assert_eq!(lent_after(Some(0), &[3; 40]), 0);
+    assert!(lent_after(None, &[3; 40]) >= most);
 }
 
 /// Records the routes of a run, pass by pass.

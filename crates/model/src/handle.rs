@@ -170,9 +170,10 @@ pub trait BatchLm: CausalLm {
     /// Bytes held by all sequences and these prefixes. Pages that several share count once.
     fn held(&self, prefixes: &mut dyn Iterator<Item = &Prefix>) -> u64;
 
-    /// Says how many bytes of [`room`](Self::room) nothing needs until the next call. Returns the bytes of
-    /// experts in memory, if experts get such bytes, and otherwise 0.
-    fn lend_context(&mut self, idle: u64) -> u64 {
+    /// Says how many bytes of [`room`](Self::room) nothing needs until the next call; `None` if nothing is kept
+    /// beside the sequences from now on. Returns the bytes of experts in memory, if experts get such bytes,
+    /// and otherwise 0.
+    fn lend_context(&mut self, idle: Option<u64>) -> u64 {
         let _ = idle;
         0
     }

@@ -443,6 +443,8 @@ impl<'m> Batch<'m> {
         part: usize,
         each: &mut dyn FnMut(usize, Event),
     ) -> Result<Option<End>> {
+        // A text that has just ended has counted its room anew, without this part.
+        self.make_room(&[(text.sequence, part)], 0);
         let top = text.ranks.unwrap_or(0);
         let mut scores = Scores::new(&text.next, self.model.len(), self.model.vocab(), top);
         text.cancel.attach(self.waiter.as_ref());
@@ -632,7 +634,7 @@ impl Text<'_> {
 
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
-        self.model.lend_context(0);
+        self.model.lend_context(None);
         let running = self.running.iter().map(|text| text.sequence);
         running.chain(self.idle.iter().copied()).for_each(|sequence| self.model.release(sequence));
     }

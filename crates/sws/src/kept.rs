@@ -106,6 +106,11 @@ impl<P> Shelf<P> {
         self.kept.iter().map(|kept| &kept.prefix)
     }
 
+    /// Bytes of all prefixes; memory that several share counts for each.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.kept.iter().map(|kept| kept.bytes).sum()
+    }
+
     /// Bytes of all tokens.
     pub(crate) fn token_bytes(&self) -> u64 {
         let tokens = |kept: &Kept<P>| {
@@ -210,11 +215,13 @@ impl<P> Shelf<P> {
 
     /// Drops those that were not used while the rent of their bytes rose by what it takes to compute them
     /// again, at so many seconds for a token. Whether they are used once more or not, that costs at most
-    /// twice what it costs to know. Returns true if there were any.
-    pub(crate) fn drop_unpaid(&mut self, token: f64) -> bool {
+    /// twice what it costs to know. With `disk`, those that are not stored yet stay. Returns true if there
+    /// were any.
+    pub(crate) fn drop_unpaid(&mut self, token: f64, disk: bool) -> bool {
         let (rent, before) = (self.rent, self.kept.len());
         self.kept.retain(|kept| {
-            (rent - kept.paid) * kept.bytes as f64 <= kept.tokens.len() as f64 * token
+            let unpaid = (rent - kept.paid) * kept.bytes as f64;
+            unpaid <= kept.tokens.len() as f64 * token || disk && !kept.is_stored
         });
         self.kept.len() < before
     }
@@ -315,17 +322,19 @@ mod tests {
         shelf.add(kept(&[3; 100], 7, 4000), true);
         // Computing each takes a second.
         shelf.charge(0.000_2);
-        assert!(!shelf.drop_unpaid(0.01));
+        assert!(!shelf.drop_unpaid(0.01, false));
         shelf.hit(2);
         shelf.charge(0.000_1);
-        assert!(shelf.drop_unpaid(0.01));
+        assert!(shelf.drop_unpaid(0.01, false));
         let left = |shelf: &Shelf<()>| -> Vec<u32> {
             shelf.kept.iter().map(|kept| kept.tokens[0]).collect()
         };
         assert_eq!(left(&shelf), [1, 3]);
         shelf.add(kept(&[4; 100], 7, 4000), true);
         shelf.charge(0.000_2);
-        assert!(shelf.drop_unpaid(0.01));
+        // What is not stored yet would be lost for the next start.
+        assert!(!shelf.drop_unpaid(0.01, true));
+        assert!(shelf.drop_unpaid(0.01, false));
         assert_eq!(left(&shelf), [1, 4], "the rent of a new one begins when it comes");
     }
 

@@ -210,7 +210,7 @@ impl Sequence {
     }
 
     /// As [`BatchLm::lend_context`].
-    pub(crate) fn lend_context(&mut self, idle: u64) -> u64 {
+    pub(crate) fn lend_context(&mut self, idle: Option<u64>) -> u64 {
         batch(&mut *self.lm).lend_context(idle)
     }
 

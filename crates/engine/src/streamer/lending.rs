@@ -12,6 +12,8 @@ const WORTH_LENDING: u32 = 16;
 pub struct Lending {
     /// Number of slots without lent ones, if slots have been lent.
     own: Option<usize>,
+    /// True if lent slots were taken back for another reason than a prompt.
+    ended: bool,
     /// Small passes since the last large one, and number of them before slots are lent again.
     small: u32,
     wait: u32,
@@ -41,13 +43,14 @@ impl Lending {
 
     /// Forgets the lent slots, which were taken back for another reason than a prompt.
     pub(super) fn ended(&mut self) {
-        self.own = None;
+        self.ended |= self.own.take().is_some();
     }
 
     /// Counts a large pass. Returns the number of slots to keep, if others have to be taken back.
     pub fn large(&mut self) -> Option<usize> {
         let small = std::mem::take(&mut self.small);
-        if self.own.is_some() || self.wait > 0 {
+        let ended = std::mem::take(&mut self.ended);
+        if ended || self.own.is_some() || self.wait > 0 {
             self.wait = if small < WORTH_LENDING { WORTH_LENDING } else { 0 };
         }
         self.own.take()
@@ -80,12 +83,19 @@ struct Block {
 impl ContextLending {
     /// Nothing is lent yet of these slots.
     pub(super) fn new(classes: &[SlotClass]) -> ContextLending {
-        let all: usize = SlotClass::each(classes).sum();
-        let longest = SlotClass::each(classes).max().unwrap_or(0);
+        // Each block has of each class its share.
+        let of_class = |class: &SlotClass| {
+            let SlotClass { len, count } = *class;
+            (0..count).map(move |n| ((n as f64 + 0.5) / count as f64, len))
+        };
+        let mut slots: Vec<(f64, usize)> = classes.iter().flat_map(of_class).collect();
+        slots.sort_by(|(one, _), (other, _)| one.total_cmp(other));
+        let all: usize = slots.iter().map(|(_, len)| len).sum();
+        let longest = classes.iter().map(|class| class.len).max().unwrap_or(0);
         let most =
             all.div_ceil(BLOCKS).max(LEAST_BLOCK).max(longest).next_multiple_of(HUGE_PAGE as usize);
         let mut blocks: Vec<Block> = Vec::new();
-        for len in SlotClass::each(classes) {
+        for (_, len) in slots {
             match blocks.last_mut() {
                 Some(Block { slots, bytes }) if *bytes + len <= most => {
                     slots.push(len);
@@ -170,6 +180,11 @@ mod tests {
         lending.lent(7);
         assert_eq!(lending.large(), Some(7));
         assert!(lending.small());
+        lending.lent(7);
+        // The same if they were taken back for a text that grows, shortly before a prompt.
+        lending.ended();
+        assert_eq!(lending.large(), None);
+        assert_eq!((0..40).position(|_| lending.small()), Some(WORTH_LENDING as usize));
     }
 
     #[test]

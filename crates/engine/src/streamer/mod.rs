@@ -72,6 +72,8 @@ pub struct SpeculativeWeightStreamer {
     plan: Option<Plan>,
     lending: Lending,
     contexts: ContextLending,
+    /// True while a caller keeps beginnings of texts, and says what nothing needs.
+    caller_keeps: bool,
     totals: Totals,
     /// Logits of the last pass.
     logits: Vec<f32>,
@@ -272,6 +274,7 @@ impl SpeculativeWeightStreamer {
             plan,
             lending: Lending::default(),
             contexts: ContextLending::default(),
+            caller_keeps: false,
             totals: Totals {
                 began: Counters::default(),
                 tokens: 0,
@@ -399,7 +402,7 @@ impl SpeculativeWeightStreamer {
     pub fn lower_budget(&mut self, ram: u64) -> Result<(), StreamerError> {
         let Some(plan) = &self.plan else { return Ok(()) };
         let plan = plan.shrink(ram)?;
-        self.lend_context(0);
+        self.set_idle(0);
         self.take_back();
         let slots: u64 = plan.slots.iter().map(|class| class.bytes()).sum();
         if let Some(assembler) = self.session.source().assembler() {
@@ -462,14 +465,26 @@ impl SpeculativeWeightStreamer {
     /// Takes back what so many more tokens of the only sequence need. Of several, only their caller knows
     /// what else is kept.
     fn settle_context(&mut self, tokens: usize) {
+        let is_only = self.plan.as_ref().is_some_and(|plan| plan.sequences == 1);
+        if !is_only || self.caller_keeps || !self.contexts.lends() {
+            return;
+        }
         let state = self.session.state();
         let growth = state.growth(&[(0, tokens)]);
-        if growth == 0 || self.plan.as_ref().is_none_or(|plan| plan.sequences > 1) {
+        // Of a prompt that is too long nothing is computed.
+        if growth == 0 || tokens > self.session.limit() - self.session.len() {
             return;
         }
         let room = state.room(self.session.model().spec());
         let held = state.held(&mut std::iter::empty());
-        self.lend_context(room.saturating_sub(held + growth));
+        self.set_idle(room.saturating_sub(held + growth));
+    }
+
+    /// Takes the memory of contexts back beyond so many bytes that nothing needs.
+    fn set_idle(&mut self, bytes: u64) {
+        if let Some(own) = self.contexts.set_idle(bytes) {
+            self.keep_slots(own);
+        }
     }
 
     /// Takes all but the first `own` slots back, with those in the memory of activations.
@@ -482,10 +497,8 @@ impl SpeculativeWeightStreamer {
 
     /// Takes lent slots back before a prompt, which needs the memory for its activations.
     fn take_back(&mut self) {
-        if let Some(own) = self.lending.large()
-            && let Some(assembler) = self.session.source().assembler()
-        {
-            assembler.take_back(own);
+        if let Some(own) = self.lending.large() {
+            self.keep_slots(own);
         }
     }
 
@@ -584,7 +597,10 @@ impl CausalLm for SpeculativeWeightStreamer {
     }
 
     fn clear(&mut self) {
-        self.session.clear();
+        match self.contexts.lends() {
+            true => self.session.engine().release(0),
+            false => self.session.clear(),
+        }
     }
 
     fn observed(
@@ -682,10 +698,9 @@ impl BatchLm for SpeculativeWeightStreamer {
         self.session.state().held(prefixes)
     }
 
-    fn lend_context(&mut self, idle: u64) -> u64 {
-        if let Some(own) = self.contexts.set_idle(idle) {
-            self.keep_slots(own);
-        }
+    fn lend_context(&mut self, idle: Option<u64>) -> u64 {
+        self.caller_keeps = idle.is_some();
+        self.set_idle(idle.unwrap_or(0));
         match self.session.source().assembler() {
             Some(assembler) if self.contexts.lends() => assembler.cache().capacity() as u64,
             _ => 0,

@@ -6,7 +6,7 @@ use std::io;
 use proptest::prelude::*;
 use sws_cache::replay::Residency;
 use sws_kernels::functional::argmax;
-use sws_model::{BatchLm, Chunk, Step};
+use sws_model::{Chunk, Step};
 use sws_store::ShardReader;
 
 use super::*;
@@ -250,7 +250,7 @@ fn contexts_that_nothing_needs_hold_experts() {
             let chunks = [0, 1, 2, 3].map(|sequence| Chunk { sequence, tokens: &tokens });
             let growth = lends.growth(&[0, 1, 2, 3].map(|sequence| (sequence, len)));
             let idle = room - lends.held(&mut std::iter::empty()) - growth;
-            assert!(lends.lend_context(idle) > 0);
+            assert!(lends.lend_context(Some(idle)) > 0);
             lends.step(&chunks, &mut (), &mut step);
             keeps.step(&chunks, &mut (), &mut other);
             for chunk in 0..4 {
@@ -269,7 +269,7 @@ fn contexts_that_nothing_needs_hold_experts() {
     // At first there is room for all.
     let peak = lends.counters().peak_cache_bytes;
     assert!(most >= bytes(&plan.context_lent) && peak > own, "{most} and {peak} bytes: {plan:?}");
-    lends.lend_context(0);
+    lends.lend_context(None);
     assert_eq!(lends.counters().context_lent, 0);
 }
 

@@ -226,7 +226,8 @@ impl Batch<'_> {
             let has_room = held + growth <= self.room;
             // What was counted before may be less by now.
             if has_room || is_counted && !self.kept.drop_one() {
-                self.experts = self.model.lend_context(self.room.saturating_sub(held + growth));
+                let idle = self.room.saturating_sub(held + growth);
+                self.experts = self.model.lend_context(Some(idle));
                 return has_room;
             }
             self.held = None;
@@ -239,10 +240,13 @@ impl Batch<'_> {
         if self.experts == 0 {
             return;
         }
+        // What several share, or a running text, would hardly be free without one of them.
+        let [held, _] = self.memory();
+        let own = (held as f64 / self.kept.bytes().max(1) as f64).min(1.0);
         // With a hundredth more memory about a hundredth fewer experts are read.
-        self.kept.charge(waited.as_secs_f64() / self.experts as f64);
+        self.kept.charge(own * waited.as_secs_f64() / self.experts as f64);
         if let Some(token) = self.portion.token()
-            && self.kept.drop_unpaid(token)
+            && self.kept.drop_unpaid(token, self.disk.is_some())
         {
             self.held = None;
         }

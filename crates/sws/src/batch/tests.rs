@@ -1,10 +1,11 @@
 //! The memory of sequences and of what is kept.
 
+use sws_engine::RamBudget;
 use sws_model::text::Sampling;
 use sws_testing::goldens;
 
 use super::*;
-use crate::{Model, Needs, Options};
+use crate::{Model, Needs, Options, Streaming};
 
 /// Numbers that look random, the same in every run.
 struct Draw(u64);
@@ -82,4 +83,41 @@ fn sequences_and_what_is_kept_never_take_more_than_their_room() {
             "{name}: {ended}, {most}, {fullest}"
         );
     }
+}
+
+/// Experts never hold what texts, what is kept and prompts that are ranked need of the contexts.
+#[test]
+fn experts_hold_no_more_of_the_contexts_than_is_idle() {
+    let model = Model::open(sws_testing::tales()).unwrap();
+    let needs = Needs { texts: 3, all_logits: true, ..Needs::default() };
+    let options = |ram| {
+        let streaming = Streaming { warm_start: false, ..Streaming::default() };
+        Options { ram, context: Some(2048), streaming, ..Options::default() }
+    };
+    let planning = model.with(options(RamBudget::Auto)).needs(needs).planning().unwrap();
+    let ram = RamBudget::Bytes(planning.planner.smallest() + (6 << 20));
+    let mut model = model.with(options(ram)).needs(needs).load().unwrap();
+    let gauge = model.gauge().unwrap();
+    let mut batch = model.batch().unwrap();
+    let mut draw = Draw(7919);
+    let (mut ended, mut ranked, mut most, mut kept) = (0, 0, 0, 0);
+    for number in 0..200 {
+        let ranks = draw.below(3) == 0;
+        // One sequence is for prompts that are ranked.
+        let has_room = if ranks { batch.has_room(true) } else { batch.len() < 2 };
+        if has_room && draw.below(3) > 0 {
+            let len = 1 + draw.below(1400);
+            let mut text = text(&mut draw);
+            text.tokens = (0..len).map(|n| ((number * 31 + n * 7) % 4000) as u32).collect();
+            (text.prompt_ranks, text.ranks) = (ranks, ranks.then_some(1));
+            ranked += usize::from(ranks);
+            batch.add(number, text).unwrap();
+        }
+        batch.step(&mut |_, event| ended += usize::from(matches!(event, Event::Ended(_))));
+        let (counted, lent) = (batch.count(), gauge.read().context_lent);
+        assert!(counted + lent <= batch.room, "{counted} and {lent} of {} bytes", batch.room);
+        (most, kept) = (most.max(lent), kept.max(batch.kept()));
+    }
+    assert!(ended > 10 && ranked > 5 && kept > 1, "{ended}, {ranked}, {kept}");
+    assert!(most * 3 > batch.room, "{most} of {} bytes", batch.room);
 }

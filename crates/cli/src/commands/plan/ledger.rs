@@ -1,6 +1,6 @@
 //! The use of memory in a plan, line by line.
 
-use sws_engine::{MemoryUse, Plan};
+use sws_engine::{MemoryUse, Plan, SlotClass};
 use sws_model::Inventory;
 use sws_store::PieceKind;
 
@@ -21,14 +21,18 @@ pub(super) fn text(plan: &Plan, inventory: &Inventory) -> String {
 /// Remark on a line of the ledger.
 fn note(plan: &Plan, inventory: &Inventory, what: MemoryUse) -> String {
     let experts = inventory.pieces().filter(|id| matches!(id.kind(), PieceKind::Expert(_))).count();
+    let slots = |classes: &[SlotClass]| classes.iter().map(|class| class.count).sum();
+    let also = |lent: &[SlotClass], when| match slots(lent) {
+        0 => String::new(),
+        n => format!("; {} while {when}", count(n, "more slot")),
+    };
     match what {
-        MemoryUse::KvCache => format!("{} positions", plan.context),
+        MemoryUse::KvCache => {
+            let also = also(&plan.context_lent, "texts do not need them");
+            format!("{} positions{also}", plan.context)
+        }
         MemoryUse::Activations => {
-            let lent: usize = plan.lent.iter().map(|class| class.count).sum();
-            let also = match lent {
-                0 => String::new(),
-                n => format!("; {} while tokens come one at a time", count(n, "more slot")),
-            };
+            let also = also(&plan.lent, "tokens come one at a time");
             format!("{} of a prompt at once{also}", count(plan.chunk, "token"))
         }
         MemoryUse::Pinned => {
@@ -36,10 +40,7 @@ fn note(plan: &Plan, inventory: &Inventory, what: MemoryUse) -> String {
         }
         MemoryUse::Ring if plan.experts_stream => "experts too".to_owned(),
         MemoryUse::Ring if plan.per_token.table_rows > 0 => "rows of tables too".to_owned(),
-        MemoryUse::Slots => {
-            let slots: usize = plan.slots.iter().map(|class| class.count).sum();
-            format!("{slots} for {experts} experts")
-        }
+        MemoryUse::Slots => format!("{} for {experts} experts", slots(&plan.slots)),
         _ => String::new(),
     }
 }

@@ -238,10 +238,11 @@ fn check(planner: &Planner, ram: u64, plan: &Plan) {
             || planner.work(planner.chunks()[0]) + lent <= ledger.get(MemoryUse::Activations)
     );
     assert!(plan.lent.is_empty() || !plan.slots.is_empty());
-    // Contexts of several sequences hold experts that have no other slot.
+    // Contexts of several sequences, or a long one, hold experts that have no other slot.
     let contexts: u64 = plan.context_lent.iter().map(SlotClass::bytes).sum();
     assert!(contexts == 0 || mapped(contexts) <= ledger.get(MemoryUse::KvCache));
-    assert!(contexts == 0 || plan.sequences > 1 && !plan.slots.is_empty());
+    let in_pages = page(plan.sequences, plan.context) <= plan.context;
+    assert!(contexts == 0 || in_pages && !plan.slots.is_empty());
     let in_contexts: usize = plan.context_lent.iter().map(|class| class.count).sum();
     assert!(plan.most_experts() + in_contexts <= planner.pieces.slots.experts());
     assert!(plan.most_experts() <= planner.pieces.slots.experts());
@@ -316,6 +317,23 @@ fn real_shapes_at_several_budgets() {
         let slots: usize = plan.slots.iter().map(|class| class.count).sum();
         let pinned = plan.pinned.len() >= planner.pieces.cyclic.len();
         (*shape, *percent, pinned, [slots, plan.most_experts()], plan.chunk)
+    });
+    assert_eq!(found, cases);
+}
+
+/// Contexts that come in pages hold experts. Qwen's positions take 196,608 bytes, its experts 9.4 MB.
+#[test]
+fn contexts_of_several_sequences_and_long_ones_have_slots() {
+    // Positions, sequences, slots of contexts.
+    let cases = [(4096, 1, 0), (8192, 1, 170), (32_768, 1, 681), (4096, 4, 340)];
+    let found = cases.map(|(context, batch, _)| {
+        let context = Some(context);
+        let planner = QWEN.planner(PlanOptions { context, batch, ..options() });
+        let ram = planner.minimum() + 12 * GIB;
+        let plan = planner.plan(ram).unwrap();
+        check(&planner, ram, &plan);
+        let slots: usize = plan.context_lent.iter().map(|class| class.count).sum();
+        (context.unwrap(), batch, slots)
     });
     assert_eq!(found, cases);
 }
