@@ -327,13 +327,13 @@ fn contexts_of_several_sequences_and_long_ones_have_slots() {
     // Positions, sequences, slots of contexts.
     let cases = [(4096, 1, 0), (8192, 1, 170), (32_768, 1, 681), (4096, 4, 340)];
     let found = cases.map(|(context, batch, _)| {
-        let context = Some(context);
-        let planner = QWEN.planner(PlanOptions { context, batch, ..options() });
+        let options = PlanOptions { context: Some(context), batch, ..options() };
+        let planner = QWEN.planner(options);
         let ram = planner.minimum() + 12 * GIB;
         let plan = planner.plan(ram).unwrap();
         check(&planner, ram, &plan);
         let slots: usize = plan.context_lent.iter().map(|class| class.count).sum();
-        (context.unwrap(), batch, slots)
+        (context, batch, slots)
     });
     assert_eq!(found, cases);
 }
