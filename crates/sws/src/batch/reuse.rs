@@ -237,7 +237,7 @@ impl Batch<'_> {
     /// Counts the time that texts have waited for experts. What is kept goes once its bytes would have
     /// saved, as memory of experts, as much time as it takes to compute it again.
     pub(super) fn pay_rent(&mut self, waited: Duration) {
-        if self.experts == 0 {
+        if self.experts == 0 || waited.is_zero() {
             return;
         }
         // What several share, or a running text, would hardly be free without one of them.

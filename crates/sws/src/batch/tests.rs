@@ -120,4 +120,10 @@ fn experts_hold_no_more_of_the_contexts_than_is_idle() {
     }
     assert!(ended > 10 && ranked > 5 && kept > 1, "{ended}, {ranked}, {kept}");
     assert!(most * 3 > batch.room, "{most} of {} bytes", batch.room);
+    // Whatever is kept costs more in the end than computing it again.
+    let left = batch.kept();
+    batch.pay_rent(Duration::ZERO);
+    assert!(left > 0 && batch.kept() == left, "{left}");
+    batch.pay_rent(Duration::from_secs(1 << 30));
+    assert_eq!(batch.kept(), 0);
 }
