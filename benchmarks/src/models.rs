@@ -37,7 +37,8 @@ families.
 - Of a model that is published quantised, these columns and `q4` differ in the other weights alone: `sws shard` leaves
   quantised ones as they are.
 - The smallest `--ram` and the reads assume up to 4096 positions, eight threads, and the memory of a typical process. The
-  share of experts found in memory is the one measured for DeepSeek-V2-Lite.
+  share of experts found in memory is the one measured for DeepSeek-V2-Lite; with up to 16 experts in a layer, for
+  Mixtral-8x7B.
 ";
 
 const SPEED: &str = "\

@@ -105,7 +105,8 @@ fn the_program_says_how_far_off_the_committed_points_were() {
     (0..64).for_each(|token| routes.push(&[token], &[[0]]).unwrap());
     let own = HitCurve::replayed(&routes).unwrap();
     type Of = fn(&Judged<'_>) -> f64;
-    let cases: [(HitCurve, Of); 2] = [(HitCurve::default(), |it| it.before), (own, |it| it.after)];
+    let cases: [(HitCurve, Of); 2] =
+        [(HitCurve::general(64), |it| it.before), (own, |it| it.after)];
     for (curve, of) in cases {
         let ratios: Vec<f64> = judged(&points).iter().map(of).collect();
         let low = ratios.iter().copied().fold(f64::INFINITY, f64::min);

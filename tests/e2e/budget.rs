@@ -203,6 +203,8 @@ fn a_plan_says_whose_hits_it_assumes() {
     let model = tales();
     let args: [&dyn AsRef<OsStr>; 5] = [&"plan", &model, &"--ram", &"64MiB", &"--no-probe"];
     let more: [&dyn AsRef<OsStr>; 1] = [&"--json"];
+    let few = run(&[&"plan", &golden_dir("mixtral"), &"--ram", &"64MiB", &"--no-probe"]).stdout;
+    assert!(few.contains("estimates: hits as of Mixtral-8x7B, not of this model"), "{few}");
     let planned = || {
         let json = run(&[&args[..], &more].concat());
         (run(&args).stdout, serde_json::from_str::<Value>(&json.stdout).unwrap())

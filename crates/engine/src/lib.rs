@@ -53,8 +53,8 @@ mod wait;
 pub mod watch;
 
 pub use budget::{
-    HitCurve, Ledger, MemoryUse, PerToken, Plan, PlanError, PlanOptions, Planner, ProcessMemory,
-    PromptReads, RamBudget, SlotClass, TokenCosts, UnknownBudget, routes_of,
+    HitBasis, HitCurve, Ledger, MemoryUse, PerToken, Plan, PlanError, PlanOptions, Planner,
+    ProcessMemory, PromptReads, RamBudget, SlotClass, TokenCosts, UnknownBudget, routes_of,
 };
 pub use certificate::{Certificate, CertificateError, Difference, Outcome, Step, Witness};
 pub use error::StreamError;

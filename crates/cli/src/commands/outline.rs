@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use sws::{Outline, SequenceBytes, Threads};
-use sws_engine::{HitCurve, PlanOptions};
+use sws_engine::{HitBasis, HitCurve, PlanOptions};
 use sws_kernels::Encoding;
 
 use super::machine::Machine;
@@ -23,9 +23,9 @@ pub(crate) const BUDGETS: [u64; 3] = [16 * GIB, 32 * GIB, 64 * GIB];
 
 /// A caution about all estimates: their basis, and how far off they were.
 pub(crate) fn estimates(hits: &HitCurve) -> String {
-    let basis = match hits.tokens() {
-        None => "hits as of DeepSeek-V2-Lite, not of this model".to_owned(),
-        Some(tokens) => format!("hits as in the last {tokens} tokens of earlier runs"),
+    let basis = match hits.basis() {
+        HitBasis::Model(model) => format!("hits as of {model}, not of this model"),
+        HitBasis::Tokens(tokens) => format!("hits as in the last {tokens} tokens of earlier runs"),
     };
     let [low, high] = hits.accuracy();
     wrapped(&format!(
@@ -171,7 +171,7 @@ impl Report {
                     none.join(", ")
                 ));
             }
-            text += &format!("\n{}", estimates(&HitCurve::default()));
+            text += &format!("\n{}", estimates(&self.hits()));
             // Of quantised models only what is not quantised has a choice.
             let made = |name: &&str| name.rsplit(' ').next().unwrap_or(name).to_owned();
             let best = self.best().filter(|row| hub.fits(row.bytes));
@@ -183,7 +183,14 @@ impl Report {
             };
             return text;
         }
-        text + &format!("\n{}", estimates(&HitCurve::default()))
+        text + &format!("\n{}", estimates(&self.hits()))
+    }
+
+    /// The hit rates of the estimates.
+    fn hits(&self) -> HitCurve {
+        HitCurve::general(
+            self.experts.map_or(0, |experts| experts.try_into().unwrap_or(usize::MAX)),
+        )
     }
 
     /// The format that was named, or else the exact one for the budget in question.

@@ -126,8 +126,10 @@ fn with_weights(
     let needs = Needs { texts: args.batch.into(), ..Needs::default() };
     let loader = model.with(args.options()).needs(needs).text(tools).threads(threads);
     let Planning { mut planner, ram, total, .. } = loader.planning()?;
-    let hits = model.earlier_hits().unwrap_or_default();
-    planner.set_hits(hits.clone());
+    if let Some(hits) = model.earlier_hits() {
+        planner.set_hits(hits);
+    }
+    let hits = planner.hits();
     let (ram, total) = match &described {
         Some(machine) => (machine.budget(args.ram, planner.least()), machine.ram_bytes),
         None => (ram, total),
@@ -191,7 +193,7 @@ fn with_weights(
         }))?;
     } else {
         let mut text = text(shown, &planner, ram, machine, &rows, &prompts);
-        text += &outline::estimates(&hits);
+        text += &outline::estimates(hits);
         if let Some(reads @ 2..) = reads_per_expert(model.manifest()) {
             text += &wrapped(&format!(
                 "an expert takes up to {reads} reads, as its parts lie apart; `sws shard` gathers them into one\n"

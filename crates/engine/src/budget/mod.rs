@@ -8,8 +8,8 @@ mod ram;
 pub use ledger::{Ledger, MemoryUse, ProcessMemory};
 pub(crate) use plan::{HUGE_PAGE, mapped, page};
 pub use plan::{
-    HitCurve, PerToken, Plan, PlanError, PlanOptions, Planner, PromptReads, SlotClass, TokenCosts,
-    routes_of,
+    HitBasis, HitCurve, PerToken, Plan, PlanError, PlanOptions, Planner, PromptReads, SlotClass,
+    TokenCosts, routes_of,
 };
 pub(crate) use process::status;
 pub use ram::{RamBudget, UnknownBudget};

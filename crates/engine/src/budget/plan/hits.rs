@@ -7,14 +7,21 @@ use sws_cache::policy::PolicyKind;
 use sws_cache::replay::Residency;
 use sws_store::Pass;
 
-/// Hit rates by the share of the experts that has a slot, under the default policy. The default is that
-/// of models whose routes are not known.
+/// Hit rates by the share of the experts that has a slot, under the default policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HitCurve {
     /// Shares, ascending from 0, and hit rates.
     points: Vec<(f64, f64)>,
-    /// Tokens of earlier runs that it was made from.
-    tokens: Option<usize>,
+    basis: HitBasis,
+}
+
+/// The routes that hit rates come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HitBasis {
+    /// This released model's, not those of the model itself.
+    Model(&'static str),
+    /// The model's own, in so many tokens of earlier runs.
+    Tokens(usize),
 }
 
 /// Routes of DeepSeek-V2-Lite (docs/benchmarks/caches.md). Of the measured models it reuses experts
@@ -31,16 +38,28 @@ const GENERAL: [(f64, f64); 9] = [
     (1.0, 1.0),
 ];
 
+/// Up to so many experts in a layer, rates are those of [`FEW`].
+const FEW_EXPERTS: usize = 16;
+
+/// Published repetitions of Mixtral-8x7B, from token to token: "Mixtral of Experts", table 5, the mean
+/// over layers and texts (docs/design/budget.md, Estimates). Where a layer has few experts they are
+/// used almost evenly.
+const FEW: [(f64, f64); 5] = [(0.0, 0.0), (0.25, 0.301), (0.5, 0.568), (0.75, 0.801), (1.0, 1.0)];
+
 /// Fewest tokens whose hits say more than the general rates.
 const FEWEST: usize = 32;
 
-impl Default for HitCurve {
-    fn default() -> HitCurve {
-        HitCurve { points: GENERAL.to_vec(), tokens: None }
-    }
-}
-
 impl HitCurve {
+    /// The rates of a model with so many experts in a layer whose routes are not known.
+    pub fn general(experts: usize) -> HitCurve {
+        let (points, model) = if experts <= FEW_EXPERTS {
+            (FEW.to_vec(), "Mixtral-8x7B")
+        } else {
+            (GENERAL.to_vec(), "DeepSeek-V2-Lite")
+        };
+        HitCurve { points, basis: HitBasis::Model(model) }
+    }
+
     /// The rates with which the routes of earlier runs hit: a replay of them in caches of several
     /// sizes. It takes some hundred milliseconds for the largest models. `None` if too few tokens came
     /// one by one to say much.
@@ -68,20 +87,28 @@ impl HitCurve {
             most = f64::max(most, *rate);
             *rate = most;
         }
-        Some(HitCurve { points, tokens: Some(routes.token_count()) })
+        Some(HitCurve { points, basis: HitBasis::Tokens(routes.token_count()) })
     }
 
-    /// The number of tokens of earlier runs that it was made from; `None` for the general one.
+    /// The routes that it was made from.
+    pub fn basis(&self) -> HitBasis {
+        self.basis
+    }
+
+    /// The number of tokens of earlier runs that it was made from; `None` for a general one.
     pub fn tokens(&self) -> Option<usize> {
-        self.tokens
+        match self.basis {
+            HitBasis::Model(_) => None,
+            HitBasis::Tokens(tokens) => Some(tokens),
+        }
     }
 
     /// Tokens per second planned with such rates over those of runs: the lowest and the highest of
     /// docs/benchmarks/plans.md.
     pub fn accuracy(&self) -> [f64; 2] {
-        match self.tokens {
-            None => [0.84, 1.93],
-            Some(_) => [0.73, 1.22],
+        match self.basis {
+            HitBasis::Model(_) => [0.84, 1.35],
+            HitBasis::Tokens(_) => [0.73, 1.22],
         }
     }
 
@@ -130,14 +157,23 @@ mod tests {
 
     #[test]
     fn rates_are_interpolated() {
-        let cases =
-            [(0.0, 0.0), (0.05, 0.176), (0.1, 0.352), (0.45, 0.758), (1.0, 1.0), (2.0, 1.0)];
-        let curve = HitCurve::default();
-        for (share, expected) in cases {
+        let cases = [
+            (64, 0.0, 0.0),
+            (64, 0.05, 0.176),
+            (17, 0.1, 0.352),
+            (64, 0.45, 0.758),
+            (64, 1.0, 1.0),
+            (64, 2.0, 1.0),
+            (16, 0.125, 0.1505),
+            (8, 0.25, 0.301),
+            (8, 1.0, 1.0),
+        ];
+        for (experts, share, expected) in cases {
+            let curve = HitCurve::general(experts);
             assert!((curve.rate(share) - expected).abs() < 1e-9, "{share}: {}", curve.rate(share));
+            let rates: Vec<f64> = (0..=100).map(|n| curve.rate(f64::from(n) / 100.0)).collect();
+            assert!(rates.is_sorted());
         }
-        let rates: Vec<f64> = (0..=100).map(|n| curve.rate(f64::from(n) / 100.0)).collect();
-        assert!(rates.is_sorted());
     }
 
     /// Tokens that use two experts of each layer: of `used` in turn.
@@ -173,7 +209,7 @@ mod tests {
         // Two experts of each layer need four slots of twenty. All ten in turn need all slots.
         let few = HitCurve::replayed(&routes(100, 2)).unwrap();
         let all = HitCurve::replayed(&routes(100, 10)).unwrap();
-        assert_eq!((few.tokens(), HitCurve::default().tokens()), (Some(100), None));
+        assert_eq!((few.tokens(), HitCurve::general(64).tokens()), (Some(100), None));
         assert_eq!(
             [few.rate(0.0), few.rate(0.2), few.rate(0.5), few.rate(1.0)],
             [0.0, 1.0, 1.0, 1.0]

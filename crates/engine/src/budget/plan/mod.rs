@@ -9,7 +9,7 @@ mod slots;
 mod tests;
 
 pub use estimate::{PerToken, TokenCosts};
-pub use hits::HitCurve;
+pub use hits::{HitBasis, HitCurve};
 pub use prompt::PromptReads;
 pub use slots::SlotClass;
 
@@ -243,7 +243,7 @@ impl Planner {
             Some(asked) => [asked.max(1); 2],
             None => [LEAST_CONTEXT, CONTEXT].map(|n| n.max(options.min_context).min(most)),
         };
-        let hits = HitCurve::default();
+        let hits = HitCurve::general(routes_of(spec).experts);
         Ok(Planner { spec: spec.clone(), pieces, process, options, hits, context })
     }
 
@@ -267,6 +267,11 @@ impl Planner {
     /// Estimates with these hit rates instead of the general ones.
     pub fn set_hits(&mut self, hits: HitCurve) {
         self.hits = hits;
+    }
+
+    /// The hit rates it estimates with.
+    pub fn hits(&self) -> &HitCurve {
+        &self.hits
     }
 
     /// The smallest budget that works in this process: the value of `min`.
