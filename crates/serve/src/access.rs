@@ -18,6 +18,9 @@ pub(crate) struct Owner(pub(crate) u64);
 
 /// Refuses requests without a key, of a web page from elsewhere, or to a name that is not ours.
 pub(crate) fn check(config: &Config, path: &str, headers: &HeaderMap) -> Result<Owner, Failure> {
+    if headers.get_all(HOST).iter().nth(1).is_some() {
+        return Err(Failure::invalid("the header Host is there more than once; send it once"));
+    }
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     // A page from elsewhere can send requests that look harmless to a browser.
     if let Some(origin) = headers.get(ORIGIN).filter(|_| cors::allowed(config, headers).is_none()) {
@@ -150,6 +153,16 @@ mod tests {
         for (host, expected) in cases {
             assert_eq!(status(&config, &[("host", host)]), expected, "{host}");
         }
+    }
+
+    #[test]
+    fn a_request_is_for_one_host() {
+        let config = config(&["secret"], &[]);
+        let mut headers = HeaderMap::new();
+        for host in ["localhost", "evil.example"] {
+            headers.append(HOST, host.parse().unwrap());
+        }
+        assert_eq!(check(&config, "/health", &headers).unwrap_err().status.as_u16(), 400);
     }
 
     #[test]

@@ -301,6 +301,6 @@ impl Answer for Written {
     }
 
     fn fail(&mut self, failure: &Failure, out: &mut String) {
-        named(out, "error", failure.anthropic());
+        named(out, "error", failure.anthropic(None));
     }
 }

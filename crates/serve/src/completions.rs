@@ -39,6 +39,8 @@ struct Completion {
     suffix: Option<String>,
     #[serde(default)]
     best_of: Option<usize>,
+    #[serde(default)]
+    add_special_tokens: Option<bool>,
 }
 
 /// Prompts: a text, texts, the tokens of one, or the tokens of several.
@@ -133,7 +135,7 @@ pub(crate) fn fields() -> [&'static [&'static str]; 2] {
 pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prepared, Failure> {
     check_names(app, body, &fields())?;
     let ways = parse::<Fields>(body)?.ways(app, served, Some(NEW_TOKENS))?;
-    let Completion { prompt, echo, logprobs, suffix, best_of } = parse(body)?;
+    let Completion { prompt, echo, logprobs, suffix, best_of, add_special_tokens } = parse(body)?;
     if suffix.is_some_and(|suffix| !suffix.is_empty()) {
         return Err(Failure::unsupported("suffix", "filling in before a suffix is not supported"));
     }
@@ -144,7 +146,7 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
         let message = format!("logprobs is {logprobs}, and must be at most {RANKS}");
         return Err(Failure::field("logprobs", message));
     }
-    let echo = echo.unwrap_or(false);
+    let (echo, special) = (echo.unwrap_or(false), add_special_tokens.unwrap_or(true));
     let prompt_ranks = echo && logprobs.is_some();
     if prompt_ranks && !served.prompt_ranks {
         return Err(Failure::unsupported(
@@ -164,7 +166,7 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
     let cancel = Cancel::new();
     let (mut texts, mut choices, mut total) = (Vec::new(), Vec::new(), 0);
     for prompt in prompts {
-        let (tokens, echoed) = tokens(served, prompt, echo)?;
+        let (tokens, echoed) = tokens(served, prompt, special, echo)?;
         total += tokens.len();
         for number in 0..ways.n {
             choices.push(Choice::new(&tokens, &echoed, prompt_ranks, served));
@@ -197,10 +199,16 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
     Ok(Prepared { texts, cancel, answer: Box::new(answer), stream: ways.stream })
 }
 
-/// The tokens of a prompt, and its text if that is part of the answer.
-fn tokens(served: &Served, prompt: Prompt, echo: bool) -> Result<(Vec<u32>, String), Failure> {
+/// The tokens of a prompt, with those that begin texts if `special`, and its text if that is part of the
+/// answer.
+fn tokens(
+    served: &Served,
+    prompt: Prompt,
+    special: bool,
+    echo: bool,
+) -> Result<(Vec<u32>, String), Failure> {
     let (tokens, text) = match prompt {
-        Prompt::Text(text) => (encoded(served, &text, true)?, text),
+        Prompt::Text(text) => (encoded(served, &text, special)?, text),
         Prompt::Tokens(tokens) => {
             let tokenizer = served.text.tokenizer().filter(|_| echo);
             let text = tokenizer.map_or(String::new(), |known| known.decode(&tokens, false));

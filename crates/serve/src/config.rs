@@ -9,6 +9,7 @@ use sws::Batch;
 use sws_grammar::{Grammar, Vocabulary};
 
 use crate::certified;
+use crate::http::TOLD;
 
 /// Settings of a server.
 pub struct Config {
@@ -99,7 +100,7 @@ impl Limits {
         let [_, unit] = Grammar::UNIT;
         let forms = (FORMS * unit) as u64 + texts as u64 * Grammar::WRITTEN;
         VALUES * self.body as u64
-            + self.connections as u64 * CONNECTION
+            + (self.connections + TOLD) as u64 * CONNECTION
             + CERTIFICATE * certified::bytes(self.body) as u64
             + Vocabulary::bytes(vocab)
             + Batch::TOKENS

@@ -13,6 +13,13 @@ pub(crate) enum Dialect {
     Anthropic,
 }
 
+impl Dialect {
+    /// The interface at a path.
+    fn of(path: &str) -> Dialect {
+        if path.starts_with("/v1/messages") { Dialect::Anthropic } else { Dialect::OpenAi }
+    }
+}
+
 /// A refusal or a failure: a status, and one sentence.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
@@ -113,6 +120,12 @@ impl Failure {
         Failure { code: Some("queue_full"), retry_after: Some(10), ..failure }
     }
 
+    /// A request that has waited for too long.
+    pub(crate) fn waited() -> Failure {
+        let failure = Failure::busy("other requests took too long; try again later");
+        Failure { code: Some("queue_timeout"), ..failure }
+    }
+
     /// A server that starts or stops.
     pub(crate) fn unavailable(message: &str) -> Failure {
         let failure = Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", message);
@@ -153,8 +166,8 @@ impl Failure {
         json!({"error": {"message": message, "type": kind, "param": field, "code": code}})
     }
 
-    /// The error in Anthropic's shape.
-    pub(crate) fn anthropic(&self) -> Value {
+    /// The error in Anthropic's shape, of the request with this id.
+    pub(crate) fn anthropic(&self, id: Option<&str>) -> Value {
         let kind = match self.status.as_u16() {
             408 => "timeout_error",
             413 => "request_too_large",
@@ -163,20 +176,25 @@ impl Failure {
             500.. => "api_error",
             _ => self.kind,
         };
-        json!({"type": "error", "error": {"type": kind, "message": self.message}})
+        let mut error = json!({"type": "error", "error": {"type": kind, "message": self.message}});
+        if let Some(id) = id {
+            error["request_id"] = id.into();
+        }
+        error
     }
 
-    /// The error in the shape of an interface.
+    /// The error in the shape of an interface, in the middle of an answer.
     pub(crate) fn shaped(&self, dialect: Dialect) -> Value {
         match dialect {
             Dialect::OpenAi => self.json(),
-            Dialect::Anthropic => self.anthropic(),
+            Dialect::Anthropic => self.anthropic(None),
         }
     }
 
-    /// The response that reports the failure.
-    pub(crate) fn response(&self, dialect: Dialect) -> Response<Body> {
-        let mut response = respond(self.status, &self.shaped(dialect));
+    /// The response that reports the failure. [`Failure::shape`] gives it a body.
+    pub(crate) fn response(&self) -> Response<Body> {
+        let mut response = respond(self.status, &Value::Null);
+        response.extensions_mut().insert(self.clone());
         let headers = response.headers_mut();
         if let Some(seconds) = self.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
@@ -186,6 +204,17 @@ impl Failure {
         let again = HeaderValue::from_static(if again { "true" } else { "false" });
         headers.insert("x-should-retry", again);
         response
+    }
+
+    /// Writes the body of a response that reports a failure: that of the interface at the path of the
+    /// request, which has this id.
+    pub(crate) fn shape(response: &mut Response<Body>, path: &str, id: &str) {
+        let Some(failure) = response.extensions_mut().remove::<Failure>() else { return };
+        let shaped = match Dialect::of(path) {
+            Dialect::OpenAi => failure.json(),
+            Dialect::Anthropic => failure.anthropic(Some(id)),
+        };
+        *response.body_mut() = Body::from(shaped.to_string());
     }
 }
 
@@ -207,7 +236,7 @@ mod tests {
         let failure = Failure::of(&error.into());
         assert_eq!(failure.status, StatusCode::BAD_REQUEST);
         assert_eq!(failure.json()["error"]["code"], "context_length_exceeded");
-        let response = failure.response(Dialect::OpenAi);
+        let response = failure.response();
         assert_eq!(response.headers()["x-should-retry"], "false");
     }
 
@@ -215,9 +244,12 @@ mod tests {
     fn each_interface_has_its_shape() {
         let busy = Failure::busy("too many");
         assert_eq!(busy.json()["error"]["type"], "rate_limit_error");
-        assert_eq!(busy.anthropic()["type"], "error");
-        let response = busy.response(Dialect::Anthropic);
+        assert_eq!(busy.anthropic(None)["request_id"], Value::Null);
+        assert_eq!(busy.anthropic(Some("req-1"))["request_id"], "req-1");
+        let response = busy.response();
         assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(response.headers()[RETRY_AFTER], "10");
+        assert_eq!(Dialect::of("/v1/messages/batches"), Dialect::Anthropic);
+        assert_eq!(Dialect::of("/v1/chat/completions"), Dialect::OpenAi);
     }
 }

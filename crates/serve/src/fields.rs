@@ -79,8 +79,26 @@ pub(crate) struct Ways {
 
 /// Parses a request.
 pub(crate) fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Failure> {
-    serde_json::from_slice(body)
-        .map_err(|error| Failure::invalid(format!("the request cannot be read: {error}")))
+    serde_json::from_slice(body).map_err(|error| {
+        let error = in_words(&error.to_string());
+        Failure::invalid(format!("the request cannot be read: {error}"))
+    })
+}
+
+/// A message of the parser, without the names of types.
+fn in_words(message: &str) -> String {
+    const EXPECTED: &str = ", expected ";
+    let Some(at) = message.find(EXPECTED) else { return message.to_owned() };
+    let (before, after) = message.split_at(at + EXPECTED.len());
+    let end = after.find(" at line ").unwrap_or(after.len());
+    let (kind, place) = after.split_at(end);
+    let kind = match kind {
+        "usize" | "u64" | "u32" | "i64" => "a whole number",
+        "f32" | "f64" => "a number",
+        kind if kind.starts_with("struct ") => "an object",
+        kind => kind,
+    };
+    format!("{before}{kind}{place}")
 }
 
 impl Fields {

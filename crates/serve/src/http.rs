@@ -1,7 +1,7 @@
 //! Connections and routes.
 
 use std::convert::Infallible;
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +34,8 @@ use crate::{
 const LOOK: Duration = Duration::from_millis(100);
 /// Time for responses to reach their clients once all texts are over.
 const FLUSH: Duration = Duration::from_secs(2);
+/// Maximum number of connections while the server ends, beside those that are open.
+pub(crate) const TOLD: usize = 16;
 /// Maximum number of bytes and of lines in the header of a request. The last read may double the
 /// bytes.
 const HEADER: usize = 32 << 10;
@@ -52,7 +54,7 @@ pub(crate) async fn serve(app: Arc<App>, listener: TcpListener) {
         match timeout(LOOK, listener.accept()).await {
             Ok(Ok((stream, _))) => {
                 let connection =
-                    connection(Arc::clone(&app), stream, routes.clone(), ended.clone());
+                    connection(Arc::clone(&app), stream, routes.clone(), Some(ended.clone()));
                 tokio::spawn(async move {
                     connection.await;
                     drop(permit);
@@ -63,11 +65,16 @@ pub(crate) async fn serve(app: Arc<App>, listener: TcpListener) {
             Err(_) => {}
         }
     }
-    drop(listener);
     app.drain();
     let _ = end.send(true);
     let all = u32::try_from(most).unwrap_or(u32::MAX);
-    if timeout(app.config.limits.drain, connections.acquire_many(all)).await.is_err() {
+    let mut over = pin!(timeout(app.config.limits.drain, connections.acquire_many(all)));
+    let mut told = pin!(tell(&app, &listener, &routes));
+    let is_over = poll_fn(|cx| {
+        let _ = told.as_mut().poll(cx);
+        over.as_mut().poll(cx).map(|over| over.is_ok())
+    });
+    if !is_over.await {
         app.cut();
         let _ = timeout(FLUSH, connections.acquire_many(all)).await;
     }
@@ -75,12 +82,28 @@ pub(crate) async fn serve(app: Arc<App>, listener: TcpListener) {
     app.cut();
 }
 
-/// Serves a connection.
+/// Tells those who come while the server ends, one request each, such as probes.
+async fn tell(app: &Arc<App>, listener: &TcpListener, routes: &Routes) {
+    let all = Arc::new(Semaphore::new(TOLD));
+    while let Ok(permit) = Arc::clone(&all).acquire_owned().await {
+        let Ok((stream, _)) = listener.accept().await else {
+            sleep(LOOK).await;
+            continue;
+        };
+        let connection = connection(Arc::clone(app), stream, routes.clone(), None);
+        tokio::spawn(async move {
+            let _ = timeout(FLUSH, connection).await;
+            drop(permit);
+        });
+    }
+}
+
+/// Serves a connection until the server ends; without `ended`, one request.
 async fn connection(
     app: Arc<App>,
     stream: TcpStream,
     routes: Routes,
-    mut ended: watch::Receiver<bool>,
+    ended: Option<watch::Receiver<bool>>,
 ) {
     // Events are small, and each should leave at once.
     let _ = stream.set_nodelay(true);
@@ -93,10 +116,14 @@ async fn connection(
         .header_read_timeout(header_time)
         .max_headers(HEADERS)
         .max_buf_size(HEADER)
+        .keep_alive(ended.is_some())
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     let mut end = pin!(async move {
-        let _ = ended.wait_for(|ended| *ended).await;
+        match ended {
+            Some(mut ended) => drop(ended.wait_for(|ended| *ended).await),
+            None => pending().await,
+        }
     });
     let mut ending = false;
     // An error is the client's: it has left, or does not speak the protocol.
@@ -118,7 +145,6 @@ pub(crate) async fn handle(
 ) -> Result<Response<Body>, Infallible> {
     let (number, id) = app.numbered("req");
     let path = request.uri().path().to_owned();
-    let dialect = dialect(&path);
     let page = cors::allowed(&app.config, request.headers());
     let preflight = page.as_ref().and_then(|_| cors::preflight(&request));
     let checked = access::check(&app.config, &path, request.headers());
@@ -129,8 +155,9 @@ pub(crate) async fn handle(
             request.extensions_mut().insert(origin);
             routes.call(request).await?
         }
-        (None, Err(failure)) => failure.response(dialect),
+        (None, Err(failure)) => failure.response(),
     };
+    Failure::shape(&mut response, &path, &id);
     if let Some(page) = page {
         cors::share(&mut response, page);
     }
@@ -141,10 +168,6 @@ pub(crate) async fn handle(
         response.headers_mut().insert("x-request-id", id);
     }
     Ok(response)
-}
-
-fn dialect(path: &str) -> Dialect {
-    if path.starts_with("/v1/messages") { Dialect::Anthropic } else { Dialect::OpenAi }
 }
 
 /// The endpoint of a path, for logs and metrics, which never have what a client wrote.
@@ -315,7 +338,7 @@ async fn requests(State(app): Shared, request: In) -> Out {
 
 async fn events(State(app): Shared, request: In) -> Out {
     let listened = events::listen(&app, owner(&request));
-    listened.unwrap_or_else(|failure| failure.response(Dialect::OpenAi))
+    listened.unwrap_or_else(|failure| failure.response())
 }
 
 async fn cancel(State(app): Shared, Path(id): Path<String>, request: In) -> Out {
@@ -329,15 +352,15 @@ fn owner(request: &In) -> u64 {
 }
 
 async fn tokenize(State(app): Shared, request: In) -> Out {
-    prepared::value(app, request, Dialect::OpenAi, info::tokenize).await
+    prepared::value(app, request, info::tokenize).await
 }
 
 async fn detokenize(State(app): Shared, request: In) -> Out {
-    prepared::value(app, request, Dialect::OpenAi, info::detokenize).await
+    prepared::value(app, request, info::detokenize).await
 }
 
 async fn apply_template(State(app): Shared, request: In) -> Out {
-    prepared::value(app, request, Dialect::OpenAi, chat::rendered).await
+    prepared::value(app, request, chat::rendered).await
 }
 
 async fn completion(State(app): Shared, request: In) -> Out {
@@ -357,24 +380,24 @@ async fn message(State(app): Shared, request: In) -> Out {
 }
 
 async fn count(State(app): Shared, request: In) -> Out {
-    prepared::value(app, request, Dialect::Anthropic, anthropic::count).await
+    prepared::value(app, request, anthropic::count).await
 }
 
 async fn embeddings() -> Out {
-    Failure::not_offered("this server makes no embeddings").response(Dialect::OpenAi)
+    Failure::not_offered("this server makes no embeddings").response()
 }
 
 async fn no_route() -> Out {
-    Failure::no_route().response(Dialect::OpenAi)
+    Failure::no_route().response()
 }
 
 async fn no_method() -> Out {
-    Failure::no_method().response(Dialect::OpenAi)
+    Failure::no_method().response()
 }
 
 fn shown(value: Result<Value, Failure>) -> Out {
     match value {
         Ok(value) => respond(StatusCode::OK, &value),
-        Err(failure) => failure.response(Dialect::OpenAi),
+        Err(failure) => failure.response(),
     }
 }

@@ -12,7 +12,7 @@ use sws_engine::{Kind, memory};
 
 use crate::app::{App, Served};
 use crate::counts::number;
-use crate::failure::{Dialect, Failure, respond};
+use crate::failure::{Failure, respond};
 use crate::fields::parse;
 use crate::messages::encoded;
 use crate::names::names;
@@ -21,7 +21,7 @@ use crate::names::names;
 pub(crate) fn health(app: &App) -> Response<Body> {
     match app.served() {
         Ok(_) => respond(StatusCode::OK, &json!({"status": "ok"})),
-        Err(failure) => failure.response(Dialect::OpenAi),
+        Err(failure) => failure.response(),
     }
 }
 

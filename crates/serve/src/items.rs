@@ -1,5 +1,7 @@
 //! The answer of `/v1/responses`: a list of items, each of thoughts, of text, or a call.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 use sws::End;
 use sws_model::text::ReplyPart;
@@ -12,9 +14,19 @@ use crate::replies::Replies;
 use crate::reply::Answer;
 use crate::tally::{Head, Tally, named};
 
+/// Fields of the request that its answer repeats: those whose length is bounded.
+pub(crate) struct Echoed {
+    pub(crate) metadata: BTreeMap<String, String>,
+    pub(crate) temperature: Option<f64>,
+    pub(crate) top_p: Option<f64>,
+    pub(crate) max_output_tokens: Option<usize>,
+    pub(crate) parallel_tool_calls: bool,
+}
+
 /// A response.
 pub(crate) struct Written {
     head: Head,
+    echoed: Echoed,
     /// Beginning of the ids of its items.
     item: String,
     tally: Tally,
@@ -30,9 +42,16 @@ pub(crate) struct Written {
 }
 
 impl Written {
-    pub(crate) fn new(app: &App, served: &Served, asked: &Asked, stream: bool) -> Written {
+    pub(crate) fn new(
+        app: &App,
+        served: &Served,
+        asked: &Asked,
+        echoed: Echoed,
+        stream: bool,
+    ) -> Written {
         Written {
             head: Head::new(app, served, "resp"),
+            echoed,
             item: app.id("item"),
             tally: Tally::new(asked.tokens.len(), 1, 1),
             replies: Replies::new(app, served, asked, 1),
@@ -46,6 +65,8 @@ impl Written {
 
     fn response(&self, status: &str, output: Vec<Value>) -> Value {
         let [input, new] = self.tally.tokens();
+        let Echoed { metadata, temperature, top_p, max_output_tokens, parallel_tool_calls } =
+            &self.echoed;
         json!({
             "id": self.head.id,
             "object": "response",
@@ -54,16 +75,17 @@ impl Written {
             "error": null,
             "incomplete_details": null,
             "instructions": null,
-            "metadata": {},
+            "max_output_tokens": max_output_tokens,
+            "metadata": metadata,
             "model": self.head.model,
             "output": output,
-            "parallel_tool_calls": true,
+            "parallel_tool_calls": parallel_tool_calls,
             "previous_response_id": null,
             "store": false,
-            "temperature": null,
+            "temperature": temperature,
             "tool_choice": "auto",
             "tools": [],
-            "top_p": null,
+            "top_p": top_p,
             "usage": {
                 "input_tokens": input,
                 "input_tokens_details": {"cached_tokens": self.tally.known()},

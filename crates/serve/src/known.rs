@@ -12,6 +12,7 @@ use crate::names::names;
 
 /// Fields of other servers that change the answer, and are not supported.
 const REFUSED: &[&str] = &[
+    "add_special_tokens",
     "allowed_token_ids",
     "audio",
     "bad_words",
@@ -21,6 +22,7 @@ const REFUSED: &[&str] = &[
     "documents",
     "dry_multiplier",
     "dynatemp_range",
+    "echo",
     "grammar",
     "guided_choice",
     "guided_grammar",
@@ -28,6 +30,7 @@ const REFUSED: &[&str] = &[
     "guided_regex",
     "include_stop_str_in_output",
     "json_schema",
+    "logits_processors",
     "logprobs",
     "lora",
     "mcp_servers",
@@ -36,11 +39,16 @@ const REFUSED: &[&str] = &[
     "n_predict",
     "prediction",
     "prompt",
+    "prompt_embeds",
     "prompt_logprobs",
+    "reasoning",
+    "reasoning_format",
     "response_format",
     "return_tokens_as_token_ids",
+    "samplers",
     "stop_token_ids",
     "structured_outputs",
+    "suffix",
     "tfs_z",
     "tools",
     "top_a",
@@ -55,6 +63,8 @@ const REFUSED: &[&str] = &[
 
 /// Values of such fields that change nothing, beside null, false, zero and what is empty.
 const IDLE: &[(&str, f64)] = &[("tfs_z", 1.0), ("top_n_sigma", -1.0), ("typical_p", 1.0)];
+const IDLE_WORDS: &[(&str, &str)] =
+    &[("reasoning_format", "auto"), ("reasoning_format", "deepseek")];
 
 /// Refuses a request with fields that would change its text elsewhere, and names those in the log that
 /// are ignored. `known` are the fields of its interface.
@@ -82,6 +92,8 @@ enum Presence {
     /// An object without entries.
     Options,
     Number(f64),
+    /// One of [`IDLE_WORDS`].
+    Word(&'static str),
     Something,
 }
 
@@ -93,6 +105,7 @@ impl Presence {
             // A search with the usual options.
             Presence::Options => field == "web_search_options",
             Presence::Number(value) => *value != 0.0 && !IDLE.contains(&(field, *value)),
+            Presence::Word(word) => !IDLE_WORDS.contains(&(field, *word)),
             Presence::Something => true,
         }
     }
@@ -134,7 +147,9 @@ impl<'de> Deserialize<'de> for Presence {
             }
 
             fn visit_str<E: Error>(self, value: &str) -> Result<Presence, E> {
-                Ok(Presence::something(!value.is_empty()))
+                let word = IDLE_WORDS.iter().find(|(_, word)| *word == value);
+                let other = Presence::something(!value.is_empty());
+                Ok(word.map_or(other, |&(_, word)| Presence::Word(word)))
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Presence, A::Error> {
@@ -182,6 +197,9 @@ mod tests {
             ("typical_p", "1", false),
             ("typical_p", "1.0", false),
             ("typical_p", "0.9", true),
+            ("reasoning_format", "\"auto\"", false),
+            ("reasoning_format", "\"none\"", true),
+            ("lora", "\"auto\"", true),
             ("top_n_sigma", "-1", false),
             ("top_n_sigma", "1", true),
         ] {

@@ -45,7 +45,7 @@ pub(crate) async fn texts(
     };
     match ready.await {
         Ok((ticket, answer, kind)) => respond(ticket, answer, kind, &app.config.limits).await,
-        Err(failure) => failure.response(dialect),
+        Err(failure) => failure.response(),
     }
 }
 
@@ -53,12 +53,11 @@ pub(crate) async fn texts(
 pub(crate) async fn value(
     app: Arc<App>,
     request: Request<Body>,
-    dialect: Dialect,
     make: Make<Value>,
 ) -> Response<Body> {
     match made(app, request, make).await {
         Ok(value) => crate::failure::respond(axum::http::StatusCode::OK, &value),
-        Err(failure) => failure.response(dialect),
+        Err(failure) => failure.response(),
     }
 }
 

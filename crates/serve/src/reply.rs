@@ -76,7 +76,7 @@ impl Ticket {
         }
         self.deadline = None;
         self.cancel.cancel();
-        let failure = Failure::busy("other requests took too long; try again later");
+        let failure = Failure::waited();
         Poll::Ready((0, Happened::failed(failure)))
     }
 }
@@ -140,7 +140,7 @@ pub(crate) async fn respond(
                 }
                 return response;
             }
-            Ok(Err(failure)) => return failure.response(kind.dialect),
+            Ok(Err(failure)) => return failure.response(),
             Err(_) => out.push('\n'),
         }
     }

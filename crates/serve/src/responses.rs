@@ -1,5 +1,6 @@
 //! `/v1/responses`, without state: each request has the whole conversation.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -13,12 +14,15 @@ use crate::app::{App, Served};
 use crate::failure::Failure;
 use crate::fields::{Fields, OneOrMany, entries, parse};
 use crate::forms;
-use crate::items::Written;
+use crate::items::{Echoed, Written};
 use crate::known::check_names;
 use crate::messages::{Asked, Message, Part, Told, joined, prompt};
 use crate::names::names;
 use crate::prepared::Prepared;
 use crate::tools::{self, Choice, Shown};
+
+/// Maximum number of entries of a request's metadata, and of characters of a name and a value.
+const METADATA: [usize; 3] = [16, 64, 512];
 
 /// The fields of a request.
 #[derive(Debug, Deserialize)]
@@ -42,6 +46,14 @@ struct Request {
     tool_choice: Option<Choice>,
     #[serde(default)]
     parallel_tool_calls: Option<bool>,
+    #[serde(default)]
+    include: Option<Vec<String>>,
+    #[serde(default)]
+    metadata: Option<BTreeMap<String, String>>,
+    #[serde(default)]
+    temperature: Option<f64>,
+    #[serde(default)]
+    top_p: Option<f64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -107,7 +119,7 @@ impl<'de> Deserialize<'de> for Input {
 
 impl Request {
     /// Refuses what is known and not supported.
-    fn check(&self) -> Result<(), Failure> {
+    fn check(&self, app: &App) -> Result<(), Failure> {
         if self.previous_response_id.is_some() {
             let message = "responses are not kept; send the whole conversation as input";
             return Err(Failure::unsupported("previous_response_id", message));
@@ -115,7 +127,36 @@ impl Request {
         if self.background == Some(true) {
             return Err(Failure::unsupported("background", "responses are not kept"));
         }
+        let include = self.include.iter().flatten();
+        if include.clone().any(|what| what == "message.output_text.logprobs") {
+            let message = "probabilities are not part of responses; ask /v1/chat/completions";
+            return Err(Failure::unsupported("include", message));
+        }
+        // Nothing else that can be asked for is in an answer.
+        include.for_each(|_| app.ignored("include"));
+        let [entries, name, value] = METADATA;
+        let metadata = self.metadata.iter().flatten();
+        let is_long = |(key, text): (&String, &String)| {
+            key.chars().count() > name || text.chars().count() > value
+        };
+        if metadata.clone().count() > entries || metadata.clone().any(is_long) {
+            let message = format!(
+                "metadata has at most {entries} entries, with {name} characters in a name and {value} in a value"
+            );
+            return Err(Failure::field("metadata", message));
+        }
         Ok(())
+    }
+
+    /// What the answer repeats.
+    fn echoed(&self) -> Echoed {
+        Echoed {
+            metadata: self.metadata.clone().unwrap_or_default(),
+            temperature: self.temperature,
+            top_p: self.top_p,
+            max_output_tokens: self.max_output_tokens,
+            parallel_tool_calls: self.parallel_tool_calls.unwrap_or(true),
+        }
     }
 
     /// The conversation as the model gets it.
@@ -205,14 +246,15 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
     let ways = parse::<Fields>(body)?.ways(app, served, None)?.of_one_text()?;
     let mut ways = ways.of_a_conversation(served);
     let request: Request = parse(body)?;
-    request.check()?;
+    request.check(app)?;
+    let echoed = request.echoed();
     let limits = [ways.generation.max_new_tokens, request.max_output_tokens];
     ways.generation.max_new_tokens = limits.into_iter().flatten().min();
     let format = request.text.as_ref().and_then(|text| text.format.as_deref());
     let wanted = format.map(|format| forms::format(format, "text", false)).transpose()?.flatten();
     let asked = request.asked(app, served)?;
     let constraint = forms::of_an_answer(app, served, &ways.generation, &asked, wanted)?;
-    let answer = Written::new(app, served, &asked, ways.stream);
+    let answer = Written::new(app, served, &asked, echoed, ways.stream);
     let cancel = Cancel::new();
     let text = Continuation {
         tokens: asked.tokens,

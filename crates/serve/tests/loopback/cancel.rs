@@ -178,7 +178,7 @@ fn a_server_that_ends_lets_texts_end_or_cuts_them_off() {
     server.stop().unwrap();
 
     let mut config = config();
-    config.limits.drain = Duration::from_millis(200);
+    config.limits.drain = Duration::from_secs(1);
     let server = serve(&tales(), 1, config);
     let mut stream = server.send(PATH, &long(true));
     begun(&mut stream);
@@ -186,6 +186,10 @@ fn a_server_that_ends_lets_texts_end_or_cuts_them_off() {
     wait_for(|| server.metric("sws_requests_waiting") == 1.0);
     server.ask_to_stop();
     assert_eq!(Response::read(waiting).status, 503);
+    // Those who come later are told, too.
+    wait_for(|| server.get("/health").status == 503);
+    let late = server.post(PATH, &long(false));
+    assert!(late.status == 503 && late.head.contains("retry-after: "), "{late:?}");
     let mut rest = String::new();
     stream.read_to_string(&mut rest).unwrap();
     assert!(rest.contains("unavailable_error") && !rest.contains("[DONE]"), "{rest}");

@@ -124,6 +124,12 @@ fn what_is_known_and_not_supported_is_refused() {
         (json!({"modalities": ["audio"]}), "modalities"),
         (json!({"min_tokens": 3}), "min_tokens"),
         (json!({"typical_p": 0.5}), "typical_p"),
+        (json!({"add_special_tokens": true}), "add_special_tokens"),
+        (json!({"echo": true}), "echo"),
+        (json!({"suffix": "x"}), "suffix"),
+        (json!({"samplers": ["top_k"]}), "samplers"),
+        (json!({"reasoning": {"effort": "low"}}), "reasoning"),
+        (json!({"reasoning_format": "none"}), "reasoning_format"),
         (json!({"web_search_options": {}}), "web_search_options"),
         (json!({"messages": picture}), "messages"),
         (json!({"messages": []}), "messages"),
@@ -143,7 +149,7 @@ fn what_is_known_and_not_supported_is_refused() {
         assert!(response.head.contains("x-should-retry: false"), "{response:?}");
     }
     // Fields without a meaning here are ignored, and so is a choice of no tool.
-    let more = json!({"tools": tool, "tool_choice": "none", "user": "x", "min_tokens": 0, "typical_p": 1, "nonesuch": [1, {}]});
+    let more = json!({"tools": tool, "tool_choice": "none", "user": "x", "min_tokens": 0, "typical_p": 1, "echo": false, "add_special_tokens": false, "reasoning_format": "auto", "nonesuch": [1, {}]});
     server.ask(PATH, &body("hello", more));
     // One option has two names.
     let text = |more| server.ask(PATH, &body("hello", more))["choices"][0]["message"].take();

@@ -66,7 +66,7 @@ fn format(schema: Value) -> Value {
     json!({"type": "json_schema", "json_schema": {"name": "animal", "schema": schema, "strict": true}})
 }
 
-fn with(mut body: Value, more: Value) -> Value {
+pub(crate) fn with(mut body: Value, more: Value) -> Value {
     for (key, value) in more.as_object().unwrap() {
         body[key] = value.clone();
     }

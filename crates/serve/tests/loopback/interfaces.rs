@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::chats::model;
 use crate::client::{Response, Running, config, serve};
+use crate::forms::with;
 
 /// The answer of `/v1/chat/completions`.
 fn chat(server: &Running, messages: Value) -> String {
@@ -110,7 +111,15 @@ fn responses_have_the_text_of_a_chat() {
     let alone = chat(&server, json!([{"role": "user", "content": "hello"}]));
     let answer = server.ask("/v1/responses", &short);
     assert_eq!(answer["output"][0]["content"][0]["text"], alone.as_str());
+    let metadata = json!({"a": "b"});
+    let told = json!({"metadata": metadata, "top_p": 0.7, "parallel_tool_calls": false, "include": ["reasoning.encrypted_content"]});
+    let answer = server.ask("/v1/responses", &with(short, told));
+    assert_eq!((&answer["metadata"], &answer["top_p"]), (&metadata, &json!(0.7)), "{answer}");
+    assert_eq!((&answer["temperature"], &answer["max_output_tokens"]), (&json!(0.0), &json!(8)));
+    assert_eq!(answer["parallel_tool_calls"], false);
     for refused in [
+        json!({"input": "a", "include": ["message.output_text.logprobs"]}),
+        json!({"input": "a", "metadata": {"a": "b".repeat(513)}}),
         json!({"input": "a", "previous_response_id": "resp_1"}),
         json!({"input": "a", "tools": [{"type": "function", "name": "f"}]}),
         json!({"input": [{"type": "web_search_call"}]}),

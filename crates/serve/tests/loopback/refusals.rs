@@ -52,6 +52,17 @@ fn errors_have_the_shape_of_the_interface() {
         assert!(error["message"].is_string() && error["type"].is_string(), "{error}");
         assert!(response.head.contains("x-request-id: req-"), "{response:?}");
     }
+    let message = post("/v1/completions", "{\"prompt\": \"a\", \"x_sws\": 5}").json();
+    let message = message["error"]["message"].as_str().unwrap();
+    assert!(message.contains("expected an object at line 1"), "{message}");
+    for (path, status) in [("/v1/messages", 400), ("/v1/messages/batches", 404)] {
+        let response = post(path, "{");
+        assert_eq!((response.status, &response.json()["type"]), (status, &json!("error")));
+        let id = response.json()["request_id"].as_str().unwrap().to_owned();
+        assert!(response.head.contains(&format!("x-request-id: {id}")), "{response:?}");
+    }
+    let twice = "GET /v1/models HTTP/1.1\r\nhost: localhost\r\nhost: evil.example\r\nconnection: close\r\n\r\n";
+    assert_eq!(Response::read(server.raw(twice)).status, 400);
     assert_eq!(server.get(completions).status, 405);
     // The server is as before.
     server.ask(completions, &json!({"prompt": "a", "max_tokens": 1}));
