@@ -93,6 +93,17 @@ fn a_directory_without_weights_has_the_sizes_of_one_with() {
     assert_eq!(with["stored_bytes"], without["formats"][0]["bytes"]);
 }
 
+/// Some configurations are published without the names of what is not quantised.
+#[test]
+fn a_format_that_is_not_known_is_named_as_the_reason() {
+    let path = golden_dir("../../configs").join("kimi-k3.json");
+    for command in ["inspect", "plan"] {
+        let text = sws(&[&command, &path]).succeeded().stdout;
+        assert!(text.contains("sizes and speeds are not known before"), "{command}: {text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    }
+}
+
 #[test]
 fn what_is_not_supported_is_described() {
     let temp = tempfile::tempdir().unwrap();

@@ -135,7 +135,9 @@ impl FromStr for Address {
                 ));
             }
             if !is_bucket(bucket) {
-                return Err(wrong("has no name of a bucket; give it as s3://bucket/path"));
+                return Err(wrong(
+                    "has no name of a bucket, which is 3 to 63 small letters, digits, dots and hyphens; give it as s3://bucket/path",
+                ));
             }
             if prefix.split('/').any(|part| part.is_empty() && !prefix.is_empty()) {
                 return Err(wrong("has an empty name in its path; give it as s3://bucket/path"));

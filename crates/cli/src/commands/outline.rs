@@ -143,6 +143,9 @@ impl Report {
             text += &format!("not supported yet: {reason}\n");
         }
         if self.formats.is_empty() {
+            if self.supported {
+                text += "sizes and speeds are not known before its weights are here: the configuration does not say which of them are quantised, or how\n";
+            }
             return wrapped(&text);
         }
         if let (Some(position), Some(fixed)) = (self.kv_bytes_per_position, self.kv_fixed_bytes) {

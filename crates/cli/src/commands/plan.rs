@@ -324,9 +324,9 @@ fn first_tokens(prompts: &[Prompt]) -> String {
         return String::new();
     }
     let each = prompts.iter().map(|prompt| {
-        format!("{} after a prompt of {} tokens", time(prompt.first_token_seconds), prompt.tokens)
+        format!("{} for a prompt of {} tokens", time(prompt.first_token_seconds), prompt.tokens)
     });
-    wrapped(&format!("the first token comes about {}\n", each.collect::<Vec<_>>().join(", ")))
+    wrapped(&format!("time to the first token: {}\n", each.collect::<Vec<_>>().join(", ")))
 }
 
 fn row(plan: &Plan, machine: Machine, computing: Option<Computing>) -> Row {

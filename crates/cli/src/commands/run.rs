@@ -1,5 +1,6 @@
 //! `sws run`.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{IsTerminal, Read};
 use std::path::Path;
@@ -101,7 +102,14 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
         print(&opening)?;
     }
 
-    let mut show = |piece: &Piece| if args.json { Ok(()) } else { print(&piece.text) };
+    let has_shown = Cell::new(is_shown && !args.json);
+    let mut show = |piece: &Piece| {
+        if args.json {
+            return Ok(());
+        }
+        has_shown.set(true);
+        print(&piece.text)
+    };
     let budget = running.plan().map(|plan| plan.ledger.budget());
     let live = Live::new(running.gauge(), !args.json).of(Some(most), budget);
     let mut watcher = Watcher::begin(wanted, &running, &opening, &interrupt)?;
@@ -114,7 +122,12 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
         Some(constraint) => generate.restricted_by(&**constraint),
         None => generate,
     };
-    let made = follow(generate, &interrupt, live, &mut watcher, &mut show)?;
+    let made = follow(generate, &interrupt, live, &mut watcher, &mut show);
+    if made.is_err() && has_shown.get() {
+        // The line of the text ends before that of the error.
+        let _ = print("\n");
+    }
+    let made = made?;
     let metrics = running.metrics(&made);
     // Dropped before the outputs are complete: saving the learned statistics takes memory, and may
     // fail for lack of it.

@@ -148,10 +148,11 @@ fn packed(config: &BTreeMap<String, Value>) -> Option<(Encoding, Scope)> {
     let weights = group.get("weights")?.as_map()?;
     let number = |key| weights.get(key)?.as_u64();
     let format = config.get("format")?.as_str()?;
-    let layout = match (format, number("num_bits")?, number("group_size")?) {
-        ("pack-quantized", 4, 32) => Published::Int4,
-        ("pack-quantized", 4, 128) => Published::Int4By128,
-        ("nvfp4-pack-quantized", 4, 16) => Published::Nvfp4Divided,
+    let encoding = match (format, number("num_bits")?, number("group_size")?) {
+        ("pack-quantized", 4, 32) => Encoding::Published(Published::Int4),
+        ("pack-quantized", 4, 128) => Encoding::Published(Published::Int4By128),
+        ("nvfp4-pack-quantized", 4, 16) => Encoding::Published(Published::Nvfp4Divided),
+        ("mxfp4-pack-quantized", 4, 32) => Encoding::Mxfp4,
         _ => return None,
     };
     // Names of modules, or regular expressions for them.
@@ -163,7 +164,7 @@ fn packed(config: &BTreeMap<String, Value>) -> Option<(Encoding, Scope)> {
         (true, false, false) => Scope::Layers,
         _ => return None,
     };
-    Some((Encoding::Published(layout), scope))
+    Some((encoding, scope))
 }
 
 /// The configuration of the same model in plain floats.
@@ -237,6 +238,10 @@ mod tests {
             ),
             ("7".into(), None),
             (int4(4, 32, experts), named(Published::Int4, Scope::Experts)),
+            (
+                int4(4, 32, experts).replace("pack", "mxfp4-pack"),
+                Some(Some((Encoding::Mxfp4, Scope::Experts))),
+            ),
             (int4(4, 128, r#"["lm_head"]"#), named(Published::Int4By128, Scope::Layers)),
             (int4(4, 32, r#"["lm_head", "re:.*self_attn.*"]"#), None),
             (int4(4, 32, "[]"), None),

@@ -3,17 +3,17 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use sws_kernels::{Encoding, Matrix};
+use sws_kernels::{Encoding, GgufBlocks, Matrix, Published};
 use sws_model::{
     Compute, FindRows, Held, Inventory, ModelSpec, Observer, PassSource, Ready, Role, Routed,
     SourceError, TakeRow, WeightSource, Weights,
 };
 use sws_store::{Manifest, Piece, PieceId, PieceKind};
 
-/// Weights that are all zeros, in memory that many of them share.
+/// Weights that say nothing, in memory that many of them share. Their inputs are zeros.
 #[derive(Debug)]
-pub(super) struct Blank<'z> {
-    weights: Zeros<'z>,
+pub(super) struct Blank<'m> {
+    weights: Shared<'m>,
     /// For each layer the rows of its table that a token chooses, and their length.
     rows: Vec<(usize, usize)>,
     /// A row.
@@ -21,9 +21,16 @@ pub(super) struct Blank<'z> {
     has_head: bool,
 }
 
+/// Memory of weights: zeros, and bytes that are no number near zero, for encodings that need them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Memory<'m> {
+    pub(super) zeros: &'m [u8],
+    pub(super) powers: &'m [u8],
+}
+
 #[derive(Debug)]
-struct Zeros<'z> {
-    zeros: &'z [u8],
+struct Shared<'m> {
+    memory: Memory<'m>,
     pieces: HashMap<PieceId, Vec<Tensor>>,
     /// Experts of a layer, and how many later ones stand for those that are asked for.
     experts: u32,
@@ -36,7 +43,7 @@ struct Tensor {
     encoding: Encoding,
     rows: usize,
     cols: usize,
-    /// Places among the zeros.
+    /// Places in the memory for its encoding.
     parts: [Range<usize>; 3],
     /// A norm, a bias or a table of experts; empty for a matrix.
     vector: Vec<f32>,
@@ -46,21 +53,44 @@ struct Tensor {
 const PAGE: usize = 4096;
 const LINE: usize = 64;
 
-impl<'z> Blank<'z> {
+/// True for encodings whose scale of zeros is a power of two below all normal numbers, or divides:
+/// processors take ten times as long for those.
+pub(super) fn needs_powers(encoding: Encoding) -> bool {
+    matches!(
+        encoding,
+        Encoding::Mxfp4
+            | Encoding::Gguf(GgufBlocks::Mxfp4)
+            | Encoding::Published(Published::Fp8E8m0 | Published::Mxfp8 | Published::Nvfp4Divided)
+    )
+}
+
+impl Memory<'_> {
+    /// A byte with which codes and scales are numbers of moderate size.
+    pub(super) const POWER: u8 = 0x3c;
+
+    fn of(&self, encoding: Encoding) -> &[u8] {
+        if needs_powers(encoding) { self.powers } else { self.zeros }
+    }
+}
+
+impl<'m> Blank<'m> {
     /// The weights of a model. They lie one after the other, and from the first place on again
-    /// where `zeros` end, which must be as long as the longest part. Without `has_head` passes end
+    /// where their memory ends, which must be as long as the longest part. Without `has_head` passes end
     /// before the head.
     pub(super) fn new(
         (spec, inventory): (&ModelSpec, &Inventory),
         manifest: &Manifest,
-        zeros: &'z [u8],
+        memory: Memory<'m>,
         has_head: bool,
-    ) -> Blank<'z> {
-        let (mut pieces, mut end) = (HashMap::new(), 0);
+    ) -> Blank<'m> {
+        let (mut pieces, mut ends) = (HashMap::new(), [0; 2]);
         for piece in &manifest.pieces {
-            end = usize::next_multiple_of(end, PAGE);
+            ends = ends.map(|end| usize::next_multiple_of(end, PAGE));
             let held = inventory.piece(piece.id).iter();
-            let tensors = held.map(|held| Tensor::new(piece, held, zeros.len(), &mut end));
+            let tensors = held.map(|held| {
+                let end = &mut ends[usize::from(needs_powers(held.encoding))];
+                Tensor::new(piece, held, memory.of(held.encoding).len(), end)
+            });
             pieces.insert(piece.id, tensors.collect());
         }
         let rows = (0..spec.layers.len()).map(|layer| match spec.rows_of_token(layer) {
@@ -77,7 +107,7 @@ impl<'z> Blank<'z> {
         });
         let experts = experts.max().unwrap_or(1);
         Blank {
-            weights: Zeros { zeros, pieces, experts, shift: 0 },
+            weights: Shared { memory, pieces, experts, shift: 0 },
             rows,
             row: Vec::new(),
             has_head,
@@ -109,7 +139,7 @@ impl Tensor {
     }
 }
 
-impl Zeros<'_> {
+impl Shared<'_> {
     /// Zeros always choose the first experts, which would stay in the processor's cache. So others
     /// stand for them, in turn.
     fn stand_in(&self, piece: PieceId) -> PieceId {
@@ -129,12 +159,13 @@ impl Zeros<'_> {
 
     fn view(&self, piece: PieceId, role: Role) -> Result<Matrix<'_>, SourceError> {
         let &Tensor { encoding, rows, cols, ref parts, .. } = self.get(piece, role);
-        let parts = parts.each_ref().map(|part| self.zeros.get(part.clone()).unwrap_or_default());
+        let memory = self.memory.of(encoding);
+        let parts = parts.each_ref().map(|part| memory.get(part.clone()).unwrap_or_default());
         Ok(Matrix::new(encoding, rows, cols, &parts[..encoding.parts().len()])?)
     }
 }
 
-impl Weights for Zeros<'_> {
+impl Weights for Shared<'_> {
     fn vector(&self, piece: PieceId, role: Role) -> &[f32] {
         &self.get(piece, role).vector
     }
@@ -196,3 +227,32 @@ impl WeightSource for Blank<'_> {
 impl Observer for Blank<'_> {}
 
 impl PassSource for Blank<'_> {}
+
+#[cfg(test)]
+mod tests {
+    use sws_kernels::{Part, PartLen};
+
+    use super::*;
+
+    /// A row of a matrix all of whose bytes are the same.
+    fn row(encoding: Encoding, byte: u8) -> Vec<f32> {
+        let cols = 256;
+        let bytes = |part: &Part| match part.len(1, cols as u64) {
+            Some(PartLen::Exact(len)) => vec![byte; len as usize],
+            other => panic!("{encoding}: {other:?}"),
+        };
+        let parts: Vec<Vec<u8>> = encoding.parts().iter().map(bytes).collect();
+        let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+        let mut out = vec![0.0; cols];
+        Matrix::new(encoding, 1, cols, &parts).unwrap().decode_row(0, &mut out);
+        out
+    }
+
+    #[test]
+    fn no_weight_is_below_the_normal_numbers() {
+        for encoding in Encoding::ALL.into_iter().filter(|&encoding| needs_powers(encoding)) {
+            let row = row(encoding, Memory::POWER);
+            assert!(row.iter().all(|weight| weight.is_normal()), "{encoding}: {row:?}");
+        }
+    }
+}

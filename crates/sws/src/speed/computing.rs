@@ -6,7 +6,7 @@ use sws_model::{CausalLm, Inventory, KvPrecision, ModelSpec, Session};
 use sws_store::{Arena, Clock, Manifest, PieceId, PieceKind, Slot};
 
 use super::attending::PromptComputing;
-use super::blank::Blank;
+use super::blank::{Blank, Memory, needs_powers};
 use crate::Threads;
 
 /// Memory of the weights: far more than caches hold.
@@ -22,13 +22,16 @@ const PATIENCE: f64 = 0.06;
 const PROMPT: usize = 128;
 const PROMPT_PASSES: [usize; 2] = [2, 4];
 
-/// Computes tokens of models without their weights: with zeros in their place, in memory, on the
-/// kernels and threads of a run. The time does not depend on the values.
+/// Computes tokens of models without their weights: with others in their place, in memory, on the
+/// kernels and threads of a run. The time does not depend on the values, as long as they are numbers of
+/// moderate size.
 #[derive(Debug)]
 pub struct Dry<'t> {
     threads: &'t Threads,
     tier: Tier,
     zeros: Slot,
+    /// For the encodings that need it, as long as the zeros; empty before the first of them.
+    powers: Option<Slot>,
 }
 
 /// Measured time of computing a token, from weights in memory.
@@ -40,9 +43,10 @@ pub struct Computing {
 }
 
 impl<'t> Dry<'t> {
-    /// Takes 256 MiB of memory, and returns `None` if there is less.
+    /// Takes 256 MiB of memory, and returns `None` if there is less. Models with some formats take as much
+    /// again.
     pub fn new(tier: Tier, threads: &'t Threads) -> Option<Dry<'t>> {
-        Some(Dry { threads, tier, zeros: zeros(MEMORY)? })
+        Some(Dry { threads, tier, zeros: filled(MEMORY, 0)?, powers: None })
     }
 
     /// Measures a model, in some 60 milliseconds: all of it, or of a large one the first layers up
@@ -69,10 +73,18 @@ impl<'t> Dry<'t> {
     ) -> Option<Computing> {
         let Beginning { spec, active, longest, is_whole } = Beginning::of(spec, manifest)?;
         if longest > self.zeros.len() {
-            self.zeros = zeros(Some(longest).filter(|len| *len <= MOST)?)?;
+            self.zeros = filled(Some(longest).filter(|len| *len <= MOST)?, 0)?;
         }
         let inventory = Inventory::new(&spec, manifest).ok()?;
-        let weights = Blank::new((&spec, &inventory), manifest, &self.zeros, is_whole);
+        let mut held = manifest.pieces.iter().flat_map(|piece| inventory.piece(piece.id));
+        if held.any(|held| needs_powers(held.encoding))
+            && self.powers.as_ref().is_none_or(|powers| powers.len() < self.zeros.len())
+        {
+            self.powers = Some(filled(self.zeros.len(), Memory::POWER)?);
+        }
+        let powers = self.powers.as_deref().unwrap_or_default();
+        let memory = Memory { zeros: &self.zeros, powers };
+        let weights = Blank::new((&spec, &inventory), manifest, memory, is_whole);
         let model = sws_model::Model::with_tier(spec, self.tier);
         let positions = tokens * (most + 1);
         let mut session = Session::new(model, weights, positions, KvPrecision::F32);
@@ -170,10 +182,10 @@ impl Beginning {
     }
 }
 
-/// Zeros in memory that has been written.
-fn zeros(len: usize) -> Option<Slot> {
+/// Memory that has been written with a byte.
+fn filled(len: usize, byte: u8) -> Option<Slot> {
     let mut slot = Arena::new(len).ok()?.take(len)?;
-    slot.fill(0);
+    slot.fill(byte);
     Some(slot)
 }
 
