@@ -1,7 +1,7 @@
 //! Refusals and failures, in the shape of each interface.
 
 use axum::body::Body;
-use axum::http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use axum::http::{Response, StatusCode};
 use serde_json::{Value, json};
 use sws_model::ForwardError;
@@ -215,6 +215,8 @@ impl Failure {
             Dialect::Anthropic => failure.anthropic(Some(id)),
         };
         *response.body_mut() = Body::from(shaped.to_string());
+        // The router has set that of the body before.
+        response.headers_mut().remove(CONTENT_LENGTH);
     }
 }
 

@@ -192,7 +192,13 @@ impl Response {
             true => joined(body),
             false => body.to_owned(),
         };
-        Response { status, head: head.to_ascii_lowercase(), body }
+        let head = head.to_ascii_lowercase();
+        // Clients read no more than that.
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        if let Some(length) = length {
+            assert_eq!(length.parse(), Ok(body.len()), "{head}: {body}");
+        }
+        Response { status, head, body }
     }
 
     #[track_caller]
