@@ -11,7 +11,7 @@ use crate::names::names;
 /// Kinds of values, and words about the fields that have them. A field that several interfaces read in
 /// their own ways has any.
 #[rustfmt::skip]
-const KINDS: [(&str, &str, &str); 61] = [
+const KINDS: [(&str, &str, &str); 63] = [
     ("add_generation_prompt", "boolean", "end the prompt with the beginning of an answer"),
     ("add_special", "boolean", "add the special tokens of a text"),
     ("add_special_tokens", "boolean", "add the special tokens of a text"),
@@ -29,6 +29,7 @@ const KINDS: [(&str, &str, &str); 61] = [
     ("guided_json", "any", "form of the answer: a JSON schema"),
     ("guided_regex", "string", "form of the answer: a regular expression"),
     ("ignore_eos", "boolean", "continue after the end-of-text token"),
+    ("include", "array", "more parts of the answer; none is supported"),
     ("input", "any", "the conversation: a text, or a list of items"),
     ("instructions", "string", "the system's message"),
     ("json_schema", "any", "form of the answer: a JSON schema"),
@@ -38,6 +39,7 @@ const KINDS: [(&str, &str, &str); 61] = [
     ("max_output_tokens", "integer", "new tokens"),
     ("max_tokens", "integer", "new tokens"),
     ("messages", "array", "the conversation"),
+    ("metadata", "object", "names and values that the answer repeats"),
     ("min_p", "number", "least probability of a token, as a part of the largest"),
     ("modalities", "array", "only text is supported"),
     ("model", "string", "id of the model, its last part, or an alias"),
