@@ -156,11 +156,16 @@ fn requests_beyond_the_queue_are_refused_at_once() {
     wait_for(|| server.metric("sws_requests_waiting") == 1.0);
     let third = server.post(PATH, &long(true));
     assert_eq!(third.status, 429, "{third:?}");
+    assert_eq!(third.json()["error"]["code"], "queue_full");
     assert!(third.head.contains("retry-after: ") && third.head.contains("x-should-retry: true"));
     // The second has waited too long.
     let second = Response::read(second);
     assert_eq!(second.status, 429, "{second:?}");
-    assert_eq!(second.json()["error"]["type"], "rate_limit_error");
+    let error = &second.json()["error"];
+    assert_eq!(
+        (&error["type"], &error["code"]),
+        (&"rate_limit_error".into(), &"queue_timeout".into())
+    );
     drop(first);
     assert_idle(&server);
 }
