@@ -127,13 +127,15 @@ impl Request {
         if self.background == Some(true) {
             return Err(Failure::unsupported("background", "responses are not kept"));
         }
-        let include = self.include.iter().flatten();
-        if include.clone().any(|what| what == "message.output_text.logprobs") {
+        let include = self.include.as_deref().unwrap_or_default();
+        if include.iter().any(|what| what == "message.output_text.logprobs") {
             let message = "probabilities are not part of responses; ask /v1/chat/completions";
             return Err(Failure::unsupported("include", message));
         }
         // Nothing else that can be asked for is in an answer.
-        include.for_each(|_| app.ignored("include"));
+        if !include.is_empty() {
+            app.ignored("include");
+        }
         let [entries, name, value] = METADATA;
         let metadata = self.metadata.iter().flatten();
         let is_long = |(key, text): (&String, &String)| {

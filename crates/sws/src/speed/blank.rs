@@ -53,8 +53,8 @@ struct Tensor {
 const PAGE: usize = 4096;
 const LINE: usize = 64;
 
-/// True for encodings whose scale of zeros is a power of two below all normal numbers, or divides:
-/// processors take ten times as long for those.
+/// True for encodings whose scale of zeros is a power of two below all normal numbers, which processors
+/// take much longer for, or divides.
 pub(super) fn needs_powers(encoding: Encoding) -> bool {
     matches!(
         encoding,
