@@ -199,3 +199,20 @@ fn a_damaged_shard_is_never_computed_with() {
         std::fs::rename(&hidden, shards.join(gone)).unwrap();
     }
 }
+
+/// The text so far ends its line, and the error has one of its own.
+#[test]
+fn a_text_that_damage_cuts_off_ends_its_line() {
+    let temp = tempfile::tempdir().unwrap();
+    let shards = temp.path().join("tales");
+    for (name, mut bytes) in tree(&sws_testing::tales()) {
+        if name.starts_with("layer_7") && name.to_str().unwrap().contains("expert_") {
+            bytes[4096 + 11] ^= 4;
+        }
+        let path = shards.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
+    }
+    let cut = sws(&[&"run", &shards, &"--ram", &"100MiB"]).refused(2, &["layer_7", "sws verify"]);
+    assert_eq!(cut.stdout, "Once upon a time\n");
+}
