@@ -9,7 +9,7 @@ use sws_kernels::{Tier, threads_for};
 use sws_store::{PieceId, PieceKind, Span};
 
 use super::branches::{norm, scale};
-use super::linear::{Product, Threads, multiply};
+use super::linear::{Product, multiply};
 use super::past::{Conv, add_conv};
 use super::work::{AttentionWork, DistanceWork, Workspace, by_rows, grown};
 use crate::layer_state::Sequence;
@@ -89,7 +89,7 @@ pub(super) fn attention(
         };
         [queries, index_keys, index_queries, keys, values, gates]
     };
-    multiply(tier, Threads::All, weights, &mut products, scratch)?;
+    multiply(tier, weights, &mut products, scratch)?;
     if spec.fused {
         let all = &mut mixed[..tokens * fused];
         if spec.qkv_bias {
@@ -284,7 +284,7 @@ pub(super) fn attention(
     packed.pack(tier, attended, tokens, out_width);
     let branch = grown(branch, tokens * hidden);
     let output = Product::new(id, Role::Output, packed, &mut *branch, hidden);
-    multiply(tier, Threads::All, weights, &mut [Some(output)], scratch)?;
+    multiply(tier, weights, &mut [Some(output)], scratch)?;
     if spec.output_bias {
         add_bias(tier, weights.vector(id, Role::OutputBias), branch);
     }

@@ -15,7 +15,7 @@ use sws_store::{PieceId, PieceKind};
 
 use super::attention::{Context, scratch_for};
 use super::indexer::{best, score};
-use super::linear::{MAX, Product, Threads, multiply, run};
+use super::linear::{MAX, Product, multiply, run};
 use super::work::{AttentionWork, Workspace, by_rows, grown};
 use crate::layer_state::{CompressedState, Sequence};
 use crate::order::{INDEX_POOL_ROLES, POOL_ROLES};
@@ -208,7 +208,7 @@ pub(super) fn compressed(
     packed.pack(tier, low, tokens, spec.group_width());
     let branch = grown(branch, tokens * hidden);
     let output = Product::new(id, Role::Output, packed, &mut *branch, hidden);
-    multiply(tier, Threads::All, weights, &mut [Some(output)], scratch)
+    multiply(tier, weights, &mut [Some(output)], scratch)
 }
 
 /// Computes all products with the normed hidden state and with the latent query.
@@ -240,7 +240,7 @@ fn products(
     }
     let ([rows, gates], [index_rows, index_gates]) = (rows, index_rows);
     let mut all = [Some(query), Some(keys), rows, gates, index_rows, index_gates, by];
-    multiply(tier, Threads::All, weights, &mut all, scratch)?;
+    multiply(tier, weights, &mut all, scratch)?;
     let weight = NormWeight::Plain(weights.vector(id, Role::QueryDownNorm));
     by_rows(low, rank, |_, x| rms_norm(tier, x, rank, weight, spec.eps));
     packed.pack(tier, low, tokens, rank);
@@ -249,7 +249,7 @@ fn products(
         let y = grown(index_q, tokens * it.width());
         Product::new(id, Role::IndexQuery, packed, y, it.width())
     });
-    multiply(tier, Threads::All, weights, &mut [Some(query), indexing], scratch)
+    multiply(tier, weights, &mut [Some(query), indexing], scratch)
 }
 
 impl CompressedWork {
@@ -311,6 +311,6 @@ fn project(
                 at = next;
             }
         }
-        run(tier, Threads::All, jobs, scratch);
+        run(tier, jobs, scratch);
     }
 }

@@ -5,7 +5,7 @@ use sws_store::{PieceId, PieceKind};
 
 use super::attention::{Context, add_bias, rows_of};
 use super::delta::advance;
-use super::linear::{Product, Threads, multiply};
+use super::linear::{Product, multiply};
 use super::work::{AttentionWork, Workspace, by_rows, grown};
 use crate::layer_state::Sequence;
 use crate::role::Role;
@@ -29,7 +29,7 @@ pub(super) fn conv(
     // The gates of inputs, those of outputs, the inputs.
     let all = grown(q, tokens * 3 * hidden);
     let product = Product::new(id, Role::MixedGate, input, &mut *all, 3 * hidden);
-    multiply(tier, Threads::All, weights, &mut [Some(product)], scratch)?;
+    multiply(tier, weights, &mut [Some(product)], scratch)?;
     if spec.bias {
         add_bias(tier, weights.vector(id, Role::MixedBias), all);
     }
@@ -64,7 +64,7 @@ pub(super) fn conv(
     packed.pack(tier, mixed, tokens, hidden);
     let branch = grown(branch, tokens * hidden);
     let output = Product::new(id, Role::Output, packed, &mut *branch, hidden);
-    multiply(tier, Threads::All, weights, &mut [Some(output)], scratch)?;
+    multiply(tier, weights, &mut [Some(output)], scratch)?;
     if spec.bias {
         add_bias(tier, weights.vector(id, Role::OutputBias), branch);
     }

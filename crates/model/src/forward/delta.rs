@@ -12,7 +12,7 @@ use sws_kernels::{Strided, threads_for};
 use sws_store::{PieceId, PieceKind};
 
 use super::attention::{Context, rows_of};
-use super::linear::{Product, Threads, multiply};
+use super::linear::{Product, multiply};
 use super::work::{AttentionWork, DeltaWork, Workspace, by_rows, grown};
 use crate::layer_state::Sequence;
 use crate::role::Role;
@@ -51,7 +51,7 @@ pub(super) fn delta(
                 Some(Product::new(id, Role::Beta, input, &mut *beta, heads)),
                 Some(Product::new(id, Role::Decay, input, &mut *decay, heads)),
             ];
-            multiply(tier, Threads::All, weights, &mut products, scratch)?;
+            multiply(tier, weights, &mut products, scratch)?;
         }
         DeltaInputs::ByKeyHead => {
             let all = grown(mixed, tokens * (channels + values));
@@ -60,7 +60,7 @@ pub(super) fn delta(
                 Some(Product::new(id, Role::MixedGate, input, &mut *all, channels + values)),
                 Some(Product::new(id, Role::BetaDecay, input, &mut *pairs, 2 * heads)),
             ];
-            multiply(tier, Threads::All, weights, &mut products, scratch)?;
+            multiply(tier, weights, &mut products, scratch)?;
             let each = values / key_heads;
             let parts = [key_dim, key_dim, each, each];
             for part in 0..3 {
@@ -77,7 +77,7 @@ pub(super) fn delta(
                 Some(Product::new(id, Role::OutputGate, input, &mut *gates, values)),
                 Some(Product::new(id, Role::BetaDecay, input, &mut *pairs, 2 * heads)),
             ];
-            multiply(tier, Threads::All, weights, &mut products, scratch)?;
+            multiply(tier, weights, &mut products, scratch)?;
             take_apart(pairs, (key_heads, heads), [&mut *beta, &mut *decay]);
         }
         DeltaInputs::Apart => {
@@ -91,7 +91,7 @@ pub(super) fn delta(
                 Some(Product::new(id, Role::Beta, input, &mut *beta, heads)),
                 Some(Product::new(id, Role::Decay, input, &mut *decay, spec.decays())),
             ];
-            multiply(tier, Threads::All, weights, &mut products, scratch)?;
+            multiply(tier, weights, &mut products, scratch)?;
         }
         DeltaInputs::PerElement { rank, gate_latent } => {
             let (queries, others) = raw.split_at_mut(tokens * keys);
@@ -112,7 +112,7 @@ pub(super) fn delta(
                 Some(Product::new(id, Role::DecayDown, input, &mut *of_decays, rank)),
                 last,
             ];
-            multiply(tier, Threads::All, weights, &mut products, scratch)?;
+            multiply(tier, weights, &mut products, scratch)?;
             let of_gates = (of_gates, Role::OutputGateUp, &mut *gates, values);
             let ups = [
                 Some((of_decays, Role::DecayUp, &mut *decay, spec.decays())),
@@ -121,7 +121,7 @@ pub(super) fn delta(
             for (latent, role, y, rows) in ups.into_iter().flatten() {
                 packed.pack(tier, latent, tokens, rank);
                 let product = Product::new(id, role, packed, y, rows);
-                multiply(tier, Threads::All, weights, &mut [Some(product)], scratch)?;
+                multiply(tier, weights, &mut [Some(product)], scratch)?;
             }
         }
     }
@@ -198,7 +198,7 @@ pub(super) fn delta(
     packed.pack(tier, gates, tokens, values);
     let branch = grown(branch, tokens * hidden);
     let output = Product::new(id, Role::Output, packed, &mut *branch, hidden);
-    multiply(tier, Threads::All, weights, &mut [Some(output)], scratch)
+    multiply(tier, weights, &mut [Some(output)], scratch)
 }
 
 /// Brings corrections and decays out of rows that have those of each key head together.

@@ -6,7 +6,7 @@ use sws_store::PieceId;
 
 use super::attention::add_bias;
 use super::judging::{Judging, norm};
-use super::linear::{MAX, Product, Threads, multiply};
+use super::linear::{MAX, Product, multiply};
 use super::mlp::{activate, activated, gates_and_ups};
 use super::work::{MlpWork, each, grown};
 use crate::executor::{ExpertBatch, ExpertExecutor};
@@ -62,7 +62,7 @@ impl ExpertExecutor for CpuExecutor<'_> {
                 *product = Some(Product::new(id(batch, expert), role, input, y, gate_rows));
             }
         }
-        multiply(tier, Threads::All, weights, &mut products, scratch)?;
+        multiply(tier, weights, &mut products, scratch)?;
         if spec.bias {
             let mut first = 0;
             for &expert in experts {
@@ -125,7 +125,7 @@ impl ExpertExecutor for CpuExecutor<'_> {
             let y = skipped.and(y).expect("outputs count all rows");
             *product = Some(Product::new(id(batch, experts[i]), Role::Down, &packed[i], y, hidden));
         }
-        multiply(tier, Threads::All, weights, &mut products, scratch)?;
+        multiply(tier, weights, &mut products, scratch)?;
         if spec.bias {
             for &expert in experts {
                 let (bias, rows) = (grown(bias, hidden), batch.rows(expert));

@@ -5,7 +5,7 @@ use sws_kernels::functional::gate;
 use sws_store::{PieceId, PieceKind};
 
 use super::branches::{norm, scale};
-use super::linear::{Product, Threads, multiply};
+use super::linear::{Product, multiply};
 use super::rows::look_up;
 use super::work::{MlpWork, Workspace, by_rows, grown};
 use super::{ForwardError, Model};
@@ -65,7 +65,7 @@ impl Model {
         let y = grown(&mut inputs.numbers, inputs.len);
         source.infrastructure(0, &[PieceKind::LayerInput, PieceKind::Norms], &mut |weights| {
             let product = Product::new(piece, Role::LayerInputs, input, &mut *y, width);
-            multiply(tier, Threads::All, weights, &mut [Some(product)], scratch)?;
+            multiply(tier, weights, &mut [Some(product)], scratch)?;
             scale(spec.product_scale, y);
             let weight = weights.vector(norms, Role::LayerInputsNorm);
             by_rows(y, spec.width, |_, rows| norm(tier, by, rows, spec.width, weight));
@@ -107,7 +107,7 @@ impl Model {
         }
         source.infrastructure(l, &[PieceKind::LayerInput, PieceKind::Norms], &mut |weights| {
             let product = Product::new(piece, Role::LayerInputGate, input, &mut *gates, width);
-            multiply(tier, Threads::All, weights, &mut [Some(product)], scratch)?;
+            multiply(tier, weights, &mut [Some(product)], scratch)?;
             by_rows(gates, width, |first, rows| {
                 gate(tier, activation, rows, &own[first * width..][..rows.len()]);
             });
@@ -115,7 +115,7 @@ impl Model {
             let y = grown(branch, tokens * hidden_width);
             let product =
                 Product::new(piece, Role::LayerInputUp, &packed[0], &mut *y, hidden_width);
-            multiply(tier, Threads::All, weights, &mut [Some(product)], scratch)?;
+            multiply(tier, weights, &mut [Some(product)], scratch)?;
             let weight = weights.vector(norms, Role::LayerInputNorm);
             self.add_branch((l, Site::Ffn), Some(weight), (branch, streams), hidden);
             Ok(())

@@ -26,7 +26,7 @@ use sws_store::{PieceId, PieceKind};
 
 use super::attention::{Context, rows_of, temper};
 use super::indexer;
-use super::linear::{MAX, Product, Threads, multiply};
+use super::linear::{MAX, Product, multiply};
 use super::work::{AttentionWork, LatentWork, Workspace, by_rows, grown};
 use crate::layer_state::Sequence;
 use crate::role::Role;
@@ -76,20 +76,20 @@ pub(super) fn latent(
     match spec.query_rank {
         None => {
             let query = Product::new(id, Role::Query, input, &mut *q, q_width);
-            multiply(tier, Threads::All, weights, &mut [Some(query), Some(down)], scratch)?;
+            multiply(tier, weights, &mut [Some(query), Some(down)], scratch)?;
         }
         Some(rank) => {
             let low = grown(v, tokens * rank);
             let query = Product::new(id, Role::QueryDown, input, &mut *low, rank);
             let [gates, key, by] = index.of_hidden(spec, id, input);
             let mut products = [Some(query), Some(down), gates, key, by];
-            multiply(tier, Threads::All, weights, &mut products, scratch)?;
+            multiply(tier, weights, &mut products, scratch)?;
             let weight = NormWeight::Plain(weights.vector(id, Role::QueryDownNorm));
             by_rows(low, rank, |_, x| rms_norm(tier, x, rank, weight, spec.eps));
             packed.pack(tier, low, tokens, rank);
             let query = Product::new(id, Role::QueryUp, packed, &mut *q, q_width);
             let mut products = [Some(query), index.of_query(spec, id, packed)];
-            multiply(tier, Threads::All, weights, &mut products, scratch)?;
+            multiply(tier, weights, &mut products, scratch)?;
         }
     }
     let weight = NormWeight::Plain(weights.vector(id, Role::KvDownNorm));
@@ -173,7 +173,7 @@ pub(super) fn latent(
         let rows = spec.gate_rows();
         let gates = grown(gated, tokens * rows);
         let product = Product::new(id, Role::OutputGate, input, &mut *gates, rows);
-        multiply(tier, Threads::All, weights, &mut [Some(product)], scratch)?;
+        multiply(tier, weights, &mut [Some(product)], scratch)?;
         sigmoid(tier, gates);
         // Elements of a value that share a gate.
         let each = spec.value_width() / rows;
@@ -186,7 +186,7 @@ pub(super) fn latent(
     packed.pack(tier, mixed, tokens, spec.value_width());
     let branch = grown(branch, tokens * hidden);
     let output = Product::new(id, Role::Output, packed, &mut *branch, hidden);
-    multiply(tier, Threads::All, weights, &mut [Some(output)], scratch)
+    multiply(tier, weights, &mut [Some(output)], scratch)
 }
 
 /// Calls `compute` with a matrix, whole or in blocks of its rows.

@@ -30,15 +30,6 @@ impl<'a> Product<'a> {
     }
 }
 
-/// The threads of the pool that compute.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Threads {
-    /// The calling thread.
-    One,
-    /// All of them, if there is enough work.
-    All,
-}
-
 /// Maximum number of products that are divided together.
 pub(super) const MAX: usize = 32;
 
@@ -46,7 +37,6 @@ pub(super) const MAX: usize = 32;
 /// blocks of rows arrive.
 pub(super) fn multiply(
     tier: Tier,
-    threads: Threads,
     weights: &mut dyn Weights,
     products: &mut [Option<Product<'_>>],
     scratch: &mut Vec<ThreadScratch>,
@@ -60,14 +50,14 @@ pub(super) fn multiply(
             *job = Some(MatmulJob { matrix, x, y: Output::new(y, x.tokens(), rows) });
         }
     }
-    run(tier, threads, jobs, scratch);
+    run(tier, jobs, scratch);
     for Product { piece, role, x, y, rows } in products.iter_mut().filter_map(Option::take) {
         weights.blocks(piece, role, &mut |first, block| {
             let (_, y) = Output::new(y, x.tokens(), rows).split_at(first);
             let (y, _) = y.split_at(block.row_count());
             let mut jobs = [const { None }; MAX];
             jobs[0] = Some(MatmulJob { matrix: *block, x, y });
-            run(tier, threads, jobs, scratch);
+            run(tier, jobs, scratch);
         })?;
     }
     Ok(())
@@ -76,14 +66,10 @@ pub(super) fn multiply(
 /// Computes products on the threads that their size is worth.
 pub(super) fn run(
     tier: Tier,
-    threads: Threads,
     jobs: [Option<MatmulJob<'_>>; MAX],
     scratch: &mut Vec<ThreadScratch>,
 ) {
     let work = |job: &MatmulJob<'_>| job.matrix.row_count() * job.matrix.cols() * job.x.tokens();
-    let threads = match threads {
-        Threads::All => threads_for(jobs.iter().flatten().map(work).sum()),
-        Threads::One => 1,
-    };
+    let threads = threads_for(jobs.iter().flatten().map(work).sum());
     matmul_jobs(tier, threads, jobs, scratch);
 }

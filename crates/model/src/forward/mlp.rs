@@ -5,7 +5,7 @@ use sws_kernels::{Input, ThreadScratch, Tier};
 use sws_store::PieceId;
 
 use super::attention::add_bias;
-use super::linear::{Product, Threads, multiply};
+use super::linear::{Product, multiply};
 use super::work::{MlpWork, by_rows, grown};
 use crate::role::Role;
 use crate::source::{SourceError, Weights};
@@ -36,7 +36,7 @@ pub(super) fn gated_mlp(
     for ((product, &(role, _)), y) in products.iter_mut().zip(spec.gates()).zip(to) {
         *product = Some(Product::new(piece, role, x, y, rows));
     }
-    multiply(tier, Threads::All, weights, &mut products, scratch)?;
+    multiply(tier, weights, &mut products, scratch)?;
     if spec.bias {
         for (&(_, bias), y) in spec.gates().iter().zip([&mut *gates, &mut *ups]) {
             add_bias(tier, weights.vector(piece, bias), y);
@@ -49,7 +49,7 @@ pub(super) fn gated_mlp(
     packed[0].pack(tier, activated, tokens, spec.width);
     let hidden = y.len() / tokens;
     let down = Product::new(piece, Role::Down, &packed[0], &mut *y, hidden);
-    multiply(tier, Threads::All, weights, &mut [Some(down)], scratch)?;
+    multiply(tier, weights, &mut [Some(down)], scratch)?;
     if spec.bias {
         add_bias(tier, weights.vector(piece, Role::DownBias), y);
     }
@@ -75,7 +75,7 @@ pub(super) fn weighed_mlp(
     let ups = grown(up, tokens * spec.width);
     let of_gates = &mut gates[..tokens * rows];
     let product = Product::new(piece, Role::GateUp, x, &mut *of_gates, rows);
-    multiply(tier, Threads::All, weights, &mut [Some(product)], scratch)?;
+    multiply(tier, weights, &mut [Some(product)], scratch)?;
     let activated = activate(tier, spec, of_gates, ups);
     for (part, factor) in activated.chunks_exact_mut(each).zip(factors) {
         part.iter_mut().for_each(|x| *x *= factor);
@@ -87,7 +87,7 @@ pub(super) fn weighed_mlp(
     // Each row is multiplied with all matrices, and the product with its own is used.
     let all = &mut gates[..tokens * parts * parts * hidden];
     let down = Product::new(piece, Role::Down, &packed[0], &mut *all, parts * hidden);
-    multiply(tier, Threads::All, weights, &mut [Some(down)], scratch)?;
+    multiply(tier, weights, &mut [Some(down)], scratch)?;
     let all = &*all;
     by_rows(y, hidden, |first, y| {
         let of_tokens = all[first * parts * parts * hidden..].chunks_exact(parts * parts * hidden);

@@ -44,7 +44,7 @@ use conv::conv;
 use delta::delta;
 pub(crate) use indexer::Selection;
 use latent::latent;
-use linear::{Product, Threads, multiply};
+use linear::{Product, multiply};
 use ngrams::ngrams;
 use past::{Conv, add_conv};
 pub use router::RouterProbe;
@@ -469,8 +469,7 @@ impl Model {
             if gated {
                 let y = grown(branch, count * width);
                 let of = streams::Gated::of_head(&self.spec);
-                let how = (tier, Threads::All);
-                streams::gated(&of, how, weights, (x, input, gates), None, y, scratch)?;
+                streams::gated(&of, tier, weights, (x, input, gates), None, y, scratch)?;
                 input.pack(tier, y, count, width);
             } else {
                 let (piece, tensor) = self.spec.final_norm();
@@ -487,7 +486,7 @@ impl Model {
                 &mut logits[..count * rows_of_head],
                 rows_of_head,
             );
-            multiply(tier, Threads::All, weights, &mut [Some(head)], scratch)?;
+            multiply(tier, weights, &mut [Some(head)], scratch)?;
             if self.spec.head_bias {
                 add_bias(tier, weights.vector(PieceId::FINAL_NORM, Role::HeadBias), logits);
             }
@@ -607,8 +606,7 @@ impl Model {
                 let Workspace { input, router, ranks, scratch, .. } = &mut *work;
                 let scores = rows.start * moe.scored()..rows.end * moe.scored();
                 let logits = &mut grown(router, all * moe.scored())[scores.clone()];
-                let how = (tier, Threads::All);
-                router::logits(how, (l, moe), weights, input, logits, scratch)?;
+                router::logits(tier, (l, moe), weights, input, logits, scratch)?;
                 match moe.router {
                     Router::Softmax { .. } | Router::SoftmaxOfChosen | Router::Near { .. } => {}
                     Router::SoftmaxScaled => {

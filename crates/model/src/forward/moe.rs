@@ -8,7 +8,7 @@ use sws_store::{PieceId, PieceKind};
 
 use super::branches::{norm, scale};
 use super::experts::{CpuExecutor, ROWS_TOGETHER, TOGETHER};
-use super::linear::{Product, Threads, multiply};
+use super::linear::{Product, multiply};
 use super::mlp::{Block, gated_mlp, weighed_mlp};
 use super::router;
 use super::strips::strips;
@@ -90,7 +90,7 @@ impl Model {
                 if shared.gated {
                     let gates = &mut gates[rows.clone()];
                     let product = Product::new(piece, Role::SharedGate, input, &mut *gates, 1);
-                    multiply(tier, Threads::All, weights, &mut [Some(product)], scratch)?;
+                    multiply(tier, weights, &mut [Some(product)], scratch)?;
                     sigmoid(tier, gates);
                     by_rows(y, hidden, |first, rows| {
                         for (row, gate) in rows.chunks_exact_mut(hidden).zip(&gates[first..]) {
@@ -122,7 +122,7 @@ impl Model {
                 let y = &mut y[rows.start * latent..rows.end * latent];
                 pack_strip(tier, (x, hidden), rows.clone(), tokens, input);
                 let down = Product::new(id, Role::ExpertsDown, input, y, latent);
-                multiply(tier, Threads::All, weights, &mut [Some(down)], scratch)
+                multiply(tier, weights, &mut [Some(down)], scratch)
             })?;
         }
         if tokens <= self.strip {
@@ -241,7 +241,7 @@ impl Model {
                     let y = &mut y[part.start * hidden..part.end * hidden];
                     experts.packed.pack(tier, from, part.len(), width);
                     let up = Product::new(id, Role::ExpertsUp, &experts.packed, y, hidden);
-                    multiply(tier, Threads::All, weights, &mut [Some(up)], scratch)
+                    multiply(tier, weights, &mut [Some(up)], scratch)
                 })?;
             }
             experts.latent = sums;

@@ -11,7 +11,7 @@ use sws_store::{Pass, PieceId, PieceKind, Span};
 
 use super::attention::{Context, rows_of};
 use super::delta::advance;
-use super::linear::{Product, Threads, multiply};
+use super::linear::{Product, multiply};
 use super::work::{AttentionWork, DeltaWork, Workspace, by_rows, grown};
 use crate::layer_state::Sequence;
 use crate::role::Role;
@@ -142,7 +142,7 @@ pub(super) fn ngrams(
         Some(Product::new(id, Role::NgramKey, packed, &mut *keys, all)),
         Some(Product::new(id, Role::NgramValue, packed, &mut *values, width)),
     ];
-    multiply(tier, Threads::All, weights, &mut products, scratch)?;
+    multiply(tier, weights, &mut products, scratch)?;
     let queries = grown(k, count * all);
     queries.copy_from_slice(hidden);
     norm_streams(tier, width, weights.vector(id, Role::NgramKeyNorm), by.eps(), keys);

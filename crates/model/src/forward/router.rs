@@ -11,7 +11,7 @@ use sws_store::{PieceId, PieceKind};
 use super::attention::add_bias;
 use super::branches::{NormVectors, norm, scale};
 use super::kept;
-use super::linear::{Product, Threads, multiply};
+use super::linear::{Product, multiply};
 use super::streams::{Branch, GateWork, Gated, gated, mix, weigh};
 use crate::order::Site;
 use crate::role::Role;
@@ -26,7 +26,7 @@ const SELECT_ROWS: usize = 32;
 
 /// Computes the router's logits [tokens, experts] of layer `l` from the normed state in `input`.
 pub(super) fn logits(
-    (tier, threads): (Tier, Threads),
+    tier: Tier,
     (l, spec): (usize, &MoeSpec),
     weights: &mut dyn Weights,
     input: &Input,
@@ -35,7 +35,7 @@ pub(super) fn logits(
 ) -> Result<(), SourceError> {
     let piece = PieceId::new(l as u32, PieceKind::Router);
     let product = Product::new(piece, Role::Router, input, &mut *logits, spec.scored());
-    multiply(tier, threads, weights, &mut [Some(product)], scratch)?;
+    multiply(tier, weights, &mut [Some(product)], scratch)?;
     if spec.router_bias {
         add_bias(tier, weights.vector(piece, Role::RouterBias), logits);
     }
@@ -296,8 +296,6 @@ impl RouterProbe {
     /// their input have no score: a layer may choose fewer experts. Returns false, leaving
     /// `scores` unchanged, if the layer has no experts or another number of them, if a table gives
     /// them, or if the router is not in memory.
-    ///
-    /// Runs on the calling thread: for one token, waking another takes longer.
     pub fn scores(
         &mut self,
         spec: &ModelSpec,
@@ -330,13 +328,12 @@ impl RouterProbe {
                 all.extend_from_slice(state);
                 own.resize(tokens * streams.weights(), 0.0);
                 normed.resize(tokens * width, 0.0);
-                let how = (*tier, Threads::One);
                 if spec.stream_gates.is_some() {
                     let (of, given) = (Gated::of(branch), (&mut all[..], &mut *input, &mut *gates));
-                    if gated(&of, how, weights, given, Some(own), normed, scratch).is_err() {
+                    if gated(&of, *tier, weights, given, Some(own), normed, scratch).is_err() {
                         return false;
                     }
-                } else if weigh(branch, how, weights, (all, input), own, scratch).is_err() {
+                } else if weigh(branch, *tier, weights, (all, input), own, scratch).is_err() {
                     return false;
                 } else {
                     mix(*tier, spec, own, state, normed);
@@ -357,14 +354,13 @@ impl RouterProbe {
             scale(1.0 / (width as f32).sqrt(), normed);
         }
         input.pack(*tier, normed, tokens, width);
-        let how = (*tier, Threads::One);
         match moe.router {
             // Choices follow the order of the logits, which the softmax keeps.
             Router::Softmax { .. }
             | Router::SoftmaxScaled
             | Router::SoftmaxOfChosen
             | Router::Near { .. } => {
-                logits(how, (layer, moe), weights, input, scores, scratch).is_ok()
+                logits(*tier, (layer, moe), weights, input, scores, scratch).is_ok()
             }
             Router::Ranked(router) | Router::Table(router) => {
                 let [ranked, ranks] = ranked;
@@ -372,7 +368,7 @@ impl RouterProbe {
                     own.clear();
                     own.resize(tokens * moe.scored(), 0.0);
                 }
-                let done = logits(how, (layer, moe), weights, input, ranked, scratch).is_ok();
+                let done = logits(*tier, (layer, moe), weights, input, ranked, scratch).is_ok();
                 if done {
                     rank(*tier, (layer, router, moe.scored()), weights, ranked, ranks);
                     let rows = scores.chunks_exact_mut(moe.experts);

@@ -12,7 +12,7 @@ use sws_store::{PieceId, PieceKind};
 
 use super::attention::{Context, add_bias, rows_of};
 use super::delta::{advance, collect, gather};
-use super::linear::{Product, Threads, multiply};
+use super::linear::{Product, multiply};
 use super::work::{AttentionWork, DeltaWork, Workspace, by_rows, grown};
 use crate::layer_state::Sequence;
 use crate::role::Role;
@@ -38,7 +38,7 @@ pub(super) fn state_space(
     let (width, keys, channels) = (spec.width(), spec.key_width(), spec.channels());
     let all = grown(q, tokens * spec.rows());
     let product = Product::new(id, Role::MixedGate, input, &mut *all, spec.rows());
-    multiply(tier, Threads::All, weights, &mut [Some(product)], scratch)?;
+    multiply(tier, weights, &mut [Some(product)], scratch)?;
     if spec.bias {
         add_bias(tier, weights.vector(id, Role::MixedBias), all);
     }
@@ -111,7 +111,7 @@ pub(super) fn state_space(
     packed.pack(tier, gates, tokens, width);
     let branch = grown(branch, tokens * hidden);
     let output = Product::new(id, Role::Output, packed, &mut *branch, hidden);
-    multiply(tier, Threads::All, weights, &mut [Some(output)], scratch)?;
+    multiply(tier, weights, &mut [Some(output)], scratch)?;
     if spec.bias {
         add_bias(tier, weights.vector(id, Role::OutputBias), branch);
     }

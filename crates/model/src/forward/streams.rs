@@ -15,7 +15,7 @@ use sws_store::{PieceId, PieceKind};
 
 use super::branches::NormVectors;
 use super::kept;
-use super::linear::{Product, Threads, multiply};
+use super::linear::{Product, multiply};
 use super::ngrams::norm_streams;
 use super::work::{Workspace, by_rows, grown};
 use crate::order::Site;
@@ -62,14 +62,14 @@ pub(super) fn read(
     x.copy_from_slice(hidden);
     if spec.stream_gates.is_some() {
         // The output of a branch has not been computed yet.
-        let (mean, how) = (grown(mean, tokens * width), (tier, Threads::All));
-        gated(&Gated::of(branch), how, weights, (x, input, gates), Some(own), mean, scratch)?;
+        let mean = grown(mean, tokens * width);
+        gated(&Gated::of(branch), tier, weights, (x, input, gates), Some(own), mean, scratch)?;
         let x = grown(normed, mean.len());
         x.copy_from_slice(mean);
         input.pack(tier, x, tokens, width);
         return Ok(());
     }
-    weigh(branch, (tier, Threads::All), weights, (x, input), own, scratch)?;
+    weigh(branch, tier, weights, (x, input), own, scratch)?;
     // The output of a branch has not been computed yet.
     let mut mixed = std::mem::take(&mut work.branch);
     let y = grown(&mut mixed, tokens * width);
@@ -133,7 +133,7 @@ impl GateWork {
 /// If streams are read otherwise.
 pub(super) fn gated(
     of: &Gated<'_>,
-    (tier, threads): (Tier, Threads),
+    tier: Tier,
     weights: &mut dyn Weights,
     (x, input, work): (&mut [f32], &mut Input, &mut GateWork),
     mut own: Option<&mut [f32]>,
@@ -151,7 +151,7 @@ pub(super) fn gated(
     let low = grown(low, tokens * rank);
     let to_own = own.as_deref_mut().map(|own| Product::new(piece, writing, input, own, count));
     let mut products = [Some(Product::new(piece, down, input, &mut *low, rank)), to_own];
-    multiply(tier, threads, weights, &mut products, scratch)?;
+    multiply(tier, weights, &mut products, scratch)?;
     // Their sigmoids, in the place of the gates, which come later.
     let shares = &mut grown(gates, tokens * width.max(rank))[..low.len()];
     low.iter_mut().for_each(|x| *x /= count as f32);
@@ -161,7 +161,7 @@ pub(super) fn gated(
     packed.pack(tier, low, tokens, rank);
     let gates = &mut gates[..tokens * width];
     let product = Product::new(piece, up, packed, &mut *gates, width);
-    multiply(tier, threads, weights, &mut [Some(product)], scratch)?;
+    multiply(tier, weights, &mut [Some(product)], scratch)?;
     by_rows(gates, 1, |_, gates| sigmoid(tier, gates));
     let (gates, x) = (&*gates, &*x);
     by_rows(mean, hidden, |first, mean| {
@@ -184,7 +184,7 @@ pub(super) fn gated(
 /// If the residual is not several streams.
 pub(super) fn weigh(
     branch: Branch<'_>,
-    (tier, threads): (Tier, Threads),
+    tier: Tier,
     weights: &mut dyn Weights,
     (x, input): (&mut [f32], &mut Input),
     own: &mut [f32],
@@ -198,7 +198,7 @@ pub(super) fn weigh(
     by_rows(x, width, |_, x| rms_norm(tier, x, width, NormWeight::None, eps));
     input.pack(tier, x, x.len() / width, width);
     let product = Product::new(piece, matrix, input, &mut *own, streams.weights());
-    multiply(tier, threads, weights, &mut [Some(product)], scratch)?;
+    multiply(tier, weights, &mut [Some(product)], scratch)?;
     let base = weights.vector(piece, base);
     let bias = StreamBias { base, scale: weights.vector(piece, scale) };
     stream_weights(tier, streams, bias, own);

@@ -10,7 +10,7 @@ use sws_store::Span;
 
 use super::super::attention::{rows_of, scratch_for};
 use super::super::indexer::Selection;
-use super::super::linear::{MAX, Threads, run};
+use super::super::linear::{MAX, run};
 use super::super::work::{WORTH_SPLITTING, split_rows};
 use super::heads_together;
 use crate::layer_state::Sequence;
@@ -122,7 +122,7 @@ impl Heads<'_> {
                 let at = head * rank + row - first;
                 *job = Some(MatmulJob { matrix: block.rows(at..at + rows), x: input, y });
             }
-            run(self.tier, Threads::All, jobs, self.scratch);
+            run(self.tier, jobs, self.scratch);
         }
     }
 
@@ -270,7 +270,7 @@ impl Heads<'_> {
             let (y, _) = y.split_at(matrix.row_count());
             *job = Some(MatmulJob { matrix, x: input, y });
         }
-        run(self.tier, Threads::All, jobs, self.scratch);
+        run(self.tier, jobs, self.scratch);
     }
 }
 
