@@ -28,7 +28,7 @@ pub struct ShapesArguments {
     #[arg(long, value_parser = parse_size, value_name = "SIZE", default_value = "8GiB")]
     ram: u64,
     /// Share of the experts that the smaller runs cache, in percent
-    #[arg(long, default_value_t = 3.0)]
+    #[arg(long, default_value_t = 5.0)]
     share: f64,
     /// Tokens to generate
     #[arg(long, default_value_t = 48, value_parser = clap::value_parser!(u32).range(2..=4096))]
@@ -105,8 +105,9 @@ const VOCAB: &str = "vocab_size=8192";
 /// Maximum size of a file of a model.
 const FILE_BYTES: u64 = 5_000_000_000;
 
-/// Tokens of the prompt, which also fill the cache.
-const PROMPT: u32 = 16;
+/// Tokens of the prompt, enough to use all experts once, which fills the cache: a slot's first use takes
+/// longer, as the system clears its memory.
+const PROMPT: u32 = 256;
 
 /// Runs all shapes and prints the table.
 pub fn run(arguments: &ShapesArguments) -> Result<()> {
@@ -174,10 +175,12 @@ fn measure(arguments: &ShapesArguments, shape: &Shape, known: &Known) -> Result<
     let task = Task {
         prompt: vec!["--tokens".into(), senseless(PROMPT)],
         tokens: arguments.tokens,
-        context: 256,
+        context: 512,
         threads: 2,
     };
-    let small = known.budget(arguments.share / 100.0, &task)?;
+    // Slots, and with them a draft, come in steps, and the smallest such budget ends in the middle of one.
+    let least = known.budget(arguments.share / 100.0, &task)?;
+    let small = (least + least / 50) >> 20 << 20;
     ensure!(
         small <= arguments.ram,
         "`{}` needs {} MiB for {} % of its experts, more than --ram; lower --share",
