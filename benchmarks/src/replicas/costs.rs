@@ -30,6 +30,20 @@ pub struct Costs {
     /// Bytes of everything else, fetched before the first pass.
     #[serde(default)]
     pub other_bytes: u64,
+    /// Times while no other replica works, for replicas that share a machine.
+    #[serde(default)]
+    pub alone: Option<Alone>,
+}
+
+/// Times of a replica that has its machine to itself: those of [`Costs`] with the same names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(missing_docs, reason = "documented in `Costs`")]
+pub struct Alone {
+    pub pass: f64,
+    pub token: f64,
+    pub expert: f64,
+    pub read: f64,
 }
 
 /// The work of a pass.
@@ -75,27 +89,37 @@ impl Costs {
             between: 0.0,
             expert_bytes,
             other_bytes,
+            alone: None,
         })
     }
 
     fn check(&self) -> Result<()> {
         let &Costs { pass, token, expert, read, fetch, between, .. } = self;
         let all = [pass, token, expert, read, fetch, between];
+        let alone = self.times(true);
+        let alone = [alone.pass, alone.token, alone.expert, alone.read];
         ensure!(
-            all.iter().all(|seconds| (0.0..1e6).contains(seconds)),
+            all.iter().chain(&alone).all(|seconds| (0.0..1e6).contains(seconds)),
             "times are seconds from 0 on; measure them again"
         );
         ensure!(all.iter().any(|&seconds| seconds > 0.0), "a pass takes no time; measure it again");
         Ok(())
     }
 
-    /// Time of a pass.
-    pub fn time(&self, work: Work) -> Duration {
+    /// Those of a replica that has its machine to itself, or shares it.
+    fn times(&self, is_alone: bool) -> Alone {
+        let Costs { pass, token, expert, read, .. } = *self;
+        self.alone.filter(|_| is_alone).unwrap_or(Alone { pass, token, expert, read })
+    }
+
+    /// Time of a pass, while no other replica of its machine works or while some do.
+    pub fn time(&self, work: Work, is_alone: bool) -> Duration {
         let Work { tokens, uses, misses, fetched } = work;
-        let seconds = self.pass
-            + self.token * tokens as f64
-            + self.expert * uses as f64
-            + self.read * misses as f64
+        let Alone { pass, token, expert, read } = self.times(is_alone);
+        let seconds = pass
+            + token * tokens as f64
+            + expert * uses as f64
+            + read * misses as f64
             + self.fetch * fetched as f64;
         Duration::from_secs_f64(seconds)
     }

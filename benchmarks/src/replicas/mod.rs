@@ -24,7 +24,7 @@ use sws_testing::tales;
 
 use crate::size::parse_size;
 
-pub use costs::{Costs, Work};
+pub use costs::{Alone, Costs, Work};
 pub use report::Report;
 pub use routing::{Router, Routing};
 pub use simulate::{Case, Outcome, simulate};

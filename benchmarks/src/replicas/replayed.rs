@@ -1,6 +1,7 @@
 //! A model that takes no weights: its tokens choose the experts that were recorded, and its passes take
 //! virtual time.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sws_cache::history::Shape;
@@ -34,6 +35,7 @@ pub(crate) struct Replayed {
     known: Vec<bool>,
     has_begun: bool,
     done: Done,
+    working: Working,
     pass: Pass,
     /// Tokens of the trace in the rows of the pass.
     rows: Vec<usize>,
@@ -59,9 +61,36 @@ impl Done {
     }
 }
 
+/// The number of replicas that work.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Working(Arc<AtomicUsize>);
+
+impl Working {
+    /// Counts a replica that begins to work.
+    pub(crate) fn begins(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a replica that has ended its work.
+    pub(crate) fn ends(&self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn is_one(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 1
+    }
+}
+
 impl Replayed {
-    /// A replica with so many slots for experts and lent ones, which continues so many texts at a time.
-    pub(crate) fn new(texts: Arc<Texts>, costs: Costs, slots: [usize; 2], most: usize) -> Replayed {
+    /// A replica among those of `working`, with so many slots for experts and lent ones, which continues so
+    /// many texts at a time.
+    pub(crate) fn new(
+        texts: Arc<Texts>,
+        costs: Costs,
+        slots: [usize; 2],
+        most: usize,
+        working: Working,
+    ) -> Replayed {
         let [slots, lent] = slots;
         let shape = texts.trace().shape();
         Replayed {
@@ -76,6 +105,7 @@ impl Replayed {
             known: vec![false; shape.layers * shape.experts],
             has_begun: false,
             done: Done::default(),
+            working,
             pass: Pass::default(),
             rows: Vec::new(),
             experts: Vec::new(),
@@ -133,7 +163,7 @@ impl Replayed {
         if !std::mem::replace(&mut self.has_begun, true) {
             self.clock.sleep(self.costs.start());
         }
-        self.clock.sleep(self.costs.time(work));
+        self.clock.sleep(self.costs.time(work, self.working.is_one()));
         self.done.add(work);
     }
 }

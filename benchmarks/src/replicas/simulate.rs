@@ -16,7 +16,7 @@ use sws_model::text::{Generation, Position, Sampling};
 use sws_store::Clock;
 
 use super::costs::{Costs, Work};
-use super::replayed::{Done, Replayed};
+use super::replayed::{Done, Replayed, Working};
 use super::routing::{Router, Routing};
 use super::texts::Texts;
 
@@ -122,6 +122,7 @@ struct Simulation<'m> {
     texts: Arc<Texts>,
     router: Router,
     replicas: Vec<Replica<'m>>,
+    working: Working,
     agenda: BinaryHeap<Reverse<(Duration, u64, Happens)>>,
     /// Number of the next event.
     next: u64,
@@ -148,9 +149,10 @@ pub fn simulate(
     threads: &Threads,
 ) -> Result<Outcome> {
     ensure!(case.replicas > 0 && case.clients > 0 && case.requests > 0, "a case without requests");
-    let mut models = Vec::new();
+    let (mut models, working) = (Vec::new(), Working::default());
     for _ in 0..case.replicas {
-        let lm = Replayed::new(Arc::clone(texts), costs, [case.slots, case.lent], case.parallel);
+        let slots = [case.slots, case.lent];
+        let lm = Replayed::new(Arc::clone(texts), costs, slots, case.parallel, working.clone());
         let (clock, done) = (lm.clock(), lm.done());
         let waiter = Waiter::new(clock.clone());
         models.push((Sequences::new(Box::new(lm), threads, waiter), clock, done));
@@ -173,6 +175,7 @@ pub fn simulate(
         texts: Arc::clone(texts),
         router: Router::new(case.routing, case.replicas, 2 * case.parallel, case.seed),
         replicas,
+        working,
         agenda: BinaryHeap::new(),
         next: 0,
         requests: Vec::new(),
@@ -240,7 +243,7 @@ impl Simulation<'_> {
 
     /// Lets a replica go on, if it has something to do.
     fn step(&mut self, replica: usize, at: Duration) -> Result<()> {
-        let Simulation { replicas, requests, texts, .. } = self;
+        let Simulation { replicas, working, requests, texts, .. } = self;
         let Replica { batch, clock, waiting, told, is_stepping, .. } = &mut replicas[replica];
         clock.sleep_until(at);
         while batch.has_room(false)
@@ -248,7 +251,12 @@ impl Simulation<'_> {
         {
             batch.add(number, continuation(texts, requests[number].text, number))?;
         }
-        *is_stepping = !batch.is_empty();
+        let worked = std::mem::replace(is_stepping, !batch.is_empty());
+        match (worked, *is_stepping) {
+            (false, true) => working.begins(),
+            (true, false) => working.ends(),
+            _ => {}
+        }
         if !*is_stepping {
             return Ok(());
         }

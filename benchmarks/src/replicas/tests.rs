@@ -10,7 +10,7 @@ use sws_cache::policy::PolicyKind;
 use sws_cache::replay::{Replay, ReplayPolicy};
 use sws_model::text::SplitMix64;
 
-use super::{Case, Costs, Outcome, Router, Routing, Texts, simulate};
+use super::{Alone, Case, Costs, Outcome, Router, Routing, Texts, simulate};
 
 const ALL: [Routing; 3] = [Routing::Affinity, Routing::Random, Routing::LeastLoaded];
 /// Powers of two, so that sums are exact.
@@ -23,6 +23,7 @@ const COSTS: Costs = Costs {
     between: 0.0,
     expert_bytes: 1000,
     other_bytes: 0,
+    alone: None,
 };
 
 /// Sequences of so many tokens, each with experts around one of its own, so that they differ.
@@ -128,6 +129,19 @@ fn a_prompt_is_one_pass_and_waits_for_the_texts_before_it() {
     // passes a request, and the second client begins after the first.
     let outcome = run(&texts, free, Case { gap: Duration::ZERO, ..case(1, 2, 8) });
     assert_eq!((outcome.seconds, outcome.first, outcome.between), (20.0, [2.0; 3], [1.0; 3]));
+}
+
+#[test]
+fn a_replica_that_works_alone_has_costs_of_its_own() {
+    let texts = Arc::new(Texts::of(trace(1, 12), 9, 4, 1).unwrap());
+    let free = Costs { pass: 1.0, token: 0.0, expert: 0.0, read: 0.0, ..COSTS };
+    let costs = Costs { alone: Some(Alone { pass: 0.5, ..Alone::default() }), ..free };
+    // Four passes for a prompt and four new tokens.
+    assert_eq!(run(&texts, costs, case(1, 1, 2)).seconds, 4.0);
+    // Of two, the first is alone for its first pass, and for the last three of its second request.
+    let two = Case { routing: Routing::LeastLoaded, ..case(2, 2, 3) };
+    assert_eq!(run(&texts, free, two).seconds, 8.0);
+    assert_eq!(run(&texts, costs, two).seconds, 0.5 + 3.0 + 1.0 + 1.5);
 }
 
 #[test]
