@@ -28,7 +28,7 @@ pub struct ShapesArguments {
     #[arg(long, value_parser = parse_size, value_name = "SIZE", default_value = "8GiB")]
     ram: u64,
     /// Share of the experts that the smaller runs cache, in percent
-    #[arg(long, default_value_t = 5.0)]
+    #[arg(long, default_value_t = 3.0)]
     share: f64,
     /// Tokens to generate
     #[arg(long, default_value_t = 48, value_parser = clap::value_parser!(u32).range(2..=4096))]
@@ -83,7 +83,12 @@ const SHAPES: &[Shape] = &[
         layers: 2,
         changes: &["first_k_dense_replace=0", "n_routed_experts=120"],
     },
-    Shape { name: "deepseek-v4-flash", config: "deepseek-v4-flash", layers: 3, changes: &[] },
+    Shape {
+        name: "deepseek-v4-flash",
+        config: "deepseek-v4-flash",
+        layers: 6,
+        changes: &["n_routed_experts=128"],
+    },
     Shape {
         name: "qwen3.5-397b-a17b",
         config: "qwen3.5-397b-a17b",
