@@ -222,7 +222,7 @@ fn addresses_that_cannot_be_used_are_one_sentence() {
     bucket.fault("expert_0.safetensors", Fault::WrongBytes, u32::MAX);
     bucket.fault("attention.safetensors", Fault::WrongBytes, u32::MAX);
     run(home.path(), &bucket, &text(&web(&bucket), &[]))
-        .refused(2, &["attention.safetensors", "checksum", "push the shards again"]);
+        .refused(2, &["attention.safetensors", "checksum", "push the shards once more"]);
 }
 
 #[test]
@@ -265,5 +265,17 @@ fn pushed_shards_run_and_secrets_are_not_logged() {
     run(home.path(), &bucket, &[&"push", &tales(), &address, &"--learned"]).succeeded();
     assert!(log(&other).contains(hot));
     run(home.path(), &bucket, &[&"push", &"/nowhere", &address]).refused(2, &["/nowhere"]);
+    for wrong in [
+        "https://me:HIDDEN@h/a",
+        "s3://bucket/a?s=HIDDEN",
+        "HTTP://h/a?s=HIDDEN",
+        "http://h:x/?HIDDEN",
+    ] {
+        let pushed = run(home.path(), &bucket, &[&"push", &tales(), &wrong]).refused(2, &[]);
+        let opened = run(home.path(), &bucket, &[&"run", &wrong]).refused(2, &[]);
+        for said in [pushed.stderr, opened.stderr] {
+            assert!(!said.contains("HIDDEN"), "{said}");
+        }
+    }
     run(home.path(), &bucket, &[&"push", &tales(), &"ftp://a"]).refused(2, &["ftp://a"]);
 }

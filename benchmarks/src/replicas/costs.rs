@@ -102,7 +102,8 @@ impl Costs {
             all.iter().chain(&alone).all(|seconds| (0.0..1e6).contains(seconds)),
             "times are seconds from 0 on; measure them again"
         );
-        ensure!(all.iter().any(|&seconds| seconds > 0.0), "a pass takes no time; measure it again");
+        let takes_time = |times: &[f64]| times.iter().any(|&seconds| seconds > 0.0);
+        ensure!(takes_time(&all) && takes_time(&alone), "a pass takes no time; measure it again");
         Ok(())
     }
 

@@ -9,8 +9,8 @@ use sws_hub::ModelName;
 /// The text of an address. `None` for a path, and for the page of a model on the hub.
 fn address(typed: &Path) -> Option<&str> {
     let text = typed.to_str()?;
-    let is_address = ["s3://", "https://", "http://"].iter().any(|it| text.starts_with(it));
-    (is_address && !typed.exists() && text.parse::<ModelName>().is_err()).then_some(text)
+    // One of another scheme is one, too, and refused as such: it may have a signature.
+    (text.contains("://") && !typed.exists() && text.parse::<ModelName>().is_err()).then_some(text)
 }
 
 /// Opens the model at an address, with at most so many bytes for its shards. `None` if what was typed
@@ -46,7 +46,7 @@ pub(crate) fn refuse(typed: &Path) -> anyhow::Result<()> {
     match address(typed) {
         None => Ok(()),
         Some(text) => bail!(
-            "`{}` is an address, and this command needs a model on this machine; run, chat, serve, forward, certify and plan take an address",
+            "`{}` is an address, and this command needs a model on this machine; run, chat, serve, forward, certify, plan and doctor take an address",
             text.split('?').next().unwrap_or("")
         ),
     }

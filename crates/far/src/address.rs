@@ -8,7 +8,6 @@ use sws_hub::http::escaped;
 
 use crate::FarError;
 
-const SCHEMES: [&str; 3] = ["s3://", "https://", "http://"];
 /// Longest address. Signatures have some hundred characters.
 const LONGEST: usize = 8192;
 /// The end of an address that names the manifest itself.
@@ -28,11 +27,6 @@ enum Place {
 }
 
 impl Address {
-    /// True for a text that is meant as an address, whether or not it is a good one.
-    pub fn is_meant(text: &str) -> bool {
-        SCHEMES.iter().any(|scheme| text.starts_with(scheme))
-    }
-
     /// The bucket and the name of a file in it; `None` on a web server.
     pub(crate) fn in_bucket(&self, file: &str) -> Option<(&str, String)> {
         match &self.0 {
@@ -153,11 +147,11 @@ impl FromStr for Address {
         if authority.contains('@') {
             return Err(wrong("has a name or a password in it; leave them out"));
         }
-        let uri = address.parse::<ureq::http::Uri>().ok();
-        if authority.is_empty()
-            || uri.and_then(|uri| uri.host().map(str::len)).is_none_or(|n| n == 0)
-        {
+        if !has_host(address) {
             return Err(wrong("has no host; give it as https://host/path"));
+        }
+        if !has_good_port(authority) {
+            return Err(wrong("has a port that is none; ports are 1 to 65535"));
         }
         let query = query.filter(|query| !query.is_empty()).map(str::to_owned);
         Ok(Address(Place::Web { base: address.to_owned(), query }))
@@ -173,6 +167,20 @@ fn shown(address: &str) -> String {
     let path = path.map_or(String::new(), |path| format!("/{path}"));
     let whole = format!("{scheme}://{host}{path}");
     whole.chars().filter(|c| !c.is_control()).take(200).collect()
+}
+
+/// True for an address that names a host.
+pub(crate) fn has_host(address: &str) -> bool {
+    let uri = address.parse::<ureq::http::Uri>().ok();
+    uri.and_then(|uri| uri.host().map(str::len)).is_some_and(|len| len > 0)
+}
+
+/// False if there is something that is no port behind the host. The parser of addresses ignores it, and
+/// another server would be asked.
+pub(crate) fn has_good_port(authority: &str) -> bool {
+    let behind = authority.rsplit_once(']').map_or(authority, |(_, behind)| behind);
+    let port = behind.split_once(':').map(|(_, port)| port.parse::<u16>());
+    port.is_none_or(|port| port.is_ok_and(|port| port > 0))
 }
 
 /// True for a name that S3 gives to buckets.
@@ -252,6 +260,9 @@ mod tests {
             ("https://", "no host"),
             ("https:///a", "no host"),
             ("https://me:secret@h/a", "password"),
+            ("http://h:99999/a?secret", "port"),
+            ("http://[::1]:x/a?secret", "port"),
+            ("https://h:/a", "port"),
             ("https://h/a b?secret", "escape"),
             ("https://h/a#secret", "escape"),
             ("s3://", "bucket"),

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use sws_store::open_regular;
 
 use crate::FarError;
+use crate::address::{has_good_port, has_host};
 
 /// Largest file with settings.
 const MOST_BYTES: u64 = 1 << 20;
@@ -71,7 +72,11 @@ impl Aws {
         let secrets = place("AWS_SHARED_CREDENTIALS_FILE", "credentials");
         let secrets = secrets.map(|path| section(path, name)).transpose()?;
         let config = place("AWS_CONFIG_FILE", "config");
-        let config = config.map(|path| section(path, &long)).transpose()?;
+        let mut config = config.map(|path| section(path, &long)).transpose()?;
+        // Some tools write the default one with the word, too.
+        if let Some(without) = config.take_if(|config| config.entries.is_none()) {
+            config = Some(section(without.path, &format!("profile {name}"))?);
+        }
         let both = || secrets.iter().chain(&config);
         if let Some(profile) = &profile
             && both().all(|section| section.entries.is_none())
@@ -111,8 +116,11 @@ impl Aws {
         let region = text("AWS_REGION")?.or(text("AWS_DEFAULT_REGION")?);
         let region = region.or_else(|| of_files("region")).unwrap_or_else(|| REGION.to_owned());
         if !is_region(&region) {
-            let problem = "is no region, like eu-central-1";
-            return Err(FarError::setting("AWS_REGION", problem));
+            let problem = "has a region that is none; give one like eu-central-1";
+            return Err(match found("region") {
+                Some((section, value)) if value == region => FarError::file(&section.path, problem),
+                _ => FarError::setting("AWS_REGION", "is no region, like eu-central-1"),
+            });
         }
         let endpoint = text("AWS_ENDPOINT_URL_S3")?.or(text("AWS_ENDPOINT_URL")?);
         let endpoint = endpoint.or_else(|| of_files("endpoint_url"));
@@ -195,7 +203,10 @@ fn is_region(name: &str) -> bool {
 fn is_endpoint(url: &str) -> bool {
     let host = ["https://", "http://"].iter().find_map(|scheme| url.strip_prefix(scheme));
     let plain = |c: char| c.is_ascii_graphic() && !"?#@\\\"<>".contains(c);
-    host.is_some_and(|host| !host.is_empty() && host.chars().all(plain))
+    let authority = host.and_then(|host| host.split('/').next());
+    host.is_some_and(|host| host.chars().all(plain))
+        && has_host(url)
+        && authority.is_some_and(has_good_port)
 }
 
 #[cfg(test)]
@@ -245,6 +256,8 @@ mod tests {
         let found = with(&typed).unwrap();
         assert_eq!(found.credentials, key("ID", "s", None));
         assert_eq!((found.region.as_str(), found.endpoint.as_deref()), ("r-1", Some("https://e")));
+        std::fs::write(dir.path().join(".aws/config"), "[profile default]\nregion=r-2\n").unwrap();
+        assert_eq!(with(&[("HOME", home)]).unwrap().region, "r-2");
     }
 
     #[test]
@@ -260,6 +273,8 @@ mod tests {
             (&[("AWS_REGION", "hidden/../")], "AWS_REGION"),
             (&[("AWS_ENDPOINT_URL", "hidden")], "AWS_ENDPOINT_URL"),
             (&[("AWS_ENDPOINT_URL", "https://me:hidden@e")], "AWS_ENDPOINT_URL"),
+            (&[("AWS_ENDPOINT_URL", "http://e:99999")], "AWS_ENDPOINT_URL"),
+            (&[("AWS_ENDPOINT_URL", "http://[::1")], "AWS_ENDPOINT_URL"),
             (&[("AWS_SESSION_TOKEN", "x"), ("AWS_ACCESS_KEY_ID", "hidden\n")], "AWS_ACCESS_KEY_ID"),
             (&[("AWS_SHARED_CREDENTIALS_FILE", file)], file),
             (&[("AWS_SHARED_CREDENTIALS_FILE", "/dev")], "/dev"),

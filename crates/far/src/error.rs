@@ -37,7 +37,9 @@ pub enum FarError {
         address: String,
     },
     /// A manifest that cannot be used.
-    #[error("`{address}/manifest.json` cannot be used: {reason}; push the shards again")]
+    #[error(
+        "`{address}/manifest.json` cannot be used: {reason}; check the address, and that no newer sws pushed it"
+    )]
     Manifest {
         /// The address.
         address: String,
@@ -53,7 +55,9 @@ pub enum FarError {
         host: String,
     },
     /// A file that is listed and not there.
-    #[error("{url} is not there, though the manifest lists it; push the shards again")]
+    #[error(
+        "{url} is not there, though the manifest lists it; push the shards once more with --again"
+    )]
     Missing {
         /// The address of the file.
         url: String,
@@ -105,7 +109,9 @@ pub enum FarError {
         reason: String,
     },
     /// A file of another length.
-    #[error("{url} has {found} bytes instead of {expected}; push the shards again")]
+    #[error(
+        "{url} has {found} bytes instead of {expected}; push the shards once more with --again"
+    )]
     Length {
         /// The address of the file, without its query.
         url: String,
@@ -116,7 +122,7 @@ pub enum FarError {
     },
     /// Bytes that do not agree with their checksum, twice.
     #[error(
-        "the bytes of {url} at {offset} do not agree with their checksum, twice; push the shards again, or try another network"
+        "the bytes of {url} at {offset} do not agree with their checksum, twice; push the shards once more with --again, or try another network"
     )]
     Damaged {
         /// The address of the file, without its query.

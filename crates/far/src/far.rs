@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use sws_hub::http::ATTEMPTS;
 use sws_store::{
     Arena, LEARNED_FILE, MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest, Piece, PieceId, PieceKind,
     ShardReader, Supply, user_cache,
@@ -207,7 +208,10 @@ fn manifest(origin: &Origin, root: &Path) -> Result<(Vec<u8>, Manifest, bool), F
     });
     let (kept, tag) = kept.map_or((None, None), |(kept, tag)| (Some(kept), Some(tag)));
     let tag = tag.filter(|tag| !tag.is_empty());
-    match (origin.read(MANIFEST_FILE, MAX_MANIFEST_BYTES, tag.as_deref()), kept) {
+    // Silence is not waited for as long where it does no harm.
+    let attempts = if kept.is_some() { 2 } else { ATTEMPTS };
+    let read = origin.read_within(attempts, MANIFEST_FILE, MAX_MANIFEST_BYTES, tag.as_deref());
+    match (read, kept) {
         (Ok(None), Some((json, manifest))) => Ok((json, manifest, false)),
         (Ok(Some((json, tag))), _) => {
             let (json, manifest) = parsed(json)?;
@@ -229,10 +233,10 @@ fn manifest(origin: &Origin, root: &Path) -> Result<(Vec<u8>, Manifest, bool), F
     }
 }
 
-/// Reads what another machine learned of the model. It is only an aid.
+/// Reads what another machine learned of the model. It is only an aid, and not asked for twice.
 fn learned(origin: &Origin, place: &Place) {
     let path = place.files.join(LEARNED_FILE);
-    match origin.read(LEARNED_FILE, LEARNED_BYTES, None) {
+    match origin.read_within(1, LEARNED_FILE, LEARNED_BYTES, None) {
         Ok(Some((bytes, _))) if !path.exists() => drop(replace(&path, &bytes)),
         Ok(_) => {}
         Err(error) => debug!("nothing is known of the model's use: {error}"),

@@ -96,7 +96,19 @@ impl Origin {
         limit: u64,
         tag: Option<&str>,
     ) -> Result<Option<(Vec<u8>, Option<String>)>, FarError> {
-        let read = self.http.attempted(ATTEMPTS, &mut |_| {
+        self.read_within(ATTEMPTS, file, limit, tag)
+    }
+
+    /// The same with so many attempts.
+    #[allow(clippy::type_complexity, reason = "bytes and tag")]
+    pub(crate) fn read_within(
+        &self,
+        attempts: u32,
+        file: &str,
+        limit: u64,
+        tag: Option<&str>,
+    ) -> Result<Option<(Vec<u8>, Option<String>)>, FarError> {
+        let read = self.http.attempted(attempts, &mut |_| {
             let mut reply = self.get(file, None, tag)?;
             if reply.status() == StatusCode::NOT_MODIFIED {
                 return Ok(None);
@@ -170,6 +182,10 @@ impl Origin {
             let next = joined(&at, to).ok_or_else(|| answer("to an address that is none"))?;
             if at.scheme_str() == Some("https") && next.scheme_str() != Some("https") {
                 return Err(answer("to an address without encryption"));
+            }
+            let url = next.to_string();
+            if next.scheme_str() == Some("http") && check_private(&url, "").is_err() {
+                return Err(answer("to one that is not encrypted, and not in a private network"));
             }
             reply = self.http.get(&next, bytes, &[])?;
             at = next;

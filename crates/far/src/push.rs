@@ -43,11 +43,11 @@ struct Job {
 /// never taken for whole before it is. Calls `moved` with the bytes of each file that is there.
 ///
 /// With a file of what runs [learned](LEARNED_FILE) of the model, that is put there, too, also where the
-/// shards are there already.
+/// shards are there already. They are put there `again` on demand, as something may have happened to them.
 pub fn push(
     dir: &Path,
     learned: Option<&Path>,
-    to: &Origin,
+    (to, again): (&Origin, bool),
     moved: &(dyn Fn(u64) + Sync),
 ) -> Result<Pushed, FarError> {
     let manifest = Manifest::load(dir)?;
@@ -60,6 +60,7 @@ pub fn push(
     let bytes = jobs.iter().map(|job| job.len).sum::<u64>() + json.len() as u64;
     let pushed = Pushed { files: jobs.len() + 1, bytes, there: false };
     match to.read(MANIFEST_FILE, MAX_MANIFEST_BYTES, None) {
+        Ok(Some((there, _))) if there == json && again => {}
         Ok(Some((there, _))) if there == json => {
             learned.map_or(Ok(()), |learned| learned.send(to, moved))?;
             return Ok(Pushed { there: true, ..pushed });

@@ -2,8 +2,6 @@
 
 use std::path::PathBuf;
 
-use sws_far::Address;
-
 use super::models;
 
 /// Put a directory of shards into object storage, from which machines run it.
@@ -23,7 +21,11 @@ pub(crate) struct Push {
     /// Address of a directory: s3://bucket/path, or https://host/path of a server that takes files
     /// (PUT).
     #[arg(value_name = "URL")]
-    pub(crate) to: Address,
+    pub(crate) to: String,
+    /// Put all files there once more, where these shards are already: mends files that are missing or
+    /// damaged there.
+    #[arg(long)]
+    pub(crate) again: bool,
     /// Also put there what runs on this machine learned of the model's experts, so that machines without
     /// runs of their own fetch those first that were used most.
     #[arg(long)]

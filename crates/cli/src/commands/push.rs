@@ -17,7 +17,8 @@ use crate::progress::Meter;
 
 pub(crate) fn run(args: &args::Push) -> anyhow::Result<ExitCode> {
     let dir = shards(&args.dir)?;
-    let to = Origin::new(args.to.clone())?;
+    // Parsed here, as the argument parser would print what may be a signature.
+    let to = Origin::new(args.to.parse()?)?;
     let learned = args.learned.then(|| learned(&dir)).transpose()?;
     let total = Manifest::load(&dir)?.files.iter().map(|file| file.len).sum();
     let done = AtomicU64::new(0);
@@ -28,7 +29,7 @@ pub(crate) fn run(args: &args::Push) -> anyhow::Result<ExitCode> {
             let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
             meter.show(Progress { done: done.min(total), total });
         };
-        let pushed = push(&dir, learned.as_deref(), &to, &moved);
+        let pushed = push(&dir, learned.as_deref(), (&to, args.again), &moved);
         meter.finish();
         pushed?
     };

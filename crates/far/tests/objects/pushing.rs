@@ -24,7 +24,7 @@ fn pushed_shards_are_whole_or_not_seen() {
     };
     // One that stops in the middle leaves no model.
     storage.fault(EXPERT, Fault::Status(403, "AccessDenied", ""), 1);
-    let error = push(&tales(), None, &to(), &|_| ()).unwrap_err().to_string();
+    let error = push(&tales(), None, (&to(), false), &|_| ()).unwrap_err().to_string();
     assert!(error.contains(EXPERT) && error.contains("403"), "{error}");
     assert!(!storage.state().files.contains_key("/models/new/tales/manifest.json"));
     let cache = tempfile::tempdir().unwrap();
@@ -36,7 +36,7 @@ fn pushed_shards_are_whole_or_not_seen() {
     let count = |bytes| {
         moved.fetch_add(bytes, Ordering::Relaxed);
     };
-    let pushed = push(&tales(), None, &to(), &count).unwrap();
+    let pushed = push(&tales(), None, (&to(), false), &count).unwrap();
     assert!(!pushed.there && pushed.bytes == moved.into_inner());
     let last = storage.state().requests.last().cloned().unwrap();
     assert!(last.method == "PUT" && last.path.ends_with("manifest.json"));
@@ -50,10 +50,19 @@ fn pushed_shards_are_whole_or_not_seen() {
     assert_same(&store(&far), all());
 
     let before = storage.state().requests.len();
-    assert!(push(&tales(), None, &to(), &|_| ()).unwrap().there);
+    assert!(push(&tales(), None, (&to(), false), &|_| ()).unwrap().there);
     assert_eq!(storage.state().requests.len(), before + 1);
+    // Files that something has happened to come again.
+    let (lost, cut) = (format!("/models/new/tales/{EXPERT}"), "/models/new/tales/config.json");
+    storage.state().files.remove(&lost);
+    storage.state().files.get_mut(cut).unwrap().clear();
+    assert!(!push(&tales(), None, (&to(), true), &|_| ()).unwrap().there);
+    for name in [lost.as_str(), cut] {
+        let bytes = std::fs::read(tales().join(&name["/models/new/tales/".len()..])).unwrap();
+        assert!(storage.state().files[name] == bytes, "{name}");
+    }
     storage.state().files.get_mut("/models/new/tales/manifest.json").unwrap().push(b' ');
-    let error = push(&tales(), None, &to(), &|_| ()).unwrap_err().to_string();
+    let error = push(&tales(), None, (&to(), false), &|_| ()).unwrap_err().to_string();
     assert!(error.contains("other shards already"), "{error}");
 }
 
@@ -63,10 +72,10 @@ fn servers_that_take_no_files_are_named() {
     let address = format!("{}/tales", storage.endpoint());
     let to = || origin(&address, &BTreeMap::new(), Clock::simulated()).unwrap();
     storage.fault("config.json", Fault::Status(405, "", ""), 1);
-    let error = push(&tales(), None, &to(), &|_| ()).unwrap_err().to_string();
+    let error = push(&tales(), None, (&to(), false), &|_| ()).unwrap_err().to_string();
     assert!(error.contains("config.json") && error.contains("PUT"), "{error}");
-    push(&tales(), None, &to(), &|_| ()).unwrap();
-    let error = push(Path::new("/nowhere"), None, &to(), &|_| ()).unwrap_err().to_string();
+    push(&tales(), None, (&to(), false), &|_| ()).unwrap();
+    let error = push(Path::new("/nowhere"), None, (&to(), false), &|_| ()).unwrap_err().to_string();
     assert!(error.contains("/nowhere"), "{error}");
 }
 
@@ -76,7 +85,7 @@ fn learned_state_comes_with_the_model() {
     let address = format!("{}/tales", storage.endpoint());
     let to = || origin(&address, &BTreeMap::new(), Clock::simulated()).unwrap();
     let learned = dir.path().join("learned");
-    let put = |learned: &Path| push(&tales(), Some(learned), &to(), &|_| ());
+    let put = |learned: &Path| push(&tales(), Some(learned), (&to(), false), &|_| ());
     let error = put(&learned).unwrap_err().to_string();
     assert!(error.contains("learned"), "{error}");
     std::fs::write(&learned, b"one").unwrap();
