@@ -3,15 +3,35 @@
 //! Tensors name their own encoding, so only entries are read that could contradict them or that ask
 //! for arithmetic beside them.
 
+use sws_store::Value;
+
 use super::packed;
 use crate::config::{Config, ConfigError, Entry};
 
 const METHODS: &str =
     "weights in f32, f16 or bf16, and mxfp4, fp8, compressed-tensors, modelopt, awq and gptq";
 
+/// A format of compressed-tensors: its bits, kind of numbers and sizes of groups.
+struct Format {
+    name: &'static str,
+    bits: (u64, &'static str),
+    kind: &'static str,
+    groups: (&'static [u64], &'static str),
+}
+
 /// The formats of compressed-tensors that are read.
-const FORMATS: [&str; 4] =
-    ["pack-quantized", "float-quantized", "nvfp4-pack-quantized", "mxfp4-pack-quantized"];
+const FORMATS: [Format; 4] = [
+    Format {
+        name: "pack-quantized",
+        bits: (4, "4"),
+        kind: "int",
+        groups: (&[32, 64, 128], "32, 64 and 128"),
+    },
+    // Scales are of matrices, rows or blocks.
+    Format { name: "float-quantized", bits: (8, "8"), kind: "float", groups: (&[], "") },
+    Format { name: "nvfp4-pack-quantized", bits: (4, "4"), kind: "float", groups: (&[16], "16") },
+    Format { name: "mxfp4-pack-quantized", bits: (4, "4"), kind: "float", groups: (&[32], "32") },
+];
 
 /// Refuses a quantisation that would not be computed as it was meant.
 pub(crate) fn check(config: &Config) -> Result<(), ConfigError> {
@@ -43,7 +63,7 @@ fn check_fp8(config: &Config, entry: Entry<'_>) -> Result<(), ConfigError> {
         return Err(config.unsupported(format, "e4m3"));
     }
     match within(entry, "weight_block_size")? {
-        Some(size) if !size.list()?.iter().all(|side| side.as_u64() == Some(128)) => {
+        Some(size) if !size.list()?.iter().map(Value::as_u64).eq([Some(128); 2]) => {
             Err(config.unsupported(size, "[128, 128]"))
         }
         _ => Ok(()),
@@ -67,14 +87,21 @@ fn check_compressed_tensors(config: &Config, entry: Entry<'_>) -> Result<(), Con
             Some(format) => Some(format),
             None => within(entry, "format")?,
         };
+        let known = FORMATS.iter().find(|known| {
+            format.as_ref().is_some_and(|format| format.value.as_str() == Some(known.name))
+        });
         if let Some(format) = format
-            && !FORMATS.contains(&format.word()?)
+            && known.is_none()
         {
             let supported = "pack-quantized, float-quantized, nvfp4-pack-quantized and \
                              mxfp4-pack-quantized";
+            format.word()?;
             return Err(config.unsupported(format, supported));
         }
         let Some(weights) = within(group, "weights")? else { continue };
+        if let Some(known) = known {
+            check_numbers(config, weights, known)?;
+        }
         if let Some(symmetric) = within(weights, "symmetric")?
             && !symmetric.flag()?
         {
@@ -86,6 +113,28 @@ fn check_compressed_tensors(config: &Config, entry: Entry<'_>) -> Result<(), Con
         {
             return Err(config.unsupported(order, "weight and static"));
         }
+    }
+    Ok(())
+}
+
+/// Refuses numbers that are not those of their format.
+fn check_numbers(config: &Config, weights: Entry<'_>, of: &Format) -> Result<(), ConfigError> {
+    let Format { bits: (bits, bits_shown), kind, groups: (groups, groups_shown), .. } = *of;
+    if let Some(found) = within(weights, "num_bits")?
+        && found.value.as_u64() != Some(bits)
+    {
+        return Err(config.unsupported(found, bits_shown));
+    }
+    if let Some(found) = within(weights, "type")?
+        && found.word()? != kind
+    {
+        return Err(config.unsupported(found, kind));
+    }
+    if let Some(found) = within(weights, "group_size")?
+        && !groups.is_empty()
+        && !found.value.as_u64().is_some_and(|size| groups.contains(&size))
+    {
+        return Err(config.unsupported(found, groups_shown));
     }
     Ok(())
 }

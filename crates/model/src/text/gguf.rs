@@ -258,8 +258,13 @@ impl<'a> Tokens<'a> {
             if !flag(keys, &format!("tokenizer.ggml.{key}"))?.unwrap_or(default) {
                 continue;
             }
-            let id = keys.get(&format!("tokenizer.ggml.{end}_token_id")).and_then(Value::as_u64);
-            let Some((id, token)) = id.and_then(|id| Some((id, self.text(id)?))) else { continue };
+            let key = match end {
+                "bos" => "tokenizer.ggml.bos_token_id",
+                _ => "tokenizer.ggml.eos_token_id",
+            };
+            let Some(id) = keys.get(key) else { continue };
+            let id = id.as_u64().and_then(|id| Some((id, self.text(id)?)));
+            let (id, token) = id.ok_or(GgufTextError::Wrong(key))?;
             let at = if end == "bos" { 0 } else { single.len() };
             single.insert(at, json!({ "SpecialToken": { "id": token, "type_id": 0 } }));
             special

@@ -199,6 +199,14 @@ fn what_is_not_known_is_refused() {
             "`tokenizer.ggml.token_type` is not what it should be",
         ),
         (&|f| key(f, "tokenizer.ggml.tokens", Key::U32(3)), "`tokenizer.ggml.tokens` is not what"),
+        (
+            &|f| {
+                key(f, "tokenizer.ggml.pre", "gpt-2".into());
+                key(f, "tokenizer.ggml.add_bos_token", Key::Bool(true));
+                key(f, "tokenizer.ggml.bos_token_id", Key::U32(999_999));
+            },
+            "`tokenizer.ggml.bos_token_id` is not what",
+        ),
     ];
     for (change, expected) in cases {
         let error = tokenizer_json(&header(&byte_level(), "gpt2", *change)).unwrap_err();
