@@ -216,6 +216,9 @@ fn addresses_that_cannot_be_used_are_one_sentence() {
         let refused = run(home.path(), &bucket, &[&command, &nothing]);
         let refused = refused.refused(2, &["/models/nothing", "is an address"]);
         assert!(!refused.stderr.contains("hidden"));
+        let named = run(home.path(), &bucket, &[&command, &"https://me:hidden@host/a"]);
+        let named = named.refused(2, &["https://host/a", "is an address"]);
+        assert!(!named.stderr.contains("hidden"));
     }
     run(home.path(), &bucket, &[&"run", &web(&bucket), &"--cache-disk", &"1KiB"])
         .refused(2, &["--cache-disk", "1MiB"]);

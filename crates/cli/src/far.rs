@@ -41,13 +41,22 @@ pub(crate) fn open(typed: &Path, _: Option<u64>) -> anyhow::Result<Option<Model>
     }
 }
 
+/// An address without a query and a name, which may be a signature and a password.
+fn shown(address: &str) -> String {
+    let address = address.split(['?', '#']).next().unwrap_or("");
+    let (scheme, rest) = address.split_once("://").unwrap_or(("", address));
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let host = authority.rsplit('@').next().unwrap_or("");
+    format!("{scheme}://{host}{path}")
+}
+
 /// Refuses an address where a command needs all shards on this machine.
 pub(crate) fn refuse(typed: &Path) -> anyhow::Result<()> {
     match address(typed) {
         None => Ok(()),
         Some(text) => bail!(
             "`{}` is an address, and this command needs a model on this machine; run, chat, serve, forward, certify, plan and doctor take an address",
-            text.split('?').next().unwrap_or("")
+            shown(text)
         ),
     }
 }

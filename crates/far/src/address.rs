@@ -161,7 +161,9 @@ impl FromStr for Address {
 /// The beginning of an address that cannot be used, without what may be a password.
 fn shown(address: &str) -> String {
     let address = address.split('#').next().unwrap_or("");
-    let (scheme, rest) = address.split_once("://").unwrap_or(("", address));
+    let Some((scheme, rest)) = address.split_once("://") else {
+        return address.chars().filter(|c| !c.is_control()).take(200).collect();
+    };
     let (authority, path) = rest.split_once('/').map_or((rest, None), |(a, p)| (a, Some(p)));
     let host = authority.rsplit('@').next().unwrap_or("");
     let path = path.map_or(String::new(), |path| format!("/{path}"));

@@ -4,6 +4,7 @@ use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use sws_hub::HubError;
+use sws_store::shard::ShardError;
 use sws_store::{InvalidManifest, SmallFileError, remedy};
 
 /// Failure to read shards from object storage, or to put them there. Its text is one sentence with the
@@ -170,6 +171,15 @@ pub enum FarError {
         /// The address.
         address: String,
     },
+    /// Damaged shards on this machine.
+    #[error("`{}` is damaged; copy it again or make the shards again, and push them then", path.display())]
+    DamagedHere {
+        /// The first damaged file.
+        path: PathBuf,
+    },
+    /// Shards on this machine that cannot be verified.
+    #[error(transparent)]
+    Verify(#[from] ShardError),
     /// A file that is too long for one request.
     #[error("`{}` has more than 5 GiB, which a bucket takes in parts only; put it there with another program", path.display())]
     TooLong {

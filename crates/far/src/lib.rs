@@ -37,4 +37,4 @@ pub use aws::Aws;
 pub use error::FarError;
 pub use far::{Counts, Far, FarOptions};
 pub use origin::Origin;
-pub use push::{Pushed, push};
+pub use push::{Push, Pushed, Step, push};

@@ -36,7 +36,9 @@ pub(crate) struct Place {
     pub(crate) cells: Cells,
     pub(crate) record: Record,
     locks: PathBuf,
-    /// Most bytes of shards here.
+    /// Directory of the places of all models.
+    root: PathBuf,
+    /// Most bytes of shards of all models.
     limit: u64,
     /// Bytes that stay free on the disk.
     spare: u64,
@@ -62,7 +64,8 @@ impl Place {
         let cells = Cells::of(&manifest);
         let record = Record::open(&dir, cells.len()).map_err(refused)?;
         let free = free_space(&dir)?.unwrap_or(u64::MAX);
-        let mut place = Place {
+        let place = Place {
+            root: root.to_owned(),
             files,
             manifest,
             cells,
@@ -78,8 +81,7 @@ impl Place {
         }
         rustix::fs::flock(&place._used, FlockOperation::LockShared)
             .map_err(|e| refused(e.into()))?;
-        let others = others(root, key, place.limit);
-        place.limit = place.limit.saturating_sub(others);
+        make_room(root, key, place.limit);
         Ok(place)
     }
 
@@ -137,13 +139,14 @@ impl Place {
         let ledger = self.record.ledger().map_err(refused)?;
         let free = free_space(&self.files)?.unwrap_or(u64::MAX);
         let mut bytes = ledger.bytes();
-        let over = |bytes: u64| bytes.saturating_add(span.len()).saturating_sub(self.limit);
+        let limit = self.share();
+        let over = |bytes: u64| bytes.saturating_add(span.len()).saturating_sub(limit);
         let short = span.len().saturating_add(self.spare).saturating_sub(free);
         if over(bytes) > 0 || short > 0 {
             if !others_go {
                 return Ok(false);
             }
-            let slack = self.limit.min(bytes) / SLACK;
+            let slack = limit.min(bytes) / SLACK;
             let wanted = over(bytes).max(short).saturating_add(slack);
             let freed = self.drop_cells(wanted, span.file).map_err(refused)?;
             bytes = bytes.saturating_sub(freed);
@@ -154,6 +157,23 @@ impl Place {
         }
         ledger.set(bytes + span.len()).map_err(refused)?;
         Ok(true)
+    }
+
+    /// Most bytes of this model: what the others leave of the limit, or an equal share of it. One that
+    /// has more than its share gives it back when it fetches something.
+    fn share(&self) -> u64 {
+        if self.limit == u64::MAX {
+            return self.limit;
+        }
+        let own = self.files.parent();
+        let places = self.root.read_dir().into_iter().flatten().flatten();
+        let others = places.map(|entry| entry.path()).filter(|path| Some(path.as_path()) != own);
+        let (mut models, mut left) = (1, self.limit);
+        for bytes in others.filter_map(|path| Record::bytes_in(&path)) {
+            models += 1;
+            left = left.saturating_sub(bytes);
+        }
+        left.max(self.limit / models)
     }
 
     /// Counts a cell out that did not come.
@@ -271,9 +291,9 @@ pub(crate) fn settle(file: &File, span: Span) -> io::Result<()> {
     Ok(())
 }
 
-/// Bytes of the other models. The one that was used longest ago goes first where they and a limit do
-/// not leave half of it; one that is in use stays.
-fn others(root: &Path, key: &str, limit: u64) -> u64 {
+/// Removes other models, the one that was used longest ago first, until they leave half of a limit. One
+/// that is in use stays.
+fn make_room(root: &Path, key: &str, limit: u64) {
     let mut models = Vec::new();
     for entry in root.read_dir().into_iter().flatten().flatten() {
         let used = entry.path().join(USED);
@@ -297,7 +317,6 @@ fn others(root: &Path, key: &str, limit: u64) -> u64 {
             sum -= bytes;
         }
     }
-    sum
 }
 
 /// Bytes on the disk below a directory.

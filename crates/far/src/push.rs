@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use ring::digest::{Context, SHA256};
 use sws_hub::http::{ATTEMPTS, Failure};
+use sws_store::shard::{Progress, verify};
 use sws_store::{
     LEARNED_FILE, MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest, SmallFileError, open_regular,
 };
@@ -20,6 +21,29 @@ const FILES: usize = 4;
 /// Most bytes of a file that a bucket takes in one request.
 const LONGEST: u64 = 5 << 30;
 const BUFFER: usize = 256 << 10;
+
+/// What to put into object storage, and where.
+#[derive(Clone, Copy, Debug)]
+pub struct Push<'a> {
+    /// Directory of the shards.
+    pub dir: &'a Path,
+    /// A file of what runs [learned](LEARNED_FILE) of the model. It is put there also where the shards
+    /// are there already.
+    pub learned: Option<&'a Path>,
+    /// Where to.
+    pub to: &'a Origin,
+    /// Puts shards there that are there already, as something may have happened to them.
+    pub again: bool,
+}
+
+/// Progress of [`push`].
+#[derive(Clone, Copy, Debug)]
+pub enum Step {
+    /// The shards on this machine are being verified.
+    Verified(Progress),
+    /// A file of so many bytes is there.
+    Moved(u64),
+}
 
 /// Shards that were put into object storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,17 +63,11 @@ struct Job {
     len: u64,
 }
 
-/// Puts the shards of a directory at an address: the manifest comes last, so that what is there is
-/// never taken for whole before it is. Calls `moved` with the bytes of each file that is there.
-///
-/// With a file of what runs [learned](LEARNED_FILE) of the model, that is put there, too, also where the
-/// shards are there already. They are put there `again` on demand, as something may have happened to them.
-pub fn push(
-    dir: &Path,
-    learned: Option<&Path>,
-    (to, again): (&Origin, bool),
-    moved: &(dyn Fn(u64) + Sync),
-) -> Result<Pushed, FarError> {
+/// Puts the shards of a directory at an address, if no byte of them is damaged. The manifest comes
+/// last, so that what is there is never taken for whole before it is.
+pub fn push(what: &Push<'_>, report: &(dyn Fn(Step) + Sync)) -> Result<Pushed, FarError> {
+    let &Push { dir, learned, to, again } = what;
+    let moved = &|bytes| report(Step::Moved(bytes));
     let manifest = Manifest::load(dir)?;
     let path = dir.join(MANIFEST_FILE);
     let mut json = Vec::new();
@@ -70,6 +88,10 @@ pub fn push(
         // A bucket that may be written and not be listed hides what it does not have.
         Err(FarError::Refused { status: 403, code, .. }) if code == "AccessDenied" => {}
         Err(error) => return Err(error),
+    }
+    let verified = verify(dir, &|progress| report(Step::Verified(progress)))?;
+    if let Some(damage) = verified.damage.first() {
+        return Err(FarError::DamagedHere { path: dir.join(&damage.file) });
     }
     jobs.extend(learned);
     let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));

@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -53,6 +53,17 @@ impl Record {
         }
         rustix::fs::flock(&locked, FlockOperation::Unlock)?;
         Ok(Record { file, cells, ledger: Mutex::new(locked) })
+    }
+
+    /// The number of bytes that are in another directory, by the record there.
+    pub(crate) fn bytes_in(dir: &Path) -> Option<u64> {
+        let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+        let open =
+            File::options().read(true).custom_flags(flags.bits() as i32).open(dir.join("record"));
+        let mut header = [0; HEADER as usize];
+        open.ok()?.read_exact_at(&mut header, 0).ok()?;
+        let (magic, bytes) = (header.first_chunk()?, header.last_chunk()?);
+        (magic == MAGIC).then(|| u64::from_le_bytes(*bytes))
     }
 
     /// The numbers of some cells.

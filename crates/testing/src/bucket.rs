@@ -69,6 +69,8 @@ pub enum Fault {
     OtherRange,
     /// A status with a code of S3, and a message.
     Status(u16, &'static str, &'static str),
+    /// The file is elsewhere.
+    Elsewhere(String),
 }
 
 /// A request that arrived.
@@ -254,6 +256,12 @@ impl State {
         let is_status = |fault: &Fault| matches!(fault, Fault::Status(..));
         if let Some(Fault::Status(status, code, message)) = self.fault(path, is_status) {
             return Some(Answer::error(status, code, message));
+        }
+        let is_elsewhere = |fault: &Fault| matches!(fault, Fault::Elsewhere(_));
+        if let Some(Fault::Elsewhere(place)) = self.fault(path, is_elsewhere) {
+            let mut answer = Answer::new(302, Vec::new());
+            answer.headers.push(format!("Location: {place}"));
+            return Some(answer);
         }
         if self.query.is_some() && self.query != request.query {
             return Some(Answer::error(403, "AccessDenied", "Request has expired"));

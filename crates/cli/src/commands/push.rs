@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::bail;
 use serde_json::json;
 use sws::{Model, Progress};
-use sws_far::{Origin, Pushed, push};
+use sws_far::{Origin, Push, Pushed, Step, push};
 use sws_store::Manifest;
 
 use super::{print, print_json, shards, size};
@@ -24,13 +25,22 @@ pub(crate) fn run(args: &args::Push) -> anyhow::Result<ExitCode> {
     let done = AtomicU64::new(0);
     let pushed = {
         let _ending = Ending::at_a_signal("interrupted; the same command begins anew")?;
-        let meter = Meter::new("pushing");
-        let moved = |bytes| {
-            let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-            meter.show(Progress { done: done.min(total), total });
+        let meters = [const { OnceLock::new() }; 2];
+        let show = |which: usize, name, progress| {
+            let meter: &Meter = meters[which].get_or_init(|| Meter::new(name));
+            meter.show(progress);
         };
-        let pushed = push(&dir, learned.as_deref(), (&to, args.again), &moved);
-        meter.finish();
+        let report = |step| match step {
+            Step::Verified(progress) => show(0, "verifying", progress),
+            Step::Moved(bytes) => {
+                meters[0].get().inspect(|verifying| verifying.finish());
+                let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+                show(1, "pushing", Progress { done: done.min(total), total });
+            }
+        };
+        let (learned, again) = (learned.as_deref(), args.again);
+        let pushed = push(&Push { dir: &dir, learned, to: &to, again }, &report);
+        meters.iter().filter_map(OnceLock::get).for_each(Meter::finish);
         pushed?
     };
     let Pushed { files, bytes, there } = pushed;

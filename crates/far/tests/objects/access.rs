@@ -55,6 +55,37 @@ fn signed_requests_are_those_that_storage_accepts() {
     assert_eq!(bucket.state().requests.iter().filter(unsigned).count(), 1, "the one without a key");
 }
 
+/// A server in a private network leads nobody out of it without encryption.
+#[test]
+fn redirects_are_followed_within_the_network() {
+    let (bucket, other) = (bucket(), crate::helpers::bucket());
+    let elsewhere = |place: String| {
+        let cache = tempfile::tempdir().unwrap();
+        bucket.fault("manifest.json", Fault::Elsewhere(place), 1);
+        let address = format!("{}/models/tales", bucket.endpoint());
+        let origin = origin(&address, &BTreeMap::new(), Clock::simulated()).unwrap();
+        Far::open(origin, &options(cache.path(), None)).map(drop).map_err(|e| e.to_string())
+    };
+    assert_eq!(elsewhere(format!("{}/models/tales/manifest.json", other.endpoint())), Ok(()));
+    assert_eq!(other.state().requests.len(), 1);
+    let circle = |n| {
+        let here = format!("{}/models/tales/manifest.json", bucket.endpoint());
+        bucket.fault("manifest.json", Fault::Elsewhere(here.clone()), n);
+        elsewhere(here)
+    };
+    for (found, word) in [
+        (
+            elsewhere("http://8.8.8.8/manifest.json".to_owned()),
+            "not encrypted, and not in a private",
+        ),
+        (elsewhere("ftp://host/manifest.json".to_owned()), "redirects"),
+        (circle(99), "redirects in a circle"),
+    ] {
+        let error = found.unwrap_err();
+        assert!(error.contains(word), "{error}");
+    }
+}
+
 #[test]
 fn temporary_keys_are_signed_and_expire() {
     let (bucket, cache) = (bucket(), tempfile::tempdir().unwrap());

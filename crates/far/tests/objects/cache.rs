@@ -96,6 +96,32 @@ fn models_that_nobody_uses_make_room_for_others() {
     panic!("`{}` is still there", dir.display());
 }
 
+/// Two models that nothing has fetched yet fill one cache in turns. None is left without room.
+#[test]
+fn models_in_use_share_the_limit() {
+    const LIMIT: u64 = 3 << 20;
+    let (bucket, cache) = (bucket(), tempfile::tempdir().unwrap());
+    let mut files = bucket.state().files.clone();
+    files.get_mut("/models/tales/manifest.json").unwrap().push(b'\n');
+    let other = Bucket::start(files).unwrap();
+    let both = [&bucket, &other].map(|it| public(it, cache.path(), Some(LIMIT)).unwrap());
+    let stores = both.each_ref().map(store);
+    for id in all() {
+        for (store, other) in [(0, 1), (1, 0)] {
+            assert_same(&stores[store], [id]);
+            let here = both[store].counts().here + both[other].counts().here;
+            assert!(here <= LIMIT * 3 / 2, "{here}");
+        }
+    }
+    let experts = all().into_iter().filter(|id| matches!(id.kind(), PieceKind::Expert(_)));
+    for id in experts {
+        stores.iter().for_each(|store| assert_same(store, [id]));
+    }
+    let here = both.each_ref().map(|far| far.counts().here);
+    assert!(here.iter().all(|&bytes| bytes > LIMIT / 4), "{here:?}");
+    assert!(here.iter().sum::<u64>() <= LIMIT, "{here:?}");
+}
+
 #[test]
 fn several_share_a_cache_and_fetch_nothing_twice() {
     let (bucket, cache) = (bucket(), tempfile::tempdir().unwrap());

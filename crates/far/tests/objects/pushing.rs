@@ -5,12 +5,41 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use sws_far::{Far, push};
-use sws_store::{Clock, LEARNED_FILE};
+use sws_far::{Far, FarError, Origin, Push, Pushed, Step, push};
+use sws_store::{Clock, LEARNED_FILE, Manifest};
 use sws_testing::bucket::{Bucket, Fault};
 use sws_testing::tales;
 
 use crate::helpers::{EXPERT, all, assert_same, options, origin, store, variables, with_keys};
+
+/// Pushes the shards of the tales.
+fn put(to: &Origin, again: bool) -> Result<Pushed, FarError> {
+    push(&Push { dir: &tales(), learned: None, to, again }, &|_| ())
+}
+
+#[test]
+fn damaged_shards_are_not_pushed() {
+    let storage = Bucket::start(BTreeMap::from([("/models/x".to_owned(), Vec::new())])).unwrap();
+    with_keys(&storage);
+    let to = origin("s3://models/new", &variables(&storage, &[]), Clock::real()).unwrap();
+    let copy = tempfile::tempdir().unwrap();
+    let dir = copy.path().join("tales");
+    let manifest = Manifest::load(&tales()).unwrap();
+    let files = manifest.files.iter().map(|file| &file.path);
+    let copies = manifest.copies.iter().map(|copy| &copy.path);
+    for name in files.chain(copies).map(String::as_str).chain(["manifest.json"]) {
+        std::fs::create_dir_all(dir.join(name).parent().unwrap()).unwrap();
+        std::fs::copy(tales().join(name), dir.join(name)).unwrap();
+    }
+    let path = dir.join(EXPERT);
+    let mut bytes = std::fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let what = Push { dir: &dir, learned: None, to: &to, again: false };
+    let error = push(&what, &|_| ()).unwrap_err().to_string();
+    assert!(error.contains(EXPERT) && error.contains("is damaged"), "{error}");
+    assert!(storage.state().requests.iter().all(|request| request.method != "PUT"));
+}
 
 #[test]
 fn pushed_shards_are_whole_or_not_seen() {
@@ -24,7 +53,7 @@ fn pushed_shards_are_whole_or_not_seen() {
     };
     // One that stops in the middle leaves no model.
     storage.fault(EXPERT, Fault::Status(403, "AccessDenied", ""), 1);
-    let error = push(&tales(), None, (&to(), false), &|_| ()).unwrap_err().to_string();
+    let error = put(&to(), false).unwrap_err().to_string();
     assert!(error.contains(EXPERT) && error.contains("403"), "{error}");
     assert!(!storage.state().files.contains_key("/models/new/tales/manifest.json"));
     let cache = tempfile::tempdir().unwrap();
@@ -33,10 +62,13 @@ fn pushed_shards_are_whole_or_not_seen() {
 
     storage.fault(EXPERT, Fault::Status(503, "SlowDown", ""), 1);
     let moved = AtomicU64::new(0);
-    let count = |bytes| {
-        moved.fetch_add(bytes, Ordering::Relaxed);
+    let count = |step| {
+        if let Step::Moved(bytes) = step {
+            moved.fetch_add(bytes, Ordering::Relaxed);
+        }
     };
-    let pushed = push(&tales(), None, (&to(), false), &count).unwrap();
+    let pushed =
+        push(&Push { dir: &tales(), learned: None, to: &to(), again: false }, &count).unwrap();
     assert!(!pushed.there && pushed.bytes == moved.into_inner());
     let last = storage.state().requests.last().cloned().unwrap();
     assert!(last.method == "PUT" && last.path.ends_with("manifest.json"));
@@ -50,19 +82,19 @@ fn pushed_shards_are_whole_or_not_seen() {
     assert_same(&store(&far), all());
 
     let before = storage.state().requests.len();
-    assert!(push(&tales(), None, (&to(), false), &|_| ()).unwrap().there);
+    assert!(put(&to(), false).unwrap().there);
     assert_eq!(storage.state().requests.len(), before + 1);
     // Files that something has happened to come again.
     let (lost, cut) = (format!("/models/new/tales/{EXPERT}"), "/models/new/tales/config.json");
     storage.state().files.remove(&lost);
     storage.state().files.get_mut(cut).unwrap().clear();
-    assert!(!push(&tales(), None, (&to(), true), &|_| ()).unwrap().there);
+    assert!(!put(&to(), true).unwrap().there);
     for name in [lost.as_str(), cut] {
         let bytes = std::fs::read(tales().join(&name["/models/new/tales/".len()..])).unwrap();
         assert!(storage.state().files[name] == bytes, "{name}");
     }
     storage.state().files.get_mut("/models/new/tales/manifest.json").unwrap().push(b' ');
-    let error = push(&tales(), None, (&to(), false), &|_| ()).unwrap_err().to_string();
+    let error = put(&to(), false).unwrap_err().to_string();
     assert!(error.contains("other shards already"), "{error}");
 }
 
@@ -72,10 +104,13 @@ fn servers_that_take_no_files_are_named() {
     let address = format!("{}/tales", storage.endpoint());
     let to = || origin(&address, &BTreeMap::new(), Clock::simulated()).unwrap();
     storage.fault("config.json", Fault::Status(405, "", ""), 1);
-    let error = push(&tales(), None, (&to(), false), &|_| ()).unwrap_err().to_string();
+    let error = put(&to(), false).unwrap_err().to_string();
     assert!(error.contains("config.json") && error.contains("PUT"), "{error}");
-    push(&tales(), None, (&to(), false), &|_| ()).unwrap();
-    let error = push(Path::new("/nowhere"), None, (&to(), false), &|_| ()).unwrap_err().to_string();
+    put(&to(), false).unwrap();
+    let error =
+        push(&Push { dir: Path::new("/nowhere"), learned: None, to: &to(), again: false }, &|_| ())
+            .unwrap_err()
+            .to_string();
     assert!(error.contains("/nowhere"), "{error}");
 }
 
@@ -85,7 +120,10 @@ fn learned_state_comes_with_the_model() {
     let address = format!("{}/tales", storage.endpoint());
     let to = || origin(&address, &BTreeMap::new(), Clock::simulated()).unwrap();
     let learned = dir.path().join("learned");
-    let put = |learned: &Path| push(&tales(), Some(learned), (&to(), false), &|_| ());
+    let put = |learned: &Path| {
+        let what = Push { dir: &tales(), learned: Some(learned), to: &to(), again: false };
+        push(&what, &|_| ())
+    };
     let error = put(&learned).unwrap_err().to_string();
     assert!(error.contains("learned"), "{error}");
     std::fs::write(&learned, b"one").unwrap();
