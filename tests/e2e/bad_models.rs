@@ -67,6 +67,43 @@ fn models() {
     }
 }
 
+/// A configuration that leaves out a part of the weights is not theirs, perhaps.
+#[test]
+fn weights_that_nothing_uses_are_reported() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("model");
+    copy("qwen3_moe", &dir);
+    let run = |dir: &Path| sws(&[&"run", &dir, &"--tokens", &"1", &"--json", &"-n", &"1"]);
+    let words = "the configuration does not ask for";
+    let whole = run(&dir).succeeded();
+    assert!(!whole.stderr.contains(words), "{}", whole.stderr);
+    change(&dir, "config.json", |c| c["num_hidden_layers"] = json!(2));
+    let part = run(&dir).succeeded();
+    assert!(part.stderr.contains(words), "{}", part.stderr);
+    assert!(part.stderr.contains("`model.layers.2."), "{}", part.stderr);
+    let listed = sws(&[&"inspect", &dir]).succeeded().stdout;
+    let skipped = listed.split_once("are never read").expect(&listed).1;
+    assert!(skipped.contains("model.layers.*"), "{listed}");
+}
+
+/// Finite weights whose products are not.
+#[test]
+fn logits_that_are_no_numbers_are_not_written() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dir, out) = (temp.path().join("model"), temp.path().join("out"));
+    copy("qwen3_moe", &dir);
+    let largest = 3e38f32.to_bits().to_le_bytes();
+    spoil(&dir, |t| {
+        let (_, _, bytes) = t.0.get_mut("model.norm.weight").unwrap();
+        bytes.chunks_mut(2).for_each(|number| number.copy_from_slice(&largest[2..]));
+    });
+    let words = ["model", "the logit of token", "sws verify"];
+    for backend in BACKENDS {
+        sws(&[&"forward", &dir, &"--tokens", &"1,2", &"--out", &out, backend]).refused(2, &words);
+        assert!(!out.exists());
+    }
+}
+
 /// Shards that nothing runs are not worth hours.
 #[test]
 fn shard_refuses_the_quantisations_that_run_refuses() {

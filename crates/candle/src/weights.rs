@@ -88,8 +88,8 @@ impl Loader<'_> {
             let some = some.to_vec1::<f32>()?;
             if let Some(at) = some.iter().position(|x| !x.is_finite()) {
                 let (row, col) = ((first + at) / cols, (first + at) % cols);
-                let (name, value) = (name.to_owned(), some[at]);
-                return Err(WeightsError::NotFinite { name, value, row, col }.into());
+                let (name, file, value) = (name.to_owned(), None, some[at]);
+                return Err(WeightsError::NotFinite { name, file, value, row, col }.into());
             }
         }
         self.bytes += 4 * tensor.elem_count() as u64;

@@ -37,7 +37,7 @@ pub struct Held {
 pub enum WeightsError {
     /// Tensors required by the configuration are absent.
     #[error(
-        "the weights lack {names}, which config.json asks for; download the rest of them, or the config.json that belongs to them"
+        "the weights lack {names}, which their configuration asks for; download the rest of them, or the configuration that belongs to them"
     )]
     Missing {
         /// The first few missing names.
@@ -45,7 +45,7 @@ pub enum WeightsError {
     },
     /// A tensor whose shape differs from the configuration.
     #[error(
-        "the tensor `{name}` has the shape {found:?} where config.json asks for {expected:?}; download both again, from the same place"
+        "the tensor `{name}` has the shape {found:?} where the configuration asks for {expected:?}; download both again, from the same place"
     )]
     Shape {
         /// The tensor.
@@ -95,11 +95,14 @@ pub enum WeightsError {
     },
     /// A weight that is NaN or infinite.
     #[error(
-        "the tensor `{name}` holds {value} (row {row}, column {col}), which would make all text after it meaningless; download it again"
+        "the tensor `{name}`{} holds {value} (row {row}, column {col}), which would make all text after it meaningless; download it again",
+        file.as_ref().map_or(String::new(), |file| format!(" of `{file}`"))
     )]
     NotFinite {
         /// The tensor.
         name: String,
+        /// The file of the checkpoint that it is in, where nothing around the error says it.
+        file: Option<String>,
         /// The value found.
         value: f32,
         /// Row of the first such weight.
@@ -121,7 +124,7 @@ pub enum WeightsError {
     },
     /// The model types of manifest and configuration differ.
     #[error(
-        "the weights are of model type `{found}`, and config.json says `{expected}`; use the two that belong together"
+        "the weights are of model type `{found}`, and the configuration says `{expected}`; use the two that belong together"
     )]
     ModelType {
         /// The type in the manifest.

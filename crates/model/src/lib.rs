@@ -50,6 +50,7 @@ mod spec;
 mod spellings;
 mod state;
 pub mod text;
+mod unused;
 
 pub use config::{ConfigError, InvalidConfig};
 pub use describe::Description;
@@ -82,3 +83,4 @@ pub use spec::{
     SparseSpec, StateSpaceSpec, Temperature,
 };
 pub use state::{Saved, State};
+pub use unused::Unused;

@@ -29,6 +29,7 @@ fn family_naming(config: &Config) -> Result<FamilyNaming, ConfigError> {
         parts: families::parts_of_tables(config)?,
         gguf: config.is_gguf(),
         packed: families::packed(config)?,
+        blocks: families::has_blocks(config)?,
     })
 }
 
@@ -44,6 +45,8 @@ struct FamilyNaming {
     /// True if tensors have the names of GGUF files.
     gguf: bool,
     packed: Option<Packed>,
+    /// See [`Naming::has_blocks`].
+    blocks: bool,
 }
 
 impl Naming for FamilyNaming {
@@ -64,6 +67,10 @@ impl Naming for FamilyNaming {
 
     fn packed(&self) -> Option<Packed> {
         self.packed
+    }
+
+    fn has_blocks(&self) -> bool {
+        self.blocks
     }
 
     fn name(&self, name: &str, expert: Option<u32>) -> Option<String> {

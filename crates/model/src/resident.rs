@@ -263,7 +263,8 @@ impl Loaded {
             let matrix = matrix.map_err(|cause| LoadError::Matrix { name: name(), cause })?;
             let wrong = || first_not_finite(&matrix, &stored.slices(&bytes));
             if let Some((row, col, value)) = (!role.has_any_bits()).then(wrong).flatten() {
-                return Err(WeightsError::NotFinite { name: name(), value, row, col }.into());
+                let (name, file) = (name(), None);
+                return Err(WeightsError::NotFinite { name, file, value, row, col }.into());
             }
             // Biases of experts are requested as they are stored.
             if !role.is_matrix() && !matches!(piece.id.kind(), PieceKind::Expert(_)) {

@@ -15,6 +15,11 @@ pub trait Naming: Sync {
         None
     }
 
+    /// True if the configuration gives each block of a matrix in fp8 a scale of its own.
+    fn has_blocks(&self) -> bool {
+        false
+    }
+
     /// Returns the name of a tensor in the manifest, for a checkpoint with names of its own: of one
     /// expert's part if `expert` is given. None leaves the name as it is.
     fn name(&self, _name: &str, _expert: Option<u32>) -> Option<String> {

@@ -83,7 +83,7 @@ pub use generated::{End, Generated, Piece};
 pub use loaded::{LoadedModel, NEW_TOKENS};
 pub use loader::{Loader, Needs};
 pub use metrics::{Cost, Pace, RunMetrics};
-pub use open::{Defaults, Model, checkpoint, manifest};
+pub use open::{Defaults, Model, checkpoint, contents};
 pub use options::{DraftChoice, Options, Streaming};
 pub use outline::{Footprint, Format, Outline, Scope, SequenceBytes};
 pub use planning::Planning;

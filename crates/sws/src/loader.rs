@@ -137,6 +137,8 @@ impl<'m> Loader<'m> {
         let loaded = self.options.backend.load(&mut self, &text, &threads)?;
         let load = clock.now() - started;
         self.warnings.extend(lossy.iter().cloned().map(Warning::Lossy));
+        let unused = self.model.unused();
+        self.warnings.extend(unused.map(|(count, first)| Warning::Unused { count, first }));
         self.warnings.extend(beyond_machine(self.options.ram));
         let streams = loaded.plan.is_some();
         let about = About {

@@ -23,6 +23,7 @@ use crate::outline::is_unsupported;
 use crate::{Error, LoadedModel, Loader, Options, Result, locate};
 
 const CONFIG: &str = "config.json";
+const TOKENIZER: &str = "tokenizer.json";
 /// The header of a GGUF file, in which the tokenizer and the template are.
 const HEADER: &str = "header.gguf";
 
@@ -111,7 +112,9 @@ impl Model {
         supply: Option<Arc<dyn Supply>>,
     ) -> Result<Model> {
         let Opened { manifest, config, dir, embedding } = opened;
-        let spec = ModelSpec::of(&config).map_err(|e| in_dir(&dir, e))?.for_weights(&manifest);
+        let spec =
+            ModelSpec::of(&config).map_err(|e| in_dir(embedding.as_ref().unwrap_or(&dir), e))?;
+        let spec = spec.for_weights(&manifest);
         Ok(Model(Arc::new(Files { dir, manifest, spec, config, embedding, cache, heap, supply })))
     }
 
@@ -184,16 +187,17 @@ impl Model {
 
     /// Reads the tokenizer, if there is one.
     pub fn tokenizer(&self) -> Result<Option<Tokenizer>> {
-        let json = match self.beside("tokenizer.json")? {
-            Some(json) => Some(json),
-            None => match self.beside(HEADER)? {
-                Some(header) => tokenizer_json(&header).map_err(|e| self.error(e))?,
-                None => None,
-            },
+        let (json, file) = match self.beside(TOKENIZER)? {
+            Some(json) => (json, TOKENIZER),
+            None => {
+                let Some(header) = self.beside(HEADER)? else { return Ok(None) };
+                let json = tokenizer_json(&header).map_err(|e| self.error_of(HEADER, e))?;
+                let Some(json) = json else { return Ok(None) };
+                (json, HEADER)
+            }
         };
-        let Some(json) = json else { return Ok(None) };
-        let mut tokenizer = Tokenizer::from_bytes(&json).map_err(|e| self.error(e))?;
-        tokenizer.limit(self.spec().vocab).map_err(|e| self.error(e))?;
+        let mut tokenizer = Tokenizer::from_bytes(&json).map_err(|e| self.error_of(file, e))?;
+        tokenizer.limit(self.spec().vocab).map_err(|e| self.error_of(file, e))?;
         Ok(Some(tokenizer))
     }
 
@@ -213,7 +217,7 @@ impl Model {
             Some(config) => Some(config),
             None => {
                 let config = self.beside(HEADER)?.map(|header| tokenizer_config_json(&header));
-                config.transpose().map_err(|e| self.error(e))?
+                config.transpose().map_err(|e| self.error_of(HEADER, e))?
             }
         };
         let template = self.beside("chat_template.jinja")?;
@@ -257,6 +261,15 @@ impl Model {
         Some(format!("weights{encoding}, relative error of a tensor up to {worst:.1e}"))
     }
 
+    /// The tensors of the language model's layers that its configuration does not ask for: their
+    /// number, and the name of the first.
+    pub(crate) fn unused(&self) -> Option<(usize, String)> {
+        let unused = self.spec().unused(self.manifest());
+        let mut names = unused.iter().filter(|it| it.of_layers).map(|it| &it.tensor.name);
+        let first = names.next()?.clone();
+        Some((1 + names.count(), first))
+    }
+
     /// Refuses tokens that the model cannot process, before it is loaded.
     pub fn check(&self, tokens: &[u32]) -> Result<()> {
         check_tokens(tokens, 0, self.spec().context, self.spec().vocab).map_err(|e| self.error(e))
@@ -264,9 +277,23 @@ impl Model {
 
     /// Returns an error that names the model.
     pub fn error(&self, cause: impl Into<Cause>) -> Error {
-        match &self.0.supply {
-            Some(supply) => in_dir(Path::new(&supply.address()), cause),
-            None => in_dir(self.dir(), cause),
+        in_dir(&self.shown(), cause)
+    }
+
+    /// Returns an error that names a small file of the model.
+    fn error_of(&self, file: &str, cause: impl Into<Cause>) -> Error {
+        match self.0.embedding {
+            Some(_) => self.error(cause),
+            None => in_dir(&self.shown().join(file), cause),
+        }
+    }
+
+    /// The model's file, directory or address.
+    fn shown(&self) -> PathBuf {
+        match (&self.0.supply, &self.0.embedding) {
+            (Some(supply), _) => supply.address().into(),
+            (None, Some(file)) => file.clone(),
+            (None, None) => self.dir().to_owned(),
         }
     }
 
@@ -297,9 +324,11 @@ impl Model {
 }
 
 /// Reads the manifest of a shard directory, or makes that of a checkpoint, and checks the
-/// configuration. The model may belong to a family that cannot be run.
-pub fn manifest(dir: &Path) -> Result<Manifest> {
-    Ok(Arc::unwrap_or_clone(Opened::at(dir, user_cache().as_deref())?.manifest))
+/// configuration. The model has no spec if it cannot be run.
+pub fn contents(dir: &Path) -> Result<(Manifest, Option<ModelSpec>)> {
+    let Opened { manifest, config, .. } = Opened::at(dir, user_cache().as_deref())?;
+    let spec = ModelSpec::of(&config).ok().map(|spec| spec.for_weights(&manifest));
+    Ok((Arc::unwrap_or_clone(manifest), spec))
 }
 
 /// What is read of a model first.

@@ -13,6 +13,17 @@ pub enum Warning {
     /// A reason why the result differs from that of the published weights.
     #[error("lossy: {0}")]
     Lossy(String),
+    /// Weights of the language model's layers that nothing uses.
+    #[error(
+        "the configuration does not ask for {count} of the weights, `{}` first, and they are not used; is it that of another model?",
+        first.escape_debug()
+    )]
+    Unused {
+        /// Number of tensors.
+        count: usize,
+        /// Name of the first.
+        first: String,
+    },
     /// A file of expert usage statistics that is ignored.
     #[error("{0}")]
     Forgotten(String),

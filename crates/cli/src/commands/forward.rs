@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use sws::{Needs, Text};
+use sws_model::text::SampleError;
 use sws_model::{LayerSpec, ModelSpec, Observer, Routed, SourceError};
 use sws_store::shard::Progress;
 use sws_store::{Header, Pass};
@@ -45,6 +46,7 @@ pub(crate) fn run(args: &args::Forward) -> anyhow::Result<ExitCode> {
         shapes,
         layers: moe_layers(model.spec()),
         bytes: Vec::new(),
+        wrong: None,
     };
     let mut done = 0;
     for tokens in args.tokens.chunks(CHUNK) {
@@ -53,6 +55,9 @@ pub(crate) fn run(args: &args::Forward) -> anyhow::Result<ExitCode> {
         }
         pass.bytes.clear();
         lm.score(tokens, &mut pass)?;
+        if let Some(wrong) = pass.wrong.take() {
+            return Err(model.error(wrong).into());
+        }
         file.write(&pass.bytes)?;
         done += tokens.len();
         meter.show(Progress { done: done as u64, total: args.tokens.len() as u64 });
@@ -130,6 +135,8 @@ struct Collector {
     bytes: Vec<u8>,
     /// [layers, tokens, k]; empty unless routes are requested.
     routes: Vec<u32>,
+    /// The first logit that is no number.
+    wrong: Option<SampleError>,
 }
 
 impl Observer for Collector {
@@ -148,6 +155,7 @@ impl Observer for Collector {
     }
 
     fn logits(&mut self, _: usize, logits: &[f32]) {
+        self.wrong = self.wrong.take().or_else(|| SampleError::of(logits));
         self.bytes.extend(logits.iter().flat_map(|logit| logit.to_le_bytes()));
     }
 }

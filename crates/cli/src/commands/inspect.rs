@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 use sws::Outline;
 use sws_engine::PlanOptions;
+use sws_model::ModelSpec;
 use sws_store::{Manifest, PieceId, PieceKind, Tensor};
 
 use super::remote::Found;
@@ -24,18 +25,18 @@ pub(crate) fn run(args: &args::Inspect) -> anyhow::Result<ExitCode> {
                 outline::print(&outline, named, PlanOptions::default(), None, args.json)
             }
             Found::Sketch(sketch) => {
-                let manifest = sws::manifest(&sketch.path);
-                let manifest = manifest.map_err(|error| sketch.explained(error.into()))?;
+                let contents = sws::contents(&sketch.path);
+                let (manifest, spec) = contents.map_err(|e| sketch.explained(e.into()))?;
                 // The fingerprint depends on samples of the weights.
-                let report = Report { fingerprint: None, ..Report::of(&manifest) };
+                let report = Report { fingerprint: None, ..Report::of(&manifest, spec.as_ref()) };
                 print_report(args.json, &report, || report.text())
             }
         };
     }
     let path = path?;
-    match sws::manifest(&path) {
-        Ok(manifest) => {
-            let report = Report::of(&manifest);
+    match sws::contents(&path) {
+        Ok((manifest, spec)) => {
+            let report = Report::of(&manifest, spec.as_ref());
             print_report(args.json, &report, || report.text())
         }
         Err(error) => {
@@ -103,7 +104,7 @@ struct Lossy {
 }
 
 impl Report {
-    fn of(manifest: &Manifest) -> Report {
+    fn of(manifest: &Manifest, spec: Option<&ModelSpec>) -> Report {
         let tensors = |stand_ins: bool| {
             manifest.pieces.iter().flat_map(move |piece| {
                 let tensors = match &piece.stand_in {
@@ -113,6 +114,12 @@ impl Report {
                 };
                 tensors.iter().map(move |tensor| (piece.id, tensor))
             })
+        };
+        let skipped = match spec {
+            Some(spec) => spec.unused(manifest).into_iter().map(|unused| unused.tensor).collect(),
+            None => {
+                manifest.piece(PieceId::EXTRA).map_or(Vec::new(), |it| it.tensors.iter().collect())
+            }
         };
         let layers: BTreeSet<u32> = manifest.pieces.iter().filter_map(|p| p.id.layer()).collect();
         let mut experts: BTreeMap<Option<u32>, usize> = BTreeMap::new();
@@ -145,7 +152,7 @@ impl Report {
             kinds: rows(tensors(false)),
             stand_ins: rows(tensors(true)),
             lossy_tensors: lossy.collect(),
-            skipped: skipped(tensors(false)),
+            skipped: grouped(&skipped),
         }
     }
 
@@ -283,10 +290,10 @@ fn rows<'a>(tensors: impl Iterator<Item = (PieceId, &'a Tensor)>) -> Vec<Row> {
     groups.into_values().map(|(_, row)| row).collect()
 }
 
-/// The extra tensors, grouped by the parts of their names before the first number, two at most.
-fn skipped<'a>(tensors: impl Iterator<Item = (PieceId, &'a Tensor)>) -> Vec<Skipped> {
+/// Tensors, grouped by the parts of their names before the first number, two at most.
+fn grouped(tensors: &[&Tensor]) -> Vec<Skipped> {
     let mut groups: BTreeMap<String, (usize, u64)> = BTreeMap::new();
-    for (_, tensor) in tensors.filter(|(piece, _)| piece.kind() == PieceKind::Extra) {
+    for tensor in tensors {
         let parts = tensor.name.split('.').take(2);
         let parts: Vec<&str> = parts.take_while(|part| part.parse::<u64>().is_err()).collect();
         let whole = parts.join(".");

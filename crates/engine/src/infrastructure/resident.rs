@@ -117,7 +117,8 @@ impl ResidentPieces {
             let matrix = matrix.map_err(|cause| LoadError::Matrix { name: name(), cause })?;
             let wrong = || first_not_finite(&matrix, &stored.slices(&slot));
             if let Some((row, col, value)) = (!held.role.has_any_bits()).then(wrong).flatten() {
-                return Err(WeightsError::NotFinite { name: name(), value, row, col }.into());
+                let (name, file) = (name(), None);
+                return Err(WeightsError::NotFinite { name, file, value, row, col }.into());
             }
             // Biases of stand-ins stay in their slots, as those of experts do.
             if held.role.is_matrix() || matches!(piece.kind(), PieceKind::Expert(_)) {

@@ -232,8 +232,8 @@ impl TableRows {
             }
             matrix.decode_row(number - range.start, row);
             if let Some(col) = row.iter().position(|value| !value.is_finite()) {
-                let (name, value) = (name(), row[col]);
-                return Err(WeightsError::NotFinite { name, value, row: number, col }.into());
+                let (name, file, value) = (name(), None, row[col]);
+                return Err(WeightsError::NotFinite { name, file, value, row: number, col }.into());
             }
             take(place, row);
         }

@@ -253,7 +253,8 @@ impl Reads {
             let matrix = Matrix::new(held.encoding, held.rows, held.cols, parts)
                 .map_err(|cause| LoadError::Matrix { name: name(), cause })?;
             if let Some((row, col, value)) = first_not_finite(&matrix, parts) {
-                return Err(WeightsError::NotFinite { name: name(), value, row, col }.into());
+                let (name, file) = (name(), tensor.map(|tensor| tensor.source.clone()));
+                return Err(WeightsError::NotFinite { name, file, value, row, col }.into());
             }
         }
         self.checked.insert(id);

@@ -53,7 +53,7 @@ use crate::spec::ModelSpec;
 
 pub(crate) use gemma4::layers_with_keys;
 pub(crate) use packed::packed;
-pub(crate) use quantised::check as check_quantised;
+pub(crate) use quantised::{check as check_quantised, has_blocks};
 pub(crate) use qwen4::parts_of_tables;
 
 /// Model types that share the same tensor names.

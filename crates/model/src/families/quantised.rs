@@ -70,6 +70,12 @@ fn check_fp8(config: &Config, entry: Entry<'_>) -> Result<(), ConfigError> {
     }
 }
 
+/// True if matrices in fp8 have a scale for each block.
+pub(crate) fn has_blocks(config: &Config) -> Result<bool, ConfigError> {
+    let Some(entry) = config.either("quantization_config") else { return Ok(false) };
+    Ok(entry.value.as_map().is_some() && within(entry, "weight_block_size")?.is_some())
+}
+
 fn check_compressed_tensors(config: &Config, entry: Entry<'_>) -> Result<(), ConfigError> {
     // Rotations of activations, and weights of which some are left out.
     for (key, kind) in [("transform_config", "config_groups"), ("sparsity_config", "format")] {

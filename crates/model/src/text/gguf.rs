@@ -255,14 +255,19 @@ impl<'a> Tokens<'a> {
         let mut special = serde_json::Map::new();
         for (end, default) in [("bos", begins), ("eos", false)] {
             let key = if end == "bos" { "add_bos_token" } else { "add_eos_token" };
-            if !flag(keys, &format!("tokenizer.ggml.{key}"))?.unwrap_or(default) {
+            let said = flag(keys, &format!("tokenizer.ggml.{key}"))?;
+            if !said.unwrap_or(default) {
                 continue;
             }
             let key = match end {
                 "bos" => "tokenizer.ggml.bos_token_id",
                 _ => "tokenizer.ggml.eos_token_id",
             };
-            let Some(id) = keys.get(key) else { continue };
+            let id = match keys.get(key) {
+                Some(id) => id,
+                None if said.is_none() => continue,
+                None => return Err(GgufTextError::Missing(key)),
+            };
             let id = id.as_u64().and_then(|id| Some((id, self.text(id)?)));
             let (id, token) = id.ok_or(GgufTextError::Wrong(key))?;
             let at = if end == "bos" { 0 } else { single.len() };

@@ -67,6 +67,14 @@ pub enum SampleError {
     },
 }
 
+impl SampleError {
+    /// The error of logits of which one is NaN or +inf.
+    pub fn of(logits: &[f32]) -> Option<SampleError> {
+        let id = logits.iter().position(|x| x.is_nan() || *x == f32::INFINITY)?;
+        Some(SampleError::NotFinite { id: id as u32, value: logits[id] })
+    }
+}
+
 impl Sampler {
     /// Creates a sampler without any recorded tokens.
     pub fn new(sampling: Sampling, vocab_size: usize) -> Sampler {
@@ -186,10 +194,7 @@ impl Sampler {
 /// The token with the largest logit, the first one on ties. NaN and +inf are not valid; a logit of
 /// -inf rules a token out.
 fn likeliest(logits: &[f32]) -> Result<u32, SampleError> {
-    let bad = |x: &f32| x.is_nan() || *x == f32::INFINITY;
-    if let Some(id) = logits.iter().position(bad) {
-        return Err(SampleError::NotFinite { id: id as u32, value: logits[id] });
-    }
+    SampleError::of(logits).map_or(Ok(()), Err)?;
     match argmax(logits) {
         Some(id) if logits[id] > f32::NEG_INFINITY => Ok(id as u32),
         _ => Err(SampleError::Nothing),

@@ -49,6 +49,7 @@ fn configurations() {
         ("llama", "max_position_embeddings", json!(0), "`max_position_embeddings`"),
         ("llama", "rms_norm_eps", json!(0), "0 for `rms_norm_eps`, which must be a number above 0 that 32 bits can hold"),
         ("llama", "rms_norm_eps", json!(1e300), "`rms_norm_eps`"),
+        ("llama", "rms_norm_eps", json!(1.5), "1.5 for `rms_norm_eps`, which must be at most 1"),
         ("llama", "rope_theta", json!(-1.0), "`rope_theta`, which must be a number above 0 that 32 bits can hold"),
         ("llama", "rope_scaling", rope("longrope"), "`rope_type` = \"longrope\" in a model of type `llama`, which is not supported; supported: default, linear, llama3, yarn"),
         ("gpt_oss", "rope_scaling", json!(ABSENT), "has no `rope_scaling`"),
@@ -271,15 +272,15 @@ fn tensors() {
     const NORM: &str = "model.layers.0.self_attn.k_norm.weight";
     #[rustfmt::skip]
     let cases = [
-        (GATE, Change::Drop, "the weights lack `model.layers.1.mlp.gate.weight`, which config.json asks for"),
+        (GATE, Change::Drop, "the weights lack `model.layers.1.mlp.gate.weight`, which their configuration asks for"),
         (UP, Change::Drop, "`model.layers.2.mlp.experts.6.up_proj.weight`"),
         (NORM, Change::Drop, "`model.layers.0.self_attn.k_norm.weight`"),
         ("lm_head.weight", Change::Drop, "`lm_head.weight`"),
         ("model.norm.weight", Change::Drop, "`model.norm.weight`"),
         ("model.embed_tokens.weight", Change::Drop, "`model.embed_tokens.weight`"),
-        (UP, Change::Shape(&[40, 19]), "up_proj.weight` has the shape [40, 19] where config.json asks for [19, 40]"),
+        (UP, Change::Shape(&[40, 19]), "up_proj.weight` has the shape [40, 19] where the configuration asks for [19, 40]"),
         (UP, Change::Shape(&[760]), "has the shape [760]"),
-        (NORM, Change::Shape(&[2, 7]), "has the shape [2, 7] where config.json asks for [14]"),
+        (NORM, Change::Shape(&[2, 7]), "has the shape [2, 7] where the configuration asks for [14]"),
         (UP, Change::Type(Dtype::I16), "up_proj.weight` is stored as I16, and f32, f16, bf16 and our encodings"),
         (NORM, Change::Type(Dtype::U16), "k_norm.weight` is stored as U16, and f32, f16 and bf16 can"),
         (UP, Change::Bytes(2 * (3 * 40 + 7), &[0xc1, 0x7f]), "up_proj.weight` holds NaN (row 3, column 7)"),
@@ -298,10 +299,10 @@ fn inputs_of_layers() {
     #[rustfmt::skip]
     let cases = [
         (TABLE, Change::Drop, "`model.embed_tokens_per_layer.weight`"),
-        (TABLE, Change::Shape(&[42, 103]), "has the shape [42, 103] where config.json asks for [103, 42]"),
+        (TABLE, Change::Shape(&[42, 103]), "has the shape [42, 103] where the configuration asks for [103, 42]"),
         (TABLE, Change::Bytes(2 * (5 * 42 + 3), &[0xc0, 0x7f]), "holds NaN (row 5, column 3)"),
         (GATE, Change::Drop, "`model.layers.3.per_layer_input_gate.weight`"),
-        (GATE, Change::Shape(&[44, 6]), "has the shape [44, 6] where config.json asks for [6, 44]"),
+        (GATE, Change::Shape(&[44, 6]), "has the shape [44, 6] where the configuration asks for [6, 44]"),
         ("model.layers.6.per_layer_projection.weight", Change::Drop, "`model.layers.6.per_layer_projection.weight`"),
         ("model.layers.0.post_per_layer_input_norm.weight", Change::Drop, "`model.layers.0.post_per_layer_input_norm.weight`"),
         ("model.per_layer_model_projection.weight", Change::Drop, "`model.per_layer_model_projection.weight`"),
@@ -316,7 +317,7 @@ fn tables_of_experts() {
     #[rustfmt::skip]
     let cases = [
         (TABLE, Change::Drop, "`layers.1.ffn.gate.tid2eid`"),
-        (TABLE, Change::Shape(&[2, 97]), "has the shape [2, 97] where config.json asks for [97, 2]"),
+        (TABLE, Change::Shape(&[2, 97]), "has the shape [2, 97] where the configuration asks for [97, 2]"),
         (TABLE, Change::Type(Dtype::F64), "tid2eid` is stored as F64, and i64 can"),
         (TABLE, Change::Bytes(0, &[0xff; 8]), "tid2eid` holds NaN (row 0, column 0)"),
     ];
@@ -427,10 +428,13 @@ fn many_missing_tensors() {
         config.insert(key.to_owned(), json!(count));
         let spec = ModelSpec::parse(&serde_json::to_vec(&config).unwrap()).unwrap();
         let error = sws_model::Inventory::new(&spec, &fixture.manifest).unwrap_err().to_string();
-        let asked = "has the shape [6, 40] where config.json asks for [65536, 40]";
-        assert!(error.contains("and more, which config.json") || error.contains(asked), "{error}");
+        let asked = "has the shape [6, 40] where the configuration asks for [65536, 40]";
+        assert!(
+            error.contains("and more, which their configuration") || error.contains(asked),
+            "{error}"
+        );
     }
     let other = Fixture::open("llama");
     let error = sws_model::Inventory::new(&fixture.spec, &other.manifest).unwrap_err().to_string();
-    assert!(error.contains("model type `llama`, and config.json says `mixtral`"), "{error}");
+    assert!(error.contains("model type `llama`, and the configuration says `mixtral`"), "{error}");
 }

@@ -24,3 +24,4 @@ mod rewind;
 mod sequences;
 mod size;
 mod support;
+mod unused;

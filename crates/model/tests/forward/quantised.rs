@@ -4,12 +4,12 @@
 use std::path::Path;
 
 use safetensors::Dtype;
-use serde_json::json;
+use serde_json::{Value, json};
 use sws_kernels::{Encoding, Matrix, Published};
 use sws_model::{CausalLm, ModelSpec};
 use sws_store::shard::{ShardOptions, shard, unshard};
 use sws_store::{Manifest, open_checkpoint};
-use sws_testing::goldens::Tensors;
+use sws_testing::goldens::{self, Tensors, change};
 
 use crate::support::{Fixture, Recorder};
 
@@ -314,5 +314,32 @@ fn contradictions_are_refused() {
         let message = refusal(parts, *encoding, |tensors| change(tensors, &name));
         assert!(message.contains(expected), "{message}");
         assert!(message.contains("down_proj") && !message.contains('\n'), "{message}");
+    }
+}
+
+/// One scale for a matrix is no mistake, except where the configuration gives each block one.
+#[test]
+fn a_scale_for_a_matrix_in_place_of_those_of_blocks() {
+    let copy = tempfile::tempdir().unwrap();
+    goldens::copy("deepseek_v3_fp8", copy.path());
+    let path = copy.path().join("model.safetensors");
+    let mut tensors = Tensors::read(&path);
+    const SCALES: &str = "model.layers.1.mlp.experts.4.up_proj.weight_scale_inv";
+    for (shape, bytes) in [(vec![1, 1], 4), (vec![17], 4 * 17)] {
+        tensors.0.insert(SCALES.to_owned(), (Dtype::F32, shape, vec![0; bytes]));
+        tensors.write(&path);
+        let opened = || {
+            let checkpoint = open_checkpoint(copy.path(), None).unwrap();
+            let naming = sws_model::naming(checkpoint.config()).unwrap();
+            Manifest::in_place(&*checkpoint, &*naming)
+        };
+        let error = opened().unwrap_err().to_string();
+        assert!(error.contains(SCALES) && error.contains("does not fit"), "{error}");
+        let set = |config: &mut Value, size: Value| {
+            config["quantization_config"]["weight_block_size"] = size;
+        };
+        change(copy.path(), "config.json", |config| set(config, Value::Null));
+        assert!(opened().is_ok());
+        change(copy.path(), "config.json", |config| set(config, json!([128, 128])));
     }
 }

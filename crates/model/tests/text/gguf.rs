@@ -207,6 +207,13 @@ fn what_is_not_known_is_refused() {
             },
             "`tokenizer.ggml.bos_token_id` is not what",
         ),
+        (
+            &|f| {
+                key(f, "tokenizer.ggml.pre", "gpt-2".into());
+                key(f, "tokenizer.ggml.add_eos_token", Key::Bool(true));
+            },
+            "has no `tokenizer.ggml.eos_token_id`",
+        ),
     ];
     for (change, expected) in cases {
         let error = tokenizer_json(&header(&byte_level(), "gpt2", *change)).unwrap_err();

@@ -271,7 +271,7 @@ fn the_vocabulary_must_fit_the_model() {
     limited.limit(261).unwrap();
     assert_eq!(limited.encode("the", false).unwrap(), sized.encode("the", false).unwrap());
     let error = limited.encode("the<|im_end|>", false).unwrap_err().to_string();
-    let expected = "the text has the token `<|im_end|>`, to which tokenizer.json gives the id 261, and the model knows only 261 tokens; leave it out of the text";
+    let expected = "the text has the token `<|im_end|>`, to which the tokenizer gives the id 261, and the model knows only 261 tokens; leave it out of the text";
     assert_eq!(error, expected);
 }
 
@@ -283,21 +283,21 @@ fn malformed_files_are_refused_in_a_sentence() {
         json.to_string().into_bytes()
     };
     let cases: Vec<(Vec<u8>, &str)> = vec![
-        (Vec::new(), "tokenizer.json is damaged ("),
-        (b"{}".to_vec(), "tokenizer.json is damaged ("),
-        (b"\xff\xfe".to_vec(), "tokenizer.json is damaged ("),
-        (b"[".repeat(100_000), "tokenizer.json is damaged ("),
-        (byte_level().to_string().into_bytes()[..2000].to_vec(), "tokenizer.json is damaged ("),
-        (edited(|j| j["model"]["merges"] = json!(["x y"])), "tokenizer.json is damaged ("),
-        (edited(|j| j["model"]["merges"] = json!(["xy"])), "tokenizer.json is damaged ("),
-        (edited(|j| j["model"]["type"] = json!("Oracle")), "tokenizer.json is damaged ("),
-        (edited(|j| j["model"]["vocab"] = json!({"a": -1})), "tokenizer.json is damaged ("),
+        (Vec::new(), "the tokenizer is damaged ("),
+        (b"{}".to_vec(), "the tokenizer is damaged ("),
+        (b"\xff\xfe".to_vec(), "the tokenizer is damaged ("),
+        (b"[".repeat(100_000), "the tokenizer is damaged ("),
+        (byte_level().to_string().into_bytes()[..2000].to_vec(), "the tokenizer is damaged ("),
+        (edited(|j| j["model"]["merges"] = json!(["x y"])), "the tokenizer is damaged ("),
+        (edited(|j| j["model"]["merges"] = json!(["xy"])), "the tokenizer is damaged ("),
+        (edited(|j| j["model"]["type"] = json!("Oracle")), "the tokenizer is damaged ("),
+        (edited(|j| j["model"]["vocab"] = json!({"a": -1})), "the tokenizer is damaged ("),
         (edited(|j| j["model"]["dropout"] = json!(0.1)), "asks for BPE dropout"),
         (
             edited(
                 |j| j["pre_tokenizer"] = json!({"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated", "invert": false}),
             ),
-            "tokenizer.json has the pattern `(`",
+            "the tokenizer has the pattern `(`",
         ),
         (
             edited(|j| {

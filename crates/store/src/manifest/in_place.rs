@@ -35,7 +35,7 @@ impl Manifest {
         checkpoint: &dyn Checkpoint,
         naming: &dyn Naming,
     ) -> Result<Manifest, CheckpointError> {
-        let source = Source::new(checkpoint.files(), naming.packed());
+        let source = Source::new(checkpoint.files(), naming);
         let mut pieces: BTreeMap<PieceId, Vec<(u16, Tensor)>> = BTreeMap::new();
         let mut count = 0;
         let limit = most_tensors(checkpoint.files());

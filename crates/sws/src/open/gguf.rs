@@ -7,6 +7,7 @@ use sws_store::shard::{ShardOptions, shard};
 use sws_testing::gguf::{Key, converted};
 use sws_testing::goldens;
 
+use super::TOKENIZER;
 use crate::{LoadedModel, Model, Options, Request};
 
 fn load(model: &Model) -> LoadedModel {
@@ -33,6 +34,21 @@ fn write(dir: &Path) {
     file.key("tokenizer.ggml.merges", Key::Texts(Vec::new()));
     file.key("tokenizer.chat_template", "{{ messages[0].content }}".into());
     file.write(&dir.join("model.gguf"));
+}
+
+/// A GGUF file has everything in itself, so that errors name it and no part.
+#[test]
+fn errors_name_the_file() {
+    let temp = tempfile::tempdir().unwrap();
+    write(temp.path());
+    let path = temp.path().join("model.gguf");
+    let model = Model::at(path.clone(), None, None).unwrap();
+    let expected = format!("`{}`: spoilt", path.display());
+    assert_eq!(model.error("spoilt").to_string(), expected);
+    assert_eq!(model.error_of(TOKENIZER, "spoilt").to_string(), expected);
+    let model = Model::at(temp.path().join("safetensors"), None, None).unwrap();
+    let expected = temp.path().join("safetensors/tokenizer.json").display().to_string();
+    assert_eq!(model.error_of(TOKENIZER, "spoilt").to_string(), format!("`{expected}`: spoilt"));
 }
 
 #[test]

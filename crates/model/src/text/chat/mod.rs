@@ -94,7 +94,7 @@ pub enum ChatError {
     Config(String),
     /// A template larger than any known one.
     #[error(
-        "the chat template has {bytes} bytes, and none has more than {MAX_TEMPLATE_BYTES}; download the model's tokenizer_config.json and chat_template.jinja again"
+        "the chat template has {bytes} bytes, and none has more than {MAX_TEMPLATE_BYTES}; take the one that was published with the model"
     )]
     TooLarge {
         /// Its size.

@@ -66,31 +66,31 @@ pub struct Tokenizer {
 pub enum TokenizerError {
     /// A file larger than that of any known tokenizer.
     #[error(
-        "tokenizer.json has {bytes} bytes, and none has more than {MAX_TOKENIZER_BYTES}; take the one that was published with the weights"
+        "the tokenizer has {bytes} bytes, and none has more than {MAX_TOKENIZER_BYTES}; take the one that was published with the weights"
     )]
     TooLarge {
         /// Its size.
         bytes: usize,
     },
     /// Not a valid tokenizer.
-    #[error("tokenizer.json is damaged ({0}); download it again")]
+    #[error("the tokenizer is damaged ({0}); download it again")]
     Damaged(String),
     /// The tokenizer has no tokens.
-    #[error("tokenizer.json has no tokens; download it again")]
+    #[error("the tokenizer has no tokens; download it again")]
     Empty,
     /// An unsupported decoder.
     #[error(
-        "tokenizer.json turns tokens into text with {0}, which is not supported; supported are ByteLevel, Metaspace, and sequences of Replace, ByteFallback, Fuse and Strip"
+        "the tokenizer turns tokens into text with {0}, which is not supported; supported are ByteLevel, Metaspace, and sequences of Replace, ByteFallback, Fuse and Strip"
     )]
     Decoder(String),
     /// BPE dropout is set, which would make encoding random.
     #[error(
-        "tokenizer.json asks for BPE dropout, which makes every encoding a random one; set its `dropout` to null"
+        "the tokenizer asks for BPE dropout, which makes every encoding a random one; set its `dropout` to null"
     )]
     Dropout,
     /// The tokenizer does not belong to the model.
     #[error(
-        "tokenizer.json gives the token `{}` the id {id}, and the model knows only {vocab_size} tokens; take the tokenizer.json that was published with the weights",
+        "the tokenizer gives the token `{}` the id {id}, and the model knows only {vocab_size} tokens; take the one that was published with the weights",
         start(token, 40)
     )]
     Vocabulary {
@@ -103,7 +103,7 @@ pub enum TokenizerError {
     },
     /// The text contains a token that the model does not know.
     #[error(
-        "the text has the token `{}`, to which tokenizer.json gives the id {id}, and the model knows only {vocab_size} tokens; leave it out of the text",
+        "the text has the token `{}`, to which the tokenizer gives the id {id}, and the model knows only {vocab_size} tokens; leave it out of the text",
         start(token, 40)
     )]
     Unknown {
@@ -116,7 +116,7 @@ pub enum TokenizerError {
     },
     /// A part of the file has no bound, or is larger than in any known tokenizer.
     #[error(
-        "tokenizer.json has {0}, which is not supported; take the one that was published with the weights"
+        "the tokenizer has {0}, which is not supported; take the one that was published with the weights"
     )]
     Unsupported(String),
     /// The text is too long to fit into the number of tokens available.
@@ -133,7 +133,7 @@ pub enum TokenizerError {
     },
     /// The text takes too much memory to encode.
     #[error(
-        "with this tokenizer.json a text of {bytes} bytes takes more memory to encode than the {} MiB there are for it; shorten it, or raise --ram",
+        "with this tokenizer a text of {bytes} bytes takes more memory to encode than the {} MiB there are for it; shorten it, or raise --ram",
         most >> 20
     )]
     Room {
@@ -147,7 +147,7 @@ pub enum TokenizerError {
     NoRoom,
     /// The words of the text take too much time to encode.
     #[error(
-        "with this tokenizer.json, whose words or tokens are very long, a text of {bytes} bytes takes minutes to encode; shorten it"
+        "with this tokenizer, whose words or tokens are very long, a text of {bytes} bytes takes minutes to encode; shorten it"
     )]
     Tries {
         /// Size of the text.
@@ -155,14 +155,14 @@ pub enum TokenizerError {
     },
     /// A pattern takes too much time on the text.
     #[error(
-        "tokenizer.json has the pattern `{0}`, which takes too long on this text; shorten it, or take the tokenizer.json that was published with the weights"
+        "the tokenizer has the pattern `{0}`, which takes too long on this text; shorten it, or take the one that was published with the weights"
     )]
     Pattern(String),
     /// The encoding thread could not be started.
     #[error("no thread could be started to encode the text ({0}); close other programs")]
     Thread(#[source] std::io::Error),
     /// Encoding failed.
-    #[error("tokenizer.json cannot encode this text ({0}); download it again")]
+    #[error("the tokenizer cannot encode this text ({0}); download it again")]
     Encode(String),
 }
 

@@ -5,9 +5,9 @@ use std::collections::{HashMap, HashSet};
 use sws_kernels::{Encoding, Published};
 
 use super::{Geometry, Origin, PARTS, Packed, Packing, Stored};
-use crate::Dtype;
 use crate::checkpoint::WeightFile;
 use crate::header::HeaderTensor;
+use crate::{Dtype, Naming};
 
 /// A tensor of the model, made of one or more of the checkpoint's.
 pub(super) struct Logical<'a> {
@@ -26,6 +26,8 @@ pub(super) struct Source<'a> {
     pub(super) tensors: Vec<Stored<'a>>,
     by_name: HashMap<&'a str, Stored<'a>>,
     packed: Option<Packed>,
+    /// See [`Naming::has_blocks`].
+    blocks: bool,
     /// Names of scales that belong to the codes of a matrix.
     scales: HashSet<&'a str>,
 }
@@ -43,7 +45,7 @@ pub(super) enum Found<'a> {
 }
 
 impl<'a> Source<'a> {
-    pub(super) fn new(files: &'a [WeightFile], packed: Option<Packed>) -> Source<'a> {
+    pub(super) fn new(files: &'a [WeightFile], naming: &dyn Naming) -> Source<'a> {
         let tensors: Vec<Stored<'a>> = (0..)
             .zip(files)
             .flat_map(|(file, entry)| {
@@ -51,7 +53,8 @@ impl<'a> Source<'a> {
             })
             .collect();
         let by_name = tensors.iter().map(|stored| (stored.tensor.name.as_str(), *stored)).collect();
-        let mut source = Source { tensors, by_name, packed, scales: HashSet::new() };
+        let (packed, blocks) = (naming.packed(), naming.has_blocks());
+        let mut source = Source { tensors, by_name, packed, blocks, scales: HashSet::new() };
         for stored in &source.tensors {
             if let Found::Quantised(matrix) = source.find(stored) {
                 source
@@ -132,7 +135,8 @@ impl<'a> Source<'a> {
         }
         let third = with("_scale_2").or_else(|| with("_global_scale"));
         let encoding = encoding(codes.tensor, &shape, scales.tensor, third.map(|t| t.tensor));
-        let Some(encoding) = encoding else { return misfit(&scales) };
+        let fits = |of: &Encoding| !self.blocks || !is_fp8_without_blocks(*of);
+        let Some(encoding) = encoding.filter(fits) else { return misfit(&scales) };
         // A name that another tensor has cannot be given to the matrix.
         if name != codes.tensor.name && self.by_name.contains_key(name) {
             return Found::Plain;
@@ -197,6 +201,11 @@ impl<'a> Source<'a> {
             parts,
         })
     }
+}
+
+fn is_fp8_without_blocks(encoding: Encoding) -> bool {
+    use Published::{Fp8Rows, Fp8RowsBf16, Fp8Whole, Fp8WholeBf16};
+    matches!(encoding, Encoding::Published(Fp8Rows | Fp8RowsBf16 | Fp8Whole | Fp8WholeBf16))
 }
 
 /// The encoding of a matrix, or of a stack of them; None if types and shapes do not fit together.
