@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains the model on what tokenizer.py wrote, and writes it as a Hugging Face checkpoint (Qwen3-MoE, bf16).
+"""Trains the model on what tokenizer.py wrote, and writes it as a Hugging Face checkpoint (Qwen3-MoE or Mixtral, bf16).
 
     python train.py --data tales.bin --tokenizer tales.json --out checkpoint --minutes 300
 """
@@ -41,6 +41,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder of the checkpoint")
     parser.add_argument("--minutes", type=float, required=True, help="how long to train; the learning rate follows it")
     parser.add_argument("--steps", type=int, help="stop after so many, however long they took")
+    parser.add_argument("--family", choices=["qwen3_moe", "mixtral"], default="qwen3_moe")
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--hidden", type=int, default=192)
     parser.add_argument("--width", type=int, default=96, help="inner width of an expert")
@@ -83,7 +84,9 @@ class Layer(nn.Module):
         self.k = nn.Linear(hidden, args.kv_heads * head_dim, bias=False)
         self.v = nn.Linear(hidden, args.kv_heads * head_dim, bias=False)
         self.o = nn.Linear(args.heads * head_dim, hidden, bias=False)
-        self.q_norm, self.k_norm = Norm(head_dim), Norm(head_dim)
+        # Mixtral has no norms of heads.
+        norm = Norm if args.family == "qwen3_moe" else lambda _: nn.Identity()
+        self.q_norm, self.k_norm = norm(head_dim), norm(head_dim)
         self.router = nn.Linear(hidden, experts, bias=False)
         # Gate and up side by side; [experts, in, out], as `bmm` wants them.
         self.gate_up = nn.Parameter(torch.randn(experts, hidden, 2 * width) * 0.02)
@@ -167,48 +170,24 @@ def validation(model: Model, ids: numpy.ndarray, length: int) -> float:
     return sum(losses) / len(losses)
 
 
-def write(model: Model, args: argparse.Namespace) -> None:
-    """The checkpoint, laid out and named as on the hub."""
-    tensors = {
-        "model.embed_tokens.weight": model.embedding.weight,
-        "model.norm.weight": model.norm.weight,
-        "lm_head.weight": model.head.weight,
-    }
-    for number, layer in enumerate(model.layers):
-        at = f"model.layers.{number}"
-        tensors |= {
-            f"{at}.input_layernorm.weight": layer.before_attention.weight,
-            f"{at}.post_attention_layernorm.weight": layer.before_experts.weight,
-            f"{at}.self_attn.q_norm.weight": layer.q_norm.weight,
-            f"{at}.self_attn.k_norm.weight": layer.k_norm.weight,
-            f"{at}.mlp.gate.weight": layer.router.weight,
-        }
-        for name in "qkvo":
-            tensors[f"{at}.self_attn.{name}_proj.weight"] = getattr(layer, name).weight
-        for expert in range(args.experts):
-            gate, up = layer.gate_up[expert].t().chunk(2, 0)
-            for name, weight in (("gate", gate), ("up", up), ("down", layer.down[expert].t())):
-                tensors[f"{at}.mlp.experts.{expert}.{name}_proj.weight"] = weight
-    tensors = {name: tensor.detach().to(torch.bfloat16).contiguous() for name, tensor in tensors.items()}
-    config = {
-        "architectures": ["Qwen3MoeForCausalLM"],
-        "attention_bias": False,
+# Where a family has the tensors of its mixtures.
+NAMES = {
+    "qwen3_moe": ("mlp", {"gate": "gate_proj", "up": "up_proj", "down": "down_proj"}),
+    "mixtral": ("block_sparse_moe", {"gate": "w1", "up": "w3", "down": "w2"}),
+}
+
+
+def configuration(args: argparse.Namespace) -> dict:
+    common = {
         "attention_dropout": 0.0,
         "bos_token_id": 0,
-        "decoder_sparse_step": 1,
         "eos_token_id": 0,
         "head_dim": args.head_dim,
         "hidden_act": "silu",
         "hidden_size": args.hidden,
         "initializer_range": 0.02,
-        "intermediate_size": args.width * args.top_k,
         "max_position_embeddings": CONTEXT,
-        "mlp_only_layers": [],
-        "model_type": "qwen3_moe",
-        "moe_intermediate_size": args.width,
-        "norm_topk_prob": True,
         "num_attention_heads": args.heads,
-        "num_experts": args.experts,
         "num_experts_per_tok": args.top_k,
         "num_hidden_layers": args.layers,
         "num_key_value_heads": args.kv_heads,
@@ -219,12 +198,59 @@ def write(model: Model, args: argparse.Namespace) -> None:
         "tie_word_embeddings": False,
         "torch_dtype": "bfloat16",
         "use_cache": True,
-        "use_sliding_window": False,
         "vocab_size": VOCABULARY,
     }
+    if args.family == "mixtral":
+        return common | {
+            "architectures": ["MixtralForCausalLM"],
+            "intermediate_size": args.width,
+            "model_type": "mixtral",
+            "num_local_experts": args.experts,
+        }
+    return common | {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "attention_bias": False,
+        "decoder_sparse_step": 1,
+        "intermediate_size": args.width * args.top_k,
+        "mlp_only_layers": [],
+        "model_type": "qwen3_moe",
+        "moe_intermediate_size": args.width,
+        "norm_topk_prob": True,
+        "num_experts": args.experts,
+        "use_sliding_window": False,
+    }
+
+
+def write(model: Model, args: argparse.Namespace) -> None:
+    """The checkpoint, laid out and named as on the hub."""
+    tensors = {
+        "model.embed_tokens.weight": model.embedding.weight,
+        "model.norm.weight": model.norm.weight,
+        "lm_head.weight": model.head.weight,
+    }
+    block, names = NAMES[args.family]
+    for number, layer in enumerate(model.layers):
+        at = f"model.layers.{number}"
+        tensors |= {
+            f"{at}.input_layernorm.weight": layer.before_attention.weight,
+            f"{at}.post_attention_layernorm.weight": layer.before_experts.weight,
+            f"{at}.{block}.gate.weight": layer.router.weight,
+        }
+        if args.family == "qwen3_moe":
+            tensors |= {
+                f"{at}.self_attn.q_norm.weight": layer.q_norm.weight,
+                f"{at}.self_attn.k_norm.weight": layer.k_norm.weight,
+            }
+        for name in "qkvo":
+            tensors[f"{at}.self_attn.{name}_proj.weight"] = getattr(layer, name).weight
+        for expert in range(args.experts):
+            gate, up = layer.gate_up[expert].t().chunk(2, 0)
+            for name, weight in (("gate", gate), ("up", up), ("down", layer.down[expert].t())):
+                tensors[f"{at}.{block}.experts.{expert}.{names[name]}.weight"] = weight
+    tensors = {name: tensor.detach().to(torch.bfloat16).contiguous() for name, tensor in tensors.items()}
     end = "<|endoftext|>"
     small = {
-        "config.json": config,
+        "config.json": configuration(args),
         "generation_config.json": {"bos_token_id": 0, "do_sample": True, "eos_token_id": 0, "max_new_tokens": 300, "temperature": 0.8},
         "tokenizer_config.json": {
             "bos_token": end,

@@ -16,7 +16,7 @@ const LOSS: f64 = 1.0 / 200.0;
 const CREDIT: f64 = 1.0;
 /// Part of their gains in this text that they may lose, in plain tokens: of a long round that pays on
 /// average, few tokens may be right.
-const RESERVE: f64 = 12.0;
+const RESERVE: f64 = 24.0;
 /// Share of a plain token's time that a round has to save to be worth it.
 const WORTH: f64 = 1.0 / 32.0;
 /// A pass over n tokens takes about this power of n times as long as one over one: that of Mixtral

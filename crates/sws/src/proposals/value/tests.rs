@@ -8,6 +8,8 @@ struct Case {
     imitated: f64,
     growth: f64,
     right: f64,
+    /// Milliseconds of reading all experts, which no pass exceeds.
+    sweep: f64,
 }
 
 /// Seconds of so many tokens, without proposals and with them, by true times that scatter by `noise`.
@@ -25,7 +27,9 @@ fn run(case: Case, tokens: usize, noise: f64) -> (f64, f64) {
         match value.choose(&[offer]) {
             Some((0, proposed)) => {
                 let imitating = scatter(case.imitated * proposed as f64);
-                let verifying = scatter(case.plain * ((proposed + 1) as f64).powf(case.growth));
+                let several = case.plain * ((proposed + 1) as f64).powf(case.growth);
+                let whole = case.sweep + case.imitated * (proposed + 1) as f64;
+                let verifying = scatter(several.min(whole));
                 let right = (0..proposed).take_while(|_| random() < case.right).count();
                 for n in 0..proposed.min(right + 1) {
                     share.came(n < right);
@@ -61,7 +65,10 @@ fn run(case: Case, tokens: usize, noise: f64) -> (f64, f64) {
 
 #[test]
 fn proposals_pay_or_cost_next_to_nothing() {
-    let case = |plain, imitated, growth, right| Case { plain, imitated, growth, right };
+    let swept =
+        |plain, imitated, growth, right, sweep| Case { plain, imitated, growth, right, sweep };
+    let case =
+        |plain, imitated, growth, right| swept(plain, imitated, growth, right, f64::INFINITY);
     // Tokens, and the speed-up that is reached at least.
     #[rustfmt::skip]
     let cases = [
@@ -69,6 +76,12 @@ fn proposals_pay_or_cost_next_to_nothing() {
         (case(2300.0, 170.0, 0.45, 0.97), 1000, 2.4),
         (case(2300.0, 170.0, 0.45, 0.95), 256, 1.6),
         (case(2300.0, 170.0, 0.45, 0.85), 1000, 1.1),
+        // Few experts, of which a pass over many tokens reads all; now and then most of those tokens are
+        // wrong.
+        (swept(370.0, 25.0, 0.85, 0.97, 1500.0), 150, 2.2),
+        (swept(370.0, 25.0, 0.85, 0.97, 1500.0), 1000, 2.4),
+        (swept(370.0, 25.0, 0.85, 0.8, 1500.0), 1000, 0.985),
+        (swept(370.0, 25.0, 0.85, 0.5, 1500.0), 256, 0.985),
         // The same with bad ones.
         (case(2300.0, 170.0, 0.45, 0.5), 1000, 0.985),
         (case(2300.0, 170.0, 0.45, 0.0), 256, 0.985),
