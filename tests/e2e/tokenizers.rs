@@ -27,7 +27,7 @@ fn caught_panics_print_nothing() {
         ("normalizer", json!({"type": "Replace", "pattern": {"Regex": ""}, "content": "x"})),
     ];
     for (key, value) in cases {
-        let outcome = run(|json| json[key] = value, "a", &[]).refused(2, &["tokenizer.json"]);
+        let outcome = run(|json| json[key] = value, "a", &[]).refused(2, &["tokenizer"]);
         assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
         assert_eq!(outcome.stdout, "");
     }
@@ -38,5 +38,5 @@ fn encoding_stays_within_the_budget() {
     let replace = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "aaaaaaaaaa"});
     let growing = json!({"type": "Sequence", "normalizers": vec![replace; 12]});
     let outcome = run(|json| json["normalizer"] = growing, "a", &["--ram", "64MiB"]);
-    outcome.refused(2, &["tokenizer.json", "more memory to encode", "--ram"]);
+    outcome.refused(2, &["this tokenizer", "more memory to encode", "--ram"]);
 }

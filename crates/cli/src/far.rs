@@ -41,13 +41,11 @@ pub(crate) fn open(typed: &Path, _: Option<u64>) -> anyhow::Result<Option<Model>
     }
 }
 
-/// An address without a query and a name, which may be a signature and a password.
+/// An address without a query, and without what is before an @: a signature and a password, perhaps.
 fn shown(address: &str) -> String {
     let address = address.split(['?', '#']).next().unwrap_or("");
     let (scheme, rest) = address.split_once("://").unwrap_or(("", address));
-    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    let host = authority.rsplit('@').next().unwrap_or("");
-    format!("{scheme}://{host}{path}")
+    format!("{scheme}://{}", rest.rsplit('@').next().unwrap_or(""))
 }
 
 /// Refuses an address where a command needs all shards on this machine.

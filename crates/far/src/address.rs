@@ -161,14 +161,13 @@ impl FromStr for Address {
 /// The beginning of an address that cannot be used, without what may be a password.
 fn shown(address: &str) -> String {
     let address = address.split('#').next().unwrap_or("");
-    let Some((scheme, rest)) = address.split_once("://") else {
-        return address.chars().filter(|c| !c.is_control()).take(200).collect();
+    // What is before the last @ may be a password, wherever it is.
+    let (scheme, rest) = match address.split_once("://") {
+        Some((scheme, rest)) => (format!("{scheme}://"), rest),
+        None => (String::new(), address),
     };
-    let (authority, path) = rest.split_once('/').map_or((rest, None), |(a, p)| (a, Some(p)));
-    let host = authority.rsplit('@').next().unwrap_or("");
-    let path = path.map_or(String::new(), |path| format!("/{path}"));
-    let whole = format!("{scheme}://{host}{path}");
-    whole.chars().filter(|c| !c.is_control()).take(200).collect()
+    let rest = rest.rsplit('@').next().unwrap_or("");
+    format!("{scheme}{rest}").chars().filter(|c| !c.is_control()).take(200).collect()
 }
 
 /// True for an address that names a host.

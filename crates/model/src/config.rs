@@ -315,6 +315,14 @@ impl<'a> Entry<'a> {
         }
     }
 
+    /// What is added to a sum before its root is taken.
+    pub(crate) fn epsilon(self) -> Result<f64, ConfigError> {
+        match self.positive()? {
+            epsilon if epsilon <= 1.0 => Ok(epsilon),
+            _ => Err(self.invalid("which must be at most 1")),
+        }
+    }
+
     /// The reason to refuse an entry beside another, which is the same with another value.
     pub(crate) fn beside(self, other: Entry<'_>) -> ConfigError {
         let (key, value) = (other.key, shown(other.value));

@@ -96,7 +96,7 @@ pub enum WeightsError {
     /// A weight that is NaN or infinite.
     #[error(
         "the tensor `{name}`{} holds {value} (row {row}, column {col}), which would make all text after it meaningless; download it again",
-        file.as_ref().map_or(String::new(), |file| format!(" of `{file}`"))
+        file.as_ref().map_or(String::new(), |file| format!(", which the checkpoint has in `{file}`,"))
     )]
     NotFinite {
         /// The tensor.

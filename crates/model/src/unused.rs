@@ -34,7 +34,10 @@ impl ModelSpec {
                 let name = |role| names.names_of(id, role).chain([names.name_of(id, role)]);
                 let known: HashSet<_> = wanted.iter().flat_map(|it| name(it.role)).collect();
                 let others = tensors.iter().filter(|tensor| !known.contains(&tensor.name));
-                unused.extend(others.map(|tensor| Unused { tensor, of_layers: true }));
+                // Programs that make GPTQ add biases of zeros.
+                let packed = tensors.iter().any(|tensor| tensor.packing.is_some());
+                let added = |tensor: &Tensor| packed && tensor.name.ends_with(".bias");
+                unused.extend(others.map(|tensor| Unused { tensor, of_layers: !added(tensor) }));
             }
             Ok::<(), Infallible>(())
         });

@@ -37,7 +37,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     let mut common = Common::read(config, &DEFAULTS)?;
     common.ropes[0].pairs = RopePairs::Interleaved;
     if config.get("rms_norm_eps").is_none() {
-        let eps = config.get("layer_norm_eps").map_or(Ok(1e-5), Entry::positive)?;
+        let eps = config.get("layer_norm_eps").map_or(Ok(1e-5), Entry::epsilon)?;
         common.decoder.norm = Norm::Layer { eps: eps as f32, bias: false };
     }
     common.decoder.residual.parallel = true;

@@ -91,11 +91,7 @@ impl<'a> Decoder<'a> {
             Some(entry) => entry.size(MAX_CONTEXT)?,
             None => defaults.context,
         };
-        let small = |entry: Entry<'_>| match entry.positive()? {
-            eps if eps <= 1.0 => Ok(eps),
-            _ => Err(entry.invalid("which must be at most 1")),
-        };
-        let eps = config.get("rms_norm_eps").map(small).transpose()?;
+        let eps = config.get("rms_norm_eps").map(|entry| entry.epsilon()).transpose()?;
         let eps = eps.map_or(defaults.eps, |eps| eps as f32);
         let norm = Norm::Rms { eps, one_plus: false };
         Ok(Decoder {

@@ -158,7 +158,7 @@ pub(super) fn streams(config: &Config) -> Result<Streams, ConfigError> {
     let count = config.get("hc_mult").map_or(Ok(4), |entry| entry.size(MAX_STREAMS as u64))?;
     let entry = config.get("hc_sinkhorn_iters");
     let iterations = entry.map_or(Ok(20), |entry| entry.size(MAX_ITERATIONS))?;
-    let eps = config.get("hc_eps").map_or(Ok(1e-6), Entry::positive)? as f32;
+    let eps = config.get("hc_eps").map_or(Ok(1e-6), Entry::epsilon)? as f32;
     Ok(Streams { count, writing: Writing::Mixed { iterations }, eps })
 }
 

@@ -62,7 +62,7 @@ const DEFAULTS: Defaults = Defaults {
 
 fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     let mut common = Common::read(config, &DEFAULTS)?;
-    let eps = config.get("norm_eps").map_or(Ok(1e-5), |entry| entry.positive())?;
+    let eps = config.get("norm_eps").map_or(Ok(1e-5), |entry| entry.epsilon())?;
     common.decoder.norm = Norm::Rms { eps: eps as f32, one_plus: false };
     let attention = AttentionSpec { qk_norm: QkNorm::PerHead, ..common.attention.clone() };
     let taps = config.get("conv_L_cache").map_or(Ok(3), |entry| entry.size(MAX_COUNT))?;

@@ -46,7 +46,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     absent(config, "rope_scaling")?;
     let mut common = Common::unrotated(config, &DEFAULTS)?;
     if let Some(entry) = config.any(&EPS_OF_MIMO) {
-        common.decoder.norm = Norm::Rms { eps: entry.positive()? as f32, one_plus: false };
+        common.decoder.norm = Norm::Rms { eps: entry.epsilon()? as f32, one_plus: false };
     }
     let windows = windows_of(config, common.layers)?;
     let ropes = ropes(config, &mut common)?;

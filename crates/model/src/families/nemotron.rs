@@ -81,7 +81,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     if let Some(entry) = config.get("sliding_window") {
         return Err(config.unsupported(entry, "null"));
     }
-    let eps = config.get("layer_norm_epsilon").map_or(Ok(1e-5), |entry| entry.positive())? as f32;
+    let eps = config.get("layer_norm_epsilon").map_or(Ok(1e-5), |entry| entry.epsilon())? as f32;
     common.decoder.norm = Norm::Rms { eps, one_plus: false };
     let attention = AttentionSpec { rope: None, ..common.attention.clone() };
     let kinds = match kinds(config)? {

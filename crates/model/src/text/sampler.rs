@@ -46,7 +46,7 @@ const PROMPT: u32 = 1 << 31;
 pub enum SampleError {
     /// A logit that is NaN or +inf.
     #[error(
-        "the logit of token {id} is {value}, so the weights or the arithmetic are damaged; check the weights with `sws verify`"
+        "the logit of token {id} is {value}, so the weights or the configuration are damaged; check shards with `sws verify`, or download the model again"
     )]
     NotFinite {
         /// The first such token.
@@ -55,7 +55,9 @@ pub enum SampleError {
         value: f32,
     },
     /// Every token is ruled out.
-    #[error("no token is possible: every logit is -inf; check the weights with `sws verify`")]
+    #[error(
+        "no token is possible: every logit is -inf; check shards with `sws verify`, or download the model again"
+    )]
     Nothing,
     /// A token that is not in the model's vocabulary.
     #[error("token {id} is outside the vocabulary of {vocab_size} tokens")]

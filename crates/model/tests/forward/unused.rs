@@ -88,6 +88,19 @@ fn layers_of_multi_token_prediction_belong_to_no_other_model() {
 }
 
 #[test]
+fn biases_beside_packed_codes_are_zeros() {
+    let copy = tempfile::tempdir().unwrap();
+    sws_testing::goldens::copy("qwen3_gptq", copy.path());
+    let path = copy.path().join("model.safetensors");
+    let mut tensors = Tensors::read(&path);
+    let name = "model.layers.0.self_attn.q_proj.bias".to_owned();
+    tensors.0.insert(name.clone(), (safetensors::Dtype::F16, vec![4], vec![0; 8]));
+    tensors.write(&path);
+    let (manifest, spec) = sws_testing::open(copy.path()).unwrap();
+    assert_eq!(unused(&manifest, &spec), [vec![], vec![name]]);
+}
+
+#[test]
 fn layers_of_a_gguf_file_beyond_their_count() {
     let mut file = converted(&golden_dir("mixtral")).unwrap();
     file.keys.retain(|(name, _)| name != "llama.block_count");
