@@ -24,7 +24,7 @@ fn damaged_shards_are_not_pushed() {
     let to = origin("s3://models/new", &variables(&storage, &[]), Clock::real()).unwrap();
     let copy = tempfile::tempdir().unwrap();
     let dir = copy.path().join("tales");
-    let manifest = Manifest::load(&tales()).unwrap();
+    let manifest = Manifest::load(tales()).unwrap();
     let files = manifest.files.iter().map(|file| &file.path);
     let copies = manifest.copies.iter().map(|copy| &copy.path);
     for name in files.chain(copies).map(String::as_str).chain(["manifest.json"]) {
