@@ -132,12 +132,13 @@ impl<'m> Loader<'m> {
     pub fn load(mut self) -> Result<LoadedModel> {
         let (threads, mut text) = self.resolve()?;
         let (lossy, proposes) = (self.options.lossy(self.model), self.proposes());
+        // Before the memory of the budget is filled.
+        let unused = self.model.unused();
         let clock = Clock::real();
         let started = clock.now();
         let loaded = self.options.backend.load(&mut self, &text, &threads)?;
         let load = clock.now() - started;
         self.warnings.extend(lossy.iter().cloned().map(Warning::Lossy));
-        let unused = self.model.unused();
         self.warnings.extend(unused.map(|(count, first)| Warning::Unused { count, first }));
         self.warnings.extend(beyond_machine(self.options.ram));
         let streams = loaded.plan.is_some();
