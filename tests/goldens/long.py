@@ -9,6 +9,7 @@ Needs the packages that README.md pins, and minutes for each kind.
 """
 
 import argparse
+import copy
 import json
 import shutil
 import tempfile
@@ -59,13 +60,13 @@ def main() -> None:
             config = changed(json.loads((folder / "config.json").read_text()), entry["config"])
             (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
             ids = torch.from_numpy(tokens(entry["tokens"], text(config)["vocab_size"]))
-            start = time.monotonic()
+            start, clear = time.monotonic(), entry.get("clear", False)
             if args.full:
-                save_file(long_text(load(folder), ids), folder / "long.safetensors")
+                save_file(long_text(load(folder), ids, clear), folder / "long.safetensors")
             else:
-                found = digests(load(folder), ids)
+                found = digests(load(folder), ids, clear)
                 save_arrays(found, args.out / f"{kind}.safetensors")
-                left = {key: len(found[key]) for key in found if key.endswith("left_out")}
+                left = {key: len(found[key]) for key in found if key.endswith(("left_out", "replaced"))}
                 print(kind, f"{time.monotonic() - start:.0f} s,", "left out:", json.dumps(left), flush=True)
 
 
@@ -93,37 +94,59 @@ class Part:
     # At the last positions.
     logits: torch.Tensor
 
+    def unclear(self) -> int | None:
+        """The first of the tokens with a choice that digests leave out, or with experts that are equal by chance."""
+        found = [(choice.margins() <= MARGIN).nonzero() for choice in self.routed]
+        for selection in self.selected:
+            _, margins = selection.by_token()
+            found.append((selection.narrowed() & ~compared(margins)).nonzero() // selection.lists)
+        return min((int(rows[0]) for rows in found if len(rows)), default=None)
 
-def passes(model: Any, ids: torch.Tensor) -> Iterator[Part]:
-    """Runs a text in parts, with a cache."""
+
+def compared(margins: torch.Tensor) -> torch.Tensor:
+    """True for choices that digests have."""
+    return (margins > MARGIN) | (margins == 0.0)
+
+
+def passes(model: Any, ids: torch.Tensor, clear: bool) -> Iterator[Part]:
+    """Runs a text in parts, with a cache. If its choices have to be clear, other tokens take the places in `ids` of
+    those with a choice that is not: after such a choice another would be as right, and so would all that follows."""
     cache, first = transformers.DynamicCache(config=model.config), 0
-    for part in ids.split(CHUNK):
-        with routers_watched(model) as routed, indexers_watched(model) as selected:
-            out = model(input_ids=part[None], past_key_values=cache, use_cache=True, logits_to_keep=LOGITS).logits[0]
-        yield Part(first, routed, selected, out)
-        first += len(part)
+    vocab = model.config.get_text_config().vocab_size
+    for piece in ids.split(CHUNK):
+        while True:
+            before = copy.deepcopy(cache) if clear else cache
+            with routers_watched(model) as routed, indexers_watched(model) as selected:
+                out = model(input_ids=piece[None], past_key_values=cache, use_cache=True, logits_to_keep=LOGITS)
+            part = Part(first, routed, selected, out.logits[0])
+            at = part.unclear() if clear else None
+            if at is None:
+                break
+            piece[at], cache = (piece[at] + 1) % vocab, before
+        yield part
+        first += len(piece)
 
 
-def digests(model: Any, ids: torch.Tensor) -> dict[str, numpy.ndarray]:
+def digests(model: Any, ids: torch.Tensor, clear: bool) -> dict[str, numpy.ndarray]:
     """The last logits, and of each router and indexer the digests of its choices."""
+    first_ids = ids.clone()
     sums: dict[str, numpy.ndarray] = {}
     left: dict[str, list[numpy.ndarray]] = {}
     logits = torch.empty(0)
 
     def add(name: str, first: int, lists: int, chosen: torch.Tensor, margins: torch.Tensor, counts: torch.Tensor) -> None:
         rows = first * lists + numpy.arange(len(chosen), dtype=numpy.int64)
-        compared = ((margins > MARGIN) | (margins == 0.0)).numpy()
-        counts_ = counts.numpy()
-        left.setdefault(f"{name}_left_out", []).append(rows[counts_ & ~compared].astype(numpy.int32))
+        counts_, compared_ = counts.numpy(), compared(margins).numpy()
+        left.setdefault(f"{name}_left_out", []).append(rows[counts_ & ~compared_].astype(numpy.int32))
         with numpy.errstate(over="ignore"):
             sets = mix(chosen.numpy().astype(numpy.uint64) + numpy.uint64(1)).sum(axis=1, dtype=numpy.uint64)
             hashes = mix(sets ^ mix(rows.astype(numpy.uint64) + numpy.uint64(1)))
         blocks = -(-len(ids) // BLOCK)
         of_blocks = sums.setdefault(name, numpy.zeros(blocks, dtype=numpy.uint64))
-        kept = counts_ & compared
+        kept = counts_ & compared_
         numpy.add.at(of_blocks, rows[kept] // (BLOCK * lists), hashes[kept])
 
-    for part in passes(model, ids):
+    for part in passes(model, ids, clear):
         logits = torch.cat([logits, part.logits])[-LOGITS:] if len(logits) else part.logits
         for number, choice in enumerate(part.routed):
             every = torch.ones(len(choice.chosen), dtype=torch.bool)
@@ -132,14 +155,17 @@ def digests(model: Any, ids: torch.Tensor) -> dict[str, numpy.ndarray]:
             chosen, margins = selection.by_token()
             add(f"selected.{number}", part.first, selection.lists, chosen, margins, selection.narrowed())
     found = sums | {name: numpy.concatenate(rows) for name, rows in left.items()}
+    if clear:
+        places = (ids != first_ids).nonzero()[:, 0]
+        found["replaced"] = torch.stack([places, ids[places]], 1).to(torch.int32).numpy()
     return found | {"logits": logits.contiguous().numpy()}
 
 
-def long_text(model: Any, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+def long_text(model: Any, ids: torch.Tensor, clear: bool) -> dict[str, torch.Tensor]:
     """The choices for each token of a text with their margins, and the last logits."""
     found: dict[str, list[torch.Tensor]] = {}
     logits = torch.empty(0)
-    for part in passes(model, ids):
+    for part in passes(model, ids, clear):
         logits = torch.cat([logits, part.logits])[-LOGITS:] if len(logits) else part.logits
         for layer, choice in enumerate(part.routed):
             found.setdefault(f"routes.{layer}", []).append(choice.chosen.sort().values.to(torch.int32))

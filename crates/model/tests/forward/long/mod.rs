@@ -117,7 +117,14 @@ fn check_kind(kind: &str, entry: &Value) -> String {
     goldens::change(&dir, "config.json", |config| change(config, &entry["config"]));
     let [kept, vocab] = file.0["logits"].1[..] else { panic!("{kind}: the shape of logits") };
     let count = length(entry) as usize;
-    let found = run(&dir, &digests::tokens(count, vocab), CHUNK, kept);
+    let mut tokens = digests::tokens(count, vocab);
+    if file.0.contains_key("replaced") {
+        for pair in file.integers("replaced").as_chunks().0 {
+            let [at, token] = *pair;
+            tokens[at as usize] = token;
+        }
+    }
+    let found = run(&dir, &tokens, CHUNK, kept);
 
     let mut shares = [Compared::default(); 2];
     let kinds = [("routes", &found.routes), ("selected", &found.selected)];
