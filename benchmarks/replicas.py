@@ -14,6 +14,7 @@ benchmarks/replicas.py MODEL --dir DIR [--ram SIZE] [--clients N,..] [--rounds N
 import argparse
 import http.client
 import json
+import math
 import random
 import re
 import signal
@@ -38,8 +39,10 @@ MEASURES = {
     "hit_rate": "hits",
     "first_mean": "first token s, mean",
     "first": "first token s, median",
+    "first_most": "first token s, 95 %",
     "between_mean": "between tokens s, mean",
     "between": "between tokens s, median",
+    "between_most": "between tokens s, 95 %",
 }
 ALLOWED = 0.1
 
@@ -184,16 +187,19 @@ class Clients:
         hits, uses = (sum(b[at] - a[at] for a, b in zip(self.half[2], after)) for at in (0, 1))
         return {
             "tokens_per_second": (self.last[1] - self.half[1]) / (self.last[0] - self.half[0]),
-            "first": middle(self.first),
-            "between": middle(self.between),
+            "first": quantile(self.first, 0.5),
+            "first_most": quantile(self.first, 0.95),
+            "between": quantile(self.between, 0.5),
+            "between_most": quantile(self.between, 0.95),
             "first_mean": statistics.mean(self.first),
             "between_mean": statistics.mean(self.between),
             "hit_rate": hits / uses,
         }
 
 
-def middle(times):
-    return sorted(times)[-(-len(times) // 2) - 1]
+def quantile(times, share):
+    """The time that this share of the times does not exceed."""
+    return sorted(times)[math.ceil(share * len(times)) - 1]
 
 
 def mixed(state):
@@ -344,6 +350,8 @@ def of(outcome, name):
     """A measure of a simulation."""
     if name.endswith("_mean"):
         return outcome["means"][["first_mean", "between_mean"].index(name)]
+    if name.endswith("_most"):
+        return outcome[name.removesuffix("_most")][1]
     return outcome[name][0] if isinstance(outcome[name], list) else outcome[name]
 
 
