@@ -1,6 +1,10 @@
 //! Detection of weights that are NaN or infinite.
 
+use rayon::prelude::*;
 use sws_kernels::{Encoding, GgufBlocks, Matrix, Published};
+
+/// Weights, or bytes of them, that a thread takes at a time.
+const SHARE: usize = 1 << 18;
 
 /// The row, column and value of the first weight that is not finite, in a matrix or a block of its
 /// rows, given together with its parts.
@@ -28,21 +32,22 @@ pub fn first_not_finite(matrix: &Matrix<'_>, parts: &[&[u8]]) -> Option<(usize, 
 /// overflow only with large codes.
 fn may_hold_one(matrix: &Matrix<'_>, parts: &[&[u8]]) -> bool {
     match matrix.encoding() {
-        Encoding::F32 => f32s(parts[0]),
-        Encoding::F16 => halves(parts[0], 0x7c00),
-        Encoding::Bf16 => halves(parts[0], 0x7f80),
+        Encoding::F32 => any_share(parts[0], f32s),
+        Encoding::F16 => any_share(parts[0], |bytes| halves(bytes, 0x7c00)),
+        Encoding::Bf16 => any_share(parts[0], |bytes| halves(bytes, 0x7f80)),
         // The largest exponent can be in the table or, verbatim, among the patches. Escapes without
         // a patch also decode to it. The offsets before the patches contain a byte of 0xff in most
         // matrices, which means nothing.
         Encoding::Bf12 => {
-            let patched = |row| bytes(matrix.escapes(row), 0xff);
-            bytes(parts[1], 0xff)
-                || (0..matrix.row_count()).any(patched)
-                || lacks_patches(matrix, parts)
+            let len = matrix.cols() + matrix.cols().div_ceil(2);
+            let patched = |row| {
+                let patches = matrix.escapes(row);
+                bytes(patches, 0xff) || escapes(&parts[0][row * len..][..len]) > patches.len()
+            };
+            bytes(parts[1], 0xff) || any_row(matrix, patched)
         }
         Encoding::Bf11 => {
-            bytes(&parts[1][..9], 0xff)
-                || (0..matrix.row_count()).any(|row| matrix.has_infinite_escape(row))
+            bytes(&parts[1][..9], 0xff) || any_row(matrix, |row| matrix.has_infinite_escape(row))
         }
         // Codes are always finite. Only a scale can be NaN, infinite or too large: from 2^120 on
         // for codes up to 127, from 2^119 on for those up to 448, from 2^126 on for those up to 6.
@@ -63,6 +68,24 @@ fn may_hold_one(matrix: &Matrix<'_>, parts: &[&[u8]]) -> bool {
                     blocks.clone().fold(false, |any, b| any | halves(&b[at..at + 2], 0x7c00))
                 })
         }
+    }
+}
+
+/// True if this holds for any row of a matrix. On a thread of a pool, all of them take part: the first
+/// prompt of a model scans all its weights.
+fn any_row(matrix: &Matrix<'_>, has: impl Fn(usize) -> bool + Send + Sync) -> bool {
+    let (rows, cols) = (matrix.row_count(), matrix.cols());
+    match rayon::current_thread_index() {
+        Some(_) => (0..rows).into_par_iter().with_min_len(SHARE / cols.max(1) + 1).any(has),
+        None => (0..rows).any(has),
+    }
+}
+
+/// The same for any part of a tensor's bytes, cut where numbers begin.
+fn any_share(bytes: &[u8], has: impl Fn(&[u8]) -> bool + Send + Sync) -> bool {
+    match rayon::current_thread_index() {
+        Some(_) => bytes.par_chunks(SHARE).any(has),
+        None => has(bytes),
     }
 }
 
@@ -114,13 +137,6 @@ fn published_may_hold_one(layout: Published, parts: &[&[u8]]) -> bool {
                 || parts[2].as_chunks().0.iter().any(small)
         }
     }
-}
-
-/// True if any row of a bf12 matrix has more escapes than patches.
-fn lacks_patches(matrix: &Matrix<'_>, parts: &[&[u8]]) -> bool {
-    let cols = matrix.cols();
-    let rows = parts[0].chunks_exact(cols + cols.div_ceil(2));
-    rows.enumerate().any(|(row, codes)| escapes(codes) > matrix.escapes(row).len())
 }
 
 /// Number of escapes among the codes of a row.
@@ -315,6 +331,7 @@ mod tests {
             (HALVES, &[], None),
             (HALVES, &[(0, 17, &[0xff]), (0, 18, &[0x77])], Some((0, 32, INF))),
         ];
+        let pool = pool();
         for (encoding, changes, expected) in cases {
             let mut parts = parts(encoding);
             for &(part, at, bytes) in changes {
@@ -322,9 +339,32 @@ mod tests {
             }
             let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
             let matrix = Matrix::new(encoding, ROWS, COLS, &parts).unwrap();
-            let found = first_not_finite(&matrix, &parts);
             // All NaNs are equivalent.
-            assert_eq!(format!("{found:?}"), format!("{expected:?}"), "{encoding} {changes:?}");
+            let expected = format!("{expected:?}");
+            let find = || format!("{:?}", first_not_finite(&matrix, &parts));
+            assert_eq!(find(), expected, "{encoding} {changes:?}");
+            assert_eq!(pool.install(find), expected, "{encoding} {changes:?}, in a pool");
+        }
+    }
+
+    fn pool() -> rayon::ThreadPool {
+        rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap()
+    }
+
+    #[test]
+    fn every_share_of_a_large_matrix_is_scanned() {
+        const COLS: usize = 512;
+        let rows = 5 * SHARE / COLS;
+        let pool = pool();
+        for row in [None, Some(0), Some(rows / 2), Some(rows - 1)] {
+            let mut codes = vec![0u8; 2 * rows * COLS];
+            if let Some(row) = row {
+                codes[2 * ((row + 1) * COLS - 1)..][..2].copy_from_slice(&[0x80, 0x7f]);
+            }
+            let parts = [codes.as_slice()];
+            let matrix = Matrix::new(Encoding::Bf16, rows, COLS, &parts).unwrap();
+            let found = pool.install(|| first_not_finite(&matrix, &parts));
+            assert_eq!(found, row.map(|row| (row, COLS - 1, f32::INFINITY)));
         }
     }
 

@@ -63,6 +63,31 @@ fn decode_exponents(
 
 /// Length of the patches that a row needs, and whether any of its bytes is 255.
 pub(crate) fn patches_of(m: &Matrix, row: usize, patches: &[u8]) -> (usize, bool) {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("bmi1")
+        && is_x86_feature_detected!("bmi2")
+        && is_x86_feature_detected!("popcnt")
+    {
+        // SAFETY: this CPU has the features.
+        return unsafe { patches_counted(m, row, patches) };
+    }
+    walked(m, row, patches)
+}
+
+/// [`walked`] with instructions that count bits: a long prompt walks over the whole model.
+///
+/// # Safety
+///
+/// The CPU has these features.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "bmi1,bmi2,popcnt")]
+fn patches_counted(m: &Matrix, row: usize, patches: &[u8]) -> (usize, bool) {
+    walked(m, row, patches)
+}
+
+/// [`patches_of`] for any CPU.
+#[inline(always)]
+fn walked(m: &Matrix, row: usize, patches: &[u8]) -> (usize, bool) {
     let (mut used, mut any) = (0, false);
     for (block, bytes) in m.row_bytes(0, row).chunks(BF11_BLOCK).enumerate() {
         let n = BLOCK.min(m.cols() - block * BLOCK);
