@@ -6,8 +6,8 @@ use super::models;
 
 /// Put a directory of shards into object storage, from which machines run it.
 ///
-/// The manifest comes last, so that a model is never seen before it is whole. An address with other
-/// shards is refused.
+/// The shards are verified first, and nothing of damaged ones is sent. The manifest comes last, so that
+/// a model is never seen before it is whole. An address with other shards is refused.
 ///
 /// Environment: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_PROFILE, AWS_REGION,
 /// AWS_ENDPOINT_URL and the files ~/.aws/credentials and ~/.aws/config, for s3://; HTTPS_PROXY,
