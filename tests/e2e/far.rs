@@ -220,6 +220,12 @@ fn addresses_that_cannot_be_used_are_one_sentence() {
         let named = named.refused(2, &["https://host/a", "is an address"]);
         assert!(!named.stderr.contains("hidden"));
     }
+    for command in ["rm", "pull", "top", "replay", "certify"] {
+        let secret = "https://me:hidden@host/a?sig=hidden";
+        let refused =
+            run(home.path(), &bucket, &[&command, &secret]).refused(2, &["https://host/a"]);
+        assert!(!refused.stderr.contains("hidden"), "{command}");
+    }
     run(home.path(), &bucket, &[&"run", &web(&bucket), &"--cache-disk", &"1KiB"])
         .refused(2, &["--cache-disk", "1MiB"]);
     bucket.fault("expert_0.safetensors", Fault::WrongBytes, u32::MAX);

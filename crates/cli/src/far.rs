@@ -48,6 +48,19 @@ fn shown(address: &str) -> String {
     format!("{scheme}://{}", rest.rsplit('@').next().unwrap_or(""))
 }
 
+/// A message in which the addresses among these arguments are without signatures and passwords.
+pub(crate) fn without_secrets<'a>(
+    message: String,
+    typed: impl IntoIterator<Item = &'a str>,
+) -> String {
+    let in_scheme = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+    typed.into_iter().fold(message, |message, typed| {
+        let Some(at) = typed.find("://") else { return message };
+        let scheme = typed[..at].trim_end_matches(in_scheme).len();
+        message.replace(&typed[scheme..], &shown(&typed[scheme..]))
+    })
+}
+
 /// Refuses an address where a command needs all shards on this machine.
 pub(crate) fn refuse(typed: &Path) -> anyhow::Result<()> {
     match address(typed) {
@@ -56,5 +69,24 @@ pub(crate) fn refuse(typed: &Path) -> anyhow::Result<()> {
             "`{}` is an address, and this command needs a model on this machine; run, chat, serve, forward, certify, plan and doctor take an address",
             shown(text)
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_secrets;
+
+    #[test]
+    fn secrets_of_typed_addresses_are_left_out() {
+        let typed =
+            ["rm", "--at=https://me:hidden@host/a?sig=hidden", "s3://bucket/a#hidden", "://?"];
+        let cases = [
+            ("`https://me:hidden@host/a?sig=hidden` is no name", "`https://host/a` is no name"),
+            ("s3://bucket/a#hidden, https://other/?a", "s3://bucket/a, https://other/?a"),
+            ("nothing", "nothing"),
+        ];
+        for (message, expected) in cases {
+            assert_eq!(without_secrets(message.to_owned(), typed), expected);
+        }
     }
 }
