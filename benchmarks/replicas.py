@@ -8,7 +8,7 @@ With these two replicas are simulated, and two servers with a thread each answer
 One replica is measured while both work, as they share the memory and the drive of this machine, and while it works
 alone. Each request has a key of its own, so that nothing is kept for another.
 
-benchmarks/replicas.py MODEL --dir DIR [--ram SIZE] [--clients N,..] [--rounds N] [--parallel N] [--json FILE]
+benchmarks/replicas.py MODEL --dir DIR [--ram SIZE] [--clients N,..] [--requests N] [--rounds N] [--parallel N] [--json FILE]
 """
 
 import argparse

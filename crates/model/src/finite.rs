@@ -52,7 +52,7 @@ fn may_hold_one(matrix: &Matrix<'_>, parts: &[&[u8]]) -> bool {
         // Codes are always finite. Only a scale can be NaN, infinite or too large: from 2^120 on
         // for codes up to 127, from 2^119 on for those up to 448, from 2^126 on for those up to 6.
         Encoding::Q8 | Encoding::Q4 => halves(parts[1], (120 + 127) << 7),
-        Encoding::Fp8 => bytes(parts[0], 0x7f) || large(parts[1], 2f32.powi(119)),
+        Encoding::Fp8 => nan_in_fp8(parts[0]) || large(parts[1], 2f32.powi(119)),
         Encoding::Published(layout) => published_may_hold_one(layout, parts),
         Encoding::Mxfp4 => parts[1].iter().any(|&n| n >= 126 + 127),
         // The largest f16 times a scale and a code is far from the largest f32.
@@ -89,6 +89,11 @@ fn any_share(bytes: &[u8], has: impl Fn(&[u8]) -> bool + Send + Sync) -> bool {
     }
 }
 
+/// True if any code of eight bits is NaN.
+fn nan_in_fp8(codes: &[u8]) -> bool {
+    any_share(codes, |codes| bytes(codes, 0x7f))
+}
+
 /// True if any of the numbers has all exponent bits set.
 fn f32s(bytes: &[u8]) -> bool {
     let (numbers, _) = bytes.as_chunks::<4>();
@@ -113,13 +118,13 @@ fn published_may_hold_one(layout: Published, parts: &[&[u8]]) -> bool {
     let scales = parts[1];
     match layout {
         Published::Fp8Bf16 | Published::Fp8RowsBf16 | Published::Fp8WholeBf16 => {
-            bytes(parts[0], 0x7f) || halves(scales, (119 + 127) << 7)
+            nan_in_fp8(parts[0]) || halves(scales, (119 + 127) << 7)
         }
         Published::Fp8Rows | Published::Fp8Whole => {
-            bytes(parts[0], 0x7f) || large(scales, 2f32.powi(119))
+            nan_in_fp8(parts[0]) || large(scales, 2f32.powi(119))
         }
         Published::Fp8E8m0 | Published::Mxfp8 => {
-            bytes(parts[0], 0x7f) || scales.iter().any(|&n| n >= 119 + 127)
+            nan_in_fp8(parts[0]) || scales.iter().any(|&n| n >= 119 + 127)
         }
         Published::Int4 | Published::Int4By128 => halves(scales, (125 + 127) << 7),
         // Codes less zero points are at most 15.
@@ -170,6 +175,8 @@ fn of_two(codes: u8) -> u8 {
 
 #[cfg(test)]
 mod tests {
+    use sws_kernels::Offsets;
+
     use super::*;
 
     const ROWS: usize = 2;
@@ -365,6 +372,32 @@ mod tests {
             let matrix = Matrix::new(Encoding::Bf16, rows, COLS, &parts).unwrap();
             let found = pool.install(|| first_not_finite(&matrix, &parts));
             assert_eq!(found, row.map(|row| (row, COLS - 1, f32::INFINITY)));
+        }
+    }
+
+    #[test]
+    fn every_row_is_scanned_for_escapes() {
+        const COLS: usize = 64;
+        let rows = 3 * SHARE / COLS + 5;
+        let pool = pool();
+        let offsets = |encoding| match encoding {
+            Encoding::Bf12 => 4 * (rows + 1),
+            _ => Offsets::Shared.len(rows as u64).unwrap() as usize,
+        };
+        // Bytes of a row, and those that make its first weight an escape, which lacks its patch.
+        let cases =
+            [(Encoding::Bf12, 96, &[(64, 15)][..]), (Encoding::Bf11, 80, &[(64, 1), (72, 1)])];
+        for (encoding, len, escape) in cases {
+            for row in [None, Some(0), Some(rows / 2), Some(rows - 1)] {
+                let mut codes = vec![0; rows * len];
+                for &(at, byte) in row.map_or(&[][..], |_| escape) {
+                    codes[row.unwrap_or(0) * len + at] = byte;
+                }
+                let parts = [&codes[..], &[0; 16], &vec![0; offsets(encoding)]];
+                let matrix = Matrix::new(encoding, rows, COLS, &parts).unwrap();
+                let found = pool.install(|| first_not_finite(&matrix, &parts));
+                assert_eq!(found, row.map(|row| (row, 0, f32::INFINITY)), "{encoding}");
+            }
         }
     }
 

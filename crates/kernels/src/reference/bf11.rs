@@ -64,24 +64,17 @@ fn decode_exponents(
 /// Length of the patches that a row needs, and whether any of its bytes is 255.
 pub(crate) fn patches_of(m: &Matrix, row: usize, patches: &[u8]) -> (usize, bool) {
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("bmi1")
-        && is_x86_feature_detected!("bmi2")
-        && is_x86_feature_detected!("popcnt")
-    {
-        // SAFETY: this CPU has the features.
-        return unsafe { patches_counted(m, row, patches) };
+    if let Some(token) = crate::Avx2::detect() {
+        // SAFETY: the token exists only on a CPU that has these features.
+        return unsafe { with_counts(token, m, row, patches) };
     }
     walked(m, row, patches)
 }
 
-/// [`walked`] with instructions that count bits: a long prompt walks over the whole model.
-///
-/// # Safety
-///
-/// The CPU has these features.
+/// [`walked`] with instructions that count bits: the first prompt walks over the whole model.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "bmi1,bmi2,popcnt")]
-fn patches_counted(m: &Matrix, row: usize, patches: &[u8]) -> (usize, bool) {
+fn with_counts(_: crate::Avx2, m: &Matrix, row: usize, patches: &[u8]) -> (usize, bool) {
     walked(m, row, patches)
 }
 
@@ -159,4 +152,25 @@ impl Escapes {
 fn pair(bytes: &[u8], low: usize, high: usize) -> usize {
     let bit = |at: usize| bytes.get(at / 8).map_or(1, |byte| usize::from(byte >> (at % 8) & 1));
     bit(low) | bit(high) << 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Encoding;
+
+    #[test]
+    fn patches_are_the_same_for_any_cpu() {
+        let (rows, cols) = (3, 2 * BLOCK + 7);
+        let hash = |at: usize| ((at * at + 3 * at) % 251) as u8;
+        let codes: Vec<u8> = (0..rows * (2 * BF11_BLOCK + 7 + 2)).map(hash).collect();
+        let patches: Vec<u8> = (0..200).map(hash).collect();
+        let parts = [&codes[..], &[0; 16], &[0; 12]];
+        let matrix = Matrix::new(Encoding::Bf11, rows, cols, &parts).unwrap();
+        for row in 0..rows {
+            for patches in [&patches[..], &patches[..9], &[]] {
+                assert_eq!(patches_of(&matrix, row, patches), walked(&matrix, row, patches));
+            }
+        }
+    }
 }
