@@ -117,7 +117,7 @@ impl Planning {
         if let Some(candidate) = &candidate {
             planner.reserve_draft(candidate.bytes_within(limit));
         }
-        let ram = options.ram.resolve(total, available, planner.least());
+        let ram = options.ram.resolve(total, available, planner.minimum());
         let draft = candidate.map(|candidate| (candidate, limit));
         Ok(Planning { planner, ram, total, draft, correction })
     }

@@ -131,7 +131,7 @@ fn with_weights(
     }
     let hits = planner.hits();
     let (ram, total) = match &described {
-        Some(machine) => (machine.budget(args.ram, planner.least()), machine.ram_bytes),
+        Some(machine) => (machine.budget(args.ram, planner.minimum()), machine.ram_bytes),
         None => (ram, total),
     };
     let inventory = Inventory::new(model.spec(), model.manifest()).map_err(|e| model.error(e))?;
@@ -383,7 +383,7 @@ fn text(
         model.display(),
         size(planner.weights()),
         planner.smallest() >> 20,
-        size(planner.least()),
+        size(planner.minimum()),
         machine.line(),
     );
     let cells = |row: &Row| {

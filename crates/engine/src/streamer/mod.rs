@@ -150,7 +150,7 @@ impl SpeculativeWeightStreamer {
             Some(memory) => (memory.total, memory.available),
             None => (u64::MAX, u64::MAX),
         };
-        let ram = options.ram_budget.resolve(total, available, planner.least());
+        let ram = options.ram_budget.resolve(total, available, planner.minimum());
         let plan = planner.plan(ram)?;
         if plan.ledger.get(MemoryUse::Draft) < plan_options.draft {
             return Err(StreamerError::Draft { bytes: plan_options.draft });

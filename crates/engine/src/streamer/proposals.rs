@@ -6,7 +6,7 @@ use sws_model::{CausalLm, ForwardError, Observer, ProposalLm};
 use super::SpeculativeWeightStreamer;
 
 /// Maximum number of tokens that are verified together: more are rarely right.
-pub const MOST_VERIFIED: usize = 33;
+pub const MOST_VERIFIED: usize = 65;
 
 /// Counts of proposed tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

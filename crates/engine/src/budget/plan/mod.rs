@@ -203,9 +203,8 @@ const WEIGHTS_SHARE: u64 = 4;
 /// fewest: while tokens come one at a time it is lent to slots.
 const SLOTS_SHARE: u64 = 2;
 /// Share of the work beyond that of a token for verifying proposed tokens: one part in this many. It is
-/// lost to lent slots. Where stand-ins propose them, they are worth more.
+/// lost to lent slots.
 const VERIFIED_SHARE: u64 = 16;
-const IMITATED_SHARE: u64 = 4;
 /// Share of the experts' memory beyond the minimum slots for stand-ins under [`StandInUse::Auto`]:
 /// one part in this many.
 const STAND_IN_SHARE: u64 = 8;
@@ -274,12 +273,7 @@ impl Planner {
         &self.hits
     }
 
-    /// The smallest budget that works in this process: the value of `min`.
-    pub fn least(&self) -> u64 {
-        if self.must_hold_stand_ins() { self.smallest() } else { self.minimum() }
-    }
-
-    /// The smallest budget that works without stand-ins in this process, to the byte.
+    /// The smallest budget that works in this process, to the byte: the value of `min`.
     pub fn minimum(&self) -> u64 {
         // A limit on the peak has to cover the peak so far.
         self.needed().max(self.process.peak)
@@ -292,21 +286,15 @@ impl Planner {
 
     /// The smallest budget that works in another process, in whole MiB.
     pub fn smallest(&self) -> u64 {
-        if !self.must_hold_stand_ins() {
-            return (self.minimum() + MARGIN).next_multiple_of(MIB);
-        }
-        let lacks = |mib: usize| self.try_plan(mib as u64 * MIB).is_err();
-        let first = self.minimum().div_ceil(MIB) as usize;
-        let mut most = first;
-        while lacks(most) {
-            most *= 2;
-        }
-        let least = if most == first { first } else { largest(first..=most, lacks) + 1 };
-        least as u64 * MIB + MARGIN
+        (self.minimum() + MARGIN).next_multiple_of(MIB)
     }
 
-    fn must_hold_stand_ins(&self) -> bool {
-        self.options.stand_ins == StandInUse::All && !self.pieces.stand_ins.is_empty()
+    /// Bytes of all stand-ins, if all are to stay in memory; 0 otherwise.
+    fn mandatory_stand_ins(&self) -> u64 {
+        match self.options.stand_ins {
+            StandInUse::All => self.pieces.stand_ins.iter().map(|(_, len)| len).sum(),
+            StandInUse::Off | StandInUse::Auto => 0,
+        }
     }
 
     /// Bytes of all weights.
@@ -358,9 +346,12 @@ impl Planner {
     /// As [`plan`](Self::plan), but errors lack the smallest budget.
     fn try_plan(&self, ram: u64) -> Result<Plan, PlanError> {
         let Some(more) = ram.checked_sub(self.minimum()) else {
-            let context = self.context[0];
+            let (context, budget) = (self.context[0], ram);
             let kv = self.kv(context);
-            return Err(PlanError::TooSmall { budget: ram, smallest: 0, context, kv });
+            return Err(match self.mandatory_stand_ins() {
+                0 => PlanError::TooSmall { budget, smallest: 0, context, kv },
+                bytes => PlanError::StandIns { budget, bytes, smallest: 0 },
+            });
         };
         // Both forecast experts for slots. Without slots they have no use.
         let PlanOptions { draft, correction, .. } = self.options;
@@ -392,7 +383,8 @@ impl Planner {
         let context = self.context_within(kv);
         let more = more - (kv - least_kv);
         let least_arena = with_tables(self.least_arena()) + (self.minimum() - self.needed());
-        let [least_work, most_work] = self.chunks().map(|tokens| self.work(tokens));
+        let least_work = self.least_work();
+        let most_work = self.work(self.chunks()[1]).max(least_work);
         let share = more / CHUNK_SHARE;
         let enough = (least_arena + more)
             .saturating_sub(with_tables(self.pieces.bytes_without_tables() / WEIGHTS_SHARE));
@@ -404,7 +396,7 @@ impl Planner {
         let work = work + longer;
         let chunk = self.chunk_within(work);
         let arena = arena_within(least_arena + more - longer);
-        let stand_in_bytes = self.stand_ins(ram, arena)?;
+        let stand_in_bytes = self.stand_ins(arena)?;
         let split = self.split_arena(arena - stand_in_bytes);
         let (mut left, mut stand_ins) = (stand_in_bytes, Vec::new());
         if !split.slots.is_empty() {
@@ -464,7 +456,8 @@ impl Planner {
 
     /// Reservations that do not depend on the budget.
     fn fixed(&self) -> impl Iterator<Item = (MemoryUse, u64)> {
-        let grown = self.kv(self.context[1]) + self.work(self.chunks()[1]) + self.tables();
+        let work = self.work(self.chunks()[1]).max(self.least_work());
+        let grown = self.kv(self.context[1]) + work + self.tables();
         let lines = [
             (MemoryUse::Slack, MIB + grown / SLACK_SHARE),
             (MemoryUse::Tables, self.tables()),
@@ -477,7 +470,7 @@ impl Planner {
     fn base(&self) -> u64 {
         let fixed: u64 = self.fixed().map(|(_, bytes)| bytes).sum();
         let context = self.context[0];
-        fixed + self.kv(context) + self.encoding(context) + self.work(self.chunks()[0])
+        fixed + self.kv(context) + self.encoding(context) + self.least_work()
     }
 
     /// Bytes of the tables: locations of pieces, uses of experts over time, after tokens and by each
@@ -541,14 +534,7 @@ impl Planner {
         if self.pieces.slots.experts() == 0 {
             return 0;
         }
-        let stand_ins = match self.options.stand_ins {
-            StandInUse::All => self.pieces.stand_ins.iter().map(|(_, len)| len).sum(),
-            StandInUse::Off | StandInUse::Auto => 0,
-        };
-        let slots = self.pieces.cyclic_bytes()
-            + self.lookup_ring()
-            + self.pieces.slots.least_bytes()
-            + whole_pages(stand_ins);
+        let slots = self.least_slots_arena() + whole_pages(self.mandatory_stand_ins());
         let beyond = arena.saturating_sub(with_tables(whole_pages(slots)));
         (beyond / SLOTS_SHARE).min(self.work(self.longest_chunk()).saturating_sub(work))
     }
@@ -580,19 +566,31 @@ impl Planner {
         self.spec.work_bytes(tier, size) + choices.sum::<usize>() as u64
     }
 
+    /// The least working memory of any plan. What stand-ins propose pays only if many tokens are verified
+    /// together, so who has all of them has room for that in any case.
+    fn least_work(&self) -> u64 {
+        let least = self.work(self.chunks()[0]);
+        match self.mandatory_stand_ins() {
+            0 => least,
+            _ => least.max(self.verifying(self.most_verified())),
+        }
+    }
+
+    /// Maximum number of proposed tokens that are verified together in any plan; below 2 if none are.
+    fn most_verified(&self) -> usize {
+        self.options.verified.min(self.context[0])
+    }
+
     /// The largest number of proposed tokens that are verified within a share of `work` bytes, and the
     /// bytes that are not lent. These grow with the work, and never by more.
     fn verified_within(&self, work: u64, least_work: u64) -> (usize, u64) {
-        let share = match self.options.stand_ins {
-            StandInUse::All => IMITATED_SHARE,
-            StandInUse::Off | StandInUse::Auto => VERIFIED_SHARE,
-        };
-        let most = self.options.verified.min(self.context[0]);
+        let most = self.most_verified();
         if most < 2 {
             return (0, least_work);
         }
-        let kept =
-            (least_work + (work - least_work) / share).min(self.verifying(most)).max(least_work);
+        let kept = (least_work + (work - least_work) / VERIFIED_SHARE)
+            .min(self.verifying(most))
+            .max(least_work);
         let fits = |tokens| tokens < 2 || self.verifying(tokens) <= kept;
         let verified = Some(largest(0..=most, fits)).filter(|&tokens| tokens > 1);
         (verified.unwrap_or(0), kept)
@@ -604,9 +602,18 @@ impl Planner {
         largest(least..=self.longest_chunk(), |tokens| self.work(tokens) <= work)
     }
 
-    /// Bytes of the arena with nothing pinned and no slots.
+    /// Bytes of the arena with nothing pinned and no slots, or with all stand-ins, which nothing but slots
+    /// has a use for.
     fn least_arena(&self) -> u64 {
-        whole_pages(self.least_ring())
+        whole_pages(match self.mandatory_stand_ins() {
+            0 => self.least_ring(),
+            bytes => self.least_ring().max(self.least_slots_arena() + bytes),
+        })
+    }
+
+    /// Bytes of the shortest arena in which experts have slots.
+    fn least_slots_arena(&self) -> u64 {
+        self.pieces.cyclic_bytes() + self.lookup_ring() + self.pieces.slots.least_bytes()
     }
 
     /// Bytes of the shortest ring for all weights that may have to stream.
@@ -628,20 +635,20 @@ impl Planner {
 
     /// Bytes of an arena for stand-ins, in whole pages. They grow with the arena, and never by
     /// more. Stand-ins are useful only if experts have slots.
-    fn stand_ins(&self, budget: u64, arena: u64) -> Result<u64, PlanError> {
+    fn stand_ins(&self, arena: u64) -> Result<u64, PlanError> {
         let Pieces { slots, stand_ins, .. } = &self.pieces;
-        let bytes: u64 = stand_ins.iter().map(|(_, len)| len).sum();
-        let fixed = self.pieces.cyclic_bytes() + self.lookup_ring() + slots.least_bytes();
-        let room = arena.checked_sub(fixed);
-        match self.options.stand_ins {
-            StandInUse::Off => Ok(0),
-            _ if stand_ins.is_empty() => Err(PlanError::NoStandIns),
-            // If every expert has a slot, stand-ins are not needed.
-            StandInUse::Auto if room.is_some_and(|room| room >= slots.bytes()) => Ok(0),
-            StandInUse::Auto => Ok((room.unwrap_or(0) / STAND_IN_SHARE / PAGE * PAGE).min(bytes)),
-            StandInUse::All if room.is_some_and(|room| bytes <= room) => Ok(bytes),
-            StandInUse::All => Err(PlanError::StandIns { budget, bytes, smallest: 0 }),
+        if self.options.stand_ins != StandInUse::Off && stand_ins.is_empty() {
+            return Err(PlanError::NoStandIns);
         }
+        let bytes: u64 = stand_ins.iter().map(|(_, len)| len).sum();
+        let room = arena.saturating_sub(self.least_slots_arena());
+        Ok(match self.options.stand_ins {
+            StandInUse::Off => 0,
+            // If every expert has a slot, stand-ins are not needed.
+            StandInUse::Auto if room >= slots.bytes() => 0,
+            StandInUse::Auto => (room / STAND_IN_SHARE / PAGE * PAGE).min(bytes),
+            StandInUse::All => bytes,
+        })
     }
 
     /// Splits the arena into pinned pieces, the ring and slots.

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use sws_kernels::Encoding;
 use sws_store::{
-    Configuration, Extent, FileEntry, Manifest, ModelIdentity, Piece, PieceKind, Placement, Tensor,
-    check_len,
+    Configuration, Extent, FileEntry, Manifest, ModelIdentity, Piece, PieceKind, Placement,
+    StandIn, Tensor, check_len,
 };
 
 use super::*;
@@ -286,6 +286,42 @@ fn encoding_has_room_for_every_context() {
     assert!(contexts.is_sorted(), "{contexts:?}");
     assert_eq!((contexts[0], contexts[4]), (LEAST_CONTEXT, CONTEXT));
     assert!(matches!(planner.plan(planner.minimum() - 1), Err(PlanError::TooSmall { .. })));
+}
+
+/// All stand-ins leave room for two experts and the longest verification, and for nothing that is not needed.
+#[test]
+fn all_stand_ins_of_mixtral_fit_in_three_tenths() {
+    let spec =
+        ModelSpec::parse(include_bytes!("../../../../../configs/mixtral-8x7b.json")).unwrap();
+    let mut manifest = spec.outline(|_| Encoding::Bf16).unwrap();
+    let mut copies = spec.outline(|_| Encoding::Q4).unwrap().pieces.into_iter();
+    for piece in &mut manifest.pieces {
+        let copy = copies.next().unwrap();
+        if let PieceKind::Expert(_) = piece.id.kind() {
+            let tensors = copy.tensors;
+            piece.stand_in = Some(StandIn { encoding: Encoding::Q4, tensors });
+        }
+    }
+    let inventory = Inventory::new(&spec, &manifest).unwrap();
+    let planner = |stand_ins| {
+        let options = PlanOptions { stand_ins, verified: 65, ..options() };
+        Planner::new(&spec, &inventory, &manifest, PROCESS, options).unwrap()
+    };
+    let (all, auto) = (planner(StandInUse::All), planner(StandInUse::Auto));
+    let least = all.minimum();
+    assert!(least * 10 < all.weights() * 3, "{least} of {}", all.weights());
+    for more in [0, 1, 100 << 20, 4 * GIB] {
+        let plan = all.plan(least + more).unwrap();
+        assert_eq!((plan.stand_ins.len(), plan.verified), (256, 65), "{more}");
+        assert!(
+            plan.slots[0].count >= 2 && (more > 0 || plan.slots[0].count == 2),
+            "{:?}",
+            plan.slots
+        );
+    }
+    let refused = all.plan(least - 1);
+    assert!(matches!(refused, Err(PlanError::StandIns { smallest, .. }) if smallest > least));
+    assert!(auto.minimum() * 10 < least);
 }
 
 #[test]
