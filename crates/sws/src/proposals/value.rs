@@ -8,7 +8,7 @@
 //! time so far.
 
 /// Numbers of tokens that are proposed.
-const SIZES: [usize; 6] = [1, 2, 4, 8, 16, 32];
+const SIZES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 /// The most tokens proposed at once.
 pub(super) const MOST: usize = SIZES[SIZES.len() - 1];
 /// Share of all time that rounds may lose, and what they may lose before, in plain tokens.
@@ -16,15 +16,15 @@ const LOSS: f64 = 1.0 / 200.0;
 const CREDIT: f64 = 1.0;
 /// Part of their gains in this text that they may lose, in plain tokens: of a long round that pays on
 /// average, few tokens may be right.
-const RESERVE: f64 = 24.0;
+const RESERVE: f64 = 48.0;
 /// Share of a plain token's time that a round has to save to be worth it.
 const WORTH: f64 = 1.0 / 32.0;
-/// A pass over n tokens takes about this power of n times as long as one over one: that of Mixtral
+/// A pass over n tokens takes at most about this power of n times as long as one over one: that of Mixtral
 /// 8x7B from a disk, which shares the most experts of the models measured.
 const GROWTH: f64 = 0.6;
 /// Weight of a new plain token, and of a new round, in the average.
 const PLAIN: f64 = 1.0 / 16.0;
-const ROUND: f64 = 1.0 / 4.0;
+const ROUND: f64 = 1.0 / 6.0;
 /// Plain tokens before anything is compared with them.
 const LEARNING: u32 = 4;
 /// Plain tokens after which a pass over several counts as unmeasured again, and in whose time two plain
@@ -212,21 +212,32 @@ impl Value {
         self.spent * LOSS + CREDIT * plain + self.balance
     }
 
-    /// Seconds of verifying so many tokens and one more: expected, and at most.
+    /// Seconds of verifying so many tokens and one more: expected, and at most. From the next smaller number
+    /// that was measured on, a pass is expected to grow as it did up to there: where few experts are left
+    /// that a pass does not read, it hardly grows at all.
     fn verifying(&self, proposed: usize, plain: f64) -> (f64, f64) {
         let known = |(size, mean): (&usize, &Mean)| {
             let fresh = mean.count > 0 && self.spent - mean.at < OLD * plain;
             fresh.then_some((size + 1, mean.value))
         };
         let tokens = proposed + 1;
-        let mut known = SIZES.iter().zip(&self.verified).filter_map(known);
-        let below = known.clone().take_while(|&(n, _)| n <= tokens).last().unwrap_or((1, plain));
+        let (mut before, mut below, mut above) = (None, (1, plain), f64::INFINITY);
+        for (n, time) in SIZES.iter().zip(&self.verified).filter_map(known) {
+            if n <= tokens {
+                (before, below) = (Some(below), (n, time));
+            } else {
+                above = above.min(time);
+            }
+        }
         if below.0 == tokens {
             return (below.1, below.1);
         }
-        let above = known.find(|&(n, _)| n > tokens).map_or(f64::INFINITY, |(_, time)| time);
-        let times = tokens as f64 / below.0 as f64;
-        ((below.1 * times.powf(GROWTH)).min(above), (below.1 * times).min(above))
+        let times = |from: usize, to: usize| to as f64 / from as f64;
+        let growth = before.map_or(GROWTH, |(n, time)| {
+            ((below.1 / time).ln() / times(n, below.0).ln()).clamp(0.0, GROWTH)
+        });
+        let times = times(below.0, tokens);
+        ((below.1 * times.powf(growth)).min(above), (below.1 * times).min(above))
     }
 }
 
