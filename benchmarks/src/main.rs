@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 use sws_benchmarks::bits::{self, BitsArguments};
 use sws_benchmarks::clients::{self, ClientsArguments};
 use sws_benchmarks::inflate::{Neurons, inflate};
-use sws_benchmarks::kernels;
+use sws_benchmarks::kernels::{self, attention::AttentionArguments};
 use sws_benchmarks::mixers::{self, MixersArguments};
 use sws_benchmarks::models;
 use sws_benchmarks::plans::{self, PlansArguments};
@@ -136,6 +136,8 @@ enum Command {
     Bits(BitsArguments),
     /// Print the kernel table: every encoding and tier next to a plain sum, candle and gemm
     Kernels(kernels::Options),
+    /// Print the speed of one token's attention over long caches, next to a plain sum
+    Attention(AttentionArguments),
 }
 
 #[derive(clap::Args)]
@@ -205,6 +207,7 @@ fn run(command: Command) -> Result<bool> {
         }
         Command::Bits(arguments) => print!("{}", bits::table(&arguments)?),
         Command::Kernels(options) => kernels::run(options)?,
+        Command::Attention(arguments) => kernels::attention::run(&arguments)?,
     }
     Ok(true)
 }

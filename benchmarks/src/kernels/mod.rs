@@ -1,6 +1,7 @@
 //! The kernel table: our matmul in every encoding and tier, next to a plain sum over the same
 //! bytes, candle, and the `gemm` crate, alternating within one run.
 
+pub mod attention;
 mod measure;
 pub mod peers;
 mod report;

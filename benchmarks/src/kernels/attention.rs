@@ -1,0 +1,228 @@
+//! Attention of one token over long caches, next to a plain sum over as many bytes.
+
+use anyhow::{Result, ensure};
+use sws_kernels::Tier;
+use sws_kernels::functional::{
+    Attention, AttentionScratch, CacheLayout, CacheMut, KvCache, KvData, Page, Queries, Zero,
+    attention, store, zeroed,
+};
+
+use super::measure::{Contender, alternate};
+use super::peers::parallel_sum;
+use super::weights::{random_weights, widen};
+use crate::size::parse_size;
+
+/// Odd, so that a median is one of the rounds.
+const ROUNDS: usize = 9;
+/// Positions of a page in long contexts.
+const PAGE: usize = 512;
+
+/// Name, query heads, key-value heads, length of a key and of a value. With latents a value is the
+/// beginning of its key.
+const SHAPES: [(&str, [usize; 4]); 5] = [
+    ("OLMoE", [16, 16, 128, 128]),
+    ("Mixtral 8x7B", [32, 8, 128, 128]),
+    ("gpt-oss", [64, 8, 64, 64]),
+    ("Qwen3 30B", [32, 4, 128, 128]),
+    ("DeepSeek V3, latents", [128, 1, 576, 512]),
+];
+
+/// Options of `sws-bench attention`.
+#[derive(clap::Args, Clone, Debug)]
+pub struct AttentionArguments {
+    /// Positions in the cache
+    #[arg(long, value_delimiter = ',', default_values_t = [4096, 32768], value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    positions: Vec<u32>,
+    /// Threads
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: u32,
+    /// Size of all caches of a cell together; should be far larger than the last-level cache
+    #[arg(long, value_parser = parse_size, default_value = "512MiB", value_name = "SIZE")]
+    caches: u64,
+    /// Time per contender and cell
+    #[arg(long, default_value_t = 0.5, value_name = "SECONDS")]
+    seconds_per_cell: f64,
+}
+
+/// Measures and prints a table.
+pub fn run(options: &AttentionArguments) -> Result<()> {
+    ensure!(options.caches <= 1 << 34, "--caches must be at most 16GiB");
+    ensure!(
+        (0.0..1e4).contains(&options.seconds_per_cell),
+        "--seconds-per-cell must be between 0 and 10000"
+    );
+    let slow = |tier: &Tier| matches!(tier, Tier::Scalar | Tier::Portable);
+    let mut tiers = Tier::available();
+    tiers.retain(|tier| !slow(tier));
+    let threads = options.threads as usize;
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build()?;
+    let names: String = tiers.iter().map(|tier| format!(" {tier} |")).collect();
+    println!("| heads of | positions | numbers | sum GB/s |{names}");
+    println!("|---|---:|---|---:|{}", "---:|".repeat(tiers.len()));
+    for (name, shape) in SHAPES {
+        for &positions in &options.positions {
+            for rounded in [false, true] {
+                let cell = Cell { shape, positions: positions as usize, rounded };
+                let [speed, ratios @ ..] = &*pool.install(|| cell.measure(&tiers, options))? else {
+                    continue;
+                };
+                let numbers = if rounded { "bf16" } else { "f32" };
+                let ratios: String = ratios.iter().map(|ratio| format!(" {ratio:.2} |")).collect();
+                println!("| {name} | {positions} | {numbers} | {speed:.1} |{ratios}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One line of the table.
+struct Cell {
+    shape: [usize; 4],
+    positions: usize,
+    rounded: bool,
+}
+
+/// Keys and values of a sequence. With latents there are keys only.
+struct Cache<E> {
+    keys: Vec<Page<E>>,
+    values: Vec<Page<E>>,
+}
+
+/// A number as it lies in a cache.
+trait Number: Zero + Send + Sync {
+    fn to_fill(pages: &mut [Page<Self>]) -> CacheMut<'_>;
+    fn data(cache: &Cache<Self>) -> KvData<'_>;
+}
+
+impl Number for f32 {
+    fn to_fill(pages: &mut [Page<f32>]) -> CacheMut<'_> {
+        CacheMut::F32(pages)
+    }
+
+    fn data(cache: &Cache<f32>) -> KvData<'_> {
+        KvData::F32 { keys: &cache.keys, values: cache.values() }
+    }
+}
+
+impl Number for u16 {
+    fn to_fill(pages: &mut [Page<u16>]) -> CacheMut<'_> {
+        CacheMut::Bf16(pages)
+    }
+
+    fn data(cache: &Cache<u16>) -> KvData<'_> {
+        KvData::Bf16 { keys: &cache.keys, values: cache.values() }
+    }
+}
+
+impl Cell {
+    /// Speed of the sum in GB/s, and of each tier relative to it.
+    fn measure(&self, tiers: &[Tier], options: &AttentionArguments) -> Result<Vec<f64>> {
+        match self.rounded {
+            false => self.alternated::<f32>(tiers, options),
+            true => self.alternated::<u16>(tiers, options),
+        }
+    }
+
+    fn alternated<E: Number>(
+        &self,
+        tiers: &[Tier],
+        options: &AttentionArguments,
+    ) -> Result<Vec<f64>> {
+        let size = size_of::<E>();
+        let [heads, kv_heads, key_dim, value_dim] = self.shape;
+        let layout = |dim| CacheLayout {
+            capacity: self.positions,
+            page: PAGE.min(self.positions.next_power_of_two()),
+            heads: kv_heads,
+            dim,
+        };
+        let (keys, values) = (layout(key_dim), layout(self.value_row()));
+        let numbers =
+            self.positions * kv_heads * (key_dim + if self.is_latent() { 0 } else { value_dim });
+        let copies = (options.caches as usize / (numbers * size)).clamp(1, 64);
+        let filled = |layout: CacheLayout| {
+            let len = layout.page_len().expect("a page of some numbers");
+            let mut pages: Vec<Page<E>> =
+                (0..layout.pages(self.positions)).map(|_| zeroed(len)).collect();
+            for first in (0..self.positions).step_by(PAGE) {
+                let count = PAGE.min(self.positions - first);
+                let rows = widen(&random_weights(count, layout.heads * layout.dim));
+                store(E::to_fill(&mut pages), layout, first, &rows);
+            }
+            pages
+        };
+        let caches: Vec<Cache<E>> = (0..copies)
+            .map(|_| Cache {
+                keys: filled(keys),
+                values: if self.is_latent() { Vec::new() } else { filled(values) },
+            })
+            .collect();
+        let mut flat = sws_store::Slot::alone((copies * numbers * size).next_multiple_of(1 << 21))?;
+        // Pages that nothing was written to are all the same one.
+        flat.iter_mut().enumerate().for_each(|(at, byte)| *byte = at as u8);
+        let q = widen(&random_weights(heads, key_dim));
+        let spec = Attention {
+            heads,
+            kv_heads,
+            key_dim,
+            value_dim,
+            scale: 1.0 / (key_dim as f32).sqrt(),
+            window: None,
+            aligned: false,
+            soft_cap: None,
+            sinks: None,
+        };
+        let bytes = (numbers * size) as f64;
+        let sum = Contender {
+            name: "sum".to_owned(),
+            bytes,
+            weights: numbers as f64,
+            call: Box::new(|i| {
+                let at = i % copies * numbers * size;
+                std::hint::black_box(parallel_sum(&flat[at..at + numbers * size]));
+                Ok(())
+            }),
+        };
+        let ours = tiers.iter().map(|&tier| {
+            let mut y = vec![0.0; heads * value_dim];
+            let scratch = || AttentionScratch::new(value_dim, self.positions);
+            let mut scratch: Vec<_> = (0..options.threads).map(|_| scratch()).collect();
+            let (caches, q, spec) = (&caches, &q, &spec);
+            Contender {
+                name: tier.to_string(),
+                bytes,
+                weights: numbers as f64,
+                call: Box::new(move |i| {
+                    let cache = KvCache { data: E::data(&caches[i % copies]), keys, values };
+                    let first = self.positions - 1;
+                    let queries = Queries { first, q, selected: None, distances: None };
+                    attention(tier, spec, &cache, queries, &mut y, &mut scratch);
+                    std::hint::black_box(&y);
+                    Ok(())
+                }),
+            }
+        });
+        let mut contenders: Vec<Contender> = std::iter::once(sum).chain(ours).collect();
+        let timings = alternate(&mut contenders, ROUNDS, options.seconds_per_cell)?;
+        let mut found = vec![bytes / timings[0].median() / 1e9];
+        found.extend(timings[1..].iter().map(|timing| timing.speed_over(&timings[0])));
+        Ok(found)
+    }
+
+    fn is_latent(&self) -> bool {
+        let [_, _, key_dim, value_dim] = self.shape;
+        key_dim != value_dim
+    }
+
+    /// Elements from one value to the next.
+    fn value_row(&self) -> usize {
+        let [_, _, key_dim, value_dim] = self.shape;
+        if self.is_latent() { key_dim } else { value_dim }
+    }
+}
+
+impl<E> Cache<E> {
+    fn values(&self) -> &[Page<E>] {
+        if self.values.is_empty() { &self.keys } else { &self.values }
+    }
+}
