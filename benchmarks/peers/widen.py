@@ -1,11 +1,11 @@
-"""Widens the hidden size of a Qwen3-MoE checkpoint four times without changing its function.
+"""Widens the hidden size of a Qwen3-MoE or Mixtral checkpoint without changing its function.
 
-    python benchmarks/peers/widen.py CHECKPOINT OUT
+    python benchmarks/peers/widen.py CHECKPOINT OUT [--times 4]
 
 llama.cpp's Q4_K packs 256 weights of a row, and tales-moe has rows of 192, which llama-quantize would store in other
 formats. The added hidden values are always zero: what writes them has zero rows, and what reads them has random
-columns, so that their blocks are quantised as trained ones are. A norm then divides by half the root mean square,
-which its weights, halved, make up for. No step rounds differently, but for sums in another order.
+columns, so that their blocks are quantised as trained ones are. A norm of a state four times as wide divides by half
+the root mean square, which its weights, halved, make up for. No step rounds differently, but for sums in another order.
 """
 
 import argparse
@@ -15,9 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-TIMES = 4
-READERS = ["embed_tokens", "lm_head", "q_proj", "k_proj", "v_proj", "mlp.gate", "gate_proj", "up_proj"]
-WRITERS = ["o_proj", "down_proj"]
+# Powers of four, whose roots divide without rounding.
+TIMES = [4, 16, 64]
+ATTENTION = ["embed_tokens", "lm_head", "q_proj", "k_proj", "v_proj"]
+READERS = [*ATTENTION, "mlp.gate", "gate_proj", "up_proj", "block_sparse_moe.gate", ".w1", ".w3"]
+WRITERS = ["o_proj", "down_proj", ".w2"]
 NORMS = ["input_layernorm", "post_attention_layernorm", "model.norm"]
 
 
@@ -29,15 +31,15 @@ def to_bf16(values):
     return (np.ascontiguousarray(values, np.float32).view(np.uint32) >> 16).astype(np.uint16)
 
 
-def widened(name, bits, random):
-    """The tensor in bf16 bits with four times the hidden size."""
+def widened(name, bits, times, random):
+    """The tensor in bf16 bits with so many times the hidden size."""
     of = name.removesuffix(".weight")
     if any(of.endswith(end) for end in NORMS):
-        return np.tile(to_bf16(to_f32(bits) / 2), TIMES)
+        return np.tile(to_bf16(to_f32(bits) / np.float32(times**0.5)), times)
     if any(of.endswith(end) for end in WRITERS):
-        return np.concatenate([bits, np.zeros((bits.shape[0] * (TIMES - 1), bits.shape[1]), np.uint16)])
+        return np.concatenate([bits, np.zeros((bits.shape[0] * (times - 1), bits.shape[1]), np.uint16)])
     if any(of.endswith(end) for end in READERS):
-        added = (bits.shape[0], bits.shape[1] * (TIMES - 1))
+        added = (bits.shape[0], bits.shape[1] * (times - 1))
         if of.endswith("embed_tokens"):
             columns = np.zeros(added, np.uint16)
         else:
@@ -64,17 +66,21 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--times", type=int, choices=TIMES, default=4)
     arguments = parser.parse_args()
+    times = arguments.times
     config = json.loads((arguments.checkpoint / "config.json").read_text())
-    if config["model_type"] != "qwen3_moe" or config["tie_word_embeddings"]:
-        raise SystemExit(f"`{arguments.checkpoint}` is no Qwen3-MoE with an output matrix of its own")
-    config["hidden_size"] *= TIMES
-    config["rms_norm_eps"] /= TIMES
+    if config["model_type"] not in ["qwen3_moe", "mixtral"] or config.get("tie_word_embeddings"):
+        raise SystemExit(f"`{arguments.checkpoint}` is no Qwen3-MoE or Mixtral with an output matrix of its own")
+    if not config.get("head_dim"):
+        config["head_dim"] = config["hidden_size"] // config["num_attention_heads"]
+    config["hidden_size"] *= times
+    config["rms_norm_eps"] /= times
 
     random = np.random.default_rng(0)
     header, parts, offset = {}, [], 0
     for name, bits in load(arguments.checkpoint):
-        bits = widened(name, bits, random)
+        bits = widened(name, bits, times, random)
         header[name] = {"dtype": "BF16", "shape": bits.shape, "data_offsets": [offset, offset + bits.nbytes]}
         offset += bits.nbytes
         parts.append(bits)
