@@ -1,5 +1,5 @@
-//! The speed that drafts of a given skill would have on a real disk, over that without a draft: an upper
-//! bound for what better forecasts can gain.
+//! The speed that drafts of a given skill have on a real disk, over that without a draft: what better
+//! forecasts can gain under the present rules for prefetches.
 //!
 //! ```text
 //! cargo run --release -p sws-benchmarks --example foresight -- DIR RAM [TOKENS [ROUNDS]]

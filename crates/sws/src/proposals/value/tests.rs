@@ -83,7 +83,7 @@ fn proposals_pay_or_cost_next_to_nothing() {
         (swept(370.0, 25.0, 0.85, 0.8, 1500.0), 1000, 0.985),
         (swept(370.0, 25.0, 0.85, 0.5, 1500.0), 256, 0.985),
         // All stand-ins and two slots: 32 tokens take hardly longer than 16, and 64 than 32.
-        (swept(830.0, 28.0, 0.75, 0.967, 3100.0), 400, 2.5),
+        (swept(830.0, 28.0, 0.75, 0.967, 3100.0), 400, 2.75),
         // Large experts with bad stand-ins.
         (case(2300.0, 170.0, 0.45, 0.5), 1000, 0.985),
         (case(2300.0, 170.0, 0.45, 0.0), 256, 0.985),
