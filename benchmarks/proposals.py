@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """The speed of texts with proposals and without, in turns within one budget, and whether they are equal.
 
-benchmarks/proposals.py SHARDS --ram SIZE [--tokens N] [--seeds N ...] [-- OPTIONS of both]
+benchmarks/proposals.py SHARDS --ram SIZE [--plain SHARDS] [--tokens N] [--seeds N ...] [-- OPTIONS of both]
 
-SHARDS has stand-ins of all experts, and SIZE has room for them. Without proposals that memory holds experts.
+SHARDS has stand-ins of all experts, and SIZE has room for them. Without proposals that memory holds experts, those of
+--plain if the model has other shards for that.
 """
 
 import argparse
@@ -18,8 +19,8 @@ SWS = Path(__file__).resolve().parent.parent / "target/release/sws"
 SAMPLING = ["--temperature", "1", "--top-k", "40", "--top-p", "0.95", "--ignore-eos"]
 
 
-def run(args, seed, options):
-    what = ["run", args.shards, "--ram", args.ram, "--prompt", args.prompt, "-n", str(args.tokens), "--seed", str(seed)]
+def run(args, shards, seed, options):
+    what = ["run", shards, "--ram", args.ram, "--prompt", args.prompt, "-n", str(args.tokens), "--seed", str(seed)]
     command = [SWS, *what, *SAMPLING, "--json", "--no-warm-start", *options]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -31,6 +32,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("shards")
     parser.add_argument("--ram", required=True)
+    parser.add_argument("--plain", metavar="SHARDS")
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--prompt", default="Once upon a time there was a fox who lived in a deep wood")
@@ -41,10 +43,11 @@ def main():
     print("| seed | tok/s without | with | speed-up | MB a token without | with | passes, right of proposed | text |")
     print("|---:|---:|---:|---:|---:|---:|---|---|")
     rows = []
+    shards = [args.plain or args.shards, args.shards]
     for number, seed in enumerate(args.seeds):
         ways = [both, [*both, "--stand-ins", "all", "--proposals"]]
         order = [0, 1] if number % 2 == 0 else [1, 0]
-        done = {at: run(args, seed, ways[at]) for at in order}
+        done = {at: run(args, shards[at], seed, ways[at]) for at in order}
         speeds, read = [], []
         for at in (0, 1):
             of = done[at]["metrics"]["cost"]["generation"]

@@ -11,13 +11,14 @@
 //! distributions gives two bounds: a lower one for any two distributions that share Gumbel noise,
 //! and an upper one for any way of sampling.
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use sws_model::text::{Sampler, Sampling, SplitMix64};
 use sws_model::{CausalLm, KvPrecision, Model, ResidentSource, Session};
-use sws_store::Manifest;
+use sws_store::{Manifest, Piece};
 use sws_testing::sampled;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
@@ -120,14 +121,15 @@ fn drafted(manifest: &Manifest) -> Result<Manifest> {
     let mut drafted = manifest.clone();
     let mut changed = false;
     for piece in &mut drafted.pieces {
-        if let Some(stand_in) = piece.stand_in.take() {
-            piece.tensors = stand_in.tensors;
+        let stand_in = piece.stand_in_tensors().map(Cow::into_owned);
+        if let Some(tensors) = stand_in {
+            *piece = Piece { id: piece.id, tensors, stand_in: None };
             changed = true;
         }
     }
     changed
         .then_some(drafted)
-        .ok_or("these shards have no stand-ins; make some with `sws shard --stand-ins q4`".into())
+        .ok_or("these shards have no stand-ins; make some with `sws shard --stand-ins q4` or `--encoding nested`".into())
 }
 
 fn resident(dir: &Path, manifest: &Manifest) -> Result<Session<ResidentSource>> {

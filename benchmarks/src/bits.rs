@@ -16,7 +16,10 @@ use crate::kernels::weights::Encoded;
 use crate::large::make_shards;
 
 /// Encodings in the order of columns.
-const ENCODINGS: [Encoding; 2] = [Encoding::Bf12, Encoding::Bf11];
+const ENCODINGS: [Encoding; 3] = [Encoding::Bf12, Encoding::Bf11, Encoding::Nested];
+
+/// Bits of a weight in each.
+type Bits = [f64; ENCODINGS.len()];
 
 /// Synthetic rows: name, columns, and the standard deviation of the logarithm of a row's scale.
 const ROWS: [(&str, usize, f32); 6] = [
@@ -45,14 +48,19 @@ pub struct BitsArguments {
 pub fn table(arguments: &BitsArguments) -> Result<String> {
     ensure!(arguments.models.is_empty() || arguments.scratch.is_some(), "models need --scratch");
     let mut table =
-        "| weights | columns | bf12 | bf11 | bf11 / bf12 |\n|---|---:|---:|---:|---:|\n".to_owned();
-    let mut line = |name: &str, cols: &str, [bf12, bf11]: [f64; 2]| {
-        writeln!(table, "| {name} | {cols} | {bf12:.3} | {bf11:.3} | {:.3} |", bf11 / bf12)
+        "| weights | columns | bf12 | bf11 | bf11 / bf12 | nested |\n|---|---:|---:|---:|---:|---:|\n"
+            .to_owned();
+    let mut line = |name: &str, cols: &str, [bf12, bf11, nested]: Bits| {
+        writeln!(
+            table,
+            "| {name} | {cols} | {bf12:.3} | {bf11:.3} | {:.3} | {nested:.3} |",
+            bf11 / bf12
+        )
     };
     for (name, cols, spread) in ROWS {
         let weights = rows(cols, spread);
         let shape = (weights.len() / 2 / cols, cols);
-        let mut bits = [0.0; 2];
+        let mut bits = Bits::default();
         for (bits, encoding) in bits.iter_mut().zip(ENCODINGS) {
             let bytes = Encoded::new(encoding, shape, &weights)?.matrix()?.bytes();
             *bits = bytes as f64 * 16.0 / weights.len() as f64;
@@ -86,7 +94,7 @@ fn rows(cols: usize, spread: f32) -> Vec<u8> {
 }
 
 /// Bits of a weight of all experts, by columns of their matrices, and all together.
-fn experts(model: &Path, scratch: &Path) -> Result<BTreeMap<String, [f64; 2]>> {
+fn experts(model: &Path, scratch: &Path) -> Result<BTreeMap<String, Bits>> {
     let is_sharded = Manifest::load(model).is_ok_and(|manifest| manifest.encoding.is_some());
     let checkpoint = if is_sharded {
         let checkpoint = scratch.join("checkpoint");
@@ -114,7 +122,7 @@ fn experts(model: &Path, scratch: &Path) -> Result<BTreeMap<String, [f64; 2]>> {
             }
         }
         for (cols, [bytes, count]) in sums {
-            let bits: &mut [f64; 2] = found.entry(cols).or_default();
+            let bits: &mut Bits = found.entry(cols).or_default();
             bits[index] = bytes as f64 * 8.0 / count as f64;
         }
     }

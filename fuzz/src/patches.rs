@@ -1,6 +1,6 @@
 //! Any bytes as the parts of a matrix with patches, and any bf16 matrix encoded and decoded.
 
-#![allow(dead_code)] // each target uses one of the two
+#![allow(dead_code)] // each target uses one of the three
 
 use sws_kernels::{
     EncodedRows, Encoder, Encoding, Histogram, Matrix, PartLen, Scratch, Tally, Tier, matmul,
@@ -16,6 +16,11 @@ pub fn bf11(data: &[u8]) -> bool {
     check(Encoding::Bf11, data)
 }
 
+/// True if the bytes made a matrix of nested.
+pub fn nested(data: &[u8]) -> bool {
+    check(Encoding::Nested, data)
+}
+
 fn check(encoding: Encoding, data: &[u8]) -> bool {
     let [rows, cols, first, rest @ ..] = data else { return false };
     let (rows, cols) = (usize::from(*rows % 9), usize::from(*cols));
@@ -23,7 +28,7 @@ fn check(encoding: Encoding, data: &[u8]) -> bool {
     decode(encoding, rows, cols, usize::from(*first), rest)
 }
 
-/// Decodes arbitrary codes, table and patches; the patches may be invalid in any way.
+/// Decodes arbitrary codes, a table or tops, and patches; the patches may be invalid in any way.
 fn decode(encoding: Encoding, rows: usize, cols: usize, first: usize, bytes: &[u8]) -> bool {
     let len = |part: usize, rows: usize| match encoding.parts()[part]
         .len(rows as u64, cols as u64)
@@ -32,22 +37,18 @@ fn decode(encoding: Encoding, rows: usize, cols: usize, first: usize, bytes: &[u
         PartLen::Exact(len) | PartLen::AtLeast(len) => len as usize,
     };
     let Some((codes, rest)) = bytes.split_at_checked(len(0, rows)) else { return false };
-    let Some((table, patches)) = rest.split_at_checked(16) else { return false };
-    let Ok(whole) = Matrix::new(encoding, rows, cols, &[codes, table, patches]) else {
+    let Some((second, patches)) = rest.split_at_checked(len(1, rows)) else { return false };
+    let Ok(whole) = Matrix::new(encoding, rows, cols, &[codes, second, patches]) else {
         assert!(patches.len() < len(2, rows), "only missing offsets are refused");
         return false;
     };
     let honest = whole.check().is_ok();
 
     let first = first % (rows + 1);
-    let block = Matrix::block(
-        encoding,
-        rows,
-        cols,
-        first..rows,
-        &[&codes[len(0, first)..], table, patches],
-    )
-    .expect("a block of a matrix is one too");
+    let before = if encoding.parts()[1].is_whole() { 0 } else { len(1, first) };
+    let parts = [&codes[len(0, first)..], &second[before..], patches];
+    let block = Matrix::block(encoding, rows, cols, first..rows, &parts)
+        .expect("a block of a matrix is one too");
     let mut row = vec![0.0; cols];
     let mut again = vec![0.0; cols];
     for r in 0..rows {
@@ -94,8 +95,9 @@ fn there_and_back(encoding: Encoding, cols: usize, bytes: &[u8]) {
     let mut tally = Tally::new(&encoder);
     encoder.encode(bf16, &mut encoded).expect("whole rows");
     tally.push(&encoded).expect("few patches");
-    let (table, patches) = (encoder.table().expect("it has one"), tally.patches());
-    let parts = [&encoded.parts[0][..], &table, &patches];
+    let (table, patches) = (encoder.table(), tally.patches());
+    let second = table.as_ref().map_or(&encoded.parts[1][..], |table| &table[..]);
+    let parts = [&encoded.parts[0][..], second, &patches];
     let matrix = Matrix::new(encoding, rows, cols, &parts).expect("its own encoding");
     matrix.check().expect("its own patches");
     let mut row = vec![0.0; cols];

@@ -82,7 +82,11 @@ fn check(family: &str, dtype: Dtype, encoding: Encoding, stand_ins: Option<Encod
         let made = (&*shards, &manifest, piece);
         check_stand_in(made, (&checkpoint, &in_place, before), stand_ins);
     }
-    let reencoded = |t: &Tensor| t.encoding == Some(encoding);
+    // Few matrices of these are wide enough for nested, and only those of experts.
+    let reencoded = |t: &Tensor| {
+        let instead = encoding == Encoding::Nested && t.encoding == Some(Encoding::Bf11);
+        t.encoding == Some(encoding) || instead
+    };
     let count = manifest.pieces.iter().flat_map(|p| &p.tensors).filter(|t| reencoded(t)).count();
     assert!(count > 0 || encoding.has_patches() && dtype != Dtype::BF16, "{case}");
 

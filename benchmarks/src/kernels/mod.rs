@@ -260,9 +260,11 @@ fn ours<'a>(
 fn candle_format(encoding: Encoding) -> Option<CandleFormat> {
     match encoding {
         Encoding::F32 => Some(CandleFormat::F32),
-        Encoding::Bf16 | Encoding::Bf12 | Encoding::Bf11 => Some(CandleFormat::Bf16),
+        Encoding::Bf16 | Encoding::Bf12 | Encoding::Bf11 | Encoding::Nested => {
+            Some(CandleFormat::Bf16)
+        }
         Encoding::Q8 | Encoding::Fp8 | Encoding::Gguf(GgufBlocks::Q8_0) => Some(CandleFormat::Q80),
         Encoding::Q4 | Encoding::Mxfp4 | Encoding::Gguf(GgufBlocks::Q4K) => Some(CandleFormat::Q4K),
-        Encoding::F16 | Encoding::Gguf(_) | Encoding::Published(_) => None,
+        Encoding::F16 | Encoding::Top | Encoding::Gguf(_) | Encoding::Published(_) => None,
     }
 }

@@ -57,6 +57,10 @@ impl Encoded {
             }
             return Ok(Encoded { encoding, shape: (rows, cols), parts: vec![bytes] });
         }
+        if encoding == Encoding::Top {
+            let mut whole = Encoded::new(Encoding::Nested, (rows, cols), weights)?;
+            return Ok(Encoded { encoding, parts: vec![whole.parts.swap_remove(1)], ..whole });
+        }
         if matches!(encoding, Encoding::Published(_)) {
             // e4m3 of these weights: few are subnormal, with which products take three times as long.
             let e4m3 = Encoded::new(Encoding::Fp8, (rows, cols), weights)?.parts.swap_remove(0);
@@ -94,6 +98,7 @@ impl Encoded {
         let [first, second] = block.parts;
         let parts = match encoder.table() {
             Some(table) => vec![first, table.to_vec(), tally.patches()],
+            None if encoding.has_patches() => vec![first, second, tally.patches()],
             None if encoding.parts().len() == 1 => vec![first],
             None => vec![first, second],
         };

@@ -28,9 +28,14 @@ fn token(n: u32) -> u32 {
 
 /// The model in shards with stand-ins, made once.
 fn model(stand_ins: Encoding) -> &'static Path {
-    static Q4: OnceLock<PathBuf> = OnceLock::new();
-    static Q8: OnceLock<PathBuf> = OnceLock::new();
-    let made = if stand_ins == Encoding::Q4 { &Q4 } else { &Q8 };
+    static MADE: [OnceLock<PathBuf>; 3] = [const { OnceLock::new() }; 3];
+    let (made, options) = match stand_ins {
+        Encoding::Q4 | Encoding::Q8 => {
+            let options = ShardOptions { stand_ins: Some(stand_ins), ..ShardOptions::default() };
+            (&MADE[usize::from(stand_ins == Encoding::Q8)], options)
+        }
+        _ => (&MADE[2], ShardOptions { encoding: Encoding::Nested, ..ShardOptions::default() }),
+    };
     made.get_or_init(|| {
         // Left behind when the tests end, in a directory that `cargo clean` removes.
         let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tales-{stand_ins}"));
@@ -38,7 +43,6 @@ fn model(stand_ins: Encoding) -> &'static Path {
         unshard(&tales(), &checkpoint, false, None, &|_| {}).unwrap();
         let checkpoint = open_checkpoint(&checkpoint, None).unwrap();
         let naming = sws_model::naming(checkpoint.config()).unwrap();
-        let options = ShardOptions { stand_ins: Some(stand_ins), ..ShardOptions::default() };
         shard(&*checkpoint, naming.as_ref(), &out, &options, &|_| {}).unwrap();
         out
     })
@@ -81,26 +85,31 @@ fn truth() -> u64 {
 
 #[test]
 fn stand_ins_count_only_as_exactness_allows() {
-    let dir = model(Encoding::Q4);
-    // Budget in MiB, stand-ins kept, exactness; true if the logits are exact, if stand-ins were
-    // offered, and if some counted.
+    // Encoding of the stand-ins, budget in MiB, stand-ins kept, exactness; true if the logits are
+    // exact, if stand-ins were offered, and if some counted.
     use Exactness::*;
     use StandInUse::*;
+    let [q4, top] = [Encoding::Q4, Encoding::Top];
     let cases = [
-        (16, Off, Exact, true, false, false),
-        (20, All, Exact, true, true, false),
-        (14, Auto, Exact, true, true, false),
-        (20, All, Within(0.0), true, true, false),
-        (20, All, Within(1e-9), true, true, false),
-        (20, All, Within(1e9), false, true, true),
-        (20, All, Unseen(1), false, true, true),
-        (20, All, Unseen(0), true, true, false),
-        (16, Off, Within(1e9), true, false, false),
+        (q4, 16, Off, Exact, true, false, false),
+        (q4, 20, All, Exact, true, true, false),
+        (q4, 14, Auto, Exact, true, true, false),
+        (q4, 20, All, Within(0.0), true, true, false),
+        (q4, 20, All, Within(1e-9), true, true, false),
+        (q4, 20, All, Within(1e9), false, true, true),
+        (q4, 20, All, Unseen(1), false, true, true),
+        (q4, 20, All, Unseen(0), true, true, false),
+        (q4, 16, Off, Within(1e9), true, false, false),
+        // Slots lack what is in stand-ins.
+        (top, 16, Off, Exact, true, false, false),
+        (top, 36, All, Exact, true, true, false),
+        (top, 20, Auto, Exact, true, true, false),
+        (top, 36, All, Unseen(1), false, true, true),
     ];
-    for (mib, stand_ins, exactness, exact, offered, counted) in cases {
-        let case = format!("{mib} MiB, {stand_ins:?}, {exactness:?}");
+    for (encoding, mib, stand_ins, exactness, exact, offered, counted) in cases {
+        let case = format!("{encoding}, {mib} MiB, {stand_ins:?}, {exactness:?}");
         let options = Options { exactness, ..options(mib * MIB, stand_ins) };
-        let mut lm = streamer(dir, options).unwrap();
+        let mut lm = streamer(model(encoding), options).unwrap();
         let before = lm.counters();
         assert_eq!(hash(&mut lm).unwrap() == truth(), exact, "{case}");
         let after = lm.counters();
@@ -135,6 +144,10 @@ fn larger_tolerances_let_more_stand_ins_count() {
 
 #[test]
 fn unavailable_stand_ins_are_refused() {
+    let exactness = Exactness::Within(1.0);
+    let unbounded = Options { exactness, ..options(36 * MIB, StandInUse::All) };
+    let refused = streamer(model(Encoding::Top), unbounded).unwrap_err().to_string();
+    assert!(refused.contains("leave --tolerance out"), "{refused}");
     for which in [StandInUse::Auto, StandInUse::All] {
         let refused = streamer(&tales(), options(16 * MIB, which)).unwrap_err().to_string();
         assert!(refused.contains("sws shard --stand-ins"), "{refused}");

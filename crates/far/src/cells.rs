@@ -93,7 +93,10 @@ impl Cells {
             let by_rows = matches!(kind, PieceKind::Embed | PieceKind::Table(_));
             let limit = if by_rows { ROWS } else { CELL };
             if let Some(whole) = cells.whole.get_mut(extent.file as usize) {
-                *whole = matches!(kind, PieceKind::Expert(_));
+                // A stand-in within a nested expert is read alone.
+                let of = &manifest.pieces[place.piece as usize];
+                let is_nested = of.stand_in.is_none() && of.stand_in_tensors().is_some();
+                *whole = matches!(kind, PieceKind::Expert(_)) && !is_nested;
             }
             for block in 0..extent.len.div_ceil(extent.check_len) {
                 let start = extent.offset + block * extent.check_len;

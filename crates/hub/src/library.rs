@@ -19,7 +19,7 @@ use crate::name::begins_commit;
 use crate::{HubError, ModelId};
 
 /// Encodings by preference, where none was asked for: exact ones, of which bf12 is fast and small.
-const ORDER: [&str; 5] = ["bf12", "bf11", "bf16", "f16", "f32"];
+const ORDER: [&str; 6] = ["bf12", "bf11", "nested", "bf16", "f16", "f32"];
 
 /// The revision whose shards have no revision in their form.
 const MAIN: &str = "main";

@@ -21,6 +21,11 @@ pub enum Encoding {
     /// bf16 with its exponent packed into two bits where it is frequent: lossless, 10.7 to 11 bits a
     /// weight.
     Bf11,
+    /// bf16 in two planes: four bits a weight that are a [`Top`](Encoding::Top), and what they lack.
+    /// Lossless, about 11 bits a weight.
+    Nested,
+    /// Sign, exponent and the first bit of the mantissa of a bf16, as far as four bits go: lossy.
+    Top,
     /// Signed bytes in groups of 64 with a bf16 scale: lossy.
     Q8,
     /// Four-bit codes in groups of 64 with a bf16 scale: lossy.
@@ -37,12 +42,14 @@ pub enum Encoding {
 
 impl Encoding {
     /// Every encoding, in the order in which tables list them.
-    pub const ALL: [Encoding; 46] = [
+    pub const ALL: [Encoding; 48] = [
         Encoding::F32,
         Encoding::F16,
         Encoding::Bf16,
         Encoding::Bf12,
         Encoding::Bf11,
+        Encoding::Nested,
+        Encoding::Top,
         Encoding::Q8,
         Encoding::Q4,
         Encoding::Fp8,
@@ -94,6 +101,8 @@ impl Encoding {
             Encoding::Bf16 => "bf16",
             Encoding::Bf12 => "bf12",
             Encoding::Bf11 => "bf11",
+            Encoding::Nested => "nested",
+            Encoding::Top => "top",
             Encoding::Q8 => "q8",
             Encoding::Q4 => "q4",
             Encoding::Fp8 => "fp8",
@@ -113,7 +122,7 @@ impl fmt::Display for Encoding {
 /// A word that names no encoding.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is not an encoding; choose one of f32, f16, bf16, bf12, bf11, q8, q4, fp8, mxfp4, q8_0"
+    "`{0}` is not an encoding; choose one of f32, f16, bf16, bf12, bf11, nested, q8, q4, fp8, mxfp4, q8_0"
 )]
 pub struct UnknownEncoding(pub String);
 

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::reference::{REST_BLOCK, TOP_BLOCK};
 use crate::{Encoding, GgufBlocks, Offsets, Published};
 
 /// One of the runs of bytes that make up an encoded matrix.
@@ -25,7 +26,7 @@ enum Cut {
     Shared { bytes: u64 },
     /// This many bytes for each column, which all rows share.
     Columns { bytes: u64 },
-    /// The patches of bf12 or bf11.
+    /// The patches of bf12, bf11 or nested.
     Patches { of: Encoding },
 }
 
@@ -132,6 +133,12 @@ impl Encoding {
             Part { suffix: ".table", cut: Cut::Shared { bytes: TABLE_LEN as u64 } },
             Part { suffix: ".patches", cut: Cut::Patches { of: Encoding::Bf11 } },
         ];
+        const TOP: Part = plain(".top", 64, TOP_BLOCK as u64);
+        const NESTED: &[Part] = &[
+            plain(".rest", 64, REST_BLOCK as u64),
+            TOP,
+            Part { suffix: ".patches", cut: Cut::Patches { of: Encoding::Nested } },
+        ];
         const Q8: &[Part] = &[plain(".codes", 1, 1), plain(".scales", 64, 2)];
         const Q4: &[Part] = &[plain(".codes", 2, 1), plain(".scales", 64, 2)];
         const FP8: &[Part] = &[plain("", 1, 1), square("_scale_inv", 4)];
@@ -141,6 +148,8 @@ impl Encoding {
             Encoding::F16 | Encoding::Bf16 => HALF,
             Encoding::Bf12 => BF12,
             Encoding::Bf11 => BF11,
+            Encoding::Nested => NESTED,
+            Encoding::Top => &[TOP],
             Encoding::Q8 => Q8,
             Encoding::Q4 => Q4,
             Encoding::Fp8 => FP8,
@@ -162,23 +171,23 @@ impl Encoding {
     pub const fn is_made(self) -> bool {
         match self {
             Encoding::Gguf(format) => matches!(format, GgufBlocks::Q8_0),
-            Encoding::Published(_) => false,
+            Encoding::Top | Encoding::Published(_) => false,
             _ => true,
         }
     }
 
     /// True if rows have patches, whose number is known only once they are encoded.
     pub const fn has_patches(self) -> bool {
-        matches!(self, Encoding::Bf12 | Encoding::Bf11)
+        matches!(self, Encoding::Bf12 | Encoding::Bf11 | Encoding::Nested)
     }
 
     /// Weights for each byte of patches in a trained model, rounded down for safety: in bf12 one in
-    /// 5,000 is an escape, and bf11 has .096 bytes for each weight of a Gaussian. No weights are so
+    /// 5,000 is an escape, and bf11 and nested have .096 bytes for each weight of a Gaussian. No weights are so
     /// many in an encoding without patches.
     pub const fn typical_patches(self) -> u64 {
         match self {
             Encoding::Bf12 => 1024,
-            Encoding::Bf11 => 9,
+            Encoding::Bf11 | Encoding::Nested => 9,
             _ => u64::MAX,
         }
     }
@@ -187,7 +196,8 @@ impl Encoding {
     pub const fn is_lossy(self) -> bool {
         match self {
             Encoding::F32 | Encoding::F16 => false,
-            Encoding::Bf16 | Encoding::Bf12 | Encoding::Bf11 => false,
+            Encoding::Bf16 | Encoding::Bf12 | Encoding::Bf11 | Encoding::Nested => false,
+            Encoding::Top => true,
             Encoding::Q8 | Encoding::Q4 | Encoding::Fp8 | Encoding::Mxfp4 => true,
             Encoding::Gguf(_) | Encoding::Published(_) => true,
         }

@@ -16,7 +16,7 @@ pub struct Matrix<'a> {
     cols: usize,
     /// Offset of this view's first row in the parts that are not split at every row.
     first_row: usize,
-    /// Bytes of the offsets before the patches of bf12 and bf11, which are those of all rows.
+    /// Bytes of the offsets before the patches, which are those of all rows.
     offsets_len: usize,
     /// Bytes per row of the parts that are split at every row. Stored because a division per row
     /// costs too much when rows are short.
@@ -222,7 +222,7 @@ impl<'a> Matrix<'a> {
         reference::decode_row(self, row, out);
     }
 
-    /// Checks that the patches of a bf12 or bf11 matrix match its codes, in a pass over all codes.
+    /// Checks that the patches of a bf12, bf11 or nested matrix match its codes, in a pass over all codes.
     /// Meant for verifying files. Nothing else about the bytes can be wrong.
     pub fn check(&self) -> Result<(), MatrixError> {
         if !self.encoding.has_patches() {
@@ -230,10 +230,8 @@ impl<'a> Matrix<'a> {
         }
         for row in 0..self.rows {
             let codes = match self.encoding {
-                Encoding::Bf11 => {
-                    reference::patches_of(self, row, self.patches(Encoding::Bf11, row)).0
-                }
-                _ => reference::count_escapes(self, row),
+                Encoding::Bf12 => reference::count_escapes(self, row),
+                encoding => reference::patches_of(self, row, self.patches(encoding, row)).0,
             };
             let patches = self.escapes(row).len();
             if codes != patches {
@@ -308,13 +306,13 @@ impl<'a> Matrix<'a> {
     }
 
     /// The bytes from which a decoder takes the patches of a row: its own in bf12, and also those of
-    /// the rows behind it in bf11, which need no end; empty for other encodings. The encoding is a
+    /// the rows behind it in bf11 and nested, which need no end; empty for other encodings. The encoding is a
     /// constant when a kernel is compiled.
     #[inline(always)]
     pub(crate) fn patches(&self, encoding: Encoding, row: usize) -> &'a [u8] {
         match encoding {
             Encoding::Bf12 => self.escapes(row),
-            Encoding::Bf11 => {
+            Encoding::Bf11 | Encoding::Nested => {
                 let list = &self.parts[2][self.offsets_len..];
                 &list[self.offset(encoding, row).min(list.len())..]
             }

@@ -28,6 +28,11 @@ fn bf11_matrices() {
 }
 
 #[test]
+fn nested_matrices() {
+    replay("nested", patches::nested);
+}
+
+#[test]
 fn matrices_of_other_encodings() {
     replay("blocks", blocks::check);
 }

@@ -24,12 +24,14 @@ const SHAPES: [(usize, usize); 12] = [
     (1, 1000),
 ];
 
+/// Those with a table of exponents.
 const PACKED: [Encoding; 2] = [Encoding::Bf12, Encoding::Bf11];
+const PATCHED: [Encoding; 3] = [Encoding::Bf12, Encoding::Bf11, Encoding::Nested];
 
 #[test]
 fn every_bf16_bit_pattern_survives() {
     let all: Vec<u16> = (0..=u16::MAX).collect();
-    for encoding in PACKED {
+    for encoding in PATCHED {
         for cols in [1, 37, 64, 100, 256, 4096] {
             let rows = all.len() / cols;
             survives(encoding, &bf16_bytes(&all[..rows * cols]), cols);
@@ -48,7 +50,7 @@ fn survives(encoding: Encoding, source: &[u8], cols: usize) -> f64 {
 }
 
 #[test]
-fn weights_as_models_have_them_take_less_than_eleven_bits() {
+fn weights_as_models_have_them_take_about_eleven_bits() {
     let uniform = |i: u64| {
         let once = (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let twice = (once ^ once >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -63,10 +65,14 @@ fn weights_as_models_have_them_take_less_than_eleven_bits() {
         let bits: Vec<u16> = weights.map(|w| ((w as f32).to_bits() >> 16) as u16).collect();
         let taken = survives(Encoding::Bf11, &bf16_bytes(&bits), cols);
         assert!(taken > 10.5 && taken < most, "{taken}");
+        let nested = survives(Encoding::Nested, &bf16_bytes(&bits), cols);
+        assert!(nested > taken && nested < 11.15, "{nested}");
     }
     // A constant needs no patches.
     let taken = survives(Encoding::Bf11, &bf16_bytes(&[0x3e80; 1 << 16]), 4096);
     assert!(taken < 10.02, "{taken}");
+    let taken = survives(Encoding::Nested, &bf16_bytes(&[0x3e80; 1 << 16]), 4096);
+    assert!(taken < 10.27, "{taken}");
 }
 
 #[test]
@@ -191,6 +197,7 @@ fn exact_encodings_give_back_the_source() {
         (Source::Bf16, Encoding::F32),
         (Source::Bf16, Encoding::Bf12),
         (Source::Bf16, Encoding::Bf11),
+        (Source::Bf16, Encoding::Nested),
     ] {
         let encoder = match encoding {
             _ if encoding.has_patches() => common::encoder(encoding, &halves, cols),
@@ -401,6 +408,8 @@ fn non_finite_weights_and_unsupported_types_are_refused() {
         (Source::F32, Encoding::Bf12),
         (Source::F16, Encoding::Bf11),
         (Source::F32, Encoding::Bf11),
+        (Source::F16, Encoding::Nested),
+        (Source::F32, Encoding::Nested),
     ] {
         let error = Encoder::new(to, from, 10).unwrap_err();
         assert_eq!(error, EncodeError::NotFrom { from, to });
@@ -426,8 +435,8 @@ fn wrong_lengths_and_absurd_shapes_are_refused() {
                 }
                 let mut broken = parts.clone();
                 let mut bytes = broken[i].to_vec();
-                // Six entries, which share a base in bf11.
-                let short = if encoding == Encoding::Bf11 { 4 + 2 * 6 } else { 4 * 6 };
+                // Six entries, which share a base but in bf12.
+                let short = if encoding == Encoding::Bf12 { 4 * 6 } else { 4 + 2 * 6 };
                 let len = if kind.suffix == ".patches" { short } else { bytes.len() };
                 bytes.resize(len.wrapping_add_signed(change), 0);
                 broken[i] = &bytes;
@@ -469,6 +478,7 @@ fn absurdly_wide_matrices_without_rows_are_accepted() {
         (Encoding::Q8, &[none, none]),
         (Encoding::Bf12, &[none, &[0; 16], &[0; 4]]),
         (Encoding::Bf11, &[none, &[0; 16], &[0; 4]]),
+        (Encoding::Nested, &[none, none, &[0; 4]]),
     ] {
         let matrix = Matrix::new(encoding, 0, 1 << 55, parts).unwrap();
         matrix.check().unwrap();
@@ -556,6 +566,59 @@ fn wrong_patches_of_bf11_are_detected_and_harmless() {
 }
 
 #[test]
+fn wrong_bytes_of_nested_are_detected_or_harmless() {
+    let cols = 70;
+    let source = bf16_bytes(&(0..210u16).map(|i| i * 311).collect::<Vec<_>>());
+    let encoded = Encoded::packed(Encoding::Nested, &source, cols);
+    let parts = encoded.parts();
+    assert!(encoded.escapes > 90);
+    for (place, value) in [(3, 0xff), (4, 1), (6, 0), (7, 0xff), (8, 0), (10, 0), (11, 0xff)] {
+        let mut patches = parts[2].to_vec();
+        patches[place] = value;
+        let parts = [parts[0], parts[1], &patches];
+        let matrix = Matrix::new(Encoding::Nested, 3, cols, &parts).unwrap();
+        // An end behind the list is clamped to the true one.
+        let error = matrix.check();
+        assert!(place == 11 || matches!(error, Err(MatrixError::Patches { .. })), "{place}");
+        (0..3).for_each(|r| drop(common::decode(&matrix, r)));
+    }
+    // A distance beyond the largest exponent is no exponent of infinity.
+    let mut top = parts[1].to_vec();
+    for block in top.chunks_mut(34) {
+        block[32..].fill(1);
+    }
+    let matrix = Matrix::new(Encoding::Nested, 3, cols, &[parts[0], &top, parts[2]]).unwrap();
+    let numbers = (0..3).flat_map(|r| common::decode(&matrix, r));
+    assert!(numbers.map(f32::from_bits).all(|w| w.abs() < 1e-37));
+}
+
+/// The top of each number by the definition of the format: sign, distance from the largest exponent
+/// of 32 columns, first bit of the mantissa.
+#[test]
+fn a_top_is_near_its_numbers() {
+    let (rows, cols) = (3, 230);
+    let source = common::sample_source(Encoding::Nested, rows, cols);
+    let whole = Encoded::packed(Encoding::Nested, &source, cols);
+    let top = [whole.parts()[1]];
+    let top = Matrix::new(Encoding::Top, rows, cols, &top).unwrap();
+    for row in 0..rows {
+        let exact = common::decode(&whole.matrix(), row);
+        let near = common::decode(&top, row);
+        for (exact, near) in exact.chunks(32).zip(near.chunks(32)) {
+            let power = exact.iter().map(|bits| bits >> 23 & 255).max().unwrap();
+            for (bits, near) in exact.iter().zip(near) {
+                let distance = power - (bits >> 23 & 255);
+                let fraction = if bits >> 22 & 1 == 1 { 1.8125 } else { 1.1875 };
+                let value = if distance < 3 { fraction / (1 << distance) as f32 } else { 0.09375 };
+                let value = value * f32::from_bits(power << 23);
+                let sign = if bits >> 31 == 1 { -1.0 } else { 1.0 };
+                assert_eq!(f32::from_bits(*near), sign * value);
+            }
+        }
+    }
+}
+
+#[test]
 fn error_sums_are_those_of_the_decoded_matrix() {
     let source = f32_bytes(&[3.0, 4.0, 0.0, 0.0]);
     let encoder = Encoder::new(Encoding::Mxfp4, Source::F32, 4).unwrap();
@@ -575,7 +638,7 @@ proptest! {
     fn random_bf16_survives(bits in prop::collection::vec(any::<u16>(), 1..600), cols in 1usize..200) {
         let rows = bits.len() / cols;
         let source = bf16_bytes(&bits[..rows * cols]);
-        for encoding in PACKED {
+        for encoding in PATCHED {
             survives(encoding, &source, cols);
         }
     }
@@ -583,7 +646,7 @@ proptest! {
     /// Few exponents, so that tiers are of every size, and rows on both sides of the width from
     /// which each has an offset of its own.
     #[test]
-    fn few_exponents_survive_bf11(
+    fn few_exponents_survive_bf11_and_nested(
         exponents in prop::collection::vec(0u16..256, 1..12),
         picks in prop::collection::vec(any::<u16>(), 400),
         cols in prop_oneof![1usize..200, 2040usize..2060],
@@ -598,6 +661,7 @@ proptest! {
             })
             .collect();
         survives(Encoding::Bf11, &bf16_bytes(&bits), cols);
+        survives(Encoding::Nested, &bf16_bytes(&bits), cols);
     }
 
     #[test]

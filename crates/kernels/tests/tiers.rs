@@ -35,7 +35,7 @@ fn encoded(encoding: Encoding, rows: usize, cols: usize, bits: &[u32], plain: bo
     match encoding {
         Encoding::F32 => Encoded::from_parts(encoding, rows, cols, &[&singles]),
         Encoding::F16 | Encoding::Bf16 => Encoded::from_parts(encoding, rows, cols, &[&bf16]),
-        Encoding::Bf12 | Encoding::Bf11 => {
+        Encoding::Bf12 | Encoding::Bf11 | Encoding::Nested => {
             let mut histogram = Histogram::default();
             if plain {
                 histogram.add(&bf16);
@@ -220,7 +220,7 @@ proptest! {
     }
 
     #[test]
-    fn bf11_bf12_bf16_and_f32_agree(
+    fn exact_encodings_of_bf16_agree(
         (rows, cols, tokens) in shape(),
         bits in prop::collection::vec(number(), 300..400),
         plain in any::<bool>(),
@@ -228,6 +228,7 @@ proptest! {
         let bf16 = encoded(Encoding::Bf16, rows, cols, &bits, plain);
         let bf12 = encoded(Encoding::Bf12, rows, cols, &bits, plain);
         let bf11 = encoded(Encoding::Bf11, rows, cols, &bits, plain);
+        let nested = encoded(Encoding::Nested, rows, cols, &bits, plain);
         let wide: Vec<f32> = (0..rows)
             .flat_map(|r| common::decode(&bf16.matrix(), r))
             .map(f32::from_bits)
@@ -241,6 +242,7 @@ proptest! {
             same(&product(tier, &bf16.matrix(), &x, tokens), &expected, (tier, "bf16"));
             same(&product(tier, &bf12.matrix(), &x, tokens), &expected, (tier, "bf12"));
             same(&product(tier, &bf11.matrix(), &x, tokens), &expected, (tier, "bf11"));
+            same(&product(tier, &nested.matrix(), &x, tokens), &expected, (tier, "nested"));
         }
     }
 }
@@ -324,6 +326,10 @@ fn every_code_and_scale_decodes_alike_in_every_tier() {
             }
             cases.push(Encoded::from_parts(Encoding::Gguf(format), 1, 1024, &[&blocks]));
         }
+    }
+    for power in 0..=255u8 {
+        let top = [&ordered[..], &[power, power]].concat();
+        cases.push(Encoded::from_parts(Encoding::Top, 1, 64, &[&top]));
     }
     for scale in 0..=255u8 {
         cases.push(Encoded::from_parts(Encoding::Mxfp4, 1, 64, &[&ordered, &[scale, scale]]));
@@ -411,6 +417,8 @@ fn bits_match_every_other_architecture() {
         ("bf16", "ad7276c49ad3dee6"),
         ("bf12", "ad7276c49ad3dee6"),
         ("bf11", "ad7276c49ad3dee6"),
+        ("nested", "ad7276c49ad3dee6"),
+        ("top", "1aa41b29dfb9ee8c"),
         ("q8", "1e7eb09c86ee0057"),
         ("q4", "82e94c39b6cca686"),
         ("fp8", "539e1170c79c7f61"),

@@ -49,6 +49,9 @@ fn may_hold_one(matrix: &Matrix<'_>, parts: &[&[u8]]) -> bool {
         Encoding::Bf11 => {
             bytes(&parts[1][..9], 0xff) || any_row(matrix, |row| matrix.has_infinite_escape(row))
         }
+        // An exponent is that of its half at most.
+        Encoding::Nested => infinite_powers(parts[1]),
+        Encoding::Top => infinite_powers(parts[0]),
         // Codes are always finite. Only a scale can be NaN, infinite or too large: from 2^120 on
         // for codes up to 127, from 2^119 on for those up to 448, from 2^126 on for those up to 6.
         Encoding::Q8 | Encoding::Q4 => halves(parts[1], (120 + 127) << 7),
@@ -87,6 +90,11 @@ fn any_share(bytes: &[u8], has: impl Fn(&[u8]) -> bool + Send + Sync) -> bool {
         Some(_) => bytes.par_chunks(SHARE).any(has),
         None => has(bytes),
     }
+}
+
+/// True if a half of a block has the exponent of infinity and NaN.
+fn infinite_powers(top: &[u8]) -> bool {
+    top.chunks_exact(34).any(|block| block[32] == 0xff || block[33] == 0xff)
 }
 
 /// True if any code of eight bits is NaN.
@@ -190,6 +198,8 @@ mod tests {
             Encoding::F16 | Encoding::Bf16 => &[2 * ROWS * COLS],
             Encoding::Bf12 => &[ROWS * (COLS + COLS / 2), 16, 4 * (ROWS + 1) + 1],
             Encoding::Bf11 => &[ROWS * (COLS + COLS / 4), 16, 4 + 2 * (ROWS + 1) + 2],
+            Encoding::Nested => &[ROWS * 48, ROWS * 34, 4 + 2 * (ROWS + 1)],
+            Encoding::Top => &[ROWS * 34],
             Encoding::Q8 => &[ROWS * COLS, 2 * ROWS],
             Encoding::Q4 => &[ROWS * COLS / 2, 2 * ROWS],
             Encoding::Fp8 => &[ROWS * COLS, 4],
@@ -218,6 +228,11 @@ mod tests {
             parts[1][15] = 0;
             parts[2][..4 * (ROWS + 1)].fill(0);
         }
+        if encoding == Encoding::Nested {
+            // Distances of zero.
+            parts[1].fill(0);
+            parts[2].fill(0);
+        }
         if encoding == Encoding::Bf11 {
             parts[0].fill(0);
             parts[2][..4 + 2 * (ROWS + 1)].fill(0);
@@ -236,7 +251,7 @@ mod tests {
         const Q4_K: Encoding = Encoding::Gguf(GgufBlocks::Q4K);
         const HALVES: Encoding = Encoding::Gguf(GgufBlocks::Mxfp4);
         #[rustfmt::skip]
-        let cases: [Case; 91] = [
+        let cases: [Case; 96] = [
             // encoding, (part, byte, bytes), position and value of the first weight that is not
             // finite
             (Encoding::Published(Published::Fp8Bf16), &[], None),
@@ -299,6 +314,12 @@ mod tests {
             (Encoding::Bf11, &[(0, 144, &[1]), (0, 152, &[1]), (2, 10, &[0x0f])], None),
             (Encoding::Bf11, &[(0, 144, &[1]), (0, 152, &[1]), (2, 10, &[0x0f, 0xff])], Some((1, 0, INF))),
             (Encoding::Bf11, &[(0, 144, &[1]), (0, 152, &[1]), (2, 6, &[2])], Some((1, 0, INF))),
+            (Encoding::Nested, &[], None),
+            (Encoding::Nested, &[(1, 33, &[0xff]), (0, 16, &[0; 16]), (0, 40, &[0; 8])], Some((0, 32, NAN))),
+            // Distances from the largest exponent, of which the last has no patch.
+            (Encoding::Nested, &[(1, 34, &[0x22; 16]), (1, 66, &[0xff])], None),
+            (Encoding::Top, &[], None),
+            (Encoding::Top, &[(0, 34 + 33, &[0xff])], Some((1, 32, NAN))),
             (Encoding::Q8, &[], None),
             (Encoding::Q8, &[(1, 2, &[0xc0, 0x7f])], Some((1, 0, NAN))),
             (Encoding::Q8, &[(1, 0, &[0x80, 0x7f])], Some((0, 0, INF))),

@@ -42,10 +42,13 @@ pub fn check_len(row_bytes: u64, rows: u64, kind: PieceKind) -> u64 {
 
 /// The encoding in which the matrices of a kind of piece are stored where `asked` is asked for. Rows
 /// of a table need all of its patches in memory, of which bf11 has hundreds of times as many as bf12.
+/// Only experts have stand-ins, which nested is for.
 #[cfg(feature = "io")]
 pub fn encoding_of(kind: PieceKind, asked: Encoding) -> Encoding {
     match (kind, asked) {
-        (PieceKind::Table(_), Encoding::Bf11) => Encoding::Bf12,
+        (PieceKind::Table(_), Encoding::Bf11 | Encoding::Nested) => Encoding::Bf12,
+        (PieceKind::Expert(_), Encoding::Nested) => Encoding::Nested,
+        (_, Encoding::Nested) => Encoding::Bf11,
         _ => asked,
     }
 }

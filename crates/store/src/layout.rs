@@ -1,5 +1,6 @@
 //! Layout of a read: the bytes to read from files and their places in the slot.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use sws_kernels::{Encoding, Matrix, MatrixError, PartRows};
@@ -22,6 +23,8 @@ pub enum Read {
     Piece(PieceId),
     /// The inexact copy of a piece.
     StandIn(PieceId),
+    /// What a piece has beside its inexact copy: all parts that the copy does not share with it.
+    Beside(PieceId),
     /// One tensor of a piece, by its index in the piece.
     Tensor(PieceId, usize),
     /// Some rows of a tensor of a piece.
@@ -53,7 +56,7 @@ impl Read {
     /// Piece that is read from.
     pub fn piece(&self) -> PieceId {
         match self {
-            Read::Piece(id) | Read::StandIn(id) | Read::Tensor(id, _) => *id,
+            Read::Piece(id) | Read::StandIn(id) | Read::Beside(id) | Read::Tensor(id, _) => *id,
             Read::Rows { piece, .. } => *piece,
         }
     }
@@ -183,15 +186,22 @@ impl PieceLayout {
                 .map(|tensor| vec![(index, tensor)])
                 .ok_or(LayoutError::NoTensor(id, index))
         };
-        let tensors: Vec<(usize, &Tensor)> = match &read {
-            Read::Piece(_) => piece.tensors.iter().enumerate().collect(),
-            Read::StandIn(_) => {
-                let stand_in = piece.stand_in.as_ref().ok_or(LayoutError::NoStandIn(id))?;
-                stand_in.tensors.iter().enumerate().collect()
+        let stand_in = match &read {
+            Read::StandIn(_) | Read::Beside(_) => {
+                piece.stand_in_tensors().ok_or(LayoutError::NoStandIn(id))?
             }
+            _ => Cow::default(),
+        };
+        let tensors: Vec<(usize, &Tensor)> = match &read {
+            Read::Piece(_) | Read::Beside(_) => piece.tensors.iter().enumerate().collect(),
+            Read::StandIn(_) => stand_in.iter().enumerate().collect(),
             Read::Tensor(_, index) | Read::Rows { tensor: index, .. } => one(*index)?,
         };
-        let mut builder = Builder { manifest, runs: Vec::new(), tensors: Vec::new() };
+        let shared = match &read {
+            Read::Beside(_) => &stand_in[..],
+            _ => &[],
+        };
+        let mut builder = Builder { manifest, shared, runs: Vec::new(), tensors: Vec::new() };
         for (index, tensor) in tensors {
             let (rows, parts) = match &read {
                 Read::Rows { rows, parts, .. } => (Some(rows.clone()), *parts),
@@ -241,6 +251,8 @@ struct Run<'m> {
 
 struct Builder<'m> {
     manifest: &'m Manifest,
+    /// Tensors whose parts are left out.
+    shared: &'m [Tensor],
     runs: Vec<Run<'m>>,
     tensors: Vec<TensorLayout>,
 }
@@ -297,7 +309,9 @@ impl<'m> Builder<'m> {
         };
         let mut parts = vec![None; kinds];
         for (part, extent) in tensor.parts.iter().enumerate() {
-            if matches!((select, part), (Parts::First, 1..) | (Parts::Rest, 0)) {
+            if matches!((select, part), (Parts::First, 1..) | (Parts::Rest, 0))
+                || self.is_shared(extent, self.tensors.len())
+            {
                 continue;
             }
             let view = match part_rows(part, range.clone()) {
@@ -317,6 +331,13 @@ impl<'m> Builder<'m> {
         let (name, encoding) = (tensor.name.clone(), tensor.encoding);
         self.tensors.push(TensorLayout { index, name, encoding, rows, cols, range, parts });
         Ok(())
+    }
+
+    /// True if the stand-in's tensor with this index has the extent, too.
+    fn is_shared(&self, extent: &Extent, index: usize) -> bool {
+        let place = |extent: &Extent| (extent.file, extent.offset);
+        let parts = self.shared.get(index).map_or(&[][..], |tensor| &tensor.parts);
+        parts.iter().any(|part| place(part) == place(extent))
     }
 
     fn check_extent(&self, extent: &Extent) -> Result<(), &'static str> {
@@ -348,7 +369,10 @@ impl<'m> Builder<'m> {
     /// the last to be computed with, so computation can begin before it has arrived. Returns
     /// `usize::MAX` for reads of anything else, and if the split would make small reads.
     fn last_of(&self, read: &Read) -> usize {
-        let expert = matches!(read, Read::Piece(id) if matches!(id.kind(), PieceKind::Expert(_)));
+        let expert = match read {
+            Read::Piece(id) | Read::Beside(id) => matches!(id.kind(), PieceKind::Expert(_)),
+            _ => false,
+        };
         let large = |&tensor: &usize| {
             let runs = self.runs.iter().filter(|run| run.tensor == tensor);
             runs.map(|run| run.bytes.end - run.bytes.start).sum::<u64>() >= LARGE

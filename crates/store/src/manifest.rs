@@ -15,6 +15,8 @@ mod packed;
 #[cfg(feature = "io")]
 mod small;
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 use sws_kernels::Encoding;
 
@@ -199,10 +201,31 @@ impl Manifest {
     }
 }
 
+/// The part of a nested matrix that is its top.
+const TOP: usize = 1;
+
 impl Piece {
     /// Returns the tensor named `name`.
     pub fn tensor(&self, name: &str) -> Option<&Tensor> {
         self.tensors.iter().find(|tensor| tensor.name == name)
+    }
+
+    /// The tensors of the stand-in, in the order of the piece's. Of nested matrices it is the top,
+    /// which is stored with them, and all else is the piece's own. `None` if the piece has neither.
+    pub fn stand_in_tensors(&self) -> Option<Cow<'_, [Tensor]>> {
+        if let Some(stand_in) = &self.stand_in {
+            return Some(Cow::Borrowed(&stand_in.tensors));
+        }
+        let is_nested = |tensor: &Tensor| tensor.encoding == Some(Encoding::Nested);
+        let top = |tensor: &Tensor| match is_nested(tensor) {
+            true => Tensor {
+                encoding: Some(Encoding::Top),
+                parts: tensor.parts.get(TOP).cloned().into_iter().collect(),
+                ..tensor.clone()
+            },
+            false => tensor.clone(),
+        };
+        self.tensors.iter().any(is_nested).then(|| self.tensors.iter().map(top).collect())
     }
 
     /// Stored bytes of all tensors, without the stand-in.

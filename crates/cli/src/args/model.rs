@@ -61,7 +61,7 @@ pub(crate) struct Advanced {
     /// for expert slots.
     #[arg(long, conflicts_with = "draft")]
     pub(crate) no_draft: bool,
-    /// Stand-ins kept in memory, for a model sharded with stand-ins: all, which raises the smallest
+    /// Stand-ins kept in memory, for a model sharded with stand-ins or as nested: all, which raises the smallest
     /// budget by their size, off, or auto for as many as fit into an eighth of the experts' memory
     /// [default: off; auto with --tolerance].
     ///

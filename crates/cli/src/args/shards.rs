@@ -28,7 +28,8 @@ pub(crate) struct Shard {
     ///
     /// bf12 keeps every bit of bf16 weights in three quarters of the space. bf11 does so in two
     /// thirds, for models that are read from disk; it is slower in memory. `auto` takes the one with
-    /// more tokens per second within --ram, by the estimates of `sws plan` on this machine. f32 keeps
+    /// more tokens per second within --ram, by the estimates of `sws plan` on this machine. nested is bf11
+    /// whose experts hold their own stand-ins, for proposals on models with few, large experts. f32 keeps
     /// everything. f16 and bf16 are exact if each weight fits. q8, q4, fp8, mxfp4 and q8_0 are lossy;
     /// `sws inspect` shows the error. Tensors that are published quantised are left unchanged.
     #[arg(long, visible_alias = "as", value_name = "ENCODING", default_value = "bf12", value_parser = choice)]
@@ -41,7 +42,7 @@ pub(crate) struct Shard {
     ///
     /// They stand in while an exact expert is being read, so that the needs of later layers are
     /// known sooner. Their results never reach the output, unless --tolerance permits it. The
-    /// manifest bounds the error of each. `sws unshard` omits them.
+    /// manifest bounds the error of each. `sws unshard` omits them. Experts in nested have their own.
     #[arg(long, value_name = "ENCODING", value_parser = stand_in)]
     pub(crate) stand_ins: Option<Encoding>,
     /// Encoding threads [default: one per core].

@@ -124,7 +124,7 @@ impl Machine {
     /// faster than the kernel.
     pub(crate) fn computing_in(self, encoding: Encoding) -> Machine {
         let kernel = match (encoding, self.threads) {
-            (Encoding::Bf11, Some(threads)) => f64::from(threads) * BF11,
+            (Encoding::Bf11 | Encoding::Nested, Some(threads)) => f64::from(threads) * BF11,
             _ => f64::INFINITY,
         };
         let memory = self.memory_bytes_per_second.map(|speed| speed.min(kernel));

@@ -158,9 +158,16 @@ impl DynamicAssembler {
     ) -> DynamicAssembler {
         let experts = (0..self.prefetcher.layers()).map(|layer| self.prefetcher.experts_of(layer));
         let run_ahead = run_ahead && exactness == Exactness::Exact;
+        let stand_ins = Arc::new(stand_ins);
+        self.reads.stand_ins = Arc::clone(&stand_ins);
         self.run_ahead = RunAheadState::new(stand_ins, run_ahead, experts);
         self.verifier.exactness = exactness;
         self
+    }
+
+    /// The experts in the cache.
+    fn assembled(&self) -> Assembled<'_> {
+        Assembled::exact(&self.cache, &self.inventory, &self.run_ahead.stand_ins)
     }
 
     /// Switches mechanisms off, to measure their worth.
@@ -613,7 +620,7 @@ impl DynamicAssembler {
             if self.demand.is_waiting() {
                 now.truncate(BATCH_WHILE_OTHERS_WAIT);
             }
-            ready(&now, &mut Assembled::exact(&self.cache, &self.inventory))?;
+            ready(&now, &mut self.assembled())?;
             self.computed(&now);
         }
         if self.run_ahead.is_possible() {

@@ -85,7 +85,7 @@ pub enum Exactness {
 /// A tolerance for a model whose stand-ins have no proven bound on their errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "a tolerance needs a bound on the error of stand-ins, which is proven for experts gated by silu and not for those of this model; leave --tolerance out"
+    "a tolerance needs a bound on the error of stand-ins, which is known for copies of experts gated by silu, and not for the stand-ins of this model; leave --tolerance out"
 )]
 pub struct NoBound;
 

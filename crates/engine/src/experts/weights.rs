@@ -14,8 +14,10 @@ use crate::stand_ins::StandIns;
 pub(super) struct Assembled<'a> {
     pub(super) cache: &'a PredictiveCache<Loaded>,
     pub(super) inventory: &'a Inventory,
-    /// `None` if only exact experts may serve.
-    pub(super) stand_ins: Option<&'a StandIns>,
+    /// Stand-ins in memory. Slots lack what experts share with them.
+    pub(super) stand_ins: &'a StandIns,
+    /// True if stand-ins may serve for absent experts.
+    pub(super) inexact: bool,
     /// Judges the results of stand-ins; `None` if the results are dropped.
     pub(super) verifier: Option<&'a Verifier>,
     /// Experts whose stand-ins were judged too inaccurate.
@@ -27,14 +29,14 @@ impl<'a> Assembled<'a> {
     pub(super) fn exact(
         cache: &'a PredictiveCache<Loaded>,
         inventory: &'a Inventory,
+        stand_ins: &'a StandIns,
     ) -> Assembled<'a> {
-        let (stand_ins, verifier, refused) = (None, None, Vec::new());
-        Assembled { cache, inventory, stand_ins, verifier, refused }
+        let (inexact, verifier, refused) = (false, None, Vec::new());
+        Assembled { cache, inventory, stand_ins, inexact, verifier, refused }
     }
 
     fn stand_in(&self, expert: PieceId) -> Option<&'a StandIns> {
-        let there = self.cache.get(expert).is_some();
-        self.stand_ins.filter(|_| !there)
+        (self.inexact && self.cache.get(expert).is_none()).then_some(self.stand_ins)
     }
 }
 
@@ -70,7 +72,7 @@ impl Weights for Assembled<'_> {
             return stand_ins.matrix(piece, role);
         }
         let held = self.inventory.piece(piece).iter().find(|held| held.role == role)?;
-        self.cache.get(piece)?.matrix(held)
+        self.cache.get(piece)?.matrix(held, self.stand_ins)
     }
 
     fn is_judged(&self, expert: PieceId) -> bool {

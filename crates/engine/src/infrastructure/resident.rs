@@ -104,6 +104,13 @@ impl ResidentPieces {
         stored.matrix(&self.slots[stored.slot]).ok()
     }
 
+    /// A part of a matrix, by its suffix.
+    pub(crate) fn part(&self, piece: PieceId, role: Role, suffix: &str) -> Option<&[u8]> {
+        let stored = self.matrices.get(&(piece, role))?;
+        let number = stored.encoding.parts().iter().position(|part| part.suffix == suffix)?;
+        self.slots[stored.slot].get(stored.parts[number].clone())
+    }
+
     fn add(&mut self, inventory: &Inventory, completion: Completion) -> Result<(), StreamError> {
         completion.result?;
         let (piece, slot) = (completion.layout.read().piece(), completion.slot);

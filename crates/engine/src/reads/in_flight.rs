@@ -15,6 +15,7 @@ use sws_store::{
 use super::layouts::Layouts;
 use super::loaded::Loaded;
 use crate::error::StreamError;
+use crate::stand_ins::StandIns;
 use crate::wait::Waiter;
 
 /// Reads of experts from a store into slots. It does not know the cache that owns the slots.
@@ -22,6 +23,8 @@ use crate::wait::Waiter;
 pub(crate) struct Reads {
     pub(crate) store: Arc<NVMeWeightStore>,
     pub(super) inventory: Arc<Inventory>,
+    /// Stand-ins in memory, before the first read. Experts are read without what theirs share.
+    pub(crate) stand_ins: Arc<StandIns>,
     pub(crate) waiter: Waiter,
     pub(super) reply: Sender<Completion>,
     pub(super) arrived: Receiver<Completion>,
@@ -117,6 +120,7 @@ impl Reads {
         Reads {
             store,
             inventory,
+            stand_ins: Arc::default(),
             waiter,
             reply,
             arrived,
@@ -129,18 +133,18 @@ impl Reads {
 
     /// Layout of a piece in its slot.
     pub(crate) fn layout(&mut self, id: PieceId) -> Result<Arc<PieceLayout>, LayoutError> {
-        self.layouts.of(&self.store, id).cloned()
+        self.layouts.of(&self.store, &self.stand_ins, id).cloned()
     }
 
     /// Length of a piece's slot; `None` if the manifest has no such piece.
     pub(crate) fn slot_len(&mut self, id: PieceId) -> Option<usize> {
-        self.layouts.of(&self.store, id).ok().map(|layout| layout.slot_len())
+        self.layouts.of(&self.store, &self.stand_ins, id).ok().map(|layout| layout.slot_len())
     }
 
     /// Returns pieces sorted by their position on the disk.
     pub(crate) fn in_disk_order(&mut self, ids: impl IntoIterator<Item = PieceId>) -> Vec<PieceId> {
         let mut ids: Vec<PieceId> = ids.into_iter().collect();
-        self.layouts.sort(&self.store, &mut ids);
+        self.layouts.sort(&self.store, &self.stand_ins, &mut ids);
         ids
     }
 
@@ -246,7 +250,7 @@ impl Reads {
             return Ok(());
         }
         for held in self.inventory.piece(id) {
-            let parts = loaded.parts(held).unwrap_or_default();
+            let parts = loaded.parts(held, &self.stand_ins).unwrap_or_default();
             let parts = &parts[..held.encoding.parts().len()];
             let tensor = self.store.manifest().piece(id).map(|piece| &piece.tensors[held.index]);
             let name = || tensor.map_or(String::new(), |tensor| tensor.name.clone());

@@ -15,6 +15,7 @@ use sws_store::{
 use super::in_flight::{Arrival, Read, Reads};
 use super::loaded::{matrix, no_vector};
 use crate::error::StreamError;
+use crate::stand_ins::StandIns;
 use crate::wait::Waiter;
 
 /// An expert of which all but the last matrix is resident.
@@ -25,6 +26,7 @@ struct Arriving<'a> {
     /// the prefix is borrowed.
     landed: Option<Landed<'a>>,
     inventory: &'a Inventory,
+    stand_ins: &'a StandIns,
     store: &'a NVMeWeightStore,
     waiter: &'a Waiter,
     reply: &'a Sender<Completion>,
@@ -63,7 +65,7 @@ impl Reads {
         let layout = self.layout(id)?;
         let held = self.inventory.piece(id);
         let Some(len) = before_last(&layout, held, self.store.chunk()) else { return Ok(None) };
-        let Reads { store, waiter, inventory, reply, arrived, .. } = self;
+        let Reads { store, waiter, inventory, stand_ins, reply, arrived, .. } = self;
         let Some(landed) = waiter.landed(store, ticket, len)? else { return Ok(None) };
         let (landed, completions) = (Some(landed), Vec::new());
         let mut weights = Arriving {
@@ -71,6 +73,7 @@ impl Reads {
             layout,
             landed,
             inventory,
+            stand_ins,
             store,
             waiter,
             reply,
@@ -155,11 +158,11 @@ impl Weights for Arriving<'_> {
     fn matrix(&self, piece: PieceId, role: Role) -> Option<Matrix<'_>> {
         let held = self.held(piece, role)?;
         if let Some(landed) = &self.landed {
-            return matrix(&self.layout, landed, held);
+            return matrix(&self.layout, landed, held, self.stand_ins);
         }
         // Once the last matrix was requested, the expert is whole: its last bias follows.
         let Completion { layout, slot, .. } = self.completions.last()?;
-        matrix(layout, slot, held)
+        matrix(layout, slot, held, self.stand_ins)
     }
 
     fn blocks(
@@ -172,9 +175,10 @@ impl Weights for Arriving<'_> {
             .held(piece, role)
             .copied()
             .ok_or_else(|| StreamError::not_resident(piece, role))?;
+        let stand_ins = self.stand_ins;
         let Completion { layout, slot, .. } = self.whole()?;
-        let last =
-            matrix(layout, slot, &held).ok_or_else(|| StreamError::not_resident(piece, role))?;
+        let last = matrix(layout, slot, &held, stand_ins)
+            .ok_or_else(|| StreamError::not_resident(piece, role))?;
         compute(0, &last);
         Ok(())
     }

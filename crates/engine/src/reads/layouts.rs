@@ -6,32 +6,41 @@ use std::sync::Arc;
 
 use sws_store::{LayoutError, NVMeWeightStore, PieceId, PieceLayout, Read};
 
+use crate::stand_ins::StandIns;
+
 /// Cached layouts of pieces. Computing one takes a dozen allocations. The plan accounts for a
 /// layout of every piece.
 #[derive(Debug, Default)]
 pub(super) struct Layouts(HashMap<PieceId, Arc<PieceLayout>>);
 
 impl Layouts {
-    /// The layout of a piece.
+    /// The layout of a piece, without what its stand-in has if that is in memory.
     pub(super) fn of(
         &mut self,
         store: &NVMeWeightStore,
+        stand_ins: &StandIns,
         id: PieceId,
     ) -> Result<&Arc<PieceLayout>, LayoutError> {
+        let read = if stand_ins.contains(id) { Read::Beside } else { Read::Piece };
         Ok(match self.0.entry(id) {
             Entry::Occupied(known) => known.into_mut(),
-            Entry::Vacant(unknown) => unknown.insert(store.layout(Read::Piece(id))?),
+            Entry::Vacant(unknown) => unknown.insert(store.layout(read(id))?),
         })
     }
 
     /// Sorts pieces by their position on the disk.
-    pub(super) fn sort(&mut self, store: &NVMeWeightStore, ids: &mut [PieceId]) {
+    pub(super) fn sort(
+        &mut self,
+        store: &NVMeWeightStore,
+        stand_ins: &StandIns,
+        ids: &mut [PieceId],
+    ) {
         if ids.len() < 2 {
             return;
         }
         let place = |layout: &Arc<PieceLayout>| {
             layout.segments().first().map(|segment| (segment.file, segment.offset))
         };
-        ids.sort_by_cached_key(|&id| self.of(store, id).ok().and_then(place));
+        ids.sort_by_cached_key(|&id| self.of(store, stand_ins, id).ok().and_then(place));
     }
 }

@@ -6,6 +6,8 @@ use sws_kernels::Matrix;
 use sws_model::{Held, Role};
 use sws_store::{PieceId, PieceLayout, Slot};
 
+use crate::stand_ins::StandIns;
+
 /// A slot with its piece.
 #[derive(Debug)]
 pub struct Loaded {
@@ -19,29 +21,48 @@ impl Loaded {
         Loaded { slot, layout: None }
     }
 
-    /// A matrix or bias of the piece; `None` if the slot is empty.
-    pub(crate) fn matrix(&self, held: &Held) -> Option<Matrix<'_>> {
-        matrix(self.layout.as_ref()?, &self.slot, held)
+    /// A matrix or bias of the piece; `None` if the slot is empty. What it shares with its stand-in is
+    /// there alone.
+    pub(crate) fn matrix<'s>(&'s self, held: &Held, stand_ins: &'s StandIns) -> Option<Matrix<'s>> {
+        matrix(self.layout.as_ref()?, &self.slot, held, stand_ins)
     }
 
-    pub(super) fn parts(&self, held: &Held) -> Option<[&[u8]; 3]> {
-        parts(self.layout.as_ref()?, &self.slot, held)
+    pub(super) fn parts<'s>(
+        &'s self,
+        held: &Held,
+        stand_ins: &'s StandIns,
+    ) -> Option<[&'s [u8]; 3]> {
+        parts(self.layout.as_ref()?, &self.slot, held, stand_ins)
     }
 }
 
-/// The parts of a tensor within a prefix of its slot. Parts that its encoding lacks are empty.
-fn parts<'s>(layout: &PieceLayout, slot: &'s [u8], held: &Held) -> Option<[&'s [u8]; 3]> {
+/// The parts of a tensor within a prefix of its slot, or in its stand-in. Parts that its encoding lacks
+/// are empty.
+fn parts<'s>(
+    layout: &PieceLayout,
+    slot: &'s [u8],
+    held: &Held,
+    stand_ins: &'s StandIns,
+) -> Option<[&'s [u8]; 3]> {
     let tensor = layout.tensors().get(held.index)?;
     let mut parts: [&[u8]; 3] = [&[]; 3];
-    for (number, part) in parts.iter_mut().take(held.encoding.parts().len()).enumerate() {
-        *part = tensor.part(slot, number)?;
+    for ((number, kind), part) in held.encoding.parts().iter().enumerate().zip(&mut parts) {
+        *part = match tensor.parts.get(number)? {
+            Some(range) => slot.get(range.clone())?,
+            None => stand_ins.part(layout.read().piece(), held.role, kind.suffix)?,
+        };
     }
     Some(parts)
 }
 
-/// A matrix within a prefix of its slot.
-pub(super) fn matrix<'s>(layout: &PieceLayout, slot: &'s [u8], held: &Held) -> Option<Matrix<'s>> {
-    let parts = parts(layout, slot, held)?;
+/// A matrix within a prefix of its slot, or in its stand-in.
+pub(super) fn matrix<'s>(
+    layout: &PieceLayout,
+    slot: &'s [u8],
+    held: &Held,
+    stand_ins: &'s StandIns,
+) -> Option<Matrix<'s>> {
+    let parts = parts(layout, slot, held, stand_ins)?;
     let parts = &parts[..held.encoding.parts().len()];
     Matrix::new(held.encoding, held.rows, held.cols, parts).ok()
 }

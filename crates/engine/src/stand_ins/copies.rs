@@ -70,6 +70,11 @@ impl StandIns {
         self.bounds.get(&expert)?.as_ref()
     }
 
+    /// A part of a stand-in's matrix or bias, by its suffix.
+    pub(crate) fn part(&self, expert: PieceId, role: Role, suffix: &str) -> Option<&[u8]> {
+        self.held.part(expert, role, suffix)
+    }
+
     pub(crate) fn matrix(&self, expert: PieceId, role: Role) -> Option<Matrix<'_>> {
         self.held.matrix(expert, role)
     }

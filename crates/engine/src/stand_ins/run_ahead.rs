@@ -2,6 +2,7 @@
 //! their choices. Also holds the stand-ins to judge where some may count.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use sws_model::Routed;
 use sws_store::PieceId;
@@ -13,7 +14,7 @@ use std::time::Duration;
 /// Stand-ins, and the state of a run ahead.
 #[derive(Debug, Default)]
 pub(crate) struct RunAheadState {
-    pub(crate) stand_ins: StandIns,
+    pub(crate) stand_ins: Arc<StandIns>,
     /// Stand-ins that may count for the layer whose router chose last, if their error is small
     /// enough.
     pub(crate) to_judge: Vec<u32>,
@@ -70,7 +71,7 @@ impl RunAheadState {
     /// Creates the state with these stand-ins. `run_ahead` allows running ahead through the layers
     /// that they cover. `experts` has the number of experts of each layer.
     pub(crate) fn new(
-        stand_ins: StandIns,
+        stand_ins: Arc<StandIns>,
         run_ahead: bool,
         experts: impl Iterator<Item = u32>,
     ) -> RunAheadState {

@@ -21,7 +21,7 @@ use sws_store::{Arena, Clock, Memory, NVMeWeightStore, Slot, release_freed_memor
 
 use crate::budget::{MemoryUse, Plan, PlanOptions, Planner, ProcessMemory, SlotClass, page};
 use crate::error::StreamError;
-use crate::experts::{AssemblerConfig, DynamicAssembler, layers_with_experts};
+use crate::experts::{AssemblerConfig, DynamicAssembler, Exactness, NoBound, layers_with_experts};
 use crate::infrastructure::{Infrastructure, InfrastructurePlan};
 use crate::speculation::WarmStart;
 use crate::stand_ins::StandIns;
@@ -178,6 +178,13 @@ impl SpeculativeWeightStreamer {
         report: &mut dyn FnMut(Progress),
     ) -> Result<SpeculativeWeightStreamer, StreamerError> {
         options.exactness.check(model.spec())?;
+        let mut pieces = store.manifest().pieces.iter();
+        if matches!(options.exactness, Exactness::Within(_))
+            && !plan.stand_ins.is_empty()
+            && pieces.all(|piece| piece.stand_in.is_none())
+        {
+            return Err(NoBound.into());
+        }
         // From here on, memory that passes free has to return to the system.
         release_freed_memory();
         let spec = model.spec();

@@ -49,7 +49,7 @@ impl ExponentTiers {
 }
 
 /// Code of an exponent in no tier.
-const ESCAPE: u8 = 12;
+pub(super) const ESCAPE: u8 = 12;
 
 /// Encodes whole rows.
 pub(super) fn encode(codes: &[u8; 256], cols: usize, rows: &[u8], out: &mut EncodedRows) {
@@ -77,7 +77,7 @@ pub(super) fn encode(codes: &[u8; 256], cols: usize, rows: &[u8], out: &mut Enco
 
 /// Encodes a block of at most 64 numbers, which are in the order of its bytes.
 #[inline(always)]
-fn block(codes: &[u8; 256], numbers: &[u16], out: &mut EncodedRows) {
+pub(super) fn block(codes: &[u8; 256], numbers: &[u16], out: &mut EncodedRows) {
     let [rows, _] = &mut out.parts;
     rows.extend(numbers.iter().map(|number| sign_mantissa(*number)));
     // Without branches, because which tier a number is in cannot be foreseen: each number is written

@@ -5,9 +5,8 @@ use crate::encode::{EncodeError, Source};
 use crate::reference::{self, BLOCK, f16_to_f32};
 
 impl Matrix<'_> {
-    /// Appends all rows in view as the checkpoint had them, bit for bit: bf12 and bf11 give back their
-    /// bf16,
-    /// f32 the type it was widened from.
+    /// Appends all rows in view as the checkpoint had them, bit for bit: bf12, bf11 and
+    /// nested give back their bf16, f32 the type it was widened from.
     ///
     /// # Errors
     ///

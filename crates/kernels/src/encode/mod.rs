@@ -2,13 +2,14 @@
 //!
 //! Rows are encoded in independent blocks, so several threads can work on one tensor:
 //! [`Encoder::encode`] is a pure function of a block's bytes, and [`Tally`] joins what spans blocks
-//! (the patches of bf12 and bf11, the error of a lossy encoding) in their order.
+//! (patches, the error of a lossy encoding) in their order.
 
 mod bf11;
 mod bf12;
 mod decode;
 mod error;
 mod mx;
+mod nested;
 mod quant;
 
 use crate::layout::TABLE_LEN;
@@ -132,9 +133,9 @@ pub struct EncodedRows {
     /// The bytes of these rows in each part that is split by rows, in the order of
     /// [`Encoding::parts`].
     pub parts: [Vec<u8>; 2],
-    /// bf12 and bf11: bytes of the patches of each row.
+    /// Bytes of the patches of each row, where an encoding has some.
     pub escapes: Vec<u32>,
-    /// bf12 and bf11: the patches: the exponents of the escapes, or their codes.
+    /// The patches: the exponents of the escapes, or their codes.
     pub exponents: Vec<u8>,
     /// Error of a lossy encoding.
     pub error: ErrorSums,
@@ -148,11 +149,11 @@ impl Encoder {
         let takes = match encoding {
             Encoding::F32 => true,
             Encoding::F16 => source == Source::F16,
-            Encoding::Bf16 => source == Source::Bf16,
+            Encoding::Bf16 | Encoding::Nested => source == Source::Bf16,
             Encoding::Bf12 | Encoding::Bf11 => false,
             Encoding::Q8 | Encoding::Q4 | Encoding::Fp8 | Encoding::Mxfp4 => true,
             Encoding::Gguf(_) if encoding.is_made() => true,
-            Encoding::Gguf(_) | Encoding::Published(_) => {
+            Encoding::Top | Encoding::Gguf(_) | Encoding::Published(_) => {
                 return Err(EncodeError::OnlyRead(encoding));
             }
         };
@@ -228,6 +229,7 @@ impl Encoder {
             e if e == self.source.encoding() => out.parts[0].extend_from_slice(rows),
             Encoding::Bf12 => bf12::encode(&self.codes, self.cols, rows, out),
             Encoding::Bf11 => bf11::encode(&self.codes, self.cols, rows, out),
+            Encoding::Nested => nested::encode(self.cols, rows, out),
             _ => {
                 let mut wide = std::mem::take(&mut out.wide);
                 self.source.widen(rows, &mut wide);
@@ -265,6 +267,8 @@ impl Encoder {
             | Encoding::Bf16
             | Encoding::Bf12
             | Encoding::Bf11
+            | Encoding::Nested
+            | Encoding::Top
             | Encoding::Gguf(_)
             | Encoding::Published(_) => {
                 unreachable!("no encoding that rounds")
@@ -310,7 +314,7 @@ impl Tally {
         self.patches.len()
     }
 
-    /// The patches of bf12 or bf11 behind their offsets, once all rows are pushed.
+    /// The patches behind their offsets, once all rows are pushed.
     pub fn patches(&self) -> Vec<u8> {
         [&self.offsets[..], &self.patches].concat()
     }

@@ -1,7 +1,7 @@
 //! bf11: signs and mantissas, planes of codes, and patches in two more tiers and bytes.
 
-use super::{BLOCK, paired};
-use crate::Matrix;
+use super::{BLOCK, nested, paired};
+use crate::{Encoding, Matrix};
 
 /// Bytes of a whole block: signs and mantissas, and two planes.
 pub(crate) const BF11_BLOCK: usize = BLOCK + BLOCK / 4;
@@ -29,7 +29,7 @@ pub(super) fn bf11_block(
 
 /// The exponents of a block whose codes in the first tier are given. Advances the patches past those
 /// used; behind their end all bits are ones.
-fn decode_exponents(
+pub(super) fn decode_exponents(
     tiers: &[u8; 9],
     first: impl Fn(usize) -> usize,
     patches: &mut &[u8],
@@ -82,9 +82,14 @@ fn with_counts(_: crate::Avx2, m: &Matrix, row: usize, patches: &[u8]) -> (usize
 #[inline(always)]
 fn walked(m: &Matrix, row: usize, patches: &[u8]) -> (usize, bool) {
     let (mut used, mut any) = (0, false);
-    for (block, bytes) in m.row_bytes(0, row).chunks(BF11_BLOCK).enumerate() {
+    let codes = m.row_bytes(0, row);
+    for block in 0..m.cols().div_ceil(BLOCK) {
         let n = BLOCK.min(m.cols() - block * BLOCK);
-        let tiers = Escapes::new(planes(&bytes[n..], n), &patches[used.min(patches.len())..]);
+        let planes = match m.encoding() {
+            Encoding::Nested => nested::planes(m, row, block),
+            _ => planes(&codes[block * BF11_BLOCK + n..], n),
+        };
+        let tiers = Escapes::new(planes, &patches[used.min(patches.len())..]);
         let bytes = used + tiers.bits_len()..used + tiers.len();
         any |= bytes.clone().any(|at| patches.get(at).is_none_or(|byte| *byte == 255));
         used = bytes.end;

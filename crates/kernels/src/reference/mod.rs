@@ -5,6 +5,7 @@ mod bf11;
 mod bf12;
 mod float;
 mod gguf;
+mod nested;
 mod number;
 mod published;
 mod quant;
@@ -14,6 +15,7 @@ use crate::{Encoding, Matrix};
 pub(crate) use bf11::{BF11_BLOCK, Escapes, patches_of, planes};
 pub(crate) use bf12::count_escapes;
 pub(crate) use gguf::{DOUBLE_E2M1, IQ4, half_e8m0_to_f32};
+pub(crate) use nested::{DISTANCES, REST_BLOCK, TOP_BLOCK, TOP_VALUES, split, united};
 pub(crate) use number::{E2M1, bf16_to_f32, e4m3_to_f32, e8m0_to_f32, f16_to_f32};
 pub(crate) use published::{BELOW_SCALE, group_scale, zero_point};
 
@@ -85,10 +87,11 @@ pub(crate) fn decode_row(m: &Matrix, row: usize, out: &mut [f32]) {
     }
 }
 
-/// Decodes one block of a row of bf12 or bf11 to bf16 bits.
+/// Decodes one block of a row of bf12, bf11 or nested to bf16 bits.
 pub(crate) fn bits(m: &Matrix, row: usize, block: usize, patches: &mut &[u8], out: &mut [u16]) {
     match m.encoding() {
         Encoding::Bf11 => bf11::bf11_block(m, row, block, patches, out),
+        Encoding::Nested => nested::block(m, row, block, patches, out),
         _ => bf12::bf12_block(m, row, block, patches, out),
     }
 }
@@ -106,13 +109,14 @@ pub(crate) fn decode_block(
         Encoding::F32 => float::f32(m, row, block, out),
         Encoding::F16 => float::f16(m, row, block, out),
         Encoding::Bf16 => float::bf16(m, row, block, out),
-        Encoding::Bf12 | Encoding::Bf11 => {
+        Encoding::Bf12 | Encoding::Bf11 | Encoding::Nested => {
             let mut numbers = [0; BLOCK];
             bits(m, row, block, patches, &mut numbers[..out.len()]);
             for (out, bits) in out.iter_mut().zip(numbers) {
                 *out = bf16_to_f32(bits);
             }
         }
+        Encoding::Top => nested::top(m, row, block, out),
         Encoding::Q8 => quant::q8(m, row, block, out),
         Encoding::Q4 => quant::q4(m, row, block, out),
         Encoding::Fp8 => quant::fp8(m, row, block, out),
@@ -127,7 +131,7 @@ pub(crate) fn interleaved(c: usize) -> usize {
     4 * (c % 16) + c / 16
 }
 
-/// Position of column `c` in a whole block of bf11. Bytes that are unpacked to pairs of neighbours
+/// Position of column `c` in a whole block of bf11 or nested. Bytes that are unpacked to pairs of neighbours
 /// within each sixteen bytes then have their columns in order.
 pub(crate) const fn paired(c: usize) -> usize {
     let (k, i) = (c / 16, c % 16);

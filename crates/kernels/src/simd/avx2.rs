@@ -5,7 +5,7 @@ mod bf12;
 use std::arch::x86_64::*;
 
 use super::portable::patch_lanes;
-use super::{Simd, Tiers, bf11, bf11_planes, bf12_by_lanes, exponent_lanes};
+use super::{Simd, Tiers, bf11, bf11_planes, bf12_by_lanes, exponent_lanes, nested};
 use crate::Avx2;
 use crate::matmul::{Decode, Operands, decode, tile};
 use crate::reference::BLOCK;
@@ -179,7 +179,20 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn bf11(self, tiers: &Self::Tiers, p: *const u8, patches: &mut &[u8]) -> [Self::F; 4] {
-        allowed!(bf11::avx2::join(p, bf11::avx2::exponents(*tiers, bf11_planes(p), patches)))
+        allowed! {
+            let bytes = [_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(32).cast())];
+            bf11::avx2::join(bytes, bf11::avx2::exponents(*tiers, bf11_planes(p), patches))
+        }
+    }
+    #[inline(always)]
+    unsafe fn nested(
+        self,
+        distances: &Self::Tiers,
+        rest: *const u8,
+        top: *const u8,
+        patches: &mut &[u8],
+    ) -> [Self::F; 4] {
+        allowed!(nested::avx2::nested(*distances, rest, top, patches))
     }
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> Self::F {

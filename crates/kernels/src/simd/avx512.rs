@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Simd, Tiers, bf11, bf11_planes, bf12_by_lanes};
+use super::{Simd, Tiers, bf11, bf11_planes, bf12_by_lanes, nested};
 use crate::Avx512;
 use crate::matmul::{Decode, Operands, decode, tile};
 use crate::reference::BLOCK;
@@ -179,6 +179,16 @@ impl Simd for Avx512 {
             let exponents = bf11::avx512::exponents(*tiers, bf11_planes(p), patches);
             bf11::avx512::join(_mm512_loadu_epi8(p.cast()), exponents)
         }
+    }
+    #[inline(always)]
+    unsafe fn nested(
+        self,
+        distances: &Self::Tiers,
+        rest: *const u8,
+        top: *const u8,
+        patches: &mut &[u8],
+    ) -> [Self::F; 4] {
+        allowed!(nested::avx512::nested(*distances, rest, top, patches))
     }
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> Self::F {

@@ -7,7 +7,7 @@ pub(super) mod avx512;
 #[cfg(target_arch = "x86_64")]
 mod indexes;
 
-use super::{Simd, kept};
+use super::{Simd, keep};
 use crate::reference::{BLOCK, Escapes, planes};
 
 /// Exponents of the three tiers.
@@ -80,18 +80,22 @@ pub(crate) fn bf11_tail<S: Simd>(
     let exponents = s.bf11_exponents(tiers, planes(&tail[n..], n), patches);
     let mut bytes = [0; BLOCK];
     bytes[..n].copy_from_slice(&tail[..n]);
-    let kept = kept(n);
+    keep(s, joined(s, &bytes, &exponents), n)
+}
+
+/// Unites signs and mantissas with exponents, both in the order of columns.
+#[inline(always)]
+pub(super) fn joined<S: Simd>(s: S, bytes: &[u8; BLOCK], exponents: &[u8; BLOCK]) -> [S::F; 4] {
     let rest = s.splat_u(0x807f_0000);
     let mut weights = [s.splat(0.0); 4];
     for (k, weights) in weights.iter_mut().enumerate() {
-        // SAFETY: 16 of 64 bytes each, and 16 of 64 numbers.
-        let (byte, exponent, kept) = unsafe {
+        // SAFETY: 16 of 64 bytes each.
+        let (byte, exponent) = unsafe {
             let byte = s.load_u8(bytes.as_ptr().add(16 * k));
-            let exponent = s.load_u8(exponents.as_ptr().add(16 * k));
-            (byte, exponent, s.load_u32(kept.as_ptr().add(16 * k).cast()))
+            (byte, s.load_u8(exponents.as_ptr().add(16 * k)))
         };
         let byte = s.and(s.sra::<8>(s.shl::<24>(byte)), rest);
-        *weights = s.float(s.and(s.or(byte, s.shl::<23>(exponent)), kept));
+        *weights = s.float(s.or(byte, s.shl::<23>(exponent)));
     }
     weights
 }

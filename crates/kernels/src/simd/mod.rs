@@ -17,6 +17,7 @@ mod bytes;
 mod groups;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+mod nested;
 mod points;
 mod portable;
 
@@ -113,6 +114,20 @@ pub(crate) trait Simd: Points {
     /// `patches`.
     unsafe fn bf11(self, tiers: &Self::Tiers, p: *const u8, patches: &mut &[u8]) -> [Self::F; 4];
 
+    /// Decodes the 64 columns of a block of nested, whose rest has 48 bytes and whose top has 34, with
+    /// the table of [`DISTANCES`](crate::reference::DISTANCES). Escapes consume `patches`.
+    #[inline(always)]
+    unsafe fn nested(
+        self,
+        distances: &Self::Tiers,
+        rest: *const u8,
+        top: *const u8,
+        patches: &mut &[u8],
+    ) -> [Self::F; 4] {
+        // SAFETY: by this method's contract.
+        unsafe { nested::by_bytes(self, distances, rest, top, patches) }
+    }
+
     /// Reads 64 bytes.
     unsafe fn load(self, p: *const f32) -> Self::F;
     /// Reads 64 bytes.
@@ -201,7 +216,6 @@ pub(crate) fn bf12_tail<S: Simd>(
     let (mut bytes, mut codes) = ([0; BLOCK], [0; BLOCK / 2]);
     bytes[..n].copy_from_slice(&tail[..n]);
     codes[..n.div_ceil(2)].copy_from_slice(&tail[n..]);
-    let kept = kept(n);
     let fifteen = s.splat_u(15);
     let (b, c) = (bytes.as_ptr(), codes.as_ptr());
     // Arranged like the words of a whole block.
@@ -220,10 +234,15 @@ pub(crate) fn bf12_tail<S: Simd>(
         ]
     };
     let codes = s.or(s.or(c0, s.shl::<4>(c1)), s.or(s.shl::<8>(c2), s.shl::<12>(c3)));
-    let w = bf12_columns(s, exponents, bytes, codes, patches);
+    keep(s, bf12_columns(s, exponents, bytes, codes, patches), n)
+}
+
+/// The first `n` numbers of a block, and zeros.
+#[inline(always)]
+pub(crate) fn keep<S: Simd>(s: S, w: [S::F; 4], n: usize) -> [S::F; 4] {
+    let kept: *const u8 = kept(n).as_ptr().cast();
     // SAFETY: 64 numbers, 16 per load.
     unsafe {
-        let kept: *const u8 = kept.as_ptr().cast();
         [
             s.float(s.and(s.bits(w[0]), s.load_u32(kept))),
             s.float(s.and(s.bits(w[1]), s.load_u32(kept.add(64)))),

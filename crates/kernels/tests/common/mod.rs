@@ -54,11 +54,11 @@ impl Encoded {
         let [first, second] = &parts;
         let patches = tally.patches();
         let table = encoder.table();
+        let encoding = encoder.encoding();
         let parts: Vec<&[u8]> = match &table {
             Some(table) => vec![first, table, &patches],
-            None => vec![first, second],
+            None => vec![first, second, &patches],
         };
-        let encoding = encoder.encoding();
         let parts = &parts[..encoding.parts().len()];
         Encoded { escapes: tally.escapes(), ..Encoded::from_parts(encoding, rows, cols, parts) }
     }
@@ -106,6 +106,10 @@ impl Encoded {
             let parts: Vec<Vec<u8>> = parts.collect();
             let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
             return Self::from_parts(encoding, rows, cols, &parts);
+        }
+        if encoding == Encoding::Top {
+            let whole = Self::sample(Encoding::Nested, rows, cols);
+            return Self::from_parts(encoding, rows, cols, &whole.parts()[1..2]);
         }
         let source = sample_source(encoding, rows, cols);
         Self::with(&encoder(encoding, &source, cols), &source, rows, cols, rows)
@@ -163,7 +167,7 @@ pub(crate) fn encoder(encoding: Encoding, source: &[u8], cols: usize) -> Encoder
 
 fn source_of(encoding: Encoding) -> Source {
     match encoding {
-        Encoding::Bf16 | Encoding::Bf12 | Encoding::Bf11 => Source::Bf16,
+        Encoding::Bf16 | Encoding::Bf12 | Encoding::Bf11 | Encoding::Nested => Source::Bf16,
         Encoding::F16 => Source::F16,
         _ => Source::F32,
     }

@@ -16,7 +16,7 @@ use sws_kernels::{
 use super::ShardError;
 use super::direct::{ALIGN, Source, buffer};
 use super::narrow;
-use super::parts::{Side, Target, Writing};
+use super::parts::{Side, Spill, Target, Writing};
 use super::plan::{least_len, numbers};
 use super::spectral::Norms;
 use super::transpose::Lines;
@@ -40,8 +40,8 @@ const SAMPLE: usize = 256 << 10;
 const ESCAPES: u64 = 32;
 /// Most bits of a weight of bf11, without padding: bf12 takes no more, and is faster.
 const BITS: u64 = 12;
-/// Weights for each byte of patches, at most. Where a sample of the weights promised less, bf11 does
-/// not gain enough.
+/// Weights for each byte of patches of bf11 and nested, at most: where a sample of the weights promised
+/// less, they do not gain enough.
 const PATCHES: u64 = 3;
 
 /// State shared by all workers.
@@ -240,7 +240,7 @@ impl<'a> Worker<'a> {
                 first.write(target.out, &block.parts[0])?;
                 side.push(block)?;
             }
-            let per_byte = if matrix.encoding == Encoding::Bf11 { PATCHES } else { ESCAPES };
+            let per_byte = if matrix.encoding == Encoding::Bf12 { ESCAPES } else { PATCHES };
             if side.escaped > (matrix.rows * matrix.cols / per_byte).min(u64::from(u32::MAX)) {
                 return Ok(None);
             }
@@ -261,10 +261,13 @@ impl<'a> Worker<'a> {
             let [spectral, spectral_error] = norms.bounds().map(Some);
             *error = ErrorNorms { spectral, spectral_error, ..*error };
         }
-        if parts.len() < matrix.encoding.parts().len() {
-            let mut extent = Writing::begin(&stored, parts.len(), side.len(), target);
+        for part in side.parts(matrix.encoding, parts.len()) {
+            let len = part.iter().map(Spill::len).sum();
+            let mut extent = Writing::begin(&stored, parts.len(), len, target);
             self.band = 0..0;
-            side.drain(&mut self.input, |bytes| extent.write(target.out, bytes))?;
+            for spill in part {
+                spill.drain(&mut self.input, &mut |bytes| extent.write(target.out, bytes))?;
+            }
             parts.push(extent.end(target.out)?);
         }
         Ok(Some(Tensor { parts, error, ..stored }))

@@ -124,6 +124,9 @@ pub enum ShardError {
         /// The encoding of the experts.
         encoding: Encoding,
     },
+    /// Stand-ins beside those that nested experts have.
+    #[error("experts in nested hold their own stand-ins; leave --stand-ins out")]
+    Nested,
     /// The checkpoint has no experts that stand-ins could replace.
     #[error(
         "`{}` has no experts of which {stand_ins} would be a smaller copy; leave --stand-ins out", dir.display()

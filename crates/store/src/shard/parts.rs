@@ -90,8 +90,9 @@ pub(super) struct Side {
     /// Offset of each row's patches.
     offsets: Spill,
     writer: OffsetWriter,
-    /// The patches of bf12 or bf11, or the scales of other encodings.
-    rest: Spill,
+    patches: Spill,
+    /// The second part, if it belongs to rows: scales, or the top of nested.
+    second: Spill,
     error: Option<ErrorSums>,
     /// Bytes of patches so far.
     pub(super) escaped: u64,
@@ -105,8 +106,9 @@ impl Side {
         if encoding.has_patches() {
             offsets.memory.extend(writer.push(0));
         }
-        let rest = Spill::new(shard, "rest");
-        Side { offsets, writer, rest, error: measured.then(ErrorSums::default), escaped: 0 }
+        let [patches, second] = ["patches", "second"].map(|what| Spill::new(shard, what));
+        let error = measured.then(ErrorSums::default);
+        Side { offsets, writer, patches, second, error, escaped: 0 }
     }
 
     /// Adds the next rows.
@@ -116,18 +118,14 @@ impl Side {
             // The caller gives up before this wraps.
             self.offsets.push(self.writer.push(self.escaped as u32))?;
         }
-        self.rest.push(&block.exponents)?;
-        self.rest.push(&block.parts[1])?;
+        self.patches.push(&block.exponents)?;
+        self.second.push(&block.parts[1])?;
         if let Some(error) = &mut self.error {
             error.difference += block.error.difference;
             error.total += block.error.total;
             error.max = error.max.max(block.error.max);
         }
         Ok(())
-    }
-
-    pub(super) fn len(&self) -> u64 {
-        self.offsets.len() + self.rest.len()
     }
 
     /// The error of the encoding, if it is measured.
@@ -140,19 +138,20 @@ impl Side {
         })
     }
 
-    /// Passes all bytes to `to`, in order and in runs no longer than `buffer`.
-    pub(super) fn drain(
-        self,
-        buffer: &mut [u8],
-        mut to: impl FnMut(&[u8]) -> Result<(), ShardError>,
-    ) -> Result<(), ShardError> {
-        self.offsets.drain(buffer, &mut to)?;
-        self.rest.drain(buffer, &mut to)
+    /// The parts behind those that are written, as spills one after the other.
+    pub(super) fn parts(self, encoding: Encoding, written: usize) -> Vec<Vec<Spill>> {
+        let patches = vec![self.offsets, self.patches];
+        match (encoding.has_patches(), encoding.parts().len() - written) {
+            (_, 0) => Vec::new(),
+            (true, 1) => vec![patches],
+            (true, _) => vec![vec![self.second], patches],
+            (false, _) => vec![vec![self.second]],
+        }
     }
 }
 
 /// Bytes in memory up to a bound, and in an unlinked file beyond it.
-struct Spill {
+pub(super) struct Spill {
     path: PathBuf,
     memory: Vec<u8>,
     file: Option<(File, u64)>,
@@ -193,11 +192,12 @@ impl Spill {
         Ok(())
     }
 
-    fn len(&self) -> u64 {
+    pub(super) fn len(&self) -> u64 {
         self.file.as_ref().map_or(0, |(_, len)| *len) + self.memory.len() as u64
     }
 
-    fn drain(
+    /// Passes all bytes to `to`, in order and in runs no longer than `buffer`.
+    pub(super) fn drain(
         self,
         buffer: &mut [u8],
         to: &mut impl FnMut(&[u8]) -> Result<(), ShardError>,

@@ -94,12 +94,22 @@ fn job<'a>(
 fn wanted(tensor: &Tensor, naming: &dyn Naming, encoding: Encoding) -> Option<Encoding> {
     let as_is = tensor.encoding;
     let (Some(kind), &[_, cols]) = (numbers(as_is), tensor.shape.as_slice()) else { return as_is };
+    // Blocks that are filled up are as long as whole ones.
+    let row = |encoding: Encoding| -> Option<u64> {
+        [0, 1].iter().map(|&part| least_len(encoding, part, 1, cols)).sum()
+    };
+    let encoding = match encoding {
+        Encoding::Nested if row(Encoding::Nested) >= least_len(Encoding::Bf12, 0, 1, cols) => {
+            Encoding::Bf11
+        }
+        _ => encoding,
+    };
     // Encoding works on whole groups of rows; a matrix whose rows do not fit is of no use as
     // weights.
     let group =
         cols.saturating_mul(kind.size() as u64).saturating_mul(encoding.row_multiple() as u64);
     let possible = match encoding {
-        Encoding::Bf12 | Encoding::Bf11 => kind == Source::Bf16,
+        Encoding::Bf12 | Encoding::Bf11 | Encoding::Nested => kind == Source::Bf16,
         _ => true,
     };
     if possible && group <= WINDOW as u64 && is_matrix(tensor, naming) {

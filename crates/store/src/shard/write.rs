@@ -158,6 +158,7 @@ fn source_bytes(jobs: &[Job]) -> u64 {
 fn check_stand_ins(options: &ShardOptions) -> Result<(), ShardError> {
     let bits = |encoding| plan::least_len(encoding, 0, 1, 4096);
     match options.stand_ins {
+        Some(_) if options.encoding == Encoding::Nested => Err(ShardError::Nested),
         Some(stand_ins) if bits(stand_ins) >= bits(options.encoding) => {
             Err(ShardError::StandIns { stand_ins, encoding: options.encoding })
         }

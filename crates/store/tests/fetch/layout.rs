@@ -1,6 +1,9 @@
 use proptest::prelude::*;
 use sws_kernels::{Encoding, Matrix};
-use sws_store::{Arena, Clock, LayoutError, Parts, PieceId, PieceLayout, Read, SLOT_ALIGN, Tensor};
+use sws_store::{
+    Arena, Clock, LayoutError, Parts, PieceId, PieceLayout, Read, SLOT_ALIGN, StandIn, Tensor,
+    TensorLayout,
+};
 use sws_testing::readers::MemoryReader;
 
 use crate::support::{Model, noise};
@@ -141,6 +144,35 @@ fn first_part_and_the_rest_can_be_read_separately() {
         let rest: Vec<bool> = (0..all).map(|part| part > 0).collect();
         assert_eq!((present(Parts::First), present(Parts::Rest)), (first, rest), "{encoding}");
     }
+}
+
+/// The top of a nested matrix is read with the stand-in, and all else beside it.
+#[test]
+fn what_a_stand_in_shares_is_read_once() {
+    let mut model = encoded(Encoding::Nested, 24, 6000);
+    let raw = model.tensor(0, 3000..3400, 100, true);
+    model.manifest.pieces[0].tensors.push(raw);
+    let layout = |read| PieceLayout::new(&model.manifest, read).unwrap();
+    let present = |read| {
+        let tensors = layout(read).tensors().to_vec();
+        let of = |tensor: &TensorLayout| tensor.parts.iter().map(Option::is_some).collect();
+        tensors.iter().map(of).collect::<Vec<Vec<bool>>>()
+    };
+    assert_eq!(present(Read::Piece(ID)), [vec![true; 3], vec![true]]);
+    assert_eq!(present(Read::StandIn(ID)), [vec![true], vec![true]]);
+    assert_eq!(present(Read::Beside(ID)), [vec![true, false, true], vec![false]]);
+    assert_eq!(layout(Read::StandIn(ID)).tensors()[0].encoding, Some(Encoding::Top));
+    let [whole, beside, top] = [Read::Piece(ID), Read::Beside(ID), Read::StandIn(ID)]
+        .map(|read| layout(read).slot_len() as u64);
+    let nibbles = 24 * 6000_u64.div_ceil(64) * 34;
+    assert!(beside + nibbles <= whole + 3 * 4096, "{beside} and {nibbles} of {whole}");
+    assert!(top < nibbles + 4 * 4096, "{top}");
+    // One with bytes of its own shares none.
+    let piece = &mut model.manifest.pieces[0];
+    let tensors = piece.tensors.iter().map(|tensor| Tensor { parts: Vec::new(), ..tensor.clone() });
+    piece.stand_in = Some(StandIn { encoding: Encoding::Q4, tensors: tensors.collect() });
+    let beside = PieceLayout::new(&model.manifest, Read::Beside(ID)).unwrap();
+    assert!(beside.tensors().iter().all(|tensor| tensor.parts.iter().all(Option::is_some)));
 }
 
 #[test]

@@ -11,9 +11,10 @@
 const SIZES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 /// The most tokens proposed at once.
 pub(super) const MOST: usize = SIZES[SIZES.len() - 1];
-/// Share of all time that rounds may lose, and what they may lose before, in plain tokens.
+/// Share of all time that rounds may lose, and what they may lose before, in plain tokens. One bad round
+/// at the beginning costs two of them; what is left has to last for another.
 const LOSS: f64 = 1.0 / 200.0;
-const CREDIT: f64 = 1.0;
+const CREDIT: f64 = 3.0;
 /// Part of their gains in this text that they may lose, in plain tokens: of a long round that pays on
 /// average, few tokens may be right.
 const RESERVE: f64 = 48.0;
@@ -35,6 +36,8 @@ const REFRESH: f64 = 200.0;
 const FADING: f64 = 0.99;
 /// Tokens imitated to see how many are right, once it is known how long one takes.
 const TRIED: usize = 8;
+/// Measurements of a token on stand-ins of which the least counts.
+const FIRST: u32 = 2;
 /// Outcomes of a source below which it is tried without verifying as often as the time allows.
 const KNOWN: f64 = 16.0;
 
@@ -160,7 +163,11 @@ impl Value {
     }
 
     fn add_imitated(&mut self, tokens: usize, seconds: f64) {
-        self.imitated.add(seconds / tokens.max(1) as f64, ROUND, self.spent);
+        let each = seconds / tokens.max(1) as f64;
+        match self.imitated.count {
+            1..FIRST => self.imitated.add(each.min(self.imitated.value), 1.0, self.spent),
+            _ => self.imitated.add(each, ROUND, self.spent),
+        }
     }
 
     /// Chooses an offer by its index, and the number of tokens to propose. `None` to compute a plain
@@ -199,12 +206,16 @@ impl Value {
             return 0;
         };
         let Some(each) = self.imitated.get() else { return 1 };
-        // Never worth it if a token on stand-ins takes nearly as long as one without.
-        let may_pay = each < plain / 2.0;
+        let passed = self.spent - self.imitated.at;
+        // Not worth it if a token on stand-ins takes nearly as long as one without. That the first did
+        // says little.
+        if each >= plain / 2.0 {
+            let is_due = self.imitated.count < FIRST || passed >= OLD * plain;
+            return usize::from(is_due && each <= self.credit(plain));
+        }
         let pause = if share.all < KNOWN { 0.0 } else { OLD / 16.0 };
-        let waited = self.spent - self.imitated.at >= pause * plain;
         let affordable = each * TRIED as f64 <= self.credit(plain) / 2.0;
-        if may_pay && waited && affordable { TRIED } else { 0 }
+        if passed >= pause * plain && affordable { TRIED } else { 0 }
     }
 
     /// Seconds that may be lost now.

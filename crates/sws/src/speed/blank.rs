@@ -58,7 +58,8 @@ const LINE: usize = 64;
 pub(super) fn needs_powers(encoding: Encoding) -> bool {
     matches!(
         encoding,
-        Encoding::Mxfp4
+        Encoding::Top
+            | Encoding::Mxfp4
             | Encoding::Gguf(GgufBlocks::Mxfp4)
             | Encoding::Published(Published::Fp8E8m0 | Published::Mxfp8 | Published::Nvfp4Divided)
     )

@@ -61,6 +61,9 @@ fn parts(encoding: Encoding, cols: usize) -> Vec<Vec<u8>> {
     if encoding.has_patches() {
         return packed(encoding, cols);
     }
+    if encoding == Encoding::Top {
+        return vec![packed(Encoding::Nested, cols).swap_remove(1)];
+    }
     let plain = matches!(encoding, Encoding::F32 | Encoding::F16 | Encoding::Bf16);
     let parts = encoding.parts().iter().enumerate().map(|(index, part)| {
         let len = match part.len(ROWS as u64, cols as u64) {
@@ -87,7 +90,7 @@ fn parts(encoding: Encoding, cols: usize) -> Vec<Vec<u8>> {
     parts.collect()
 }
 
-/// Rows of bf12 or bf11 with escapes: bf16 numbers of sixteen exponents.
+/// Rows with escapes: bf16 numbers of sixteen exponents.
 fn packed(encoding: Encoding, cols: usize) -> Vec<Vec<u8>> {
     let mut numbers = noise(2 * ROWS * cols);
     numbers.chunks_exact_mut(2).for_each(|number| about_one(&mut number[1]));
@@ -97,9 +100,8 @@ fn packed(encoding: Encoding, cols: usize) -> Vec<Vec<u8>> {
     let (mut rows, mut tally) = (EncodedRows::default(), Tally::new(&encoder));
     let encoded = encoder.encode(&numbers, &mut rows).and_then(|()| tally.push(&rows));
     encoded.expect("whole rows of finite numbers");
-    let table = encoder.table().unwrap_or_default().to_vec();
-    let [codes, _] = rows.parts;
-    vec![codes, table, tally.patches()]
+    let [codes, second] = rows.parts;
+    vec![codes, encoder.table().map_or(second, |table| table.to_vec()), tally.patches()]
 }
 
 /// Makes a byte one of a number that is neither large nor NaN, of any type of float.

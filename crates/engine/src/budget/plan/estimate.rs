@@ -107,6 +107,7 @@ impl Planner {
         let mean = slots.bytes().checked_div(total as u64).unwrap_or(0);
         let used = experts_per_step(&self.spec, batch) / batch as f64;
         let experts = (used * mean as f64) as u64;
+        let shared = self.pieces.shared.checked_div(total as u64).unwrap_or(0);
         let have: usize = split.slots.iter().chain(lent).map(|class| class.count).sum();
         PerToken {
             infrastructure: (all - pinned_bytes) / batch,
@@ -114,7 +115,7 @@ impl Planner {
             table_rows: self.table_rows(),
             experts,
             hit_rate: if total == 0 { 1.0 } else { self.hits.rate(have as f64 / total as f64) },
-            active: all / batch + experts,
+            active: all / batch + experts + (used * shared as f64) as u64,
             calls: used,
         }
     }

@@ -150,7 +150,7 @@ pub enum PlanError {
     },
     /// The model has no stand-ins.
     #[error(
-        "the model has no stand-ins; make shards with `sws shard --stand-ins q4`, or leave --stand-ins and --tolerance out"
+        "the model has no stand-ins; make shards with `sws shard --stand-ins q4` or `--encoding nested`, or leave --stand-ins and --tolerance out"
     )]
     NoStandIns,
     /// The budget has no room for all stand-ins.
@@ -235,7 +235,7 @@ impl Planner {
         process: ProcessMemory,
         options: PlanOptions,
     ) -> Result<Planner, PlanError> {
-        let pieces = Pieces::new(spec, inventory, manifest)?;
+        let pieces = Pieces::new(spec, inventory, manifest, options.stand_ins)?;
         let most = spec.context.min(MOST_CONTEXT);
         let context = match options.context {
             Some(asked) if asked > most => return Err(PlanError::Context { asked, most }),

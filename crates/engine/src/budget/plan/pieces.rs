@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 
+use sws_kernels::Encoding;
 use sws_model::{Held, Inventory, ModelSpec, Role};
 use sws_store::{LayoutError, Manifest, Parts, PieceId, PieceKind, PieceLayout, Read};
 
 use super::slots::SlotSizes;
+use crate::stand_ins::StandInUse;
 
 /// One piece that every token needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,6 +75,8 @@ pub(super) struct Pieces {
     pub(super) slots: SlotSizes,
     /// Stand-ins of experts with the bytes of each, layer by layer.
     pub(super) stand_ins: Vec<(PieceId, u64)>,
+    /// Bytes of experts that are in stand-ins and not in slots.
+    pub(super) shared: u64,
     /// Maximum bytes of the smallest block of a cyclic matrix.
     pub(super) cyclic_unit: u64,
     /// Maximum bytes of the smallest block of an expert's matrix.
@@ -93,6 +97,7 @@ impl Pieces {
         spec: &ModelSpec,
         inventory: &Inventory,
         manifest: &Manifest,
+        stand_ins: StandInUse,
     ) -> Result<Pieces, LayoutError> {
         let mut pieces = Pieces {
             cyclic: Vec::new(),
@@ -100,6 +105,7 @@ impl Pieces {
             layer_tables: Vec::new(),
             slots: SlotSizes::default(),
             stand_ins: Vec::new(),
+            shared: 0,
             cyclic_unit: 0,
             expert_unit: 0,
             vectors: 0,
@@ -121,17 +127,31 @@ impl Pieces {
             }
             let mut unit = 0;
             for held in held {
-                let read =
-                    Read::Rows { piece: id, tensor: held.index, rows: 0..1, parts: Parts::All };
-                unit = unit.max(PieceLayout::new(manifest, read)?.slot_len() as u64 + EDGES);
+                let len = |rows, parts| {
+                    let read = Read::Rows { piece: id, tensor: held.index, rows, parts };
+                    PieceLayout::new(manifest, read).map(|layout| layout.slot_len() as u64)
+                };
+                let least = match held.encoding {
+                    // Of other encodings, what is beside the first part has one checksum.
+                    Encoding::Nested => {
+                        len(0..1, Parts::First)? + len(0..held.rows as u64, Parts::Rest)?
+                    }
+                    _ => len(0..1, Parts::All)?,
+                };
+                unit = unit.max(least + EDGES);
             }
             match id.kind() {
                 PieceKind::Expert(_) => {
-                    experts.push(layout.slot_len());
-                    if piece.stand_in.is_some() {
-                        let layout = PieceLayout::new(manifest, Read::StandIn(id))?;
-                        pieces.stand_ins.push((id, layout.slot_len() as u64));
+                    let mut slot = layout.slot_len();
+                    if piece.stand_in_tensors().is_some() {
+                        let stand_in = PieceLayout::new(manifest, Read::StandIn(id))?;
+                        pieces.stand_ins.push((id, stand_in.slot_len() as u64));
+                        if stand_ins == StandInUse::All {
+                            slot = PieceLayout::new(manifest, Read::Beside(id))?.slot_len();
+                            pieces.shared += (layout.slot_len() - slot) as u64;
+                        }
                     }
+                    experts.push(slot);
                     pieces.expert_unit = pieces.expert_unit.max(unit);
                 }
                 PieceKind::Embed if !spec.tied => {
@@ -209,7 +229,7 @@ impl Pieces {
     /// Bytes of all pieces but the tables of layers.
     pub(super) fn bytes_without_tables(&self) -> u64 {
         let embedding = self.embedding.map_or(0, |embedding| embedding.len);
-        self.cyclic_bytes() + embedding + self.slots.bytes()
+        self.cyclic_bytes() + embedding + self.slots.bytes() + self.shared
     }
 }
 

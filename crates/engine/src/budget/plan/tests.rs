@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use sws_kernels::Encoding;
 use sws_store::{
     Configuration, Extent, FileEntry, Manifest, ModelIdentity, Piece, PieceKind, Placement,
-    StandIn, Tensor, check_len,
+    StandIn, Tensor, check_len, encoding_of,
 };
 
 use super::*;
@@ -322,6 +322,35 @@ fn all_stand_ins_of_mixtral_fit_in_three_tenths() {
     let refused = all.plan(least - 1);
     assert!(matches!(refused, Err(PlanError::StandIns { smallest, .. }) if smallest > least));
     assert!(auto.minimum() * 10 < least);
+}
+
+/// Slots of nested experts hold what is beside their stand-ins, and the ring of the smallest budget has
+/// room for whole tops, which have several checksums.
+#[test]
+fn nested_experts_of_mixtral_are_planned_for() {
+    let spec =
+        ModelSpec::parse(include_bytes!("../../../../../configs/mixtral-8x7b.json")).unwrap();
+    let manifest = spec.outline(|kind| encoding_of(kind, Encoding::Nested)).unwrap();
+    let inventory = Inventory::new(&spec, &manifest).unwrap();
+    let planner = |stand_ins| {
+        let options = PlanOptions { stand_ins, verified: 65, ..options() };
+        Planner::new(&spec, &inventory, &manifest, PROCESS, options).unwrap()
+    };
+    let (off, all) = (planner(StandInUse::Off), planner(StandInUse::All));
+    assert_eq!(off.weights(), all.weights());
+    let bf16 = spec.outline(|_| Encoding::Bf16).unwrap().files[0].len;
+    assert!(all.minimum() * 100 < bf16 * 29, "{} of {bf16}", all.minimum());
+    let slot = |planner: &Planner| {
+        let plan = planner.plan(40 * GIB).unwrap();
+        (plan.slots[0].len as f64, plan.per_token.active)
+    };
+    let ((whole, active), (beside, same)) = (slot(&off), slot(&all));
+    assert!((0.58..0.63).contains(&(beside / whole)), "{beside} of {whole}");
+    assert!(active.abs_diff(same) * 1000 < active, "{active} and {same}");
+    let Plan { pinned, ring, experts_stream, .. } = off.plan(off.minimum()).unwrap();
+    let plan = InfrastructurePlan { pinned, ring, experts: experts_stream };
+    let least = Infrastructure::least_ring(&spec, &inventory, &manifest, &plan).unwrap();
+    assert!(experts_stream && least <= ring, "the ring needs {least} bytes and has {ring}");
 }
 
 #[test]

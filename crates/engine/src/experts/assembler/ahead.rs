@@ -8,7 +8,6 @@ use sws_store::{PieceId, Priority};
 use super::DynamicAssembler;
 use crate::error::StreamError;
 use crate::experts::verifier::Presence;
-use crate::experts::weights::Assembled;
 use crate::reads::Origin;
 use crate::speculation::{Expected, LIKELY_VICTIM_STEPS, Prefetch, Tried, WarmFill, warm_fill};
 use crate::stand_ins::Wait;
@@ -152,8 +151,8 @@ impl DynamicAssembler {
         routed: &Routed,
         ready: Ready<'_>,
     ) -> Result<(), SourceError> {
-        let mut weights = Assembled::exact(&self.cache, &self.inventory);
-        weights.stand_ins = Some(&self.run_ahead.stand_ins);
+        let mut weights = self.assembled();
+        weights.inexact = true;
         ready(&routed.distinct, &mut weights)
     }
 
@@ -164,8 +163,8 @@ impl DynamicAssembler {
         if to_judge.is_empty() {
             return Ok(());
         }
-        let mut weights = Assembled::exact(&self.cache, &self.inventory);
-        weights.stand_ins = Some(&self.run_ahead.stand_ins);
+        let mut weights = self.assembled();
+        weights.inexact = true;
         weights.verifier = Some(&self.verifier);
         ready(&to_judge, &mut weights)?;
         let refused = weights.refused;

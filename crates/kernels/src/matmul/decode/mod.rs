@@ -23,6 +23,7 @@ mod gguf;
 mod gguf_points;
 mod gguf_quarters;
 mod gguf_small;
+mod nested;
 mod nibbles;
 mod quant;
 
@@ -41,6 +42,7 @@ pub(super) use bf12::Bf12;
 pub(super) use float::{Bf16, F16, F32};
 use gguf::{Nibbles, Units};
 use gguf_quarters::Quarters;
+use nested::{Nested, Top};
 pub(super) use quant::{Q4, Q8};
 
 /// Code for the decoder of each encoding.
@@ -73,6 +75,8 @@ pub(super) fn for_common_decoder<S: Simd, C: ForDecoder<S>>(
         Encoding::Bf16 => code.run::<Bf16>(s),
         Encoding::Bf12 => code.run::<Bf12<S>>(s),
         Encoding::Bf11 => code.run::<Bf11<S>>(s),
+        Encoding::Nested => code.run::<Nested<S>>(s),
+        Encoding::Top => code.run::<Top<S>>(s),
         Encoding::Q8 => code.run::<Q8>(s),
         Encoding::Q4 => code.run::<Q4<S>>(s),
         Encoding::Fp8 => code.run::<Fp8<fp8::BlocksF32>>(s),
@@ -168,8 +172,9 @@ impl<S: Simd> Map<S> for TimesPlus<S::F> {
 pub(in crate::matmul) struct Cursor<'a> {
     row: usize,
     codes: *const u8,
+    /// Scales; the top of nested.
     scales: *const u8,
-    /// bf12 and bf11: the patches from the next block on. With an order of columns: the group of
+    /// bf12, bf11 and nested: the patches from the next block on. With an order of columns: the group of
     /// each.
     beside: &'a [u8],
     bytes: PhantomData<&'a [u8]>,
@@ -180,7 +185,7 @@ impl<'a> Cursor<'a> {
     #[inline(always)]
     pub(in crate::matmul) fn new(encoding: Encoding, m: &Matrix<'a>, row: usize) -> Self {
         let scales = match encoding {
-            Encoding::Q8 | Encoding::Q4 | Encoding::Mxfp4 => m.row_bytes(1, row),
+            Encoding::Q8 | Encoding::Q4 | Encoding::Mxfp4 | Encoding::Nested => m.row_bytes(1, row),
             Encoding::Fp8 | Encoding::Published(_) => m.scales(encoding, row),
             _ => &[],
         };

@@ -112,14 +112,16 @@ pub(in crate::simd) unsafe fn stored(exponents: [__m256i; 2]) -> [u8; BLOCK] {
 ///
 /// # Safety
 ///
-/// The CPU must have AVX2. 64 bytes at `p` must be readable.
+/// The CPU must have AVX2.
 #[inline(always)]
-pub(in crate::simd) unsafe fn join(p: *const u8, exponents: [__m256i; 2]) -> [[__m256; 2]; 4] {
-    let p: *const __m256i = p.cast();
-    // SAFETY: by this function's contract; 32 of 64 bytes each.
+pub(in crate::simd) unsafe fn join(
+    bytes: [__m256i; 2],
+    exponents: [__m256i; 2],
+) -> [[__m256; 2]; 4] {
+    // SAFETY: by this function's contract.
     unsafe {
-        let first = join_half(_mm256_loadu_si256(p), exponents[0]);
-        let second = join_half(_mm256_loadu_si256(p.add(1)), exponents[1]);
+        let first = join_half(bytes[0], exponents[0]);
+        let second = join_half(bytes[1], exponents[1]);
         [[first[0], second[0]], [first[1], second[1]], [first[2], second[2]], [first[3], second[3]]]
     }
 }

@@ -1,0 +1,54 @@
+//! Decoding of nested: bytes and planes of bf11 from rest and top, then exponents from distances.
+
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx512;
+
+use super::{Simd, bf11};
+use crate::reference::{BLOCK, REST_BLOCK, TOP_BLOCK, paired, united};
+
+/// [`Simd::nested`], byte by byte but for the distances.
+///
+/// # Safety
+///
+/// As for [`Simd::nested`].
+#[inline(always)]
+pub(super) unsafe fn by_bytes<S: Simd>(
+    s: S,
+    distances: &S::Tiers,
+    rest: *const u8,
+    top: *const u8,
+    patches: &mut &[u8],
+) -> [S::F; 4] {
+    // SAFETY: by this function's contract.
+    let (rest, top) = unsafe {
+        let rest = rest.cast::<[u8; REST_BLOCK]>().read_unaligned();
+        (rest, top.cast::<[u8; TOP_BLOCK]>().read_unaligned())
+    };
+    let (codes, powers) = top.split_first_chunk().expect("codes come first");
+    let (bytes, planes) = united(&rest, codes);
+    let distances = s.bf11_exponents(distances, planes, patches);
+    let (mut in_order, mut exponents) = ([0; BLOCK], [0; BLOCK]);
+    for c in 0..BLOCK {
+        in_order[c] = bytes[paired(c)];
+        exponents[c] = powers[c / 32].saturating_sub(distances[paired(c)]);
+    }
+    bf11::joined(s, &in_order, &exponents)
+}
+
+/// For each code of a top: what it has of the byte of sign and mantissa.
+#[cfg(target_arch = "x86_64")]
+const BYTES: [u8; 16] = {
+    let mut bytes = [0; 16];
+    let mut code = 0;
+    while code < 16 {
+        bytes[code] = (code as u8 & 8) << 4 | (code as u8 & 1) << 6;
+        code += 1;
+    }
+    bytes
+};
+
+/// The exponent of each byte's half: in a block of bf11 the halves alternate every eight bytes.
+#[cfg(target_arch = "x86_64")]
+const HALVES: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1];
