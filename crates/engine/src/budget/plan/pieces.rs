@@ -148,7 +148,7 @@ impl Pieces {
                         pieces.stand_ins.push((id, stand_in.slot_len() as u64));
                         if stand_ins == StandInUse::All {
                             slot = PieceLayout::new(manifest, Read::Beside(id))?.slot_len();
-                            pieces.shared += (layout.slot_len() - slot) as u64;
+                            pieces.shared += layout.slot_len().saturating_sub(slot) as u64;
                         }
                     }
                     experts.push(slot);
