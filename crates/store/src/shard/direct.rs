@@ -117,7 +117,9 @@ pub(super) struct Output {
 /// A position that [`Output::rewind`] returns to.
 pub(super) struct Mark {
     base: u64,
-    head: Vec<u8>,
+    fill: usize,
+    /// The last bytes of the staging buffer, from a multiple of [`ALIGN`] on.
+    tail: Vec<u8>,
 }
 
 impl Output {
@@ -177,14 +179,21 @@ impl Output {
 
     pub(super) fn mark(&self) -> Mark {
         let whole = self.fill - self.fill % ALIGN;
-        Mark { base: self.base + whole as u64, head: self.staging[whole..self.fill].to_vec() }
+        let tail = self.staging[whole..self.fill].to_vec();
+        Mark { base: self.base, fill: self.fill, tail }
     }
 
     /// Discards everything written since `mark`.
     pub(super) fn rewind(&mut self, mark: Mark) {
-        self.base = mark.base;
-        self.fill = mark.head.len();
-        self.staging[..self.fill].copy_from_slice(&mark.head);
+        let Mark { base, fill, tail } = mark;
+        if self.base == base {
+            // Nothing was flushed since: what came before the mark is still in the buffer.
+            self.fill = fill;
+            return;
+        }
+        self.base = base + (fill - tail.len()) as u64;
+        self.fill = tail.len();
+        self.staging[..self.fill].copy_from_slice(&tail);
     }
 
     /// Writes `header` into the reserved beginning, truncates the file to `len`, and syncs it. The
@@ -247,6 +256,39 @@ impl Drop for Output {
         if !self.finished {
             // The error was reported already, and resuming would delete the file as well.
             let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rewound_output_keeps_what_came_before_the_mark() {
+        let dir = tempfile::tempdir().unwrap();
+        let bytes = |n: usize, seed: usize| -> Vec<u8> {
+            (0..n).map(|i| (i.wrapping_mul(31) + seed) as u8).collect()
+        };
+        for before in [0, 5, ALIGN, 3 * ALIGN + 7, STAGING - 1, STAGING + 9] {
+            for discarded in [0, 1, 10 * ALIGN, STAGING, 2 * STAGING + 3] {
+                let path = dir.path().join("file");
+                let mut output = Output::create(&path, ALIGN as u64, 0).unwrap();
+                let (kept, after) = (bytes(before, 1), bytes(2 * ALIGN + 3, 9));
+                output.write(&kept).unwrap();
+                let mark = output.mark();
+                output.write(&bytes(discarded, 5)).unwrap();
+                output.rewind(mark);
+                output.write(&after).unwrap();
+                output.pad(ALIGN as u64).unwrap();
+                let len = output.position();
+                output.finish(&vec![3; ALIGN], len).unwrap();
+                let found = std::fs::read(&path).unwrap();
+                let end = ALIGN + before + after.len();
+                let case = format!("{before} before, {discarded} discarded");
+                assert_eq!(found.len() as u64, len, "{case}");
+                assert!(found[ALIGN..end] == [kept, after].concat(), "{case}");
+            }
         }
     }
 }
