@@ -92,6 +92,14 @@ enum Command {
     Replicas(ReplicasArguments),
     /// Compare random reads of whole pieces through the store with fio's
     Store(StoreArguments),
+    /// Read experts of a model through the store without computing, and print bytes a second
+    Alone {
+        /// Checkpoint or shards
+        model: PathBuf,
+        /// Bytes to read in all
+        #[arg(long, value_parser = parse_size, value_name = "SIZE")]
+        bytes: u64,
+    },
     /// Measure the sharder against a plain copy of the same number of bytes
     Sharding {
         /// A checkpoint, preferably of 2 GB or more
@@ -187,6 +195,7 @@ fn run(command: Command) -> Result<bool> {
         Command::Shapes(arguments) => released::run(&arguments)?,
         Command::Speculation(arguments) => speculation::run(&arguments)?,
         Command::SpeculationChild => speculation::child()?,
+        Command::Alone { model, bytes } => println!("{:.0}", stream::alone::read(&model, bytes)?),
         Command::Store(arguments) => store_bench::run(&arguments)?,
         Command::Sharding { checkpoint, scratch, encoding, pairs, huge_pages, json } => {
             let settings = Settings { checkpoint, scratch, encoding, pairs, huge_pages };

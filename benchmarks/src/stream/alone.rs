@@ -12,7 +12,7 @@ use crate::resident;
 const SLOTS: usize = 8;
 
 /// Bytes per second when reading at least `bytes` of experts, or of all pieces of a dense model.
-pub(crate) fn read(model: &Path, bytes: u64) -> Result<f64> {
+pub fn read(model: &Path, bytes: u64) -> Result<f64> {
     let (manifest, _) = resident::open(model)?;
     let store = NVMeWeightStore::open(Arc::new(manifest), model, StoreOptions::default())?;
     let pieces = store.manifest().pieces.iter().map(|piece| piece.id);

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-pub(crate) mod alone;
+pub mod alone;
 pub(crate) mod child;
 mod peer;
 

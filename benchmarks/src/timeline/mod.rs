@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use sws::{DraftChoice, Model, Options, Prompt, RamBudget, Request, Streaming, Threads};
+use sws_engine::StandInUse;
 use sws_engine::watch::{RecordedRead, RecordedStep, Recording, Step};
 use sws_model::text::GenerationOptions;
 
@@ -42,6 +43,9 @@ pub struct TimelineArguments {
     /// Read on demand only
     #[arg(long)]
     no_draft: bool,
+    /// Verify tokens that the model proposes on all of its stand-ins
+    #[arg(long)]
+    proposals: bool,
     /// File for the results, with every read and step
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -75,10 +79,12 @@ fn record(arguments: &TimelineArguments) -> Result<Recording> {
     let prompt = std::fs::read_to_string(&arguments.prompt)
         .with_context(|| format!("`{}`", arguments.prompt.display()))?;
     let draft = if arguments.no_draft { DraftChoice::Off } else { DraftChoice::Auto };
+    let stand_ins = arguments.proposals.then_some(StandInUse::All);
     let options = Options {
         ram: arguments.ram,
         context: Some(arguments.context),
-        streaming: Streaming { draft, warm_start: false, ..Streaming::default() },
+        proposals: arguments.proposals,
+        streaming: Streaming { draft, stand_ins, warm_start: false, ..Streaming::default() },
         ..Options::default()
     };
     let model = Model::open(&arguments.model)?;

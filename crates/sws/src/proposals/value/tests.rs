@@ -12,9 +12,14 @@ struct Case {
     sweep: f64,
 }
 
-/// Seconds of so many tokens, without proposals and with them, by true times that scatter by `noise`.
-fn run(case: Case, tokens: usize, noise: f64) -> (f64, f64) {
-    let mut seed = 0x9e37_79b9_u64;
+/// Texts of each case.
+const TEXTS: u64 = 40;
+/// No text has less than this share of the speed that it has without proposals.
+const WORST: f64 = 0.94;
+
+/// How many times as fast so many tokens are with proposals, by true times that scatter by `noise`.
+fn speed_up(case: Case, tokens: usize, noise: f64, text: u64) -> f64 {
+    let mut seed = (text + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut random = || {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (seed >> 11) as f64 / (1u64 << 53) as f64
@@ -60,7 +65,7 @@ fn run(case: Case, tokens: usize, noise: f64) -> (f64, f64) {
             }
         }
     }
-    (made as f64 * case.plain / 1e3, time)
+    made as f64 * case.plain / 1e3 / time
 }
 
 #[test]
@@ -69,42 +74,45 @@ fn proposals_pay_or_cost_next_to_nothing() {
         |plain, imitated, growth, right, sweep| Case { plain, imitated, growth, right, sweep };
     let case =
         |plain, imitated, growth, right| swept(plain, imitated, growth, right, f64::INFINITY);
-    // Tokens, and the speed-up that is reached at least.
+    // Tokens, and the speed-up that texts have on average, at least.
     #[rustfmt::skip]
     let cases = [
         // Mixtral 8x7B at a quarter of its bytes: a disk, large experts, good stand-ins.
-        (case(2300.0, 170.0, 0.45, 0.97), 1000, 2.4),
-        (case(2300.0, 170.0, 0.45, 0.95), 256, 1.6),
-        (case(2300.0, 170.0, 0.45, 0.85), 1000, 1.1),
+        (case(2300.0, 170.0, 0.45, 0.97), 1000, 2.6),
+        (case(2300.0, 170.0, 0.45, 0.95), 256, 2.1),
+        (case(2300.0, 170.0, 0.45, 0.85), 1000, 1.45),
         // Few experts, of which a pass over many tokens reads all; now and then most of those tokens are
         // wrong.
-        (swept(370.0, 25.0, 0.85, 0.97, 1500.0), 150, 2.2),
-        (swept(370.0, 25.0, 0.85, 0.97, 1500.0), 1000, 2.4),
-        (swept(370.0, 25.0, 0.85, 0.8, 1500.0), 1000, 0.985),
-        (swept(370.0, 25.0, 0.85, 0.5, 1500.0), 256, 0.985),
+        (swept(370.0, 25.0, 0.85, 0.97, 1500.0), 150, 1.75),
+        (swept(370.0, 25.0, 0.85, 0.97, 1500.0), 1000, 2.0),
+        (swept(370.0, 25.0, 0.85, 0.8, 1500.0), 1000, 0.98),
+        (swept(370.0, 25.0, 0.85, 0.5, 1500.0), 256, 0.98),
         // All stand-ins and two slots: 32 tokens take hardly longer than 16, and 64 than 32.
-        (swept(830.0, 28.0, 0.75, 0.967, 3100.0), 400, 2.75),
+        (swept(830.0, 28.0, 0.75, 0.967, 3100.0), 400, 3.0),
         // The same with nested experts, of which a pass reads what the stand-ins lack.
-        (swept(830.0, 26.0, 0.75, 0.957, 2000.0), 400, 3.3),
+        (swept(830.0, 26.0, 0.75, 0.957, 2000.0), 400, 3.5),
         // Large experts with bad stand-ins.
-        (case(2300.0, 170.0, 0.45, 0.5), 1000, 0.985),
-        (case(2300.0, 170.0, 0.45, 0.0), 256, 0.985),
+        (case(2300.0, 170.0, 0.45, 0.5), 1000, 0.98),
+        (case(2300.0, 170.0, 0.45, 0.0), 256, 0.98),
         // Fine-grained experts.
-        (case(50.0, 8.0, 0.85, 0.95), 1000, 0.985),
-        (case(50.0, 8.0, 0.85, 0.8), 1000, 0.985),
+        (case(50.0, 8.0, 0.85, 0.95), 1000, 0.98),
+        (case(50.0, 8.0, 0.85, 0.8), 1000, 0.98),
         // Everything in memory: stand-ins take half of a token's time, or all of it.
-        (case(20.0, 10.0, 0.9, 0.98), 1000, 0.985),
-        (case(20.0, 20.0, 1.0, 0.9), 256, 0.985),
+        (case(20.0, 10.0, 0.9, 0.98), 1000, 0.98),
+        (case(20.0, 20.0, 1.0, 0.9), 256, 0.98),
         // Lookups, which cost nothing: a text that copies, and one that does not.
-        (case(50.0, 0.0, 0.8, 0.98), 1000, 1.25),
-        (case(50.0, 0.0, 0.8, 0.6), 1000, 0.985),
-        (case(50.0, 0.0, 1.0, 0.9), 1000, 0.985),
+        (case(50.0, 0.0, 0.8, 0.98), 1000, 1.3),
+        (case(50.0, 0.0, 0.8, 0.6), 1000, 0.98),
+        (case(50.0, 0.0, 1.0, 0.9), 1000, 0.98),
     ];
     for (case, tokens, least) in cases {
         for noise in [0.0, 0.3] {
-            let (plain, time) = run(case, tokens, noise);
-            let speed_up = plain / time;
-            assert!(speed_up >= least, "{speed_up} for {case:?}, noise {noise}");
+            let all: Vec<f64> =
+                (0..TEXTS).map(|text| speed_up(case, tokens, noise, text)).collect();
+            let mean = all.iter().sum::<f64>() / TEXTS as f64;
+            let worst = all.iter().copied().fold(f64::INFINITY, f64::min);
+            let told = format!("{mean:.3}, worst {worst:.3}, for {case:?}, noise {noise}");
+            assert!(mean >= least && worst >= WORST, "{told}");
         }
     }
 }
