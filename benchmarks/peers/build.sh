@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds llama.cpp and BigMoeOnEdge into DIR/bin: llama-completion, llama-quantize, llama-bench,
-# llama-tokenize, llama-server, bmoe-cli.
+# llama-tokenize, bmoe-cli.
 # Needs a C++ compiler, make, git, Python with venv, and about 2 GB of disk. Both share one build of llama.cpp:
 # its own programs are taken from it before BigMoeOnEdge's hook is added.
 #
@@ -56,7 +56,7 @@ if [ -n "$only" ]; then
     exit
 fi
 configure "$bmoe" build
-build build llama-completion llama-quantize llama-bench llama-tokenize llama-server
+build build llama-completion llama-quantize llama-bench llama-tokenize
 venv/bin/python "$here/hook.py" "$bmoe"
 configure "$bmoe" build
 build build bmoe-cli

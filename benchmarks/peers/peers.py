@@ -1,12 +1,13 @@
 """Runs sws, llama.cpp and BigMoeOnEdge on the same weights in turns, each in a control group that kills.
 
     python benchmarks/peers/peers.py DIR --programs PROGRAMS --json benchmarks/results/peers.json
+    python benchmarks/peers/peers.py DIR --programs PROGRAMS --encodings --shares 12,25,50,75,100 --json FILE
 
-DIR holds `big`, `big-bf12`, `big.gguf` and `big-q4_k_m.gguf`; PROGRAMS is the directory that build.sh filled. Needs
-root, for control groups of version 1 and an empty page cache. The order is reversed every other round. All continue
-the same prompt by the same number of tokens, sampled with a seed for each round; samplers differ, and so do the texts
-of different programs. A contender that was killed, or not done in time, is not run again in that memory.
-docs/benchmarks/peers.md has what the columns mean.
+DIR holds `big`, `big-bf12`, `big.gguf` and `big-q4_k_m.gguf`, and for --encodings `big-bf11`, `big-bf11-trained` and
+`big-nested`; PROGRAMS is the directory that build.sh filled. Needs root, for control groups of version 1 and an empty
+page cache. The order is reversed every other round. All continue the same prompt by the same number of tokens, sampled
+with a seed for each round; samplers differ, and so do the texts of different programs. A contender that was killed, or
+not done in time, is not run again in that memory. docs/benchmarks/peers.md has what the columns mean.
 """
 
 import argparse
@@ -27,11 +28,12 @@ BMOE_REST_MIB = 170
 SAMPLING = ["--temp", 1, "--top-k", 40, "--top-p", 0.95]
 
 
-def sws(model):
+def sws(model, *options):
     def command(run):
         words = ["--ram", run.limit, "--prompt-file", run.prompt, "-n", run.tokens, "--threads", THREADS]
         sampling = ["--temperature", 1, "--top-k", 40, "--top-p", 0.95, "--seed", run.seed]
-        return [run.sws, "run", run.dir / model, *words, *sampling, "--ignore-eos", "--no-warm-start", "--json"]
+        quiet = ["--ignore-eos", "--no-warm-start", "--json"]
+        return [run.sws, "run", run.dir / model, *words, *sampling, *quiet, *options]
 
     def read(stdout, _):
         report = json.loads(stdout)
@@ -39,12 +41,12 @@ def sws(model):
         read = sum(cost["bytes_per_token"].values())
         return report["text"], 1 / cost["tokens_per_second"], read
 
-    return command, read
+    return command, read, model
 
 
 def llama(model, *options):
     def command(run):
-        words = ["-f", run.prompt, "-n", run.tokens, "-t", THREADS, "-c", CONTEXT, "--perf"]
+        words = ["-f", run.prompt, "-n", run.llama_tokens, "-t", THREADS, "-c", CONTEXT, "--perf"]
         sampling = [*SAMPLING, "--seed", run.seed, "--samplers", "top_k;top_p;temperature"]
         quiet = ["-no-cnv", "--no-display-prompt", "--ignore-eos", "--no-warmup"]
         return [run.programs / "llama-completion", "-m", run.dir / model, *words, *sampling, *quiet, *options]
@@ -54,7 +56,7 @@ def llama(model, *options):
         ms, runs = re.search(r"eval time =\s*([\d.]+) ms /\s*(\d+) runs", lines[-1]).groups()
         return stdout, float(ms) / 1e3 / int(runs), None
 
-    return command, read
+    return command, read, None
 
 
 def bmoe(model):
@@ -71,7 +73,7 @@ def bmoe(model):
         read = float(re.search(r"\(([\d.]+) MiB/token\)", report).group(1)) * 2**20
         return text, 1 / speed, read
 
-    return command, read
+    return command, read, None
 
 
 CONTENDERS = {
@@ -88,9 +90,24 @@ CONTENDERS = {
     "llama.cpp without mmap, Q4_K_M": llama("big-q4_k_m.gguf", "--load-mode", "none"),
 }
 
+# Without loss, in the same memory.
+ENCODINGS = {
+    "sws, bf16, LRU": sws("big", "--policy", "lru", "--no-draft"),
+    "sws, bf16": sws("big"),
+    "sws, bf12": sws("big-bf12"),
+    "sws, bf11": sws("big-bf11"),
+    "sws, bf11, trained on recordings": sws("big-bf11-trained"),
+    "sws, nested, proposals": sws("big-nested", "--stand-ins", "all", "--proposals"),
+    **{name: CONTENDERS[name] for name in ["BigMoeOnEdge, bf16", "llama.cpp with mmap, bf16"]},
+}
+
 
 class NoResult(Exception):
     """No tokens, and why."""
+
+
+# Words of `sws` where the memory is too small for its options.
+TOO_SMALL = "the smallest that"
 
 
 class Group:
@@ -117,7 +134,7 @@ class Group:
 
 def measure(contender, run):
     """One run, from an empty page cache."""
-    command, read = contender
+    command, read, model = contender
     words = [str(word) for word in command(run)]
     os.sync()
     Path("/proc/sys/vm/drop_caches").write_text("3")
@@ -139,17 +156,27 @@ def measure(contender, run):
     after = os.times()
     if process.returncode == -9:
         raise NoResult("killed")
+    if process.returncode == 2 and TOO_SMALL in stderr:
+        raise NoResult("no room")
     if process.returncode != 0:
         raise SystemExit(f"`{' '.join(words)}` failed ({process.returncode}): {stderr[-300:] or stdout[-300:]}")
     text, seconds_per_token, bytes_per_token = read(stdout, stderr)
+    alone = model and bytes_per_token and reader_alone(run, model, bytes_per_token * (run.tokens - 1))
     return {
         "seconds_per_token": round(seconds_per_token, 6),
         "bytes_per_token": bytes_per_token and round(bytes_per_token),
         "seconds": round(seconds, 3),
         "cpu_seconds": round(after.children_user + after.children_system - before[2] - before[3], 2),
         "peak": peak,
+        "alone": alone,
         "text": text,
     }
+
+
+def reader_alone(run, model, size):
+    """Bytes a second at which the reader reads experts of this size in all, without computing."""
+    words = [run.sws.with_name("sws-bench"), "alone", run.dir / model, "--bytes", str(round(size))]
+    return round(float(subprocess.run(words, capture_output=True, text=True, check=True).stdout))
 
 
 def continuation(text, prompt):
@@ -159,14 +186,15 @@ def continuation(text, prompt):
 
 def table(rows):
     """A table of medians, in Markdown. Rows with the same letter have the same texts."""
-    words = ["memory", "program", "tok/s", "range", "MB per token", "whole run, s", "peak MiB", "text"]
-    lines = [f"| {' | '.join(words)} |", "|---" * 2 + "|---:" + "|---" + "|---:" * 3 + "|---|"]
+    words = ["memory", "program", "tok/s", "range", "MB per token", "of the reader alone"]
+    words += ["whole run, s", "peak MiB", "text"]
+    lines = [f"| {' | '.join(words)} |", "|---" * 2 + "|---:" + "|---" + "|---:" * 4 + "|---|"]
     texts = list(dict.fromkeys(row["same_text_as"] for row in rows if "same_text_as" in row))
     for row in rows:
         cells = [f"{row['share']:g} %, {row['limit'] >> 20} MiB", row["what"]]
         runs = row["runs"]
         if not runs:
-            lines.append(f"| {' | '.join(cells)} | {row['ended']} | | | | | |")
+            lines.append(f"| {' | '.join(cells)} | {row['ended']} | | | | | | |")
             continue
         if "ended" in row:
             cells[1] += f" ({row['ended']} in another round)"
@@ -174,6 +202,10 @@ def table(rows):
         read = [run["bytes_per_token"] for run in runs if run["bytes_per_token"] is not None]
         cells += [f"{statistics.median(speeds):.3g}", f"{min(speeds):.3g} to {max(speeds):.3g}"]
         cells.append(f"{statistics.median(read) / 1e6:.1f}" if read else "")
+        of_reader = [
+            run["bytes_per_token"] / run["seconds_per_token"] / run["alone"] for run in runs if run.get("alone")
+        ]
+        cells.append(f"{statistics.median(of_reader):.2f}" if of_reader else "")
         cells += [f"{statistics.median(run['seconds'] for run in runs):.1f}"]
         cells += [f"{max(run['peak'] for run in runs) >> 20}", chr(ord("a") + texts.index(row["same_text_as"]))]
         lines.append(f"| {' | '.join(cells)} |")
@@ -187,6 +219,8 @@ def main():
     parser.add_argument("--sws", type=Path, default=Path("target/release/sws"))
     parser.add_argument("--prompt", type=Path, default=Path(__file__).parent.parent / "prompt.txt")
     parser.add_argument("--tokens", type=int, default=33, help="the first comes from the prompt, and is not counted")
+    parser.add_argument("--llama-tokens", type=int, help="tokens of llama.cpp [default: as many]")
+    parser.add_argument("--encodings", action="store_true", help="lossless encodings, and one of each peer")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--shares", default="110,50,25", help="memory in percent of the bf16 file")
     parser.add_argument("--timeout", type=int, default=90, help="seconds of a run")
@@ -194,9 +228,11 @@ def main():
     parser.add_argument("--json", type=Path, help="file to write")
     run = parser.parse_args()
     run.programs, run.sws = run.programs.resolve() / "bin", run.sws.resolve()
+    run.llama_tokens = run.llama_tokens or run.tokens
+    contenders = ENCODINGS if run.encodings else CONTENDERS
     prompt = run.prompt.read_text()
     size = (run.dir / "big.gguf").stat().st_size
-    chosen = [name for name in CONTENDERS if (run.only or "") in name]
+    chosen = [name for name in contenders if (run.only or "") in name]
     rows = [
         {"what": what, "share": share, "policy": "", "limit": int(size * share / 100), "tokens": run.tokens, "runs": []}
         for share in map(float, run.shares.split(","))
@@ -210,7 +246,7 @@ def main():
                     continue
                 run.limit, run.seed = row["limit"], number + 1
                 try:
-                    measured = measure(CONTENDERS[row["what"]], run)
+                    measured = measure(contenders[row["what"]], run)
                     measured["text"] = continuation(measured["text"], prompt)
                     row["runs"].append(measured)
                     told = f"{1 / measured['seconds_per_token']:.2f} tok/s, {measured['seconds']:.1f} s"
