@@ -4,10 +4,11 @@
     python benchmarks/peers/peers.py DIR --programs PROGRAMS --encodings --shares 12,25,50,75,100 --json FILE
 
 DIR holds `big`, `big-bf12`, `big.gguf` and `big-q4_k_m.gguf`, and for --encodings `big-bf11`, `big-bf11-trained` and
-`big-nested`; PROGRAMS is the directory that build.sh filled. Needs root, for control groups of version 1 and an empty
-page cache. The order is reversed every other round. All continue the same prompt by the same number of tokens, sampled
-with a seed for each round; samplers differ, and so do the texts of different programs. A contender that was killed, or
-not done in time, is not run again in that memory. docs/benchmarks/peers.md has what the columns mean.
+`big-nested`; PROGRAMS is the directory that build.sh filled, and `sws-bench` is beside `sws`. Needs root, for control
+groups of version 1 and an empty page cache. The order is reversed every other round. All continue the same prompt by
+the same number of tokens, sampled with a seed for each round; samplers differ, and so do the texts of different
+programs. A contender that was killed, or not done in time, is not run again in that memory. docs/benchmarks/peers.md
+has what the columns mean.
 """
 
 import argparse
@@ -230,14 +231,20 @@ def main():
     run.programs, run.sws = run.programs.resolve() / "bin", run.sws.resolve()
     run.llama_tokens = run.llama_tokens or run.tokens
     contenders = ENCODINGS if run.encodings else CONTENDERS
+    if not run.sws.with_name("sws-bench").exists():
+        parser.error(f"`sws-bench` is not beside `{run.sws}`; `cargo build --release --workspace` makes both")
     prompt = run.prompt.read_text()
     size = (run.dir / "big.gguf").stat().st_size
     chosen = [name for name in contenders if (run.only or "") in name]
-    rows = [
-        {"what": what, "share": share, "policy": "", "limit": int(size * share / 100), "tokens": run.tokens, "runs": []}
-        for share in map(float, run.shares.split(","))
-        for what in chosen
-    ]
+
+    def tokens(what):
+        return run.llama_tokens if what.startswith("llama") else run.tokens
+
+    def planned(share, what):
+        limit = int(size * share / 100)
+        return {"what": what, "share": share, "policy": "", "limit": limit, "tokens": tokens(what), "runs": []}
+
+    rows = [planned(share, what) for share in map(float, run.shares.split(",")) for what in chosen]
     for number in range(run.rounds):
         for share in dict.fromkeys(row["share"] for row in rows):
             turns = [row for row in rows if row["share"] == share]
