@@ -1,22 +1,25 @@
-//! Bits of a weight in the lossless encodings of bf16: of experts as they were trained, and of
+//! Bits of a weight in the lossless encodings of bf16 and of fp8: of experts as they were trained, and of
 //! rows with known distributions.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use half::bf16;
-use sws_kernels::Encoding;
+use sws_kernels::{Encoding, Fp8Scales};
 use sws_store::shard::{ShardOptions, unshard};
-use sws_store::{Manifest, PieceKind};
+use sws_store::{Extent, Manifest, PieceKind};
 
 use crate::gaussian::{mix, quantile, stream};
 use crate::kernels::weights::Encoded;
 use crate::large::make_shards;
 
 /// Encodings in the order of columns.
-const ENCODINGS: [Encoding; 3] = [Encoding::Bf12, Encoding::Bf11, Encoding::Nested];
+const ENCODINGS: [Encoding; 4] =
+    [Encoding::Bf12, Encoding::Bf11, Encoding::Nested, Encoding::Fp7(Fp8Scales::Squares)];
 
 /// Bits of a weight in each.
 type Bits = [f64; ENCODINGS.len()];
@@ -48,12 +51,12 @@ pub struct BitsArguments {
 pub fn table(arguments: &BitsArguments) -> Result<String> {
     ensure!(arguments.models.is_empty() || arguments.scratch.is_some(), "models need --scratch");
     let mut table =
-        "| weights | columns | bf12 | bf11 | bf11 / bf12 | nested |\n|---|---:|---:|---:|---:|---:|\n"
+        "| weights | columns | bf12 | bf11 | bf11 / bf12 | nested | fp7 |\n|---|---:|---:|---:|---:|---:|---:|\n"
             .to_owned();
-    let mut line = |name: &str, cols: &str, [bf12, bf11, nested]: Bits| {
+    let mut line = |name: &str, cols: &str, [bf12, bf11, nested, fp7]: Bits| {
         writeln!(
             table,
-            "| {name} | {cols} | {bf12:.3} | {bf11:.3} | {:.3} | {nested:.3} |",
+            "| {name} | {cols} | {bf12:.3} | {bf11:.3} | {:.3} | {nested:.3} | {fp7:.3} |",
             bf11 / bf12
         )
     };
@@ -106,7 +109,10 @@ fn experts(model: &Path, scratch: &Path) -> Result<BTreeMap<String, Bits>> {
     let mut found = BTreeMap::new();
     for (index, encoding) in ENCODINGS.into_iter().enumerate() {
         let out = scratch.join(encoding.name());
-        make_shards(&checkpoint, &out, &ShardOptions { encoding, ..ShardOptions::default() })?;
+        // fp7 is made of fp8, which no such checkpoint has: that is made of bf16 here.
+        let sharded = if matches!(encoding, Encoding::Fp7(_)) { Encoding::Bf16 } else { encoding };
+        let options = ShardOptions { encoding: sharded, ..ShardOptions::default() };
+        make_shards(&checkpoint, &out, &options)?;
         let manifest = Manifest::load(&out)?;
         let experts = manifest.pieces.iter().filter(|piece| {
             matches!(piece.id.kind(), PieceKind::Expert(_)) && piece.stand_in.is_none()
@@ -114,7 +120,14 @@ fn experts(model: &Path, scratch: &Path) -> Result<BTreeMap<String, Bits>> {
         let mut sums: BTreeMap<String, [u64; 2]> = BTreeMap::new();
         for tensor in experts.flat_map(|piece| &piece.tensors) {
             let (rows, cols) = tensor.matrix_shape();
-            let bytes: u64 = tensor.parts.iter().map(|part| part.len).sum();
+            let bytes = match encoding == sharded {
+                true => tensor.parts.iter().map(|part| part.len).sum(),
+                false => {
+                    let weights = read(&out, &manifest, &tensor.parts[0])?;
+                    let shape = (rows as usize, cols as usize);
+                    Encoded::new(encoding, shape, &weights)?.matrix()?.bytes() as u64
+                }
+            };
             for key in [cols.to_string(), "all".to_owned()] {
                 let [sum, count] = sums.entry(key).or_default();
                 *sum += bytes;
@@ -131,4 +144,12 @@ fn experts(model: &Path, scratch: &Path) -> Result<BTreeMap<String, Bits>> {
         std::fs::remove_dir_all(scratch.join(name))?;
     }
     Ok(found)
+}
+
+/// The bytes of a part of shards.
+fn read(shards: &Path, manifest: &Manifest, part: &Extent) -> Result<Vec<u8>> {
+    let file = File::open(shards.join(&manifest.files[part.file as usize].path))?;
+    let mut bytes = vec![0; usize::try_from(part.len)?];
+    file.read_exact_at(&mut bytes, part.offset)?;
+    Ok(bytes)
 }

@@ -136,19 +136,21 @@ fn the_exact_encoding_is_planned_by_budget() {
         std::fs::write(&file, machine.to_string()).unwrap();
         file.to_str().unwrap()
     };
-    let config = golden_dir("../../configs").join("qwen3-30b-a3b.json");
-    for (ram, threads, disk, chosen) in [
-        ("8GiB", 8, 3.5e9, "bf11"),
-        ("16GiB", 8, 3.5e9, "bf11"),
-        ("16GiB", 4, 1e9, "bf11"),
-        ("32GiB", 8, 3.5e9, "bf11"),
+    for (name, ram, threads, disk, chosen) in [
+        ("qwen3-30b-a3b", "8GiB", 8, 3.5e9, "bf11"),
+        ("qwen3-30b-a3b", "16GiB", 8, 3.5e9, "bf11"),
+        ("qwen3-30b-a3b", "16GiB", 4, 1e9, "bf11"),
+        ("qwen3-30b-a3b", "32GiB", 8, 3.5e9, "bf11"),
         // All of bf11, and most of bf12.
-        ("41GiB", 8, 3.5e9, "bf11"),
-        ("41GiB", 2, 1e12, "bf12"),
-        ("16GiB", 2, 1e12, "bf12"),
-        ("60GiB", 8, 3.5e9, "bf12"),
-        ("60GiB", 2, 5e8, "bf12"),
+        ("qwen3-30b-a3b", "41GiB", 8, 3.5e9, "bf11"),
+        ("qwen3-30b-a3b", "41GiB", 2, 1e12, "bf12"),
+        ("qwen3-30b-a3b", "16GiB", 2, 1e12, "bf12"),
+        ("qwen3-30b-a3b", "60GiB", 8, 3.5e9, "bf12"),
+        ("qwen3-30b-a3b", "60GiB", 2, 5e8, "bf12"),
+        ("minimax-m2", "32GiB", 8, 3.5e9, "fp7 and bf11"),
+        ("minimax-m2", "32GiB", 2, 1e12, "fp8 and bf12"),
     ] {
+        let config = golden_dir("../../configs").join(name).with_added_extension("json");
         let args = ["--describe", describe(threads, disk), "--ram", ram];
         let text = plan(&config, &args).succeeded().stdout;
         assert!(text.starts_with(&format!("runs in {chosen} within ")), "{args:?}: {text}");

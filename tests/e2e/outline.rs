@@ -143,15 +143,23 @@ fn a_configuration_is_known_by_its_contents() {
     sws(&[&"inspect", &blob]).refused(2, &["0d5fa4", "no GGUF"]);
 }
 
-/// Weights that are published quantised stay as they are in shards.
+/// Weights that are published quantised stay as they are in shards, except that bf11 packs fp8.
 #[test]
 fn formats_are_those_that_can_be_made() {
-    for (name, quantised) in [("gpt-oss-20b", "mxfp4"), ("kimi-k2-thinking", "int4")] {
+    let models = [
+        ("gpt-oss-20b", "mxfp4", "mxfp4"),
+        ("kimi-k2-thinking", "int4", "int4"),
+        ("deepseek-v3", "fp8", "fp7"),
+    ];
+    for (name, quantised, packed) in models {
         let json = sws(&[&"inspect", &published(name), &"--json"]).succeeded().stdout;
         let json: Value = serde_json::from_str(&json).unwrap();
         let formats = json["formats"].as_array().unwrap().iter();
         let names: Vec<&str> = formats.map(|row| row["format"].as_str().unwrap()).collect();
-        let shards = ["bf12", "bf11", "q8", "q4"].map(|plain| format!("{quantised} and {plain}"));
+        let shards = ["bf12", "bf11", "q8", "q4"].map(|plain| {
+            let kept = if plain == "bf11" { packed } else { quantised };
+            format!("{kept} and {plain}")
+        });
         assert_eq!(names[0], format!("{quantised}, as published"));
         assert_eq!(names[1..], shards);
     }
@@ -209,7 +217,7 @@ fn the_doctor_names_a_remedy_where_something_hurts() {
         let find = |name: &str| checks.iter().find(|check| check["check"] == name);
         let bits = find("bits").unwrap();
         assert_eq!(bits["hurts"], false, "{bits}");
-        assert!(bits["found"].as_str().unwrap().contains("48 encodings"), "{bits}");
+        assert!(bits["found"].as_str().unwrap().contains("56 encodings"), "{bits}");
         let all = [
             "kernels",
             "memory",

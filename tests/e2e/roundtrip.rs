@@ -366,6 +366,7 @@ fn stretch(w: &Matrix, v: &Matrix, seed: u64) -> [f64; 2] {
     })
 }
 
+/// Random codes have too many exponents to be packed.
 #[test]
 fn tensors_with_scales_are_kept() {
     let mut checkpoint = tiny("llama", Dtype::BF16, 3);
@@ -400,6 +401,49 @@ fn tensors_with_scales_are_kept() {
         let manifest = Manifest::load(&out).unwrap();
         let kept = manifest.pieces.iter().find_map(|piece| piece.tensor(name)).unwrap();
         assert_eq!(kept.encoding, Some(Encoding::Fp8));
+        let back = at(&format!("{encoding}-back"));
+        unshard(&out, &back, false, None, &|_| ()).unwrap();
+        assert!(Checkpoint::read_tensors(&back) == checkpoint.tensors);
+    }
+}
+
+/// Exponents of a large matrix are counted in parts of it, and the others may be worse.
+#[test]
+fn a_matrix_that_needs_more_patches_than_its_sample_is_stored_unchanged() {
+    const SAMPLE: usize = 256 << 10;
+    let mut checkpoint = tiny("llama", Dtype::BF16, 3);
+    let [codes, numbers] =
+        ["up_proj", "gate_proj"].map(|it| format!("model.layers.0.mlp.{it}.weight"));
+    let mut add = |name: String, dtype: Dtype, shape: [u64; 2], sample: &dyn Fn(usize) -> u8| {
+        let mut bytes = vec![0; shape.iter().product::<u64>() as usize * dtype.bitsize() / 8];
+        checkpoints::Random(1).fill(&mut bytes);
+        for run in 0..16 {
+            let at = ((bytes.len() - SAMPLE) * run / 15) & !1;
+            (at..at + SAMPLE).for_each(|i| bytes[i] = sample(i));
+        }
+        checkpoint
+            .tensors
+            .insert(name, checkpoints::Tensor { dtype, shape: shape.to_vec(), bytes });
+    };
+    add(codes.clone(), Dtype::F8_E4M3, [4400, 8192], &|i| 0x38 | (i as u8 & 0x87));
+    add(numbers.clone(), Dtype::BF16, [4400, 4096], &|i| if i % 2 == 0 { i as u8 } else { 0x3f });
+    let scales =
+        checkpoints::Tensor { dtype: Dtype::F32, shape: vec![35, 64], bytes: vec![0; 8960] };
+    checkpoint.tensors.insert(format!("{codes}_scale_inv"), scales);
+    let temp = tempfile::tempdir().unwrap();
+    let at = |name: &str| temp.path().join(name);
+    checkpoint.write(&at("in"), 1);
+    let source = sws_store::open_checkpoint(at("in"), None).unwrap();
+    let naming = sws_model::naming(source.config()).unwrap();
+    for encoding in [Encoding::Bf12, Encoding::Bf11] {
+        let out = at(encoding.name());
+        let options = ShardOptions { encoding, ..ShardOptions::default() };
+        shard(&*source, &*naming, &out, &options, &|_| ()).unwrap();
+        let manifest = Manifest::load(&out).unwrap();
+        let of = |name: &str| manifest.pieces.iter().find_map(|piece| piece.tensor(name)).unwrap();
+        assert_eq!(of(&codes).encoding, Some(Encoding::Fp8));
+        assert_eq!(of(&numbers).encoding, Some(Encoding::Bf16));
+        assert_eq!(verify(&out, &|_| ()).unwrap().damage, []);
         let back = at(&format!("{encoding}-back"));
         unshard(&out, &back, false, None, &|_| ()).unwrap();
         assert!(Checkpoint::read_tensors(&back) == checkpoint.tensors);

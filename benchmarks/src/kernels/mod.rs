@@ -265,6 +265,7 @@ fn candle_format(encoding: Encoding) -> Option<CandleFormat> {
         }
         Encoding::Q8 | Encoding::Fp8 | Encoding::Gguf(GgufBlocks::Q8_0) => Some(CandleFormat::Q80),
         Encoding::Q4 | Encoding::Mxfp4 | Encoding::Gguf(GgufBlocks::Q4K) => Some(CandleFormat::Q4K),
+        Encoding::Fp7(_) => Some(CandleFormat::Q80),
         Encoding::F16 | Encoding::Top | Encoding::Gguf(_) | Encoding::Published(_) => None,
     }
 }

@@ -178,12 +178,12 @@ pub(super) fn summary(records: &[Record]) -> String {
 
 /// Targets of the fastest tier for an encoding: tokens, the peer, and the smallest ratio.
 fn targets_of(encoding: Encoding) -> Vec<(usize, Against, f64)> {
-    use Encoding::{Bf11, Bf12, Bf16, F16, F32, Fp8, Nested, Q8};
+    use Encoding::{Bf11, Bf12, Bf16, F16, F32, Fp7, Fp8, Nested, Q8};
     const FP8_BF16: Encoding = Encoding::Published(Published::Fp8Bf16);
     let one = match encoding {
         Bf16 | Bf12 => Some(0.95),
         Q8 | Fp8 | FP8_BF16 => Some(0.8),
-        F32 | F16 | Bf11 | Nested => None,
+        F32 | F16 | Bf11 | Nested | Fp7(_) => None,
         _ => Some(0.6),
     };
     let mut targets: Vec<_> = one.into_iter().map(|at_least| (1, Against::Sum, at_least)).collect();

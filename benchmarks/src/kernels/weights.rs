@@ -78,7 +78,17 @@ impl Encoded {
             let parts = encoding.parts().iter().enumerate().map(part).collect::<Result<_>>()?;
             return Ok(Encoded { encoding, shape: (rows, cols), parts });
         }
+        let (codes, mut scales): (Vec<u8>, Vec<u8>);
+        scales = Vec::new();
         let (encoder, weights) = match encoding {
+            Encoding::Fp7(kind) => {
+                let plain = Encoded::new(kind.plain(), (rows, cols), weights)?.parts;
+                let [of_codes, of_scales] = plain.try_into().expect("codes and scales");
+                (codes, scales) = (of_codes, of_scales);
+                let mut histogram = Histogram::default();
+                histogram.add_e4m3(&codes);
+                (Encoder::counted(encoding, cols, &histogram)?, &codes[..])
+            }
             Encoding::F16 => {
                 let narrow = |w| f16::from_f32(w).to_le_bytes();
                 halves = widen(weights).into_iter().flat_map(narrow).collect();
@@ -97,6 +107,9 @@ impl Encoded {
         tally.push(&block)?;
         let [first, second] = block.parts;
         let parts = match encoder.table() {
+            Some(table) if !scales.is_empty() => {
+                vec![first, table.to_vec(), tally.patches(), scales]
+            }
             Some(table) => vec![first, table.to_vec(), tally.patches()],
             None if encoding.has_patches() => vec![first, second, tally.patches()],
             None if encoding.parts().len() == 1 => vec![first],

@@ -12,7 +12,7 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use common::{Encoded, bf16_bytes, encoder, f32_bytes};
-use sws_kernels::{Encoding, Input, Matrix, Output, ThreadScratch, Tier, matmul_rows};
+use sws_kernels::{Encoding, Fp8Scales, Input, Matrix, Output, ThreadScratch, Tier, matmul_rows};
 
 /// Few enough weights for the cache of a core, also as bf16.
 const ROWS: usize = 64;
@@ -77,6 +77,9 @@ impl Aligned {
 
 /// A matrix of about normal numbers if it can be made of any, with escapes as rare as models have them.
 fn weights(encoding: Encoding) -> Encoded {
+    if encoding == Encoding::Fp7(Fp8Scales::Squares) {
+        return Encoded::fp7(&weights(Encoding::Fp8));
+    }
     if !encoding.is_made() {
         return Encoded::sample(encoding, ROWS, COLS);
     }

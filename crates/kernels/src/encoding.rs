@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::{GgufBlocks, Published};
+use crate::{Fp8Scales, GgufBlocks, Published};
 
 /// Storage format of the numbers of a matrix.
 ///
@@ -34,6 +34,9 @@ pub enum Encoding {
     Fp8,
     /// e2m1 in blocks of 32 with an e8m0 scale, as gpt-oss publishes.
     Mxfp4,
+    /// Codes of e4m3 with their exponents packed into two bits where they are frequent: lossless, 6.7
+    /// to 6.9 bits a weight.
+    Fp7(Fp8Scales),
     /// Blocks of codes and their scales, as in GGUF files.
     Gguf(GgufBlocks),
     /// Codes with scales beside them, as other quantised checkpoints publish.
@@ -42,7 +45,7 @@ pub enum Encoding {
 
 impl Encoding {
     /// Every encoding, in the order in which tables list them.
-    pub const ALL: [Encoding; 48] = [
+    pub const ALL: [Encoding; 56] = [
         Encoding::F32,
         Encoding::F16,
         Encoding::Bf16,
@@ -91,6 +94,14 @@ impl Encoding {
         Encoding::Published(Published::Int4ActOrder128),
         Encoding::Published(Published::Nvfp4),
         Encoding::Published(Published::Nvfp4Divided),
+        Encoding::Fp7(Fp8Scales::Squares),
+        Encoding::Fp7(Fp8Scales::SquaresBf16),
+        Encoding::Fp7(Fp8Scales::SquaresE8m0),
+        Encoding::Fp7(Fp8Scales::Rows),
+        Encoding::Fp7(Fp8Scales::RowsBf16),
+        Encoding::Fp7(Fp8Scales::Whole),
+        Encoding::Fp7(Fp8Scales::WholeBf16),
+        Encoding::Fp7(Fp8Scales::Thirtytwos),
     ];
 
     /// The name used on the command line and in manifests.
@@ -107,6 +118,7 @@ impl Encoding {
             Encoding::Q4 => "q4",
             Encoding::Fp8 => "fp8",
             Encoding::Mxfp4 => "mxfp4",
+            Encoding::Fp7(scales) => scales.packed_name(),
             Encoding::Gguf(blocks) => blocks.name(),
             Encoding::Published(layout) => layout.name(),
         }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::reference::{REST_BLOCK, TOP_BLOCK};
-use crate::{Encoding, GgufBlocks, Offsets, Published};
+use crate::{Encoding, Fp8Scales, GgufBlocks, Offsets, Published};
 
 /// One of the runs of bytes that make up an encoded matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,11 +22,13 @@ enum Cut {
     Bf12Codes,
     /// The codes of bf11: a byte per column, and two bits in planes.
     Bf11Codes,
+    /// The codes of fp7: a nibble per column, and two bits in planes.
+    Fp7Codes,
     /// This many bytes that all rows share: a table of exponents, or a scale.
     Shared { bytes: u64 },
     /// This many bytes for each column, which all rows share.
     Columns { bytes: u64 },
-    /// The patches of bf12, bf11 or nested.
+    /// The patches of an encoding that has some.
     Patches { of: Encoding },
 }
 
@@ -76,6 +78,24 @@ const fn shared(suffix: &'static str, bytes: u64) -> Part {
     Part { suffix, cut: Cut::Shared { bytes } }
 }
 
+/// The parts of fp7: those of bf11, and the scales of the codes.
+static FP7: [[Part; 4]; Fp8Scales::ALL.len()] = {
+    let packed = Encoding::Fp7(Fp8Scales::Squares);
+    let mut all = [[plain("", 1, 1); 4]; Fp8Scales::ALL.len()];
+    let mut i = 0;
+    while i < all.len() {
+        let scales = Fp8Scales::ALL[i];
+        all[scales as usize] = [
+            Part { suffix: ".codes", cut: Cut::Fp7Codes },
+            Part { suffix: ".table", cut: Cut::Shared { bytes: TABLE_LEN as u64 } },
+            Part { suffix: ".patches", cut: Cut::Patches { of: packed } },
+            scales.plain().parts()[1],
+        ];
+        i += 1;
+    }
+    all
+};
+
 /// The parts of four-bit codes with zero points, with a unit of groups for so many columns.
 static ZEROS: [[Part; 3]; 3] = {
     const CODES: Part = plain(".codes", 2, 1);
@@ -119,6 +139,9 @@ impl Published {
 }
 
 impl Encoding {
+    /// The most parts that a matrix has.
+    pub const MOST_PARTS: usize = 4;
+
     /// The parts of a matrix in this encoding, in the order in which they are passed around.
     pub const fn parts(self) -> &'static [Part] {
         const F32: &[Part] = &[plain("", 1, 4)];
@@ -154,6 +177,7 @@ impl Encoding {
             Encoding::Q4 => Q4,
             Encoding::Fp8 => FP8,
             Encoding::Mxfp4 => MXFP4,
+            Encoding::Fp7(scales) => &FP7[scales as usize],
             Encoding::Gguf(blocks) => &GGUF[blocks as usize],
             Encoding::Published(layout) => layout.parts(),
         }
@@ -163,6 +187,7 @@ impl Encoding {
     pub const fn row_multiple(self) -> usize {
         match self {
             Encoding::Fp8 | Encoding::Published(Published::Fp8Bf16 | Published::Fp8E8m0) => 128,
+            Encoding::Fp7(scales) => scales.plain().row_multiple(),
             _ => 1,
         }
     }
@@ -171,14 +196,14 @@ impl Encoding {
     pub const fn is_made(self) -> bool {
         match self {
             Encoding::Gguf(format) => matches!(format, GgufBlocks::Q8_0),
-            Encoding::Top | Encoding::Published(_) => false,
+            Encoding::Top | Encoding::Fp7(_) | Encoding::Published(_) => false,
             _ => true,
         }
     }
 
     /// True if rows have patches, whose number is known only once they are encoded.
     pub const fn has_patches(self) -> bool {
-        matches!(self, Encoding::Bf12 | Encoding::Bf11 | Encoding::Nested)
+        matches!(self, Encoding::Bf12 | Encoding::Bf11 | Encoding::Nested | Encoding::Fp7(_))
     }
 
     /// Weights for each byte of patches in a trained model, rounded down for safety: in bf12 one in
@@ -187,7 +212,7 @@ impl Encoding {
     pub const fn typical_patches(self) -> u64 {
         match self {
             Encoding::Bf12 => 1024,
-            Encoding::Bf11 | Encoding::Nested => 9,
+            Encoding::Bf11 | Encoding::Nested | Encoding::Fp7(_) => 9,
             _ => u64::MAX,
         }
     }
@@ -197,6 +222,7 @@ impl Encoding {
         match self {
             Encoding::F32 | Encoding::F16 => false,
             Encoding::Bf16 | Encoding::Bf12 | Encoding::Bf11 | Encoding::Nested => false,
+            Encoding::Fp7(_) => false,
             Encoding::Top => true,
             Encoding::Q8 | Encoding::Q4 | Encoding::Fp8 | Encoding::Mxfp4 => true,
             Encoding::Gguf(_) | Encoding::Published(_) => true,
@@ -211,7 +237,7 @@ impl Part {
             Cut::Shared { bytes } => Some(PartLen::Exact(bytes)),
             Cut::Columns { bytes } => Some(PartLen::Exact(cols.checked_mul(bytes)?)),
             Cut::Patches { of } => Some(PartLen::AtLeast(Offsets::of(of, cols).len(rows)?)),
-            Cut::Rows { .. } | Cut::Bf12Codes | Cut::Bf11Codes => {
+            Cut::Rows { .. } | Cut::Bf12Codes | Cut::Bf11Codes | Cut::Fp7Codes => {
                 Some(PartLen::Exact(self.step_bytes(cols)?.checked_mul(self.steps(rows))?))
             }
         }
@@ -256,6 +282,11 @@ impl Part {
                 let tail = cols % 64;
                 let planes = (cols / 64 * 16).checked_add(2 * tail.div_ceil(8))?;
                 cols.checked_add(planes)
+            }
+            // Two bytes for each eight of the last block, too.
+            Cut::Fp7Codes => {
+                let planes = (cols / 64 * 16).checked_add(2 * (cols % 64).div_ceil(8))?;
+                cols.div_ceil(2).checked_add(planes)
             }
             Cut::Shared { .. } | Cut::Columns { .. } | Cut::Patches { .. } => Some(0),
         }

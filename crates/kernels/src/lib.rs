@@ -53,6 +53,7 @@
 mod buffer;
 mod encode;
 mod encoding;
+mod fp8;
 pub mod functional;
 mod gguf;
 mod isa;
@@ -69,6 +70,7 @@ pub use encode::{
     Tally,
 };
 pub use encoding::{Encoding, UnknownEncoding};
+pub use fp8::Fp8Scales;
 pub use gguf::GgufBlocks;
 #[cfg(target_arch = "aarch64")]
 pub use isa::Neon;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::layout::{PartLen, PartRows, TABLE_LEN};
-use crate::{Encoding, Offsets, Published, reference};
+use crate::{Encoding, Fp8Scales, Offsets, reference};
 
 /// An encoded matrix, or a block of its rows, in borrowed bytes.
 ///
@@ -21,7 +21,7 @@ pub struct Matrix<'a> {
     /// Bytes per row of the parts that are split at every row. Stored because a division per row
     /// costs too much when rows are short.
     steps: [usize; 2],
-    parts: [&'a [u8]; 3],
+    parts: [&'a [u8]; Encoding::MOST_PARTS],
 }
 
 /// An error in the bytes or the shape of a matrix.
@@ -127,7 +127,7 @@ impl<'a> Matrix<'a> {
         if decoded.is_none_or(|n| n > isize::MAX as usize) {
             return Err(too_large);
         }
-        let mut held: [&[u8]; 3] = [&[]; 3];
+        let mut held: [&[u8]; Encoding::MOST_PARTS] = [&[]; Encoding::MOST_PARTS];
         for ((kind, part), held) in kinds.iter().zip(parts).zip(&mut held) {
             let found = part.len();
             let wide = range.start as u64..range.end as u64;
@@ -177,7 +177,10 @@ impl<'a> Matrix<'a> {
         let mut cut = *self;
         cut.rows = range.len();
         for (kind, part) in self.encoding.parts().iter().zip(&mut cut.parts) {
-            let skip = if kind.step_rows() > 1 { self.first_row } else { 0 };
+            let skip = match kind.step_rows() {
+                0 | 1 => 0,
+                rows => self.first_row % rows as usize,
+            };
             let wide = (skip + range.start) as u64..(skip + range.end) as u64;
             // `block` has computed the length of all rows, so that of fewer cannot overflow.
             if let Some(PartRows::Bytes(bytes)) = kind.rows(wide, self.cols as u64) {
@@ -222,7 +225,7 @@ impl<'a> Matrix<'a> {
         reference::decode_row(self, row, out);
     }
 
-    /// Checks that the patches of a bf12, bf11 or nested matrix match its codes, in a pass over all codes.
+    /// Checks that the patches of a matrix that has some match its codes, in a pass over all codes.
     /// Meant for verifying files. Nothing else about the bytes can be wrong.
     pub fn check(&self) -> Result<(), MatrixError> {
         if !self.encoding.has_patches() {
@@ -256,16 +259,24 @@ impl<'a> Matrix<'a> {
     /// those of all rows. The encoding is a constant when a kernel is compiled.
     #[inline(always)]
     pub(crate) fn scales(&self, encoding: Encoding, row: usize) -> &'a [u8] {
-        let square = |bytes: usize| {
-            let step = bytes * self.cols.div_ceil(128);
-            &self.parts[1][(self.first_row + row) / 128 * step..][..step]
+        let (part, kind) = match encoding {
+            Encoding::Fp7(scales) => (3, Some(scales)),
+            _ => (1, Fp8Scales::of(encoding)),
         };
-        match encoding {
-            Encoding::Fp8 => square(4),
-            Encoding::Published(Published::Fp8Bf16) => square(2),
-            Encoding::Published(Published::Fp8E8m0) => square(1),
-            Encoding::Published(Published::Fp8Whole | Published::Fp8WholeBf16) => self.parts[1],
-            _ => self.row_bytes(1, row),
+        let of = |row: usize, step: usize| &self.parts[part][row * step..][..step];
+        let square = |bytes: usize| {
+            let first = self.first_row % encoding.row_multiple();
+            of((first + row) / 128, bytes * self.cols.div_ceil(128))
+        };
+        match kind {
+            Some(Fp8Scales::Squares) => square(4),
+            Some(Fp8Scales::SquaresBf16) => square(2),
+            Some(Fp8Scales::SquaresE8m0) => square(1),
+            Some(Fp8Scales::Rows) => of(row, 4),
+            Some(Fp8Scales::RowsBf16) => of(row, 2),
+            Some(Fp8Scales::Thirtytwos) => of(row, self.cols.div_ceil(32)),
+            Some(Fp8Scales::Whole | Fp8Scales::WholeBf16) => self.parts[part],
+            None => self.row_bytes(part, row),
         }
     }
 
@@ -276,7 +287,7 @@ impl<'a> Matrix<'a> {
         table
     }
 
-    /// The exponents of the three tiers of a bf11 matrix.
+    /// The exponents of the three tiers of a bf11 or fp7 matrix.
     pub(crate) fn tiers(&self) -> [u8; 9] {
         std::array::from_fn(|i| self.parts[1][i])
     }
@@ -290,6 +301,16 @@ impl<'a> Matrix<'a> {
     pub fn has_infinite_escape(&self, row: usize) -> bool {
         assert_eq!(self.encoding, Encoding::Bf11);
         reference::patches_of(self, row, self.patches(Encoding::Bf11, row)).1
+    }
+
+    /// True if an fp7 row in view has a code that is NaN.
+    ///
+    /// # Panics
+    ///
+    /// If the row does not exist, or the encoding is not fp7.
+    pub fn has_nan_code(&self, row: usize) -> bool {
+        assert!(matches!(self.encoding, Encoding::Fp7(_)));
+        reference::has_nan_code(self, row)
     }
 
     /// The patches of a row in view. Wrong offsets are clamped to the bytes that exist.
@@ -306,13 +327,13 @@ impl<'a> Matrix<'a> {
     }
 
     /// The bytes from which a decoder takes the patches of a row: its own in bf12, and also those of
-    /// the rows behind it in bf11 and nested, which need no end; empty for other encodings. The encoding is a
-    /// constant when a kernel is compiled.
+    /// the rows behind it in bf11, nested and fp7, which need no end; empty for other encodings. The encoding
+    /// is a constant when a kernel is compiled.
     #[inline(always)]
     pub(crate) fn patches(&self, encoding: Encoding, row: usize) -> &'a [u8] {
         match encoding {
             Encoding::Bf12 => self.escapes(row),
-            Encoding::Bf11 | Encoding::Nested => {
+            Encoding::Bf11 | Encoding::Nested | Encoding::Fp7(_) => {
                 let list = &self.parts[2][self.offsets_len..];
                 &list[self.offset(encoding, row).min(list.len())..]
             }

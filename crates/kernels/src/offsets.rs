@@ -1,4 +1,4 @@
-//! Offsets of the rows in the patches of bf12, bf11 and nested.
+//! Offsets of the rows in the patches of bf12, bf11, nested and fp7.
 
 use crate::Encoding;
 
@@ -8,7 +8,7 @@ pub enum Offsets {
     /// A u32 for each row.
     Single,
     /// Sixteen rows share a u32, and each has a u16 that is added to it. The patches of fifteen rows
-    /// of bf11 or nested with fewer than 2048 columns are at most 46,080 bytes long.
+    /// of bf11, nested or fp7 with fewer than 2048 columns are at most 46,080 bytes long.
     Shared,
 }
 
@@ -23,7 +23,7 @@ impl Offsets {
     /// The arrangement of a matrix with this number of columns.
     pub const fn of(encoding: Encoding, cols: u64) -> Offsets {
         match encoding {
-            Encoding::Bf11 | Encoding::Nested if cols < LONG => Offsets::Shared,
+            Encoding::Bf11 | Encoding::Nested | Encoding::Fp7(_) if cols < LONG => Offsets::Shared,
             _ => Offsets::Single,
         }
     }

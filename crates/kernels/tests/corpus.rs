@@ -33,6 +33,11 @@ fn nested_matrices() {
 }
 
 #[test]
+fn fp7_matrices() {
+    replay("fp7", patches::fp7);
+}
+
+#[test]
 fn matrices_of_other_encodings() {
     replay("blocks", blocks::check);
 }

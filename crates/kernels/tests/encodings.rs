@@ -415,8 +415,19 @@ fn non_finite_weights_and_unsupported_types_are_refused() {
         assert_eq!(error, EncodeError::NotFrom { from, to });
     }
     for encoding in Encoding::ALL.into_iter().filter(|encoding| !encoding.is_made()) {
-        let error = Encoder::new(encoding, Source::F32, 10).unwrap_err();
-        assert_eq!(error, EncodeError::OnlyRead(encoding));
+        for from in [Source::F32, Source::E4m3] {
+            let error = Encoder::new(encoding, from, 10).unwrap_err();
+            let expected = match encoding {
+                // It needs the exponents of the whole tensor.
+                Encoding::Fp7(_) => EncodeError::NotFrom { from, to: encoding },
+                _ => EncodeError::OnlyRead(encoding),
+            };
+            assert_eq!(error, expected);
+        }
+    }
+    for encoding in Encoding::ALL.into_iter().filter(|encoding| encoding.is_made()) {
+        let error = Encoder::new(encoding, Source::E4m3, 10).unwrap_err();
+        assert_eq!(error, EncodeError::NotFrom { from: Source::E4m3, to: encoding });
     }
     let encoder = Encoder::new(Encoding::F32, Source::F32, 10).unwrap();
     let error = encoder.encode(&[0; 39], &mut EncodedRows::default());

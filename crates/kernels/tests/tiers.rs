@@ -33,6 +33,13 @@ fn encoded(encoding: Encoding, rows: usize, cols: usize, bits: &[u32], plain: bo
         (0..n).flat_map(|i| bits[(i * 7 + i / bits.len()) % bits.len()].to_le_bytes()).collect();
     let bf16: Vec<u8> = singles.as_chunks::<4>().0.iter().flat_map(|b| [b[2], b[3]]).collect();
     match encoding {
+        Encoding::Fp7(scales) => {
+            let plain_codes = encoded(scales.plain(), rows, cols, bits, plain);
+            match plain {
+                true => Encoded::fp7(&plain_codes),
+                false => Encoded::fp7_by(&Histogram::default(), &plain_codes),
+            }
+        }
         Encoding::F32 => Encoded::from_parts(encoding, rows, cols, &[&singles]),
         Encoding::F16 | Encoding::Bf16 => Encoded::from_parts(encoding, rows, cols, &[&bf16]),
         Encoding::Bf12 | Encoding::Bf11 | Encoding::Nested => {
@@ -460,6 +467,15 @@ fn bits_match_every_other_architecture() {
         ("int4_act_order_128", "c16bf202a899f722"),
         ("nvfp4", "d8452608a07d5cbe"),
         ("nvfp4_divided", "ff1f753a5a5afc8d"),
+        // Those of the codes that are packed.
+        ("fp7", "539e1170c79c7f61"),
+        ("fp7_bf16", "8a4aa79925fa82b5"),
+        ("fp7_e8m0", "4fbd7af0311587fb"),
+        ("fp7_rows", "87ab7f07e79c107b"),
+        ("fp7_rows_bf16", "b464278142ebf7ea"),
+        ("fp7_whole", "7f785e9956b857f3"),
+        ("fp7_whole_bf16", "58a7ed3f09454924"),
+        ("mxfp7", "11ff67f7d907a160"),
     ];
     let expected: Vec<_> = expected.map(|(name, hash)| (name, hash.to_owned())).into();
     assert_eq!(found, expected);

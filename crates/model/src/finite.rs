@@ -1,7 +1,7 @@
 //! Detection of weights that are NaN or infinite.
 
 use rayon::prelude::*;
-use sws_kernels::{Encoding, GgufBlocks, Matrix, Published};
+use sws_kernels::{Encoding, Fp8Scales, GgufBlocks, Matrix, Published};
 
 /// Weights, or bytes of them, that a thread takes at a time.
 const SHARE: usize = 1 << 18;
@@ -55,7 +55,10 @@ fn may_hold_one(matrix: &Matrix<'_>, parts: &[&[u8]]) -> bool {
         // Codes are always finite. Only a scale can be NaN, infinite or too large: from 2^120 on
         // for codes up to 127, from 2^119 on for those up to 448, from 2^126 on for those up to 6.
         Encoding::Q8 | Encoding::Q4 => halves(parts[1], (120 + 127) << 7),
-        Encoding::Fp8 => nan_in_fp8(parts[0]) || large(parts[1], 2f32.powi(119)),
+        Encoding::Fp7(scales) => {
+            any_row(matrix, |row| matrix.has_nan_code(row)) || fp8_may_overflow(scales, parts[3])
+        }
+        Encoding::Fp8 => nan_in_fp8(parts[0]) || fp8_may_overflow(Fp8Scales::Squares, parts[1]),
         Encoding::Published(layout) => published_may_hold_one(layout, parts),
         Encoding::Mxfp4 => parts[1].iter().any(|&n| n >= 126 + 127),
         // The largest f16 times a scale and a code is far from the largest f32.
@@ -102,6 +105,17 @@ fn nan_in_fp8(codes: &[u8]) -> bool {
     any_share(codes, |codes| bytes(codes, 0x7f))
 }
 
+/// True if a scale of e4m3 codes is NaN, or so large that the largest code exceeds f32.
+fn fp8_may_overflow(kind: Fp8Scales, scales: &[u8]) -> bool {
+    match kind {
+        Fp8Scales::Squares | Fp8Scales::Rows | Fp8Scales::Whole => large(scales, 2f32.powi(119)),
+        Fp8Scales::SquaresBf16 | Fp8Scales::RowsBf16 | Fp8Scales::WholeBf16 => {
+            halves(scales, (119 + 127) << 7)
+        }
+        Fp8Scales::SquaresE8m0 | Fp8Scales::Thirtytwos => scales.iter().any(|&n| n >= 119 + 127),
+    }
+}
+
 /// True if any of the numbers has all exponent bits set.
 fn f32s(bytes: &[u8]) -> bool {
     let (numbers, _) = bytes.as_chunks::<4>();
@@ -124,16 +138,10 @@ fn large(bytes: &[u8], from: f32) -> bool {
 /// [`may_hold_one`] for codes of up to 448 = 2⁹ · .875 in e4m3, 8 in int4 and 6 in e2m1.
 fn published_may_hold_one(layout: Published, parts: &[&[u8]]) -> bool {
     let scales = parts[1];
+    if let Some(kind) = Fp8Scales::of(Encoding::Published(layout)) {
+        return nan_in_fp8(parts[0]) || fp8_may_overflow(kind, scales);
+    }
     match layout {
-        Published::Fp8Bf16 | Published::Fp8RowsBf16 | Published::Fp8WholeBf16 => {
-            nan_in_fp8(parts[0]) || halves(scales, (119 + 127) << 7)
-        }
-        Published::Fp8Rows | Published::Fp8Whole => {
-            nan_in_fp8(parts[0]) || large(scales, 2f32.powi(119))
-        }
-        Published::Fp8E8m0 | Published::Mxfp8 => {
-            nan_in_fp8(parts[0]) || scales.iter().any(|&n| n >= 119 + 127)
-        }
         Published::Int4 | Published::Int4By128 => halves(scales, (125 + 127) << 7),
         // Codes less zero points are at most 15.
         Published::Int4Zeros32
@@ -149,6 +157,7 @@ fn published_may_hold_one(layout: Published, parts: &[&[u8]]) -> bool {
                 || large(parts[2], f32::INFINITY)
                 || parts[2].as_chunks().0.iter().any(small)
         }
+        _ => unreachable!("codes of e4m3"),
     }
 }
 
@@ -203,6 +212,7 @@ mod tests {
             Encoding::Q8 => &[ROWS * COLS, 2 * ROWS],
             Encoding::Q4 => &[ROWS * COLS / 2, 2 * ROWS],
             Encoding::Fp8 => &[ROWS * COLS, 4],
+            Encoding::Fp7(_) => &[ROWS * 48, 16, 4 + 2 * (ROWS + 1), 4 * ROWS],
             Encoding::Mxfp4 => &[ROWS * COLS / 2, ROWS * COLS / 32],
             Encoding::Published(Fp8E8m0) => &[ROWS * COLS, 1],
             Encoding::Published(Fp8Bf16 | Fp8WholeBf16) => &[ROWS * COLS, 2],
@@ -233,7 +243,7 @@ mod tests {
             parts[1].fill(0);
             parts[2].fill(0);
         }
-        if encoding == Encoding::Bf11 {
+        if matches!(encoding, Encoding::Bf11 | Encoding::Fp7(_)) {
             parts[0].fill(0);
             parts[2][..4 + 2 * (ROWS + 1)].fill(0);
         }
@@ -245,13 +255,14 @@ mod tests {
         type Change = (usize, usize, &'static [u8]);
         type Case = (Encoding, &'static [Change], Option<(usize, usize, f32)>);
         const NAN: f32 = f32::NAN;
+        const FP7: Encoding = Encoding::Fp7(Fp8Scales::Rows);
         const INF: f32 = f32::INFINITY;
         const Q8_0: Encoding = Encoding::Gguf(GgufBlocks::Q8_0);
         const IQ1_M: Encoding = Encoding::Gguf(GgufBlocks::Iq1M);
         const Q4_K: Encoding = Encoding::Gguf(GgufBlocks::Q4K);
         const HALVES: Encoding = Encoding::Gguf(GgufBlocks::Mxfp4);
         #[rustfmt::skip]
-        let cases: [Case; 96] = [
+        let cases: [Case; 101] = [
             // encoding, (part, byte, bytes), position and value of the first weight that is not
             // finite
             (Encoding::Published(Published::Fp8Bf16), &[], None),
@@ -342,6 +353,12 @@ mod tests {
             // A scale of 2^120, also with the largest code.
             (Encoding::Fp8, &[(1, 0, &[0, 0, 0x80, 0x7b])], None),
             (Encoding::Fp8, &[(1, 0, &[0, 0, 0x80, 0x7b]), (0, 66, &[0x7e])], Some((1, 2, INF))),
+            (FP7, &[], None),
+            // The exponent of all codes, with a mantissa of 7 in row 1, column 25, or with none.
+            (FP7, &[(1, 0, &[15]), (0, 48 + 3, &[0x70])], Some((1, 25, NAN))),
+            (FP7, &[(1, 0, &[15])], None),
+            (FP7, &[(0, 48 + 3, &[0x70])], None),
+            (FP7, &[(3, 4, &[0, 0, 0x80, 0x7f])], Some((1, 0, INF))),
             (Encoding::Mxfp4, &[], None),
             (Encoding::Mxfp4, &[(1, 3, &[0xff])], Some((1, 32, NAN))),
             (Encoding::Mxfp4, &[(1, 1, &[0xff])], Some((0, 32, NAN))),

@@ -228,7 +228,7 @@ struct Stored {
     rows: usize,
     cols: usize,
     /// Byte ranges of its parts.
-    parts: [Range<usize>; 3],
+    parts: [Range<usize>; Encoding::MOST_PARTS],
     /// The decoded numbers of a norm or bias; empty for a matrix, and in experts.
     vector: Vec<f32>,
 }
@@ -249,7 +249,7 @@ impl Loaded {
         let mut at = bytes.as_ptr().align_offset(ALIGN).min(ALIGN);
         let mut tensors = Vec::with_capacity(held.len());
         for held in held {
-            let mut parts = [const { 0..0 }; 3];
+            let mut parts = [const { 0..0 }; Encoding::MOST_PARTS];
             for (number, (extent, part)) in extents(held).zip(&mut parts).enumerate() {
                 *part = at..at + extent.len as usize;
                 read(extent, (held.index, number), &mut bytes[part.clone()])
@@ -280,7 +280,7 @@ impl Loaded {
 }
 
 impl Stored {
-    fn slices<'a>(&self, bytes: &'a [u8]) -> [&'a [u8]; 3] {
+    fn slices<'a>(&self, bytes: &'a [u8]) -> [&'a [u8]; Encoding::MOST_PARTS] {
         self.parts.each_ref().map(|part| &bytes[part.clone()])
     }
 

@@ -1,7 +1,7 @@
 //! Size of the blocks that one checksum covers.
 
 #[cfg(feature = "io")]
-use sws_kernels::Encoding;
+use sws_kernels::{Encoding, Fp8Scales};
 
 use crate::PieceKind;
 
@@ -50,6 +50,16 @@ pub fn encoding_of(kind: PieceKind, asked: Encoding) -> Encoding {
         (PieceKind::Expert(_), Encoding::Nested) => Encoding::Nested,
         (_, Encoding::Nested) => Encoding::Bf11,
         _ => asked,
+    }
+}
+
+/// The encoding in which matrices that are published in a quantised one are stored where others are in
+/// `asked`: codes of e4m3 are packed as those others are.
+#[cfg(feature = "io")]
+pub fn quantised_as(published: Encoding, asked: Encoding) -> Encoding {
+    match (Fp8Scales::of(published), asked) {
+        (Some(scales), Encoding::Bf11 | Encoding::Nested) => Encoding::Fp7(scales),
+        _ => published,
     }
 }
 

@@ -86,9 +86,9 @@ mod sync;
 
 #[cfg(feature = "io")]
 pub use blobs::{BlobDevice, BlobName, BlobWriter, Blobs, BlobsError, SystemFiles};
-#[cfg(feature = "io")]
-pub use blocks::encoding_of;
 pub use blocks::{BLOCK_BYTES, EMBED_BLOCK_BYTES, TABLE_BLOCK_BYTES, WHOLE_LIMIT, check_len};
+#[cfg(feature = "io")]
+pub use blocks::{encoding_of, quantised_as};
 #[cfg(feature = "io")]
 pub use checkpoint::{
     Checkpoint, CheckpointError, WeightFile, is_small_file, open_checkpoint, read_config, sketch,

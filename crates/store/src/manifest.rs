@@ -245,11 +245,11 @@ impl Tensor {
         self.transposed || self.packing.is_some()
     }
 
-    /// Size in the checkpoint. A tensor that came with scales is stored unchanged, so its size is
-    /// that of the stored bytes.
+    /// Size in the checkpoint. A tensor that came with scales is stored unchanged, unless its codes are
+    /// packed, so its size is that of the stored bytes.
     pub fn source_bytes(&self) -> u64 {
         match self.dtype {
-            _ if self.packing.is_some() => {
+            _ if self.packing.is_some() || matches!(self.encoding, Some(Encoding::Fp7(_))) => {
                 let len = |origin: &Origin| origin.dtype.byte_len(&origin.shape).unwrap_or(0);
                 self.origins.iter().map(len).sum()
             }

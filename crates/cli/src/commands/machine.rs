@@ -24,8 +24,9 @@ const MOST_BYTES: u64 = 64 << 10;
 /// Bounds of what a description says.
 const MOST_MEMORY: u64 = 1 << 50;
 const MOST_THREADS: u16 = 1024;
-/// Bytes of bf11 that a thread computes with in a second; see docs/benchmarks/encodings.md.
+/// Bytes of bf11 and of fp7 that a thread computes with in a second; see docs/benchmarks/encodings.md.
 const BF11: f64 = 9.1e9;
+const FP7: f64 = 4.6e9;
 const SPEEDS: RangeInclusive<f64> = 1e3..=1e15;
 
 /// A machine. `sws plan --json` prints it, and `--describe` reads it. Absent speeds are not known.
@@ -120,11 +121,12 @@ impl Machine {
         Some(1.0 / token.seconds(self.disk_bytes_per_second?, computing, &costs))
     }
 
-    /// The machine for a model in an encoding, as far as computing is not measured: its memory is no
-    /// faster than the kernel.
+    /// The machine for a model most of which is in an encoding, as far as computing is not measured: its
+    /// memory is no faster than the kernel.
     pub(crate) fn computing_in(self, encoding: Encoding) -> Machine {
         let kernel = match (encoding, self.threads) {
             (Encoding::Bf11 | Encoding::Nested, Some(threads)) => f64::from(threads) * BF11,
+            (Encoding::Fp7(_), Some(threads)) => f64::from(threads) * FP7,
             _ => f64::INFINITY,
         };
         let memory = self.memory_bytes_per_second.map(|speed| speed.min(kernel));

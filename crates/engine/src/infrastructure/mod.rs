@@ -8,10 +8,11 @@ mod schedule;
 mod table_rows;
 
 use std::collections::HashSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use sws_draft::Gates;
-use sws_kernels::Matrix;
+use sws_kernels::{Matrix, Part, PartRows};
 use sws_model::{
     FindRows, Inventory, Model, ModelSpec, Role, RouterProbe, SourceError, TakeRow, Weights,
 };
@@ -311,5 +312,15 @@ impl Weights for Infrastructure {
         compute: &mut dyn FnMut(usize, &Matrix<'_>),
     ) -> Result<(), SourceError> {
         self.ring.blocks(piece, role, compute)
+    }
+}
+
+/// The bytes of these rows in a part that was read for all rows.
+fn of_rows<'a>(part: &Part, rows: Range<u64>, cols: u64, all: &'a [u8]) -> &'a [u8] {
+    match part.rows(rows, cols) {
+        Some(PartRows::Bytes(range)) => {
+            all.get(range.start as usize..range.end as usize).unwrap_or_default()
+        }
+        _ => all,
     }
 }

@@ -27,7 +27,7 @@ struct Stored {
     encoding: Encoding,
     rows: usize,
     cols: usize,
-    parts: [Range<usize>; 3],
+    parts: [Range<usize>; Encoding::MOST_PARTS],
 }
 
 impl ResidentPieces {
@@ -173,14 +173,14 @@ impl Stored {
         let &Held { rows, cols, .. } = held;
         // The encoding of a stand-in differs from its expert's.
         let encoding = tensor.encoding.unwrap_or(held.encoding);
-        let mut parts = [const { 0..0 }; 3];
+        let mut parts = [const { 0..0 }; Encoding::MOST_PARTS];
         for (part, found) in parts.iter_mut().zip(&tensor.parts) {
             *part = found.clone().unwrap_or_default();
         }
         Stored { slot, encoding, rows, cols, parts }
     }
 
-    fn slices<'a>(&self, slot: &'a [u8]) -> [&'a [u8]; 3] {
+    fn slices<'a>(&self, slot: &'a [u8]) -> [&'a [u8]; Encoding::MOST_PARTS] {
         self.parts.each_ref().map(|part| slot.get(part.clone()).unwrap_or_default())
     }
 

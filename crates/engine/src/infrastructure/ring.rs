@@ -4,13 +4,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use sws_kernels::{Matrix, PartRows};
+use sws_kernels::{Encoding, Matrix};
 use sws_model::{LoadError, Role, SourceError, WeightsError, first_not_finite};
 use sws_store::{
     Cancelled, Completion, LayoutError, NVMeWeightStore, PieceId, PieceLayout, Priority, Slot,
     Ticket,
 };
 
+use super::of_rows;
 use super::ring_buffer::RingBuffer;
 use super::schedule::{Next, StreamSchedule, Streamed};
 use crate::error::StreamError;
@@ -277,20 +278,14 @@ impl Ring {
     ) -> Result<Matrix<'a>, StreamError> {
         let &Streamed { encoding, cols, .. } = matrix;
         let rows = matrix.rows_of(block);
-        let mut parts: [&[u8]; 3] = [&[]; 3];
+        let mut parts: [&[u8]; Encoding::MOST_PARTS] = [&[]; Encoding::MOST_PARTS];
         for (number, (kind, part)) in encoding.parts().iter().zip(&mut parts).enumerate() {
-            let from = match rest {
-                Some(rest) if number > 0 => rest,
-                _ => fetched,
+            let read = |from: &'a Fetched| {
+                from.layout.tensors()[0].part(&from.slot, number).unwrap_or_default()
             };
-            let tensor = &from.layout.tensors()[0];
-            let bytes = tensor.part(&from.slot, number).unwrap_or_default();
-            // Parts read separately have all rows.
-            *part = match kind.rows(rows.clone(), cols) {
-                Some(PartRows::Bytes(range)) if rest.is_some() && number > 0 => {
-                    bytes.get(range.start as usize..range.end as usize).unwrap_or_default()
-                }
-                _ => bytes,
+            *part = match rest {
+                Some(rest) if number > 0 => of_rows(kind, rows.clone(), cols, read(rest)),
+                _ => read(fetched),
             };
         }
         let used = &parts[..encoding.parts().len()];

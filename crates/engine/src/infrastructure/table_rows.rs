@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
-use sws_kernels::Matrix;
+use sws_kernels::{Encoding, Matrix};
 use sws_model::{Held, LoadError, TakeRow, WeightsError};
 use sws_store::{
     Arena, Completion, Manifest, NVMeWeightStore, Parts, PieceId, PieceLayout, Priority, Read, Slot,
 };
 
+use super::of_rows;
 use super::ring_buffer::RingBuffer;
 use crate::error::StreamError;
 use crate::wait::Waiter;
@@ -207,13 +208,15 @@ impl TableRows {
         let piece = layout.read().piece();
         let Some(at) = all.iter().position(|part| part.piece == piece) else { return Ok(()) };
         let TablePart { held: Held { encoding, rows, cols, .. }, first: before, .. } = all[at];
-        let mut parts: [&[u8]; 3] = [&[]; 3];
-        for (number, part) in parts.iter_mut().enumerate().take(encoding.parts().len()) {
-            let from = match &rest[at] {
-                Some((slot, layout)) if number > 0 => layout.tensors()[0].part(slot, number),
-                _ => tensor.part(slot, number),
+        let mut parts: [&[u8]; Encoding::MOST_PARTS] = [&[]; Encoding::MOST_PARTS];
+        for (number, (kind, part)) in encoding.parts().iter().zip(&mut parts).enumerate() {
+            *part = match &rest[at] {
+                Some((slot, layout)) if number > 0 => {
+                    let all = layout.tensors()[0].part(slot, number).unwrap_or_default();
+                    of_rows(kind, tensor.range.clone(), cols as u64, all)
+                }
+                _ => tensor.part(slot, number).unwrap_or_default(),
             };
-            *part = from.unwrap_or_default();
         }
         let range = tensor.range.start as usize..tensor.range.end as usize;
         let used = &parts[..encoding.parts().len()];

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sws_kernels::Matrix;
+use sws_kernels::{Encoding, Matrix};
 use sws_model::{Held, Role};
 use sws_store::{PieceId, PieceLayout, Slot};
 
@@ -31,7 +31,7 @@ impl Loaded {
         &'s self,
         held: &Held,
         stand_ins: &'s StandIns,
-    ) -> Option<[&'s [u8]; 3]> {
+    ) -> Option<[&'s [u8]; Encoding::MOST_PARTS]> {
         parts(self.layout.as_ref()?, &self.slot, held, stand_ins)
     }
 }
@@ -43,9 +43,9 @@ fn parts<'s>(
     slot: &'s [u8],
     held: &Held,
     stand_ins: &'s StandIns,
-) -> Option<[&'s [u8]; 3]> {
+) -> Option<[&'s [u8]; Encoding::MOST_PARTS]> {
     let tensor = layout.tensors().get(held.index)?;
-    let mut parts: [&[u8]; 3] = [&[]; 3];
+    let mut parts: [&[u8]; Encoding::MOST_PARTS] = [&[]; Encoding::MOST_PARTS];
     for ((number, kind), part) in held.encoding.parts().iter().enumerate().zip(&mut parts) {
         *part = match tensor.parts.get(number)? {
             Some(range) => slot.get(range.clone())?,

@@ -7,17 +7,23 @@ use sws_kernels::Encoding;
 use sws_model::CausalLm;
 use sws_store::{PieceId, PieceKind};
 
-use crate::support::{Fixture, goldens, hash, llama_with_a_large_head, waiter};
+use crate::support::{
+    Fixture, goldens, hash, llama_with_a_large_head, llama_with_tables_in_fp8, waiter,
+};
 
 #[test]
 fn tokens_read_only_what_does_not_fit() {
     let dir = tempfile::tempdir().unwrap();
     llama_with_a_large_head(dir.path());
+    let tables = tempfile::tempdir().unwrap();
+    llama_with_tables_in_fp8(tables.path());
     let fixtures = [
         Fixture::in_place(dir.path()),
         Fixture::sharded(dir.path(), Encoding::Bf12),
         Fixture::sharded(dir.path(), Encoding::Bf11),
         Fixture::sharded(dir.path(), Encoding::Q8),
+        Fixture::in_place(tables.path()),
+        Fixture::sharded(tables.path(), Encoding::Bf11),
     ];
     for fixture in fixtures {
         let tokens = fixture.tokens(12);

@@ -15,7 +15,12 @@ fn bits_are_those_of_the_resident_model() {
     for (index, name) in variants().into_iter().enumerate() {
         let dir = goldens().join(&name);
         let in_place = is_readable_in_place(&name).then(|| Fixture::in_place(&dir));
-        let sharded = Fixture::sharded(&dir, [Encoding::Bf12, Encoding::Bf11][index % 2]);
+        let is_fp8 = name.ends_with("_fp8") || name.ends_with("_fp4");
+        let encoding = if is_fp8 || index % 2 == 1 { Encoding::Bf11 } else { Encoding::Bf12 };
+        let sharded = Fixture::sharded(&dir, encoding);
+        let mut tensors = sharded.manifest.pieces.iter().flat_map(|piece| &piece.tensors);
+        let is_packed = tensors.any(|tensor| matches!(tensor.encoding, Some(Encoding::Fp7(_))));
+        assert_eq!(is_packed, is_fp8, "{name}");
         for fixture in in_place.into_iter().chain([sharded]) {
             let tokens = fixture.tokens(80);
             let expected = hash(&mut fixture.resident(), &tokens);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use sws_engine::{Infrastructure, InfrastructurePlan, StreamingSource, Waiter};
-use sws_kernels::Encoding;
+use sws_kernels::{EncodedRows, Encoder, Encoding, Source};
 use sws_model::{
     CausalLm, ForwardError, Inventory, KvPrecision, Model, ModelSpec, Observer, PassSource,
     ResidentSource, Session,
@@ -159,6 +159,15 @@ pub(crate) fn waiter() -> Waiter {
 
 /// Writes a dense checkpoint whose head is too large to be read at once.
 pub(crate) fn llama_with_a_large_head(dir: &Path) {
+    llama(dir, false);
+}
+
+/// The same with an embedding and a head in fp8.
+pub(crate) fn llama_with_tables_in_fp8(dir: &Path) {
+    llama(dir, true);
+}
+
+fn llama(dir: &Path, fp8: bool) {
     let [hidden, width, vocab, layers, kv] = [512usize, 1024, 20_000, 6, 256];
     let config = fs::read(goldens().join("llama/config.json")).unwrap();
     let mut config: serde_json::Value = serde_json::from_slice(&config).unwrap();
@@ -174,6 +183,11 @@ pub(crate) fn llama_with_a_large_head(dir: &Path) {
         config[key] = value.into();
     }
     config["tie_word_embeddings"] = false.into();
+    if fp8 {
+        config["quantization_config"] = serde_json::json!({
+            "quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic",
+        });
+    }
     fs::write(dir.join("config.json"), config.to_string()).unwrap();
     let mut state = 1u64;
     let mut add = |name: String, shape: Vec<usize>| {
@@ -207,8 +221,25 @@ pub(crate) fn llama_with_a_large_head(dir: &Path) {
             tensors.push(add(format!("model.layers.{l}.{name}.weight"), shape));
         }
     }
-    let views = tensors.iter().map(|(name, (shape, bytes))| {
-        (name, TensorView::new(Dtype::BF16, shape.clone(), bytes).unwrap())
-    });
+    let mut views = Vec::new();
+    let in_fp8: Vec<_> = tensors[..2 * usize::from(fp8)].iter().map(quantised).collect();
+    for ((name, (shape, _)), [codes, scales]) in tensors.iter().zip(&in_fp8) {
+        let blocks = shape.iter().map(|n| n.div_ceil(128)).collect();
+        let view = |dtype, shape, bytes| TensorView::new(dtype, shape, bytes).unwrap();
+        views.push((name.clone(), view(Dtype::F8_E4M3, shape.clone(), codes)));
+        views.push((format!("{name}_scale_inv"), view(Dtype::F32, blocks, scales)));
+    }
+    for (name, (shape, bytes)) in &tensors[in_fp8.len()..] {
+        let view = TensorView::new(Dtype::BF16, shape.clone(), bytes).unwrap();
+        views.push((name.clone(), view));
+    }
     safetensors::serialize_to_file(views, None, &dir.join("model.safetensors")).unwrap();
+}
+
+/// Codes and scales of a matrix in bf16.
+fn quantised((_, (shape, bytes)): &(String, (Vec<usize>, Vec<u8>))) -> [Vec<u8>; 2] {
+    let mut rows = EncodedRows::default();
+    let encoder = Encoder::new(Encoding::Fp8, Source::Bf16, shape[1]).unwrap();
+    encoder.encode(bytes, &mut rows).unwrap();
+    rows.parts
 }

@@ -26,13 +26,17 @@ impl ExponentTiers {
         bytes
     }
 
-    /// Bits that the counted numbers take, without the padding of patches and their offsets.
+    /// Bits that the counted numbers of bf16 take, without the padding of patches and their offsets.
     pub fn bits(&self, histogram: &Histogram) -> u64 {
-        let count: u64 = histogram.0.iter().sum();
-        let mut bits = 8 * count;
-        let mut left = count;
-        for tier in self.0.as_chunks::<3>().0 {
-            bits += 2 * left;
+        10 * histogram.0.iter().sum::<u64>() + self.patch_bits(histogram)
+    }
+
+    /// Bits of the patches of the counted exponents.
+    pub fn patch_bits(&self, histogram: &Histogram) -> u64 {
+        let mut left: u64 = histogram.0.iter().sum();
+        let mut bits = 0;
+        for (number, tier) in self.0.as_chunks::<3>().0.iter().enumerate() {
+            bits += if number == 0 { 0 } else { 2 * left };
             left -= tier.iter().map(|e| histogram.0[usize::from(*e)]).sum::<u64>();
         }
         bits + 8 * left
@@ -78,15 +82,24 @@ pub(super) fn encode(codes: &[u8; 256], cols: usize, rows: &[u8], out: &mut Enco
 /// Encodes a block of at most 64 numbers, which are in the order of its bytes.
 #[inline(always)]
 pub(super) fn block(codes: &[u8; 256], numbers: &[u16], out: &mut EncodedRows) {
-    let [rows, _] = &mut out.parts;
-    rows.extend(numbers.iter().map(|number| sign_mantissa(*number)));
+    out.parts[0].extend(numbers.iter().map(|number| sign_mantissa(*number)));
+    in_tiers(codes, numbers.iter().map(|number| exponent(*number)), out);
+}
+
+/// Writes the planes and the patches of at most 64 exponents.
+#[inline(always)]
+pub(super) fn in_tiers(
+    codes: &[u8; 256],
+    exponents: impl ExactSizeIterator<Item = usize>,
+    out: &mut EncodedRows,
+) {
+    let len = exponents.len().div_ceil(8);
     // Without branches, because which tier a number is in cannot be foreseen: each number is written
     // to all tiers, as zero where it has none, and only counted where it has one.
     let mut planes = [[0u64; 2]; 3];
     let mut counts = [0u32; 3];
     let (mut bytes, mut escapes) = ([0; BLOCK], 0);
-    for &number in numbers {
-        let exponent = exponent(number);
+    for exponent in exponents {
         let code = codes[exponent];
         for (first, (planes, count)) in
             [0, 4, 8].into_iter().zip(planes.iter_mut().zip(&mut counts))
@@ -99,7 +112,7 @@ pub(super) fn block(codes: &[u8; 256], numbers: &[u16], out: &mut EncodedRows) {
         bytes[escapes] = exponent as u8;
         escapes += usize::from(code == ESCAPE);
     }
-    let len = numbers.len().div_ceil(8);
+    let rows = &mut out.parts[0];
     planes[0].iter().for_each(|plane| rows.extend_from_slice(&plane.to_le_bytes()[..len]));
     let (mut bits, mut n) = (0u128, 0);
     for (planes, count) in planes.iter().zip(counts).skip(1) {

@@ -37,6 +37,15 @@ impl Histogram {
         }
     }
 
+    /// Adds the exponents of these codes of e4m3 to the counts.
+    pub fn add_e4m3(&mut self, codes: &[u8]) {
+        let mut counts = [0u64; 256];
+        codes.iter().for_each(|code| counts[usize::from(*code)] += 1);
+        for (code, count) in (0..=u8::MAX).zip(counts) {
+            self.0[super::fp7::exponent(code)] += count;
+        }
+    }
+
     /// Adds another's counts.
     pub fn merge(&mut self, other: &Histogram) {
         self.0.iter_mut().zip(&other.0).for_each(|(a, b)| *a += b);

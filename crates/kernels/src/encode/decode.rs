@@ -1,12 +1,12 @@
 //! Decoding of encoded rows to the bytes of a checkpoint.
 
-use crate::Matrix;
 use crate::encode::{EncodeError, Source};
 use crate::reference::{self, BLOCK, f16_to_f32};
+use crate::{Encoding, Matrix};
 
 impl Matrix<'_> {
     /// Appends all rows in view as the checkpoint had them, bit for bit: bf12, bf11 and
-    /// nested give back their bf16, f32 the type it was widened from.
+    /// nested give back their bf16, fp7 its codes of e4m3, f32 the type it was widened from.
     ///
     /// # Errors
     ///
@@ -22,17 +22,24 @@ impl Matrix<'_> {
             return Ok(());
         }
         out.reserve(self.row_count() * self.cols() * to.size());
-        if encoding.has_patches() && to == Source::Bf16 {
-            let mut bits = [0; BLOCK];
-            for row in 0..self.row_count() {
-                let mut patches = self.patches(encoding, row);
-                for block in 0..self.cols().div_ceil(BLOCK) {
-                    let n = BLOCK.min(self.cols() - block * BLOCK);
-                    reference::bits(self, row, block, &mut patches, &mut bits[..n]);
+        match (encoding, to) {
+            (Encoding::Bf12 | Encoding::Bf11 | Encoding::Nested, Source::Bf16) => {
+                let mut bits = [0; BLOCK];
+                self.each_block(|row, block, n, patches| {
+                    reference::bits(self, row, block, patches, &mut bits[..n]);
                     out.extend(bits[..n].iter().flat_map(|b| b.to_le_bytes()));
-                }
+                });
+                return Ok(());
             }
-            return Ok(());
+            (Encoding::Fp7(_), Source::E4m3) => {
+                let mut codes = [0; BLOCK];
+                self.each_block(|row, block, n, patches| {
+                    reference::codes(self, row, block, patches, &mut codes[..n]);
+                    out.extend_from_slice(&codes[..n]);
+                });
+                return Ok(());
+            }
+            _ => {}
         }
         let mut wide = vec![0.0; self.cols()];
         for row in 0..self.row_count() {
@@ -51,10 +58,23 @@ impl Matrix<'_> {
                         }
                         out.extend_from_slice(&((bits >> 16) as u16).to_le_bytes());
                     }
+                    // No number is stored as a code without its scale.
+                    Source::E4m3 => return Err(not_exact),
                 }
             }
         }
         Ok(())
+    }
+
+    /// Calls `decode` with the row, number and columns of each block, and the patches from it on.
+    fn each_block(&self, mut decode: impl FnMut(usize, usize, usize, &mut &[u8])) {
+        for row in 0..self.row_count() {
+            let mut patches = self.patches(self.encoding(), row);
+            for block in 0..self.cols().div_ceil(BLOCK) {
+                let n = BLOCK.min(self.cols() - block * BLOCK);
+                decode(row, block, n, &mut patches);
+            }
+        }
     }
 }
 

@@ -8,13 +8,14 @@ mod bf11;
 mod bf12;
 mod decode;
 mod error;
+mod fp7;
 mod mx;
 mod nested;
 mod quant;
 
 use crate::layout::TABLE_LEN;
-use crate::reference::{bf16_to_f32, f16_to_f32};
-use crate::{Encoding, GgufBlocks, OffsetWriter, Offsets};
+use crate::reference::{bf16_to_f32, e4m3_to_f32, f16_to_f32};
+use crate::{Encoding, Fp8Scales, GgufBlocks, OffsetWriter, Offsets};
 
 pub use bf11::ExponentTiers;
 pub use bf12::{ExponentTable, Histogram};
@@ -29,6 +30,8 @@ pub enum Source {
     F16,
     /// The upper half of a single.
     Bf16,
+    /// Codes of e4m3, whose scales are kept elsewhere.
+    E4m3,
 }
 
 impl Source {
@@ -37,6 +40,7 @@ impl Source {
         match self {
             Source::F32 => 4,
             Source::F16 | Source::Bf16 => 2,
+            Source::E4m3 => 1,
         }
     }
 
@@ -46,6 +50,7 @@ impl Source {
             Source::F32 => Encoding::F32,
             Source::F16 => Encoding::F16,
             Source::Bf16 => Encoding::Bf16,
+            Source::E4m3 => Encoding::Fp8,
         }
     }
 
@@ -62,6 +67,7 @@ impl Source {
             Source::Bf16 => {
                 out.extend(bytes.as_chunks().0.iter().map(|b| bf16_to_f32(u16::from_le_bytes(*b))))
             }
+            Source::E4m3 => out.extend(bytes.iter().map(|code| e4m3_to_f32(*code))),
         }
     }
 }
@@ -122,7 +128,7 @@ pub struct Encoder {
     encoding: Encoding,
     source: Source,
     cols: usize,
-    /// For bf12 and bf11, the code of each exponent.
+    /// For bf12, bf11 and fp7, the code of each exponent.
     codes: [u8; 256],
     table: Option<[u8; TABLE_LEN]>,
 }
@@ -147,12 +153,12 @@ impl Encoder {
     /// tables; see [`Encoder::bf12`] and [`Encoder::bf11`].
     pub fn new(encoding: Encoding, source: Source, cols: usize) -> Result<Self, EncodeError> {
         let takes = match encoding {
-            Encoding::F32 => true,
+            Encoding::F32 => source != Source::E4m3,
             Encoding::F16 => source == Source::F16,
             Encoding::Bf16 | Encoding::Nested => source == Source::Bf16,
-            Encoding::Bf12 | Encoding::Bf11 => false,
-            Encoding::Q8 | Encoding::Q4 | Encoding::Fp8 | Encoding::Mxfp4 => true,
-            Encoding::Gguf(_) if encoding.is_made() => true,
+            Encoding::Bf12 | Encoding::Bf11 | Encoding::Fp7(_) => false,
+            Encoding::Q8 | Encoding::Q4 | Encoding::Fp8 | Encoding::Mxfp4 => source != Source::E4m3,
+            Encoding::Gguf(_) if encoding.is_made() => source != Source::E4m3,
             Encoding::Top | Encoding::Gguf(_) | Encoding::Published(_) => {
                 return Err(EncodeError::OnlyRead(encoding));
             }
@@ -185,7 +191,18 @@ impl Encoder {
         }
     }
 
-    /// An encoder to bf12 or bf11 with the most frequent exponents, and [`Encoder::new`] from bf16 to
+    /// An encoder from codes of e4m3 to fp7, with the exponents of the whole tensor.
+    pub fn fp7(scales: Fp8Scales, cols: usize, tiers: ExponentTiers) -> Self {
+        Encoder {
+            encoding: Encoding::Fp7(scales),
+            source: Source::E4m3,
+            cols,
+            codes: tiers.codes(),
+            table: Some(tiers.bytes()),
+        }
+    }
+
+    /// An encoder to bf12, bf11 or fp7 with the most frequent exponents, and [`Encoder::new`] from bf16 to
     /// all other encodings.
     pub fn counted(
         encoding: Encoding,
@@ -195,6 +212,9 @@ impl Encoder {
         match encoding {
             Encoding::Bf12 => Ok(Self::bf12(cols, ExponentTable::from_histogram(histogram))),
             Encoding::Bf11 => Ok(Self::bf11(cols, ExponentTiers::from_histogram(histogram))),
+            Encoding::Fp7(scales) => {
+                Ok(Self::fp7(scales, cols, ExponentTiers::from_histogram(histogram)))
+            }
             _ => Self::new(encoding, Source::Bf16, cols),
         }
     }
@@ -204,8 +224,8 @@ impl Encoder {
         self.encoding
     }
 
-    /// The bytes of the part that belongs to no row and is known beforehand: the table of bf12
-    /// or bf11.
+    /// The bytes of the part that belongs to no row and is known beforehand: the table of bf12,
+    /// bf11 or fp7.
     pub fn table(&self) -> Option<[u8; TABLE_LEN]> {
         self.table
     }
@@ -230,6 +250,7 @@ impl Encoder {
             Encoding::Bf12 => bf12::encode(&self.codes, self.cols, rows, out),
             Encoding::Bf11 => bf11::encode(&self.codes, self.cols, rows, out),
             Encoding::Nested => nested::encode(self.cols, rows, out),
+            Encoding::Fp7(_) => fp7::encode(&self.codes, self.cols, rows, out),
             _ => {
                 let mut wide = std::mem::take(&mut out.wide);
                 self.source.widen(rows, &mut wide);
@@ -269,6 +290,7 @@ impl Encoder {
             | Encoding::Bf11
             | Encoding::Nested
             | Encoding::Top
+            | Encoding::Fp7(_)
             | Encoding::Gguf(_)
             | Encoding::Published(_) => {
                 unreachable!("no encoding that rounds")

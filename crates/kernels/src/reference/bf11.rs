@@ -1,6 +1,6 @@
 //! bf11: signs and mantissas, planes of codes, and patches in two more tiers and bytes.
 
-use super::{BLOCK, nested, paired};
+use super::{BLOCK, FP7_BLOCK, nested, paired};
 use crate::{Encoding, Matrix};
 
 /// Bytes of a whole block: signs and mantissas, and two planes.
@@ -87,6 +87,7 @@ fn walked(m: &Matrix, row: usize, patches: &[u8]) -> (usize, bool) {
         let n = BLOCK.min(m.cols() - block * BLOCK);
         let planes = match m.encoding() {
             Encoding::Nested => nested::planes(m, row, block),
+            Encoding::Fp7(_) => planes(&codes[block * FP7_BLOCK + n.div_ceil(2)..], n),
             _ => planes(&codes[block * BF11_BLOCK + n..], n),
         };
         let tiers = Escapes::new(planes, &patches[used.min(patches.len())..]);
@@ -154,7 +155,7 @@ impl Escapes {
 }
 
 /// The number of two bits whose places are given; beyond the end they are ones.
-fn pair(bytes: &[u8], low: usize, high: usize) -> usize {
+pub(super) fn pair(bytes: &[u8], low: usize, high: usize) -> usize {
     let bit = |at: usize| bytes.get(at / 8).map_or(1, |byte| usize::from(byte >> (at % 8) & 1));
     bit(low) | bit(high) << 1
 }

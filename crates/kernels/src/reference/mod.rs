@@ -4,6 +4,7 @@
 mod bf11;
 mod bf12;
 mod float;
+mod fp7;
 mod gguf;
 mod nested;
 mod number;
@@ -14,6 +15,7 @@ use crate::{Encoding, Matrix};
 
 pub(crate) use bf11::{BF11_BLOCK, Escapes, patches_of, planes};
 pub(crate) use bf12::count_escapes;
+pub(crate) use fp7::{FP7_BLOCK, codes, has_nan_code, nibble_place};
 pub(crate) use gguf::{DOUBLE_E2M1, IQ4, half_e8m0_to_f32};
 pub(crate) use nested::{DISTANCES, REST_BLOCK, TOP_BLOCK, TOP_VALUES, split, united};
 pub(crate) use number::{E2M1, bf16_to_f32, e4m3_to_f32, e8m0_to_f32, f16_to_f32};
@@ -117,9 +119,10 @@ pub(crate) fn decode_block(
             }
         }
         Encoding::Top => nested::top(m, row, block, out),
+        Encoding::Fp7(scales) => fp7::block(scales, m, row, block, patches, out),
         Encoding::Q8 => quant::q8(m, row, block, out),
         Encoding::Q4 => quant::q4(m, row, block, out),
-        Encoding::Fp8 => quant::fp8(m, row, block, out),
+        Encoding::Fp8 => published::e4m3(m, row, block, out),
         Encoding::Mxfp4 => quant::mxfp4(m, row, block, out),
         Encoding::Gguf(format) => gguf::block(format, m, row, block, out),
         Encoding::Published(layout) => published::decode(layout, m, row, block, out),

@@ -2,22 +2,18 @@
 
 use super::quant::bf16_at;
 use super::{BLOCK, E2M1, e4m3_to_f32, e8m0_to_f32, nibble};
-use crate::{Matrix, Published};
+use crate::{Fp8Scales, Matrix, Published};
 
 pub(super) fn decode(layout: Published, m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
     let scales = m.scales(m.encoding(), row);
     match layout {
-        Published::Fp8Bf16 => e4m3(m, row, block, out, |_| bf16_at(scales, block / 2)),
-        Published::Fp8E8m0 => e4m3(m, row, block, out, |_| e8m0_to_f32(scales[block / 2])),
-        Published::Fp8Rows | Published::Fp8Whole => {
-            e4m3(m, row, block, out, |_| f32_at(scales, 0));
-        }
-        Published::Fp8RowsBf16 | Published::Fp8WholeBf16 => {
-            e4m3(m, row, block, out, |_| bf16_at(scales, 0));
-        }
-        Published::Mxfp8 => {
-            e4m3(m, row, block, out, |c| e8m0_to_f32(scales[(BLOCK * block + c) / 32]));
-        }
+        Published::Fp8Bf16
+        | Published::Fp8E8m0
+        | Published::Fp8Rows
+        | Published::Fp8RowsBf16
+        | Published::Fp8Whole
+        | Published::Fp8WholeBf16
+        | Published::Mxfp8 => e4m3(m, row, block, out),
         Published::Int4 => int4(m, row, block, out, |c| bf16_at(scales, (BLOCK * block + c) / 32)),
         Published::Int4By128 => int4(m, row, block, out, |_| bf16_at(scales, block / 2)),
         Published::Int4Zeros32 => zeros(m, row, block, out, |c| c / 32),
@@ -42,10 +38,24 @@ pub(super) fn decode(layout: Published, m: &Matrix, row: usize, block: usize, ou
     }
 }
 
-fn e4m3(m: &Matrix, row: usize, block: usize, out: &mut [f32], scale: impl Fn(usize) -> f32) {
+pub(super) fn e4m3(m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
+    let kind = Fp8Scales::of(m.encoding()).expect("an encoding of e4m3");
+    let scale = fp8_scales(kind, m.scales(m.encoding(), row), block);
     let codes = &m.row_bytes(0, row)[BLOCK * block..];
     for (c, (out, code)) in out.iter_mut().zip(codes).enumerate() {
         *out = e4m3_to_f32(*code) * scale(c);
+    }
+}
+
+/// The scale of each column of a block, from those of its row.
+pub(super) fn fp8_scales(kind: Fp8Scales, scales: &[u8], block: usize) -> impl Fn(usize) -> f32 {
+    move |c| match kind {
+        Fp8Scales::Squares => f32_at(scales, block / 2),
+        Fp8Scales::SquaresBf16 => bf16_at(scales, block / 2),
+        Fp8Scales::SquaresE8m0 => e8m0_to_f32(scales[block / 2]),
+        Fp8Scales::Rows | Fp8Scales::Whole => f32_at(scales, 0),
+        Fp8Scales::RowsBf16 | Fp8Scales::WholeBf16 => bf16_at(scales, 0),
+        Fp8Scales::Thirtytwos => e8m0_to_f32(scales[(BLOCK * block + c) / 32]),
     }
 }
 

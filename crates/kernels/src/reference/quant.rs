@@ -1,6 +1,6 @@
 //! Codes with scales.
 
-use super::{BLOCK, E2M1, bf16_to_f32, e4m3_to_f32, e8m0_to_f32, interleaved, nibble};
+use super::{BLOCK, E2M1, bf16_to_f32, e8m0_to_f32, interleaved, nibble};
 use crate::Matrix;
 
 pub(super) fn q8(m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
@@ -18,13 +18,6 @@ pub(super) fn q4(m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
         let code = nibble(codes, if n == BLOCK { interleaved(c) } else { c });
         // Four bits of two's complement.
         *out = f32::from((code << 4) as i8 >> 4) * scale;
-    }
-}
-
-pub(super) fn fp8(m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
-    let scale = f32::from_le_bytes(m.scales(m.encoding(), row).as_chunks().0[block / 2]);
-    for (out, code) in out.iter_mut().zip(&m.row_bytes(0, row)[BLOCK * block..]) {
-        *out = e4m3_to_f32(*code) * scale;
     }
 }
 

@@ -5,7 +5,7 @@ mod bf12;
 use std::arch::x86_64::*;
 
 use super::portable::patch_lanes;
-use super::{Simd, Tiers, bf11, bf11_planes, bf12_by_lanes, exponent_lanes, nested};
+use super::{Simd, Tiers, bf11, bf11_planes, bf12_by_lanes, exponent_lanes, fp7, nested};
 use crate::Avx2;
 use crate::matmul::{Decode, Operands, decode, tile};
 use crate::reference::BLOCK;
@@ -183,6 +183,15 @@ impl Simd for Avx2 {
             let bytes = [_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(32).cast())];
             bf11::avx2::join(bytes, bf11::avx2::exponents(*tiers, bf11_planes(p), patches))
         }
+    }
+    #[inline(always)]
+    unsafe fn fp7(
+        self,
+        tiers: &Self::Tiers,
+        p: *const u8,
+        patches: &mut &[u8],
+    ) -> ([Self::F; 4], bool) {
+        allowed!(fp7::avx2::fp7(*tiers, p, patches))
     }
     #[inline(always)]
     unsafe fn nested(

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Simd, Tiers, bf11, bf11_planes, bf12_by_lanes, nested};
+use super::{Simd, Tiers, bf11, bf11_planes, bf12_by_lanes, fp7, nested};
 use crate::Avx512;
 use crate::matmul::{Decode, Operands, decode, tile};
 use crate::reference::BLOCK;
@@ -179,6 +179,15 @@ impl Simd for Avx512 {
             let exponents = bf11::avx512::exponents(*tiers, bf11_planes(p), patches);
             bf11::avx512::join(_mm512_loadu_epi8(p.cast()), exponents)
         }
+    }
+    #[inline(always)]
+    unsafe fn fp7(
+        self,
+        tiers: &Self::Tiers,
+        p: *const u8,
+        patches: &mut &[u8],
+    ) -> ([Self::F; 4], bool) {
+        allowed!(fp7::avx512::fp7(*tiers, p, patches))
     }
     #[inline(always)]
     unsafe fn nested(

@@ -14,6 +14,7 @@ mod avx2;
 mod avx512;
 mod bf11;
 mod bytes;
+mod fp7;
 mod groups;
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -113,6 +114,20 @@ pub(crate) trait Simd: Points {
     /// Decodes the 64 columns of a whole block of bf11, whose 80 bytes are at `p`. Escapes consume
     /// `patches`.
     unsafe fn bf11(self, tiers: &Self::Tiers, p: *const u8, patches: &mut &[u8]) -> [Self::F; 4];
+
+    /// Decodes the 64 columns of a whole block of fp7, whose 48 bytes are at `p`, without their scales: the
+    /// fields of e4m3 are in the places of those of an f32. Returns whether any code is NaN. Escapes
+    /// consume `patches`.
+    #[inline(always)]
+    unsafe fn fp7(
+        self,
+        tiers: &Self::Tiers,
+        p: *const u8,
+        patches: &mut &[u8],
+    ) -> ([Self::F; 4], bool) {
+        // SAFETY: by this method's contract.
+        unsafe { fp7::by_bytes(self, tiers, p, patches) }
+    }
 
     /// Decodes the 64 columns of a block of nested, whose rest has 48 bytes and whose top has 34, with
     /// the table of [`DISTANCES`](crate::reference::DISTANCES). Escapes consume `patches`.
@@ -275,8 +290,19 @@ fn kept(n: usize) -> &'static [u32] {
 #[inline(always)]
 unsafe fn bf11_planes(p: *const u8) -> [u64; 2] {
     // SAFETY: by this function's contract.
+    unsafe { planes_at(p.add(BLOCK)) }
+}
+
+/// Two planes.
+///
+/// # Safety
+///
+/// 16 bytes at `p` must be readable.
+#[inline(always)]
+unsafe fn planes_at(p: *const u8) -> [u64; 2] {
+    // SAFETY: by this function's contract.
     unsafe {
-        let [low, high] = p.add(64).cast::<[u64; 2]>().read_unaligned();
+        let [low, high] = p.cast::<[u64; 2]>().read_unaligned();
         [u64::from_le(low), u64::from_le(high)]
     }
 }

@@ -2,8 +2,8 @@
 #![allow(dead_code)] // each test binary uses only a part
 
 use sws_kernels::{
-    EncodedRows, Encoder, Encoding, GgufBlocks, Histogram, Matrix, PartLen, Published, Source,
-    Tally,
+    EncodedRows, Encoder, Encoding, Fp8Scales, GgufBlocks, Histogram, Matrix, PartLen, Published,
+    Source, Tally,
 };
 
 pub(crate) fn bf16_bytes(bits: &[u16]) -> Vec<u8> {
@@ -59,7 +59,7 @@ impl Encoded {
             Some(table) => vec![first, table, &patches],
             None => vec![first, second, &patches],
         };
-        let parts = &parts[..encoding.parts().len()];
+        let parts = &parts[..encoding.parts().len().min(3)];
         Encoded { escapes: tally.escapes(), ..Encoded::from_parts(encoding, rows, cols, parts) }
     }
 
@@ -70,7 +70,28 @@ impl Encoded {
         Self::with(&encoder, source, rows, cols, rows)
     }
 
+    /// A matrix of e4m3 codes, packed by the exponents counted in itself.
+    pub(crate) fn fp7(plain: &Encoded) -> Self {
+        let mut histogram = Histogram::default();
+        histogram.add_e4m3(plain.parts()[0]);
+        Self::fp7_by(&histogram, plain)
+    }
+
+    /// The same by these counts.
+    pub(crate) fn fp7_by(histogram: &Histogram, plain: &Encoded) -> Self {
+        let Encoded { rows, cols, .. } = *plain;
+        let [codes, scales] = plain.parts()[..] else { panic!("codes and scales") };
+        let kind = Fp8Scales::of(plain.encoding).unwrap();
+        let encoder = Encoder::counted(Encoding::Fp7(kind), cols, histogram).unwrap();
+        let mut packed = Self::with(&encoder, codes, rows, cols, rows);
+        packed.parts.push([&[0xee], scales].concat());
+        packed
+    }
+
     pub(crate) fn sample(encoding: Encoding, rows: usize, cols: usize) -> Self {
+        if let Encoding::Fp7(scales) = encoding {
+            return Self::fp7(&Self::sample(scales.plain(), rows, cols));
+        }
         if let Encoding::Gguf(format) = encoding
             && !encoding.is_made()
         {
@@ -186,6 +207,7 @@ pub(crate) fn sample_source(encoding: Encoding, rows: usize, cols: usize) -> Vec
             Source::F32 => bytes.extend(w.to_le_bytes()),
             Source::F16 => bytes.extend(half::f16::from_f32(w).to_le_bytes()),
             Source::Bf16 => bytes.extend(((w.to_bits() >> 16) as u16).to_le_bytes()),
+            Source::E4m3 => unreachable!("packed from codes"),
         }
     }
     bytes

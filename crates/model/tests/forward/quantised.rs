@@ -5,10 +5,10 @@ use std::path::Path;
 
 use safetensors::Dtype;
 use serde_json::{Value, json};
-use sws_kernels::{Encoding, Matrix, Published};
+use sws_kernels::{Encoding, Fp8Scales, Matrix, Published};
 use sws_model::{CausalLm, ModelSpec};
-use sws_store::shard::{ShardOptions, shard, unshard};
-use sws_store::{Manifest, open_checkpoint};
+use sws_store::shard::{ShardOptions, shard, unshard, verify};
+use sws_store::{Manifest, Origin, Tensor, open_checkpoint};
 use sws_testing::goldens::{self, Tensors, change};
 
 use crate::support::{Fixture, Recorder};
@@ -187,7 +187,7 @@ pub(crate) fn logits(dir: &Path) -> Vec<u32> {
 fn every_spelling_gives_the_bits_of_f32() {
     for (encoding, parts) in spellings() {
         let temp = tempfile::tempdir().unwrap();
-        let [dir, plain, shards, back] = ["a", "b", "c", "d"].map(|name| temp.path().join(name));
+        let [dir, plain] = ["a", "b"].map(|name| temp.path().join(name));
         let [stored, wide] = checkpoint(encoding, &parts);
         write(&dir, stored.clone());
         write(&plain, wide);
@@ -196,16 +196,60 @@ fn every_spelling_gives_the_bits_of_f32() {
 
         let checkpoint = open_checkpoint(&dir, None).unwrap();
         let naming = sws_model::naming(checkpoint.config()).unwrap();
-        shard(&*checkpoint, &*naming, &shards, &ShardOptions::default(), &|_| ()).unwrap();
-        let manifest = Manifest::load(&shards).unwrap();
-        let tensors = manifest.pieces.iter().flat_map(|piece| &piece.tensors);
-        let kept = tensors.filter(|tensor| tensor.encoding == Some(encoding)).count();
-        assert_eq!(kept, MATRICES.len(), "{encoding} is kept");
-        assert!(logits(&shards) == expected, "{encoding} in shards");
+        let packed = Fp8Scales::of(encoding).map_or(encoding, Encoding::Fp7);
+        for (asked, found) in [(Encoding::Bf12, encoding), (Encoding::Bf11, packed)] {
+            let [shards, back] =
+                ["shards", "back"].map(|name| temp.path().join(format!("{asked}-{name}")));
+            let options = ShardOptions { encoding: asked, ..ShardOptions::default() };
+            shard(&*checkpoint, &*naming, &shards, &options, &|_| ()).unwrap();
+            assert!(verify(&shards, &|_| ()).unwrap().damage.is_empty(), "{found}");
+            let manifest = Manifest::load(&shards).unwrap();
+            let tensors = manifest.pieces.iter().flat_map(|piece| &piece.tensors);
+            let kept = tensors.filter(|tensor| tensor.encoding == Some(found)).count();
+            assert_eq!(kept, MATRICES.len(), "{encoding} as {found}");
+            assert!(logits(&shards) == expected, "{encoding} as {found} in shards");
 
-        unshard(&shards, &back, false, None, &|_| ()).unwrap();
-        let found = Tensors::read(&back.join("model.safetensors"));
-        assert!(found.0.into_iter().eq(Tensors(stored.into_iter().collect()).0), "{encoding}");
+            unshard(&shards, &back, false, None, &|_| ()).unwrap();
+            let found = Tensors::read(&back.join("model.safetensors"));
+            let stored = Tensors(stored.clone().into_iter().collect());
+            assert!(found.0.into_iter().eq(stored.0), "{encoding} from {asked}");
+        }
+    }
+}
+
+/// Packed codes do not have the length of what they came from, so that their origins say it.
+#[test]
+fn origins_of_packed_codes_fit_the_matrix() {
+    let temp = tempfile::tempdir().unwrap();
+    let [dir, shards] = ["in", "shards"].map(|name| temp.path().join(name));
+    let (encoding, parts) = &spellings()[0];
+    let [stored, _] = checkpoint(*encoding, parts);
+    write(&dir, stored);
+    let source = open_checkpoint(&dir, None).unwrap();
+    let naming = sws_model::naming(source.config()).unwrap();
+    let options = ShardOptions { encoding: Encoding::Bf11, ..ShardOptions::default() };
+    shard(&*source, &*naming, &shards, &options, &|_| ()).unwrap();
+    let good = Manifest::load(&shards).unwrap();
+    let bytes = |manifest: &Manifest| -> u64 {
+        let tensors = manifest.pieces.iter().flat_map(|piece| &piece.tensors);
+        tensors.map(Tensor::source_bytes).sum()
+    };
+    assert_eq!(bytes(&good), bytes(&Manifest::in_place(&*source, &*naming).unwrap()));
+    let changes: [fn(&mut Vec<Origin>); 6] = [
+        |origins| origins.clear(),
+        |origins| drop(origins.pop()),
+        |origins| origins.push(origins[1].clone()),
+        |origins| origins.swap(0, 1),
+        |origins| origins[0].shape[0] += 1,
+        |origins| origins[1].shape = vec![u64::MAX, 4],
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        let mut manifest = good.clone();
+        let mut tensors = manifest.pieces.iter_mut().flat_map(|piece| &mut piece.tensors);
+        let is_packed = |tensor: &&mut Tensor| matches!(tensor.encoding, Some(Encoding::Fp7(_)));
+        change(&mut tensors.find(is_packed).unwrap().origins);
+        let error = manifest.write(temp.path()).unwrap_err().to_string();
+        assert!(error.contains("does not fit the tensors that it came from"), "{number}: {error}");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use sws_kernels::PartLen;
+use sws_kernels::{Encoding, PartLen};
 
 use super::in_place::{MAX_STACKED, MAX_TRANSPOSED};
 use super::{
@@ -213,13 +213,19 @@ fn check_origins(tensor: &Tensor) -> Result<(), &'static str> {
             && origin.shape.len() <= MAX_DIMS
             && origin.dtype.byte_len(&origin.shape) == Some(part.len)
     };
-    let parts = tensor.parts.len();
-    let fitting = tensor.origins.iter().zip(&tensor.parts).filter(|pair| fits(*pair)).count();
-    if tensor.origins.is_empty() || (fitting == parts && tensor.origins.len() == parts) {
-        Ok(())
-    } else {
-        Err("does not fit the tensors that it came from")
-    }
+    let is_whole = match (tensor.encoding, &tensor.parts[..], &tensor.origins[..]) {
+        // Codes, whose length in the checkpoint is that of the matrix, and their scales.
+        (Some(Encoding::Fp7(_)), [_, _, _, scales], [codes, beside]) => {
+            let (rows, cols) = tensor.matrix_shape();
+            let len = codes.dtype.byte_len(&codes.shape);
+            let is_whole = len.is_some() && len == rows.checked_mul(cols);
+            good_name(&codes.name) && is_whole && fits((beside, scales))
+        }
+        (Some(Encoding::Fp7(_)), ..) => false,
+        (_, _, []) => true,
+        (_, parts, origins) => origins.len() == parts.len() && origins.iter().zip(parts).all(fits),
+    };
+    if is_whole { Ok(()) } else { Err("does not fit the tensors that it came from") }
 }
 
 fn check_parts(tensor: &Tensor) -> Result<(), &'static str> {

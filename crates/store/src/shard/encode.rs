@@ -20,7 +20,7 @@ use super::parts::{Side, Spill, Target, Writing};
 use super::plan::{least_len, numbers};
 use super::spectral::Norms;
 use super::transpose::Lines;
-use crate::{Checkpoint, ErrorNorms, Manifest, ShardReader, Slot, Tensor};
+use crate::{Checkpoint, ErrorNorms, Extent, Manifest, ShardReader, Slot, Tensor};
 
 /// A tensor up to this size is read whole, so that its exponents can be counted before it is
 /// encoded. Each of three workers holds one. The largest experts with many siblings (DeepSeek-V3)
@@ -43,6 +43,9 @@ const BITS: u64 = 12;
 /// Weights for each byte of patches of bf11 and nested, at most: where a sample of the weights promised
 /// less, they do not gain enough.
 const PATCHES: u64 = 3;
+
+/// The same for codes of e4m3, of which a weight takes six bits without patches.
+pub(super) const CODE_PATCHES: u64 = 5;
 
 /// State shared by all workers.
 pub(super) struct Context<'a> {
@@ -142,6 +145,15 @@ impl<'a> Worker<'a> {
                 matrix.encoding = encoder.encoding();
                 Recoder::Kernel(Box::new(encoder))
             }
+            Encoding::Fp7(scales) => {
+                let histogram = self.histogram(&matrix, whole.clone())?;
+                let tiers = ExponentTiers::from_histogram(&histogram);
+                let count: u64 = histogram.0.iter().sum();
+                if tiers.patch_bits(&histogram) * CODE_PATCHES > 8 * count {
+                    return self.copy(tensor, target);
+                }
+                Recoder::Kernel(Box::new(Encoder::fp7(scales, cols as usize, tiers)))
+            }
             Encoding::F16 | Encoding::Bf16 => Recoder::Narrow { from: kind, to: encoding },
             _ => {
                 let encoder = Encoder::new(encoding, kind, cols as usize);
@@ -167,6 +179,7 @@ impl<'a> Worker<'a> {
             return self.repack(tensor, packing, target);
         }
         if tensor.transposed
+            && tensor.origins.is_empty()
             && let (Some(encoding), Some(kind), &[rows, cols]) =
                 (tensor.encoding, numbers(tensor.encoding), tensor.shape.as_slice())
         {
@@ -175,18 +188,28 @@ impl<'a> Worker<'a> {
         }
         let mut parts = Vec::with_capacity(tensor.parts.len());
         for (index, part) in tensor.parts.iter().enumerate() {
-            let mut extent = Writing::begin(tensor, index, part.len, target);
-            let mut done = 0;
-            while done < part.len {
-                let n = (part.len - done).min(STEP as u64);
-                let range = self.read(part.file, part.offset + done, n as usize)?;
-                extent.write(target.out, &self.input[range])?;
-                done += n;
-                self.advance(n)?;
-            }
-            parts.push(extent.end(target.out)?);
+            parts.push(self.copy_part(part, (tensor, index), target)?);
         }
         Ok(Tensor { parts, ..tensor.clone() })
+    }
+
+    /// Writes a part unchanged, as one of a stored tensor.
+    fn copy_part(
+        &mut self,
+        part: &Extent,
+        (stored, index): (&Tensor, usize),
+        target: &mut Target,
+    ) -> Result<Extent, ShardError> {
+        let mut extent = Writing::begin(stored, index, part.len, target);
+        let mut done = 0;
+        while done < part.len {
+            let n = (part.len - done).min(STEP as u64);
+            let range = self.read(part.file, part.offset + done, n as usize)?;
+            extent.write(target.out, &self.input[range])?;
+            done += n;
+            self.advance(n)?;
+        }
+        extent.end(target.out)
     }
 
     /// Writes the rows of a transposed matrix in the encoding that it has.
@@ -240,7 +263,11 @@ impl<'a> Worker<'a> {
                 first.write(target.out, &block.parts[0])?;
                 side.push(block)?;
             }
-            let per_byte = if matrix.encoding == Encoding::Bf12 { ESCAPES } else { PATCHES };
+            let per_byte = match matrix.encoding {
+                Encoding::Bf12 => ESCAPES,
+                Encoding::Fp7(_) => CODE_PATCHES,
+                _ => PATCHES,
+            };
             if side.escaped > (matrix.rows * matrix.cols / per_byte).min(u64::from(u32::MAX)) {
                 return Ok(None);
             }
@@ -269,6 +296,9 @@ impl<'a> Worker<'a> {
                 spill.drain(&mut self.input, &mut |bytes| extent.write(target.out, bytes))?;
             }
             parts.push(extent.end(target.out)?);
+        }
+        if let (Encoding::Fp7(_), Some(scales)) = (matrix.encoding, matrix.tensor.parts.get(1)) {
+            parts.push(self.copy_part(scales, (&stored, parts.len()), target)?);
         }
         Ok(Some(Tensor { parts, error, ..stored }))
     }
@@ -311,12 +341,16 @@ impl<'a> Worker<'a> {
         matrix: &Matrix,
         whole: Option<Range<usize>>,
     ) -> Result<Histogram, ShardError> {
+        let add = match matrix.encoding {
+            Encoding::Fp7(_) => Histogram::add_e4m3,
+            _ => Histogram::add,
+        };
         if let Some(range) = whole {
             let bytes = &self.input[range];
             return Ok(self.context.pool.install(|| {
                 let counts = bytes.par_chunks(CHUNK).map(|chunk| {
                     let mut histogram = Histogram::default();
-                    histogram.add(chunk);
+                    add(&mut histogram, chunk);
                     histogram
                 });
                 counts.reduce(Histogram::default, |mut a, b| {
@@ -331,7 +365,7 @@ impl<'a> Worker<'a> {
             let last = u128::from(matrix.len() - SAMPLE as u64);
             let at = (last * u128::from(i) / u128::from(SAMPLES - 1)) as u64 & !1;
             let range = self.read(part.file, part.offset + at, SAMPLE)?;
-            histogram.add(&self.input[range]);
+            add(&mut histogram, &self.input[range]);
         }
         Ok(histogram)
     }

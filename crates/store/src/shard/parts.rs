@@ -141,7 +141,9 @@ impl Side {
     /// The parts behind those that are written, as spills one after the other.
     pub(super) fn parts(self, encoding: Encoding, written: usize) -> Vec<Vec<Spill>> {
         let patches = vec![self.offsets, self.patches];
-        match (encoding.has_patches(), encoding.parts().len() - written) {
+        // Scales of codes are copied.
+        let copied = usize::from(matches!(encoding, Encoding::Fp7(_)));
+        match (encoding.has_patches(), encoding.parts().len() - written - copied) {
             (_, 0) => Vec::new(),
             (true, 1) => vec![patches],
             (true, _) => vec![vec![self.second], patches],

@@ -2,13 +2,13 @@
 
 use std::collections::HashSet;
 
-use sws_kernels::{Encoding, PartLen, Source};
+use sws_kernels::{Encoding, Fp8Scales, PartLen, Source};
 
 use super::direct::ALIGN;
-use super::encode::WINDOW;
+use super::encode::{CODE_PATCHES, WINDOW};
 use super::layout::{self, PAD, TENSOR_ALIGN};
 use super::{ShardError, ShardOptions};
-use crate::blocks::encoding_of;
+use crate::blocks::{encoding_of, quantised_as};
 use crate::{Manifest, Naming, Piece, PieceKind, Placement, Tensor};
 
 /// A shard to write.
@@ -94,6 +94,20 @@ fn job<'a>(
 fn wanted(tensor: &Tensor, naming: &dyn Naming, encoding: Encoding) -> Option<Encoding> {
     let as_is = tensor.encoding;
     let (Some(kind), &[_, cols]) = (numbers(as_is), tensor.shape.as_slice()) else { return as_is };
+    if kind == Source::E4m3 {
+        let packs = !tensor.is_turned() && is_matrix(tensor, naming);
+        let packed = as_is.filter(|_| packs).map(|published| quantised_as(published, encoding));
+        let group = |encoding: Encoding| cols.saturating_mul(encoding.row_multiple() as u64);
+        // Also with the most patches, and two bytes for their offset.
+        let is_shorter = |encoding| {
+            let row = least_len(encoding, 0, 1, cols)?;
+            Some(row.checked_add(cols / CODE_PATCHES + 2)? < cols)
+        };
+        let gains = |packed: &Encoding| {
+            group(*packed) <= WINDOW as u64 && is_shorter(*packed) == Some(true)
+        };
+        return packed.filter(gains).or(as_is);
+    }
     // Blocks that are filled up are as long as whole ones.
     let row = |encoding: Encoding| -> Option<u64> {
         [0, 1].iter().map(|&part| least_len(encoding, part, 1, cols)).sum()
@@ -133,12 +147,13 @@ fn is_matrix(tensor: &Tensor, naming: &dyn Naming) -> bool {
     }
 }
 
-/// Source type of tensors that can be re-encoded: plain floats, not codes with scales.
+/// Source type of tensors that can be re-encoded: plain floats, and codes of e4m3.
 pub(super) fn numbers(encoding: Option<Encoding>) -> Option<Source> {
     match encoding {
         Some(Encoding::F32) => Some(Source::F32),
         Some(Encoding::F16) => Some(Source::F16),
         Some(Encoding::Bf16) => Some(Source::Bf16),
+        Some(encoding) if Fp8Scales::of(encoding).is_some() => Some(Source::E4m3),
         _ => None,
     }
 }

@@ -336,6 +336,17 @@ impl Work<'_> {
                     Some(part) if from.packing.is_some() => {
                         self.pack(piece, from, part, &mut out)?
                     }
+                    Some(0) if matches!(from.encoding, Some(Encoding::Fp7(_))) => {
+                        self.decode(piece, from, |_, bytes| {
+                            out.write(bytes)?;
+                            (self.report)(bytes.len() as u64);
+                            Ok(())
+                        })?
+                    }
+                    // The scales of packed codes are the last part.
+                    Some(_) if matches!(from.encoding, Some(Encoding::Fp7(_))) => {
+                        self.copy(piece, from, from.parts.len() - 1, &mut out, &mut buffer)?
+                    }
                     Some(part) => self.copy(piece, from, part, &mut out, &mut buffer)?,
                     None if from.transposed => self.turn(piece, from, &mut out)?,
                     None if raw_encoding(from) => {
@@ -428,7 +439,11 @@ impl Work<'_> {
         tensor: &Tensor,
         mut write: impl FnMut(u64, &[u8]) -> Result<(), ShardError>,
     ) -> Result<(), ShardError> {
-        let (Some(encoding), Some(to)) = (tensor.encoding, numbers(tensor.dtype)) else {
+        let to = match tensor.encoding {
+            Some(Encoding::Fp7(_)) => Some(Numbers::E4m3),
+            _ => numbers(tensor.dtype),
+        };
+        let (Some(encoding), Some(to)) = (tensor.encoding, to) else {
             return Err(self.damaged(piece, tensor));
         };
         let (rows, cols) = tensor.matrix_shape();
@@ -437,7 +452,8 @@ impl Work<'_> {
         for part in &tensor.parts {
             parts.push(Part::new(self.open(part)?, part));
         }
-        let exact = tensor.error.is_none();
+        // Codes are never rounded, whatever a manifest says.
+        let exact = tensor.error.is_none() || to == Numbers::E4m3;
         let multiple = encoding.row_multiple() as u64;
         let step = (STEP / row_len.max(1) / multiple).max(1) * multiple;
         let chunk = (CHUNK / row_len.max(1) / multiple).max(1) * multiple;
@@ -481,10 +497,10 @@ impl Work<'_> {
         let (all, cols) = tensor.matrix_shape();
         let damaged = || self.damaged(piece, tensor);
         let mut block = Vec::with_capacity(parts.len());
-        for (kind, part) in encoding.parts().iter().zip(parts.iter_mut()) {
+        for (index, (kind, part)) in encoding.parts().iter().zip(parts.iter_mut()).enumerate() {
             let bytes = match kind.rows(rows.clone(), cols).ok_or_else(damaged)? {
                 sws_kernels::PartRows::Bytes(range) => part.read(range)?,
-                sws_kernels::PartRows::Whole if part.extent.len <= 16 => {
+                sws_kernels::PartRows::Whole if index != 2 || part.extent.len <= 16 => {
                     part.read(0..part.extent.len)?
                 }
                 // The offsets of these rows, relative to the first, and the patches between them.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use sws_kernels::{Encoding, Published};
-use sws_store::{Configuration, PieceKind, Value};
+use sws_store::{Configuration, PieceKind, Value, encoding_of, quantised_as};
 
 /// A format in which a model can lie on disk: the checkpoint's, or one of shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,8 +12,8 @@ pub struct Format {
     /// The encoding of the matrices that are published in plain floats. In the checkpoint it is
     /// bf16.
     pub plain: Encoding,
-    /// The encoding of the matrices that are published quantised, which `sws shard` leaves as they
-    /// are; `None` if there are no such matrices.
+    /// The encoding in which some matrices are published quantised; `None` if there are none. `sws shard`
+    /// packs codes of e4m3 for bf11, and leaves all others as they are.
     pub quantised: Option<(Encoding, Scope)>,
 }
 
@@ -33,10 +33,11 @@ impl Format {
     pub fn of(self, kind: PieceKind) -> Encoding {
         let expert = matches!(kind, PieceKind::Expert(_));
         let outside = matches!(kind, PieceKind::Embed | PieceKind::LmHead);
+        let stored = |published| quantised_as(published, encoding_of(kind, self.plain));
         match self.quantised {
-            Some((encoding, _)) if expert => encoding,
+            Some((encoding, _)) if expert => stored(encoding),
             Some((encoding, Scope::Layers) | (_, Scope::ExpertsAnd(encoding))) if !outside => {
-                encoding
+                stored(encoding)
             }
             _ => self.plain,
         }
@@ -48,7 +49,9 @@ impl fmt::Display for Format {
         match (self.quantised, self.plain) {
             (None, plain) => write!(f, "{plain}"),
             (Some((encoding, _)), Encoding::Bf16) => write!(f, "{encoding}, as published"),
-            (Some((encoding, _)), plain) => write!(f, "{encoding} and {plain}"),
+            (Some((encoding, _)), plain) => {
+                write!(f, "{} and {plain}", quantised_as(encoding, plain))
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use sws_kernels::{Encoding, GgufBlocks, Matrix, Published};
+use sws_kernels::{Encoding, Fp8Scales, GgufBlocks, Matrix, Published};
 use sws_model::{
     Compute, FindRows, Held, Inventory, ModelSpec, Observer, PassSource, Ready, Role, Routed,
     SourceError, TakeRow, WeightSource, Weights,
@@ -43,8 +43,8 @@ struct Tensor {
     encoding: Encoding,
     rows: usize,
     cols: usize,
-    /// Places in the memory for its encoding.
-    parts: [Range<usize>; 3],
+    /// Places in the memory for each.
+    parts: [Range<usize>; Encoding::MOST_PARTS],
     /// A norm, a bias or a table of experts; empty for a matrix.
     vector: Vec<f32>,
 }
@@ -53,24 +53,33 @@ struct Tensor {
 const PAGE: usize = 4096;
 const LINE: usize = 64;
 
-/// True for encodings whose scale of zeros is a power of two below all normal numbers, which processors
-/// take much longer for, or divides.
+/// True for encodings of which a part [needs powers](part_needs_powers).
 pub(super) fn needs_powers(encoding: Encoding) -> bool {
-    matches!(
-        encoding,
-        Encoding::Top
-            | Encoding::Mxfp4
-            | Encoding::Gguf(GgufBlocks::Mxfp4)
-            | Encoding::Published(Published::Fp8E8m0 | Published::Mxfp8 | Published::Nvfp4Divided)
-    )
+    (0..encoding.parts().len()).any(|part| part_needs_powers(encoding, part))
 }
 
-impl Memory<'_> {
+/// True for parts of encodings whose scale of zeros is a power of two below all normal numbers, which
+/// processors take much longer for, or divides.
+fn part_needs_powers(encoding: Encoding, part: usize) -> bool {
+    match encoding {
+        // Codes of zeros are without escapes.
+        Encoding::Fp7(Fp8Scales::SquaresE8m0 | Fp8Scales::Thirtytwos) => part == 3,
+        Encoding::Top
+        | Encoding::Mxfp4
+        | Encoding::Gguf(GgufBlocks::Mxfp4)
+        | Encoding::Published(Published::Fp8E8m0 | Published::Mxfp8 | Published::Nvfp4Divided) => {
+            true
+        }
+        _ => false,
+    }
+}
+
+impl<'m> Memory<'m> {
     /// A byte with which codes and scales are numbers of moderate size.
     pub(super) const POWER: u8 = 0x3c;
 
-    fn of(&self, encoding: Encoding) -> &[u8] {
-        if needs_powers(encoding) { self.powers } else { self.zeros }
+    fn of(&self, encoding: Encoding, part: usize) -> &'m [u8] {
+        if part_needs_powers(encoding, part) { self.powers } else { self.zeros }
     }
 }
 
@@ -88,10 +97,7 @@ impl<'m> Blank<'m> {
         for piece in &manifest.pieces {
             ends = ends.map(|end| usize::next_multiple_of(end, PAGE));
             let held = inventory.piece(piece.id).iter();
-            let tensors = held.map(|held| {
-                let end = &mut ends[usize::from(needs_powers(held.encoding))];
-                Tensor::new(piece, held, memory.of(held.encoding).len(), end)
-            });
+            let tensors = held.map(|held| Tensor::new(piece, held, memory, &mut ends));
             pieces.insert(piece.id, tensors.collect());
         }
         let rows = (0..spec.layers.len()).map(|layer| match spec.rows_of_token(layer) {
@@ -117,12 +123,14 @@ impl<'m> Blank<'m> {
 }
 
 impl Tensor {
-    fn new(piece: &Piece, held: &Held, most: usize, end: &mut usize) -> Tensor {
+    fn new(piece: &Piece, held: &Held, memory: Memory<'_>, ends: &mut [usize; 2]) -> Tensor {
         let &Held { role, index, encoding, rows, cols } = held;
-        let mut parts = [const { 0..0 }; 3];
-        for (part, extent) in parts.iter_mut().zip(&piece.tensors[index].parts) {
+        let mut parts = [const { 0..0 }; Encoding::MOST_PARTS];
+        let extents = piece.tensors[index].parts.iter().enumerate();
+        for (part, (number, extent)) in parts.iter_mut().zip(extents) {
             let len = extent.len as usize;
-            if *end + len > most {
+            let end = &mut ends[usize::from(part_needs_powers(encoding, number))];
+            if *end + len > memory.of(encoding, number).len() {
                 *end = 0;
             }
             *part = *end..*end + len;
@@ -160,8 +168,11 @@ impl Shared<'_> {
 
     fn view(&self, piece: PieceId, role: Role) -> Result<Matrix<'_>, SourceError> {
         let &Tensor { encoding, rows, cols, ref parts, .. } = self.get(piece, role);
-        let memory = self.memory.of(encoding);
-        let parts = parts.each_ref().map(|part| memory.get(part.clone()).unwrap_or_default());
+        let bytes = |number: usize| {
+            let memory = self.memory.of(encoding, number);
+            memory.get(parts[number].clone()).unwrap_or_default()
+        };
+        let parts: [&[u8]; Encoding::MOST_PARTS] = std::array::from_fn(bytes);
         Ok(Matrix::new(encoding, rows, cols, &parts[..encoding.parts().len()])?)
     }
 }
@@ -235,14 +246,14 @@ mod tests {
 
     use super::*;
 
-    /// A row of a matrix all of whose bytes are the same.
-    fn row(encoding: Encoding, byte: u8) -> Vec<f32> {
+    /// A row of a matrix in which all bytes of a part are the same.
+    fn row(encoding: Encoding, byte: impl Fn(usize) -> u8) -> Vec<f32> {
         let cols = 256;
-        let bytes = |part: &Part| match part.len(1, cols as u64) {
-            Some(PartLen::Exact(len)) => vec![byte; len as usize],
+        let bytes = |(number, part): (usize, &Part)| match part.len(1, cols as u64) {
+            Some(PartLen::Exact(len) | PartLen::AtLeast(len)) => vec![byte(number); len as usize],
             other => panic!("{encoding}: {other:?}"),
         };
-        let parts: Vec<Vec<u8>> = encoding.parts().iter().map(bytes).collect();
+        let parts: Vec<Vec<u8>> = encoding.parts().iter().enumerate().map(bytes).collect();
         let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
         let mut out = vec![0.0; cols];
         Matrix::new(encoding, 1, cols, &parts).unwrap().decode_row(0, &mut out);
@@ -252,7 +263,12 @@ mod tests {
     #[test]
     fn no_weight_is_below_the_normal_numbers() {
         for encoding in Encoding::ALL.into_iter().filter(|&encoding| needs_powers(encoding)) {
-            let row = row(encoding, Memory::POWER);
+            // Codes in a table of one exponent, where only scales are powers.
+            let byte = |part: usize| match part_needs_powers(encoding, part) {
+                true => Memory::POWER,
+                false => 8 * u8::from(part == 1),
+            };
+            let row = row(encoding, byte);
             assert!(row.iter().all(|weight| weight.is_normal()), "{encoding}: {row:?}");
         }
     }

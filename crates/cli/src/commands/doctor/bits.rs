@@ -58,11 +58,20 @@ fn product(tier: Tier, matrix: &Matrix<'_>, tokens: usize) -> Vec<u32> {
 
 /// The parts of a matrix of fixed bytes, which decode to finite numbers.
 fn parts(encoding: Encoding, cols: usize) -> Vec<Vec<u8>> {
+    if let Encoding::Fp7(scales) = encoding {
+        let mut plain = parts(scales.plain(), cols);
+        let mut histogram = Histogram::default();
+        histogram.add_e4m3(&plain[0]);
+        return [packed(encoding, cols, &histogram, &plain[0]), plain.split_off(1)].concat();
+    }
     if encoding.has_patches() {
-        return packed(encoding, cols);
+        let numbers = of_few_exponents(cols);
+        let mut histogram = Histogram::default();
+        histogram.add(&numbers);
+        return packed(encoding, cols, &histogram, &numbers);
     }
     if encoding == Encoding::Top {
-        return vec![packed(Encoding::Nested, cols).swap_remove(1)];
+        return vec![parts(Encoding::Nested, cols).swap_remove(1)];
     }
     let plain = matches!(encoding, Encoding::F32 | Encoding::F16 | Encoding::Bf16);
     let parts = encoding.parts().iter().enumerate().map(|(index, part)| {
@@ -90,15 +99,18 @@ fn parts(encoding: Encoding, cols: usize) -> Vec<Vec<u8>> {
     parts.collect()
 }
 
-/// Rows with escapes: bf16 numbers of sixteen exponents.
-fn packed(encoding: Encoding, cols: usize) -> Vec<Vec<u8>> {
+/// bf16 numbers of sixteen exponents.
+fn of_few_exponents(cols: usize) -> Vec<u8> {
     let mut numbers = noise(2 * ROWS * cols);
     numbers.chunks_exact_mut(2).for_each(|number| about_one(&mut number[1]));
-    let mut histogram = Histogram::default();
-    histogram.add(&numbers);
-    let encoder = Encoder::counted(encoding, cols, &histogram).expect("an encoding with patches");
+    numbers
+}
+
+/// Rows with escapes.
+fn packed(encoding: Encoding, cols: usize, counted: &Histogram, numbers: &[u8]) -> Vec<Vec<u8>> {
+    let encoder = Encoder::counted(encoding, cols, counted).expect("an encoding with patches");
     let (mut rows, mut tally) = (EncodedRows::default(), Tally::new(&encoder));
-    let encoded = encoder.encode(&numbers, &mut rows).and_then(|()| tally.push(&rows));
+    let encoded = encoder.encode(numbers, &mut rows).and_then(|()| tally.push(&rows));
     encoded.expect("whole rows of finite numbers");
     let [codes, second] = rows.parts;
     vec![codes, encoder.table().map_or(second, |table| table.to_vec()), tally.patches()]

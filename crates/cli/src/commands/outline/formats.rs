@@ -4,6 +4,7 @@ use serde::Serialize;
 use sws::{Dry, Format, Outline, Threads};
 use sws_engine::{PerToken, PlanOptions};
 use sws_kernels::Encoding;
+use sws_store::PieceKind;
 
 use super::super::machine::{Machine, about, digits, time};
 use super::super::size;
@@ -71,7 +72,8 @@ pub(crate) fn rows(
             budgets.iter().map(|&ram| Some(footprint.plan(ram)?.per_token)).collect();
         let read = |token: &Option<PerToken>| Some(token.as_ref()?.read());
         let computing = dry.as_mut().and_then(|dry| outline.computing(format, dry));
-        let kernels = machine.map(|machine| machine.computing_in(format.plain));
+        let most = format.of(PieceKind::Expert(0));
+        let kernels = machine.map(|machine| machine.computing_in(most));
         let pace = |token: &Option<PerToken>| kernels?.pace(token.as_ref()?, computing);
         Ok(Row {
             format: format.to_string(),
@@ -131,8 +133,12 @@ pub(crate) fn reason(rows: &[Row], best: &Row, ram: u64, at: Option<usize>) -> S
         none if none.is_empty() => none,
         some => format!(" ({some})"),
     };
+    let why = match best.usual {
+        true => "which is no slower than bf11",
+        false => "as the disk decides",
+    };
     let pace = digits(pace);
-    format!("{name} for {within}, as the disk decides: {pace} tokens a second are planned{others}")
+    format!("{name} for {within}, {why}: {pace} tokens a second are planned{others}")
 }
 
 fn exact(rows: &[Row]) -> impl Iterator<Item = &Row> {

@@ -3,16 +3,16 @@
 use std::marker::PhantomData;
 
 use super::nibbles::E8M0;
-use super::{Cursor, Decoder};
+use super::{Cursor, Decoder, in_memory};
 use crate::matmul::one::load_block;
 use crate::reference::{BLOCK, bf16_to_f32, e4m3_to_f32};
 use crate::simd::Simd;
-use crate::{Encoding, Matrix, Published};
+use crate::{Encoding, Fp8Scales, Matrix};
 
 /// Scales of a block of 64 columns.
 pub(in crate::matmul) trait Scales: Copy {
-    /// The encoding that has them.
-    const ENCODING: Encoding;
+    /// Their kind.
+    const KIND: Fp8Scales;
 
     /// The scales of both halves of block `b`, from the scales of a row.
     ///
@@ -45,12 +45,12 @@ pub(super) unsafe fn e8m0_at(scales: *const u8, index: usize) -> f32 {
 }
 
 macro_rules! scales {
-    ($($name:ident, $encoding:expr, $read:ident, |$b:ident| $indices:expr;)*) => {$(
+    ($($name:ident, $read:ident, |$b:ident| $indices:expr;)*) => {$(
         #[derive(Clone, Copy)]
         pub(in crate::matmul) struct $name;
 
         impl Scales for $name {
-            const ENCODING: Encoding = $encoding;
+            const KIND: Fp8Scales = Fp8Scales::$name;
 
             #[inline(always)]
             unsafe fn of(scales: *const u8, $b: usize) -> [f32; 2] {
@@ -63,14 +63,14 @@ macro_rules! scales {
 }
 
 scales! {
-    BlocksF32, Encoding::Fp8, f32_at, |b| [b / 2; 2];
-    BlocksBf16, Encoding::Published(Published::Fp8Bf16), bf16_at, |b| [b / 2; 2];
-    BlocksE8m0, Encoding::Published(Published::Fp8E8m0), e8m0_at, |b| [b / 2; 2];
-    RowsF32, Encoding::Published(Published::Fp8Rows), f32_at, |_b| [0; 2];
-    RowsBf16, Encoding::Published(Published::Fp8RowsBf16), bf16_at, |_b| [0; 2];
-    WholeF32, Encoding::Published(Published::Fp8Whole), f32_at, |_b| [0; 2];
-    WholeBf16, Encoding::Published(Published::Fp8WholeBf16), bf16_at, |_b| [0; 2];
-    Thirtytwos, Encoding::Published(Published::Mxfp8), e8m0_at, |b| [2 * b, 2 * b + 1];
+    Squares, f32_at, |b| [b / 2; 2];
+    SquaresBf16, bf16_at, |b| [b / 2; 2];
+    SquaresE8m0, e8m0_at, |b| [b / 2; 2];
+    Rows, f32_at, |_b| [0; 2];
+    RowsBf16, bf16_at, |_b| [0; 2];
+    Whole, f32_at, |_b| [0; 2];
+    WholeBf16, bf16_at, |_b| [0; 2];
+    Thirtytwos, e8m0_at, |b| [2 * b, 2 * b + 1];
 }
 
 /// The power of two by which an f32 with the fields of e4m3 is too small.
@@ -80,13 +80,15 @@ pub(super) const FIELDS: u32 = 0x87f0_0000;
 /// Scales from here on exceed f32 when multiplied by that power.
 const LARGE: f32 = 256.0;
 
-/// A block with a NaN, or with a scale that is large or NaN.
+/// A block with a NaN, or with a scale that is large or NaN, from the fields of its codes.
 #[cold]
 #[inline(never)]
-fn rare(codes: &[u8; BLOCK], scales: [f32; 2]) -> [f32; BLOCK] {
+fn rare(fields: &[[f32; 16]; 4], scales: [f32; 2]) -> [f32; BLOCK] {
     let mut numbers = [0.0; BLOCK];
-    for (c, (number, code)) in numbers.iter_mut().zip(codes).enumerate() {
-        *number = e4m3_to_f32(*code) * scales[2 * c / BLOCK];
+    for (c, (number, fields)) in numbers.iter_mut().zip(fields.as_flattened()).enumerate() {
+        let bits = fields.to_bits();
+        *number = e4m3_to_f32((bits >> 24) as u8 & 0x80 | (bits >> 20) as u8 & 0x7f)
+            * scales[2 * c / BLOCK];
     }
     numbers
 }
@@ -95,7 +97,7 @@ fn rare(codes: &[u8; BLOCK], scales: [f32; 2]) -> [f32; BLOCK] {
 pub(in crate::matmul) struct Fp8<K>(PhantomData<K>);
 
 impl<S: Simd, K: Scales> Decoder<S> for Fp8<K> {
-    const ENCODING: Encoding = K::ENCODING;
+    const ENCODING: Encoding = K::KIND.plain();
     const BYTES: usize = BLOCK;
     const ROWS: usize = 4;
     nothing_shared!();
@@ -108,32 +110,36 @@ impl<S: Simd, K: Scales> Decoder<S> for Fp8<K> {
     unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
         // SAFETY: by the contract of the trait.
         let (scales, p) = unsafe { (K::of(at.scales, b), at.codes.add(BLOCK * b)) };
-        // The fields of e4m3 are moved to those of an f32, whose exponent is then too small by
-        // 127 - 7. Its product with the scale times that power is exact before it is rounded.
-        let fields = s.splat_u(FIELDS);
-        let mut values = [s.splat(0.0); 4];
+        let mask = s.splat_u(FIELDS);
+        let mut fields = [s.splat(0.0); 4];
         for k in 0..4 {
             // SAFETY: by the contract of the trait.
             let code = unsafe { s.load_s8(p.add(16 * k)) };
-            values[k] = s.float(s.and(s.shl::<20>(code), fields));
+            fields[k] = s.float(s.and(s.shl::<20>(code), mask));
         }
         // A magnitude of 0x7f is NaN, the only one that carries into the top bit when one is added.
         // SAFETY: by the contract of the trait.
         let bytes = s.and(unsafe { s.load_u32(p) }, s.splat_u(0x7f7f_7f7f));
         let carries = s.and(s.add_u(bytes, s.splat_u(0x0101_0101)), s.splat_u(0x8080_8080));
-        let is_small = scales[0].abs() < LARGE && scales[1].abs() < LARGE;
-        if !is_small || s.any(carries) {
-            std::hint::cold_path();
-            // SAFETY: by the contract of the trait.
-            let codes = unsafe { p.cast::<[u8; BLOCK]>().read_unaligned() };
-            return load_block(s, &rare(&codes, scales));
-        }
-        let [low, high] = [s.splat(scales[0] * REBIAS), s.splat(scales[1] * REBIAS)];
-        [
-            s.mul(values[0], low),
-            s.mul(values[1], low),
-            s.mul(values[2], high),
-            s.mul(values[3], high),
-        ]
+        scaled(s, fields, s.any(carries), scales)
     }
+}
+
+/// The numbers of 64 codes, whose fields are in the places of those of an f32, with a scale for each half.
+#[inline(always)]
+pub(super) fn scaled<S: Simd>(
+    s: S,
+    fields: [S::F; 4],
+    has_nan: bool,
+    scales: [f32; 2],
+) -> [S::F; 4] {
+    let is_small = scales[0].abs() < LARGE && scales[1].abs() < LARGE;
+    if !is_small || has_nan {
+        std::hint::cold_path();
+        return load_block(s, &rare(&fields.map(|fields| in_memory(s, fields)), scales));
+    }
+    // The exponent of such an f32 is too small by 127 - 7. Its product with the scale times that power
+    // is exact before it is rounded.
+    let [low, high] = [s.splat(scales[0] * REBIAS), s.splat(scales[1] * REBIAS)];
+    [s.mul(fields[0], low), s.mul(fields[1], low), s.mul(fields[2], high), s.mul(fields[3], high)]
 }

@@ -18,6 +18,7 @@ mod act_order;
 mod bf11;
 mod bf12;
 mod float;
+mod fp7;
 mod fp8;
 mod gguf;
 mod gguf_points;
@@ -29,13 +30,14 @@ mod quant;
 
 use std::marker::PhantomData;
 
+use fp7::Fp7;
 use fp8::Fp8;
 use nibbles::Pairs;
 
 use super::one::load_block;
 use crate::reference::{self, BLOCK};
 use crate::simd::{Map, Simd};
-use crate::{Encoding, GgufBlocks, Matrix, Published};
+use crate::{Encoding, Fp8Scales, GgufBlocks, Matrix, Published};
 
 pub(super) use bf11::Bf11;
 pub(super) use bf12::Bf12;
@@ -79,7 +81,8 @@ pub(super) fn for_common_decoder<S: Simd, C: ForDecoder<S>>(
         Encoding::Top => code.run::<Top<S>>(s),
         Encoding::Q8 => code.run::<Q8>(s),
         Encoding::Q4 => code.run::<Q4<S>>(s),
-        Encoding::Fp8 => code.run::<Fp8<fp8::BlocksF32>>(s),
+        Encoding::Fp8 => code.run::<Fp8<fp8::Squares>>(s),
+        Encoding::Fp7(scales) => for_packed(s, scales, code),
         Encoding::Mxfp4 => code.run::<Pairs<S, nibbles::Mxfp4>>(s),
         Encoding::Gguf(_) | Encoding::Published(_) => return Some(code),
     }
@@ -113,13 +116,27 @@ fn for_blocks<S: Simd>(s: S, format: GgufBlocks, code: impl ForDecoder<S>) {
 }
 
 #[inline(always)]
+fn for_packed<S: Simd>(s: S, scales: Fp8Scales, code: impl ForDecoder<S>) {
+    match scales {
+        Fp8Scales::Squares => code.run::<Fp7<S, fp8::Squares>>(s),
+        Fp8Scales::SquaresBf16 => code.run::<Fp7<S, fp8::SquaresBf16>>(s),
+        Fp8Scales::SquaresE8m0 => code.run::<Fp7<S, fp8::SquaresE8m0>>(s),
+        Fp8Scales::Rows => code.run::<Fp7<S, fp8::Rows>>(s),
+        Fp8Scales::RowsBf16 => code.run::<Fp7<S, fp8::RowsBf16>>(s),
+        Fp8Scales::Whole => code.run::<Fp7<S, fp8::Whole>>(s),
+        Fp8Scales::WholeBf16 => code.run::<Fp7<S, fp8::WholeBf16>>(s),
+        Fp8Scales::Thirtytwos => code.run::<Fp7<S, fp8::Thirtytwos>>(s),
+    }
+}
+
+#[inline(always)]
 fn for_published<S: Simd>(s: S, layout: Published, code: impl ForDecoder<S>) {
     match layout {
-        Published::Fp8Bf16 => code.run::<Fp8<fp8::BlocksBf16>>(s),
-        Published::Fp8E8m0 => code.run::<Fp8<fp8::BlocksE8m0>>(s),
-        Published::Fp8Rows => code.run::<Fp8<fp8::RowsF32>>(s),
+        Published::Fp8Bf16 => code.run::<Fp8<fp8::SquaresBf16>>(s),
+        Published::Fp8E8m0 => code.run::<Fp8<fp8::SquaresE8m0>>(s),
+        Published::Fp8Rows => code.run::<Fp8<fp8::Rows>>(s),
         Published::Fp8RowsBf16 => code.run::<Fp8<fp8::RowsBf16>>(s),
-        Published::Fp8Whole => code.run::<Fp8<fp8::WholeF32>>(s),
+        Published::Fp8Whole => code.run::<Fp8<fp8::Whole>>(s),
         Published::Fp8WholeBf16 => code.run::<Fp8<fp8::WholeBf16>>(s),
         Published::Mxfp8 => code.run::<Fp8<fp8::Thirtytwos>>(s),
         Published::Int4 => code.run::<Pairs<S, nibbles::Int4>>(s),
@@ -174,7 +191,7 @@ pub(in crate::matmul) struct Cursor<'a> {
     codes: *const u8,
     /// Scales; the top of nested.
     scales: *const u8,
-    /// bf12, bf11 and nested: the patches from the next block on. With an order of columns: the group of
+    /// Of encodings with patches: those from the next block on. With an order of columns: the group of
     /// each.
     beside: &'a [u8],
     bytes: PhantomData<&'a [u8]>,
@@ -186,7 +203,7 @@ impl<'a> Cursor<'a> {
     pub(in crate::matmul) fn new(encoding: Encoding, m: &Matrix<'a>, row: usize) -> Self {
         let scales = match encoding {
             Encoding::Q8 | Encoding::Q4 | Encoding::Mxfp4 | Encoding::Nested => m.row_bytes(1, row),
-            Encoding::Fp8 | Encoding::Published(_) => m.scales(encoding, row),
+            Encoding::Fp8 | Encoding::Fp7(_) | Encoding::Published(_) => m.scales(encoding, row),
             _ => &[],
         };
         Cursor {
