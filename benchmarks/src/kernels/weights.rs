@@ -78,13 +78,13 @@ impl Encoded {
             let parts = encoding.parts().iter().enumerate().map(part).collect::<Result<_>>()?;
             return Ok(Encoded { encoding, shape: (rows, cols), parts });
         }
-        let (codes, mut scales): (Vec<u8>, Vec<u8>);
-        scales = Vec::new();
+        let codes;
+        let mut scales = Vec::new();
         let (encoder, weights) = match encoding {
             Encoding::Fp7(kind) => {
                 let plain = Encoded::new(kind.plain(), (rows, cols), weights)?.parts;
-                let [of_codes, of_scales] = plain.try_into().expect("codes and scales");
-                (codes, scales) = (of_codes, of_scales);
+                let plain: [Vec<u8>; 2] = plain.try_into().expect("codes and scales");
+                [codes, scales] = plain;
                 let mut histogram = Histogram::default();
                 histogram.add_e4m3(&codes);
                 (Encoder::counted(encoding, cols, &histogram)?, &codes[..])

@@ -141,7 +141,7 @@ impl Side {
     /// The parts behind those that are written, as spills one after the other.
     pub(super) fn parts(self, encoding: Encoding, written: usize) -> Vec<Vec<Spill>> {
         let patches = vec![self.offsets, self.patches];
-        // Scales of codes are copied.
+        // Scales of packed codes are copied later.
         let copied = usize::from(matches!(encoding, Encoding::Fp7(_)));
         match (encoding.has_patches(), encoding.parts().len() - written - copied) {
             (_, 0) => Vec::new(),
