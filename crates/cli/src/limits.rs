@@ -1,8 +1,8 @@
 //! Resource limits of the process, reported before they are exceeded, or where they are.
 
 use std::io::Write;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use anyhow::{anyhow, bail};
 use signal_hook::consts::SIGXFSZ;
@@ -41,9 +41,26 @@ pub(crate) fn threads(typed: Option<u16>) -> anyhow::Result<Threads> {
     Ok(typed.map_or_else(Threads::one_per_core, |count| Threads::start(count.into()))?)
 }
 
+/// Memory that is given back when an allocation fails: until the program ends other threads need a
+/// little, without which the C library aborts.
+static RESERVE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+/// Its chunks are small enough to be of the heap, which has them again at once.
+const CHUNKS: usize = 8;
+const CHUNK: usize = 32 << 10;
+
+/// Takes memory for the end of the program.
+pub(crate) fn reserve() {
+    if let Ok(mut reserve) = RESERVE.lock() {
+        reserve.extend((0..CHUNKS).map(|_| Vec::with_capacity(CHUNK)));
+    }
+}
+
 /// Ends the program when an allocation fails. Allocates nothing, and reports the failure like any
 /// other refusal.
 pub(crate) fn no_memory(bytes: usize) -> ! {
+    if let Ok(mut reserve) = RESERVE.try_lock() {
+        reserve.clear();
+    }
     static REPORTED: AtomicBool = AtomicBool::new(false);
     while REPORTED.swap(true, Ordering::SeqCst) {
         // Another thread is about to end the program.

@@ -56,6 +56,7 @@ fn asks_for_help(kind: ErrorKind) -> bool {
 /// Runs the command. Not inlined, because its frame must not be on the stack that `main` checks.
 #[inline(never)]
 fn start() -> ExitCode {
+    limits::reserve();
     if let Err(error) = args::check_shell() {
         note!("sws: {error}");
         return ExitCode::from(REFUSED);

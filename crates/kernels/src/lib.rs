@@ -7,7 +7,7 @@
 //!   bytes it consists of and which of them belong to which rows ([`Part`]). `docs/format.md` draws
 //!   them.
 //! - [`Encoder`] turns rows of a checkpoint into encoded rows, a block at a time, on any number of
-//!   threads. [`Tally`] joins what spans the blocks. bf12 and bf11 need a first pass: a
+//!   threads. [`Tally`] joins what spans the blocks. bf12, bf11 and fp7 need a first pass: a
 //!   [`Histogram`] gives their [`ExponentTable`] or [`ExponentTiers`]. [`Offsets`] lead to the
 //!   patches of a row.
 //! - [`Matrix`] is a checked view of encoded bytes, at any address, in borrowed memory. Wrong bytes

@@ -127,7 +127,7 @@ pub(crate) fn encoding(word: &str) -> Result<Encoding, String> {
         word.parse().map_err(|e: sws_kernels::UnknownEncoding| e.to_string())?;
     match encoding {
         _ if encoding.is_made() => Ok(encoding),
-        Encoding::Fp7(_) => Err(format!("{encoding} is made of fp8 where bf11 is asked for")),
+        Encoding::Fp7(_) => Err(format!("{encoding} is what bf11 makes of fp8; choose bf11")),
         _ => Err(format!("{encoding} is only read, where a file has it, and not made")),
     }
 }

@@ -149,8 +149,8 @@ pub struct EncodedRows {
 }
 
 impl Encoder {
-    /// An encoder for rows of `cols` numbers. bf12 and bf11 need exponent
-    /// tables; see [`Encoder::bf12`] and [`Encoder::bf11`].
+    /// An encoder for rows of `cols` numbers. bf12, bf11 and fp7 need exponent
+    /// tables; see [`Encoder::counted`].
     pub fn new(encoding: Encoding, source: Source, cols: usize) -> Result<Self, EncodeError> {
         let takes = match encoding {
             Encoding::F32 => source != Source::E4m3,

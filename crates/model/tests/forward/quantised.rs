@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sws_kernels::{Encoding, Fp8Scales, Matrix, Published};
 use sws_model::{CausalLm, ModelSpec};
 use sws_store::shard::{ShardOptions, shard, unshard, verify};
-use sws_store::{Manifest, Origin, Tensor, open_checkpoint};
+use sws_store::{ErrorNorms, Manifest, Tensor, open_checkpoint};
 use sws_testing::goldens::{self, Tensors, change};
 
 use crate::support::{Fixture, Recorder};
@@ -235,19 +235,23 @@ fn origins_of_packed_codes_fit_the_matrix() {
         tensors.map(Tensor::source_bytes).sum()
     };
     assert_eq!(bytes(&good), bytes(&Manifest::in_place(&*source, &*naming).unwrap()));
-    let changes: [fn(&mut Vec<Origin>); 6] = [
-        |origins| origins.clear(),
-        |origins| drop(origins.pop()),
-        |origins| origins.push(origins[1].clone()),
-        |origins| origins.swap(0, 1),
-        |origins| origins[0].shape[0] += 1,
-        |origins| origins[1].shape = vec![u64::MAX, 4],
+    const ERROR: ErrorNorms =
+        ErrorNorms { relative: 0.1, max: 0.1, spectral: None, spectral_error: None };
+    let changes: [fn(&mut Tensor); 7] = [
+        |tensor| tensor.origins.clear(),
+        |tensor| drop(tensor.origins.pop()),
+        |tensor| tensor.origins.push(tensor.origins[1].clone()),
+        |tensor| tensor.origins.swap(0, 1),
+        |tensor| tensor.origins[0].shape[0] += 1,
+        |tensor| tensor.origins[1].shape = vec![u64::MAX, 4],
+        // They come back as they were.
+        |tensor| tensor.error = Some(ERROR),
     ];
     for (number, change) in changes.into_iter().enumerate() {
         let mut manifest = good.clone();
         let mut tensors = manifest.pieces.iter_mut().flat_map(|piece| &mut piece.tensors);
         let is_packed = |tensor: &&mut Tensor| matches!(tensor.encoding, Some(Encoding::Fp7(_)));
-        change(&mut tensors.find(is_packed).unwrap().origins);
+        change(tensors.find(is_packed).unwrap());
         let error = manifest.write(temp.path()).unwrap_err().to_string();
         assert!(error.contains("does not fit the tensors that it came from"), "{number}: {error}");
     }

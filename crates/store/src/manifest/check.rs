@@ -218,8 +218,9 @@ fn check_origins(tensor: &Tensor) -> Result<(), &'static str> {
         (Some(Encoding::Fp7(_)), [_, _, _, scales], [codes, beside]) => {
             let (rows, cols) = tensor.matrix_shape();
             let len = codes.dtype.byte_len(&codes.shape);
+            let is_exact = tensor.error.is_none();
             let is_whole = len.is_some() && len == rows.checked_mul(cols);
-            good_name(&codes.name) && is_whole && fits((beside, scales))
+            is_exact && good_name(&codes.name) && is_whole && fits((beside, scales))
         }
         (Some(Encoding::Fp7(_)), ..) => false,
         (_, _, []) => true,

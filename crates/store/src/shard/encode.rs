@@ -31,7 +31,7 @@ const STEP: usize = 4 << 20;
 /// Bytes that one thread encodes at a time.
 const CHUNK: usize = 512 << 10;
 /// The exponents of a matrix above [`WINDOW`] are counted in this many blocks of
-/// [`SAMPLE`] bytes at even distances: two million weights, in which every exponent that matters
+/// [`SAMPLE`] bytes at even distances: two million weights or more, in which every exponent that matters
 /// (one weight in ten thousand) is seen two hundred times.
 const SAMPLES: u64 = 16;
 const SAMPLE: usize = 256 << 10;

@@ -45,7 +45,8 @@ const WORKERS: usize = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardOptions {
     /// Encoding of the matrices of experts, attention, dense layers, embedding and head. Matrices
-    /// that the checkpoint has quantised are stored unchanged; with `bf12`, so are those not in bf16.
+    /// that the checkpoint has quantised are stored unchanged, or [packed](crate::quantised_as); with
+    /// `bf12`, those not in bf16 are unchanged, too.
     pub encoding: Encoding,
     /// Encoding of additional `q8` or `q4` copies of the experts.
     pub stand_ins: Option<Encoding>,

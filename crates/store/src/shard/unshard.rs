@@ -22,6 +22,8 @@ use super::{Progress, ShardError, WORKERS, begins_with, copies, pool, start};
 use crate::{Dtype, Extent, Header, Manifest, PieceId, Tensor};
 use part::{Part, round};
 
+/// Index of the patches among the parts of encodings that have some.
+const PATCHES: usize = 2;
 /// Bytes read, decoded and written at a time.
 const STEP: u64 = 4 << 20;
 /// Most bytes of a transposed matrix that are gathered at a time. The longest line that a manifest
@@ -241,7 +243,7 @@ fn restore<'a>(
     Ok(())
 }
 
-/// True if the stored bytes are the checkpoint's bytes.
+/// True if the stored bytes are the checkpoint's bytes, or come back by themselves.
 fn raw_encoding(tensor: &Tensor) -> bool {
     match tensor.encoding {
         None => true,
@@ -452,8 +454,7 @@ impl Work<'_> {
         for part in &tensor.parts {
             parts.push(Part::new(self.open(part)?, part));
         }
-        // Codes are never rounded, whatever a manifest says.
-        let exact = tensor.error.is_none() || to == Numbers::E4m3;
+        let exact = tensor.error.is_none();
         let multiple = encoding.row_multiple() as u64;
         let step = (STEP / row_len.max(1) / multiple).max(1) * multiple;
         let chunk = (CHUNK / row_len.max(1) / multiple).max(1) * multiple;
@@ -500,7 +501,7 @@ impl Work<'_> {
         for (index, (kind, part)) in encoding.parts().iter().zip(parts.iter_mut()).enumerate() {
             let bytes = match kind.rows(rows.clone(), cols).ok_or_else(damaged)? {
                 sws_kernels::PartRows::Bytes(range) => part.read(range)?,
-                sws_kernels::PartRows::Whole if index != 2 || part.extent.len <= 16 => {
+                sws_kernels::PartRows::Whole if index != PATCHES => {
                     part.read(0..part.extent.len)?
                 }
                 // The offsets of these rows, relative to the first, and the patches between them.

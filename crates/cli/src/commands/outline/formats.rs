@@ -134,7 +134,7 @@ pub(crate) fn reason(rows: &[Row], best: &Row, ram: u64, at: Option<usize>) -> S
         some => format!(" ({some})"),
     };
     let why = match best.usual {
-        true => "which is no slower than bf11",
+        true => "as bf11 is not clearly faster",
         false => "as the disk decides",
     };
     let pace = digits(pace);

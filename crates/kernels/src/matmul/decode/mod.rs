@@ -60,6 +60,7 @@ pub(super) fn for_decoder<S: Simd>(s: S, encoding: Encoding, code: impl ForDecod
     match encoding {
         Encoding::Gguf(format) => for_blocks(s, format, code),
         Encoding::Published(layout) => for_published(s, layout, code),
+        Encoding::Fp7(scales) => for_packed(s, scales, code),
         _ => unreachable!("the others are common"),
     }
 }
@@ -82,9 +83,9 @@ pub(super) fn for_common_decoder<S: Simd, C: ForDecoder<S>>(
         Encoding::Q8 => code.run::<Q8>(s),
         Encoding::Q4 => code.run::<Q4<S>>(s),
         Encoding::Fp8 => code.run::<Fp8<fp8::Squares>>(s),
-        Encoding::Fp7(scales) => for_packed(s, scales, code),
+        Encoding::Fp7(Fp8Scales::Squares) => code.run::<Fp7<S, fp8::Squares>>(s),
         Encoding::Mxfp4 => code.run::<Pairs<S, nibbles::Mxfp4>>(s),
-        Encoding::Gguf(_) | Encoding::Published(_) => return Some(code),
+        Encoding::Fp7(_) | Encoding::Gguf(_) | Encoding::Published(_) => return Some(code),
     }
     None
 }
@@ -118,7 +119,7 @@ fn for_blocks<S: Simd>(s: S, format: GgufBlocks, code: impl ForDecoder<S>) {
 #[inline(always)]
 fn for_packed<S: Simd>(s: S, scales: Fp8Scales, code: impl ForDecoder<S>) {
     match scales {
-        Fp8Scales::Squares => code.run::<Fp7<S, fp8::Squares>>(s),
+        Fp8Scales::Squares => unreachable!("it is common"),
         Fp8Scales::SquaresBf16 => code.run::<Fp7<S, fp8::SquaresBf16>>(s),
         Fp8Scales::SquaresE8m0 => code.run::<Fp7<S, fp8::SquaresE8m0>>(s),
         Fp8Scales::Rows => code.run::<Fp7<S, fp8::Rows>>(s),
