@@ -1,8 +1,10 @@
 //! Resource limits of the process, reported before they are exceeded, or where they are.
 
+use std::hint::black_box;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::available_parallelism;
 
 use anyhow::{anyhow, bail};
 use signal_hook::consts::SIGXFSZ;
@@ -13,6 +15,10 @@ use crate::{REFUSED, atomic_file};
 
 /// Minimum stack size for the main thread, with a large margin.
 const STACK: u64 = 1 << 20;
+
+/// Address space for the stack of another thread, and for the beginnings of all.
+const THREAD_STACK: usize = 2 << 20;
+const BEGINNING: usize = 1 << 20;
 
 /// Checks the stack limit. Needs little of the stack itself, of which the environment has a part.
 pub(crate) fn stack() -> anyhow::Result<()> {
@@ -38,6 +44,11 @@ pub(crate) fn file_size() -> anyhow::Result<()> {
 
 /// Starts the compute threads: as many as requested, or one per core.
 pub(crate) fn threads(typed: Option<u16>) -> anyhow::Result<Threads> {
+    // A thread whose stack fits and which then finds no memory for its beginning ends the program.
+    if Limits::now().address_space.is_some() {
+        let count = typed.map(usize::from).or_else(|| Some(available_parallelism().ok()?.into()));
+        drop(black_box(Vec::<u8>::with_capacity(BEGINNING + count.unwrap_or(1) * THREAD_STACK)));
+    }
     Ok(typed.map_or_else(Threads::one_per_core, |count| Threads::start(count.into()))?)
 }
 

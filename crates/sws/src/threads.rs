@@ -25,7 +25,10 @@ impl Threads {
             .num_threads(count.max(1))
             .thread_name(|number| format!("sws-pass-{number}"))
             .build();
-        Ok(Threads(Arc::new(pool.map_err(|cause| Error::Threads { count, cause })?)))
+        let pool = pool.map_err(|cause| Error::Threads { count, cause })?;
+        // Threads take the memory for their beginnings before anything else can.
+        pool.broadcast(|_| ());
+        Ok(Threads(Arc::new(pool)))
     }
 
     /// Starts one thread per core.
