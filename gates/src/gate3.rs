@@ -34,8 +34,11 @@ const SOUND: &str = "their shards are sound, so that nothing else finds them";
 const MIB: u64 = 1 << 20;
 const PROMPT: u32 = 24;
 /// A slow disk, so that running ahead pays.
-const DISK: SimulatedDisk =
-    SimulatedDisk { bytes_per_second: 100_000_000, latency: Duration::from_micros(100) };
+const DISK: SimulatedDisk = SimulatedDisk {
+    bytes_per_second: 100_000_000,
+    latency: Duration::from_micros(100),
+    devices: 1,
+};
 const COSTS: ComputeCosts = ComputeCosts {
     infrastructure: Duration::from_micros(60),
     expert: Duration::from_micros(12),

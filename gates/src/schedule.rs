@@ -239,7 +239,7 @@ fn in_turns(
 /// many MB/s.
 fn streamer(share: f64, disk: u64) -> Result<SpeculativeWeightStreamer> {
     let latency = Duration::from_micros(20);
-    let simulated = SimulatedDisk { bytes_per_second: disk * 1_000_000, latency };
+    let simulated = SimulatedDisk { bytes_per_second: disk * 1_000_000, latency, devices: 1 };
     let (store, spec) = virtual_time::simulated(&tales(), simulated, CHUNK)?;
     let inventory = Inventory::new(&spec, store.manifest())?;
     let plan = PlanOptions { context: Some(1024), batch: TEXTS, ..PlanOptions::default() };

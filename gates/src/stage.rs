@@ -49,7 +49,7 @@ impl Stage {
     pub(crate) fn streamer(self, draft: Box<dyn Draft>) -> Result<SpeculativeWeightStreamer> {
         let Stage { share, disk, policy } = self;
         let latency = Duration::from_micros(20);
-        let simulated = SimulatedDisk { bytes_per_second: disk * 1_000_000, latency };
+        let simulated = SimulatedDisk { bytes_per_second: disk * 1_000_000, latency, devices: 1 };
         let (store, spec) = virtual_time::simulated(&tales(), simulated, CHUNK)?;
         let manifest = store.manifest();
         let inventory = Inventory::new(&spec, manifest)?;

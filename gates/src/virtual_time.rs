@@ -20,8 +20,11 @@ const EXACT: &str = "two runs in virtual time take the same nanoseconds, stalls 
 const WHOLE: &str = "virtual time is stalls and computing, to the nanosecond";
 const SPEED: &str = "no run is shorter than its reading or its computing alone";
 
-const DISK: SimulatedDisk =
-    SimulatedDisk { bytes_per_second: 1_200_000_000, latency: Duration::from_micros(100) };
+const DISK: SimulatedDisk = SimulatedDisk {
+    bytes_per_second: 1_200_000_000,
+    latency: Duration::from_micros(100),
+    devices: 1,
+};
 const COSTS: ComputeCosts = ComputeCosts {
     infrastructure: Duration::from_nanos(4_001),
     expert: Duration::from_nanos(5_003),

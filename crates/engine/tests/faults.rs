@@ -178,7 +178,11 @@ fn a_disk_that_slows_down_costs_only_time() {
             Slowing { clock: clock.clone(), inner: reader(&tales(), ReaderKind::Mmap), slow };
         let options = StoreOptions {
             clock,
-            simulated: Some(SimulatedDisk { bytes_per_second: SPEED, latency: Duration::ZERO }),
+            simulated: Some(SimulatedDisk {
+                bytes_per_second: SPEED,
+                latency: Duration::ZERO,
+                devices: 1,
+            }),
             ..with(Arc::new(disk))
         };
         let mut lm = open(store(&tales(), options), 3, costs);

@@ -37,7 +37,11 @@ fn account_matches_the_wall_clock() {
 /// On demand, a recording has a read for every miss, and steps in the order of time.
 #[test]
 fn recordings_have_a_read_for_every_miss() {
-    let disk = SimulatedDisk { bytes_per_second: 100_000_000, latency: Duration::from_micros(20) };
+    let disk = SimulatedDisk {
+        bytes_per_second: 100_000_000,
+        latency: Duration::from_micros(20),
+        devices: 1,
+    };
     let mut lm = streamer(disk, options(0.25, Box::new(NoDraft), false));
     let (first, rest) = answer().tokens.split_first().unwrap();
     lm.decode(*first).unwrap();
@@ -93,7 +97,11 @@ fn speculation_is_off_where_nothing_can_be_saved() {
 fn warm_start_fills_free_slots() {
     let answer = answer();
     let dir = tempfile::tempdir().unwrap();
-    let disk = SimulatedDisk { bytes_per_second: 200_000_000, latency: Duration::from_micros(20) };
+    let disk = SimulatedDisk {
+        bytes_per_second: 200_000_000,
+        latency: Duration::from_micros(20),
+        devices: 1,
+    };
     let run = || {
         let warm_start = Some(dir.path().join("learned"));
         let options = Options { warm_start, ..options(4.0, Box::new(NoDraft), true) };

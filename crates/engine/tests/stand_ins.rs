@@ -160,8 +160,11 @@ fn unavailable_stand_ins_are_refused() {
 /// A slow disk, and the computing times of this model at half the speed of the two cores that it
 /// was measured on. At their full speed there is less time to read in, and waits fall by 14.6 %
 /// instead of 18.3 %.
-const DISK: SimulatedDisk =
-    SimulatedDisk { bytes_per_second: 100_000_000, latency: Duration::from_micros(100) };
+const DISK: SimulatedDisk = SimulatedDisk {
+    bytes_per_second: 100_000_000,
+    latency: Duration::from_micros(100),
+    devices: 1,
+};
 const COSTS: ComputeCosts = ComputeCosts {
     infrastructure: Duration::from_micros(120),
     expert: Duration::from_micros(24),

@@ -6,33 +6,45 @@ use std::time::Duration;
 use crate::scheduler::Job;
 use crate::store::Shared;
 
-/// Speed of a simulated disk, which serves one read at a time.
+/// Bytes of a file that lie on one device, before those on the next.
+const STRIPE: u64 = 1 << 20;
+
+/// Speed of a simulated disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimulatedDisk {
-    /// Throughput.
+    /// Throughput of each device.
     pub bytes_per_second: u64,
-    /// Time to the first byte when the disk was idle. Between back-to-back reads the latency is
+    /// Time to the first byte when a device was idle. Between back-to-back reads the latency is
     /// hidden.
     pub latency: Duration,
+    /// Devices that the disk is striped over. Each serves one read at a time; with several, as many reads
+    /// are in flight as on a real disk.
+    pub devices: usize,
 }
 
-/// The one read in flight, in place of the lanes' threads. Queueing, issuing, verification and
+/// The reads in flight, in place of the lanes' threads. Queueing, issuing, verification and
 /// completion run the same code.
 pub(crate) struct Simulation {
     disk: SimulatedDisk,
-    device: Mutex<Device>,
+    /// Most reads in flight.
+    depth: usize,
+    devices: Mutex<Devices>,
 }
 
-struct Device {
-    /// Read in flight, with its start and end times.
-    reading: Option<(Job, Duration, Duration)>,
-    /// End of the last read.
-    free_since: Option<Duration>,
+struct Devices {
+    /// Reads in flight, with their start and end times.
+    reading: Vec<(Job, Duration, Duration)>,
+    /// End of the last read of each device.
+    free_since: Vec<Option<Duration>>,
 }
 
 impl Simulation {
-    pub(crate) fn new(disk: SimulatedDisk) -> Simulation {
-        Simulation { disk, device: Mutex::new(Device { reading: None, free_since: None }) }
+    /// A disk of which a store has `depth` reads in flight.
+    pub(crate) fn new(disk: SimulatedDisk, depth: usize) -> Simulation {
+        let devices = disk.devices.max(1);
+        let depth = if devices == 1 { 1 } else { depth };
+        let devices = Devices { reading: Vec::new(), free_since: vec![None; devices] };
+        Simulation { disk, depth, devices: Mutex::new(devices) }
     }
 
     /// Advances to the end of the next read. False if there is nothing to read.
@@ -43,38 +55,57 @@ impl Simulation {
     /// Advances by `time`.
     pub(crate) fn advance(&self, shared: &Shared, time: Duration) {
         let until = shared.verifier.clock.now().saturating_add(time);
-        let mut device = self.lock();
-        while self.go_on(shared, &mut device, until) {}
+        let mut devices = self.lock();
+        while self.go_on(shared, &mut devices, until) {}
         shared.verifier.clock.sleep_until(until);
     }
 
-    /// Completes the read in flight, or else the next one, unless it ends after `until`.
-    fn go_on(&self, shared: &Shared, device: &mut Device, until: Duration) -> bool {
+    /// Completes the first read to end, unless that is after `until`.
+    fn go_on(&self, shared: &Shared, devices: &mut Devices, until: Duration) -> bool {
         let clock = &shared.verifier.clock;
-        if device.reading.is_none() {
-            let Some(job) = shared.next_job() else { return false };
+        while devices.reading.len() < self.depth
+            && let Some(job) = shared.next_job()
+        {
             let now = clock.now();
-            let latency = match device.free_since {
-                Some(since) if since == now => Duration::ZERO,
-                _ => self.disk.latency,
-            };
-            let nanos = job.range.len() as u128 * 1_000_000_000;
-            let nanos = nanos / u128::from(self.disk.bytes_per_second.max(1));
-            let transfer = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
-            let over = now.saturating_add(latency).saturating_add(transfer);
-            device.reading = Some((job, now, over));
+            let over = self.issue(&job, now, &mut devices.free_since);
+            devices.reading.push((job, now, over));
         }
-        let Some((job, started, over)) = device.reading.take_if(|(_, _, over)| *over <= until)
-        else {
+        let ends = devices.reading.iter().map(|(_, _, over)| *over).enumerate();
+        let Some((first, over)) = ends.min_by_key(|(_, over)| *over) else { return false };
+        if over > until {
             return false;
-        };
+        }
+        let (job, started, over) = devices.reading.remove(first);
         clock.sleep_until(over);
-        device.free_since = Some(over);
         shared.run(vec![job], started);
         true
     }
 
-    fn lock(&self) -> MutexGuard<'_, Device> {
-        self.device.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Adds a read to the work of the devices that have its bytes. Returns its end.
+    fn issue(&self, job: &Job, now: Duration, free_since: &mut [Option<Duration>]) -> Duration {
+        let end = job.offset + job.range.len() as u64;
+        let (mut at, mut over) = (job.offset, now);
+        loop {
+            let part = end.min((at / STRIPE + 1) * STRIPE);
+            let part = if free_since.len() == 1 { end } else { part };
+            let number = (u64::from(job.file) + at / STRIPE) as usize % free_since.len();
+            let free = &mut free_since[number];
+            let begun = free.map_or(now, |since| since.max(now));
+            let latency = if *free == Some(begun) { Duration::ZERO } else { self.disk.latency };
+            let nanos = u128::from(part - at) * 1_000_000_000;
+            let nanos = nanos / u128::from(self.disk.bytes_per_second.max(1));
+            let transfer = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+            let ended = begun.saturating_add(latency).saturating_add(transfer);
+            *free = Some(ended);
+            over = over.max(ended);
+            at = part;
+            if at >= end {
+                return over;
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Devices> {
+        self.devices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -127,7 +127,7 @@ impl NVMeWeightStore {
         let (reply, completions) = unbounded();
         let lanes = Vec::new();
         let threads = if simulated.is_some() { 0 } else { depth.div_ceil(batch) };
-        let simulation = simulated.map(Simulation::new);
+        let simulation = simulated.map(|disk| Simulation::new(disk, depth));
         let mut store = NVMeWeightStore {
             chunk: chunk.max(1),
             shared,

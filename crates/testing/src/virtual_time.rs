@@ -76,8 +76,11 @@ pub fn options(share: f64, draft: Box<dyn Draft>, governed: bool) -> Options {
 pub fn answer() -> &'static Answer {
     static ANSWER: OnceLock<Answer> = OnceLock::new();
     ANSWER.get_or_init(|| {
-        let disk =
-            SimulatedDisk { bytes_per_second: UNLIMITED * 1_000_000, latency: Duration::ZERO };
+        let disk = SimulatedDisk {
+            bytes_per_second: UNLIMITED * 1_000_000,
+            latency: Duration::ZERO,
+            devices: 1,
+        };
         let mut lm = streamer(disk, options(4.0, Box::new(NoDraft), true));
         let mut sampler = Sampler::new(sampled(), lm.vocab());
         let (mut answer, mut token) = (Answer::default(), 5);
@@ -103,6 +106,7 @@ pub fn run(
     let disk = SimulatedDisk {
         bytes_per_second: mb_per_second * 1_000_000,
         latency: Duration::from_micros(latency),
+        devices: 1,
     };
     let draft: Box<dyn Draft> = match draft {
         Some(recall) => Box::new(Noisy::new(SHAPE, answer.routes.clone(), recall, 4)),

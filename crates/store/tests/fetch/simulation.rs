@@ -21,13 +21,22 @@ struct Bench {
 
 /// Experts of 3 MiB on a disk that takes 1 ms per MiB, after a latency of 5 ms.
 fn bench(reader: impl FnOnce(MemoryReader) -> Arc<dyn ShardReader>) -> Bench {
+    striped(1, reader)
+}
+
+/// The same with several such devices.
+fn striped(devices: usize, reader: impl FnOnce(MemoryReader) -> Arc<dyn ShardReader>) -> Bench {
     let model = Model::experts(8, 3 * MIB);
     let clock = Clock::simulated();
     let options = StoreOptions {
         reader: Some(reader(MemoryReader::new(model.files.clone()))),
         cache: None,
         clock: clock.clone(),
-        simulated: Some(SimulatedDisk { bytes_per_second: 1000 * MIB as u64, latency: 5 * MS }),
+        simulated: Some(SimulatedDisk {
+            bytes_per_second: 1000 * MIB as u64,
+            latency: 5 * MS,
+            devices,
+        }),
         ..StoreOptions::default()
     };
     let nowhere = std::path::Path::new("/nowhere");
@@ -96,4 +105,18 @@ fn failures_are_reported_and_a_store_closes_mid_read() {
     b.store.spend(MS);
     drop((end, b.store));
     assert_eq!(b.arena.free_bytes(), b.arena.bytes(), "its slot has come back");
+}
+
+#[test]
+fn a_disk_of_several_devices_reads_as_many_times_as_fast() {
+    for devices in [1, 2, 3] {
+        let b = striped(devices, |reader| Arc::new(reader));
+        let tickets: Vec<_> = (0..8).map(|expert| b.fetch(expert, Priority::Demanded)).collect();
+        let done: Vec<_> = std::iter::from_fn(|| b.next()).collect();
+        let order: Vec<_> = done.iter().map(|(ticket, _)| *ticket).collect();
+        assert_eq!(order, tickets, "{devices} devices: demands end in their order");
+        let (_, end) = done[7];
+        assert_eq!(end, 5 * MS + 24 * MS / devices as u32, "{devices} devices");
+        assert_eq!(b.store.stats().demanded.bytes, 24 << 20);
+    }
 }

@@ -39,6 +39,7 @@ impl Lm {
         let disk = SimulatedDisk {
             bytes_per_second: mb_per_second * 1_000_000,
             latency: Duration::from_micros(100),
+            devices: 1,
         };
         let (store, spec) = simulated(dir, disk, 1 << 20).unwrap();
         let made =
