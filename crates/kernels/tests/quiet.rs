@@ -45,6 +45,8 @@ fn quiet(what: impl std::fmt::Display, mut f: impl FnMut()) {
 #[test]
 fn nothing_is_allocated_once_the_scratch_has_grown() {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+    // Threads allocate as they begin.
+    pool.broadcast(|_| ());
     let tiers = Tier::available();
     for tier in tiers.into_iter().filter(|tier| !matches!(tier, Tier::Scalar)) {
         pool.install(|| {
