@@ -9,13 +9,13 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sws_cache::correction::Correction;
+use sws_cache::correction::{Correction, Corrections};
 use sws_cache::history::Shape;
 use sws_cache::policy::{Choice, Layers, PolicyKind};
 use sws_cache::{Lookup, Need, PredictiveCache};
 use sws_store::{Clock, Pass, PieceId};
 
-const TOKENS: usize = 400;
+const TOKENS: usize = 600;
 const TOP_K: usize = 8;
 
 /// Durations of an operation.
@@ -31,11 +31,16 @@ impl Spent {
     }
 
     /// The median and the 90th percentile. A mean would include other work of the machine.
-    fn nanos(mut self) -> String {
-        self.0.sort_unstable();
-        let at =
-            |tenths: usize| self.0.get(self.0.len() * tenths / 10).map_or(0, Duration::as_nanos);
+    fn percentiles(&self) -> String {
+        let mut all = self.0.clone();
+        all.sort_unstable();
+        let at = |tenths: usize| all.get(all.len() * tenths / 10).map_or(0, Duration::as_nanos);
         format!("{} {}", at(5), at(9))
+    }
+
+    /// The mean, for what is done once in several layers.
+    fn mean(&self) -> u128 {
+        self.0.iter().sum::<Duration>().as_nanos() / self.0.len().max(1) as u128
     }
 }
 
@@ -43,32 +48,48 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut out = std::io::stdout();
     writeln!(
         out,
-        "{:>9} {:>6} {:>9} {:>16} {:>16}",
-        "experts", "slots", "policy", "ns/layer", "ns/eviction"
+        "{:>9} {:>6} {:>9} {:>16} {:>16} {:>16} {:>9}",
+        "experts", "slots", "policy", "ns/layer", "ns/eviction", "ns/learning", "mean"
     )?;
     for (count, experts, slots) in
         [(48, 128, 768), (48, 128, 3072), (58, 256, 768), (58, 256, 6144)]
     {
         let shape = format!("{count}x{experts}");
-        let policies = PolicyKind::ALL.map(|kind| (kind.name(), kind, None));
-        let correction = correction(count as usize, experts as usize);
-        let corrected = ("corrected", PolicyKind::Expected, Some(Arc::new(correction)));
-        for (name, policy, correction) in policies.into_iter().chain([corrected]) {
-            let (routed, begun) = run(count, experts, slots, policy, correction)?;
+        let hidden = if experts > 128 { 7168 } else { 2048 };
+        let correction = correction(count as usize, experts as usize, hidden);
+        let policies = PolicyKind::ALL.map(|kind| (kind.name(), kind, Corrections::None));
+        let corrected = [
+            ("corrected", PolicyKind::Expected, Corrections::Fitted(Arc::new(correction))),
+            ("learning", PolicyKind::Expected, Corrections::Learned { hidden }),
+        ];
+        for (name, policy, corrections) in policies.into_iter().chain(corrected) {
+            let Times { routed, begun, learned } = run(count, experts, slots, policy, corrections)?;
             writeln!(
                 out,
-                "{shape:>9} {slots:>6} {name:>9} {:>16} {:>16}",
-                routed.nanos(),
-                begun.nanos()
+                "{shape:>9} {slots:>6} {name:>9} {:>16} {:>16} {:>16} {:>9}",
+                routed.percentiles(),
+                begun.percentiles(),
+                learned.percentiles(),
+                learned.mean()
             )?;
         }
     }
     Ok(())
 }
 
-/// A correction of rank 16 that looks at states as long as models of that shape have them.
-fn correction(layers: usize, experts: usize) -> Correction {
-    let hidden = if experts > 128 { 7168 } else { 2048 };
+/// What the operations of a run took.
+#[derive(Default)]
+struct Times {
+    /// Noting a layer's choice.
+    routed: Spent,
+    /// Making room.
+    begun: Spent,
+    /// Learning from a layer's choices.
+    learned: Spent,
+}
+
+/// A correction of rank 16 that looks at states of so many elements.
+fn correction(layers: usize, experts: usize, hidden: usize) -> Correction {
     let zeros = Correction::new(Shape { layers, experts, top_k: TOP_K }, hidden, 16);
     // A copy has pages of its own, which zeros may not have.
     zeros.clone()
@@ -81,19 +102,16 @@ fn run(
     experts: u32,
     slots: usize,
     policy: PolicyKind,
-    correction: Option<Arc<Correction>>,
-) -> Result<(Spent, Spent), Box<dyn Error>> {
+    corrections: Corrections,
+) -> Result<Times, Box<dyn Error>> {
     let clock = Clock::real();
     let with_experts = (0..count).collect();
     let layers =
         Layers { count, with_experts, experts: experts as usize, top_k: TOP_K, sequences: 1 };
-    let mut cache = PredictiveCache::new(
-        policy.build_corrected(layers, correction.clone()),
-        vec![(1, ()); slots],
-    );
-    let hidden = correction.as_ref().map_or(0, |correction| correction.hidden());
-    let (seen, mut projected) = (vec![0.5; hidden], Vec::new());
-    let (mut routed, mut begun) = (Spent::default(), Spent::default());
+    let mut cache =
+        PredictiveCache::new(policy.build_corrected(layers, corrections), vec![(1, ()); slots]);
+    let seen = vec![0.5; cache.policy().hidden()];
+    let Times { mut routed, mut begun, mut learned } = Times::default();
     let mut chosen = vec![vec![0u32; TOP_K]; count as usize];
     let mut state = 1u64;
     for token in 0..TOKENS {
@@ -111,9 +129,8 @@ fn run(
             let choice = Choice { pass: &pass, layer, experts: chosen };
             routed.time(&clock, || {
                 cache.routed(&choice);
-                if let Some(correction) = &correction {
-                    correction.project(layer as usize, &seen, &mut projected);
-                    cache.policy_mut().saw(layer, 0, &projected);
+                if !seen.is_empty() {
+                    cache.policy_mut().saw(layer, 0, &seen);
                 }
             });
             for &expert in &*chosen {
@@ -126,7 +143,8 @@ fn run(
                     cache.ready(piece, ());
                 }
             }
+            learned.time(&clock, || cache.policy_mut().learn(layer));
         }
     }
-    Ok((routed, begun))
+    Ok(Times { routed, begun, learned })
 }

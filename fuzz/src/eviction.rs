@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use sws_cache::Saved;
-use sws_cache::correction::Correction;
+use sws_cache::correction::{Correction, Corrections};
 use sws_cache::history::{History, Shape};
+use sws_cache::policy::{Choice, Layers, PolicyKind};
+use sws_store::Pass;
 
 /// The model that the correction must match.
 const MODEL: &str = "m";
@@ -18,9 +20,12 @@ pub(crate) fn check(data: &[u8]) -> bool {
     whole || numbers
 }
 
-/// A file of one of four forms, whose first numbers are replaced.
+/// A file of one of five forms, whose first numbers are replaced. The last is one to learn on from.
 fn filled(form: u8, numbers: &[u8]) -> Vec<u8> {
-    let (hidden, rank) = [(0, 0), (0, 2), (HIDDEN, 1), (HIDDEN, 3)][usize::from(form % 4)];
+    let (hidden, rank) = match form {
+        u8::MAX => (HIDDEN, 16),
+        _ => [(0, 0), (0, 2), (HIDDEN, 1), (HIDDEN, 3)][usize::from(form % 4)],
+    };
     let mut saved = Saved::default();
     Correction::new(SHAPE, hidden, rank).save(&mut saved);
     let mut file = saved.write(MODEL);
@@ -38,27 +43,60 @@ fn passes(file: &[u8]) -> bool {
     let Some(correction) = recalled(file) else { return false };
     let correction = Arc::new(correction);
     let mut history = History::new(SHAPE, 1);
-    history.correct(Arc::clone(&correction));
-    let mut projected = Vec::new();
+    history.correct(Corrections::Fitted(Arc::clone(&correction)));
     for step in 0..4u32 {
         for layer in 0..SHAPE.layers {
             history.step(layer, 0, &[step, 3 - step], Some(step));
             let state = [0.5, -1.0, step as f32 * 1e10, layer as f32];
-            correction.project(layer, &state, &mut projected);
-            history.saw(layer, 0, &projected);
-            let absence = history.absence(layer);
-            let spans = [absence.within_1, absence.within_4, absence.within_16, absence.within_64];
-            for expert in 0..SHAPE.experts {
-                let mut before = 1.0;
-                for p in spans.map(|span| span[expert]) {
-                    assert!((0.0..=before).contains(&p), "a chance of {p} after {before}");
-                    before = p;
-                }
-            }
+            history.saw(layer, 0, &state);
+            check_chances(&mut history, layer);
         }
     }
+    learns_on(file);
     let mut saved = Saved::default();
     correction.save(&mut saved);
     assert_eq!(recalled(&saved.write(MODEL)).as_ref(), Some(&*correction));
     true
+}
+
+/// A policy that has learned the correction in the file, or begins anew, learns on from it.
+fn learns_on(file: &[u8]) {
+    let layers = Layers {
+        count: SHAPE.layers as u32,
+        with_experts: vec![0, 1],
+        experts: SHAPE.experts,
+        top_k: SHAPE.top_k,
+        sequences: 1,
+    };
+    let learned = Corrections::Learned { hidden: HIDDEN };
+    let mut policy = PolicyKind::Expected.build_corrected(layers.clone(), learned);
+    let mut saved = Saved::default();
+    PolicyKind::Expected.build(layers).save(&mut saved);
+    saved.keep(Saved::read(file, MODEL).expect("it was accepted"));
+    let _ = policy.recall(&saved);
+    for step in 0..360u32 {
+        let pass = Pass::single(step as usize, &[step % 7]);
+        policy.begin(&pass);
+        for layer in 0..SHAPE.layers as u32 {
+            let experts = [step % 3, 3 - step % 2];
+            policy.routed(&Choice { pass: &pass, layer, experts: &experts });
+            policy.saw(layer, 0, &[0.5, -1.0, step as f32, layer as f32]);
+            policy.learn(layer);
+        }
+    }
+    let mut saved = Saved::default();
+    policy.save(&mut saved);
+    policy.recall(&saved).expect("what a policy saves is what it reads");
+}
+
+fn check_chances(history: &mut History, layer: usize) {
+    let absence = history.absence(layer);
+    let spans = [absence.within_1, absence.within_4, absence.within_16, absence.within_64];
+    for expert in 0..SHAPE.experts {
+        let mut before = 1.0;
+        for p in spans.map(|span| span[expert]) {
+            assert!((0.0..=before).contains(&p), "a chance of {p} after {before}");
+            before = p;
+        }
+    }
 }

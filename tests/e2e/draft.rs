@@ -151,8 +151,18 @@ fn a_draft_is_trained_scored_and_used() {
     let [expected, corrected] = [1, 3].map(|run| replayed["runs"][run]["misses"].as_u64().unwrap());
     // So few recordings teach little.
     assert!(corrected <= expected, "{corrected} of {expected}");
+    // One that learns on the way sees states if all recordings have them, and begins with nothing.
     let plain = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/traces/tales.safetensors");
     let plain = plain.to_str().unwrap();
+    for traces in [&traces[..], &[plain], &[plain, traces[0]]] {
+        let arguments = ["--budgets", "75", "--policies", "expected,learning", "--json"];
+        let replayed = call(&[&["replay"], traces, &arguments].concat()).succeeded();
+        let replayed: Value = serde_json::from_str(&replayed.stdout).unwrap();
+        let of = |run: usize, what: &str| replayed["runs"][run][what].clone();
+        assert_eq!(of(1, "policy"), "learning");
+        let [expected, learning] = [0, 1].map(|run| of(run, "misses").as_u64().unwrap());
+        assert!(learning <= expected + expected / 100, "{learning} of {expected}");
+    }
     call(&["replay", plain, "--eviction", file]).refused(2, &["has no states", "--record-hidden"]);
     call(&["replay", plain, "--eviction", &draft]).refused(2, &["no correction", "draft train"]);
 

@@ -33,6 +33,7 @@
 //! assert!(absent.within_64[3] < absent.within_64[7]);
 //! ```
 
+mod corrector;
 mod cursor;
 mod followers;
 mod logistic;
@@ -40,11 +41,10 @@ pub(crate) mod math;
 mod pairs;
 mod saved;
 
-use std::sync::Arc;
-
 use sws_store::Pass;
 
-use crate::correction::Correction;
+use crate::correction::Corrections;
+use corrector::Corrector;
 use cursor::Cursor;
 use followers::Followers;
 use logistic::FEATURES;
@@ -61,6 +61,9 @@ const PRIOR: f32 = 4.0;
 
 /// The least chance of absence that says how often an expert is used.
 const TELLING: f32 = 0.1;
+
+/// Steps of a layer before which its tables say too little.
+const EMPTY: f32 = 256.0;
 
 /// Most pairs of experts in all layers. A model with more has no pair tables.
 const MAX_PAIRS: usize = 64 << 20;
@@ -82,7 +85,7 @@ pub struct History {
     shape: Shape,
     layers: Vec<Layer>,
     followers: Followers,
-    correction: Option<Arc<Correction>>,
+    corrector: Option<Corrector>,
     /// The recent steps of each sequence.
     cursors: Vec<Cursor>,
     /// The cursors of the sequences in the running pass.
@@ -101,8 +104,10 @@ struct Scratch {
     previous: Vec<u32>,
     /// [features, experts]
     features: Vec<f32>,
-    /// [horizons, experts]
+    /// Without a correction: [horizons, experts].
     absence: Vec<f32>,
+    /// With it; empty if there is none.
+    corrected: Vec<f32>,
     /// Inputs of a correction after its projection.
     projected: Vec<f32>,
 }
@@ -129,8 +134,10 @@ struct Layer {
     count: Vec<f32>,
     /// Experts used one step after an expert, and two steps after it.
     pairs: Option<[Pairs; 2]>,
-    /// Of all live sequences: [horizons, experts].
+    /// Of all live sequences, without a correction: [horizons, experts].
     absence: Vec<f32>,
+    /// With it; empty if there is none.
+    corrected: Vec<f32>,
     stale: bool,
 }
 
@@ -151,13 +158,14 @@ impl History {
             count: vec![0.0; experts],
             pairs: shape.pairs().then(|| [Pairs::new(experts), Pairs::new(experts)]),
             absence: vec![0.0; HORIZONS * experts],
+            corrected: Vec::new(),
             stale: true,
         };
         History {
             shape,
             layers: vec![layer; shape.layers],
             followers: Followers::default(),
-            correction: None,
+            corrector: None,
             cursors: vec![Cursor::new(shape); sequences.max(1)],
             live: vec![0],
             latest: 0,
@@ -168,6 +176,7 @@ impl History {
                 previous: Vec::new(),
                 features: vec![0.0; FEATURES * experts],
                 absence: vec![0.0; HORIZONS * experts],
+                corrected: Vec::new(),
                 projected: Vec::new(),
             },
         }
@@ -180,12 +189,36 @@ impl History {
         History { followers, ..History::new(shape, sequences) }
     }
 
-    /// Corrects forecasts from now on, unless the correction is for another shape.
-    pub fn correct(&mut self, correction: Arc<Correction>) {
-        if correction.shape() == self.shape {
-            self.correction = Some(correction);
-            self.layers.iter_mut().for_each(|layer| layer.stale = true);
+    /// Corrects forecasts from now on, unless the correction is for another shape. What is learned does
+    /// not count until it is [told to](Self::count_correction).
+    pub fn correct(&mut self, corrections: Corrections) {
+        self.corrector = Corrector::new(corrections, self.shape);
+        let len = self.corrector.as_ref().map_or(0, |_| HORIZONS * self.shape.experts);
+        self.scratch.corrected = vec![0.0; len];
+        for layer in &mut self.layers {
+            (layer.corrected, layer.stale) = (vec![0.0; len], true);
         }
+    }
+
+    /// Lets the correction count or not. Returns true if that is a change.
+    pub(crate) fn count_correction(&mut self, counts: bool) -> bool {
+        let corrector = self.corrector.as_mut();
+        corrector.is_some_and(|it| std::mem::replace(&mut it.counts, counts) != counts)
+    }
+
+    /// True if it has a correction.
+    pub(crate) fn is_corrected(&self) -> bool {
+        self.corrector.is_some()
+    }
+
+    /// True if its correction counts.
+    pub(crate) fn counts_correction(&self) -> bool {
+        self.corrector.as_ref().is_some_and(|corrector| corrector.counts)
+    }
+
+    /// Elements of the states that its correction looks at; 0 if it looks at none.
+    pub fn hidden(&self) -> usize {
+        self.corrector.as_ref().map_or(0, |corrector| corrector.correction().hidden())
     }
 
     /// The numbers of layers and experts it covers.
@@ -230,14 +263,41 @@ impl History {
         changed
     }
 
-    /// Notes the state that the router of a layer saw in the last step of a sequence, as the correction
-    /// [projects](Correction::project) it.
-    pub fn saw(&mut self, layer: usize, sequence: usize, projected: &[f32]) {
+    /// Notes the state that the router of a layer saw in the last step of a sequence.
+    pub fn saw(&mut self, layer: usize, sequence: usize, state: &[f32]) {
         let cursor = self.cursor(sequence);
-        if let Some(recent) = self.cursors[cursor].layers.get_mut(layer) {
-            recent.seen.clear();
-            recent.seen.extend_from_slice(projected);
+        let recent = self.cursors[cursor].layers.get_mut(layer);
+        if let (Some(corrector), Some(recent)) = (&self.corrector, recent) {
+            corrector.correction().project(layer, state, &mut recent.seen);
             self.layers[layer].stale = true;
+            if !recent.seen.is_empty() {
+                self.show(layer, cursor, state);
+            }
+        }
+    }
+
+    /// Shows a learner the last step of a sequence, if it wants it.
+    fn show(&mut self, layer: usize, cursor: usize, state: &[f32]) {
+        let Some(mut corrector) = self.corrector.take() else { return };
+        if self.tells(layer)
+            && let Some(learner) = corrector.learner_mut()
+            && learner.wants(layer)
+        {
+            let (statistics, odds) = self.odds(layer, cursor);
+            learner.show(layer, cursor, state, statistics, odds);
+        }
+        self.corrector = Some(corrector);
+    }
+
+    /// True if the tables of a layer say enough to judge, or learn, what to add to them.
+    pub(crate) fn tells(&self, layer: usize) -> bool {
+        self.layers[layer].steps >= EMPTY
+    }
+
+    /// Lets a learner learn from earlier steps of a layer.
+    pub(crate) fn learn(&mut self, layer: usize) {
+        if let Some(learner) = self.corrector.as_mut().and_then(Corrector::learner_mut) {
+            learner.learn(layer);
         }
     }
 
@@ -246,7 +306,7 @@ impl History {
     /// have are ignored. `token` is the step's token, if it is known.
     pub fn step(&mut self, layer: usize, sequence: usize, experts: &[u32], token: Option<u32>) {
         let (number, latest) = (layer, self.cursor(sequence));
-        let History { layers, followers, cursors, keep, scratch, .. } = self;
+        let History { layers, followers, cursors, keep, scratch, corrector, .. } = self;
         let Some(layer) = layers.get_mut(layer) else { return };
         let cursor = &mut cursors[latest];
         (cursor.stepped, self.latest) = (true, latest);
@@ -265,31 +325,49 @@ impl History {
         if let Some(before) = std::mem::replace(&mut recent.token, token) {
             followers.note(before, number, &recent.last);
         }
+        if let Some(learner) = corrector.as_mut().and_then(Corrector::learner_mut) {
+            learner.stepped(number, latest, &recent.last);
+            if learner.correction().hidden() == 0 {
+                self.show(number, latest, &[]);
+            }
+        }
     }
 
     /// The chances, as of the last steps of a layer, that no sequence of the running pass uses its
     /// experts soon.
     pub fn absence(&mut self, layer: usize) -> Absence<'_> {
+        let counts = self.counts_correction();
+        let [without, with] = self.both(layer);
+        if counts { with } else { without }
+    }
+
+    /// As [`absence`](Self::absence), without the correction and with it; empty if there is none.
+    pub(crate) fn both(&mut self, layer: usize) -> [Absence<'_>; 2] {
         let number = layer;
         if std::mem::take(&mut self.layers[number].stale) {
             for at in 0..self.live.len() {
                 self.weigh(number, self.live[at]);
-                let all = &mut self.layers[number].absence;
-                match at {
-                    0 => all.copy_from_slice(&self.scratch.absence),
-                    _ => {
-                        all.iter_mut().zip(&self.scratch.absence).for_each(|(all, own)| *all *= own)
+                let (layer, own) = (&mut self.layers[number], &self.scratch);
+                let sides =
+                    [(&mut layer.absence, &own.absence), (&mut layer.corrected, &own.corrected)];
+                for (all, own) in sides {
+                    match at {
+                        0 => all.copy_from_slice(own),
+                        _ => all.iter_mut().zip(own).for_each(|(all, own)| *all *= own),
                     }
                 }
             }
         }
-        Absence::of(&self.layers[number].absence, self.shape.experts)
+        let Layer { absence, corrected, .. } = &self.layers[number];
+        [absence, corrected].map(|all| Absence::of(all, self.shape.experts))
     }
 
     /// The chances, as of the last step of a layer, that a sequence does not use its experts soon.
     pub fn absence_of(&mut self, layer: usize, sequence: usize) -> Absence<'_> {
         self.weigh(layer, self.cursor(sequence));
-        Absence::of(&self.scratch.absence, self.shape.experts)
+        let all =
+            if self.counts_correction() { &self.scratch.corrected } else { &self.scratch.absence };
+        Absence::of(all, self.shape.experts)
     }
 
     /// Writes the share of the steps of a sequence that use each expert of a layer: the mean of the next
@@ -314,18 +392,31 @@ impl History {
     }
 
     fn weigh(&mut self, layer: usize, cursor: usize) {
-        let even = self.shape.top_k as f32 / self.shape.experts.max(1) as f32;
-        let recent = &self.cursors[cursor].layers[layer];
-        let after = recent.token.and_then(|token| self.followers.after(token, layer));
-        let correction = self.correction.as_deref().map(|correction| (correction, layer));
-        logistic::weigh(&self.layers[layer], recent, after, even, correction, &mut self.scratch);
+        self.odds(layer, cursor);
+        let History { corrector, cursors, scratch, shape, .. } = self;
+        let Scratch { features, absence, corrected, projected, .. } = scratch;
+        let recent = &cursors[cursor].layers[layer];
+        if let Some(corrector) = corrector {
+            corrected.copy_from_slice(absence);
+            if !recent.last.is_empty() {
+                let statistics = &features[..STATISTICS * shape.experts];
+                let correction = corrector.correction();
+                correction.apply(layer, statistics, &recent.seen, projected, corrected);
+            }
+        }
+        logistic::absence(absence);
+        logistic::absence(corrected);
     }
 
-    /// The statistics of a layer's experts [statistics, experts], and the log-odds of their use within the
+    /// The statistics of a layer's experts [statistics, experts] and the log-odds of their use within the
     /// horizons [horizons, experts] before a correction, for the sequence that stepped last.
-    pub(crate) fn odds(&mut self, layer: usize) -> (&[f32], &[f32]) {
+    pub(crate) fn latest_odds(&mut self, layer: usize) -> (&[f32], &[f32]) {
+        self.odds(layer, self.latest)
+    }
+
+    fn odds(&mut self, layer: usize, cursor: usize) -> (&[f32], &[f32]) {
         let even = self.shape.top_k as f32 / self.shape.experts.max(1) as f32;
-        let recent = &self.cursors[self.latest].layers[layer];
+        let recent = &self.cursors[cursor].layers[layer];
         let after = recent.token.and_then(|token| self.followers.after(token, layer));
         logistic::odds(&self.layers[layer], recent, after, even, &mut self.scratch);
         let statistics = STATISTICS * self.shape.experts;
@@ -346,7 +437,7 @@ impl History {
 
     /// Additional memory of a [corrected](Self::correct) history.
     pub fn bytes_of_correction(&self) -> usize {
-        self.correction.as_ref().map_or(0, |correction| correction.bytes(self.cursors.len()))
+        self.corrector.as_ref().map_or(0, |corrector| corrector.bytes(self.cursors.len()))
     }
 
     /// Additional memory of a history [with tokens](Self::with_tokens): at most 2 MiB.

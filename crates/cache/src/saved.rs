@@ -98,6 +98,13 @@ impl Saved {
         self.tensors.iter().find(|tensor| tensor.0 == name).map(|tensor| &tensor.2[..])
     }
 
+    /// Adds the tensors of an earlier state whose names are not there yet.
+    pub fn keep(&mut self, before: Saved) {
+        let new = before.tensors.into_iter().filter(|tensor| !self.contains(&tensor.0));
+        let new: Vec<SavedTensor> = new.collect();
+        self.tensors.extend(new);
+    }
+
     /// Adds a tensor.
     ///
     /// # Panics

@@ -9,10 +9,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use sws_cache::correction::{Correction, Corrections};
 use sws_cache::history::Shape;
 use sws_cache::policy::PolicyKind;
 use sws_cache::replay::{Replay, ReplayPolicy};
-use sws_cache::{Counts, Trace};
+use sws_cache::{Counts, Saved, Trace};
 use sws_draft::{Draft, DraftShape, DraftSize, Gates, LayerBlueprint, MicroDraftModel, NoDraft};
 use sws_engine::{
     Ablations, Certificate, CertificateError, Difference, MemoryUse, Metrics, Options, Outcome,
@@ -24,7 +25,7 @@ use sws_model::text::{Sampler, Sampling};
 use sws_model::{
     BatchLm, CausalLm, KvPrecision, Model, ModelHandle, ModelSpec, Observer, Routed, SourceError,
 };
-use sws_store::{Manifest, NVMeWeightStore, Pass, ReaderKind, StoreOptions};
+use sws_store::{Dtype, Manifest, NVMeWeightStore, Pass, ReaderKind, StoreOptions};
 use sws_testing::recorded::Recorded;
 use sws_testing::tales;
 
@@ -663,4 +664,53 @@ fn learned_state_is_kept_and_changes_no_bit() {
     // An unwritable path is ignored, and the answer is the same.
     let nowhere = file.join("below a file");
     assert_eq!(run(Some(&nowhere)).0, cold.0);
+}
+
+/// A correction of evictions is learned from run to run, in memory that the plan sets aside, and changes
+/// no bit. A run that has no room for it leaves what was learned to the next one.
+#[test]
+fn correction_is_learned_from_run_to_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("learned.safetensors");
+    let run = |corrections: Corrections| {
+        let (warm_start, budget) = (Some(file.clone()), least() + 8 * MIB);
+        let options = Options { warm_start, corrections, speculation: false, ..options(budget) };
+        let mut streamer = streaming(ReaderKind::Direct, options);
+        let passed_over = streamer.passed_over().map(str::to_owned);
+        let taken = streamer.plan().unwrap().ledger.get(MemoryUse::Correction);
+        let tokens = streamer.generate(&PROMPT, 200).unwrap();
+        drop(streamer);
+        (tokens, taken, passed_over)
+    };
+    let learned = || {
+        let (_, saved) = Saved::of_any_model(&std::fs::read(&file).unwrap()).unwrap();
+        let shape = Shape { layers: 8, experts: 32, top_k: 4 };
+        Correction::recall(&saved, shape).unwrap()
+    };
+    let hidden = spec().state_width();
+    let (expected, taken, _) = run(Corrections::None);
+    assert_eq!((taken, learned()), (0, None));
+    let mut known = Vec::new();
+    for _ in 0..3 {
+        let (tokens, taken, passed_over) = run(Corrections::Learned { hidden });
+        assert_eq!((&tokens, passed_over), (&expected, None));
+        assert!(taken > 500_000, "{taken} bytes");
+        known.push(learned().unwrap());
+    }
+    let [a, b, c] = &known[..] else { unreachable!() };
+    assert!(a != b && b != c, "each run adds to it");
+    assert_eq!(run(Corrections::None).0, expected);
+    assert_eq!(learned().as_ref(), Some(c), "kept for the next run");
+
+    // Numbers that no correction has: the run begins anew, and its own state takes the place.
+    let mut bytes = std::fs::read(&file).unwrap();
+    let (_, saved) = Saved::of_any_model(&bytes).unwrap();
+    let up = saved.get("correction.up", Dtype::F32, |_| true).unwrap();
+    let at = bytes.windows(up.len()).position(|window| window == up).unwrap();
+    bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    std::fs::write(&file, bytes).unwrap();
+    let (tokens, _, passed_over) = run(Corrections::Learned { hidden });
+    assert_eq!(tokens, expected);
+    assert!(passed_over.unwrap().contains("`correction.up` that does not fit the model"));
+    assert!(learned().is_some_and(|again| again != *c));
 }

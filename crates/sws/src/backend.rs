@@ -132,7 +132,7 @@ fn streamed(loader: &mut Loader<'_>, text: &Text, threads: &Threads) -> Result<L
     for (what, bytes) in plan.ledger.lines() {
         debug!("{}: {bytes} bytes", what.words());
     }
-    let correction = planning.correction.clone();
+    let corrections = planning.corrections.clone();
     let draft = planning.draft(loader, &plan)?;
     let streaming = &loader.options.streaming;
     let options = sws_engine::Options {
@@ -140,7 +140,7 @@ fn streamed(loader: &mut Loader<'_>, text: &Text, threads: &Threads) -> Result<L
         speculation: streaming.speculation,
         exactness: streaming.exactness(),
         policy: streaming.policy,
-        correction,
+        corrections,
         kv: loader.options.kv,
         warm_start: streaming.warm_start(model),
         ..sws_engine::Options::default()

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sws_cache::Saved;
-use sws_cache::correction::Correction;
-use sws_cache::policy::PolicyKind;
+use sws_cache::correction::{Correction, Corrections};
+use sws_cache::policy::{ExpectedUse, PolicyKind};
 use sws_engine::routes_of;
 use sws_store::open_regular;
 
@@ -20,13 +20,22 @@ pub fn path(draft: &Path) -> PathBuf {
     draft.with_file_name(FILE)
 }
 
-/// Returns the correction in the model's directory, if there is one and the policy can use it.
-pub(crate) fn find(model: &Model, streaming: &Streaming) -> Result<Option<Arc<Correction>>> {
+/// Corrections for a policy that can use them: that in the model's directory, or else one that is learned,
+/// if what is learned is kept.
+pub(crate) fn find(model: &Model, streaming: &Streaming) -> Result<Corrections> {
     let file = model.dir().join(FILE);
-    if streaming.policy != PolicyKind::Expected || !file.exists() {
-        return Ok(None);
-    }
-    read(model, &file).map(|correction| Some(Arc::new(correction)))
+    Ok(match streaming.policy {
+        PolicyKind::Expected if file.exists() => Corrections::Fitted(Arc::new(read(model, &file)?)),
+        PolicyKind::Expected if streaming.warm_start(model).is_some() => {
+            Corrections::Learned { hidden: model.spec().state_width() }
+        }
+        _ => Corrections::None,
+    })
+}
+
+/// Memory that they take for so many texts.
+pub(crate) fn bytes(corrections: &Corrections, model: &Model, texts: usize) -> u64 {
+    ExpectedUse::bytes_of(corrections, routes_of(model.spec()), texts) as u64
 }
 
 fn read(model: &Model, file: &Path) -> Result<Correction> {

@@ -2,9 +2,8 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 
-use sws_cache::correction::Correction;
+use sws_cache::correction::Corrections;
 use sws_engine::{
     HitCurve, MOST_VERIFIED, MemoryUse, Plan, PlanOptions, Planner, earlier_routes, routes_of,
 };
@@ -26,8 +25,8 @@ pub struct Planning {
     pub total: u64,
     /// Possible draft, and its limit in bytes.
     draft: Option<(Candidate, u64)>,
-    /// The correction of the eviction policy.
-    pub(crate) correction: Option<Arc<Correction>>,
+    /// Corrections of the eviction policy.
+    pub(crate) corrections: Corrections,
 }
 
 impl Model {
@@ -107,11 +106,17 @@ impl Planning {
         let (total, available) =
             Memory::now().map_or((u64::MAX, u64::MAX), |memory| (memory.total, memory.available));
         // The minimum budget leaves nothing for a draft.
-        let limit = Planner::most_draft(options.ram.resolve(total, available, 0));
-        let correction = eviction::find(model, streaming)?;
-        let bytes = correction.as_ref().map_or(0, |c| c.bytes(needs.texts) as u64);
-        let correction = correction.filter(|_| bytes <= limit);
-        let bytes = correction.as_ref().map_or(0, |_| bytes);
+        let ram = options.ram.resolve(total, available, 0);
+        let limit = Planner::most_draft(ram);
+        let mut corrections = eviction::find(model, streaming)?;
+        let most = match corrections {
+            Corrections::Learned { .. } => Planner::most_learned(ram),
+            _ => limit,
+        };
+        let mut bytes = eviction::bytes(&corrections, model, needs.texts);
+        if bytes > most {
+            (corrections, bytes) = (Corrections::None, 0);
+        }
         planner.reserve_correction(bytes);
         let limit = limit - bytes;
         if let Some(candidate) = &candidate {
@@ -119,7 +124,7 @@ impl Planning {
         }
         let ram = options.ram.resolve(total, available, planner.minimum());
         let draft = candidate.map(|candidate| (candidate, limit));
-        Ok(Planning { planner, ram, total, draft, correction })
+        Ok(Planning { planner, ram, total, draft, corrections })
     }
 
     /// Returns the plan for the requested budget.

@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use sws_store::Pass;
 
-use super::{Bf16, Correction};
+use super::Correction;
+use super::net::{LAST, Net, SCALE, Sample, Work, next, normed};
 use crate::Trace;
-use crate::history::math::dot;
-use crate::history::{HORIZONS, History, STATISTICS, STEPS, Shape, logistic};
+use crate::history::{HORIZONS, History, STATISTICS, Shape};
 
 /// Samples per step of the optimiser.
 const BATCH: usize = 512;
@@ -17,8 +17,6 @@ const DECAY: f32 = 1e-3;
 /// Decay of the averages of gradients and of their squares (Adam).
 const MEAN: f32 = 0.9;
 const SQUARE: f32 = 0.999;
-/// Factor that gives statistics the magnitude of a state's elements.
-const SCALE: f32 = 0.3;
 /// Most tokens at the beginning that are not learned from: the tables of a history are still empty.
 const EMPTY: usize = 1024;
 
@@ -90,29 +88,13 @@ impl Fit {
         for layer in 0..shape.layers {
             let samples = Samples::collect(self, recorded, layer, state)?;
             let each = self.epochs * samples.learned.len();
-            let mut net = Net::new(self, samples.inputs, HORIZONS * shape.experts, layer);
+            let mut fitting = Fitting::new(self, samples.inputs, HORIZONS * shape.experts, layer);
             let mut step = |done| progress(layer * each + done, shape.layers * each);
-            let Some(loss) = net.fit(self, &samples, &mut step) else { return Ok(None) };
+            let Some(loss) = fitting.fit(self, &samples, &mut step) else { return Ok(None) };
             losses.push(loss);
-            correction.set(layer, &net.down, &net.up);
+            correction.set(layer, &fitting.net);
         }
         Ok(Some(Fitted { correction, losses }))
-    }
-}
-
-impl Correction {
-    /// Sets a layer. `down` is [rank, hidden + statistics · experts], for scaled statistics.
-    fn set(&mut self, layer: usize, down: &[f32], up: &[f32]) {
-        let (hidden, statistics) = (self.hidden, STATISTICS * self.shape.experts);
-        for (r, row) in down.chunks_exact(hidden + statistics).enumerate() {
-            let (states, scaled) = row.split_at(hidden);
-            let at = layer * self.rank + r;
-            let to = &mut self.states[at * hidden..][..hidden];
-            to.iter_mut().zip(states).for_each(|(to, &x)| *to = Bf16::of(x));
-            let to = &mut self.statistics[at * statistics..][..statistics];
-            to.iter_mut().zip(scaled).for_each(|(to, x)| *to = Bf16::of(SCALE * x));
-        }
-        self.up[layer * up.len()..][..up.len()].copy_from_slice(up);
     }
 }
 
@@ -147,13 +129,13 @@ impl Samples {
         let every = all.div_ceil((fit.memory / row).max(1)).max(1);
         let skipped = EMPTY.min(all / 8);
         // The next use is not known of the last steps.
-        let last = all.saturating_sub(STEPS[HORIZONS - 1]);
+        let last = all.saturating_sub(LAST);
 
         let (x, odds, until) = Default::default();
         let (learned, held) = Default::default();
         let mut samples = Samples { inputs, experts, x, odds, until, learned, held };
         let mut history = History::with_tokens(trace.shape(), 1);
-        let (mut taken, mut normed, mut done) = (Vec::new(), vec![0.0; fit.hidden], 0);
+        let (mut taken, mut seen, mut done) = (Vec::new(), vec![0.0; fit.hidden], 0);
         for (number, sequence) in sequences.iter().enumerate() {
             let is_held = number % held_out == held_out.min(sequences.len()) - 1;
             for token in sequence.clone() {
@@ -176,12 +158,10 @@ impl Samples {
                 }
                 if done >= skipped && done < last && done % every == 0 {
                     if fit.hidden > 0 {
-                        state(token, layer, &mut normed)?;
-                        let mean = dot(&normed, &normed) / normed.len() as f32;
-                        let scale = 1.0 / (mean + 1e-6).sqrt();
-                        samples.x.extend(normed.iter().map(|x| x * scale));
+                        state(token, layer, &mut seen)?;
+                        samples.x.extend(normed(&seen));
                     }
-                    let (statistics, odds) = history.odds(layer);
+                    let (statistics, odds) = history.latest_odds(layer);
                     samples.x.extend(statistics.iter().map(|x| SCALE * x));
                     samples.odds.extend_from_slice(odds);
                     let rows = if is_held { &mut samples.held } else { &mut samples.learned };
@@ -195,10 +175,13 @@ impl Samples {
         Ok(samples)
     }
 
-    fn rows(&self, row: usize) -> (&[f32], &[f32], &[u8]) {
+    fn sample(&self, row: usize) -> Sample<'_> {
         let Samples { inputs, experts, .. } = *self;
-        let odds = &self.odds[row * HORIZONS * experts..][..HORIZONS * experts];
-        (&self.x[row * inputs..][..inputs], odds, &self.until[row * experts..][..experts])
+        Sample {
+            inputs: &self.x[row * inputs..][..inputs],
+            odds: &self.odds[row * HORIZONS * experts..][..HORIZONS * experts],
+            until: &self.until[row * experts..][..experts],
+        }
     }
 }
 
@@ -223,37 +206,21 @@ fn until_use(trace: &Trace, sequences: &[Range<usize>], layer: usize, taken: &[u
     until
 }
 
-/// The weights of a layer, and the optimiser's state.
-#[derive(Clone)]
-struct Net {
-    rank: usize,
-    /// [rank, inputs]
-    down: Vec<f32>,
-    /// [rank + 1, horizons · experts]
-    up: Vec<f32>,
-    /// Averages of the gradients of both and of their squares.
+/// A fit of a layer: its weights, and the optimiser's state.
+struct Fitting {
+    net: Net,
+    /// Averages of the gradients of all weights and of their squares.
     moments: [Vec<f32>; 2],
     steps: i32,
     random: u64,
 }
 
-/// Gradients, and what a row needs on the way to them.
-struct Work {
-    down: Vec<f32>,
-    up: Vec<f32>,
-    u: Vec<f32>,
-    errors: Vec<f32>,
-}
-
-impl Net {
-    fn new(fit: &Fit, inputs: usize, outputs: usize, layer: usize) -> Net {
-        let rank = fit.rank;
+impl Fitting {
+    fn new(fit: &Fit, inputs: usize, outputs: usize, layer: usize) -> Fitting {
         let mut random = fit.seed ^ ((layer as u64) << 32);
-        let scale = (3.0 / inputs.max(1) as f32).sqrt();
-        let down = (0..rank * inputs).map(|_| scale * (2.0 * unit(&mut random) - 1.0)).collect();
-        let up = vec![0.0; (rank + 1) * outputs];
-        let moments = [0, 1].map(|_| vec![0.0; rank * inputs + (rank + 1) * outputs]);
-        Net { rank, down, up, moments, steps: 0, random }
+        let net = Net::new(fit.rank, inputs, outputs, &mut random);
+        let moments = [0, 1].map(|_| vec![0.0; net.down.len() + net.up.len()]);
+        Fitting { net, moments, steps: 0, random }
     }
 
     /// Fits to the samples, and keeps the weights with the lowest loss on those held out. Returns that
@@ -264,14 +231,9 @@ impl Net {
         samples: &Samples,
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Option<[f32; 2]> {
-        let mut work = Work {
-            down: vec![0.0; self.down.len()],
-            up: vec![0.0; self.up.len()],
-            u: vec![0.0; self.rank + 1],
-            errors: vec![0.0; HORIZONS * samples.experts],
-        };
+        let mut work = Work::new(fit.rank, samples.inputs, HORIZONS * samples.experts);
         let before = self.loss(samples, &mut work);
-        let mut best = (before, self.down.clone(), self.up.clone());
+        let mut best = (before, self.net.clone());
         let mut order = samples.learned.clone();
         let steps = (fit.epochs * order.len().div_ceil(BATCH)) as f32;
         let mut done = 0;
@@ -281,60 +243,27 @@ impl Net {
                 if !progress(done) {
                     return None;
                 }
-                work.down.fill(0.0);
-                work.up.fill(0.0);
-                batch.iter().for_each(|&row| self.learn(samples, row, &mut work));
+                work.clear();
+                batch.iter().for_each(|&row| self.net.learn(samples.sample(row), &mut work));
                 let turn = std::f32::consts::PI * self.steps as f32 / steps;
-                let scale = 1.0 / (batch.len() * work.errors.len()) as f32;
+                let scale = 1.0 / (batch.len() * HORIZONS * samples.experts) as f32;
                 self.step(RATE * 0.5 * (1.0 + turn.cos()), scale, &work);
                 done += batch.len();
             }
             let loss = self.loss(samples, &mut work);
             if loss < best.0 {
-                best = (loss, self.down.clone(), self.up.clone());
+                best = (loss, self.net.clone());
             }
         }
-        (self.down, self.up) = (best.1, best.2);
+        self.net = best.1;
         Some([before, best.0])
-    }
-
-    /// Writes the projected input and the corrected odds of a row.
-    fn forward(&self, samples: &Samples, row: usize, work: &mut Work) {
-        let (x, odds, _) = samples.rows(row);
-        let rows = self.down.chunks_exact(x.len().max(1));
-        work.u.iter_mut().zip(rows).for_each(|(u, row)| *u = dot(row, x));
-        work.u[self.rank] = 1.0;
-        work.errors.copy_from_slice(odds);
-        for (up, u) in self.up.chunks_exact(odds.len()).zip(&work.u) {
-            work.errors.iter_mut().zip(up).for_each(|(odds, up)| *odds += u * up);
-        }
-    }
-
-    /// Adds the gradients of a row's binary cross-entropy.
-    fn learn(&self, samples: &Samples, row: usize, work: &mut Work) {
-        self.forward(samples, row, work);
-        let (x, _, until) = samples.rows(row);
-        let each = work.errors.chunks_exact_mut(samples.experts);
-        for (errors, steps) in each.zip(STEPS) {
-            for (error, &until) in errors.iter_mut().zip(until) {
-                *error = logistic(*error) - f32::from(usize::from(until) <= steps);
-            }
-        }
-        for (gradient, u) in work.up.chunks_exact_mut(work.errors.len()).zip(&work.u) {
-            gradient.iter_mut().zip(&work.errors).for_each(|(sum, error)| *sum += u * error);
-        }
-        let rows = self.up.chunks_exact(work.errors.len());
-        for (gradient, up) in work.down.chunks_exact_mut(x.len().max(1)).zip(rows) {
-            let error = dot(up, &work.errors);
-            gradient.iter_mut().zip(x).for_each(|(sum, x)| *sum += error * x);
-        }
     }
 
     /// A step of AdamW against the gradients times `scale`.
     fn step(&mut self, rate: f32, scale: f32, work: &Work) {
         self.steps += 1;
         let [mean_left, square_left] = [MEAN, SQUARE].map(|decay| 1.0 - decay.powi(self.steps));
-        let weights = self.down.iter_mut().chain(&mut self.up);
+        let weights = self.net.down.iter_mut().chain(&mut self.net.up);
         let gradients = work.down.iter().chain(&work.up);
         let [means, squares] = &mut self.moments;
         for (((weight, gradient), mean), square) in weights.zip(gradients).zip(means).zip(squares) {
@@ -348,34 +277,10 @@ impl Net {
 
     /// Mean binary cross-entropy of the rows held out.
     fn loss(&self, samples: &Samples, work: &mut Work) -> f32 {
-        let mut sum = 0.0f64;
-        for &row in &samples.held {
-            self.forward(samples, row, work);
-            let (_, _, until) = samples.rows(row);
-            let each = work.errors.chunks_exact(samples.experts);
-            for (odds, steps) in each.zip(STEPS) {
-                for (&z, &until) in odds.iter().zip(until) {
-                    let y = f32::from(usize::from(until) <= steps);
-                    sum += f64::from(z.max(0.0) - z * y + (-z.abs()).exp().ln_1p());
-                }
-            }
-        }
-        (sum / (samples.held.len() * work.errors.len()).max(1) as f64) as f32
+        let all = samples.held.iter().map(|&row| self.net.loss(samples.sample(row), work));
+        let sum: f64 = all.sum();
+        (sum / (samples.held.len() * HORIZONS * samples.experts).max(1) as f64) as f32
     }
-}
-
-/// The next number of a sequence (splitmix64).
-fn next(random: &mut u64) -> u64 {
-    *random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *random;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
-/// A uniform number from 0 to 1.
-fn unit(random: &mut u64) -> f32 {
-    (next(random) >> 40) as f32 / (1u64 << 24) as f32
 }
 
 fn shuffle(order: &mut [usize], random: &mut u64) {

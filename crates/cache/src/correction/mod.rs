@@ -8,16 +8,24 @@
 //! them.
 //!
 //! A correction without a state to look at makes no difference.
+//!
+//! It is [fitted](Fit) to recordings, or learned as the model runs ([`Corrections::Learned`]).
 
 mod file;
 mod fit;
+mod net;
+mod online;
 #[cfg(test)]
 mod tests;
+
+use std::sync::Arc;
 
 use crate::history::math::dot;
 use crate::history::{HORIZONS, STATISTICS, Shape};
 
 pub use fit::{Fit, Fitted, ReadState, Recorded};
+use net::{Net, SCALE};
+pub(crate) use online::Learner;
 
 /// The highest rank.
 pub const MAX_RANK: usize = 256;
@@ -44,6 +52,43 @@ pub struct Correction {
 /// The upper half of an f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Bf16(u16);
+
+/// What corrects the forecasts of a policy.
+#[derive(Clone, Debug, Default)]
+pub enum Corrections {
+    /// Nothing.
+    #[default]
+    None,
+    /// A correction that was fitted to recordings.
+    Fitted(Arc<Correction>),
+    /// A correction that is learned as the model runs.
+    Learned {
+        /// Elements of a router's state; 0 to learn from the use of experts alone.
+        hidden: usize,
+    },
+}
+
+impl Corrections {
+    /// Elements of the states that it looks at; 0 if it looks at none.
+    pub fn hidden(&self) -> usize {
+        match self {
+            Corrections::None => 0,
+            Corrections::Fitted(correction) => correction.hidden,
+            &Corrections::Learned { hidden } => hidden,
+        }
+    }
+
+    /// Memory that it adds to a history of so many sequences.
+    pub(crate) fn bytes(&self, shape: Shape, sequences: usize) -> usize {
+        let own = match self {
+            Corrections::None => return 0,
+            Corrections::Fitted(correction) => correction.bytes(sequences),
+            &Corrections::Learned { hidden } => Learner::bytes(shape, hidden, sequences),
+        };
+        // The chances with it, beside those without.
+        own + size_of::<f32>() * (shape.layers + 1) * HORIZONS * shape.experts
+    }
+}
 
 impl Correction {
     /// A correction that changes nothing.
@@ -76,9 +121,14 @@ impl Correction {
 
     /// Memory of a correction, and of what a history of so many sequences keeps for it.
     pub fn bytes(&self, sequences: usize) -> usize {
-        let halves = self.states.len() + self.statistics.len();
-        let seen = self.shape.layers * sequences.max(1) * self.rank;
-        let floats = self.up.len() + seen + 2 * self.rank;
+        Correction::bytes_for(self.shape, self.hidden, self.rank, sequences)
+    }
+
+    fn bytes_for(shape: Shape, hidden: usize, rank: usize, sequences: usize) -> usize {
+        let Shape { layers, experts, .. } = shape;
+        let halves = layers * rank * (hidden + STATISTICS * experts);
+        let up = layers * (rank + 1) * HORIZONS * experts;
+        let floats = up + layers * sequences.max(1) * rank + 2 * rank;
         size_of::<Correction>() + size_of::<Bf16>() * halves + size_of::<f32>() * floats
     }
 
@@ -89,14 +139,40 @@ impl Correction {
         if self.hidden == 0 || state.len() != self.hidden || layer >= self.shape.layers {
             return;
         }
-        let mean = dot(state, state) / self.hidden as f32;
-        let scale = 1.0 / (mean + 1e-6).sqrt();
+        let scale = unit_scale(state);
         let len = self.rank * self.hidden;
         let rows = self.states[layer * len..][..len].chunks_exact(self.hidden);
         projected.extend(rows.map(|row| scale * halves_dot(row, state)));
         if !projected.iter().all(|x| x.abs() < GARBAGE) {
             projected.clear();
         }
+    }
+
+    /// The weights of a layer, to learn on from.
+    fn net(&self, layer: usize) -> Net {
+        let (hidden, statistics) = (self.hidden, STATISTICS * self.shape.experts);
+        let mut down = Vec::with_capacity(self.rank * (hidden + statistics));
+        for row in layer * self.rank..(layer + 1) * self.rank {
+            down.extend(self.states[row * hidden..][..hidden].iter().map(|x| x.get()));
+            let scaled = &self.statistics[row * statistics..][..statistics];
+            down.extend(scaled.iter().map(|x| x.get() / SCALE));
+        }
+        let len = (self.rank + 1) * HORIZONS * self.shape.experts;
+        Net { rank: self.rank, down, up: self.up[layer * len..][..len].to_vec() }
+    }
+
+    /// Sets the weights of a layer.
+    fn set(&mut self, layer: usize, net: &Net) {
+        let (hidden, statistics) = (self.hidden, STATISTICS * self.shape.experts);
+        for (r, row) in net.down.chunks_exact((hidden + statistics).max(1)).enumerate() {
+            let (states, scaled) = row.split_at(hidden);
+            let at = layer * self.rank + r;
+            let to = &mut self.states[at * hidden..][..hidden];
+            to.iter_mut().zip(states).for_each(|(to, &x)| *to = Bf16::of(x));
+            let to = &mut self.statistics[at * statistics..][..statistics];
+            to.iter_mut().zip(scaled).for_each(|(to, x)| *to = Bf16::of(SCALE * x));
+        }
+        self.up[layer * net.up.len()..][..net.up.len()].copy_from_slice(&net.up);
     }
 
     /// Corrects the log-odds of use of a layer's experts [horizons, experts], given their statistics
@@ -123,6 +199,12 @@ impl Correction {
             odds.iter_mut().zip(row).for_each(|(odds, up)| *odds += x * up);
         }
     }
+}
+
+/// Factor that gives a state a mean square of 1.
+fn unit_scale(state: &[f32]) -> f32 {
+    let mean = dot(state, state) / state.len() as f32;
+    1.0 / (mean + 1e-6).sqrt()
 }
 
 impl Bf16 {

@@ -7,7 +7,7 @@ use super::*;
 use crate::cache::{Lookup, Need, PredictiveCache};
 use crate::history::History;
 use crate::policy::{Choice, Layers, PolicyKind};
-use crate::replay::{Projected, Replay, ReplayPolicy};
+use crate::replay::{Replay, ReplayPolicy, States};
 use crate::{RouterStates, Saved, Trace};
 
 const SHAPE: Shape = Shape { layers: 3, experts: 16, top_k: 2 };
@@ -98,11 +98,9 @@ fn states_that_show_the_future_save_misses_on_other_texts() {
         let policy = match fitted {
             None => ReplayPolicy::Engine(PolicyKind::Expected),
             Some(Fitted { correction, .. }) => {
-                let mut projected = Projected::default();
-                if correction.hidden() > 0 {
-                    projected.extend(&correction, &trace, &recorded);
-                }
-                replay = replay.corrected(Arc::new(correction), projected);
+                let mut states = States::default();
+                states.push(0, recorded.clone());
+                replay = replay.corrected(Arc::new(correction)).with_states(states);
                 ReplayPolicy::Corrected
             }
         };
@@ -147,21 +145,18 @@ fn bits(history: &mut History) -> Vec<u32> {
 fn without_a_state_to_look_at_nothing_changes() {
     let correction = Arc::new(fitted(HIDDEN).correction);
     let (mut plain, mut corrected) = (history(), history());
-    corrected.correct(Arc::clone(&correction));
+    corrected.correct(Corrections::Fitted(Arc::clone(&correction)));
     assert_eq!(bits(&mut corrected), bits(&mut plain));
 
     let mut projected = Vec::new();
-    for garbage in [[f32::NAN; HIDDEN], [f32::INFINITY; HIDDEN]] {
-        correction.project(0, &garbage, &mut projected);
+    for garbage in [&[f32::NAN; HIDDEN][..], &[f32::INFINITY; HIDDEN], &[1.0; HIDDEN + 1]] {
+        correction.project(0, garbage, &mut projected);
         assert!(projected.is_empty());
-        corrected.saw(0, 0, &projected);
+        corrected.saw(0, 0, garbage);
     }
-    correction.project(0, &[1.0; HIDDEN + 1], &mut projected);
-    assert!(projected.is_empty());
     assert_eq!(bits(&mut corrected), bits(&mut plain));
 
-    correction.project(0, &[1.0; HIDDEN], &mut projected);
-    corrected.saw(0, 0, &projected);
+    corrected.saw(0, 0, &[1.0; HIDDEN]);
     assert_ne!(bits(&mut corrected), bits(&mut plain));
     // The next step is another one.
     for history in [&mut plain, &mut corrected] {
@@ -171,7 +166,7 @@ fn without_a_state_to_look_at_nothing_changes() {
 
     // A correction for another shape is none.
     let other = Shape { experts: 17, ..SHAPE };
-    plain.correct(Arc::new(Correction::new(other, 0, 2)));
+    plain.correct(Corrections::Fitted(Arc::new(Correction::new(other, 0, 2))));
     assert_eq!(bits(&mut corrected), bits(&mut plain));
 }
 
@@ -224,6 +219,143 @@ fn memory_is_as_said() {
     }
 }
 
+#[test]
+fn memory_of_a_learner_is_as_said() {
+    for hidden in [0, HIDDEN] {
+        let learner = Learner::new(SHAPE, hidden);
+        let Correction { states, statistics, up, rank, .. } = learner.correction();
+        let halves = 2 * (states.len() + statistics.len()) + 4 * up.len();
+        let seen = 4 * (3 * SHAPE.layers * rank + 2 * rank);
+        let held = learner.held_bytes();
+        assert_eq!(Learner::bytes(SHAPE, hidden, 3), held + halves + seen);
+    }
+}
+
+/// Replays texts, and returns the misses of the second half of them.
+fn misses(trace: &Trace, states: &[f32], policy: ReplayPolicy, slots: usize) -> u64 {
+    let bytes = file(trace, states);
+    let mut all = States::default();
+    all.push(0, RouterStates::read(&bytes, trace).unwrap().unwrap());
+    Replay::new(trace, 1).with_states(all).run(policy, slots, &mut |_| ()).misses
+}
+
+const EXPECTED: ReplayPolicy = ReplayPolicy::Engine(PolicyKind::Expected);
+
+#[test]
+fn what_is_learned_on_the_way_saves_misses() {
+    let (trace, states) = topics(300, 5);
+    for (slots, most) in [(40, 0.9), (30, 0.97)] {
+        let [plain, learning] =
+            [EXPECTED, ReplayPolicy::Learning].map(|p| misses(&trace, &states, p, slots));
+        assert!((learning as f64) < most * plain as f64, "{slots}: {learning} of {plain}");
+    }
+    // From the use of experts alone there is less to learn.
+    let alone = Replay::new(&trace, 1).run(ReplayPolicy::Learning, 40, &mut |_| ()).misses;
+    assert!(alone > misses(&trace, &states, ReplayPolicy::Learning, 40));
+}
+
+/// States that say nothing, and states that mean something else in the second half.
+#[test]
+fn what_does_not_save_misses_does_not_count() {
+    let (trace, told) = topics(150, 9);
+    let mut random = Random(17);
+    let noise: Vec<f32> = told.iter().map(|_| random.below(200) as f32 / 100.0 - 1.0).collect();
+    let mut turned = told.clone();
+    for state in turned[told.len() / 2..].chunks_exact_mut(HIDDEN) {
+        state.reverse();
+    }
+    for (name, states) in [("noise", noise), ("turned", turned)] {
+        for slots in [16, 30, 40] {
+            let [plain, learning] =
+                [EXPECTED, ReplayPolicy::Learning].map(|p| misses(&trace, &states, p, slots));
+            assert!(learning * 100 <= plain * 101, "{name}, {slots}: {learning} of {plain}");
+        }
+    }
+
+    // A fitted one counts from the start, and soon no more.
+    let mut wrong = Correction::new(SHAPE, 0, 1);
+    wrong.up.iter_mut().enumerate().for_each(|(i, up)| *up = (i * 7 % 11) as f32 - 5.0);
+    let replay = Replay::new(&trace, 1).corrected(Arc::new(wrong));
+    let [plain, wrong] =
+        [EXPECTED, ReplayPolicy::Corrected].map(|p| replay.run(p, 30, &mut |_| ()).misses);
+    assert!(wrong * 100 <= plain * 101, "{wrong} of {plain}");
+}
+
+/// A history that learns from the texts, and what it saves.
+fn learning(trace: &Trace, states: &[f32], from: Option<&Saved>) -> (History, Saved) {
+    let mut history = History::new(SHAPE, 1);
+    history.correct(Corrections::Learned { hidden: HIDDEN });
+    if let Some(saved) = from {
+        history.recall(saved).unwrap();
+    }
+    for token in 0..trace.token_count() {
+        for layer in 0..SHAPE.layers {
+            let chosen: Vec<u32> =
+                trace.experts(token, layer).iter().map(|&expert| expert.into()).collect();
+            history.step(layer, 0, &chosen, None);
+            let at = (token * SHAPE.layers + layer) * HIDDEN;
+            history.saw(layer, 0, &states[at..at + HIDDEN]);
+            history.learn(layer);
+        }
+    }
+    let mut saved = Saved::default();
+    history.save(&mut saved);
+    (history, saved)
+}
+
+#[test]
+fn learning_goes_on_after_a_restart() {
+    let (trace, states) = topics(10, 3);
+    let (_, saved) = learning(&trace, &states, None);
+    let first = Correction::recall(&saved, SHAPE).unwrap().unwrap();
+    assert!(first.up.iter().any(|&up| up != 0.0));
+    // Written, read and written again it is the same, and further texts change it.
+    let read = Saved::read(&saved.write("m"), "m").unwrap();
+    let (none, again) = topics(0, 1);
+    let (_, again) = learning(&none, &again, Some(&read));
+    assert_eq!(Correction::recall(&again, SHAPE).unwrap().unwrap(), first);
+    let (_, later) = learning(&trace, &states, Some(&read));
+    assert_ne!(Correction::recall(&later, SHAPE).unwrap().unwrap(), first);
+
+    // One of another rank, or for other states, is not gone on from, and nothing else is.
+    for (hidden, rank) in [(HIDDEN, 3), (0, first.rank)] {
+        let mut other = Saved::default();
+        History::new(SHAPE, 1).save(&mut other);
+        Correction::new(SHAPE, hidden, rank).save(&mut other);
+        let mut history = history();
+        history.correct(Corrections::Learned { hidden: HIDDEN });
+        let before = bits(&mut history);
+        let error = history.recall(&other).unwrap_err().to_string();
+        assert!(error.contains("correction.states"), "{error}");
+        assert_eq!(bits(&mut history), before);
+    }
+    // A history that does not learn has no use for it.
+    History::new(SHAPE, 1).recall(&read).unwrap();
+}
+
+#[test]
+fn samples_of_texts_that_end_are_given_up() {
+    let mut history = History::new(SHAPE, 2);
+    history.correct(Corrections::Learned { hidden: HIDDEN });
+    let state = [1.0, -1.0, 0.5, 0.0, 2.0, 0.0, 0.0, 1.0];
+    let mut step = |sequence: usize, count: usize| {
+        for step in 0..count {
+            history.step(0, sequence, &[step as u32 % 5, 7], None);
+            history.saw(0, sequence, &state);
+            history.learn(0);
+        }
+        let mut saved = Saved::default();
+        history.save(&mut saved);
+        Correction::recall(&saved, SHAPE).unwrap().unwrap()
+    };
+    // The first text leaves samples behind that take all places of the second.
+    step(0, 256 + 60);
+    let before = step(1, 300);
+    let after = step(1, 6000);
+    assert_ne!(before, after);
+    assert!(after.up.iter().all(|up| up.is_finite()));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
@@ -232,6 +364,7 @@ proptest! {
     fn corrected_policy_never_evicts_held_pieces(
         seed in 1u64..1 << 40,
         slots in 3usize..20,
+        learns: bool,
         size in prop::sample::select(vec![0.0f32, 1.0, 1e4]),
     ) {
         let mut random = Random(seed);
@@ -240,23 +373,24 @@ proptest! {
         let mut weight = || size * (random.below(201) as f32 / 100.0 - 1.0);
         states.iter_mut().chain(statistics).for_each(|half| *half = Bf16::of(weight()));
         up.iter_mut().for_each(|up| *up = weight());
-        let correction = Arc::new(correction);
+        let corrections = match learns {
+            true => Corrections::Learned { hidden: HIDDEN },
+            false => Corrections::Fitted(Arc::new(correction)),
+        };
         let layers = Layers {
             count: 3, with_experts: vec![0, 1, 2], experts: 16, top_k: 2, sequences: 1,
         };
-        let policy = PolicyKind::Expected.build_corrected(layers, Some(Arc::clone(&correction)));
+        let policy = PolicyKind::Expected.build_corrected(layers, corrections);
         let mut cache = PredictiveCache::new(policy, vec![(1, ()); slots]);
-        let mut projected = Vec::new();
         let mut pinned: Option<PieceId> = None;
-        for position in 0..60 {
+        for position in 0..600 {
             let pass = Pass::single(position, &[position as u32 % 9]);
             cache.begin_pass(&pass);
             for layer in 0..3u32 {
                 let experts = [random.below(8) as u32, 8 + random.below(8) as u32];
                 cache.routed(&Choice { pass: &pass, layer, experts: &experts });
                 let state = [0; HIDDEN].map(|_: i32| random.below(100) as f32 - 50.0);
-                correction.project(layer as usize, &state, &mut projected);
-                cache.policy_mut().saw(layer, 0, &projected);
+                cache.policy_mut().saw(layer, 0, &state);
                 for expert in experts {
                     let piece = PieceId::expert(layer, expert);
                     if cache.lookup(piece) == Lookup::Absent {
@@ -269,6 +403,7 @@ proptest! {
                 for expert in experts {
                     prop_assert!(cache.get(PieceId::expert(layer, expert)).is_some());
                 }
+                cache.policy_mut().learn(layer);
                 cache.assert_within_budget();
                 if let Some(old) = pinned.take_if(|_| random.below(4) == 0) {
                     cache.unpin(old);

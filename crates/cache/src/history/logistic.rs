@@ -3,7 +3,6 @@
 use super::cursor::Recent;
 use super::math::{ln, logistic};
 use super::{HALF_LIVES, Layer, PRIOR, Scratch};
-use crate::correction::Correction;
 
 /// Number of inputs of the logistic model for an expert. In order, they are:
 ///
@@ -49,31 +48,12 @@ pub(super) const WITHOUT_TOKENS: [[f32; FEATURES]; HORIZONS] = [
     [5.377, 0.031, 0.009, 0.179, 0.137, -0.043, 0.296, -1.215, 0.263, 0.139, 0.000],
 ];
 
-/// Writes to `scratch.absence` the chances that a sequence does not use a layer's experts soon.
-/// `after` counts the steps after the sequence's last token, and those of them that used each
-/// expert; `even` is the share of steps that use an expert if all are used evenly. A correction comes
-/// with the number of the layer, and counts once the layer has run.
-pub(super) fn weigh(
-    layer: &Layer,
-    recent: &Recent,
-    after: Option<(u8, &[u8])>,
-    even: f32,
-    correction: Option<(&Correction, usize)>,
-    scratch: &mut Scratch,
-) {
-    let experts = layer.count.len();
-    if experts == 0 {
-        return;
-    }
-    odds(layer, recent, after, even, scratch);
-    let Scratch { features, absence, projected, .. } = scratch;
-    if let Some((correction, layer)) = correction.filter(|_| !recent.last.is_empty()) {
-        let statistics = &features[..STATISTICS * experts];
-        correction.apply(layer, statistics, &recent.seen, projected, absence);
-    }
-    absence.iter_mut().for_each(|odds| *odds = logistic(-*odds));
+/// Turns log-odds of use [horizons, experts] into chances of absence.
+pub(super) fn absence(all: &mut [f32]) {
+    all.iter_mut().for_each(|odds| *odds = logistic(-*odds));
+    let experts = all.len() / HORIZONS;
     for horizon in 1..HORIZONS {
-        let (nearer, this) = absence.split_at_mut(horizon * experts);
+        let (nearer, this) = all.split_at_mut(horizon * experts);
         let nearer = &nearer[(horizon - 1) * experts..];
         for (this, nearer) in this.iter_mut().zip(nearer) {
             *this = this.min(*nearer);
@@ -81,7 +61,9 @@ pub(super) fn weigh(
     }
 }
 
-/// Writes to `scratch.absence` the log-odds of the use of a layer's experts, without a correction.
+/// Writes to `scratch.absence` the log-odds of the use of a layer's experts by a sequence, without a
+/// correction. `after` counts the steps after the sequence's last token, and those of them that used each
+/// expert; `even` is the share of steps that use an expert if all are used evenly.
 pub(super) fn odds(
     layer: &Layer,
     recent: &Recent,

@@ -2,6 +2,7 @@
 
 use sws_store::Dtype;
 
+use super::corrector::Corrector;
 use super::cursor::Recent;
 use super::{HALF_LIVES, History, Layer, Pairs};
 use crate::saved::{Saved, SavedError};
@@ -48,6 +49,9 @@ impl History {
         to.push("history.tokens", Dtype::U32, &[known.len()], tokens);
         to.push("history.tokens.seen", Dtype::U8, &[known.len()], seen);
         to.push("history.tokens.followed", Dtype::U8, &[known.len(), layers, experts], counts);
+        if let Some(learner) = self.corrector.as_ref().and_then(Corrector::learner) {
+            learner.correction().save(to);
+        }
     }
 
     /// Restores what [`save`](Self::save) added. On error the history is unchanged.
@@ -75,6 +79,12 @@ impl History {
         let seen = saved.get("history.tokens.seen", Dtype::U8, |found| found == [tokens.len()])?;
         let shape = [tokens.len(), layers, experts];
         let counts = saved.get("history.tokens.followed", Dtype::U8, |found| found == shape)?;
+        let learned = self.corrector.as_mut().and_then(Corrector::learner_mut);
+        if let Some(learner) = learned
+            && let Some(recalled) = learner.recalled(saved)?
+        {
+            *learner = recalled;
+        }
 
         for (l, layer) in self.layers.iter_mut().enumerate() {
             let own = l * experts..(l + 1) * experts;
@@ -124,6 +134,17 @@ mod tests {
             }
         }
         history
+    }
+
+    #[test]
+    fn tensors_of_an_earlier_state_are_kept_unless_there_are_new_ones() {
+        let [mut new, mut before] = [Saved::default(), Saved::default()];
+        new.push("a", Dtype::U8, &[1], vec![1]);
+        before.push("a", Dtype::U8, &[2], vec![2, 2]);
+        before.push("b", Dtype::U8, &[1], vec![3]);
+        new.keep(before);
+        let found = |name: &str| new.get(name, Dtype::U8, |_| true).unwrap().to_vec();
+        assert_eq!((found("a"), found("b")), (vec![1], vec![3]));
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! The default: evicts the piece with the latest expected use.
 
+use crate::correction::Corrections;
 use crate::history::{History, Shape};
 use crate::recent::Recent;
 use crate::{Saved, SavedError};
 use sws_store::{Pass, PieceId, PieceKind};
 
 use super::sharing::Sharing;
+use super::spans::{NEVER, Spans, TIMES};
+use super::trial::Trial;
 use super::{Choice, Policy, Row, SharedMisses};
 
 /// Evicts the piece whose next use is expected last.
@@ -33,6 +36,10 @@ pub struct ExpectedUse {
     scores: Vec<f32>,
     /// Of several sequences only.
     sharing: Option<Sharing>,
+    /// With a correction only.
+    trial: Option<Trial>,
+    /// The experts of the layer that has chosen last, ascending.
+    used: Vec<u32>,
 }
 
 /// The layers of a model.
@@ -56,9 +63,7 @@ struct Experts {
     /// Slot of each expert, or `ABSENT`.
     slots: Vec<u32>,
     present: usize,
-    /// By span and expert: probability that the next use is in the span. That of the last span is
-    /// multiplied by the logarithm of its time.
-    spans: [Vec<f32>; 5],
+    spans: Spans,
     stale: bool,
     /// Forecast probability of each expert's use in the next turn of the layer; 0 without a
     /// forecast since its last turn.
@@ -68,14 +73,14 @@ struct Experts {
 
 const ABSENT: u32 = u32::MAX;
 
-/// Representative time of each span but the last, in steps, to which the distance of the layer is
-/// added; and that of the last span: everything from 64 steps on.
-const TIMES: [f32; 4] = [0.5, 1.8, 8.0, 31.0];
-const NEVER: f32 = 150.0;
-
 impl ExpectedUse {
     /// A policy for a model with these layers, with an empty history.
     pub fn new(layers: Layers) -> ExpectedUse {
+        ExpectedUse::corrected(layers, Corrections::None)
+    }
+
+    /// As [`new`](Self::new), with a correction of its forecasts. It counts while it saves misses.
+    pub fn corrected(layers: Layers, corrections: Corrections) -> ExpectedUse {
         let shape = Shape {
             layers: layers.with_experts.len(),
             experts: layers.experts,
@@ -84,7 +89,7 @@ impl ExpectedUse {
         let experts = Experts {
             slots: vec![ABSENT; layers.experts],
             present: 0,
-            spans: std::array::from_fn(|_| vec![0.0; layers.experts]),
+            spans: Spans::new(layers.experts),
             stale: true,
             forecast: vec![0.0; layers.experts],
             has_forecast: false,
@@ -93,8 +98,12 @@ impl ExpectedUse {
         let spans = (1..=count)
             .map(|distance| TIMES.map(|t| (t + distance as f32 / count as f32).log2()))
             .collect();
+        let mut history = History::with_tokens(shape, layers.sequences);
+        history.correct(corrections);
         ExpectedUse {
-            history: History::with_tokens(shape, layers.sequences),
+            trial: history.is_corrected().then(|| Trial::new(shape)),
+            used: Vec::new(),
+            history,
             recent: Recent::new(shape),
             experts: vec![experts; shape.layers],
             sharing: (layers.sequences > 1).then(|| Sharing::new(shape)),
@@ -108,12 +117,20 @@ impl ExpectedUse {
 
     /// Memory held for so many sequences of a model of this shape, in bytes.
     pub fn bytes_for(shape: Shape, sequences: usize) -> usize {
-        let expert = size_of::<u32>() + (TIMES.len() + 2) * size_of::<f32>();
+        let expert = size_of::<u32>() + size_of::<f32>() + Spans::bytes_for(1);
         History::bytes_for(shape, sequences)
             + History::bytes_of_tokens(shape)
             + ExpectedUse::bytes_of_routes(shape)
             + if sequences > 1 { ExpectedUse::bytes_of_sharing(shape) } else { 0 }
             + shape.layers * (size_of::<Experts>() + shape.experts * expert)
+    }
+
+    /// Additional memory for corrections of the forecasts for so many sequences.
+    pub fn bytes_of(corrections: &Corrections, shape: Shape, sequences: usize) -> usize {
+        match corrections.bytes(shape, sequences) {
+            0 => 0,
+            bytes => bytes + Trial::bytes_for(shape),
+        }
     }
 
     /// Additional memory for the routes of the last tokens: 240 KiB for 58 layers of 8 experts a token.
@@ -127,11 +144,6 @@ impl ExpectedUse {
         Sharing::bytes_for(shape)
     }
 
-    /// The history of the experts.
-    pub fn history(&mut self) -> &mut History {
-        &mut self.history
-    }
-
     /// Expected binary logarithm of the steps until a piece is used. `probability` is that of its
     /// use in its next turn; `None` takes the recorded forecast.
     fn score(&mut self, now: PieceId, piece: PieceId, probability: Option<f32>) -> f32 {
@@ -140,7 +152,7 @@ impl ExpectedUse {
         let Some((layer, expert)) = self.expert(piece) else { return turn };
         self.refresh(layer);
         let probability = probability.unwrap_or(self.experts[layer].forecast[expert]);
-        mix(self.experts[layer].score(expert, self.times(layer)), turn, probability)
+        mix(self.experts[layer].spans.score(expert, self.times(layer)), turn, probability)
     }
 
     /// Tables of an expert's layer, and the expert's index in them; `None` for a cyclic piece.
@@ -163,14 +175,33 @@ impl ExpectedUse {
         if !std::mem::take(&mut experts.stale) {
             return;
         }
-        let absence = self.history.absence(layer);
-        let [first, second, third, fourth, last] = &mut experts.spans;
-        for e in 0..first.len() {
-            first[e] = 1.0 - absence.within_1[e];
-            second[e] = absence.within_1[e] - absence.within_4[e];
-            third[e] = absence.within_4[e] - absence.within_16[e];
-            fourth[e] = absence.within_16[e] - absence.within_64[e];
-            last[e] = absence.within_64[e] * NEVER.log2();
+        experts.spans.set(self.history.absence(layer));
+    }
+
+    /// Compares the forecasts for a layer with a correction and without it.
+    fn try_correction(&mut self, layer: usize) {
+        let Some(mut trial) = self.trial.take() else { return };
+        let room = trial.layers().map(|layer| self.experts[layer].present).sum();
+        let all = trial.layers().count() * self.layers.experts;
+        if let Some(place) = trial.place(layer)
+            && self.history.tells(layer)
+            && self.used.len() <= room
+            && room < all
+        {
+            self.at = PieceId::expert(self.layers.with_experts[layer], 0);
+            let times: Vec<[f32; 4]> = trial.layers().map(|layer| self.times(layer)).collect();
+            trial.turn(place, &self.used, self.history.both(layer), room, &times);
+        }
+        self.trial = Some(trial);
+        self.judge();
+    }
+
+    /// Lets the correction count if it wins its trial.
+    fn judge(&mut self) {
+        let Some(trial) = &self.trial else { return };
+        let counts = trial.judge(self.history.counts_correction());
+        if self.history.count_correction(counts) {
+            self.experts.iter_mut().for_each(|experts| experts.stale = true);
         }
     }
 
@@ -238,6 +269,12 @@ impl Policy for ExpectedUse {
                 self.history.step(layer, sequence, experts, token);
             }
             self.recent.routed(layer, choice);
+            if self.trial.is_some() {
+                self.used.clear();
+                self.used.extend_from_slice(choice.experts);
+                self.used.sort_unstable();
+                self.used.dedup();
+            }
             let experts = &mut self.experts[layer];
             experts.stale = true;
             if std::mem::take(&mut experts.has_forecast) {
@@ -246,15 +283,29 @@ impl Policy for ExpectedUse {
         }
     }
 
-    fn saw(&mut self, layer: u32, sequence: usize, projected: &[f32]) {
+    fn hidden(&self) -> usize {
+        self.history.hidden()
+    }
+
+    fn saw(&mut self, layer: u32, sequence: usize, state: &[f32]) {
         if let Ok(layer) = self.layers.with_experts.binary_search(&layer) {
-            self.history.saw(layer, sequence, projected);
+            self.history.saw(layer, sequence, state);
             self.experts[layer].stale = true;
+        }
+    }
+
+    fn learn(&mut self, layer: u32) {
+        if let Ok(layer) = self.layers.with_experts.binary_search(&layer) {
+            self.try_correction(layer);
+            self.history.learn(layer);
         }
     }
 
     fn victim(&mut self, now: PieceId, evictable: &dyn Fn(usize) -> bool) -> Option<usize> {
         self.at = now;
+        if let Some(trial) = &mut self.trial {
+            trial.full(self.experts.iter().map(|experts| experts.present).sum());
+        }
         let mut last: Option<(f32, usize)> = None;
         let mut consider = |score: f32, slot: usize| {
             if last.is_none_or(|(latest, _)| score > latest) && evictable(slot) {
@@ -272,7 +323,7 @@ impl Policy for ExpectedUse {
             let times = self.times(layer);
             let soon = self.turn(PieceId::expert(self.layers.with_experts[layer], 0));
             let experts = &self.experts[layer];
-            experts.scores(times, &mut self.scores);
+            experts.spans.scores(times, &mut self.scores);
             if experts.has_forecast {
                 for (score, &probability) in self.scores.iter_mut().zip(&experts.forecast) {
                     *score = mix(*score, soon, probability);
@@ -296,7 +347,7 @@ impl Policy for ExpectedUse {
         let mut last: Option<(f32, PieceId)> = None;
         for layer in 0..self.experts.len() {
             self.refresh(layer);
-            self.experts[layer].scores(self.times(layer), &mut self.scores);
+            self.experts[layer].spans.scores(self.times(layer), &mut self.scores);
             for (&score, expert) in self.scores.iter().zip(0..) {
                 let piece = PieceId::expert(self.layers.with_experts[layer], expert);
                 if last.is_none_or(|(latest, _)| score > latest) && evictable(piece) {
@@ -348,11 +399,17 @@ impl Policy for ExpectedUse {
     fn save(&self, to: &mut Saved) {
         self.history.save(to);
         self.recent.save(to);
+        if let Some(trial) = &self.trial {
+            trial.save(to);
+        }
     }
 
     fn recall(&mut self, saved: &Saved) -> Result<(), SavedError> {
+        let trial = self.trial.as_ref().map(|trial| trial.recalled(saved)).transpose()?;
         self.history.recall(saved)?;
         self.recent.recall(saved)?;
+        self.trial = trial;
+        self.judge();
         self.experts.iter_mut().for_each(|experts| experts.stale = true);
         Ok(())
     }
@@ -360,26 +417,8 @@ impl Policy for ExpectedUse {
     fn bytes(&self) -> usize {
         ExpectedUse::bytes_for(self.history.shape(), self.layers.sequences)
             + self.history.bytes_of_correction()
+            + self.trial.as_ref().map_or(0, |_| Trial::bytes_for(self.history.shape()))
             + self.cyclic.capacity() * size_of::<(usize, PieceId)>()
-    }
-}
-
-impl Experts {
-    fn score(&self, expert: usize, times: [f32; 4]) -> f32 {
-        let spans = self.spans.iter().zip(times.into_iter().chain([1.0]));
-        spans.map(|(span, time)| span[expert] * time).sum()
-    }
-
-    /// Scores of all experts, one span after the other, so that the compiler emits vector code.
-    fn scores(&self, times: [f32; 4], scores: &mut Vec<f32>) {
-        let [first, second, third, fourth, last] = &self.spans;
-        scores.clear();
-        scores.extend_from_slice(last);
-        for (span, time) in [first, second, third, fourth].into_iter().zip(times) {
-            for (score, span) in scores.iter_mut().zip(span) {
-                *score += span * time;
-            }
-        }
     }
 }
 

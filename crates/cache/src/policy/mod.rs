@@ -3,15 +3,16 @@
 mod expected;
 mod lru;
 mod sharing;
+mod spans;
+mod trial;
 
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
 
-use crate::correction::Correction;
+use crate::correction::Corrections;
 use crate::{Saved, SavedError};
 use sws_store::{Pass, PieceId};
 
@@ -86,23 +87,13 @@ impl PolicyKind {
 
     /// Creates the policy for a model with these layers.
     pub fn build(self, layers: Layers) -> Box<dyn Policy> {
-        self.build_corrected(layers, None)
+        self.build_corrected(layers, Corrections::None)
     }
 
     /// As [`build`](Self::build), with a correction of its forecasts if it makes any.
-    pub fn build_corrected(
-        self,
-        layers: Layers,
-        correction: Option<Arc<Correction>>,
-    ) -> Box<dyn Policy> {
+    pub fn build_corrected(self, layers: Layers, corrections: Corrections) -> Box<dyn Policy> {
         match self {
-            PolicyKind::Expected => {
-                let mut policy = ExpectedUse::new(layers);
-                if let Some(correction) = correction {
-                    policy.history().correct(correction);
-                }
-                Box::new(policy)
-            }
+            PolicyKind::Expected => Box::new(ExpectedUse::corrected(layers, corrections)),
             PolicyKind::Lru => Box::new(Lru::new()),
         }
     }
@@ -150,10 +141,19 @@ pub trait Policy: fmt::Debug + Send {
         let _ = choice;
     }
 
-    /// The router of a layer has [chosen](Self::routed) for a sequence from a state that a correction has
-    /// [projected](Correction::project).
-    fn saw(&mut self, layer: u32, sequence: usize, projected: &[f32]) {
-        let _ = (layer, sequence, projected);
+    /// Elements of the states that the policy looks at; 0 if it looks at none.
+    fn hidden(&self) -> usize {
+        0
+    }
+
+    /// The router of a layer has [chosen](Self::routed) for a sequence from this state.
+    fn saw(&mut self, layer: u32, sequence: usize, state: &[f32]) {
+        let _ = (layer, sequence, state);
+    }
+
+    /// Learns from the choices of a layer so far, once what the last one misses is being read.
+    fn learn(&mut self, layer: u32) {
+        let _ = layer;
     }
 
     /// Returns the slot to evict, among those that are `evictable`.

@@ -20,7 +20,7 @@ use std::ops::Range;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use crate::correction::Correction;
+use crate::correction::{Correction, Corrections};
 use crate::history::Shape;
 use crate::{RouterStates, Trace};
 use sws_store::{Pass, PieceId};
@@ -37,6 +37,8 @@ pub enum ReplayPolicy {
     Engine(PolicyKind),
     /// The default policy of the engine, with the [correction](Replay::corrected) of a replay.
     Corrected,
+    /// The default policy of the engine, with a correction that it learns on the way.
+    Learning,
     /// The optimum: evicts the piece whose next use is furthest away.
     Belady,
 }
@@ -44,7 +46,7 @@ pub enum ReplayPolicy {
 /// The name of an unknown replay policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is not a policy that can be replayed; there are expected, corrected, lru and belady"
+    "`{0}` is not a policy that can be replayed; there are expected, corrected, learning, lru and belady"
 )]
 pub struct UnknownReplayPolicy(pub String);
 
@@ -62,16 +64,15 @@ pub struct Replay<'a> {
     passes: Vec<Together>,
     /// Index of the first pass that is counted.
     counted: usize,
-    correction: Option<(Arc<Correction>, Projected)>,
+    correction: Option<Arc<Correction>>,
+    states: States<'a>,
 }
 
-/// The states of the routers of a trace, as a correction projects them.
+/// The states of the routers of a trace, which may be several one after another.
 #[derive(Clone, Debug, Default)]
-pub struct Projected {
-    /// Numbers of a state: the rank of the correction.
-    rank: usize,
-    /// [tokens, layers, rank]; empty without states.
-    all: Vec<f32>,
+pub struct States<'a> {
+    /// Those of each, with the number of its first token.
+    parts: Vec<(usize, RouterStates<'a>)>,
 }
 
 /// Results of the counted part of a replay.
@@ -129,7 +130,8 @@ impl<'a> Replay<'a> {
         let mut passes = arrange(trace, warming, batch, turn);
         let counted = passes.len();
         passes.extend(arrange(trace, counting, batch, turn));
-        Replay { trace, batch: batch.max(1), passes, counted, correction: None }
+        let (batch, states) = (batch.max(1), States::default());
+        Replay { trace, batch, passes, counted, correction: None, states }
     }
 
     /// Counts from the first token on, as in an engine with a cold cache.
@@ -138,9 +140,14 @@ impl<'a> Replay<'a> {
         self
     }
 
-    /// Adds a correction, with the states that it looks at.
-    pub fn corrected(self, correction: Arc<Correction>, states: Projected) -> Replay<'a> {
-        Replay { correction: Some((correction, states)), ..self }
+    /// Adds a correction.
+    pub fn corrected(self, correction: Arc<Correction>) -> Replay<'a> {
+        Replay { correction: Some(correction), ..self }
+    }
+
+    /// Adds the states that corrections look at.
+    pub fn with_states(self, states: States<'a>) -> Replay<'a> {
+        Replay { states, ..self }
     }
 
     /// The parts of the trace that warm cache and tables, in the order in which they run.
@@ -175,20 +182,23 @@ impl<'a> Replay<'a> {
         progress: &mut dyn FnMut(usize),
     ) -> Outcome {
         let shape = self.trace.shape();
-        let correction = self.correction.as_ref().filter(|_| policy == ReplayPolicy::Corrected);
-        let states = correction.map(|(_, states)| states);
+        let corrected = |corrections| {
+            PolicyKind::default().build_corrected(layers(shape, self.batch), corrections)
+        };
         let policy: Box<dyn Policy> = match policy {
             ReplayPolicy::Belady => Box::new(Belady::new(shape, self.uses())),
             ReplayPolicy::Engine(kind) => kind.build(layers(shape, self.batch)),
             ReplayPolicy::Corrected => {
-                let correction = correction.map(|(correction, _)| Arc::clone(correction));
-                PolicyKind::default().build_corrected(layers(shape, self.batch), correction)
+                corrected(self.correction.clone().map_or(Corrections::None, Corrections::Fitted))
+            }
+            ReplayPolicy::Learning => {
+                corrected(Corrections::Learned { hidden: self.states.hidden() })
             }
         };
 
         let mut player = Player::new(shape, policy, slots);
-        let mut experts = Vec::new();
-        let mut tokens = 0;
+        let (mut experts, mut tokens) = (Vec::new(), 0);
+        let mut state = vec![0.0; player.cache.policy().hidden()];
         for (number, together) in self.passes.iter().enumerate() {
             if number == self.counted {
                 player.cache.reset_counts();
@@ -202,9 +212,9 @@ impl<'a> Replay<'a> {
                 self.experts(together, layer, &mut experts);
                 player.layer(&pass, layer as u32, &experts, |policy| {
                     for Part { sequence, tokens, .. } in together {
-                        let last = tokens.end.checked_sub(1);
-                        if let Some(state) = last.and_then(|last| states?.of(shape, last, layer)) {
-                            policy.saw(layer as u32, *sequence, state);
+                        let last = tokens.end.checked_sub(1).filter(|_| !state.is_empty());
+                        if last.is_some_and(|last| self.states.copy(last, layer, &mut state)) {
+                            policy.saw(layer as u32, *sequence, &state);
                         }
                     }
                 });
@@ -259,25 +269,25 @@ impl<'a> Replay<'a> {
     }
 }
 
-impl Projected {
-    /// Adds the states of all tokens and layers of a trace.
-    pub fn extend(&mut self, correction: &Correction, trace: &Trace, states: &RouterStates<'_>) {
-        self.rank = correction.rank();
-        let (mut state, mut projected) = (vec![0.0; states.hidden()], Vec::new());
-        for token in 0..trace.token_count() {
-            for layer in 0..trace.shape().layers {
-                states.copy(token, layer, &mut state);
-                correction.project(layer, &state, &mut projected);
-                projected.resize(self.rank, f32::NAN);
-                self.all.append(&mut projected);
-            }
-        }
+impl<'a> States<'a> {
+    /// Adds the states of another trace, whose first token has this number.
+    pub fn push(&mut self, first: usize, states: RouterStates<'a>) {
+        self.parts.push((first, states));
     }
 
-    /// The state of a layer for a token, if it is known.
-    fn of(&self, shape: Shape, token: usize, layer: usize) -> Option<&[f32]> {
-        let state = self.all.get((token * shape.layers + layer) * self.rank..)?.get(..self.rank)?;
-        Some(state).filter(|state| !state.iter().any(|x| x.is_nan()))
+    /// Elements of a state; 0 without states.
+    pub fn hidden(&self) -> usize {
+        self.parts.first().map_or(0, |(_, states)| states.hidden())
+    }
+
+    /// Writes the state of a layer for a token. False if it is unknown.
+    fn copy(&self, token: usize, layer: usize, state: &mut [f32]) -> bool {
+        let part = self.parts.partition_point(|&(first, _)| first <= token);
+        let Some((first, states)) = part.checked_sub(1).map(|part| &self.parts[part]) else {
+            return false;
+        };
+        states.copy(token - first, layer, state);
+        true
     }
 }
 
@@ -382,6 +392,7 @@ impl Player {
                 cache.computed(piece);
             }
         }
+        cache.policy_mut().learn(layer);
     }
 }
 
@@ -447,10 +458,11 @@ impl Outcome {
 
 impl ReplayPolicy {
     /// All policies, the baseline first and the optimum last.
-    pub const ALL: [ReplayPolicy; 4] = [
+    pub const ALL: [ReplayPolicy; 5] = [
         ReplayPolicy::Engine(PolicyKind::Lru),
         ReplayPolicy::Engine(PolicyKind::Expected),
         ReplayPolicy::Corrected,
+        ReplayPolicy::Learning,
         ReplayPolicy::Belady,
     ];
 }
@@ -460,6 +472,7 @@ impl fmt::Display for ReplayPolicy {
         match self {
             ReplayPolicy::Engine(kind) => kind.fmt(f),
             ReplayPolicy::Corrected => f.write_str("corrected"),
+            ReplayPolicy::Learning => f.write_str("learning"),
             ReplayPolicy::Belady => f.write_str("belady"),
         }
     }

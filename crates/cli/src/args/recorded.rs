@@ -25,8 +25,9 @@ pub(crate) struct Replay {
     /// Cache sizes as numbers of experts, instead of --budgets.
     #[arg(long, value_name = "N", value_delimiter = ',', conflicts_with = "budgets", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) slots: Vec<u32>,
-    /// Cache policies: lru, expected, corrected with --eviction or --learn, or belady, the optimum with
-    /// perfect foresight.
+    /// Cache policies: lru, expected, corrected with --eviction or --learn, learning, which learns a
+    /// correction on the way (from states, if all traces have them), or belady, the optimum with perfect
+    /// foresight.
     #[arg(
         long,
         value_name = "POLICIES",

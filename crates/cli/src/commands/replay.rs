@@ -12,8 +12,8 @@ use rayon::prelude::*;
 use serde::Serialize;
 use sws_cache::correction::{Correction, Fit, Recorded};
 use sws_cache::policy::PolicyKind;
-use sws_cache::replay::{Outcome, Projected, Replay, ReplayPolicy};
-use sws_cache::{RouterStates, Saved, Trace, TraceError};
+use sws_cache::replay::{Outcome, Replay, ReplayPolicy, States};
+use sws_cache::{RouterStates, Saved, Trace};
 use sws_store::shard::Progress;
 use sws_store::{Clock, open_regular};
 use sws_watch::{Simulated, page, recorded};
@@ -30,8 +30,10 @@ const MAX_BYTES: u64 = 1 << 30;
 const MAX_RUNS: usize = 1000;
 
 pub(crate) fn run(args: &args::Replay) -> anyhow::Result<ExitCode> {
-    let given = args.eviction.as_deref().map(open).transpose()?;
-    let (trace, correction) = traces(&args.traces, given)?;
+    let sees = args.policies.contains(&ReplayPolicy::Learning) || args.eviction.is_some();
+    let files = files(&args.traces, sees)?;
+    let states = if sees { states(&files)? } else { States::default() };
+    let trace = joined(&files)?;
     let batch = args.batch.into();
     let mut replay = match args.turns {
         None => Replay::new(&trace, batch),
@@ -47,12 +49,13 @@ pub(crate) fn run(args: &args::Replay) -> anyhow::Result<ExitCode> {
             "the policy corrected needs a correction; name its file with --eviction, or use --learn"
         );
     }
-    if let Some((correction, states)) = correction {
-        replay = replay.corrected(correction, states);
+    if let Some(path) = &args.eviction {
+        replay = replay.corrected(Arc::new(recalled(path, &files, &states)?));
     } else if args.learn {
-        let correction = learn(&trace, &replay.warming(), args)?;
-        replay = replay.corrected(Arc::new(correction), Projected::default());
+        let learned = learn(&trace, &replay.warming(), args)?;
+        replay = replay.corrected(Arc::new(learned));
     }
+    let replay = replay.with_states(states);
     let slots: Vec<(f64, usize)> = if args.slots.is_empty() {
         args.budgets.iter().map(|&percent| (percent, replay.slots(percent / 100.0))).collect()
     } else {
@@ -112,7 +115,7 @@ fn simulated(policies: &[ReplayPolicy], slots: &[(f64, usize)]) -> Option<Simula
         .iter()
         .filter_map(|policy| match policy {
             ReplayPolicy::Engine(kind) => Some(*kind),
-            ReplayPolicy::Corrected => Some(PolicyKind::default()),
+            ReplayPolicy::Corrected | ReplayPolicy::Learning => Some(PolicyKind::default()),
             _ => None,
         })
         .collect();
@@ -121,47 +124,65 @@ fn simulated(policies: &[ReplayPolicy], slots: &[(f64, usize)]) -> Option<Simula
     Some(Simulated { policy, slots })
 }
 
-/// A correction, and the states of traces as it projects them.
-type Corrected = (Arc<Correction>, Projected);
+/// A trace, and its file as far as it may be needed.
+struct File {
+    path: PathBuf,
+    trace: Trace,
+    bytes: Vec<u8>,
+}
 
-/// All traces, one after another, with the states that a correction looks at.
-fn traces(
-    paths: &[PathBuf],
-    correction: Option<Saved>,
-) -> anyhow::Result<(Trace, Option<Corrected>)> {
-    let mut all: Option<Trace> = None;
-    let mut states = Projected::default();
-    let mut made: Option<Arc<Correction>> = None;
-    for path in paths {
-        let name = path.display();
+/// Reads traces. With `states`, the states in their files stay in memory.
+fn files(paths: &[PathBuf], states: bool) -> anyhow::Result<Vec<File>> {
+    let file = |path: &PathBuf| {
         let bytes = read(path)?;
-        let wrong = |e: TraceError| anyhow!("`{name}` {e}");
-        let trace = Trace::read(&bytes).map_err(wrong)?;
-        if let (Some(saved), None) = (&correction, &made) {
-            let found = Correction::recall(saved, trace.shape())
-                .map_err(|e| anyhow!("the correction {e} of `{name}`; train one for that model"))?;
-            let found = found.ok_or_else(|| {
-                anyhow!("the file of --eviction has no correction; make one with `sws draft train`")
-            })?;
-            made = Some(Arc::new(found));
-        }
-        if let Some(correction) = made.as_ref().filter(|correction| correction.hidden() > 0) {
-            let found = RouterStates::read(&bytes, &trace).map_err(wrong)?;
-            let found = found.filter(|states| states.hidden() == correction.hidden());
-            let Some(found) = found else {
-                bail!(
-                    "`{name}` has no states that the correction looks at; record them with `sws run --record-hidden`"
-                );
-            };
-            states.extend(correction, &trace, &found);
-        }
-        match &mut all {
-            None => all = Some(trace),
-            Some(all) => all.append(&trace).map_err(wrong)?,
-        }
+        let trace = Trace::read(&bytes).map_err(|e| anyhow!("`{}` {e}", path.display()))?;
+        let bytes = if states { bytes } else { Vec::new() };
+        Ok(File { path: path.clone(), trace, bytes })
+    };
+    paths.iter().map(file).collect()
+}
+
+/// All traces, one after another.
+fn joined(files: &[File]) -> anyhow::Result<Trace> {
+    let Some((first, others)) = files.split_first() else { bail!("there is no trace; name one") };
+    let mut all = first.trace.clone();
+    for File { path, trace, .. } in others {
+        all.append(trace).map_err(|e| anyhow!("`{}` {e}", path.display()))?;
     }
-    let all = all.ok_or_else(|| anyhow!("there is no trace; name one"))?;
-    Ok((all, made.map(|correction| (correction, states))))
+    Ok(all)
+}
+
+/// The states of all traces; none if some trace has none, or others.
+fn states(files: &[File]) -> anyhow::Result<States<'_>> {
+    let (mut all, mut first) = (States::default(), 0);
+    for File { path, trace, bytes } in files {
+        let found = RouterStates::read(bytes, trace);
+        let found = found.map_err(|e| anyhow!("`{}` {e}", path.display()))?;
+        match found {
+            Some(found) if [0, found.hidden()].contains(&all.hidden()) => all.push(first, found),
+            _ => return Ok(States::default()),
+        }
+        first += trace.token_count();
+    }
+    Ok(all)
+}
+
+/// The correction in a file, for traces of this shape with these states.
+fn recalled(path: &Path, files: &[File], states: &States<'_>) -> anyhow::Result<Correction> {
+    let (saved, name) = (open(path)?, path.display());
+    let shape = files[0].trace.shape();
+    let correction = Correction::recall(&saved, shape).map_err(|e| {
+        anyhow!("`{name}` {e} of `{}`; train one for that model", files[0].path.display())
+    })?;
+    let correction = correction
+        .ok_or_else(|| anyhow!("`{name}` has no correction; make one with `sws draft train`"))?;
+    if ![0, states.hidden()].contains(&correction.hidden()) {
+        bail!(
+            "`{}` has no states that the correction looks at, or another trace has none; record them with `sws run --record-hidden`",
+            files[0].path.display()
+        );
+    }
+    Ok(correction)
 }
 
 /// The tensors in the file of a correction.

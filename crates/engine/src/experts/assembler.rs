@@ -8,7 +8,6 @@ mod unheard;
 use std::sync::Arc;
 
 use seeing::Seeing;
-use sws_cache::correction::Correction;
 use sws_cache::policy::{Choice, Layers, Policy};
 use sws_cache::{Lookup, NoRoom, PredictiveCache, Saved, SavedError};
 use sws_draft::{Draft, Gates};
@@ -61,8 +60,6 @@ pub struct DynamicAssembler {
 pub struct AssemblerConfig {
     /// Picks the victims of the cache.
     pub policy: Box<dyn Policy>,
-    /// The correction of the policy's forecasts, if it has one.
-    pub correction: Option<Arc<Correction>>,
     /// Forecasts experts.
     pub draft: Box<dyn Draft>,
     /// Lowest probability at which a forecast is followed.
@@ -122,11 +119,8 @@ impl DynamicAssembler {
         config: AssemblerConfig,
         waiter: Waiter,
     ) -> DynamicAssembler {
-        let AssemblerConfig { policy, correction, draft, confidence, speculation, governed } =
-            config;
+        let AssemblerConfig { policy, draft, confidence, speculation, governed } = config;
         let slots = slots.into_iter().map(|slot| (slot.len(), Loaded::empty(slot)));
-        let with_experts =
-            (0..spec.layers.len()).filter(|&l| spec.layers[l].moe().is_some()).collect();
         let layers = spec.layers.iter().map(|layer| {
             let moe = layer.moe()?;
             Some((moe.experts, moe.top_k))
@@ -144,7 +138,7 @@ impl DynamicAssembler {
             ablations: Ablations::default(),
             unheard: Unheard::default(),
             watch: None,
-            seeing: Seeing::new(correction, with_experts),
+            seeing: Seeing::default(),
         }
     }
 
@@ -243,7 +237,7 @@ impl DynamicAssembler {
     /// Shows the policy the state [tokens, hidden] from which a layer's router chooses.
     pub fn routing(&mut self, pass: &Pass, layer: usize, state: &[f32]) {
         if !self.run_ahead.is_lookahead_layer(layer) {
-            self.seeing.look(pass, layer, state);
+            self.seeing.look(self.cache.policy(), pass, layer, state);
         }
     }
 
@@ -572,6 +566,10 @@ impl DynamicAssembler {
             let ids = missing.into_iter().map(|expert| PieceId::expert(number, expert));
             self.demand.queue(self.reads.in_disk_order(ids));
             self.fallback_reassemble()?;
+        }
+        if self.unheard.is_idle() {
+            // The disk is busy now.
+            self.cache.policy_mut().learn(number);
         }
         if self.prefetcher.enabled {
             if self.unheard.is_idle() && self.account.governor.may_train_draft() {

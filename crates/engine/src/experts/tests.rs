@@ -108,14 +108,8 @@ impl Fixture {
         let arena = Arena::new(slots * self.slot).unwrap();
         let slots: Vec<Slot> = (0..slots).map(|_| arena.take(self.slot).unwrap()).collect();
         let policy = policy.build(layers_with_experts(&self.spec, 1));
-        let config = AssemblerConfig {
-            policy,
-            correction: None,
-            draft,
-            confidence: 0.5,
-            speculation: true,
-            governed: false,
-        };
+        let config =
+            AssemblerConfig { policy, draft, confidence: 0.5, speculation: true, governed: false };
         let inventory = Arc::new(Inventory::new(&self.spec, &self.manifest).unwrap());
         let waiter = Waiter::new(Clock::real());
         let assembler =

@@ -11,6 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sws_cache::Saved;
+use sws_cache::correction::Corrections;
+use sws_cache::policy::ExpectedUse;
 use sws_model::text::{Sampler, Sampling};
 use sws_model::{
     BatchLm, CausalLm, Chunk, ExpectedReads, ForwardError, Inventory, KvPrecision, Model,
@@ -19,7 +21,9 @@ use sws_model::{
 use sws_store::shard::Progress;
 use sws_store::{Arena, Clock, Memory, NVMeWeightStore, Slot, release_freed_memory};
 
-use crate::budget::{MemoryUse, Plan, PlanOptions, Planner, ProcessMemory, SlotClass, page};
+use crate::budget::{
+    MemoryUse, Plan, PlanOptions, Planner, ProcessMemory, SlotClass, page, routes_of,
+};
 use crate::error::StreamError;
 use crate::experts::{AssemblerConfig, DynamicAssembler, Exactness, NoBound, layers_with_experts};
 use crate::infrastructure::{Infrastructure, InfrastructurePlan};
@@ -139,10 +143,11 @@ impl SpeculativeWeightStreamer {
             stand_ins: options.stand_ins,
             verified: options.verified,
             draft: options.draft.bytes() as u64,
-            correction: options
-                .correction
-                .as_ref()
-                .map_or(0, |c| c.bytes(options.sequences) as u64),
+            correction: ExpectedUse::bytes_of(
+                &options.corrections,
+                routes_of(spec),
+                options.sequences,
+            ) as u64,
             ..PlanOptions::default()
         };
         let planner = Planner::new(spec, &inventory, store.manifest(), process, plan_options)?;
@@ -218,12 +223,10 @@ impl SpeculativeWeightStreamer {
             let slots = SlotClass::each(&plan.slots).map(slot).collect::<Result<Vec<_>, _>>()?;
             let inventory = Arc::new(Inventory::new(spec, store.manifest())?);
             let has_room = plan.ledger.get(MemoryUse::Correction) > 0;
-            let correction = options.correction.filter(|_| has_room);
+            let corrections = if has_room { options.corrections } else { Corrections::None };
+            let layers = layers_with_experts(spec, plan.sequences);
             let deciders = AssemblerConfig {
-                policy: options
-                    .policy
-                    .build_corrected(layers_with_experts(spec, plan.sequences), correction.clone()),
-                correction,
+                policy: options.policy.build_corrected(layers, corrections),
                 draft: options.draft,
                 confidence: options.confidence_threshold,
                 speculation: options.speculation,
@@ -575,6 +578,10 @@ impl Drop for SpeculativeWeightStreamer {
         }
         self.give_back();
         if !saved.is_empty() {
+            // What this run had no use for may be of use to the next one.
+            if let Ok(Some(before)) = file.read() {
+                saved.keep(before);
+            }
             let _ = file.write(&saved);
         }
     }

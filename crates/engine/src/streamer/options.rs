@@ -1,7 +1,6 @@
 //! Options of a run, and the errors of starting one.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use sws_draft::{Draft, NoDraft};
 use sws_model::text::{SampleError, Sampling};
@@ -12,7 +11,7 @@ use crate::budget::{PlanError, ProcessMemory, RamBudget};
 use crate::error::StreamError;
 use crate::experts::{Ablations, Exactness, NoBound};
 use crate::stand_ins::StandInUse;
-use sws_cache::correction::Correction;
+use sws_cache::correction::Corrections;
 use sws_cache::policy::PolicyKind;
 
 /// Options of a run: one field for each thing that its caller decides.
@@ -30,8 +29,8 @@ pub struct Options {
     pub confidence_threshold: f32,
     /// Eviction policy of the cache.
     pub policy: PolicyKind,
-    /// Correction of the policy's forecasts, learned from recordings of the model.
-    pub correction: Option<Arc<Correction>>,
+    /// Corrections of the policy's forecasts. What is learned is kept in the file of `warm_start`.
+    pub corrections: Corrections,
     /// Length of the context in positions; `None` for a length that suits the budget.
     pub context: Option<usize>,
     /// Number of sequences that can exist at the same time.
@@ -67,7 +66,7 @@ impl Default for Options {
             draft: Box::new(NoDraft),
             confidence_threshold: 0.05,
             policy: PolicyKind::default(),
-            correction: None,
+            corrections: Corrections::None,
             context: None,
             sequences: 1,
             verified: 0,

@@ -211,6 +211,8 @@ const STAND_IN_SHARE: u64 = 8;
 /// Share of a budget for a draft: one part in this many, but at least the floor.
 const DRAFT_SHARE: u64 = 20;
 const DRAFT_FLOOR: u64 = 1 << 20;
+/// Share of a budget for a correction of evictions that is learned on the way.
+const LEARNED_SHARE: u64 = 128;
 /// Share of the arena for the ring: one part in this many, up to a limit above which a longer ring
 /// gains nothing.
 const RING_SHARE: u64 = 32;
@@ -249,6 +251,12 @@ impl Planner {
     /// The largest draft that a budget allows.
     pub fn most_draft(ram: u64) -> u64 {
         (ram / DRAFT_SHARE).max(DRAFT_FLOOR)
+    }
+
+    /// The most memory that a budget gives to learning a correction of evictions. The slots that it takes
+    /// must cost less than it saves, which is a few percent.
+    pub fn most_learned(ram: u64) -> u64 {
+        ram / LEARNED_SHARE
     }
 
     /// Reserves this many bytes for a draft in every plan that has slots for experts besides it. The

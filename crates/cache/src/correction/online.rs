@@ -1,0 +1,244 @@
+//! Learning a correction from the steps of a running model.
+
+use super::net::{LAST, Net, SCALE, Sample, Work, normed};
+use super::{Bf16, Correction};
+use crate::history::{HORIZONS, STATISTICS, Shape};
+use crate::saved::{Saved, SavedError};
+
+/// Rank of a learned correction. With 8 it learns less, with 32 more slowly.
+const RANK: usize = 16;
+/// One step in this many is a sample. Those between are much like it.
+const EVERY: u32 = 4;
+/// Samples for a change of the weights.
+const BATCH: usize = 4;
+/// Samples of a layer that are kept: those whose next uses are not known yet, and a batch.
+const PLACES: usize = LAST / EVERY as usize + BATCH + 1;
+/// Root mean square of a row's change.
+const RATE: f32 = 1e-3;
+/// Decay of the average of a row's squared gradients.
+const SQUARE: f32 = 0.99;
+/// Steps of a layer after which a sample whose sequence does not go on is given up.
+const PATIENCE: u32 = 32 * LAST as u32;
+
+/// A correction that is learned while the model runs.
+///
+/// A sample is what a [`Fit`](super::Fit) learns from, too: a step's inputs and, 64 steps later, the next
+/// uses of all experts. Few are kept, each is learned from once, and each row of weights has one
+/// average of its squared gradients: so a learner takes little more memory than its weights.
+#[derive(Clone, Debug)]
+pub(crate) struct Learner {
+    correction: Correction,
+    layers: Vec<Layer>,
+    work: Work,
+    inputs: Vec<f32>,
+    odds: Vec<f32>,
+}
+
+#[derive(Clone, Debug)]
+struct Layer {
+    net: Net,
+    /// Averages of the squared gradients of each row of `down` and of `up`.
+    squares: Vec<f32>,
+    changes: i32,
+    /// Steps since the last sample.
+    since: u32,
+    places: Vec<Place>,
+}
+
+/// Room for a sample.
+#[derive(Clone, Debug)]
+struct Place {
+    state: PlaceState,
+    /// The sequence that it is of.
+    cursor: usize,
+    /// Steps of all sequences since then.
+    waited: u32,
+    /// Inputs, then log-odds.
+    halves: Vec<Bf16>,
+    /// For each expert, steps until its next use.
+    until: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PlaceState {
+    Free,
+    /// The sample's sequence has made so many steps since, and the next uses are not all known.
+    Waiting(u8),
+    Known,
+}
+
+impl Learner {
+    /// A learner whose correction changes nothing yet.
+    pub(crate) fn new(shape: Shape, hidden: usize) -> Learner {
+        Learner::of(Correction::new(shape, hidden, RANK), |layer| {
+            Net::new(RANK, inputs(shape, hidden), outputs(shape), &mut ((layer as u64) << 32))
+        })
+    }
+
+    fn of(correction: Correction, net: impl Fn(usize) -> Net) -> Learner {
+        let Correction { shape, hidden, .. } = correction;
+        let (inputs, outputs) = (inputs(shape, hidden), outputs(shape));
+        let place = Place {
+            state: PlaceState::Free,
+            cursor: 0,
+            waited: 0,
+            halves: vec![Bf16::default(); inputs + outputs],
+            until: vec![u8::MAX; shape.experts],
+        };
+        let layer = |layer| Layer {
+            net: net(layer),
+            squares: vec![0.0; 2 * RANK + 1],
+            changes: 0,
+            since: 0,
+            places: vec![place.clone(); PLACES],
+        };
+        Learner {
+            layers: (0..shape.layers).map(layer).collect(),
+            correction,
+            work: Work::new(RANK, inputs, outputs),
+            inputs: vec![0.0; inputs],
+            odds: vec![0.0; outputs],
+        }
+    }
+
+    /// A learner that goes on from what this one had [saved](Correction::save), if it had.
+    pub(crate) fn recalled(&self, saved: &Saved) -> Result<Option<Learner>, SavedError> {
+        let Correction { shape, hidden, .. } = self.correction;
+        let Some(known) = Correction::recall(saved, shape)? else { return Ok(None) };
+        if (known.hidden, known.rank) != (hidden, RANK) {
+            return Err(SavedError::Tensor("correction.states".to_owned()));
+        }
+        let nets: Vec<Net> = (0..shape.layers).map(|layer| known.net(layer)).collect();
+        Ok(Some(Learner::of(known, |layer| nets[layer].clone())))
+    }
+
+    /// What it has learned so far.
+    pub(crate) fn correction(&self) -> &Correction {
+        &self.correction
+    }
+
+    /// Memory of a learner, and of what a history of so many sequences keeps for it.
+    pub(crate) fn bytes(shape: Shape, hidden: usize, sequences: usize) -> usize {
+        let (inputs, outputs) = (inputs(shape, hidden), outputs(shape));
+        let weights = RANK * inputs + (RANK + 1) * outputs;
+        let place = size_of::<Place>() + size_of::<Bf16>() * (inputs + outputs) + shape.experts;
+        let floats = weights + 2 * RANK + 1;
+        let layer = size_of::<Layer>() + size_of::<f32>() * floats + PLACES * place;
+        let work = weights + RANK + 1 + outputs + inputs + outputs;
+        // Its own size has that of the correction.
+        Correction::bytes_for(shape, hidden, RANK, sequences) - size_of::<Correction>()
+            + size_of::<Learner>()
+            + shape.layers * layer
+            + size_of::<f32>() * work
+    }
+
+    /// Counts a step of a layer. True if it shall be [shown](Self::show).
+    pub(crate) fn wants(&mut self, layer: usize) -> bool {
+        let Layer { since, places, .. } = &mut self.layers[layer];
+        *since = since.saturating_add(1);
+        *since >= EVERY && places.iter().any(|place| place.state == PlaceState::Free)
+    }
+
+    /// Takes the last step of a sequence as a sample: the state that the router saw, the statistics of
+    /// the experts and the log-odds without a correction.
+    pub(crate) fn show(
+        &mut self,
+        layer: usize,
+        cursor: usize,
+        state: &[f32],
+        statistics: &[f32],
+        odds: &[f32],
+    ) {
+        let Layer { since, places, .. } = &mut self.layers[layer];
+        let free = places.iter_mut().find(|place| place.state == PlaceState::Free);
+        let Some(place) = free else { return };
+        (*since, place.state, place.cursor, place.waited) = (0, PlaceState::Waiting(0), cursor, 0);
+        place.until.fill(u8::MAX);
+        let statistics = statistics.iter().map(|x| SCALE * x);
+        let all = normed(state).chain(statistics).chain(odds.iter().copied());
+        place.halves.iter_mut().zip(all).for_each(|(half, x)| *half = Bf16::of(x));
+    }
+
+    /// Notes the experts that a sequence uses in its next step.
+    pub(crate) fn stepped(&mut self, layer: usize, cursor: usize, used: &[u32]) {
+        for place in &mut self.layers[layer].places {
+            let PlaceState::Waiting(steps) = place.state else { continue };
+            place.waited += 1;
+            if place.cursor == cursor {
+                let steps = steps + 1;
+                for &expert in used {
+                    let until = &mut place.until[expert as usize];
+                    *until = (*until).min(steps);
+                }
+                let is_last = usize::from(steps) == LAST;
+                place.state = if is_last { PlaceState::Known } else { PlaceState::Waiting(steps) };
+            } else if place.waited > PATIENCE {
+                place.state = PlaceState::Free;
+            }
+        }
+    }
+
+    /// Learns from the samples of a layer whose next uses are known, once there are enough.
+    pub(crate) fn learn(&mut self, layer: usize) {
+        let Learner { correction, layers, work, inputs, odds } = self;
+        let (number, layer) = (layer, &mut layers[layer]);
+        let known = |place: &&mut Place| place.state == PlaceState::Known;
+        let count = layer.places.iter_mut().filter(known).count();
+        if count < BATCH {
+            return;
+        }
+        work.clear();
+        for place in layer.places.iter_mut().filter(known) {
+            let (x, z) = place.halves.split_at(inputs.len());
+            inputs.iter_mut().zip(x).for_each(|(to, x)| *to = x.get());
+            odds.iter_mut().zip(z).for_each(|(to, z)| *to = z.get());
+            layer.net.learn(Sample { inputs, odds, until: &place.until }, work);
+            place.state = PlaceState::Free;
+        }
+        layer.change(work);
+        correction.set(number, &layer.net);
+    }
+}
+
+impl Layer {
+    /// Changes each row of weights against its gradients, by their usual magnitude.
+    fn change(&mut self, work: &Work) {
+        self.changes = self.changes.saturating_add(1);
+        let left = 1.0 - SQUARE.powi(self.changes);
+        let rows = self.net.rows(work).zip(&mut self.squares);
+        for ((weights, gradients), square) in rows {
+            let mean = gradients.iter().map(|x| x * x).sum::<f32>() / gradients.len() as f32;
+            *square = SQUARE * *square + (1.0 - SQUARE) * mean;
+            let rate = RATE / ((*square / left).sqrt() + 1e-8);
+            for (weight, gradient) in weights.iter_mut().zip(gradients) {
+                *weight -= rate * gradient;
+            }
+        }
+    }
+}
+
+fn inputs(shape: Shape, hidden: usize) -> usize {
+    hidden + STATISTICS * shape.experts
+}
+
+fn outputs(shape: Shape) -> usize {
+    HORIZONS * shape.experts
+}
+
+#[cfg(test)]
+impl Learner {
+    /// Memory that it holds, without the contents of its correction.
+    pub(super) fn held_bytes(&self) -> usize {
+        let floats = |all: &[f32]| size_of_val(all);
+        let place = |place: &Place| {
+            size_of::<Place>() + size_of_val(&*place.halves) + size_of_val(&*place.until)
+        };
+        let layer = |layer: &Layer| {
+            let weights = floats(&layer.net.down) + floats(&layer.net.up) + floats(&layer.squares);
+            size_of::<Layer>() + weights + layer.places.iter().map(place).sum::<usize>()
+        };
+        let layers = self.layers.iter().map(layer).sum::<usize>();
+        let inputs = floats(&self.inputs) + floats(&self.odds);
+        size_of::<Learner>() + layers + self.work.bytes() + inputs
+    }
+}

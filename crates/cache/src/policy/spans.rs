@@ -1,0 +1,53 @@
+//! The time to the next use of a layer's experts, as a distribution over spans.
+
+use crate::history::Absence;
+
+/// Representative time of each span but the last, in steps, to which the distance of the layer is
+/// added; and that of the last span: everything from 64 steps on.
+pub(super) const TIMES: [f32; 4] = [0.5, 1.8, 8.0, 31.0];
+pub(super) const NEVER: f32 = 150.0;
+
+/// By span and expert: probability that the next use is in the span. That of the last span is
+/// multiplied by the logarithm of its time.
+#[derive(Clone, Debug)]
+pub(super) struct Spans([Vec<f32>; 5]);
+
+impl Spans {
+    pub(super) fn new(experts: usize) -> Spans {
+        Spans(std::array::from_fn(|_| vec![0.0; experts]))
+    }
+
+    pub(super) fn bytes_for(experts: usize) -> usize {
+        5 * size_of::<f32>() * experts
+    }
+
+    pub(super) fn set(&mut self, absence: Absence<'_>) {
+        let Spans([first, second, third, fourth, last]) = self;
+        for e in 0..first.len() {
+            first[e] = 1.0 - absence.within_1[e];
+            second[e] = absence.within_1[e] - absence.within_4[e];
+            third[e] = absence.within_4[e] - absence.within_16[e];
+            fourth[e] = absence.within_16[e] - absence.within_64[e];
+            last[e] = absence.within_64[e] * NEVER.log2();
+        }
+    }
+
+    /// Expected binary logarithm of the steps until an expert is used, given the logarithms of the times
+    /// to the spans.
+    pub(super) fn score(&self, expert: usize, times: [f32; 4]) -> f32 {
+        let spans = self.0.iter().zip(times.into_iter().chain([1.0]));
+        spans.map(|(span, time)| span[expert] * time).sum()
+    }
+
+    /// Scores of all experts, one span after the other, so that the compiler emits vector code.
+    pub(super) fn scores(&self, times: [f32; 4], scores: &mut Vec<f32>) {
+        let Spans([first, second, third, fourth, last]) = self;
+        scores.clear();
+        scores.extend_from_slice(last);
+        for (span, time) in [first, second, third, fourth].into_iter().zip(times) {
+            for (score, span) in scores.iter_mut().zip(span) {
+                *score += span * time;
+            }
+        }
+    }
+}

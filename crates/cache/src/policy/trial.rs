@@ -1,0 +1,295 @@
+//! A trial of a correction on what follows its forecasts.
+
+use sws_store::Dtype;
+
+use super::spans::Spans;
+use crate::history::{Absence, Shape};
+use crate::saved::{Saved, SavedError};
+
+/// Most layers that take part.
+const LAYERS: usize = 12;
+/// Turns of a layer that count: those before fade.
+const WINDOW: f64 = 4096.0;
+/// Fewest turns of each layer before the trial says anything.
+const LEAST: f64 = 128.0;
+/// Standard deviations by which the saved misses must differ from none. Misses come in bursts, so two are
+/// not enough.
+const SURE: f64 = 4.0;
+/// Factor by which the number of slots may change before the trial starts again.
+const CHANGE: usize = 4;
+
+const COUNTS: &str = "trial.counts";
+/// The largest accepted count.
+const LARGEST: f32 = 1e9;
+
+/// Simulates two small caches, one of which evicts by the forecasts without the correction and the other by
+/// those with it, and counts the misses of both.
+///
+/// A forecast is scored by what comes after it, so no correction is scored by what it has learned from.
+/// The caches hold the experts of some layers, in as many slots as those have in the real cache. Several
+/// layers, since a correction also decides which layers get more slots.
+#[derive(Clone, Debug)]
+pub(super) struct Trial {
+    /// One layer in this many takes part.
+    every: usize,
+    /// Without the correction, and with it.
+    sides: [Side; 2],
+    counts: Counts,
+    /// Slots of all layers when the counts began; 0 if they are not known yet.
+    slots: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Counts {
+    /// Turns of all layers.
+    turns: f64,
+    /// Misses of both caches.
+    misses: [f64; 2],
+    /// Misses of one of them alone: the variance of the difference, if it is chance.
+    alone: f64,
+}
+
+/// A simulated cache.
+#[derive(Clone, Debug)]
+struct Side {
+    layers: Vec<Layer>,
+    /// Experts in the cache.
+    count: usize,
+    scores: Vec<f32>,
+    /// Score, layer and expert of those that may go.
+    candidates: Vec<(f32, usize, usize)>,
+}
+
+#[derive(Clone, Debug)]
+struct Layer {
+    spans: Spans,
+    holds: Vec<bool>,
+}
+
+impl Trial {
+    pub(super) fn new(shape: Shape) -> Trial {
+        let every = shape.layers.div_ceil(LAYERS).max(1);
+        let layer = Layer { spans: Spans::new(shape.experts), holds: vec![false; shape.experts] };
+        let layers = vec![layer; shape.layers.div_ceil(every)];
+        let side = Side { layers, count: 0, scores: Vec::new(), candidates: Vec::new() };
+        Trial { every, sides: [side.clone(), side], counts: Counts::default(), slots: 0 }
+    }
+
+    pub(super) fn bytes_for(shape: Shape) -> usize {
+        let candidate = size_of::<bool>() + size_of::<(f32, usize, usize)>();
+        let layer =
+            size_of::<Layer>() + Spans::bytes_for(shape.experts) + candidate * shape.experts;
+        let side = shape.layers.min(LAYERS) * layer + size_of::<f32>() * shape.experts;
+        size_of::<Trial>() + 2 * side
+    }
+
+    /// The layers that take part.
+    pub(super) fn layers(&self) -> impl Iterator<Item = usize> + use<> {
+        let every = self.every;
+        (0..self.sides[0].layers.len()).map(move |place| place * every)
+    }
+
+    /// Starts again if the cache, which is full, has a very different number of slots than before: a
+    /// correction may win in a large cache and lose in a small one.
+    pub(super) fn full(&mut self, slots: usize) {
+        let (least, most) = (slots - slots / CHANGE, slots + slots / CHANGE);
+        if !(least..=most).contains(&self.slots) {
+            if self.slots > 0 {
+                self.counts = Counts::default();
+            }
+            self.slots = slots;
+        }
+    }
+
+    /// The place of a layer among those that take part.
+    pub(super) fn place(&self, layer: usize) -> Option<usize> {
+        layer.is_multiple_of(self.every).then_some(layer / self.every)
+    }
+
+    /// A turn of a layer that uses these experts. `absence` are the forecasts for it without the correction
+    /// and with it, `room` the slots of all layers that take part, `times` the times to the spans of each.
+    pub(super) fn turn(
+        &mut self,
+        place: usize,
+        used: &[u32],
+        absence: [Absence<'_>; 2],
+        room: usize,
+        times: &[[f32; 4]],
+    ) {
+        let fade = 1.0 - 1.0 / (WINDOW * times.len() as f64);
+        let Counts { turns, misses, alone } = &mut self.counts;
+        let [without, with] = &self.sides;
+        let differ = used.iter().filter(|&&e| without.holds(place, e) != with.holds(place, e));
+        *alone = *alone * fade + differ.count() as f64;
+        *turns = *turns * fade + 1.0;
+        for ((side, absence), misses) in self.sides.iter_mut().zip(absence).zip(misses) {
+            side.layers[place].spans.set(absence);
+            *misses = *misses * fade + side.take(place, used) as f64;
+            side.shrink(room, place, used, times);
+        }
+    }
+
+    /// True if the correction shall count, given whether it does now. It must surely save misses before it
+    /// does, and counts until it seems to cost some.
+    pub(super) fn judge(&self, counts: bool) -> bool {
+        let Counts { turns, misses: [without, with], alone } = self.counts;
+        let saved = without - with;
+        match turns >= LEAST * self.sides[0].layers.len() as f64 {
+            true if counts => saved >= -alone.sqrt(),
+            true => saved > SURE * alone.sqrt(),
+            false => counts,
+        }
+    }
+
+    /// Adds the counts to `to`.
+    pub(super) fn save(&self, to: &mut Saved) {
+        let Counts { turns, misses: [without, with], alone } = self.counts;
+        let all = [self.slots as f64, turns, without, with, alone].map(|x| x as f32);
+        let bytes = all.iter().flat_map(|x| x.to_le_bytes()).collect();
+        to.push(COUNTS, Dtype::F32, &[all.len()], bytes);
+    }
+
+    /// The counts that [`save`](Self::save) added, if there are any, as those of this trial.
+    pub(super) fn recalled(&self, saved: &Saved) -> Result<Trial, SavedError> {
+        if !saved.contains(COUNTS) {
+            return Ok(self.clone());
+        }
+        let all = saved.floats(COUNTS, &[5], 0.0..=LARGEST)?;
+        let [turns, without, with, alone] = [all[1], all[2], all[3], all[4]].map(f64::from);
+        let counts = Counts { turns, misses: [without, with], alone };
+        Ok(Trial { counts, slots: all[0] as usize, ..self.clone() })
+    }
+}
+
+impl Side {
+    fn holds(&self, place: usize, expert: u32) -> bool {
+        self.layers[place].holds[expert as usize]
+    }
+
+    /// Takes in the experts of a turn. Returns the misses.
+    fn take(&mut self, place: usize, used: &[u32]) -> usize {
+        let holds = &mut self.layers[place].holds;
+        let missed = |&&expert: &&u32| !std::mem::replace(&mut holds[expert as usize], true);
+        let misses = used.iter().filter(missed).count();
+        self.count += misses;
+        misses
+    }
+
+    /// Gives up the experts that are used last, until `room` are left, or those of the turn alone.
+    fn shrink(&mut self, room: usize, place: usize, used: &[u32], times: &[[f32; 4]]) {
+        let Some(surplus) = self.count.checked_sub(room).filter(|&surplus| surplus > 0) else {
+            return;
+        };
+        self.candidates.clear();
+        for (number, (layer, &times)) in self.layers.iter().zip(times).enumerate() {
+            layer.spans.scores(times, &mut self.scores);
+            for (expert, (&score, &holds)) in self.scores.iter().zip(&layer.holds).enumerate() {
+                let is_used = number == place && used.binary_search(&(expert as u32)).is_ok();
+                if holds && !is_used {
+                    self.candidates.push((score, number, expert));
+                }
+            }
+        }
+        if surplus < self.candidates.len() {
+            self.candidates.select_nth_unstable_by(surplus, |a, b| b.0.total_cmp(&a.0));
+            self.candidates.truncate(surplus);
+        }
+        self.count -= self.candidates.len();
+        for &(_, layer, expert) in &self.candidates {
+            self.layers[layer].holds[expert] = false;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape = Shape { layers: 2, experts: 8, top_k: 2 };
+    const TIMES: [[f32; 4]; 2] = [[0.0, 1.0, 3.0, 5.0]; 2];
+
+    /// Turns that use the experts 0, 1, 2 one after the other, of which two fit. The first forecasts say
+    /// that the next one comes last, the second that it comes first.
+    fn turns(trial: &mut Trial, count: usize) {
+        for turn in 0..count {
+            let next = (turn + 1) % 3;
+            let later: Vec<f32> = (0..8).map(|e| if e == next { 0.0 } else { 0.9 }).collect();
+            let sooner: Vec<f32> = later.iter().map(|p| 0.9 - p).collect();
+            for place in 0..2 {
+                let absence = [&sooner, &later].map(|all| Absence {
+                    within_1: all,
+                    within_4: all,
+                    within_16: all,
+                    within_64: all,
+                });
+                trial.turn(place, &[turn as u32 % 3], absence, 4, &TIMES);
+            }
+        }
+    }
+
+    #[test]
+    fn better_forecasts_win_once_they_have_saved_enough() {
+        let mut trial = Trial::new(SHAPE);
+        trial.full(4);
+        turns(&mut trial, 100);
+        assert_eq!([false, true].map(|counts| trial.judge(counts)), [false, true]);
+        turns(&mut trial, 100);
+        assert!(trial.judge(false), "{:?}", trial.counts);
+        let [without, with] = trial.counts.misses;
+        assert!(with < 0.6 * without, "{without} and {with}");
+        // The other way round.
+        trial.counts.misses.reverse();
+        assert_eq!([false, true].map(|counts| trial.judge(counts)), [false, false]);
+        // By chance: it goes on as it is.
+        (trial.counts.misses, trial.counts.alone) = ([110.0, 100.0], 36.0);
+        assert_eq!([false, true].map(|counts| trial.judge(counts)), [false, true]);
+    }
+
+    #[test]
+    fn counts_are_kept_for_a_cache_of_that_size() {
+        let mut trial = Trial::new(SHAPE);
+        trial.full(40);
+        turns(&mut trial, 200);
+        let mut saved = Saved::default();
+        trial.save(&mut saved);
+        let mut again = Trial::new(SHAPE).recalled(&saved).unwrap();
+        assert!(again.judge(false));
+        again.full(45);
+        assert!(again.judge(false));
+        again.full(80);
+        assert!(!again.judge(false), "a larger cache is another matter");
+        assert!(!Trial::new(SHAPE).recalled(&Saved::default()).unwrap().judge(false));
+        for bad in [f32::NAN, -1.0, 1e10] {
+            let mut saved = Saved::default();
+            let bytes =
+                [4.0, bad, 1.0, 1.0, 1.0].iter().flat_map(|x: &f32| x.to_le_bytes()).collect();
+            saved.push(COUNTS, Dtype::F32, &[5], bytes);
+            assert!(Trial::new(SHAPE).recalled(&saved).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn experts_of_a_turn_stay_even_without_room() {
+        let mut trial = Trial::new(SHAPE);
+        let even = [0.5; 8];
+        let absence =
+            Absence { within_1: &even, within_4: &even, within_16: &even, within_64: &even };
+        trial.turn(0, &[1, 4, 6], [absence; 2], 1, &TIMES);
+        assert_eq!(trial.sides[0].count, 3);
+        trial.turn(1, &[2], [absence; 2], 1, &TIMES);
+        let only = |side: &Side| side.count == 1 && side.layers[1].holds[2];
+        assert!(trial.sides.iter().all(only));
+        assert_eq!(trial.counts.misses[0].round(), 4.0);
+    }
+
+    #[test]
+    fn a_dozen_layers_take_part_at_most() {
+        for (layers, places) in [(1, 1), (8, 8), (12, 12), (13, 7), (48, 12), (58, 12), (61, 11)] {
+            let trial = Trial::new(Shape { layers, ..SHAPE });
+            let all: Vec<usize> = trial.layers().collect();
+            assert_eq!(all.len(), places, "{layers}");
+            assert!(*all.last().unwrap() < layers);
+            assert_eq!((0..layers).filter_map(|layer| trial.place(layer)).count(), places);
+        }
+    }
+}
