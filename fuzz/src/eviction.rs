@@ -6,7 +6,7 @@ use sws_cache::Saved;
 use sws_cache::correction::{Correction, Corrections};
 use sws_cache::history::{History, Shape};
 use sws_cache::policy::{Choice, Layers, PolicyKind};
-use sws_store::Pass;
+use sws_store::{Dtype, Pass};
 
 /// The model that the correction must match.
 const MODEL: &str = "m";
@@ -28,6 +28,7 @@ fn filled(form: u8, numbers: &[u8]) -> Vec<u8> {
     };
     let mut saved = Saved::default();
     Correction::new(SHAPE, hidden, rank).save(&mut saved);
+    saved.push("correction.changes", Dtype::F32, &[SHAPE.layers], vec![0; 4 * SHAPE.layers]);
     let mut file = saved.write(MODEL);
     let header = 8 + u64::from_le_bytes(*file.first_chunk().expect("a header")) as usize;
     let len = numbers.len().min(file.len() - header);

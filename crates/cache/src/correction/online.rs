@@ -1,5 +1,7 @@
 //! Learning a correction from the steps of a running model.
 
+use sws_store::Dtype;
+
 use super::net::{LAST, Net, SCALE, Sample, Work, normed};
 use super::{Bf16, Correction};
 use crate::history::{HORIZONS, STATISTICS, Shape};
@@ -13,8 +15,14 @@ const EVERY: u32 = 4;
 const BATCH: usize = 4;
 /// Samples of a layer that are kept: those whose next uses are not known yet, and a batch.
 const PLACES: usize = LAST / EVERY as usize + BATCH + 1;
-/// Root mean square of a row's change.
+/// Root mean square of a row's first change, and after many.
 const RATE: f32 = 1e-3;
+const LEAST_RATE: f32 = 2.5e-4;
+/// Changes after which the next ones are smaller by a factor of √2.
+const SLOWER: f32 = 400.0;
+/// Changes that are counted. More change nothing.
+const MOST_CHANGES: f32 = 1e6;
+const CHANGES: &str = "correction.changes";
 /// Decay of the average of a row's squared gradients.
 const SQUARE: f32 = 0.99;
 /// Steps of a layer after which a sample whose sequence does not go on is given up.
@@ -39,7 +47,8 @@ struct Layer {
     net: Net,
     /// Averages of the squared gradients of each row of `down` and of `up`.
     squares: Vec<f32>,
-    changes: i32,
+    /// Changes so far, in earlier runs too.
+    changes: f32,
     /// Steps since the last sample.
     since: u32,
     places: Vec<Place>,
@@ -88,7 +97,7 @@ impl Learner {
         let layer = |layer| Layer {
             net: net(layer),
             squares: vec![0.0; 2 * RANK + 1],
-            changes: 0,
+            changes: 0.0,
             since: 0,
             places: vec![place.clone(); PLACES],
         };
@@ -101,15 +110,26 @@ impl Learner {
         }
     }
 
-    /// A learner that goes on from what this one had [saved](Correction::save), if it had.
+    /// Adds what it has learned to `to`.
+    pub(crate) fn save(&self, to: &mut Saved) {
+        self.correction.save(to);
+        let changes = self.layers.iter().flat_map(|layer| layer.changes.to_le_bytes()).collect();
+        to.push(CHANGES, Dtype::F32, &[self.layers.len()], changes);
+    }
+
+    /// A learner that goes on from what one like this has [saved](Self::save), if it has.
     pub(crate) fn recalled(&self, saved: &Saved) -> Result<Option<Learner>, SavedError> {
         let Correction { shape, hidden, .. } = self.correction;
         let Some(known) = Correction::recall(saved, shape)? else { return Ok(None) };
         if (known.hidden, known.rank) != (hidden, RANK) {
             return Err(SavedError::Tensor("correction.states".to_owned()));
         }
+        let changes = saved.floats(CHANGES, &[shape.layers], 0.0..=MOST_CHANGES)?;
         let nets: Vec<Net> = (0..shape.layers).map(|layer| known.net(layer)).collect();
-        Ok(Some(Learner::of(known, |layer| nets[layer].clone())))
+        let mut learner = Learner::of(known, |layer| nets[layer].clone());
+        let layers = learner.layers.iter_mut().zip(changes);
+        layers.for_each(|(layer, changes)| layer.changes = changes);
+        Ok(Some(learner))
     }
 
     /// What it has learned so far.
@@ -203,13 +223,12 @@ impl Learner {
 impl Layer {
     /// Changes each row of weights against its gradients, by their usual magnitude.
     fn change(&mut self, work: &Work) {
-        self.changes = self.changes.saturating_add(1);
-        let left = 1.0 - SQUARE.powi(self.changes);
-        let rows = self.net.rows(work).zip(&mut self.squares);
-        for ((weights, gradients), square) in rows {
+        self.changes = (self.changes + 1.0).min(MOST_CHANGES);
+        let rate = (RATE / (1.0 + self.changes / SLOWER).sqrt()).max(LEAST_RATE);
+        for ((weights, gradients), square) in self.net.rows(work).zip(&mut self.squares) {
             let mean = gradients.iter().map(|x| x * x).sum::<f32>() / gradients.len() as f32;
-            *square = SQUARE * *square + (1.0 - SQUARE) * mean;
-            let rate = RATE / ((*square / left).sqrt() + 1e-8);
+            *square = if *square == 0.0 { mean } else { SQUARE * *square + (1.0 - SQUARE) * mean };
+            let rate = rate / (square.sqrt() + 1e-8);
             for (weight, gradient) in weights.iter_mut().zip(gradients) {
                 *weight -= rate * gradient;
             }

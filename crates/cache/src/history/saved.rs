@@ -50,7 +50,7 @@ impl History {
         to.push("history.tokens.seen", Dtype::U8, &[known.len()], seen);
         to.push("history.tokens.followed", Dtype::U8, &[known.len(), layers, experts], counts);
         if let Some(learner) = self.corrector.as_ref().and_then(Corrector::learner) {
-            learner.correction().save(to);
+            learner.save(to);
         }
     }
 
