@@ -38,7 +38,7 @@ impl Spent {
         format!("{} {}", at(5), at(9))
     }
 
-    /// The mean, for what is done once in several layers.
+    /// The mean, for what is done once in several steps.
     fn mean(&self) -> u128 {
         self.0.iter().sum::<Duration>().as_nanos() / self.0.len().max(1) as u128
     }

@@ -20,7 +20,7 @@ pub(crate) fn check(data: &[u8]) -> bool {
     whole || numbers
 }
 
-/// A file of one of five forms, whose first numbers are replaced. The last is one to learn on from.
+/// A file of one of five forms, whose first numbers are replaced. The last is one from which learning goes on.
 fn filled(form: u8, numbers: &[u8]) -> Vec<u8> {
     let (hidden, rank) = match form {
         u8::MAX => (HIDDEN, 16),
@@ -73,7 +73,7 @@ fn learns_on(file: &[u8]) {
     let mut policy = PolicyKind::Expected.build_corrected(layers.clone(), learned);
     let mut saved = Saved::default();
     PolicyKind::Expected.build(layers).save(&mut saved);
-    saved.keep(Saved::read(file, MODEL).expect("it was accepted"));
+    saved.keep_correction(Saved::read(file, MODEL).expect("it was accepted"));
     let _ = policy.recall(&saved);
     for step in 0..360u32 {
         let pass = Pass::single(step as usize, &[step % 7]);

@@ -164,6 +164,7 @@ fn a_draft_is_trained_scored_and_used() {
         assert!(learning <= expected + expected / 100, "{learning} of {expected}");
     }
     call(&["replay", plain, "--eviction", file]).refused(2, &["has no states", "--record-hidden"]);
+    call(&["replay", traces[0], plain, "--eviction", file]).refused(2, &[plain, "has no states"]);
     call(&["replay", plain, "--eviction", &draft]).refused(2, &["no correction", "draft train"]);
 
     // A draft in the model's directory is found. It changes nothing but the reads.

@@ -189,8 +189,8 @@ impl History {
         History { followers, ..History::new(shape, sequences) }
     }
 
-    /// Corrects forecasts from now on, unless the correction is for another shape. What is learned does
-    /// not count until it is [told to](Self::count_correction).
+    /// Corrects forecasts from now on, unless the correction is for another shape. One that is learned
+    /// counts once the policy has found that it saves misses.
     pub fn correct(&mut self, corrections: Corrections) {
         self.corrector = Corrector::new(corrections, self.shape);
         let len = self.corrector.as_ref().map_or(0, |_| HORIZONS * self.shape.experts);
@@ -204,6 +204,11 @@ impl History {
     pub(crate) fn count_correction(&mut self, counts: bool) -> bool {
         let corrector = self.corrector.as_mut();
         corrector.is_some_and(|it| std::mem::replace(&mut it.counts, counts) != counts)
+    }
+
+    /// True if it learns a correction.
+    pub(crate) fn learns(&self) -> bool {
+        self.corrector.as_ref().and_then(Corrector::learner).is_some()
     }
 
     /// True if it has a correction.

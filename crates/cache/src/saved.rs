@@ -98,11 +98,12 @@ impl Saved {
         self.tensors.iter().find(|tensor| tensor.0 == name).map(|tensor| &tensor.2[..])
     }
 
-    /// Adds the tensors of an earlier state whose names are not there yet.
-    pub fn keep(&mut self, before: Saved) {
-        let new = before.tensors.into_iter().filter(|tensor| !self.contains(&tensor.0));
-        let new: Vec<SavedTensor> = new.collect();
-        self.tensors.extend(new);
+    /// Adds the learned correction of an earlier state, unless there is a new one.
+    pub fn keep_correction(&mut self, before: Saved) {
+        let is_of_it = |tensor: &SavedTensor| tensor.0.starts_with("correction.");
+        if !self.tensors.iter().any(is_of_it) {
+            self.tensors.extend(before.tensors.into_iter().filter(is_of_it));
+        }
     }
 
     /// Adds a tensor.
@@ -146,5 +147,26 @@ impl Saved {
         // NaN is in no range.
         let fits = all.iter().all(|x| range.contains(x));
         if fits { Ok(all) } else { Err(SavedError::Tensor(name.to_owned())) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_correction_is_kept_unless_there_is_a_new_one() {
+        let of = |names: &[(&str, u8)]| {
+            let mut saved = Saved::default();
+            names.iter().for_each(|&(name, x)| saved.push(name, Dtype::U8, &[1], vec![x]));
+            saved
+        };
+        let before = of(&[("correction.a", 1), ("correction.b", 2), ("other", 3)]);
+        let mut without = of(&[("other", 4)]);
+        without.keep_correction(before.clone());
+        assert_eq!(without, of(&[("other", 4), ("correction.a", 1), ("correction.b", 2)]));
+        let mut new = of(&[("correction.a", 5)]);
+        new.keep_correction(before);
+        assert_eq!(new, of(&[("correction.a", 5)]));
     }
 }

@@ -682,8 +682,9 @@ fn correction_is_learned_from_run_to_run() {
         drop(streamer);
         (tokens, taken, passed_over)
     };
+    let saved = || Saved::of_any_model(&std::fs::read(&file).unwrap()).unwrap().1;
     let learned = || {
-        let (_, saved) = Saved::of_any_model(&std::fs::read(&file).unwrap()).unwrap();
+        let saved = saved();
         let shape = Shape { layers: 8, experts: 32, top_k: 4 };
         Correction::recall(&saved, shape).unwrap()
     };
@@ -699,12 +700,21 @@ fn correction_is_learned_from_run_to_run() {
     }
     let [a, b, c] = &known[..] else { unreachable!() };
     assert!(a != b && b != c, "each run adds to it");
+    // So does each run's trial of it, in 8 layers, once the cache is full.
+    let saved = saved();
+    let [slots, turns, without, ..] = saved
+        .get("correction.trial", Dtype::F32, |_| true)
+        .map(|all| all.as_chunks().0.iter().map(|&x| f32::from_le_bytes(x)).collect::<Vec<_>>())
+        .unwrap()[..]
+    else {
+        unreachable!()
+    };
+    assert!(slots > 50.0 && turns > 1_000.0 && without > 100.0, "{slots} {turns} {without}");
     assert_eq!(run(Corrections::None).0, expected);
     assert_eq!(learned().as_ref(), Some(c), "kept for the next run");
 
     // Numbers that no correction has: the run begins anew, and its own state takes the place.
     let mut bytes = std::fs::read(&file).unwrap();
-    let (_, saved) = Saved::of_any_model(&bytes).unwrap();
     let up = saved.get("correction.up", Dtype::F32, |_| true).unwrap();
     let at = bytes.windows(up.len()).position(|window| window == up).unwrap();
     bytes[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());

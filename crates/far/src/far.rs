@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use sws_hub::http::ATTEMPTS;
 use sws_store::{
-    Arena, LEARNED_FILE, MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest, Piece, PieceId, PieceKind,
-    ShardReader, Supply, user_cache,
+    Arena, LEARNED_FILE, MANIFEST_FILE, MAX_LEARNED_BYTES, MAX_MANIFEST_BYTES, Manifest, Piece,
+    PieceId, PieceKind, ShardReader, Supply, user_cache,
 };
 use tracing::{debug, info};
 
@@ -26,9 +26,6 @@ const STACK: usize = 512 << 10;
 const TOUCHED: u64 = 64 << 10;
 /// Bytes on the heap of a connection: its buffers, and the records of its encryption.
 const CONNECTION: u64 = 448 << 10;
-
-/// Most bytes of what another machine learned.
-pub(crate) const LEARNED_BYTES: u64 = 64 << 20;
 
 /// Options of a model in object storage.
 #[derive(Clone, Debug, Default)]
@@ -236,7 +233,7 @@ fn manifest(origin: &Origin, root: &Path) -> Result<(Vec<u8>, Manifest, bool), F
 /// Reads what another machine learned of the model. It is only an aid, and not asked for twice.
 fn learned(origin: &Origin, place: &Place) {
     let path = place.files.join(LEARNED_FILE);
-    match origin.read_within(1, LEARNED_FILE, LEARNED_BYTES, None) {
+    match origin.read_within(1, LEARNED_FILE, MAX_LEARNED_BYTES, None) {
         Ok(Some((bytes, _))) if !path.exists() => drop(replace(&path, &bytes)),
         Ok(_) => {}
         Err(error) => debug!("nothing is known of the model's use: {error}"),

@@ -9,10 +9,10 @@ use ring::digest::{Context, SHA256};
 use sws_hub::http::{ATTEMPTS, Failure};
 use sws_store::shard::{Progress, verify};
 use sws_store::{
-    LEARNED_FILE, MANIFEST_FILE, MAX_MANIFEST_BYTES, Manifest, SmallFileError, open_regular,
+    LEARNED_FILE, MANIFEST_FILE, MAX_LEARNED_BYTES, MAX_MANIFEST_BYTES, Manifest, SmallFileError,
+    open_regular,
 };
 
-use crate::far::LEARNED_BYTES;
 use crate::key::{finished, sha256};
 use crate::{FarError, Origin};
 
@@ -122,7 +122,7 @@ pub fn push(what: &Push<'_>, report: &(dyn Fn(Step) + Sync)) -> Result<Pushed, F
 
 fn learned_job(path: &Path) -> Result<Job, FarError> {
     let file = open_regular(path).map_err(|e| FarError::read(path, e))?;
-    let len = file.metadata().map_err(|e| FarError::read(path, e))?.len().min(LEARNED_BYTES);
+    let len = file.metadata().map_err(|e| FarError::read(path, e))?.len().min(MAX_LEARNED_BYTES);
     Ok(Job { name: LEARNED_FILE.to_owned(), path: path.to_owned(), len })
 }
 

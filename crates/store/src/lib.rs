@@ -131,8 +131,8 @@ pub use probe::{Figure, ProbeReport, Reads, probe, speeds};
 pub use reader::UringReader;
 #[cfg(feature = "io")]
 pub use reader::{
-    DirectReader, LEARNED_FILE, MmapReader, ReadOp, ReaderKind, ShardReader, Supply, UnknownReader,
-    open_file_limit,
+    DirectReader, LEARNED_FILE, MAX_LEARNED_BYTES, MmapReader, ReadOp, ReaderKind, ShardReader,
+    Supply, UnknownReader, open_file_limit,
 };
 #[cfg(feature = "io")]
 pub use regular::{open_regular, open_stream};

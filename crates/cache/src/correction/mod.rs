@@ -85,8 +85,9 @@ impl Corrections {
             Corrections::Fitted(correction) => correction.bytes(sequences),
             &Corrections::Learned { hidden } => Learner::bytes(shape, hidden, sequences),
         };
-        // The chances with it, beside those without.
-        own + size_of::<f32>() * (shape.layers + 1) * HORIZONS * shape.experts
+        // The chances with it beside those without, and the states of a pass.
+        let chances = (shape.layers + 1) * HORIZONS * shape.experts;
+        own + size_of::<f32>() * (chances + sequences.max(1) * self.hidden())
     }
 }
 
@@ -148,7 +149,7 @@ impl Correction {
         }
     }
 
-    /// The weights of a layer, to learn on from.
+    /// The weights of a layer, from which learning goes on.
     fn net(&self, layer: usize) -> Net {
         let (hidden, statistics) = (self.hidden, STATISTICS * self.shape.experts);
         let mut down = Vec::with_capacity(self.rank * (hidden + statistics));

@@ -20,12 +20,14 @@ const RATE: f32 = 1e-3;
 const LEAST_RATE: f32 = 2.5e-4;
 /// Changes after which the next ones are smaller by a factor of √2.
 const SLOWER: f32 = 400.0;
-/// Changes that are counted. More change nothing.
+/// Most changes that are counted: the rate is at its least long before.
 const MOST_CHANGES: f32 = 1e6;
 const CHANGES: &str = "correction.changes";
+/// The largest weight. Fitted ones are below ten.
+const LARGEST: f32 = 100.0;
 /// Decay of the average of a row's squared gradients.
 const SQUARE: f32 = 0.99;
-/// Steps of a layer after which a sample whose sequence does not go on is given up.
+/// Steps of a layer after which a sample whose sequence does not go on is dropped.
 const PATIENCE: u32 = 32 * LAST as u32;
 
 /// A correction that is learned while the model runs.
@@ -79,13 +81,6 @@ enum PlaceState {
 impl Learner {
     /// A learner whose correction changes nothing yet.
     pub(crate) fn new(shape: Shape, hidden: usize) -> Learner {
-        Learner::of(Correction::new(shape, hidden, RANK), |layer| {
-            Net::new(RANK, inputs(shape, hidden), outputs(shape), &mut ((layer as u64) << 32))
-        })
-    }
-
-    fn of(correction: Correction, net: impl Fn(usize) -> Net) -> Learner {
-        let Correction { shape, hidden, .. } = correction;
         let (inputs, outputs) = (inputs(shape, hidden), outputs(shape));
         let place = Place {
             state: PlaceState::Free,
@@ -95,15 +90,15 @@ impl Learner {
             until: vec![u8::MAX; shape.experts],
         };
         let layer = |layer| Layer {
-            net: net(layer),
+            net: Net::new(RANK, inputs, outputs, &mut ((layer as u64) << 32)),
             squares: vec![0.0; 2 * RANK + 1],
             changes: 0.0,
             since: 0,
             places: vec![place.clone(); PLACES],
         };
         Learner {
+            correction: Correction::new(shape, hidden, RANK),
             layers: (0..shape.layers).map(layer).collect(),
-            correction,
             work: Work::new(RANK, inputs, outputs),
             inputs: vec![0.0; inputs],
             odds: vec![0.0; outputs],
@@ -117,19 +112,30 @@ impl Learner {
         to.push(CHANGES, Dtype::F32, &[self.layers.len()], changes);
     }
 
-    /// A learner that goes on from what one like this has [saved](Self::save), if it has.
-    pub(crate) fn recalled(&self, saved: &Saved) -> Result<Option<Learner>, SavedError> {
+    /// What a learner like this has [saved](Self::save), if it has: its correction, and its numbers of
+    /// changes.
+    pub(crate) fn known(
+        &self,
+        saved: &Saved,
+    ) -> Result<Option<(Correction, Vec<f32>)>, SavedError> {
         let Correction { shape, hidden, .. } = self.correction;
-        let Some(known) = Correction::recall(saved, shape)? else { return Ok(None) };
-        if (known.hidden, known.rank) != (hidden, RANK) {
-            return Err(SavedError::Tensor("correction.states".to_owned()));
-        }
+        let known = Correction::recall(saved, shape)?;
+        let Some(known) = known.filter(|it| (it.hidden, it.rank) == (hidden, RANK)) else {
+            return Ok(None);
+        };
         let changes = saved.floats(CHANGES, &[shape.layers], 0.0..=MOST_CHANGES)?;
-        let nets: Vec<Net> = (0..shape.layers).map(|layer| known.net(layer)).collect();
-        let mut learner = Learner::of(known, |layer| nets[layer].clone());
-        let layers = learner.layers.iter_mut().zip(changes);
-        layers.for_each(|(layer, changes)| layer.changes = changes);
-        Ok(Some(learner))
+        Ok(Some((known, changes)))
+    }
+
+    /// Goes on from there.
+    pub(crate) fn resume(&mut self, (known, changes): (Correction, Vec<f32>)) {
+        self.correction = known;
+        for (number, (layer, changes)) in self.layers.iter_mut().zip(changes).enumerate() {
+            layer.net = self.correction.net(number);
+            layer.changes = changes;
+            layer.squares.fill(0.0);
+            layer.places.iter_mut().for_each(|place| place.state = PlaceState::Free);
+        }
     }
 
     /// What it has learned so far.
@@ -152,7 +158,7 @@ impl Learner {
             + size_of::<f32>() * work
     }
 
-    /// Counts a step of a layer. True if it shall be [shown](Self::show).
+    /// Counts a step of a layer whose state is known. True if it is to be [shown](Self::show).
     pub(crate) fn wants(&mut self, layer: usize) -> bool {
         let Layer { since, places, .. } = &mut self.layers[layer];
         *since = since.saturating_add(1);
@@ -230,7 +236,7 @@ impl Layer {
             *square = if *square == 0.0 { mean } else { SQUARE * *square + (1.0 - SQUARE) * mean };
             let rate = rate / (square.sqrt() + 1e-8);
             for (weight, gradient) in weights.iter_mut().zip(gradients) {
-                *weight -= rate * gradient;
+                *weight = (*weight - rate * gradient).clamp(-LARGEST, LARGEST);
             }
         }
     }

@@ -79,11 +79,11 @@ impl History {
         let seen = saved.get("history.tokens.seen", Dtype::U8, |found| found == [tokens.len()])?;
         let shape = [tokens.len(), layers, experts];
         let counts = saved.get("history.tokens.followed", Dtype::U8, |found| found == shape)?;
-        let learned = self.corrector.as_mut().and_then(Corrector::learner_mut);
-        if let Some(learner) = learned
-            && let Some(recalled) = learner.recalled(saved)?
+        let learner = self.corrector.as_mut().and_then(Corrector::learner_mut);
+        if let Some(learner) = learner
+            && let Some(known) = learner.known(saved)?
         {
-            *learner = recalled;
+            learner.resume(known);
         }
 
         for (l, layer) in self.layers.iter_mut().enumerate() {
@@ -134,17 +134,6 @@ mod tests {
             }
         }
         history
-    }
-
-    #[test]
-    fn tensors_of_an_earlier_state_are_kept_unless_there_are_new_ones() {
-        let [mut new, mut before] = [Saved::default(), Saved::default()];
-        new.push("a", Dtype::U8, &[1], vec![1]);
-        before.push("a", Dtype::U8, &[2], vec![2, 2]);
-        before.push("b", Dtype::U8, &[1], vec![3]);
-        new.keep(before);
-        let found = |name: &str| new.get(name, Dtype::U8, |_| true).unwrap().to_vec();
-        assert_eq!((found("a"), found("b")), (vec![1], vec![3]));
     }
 
     #[test]

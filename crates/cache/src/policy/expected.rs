@@ -8,7 +8,7 @@ use sws_store::{Pass, PieceId, PieceKind};
 
 use super::sharing::Sharing;
 use super::spans::{NEVER, Spans, TIMES};
-use super::trial::Trial;
+use super::trial::{LAYERS, Trial};
 use super::{Choice, Policy, Row, SharedMisses};
 
 /// Evicts the piece whose next use is expected last.
@@ -38,8 +38,10 @@ pub struct ExpectedUse {
     sharing: Option<Sharing>,
     /// With a correction only.
     trial: Option<Trial>,
-    /// The experts of the layer that has chosen last, ascending.
-    used: Vec<u32>,
+    /// True once a piece had to be evicted: the cache is full.
+    evicts: bool,
+    /// With a correction only: for each expert, true if the layer that has chosen last uses it.
+    used: Vec<bool>,
 }
 
 /// The layers of a model.
@@ -102,8 +104,9 @@ impl ExpectedUse {
         history.correct(corrections);
         ExpectedUse {
             trial: history.is_corrected().then(|| Trial::new(shape)),
-            used: Vec::new(),
+            used: if history.is_corrected() { vec![false; shape.experts] } else { Vec::new() },
             history,
+            evicts: false,
             recent: Recent::new(shape),
             experts: vec![experts; shape.layers],
             sharing: (layers.sequences > 1).then(|| Sharing::new(shape)),
@@ -129,8 +132,12 @@ impl ExpectedUse {
     pub fn bytes_of(corrections: &Corrections, shape: Shape, sequences: usize) -> usize {
         match corrections.bytes(shape, sequences) {
             0 => 0,
-            bytes => bytes + Trial::bytes_for(shape),
+            bytes => bytes + ExpectedUse::bytes_of_trial(shape),
         }
+    }
+
+    fn bytes_of_trial(shape: Shape) -> usize {
+        Trial::bytes_for(shape) + size_of::<bool>() * shape.experts
     }
 
     /// Additional memory for the routes of the last tokens: 240 KiB for 58 layers of 8 experts a token.
@@ -185,12 +192,20 @@ impl ExpectedUse {
         let all = trial.layers().count() * self.layers.experts;
         if let Some(place) = trial.place(layer)
             && self.history.tells(layer)
-            && self.used.len() <= room
+            && self.evicts
+            && self.used.iter().filter(|&&used| used).count() <= room
             && room < all
         {
             self.at = PieceId::expert(self.layers.with_experts[layer], 0);
-            let times: Vec<[f32; 4]> = trial.layers().map(|layer| self.times(layer)).collect();
-            trial.turn(place, &self.used, self.history.both(layer), room, &times);
+            let mut times = [[0.0; 4]; LAYERS];
+            for (times, layer) in times.iter_mut().zip(trial.layers()) {
+                *times = self.times(layer);
+            }
+            let times = &times[..trial.layers().count()];
+            if trial.adapts(room) && self.history.learns() {
+                self.count_correction(false);
+            }
+            trial.turn(place, &self.used, self.history.both(layer), room, times);
         }
         self.trial = Some(trial);
         self.judge();
@@ -199,7 +214,10 @@ impl ExpectedUse {
     /// Lets the correction count if it wins its trial.
     fn judge(&mut self) {
         let Some(trial) = &self.trial else { return };
-        let counts = trial.judge(self.history.counts_correction());
+        self.count_correction(trial.judge(self.history.counts_correction()));
+    }
+
+    fn count_correction(&mut self, counts: bool) {
         if self.history.count_correction(counts) {
             self.experts.iter_mut().for_each(|experts| experts.stale = true);
         }
@@ -269,11 +287,11 @@ impl Policy for ExpectedUse {
                 self.history.step(layer, sequence, experts, token);
             }
             self.recent.routed(layer, choice);
-            if self.trial.is_some() {
-                self.used.clear();
-                self.used.extend_from_slice(choice.experts);
-                self.used.sort_unstable();
-                self.used.dedup();
+            self.used.fill(false);
+            for &expert in choice.experts {
+                if let Some(used) = self.used.get_mut(expert as usize) {
+                    *used = true;
+                }
             }
             let experts = &mut self.experts[layer];
             experts.stale = true;
@@ -303,9 +321,7 @@ impl Policy for ExpectedUse {
 
     fn victim(&mut self, now: PieceId, evictable: &dyn Fn(usize) -> bool) -> Option<usize> {
         self.at = now;
-        if let Some(trial) = &mut self.trial {
-            trial.full(self.experts.iter().map(|experts| experts.present).sum());
-        }
+        self.evicts = true;
         let mut last: Option<(f32, usize)> = None;
         let mut consider = |score: f32, slot: usize| {
             if last.is_none_or(|(latest, _)| score > latest) && evictable(slot) {
@@ -399,17 +415,23 @@ impl Policy for ExpectedUse {
     fn save(&self, to: &mut Saved) {
         self.history.save(to);
         self.recent.save(to);
-        if let Some(trial) = &self.trial {
+        if let Some(trial) = self.trial.as_ref().filter(|_| self.history.learns()) {
             trial.save(to);
         }
     }
 
     fn recall(&mut self, saved: &Saved) -> Result<(), SavedError> {
-        let trial = self.trial.as_ref().map(|trial| trial.recalled(saved)).transpose()?;
+        let mut recent = self.recent.clone();
+        recent.recall(saved)?;
+        // A trial is of the correction beside it.
+        let trial = self.trial.as_ref().filter(|_| self.history.learns());
+        let trial = trial.map(|trial| trial.recalled(saved)).transpose()?;
         self.history.recall(saved)?;
-        self.recent.recall(saved)?;
-        self.trial = trial;
-        self.judge();
+        self.recent = recent;
+        if trial.is_some() {
+            self.trial = trial;
+            self.judge();
+        }
         self.experts.iter_mut().for_each(|experts| experts.stale = true);
         Ok(())
     }
@@ -417,7 +439,7 @@ impl Policy for ExpectedUse {
     fn bytes(&self) -> usize {
         ExpectedUse::bytes_for(self.history.shape(), self.layers.sequences)
             + self.history.bytes_of_correction()
-            + self.trial.as_ref().map_or(0, |_| Trial::bytes_for(self.history.shape()))
+            + self.trial.as_ref().map_or(0, |_| ExpectedUse::bytes_of_trial(self.history.shape()))
             + self.cyclic.capacity() * size_of::<(usize, PieceId)>()
     }
 }

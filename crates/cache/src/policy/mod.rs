@@ -151,7 +151,7 @@ pub trait Policy: fmt::Debug + Send {
         let _ = (layer, sequence, state);
     }
 
-    /// Learns from the choices of a layer so far, once what the last one misses is being read.
+    /// Learns from the choices of a layer so far. Called once what the last one misses is demanded.
     fn learn(&mut self, layer: u32) {
         let _ = layer;
     }

@@ -51,3 +51,10 @@ impl Spans {
         }
     }
 }
+
+#[cfg(test)]
+impl Spans {
+    pub(super) fn held_bytes(&self) -> usize {
+        self.0.iter().map(|span| size_of::<f32>() * span.capacity()).sum()
+    }
+}

@@ -7,18 +7,19 @@ use crate::history::{Absence, Shape};
 use crate::saved::{Saved, SavedError};
 
 /// Most layers that take part.
-const LAYERS: usize = 12;
-/// Turns of a layer that count: those before fade.
+pub(super) const LAYERS: usize = 12;
+/// Turns of a layer over which the counts fade.
 const WINDOW: f64 = 4096.0;
 /// Fewest turns of each layer before the trial says anything.
 const LEAST: f64 = 128.0;
-/// Standard deviations by which the saved misses must differ from none. Misses come in bursts, so two are
-/// not enough.
-const SURE: f64 = 4.0;
+/// Standard deviations by which the saved misses must be above none, and may be below it, if misses come
+/// independently. They come in bursts, which at least doubles the deviation.
+const SURE: f64 = 5.0;
+const DOUBT: f64 = 2.0;
 /// Factor by which the number of slots may change before the trial starts again.
 const CHANGE: usize = 4;
 
-const COUNTS: &str = "trial.counts";
+const COUNTS: &str = "correction.trial";
 /// The largest accepted count.
 const LARGEST: f32 = 1e9;
 
@@ -27,7 +28,8 @@ const LARGEST: f32 = 1e9;
 ///
 /// A forecast is scored by what comes after it, so no correction is scored by what it has learned from.
 /// The caches hold the experts of some layers, in as many slots as those have in the real cache. Several
-/// layers, since a correction also decides which layers get more slots.
+/// layers, since a correction also decides which layers get more slots. Passes whose tokens may turn out
+/// wrong are not tried.
 #[derive(Clone, Debug)]
 pub(super) struct Trial {
     /// One layer in this many takes part.
@@ -35,7 +37,7 @@ pub(super) struct Trial {
     /// Without the correction, and with it.
     sides: [Side; 2],
     counts: Counts,
-    /// Slots of all layers when the counts began; 0 if they are not known yet.
+    /// Slots of the layers that take part when the counts began; 0 before.
     slots: usize,
 }
 
@@ -70,16 +72,22 @@ impl Trial {
     pub(super) fn new(shape: Shape) -> Trial {
         let every = shape.layers.div_ceil(LAYERS).max(1);
         let layer = Layer { spans: Spans::new(shape.experts), holds: vec![false; shape.experts] };
-        let layers = vec![layer; shape.layers.div_ceil(every)];
-        let side = Side { layers, count: 0, scores: Vec::new(), candidates: Vec::new() };
-        Trial { every, sides: [side.clone(), side], counts: Counts::default(), slots: 0 }
+        let count = shape.layers.div_ceil(every);
+        let sides = [0, 1].map(|_| Side {
+            layers: vec![layer.clone(); count],
+            count: 0,
+            scores: Vec::with_capacity(shape.experts),
+            candidates: Vec::with_capacity(count * shape.experts),
+        });
+        Trial { every, sides, counts: Counts::default(), slots: 0 }
     }
 
     pub(super) fn bytes_for(shape: Shape) -> usize {
         let candidate = size_of::<bool>() + size_of::<(f32, usize, usize)>();
         let layer =
             size_of::<Layer>() + Spans::bytes_for(shape.experts) + candidate * shape.experts;
-        let side = shape.layers.min(LAYERS) * layer + size_of::<f32>() * shape.experts;
+        let every = shape.layers.div_ceil(LAYERS).max(1);
+        let side = shape.layers.div_ceil(every) * layer + size_of::<f32>() * shape.experts;
         size_of::<Trial>() + 2 * side
     }
 
@@ -89,16 +97,19 @@ impl Trial {
         (0..self.sides[0].layers.len()).map(move |place| place * every)
     }
 
-    /// Starts again if the cache, which is full, has a very different number of slots than before: a
-    /// correction may win in a large cache and lose in a small one.
-    pub(super) fn full(&mut self, slots: usize) {
+    /// Starts again if the layers that take part have a very different number of slots than before: a
+    /// correction may win in a large cache and lose in a small one. Returns true if it does.
+    pub(super) fn adapts(&mut self, slots: usize) -> bool {
         let (least, most) = (slots - slots / CHANGE, slots + slots / CHANGE);
-        if !(least..=most).contains(&self.slots) {
-            if self.slots > 0 {
-                self.counts = Counts::default();
-            }
-            self.slots = slots;
+        if (least..=most).contains(&self.slots) {
+            return false;
         }
+        let starts_again = self.slots > 0;
+        if starts_again {
+            self.counts = Counts::default();
+        }
+        self.slots = slots;
+        starts_again
     }
 
     /// The place of a layer among those that take part.
@@ -106,12 +117,12 @@ impl Trial {
         layer.is_multiple_of(self.every).then_some(layer / self.every)
     }
 
-    /// A turn of a layer that uses these experts. `absence` are the forecasts for it without the correction
+    /// A turn of a layer, for each expert of which `used` is true if it is used. `absence` are the forecasts for it without the correction
     /// and with it, `room` the slots of all layers that take part, `times` the times to the spans of each.
     pub(super) fn turn(
         &mut self,
         place: usize,
-        used: &[u32],
+        used: &[bool],
         absence: [Absence<'_>; 2],
         room: usize,
         times: &[[f32; 4]],
@@ -119,7 +130,8 @@ impl Trial {
         let fade = 1.0 - 1.0 / (WINDOW * times.len() as f64);
         let Counts { turns, misses, alone } = &mut self.counts;
         let [without, with] = &self.sides;
-        let differ = used.iter().filter(|&&e| without.holds(place, e) != with.holds(place, e));
+        let both = without.layers[place].holds.iter().zip(&with.layers[place].holds);
+        let differ = used.iter().zip(both).filter(|&(&used, (a, b))| used && a != b);
         *alone = *alone * fade + differ.count() as f64;
         *turns = *turns * fade + 1.0;
         for ((side, absence), misses) in self.sides.iter_mut().zip(absence).zip(misses) {
@@ -135,7 +147,7 @@ impl Trial {
         let Counts { turns, misses: [without, with], alone } = self.counts;
         let saved = without - with;
         match turns >= LEAST * self.sides[0].layers.len() as f64 {
-            true if counts => saved >= -alone.sqrt(),
+            true if counts => saved >= -DOUBT * alone.sqrt(),
             true => saved > SURE * alone.sqrt(),
             false => counts,
         }
@@ -162,21 +174,19 @@ impl Trial {
 }
 
 impl Side {
-    fn holds(&self, place: usize, expert: u32) -> bool {
-        self.layers[place].holds[expert as usize]
-    }
-
     /// Takes in the experts of a turn. Returns the misses.
-    fn take(&mut self, place: usize, used: &[u32]) -> usize {
-        let holds = &mut self.layers[place].holds;
-        let missed = |&&expert: &&u32| !std::mem::replace(&mut holds[expert as usize], true);
-        let misses = used.iter().filter(missed).count();
+    fn take(&mut self, place: usize, used: &[bool]) -> usize {
+        let mut misses = 0;
+        for (holds, &used) in self.layers[place].holds.iter_mut().zip(used) {
+            misses += usize::from(used && !*holds);
+            *holds |= used;
+        }
         self.count += misses;
         misses
     }
 
-    /// Gives up the experts that are used last, until `room` are left, or those of the turn alone.
-    fn shrink(&mut self, room: usize, place: usize, used: &[u32], times: &[[f32; 4]]) {
+    /// Evicts the experts with the latest expected use, until `room` are left, or those of the turn alone.
+    fn shrink(&mut self, room: usize, place: usize, used: &[bool], times: &[[f32; 4]]) {
         let Some(surplus) = self.count.checked_sub(room).filter(|&surplus| surplus > 0) else {
             return;
         };
@@ -184,8 +194,7 @@ impl Side {
         for (number, (layer, &times)) in self.layers.iter().zip(times).enumerate() {
             layer.spans.scores(times, &mut self.scores);
             for (expert, (&score, &holds)) in self.scores.iter().zip(&layer.holds).enumerate() {
-                let is_used = number == place && used.binary_search(&(expert as u32)).is_ok();
-                if holds && !is_used {
+                if holds && !(number == place && used[expert]) {
                     self.candidates.push((score, number, expert));
                 }
             }
@@ -208,6 +217,10 @@ mod tests {
     const SHAPE: Shape = Shape { layers: 2, experts: 8, top_k: 2 };
     const TIMES: [[f32; 4]; 2] = [[0.0, 1.0, 3.0, 5.0]; 2];
 
+    fn used(experts: &[usize]) -> [bool; 8] {
+        std::array::from_fn(|expert| experts.contains(&expert))
+    }
+
     /// Turns that use the experts 0, 1, 2 one after the other, of which two fit. The first forecasts say
     /// that the next one comes last, the second that it comes first.
     fn turns(trial: &mut Trial, count: usize) {
@@ -222,7 +235,7 @@ mod tests {
                     within_16: all,
                     within_64: all,
                 });
-                trial.turn(place, &[turn as u32 % 3], absence, 4, &TIMES);
+                trial.turn(place, &used(&[turn % 3]), absence, 4, &TIMES);
             }
         }
     }
@@ -230,7 +243,7 @@ mod tests {
     #[test]
     fn better_forecasts_win_once_they_have_saved_enough() {
         let mut trial = Trial::new(SHAPE);
-        trial.full(4);
+        assert!(!trial.adapts(4), "it had not begun");
         turns(&mut trial, 100);
         assert_eq!([false, true].map(|counts| trial.judge(counts)), [false, true]);
         turns(&mut trial, 100);
@@ -240,7 +253,7 @@ mod tests {
         // The other way round.
         trial.counts.misses.reverse();
         assert_eq!([false, true].map(|counts| trial.judge(counts)), [false, false]);
-        // By chance: it goes on as it is.
+        // That may be chance, and nothing changes.
         (trial.counts.misses, trial.counts.alone) = ([110.0, 100.0], 36.0);
         assert_eq!([false, true].map(|counts| trial.judge(counts)), [false, true]);
     }
@@ -248,16 +261,16 @@ mod tests {
     #[test]
     fn counts_are_kept_for_a_cache_of_that_size() {
         let mut trial = Trial::new(SHAPE);
-        trial.full(40);
+        trial.adapts(40);
         turns(&mut trial, 200);
         let mut saved = Saved::default();
         trial.save(&mut saved);
         let mut again = Trial::new(SHAPE).recalled(&saved).unwrap();
         assert!(again.judge(false));
-        again.full(45);
+        assert!(!again.adapts(45));
         assert!(again.judge(false));
-        again.full(80);
-        assert!(!again.judge(false), "a larger cache is another matter");
+        assert!(again.adapts(80));
+        assert!(!again.judge(false), "nothing is known of a larger cache");
         assert!(!Trial::new(SHAPE).recalled(&Saved::default()).unwrap().judge(false));
         for bad in [f32::NAN, -1.0, 1e10] {
             let mut saved = Saved::default();
@@ -274,12 +287,31 @@ mod tests {
         let even = [0.5; 8];
         let absence =
             Absence { within_1: &even, within_4: &even, within_16: &even, within_64: &even };
-        trial.turn(0, &[1, 4, 6], [absence; 2], 1, &TIMES);
+        trial.turn(0, &used(&[1, 4, 6]), [absence; 2], 1, &TIMES);
         assert_eq!(trial.sides[0].count, 3);
-        trial.turn(1, &[2], [absence; 2], 1, &TIMES);
+        trial.turn(1, &used(&[2]), [absence; 2], 1, &TIMES);
         let only = |side: &Side| side.count == 1 && side.layers[1].holds[2];
         assert!(trial.sides.iter().all(only));
         assert_eq!(trial.counts.misses[0].round(), 4.0);
+    }
+
+    #[test]
+    fn memory_is_as_said() {
+        for layers in [2, 30] {
+            let shape = Shape { layers, ..SHAPE };
+            let trial = Trial::new(shape);
+            let side = |side: &Side| {
+                let layer = |layer: &Layer| {
+                    size_of::<Layer>() + layer.spans.held_bytes() + layer.holds.capacity()
+                };
+                let each = size_of::<(f32, usize, usize)>();
+                side.layers.iter().map(layer).sum::<usize>()
+                    + each * side.candidates.capacity()
+                    + size_of::<f32>() * side.scores.capacity()
+            };
+            let held = size_of::<Trial>() + trial.sides.iter().map(side).sum::<usize>();
+            assert_eq!(Trial::bytes_for(shape), held);
+        }
     }
 
     #[test]

@@ -81,8 +81,8 @@ pub(crate) struct Advanced {
     /// The output is the same.
     #[arg(long)]
     pub(crate) proposals: bool,
-    /// Neither load nor save expert usage statistics of earlier runs, which are kept in the user's
-    /// cache directory, one small file per model.
+    /// Neither load nor save what runs learn of the use of a model's experts, which is kept in the user's
+    /// cache directory, one file per model.
     #[arg(long)]
     pub(crate) no_warm_start: bool,
     /// Implementation of the layers.

@@ -176,10 +176,16 @@ fn recalled(path: &Path, files: &[File], states: &States<'_>) -> anyhow::Result<
     })?;
     let correction = correction
         .ok_or_else(|| anyhow!("`{name}` has no correction; make one with `sws draft train`"))?;
-    if ![0, states.hidden()].contains(&correction.hidden()) {
+    let hidden = correction.hidden();
+    if ![0, states.hidden()].contains(&hidden) {
+        let sees = |file: &&File| {
+            let found = RouterStates::read(&file.bytes, &file.trace);
+            matches!(found, Ok(Some(found)) if found.hidden() == hidden)
+        };
+        let blind = files.iter().find(|file| !sees(file)).unwrap_or(&files[0]);
         bail!(
-            "`{}` has no states that the correction looks at, or another trace has none; record them with `sws run --record-hidden`",
-            files[0].path.display()
+            "`{}` has no states that the correction looks at; record them with `sws run --record-hidden`",
+            blind.path.display()
         );
     }
     Ok(correction)

@@ -568,7 +568,7 @@ impl DynamicAssembler {
             self.fallback_reassemble()?;
         }
         if self.unheard.is_idle() {
-            // The disk is busy now.
+            // What is missed is being read meanwhile.
             self.cache.policy_mut().learn(number);
         }
         if self.prefetcher.enabled {

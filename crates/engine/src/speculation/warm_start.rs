@@ -6,10 +6,7 @@ use std::path::{Path, PathBuf};
 
 use sws_cache::history::Shape;
 use sws_cache::{Saved, SavedError, Trace};
-use sws_store::open_regular;
-
-/// Maximum length of a file in bytes: several times the tables of the largest models.
-const MAX_BYTES: u64 = 64 << 20;
+use sws_store::{MAX_LEARNED_BYTES, open_regular};
 
 /// The file, and the model that it belongs to.
 #[derive(Clone, Debug)]
@@ -46,11 +43,11 @@ impl WarmStart {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        if file.metadata()?.len() > MAX_BYTES {
+        if file.metadata()?.len() > MAX_LEARNED_BYTES {
             return Err(PassedOver::TooLong);
         }
         let mut bytes = Vec::new();
-        file.take(MAX_BYTES).read_to_end(&mut bytes)?;
+        file.take(MAX_LEARNED_BYTES).read_to_end(&mut bytes)?;
         Ok(Some(Saved::read(&bytes, &self.model)?))
     }
 

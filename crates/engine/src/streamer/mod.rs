@@ -578,9 +578,9 @@ impl Drop for SpeculativeWeightStreamer {
         }
         self.give_back();
         if !saved.is_empty() {
-            // What this run had no use for may be of use to the next one.
-            if let Ok(Some(before)) = file.read() {
-                saved.keep(before);
+            // A run that had no room to learn leaves what earlier ones have learned.
+            if let (None, Ok(Some(before))) = (&self.passed_over, file.read()) {
+                saved.keep_correction(before);
             }
             let _ = file.write(&saved);
         }

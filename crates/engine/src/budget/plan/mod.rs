@@ -253,8 +253,8 @@ impl Planner {
         (ram / DRAFT_SHARE).max(DRAFT_FLOOR)
     }
 
-    /// The most memory that a budget gives to learning a correction of evictions. The slots that it takes
-    /// must cost less than it saves, which is a few percent.
+    /// The most memory that a budget gives to learning a correction of evictions. It saves a few percent of
+    /// the misses, and must not add as many by the slots in whose place it is.
     pub fn most_learned(ram: u64) -> u64 {
         ram / LEARNED_SHARE
     }
