@@ -441,7 +441,7 @@ impl History {
     }
 
     /// Additional memory of a [corrected](Self::correct) history.
-    pub fn bytes_of_correction(&self) -> usize {
+    pub(crate) fn bytes_of_correction(&self) -> usize {
         self.corrector.as_ref().map_or(0, |corrector| corrector.bytes(self.cursors.len()))
     }
 

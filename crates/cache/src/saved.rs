@@ -98,12 +98,19 @@ impl Saved {
         self.tensors.iter().find(|tensor| tensor.0 == name).map(|tensor| &tensor.2[..])
     }
 
-    /// Adds the learned correction of an earlier state, unless there is a new one.
+    /// True if it has a correction.
+    pub fn has_correction(&self) -> bool {
+        self.tensors.iter().any(is_of_correction)
+    }
+
+    /// Adds the correction of an earlier state.
+    ///
+    /// # Panics
+    ///
+    /// If it has one.
     pub fn keep_correction(&mut self, before: Saved) {
-        let is_of_it = |tensor: &SavedTensor| tensor.0.starts_with("correction.");
-        if !self.tensors.iter().any(is_of_it) {
-            self.tensors.extend(before.tensors.into_iter().filter(is_of_it));
-        }
+        assert!(!self.has_correction(), "there is a new correction");
+        self.tensors.extend(before.tensors.into_iter().filter(is_of_correction));
     }
 
     /// Adds a tensor.
@@ -150,12 +157,16 @@ impl Saved {
     }
 }
 
+fn is_of_correction(tensor: &SavedTensor) -> bool {
+    tensor.0.starts_with("correction.")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_correction_is_kept_unless_there_is_a_new_one() {
+    fn correction_of_an_earlier_state_is_kept() {
         let of = |names: &[(&str, u8)]| {
             let mut saved = Saved::default();
             names.iter().for_each(|&(name, x)| saved.push(name, Dtype::U8, &[1], vec![x]));
@@ -163,10 +174,8 @@ mod tests {
         };
         let before = of(&[("correction.a", 1), ("correction.b", 2), ("other", 3)]);
         let mut without = of(&[("other", 4)]);
-        without.keep_correction(before.clone());
+        without.keep_correction(before);
         assert_eq!(without, of(&[("other", 4), ("correction.a", 1), ("correction.b", 2)]));
-        let mut new = of(&[("correction.a", 5)]);
-        new.keep_correction(before);
-        assert_eq!(new, of(&[("correction.a", 5)]));
+        assert!(without.has_correction() && !of(&[("other", 4)]).has_correction());
     }
 }

@@ -667,7 +667,7 @@ fn learned_state_is_kept_and_changes_no_bit() {
 }
 
 /// A correction of evictions is learned from run to run, in memory that the plan sets aside, and changes
-/// no bit. A run that has no room for it leaves what was learned to the next one.
+/// no bit. A run that does not learn leaves what was learned to the next one.
 #[test]
 fn correction_is_learned_from_run_to_run() {
     let dir = tempfile::tempdir().unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sws_cache::Saved;
 use sws_cache::correction::{Correction, Corrections};
-use sws_cache::policy::{ExpectedUse, PolicyKind};
+use sws_cache::policy::PolicyKind;
 use sws_engine::routes_of;
 use sws_store::open_regular;
 
@@ -31,11 +31,6 @@ pub(crate) fn find(model: &Model, streaming: &Streaming) -> Result<Corrections> 
         }
         _ => Corrections::None,
     })
-}
-
-/// Memory that they take for so many texts.
-pub(crate) fn bytes(corrections: &Corrections, model: &Model, texts: usize) -> u64 {
-    ExpectedUse::bytes_of(corrections, routes_of(model.spec()), texts) as u64
 }
 
 fn read(model: &Model, file: &Path) -> Result<Correction> {

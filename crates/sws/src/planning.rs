@@ -113,7 +113,8 @@ impl Planning {
             Corrections::Learned { .. } => Planner::most_learned(ram),
             _ => limit,
         };
-        let mut bytes = eviction::bytes(&corrections, model, needs.texts);
+        let shape = routes_of(model.spec());
+        let mut bytes = streaming.policy.bytes_of(&corrections, shape, needs.texts) as u64;
         if bytes > most {
             (corrections, bytes) = (Corrections::None, 0);
         }

@@ -3,11 +3,10 @@
 //! The weights of a [`History`](crate::history::History) are the same for all models. A
 //! [`Correction`] adds what one model shows: to the log-odds of each expert's use within 1, 4, 16 and
 //! 64 steps it adds a linear function of low rank. Its inputs are the statistics of all experts of the
-//! layer and, if the correction was fitted with them, the state that the layer's router
-//! saw. It forecasts spans of time, not the next step alone: what stays in a cache depends on all of
+//! layer and, if the correction looks at states, the one that the layer's router saw. It forecasts spans of time, not the next step alone: what stays in a cache depends on all of
 //! them.
 //!
-//! A correction without a state to look at makes no difference.
+//! Where it looks at states and none is known, it changes nothing.
 //!
 //! It is [fitted](Fit) to recordings, or learned as the model runs ([`Corrections::Learned`]).
 
@@ -69,8 +68,7 @@ pub enum Corrections {
 }
 
 impl Corrections {
-    /// Elements of the states that it looks at; 0 if it looks at none.
-    pub fn hidden(&self) -> usize {
+    fn hidden(&self) -> usize {
         match self {
             Corrections::None => 0,
             Corrections::Fitted(correction) => correction.hidden,
@@ -115,13 +113,8 @@ impl Correction {
         self.hidden
     }
 
-    /// Its rank.
-    pub fn rank(&self) -> usize {
-        self.rank
-    }
-
     /// Memory of a correction, and of what a history of so many sequences keeps for it.
-    pub fn bytes(&self, sequences: usize) -> usize {
+    fn bytes(&self, sequences: usize) -> usize {
         Correction::bytes_for(self.shape, self.hidden, self.rank, sequences)
     }
 
@@ -135,7 +128,7 @@ impl Correction {
 
     /// Writes the projection of the state that the router of a layer sees. It is empty if there is
     /// none: the correction looks at no states, or this one is not of numbers.
-    pub fn project(&self, layer: usize, state: &[f32], projected: &mut Vec<f32>) {
+    pub(crate) fn project(&self, layer: usize, state: &[f32], projected: &mut Vec<f32>) {
         projected.clear();
         if self.hidden == 0 || state.len() != self.hidden || layer >= self.shape.layers {
             return;

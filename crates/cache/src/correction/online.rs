@@ -15,8 +15,9 @@ const EVERY: u32 = 4;
 const BATCH: usize = 4;
 /// Samples of a layer that are kept: those whose next uses are not known yet, and a batch.
 const PLACES: usize = LAST / EVERY as usize + BATCH + 1;
-/// Root mean square of a row's first change, and after many.
+/// Root mean square of a row's first change.
 const RATE: f32 = 1e-3;
+/// Root mean square of a row's change after many.
 const LEAST_RATE: f32 = 2.5e-4;
 /// Changes after which the next ones are smaller by a factor of √2.
 const SLOWER: f32 = 400.0;
@@ -127,7 +128,7 @@ impl Learner {
         Ok(Some((known, changes)))
     }
 
-    /// Goes on from there.
+    /// Goes on from what [`known`](Self::known) returned.
     pub(crate) fn resume(&mut self, (known, changes): (Correction, Vec<f32>)) {
         self.correction = known;
         for (number, (layer, changes)) in self.layers.iter_mut().zip(changes).enumerate() {

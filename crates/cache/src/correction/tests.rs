@@ -333,7 +333,7 @@ fn learning_goes_on_after_a_restart() {
         let result = history.recall(&other).map_err(|e| e.to_string());
         (result, bits(&mut history) == before)
     };
-    assert_eq!(with(3), (Ok(()), false));
+    assert_eq!(with(3), (Ok(false), false));
     let (refused, unchanged) = with(first.rank);
     assert!(unchanged && refused.unwrap_err().contains("correction.changes"));
     // A history that does not learn has no use for it.
@@ -362,45 +362,105 @@ fn what_a_learner_saves_is_what_it_reads() {
     learning(&trace, &states, Some(&again));
 }
 
-/// The trial of a learned correction says nothing of a fitted one, nor the other way round.
+/// A saved state whose correction raises all chances, and whose trial has these misses.
+fn tried(rank: usize, misses: [f32; 2]) -> Saved {
+    let mut saved = Saved::default();
+    PolicyKind::Expected.build(layers(SHAPE)).save(&mut saved);
+    raising(HIDDEN, rank).save(&mut saved);
+    let floats = |all: &[f32]| all.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+    saved.push("correction.changes", Dtype::F32, &[SHAPE.layers], floats(&[9.0; SHAPE.layers]));
+    let counts = [0.0, 1e5, misses[0], misses[1], 10.0];
+    saved.push("correction.trial", Dtype::F32, &[counts.len()], floats(&counts));
+    saved
+}
+
+/// A correction that raises the chances of all experts.
+fn raising(hidden: usize, rank: usize) -> Correction {
+    let mut correction = Correction::new(SHAPE, hidden, rank);
+    let outputs = HORIZONS * SHAPE.experts;
+    for layer in correction.up.chunks_exact_mut((rank + 1) * outputs) {
+        layer[rank * outputs..].fill(3.0);
+    }
+    correction
+}
+
+fn layers(shape: Shape) -> Layers {
+    let Shape { layers, experts, top_k } = shape;
+    let count = layers as u32;
+    Layers { count, with_experts: (0..count).collect(), experts, top_k, sequences: 1 }
+}
+
+/// True if the corrections count after they have recalled the state.
+fn counts(corrections: Corrections, saved: &Saved) -> bool {
+    let chance = |corrections: Corrections| {
+        let mut policy = PolicyKind::Expected.build_corrected(layers(SHAPE), corrections);
+        policy.recall(saved).unwrap();
+        let pass = Pass::single(0, &[1]);
+        policy.begin(&pass);
+        // The model has no expert of that number.
+        policy.routed(&Choice { pass: &pass, layer: 0, experts: &[2, 99] });
+        policy.saw(0, 0, &[1.0; HIDDEN]);
+        policy.learn(0);
+        policy.use_probability(PieceId::expert(0, 3), 1)
+    };
+    chance(corrections) > 1.5 * chance(Corrections::None)
+}
+
 #[test]
 fn each_correction_has_its_own_trial() {
-    let (trace, states) = topics(300, 5);
-    let layers =
-        || Layers { count: 3, with_experts: vec![0, 1, 2], experts: 16, top_k: 2, sequences: 1 };
-    let fitted = || Corrections::Fitted(Arc::new(Correction::new(SHAPE, 0, 1)));
+    let rank = Learner::new(SHAPE, HIDDEN).correction().rank;
+    let (won, lost) = ([500.0, 300.0], [300.0, 500.0]);
     let learned = || Corrections::Learned { hidden: HIDDEN };
-    let saved_by = |corrections: Corrections| {
-        let policy = PolicyKind::Expected.build_corrected(layers(), corrections);
-        let mut cache = PredictiveCache::new(policy, vec![(1, ()); 40]);
-        for token in 0..trace.token_count() / 6 {
-            let pass = Pass::single(token, &[token as u32 % 50]);
+    assert!(counts(learned(), &tried(rank, won)));
+    assert!(!counts(learned(), &tried(rank, lost)));
+    // Learning begins anew, and so does the trial.
+    assert!(!counts(learned(), &tried(3, won)));
+    // A fitted one does not lose by what another has lost.
+    let fitted = Corrections::Fitted(Arc::new(raising(0, 1)));
+    assert!(counts(fitted, &tried(rank, lost)));
+}
+
+/// Experts of some layers come and go in a prompt; the cache has as many slots as before.
+#[test]
+fn a_prompt_does_not_end_a_trial() {
+    let shape = Shape { layers: 26, experts: 16, top_k: 2 };
+    let learned = Corrections::Learned { hidden: 0 };
+    let policy = PolicyKind::Expected.build_corrected(layers(shape), learned);
+    let mut cache = PredictiveCache::new(policy, vec![(1, ()); 100]);
+    let mut random = Random(5);
+    let mut run = |passes: usize, tokens: usize| {
+        for position in 0..passes {
+            let ids: Vec<u32> = (0..tokens as u32).collect();
+            let pass = Pass::single(position, &ids);
             cache.begin_pass(&pass);
-            for layer in 0..3u32 {
-                let of = trace.experts(token, layer as usize);
-                let experts: Vec<u32> = of.iter().map(|&expert| expert.into()).collect();
-                // An expert that the model does not have is ignored.
-                let more = [&experts[..], &[experts[0], 99]].concat();
-                cache.policy_mut().routed(&Choice { pass: &pass, layer, experts: &more });
-                let at = (token * SHAPE.layers + layer as usize) * HIDDEN;
-                cache.policy_mut().saw(layer, 0, &states[at..at + HIDDEN]);
+            for layer in 0..shape.layers as u32 {
+                let mut half = |from: usize| (from + random.below(8)) as u32;
+                let experts: Vec<u32> = (0..tokens).flat_map(|_| [half(0), half(8)]).collect();
+                cache.routed(&Choice { pass: &pass, layer, experts: &experts });
+                for &expert in &experts {
+                    let piece = PieceId::expert(layer, expert);
+                    if cache.lookup(piece) == Lookup::Absent {
+                        cache.begin(layer, piece, 1, Need::Now).unwrap();
+                        cache.ready(piece, ());
+                    }
+                }
                 cache.policy_mut().learn(layer);
             }
         }
         let mut saved = Saved::default();
         cache.policy().save(&mut saved);
-        saved
+        saved.floats("correction.trial", &[5], 0.0..=1e9).unwrap()
     };
-    let [of_fitted, of_learned] = [saved_by(fitted()), saved_by(learned())];
-    assert!(!of_fitted.contains("correction.trial") && of_learned.contains("correction.trial"));
-    for (corrections, saved) in [(fitted(), &of_learned), (learned(), &of_fitted)] {
-        PolicyKind::Expected.build_corrected(layers(), corrections).recall(saved).unwrap();
-    }
+    let before = run(400, 1);
+    let after = run(3, 40);
+    let later = run(50, 1);
+    assert_eq!(before[0], 100.0, "slots");
+    assert!(before[1] > 1_000.0 && after[1] >= before[1] && later[1] > after[1], "{later:?}");
 }
 
 #[test]
 fn samples_of_texts_that_end_are_given_up() {
-    let mut history = History::new(SHAPE, 2);
+    let mut history = History::new(SHAPE, 3);
     history.correct(Corrections::Learned { hidden: HIDDEN });
     let state = [1.0, -1.0, 0.5, 0.0, 2.0, 0.0, 0.0, 1.0];
     let mut step = |sequence: usize, count: usize| {
@@ -413,10 +473,11 @@ fn samples_of_texts_that_end_are_given_up() {
         history.save(&mut saved);
         Correction::recall(&saved, SHAPE).unwrap().unwrap()
     };
-    // The first text leaves samples behind that take all places of the second.
-    step(0, 256 + 60);
-    let before = step(1, 300);
-    let after = step(1, 6000);
+    // Two texts leave samples behind in all places, and the third has to wait.
+    step(0, 600);
+    let before = step(1, 24);
+    assert_eq!(step(2, 1000), before);
+    let after = step(2, 2000);
     assert_ne!(before, after);
     assert!(after.up.iter().all(|up| up.is_finite()));
 }

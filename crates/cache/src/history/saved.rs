@@ -54,8 +54,9 @@ impl History {
         }
     }
 
-    /// Restores what [`save`](Self::save) added. On error the history is unchanged.
-    pub fn recall(&mut self, saved: &Saved) -> Result<(), SavedError> {
+    /// Restores what [`save`](Self::save) added. Returns true if what was learned of a correction is among it.
+    /// On error the history is unchanged.
+    pub fn recall(&mut self, saved: &Saved) -> Result<bool, SavedError> {
         let (layers, experts) = (self.shape.layers, self.shape.experts);
         let each = [layers, experts];
         let steps = saved.floats("history.steps", &[layers], 0.0..=MOST)?;
@@ -80,9 +81,9 @@ impl History {
         let shape = [tokens.len(), layers, experts];
         let counts = saved.get("history.tokens.followed", Dtype::U8, |found| found == shape)?;
         let learner = self.corrector.as_mut().and_then(Corrector::learner_mut);
-        if let Some(learner) = learner
-            && let Some(known) = learner.known(saved)?
-        {
+        let known = learner.as_ref().map(|learner| learner.known(saved)).transpose()?.flatten();
+        let goes_on = known.is_some();
+        if let (Some(learner), Some(known)) = (learner, known) {
             learner.resume(known);
         }
 
@@ -111,7 +112,7 @@ impl History {
             let counts = &counts[at * width..][..width];
             self.followers.put(u32::from_le_bytes(*token), seen, counts);
         }
-        Ok(())
+        Ok(goes_on)
     }
 }
 

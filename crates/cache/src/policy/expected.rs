@@ -129,7 +129,7 @@ impl ExpectedUse {
     }
 
     /// Additional memory for corrections of the forecasts for so many sequences.
-    pub fn bytes_of(corrections: &Corrections, shape: Shape, sequences: usize) -> usize {
+    pub(super) fn bytes_of(corrections: &Corrections, shape: Shape, sequences: usize) -> usize {
         match corrections.bytes(shape, sequences) {
             0 => 0,
             bytes => bytes + ExpectedUse::bytes_of_trial(shape),
@@ -202,8 +202,9 @@ impl ExpectedUse {
                 *times = self.times(layer);
             }
             let times = &times[..trial.layers().count()];
-            if trial.adapts(room) && self.history.learns() {
-                self.count_correction(false);
+            let slots = self.experts.iter().map(|experts| experts.present).sum();
+            if trial.adapts(slots) {
+                self.count_correction(!self.history.learns());
             }
             trial.turn(place, &self.used, self.history.both(layer), room, times);
         }
@@ -423,13 +424,12 @@ impl Policy for ExpectedUse {
     fn recall(&mut self, saved: &Saved) -> Result<(), SavedError> {
         let mut recent = self.recent.clone();
         recent.recall(saved)?;
+        let known = Trial::known(saved)?;
         // A trial is of the correction beside it.
-        let trial = self.trial.as_ref().filter(|_| self.history.learns());
-        let trial = trial.map(|trial| trial.recalled(saved)).transpose()?;
-        self.history.recall(saved)?;
+        let goes_on = self.history.recall(saved)?;
         self.recent = recent;
-        if trial.is_some() {
-            self.trial = trial;
+        if let (true, Some(trial), Some(known)) = (goes_on, &mut self.trial, known) {
+            trial.resume(known);
             self.judge();
         }
         self.experts.iter_mut().for_each(|experts| experts.stale = true);

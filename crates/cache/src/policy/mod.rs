@@ -13,6 +13,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::correction::Corrections;
+use crate::history::Shape;
 use crate::{Saved, SavedError};
 use sws_store::{Pass, PieceId};
 
@@ -82,6 +83,14 @@ impl PolicyKind {
         match self {
             PolicyKind::Expected => "expected",
             PolicyKind::Lru => "lru",
+        }
+    }
+
+    /// Memory that corrections add to the policy for so many sequences of a model of this shape.
+    pub fn bytes_of(self, corrections: &Corrections, shape: Shape, sequences: usize) -> usize {
+        match self {
+            PolicyKind::Expected => ExpectedUse::bytes_of(corrections, shape, sequences),
+            PolicyKind::Lru => 0,
         }
     }
 

@@ -6,7 +6,7 @@ use super::spans::Spans;
 use crate::history::{Absence, Shape};
 use crate::saved::{Saved, SavedError};
 
-/// Most layers that take part.
+/// Maximum number of layers that take part.
 pub(super) const LAYERS: usize = 12;
 /// Turns of a layer over which the counts fade.
 const WINDOW: f64 = 4096.0;
@@ -16,15 +16,15 @@ const LEAST: f64 = 128.0;
 /// independently. They come in bursts, which at least doubles the deviation.
 const SURE: f64 = 5.0;
 const DOUBT: f64 = 2.0;
-/// Factor by which the number of slots may change before the trial starts again.
+/// The trial starts again if the number of slots changes by more than one part in this many of the new one.
 const CHANGE: usize = 4;
 
 const COUNTS: &str = "correction.trial";
 /// The largest accepted count.
 const LARGEST: f32 = 1e9;
 
-/// Simulates two small caches, one of which evicts by the forecasts without the correction and the other by
-/// those with it, and counts the misses of both.
+/// Simulates two small caches, and counts the misses of both: one evicts by the forecasts without the
+/// correction, the other by those with it.
 ///
 /// A forecast is scored by what comes after it, so no correction is scored by what it has learned from.
 /// The caches hold the experts of some layers, in as many slots as those have in the real cache. Several
@@ -37,15 +37,16 @@ pub(super) struct Trial {
     /// Without the correction, and with it.
     sides: [Side; 2],
     counts: Counts,
-    /// Slots of the layers that take part when the counts began; 0 before.
+    /// Slots of all layers when the counts began; 0 before.
     slots: usize,
 }
 
+/// Counts of both caches.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Counts {
+pub(super) struct Counts {
     /// Turns of all layers.
     turns: f64,
-    /// Misses of both caches.
+    /// Misses without the correction, and with it.
     misses: [f64; 2],
     /// Misses of one of them alone: the variance of the difference, if it is chance.
     alone: f64,
@@ -97,8 +98,8 @@ impl Trial {
         (0..self.sides[0].layers.len()).map(move |place| place * every)
     }
 
-    /// Starts again if the layers that take part have a very different number of slots than before: a
-    /// correction may win in a large cache and lose in a small one. Returns true if it does.
+    /// Starts again if the cache has a very different number of slots than before: a correction may win in a
+    /// large cache and lose in a small one. Returns true if it starts again.
     pub(super) fn adapts(&mut self, slots: usize) -> bool {
         let (least, most) = (slots - slots / CHANGE, slots + slots / CHANGE);
         if (least..=most).contains(&self.slots) {
@@ -117,8 +118,9 @@ impl Trial {
         layer.is_multiple_of(self.every).then_some(layer / self.every)
     }
 
-    /// A turn of a layer, for each expert of which `used` is true if it is used. `absence` are the forecasts for it without the correction
-    /// and with it, `room` the slots of all layers that take part, `times` the times to the spans of each.
+    /// A turn of a layer. `used` says of each expert whether it is used, `absence` are the forecasts without
+    /// the correction and with it, `room` the slots of all layers that take part, and `times` the times to
+    /// the spans of each.
     pub(super) fn turn(
         &mut self,
         place: usize,
@@ -141,8 +143,8 @@ impl Trial {
         }
     }
 
-    /// True if the correction shall count, given whether it does now. It must surely save misses before it
-    /// does, and counts until it seems to cost some.
+    /// True if the correction is to count, given whether it does now. It must surely save misses before it
+    /// counts, and then counts until it seems to cost some.
     pub(super) fn judge(&self, counts: bool) -> bool {
         let Counts { turns, misses: [without, with], alone } = self.counts;
         let saved = without - with;
@@ -161,15 +163,20 @@ impl Trial {
         to.push(COUNTS, Dtype::F32, &[all.len()], bytes);
     }
 
-    /// The counts that [`save`](Self::save) added, if there are any, as those of this trial.
-    pub(super) fn recalled(&self, saved: &Saved) -> Result<Trial, SavedError> {
+    /// The number of slots and the counts that [`save`](Self::save) added, if there are any.
+    pub(super) fn known(saved: &Saved) -> Result<Option<(usize, Counts)>, SavedError> {
         if !saved.contains(COUNTS) {
-            return Ok(self.clone());
+            return Ok(None);
         }
         let all = saved.floats(COUNTS, &[5], 0.0..=LARGEST)?;
         let [turns, without, with, alone] = [all[1], all[2], all[3], all[4]].map(f64::from);
         let counts = Counts { turns, misses: [without, with], alone };
-        Ok(Trial { counts, slots: all[0] as usize, ..self.clone() })
+        Ok(Some((all[0] as usize, counts)))
+    }
+
+    /// Goes on from known counts.
+    pub(super) fn resume(&mut self, (slots, counts): (usize, Counts)) {
+        (self.slots, self.counts) = (slots, counts);
     }
 }
 
@@ -226,10 +233,10 @@ mod tests {
     fn turns(trial: &mut Trial, count: usize) {
         for turn in 0..count {
             let next = (turn + 1) % 3;
-            let later: Vec<f32> = (0..8).map(|e| if e == next { 0.0 } else { 0.9 }).collect();
-            let sooner: Vec<f32> = later.iter().map(|p| 0.9 - p).collect();
+            let right: Vec<f32> = (0..8).map(|e| if e == next { 0.0 } else { 0.9 }).collect();
+            let wrong: Vec<f32> = right.iter().map(|p| 0.9 - p).collect();
             for place in 0..2 {
-                let absence = [&sooner, &later].map(|all| Absence {
+                let absence = [&wrong, &right].map(|all| Absence {
                     within_1: all,
                     within_4: all,
                     within_16: all,
@@ -265,19 +272,20 @@ mod tests {
         turns(&mut trial, 200);
         let mut saved = Saved::default();
         trial.save(&mut saved);
-        let mut again = Trial::new(SHAPE).recalled(&saved).unwrap();
+        let mut again = Trial::new(SHAPE);
+        again.resume(Trial::known(&saved).unwrap().unwrap());
         assert!(again.judge(false));
         assert!(!again.adapts(45));
         assert!(again.judge(false));
         assert!(again.adapts(80));
         assert!(!again.judge(false), "nothing is known of a larger cache");
-        assert!(!Trial::new(SHAPE).recalled(&Saved::default()).unwrap().judge(false));
+        assert_eq!(Trial::known(&Saved::default()).unwrap(), None);
         for bad in [f32::NAN, -1.0, 1e10] {
             let mut saved = Saved::default();
             let bytes =
                 [4.0, bad, 1.0, 1.0, 1.0].iter().flat_map(|x: &f32| x.to_le_bytes()).collect();
             saved.push(COUNTS, Dtype::F32, &[5], bytes);
-            assert!(Trial::new(SHAPE).recalled(&saved).is_err(), "{bad}");
+            assert!(Trial::known(&saved).is_err(), "{bad}");
         }
     }
 

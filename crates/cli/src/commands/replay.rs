@@ -152,7 +152,7 @@ fn joined(files: &[File]) -> anyhow::Result<Trace> {
     Ok(all)
 }
 
-/// The states of all traces; none if some trace has none, or others.
+/// The states of all traces; none if a trace has none, or states of another length.
 fn states(files: &[File]) -> anyhow::Result<States<'_>> {
     let (mut all, mut first) = (States::default(), 0);
     for File { path, trace, bytes } in files {

@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use sws_cache::Saved;
 use sws_cache::correction::Corrections;
-use sws_cache::policy::ExpectedUse;
 use sws_model::text::{Sampler, Sampling};
 use sws_model::{
     BatchLm, CausalLm, Chunk, ExpectedReads, ForwardError, Inventory, KvPrecision, Model,
@@ -143,7 +142,7 @@ impl SpeculativeWeightStreamer {
             stand_ins: options.stand_ins,
             verified: options.verified,
             draft: options.draft.bytes() as u64,
-            correction: ExpectedUse::bytes_of(
+            correction: options.policy.bytes_of(
                 &options.corrections,
                 routes_of(spec),
                 options.sequences,
@@ -578,8 +577,11 @@ impl Drop for SpeculativeWeightStreamer {
         }
         self.give_back();
         if !saved.is_empty() {
-            // A run that had no room to learn leaves what earlier ones have learned.
-            if let (None, Ok(Some(before))) = (&self.passed_over, file.read()) {
+            // A run that does not learn leaves what earlier ones have learned.
+            if self.passed_over.is_none()
+                && !saved.has_correction()
+                && let Ok(Some(before)) = file.read()
+            {
                 saved.keep_correction(before);
             }
             let _ = file.write(&saved);

@@ -55,7 +55,8 @@ pub trait ShardReader: Send + Sync {
 /// Name of a file beside the manifest of a model with a [`Supply`]: what another machine learned of its
 /// use.
 pub const LEARNED_FILE: &str = "learned";
-/// Most bytes of such a file: more than twice the tables of the largest models.
+/// Most bytes of what was learned of a model, here or beside its manifest: more than twice the tables of the
+/// largest models.
 pub const MAX_LEARNED_BYTES: u64 = 128 << 20;
 
 /// A place that the files of a manifest come from while they are read, so that those on this machine
