@@ -4,21 +4,17 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use axum::body::{Body, Bytes};
-use axum::http::Request;
-use axum::http::header::CONTENT_LENGTH;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use sws::{Cancel, Continuation, Defaults, LoadedModel, Needs, Text, Warning};
 use sws_engine::{Gauge, Plan};
 use sws_grammar::{FormError, Vocabulary};
 use sws_model::KvPrecision;
 use sws_model::text::{Detokenizer, Position, ReplyFormat, Tokenizer};
 use sws_store::Clock;
+use tokio::sync::Semaphore;
 use tokio::sync::mpsc::channel;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::timeout;
 
 use crate::Config;
+use crate::bodies::Bodies;
 use crate::certified;
 use crate::config::FORMS;
 use crate::cost::Cost;
@@ -34,8 +30,6 @@ use crate::requests::{Entry, Origin, Requests};
 const EVENTS: usize = 4096;
 /// Maximum number of ignored fields that the log names.
 const IGNORED: usize = 64;
-/// Bytes for which a permit to read stands.
-const PERMIT: usize = 1 << 10;
 
 /// The state that all connections share.
 pub(crate) struct App {
@@ -46,8 +40,7 @@ pub(crate) struct App {
     served: OnceLock<Arc<Served>>,
     draining: AtomicBool,
     cut: AtomicBool,
-    /// Permits to read bodies.
-    bodies: Arc<Semaphore>,
+    pub(crate) bodies: Bodies,
     /// Permits for units of memory for compiled forms.
     pub(crate) forms: Arc<Semaphore>,
     /// Permits for units of memory for certificates.
@@ -90,15 +83,9 @@ pub(crate) struct Served {
     pub(crate) lossy: Vec<String>,
 }
 
-/// A request's body, with the right to its memory.
-pub(crate) struct Received {
-    pub(crate) bytes: Bytes,
-    _memory: OwnedSemaphorePermit,
-}
-
 impl App {
     pub(crate) fn new(config: Config) -> App {
-        let bodies = config.limits.body.div_ceil(PERMIT).clamp(1, Semaphore::MAX_PERMITS);
+        let bodies = Bodies::new(config.limits.body);
         let certificates = certified::bytes(config.limits.body).div_ceil(certified::UNIT);
         App {
             config,
@@ -108,7 +95,7 @@ impl App {
             served: OnceLock::new(),
             draining: AtomicBool::new(false),
             cut: AtomicBool::new(false),
-            bodies: Arc::new(Semaphore::new(bodies)),
+            bodies,
             forms: Arc::new(Semaphore::new(FORMS)),
             certificates: Arc::new(Semaphore::new(certificates)),
             requests: Requests::default(),
@@ -221,28 +208,6 @@ impl App {
         if known && ignored.len() < IGNORED && ignored.insert(field.to_owned()) {
             self.log(&format!("the field `{field}` of requests is ignored"));
         }
-    }
-
-    /// Reads the body of a request, once there is memory for it.
-    pub(crate) async fn body(&self, request: Request<Body>) -> Result<Received, Failure> {
-        let limits = &self.config.limits;
-        let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok());
-        let length = length.and_then(|length| length.parse().ok()).unwrap_or(limits.body);
-        if length > limits.body {
-            return Err(Failure::too_large(limits.body));
-        }
-        let permits = u32::try_from(length.div_ceil(PERMIT).max(1)).unwrap_or(u32::MAX);
-        let read = async {
-            let memory = Arc::clone(&self.bodies).acquire_many_owned(permits).await;
-            let memory = memory.map_err(|_| Failure::unavailable("the server is about to end"))?;
-            let body = Limited::new(request.into_body(), limits.body).collect().await;
-            let body = body.map_err(|error| match error.is::<LengthLimitError>() {
-                true => Failure::too_large(limits.body),
-                false => Failure::invalid("the request ended early; send it again"),
-            })?;
-            Ok::<_, Failure>(Received { bytes: body.to_bytes(), _memory: memory })
-        };
-        timeout(limits.header_time, read).await.unwrap_or_else(|_| Err(Failure::slow()))
     }
 
     /// Queues the texts of a request, which have one handle to cancel them.

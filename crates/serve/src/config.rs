@@ -8,6 +8,7 @@ use std::time::Duration;
 use sws::Batch;
 use sws_grammar::{Grammar, Vocabulary};
 
+use crate::bodies;
 use crate::certified;
 use crate::http::TOLD;
 
@@ -40,7 +41,7 @@ pub struct Config {
 /// Limits of requests.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Bytes of a request, and of all requests that are being read.
+    /// Bytes of a request.
     pub body: usize,
     /// Messages of a conversation.
     pub messages: usize,
@@ -60,8 +61,12 @@ pub struct Limits {
     pub queue_time: Duration,
     /// Time between two tokens of a text for which others may have their turns.
     pub gap: Duration,
-    /// Time for the header of a request, and for its body.
+    /// Time for the header of a request.
     pub header_time: Duration,
+    /// Span of time in which a part of a request's body has to arrive: [`Limits::body_rate`].
+    pub body_time: Duration,
+    /// Bytes of a body that have to arrive in a second, over each such span.
+    pub body_rate: usize,
     /// Time between two signs of life.
     pub heartbeat: Duration,
     /// Time without an answer after which a response that is not streamed begins, with blank lines.
@@ -84,6 +89,8 @@ impl Default for Limits {
             queue_time: Duration::from_secs(300),
             gap: Duration::from_secs(10),
             header_time: Duration::from_secs(30),
+            body_time: Duration::from_secs(10),
+            body_rate: 1 << 10,
             heartbeat: Duration::from_secs(10),
             patience: Duration::from_secs(30),
             drain: Duration::from_secs(30),
@@ -93,18 +100,26 @@ impl Default for Limits {
 
 impl Limits {
     /// Bytes on the heap that requests may take together, besides their texts, with a model of so many
-    /// tokens and so many texts at a time: the request or those that are being read, as text and as
-    /// values; the connections; the forms of answers that wait or are written; tokens of texts that are
-    /// kept.
+    /// tokens and so many texts at a time: a request as text and as values, and those that arrive
+    /// meanwhile; the connections; the forms of answers that wait or are written; tokens of texts that
+    /// are kept.
     pub fn heap(&self, vocab: usize, texts: usize) -> u64 {
         let [_, unit] = Grammar::UNIT;
         let forms = (FORMS * unit) as u64 + texts as u64 * Grammar::WRITTEN;
+        let connections = self.connections + TOLD;
         VALUES * self.body as u64
-            + (self.connections + TOLD) as u64 * CONNECTION
+            + bodies::bytes(self.body, connections) as u64
+            + connections as u64 * CONNECTION
             + CERTIFICATE * certified::bytes(self.body) as u64
             + Vocabulary::bytes(vocab)
             + Batch::TOKENS
             + forms
+    }
+
+    /// Bytes of a body that have to arrive in a span of [`Limits::body_time`].
+    pub(crate) fn least_bytes(&self) -> usize {
+        let least = self.body_rate as u128 * self.body_time.as_millis() / 1000;
+        usize::try_from(least).unwrap_or(usize::MAX).max(1)
     }
 }
 

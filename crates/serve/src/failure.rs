@@ -6,6 +6,12 @@ use axum::http::{Response, StatusCode};
 use serde_json::{Value, json};
 use sws_model::ForwardError;
 
+use crate::Limits;
+
+/// Maximum number of characters of a message, and of the name of a field.
+const MESSAGE: usize = 600;
+const NAME: usize = 64;
+
 /// An interface, which decides the shape of errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
@@ -37,7 +43,9 @@ pub(crate) struct Failure {
 impl Failure {
     fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Failure {
         let (code, field, retry_after) = (None, None, None);
-        Failure { status, kind, code, field, message: message.into(), retry_after }
+        // One line, whatever a client wrote.
+        let message = shortened(&message.into(), MESSAGE).replace(char::is_control, " ");
+        Failure { status, kind, code, field, message, retry_after }
     }
 
     /// A request that cannot be understood or fulfilled.
@@ -47,7 +55,7 @@ impl Failure {
 
     /// A field with a value that is refused.
     pub(crate) fn field(name: &str, message: impl Into<String>) -> Failure {
-        Failure { field: Some(name.to_owned()), ..Failure::invalid(message) }
+        Failure { field: Some(shortened(name, NAME)), ..Failure::invalid(message) }
     }
 
     /// A known field whose meaning is not supported.
@@ -61,9 +69,32 @@ impl Failure {
         Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
     }
 
-    pub(crate) fn slow() -> Failure {
-        let message = "the request did not arrive in time; send it again";
+    /// A request that the HTTP library could not read, and answers with this status.
+    pub(crate) fn unread(status: StatusCode) -> Failure {
+        let message = match status {
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
+                "the header of the request has too many bytes or lines; send a smaller one"
+            }
+            _ => "the request is no valid HTTP",
+        };
+        Failure::new(status, "invalid_request_error", message)
+    }
+
+    /// A request whose body does not arrive, or too slowly.
+    pub(crate) fn slow(limits: &Limits) -> Failure {
+        let message = format!(
+            "less than {} bytes of the request arrived in {} seconds; send it again, as a whole",
+            limits.least_bytes(),
+            limits.body_time.as_secs_f32(),
+        );
         Failure::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message)
+    }
+
+    /// A request for whose body there is no memory.
+    pub(crate) fn crowded() -> Failure {
+        Failure::unavailable(
+            "too many large requests arrive at the same time, or they arrive too slowly; send this one again",
+        )
     }
 
     pub(crate) fn without_key() -> Failure {
@@ -220,6 +251,17 @@ impl Failure {
     }
 }
 
+/// A text of at most so many characters: of a longer one, its beginning and its end.
+pub(crate) fn shortened(text: &str, most: usize) -> String {
+    let characters = text.chars().count();
+    if characters <= most {
+        return text.to_owned();
+    }
+    let end = most / 4;
+    let begin = text.chars().take(most - end - 1);
+    begin.chain(['…']).chain(text.chars().skip(characters - end)).collect()
+}
+
 /// A response with JSON.
 pub(crate) fn respond(status: StatusCode, json: &Value) -> Response<Body> {
     let mut response = Response::new(Body::from(json.to_string()));
@@ -240,6 +282,16 @@ mod tests {
         assert_eq!(failure.json()["error"]["code"], "context_length_exceeded");
         let response = failure.response();
         assert_eq!(response.headers()["x-should-retry"], "false");
+    }
+
+    #[test]
+    fn messages_are_of_bounded_length() {
+        assert_eq!(shortened("abcdefgh", 8), "abcdefgh");
+        assert_eq!(shortened("äbcdefghijkl", 8), "äbcde…kl");
+        let long = "\u{1}\n\"".repeat(1 << 20);
+        let failure = Failure::field(&long, format!("{long} is no number"));
+        assert!(failure.message.ends_with(" is no number") && !failure.message.contains('\n'));
+        assert!(failure.json().to_string().len() < 4 << 10, "{failure:?}");
     }
 
     #[test]

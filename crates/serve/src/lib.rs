@@ -19,6 +19,7 @@ mod access;
 mod anthropic;
 mod app;
 mod blocks;
+mod bodies;
 mod certified;
 mod chat;
 mod completions;

@@ -69,7 +69,7 @@ async fn made<T: Send + 'static>(
     make: Make<T>,
 ) -> Result<T, Failure> {
     let served = app.served()?;
-    let received = app.body(request).await?;
+    let received = app.bodies.receive(request, &app.config.limits).await?;
     let made = tokio::task::spawn_blocking(move || make(&app, &served, &received.bytes));
     // It ends early only if it panics.
     made.await.unwrap_or_else(|_| Err(Failure::server("the request could not be prepared")))

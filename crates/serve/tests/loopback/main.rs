@@ -1,5 +1,6 @@
 //! Requests over a loopback port, with small models.
 
+mod arrival;
 mod cancel;
 mod chats;
 mod client;

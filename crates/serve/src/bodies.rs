@@ -1,0 +1,281 @@
+//! Bodies of requests: memory for the bytes that have arrived, and a pace for those that have not.
+//!
+//! The first [`FREE`] bytes of a body belong to its connection, so that a small request waits for no other.
+//! Bytes beyond take permits of a pool as they arrive. Once the pool is empty, one body at a time
+//! has the turn: it may grow up to the limit in memory that is kept for it. It waits for its client
+//! alone, so bodies that have arrived in part never wait for each other in a circle; and if its client is
+//! slow while others wait, it is refused.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use axum::body::Body;
+use axum::http::Request;
+use http_body_util::BodyExt;
+use hyper::body::Body as _;
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::Limits;
+use crate::failure::Failure;
+
+/// Bytes of a body that need no permit.
+pub(crate) const FREE: usize = 4 << 10;
+/// Bytes for which a permit stands.
+const UNIT: usize = 1 << 10;
+/// Bytes by which a body grows at least.
+const STEP: usize = 16 << 10;
+/// Times [`Limits::body_time`] that a body waits for memory.
+const WAIT: u32 = 3;
+
+/// Memory for the bodies of requests.
+#[derive(Debug)]
+pub(crate) struct Bodies {
+    pool: Arc<Semaphore>,
+    turn: Arc<Semaphore>,
+}
+
+/// A request's body, with the right to its memory.
+#[derive(Debug)]
+pub(crate) struct Received {
+    pub(crate) bytes: Vec<u8>,
+    /// Number of bytes that it has the right to.
+    room: usize,
+    pool: Option<OwnedSemaphorePermit>,
+    turn: Option<OwnedSemaphorePermit>,
+}
+
+/// Bytes that bodies of at most so many bytes take together, beside the one that has the turn.
+pub(crate) const fn bytes(body: usize, connections: usize) -> usize {
+    body + connections * FREE
+}
+
+impl Bodies {
+    /// Memory for bodies of at most so many bytes.
+    pub(crate) fn new(body: usize) -> Bodies {
+        let permits = units(body).min(Semaphore::MAX_PERMITS);
+        Bodies { pool: Arc::new(Semaphore::new(permits)), turn: Arc::new(Semaphore::new(1)) }
+    }
+
+    /// Reads the body of a request, as it arrives.
+    pub(crate) async fn receive(
+        &self,
+        request: Request<Body>,
+        limits: &Limits,
+    ) -> Result<Received, Failure> {
+        let mut body = request.into_body();
+        let size = body.size_hint();
+        if size.lower() > limits.body as u64 {
+            return Err(Failure::too_large(limits.body));
+        }
+        let most = size.upper().and_then(|most| usize::try_from(most).ok());
+        let most = most.unwrap_or(limits.body).min(limits.body);
+        let mut received = Received::new(most.min(FREE));
+        let (mut since, mut arrived) = (Instant::now(), 0);
+        loop {
+            let Ok(frame) = timeout_at(since + limits.body_time, body.frame()).await else {
+                if arrived < limits.least_bytes() {
+                    return Err(Failure::slow(limits));
+                }
+                if received.turn.is_some() && self.others_wait() {
+                    return Err(Failure::crowded());
+                }
+                (since, arrived) = (Instant::now(), 0);
+                continue;
+            };
+            let Some(frame) = frame else { return Ok(received) };
+            let frame =
+                frame.map_err(|_| Failure::invalid("the request ended early; send it again"))?;
+            // Trailers mean nothing here.
+            let Ok(data) = frame.into_data() else { continue };
+            let needed = received.bytes.len() + data.len();
+            if needed > limits.body {
+                return Err(Failure::too_large(limits.body));
+            }
+            if needed > received.room && self.grow(&mut received, needed, most, limits).await? {
+                // The client could not send meanwhile.
+                (since, arrived) = (Instant::now(), 0);
+            }
+            received.bytes.extend_from_slice(&data);
+            arrived += data.len();
+        }
+    }
+
+    /// Makes room for so many bytes of a body that may have `most`. Returns true if it had to wait.
+    async fn grow(
+        &self,
+        received: &mut Received,
+        needed: usize,
+        most: usize,
+        limits: &Limits,
+    ) -> Result<bool, Failure> {
+        // In parts of its size, so that a large body is copied a few times only.
+        let room = (needed + STEP.max(needed / 8)).min(most).max(needed);
+        let more = units(room) - units(received.room);
+        let mut waited = false;
+        if received.turn.is_none() && more > 0 {
+            let permits = u32::try_from(more).map_err(|_| Failure::too_large(limits.body))?;
+            let permits = match Arc::clone(&self.pool).try_acquire_many_owned(permits) {
+                Ok(permits) => Right::Pool(permits),
+                Err(_) => {
+                    waited = true;
+                    let right = timeout(limits.body_time * WAIT, self.right(permits)).await;
+                    let right = right.map_err(|_| Failure::crowded())?;
+                    right.map_err(|_| Failure::unavailable("the server is about to end"))?
+                }
+            };
+            received.take(permits);
+        }
+        received.room = room;
+        received.bytes.reserve_exact(room - received.bytes.len());
+        Ok(waited)
+    }
+
+    /// Waits for permits of the pool, or for the turn.
+    async fn right(&self, permits: u32) -> Result<Right, AcquireError> {
+        let mut pool = pin!(Arc::clone(&self.pool).acquire_many_owned(permits));
+        let mut turn = pin!(Arc::clone(&self.turn).acquire_owned());
+        poll_fn(|cx| match pool.as_mut().poll(cx) {
+            Poll::Ready(permits) => Poll::Ready(permits.map(Right::Pool)),
+            Poll::Pending => turn.as_mut().poll(cx).map(|turn| turn.map(Right::Turn)),
+        })
+        .await
+    }
+
+    /// True if a body waits for the turn, which another one has.
+    fn others_wait(&self) -> bool {
+        // The one that has it and each that waits hold it, as this does.
+        Arc::strong_count(&self.turn) > 2
+    }
+}
+
+/// The right to more memory.
+enum Right {
+    Pool(OwnedSemaphorePermit),
+    Turn(OwnedSemaphorePermit),
+}
+
+impl Received {
+    fn new(room: usize) -> Received {
+        Received { bytes: Vec::with_capacity(room), room, pool: None, turn: None }
+    }
+
+    fn take(&mut self, right: Right) {
+        match (right, &mut self.pool) {
+            (Right::Pool(more), Some(pool)) => pool.merge(more),
+            (Right::Pool(permits), pool) => *pool = Some(permits),
+            (Right::Turn(turn), _) => self.turn = Some(turn),
+        }
+    }
+}
+
+/// Permits for so much room.
+const fn units(room: usize) -> usize {
+    room.saturating_sub(FREE).div_ceil(UNIT)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::pin::Pin;
+    use std::task::Context;
+
+    use hyper::body::{Bytes, Frame};
+    use tokio::runtime::Runtime;
+    use tokio::sync::mpsc::{Receiver, channel};
+    use tokio::task::yield_now;
+
+    use super::*;
+
+    /// A body without a length, whose parts come when a test sends them.
+    struct Sent(Receiver<Bytes>);
+
+    impl hyper::body::Body for Sent {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(
+            mut self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+        ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            self.0.poll_recv(cx).map(|part| part.map(|part| Ok(Frame::data(part))))
+        }
+    }
+
+    fn runtime() -> Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap()
+    }
+
+    /// Any order of bodies that grow, end and are given up.
+    #[test]
+    fn bodies_stay_within_their_memory_and_one_of_them_can_always_grow() {
+        const MOST: usize = 64 << 10;
+        let limits = Limits { body: MOST, ..Limits::default() };
+        let bodies = Bodies::new(MOST);
+        let mut growing: Vec<Received> = (0..12).map(|_| Received::new(FREE)).collect();
+        let (mut state, mut ended, mut stuck) = (1_u64, 0, 0);
+        runtime().block_on(async {
+            for _ in 0..20_000 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let random = (state >> 33) as usize;
+                let one = &mut growing[random % 12];
+                let needed = one.bytes.len() + random % 7000;
+                let grown = needed <= one.room || {
+                    // A body that would have to wait is left as it is.
+                    let mut grow = pin!(bodies.grow(one, needed.min(MOST), MOST, &limits));
+                    poll_fn(|cx| Poll::Ready(grow.as_mut().poll(cx).is_ready())).await
+                };
+                if grown {
+                    one.bytes.resize(needed.min(MOST), 0);
+                    stuck = 0;
+                } else {
+                    stuck += 1;
+                }
+                if one.bytes.len() == MOST || random.is_multiple_of(500) {
+                    ended += usize::from(one.bytes.len() == MOST);
+                    *one = Received::new(FREE);
+                }
+                let held: usize = growing.iter().map(|one| one.bytes.capacity()).sum();
+                assert!(held <= bytes(MOST, 12) + MOST, "{held}");
+                assert!(stuck < 300, "no body can grow");
+            }
+        });
+        assert!(ended > 100, "{ended}");
+    }
+
+    #[test]
+    fn bodies_that_have_arrived_in_part_all_end() {
+        const MOST: usize = 64 << 10;
+        runtime().block_on(async {
+            let bodies = Arc::new(Bodies::new(MOST));
+            let mut reading = Vec::new();
+            for number in 0..40 {
+                let (parts, sent) = channel(1);
+                let request = Request::new(Body::new(Sent(sent)));
+                let bodies = Arc::clone(&bodies);
+                let limits = Limits { body: MOST, ..Limits::default() };
+                let length = 40_000 + 600 * number;
+                tokio::spawn(async move {
+                    for part in vec![7; length].chunks(1000) {
+                        parts.send(Bytes::copy_from_slice(part)).await.unwrap();
+                        yield_now().await;
+                    }
+                });
+                let read = async move {
+                    let received = bodies.receive(request, &limits).await;
+                    (received.map(|received| received.bytes.len()).ok(), Some(length))
+                };
+                reading.push(tokio::spawn(read));
+            }
+            for read in reading {
+                let (read, sent) = read.await.unwrap();
+                assert_eq!(read, sent);
+            }
+            // All memory is back.
+            assert_eq!(bodies.pool.available_permits(), units(MOST));
+            assert_eq!(bodies.turn.available_permits(), 1);
+        });
+    }
+}
