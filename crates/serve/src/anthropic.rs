@@ -11,7 +11,7 @@ use sws_model::text::{ChatOptions, Json, Position, ReplyPart};
 use crate::app::{App, Served};
 use crate::blocks::{self, Block};
 use crate::failure::Failure;
-use crate::fields::{Fields, Many, OneOrMany, parse};
+use crate::fields::{Fields, Many, Nothing, OneOrMany, parse};
 use crate::forms::{self, Wanted};
 use crate::known::check_names;
 use crate::messages::{Asked, Told, prompt};
@@ -44,10 +44,14 @@ struct Request {
     output_config: Option<Output>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 struct Output {
-    #[serde(default)]
     format: Option<Box<RawValue>>,
+    #[serde(rename = "effort")]
+    _effort: Nothing,
+    #[serde(rename = "task_budget")]
+    _task_budget: Nothing,
 }
 
 #[derive(Debug, Deserialize)]
@@ -61,7 +65,11 @@ impl Request {
     fn wanted(&mut self) -> Result<Option<Wanted>, Failure> {
         let config = self.output_config.take().and_then(|output| output.format);
         let (format, field) = match (config, self.output_format.take()) {
-            (Some(format), _) => (format, "output_config"),
+            (Some(_), Some(_)) => {
+                let message = "only one form of the answer can be asked for; leave the other out";
+                return Err(Failure::field("output_format", message));
+            }
+            (Some(format), None) => (format, "output_config"),
             (None, Some(format)) => (format, "output_format"),
             (None, None) => return Ok(None),
         };
@@ -137,7 +145,9 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
 
 /// Counts the tokens of a conversation.
 pub(crate) fn count(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Value, Failure> {
-    let asked = parse::<Request>(body)?.asked(app, served)?;
+    let mut request: Request = parse(body)?;
+    request.wanted()?;
+    let asked = request.asked(app, served)?;
     Ok(json!({"input_tokens": asked.tokens.len()}))
 }
 

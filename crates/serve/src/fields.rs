@@ -10,7 +10,7 @@ use sws_model::text::{Generation, GenerationError};
 
 use crate::app::{App, Served};
 use crate::certified::unsupported;
-use crate::failure::Failure;
+use crate::failure::{Failure, shortened};
 
 /// Maximum number of entries of a list in a request.
 const ENTRIES: usize = 1 << 16;
@@ -18,6 +18,8 @@ const ENTRIES: usize = 1 << 16;
 const STOP: usize = 1 << 10;
 /// Maximum number of likeliest tokens beside a token.
 pub(crate) const RANKS: u64 = 20;
+/// Characters of a message that repeats what a client wrote.
+const VALUE: usize = 200;
 /// Maximum number of tokens with a bias.
 const BIASES: usize = 1024;
 
@@ -51,7 +53,7 @@ pub(crate) struct Fields {
 
 /// What only this server offers.
 #[derive(Clone, Copy, Debug, Default, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub(crate) struct Extras {
     certificate: Option<bool>,
 }
@@ -85,11 +87,14 @@ pub(crate) fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Failure
     })
 }
 
-/// A message of the parser, without the names of types.
-fn in_words(message: &str) -> String {
+/// A message of the parser, without the names of types, and with the beginning and the end of a value
+/// that is long.
+pub(crate) fn in_words(message: &str) -> String {
     const EXPECTED: &str = ", expected ";
-    let Some(at) = message.find(EXPECTED) else { return message.to_owned() };
+    // The client's own text comes before it.
+    let Some(at) = message.rfind(EXPECTED) else { return shortened(message, VALUE) };
     let (before, after) = message.split_at(at + EXPECTED.len());
+    let before = shortened(before, VALUE);
     let end = after.find(" at line ").unwrap_or(after.len());
     let (kind, place) = after.split_at(end);
     let kind = match kind {

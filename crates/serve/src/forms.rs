@@ -13,6 +13,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::app::{App, Served};
 use crate::config::FORMS;
 use crate::failure::Failure;
+use crate::fields::{Nothing, in_words};
 use crate::messages::Asked;
 
 /// Values that are read once their size is known.
@@ -43,29 +44,34 @@ pub(crate) struct Wanted {
 }
 
 /// A format in the shapes of all interfaces.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 struct Format {
     #[serde(rename = "type")]
     kind: String,
-    #[serde(default)]
     json_schema: Option<Named>,
-    #[serde(default)]
     schema: Option<Value>,
-    #[serde(default)]
     strict: Option<bool>,
+    #[serde(rename = "name")]
+    _name: Nothing,
+    #[serde(rename = "description")]
+    _description: Nothing,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 struct Named {
-    #[serde(default)]
     schema: Option<Value>,
-    #[serde(default)]
     strict: Option<bool>,
+    #[serde(rename = "name")]
+    _name: Nothing,
+    #[serde(rename = "description")]
+    _description: Nothing,
 }
 
 /// vLLM's options.
 #[derive(Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 struct Structured {
     json: Option<Value>,
     regex: Option<String>,
@@ -74,6 +80,12 @@ struct Structured {
     json_object: Option<bool>,
     structural_tag: Option<Value>,
     whitespace_pattern: Option<String>,
+    disable_additional_properties: Option<bool>,
+    /// There is none anyway.
+    #[serde(rename = "disable_any_whitespace")]
+    _any_whitespace: Nothing,
+    #[serde(rename = "disable_fallback")]
+    _fallback: Nothing,
 }
 
 impl Forms {
@@ -103,12 +115,11 @@ impl Forms {
             (self.grammar, "grammar", grammar),
         ] {
             if let Some(raw) = raw {
-                let text: String = read(&raw, field)?;
-                // Some clients send fields that they do not use.
-                if !text.is_empty() {
-                    all.push(Wanted { form: form(text), field });
-                }
+                all.push(Wanted { form: form(read(&raw, field)?), field });
             }
+        }
+        if let Some(Wanted { field, .. }) = all.iter().find(|wanted| wanted.is_empty()) {
+            return Err(empty(field));
         }
         if let [_, second, ..] = &all[..] {
             let message = "only one form of the answer can be asked for; leave the others out";
@@ -116,6 +127,14 @@ impl Forms {
         }
         Ok(all.pop())
     }
+}
+
+/// The refusal of a field without a form in it.
+fn empty(field: &'static str) -> Failure {
+    Failure::field(
+        field,
+        format!("{field} is empty; say which form the answer has, or leave it out"),
+    )
 }
 
 /// The form of a format: an object with a type. Without `strict` in it, `strict` decides whether all of
@@ -126,14 +145,26 @@ pub(crate) fn format(
     strict: bool,
 ) -> Result<Option<Wanted>, Failure> {
     let format: Format = read(raw, field)?;
+    let has_schema = format.json_schema.is_some() || format.schema.is_some();
     let form = match format.kind.as_str() {
+        "text" if has_schema => {
+            let message = format!("{field} has the type `text` and a schema; leave one out");
+            return Err(Failure::field(field, message));
+        }
         "text" => return Ok(None),
+        "" => return Err(Failure::field(field, format!("{field} has no type"))),
+        "json_object" if format.json_schema.is_some() => {
+            let message = format!(
+                "{field} has the type `json_object` and a json_schema; its type is `json_schema`, then"
+            );
+            return Err(Failure::field(field, message));
+        }
         "json_object" => match format.schema {
             Some(given) => Form::Schema { schema: schema(given, field)?, strict: true },
             None => Form::Object,
         },
         "json_schema" => {
-            let named = format.json_schema.unwrap_or(Named { schema: None, strict: None });
+            let named = format.json_schema.unwrap_or_default();
             let strict = named.strict.or(format.strict).unwrap_or(strict);
             match named.schema.or(format.schema) {
                 Some(given) => Form::Schema { schema: schema(given, field)?, strict },
@@ -161,9 +192,15 @@ fn structured(raw: &RawValue) -> Result<Vec<Wanted>, Failure> {
         json_object,
         structural_tag,
         whitespace_pattern,
+        disable_additional_properties,
+        ..
     } = read(raw, field)?;
     if structural_tag.is_some() || whitespace_pattern.is_some() {
         let message = "structured_outputs has a structural tag or a pattern of white space, which are not supported";
+        return Err(Failure::unsupported(field, message));
+    }
+    if disable_additional_properties == Some(true) {
+        let message = "structured_outputs has `disable_additional_properties`, which is not supported; say so in the schema";
         return Err(Failure::unsupported(field, message));
     }
     let mut forms = Vec::new();
@@ -174,6 +211,9 @@ fn structured(raw: &RawValue) -> Result<Vec<Wanted>, Failure> {
     forms.extend(choice.map(Form::Choice));
     forms.extend(grammar.map(Form::Grammar));
     forms.extend(json_object.filter(|&object| object).map(|_| Form::Object));
+    if forms.is_empty() {
+        return Err(empty(field));
+    }
     Ok(forms.into_iter().map(|form| Wanted { form, field }).collect())
 }
 
@@ -197,7 +237,7 @@ fn read<T: DeserializeOwned>(raw: &RawValue, field: &'static str) -> Result<T, F
 }
 
 fn unread(field: &'static str, error: &serde_json::Error) -> Failure {
-    Failure::field(field, format!("{field} cannot be read: {error}"))
+    Failure::field(field, format!("{field} cannot be read: {}", in_words(&error.to_string())))
 }
 
 /// The constraint of an answer in a conversation, if it has one: that of a call that it begins with, or
@@ -224,6 +264,16 @@ pub(crate) fn of_an_answer(
 }
 
 impl Wanted {
+    /// True if nothing but its field is there.
+    fn is_empty(&self) -> bool {
+        match &self.form {
+            Form::Regex(text) => text.is_empty(),
+            Form::Grammar(text) => text.trim().is_empty(),
+            Form::Choice(choices) => choices.is_empty(),
+            _ => false,
+        }
+    }
+
     /// The constraint of a text that continues a prompt.
     pub(crate) fn of_a_text(
         &self,
@@ -357,7 +407,7 @@ mod tests {
         let form = |strict| Some(Form::Schema { schema: object.clone(), strict });
         for (body, expected) in [
             (json!({}), None),
-            (json!({"response_format": null, "grammar": "", "structured_outputs": {}}), None),
+            (json!({"response_format": null, "grammar": null, "structured_outputs": null}), None),
             (json!({"response_format": {"type": "text"}}), None),
             (json!({"response_format": {"type": "json_object"}}), Some(Form::Object)),
             (json!({"response_format": {"type": "json_object", "schema": object}}), form(true)),
@@ -395,6 +445,13 @@ mod tests {
         for (body, words) in [
             (json!({"response_format": "json"}), "response_format cannot be read"),
             (json!({"response_format": {"type": "structural_tag"}}), "`structural_tag`"),
+            (json!({"response_format": {}}), "response_format has no type"),
+            (json!({"response_format": {"type": "text", "schema": {}}}), "leave one out"),
+            (json!({"response_format": {"type": "json_object", "json_schema": {}}}), "its type is"),
+            (json!({"grammar": " "}), "grammar is empty"),
+            (json!({"guided_choice": []}), "guided_choice is empty"),
+            (json!({"structured_outputs": {"regex": ""}}), "structured_outputs is empty"),
+            (json!({"structured_outputs": {"json": null}}), "structured_outputs is empty"),
             (json!({"response_format": {"type": "json_schema"}}), "response_format has no schema"),
             (json!({"guided_json": "{"}), "guided_json cannot be read"),
             (json!({"guided_choice": "a"}), "guided_choice cannot be read"),

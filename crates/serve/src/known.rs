@@ -66,6 +66,13 @@ const IDLE: &[(&str, f64)] = &[("tfs_z", 1.0), ("top_n_sigma", -1.0), ("typical_
 const IDLE_WORDS: &[(&str, &str)] =
     &[("reasoning_format", "auto"), ("reasoning_format", "deepseek")];
 
+/// Beginning of the names that ask for a form, and the only one of them that does not.
+const GUIDED: &str = "guided_";
+const BACKEND: &str = "guided_decoding_backend";
+/// Fields that ask for something even if they are empty.
+const ASKING: &[&str] =
+    &["grammar", "json_schema", "response_format", "structured_outputs", "web_search_options"];
+
 /// Refuses a request with fields that would change its text elsewhere, and names those in the log that
 /// are ignored. `known` are the fields of its interface.
 pub(crate) fn check_names(app: &App, body: &[u8], known: &[&[&str]]) -> Result<(), Failure> {
@@ -76,7 +83,8 @@ pub(crate) fn check_names(app: &App, body: &[u8], known: &[&[&str]]) -> Result<(
         if common.contains(&name) || known.iter().any(|known| known.contains(&name)) {
             continue;
         }
-        if REFUSED.contains(&name) && value.is_set(name) {
+        let is_refused = REFUSED.contains(&name) || name.starts_with(GUIDED) && name != BACKEND;
+        if is_refused && value.is_set(name) {
             return Err(Failure::unsupported(name, format!("`{name}` is not supported")));
         }
         app.ignored(field);
@@ -87,10 +95,10 @@ pub(crate) fn check_names(app: &App, body: &[u8], known: &[&[&str]]) -> Result<(
 /// A value, as far as it tells whether something is asked for.
 #[derive(Debug, PartialEq)]
 enum Presence {
-    /// Null, false, or what is empty.
+    /// Null or false.
     Nothing,
-    /// An object without entries.
-    Options,
+    /// A text, a list or an object without anything in it.
+    Empty,
     Number(f64),
     /// One of [`IDLE_WORDS`].
     Word(&'static str),
@@ -102,16 +110,15 @@ impl Presence {
     fn is_set(&self, field: &str) -> bool {
         match self {
             Presence::Nothing => false,
-            // A search with the usual options.
-            Presence::Options => field == "web_search_options",
+            Presence::Empty => field.starts_with(GUIDED) || ASKING.contains(&field),
             Presence::Number(value) => *value != 0.0 && !IDLE.contains(&(field, *value)),
             Presence::Word(word) => !IDLE_WORDS.contains(&(field, *word)),
             Presence::Something => true,
         }
     }
 
-    fn something(is_set: bool) -> Presence {
-        if is_set { Presence::Something } else { Presence::Nothing }
+    fn filled(is_filled: bool) -> Presence {
+        if is_filled { Presence::Something } else { Presence::Empty }
     }
 }
 
@@ -131,7 +138,7 @@ impl<'de> Deserialize<'de> for Presence {
             }
 
             fn visit_bool<E: Error>(self, value: bool) -> Result<Presence, E> {
-                Ok(Presence::something(value))
+                Ok(if value { Presence::Something } else { Presence::Nothing })
             }
 
             fn visit_i64<E: Error>(self, value: i64) -> Result<Presence, E> {
@@ -148,7 +155,7 @@ impl<'de> Deserialize<'de> for Presence {
 
             fn visit_str<E: Error>(self, value: &str) -> Result<Presence, E> {
                 let word = IDLE_WORDS.iter().find(|(_, word)| *word == value);
-                let other = Presence::something(!value.is_empty());
+                let other = Presence::filled(!value.is_empty());
                 Ok(word.map_or(other, |&(_, word)| Presence::Word(word)))
             }
 
@@ -157,15 +164,15 @@ impl<'de> Deserialize<'de> for Presence {
                 while list.next_element::<IgnoredAny>()?.is_some() {
                     is_set = true;
                 }
-                Ok(Presence::something(is_set))
+                Ok(Presence::filled(is_set))
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Presence, A::Error> {
-                let mut found = Presence::Options;
+                let mut is_set = false;
                 while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {
-                    found = Presence::Something;
+                    is_set = true;
                 }
-                Ok(found)
+                Ok(Presence::filled(is_set))
             }
         }
 
@@ -193,7 +200,12 @@ mod tests {
             ("lora", "[null]", true),
             ("lora", "{}", false),
             ("lora", "{\"a\": [{}]}", true),
+            // A search with the usual options.
             ("web_search_options", "{}", true),
+            ("guided_regex", "\"\"", true),
+            ("guided_rejex", "\"\"", true),
+            ("grammar", "null", false),
+            ("structured_outputs", "{}", true),
             ("typical_p", "1", false),
             ("typical_p", "1.0", false),
             ("typical_p", "0.9", true),

@@ -22,6 +22,7 @@ mod blocks;
 mod bodies;
 mod certified;
 mod chat;
+mod checks;
 mod completions;
 mod config;
 mod cors;

@@ -12,7 +12,7 @@ use sws_model::text::{ChatOptions, Json, Position};
 
 use crate::app::{App, Served};
 use crate::failure::Failure;
-use crate::fields::{Fields, OneOrMany, entries, parse};
+use crate::fields::{Fields, Nothing, OneOrMany, entries, parse};
 use crate::forms;
 use crate::items::{Echoed, Written};
 use crate::known::check_names;
@@ -62,10 +62,12 @@ struct Reasoning {
     effort: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 struct TextOptions {
-    #[serde(default)]
     format: Option<Box<RawValue>>,
+    #[serde(rename = "verbosity")]
+    _verbosity: Nothing,
 }
 
 /// The conversation.

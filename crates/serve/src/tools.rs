@@ -1,48 +1,83 @@
 //! The tools of a request, in the form that templates know: OpenAI's.
 
-use serde::Deserialize;
+use std::fmt;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::{Value, json};
 use sws_grammar::Form;
 use sws_model::text::Json;
 
 use crate::app::{App, Served};
+use crate::checks::{self, Kind};
 use crate::failure::Failure;
 
+/// Type of a choice among some of the tools.
+const ALLOWED: &str = "allowed_tools";
+
 /// A choice of tools: a word, or an object with a type.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[derive(Debug)]
 pub(crate) enum Choice {
     Word(String),
-    Object {
-        #[serde(rename = "type")]
-        kind: String,
-        #[serde(default)]
-        name: Option<String>,
-        #[serde(default)]
-        function: Option<Named>,
-        #[serde(default)]
-        disable_parallel_tool_use: Option<bool>,
-        /// In chats.
-        #[serde(default)]
-        allowed_tools: Option<Allowed>,
-        /// In Responses.
-        #[serde(flatten)]
-        allowed: Allowed,
-    },
+    Object(Chosen),
 }
 
-/// Some of the tools, and whether one of them has to be called: `auto` or `required`.
-#[derive(Debug, Default, Deserialize)]
-pub(crate) struct Allowed {
-    #[serde(default)]
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Chosen {
+    #[serde(rename = "type")]
+    kind: String,
+    name: Option<String>,
+    function: Option<Named>,
+    disable_parallel_tool_use: Option<bool>,
+    /// In chats.
+    allowed_tools: Option<Allowed>,
+    /// Those of the allowed tools, in Responses.
     mode: Option<String>,
-    #[serde(default)]
     tools: Option<Vec<Json>>,
 }
 
-#[derive(Debug, Deserialize)]
-pub(crate) struct Named {
+/// Some of the tools, and whether one of them has to be called: `auto` or `required`.
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct Allowed {
+    mode: Option<String>,
+    tools: Option<Vec<Json>>,
+}
+
+#[derive(Debug, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Named {
     name: String,
+}
+
+impl<'de> Deserialize<'de> for Choice {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Choice, D::Error> {
+        struct Any;
+
+        impl<'de> Visitor<'de> for Any {
+            type Value = Choice;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a word or an object")
+            }
+
+            fn visit_str<E: Error>(self, word: &str) -> Result<Choice, E> {
+                Ok(Choice::Word(word.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Choice, A::Error> {
+                let mut chosen = Chosen::deserialize(MapAccessDeserializer::new(map))?;
+                if chosen.kind == ALLOWED && chosen.allowed_tools.is_none() {
+                    let (mode, tools) = (chosen.mode.take(), chosen.tools.take());
+                    chosen.allowed_tools = Some(Allowed { mode, tools });
+                }
+                Ok(Choice::Object(chosen))
+            }
+        }
+
+        deserializer.deserialize_any(Any)
+    }
 }
 
 /// The tools that a model is shown.
@@ -60,7 +95,7 @@ impl Choice {
     fn words(&self) -> (&str, Option<&str>) {
         match self {
             Choice::Word(word) => (word, None),
-            Choice::Object { kind, name, function, .. } => {
+            Choice::Object(Chosen { kind, name, function, .. }) => {
                 (kind, name.as_deref().or(function.as_ref().map(|named| &*named.name)))
             }
         }
@@ -69,16 +104,14 @@ impl Choice {
     /// The tools that may be called, if the choice is among some.
     fn allowed(&self) -> Option<&Allowed> {
         match self {
-            Choice::Object { kind, allowed_tools, allowed, .. } if kind == "allowed_tools" => {
-                Some(allowed_tools.as_ref().unwrap_or(allowed))
-            }
+            Choice::Object(chosen) if chosen.kind == ALLOWED => chosen.allowed_tools.as_ref(),
             _ => None,
         }
     }
 
     /// True if an answer may have one call only.
     pub(crate) fn is_single(&self) -> bool {
-        matches!(self, Choice::Object { disable_parallel_tool_use: Some(true), .. })
+        matches!(self, Choice::Object(Chosen { disable_parallel_tool_use: Some(true), .. }))
     }
 }
 
@@ -89,6 +122,19 @@ pub(crate) fn shown(
     tools: Option<Vec<Json>>,
     choice: Option<&Choice>,
 ) -> Result<Shown, Failure> {
+    let tools = tools.unwrap_or_default();
+    let most = app.config.limits.tools;
+    if tools.len() > most {
+        let message = format!("there are {} tools, and at most {most} are allowed", tools.len());
+        return Err(Failure::field("tools", message));
+    }
+    let mut has_functions = tools.is_empty();
+    for (number, tool) in tools.iter().enumerate() {
+        match checks::kind(number, tool)? {
+            Kind::Function => has_functions = true,
+            Kind::Other(kind) => app.ignored(&kind),
+        }
+    }
     let allowed = choice.and_then(Choice::allowed);
     let words = match allowed {
         Some(allowed) => (allowed.mode.as_deref().unwrap_or("auto"), None),
@@ -105,11 +151,9 @@ pub(crate) fn shown(
             return Err(Failure::unsupported("tool_choice", message));
         }
     };
-    let tools = tools.unwrap_or_default();
-    let most = app.config.limits.tools;
-    if tools.len() > most {
-        let message = format!("there are {} tools, and at most {most} are allowed", tools.len());
-        return Err(Failure::field("tools", message));
+    if !has_functions {
+        let message = "none of the tools is a function, and this server runs no others, such as searches; leave them out";
+        return Err(Failure::unsupported("tools", message));
     }
     let tools = match allowed {
         Some(allowed) => among(tools, allowed),
@@ -203,7 +247,7 @@ fn name_of(tool: &Json) -> Option<Json> {
 /// A tool in OpenAI's form; `None` for one that is no function, such as those that OpenAI's own
 /// servers run.
 fn function(tool: &Json) -> Option<Json> {
-    let get = |key: &str| tool.get_attr(key).ok().filter(|v| !v.is_undefined() && !v.is_none());
+    let get = |key: &str| checks::get(tool, key);
     let kind = get("type");
     let kind = kind.as_ref().and_then(Json::as_str).unwrap_or("custom");
     if get("function").is_some() {

@@ -21,7 +21,7 @@ const COMPLETIONS: &str = "/v1/completions";
 const CHATS: &str = "/v1/chat/completions";
 
 /// The model of the chats, with the characters of JSON among its tokens.
-fn model() -> (TempDir, PathBuf) {
+pub(crate) fn model() -> (TempDir, PathBuf) {
     let (temp, dir) = chats::model();
     change(&dir, "tokenizer.json", |json| {
         let vocab = json["model"]["vocab"].as_object_mut().unwrap();

@@ -12,6 +12,7 @@ mod interfaces;
 mod kv;
 mod llama;
 mod matrix;
+mod names;
 mod recorded;
 mod refusals;
 mod requests;

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::client::{Running, config, serve};
 use crate::interfaces::named;
 
-const TEMPLATE: &str = "{# <think></think><tool_call> #}\
+pub(crate) const TEMPLATE: &str = "{# <think></think><tool_call> #}\
     {% for t in tools or [] %}{{ t.function.name }} {{ t.function.parameters.type }}\n{% endfor %}\
     {% for m in messages %}{{ m.role }} {{ m.reasoning_content }} {{ m.content }}\
     {% for c in m.tool_calls or [] %} calls {{ c.function.name }} {{ c.function.arguments.city }}{% endfor %}{{ '\\n' }}\
