@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::net::IpAddr;
 
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
-use axum::http::{HeaderMap, HeaderName};
+use axum::http::{HeaderMap, HeaderName, Uri};
 
 use crate::Config;
 use crate::cors;
@@ -17,11 +17,16 @@ const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 pub(crate) struct Owner(pub(crate) u64);
 
 /// Refuses requests without a key, of a web page from elsewhere, or to a name that is not ours.
-pub(crate) fn check(config: &Config, path: &str, headers: &HeaderMap) -> Result<Owner, Failure> {
+pub(crate) fn check(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<Owner, Failure> {
     if headers.get_all(HOST).iter().nth(1).is_some() {
         return Err(Failure::invalid("the header Host is there more than once; send it once"));
     }
-    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let host = match uri.authority() {
+        // That of an absolute address counts (RFC 9112, 3.2.2), without a name of a user.
+        Some(authority) => authority.as_str().rsplit('@').next(),
+        None => headers.get(HOST).and_then(|host| host.to_str().ok()),
+    };
+    let (host, path) = (host.unwrap_or_default(), uri.path());
     // A page from elsewhere can send requests that look harmless to a browser.
     if let Some(origin) = headers.get(ORIGIN).filter(|_| cors::allowed(config, headers).is_none()) {
         let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
@@ -34,7 +39,7 @@ pub(crate) fn check(config: &Config, path: &str, headers: &HeaderMap) -> Result<
     // A page can also give its own name the address of this machine. It has no key.
     if config.keys.is_empty() && !is_ours(config, host) {
         return Err(Failure::forbidden(
-            "the name in the header Host is not one of this server; use its address, or start it with --allowed-host",
+            "the name in the address or the header Host is not one of this server; use its address, or start it with --allowed-host",
         ));
     }
     let open = is_public(path) || config.open_metrics && path == "/metrics";
@@ -110,10 +115,14 @@ mod tests {
     }
 
     fn status(config: &Config, headers: &[(&'static str, &str)]) -> u16 {
+        status_of(config, "/v1/models", headers)
+    }
+
+    fn status_of(config: &Config, uri: &str, headers: &[(&'static str, &str)]) -> u16 {
         let headers = headers
             .iter()
             .map(|&(name, value)| (HeaderName::from_static(name), value.parse().unwrap()));
-        let done = check(config, "/v1/models", &headers.collect());
+        let done = check(config, &uri.parse().unwrap(), &headers.collect());
         done.map_or_else(|failure| failure.status.as_u16(), |_| 200)
     }
 
@@ -134,7 +143,7 @@ mod tests {
             assert_eq!(status(&config, &[("host", "any.example"), header]), expected, "{header:?}");
         }
         assert_eq!(status(&config, &[]), 401);
-        assert!(check(&config, "/health", &HeaderMap::new()).is_ok());
+        assert!(check(&config, &Uri::from_static("/health"), &HeaderMap::new()).is_ok());
     }
 
     #[test]
@@ -156,13 +165,32 @@ mod tests {
     }
 
     #[test]
+    fn the_host_of_an_absolute_address_counts() {
+        let config = config(&[], &[]);
+        for (uri, expected) in [
+            ("http://evil.example/v1/models", 403),
+            ("http://evil.example:80/v1/models", 403),
+            ("http://localhost@evil.example/v1/models", 403),
+            ("http://localhost:8080/v1/models", 200),
+            ("http://any@127.0.0.1/v1/models", 200),
+        ] {
+            assert_eq!(status_of(&config, uri, &[("host", "localhost")]), expected, "{uri}");
+        }
+        let host = [("host", "evil.example"), ("origin", "http://localhost:8080")];
+        assert_eq!(status_of(&config, "http://localhost:8080/v1/models", &host), 200);
+    }
+
+    #[test]
     fn a_request_is_for_one_host() {
         let config = config(&["secret"], &[]);
         let mut headers = HeaderMap::new();
         for host in ["localhost", "evil.example"] {
             headers.append(HOST, host.parse().unwrap());
         }
-        assert_eq!(check(&config, "/health", &headers).unwrap_err().status.as_u16(), 400);
+        assert_eq!(
+            check(&config, &Uri::from_static("/health"), &headers).unwrap_err().status.as_u16(),
+            400
+        );
     }
 
     #[test]

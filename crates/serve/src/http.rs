@@ -4,6 +4,8 @@ use std::convert::Infallible;
 use std::future::{pending, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::Router;
@@ -21,9 +23,10 @@ use serde_json::{Value, json};
 use sws_watch::page::live;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::app::App;
+use crate::explained::Explained;
 use crate::failure::{Dialect, Failure, respond};
 use crate::requests::Origin;
 use crate::{
@@ -34,6 +37,8 @@ use crate::{
 const LOOK: Duration = Duration::from_millis(100);
 /// Time for responses to reach their clients once all texts are over.
 const FLUSH: Duration = Duration::from_secs(2);
+/// Time after which a connection without a request is closed where all connections are taken.
+const SILENT: Duration = Duration::from_secs(2);
 /// Maximum number of connections while the server ends, beside those that are open.
 pub(crate) const TOLD: usize = 16;
 /// Maximum number of bytes and of lines in the header of a request. The last read may double the
@@ -44,17 +49,20 @@ const HEADERS: usize = 100;
 /// Accepts connections until the server should end, then lets them finish.
 pub(crate) async fn serve(app: Arc<App>, listener: TcpListener) {
     let (end, ended) = watch::channel(false);
+    let (crowd, crowded) = watch::channel(());
     let most = app.config.limits.connections.clamp(1, 1 << 16);
     let connections = Arc::new(Semaphore::new(most));
     let routes = routes(Arc::clone(&app));
     while !(app.config.stop)() {
         let Ok(Ok(permit)) = timeout(LOOK, Arc::clone(&connections).acquire_owned()).await else {
+            let _ = crowd.send(());
             continue;
         };
         match timeout(LOOK, listener.accept()).await {
             Ok(Ok((stream, _))) => {
+                let signals = Signals { ended: ended.clone(), crowded: crowded.clone() };
                 let connection =
-                    connection(Arc::clone(&app), stream, routes.clone(), Some(ended.clone()));
+                    connection(Arc::clone(&app), stream, routes.clone(), Some(signals));
                 tokio::spawn(async move {
                     connection.await;
                     drop(permit);
@@ -98,17 +106,22 @@ async fn tell(app: &Arc<App>, listener: &TcpListener, routes: &Routes) {
     }
 }
 
-/// Serves a connection until the server ends; without `ended`, one request.
-async fn connection(
-    app: Arc<App>,
-    stream: TcpStream,
-    routes: Routes,
-    ended: Option<watch::Receiver<bool>>,
-) {
+/// Signals of the server to its connections.
+struct Signals {
+    /// True once it ends.
+    ended: watch::Receiver<bool>,
+    /// Changes while all connections are taken.
+    crowded: watch::Receiver<()>,
+}
+
+/// Serves a connection until the server ends; without signals, one request.
+async fn connection(app: Arc<App>, stream: TcpStream, routes: Routes, signals: Option<Signals>) {
     // Events are small, and each should leave at once.
     let _ = stream.set_nodelay(true);
     let header_time = app.config.limits.header_time;
-    let service = service_fn(move |request: Request<Incoming>| {
+    let (opened, has_asked) = (Instant::now(), AtomicBool::new(false));
+    let service = service_fn(|request: Request<Incoming>| {
+        has_asked.store(true, Ordering::Relaxed);
         handle(Arc::clone(&app), routes.clone(), request.map(Body::new))
     });
     let connection = http1::Builder::new()
@@ -116,14 +129,25 @@ async fn connection(
         .header_read_timeout(header_time)
         .max_headers(HEADERS)
         .max_buf_size(HEADER)
-        .keep_alive(ended.is_some())
-        .serve_connection(TokioIo::new(stream), service);
+        .keep_alive(signals.is_some())
+        .serve_connection(Explained::new(TokioIo::new(stream)), service);
     let mut connection = pin!(connection);
+    let (ended, crowded) = signals.map(|signals| (signals.ended, signals.crowded)).unzip();
     let mut end = pin!(async move {
         match ended {
             Some(mut ended) => drop(ended.wait_for(|ended| *ended).await),
             None => pending().await,
         }
+    });
+    let is_silent = || !has_asked.load(Ordering::Relaxed) && opened.elapsed() >= SILENT;
+    let mut in_the_way = pin!(async move {
+        let Some(mut crowded) = crowded else { return pending().await };
+        while crowded.changed().await.is_ok() {
+            if is_silent() {
+                return;
+            }
+        }
+        pending().await
     });
     let mut ending = false;
     // An error is the client's: it has left, or does not speak the protocol.
@@ -131,6 +155,9 @@ async fn connection(
         if !ending && end.as_mut().poll(cx).is_ready() {
             ending = true;
             connection.as_mut().graceful_shutdown();
+        }
+        if in_the_way.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Ok(()));
         }
         connection.as_mut().poll(cx)
     })
@@ -147,7 +174,7 @@ pub(crate) async fn handle(
     let path = request.uri().path().to_owned();
     let page = cors::allowed(&app.config, request.headers());
     let preflight = page.as_ref().and_then(|_| cors::preflight(&request));
-    let checked = access::check(&app.config, &path, request.headers());
+    let checked = access::check(&app.config, request.uri(), request.headers());
     let mut response = match (preflight, checked) {
         (Some(response), _) => response,
         (None, Ok(access::Owner(owner))) => {

@@ -30,6 +30,7 @@ mod cost;
 mod counts;
 mod engine;
 mod events;
+mod explained;
 mod failure;
 mod fields;
 mod forms;

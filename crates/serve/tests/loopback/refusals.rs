@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use sws_serve::{Config, ServeError, Server};
+use sws_store::Clock;
 use sws_testing::{root, tales};
 
 use crate::client::{Response, config, serve};
@@ -73,6 +74,7 @@ fn large_and_slow_requests_are_refused() {
     let mut config = config();
     config.limits.body = 2000;
     config.limits.header_time = Duration::from_millis(300);
+    config.limits.body_time = Duration::from_millis(300);
     let server = serve(&tales(), 1, config);
     let large = json!({"prompt": "a ".repeat(1000), "max_tokens": 1});
     assert_eq!(server.post("/v1/completions", &large).status, 413);
@@ -85,10 +87,78 @@ fn large_and_slow_requests_are_refused() {
     assert_eq!(Response::read(slow).status, 408);
     let idle = Response::read(server.raw("POST /v1/comp"));
     assert!(matches!(idle.status, 0 | 408), "{idle:?}");
-    let lines = format!("x-y: {}\r\n", "z".repeat(100_000));
-    let header = server.get_with("/health", &lines);
-    assert!(matches!(header.status, 0 | 431), "{header:?}");
     server.ask("/v1/completions", &json!({"prompt": "a", "max_tokens": 1}));
+}
+
+/// What the HTTP library refuses by itself, too.
+#[test]
+fn malformed_http_is_refused_with_a_body() {
+    let server = serve(&tales(), 1, config());
+    let health = |lines: &str| format!("GET /health HTTP/1.1\r\nhost: localhost\r\n{lines}\r\n");
+    for (request, status, words) in [
+        (health(&"x-y: z\r\n".repeat(101)), 431, "too many bytes or lines"),
+        (health(&format!("x-y: {}", "z".repeat(70_000))), 431, "too many bytes or lines"),
+        (health("x y\r\n"), 400, "no valid HTTP"),
+        ("GET /health HTTP/3.7\r\n\r\n".to_owned(), 400, "no valid HTTP"),
+        ("G\u{1}T /health HTTP/1.1\r\n\r\n".to_owned(), 400, "no valid HTTP"),
+    ] {
+        let response = Response::read(server.raw(&request));
+        assert_eq!(response.status, status, "{request:.60}: {response:?}");
+        let message = &response.json()["error"]["message"];
+        assert!(message.as_str().unwrap().contains(words), "{message}");
+    }
+}
+
+/// Of a request with long values and names in each field of each endpoint.
+#[test]
+fn refusals_are_short() {
+    let server = serve(&tales(), 1, config());
+    let description = server.get("/openapi.json").json();
+    let long = "a".repeat(50_000);
+    let (mut refused, mut longest) = (0, 0);
+    let mut check = |path: &str, body: &Value| {
+        let response = server.post(path, body);
+        if response.status >= 400 {
+            (refused, longest) = (refused + 1, longest.max(response.body.len()));
+            assert!(response.body.len() < 4096, "{path} {body:.80}: {response:?}");
+        }
+    };
+    for (path, operations) in description["paths"].as_object().unwrap() {
+        let body = &operations["post"]["requestBody"]["content"]["application/json"]["schema"];
+        for name in body["properties"].as_object().into_iter().flatten().map(|(name, _)| name) {
+            for value in [
+                json!(long),
+                json!([long]),
+                json!({"type": long}),
+                json!({(long.as_str()): 1}),
+                json!([{"type": "function", "function": {(long.as_str()): 1}}]),
+                json!([{"role": long, "content": long}]),
+            ] {
+                let mut whole =
+                    json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 1});
+                whole[name] = value;
+                check(path, &whole);
+            }
+        }
+        if !body.is_null() {
+            check(path, &json!(long));
+            check(path, &json!({(format!("guided_{long}")): "a"}));
+        }
+    }
+    assert!(refused > 300 && longest > 200, "{refused} {longest}");
+}
+
+/// A client that sends no header is in nobody's way for long.
+#[test]
+fn connections_without_a_request_make_room() {
+    let mut config = config();
+    config.limits.connections = 4;
+    let server = serve(&tales(), 1, config);
+    let half: Vec<_> = (0..8).map(|_| server.raw("GET /health HTTP/1.1\r\nhost: loc")).collect();
+    let clock = Clock::real();
+    assert_eq!(server.get("/health").status, 200);
+    assert!(clock.now() < Duration::from_secs(15), "{:?}", clock.now());
+    drop(half);
 }
 
 #[test]
@@ -138,6 +208,8 @@ fn strangers_are_kept_out() {
     };
     assert_eq!(call("127.0.0.1", ""), 200);
     assert_eq!(call("evil.example", ""), 403);
+    let absolute = "GET http://evil.example/v1/models HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    assert_eq!(Response::read(server.raw(absolute)).status, 403);
     assert_eq!(call("localhost", "origin: https://evil.example\r\n"), 403);
 }
 

@@ -1,0 +1,122 @@
+//! Connections on which every refusal has a body. The HTTP library answers a header that it cannot read
+//! on its own, with a status alone; such an answer is completed on its way out.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use axum::http::StatusCode;
+use hyper::rt::{Read, ReadBufCursor, Write};
+
+use crate::failure::Failure;
+
+/// The line in the head of an answer without a body.
+const NO_BODY: &[u8] = b"content-length: 0\r\n";
+
+/// A connection whose refusals have a body.
+pub(crate) struct Explained<T> {
+    inner: T,
+    /// A refusal that is being written, and how much of it is.
+    refusal: Option<(Vec<u8>, usize)>,
+}
+
+impl<T> Explained<T> {
+    pub(crate) fn new(inner: T) -> Explained<T> {
+        Explained { inner, refusal: None }
+    }
+}
+
+/// The whole of a refusal, if this is the head of one that the HTTP library has made: those of this
+/// server are never empty.
+fn explained(head: &[u8]) -> Option<Vec<u8>> {
+    let status = head.strip_prefix(b"HTTP/1.")?.get(2..5)?;
+    let status = StatusCode::from_bytes(status).ok().filter(StatusCode::is_client_error)?;
+    let at = head.windows(NO_BODY.len()).position(|line| line == NO_BODY)?;
+    let body = Failure::unread(status).json().to_string();
+    let length = format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len());
+    let after = &head[at + NO_BODY.len()..];
+    Some([&head[..at], length.as_bytes(), after, body.as_bytes()].concat())
+}
+
+impl<T: Read + Unpin> Read for Explained<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_read(cx, buffer)
+    }
+}
+
+impl<T: Write + Unpin> Write for Explained<T> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let Explained { inner, refusal } = self.get_mut();
+        if refusal.is_none() {
+            *refusal = explained(bytes).map(|refusal| (refusal, 0));
+        }
+        let Some((whole, written)) = refusal else {
+            return Pin::new(inner).poll_write(cx, bytes);
+        };
+        while *written < whole.len() {
+            match ready!(Pin::new(&mut *inner).poll_write(cx, &whole[*written..]))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                more => *written += more,
+            }
+        }
+        *refusal = None;
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let mut filled = parts.iter().filter(|part| !part.is_empty());
+        match (filled.next(), filled.next()) {
+            // A head alone.
+            (Some(part), None) => self.poll_write(cx, part),
+            _ => Pin::new(&mut self.inner).poll_write_vectored(cx, parts),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_refusals_without_a_body_get_one() {
+        let head =
+            b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\ndate: a\r\n\r\n";
+        let whole = String::from_utf8(explained(head).unwrap()).unwrap();
+        let (head, body) = whole.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(&format!("content-length: {}\r\n", body.len())), "{head}");
+        assert!(head.ends_with("date: a") && body.contains("\"message\":\"the header"), "{whole}");
+        for other in [
+            &b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"[..],
+            b"HTTP/1.1 400 Bad Request\r\ncontent-length: 10\r\n\r\n",
+            b"data: HTTP/1.1 400 \r\ncontent-length: 0\r\n",
+            b"HTTP/1.",
+            b"",
+        ] {
+            assert_eq!(explained(other), None);
+        }
+    }
+}
