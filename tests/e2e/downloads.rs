@@ -248,6 +248,10 @@ fn a_mistyped_path_keeps_its_name_where_the_hub_does_not_help() {
     user.hub.fault("", Fault::Status(503, "", ""), 99);
     user.sws(&[&"plan", &ID]).refused(2, &["503"]);
     assert_eq!(user.hub.requests("").len(), 1);
+    // A hub that asks to wait is waited for.
+    user.hub.state().faults.clear();
+    user.hub.fault("", Fault::Status(429, "", "1"), 1);
+    user.sws(&[&"inspect", &ID]).succeeded();
 }
 
 #[test]

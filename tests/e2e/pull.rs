@@ -215,6 +215,58 @@ fn pulling_killed_at_random_moments() {
     assert!(killed > 6 && resumed > 0, "{killed} kills, {resumed} resumed");
 }
 
+/// Disks lose bits, and others write to them, while a download is interrupted.
+#[test]
+fn resumed_pulls_make_the_model_of_the_hub() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dir, expected) = (temp.path().join("in"), temp.path().join("expected"));
+    consecutive(&dir, 2, 8);
+    for name in ["README.md", "tokenizer.json"] {
+        std::fs::write(dir.join(name), r#"{"version": "1.0", "added_tokens": []}"#).unwrap();
+    }
+    sws(&[&"shard", &dir, &"--out", &expected]).succeeded();
+    let weights = "sketch/model-00002-of-00002.safetensors";
+    /// A file, the text before the byte that changes, and the new byte; zeros without any.
+    type Case<'a> = (&'a str, &'a str, Option<u8>);
+    let cases: [Case; 7] = [
+        ("sketch/config.json", "rope_theta", Some(b'7')),
+        ("sketch/config.json", "", None),
+        ("sketch/README.md", "version", Some(b'7')),
+        ("sketch/tokenizer.json", "version", Some(b'7')),
+        ("sketch/model.safetensors.index.json", "", None),
+        (weights, "data_offsets", Some(b'7')),
+        ("pull.json", "commit", Some(b'7')),
+    ];
+    for (name, before, new) in cases {
+        let user = User::of(&dir);
+        user.hub.slow(100);
+        let mut child = user.command(&[&"pull", &ID]).spawn().unwrap();
+        let staged = user.at("models/own--tiny-model/bf12.pull");
+        while !staged.join(weights).exists() {
+            Clock::real().sleep(Duration::from_millis(2));
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        user.hub.state().faults.clear();
+        let path = staged.join(name);
+        let mut bytes = std::fs::read(&path).unwrap();
+        match new {
+            None => bytes.fill(0),
+            Some(new) => {
+                let at = bytes.windows(before.len()).position(|it| it == before.as_bytes());
+                let digit = bytes[at.unwrap()..].iter_mut().find(|byte| byte.is_ascii_digit());
+                *digit.unwrap() = new;
+            }
+        }
+        std::fs::write(&path, bytes).unwrap();
+        let pulled = user.sws(&[&"pull", &ID]).succeeded();
+        assert_same_tree(&expected, &user.shards());
+        let is_record = name == "pull.json";
+        assert_eq!(pulled.stderr.contains("bf12.pull` is damaged"), is_record, "{pulled:?}");
+        assert!(!pulled.stderr.contains("has changed"), "{pulled:?}");
+    }
+}
+
 #[test]
 fn a_download_ends_with_the_commit_that_it_began_with() {
     let temp = tempfile::tempdir().unwrap();

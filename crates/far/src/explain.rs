@@ -15,7 +15,9 @@ impl Origin {
     pub(crate) fn explained(&self, failure: Failure, file: &str) -> FarError {
         let (url, status, code) = match failure {
             Failure::Connection { url, reason } => return FarError::Connection { url, reason },
-            Failure::Answer { url, reason } => return FarError::Answer { url, reason },
+            Failure::Answer { url, reason } | Failure::Garbled { url, reason } => {
+                return FarError::Answer { url, reason };
+            }
             Failure::Status { url, status, code, .. } => (url, status, code),
         };
         let bucket = || self.address.in_bucket(file).map_or("", |(bucket, _)| bucket).to_owned();

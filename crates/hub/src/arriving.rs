@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use sws_store::{
     Checkpoint, CheckpointError, Configuration, DirectReader, Manifest, ShardReader, WeightFile,
-    open_checkpoint,
+    open_checkpoint, open_regular,
 };
 use tracing::info;
 
 use crate::cache::remove;
 use crate::digest::matches;
 use crate::download::Watch;
-use crate::sketch::agrees;
+use crate::sketch::{agrees, is_intact};
 use crate::staging::{SKETCH, WHOLE};
 use crate::{CachedModel, Client, HubError, HubFile, Listing, Staging};
 
@@ -50,7 +50,9 @@ pub struct Arrival {
 
 impl Arriving {
     /// Downloads the small files and the sketches of the weights, as far as they are not in
-    /// `staging`. `watch` is told of the weights' bytes, those of an earlier run included.
+    /// `staging`, whose files may have been damaged since an earlier run: each has the hash that the
+    /// hub lists, or the one with which it was made, or comes again. `watch` is told of the weights'
+    /// bytes, those of an earlier run included.
     ///
     /// Nothing lists the hashes of headers, so a header may be damaged. If the checkpoint cannot be
     /// opened, or `usable` has a reason why it cannot be used, the sketches are made once more.
@@ -68,7 +70,9 @@ impl Arriving {
         }
         for file in &small {
             let path = sketch.join(&file.name);
-            if !is_there(&path, file.len) {
+            if !is_whole(&path, file) {
+                remove(&path)?;
+                remove_irregular(&incomplete(&path))?;
                 fetch(&client, &listing, file, &path, &Unwatched)?;
             }
         }
@@ -80,6 +84,7 @@ impl Arriving {
         };
         let opened = || {
             sketches(&client, &listing, &weights, &sketch, &*watch)?;
+            remove_others(&sketch, &[small.as_slice(), weights.as_slice()])?;
             let inner = open_checkpoint(&sketch, None).map_err(|e| unusable(e.to_string()))?;
             usable(&*inner).map_err(unusable)?;
             let names = inner.files().iter().map(|file| &file.name);
@@ -233,6 +238,7 @@ impl Files {
 
     fn obtain(&self, file: &HubFile, place: &Place) -> Result<(), HubError> {
         if place.ours {
+            remove_irregular(&place.path)?;
             self.client.download(&self.listing, file, &place.path, &*self.watch)?;
         } else {
             // Others have made it.
@@ -315,7 +321,7 @@ fn sketches(
     watch: &dyn Watch,
 ) -> Result<(), HubError> {
     let missing: Vec<&HubFile> =
-        weights.iter().filter(|file| !is_there(&dir.join(&file.name), file.len)).collect();
+        weights.iter().filter(|file| !is_intact(&dir.join(&file.name), file.len)).collect();
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let total = missing.len() * STEPS;
     if total > 0 {
@@ -333,6 +339,7 @@ fn sketches(
                 mine = now;
             };
             let path = dir.join(&file.name);
+            remove(&path)?;
             match client.sketch(listing, file, &path, &mut step) {
                 // Its first bytes may have been damaged on their way.
                 Err(HubError::Contents { .. }) => client.sketch(listing, file, &path, &mut step)?,
@@ -358,13 +365,47 @@ pub(crate) fn fetch(
     path: &Path,
     watch: &dyn Watch,
 ) -> Result<(), HubError> {
-    let partial = path.with_added_extension("incomplete");
+    let partial = incomplete(path);
     client.download(listing, file, &partial, watch)?;
     std::fs::rename(&partial, path).map_err(|e| HubError::write(path, e))
 }
 
+/// Path of the beginning of a file.
+fn incomplete(path: &Path) -> PathBuf {
+    path.with_added_extension("incomplete")
+}
+
 fn is_there(path: &Path, len: u64) -> bool {
     path.metadata().is_ok_and(|about| about.is_file() && about.len() == len)
+}
+
+/// True for a file with the bytes that the hub lists. A link is none: it could lead elsewhere.
+fn is_whole(path: &Path, file: &HubFile) -> bool {
+    let about = path.symlink_metadata();
+    about.is_ok_and(|about| about.is_file() && about.len() == file.len)
+        && open_regular(path).and_then(|opened| matches(file, opened)).unwrap_or(false)
+}
+
+/// Removes what lies in the place of a file and is none.
+fn remove_irregular(path: &Path) -> Result<(), HubError> {
+    match path.symlink_metadata() {
+        Ok(about) if !about.is_file() => remove(path),
+        _ => Ok(()),
+    }
+}
+
+/// Removes all but these files from the directory of the sketches, as all small files there are copied
+/// beside the shards. Hidden ones are not.
+fn remove_others(dir: &Path, files: &[&[HubFile]]) -> Result<(), HubError> {
+    for entry in dir.read_dir().map_err(|e| HubError::read(dir, e))? {
+        let entry = entry.map_err(|e| HubError::read(dir, e))?;
+        let name = entry.file_name();
+        let is_hidden = name.as_encoded_bytes().starts_with(b".");
+        if !is_hidden && !files.iter().copied().flatten().any(|file| name == *file.name) {
+            remove(&entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 /// Small files do not count as progress.

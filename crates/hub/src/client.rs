@@ -59,14 +59,18 @@ impl Client {
         Address { url, storage: None }
     }
 
-    /// Requests JSON of at most `limit` bytes, with at most so many attempts.
-    pub(crate) fn json(&self, path: &str, limit: u64, attempts: u32) -> Result<Vec<u8>, Failure> {
+    /// Requests JSON of at most `limit` bytes, once more after some failures.
+    pub(crate) fn json(
+        &self,
+        path: &str,
+        limit: u64,
+        may_pass: &dyn Fn(&Failure) -> bool,
+    ) -> Result<Vec<u8>, Failure> {
         let mut address = Address { url: format!("{}{path}", self.endpoint), storage: None };
-        self.http.attempted(attempts, &mut |_| {
+        self.http.attempted_while(may_pass, ATTEMPTS, &mut |_| {
             let mut reply = self.get(&mut address, None)?;
             let mut bytes = Vec::new();
-            let body = reply.body_mut().as_reader();
-            let read = body.take(limit + 1).read_to_end(&mut bytes);
+            let read = self.body(&mut reply).take(limit + 1).read_to_end(&mut bytes);
             let url = address.shown();
             match read {
                 Err(e) => Err(Failure::Connection { url, reason: e.to_string() }),
@@ -84,6 +88,11 @@ impl Client {
         request: &mut dyn FnMut(u32) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         self.http.attempted(ATTEMPTS, request)
+    }
+
+    /// The body of a reply.
+    pub(crate) fn body<'a>(&self, reply: &'a mut Reply) -> impl Read + use<'a> {
+        self.http.body(reply)
     }
 
     /// Waits before the next attempt: as long as the hub asks, or longer each time.
@@ -150,7 +159,9 @@ impl Client {
     pub(crate) fn explained(&self, failure: Failure, about: &About) -> HubError {
         let (id, page, token) = (about.id.clone(), self.page(about.id), self.token.is_some());
         let (url, status, code, wait) = match failure {
-            Failure::Answer { url, reason } => return HubError::Answer { url, reason },
+            Failure::Answer { url, reason } | Failure::Garbled { url, reason } => {
+                return HubError::Answer { url, reason };
+            }
             Failure::Connection { url, reason } => {
                 return HubError::Connection { url, reason, begun: about.begun };
             }

@@ -16,12 +16,17 @@ impl Digest {
     /// Of no bytes yet.
     pub(crate) fn of(file: &HubFile) -> Digest {
         if file.hashed {
-            return Digest(Context::new(&SHA256));
+            return Digest::sha256();
         }
         // Finds damage; an attacker who can replace a small file can list its hash, too.
         let mut hash = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
         hash.update(format!("blob {}\0", file.len).as_bytes());
         Digest(hash)
+    }
+
+    /// The SHA-256 of no bytes yet.
+    pub(crate) fn sha256() -> Digest {
+        Digest(Context::new(&SHA256))
     }
 
     /// Of the bytes of a file.

@@ -1,5 +1,6 @@
 //! Download of one file: it resumes after a cut, and is hashed as it passes.
 
+use std::cmp::Ordering;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -17,6 +18,8 @@ use crate::{Client, HubError, HubFile, Listing};
 const BUFFER: usize = 256 << 10;
 /// Longest file that is read into memory: the longest published index has 15 MB.
 const MAX_IN_MEMORY: u64 = 64 << 20;
+/// Reason of a failure.
+pub(crate) const ENDED: &str = "the connection ended early";
 
 /// Observer of downloads, which several threads call.
 pub trait Watch: Sync {
@@ -99,14 +102,14 @@ impl Client {
             starts_at(&reply, len)
                 .map_err(|reason| Failure::Answer { url: url.clone(), reason })?;
             let mut bytes = Vec::new();
-            let read = reply.body_mut().as_reader().take(len + 1).read_to_end(&mut bytes);
-            match read {
-                Err(e) => Err(Failure::Connection { url, reason: e.to_string() }),
-                Ok(_) if bytes.len() as u64 == len => Ok(bytes),
-                Ok(_) => {
-                    let reason = format!("{} bytes instead of {len}", bytes.len());
-                    Err(Failure::Connection { url, reason })
+            let read = self.body(&mut reply).take(len + 1).read_to_end(&mut bytes);
+            match (read, (bytes.len() as u64).cmp(&len)) {
+                (Err(e), _) => Err(Failure::Connection { url, reason: e.to_string() }),
+                (Ok(_), Ordering::Equal) => Ok(bytes),
+                (Ok(_), Ordering::Less) => {
+                    Err(Failure::Connection { url, reason: ENDED.to_owned() })
                 }
+                (Ok(_), Ordering::Greater) => Err(Failure::Answer { url, reason: too_many(file) }),
             }
         });
         bytes.map_err(|e| self.explained(e, &about))
@@ -152,7 +155,7 @@ impl Client {
             Ok(start) => return Err(wrong(format!("bytes from {start} instead of {from}")).into()),
             Err(reason) => return Err(wrong(reason).into()),
         }
-        let mut body = reply.body_mut().as_reader();
+        let mut body = self.body(&mut reply);
         let mut buffer = vec![0; BUFFER];
         loop {
             let read = match body.read(&mut buffer) {
@@ -163,14 +166,12 @@ impl Client {
             if read == 0 {
                 return match partial.is_complete() {
                     true => Ok(()),
-                    false => Err(broken(address, "the connection ended early".to_owned())),
+                    false => Err(broken(address, ENDED.to_owned())),
                 };
             }
             if partial.len + read as u64 > partial.file.len {
-                let (name, len) = (&partial.file.name, partial.file.len);
-                let reason = format!("more than the {len} bytes of {name:?}");
                 partial.restart()?;
-                return Err(wrong(reason).into());
+                return Err(wrong(too_many(partial.file)).into());
             }
             partial.append(&buffer[..read])?;
             if partial.watch.stopped() {
@@ -178,6 +179,11 @@ impl Client {
             }
         }
     }
+}
+
+/// The problem of an answer that is longer than the file.
+fn too_many(file: &HubFile) -> String {
+    format!("more than the {} bytes of {:?} that the hub lists", file.len, file.name)
 }
 
 fn broken(address: &Address, reason: String) -> Stop {

@@ -1,12 +1,13 @@
 //! Requests over HTTP: proxies, time limits, attempts and their pauses. Nothing here knows what is asked
 //! for.
 
+use std::io::{self, Read};
 use std::time::Duration;
 
 use sws_store::Clock;
 use tracing::{debug, info};
 use ureq::http::{HeaderMap, Response, Uri, header};
-use ureq::{Agent, Body, Proxy, ProxyProtocol, SendBody};
+use ureq::{Agent, Body, BodyReader, Proxy, ProxyProtocol, SendBody};
 
 use crate::retry_after::{pause_asked, seconds};
 use crate::{HubError, ProxySetting};
@@ -18,6 +19,9 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Longest pause that a server may ask for. The hub's own limits count within 5 minutes.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
 const CONNECT: Duration = Duration::from_secs(30);
+/// Bytes of a body that must come within the time after which a connection is silent. One that sends
+/// less would be waited for without end.
+const LEAST: usize = 64 << 10;
 /// Connections kept open to a host.
 const IDLE: usize = 16;
 
@@ -29,6 +33,7 @@ pub type Reply = Response<Body>;
 pub struct Http {
     agent: Agent,
     clock: Clock,
+    silence: Duration,
 }
 
 /// Bytes of a file, first and last included; without a last, up to the end.
@@ -45,7 +50,8 @@ impl Bytes {
 }
 
 impl Http {
-    /// A client through a proxy, which cuts connections that are silent for so long.
+    /// A client through a proxy, which cuts connections that are silent for so long, or that send less
+    /// than 64 KiB of a body meanwhile.
     pub fn new(
         proxy: Option<&ProxySetting>,
         silence: Duration,
@@ -64,7 +70,13 @@ impl Http {
             .timeout_per_write(Some(silence))
             .user_agent(concat!("sws/", env!("CARGO_PKG_VERSION")))
             .build();
-        Ok(Http { agent: config.into(), clock })
+        Ok(Http { agent: config.into(), clock, silence })
+    }
+
+    /// The body of a reply.
+    pub fn body<'a>(&self, reply: &'a mut Reply) -> Paced<BodyReader<'a>> {
+        let (inner, clock) = (reply.body_mut().as_reader(), self.clock.clone());
+        Paced { inner, clock, silence: self.silence, waited: Duration::ZERO, left: LEAST }
     }
 
     /// The clock that attempts wait by.
@@ -121,7 +133,13 @@ impl Http {
         let through = proxy.map_or(String::new(), |proxy| {
             format!(", through the proxy {}:{}", proxy.host(), proxy.port())
         });
-        Failure::Connection { url: shown(to), reason: format!("{error}{through}") }
+        let (url, reason) = (shown(to), format!("{error}{through}"));
+        match error {
+            ureq::Error::Protocol(_) => {
+                Failure::Garbled { url, reason: format!("no HTTP ({reason})") }
+            }
+            _ => Failure::Connection { url, reason },
+        }
     }
 
     /// Makes a request until it succeeds, or fails for good, with at most so many attempts. The number
@@ -131,10 +149,20 @@ impl Http {
         attempts: u32,
         request: &mut dyn FnMut(u32) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
+        self.attempted_while(&Failure::may_pass, attempts, request)
+    }
+
+    /// The same, where only some failures are followed by another attempt.
+    pub(crate) fn attempted_while<T>(
+        &self,
+        may_pass: &dyn Fn(&Failure) -> bool,
+        attempts: u32,
+        request: &mut dyn FnMut(u32) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
         let mut attempt = 0;
         loop {
             match request(attempt) {
-                Err(failure) if failure.may_pass() && attempt + 1 < attempts => {
+                Err(failure) if may_pass(&failure) && attempt + 1 < attempts => {
                     self.pause(attempt, &failure)?;
                     attempt += 1;
                 }
@@ -189,6 +217,44 @@ pub enum Failure {
         /// Description of the problem.
         reason: String,
     },
+    /// An answer that is no HTTP, perhaps the rest of another one.
+    Garbled {
+        /// The address, without its query.
+        url: String,
+        /// Description of the problem.
+        reason: String,
+    },
+}
+
+/// Reader of a body, which fails where it waits for 64 KiB as long as for silence. Time between reads,
+/// in which others are waited for, does not count.
+#[derive(Debug)]
+pub struct Paced<R> {
+    inner: R,
+    clock: Clock,
+    silence: Duration,
+    /// Time waited for the bytes that are `left`, and those before them.
+    waited: Duration,
+    left: usize,
+}
+
+impl<R: Read> Read for Paced<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.waited > self.silence {
+            let (least, seconds) = (LEAST >> 10, self.silence.as_secs());
+            let reason = format!("less than {least} KiB came in {seconds} s");
+            return Err(io::Error::new(io::ErrorKind::TimedOut, reason));
+        }
+        let before = self.clock.now();
+        let read = self.inner.read(into)?;
+        self.waited += self.clock.now().saturating_sub(before);
+        if read >= self.left {
+            (self.waited, self.left) = (Duration::ZERO, LEAST);
+        } else {
+            self.left -= read;
+        }
+        Ok(read)
+    }
 }
 
 impl Failure {
@@ -204,7 +270,9 @@ impl Failure {
     pub fn reason(&self) -> String {
         match self {
             Failure::Status { status, .. } => format!("status {status}"),
-            Failure::Connection { reason, .. } | Failure::Answer { reason, .. } => reason.clone(),
+            Failure::Connection { reason, .. }
+            | Failure::Answer { reason, .. }
+            | Failure::Garbled { reason, .. } => reason.clone(),
         }
     }
 
@@ -212,9 +280,15 @@ impl Failure {
     pub fn may_pass(&self) -> bool {
         match self {
             Failure::Status { status, .. } => matches!(status, 408 | 429 | 500 | 502 | 503 | 504),
-            Failure::Connection { .. } => true,
+            Failure::Connection { .. } | Failure::Garbled { .. } => true,
             Failure::Answer { .. } => false,
         }
+    }
+
+    /// True if the server asks for the same request later.
+    pub(crate) fn asks_to_wait(&self) -> bool {
+        let asks = matches!(self, Failure::Status { status, wait, .. } if *status == 429 || wait.is_some());
+        asks && self.may_pass()
     }
 }
 
@@ -322,6 +396,45 @@ mod tests {
         for (location, expected) in cases {
             let found = joined(&base, location).map(|uri| uri.to_string());
             assert_eq!(found.as_deref(), expected, "{location}");
+        }
+    }
+
+    /// A connection that sends parts of some bytes, each after some seconds.
+    struct Drip(Clock, usize, f64);
+
+    impl Read for Drip {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            let Drip(clock, bytes, seconds) = self;
+            clock.sleep(Duration::from_secs_f64(*seconds));
+            Ok((*bytes).min(into.len()))
+        }
+    }
+
+    #[test]
+    fn a_body_that_drips_is_silence() {
+        let silence = Duration::from_secs(30);
+        let ends = |bytes, seconds| {
+            let clock = Clock::simulated();
+            let inner = Drip(clock.clone(), bytes, seconds);
+            let (waited, left) = (Duration::ZERO, LEAST);
+            let mut body = Paced { inner, clock: clock.clone(), silence, waited, left };
+            let mut buffer = vec![0; 1 << 20];
+            let mut failures = (0..10_000).filter_map(|_| {
+                // Time that a disk takes.
+                clock.sleep(Duration::from_secs(60));
+                body.read(&mut buffer).err()
+            });
+            failures.next().map(|error| error.to_string())
+        };
+        let silent = "less than 64 KiB came in 30 s";
+        for (bytes, seconds, expected) in [
+            (1, 0.3, Some(silent)),
+            (1 << 10, 0.5, Some(silent)),
+            (64 << 10, 29.0, None),
+            (1 << 10, 0.4, None),
+            (1 << 20, 20.0, None),
+        ] {
+            assert_eq!(ends(bytes, seconds).as_deref(), expected, "{bytes} in {seconds} s");
         }
     }
 

@@ -74,4 +74,4 @@ pub use selection::{Selection, Weights, has_safetensors, select};
 pub use snapshots::{Snapshot, snapshot_files};
 pub use space::{check_space, free_space};
 #[cfg(feature = "client")]
-pub use staging::{Staging, begun_bytes};
+pub use staging::{Begun, Staging, begun_bytes};

@@ -6,7 +6,8 @@ use serde::Deserialize;
 use sws_store::is_plain_path;
 
 use crate::client::About;
-use crate::http::{ATTEMPTS, escaped};
+use crate::error::clipped;
+use crate::http::{Failure, escaped};
 use crate::name::{is_commit, is_hex};
 use crate::{Client, HubError, ModelId};
 
@@ -72,17 +73,18 @@ struct Lfs {
 impl Client {
     /// Lists the files of a model at a branch, a tag or a commit.
     pub fn list(&self, id: &ModelId, revision: &str) -> Result<Listing, HubError> {
-        self.list_within(ATTEMPTS, id, revision)
+        self.list_while(&Failure::may_pass, id, revision)
     }
 
-    /// Like [`list`](Self::list), with one attempt: for a name that may be no model's.
+    /// Like [`list`](Self::list), with one attempt unless the hub asks to wait: for a name that may be
+    /// no model's.
     pub fn list_once(&self, id: &ModelId, revision: &str) -> Result<Listing, HubError> {
-        self.list_within(1, id, revision)
+        self.list_while(&Failure::asks_to_wait, id, revision)
     }
 
-    fn list_within(
+    fn list_while(
         &self,
-        attempts: u32,
+        may_pass: &dyn Fn(&Failure) -> bool,
         id: &ModelId,
         revision: &str,
     ) -> Result<Listing, HubError> {
@@ -92,7 +94,7 @@ impl Client {
         );
         let about = About { id, revision, file: None, begun: false };
         let bytes =
-            self.json(&path, MAX_LISTING, attempts).map_err(|e| self.explained(e, &about))?;
+            self.json(&path, MAX_LISTING, may_pass).map_err(|e| self.explained(e, &about))?;
         Listing::from_json(id, &format!("{}/api/models/{id}", self.endpoint()), &bytes)
     }
 }
@@ -118,8 +120,12 @@ impl Listing {
         let mut files = Vec::with_capacity(info.siblings.len());
         for sibling in info.siblings {
             let name = sibling.rfilename.clone();
-            if !is_plain_path(&name) || !names.insert(name.clone()) {
+            if !is_plain_path(&name) {
                 return Err(HubError::FileName { id: id.clone(), file: name });
+            }
+            if !names.insert(name.clone()) {
+                let problem = format!("lists the file {:?} twice; report it there", clipped(&name));
+                return Err(HubError::Contents { id: id.clone(), problem });
             }
             let file =
                 file(sibling).ok_or_else(|| wrong(format!("{name:?} has no hash or size")))?;

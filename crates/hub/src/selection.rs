@@ -70,8 +70,14 @@ pub fn select(
         (None, None, None) => None,
     };
     if let Some(files) = safetensors {
-        if listing.file(CONFIG).is_none() {
+        let Some(config) = listing.file(CONFIG) else {
             return Err(contents("has no config.json; it is no model by itself".to_owned()));
+        };
+        if !is_small_file(CONFIG, config.len) {
+            let problem = format!("lists a config.json of {} bytes", config.len);
+            return Err(contents(format!(
+                "{problem}, too long for a configuration; report it there"
+            )));
         }
         let small = listing.files.iter().filter(|file| is_small_file(&file.name, file.len));
         // The index is no small file: shards have no use for it, but the checkpoint does.

@@ -2,15 +2,18 @@
 //! alone. They make a manifest before the weights are downloaded.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use sws_store::open_regular;
 use ureq::http::StatusCode;
 
+use crate::cache::remove;
 use crate::client::{About, Address};
-use crate::download::starts_at;
+use crate::digest::Digest;
+use crate::download::{ENDED, starts_at};
 use crate::http::{Bytes, Failure};
 use crate::{Client, HubError, HubFile, Listing};
 
@@ -18,6 +21,10 @@ use crate::{Client, HubError, HubFile, Listing};
 const FIRST: u64 = 1 << 20;
 /// Longest range that is kept in memory: a header of the greatest length accepted.
 const MAX_RANGE: u64 = 128 << 20;
+/// Bytes that are hashed at once.
+const BUFFER: u64 = 256 << 10;
+/// Digits of a SHA-256.
+const DIGITS: u64 = 64;
 
 impl Client {
     /// Writes the sketch of a safetensors file to `path`, which appears when it is complete. Calls
@@ -37,7 +44,10 @@ impl Client {
         let first = fetch(0..file.len.min(FIRST))?;
         let ranges = ranges(listing, file, &first)?;
 
-        let fresh = path.with_added_extension("sws-tmp");
+        let (fresh, beside) = (path.with_added_extension("sws-tmp"), hash_file(path));
+        for old in [&fresh, &beside] {
+            remove(old)?;
+        }
         let refused = |e| HubError::write(&fresh, e);
         let out = File::create(&fresh).map_err(refused)?;
         out.set_len(file.len).and_then(|()| out.write_all_at(&first, 0)).map_err(refused)?;
@@ -52,8 +62,10 @@ impl Client {
             }
             step(number + 2, all + 1);
         }
-        let named = out.sync_data().and_then(|()| std::fs::rename(&fresh, path));
-        named.map_err(refused)?;
+        out.sync_data().map_err(refused)?;
+        let hash = hash(&fresh).map_err(refused)?;
+        std::fs::write(&beside, hash).map_err(|e| HubError::write(&beside, e))?;
+        std::fs::rename(&fresh, path).map_err(refused)?;
         step(1, 1);
         Ok(())
     }
@@ -84,18 +96,54 @@ impl Client {
                 return Err(wrong(format!("bytes from {start} instead of {}", range.start)));
             }
             let mut bytes = Vec::new();
-            let read = reply.body_mut().as_reader().take(len).read_to_end(&mut bytes);
+            let read = self.body(&mut reply).take(len).read_to_end(&mut bytes);
             let url = address.shown();
             match read {
                 Ok(_) if bytes.len() as u64 == len => Ok(bytes),
-                Ok(_) => {
-                    let reason = "the connection ended early".to_owned();
-                    Err(Failure::Connection { url, reason })
-                }
+                Ok(_) => Err(Failure::Connection { url, reason: ENDED.to_owned() }),
                 Err(e) => Err(Failure::Connection { url, reason: e.to_string() }),
             }
         })
     }
+}
+
+/// The file with the hash of a sketch, hidden so that it is not taken for one of the model's.
+fn hash_file(sketch: &Path) -> PathBuf {
+    let name = sketch.file_name().unwrap_or_default().to_string_lossy();
+    sketch.with_file_name(format!(".{name}.sha256"))
+}
+
+/// True for a sketch of this length that has the bytes with which it was made. The hub lists no hash
+/// of a header, and shards that were begun have the fingerprint of these bytes.
+pub(crate) fn is_intact(sketch: &Path, len: u64) -> bool {
+    let intact = || {
+        let about = sketch.symlink_metadata()?;
+        let mut expected = String::new();
+        open_regular(hash_file(sketch))?.take(DIGITS).read_to_string(&mut expected)?;
+        io::Result::Ok(about.is_file() && about.len() == len && hash(sketch)? == expected)
+    };
+    intact().unwrap_or(false)
+}
+
+/// Hash of what a sketch has: its length, its header and its samples.
+fn hash(sketch: &Path) -> io::Result<String> {
+    let file = open_regular(sketch)?;
+    let len = file.metadata()?.len();
+    let mut first = [0; 8];
+    file.read_exact_at(&mut first, 0)?;
+    let mut hash = Digest::sha256();
+    hash.update(&len.to_le_bytes());
+    let mut buffer = vec![0; BUFFER as usize];
+    for range in sws_store::sketch(first, len).map_err(io::Error::other)? {
+        let mut at = range.start;
+        while at < range.end {
+            let part = &mut buffer[..(range.end - at).min(BUFFER) as usize];
+            file.read_exact_at(part, at)?;
+            hash.update(part);
+            at += part.len() as u64;
+        }
+    }
+    Ok(hash.hex())
 }
 
 /// The ranges of a sketch, of a file with these first bytes.

@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::cache::{lock_alone, remove, tree_size};
+use crate::digest::Digest;
+use crate::name::is_commit;
 use crate::{HubError, Listing, ModelId, staging};
 
 const RECORD: &str = "pull.json";
@@ -25,9 +27,42 @@ const MAX_RECORD: u64 = 4096;
 
 /// The job that a directory belongs to.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Record {
     model: String,
     commit: String,
+    /// Hash of both, which early versions did not write.
+    check: Option<String>,
+}
+
+impl Record {
+    fn of(listing: &Listing) -> Record {
+        let (model, commit) = (listing.id.to_string(), listing.commit.clone());
+        let check = Some(Record::hash(&model, &commit));
+        Record { model, commit, check }
+    }
+
+    fn hash(model: &str, commit: &str) -> String {
+        let mut hash = Digest::sha256();
+        hash.update(format!("{model} {commit}").as_bytes());
+        hash.hex()
+    }
+
+    fn is_intact(&self) -> bool {
+        let Record { model, commit, check } = self;
+        check.as_ref().is_none_or(|check| *check == Record::hash(model, commit))
+    }
+}
+
+/// The download in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// None.
+    Nothing,
+    /// One of this commit.
+    Commit(String),
+    /// One whose record is damaged, so that nothing tells its commit.
+    Damaged,
 }
 
 /// Directory of a download, which only one process uses.
@@ -48,8 +83,8 @@ impl Staging {
         Ok(Staging { dir: dir.to_owned(), _lock: lock })
     }
 
-    /// The commit of the download of `id` that was begun here, if one was.
-    pub fn commit(&self, id: &ModelId) -> Result<Option<String>, HubError> {
+    /// The download of `id` that was begun here.
+    pub fn begun(&self, id: &ModelId) -> Result<Begun, HubError> {
         let foreign = |what: String| HubError::Foreign { dir: self.dir.clone(), what };
         let path = self.dir.join(RECORD);
         let bytes = match std::fs::metadata(&path) {
@@ -61,25 +96,30 @@ impl Staging {
                 let entries = self.dir.read_dir().map_err(|e| HubError::read(&self.dir, e))?;
                 let mut others = entries.flatten().filter(|entry| entry.file_name() != UNRECORDED);
                 return match others.next() {
-                    None => Ok(None),
+                    None => Ok(Begun::Nothing),
                     Some(_) => Err(foreign("files of another program".to_owned())),
                 };
             }
             Err(e) => return Err(HubError::read(&path, e)),
         };
-        match serde_json::from_slice::<Record>(&bytes) {
-            Ok(record) if record.model == id.as_str() && crate::name::is_commit(&record.commit) => {
-                Ok(Some(record.commit))
-            }
-            Ok(record) => Err(foreign(format!("the begun download of `{}`", record.model))),
-            Err(_) => Err(foreign(format!("a {RECORD} of another program"))),
+        let Ok(record) = serde_json::from_slice::<Record>(&bytes) else {
+            return Err(foreign(format!("a {RECORD} that is damaged, or of another program")));
+        };
+        let (is_ours, is_intact) = (record.model == id.as_str(), record.is_intact());
+        match is_intact && is_commit(&record.commit) {
+            true if is_ours => Ok(Begun::Commit(record.commit)),
+            false if is_ours => Ok(Begun::Damaged),
+            true => Err(foreign(format!("the begun download of `{}`", record.model))),
+            false => Err(foreign(format!("a damaged {RECORD}"))),
         }
     }
 
-    /// Records the download.
+    /// Records the download. The sketches of another commit go, or of one that nothing tells.
     pub(crate) fn begin(&self, listing: &Listing) -> Result<(), HubError> {
-        let (model, commit) = (listing.id.to_string(), listing.commit.clone());
-        let json = serde_json::to_vec(&Record { model, commit }).unwrap_or_default();
+        if self.begun(&listing.id)? != Begun::Commit(listing.commit.clone()) {
+            remove(&self.dir.join(SKETCH))?;
+        }
+        let json = serde_json::to_vec(&Record::of(listing)).unwrap_or_default();
         let (path, fresh) = (self.dir.join(RECORD), self.dir.join(UNRECORDED));
         std::fs::write(&fresh, json)
             .and_then(|()| std::fs::rename(&fresh, &path))
@@ -121,22 +161,57 @@ mod tests {
         let dir = temp.path().join("x.pull");
         let id: ModelId = "a/b".parse().unwrap();
         let staging = Staging::open(&dir).unwrap();
-        assert_eq!(staging.commit(&id).unwrap(), None);
+        assert_eq!(staging.begun(&id).unwrap(), Begun::Nothing);
         assert!(matches!(Staging::open(&dir), Err(HubError::Busy { .. })));
         let commit = "0".repeat(40);
         let listing = Listing { id: id.clone(), commit: commit.clone(), files: Vec::new() };
         staging.begin(&listing).unwrap();
         drop(staging);
         let staging = Staging::open(&dir).unwrap();
-        assert_eq!(staging.commit(&id).unwrap(), Some(commit));
-        let other = staging.commit(&"a/c".parse().unwrap()).unwrap_err();
+        assert_eq!(staging.begun(&id).unwrap(), Begun::Commit(commit));
+        let other = staging.begun(&"a/c".parse().unwrap()).unwrap_err();
         assert!(other.to_string().contains("the begun download of `a/b`"), "{other}");
         std::fs::write(dir.join(RECORD), "{}").unwrap();
-        assert!(matches!(staging.commit(&id), Err(HubError::Foreign { .. })));
+        assert!(matches!(staging.begun(&id), Err(HubError::Foreign { .. })));
         std::fs::remove_file(dir.join(RECORD)).unwrap();
         std::fs::write(dir.join("mine.txt"), "").unwrap();
-        assert!(matches!(staging.commit(&id), Err(HubError::Foreign { .. })));
+        assert!(matches!(staging.begun(&id), Err(HubError::Foreign { .. })));
         staging.remove().unwrap();
         assert!(!dir.exists());
+    }
+
+    #[test]
+    fn a_damaged_record_tells_no_commit() {
+        let temp = tempfile::tempdir().unwrap();
+        let staging = Staging::open(&temp.path().join("x.pull")).unwrap();
+        let (id, path): (ModelId, _) = ("a/b".parse().unwrap(), staging.dir.join(RECORD));
+        let files = Vec::new();
+        let listing = Listing { id: id.clone(), commit: "0".repeat(40), files };
+        let begun = || staging.begun(&id);
+        staging.begin(&listing).unwrap();
+        let whole = std::fs::read(&path).unwrap();
+        let sketches = staging.dir.join(SKETCH);
+        std::fs::create_dir(&sketches).unwrap();
+        staging.begin(&listing).unwrap();
+        assert!(sketches.exists(), "they are of this commit");
+        for bit in 0..whole.len() * 8 {
+            let mut damaged = whole.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            std::fs::write(&path, &damaged).unwrap();
+            let what = match begun() {
+                Err(HubError::Foreign { what, .. }) => what.contains("damaged"),
+                found => found.is_ok_and(|found| found == Begun::Damaged),
+            };
+            assert!(what, "{:?}: {:?}", String::from_utf8_lossy(&damaged), begun());
+        }
+        std::fs::write(&path, String::from_utf8(whole).unwrap().replace("00000", "00001")).unwrap();
+        assert_eq!(begun().unwrap(), Begun::Damaged);
+        staging.begin(&listing).unwrap();
+        assert_eq!(begun().unwrap(), Begun::Commit(listing.commit));
+        assert!(!sketches.exists(), "they may be of another commit");
+        // As earlier versions wrote it.
+        let record = format!("{{\"model\":\"a/b\",\"commit\":\"{}\"}}", "1".repeat(40));
+        std::fs::write(&path, record).unwrap();
+        assert_eq!(begun().unwrap(), Begun::Commit("1".repeat(40)));
     }
 }

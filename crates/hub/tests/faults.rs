@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use sws_hub::{
     Arrival, Arriving, Client, Environment, HubCache, HubError, Job, ModelId, Staging, Watch, keep,
 };
-use sws_store::Clock;
+use sws_store::{Checkpoint, Clock};
 use sws_testing::hub::{Fault, Hub, sha256};
 
 const ID: &str = "own/model";
@@ -377,14 +377,20 @@ impl Watch for Steps {
     }
 }
 
-#[test]
-fn the_progress_of_a_header_moves_with_each_request() {
-    let bytes = 4 << 20;
+/// A weight file of one tensor with so many bytes.
+fn weights(bytes: usize) -> Vec<u8> {
     let header =
         format!(r#"{{"w":{{"dtype":"BF16","shape":[{}],"data_offsets":[0,{bytes}]}}}}"#, bytes / 2);
     let len = (header.len() as u64).to_le_bytes();
-    let file = [&len[..], header.as_bytes(), &noise(bytes, 2)].concat();
-    let hub = Hub::start(ID, [(LARGE.to_owned(), file), (SMALL.to_owned(), b"{}".to_vec())].into());
+    [&len[..], header.as_bytes(), &noise(bytes, 2)].concat()
+}
+
+#[test]
+fn the_progress_of_a_header_moves_with_each_request() {
+    let hub = Hub::start(
+        ID,
+        [(LARGE.to_owned(), weights(4 << 20)), (SMALL.to_owned(), b"{}".to_vec())].into(),
+    );
     let hub = hub.unwrap();
     let client = client(&hub, &Clock::simulated(), false);
     let listing = client.list(&id(), "main").unwrap();
@@ -400,4 +406,158 @@ fn the_progress_of_a_header_moves_with_each_request() {
     let distinct: std::collections::BTreeSet<_> = told.iter().collect();
     assert!(asked > 30 && distinct.len() > 30, "{asked} requests, {told:?}");
     assert!(told.is_sorted() && told.last().is_some_and(|(done, steps)| done == steps), "{told:?}");
+}
+
+/// Opens the checkpoint of a hub that arrives in `dir`. Returns its small files, its fingerprint and
+/// the bytes of its weights.
+fn arrived(
+    hub: &Hub,
+    dir: &Path,
+) -> Result<(BTreeMap<String, Vec<u8>>, String, Vec<u8>), HubError> {
+    let client = client(hub, &Clock::simulated(), false);
+    let listing = client.list(&id(), "main")?;
+    let (weights, small) = listing.files.iter().cloned().partition(|file| file.name == LARGE);
+    let staging = Staging::open(dir)?;
+    let arrival = Arrival { client, listing, weights, small, cached: None };
+    let checkpoint = Arriving::open(arrival, &staging, Arc::<Count>::default(), &|_| Ok(()))?;
+    let names = checkpoint.small_files().unwrap();
+    let read = |name: String| (name.clone(), checkpoint.read_small(&name).unwrap());
+    let small = names.into_iter().map(read).collect();
+    let mut bytes = vec![0; hub.state().files[LARGE].len()];
+    let got = checkpoint.reader().read_at(0, 0, &mut bytes);
+    match (got, checkpoint.failure()) {
+        (Err(_), Some(error)) => Err(error),
+        (got, _) => {
+            assert_eq!(got.unwrap(), bytes.len());
+            Ok((small, checkpoint.fingerprint().to_owned(), bytes))
+        }
+    }
+}
+
+/// Disks lose bits, and others write to them, while a download is interrupted.
+#[test]
+fn resumed_pull_verifies_what_is_staged() {
+    let names = [SMALL, "README.md", "tokenizer.json"];
+    let config = br#"{"model_type": "x", "rope_theta": 1000000}"#;
+    let mut files: BTreeMap<_, _> = names.map(|name| (name.to_owned(), config.to_vec())).into();
+    files.insert(LARGE.to_owned(), weights(4 << 20));
+    let hub = Hub::start(ID, files.clone()).unwrap();
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().join("x.pull");
+    let expected = arrived(&hub, &dir).unwrap();
+    files.remove(LARGE);
+    assert_eq!(expected.0, files);
+
+    let flip = |name: &str, at: usize| {
+        let path = dir.join(name);
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes[at] ^= 1;
+        std::fs::write(path, bytes).unwrap();
+    };
+    let clear = |name: &str| std::fs::remove_file(dir.join("sketch").join(name)).unwrap();
+    let sketch = format!("sketch/{LARGE}");
+    /// What happens meanwhile, to what, and the file that comes again.
+    type Case<'a> = (&'a str, &'a dyn Fn(), &'a str);
+    #[rustfmt::skip]
+    let cases: [Case; 15] = [
+        ("nothing", &|| (), ""),
+        ("another number", &|| flip("sketch/config.json", 35), SMALL),
+        ("other words", &|| flip("sketch/README.md", 0), "README.md"),
+        ("another tokenizer", &|| flip("sketch/tokenizer.json", 9), "tokenizer.json"),
+        ("zeros", &|| std::fs::write(dir.join("sketch/config.json"), [0; 42]).unwrap(), SMALL),
+        ("an end", &|| std::fs::write(dir.join("sketch/README.md"), &config[..9]).unwrap(), "README.md"),
+        ("the name of a tensor", &|| flip(&sketch, 11), LARGE),
+        ("a sample of the weights", &|| flip(&sketch, (4 << 20) - 8), LARGE),
+        ("the length of a header", &|| flip(&sketch, 5), LARGE),
+        ("a weight", &|| flip(&format!("whole/{LARGE}"), 3_000_000), LARGE),
+        ("a beginning", &|| { clear(SMALL); std::fs::write(dir.join("sketch/config.json.incomplete"), "[").unwrap() }, SMALL),
+        ("a link to the same bytes", &|| { clear(SMALL); std::fs::write(temp.path().join("c"), config).unwrap();
+            std::os::unix::fs::symlink(temp.path().join("c"), dir.join("sketch/config.json")).unwrap() }, SMALL),
+        ("a directory", &|| { clear("README.md"); std::fs::create_dir_all(dir.join("sketch/README.md/x")).unwrap() }, "README.md"),
+        ("a directory for a beginning", &|| { clear(SMALL); std::fs::create_dir(dir.join("sketch/config.json.incomplete")).unwrap() }, SMALL),
+        ("a file of somebody else", &|| std::fs::write(dir.join("sketch/chat_template.jinja"), "{}").unwrap(), ""),
+    ];
+    for (what, happens, again) in cases {
+        happens();
+        hub.state().requests.clear();
+        assert!(arrived(&hub, &dir).unwrap() == expected, "{what}");
+        let asked = hub.state().requests.clone();
+        let asked = asked.iter().map(|request| request.file.as_str());
+        let asked: std::collections::BTreeSet<_> = asked.filter(|file| !file.is_empty()).collect();
+        let expected: std::collections::BTreeSet<_> =
+            Some(again).filter(|it| !it.is_empty()).into_iter().collect();
+        assert_eq!(asked, expected, "{what}");
+    }
+}
+
+#[test]
+fn messages_about_what_a_hub_lists_are_true() {
+    let listing = |files: &str| format!(r#"{{"sha":"{OTHER}","siblings":[{files}]}}"#);
+    let file = |name: &str, size: u64| {
+        format!(r#"{{"rfilename":"{name}","size":{size},"blobId":"{OTHER}"}}"#)
+    };
+    let hub = Hub::start(ID, files()).unwrap();
+    let client = client(&hub, &Clock::simulated(), false);
+    hub.state().listing = Some(listing(&[file(LARGE, 1), file(LARGE, 1)].join(",")));
+    let error = client.list(&id(), "main").unwrap_err().to_string();
+    assert!(error.contains(LARGE) && error.contains("twice"), "{error}");
+
+    hub.state().listing = Some(listing(&[file(LARGE, 1), file(SMALL, 1 << 40)].join(",")));
+    let list = client.list(&id(), "main").unwrap();
+    let error = sws_hub::select(&list, None, &mut |_| unreachable!()).unwrap_err().to_string();
+    assert!(error.contains("config.json of 1099511627776 bytes"), "{error}");
+
+    hub.state().listing = None;
+    hub.fault(SMALL, Fault::LongerWithoutLength, 1);
+    let list = client.list(&id(), "main").unwrap();
+    let error = client.read(&list, list.file(SMALL).unwrap()).unwrap_err().to_string();
+    assert!(error.contains("more than the 2 bytes") && !error.contains("reached"), "{error}");
+    assert_eq!(hub.requests(SMALL).len(), 1, "a longer file is no cut");
+}
+
+#[test]
+fn an_answer_that_is_no_http_is_named_and_may_pass() {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let asked = Arc::new(AtomicI64::new(0));
+    let count = Arc::clone(&asked);
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            count.fetch_add(1, Ordering::SeqCst);
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nno header\r\n\r\n");
+        }
+    });
+    let environment = Environment::from(|name| {
+        (name == "HF_ENDPOINT").then(|| format!("http://{address}").into())
+    });
+    let client = Client::with_clock(&environment.unwrap(), Clock::simulated()).unwrap();
+    let error = client.list(&id(), "main").unwrap_err();
+    assert!(matches!(error, HubError::Answer { .. }), "{error}");
+    assert!(error.to_string().contains("no HTTP"), "{error}");
+    assert_eq!(asked.load(Ordering::SeqCst), 5);
+}
+
+/// A name that may be a path with an error in it is asked for once, unless the hub asks to wait.
+#[test]
+fn a_hub_that_asks_to_wait_is_waited_for() {
+    for (status, wait, times, requests, seconds) in [
+        (429, "3", 2, 3, Some(6.0)),
+        (503, "4", 1, 2, Some(4.0)),
+        (429, "", 1, 2, Some(0.5)),
+        (503, "", 1, 1, None),
+        (429, "3", 9, 5, None),
+        (404, "3", 1, 1, None),
+    ] {
+        let hub = Hub::start(ID, files()).unwrap();
+        hub.fault("", Fault::Status(status, "", wait), times);
+        let clock = Clock::simulated();
+        let listed = client(&hub, &clock, false).list_once(&id(), "main");
+        assert_eq!(hub.requests("").len(), requests, "{status} {wait:?}");
+        assert_eq!(listed.is_ok(), seconds.is_some(), "{status} {wait:?}");
+        if let Some(seconds) = seconds {
+            assert!((clock.now().as_secs_f64() - seconds).abs() < 0.01, "{:?}", clock.now());
+        }
+    }
 }

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use sws::Progress;
 use sws_hub::{
-    Arrival, Arriving, Blobs, CachedModel, Client, Environment, HubCache, HubError, HubFile, Job,
-    Library, Listing, ModelId, ModelName, Selection, Staging, Watch, Weights, check_places,
+    Arrival, Arriving, Begun, Blobs, CachedModel, Client, Environment, HubCache, HubError, HubFile,
+    Job, Library, Listing, ModelId, ModelName, Selection, Staging, Watch, Weights, check_places,
     check_space, choose_gguf, form, free_space, has_safetensors, is_whole, keep, save, select,
     snapshot_files, staging,
 };
@@ -131,14 +131,22 @@ impl<'a> Pull<'a> {
         remote::asking(self.id);
         let mut listing = client.list(self.id, self.revision)?;
         let begun = self.begun()?;
-        if let Some((_, commit)) = begun.as_ref().filter(|(_, commit)| *commit != listing.commit) {
-            note!(
-                "sws: `{}` has changed since this download began, which goes on with {commit}",
-                self.revision,
-            );
-            listing = client.list(self.id, commit).inspect_err(|_| {
-                note!("sws: `sws rm {}` discards what was begun", self.id);
-            })?;
+        match &begun {
+            Some((_, Begun::Commit(commit))) if *commit != listing.commit => {
+                note!(
+                    "sws: `{}` has changed since this download began, which goes on with {commit}",
+                    self.revision,
+                );
+                listing = client.list(self.id, commit).inspect_err(|_| {
+                    note!("sws: `sws rm {}` discards what was begun", self.id);
+                })?;
+            }
+            Some((_, Begun::Damaged)) => note!(
+                "sws: the record of this download in `{}` is damaged; it goes on with {}",
+                staging(&self.out()?).display(),
+                listing.commit,
+            ),
+            _ => {}
         }
         let selection = self.select(&client, &listing)?;
         self.check_supported(&client, &listing, &selection)?;
@@ -243,7 +251,7 @@ impl<'a> Pull<'a> {
         let at = staging(&self.out()?);
         if at.is_dir() {
             let staging = Staging::open(&at)?;
-            if staging.commit(self.id)?.is_some() {
+            if staging.begun(self.id)? != Begun::Nothing {
                 staging.remove()?;
             }
         }
@@ -336,8 +344,8 @@ impl<'a> Pull<'a> {
         Ok(done)
     }
 
-    /// The download straight into shards that was begun and not finished, with its commit.
-    fn begun(&self) -> anyhow::Result<Option<(Staging, String)>> {
+    /// The download straight into shards that was begun and not finished.
+    fn begun(&self) -> anyhow::Result<Option<(Staging, Begun)>> {
         let straight = self.args.form != Some(Form::Stored) && !self.args.keep;
         if !straight {
             return Ok(None);
@@ -347,9 +355,9 @@ impl<'a> Pull<'a> {
             return Ok(None);
         }
         let staging = Staging::open(&at)?;
-        match staging.commit(self.id)? {
-            Some(commit) => Ok(Some((staging, commit))),
-            None => staging.remove().map(|()| None).map_err(Into::into),
+        match staging.begun(self.id)? {
+            Begun::Nothing => staging.remove().map(|()| None).map_err(Into::into),
+            begun => Ok(Some((staging, begun))),
         }
     }
 
