@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use sws_hub::HubError;
 use sws_store::shard::ShardError;
-use sws_store::{InvalidManifest, SmallFileError, remedy};
+use sws_store::{InvalidManifest, Remedied, SmallFileError, remedy};
 
 /// Failure to read shards from object storage, or to put them there. Its text is one sentence with the
 /// name of the thing and the remedy. No secret is part of it.
@@ -47,6 +47,17 @@ pub enum FarError {
         /// Problem with the contents.
         reason: InvalidManifest,
     },
+    /// A manifest that there is no memory for.
+    #[error(
+        "`{address}/manifest.json` has more than {} MiB, which is more than there is memory for; raise --ram, or check the address",
+        limit >> 20
+    )]
+    LongManifest {
+        /// The address.
+        address: String,
+        /// Most bytes of it.
+        limit: u64,
+    },
     /// No such bucket.
     #[error("there is no bucket `{bucket}` at {host}; check its name, and AWS_ENDPOINT_URL")]
     NoBucket {
@@ -82,6 +93,16 @@ pub enum FarError {
         bucket: String,
         /// Its region, as the server says.
         region: String,
+    },
+    /// An answer that names another place.
+    #[error("{url} is elsewhere (status {status}); {advice}")]
+    Elsewhere {
+        /// The address of the file, without its query.
+        url: String,
+        /// The status.
+        status: u16,
+        /// The remedy.
+        advice: &'static str,
     },
     /// A failure of the server, after all attempts.
     #[error("{url} answers with status {status}{}; try again later", in_words(code))]
@@ -152,6 +173,12 @@ pub enum FarError {
         /// The system's reason.
         cause: io::Error,
     },
+    /// A directory in the place of a file of the cache.
+    #[error("`{}` is a directory, or has one in the place of a file; remove it", path.display())]
+    InTheWay {
+        /// The path.
+        path: PathBuf,
+    },
     /// No place for the cache.
     #[error("there is no place for shards from an address; set HOME or XDG_CACHE_HOME")]
     NoCache,
@@ -164,6 +191,14 @@ pub enum FarError {
         url: String,
         /// The status.
         status: u16,
+    },
+    /// A file that the server took and does not give back, twice.
+    #[error(
+        "{url} was sent twice, and its server has other bytes there; check that server, or push to another"
+    )]
+    NotKept {
+        /// The address of the file, without its query.
+        url: String,
     },
     /// Other shards at the address.
     #[error("`{address}` has other shards already; give another address, or remove them first")]
@@ -205,19 +240,16 @@ impl FarError {
     }
 
     pub(crate) fn write(path: &Path, cause: io::Error) -> FarError {
-        FarError::Write { path: path.to_owned(), cause }
+        let path = path.to_owned();
+        match cause.kind() {
+            ErrorKind::IsADirectory | ErrorKind::DirectoryNotEmpty => FarError::InTheWay { path },
+            _ => FarError::Write { path, cause },
+        }
     }
 
-    /// The same as an error of a reader, whose kind says what kind of remedy there is.
+    /// The same as an error of a reader, of which no disk here is the cause.
     pub(crate) fn of_reader(&self) -> io::Error {
-        let kind = match self {
-            FarError::Damaged { .. } | FarError::Length { .. } | FarError::Missing { .. } => {
-                ErrorKind::InvalidData
-            }
-            FarError::Read { cause, .. } | FarError::Write { cause, .. } => cause.kind(),
-            _ => ErrorKind::HostUnreachable,
-        };
-        io::Error::new(kind, self.to_string())
+        io::Error::other(Remedied(self.to_string()))
     }
 }
 

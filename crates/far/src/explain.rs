@@ -37,6 +37,15 @@ impl Origin {
                 let advice = self.advice(&code);
                 FarError::Refused { url, status, code, advice }
             }
+            (300..400, _) => {
+                let advice = match self.aws {
+                    Some(_) => {
+                        "set AWS_REGION to the region of the bucket, or AWS_ENDPOINT_URL to its server"
+                    }
+                    None => "give the address to which it redirects",
+                };
+                FarError::Elsewhere { url, status, advice }
+            }
             _ => FarError::Status { url, status, code },
         }
     }

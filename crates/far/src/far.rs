@@ -1,6 +1,6 @@
 //! A model whose shards are in object storage.
 
-use std::io;
+use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sws_hub::http::ATTEMPTS;
 use sws_store::{
     Arena, LEARNED_FILE, MANIFEST_FILE, MAX_LEARNED_BYTES, MAX_MANIFEST_BYTES, Manifest, Piece,
-    PieceId, PieceKind, ShardReader, Supply, user_cache,
+    PieceId, PieceKind, ShardReader, Supply, open_regular, user_cache,
 };
 use tracing::{debug, info};
 
@@ -22,6 +22,8 @@ use crate::{FarError, Origin};
 /// Requests at a time. Storage serves each with a part of what the network has.
 const THREADS: usize = 8;
 const STACK: usize = 512 << 10;
+/// Most bytes of what is known of an address: a name and a tag.
+const MAX_KNOWN: u64 = 64 << 10;
 /// Bytes of a stack that a thread uses.
 const TOUCHED: u64 = 64 << 10;
 /// Bytes on the heap of a connection: its buffers, and the records of its encryption.
@@ -34,6 +36,8 @@ pub struct FarOptions {
     pub cache: Option<PathBuf>,
     /// Most bytes of shards there, of all models; `None` for as many as the disk has room for.
     pub limit: Option<u64>,
+    /// Most bytes of the manifest, which is read before memory is planned; `None` for 256 MiB.
+    pub manifest: Option<u64>,
 }
 
 /// A model whose shards are in object storage. Bytes that were read of them are kept in a
@@ -63,7 +67,8 @@ impl Far {
         let cache = options.cache.clone().or_else(|| Some(user_cache()?.join("far")));
         let root = cache.ok_or(FarError::NoCache)?;
         private(&root).map_err(|e| FarError::write(&root, e))?;
-        let (json, manifest, is_new) = manifest(&origin, &root)?;
+        let longest = options.manifest.map_or(MAX_MANIFEST_BYTES, |it| it.min(MAX_MANIFEST_BYTES));
+        let (json, manifest, is_new) = manifest(&origin, &root, longest)?;
         let place = Place::open(&root, &short(&json), Arc::new(manifest), options.limit)?;
         let path = place.files.join(MANIFEST_FILE);
         if !path.exists() {
@@ -187,31 +192,46 @@ fn is_always_needed(manifest: &Manifest, piece: &Piece) -> bool {
     }
 }
 
-/// Reads the manifest, which is kept by the tag that the server gives it. Where the server cannot be
-/// reached, the last one of this address will do. True if it came just now.
-fn manifest(origin: &Origin, root: &Path) -> Result<(Vec<u8>, Manifest, bool), FarError> {
+/// Reads the manifest of at most `longest` bytes, which is kept by the tag that the server gives it.
+/// Where the server cannot be reached, the last one of this address will do. True if it came just now.
+fn manifest(
+    origin: &Origin,
+    root: &Path,
+    longest: u64,
+) -> Result<(Vec<u8>, Manifest, bool), FarError> {
     let address = origin.address().to_string();
     let known = root.join(format!("{}.address", short(address.as_bytes())));
     let parsed = |json: Vec<u8>| match Manifest::from_json(&json) {
         Ok(manifest) => Ok((json, manifest)),
         Err(reason) => Err(FarError::Manifest { address: address.clone(), reason }),
     };
-    let kept = std::fs::read_to_string(&known).ok();
+    let kept = read_within(&known, MAX_KNOWN).and_then(|text| String::from_utf8(text).ok());
     let kept = kept.as_deref().and_then(|text| text.split_once('\n'));
     let kept = kept.and_then(|(key, tag)| {
         let path = root.join(key).join("files").join(MANIFEST_FILE);
-        let json = std::fs::read(path).ok().filter(|json| short(json) == key)?;
+        let json = read_within(&path, longest).filter(|json| short(json) == key)?;
         Some((parsed(json).ok()?, tag.to_owned()))
     });
     let (kept, tag) = kept.map_or((None, None), |(kept, tag)| (Some(kept), Some(tag)));
     let tag = tag.filter(|tag| !tag.is_empty());
     // Silence is not waited for as long where it does no harm.
     let attempts = if kept.is_some() { 2 } else { ATTEMPTS };
-    let read = origin.read_within(attempts, MANIFEST_FILE, MAX_MANIFEST_BYTES, tag.as_deref());
+    let read = || {
+        let read = origin.read_within(attempts, MANIFEST_FILE, longest, tag.as_deref())?;
+        let whole = |(json, tag)| parsed(json).map(|(json, manifest)| (json, manifest, tag));
+        read.map(whole).transpose()
+    };
+    let read = match read() {
+        // Damaged on its way, perhaps.
+        Err(FarError::Manifest { reason, .. }) => {
+            info!("wrong bytes of {} ({reason}); again", origin.shown(MANIFEST_FILE));
+            read()
+        }
+        read => read,
+    };
     match (read, kept) {
         (Ok(None), Some((json, manifest))) => Ok((json, manifest, false)),
-        (Ok(Some((json, tag))), _) => {
-            let (json, manifest) = parsed(json)?;
+        (Ok(Some((json, manifest, tag))), _) => {
             let plain = |tag: &String| tag.chars().all(|c| c.is_ascii_graphic());
             let tag = tag.filter(plain).unwrap_or_default();
             // Without it, the manifest is read again.
@@ -228,6 +248,13 @@ fn manifest(origin: &Origin, root: &Path) -> Result<(Vec<u8>, Manifest, bool), F
             Err(FarError::Answer { url: origin.shown(MANIFEST_FILE), reason })
         }
     }
+}
+
+/// Bytes of a file that is here, and not longer than this.
+fn read_within(path: &Path, limit: u64) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_regular(path).ok()?.take(limit.saturating_add(1)).read_to_end(&mut bytes).ok()?;
+    (bytes.len() as u64 <= limit).then_some(bytes)
 }
 
 /// Reads what another machine learned of the model. It is only an aid, and not asked for twice.

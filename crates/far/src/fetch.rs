@@ -185,7 +185,7 @@ impl Shared {
             })?;
         let mut at = self.first(&reply, name, *len, &range)?;
         let broken = |reason: String| Failure::Connection { url: self.origin.shown(name), reason };
-        let mut body = reply.body_mut().as_reader();
+        let mut body = self.origin.http().body(&mut reply);
         while at < range.end {
             let skips = at < range.start;
             let left = if skips { range.start - at } else { range.end - at };

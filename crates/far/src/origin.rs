@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use sws_hub::ProxySetting;
 use sws_hub::http::{ATTEMPTS, Bytes, Failure, Http, Reply, date, escaped, joined, shown, text};
-use sws_store::Clock;
+use sws_store::{Clock, MANIFEST_FILE, MAX_MANIFEST_BYTES};
 use tracing::info;
 use ureq::http::{StatusCode, Uri, header};
 
@@ -19,7 +19,8 @@ use crate::key::sha256;
 use crate::sign::{self, Request};
 use crate::{Address, FarError};
 
-/// Time without a byte after which a connection is cut, and the variable that sets another.
+/// Time without a byte, or for 64 KiB of an answer, after which a connection is cut, and the variable
+/// that sets another.
 const SILENCE: Duration = Duration::from_secs(30);
 const SILENCE_VARIABLE: &str = "SWS_NETWORK_TIMEOUT";
 const MAX_SILENCE: u64 = 86_400;
@@ -108,6 +109,7 @@ impl Origin {
         limit: u64,
         tag: Option<&str>,
     ) -> Result<Option<(Vec<u8>, Option<String>)>, FarError> {
+        let mut is_longer = false;
         let read = self.http.attempted(attempts, &mut |_| {
             let mut reply = self.get(file, None, tag)?;
             if reply.status() == StatusCode::NOT_MODIFIED {
@@ -116,18 +118,24 @@ impl Origin {
             let url = self.shown(file);
             let tag = text(reply.headers(), header::ETAG.as_str()).map(str::to_owned);
             let mut bytes = Vec::new();
-            let body = reply.body_mut().as_reader();
+            let body = self.http.body(&mut reply);
             let read = body.take(limit.saturating_add(1)).read_to_end(&mut bytes);
             self.count(bytes.len());
             match read {
                 Err(e) => Err(Failure::Connection { url, reason: e.to_string() }),
                 Ok(_) if bytes.len() as u64 > limit => {
+                    is_longer = true;
                     Err(Failure::Answer { url, reason: format!("more than {limit} bytes") })
                 }
                 Ok(_) => Ok(Some((bytes, tag))),
             }
         });
-        read.map_err(|failure| self.explained(failure, file))
+        read.map_err(|failure| match is_longer && file == MANIFEST_FILE {
+            true if limit < MAX_MANIFEST_BYTES => {
+                FarError::LongManifest { address: self.address.to_string(), limit }
+            }
+            _ => self.explained(failure, file),
+        })
     }
 
     /// Makes one request for a file or bytes of it. The reply's status is 200, 206, or with a tag 304.
@@ -211,9 +219,8 @@ impl Origin {
                 return Ok(reply);
             }
             let mut body = String::new();
-            let explanation = reply.body_mut().as_reader().take(EXPLANATION);
             // An explanation that cannot be read is none.
-            let _ = { explanation }.read_to_string(&mut body);
+            let _ = self.http.body(&mut reply).take(EXPLANATION).read_to_string(&mut body);
             self.count(body.len());
             let mut code = reason(&body);
             let region = text(reply.headers(), "x-amz-bucket-region").map(str::to_owned);
@@ -311,7 +318,7 @@ impl Origin {
     }
 }
 
-/// The time without a byte after which a connection is cut.
+/// The time after which a connection is silent.
 fn silence(get: impl Fn(&str) -> Option<OsString>) -> Result<Duration, FarError> {
     let typed = get(SILENCE_VARIABLE).filter(|value| !value.is_empty());
     let Some(typed) = typed else { return Ok(SILENCE) };

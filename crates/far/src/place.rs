@@ -27,6 +27,9 @@ const LOCKS: u32 = 64;
 /// Part of the limit that is freed beyond what is needed, so that not every cell looks for room.
 const SLACK: u64 = 64;
 
+/// Neither follows links nor waits for the other end of a pipe.
+const FLAGS: i32 = rustix::fs::OFlags::NOFOLLOW.union(rustix::fs::OFlags::NONBLOCK).bits() as i32;
+
 /// The place of a model.
 #[derive(Debug)]
 pub(crate) struct Place {
@@ -268,10 +271,15 @@ fn claim(dir: &Path, below: &[&Path]) -> io::Result<(File, bool)> {
 
 /// Frees ranges of a file, which keeps its length. False if that took all of its bytes.
 fn punch(path: &Path, spans: &[Span], len: u64) -> io::Result<bool> {
-    let file = match OpenOptions::new().write(true).open(path) {
+    // A link could lead to a foreign file.
+    let file = match OpenOptions::new().write(true).custom_flags(FLAGS).open(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(true),
+        Err(_) if !is_file(path) => return Ok(true),
         file => file?,
     };
+    if !file.metadata()?.is_file() {
+        return Ok(true);
+    }
     let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     let punched = |span: &Span| rustix::fs::fallocate(&file, hole, span.start, span.len()).is_ok();
     if spans.iter().all(punched) {
@@ -340,16 +348,30 @@ pub(crate) fn private(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
-/// Opens a file for reading and writing, or creates it. A link is refused.
+/// Opens a file for reading and writing, or creates it, also in the place of a link, a pipe or an empty
+/// directory, which goes. What a link leads to stays.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
-    let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    let file = options.custom_flags(flags.bits() as i32).open(path)?;
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file")),
+    let mut open = || options.custom_flags(FLAGS).open(path);
+    match open() {
+        Ok(file) if file.metadata()?.is_file() => return Ok(file),
+        Err(e) if path.symlink_metadata().is_err() || is_file(path) => return Err(e),
+        _ => {}
     }
+    match path.symlink_metadata()?.is_dir() {
+        true => fs::remove_dir(path)?,
+        false => fs::remove_file(path)?,
+    }
+    match open()? {
+        file if file.metadata()?.is_file() => Ok(file),
+        _ => Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file")),
+    }
+}
+
+/// True for a file that is no link to one.
+fn is_file(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|about| about.is_file())
 }
 
 /// Writes a file at once or not at all.

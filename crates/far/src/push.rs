@@ -1,17 +1,20 @@
 //! Puts a directory of shards into object storage.
 
-use std::io::Read;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use ring::digest::{Context, SHA256};
-use sws_hub::http::{ATTEMPTS, Failure};
+use sws_hub::http::{ATTEMPTS, Bytes, Failure, text};
 use sws_store::shard::{Progress, verify};
 use sws_store::{
     LEARNED_FILE, MANIFEST_FILE, MAX_LEARNED_BYTES, MAX_MANIFEST_BYTES, Manifest, SmallFileError,
     open_regular,
 };
+use tracing::info;
+use ureq::http::{HeaderName, StatusCode, header};
 
 use crate::key::{finished, sha256};
 use crate::{FarError, Origin};
@@ -21,6 +24,9 @@ const FILES: usize = 4;
 /// Most bytes of a file that a bucket takes in one request.
 const LONGEST: u64 = 5 << 30;
 const BUFFER: usize = 256 << 10;
+/// Bytes at the end of a file that are asked for again: with its length they tell whether it was kept,
+/// and cost a request.
+const END: u64 = 64 << 10;
 
 /// What to put into object storage, and where.
 #[derive(Clone, Copy, Debug)]
@@ -114,7 +120,8 @@ pub fn push(what: &Push<'_>, report: &(dyn Fn(Step) + Sync)) -> Result<Pushed, F
         return Err(error);
     }
     let (len, hash) = (json.len() as u64, sha256(&json));
-    put(to, MANIFEST_FILE, len, &hash, moved, &|| {
+    let end = &json[json.len().saturating_sub(END as usize)..];
+    put(to, &What { name: MANIFEST_FILE, len, hash: &hash, end }, moved, &|| {
         Ok(Box::new(std::io::Cursor::new(json.clone())) as Box<dyn Read>)
     })?;
     Ok(pushed)
@@ -158,22 +165,87 @@ impl Job {
             }
         }
         let hash = finished(hash.finish());
-        put(to, &self.name, self.len, &hash, moved, &|| {
+        let mut end = vec![0; self.len.min(END) as usize];
+        let at = self.len - end.len() as u64;
+        file.into_inner().read_exact_at(&mut end, at).map_err(refused)?;
+        let what = What { name: &self.name, len: self.len, hash: &hash, end: &end };
+        put(to, &what, moved, &|| {
             let file = open_regular(&self.path).map_err(refused)?;
             Ok(Box::new(file.take(self.len)) as Box<dyn Read>)
         })
     }
 }
 
-/// Sends a file until it is there, or fails for good.
+/// A file to send: its SHA-256, and the bytes at its end.
+struct What<'a> {
+    name: &'a str,
+    len: u64,
+    hash: &'a str,
+    end: &'a [u8],
+}
+
+/// Sends a file until it is there, or fails for good. Twice, where the server keeps something else.
 fn put(
     to: &Origin,
-    name: &str,
-    len: u64,
-    hash: &str,
+    what: &What<'_>,
     moved: &(dyn Fn(u64) + Sync),
     open: &dyn Fn() -> Result<Box<dyn Read>, FarError>,
 ) -> Result<(), FarError> {
+    for _ in 0..2 {
+        send(to, what, open)?;
+        if is_kept(to, what) {
+            moved(what.len);
+            return Ok(());
+        }
+        info!("{} has other bytes than those that were sent", to.shown(what.name));
+    }
+    Err(FarError::NotKept { url: to.shown(what.name) })
+}
+
+/// False if the server gives back another length or another end of a file. To those who may only write
+/// it gives nothing back.
+fn is_kept(to: &Origin, what: &What<'_>) -> bool {
+    let &What { name, len, end, .. } = what;
+    let first = len - end.len() as u64;
+    let kept = to.http().attempted(ATTEMPTS, &mut |_| {
+        let mut reply = to.get(name, Some(Bytes(first, Some(len.saturating_sub(1)))), None)?;
+        let header = |name: HeaderName| text(reply.headers(), name.as_str());
+        let total = match reply.status() {
+            StatusCode::PARTIAL_CONTENT => {
+                header(header::CONTENT_RANGE).and_then(|range| range.rsplit('/').next())
+            }
+            _ => header(header::CONTENT_LENGTH),
+        };
+        let has_length = total.and_then(|total| total.parse().ok()).is_none_or(|it: u64| it == len);
+        if !has_length || (reply.status() != StatusCode::PARTIAL_CONTENT && first > 0) {
+            return Ok(has_length);
+        }
+        let mut bytes = Vec::new();
+        let body = to.http().body(&mut reply);
+        let read = body.take(end.len() as u64 + 1).read_to_end(&mut bytes);
+        to.count(bytes.len());
+        let broken =
+            |e: io::Error| Failure::Connection { url: to.shown(name), reason: e.to_string() };
+        read.map(|_| bytes == end).map_err(broken)
+    });
+    match kept {
+        Ok(kept) => kept,
+        Err(Failure::Status { status: 416, .. }) => len == 0,
+        Err(Failure::Status { status: 404 | 410, .. }) => false,
+        Err(failure) => {
+            info!("{} does not tell what it has: {}", to.shown(name), failure.reason());
+            true
+        }
+    }
+}
+
+/// Sends a file until the server has taken it, or fails for good.
+fn send(
+    to: &Origin,
+    what: &What<'_>,
+    open: &dyn Fn() -> Result<Box<dyn Read>, FarError>,
+) -> Result<(), FarError> {
+    let &What { name, len, hash, .. } = what;
     let mut unread = None;
     let sent = to.http().attempted(ATTEMPTS, &mut |_| {
         let mut body = || match open() {
@@ -187,10 +259,7 @@ fn put(
         to.put(name, len, hash, &mut body)
     });
     match (sent, unread) {
-        (Ok(()), _) => {
-            moved(len);
-            Ok(())
-        }
+        (Ok(()), _) => Ok(()),
         (Err(_), Some(error)) => Err(error),
         (Err(Failure::Status { url, status: status @ (404 | 405 | 501), code, .. }), None)
             if code != "NoSuchBucket" =>

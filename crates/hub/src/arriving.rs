@@ -66,6 +66,10 @@ impl Arriving {
         let (sketch, whole) = (staging.dir.join(SKETCH), staging.dir.join(WHOLE));
         staging.begin(&listing)?;
         for dir in [&sketch, &whole] {
+            // A link to a directory with other files, which would be removed.
+            if dir.symlink_metadata().is_ok_and(|about| !about.is_dir()) {
+                remove(dir)?;
+            }
             std::fs::create_dir_all(dir).map_err(|e| HubError::write(dir, e))?;
         }
         for file in &small {

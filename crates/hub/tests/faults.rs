@@ -488,6 +488,14 @@ fn resumed_pull_verifies_what_is_staged() {
             Some(again).filter(|it| !it.is_empty()).into_iter().collect();
         assert_eq!(asked, expected, "{what}");
     }
+    // A link to a directory elsewhere, whose files stay.
+    let elsewhere = temp.path().join("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    std::fs::write(elsewhere.join("mine"), "precious").unwrap();
+    std::fs::remove_dir_all(dir.join("sketch")).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, dir.join("sketch")).unwrap();
+    assert!(arrived(&hub, &dir).unwrap() == expected);
+    assert_eq!(std::fs::read(elsewhere.join("mine")).unwrap(), b"precious");
 }
 
 #[test]

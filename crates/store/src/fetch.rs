@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::layout::{LayoutError, PieceLayout};
-use crate::{PieceId, Slot, remedy};
+use crate::{PieceId, Slot, with_remedy};
 
 /// Identifier of a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -84,8 +84,8 @@ pub enum FetchError {
     #[error(transparent)]
     Layout(#[from] LayoutError),
     /// The device or the file system reported an error.
-    #[error("{}: piece `{piece}` can not be read: {source}; {}", file.display(),
-            remedy(source, "check the disk, then the files with `sws verify`"))]
+    #[error("{}: piece `{piece}` can not be read: {}", file.display(),
+            with_remedy(source, "check the disk, then the files with `sws verify`"))]
     Read {
         /// The piece.
         piece: PieceId,

@@ -111,7 +111,7 @@ pub use naming::{Naming, Placement};
 pub use pass::{Pass, Span};
 #[cfg(feature = "io")]
 pub use path::{is_plain_name, is_plain_path};
-pub use remedy::remedy;
+pub use remedy::{Remedied, remedy, with_remedy};
 
 #[cfg(feature = "io")]
 pub use fetch::{Cancelled, Completion, FetchError, Priority, SlotTooSmall, Ticket, Timing};

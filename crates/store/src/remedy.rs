@@ -26,9 +26,21 @@ pub fn remedy<'a>(cause: &io::Error, otherwise: &'a str) -> &'a str {
         (ErrorKind::FileTooLarge, _) => "raise the limit of file sizes (`ulimit -f`)",
         (ErrorKind::StorageFull, _) => "make room on its disk",
         (ErrorKind::QuotaExceeded, _) => "make room: the quota is used up",
-        (ErrorKind::HostUnreachable, _) => "then run the command again",
         (ErrorKind::ReadOnlyFilesystem, _) => "name a place that can be written to",
         _ => otherwise,
+    }
+}
+
+/// An error whose text ends with its own remedy.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Remedied(pub String);
+
+/// An error and its remedy, of which there is one alone: its own, or as [`remedy`] says.
+pub fn with_remedy(cause: &io::Error, otherwise: &str) -> String {
+    match cause.get_ref().is_some_and(|inner| inner.is::<Remedied>()) {
+        true => cause.to_string(),
+        false => format!("{cause}; {}", remedy(cause, otherwise)),
     }
 }
 
@@ -68,5 +80,12 @@ mod tests {
             assert!(found.contains(expected), "{cause}: {found}");
         }
         assert_eq!(remedy(&io::Error::other("no number"), "otherwise"), "otherwise");
+    }
+
+    #[test]
+    fn an_error_has_one_remedy() {
+        let own = io::Error::other(Remedied("it rains; wait".to_owned()));
+        assert_eq!(with_remedy(&own, "otherwise"), "it rains; wait");
+        assert_eq!(with_remedy(&io::Error::other("it rains"), "otherwise"), "it rains; otherwise");
     }
 }

@@ -59,6 +59,12 @@ pub enum Fault {
     Cut(usize),
     /// Nothing more comes after so many bytes of the body.
     Silent(usize),
+    /// The body comes byte by byte, with a pause of so many milliseconds before each.
+    Drip(u64),
+    /// The last byte of a file that is put there is another.
+    KeepsOther,
+    /// A file that is put there loses its last byte.
+    KeepsLess,
     /// Ranges are ignored: the whole file comes.
     IgnoreRanges,
     /// One byte in the middle of the answer is another.
@@ -92,6 +98,7 @@ struct Answer {
     body: Vec<u8>,
     cut: Option<usize>,
     silent: bool,
+    drip: Option<Duration>,
     /// True if the body is a file's.
     is_file: bool,
 }
@@ -212,7 +219,9 @@ impl Bucket {
             state.most_at_once = state.most_at_once.max(state.at_once);
             state.rate
         };
-        let sent = answer.body[..end].chunks(CHUNK).try_for_each(|part| {
+        let chunk = if answer.drip.is_some() { 1 } else { CHUNK };
+        let sent = answer.body[..end].chunks(chunk).try_for_each(|part| {
+            answer.drip.into_iter().for_each(|pause| self.clock.sleep(pause));
             if let Some(rate) = rate {
                 self.wait(Duration::from_secs_f64(part.len() as f64 / rate as f64));
             }
@@ -241,7 +250,17 @@ impl State {
         let mut answer = match self.refused(request, &body, now) {
             Some(refusal) => refusal,
             None if request.method == "PUT" => {
-                self.files.insert(decoded(&request.path), body);
+                let path = decoded(&request.path);
+                let mut body = body;
+                if self.fault(&path, |fault| *fault == Fault::KeepsOther).is_some()
+                    && let Some(last) = body.last_mut()
+                {
+                    *last ^= 1;
+                }
+                if self.fault(&path, |fault| *fault == Fault::KeepsLess).is_some() {
+                    body.pop();
+                }
+                self.files.insert(path, body);
                 Answer::new(200, Vec::new())
             }
             None => self.file(request),
@@ -326,6 +345,10 @@ impl State {
         }
         answer.headers.push(format!("ETag: {tag}"));
         (answer.body, answer.is_file) = (bytes, true);
+        let drips = |fault: &Fault| matches!(fault, Fault::Drip(_));
+        if let Some(Fault::Drip(pause)) = self.fault(&path, drips) {
+            answer.drip = Some(Duration::from_millis(pause));
+        }
         if let Some(Fault::Cut(after)) = self.fault(&path, |fault| matches!(fault, Fault::Cut(_))) {
             answer.cut = Some(after);
         }
@@ -339,7 +362,8 @@ impl State {
 
 impl Answer {
     fn new(status: u16, headers: Vec<String>) -> Answer {
-        Answer { status, headers, body: Vec::new(), cut: None, silent: false, is_file: false }
+        let (body, cut, silent, drip) = (Vec::new(), None, false, None);
+        Answer { status, headers, body, cut, silent, drip, is_file: false }
     }
 
     fn error(status: u16, code: &str, message: &str) -> Answer {

@@ -55,6 +55,25 @@ fn signed_requests_are_those_that_storage_accepts() {
     assert_eq!(bucket.state().requests.iter().filter(unsigned).count(), 1, "the one without a key");
 }
 
+#[test]
+fn a_bucket_that_is_elsewhere_is_named_with_the_remedy() {
+    let (bucket, cache) = (bucket(), tempfile::tempdir().unwrap());
+    let open = |region: &str| {
+        let variables = variables(&bucket, &[("AWS_REGION", region)]);
+        let origin = origin("s3://models/tales", &variables, Clock::real()).unwrap();
+        Far::open(origin, &options(cache.path(), None)).map(drop).map_err(|e| e.to_string())
+    };
+    for status in [301, 307] {
+        bucket.fault("manifest.json", Fault::Status(status, "TemporaryRedirect", ""), 1);
+        let error = open("us-east-1").unwrap_err();
+        for words in [&status.to_string(), "s3://models/tales/manifest.json", "set AWS_REGION"] {
+            assert!(error.contains(words), "no {words:?} in {error:?}");
+        }
+        assert!(!error.contains("later"), "{error}");
+    }
+    assert_eq!(open("us-east-1"), Ok(()));
+}
+
 /// A server in a private network leads nobody out of it without encryption.
 #[test]
 fn redirects_are_followed_within_the_network() {

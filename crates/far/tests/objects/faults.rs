@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use sws_far::Far;
+use sws_far::{Far, FarOptions};
 use sws_store::{Clock, PieceId};
 use sws_testing::bucket::{Bucket, Fault};
 
@@ -49,6 +49,10 @@ fn faults_end_in_the_right_bytes_or_in_a_sentence() {
                     assert!(text.contains(word), "no {word:?} in {text:?} after {fault:?}");
                 }
                 assert!(!text.contains('\n'), "{text}");
+                // The network's remedy, and not the disk's as well.
+                for other in ["check the disk", "sws verify", "then run"] {
+                    assert!(!text.contains(other), "{text}");
+                }
                 // The store goes on, and what was lost can come later.
                 assert_same(&store, [PieceId::expert(0, 4)]);
                 bucket.state().faults.clear();
@@ -75,6 +79,98 @@ fn silent_connections_are_cut() {
         let error = opened(wrong).unwrap_err().to_string();
         assert!(error.contains("SWS_NETWORK_TIMEOUT") && !error.contains(wrong), "{error}");
     }
+}
+
+#[test]
+fn storage_that_drips_is_cut() {
+    let (bucket, cache) = (bucket(), tempfile::tempdir().unwrap());
+    let address = format!("{}/models/tales", bucket.endpoint());
+    let variables = BTreeMap::from([("SWS_NETWORK_TIMEOUT".to_owned(), "1".into())]);
+    let origin = origin(&address, &variables, Clock::real()).unwrap();
+    for file in ["manifest.json", "/config.json", EXPERT] {
+        bucket.fault(file, Fault::Drip(100), 1);
+    }
+    let far = Far::open(origin, &options(cache.path(), None)).unwrap();
+    assert_same(&store(&Arc::new(far)), [expert()]);
+    // 787 bytes would take more than a minute.
+    for file in ["manifest.json", "/config.json", EXPERT] {
+        assert_eq!(bucket.requests(file).len(), 2, "{file}");
+    }
+}
+
+/// The cache is the user's own, and others may write to it by mistake.
+#[test]
+fn other_things_in_the_place_of_a_cached_shard_go() {
+    let (bucket, cache) = (bucket(), tempfile::tempdir().unwrap());
+    let foreign = cache.path().join("foreign");
+    std::fs::write(&foreign, [7; 100_000]).unwrap();
+    let path = public(&bucket, cache.path(), None).unwrap().dir().join(EXPERT);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    let pipe = || {
+        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::from_raw_mode(0o600));
+        rustix::fs::mknodat(rustix::fs::CWD, &path, kind, mode, 0).unwrap();
+    };
+    let link = || std::os::unix::fs::symlink(&foreign, &path).unwrap();
+    let things: [(&str, &dyn Fn()); 4] = [
+        ("a pipe", &pipe),
+        ("a socket", &|| drop(std::os::unix::net::UnixListener::bind(&path).unwrap())),
+        ("a link", &link),
+        ("a directory", &|| std::fs::create_dir(&path).unwrap()),
+    ];
+    for (what, put) in things {
+        // Where it was not here, and where it was.
+        for turn in 0..2 {
+            let _ = std::fs::remove_file(&path);
+            put();
+            let far = public(&bucket, cache.path(), None).unwrap();
+            let before = bucket.requests(EXPERT).len();
+            assert_same(&store(&far), [expert(), expert()]);
+            assert!(bucket.requests(EXPERT).len() > before, "{what}");
+            assert_same(&crate::helpers::store(&far), [expert()]);
+            assert!(path.symlink_metadata().unwrap().is_file(), "{what}, {turn}");
+        }
+    }
+    // What goes to make room is no foreign file.
+    std::fs::remove_file(&path).unwrap();
+    link();
+    let far = public(&bucket, cache.path(), Some(1 << 20)).unwrap();
+    assert_same(&store(&far), crate::helpers::all());
+    assert_eq!(std::fs::read(&foreign).unwrap(), [7; 100_000]);
+    drop(far);
+
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    std::fs::write(path.join("mine"), "precious").unwrap();
+    let far = public(&bucket, cache.path(), None).unwrap();
+    let error = bytes(&store(&far), expert()).unwrap_err().to_string();
+    assert!(error.contains(EXPERT) && error.contains("a directory"), "{error}");
+    assert!(error.ends_with("remove it"), "{error}");
+    std::fs::remove_dir_all(&path).unwrap();
+    assert_same(&store(&far), [expert()]);
+}
+
+#[test]
+fn a_manifest_is_read_up_to_a_limit() {
+    let (bucket, cache) = (bucket(), tempfile::tempdir().unwrap());
+    let open = |longest| {
+        let address = format!("{}/models/tales", bucket.endpoint());
+        let origin = origin(&address, &BTreeMap::new(), Clock::simulated()).unwrap();
+        let options = FarOptions { manifest: Some(longest), ..options(cache.path(), None) };
+        Far::open(origin, &options).map(drop).map_err(|error| error.to_string())
+    };
+    let len = bucket.state().files["/models/tales/manifest.json"].len() as u64;
+    for _ in 0..2 {
+        let error = open(len - 1).unwrap_err();
+        assert!(error.contains("/tales/manifest.json") && error.contains("--ram"), "{error}");
+        // Also where it is here.
+        open(len).unwrap();
+    }
+    let longer = vec![b' '; 64 << 20];
+    bucket.state().files.insert("/models/tales/manifest.json".to_owned(), longer);
+    let before = bucket.state().sent;
+    open(1 << 20).unwrap_err();
+    let sent = bucket.state().sent - before;
+    assert!(sent < 32 << 20, "{sent} bytes of a longer one");
 }
 
 #[test]
@@ -125,6 +221,10 @@ fn manifests_and_small_files_are_checked() {
         }
         assert!(!error.contains('\n'), "{error}");
     };
+    let damaged =
+        |times| move |bucket: &Bucket| bucket.fault("manifest.json", Fault::WrongBytes, times);
+    far(&damaged(1)).unwrap();
+    refused(&damaged(2), &["manifest.json", "cannot be used"]);
     refused(&replace("manifest.json", b"{"), &["manifest.json", "cannot be used", "push"]);
     refused(
         &replace("manifest.json", b"{\"blake3\":\"00\",\"body\":{}}"),

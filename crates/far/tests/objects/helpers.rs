@@ -49,7 +49,7 @@ pub(crate) fn origin(
 }
 
 pub(crate) fn options(cache: &Path, limit: Option<u64>) -> FarOptions {
-    FarOptions { cache: Some(cache.to_owned()), limit }
+    FarOptions { cache: Some(cache.to_owned()), limit, ..FarOptions::default() }
 }
 
 /// Opens the model of public files, with a clock on which pauses take no time.

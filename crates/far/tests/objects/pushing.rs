@@ -70,8 +70,9 @@ fn pushed_shards_are_whole_or_not_seen() {
     let pushed =
         push(&Push { dir: &tales(), learned: None, to: &to(), again: false }, &count).unwrap();
     assert!(!pushed.there && pushed.bytes == moved.into_inner());
-    let last = storage.state().requests.last().cloned().unwrap();
-    assert!(last.method == "PUT" && last.path.ends_with("manifest.json"));
+    let requests = storage.state().requests.clone();
+    let last = requests.iter().rfind(|request| request.method == "PUT").unwrap();
+    assert!(last.path.ends_with("manifest.json"));
     storage.state().files.remove("/models/other");
     for (path, bytes) in &storage.state().files {
         let name = path.strip_prefix("/models/new/tales/").unwrap();
@@ -96,6 +97,39 @@ fn pushed_shards_are_whole_or_not_seen() {
     storage.state().files.get_mut("/models/new/tales/manifest.json").unwrap().push(b' ');
     let error = put(&to(), false).unwrap_err().to_string();
     assert!(error.contains("other shards already"), "{error}");
+}
+
+#[test]
+fn a_server_that_keeps_other_bytes_is_not_believed() {
+    let names = [EXPERT, "/config.json", "embed.safetensors", "manifest.json"];
+    for (fault, name) in
+        names.iter().flat_map(|name| [(Fault::KeepsOther, name), (Fault::KeepsLess, name)])
+    {
+        for (times, expected) in [(1, true), (2, false)] {
+            let storage = Bucket::start(BTreeMap::new()).unwrap();
+            let address = format!("{}/tales", storage.endpoint());
+            let to = origin(&address, &BTreeMap::new(), Clock::simulated()).unwrap();
+            storage.fault(name, fault.clone(), times);
+            match put(&to, false) {
+                Ok(_) => assert!(expected, "{fault:?} of {name}"),
+                Err(error) => {
+                    let text = error.to_string();
+                    assert!(
+                        !expected && text.contains(name) && text.contains("other bytes"),
+                        "{text}"
+                    );
+                }
+            }
+            let is_whole = storage.state().files.contains_key("/tales/manifest.json");
+            assert_eq!(is_whole, expected || *name == "manifest.json");
+        }
+    }
+    // A server without ranges tells its length alone.
+    let storage = Bucket::start(BTreeMap::new()).unwrap();
+    let address = format!("{}/tales", storage.endpoint());
+    let to = origin(&address, &BTreeMap::new(), Clock::simulated()).unwrap();
+    storage.fault(EXPERT, Fault::IgnoreRanges, 1);
+    put(&to, false).unwrap();
 }
 
 #[test]
