@@ -1,8 +1,8 @@
 //! Progress of long operations: a bar on a terminal, occasional lines elsewhere.
 
 use std::io::Write;
-use std::sync::Mutex;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -41,6 +41,32 @@ pub(crate) struct Bar {
     bar: ProgressBar,
     over: Sender<()>,
     thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// One of several parts of a command's work, in bytes. Its meter is made with the first progress, so
+/// that the rate leaves out the time of the parts before.
+pub(crate) struct Stage {
+    what: &'static str,
+    meter: OnceLock<Meter>,
+}
+
+impl Stage {
+    pub(crate) fn new(what: &'static str) -> Stage {
+        Stage { what, meter: OnceLock::new() }
+    }
+
+    /// Shows progress. The meter ends with the last byte, for the next stage.
+    pub(crate) fn show(&self, progress: Progress) {
+        let meter = self.meter.get_or_init(|| Meter::new(self.what));
+        meter.show(progress);
+        if progress.done == progress.total {
+            meter.finish();
+        }
+    }
+
+    pub(crate) fn finish(&self) {
+        self.meter.get().inspect(|meter| meter.finish());
+    }
 }
 
 /// Unit of progress.

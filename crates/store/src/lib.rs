@@ -135,7 +135,7 @@ pub use reader::{
     Supply, UnknownReader, open_file_limit,
 };
 #[cfg(feature = "io")]
-pub use regular::{open_regular, open_stream};
+pub use regular::{open_named, open_regular, open_stream};
 #[cfg(feature = "io")]
 pub use simulation::SimulatedDisk;
 #[cfg(feature = "io")]

@@ -25,6 +25,22 @@ pub fn open_regular(path: impl AsRef<Path>) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(refused()) }
 }
 
+/// Opens a file that a user names: a regular one, or the stream of `/dev/stdin` or of a descriptor in
+/// `/dev/fd`, which is how shells name the output of a command (`<(..)`).
+///
+/// It never blocks. Reads from a stream block as usual.
+pub fn open_named(path: impl AsRef<Path>) -> io::Result<File> {
+    let path = path.as_ref();
+    let is_below = |dir: &str| path.parent() == Some(Path::new(dir));
+    if path != "/dev/stdin" && !is_below("/dev/fd") && !is_below("/proc/self/fd") {
+        return open_regular(path);
+    }
+    let flags = OFlags::RDONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(path, flags | OFlags::NONBLOCK, Mode::empty())?;
+    rustix::fs::fcntl_setfl(&fd, OFlags::empty())?;
+    Ok(fd.into())
+}
+
 /// Opens a pipe, a character device or an open file of another program to append to it.
 ///
 /// It never blocks: a pipe without a reader is an error of kind
@@ -42,6 +58,8 @@ pub fn open_stream(path: impl AsRef<Path>) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixListener;
 
     use super::*;
@@ -60,6 +78,7 @@ mod tests {
         for (name, opens) in [("file", true), ("link", true), ("pipe", false), ("socket", false)] {
             let opened = open_regular(dir.join(name));
             assert_eq!(opened.is_ok(), opens, "{name}");
+            assert_eq!(open_named(dir.join(name)).is_ok(), opens, "{name}");
             if let Err(error) = opened {
                 assert_eq!(error.kind(), io::ErrorKind::InvalidInput, "{name}");
             }
@@ -72,5 +91,22 @@ mod tests {
         let absent = open_regular(dir.join("absent")).unwrap_err();
         assert_eq!(absent.kind(), io::ErrorKind::NotFound);
         std::fs::remove_dir_all(&dir).unwrap();
+    }
+    #[test]
+    fn open_streams_are_read_by_their_descriptors() {
+        for dir in ["/dev/fd", "/proc/self/fd"] {
+            let (from, mut to) = io::pipe().unwrap();
+            let mut opened = open_named(format!("{dir}/{}", from.as_raw_fd())).unwrap();
+            // A read waits for what is written later.
+            let writer = std::thread::spawn(move || {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                to.write_all(b"bytes").unwrap();
+            });
+            let mut text = String::new();
+            opened.read_to_string(&mut text).unwrap();
+            writer.join().unwrap();
+            assert_eq!(text, "bytes");
+        }
+        assert!(open_named("/dev/fd/999999").is_err());
     }
 }

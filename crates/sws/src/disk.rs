@@ -19,7 +19,7 @@ pub struct KvDisk {
     blobs: Blobs,
     /// The names from which those of each owner's blocks follow.
     owners: Vec<BlobName>,
-    /// False once a file could not be written.
+    /// False once the disk refused a file.
     writes: bool,
     faults: Vec<BlobsError>,
     counts: KvDiskCounts,
@@ -80,12 +80,14 @@ impl KvDisk {
         Ok(KvDisk::of(Blobs::open_on(dir, limit, device)?, identity, keys))
     }
 
-    fn of(blobs: Blobs, identity: &[String], keys: &[String]) -> KvDisk {
+    fn of(mut blobs: Blobs, identity: &[String], keys: &[String]) -> KvDisk {
         let parts: Vec<&[u8]> = identity.iter().map(String::as_bytes).collect();
         let base = BlobName::of(&parts);
         let keys = keys.iter().map(|key| base.then(key.as_bytes()));
         let owners = [base].into_iter().chain(keys).collect();
-        let (writes, faults, counts) = (true, Vec::new(), KvDiskCounts::default());
+        let faults = blobs.faults();
+        let counts = KvDiskCounts { faults: faults.len() as u64, ..KvDiskCounts::default() };
+        let writes = true;
         KvDisk { blobs, owners, writes, faults, counts }
     }
 
@@ -183,7 +185,8 @@ impl KvDisk {
                 false => prefix.write_end(to),
             });
             written.unwrap_or_else(|error| {
-                self.writes = false;
+                // A directory in the place of a file stops no others.
+                self.writes = matches!(error, BlobsError::Occupied(_));
                 self.fault(error);
                 false
             })

@@ -35,11 +35,10 @@ pub(super) fn formed(_: &args::Run, _: &Model, _: &Text, _: &Generation) -> anyh
 
 #[cfg(feature = "forms")]
 mod asked {
-    use std::fs::File;
-
     use anyhow::anyhow;
     use sws::{GenerationOptions, Lacking};
     use sws_grammar::{Form, Grammar, MAX_FORM_BYTES, Vocabulary};
+    use sws_store::open_named;
 
     use super::super::run::read_text;
     use super::{Arc, Formed, Generation, Model, Text};
@@ -93,7 +92,7 @@ mod asked {
             return Ok(given.to_owned());
         }
         let name = format!("`{given}`, which {option} names,");
-        let file = File::open(given)
+        let file = open_named(given)
             .map_err(|error| anyhow!("{name} cannot be read: {error}; name another file"))?;
         let text = read_text(file, &name)?;
         match text.len() > MAX_FORM_BYTES {

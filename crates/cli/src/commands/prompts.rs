@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -14,7 +13,7 @@ use sws_model::text::SAMPLER;
 use sws_store::Clock;
 
 use super::form::{Formed, formed};
-use super::run::read_text;
+use super::run::{read_file, read_text};
 use super::{count, print, size};
 use crate::interrupt::{INTERRUPTED, Interrupt};
 use crate::live::Live;
@@ -137,13 +136,7 @@ fn prompts(args: &args::Run, model: &Model, text: &Text) -> anyhow::Result<Vec<(
     }
     let given = match path.to_str() {
         Some("-") => read_text(std::io::stdin().lock(), "standard input")?,
-        _ => {
-            let name = format!("`{}`", path.display());
-            let file = File::open(path).map_err(|e| {
-                anyhow!("{name} cannot be read: {e}; name a file with a prompt a line")
-            })?;
-            read_text(file, &name)?
-        }
+        _ => read_file(path, "name a file with a prompt a line")?,
     };
     let mut prompts = Vec::new();
     for (line, prompt) in (1..).zip(given.lines()).filter(|(_, line)| !line.trim().is_empty()) {

@@ -18,7 +18,7 @@ use sws_hub::{
     snapshot_files, staging,
 };
 use sws_kernels::Encoding;
-use sws_store::shard::{ShardOptions, Sharded, shard};
+use sws_store::shard::{ShardOptions, Sharded, resume};
 use sws_store::{Checkpoint, MANIFEST_FILE, Manifest, user_cache};
 
 use super::outline::DEFAULT;
@@ -26,7 +26,7 @@ use super::{first, remote, size};
 use crate::args;
 use crate::args::{Form, encoding};
 use crate::interrupt::Ending;
-use crate::progress::Meter;
+use crate::progress::Stage;
 use crate::terminal::{note, yes};
 use auto::chosen;
 use checks::check;
@@ -319,9 +319,9 @@ impl<'a> Pull<'a> {
     /// Makes shards of a checkpoint that is there.
     fn shard(&self, checkpoint: &Path) -> anyhow::Result<Obtained> {
         let checkpoint = sws::checkpoint(checkpoint, user_cache().as_deref())?;
-        let meter = Meter::new("sharding");
-        let done = self.make(&*checkpoint, &self.out()?, &|p| meter.show(p));
-        meter.finish();
+        let stage = Stage::new("sharding");
+        let done = self.make(&*checkpoint, &self.out()?, &|p| stage.show(p));
+        stage.finish();
         Ok(Obtained { path: self.out()?, sharded: Some(done?), how: "made" })
     }
 
@@ -334,7 +334,10 @@ impl<'a> Pull<'a> {
         let naming = sws_model::naming(checkpoint.config())?;
         let threads = self.args.threads.map(usize::from);
         let options = ShardOptions { encoding: self.encoding, threads, ..Default::default() };
-        let done = shard(checkpoint, &*naming, out, &options, progress)?;
+        let kept = Stage::new("verifying");
+        let done = resume(checkpoint, &*naming, out, &options, &|p| kept.show(p), progress);
+        kept.finish();
+        let done = done?;
         if let (Some(_), Some(library)) = (&self.args.out, &self.library) {
             // The shards are there, and can be used by their path.
             if let Err(error) = library.record(self.id, &self.form(), out) {

@@ -1,7 +1,6 @@
 //! `sws run`.
 
 use std::cell::Cell;
-use std::fs::File;
 use std::io::{IsTerminal, Read};
 use std::path::Path;
 use std::process::ExitCode;
@@ -12,7 +11,7 @@ use sws::{End, Generated, Model, NEW_TOKENS, Needs, Piece, RunMetrics, Text};
 use sws_engine::{Certificate, Witness};
 use sws_model::text::{SAMPLER, Sampling};
 use sws_model::{Observer, Routed, SourceError};
-use sws_store::Pass;
+use sws_store::{Pass, open_named};
 
 use super::form::{Formed, formed};
 use super::print;
@@ -336,10 +335,7 @@ fn from_file(path: &Path) -> anyhow::Result<String> {
     if path == "-" {
         return Ok(without_line_end(read_text(std::io::stdin().lock(), STDIN)?));
     }
-    let name = format!("`{}`", path.display());
-    let file =
-        File::open(path).map_err(|e| anyhow!("{name} cannot be read: {e}; give another file"))?;
-    Ok(without_line_end(read_text(file, &name)?))
+    Ok(without_line_end(read_file(path, "give another file")?))
 }
 
 /// Removes the line end that shells and editors add.
@@ -351,6 +347,14 @@ fn without_line_end(mut text: String) -> String {
         }
     }
     text
+}
+
+/// Reads a text of limited size from a file that an option names. `remedy` ends the error of one
+/// that cannot be opened.
+pub(super) fn read_file(path: &Path, remedy: &str) -> anyhow::Result<String> {
+    let name = format!("`{}`", path.display());
+    let file = open_named(path).map_err(|e| anyhow!("{name} cannot be read: {e}; {remedy}"))?;
+    read_text(file, &name)
 }
 
 /// Reads a text of limited size. `name` names it in errors.

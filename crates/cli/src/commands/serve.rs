@@ -1,6 +1,5 @@
 //! `sws serve`.
 
-use std::fs::File;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
@@ -11,7 +10,7 @@ use anyhow::{anyhow, bail};
 use sws::{KvDisk, Model, Needs, Text};
 use sws_serve::{Config, Limits, Server, listening};
 
-use super::run::read_text;
+use super::run::read_file;
 use super::{kv, notify};
 use crate::interrupt::Interrupt;
 use crate::terminal::note;
@@ -109,7 +108,8 @@ fn disk(args: &args::Serve, model: &Model, keys: &[String]) -> anyhow::Result<Op
 fn keys(args: &args::Serve) -> anyhow::Result<Vec<String>> {
     let mut keys = args.api_key.clone();
     if let Some(path) = &args.api_key_file {
-        keys.extend(read(path)?.lines().map(|line| line.trim().to_owned()));
+        let text = read_file(path, "name a file with a key on each line")?;
+        keys.extend(text.lines().map(|line| line.trim().to_owned()));
         keys.retain(|key| !key.is_empty());
         if keys.is_empty() {
             bail!("`{}` has no keys; write one on each line", path.display());
@@ -119,11 +119,4 @@ fn keys(args: &args::Serve) -> anyhow::Result<Vec<String>> {
         bail!("an API key is empty; give one, or leave out --api-key and SWS_API_KEY");
     }
     Ok(keys)
-}
-
-fn read(path: &Path) -> anyhow::Result<String> {
-    let name = format!("`{}`", path.display());
-    let file = File::open(path)
-        .map_err(|e| anyhow!("{name} cannot be read: {e}; name a file with a key on each line"))?;
-    read_text(file, &name)
 }

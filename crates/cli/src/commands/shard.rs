@@ -8,13 +8,13 @@ use serde_json::json;
 use sws::Outline;
 use sws_hub::{Library, ModelName, form};
 use sws_kernels::Encoding;
-use sws_store::shard::{ShardOptions, encoding_in, shard};
+use sws_store::shard::{ShardOptions, Sharded, encoding_in, resume};
 use sws_store::user_cache;
 
 use super::{choice, print, print_json, size};
 use crate::args::{self, Choice};
 use crate::interrupt::Ending;
-use crate::progress::Meter;
+use crate::progress::Stage;
 use crate::terminal::note;
 
 pub(crate) fn run(args: &args::Shard) -> anyhow::Result<ExitCode> {
@@ -39,9 +39,11 @@ pub(crate) fn run(args: &args::Shard) -> anyhow::Result<ExitCode> {
         stand_ins: args.stand_ins,
         threads: args.threads.map(usize::from),
     };
-    let meter = Meter::new("sharding");
-    let done = shard(&*checkpoint, &*naming, &out, &options, &|p| meter.show(p));
-    meter.finish();
+    let (kept, made) = (Stage::new("verifying"), Stage::new("sharding"));
+    let (kept_so_far, so_far) = (|p| kept.show(p), |p| made.show(p));
+    let done = resume(&*checkpoint, &*naming, &out, &options, &kept_so_far, &so_far);
+    kept.finish();
+    made.finish();
     let done = done?;
     if let Some((library, name)) = recorded {
         // The shards are there, and can be used by their path.
@@ -56,25 +58,37 @@ pub(crate) fn run(args: &args::Shard) -> anyhow::Result<ExitCode> {
             "encoding": encoding.name(),
             "shards": done.shards,
             "found": done.found,
+            "damaged": done.damaged,
             "source_bytes": done.source_bytes,
             "stored_bytes": done.stored_bytes,
         }))?;
     } else {
-        let before = match done.found {
-            0 => String::new(),
-            n if n == done.shards => ", all there before".to_owned(),
-            n => format!(", {n} of them there before"),
-        };
         print(&format!(
-            "{} shards in {}{before}: {} from {}, {:.1} %\n",
+            "{} shards in {}{}: {} from {}, {:.1} %\n",
             done.shards,
             out.display(),
+            before(&done),
             size(done.stored_bytes),
             size(done.source_bytes),
             100.0 * done.stored_bytes as f64 / done.source_bytes.max(1) as f64,
         ))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Words for what an earlier command left of the shards, with a comma first.
+pub(super) fn before(done: &Sharded) -> String {
+    let kept = match done.found {
+        0 => String::new(),
+        n if n == done.shards => ", all there before and verified".to_owned(),
+        n => format!(", {n} of them there before and verified"),
+    };
+    let healed = match done.damaged {
+        0 => String::new(),
+        1 => ", a damaged file made anew".to_owned(),
+        n => format!(", {n} damaged files made anew"),
+    };
+    kept + &healed
 }
 
 /// Path of the checkpoint that was typed. An id never means the shards that it may have already.

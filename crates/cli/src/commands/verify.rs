@@ -38,7 +38,7 @@ pub(crate) fn run(args: &args::Verify) -> anyhow::Result<ExitCode> {
         let places = verified.damage.len();
         let plural = if places == 1 { "place is" } else { "places are" };
         note!(
-            "sws: {places} {plural} damaged in `{}`; copy the files named above again, or delete the directory and make the shards again",
+            "sws: {places} {plural} damaged in `{}`; copy the files named above again, or repeat the `sws shard` that made them, which makes anew what is damaged; a pulled model is removed by `sws rm` and pulled again",
             dir.display()
         );
     }

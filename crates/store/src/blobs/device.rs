@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ pub trait BlobDevice: fmt::Debug + Send {
     /// Gives a file another name, in place of one that has it.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Removes a file.
+    /// Removes a file, a link or an empty directory.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
     /// Sets the times of the last changes of files: now, and each a little before the one before it.
@@ -65,7 +65,10 @@ impl BlobDevice for SystemFiles {
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        fs::remove_file(path)
+        match fs::remove_file(path) {
+            Err(error) if error.kind() == ErrorKind::IsADirectory => fs::remove_dir(path),
+            removed => removed,
+        }
     }
 
     fn used(&self, paths: &[PathBuf]) -> io::Result<()> {

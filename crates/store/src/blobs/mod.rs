@@ -9,18 +9,20 @@ mod name;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, OFlags};
 
 pub use device::{BlobDevice, BlobWriter, SystemFiles};
 pub use name::BlobName;
 
 use file::{FRAME, Found};
+
+use crate::remedy;
 
 const LOCK: &str = "lock";
 /// Maximum number of files, whose names are in memory.
@@ -43,6 +45,9 @@ pub struct Blobs {
     written: u64,
     /// Files used since then do not go for others.
     protected: u64,
+    /// Names that directories have, with files in them.
+    occupied: HashSet<BlobName>,
+    faults: Vec<BlobsError>,
     device: Box<dyn BlobDevice>,
     lock: File,
 }
@@ -65,6 +70,12 @@ pub enum BlobsError {
         /// The system's error.
         cause: io::Error,
     },
+    /// Something else than a file has the name of the lock.
+    #[error("`{}` is not a regular file; remove it", .0.display())]
+    Lock(PathBuf),
+    /// A directory that is not empty has the name of a file.
+    #[error("`{}` is a directory with files in it, where a file of this one belongs; move it elsewhere", .0.display())]
+    Occupied(PathBuf),
     /// The directory is a link, a file, or that of another user.
     #[error("`{}` is not a directory of this user; remove it, or choose another", .0.display())]
     Foreign(PathBuf),
@@ -83,7 +94,8 @@ pub enum BlobsError {
         cause: io::Error,
     },
     /// A file that cannot be written.
-    #[error("`{}` cannot be written: {cause}; make room on that disk", .path.display())]
+    #[error("`{}` cannot be written: {cause}; {}", .path.display(),
+            remedy(cause, "check that you may write there and that the disk works"))]
     Write {
         /// The file.
         path: PathBuf,
@@ -114,14 +126,7 @@ impl Blobs {
         if about.mode() & 0o077 != 0 {
             fs::set_permissions(dir, Permissions::from_mode(0o700)).map_err(failed)?;
         }
-        let lock = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
-            .open(dir.join(LOCK))
-            .map_err(failed)?;
+        let lock = open_lock(&dir.join(LOCK))?;
         let locked = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive);
         // Some file systems have no locks.
         if locked == Err(rustix::io::Errno::WOULDBLOCK) {
@@ -136,6 +141,8 @@ impl Blobs {
             uses: 0,
             written: 0,
             protected: u64::MAX,
+            occupied: HashSet::new(),
+            faults: Vec::new(),
             device,
             lock,
         };
@@ -153,15 +160,27 @@ impl Blobs {
             let entry = entry.map_err(failed)?;
             let name = entry.file_name();
             let Some(name) = name.to_str() else { continue };
-            if is_part(name) {
-                if !self.remove_file(&entry.path()) {
-                    self.bytes += entry.metadata().map_or(0, |about| about.len());
+            let about = entry.metadata();
+            let is_file = about.as_ref().is_ok_and(|about| about.is_file());
+            let (is_part, name) = match name.strip_suffix(PART) {
+                Some(name) => (true, BlobName::parse(name)),
+                None => (false, BlobName::parse(name)),
+            };
+            match (name, about) {
+                (Some(name), Ok(about)) if is_file && !is_part => {
+                    found.push(((about.mtime(), about.mtime_nsec()), name, about.len()));
                 }
-            } else if let Some(name) = BlobName::parse(name)
-                && let Ok(about) = entry.metadata()
-                && about.is_file()
-            {
-                found.push(((about.mtime(), about.mtime_nsec()), name, about.len()));
+                (Some(_), about) if is_file => {
+                    if !self.remove_file(&entry.path()) {
+                        self.bytes += about.map_or(0, |about| about.len());
+                    }
+                }
+                (Some(name), _) => {
+                    let cleared = self.clear(&name, &entry.path());
+                    let fault = cleared.err().unwrap_or(BlobsError::Damaged(entry.path()));
+                    self.faults.push(fault);
+                }
+                (None, _) => {}
             }
         }
         found.sort_unstable_by_key(|&(time, ..)| time);
@@ -241,7 +260,7 @@ impl Blobs {
     ) -> Result<bool, BlobsError> {
         let path = self.path(name);
         let failed = |cause| BlobsError::Write { path: path.clone(), cause };
-        if self.has(name) {
+        if self.has(name) || self.occupied.contains(name) {
             return Ok(false);
         }
         let size = file::size(&mut contents).map_err(failed)?;
@@ -249,6 +268,8 @@ impl Blobs {
             return Ok(false);
         }
         let part = self.dir.join(format!("{name}{PART}"));
+        self.clear(name, &part)?;
+        self.clear(name, &path)?;
         let written = file::write(&*self.device, &part, name, size, &mut contents)
             .and_then(|()| self.device.rename(&part, &path));
         if let Err(cause) = written {
@@ -260,6 +281,11 @@ impl Blobs {
         self.insert(*name, FRAME + size);
         self.written += FRAME + size;
         Ok(true)
+    }
+
+    /// Takes what was wrong with the directory when it was opened.
+    pub fn faults(&mut self) -> Vec<BlobsError> {
+        std::mem::take(&mut self.faults)
     }
 
     /// Number of files.
@@ -331,6 +357,20 @@ impl Blobs {
         }
     }
 
+    /// Removes what another program has put in the place of a file.
+    fn clear(&mut self, name: &BlobName, path: &Path) -> Result<(), BlobsError> {
+        match self.device.remove(path) {
+            Err(cause) if cause.kind() == ErrorKind::DirectoryNotEmpty => {
+                self.occupied.insert(*name);
+                Err(BlobsError::Occupied(path.to_owned()))
+            }
+            Err(cause) if cause.kind() != ErrorKind::NotFound => {
+                Err(BlobsError::Write { path: path.to_owned(), cause })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Removes a file, if it is there. Returns false if that fails.
     fn remove_file(&self, path: &Path) -> bool {
         match self.device.remove(path) {
@@ -347,7 +387,21 @@ impl Drop for Blobs {
     }
 }
 
-/// True for the name of a file that is not complete.
-fn is_part(name: &str) -> bool {
-    name.strip_suffix(PART).is_some_and(|name| BlobName::parse(name).is_some())
+/// Opens the file whose lock keeps other processes out, or creates it.
+fn open_lock(path: &Path) -> Result<File, BlobsError> {
+    let opened = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        // A pipe in its place would block until it has a reader.
+        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32)
+        .open(path);
+    let is_file = path.symlink_metadata().map_or(true, |about| about.is_file());
+    let checked = opened.and_then(|lock| Ok((lock.metadata()?.is_file(), lock)));
+    match checked {
+        Ok((true, lock)) if is_file => Ok(lock),
+        Err(cause) if is_file => Err(BlobsError::Directory { path: path.to_owned(), cause }),
+        _ => Err(BlobsError::Lock(path.to_owned())),
+    }
 }

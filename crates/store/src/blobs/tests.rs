@@ -1,5 +1,6 @@
 //! Private files on devices that work, and on devices that do not.
 
+use std::os::unix::fs::symlink;
 use std::sync::{Arc, Mutex};
 
 use super::*;
@@ -285,6 +286,117 @@ fn links_and_files_are_no_directories() {
     for (name, opens) in [(real, true), (link, false), (file, false), ("new/one", true)] {
         let opened = Blobs::open(&top.path().join(name), 1 << 20);
         assert_eq!(opened.is_ok(), opens, "{name}: {opened:?}");
+    }
+}
+
+fn make_pipe(path: &Path) {
+    let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::from_raw_mode(0o600));
+    rustix::fs::mknodat(rustix::fs::CWD, path, kind, mode, 0).unwrap();
+}
+
+/// Puts something into a place, with a file and a directory elsewhere that it may link to.
+type Put = fn(&Path, &Path);
+
+const FOREIGN: [(&str, Put); 5] = [
+    ("a pipe", |path, _| make_pipe(path)),
+    ("a link to a file", |path, other| symlink(other.join("secret"), path).unwrap()),
+    ("a link to a directory", |path, other| symlink(other, path).unwrap()),
+    ("a link to nothing", |path, _| symlink("nothing", path).unwrap()),
+    ("a directory", |path, _| fs::create_dir(path).unwrap()),
+];
+
+/// A directory for blobs, and another one with a file.
+fn two_dirs() -> (tempfile::TempDir, PathBuf, PathBuf) {
+    let top = tempfile::tempdir().unwrap();
+    let [dir, other] = ["dir", "other"].map(|name| top.path().join(name));
+    fs::create_dir(&dir).unwrap();
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("secret"), "of another").unwrap();
+    (top, dir, other)
+}
+
+#[test]
+fn a_lock_that_is_no_file_is_refused_at_once() {
+    let (_top, dir, other) = two_dirs();
+    let lock = dir.join(LOCK);
+    for (what, put) in FOREIGN {
+        put(&lock, &other);
+        let refused = Blobs::open(&dir, 1 << 20).expect_err(what);
+        assert!(matches!(refused, BlobsError::Lock(_)), "{what}: {refused}");
+        let expected = format!("`{}` is not a regular file; remove it", lock.display());
+        assert_eq!(refused.to_string(), expected, "{what}");
+        assert!(lock.symlink_metadata().is_ok(), "{what} stays");
+        fs::remove_file(&lock).or_else(|_| fs::remove_dir(&lock)).unwrap();
+    }
+    assert_eq!(fs::read(other.join("secret")).unwrap(), b"of another");
+    Blobs::open(&dir, 1 << 20).unwrap();
+}
+
+#[test]
+fn foreign_things_in_the_places_of_files_are_removed() {
+    let (_top, dir, other) = two_dirs();
+    let [path, part] = ["", PART].map(|end| dir.join(format!("{}{end}", name("a"))));
+    for (what, put_there) in FOREIGN {
+        for place in [&path, &part] {
+            // Before the directory is opened.
+            put_there(place, &other);
+            let mut blobs = Blobs::open(&dir, 1 << 20).unwrap();
+            assert!(place.symlink_metadata().is_err(), "{what}");
+            let faults = blobs.faults();
+            assert!(matches!(faults[..], [BlobsError::Damaged(_)]), "{what}: {faults:?}");
+            assert_eq!((blobs.len(), blobs.bytes()), (0, 0));
+            // And after that.
+            put_there(place, &other);
+            assert!(put(&mut blobs, "a", b"bytes").unwrap(), "{what}");
+            assert_eq!(get(&mut blobs, "a").unwrap().unwrap(), b"bytes");
+            // In the place of a file that is there.
+            fs::remove_file(&path).unwrap();
+            put_there(&path, &other);
+            assert!(matches!(get(&mut blobs, "a"), Err(BlobsError::Read { .. })), "{what}");
+            assert!(path.symlink_metadata().is_err(), "{what}");
+        }
+    }
+    assert_eq!(fs::read(other.join("secret")).unwrap(), b"of another");
+    assert_eq!(other.read_dir().unwrap().count(), 1);
+}
+
+#[test]
+fn a_directory_with_files_stays_and_stops_no_other_file() {
+    for early in [true, false] {
+        let (_top, dir, _) = two_dirs();
+        let path = dir.join(name("a").to_string());
+        let occupy = || {
+            fs::create_dir(&path).unwrap();
+            fs::write(path.join("notes"), "mine").unwrap();
+        };
+        if early {
+            occupy();
+        }
+        let mut blobs = Blobs::open(&dir, 1 << 20).unwrap();
+        let fault = match early {
+            true => blobs.faults().pop().unwrap(),
+            false => {
+                occupy();
+                put(&mut blobs, "a", b"bytes").unwrap_err()
+            }
+        };
+        assert!(matches!(fault, BlobsError::Occupied(_)), "{fault}");
+        let words = fault.to_string();
+        assert!(words.contains(path.to_str().unwrap()) && words.contains("move it"), "{words}");
+        // It was said once.
+        assert!(!put(&mut blobs, "a", b"bytes").unwrap());
+        assert!(put(&mut blobs, "b", b"bytes").unwrap());
+        assert_eq!(get(&mut blobs, "b").unwrap().unwrap(), b"bytes");
+        assert_eq!(fs::read(path.join("notes")).unwrap(), b"mine");
+    }
+}
+
+#[test]
+fn only_a_full_disk_is_said_to_need_room() {
+    for (number, makes_room) in [(28, true), (122, true), (5, false), (13, false), (21, false)] {
+        let (path, cause) = (PathBuf::from("file"), io::Error::from_raw_os_error(number));
+        let words = BlobsError::Write { path, cause }.to_string();
+        assert_eq!(words.contains("make room"), makes_room, "{words}");
     }
 }
 

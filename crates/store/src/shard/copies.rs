@@ -15,6 +15,7 @@ pub(super) fn copy(
 ) -> Result<Vec<CopiedFile>, ShardError> {
     let copy = |name: &String| {
         let bytes = checkpoint.read_small(name)?;
+        to.clear(name)?;
         to.write_small(name, &bytes)?;
         let blake3 = blake3::hash(&bytes).to_hex().to_string();
         Ok(CopiedFile { path: name.clone(), len: bytes.len() as u64, blake3 })

@@ -29,7 +29,8 @@ pub(super) struct Journal {
 impl Journal {
     /// Begins a journal, or continues one of the same job. Returns its entries.
     ///
-    /// A line torn by a power failure and all lines after it are dropped.
+    /// Damaged lines are left out, and a torn one at the end is cut off. Without an intact first line
+    /// the journal begins anew.
     pub(super) fn open<J, L>(dir: &Path, job: &J) -> Result<(Journal, Vec<L>), ShardError>
     where
         J: Serialize + DeserializeOwned + PartialEq,
@@ -57,17 +58,20 @@ impl Journal {
 
         let mut entries = Vec::new();
         let mut valid = 0;
-        while let Some((json, len)) = line(&bytes[valid..]) {
-            if valid == 0 {
-                match serde_json::from_slice::<J>(json) {
-                    Ok(found) if found == *job => {}
-                    _ => return Err(ShardError::OtherJob { dir: dir.to_owned() }),
-                }
-            } else {
-                let Ok(entry) = serde_json::from_slice(json) else { break };
-                entries.push(entry);
+        if let Some((json, len)) = line(&bytes) {
+            match serde_json::from_slice::<J>(json) {
+                Ok(found) if found == *job => valid = len,
+                _ => return Err(ShardError::OtherJob { dir: dir.to_owned() }),
             }
-            valid += len;
+            let mut at = valid;
+            while let Some(len) = bytes[at..].iter().position(|&b| b == b'\n') {
+                let entry = line(&bytes[at..]).map(|(json, _)| serde_json::from_slice(json));
+                at += len + 1;
+                if let Some(Ok(entry)) = entry {
+                    entries.push(entry);
+                    valid = at;
+                }
+            }
         }
         let mut journal = Journal { path, file };
         let cut = journal.file.set_len(valid as u64);
@@ -146,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn torn_or_damaged_lines_end_the_journal() {
+    fn torn_or_damaged_lines_are_left_out() {
         let dir = tempfile::tempdir().unwrap();
         let write = || {
             let _ = std::fs::remove_file(dir.path().join(JOURNAL));
@@ -174,8 +178,21 @@ mod tests {
             let mut bytes = whole.clone();
             bytes[at] ^= 4;
             std::fs::write(&path, &bytes).unwrap();
-            let line = ends.iter().filter(|&&end| end < at).count() - 1;
-            assert_eq!(reopen(), [1, 2, 3][..line], "flipped at {at}");
+            let line = ends.iter().filter(|&&end| end < at).count() as u32;
+            // Without the end of a line, the next one belongs to it.
+            let lost = if whole[at] == b'\n' { line..=line + 1 } else { line..=line };
+            let left: Vec<u32> = (1..=3).filter(|number| !lost.contains(number)).collect();
+            assert_eq!(reopen(), left, "flipped at {at}");
+            let (mut journal, _) = Journal::open::<_, u32>(dir.path(), &7u32).unwrap();
+            journal.append([9u32]).unwrap();
+            assert_eq!(reopen(), [left, vec![9]].concat(), "flipped at {at}");
+        }
+        for at in 0..=ends[0] {
+            let mut bytes = whole.clone();
+            bytes[at] ^= 4;
+            std::fs::write(&path, &bytes).unwrap();
+            assert!(!Journal::begun(dir.path()));
+            assert!(reopen().is_empty(), "flipped at {at}");
         }
         write();
         assert!(matches!(

@@ -57,6 +57,13 @@ pub(super) fn header(
     Some(bytes)
 }
 
+/// First bytes of the shard of a piece. No other model has them.
+pub(super) fn beginning(id: PieceId, fingerprint: &str, data_start: u64) -> Vec<u8> {
+    let mut json = String::from("{");
+    metadata(&mut json, id, fingerprint);
+    [&(data_start - 8).to_le_bytes(), json.as_bytes()].concat()
+}
+
 /// Offset of the first tensor in a shard, chosen before anything is encoded. It leaves room for the
 /// longest header, whichever of several encodings each tensor ends up in.
 pub(super) fn data_start(

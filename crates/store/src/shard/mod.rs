@@ -1,7 +1,7 @@
 //! Conversion of checkpoints to shards and back, and verification of shards.
 //!
 //! [`shard`] writes one file per piece. It can be killed at any moment and called again with the
-//! same arguments; the output has the same bytes. [`verify`] reads everything and compares it with
+//! same arguments: what is there is verified, and the output has the same bytes. [`verify`] reads everything and compares it with
 //! the manifest. [`unshard`] restores the checkpoint's tensors.
 //!
 //! All three bypass the page cache and work in blocks of rows, so memory use depends neither on the
@@ -12,6 +12,7 @@ mod direct;
 mod encode;
 mod error;
 mod journal;
+mod kept;
 mod layout;
 mod narrow;
 mod outdir;
@@ -35,7 +36,7 @@ pub use error::ShardError;
 pub use journal::JOURNAL;
 pub use unshard::{Unsharded, unshard};
 pub use verify::{Damage, Verified, verify};
-pub use write::{Sharded, encoding_in, shard};
+pub use write::{Sharded, encoding_in, resume, shard};
 
 /// Pieces being read or written at a time: while one is encoded, another is read and a third is
 /// written. More gain nothing on one device, and each needs a window of memory.

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
@@ -22,12 +23,14 @@ pub(super) struct OutDir {
 }
 
 impl OutDir {
-    /// Creates the directory, or takes over one in which the same work was begun. It may contain
-    /// only the paths in `planned`, and not lie in the directory `input`.
+    /// Creates the directory, or takes over one in which the same work was begun: one with a journal,
+    /// or one for which `is_ours`. It may contain only the paths in `planned`, and not lie in the
+    /// directory `input`.
     pub(super) fn open(
         path: &Path,
         input: Option<&Path>,
         planned: &HashSet<String>,
+        is_ours: bool,
     ) -> Result<OutDir, ShardError> {
         let created = !path.exists();
         if let Some(input) = input.filter(|input| within(path, input)) {
@@ -42,7 +45,7 @@ impl OutDir {
         }
         let mut found = Vec::new();
         list(path, "", 0, &mut found)?;
-        let begun = Journal::begun(path);
+        let begun = is_ours || Journal::begun(path);
         for name in &found {
             let ours = match name.strip_suffix(UNFINISHED) {
                 Some(whole) => unfinished_of(whole, planned),
@@ -80,6 +83,20 @@ impl OutDir {
         if self.created {
             // Fails, as it should, if the directory is not empty.
             let _ = std::fs::remove_dir(&self.path);
+        }
+    }
+
+    /// Removes the earlier file of a name, if there is one, for its room on the disk. An empty
+    /// directory goes as well, as no file could replace it.
+    pub(super) fn clear(&self, name: &str) -> Result<(), ShardError> {
+        let path = self.path.join(name);
+        let removed = match std::fs::remove_file(&path) {
+            Err(e) if e.kind() == ErrorKind::IsADirectory => std::fs::remove_dir(&path),
+            removed => removed,
+        };
+        match removed {
+            Err(e) if e.kind() != ErrorKind::NotFound => Err(ShardError::writing(&path, e)),
+            _ => Ok(()),
         }
     }
 

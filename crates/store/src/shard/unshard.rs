@@ -84,7 +84,7 @@ pub fn unshard(
     let mut planned: HashSet<String> = files.iter().map(|file| file.name.clone()).collect();
     planned.extend(copied.iter().cloned());
     planned.insert(INDEX.to_owned());
-    let target = OutDir::open(out, Some(dir), &planned)?;
+    let target = OutDir::open(out, Some(dir), &planned, false)?;
     let identity = Identity {
         unshard: manifest.model.fingerprint.clone(),
         encoding: manifest.encoding.map_or("none", |e| e.name()).to_owned(),

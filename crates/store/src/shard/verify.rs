@@ -59,7 +59,16 @@ pub fn verify(dir: &Path, progress: &(dyn Fn(Progress) + Sync)) -> Result<Verifi
         }
         Err(error) => return Err(error.into()),
     };
-    let shards = shards(&manifest);
+    verify_by(&manifest, dir, progress)
+}
+
+/// Verifies a shard directory by a manifest that was read.
+pub(super) fn verify_by(
+    manifest: &Manifest,
+    dir: &Path,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<Verified, ShardError> {
+    let shards = shards(manifest);
     let lens = shards.iter().map(|shard| shard.len);
     let total = lens.chain(manifest.copies.iter().map(|copy| copy.len)).sum();
     let done = AtomicU64::new(0);
@@ -68,6 +77,31 @@ pub fn verify(dir: &Path, progress: &(dyn Fn(Progress) + Sync)) -> Result<Verifi
         progress(Progress { done, total });
     };
     report(0);
+    let found = check(&shards, dir, &manifest.model.fingerprint, &report)?;
+    let damage = found.into_iter().map(|(index, what)| Damage {
+        file: shards[index].path.to_owned(),
+        piece: Some(shards[index].piece),
+        what,
+    });
+    let mut damage: Vec<Damage> = damage.collect();
+    for copy in &manifest.copies {
+        let what = copies::damage(copy, dir)?;
+        report(copy.len);
+        let file = copy.path.clone();
+        damage.extend(what.map(|what| Damage { file, piece: None, what }));
+    }
+    Ok(Verified { shards: shards.len(), bytes: total, damage })
+}
+
+/// Reads shards of a directory, several at a time. Returns the damage, each with the index of its
+/// shard, in the order of the shards. `report` is called with numbers of bytes, which add up to the
+/// lengths of all shards.
+pub(super) fn check(
+    shards: &[Shard],
+    dir: &Path,
+    fingerprint: &str,
+    report: &(dyn Fn(u64) + Sync),
+) -> Result<Vec<(usize, String)>, ShardError> {
     let next = AtomicUsize::new(0);
     let found = Mutex::new(Vec::new());
     let failure = Mutex::new(None);
@@ -84,7 +118,7 @@ pub fn verify(dir: &Path, progress: &(dyn Fn(Progress) + Sync)) -> Result<Verifi
                         let index = next.fetch_add(1, Ordering::Relaxed);
                         shards.get(index).map(|shard| (index, shard))
                     } {
-                        let what = shard.check(dir, &manifest, &mut buffer, &report)?;
+                        let what = shard.check(dir, fingerprint, &mut buffer, report)?;
                         let mut found = found.lock().expect("no holder panics");
                         found.extend(what.into_iter().map(|what| (index, what)));
                     }
@@ -105,27 +139,18 @@ pub fn verify(dir: &Path, progress: &(dyn Fn(Progress) + Sync)) -> Result<Verifi
     let mut found = found.into_inner().expect("no holder panics");
     // The sort is stable: damage within a shard stays in reading order.
     found.sort_by_key(|(index, _)| *index);
-    let damage = found.into_iter().map(|(index, what)| Damage {
-        file: shards[index].path.to_owned(),
-        piece: Some(shards[index].piece),
-        what,
-    });
-    let mut damage: Vec<Damage> = damage.collect();
-    for copy in &manifest.copies {
-        let what = copies::damage(copy, dir)?;
-        report(copy.len);
-        let file = copy.path.clone();
-        damage.extend(what.map(|what| Damage { file, piece: None, what }));
-    }
-    Ok(Verified { shards: shards.len(), bytes: total, damage })
+    Ok(found)
 }
 
 /// Expected contents of a file.
-struct Shard<'a> {
-    path: &'a str,
-    len: u64,
-    piece: PieceId,
-    tensors: &'a [Tensor],
+pub(super) struct Shard<'a> {
+    /// Its name, relative to the directory.
+    pub(super) path: &'a str,
+    pub(super) len: u64,
+    pub(super) piece: PieceId,
+    /// Offset of the first tensor.
+    pub(super) data_start: u64,
+    pub(super) tensors: &'a [Tensor],
 }
 
 /// The shards of a manifest. A piece without parts has none.
@@ -138,7 +163,8 @@ fn shards(manifest: &Manifest) -> Vec<Shard<'_>> {
                 continue;
             };
             let file = &manifest.files[first.file as usize];
-            shards.push(Shard { path: &file.path, len: file.len, piece: piece.id, tensors });
+            let (path, len, data_start) = (&file.path, file.len, first.offset);
+            shards.push(Shard { path, len, piece: piece.id, data_start, tensors });
         }
     }
     shards
@@ -148,7 +174,7 @@ impl Shard<'_> {
     fn check(
         &self,
         dir: &Path,
-        manifest: &Manifest,
+        fingerprint: &str,
         buffer: &mut [u8],
         report: &dyn Fn(u64),
     ) -> Result<Vec<String>, ShardError> {
@@ -167,7 +193,7 @@ impl Shard<'_> {
         if !metadata.is_file() {
             return given_up("is not a regular file".to_owned());
         }
-        if let Some(what) = self.stranger(&path, &manifest.model.fingerprint) {
+        if let Some(what) = self.stranger(&path, fingerprint) {
             return given_up(what);
         }
         if metadata.len() != self.len {
@@ -175,10 +201,9 @@ impl Shard<'_> {
             return given_up(format!("has {found} bytes instead of {expected}"));
         }
         let parts = || self.tensors.iter().flat_map(|tensor| &tensor.parts);
-        let data_start = parts().next().map_or(0, |part| part.offset);
-        let fingerprint = &manifest.model.fingerprint;
-        let header = layout::header(self.piece, fingerprint, self.tensors, data_start, self.len)
-            .filter(|_| parts().all(|part| part.file == parts().next().map_or(0, |p| p.file)));
+        let header =
+            layout::header(self.piece, fingerprint, self.tensors, self.data_start, self.len)
+                .filter(|_| parts().all(|part| part.file == parts().next().map_or(0, |p| p.file)));
         let Some(header) = header else {
             return given_up("cannot be laid out as the manifest says".to_owned());
         };

@@ -11,13 +11,12 @@ use sws_kernels::Encoding;
 
 use super::direct::{ALIGN, Output};
 use super::encode::{Context, Worker};
-use super::journal::Journal;
+use super::journal::{JOURNAL, Journal};
+use super::kept::{self, Found, Kept};
 use super::outdir::OutDir;
 use super::parts::Target;
 use super::plan::{self, Job};
-use super::{
-    Progress, ShardError, ShardOptions, WORKERS, begins_with, copies, layout, pool, start,
-};
+use super::{Progress, ShardError, ShardOptions, WORKERS, copies, layout, pool, start};
 use crate::{
     Checkpoint, CopiedFile, FileEntry, MANIFEST_FILE, Manifest, ManifestError, ModelIdentity,
     Naming, Piece, StandIn, Tensor,
@@ -28,8 +27,11 @@ use crate::{
 pub struct Sharded {
     /// Number of shards in the directory.
     pub shards: usize,
-    /// Shards that existed before, from an interrupted or a complete run.
+    /// Shards that existed before, from an interrupted or a complete run. Every byte of them was
+    /// verified.
     pub found: usize,
+    /// Files of that run that were missing or damaged, and were made anew.
+    pub damaged: usize,
     /// Bytes of the checkpoint's tensors.
     pub source_bytes: u64,
     /// Bytes of the shards, including stand-ins.
@@ -38,14 +40,27 @@ pub struct Sharded {
 
 /// Converts a checkpoint to shards in `out`.
 ///
-/// Resumes an earlier call with the same arguments that was interrupted. The resulting bytes depend
-/// neither on interruptions nor on the number of threads. `progress` is called often, by several
-/// threads.
+/// Resumes an earlier call with the same arguments that was interrupted. Shards that it left are
+/// verified, and made anew if they are damaged. The resulting bytes depend neither on interruptions
+/// nor on the number of threads. `progress` is called often, by several threads.
 pub fn shard(
     checkpoint: &dyn Checkpoint,
     naming: &dyn Naming,
     out: &Path,
     options: &ShardOptions,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<Sharded, ShardError> {
+    resume(checkpoint, naming, out, options, &|_| (), progress)
+}
+
+/// As [`shard`], and also reports the progress of verifying what an earlier call left, which comes
+/// first.
+pub fn resume(
+    checkpoint: &dyn Checkpoint,
+    naming: &dyn Naming,
+    out: &Path,
+    options: &ShardOptions,
+    verifying: &(dyn Fn(Progress) + Sync),
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Sharded, ShardError> {
     check_stand_ins(options)?;
@@ -60,16 +75,39 @@ pub fn shard(
     let identity = Identity::of(&source, options, &jobs);
     let total: u64 = jobs.iter().map(|job| job.source_len).sum();
 
-    if let Some(done) = finished(out, &identity, &jobs)? {
+    let before = kept::look(out, &identity, &jobs)?;
+    let complete = match &before {
+        Found::Complete(manifest) => Some(kept::of_manifest(manifest, out, &jobs, verifying)?),
+        _ => None,
+    };
+    if let (Found::Complete(manifest), Some(Kept { damaged: 0, .. })) = (&before, &complete) {
+        // A kill between writing the manifest and removing the journal leaves both.
+        if out.join(JOURNAL).is_file() {
+            Journal::open::<_, Line>(out, &identity)?.0.remove()?;
+        }
         progress(Progress { done: total, total });
-        return Ok(done);
+        return Ok(Sharded {
+            shards: jobs.len(),
+            found: jobs.len(),
+            damaged: 0,
+            source_bytes: source_bytes(&jobs),
+            stored_bytes: stored_bytes(manifest),
+        });
     }
     let mut planned: HashSet<String> = jobs.iter().map(|job| job.file.clone()).collect();
     planned.extend(small.iter().cloned().chain([MANIFEST_FILE.to_owned()]));
-    let dir = OutDir::open(out, checkpoint.own_dir(), &planned)?;
+    let is_ours = !matches!(before, Found::Other);
+    let dir = OutDir::open(out, checkpoint.own_dir(), &planned, is_ours)?;
     let (journal, lines) = Journal::open::<_, Line>(dir.path(), &identity)?;
-    let mut results = adopt(&dir, lines, &jobs, &source);
+    let Kept { lines: mut results, mut damaged } = match complete {
+        Some(kept) => kept,
+        None => kept::of_journal(lines, dir.path(), (&identity, &jobs), verifying)?,
+    };
+    damaged += usize::from(matches!(before, Found::Unreadable));
     let found = results.iter().flatten().count();
+    for (job, _) in jobs.iter().zip(&results).filter(|(_, result)| result.is_none()) {
+        dir.clear(&job.file)?;
+    }
 
     let left = || jobs.iter().zip(&results).filter(|(_, result)| result.is_none());
     let needed: u64 = left().map(|(job, _)| job.len).sum();
@@ -102,23 +140,23 @@ pub fn shard(
     let json = manifest
         .to_json()
         .map_err(|reason| ManifestError::Invalid { path: out.join(MANIFEST_FILE), reason })?;
-    let stored = manifest.files.iter().map(|file| file.len).sum();
     dir.write_small(MANIFEST_FILE, &json)?;
     journal.remove()?;
     Ok(Sharded {
         shards: jobs.len(),
         found,
+        damaged,
         source_bytes: source_bytes(&jobs),
-        stored_bytes: stored,
+        stored_bytes: stored_bytes(&manifest),
     })
 }
 
 /// Identifies the job that a journal belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Identity {
+pub(super) struct Identity {
     version: u32,
-    fingerprint: String,
-    encoding: String,
+    pub(super) fingerprint: String,
+    pub(super) encoding: String,
     stand_ins: Option<String>,
     shards: usize,
 }
@@ -137,10 +175,18 @@ impl Identity {
 
 /// A journal line: a finished shard.
 #[derive(Debug, Serialize, Deserialize)]
-struct Line {
-    index: usize,
-    len: u64,
-    tensors: Vec<Tensor>,
+pub(super) struct Line {
+    pub(super) index: usize,
+    pub(super) len: u64,
+    pub(super) tensors: Vec<Tensor>,
+}
+
+impl Line {
+    /// True if a shard can be read by the extents of this line, which a foreign journal may hold.
+    pub(super) fn can_be_read(&self) -> bool {
+        let mut parts = self.tensors.iter().flat_map(|tensor| &tensor.parts);
+        parts.all(|part| part.file as usize == self.index && part.check_len > 0)
+    }
 }
 
 /// The encoding of the shards in a directory, finished or begun; `None` if it has none.
@@ -155,6 +201,11 @@ fn source_bytes(jobs: &[Job]) -> u64 {
     jobs.iter().filter(|job| job.stand_in.is_none()).map(|job| job.source_len).sum()
 }
 
+/// Bytes of the shards, including stand-ins.
+fn stored_bytes(manifest: &Manifest) -> u64 {
+    manifest.files.iter().map(|file| file.len).sum()
+}
+
 fn check_stand_ins(options: &ShardOptions) -> Result<(), ShardError> {
     let bits = |encoding| plan::least_len(encoding, 0, 1, 4096);
     match options.stand_ins {
@@ -164,49 +215,6 @@ fn check_stand_ins(options: &ShardOptions) -> Result<(), ShardError> {
         }
         _ => Ok(()),
     }
-}
-
-/// Returns the result of a directory that the same job has already completed.
-fn finished(out: &Path, identity: &Identity, jobs: &[Job]) -> Result<Option<Sharded>, ShardError> {
-    if !out.join(MANIFEST_FILE).exists() {
-        return Ok(None);
-    }
-    let manifest = Manifest::load(out)?;
-    let stand_ins = manifest.pieces.iter().find_map(|p| p.stand_in.as_ref()).map(|s| s.encoding);
-    let wanted_stand_ins = jobs.iter().find_map(|job| job.stand_in);
-    let same = manifest.model.fingerprint == identity.fingerprint
-        && manifest.encoding.is_some_and(|e| e.name() == identity.encoding)
-        && stand_ins == wanted_stand_ins;
-    if !same {
-        return Err(ShardError::OtherJob { dir: out.to_owned() });
-    }
-    // A kill between writing the manifest and removing the journal leaves both.
-    if Journal::begun(out) {
-        Journal::open::<_, Line>(out, identity)?.0.remove()?;
-    }
-    Ok(Some(Sharded {
-        shards: jobs.len(),
-        found: jobs.len(),
-        source_bytes: source_bytes(jobs),
-        stored_bytes: manifest.files.iter().map(|file| file.len).sum(),
-    }))
-}
-
-/// Returns the shards of an earlier run that are still intact, by length and header.
-fn adopt(dir: &OutDir, lines: Vec<Line>, jobs: &[Job], source: &Manifest) -> Vec<Option<Line>> {
-    let mut results: Vec<Option<Line>> = jobs.iter().map(|_| None).collect();
-    for line in lines {
-        let Some(job) = jobs.get(line.index) else { continue };
-        let path = dir.path().join(&job.file);
-        let header = shard_header(job, source, &line.tensors, line.len);
-        if path.metadata().is_ok_and(|m| m.len() == line.len)
-            && header.is_some_and(|header| begins_with(&path, &header))
-        {
-            let index = line.index;
-            results[index] = Some(line);
-        }
-    }
-    results
 }
 
 fn shard_header(job: &Job, source: &Manifest, tensors: &[Tensor], len: u64) -> Option<Vec<u8>> {

@@ -11,4 +11,5 @@ mod gguf_header;
 mod in_place;
 mod limits;
 mod memory;
+mod resumed;
 mod small;

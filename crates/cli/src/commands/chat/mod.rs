@@ -13,7 +13,7 @@ use sws::{
 };
 use sws_model::ForwardError;
 
-use super::run::{Outcome, read_text};
+use super::run::{Outcome, read_file, read_text};
 use super::{print, run, size};
 use crate::account::{account, closing, ending};
 use crate::answer::follow;

@@ -1,13 +1,12 @@
 //! Conversations in files: JSON with `messages`, in the form that servers take.
 
-use std::fs::File;
 use std::path::Path;
 
 use anyhow::{anyhow, bail};
 use serde::{Deserialize, Serialize};
 use sws::Message;
 
-use super::read_text;
+use super::read_file;
 use crate::atomic_file::AtomicFile;
 
 #[derive(Deserialize)]
@@ -23,9 +22,7 @@ struct Saving<'a> {
 /// Reads a conversation.
 pub(super) fn read(path: &Path) -> anyhow::Result<Vec<Message>> {
     let name = format!("`{}`", path.display());
-    let file =
-        File::open(path).map_err(|e| anyhow!("{name} cannot be read: {e}; give another file"))?;
-    let text = read_text(file, &name)?;
+    let text = read_file(path, "give another file")?;
     let Saved { messages } = serde_json::from_str(&text).map_err(|e| {
         anyhow!("{name} is no conversation ({e}); give a file that /save has written")
     })?;

@@ -5,6 +5,7 @@ use sws::Model;
 use sws_hub::ModelName;
 
 use super::{MAIN, Obtained, Pull};
+use crate::commands::shard::before;
 use crate::commands::{print, print_json, size};
 
 impl Pull<'_> {
@@ -17,12 +18,14 @@ impl Pull<'_> {
                 "path": path,
                 "encoding": sharded.map(|_| self.encoding.name()),
                 "shards": sharded.map(|done| done.shards),
+                "found": sharded.map(|done| done.found),
+                "damaged": sharded.map(|done| done.damaged),
                 "stored_bytes": sharded.map(|done| done.stored_bytes),
                 "source_bytes": sharded.map(|done| done.source_bytes),
             }));
         }
         let what = sharded.map_or(String::new(), |done| {
-            format!("{} shards, {}, ", done.shards, size(done.stored_bytes))
+            format!("{} shards{}, {}, ", done.shards, before(&done), size(done.stored_bytes))
         });
         // The id finds what lies in its own place, or does with the encoding.
         let with_form = ModelName {

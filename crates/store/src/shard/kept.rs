@@ -1,0 +1,124 @@
+//! Shards that an earlier call left. Those whose bytes are all as they were written are kept, the
+//! others are made anew.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::journal::Journal;
+use super::plan::Job;
+use super::verify::{self, Shard};
+use super::write::{Identity, Line};
+use super::{Progress, ShardError, begins_with, layout};
+use crate::{InvalidManifest, MANIFEST_FILE, Manifest, ManifestError};
+
+/// Finished shards of an earlier call.
+pub(super) struct Kept {
+    /// For each job, its line if the shard is there and intact.
+    pub(super) lines: Vec<Option<Line>>,
+    /// Files that are missing or damaged.
+    pub(super) damaged: usize,
+}
+
+/// State of an output directory before any work.
+pub(super) enum Found {
+    /// The same job was completed, and has this manifest.
+    Complete(Manifest),
+    /// The same job left shards, and a damaged manifest or journal.
+    Unreadable,
+    /// Nothing, unfinished work with its journal, or foreign files.
+    Other,
+}
+
+/// Reads what an output directory says of itself.
+pub(super) fn look(out: &Path, identity: &Identity, jobs: &[Job]) -> Result<Found, ShardError> {
+    let is_ours = |job: &Job| {
+        let start = layout::beginning(job.piece.id, &identity.fingerprint, job.data_start);
+        begins_with(&out.join(&job.file), &start)
+    };
+    let has_shards = || jobs.iter().any(is_ours);
+    if !out.join(MANIFEST_FILE).exists() {
+        let begun = Journal::begun(out);
+        return Ok(if !begun && has_shards() { Found::Unreadable } else { Found::Other });
+    }
+    let manifest = match Manifest::read(out) {
+        Ok(manifest) => manifest,
+        Err(ManifestError::Invalid { reason, .. })
+            if !matches!(reason, InvalidManifest::Version(_))
+                && (Journal::begun(out) || has_shards()) =>
+        {
+            return Ok(Found::Unreadable);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let stand_ins = manifest.pieces.iter().find_map(|p| p.stand_in.as_ref()).map(|s| s.encoding);
+    let wanted_stand_ins = jobs.iter().find_map(|job| job.stand_in);
+    let same = manifest.model.fingerprint == identity.fingerprint
+        && manifest.encoding.is_some_and(|e| e.name() == identity.encoding)
+        && stand_ins == wanted_stand_ins;
+    match same {
+        true => Ok(Found::Complete(manifest)),
+        false => Err(ShardError::OtherJob { dir: out.to_owned() }),
+    }
+}
+
+/// Verifies the shards and small files of a complete directory.
+pub(super) fn of_manifest(
+    manifest: &Manifest,
+    out: &Path,
+    jobs: &[Job],
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<Kept, ShardError> {
+    let verified = verify::verify_by(manifest, out, progress)?;
+    let mut damaged: Vec<&str> = verified.damage.iter().map(|damage| &*damage.file).collect();
+    damaged.dedup();
+    let line = |(index, job): (usize, &Job)| {
+        let file = manifest.files.get(index).filter(|file| file.path == job.file)?;
+        let piece = manifest.piece(job.piece.id)?;
+        let tensors = match job.stand_in {
+            Some(_) => &piece.stand_in.as_ref()?.tensors,
+            None => &piece.tensors,
+        };
+        let intact = !damaged.contains(&&*file.path);
+        intact.then(|| Line { index, len: file.len, tensors: tensors.clone() })
+    };
+    Ok(Kept { lines: jobs.iter().enumerate().map(line).collect(), damaged: damaged.len() })
+}
+
+/// Verifies the shards that a journal lists.
+pub(super) fn of_journal(
+    listed: Vec<Line>,
+    out: &Path,
+    (identity, jobs): (&Identity, &[Job]),
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<Kept, ShardError> {
+    let mut lines: Vec<Option<Line>> = jobs.iter().map(|_| None).collect();
+    // Of a shard that was made anew the journal has two lines.
+    for line in listed.into_iter().filter(Line::can_be_read) {
+        if let Some(place) = lines.get_mut(line.index) {
+            *place = Some(line);
+        }
+    }
+    let shards: Vec<Shard> = lines
+        .iter()
+        .flatten()
+        .map(|line| {
+            let Job { file, piece, data_start, .. } = &jobs[line.index];
+            let (len, tensors) = (line.len, &line.tensors);
+            Shard { path: file, len, piece: piece.id, data_start: *data_start, tensors }
+        })
+        .collect();
+    let total = shards.iter().map(|shard| shard.len).fold(0, u64::saturating_add);
+    let done = AtomicU64::new(0);
+    let report = |bytes: u64| {
+        let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        progress(Progress { done, total });
+    };
+    let found = verify::check(&shards, out, &identity.fingerprint, &report)?;
+    let indices: Vec<usize> = lines.iter().flatten().map(|line| line.index).collect();
+    let mut damaged: Vec<usize> = found.iter().map(|(shard, _)| indices[*shard]).collect();
+    damaged.dedup();
+    for &index in &damaged {
+        lines[index] = None;
+    }
+    Ok(Kept { lines, damaged: damaged.len() })
+}
