@@ -4,8 +4,9 @@
     python benchmarks/peers/peers.py DIR --programs PROGRAMS --encodings --shares 12,25,50,75,100 --json FILE
 
 DIR holds `big`, `big-bf12`, `big.gguf` and `big-q4_k_m.gguf`, and for --encodings `big-bf11`, `big-bf11-trained` and
-`big-nested`; PROGRAMS is the directory that build.sh filled, and `sws-bench` is beside `sws`. Needs root, for control
-groups of version 1 and an empty page cache. The order is reversed every other round. All continue the same prompt by
+`big-nested`; PROGRAMS is the directory that build.sh filled, or one whose `bin` has your own `llama-completion`, and
+`sws-bench` is beside `sws`. BigMoeOnEdge is on no registry: it takes part if --bmoe names its program. Needs root, for
+control groups of version 1 and an empty page cache. The order is reversed every other round. All continue the same prompt by
 the same number of tokens, sampled with a seed for each round; samplers differ, and so do the texts of different
 programs. A contender that was killed, or not done in time, is not run again in that memory. docs/benchmarks/peers.md
 has what the columns mean.
@@ -26,6 +27,8 @@ THREADS = 2
 CONTEXT = 512
 # BigMoeOnEdge sizes only its cache of experts; the rest of the process needs about this much.
 BMOE_REST_MIB = 170
+# First word of its contenders.
+BMOE = "BigMoeOnEdge"
 SAMPLING = ["--temp", 1, "--top-k", 40, "--top-p", 0.95]
 
 
@@ -66,7 +69,7 @@ def bmoe(model):
         # It also computes the logits after the last token, which the others leave out: a token less is the same work.
         words = ["-p", run.prompt.read_text(), "-n", run.tokens - 1, "-t", THREADS, "-c", CONTEXT, "--ubatch", 256]
         stream = ["--moe-stream", "--overlap", "--io-threads", 4, "--cache-mb", cache, "--force-cache"]
-        return [run.programs / "bmoe-cli", "-m", run.dir / model, *words, *SAMPLING, "--seed", run.seed, *stream]
+        return [run.bmoe, "-m", run.dir / model, *words, *SAMPLING, "--seed", run.seed, *stream]
 
     def read(stdout, _):
         text, report = stdout.rsplit("\n\ngeneration: ", 1)
@@ -217,6 +220,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("dir", type=Path)
     parser.add_argument("--programs", type=Path, required=True, help="the directory that build.sh filled")
+    parser.add_argument("--bmoe", type=Path, help="program of BigMoeOnEdge [default: it is left out]")
     parser.add_argument("--sws", type=Path, default=Path("target/release/sws"))
     parser.add_argument("--prompt", type=Path, default=Path(__file__).parent.parent / "prompt.txt")
     parser.add_argument("--tokens", type=int, default=33, help="the first comes from the prompt, and is not counted")
@@ -229,13 +233,15 @@ def main():
     parser.add_argument("--json", type=Path, help="file to write")
     run = parser.parse_args()
     run.programs, run.sws = run.programs.resolve() / "bin", run.sws.resolve()
+    run.bmoe = run.bmoe and run.bmoe.resolve()
     run.llama_tokens = run.llama_tokens or run.tokens
     contenders = ENCODINGS if run.encodings else CONTENDERS
     if not run.sws.with_name("sws-bench").exists():
         parser.error(f"`sws-bench` is not beside `{run.sws}`; `cargo build --release --workspace` makes both")
     prompt = run.prompt.read_text()
     size = (run.dir / "big.gguf").stat().st_size
-    chosen = [name for name in contenders if (run.only or "") in name]
+    takes_part = lambda name: (run.only or "") in name and (run.bmoe or not name.startswith(BMOE))
+    chosen = [name for name in contenders if takes_part(name)]
 
     def tokens(what):
         return run.llama_tokens if what.startswith("llama") else run.tokens
