@@ -78,3 +78,35 @@ fn unsharding_killed_at_random_moments() {
     eprintln!("{interrupted} of 30 kills came in the middle of unsharding");
     assert!(interrupted > 0, "no kill came in the middle");
 }
+
+#[test]
+fn damaged_shards_of_an_earlier_run_are_made_anew_and_counted() {
+    let temp = tempfile::tempdir().unwrap();
+    let [checkpoint, whole, out] = ["in", "whole", "out"].map(|name| temp.path().join(name));
+    tiny("qwen2_moe", safetensors::Dtype::BF16, 13).write(&checkpoint, 2);
+    let shard = |out: &Path| sws(&[&"shard", &checkpoint, &"--stand-ins", &"q4", &"--out", &out]);
+    shard(&whole).succeeded();
+    shard(&out).succeeded();
+    let flip = |name: &str| {
+        let path = out.join(name);
+        let mut bytes = std::fs::read(&path).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        std::fs::write(path, bytes).unwrap();
+    };
+    for (names, words) in [
+        (&[][..], "all there before and verified:"),
+        (&["layer_1/expert_2.safetensors"], "before and verified, a damaged file made anew:"),
+        (&["config.json"], "all there before and verified, a damaged file made anew:"),
+        (&["embed.safetensors", "layer_0/expert_0.q4.safetensors"], "2 damaged files made anew:"),
+        (&["manifest.json"], "a damaged file made anew:"),
+    ] {
+        names.iter().for_each(|name| flip(name));
+        let code = sws(&[&"verify", &out]).code;
+        assert_eq!(code, Some(i32::from(!names.is_empty())), "{names:?}");
+        let done = shard(&out).succeeded();
+        assert!(done.stdout.contains(words), "{names:?}: {done:?}");
+        assert_same_tree(&whole, &out);
+        sws(&[&"verify", &out]).succeeded();
+    }
+}

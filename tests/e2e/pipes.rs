@@ -90,14 +90,20 @@ fn pipes_among_the_files_of_a_model_are_refused() {
 fn pipes_as_arguments_are_refused() {
     let temp = tempfile::tempdir().unwrap();
     let (model, pipe) = (temp.path().join("model"), temp.path().join("pipe"));
+    let tales = sws_testing::tales();
     copy("qwen3_moe", &model);
     make_pipe(&pipe);
-    let cases: [(Vec<&dyn AsRef<OsStr>>, &str); 5] = [
+    let cases: [(Vec<&dyn AsRef<OsStr>>, &str); 10] = [
         (vec![&"run", &model, &"--tokens", &"1", &"--draft", &pipe], "not a draft"),
         (vec![&"certify", &pipe, &model], "not a regular file"),
         (vec![&"replay", &pipe], "not a regular file"),
         (vec![&"draft", &"score", &model, &"--traces", &pipe], "not a regular file"),
         (vec![&"draft", &"train", &model, &"--traces", &pipe], "not a regular file"),
+        (vec![&"run", &tales, &"--prompt-file", &pipe], "not a regular file"),
+        (vec![&"run", &tales, &"--prompts", &pipe], "not a regular file"),
+        (vec![&"run", &tales, &"--json-schema", &pipe], "not a regular file"),
+        (vec![&"run", &tales, &"--grammar", &pipe], "not a regular file"),
+        (vec![&"serve", &tales, &"--api-key-file", &pipe], "not a regular file"),
     ];
     for (args, words) in cases {
         within_a_minute(temp.path(), &args).refused(2, &["pipe", words]);

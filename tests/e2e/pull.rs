@@ -268,6 +268,46 @@ fn resumed_pulls_make_the_model_of_the_hub() {
 }
 
 #[test]
+fn resumed_pull_verifies_its_shards() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dir, expected) = (temp.path().join("in"), temp.path().join("expected"));
+    consecutive(&dir, 4, 5);
+    sws(&[&"shard", &dir, &"--out", &expected]).succeeded();
+    let user = User::of(&dir);
+    let shards = user.shards();
+    user.hub.slow(40);
+    let mut child = user.command(&[&"pull", &ID]).spawn().unwrap();
+    // The first line names the job, each other one a shard.
+    let listed = || {
+        let journal = std::fs::read_to_string(shards.join(".sws-journal")).unwrap_or_default();
+        journal.lines().count().saturating_sub(1)
+    };
+    while listed() < 2 {
+        assert!(child.try_wait().unwrap().is_none(), "it was over before it could be killed");
+        Clock::real().sleep(Duration::from_millis(1));
+    }
+    child.kill().unwrap();
+    assert!(!child.wait().unwrap().success());
+    let (mut damaged, there) = (0, listed());
+    for (name, mut bytes) in tree(&shards) {
+        if name.extension().is_some_and(|ending| ending == "safetensors") {
+            let middle = bytes.len() / 2;
+            bytes[middle] ^= 1;
+            std::fs::write(shards.join(&name), bytes).unwrap();
+            damaged += 1;
+        }
+    }
+    assert!(damaged >= there && there >= 2, "{damaged} of {there}");
+    user.hub.state().faults.clear();
+    let outcome = user.sws(&[&"pull", &ID]).succeeded();
+    // One may have come to its name before the journal had its line.
+    let words = format!("{there} damaged files made anew");
+    assert!(outcome.stdout.contains(&words), "{words}: {outcome:?}");
+    assert_same_tree(&expected, &shards);
+    user.sws(&[&"verify", &ID]).succeeded();
+}
+
+#[test]
 fn a_download_ends_with_the_commit_that_it_began_with() {
     let temp = tempfile::tempdir().unwrap();
     let (dir, expected) = (temp.path().join("in"), temp.path().join("expected"));

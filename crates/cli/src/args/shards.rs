@@ -10,7 +10,8 @@ use super::models;
 /// Convert a checkpoint into shards: smaller, faster to stream, checksummed.
 ///
 /// Needs less than 256 MiB of memory, whatever the size of the model. It can be interrupted at any
-/// time; running the same command again continues, with the same result.
+/// time; running the same command again verifies what is there, makes anew what is damaged, and
+/// continues, with the same result.
 ///
 /// Small files of the checkpoint are copied: configuration, tokenizer, licence. Their symbolic
 /// links must stay within the checkpoint, or the blobs of its repository in the Hugging Face cache.

@@ -19,8 +19,6 @@ use crate::common::{Spec, Toy, checkpoint};
 const EXPERTS: usize = 10;
 /// Those of the experts, and that of the embedding.
 const SHARDS: usize = EXPERTS + 1;
-/// Reads after which the interrupted call fails; one more for each matrix.
-const READS: isize = 14;
 
 /// A checkpoint whose reads fail after some.
 #[derive(Debug)]
@@ -98,14 +96,19 @@ impl Dirs {
         checkpoint(&source, &tensors);
         fs::write(source.join("README.md"), "A toy.\n").unwrap();
         let mut dirs = Dirs { temp, whole: Tree::new(), begun: Tree::new() };
-        dirs.shard().unwrap();
+        let left = Arc::new(AtomicIsize::new(isize::MAX));
+        let shard_failing = |out: &Path| {
+            let (inner, left) = (open_checkpoint(&source, None).unwrap(), Arc::clone(&left));
+            shard(&Failing { inner, left }, &Toy, out, &ShardOptions::default(), &|_| ())
+        };
+        shard_failing(&dirs.out()).unwrap();
         dirs.whole = tree(&dirs.out());
         assert_eq!(dirs.whole.len(), SHARDS + 3, "config, README and manifest");
         fs::remove_dir_all(dirs.out()).unwrap();
 
-        let left = Arc::new(AtomicIsize::new(READS));
-        let failing = Failing { inner: open_checkpoint(&source, None).unwrap(), left };
-        let failed = shard(&failing, &Toy, &dirs.out(), &ShardOptions::default(), &|_| ());
+        let reads = isize::MAX - left.load(Ordering::Relaxed);
+        left.store(reads * 4 / 5, Ordering::Relaxed);
+        let failed = shard_failing(&dirs.out());
         assert!(matches!(failed, Err(ShardError::Read { .. })), "{failed:?}");
         dirs.begun = tree(&dirs.out());
         let made = dirs.begun.len() - 1;
@@ -168,7 +171,7 @@ fn tree(dir: &Path) -> Tree {
 
 /// Bytes to damage: of the length and the names of a header, its blanks, weights, and the last.
 fn places(len: usize) -> Vec<usize> {
-    let mut places = vec![0, 9, 60, 200, len / 4, 4090, 4100, len / 2, len - 20, len - 1];
+    let mut places = vec![0, 60, 200, 4090, 4100, len / 2, len - 1];
     places.retain(|&at| at < len);
     places.sort_unstable();
     places.dedup();
@@ -278,7 +281,7 @@ fn forged_journals_lead_to_the_right_shards() {
     #[rustfmt::skip]
     let cases = [
         ("/tensors/0/parts/0/check_len", serde_json::json!(0)),
-        ("/tensors/0/parts/0/check_len", serde_json::json!(u64::MAX)),
+        ("/tensors/0/parts/0/check_len", serde_json::json!(1)),
         ("/tensors/0/parts/0/checks", serde_json::json!([])),
         ("/tensors/0/parts/0/offset", serde_json::json!(u64::MAX)),
         ("/tensors/0/parts/0/offset", serde_json::json!(0)),
