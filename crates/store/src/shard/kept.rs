@@ -1,6 +1,7 @@
 //! Shards that an earlier call left. Those whose bytes are all as they were written are kept, the
 //! others are made anew.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -69,8 +70,7 @@ pub(super) fn of_manifest(
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Kept, ShardError> {
     let verified = verify::verify_by(manifest, out, progress)?;
-    let mut damaged: Vec<&str> = verified.damage.iter().map(|damage| &*damage.file).collect();
-    damaged.dedup();
+    let damaged: HashSet<&str> = verified.damage.iter().map(|damage| &*damage.file).collect();
     let line = |(index, job): (usize, &Job)| {
         let file = manifest.files.get(index).filter(|file| file.path == job.file)?;
         let piece = manifest.piece(job.piece.id)?;
@@ -78,7 +78,7 @@ pub(super) fn of_manifest(
             Some(_) => &piece.stand_in.as_ref()?.tensors,
             None => &piece.tensors,
         };
-        let intact = !damaged.contains(&&*file.path);
+        let intact = !damaged.contains(&*file.path);
         intact.then(|| Line { index, len: file.len, tensors: tensors.clone() })
     };
     Ok(Kept { lines: jobs.iter().enumerate().map(line).collect(), damaged: damaged.len() })

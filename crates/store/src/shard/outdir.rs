@@ -86,6 +86,11 @@ impl OutDir {
         }
     }
 
+    /// Bytes of the earlier file of a name.
+    pub(super) fn len(&self, name: &str) -> u64 {
+        self.path.join(name).symlink_metadata().map_or(0, |about| about.len())
+    }
+
     /// Removes the earlier file of a name, if there is one, for its room on the disk. An empty
     /// directory goes as well, as no file could replace it.
     pub(super) fn clear(&self, name: &str) -> Result<(), ShardError> {

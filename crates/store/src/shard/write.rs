@@ -105,19 +105,19 @@ pub fn resume(
     };
     damaged += usize::from(matches!(before, Found::Unreadable));
     let found = results.iter().flatten().count();
-    for (job, _) in jobs.iter().zip(&results).filter(|(_, result)| result.is_none()) {
-        dir.clear(&job.file)?;
-    }
 
     let left = || jobs.iter().zip(&results).filter(|(_, result)| result.is_none());
     let needed: u64 = left().map(|(job, _)| job.len).sum();
-    if let Err(error) = dir.check_space(needed.saturating_add(checkpoint.room())) {
-        if found == 0 {
+    let replaced: u64 = left().map(|(job, _)| dir.len(&job.file)).sum();
+    let needed = needed.saturating_add(checkpoint.room()).saturating_sub(replaced);
+    if let Err(error) = dir.check_space(needed) {
+        if found == 0 && damaged == 0 {
             journal.remove()?;
             dir.abandon();
         }
         return Err(error);
     }
+    left().try_for_each(|(job, _)| dir.clear(&job.file))?;
     let done = AtomicU64::new(total - left().map(|(job, _)| job.source_len).sum::<u64>());
     let report = |bytes: u64| {
         let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
