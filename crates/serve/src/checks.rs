@@ -23,9 +23,22 @@ const TOOL: &[&str] = &[
     "input_examples",
     "output_schema",
 ];
-/// Names in its function. transformers writes `return` for templates.
-const FUNCTION: &[&str] =
-    &["name", "description", "parameters", "strict", "cache_control", "output_schema", "return"];
+/// Names in its function. transformers writes `return` for templates, Open WebUI repeats `type`, and
+/// LiteLLM reads Anthropic's names here, too.
+const FUNCTION: &[&str] = &[
+    "type",
+    "name",
+    "description",
+    "parameters",
+    "strict",
+    "return",
+    "allowed_callers",
+    "cache_control",
+    "defer_loading",
+    "eager_input_streaming",
+    "input_examples",
+    "output_schema",
+];
 /// Characters of a name that a message repeats.
 const NAME: usize = 40;
 
@@ -136,6 +149,7 @@ mod tests {
         for tool in [
             json!({"type": "function", "function": {"name": "f"}}),
             json!({"type": "function", "function": {"name": "f", "description": "a", "parameters": schema, "strict": null, "return": {}}, "cache_control": cached}),
+            json!({"type": "function", "function": {"type": "function", "name": "f", "parameters": schema, "defer_loading": false, "input_examples": [{}]}}),
             json!({"type": "function", "name": "f", "description": null, "parameters": null, "strict": false}),
             json!({"type": "function", "name": "f", "parameters": schema, "strict": true, "defer_loading": true, "allowed_callers": ["direct"], "output_schema": {}}),
             json!({"name": "f", "input_schema": schema, "cache_control": cached, "strict": true}),
