@@ -12,6 +12,8 @@ use crate::failure::Failure;
 
 /// The line in the head of an answer without a body.
 const NO_BODY: &[u8] = b"content-length: 0\r\n";
+/// The end of a head.
+const END: &[u8] = b"\r\n\r\n";
 
 /// A connection whose refusals have a body.
 pub(crate) struct Explained<T> {
@@ -31,6 +33,11 @@ impl<T> Explained<T> {
 fn explained(head: &[u8]) -> Option<Vec<u8>> {
     let status = head.strip_prefix(b"HTTP/1.")?.get(2..5)?;
     let status = StatusCode::from_bytes(status).ok().filter(StatusCode::is_client_error)?;
+    // A head alone, without a body behind it or an answer before it.
+    let lines = head.strip_suffix(END)?;
+    if lines.windows(END.len()).any(|bytes| bytes == END) {
+        return None;
+    }
     let at = head.windows(NO_BODY.len()).position(|line| line == NO_BODY)?;
     let body = Failure::unread(status).json().to_string();
     let length = format!("content-type: application/json\r\ncontent-length: {}\r\n", body.len());
@@ -112,7 +119,9 @@ mod tests {
         for other in [
             &b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"[..],
             b"HTTP/1.1 400 Bad Request\r\ncontent-length: 10\r\n\r\n",
-            b"data: HTTP/1.1 400 \r\ncontent-length: 0\r\n",
+            b"data: HTTP/1.1 400 \r\ncontent-length: 0\r\n\r\n",
+            b"HTTP/1.1 404 Not Found\r\ncontent-length: 80\r\n\r\nHTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n",
+            b"HTTP/1.1 400 Bad Request\r\n\r\ncontent-length: 0\r\n",
             b"HTTP/1.",
             b"",
         ] {
