@@ -43,12 +43,23 @@ pub(crate) struct Wanted {
     field: &'static str,
 }
 
+/// Types of formats.
+const FORMATS: &[&str] = &["text", "json_object", "json_schema"];
+
+/// The type of a format, whose other names depend on it.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Typed {
+    #[serde(rename = "type")]
+    kind: String,
+}
+
 /// A format in the shapes of all interfaces.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Format {
     #[serde(rename = "type")]
-    kind: String,
+    _kind: Nothing,
     json_schema: Option<Named>,
     schema: Option<Value>,
     strict: Option<bool>,
@@ -144,15 +155,23 @@ pub(crate) fn format(
     field: &'static str,
     strict: bool,
 ) -> Result<Option<Wanted>, Failure> {
+    let Typed { kind } = read(raw, field)?;
+    if kind.is_empty() {
+        return Err(Failure::field(field, format!("{field} has no type")));
+    }
+    if !FORMATS.contains(&kind.as_str()) {
+        let kind: String = kind.chars().take(40).collect();
+        let message = format!("{field} has the type `{kind}`; there are {}", FORMATS.join(", "));
+        return Err(Failure::unsupported(field, message));
+    }
     let format: Format = read(raw, field)?;
     let has_schema = format.json_schema.is_some() || format.schema.is_some();
-    let form = match format.kind.as_str() {
+    let form = match kind.as_str() {
         "text" if has_schema => {
             let message = format!("{field} has the type `text` and a schema; leave one out");
             return Err(Failure::field(field, message));
         }
         "text" => return Ok(None),
-        "" => return Err(Failure::field(field, format!("{field} has no type"))),
         "json_object" if format.json_schema.is_some() => {
             let message = format!(
                 "{field} has the type `json_object` and a json_schema; its type is `json_schema`, then"
@@ -163,20 +182,13 @@ pub(crate) fn format(
             Some(given) => Form::Schema { schema: schema(given, field)?, strict: true },
             None => Form::Object,
         },
-        "json_schema" => {
+        _ => {
             let named = format.json_schema.unwrap_or_default();
             let strict = named.strict.or(format.strict).unwrap_or(strict);
             match named.schema.or(format.schema) {
                 Some(given) => Form::Schema { schema: schema(given, field)?, strict },
                 None => return Err(Failure::field(field, format!("{field} has no schema"))),
             }
-        }
-        kind => {
-            let kind: String = kind.chars().take(40).collect();
-            let message = format!(
-                "{field} has the type `{kind}`; there are text, json_object and json_schema"
-            );
-            return Err(Failure::unsupported(field, message));
         }
     };
     Ok(Some(Wanted { form, field }))
@@ -444,7 +456,10 @@ mod tests {
         let large = "a".repeat(3 * MAX_FORM_BYTES);
         for (body, words) in [
             (json!({"response_format": "json"}), "response_format cannot be read"),
-            (json!({"response_format": {"type": "structural_tag"}}), "`structural_tag`"),
+            (
+                json!({"response_format": {"type": "structural_tag", "structures": []}}),
+                "`structural_tag`",
+            ),
             (json!({"response_format": {}}), "response_format has no type"),
             (json!({"response_format": {"type": "text", "schema": {}}}), "leave one out"),
             (json!({"response_format": {"type": "json_object", "json_schema": {}}}), "its type is"),

@@ -47,6 +47,7 @@ const REFUSED: &[&str] = &[
     "return_tokens_as_token_ids",
     "samplers",
     "stop_token_ids",
+    "structural_tag",
     "structured_outputs",
     "suffix",
     "tfs_z",

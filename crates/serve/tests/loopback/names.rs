@@ -46,6 +46,7 @@ fn unknown_names_and_empty_forms_are_refused() {
             "not supported",
         ),
         (all, json!({"structured_outputs": {}}), "structured_outputs"),
+        (all, json!({"structural_tag": "{}"}), "structural_tag"),
         (all, json!({"guided_regex": ""}), "guided_regex"),
         (all, json!({"guided_grammar": ""}), "guided_grammar"),
         (all, json!({"grammar": ""}), "grammar"),
