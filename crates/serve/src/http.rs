@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::header::HeaderValue;
 use axum::http::{Request, Response, StatusCode};
@@ -203,6 +204,8 @@ fn endpoint(path: &str) -> &'static str {
 }
 
 type Shared = State<Arc<App>>;
+/// The name in an address, if it can be read.
+type Name = Result<Path<String>, PathRejection>;
 type In = Request<Body>;
 type Out = Response<Body>;
 
@@ -343,8 +346,8 @@ async fn models(State(app): Shared) -> Out {
     shown(info::models(&app))
 }
 
-async fn one_model(State(app): Shared, Path(id): Path<String>) -> Out {
-    shown(info::one_model(&app, &id))
+async fn one_model(State(app): Shared, name: Name) -> Out {
+    shown(read(name).and_then(|id| info::one_model(&app, &id)))
 }
 
 async fn props(State(app): Shared) -> Out {
@@ -368,9 +371,17 @@ async fn events(State(app): Shared, request: In) -> Out {
     listened.unwrap_or_else(|failure| failure.response())
 }
 
-async fn cancel(State(app): Shared, Path(id): Path<String>, request: In) -> Out {
-    let cancelled = app.cancel(owner(&request), &id);
-    shown(cancelled.map(|()| json!({"id": id, "cancelled": true})))
+async fn cancel(State(app): Shared, name: Name, request: In) -> Out {
+    let cancelled = read(name).and_then(|id| {
+        app.cancel(owner(&request), &id)?;
+        Ok(json!({"id": id, "cancelled": true}))
+    });
+    shown(cancelled)
+}
+
+fn read(name: Name) -> Result<String, Failure> {
+    let Path(name) = name.map_err(|_| Failure::invalid("the address is no valid UTF-8"))?;
+    Ok(name)
 }
 
 /// The number of a request's key.
