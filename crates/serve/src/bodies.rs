@@ -3,13 +3,14 @@
 //! The first [`FREE`] bytes of a body belong to its connection, so that a small request waits for no other.
 //! Bytes beyond take permits of a pool as they arrive. Once the pool is empty, one body at a time
 //! has the turn: it may grow up to the limit in memory that is kept for it. It waits for its client
-//! alone, so bodies that have arrived in part never wait for each other in a circle; and if its client is
-//! slow while others wait, it is refused.
+//! alone, so bodies that have arrived in part never wait for each other in a circle; and while others
+//! wait, its client has to be fast ([`HASTE`]), or it is refused.
 
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Request;
@@ -29,6 +30,10 @@ const UNIT: usize = 1 << 10;
 const STEP: usize = 16 << 10;
 /// Times [`Limits::body_time`] that a body waits for memory.
 const WAIT: u32 = 3;
+/// The turn has a pace of its own while others wait: so many times [`Limits::body_rate`], over a time as
+/// many times shorter than [`TURN`] says. Two dozen slow bodies lose it before one that waits gives up.
+const HASTE: usize = 64;
+const TURN: u32 = 8;
 
 /// Memory for the bodies of requests.
 #[derive(Debug)]
@@ -73,16 +78,19 @@ impl Bodies {
         let most = size.upper().and_then(|most| usize::try_from(most).ok());
         let most = most.unwrap_or(limits.body).min(limits.body);
         let mut received = Received::new(most.min(FREE));
-        let (mut since, mut arrived) = (Instant::now(), 0);
+        let least = limits.least_bytes();
+        let mut pace = Pace::new(limits.body_time, least);
+        let mut turn = Pace::new(limits.body_time / TURN, least * HASTE / TURN as usize);
         loop {
-            let Ok(frame) = timeout_at(since + limits.body_time, body.frame()).await else {
-                if arrived < limits.least_bytes() {
+            let has_turn = received.turn.is_some();
+            let end = if has_turn { pace.end.min(turn.end) } else { pace.end };
+            let Ok(frame) = timeout_at(end, body.frame()).await else {
+                if pace.is_missed() {
                     return Err(Failure::slow(limits));
                 }
-                if received.turn.is_some() && self.others_wait() {
+                if has_turn && turn.is_missed() && self.others_wait() {
                     return Err(Failure::crowded());
                 }
-                (since, arrived) = (Instant::now(), 0);
                 continue;
             };
             let Some(frame) = frame else { return Ok(received) };
@@ -96,10 +104,14 @@ impl Bodies {
             }
             if needed > received.room && self.grow(&mut received, needed, most, limits).await? {
                 // The client could not send meanwhile.
-                (since, arrived) = (Instant::now(), 0);
+                pace.restart();
+            }
+            if !has_turn && received.turn.is_some() {
+                turn.restart();
             }
             received.bytes.extend_from_slice(&data);
-            arrived += data.len();
+            pace.arrived += data.len();
+            turn.arrived += data.len();
         }
     }
 
@@ -148,6 +160,34 @@ impl Bodies {
     fn others_wait(&self) -> bool {
         // The one that has it and each that waits hold it, as this does.
         Arc::strong_count(&self.turn) > 2
+    }
+}
+
+/// Bytes that have to arrive in each span of time.
+struct Pace {
+    span: Duration,
+    least: usize,
+    arrived: usize,
+    end: Instant,
+}
+
+impl Pace {
+    fn new(span: Duration, least: usize) -> Pace {
+        Pace { span, least, arrived: 0, end: Instant::now() + span }
+    }
+
+    fn restart(&mut self) {
+        (self.arrived, self.end) = (0, Instant::now() + self.span);
+    }
+
+    /// True if the span is over and too few bytes came. If it is over, another one begins.
+    fn is_missed(&mut self) -> bool {
+        if Instant::now() < self.end {
+            return false;
+        }
+        let missed = self.arrived < self.least;
+        self.restart();
+        missed
     }
 }
 

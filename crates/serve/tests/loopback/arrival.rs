@@ -96,6 +96,8 @@ fn bodies_that_stall_are_refused_and_slow_ones_are_not() {
 fn large_bodies_that_have_arrived_in_part_all_end() {
     let mut config = config();
     config.limits.body = 256 << 10;
+    // None is slow, on no machine.
+    config.limits.body_time = Duration::from_secs(60);
     let server = serve(&tales(), 1, config);
     let whole = tokens(250_000);
     let mut open: Vec<TcpStream> = (0..6).map(|_| begin(&server, &whole, 130_000)).collect();
@@ -119,11 +121,11 @@ fn slow_large_bodies_give_way_where_others_wait() {
     config.limits.body_time = Duration::from_secs(1);
     let server = serve(&tales(), 1, config);
     let whole = tokens(64_000);
-    // The first fills the pool, and the second takes the turn.
-    let [mut first, mut second] = [(); 2].map(|()| begin(&server, &whole, 50_000));
+    // The first fills the pool, the second takes the turn, and the others wait for it.
+    let mut slow: Vec<TcpStream> = (0..8).map(|_| begin(&server, &whole, 50_000)).collect();
     let rest = &whole.as_bytes()[50_000..];
     std::thread::scope(|scope| {
-        for stream in [&mut first, &mut second] {
+        for stream in &mut slow {
             scope.spawn(move || {
                 // It may be refused meanwhile.
                 for part in rest.chunks(300) {
@@ -138,7 +140,7 @@ fn slow_large_bodies_give_way_where_others_wait() {
         let answer = Response::read(begin(&server, &whole, whole.len()));
         assert_eq!(answer.status, 200, "{answer:?}");
     });
-    let answers = [first, second].map(Response::read);
+    let answers: Vec<Response> = slow.into_iter().map(Response::read).collect();
     let refused = answers.iter().find(|answer| answer.status == 503);
     let refused = refused.unwrap_or_else(|| panic!("{answers:?}"));
     assert!(refused.head.contains("retry-after: "), "{refused:?}");
