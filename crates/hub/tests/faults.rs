@@ -408,12 +408,11 @@ fn the_progress_of_a_header_moves_with_each_request() {
     assert!(told.is_sorted() && told.last().is_some_and(|(done, steps)| done == steps), "{told:?}");
 }
 
-/// Opens the checkpoint of a hub that arrives in `dir`. Returns its small files, its fingerprint and
-/// the bytes of its weights.
-fn arrived(
-    hub: &Hub,
-    dir: &Path,
-) -> Result<(BTreeMap<String, Vec<u8>>, String, Vec<u8>), HubError> {
+/// Small files of a checkpoint, its fingerprint and the bytes of its weights.
+type Arrived = (BTreeMap<String, Vec<u8>>, String, Vec<u8>);
+
+/// Opens the checkpoint of a hub that arrives in `dir`.
+fn arrived(hub: &Hub, dir: &Path) -> Result<Arrived, HubError> {
     let client = client(hub, &Clock::simulated(), false);
     let listing = client.list(&id(), "main")?;
     let (weights, small) = listing.files.iter().cloned().partition(|file| file.name == LARGE);
