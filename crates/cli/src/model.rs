@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
 use sws::{LoadedModel, Loader, Model, Progress, Warning};
-use sws_hub::{Library, ModelId, Shards};
 use sws_store::MANIFEST_FILE;
 
 use crate::far;
@@ -96,28 +95,6 @@ pub(crate) fn load(loader: Loader<'_>, interrupt: &Interrupt) -> anyhow::Result<
         }
     }
     Ok(loaded)
-}
-
-/// Name of a model that tells nothing about the places of this machine: the id that finds it, or else
-/// the name of its directory or file.
-pub(crate) fn name(model: &Model) -> String {
-    if let Some(name) = model.supplier() {
-        return name;
-    }
-    let path = std::path::absolute(model.dir()).unwrap_or_else(|_| model.dir().to_owned());
-    let place = path.canonicalize().ok();
-    let is_it = |shards: &Shards| place.is_some() && shards.path.canonicalize().ok() == place;
-    let library = Library::of_process().into_iter().flat_map(|library| library.all());
-    if let Some(Shards { id, form, .. }) = library.into_iter().find(is_it) {
-        return format!("{id}:{form}");
-    }
-    let last = |path: Option<&Path>| Some(path?.file_name()?.to_string_lossy().into_owned());
-    let above = path.parent();
-    let cached = last(above)
-        .filter(|name| name == "snapshots")
-        .and_then(|_| ModelId::from_flat(last(above?.parent())?.strip_prefix("models--")?));
-    let name = cached.map(|id| id.to_string()).or_else(|| last(Some(&path)));
-    name.unwrap_or_else(|| "model".to_owned())
 }
 
 /// Finds the bundled model, below the working directory or a parent directory of the program, or else

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use sws_store::gguf_model;
+
 const ENDING: &str = ".gguf";
 /// Beginning of files with the vision part of a model, which is no model alone.
 const PROJECTOR: &str = "mmproj";
@@ -45,10 +47,10 @@ pub fn gguf_models<'a>(
     let mut models: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for name in names {
         let file = name.rsplit('/').next().unwrap_or(name);
-        if let Some(model) = name.strip_suffix(ENDING)
+        if let Some((model, _)) = gguf_model(name)
             && !file.starts_with(PROJECTOR)
         {
-            models.entry(without_part(model)).or_default().push(name);
+            models.entry(model).or_default().push(name);
         }
     }
     models.values_mut().for_each(|files| files.sort_unstable());
@@ -61,21 +63,8 @@ fn owned<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
 
 /// True if these files of one model are all of its parts.
 pub fn is_whole(files: &[&str]) -> bool {
-    let first = files.first().and_then(|file| parts(file.strip_suffix(ENDING)?));
+    let first = files.first().and_then(|file| gguf_model(file));
     first.is_none_or(|(_, count)| count == files.len())
-}
-
-/// Name of a model without the number of a part.
-fn without_part(model: &str) -> &str {
-    parts(model).map_or(model, |(name, _)| name)
-}
-
-/// Name of a model in parts, `NAME-00001-of-00002`, and their number.
-fn parts(model: &str) -> Option<(&str, usize)> {
-    let (rest, count) = model.rsplit_once("-of-")?;
-    let (name, number) = rest.rsplit_once('-')?;
-    let digits = |s: &str| s.len() == 5 && s.bytes().all(|b| b.is_ascii_digit());
-    Some((name, count.parse().ok()?)).filter(|_| digits(number) && digits(count))
 }
 
 /// True if the name of a model ends in the tag, lies in a folder of that name, or equals it.

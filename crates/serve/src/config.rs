@@ -169,10 +169,13 @@ impl Config {
 
     /// True if clients may call the model by this id.
     pub(crate) fn is_named(&self, asked: &str) -> bool {
-        let last = self.name.rsplit('/').next();
-        asked == self.name
-            || Some(asked) == last
-            || self.aliases.iter().any(|alias| alias == asked || alias == "*")
+        let last = self.name.rsplit('/').next().unwrap_or(&self.name);
+        // Clients may ask for the file itself.
+        let stem = asked.strip_suffix(".gguf").unwrap_or(asked);
+        let known = |name: &str| name == asked || name == stem;
+        known(&self.name)
+            || known(last)
+            || self.aliases.iter().any(|alias| known(alias) || alias == "*")
     }
 }
 
@@ -183,5 +186,42 @@ impl fmt::Debug for Config {
         let mut debug = f.debug_struct("Config");
         debug.field("address", address).field("name", name).field("limits", limits);
         debug.finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_is_named_by_its_id_and_its_file() {
+        let config = |name: &str| Config {
+            address: ([127, 0, 0, 1], 0).into(),
+            name: name.to_owned(),
+            aliases: vec!["m-q4_k_m".to_owned()],
+            keys: Vec::new(),
+            hosts: Vec::new(),
+            origins: Vec::new(),
+            open: false,
+            open_metrics: false,
+            limits: Limits::default(),
+            stop: Arc::new(|| false),
+            log: Arc::new(|_| ()),
+        };
+        for (name, asked, is_named) in [
+            ("m-q4_k_m", "m-q4_k_m", true),
+            ("m-q4_k_m", "m-q4_k_m.gguf", true),
+            ("m-q4_k_m", "m-q4_k_m.gguf.gguf", false),
+            ("m-q4_k_m", "models", false),
+            ("m-q4_k_m", "m", false),
+            ("m-q4_k_m", "", false),
+            ("Owner/M-GGUF:Q4_K_M", "Owner/M-GGUF:Q4_K_M", true),
+            ("Owner/M-GGUF:Q4_K_M", "M-GGUF:Q4_K_M", true),
+            ("Owner/M-GGUF:Q4_K_M", "m-q4_k_m.gguf", true),
+            ("mine.gguf", "mine.gguf", true),
+            ("mine.gguf", "mine", false),
+        ] {
+            assert_eq!(config(name).is_named(asked), is_named, "{name}: {asked}");
+        }
     }
 }

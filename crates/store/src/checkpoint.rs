@@ -14,6 +14,7 @@ use std::sync::Arc;
 use crate::header::{HeaderError, HeaderTensor};
 use crate::{Configuration, GgufError, ShardReader, SmallFileError, remedy};
 
+pub use gguf::gguf_model;
 pub use safetensors::{read_config, sketch};
 pub use small::is_small_file;
 

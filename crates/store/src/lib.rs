@@ -91,7 +91,8 @@ pub use blocks::{BLOCK_BYTES, EMBED_BLOCK_BYTES, TABLE_BLOCK_BYTES, WHOLE_LIMIT,
 pub use blocks::{encoding_of, quantised_as};
 #[cfg(feature = "io")]
 pub use checkpoint::{
-    Checkpoint, CheckpointError, WeightFile, is_small_file, open_checkpoint, read_config, sketch,
+    Checkpoint, CheckpointError, WeightFile, gguf_model, is_small_file, open_checkpoint,
+    read_config, sketch,
 };
 pub use clock::Clock;
 pub use configuration::{Configuration, DamagedConfiguration, Value};

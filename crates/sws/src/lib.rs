@@ -50,6 +50,7 @@ mod kept;
 mod loaded;
 mod loader;
 mod metrics;
+mod name;
 mod open;
 mod options;
 mod outline;

@@ -162,9 +162,9 @@ impl LoadedModel {
 
     /// The cost of a text, and how the model was loaded.
     pub fn metrics(&self, generated: &Generated) -> RunMetrics {
-        let (about, supplier) = (&self.about, self.model.supplier());
+        let about = &self.about;
         RunMetrics {
-            model: supplier.unwrap_or_else(|| self.model.dir().display().to_string()),
+            model: self.model.name(),
             backend: about.backend.name(),
             tier: about.tier.clone(),
             threads: self.threads().count(),

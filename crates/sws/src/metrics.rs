@@ -7,7 +7,7 @@ use serde::Serialize;
 /// Metrics of one generation and of the model that it ran on: the fields of their JSON.
 #[derive(Clone, Debug, Serialize)]
 pub struct RunMetrics {
-    /// Directory of the model.
+    /// [Name](crate::Model::name) of the model.
     pub model: String,
     /// Name of the backend.
     pub backend: &'static str,

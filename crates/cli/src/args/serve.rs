@@ -23,7 +23,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "N", default_value_t = 8080)]
     pub(crate) port: u16,
     /// Id of the model for clients [default: the id that was typed, or the name
-    /// of its directory].
+    /// of its GGUF file or directory].
     #[arg(long, value_name = "ID")]
     pub(crate) name: Option<String>,
     /// Another id that clients may use, or `*` for any; can be given more than once.

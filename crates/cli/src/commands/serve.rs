@@ -59,11 +59,12 @@ pub(crate) fn run(args: &args::Serve) -> anyhow::Result<ExitCode> {
 fn config(args: &args::Serve, model: &Model, interrupt: &Arc<Interrupt>) -> anyhow::Result<Config> {
     let stop = Arc::clone(interrupt);
     let quiet = args.quiet;
-    let dir = model.dir().canonicalize().unwrap_or_else(|_| model.dir().to_owned());
     // Clients know a model by the id that found it.
     let typed = args.model.model.as_deref().filter(|typed| !typed.exists());
-    let name = typed.or(dir.file_name().map(Path::new)).unwrap_or(Path::new("model"));
-    let name = model.supplier().unwrap_or_else(|| name.to_string_lossy().into_owned());
+    let typed = typed.filter(|_| model.supplier().is_none());
+    let name = typed.map_or_else(|| model.name(), |typed| typed.to_string_lossy().into_owned());
+    // Or by its file, whatever the server calls it.
+    let aliases = args.alias.iter().cloned().chain(model.gguf_stem().map(str::to_owned)).collect();
     let limits = Limits {
         body: args.body,
         new_tokens: args.max_tokens,
@@ -76,7 +77,7 @@ fn config(args: &args::Serve, model: &Model, interrupt: &Arc<Interrupt>) -> anyh
     Ok(Config {
         address: SocketAddr::new(args.listen, args.port),
         name: args.name.clone().unwrap_or(name),
-        aliases: args.alias.clone(),
+        aliases,
         keys: keys(args)?,
         hosts: args.allowed_host.clone(),
         origins: args.allowed_origin.clone(),

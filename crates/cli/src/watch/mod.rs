@@ -13,7 +13,6 @@ use sws_watch::{About, Follower, MAX_TOKENS, Step, Story, Wall, page};
 
 use crate::atomic_file::AtomicFile;
 use crate::interrupt::Interrupt;
-use crate::model::name;
 use crate::terminal::MOST_HELD;
 #[cfg(feature = "serve")]
 pub(crate) use screen::Canvas;
@@ -95,7 +94,7 @@ impl Watcher {
         };
         let follower = Follower::new(gauge.watch());
         let about = About {
-            model: name(running.model()),
+            model: running.model().name(),
             notes: Vec::new(),
             budget: running.plan().map(|plan| plan.ledger.budget()),
             is_timed: true,

@@ -12,6 +12,7 @@ use super::{Checkpoint, CheckpointError, WeightFile, check_distinct};
 use crate::header::MAX_TENSORS;
 use crate::{Configuration, DirectReader, Gguf, GgufError, ShardReader, SmallFileError, Value};
 
+pub use find::gguf_model;
 pub(super) use find::{Found, find};
 
 /// The configuration as a small file: values by key, as [`Configuration`] has them.

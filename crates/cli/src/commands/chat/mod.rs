@@ -55,7 +55,7 @@ pub(crate) fn run(mut args: args::Chat) -> anyhow::Result<ExitCode> {
     }
     let mut lines = Lines::open()?;
     if lines.is_terminal() {
-        let (name, limit) = (model::name(&model), chat.running.limit());
+        let (name, limit) = (model.name(), chat.running.limit());
         let ram = chat.running.plan().map(|plan| format!(", {}", size(plan.ledger.budget())));
         note!("{name}{}, a context of {limit} tokens", ram.unwrap_or_default());
         note!("/help lists the commands");

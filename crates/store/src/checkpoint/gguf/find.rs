@@ -85,6 +85,13 @@ impl Part<'_> {
     }
 }
 
+/// The name of the model in a file of this name, and the number of files that it has: the name without
+/// its ending and without the number of a part. None for a file of another format.
+pub fn gguf_model(file: &str) -> Option<(&str, usize)> {
+    let whole = || Some((file.strip_suffix(ENDING)?, 1));
+    part(file).map(|part| (part.model, part.count as usize)).or_else(whole)
+}
+
 /// None if a name is not that of a part.
 fn part(name: &str) -> Option<Part<'_>> {
     let (rest, count) = name.strip_suffix(ENDING)?.rsplit_once("-of-")?;
@@ -95,4 +102,27 @@ fn part(name: &str) -> Option<Part<'_>> {
     };
     let (number, count) = (digits(number)?, digits(count)?);
     (1..=count).contains(&number).then_some(Part { model, count })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_are_named_by_their_files() {
+        for (file, model) in [
+            ("m-30b-q4_k_m.gguf", Some(("m-30b-q4_k_m", 1))),
+            ("M-135M-Instruct.Q4_1.gguf", Some(("M-135M-Instruct.Q4_1", 1))),
+            ("M-BF16-00001-of-00003.gguf", Some(("M-BF16", 3))),
+            ("BF16/M-BF16-00003-of-00003.gguf", Some(("BF16/M-BF16", 3))),
+            // No numbers of parts.
+            ("m-00000-of-00003.gguf", Some(("m-00000-of-00003", 1))),
+            ("m-00004-of-00003.gguf", Some(("m-00004-of-00003", 1))),
+            ("m-1-of-3.gguf", Some(("m-1-of-3", 1))),
+            ("model.safetensors", None),
+            ("gguf", None),
+        ] {
+            assert_eq!(gguf_model(file), model, "{file}");
+        }
+    }
 }
