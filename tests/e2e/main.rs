@@ -15,6 +15,7 @@ mod far;
 mod faults;
 mod forms;
 mod full_disk;
+mod gguf;
 mod help;
 mod kill;
 mod kv;

@@ -57,13 +57,24 @@ impl Server {
 }
 
 impl Client {
-    fn call(&self, request: &str) -> String {
+    fn exchange(&self, request: &str) -> String {
         let mut stream = TcpStream::connect(&self.0).unwrap();
         stream.write_all(request.as_bytes()).unwrap();
         let mut response = String::new();
         stream.read_to_string(&mut response).unwrap();
+        response
+    }
+
+    fn call(&self, request: &str) -> String {
+        let response = self.exchange(request);
         assert_eq!(response.split(' ').nth(1), Some("200"), "{response}");
         response.split_once("\r\n\r\n").unwrap().1.to_owned()
+    }
+
+    /// The status of a response.
+    pub(crate) fn status(&self, path: &str) -> String {
+        let response = self.exchange(&request_of(path));
+        response.split(' ').nth(1).unwrap().to_owned()
     }
 
     /// Sends a request with further lines in its header, without waiting for the answer.
@@ -76,16 +87,13 @@ impl Client {
         stream
     }
 
-    fn get(&self, path: &str) -> Value {
-        let request =
-            format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
-        serde_json::from_str(&self.call(&request)).unwrap()
+    pub(crate) fn get(&self, path: &str) -> Value {
+        serde_json::from_str(&self.call(&request_of(path))).unwrap()
     }
 
     /// The value of a metric.
     pub(crate) fn metric(&self, name: &str) -> f64 {
-        let request = "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
-        let body = self.call(request);
+        let body = self.call(&request_of("/metrics"));
         let line = body.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.unwrap_or_else(|| panic!("{name} in {body}")).parse().unwrap()
     }
@@ -97,6 +105,10 @@ impl Client {
         let request = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
         serde_json::from_str(&self.call(&request)).unwrap()
     }
+}
+
+fn request_of(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
 }
 
 impl Drop for Server {

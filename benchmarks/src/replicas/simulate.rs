@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use sws::{Batch, Cancel, Continuation, Event, Sequences, Threads};
 use sws_engine::Waiter;
-use sws_model::text::{Generation, Position, Sampling};
+use sws_model::text::{Generation, Position};
 use sws_store::Clock;
 
 use super::costs::{Costs, Work};
@@ -370,13 +370,7 @@ fn continuation(texts: &Texts, text: usize, number: usize) -> Continuation {
     let about = &texts.all()[text];
     Continuation {
         tokens: vec![text as u32; about.prompt],
-        generation: Generation {
-            sampling: Sampling::default(),
-            max_new_tokens: Some(about.new),
-            stop_tokens: Vec::new(),
-            stop_strings: Vec::new(),
-            shown_tokens: Vec::new(),
-        },
+        generation: Generation { max_new_tokens: Some(about.new), ..Generation::default() },
         position: Position::Middle,
         bias: Vec::new(),
         constraint: None,

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use sws::{End, Generated, Pace, RunMetrics};
 use sws_engine::{Metrics, ProposalCounts, Speculation};
+use sws_model::text::Sampling;
 
 use crate::commands::{count, size};
 use crate::table::wrapped_at;
@@ -24,9 +25,9 @@ pub(crate) fn closing(made: &Generated, metrics: &RunMetrics) -> String {
     format!("[{}]", parts.join("; "))
 }
 
-/// The line after it: the seed, and the reason why the text ended, unless the model ended it. `full`
-/// says what to do about a full context.
-pub(crate) fn ending(made: &Generated, seed: u64, full: &str) -> String {
+/// The line after it: the seed, where one has an effect, and the reason why the text ended, unless the
+/// model ended it. `full` says what to do about a full context. `None` if there is nothing to say.
+pub(crate) fn ending(made: &Generated, sampling: &Sampling, full: &str) -> Option<String> {
     let end = match made.end {
         End::StopToken | End::StopString | End::Complete => None,
         End::Length => Some("cut off by --max-new-tokens".to_owned()),
@@ -35,8 +36,9 @@ pub(crate) fn ending(made: &Generated, seed: u64, full: &str) -> String {
     };
     let only_thoughts = made.text.is_empty() && !made.thoughts.is_empty();
     let thoughts = only_thoughts.then(|| "there are thoughts and no answer".to_owned());
-    let parts = [Some(format!("seed {seed}")), end, thoughts].into_iter().flatten();
-    format!("[{}]", parts.collect::<Vec<String>>().join("; "))
+    let seed = (sampling.temperature != 0.0).then(|| format!("seed {}", sampling.seed));
+    let parts: Vec<String> = [seed, end, thoughts].into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| format!("[{}]", parts.join("; ")))
 }
 
 /// Where time and bytes went, a line each.

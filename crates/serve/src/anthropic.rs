@@ -108,8 +108,7 @@ pub(crate) fn fields() -> [&'static [&'static str]; 1] {
 /// Prepares an answer.
 pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prepared, Failure> {
     check_names(app, body, &fields())?;
-    let ways = parse::<Fields>(body)?.ways(app, served, None)?.of_one_text()?;
-    let ways = ways.of_a_conversation(served);
+    let ways = parse::<Fields>(body)?.of_a_conversation(app, served)?.of_one_text()?;
     let mut request: Request = parse(body)?;
     let wanted = request.wanted()?;
     let asked = request.asked(app, served)?;

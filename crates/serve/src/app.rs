@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use sws::{Cancel, Continuation, Defaults, LoadedModel, Needs, Text, Warning};
+use sws::{Cancel, Continuation, Defaults, GenerationOptions, LoadedModel, Needs, Text, Warning};
 use sws_engine::{Gauge, Plan};
 use sws_grammar::{FormError, Vocabulary};
 use sws_model::KvPrecision;
-use sws_model::text::{Detokenizer, Position, ReplyFormat, Tokenizer};
+use sws_model::text::{Detokenizer, Position, ReplyFormat, SettingOf, Tokenizer};
 use sws_store::Clock;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::channel;
@@ -61,6 +61,8 @@ pub(crate) struct Served {
     pub(crate) format: ReplyFormat,
     /// Special tokens that are part of such answers.
     pub(crate) shown: Vec<u32>,
+    /// Settings of conversations, or of texts where there are none.
+    pub(crate) settings: [SettingOf; 7],
     /// The tokens that end texts.
     pub(crate) ends: Vec<u32>,
     /// The tokens as bytes, once a form was asked for.
@@ -114,10 +116,14 @@ impl App {
         let text = model.text().clone();
         let format = text.template().map_or(ReplyFormat::default(), ReplyFormat::of);
         let defaults = model.model().defaults()?;
-        let ends = defaults.generation(&Default::default())?.stop_tokens;
+        let conversation = text.template().is_some();
+        let options = GenerationOptions { conversation, ..GenerationOptions::default() };
+        let generation = defaults.generation(&options)?;
+        generation.ignored.iter().for_each(|sentence| self.log(sentence));
         let served = Served {
             defaults,
-            ends,
+            settings: generation.settings(),
+            ends: generation.stop_tokens,
             vocabulary: OnceLock::new(),
             format,
             shown: text.markers(format),
@@ -235,6 +241,11 @@ impl App {
 }
 
 impl Served {
+    /// True if the model can call tools, in a format that is known.
+    pub(crate) fn has_tools(&self) -> bool {
+        self.format.has_calls() && self.text.template().is_some_and(|template| template.has_tools())
+    }
+
     /// The memory budget in bytes, if there is one.
     pub(crate) fn budget(&self) -> Option<u64> {
         self.plan.as_ref().map(|plan| plan.ledger.budget())

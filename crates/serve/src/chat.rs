@@ -102,7 +102,7 @@ pub(crate) fn fields() -> [&'static [&'static str]; 2] {
 /// Prepares a chat.
 pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prepared, Failure> {
     check_names(app, body, &fields())?;
-    let ways = parse::<Fields>(body)?.ways(app, served, None)?.of_a_conversation(served);
+    let ways = parse::<Fields>(body)?.of_a_conversation(app, served)?;
     let mut chat: Chat = parse(body)?;
     chat.check()?;
     let ranks = ranks(chat.logprobs, chat.top_logprobs)?;

@@ -134,7 +134,7 @@ pub(crate) fn fields() -> [&'static [&'static str]; 2] {
 /// Prepares a completion.
 pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prepared, Failure> {
     check_names(app, body, &fields())?;
-    let ways = parse::<Fields>(body)?.ways(app, served, Some(NEW_TOKENS))?;
+    let ways = parse::<Fields>(body)?.of_a_text(app, served, NEW_TOKENS)?;
     let Completion { prompt, echo, logprobs, suffix, best_of, add_special_tokens } = parse(body)?;
     if suffix.is_some_and(|suffix| !suffix.is_empty()) {
         return Err(Failure::unsupported("suffix", "filling in before a suffix is not supported"));

@@ -107,13 +107,28 @@ pub(crate) fn in_words(message: &str) -> String {
 }
 
 impl Fields {
-    /// Resolves the fields; a text has `new_tokens` unless the request says otherwise.
-    pub(crate) fn ways(
+    /// Resolves the fields of a text to continue, which has `new_tokens` unless they say otherwise.
+    pub(crate) fn of_a_text(
         self,
         app: &App,
         served: &Served,
-        new_tokens: Option<usize>,
+        new_tokens: usize,
     ) -> Result<Ways, Failure> {
+        let options =
+            GenerationOptions { max_new_tokens: Some(new_tokens), ..GenerationOptions::default() };
+        self.ways(app, served, options)
+    }
+
+    /// Resolves the fields of a conversation, in whose answers special tokens are shown.
+    pub(crate) fn of_a_conversation(self, app: &App, served: &Served) -> Result<Ways, Failure> {
+        let options = GenerationOptions { conversation: true, ..GenerationOptions::default() };
+        let mut ways = self.ways(app, served, options)?;
+        ways.generation.shown_tokens.clone_from(&served.shown);
+        Ok(ways)
+    }
+
+    /// Resolves the fields over these options.
+    fn ways(self, app: &App, served: &Served, over: GenerationOptions) -> Result<Ways, Failure> {
         let limits = &app.config.limits;
         if let Some(model) = &self.model
             && !app.config.is_named(model)
@@ -157,9 +172,10 @@ impl Fields {
             presence_penalty: self.presence_penalty,
             frequency_penalty: self.frequency_penalty,
             seed: self.seed.map(|seed| seed as u64),
-            max_new_tokens: self.max_completion_tokens.or(self.max_tokens).or(new_tokens),
+            max_new_tokens: self.max_completion_tokens.or(self.max_tokens).or(over.max_new_tokens),
             stop,
             ignore_eos: self.ignore_eos.unwrap_or(false),
+            conversation: over.conversation,
         };
         let mut generation = served.defaults.generation(&options).map_err(|e| refused(&e))?;
         let most = limits.new_tokens.unwrap_or(usize::MAX);
@@ -179,12 +195,6 @@ impl Fields {
 }
 
 impl Ways {
-    /// Shows the special tokens of a conversation's answers.
-    pub(crate) fn of_a_conversation(mut self, served: &Served) -> Ways {
-        self.generation.shown_tokens.clone_from(&served.shown);
-        self
-    }
-
     /// Refuses several texts and a certificate, where answers have no place for them.
     pub(crate) fn of_one_text(self) -> Result<Ways, Failure> {
         if self.n > 1 {

@@ -7,8 +7,9 @@ use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::http::{Response, StatusCode};
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use sws_engine::{Kind, memory};
+use sws_model::text::SettingOf;
 
 use crate::app::{App, Served};
 use crate::counts::number;
@@ -53,6 +54,7 @@ fn model(app: &App, served: &Served) -> Value {
         "object": "model",
         "created": served.created,
         "owned_by": "sws",
+        "capabilities": capabilities(served),
         "max_model_len": served.limit,
         "meta": {
             "n_vocab": served.vocab,
@@ -62,6 +64,13 @@ fn model(app: &App, served: &Served) -> Value {
             "fingerprint": served.fingerprint,
         },
     })
+}
+
+/// Interfaces for which the model is made.
+fn capabilities(served: &Served) -> Vec<&'static str> {
+    let has_template = served.text.template().is_some();
+    let all = [("completion", true), ("chat", has_template), ("tools", served.has_tools())];
+    all.into_iter().filter_map(|(name, is)| is.then_some(name)).collect()
 }
 
 /// `/props`.
@@ -76,10 +85,24 @@ pub(crate) fn props(app: &App) -> Result<Value, Failure> {
         "ram_bytes": memory(),
         "has_tokenizer": served.text.tokenizer().is_some(),
         "has_chat_template": served.text.template().is_some(),
+        "has_tools": served.has_tools(),
+        "default_generation_settings": settings(&served),
         "prompt_logprobs": served.prompt_ranks,
         "lossy": served.lossy,
         "build_info": env!("CARGO_PKG_VERSION"),
     }))
+}
+
+/// The settings of a request that names none, in the spelling of llama.cpp, and their origins.
+fn settings(served: &Served) -> Value {
+    let (mut values, mut origins) = (Map::new(), Map::new());
+    for SettingOf { name, value, from } in served.settings {
+        let name = if name == "repetition_penalty" { "repeat_penalty" } else { name };
+        let value = if name == "top_k" { json!(value as u64) } else { json!(value) };
+        values.insert(name.to_owned(), value);
+        origins.insert(name.to_owned(), json!(from));
+    }
+    json!({"n_ctx": served.limit, "params": values, "origins": origins})
 }
 
 /// `/metrics`, in the format of Prometheus.

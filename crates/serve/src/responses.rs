@@ -247,8 +247,8 @@ pub(crate) fn fields() -> [&'static [&'static str]; 1] {
 /// Prepares a response.
 pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prepared, Failure> {
     check_names(app, body, &fields())?;
-    let ways = parse::<Fields>(body)?.ways(app, served, None)?.of_one_text()?;
-    let mut ways = ways.of_a_conversation(served);
+    let ways = parse::<Fields>(body)?.of_a_conversation(app, served)?;
+    let mut ways = ways.of_one_text()?;
     let request: Request = parse(body)?;
     request.check(app)?;
     let echoed = request.echoed();

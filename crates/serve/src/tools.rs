@@ -172,8 +172,7 @@ pub(crate) fn shown(
     if functions.is_empty() {
         return Ok(Shown::default());
     }
-    let has_tools = served.text.template().is_some_and(|template| template.has_tools());
-    if !has_tools || !served.format.has_calls() {
+    if !served.has_tools() {
         let message =
             "the chat template of this model has no known format of calls; leave the tools out";
         return Err(Failure::unsupported("tools", message));

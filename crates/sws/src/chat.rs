@@ -86,9 +86,11 @@ const USER: &str = "user";
 const ASSISTANT: &str = "assistant";
 
 impl LoadedModel {
-    /// Begins a conversation with the model's chat template.
+    /// Begins a conversation with the model's chat template. Its answers are sampled unless the model
+    /// or the options say otherwise.
     pub fn conversation(&self, options: &GenerationOptions) -> Result<Conversation> {
-        let generation = self.model.generation(options)?;
+        let options = GenerationOptions { conversation: true, ..options.clone() };
+        let generation = self.model.generation(&options)?;
         let template = match self.text.template() {
             Some(template) => template.clone(),
             None => self.model.chat_template()?,

@@ -389,8 +389,7 @@ mod tests {
     fn only_the_same_text_again_goes_on_where_it_was() {
         let options = |temperature, seed| {
             let sampling = Sampling { temperature, seed, ..Sampling::default() };
-            let (stop_tokens, stop_strings, shown_tokens) = (vec![2], vec![], vec![]);
-            Generation { sampling, max_new_tokens: None, stop_tokens, stop_strings, shown_tokens }
+            Generation { sampling, stop_tokens: vec![2], ..Generation::default() }
         };
         let asked =
             |temperature, seed| Asked::new(&options(temperature, seed), Position::Start, &[]);

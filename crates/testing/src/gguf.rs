@@ -11,7 +11,7 @@ mod stacks;
 
 use std::path::Path;
 
-pub use convert::{converted, convertible};
+pub use convert::{conversational, converted, convertible};
 pub use latent::fused;
 
 /// A file to write. Nothing of it is checked, so it can be wrong in any way.

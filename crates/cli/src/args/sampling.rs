@@ -5,14 +5,18 @@ use clap::builder::NonEmptyStringValueParser;
 use sws::Model;
 use sws_model::text::{Generation, GenerationError, GenerationOptions};
 
-/// Arguments for sampling. The defaults come from the model's `generation_config.json`.
+use crate::terminal::note;
+
+/// Arguments for sampling. The defaults come from the model.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct Sampling {
     /// Maximum number of new tokens [default: 256; in a chat, as many as the context has room for].
     #[arg(long, short = 'n', alias = "n-predict", value_name = "N")]
     pub(crate) max_new_tokens: Option<usize>,
-    /// Sampling temperature; 0 always takes the most probable token.
+    /// Sampling temperature; 0 always takes the most probable token [default: what the model's
+    /// `generation_config.json` or the keys `general.sampling.*` of its GGUF file say. Without either, a
+    /// chat has 0.7, --top-k 40, --top-p 0.95 and --min-p 0.05, and other texts 0].
     #[arg(long, value_name = "X")]
     temperature: Option<f32>,
     /// Sample from the N most probable tokens; 0 for all.
@@ -51,14 +55,14 @@ pub(crate) struct Sampling {
 }
 
 impl Sampling {
-    /// How the model samples with these options. Errors name them as they are typed.
+    /// Settings of a continued text. Errors name the options as they are typed.
     pub(crate) fn generation(&self, model: &Model) -> anyhow::Result<Generation> {
-        model.generation(&self.options()).map_err(|error| match &error {
-            sws::Error::Generation(GenerationError::Option { key, value, expected }) => {
-                anyhow!("--{} is {value}, and must be {expected}", key.replace('_', "-"))
-            }
-            _ => error.into(),
-        })
+        resolved(model, &self.options())
+    }
+
+    /// The same, of answers in a conversation.
+    pub(crate) fn of_conversation(&self, model: &Model) -> anyhow::Result<Generation> {
+        resolved(model, &GenerationOptions { conversation: true, ..self.options() })
     }
 
     fn options(&self) -> GenerationOptions {
@@ -74,6 +78,20 @@ impl Sampling {
             max_new_tokens: self.max_new_tokens,
             stop: self.stop.clone(),
             ignore_eos: self.ignore_eos,
+            conversation: false,
         }
     }
+}
+
+fn resolved(model: &Model, options: &GenerationOptions) -> anyhow::Result<Generation> {
+    let generation = model.generation(options).map_err(|error| match &error {
+        sws::Error::Generation(GenerationError::Option { key, value, expected }) => {
+            anyhow!("--{} is {value}, and must be {expected}", key.replace('_', "-"))
+        }
+        _ => error.into(),
+    })?;
+    for sentence in &generation.ignored {
+        note!("sws: {sentence}");
+    }
+    Ok(generation)
 }

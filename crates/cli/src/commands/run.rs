@@ -1,6 +1,7 @@
 //! `sws run`.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::io::{IsTerminal, Read};
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,7 +10,7 @@ use anyhow::{anyhow, bail};
 use serde::Serialize;
 use sws::{End, Generated, Model, NEW_TOKENS, Needs, Piece, RunMetrics, Text};
 use sws_engine::{Certificate, Witness};
-use sws_model::text::{SAMPLER, Sampling};
+use sws_model::text::{Generation, SAMPLER, Sampling, SettingOf};
 use sws_model::{Observer, Routed, SourceError};
 use sws_store::{Pass, open_named};
 
@@ -44,21 +45,34 @@ pub(super) struct Outcome {
     seed: u64,
     /// Name of the algorithm that turns a seed into a text.
     sampler: &'static str,
+    /// Its settings and their origins.
+    sampling: BTreeMap<&'static str, SettingOf>,
     metrics: RunMetrics,
 }
 
 impl Outcome {
     /// The outcome of a continued text.
-    fn of_text(made: Generated, has_text: bool, seed: u64, metrics: RunMetrics) -> Outcome {
+    fn of_text(
+        made: Generated,
+        has_text: bool,
+        generation: &Generation,
+        metrics: RunMetrics,
+    ) -> Outcome {
         let Generated { tokens, text, end, .. } = made;
         let text = has_text.then_some(text);
-        Outcome { tokens, text, thoughts: None, end, seed, sampler: SAMPLER, metrics }
+        let seed = generation.sampling.seed;
+        let sampling = generation.settings().into_iter().map(|it| (it.name, it)).collect();
+        Outcome { tokens, text, thoughts: None, end, seed, sampler: SAMPLER, sampling, metrics }
     }
 
     /// The outcome of an answer.
-    pub(super) fn of_answer(made: Generated, seed: u64, metrics: RunMetrics) -> Outcome {
+    pub(super) fn of_answer(
+        made: Generated,
+        generation: &Generation,
+        metrics: RunMetrics,
+    ) -> Outcome {
         let thoughts = Some(made.thoughts.clone());
-        Outcome { thoughts, ..Outcome::of_text(made, true, seed, metrics) }
+        Outcome { thoughts, ..Outcome::of_text(made, true, generation, metrics) }
     }
 
     pub(super) fn print(&self) -> anyhow::Result<()> {
@@ -137,7 +151,6 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
         file.publish()?;
     }
 
-    let seed = generation.sampling.seed;
     let end = made.end;
     if !args.json {
         print("\n")?;
@@ -149,9 +162,11 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
         hint(format_args!("\n"));
     }
     note!("{}", closing(&made, &metrics));
-    note!("{}", ending(&made, seed, ""));
+    if let Some(line) = ending(&made, &generation.sampling, "") {
+        note!("{line}");
+    }
     if args.json {
-        Outcome::of_text(made, has_text, seed, metrics).print()?;
+        Outcome::of_text(made, has_text, &generation, metrics).print()?;
     }
     Ok(ExitCode::from(if end == End::Cancelled { INTERRUPTED } else { 0 }))
 }

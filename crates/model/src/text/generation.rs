@@ -1,5 +1,8 @@
-//! Generation settings: the command line overrides `generation_config.json`, which overrides the
-//! defaults.
+//! Generation settings: the command line overrides `generation_config.json` or the keys of a GGUF file,
+//! which override the defaults.
+
+mod keys;
+mod settings;
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -7,6 +10,10 @@ use serde::{Deserialize, Serialize};
 use sws_store::{Configuration, Value};
 
 use crate::gguf;
+
+use settings::{FREQUENCY_PENALTY, MIN_P, PRESENCE_PENALTY, REPETITION_PENALTY};
+pub use settings::{Origin, SettingOf};
+use settings::{Setting, TEMPERATURE, TOP_K, TOP_P};
 
 /// Settings from the command line; None where an option is absent.
 #[derive(Clone, Debug, Default)]
@@ -33,10 +40,12 @@ pub struct GenerationOptions {
     pub stop: Vec<String>,
     /// Continue after the model's end-of-text token.
     pub ignore_eos: bool,
+    /// The text is an answer in a conversation, which is sampled unless something says otherwise.
+    pub conversation: bool,
 }
 
 /// Generation settings, resolved and checked.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Generation {
     /// Settings for the selection of a token.
     pub sampling: Sampling,
@@ -48,6 +57,11 @@ pub struct Generation {
     pub stop_strings: Vec<String>,
     /// Special tokens that are part of the text; others stand for none.
     pub shown_tokens: Vec<u32>,
+    /// Origins of the settings for the selection of a token, in the order of
+    /// [`settings`](Self::settings).
+    pub origins: [Origin; 7],
+    /// Keys of the model's GGUF file that have no effect, each in a sentence.
+    pub ignored: Vec<String>,
 }
 
 /// Settings for the selection of a token from logits.
@@ -161,69 +175,73 @@ impl Generation {
     /// As in transformers, tokens are sampled only if the file sets `do_sample`, and then from the
     /// 50 likeliest unless it sets another number. A temperature above 0, top-k, top-p or min-p on
     /// the command line also enables sampling.
+    ///
+    /// A model whose file says nothing about sampling has the settings in the keys of its GGUF file.
+    /// Where there are some, and in conversations, the rest is as in programs for such files: the
+    /// likeliest token alone leads most models into loops.
     pub fn resolve(
         generation_config: Option<&[u8]>,
         config: &Configuration,
         typed: &GenerationOptions,
     ) -> Result<Generation, GenerationError> {
-        let file: File = match generation_config {
+        let mut file: File = match generation_config {
             Some(json) => parse(json)?,
             None => File::default(),
         };
-        let asked = typed.top_k.is_some() || typed.top_p.is_some() || typed.min_p.is_some();
-        let sample = match typed.temperature {
-            Some(temperature) => temperature != 0.0,
-            None => asked || file.do_sample.unwrap_or(false),
-        };
-
-        const ANY: &str = "a number between -100 and 100";
-        let share = |x: f32| (0.0..=1.0).contains(&x);
-        let any = |x: f32| (-100.0..=100.0).contains(&x);
-        let temperature = pick(
-            "temperature",
-            typed.temperature,
-            file.temperature,
-            1.0,
-            "0, or between 0.001 and 100",
-            |x| x == 0.0 || (0.001..=100.0).contains(&x),
-        )?;
-        let top_p = pick("top_p", typed.top_p, file.top_p, 1.0, "a share between 0 and 1", share)?;
-        let min_p = pick("min_p", typed.min_p, file.min_p, 0.0, "a share between 0 and 1", share)?;
-        let repetition_penalty = pick(
-            "repetition_penalty",
-            typed.repetition_penalty,
-            file.repetition_penalty,
-            1.0,
-            "a number between 0.01 and 100",
-            |x| (0.01..=100.0).contains(&x),
-        )?;
-        let presence_penalty =
-            pick("presence_penalty", typed.presence_penalty, file.presence_penalty, 0.0, ANY, any)?;
-        let frequency_penalty = pick(
-            "frequency_penalty",
-            typed.frequency_penalty,
-            file.frequency_penalty,
-            0.0,
-            ANY,
-            any,
-        )?;
-        let top_k = typed.top_k.map_or_else(|| count("top_k", file.top_k), |k| Ok(Some(k)))?;
+        let (mut origin, mut ignored) = (Origin::GenerationConfig, Vec::new());
+        let mut is_chat = false;
+        if !file.is_about_sampling() {
+            origin = Origin::Gguf;
+            ignored = file.take_keys(config);
+            is_chat = typed.conversation || file.is_about_choice();
+        }
         let max_new_tokens = match typed.max_new_tokens {
             Some(tokens) => Some(tokens),
-            None => count("max_new_tokens", file.max_new_tokens)?,
+            None => whole("max_new_tokens", file.max_new_tokens)?,
         };
+        let top_k = match typed.top_k {
+            Some(k) => (k, Origin::Option),
+            None => whole(TOP_K.name, file.top_k)?.map_or_else(
+                || (TOP_K.default(is_chat) as usize, Origin::Default),
+                |k| (k, origin),
+            ),
+        };
+        let pick = |setting: &Setting, typed, file| pick(setting, typed, file, origin, is_chat);
+        let mut temperature = pick(&TEMPERATURE, typed.temperature, file.temperature)?;
+        let top_p = pick(&TOP_P, typed.top_p, file.top_p)?;
+        let min_p = pick(&MIN_P, typed.min_p, file.min_p)?;
+        let repetition_penalty =
+            pick(&REPETITION_PENALTY, typed.repetition_penalty, file.repetition_penalty)?;
+        let presence_penalty =
+            pick(&PRESENCE_PENALTY, typed.presence_penalty, file.presence_penalty)?;
+        let frequency_penalty =
+            pick(&FREQUENCY_PENALTY, typed.frequency_penalty, file.frequency_penalty)?;
+        let asked = [top_k.1, top_p.1, min_p.1].contains(&Origin::Option);
+        if typed.temperature.is_none() && !asked && !is_chat && file.do_sample != Some(true) {
+            let origin = file.do_sample.map_or(Origin::Default, |_| origin);
+            temperature = (0.0, origin);
+        }
         let sampling = Sampling {
-            temperature: if sample { temperature } else { 0.0 },
-            top_k: top_k.unwrap_or(50),
-            top_p,
-            min_p,
-            repetition_penalty,
-            presence_penalty,
-            frequency_penalty,
+            temperature: temperature.0,
+            top_k: top_k.0,
+            top_p: top_p.0,
+            min_p: min_p.0,
+            repetition_penalty: repetition_penalty.0,
+            presence_penalty: presence_penalty.0,
+            frequency_penalty: frequency_penalty.0,
             // The keys of `RandomState` are the standard library's source of random bits.
             // Of 32 bits: more would be rounded where JSON has no large integers.
             seed: typed.seed.unwrap_or_else(|| RandomState::new().hash_one(0) >> 32),
         };
+        let origins = [
+            temperature.1,
+            top_k.1,
+            top_p.1,
+            min_p.1,
+            repetition_penalty.1,
+            presence_penalty.1,
+            frequency_penalty.1,
+        ];
 
         let mut stop_tokens = stop_ids(FILE, file.eos_token_id.as_ref())?;
         if stop_tokens.is_empty() {
@@ -250,7 +268,15 @@ impl Generation {
         }
         stop_strings.extend(typed.stop.iter().cloned());
         let shown_tokens = Vec::new();
-        Ok(Generation { sampling, max_new_tokens, stop_tokens, stop_strings, shown_tokens })
+        Ok(Generation {
+            sampling,
+            max_new_tokens,
+            stop_tokens,
+            stop_strings,
+            shown_tokens,
+            origins,
+            ignored,
+        })
     }
 }
 
@@ -262,33 +288,34 @@ fn parse(json: &[u8]) -> Result<File, GenerationError> {
     serde_json::from_slice(json).map_err(|e| damaged(e.to_string()))
 }
 
+/// A setting: as typed, or else as in the file, or else the default.
 fn pick(
-    key: &'static str,
+    setting: &Setting,
     typed: Option<f32>,
     file: Option<f64>,
-    default: f32,
-    expected: &'static str,
-    sane: impl Fn(f32) -> bool,
-) -> Result<f32, GenerationError> {
+    origin: Origin,
+    is_chat: bool,
+) -> Result<(f32, Origin), GenerationError> {
+    let Setting { name: key, expected, sane, .. } = *setting;
     match (typed, file) {
-        (Some(value), _) if sane(value) => Ok(value),
+        (Some(value), _) if sane(value) => Ok((value, Origin::Option)),
         (Some(value), _) => Err(GenerationError::Option { key, value, expected }),
         (None, Some(value)) => {
             let value = value as f32;
             let refused = || absurd(FILE, key, value.to_string(), expected);
-            if sane(value) { Ok(value) } else { Err(refused()) }
+            if sane(value) { Ok((value, origin)) } else { Err(refused()) }
         }
-        (None, None) => Ok(default),
+        (None, None) => Ok((setting.default(is_chat), Origin::Default)),
     }
 }
 
 /// A whole number from the file.
-fn count(key: &'static str, value: Option<f64>) -> Result<Option<usize>, GenerationError> {
+fn whole(key: &'static str, value: Option<f64>) -> Result<Option<usize>, GenerationError> {
     let Some(value) = value else { return Ok(None) };
-    if value.fract() == 0.0 && (0.0..=f64::from(u32::MAX)).contains(&value) {
+    if settings::is_count(value) {
         Ok(Some(value as usize))
     } else {
-        Err(absurd(FILE, key, value.to_string(), "a whole number, 0 or more"))
+        Err(absurd(FILE, key, value.to_string(), settings::COUNT))
     }
 }
 

@@ -22,7 +22,7 @@ mod tokenizer;
 pub use chat::{ChatError, ChatOptions, ChatTemplate, Json, MAX_TEMPLATE_BYTES, Message, Prompt};
 pub use constraint::{Constrain, Constraint, ConstraintError};
 pub use detokenize::{Detokenizer, Position};
-pub use generation::{Generation, GenerationError, GenerationOptions, Sampling};
+pub use generation::{Generation, GenerationError, GenerationOptions, Origin, Sampling, SettingOf};
 pub use noise::SAMPLER;
 pub use reply::{ReplyFormat, ReplyPart, ReplyReader, ReplyStage, ToolCall, ToolSchemas};
 pub use rng::SplitMix64;

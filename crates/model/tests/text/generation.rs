@@ -1,7 +1,11 @@
-//! Resolution of settings: command line over generation_config.json over defaults.
+//! Resolution of settings: command line over generation_config.json or the keys of a GGUF file over
+//! defaults.
 
+use std::collections::BTreeMap;
+
+use sws_model::text::Origin::{Default as D, GenerationConfig as J, Gguf as G, Option as O};
 use sws_model::text::{Generation, GenerationOptions, Sampling};
-use sws_store::Configuration;
+use sws_store::{Configuration, Value};
 
 const CONFIG: &str = r#"{"eos_token_id": 2}"#;
 
@@ -66,6 +70,137 @@ fn command_line_overrides_file_and_file_overrides_defaults() {
         let shown = format!("{json:?} {typed:?}");
         assert_eq!(resolve(json, typed).map(|g| g.sampling), Ok(expected), "{shown}");
     }
+}
+
+/// A configuration as a GGUF file has it.
+fn gguf(keys: &[(&str, Value)]) -> Configuration {
+    let mut entries: BTreeMap<String, Value> = keys
+        .iter()
+        .map(|(key, value)| (format!("general.sampling.{key}"), value.clone()))
+        .collect();
+    entries.insert("general.architecture".to_owned(), Value::String("llama".to_owned()));
+    Configuration { origin: "m.gguf".to_owned(), entries }
+}
+
+#[test]
+fn sampling_comes_from_options_files_gguf_keys_and_defaults() {
+    let float = Value::Float;
+    let keys = [("temp", float(0.6)), ("top_k", Value::Int(20)), ("penalty_repeat", float(1.05))];
+    let none = GenerationOptions::default();
+    let chat = GenerationOptions { conversation: true, ..none.clone() };
+    let cold = GenerationOptions { temperature: Some(0.0), ..chat.clone() };
+    let warm = GenerationOptions { temperature: Some(0.3), ..chat.clone() };
+    let peaked = GenerationOptions { top_k: Some(3), ..none.clone() };
+    let long = r#"{"eos_token_id": 5, "max_new_tokens": 9}"#;
+    let greedy = r#"{"do_sample": false}"#;
+    let sampled = r#"{"do_sample": true, "top_p": 0.8}"#;
+    let penalised = r#"{"repetition_penalty": 1.2}"#;
+    for (file, keys, typed, values, origins) in [
+        // Neither file nor keys.
+        (None, &[][..], &none, [0.0, 50.0, 1.0, 0.0, 1.0], [D, D, D, D, D]),
+        (None, &[], &chat, [0.7, 40.0, 0.95, 0.05, 1.0], [D, D, D, D, D]),
+        (None, &[], &cold, [0.0, 40.0, 0.95, 0.05, 1.0], [O, D, D, D, D]),
+        (None, &[], &warm, [0.3, 40.0, 0.95, 0.05, 1.0], [O, D, D, D, D]),
+        (None, &[], &peaked, [1.0, 3.0, 1.0, 0.0, 1.0], [D, O, D, D, D]),
+        // A file without settings of sampling.
+        (Some(long), &[], &none, [0.0, 50.0, 1.0, 0.0, 1.0], [D, D, D, D, D]),
+        (Some(long), &[], &chat, [0.7, 40.0, 0.95, 0.05, 1.0], [D, D, D, D, D]),
+        // A file with some of them.
+        (Some(greedy), &[], &chat, [0.0, 50.0, 1.0, 0.0, 1.0], [J, D, D, D, D]),
+        (Some(sampled), &[], &chat, [1.0, 50.0, 0.8, 0.0, 1.0], [D, D, J, D, D]),
+        (Some(penalised), &[], &chat, [0.0, 50.0, 1.0, 0.0, 1.2], [D, D, D, D, J]),
+        (Some(sampled), &keys, &chat, [1.0, 50.0, 0.8, 0.0, 1.0], [D, D, J, D, D]),
+        // Keys.
+        (None, &keys, &chat, [0.6, 20.0, 0.95, 0.05, 1.05], [G, G, D, D, G]),
+        (None, &keys, &none, [0.6, 20.0, 0.95, 0.05, 1.05], [G, G, D, D, G]),
+        (None, &keys, &warm, [0.3, 20.0, 0.95, 0.05, 1.05], [O, G, D, D, G]),
+        (None, &keys[2..], &none, [0.0, 50.0, 1.0, 0.0, 1.05], [D, D, D, D, G]),
+        (None, &keys[2..], &chat, [0.7, 40.0, 0.95, 0.05, 1.05], [D, D, D, D, G]),
+        (
+            None,
+            &[("temp", float(0.0)), ("top_k", Value::Int(-1)), ("min_p", float(0.02))],
+            &chat,
+            [0.0, 0.0, 0.95, 0.02, 1.0],
+            [G, G, D, G, D],
+        ),
+        // A penalty that looks at no token.
+        (
+            None,
+            &[("penalty_repeat", float(1.05)), ("penalty_last_n", Value::Int(0))],
+            &none,
+            [0.0, 50.0, 1.0, 0.0, 1.0],
+            [D, D, D, D, D],
+        ),
+    ] {
+        let resolved = Generation::resolve(file.map(str::as_bytes), &gguf(keys), typed).unwrap();
+        let settings = &resolved.settings()[..5];
+        let found: Vec<f64> = settings.iter().map(|it| it.value).collect();
+        assert_eq!(found, values, "{file:?} {keys:?} {typed:?}");
+        let found: Vec<_> = settings.iter().map(|it| it.from).collect();
+        assert_eq!(found, origins, "{file:?} {keys:?} {typed:?}");
+        assert_eq!(resolved.ignored, [""; 0]);
+    }
+}
+
+#[test]
+fn keys_without_an_effect_are_named() {
+    let float = Value::Float;
+    for (key, value, words) in [
+        ("temp", float(-1.0), "m.gguf gives -1.0 for `general.sampling.temp`, which must be 0, or"),
+        ("temp", float(1e300), "for `general.sampling.temp`"),
+        ("temp", float(f64::NAN), "for `general.sampling.temp`"),
+        ("temp", Value::Bool(true), "gives true for `general.sampling.temp`"),
+        ("top_k", float(2.5), "`general.sampling.top_k`, which must be a whole number"),
+        ("top_p", float(1.5), "`general.sampling.top_p`, which must be a share between 0 and 1"),
+        ("min_p", float(-0.5), "gives -0.5 for `general.sampling.min_p`"),
+        ("penalty_repeat", float(0.0), "`general.sampling.penalty_repeat`"),
+        ("mirostat", Value::Int(2), "`general.sampling.mirostat` in m.gguf is not supported"),
+        ("xtc_probability", float(0.5), "`general.sampling.xtc_probability` in m.gguf"),
+    ] {
+        let typed = GenerationOptions { conversation: true, ..GenerationOptions::default() };
+        let resolved = Generation::resolve(None, &gguf(&[(key, value.clone())]), &typed).unwrap();
+        assert_eq!(resolved.ignored.len(), 1, "{key} {value:?}");
+        assert!(resolved.ignored[0].contains(words), "{:?}", resolved.ignored);
+        let expected = Sampling {
+            temperature: 0.7,
+            top_k: 40,
+            top_p: 0.95,
+            min_p: 0.05,
+            seed: resolved.sampling.seed,
+            ..Sampling::default()
+        };
+        assert_eq!(resolved.sampling, expected, "{key}");
+    }
+    for (key, value) in [("mirostat", Value::Int(0)), ("xtc_probability", float(0.0))] {
+        let silent = Generation::resolve(None, &gguf(&[(key, value)]), &Default::default());
+        assert_eq!(silent.unwrap().ignored, [""; 0], "{key}");
+    }
+    let window = [("penalty_repeat", float(1.1)), ("penalty_last_n", Value::Int(64))];
+    let resolved = Generation::resolve(None, &gguf(&window), &Default::default()).unwrap();
+    assert!(resolved.ignored[0].contains("penalty_last_n"), "{:?}", resolved.ignored);
+    // Only files in this format have such keys.
+    let mut other = gguf(&[("temp", float(-1.0))]);
+    other.entries.remove("general.architecture");
+    let silent = Generation::resolve(None, &other, &Default::default()).unwrap();
+    assert_eq!((silent.sampling.temperature, silent.ignored.len()), (0.0, 0));
+}
+
+#[test]
+fn settings_are_described_with_their_origins() {
+    let described =
+        |file: Option<&str>, typed: GenerationOptions| resolve(file, typed).unwrap().described();
+    let chat = GenerationOptions { conversation: true, ..GenerationOptions::default() };
+    let plain = "temperature 0.7, top-k 40, top-p 0.95, min-p 0.05 (default)";
+    assert_eq!(described(None, chat.clone()), plain);
+    let typed = GenerationOptions { temperature: Some(0.3), min_p: Some(0.1), ..chat.clone() };
+    let file = r#"{"do_sample": true, "top_k": 20, "repetition_penalty": 1.1}"#;
+    assert_eq!(
+        described(Some(file), typed),
+        "temperature 0.3 (option); top-k 20 (generation_config.json); min-p 0.1 (option); repetition-penalty 1.1 (generation_config.json)"
+    );
+    let typed = GenerationOptions { temperature: Some(0.0), ..chat };
+    assert_eq!(described(None, typed), "greedy, without sampling (option)");
+    assert_eq!(described(None, GenerationOptions::default()), "greedy, without sampling (default)");
 }
 
 #[test]

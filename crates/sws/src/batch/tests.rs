@@ -25,17 +25,10 @@ fn text(draw: &mut Draw) -> Continuation {
     let mut tokens: Vec<u32> = (0..len as u32).map(|n| (story * 31 + n * 7) % 90).collect();
     tokens.extend((0..draw.below(20)).map(|_| draw.below(90) as u32));
     let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
-    let (stop_tokens, stop_strings, shown_tokens) = (vec![], vec![], vec![]);
     let max_new_tokens = Some(1 + draw.below(30));
     Continuation {
         tokens,
-        generation: Generation {
-            sampling,
-            max_new_tokens,
-            stop_tokens,
-            stop_strings,
-            shown_tokens,
-        },
+        generation: Generation { sampling, max_new_tokens, ..Generation::default() },
         position: Position::Middle,
         bias: Vec::new(),
         constraint: None,

@@ -95,9 +95,7 @@ fn generation(seed: u64, tokens: usize) -> Generation {
     Generation {
         sampling: Sampling { seed, ..sampled() },
         max_new_tokens: Some(tokens),
-        stop_tokens: Vec::new(),
-        stop_strings: Vec::new(),
-        shown_tokens: Vec::new(),
+        ..Generation::default()
     }
 }
 

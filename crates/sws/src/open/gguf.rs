@@ -4,7 +4,7 @@ use std::path::Path;
 
 use sws_store::open_checkpoint;
 use sws_store::shard::{ShardOptions, shard};
-use sws_testing::gguf::{Key, converted};
+use sws_testing::gguf::conversational;
 use sws_testing::goldens;
 
 use super::TOKENIZER;
@@ -19,20 +19,7 @@ fn load(model: &Model) -> LoadedModel {
 /// Writes a golden with a tokenizer as a GGUF file, and as safetensors.
 fn write(dir: &Path) {
     goldens::copy("mixtral", &dir.join("safetensors"));
-    let mut file = converted(&dir.join("safetensors")).unwrap();
-    let vocab = sws_testing::spec(&dir.join("safetensors")).vocab as u32;
-    let json = goldens::tokenizer(vocab);
-    let mut tokens = vec![String::new(); vocab as usize];
-    for (token, id) in json["model"]["vocab"].as_object().unwrap() {
-        tokens[id.as_u64().unwrap() as usize] = token.clone();
-    }
-    let kinds = (0..vocab).map(|id| if id == 0 { 3 } else { 1 }).collect();
-    file.key("tokenizer.ggml.model", "gpt2".into());
-    file.key("tokenizer.ggml.pre", "gpt-2".into());
-    file.key("tokenizer.ggml.tokens", Key::Texts(tokens));
-    file.key("tokenizer.ggml.token_type", Key::Ints(kinds));
-    file.key("tokenizer.ggml.merges", Key::Texts(Vec::new()));
-    file.key("tokenizer.chat_template", "{{ messages[0].content }}".into());
+    let file = conversational(&dir.join("safetensors"), "{{ messages[0].content }}").unwrap();
     file.write(&dir.join("model.gguf"));
 }
 

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use super::keys::keys;
 use super::names::renamed;
 use super::stacks::{GRANITE, QWEN, fused, halve, stack};
-use super::{GgufFile, delta, gpt_oss, latent};
+use super::{GgufFile, Key, delta, gpt_oss, latent};
 use crate::goldens::{self, Tensors};
 
 /// The architecture of each model type.
@@ -89,6 +89,25 @@ fn cut_table(dir: &Path) {
     bytes.truncate(bytes.len() / shape[0] * rows);
     shape[0] = rows;
     tensors.write(&path);
+}
+
+/// Converts a checkpoint with its tokenizer, which is that of [`goldens::copy`], and adds a chat template.
+pub fn conversational(dir: &Path, template: &str) -> Option<GgufFile> {
+    let mut file = converted(dir)?;
+    let vocab = crate::spec(dir).vocab as u32;
+    let json = goldens::tokenizer(vocab);
+    let mut tokens = vec![String::new(); vocab as usize];
+    for (token, id) in json["model"]["vocab"].as_object().unwrap() {
+        tokens[id.as_u64().unwrap() as usize].clone_from(token);
+    }
+    let kinds = (0..vocab).map(|id| if id == 0 { 3 } else { 1 }).collect();
+    file.key("tokenizer.ggml.model", "gpt2".into());
+    file.key("tokenizer.ggml.pre", "gpt-2".into());
+    file.key("tokenizer.ggml.tokens", Key::Texts(tokens));
+    file.key("tokenizer.ggml.token_type", Key::Ints(kinds));
+    file.key("tokenizer.ggml.merges", Key::Texts(Vec::new()));
+    file.key("tokenizer.chat_template", template.into());
+    Some(file)
 }
 
 /// Converts a checkpoint. None if no architecture of llama.cpp has such a model.

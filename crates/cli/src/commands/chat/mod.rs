@@ -12,6 +12,7 @@ use sws::{
     Conversation, End, Generated, Lacking, LoadedModel, Message, Model, Needs, RunMetrics, Text,
 };
 use sws_model::ForwardError;
+use sws_model::text::Generation;
 
 use super::run::{Outcome, read_file, read_text};
 use super::{print, run, size};
@@ -49,15 +50,17 @@ pub(crate) fn run(mut args: args::Chat) -> anyhow::Result<ExitCode> {
     if let Some(question) = question {
         let end = chat.answer(&question, "")?;
         if let Some((made, metrics)) = chat.last.filter(|_| args.json) {
-            Outcome::of_answer(made, chat.seed, metrics).print()?;
+            Outcome::of_answer(made, &chat.generation, metrics).print()?;
         }
         return Ok(ExitCode::from(if end == End::Cancelled { INTERRUPTED } else { 0 }));
     }
     let mut lines = Lines::open()?;
     if lines.is_terminal() {
         let (name, limit) = (model.name(), chat.running.limit());
-        let ram = chat.running.plan().map(|plan| format!(", {}", size(plan.ledger.budget())));
-        note!("{name}{}, a context of {limit} tokens", ram.unwrap_or_default());
+        let ram = chat.running.plan().map(|plan| size(plan.ledger.budget()));
+        let ram = ram.map_or(String::new(), |ram| format!(", budget {ram}"));
+        note!("model {name}{ram}, context {limit} tokens");
+        note!("{}", chat.generation.described());
         note!("/help lists the commands");
     }
     loop {
@@ -110,8 +113,8 @@ struct Chat {
     running: LoadedModel,
     interrupt: Interrupt,
     conversation: Conversation,
-    /// The seed of the conversation.
-    seed: u64,
+    /// Settings of the conversation; the seed is that of its first answer.
+    generation: Generation,
     /// The last answer and its cost.
     last: Option<(Generated, RunMetrics)>,
     /// The file that /save and /load have used.
@@ -144,10 +147,9 @@ impl Chat {
                 );
             }
         }
-        let generation = args.sampling.generation(model)?;
-        let seed = generation.sampling.seed;
+        let generation = args.sampling.of_conversation(model)?;
         let generation_limit = generation.max_new_tokens.unwrap_or(usize::MAX);
-        let mut conversation = Conversation::new(template, generation);
+        let mut conversation = Conversation::new(template, generation.clone());
         if let Some(file) = &args.load {
             conversation.set_messages(saved::read(file)?);
         }
@@ -173,7 +175,7 @@ impl Chat {
             running,
             interrupt,
             conversation,
-            seed,
+            generation,
             last: None,
             file: args.load.clone(),
             wanted,
@@ -280,7 +282,9 @@ impl Chat {
             hint(format_args!("{}", account(&made, &metrics)));
         }
         note!("{}", closing(&made, &metrics));
-        note!("{}", ending(&made, self.seed, full_context));
+        if let Some(line) = ending(&made, &self.generation.sampling, full_context) {
+            note!("{line}");
+        }
         let end = made.end;
         self.last = Some((made, metrics));
         Ok(end)
