@@ -3,6 +3,8 @@
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
+use serde_json::json;
+
 use crate::serve::Server;
 use crate::sws::{Outcome, command, sws};
 
@@ -20,7 +22,7 @@ fn programs_are_started_with_the_settings_of_the_server() {
     let path = format!("{}:{}", temp.path().display(), std::env::var("PATH").unwrap());
     let launch = |words: &[&str]| {
         let mut command = command(&[&"launch"]);
-        command.args(words).args(["--url", &url]);
+        command.args(words).args(["--url", &url, "--force"]);
         command.env("PATH", &path).env("SWS_API_KEY", "secret").env("ANTHROPIC_API_KEY", "theirs");
         command
     };
@@ -71,6 +73,37 @@ fn programs_are_started_with_the_settings_of_the_server() {
     Outcome::of(wrong).refused(2, &["the key is wrong", "SWS_API_KEY"]);
     let absent = launch(&["codex"]).env("PATH", "/proc/nonesuch").output().unwrap();
     Outcome::of(absent).refused(2, &["`codex` is not installed", "--print"]);
+}
+
+/// The server of a model without a template, which has 4096 positions.
+#[test]
+fn a_server_that_a_program_cannot_use_is_refused_before_it_is_started() {
+    let server = Server::start(&["--resident"]);
+    let url = format!("http://{}", server.client.0);
+    let models = server.client.get("/v1/models");
+    assert_eq!(models["data"][0]["capabilities"], json!(["completion"]));
+    for (program, words) in [
+        (
+            "claude",
+            &["`claude` works by calling tools", "`tales-moe`", "sws serve ", "--force"][..],
+        ),
+        ("codex", &["`codex` works by calling tools", "`tales-moe`", "sws serve ", "--force"]),
+        ("aider", &["`aider` needs a context of at least 8192 tokens", "at most 4096", "--force"]),
+    ] {
+        let mut launch = command(&[&"launch", &program, &"--url", &url]);
+        // A program that was started would not be found.
+        launch.env("PATH", "/proc/nonesuch");
+        let refused = Outcome::of(launch.output().unwrap());
+        assert!(!refused.stderr.contains("not installed"), "{refused:?}");
+        refused.refused(2, words);
+        let forced = Outcome::of(launch.arg("--force").output().unwrap());
+        forced.refused(2, &["not installed"]);
+        let printed = sws(&[&"launch", &program, &"--url", &url, &"--print"]).succeeded();
+        assert!(
+            printed.stdout.contains(program) && printed.stderr.contains(words[0]),
+            "{printed:?}"
+        );
+    }
 }
 
 #[test]

@@ -5,7 +5,9 @@ use std::ffi::OsString;
 /// Start a program that works with a model, against a running `sws serve`.
 ///
 /// Asks the server for its model, and starts the program with the settings that it needs. Nothing is
-/// written: the program's own configuration stays as it is.
+/// written: the program's own configuration stays as it is. A server whose context is too short for the
+/// program's prompts (16,384 tokens for claude and codex, 8,192 for aider), or whose model cannot call
+/// tools where the program needs that, is refused.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Launch {
     /// The program.
@@ -23,6 +25,10 @@ pub(crate) struct Launch {
     /// Print the settings and the command instead of starting it.
     #[arg(long)]
     pub(crate) print: bool,
+    /// Start the program even if the server's context is too short for it, or its model cannot call
+    /// tools.
+    #[arg(long)]
+    pub(crate) force: bool,
     /// Arguments of the program, after --.
     #[arg(last = true, value_name = "ARGUMENTS")]
     pub(crate) rest: Vec<OsString>,

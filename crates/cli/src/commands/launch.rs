@@ -11,18 +11,35 @@ use serde_json::Value;
 use super::print;
 use crate::args::{Client, Launch};
 use crate::http::Address;
+use crate::terminal::note;
 
 /// Most bytes of an answer.
 const MOST_BYTES: u64 = 1 << 20;
 /// Milliseconds that programs wait for an answer: long prompts take their time.
 const HOUR: &str = "3600000";
 
+/// Context of the server that a refusal proposes: room for a prompt, and for the work.
+const PROPOSED: u64 = 32768;
+
 /// What a program needs to know of a server.
+#[derive(Default)]
 struct Served {
     url: String,
     key: String,
     model: String,
     context: Option<u64>,
+    /// The longest context of its model.
+    longest: Option<u64>,
+    /// False if its model cannot call tools. None if the server does not say.
+    has_tools: Option<bool>,
+}
+
+/// What a program needs of a server.
+struct Needs {
+    /// Tokens of context: those of its own prompts, which it sends before anything is typed, and room for
+    /// a conversation.
+    context: u64,
+    tools: bool,
 }
 
 /// How a program is started.
@@ -35,7 +52,15 @@ struct Start {
 }
 
 pub(crate) fn run(args: &Launch) -> anyhow::Result<ExitCode> {
-    let start = start(args.client, served(args)?);
+    let served = served(args)?;
+    let lack = lack(args.client, &served);
+    let start = start(args.client, served);
+    match lack {
+        Some(_) if args.force => {}
+        Some(lack) if args.print => note!("sws: {lack}"),
+        Some(lack) => bail!("{lack}, or go on with --force"),
+        None => {}
+    }
     if args.print {
         print(&start.shown(&args.rest))?;
         return Ok(ExitCode::SUCCESS);
@@ -56,11 +81,55 @@ pub(crate) fn run(args: &Launch) -> anyhow::Result<ExitCode> {
     }
 }
 
+impl Client {
+    /// Name of the program.
+    fn program(self) -> &'static str {
+        match self {
+            Client::Claude => "claude",
+            Client::Codex => "codex",
+            Client::Aider => "aider",
+        }
+    }
+
+    fn needs(self) -> Needs {
+        match self {
+            Client::Claude | Client::Codex => Needs { context: 16384, tools: true },
+            // It edits files by text in its answers.
+            Client::Aider => Needs { context: 8192, tools: false },
+        }
+    }
+}
+
+/// What the program needs and the server lacks, with the remedy.
+fn lack(client: Client, served: &Served) -> Option<String> {
+    let (program, model, url) = (client.program(), &served.model, &served.url);
+    let needs = client.needs();
+    if needs.tools && served.has_tools == Some(false) {
+        return Some(format!(
+            "`{program}` works by calling tools, and the chat template of `{model}` at {url} has none in a known format; serve another model, as in `sws serve Qwen/Qwen3-30B-A3B --context {PROPOSED}`"
+        ));
+    }
+    let context = served.context.filter(|&context| context < needs.context)?;
+    let needed = needs.context;
+    let longest = served.longest.unwrap_or(u64::MAX);
+    let remedy = match longest < needed {
+        true => format!("`{model}` has at most {longest}; serve another model"),
+        false => {
+            let proposed = PROPOSED.min(longest);
+            format!("start the server again with `sws serve MODEL --context {proposed}`")
+        }
+    };
+    Some(format!(
+        "`{program}` needs a context of at least {needed} tokens, and the server at {url} has {context}; {remedy}"
+    ))
+}
+
 fn start(client: Client, served: Served) -> Start {
-    let Served { url, key, model, context } = served;
+    let program = client.program();
+    let Served { url, key, model, context, .. } = served;
     match client {
         Client::Claude => Start {
-            program: "claude",
+            program,
             variables: vec![
                 ("ANTHROPIC_BASE_URL", url),
                 ("ANTHROPIC_AUTH_TOKEN", key),
@@ -95,14 +164,14 @@ fn start(client: Client, served: Served) -> Start {
             ];
             settings.extend(context.map(|context| format!("model_context_window={context}")));
             Start {
-                program: "codex",
+                program,
                 variables: vec![("SWS_API_KEY", key)],
                 unset: &[],
                 arguments: settings.into_iter().flat_map(|it| ["-c".to_owned(), it]).collect(),
             }
         }
         Client::Aider => Start {
-            program: "aider",
+            program,
             variables: vec![("OPENAI_API_BASE", format!("{url}/v1")), ("OPENAI_API_KEY", key)],
             unset: &[],
             arguments: ["--model", &format!("openai/{model}"), "--timeout", "3600"]
@@ -149,8 +218,10 @@ fn served(args: &Launch) -> anyhow::Result<Served> {
         bail!("--url {}: give an address such as http://127.0.0.1:8080", args.url);
     };
     let key = args.api_key.clone().unwrap_or_else(|| "any".to_owned());
-    let (model, context) = match (&args.name, scheme) {
-        (Some(name), "http" | "https") => (name.clone(), None),
+    match (&args.name, scheme) {
+        (Some(name), "http" | "https") => {
+            Ok(Served { url, key, model: name.clone(), ..Served::default() })
+        }
         (None, "http") => {
             let models = Address::of(place).get("/v1/models", &key).and_then(|body| body.json(MOST_BYTES)).map_err(|why| {
                 anyhow!("{url} does not say which model it has: {why}; start a server with `sws serve MODEL`, or name another with --url")
@@ -159,19 +230,61 @@ fn served(args: &Launch) -> anyhow::Result<Served> {
             let Some(id) = model["id"].as_str() else {
                 bail!("the server at {url} names no model; give its id with --name");
             };
-            (id.to_owned(), model["max_model_len"].as_u64())
+            let known = model["capabilities"].as_array();
+            Ok(Served {
+                model: id.to_owned(),
+                context: model["max_model_len"].as_u64(),
+                longest: model["meta"]["n_ctx_train"].as_u64(),
+                has_tools: known.map(|known| known.iter().any(|it| it == "tools")),
+                url,
+                key,
+            })
         }
         (None, "https") => {
             bail!("a server with TLS is not asked for its model; give its id with --name")
         }
         _ => bail!("--url {}: only http and https are known", args.url),
-    };
-    Ok(Served { url, key, model, context })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn servers_that_a_program_cannot_use_are_refused_with_a_remedy() {
+        let served = |context, longest, has_tools| Served {
+            model: "m".to_owned(),
+            context: Some(context),
+            longest: Some(longest),
+            has_tools,
+            ..Served::default()
+        };
+        for (client, served, words) in [
+            (
+                Client::Claude,
+                served(4096, 40960, Some(true)),
+                Some("`sws serve MODEL --context 32768`"),
+            ),
+            (
+                Client::Codex,
+                served(16383, 20000, Some(true)),
+                Some("`sws serve MODEL --context 20000`"),
+            ),
+            (Client::Codex, served(4096, 8192, None), Some("`m` has at most 8192; serve another")),
+            (Client::Claude, served(32768, 40960, Some(false)), Some("chat template of `m`")),
+            (Client::Aider, served(8191, 40960, Some(false)), Some("at least 8192 tokens")),
+            (Client::Aider, served(8192, 8192, Some(false)), None),
+            (Client::Claude, served(16384, 40960, Some(true)), None),
+            (Client::Codex, served(16384, 40960, None), None),
+            // Of a server that was not asked, or is another program.
+            (Client::Claude, Served::default(), None),
+        ] {
+            let found = lack(client, &served);
+            assert_eq!(found.is_some(), words.is_some(), "{client:?}: {found:?}");
+            assert!(found.iter().all(|it| it.contains(words.unwrap())), "{client:?}: {found:?}");
+        }
+    }
 
     #[test]
     fn words_are_quoted_for_a_shell() {
