@@ -3,14 +3,18 @@
 //! llama.cpp names the steps before BPE with one word, and each of its names stands for those of a
 //! published `tokenizer.json`. The names that are known here are in `pre.rs`.
 
+mod file;
 mod merges;
 mod pre;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use serde_json::{Value as Json, json};
 use sws_store::{Gguf, GgufError, Value};
 
+use super::TokenizerMemory;
+use super::tokenizer::vocabulary::{Entries, Vocabulary};
+use file::{File, Merges, Model};
 use pre::PRE;
 
 type Keys = BTreeMap<String, Value>;
@@ -68,16 +72,33 @@ const USER_DEFINED: i128 = 4;
 
 /// The bytes of a `tokenizer.json` for the tokenizer in a header. None if there is none.
 pub fn tokenizer_json(header: &[u8]) -> Result<Option<Vec<u8>>, GgufTextError> {
-    let keys = keys(header, |key| [MODEL, PRE_KEY, TOKENS, TYPES, MERGES, SCORES].contains(&key))?;
-    let Some(model) = keys.get(MODEL) else { return Ok(None) };
-    let tokens = Tokens::of(&keys)?;
+    let mut keys =
+        keys(header, |key| [MODEL, PRE_KEY, TOKENS, TYPES, MERGES, SCORES].contains(&key))?;
+    let Some(model) = keys.remove(MODEL) else { return Ok(None) };
+    let tokens = Tokens::take(&mut keys)?;
     let json = match model.as_str().ok_or(GgufTextError::Wrong(MODEL))? {
         "gpt2" => tokens.byte_level(&keys)?,
-        "llama" => tokens.sentencepiece(&keys)?,
-        "gemma4" => tokens.on_text(&keys, json!(texts(&keys, MERGES)?), false)?,
+        "llama" => tokens.sentencepiece(&mut keys)?,
+        "gemma4" => tokens.on_text(&keys, Merges::Texts(texts(&keys, MERGES)?), false)?,
         other => return Err(unsupported(MODEL, other)),
     };
-    Ok(Some(json.to_string().into_bytes()))
+    Ok(Some(json))
+}
+
+/// Memory that reading the tokenizer of a header takes, besides the header: its lists, and then the
+/// tokenizer. None if there is no tokenizer.
+pub fn tokenizer_memory(header: &[u8]) -> Result<Option<TokenizerMemory>, GgufTextError> {
+    let keys = keys(header, |_| false)?;
+    let count = |key: &str| {
+        let length = keys.get(key).and_then(Value::as_map)?.get("length")?;
+        length.as_u64()
+    };
+    let Some(tokens) = count(TOKENS) else { return Ok(None) };
+    // Vocabularies with scores have about two merges for each token.
+    let merges = count(MERGES).unwrap_or(2 * tokens);
+    let bytes = header.len() as u64;
+    let held = bytes + 24 * tokens + 24 * merges;
+    Ok(Some(TokenizerMemory { held, peak: held + 2 * bytes + 136 * tokens + 24 * merges }))
 }
 
 /// The bytes of a `tokenizer_config.json` with the chat templates in a header, and the special
@@ -111,28 +132,32 @@ fn keys(header: &[u8], wanted: impl Fn(&str) -> bool) -> Result<Keys, GgufTextEr
     Ok(Gguf::read_keys(header, header.len() as u64, wanted)?)
 }
 
-/// The tokens of a header, by id.
-struct Tokens<'a> {
-    texts: Vec<&'a str>,
-    ids: HashMap<&'a str, usize>,
+/// The tokens of a header.
+struct Tokens {
+    /// Their ids are their places in the header.
+    vocabulary: Vocabulary,
     types: Vec<i128>,
 }
 
-impl<'a> Tokens<'a> {
-    fn of(keys: &'a Keys) -> Result<Tokens<'a>, GgufTextError> {
+impl Tokens {
+    /// Takes the tokens out of the keys, whose lists take several times as much memory.
+    fn take(keys: &mut Keys) -> Result<Tokens, GgufTextError> {
         let texts = texts(keys, TOKENS)?;
         if texts.len() > MAX_TOKENS {
             return Err(GgufTextError::TooMany("tokens"));
         }
-        let mut ids = HashMap::with_capacity(texts.len());
-        for (id, &token) in texts.iter().enumerate() {
-            if ids.insert(token, id).is_some() {
-                let token: String = token.escape_debug().take(40).collect();
-                return Err(GgufTextError::Twice(token));
-            }
+        let mut entries = Entries::default();
+        for (id, token) in (0..).zip(&texts) {
+            entries.push(token, id).ok_or(GgufTextError::TooMany("bytes of tokens"))?;
         }
-        let types = match keys.get(TYPES) {
-            None => vec![NORMAL; texts.len()],
+        let vocabulary = Vocabulary::new(entries);
+        if let Some(token) = first_of_two(&texts, &vocabulary) {
+            let token: String = token.escape_debug().take(40).collect();
+            return Err(GgufTextError::Twice(token));
+        }
+        keys.remove(TOKENS);
+        let types = match keys.remove(TYPES) {
+            None => vec![NORMAL; vocabulary.len()],
             Some(types) => {
                 let whole = |value: &Value| match value {
                     Value::Int(kind) => Some(*kind),
@@ -142,14 +167,14 @@ impl<'a> Tokens<'a> {
                 types.ok_or(GgufTextError::Wrong(TYPES))?
             }
         };
-        match types.len() == texts.len() {
-            true => Ok(Tokens { texts, ids, types }),
+        match types.len() == vocabulary.len() {
+            true => Ok(Tokens { vocabulary, types }),
             false => Err(GgufTextError::Wrong(TYPES)),
         }
     }
 
     /// BPE on bytes, as in GPT-2.
-    fn byte_level(&self, keys: &Keys) -> Result<Json, GgufTextError> {
+    fn byte_level(&self, keys: &Keys) -> Result<Vec<u8>, GgufTextError> {
         let name = keys.get(PRE_KEY).ok_or(GgufTextError::Missing(PRE_KEY))?;
         let name = name.as_str().ok_or(GgufTextError::Wrong(PRE_KEY))?;
         let pre = PRE.iter().find(|pre| pre.names.contains(&name));
@@ -174,28 +199,31 @@ impl<'a> Tokens<'a> {
             }
         };
         let normalizer = if pre.normalized { json!({ "type": "NFC" }) } else { Json::Null };
-        let model = json!({
-            "type": "BPE", "dropout": null, "unk_token": null, "fuse_unk": false,
-            "byte_fallback": false, "ignore_merges": pre.whole_words,
-            "vocab": self.vocabulary(), "merges": texts(keys, MERGES)?,
-        });
+        let mut model = Model::new(self, Merges::Texts(texts(keys, MERGES)?));
+        model.ignore_merges = pre.whole_words;
         let around = self.around(keys, pre.begins)?;
-        Ok(self.file([normalizer, steps, around, bytes(true)], model))
+        self.file([normalizer, steps, around, bytes(true)], model)
     }
 
     /// SentencePiece's BPE, as the converters of transformers turn it into merges.
-    fn sentencepiece(&self, keys: &Keys) -> Result<Json, GgufTextError> {
-        let scores = keys.get(SCORES).ok_or(GgufTextError::Missing(SCORES))?;
+    fn sentencepiece(&self, keys: &mut Keys) -> Result<Vec<u8>, GgufTextError> {
+        let scores = keys.remove(SCORES).ok_or(GgufTextError::Missing(SCORES))?;
         let scores = scores.as_list().and_then(|all| all.iter().map(Value::as_f64).collect());
         let scores: Vec<f64> = scores.ok_or(GgufTextError::Wrong(SCORES))?;
-        if scores.len() != self.texts.len() {
+        if scores.len() != self.vocabulary.len() {
             return Err(GgufTextError::Wrong(SCORES));
         }
-        self.on_text(keys, json!(merges::of(self, &scores)?), true)
+        let merges = Merges::Ids(&self.vocabulary, merges::of(self, &scores)?);
+        self.on_text(keys, merges, true)
     }
 
     /// BPE on characters, in texts whose spaces are replaced; bytes stand for unknown ones.
-    fn on_text(&self, keys: &Keys, merges: Json, prefix: bool) -> Result<Json, GgufTextError> {
+    fn on_text(
+        &self,
+        keys: &Keys,
+        merges: Merges<'_>,
+        prefix: bool,
+    ) -> Result<Vec<u8>, GgufTextError> {
         let space = flag(keys, "tokenizer.ggml.add_space_prefix")?.unwrap_or(prefix);
         let replace = |from: &str, to: &str| json!({ "type": "Replace", "pattern": { "String": from }, "content": to });
         let mut normalizers = vec![replace(" ", "▁")];
@@ -207,45 +235,43 @@ impl<'a> Tokens<'a> {
         }
         let normalizer = json!({ "type": "Sequence", "normalizers": normalizers });
         let decoder = json!({ "type": "Sequence", "decoders": decoders });
+        let mut model = Model::new(self, merges);
         let unknown = keys.get("tokenizer.ggml.unknown_token_id").and_then(Value::as_u64);
-        let unknown = unknown.and_then(|id| self.text(id));
-        let model = json!({
-            "type": "BPE", "dropout": null, "unk_token": unknown, "fuse_unk": true,
-            "byte_fallback": true, "ignore_merges": false,
-            "vocab": self.vocabulary(), "merges": merges,
-        });
-        Ok(self.file([normalizer, Json::Null, self.around(keys, true)?, decoder], model))
+        model.unk_token = unknown.and_then(|id| self.text(id));
+        (model.fuse_unk, model.byte_fallback) = (true, true);
+        let around = self.around(keys, true)?;
+        self.file([normalizer, Json::Null, around, decoder], model)
     }
 
     /// A `tokenizer.json` with these steps before and behind the model.
-    fn file(&self, [normalizer, pre_tokenizer, around, decoder]: [Json; 4], model: Json) -> Json {
-        json!({
-            "version": "1.0", "truncation": null, "padding": null, "added_tokens": self.added(),
-            "normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "post_processor": around,
-            "decoder": decoder, "model": model,
+    fn file(
+        &self,
+        [normalizer, pre_tokenizer, post_processor, decoder]: [Json; 4],
+        model: Model<'_>,
+    ) -> Result<Vec<u8>, GgufTextError> {
+        let added_tokens = self.added();
+        file::write(&File {
+            version: "1.0",
+            added_tokens,
+            normalizer,
+            pre_tokenizer,
+            post_processor,
+            decoder,
+            model,
         })
-    }
-
-    fn vocabulary(&self) -> Json {
-        self.texts
-            .iter()
-            .enumerate()
-            .map(|(id, &token)| (token.to_owned(), Json::from(id)))
-            .collect()
     }
 
     /// Tokens that are recognised wherever a text spells them out.
     fn added(&self) -> Json {
-        let added =
-            self.texts.iter().zip(&self.types).enumerate().filter_map(|(id, (text, kind))| {
-                let found = matches!(*kind, UNKNOWN | CONTROL | USER_DEFINED) && !text.is_empty();
-                found.then(|| {
-                    json!({
-                        "id": id, "content": text, "single_word": false, "lstrip": false,
-                        "rstrip": false, "normalized": false, "special": *kind != USER_DEFINED,
-                    })
+        let added = self.vocabulary.iter().zip(&self.types).filter_map(|((text, id), kind)| {
+            let found = matches!(*kind, UNKNOWN | CONTROL | USER_DEFINED) && !text.is_empty();
+            found.then(|| {
+                json!({
+                    "id": id, "content": text, "single_word": false, "lstrip": false,
+                    "rstrip": false, "normalized": false, "special": *kind != USER_DEFINED,
                 })
-            });
+            })
+        });
         added.collect()
     }
 
@@ -286,9 +312,14 @@ impl<'a> Tokens<'a> {
         }))
     }
 
-    fn text(&self, id: u64) -> Option<&'a str> {
-        self.texts.get(usize::try_from(id).ok()?).copied()
+    fn text(&self, id: u64) -> Option<&str> {
+        self.vocabulary.text(u32::try_from(id).ok()?)
     }
+}
+
+/// A token that is listed twice.
+fn first_of_two<'a>(texts: &[&'a str], vocabulary: &Vocabulary) -> Option<&'a str> {
+    (0..).zip(texts).find(|&(id, text)| vocabulary.id(text) != Some(id)).map(|(_, text)| *text)
 }
 
 /// A list of texts.

@@ -29,4 +29,4 @@ pub use rng::SplitMix64;
 pub use sampler::{SampleError, Sampler};
 pub use stop::StopStrings;
 pub use stream::{Finish, TextStream};
-pub use tokenizer::{MAX_TOKENIZER_BYTES, Tokenizer, TokenizerError};
+pub use tokenizer::{MAX_TOKENIZER_BYTES, Tokenizer, TokenizerError, TokenizerMemory};

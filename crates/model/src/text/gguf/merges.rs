@@ -10,28 +10,29 @@ const MAX_TOKEN: usize = 256;
 const MAX_MERGES: usize = 1 << 20;
 const MAX_PER_TOKEN: usize = 16;
 
-/// The merges, best first: every way to make a token of two others. SentencePiece makes the token
-/// with the highest score first, wherever it can be made.
-pub(super) fn of(tokens: &Tokens<'_>, scores: &[f64]) -> Result<Vec<[String; 2]>, GgufTextError> {
-    let most = MAX_MERGES.min(MAX_PER_TOKEN * tokens.texts.len());
+/// The merges as ids of two tokens, best first: every way to make a token of two others. SentencePiece
+/// makes the token with the highest score first, wherever it can be made.
+pub(super) fn of(tokens: &Tokens, scores: &[f64]) -> Result<Vec<[u32; 2]>, GgufTextError> {
+    let most = MAX_MERGES.min(MAX_PER_TOKEN * tokens.vocabulary.len());
     let mut merges = Vec::new();
-    for (id, &text) in tokens.texts.iter().enumerate() {
-        if tokens.types[id] != NORMAL || text.len() > MAX_TOKEN {
+    for ((text, id), &score) in tokens.vocabulary.iter().zip(scores) {
+        if tokens.types[id as usize] != NORMAL || text.len() > MAX_TOKEN {
             continue;
         }
         for (at, _) in text.char_indices().skip(1) {
             let (left, right) = text.split_at(at);
-            if let (Some(&l), Some(&r)) = (tokens.ids.get(left), tokens.ids.get(right)) {
+            if let (Some(left), Some(right)) =
+                (tokens.vocabulary.id(left), tokens.vocabulary.id(right))
+            {
                 if merges.len() == most {
                     return Err(GgufTextError::TooMany("merges"));
                 }
-                merges.push((scores[id], id, [l, r]));
+                merges.push((score, id, [left, right]));
             }
         }
     }
-    merges.sort_by(|(a_score, a, a_parts), (b_score, b, b_parts)| {
+    merges.sort_unstable_by(|(a_score, a, a_parts), (b_score, b, b_parts)| {
         b_score.total_cmp(a_score).then((a, a_parts).cmp(&(b, b_parts)))
     });
-    let text = |id: usize| tokens.texts[id].to_owned();
-    Ok(merges.into_iter().map(|(.., [left, right])| [text(left), text(right)]).collect())
+    Ok(merges.into_iter().map(|(.., parts)| parts).collect())
 }

@@ -1,21 +1,25 @@
 //! Conversion of text to token ids.
 
+mod bpe;
+mod memory;
+mod model;
 mod outline;
 mod pattern;
 pub(super) mod published;
 mod room;
 mod starts;
 mod steps;
+pub(super) mod vocabulary;
 
 use std::sync::Mutex;
 
-use tokenizers::{
-    Encoding, Model, ModelWrapper, NormalizedString, Normalizer, PreTokenizedString, Token,
-};
+use tokenizers::{Encoding, NormalizedString, Normalizer, PreTokenizedString, Token};
 
 use super::chat::Prompt;
 use super::detokenize::{DecoderSpec, Detokenizer, Pieces, Position};
 use super::guard::{caught, caught_on_thread};
+pub use memory::TokenizerMemory;
+use model::{Inner, Words};
 use outline::Outline;
 use room::Room;
 use starts::Starts;
@@ -41,7 +45,7 @@ const LEAST_LONGEST: usize = 64;
 /// each step is computed before it runs.
 #[derive(Debug)]
 pub struct Tokenizer {
-    inner: tokenizers::Tokenizer,
+    inner: Inner,
     steps: Steps,
     /// Places where added tokens can begin, in a text as given and in a normalized one.
     starts: [Starts; 2],
@@ -169,22 +173,40 @@ pub enum TokenizerError {
 impl Tokenizer {
     /// Parses the bytes of a `tokenizer.json`.
     pub fn from_bytes(json: &[u8]) -> Result<Tokenizer, TokenizerError> {
+        Tokenizer::read(json, |_| Ok(()))
+    }
+
+    /// Like [`from_bytes`](Self::from_bytes), but asks before anything is made of the vocabulary,
+    /// with the memory that it takes, and fails with the answer's error.
+    pub fn read<E: From<TokenizerError>>(
+        json: &[u8],
+        fits: impl FnOnce(TokenizerMemory) -> Result<(), E>,
+    ) -> Result<Tokenizer, E> {
         if json.len() > MAX_TOKENIZER_BYTES {
-            return Err(TokenizerError::TooLarge { bytes: json.len() });
+            return Err(TokenizerError::TooLarge { bytes: json.len() }.into());
         }
         let outline: Outline<'_> = serde_json::from_slice(json).map_err(damaged)?;
         let patterns = outline.check().map_err(TokenizerError::Unsupported)?;
-        Steps::check_patterns(&patterns).map_err(TokenizerError::Unsupported)?;
+        fits(outline.memory())?;
+        Ok(Tokenizer::of(json, &outline, &patterns)?)
+    }
+
+    fn of(
+        json: &[u8],
+        outline: &Outline<'_>,
+        patterns: &[String],
+    ) -> Result<Tokenizer, TokenizerError> {
+        Steps::check_patterns(patterns).map_err(TokenizerError::Unsupported)?;
         // The `tokenizers` crate normalizes added tokens while it parses them, so this comes first.
-        let starts = guarded(|| starts::of(&outline))?;
-        let mut inner = guarded(|| tokenizers::Tokenizer::from_bytes(json).map_err(damaged))?;
+        let starts = guarded(|| starts::of(outline))?;
+        let mut inner: Inner = guarded(|| serde_json::from_slice(json).map_err(damaged))?;
         // Left over from training; prompts are neither truncated nor padded.
         inner.with_padding(None);
         if let Err(e) = inner.with_truncation(None) {
             return Err(damaged(e));
         }
-        if let ModelWrapper::BPE(bpe) = inner.get_model()
-            && bpe.dropout.is_some_and(|p| p != 0.0)
+        if let Words::Bpe(bpe) = inner.get_model()
+            && bpe.is_random()
         {
             return Err(TokenizerError::Dropout);
         }
@@ -197,7 +219,9 @@ impl Tokenizer {
         let steps = Steps::new(inner.get_normalizer(), inner.get_pre_tokenizer());
         let steps = steps.map_err(TokenizerError::Unsupported)?;
         let around = guarded(|| around(&inner))?;
-        let last = inner.get_vocab(true).into_values().max().ok_or(TokenizerError::Empty)?;
+        let added = inner.get_added_vocabulary().get_added_tokens_decoder().keys().copied().max();
+        let last = inner.get_model().last().map(|(id, _)| id).max(added);
+        let last = last.ok_or(TokenizerError::Empty)?;
         let (limit, positions, working) = (usize::MAX, usize::MAX, WORKING);
         Ok(Tokenizer {
             inner,
@@ -222,10 +246,10 @@ impl Tokenizer {
     /// have a tokenizer with such tokens, but were never trained on them.
     pub fn limit(&mut self, vocab_size: usize) -> Result<(), TokenizerError> {
         self.limit = vocab_size;
-        let words = self.inner.get_vocab(false).into_iter().map(|(token, id)| (id, token));
+        let words = self.inner.get_model().last();
         let around = self.around.iter().flatten().copied().max();
         let around = around.map(|id| (id, self.token(id).unwrap_or_default()));
-        match words.max().max(around) {
+        match words.max(around) {
             Some((id, token)) if id as usize >= vocab_size => {
                 Err(TokenizerError::Vocabulary { token, id, vocab_size })
             }
@@ -310,7 +334,7 @@ impl Tokenizer {
         let model = self.inner.get_model();
         let words = || steps::parts(&text).filter(|(_, added)| added.is_none());
         room.word(words().map(|(word, _)| word.len()).max().unwrap_or(0))?;
-        let tries = words().map(|(word, _)| tries(model, word, self.longest));
+        let tries = words().map(|(word, _)| model.tries(word, self.longest));
         if tries.fold(0, u64::saturating_add) > MAX_TRIES {
             return Err(TokenizerError::Tries { bytes: room.given() });
         }
@@ -318,7 +342,7 @@ impl Tokenizer {
         for (word, added) in steps::parts(&text) {
             match added {
                 Some(id) => ids.push(id),
-                None => ids.extend(model.tokenize(word).map_err(failed)?.iter().map(|t| t.id)),
+                None => model.ids(word, &mut ids)?,
             }
         }
         Ok(ids)
@@ -412,7 +436,7 @@ impl Normalizer for Bounded<'_> {
 
 /// The tokens that a tokenizer puts before and after a text, found by processing an id that no
 /// tokenizer has.
-fn around(inner: &tokenizers::Tokenizer) -> Result<[Vec<u32>; 2], TokenizerError> {
+fn around(inner: &Inner) -> Result<[Vec<u32>; 2], TokenizerError> {
     let text = u32::MAX;
     let processed = |special| {
         let encoding = Encoding::from_tokens(vec![Token::new(text, "a".to_owned(), (0, 1))], 0);
@@ -429,22 +453,6 @@ fn around(inner: &tokenizers::Tokenizer) -> Result<[Vec<u32>; 2], TokenizerError
             let repeats = "a post_processor that leaves out or repeats the text";
             Err(TokenizerError::Unsupported(repeats.to_owned()))
         }
-    }
-}
-
-/// Bytes that a model tries as tokens in a word.
-fn tries(model: &ModelWrapper, word: &str, longest: usize) -> u64 {
-    let times = |one: usize, other: usize| (one as u64).saturating_mul(other as u64);
-    let square = |one: usize| times(one, one);
-    match model {
-        ModelWrapper::BPE(_) | ModelWrapper::WordLevel(_) => word.len() as u64,
-        // At each letter, all tokens that match there, each a prefix of the next.
-        ModelWrapper::Unigram(_) => square(longest).saturating_mul(word.len() as u64),
-        // At each letter, every prefix of the rest of the word.
-        ModelWrapper::WordPiece(pieces) => match word.chars().count() {
-            len if len > pieces.max_input_chars_per_word => len as u64,
-            _ => square(word.len()).saturating_mul(word.len() as u64),
-        },
     }
 }
 

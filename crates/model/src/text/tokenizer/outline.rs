@@ -10,6 +10,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tokenizers::PostProcessorWrapper;
 
+use super::memory::TokenizerMemory;
 use super::steps::MAX_PRECOMPILED;
 
 /// Maximum size of a section other than the vocabulary. The largest is a table of characters, with
@@ -107,6 +108,15 @@ impl Outline<'_> {
 
     pub(super) fn normalizer(&self) -> Option<&str> {
         self.normalizer.map(RawValue::get)
+    }
+
+    /// Memory that making a tokenizer takes, besides the file.
+    pub(super) fn memory(&self) -> TokenizerMemory {
+        let Vocabulary { tokens, bytes, .. } = self.model.vocab;
+        let merges = self.model.merges.as_ref().map(|merges| merges.0);
+        let is_bpe = self.model.kind.as_deref().map_or(merges.is_some(), |kind| kind == "BPE");
+        let added = self.added_tokens.iter().map(|token| token.content.len());
+        TokenizerMemory::of(is_bpe, [tokens, bytes, merges.unwrap_or(0)], added)
     }
 
     /// Size of the longest token in bytes.
