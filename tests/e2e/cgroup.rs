@@ -19,7 +19,7 @@ impl Group {
             .map(Group)
     }
 
-    fn allow(&self, limit: u64) {
+    pub(crate) fn allow(&self, limit: u64) {
         self.0.allow(limit).unwrap();
     }
 

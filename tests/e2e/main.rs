@@ -34,6 +34,7 @@ mod page;
 mod pipes;
 mod prompts;
 mod pull;
+mod reading;
 mod refusals;
 mod replay;
 mod roundtrip;

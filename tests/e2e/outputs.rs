@@ -172,9 +172,10 @@ fn inputs_are_never_replaced() {
     assert!(tree(dir) == before);
 }
 
-fn copied(from: &Path, to: &Path) {
-    std::fs::create_dir(to).unwrap();
+pub(crate) fn copied(from: &Path, to: &Path) {
     for (name, bytes) in tree(from) {
-        std::fs::write(to.join(name), bytes).unwrap();
+        let path = to.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
     }
 }

@@ -131,9 +131,10 @@ fn table(rows: &[(&str, String)], metrics: &RunMetrics, made: &Generated) -> Str
     let peak = metrics.peak_rss_bytes.map_or("unknown".to_owned(), size);
     let _ = writeln!(
         text,
-        "{:<10} {peak}{allowed} at most; loaded in {}",
+        "{:<10} {peak}{allowed} at most; loaded in {}, of which the tokenizer {}",
         "memory",
-        seconds(metrics.load_seconds)
+        seconds(metrics.load_seconds),
+        seconds(metrics.tokenizer_seconds)
     );
     text
 }

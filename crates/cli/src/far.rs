@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::bail;
-use sws::Model;
+use sws::{Model, RamBudget};
 use sws_hub::ModelName;
 
 /// The text of an address. `None` for a path, and for the page of a model on the hub.
@@ -13,18 +13,24 @@ fn address(typed: &Path) -> Option<&str> {
     (text.contains("://") && !typed.exists() && text.parse::<ModelName>().is_err()).then_some(text)
 }
 
-/// Opens the model at an address, with at most so many bytes for its shards. `None` if what was typed
-/// is none.
+/// Opens the model at an address, with at most so many bytes for its shards, for a budget. `None` if
+/// what was typed is none.
 #[cfg(feature = "pull")]
-pub(crate) fn open(typed: &Path, cache: Option<u64>) -> anyhow::Result<Option<Model>> {
+pub(crate) fn open(
+    typed: &Path,
+    cache: Option<u64>,
+    ram: Option<RamBudget>,
+) -> anyhow::Result<Option<Model>> {
     use std::sync::Arc;
 
+    use sws::ReadingRoom;
     use sws_far::{Far, FarOptions, Origin};
 
     use crate::process;
 
     let Some(text) = address(typed) else { return Ok(None) };
-    let options = FarOptions { limit: cache, ..FarOptions::default() };
+    let manifest = ram.and_then(ReadingRoom::of).map(|room| room.left);
+    let options = FarOptions { limit: cache, manifest, ..FarOptions::default() };
     let far = Arc::new(Far::open(Origin::new(text.parse()?)?, &options)?);
     let (dir, manifest) = (far.dir().to_owned(), Arc::clone(far.manifest()));
     Ok(Some(Model::open_supplied(&dir, manifest, far, process::heap)?))
@@ -32,7 +38,11 @@ pub(crate) fn open(typed: &Path, cache: Option<u64>) -> anyhow::Result<Option<Mo
 
 /// Refuses an address in a build without a network.
 #[cfg(not(feature = "pull"))]
-pub(crate) fn open(typed: &Path, _: Option<u64>) -> anyhow::Result<Option<Model>> {
+pub(crate) fn open(
+    typed: &Path,
+    _: Option<u64>,
+    _: Option<RamBudget>,
+) -> anyhow::Result<Option<Model>> {
     match address(typed) {
         None => Ok(None),
         Some(_) => bail!(

@@ -11,7 +11,7 @@ use signal_hook::consts::SIGXFSZ;
 use sws::Threads;
 use sws_store::Limits;
 
-use crate::{REFUSED, atomic_file};
+use crate::{REFUSED, atomic_file, process};
 
 /// Minimum stack size for the main thread, with a large margin.
 const STACK: u64 = 1 << 20;
@@ -78,13 +78,18 @@ pub(crate) fn no_memory(bytes: usize) -> ! {
         std::thread::yield_now();
     }
     let mut err = std::io::stderr();
-    let _ = match Limits::now().address_space {
-        Some(limit) => writeln!(
+    let _ = match (process::lift(), Limits::now().address_space) {
+        (Some(budget), _) => writeln!(
+            err,
+            "sws: reading the files of this model takes more than the {} MiB of --ram; raise --ram, or check where the model comes from",
+            budget >> 20,
+        ),
+        (None, Some(limit)) => writeln!(
             err,
             "sws: the system grants no {bytes} more bytes of memory: address space is limited to {} KiB; raise the limit (`ulimit -v`)",
             limit >> 10,
         ),
-        None => writeln!(
+        (None, None) => writeln!(
             err,
             "sws: the system grants no {bytes} more bytes of memory; close other programs, or lower --ram"
         ),

@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
-use sws::{LoadedModel, Loader, Model, Progress, Warning};
+use sws::{LoadedModel, Loader, Model, Progress, RamBudget, Warning};
 use sws_store::MANIFEST_FILE;
 
+use crate::args;
 use crate::far;
 use crate::here::{Here, newest};
 use crate::interrupt::{Interrupt, Interrupted};
@@ -18,20 +19,30 @@ const SHARDS: [&str; 2] = ["shards", "share/sws/shards"];
 
 /// Opens the model that was typed, or the bundled one.
 pub(crate) fn open(typed: Option<&Path>) -> anyhow::Result<Model> {
-    open_within(typed, None)
+    open_with(typed, None, None)
 }
 
-/// Like [`open`], with at most so many bytes for shards from an address.
-pub(crate) fn open_within(typed: Option<&Path>, cache: Option<u64>) -> anyhow::Result<Model> {
-    if let Some(model) = typed.map(|typed| far::open(typed, cache)).transpose()?.flatten() {
+/// Opens the model of a command, to run it. Until it is [loaded](load), the heap is limited to the
+/// budget.
+pub(crate) fn open_to_run(args: &args::Model) -> anyhow::Result<Model> {
+    process::limit(args.ram);
+    open_with(args.model.as_deref(), args.advanced.cache_disk, Some(args.ram))
+}
+
+fn open_with(
+    typed: Option<&Path>,
+    cache: Option<u64>,
+    ram: Option<RamBudget>,
+) -> anyhow::Result<Model> {
+    if let Some(model) = typed.map(|typed| far::open(typed, cache, ram)).transpose()?.flatten() {
         return Ok(model);
     }
     Ok(match typed {
-        Some(typed) => Model::open_counted(typed, process::heap)?,
+        Some(typed) => Model::open_counted(typed, ram, process::heap)?,
         None => {
             let bundled = bundled()?;
             note!("sws: the model is `{}`", bundled.display());
-            Model::open_counted(bundled, process::heap)?
+            Model::open_counted(bundled, ram, process::heap)?
         }
     })
 }
@@ -49,14 +60,18 @@ pub(crate) fn text_is_no_model(error: anyhow::Error, example: &str) -> anyhow::E
     }
 }
 
-/// Like [`open`], but offers to download a model that is not on this machine, if there is a terminal.
-pub(crate) fn open_or_pull(typed: Option<&Path>, cache: Option<u64>) -> anyhow::Result<Model> {
-    match open_within(typed, cache) {
+/// Like [`open_to_run`], but offers to download a model that is not on this machine, if there is a
+/// terminal.
+pub(crate) fn open_or_pull(args: &args::Model) -> anyhow::Result<Model> {
+    match open_to_run(args) {
         #[cfg(feature = "pull")]
-        Err(error) => match error.downcast_ref::<sws::Error>() {
-            Some(missing) if crate::commands::pull::offer(missing)? => open(typed),
-            _ => Err(error),
-        },
+        Err(error) => {
+            process::lift();
+            match error.downcast_ref::<sws::Error>() {
+                Some(missing) if crate::commands::pull::offer(missing)? => open_to_run(args),
+                _ => Err(error),
+            }
+        }
         opened => opened,
     }
 }
@@ -72,7 +87,7 @@ pub(crate) fn for_chat() -> Option<Model> {
 pub(crate) fn newest_for_chat() -> Option<(PathBuf, (Model, Here))> {
     newest().into_iter().find_map(|here| {
         let path = here.path.clone()?;
-        let model = Model::open_counted(&path, process::heap).ok()?;
+        let model = Model::open_counted(&path, None, process::heap).ok()?;
         model.chat_template().ok()?;
         Some((path, (model, here)))
     })
@@ -80,6 +95,8 @@ pub(crate) fn newest_for_chat() -> Option<(PathBuf, (Model, Here))> {
 
 /// Loads a model and prints its warnings.
 pub(crate) fn load(loader: Loader<'_>, interrupt: &Interrupt) -> anyhow::Result<LoadedModel> {
+    // From here on its plan bounds the memory.
+    process::lift();
     let meter = Meter::quiet("loading", Unit::Bytes);
     let report = |progress: Progress| meter.show(progress);
     let loaded = loader.cancelled_by(interrupt.cancel()).reporting(report).load();

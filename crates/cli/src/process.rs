@@ -1,18 +1,41 @@
-//! Allocator that counts the heap of the program.
+//! The heap of the program: it is counted, and limited while a model is read.
 
 use std::alloc::System;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cap::Cap;
+use sws::{RamBudget, ReadingRoom};
 use sws_store::Granted;
 
 use crate::limits::no_memory;
 
 #[global_allocator]
-static HEAP: Cap<Granted<System>> = Cap::new(Granted::new(System, no_memory), usize::MAX);
+static HEAP: Granted<Cap<System>> = Granted::new(Cap::new(System, usize::MAX), no_memory);
+
+/// The budget to which the heap is limited at the moment; 0 without a limit.
+static BUDGET: AtomicU64 = AtomicU64::new(0);
 
 /// Bytes on the heap.
 pub(crate) fn heap() -> u64 {
-    HEAP.allocated() as u64
+    HEAP.inner().allocated() as u64
+}
+
+/// Limits the heap to what `ram` leaves for reading a model's files, until [`lift`] is called.
+///
+/// A plan bounds what a model takes, but it is made of files whose sizes strangers chose. An
+/// allocation beyond the limit ends the program with a sentence.
+pub(crate) fn limit(ram: RamBudget) {
+    let Some(ReadingRoom { budget, left }) = ReadingRoom::of(ram) else { return };
+    let limit = heap().saturating_add(left);
+    BUDGET.store(budget.max(1), Ordering::SeqCst);
+    // Fails only where another thread has taken that much in the meantime.
+    let _ = HEAP.inner().set_limit(usize::try_from(limit).unwrap_or(usize::MAX));
+}
+
+/// Ends the limit. Returns the budget that it came from.
+pub(crate) fn lift() -> Option<u64> {
+    let _ = HEAP.inner().set_limit(usize::MAX);
+    Some(BUDGET.swap(0, Ordering::SeqCst)).filter(|&budget| budget > 0)
 }
 
 #[cfg(test)]

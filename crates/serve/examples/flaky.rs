@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         );
     };
     let (bytes, per_mille): (u64, u32) = (bytes.parse()?, per_mille.parse()?);
-    let model = Model::open_counted(dir, heap)?;
+    let model = Model::open_counted(dir, None, heap)?;
     let text = Text::open(&model)?.while_loaded(model.chat_template().ok());
     let stop = Arc::new(AtomicBool::new(false));
     let limits = Limits::default();

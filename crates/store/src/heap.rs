@@ -17,6 +17,11 @@ impl<A> Granted<A> {
         Granted { inner, refused }
     }
 
+    /// The allocator inside.
+    pub const fn inner(&self) -> &A {
+        &self.inner
+    }
+
     fn checked(&self, memory: *mut u8, bytes: usize) -> *mut u8 {
         if memory.is_null() { (self.refused)(bytes) } else { memory }
     }

@@ -62,6 +62,24 @@ pub enum Error {
     /// A damaged or missing manifest.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
+    /// A budget in which a manifest cannot be read.
+    #[error(
+        "`{}` has {} MiB, and a budget of {} MiB is too small to read it; give --ram {}MiB, or check where the shards come from",
+        path.display(),
+        len >> 20,
+        budget >> 20,
+        (enough >> 20) + 1
+    )]
+    ManifestMemory {
+        /// The manifest.
+        path: PathBuf,
+        /// Its length.
+        len: u64,
+        /// The budget in bytes.
+        budget: u64,
+        /// A budget in which it can be read.
+        enough: u64,
+    },
     /// A directory that is not a checkpoint.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),

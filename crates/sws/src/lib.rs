@@ -88,6 +88,7 @@ pub use open::{Defaults, Model, checkpoint, contents};
 pub use options::{DraftChoice, Options, Streaming};
 pub use outline::{Footprint, Format, Outline, Scope, SequenceBytes};
 pub use planning::Planning;
+pub use process::ReadingRoom;
 pub use rank::Rank;
 pub use request::{Prompt, Request};
 pub use sequence::Sequences;

@@ -46,6 +46,7 @@ pub(crate) struct About {
     /// Maximum number of texts at a time.
     pub(crate) texts: usize,
     pub(crate) load: Duration,
+    pub(crate) tokenizer: Duration,
 }
 
 impl LoadedModel {
@@ -177,7 +178,8 @@ impl LoadedModel {
             weight_bytes: about.weight_bytes,
             ram_bytes: self.plan.as_ref().map(|plan| plan.ledger.budget()),
             policy: about.policy,
-            load_seconds: about.load.as_secs_f64(),
+            load_seconds: (about.load + about.tokenizer).as_secs_f64(),
+            tokenizer_seconds: about.tokenizer.as_secs_f64(),
             first_token_seconds: generated.first_token.map(|time| time.as_secs_f64()),
             prompt: generated.prompt,
             generation: generated.generation,

@@ -2,15 +2,21 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::thread::available_parallelism;
 
-use sws_engine::{Plan, RamBudget, UnknownBudget};
+use sws_engine::{Plan, ProcessMemory, RamBudget, UnknownBudget};
+use sws_model::text::Tokenizer;
 use sws_store::shard::Progress;
 use sws_store::{Clock, Memory, ShardReader};
 use tracing::info;
 
 use crate::loaded::About;
+use crate::open::Reading;
 use crate::sequence::Sequence;
-use crate::{Cancel, Error, LoadedModel, Model, Options, Planning, Result, Text, Threads, Warning};
+use crate::{
+    Cancel, Error, LoadedModel, Model, Options, Planning, ReadingRoom, Result, Text, Threads,
+    Warning, process,
+};
 
 /// A model to be loaded, made by [`Model::ram`] and [`Model::with`].
 ///
@@ -116,6 +122,31 @@ impl<'m> Loader<'m> {
         self
     }
 
+    /// Reads the tokenizer, if there is one, for texts encoded before the model is loaded. A budget in
+    /// which it cannot be read is refused before it is, with the smallest that works.
+    pub fn read_text(&self) -> Result<Text> {
+        Text::open_if(self.model, &|reading| self.check_reading(reading))
+    }
+
+    fn check_reading(&self, Reading { least, memory }: Reading) -> Result<()> {
+        match ReadingRoom::of(self.options.ram) {
+            Some(room) if least > room.left => {}
+            _ => return Ok(()),
+        }
+        let now = process::measure(self.model, 0);
+        let resident = sws_engine::memory().unwrap_or(0);
+        let process = ProcessMemory {
+            tokenizer: memory.held,
+            peak: now.peak.max(resident + memory.peak),
+            ..now
+        };
+        let threads = match &self.threads {
+            Some(threads) => threads.count(),
+            None => available_parallelism().map_or(1, usize::from),
+        };
+        Planning::of(self, process, Tokenizer::WORKING, threads)?.plan(self).map(drop)
+    }
+
     /// Returns a planner for any budget, without loading anything.
     pub fn planning(mut self) -> Result<Planning> {
         let (threads, text) = self.resolve()?;
@@ -152,6 +183,7 @@ impl<'m> Loader<'m> {
             policy: streams.then(|| self.options.streaming.policy.name()),
             texts: self.needs.texts,
             load,
+            tokenizer: text.time(),
         };
         let mut model = LoadedModel {
             model: self.model.clone(),
@@ -209,7 +241,7 @@ impl<'m> Loader<'m> {
         let text = match self.text.take() {
             Some(text) => text,
             // A damaged template is reported when a conversation begins.
-            None => Text::open(self.model)?.while_loaded(self.model.chat_template().ok()),
+            None => self.read_text()?.while_loaded(self.model.chat_template().ok()),
         };
         Ok((threads, text))
     }

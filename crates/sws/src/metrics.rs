@@ -27,8 +27,10 @@ pub struct RunMetrics {
     pub ram_bytes: Option<u64>,
     /// Policy that evicts experts. `None` if all weights are in memory.
     pub policy: Option<&'static str>,
-    /// Time to load the model.
+    /// Time to load the model, its tokenizer included.
     pub load_seconds: f64,
+    /// Time to read the tokenizer.
+    pub tokenizer_seconds: f64,
     /// Time from the prompt to the first new token, without loading. `None` without a new token.
     pub first_token_seconds: Option<f64>,
     /// Pace of the prompt.

@@ -8,8 +8,12 @@ mod gguf;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sws_model::text::gguf::{tokenizer_config_json, tokenizer_json};
-use sws_model::text::{ChatTemplate, Generation, GenerationError, GenerationOptions, Tokenizer};
+use sws_engine::{RamBudget, memory};
+use sws_model::text::gguf::{tokenizer_config_json, tokenizer_json, tokenizer_memory};
+use sws_model::text::{
+    ChatTemplate, Generation, GenerationError, GenerationOptions, Tokenizer, TokenizerError,
+    TokenizerMemory,
+};
 use sws_model::{ModelSpec, check_tokens};
 use sws_store::{
     Checkpoint, CheckpointError, Configuration, MANIFEST_FILE, Manifest, Memory, NVMeWeightStore,
@@ -20,7 +24,7 @@ use tracing::info;
 
 use crate::error::{Cause, Lacking};
 use crate::outline::is_unsupported;
-use crate::{Error, LoadedModel, Loader, Options, Result, locate};
+use crate::{Error, LoadedModel, Loader, Options, ReadingRoom, Result, locate};
 
 const CONFIG: &str = "config.json";
 const TOKENIZER: &str = "tokenizer.json";
@@ -76,13 +80,17 @@ impl Model {
     /// Opens a shard directory, a checkpoint directory, a GGUF file, or a model in the Hugging Face
     /// cache by its id.
     pub fn open(name: impl AsRef<Path>) -> Result<Model> {
-        Model::at(locate(name)?, user_cache(), None)
+        Model::at(locate(name)?, user_cache(), None, None)
     }
 
-    /// Like [`open`](Self::open), in a program whose allocator counts the heap. Budgets then list
-    /// the heap and the overhead of the allocator separately.
-    pub fn open_counted(name: impl AsRef<Path>, heap: fn() -> u64) -> Result<Model> {
-        Model::at(locate(name)?, user_cache(), Some(heap))
+    /// Like [`open`](Self::open), for a budget, and in a program whose allocator counts the heap.
+    /// Budgets then list the heap and the overhead of the allocator separately.
+    pub fn open_counted(
+        name: impl AsRef<Path>,
+        ram: Option<RamBudget>,
+        heap: fn() -> u64,
+    ) -> Result<Model> {
+        Model::at(locate(name)?, user_cache(), ram, Some(heap))
     }
 
     /// Opens a model whose manifest and small files are in a directory, and whose shards come from
@@ -100,7 +108,13 @@ impl Model {
         Ok(model)
     }
 
-    fn at(path: PathBuf, cache: Option<PathBuf>, heap: Option<fn() -> u64>) -> Result<Model> {
+    fn at(
+        path: PathBuf,
+        cache: Option<PathBuf>,
+        ram: Option<RamBudget>,
+        heap: Option<fn() -> u64>,
+    ) -> Result<Model> {
+        check_manifest(&path, ram)?;
         let opened = Opened::at(&path, cache.as_deref())?;
         Model::of(opened, cache, heap, None)
     }
@@ -187,16 +201,32 @@ impl Model {
 
     /// Reads the tokenizer, if there is one.
     pub fn tokenizer(&self) -> Result<Option<Tokenizer>> {
-        let (json, file) = match self.beside(TOKENIZER)? {
+        self.tokenizer_if(&|_| Ok(()))
+    }
+
+    /// Reads the tokenizer, if there is one and its memory fits. `fits` is asked before a file is read,
+    /// and again as more is known of it.
+    pub(crate) fn tokenizer_if(
+        &self,
+        fits: &dyn Fn(Reading) -> Result<()>,
+    ) -> Result<Option<Tokenizer>> {
+        let (json, file) = match self.beside_if(TOKENIZER, fits)? {
             Some(json) => (json, TOKENIZER),
             None => {
-                let Some(header) = self.beside(HEADER)? else { return Ok(None) };
+                let Some(header) = self.beside_if(HEADER, fits)? else { return Ok(None) };
+                let memory = tokenizer_memory(&header).map_err(|e| self.error_of(HEADER, e))?;
+                memory.map_or(Ok(()), |memory| fits(Reading::exact(memory)))?;
                 let json = tokenizer_json(&header).map_err(|e| self.error_of(HEADER, e))?;
                 let Some(json) = json else { return Ok(None) };
                 (json, HEADER)
             }
         };
-        let mut tokenizer = Tokenizer::from_bytes(&json).map_err(|e| self.error_of(file, e))?;
+        let read =
+            Tokenizer::read(&json, |memory| fits(Reading::exact(memory)).map_err(Refused::By));
+        let mut tokenizer = read.map_err(|refused| match refused {
+            Refused::Tokenizer(error) => self.error_of(file, error),
+            Refused::By(error) => error,
+        })?;
         tokenizer.limit(self.spec().vocab).map_err(|e| self.error_of(file, e))?;
         Ok(Some(tokenizer))
     }
@@ -297,6 +327,20 @@ impl Model {
         }
     }
 
+    /// Like [`beside`](Self::beside), for a file with a vocabulary, if the memory that it takes fits.
+    fn beside_if(
+        &self,
+        name: &str,
+        fits: &dyn Fn(Reading) -> Result<()>,
+    ) -> Result<Option<Vec<u8>>> {
+        let listed = self.manifest().copies.iter().find(|copy| copy.path == name);
+        let len = listed
+            .map(|copy| copy.len)
+            .or_else(|| Some(self.dir().join(name).metadata().ok()?.len()));
+        len.map_or(Ok(()), |len| fits(Reading::of_file(len)))?;
+        self.beside(name)
+    }
+
     /// Reads and verifies a small file of the model. `None` if it is absent and need not exist.
     fn beside(&self, name: &str) -> Result<Option<Vec<u8>>> {
         if let Some(path) = &self.0.embedding {
@@ -329,6 +373,57 @@ pub fn contents(dir: &Path) -> Result<(Manifest, Option<ModelSpec>)> {
     let Opened { manifest, config, .. } = Opened::at(dir, user_cache().as_deref())?;
     let spec = ModelSpec::of(&config).ok().map(|spec| spec.for_weights(&manifest));
     Ok((Arc::unwrap_or_clone(manifest), spec))
+}
+
+/// Refuses a budget in which the manifest of a directory cannot be read: as a whole, before what it lists
+/// is known.
+fn check_manifest(dir: &Path, ram: Option<RamBudget>) -> Result<()> {
+    let path = dir.join(MANIFEST_FILE);
+    let (Some(room), Ok(about)) = (ram.and_then(ReadingRoom::of), path.metadata()) else {
+        return Ok(());
+    };
+    let (len, budget) = (about.len(), room.budget);
+    if len <= room.left {
+        return Ok(());
+    }
+    let enough = memory().unwrap_or(0) + MANIFEST_PARTS * len;
+    Err(Error::ManifestMemory { path, len, budget, enough })
+}
+
+/// Memory of a manifest while it is read, in parts of its length: its bytes, and what it lists.
+const MANIFEST_PARTS: u64 = 2;
+
+/// Memory of a tokenizer that is about to be read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reading {
+    /// Memory that it takes for certain.
+    pub(crate) least: u64,
+    /// Memory in which it can be read.
+    pub(crate) memory: TokenizerMemory,
+}
+
+impl Reading {
+    fn exact(memory: TokenizerMemory) -> Reading {
+        Reading { least: memory.peak, memory }
+    }
+
+    /// Memory of a file of which nothing but its length is known. It is read as a whole; what
+    /// becomes of it takes less than twice as much, in all known vocabularies.
+    fn of_file(len: u64) -> Reading {
+        Reading { least: len, memory: TokenizerMemory { held: len, peak: 3 * len } }
+    }
+}
+
+/// Reason that a tokenizer was not read.
+enum Refused {
+    Tokenizer(TokenizerError),
+    By(Error),
+}
+
+impl From<TokenizerError> for Refused {
+    fn from(error: TokenizerError) -> Refused {
+        Refused::Tokenizer(error)
+    }
 }
 
 /// What is read of a model first.

@@ -256,7 +256,7 @@ fn is_json(path: &Path) -> bool {
 /// Memory of a process with the tables of these weights, and the tokenizer of a vocabulary of this
 /// size, as measured with published models.
 fn typical(spec: &ModelSpec, manifest: &Manifest) -> ProcessMemory {
-    const TOKEN: u64 = 400;
+    const TOKEN: u64 = 80;
     const TENSOR: u64 = 400;
     let tensors: usize = manifest.pieces.iter().map(|piece| piece.tensors.len()).sum();
     ProcessMemory {

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use sws_cache::correction::Corrections;
 use sws_engine::{
-    HitCurve, MOST_VERIFIED, MemoryUse, Plan, PlanOptions, Planner, earlier_routes, routes_of,
+    HitCurve, MOST_VERIFIED, MemoryUse, Plan, PlanOptions, Planner, ProcessMemory, earlier_routes,
+    routes_of,
 };
 use sws_kernels::Tier;
 use sws_model::Inventory;
@@ -75,18 +76,28 @@ impl Model {
 
 impl Planning {
     pub(crate) fn new(loader: &Loader<'_>, text: &Text, threads: &Threads) -> Result<Planning> {
+        // Measured before the draft is loaded, which has a line of its own in the ledger.
+        let process = process::measure(loader.model, text.heap());
+        Planning::of(loader, process, text.encoding(), threads.count())
+    }
+
+    /// Plans in a process that takes this memory, for texts whose encoding takes a constant and an amount
+    /// per position.
+    pub(crate) fn of(
+        loader: &Loader<'_>,
+        process: ProcessMemory,
+        [encoding, each]: [u64; 2],
+        threads: usize,
+    ) -> Result<Planning> {
         let Loader { model, options, needs, .. } = loader;
         let streaming = &options.streaming;
         streaming.exactness().check(model.spec()).map_err(|e| model.error(e))?;
-        // Measured before the draft is loaded, which has a line of its own in the ledger.
-        let process = process::measure(model, text.heap());
         let inventory =
             Inventory::new(model.spec(), model.manifest()).map_err(|e| model.error(e))?;
         let candidate = match !streaming.speculation || streaming.draft == DraftChoice::Off {
             true => None,
             false => Candidate::find(model, streaming.draft_file(), needs.texts)?,
         };
-        let [encoding, each] = text.encoding();
         let plan_options = PlanOptions {
             context: options.context,
             min_context: needs.positions,
@@ -95,7 +106,7 @@ impl Planning {
             all_logits: needs.all_logits,
             verified: if loader.proposes() { MOST_VERIFIED } else { 0 },
             tier: options.tier.unwrap_or(Tier::best()),
-            threads: threads.count(),
+            threads,
             encoding: [encoding.saturating_add(needs.heap + model.supply_heap()), each],
             stand_ins: streaming.stand_ins(),
             ..PlanOptions::default()

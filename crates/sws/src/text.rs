@@ -1,11 +1,14 @@
 //! Conversion of texts to tokens and back.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sws_engine::RamBudget;
 use sws_model::text::{ChatTemplate, Prompt, ReplyFormat, Tokenizer};
+use sws_store::Clock;
 
 use crate::error::Lacking;
+use crate::open::Reading;
 use crate::{Model, Result, process};
 
 /// Memory for encoding a short text.
@@ -18,6 +21,8 @@ pub struct Text {
     template: Option<ChatTemplate>,
     /// Size of the tokenizer on the heap.
     heap: u64,
+    /// Time that reading the tokenizer took.
+    time: Duration,
     /// True if texts will be encoded while the model is loaded.
     later: bool,
 }
@@ -25,8 +30,16 @@ pub struct Text {
 impl Text {
     /// Reads the tokenizer, if there is one, for texts encoded before the model is loaded.
     pub fn open(model: &Model) -> Result<Text> {
-        let (tokenizer, heap) = process::counted(model, || model.tokenizer());
-        Ok(Text { tokenizer: tokenizer?.map(Arc::new), heap, ..Text::default() })
+        Text::open_if(model, &|_| Ok(()))
+    }
+
+    /// Like [`open`](Self::open), if the memory that it takes fits.
+    pub(crate) fn open_if(model: &Model, fits: &dyn Fn(Reading) -> Result<()>) -> Result<Text> {
+        let clock = Clock::real();
+        let started = clock.now();
+        let (tokenizer, heap) = process::counted(model, || model.tokenizer_if(fits));
+        let time = clock.now() - started;
+        Ok(Text { tokenizer: tokenizer?.map(Arc::new), heap, time, ..Text::default() })
     }
 
     /// Declares that texts will be encoded while the model is loaded, so that the budget includes
@@ -62,6 +75,11 @@ impl Text {
     /// Size of the tokenizer on the heap.
     pub(crate) fn heap(&self) -> u64 {
         self.heap
+    }
+
+    /// Time that reading the tokenizer took.
+    pub(crate) fn time(&self) -> Duration {
+        self.time
     }
 
     /// Bytes for encoding texts while the model is loaded: a constant, and an amount per position.

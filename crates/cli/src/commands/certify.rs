@@ -28,7 +28,7 @@ pub(crate) fn run(mut args: args::Certify) -> anyhow::Result<ExitCode> {
         bail!("a certificate cannot be checked by a run {lossy}; leave out --backend");
     }
     let certificate = Certificate::parse(&read(&args.file)?).map_err(|e| says(&e))?;
-    let model = model::open_within(args.model.model.as_deref(), args.model.advanced.cache_disk)?;
+    let model = model::open_to_run(&args.model)?;
     certificate.check(model.manifest()).map_err(|e| says(&e))?;
     let tokens = [certificate.prompt(), certificate.tokens()].concat();
     let (context, vocab) = (model.spec().context, model.spec().vocab);

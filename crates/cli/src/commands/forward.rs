@@ -21,7 +21,7 @@ const CHUNK: usize = 64;
 
 pub(crate) fn run(args: &args::Forward) -> anyhow::Result<ExitCode> {
     let threads = limits::threads(args.model.threads)?;
-    let model = model::open_within(args.model.model.as_deref(), args.model.advanced.cache_disk)?;
+    let model = model::open_to_run(&args.model)?;
     model.check(&args.tokens)?;
     let shapes = Shapes::of(model.spec(), args.tokens.len());
     // Installed before the file is created: a signal that is not handled would leave the file

@@ -86,7 +86,7 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
         }
         Found::Sketch(sketch) => {
             let planned = Planned { machine: &machine, described, measures, remote };
-            Model::open_counted(&sketch.path, process::heap)
+            Model::open_counted(&sketch.path, None, process::heap)
                 .map_err(anyhow::Error::from)
                 .and_then(|model| with_weights(args, &model, planned, &threads))
                 .map_err(|error| sketch.explained(error))

@@ -30,7 +30,7 @@ enum Outcome {
 
 pub(crate) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
     let threads = limits::threads(args.model.threads)?;
-    let model = model::open_within(args.model.model.as_deref(), args.model.advanced.cache_disk)?;
+    let model = model::open_to_run(&args.model)?;
     if !args.model.advanced.backend.continues_several() {
         bail!(
             "--prompts continues several texts at once, which this --backend cannot; leave it out, or give one --prompt"
@@ -40,7 +40,8 @@ pub(crate) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
     let mut generation = args.sampling.generation(&model)?;
     let most = *generation.max_new_tokens.get_or_insert(NEW_TOKENS);
     let seed = generation.sampling.seed;
-    let text = Text::open(&model)?.within(&model, args.model.ram);
+    let loader = model.with(args.model.options());
+    let text = loader.read_text()?.within(&model, args.model.ram);
     let prompts = prompts(args, &model, &text)?;
     let Formed { constraint, heap } = formed(args, &model, &text, &generation)?;
     let interrupt = Interrupt::of_the_program()?;
@@ -48,7 +49,7 @@ pub(crate) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
     let positions = longest.saturating_add(most).min(model.spec().context);
     let texts = usize::from(args.parallel).min(prompts.len());
     let needs = Needs { positions, texts, heap: texts as u64 * heap, ..Needs::default() };
-    let loader = model.with(args.model.options()).needs(needs).text(text).threads(&threads);
+    let loader = loader.needs(needs).text(text).threads(&threads);
     let mut running = model::load(loader, &interrupt).map_err(|e| match e.downcast_ref() {
         Some(sws::Error::Model { cause, .. }) if texts > 1 && cause.is::<PlanError>() => {
             anyhow!("{e}; --parallel {texts} is for so many texts at a time, and fewer need less")

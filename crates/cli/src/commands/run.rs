@@ -86,10 +86,11 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
         watch::check()?;
     }
     let threads = limits::threads(args.model.threads)?;
-    let model = model::open_or_pull(args.model.model.as_deref(), args.model.advanced.cache_disk)
+    let model = model::open_or_pull(&args.model)
         .map_err(|e| model::text_is_no_model(e, "sws run MODEL --prompt TEXT"))?;
     let mut generation = args.sampling.generation(&model)?;
-    let text = Text::open(&model)?.within(&model, args.model.ram);
+    let loader = model.with(args.model.options());
+    let text = loader.read_text()?.within(&model, args.model.ram);
     let has_text = text.tokenizer().is_some();
     let tokens_only = args.json && generation.stop_strings.is_empty();
     if !has_text && !tokens_only {
@@ -109,7 +110,7 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     let positions = prompt.len().saturating_add(most).min(model.spec().context);
     let heap = wanted.bytes(&model, most) + for_form;
     let needs = Needs { positions, heap, ..Needs::default() };
-    let loader = model.with(args.model.options()).needs(needs).text(text).threads(&threads);
+    let loader = loader.needs(needs).text(text).threads(&threads);
     let mut running = model::load(loader, &interrupt)?;
     if is_shown && !args.json {
         print(&opening)?;

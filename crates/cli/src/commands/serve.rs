@@ -7,28 +7,31 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{anyhow, bail};
-use sws::{KvDisk, Model, Needs, Text};
+use sws::{KvDisk, Model, Needs};
 use sws_serve::{Config, Limits, Server, listening};
 
 use super::run::read_file;
 use super::{kv, notify};
 use crate::interrupt::Interrupt;
 use crate::terminal::note;
-use crate::{args, limits, model};
+use crate::{args, limits, model, process};
 
 pub(crate) fn run(args: &args::Serve) -> anyhow::Result<ExitCode> {
     let threads = limits::threads(args.model.threads)?;
-    let model = model::open_within(args.model.model.as_deref(), args.model.advanced.cache_disk)?;
+    let model = model::open_to_run(&args.model)?;
     if !args.model.advanced.backend.continues_several() {
         bail!("this --backend continues one text at a time, and a server several; choose another");
     }
     // A model without a template continues texts only.
-    let text = Text::open(&model)?.while_loaded(model.chat_template().ok());
+    let loader = model.with(args.model.options());
+    let text = loader.read_text()?.while_loaded(model.chat_template().ok());
     let interrupt = Arc::new(Interrupt::of_a_server()?);
     let config = config(args, &model, &interrupt)?;
     let limits = config.limits;
     let disk = disk(args, &model, &config.keys)?;
     let stores = disk.is_some();
+    // Requests are answered from here on, whose memory has limits of its own.
+    process::lift();
     let mut server = Server::start(config)?;
     if let Some(disk) = disk {
         server = server.with_disk(disk);
@@ -43,7 +46,7 @@ pub(crate) fn run(args: &args::Serve) -> anyhow::Result<ExitCode> {
             + if stores { KvDisk::heap() } else { 0 },
         ..Needs::default()
     };
-    let loader = model.with(args.model.options()).needs(needs).text(text).threads(&threads);
+    let loader = loader.needs(needs).text(text).threads(&threads);
     let mut running = model::load(loader, &interrupt)?;
     let limit = running.limit();
     let ready = || {

@@ -40,7 +40,7 @@ struct Outputs {
 impl Outputs {
     /// Calls the same functions as every command.
     fn of(dir: &Path, cache: Option<&Path>) -> Result<Outputs, Box<dyn Error>> {
-        let model = Model::at(dir.to_owned(), cache.map(Path::to_owned), None)?;
+        let model = Model::at(dir.to_owned(), cache.map(Path::to_owned), None, None)?;
         let tokenizer = model.tokenizer()?.ok_or("no tokenizer")?;
         let template = model.chat_template()?;
         let ids = tokenizer.encode(TEXT, true)?;

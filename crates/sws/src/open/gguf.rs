@@ -29,11 +29,11 @@ fn errors_name_the_file() {
     let temp = tempfile::tempdir().unwrap();
     write(temp.path());
     let path = temp.path().join("model.gguf");
-    let model = Model::at(path.clone(), None, None).unwrap();
+    let model = Model::at(path.clone(), None, None, None).unwrap();
     let expected = format!("`{}`: spoilt", path.display());
     assert_eq!(model.error("spoilt").to_string(), expected);
     assert_eq!(model.error_of(TOKENIZER, "spoilt").to_string(), expected);
-    let model = Model::at(temp.path().join("safetensors"), None, None).unwrap();
+    let model = Model::at(temp.path().join("safetensors"), None, None, None).unwrap();
     let expected = temp.path().join("safetensors/tokenizer.json").display().to_string();
     assert_eq!(model.error_of(TOKENIZER, "spoilt").to_string(), format!("`{expected}`: spoilt"));
 }
@@ -52,7 +52,7 @@ fn same_text_as_from_safetensors() {
 
     let mut texts = Vec::new();
     for path in [dir.join("safetensors"), dir.join("model.gguf"), shards] {
-        let model = Model::at(path.clone(), None, None).unwrap();
+        let model = Model::at(path.clone(), None, None, None).unwrap();
         let tokenizer = model.tokenizer().unwrap().unwrap();
         let ids = tokenizer.encode("once upon", true).unwrap();
         if path.ends_with("safetensors") {

@@ -8,9 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
-use sws::{
-    Conversation, End, Generated, Lacking, LoadedModel, Message, Model, Needs, RunMetrics, Text,
-};
+use sws::{Conversation, End, Generated, Lacking, LoadedModel, Message, Model, Needs, RunMetrics};
 use sws_model::ForwardError;
 use sws_model::text::Generation;
 
@@ -33,7 +31,7 @@ pub(crate) fn run(mut args: args::Chat) -> anyhow::Result<ExitCode> {
         watch::check()?;
     }
     let model = match &args.model.model {
-        Some(typed) => model::open_or_pull(Some(typed), args.model.advanced.cache_disk)
+        Some(_) => model::open_or_pull(&args.model)
             .map_err(|e| model::text_is_no_model(e, "sws chat MODEL QUESTION"))?,
         None => match model::for_chat() {
             Some(model) => model,
@@ -131,7 +129,8 @@ impl Chat {
     fn load(args: &args::Chat, model: &Model) -> anyhow::Result<Chat> {
         let threads = limits::threads(args.model.threads)?;
         let template = model.chat_template()?;
-        let text = Text::open(model)?;
+        let loader = model.with(args.model.options());
+        let text = loader.read_text()?;
         if text.tokenizer().is_none() {
             return Err(model.error(Lacking::Tokenizer).into());
         }
@@ -169,7 +168,7 @@ impl Chat {
         let tokens = if wanted.report { usize::MAX } else { generation_limit };
         let heap = wanted.bytes(model, tokens);
         let needs = Needs { heap, ..Needs::default() };
-        let loader = model.with(args.model.options()).needs(needs).text(text).threads(&threads);
+        let loader = loader.needs(needs).text(text).threads(&threads);
         let running = model::load(loader, &interrupt)?;
         Ok(Chat {
             running,
