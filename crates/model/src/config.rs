@@ -4,12 +4,15 @@ use std::collections::BTreeMap;
 
 use sws_store::{Configuration, DamagedConfiguration, Value};
 
-use crate::{families, gguf, spellings};
+use crate::{families, gguf, rope, spellings};
 
 pub(crate) type Map = BTreeMap<String, Value>;
 
-/// Upper limit on the number of layers, and on the number of experts in a layer.
+/// Upper limit on the number of experts in a layer, and on other counts.
 pub(crate) const MAX_COUNT: u64 = 65_536;
+
+/// Upper limit on the number of layers. Weights are looked for in each before any is missed.
+pub(crate) const MAX_LAYERS: u64 = 4096;
 
 /// A configuration, as families read it.
 #[derive(Debug)]
@@ -106,6 +109,7 @@ impl<'a> Config<'a> {
             let entries = translated.as_ref().unwrap_or(&given.entries);
             let config = Config { gguf: translated.is_some(), ..Config::of(entries)? };
             spellings::check(&config)?;
+            rope::check(&config)?;
             read(&config)
         });
         done.map_err(|reason| InvalidConfig { origin: given.origin.clone(), reason })
@@ -170,7 +174,7 @@ impl<'a> Config<'a> {
     }
 
     /// The entries of the language model, where these are apart, and all others.
-    pub(crate) fn levels(&self) -> impl Iterator<Item = &'a Map> {
+    pub(crate) fn levels(&self) -> impl Iterator<Item = &'a Map> + Clone {
         self.text.into_iter().chain([self.outer])
     }
 
@@ -216,13 +220,16 @@ impl<'a> Config<'a> {
         match self.get("layers_block_type") {
             // Transformers 5 then leaves the number out.
             Some(list) if self.get("num_hidden_layers").is_none() => {
-                Ok(list.list()?.len().min(MAX_COUNT as usize) as u32)
+                Ok(list.list()?.len().min(MAX_LAYERS as usize) as u32)
             }
             // Each has two attentions and two MLPs.
-            _ if self.model_type == "longcat_flash" && self.get("num_layers").is_some() => {
-                Ok(2 * self.need("num_layers")?.count(MAX_COUNT / 2)? as u32)
+            _ if self.model_type == "longcat_flash"
+                && (self.get("num_layers").is_some()
+                    || self.get("num_hidden_layers").is_none()) =>
+            {
+                Ok(2 * self.need("num_layers")?.count(MAX_LAYERS / 2)? as u32)
             }
-            _ => Ok(self.need("num_hidden_layers")?.count(MAX_COUNT)? as u32),
+            _ => Ok(self.need("num_hidden_layers")?.count(MAX_LAYERS)? as u32),
         }
     }
 
@@ -235,6 +242,18 @@ impl<'a> Config<'a> {
         self.any(&spellings::EXPERTS)
             .map(|entry| Ok(entry.alike()?.count(MAX_COUNT)? as u32))
             .transpose()
+    }
+
+    /// The number of experts of a layer, in a family that has some.
+    pub(crate) fn some_experts(&self) -> Result<u32, ConfigError> {
+        let missing = || ConfigError::MissingKey(spellings::experts_of(self.model_type));
+        self.experts()?.ok_or_else(missing)
+    }
+
+    /// The number of experts for a token, in the spelling of any family.
+    pub(crate) fn top_k(&self) -> Result<Entry<'a>, ConfigError> {
+        let missing = || ConfigError::MissingKey(spellings::top_k_of(self.model_type));
+        self.any(&spellings::TOP_K).ok_or_else(missing)
     }
 
     pub(crate) fn unsupported(&self, entry: Entry<'_>, supported: &'static str) -> ConfigError {
@@ -315,12 +334,17 @@ impl<'a> Entry<'a> {
         }
     }
 
+    /// A number above zero and at most `limit`, which is far above that of any known model.
+    pub(crate) fn at_most(self, limit: f64) -> Result<f64, ConfigError> {
+        match self.positive()? {
+            number if number <= limit => Ok(number),
+            _ => Err(self.invalid(format!("and no model has more than {limit}"))),
+        }
+    }
+
     /// What is added to a sum before its root is taken.
     pub(crate) fn epsilon(self) -> Result<f64, ConfigError> {
-        match self.positive()? {
-            epsilon if epsilon <= 1.0 => Ok(epsilon),
-            _ => Err(self.invalid("which must be at most 1")),
-        }
+        self.at_most(0.1)
     }
 
     /// The reason to refuse an entry beside another, which is the same with another value.

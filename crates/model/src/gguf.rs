@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sws_store::{PieceKind, Value};
 
-use crate::config::ConfigError;
+use crate::config::{ConfigError, MAX_LAYERS};
 use crate::families::{self, Family};
 use crate::role::Role;
 use architectures::{ARCHITECTURES, Architecture};
@@ -180,6 +180,9 @@ impl<'a> Keys<'a> {
             }
         }
         let layers = self.whole("block_count")?.unwrap_or(0);
+        if layers > MAX_LAYERS {
+            return Err(damaged(&self.name("block_count"), &int(layers)));
+        }
         let layers = layers.saturating_sub(self.whole("nextn_predict_layers")?.unwrap_or(0));
         let mut default = |entry: &str, value: Value| {
             entries.entry(entry.to_owned()).or_insert(value);

@@ -14,18 +14,18 @@ pub fn naming(config: &Configuration) -> Result<Box<dyn Naming>, InvalidConfig> 
 
 fn family_naming(config: &Config) -> Result<FamilyNaming, ConfigError> {
     let names = families::of(config)?;
-    let experts = config.experts()?;
     let has_experts = |rule: &Rule| matches!(rule.target, Target::Expert | Target::Experts { .. });
-    if experts.is_none() && names.family.layer.iter().copied().flatten().any(has_experts) {
-        return Err(ConfigError::MissingKey("num_experts"));
-    }
+    let experts = match names.family.layer.iter().copied().flatten().any(has_experts) {
+        true => config.some_experts()?,
+        false => config.experts()?.unwrap_or(0),
+    };
     families::check_quantised(config)?;
     Ok(FamilyNaming {
         names,
         model_type: config.model_type().to_owned(),
         layers: config.layers()?,
         with_keys: families::layers_with_keys(config)?,
-        experts: experts.unwrap_or(0),
+        experts,
         parts: families::parts_of_tables(config)?,
         gguf: config.is_gguf(),
         packed: families::packed(config)?,

@@ -72,10 +72,62 @@ pub(crate) const MAX_HEAD_DIM: u64 = 65_536;
 /// The entry for the positions of the original context.
 const TRAINED: &str = "original_max_position_embeddings";
 
+/// The entry for the growth of queries, among those of rotary embeddings.
+pub(crate) const GROWTH: &str = "llama_4_scaling_beta";
+
 /// The reason to refuse a number, for angles that are not [finite](Rope::is_finite).
 pub(crate) const INFINITE: &str = "by which angles of rotary embeddings become infinite";
 
 const SUPPORTED: &str = "default, linear, llama3, yarn";
+
+/// Entries that only a scaling of angles reads, of any family.
+const OF_SCALINGS: [&str; 16] = [
+    "alpha",
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "extrapolation_factor",
+    "factor",
+    "high_freq_factor",
+    "long_factor",
+    "long_mscale",
+    "low_freq_factor",
+    "mscale",
+    "mscale_all_dim",
+    TRAINED,
+    "short_factor",
+    "short_mscale",
+    "truncate",
+];
+
+/// Limits far above those of any known model, for stretches of angles and for amplitudes.
+const MAX_FACTOR: f64 = 1e6;
+pub(crate) const MAX_AMPLITUDE: f64 = 1e3;
+const MAX_TRAINED: f64 = (1u64 << 32) as f64;
+
+/// Refuses entries of a scaling where nothing names the scaling. Without them it would be computed
+/// as none.
+pub(crate) fn check(config: &Config<'_>) -> Result<(), ConfigError> {
+    for object in ["rope_scaling", "rope_parameters"] {
+        let given = config.levels().filter_map(|level| level.get(object)?.as_map());
+        let of_kinds = given.clone().flat_map(|map| map.values().filter_map(Value::as_map));
+        for map in given.chain(of_kinds) {
+            let has = |key: &str| map.get(key).is_some_and(|value| !value.is_null());
+            if has("rope_type") || has("type") {
+                continue;
+            }
+            // Ministral's queries grow by the original context, whatever the angles do.
+            let reads = |key: &str| has(key) && !(key == TRAINED && has(GROWTH));
+            if let Some(key) = OF_SCALINGS.into_iter().find(|key| reads(key)) {
+                let reason = format!(
+                    "which only a scaling reads, and `{object}` names none by `rope_type` or `type`"
+                );
+                return Err(Entry { key, value: &map[key] }.invalid(reason));
+            }
+        }
+    }
+    Ok(())
+}
 
 impl Rope {
     /// A rotary embedding of the first `default_share` of each head, or the share that the
@@ -176,41 +228,53 @@ impl Rope {
         let trained_entry = beside.or(entry(TRAINED));
         let theta_entry = entry("rope_theta").or(config.get("rope_theta"));
         let theta = theta_entry.map_or(Ok(default_theta), Entry::positive)?;
+        let trained = trained_entry.map_or(Ok(context as f64), |e| e.at_most(MAX_TRAINED))?;
         let (mut scaling, mut amplitude) = (RopeScaling::None, 1.0);
         if let Some(kind) = entry("rope_type").or(entry("type")) {
             match kind.word()? {
                 "default" => {}
                 "linear" => {
-                    scaling = RopeScaling::Linear { factor: need("factor")?.positive()? };
+                    let factor = need("factor")?.at_most(MAX_FACTOR)?;
+                    scaling = RopeScaling::Linear { factor };
                 }
                 "llama3" => {
-                    let trained = trained_entry.map_or(Ok(context as f64), Entry::positive)?;
-                    let high = need("high_freq_factor")?;
-                    let low = need("low_freq_factor")?.positive()?;
-                    if high.positive()? <= low {
-                        return Err(high.invalid("which must be above `low_freq_factor`"));
+                    let high_entry = need("high_freq_factor")?;
+                    let high = high_entry.at_most(MAX_FACTOR)?;
+                    let low = need("low_freq_factor")?.at_most(MAX_FACTOR)?;
+                    if high <= low {
+                        return Err(high_entry.invalid("which must be above `low_freq_factor`"));
                     }
-                    let factor = need("factor")?.positive()?;
-                    let high = high.positive()?;
+                    let factor = need("factor")?.at_most(MAX_FACTOR)?;
                     scaling = RopeScaling::Llama3 { factor, low, high, trained };
                 }
                 "yarn" => {
-                    let trained = trained_entry.map_or(Ok(context as f64), Entry::positive)?;
-                    let factor = entry("factor").map(Entry::positive).transpose()?;
-                    let factor = factor.unwrap_or(context as f64 / trained);
-                    // Zero means absent.
-                    let given = |key| {
-                        let entry = entry(key).filter(|entry| entry.value.as_f64() != Some(0.0));
-                        entry.map(Entry::positive).transpose()
+                    // Null stands for the longer context; the classes have no other default.
+                    let factor = match entry("factor") {
+                        None if given_map.contains_key("factor") => context as f64 / trained,
+                        _ => need("factor")?.at_most(MAX_FACTOR)?,
                     };
-                    let fast = given("beta_fast")?.unwrap_or(32.0);
-                    let slow = given("beta_slow")?.unwrap_or(1.0);
+                    // Zero means absent.
+                    let given = |key, limit| {
+                        let entry = entry(key).filter(|entry| entry.value.as_f64() != Some(0.0));
+                        entry.map(|entry| entry.at_most(limit)).transpose()
+                    };
+                    let fast = given("beta_fast", MAX_FACTOR)?.unwrap_or(32.0);
+                    let slow = given("beta_slow", MAX_FACTOR)?.unwrap_or(1.0);
+                    if let Some(entry) = entry("beta_slow").or(entry("beta_fast"))
+                        && slow > fast
+                    {
+                        let reason = format!("where {slow} is above {fast}, the `beta_fast`");
+                        return Err(entry.invalid(reason));
+                    }
                     let truncate = entry("truncate").map_or(Ok(true), Entry::flag)?;
                     scaling = RopeScaling::Yarn { factor, fast, slow, trained, truncate };
                     let of = |mscale| yarn_amplitude(factor, mscale);
                     amplitude = match entry("attention_factor") {
-                        Some(amplitude) => amplitude.positive()?,
-                        None => match (given("mscale")?, given("mscale_all_dim")?) {
+                        Some(amplitude) => amplitude.at_most(MAX_AMPLITUDE)?,
+                        None => match (
+                            given("mscale", MAX_AMPLITUDE)?,
+                            given("mscale_all_dim", MAX_AMPLITUDE)?,
+                        ) {
                             (Some(mscale), Some(all)) => of(mscale) / of(all),
                             _ => of(1.0),
                         },
@@ -249,9 +313,6 @@ impl Rope {
         };
         if let Some(entry) = blamed.filter(|_| !rope.is_finite(context)) {
             return Err(entry.invalid(INFINITE));
-        }
-        if let Some(entry) = entry("mscale").filter(|_| !factor.is_finite()) {
-            return Err(entry.invalid("by which sines and cosines become infinite"));
         }
         Ok(rope)
     }

@@ -19,6 +19,32 @@ pub(crate) const TOP_K: [&str; 6] = [
     "top_k_experts",
 ];
 
+/// The name of [`EXPERTS`] that configurations of this model type have.
+pub(crate) fn experts_of(model_type: &str) -> &'static str {
+    match model_type {
+        "gpt_oss" | "granitemoe" | "granitemoehybrid" | "llama4_text" | "minimax_m2"
+        | "minimax_m3_vl_text" | "mixtral" | "phimoe" => "num_local_experts",
+        "deepseek_v2" | "deepseek_v3" | "deepseek_v32" | "deepseek_v4" | "dots1" | "glm4_moe"
+        | "glm4_moe_lite" | "glm5_next_text" | "glm_moe_dsa" | "hy_v4" | "inkling_text"
+        | "kimi_k2" | "longcat_flash" | "mimo_v2_flash" | "mistral4" | "nemotron_h"
+        | "solar_open" => "n_routed_experts",
+        "ernie4_5_moe" | "step3p5" => "moe_num_experts",
+        _ => "num_experts",
+    }
+}
+
+/// The name of [`TOP_K`] that they have.
+pub(crate) fn top_k_of(model_type: &str) -> &'static str {
+    match model_type {
+        "ernie4_5_moe" => "moe_k",
+        "gemma4_text" => "top_k_experts",
+        "hunyuan_v1_moe" | "longcat_flash" => "moe_topk",
+        "kimi_linear" => "num_experts_per_token",
+        "step3p5" => "moe_top_k",
+        _ => "num_experts_per_tok",
+    }
+}
+
 /// Groups of experts.
 pub(crate) const GROUPS: [&str; 2] = ["n_group", "num_expert_group"];
 

@@ -12,7 +12,6 @@ use crate::spec::{
     AttentionSpec, Ffn, KeyValues, LayerInputs, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec,
     Norm, QkNorm, Residual, Router, SharedSpec,
 };
-use crate::spellings::TOP_K;
 
 /// Limits far above any known model; they bound allocations before any weight is read.
 const MAX_HIDDEN: u64 = 1 << 20;
@@ -59,14 +58,17 @@ pub(super) struct Decoder<'a> {
 impl<'a> Decoder<'a> {
     pub(super) fn read(config: &'a Config<'a>, defaults: &Defaults) -> Result<Self, ConfigError> {
         quantised::check(config)?;
+        let is_gemma = matches!(config.model_type(), "gemma2" | "gemma3_text" | "gemma4_text");
         let activation = match config.model_type() {
-            "gemma2" | "gemma3_text" | "gemma4_text" => ["gelu_pytorch_tanh"; 2],
+            _ if is_gemma => ["gelu_pytorch_tanh"; 2],
             // What it names counts by other entries, and transformers writes another name.
             "minimax_m3_vl_text" => ["swigluoai", "silu"],
             "kimi_linear" if kimi_k3::is(config) => ["situ", "silu"],
             _ => ["silu", "swish"],
         };
-        for key in ["hidden_act", "hidden_activation"] {
+        // Gemma's classes read the second only, and files may have any value in the first.
+        let keys = ["hidden_act", "hidden_activation"];
+        for key in keys.into_iter().skip(usize::from(is_gemma)) {
             if let Some(entry) = config.get(key)
                 && !activation.contains(&entry.word()?)
             {
@@ -80,9 +82,9 @@ impl<'a> Decoder<'a> {
         };
         check_single(config, layers)?;
         // Wrapped files of Gemma 3 leave out what their class has as a default.
-        let is_gemma = config.model_type() == "gemma3_text";
+        let is_third = config.model_type() == "gemma3_text";
         let size = |key, limit, default| match config.get(key) {
-            None if is_gemma => Ok(default),
+            None if is_third => Ok(default),
             _ => config.size(key, limit),
         };
         let heads = size("num_attention_heads", MAX_COUNT, 8)?;
@@ -303,9 +305,8 @@ pub(super) fn moe(
 
 /// The number of experts of a layer, and of those for a token.
 pub(super) fn chosen(config: &Config) -> Result<(usize, usize), ConfigError> {
-    let experts = config.experts()?.ok_or(ConfigError::MissingKey("num_experts"))? as usize;
-    let entry = config.any(&TOP_K).ok_or(ConfigError::MissingKey(TOP_K[0]))?;
-    let entry = entry.alike()?;
+    let experts = config.some_experts()? as usize;
+    let entry = config.top_k()?.alike()?;
     let top_k = entry.size(MAX_COUNT)?;
     if top_k > experts {
         return Err(entry.invalid(format!("and there are only {experts} experts to choose from")));

@@ -11,7 +11,7 @@ use super::{ENDS, EXPERTS, Family, MLP, NORMS, Rule, matrix, mistral, small, spa
 use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
 use crate::gguf::SPLIT_LATENTS;
 use crate::role::Role;
-use crate::rope::{self, MAX_HEAD_DIM, Rope, RopeScaling, yarn_amplitude};
+use crate::rope::{self, MAX_AMPLITUDE, MAX_HEAD_DIM, Rope, RopeScaling, yarn_amplitude};
 use crate::spec::{
     GroupMeasure, LatentGates, LatentSpec, Mixer, ModelSpec, RankedRouter, Renormalise, Scores,
 };
@@ -169,11 +169,7 @@ pub(super) fn sharpened(config: &Config, rope: &Rope) -> Result<f64, ConfigError
     match rope.scaling {
         RopeScaling::None => Ok(1.0),
         RopeScaling::Yarn { factor, .. } => {
-            let sharpened = yarn_amplitude(factor, entry.positive()?).powi(2);
-            match (sharpened as f32).is_finite() {
-                true => Ok(sharpened),
-                false => Err(entry.invalid("by which scores of attention become infinite")),
-            }
+            Ok(yarn_amplitude(factor, entry.at_most(MAX_AMPLITUDE)?).powi(2))
         }
         RopeScaling::Linear { .. } | RopeScaling::Llama3 { .. } | RopeScaling::Divided => {
             Err(config.unsupported(entry, "with yarn"))

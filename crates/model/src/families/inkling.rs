@@ -157,6 +157,9 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     }
     let (dense, expert) = match config.get("dense_intermediate_size") {
         Some(entry) => (entry.size(MAX_WIDTH)?, width(config, "intermediate_size")?),
+        None if config.get("moe_intermediate_size").is_none() => {
+            return Err(ConfigError::MissingKey("dense_intermediate_size"));
+        }
         None => (width(config, "intermediate_size")?, width(config, "moe_intermediate_size")?),
     };
     let routed = routed(config, layers)?;

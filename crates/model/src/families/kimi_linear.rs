@@ -111,11 +111,20 @@ pub(super) fn linear<'a>(
 pub(super) fn full(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
     let lists = ["full_attn_layers", "kda_layers"].map(|key| linear(config, key, key));
     let [full, delta] = lists;
-    let (Some(full), Some(delta)) = (full?, delta?) else {
+    let (full, delta) = (full?, delta?);
+    if let (Some(_), None) | (None, Some(_)) = (full, delta) {
+        let missing = if full.is_none() { "full_attn_layers" } else { "kda_layers" };
+        return Err(ConfigError::MissingKey(missing));
+    }
+    let (Some(full), Some(delta)) = (full, delta) else {
         let full = full_layers(config, layers, "linear_attention", &|entry| {
             config.unsupported(entry, "full_attention and linear_attention")
         })?;
         let default = || (0..layers).map(|l| l > 0 && l.is_multiple_of(4)).collect();
+        // The object means nothing without the layers to which it applies.
+        if full.is_none() && config.get("linear_attn_config").is_some() {
+            return Err(ConfigError::MissingKey("full_attn_layers"));
+        }
         return Ok(full.unwrap_or_else(default));
     };
     let mut kinds = vec![None; layers];

@@ -138,6 +138,10 @@ fn blocks(
         Some(full) => full.into_iter().map(|full| !full).collect(),
         None => match given("sparse_attention_freq") {
             Some(entry) => flags_of_layers(entry, layers)?,
+            // The object means nothing without the layers to which it applies.
+            None if sparse.is_some() => {
+                return Err(ConfigError::MissingKey("sparse_attention_freq"));
+            }
             None => vec![false; layers],
         },
     };

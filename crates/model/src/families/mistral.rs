@@ -42,7 +42,8 @@ pub(super) fn temperature(config: &Config) -> Result<Option<Temperature>, Config
         let value = given.get(key).filter(|value| !value.is_null());
         value.map(|value| Entry { key, value }.positive()).transpose()
     };
-    let Some(scale) = positive("llama_4_scaling_beta")? else { return Ok(None) };
+    // The classes have no default.
+    let scale = positive(rope::GROWTH)?.ok_or(ConfigError::MissingKey(rope::GROWTH))?;
     let key = "original_max_position_embeddings";
     let length = positive(key)?.ok_or(ConfigError::MissingKey(key))?;
     Ok(Some(Temperature { scale, length, first: 0, smooth: false }))

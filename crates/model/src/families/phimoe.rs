@@ -8,7 +8,7 @@ use super::mixtral::MOE;
 use super::{ATTENTION, ENDS, Ends, Family, NORMS, Rule, small};
 use crate::config::{Config, ConfigError, Entry};
 use crate::role::Role;
-use crate::rope::{self, INFINITE, Rope, RopeScaling};
+use crate::rope::{self, INFINITE, MAX_AMPLITUDE, Rope, RopeScaling};
 use crate::spec::{AttentionSpec, Ffn, MlpSpec, ModelSpec, MoeSpec, Norm, Router};
 
 pub(super) const FAMILY: Family = Family {
@@ -90,7 +90,7 @@ fn near(config: &Config, dim: usize) -> Result<Option<(Rope, usize)>, ConfigErro
         .ok_or_else(|| factors.invalid("which must have a number for each pair of a head"))?;
     rope.inv_freq.iter_mut().zip(divisors).for_each(|(angle, by)| *angle /= by as f32);
     rope.scaling = RopeScaling::Divided;
-    rope.factor = need("short_mscale")?.positive()? as f32;
+    rope.factor = need("short_mscale")?.at_most(MAX_AMPLITUDE)? as f32;
     let key = "original_max_position_embeddings";
     let trained = entry(key).or(config.get(key)).ok_or(ConfigError::MissingKey(key))?;
     let trained = trained.size(1 << 32)?;

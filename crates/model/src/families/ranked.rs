@@ -7,7 +7,7 @@ use crate::spec::{
     Ffn, GateUp, GroupMeasure, Groups, MAX_GROUPS, MlpSpec, MoeSpec, RankedRouter, Renormalise,
     Router, Scores, SharedSpec,
 };
-use crate::spellings::{GROUPS, TOP_K};
+use crate::spellings::GROUPS;
 
 /// The keys of a family, and what absent entries mean.
 pub(super) struct RankedKeys {
@@ -77,8 +77,7 @@ pub(super) fn groups(
         .map(|(entry, n)| entry.map_or(Ok(keys.groups[n]), |entry| entry.size(MAX_GROUPS as u64)));
     let (count, kept) = (count?, kept?);
     // Entries that are absent are not to blame, unless their defaults are.
-    let of_experts = || config.any(&TOP_K).ok_or(ConfigError::MissingKey(TOP_K[0]));
-    let entry = count_entry.or(kept_entry).map_or_else(of_experts, Ok)?;
+    let entry = count_entry.or(kept_entry).map_or_else(|| config.top_k(), Ok)?;
     let size = experts / count;
     let least = match by {
         GroupMeasure::Best => 1,

@@ -64,15 +64,16 @@ impl Keys {
     }
 }
 
-/// Refuses limits of the steps by which states decay.
+/// Refuses limits of the steps by which states decay. No step comes near 1e30: those that do not
+/// write infinity write the largest number that they have.
 fn unlimited_steps(config: &Config) -> Result<(), ConfigError> {
     let Some(entry) = config.get("time_step_limit") else { return Ok(()) };
     let least = |value: &Value| value.as_f64() == Some(0.0);
-    // JSON has no such number: Python writes the word, transformers 5 an object with it.
+    // JSON has no infinity: Python writes the word, transformers 5 an object with it.
     let most = |value: &Value| match value {
         Value::String(word) => word == "Infinity",
         Value::Map(tagged) => tagged.get("__float__").and_then(Value::as_str) == Some("Infinity"),
-        _ => false,
+        number => number.as_f64().is_some_and(|number| number >= 1e30),
     };
     match entry.list()? {
         [first, last] if least(first) && most(last) => Ok(()),

@@ -254,6 +254,7 @@ fn what_the_families_do_not_have_is_refused() {
     #[rustfmt::skip]
     let cases: &[(&str, Change<'_>, &str)] = &[
         ("mixtral", &|f| set(f, "general.architecture", "mamba".into()), "the model type `mamba`, which is not supported; docs/supported.md names those"),
+        ("mixtral", &|f| set(f, "llama.block_count", Key::U32(65_536)), "is damaged (`llama.block_count` is 65536); download it again"),
         ("mixtral", &|f| without(f, "llama.block_count"), "has no `llama.block_count`; download it again"),
         ("mixtral", &|f| f.key("llama.new_option", Key::U32(1)), "`llama.new_option` = 1, which is not supported in GGUF files"),
         ("mixtral", &|f| f.key("llama.attention.clamp_kqv", Key::F32(1.0)), "`llama.attention.clamp_kqv` = 1.0"),

@@ -3,6 +3,7 @@
 mod allocations;
 mod bad;
 mod bits;
+mod configs;
 mod damaged;
 mod engine;
 mod executor;

@@ -60,6 +60,14 @@ fn spellings_that_describe_the_same_model() {
                 ("rope_theta", json!(77))], &[]),
         ("gemma3_text_v5cfg",
             &[("rope_parameters.sliding_attention", absent()), ("rope_local_base_freq", absent())], &[]),
+        // What no class reads, and the largest of numbers in place of infinity.
+        ("gemma2", &[("hidden_act", json!("gelu"))], &[]),
+        ("gemma3_text", &[("hidden_act", json!("silu"))], &[]),
+        ("gemma4_text", &[("hidden_act", json!("silu"))], &[]),
+        ("gemma4_inputs", &[("text_config.hidden_act", json!("relu"))], &[]),
+        ("nemotron_h", &[("time_step_limit", json!([0, 1e30]))], &[]),
+        ("nemotron_h", &[("time_step_limit", json!([0.0, f64::MAX]))], &[]),
+        ("granitemoehybrid", &[("time_step_limit", json!([0.0, "Infinity"]))], &[("time_step_limit", json!([0.0, 3.4e38]))]),
         // The old spelling of the kind.
         ("gemma4_text",
             &[("rope_parameters.full_attention", json!({"type": "linear", "factor": 2, "rope_theta": 1e6}))],
@@ -294,6 +302,9 @@ fn options_that_are_refused() {
         ("qwen4_exp", &[("text_config.eos_token_id", json!(null))], "no `eos_token_id`"),
         ("qwen4_exp", &[("text_config.eos_token_id", json!([]))], "no `eos_token_id`"),
         ("qwen4_exp", &[("text_config.attn_output_gate", json!(false))], "`attn_output_gate` = false"),
+        ("minimax_m3", &[("text_config.sparse_attention_config.sparse_attention_freq", json!(ABSENT))], "has no `sparse_attention_freq`"),
+        ("kimi_k3", &[("text_config.linear_attn_config.full_attn_layers", json!(ABSENT)),
+            ("text_config.linear_attn_config.kda_layers", json!(ABSENT))], "has no `full_attn_layers`"),
         ("minimax_m3", &[("text_config.hidden_act", json!("gelu"))], "`hidden_act` = \"gelu\""),
         ("minimax_m3", &[("text_config.n_shared_experts", json!(2))], "`n_shared_experts` = 2"),
         ("minimax_m3", &[("text_config.attention_output_gate", json!(true))], "`attention_output_gate` = true"),
@@ -372,7 +383,7 @@ fn options_that_are_refused() {
         ("hunyuan_v1_moe", &[("rope_scaling.alpha", json!(1e-41))],
             "1e-41 for `alpha`, by which angles of rotary embeddings become infinite"),
         ("deepseek_v2", &[("rope_scaling.mscale_all_dim", json!(1e30))],
-            "1e+30 for `mscale_all_dim`, by which scores of attention become infinite"),
+            "1e+30 for `mscale_all_dim`, and no model has more than 1000"),
         ("deepseek_v2", &[("rope_scaling.attention_factor", json!(0))], "0 for `attention_factor`"),
     ];
     for (golden, changes, expected) in cases {
