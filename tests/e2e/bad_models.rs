@@ -83,7 +83,34 @@ fn weights_that_nothing_uses_are_reported() {
     assert!(part.stderr.contains("`model.layers.2."), "{}", part.stderr);
     let listed = sws(&[&"inspect", &dir]).succeeded().stdout;
     let skipped = listed.split_once("are never read").expect(&listed).1;
-    assert!(skipped.contains("model.layers.*"), "{listed}");
+    assert!(skipped.contains("model.layers.2."), "{listed}");
+}
+
+/// In the order in which a user meets them: each command names what it leaves out, once.
+#[test]
+fn tensors_that_are_left_out_are_named_once() {
+    let temp = tempfile::tempdir().unwrap();
+    let (dir, shards) = (temp.path().join("model"), temp.path().join("shards"));
+    copy("qwen3_moe", &dir);
+    spoil(&dir, |t| {
+        let one = t.0["model.norm.weight"].clone();
+        for name in ["model.visual.0.norm.weight", "mtp.0.norm.weight", "lm_head.bias"] {
+            t.0.insert(name.to_owned(), one.clone());
+        }
+    });
+    let lines = [
+        "1 tensor for images is left out: `model.visual.*`",
+        "1 tensor that predicts further tokens is left out: `mtp.*`",
+        "1 tensor that the configuration does not ask for is left out: `lm_head.bias`; is the configuration that",
+    ];
+    let run = |dir: &Path| sws(&[&"run", &dir, &"--tokens", &"1", &"--json", &"-n", &"1"]);
+    let shard = sws(&[&"shard", &dir, &"--out", &shards]);
+    for done in [run(&dir), shard, run(&shards)] {
+        let said = done.succeeded().stderr;
+        for line in lines {
+            assert_eq!(said.matches(line).count(), 1, "{line}: {said}");
+        }
+    }
 }
 
 /// Finite weights whose products are not.

@@ -83,4 +83,4 @@ pub use spec::{
     SparseSpec, StateSpaceSpec, Temperature,
 };
 pub use state::{Saved, State};
-pub use unused::Unused;
+pub use unused::{LeftOut, Part, Unused};

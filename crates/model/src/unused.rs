@@ -1,21 +1,65 @@
 //! Tensors of the weights that a model does not need.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::convert::Infallible;
 
 use sws_store::{Manifest, PieceId, PieceKind, Tensor};
 
 use crate::families::{self, Names};
-use crate::spec::ModelSpec;
+use crate::spec::{KeyValues, Mixer, ModelSpec};
 
 /// A tensor that no pass reads.
 #[derive(Clone, Copy, Debug)]
 pub struct Unused<'m> {
     /// The tensor.
     pub tensor: &'m Tensor,
-    /// True if it is one of the language model's layers, so that the configuration may be that of another
-    /// model. False for vision, audio and multi-token prediction.
-    pub of_layers: bool,
+    /// The part of the model to which it belongs.
+    pub part: Part,
+}
+
+/// Parts of models of which tensors are left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// That for images and films.
+    Images,
+    /// That for sound.
+    Sound,
+    /// Layers that predict further tokens.
+    Prediction,
+    /// None: numbers that others have, too, or that the arithmetic of f32 does not need.
+    Needless,
+    /// Perhaps the language model, so that the configuration may be that of another one.
+    Unknown,
+}
+
+/// Unused tensors of one part with similar names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Their part of the model.
+    pub part: Part,
+    /// Their names: with `*` for numbers that differ, or what they begin with.
+    pub names: String,
+    /// Number of tensors.
+    pub tensors: usize,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Part {
+    /// So many tensors of the part, in words.
+    pub fn tensors(self, count: usize) -> String {
+        let (tensors, predict) = match count {
+            1 => ("tensor", "predicts"),
+            _ => ("tensors", "predict"),
+        };
+        match self {
+            Part::Images => format!("{count} {tensors} for images"),
+            Part::Sound => format!("{count} {tensors} for sound"),
+            Part::Prediction => format!("{count} {tensors} that {predict} further tokens"),
+            Part::Needless => format!("{count} {tensors} that the computation does not need"),
+            Part::Unknown => format!("{count} {tensors} that the configuration does not ask for"),
+        }
+    }
 }
 
 impl ModelSpec {
@@ -25,6 +69,7 @@ impl ModelSpec {
             return Vec::new();
         };
         let names = names.of_weights(manifest);
+        let predicting = predicting(names, manifest);
         let mut read = HashSet::new();
         let mut unused = Vec::new();
         let Ok(()) = self.pieces(|id, wanted| {
@@ -36,37 +81,141 @@ impl ModelSpec {
                 let others = tensors.iter().filter(|tensor| !known.contains(&tensor.name));
                 // Programs that make GPTQ add biases of zeros.
                 let packed = tensors.iter().any(|tensor| tensor.packing.is_some());
-                let added = |tensor: &Tensor| packed && tensor.name.ends_with(".bias");
-                unused.extend(others.map(|tensor| Unused { tensor, of_layers: !added(tensor) }));
+                unused.extend(others.map(|tensor| {
+                    match packed && tensor.name.ends_with(".bias") {
+                        true => Unused { tensor, part: Part::Needless },
+                        false => Unused { tensor, part: Part::Unknown },
+                    }
+                }));
             }
             Ok::<(), Infallible>(())
         });
-        let predicting = predicting(names, manifest);
-        let beyond = |tensor: &Tensor| {
-            let layers = self.layers.len() as u64 / u64::from(names.parts.max(1));
-            layer_of(names, &tensor.name)
-                .is_some_and(|layer| layer >= layers && !predicting.contains(&layer))
-        };
         for piece in manifest.pieces.iter().filter(|piece| !read.contains(&piece.id)) {
             let extra = piece.id.kind() == PieceKind::Extra;
-            let tensors = piece.tensors.iter();
-            unused.extend(
-                tensors.map(|tensor| Unused { tensor, of_layers: !extra || beyond(tensor) }),
-            );
+            unused.extend(piece.tensors.iter().map(|tensor| {
+                let part = match extra {
+                    true => self.part_of(names, &tensor.name, &predicting),
+                    false => Part::Unknown,
+                };
+                Unused { tensor, part }
+            }));
         }
         unused
     }
+
+    /// The same, with similar names together, so that few lines name all of them.
+    pub fn left_out(&self, manifest: &Manifest) -> Vec<LeftOut> {
+        LeftOut::of(self.unused(manifest))
+    }
+
+    /// The part of a tensor that has no place among the pieces.
+    fn part_of(&self, names: Names, name: &str, predicting: &HashSet<u64>) -> Part {
+        let in_layer = layer_of(names, name);
+        if in_layer.is_some_and(|(layer, _)| predicting.contains(&layer)) {
+            return Part::Prediction;
+        }
+        if NEEDLESS.iter().any(|ending| name.ends_with(ending)) {
+            return Part::Needless;
+        }
+        if let Some((layer, rest)) = in_layer {
+            // Published checkpoints have keys and values of layers that see those of others.
+            let layers = self.layers.get(layer as usize).map(|layer| &layer.mixer);
+            let lent = matches!(layers, Some(Mixer::Attention(attention))
+                if matches!(attention.key_values, KeyValues::Of(_)));
+            let of_keys =
+                ["k_proj", "v_proj", "k_norm"].iter().any(|key| rest.split('.').any(|s| s == *key));
+            return match rest.ends_with(OF_IMAGES) {
+                true => Part::Images,
+                false if lent && of_keys => Part::Needless,
+                false => Part::Unknown,
+            };
+        }
+        let has = |words: &[&str]| words.iter().any(|word| name.contains(word));
+        if has(&["mtp"]) {
+            Part::Prediction
+        } else if has(&["audio", "sound", "speech"]) {
+            Part::Sound
+        } else if has(&["vis", "image", "vit_", "patch", "projector", "aligner"]) {
+            Part::Images
+        } else {
+            Part::Unknown
+        }
+    }
+}
+
+/// Endings of tensors whose numbers are computed, checked elsewhere or used for rounded activations
+/// and caches.
+const NEEDLESS: [&str; 11] = [
+    "inv_freq",
+    "position_ids",
+    ".weight_shape",
+    ".input_scale",
+    ".input_global_scale",
+    ".output_scale",
+    ".activation_scale",
+    ".qscale_act",
+    ".q_scale",
+    ".k_scale",
+    ".v_scale",
+];
+
+/// The ending of tensors of the language model's layers that only positions of images use.
+const OF_IMAGES: &str = "_vl";
+
+impl LeftOut {
+    /// Puts tensors with similar names together. Those of a whole part of the model are together by the beginnings
+    /// of their names.
+    pub fn of<'m>(unused: impl IntoIterator<Item = Unused<'m>>) -> Vec<LeftOut> {
+        let mut groups: BTreeMap<(Part, String), LeftOut> = BTreeMap::new();
+        for Unused { tensor, part } in unused {
+            let name = tensor.name.as_str();
+            let whole = matches!(part, Part::Images | Part::Sound | Part::Prediction);
+            let (like, name) = match whole && !name.ends_with(OF_IMAGES) {
+                true => (beginning(name), beginning(name)),
+                false => (without_numbers(name), name.to_owned()),
+            };
+            let none = LeftOut { part, names: name.clone(), tensors: 0, bytes: 0 };
+            let group = groups.entry((part, like)).or_insert(none);
+            if group.names != name {
+                group.names = both(&group.names, &name);
+            }
+            group.tensors += 1;
+            group.bytes += tensor.stored_bytes();
+        }
+        groups.into_values().collect()
+    }
+}
+
+/// The parts of a name before the first number, two at most.
+fn beginning(name: &str) -> String {
+    let parts = name.split('.').take(2).take_while(|part| part.parse::<u64>().is_err());
+    let whole = parts.collect::<Vec<_>>().join(".");
+    if whole == name { whole } else { format!("{whole}.*") }
+}
+
+/// A name with `*` for its numbers.
+fn without_numbers(name: &str) -> String {
+    let part =
+        |part: &str| if part.parse::<u64>().is_ok() { "*".to_owned() } else { part.to_owned() };
+    name.split('.').map(part).collect::<Vec<_>>().join(".")
+}
+
+/// Two names of the same form as one, with `*` for numbers that differ.
+fn both(one: &str, other: &str) -> String {
+    let parts = one.split('.').zip(other.split('.'));
+    parts.map(|(a, b)| if a == b { a } else { "*" }).collect::<Vec<_>>().join(".")
 }
 
 /// The layers that predict further tokens: they combine a hidden state with an embedding first.
 fn predicting(names: Names, manifest: &Manifest) -> HashSet<u64> {
     let extra = manifest.piece(PieceId::EXTRA).into_iter().flat_map(|piece| &piece.tensors);
     let combining = extra.filter(|tensor| tensor.name.contains("eh_proj"));
-    combining.filter_map(|tensor| layer_of(names, &tensor.name)).collect()
+    combining.filter_map(|tensor| Some(layer_of(names, &tensor.name)?.0)).collect()
 }
 
-/// Number of the layer in the name of a tensor, in safetensors or in GGUF files.
-fn layer_of(names: Names, name: &str) -> Option<u64> {
+/// Number of the layer in the name of a tensor, in safetensors or in GGUF files, and what follows it.
+fn layer_of(names: Names, name: &str) -> Option<(u64, &str)> {
     let rest = names.in_layers(name).or_else(|| name.strip_prefix("blk."))?;
-    rest.split('.').next()?.parse().ok()
+    let (layer, rest) = rest.split_once('.')?;
+    Some((layer.parse().ok()?, rest))
 }

@@ -296,6 +296,30 @@ pub enum CheckpointError {
         /// The tensor that does not fit.
         reason: String,
     },
+    /// Scales, zero points or codes of a matrix that is not quantised.
+    #[error(
+        "`{}` holds `{tensor}`, a part of the codes of `{matrix}`, whose other parts are missing, or of which config.json does not say how they are packed; take weights and configuration that were published together",
+        path.display()
+    )]
+    NotCodes {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The matrix to which it belongs.
+        matrix: String,
+    },
+    /// A part of an adapter.
+    #[error(
+        "`{}` holds `{tensor}`, a part of an adapter; merge the adapter into the model first (peft: `merge_and_unload`, then `save_pretrained`), and use the result",
+        path.display()
+    )]
+    Adapter {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+    },
     /// Packed codes whose groups have other columns than the configuration says.
     #[error(
         "`{}` gives a `group_size` of {}, and the scales `{tensor}` of shape {shape:?} are those of groups of {found} columns; download the file again, or correct the entry",

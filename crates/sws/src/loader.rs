@@ -164,13 +164,13 @@ impl<'m> Loader<'m> {
         let (threads, mut text) = self.resolve()?;
         let (lossy, proposes) = (self.options.lossy(self.model), self.proposes());
         // Before the memory of the budget is filled.
-        let unused = self.model.unused();
+        let unused = Warning::unused(self.model.spec(), self.model.manifest());
         let clock = Clock::real();
         let started = clock.now();
         let loaded = self.options.backend.load(&mut self, &text, &threads)?;
         let load = clock.now() - started;
         self.warnings.extend(lossy.iter().cloned().map(Warning::Lossy));
-        self.warnings.extend(unused.map(|(count, first)| Warning::Unused { count, first }));
+        self.warnings.extend(unused);
         self.warnings.extend(beyond_machine(self.options.ram));
         let streams = loaded.plan.is_some();
         let about = About {

@@ -291,15 +291,6 @@ impl Model {
         Some(format!("weights{encoding}, relative error of a tensor up to {worst:.1e}"))
     }
 
-    /// The tensors of the language model's layers that its configuration does not ask for: their
-    /// number, and the name of the first.
-    pub(crate) fn unused(&self) -> Option<(usize, String)> {
-        let unused = self.spec().unused(self.manifest());
-        let mut names = unused.iter().filter(|it| it.of_layers).map(|it| &it.tensor.name);
-        let first = names.next()?.clone();
-        Some((1 + names.count(), first))
-    }
-
     /// Refuses tokens that the model cannot process, before it is loaded.
     pub fn check(&self, tokens: &[u32]) -> Result<()> {
         check_tokens(tokens, 0, self.spec().context, self.spec().vocab).map_err(|e| self.error(e))

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use sws_store::Holder;
+use sws_model::{LeftOut, ModelSpec, Part};
+use sws_store::{Holder, Manifest};
 
 use crate::Size;
 
@@ -13,16 +14,20 @@ pub enum Warning {
     /// A reason why the result differs from that of the published weights.
     #[error("lossy: {0}")]
     Lossy(String),
-    /// Weights of the language model's layers that nothing uses.
+    /// Weights of one part of a model that nothing uses.
     #[error(
-        "the configuration does not ask for {count} of the weights, `{}` first, and they are not used; is it that of another model?",
-        first.escape_debug()
+        "{} {} left out: {names}{}",
+        part.tensors(*count),
+        if *count == 1 { "is" } else { "are" },
+        if *part == Part::Unknown { "; is the configuration that of another model?" } else { "" }
     )]
     Unused {
+        /// The part.
+        part: Part,
         /// Number of tensors.
         count: usize,
-        /// Name of the first.
-        first: String,
+        /// Names of all, the numbers in them replaced.
+        names: String,
     },
     /// A file of expert usage statistics that is ignored.
     #[error("{0}")]
@@ -73,4 +78,28 @@ pub enum Warning {
         /// The machine or control group that limits memory.
         holder: Holder,
     },
+}
+
+/// Most kinds of names in one sentence.
+const NAMED: usize = 12;
+
+impl Warning {
+    /// Warnings that name the tensors of a model that nothing uses: one for each part.
+    pub fn unused(spec: &ModelSpec, manifest: &Manifest) -> Vec<Warning> {
+        let kinds = spec.left_out(manifest);
+        let of_part = |kinds: &[LeftOut]| {
+            let named = |kind: &LeftOut| match kind.tensors {
+                1 => format!("`{}`", kind.names.escape_debug()),
+                count => format!("`{}` ({count})", kind.names.escape_debug()),
+            };
+            let mut names: Vec<String> = kinds.iter().take(NAMED).map(named).collect();
+            if kinds.len() > NAMED {
+                let more = kinds.len() - NAMED;
+                names.push(format!("and {more} other kinds, which `sws inspect` lists"));
+            }
+            let count = kinds.iter().map(|kind| kind.tensors).sum();
+            Warning::Unused { part: kinds[0].part, count, names: names.join(", ") }
+        };
+        kinds.chunk_by(|one, other| one.part == other.part).map(of_part).collect()
+    }
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde::Serialize;
 use sws::Outline;
 use sws_engine::PlanOptions;
-use sws_model::ModelSpec;
+use sws_model::{LeftOut, ModelSpec, Part, Unused};
 use sws_store::{Manifest, PieceId, PieceKind, Tensor};
 
 use super::remote::Found;
@@ -69,12 +69,18 @@ struct Report {
     skipped: Vec<Skipped>,
 }
 
-/// Tensors that the language model does not use, by the beginning of their names.
+/// Tensors that the language model does not use, by their names.
 #[derive(Debug, Serialize)]
 struct Skipped {
     names: String,
     tensors: usize,
     stored_bytes: u64,
+}
+
+impl From<LeftOut> for Skipped {
+    fn from(LeftOut { names, tensors, bytes, .. }: LeftOut) -> Skipped {
+        Skipped { names, tensors, stored_bytes: bytes }
+    }
 }
 
 /// All tensors of one kind of piece in one encoding.
@@ -116,9 +122,10 @@ impl Report {
             })
         };
         let skipped = match spec {
-            Some(spec) => spec.unused(manifest).into_iter().map(|unused| unused.tensor).collect(),
+            Some(spec) => spec.left_out(manifest),
             None => {
-                manifest.piece(PieceId::EXTRA).map_or(Vec::new(), |it| it.tensors.iter().collect())
+                let extra = manifest.piece(PieceId::EXTRA).into_iter().flat_map(|it| &it.tensors);
+                LeftOut::of(extra.map(|tensor| Unused { tensor, part: Part::Images }))
             }
         };
         let layers: BTreeSet<u32> = manifest.pieces.iter().filter_map(|p| p.id.layer()).collect();
@@ -152,7 +159,7 @@ impl Report {
             kinds: rows(tensors(false)),
             stand_ins: rows(tensors(true)),
             lossy_tensors: lossy.collect(),
-            skipped: grouped(&skipped),
+            skipped: skipped.into_iter().map(Skipped::from).collect(),
         }
     }
 
@@ -288,24 +295,6 @@ fn rows<'a>(tensors: impl Iterator<Item = (PieceId, &'a Tensor)>) -> Vec<Row> {
         }
     }
     groups.into_values().map(|(_, row)| row).collect()
-}
-
-/// Tensors, grouped by the parts of their names before the first number, two at most.
-fn grouped(tensors: &[&Tensor]) -> Vec<Skipped> {
-    let mut groups: BTreeMap<String, (usize, u64)> = BTreeMap::new();
-    for tensor in tensors {
-        let parts = tensor.name.split('.').take(2);
-        let parts: Vec<&str> = parts.take_while(|part| part.parse::<u64>().is_err()).collect();
-        let whole = parts.join(".");
-        let names = if whole == tensor.name { whole } else { format!("{whole}.*") };
-        let (tensors, bytes) = groups.entry(names).or_default();
-        *tensors += 1;
-        *bytes += tensor.stored_bytes();
-    }
-    let groups = groups.into_iter();
-    groups
-        .map(|(names, (tensors, stored_bytes))| Skipped { names, tensors, stored_bytes })
-        .collect()
 }
 
 fn stored_as(tensor: &Tensor) -> String {

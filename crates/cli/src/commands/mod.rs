@@ -41,8 +41,12 @@ pub(crate) mod verify;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use sws::Warning;
+use sws_model::ModelSpec;
+use sws_store::{Checkpoint, Manifest};
+
 use crate::far;
-use crate::terminal::show as print;
+use crate::terminal::{note, show as print};
 
 fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     print(&(serde_json::to_string_pretty(value)? + "\n"))
@@ -67,6 +71,21 @@ pub(crate) fn count(number: impl TryInto<u64>, word: &str) -> String {
     match number.try_into().unwrap_or(u64::MAX) {
         1 => format!("1 {word}"),
         number => format!("{number} {word}s"),
+    }
+}
+
+/// The tensors of a checkpoint, as a pass would find them.
+fn in_place(checkpoint: &dyn Checkpoint) -> anyhow::Result<Manifest> {
+    let naming = sws_model::naming(checkpoint.config())?;
+    Ok(Manifest::in_place(checkpoint, &*naming)?)
+}
+
+/// Names those that no pass reads.
+fn note_unused(checkpoint: &dyn Checkpoint, manifest: &Manifest) {
+    if let Ok(spec) = ModelSpec::of(checkpoint.config()) {
+        for warning in Warning::unused(&spec.for_weights(manifest), manifest) {
+            note!("sws: {warning}");
+        }
     }
 }
 

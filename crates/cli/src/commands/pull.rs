@@ -22,7 +22,7 @@ use sws_store::shard::{ShardOptions, Sharded, resume};
 use sws_store::{Checkpoint, MANIFEST_FILE, Manifest, user_cache};
 
 use super::outline::DEFAULT;
-use super::{first, remote, size};
+use super::{first, in_place, note_unused, remote, size};
 use crate::args;
 use crate::args::{Form, encoding};
 use crate::interrupt::Ending;
@@ -319,6 +319,7 @@ impl<'a> Pull<'a> {
     /// Makes shards of a checkpoint that is there.
     fn shard(&self, checkpoint: &Path) -> anyhow::Result<Obtained> {
         let checkpoint = sws::checkpoint(checkpoint, user_cache().as_deref())?;
+        note_unused(&*checkpoint, &in_place(&*checkpoint)?);
         let stage = Stage::new("sharding");
         let done = self.make(&*checkpoint, &self.out()?, &|p| stage.show(p));
         stage.finish();
@@ -410,17 +411,16 @@ impl<'a> Pull<'a> {
     fn arrive(&self, arrival: Arrival, staging: &Staging, out: &Path) -> anyhow::Result<Sharded> {
         let total = arrival.weights.iter().fold(0, |sum: u64, file| sum.saturating_add(file.len));
         let watch = Arc::new(Downloaded::new("pulling", total));
-        let manifest = |checkpoint: &dyn Checkpoint| -> anyhow::Result<Manifest> {
-            let naming = sws_model::naming(checkpoint.config())?;
-            Ok(Manifest::in_place(checkpoint, &*naming)?)
-        };
-        let usable = |checkpoint: &dyn Checkpoint| match manifest(checkpoint) {
+        let usable = |checkpoint: &dyn Checkpoint| match in_place(checkpoint) {
             Ok(_) => Ok(()),
             Err(error) => Err(error.to_string()),
         };
         let told = Arc::clone(&watch) as Arc<dyn Watch + Send>;
         let mut checkpoint = Arriving::open(arrival, staging, told, &usable)?;
-        checkpoint.reserve(&manifest(&checkpoint)?);
+        let source = in_place(&checkpoint)?;
+        note_unused(&checkpoint, &source);
+        checkpoint.reserve(&source);
+        drop(source);
         let done = self.make(&checkpoint, out, &|_| ());
         watch.finish();
         done.map_err(|error| checkpoint.failure().map_or(error, anyhow::Error::from))

@@ -11,7 +11,7 @@ use sws_kernels::Encoding;
 use sws_store::shard::{ShardOptions, Sharded, encoding_in, resume};
 use sws_store::user_cache;
 
-use super::{choice, print, print_json, size};
+use super::{choice, in_place, note_unused, print, print_json, size};
 use crate::args::{self, Choice};
 use crate::interrupt::Ending;
 use crate::progress::Stage;
@@ -34,6 +34,7 @@ pub(crate) fn run(args: &args::Shard) -> anyhow::Result<ExitCode> {
         },
     };
     let (out, recorded) = out(args, &path, encoding)?;
+    note_unused(&*checkpoint, &in_place(&*checkpoint)?);
     let options = ShardOptions {
         encoding,
         stand_ins: args.stand_ins,

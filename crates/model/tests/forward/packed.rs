@@ -275,7 +275,11 @@ fn tensors_that_do_not_fit_are_refused() {
         assert!(message.contains(expected) && !message.contains('\n'), "{message}");
     }
     for (format, suffix, expected) in [
-        (awq, ".qweight", "the weights lack `model.layers.0.mlp.down_proj.weight`"),
+        (
+            awq,
+            ".qweight",
+            "a part of the codes of `model.layers.0.mlp.down_proj.weight`, whose other parts are missing",
+        ),
         (awq, ".qzeros", ".qweight`, and `model.layers.0.mlp.down_proj.qzeros` is missing"),
         (awq, ".scales", "down_proj.scales` is missing"),
         (ordered, ".g_idx", "down_proj.g_idx` is missing"),

@@ -349,7 +349,7 @@ fn contradictions_are_refused() {
         (4, "_scale", shape, "_scale`, as F32 of shape [129, 1], does not fit"),
         (8, "_scale", not_a_number, "down_proj.weight` holds NaN (row 0, column 0)"),
         (9, "_scale", dtype, "_scale`, as F16 of shape [128, 12], does not fit"),
-        (9, "_scale", absent, "the weights lack `model.layers.0.mlp.down_proj.weight`"),
+        (9, "_scale", absent, "_packed`, a part of the codes of `model.layers.0.mlp.down_proj.weight`, whose other parts are missing"),
         (9, "_zero_point", beside, "_zero_point`, as I32 of shape [1], does not fit"),
         (9, "_g_idx", beside, "_g_idx`, as I32 of shape [1], does not fit"),
         (13, "_scale_2", absent, "_scale`, as F8_E4M3 of shape [128, 24], does not fit"),

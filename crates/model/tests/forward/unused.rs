@@ -1,18 +1,204 @@
 //! Tensors that no pass reads.
 
+use safetensors::Dtype;
 use serde_json::json;
-use sws_model::ModelSpec;
+use sws_model::{LeftOut, ModelSpec, Part};
 use sws_store::{Manifest, open_checkpoint};
 use sws_testing::gguf::{Key, converted};
 use sws_testing::goldens::{Tensors, change, golden_dir, runnable_from, variants};
 
-/// The names of the unused tensors of layers, and then those of the others.
+/// The names of the unused tensors that may be those of another model, and then those of the others.
 fn unused(manifest: &Manifest, spec: &ModelSpec) -> [Vec<String>; 2] {
     let unused = spec.unused(manifest);
-    [true, false].map(|of_layers| {
-        let those = unused.iter().filter(|it| it.of_layers == of_layers);
+    [true, false].map(|unknown| {
+        let those = unused.iter().filter(|it| (it.part == Part::Unknown) == unknown);
         those.map(|it| it.tensor.name.clone()).collect()
     })
+}
+
+/// A copy of a golden with further tensors, of four numbers each.
+fn with(golden: &str, names: &[&str]) -> tempfile::TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    sws_testing::goldens::copy(golden, copy.path());
+    let path = copy.path().join("model.safetensors");
+    let mut tensors = Tensors::read(&path);
+    for name in names {
+        tensors.0.insert((*name).to_owned(), (Dtype::F32, vec![4], vec![0; 16]));
+    }
+    tensors.write(&path);
+    copy
+}
+
+#[test]
+fn every_tensor_that_is_left_out_is_named() {
+    #[rustfmt::skip]
+    type Named = (Part, &'static str, usize);
+    let cases: &[(&str, &[&str], &[Named])] = &[
+        ("qwen3_moe", &[], &[]),
+        (
+            "qwen3_moe",
+            &[
+                "model.layers.0.self_attn.sinks",
+                "model.layers.1.self_attn.sinks",
+                "lm_head.bias",
+                "model.norm.bias",
+                "model.layers.1.input_layernorm.bias",
+                "model.layers.0.mlp.gate.e_score_correction_bias",
+                "model.layers.0.mlp.experts.3.up_proj.bias",
+                "model.layers.0.mlp.experts.4.up_proj.bias",
+            ],
+            &[
+                (Part::Unknown, "lm_head.bias", 1),
+                (Part::Unknown, "model.layers.1.input_layernorm.bias", 1),
+                (Part::Unknown, "model.layers.0.mlp.experts.*.up_proj.bias", 2),
+                (Part::Unknown, "model.layers.0.mlp.gate.e_score_correction_bias", 1),
+                (Part::Unknown, "model.layers.*.self_attn.sinks", 2),
+                (Part::Unknown, "model.norm.bias", 1),
+            ],
+        ),
+        (
+            "mixtral",
+            &[
+                "model.layers.0.self_attn.rotary_emb.inv_freq",
+                "model.layers.1.self_attn.rotary_emb.inv_freq",
+                "model.layers.0.self_attn.k_scale",
+                "model.layers.0.self_attn.q_proj.input_scale",
+            ],
+            &[
+                (Part::Needless, "model.layers.0.self_attn.k_scale", 1),
+                (Part::Needless, "model.layers.0.self_attn.q_proj.input_scale", 1),
+                (Part::Needless, "model.layers.*.self_attn.rotary_emb.inv_freq", 2),
+            ],
+        ),
+        (
+            "llama",
+            &[
+                "vision_tower.layers.0.norm.weight",
+                "vision_tower.layers.1.norm.weight",
+                "multi_modal_projector.weight",
+                "audio_tower.0.norm.weight",
+                "mtp.layers.0.norm.weight",
+                "mtp.layers.1.norm.weight",
+                "other.weight",
+            ],
+            &[
+                (Part::Images, "multi_modal_projector.weight", 1),
+                (Part::Images, "vision_tower.layers.*", 2),
+                (Part::Sound, "audio_tower.*", 1),
+                (Part::Prediction, "mtp.layers.*", 2),
+                (Part::Unknown, "other.weight", 1),
+            ],
+        ),
+        (
+            "deepseek_v4",
+            &["layers.1.ffn.gate.bias_vl"],
+            &[(Part::Images, "layers.1.ffn.gate.bias_vl", 1), (Part::Prediction, "mtp.*", 1)],
+        ),
+    ];
+    for (golden, names, expected) in cases {
+        let copy = with(golden, names);
+        let (manifest, spec) = sws_testing::open(copy.path()).unwrap();
+        let found = spec.left_out(&manifest).into_iter();
+        let found: Vec<_> =
+            found.map(|LeftOut { part, names, tensors, .. }| (part, names, tensors)).collect();
+        let owned =
+            expected.iter().map(|(part, names, count)| (*part, (*names).to_owned(), *count));
+        assert_eq!(found, owned.collect::<Vec<_>>(), "{golden}");
+    }
+}
+
+/// They say that the model is another one than that which would be computed.
+#[test]
+fn tensors_of_codes_and_adapters_are_refused() {
+    const Q: &str = "model.layers.0.self_attn.q_proj";
+    const EXPERT: &str = "model.layers.1.mlp.experts.2.up_proj";
+    let codes = |golden: &'static str, module: &'static str, endings: &'static [&'static str]| {
+        endings
+            .iter()
+            .map(move |ending| (golden, format!("{module}{ending}"), "a part of the codes of"))
+    };
+    let adapter = |golden: &'static str, name: String| {
+        (golden, name, "a part of an adapter; merge the adapter")
+    };
+    let endings: &[&str] = &[
+        ".weight_scale",
+        ".weight_scale_inv",
+        ".weight_scale_2",
+        ".weight_global_scale",
+        ".weight_zero_point",
+        ".weight_packed",
+        ".weight_shape",
+        ".qweight",
+        ".qzeros",
+        ".scales",
+        ".scale",
+        ".qscale_weight",
+    ];
+    let cases = ["qwen3_moe", "mixtral", "gpt_oss_mxfp4", "glm4_moe"].into_iter();
+    let cases = cases.flat_map(|golden| codes(golden, Q, endings));
+    let cases = cases.chain(codes("qwen3_moe", EXPERT, endings));
+    let cases = cases.chain(codes("qwen3_moe", "lm_head", &[".weight_scale", ".qweight"]));
+    let cases = cases.chain([
+        adapter("qwen3_moe", format!("{Q}.lora_A.weight")),
+        adapter("qwen3_moe", format!("{Q}.lora_B.default.weight")),
+        adapter("mixtral", format!("{Q}.base_layer.weight")),
+        adapter("glm4_moe", format!("base_model.model.{Q}.lora_A.weight")),
+        adapter("gpt_oss_mxfp4", "model.embed_tokens.lora_embedding_A".to_owned()),
+    ]);
+    for (golden, name, expected) in cases {
+        let copy = with(golden, &[&name]);
+        let message = sws_testing::open(copy.path()).unwrap_err().to_string();
+        assert!(
+            message.contains("model.safetensors` holds `") && message.contains(&name),
+            "{message}"
+        );
+        assert!(message.contains(expected) && !message.contains('\n'), "{message}");
+    }
+}
+
+/// Parts of a model that are left out may be as they like.
+#[test]
+fn codes_and_adapters_of_other_parts_are_left_out() {
+    let names = [
+        "visual.blocks.0.attn.qkv.weight_scale",
+        "visual.blocks.0.attn.qkv.lora_A.weight",
+        "mtp.layers.0.mlp.up_proj.qweight",
+        "model.layers.0.self_attn.k_scale",
+    ];
+    let copy = with("qwen3_moe", &names);
+    let (manifest, spec) = sws_testing::open(copy.path()).unwrap();
+    assert_eq!(spec.unused(&manifest).len(), names.len());
+    runnable_weights_are_enough(&manifest, &spec, "qwen3_moe");
+}
+
+/// Codes and configuration give the shape, so that of int4 may be missing. It may not be another one.
+#[test]
+fn shapes_beside_codes_are_two_numbers() {
+    const NAME: &str = "model.layers.1.mlp.experts.0.up_proj.weight_shape";
+    let copy = tempfile::tempdir().unwrap();
+    sws_testing::goldens::copy("deepseek_v3_int4", copy.path());
+    let path = copy.path().join("model.safetensors");
+    let tensors = Tensors::read(&path);
+    let (dtype, shape, bytes) = tensors.0[NAME].clone();
+    let with = |change: Option<(Dtype, Vec<usize>, Vec<u8>)>| {
+        let mut tensors = tensors.0.clone();
+        match change {
+            Some(change) => tensors.insert(NAME.to_owned(), change),
+            None => tensors.remove(NAME),
+        };
+        Tensors(tensors).write(&path);
+        sws_testing::open(copy.path()).map_err(|error| error.to_string())
+    };
+    let half = bytes[..bytes.len() / 2].to_vec();
+    assert!(with(None).is_ok());
+    for change in [(dtype, vec![1], half), (Dtype::U8, vec![bytes.len()], bytes.clone())] {
+        let message = with(Some(change)).unwrap_err();
+        assert!(
+            message.contains("up_proj.weight_packed`, which `") && message.contains(NAME),
+            "{message}"
+        );
+    }
+    assert!(with(Some((dtype, shape, bytes))).is_ok());
 }
 
 #[test]

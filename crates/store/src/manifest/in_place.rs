@@ -1,6 +1,7 @@
 //! The manifest of a checkpoint that is read in place.
 
 mod source;
+mod strange;
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -15,6 +16,7 @@ use crate::checkpoint::{Checkpoint, CheckpointError, WeightFile};
 use crate::header::{HeaderTensor, MAX_TENSORS};
 use crate::{Naming, PieceId, Placement};
 use source::{Found, Logical, Source};
+use strange::{Strange, strange};
 
 const CONFIG: &str = "config.json";
 
@@ -66,6 +68,15 @@ impl Manifest {
                 }
             };
             let placement = naming.place(&logical.name, &logical.shape);
+            if placement == Placement::Extra
+                && let Some(strange) = strange(stored, &source, naming)
+            {
+                let (path, tensor) = (path(), stored.tensor.name.clone());
+                return Err(match strange {
+                    Strange::OfCodes(matrix) => CheckpointError::NotCodes { path, tensor, matrix },
+                    Strange::OfAdapter => CheckpointError::Adapter { path, tensor },
+                });
+            }
             let experts = match placement {
                 Placement::Experts { transposed, .. } => {
                     let experts = logical.stacked().filter(|_| !transposed || logical.turns());

@@ -65,6 +65,11 @@ impl<'a> Source<'a> {
         source
     }
 
+    /// The tensor of this name.
+    pub(super) fn named(&self, name: &str) -> Option<Stored<'a>> {
+        self.by_name.get(name).copied()
+    }
+
     /// True if the tensor holds scales of another one.
     pub(super) fn is_scales(&self, stored: &Stored<'a>) -> bool {
         self.scales.contains(stored.tensor.name.as_str())
@@ -103,10 +108,10 @@ impl<'a> Source<'a> {
             },
             _ => return Found::Plain,
         };
-        let with = |suffix: &str| self.by_name.get(format!("{name}{suffix}").as_str()).copied();
+        let with = |suffix: &str| self.named(&format!("{name}{suffix}"));
         let instead = |suffix: &str| {
             let stem = name.strip_suffix(".weight")?;
-            self.by_name.get(format!("{stem}{suffix}").as_str()).copied()
+            self.named(&format!("{stem}{suffix}"))
         };
         let blocks = name.len() + "_blocks".len() == codes.tensor.name.len() && per_element == 32;
         let scales = match blocks {
@@ -130,7 +135,12 @@ impl<'a> Source<'a> {
         };
         // Codes are not symmetric, or columns are not in order.
         let beside = ["_zero_point", "_g_idx"].into_iter().find_map(with);
-        if let Some(other) = beside {
+        // Two numbers, where they are: codes and configuration give the shape, too.
+        let is_shape = |tensor: &HeaderTensor| {
+            matches!(tensor.dtype, Dtype::I32 | Dtype::I64) && tensor.shape == [2]
+        };
+        let cut = with("_shape").filter(|stored| !is_shape(stored.tensor));
+        if let Some(other) = beside.or(cut) {
             return misfit(&other);
         }
         let third = with("_scale_2").or_else(|| with("_global_scale"));
@@ -157,7 +167,7 @@ impl<'a> Source<'a> {
     /// The matrix whose packed codes these are.
     fn find_packed(&self, codes: &Stored<'a>, stem: &str, packed: Packed) -> Found<'a> {
         let name = format!("{stem}.weight");
-        let part = |suffix: &str| self.by_name.get(format!("{stem}{suffix}").as_str()).copied();
+        let part = |suffix: &str| self.named(&format!("{stem}{suffix}"));
         let shape = codes.tensor.shape.clone();
         let misfit = |reason| Found::Misfit { name: name.clone(), shape: shape.clone(), reason };
         let mut parts = vec![*codes];

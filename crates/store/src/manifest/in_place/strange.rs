@@ -1,0 +1,71 @@
+//! Tensors that show that a model is another one than that which would be computed without them.
+
+use super::source::{Found, Source};
+use super::{Placement, Stored};
+use crate::Naming;
+
+/// The reason why a checkpoint cannot be computed without a tensor that no pass reads.
+pub(super) enum Strange {
+    /// It belongs to the codes of this matrix of the model, which is not quantised.
+    OfCodes(String),
+    /// It belongs to an adapter.
+    OfAdapter,
+}
+
+/// Endings of tensors that belong to the codes of a matrix, and the ending of its name.
+const OF_CODES: [(&str, &str); 14] = [
+    (".qweight", ".weight"),
+    (".qzeros", ".weight"),
+    (".scales", ".weight"),
+    (".scale", ".weight"),
+    (".qscale_weight", ".weight"),
+    ("_scale_inv", ""),
+    ("_scale_2", ""),
+    ("_global_scale", ""),
+    ("_scale", ""),
+    ("_scales", ""),
+    ("_zero_point", ""),
+    ("_packed", ""),
+    ("_blocks", ""),
+    ("_shape", ""),
+];
+
+/// What follows the name of a module in the names of an adapter of it.
+const OF_ADAPTERS: [&str; 6] = [
+    ".lora_A",
+    ".lora_B",
+    ".lora_embedding_A",
+    ".lora_embedding_B",
+    ".lora_magnitude_vector",
+    ".base_layer",
+];
+
+/// Looks at a tensor that has no place among the pieces. Only names that belong to a tensor with a
+/// place count: a part for images may be quantised as it likes.
+pub(super) fn strange(
+    stored: &Stored<'_>,
+    source: &Source<'_>,
+    naming: &dyn Naming,
+) -> Option<Strange> {
+    let (name, shape) = (stored.tensor.name.as_str(), &stored.tensor.shape);
+    let has_place = |name: &str| naming.place(name, shape) != Placement::Extra;
+    let within = name.strip_prefix("base_model.model.").unwrap_or(name);
+    let module = OF_ADAPTERS.iter().find_map(|marker| Some(within.split_once(marker)?.0));
+    if module.is_some_and(|module| has_place(&format!("{module}.weight"))) {
+        return Some(Strange::OfAdapter);
+    }
+    OF_CODES.into_iter().find_map(|(ending, instead)| {
+        let stem = name.strip_suffix(ending)?;
+        let matrix = format!("{stem}{instead}");
+        // Codes that do not fit are refused as such.
+        let has_codes = || {
+            let codes = ["", "_packed", "_blocks"].map(|ending| format!("{matrix}{ending}"));
+            let packed = [format!("{stem}.qweight")];
+            codes.iter().chain(&packed).any(|codes| {
+                let codes = source.named(codes);
+                codes.is_some_and(|codes| !matches!(source.find(&codes), Found::Plain))
+            })
+        };
+        (has_place(&matrix) && !has_codes()).then_some(Strange::OfCodes(matrix))
+    })
+}
