@@ -19,7 +19,7 @@ use sws_hub::{
 };
 use sws_kernels::Encoding;
 use sws_store::shard::{ShardOptions, Sharded, resume};
-use sws_store::{Checkpoint, MANIFEST_FILE, Manifest, user_cache};
+use sws_store::{Checkpoint, MANIFEST_FILE, user_cache};
 
 use super::outline::DEFAULT;
 use super::{first, in_place, note_unused, remote, size};
