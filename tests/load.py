@@ -308,7 +308,7 @@ class Load:
         return first[9:12].decode() or "closed"
 
     def run(self):
-        # The vocabulary of forms is made once, and kept.
+        # The vocabulary of forms is made once, and kept until no request has had a form for some time.
         self.answer(self.post({"prompt": "a", "max_tokens": 2, "guided_choice": ["a"]}))
         first = min(100, self.count)
         for start, end in ((0, first), (first, self.count)):

@@ -40,6 +40,7 @@ mod replay;
 mod roundtrip;
 mod run;
 mod serve;
+mod serve_forms;
 mod stand_ins;
 mod stream;
 mod sws;

@@ -178,6 +178,12 @@ pub trait BatchLm: CausalLm {
         0
     }
 
+    /// Says that no text has a form from now on, so that experts get the memory that was planned for forms,
+    /// or that some may have one, for which the memory is free when this returns.
+    fn lend_forms(&mut self, is_idle: bool) {
+        let _ = is_idle;
+    }
+
     /// Forecasts what a token reads if these sequences go on, one token of each at a time: in shared
     /// passes, and in turns of so many tokens. `None` without an estimate, as where nothing is read.
     fn expected_reads(&mut self, sequences: &[usize], turn: usize) -> Option<ExpectedReads> {

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cap::Cap;
 use sws::{Model, Needs, Options, RamBudget, ReaderKind, ShardReader, Streaming, Text};
-use sws_serve::{Config, Limits, Server, listening};
+use sws_serve::{Config, Limits, Server, forms, listening};
 use sws_store::StoreOptions;
 use sws_testing::readers::Flaky;
 
@@ -58,8 +58,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let streaming = Streaming { warm_start: false, ..Streaming::default() };
     let spec = model.spec();
-    let heap_of_server = limits.heap(spec.vocab, TEXTS) + listening(spec);
-    let needs = Needs { texts: TEXTS, heap: heap_of_server, ..Needs::default() };
+    let heap_of_server = limits.heap() + listening(spec);
+    let forms = forms(spec.vocab, TEXTS);
+    let needs = Needs { texts: TEXTS, heap: heap_of_server, forms, ..Needs::default() };
     let options = Options { ram, streaming, ..Options::default() };
     let loader = model.with(options).needs(needs).text(text);
     if bytes == 0 {

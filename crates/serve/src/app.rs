@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use sws::{Cancel, Continuation, Defaults, GenerationOptions, LoadedModel, Needs, Text, Warning};
 use sws_engine::{Gauge, Plan};
-use sws_grammar::{FormError, Vocabulary};
 use sws_model::KvPrecision;
 use sws_model::text::{Detokenizer, Position, ReplyFormat, SettingOf, Tokenizer};
 use sws_store::Clock;
@@ -16,7 +15,6 @@ use tokio::sync::mpsc::channel;
 use crate::Config;
 use crate::bodies::Bodies;
 use crate::certified;
-use crate::config::FORMS;
 use crate::cost::Cost;
 use crate::counts::Counts;
 use crate::events::Events;
@@ -24,6 +22,7 @@ use crate::failure::Failure;
 use crate::queue::{Job, Queue};
 use crate::reply::Ticket;
 use crate::requests::{Entry, Origin, Requests};
+use crate::room::Room;
 
 /// Events of a request that its connection has not taken yet. Only a client that does not read
 /// leaves as many.
@@ -41,8 +40,6 @@ pub(crate) struct App {
     draining: AtomicBool,
     cut: AtomicBool,
     pub(crate) bodies: Bodies,
-    /// Permits for units of memory for compiled forms.
-    pub(crate) forms: Arc<Semaphore>,
     /// Permits for units of memory for certificates.
     pub(crate) certificates: Arc<Semaphore>,
     pub(crate) requests: Requests,
@@ -65,8 +62,8 @@ pub(crate) struct Served {
     pub(crate) settings: [SettingOf; 7],
     /// The tokens that end texts.
     pub(crate) ends: Vec<u32>,
-    /// The tokens as bytes, once a form was asked for.
-    pub(crate) vocabulary: OnceLock<Result<Vocabulary, FormError>>,
+    /// Memory for forms of answers.
+    pub(crate) room: Room,
     /// Maximum length of a text, and size of the vocabulary.
     pub(crate) limit: usize,
     pub(crate) vocab: usize,
@@ -98,7 +95,6 @@ impl App {
             draining: AtomicBool::new(false),
             cut: AtomicBool::new(false),
             bodies,
-            forms: Arc::new(Semaphore::new(FORMS)),
             certificates: Arc::new(Semaphore::new(certificates)),
             requests: Requests::default(),
             events: Events::default(),
@@ -124,7 +120,7 @@ impl App {
             defaults,
             settings: generation.settings(),
             ends: generation.stop_tokens,
-            vocabulary: OnceLock::new(),
+            room: Room::new(model.plan(), vocab, needs.texts),
             format,
             shown: text.markers(format),
             text,
@@ -151,6 +147,11 @@ impl App {
         }
         let served = self.served.get().ok_or_else(|| Failure::unavailable("Loading model"))?;
         Ok(Arc::clone(served))
+    }
+
+    /// The memory for forms of answers, once the model is loaded.
+    pub(crate) fn room(&self) -> Option<&Room> {
+        self.served.get().map(|served| &served.room)
     }
 
     /// Ends the queue; texts that have begun go on.

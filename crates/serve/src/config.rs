@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sws::Batch;
-use sws_grammar::{Grammar, Vocabulary};
 
 use crate::bodies;
 use crate::certified;
@@ -99,21 +98,16 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Bytes on the heap that requests may take together, besides their texts, with a model of so many
-    /// tokens and so many texts at a time: a request as text and as values, and those that arrive
-    /// meanwhile; the connections; the forms of answers that wait or are written; tokens of texts that
-    /// are kept.
-    pub fn heap(&self, vocab: usize, texts: usize) -> u64 {
-        let [_, unit] = Grammar::UNIT;
-        let forms = (FORMS * unit) as u64 + texts as u64 * Grammar::WRITTEN;
+    /// Bytes on the heap that requests may take together, besides their texts and [forms](crate::forms): the
+    /// request or those that are being read, as text and as values; the connections; certificates; tokens
+    /// of texts that are kept.
+    pub fn heap(&self) -> u64 {
         let connections = self.connections + TOLD;
         VALUES * self.body as u64
             + bodies::bytes(self.body, connections) as u64
             + connections as u64 * CONNECTION
             + CERTIFICATE * certified::bytes(self.body) as u64
-            + Vocabulary::bytes(vocab)
             + Batch::TOKENS
-            + forms
     }
 
     /// Bytes of a body that have to arrive in a span of [`Limits::body_time`].
@@ -123,8 +117,6 @@ impl Limits {
     }
 }
 
-/// Units of memory for compiled forms.
-pub(crate) const FORMS: usize = 32;
 /// Bytes that a byte of a request becomes at most: a list of numbers as values of a template.
 const VALUES: u64 = 16;
 /// Times that a certificate is in memory at most: as steps, sealed, as values and as text.

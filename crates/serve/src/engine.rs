@@ -32,6 +32,8 @@ struct Running {
     done: u64,
     known: u64,
     entry: Arc<Entry>,
+    /// True if it has a form.
+    has_form: bool,
 }
 
 /// Layers of passes, of which one now and then is timed.
@@ -109,7 +111,11 @@ impl Engine<'_> {
     /// there will be no other.
     fn admit(&mut self, batch: &mut Batch<'_>) -> bool {
         loop {
-            let has_room = |job: &Job| batch.has_room(job.text.prompt_ranks);
+            self.settle_forms(batch);
+            let has_room = |job: &Job| {
+                batch.has_room(job.text.prompt_ranks)
+                    && (job.text.constraint.is_none() || self.has_room_for_form())
+            };
             match self.app.queue.next(false, has_room) {
                 Next::Job(job) => {
                     self.begin(batch, *job);
@@ -134,6 +140,19 @@ impl Engine<'_> {
                 Next::Closed => return true,
             }
         }
+    }
+
+    /// Lends the memory for forms to experts, or takes it back, as requests need it.
+    fn settle_forms(&self, batch: &mut Batch<'_>) {
+        if let Some(room) = self.app.room() {
+            room.settle(self.clock.now(), |is_idle| batch.lend_forms(is_idle));
+        }
+    }
+
+    /// True if there is memory for another text of a form.
+    fn has_room_for_form(&self) -> bool {
+        let begun = self.running.values().filter(|running| running.has_form).count();
+        self.app.room().is_some_and(|room| begun < room.texts())
     }
 
     /// Writes a block of what is kept to the disk. Returns true if there is more to write.
@@ -200,6 +219,7 @@ impl Engine<'_> {
     fn begin(&mut self, batch: &mut Batch<'_>, job: Job) {
         let Job { text, number, events, queued, entry } = job;
         let (cancel, began) = (text.cancel.clone(), self.clock.now());
+        let has_form = text.constraint.is_some();
         let prompt = text.tokens.len() as u64;
         let known = match batch.add(self.next, text) {
             Ok(known) => known,
@@ -216,8 +236,19 @@ impl Engine<'_> {
         entry.known.add(known as u64);
         let _ = events.try_send((number, Happened::Began(known)));
         let (heard, first, done, known) = (began, None, 0, known as u64);
-        let running =
-            Running { number, events, cancel, queued, began, heard, first, done, known, entry };
+        let running = Running {
+            number,
+            events,
+            cancel,
+            queued,
+            began,
+            heard,
+            first,
+            done,
+            known,
+            entry,
+            has_form,
+        };
         self.running.insert(self.next, running);
         self.next += 1;
         self.app.counts.running.set(self.running.len() as u64);

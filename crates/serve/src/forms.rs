@@ -11,7 +11,6 @@ use sws_model::text::{Constrain, Constraint, ConstraintError, Generation};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::app::{App, Served};
-use crate::config::FORMS;
 use crate::failure::Failure;
 use crate::fields::{Nothing, in_words};
 use crate::messages::Asked;
@@ -293,7 +292,7 @@ impl Wanted {
         served: &Served,
         generation: &Generation,
     ) -> Result<Arc<dyn Constrain>, Failure> {
-        let permit = permit(app, &self.form)?;
+        let permit = self.room(app, served)?;
         let grammar = self.compiled(served, generation)?;
         Ok(Arc::new(Held { form: Box::new(grammar), permit }))
     }
@@ -306,7 +305,7 @@ impl Wanted {
         generation: &Generation,
         asked: &Asked,
     ) -> Result<Arc<dyn Constrain>, Failure> {
-        let permit = permit(app, &self.form)?;
+        let permit = self.room(app, served)?;
         let grammar = self.compiled(served, generation)?;
         let tokenizer = served.text.shared_tokenizer().ok_or_else(Failure::no_tokenizer)?;
         let answer =
@@ -319,6 +318,11 @@ impl Wanted {
             return Err(Failure::unsupported(field, message));
         }
         Ok(Arc::new(Held { form: Box::new(answer), permit }))
+    }
+
+    /// The right to the memory of the form.
+    fn room(&self, app: &App, served: &Served) -> Result<Arc<OwnedSemaphorePermit>, Failure> {
+        served.room.take(app, served, self.field, &self.form).map(Arc::new)
     }
 
     fn compiled(&self, served: &Served, generation: &Generation) -> Result<Grammar, Failure> {
@@ -334,16 +338,6 @@ impl Wanted {
         let has_ends = !generation.stop_tokens.is_empty();
         Ok(if has_ends { grammar } else { grammar.without_ends() })
     }
-}
-
-/// The right to the memory of a compiled form.
-fn permit(app: &App, form: &Form) -> Result<Arc<OwnedSemaphorePermit>, Failure> {
-    let [part, _] = Grammar::UNIT;
-    // Those that are larger are refused before they are compiled.
-    let units = form.bytes().div_ceil(part).clamp(1, FORMS);
-    let permit = Arc::clone(&app.forms).try_acquire_many_owned(units as u32);
-    let busy = |_| Failure::busy("other requests have large forms of answers; try again later");
-    permit.map(Arc::new).map_err(busy)
 }
 
 /// A compiled form with the right to its memory.
@@ -385,10 +379,10 @@ impl Constraint for Holding {
 }
 
 impl Served {
-    /// The tokens of the model, for forms; made when they are first needed.
-    fn vocabulary(&self) -> Result<Result<&Vocabulary, FormError>, Failure> {
+    /// The tokens of the model, for forms.
+    fn vocabulary(&self) -> Result<Result<Vocabulary, FormError>, Failure> {
         let tokenizer = self.text.shared_tokenizer().ok_or_else(Failure::no_tokenizer)?;
-        let made = self.vocabulary.get_or_init(|| {
+        Ok(self.room.vocabulary(|| {
             let mut markers: Vec<u32> = self
                 .format
                 .markers()
@@ -397,8 +391,7 @@ impl Served {
                 .collect();
             markers.extend(&self.shown);
             Vocabulary::new(tokenizer, self.vocab, &self.ends, &markers)
-        });
-        Ok(made.as_ref().map_err(FormError::clone))
+        }))
     }
 }
 

@@ -148,6 +148,8 @@ fn write_model(served: &Served, out: &mut String) {
     let counters = gauge.read();
     let help = "Bytes of contexts that texts do not need, which hold experts.";
     number(out, "sws_context_lent_bytes", "gauge", help, counters.context_lent as f64);
+    let help = "Bytes for forms of answers that no request needs, which hold experts.";
+    number(out, "sws_forms_lent_bytes", "gauge", help, counters.forms_lent as f64);
     let name = "sws_read_bytes_total";
     let _ =
         writeln!(out, "# HELP {name} Bytes of weights that have arrived.\n# TYPE {name} counter");

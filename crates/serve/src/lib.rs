@@ -6,6 +6,7 @@
 //!   texts of requests: it parses them, applies the chat template, and makes tokens.
 //! - The calling thread is the engine's. It takes texts from a bounded queue as sequences become free,
 //!   and steps all of them together ([`sws::Batch`]). Each has the output that it has alone.
+//! - Memory for forms of answers is lent to experts until a request asks for one (`room.rs`).
 //! - What happens to a text goes through a channel to its response. A response that is dropped, as its
 //!   client has left, cancels its texts.
 //!
@@ -48,6 +49,7 @@ mod replies;
 mod reply;
 mod requests;
 mod responses;
+mod room;
 mod tally;
 mod tools;
 
@@ -65,6 +67,7 @@ use app::App;
 pub use config::{Config, Limits, ServeError};
 pub use events::listening;
 pub use offline::{Answered, Offline};
+pub use room::forms;
 
 /// Time after which the thread that makes tokens would end, for lack of work.
 const IDLE: Duration = Duration::from_secs(1 << 20);

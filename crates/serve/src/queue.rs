@@ -78,6 +78,8 @@ pub(crate) struct Queue {
 struct State {
     waiting: VecDeque<Job>,
     closed: bool,
+    /// True if the engine should not wait, or wait no longer.
+    woken: bool,
 }
 
 /// The next text, as far as there is one.
@@ -112,7 +114,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Takes the first text, if it has room. Waits for one if asked to.
+    /// Takes the first text, if it has room. Waits for one if asked to, unless it is [woken](Self::wake).
     pub(crate) fn next(&self, wait: bool, has_room: impl Fn(&Job) -> bool) -> Next {
         let mut state = self.lock();
         loop {
@@ -128,13 +130,19 @@ impl Queue {
             match state.waiting.pop_front() {
                 Some(job) => return Next::Job(Box::new(job)),
                 None if state.closed => return Next::Closed,
-                None if !wait => return Next::Nothing,
+                None if !wait || std::mem::take(&mut state.woken) => return Next::Nothing,
                 None => {
                     let waited = self.changed.wait(state);
                     state = waited.unwrap_or_else(PoisonError::into_inner);
                 }
             }
         }
+    }
+
+    /// Ends the wait for a text, or the next one.
+    pub(crate) fn wake(&self) {
+        self.lock().woken = true;
+        self.changed.notify_one();
     }
 
     /// Refuses texts from now on, and fails those that wait.
@@ -212,6 +220,21 @@ mod tests {
         let Next::Job(taken) = queue.next(false, |_| true) else { panic!("a text waits") };
         assert!(!taken.text.cancel.is_cancelled());
         assert!(matches!(queue.next(false, |_| true), Next::Nothing));
+    }
+
+    #[test]
+    fn a_wait_that_is_woken_ends_without_a_text() {
+        let queue = Queue::default();
+        queue.wake();
+        assert!(matches!(queue.next(true, |_| true), Next::Nothing));
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| queue.next(true, |_| true));
+            queue.wake();
+            assert!(matches!(waits.join().unwrap(), Next::Nothing));
+        });
+        let (waiting, _) = job(0, &Cancel::new());
+        queue.push(vec![waiting], 1).unwrap();
+        assert!(matches!(queue.next(true, |_| true), Next::Job(_)));
     }
 
     #[test]

@@ -207,6 +207,13 @@ impl<'m> Batch<'m> {
         }
     }
 
+    /// Says that no text has a form from now on, so that experts get the memory that was
+    /// [planned](crate::Needs::forms) for forms, or that some may have one: that memory is then free. At first
+    /// it is.
+    pub fn lend_forms(&mut self, is_idle: bool) {
+        self.model.lend_forms(is_idle);
+    }
+
     /// Adds a text, with a number of the caller's choice. Returns the number of its tokens that are
     /// known from another text, or that another is about to compute. Fails if its tokens cannot be
     /// continued.
@@ -470,6 +477,8 @@ impl<'m> Batch<'m> {
     /// is undone.
     fn end(&mut self, mut text: Text<'_>, end: Result<End>, each: &mut dyn FnMut(usize, Event)) {
         let Text { sequence, owner, passing, .. } = text;
+        // The caller counts its memory until it hears of the end.
+        text.writer.forget_restriction();
         if end.is_ok() {
             let mut answer = None;
             let mut tokens = std::mem::take(&mut text.prompt);
@@ -635,6 +644,7 @@ impl Text<'_> {
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
         self.model.lend_context(None);
+        self.model.lend_forms(false);
         let running = self.running.iter().map(|text| text.sequence);
         running.chain(self.idle.iter().copied()).for_each(|sequence| self.model.release(sequence));
     }

@@ -51,11 +51,15 @@ pub struct Needs {
     pub texts: usize,
     /// Bytes on the heap for the caller's own work while the model is loaded.
     pub heap: u64,
+    /// Maximum number of bytes on the heap for forms of texts. A budget that has none is not refused;
+    /// [`Plan::ledger`] has the number planned. Experts get them meanwhile if the caller
+    /// [says](crate::Batch::lend_forms) so.
+    pub forms: u64,
 }
 
 impl Default for Needs {
     fn default() -> Needs {
-        Needs { positions: 0, all_logits: false, texts: 1, heap: 0 }
+        Needs { positions: 0, all_logits: false, texts: 1, heap: 0, forms: 0 }
     }
 }
 

@@ -108,6 +108,7 @@ impl Planning {
             tier: options.tier.unwrap_or(Tier::best()),
             threads,
             encoding: [encoding.saturating_add(needs.heap + model.supply_heap()), each],
+            forms: needs.forms,
             stand_ins: streaming.stand_ins(),
             ..PlanOptions::default()
         };

@@ -214,6 +214,11 @@ impl Sequence {
         batch(&mut *self.lm).lend_context(idle)
     }
 
+    /// As [`BatchLm::lend_forms`].
+    pub(crate) fn lend_forms(&mut self, is_idle: bool) {
+        batch(&mut *self.lm).lend_forms(is_idle);
+    }
+
     /// As [`BatchLm::held`].
     pub(crate) fn held(&mut self, prefixes: &mut dyn Iterator<Item = &Prefix>) -> u64 {
         batch(&mut *self.lm).held(prefixes)

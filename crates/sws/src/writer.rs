@@ -69,6 +69,11 @@ impl<'m> Writer<'m> {
         self.constraint = Some(constraint);
     }
 
+    /// Frees the memory of the restriction. No token may be chosen any more.
+    pub(crate) fn forget_restriction(&mut self) {
+        self.constraint = None;
+    }
+
     /// True if not every token may be chosen.
     pub(crate) fn is_restricted(&self) -> bool {
         self.constraint.is_some()

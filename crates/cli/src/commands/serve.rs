@@ -6,14 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{anyhow, bail};
-use sws::{KvDisk, Model, Needs};
-use sws_serve::{Config, Limits, Server, listening};
+use sws::{KvDisk, Loader, Model, Needs};
+use sws_engine::MemoryUse;
+use sws_serve::{Config, Limits, Server, forms, listening};
 
 use super::run::read_file;
 use super::{kv, notify};
 use crate::interrupt::Interrupt;
 use crate::terminal::note;
 use crate::{args, limits, model, process};
+
+/// Maximum size of a request where the budget has no room for the default and for all forms of answers. Then
+/// the budget that is named for a form, which is smaller, has as much for requests.
+const SMALL_BODY: usize = 512 << 10;
 
 pub(crate) fn run(args: &args::Serve) -> anyhow::Result<ExitCode> {
     let threads = limits::threads(args.model.threads)?;
@@ -22,13 +27,27 @@ pub(crate) fn run(args: &args::Serve) -> anyhow::Result<ExitCode> {
         bail!("this --backend continues one text at a time, and a server several; choose another");
     }
     // A model without a template continues texts only.
-    let loader = model.with(args.model.options());
-    let text = loader.read_text()?.while_loaded(model.chat_template().ok());
+    let text = model.with(args.model.options()).read_text()?;
+    let text = text.while_loaded(model.chat_template().ok());
     let interrupt = Arc::new(Interrupt::of_a_server()?);
-    let config = config(args, &model, &interrupt)?;
-    let limits = config.limits;
+    let mut config = config(args, &model, &interrupt)?;
     let disk = disk(args, &model, &config.keys)?;
     let stores = disk.is_some();
+    let needs = |limits: &Limits| Needs {
+        // Without a plan there is nothing to set aside.
+        all_logits: args.prompt_logprobs || args.model.resident,
+        texts: args.parallel.into(),
+        heap: limits.heap() + listening(model.spec()) + if stores { KvDisk::heap() } else { 0 },
+        forms: forms(model.spec().vocab, args.parallel.into()),
+        ..Needs::default()
+    };
+    let loader =
+        |needs, text| model.with(args.model.options()).needs(needs).text(text).threads(&threads);
+    let usual = needs(&config.limits);
+    if args.body.is_none() && !has_room(args, usual.forms, loader(usual, text.clone())) {
+        config.limits.body = SMALL_BODY;
+    }
+    let needs = needs(&config.limits);
     // Requests are answered from here on, whose memory has limits of its own.
     process::lift();
     let mut server = Server::start(config)?;
@@ -36,17 +55,7 @@ pub(crate) fn run(args: &args::Serve) -> anyhow::Result<ExitCode> {
         server = server.with_disk(disk);
     }
     note!("sws: listening on http://{}; loading the model", server.address());
-    let needs = Needs {
-        // Without a plan there is nothing to set aside.
-        all_logits: args.prompt_logprobs || args.model.resident,
-        texts: args.parallel.into(),
-        heap: limits.heap(model.spec().vocab, args.parallel.into())
-            + listening(model.spec())
-            + if stores { KvDisk::heap() } else { 0 },
-        ..Needs::default()
-    };
-    let loader = loader.needs(needs).text(text).threads(&threads);
-    let mut running = model::load(loader, &interrupt)?;
+    let mut running = model::load(loader(needs, text), &interrupt)?;
     let limit = running.limit();
     let ready = || {
         let texts = super::count(args.parallel, "text");
@@ -56,6 +65,17 @@ pub(crate) fn run(args: &args::Serve) -> anyhow::Result<ExitCode> {
     server.run(&mut running, needs, ready)?;
     note!("sws: all texts are over");
     Ok(ExitCode::SUCCESS)
+}
+
+/// True if the budget has room for what a loader needs, and for so many bytes of forms.
+fn has_room(args: &args::Serve, forms: u64, loader: Loader<'_>) -> bool {
+    if args.model.resident {
+        return true;
+    }
+    // What is wrong is said once the server listens.
+    let Ok(planning) = loader.planning() else { return true };
+    let plan = planning.planner.plan(planning.ram);
+    plan.is_ok_and(|plan| plan.ledger.get(MemoryUse::Forms) >= forms)
 }
 
 fn config(args: &args::Serve, model: &Model, interrupt: &Arc<Interrupt>) -> anyhow::Result<Config> {
@@ -68,7 +88,7 @@ fn config(args: &args::Serve, model: &Model, interrupt: &Arc<Interrupt>) -> anyh
     // Or by its file, whatever the server calls it.
     let aliases = args.alias.iter().cloned().chain(model.gguf_stem().map(str::to_owned)).collect();
     let limits = Limits {
-        body: args.body,
+        body: args.body.unwrap_or(Limits::default().body),
         new_tokens: args.max_tokens,
         queue: args.queue.into(),
         queue_time: Duration::from_secs(args.queue_timeout.into()),

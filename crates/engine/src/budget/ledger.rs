@@ -36,6 +36,8 @@ pub enum MemoryUse {
     KvCache,
     /// Encoding a text that fills the context.
     Encoding,
+    /// Forms of answers, such as JSON schemas.
+    Forms,
     /// Working memory of a pass.
     Activations,
     /// Norms and biases, widened to f32.
@@ -54,7 +56,7 @@ pub enum MemoryUse {
 
 impl MemoryUse {
     /// All uses.
-    pub const ALL: [MemoryUse; 19] = [
+    pub const ALL: [MemoryUse; 20] = [
         MemoryUse::Program,
         MemoryUse::Stacks,
         MemoryUse::Heap,
@@ -67,6 +69,7 @@ impl MemoryUse {
         MemoryUse::Correction,
         MemoryUse::KvCache,
         MemoryUse::Encoding,
+        MemoryUse::Forms,
         MemoryUse::Activations,
         MemoryUse::Vectors,
         MemoryUse::Pinned,
@@ -91,6 +94,7 @@ impl MemoryUse {
             MemoryUse::Correction => "correction",
             MemoryUse::KvCache => "kv_cache",
             MemoryUse::Encoding => "encoding",
+            MemoryUse::Forms => "forms",
             MemoryUse::Activations => "activations",
             MemoryUse::Vectors => "vectors",
             MemoryUse::Pinned => "pinned",
@@ -116,6 +120,7 @@ impl MemoryUse {
             MemoryUse::Correction => "correction of evictions",
             MemoryUse::KvCache => "keys and values",
             MemoryUse::Encoding => "encoding text",
+            MemoryUse::Forms => "forms of answers",
             MemoryUse::Activations => "activations",
             MemoryUse::Vectors => "norms and biases",
             MemoryUse::Pinned => "pinned weights",

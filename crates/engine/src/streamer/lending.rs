@@ -1,5 +1,5 @@
-//! When memory that nothing needs at the moment is lent to slots: that of a prompt's activations, and
-//! that of contexts.
+//! When memory that nothing needs at the moment is lent to slots: that of a prompt's activations, of
+//! contexts, and of forms.
 
 use crate::budget::{HUGE_PAGE, SlotClass, mapped};
 
@@ -151,6 +151,14 @@ impl ContextLending {
         self.lent.push(before);
     }
 
+    /// Forgets the lent slots, which are taken back for another reason than a text that grows. Returns the
+    /// number of slots before them, if some were lent.
+    pub(super) fn ended(&mut self) -> Option<usize> {
+        let own = self.lent.first().copied();
+        self.lent.clear();
+        own
+    }
+
     /// Lends nothing from now on: there was no memory.
     pub(super) fn stop(&mut self) {
         self.blocks.truncate(self.lent.len());
@@ -159,6 +167,44 @@ impl ContextLending {
     /// Bytes of all blocks that are lent.
     pub(super) fn bytes(&self) -> u64 {
         self.blocks[..self.lent.len()].iter().map(|block| block.bytes as u64).sum()
+    }
+}
+
+/// Slots in the memory of forms, all of them or none.
+#[derive(Debug, Default)]
+pub(super) struct FormsLending {
+    /// True if no text has a form.
+    is_idle: bool,
+    /// Number of slots before the lent ones, if slots have been lent.
+    own: Option<usize>,
+}
+
+impl FormsLending {
+    /// True if slots should be lent.
+    pub(super) fn is_due(&self) -> bool {
+        self.is_idle && self.own.is_none()
+    }
+
+    /// True while slots are lent.
+    pub(super) fn has_lent(&self) -> bool {
+        self.own.is_some()
+    }
+
+    /// Records that slots were lent behind so many others.
+    pub(super) fn lent(&mut self, own: usize) {
+        self.own = Some(own);
+    }
+
+    /// Sets that texts have forms, or that none has. Returns the number of slots to keep, if others have to
+    /// be taken back.
+    pub(super) fn set_idle(&mut self, is_idle: bool) -> Option<usize> {
+        self.is_idle = is_idle;
+        if is_idle { None } else { self.own.take() }
+    }
+
+    /// Forgets the lent slots. Returns the number of slots before them, if some were lent.
+    pub(super) fn ended(&mut self) -> Option<usize> {
+        self.own.take()
     }
 }
 

@@ -58,6 +58,8 @@ pub struct Counters {
     pub peak_cache_bytes: u64,
     /// Bytes of contexts that hold experts at the moment.
     pub context_lent: u64,
+    /// Bytes of the memory of forms that slots have.
+    pub forms_lent: u64,
 }
 
 /// Metrics of a run, or of a part of it: the fields of its JSON.

@@ -30,8 +30,8 @@ use crate::speculation::WarmStart;
 use crate::stand_ins::StandIns;
 use crate::wait::Waiter;
 use crate::watch::Watch;
-use lending::ContextLending;
 pub use lending::Lending;
+use lending::{ContextLending, FormsLending};
 pub use meter::ComputeCosts;
 pub use metrics::{
     Clocks, Counters, Disk, ExpertMetrics, LayerMetrics, Metrics, StallMetrics, StandInMetrics,
@@ -75,6 +75,7 @@ pub struct SpeculativeWeightStreamer {
     plan: Option<Plan>,
     lending: Lending,
     contexts: ContextLending,
+    forms: FormsLending,
     /// True while a caller keeps beginnings of texts, and says what nothing needs.
     caller_keeps: bool,
     totals: Totals,
@@ -283,6 +284,7 @@ impl SpeculativeWeightStreamer {
             plan,
             lending: Lending::default(),
             contexts: ContextLending::default(),
+            forms: FormsLending::default(),
             caller_keeps: false,
             totals: Totals {
                 began: Counters::default(),
@@ -369,6 +371,9 @@ impl SpeculativeWeightStreamer {
             .sum();
         counters.device_busy = stats.busy;
         counters.context_lent = self.contexts.bytes();
+        if let Some(plan) = self.plan.as_ref().filter(|_| self.forms.has_lent()) {
+            counters.forms_lent = plan.forms_lent.iter().map(SlotClass::bytes).sum();
+        }
         if let Some(assembler) = source.assembler() {
             let verifier = assembler.verifier();
             (counters.accepts, counters.rejects) = (verifier.accepts, verifier.rejects);
@@ -413,6 +418,9 @@ impl SpeculativeWeightStreamer {
         let plan = plan.shrink(ram)?;
         self.set_idle(0);
         self.take_back();
+        if let Some(own) = self.forms.ended() {
+            self.keep_slots(own);
+        }
         let slots: u64 = plan.slots.iter().map(|class| class.bytes()).sum();
         if let Some(assembler) = self.session.source().assembler() {
             // Reads in flight would keep their slots.
@@ -452,8 +460,27 @@ impl SpeculativeWeightStreamer {
         }
     }
 
-    /// Lends the memory of contexts that is idle, behind the plan's slots and before those of a prompt's
-    /// activations.
+    /// Lends the memory of forms while no text has one, behind the plan's slots. Those behind these are lent
+    /// anew.
+    fn lend_forms_memory(&mut self) {
+        let due = self.plan.as_ref().filter(|_| self.forms.is_due());
+        let Some(lens) = due.map(|plan| SlotClass::each(&plan.forms_lent).collect::<Vec<_>>())
+        else {
+            return;
+        };
+        if let Some(own) = self.contexts.ended().or(self.lending.own()) {
+            self.keep_slots(own);
+        }
+        release_freed_memory();
+        // On failure the run is slower, but otherwise the same.
+        let slots = slots_of(lens.iter().sum(), lens.into_iter()).unwrap_or_default();
+        if let Some(assembler) = self.session.source().assembler() {
+            self.forms.lent(assembler.lend(slots));
+        }
+    }
+
+    /// Lends the memory of contexts that is idle, behind the slots of plan and forms and before those of a
+    /// prompt's activations.
     fn lend_contexts(&mut self) {
         if !self.contexts.has_more(self.lending.has_lent()) {
             return;
@@ -519,6 +546,7 @@ impl SpeculativeWeightStreamer {
         pass: impl FnOnce(&mut Session<StreamingSource>) -> (T, usize),
     ) -> T {
         let sequences = self.plan.as_ref().map_or(1, |plan| plan.sequences);
+        self.lend_forms_memory();
         self.lend_contexts();
         match tokens <= sequences {
             true => self.lend(),
@@ -720,6 +748,13 @@ impl BatchLm for SpeculativeWeightStreamer {
         match self.session.source().assembler() {
             Some(assembler) if self.contexts.lends() => assembler.cache().capacity() as u64,
             _ => 0,
+        }
+    }
+
+    fn lend_forms(&mut self, is_idle: bool) {
+        if let Some(own) = self.forms.set_idle(is_idle) {
+            self.contexts.ended();
+            self.keep_slots(own);
         }
     }
 

@@ -5,8 +5,9 @@ use std::io;
 
 use proptest::prelude::*;
 use sws_cache::replay::Residency;
+use sws_engine::{PlanOptions, Planner};
 use sws_kernels::functional::argmax;
-use sws_model::{Chunk, Step};
+use sws_model::{Chunk, Inventory, Step};
 use sws_store::ShardReader;
 
 use super::*;
@@ -271,6 +272,65 @@ fn contexts_that_nothing_needs_hold_experts() {
     assert!(most >= bytes(&plan.context_lent) && peak > own, "{most} and {peak} bytes: {plan:?}");
     lends.lend_context(None);
     assert_eq!(lends.counters().context_lent, 0);
+}
+
+/// While no text has a form, experts have the memory of forms. No bit changes when they lose it and get it
+/// back, in the middle of texts, and beside lent contexts and activations.
+#[test]
+fn memory_of_forms_holds_experts_until_a_form_needs_it() {
+    let options = |bytes| Options { sequences: 4, context: Some(1024), ..options(bytes) };
+    let spec = spec();
+    let inventory = Inventory::new(&spec, store(ReaderKind::Direct).manifest()).unwrap();
+    let forms = 12 * MIB;
+    let wanted = PlanOptions { batch: 4, context: Some(1024), forms, ..PlanOptions::default() };
+    let process = ProcessMemory::default();
+    let planner =
+        Planner::new(&spec, &inventory, store(ReaderKind::Direct).manifest(), process, wanted);
+    let planner = planner.unwrap();
+    let plan = planner.plan(planner.minimum() + 2 * forms).unwrap();
+    let own: u64 = plan.slots.iter().map(SlotClass::bytes).sum();
+    let lent: u64 = plan.forms_lent.iter().map(SlotClass::bytes).sum();
+    assert!(own > 0 && lent > 8 * MIB && lent <= plan.ledger.get(MemoryUse::Forms), "{plan:?}");
+    let open = |plan: Plan| {
+        let ram = plan.ledger.budget();
+        let (model, store) = (Model::new(spec.clone()), store(ReaderKind::Direct));
+        SpeculativeWeightStreamer::with_plan(model, store, plan, options(ram)).unwrap()
+    };
+    let mut keeps = open(Plan { forms_lent: Vec::new(), ..plan.clone() });
+    let mut lends = open(plan);
+    for lm in [&mut lends, &mut keeps] {
+        while lm.add_sequence().is_some() {}
+    }
+    let [mut step, mut other] = [Step::default(), Step::default()];
+    for round in 0..60usize {
+        // Idle from the beginning, needed, idle again; some passes are prompts, and contexts come and go.
+        let idle = !(20..40).contains(&round);
+        lends.lend_forms(idle);
+        assert!(idle || lends.counters().forms_lent == 0);
+        let room = lends.room() - lends.held(&mut std::iter::empty());
+        lends.lend_context(Some(if round % 7 < 4 { room / 2 } else { 0 }));
+        let len = if round % 13 == 5 { 30 } else { 1 };
+        let tokens: Vec<u32> = (0..len).map(|n| ((n * 37 + round * 11) % 4096) as u32).collect();
+        let chunks = [0, 1, 2, 3].map(|sequence| Chunk { sequence, tokens: &tokens });
+        lends.step(&chunks, &mut (), &mut step);
+        keeps.step(&chunks, &mut (), &mut other);
+        for chunk in 0..4 {
+            assert_eq!(bits(step.logits(chunk).unwrap()), bits(other.logits(chunk).unwrap()));
+        }
+        assert_eq!(lends.counters().forms_lent, if idle { lent } else { 0 }, "round {round}");
+        if round == 19 {
+            let [less, more] = [&mut lends, &mut keeps].map(|lm| lm.counters().bytes[0]);
+            assert!(less < more, "{less} of {more} bytes");
+        }
+    }
+    // A lower budget takes the lent slots back, and they are lent again.
+    let ram = lends.plan().unwrap().ledger.budget();
+    lends.lower_budget(ram - own / 4).unwrap();
+    assert_eq!(lends.counters().forms_lent, 0);
+    lends.step(&[Chunk { sequence: 0, tokens: &[1] }], &mut (), &mut step);
+    keeps.step(&[Chunk { sequence: 0, tokens: &[1] }], &mut (), &mut other);
+    assert_eq!(bits(step.logits(0).unwrap()), bits(other.logits(0).unwrap()));
+    assert_eq!(lends.counters().forms_lent, lent);
 }
 
 /// Replays the passes of an engine as it runs them.

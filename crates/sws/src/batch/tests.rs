@@ -1,7 +1,7 @@
 //! The memory of sequences and of what is kept.
 
 use sws_engine::RamBudget;
-use sws_model::text::Sampling;
+use sws_model::text::{Constraint, ConstraintError, Sampling};
 use sws_testing::goldens;
 
 use super::*;
@@ -38,6 +38,66 @@ fn text(draw: &mut Draw) -> Continuation {
         passing: false,
         owner: draw.below(2) as u64,
         cancel: Cancel::new(),
+    }
+}
+
+/// A form that every text has, which counts its texts.
+#[derive(Debug)]
+struct Any(Arc<()>);
+
+impl Constrain for Any {
+    fn begin(&self) -> Box<dyn Constraint> {
+        Box::new(Any(Arc::clone(&self.0)))
+    }
+}
+
+impl Constraint for Any {
+    fn mask(&mut self, _: &mut [f32]) -> Result<(), ConstraintError> {
+        Ok(())
+    }
+
+    fn take(&mut self, _: u32) -> Result<(), ConstraintError> {
+        Ok(())
+    }
+
+    fn forced(&mut self) -> Result<Vec<u32>, ConstraintError> {
+        Ok(Vec::new())
+    }
+
+    fn is_complete(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn form_of_a_text_is_gone_when_its_end_is_told() {
+    let runnable = goldens::runnable("qwen3_moe");
+    let options = Options { resident: true, context: Some(240), ..Options::default() };
+    let model = Model::open(&runnable.dir).unwrap();
+    let mut model = model.with(options).load().unwrap();
+    let mut batch = model.batch().unwrap();
+    let texts = Arc::new(());
+    let constraint: Arc<dyn Constrain> = Arc::new(Any(Arc::clone(&texts)));
+    let cancel = Cancel::new();
+    for cancelled in [false, true] {
+        let constraint = Some(Arc::clone(&constraint));
+        batch
+            .add(0, Continuation { constraint, cancel: cancel.clone(), ..text(&mut Draw(7)) })
+            .unwrap();
+        assert_eq!(Arc::strong_count(&texts), 3);
+        if cancelled {
+            cancel.cancel();
+        }
+        let mut ended = 0;
+        while !batch.is_empty() {
+            batch.step(&mut |_, event| {
+                if let Event::Ended(_) = event {
+                    assert_eq!(Arc::strong_count(&texts), 2);
+                    ended += 1;
+                }
+            });
+        }
+        assert_eq!(ended, 1);
     }
 }
 

@@ -39,6 +39,10 @@ pub struct Plan {
     /// Further slots in the memory of contexts, as far as sequences do not need it: of several, or of a long
     /// one.
     pub context_lent: Vec<SlotClass>,
+    /// Further slots in the memory of forms, while no text has one.
+    pub forms_lent: Vec<SlotClass>,
+    /// The smallest budget that works in another process, in whole MiB.
+    pub smallest: u64,
     /// Experts whose stand-ins are resident.
     pub stand_ins: Vec<PieceId>,
     /// True if experts flow through the ring, for lack of room for the slots that one layer needs.
@@ -84,6 +88,9 @@ pub struct PlanOptions {
     /// Bytes for encoding texts while the model is loaded: a constant, and a number per position.
     /// Zeros if encoding ends before planning.
     pub encoding: [u64; 2],
+    /// Maximum number of bytes for forms of texts. No budget has to have them, and slots get them while no text
+    /// has a form.
+    pub forms: u64,
     /// Bytes of the draft. They are reserved only if experts have slots besides.
     pub draft: u64,
     /// Bytes of the correction of the eviction policy, reserved like those of the draft.
@@ -105,6 +112,7 @@ impl Default for PlanOptions {
             tier: Tier::best(),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             encoding: [0; 2],
+            forms: 0,
             draft: 0,
             correction: 0,
             stand_ins: StandInUse::Off,
@@ -196,6 +204,8 @@ const CHUNK: usize = 4096;
 /// longer chunk: one part in this many.
 const KV_SHARE: u64 = 8;
 const CHUNK_SHARE: u64 = 4;
+/// Share of the budget above the minimum for forms, which lend it: one part in this many.
+const FORMS_SHARE: u64 = 2;
 /// Beyond its share, a chunk may take memory that the arena has above one part in this many of the
 /// weights. Prompts then go through in one chunk.
 const WEIGHTS_SHARE: u64 = 4;
@@ -361,25 +371,29 @@ impl Planner {
                 bytes => PlanError::StandIns { budget, bytes, smallest: 0 },
             });
         };
+        let forms = (more / FORMS_SHARE).min(self.options.forms);
+        let more = more - forms;
         // Both forecast experts for slots. Without slots they have no use.
         let PlanOptions { draft, correction, .. } = self.options;
         for forecasts in [[draft, correction], [0, correction]] {
             let taken = forecasts.iter().sum();
             if let (1.., Some(remaining)) = (taken, more.checked_sub(taken))
-                && let Ok(plan) = self.distribute(ram, remaining, forecasts)
+                && let Ok(plan) = self.distribute(ram, remaining, forms, forecasts)
                 && !plan.slots.is_empty()
             {
                 return Ok(plan);
             }
         }
-        self.distribute(ram, more, [0; 2])
+        self.distribute(ram, more, forms, [0; 2])
     }
 
-    /// Distributes a budget that exceeds the minimum, the draft and the correction by `more` bytes.
+    /// Distributes a budget that exceeds the minimum, the forms, the draft and the correction by `more`
+    /// bytes.
     fn distribute(
         &self,
         ram: u64,
         more: u64,
+        forms: u64,
         [draft, correction]: [u64; 2],
     ) -> Result<Plan, PlanError> {
         let of_positions = |context| self.kv(context) + self.encoding(context);
@@ -422,6 +436,7 @@ impl Planner {
             (MemoryUse::Correction, correction),
             (MemoryUse::KvCache, kv - self.encoding(context)),
             (MemoryUse::Encoding, self.encoding(context)),
+            (MemoryUse::Forms, forms),
             (MemoryUse::Activations, work),
             (MemoryUse::Pinned, split.pinned_bytes),
             (MemoryUse::Ring, split.ring),
@@ -430,19 +445,23 @@ impl Planner {
         ]);
         let ledger = Ledger::new(ram, reservations).expect("shares within the budget");
         let (verified, kept) = self.verified_within(work, least_work);
-        let lent = match &*split.slots {
-            [] => Vec::new(),
-            slots => self.pieces.slots.additional(slots, arena_within(work - kept)),
-        };
-        let context_lent = match &*split.slots {
-            [] => Vec::new(),
-            _ if page(self.options.batch, context) > context => Vec::new(),
-            slots => {
-                let held = SlotClass::together(slots, &lent);
-                self.pieces.slots.additional(&held, arena_within(kv - self.encoding(context)))
+        // Slots in the memory of each in turn, beside those before.
+        let mut held = split.slots.clone();
+        let mut lend = |bytes| {
+            if held.is_empty() {
+                return Vec::new();
             }
+            let lent = self.pieces.slots.additional(&held, arena_within(bytes));
+            held = SlotClass::together(&held, &lent);
+            lent
         };
-        let per_token = self.per_token(&split, &lent);
+        let forms_lent = lend(forms);
+        let lent = lend(work - kept);
+        let context_lent = match page(self.options.batch, context) > context {
+            true => Vec::new(),
+            false => lend(kv - self.encoding(context)),
+        };
+        let per_token = self.per_token(&split, &[&forms_lent[..], &lent].concat());
         let prompt = self.prompt_reads(&split, chunk);
         Ok(Plan {
             pinned: split.pinned,
@@ -451,6 +470,8 @@ impl Planner {
             slots: split.slots,
             lent,
             context_lent,
+            forms_lent,
+            smallest: self.smallest(),
             stand_ins,
             chunk,
             verified,
@@ -717,9 +738,15 @@ impl Plan {
         self.lent.iter().map(SlotClass::bytes).sum::<u64>() as usize
     }
 
+    /// The smallest budget, in whole MiB, that has so many bytes for forms, as far as it has any.
+    pub fn ram_for_forms(&self, bytes: u64) -> u64 {
+        self.smallest + (FORMS_SHARE * bytes).next_multiple_of(MIB)
+    }
+
     /// Maximum number of experts in memory while tokens are generated one at a time.
     pub fn most_experts(&self) -> usize {
-        self.slots.iter().chain(&self.lent).map(|class| class.count).sum()
+        let all = self.slots.iter().chain(&self.forms_lent).chain(&self.lent);
+        all.map(|class| class.count).sum()
     }
 
     /// Returns the plan for a lower budget. It has fewer slots, but the same pinned pieces, ring,

@@ -238,6 +238,9 @@ fn check(planner: &Planner, ram: u64, plan: &Plan) {
             || planner.work(planner.chunks()[0]) + lent <= ledger.get(MemoryUse::Activations)
     );
     assert!(plan.lent.is_empty() || !plan.slots.is_empty());
+    // Slots in the memory of forms fit into it.
+    let forms: u64 = plan.forms_lent.iter().map(SlotClass::bytes).sum();
+    assert!(forms == 0 || mapped(forms) <= ledger.get(MemoryUse::Forms) && !plan.slots.is_empty());
     // Contexts of several sequences, or a long one, hold experts that have no other slot.
     let contexts: u64 = plan.context_lent.iter().map(SlotClass::bytes).sum();
     assert!(contexts == 0 || mapped(contexts) <= ledger.get(MemoryUse::KvCache));
@@ -500,6 +503,35 @@ fn context_is_as_requested_or_fits_the_budget() {
     }
 }
 
+/// No budget has to have memory for forms; the one that is named has it.
+#[test]
+fn budget_named_for_forms_has_their_memory() {
+    let forms = 217 * MIB;
+    for shape in [QWEN, LLAMA, INFLATED] {
+        let planner = shape.planner(PlanOptions { forms, ..options() });
+        let least = planner.minimum();
+        assert_eq!(least, shape.planner(options()).minimum());
+        let plan = planner.plan(least).unwrap();
+        assert_eq!(plan.ledger.get(MemoryUse::Forms), 0);
+        for bytes in [1, 21 * MIB, 93 * MIB, forms] {
+            let named = plan.ram_for_forms(bytes);
+            let of = |ram| {
+                let plan = planner.plan(ram).unwrap();
+                check(&planner, ram, &plan);
+                plan.ledger.get(MemoryUse::Forms)
+            };
+            assert!(of(named) >= bytes.min(forms), "{bytes} bytes in {named}");
+            // The rest is for the next start of the process, and for whole MiB.
+            assert!(named - least < 2 * bytes + MARGIN + 2 * MIB, "{bytes} bytes in {named}");
+        }
+    }
+    // While no text has one, experts have it: of 9.4 MB each.
+    let planner = QWEN.planner(PlanOptions { forms, ..options() });
+    let plan = planner.plan(6 * GIB).unwrap();
+    assert_eq!(plan.ledger.get(MemoryUse::Forms), forms);
+    assert_eq!(plan.forms_lent.iter().map(|class| class.count).sum::<usize>(), 24);
+}
+
 #[test]
 fn lower_budget_takes_only_slots() {
     let planner = QWEN.planner(options());
@@ -537,9 +569,10 @@ proptest! {
         steps in prop::collection::vec(0u64..(24 << 20), 1..24),
         batch in 1usize..4,
         all_logits: bool,
+        forms in 0u64..96 << 20,
         speeds in (1e8f64..1e10, 5e9f64..5e11),
     ) {
-        let planner = shape.planner(PlanOptions { batch, all_logits, ..options() });
+        let planner = shape.planner(PlanOptions { batch, all_logits, forms, ..options() });
         let pace = |plan: &Plan| plan.per_token.pace(speeds.0, speeds.1);
         let mut ram = planner.minimum();
         let mut before = planner.plan(ram).unwrap();
@@ -552,6 +585,8 @@ proptest! {
             prop_assert!(plan.per_token.read() <= before.per_token.read(), "{plan:?} after {before:?}");
             prop_assert!(pace(&plan) >= pace(&before), "{plan:?} after {before:?}");
             prop_assert!(plan.chunk >= before.chunk && plan.context >= before.context);
+            let forms = [&before, &plan].map(|plan| plan.ledger.get(MemoryUse::Forms));
+            prop_assert!(forms.is_sorted());
             before = plan;
         }
     }

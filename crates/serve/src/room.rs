@@ -1,0 +1,278 @@
+//! Memory for forms of answers, which experts have while no request asks for one.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use sws_engine::{MemoryUse, Plan};
+use sws_grammar::{Form, FormError, Grammar, Vocabulary};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::app::{App, Served};
+use crate::failure::Failure;
+
+/// Units of memory for compiled forms, at most.
+const UNITS: usize = 32;
+/// Time without a form after which experts get the memory.
+const IDLE: Duration = Duration::from_secs(30);
+/// Time between two looks at the state of the server while a request waits.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Bytes on the heap for forms of answers, with a model of so many tokens and so many texts at a time.
+pub fn forms(vocab: usize, texts: usize) -> u64 {
+    Most { units: UNITS, texts: texts.max(1) }.bytes(vocab)
+}
+
+fn unit() -> u64 {
+    let [_, unit] = Grammar::UNIT;
+    unit as u64
+}
+
+/// Numbers of what there is memory for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Most {
+    /// Units of memory for compiled forms.
+    units: usize,
+    /// Texts of forms that are written at a time.
+    texts: usize,
+}
+
+impl Most {
+    /// The memory that they take.
+    fn bytes(self, vocab: usize) -> u64 {
+        let Most { units, texts } = self;
+        Vocabulary::bytes(vocab) + units as u64 * unit() + texts as u64 * Grammar::WRITTEN
+    }
+
+    /// The memory with which there are so many units.
+    fn bytes_with(units: usize, vocab: usize, texts: usize) -> u64 {
+        let [one, all] = [Most { units: 1, texts: 1 }.bytes(vocab), forms(vocab, texts)];
+        one + ((all - one) * (units - 1) as u64).div_ceil(UNITS as u64 - 1)
+    }
+
+    /// Divides memory for forms, with a model of so many tokens and so many texts at a time.
+    fn within(bytes: u64, vocab: usize, texts: usize) -> Most {
+        let [one, all] = [Most { units: 1, texts: 1 }.bytes(vocab), forms(vocab, texts)];
+        let Some(rest) = bytes.checked_sub(one) else { return Most { units: 0, texts: 0 } };
+        // Texts get their share of the rest, and forms what is left.
+        let rest = rest.min(all - one);
+        let others = texts.saturating_sub(1) as u64 * rest / (all - one);
+        let units = ((rest - others * Grammar::WRITTEN) / unit()).min(UNITS as u64 - 1);
+        Most { units: 1 + units as usize, texts: 1 + others as usize }
+    }
+}
+
+/// The memory for forms of answers.
+#[derive(Debug)]
+pub(crate) struct Room {
+    most: Most,
+    /// Permits for units.
+    units: Arc<Semaphore>,
+    /// True if experts can have the memory.
+    lends: bool,
+    state: Mutex<State>,
+    taken_back: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// True while experts have the memory.
+    is_lent: bool,
+    /// Time at which a request was last seen to have a form.
+    used: Option<Duration>,
+    /// The tokens of the model as bytes, once a form was asked for.
+    vocabulary: Option<Result<Vocabulary, FormError>>,
+}
+
+impl Room {
+    /// The memory that a plan has for forms, with a model of so many tokens and so many texts at a time.
+    pub(crate) fn new(plan: Option<&Plan>, vocab: usize, texts: usize) -> Room {
+        // Without a plan there is no budget.
+        let bytes = plan.map_or(u64::MAX, |plan| plan.ledger.get(MemoryUse::Forms));
+        let most = Most::within(bytes, vocab, texts);
+        Room {
+            most,
+            units: Arc::new(Semaphore::new(most.units)),
+            lends: plan.is_some_and(|plan| !plan.forms_lent.is_empty()),
+            state: Mutex::default(),
+            taken_back: Condvar::new(),
+        }
+    }
+
+    /// Maximum number of texts of forms at a time.
+    pub(crate) fn texts(&self) -> usize {
+        self.most.texts
+    }
+
+    /// The right to the memory of a form that a field asks for. Where experts have it, waits until the engine
+    /// has taken it back, which it does between passes.
+    pub(crate) fn take(
+        &self,
+        app: &App,
+        served: &Served,
+        field: &str,
+        form: &Form,
+    ) -> Result<OwnedSemaphorePermit, Failure> {
+        let [part, _] = Grammar::UNIT;
+        let units = match form.bytes() {
+            // Refused before it is compiled.
+            bytes if bytes > UNITS * part => 1,
+            bytes => bytes.div_ceil(part).max(1),
+        };
+        if units > self.most.units {
+            return Err(too_small(served, field, units));
+        }
+        let mut state = self.lock();
+        let permit = Arc::clone(&self.units).try_acquire_many_owned(units as u32);
+        let permit = permit.map_err(|_| {
+            Failure::busy("other requests have as many forms of answers as there is memory for; try again later")
+        })?;
+        let end = app.clock.now() + app.config.limits.queue_time;
+        while state.is_lent {
+            app.queue.wake();
+            let waited = self.taken_back.wait_timeout(state, LOOK);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if app.is_draining() {
+                return Err(Failure::unavailable("the server is about to end; try another"));
+            }
+            if state.is_lent && app.clock.now() >= end {
+                return Err(Failure::waited());
+            }
+        }
+        Ok(permit)
+    }
+
+    /// Lends the memory to experts if no request has had a form for some time, and takes it back if one has:
+    /// `lend` does either. The engine calls it between passes.
+    pub(crate) fn settle(&self, now: Duration, lend: impl FnOnce(bool)) {
+        let mut state = self.lock();
+        if self.units.available_permits() < self.most.units {
+            state.used = Some(now);
+            if std::mem::take(&mut state.is_lent) {
+                lend(false);
+                self.taken_back.notify_all();
+            }
+        } else if self.lends && !state.is_lent && !state.used.is_some_and(|used| now < used + IDLE)
+        {
+            state.vocabulary = None;
+            lend(true);
+            state.is_lent = true;
+        }
+    }
+
+    /// The tokens of the model, made if there are none. The caller has the right to the memory of a form, and
+    /// there is one caller at a time.
+    pub(crate) fn vocabulary(
+        &self,
+        make: impl FnOnce() -> Result<Vocabulary, FormError>,
+    ) -> Result<Vocabulary, FormError> {
+        if let Some(known) = self.lock().vocabulary.clone() {
+            return known;
+        }
+        let made = make();
+        self.lock().vocabulary = Some(made.clone());
+        made
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The refusal of a form that takes so many units.
+fn too_small(served: &Served, field: &str, units: usize) -> Failure {
+    let bytes = Most::bytes_with(units, served.vocab, served.texts);
+    let budget = served.plan.as_ref().map_or(0, |plan| plan.ram_for_forms(bytes));
+    let message = format!(
+        "{field} asks for a form of the answer, for which the server has too little memory; start it with --ram {}MiB or more, or leave {field} out",
+        budget >> 20
+    );
+    Failure::unsupported(field, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn memory_is_divided_among_forms_and_their_texts() {
+        let (one, all) = (21 * MIB, forms(4096, 4));
+        assert_eq!(all, 131 * MIB);
+        for (bytes, units, texts) in [
+            (0, 0, 0),
+            (one - 1, 0, 0),
+            (one, 1, 1),
+            (one + 2 * MIB, 2, 1),
+            (one + 40 * MIB, 13, 2),
+            (all - 1, 32, 3),
+            (all, 32, 4),
+            (u64::MAX, 32, 4),
+        ] {
+            assert_eq!(Most::within(bytes, 4096, 4), Most { units, texts }, "{bytes}");
+        }
+    }
+
+    /// Forms and texts together never take more than there is, and all of it gives all of them.
+    #[test]
+    fn forms_and_texts_stay_within_their_memory() {
+        for (vocab, texts) in [(1, 1), (4096, 2), (32_000, 16), (151_936, 4), (262_144, 1024)] {
+            let (one, all) = (Most::bytes_with(1, vocab, texts), forms(vocab, texts));
+            for part in 0..240 {
+                let bytes = all / 200 * part;
+                let most = Most::within(bytes, vocab, texts);
+                let taken = most.bytes(vocab);
+                let none = most == Most { units: 0, texts: 0 };
+                assert!(if none { bytes < one } else { taken <= bytes }, "{bytes}: {most:?}");
+                assert_eq!(most.units > 0, most.texts > 0);
+            }
+            assert_eq!(Most::within(all, vocab, texts), Most { units: UNITS, texts });
+            for units in 1..=UNITS {
+                let bytes = Most::bytes_with(units, vocab, texts);
+                assert!(Most::within(bytes, vocab, texts).units >= units && bytes <= all);
+            }
+        }
+    }
+
+    #[test]
+    fn memory_is_lent_unless_a_request_has_a_form() {
+        let second = Duration::from_secs;
+        let room = Room { lends: true, ..Room::new(None, 4096, 4) };
+        let taken = AtomicUsize::new(0);
+        let settle = |at| {
+            let mut said = None;
+            room.settle(second(at), |idle| said = Some(idle));
+            said
+        };
+        // Seconds, true if a request has a form, and what is said to the engine.
+        let mut held = None;
+        for (at, has_form, said) in [
+            (0, false, Some(true)),
+            (1, false, None),
+            (2, true, Some(false)),
+            (3, true, None),
+            (40, true, None),
+            (41, false, None),
+            (69, false, None),
+            (70, false, Some(true)),
+            (71, true, Some(false)),
+        ] {
+            held = has_form
+                .then(|| held.unwrap_or_else(|| Arc::clone(&room.units).try_acquire_owned()));
+            assert_eq!(settle(at), said, "{at} seconds");
+            let make = || {
+                taken.fetch_add(1, Ordering::Relaxed);
+                Err(FormError::TooDeep)
+            };
+            if has_form {
+                room.vocabulary(make).unwrap_err();
+            }
+        }
+        // The vocabulary went with the memory.
+        assert_eq!(taken.load(Ordering::Relaxed), 2);
+        let none = Room::new(None, 4096, 4);
+        none.settle(second(0), |_| panic!("nothing can be lent"));
+    }
+}
