@@ -151,8 +151,7 @@ impl Room {
                 lend(false);
                 self.taken_back.notify_all();
             }
-        } else if self.lends && !state.is_lent && !state.used.is_some_and(|used| now < used + IDLE)
-        {
+        } else if self.lends && !state.is_lent && state.used.is_none_or(|used| now >= used + IDLE) {
             state.vocabulary = None;
             lend(true);
             state.is_lent = true;
