@@ -99,7 +99,7 @@ mod tests {
             let mut opened = open_named(format!("{dir}/{}", from.as_raw_fd())).unwrap();
             // A read waits for what is written later.
             let writer = std::thread::spawn(move || {
-                std::thread::sleep(std::time::Duration::from_millis(50));
+                crate::Clock::real().sleep(std::time::Duration::from_millis(50));
                 to.write_all(b"bytes").unwrap();
             });
             let mut text = String::new();
