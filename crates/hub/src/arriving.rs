@@ -3,10 +3,12 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rustix::fs::OFlags;
 use sws_store::{
     Checkpoint, CheckpointError, Configuration, DirectReader, Manifest, ShardReader, WeightFile,
     open_checkpoint, open_regular,
@@ -276,8 +278,10 @@ impl Files {
             self.watch.moved(file.len as i64);
         }
         if place.ours {
-            // If that fails, the file stays until the directory is removed.
-            if let Ok(out) = File::options().write(true).open(&place.path) {
+            // If that fails, the file stays until the directory is removed. A pipe would block, and a
+            // link could lead to a foreign file.
+            let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits() as i32;
+            if let Ok(out) = File::options().write(true).custom_flags(flags).open(&place.path) {
                 let _ = out.set_len(0);
             }
             let _ = std::fs::remove_file(&place.path);

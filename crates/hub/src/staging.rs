@@ -102,16 +102,28 @@ impl Staging {
             }
             Err(e) => return Err(HubError::read(&path, e)),
         };
-        let Ok(record) = serde_json::from_slice::<Record>(&bytes) else {
-            return Err(foreign(format!("a {RECORD} that is damaged, or of another program")));
-        };
-        let (is_ours, is_intact) = (record.model == id.as_str(), record.is_intact());
-        match is_intact && is_commit(&record.commit) {
-            true if is_ours => Ok(Begun::Commit(record.commit)),
-            false if is_ours => Ok(Begun::Damaged),
-            true => Err(foreign(format!("the begun download of `{}`", record.model))),
-            false => Err(foreign(format!("a damaged {RECORD}"))),
+        let record = serde_json::from_slice::<Record>(&bytes).ok();
+        match record.filter(|record| record.is_intact() && is_commit(&record.commit)) {
+            Some(record) if record.model == id.as_str() => Ok(Begun::Commit(record.commit)),
+            Some(record) => Err(foreign(format!("the begun download of `{}`", record.model))),
+            // Whatever model it was of: sketches go, and other bytes are compared with hashes.
+            None if self.is_laid_out()? => Ok(Begun::Damaged),
+            None => Err(foreign(format!("a {RECORD} that is damaged, or of another program"))),
         }
+    }
+
+    /// True if the directory has what downloads have, and nothing else.
+    fn is_laid_out(&self) -> Result<bool, HubError> {
+        let refused = |e| HubError::read(&self.dir, e);
+        let mut has_sketches = false;
+        for entry in self.dir.read_dir().map_err(refused)? {
+            let name = entry.map_err(refused)?.file_name();
+            has_sketches |= name == SKETCH;
+            if ![RECORD, UNRECORDED, SKETCH, WHOLE].iter().any(|ours| name == *ours) {
+                return Ok(false);
+            }
+        }
+        Ok(has_sketches)
     }
 
     /// Records the download. The sketches of another commit go, or of one that nothing tells.
@@ -121,6 +133,8 @@ impl Staging {
         }
         let json = serde_json::to_vec(&Record::of(listing)).unwrap_or_default();
         let (path, fresh) = (self.dir.join(RECORD), self.dir.join(UNRECORDED));
+        // A link could lead to a foreign file.
+        remove(&fresh)?;
         std::fs::write(&fresh, json)
             .and_then(|()| std::fs::rename(&fresh, &path))
             .map_err(|e| HubError::write(&path, e))
@@ -198,15 +212,24 @@ mod tests {
             let mut damaged = whole.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
             std::fs::write(&path, &damaged).unwrap();
-            let what = match begun() {
-                Err(HubError::Foreign { what, .. }) => what.contains("damaged"),
-                found => found.is_ok_and(|found| found == Begun::Damaged),
-            };
-            assert!(what, "{:?}: {:?}", String::from_utf8_lossy(&damaged), begun());
+            assert_eq!(begun().unwrap(), Begun::Damaged, "{:?}", String::from_utf8_lossy(&damaged));
         }
+        // As after a loss of power.
+        for lost in [&b""[..], &[0; 90]] {
+            std::fs::write(&path, lost).unwrap();
+            assert_eq!(begun().unwrap(), Begun::Damaged);
+        }
+        let mine = staging.dir.join("mine.txt");
+        std::fs::write(&mine, "").unwrap();
+        assert!(matches!(begun(), Err(HubError::Foreign { .. })));
+        std::fs::remove_file(mine).unwrap();
         std::fs::write(&path, String::from_utf8(whole).unwrap().replace("00000", "00001")).unwrap();
         assert_eq!(begun().unwrap(), Begun::Damaged);
+        let foreign = temp.path().join("foreign");
+        std::fs::write(&foreign, "precious").unwrap();
+        std::os::unix::fs::symlink(&foreign, staging.dir.join(UNRECORDED)).unwrap();
         staging.begin(&listing).unwrap();
+        assert_eq!(std::fs::read(&foreign).unwrap(), b"precious");
         assert_eq!(begun().unwrap(), Begun::Commit(listing.commit));
         assert!(!sketches.exists(), "they may be of another commit");
         // As earlier versions wrote it.

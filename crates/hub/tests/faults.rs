@@ -412,13 +412,18 @@ fn the_progress_of_a_header_moves_with_each_request() {
 type Arrived = (BTreeMap<String, Vec<u8>>, String, Vec<u8>);
 
 /// Opens the checkpoint of a hub that arrives in `dir`.
-fn arrived(hub: &Hub, dir: &Path) -> Result<Arrived, HubError> {
+fn opened(hub: &Hub, dir: &Path) -> Result<Arriving, HubError> {
     let client = client(hub, &Clock::simulated(), false);
     let listing = client.list(&id(), "main")?;
     let (weights, small) = listing.files.iter().cloned().partition(|file| file.name == LARGE);
     let staging = Staging::open(dir)?;
     let arrival = Arrival { client, listing, weights, small, cached: None };
-    let checkpoint = Arriving::open(arrival, &staging, Arc::<Count>::default(), &|_| Ok(()))?;
+    Arriving::open(arrival, &staging, Arc::<Count>::default(), &|_| Ok(()))
+}
+
+/// Reads the checkpoint of a hub that arrives in `dir`.
+fn arrived(hub: &Hub, dir: &Path) -> Result<Arrived, HubError> {
+    let checkpoint = opened(hub, dir)?;
     let names = checkpoint.small_files().unwrap();
     let read = |name: String| (name.clone(), checkpoint.read_small(&name).unwrap());
     let small = names.into_iter().map(read).collect();
@@ -494,6 +499,14 @@ fn resumed_pull_verifies_what_is_staged() {
     std::fs::remove_dir_all(dir.join("sketch")).unwrap();
     std::os::unix::fs::symlink(&elsewhere, dir.join("sketch")).unwrap();
     assert!(arrived(&hub, &dir).unwrap() == expected);
+    assert_eq!(std::fs::read(elsewhere.join("mine")).unwrap(), b"precious");
+    // Nor does the release of a file that is not needed follow a link.
+    let whole = dir.join("whole").join(LARGE);
+    std::fs::remove_file(&whole).unwrap();
+    std::os::unix::fs::symlink(elsewhere.join("mine"), &whole).unwrap();
+    let checkpoint = opened(&hub, &dir).unwrap();
+    checkpoint.release(0);
+    assert!(whole.symlink_metadata().is_err());
     assert_eq!(std::fs::read(elsewhere.join("mine")).unwrap(), b"precious");
 }
 
