@@ -2,7 +2,7 @@
 //! checksum.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -115,9 +115,13 @@ impl Journal {
             .map_err(|e| ShardError::writing(&self.path, e))
     }
 
-    /// Removes the journal, when the work is done.
+    /// Removes the journal, when the work is done. Another process that has found all work done may
+    /// have removed it.
     pub(super) fn remove(self) -> Result<(), ShardError> {
-        std::fs::remove_file(&self.path).map_err(|e| ShardError::writing(&self.path, e))
+        match std::fs::remove_file(&self.path) {
+            Err(e) if e.kind() != ErrorKind::NotFound => Err(ShardError::writing(&self.path, e)),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -18,8 +18,8 @@ use super::parts::Target;
 use super::plan::{self, Job};
 use super::{Progress, ShardError, ShardOptions, WORKERS, copies, layout, pool, start};
 use crate::{
-    Checkpoint, CopiedFile, FileEntry, MANIFEST_FILE, Manifest, ManifestError, ModelIdentity,
-    Naming, Piece, StandIn, Tensor,
+    Checkpoint, CopiedFile, FileEntry, LEARNED_FILE, MANIFEST_FILE, Manifest, ManifestError,
+    ModelIdentity, Naming, Piece, StandIn, Tensor,
 };
 
 /// Result of [`shard`].
@@ -95,10 +95,13 @@ pub fn resume(
         });
     }
     let mut planned: HashSet<String> = jobs.iter().map(|job| job.file.clone()).collect();
-    planned.extend(small.iter().cloned().chain([MANIFEST_FILE.to_owned()]));
+    planned.extend(small.iter().cloned());
+    // What runs learned of a model may have been put beside its shards.
+    planned.extend([MANIFEST_FILE, LEARNED_FILE].map(str::to_owned));
     let is_ours = !matches!(before, Found::Other);
     let dir = OutDir::open(out, checkpoint.own_dir(), &planned, is_ours)?;
-    let (journal, lines) = Journal::open::<_, Line>(dir.path(), &identity)?;
+    let (mut journal, lines) = Journal::open::<_, Line>(dir.path(), &identity)?;
+    let was_complete = complete.is_some();
     let Kept { lines: mut results, mut damaged } = match complete {
         Some(kept) => kept,
         None => kept::of_journal(lines, dir.path(), (&identity, &jobs), verifying)?,
@@ -116,6 +119,11 @@ pub fn resume(
             dir.abandon();
         }
         return Err(error);
+    }
+    if was_complete {
+        // A directory with a manifest is complete, which this one is not until its files are made.
+        journal.append(results.iter().flatten())?;
+        dir.clear(MANIFEST_FILE)?;
     }
     left().try_for_each(|(job, _)| dir.clear(&job.file))?;
     let done = AtomicU64::new(total - left().map(|(job, _)| job.source_len).sum::<u64>());

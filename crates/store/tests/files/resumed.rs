@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicIsize, AtomicU64, Ordering};
 
 use sws_store::shard::{JOURNAL, ShardError, ShardOptions, Sharded, resume, shard, verify};
 use sws_store::{
-    Checkpoint, CheckpointError, Configuration, MANIFEST_FILE, ShardReader, WeightFile,
-    open_checkpoint,
+    Checkpoint, CheckpointError, Configuration, LEARNED_FILE, MANIFEST_FILE, ShardReader,
+    WeightFile, open_checkpoint,
 };
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -271,6 +271,25 @@ fn what_is_no_file_in_the_place_of_a_shard_is_replaced() {
     let refused = dirs.shard().unwrap_err().to_string();
     assert!(refused.contains("embed.safetensors/notes.txt"), "{refused}");
     assert_eq!(fs::read(path.join("notes.txt")).unwrap(), b"mine");
+}
+
+#[test]
+fn finished_shards_that_are_being_healed_have_no_manifest() {
+    let dirs = Dirs::new();
+    dirs.restore(&dirs.whole);
+    fs::write(dirs.out().join(LEARNED_FILE), "of runs").unwrap();
+    let path = dirs.out().join("embed.safetensors");
+    let mut bytes = fs::read(&path).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(path, bytes).unwrap();
+    let inner = open_checkpoint(dirs.temp.path().join("in"), None).unwrap();
+    let failing = Failing { inner, left: Arc::new(AtomicIsize::new(0)) };
+    let failed = shard(&failing, &Toy, &dirs.out(), &ShardOptions::default(), &|_| ());
+    assert!(matches!(failed, Err(ShardError::Read { .. })), "{failed:?}");
+    assert!(!dirs.out().join(MANIFEST_FILE).exists());
+    assert_eq!(fs::read(dirs.out().join(LEARNED_FILE)).unwrap(), b"of runs");
+    fs::remove_file(dirs.out().join(LEARNED_FILE)).unwrap();
+    assert_eq!(dirs.heals("the rest").found, SHARDS - 1);
 }
 
 /// A journal has no secret, so that its lines may say anything.
