@@ -110,4 +110,12 @@ fn damaged_shards_of_an_earlier_run_are_made_anew_and_counted() {
         assert_same_tree(&whole, &out);
         sws(&[&"verify", &out]).succeeded();
     }
+    // They are no damaged shards of another encoding.
+    flip("manifest.json");
+    let before = tree(&out);
+    for encoding in ["q4", "bf11", "bf16"] {
+        let other = sws(&[&"shard", &checkpoint, &"--encoding", &encoding, &"--out", &out]);
+        other.refused(2, &["manifest.json"]);
+        assert!(tree(&out) == before, "{encoding}");
+    }
 }

@@ -2,15 +2,20 @@
 //! others are made anew.
 
 use std::collections::HashSet;
+use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use sws_kernels::Encoding;
+
+use super::direct::ALIGN;
 use super::journal::Journal;
 use super::plan::Job;
 use super::verify::{self, Shard};
 use super::write::{Identity, Line};
 use super::{Progress, ShardError, begins_with, layout};
-use crate::{InvalidManifest, MANIFEST_FILE, Manifest, ManifestError};
+use crate::regular::open_regular;
+use crate::{InvalidManifest, MANIFEST_FILE, Manifest, ManifestError, Tensor};
 
 /// Finished shards of an earlier call.
 pub(super) struct Kept {
@@ -32,11 +37,17 @@ pub(super) enum Found {
 
 /// Reads what an output directory says of itself.
 pub(super) fn look(out: &Path, identity: &Identity, jobs: &[Job]) -> Result<Found, ShardError> {
-    let is_ours = |job: &Job| {
+    let begins = |job: &&Job| {
         let start = layout::beginning(job.piece.id, &identity.fingerprint, job.data_start);
         begins_with(&out.join(&job.file), &start)
     };
-    let has_shards = || jobs.iter().any(is_ours);
+    // Shards of other encodings begin with the same bytes, and must not be taken for damaged ones. Some
+    // pieces are stored alike in several.
+    let has_shards = || {
+        let shards: Vec<&Job> = jobs.iter().filter(begins).collect();
+        let alike = shards.iter().filter(|job| has_encodings(&out.join(&job.file), job)).count();
+        2 * alike > shards.len()
+    };
     if !out.join(MANIFEST_FILE).exists() {
         let begun = Journal::begun(out);
         return Ok(if !begun && has_shards() { Found::Unreadable } else { Found::Other });
@@ -60,6 +71,35 @@ pub(super) fn look(out: &Path, identity: &Identity, jobs: &[Job]) -> Result<Foun
         true => Ok(Found::Complete(manifest)),
         false => Err(ShardError::OtherJob { dir: out.to_owned() }),
     }
+}
+
+/// True if a shard has about the length of a job, and in its header the parts of tensors as they are planned.
+fn has_encodings(path: &Path, job: &Job) -> bool {
+    let mut header = Vec::new();
+    let opened = open_regular(path).and_then(|file| {
+        let len = file.metadata()?.len();
+        file.take(job.data_start).read_to_end(&mut header)?;
+        Ok(len)
+    });
+    let header = String::from_utf8_lossy(&header);
+    let count = |name: &str| header.matches(name).count();
+    let is_stored = |tensor: &Tensor, encoding: Option<Encoding>| {
+        let stored = Tensor { encoding, ..tensor.clone() };
+        let parts = encoding.map_or(1, |encoding| encoding.parts().len()).max(stored.parts.len());
+        let has = |index| count(&format!("\"{}\":", layout::part_name(&stored, index))) == 1;
+        (0..parts).all(has) && count(&format!("\"{}", tensor.name)) == parts
+    };
+    // What packs losslessly is stored as it is where that gains nothing.
+    let may_stay = |planned: Option<Encoding>| planned.is_none_or(|it| !it.is_lossy());
+    let fits = |(tensor, &planned): (&Tensor, &Option<Encoding>)| {
+        is_stored(tensor, planned) || may_stay(planned) && is_stored(tensor, tensor.encoding)
+    };
+    // Patches are a small part, and gaps take a block.
+    let slack = job.len / 32 + 2 * ALIGN as u64;
+    let unpacked = job.len.max(job.data_start.saturating_add(job.source_len));
+    let lens = job.len.saturating_sub(slack)..=unpacked.saturating_add(slack);
+    let mut tensors = job.piece.tensors.iter().zip(&job.encodings);
+    opened.is_ok_and(|len| lens.contains(&len)) && tensors.all(fits)
 }
 
 /// Verifies the shards and small files of a complete directory.

@@ -292,6 +292,28 @@ fn finished_shards_that_are_being_healed_have_no_manifest() {
     assert_eq!(dirs.heals("the rest").found, SHARDS - 1);
 }
 
+/// Shards of every encoding begin with the same bytes.
+#[test]
+fn shards_of_another_encoding_are_never_replaced() {
+    let dirs = Dirs::new();
+    let source = open_checkpoint(dirs.temp.path().join("in"), None).unwrap();
+    for damaged in [false, true] {
+        dirs.restore(&dirs.whole);
+        let manifest = dirs.out().join(MANIFEST_FILE);
+        match damaged {
+            true => fs::write(&manifest, "{}").unwrap(),
+            false => fs::remove_file(&manifest).unwrap(),
+        }
+        let options = ShardOptions { encoding: "q4".parse().unwrap(), ..ShardOptions::default() };
+        let refused = shard(&*source, &Toy, &dirs.out(), &options, &|_| ());
+        assert!(refused.is_err(), "damaged: {damaged}");
+        for (name, bytes) in &dirs.whole {
+            let is_left = name.ends_with(MANIFEST_FILE);
+            assert!(is_left || fs::read(dirs.out().join(name)).unwrap() == *bytes, "{name:?}");
+        }
+    }
+}
+
 /// A journal has no secret, so that its lines may say anything.
 #[test]
 fn forged_journals_lead_to_the_right_shards() {
