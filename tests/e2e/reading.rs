@@ -74,6 +74,16 @@ fn a_large_vocabulary_is_read_within_the_budget_or_refused_with_one_that_works()
     }
 }
 
+/// Where weights are kept in memory, there is no budget in which files could be read.
+#[test]
+fn a_large_vocabulary_is_read_without_a_budget() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = large_vocabulary(temp.path());
+    // No more than `auto` leaves free for other programs.
+    let Some(group) = Group::new("resident", 400 * MIB) else { return };
+    group.sws(&["run", path.to_str().unwrap(), "-p", "abcd", "-n", "2", "--resident"]).succeeded();
+}
+
 #[test]
 fn a_large_manifest_is_refused_within_the_budget() {
     let temp = tempfile::tempdir().unwrap();

@@ -23,10 +23,13 @@ pub(crate) fn open(typed: Option<&Path>) -> anyhow::Result<Model> {
 }
 
 /// Opens the model of a command, to run it. Until it is [loaded](load), the heap is limited to the
-/// budget.
+/// budget, if there is one.
 pub(crate) fn open_to_run(args: &args::Model) -> anyhow::Result<Model> {
-    process::limit(args.ram);
-    open_with(args.model.as_deref(), args.advanced.cache_disk, Some(args.ram))
+    let budget = args.options().budget();
+    if let Some(budget) = budget {
+        process::limit(budget);
+    }
+    open_with(args.model.as_deref(), args.advanced.cache_disk, budget)
 }
 
 fn open_with(

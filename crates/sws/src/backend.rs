@@ -75,6 +75,14 @@ impl Backend {
         }
     }
 
+    /// True if it reads weights as they are needed, within a budget.
+    pub(crate) const fn streams(self) -> bool {
+        match self {
+            Backend::Sws => true,
+            Backend::Candle => false,
+        }
+    }
+
     /// True if it continues several texts at once.
     pub const fn continues_several(self) -> bool {
         match self {

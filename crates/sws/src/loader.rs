@@ -133,7 +133,7 @@ impl<'m> Loader<'m> {
     }
 
     fn check_reading(&self, Reading { least, memory }: Reading) -> Result<()> {
-        match ReadingRoom::of(self.options.ram) {
+        match self.options.budget().and_then(ReadingRoom::of) {
             Some(room) if least > room.left => {}
             _ => return Ok(()),
         }

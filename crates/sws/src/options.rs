@@ -96,6 +96,12 @@ impl Default for Streaming {
 }
 
 impl Options {
+    /// The memory budget. `None` if all weights are kept in memory, however much that is.
+    pub fn budget(&self) -> Option<RamBudget> {
+        let streams = !self.resident && self.backend.streams();
+        streams.then_some(self.ram)
+    }
+
     /// Describes the reasons why the result differs from that of the published weights. Empty if it
     /// does not.
     pub(crate) fn lossy(&self, model: &Model) -> Vec<String> {
@@ -144,5 +150,19 @@ impl Streaming {
         // hexadecimal.
         let name = format!("{}.safetensors", model.manifest().model.fingerprint);
         cache.filter(|_| self.warm_start).map(|dir| dir.join("sws").join("learned").join(name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_that_are_kept_in_memory_have_no_budget() {
+        let budget =
+            |resident, backend| Options { resident, backend, ..Options::default() }.budget();
+        assert_eq!(budget(false, Backend::Sws), Some(RamBudget::Auto));
+        assert_eq!(budget(true, Backend::Sws), None);
+        assert_eq!(budget(false, Backend::Candle), None);
     }
 }
