@@ -60,6 +60,15 @@ fn too_little_address_space_is_a_clean_error() {
     assert!(refused > 0, "none of these limits is too small");
 }
 
+/// Room for their stacks is no part of the files of a model, for which there is little.
+#[test]
+fn chats_with_many_threads_start_under_a_limit_of_address_space() {
+    let model = tales();
+    let args: [&dyn AsRef<std::ffi::OsStr>; 7] =
+        [&"chat", &model, &"a", &"--threads", &"64", &"--ram", &"56MiB"];
+    limited("ulimit -v 8000000", &args).refused(2, &["no chat template"]);
+}
+
 #[test]
 fn rayon_environment_does_not_set_the_threads() {
     let model = golden_dir("qwen3_moe");

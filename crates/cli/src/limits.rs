@@ -69,6 +69,8 @@ pub(crate) fn reserve() {
 /// Ends the program when an allocation fails. Allocates nothing, and reports the failure like any
 /// other refusal.
 pub(crate) fn no_memory(bytes: usize) -> ! {
+    // Before anything is given back.
+    let refusing = process::refusing(bytes);
     if let Ok(mut reserve) = RESERVE.try_lock() {
         reserve.clear();
     }
@@ -77,8 +79,9 @@ pub(crate) fn no_memory(bytes: usize) -> ! {
         // Another thread is about to end the program.
         std::thread::yield_now();
     }
+    process::lift();
     let mut err = std::io::stderr();
-    let _ = match (process::lift(), Limits::now().address_space) {
+    let _ = match (refusing, Limits::now().address_space) {
         (Some(budget), _) => writeln!(
             err,
             "sws: reading the files of this model takes more than the {} MiB of --ram; raise --ram, or check where the model comes from",

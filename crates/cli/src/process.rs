@@ -32,10 +32,16 @@ pub(crate) fn limit(ram: RamBudget) {
     let _ = HEAP.inner().set_limit(usize::try_from(limit).unwrap_or(usize::MAX));
 }
 
-/// Ends the limit. Returns the budget that it came from.
-pub(crate) fn lift() -> Option<u64> {
+/// Ends the limit.
+pub(crate) fn lift() {
     let _ = HEAP.inner().set_limit(usize::MAX);
-    Some(BUDGET.swap(0, Ordering::SeqCst)).filter(|&budget| budget > 0)
+    BUDGET.store(0, Ordering::SeqCst);
+}
+
+/// The budget whose limit refuses so many more bytes. `None` if it is the system that does.
+pub(crate) fn refusing(bytes: usize) -> Option<u64> {
+    let budget = BUDGET.load(Ordering::SeqCst);
+    (budget > 0 && HEAP.inner().remaining() < bytes).then_some(budget)
 }
 
 #[cfg(test)]

@@ -8,7 +8,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
-use sws::{Conversation, End, Generated, Lacking, LoadedModel, Message, Model, Needs, RunMetrics};
+use sws::{
+    Conversation, End, Generated, Lacking, LoadedModel, Message, Model, Needs, RunMetrics, Threads,
+};
 use sws_model::ForwardError;
 use sws_model::text::Generation;
 
@@ -30,6 +32,8 @@ pub(crate) fn run(mut args: args::Chat) -> anyhow::Result<ExitCode> {
     if args.watch {
         watch::check()?;
     }
+    // Room for their stacks is tried on the heap, which is limited while a model's files are read.
+    let threads = limits::threads(args.model.threads)?;
     let model = match &args.model.model {
         Some(_) => model::open_or_pull(&args.model)
             .map_err(|e| model::text_is_no_model(e, "sws chat MODEL QUESTION"))?,
@@ -40,11 +44,14 @@ pub(crate) fn run(mut args: args::Chat) -> anyhow::Result<ExitCode> {
                     "there is no model for conversation on this machine; `sws pull` lists some to begin with"
                 )
             }
-            None => return tale(args),
+            None => {
+                drop(threads);
+                return tale(args);
+            }
         },
     };
     let question = question(args.question.take())?;
-    let mut chat = Chat::load(&args, &model)?;
+    let mut chat = Chat::load(&args, &model, &threads)?;
     if let Some(question) = question {
         let end = chat.answer(&question, "")?;
         if let Some((made, metrics)) = chat.last.filter(|_| args.json) {
@@ -126,8 +133,7 @@ struct Chat {
 }
 
 impl Chat {
-    fn load(args: &args::Chat, model: &Model) -> anyhow::Result<Chat> {
-        let threads = limits::threads(args.model.threads)?;
+    fn load(args: &args::Chat, model: &Model, threads: &Threads) -> anyhow::Result<Chat> {
         let template = model.chat_template()?;
         let loader = model.with(args.model.options());
         let text = loader.read_text()?;
@@ -168,7 +174,7 @@ impl Chat {
         let tokens = if wanted.report { usize::MAX } else { generation_limit };
         let heap = wanted.bytes(model, tokens);
         let needs = Needs { heap, ..Needs::default() };
-        let loader = loader.needs(needs).text(text).threads(&threads);
+        let loader = loader.needs(needs).text(text).threads(threads);
         let running = model::load(loader, &interrupt)?;
         Ok(Chat {
             running,
