@@ -88,7 +88,7 @@ fn a_server_that_a_program_cannot_use_is_refused_before_it_is_started() {
             &["`claude` works by calling tools", "`tales-moe`", "sws serve ", "--force"][..],
         ),
         ("codex", &["`codex` works by calling tools", "`tales-moe`", "sws serve ", "--force"]),
-        ("aider", &["`aider` needs a context of at least 8192 tokens", "at most 4096", "--force"]),
+        ("aider", &["`aider` holds conversations", "`tales-moe`", "sws serve ", "--force"]),
     ] {
         let mut launch = command(&[&"launch", &program, &"--url", &url]);
         // A program that was started would not be found.

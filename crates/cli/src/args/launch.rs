@@ -6,8 +6,8 @@ use std::ffi::OsString;
 ///
 /// Asks the server for its model, and starts the program with the settings that it needs. Nothing is
 /// written: the program's own configuration stays as it is. A server whose context is too short for the
-/// program's prompts (16,384 tokens for claude and codex, 8,192 for aider), or whose model cannot call
-/// tools where the program needs that, is refused.
+/// program's prompts (16,384 tokens for claude and codex, 8,192 for aider), or whose model has no chat
+/// template, or cannot call tools where the program needs that, is refused.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Launch {
     /// The program.
@@ -25,8 +25,8 @@ pub(crate) struct Launch {
     /// Print the settings and the command instead of starting it.
     #[arg(long)]
     pub(crate) print: bool,
-    /// Start the program even if the server's context is too short for it, or its model cannot call
-    /// tools.
+    /// Start the program even if the server's context is too short for it, or its model has no chat
+    /// template or cannot call tools.
     #[arg(long)]
     pub(crate) force: bool,
     /// Arguments of the program, after --.

@@ -30,6 +30,8 @@ struct Served {
     context: Option<u64>,
     /// The longest context of its model.
     longest: Option<u64>,
+    /// False if its model has no chat template. None if the server does not say.
+    has_chat: Option<bool>,
     /// False if its model cannot call tools. None if the server does not say.
     has_tools: Option<bool>,
 }
@@ -107,6 +109,11 @@ fn lack(client: Client, served: &Served) -> Option<String> {
     if needs.tools && served.has_tools == Some(false) {
         return Some(format!(
             "`{program}` works by calling tools, and the chat template of `{model}` at {url} has none in a known format; serve another model, as in `sws serve Qwen/Qwen3-30B-A3B --context {PROPOSED}`"
+        ));
+    }
+    if served.has_chat == Some(false) {
+        return Some(format!(
+            "`{program}` holds conversations, and `{model}` at {url} has no chat template; serve another model, as in `sws serve Qwen/Qwen3-30B-A3B --context {PROPOSED}`"
         ));
     }
     let context = served.context.filter(|&context| context < needs.context)?;
@@ -231,11 +238,13 @@ fn served(args: &Launch) -> anyhow::Result<Served> {
                 bail!("the server at {url} names no model; give its id with --name");
             };
             let known = model["capabilities"].as_array();
+            let has = |name: &str| known.map(|known| known.iter().any(|it| it == name));
             Ok(Served {
                 model: id.to_owned(),
                 context: model["max_model_len"].as_u64(),
                 longest: model["meta"]["n_ctx_train"].as_u64(),
-                has_tools: known.map(|known| known.iter().any(|it| it == "tools")),
+                has_chat: has("chat"),
+                has_tools: has("tools"),
                 url,
                 key,
             })
@@ -275,6 +284,11 @@ mod tests {
             (Client::Claude, served(32768, 40960, Some(false)), Some("chat template of `m`")),
             (Client::Aider, served(8191, 40960, Some(false)), Some("at least 8192 tokens")),
             (Client::Aider, served(8192, 8192, Some(false)), None),
+            (
+                Client::Aider,
+                Served { has_chat: Some(false), ..served(8192, 8192, Some(false)) },
+                Some("`m` at  has no chat template"),
+            ),
             (Client::Claude, served(16384, 40960, Some(true)), None),
             (Client::Codex, served(16384, 40960, None), None),
             // Of a server that was not asked, or is another program.
