@@ -241,8 +241,10 @@ impl Rope {
                     let high_entry = need("high_freq_factor")?;
                     let high = high_entry.at_most(MAX_FACTOR)?;
                     let low = need("low_freq_factor")?.at_most(MAX_FACTOR)?;
-                    if high <= low {
-                        return Err(high_entry.invalid("which must be above `low_freq_factor`"));
+                    // Llama 4 Scout has the same twice: no wave is between them.
+                    if high < low {
+                        let reason = "which must not be below `low_freq_factor`";
+                        return Err(high_entry.invalid(reason));
                     }
                     let factor = need("factor")?.at_most(MAX_FACTOR)?;
                     scaling = RopeScaling::Llama3 { factor, low, high, trained };

@@ -145,7 +145,7 @@ impl ModelSpec {
 
 /// Endings of tensors whose numbers are computed, checked elsewhere or used for rounded activations
 /// and caches.
-const NEEDLESS: [&str; 11] = [
+const NEEDLESS: [&str; 13] = [
     "inv_freq",
     "position_ids",
     ".weight_shape",
@@ -157,6 +157,8 @@ const NEEDLESS: [&str; 11] = [
     ".q_scale",
     ".k_scale",
     ".v_scale",
+    ".kv_scale",
+    ".prob_output_scale",
 ];
 
 /// The ending of tensors of the language model's layers that only positions of images use.

@@ -1,5 +1,7 @@
 //! Ministral 3 and Mistral 4, whose queries grow with their position.
 
+use sws_store::Value;
+
 use super::common::{Common, Defaults, dense, same_window, window};
 use super::deepseek::{LATENT_ATTENTION, latent};
 use super::{ENDS, EXPERTS, Family, MLP, NORMS, glm, qwen_next};
@@ -42,6 +44,10 @@ pub(super) fn temperature(config: &Config) -> Result<Option<Temperature>, Config
         let value = given.get(key).filter(|value| !value.is_null());
         value.map(|value| Entry { key, value }.positive()).transpose()
     };
+    // Devstral 2 has no growth.
+    if given.get(rope::GROWTH).and_then(Value::as_f64) == Some(0.0) {
+        return Ok(None);
+    }
     // The classes have no default.
     let scale = positive(rope::GROWTH)?.ok_or(ConfigError::MissingKey(rope::GROWTH))?;
     let key = "original_max_position_embeddings";

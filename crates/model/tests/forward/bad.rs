@@ -211,7 +211,7 @@ fn configurations() {
         ("llama", "rope_theta", json!(1e-44), "by which angles of rotary embeddings become infinite"),
         ("llama", "rope_scaling", json!({"type": 3}), "`type` is 3 instead of a string"),
         ("llama", "rope_scaling", json!([1]), "`rope_scaling` is [1] instead of an object"),
-        ("llama", "rope_scaling", llama3(4.0, 4.0), "4.0 for `high_freq_factor`, which must be above `low_freq_factor`"),
+        ("llama", "rope_scaling", llama3(4.0, 3.5), "3.5 for `high_freq_factor`, which must not be below `low_freq_factor`"),
         ("llama", "rope_scaling", llama3(0.0, 4.0), "`low_freq_factor`"),
         ("llama", "rope_scaling", json!({"full_attention": {"rope_type": "default"}}), "supported: one rotary embedding for all layers"),
         ("llama", "partial_rotary_factor", json!(0.5), "`partial_rotary_factor` = 0.5"),

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use sws_model::ModelSpec;
 use sws_store::Configuration;
 use sws_testing::goldens::{golden_dir, variants};
@@ -265,4 +265,35 @@ fn published_configurations_are_read() {
         }
     }
     assert!(read > 60, "{read}");
+}
+
+/// Waves of Llama 4 Scout are kept or stretched, and none is between them.
+#[test]
+fn llama3_may_have_one_limit_of_waves() {
+    let config = |scaling: Value| {
+        let path = sws_testing::root().join("configs/llama-4-scout.json");
+        let mut config: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+        config["text_config"]["rope_scaling"] = scaling;
+        ModelSpec::parse(config.to_string().as_bytes()).unwrap().ropes[0].inv_freq.clone()
+    };
+    let scaled = config(json!({"rope_type": "llama3", "factor": 16.0, "low_freq_factor": 1.0,
+        "high_freq_factor": 1.0, "original_max_position_embeddings": 8192}));
+    let plain = config(Value::Null);
+    let kept = |angle: f32| 2.0 * std::f32::consts::PI / angle < 8192.0;
+    let expected = plain.iter().map(|&it| if kept(it) { it } else { it / 16.0 });
+    assert_eq!(scaled, expected.collect::<Vec<_>>());
+    assert_eq!(plain.iter().filter(|&&it| kept(it)).count(), 35);
+}
+
+/// Queries of Devstral 2 do not grow.
+#[test]
+fn growth_of_queries_may_be_none() {
+    let mut config = parsed("ministral3");
+    let growth = |config: &Value| {
+        let spec = ModelSpec::parse(config.to_string().as_bytes()).unwrap();
+        spec.layers.iter().any(|layer| format!("{:?}", layer.mixer).contains("temperature: Some"))
+    };
+    assert!(growth(&config));
+    config["rope_parameters"]["llama_4_scaling_beta"] = json!(0);
+    assert!(!growth(&config));
 }
