@@ -309,6 +309,19 @@ pub enum CheckpointError {
         /// The matrix to which it belongs.
         matrix: String,
     },
+    /// Scales of the inputs of a matrix.
+    #[error(
+        "`{}` holds `{tensor}`, by which the inputs of `{matrix}` are multiplied, which is not supported; take a version of the model without it (AWQ of ModelOpt writes it)",
+        path.display()
+    )]
+    Inputs {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The matrix.
+        matrix: String,
+    },
     /// A part of an adapter.
     #[error(
         "`{}` holds `{tensor}`, a part of an adapter; merge the adapter into the model first (peft: `merge_and_unload`, then `save_pretrained`), and use the result",

@@ -148,6 +148,7 @@ fn tensors_of_codes_and_adapters_are_refused() {
         adapter("mixtral", format!("{Q}.base_layer.weight")),
         adapter("glm4_moe", format!("base_model.model.{Q}.lora_A.weight")),
         adapter("gpt_oss_mxfp4", "model.embed_tokens.lora_embedding_A".to_owned()),
+        ("qwen3_moe", format!("{EXPERT}.pre_quant_scale"), "by which the inputs of"),
     ]);
     for (golden, name, expected) in cases {
         let copy = with(golden, &[&name]);

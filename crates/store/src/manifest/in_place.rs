@@ -74,6 +74,7 @@ impl Manifest {
                 let (path, tensor) = (path(), stored.tensor.name.clone());
                 return Err(match strange {
                     Strange::OfCodes(matrix) => CheckpointError::NotCodes { path, tensor, matrix },
+                    Strange::OfInputs(matrix) => CheckpointError::Inputs { path, tensor, matrix },
                     Strange::OfAdapter => CheckpointError::Adapter { path, tensor },
                 });
             }

@@ -8,6 +8,8 @@ use crate::Naming;
 pub(super) enum Strange {
     /// It belongs to the codes of this matrix of the model, which is not quantised.
     OfCodes(String),
+    /// It scales the inputs of this matrix of the model.
+    OfInputs(String),
     /// It belongs to an adapter.
     OfAdapter,
 }
@@ -29,6 +31,9 @@ const OF_CODES: [(&str, &str); 14] = [
     ("_blocks", ""),
     ("_shape", ""),
 ];
+
+/// Ending of a tensor by which the inputs of a matrix are multiplied.
+const OF_INPUTS: &str = ".pre_quant_scale";
 
 /// What follows the name of a module in the names of an adapter of it.
 const OF_ADAPTERS: [&str; 6] = [
@@ -53,6 +58,11 @@ pub(super) fn strange(
     let module = OF_ADAPTERS.iter().find_map(|marker| Some(within.split_once(marker)?.0));
     if module.is_some_and(|module| has_place(&format!("{module}.weight"))) {
         return Some(Strange::OfAdapter);
+    }
+    if let Some(matrix) = name.strip_suffix(OF_INPUTS).map(|stem| format!("{stem}.weight"))
+        && has_place(&matrix)
+    {
+        return Some(Strange::OfInputs(matrix));
     }
     OF_CODES.into_iter().find_map(|(ending, instead)| {
         let stem = name.strip_suffix(ending)?;
