@@ -251,7 +251,10 @@ fn a_mistyped_path_keeps_its_name_where_the_hub_does_not_help() {
     // A hub that asks to wait is waited for.
     user.hub.state().faults.clear();
     user.hub.fault("", Fault::Status(429, "", "1"), 1);
-    user.sws(&[&"inspect", &ID]).succeeded();
+    user.hub.state().requests.clear();
+    let inspected = user.sws(&[&"inspect", &ID]);
+    assert!(!inspected.stderr.contains("429"), "{inspected:?}");
+    assert!(user.hub.requests("").len() > 1, "{inspected:?}");
 }
 
 #[test]

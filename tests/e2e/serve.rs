@@ -213,7 +213,10 @@ fn servers_that_strangers_could_reach_need_a_key() {
     refused(&["--listen", "0.0.0.0", "--port", "0"], &["--api-key", "--no-auth"]);
     refused(&["--api-key", "", "--port", "0"], &["key is empty"]);
     refused(&["--kv-disk", "10%", "--port", "0"], &["--kv-disk", "1MiB"]);
-    refused(&["--api-key-file", "/dev/null", "--port", "0"], &["no keys"]);
+    let empty = tempfile::NamedTempFile::new().unwrap();
+    let empty = empty.path().to_str().unwrap();
+    refused(&["--api-key-file", empty, "--port", "0"], &["no keys"]);
+    refused(&["--api-key-file", "/dev/null", "--port", "0"], &["not a regular file"]);
     refused(&["--api-key-file", "/nonesuch", "--port", "0"], &["cannot be read"]);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port().to_string();

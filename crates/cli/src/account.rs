@@ -129,14 +129,13 @@ fn table(rows: &[(&str, String)], metrics: &RunMetrics, made: &Generated) -> Str
     }
     let allowed = metrics.ram_bytes.map_or(String::new(), |ram| format!(" of {}", size(ram)));
     let peak = metrics.peak_rss_bytes.map_or("unknown".to_owned(), size);
-    let _ = writeln!(
-        text,
-        "{:<10} {peak}{allowed} at most; loaded in {}, of which the tokenizer {}",
+    let memory = format!(
+        "{:<10} {peak}{allowed} at most; loaded in {}, of which the tokenizer {}\n",
         "memory",
         seconds(metrics.load_seconds),
         seconds(metrics.tokenizer_seconds)
     );
-    text
+    text + &wrapped_at(11, &memory)
 }
 
 /// Tokens, their time and speed: `5 tokens in 0.01 s (336 tok/s)`.

@@ -18,8 +18,9 @@ const ADDED: [u64; 2] = [1 << 10, 128];
 const ENTRY: u64 = 12 + 12;
 /// A merge: three ids and a bucket.
 const MERGE: u64 = 12 + 12;
-/// A token in the models of the `tokenizers` crate, which read a tree of values first.
-const TREE: [u64; 2] = [640, 1600];
+/// A token in the models of the `tokenizers` crate, which read a tree of values first. The tree takes more
+/// where it keeps the order of names.
+const TREE: [u64; 2] = [640, 2400];
 
 impl TokenizerMemory {
     /// Memory of a tokenizer with `tokens` tokens of `bytes` bytes in all, `merges` merges, and
