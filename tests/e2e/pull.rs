@@ -254,8 +254,9 @@ fn resumed_pulls_make_the_model_of_the_hub() {
             None => bytes.fill(0),
             Some(new) => {
                 let at = bytes.windows(before.len()).position(|it| it == before.as_bytes());
-                let digit = bytes[at.unwrap()..].iter_mut().find(|byte| byte.is_ascii_digit());
-                *digit.unwrap() = new;
+                let at = at.unwrap_or_else(|| panic!("no {before} in {name}: {bytes:?}"));
+                let digit = bytes[at..].iter_mut().find(|byte| byte.is_ascii_digit());
+                *digit.unwrap_or_else(|| panic!("no number in {name}")) = new;
             }
         }
         std::fs::write(&path, bytes).unwrap();
