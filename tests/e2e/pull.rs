@@ -229,7 +229,7 @@ fn resumed_pulls_make_the_model_of_the_hub() {
     /// A file, the text before the byte that changes, and the new byte; zeros without any.
     type Case<'a> = (&'a str, &'a str, Option<u8>);
     let cases: [Case; 7] = [
-        ("sketch/config.json", "vocab_size", Some(b'7')),
+        ("sketch/config.json", "num_local_experts", Some(b'7')),
         ("sketch/config.json", "", None),
         ("sketch/README.md", "version", Some(b'7')),
         ("sketch/tokenizer.json", "version", Some(b'7')),
