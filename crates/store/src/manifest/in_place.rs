@@ -73,9 +73,9 @@ impl Manifest {
             {
                 let (path, tensor) = (path(), stored.tensor.name.clone());
                 return Err(match strange {
-                    Strange::OfCodes(matrix) => CheckpointError::NotCodes { path, tensor, matrix },
-                    Strange::OfInputs(matrix) => CheckpointError::Inputs { path, tensor, matrix },
-                    Strange::OfAdapter => CheckpointError::Adapter { path, tensor },
+                    Strange::Codes(matrix) => CheckpointError::NotCodes { path, tensor, matrix },
+                    Strange::Inputs(matrix) => CheckpointError::Inputs { path, tensor, matrix },
+                    Strange::Adapter => CheckpointError::Adapter { path, tensor },
                 });
             }
             let experts = match placement {

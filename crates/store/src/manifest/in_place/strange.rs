@@ -7,11 +7,11 @@ use crate::Naming;
 /// The reason why a checkpoint cannot be computed without a tensor that no pass reads.
 pub(super) enum Strange {
     /// It belongs to the codes of this matrix of the model, which is not quantised.
-    OfCodes(String),
+    Codes(String),
     /// It scales the inputs of this matrix of the model.
-    OfInputs(String),
+    Inputs(String),
     /// It belongs to an adapter.
-    OfAdapter,
+    Adapter,
 }
 
 /// Endings of tensors that belong to the codes of a matrix, and the ending of its name.
@@ -57,12 +57,12 @@ pub(super) fn strange(
     let within = name.strip_prefix("base_model.model.").unwrap_or(name);
     let module = OF_ADAPTERS.iter().find_map(|marker| Some(within.split_once(marker)?.0));
     if module.is_some_and(|module| has_place(&format!("{module}.weight"))) {
-        return Some(Strange::OfAdapter);
+        return Some(Strange::Adapter);
     }
     if let Some(matrix) = name.strip_suffix(OF_INPUTS).map(|stem| format!("{stem}.weight"))
         && has_place(&matrix)
     {
-        return Some(Strange::OfInputs(matrix));
+        return Some(Strange::Inputs(matrix));
     }
     OF_CODES.into_iter().find_map(|(ending, instead)| {
         let stem = name.strip_suffix(ending)?;
@@ -76,6 +76,6 @@ pub(super) fn strange(
                 codes.is_some_and(|codes| !matches!(source.find(&codes), Found::Plain))
             })
         };
-        (has_place(&matrix) && !has_codes()).then_some(Strange::OfCodes(matrix))
+        (has_place(&matrix) && !has_codes()).then_some(Strange::Codes(matrix))
     })
 }
