@@ -104,6 +104,12 @@ impl Encoding {
         Encoding::Fp7(Fp8Scales::Thirtytwos),
     ];
 
+    /// True if products sum the codes of weights before they scale them (see the crate's
+    /// [bits](crate#bit-identical-results)), and not weights that were decoded to f32.
+    pub const fn sums_codes(self) -> bool {
+        crate::reference::Coding::of(self).is_some()
+    }
+
     /// The name used on the command line and in manifests.
     pub const fn name(self) -> &'static str {
         match self {

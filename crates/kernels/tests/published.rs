@@ -44,6 +44,13 @@ fn less_zero(code: u8, units: &[u8], at: usize) -> f32 {
     (f32::from(code) - (unit & 15) as f32) * f32::from_bits(unit & !0x1fff)
 }
 
+/// The same, with the zero point's product taken off that of the code.
+fn from_zero(code: u8, units: &[u8], at: usize) -> f32 {
+    let unit = u32::from_le_bytes(units[4 * at..][..4].try_into().unwrap());
+    let scale = f32::from_bits(unit & !0x1fff);
+    f32::from(code).mul_add(scale, -((unit & 15) as f32) * scale)
+}
+
 fn half(bytes: &[u8], at: usize) -> f32 {
     half::bf16::from_le_bytes(bytes[2 * at..][..2].try_into().unwrap()).to_f32()
 }
@@ -101,14 +108,19 @@ fn weights_are_those_of_the_formulas() {
                                 }
                                 None => c / columns,
                             };
-                            less_zero(nibble(codes, at), scales, r * groups + group)
+                            let (code, unit) = (nibble(codes, at), r * groups + group);
+                            match layout.has_order() {
+                                true => less_zero(code, scales, unit),
+                                false => from_zero(code, scales, unit),
+                            }
                         }
                         Published::Nvfp4 => {
-                            e2m1(nibble(codes, at)) * e4m3(scales[at / 16]) * single(slices[2], 0)
+                            let half = single(slices[2], 0) * 0.5;
+                            (2.0 * e2m1(nibble(codes, at)) + 0.0) * (e4m3(scales[at / 16]) * half)
                         }
                         Published::Nvfp4Divided => {
                             let scale = e4m3(scales[at / 16]) / single(slices[2], 0);
-                            e2m1(nibble(codes, at)) * scale
+                            (e2m1(nibble(codes, at)) + 0.0) * scale
                         }
                     };
                     let same = found == expected.to_bits()

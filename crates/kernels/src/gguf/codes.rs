@@ -31,12 +31,12 @@ pub(crate) const fn words_of_four<const N: usize>(first: usize) -> [[u16; 32]; N
 
 /// Points of eight numbers from `first` on: four bits each, of which two are used. Those of even
 /// columns are in the lower half.
-pub(crate) const fn apart<const N: usize>(first: usize) -> [u64; N] {
+pub(crate) const fn apart<const N: usize>(first: usize) -> [u32; N] {
     let mut points = [0; N];
     let mut i = 0;
     while i < N {
-        let point = packed(first + i) as u64;
-        points[i] = point & 0x3333 | (point >> 2 & 0x3333) << 32;
+        let point = packed(first + i) as u32;
+        points[i] = point & 0x3333 | (point >> 2 & 0x3333) << 16;
         i += 1;
     }
     points

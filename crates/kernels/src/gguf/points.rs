@@ -62,6 +62,16 @@ const fn fours<const N: usize>(first: usize, numbers: [i8; 8]) -> [u32; N] {
     points
 }
 
+/// The largest of the numbers of points with a sign or a shift.
+pub(crate) const fn less(format: GgufBlocks) -> u8 {
+    match format {
+        GgufBlocks::Iq1S | GgufBlocks::Iq1M => 9,
+        GgufBlocks::Iq3Xxs => 62,
+        GgufBlocks::Iq3S => 15,
+        _ => 43,
+    }
+}
+
 /// Eight weights of a block in units of its scale: their numbers, and the factor of all.
 pub(crate) struct Group {
     pub(crate) numbers: [i8; 8],
@@ -193,8 +203,6 @@ pub(crate) struct Quarter {
     pub(crate) points: [u64; 8],
     /// What is done to their numbers.
     pub(crate) shift: Shift,
-    /// Four factors, each of 16 weights.
-    pub(crate) factors: u32,
 }
 
 /// The change of the numbers of points.
@@ -216,7 +224,7 @@ pub(crate) fn quarter(format: GgufBlocks, b: &[u8], q: usize) -> Quarter {
                 points[i] = IQ2_XXS[usize::from(b[2 + 16 * q + i / 4 * 8 + i % 4])];
             }
             let signs = evened(both(apart(first), apart(second)));
-            Quarter { points, shift: Shift::Signs(signs), factors: halves(first, second) }
+            Quarter { points, shift: Shift::Signs(signs) }
         }
         GgufBlocks::Iq2Xs => {
             let mut signs = 0;
@@ -225,8 +233,7 @@ pub(crate) fn quarter(format: GgufBlocks, b: &[u8], q: usize) -> Quarter {
                 points[i] = IQ2_XS[usize::from(code & 511)];
                 signs |= u64::from(code >> 9) << (8 * i);
             }
-            let factors = nibbles(b[66 + 2 * q], b[67 + 2 * q]);
-            Quarter { points, shift: Shift::Signs(evened(signs)), factors }
+            Quarter { points, shift: Shift::Signs(evened(signs)) }
         }
         GgufBlocks::Iq2S => {
             let top = u32::from(word(b, 66 + 2 * q)) << 8;
@@ -235,8 +242,7 @@ pub(crate) fn quarter(format: GgufBlocks, b: &[u8], q: usize) -> Quarter {
                 points[i] = IQ2_S[code];
             }
             let signs = both(long(b, 34 + 8 * q), long(b, 38 + 8 * q));
-            let factors = nibbles(b[74 + 2 * q], b[75 + 2 * q]);
-            Quarter { points, shift: Shift::Signs(signs), factors }
+            Quarter { points, shift: Shift::Signs(signs) }
         }
         GgufBlocks::Iq3Xxs => {
             let (first, second) = (long(b, 66 + 8 * q), long(b, 70 + 8 * q));
@@ -245,7 +251,7 @@ pub(crate) fn quarter(format: GgufBlocks, b: &[u8], q: usize) -> Quarter {
                 points[i] = both(IQ3_XXS[usize::from(b[at])], IQ3_XXS[usize::from(b[at + 1])]);
             }
             let signs = evened(both(apart(first), apart(second)));
-            Quarter { points, shift: Shift::Signs(signs), factors: halves(first, second) }
+            Quarter { points, shift: Shift::Signs(signs) }
         }
         GgufBlocks::Iq3S => {
             let top = u32::from(word(b, 66 + 2 * q)) << 8;
@@ -256,14 +262,10 @@ pub(crate) fn quarter(format: GgufBlocks, b: &[u8], q: usize) -> Quarter {
                 points[i] = both(IQ3_S[first], IQ3_S[second]);
             }
             let signs = both(long(b, 74 + 8 * q), long(b, 78 + 8 * q));
-            // A nibble for 32 weights.
-            let factor = u32::from(b[106 + q]);
-            let factors = ((factor & 15) * 0x0202) | ((factor >> 4) * 0x0202_0000);
-            Quarter { points, shift: Shift::Signs(signs), factors: factors | 0x0101_0101 }
+            Quarter { points, shift: Shift::Signs(signs) }
         }
         GgufBlocks::Iq1S => {
             let mut less = 0;
-            let mut factors = 0x0101_0101;
             for half in 0..2 {
                 let rest = u32::from(word(b, 34 + 4 * q + 2 * half));
                 for i in 0..4 {
@@ -271,9 +273,8 @@ pub(crate) fn quarter(format: GgufBlocks, b: &[u8], q: usize) -> Quarter {
                     points[4 * half + i] = IQ1[code | (rest << 8 >> (3 * i)) as usize & 0x700];
                 }
                 less |= (u64::from(rest >> 15) * 0xffff_ffff) << (32 * half);
-                factors |= ((rest >> 12 & 7) * 0x0202) << (16 * half);
             }
-            Quarter { points, shift: Shift::Less(less), factors }
+            Quarter { points, shift: Shift::Less(less) }
         }
         GgufBlocks::Iq1M => {
             let rest = long(b, 32 + 4 * q);
@@ -283,10 +284,7 @@ pub(crate) fn quarter(format: GgufBlocks, b: &[u8], q: usize) -> Quarter {
                 points[i] = IQ1[usize::from(b[8 * q + i]) | (own << 8) as usize & 0x700];
                 less |= (u64::from(own >> 3 & 1) * 0xff) << (8 * i);
             }
-            let three = u32::from(word(b, 48 + 2 * q));
-            let factors =
-                three & 7 | (three & 0x38) << 5 | (three & 0x1c0) << 10 | (three & 0xe00) << 15;
-            Quarter { points, shift: Shift::Less(less), factors: (2 * factors) | 0x0101_0101 }
+            Quarter { points, shift: Shift::Less(less) }
         }
         _ => unreachable!("a format without points"),
     }
@@ -307,18 +305,42 @@ fn evened(sevens: u64) -> u64 {
     sevens | (folded & 0x0101_0101_0101_0101) << 7
 }
 
-/// The factors in the upper nibbles of two words, each of 32 weights.
+/// The factors of the runs of a block, each in a byte: of eight runs of 32 columns, or of 16 of 16.
 #[inline(always)]
-fn halves(first: u32, second: u32) -> u32 {
-    ((first >> 28) * 0x0202) | ((second >> 28) * 0x0202_0000) | 0x0101_0101
+pub(crate) fn factors(format: GgufBlocks, b: &[u8]) -> [u64; 2] {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    let mut factors = [0u64; 2];
+    match format {
+        GgufBlocks::Iq2Xxs | GgufBlocks::Iq3Xxs | GgufBlocks::Iq1S => {
+            for s in 0..8 {
+                let factor = match format {
+                    GgufBlocks::Iq2Xxs => long(b, 6 + 8 * s) >> 28,
+                    GgufBlocks::Iq3Xxs => long(b, 66 + 4 * s) >> 28,
+                    _ => u32::from(word(b, 34 + 2 * s)) >> 12 & 7,
+                };
+                factors[0] |= u64::from(factor) << (8 * s);
+            }
+        }
+        GgufBlocks::Iq3S => factors[0] = nibbles(long(b, 106)),
+        GgufBlocks::Iq2Xs => factors = [nibbles(long(b, 66)), nibbles(long(b, 70))],
+        GgufBlocks::Iq2S => factors = [nibbles(long(b, 74)), nibbles(long(b, 78))],
+        _ => {
+            for run in 0..16 {
+                let factor = word(b, 48 + run / 4 * 2) >> (3 * (run % 4)) & 7;
+                factors[run / 8] |= u64::from(factor) << (8 * (run % 8));
+            }
+        }
+    }
+    factors.map(|factors| (2 * factors) | ONES)
 }
 
-/// The factors in the nibbles of two bytes, each of 16 weights.
+/// Eight nibbles, each in a byte.
 #[inline(always)]
-fn nibbles(first: u8, second: u8) -> u32 {
-    let (first, second) = (u32::from(first), u32::from(second));
-    let all = first & 15 | (first & 0xf0) << 4 | (second & 15) << 16 | (second & 0xf0) << 20;
-    (2 * all) | 0x0101_0101
+fn nibbles(packed: u32) -> u64 {
+    let spread = u64::from(packed);
+    let spread = (spread | spread << 16) & 0x0000_ffff_0000_ffff;
+    let spread = (spread | spread << 8) & 0x00ff_00ff_00ff_00ff;
+    (spread | spread << 4) & 0x0f0f_0f0f_0f0f_0f0f
 }
 
 #[cfg(test)]
@@ -337,7 +359,7 @@ mod tests {
                     *byte = (state >> 24) as u8;
                 }
                 for g in 0..32 {
-                    let Quarter { points, shift, factors } = quarter(format, &block, g / 8);
+                    let Quarter { points, shift } = quarter(format, &block, g / 8);
                     let expected = group(format, &block, g);
                     let i = g % 8;
                     let numbers = match shift {
@@ -349,7 +371,11 @@ mod tests {
                         }
                     };
                     assert_eq!(numbers, expected.numbers, "{format:?}: group {g}");
-                    let factor = factors >> (8 * (i / 2)) & 255;
+                    let run = match format {
+                        Iq1M | Iq2Xs | Iq2S => g / 2,
+                        _ => g / 4,
+                    };
+                    let factor = factors(format, &block)[run / 8] >> (8 * (run % 8)) & 255;
                     assert_eq!(factor as i32, expected.factor, "{format:?}: group {g}");
                 }
             }

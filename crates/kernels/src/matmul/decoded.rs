@@ -6,9 +6,10 @@
 
 use std::ops::Range;
 
+use super::coded::for_coded;
 use super::decode::{Cursor, Decoder, ForDecoder, Take, for_decoder};
 use crate::Matrix;
-use crate::reference::{BLOCK, LANES};
+use crate::reference::{BLOCK, Coding, LANES};
 use crate::simd::Simd;
 
 /// Columns of some rows to be decoded.
@@ -46,7 +47,10 @@ impl Places {
 /// Decodes the columns with a function that is compiled for the instruction set of `S`.
 #[inline(always)]
 pub(crate) fn decode<S: Simd>(s: S, job: Decode<'_, '_>) {
-    for_decoder(s, job.m.encoding(), job);
+    match Coding::of(job.m.encoding()) {
+        Some(_) => for_coded(s, job.m.encoding(), job),
+        None => for_decoder(s, job.m.encoding(), job),
+    }
 }
 
 impl<S: Simd> ForDecoder<S> for Decode<'_, '_> {

@@ -1,8 +1,14 @@
 //! Activations, packed once per call into the order in which the kernels read them.
 
+mod coded;
+
+use std::sync::{Mutex, OnceLock, PoisonError};
+
 use crate::Tier;
 use crate::buffer::Buffer;
-use crate::reference::{BLOCK, LANES};
+use crate::reference::{BLOCK, Fours, LANES};
+
+pub(super) use coded::Coded;
 
 /// Maximum number of tokens in a group. A group's part of a chunk stays in the second-level cache.
 pub(super) const GROUP: usize = 64;
@@ -21,6 +27,40 @@ pub struct Input {
     tokens: usize,
     cols: usize,
     shape: Shape,
+    /// The same activations for weights that are summed as codes, by [`Fours`]. They are packed when the
+    /// first product needs them.
+    coded: [Later; 2],
+}
+
+/// A buffer that is filled when it is first needed.
+#[derive(Debug, Default)]
+struct Later {
+    filled: OnceLock<Buffer>,
+    /// The buffer for the next time.
+    spare: Mutex<Buffer>,
+}
+
+impl Later {
+    /// Forgets the contents.
+    fn forget(&mut self) {
+        if let Some(buffer) = self.filled.take() {
+            *self.spare.get_mut().unwrap_or_else(PoisonError::into_inner) = buffer;
+        }
+    }
+
+    fn get(&self, fill: impl FnOnce(&mut Buffer)) -> &Buffer {
+        self.filled.get_or_init(|| {
+            let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut buffer = std::mem::take(&mut *spare);
+            fill(&mut buffer);
+            buffer
+        })
+    }
+
+    fn bytes(&self) -> usize {
+        let spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner).bytes();
+        spare + self.filled.get().map_or(0, Buffer::bytes)
+    }
 }
 
 /// The layout that a tier requires of its activations.
@@ -63,6 +103,7 @@ impl Input {
     ) {
         self.tokens = tokens;
         self.cols = cols;
+        self.coded.iter_mut().for_each(Later::forget);
         self.shape = if tokens == 1 { Shape::default() } else { super::shape(tier) };
         let layout = Layout { shape: self.shape, cols, padded: self.padded_cols() };
         layout.fill_groups(self.buffer.grown(tokens * layout.padded), 0, tokens, &row);
@@ -70,12 +111,14 @@ impl Input {
 
     /// Bytes held.
     pub fn bytes(&self) -> usize {
-        self.buffer.bytes()
+        self.buffer.bytes() + self.coded.iter().map(Later::bytes).sum::<usize>()
     }
 
-    /// Bytes held after packing `tokens × cols`, if nothing larger was packed before.
+    /// Bytes held after packing `tokens × cols`, if nothing larger was packed before, and products with
+    /// weights of all encodings.
     pub const fn bytes_for(tokens: usize, cols: usize) -> usize {
         Buffer::bytes_for(tokens * cols.next_multiple_of(BLOCK))
+            + 2 * Buffer::bytes_for(Coded::len(tokens, cols))
     }
 
     /// The number of tokens packed.
@@ -94,6 +137,12 @@ impl Input {
 
     pub(super) fn padded_cols(&self) -> usize {
         self.cols.next_multiple_of(BLOCK)
+    }
+
+    /// The activations for weights that are summed as codes.
+    pub(super) fn coded(&self, fours: Fours) -> Coded<'_> {
+        let buffer = self.coded[fours as usize].get(|buffer| coded::pack(self, fours, buffer));
+        Coded::of(self, buffer)
     }
 
     /// All activations, in packed order.

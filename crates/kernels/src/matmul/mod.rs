@@ -1,5 +1,6 @@
 //! `y = weights · x` on encoded weights.
 
+mod coded;
 mod decode;
 mod decoded;
 mod input;
@@ -9,6 +10,7 @@ mod output;
 mod transposed;
 
 use crate::buffer::Buffer;
+use crate::reference::Coding;
 use crate::simd::{Portable, Simd};
 use crate::{Matrix, Tier, reference};
 use decode::{Decoder, ForDecoder, for_common_decoder, for_decoder};
@@ -59,7 +61,8 @@ impl ThreadScratch {
     /// Bytes held after products with up to `tokens` tokens.
     pub fn bytes_for(tier: Tier, tokens: usize) -> usize {
         fn of<S: Simd>(_: S) -> usize {
-            many::scratch_lengths::<S>().into_iter().map(Buffer::bytes_for).sum()
+            let (plain, coded) = (many::scratch_lengths::<S>(), coded::scratch_lengths::<S>());
+            plain.into_iter().zip(coded).map(|(a, b)| Buffer::bytes_for(a.max(b))).sum()
         }
         match tier {
             _ if tokens < 2 => 0,
@@ -218,6 +221,12 @@ fn avx512(s: crate::Avx512, m: &Matrix, x: &Input, y: &mut Output, scratch: &mut
 
 #[inline(always)]
 fn by_encoding<S: Simd>(s: S, m: &Matrix, x: &Input, y: &mut Output, scratch: &mut ThreadScratch) {
+    if let Some(coding) = Coding::of(m.encoding()) {
+        return match x.tokens() {
+            1 => coded::one(s, m, x.coded(coding.fours), y),
+            _ => coded::many(s, coding, m, x, y, scratch),
+        };
+    }
     if x.tokens() > 1 {
         return many::many(s, m, x, y, scratch);
     }

@@ -14,7 +14,7 @@ use crate::simd::Simd;
 
 /// Prefetch distance in bytes. The processor's own prefetcher sees rows as short streams and stops
 /// at the end of each. Without these requests q4 ran at half its speed, bf12 at 0.85.
-const AHEAD: usize = 12 << 10;
+pub(super) const AHEAD: usize = 12 << 10;
 
 /// Multiplies all rows by `x`, which is padded to a multiple of 64.
 #[inline(always)]

@@ -1,24 +1,41 @@
 //! The block formats of GGUF files.
 //!
-//! A product that is added to, or taken from, another number is exact here: no scale has more than
-//! 17 bits and no code more than 6. So it does not matter whether it is rounded in between.
+//! The product of a scale and a code is exact: no scale has more than 17 bits and no code more than 6.
 
 use super::{BLOCK, f16_to_f32};
-use crate::gguf::points::{self, Group};
+use crate::gguf::points;
 use crate::{GgufBlocks, Matrix};
 
-/// Decodes one block of at most 64 columns.
-pub(super) fn block(format: GgufBlocks, m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
-    let (cols, bytes) = (format.cols(), format.bytes());
-    let row = m.row_bytes(0, row);
+/// Decodes one block of at most 64 columns of q8_0.
+pub(super) fn q8_0(m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
     for (out, col) in out.iter_mut().zip(block * BLOCK..) {
-        *out = weight(format, &row[col / cols * bytes..][..bytes], col % cols);
+        let b = block_of(GgufBlocks::Q8_0, m, row, col);
+        *out = f32::from(b[2 + col % 32] as i8) * half(b, 0);
     }
 }
 
-/// The weight in column `i` of a format's block.
-fn weight(format: GgufBlocks, b: &[u8], i: usize) -> f32 {
-    let half = |at: usize| f16_to_f32(u16::from_le_bytes([b[at], b[at + 1]]));
+/// Decodes one block of at most 64 columns of mxfp4.
+pub(super) fn mxfp4(m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
+    for (out, col) in out.iter_mut().zip(block * BLOCK..) {
+        let (b, i) = (block_of(GgufBlocks::Mxfp4, m, row, col), col % 32);
+        let nibble = b[1 + i % 16] >> (4 * (i / 16)) & 15;
+        *out = DOUBLE_E2M1[usize::from(nibble)] * half_e8m0_to_f32(b[0]);
+    }
+}
+
+/// The format's block that a column is in.
+pub(super) fn block_of<'a>(format: GgufBlocks, m: &Matrix<'a>, row: usize, col: usize) -> &'a [u8] {
+    &m.row_bytes(0, row)[col / format.cols() * format.bytes()..][..format.bytes()]
+}
+
+/// The f16 number at an offset.
+fn half(b: &[u8], at: usize) -> f32 {
+    f16_to_f32(u16::from_le_bytes([b[at], b[at + 1]]))
+}
+
+/// The code in column `i` of a format's block: what its weight is, in units of its scale, and
+/// [`Coding::less`] or the minimum of its run more.
+pub(super) fn code(format: GgufBlocks, b: &[u8], i: usize) -> u8 {
     // A code of four bits: two runs of columns share the bytes from `at` on.
     let nibble = |at: usize, run: usize| b[at + i % run] >> (4 * (i / run)) & 15;
     let fifth = |at: usize| (b[at + i / 8] >> (i % 8) & 1) << 4;
@@ -30,44 +47,57 @@ fn weight(format: GgufBlocks, b: &[u8], i: usize) -> f32 {
     // A code of two bits: four runs of 32 columns share 32 bytes.
     let two = |at: usize| b[at + i / 128 * 32 + i % 32] >> (2 * (i / 32 % 4)) & 3;
     match format {
-        GgufBlocks::Q4_0 => signed(nibble(2, 16), 8) * half(0),
-        GgufBlocks::Q4_1 => f32::from(nibble(4, 16)) * half(0) + half(2),
-        GgufBlocks::Q5_0 => signed(nibble(6, 16) | fifth(2), 16) * half(0),
-        GgufBlocks::Q5_1 => f32::from(nibble(8, 16) | fifth(4)) * half(0) + half(2),
-        GgufBlocks::Q8_0 => f32::from(b[2 + i] as i8) * half(0),
-        GgufBlocks::Q2K => {
-            let scales = b[i / 16];
-            let (scale, min) =
-                (half(80) * f32::from(scales & 15), half(82) * f32::from(scales >> 4));
-            scale * f32::from(two(16)) - min
+        GgufBlocks::Q4_0 => nibble(2, 16),
+        GgufBlocks::Q4_1 => nibble(4, 16),
+        GgufBlocks::Q5_0 => nibble(6, 16) | fifth(2),
+        GgufBlocks::Q5_1 => nibble(8, 16) | fifth(4),
+        GgufBlocks::Q8_0 | GgufBlocks::Mxfp4 => unreachable!("a format without codes"),
+        GgufBlocks::Q2K => two(16),
+        GgufBlocks::Q3K => two(32) | (b[i % 32] >> (i / 32) & 1) << 2,
+        GgufBlocks::Q4K => quarter(16, 32),
+        GgufBlocks::Q5K => quarter(48, 32) | (b[16 + i % 32] >> (i / 32) & 1) << 4,
+        GgufBlocks::Q6K => {
+            let (half_of, i_of) = (i / 128, i % 128);
+            let low = b[64 * half_of + i_of % 64] >> (4 * (i_of / 64)) & 15;
+            low | two(128) << 4
         }
+        GgufBlocks::Iq4Nl => IQ4_CODES[usize::from(nibble(2, 16))],
+        GgufBlocks::Iq4Xs => IQ4_CODES[usize::from(quarter(8, 16))],
+        GgufBlocks::Iq1S
+        | GgufBlocks::Iq1M
+        | GgufBlocks::Iq2Xxs
+        | GgufBlocks::Iq2Xs
+        | GgufBlocks::Iq2S
+        | GgufBlocks::Iq3Xxs
+        | GgufBlocks::Iq3S => {
+            let number = points::group(format, b, i / 8).numbers[i % 8];
+            (number + points::less(format) as i8) as u8
+        }
+    }
+}
+
+/// The scale of column `i` of a format's block.
+pub(super) fn scale(format: GgufBlocks, b: &[u8], i: usize) -> f32 {
+    match format {
+        GgufBlocks::Q4_0
+        | GgufBlocks::Q4_1
+        | GgufBlocks::Q5_0
+        | GgufBlocks::Q5_1
+        | GgufBlocks::Iq4Nl => half(b, 0),
+        GgufBlocks::Q2K => half(b, 80) * f32::from(b[i / 16] & 15),
         GgufBlocks::Q3K => {
             let j = i / 16;
             let low = b[96 + j % 8] >> (4 * (j / 8)) & 15;
             let high = b[104 + j % 4] >> (2 * (j / 4)) & 3;
-            let third = (b[i % 32] >> (i / 32) & 1) << 2;
-            half(108) * signed(low | high << 4, 32) * signed(two(32) | third, 4)
+            half(b, 108) * signed(low | high << 4, 32)
         }
-        GgufBlocks::Q4K => {
-            let (scale, min) = scale_and_min(&b[4..16], i / 32);
-            half(0) * scale * f32::from(quarter(16, 32)) - half(2) * min
-        }
-        GgufBlocks::Q5K => {
-            let (scale, min) = scale_and_min(&b[4..16], i / 32);
-            let fifth = (b[16 + i % 32] >> (i / 32) & 1) << 4;
-            half(0) * scale * f32::from(quarter(48, 32) | fifth) - half(2) * min
-        }
-        GgufBlocks::Q6K => {
-            let (half_of, i_of) = (i / 128, i % 128);
-            let low = b[64 * half_of + i_of % 64] >> (4 * (i_of / 64)) & 15;
-            half(208) * f32::from(b[192 + i / 16] as i8) * signed(low | two(128) << 4, 32)
-        }
-        GgufBlocks::Iq4Nl => half(0) * IQ4[usize::from(nibble(2, 16))],
+        GgufBlocks::Q4K | GgufBlocks::Q5K => half(b, 0) * scale_and_min(&b[4..16], i / 32).0,
+        GgufBlocks::Q6K => half(b, 208) * f32::from(b[192 + i / 16] as i8),
         GgufBlocks::Iq4Xs => {
             let j = i / 32;
             let low = b[4 + j / 2] >> (4 * (j % 2)) & 15;
             let high = b[2 + j / 4] >> (2 * (j % 4)) & 3;
-            half(0) * signed(low | high << 4, 32) * IQ4[usize::from(quarter(8, 16))]
+            half(b, 0) * signed(low | high << 4, 32)
         }
         GgufBlocks::Iq1S
         | GgufBlocks::Iq1M
@@ -77,10 +107,19 @@ fn weight(format: GgufBlocks, b: &[u8], i: usize) -> f32 {
         | GgufBlocks::Iq3Xxs
         | GgufBlocks::Iq3S => {
             let (scale, power) = points::scale(format, b);
-            let Group { numbers, factor } = points::group(format, b, i / 8);
-            f16_to_f32(scale) * power * factor as f32 * f32::from(numbers[i % 8])
+            f16_to_f32(scale) * power * points::group(format, b, i / 8).factor as f32
         }
-        GgufBlocks::Mxfp4 => DOUBLE_E2M1[usize::from(nibble(1, 16))] * half_e8m0_to_f32(b[0]),
+        GgufBlocks::Q8_0 | GgufBlocks::Mxfp4 => unreachable!("a format without codes"),
+    }
+}
+
+/// The minimum of column `i` of a format's block.
+pub(super) fn minimum(format: GgufBlocks, b: &[u8], i: usize) -> f32 {
+    match format {
+        GgufBlocks::Q4_1 | GgufBlocks::Q5_1 => half(b, 2),
+        GgufBlocks::Q2K => -half(b, 82) * f32::from(b[i / 16] >> 4),
+        GgufBlocks::Q4K | GgufBlocks::Q5K => -half(b, 2) * scale_and_min(&b[4..16], i / 32).1,
+        _ => unreachable!("a format without minima"),
     }
 }
 
@@ -100,11 +139,9 @@ fn scale_and_min(packed: &[u8], j: usize) -> (f32, f32) {
     (f32::from(scale), f32::from(min))
 }
 
-/// The sixteen values of iq4_nl and iq4_xs.
-pub(crate) const IQ4: [f32; 16] = [
-    -127.0, -104.0, -83.0, -65.0, -49.0, -35.0, -22.0, -10.0, 1.0, 13.0, 25.0, 38.0, 53.0, 69.0,
-    89.0, 113.0,
-];
+/// The sixteen values of iq4_nl and iq4_xs, and 127 more.
+pub(crate) const IQ4_CODES: [u8; 16] =
+    [0, 23, 44, 62, 78, 92, 105, 117, 128, 140, 152, 165, 180, 196, 216, 240];
 
 /// Twice the values of e2m1, without a negative zero.
 pub(crate) const DOUBLE_E2M1: [f32; 16] =

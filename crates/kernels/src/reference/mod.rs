@@ -3,6 +3,7 @@
 
 mod bf11;
 mod bf12;
+mod coded;
 mod float;
 mod fp7;
 mod gguf;
@@ -11,12 +12,16 @@ mod number;
 mod published;
 mod quant;
 
-use crate::{Encoding, Matrix};
+use crate::{Encoding, GgufBlocks, Matrix};
 
 pub(crate) use bf11::{BF11_BLOCK, Escapes, patches_of, planes};
 pub(crate) use bf12::count_escapes;
+pub(crate) use coded::{
+    Coding, E2M1_CODES, Fours, MINIMA_LANES, SPAN_COLS, Scales, UNIT_COLS, counted, fold,
+    sum_of_16, unit_codes,
+};
 pub(crate) use fp7::{FP7_BLOCK, codes, has_nan_code, nibble_place};
-pub(crate) use gguf::{DOUBLE_E2M1, IQ4, half_e8m0_to_f32};
+pub(crate) use gguf::{DOUBLE_E2M1, IQ4_CODES, half_e8m0_to_f32};
 pub(crate) use nested::{DISTANCES, REST_BLOCK, TOP_BLOCK, TOP_VALUES, split, united};
 pub(crate) use number::{E2M1, bf16_to_f32, e4m3_to_f32, e8m0_to_f32, f16_to_f32};
 pub(crate) use published::{BELOW_SCALE, group_scale, zero_point};
@@ -34,11 +39,21 @@ pub(crate) fn matmul(
     stride: usize,
     mut y: impl FnMut(usize, usize, f32),
 ) {
-    let mut row = vec![0.0; weights.cols()];
+    let (coding, cols) = (Coding::of(weights.encoding()), weights.cols());
+    let mut row = vec![0.0; cols];
     for r in 0..weights.row_count() {
-        decode_row(weights, r, &mut row);
+        if coding.is_none() {
+            decode_row(weights, r, &mut row);
+        }
         for (t, x) in x.chunks_exact(stride).enumerate() {
-            y(t, r, dot(&row, x));
+            y(
+                t,
+                r,
+                match coding {
+                    Some(coding) => coded::dot(coding, weights, r, &x[..cols]),
+                    None => dot(&row, x),
+                },
+            );
         }
     }
 }
@@ -107,6 +122,9 @@ pub(crate) fn decode_block(
     patches: &mut &[u8],
     out: &mut [f32],
 ) {
+    if let Some(coding) = Coding::of(m.encoding()) {
+        return coded::weights(coding, m, row, block, out);
+    }
     match m.encoding() {
         Encoding::F32 => float::f32(m, row, block, out),
         Encoding::F16 => float::f16(m, row, block, out),
@@ -121,11 +139,12 @@ pub(crate) fn decode_block(
         Encoding::Top => nested::top(m, row, block, out),
         Encoding::Fp7(scales) => fp7::block(scales, m, row, block, patches, out),
         Encoding::Q8 => quant::q8(m, row, block, out),
-        Encoding::Q4 => quant::q4(m, row, block, out),
         Encoding::Fp8 => published::e4m3(m, row, block, out),
         Encoding::Mxfp4 => quant::mxfp4(m, row, block, out),
-        Encoding::Gguf(format) => gguf::block(format, m, row, block, out),
+        Encoding::Gguf(GgufBlocks::Q8_0) => gguf::q8_0(m, row, block, out),
+        Encoding::Gguf(_) => gguf::mxfp4(m, row, block, out),
         Encoding::Published(layout) => published::decode(layout, m, row, block, out),
+        Encoding::Q4 => unreachable!("it has codes"),
     }
 }
 

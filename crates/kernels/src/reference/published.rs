@@ -1,7 +1,7 @@
 //! Codes of published checkpoints, with scales in tensors of their own.
 
 use super::quant::bf16_at;
-use super::{BLOCK, E2M1, e4m3_to_f32, e8m0_to_f32, nibble};
+use super::{BLOCK, e4m3_to_f32, e8m0_to_f32, nibble};
 use crate::{Fp8Scales, Matrix, Published};
 
 pub(super) fn decode(layout: Published, m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
@@ -14,27 +14,11 @@ pub(super) fn decode(layout: Published, m: &Matrix, row: usize, block: usize, ou
         | Published::Fp8Whole
         | Published::Fp8WholeBf16
         | Published::Mxfp8 => e4m3(m, row, block, out),
-        Published::Int4 => int4(m, row, block, out, |c| bf16_at(scales, (BLOCK * block + c) / 32)),
-        Published::Int4By128 => int4(m, row, block, out, |_| bf16_at(scales, block / 2)),
-        Published::Int4Zeros32 => zeros(m, row, block, out, |c| c / 32),
-        Published::Int4Zeros64 => zeros(m, row, block, out, |c| c / 64),
-        Published::Int4Zeros128 => zeros(m, row, block, out, |c| c / 128),
         Published::Int4ActOrder32 | Published::Int4ActOrder64 | Published::Int4ActOrder128 => {
             let (order, last) = (m.part(2).as_chunks().0, (scales.len() / 4).saturating_sub(1));
             zeros(m, row, block, out, |c| usize::from(u16::from_le_bytes(order[c])).min(last));
         }
-        Published::Nvfp4 => {
-            let second = f32_at(m.part(2), 0);
-            e2m1(m, row, block, out, |c, value| {
-                value * e4m3_to_f32(scales[(BLOCK * block + c) / 16]) * second
-            });
-        }
-        Published::Nvfp4Divided => {
-            let divisor = f32_at(m.part(2), 0);
-            e2m1(m, row, block, out, |c, value| {
-                value * (e4m3_to_f32(scales[(BLOCK * block + c) / 16]) / divisor)
-            });
-        }
+        _ => unreachable!("it has codes"),
     }
 }
 
@@ -59,13 +43,6 @@ pub(super) fn fp8_scales(kind: Fp8Scales, scales: &[u8], block: usize) -> impl F
     }
 }
 
-fn int4(m: &Matrix, row: usize, block: usize, out: &mut [f32], scale: impl Fn(usize) -> f32) {
-    let codes = &m.row_bytes(0, row)[BLOCK / 2 * block..];
-    for (c, out) in out.iter_mut().enumerate() {
-        *out = (f32::from(nibble(codes, c)) - 8.0) * scale(c);
-    }
-}
-
 /// Codes less the zero point of their group; `group` has that of each column of the matrix.
 fn zeros(m: &Matrix, row: usize, block: usize, out: &mut [f32], group: impl Fn(usize) -> usize) {
     let codes = &m.row_bytes(0, row)[BLOCK / 2 * block..];
@@ -73,13 +50,6 @@ fn zeros(m: &Matrix, row: usize, block: usize, out: &mut [f32], group: impl Fn(u
     for (c, out) in out.iter_mut().enumerate() {
         let unit = u32::from_le_bytes(units[group(BLOCK * block + c)]);
         *out = (f32::from(nibble(codes, c)) - zero_point(unit)) * group_scale(unit);
-    }
-}
-
-fn e2m1(m: &Matrix, row: usize, block: usize, out: &mut [f32], of: impl Fn(usize, f32) -> f32) {
-    let codes = &m.row_bytes(0, row)[BLOCK / 2 * block..];
-    for (c, out) in out.iter_mut().enumerate() {
-        *out = of(c, E2M1[nibble(codes, c) as usize]);
     }
 }
 
@@ -96,6 +66,6 @@ pub(crate) fn zero_point(unit: u32) -> f32 {
     (unit & 15) as f32
 }
 
-fn f32_at(bytes: &[u8], index: usize) -> f32 {
+pub(super) fn f32_at(bytes: &[u8], index: usize) -> f32 {
     f32::from_le_bytes(bytes.as_chunks().0[index])
 }

@@ -10,15 +10,11 @@ pub(super) fn q8(m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
     }
 }
 
-pub(super) fn q4(m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
-    let scale = bf16_at(m.row_bytes(1, row), block);
-    let codes = &m.row_bytes(0, row)[BLOCK / 2 * block..];
-    let n = out.len();
-    for (c, out) in out.iter_mut().enumerate() {
-        let code = nibble(codes, if n == BLOCK { interleaved(c) } else { c });
-        // Four bits of two's complement.
-        *out = f32::from((code << 4) as i8 >> 4) * scale;
-    }
+/// The four bits of a column.
+pub(super) fn q4_nibble(m: &Matrix, row: usize, col: usize) -> u8 {
+    let (block, c) = (col / BLOCK, col % BLOCK);
+    let whole = BLOCK * (block + 1) <= m.cols();
+    nibble(&m.row_bytes(0, row)[BLOCK / 2 * block..], if whole { interleaved(c) } else { c })
 }
 
 pub(super) fn mxfp4(m: &Matrix, row: usize, block: usize, out: &mut [f32]) {

@@ -5,7 +5,7 @@ mod bf12;
 use std::arch::x86_64::*;
 
 use super::portable::patch_lanes;
-use super::{Simd, Tiers, bf11, bf11_planes, bf12_by_lanes, exponent_lanes, fp7, nested};
+use super::{Job, Simd, Tiers, bf11, bf11_planes, bf12_by_lanes, exponent_lanes, fp7, nested};
 use crate::Avx2;
 use crate::matmul::{Decode, Operands, decode, tile};
 use crate::reference::BLOCK;
@@ -113,20 +113,6 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn bits(self, a: Self::F) -> Self::U {
         allowed!([_mm256_castps_si256(a[0]), _mm256_castps_si256(a[1])])
-    }
-    #[inline(always)]
-    fn products(self, a: Self::F, bytes: u32) -> [Self::F; 4] {
-        allowed! {
-            let bytes = _mm_cvtepi32_ps(_mm_cvtepi8_epi32(_mm_cvtsi32_si128(bytes as i32)));
-            let four = _mm_mul_ps(bytes, _mm256_castps256_ps128(a[0]));
-            let four = _mm256_set_m128(four, four);
-            [
-                [_mm256_permute_ps::<0x00>(four); 2],
-                [_mm256_permute_ps::<0x55>(four); 2],
-                [_mm256_permute_ps::<0xaa>(four); 2],
-                [_mm256_permute_ps::<0xff>(four); 2],
-            ]
-        }
     }
     #[inline(always)]
     fn any(self, a: Self::U) -> bool {
@@ -297,6 +283,10 @@ impl Simd for Avx2 {
         allowed!(_mm256_setzero_ps())
     }
     #[inline(always)]
+    fn mul_t(self, a: Self::T, b: Self::T) -> Self::T {
+        allowed!(_mm256_mul_ps(a, b))
+    }
+    #[inline(always)]
     fn fma_t(self, a: Self::T, b: Self::T, c: Self::T) -> Self::T {
         allowed!(_mm256_fmadd_ps(a, b, c))
     }
@@ -314,6 +304,10 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn decode(self, job: Decode<'_, '_>) {
         allowed!(decode256(self, job))
+    }
+    #[inline(always)]
+    fn compiled<J: Job<Self>>(self, job: J) {
+        allowed!(compiled256(self, job))
     }
 }
 
@@ -335,6 +329,12 @@ unsafe fn escaped(
     // SAFETY: by this function's contract.
     let columns = unsafe { bf12_by_lanes(s, exponents, p, &mut patches) };
     (columns, patches)
+}
+
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
+#[inline(never)]
+fn compiled256<J: Job<Avx2>>(s: Avx2, job: J) {
+    job.run(s);
 }
 
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]

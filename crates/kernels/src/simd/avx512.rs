@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Simd, Tiers, bf11, bf11_planes, bf12_by_lanes, fp7, nested};
+use super::{Job, Simd, Tiers, bf11, bf11_planes, bf12_by_lanes, fp7, nested};
 use crate::Avx512;
 use crate::matmul::{Decode, Operands, decode, tile};
 use crate::reference::BLOCK;
@@ -93,19 +93,6 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn bits(self, a: Self::F) -> Self::U {
         allowed!(_mm512_castps_si512(a))
-    }
-    #[inline(always)]
-    fn products(self, a: Self::F, bytes: u32) -> [Self::F; 4] {
-        allowed! {
-            let bytes = _mm_cvtepi32_ps(_mm_cvtepi8_epi32(_mm_cvtsi32_si128(bytes as i32)));
-            let four = _mm512_broadcast_f32x4(_mm_mul_ps(bytes, _mm512_castps512_ps128(a)));
-            [
-                _mm512_permute_ps::<0x00>(four),
-                _mm512_permute_ps::<0x55>(four),
-                _mm512_permute_ps::<0xaa>(four),
-                _mm512_permute_ps::<0xff>(four),
-            ]
-        }
     }
     #[inline(always)]
     fn any(self, a: Self::U) -> bool {
@@ -263,6 +250,10 @@ impl Simd for Avx512 {
         allowed!(_mm512_setzero_ps())
     }
     #[inline(always)]
+    fn mul_t(self, a: Self::T, b: Self::T) -> Self::T {
+        self.mul(a, b)
+    }
+    #[inline(always)]
     fn fma_t(self, a: Self::T, b: Self::T, c: Self::T) -> Self::T {
         self.fma(a, b, c)
     }
@@ -281,6 +272,16 @@ impl Simd for Avx512 {
     fn decode(self, job: Decode<'_, '_>) {
         allowed!(decode512(self, job))
     }
+    #[inline(always)]
+    fn compiled<J: Job<Self>>(self, job: J) {
+        allowed!(compiled512(self, job))
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,popcnt")]
+#[inline(never)]
+fn compiled512<J: Job<Avx512>>(s: Avx512, job: J) {
+    job.run(s);
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,popcnt")]

@@ -21,7 +21,8 @@ pub(crate) trait Bytes: Copy {
     /// Reads 32 bytes for each half, shifted right. Bits above those of each byte are any of its
     /// neighbours'.
     unsafe fn load_b_shifted(self, p: *const u8, by: [u32; 2]) -> Self::B;
-    /// Reads 16 bytes for each half: their low nibbles, then their high ones.
+    /// Reads 16 bytes for each half: their low nibbles, then their high ones. Bits above those are any
+    /// others.
     unsafe fn load_halved(self, first: *const u8, second: *const u8) -> Self::B;
     /// Eight bytes from each of these, the lowest first.
     fn of_eights(self, eights: [u64; 8]) -> Self::B;
@@ -35,7 +36,7 @@ pub(crate) trait Bytes: Copy {
     fn add_b(self, a: Self::B, value: u8) -> Self::B;
     /// Adds a number to the bytes whose bit is set.
     fn add_where(self, a: Self::B, bits: u64, value: u8) -> Self::B;
-    /// Adds a number to the bytes for which `bits` has the bit that is tested in their half.
+    /// Adds a power of two to the bytes for which `bits` has the bit that is tested in their half.
     fn add_tested(self, a: Self::B, bits: Self::B, tested: [u8; 2], value: u8) -> Self::B;
     /// Negates the bytes whose bit is set.
     fn negate_where(self, a: Self::B, bits: u64) -> Self::B;
@@ -162,11 +163,11 @@ mod x86 {
         #[inline(always)]
         unsafe fn load_halved(self, first: *const u8, second: *const u8) -> Self::B {
             allowed! {
-                let first = _mm512_castsi256_si512(_mm256_broadcastsi128_si256(_mm_loadu_si128(first.cast())));
-                let second = _mm256_broadcastsi128_si256(_mm_loadu_si128(second.cast()));
-                let both = _mm512_inserti64x4::<1>(first, second);
+                let first = _mm512_broadcast_i32x4(_mm_loadu_si128(first.cast()));
+                let second = _mm_loadu_si128(second.cast());
+                let both = _mm512_mask_broadcast_i32x4(first, 0xff00, second);
                 let by = _mm512_set_epi64(4, 4, 0, 0, 4, 4, 0, 0);
-                _mm512_and_si512(_mm512_srlv_epi64(both, by), _mm512_set1_epi8(15))
+                _mm512_srlv_epi64(both, by)
             }
         }
         #[inline(always)]
@@ -252,11 +253,10 @@ mod x86 {
         #[inline(always)]
         unsafe fn load_halved(self, first: *const u8, second: *const u8) -> Self::B {
             allowed! {
-                let (first, second) = (_mm_loadu_si128(first.cast()), _mm_loadu_si128(second.cast()));
-                let fifteen = _mm256_set1_epi8(15);
-                let first = _mm256_set_m128i(_mm_srli_epi16::<4>(first), first);
-                let second = _mm256_set_m128i(_mm_srli_epi16::<4>(second), second);
-                [_mm256_and_si256(first, fifteen), _mm256_and_si256(second, fifteen)]
+                let by = _mm256_set_epi64x(4, 4, 0, 0);
+                let first = _mm256_broadcastsi128_si256(_mm_loadu_si128(first.cast()));
+                let second = _mm256_broadcastsi128_si256(_mm_loadu_si128(second.cast()));
+                [_mm256_srlv_epi64(first, by), _mm256_srlv_epi64(second, by)]
             }
         }
         #[inline(always)]
@@ -310,15 +310,16 @@ mod x86 {
         #[inline(always)]
         fn add_tested(self, a: Self::B, bits: Self::B, tested: [u8; 2], value: u8) -> Self::B {
             allowed! {
-                let value = _mm256_set1_epi8(value as i8);
-                let [first, second] =
-                    [_mm256_set1_epi8(tested[0] as i8), _mm256_set1_epi8(tested[1] as i8)];
-                let first = _mm256_cmpeq_epi8(_mm256_and_si256(bits[0], first), first);
-                let second = _mm256_cmpeq_epi8(_mm256_and_si256(bits[1], second), second);
-                [
-                    _mm256_add_epi8(a[0], _mm256_and_si256(first, value)),
-                    _mm256_add_epi8(a[1], _mm256_and_si256(second, value)),
-                ]
+                let mut sums = a;
+                for half in 0..2 {
+                    let (from, to) = (tested[half].trailing_zeros(), value.trailing_zeros());
+                    let left = _mm_cvtsi32_si128(to.saturating_sub(from) as i32);
+                    let right = _mm_cvtsi32_si128(from.saturating_sub(to) as i32);
+                    let moved = _mm256_srl_epi16(_mm256_sll_epi16(bits[half], left), right);
+                    let added = _mm256_and_si256(moved, _mm256_set1_epi8(value as i8));
+                    sums[half] = _mm256_add_epi8(a[half], added);
+                }
+                sums
             }
         }
         #[inline(always)]

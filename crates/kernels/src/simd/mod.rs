@@ -14,6 +14,7 @@ mod avx2;
 mod avx512;
 mod bf11;
 mod bytes;
+mod codes;
 mod fp7;
 mod groups;
 #[cfg(target_arch = "aarch64")]
@@ -24,12 +25,18 @@ mod portable;
 
 pub(crate) use bf11::{Tiers, bf11_tail};
 pub(crate) use bytes::Bytes;
-pub(crate) use groups::{Bf16s, Groups, Map, SIGNED, UNIT, bf16s};
+pub(crate) use codes::Codes;
+pub(crate) use groups::{Bf16s, Groups, Map, bf16s};
 pub(crate) use points::Points;
 pub(crate) use portable::Portable;
 
 use crate::matmul::{Decode, Operands};
 use crate::reference::BLOCK;
+
+/// Code for [`Simd::compiled`]. Its `run` is `#[inline(always)]`.
+pub(crate) trait Job<S> {
+    fn run(self, s: S);
+}
 
 /// Vector operations. Decoding works on 16 lanes (`F` and `U`), tiles of many tokens on one
 /// register (`T`).
@@ -39,7 +46,7 @@ use crate::reference::BLOCK;
 /// # Safety
 ///
 /// Methods that take a pointer read or write the stated number of bytes, with any alignment.
-pub(crate) trait Simd: Points {
+pub(crate) trait Simd: Points + Codes {
     /// One register of a tile.
     type T: Copy;
     /// Lookup table of the exponents of bf12.
@@ -81,8 +88,6 @@ pub(crate) trait Simd: Points {
     fn or(self, a: Self::U, b: Self::U) -> Self::U;
     fn add_u(self, a: Self::U, b: Self::U) -> Self::U;
     fn bits(self, a: Self::F) -> Self::U;
-    /// The first lane times each of four signed bytes, the lowest first, each in all lanes.
-    fn products(self, a: Self::F, bytes: u32) -> [Self::F; 4];
     /// True if any bit is set.
     fn any(self, a: Self::U) -> bool;
     /// Replaces the exponents of lanes whose code (low four bits) is 15 by the next `patches`, in
@@ -173,6 +178,7 @@ pub(crate) trait Simd: Points {
     /// `p + stride` and so on.
     unsafe fn reduce_slices(self, p: *const f32, stride: usize) -> f32;
     fn zero_t(self) -> Self::T;
+    fn mul_t(self, a: Self::T, b: Self::T) -> Self::T;
     fn fma_t(self, a: Self::T, b: Self::T, c: Self::T) -> Self::T;
 
     /// [`tile`](crate::matmul::tile) of `tokens` tokens, compiled for this instruction set.
@@ -191,6 +197,9 @@ pub(crate) trait Simd: Points {
 
     /// [`decode`](crate::matmul::decode), compiled for this instruction set.
     fn decode(self, job: Decode<'_, '_>);
+
+    /// Runs a job in a function of its own that is compiled for this instruction set.
+    fn compiled<J: Job<Self>>(self, job: J);
 }
 
 /// The exponent table of [`bf12_columns`], with the exponents at bits 23 to 30.

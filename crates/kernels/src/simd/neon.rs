@@ -1,12 +1,13 @@
 //! NEON: four registers of 4 lanes for decoding, two for tiles.
 
 mod bytes;
+mod codes;
 mod groups;
 
 use std::arch::aarch64::*;
 
 use super::portable::patch_lanes;
-use super::{Simd, Tiers, bf11, bf11_planes};
+use super::{Job, Simd, Tiers, bf11, bf11_planes};
 use crate::Neon;
 use crate::matmul::{Decode, Operands, decode, tile};
 use crate::reference::BLOCK;
@@ -143,20 +144,6 @@ impl Simd for Neon {
     #[inline(always)]
     fn bits(self, a: Self::F) -> Self::U {
         allowed!(each!(vreinterpretq_u32_f32, a))
-    }
-    #[inline(always)]
-    fn products(self, a: Self::F, bytes: u32) -> [Self::F; 4] {
-        allowed! {
-            let bytes = vmovl_s8(vcreate_s8(u64::from(bytes)));
-            let bytes = vcvtq_f32_s32(vmovl_s16(vget_low_s16(bytes)));
-            let four = vmulq_laneq_f32::<0>(bytes, a[0]);
-            [
-                [vdupq_laneq_f32::<0>(four); 4],
-                [vdupq_laneq_f32::<1>(four); 4],
-                [vdupq_laneq_f32::<2>(four); 4],
-                [vdupq_laneq_f32::<3>(four); 4],
-            ]
-        }
     }
     #[inline(always)]
     fn any(self, a: Self::U) -> bool {
@@ -361,6 +348,10 @@ impl Simd for Neon {
         allowed!([vdupq_n_f32(0.0); 2])
     }
     #[inline(always)]
+    fn mul_t(self, a: Self::T, b: Self::T) -> Self::T {
+        allowed!([vmulq_f32(a[0], b[0]), vmulq_f32(a[1], b[1])])
+    }
+    #[inline(always)]
     fn fma_t(self, a: Self::T, b: Self::T, c: Self::T) -> Self::T {
         allowed!([vfmaq_f32(c[0], a[0], b[0]), vfmaq_f32(c[1], a[1], b[1])])
     }
@@ -379,6 +370,10 @@ impl Simd for Neon {
     #[inline(always)]
     fn decode(self, job: Decode<'_, '_>) {
         decoded(self, job);
+    }
+    #[inline(never)]
+    fn compiled<J: Job<Self>>(self, job: J) {
+        job.run(self);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::array::from_fn;
 
-use super::{Simd, Tiers, bf11, bf11_planes, bf12_by_lanes, exponent_lanes};
+use super::{Job, Simd, Tiers, bf11, bf11_planes, bf12_by_lanes, exponent_lanes};
 use crate::matmul::{Decode, Operands, decode, tile};
 use crate::reference::{BLOCK, bf16_to_f32, f16_to_f32, paired, reduce};
 
@@ -86,10 +86,6 @@ impl Simd for Portable {
     #[inline(always)]
     fn bits(self, a: Self::F) -> Self::U {
         a.map(f32::to_bits)
-    }
-    #[inline(always)]
-    fn products(self, a: Self::F, bytes: u32) -> [Self::F; 4] {
-        bytes.to_le_bytes().map(|byte| [a[0] * f32::from(byte as i8); 16])
     }
     #[inline(always)]
     fn any(self, a: Self::U) -> bool {
@@ -213,6 +209,10 @@ impl Simd for Portable {
         [0.0; 8]
     }
     #[inline(always)]
+    fn mul_t(self, a: Self::T, b: Self::T) -> Self::T {
+        from_fn(|i| a[i] * b[i])
+    }
+    #[inline(always)]
     fn fma_t(self, a: Self::T, b: Self::T, c: Self::T) -> Self::T {
         from_fn(|i| a[i].mul_add(b[i], c[i]))
     }
@@ -235,6 +235,10 @@ impl Simd for Portable {
     #[inline(never)]
     fn decode(self, job: Decode<'_, '_>) {
         decode(self, job);
+    }
+    #[inline(never)]
+    fn compiled<J: Job<Self>>(self, job: J) {
+        job.run(self);
     }
 }
 

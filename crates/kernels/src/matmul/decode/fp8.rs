@@ -2,10 +2,9 @@
 
 use std::marker::PhantomData;
 
-use super::nibbles::E8M0;
 use super::{Cursor, Decoder, in_memory};
 use crate::matmul::one::load_block;
-use crate::reference::{BLOCK, bf16_to_f32, e4m3_to_f32};
+use crate::reference::{BLOCK, bf16_to_f32, e4m3_to_f32, e8m0_to_f32};
 use crate::simd::Simd;
 use crate::{Encoding, Fp8Scales, Matrix};
 
@@ -74,9 +73,9 @@ scales! {
 }
 
 /// The power of two by which an f32 with the fields of e4m3 is too small.
-pub(super) const REBIAS: f32 = f32::from_bits((127 + 120) << 23);
+pub(in crate::matmul) const REBIAS: f32 = f32::from_bits((127 + 120) << 23);
 /// The bits of an f32 that a sign-extended e4m3 gets, 20 higher.
-pub(super) const FIELDS: u32 = 0x87f0_0000;
+pub(in crate::matmul) const FIELDS: u32 = 0x87f0_0000;
 /// Scales from here on exceed f32 when multiplied by that power.
 const LARGE: f32 = 256.0;
 
@@ -143,3 +142,14 @@ pub(super) fn scaled<S: Simd>(
     let [low, high] = [s.splat(scales[0] * REBIAS), s.splat(scales[1] * REBIAS)];
     [s.mul(fields[0], low), s.mul(fields[1], low), s.mul(fields[2], high), s.mul(fields[3], high)]
 }
+
+/// The values of e8m0.
+pub(super) static E8M0: [f32; 256] = {
+    let mut values = [0.0; 256];
+    let mut code = 0;
+    while code < 256 {
+        values[code] = e8m0_to_f32(code as u8);
+        code += 1;
+    }
+    values
+};

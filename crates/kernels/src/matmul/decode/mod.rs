@@ -20,32 +20,27 @@ mod bf12;
 mod float;
 mod fp7;
 mod fp8;
-mod gguf;
-mod gguf_points;
-mod gguf_quarters;
-mod gguf_small;
+mod mxfp4;
 mod nested;
-mod nibbles;
+mod q8_0;
 mod quant;
 
 use std::marker::PhantomData;
 
 use fp7::Fp7;
 use fp8::Fp8;
-use nibbles::Pairs;
 
 use super::one::load_block;
 use crate::reference::{self, BLOCK};
-use crate::simd::{Map, Simd};
+use crate::simd::Simd;
 use crate::{Encoding, Fp8Scales, GgufBlocks, Matrix, Published};
 
 pub(super) use bf11::Bf11;
 pub(super) use bf12::Bf12;
 pub(super) use float::{Bf16, F16, F32};
-use gguf::{Nibbles, Units};
-use gguf_quarters::Quarters;
+pub(super) use fp8::{FIELDS, REBIAS};
 use nested::{Nested, Top};
-pub(super) use quant::{Q4, Q8};
+pub(super) use quant::Q8;
 
 /// Code for the decoder of each encoding.
 pub(super) trait ForDecoder<S: Simd> {
@@ -58,10 +53,11 @@ pub(super) trait ForDecoder<S: Simd> {
 pub(super) fn for_decoder<S: Simd>(s: S, encoding: Encoding, code: impl ForDecoder<S>) {
     let Some(code) = for_common_decoder(s, encoding, code) else { return };
     match encoding {
-        Encoding::Gguf(format) => for_blocks(s, format, code),
+        Encoding::Gguf(GgufBlocks::Q8_0) => code.run::<q8_0::Q8_0>(s),
+        Encoding::Gguf(GgufBlocks::Mxfp4) => code.run::<mxfp4::OfGguf<S>>(s),
         Encoding::Published(layout) => for_published(s, layout, code),
         Encoding::Fp7(scales) => for_packed(s, scales, code),
-        _ => unreachable!("the others are common"),
+        _ => unreachable!("the others are common, or summed as codes"),
     }
 }
 
@@ -81,39 +77,14 @@ pub(super) fn for_common_decoder<S: Simd, C: ForDecoder<S>>(
         Encoding::Nested => code.run::<Nested<S>>(s),
         Encoding::Top => code.run::<Top<S>>(s),
         Encoding::Q8 => code.run::<Q8>(s),
-        Encoding::Q4 => code.run::<Q4<S>>(s),
         Encoding::Fp8 => code.run::<Fp8<fp8::Squares>>(s),
+        Encoding::Mxfp4 => code.run::<mxfp4::Mxfp4<S>>(s),
         Encoding::Fp7(Fp8Scales::Squares) => code.run::<Fp7<S, fp8::Squares>>(s),
-        Encoding::Mxfp4 => code.run::<Pairs<S, nibbles::Mxfp4>>(s),
-        Encoding::Fp7(_) | Encoding::Gguf(_) | Encoding::Published(_) => return Some(code),
+        Encoding::Fp7(_) | Encoding::Q4 | Encoding::Gguf(_) | Encoding::Published(_) => {
+            return Some(code);
+        }
     }
     None
-}
-
-#[inline(always)]
-fn for_blocks<S: Simd>(s: S, format: GgufBlocks, code: impl ForDecoder<S>) {
-    match format {
-        GgufBlocks::Q4_0 => code.run::<Units<Nibbles<S, gguf::Q4_0>>>(s),
-        GgufBlocks::Q4_1 => code.run::<Units<Nibbles<S, gguf::Q4_1>>>(s),
-        GgufBlocks::Q5_0 => code.run::<gguf::Fives<gguf::Q5_0>>(s),
-        GgufBlocks::Q5_1 => code.run::<gguf::Fives<gguf::Q5_1>>(s),
-        GgufBlocks::Q8_0 => code.run::<Units<gguf::Q8_0>>(s),
-        GgufBlocks::Q2K => code.run::<Quarters<gguf_small::Q2K<S>>>(s),
-        GgufBlocks::Q3K => code.run::<Quarters<gguf_small::Q3K<S>>>(s),
-        GgufBlocks::Q4K => code.run::<Quarters<gguf_quarters::Q4K<S>>>(s),
-        GgufBlocks::Q5K => code.run::<Quarters<gguf_quarters::Q5K>>(s),
-        GgufBlocks::Q6K => code.run::<Quarters<gguf_quarters::Q6K>>(s),
-        GgufBlocks::Iq4Nl => code.run::<Units<Nibbles<S, gguf::Iq4Nl>>>(s),
-        GgufBlocks::Iq4Xs => code.run::<Quarters<gguf_quarters::Iq4Xs<S>>>(s),
-        GgufBlocks::Iq1S => code.run::<Quarters<gguf_points::Iq1S>>(s),
-        GgufBlocks::Iq1M => code.run::<Quarters<gguf_points::Iq1M>>(s),
-        GgufBlocks::Iq2Xxs => code.run::<Quarters<gguf_points::Iq2Xxs>>(s),
-        GgufBlocks::Iq2Xs => code.run::<Quarters<gguf_points::Iq2Xs>>(s),
-        GgufBlocks::Iq2S => code.run::<Quarters<gguf_points::Iq2S>>(s),
-        GgufBlocks::Iq3Xxs => code.run::<Quarters<gguf_points::Iq3Xxs>>(s),
-        GgufBlocks::Iq3S => code.run::<Quarters<gguf_points::Iq3S>>(s),
-        GgufBlocks::Mxfp4 => code.run::<Units<Nibbles<S, gguf::Mxfp4>>>(s),
-    }
 }
 
 #[inline(always)]
@@ -140,16 +111,10 @@ fn for_published<S: Simd>(s: S, layout: Published, code: impl ForDecoder<S>) {
         Published::Fp8Whole => code.run::<Fp8<fp8::Whole>>(s),
         Published::Fp8WholeBf16 => code.run::<Fp8<fp8::WholeBf16>>(s),
         Published::Mxfp8 => code.run::<Fp8<fp8::Thirtytwos>>(s),
-        Published::Int4 => code.run::<Pairs<S, nibbles::Int4>>(s),
-        Published::Int4By128 => code.run::<Pairs<S, nibbles::Int4By128>>(s),
-        Published::Int4Zeros32 => code.run::<Pairs<S, nibbles::Zeros<32>>>(s),
-        Published::Int4Zeros64 => code.run::<Pairs<S, nibbles::Zeros<64>>>(s),
-        Published::Int4Zeros128 => code.run::<Pairs<S, nibbles::Zeros<128>>>(s),
         Published::Int4ActOrder32 | Published::Int4ActOrder64 | Published::Int4ActOrder128 => {
             code.run::<act_order::ActOrder>(s);
         }
-        Published::Nvfp4 => code.run::<Pairs<S, nibbles::Nvfp4>>(s),
-        Published::Nvfp4Divided => code.run::<Pairs<S, nibbles::Nvfp4Divided>>(s),
+        _ => unreachable!("its weights are summed as codes"),
     }
 }
 
@@ -161,28 +126,6 @@ fn in_memory<S: Simd>(s: S, a: S::F) -> [f32; 16] {
     // SAFETY: 16 numbers, in slices one after another.
     unsafe { s.store_slices(a, numbers.as_mut_ptr(), S::TILE_LANES) };
     numbers
-}
-
-/// A scale.
-#[derive(Clone, Copy)]
-pub(in crate::matmul) struct Times<F>(F);
-
-impl<S: Simd> Map<S> for Times<S::F> {
-    #[inline(always)]
-    fn of(self, s: S, number: S::F) -> S::F {
-        s.mul(number, self.0)
-    }
-}
-
-/// A scale, and a number to add.
-#[derive(Clone, Copy)]
-pub(in crate::matmul) struct TimesPlus<F>(F, F);
-
-impl<S: Simd> Map<S> for TimesPlus<S::F> {
-    #[inline(always)]
-    fn of(self, s: S, number: S::F) -> S::F {
-        s.fma(number, self.0, self.1)
-    }
 }
 
 /// Position of the decoder in a row.
@@ -217,6 +160,18 @@ impl<'a> Cursor<'a> {
             },
             bytes: PhantomData,
         }
+    }
+
+    /// The number of the row.
+    #[inline(always)]
+    pub(in crate::matmul) fn row(&self) -> usize {
+        self.row
+    }
+
+    /// Start of the row's scales.
+    #[inline(always)]
+    pub(in crate::matmul) fn scales(&self) -> *const u8 {
+        self.scales
     }
 
     /// Start of the row's bytes in the first part.

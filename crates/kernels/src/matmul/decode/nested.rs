@@ -1,6 +1,7 @@
 //! Decoders of nested, and of its top alone.
 
-use super::nibbles::{E8M0, scaled};
+use super::fp8::E8M0;
+use super::mxfp4::scaled;
 use super::{Cursor, Decoder};
 use crate::reference::{BLOCK, DISTANCES, REST_BLOCK, TOP_BLOCK, TOP_VALUES, e8m0_to_f32};
 use crate::simd::{Bf16s, Map, Simd, keep};

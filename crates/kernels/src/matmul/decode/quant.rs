@@ -1,8 +1,8 @@
-//! Decoders of q8 and q4: codes in groups of 64 columns.
+//! Decoder of q8: codes in groups of 64 columns.
 
 use super::{Cursor, Decoder};
 use crate::reference::{BLOCK, bf16_to_f32};
-use crate::simd::{SIGNED, Simd};
+use crate::simd::Simd;
 use crate::{Encoding, Matrix};
 
 #[derive(Clone, Copy)]
@@ -30,28 +30,6 @@ impl<S: Simd> Decoder<S> for Q8 {
             }
             parts
         }
-    }
-}
-
-#[derive(Clone, Copy)]
-pub(in crate::matmul) struct Q4<S: Simd> {
-    values: S::Sixteen,
-}
-
-impl<S: Simd> Decoder<S> for Q4<S> {
-    const ENCODING: Encoding = Encoding::Q4;
-    const BYTES: usize = BLOCK / 2;
-    const ROWS: usize = 4;
-    nothing_shared!();
-
-    #[inline(always)]
-    fn new(s: S, _: &Matrix) -> Self {
-        Q4 { values: s.sixteen(&SIGNED) }
-    }
-    #[inline(always)]
-    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
-        // SAFETY: by the contract of the trait.
-        unsafe { s.words(self.values, bf16_scale(at, b), at.codes.add(BLOCK / 2 * b)) }
     }
 }
 

@@ -79,36 +79,6 @@ fn widened(zero: __m256i, words: __m256i) -> [__m256; 2] {
     ]
 }
 
-/// [`Groups::words`] for any scale.
-///
-/// # Safety
-///
-/// As for that.
-#[cold]
-#[inline(never)]
-#[target_feature(enable = "avx2")]
-unsafe fn words_looked_up(
-    [upper, lower]: [__m256i; 2],
-    scale: f32,
-    p: *const u8,
-) -> [[__m256; 2]; 4] {
-    // SAFETY: by this function's contract.
-    let words = _mm256_permute4x64_epi64::<0xd8>(unsafe { _mm256_loadu_si256(p.cast()) });
-    let (zero, fifteen) = (_mm256_setzero_si256(), _mm256_set1_epi16(15));
-    let scale = _mm256_set1_ps(scale);
-    let mut weights = [[_mm256_setzero_ps(); 2]; 4];
-    for k in 0..4 {
-        let nibbles = _mm256_srl_epi16(words, _mm_cvtsi32_si128(4 * k as i32));
-        // In the lower bytes of words. The upper ones get the number for 0, which is 0.
-        let codes = _mm256_and_si256(nibbles, fifteen);
-        let above = _mm256_slli_epi16(_mm256_shuffle_epi8(upper, codes), 8);
-        let number = _mm256_or_si256(above, _mm256_shuffle_epi8(lower, codes));
-        let [first, second] = widened(zero, number);
-        weights[k] = [_mm256_mul_ps(first, scale), _mm256_mul_ps(second, scale)];
-    }
-    weights
-}
-
 impl Groups for Avx2 {
     type F = [__m256; 2];
     type U = [__m256i; 2];
@@ -146,28 +116,6 @@ impl Groups for Avx2 {
     #[inline(always)]
     fn sub_u(self, a: Self::U, b: Self::U) -> Self::U {
         allowed!([_mm256_sub_epi32(a[0], b[0]), _mm256_sub_epi32(a[1], b[1])])
-    }
-    #[inline(always)]
-    fn numbers(self, a: Self::B) -> [Self::F; 4] {
-        let zero = allowed!(_mm256_setzero_si256());
-        let mut numbers = [[allowed!(_mm256_setzero_ps()); 2]; 4];
-        for half in 0..2 {
-            allowed! {
-                // Each half of the register gets four bytes of every eight.
-                let own = _mm256_set_epi32(7, 5, 3, 1, 6, 4, 2, 0);
-                let a = _mm256_permutevar8x32_epi32(a[half], own);
-                let (low, high) = (_mm256_unpacklo_epi8(zero, a), _mm256_unpackhi_epi8(zero, a));
-                numbers[2 * half] = [
-                    _mm256_cvtepi32_ps(_mm256_unpacklo_epi16(zero, low)),
-                    _mm256_cvtepi32_ps(_mm256_unpackhi_epi16(zero, low)),
-                ];
-                numbers[2 * half + 1] = [
-                    _mm256_cvtepi32_ps(_mm256_unpacklo_epi16(zero, high)),
-                    _mm256_cvtepi32_ps(_mm256_unpackhi_epi16(zero, high)),
-                ];
-            }
-        }
-        numbers
     }
     #[inline(always)]
     fn sixteen(self, numbers: &[f32; 16]) -> Self::Sixteen {
@@ -212,41 +160,6 @@ impl Groups for Avx2 {
             let codes = _mm256_and_si256(codes, _mm256_set1_epi8(15));
             mapped(self, numbers, maps, codes)
         }
-    }
-    #[inline(always)]
-    unsafe fn words(self, signed: Self::Sixteen, scale: f32, p: *const u8) -> [Self::F; 4] {
-        // Scales from here on exceed f32 below, as those that are negative seem to. They are looked up,
-        // and so is 0, whose products have signs.
-        const LARGE: u32 = (127 + 120) << 23;
-        if scale.to_bits().wrapping_sub(1) >= LARGE - 1 {
-            std::hint::cold_path();
-            return allowed!(words_looked_up(signed, scale, p));
-        }
-        let mut weights = [[allowed!(_mm256_setzero_ps()); 2]; 4];
-        allowed! {
-            // Each half of the register gets four words of every eight.
-            let words = _mm256_permute4x64_epi64::<0xd8>(_mm256_loadu_si256(p.cast()));
-            // A nibble among the mantissa of bf16, with the exponent of 16 and the sign bit inverted:
-            // the number is 24 too large. Its products are exact, also that with 24.
-            let (own, sixteen) = (_mm256_set1_epi16(0x78), _mm256_set1_epi16(0x4180 ^ 0x40));
-            let (scale, less) = (_mm256_set1_ps(scale), _mm256_set1_ps(-24.0 * scale));
-            let nibbles = [
-                _mm256_slli_epi16(words, 3),
-                _mm256_srli_epi16(words, 1),
-                _mm256_srli_epi16(words, 5),
-                _mm256_srli_epi16(words, 9),
-            ];
-            let zero = _mm256_setzero_si256();
-            for k in 0..4 {
-                let number = _mm256_xor_si256(_mm256_and_si256(nibbles[k], own), sixteen);
-                let [first, second] = widened(zero, number);
-                weights[k] = [
-                    _mm256_fmadd_ps(first, scale, less),
-                    _mm256_fmadd_ps(second, scale, less),
-                ];
-            }
-        }
-        weights
     }
     #[inline(always)]
     unsafe fn gather(self, p: *const u8, last: usize, mut index: [Self::U; 4]) -> [Self::U; 4] {

@@ -47,22 +47,6 @@ impl Groups for Avx512 {
         allowed!(_mm512_sub_epi32(a, b))
     }
     #[inline(always)]
-    fn numbers(self, a: Self::B) -> [Self::F; 4] {
-        allowed! {
-            // Each quarter of the register gets four bytes of every 16.
-            let own = _mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
-            let (a, zero) = (_mm512_permutexvar_epi32(own, a), _mm512_setzero_si512());
-            let low = _mm512_unpacklo_epi8(zero, a);
-            let high = _mm512_unpackhi_epi8(zero, a);
-            [
-                _mm512_cvtepi32_ps(_mm512_unpacklo_epi16(zero, low)),
-                _mm512_cvtepi32_ps(_mm512_unpackhi_epi16(zero, low)),
-                _mm512_cvtepi32_ps(_mm512_unpacklo_epi16(zero, high)),
-                _mm512_cvtepi32_ps(_mm512_unpackhi_epi16(zero, high)),
-            ]
-        }
-    }
-    #[inline(always)]
     fn sixteen(self, numbers: &[f32; 16]) -> Self::Sixteen {
         allowed!(_mm512_loadu_ps(numbers.as_ptr()))
     }
@@ -92,19 +76,6 @@ impl Groups for Avx512 {
             [
                 _mm512_permutexvar_ps(self.load_nibbles(p), maps[0].of(self, numbers)),
                 _mm512_permutexvar_ps(self.load_nibbles(p.add(8)), maps[1].of(self, numbers)),
-            ]
-        }
-    }
-    #[inline(always)]
-    unsafe fn words(self, signed: Self::Sixteen, scale: f32, p: *const u8) -> [Self::F; 4] {
-        allowed! {
-            let table = _mm512_mul_ps(signed, _mm512_set1_ps(scale));
-            let codes = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
-            [
-                _mm512_permutexvar_ps(codes, table),
-                _mm512_permutexvar_ps(_mm512_srli_epi32(codes, 4), table),
-                _mm512_permutexvar_ps(_mm512_srli_epi32(codes, 8), table),
-                _mm512_permutexvar_ps(_mm512_srli_epi32(codes, 12), table),
             ]
         }
     }

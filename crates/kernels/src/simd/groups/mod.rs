@@ -29,9 +29,6 @@ pub(crate) trait Groups: super::Bytes {
     /// Converts signed integers.
     fn integers(self, a: Self::U) -> Self::F;
     fn sub_u(self, a: Self::U, b: Self::U) -> Self::U;
-    /// Signed bytes times 2²⁴, 16 at a time: they are put at the top of lanes, for which bytes need not
-    /// be widened. See [`UNIT`].
-    fn numbers(self, a: Self::B) -> [Self::F; 4];
     /// Sixteen numbers that bf16 has.
     fn sixteen(self, numbers: &[f32; 16]) -> Self::Sixteen;
     /// The mapped numbers for the low nibbles of 16 bytes, then for the high ones.
@@ -48,17 +45,10 @@ pub(crate) trait Groups: super::Bytes {
         maps: [M; 2],
         p: *const u8,
     ) -> [Self::F; 2];
-    /// The scaled [`SIGNED`] numbers for the lowest nibbles of 16 words of two bytes, then for the next,
-    /// and so on.
-    unsafe fn words(self, signed: Self::Sixteen, scale: f32, p: *const u8) -> [Self::F; 4];
     /// The 32-bit numbers at `p` with these indices, or the last where there is none. Reads the
     /// numbers up to `last`.
     unsafe fn gather(self, p: *const u8, last: usize, index: [Self::U; 4]) -> [Self::U; 4];
 }
-
-/// Four bits as signed numbers.
-pub(crate) const SIGNED: [f32; 16] =
-    [0., 1., 2., 3., 4., 5., 6., 7., -8., -7., -6., -5., -4., -3., -2., -1.];
 
 /// A scale, or another function of numbers. Where lookups are cheap, it is applied to a table before them.
 pub(crate) trait Map<S: Groups>: Copy {
@@ -89,10 +79,6 @@ pub(crate) const fn bf16s(numbers: &[f32; 16]) -> Bf16s {
     bytes
 }
 
-/// The unit of [`Groups::numbers`], by which scales are multiplied. No scale becomes subnormal: they are
-/// whole multiples of f16 numbers.
-pub(crate) const UNIT: f32 = 1.0 / (1 << 24) as f32;
-
 impl Groups for super::Portable {
     type F = [f32; 16];
     type U = [u32; 16];
@@ -119,10 +105,6 @@ impl Groups for super::Portable {
     #[inline(always)]
     fn sub_u(self, a: Self::U, b: Self::U) -> Self::U {
         std::array::from_fn(|i| a[i].wrapping_sub(b[i]))
-    }
-    #[inline(always)]
-    fn numbers(self, a: Self::B) -> [Self::F; 4] {
-        std::array::from_fn(|k| std::array::from_fn(|i| f32::from(a[16 * k + i] as i8) / UNIT))
     }
     #[inline(always)]
     fn sixteen(self, numbers: &[f32; 16]) -> Self::Sixteen {
@@ -152,14 +134,6 @@ impl Groups for super::Portable {
         let tables = maps.map(|map| map.of(self, numbers));
         let nibble = |i: usize| usize::from(bytes[i / 2] >> (4 * (i % 2)) & 15);
         std::array::from_fn(|k| std::array::from_fn(|i| tables[k][nibble(16 * k + i)]))
-    }
-    #[inline(always)]
-    unsafe fn words(self, signed: Self::Sixteen, scale: f32, p: *const u8) -> [Self::F; 4] {
-        // SAFETY: by the contract of the trait.
-        let bytes = unsafe { p.cast::<[u8; 32]>().read_unaligned() };
-        let table = signed.map(|number| number * scale);
-        let nibble = |k: usize, i: usize| bytes[2 * i + k / 2] >> (4 * (k % 2)) & 15;
-        std::array::from_fn(|k| std::array::from_fn(|i| table[usize::from(nibble(k, i))]))
     }
     #[inline(always)]
     unsafe fn gather(self, p: *const u8, last: usize, mut index: [Self::U; 4]) -> [Self::U; 4] {

@@ -75,19 +75,6 @@ impl Groups for Neon {
         allowed!(each!(vsubq_u32, a, b))
     }
     #[inline(always)]
-    fn numbers(self, a: Self::B) -> [Self::F; 4] {
-        let mut numbers = [[allowed!(vdupq_n_f32(0.0)); 4]; 4];
-        for k in 0..4 {
-            allowed! {
-                // Bytes go to the top of their lanes: all but the unit.
-                let lanes = widened(words(vdupq_n_u8(0), a[k]));
-                let lanes = each!(vreinterpretq_s32_f32, lanes);
-                numbers[k] = each!(vcvtq_f32_s32, lanes);
-            }
-        }
-        numbers
-    }
-    #[inline(always)]
     fn sixteen(self, numbers: &[f32; 16]) -> Self::Sixteen {
         let [upper, lower] = bf16s(numbers);
         allowed!([vld1q_u8(upper.as_ptr()), vld1q_u8(lower.as_ptr())])
@@ -121,25 +108,6 @@ impl Groups for Neon {
                 mapped(self, numbers, maps[0], vzip1q_u8(low, high)),
                 mapped(self, numbers, maps[1], vzip2q_u8(low, high)),
             ]
-        }
-    }
-    #[inline(always)]
-    unsafe fn words(self, signed: Self::Sixteen, scale: f32, p: *const u8) -> [Self::F; 4] {
-        allowed! {
-            let uint8x16x2_t(low, high) = vld2q_u8(p);
-            let (scale, fifteen) = ([vdupq_n_f32(scale); 4], vdupq_n_u8(15));
-            let codes = [
-                vandq_u8(low, fifteen),
-                vshrq_n_u8::<4>(low),
-                vandq_u8(high, fifteen),
-                vshrq_n_u8::<4>(high),
-            ];
-            let mut weights = [[vdupq_n_f32(0.0); 4]; 4];
-            for k in 0..4 {
-                let numbers = looked_up(signed, codes[k]);
-                weights[k] = each!(vmulq_f32, numbers, scale);
-            }
-            weights
         }
     }
     #[inline(always)]

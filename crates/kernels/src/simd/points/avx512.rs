@@ -2,8 +2,7 @@
 //!
 //! The 32 codes of a block are looked up together in registers of 32 words of two bytes, in which
 //! a point takes two bits for each of eight numbers, or three of four bits for each of four. With
-//! signs they make up codes of four bits, and 16 of these are looked up among numbers that were
-//! scaled before. Instructions that read 16 or 8 points from memory (`vpgatherdd`, `vpgatherqq`)
+//! signs they make up codes of four bits, and 16 of these are looked up among their numbers. Instructions that read 16 or 8 points from memory (`vpgatherdd`, `vpgatherqq`)
 //! take 17 cycles of a Zen 5 core; the lookups of 32 points among 256 take 4.
 
 mod lookups;
@@ -29,9 +28,8 @@ macro_rules! allowed {
 /// A block of 256 columns.
 #[derive(Clone, Copy)]
 pub(crate) struct Codes {
-    /// Nibbles of 16 columns each, the even ones in the lower half and the odd ones in the upper:
-    /// the first two of every quarter, then the last two.
-    sixteens: [u64; 16],
+    /// Nibbles of the even columns, then of the odd ones.
+    nibbles: [[u8; 64]; 2],
     /// Of 16 columns each, or in the first half of 32 columns.
     scales: [f32; 16],
 }
@@ -44,7 +42,21 @@ static IQ3_S: Words<16> = codes::words_of_four(points::IQ3_S_FIRST);
 
 impl Points for Avx512 {
     type Block = Codes;
-    const LOOKS_UP_LANES: bool = true;
+    /// Times 1, 2⁸, 2¹⁶ and 2²⁴.
+    type Numbers = [__m512; 4];
+
+    #[inline(always)]
+    fn numbers_of_points(self, format: GgufBlocks) -> [__m512; 4] {
+        let less = self.splat(f32::from(points::less(format)));
+        // SAFETY: 16 numbers.
+        let numbers = unsafe { self.load(codes::numbers(format).as_ptr()) };
+        let mut times = [numbers; 4];
+        for k in 0..4 {
+            let unit = (1u32 << (8 * k)) as f32;
+            times[k] = self.mul(self.fma(numbers, self.splat(1.0), less), self.splat(unit));
+        }
+        times
+    }
 
     #[inline(always)]
     unsafe fn points_block(self, format: GgufBlocks, p: *const u8) -> Codes {
@@ -68,28 +80,31 @@ impl Points for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn scales_of_points(self, _: GgufBlocks, block: &Codes, _: *const u8, to: *mut f32) {
+        // SAFETY: by the contract of the trait.
+        unsafe { to.cast::<[f32; 16]>().write_unaligned(block.scales) };
+    }
+    #[inline(always)]
     unsafe fn points(
         self,
-        format: GgufBlocks,
+        _: GgufBlocks,
+        numbers: [__m512; 4],
         block: &Codes,
         _: *const u8,
         q: usize,
     ) -> [__m512; 4] {
-        let numbers = codes::numbers(format);
-        let is_of_16 = matches!(format, GgufBlocks::Iq1M | GgufBlocks::Iq2Xs | GgufBlocks::Iq2S);
-        let mut weights = [self.splat(0.0); 4];
-        for k in 0..4 {
-            let scale = block.scales[if is_of_16 { 4 * q + k } else { 2 * q + k / 2 }];
-            let sixteen = block.sixteens[8 * (k / 2) + 2 * q + k % 2];
-            allowed! {
-                let scaled = _mm512_mul_ps(_mm512_loadu_ps(numbers.as_ptr()), _mm512_set1_ps(scale));
-                let own =
-                    _mm512_set_epi32(28, 28, 24, 24, 20, 20, 16, 16, 12, 12, 8, 8, 4, 4, 0, 0);
-                let codes = _mm512_srlv_epi32(_mm512_set1_epi64(sixteen as i64), own);
-                weights[k] = _mm512_permutexvar_ps(codes, scaled);
-            }
+        allowed! {
+            let even = block.nibbles[0].as_ptr().add(16 * q);
+            let odd = block.nibbles[1].as_ptr().add(16 * q);
+            let even = _mm512_cvtepu8_epi32(_mm_loadu_si128(even.cast()));
+            let odd = _mm512_cvtepu8_epi32(_mm_loadu_si128(odd.cast()));
+            [
+                _mm512_permutexvar_ps(even, numbers[0]),
+                _mm512_permutexvar_ps(odd, numbers[1]),
+                _mm512_permutexvar_ps(_mm512_srli_epi32::<4>(even), numbers[2]),
+                _mm512_permutexvar_ps(_mm512_srli_epi32::<4>(odd), numbers[3]),
+            ]
         }
-        weights
     }
 }
 
@@ -110,7 +125,7 @@ impl Avx512 {
             let rest = _mm512_extracti64x4_epi64::<1>(apart);
             let signs = self.sevens(_mm512_shuffle_epi32::<0xf5>(all));
             Codes {
-                sixteens: self.of_eights_by_two(self.of_words(&IQ2_XXS, codes), signs),
+                nibbles: self.of_eights_by_two(self.of_words(&IQ2_XXS, codes), signs),
                 scales: self.upper_factors(scale, rest),
             }
         }
@@ -122,7 +137,7 @@ impl Avx512 {
             let codes = _mm512_loadu_epi16(p.add(2).cast());
             let signs = self.of_words(&EVENED, _mm512_srli_epi16::<9>(codes));
             Codes {
-                sixteens: self.of_eights_by_two(self.of_words(&IQ2_XS, codes), signs),
+                nibbles: self.of_eights_by_two(self.of_words(&IQ2_XS, codes), signs),
                 scales: self.factors(scale, _mm_loadl_epi64(p.add(66).cast())),
             }
         }
@@ -143,7 +158,7 @@ impl Avx512 {
             let top = _mm512_srlv_epi16(_mm512_shuffle_epi8(eight, own), by);
             let codes = selected(top, codes, _mm512_set1_epi16(0x0300));
             Codes {
-                sixteens: self.of_eights_by_two(
+                nibbles: self.of_eights_by_two(
                     self.of_words(&IQ2_S, codes),
                     self.spread(p.add(34)),
                 ),
@@ -161,7 +176,7 @@ impl Avx512 {
             let first = self.of_words(&IQ3_XXS, codes);
             let second = self.of_words(&IQ3_XXS, _mm512_srli_epi16::<8>(codes));
             Codes {
-                sixteens: self.of_fours([first, second], signs),
+                nibbles: self.of_fours([first, second], signs),
                 scales: self.upper_factors(scale, rest),
             }
         }
@@ -177,7 +192,7 @@ impl Avx512 {
             let second = self.ninth(odd as u32, _mm512_srli_epi16::<8>(codes));
             let factors = _mm_cvtsi32_si128(p.add(106).cast::<i32>().read_unaligned());
             Codes {
-                sixteens: self.of_fours([first, second], self.spread(p.add(74))),
+                nibbles: self.of_fours([first, second], self.spread(p.add(74))),
                 scales: self.factors(scale, factors),
             }
         }
@@ -202,7 +217,7 @@ impl Avx512 {
             let factors = _mm256_srli_epi32::<11>(_mm256_cvtepu16_epi32(rest));
             let factors = _mm256_and_si256(factors, _mm256_set1_epi32(14));
             Codes {
-                sixteens: self.of_eights_read(codes, _mm512_srai_epi16::<15>(fours)),
+                nibbles: self.of_eights_read(codes, _mm512_srai_epi16::<15>(fours)),
                 scales: self.odd_factors(scale, factors),
             }
         }
@@ -225,7 +240,7 @@ impl Avx512 {
             const ONES: u64 = 0x0101_0101_0101_0101;
             let factors = [(2 * first) | ONES, (2 * second) | ONES];
             Codes {
-                sixteens: self.of_eights_read(codes, less),
+                nibbles: self.of_eights_read(codes, less),
                 scales: stored(self.times_bytes(scale, factors)),
             }
         }

@@ -3,7 +3,7 @@
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 
-use super::{Groups, Portable, Simd, UNIT};
+use super::{Bytes, Codes, Groups, Portable, Simd};
 use crate::GgufBlocks;
 use crate::gguf::points::{self, Shift};
 
@@ -11,22 +11,32 @@ use crate::gguf::points::{self, Shift};
 ///
 /// # Safety
 ///
-/// Methods that take a pointer read a block of the format there.
-pub(crate) trait Points: Groups {
-    /// What the quarters of a block share.
+/// Methods that take a pointer to bytes read a block of the format there.
+pub(crate) trait Points: Codes {
+    /// What the units of a block share.
     type Block: Copy;
+    /// The codes of a format.
+    type Numbers: Copy;
 
-    /// True if a lookup of sixteen lanes is one instruction, so that codes are best looked up among
-    /// scaled numbers.
-    const LOOKS_UP_LANES: bool;
+    fn numbers_of_points(self, format: GgufBlocks) -> Self::Numbers;
 
-    /// Decodes what the quarters of a block share. Only for formats with points.
+    /// Decodes what the units of a block share. Only for formats with points.
     unsafe fn points_block(self, format: GgufBlocks, p: *const u8) -> Self::Block;
 
-    /// Decodes columns `64·q` to `64·q + 63`, in order. `q` is below four.
+    /// Writes the scales of a block: 16 numbers, or eight and any others.
+    unsafe fn scales_of_points(
+        self,
+        format: GgufBlocks,
+        block: &Self::Block,
+        p: *const u8,
+        to: *mut f32,
+    );
+
+    /// The codes of unit `q` of the block, below four, as [`Codes`] has them.
     unsafe fn points(
         self,
         format: GgufBlocks,
+        numbers: Self::Numbers,
         block: &Self::Block,
         p: *const u8,
         q: usize,
@@ -37,28 +47,53 @@ pub(crate) trait Points: Groups {
 macro_rules! by_bytes {
     ($($simd:ty)*) => {$(
         impl Points for $simd {
-            /// The scale of the block for numbers in their unit.
-            type Block = <$simd as Groups>::F;
-            const LOOKS_UP_LANES: bool = false;
+            type Block = ();
+            type Numbers = ();
 
             #[inline(always)]
-            unsafe fn points_block(self, format: GgufBlocks, p: *const u8) -> Self::Block {
+            fn numbers_of_points(self, _: GgufBlocks) {}
+            #[inline(always)]
+            unsafe fn points_block(self, _: GgufBlocks, _: *const u8) {}
+            #[inline(always)]
+            unsafe fn scales_of_points(
+                self,
+                format: GgufBlocks,
+                (): &(),
+                p: *const u8,
+                to: *mut f32,
+            ) {
                 // SAFETY: by the contract of the trait.
                 let block = unsafe { std::slice::from_raw_parts(p, format.bytes()) };
                 let (scale, power) = points::scale(format, block);
-                self.mul(self.splat_f16(scale), self.splat(power * UNIT))
+                let scale = self.mul(self.splat_f16(scale), self.splat(power));
+                let scales = self.times_bytes(scale, points::factors(format, block));
+                // SAFETY: by the contract of the trait, in slices one after another.
+                unsafe { self.store_slices(scales, to, Self::TILE_LANES) };
             }
             #[inline(always)]
             unsafe fn points(
                 self,
                 format: GgufBlocks,
-                scale: &Self::Block,
+                (): (),
+                (): &(),
                 p: *const u8,
                 q: usize,
             ) -> [Self::F; 4] {
                 // SAFETY: by the contract of the trait.
                 let block = unsafe { std::slice::from_raw_parts(p, format.bytes()) };
-                quarter(self, format, block, *scale, q)
+                // The mask tells the compiler that there are four, so that it checks no bounds.
+                let points::Quarter { points, shift } = points::quarter(format, block, q & 3);
+                let (points, less) = (self.of_eights(points), points::less(format));
+                let codes = match shift {
+                    Shift::Signs(negative) => {
+                        self.add_b(self.negate_where(points, negative), less)
+                    }
+                    // An eighth more than the point, or less.
+                    Shift::Less(bits) => {
+                        self.add_where(self.add_b(points, less + 1), bits, -2i8 as u8)
+                    }
+                };
+                self.fields(codes, 0x7f)
             }
         }
     )*};
@@ -69,21 +104,3 @@ by_bytes!(Portable);
 by_bytes!(crate::Avx2);
 #[cfg(target_arch = "aarch64")]
 by_bytes!(crate::Neon);
-
-/// The quarter `q` of a block. Sixteen columns share a factor.
-#[inline(always)]
-fn quarter<S: Simd>(s: S, format: GgufBlocks, block: &[u8], scale: S::F, q: usize) -> [S::F; 4] {
-    // The mask tells the compiler that there are four, so that it checks no bounds.
-    let points::Quarter { points, shift, factors } = points::quarter(format, block, q & 3);
-    let factors = s.products(scale, factors);
-    let points = s.of_eights(points);
-    let mut numbers = s.numbers(match shift {
-        Shift::Signs(negative) => s.negate_where(points, negative),
-        // An eighth more than the point, or less.
-        Shift::Less(less) => s.add_where(s.add_b(points, 1), less, -2i8 as u8),
-    });
-    for k in 0..4 {
-        numbers[k] = s.mul(numbers[k], factors[k]);
-    }
-    numbers
-}

@@ -18,7 +18,7 @@ macro_rules! allowed {
 pub(super) type Words<const N: usize> = [[u16; 32]; N];
 
 /// Codes in nibbles: in the lower half those of even columns.
-static IQ1: [u64; 2048] = codes::apart(points::IQ1_FIRST);
+static IQ1: [u32; 2048] = codes::apart(points::IQ1_FIRST);
 /// Signs of eight columns, of which seven are given and an even number is set: those of even columns
 /// at bits 2, 6 and so on, those of odd ones a bit higher.
 pub(super) static EVENED: Words<4> = {
@@ -90,7 +90,7 @@ impl Avx512 {
 
     /// Codes of points of eight numbers with two bits each, and signs.
     #[inline(always)]
-    pub(super) fn of_eights_by_two(self, points: __m512i, signs: __m512i) -> [u64; 16] {
+    pub(super) fn of_eights_by_two(self, points: __m512i, signs: __m512i) -> [[u8; 64]; 2] {
         allowed! {
             let own = _mm512_set1_epi16(0x3333);
             let even = selected(points, signs, own);
@@ -102,7 +102,7 @@ impl Avx512 {
 
     /// Codes of the first and second points of eight numbers, which have three bits each, and signs.
     #[inline(always)]
-    pub(super) fn of_fours(self, [first, second]: [__m512i; 2], signs: __m512i) -> [u64; 16] {
+    pub(super) fn of_fours(self, [first, second]: [__m512i; 2], signs: __m512i) -> [[u8; 64]; 2] {
         allowed! {
             let own = _mm512_set1_epi16(0xff);
             let even = selected(first, _mm512_slli_epi16::<8>(second), own);
@@ -114,29 +114,34 @@ impl Avx512 {
 
     /// Codes of points that are read one by one, as these are too many for registers, and shifts.
     #[inline(always)]
-    pub(super) fn of_eights_read(self, places: __m512i, less: __m512i) -> [u64; 16] {
+    pub(super) fn of_eights_read(self, places: __m512i, less: __m512i) -> [[u8; 64]; 2] {
         let mut index = [0u16; 32];
         allowed! {
             _mm512_storeu_si512(index.as_mut_ptr().cast(), places);
-            let less = _mm512_and_si512(less, _mm512_set1_epi16(0x4444));
-            let shifts = joined(less, less);
             // Opaque to the compiler, which would take them from registers.
-            let (index, shifts) = std::hint::black_box((&index, &shifts));
-            // Two points. Volatile, or the compiler makes gathers of them; no loop, or it is not unrolled.
-            macro_rules! two {
-                ($at:literal, $i:literal) => {{
+            let index = std::hint::black_box(&index);
+            let mut points = [0u32; 32];
+            // Volatile, or the compiler makes gathers of them; no loop, or it is not unrolled.
+            macro_rules! read {
+                ($($i:literal)*) => {$(
                     // Places have eleven bits.
-                    let first = IQ1.as_ptr().add(index[2 * $i].into()).read_volatile();
-                    let second = IQ1.as_ptr().add(index[2 * $i + 1].into()).read_volatile();
-                    first | second << 16 | (&raw const shifts[$at]).read_volatile()
-                }};
+                    points[$i] = IQ1.as_ptr().add(index[$i].into()).read_volatile();
+                )*};
             }
-            [
-                two!(0, 0), two!(1, 1), two!(2, 4), two!(3, 5),
-                two!(4, 8), two!(5, 9), two!(6, 12), two!(7, 13),
-                two!(8, 2), two!(9, 3), two!(10, 6), two!(11, 7),
-                two!(12, 10), two!(13, 11), two!(14, 14), two!(15, 15),
-            ]
+            read!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+            read!(16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31);
+            let first = _mm512_loadu_si512(points.as_ptr().cast());
+            let second = _mm512_loadu_si512(points.as_ptr().add(16).cast());
+            // The lower halves of the numbers are the even columns' nibbles.
+            let own = _mm512_set_epi16(
+                62, 60, 58, 56, 54, 52, 50, 48, 46, 44, 42, 40, 38, 36, 34, 32,
+                30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0,
+            );
+            let even = _mm512_permutex2var_epi16(first, own, second);
+            let own = _mm512_or_si512(own, _mm512_set1_epi16(1));
+            let odd = _mm512_permutex2var_epi16(first, own, second);
+            let less = _mm512_and_si512(less, _mm512_set1_epi16(0x4444));
+            joined(_mm512_or_si512(even, less), _mm512_or_si512(odd, less))
         }
     }
 
@@ -191,16 +196,16 @@ pub(super) fn selected(a: __m512i, b: __m512i, mask: __m512i) -> __m512i {
     unsafe { _mm512_ternarylogic_epi32::<0xe4>(a, b, mask) }
 }
 
-/// Sixteens from the nibbles of even columns and those of odd ones.
+/// The nibbles of even columns and those of odd ones, in memory.
 #[inline(always)]
-fn joined(even: __m512i, odd: __m512i) -> [u64; 16] {
-    let mut sixteens = [0u64; 16];
+fn joined(even: __m512i, odd: __m512i) -> [[u8; 64]; 2] {
+    let mut nibbles = [[0; 64]; 2];
     // SAFETY: as above; 64 bytes each.
     unsafe {
-        _mm512_storeu_si512(sixteens.as_mut_ptr().cast(), _mm512_unpacklo_epi32(even, odd));
-        _mm512_storeu_si512(sixteens.as_mut_ptr().add(8).cast(), _mm512_unpackhi_epi32(even, odd));
+        _mm512_storeu_si512(nibbles[0].as_mut_ptr().cast(), even);
+        _mm512_storeu_si512(nibbles[1].as_mut_ptr().cast(), odd);
     }
-    sixteens
+    nibbles
 }
 
 #[inline(always)]

@@ -1,0 +1,198 @@
+//! Products with one token.
+
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+
+use super::super::decode::Cursor;
+use super::super::input;
+use super::super::one::{AHEAD, load_block};
+use super::super::output::Output;
+use super::{Coded, ForCoded, OfSpan, for_coded, last_unit};
+use crate::Matrix;
+use crate::reference::{SPAN_COLS, UNIT_COLS};
+use crate::simd::{Job, Simd};
+
+/// Rows that are computed together.
+const ROWS: usize = 4;
+
+/// Multiplies all rows by `x`.
+#[inline(always)]
+pub(in crate::matmul) fn one<S: Simd>(s: S, m: &Matrix, x: input::Coded, y: &mut Output) {
+    for_coded(s, m.encoding(), One { m, x, y });
+}
+
+struct One<'a, 'm, 'y> {
+    m: &'a Matrix<'m>,
+    x: input::Coded<'a>,
+    y: &'a mut Output<'y>,
+}
+
+impl<S: Simd> ForCoded<S> for One<'_, '_, '_> {
+    #[inline(always)]
+    fn run<C: Coded<S>>(self, s: S) {
+        s.compiled(OneOf::<C>(self, PhantomData));
+    }
+}
+
+/// The same with a decoder.
+struct OneOf<'a, 'm, 'y, C>(One<'a, 'm, 'y>, PhantomData<C>);
+
+impl<S: Simd, C: Coded<S>> Job<S> for OneOf<'_, '_, '_, C> {
+    #[inline(always)]
+    fn run(self, s: S) {
+        let One { m, x, y } = self.0;
+        let (codes, rows) = (C::new(s, m), m.row_count());
+        let mut r = 0;
+        while r + ROWS <= rows {
+            let sums = dots::<S, C, ROWS>(s, codes, m, r, x);
+            for i in 0..ROWS {
+                y.set(0, r + i, sums[i]);
+            }
+            r += ROWS;
+        }
+        for r in r..rows {
+            y.set(0, r, dots::<S, C, 1>(s, codes, m, r, x)[0]);
+        }
+    }
+}
+
+/// The sums of a row.
+#[derive(Clone, Copy)]
+struct Sums<S: Simd> {
+    low: S::F,
+    high: S::F,
+    minima: S::H,
+}
+
+/// The products of `R` rows from `row` on.
+#[inline(always)]
+fn dots<S: Simd, C: Coded<S>, const R: usize>(
+    s: S,
+    codes: C,
+    m: &Matrix,
+    row: usize,
+    x: input::Coded,
+) -> [f32; R] {
+    let mut at = [Cursor::new(C::ENCODING, m, row); R];
+    for i in 1..R {
+        at[i] = Cursor::new(C::ENCODING, m, row + i);
+    }
+    // The next rows, or the rest of this one. Beyond the end of the matrix the request is merely wasted.
+    let next = if R == 1 { 0 } else { R * m.row_bytes(0, row).len() };
+    let ahead = at[0].codes().wrapping_add(next.max(AHEAD));
+    let mut all = [Sums { low: s.splat(0.0), high: s.splat(0.0), minima: s.zero_h() }; R];
+    let (whole, of_span) = (m.cols() / SPAN_COLS, C::CODING.runs() / 8);
+    let (spans, rest) = x.columns().split_at(SPAN_COLS * whole);
+    let (of_runs, of_rest) = x.sums(0, C::CODING.run).split_at(of_span * whole);
+    let spans = spans.as_chunks::<SPAN_COLS>().0.iter().zip(of_runs.chunks_exact(of_span));
+    // What units of a span share is decoded a span ahead, as one after another takes more instructions
+    // than a CPU looks at.
+    let mut next = [MaybeUninit::<(C::Shared, OfSpan<S, C>)>::uninit(); R];
+    for i in 0..R {
+        if whole > 0 {
+            // SAFETY: the cursor belongs to this matrix, which has a whole span.
+            next[i].write(unsafe { of_whole_span(s, codes, &at[i], 0) });
+        }
+    }
+    for (span, (x, of_runs)) in spans.enumerate() {
+        for line in 0..(R * C::BYTES).div_ceil(64) {
+            s.prefetch(ahead.wrapping_add(span * R * C::BYTES + 64 * line));
+        }
+        for i in 0..R {
+            let mut sums = all[i];
+            // Opaque to the compiler, which would keep it in registers, from which broadcasts take a unit
+            // of the CPU that decoders need.
+            let next = &mut std::hint::black_box(&mut next)[i];
+            // SAFETY: the cursor belongs to this matrix, which has all columns of this span, for which
+            // `next` was written.
+            unsafe {
+                let (shared, scales) = next.assume_init_ref();
+                sums.minima = scales.add(s, of_runs, sums.minima);
+                macro_rules! unit {
+                    ($unit:literal, $acc:ident) => {
+                        let w = codes.unit(s, shared, &at[i], 4 * span + $unit);
+                        sums.$acc = add(s, w, x, $unit, scales.scale(s, $unit), sums.$acc);
+                    };
+                }
+                unit!(0, low);
+                unit!(1, high);
+                unit!(2, low);
+                unit!(3, high);
+                if span + 1 < whole {
+                    next.write(of_whole_span(s, codes, &at[i], span + 1));
+                }
+            }
+            all[i] = sums;
+        }
+    }
+    if m.cols() % SPAN_COLS > 0 {
+        for i in 0..R {
+            last_span::<S, C>(s, codes, &at[i], m, (rest, of_rest), &mut all[i]);
+        }
+    }
+    let mut products = [0.0; R];
+    for i in 0..R {
+        let Sums { low, high, minima } = all[i];
+        products[i] = C::CODING.factor().mul_add(s.fold_h(minima), s.reduce(low, high));
+    }
+    products
+}
+
+/// What the units of a span share, and its scales.
+///
+/// # Safety
+///
+/// As for [`Coded::scales`].
+#[inline(always)]
+unsafe fn of_whole_span<S: Simd, C: Coded<S>>(
+    s: S,
+    codes: C,
+    at: &Cursor,
+    span: usize,
+) -> (C::Shared, OfSpan<S, C>) {
+    // SAFETY: by this function's contract.
+    unsafe {
+        let shared = codes.shared(s, at, span);
+        (shared, OfSpan::whole(s, codes, &shared, at, span))
+    }
+}
+
+/// Adds the products of the columns behind the last whole span.
+#[inline(always)]
+fn last_span<S: Simd, C: Coded<S>>(
+    s: S,
+    codes: C,
+    at: &Cursor,
+    m: &Matrix,
+    (x, of_runs): (&[f32], &[[f32; 8]]),
+    sums: &mut Sums<S>,
+) {
+    let span = m.cols() / SPAN_COLS;
+    // SAFETY: the cursor belongs to this matrix, which has a column of the span.
+    let shared = unsafe { codes.shared(s, at, span) };
+    // SAFETY: likewise.
+    let scales = unsafe { OfSpan::<S, C>::read(s, codes, &shared, at, m, span) };
+    sums.minima = scales.add(s, of_runs, sums.minima);
+    for unit in 0..(m.cols() % SPAN_COLS).div_ceil(UNIT_COLS) {
+        let of_row = 4 * span + unit;
+        let w = match UNIT_COLS * (of_row + 1) <= m.cols() {
+            // SAFETY: likewise, with all columns of the unit.
+            true => unsafe { codes.unit(s, &shared, at, of_row) },
+            false => last_unit::<S, C>(s, m, at.row(), of_row),
+        };
+        let acc = if unit % 2 == 0 { &mut sums.low } else { &mut sums.high };
+        *acc = add(s, w, x, unit, scales.scale(s, unit), *acc);
+    }
+}
+
+/// Adds the products of a unit of these columns.
+#[inline(always)]
+fn add<S: Simd>(s: S, w: [S::F; 4], x: &[f32], unit: usize, scale: S::F, acc: S::F) -> S::F {
+    let x = x[UNIT_COLS * unit..].first_chunk().expect("the columns of a unit");
+    let x = load_block(s, x);
+    let p = s.mul(w[0], x[0]);
+    let p = s.fma(w[1], x[1], p);
+    let p = s.fma(w[2], x[2], p);
+    let p = s.fma(w[3], x[3], p);
+    s.fma(scale, p, acc)
+}

@@ -1,0 +1,65 @@
+//! The formats of GGUF files whose codes are numbers of points.
+
+use super::super::decode::Cursor;
+use super::Coded;
+use crate::simd::Simd;
+use crate::{Encoding, GgufBlocks, Matrix};
+
+/// Declares the decoder of each format.
+macro_rules! formats {
+    ($($format:ident)*) => {$(
+        #[derive(Clone, Copy)]
+        pub(in crate::matmul) struct $format<S: Simd>(S::Numbers);
+
+        impl<S: Simd> Coded<S> for $format<S> {
+            const ENCODING: Encoding = Encoding::Gguf(GgufBlocks::$format);
+            const BYTES: usize = GgufBlocks::$format.bytes();
+            type Shared = S::Block;
+
+            #[inline(always)]
+            fn new(s: S, _: &Matrix) -> Self {
+                $format(s.numbers_of_points(GgufBlocks::$format))
+            }
+            #[inline(always)]
+            unsafe fn shared(self, s: S, at: &Cursor, span: usize) -> S::Block {
+                // SAFETY: by the contract of the trait.
+                unsafe {
+                    let p = at.codes().add(GgufBlocks::$format.bytes() * span);
+                    s.points_block(GgufBlocks::$format, p)
+                }
+            }
+            #[inline(always)]
+            unsafe fn scales(
+                self,
+                s: S,
+                shared: &S::Block,
+                at: &Cursor,
+                span: usize,
+                scales: *mut f32,
+                _: *mut f32,
+            ) {
+                // SAFETY: by the contract of the trait.
+                unsafe {
+                    let p = at.codes().add(GgufBlocks::$format.bytes() * span);
+                    s.scales_of_points(GgufBlocks::$format, shared, p, scales);
+                }
+            }
+            #[inline(always)]
+            unsafe fn unit(
+                self,
+                s: S,
+                shared: &S::Block,
+                at: &Cursor,
+                unit: usize,
+            ) -> [S::F; 4] {
+                // SAFETY: by the contract of the trait.
+                unsafe {
+                    let p = at.codes().add(GgufBlocks::$format.bytes() * (unit / 4));
+                    s.points(GgufBlocks::$format, self.0, shared, p, unit % 4)
+                }
+            }
+        }
+    )*};
+}
+
+formats!(Iq1S Iq1M Iq2Xxs Iq2Xs Iq2S Iq3Xxs Iq3S);

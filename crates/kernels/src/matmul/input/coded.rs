@@ -1,0 +1,162 @@
+//! Activations for weights that are summed as codes.
+//!
+//! Columns lie in the order in which fours take them: for one token, the first columns of the 16 fours
+//! of a unit, then the second ones and so on; for many, in the tiles of other activations, of which four
+//! steps are those of two units. Behind them are the sums of runs of 16 columns, then of 32, of each
+//! token.
+
+use super::{CHUNK, GROUP, Input, groups};
+use crate::buffer::Buffer;
+use crate::reference::{Fours, LANES, SPAN_COLS, UNIT_COLS, counted, sum_of_16};
+
+/// Columns of two units, which fill all lanes.
+pub(in crate::matmul) const PAIR: usize = 2 * UNIT_COLS;
+
+/// Activations as [`Input::coded`] packs them.
+#[derive(Clone, Copy)]
+pub(in crate::matmul) struct Coded<'a> {
+    pub(in crate::matmul) tokens: usize,
+    /// Columns of a token, a multiple of [`PAIR`].
+    pub(in crate::matmul) padded: usize,
+    columns: &'a [f32],
+    sums: &'a [f32],
+}
+
+/// Sums of the runs of a token: of 16 and of 32 columns.
+const fn sums_of(cols: usize) -> usize {
+    cols.div_ceil(SPAN_COLS) * (SPAN_COLS / 16 + SPAN_COLS / 32)
+}
+
+impl<'a> Coded<'a> {
+    /// Numbers of so many tokens.
+    pub(super) const fn len(tokens: usize, cols: usize) -> usize {
+        tokens * (cols.next_multiple_of(PAIR) + sums_of(cols))
+    }
+
+    pub(super) fn of(input: &Input, buffer: &'a Buffer) -> Self {
+        let (tokens, padded) = (input.tokens, input.cols.next_multiple_of(PAIR));
+        let (columns, sums) = buffer.get(Self::len(tokens, input.cols)).split_at(tokens * padded);
+        Coded { tokens, padded, columns, sums }
+    }
+
+    /// The activations of all tokens.
+    #[inline(always)]
+    pub(in crate::matmul) fn columns(self) -> &'a [f32] {
+        self.columns
+    }
+
+    /// The sums of the runs of one token, eight at a time.
+    #[inline(always)]
+    pub(in crate::matmul) fn sums(self, token: usize, run: usize) -> &'a [[f32; 8]] {
+        let of_token = self.sums.len() / self.tokens;
+        let sums = &self.sums[of_token * token..][..of_token];
+        let (of_16, of_32) = sums.split_at(of_token / 3 * 2);
+        (if run == 16 { of_16 } else { of_32 }).as_chunks().0
+    }
+}
+
+/// Packs the activations of an input.
+pub(super) fn pack(input: &Input, fours: Fours, buffer: &mut Buffer) {
+    let (tokens, cols) = (input.tokens, input.cols);
+    let padded = cols.next_multiple_of(PAIR);
+    let (columns, sums) = buffer.grown(Coded::len(tokens, cols)).split_at_mut(tokens * padded);
+    let of_token = sums_of(cols);
+    sums.fill(0.0);
+    let order = match fours {
+        Fours::Neighbours => order::<8>,
+        Fours::Apart => order::<4>,
+    };
+    let tiled = input.shape.lanes > 0;
+    let lanes = if tiled { input.shape.lanes } else { 16 };
+    let of_tile = if tiled { input.shape.tile_tokens } else { 1 };
+    for (group, in_group) in groups(tokens, GROUP) {
+        for (chunk, wide) in groups(padded, CHUNK) {
+            for (tile, in_tile) in groups(in_group, of_tile) {
+                for pair in 0..wide / PAIR {
+                    for i in 0..in_tile {
+                        let token = group + tile + i;
+                        let x = read(input, group, in_group, tile, in_tile, i, chunk + PAIR * pair);
+                        let sums = &mut sums[of_token * token..][..of_token];
+                        add_sums(&x, (chunk / PAIR + pair) * (PAIR / 16), sums);
+                        let x = order(&x);
+                        let steps = wide / LANES;
+                        let base = group * padded + in_group * chunk;
+                        for (slice, at) in (0..LANES).step_by(lanes).enumerate() {
+                            for k in 0..4 {
+                                let from = &x[UNIT_COLS * (at / 16) + 16 * k + at % 16..][..lanes];
+                                let step = match tiled {
+                                    true => {
+                                        slice * steps * in_group * lanes
+                                            + tile * steps * lanes
+                                            + (4 * pair + k) * in_tile * lanes
+                                            + i * lanes
+                                    }
+                                    false => PAIR * pair + UNIT_COLS * slice + 16 * k,
+                                };
+                                columns[base + step..][..lanes].copy_from_slice(from);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The columns of two units in the order of fours, divided by powers of two.
+#[inline(always)]
+fn order<const BITS: i32>(x: &[f32; PAIR]) -> [f32; PAIR] {
+    let fours = if BITS == 8 { Fours::Neighbours } else { Fours::Apart };
+    let mut ordered = [0.0; PAIR];
+    for unit in 0..2 {
+        for k in 0..4 {
+            let unit_of = f32::from_bits(((127 - fours.bits() * k) as u32) << 23);
+            for i in 0..16 {
+                ordered[UNIT_COLS * unit + 16 * k + i] =
+                    x[UNIT_COLS * unit + fours.col(i, k)] * unit_of;
+            }
+        }
+    }
+    ordered
+}
+
+/// Adds the sums of the runs of two units, of which the first of 16 columns has this number.
+fn add_sums(x: &[f32; PAIR], first: usize, sums: &mut [f32]) {
+    let (of_16, of_32) = sums.split_at_mut(sums.len() / 3 * 2);
+    for (i, x) in x.as_chunks().0.iter().enumerate() {
+        of_16[first + i] = sum_of_16(x);
+    }
+    for i in 0..PAIR / 32 {
+        of_32[first / 2 + i] = of_16[first + 2 * i] + of_16[first + 2 * i + 1];
+    }
+}
+
+/// Two units of a token, from column `col` on: number `i` of a tile of a group.
+fn read(
+    input: &Input,
+    group: usize,
+    in_group: usize,
+    tile: usize,
+    in_tile: usize,
+    i: usize,
+    col: usize,
+) -> [f32; PAIR] {
+    let (packed, padded) = (input.packed(), input.padded_cols());
+    let mut x = [0.0; PAIR];
+    let there = PAIR.min(padded - col);
+    let lanes = input.shape.lanes;
+    if lanes == 0 {
+        let row = &packed[(group + tile + i) * padded + col..][..there];
+        x[..there].copy_from_slice(row);
+    } else {
+        let chunk = col / CHUNK * CHUNK;
+        let steps = CHUNK.min(padded - chunk) / LANES;
+        let base = group * padded + in_group * chunk + tile * steps * lanes + i * lanes;
+        for at in (0..there).step_by(lanes) {
+            let (step, slice) = ((col - chunk + at) / LANES, at % LANES / lanes);
+            let from = base + slice * steps * in_group * lanes + step * in_tile * lanes;
+            x[at..at + lanes].copy_from_slice(&packed[from..][..lanes]);
+        }
+    }
+    x.map(counted)
+}
