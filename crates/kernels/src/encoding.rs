@@ -104,6 +104,37 @@ impl Encoding {
         Encoding::Fp7(Fp8Scales::Thirtytwos),
     ];
 
+    /// The version of the [arithmetic](crate::ARITHMETIC) that last changed products with such a matrix.
+    /// Its bits are the same in all later ones.
+    pub const fn arithmetic(self) -> u32 {
+        match self {
+            Encoding::F32
+            | Encoding::F16
+            | Encoding::Bf16
+            | Encoding::Bf12
+            | Encoding::Bf11
+            | Encoding::Nested
+            | Encoding::Top
+            | Encoding::Q8
+            | Encoding::Fp8
+            | Encoding::Fp7(_)
+            | Encoding::Gguf(GgufBlocks::Q8_0)
+            | Encoding::Published(
+                Published::Fp8Bf16
+                | Published::Fp8E8m0
+                | Published::Fp8Rows
+                | Published::Fp8RowsBf16
+                | Published::Fp8Whole
+                | Published::Fp8WholeBf16
+                | Published::Mxfp8
+                | Published::Int4ActOrder32
+                | Published::Int4ActOrder64
+                | Published::Int4ActOrder128,
+            ) => 1,
+            Encoding::Q4 | Encoding::Mxfp4 | Encoding::Gguf(_) | Encoding::Published(_) => 2,
+        }
+    }
+
     /// The name used on the command line and in manifests.
     pub const fn name(self) -> &'static str {
         match self {
