@@ -63,7 +63,7 @@ fn each_line_has_the_text_that_it_has_alone() {
             let found: Vec<u64> = together.iter().map(|l| l["line"].as_u64().unwrap()).collect();
             assert_eq!(found, [1, 3, 4, 5, 6, 7, 8]);
             for (line, alone) in together.iter().zip(&alone) {
-                for key in ["tokens", "text", "end", "sampler"] {
+                for key in ["tokens", "text", "end", "sampler", "arithmetic"] {
                     assert_eq!(line[key], alone[key], "{key} of {line}");
                 }
             }

@@ -184,6 +184,7 @@ fn a_prompt_in_text() {
     let json = last_line(&typed);
     assert_eq!(typed.stdout.lines().count(), 1, "{typed:?}");
     assert_eq!((&json["seed"], &json["sampler"]), (&7.into(), &"gumbel-1".into()));
+    assert_eq!(json["arithmetic"], 1, "the checkpoint has no matrix whose products have changed");
     let tokens = json["tokens"].as_array().unwrap();
     let text = json["text"].as_str().unwrap();
     assert!(tokens.len() > 1 && text.len() > 1, "{json}");

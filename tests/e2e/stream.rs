@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use serde_json::Value;
+use sws_engine::Certificate;
 use sws_testing::tales;
 
 use crate::goldens::{Tensors, golden, golden_dir, list, runnable, variants};
@@ -124,6 +125,48 @@ fn routes_and_hidden_states_are_recorded() {
         .refused(2, &["nowhere", "cannot be written"]);
     run("run", &golden_dir("llama"), &["--tokens", "1", "--json", "--record", "x"])
         .refused(2, &["no experts"]);
+}
+
+/// Certificates by a program of the first version: of a model whose products have changed, and of one whose
+/// products have not.
+#[test]
+fn certificates_of_another_arithmetic_are_refused_by_name() {
+    let temp = tempfile::tempdir().unwrap();
+    let fresh = temp.path().join("fresh.json");
+    let options =
+        ["--tokens", "1,2,3", "-n", "3", "--temperature", "0.7", "--ignore-eos", "--json"];
+    for (file, model, arithmetic) in [
+        ("arithmetic-1-mxfp4.json", "gpt_oss_mxfp4", 2),
+        ("arithmetic-1-bf16.json", "qwen3_moe", 1),
+    ] {
+        let model = golden_dir(model);
+        let old = temp.path().join(file);
+        std::fs::write(&old, of_this_version(file)).unwrap();
+        let outcome = sws(&[&"certify", &old, &model]);
+        match arithmetic {
+            1 => assert!(outcome.succeeded().stdout.contains("every bit agrees in all 3 steps")),
+            _ => drop(outcome.refused(
+                2,
+                &[file, "version 1 of the arithmetic", "by version 2", "`sws run --certify FILE`"],
+            )),
+        }
+        run("run", &model, &[&options[..], &["--certify", fresh.to_str().unwrap()]].concat())
+            .succeeded();
+        let json: Value = serde_json::from_slice(&std::fs::read(&fresh).unwrap()).unwrap();
+        assert_eq!(json["arithmetic"].as_u64().unwrap_or(1), arithmetic, "{file}");
+        sws(&[&"certify", &fresh, &model]).succeeded();
+    }
+}
+
+/// A certificate of `tests/certificates`, as if this version of the program had made it.
+fn of_this_version(file: &str) -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/certificates");
+    let mut json: Value =
+        serde_json::from_slice(&std::fs::read(folder.join(file)).unwrap()).unwrap();
+    json["version"] = env!("CARGO_PKG_VERSION").into();
+    let mut certificate: Certificate = serde_json::from_value(json).unwrap();
+    certificate.seal();
+    certificate.to_json()
 }
 
 fn numbers(json: &Value) -> Vec<u32> {

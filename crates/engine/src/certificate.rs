@@ -12,6 +12,8 @@ const FORMAT: &str = "sws-certificate-1";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The sampler of certificates that name none.
 const FIRST_SAMPLER: &str = "uniform-1";
+/// The version of the arithmetic of certificates that name none.
+const FIRST_ARITHMETIC: u32 = 1;
 
 /// Inputs of an answer, and a chain of hashes over its routes and logits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,6 +30,10 @@ pub struct Certificate {
     /// Version of the sampler, which maps a seed to a text.
     #[serde(default = "first_sampler")]
     sampler: String,
+    /// Version of the arithmetic that last changed the bits of this model in this encoding. Not written
+    /// if it is the first.
+    #[serde(default = "first_arithmetic", skip_serializing_if = "is_first")]
+    arithmetic: u32,
     sampling: Sampling,
     prompt: Vec<u32>,
     /// The answer.
@@ -124,6 +130,16 @@ pub enum CertificateError {
         /// Encoding of this model.
         found: String,
     },
+    /// The certificate was made with another definition of products.
+    #[error(
+        "the certificate is of version {expected} of the arithmetic and this program computes the model by version {found}, whose bits differ; make it again with `sws run --certify FILE`, or check it with the program that made it"
+    )]
+    Arithmetic {
+        /// Version of the certificate.
+        expected: u32,
+        /// Version that this program computes the model by.
+        found: u32,
+    },
     /// The model could not be run.
     #[error(transparent)]
     Forward(#[from] ForwardError),
@@ -149,6 +165,7 @@ impl Certificate {
             encoding: encoding(manifest),
             kv: kv_name(kv).to_owned(),
             sampler: SAMPLER.to_owned(),
+            arithmetic: manifest.arithmetic(),
             sampling,
             prompt: prompt.to_vec(),
             tokens: tokens.to_vec(),
@@ -197,7 +214,8 @@ impl Certificate {
         serde_json::to_string(self).expect("plain data") + "\n"
     }
 
-    /// Returns an error if the certificate is not about this model in this encoding.
+    /// Returns an error if the certificate is not about this model in this encoding, or if this program
+    /// computes the model by another version of the arithmetic.
     pub fn check(&self, manifest: &Manifest) -> Result<(), CertificateError> {
         let (found, expected) = (&manifest.model, &self.model);
         if found != expected {
@@ -216,6 +234,10 @@ impl Certificate {
             };
             let (expected, found) = (name(&self.encoding), name(&found));
             return Err(CertificateError::Encoding { expected, found });
+        }
+        let (expected, found) = (self.arithmetic, manifest.arithmetic());
+        if found != expected {
+            return Err(CertificateError::Arithmetic { expected, found });
         }
         Ok(())
     }
@@ -365,6 +387,14 @@ fn shown(name: &str) -> String {
 
 fn first_sampler() -> String {
     FIRST_SAMPLER.to_owned()
+}
+
+fn first_arithmetic() -> u32 {
+    FIRST_ARITHMETIC
+}
+
+fn is_first(arithmetic: &u32) -> bool {
+    *arithmetic == FIRST_ARITHMETIC
 }
 
 fn encoding(manifest: &Manifest) -> Option<String> {

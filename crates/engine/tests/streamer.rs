@@ -20,6 +20,7 @@ use sws_engine::{
     Plan, PlanError, ProcessMemory, RamBudget, ResidentLoad, SlotClass, SpeculativeWeightStreamer,
     StreamerError, Witness,
 };
+use sws_kernels::Encoding;
 use sws_kernels::functional::top_k;
 use sws_model::text::{Sampler, Sampling};
 use sws_model::{
@@ -267,6 +268,10 @@ fn invalid_and_foreign_certificates_are_refused() {
     }
     let mut manifest = Manifest::load(tales()).unwrap();
     certificate.check(&manifest).unwrap();
+    let mut quantised = manifest.clone();
+    quantised.pieces[0].tensors[0].encoding = Some(Encoding::Mxfp4);
+    let error = certificate.check(&quantised).unwrap_err().to_string();
+    assert!(error.contains("version 1 of the arithmetic"), "{error}");
     manifest.encoding = None;
     let error = certificate.check(&manifest).unwrap_err().to_string();
     assert!(error.contains("its checkpoint's numbers"), "{error}");

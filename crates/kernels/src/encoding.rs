@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::reference::Coding;
 use crate::{Fp8Scales, GgufBlocks, Published};
 
 /// Storage format of the numbers of a matrix.
@@ -104,10 +105,13 @@ impl Encoding {
         Encoding::Fp7(Fp8Scales::Thirtytwos),
     ];
 
-    /// True if products sum the codes of weights before they scale them (see the crate's
-    /// [bits](crate#bit-identical-results)), and not weights that were decoded to f32.
-    pub const fn sums_codes(self) -> bool {
-        crate::reference::Coding::of(self).is_some()
+    /// The version of the [arithmetic](crate::ARITHMETIC) that last changed products with such a matrix.
+    /// Its bits are the same in all later ones.
+    pub const fn arithmetic(self) -> u32 {
+        match Coding::of(self) {
+            Some(_) => 2,
+            None => 1,
+        }
     }
 
     /// The name used on the command line and in manifests.

@@ -50,6 +50,14 @@
 //! for work a few dozen times, yielding in between, and then sleeps on a futex. A pool without work
 //! therefore takes no time from threads that read.
 
+/// Version of the definition of products: the bits of the sums of encoded weights. Whatever is kept or
+/// published about the bits of outputs names it, or that of its own model's matrices, which
+/// [`Encoding::arithmetic`] has. What names none is of version 1.
+///
+/// 1. Every weight is decoded to f32 before it is multiplied.
+/// 2. Weights of formats with codes and shared scales are summed as codes first, and then scaled.
+pub const ARITHMETIC: u32 = 2;
+
 mod buffer;
 mod encode;
 mod encoding;

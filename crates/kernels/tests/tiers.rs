@@ -6,8 +6,9 @@ mod common;
 use common::{Encoded, bf16_bytes, f32_bytes};
 use proptest::prelude::*;
 use sws_kernels::{
-    Encoder, Encoding, GgufBlocks, Histogram, Input, Matrix, Output, PartLen, Published, Scratch,
-    Source, Strided, ThreadScratch, Tier, matmul, matmul_rows, matmul_transposed,
+    ARITHMETIC, Encoder, Encoding, GgufBlocks, Histogram, Input, Matrix, Output, PartLen,
+    Published, Scratch, Source, Strided, ThreadScratch, Tier, matmul, matmul_rows,
+    matmul_transposed,
 };
 
 /// Any bits, with special values more frequent than by chance.
@@ -376,6 +377,28 @@ fn every_code_and_scale_decodes_alike_in_every_tier() {
     }
 }
 
+/// Bits of the first version of the arithmetic.
+#[test]
+fn products_are_those_of_decoded_weights_unless_a_later_version_changed_them() {
+    let (rows, cols) = (5, 777);
+    let x: Vec<f32> = (0..2 * cols).map(|i| ((i * 7919) % 1013) as f32 / 37.0 - 13.0).collect();
+    for encoding in Encoding::ALL {
+        let encoded = Encoded::sample(encoding, rows, cols);
+        let bits = (0..rows).flat_map(|row| common::decode(&encoded.matrix(), row));
+        let bytes: Vec<u8> = bits.flat_map(u32::to_le_bytes).collect();
+        let decoded = Encoded::from_parts(Encoding::F32, rows, cols, &[&bytes]);
+        let [ours, plain] =
+            [&encoded, &decoded].map(|matrix| product(Tier::best(), &matrix.matrix(), &x, 2));
+        if encoding.arithmetic() == 1 {
+            same(&ours, &plain, encoding);
+        } else {
+            assert_ne!(ours, plain, "{encoding}");
+        }
+    }
+    let newest = Encoding::ALL.map(Encoding::arithmetic).into_iter().max();
+    assert_eq!(newest, Some(ARITHMETIC));
+}
+
 #[test]
 fn empty_shapes_have_empty_or_zero_results() {
     for tier in Tier::available() {
@@ -405,7 +428,8 @@ fn results_of_another_shape_panic() {
     matmul(Tier::Scalar, &encoded.matrix(), x, 2, y, &mut Scratch::new());
 }
 
-/// Other tests compare tiers on one machine; this one compares machines.
+/// Other tests compare tiers on one machine; this one compares machines. Another hash of an encoding is a
+/// new version of the arithmetic.
 #[test]
 fn bits_match_every_other_architecture() {
     let hash = |encoding| {

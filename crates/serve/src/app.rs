@@ -106,8 +106,9 @@ impl App {
     /// Begins to serve a model.
     pub(crate) fn serve(&self, model: &mut LoadedModel, needs: Needs) -> sws::Result<()> {
         let (limit, vocab) = (model.limit(), model.causal_lm().vocab());
-        let fingerprint = &model.model().manifest().model.fingerprint;
-        let short: String = fingerprint.chars().take(16).collect();
+        let manifest = model.model().manifest();
+        let arithmetic = manifest.arithmetic();
+        let short: String = manifest.model.fingerprint.chars().take(16).collect();
         let lossy = model.warnings().iter().filter(|warning| matches!(warning, Warning::Lossy(_)));
         let text = model.text().clone();
         let format = text.template().map_or(ReplyFormat::default(), ReplyFormat::of);
@@ -134,7 +135,7 @@ impl App {
             gauge: model.gauge(),
             plan: model.plan().cloned(),
             created: self.clock.unix_seconds(),
-            fingerprint: format!("sws-{}-{short}", env!("CARGO_PKG_VERSION")),
+            fingerprint: format!("sws-{}-{arithmetic}-{short}", env!("CARGO_PKG_VERSION")),
         };
         let _ = self.served.set(Arc::new(served));
         Ok(())

@@ -199,6 +199,13 @@ impl Manifest {
         let at = self.pieces.binary_search_by_key(&id, |piece| piece.id).ok()?;
         Some(&self.pieces[at])
     }
+
+    /// The version of the [arithmetic](sws_kernels::ARITHMETIC) that last changed products with any of the
+    /// matrices. Stand-ins do not count: exact outputs do not depend on them.
+    pub fn arithmetic(&self) -> u32 {
+        let tensors = self.pieces.iter().flat_map(|piece| &piece.tensors);
+        tensors.filter_map(|tensor| tensor.encoding).map(Encoding::arithmetic).max().unwrap_or(1)
+    }
 }
 
 /// The part of a nested matrix that is its top.

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::{env, fs, io};
 
+use sws_kernels::ARITHMETIC;
 use sws_model::Prefix;
 use sws_store::{BlobDevice, BlobName, Blobs, BlobsError};
 
@@ -48,7 +49,7 @@ impl KvDisk {
         let program = env::current_exe()?;
         let about = fs::metadata(&program)?;
         Ok(vec![
-            env!("CARGO_PKG_VERSION").to_owned(),
+            format!("{}, arithmetic {ARITHMETIC}", env!("CARGO_PKG_VERSION")),
             format!("{}, {}, {:?}", program.display(), about.len(), about.modified()?),
             model.manifest().state(in_place)?,
             format!("{:?}, {}", options.kv, options.backend.name()),

@@ -24,8 +24,19 @@ use crate::{REFUSED, args, limits, model};
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Outcome {
-    Made { line: usize, tokens: Vec<u32>, text: String, end: End, seed: u64, sampler: &'static str },
-    Failed { line: usize, error: String },
+    Made {
+        line: usize,
+        tokens: Vec<u32>,
+        text: String,
+        end: End,
+        seed: u64,
+        sampler: &'static str,
+        arithmetic: u32,
+    },
+    Failed {
+        line: usize,
+        error: String,
+    },
 }
 
 pub(crate) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
@@ -39,7 +50,7 @@ pub(crate) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
     // One seed for all texts, as each is the one that `--prompt` gives with this seed.
     let mut generation = args.sampling.generation(&model)?;
     let most = *generation.max_new_tokens.get_or_insert(NEW_TOKENS);
-    let seed = generation.sampling.seed;
+    let (seed, arithmetic) = (generation.sampling.seed, model.manifest().arithmetic());
     let loader = model.with(args.model.options());
     let text = loader.read_text()?.within(&model, args.model.ram);
     let prompts = prompts(args, &model, &text)?;
@@ -86,7 +97,7 @@ pub(crate) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
                 Ok(Generated { tokens, text, end, .. }) => {
                     new += tokens.len();
                     cancelled |= end == End::Cancelled;
-                    Outcome::Made { line, tokens, text, end, seed, sampler: SAMPLER }
+                    Outcome::Made { line, tokens, text, end, seed, sampler: SAMPLER, arithmetic }
                 }
                 Err(error) => {
                     failed += 1;

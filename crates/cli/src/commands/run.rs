@@ -45,6 +45,8 @@ pub(super) struct Outcome {
     seed: u64,
     /// Name of the algorithm that turns a seed into a text.
     sampler: &'static str,
+    /// Version of the arithmetic of the model's products.
+    arithmetic: u32,
     /// Its settings and their origins.
     sampling: BTreeMap<&'static str, SettingOf>,
     metrics: RunMetrics,
@@ -53,6 +55,7 @@ pub(super) struct Outcome {
 impl Outcome {
     /// The outcome of a continued text.
     fn of_text(
+        model: &Model,
         made: Generated,
         has_text: bool,
         generation: &Generation,
@@ -62,17 +65,28 @@ impl Outcome {
         let text = has_text.then_some(text);
         let seed = generation.sampling.seed;
         let sampling = generation.settings().into_iter().map(|it| (it.name, it)).collect();
-        Outcome { tokens, text, thoughts: None, end, seed, sampler: SAMPLER, sampling, metrics }
+        Outcome {
+            tokens,
+            text,
+            thoughts: None,
+            end,
+            seed,
+            sampler: SAMPLER,
+            arithmetic: model.manifest().arithmetic(),
+            sampling,
+            metrics,
+        }
     }
 
     /// The outcome of an answer.
     pub(super) fn of_answer(
+        model: &Model,
         made: Generated,
         generation: &Generation,
         metrics: RunMetrics,
     ) -> Outcome {
         let thoughts = Some(made.thoughts.clone());
-        Outcome { thoughts, ..Outcome::of_text(made, true, generation, metrics) }
+        Outcome { thoughts, ..Outcome::of_text(model, made, true, generation, metrics) }
     }
 
     pub(super) fn print(&self) -> anyhow::Result<()> {
@@ -167,7 +181,7 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
         note!("{line}");
     }
     if args.json {
-        Outcome::of_text(made, has_text, &generation, metrics).print()?;
+        Outcome::of_text(&model, made, has_text, &generation, metrics).print()?;
     }
     Ok(ExitCode::from(if end == End::Cancelled { INTERRUPTED } else { 0 }))
 }

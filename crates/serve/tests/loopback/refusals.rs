@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use sws_serve::{Config, ServeError, Server};
-use sws_store::Clock;
+use sws_store::{Clock, Manifest};
 use sws_testing::{root, tales};
 
 use crate::client::{Response, config, serve};
@@ -268,6 +268,10 @@ fn models_properties_and_metrics_are_shown() {
     let server = serve(&tales(), 3, config());
     let props = server.get("/props").json();
     assert_eq!((&props["n_ctx"], &props["total_slots"]), (&json!(4096), &json!(3)));
+    let manifest = Manifest::load(tales()).unwrap();
+    let (version, short) = (env!("CARGO_PKG_VERSION"), &manifest.model.fingerprint[..16]);
+    let fingerprint = format!("sws-{version}-{}-{short}", manifest.arithmetic());
+    assert_eq!(props["system_fingerprint"], fingerprint);
     let models = server.get("/v1/models").json();
     assert_eq!(models["data"][0]["max_model_len"], 4096);
     assert_eq!(models["models"][0]["slug"], "owner/tales");

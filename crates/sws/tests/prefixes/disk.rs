@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use sws::{Cancel, Continuation, KvDisk, KvPrecision, Model, Options};
+use sws_kernels::ARITHMETIC;
 use sws_store::{BlobDevice, BlobWriter, SystemFiles};
 use sws_testing::goldens;
 
@@ -231,13 +232,15 @@ fn texts_that_begin_as_those_on_a_failing_disk_are_as_alone() {
 }
 
 #[test]
-fn another_model_program_or_precision_is_another_identity() {
+fn another_model_program_arithmetic_or_precision_is_another_identity() {
     let copy = goldens::with_context("qwen3_moe", 256);
     let identity =
         |options: &Options| KvDisk::identity(&Model::open(&copy.dir).unwrap(), options).unwrap();
     let options = Options::default();
     let first = identity(&options);
     assert_eq!(identity(&options), first);
+    let arithmetic = format!(", arithmetic {ARITHMETIC}");
+    assert!(first.iter().any(|part| part.ends_with(&arithmetic)), "{first:?}");
     // What changes no number changes no name.
     let same = Options { resident: true, context: Some(100), ..options.clone() };
     assert_eq!(identity(&same), first);

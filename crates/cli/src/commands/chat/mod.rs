@@ -55,7 +55,7 @@ pub(crate) fn run(mut args: args::Chat) -> anyhow::Result<ExitCode> {
     if let Some(question) = question {
         let end = chat.answer(&question, "")?;
         if let Some((made, metrics)) = chat.last.filter(|_| args.json) {
-            Outcome::of_answer(made, &chat.generation, metrics).print()?;
+            Outcome::of_answer(&model, made, &chat.generation, metrics).print()?;
         }
         return Ok(ExitCode::from(if end == End::Cancelled { INTERRUPTED } else { 0 }));
     }
