@@ -136,7 +136,7 @@ fn certificates_of_another_arithmetic_are_refused_by_name() {
     let options =
         ["--tokens", "1,2,3", "-n", "3", "--temperature", "0.7", "--ignore-eos", "--json"];
     for (file, model, arithmetic) in [
-        ("arithmetic-1-mxfp4.json", "gpt_oss_mxfp4", 2),
+        ("arithmetic-1-int4.json", "deepseek_v3_int4", 2),
         ("arithmetic-1-bf16.json", "qwen3_moe", 1),
     ] {
         let model = golden_dir(model);

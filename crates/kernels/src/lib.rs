@@ -87,8 +87,8 @@ pub use isa::{Avx2, Avx512};
 pub use isa::{TIER_VARIABLE, Tier, UnknownTier};
 pub use layout::{Part, PartLen, PartRows};
 pub use matmul::{
-    Input, MatmulJob, Output, Scratch, Strided, ThreadScratch, matmul, matmul_jobs, matmul_rows,
-    matmul_transposed, threads_for,
+    Input, MatmulJob, Output, Packings, Scratch, Strided, ThreadScratch, matmul, matmul_jobs,
+    matmul_rows, matmul_transposed, threads_for,
 };
 pub use matrix::{Matrix, MatrixError};
 pub use offsets::{OffsetWriter, Offsets};

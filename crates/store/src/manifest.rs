@@ -18,7 +18,7 @@ mod small;
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
-use sws_kernels::Encoding;
+use sws_kernels::{Encoding, Packings};
 
 use crate::{Dtype, PieceId};
 
@@ -205,6 +205,18 @@ impl Manifest {
     pub fn arithmetic(&self) -> u32 {
         let tensors = self.pieces.iter().flat_map(|piece| &piece.tensors);
         tensors.filter_map(|tensor| tensor.encoding).map(Encoding::arithmetic).max().unwrap_or(1)
+    }
+}
+
+impl Manifest {
+    /// How activations have to lie for the matrices and their stand-ins.
+    pub fn packings(&self) -> Packings {
+        let of_piece = |piece: &Piece| {
+            let stand_in = piece.stand_in.iter().flat_map(|stand_in| &stand_in.tensors);
+            let tensors = piece.tensors.iter().chain(stand_in);
+            tensors.filter_map(|tensor| tensor.encoding).collect::<Vec<_>>()
+        };
+        self.pieces.iter().flat_map(of_piece).collect()
     }
 }
 

@@ -4,9 +4,9 @@ mod coded;
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use crate::Tier;
 use crate::buffer::Buffer;
-use crate::reference::{BLOCK, Fours, LANES};
+use crate::reference::{BLOCK, Coding, Fours, LANES};
+use crate::{Encoding, Tier};
 
 pub(super) use coded::Coded;
 
@@ -30,6 +30,26 @@ pub struct Input {
     /// The same activations for weights that are summed as codes, by [`Fours`]. They are packed when the
     /// first product needs them.
     coded: [Later; 2],
+}
+
+/// How activations have to lie for some encodings of weights, beside the order of columns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Packings {
+    neighbours: bool,
+    apart: bool,
+}
+
+impl FromIterator<Encoding> for Packings {
+    fn from_iter<I: IntoIterator<Item = Encoding>>(encodings: I) -> Self {
+        let mut packings = Packings::default();
+        for coding in encodings.into_iter().filter_map(Coding::of) {
+            match coding.fours {
+                Fours::Neighbours => packings.neighbours = true,
+                Fours::Apart => packings.apart = true,
+            }
+        }
+        packings
+    }
 }
 
 /// A buffer that is filled when it is first needed.
@@ -115,10 +135,11 @@ impl Input {
     }
 
     /// Bytes held after packing `tokens × cols`, if nothing larger was packed before, and products with
-    /// weights of all encodings.
-    pub const fn bytes_for(tokens: usize, cols: usize) -> usize {
+    /// weights that need these packings.
+    pub const fn bytes_for(packings: Packings, tokens: usize, cols: usize) -> usize {
+        let coded = packings.neighbours as usize + packings.apart as usize;
         Buffer::bytes_for(tokens * cols.next_multiple_of(BLOCK))
-            + 2 * Buffer::bytes_for(Coded::len(tokens, cols))
+            + coded * Buffer::bytes_for(Coded::len(tokens, cols))
     }
 
     /// The number of tokens packed.

@@ -16,7 +16,7 @@ use crate::{Matrix, Tier, reference};
 use decode::{Decoder, ForDecoder, for_common_decoder, for_decoder};
 
 pub(crate) use decoded::{Decode, decode};
-pub use input::Input;
+pub use input::{Input, Packings};
 pub(crate) use many::{Operands, tile};
 pub use output::Output;
 pub use transposed::{Strided, matmul_transposed};

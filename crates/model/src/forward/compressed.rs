@@ -10,7 +10,7 @@ use sws_kernels::functional::{
     Attention, IndexQuery, NormWeight, Queries, RopePairs, RopeShape, Selected,
     attention as attend, rms_norm, rope,
 };
-use sws_kernels::{Input, MatmulJob, Matrix, Output, ThreadScratch, Tier, threads_for};
+use sws_kernels::{Input, MatmulJob, Matrix, Output, Packings, ThreadScratch, Tier, threads_for};
 use sws_store::{PieceId, PieceKind};
 
 use super::attention::{Context, scratch_for};
@@ -59,6 +59,7 @@ impl CompressedWork {
 
     /// Bytes for passes of up to this many tokens and positions.
     pub(super) fn bytes_for<'a>(
+        packings: Packings,
         specs: impl Iterator<Item = &'a CompressedSpec>,
         tokens: usize,
         positions: usize,
@@ -71,7 +72,8 @@ impl CompressedWork {
             groups = spec.groups.max(groups);
             width = (spec.query_width() / spec.groups).max(width);
         }
-        most.iter().sum::<usize>() * size_of::<f32>() + groups * Input::bytes_for(tokens, width)
+        let packed = groups * Input::bytes_for(packings, tokens, width);
+        most.iter().sum::<usize>() * size_of::<f32>() + packed
     }
 
     /// Lengths of all buffers but packed ones, whose numbers are as long as floats.

@@ -1,7 +1,7 @@
 //! An upper bound on the working memory of a pass, computed before any is allocated.
 
 use sws_kernels::functional::AttentionScratch;
-use sws_kernels::{Input, ThreadScratch, Tier};
+use sws_kernels::{Input, Packings, ThreadScratch, Tier};
 
 use super::attention::DISTANCES;
 use super::blocks::BlockWork;
@@ -31,6 +31,8 @@ pub struct PassSize {
     pub threads: usize,
     /// Tokens that the parts of a layer take at a time ([`Model::with_strips`](crate::Model::with_strips)).
     pub strip: usize,
+    /// How activations have to lie for the model's matrices.
+    pub packings: Packings,
 }
 
 impl PassSize {
@@ -45,7 +47,7 @@ impl ModelSpec {
     /// Passes of more than a strip are assumed to have each matrix in memory as a whole: one that
     /// arrives in blocks is multiplied with all tokens at once, which takes more.
     pub fn work_bytes(&self, tier: Tier, size: PassSize) -> u64 {
-        let PassSize { tokens, logits, positions, threads, strip } = size;
+        let PassSize { tokens, logits, positions, threads, strip, packings } = size;
         // Tokens of a product: in mixers, and in blocks and experts.
         let mixed = self.mixed_together(strip, tokens);
         let few = tokens.min(strip.max(ROWS_TOGETHER));
@@ -100,7 +102,8 @@ impl ModelSpec {
                         let parts = moe.shared_scored;
                         if parts > 0 {
                             mlps.gates = mlps.gates.max(parts * parts * hidden);
-                            let rows = Input::bytes_for(few * parts, shared.mlp.width / parts);
+                            let rows =
+                                Input::bytes_for(packings, few * parts, shared.mlp.width / parts);
                             mlps.parts = mlps.parts.max(rows);
                         }
                         experts.weighed = experts.weighed.max(parts);
@@ -122,9 +125,11 @@ impl ModelSpec {
         let together = if self.streams.is_some() { width } else { hidden };
         let others = if mixed < tokens { tokens * hidden } else { 0 };
         let normed = ((rows * hidden).max(mixed * together) + others) * float
-            + Input::bytes_for(rows, hidden).max(Input::bytes_for(mixed, together));
+            + Input::bytes_for(packings, rows, hidden)
+                .max(Input::bytes_for(packings, mixed, together));
         let of_streams = self.streams.map_or(0, |streams| streams.weights());
-        let gates = self.stream_gates.map_or(0, |rank| GateWork::bytes_for(mixed, width, rank));
+        let gates =
+            self.stream_gates.map_or(0, |rank| GateWork::bytes_for(packings, mixed, width, rank));
         let stream = tokens * (hidden + width + of_streams + self.inputs_width()) * float
             + gates
             + rows::bytes_for(self, tokens);
@@ -134,17 +139,17 @@ impl ModelSpec {
         });
         let positions = positions.min(self.context);
         let seen = if mixers.sees_all { positions } else { mixers.seen };
-        let attention = mixers.bytes(mixed)
-            + CompressedWork::bytes_for(compressed, mixed, positions)
+        let attention = mixers.bytes(packings, mixed)
+            + CompressedWork::bytes_for(packings, compressed, mixed, positions)
             + mixed * 2 * pairs * float
             + threads * AttentionScratch::bytes(mixers.value_dim, seen);
         let mlp = experts.mlps.numbers(ROWS_TOGETHER.min(tokens * experts.top_k));
         let mlp = mlp.max(mlps.numbers(few)).max(inputs.numbers(tokens)) * float
-            + mlps.packed(few).max(mlps.parts).max(inputs.packed(tokens));
+            + mlps.packed(packings, few).max(mlps.parts).max(inputs.packed(packings, tokens));
         // Activations of shared experts that are weighed are rows of their own.
         let per_thread = threads * ThreadScratch::bytes_for(tier, rows * experts.weighed.max(1));
         let bytes = normed + stream + attention + mlp + per_thread + logits * self.vocab * float;
-        (bytes + experts.bytes(tokens, few, hidden)) as u64
+        (bytes + experts.bytes(packings, tokens, few, hidden)) as u64
     }
 }
 
@@ -248,15 +253,15 @@ impl Mixers {
     }
 
     /// Bytes of all buffers.
-    fn bytes(&self, tokens: usize) -> usize {
+    fn bytes(&self, packings: Packings, tokens: usize) -> usize {
         let Mixers { q, k, v, mixed, packed, absorbed, rank, heads, .. } = *self;
         let others = self.gated + self.heads_of_delta + self.gates + self.outputs;
         let sums = (0..heads.min(MAX)).map(|head| tokens_together(head, tokens));
-        let sums: usize = sums.map(|tokens| Input::bytes_for(tokens, rank)).sum();
+        let sums: usize = sums.map(|tokens| Input::bytes_for(packings, tokens, rank)).sum();
         let others = others + self.distances;
         let absorbed = absorbed + DISTANCES.min(tokens) * self.bias;
         (tokens * (q + k + v + mixed + others) + absorbed) * size_of::<f32>()
-            + Input::bytes_for(tokens, packed)
+            + Input::bytes_for(packings, tokens, packed)
             + sums
             + self.index
     }
@@ -287,8 +292,8 @@ impl Mlps {
     }
 
     /// Bytes of packed activations.
-    fn packed(&self, rows: usize) -> usize {
-        Input::bytes_for(rows, self.width)
+    fn packed(&self, packings: Packings, rows: usize) -> usize {
+        Input::bytes_for(packings, rows, self.width)
     }
 }
 
@@ -314,7 +319,7 @@ struct Experts {
 
 impl Experts {
     /// Additional bytes for layers with experts, which take `few` of the rows at a time.
-    fn bytes(&self, tokens: usize, few: usize, hidden: usize) -> usize {
+    fn bytes(&self, packings: Packings, tokens: usize, few: usize, hidden: usize) -> usize {
         if self.count == 0 {
             return 0;
         }
@@ -323,12 +328,13 @@ impl Experts {
         let outputs = (chosen + (self.shared + self.later) * tokens) * hidden * float;
         // An expert that all tokens chose uses the input as it is.
         let most = if few < tokens { few } else { tokens - 1 };
-        let packed = Input::bytes_for(most, hidden);
+        let packed = Input::bytes_for(packings, most, hidden);
         // Of several experts computed together, those after the first.
         let others: usize = (1..TOGETHER.min(self.count).min(chosen))
             .map(|place| {
                 let rows = tokens.min(ROWS_TOGETHER - place);
-                Input::bytes_for(rows.min(most), hidden) + Input::bytes_for(rows, self.mlps.width)
+                Input::bytes_for(packings, rows.min(most), hidden)
+                    + Input::bytes_for(packings, rows, self.mlps.width)
             })
             .sum();
         // Router and choices. Vectors grown by `push` may have twice the capacity they need.
@@ -340,7 +346,7 @@ impl Experts {
             + 2 * (self.count + 4) * (place + 1);
         let latents = match self.latent {
             0 => 0,
-            latent => tokens * latent * float + Input::bytes_for(few, latent),
+            latent => tokens * latent * float + Input::bytes_for(packings, few, latent),
         };
         outputs + packed + others + choices + latents
     }

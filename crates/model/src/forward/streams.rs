@@ -10,7 +10,7 @@ use sws_kernels::functional::{
     MAX_STREAMS, NormWeight, StreamBias, StreamHead, Streams, add, gated_mean, head_of_streams,
     read_streams, rms_norm, sigmoid, stream_weights, write_streams,
 };
-use sws_kernels::{Input, ThreadScratch, Tier};
+use sws_kernels::{Input, Packings, ThreadScratch, Tier};
 use sws_store::{PieceId, PieceKind};
 
 use super::branches::NormVectors;
@@ -120,8 +120,9 @@ impl GateWork {
     }
 
     /// Bytes for passes of up to this many tokens, whose streams have `width` elements together.
-    pub(super) fn bytes_for(tokens: usize, width: usize, rank: usize) -> usize {
-        tokens * (width.max(rank) + rank) * size_of::<f32>() + Input::bytes_for(tokens, rank)
+    pub(super) fn bytes_for(packings: Packings, tokens: usize, width: usize, rank: usize) -> usize {
+        let packed = Input::bytes_for(packings, tokens, rank);
+        tokens * (width.max(rank) + rank) * size_of::<f32>() + packed
     }
 }
 

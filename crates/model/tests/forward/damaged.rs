@@ -63,7 +63,8 @@ fn check_typed(config: &Configuration) -> Result<(), String> {
     let positions = spec.context.min(1 << 20);
     State::cache_bytes(&spec, positions, KvPrecision::F32);
     State::journal_bytes(&spec, (3, 64), KvPrecision::F32);
-    let size = PassSize { tokens: 64, logits: 64, positions, threads: 2, strip: PassSize::STRIP };
+    let (strip, packings) = (PassSize::STRIP, Default::default());
+    let size = PassSize { tokens: 64, logits: 64, positions, threads: 2, strip, packings };
     spec.work_bytes(Tier::Portable, size);
     spec.parameters();
     named.map(drop).map_err(|error| error.to_string())

@@ -45,7 +45,9 @@ fn working_memory_stays_within_the_formula() {
                         }
                     });
                     let logits = if all { tokens } else { 1 };
-                    let size = PassSize { tokens, logits, positions: limit, threads, strip };
+                    let packings = fixture.manifest.packings();
+                    let positions = limit;
+                    let size = PassSize { tokens, logits, positions, threads, strip, packings };
                     let most = fixture.spec.work_bytes(tier, size);
                     let grown = session.state().work_bytes();
                     assert!(grown <= most, "{name} {tier} {size:?}: {grown} above {most}");

@@ -15,7 +15,7 @@ pub use slots::SlotClass;
 
 use sws_cache::history::{History, Shape};
 use sws_cache::policy::ExpectedUse;
-use sws_kernels::Tier;
+use sws_kernels::{Packings, Tier};
 use sws_model::{Inventory, KvPrecision, ModelSpec, PassSize, State};
 use sws_store::{LayoutError, Manifest, PieceId, SLOT_ALIGN};
 
@@ -184,6 +184,7 @@ pub enum PlanError {
 pub struct Planner {
     spec: ModelSpec,
     pieces: Pieces,
+    packings: Packings,
     process: ProcessMemory,
     options: PlanOptions,
     hits: HitCurve,
@@ -255,7 +256,8 @@ impl Planner {
             None => [LEAST_CONTEXT, CONTEXT].map(|n| n.max(options.min_context).min(most)),
         };
         let hits = HitCurve::general(routes_of(spec).experts);
-        Ok(Planner { spec: spec.clone(), pieces, process, options, hits, context })
+        let packings = manifest.packings();
+        Ok(Planner { spec: spec.clone(), pieces, packings, process, options, hits, context })
     }
 
     /// The largest draft that a budget allows.
@@ -572,7 +574,8 @@ impl Planner {
         let PlanOptions { all_logits, threads, tier, .. } = self.options;
         let logits = if all_logits { tokens } else { self.options.batch.max(1) };
         let [strip, positions] = [PassSize::STRIP, self.context[1]];
-        let size = |tokens| PassSize { tokens, logits, positions, threads, strip };
+        let packings = self.packings;
+        let size = |tokens| PassSize { tokens, logits, positions, threads, strip, packings };
         // A pass over several sequences can be undone, and so can a token that ran ahead.
         let passes = match (self.options.batch, self.options.stand_ins) {
             (0..=1, StandInUse::Off) => (0, 0),
@@ -590,7 +593,8 @@ impl Planner {
     fn verifying(&self, tokens: usize) -> u64 {
         let PlanOptions { threads, tier, .. } = self.options;
         let (positions, strip) = (self.context[1], PassSize::STRIP);
-        let size = PassSize { tokens, logits: tokens, positions, threads, strip };
+        let packings = self.packings;
+        let size = PassSize { tokens, logits: tokens, positions, threads, strip, packings };
         let choices = self.spec.moes().map(|moe| tokens * moe.top_k * size_of::<u32>());
         self.spec.work_bytes(tier, size) + choices.sum::<usize>() as u64
     }

@@ -119,13 +119,23 @@ struct HalfPower(u8);
 impl<S: Simd> Map<S> for HalfPower {
     #[inline(always)]
     fn of(self, s: S, number: S::F) -> S::F {
-        s.mul(number, s.splat(half_e8m0_to_f32(self.0)))
+        s.mul(number, s.splat(HALF_POWERS[usize::from(self.0)]))
     }
     #[inline(always)]
     fn kept(self) -> Option<&'static Bf16s> {
         Some(&HALF_SCALED[usize::from(self.0)])
     }
 }
+
+static HALF_POWERS: [f32; 256] = {
+    let mut powers = [0.0; 256];
+    let mut s = 0;
+    while s < 256 {
+        powers[s] = half_e8m0_to_f32(s as u8);
+        s += 1;
+    }
+    powers
+};
 
 /// The doubled numbers of e2m1 by half of their scale.
 static HALF_SCALED: [Bf16s; 256] = {
