@@ -16,7 +16,8 @@ pub(crate) fn check(data: &[u8]) -> bool {
     let positions = spec.context.min(1 << 20);
     State::cache_bytes(&spec, positions, KvPrecision::F32);
     State::journal_bytes(&spec, (2, 8), KvPrecision::F32);
-    let size = PassSize { tokens: 8, logits: 8, positions, threads: 2, strip: PassSize::STRIP };
+    let (strip, packings) = (PassSize::STRIP, Default::default());
+    let size = PassSize { tokens: 8, logits: 8, positions, threads: 2, strip, packings };
     spec.work_bytes(Tier::Portable, size);
     spec.parameters();
     true

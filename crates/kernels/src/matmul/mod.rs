@@ -58,22 +58,23 @@ impl ThreadScratch {
         self.panel.bytes() + self.sums.bytes()
     }
 
-    /// Bytes held after products with up to `tokens` tokens.
-    pub fn bytes_for(tier: Tier, tokens: usize) -> usize {
-        fn of<S: Simd>(_: S) -> usize {
+    /// Bytes held after products with up to `tokens` tokens, and weights that need these packings.
+    pub fn bytes_for(tier: Tier, packings: Packings, tokens: usize) -> usize {
+        fn of<S: Simd>(_: S, packings: Packings) -> usize {
             let (plain, coded) = (many::scratch_lengths::<S>(), coded::scratch_lengths::<S>());
-            plain.into_iter().zip(coded).map(|(a, b)| Buffer::bytes_for(a.max(b))).sum()
+            let has_codes = usize::from(packings != Packings::default());
+            plain.into_iter().zip(coded).map(|(a, b)| Buffer::bytes_for(a.max(has_codes * b))).sum()
         }
         match tier {
             _ if tokens < 2 => 0,
             Tier::Scalar => 0,
-            Tier::Portable => of(Portable),
+            Tier::Portable => of(Portable, packings),
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx2(token) => of(token),
+            Tier::Avx2(token) => of(token, packings),
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx512(token) => of(token),
+            Tier::Avx512(token) => of(token, packings),
             #[cfg(target_arch = "aarch64")]
-            Tier::Neon(token) => of(token),
+            Tier::Neon(token) => of(token, packings),
         }
     }
 }

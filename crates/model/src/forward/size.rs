@@ -147,7 +147,8 @@ impl ModelSpec {
         let mlp = mlp.max(mlps.numbers(few)).max(inputs.numbers(tokens)) * float
             + mlps.packed(packings, few).max(mlps.parts).max(inputs.packed(packings, tokens));
         // Activations of shared experts that are weighed are rows of their own.
-        let per_thread = threads * ThreadScratch::bytes_for(tier, rows * experts.weighed.max(1));
+        let per_thread =
+            threads * ThreadScratch::bytes_for(tier, packings, rows * experts.weighed.max(1));
         let bytes = normed + stream + attention + mlp + per_thread + logits * self.vocab * float;
         (bytes + experts.bytes(packings, tokens, few, hidden)) as u64
     }
