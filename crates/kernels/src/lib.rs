@@ -38,11 +38,12 @@
 //! # Bit-identical results
 //!
 //! Every tier, any number of threads, any split of the rows, and a token alone or in a batch give
-//! the same bits (all NaNs count as equal). The order of every sum is fixed: 32 partial sums, one
-//! for each column mod 32, are chains of fused multiply-adds over ascending columns, folded by a
-//! fixed tree. Every encoding decodes to one f32 before it is multiplied, so bf11, bf12, nested, bf16 and
-//! the same values in f32 agree too. This rests on the default floating-point environment: a caller
-//! that sets flush-to-zero or another rounding mode breaks it.
+//! the same bits (all NaNs count as equal). The order of every sum is fixed: 32 partial sums are
+//! chains of fused multiply-adds over ascending columns, folded by a fixed tree. Plain numbers and most
+//! encodings decode to one f32 before it is multiplied, so bf11, bf12, nested, bf16 and the same values
+//! in f32 agree too. Weights that are small whole numbers under shared scales are summed before they are
+//! scaled: `docs/design/sums.md` has both definitions. This rests on the default floating-point
+//! environment: a caller that sets flush-to-zero or another rounding mode breaks it.
 //!
 //! # Threads
 //!

@@ -209,14 +209,13 @@ impl Manifest {
 }
 
 impl Manifest {
-    /// How activations have to lie for the matrices and their stand-ins.
-    pub fn packings(&self) -> Packings {
-        let of_piece = |piece: &Piece| {
-            let stand_in = piece.stand_in.iter().flat_map(|stand_in| &stand_in.tensors);
-            let tensors = piece.tensors.iter().chain(stand_in);
-            tensors.filter_map(|tensor| tensor.encoding).collect::<Vec<_>>()
-        };
-        self.pieces.iter().flat_map(of_piece).collect()
+    /// How activations have to lie for the matrices, and for those of stand-ins if these are used.
+    pub fn packings(&self, stand_ins: bool) -> Packings {
+        let tensors = self.pieces.iter().flat_map(|piece| {
+            let copy = piece.stand_in.iter().filter(|_| stand_ins);
+            piece.tensors.iter().chain(copy.flat_map(|stand_in| &stand_in.tensors))
+        });
+        tensors.filter_map(|tensor| tensor.encoding).collect()
     }
 }
 

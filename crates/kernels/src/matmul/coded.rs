@@ -226,14 +226,14 @@ fn last_unit<S: Simd, C: Coded<S>>(s: S, m: &Matrix, row: usize, unit: usize) ->
 ///
 /// # Safety
 ///
-/// The numbers of the runs must be readable.
+/// The numbers of all runs of the span must be readable.
 #[inline(always)]
 unsafe fn in_lanes<S: Simd, C: Coded<S>>(s: S, of_runs: *const f32, unit: usize) -> S::F {
     // SAFETY: by this function's contract.
     unsafe {
         match (C::CODING.fours, C::CODING.run) {
             (Fours::Apart, _) => s.splat(*of_runs.add(2 * unit)),
-            (_, 32) => s.in_eights(of_runs.add(2 * unit)),
+            (_, 32) => s.in_eights(of_runs, unit),
             _ => s.in_fours(of_runs.add(4 * unit)),
         }
     }

@@ -41,8 +41,9 @@ pub(crate) trait Codes: Groups {
     /// Scales of units of groups, and their minima, each in so many lanes: 1, 2 or 4.
     unsafe fn zeros_h(self, p: *const u8, times: usize) -> [Self::H; 2];
 
-    /// A number in the first eight lanes and the next in the others.
-    unsafe fn in_eights(self, p: *const f32) -> Self::F;
+    /// Of eight numbers the one with twice this index, below eight, in the first eight lanes, and the next
+    /// in the others.
+    unsafe fn in_eights(self, p: *const f32, pair: usize) -> Self::F;
     /// Four numbers in four lanes each.
     unsafe fn in_fours(self, p: *const f32) -> Self::F;
 
@@ -143,9 +144,9 @@ impl Codes for super::Portable {
         [units.map(group_scale), units.map(minimum)]
     }
     #[inline(always)]
-    unsafe fn in_eights(self, p: *const f32) -> Self::F {
+    unsafe fn in_eights(self, p: *const f32, pair: usize) -> Self::F {
         // SAFETY: by the contract of the trait.
-        let numbers = unsafe { p.cast::<[f32; 2]>().read_unaligned() };
+        let numbers = unsafe { p.add(2 * pair).cast::<[f32; 2]>().read_unaligned() };
         std::array::from_fn(|i| numbers[i / 8])
     }
     #[inline(always)]

@@ -104,7 +104,7 @@ fn near_files_give_the_same_bits_everywhere() {
             positions: spec.context,
             threads,
             strip: PassSize::STRIP,
-            packings: manifest.packings(),
+            packings: manifest.packings(false),
         };
         let (grown, most) = (measured.state().work_bytes(), spec.work_bytes(Tier::best(), size));
         assert!(grown <= most, "{name}: {grown} bytes above {most}");

@@ -45,7 +45,7 @@ fn working_memory_stays_within_the_formula() {
                         }
                     });
                     let logits = if all { tokens } else { 1 };
-                    let packings = fixture.manifest.packings();
+                    let packings = fixture.manifest.packings(false);
                     let positions = limit;
                     let size = PassSize { tokens, logits, positions, threads, strip, packings };
                     let most = fixture.spec.work_bytes(tier, size);

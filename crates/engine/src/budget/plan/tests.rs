@@ -312,7 +312,8 @@ fn all_stand_ins_of_mixtral_fit_in_three_tenths() {
     };
     let (all, auto) = (planner(StandInUse::All), planner(StandInUse::Auto));
     let least = all.minimum();
-    assert!(least * 10 < all.weights() * 3, "{least} of {}", all.weights());
+    // And the activations of 65 tokens that are verified, packed for the copies.
+    assert!(least * 1000 < all.weights() * 301, "{least} of {}", all.weights());
     for more in [0, 1, 100 << 20, 4 * GIB] {
         let plan = all.plan(least + more).unwrap();
         assert_eq!((plan.stand_ins.len(), plan.verified), (256, 65), "{more}");

@@ -182,8 +182,11 @@ impl Codes for Avx2 {
         allowed!(zeros_h(p, times))
     }
     #[inline(always)]
-    unsafe fn in_eights(self, p: *const f32) -> Self::F {
-        allowed!([_mm256_broadcast_ss(&*p), _mm256_broadcast_ss(&*p.add(1))])
+    unsafe fn in_eights(self, p: *const f32, pair: usize) -> Self::F {
+        allowed! {
+            let p = p.add(2 * pair);
+            [_mm256_broadcast_ss(&*p), _mm256_broadcast_ss(&*p.add(1))]
+        }
     }
     #[inline(always)]
     unsafe fn in_fours(self, p: *const f32) -> Self::F {

@@ -44,10 +44,12 @@ impl Codes for Avx512 {
         allowed!(zeros_h(p, times))
     }
     #[inline(always)]
-    unsafe fn in_eights(self, p: *const f32) -> Self::F {
+    unsafe fn in_eights(self, p: *const f32, pair: usize) -> Self::F {
         allowed! {
-            let (low, high) = (_mm512_set1_ps(*p), _mm512_set1_ps(*p.add(1)));
-            _mm512_mask_blend_ps(0xff00, low, high)
+            let eight = _mm512_castps256_ps512(_mm256_loadu_ps(p));
+            let first = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
+            let own = _mm512_add_epi32(first, _mm512_set1_epi32(2 * pair as i32));
+            _mm512_permutexvar_ps(own, eight)
         }
     }
     #[inline(always)]

@@ -86,8 +86,9 @@ impl Codes for Neon {
         unsafe { Portable.zeros_h(p, times) }.map(of_portable)
     }
     #[inline(always)]
-    unsafe fn in_eights(self, p: *const f32) -> Self::F {
+    unsafe fn in_eights(self, p: *const f32, pair: usize) -> Self::F {
         allowed! {
+            let p = p.add(2 * pair);
             let (low, high) = (vld1q_dup_f32(p), vld1q_dup_f32(p.add(1)));
             [low, low, high, high]
         }
