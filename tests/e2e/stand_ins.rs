@@ -30,7 +30,7 @@ fn stand_ins_count_only_with_a_tolerance() {
     };
     let exact = answer(&["--resident"]);
     for more in
-        [&["--ram", "96MiB", "--stand-ins", "all"][..], &["--ram", "56MiB", "--stand-ins", "auto"]]
+        [&["--ram", "96MiB", "--stand-ins", "all"][..], &["--ram", "60MiB", "--stand-ins", "auto"]]
     {
         let found = answer(more);
         assert_eq!(found["tokens"], exact["tokens"], "{more:?}");
@@ -39,7 +39,7 @@ fn stand_ins_count_only_with_a_tolerance() {
         assert_eq!(stand_ins["counted"], 0, "{stand_ins}");
         assert_eq!(stand_ins["caught"], stand_ins["offered"], "{stand_ins}");
     }
-    let found = answer(&["--ram", "56MiB", "--tolerance", "100"]);
+    let found = answer(&["--ram", "60MiB", "--tolerance", "100"]);
     let stand_ins = &found["metrics"]["cost"]["generation"]["stand_ins"];
     assert!(stand_ins["counted"].as_u64() > Some(0), "{stand_ins}");
     let label = found["metrics"]["lossy"].to_string();

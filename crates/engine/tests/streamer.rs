@@ -269,7 +269,7 @@ fn invalid_and_foreign_certificates_are_refused() {
     let mut manifest = Manifest::load(tales()).unwrap();
     certificate.check(&manifest).unwrap();
     let mut quantised = manifest.clone();
-    quantised.pieces[0].tensors[0].encoding = Some(Encoding::Mxfp4);
+    quantised.pieces[0].tensors[0].encoding = Some(Encoding::Q4);
     let error = certificate.check(&quantised).unwrap_err().to_string();
     assert!(error.contains("version 1 of the arithmetic"), "{error}");
     manifest.encoding = None;
