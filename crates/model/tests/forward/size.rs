@@ -54,6 +54,8 @@ fn working_memory_stays_within_the_formula() {
                     // Most products of such small models are too small for a second thread, and the
                     // buffers of experts are sized for one that all tokens choose.
                     let slack = if fixture.spec.max_top_k() > 0 { 2.0 } else { 1.2 };
+                    // Not every buffer meets weights that need other packings.
+                    let slack = if packings == Default::default() { slack } else { 1.5 * slack };
                     let loose = most as f64 / grown as f64;
                     assert!(
                         threads > 1 || loose <= slack,

@@ -125,7 +125,7 @@ fn dots<S: Simd, C: Coded<S>, const R: usize>(
             all[i] = sums;
         }
     }
-    if m.cols() % SPAN_COLS > 0 {
+    if !m.cols().is_multiple_of(SPAN_COLS) {
         for i in 0..R {
             last_span::<S, C>(s, codes, &at[i], m, (rest, of_rest), &mut all[i]);
         }
