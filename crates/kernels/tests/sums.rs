@@ -5,8 +5,7 @@ mod common;
 use common::{Encoded, decode};
 use sws_kernels::{Encoding, Scratch, Tier, matmul};
 
-/// Largest error over the sum of the magnitudes that are added and taken off. A sum of f32 weights has
-/// 3e-8 to 1.5e-7 by this measure.
+/// Largest error over the sum of the magnitudes that are added and taken off.
 const LIMIT: f64 = 2e-7;
 
 #[test]

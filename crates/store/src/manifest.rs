@@ -206,9 +206,7 @@ impl Manifest {
         let tensors = self.pieces.iter().flat_map(|piece| &piece.tensors);
         tensors.filter_map(|tensor| tensor.encoding).map(Encoding::arithmetic).max().unwrap_or(1)
     }
-}
 
-impl Manifest {
     /// How activations have to lie for the matrices, and for those of stand-ins if these are used.
     pub fn packings(&self, stand_ins: bool) -> Packings {
         let tensors = self.pieces.iter().flat_map(|piece| {
