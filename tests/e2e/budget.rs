@@ -193,7 +193,9 @@ fn the_kernel_counts_no_more_than_the_ledger() {
     let counted = group.peak();
     eprintln!("predicted {} KiB, counted {} KiB", predicted >> 10, counted >> 10);
     assert!(counted <= predicted, "{counted} counted, {predicted} in {plan}");
-    assert!(predicted < counted + 40 * MIB, "{counted} counted, {predicted} in {plan}");
+    // The group is not charged for the pages of the program that another group has read first.
+    let program = plan["ledger"]["program"].as_u64().unwrap();
+    assert!(predicted - program < counted + 8 * MIB, "{counted} counted, {predicted} in {plan}");
 }
 
 #[test]

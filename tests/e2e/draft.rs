@@ -84,7 +84,7 @@ fn untrained_draft_is_used_for_large_experts() {
         (&["--ram", "96MiB", "--no-draft"], false),
         (&["--ram", "96MiB", "--no-speculation"], false),
         (&["--ram", "min"], false),
-        (&["--ram", "56MiB"], true),
+        (&["--ram", "60MiB"], true),
     ];
     for (more, expects) in cases {
         let found = run(&large, more);
@@ -184,9 +184,9 @@ fn a_draft_is_trained_scored_and_used() {
     // it.
     let cases = [
         (&["--ram", "min"][..], false),
-        (&["--ram", "56MiB"], true),
-        (&["--ram", "56MiB", "--no-draft"], false),
-        (&["--ram", "56MiB", "--no-speculation"], false),
+        (&["--ram", "60MiB"], true),
+        (&["--ram", "60MiB", "--no-draft"], false),
+        (&["--ram", "60MiB", "--no-speculation"], false),
     ];
     for (more, expects) in cases {
         let found = run(more);
@@ -195,22 +195,22 @@ fn a_draft_is_trained_scored_and_used() {
     }
     // Nor does a correction of evictions change more than the reads.
     let reserved = || {
-        let plan = call(&["plan", with, "--ram", "56MiB", "--json"]).succeeded();
+        let plan = call(&["plan", with, "--ram", "60MiB", "--json"]).succeeded();
         let plan: Value = serde_json::from_str(&plan.stdout).unwrap();
         plan["ledger"]["correction"].as_u64().unwrap_or(0)
     };
     assert!(reserved() > 0);
     fs::remove_file(shards.join("eviction.safetensors")).unwrap();
     assert_eq!(reserved(), 0);
-    assert_eq!(run(&["--ram", "56MiB"])["tokens"], expected["tokens"]);
+    assert_eq!(run(&["--ram", "60MiB"])["tokens"], expected["tokens"]);
     fs::write(shards.join("eviction.safetensors"), b"no correction").unwrap();
-    let refused = call(&["run", with, "--prompt", "The fox", "--ram", "56MiB", "--json"]);
+    let refused = call(&["run", with, "--prompt", "The fox", "--ram", "60MiB", "--json"]);
     refused.refused(2, &["eviction.safetensors", "sws draft train"]);
     fs::remove_file(shards.join("eviction.safetensors")).unwrap();
     // Such small experts do not justify an untrained draft.
     fs::remove_file(shards.join("draft.safetensors")).unwrap();
-    assert!(!asked(&run(&["--ram", "56MiB"])));
-    assert_eq!(run(&["--ram", "56MiB", "--draft", &draft])["tokens"], expected["tokens"]);
+    assert!(!asked(&run(&["--ram", "60MiB"])));
+    assert_eq!(run(&["--ram", "60MiB", "--draft", &draft])["tokens"], expected["tokens"]);
     let left_out = call(&["run", with, "--tokens", "5", "--ram", "min", "--draft", &draft]);
     let told = left_out.succeeded().stderr;
     assert!(

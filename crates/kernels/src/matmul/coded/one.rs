@@ -43,7 +43,7 @@ impl<S: Simd, C: Coded<S>> Job<S> for OneOf<'_, '_, '_, C> {
         let One { m, x, y } = self.0;
         let (codes, rows) = (C::new(s, m), m.row_count());
         let mut r = 0;
-        while r + ROWS <= rows {
+        while S::DECODES_ALL && r + ROWS <= rows {
             let sums = dots::<S, C, ROWS>(s, codes, m, r, x);
             for i in 0..ROWS {
                 y.set(0, r + i, sums[i]);
@@ -81,7 +81,9 @@ fn dots<S: Simd, C: Coded<S>, const R: usize>(
     let next = if R == 1 { 0 } else { R * m.row_bytes(0, row).len() };
     let ahead = at[0].codes().wrapping_add(next.max(AHEAD));
     let mut all = [Sums { low: s.splat(0.0), high: s.splat(0.0), minima: s.zero_h() }; R];
-    let (whole, of_span) = (m.cols() / SPAN_COLS, C::CODING.runs() / 8);
+    // The code for units that may be the last does for all where programs are to be small.
+    let whole = if S::DECODES_ALL { m.cols() / SPAN_COLS } else { 0 };
+    let of_span = C::CODING.runs() / 8;
     let (spans, rest) = x.columns().split_at(SPAN_COLS * whole);
     let (of_runs, of_rest) = x.sums(0, C::CODING.run).split_at(of_span * whole);
     let spans = spans.as_chunks::<SPAN_COLS>().0.iter().zip(of_runs.chunks_exact(of_span));
@@ -125,9 +127,10 @@ fn dots<S: Simd, C: Coded<S>, const R: usize>(
             all[i] = sums;
         }
     }
-    if !m.cols().is_multiple_of(SPAN_COLS) {
+    let rest = rest.chunks(SPAN_COLS).zip(of_rest.chunks_exact(of_span));
+    for (span, (x, of_runs)) in (whole..m.cols().div_ceil(SPAN_COLS)).zip(rest) {
         for i in 0..R {
-            last_span::<S, C>(s, codes, &at[i], m, (rest, of_rest), &mut all[i]);
+            spare_span::<S, C>(s, codes, &at[i], m, span, (x, of_runs), &mut all[i]);
         }
     }
     let mut products = [0.0; R];
@@ -157,23 +160,23 @@ unsafe fn of_whole_span<S: Simd, C: Coded<S>>(
     }
 }
 
-/// Adds the products of the columns behind the last whole span.
+/// Adds the products of a span that need not be whole.
 #[inline(always)]
-fn last_span<S: Simd, C: Coded<S>>(
+fn spare_span<S: Simd, C: Coded<S>>(
     s: S,
     codes: C,
     at: &Cursor,
     m: &Matrix,
+    span: usize,
     (x, of_runs): (&[f32], &[[f32; 8]]),
     sums: &mut Sums<S>,
 ) {
-    let span = m.cols() / SPAN_COLS;
     // SAFETY: the cursor belongs to this matrix, which has a column of the span.
     let shared = unsafe { codes.shared(s, at, span) };
     // SAFETY: likewise.
     let scales = unsafe { OfSpan::<S, C>::read(s, codes, &shared, at, m, span) };
     sums.minima = scales.add(s, of_runs, sums.minima);
-    for unit in 0..(m.cols() % SPAN_COLS).div_ceil(UNIT_COLS) {
+    for unit in 0..(m.cols() - SPAN_COLS * span).div_ceil(UNIT_COLS).min(4) {
         let of_row = 4 * span + unit;
         let w = match UNIT_COLS * (of_row + 1) <= m.cols() {
             // SAFETY: likewise, with all columns of the unit.
