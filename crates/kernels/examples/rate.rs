@@ -1,7 +1,8 @@
-//! Weights a second that one thread multiplies with one token, from its own cache, by encoding and tier.
+//! Products a second of weights and one or more tokens, of one thread from its own cache, by encoding and
+//! tier.
 //!
 //! ```text
-//! cargo run --release -p sws-kernels --example rate [-- ENCODING..]
+//! cargo run --release -p sws-kernels --example rate [-- TOKENS|TIER|ENCODING..]
 //! ```
 
 #[path = "../tests/common/mod.rs"]
@@ -25,13 +26,25 @@ const REPEATS: usize = 300;
 const ENCODINGS: &str = "bf16 bf12 bf11 q8 q4 fp8 mxfp4 nvfp4 int4 q4_0 q4_k q5_k q6_k";
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let asked: Vec<String> = std::env::args().skip(1).collect();
+    let (mut tokens, mut tiers, mut asked) = (1, Vec::new(), Vec::new());
+    for word in std::env::args().skip(1) {
+        if let Ok(number) = word.parse() {
+            tokens = number;
+        } else if let Ok(tier) = word.parse() {
+            tiers.push(tier);
+        } else {
+            asked.push(word);
+        }
+    }
+    if tiers.is_empty() {
+        tiers = Tier::available();
+    }
     let words: Vec<&str> = match asked.is_empty() {
         true => ENCODINGS.split(' ').collect(),
         false => asked.iter().map(String::as_str).collect(),
     };
     let mut out = std::io::stdout();
-    writeln!(out, "| encoding | tier | Gweights/s | GB/s | ns for 64 |\n|---|---|---:|---:|---:|")?;
+    writeln!(out, "| encoding | tier | G/s | GB/s | ns for 64 |\n|---|---|---:|---:|---:|")?;
     for word in words {
         let encoding: Encoding = word.parse()?;
         let weights = weights(encoding);
@@ -39,9 +52,9 @@ fn main() -> Result<(), Box<dyn Error>> {
         let parts: Vec<&[u8]> = parts.iter().map(Aligned::bytes).collect();
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         let matrix = Matrix::new(encoding, ROWS, COLS, &parts)?;
-        for tier in Tier::available() {
-            let seconds = seconds(tier, &matrix);
-            let count = (ROWS * COLS) as f64;
+        for &tier in &tiers {
+            let seconds = seconds(tier, &matrix, tokens);
+            let count = (ROWS * COLS * tokens) as f64;
             writeln!(
                 out,
                 "| {encoding} | {} | {:.2} | {:.2} | {:.2} |",
@@ -100,20 +113,21 @@ fn weights(encoding: Encoding) -> Encoded {
 
 /// The least seconds of a product.
 #[expect(clippy::disallowed_methods, reason = "the crate has no clock of its own")]
-fn seconds(tier: Tier, matrix: &Matrix) -> f64 {
-    let numbers: Vec<f32> = (0..COLS).map(|i| 1.0 / (1 + i) as f32).collect();
+fn seconds(tier: Tier, matrix: &Matrix, tokens: usize) -> f64 {
+    let numbers: Vec<f32> = (0..tokens * COLS).map(|i| 1.0 / (1 + i % COLS) as f32).collect();
     let (mut input, mut scratch) = (Input::new(), ThreadScratch::new());
-    input.pack(tier, &numbers, 1, COLS);
-    let mut results = [0.0; ROWS];
+    input.pack(tier, &numbers, tokens, COLS);
+    let mut results = vec![0.0; tokens * ROWS];
     let mut least = f64::INFINITY;
     for _ in 0..REPEATS {
         let (begun, mut products) = (Instant::now(), 0);
         while begun.elapsed() < TIME {
-            for _ in 0..16 {
-                let y = Output::new(&mut results, 1, ROWS);
+            let together = 16_usize.div_ceil(tokens);
+            for _ in 0..together {
+                let y = Output::new(&mut results, tokens, ROWS);
                 matmul_rows(tier, std::hint::black_box(matrix), &input, y, &mut scratch);
             }
-            products += 16;
+            products += together as u32;
         }
         least = least.min(begun.elapsed().as_secs_f64() / f64::from(products));
     }

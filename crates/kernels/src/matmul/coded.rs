@@ -20,7 +20,7 @@ use crate::reference::{Coding, Fours, SPAN_COLS, Scales, unit_codes};
 use crate::simd::Simd;
 use crate::{Encoding, GgufBlocks, Matrix, Published};
 
-pub(super) use many::{many, scratch_lengths};
+pub(super) use many::{SUMS, many};
 pub(super) use one::one;
 
 /// Decoder of an encoding to the codes of its units.

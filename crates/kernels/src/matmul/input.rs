@@ -8,7 +8,7 @@ use crate::buffer::Buffer;
 use crate::reference::{BLOCK, Coding, Fours, LANES};
 use crate::{Encoding, Tier};
 
-pub(super) use coded::Coded;
+pub(super) use coded::{Coded, TOKENS};
 
 /// Maximum number of tokens in a group. A group's part of a chunk stays in the second-level cache.
 pub(super) const GROUP: usize = 64;

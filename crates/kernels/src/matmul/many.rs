@@ -21,7 +21,7 @@ use crate::simd::Simd;
 
 /// Row tiles that share a pass over a chunk of the tokens. Tokens that exceed the second-level
 /// cache are then read from the third only once for all of these tiles.
-pub(super) const TILES: usize = 4;
+const TILES: usize = 4;
 
 #[inline(always)]
 pub(super) fn many<S: Simd>(
@@ -71,7 +71,7 @@ pub(super) fn scratch_lengths<S: Simd>() -> [usize; 2] {
 }
 
 /// Length of the sums of one row tile and `tokens` tokens.
-pub(super) fn sums_of_tile<S: Simd>(tokens: usize) -> usize {
+fn sums_of_tile<S: Simd>(tokens: usize) -> usize {
     tokens * S::TILE_ROWS * LANES
 }
 
@@ -154,7 +154,7 @@ pub(crate) unsafe fn tile<S: Simd, const M: usize, const N: usize>(
 
 /// Reduces the lanes of every sum.
 #[inline(always)]
-pub(super) fn finish<S: Simd>(
+fn finish<S: Simd>(
     s: S,
     sums: &[f32],
     tokens: usize,

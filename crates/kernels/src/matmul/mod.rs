@@ -61,9 +61,9 @@ impl ThreadScratch {
     /// Bytes held after products with up to `tokens` tokens, and weights that need these packings.
     pub fn bytes_for(tier: Tier, packings: Packings, tokens: usize) -> usize {
         fn of<S: Simd>(_: S, packings: Packings) -> usize {
-            let (plain, coded) = (many::scratch_lengths::<S>(), coded::scratch_lengths::<S>());
-            let has_codes = usize::from(packings != Packings::default());
-            plain.into_iter().zip(coded).map(|(a, b)| Buffer::bytes_for(a.max(has_codes * b))).sum()
+            let [panel, sums] = many::scratch_lengths::<S>();
+            let coded = if packings == Packings::default() { 0 } else { coded::SUMS };
+            Buffer::bytes_for(panel) + Buffer::bytes_for(sums.max(coded))
         }
         match tier {
             _ if tokens < 2 => 0,
@@ -223,9 +223,10 @@ fn avx512(s: crate::Avx512, m: &Matrix, x: &Input, y: &mut Output, scratch: &mut
 #[inline(always)]
 fn by_encoding<S: Simd>(s: S, m: &Matrix, x: &Input, y: &mut Output, scratch: &mut ThreadScratch) {
     if let Some(coding) = Coding::of(m.encoding()) {
+        let packed = x.coded(coding.fours);
         return match x.tokens() {
-            1 => coded::one(s, m, x.coded(coding.fours), y),
-            _ => coded::many(s, coding, m, x, y, scratch),
+            1 => coded::one(s, m, packed, y),
+            _ => coded::many(s, m, packed, y, &mut scratch.sums),
         };
     }
     if x.tokens() > 1 {

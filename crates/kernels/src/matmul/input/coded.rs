@@ -1,16 +1,18 @@
 //! Activations for weights that are summed as codes.
 //!
-//! Columns lie in the order in which fours take them: for one token, the first columns of the 16 fours
-//! of a unit, then the second ones and so on; for many, in the tiles of other activations, of which four
-//! steps are those of two units. Behind them are the sums of runs of 16 columns, then of 32, of each
-//! token.
+//! The columns of a unit lie in the order in which fours take them: the first columns of the 16 fours, then
+//! the second ones and so on. A unit's columns of the tokens of a group follow each other, then the next
+//! unit's. Behind all groups are the sums of runs of 16 columns, then of 32, of each token.
 
-use super::{CHUNK, GROUP, Input, groups};
+use super::{CHUNK, GROUP, Input, Shape};
 use crate::buffer::Buffer;
 use crate::reference::{Fours, LANES, SPAN_COLS, UNIT_COLS, counted, sum_of_16};
 
 /// Columns of two units, which fill all lanes.
 pub(in crate::matmul) const PAIR: usize = 2 * UNIT_COLS;
+
+/// Maximum number of tokens in a group. Its activations of a span fill half of the first-level cache.
+pub(in crate::matmul) const TOKENS: usize = 16;
 
 /// Activations as [`Input::coded`] packs them.
 #[derive(Clone, Copy)]
@@ -66,38 +68,17 @@ pub(super) fn pack(input: &Input, fours: Fours, buffer: &mut Buffer) {
         Fours::Neighbours => order::<8>,
         Fours::Apart => order::<4>,
     };
-    let tiled = input.shape.lanes > 0;
-    let lanes = if tiled { input.shape.lanes } else { 16 };
-    let of_tile = if tiled { input.shape.tile_tokens } else { 1 };
-    for (group, in_group) in groups(tokens, GROUP) {
-        for (chunk, wide) in groups(padded, CHUNK) {
-            for (tile, in_tile) in groups(in_group, of_tile) {
-                for pair in 0..wide / PAIR {
-                    for i in 0..in_tile {
-                        let token = group + tile + i;
-                        let x = read(input, group, in_group, tile, in_tile, i, chunk + PAIR * pair);
-                        let sums = &mut sums[of_token * token..][..of_token];
-                        add_sums(&x, (chunk / PAIR + pair) * (PAIR / 16), sums);
-                        let x = order(&x);
-                        let steps = wide / LANES;
-                        let base = group * padded + in_group * chunk;
-                        for (slice, at) in (0..LANES).step_by(lanes).enumerate() {
-                            for k in 0..4 {
-                                let from = &x[UNIT_COLS * (at / 16) + 16 * k + at % 16..][..lanes];
-                                let step = match tiled {
-                                    true => {
-                                        slice * steps * in_group * lanes
-                                            + tile * steps * lanes
-                                            + (4 * pair + k) * in_tile * lanes
-                                            + i * lanes
-                                    }
-                                    false => PAIR * pair + UNIT_COLS * slice + 16 * k,
-                                };
-                                columns[base + step..][..lanes].copy_from_slice(from);
-                            }
-                        }
-                    }
-                }
+    for token in 0..tokens {
+        let group = token / TOKENS * TOKENS;
+        let in_group = TOKENS.min(tokens - group);
+        let columns = &mut columns[group * padded..];
+        let sums = &mut sums[of_token * token..][..of_token];
+        for pair in 0..padded / PAIR {
+            let x = read(input, token, PAIR * pair);
+            add_sums(&x, PAIR / 16 * pair, sums);
+            for (unit, x) in order(&x).as_chunks::<UNIT_COLS>().0.iter().enumerate() {
+                let at = (2 * pair + unit) * in_group + token - group;
+                columns[UNIT_COLS * at..][..UNIT_COLS].copy_from_slice(x);
             }
         }
     }
@@ -131,27 +112,22 @@ fn add_sums(x: &[f32; PAIR], first: usize, sums: &mut [f32]) {
     }
 }
 
-/// Two units of a token, from column `col` on: number `i` of a tile of a group.
-fn read(
-    input: &Input,
-    group: usize,
-    in_group: usize,
-    tile: usize,
-    in_tile: usize,
-    i: usize,
-    col: usize,
-) -> [f32; PAIR] {
+/// Two units of a token, from column `col` on.
+fn read(input: &Input, token: usize, col: usize) -> [f32; PAIR] {
     let (packed, padded) = (input.packed(), input.padded_cols());
     let mut x = [0.0; PAIR];
     let there = PAIR.min(padded - col);
-    let lanes = input.shape.lanes;
+    let Shape { lanes, tile_tokens } = input.shape;
     if lanes == 0 {
-        let row = &packed[(group + tile + i) * padded + col..][..there];
-        x[..there].copy_from_slice(row);
+        x[..there].copy_from_slice(&packed[token * padded + col..][..there]);
     } else {
-        let chunk = col / CHUNK * CHUNK;
+        let (group, chunk) = (token / GROUP * GROUP, col / CHUNK * CHUNK);
+        let in_group = GROUP.min(input.tokens - group);
+        let tile = (token - group) / tile_tokens * tile_tokens;
+        let in_tile = tile_tokens.min(in_group - tile);
         let steps = CHUNK.min(padded - chunk) / LANES;
-        let base = group * padded + in_group * chunk + tile * steps * lanes + i * lanes;
+        let base = group * padded + in_group * chunk + tile * steps * lanes;
+        let base = base + (token - group - tile) * lanes;
         for at in (0..there).step_by(lanes) {
             let (step, slice) = ((col - chunk + at) / LANES, at % LANES / lanes);
             let from = base + slice * steps * in_group * lanes + step * in_tile * lanes;
