@@ -178,7 +178,6 @@ pub(crate) trait Simd: Points + Codes {
     /// `p + stride` and so on.
     unsafe fn reduce_slices(self, p: *const f32, stride: usize) -> f32;
     fn zero_t(self) -> Self::T;
-    fn mul_t(self, a: Self::T, b: Self::T) -> Self::T;
     fn fma_t(self, a: Self::T, b: Self::T, c: Self::T) -> Self::T;
 
     /// [`tile`](crate::matmul::tile) of `tokens` tokens, compiled for this instruction set.
