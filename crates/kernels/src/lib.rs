@@ -85,7 +85,7 @@ pub use gguf::GgufBlocks;
 pub use isa::Neon;
 #[cfg(target_arch = "x86_64")]
 pub use isa::{Avx2, Avx512};
-pub use isa::{TIER_VARIABLE, Tier, UnknownTier};
+pub use isa::{Activations, TIER_VARIABLE, Tier, UnknownActivations, UnknownTier};
 pub use layout::{Part, PartLen, PartRows};
 pub use matmul::{
     Input, MatmulJob, Output, Packings, Scratch, Strided, ThreadScratch, matmul, matmul_jobs,

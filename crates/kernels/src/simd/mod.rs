@@ -17,6 +17,7 @@ mod bytes;
 mod codes;
 mod fp7;
 mod groups;
+pub(crate) mod int8;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod nested;

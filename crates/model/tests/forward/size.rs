@@ -26,7 +26,7 @@ fn working_memory_stays_within_the_formula() {
         let golden = fixture.golden();
         for threads in [1, 3] {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            for tier in [Tier::Portable, Tier::best()] {
+            for tier in [Tier::PORTABLE, Tier::best()] {
                 for (tokens, all, strip) in cases {
                     let limit = fixture.spec.context.min(220);
                     let prompt: Vec<u32> =
