@@ -8,12 +8,12 @@ use super::super::one::AHEAD;
 use super::super::output::Output;
 use super::{Eights, Scales, less, unit_of};
 use crate::Matrix;
-use crate::reference::SPAN_COLS;
+use crate::reference::{SPAN_BLOCKS, SPAN_COLS};
 use crate::simd::int8::{Eight, Integers, Unit};
 use crate::simd::{Codes, Job, Simd};
 
 /// Rows that are computed together.
-const ROWS: usize = 4;
+const ROWS: usize = 2;
 
 pub(super) struct One<'a, 'm, 'y, C> {
     m: &'a Matrix<'m>,
@@ -65,9 +65,26 @@ fn dots<N: Integers, C: Eights<N>, const R: usize>(
     let ahead = at[0].codes().wrapping_add(next.max(AHEAD));
     let mut acc = [s.zero_h(); R];
     let whole = m.cols() / SPAN_COLS;
-    for span in 0..whole {
+    // Slices of all spans, so that there is one check for each.
+    let spans = x.padded / SPAN_COLS;
+    let (q, scales, totals) = (&x.q(0)[..spans], &x.scales(0)[..spans], &x.totals(0)[..spans]);
+    let (sums, of_runs) = (&x.sums(0)[..spans], &x.of_runs(0)[..spans]);
+    for span in 0..spans {
         for line in 0..(R * C::BYTES).div_ceil(64) {
             s.prefetch(ahead.wrapping_add(span * R * C::BYTES + 64 * line));
+        }
+        let x = Columns {
+            q: &q[span],
+            scales: &scales[span],
+            totals: &totals[span],
+            sums: &sums[span],
+            of_runs: &of_runs[span],
+        };
+        if span == whole {
+            for i in 0..R {
+                acc[i] = last::<N, C>(n, &at[i], m, x, acc[i]);
+            }
+            break;
         }
         for i in 0..R {
             // SAFETY: the cursor belongs to this matrix, which has all columns of this span.
@@ -80,22 +97,7 @@ fn dots<N: Integers, C: Eights<N>, const R: usize>(
                 ];
                 (codes, C::scales(n, &at[i], span))
             };
-            acc[i] = add::<N, C>(n, codes, scales, x, span, acc[i]);
-        }
-    }
-    if !m.cols().is_multiple_of(SPAN_COLS) {
-        for i in 0..R {
-            // SAFETY: the cursor belongs to this matrix.
-            let (codes, scales) = unsafe {
-                let codes = [
-                    unit_of::<N, C>(n, &at[i], m, 4 * whole),
-                    unit_of::<N, C>(n, &at[i], m, 4 * whole + 1),
-                    unit_of::<N, C>(n, &at[i], m, 4 * whole + 2),
-                    unit_of::<N, C>(n, &at[i], m, 4 * whole + 3),
-                ];
-                (codes, Scales::read::<C>(n, &at[i], m, whole))
-            };
-            acc[i] = add::<N, C>(n, codes, scales, x, whole, acc[i]);
+            acc[i] = add::<N, C>(n, codes, scales, x, acc[i]);
         }
     }
     let mut products = [0.0; R];
@@ -105,34 +107,66 @@ fn dots<N: Integers, C: Eights<N>, const R: usize>(
     products
 }
 
+/// The activations of a span.
+#[derive(Clone, Copy)]
+struct Columns<'a> {
+    q: &'a [i8; SPAN_COLS],
+    scales: &'a [f32; SPAN_BLOCKS],
+    totals: &'a [f32; SPAN_BLOCKS],
+    sums: &'a [i32; SPAN_BLOCKS],
+    of_runs: &'a [[i16; 2]; SPAN_BLOCKS],
+}
+
+/// Adds the products of the columns behind the last whole span.
+#[inline(always)]
+fn last<N: Integers, C: Eights<N>>(
+    n: N,
+    at: &Cursor,
+    m: &Matrix,
+    x: Columns,
+    acc: Eight<N>,
+) -> Eight<N> {
+    let span = m.cols() / SPAN_COLS;
+    // SAFETY: the cursor belongs to this matrix.
+    let (codes, scales) = unsafe {
+        let codes = [
+            unit_of::<N, C>(n, at, m, 4 * span),
+            unit_of::<N, C>(n, at, m, 4 * span + 1),
+            unit_of::<N, C>(n, at, m, 4 * span + 2),
+            unit_of::<N, C>(n, at, m, 4 * span + 3),
+        ];
+        (codes, Scales::read::<C>(n, at, m, span))
+    };
+    add::<N, C>(n, codes, scales, x, acc)
+}
+
 /// Adds the products of a span.
 #[inline(always)]
 fn add<N: Integers, C: Eights<N>>(
     n: N,
     codes: [Unit<N>; 4],
     of: Scales<N>,
-    x: View,
-    span: usize,
+    x: Columns,
     mut acc: Eight<N>,
 ) -> Eight<N> {
     let (s, less, runs) = (n.simd(), less::<N>(C::FORM), C::FORM.runs);
     // SAFETY: the activations of a span are 256 bytes, and there are eight or 16 of the others.
     unsafe {
-        let of_runs = x.of_runs(0)[span].as_ptr().cast();
-        let mut sums = n.sums(C::FORM, codes, x.q(0)[span].as_ptr(), of.runs);
+        let of_runs = x.of_runs.as_ptr().cast();
+        let mut sums = n.sums(C::FORM, codes, x.q.as_ptr(), of.runs);
         if less > 0 {
             let sums_of_x = match runs {
                 true => n.of_runs(of.runs, of_runs),
-                false => n.load_i(x.sums(0)[span].as_ptr()),
+                false => n.load_i(x.sums.as_ptr()),
             };
             sums = n.less(sums, less, sums_of_x);
         }
-        let scales = s.load_h(x.scales(0)[span].as_ptr());
+        let scales = s.load_h(x.scales.as_ptr());
         acc = s.fma_h(n.numbers(sums), n.mul_h(of.scales, scales), acc);
         if C::FORM.minima {
             let totals = match runs {
                 true => n.mul_h(n.numbers(n.of_runs(of.minima_of_runs, of_runs)), scales),
-                false => s.load_h(x.totals(0)[span].as_ptr()),
+                false => s.load_h(x.totals.as_ptr()),
             };
             acc = s.fma_h(of.minima, totals, acc);
         }
