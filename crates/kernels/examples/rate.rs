@@ -53,7 +53,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         let parts: Vec<&[u8]> = parts.iter().map(Aligned::bytes).collect();
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         let matrix = Matrix::new(encoding, ROWS, COLS, &parts)?;
-        let kinds = tiers.iter().flat_map(|tier| Activations::ALL.map(|of| tier.with_activations(of)));
+        let kinds =
+            tiers.iter().flat_map(|tier| Activations::ALL.map(|of| tier.with_activations(of)));
         for tier in kinds {
             let seconds = seconds(tier, &matrix, tokens);
             let count = (ROWS * COLS * tokens) as f64;

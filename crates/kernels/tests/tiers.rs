@@ -6,8 +6,8 @@ mod common;
 use common::{Encoded, bf16_bytes, f32_bytes};
 use proptest::prelude::*;
 use sws_kernels::{
-    ARITHMETIC, Activations, Encoder, Encoding, GgufBlocks, Histogram, Input, Matrix, Output, PartLen,
-    Published, Scratch, Source, Strided, ThreadScratch, Tier, matmul, matmul_rows,
+    ARITHMETIC, Activations, Encoder, Encoding, GgufBlocks, Histogram, Input, Matrix, Output,
+    PartLen, Published, Scratch, Source, Strided, ThreadScratch, Tier, matmul, matmul_rows,
     matmul_transposed,
 };
 

@@ -7,9 +7,9 @@ use super::decode::{Cursor, Decoder, ForDecoder, for_common_decoder};
 use super::decoded::{Decode, Places};
 use super::input::groups;
 use super::one::load_block;
+use crate::isa::Isa;
 use crate::reference::{self, BLOCK};
 use crate::simd::{Portable, Simd};
-use crate::isa::Isa;
 use crate::{Matrix, Tier};
 
 /// Vectors of several tokens: the first begins at the start, each `stride` after the one before.

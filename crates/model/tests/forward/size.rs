@@ -1,7 +1,7 @@
 //! The upper bound on the working memory of a pass.
 
 use rayon::prelude::*;
-use sws_kernels::Tier;
+use sws_kernels::{Activations, Tier};
 use sws_model::CausalLm;
 use sws_model::{KvPrecision, Model, PassSize, Session};
 
@@ -45,7 +45,7 @@ fn working_memory_stays_within_the_formula() {
                         }
                     });
                     let logits = if all { tokens } else { 1 };
-                    let packings = fixture.manifest.packings(false);
+                    let packings = fixture.manifest.packings(Activations::F32, false);
                     let positions = limit;
                     let size = PassSize { tokens, logits, positions, threads, strip, packings };
                     let most = fixture.spec.work_bytes(tier, size);

@@ -57,7 +57,12 @@ pub(super) fn many<N: Integers, C: Eights<N>>(
                 n.compiled(job);
                 n.compiled(Multiply { form: C::FORM, x, group, tokens, spans, panel, sums });
             }
-            n.compiled(Finish { sums, tokens: group..group + tokens, rows: first..first + rows, y });
+            n.compiled(Finish {
+                sums,
+                tokens: group..group + tokens,
+                rows: first..first + rows,
+                y,
+            });
         }
     }
 }
@@ -269,7 +274,8 @@ impl Tile<'_> {
                 unsafe {
                     let w = panel.codes.add(8 * M * lanes * number).cast();
                     let of_rows = M * lanes * number;
-                    let products = n.block::<CLASS, M, T>(w, panel.runs.add(2 * of_rows), x32, first);
+                    let products =
+                        n.block::<CLASS, M, T>(w, panel.runs.add(2 * of_rows), x32, first);
                     for m in 0..M {
                         let at = of_rows + m * lanes;
                         let scale = s.load_t(panel.scales.add(at));
