@@ -280,6 +280,9 @@ fn invalid_and_foreign_certificates_are_refused() {
     quantised.pieces[0].tensors[0].encoding = Some(Encoding::Q4);
     let error = certificate.check(&quantised, Activations::F32).unwrap_err().to_string();
     assert!(error.contains("version 1 of the arithmetic"), "{error}");
+    let error = certificate.check(&manifest, Activations::Int8).unwrap_err().to_string();
+    assert!(error.contains("f32 activations and this run has int8"), "{error}");
+    assert!(!certificate.to_json().contains("activations"));
     manifest.encoding = None;
     let error = certificate.check(&manifest, Activations::F32).unwrap_err().to_string();
     assert!(error.contains("its checkpoint's numbers"), "{error}");
