@@ -35,7 +35,7 @@ pub struct Certificate {
     /// if it is the first.
     #[serde(default = "first_arithmetic", skip_serializing_if = "is_first")]
     arithmetic: u32,
-    /// How products took activations. Not written if they took them as they are.
+    /// Kind of activations of products. Not written if they took them as they are.
     #[serde(default = "as_they_are", skip_serializing_if = "are_as_they_are")]
     activations: String,
     sampling: Sampling,

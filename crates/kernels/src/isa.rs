@@ -94,7 +94,7 @@ pub(crate) enum Isa {
     Neon(Neon),
 }
 
-/// How products take their activations.
+/// Kinds of activations of products.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Activations {
     /// As they are.
@@ -181,7 +181,7 @@ impl Tier {
         Tier { isa: self.isa, activations }
     }
 
-    /// How activations are taken.
+    /// The kind of activations.
     pub const fn activations(self) -> Activations {
         self.activations
     }

@@ -76,7 +76,7 @@ pub(crate) struct Served {
     pub(crate) prompt_ranks: bool,
     /// Precision of keys and values.
     pub(crate) kv: KvPrecision,
-    /// How products take activations.
+    /// Kind of activations of products.
     pub(crate) activations: Activations,
     pub(crate) gauge: Option<Gauge>,
     /// The division of its memory, if it has a budget.

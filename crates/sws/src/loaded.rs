@@ -132,7 +132,7 @@ impl LoadedModel {
         self.sequence.threads()
     }
 
-    /// How products take activations.
+    /// Kind of activations of products.
     pub fn activations(&self) -> Activations {
         self.about.activations
     }

@@ -13,7 +13,7 @@ pub struct RunMetrics {
     pub backend: &'static str,
     /// Tiers of the kernels.
     pub tier: String,
-    /// How products take activations: `f32`, or `int8` if these are rounded.
+    /// Kind of activations of products: `f32`, or `int8` if these are rounded.
     pub activations: &'static str,
     /// Number of compute threads.
     pub threads: usize,

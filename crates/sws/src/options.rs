@@ -26,7 +26,7 @@ pub struct Options {
     /// Tiers of the kernels. `None` for the fastest of this CPU. The output does not depend on
     /// them.
     pub tier: Option<Tier>,
-    /// How products take activations. With `Int8` the output is another, inexact one.
+    /// Kind of activations of products. With `Int8` the output is another, inexact one.
     pub activations: Activations,
     /// Reader of the model's files.
     pub reader: ReaderKind,

@@ -13,7 +13,9 @@ use super::input::View;
 use super::output::Output;
 use super::{Input, ThreadScratch};
 use crate::isa::Isa;
-use crate::reference::{Form, Int8Scales, SPAN_COLS, UNIT_COLS, int8_code};
+use crate::reference::{
+    Form, Int8Scales, ROUND_COLS, SPAN_BLOCKS, SPAN_COLS, UNIT_COLS, int8_code,
+};
 use crate::simd::int8::{Eight, Integers, Unit};
 use crate::simd::{Bytes, Codes, Portable};
 use crate::{Encoding, GgufBlocks, Matrix, Published};
@@ -30,22 +32,25 @@ pub(super) trait Eights<N: Integers>: Copy {
     /// Bytes of a span in the first part.
     const BYTES: usize;
 
+    /// Bytes of its scales in the second part, if there is one.
+    const SCALES: usize;
+
     /// Decodes a unit, whose number in the row this is.
     ///
     /// # Safety
     ///
-    /// The cursor must belong to a matrix in this encoding that has all columns of the unit.
+    /// The cursor must belong to a matrix in this encoding. The bytes of a whole span must be readable.
     unsafe fn unit(n: N, at: &Cursor, unit: usize) -> Unit<N>;
 
-    /// What scales the blocks of a span.
+    /// Reads the scales of a span.
     ///
     /// # Safety
     ///
-    /// The cursor must belong to a matrix in this encoding that has all columns of the span.
+    /// As for [`unit`](Self::unit).
     unsafe fn scales(n: N, at: &Cursor, span: usize) -> Scales<N>;
 }
 
-/// What scales the blocks of a span, whose runs have signed bytes of their own in some formats.
+/// Scales of the blocks of a span, whose runs have signed bytes of their own in some formats.
 #[derive(Clone, Copy)]
 pub(super) struct Scales<N: Integers> {
     scales: Eight<N>,
@@ -60,18 +65,11 @@ impl<N: Integers> Scales<N> {
         Scales { scales, minima: n.simd().zero_h(), runs: [0; 2], minima_of_runs: [0; 2] }
     }
 
-    /// Those of a span that may be the last.
-    ///
-    /// # Safety
-    ///
-    /// The cursor must belong to this matrix in this encoding.
-    #[inline(always)]
-    unsafe fn read<C: Eights<N>>(n: N, at: &Cursor, m: &Matrix, span: usize) -> Self {
-        if SPAN_COLS * (span + 1) <= m.cols() {
-            // SAFETY: the matrix has all columns of the span.
-            return unsafe { C::scales(n, at, span) };
-        }
-        let read = Int8Scales::read(C::FORM, m, at.row(), span);
+    /// Those of a span, one by one.
+    #[cold]
+    #[inline(never)]
+    fn one_by_one<C: Eights<N>>(n: N, m: &Matrix, row: usize, span: usize) -> Self {
+        let read = Int8Scales::read(C::FORM, m, row, span);
         // SAFETY: eight numbers each.
         unsafe {
             Scales {
@@ -92,25 +90,67 @@ fn words(bytes: [i8; 16]) -> [u64; 2] {
     words
 }
 
-/// Decodes a unit of which the last columns may be beyond the matrix, or all.
+/// Decodes a span of which the last columns may be beyond the matrix.
 ///
 /// # Safety
 ///
 /// The cursor must belong to this matrix in this encoding.
 #[inline(always)]
-unsafe fn unit_of<N: Integers, C: Eights<N>>(
+unsafe fn span_of<N: Integers, C: Eights<N>>(
     n: N,
     at: &Cursor,
     m: &Matrix,
-    unit: usize,
-) -> Unit<N> {
-    if UNIT_COLS * (unit + 1) <= m.cols() {
-        // SAFETY: the matrix has all columns of the unit.
-        return unsafe { C::unit(n, at, unit) };
+    span: usize,
+) -> ([Unit<N>; 4], Scales<N>) {
+    let first = 4 * span;
+    let whole = SPAN_COLS * (span + 1) <= m.cols();
+    if whole || is_readable::<N, C>(m, at.row(), span) {
+        // SAFETY: the matrix has all columns of the span, or what would be theirs is readable.
+        let (mut codes, mut scales) = unsafe {
+            let codes = [
+                C::unit(n, at, first),
+                C::unit(n, at, first + 1),
+                C::unit(n, at, first + 2),
+                C::unit(n, at, first + 3),
+            ];
+            (codes, C::scales(n, at, span))
+        };
+        if !whole {
+            // Activations behind the last column are zero, whatever the codes. Scales may be none.
+            let blocks = m.cols().div_ceil(ROUND_COLS) - SPAN_BLOCKS * span;
+            scales.scales = n.first_h(scales.scales, blocks);
+            scales.minima = n.first_h(scales.minima, blocks);
+            // Some encodings have another order there.
+            if !m.cols().is_multiple_of(UNIT_COLS) {
+                let last = m.cols() / UNIT_COLS;
+                let bytes = last_codes(m, at.row(), last);
+                // SAFETY: 64 bytes.
+                codes[last - first] = unsafe { n.simd().load_b(bytes.as_ptr()) };
+            }
+        }
+        return (codes, scales);
     }
-    let codes = last_codes(m, at.row(), unit);
-    // SAFETY: 64 bytes.
-    unsafe { n.simd().load_b(codes.as_ptr()) }
+    std::hint::cold_path();
+    let bytes = [0, 1, 2, 3].map(|unit| last_codes(m, at.row(), first + unit));
+    // SAFETY: 64 bytes each.
+    let codes = unsafe {
+        [
+            n.simd().load_b(bytes[0].as_ptr()),
+            n.simd().load_b(bytes[1].as_ptr()),
+            n.simd().load_b(bytes[2].as_ptr()),
+            n.simd().load_b(bytes[3].as_ptr()),
+        ]
+    };
+    (codes, Scales::one_by_one::<C>(n, m, at.row(), span))
+}
+
+/// True if there are as many bytes as a whole span has, of this row or of the next ones.
+#[inline(always)]
+fn is_readable<N: Integers, C: Eights<N>>(m: &Matrix, row: usize, span: usize) -> bool {
+    let fits = |part: usize, bytes: usize| {
+        row * m.row_bytes(part, row).len() + (span + 1) * bytes <= m.part(part).len()
+    };
+    fits(0, C::BYTES) && (C::SCALES == 0 || fits(1, C::SCALES))
 }
 
 #[cold]
@@ -123,7 +163,7 @@ fn last_codes(m: &Matrix, row: usize, unit: usize) -> [u8; UNIT_COLS] {
     codes
 }
 
-/// What integers have to be reduced by, times the sums of activations.
+/// Number that integers are reduced by, times the sums of activations.
 const fn less<N: Integers>(form: Form) -> u8 {
     if form.signed { N::BIAS } else { form.less }
 }

@@ -15,7 +15,7 @@ pub(in crate::matmul) struct Rounded {
     padded: usize,
 }
 
-/// Where they are. Every token has as many of each.
+/// The parts of them. Every token has as many of each.
 #[derive(Clone, Copy)]
 pub(in crate::matmul) struct View<'a> {
     pub(in crate::matmul) tokens: usize,
@@ -125,7 +125,7 @@ impl Rounded {
     }
 }
 
-/// What is written for some tokens.
+/// The places of some tokens.
 struct Part<'a> {
     q: &'a mut [i8],
     scales: &'a mut [f32],

@@ -7,9 +7,10 @@ use crate::reference::{E2M1_CODES, e8m0_to_f32, half_e8m0_to_f32};
 use crate::simd::{Bytes, Codes};
 use crate::{Encoding, GgufBlocks, Published};
 
-/// Declares a decoder, given the beginning of its codes and of its scales in a row.
+/// Declares a decoder, given the bytes of a span in both parts, and the beginning of its codes and of its
+/// scales in a row.
 macro_rules! eights {
-    ($($name:ident $(<const $group:ident: usize>)?, $encoding:expr, $bytes:expr,
+    ($($name:ident $(<const $group:ident: usize>)?, $encoding:expr, $bytes:expr, $of_scales:expr,
         |$n:ident, $p:ident, $unit:ident| $codes:block,
         |$m:ident, $q:ident, $scales:ident, $span:ident| $read:block)*) => {$(
         #[derive(Clone, Copy)]
@@ -18,6 +19,7 @@ macro_rules! eights {
         impl<N: Integers $(, const $group: usize)?> Eights<N> for $name $(<$group>)? {
             const ENCODING: Encoding = $encoding;
             const BYTES: usize = $bytes;
+            const SCALES: usize = $of_scales;
 
             #[inline(always)]
             unsafe fn unit($n: N, at: &Cursor, $unit: usize) -> Unit<N> {
@@ -108,19 +110,19 @@ unsafe fn half<N: Integers>(n: N, p: *const u8, sign: u16) -> super::Eight<N> {
 const LOW: u64 = 0x0f0f_0f0f_0f0f_0f0f;
 
 eights! {
-    Q4, Encoding::Q4, 128, |n, p, unit| {
+    Q4, Encoding::Q4, 128, 8, |n, p, unit| {
         // The highest bits are inverted.
         let codes = n.apart_b(p.add(32 * unit));
         n.simd().and_b(n.simd().add_b(codes, 8), 15)
     }, |n, _p, scales, span| {
         Scales::new(n, n.simd().bf16_h(scales.add(8 * span), 2))
     }
-    Q8, Encoding::Q8, 256, |n, p, unit| {
+    Q8, Encoding::Q8, 256, 8, |n, p, unit| {
         n.simd().load_b(p.add(64 * unit))
     }, |n, _p, scales, span| {
         Scales::new(n, n.simd().bf16_h(scales.add(8 * span), 2))
     }
-    Mxfp4, Encoding::Mxfp4, 128, |n, p, unit| {
+    Mxfp4, Encoding::Mxfp4, 128, 8, |n, p, unit| {
         n.lookup_b(&E2M1_CODES, n.nibbles_b(p.add(32 * unit)))
     }, |n, _p, scales, span| {
         of_bytes(n, &HALVES, scales.add(8 * span), 1)
@@ -128,29 +130,29 @@ eights! {
     Int4<const GROUP: usize>, Encoding::Published(match GROUP {
         32 => Published::Int4,
         _ => Published::Int4By128,
-    }), 128, |n, p, unit| {
+    }), 128, 512 / GROUP, |n, p, unit| {
         n.nibbles_b(p.add(32 * unit))
     }, |n, _p, scales, span| {
-        Scales::new(n, n.simd().bf16_h(scales.add(16 * 32 / GROUP * span), GROUP / 32))
+        Scales::new(n, n.simd().bf16_h(scales.add(512 / GROUP * span), GROUP / 32))
     }
     Zeros<const GROUP: usize>, Encoding::Published(match GROUP {
         32 => Published::Int4Zeros32,
         64 => Published::Int4Zeros64,
         _ => Published::Int4Zeros128,
-    }), 128, |n, p, unit| {
+    }), 128, 1024 / GROUP, |n, p, unit| {
         n.nibbles_b(p.add(32 * unit))
     }, |n, _p, scales, span| {
-        let [scales, minima] = n.simd().zeros_h(scales.add(32 * 32 / GROUP * span), GROUP / 32);
+        let [scales, minima] = n.simd().zeros_h(scales.add(1024 / GROUP * span), GROUP / 32);
         Scales { minima, ..Scales::new(n, scales) }
     }
-    Q4_0, Encoding::Gguf(GgufBlocks::Q4_0), 144, |n, p, unit| {
+    Q4_0, Encoding::Gguf(GgufBlocks::Q4_0), 144, 0, |n, p, unit| {
         let (at, bytes) = blocks(GgufBlocks::Q4_0, unit);
         let first = p.add(at + 2);
         n.simd().and_b(n.simd().load_halved(first, first.add(bytes)), 15)
     }, |n, p, _scales, span| {
         Scales::new(n, n.simd().f16_h(p.add(144 * span), 18))
     }
-    Q4_1, Encoding::Gguf(GgufBlocks::Q4_1), 160, |n, p, unit| {
+    Q4_1, Encoding::Gguf(GgufBlocks::Q4_1), 160, 0, |n, p, unit| {
         let (at, bytes) = blocks(GgufBlocks::Q4_1, unit);
         let first = p.add(at + 4);
         n.simd().and_b(n.simd().load_halved(first, first.add(bytes)), 15)
@@ -158,7 +160,7 @@ eights! {
         let p = p.add(160 * span);
         Scales { minima: n.simd().f16_h(p.add(2), 20), ..Scales::new(n, n.simd().f16_h(p, 20)) }
     }
-    Q5_0, Encoding::Gguf(GgufBlocks::Q5_0), 176, |n, p, unit| {
+    Q5_0, Encoding::Gguf(GgufBlocks::Q5_0), 176, 0, |n, p, unit| {
         let (at, bytes) = blocks(GgufBlocks::Q5_0, unit);
         let (first, second) = (p.add(at), p.add(at + bytes));
         let codes = n.simd().and_b(n.simd().load_halved(first.add(6), second.add(6)), 15);
@@ -166,7 +168,7 @@ eights! {
     }, |n, p, _scales, span| {
         Scales::new(n, n.simd().f16_h(p.add(176 * span), 22))
     }
-    Q5_1, Encoding::Gguf(GgufBlocks::Q5_1), 192, |n, p, unit| {
+    Q5_1, Encoding::Gguf(GgufBlocks::Q5_1), 192, 0, |n, p, unit| {
         let (at, bytes) = blocks(GgufBlocks::Q5_1, unit);
         let (first, second) = (p.add(at), p.add(at + bytes));
         let codes = n.simd().and_b(n.simd().load_halved(first.add(8), second.add(8)), 15);
@@ -175,13 +177,13 @@ eights! {
         let p = p.add(192 * span);
         Scales { minima: n.simd().f16_h(p.add(2), 24), ..Scales::new(n, n.simd().f16_h(p, 24)) }
     }
-    Q8_0, Encoding::Gguf(GgufBlocks::Q8_0), 272, |n, p, unit| {
+    Q8_0, Encoding::Gguf(GgufBlocks::Q8_0), 272, 0, |n, p, unit| {
         let (at, bytes) = blocks(GgufBlocks::Q8_0, unit);
         n.load_two(p.add(at + 2), p.add(at + bytes + 2))
     }, |n, p, _scales, span| {
         Scales::new(n, n.simd().f16_h(p.add(272 * span), 34))
     }
-    Iq4Nl, Encoding::Gguf(GgufBlocks::Iq4Nl), 144, |n, p, unit| {
+    Iq4Nl, Encoding::Gguf(GgufBlocks::Iq4Nl), 144, 0, |n, p, unit| {
         let (at, bytes) = blocks(GgufBlocks::Iq4Nl, unit);
         let first = p.add(at + 2);
         let nibbles = n.simd().load_halved(first, first.add(bytes));
@@ -189,7 +191,7 @@ eights! {
     }, |n, p, _scales, span| {
         Scales::new(n, n.simd().f16_h(p.add(144 * span), 18))
     }
-    Mxfp4OfGguf, Encoding::Gguf(GgufBlocks::Mxfp4), 136, |n, p, unit| {
+    Mxfp4OfGguf, Encoding::Gguf(GgufBlocks::Mxfp4), 136, 0, |n, p, unit| {
         let (at, bytes) = blocks(GgufBlocks::Mxfp4, unit);
         let first = p.add(at + 1);
         let nibbles = n.simd().load_halved(first, first.add(bytes));
@@ -197,7 +199,7 @@ eights! {
     }, |n, p, _scales, span| {
         of_bytes(n, &HALVES_OF_GGUF, p.add(136 * span), 17)
     }
-    Iq4Xs, Encoding::Gguf(GgufBlocks::Iq4Xs), 136, |n, p, unit| {
+    Iq4Xs, Encoding::Gguf(GgufBlocks::Iq4Xs), 136, 0, |n, p, unit| {
         let p = p.add(136 * (unit / 4) + 8 + 32 * (unit % 4));
         n.lookup_b(&IQ4, n.simd().and_b(n.simd().load_halved(p, p.add(16)), 15))
     }, |n, p, _scales, span| {
@@ -205,7 +207,7 @@ eights! {
         iq4_xs_scales(n.simd(), p.add(136 * span), scales.as_mut_ptr());
         Scales::new(n, n.simd().load_h(scales.as_ptr()))
     }
-    Q2K, Encoding::Gguf(GgufBlocks::Q2K), 84, |n, p, unit| {
+    Q2K, Encoding::Gguf(GgufBlocks::Q2K), 84, 0, |n, p, unit| {
         let q = unit % 4;
         let by = 4 * (q % 2) as u32;
         let p = p.add(84 * (unit / 4) + 16 + 32 * (q / 2));
@@ -220,7 +222,7 @@ eights! {
             minima_of_runs: [codes[0] >> 4 & LOW, codes[1] >> 4 & LOW],
         }
     }
-    Q3K, Encoding::Gguf(GgufBlocks::Q3K), 110, |n, p, unit| {
+    Q3K, Encoding::Gguf(GgufBlocks::Q3K), 110, 0, |n, p, unit| {
         let (p, q) = (p.add(110 * (unit / 4)), unit % 4);
         let by = 4 * (q % 2) as u32;
         let codes = n.simd().load_b_shifted(p.add(32 + 32 * (q / 2)), [by, by + 2]);
@@ -231,14 +233,14 @@ eights! {
         let runs = q3_k_runs(p);
         Scales { runs, ..Scales::new(n, half(n, p.add(108), 0)) }
     }
-    Q4K, Encoding::Gguf(GgufBlocks::Q4K), 144, |n, p, unit| {
+    Q4K, Encoding::Gguf(GgufBlocks::Q4K), 144, 0, |n, p, unit| {
         let p = p.add(144 * (unit / 4) + 16 + 32 * (unit % 4));
         n.simd().and_b(n.simd().load_b_shifted(p, [0, 4]), 15)
     }, |n, p, _scales, span| {
         let [scales, minima] = n.simd().scales_and_minima(p.add(144 * span));
         Scales { minima, ..Scales::new(n, scales) }
     }
-    Q5K, Encoding::Gguf(GgufBlocks::Q5K), 176, |n, p, unit| {
+    Q5K, Encoding::Gguf(GgufBlocks::Q5K), 176, 0, |n, p, unit| {
         let (p, q) = (p.add(176 * (unit / 4)), unit % 4);
         let codes = n.simd().and_b(n.simd().load_b_shifted(p.add(48 + 32 * q), [0, 4]), 15);
         let fifths = n.simd().load_b_shifted(p.add(16), [0, 0]);
@@ -247,7 +249,7 @@ eights! {
         let [scales, minima] = n.simd().scales_and_minima(p.add(176 * span));
         Scales { minima, ..Scales::new(n, scales) }
     }
-    Q6K, Encoding::Gguf(GgufBlocks::Q6K), 210, |n, p, unit| {
+    Q6K, Encoding::Gguf(GgufBlocks::Q6K), 210, 0, |n, p, unit| {
         let (p, q) = (p.add(210 * (unit / 4)), unit % 4);
         let odd = 4 * (q % 2) as u32;
         let low = n.simd().and_b(n.simd().shr_b(n.simd().load_b(p.add(64 * (q / 2))), odd), 15);

@@ -8,7 +8,7 @@ use super::super::ThreadScratch;
 use super::super::decode::Cursor;
 use super::super::input::{View, groups};
 use super::super::output::Output;
-use super::{Eights, Scales, less, unit_of};
+use super::{Eights, less, span_of};
 use crate::Matrix;
 use crate::reference::{Form, ROUND_COLS, SPAN_BLOCKS, SPAN_COLS};
 use crate::simd::int8::{Integers, class};
@@ -118,10 +118,10 @@ impl<N: Integers, C: Eights<N>> Job<N> for Decode<'_, '_, C> {
         for (r, row) in rows.enumerate() {
             let at = Cursor::new(C::ENCODING, m, row);
             for (i, span) in spans.clone().enumerate() {
+                // SAFETY: the cursor belongs to this matrix.
+                let (codes, of) = unsafe { span_of::<N, C>(n, &at, m, span) };
                 for unit in 0..4 {
-                    // SAFETY: the cursor belongs to this matrix.
-                    let codes = unsafe { unit_of::<N, C>(n, &at, m, 4 * span + unit) };
-                    let codes = n.in_panel(C::FORM, codes);
+                    let codes = n.in_panel(C::FORM, codes[unit]);
                     let mut numbers = [0i32; 16];
                     // SAFETY: 64 bytes. The panel has 16 numbers for each unit of a row.
                     unsafe {
@@ -132,10 +132,8 @@ impl<N: Integers, C: Eights<N>> Job<N> for Decode<'_, '_, C> {
                         }
                     }
                 }
-                // SAFETY: the cursor belongs to this matrix. The panel has as many numbers for each span
-                // of a row.
+                // SAFETY: the panel has as many numbers for each span of a row.
                 unsafe {
-                    let of = Scales::read::<C>(n, &at, m, span);
                     let to = of_tile * SPAN_BLOCKS * i + r;
                     let mut eight = [0.0f32; SPAN_BLOCKS];
                     n.simd().store_h(of.scales, eight.as_mut_ptr());

@@ -6,7 +6,7 @@ use super::super::decode::Cursor;
 use super::super::input::View;
 use super::super::one::AHEAD;
 use super::super::output::Output;
-use super::{Eights, Scales, less, unit_of};
+use super::{Eights, Scales, less, span_of};
 use crate::Matrix;
 use crate::reference::{SPAN_BLOCKS, SPAN_COLS};
 use crate::simd::int8::{Eight, Integers, Unit};
@@ -64,7 +64,6 @@ fn dots<N: Integers, C: Eights<N>, const R: usize>(
     let next = if R == 1 { 0 } else { R * m.row_bytes(0, row).len() };
     let ahead = at[0].codes().wrapping_add(next.max(AHEAD));
     let mut acc = [s.zero_h(); R];
-    let whole = m.cols() / SPAN_COLS;
     // Slices of all spans, so that there is one check for each.
     let spans = x.padded / SPAN_COLS;
     let (q, scales, totals) = (&x.q(0)[..spans], &x.scales(0)[..spans], &x.totals(0)[..spans]);
@@ -80,23 +79,9 @@ fn dots<N: Integers, C: Eights<N>, const R: usize>(
             sums: &sums[span],
             of_runs: &of_runs[span],
         };
-        if span == whole {
-            for i in 0..R {
-                acc[i] = last::<N, C>(n, &at[i], m, x, acc[i]);
-            }
-            break;
-        }
         for i in 0..R {
-            // SAFETY: the cursor belongs to this matrix, which has all columns of this span.
-            let (codes, scales) = unsafe {
-                let codes = [
-                    C::unit(n, &at[i], 4 * span),
-                    C::unit(n, &at[i], 4 * span + 1),
-                    C::unit(n, &at[i], 4 * span + 2),
-                    C::unit(n, &at[i], 4 * span + 3),
-                ];
-                (codes, C::scales(n, &at[i], span))
-            };
+            // SAFETY: the cursor belongs to this matrix.
+            let (codes, scales) = unsafe { span_of::<N, C>(n, &at[i], m, span) };
             acc[i] = add::<N, C>(n, codes, scales, x, acc[i]);
         }
     }
@@ -115,29 +100,6 @@ struct Columns<'a> {
     totals: &'a [f32; SPAN_BLOCKS],
     sums: &'a [i32; SPAN_BLOCKS],
     of_runs: &'a [[i16; 2]; SPAN_BLOCKS],
-}
-
-/// Adds the products of the columns behind the last whole span.
-#[inline(always)]
-fn last<N: Integers, C: Eights<N>>(
-    n: N,
-    at: &Cursor,
-    m: &Matrix,
-    x: Columns,
-    acc: Eight<N>,
-) -> Eight<N> {
-    let span = m.cols() / SPAN_COLS;
-    // SAFETY: the cursor belongs to this matrix.
-    let (codes, scales) = unsafe {
-        let codes = [
-            unit_of::<N, C>(n, at, m, 4 * span),
-            unit_of::<N, C>(n, at, m, 4 * span + 1),
-            unit_of::<N, C>(n, at, m, 4 * span + 2),
-            unit_of::<N, C>(n, at, m, 4 * span + 3),
-        ];
-        (codes, Scales::read::<C>(n, at, m, span))
-    };
-    add::<N, C>(n, codes, scales, x, acc)
 }
 
 /// Adds the products of a span.

@@ -101,6 +101,8 @@ pub(crate) trait Integers: Copy {
     /// Converts to f32.
     fn numbers(self, a: Self::I) -> Eight<Self>;
     fn mul_h(self, a: Eight<Self>, b: Eight<Self>) -> Eight<Self>;
+    /// The first so many numbers, and zeros.
+    fn first_h(self, a: Eight<Self>, count: usize) -> Eight<Self>;
 
     /// The codes of a unit as tiles hold them.
     fn in_panel(self, form: Form, codes: Unit<Self>) -> Unit<Self>;

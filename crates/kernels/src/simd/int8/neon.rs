@@ -4,7 +4,7 @@ use std::arch::aarch64::*;
 use std::arch::asm;
 
 use super::super::Job;
-use super::{Eight, Integers, Rows, Unit, class};
+use super::{Codes, Eight, Integers, Rows, Unit, class};
 use crate::Neon;
 use crate::reference::Form;
 
@@ -167,6 +167,16 @@ impl Integers for Dot {
     #[inline(always)]
     fn mul_h(self, a: Eight<Self>, b: Eight<Self>) -> Eight<Self> {
         allowed!([vmulq_f32(a[0], b[0]), vmulq_f32(a[1], b[1])])
+    }
+    #[inline(always)]
+    fn first_h(self, a: Eight<Self>, count: usize) -> Eight<Self> {
+        let mut numbers = [0.0; 8];
+        // SAFETY: eight numbers.
+        unsafe {
+            self.0.store_h(a, numbers.as_mut_ptr());
+            numbers[count.min(8)..].fill(0.0);
+            self.0.load_h(numbers.as_ptr())
+        }
     }
     #[inline(always)]
     fn in_panel(self, _: Form, codes: Unit<Self>) -> Unit<Self> {

@@ -98,6 +98,10 @@ impl Integers for Portable {
         std::array::from_fn(|i| a[i] * b[i])
     }
     #[inline(always)]
+    fn first_h(self, a: Eight<Self>, count: usize) -> Eight<Self> {
+        std::array::from_fn(|i| if i < count { a[i] } else { 0.0 })
+    }
+    #[inline(always)]
     fn in_panel(self, _: Form, codes: Unit<Self>) -> Unit<Self> {
         codes
     }

@@ -148,6 +148,14 @@ impl Integers for Vnni {
         allowed!(_mm256_mul_ps(a, b))
     }
     #[inline(always)]
+    fn first_h(self, a: Eight<Self>, count: usize) -> Eight<Self> {
+        allowed! {
+            let places = _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0);
+            let first = _mm256_cmpgt_epi32(_mm256_set1_epi32(count as i32), places);
+            _mm256_and_ps(a, _mm256_castsi256_ps(first))
+        }
+    }
+    #[inline(always)]
     fn in_panel(self, form: Form, codes: Unit<Self>) -> Unit<Self> {
         match form.signed {
             true => allowed!(_mm512_xor_si512(codes, _mm512_set1_epi8(-128))),
