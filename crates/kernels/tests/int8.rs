@@ -112,7 +112,8 @@ fn extremes_do_not_overflow() {
             let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
             let encoded = Encoded::from_parts(encoding, rows, cols, &parts);
             for alternating in [false, true] {
-                let sign = |i: usize| if alternating && i % 2 == 0 { -127.0 } else { 127.0 };
+                let sign =
+                    |i: usize| if alternating && i.is_multiple_of(2) { -127.0 } else { 127.0 };
                 let x: Vec<f32> = (0..4 * cols).map(|i| sign(i) * (1 + i / cols) as f32).collect();
                 // All activations are ±127 times a scale, so that nothing is rounded but sums.
                 let scalar = Tier::SCALAR.with_activations(Activations::Int8);
