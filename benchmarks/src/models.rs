@@ -171,7 +171,7 @@ fn entries(dir: &Path) -> Result<Vec<Entry>> {
 }
 
 fn footprint(outline: &Outline, format: Format) -> Result<Footprint> {
-    let options = PlanOptions { tier: Tier::Portable, threads: THREADS, ..PlanOptions::default() };
+    let options = PlanOptions { tier: Tier::PORTABLE, threads: THREADS, ..PlanOptions::default() };
     Ok(outline.footprint(format, options)?)
 }
 

@@ -31,7 +31,7 @@ pub fn check(data: &[u8]) -> bool {
     let plain = Matrix::new(Encoding::F32, rows, cols, &[&numbers]).expect("as many numbers");
     for tokens in [1, 5] {
         let summed = if encoding.arithmetic() == 2 { &matrix } else { &plain };
-        let expected = product(Tier::Scalar, summed, tokens);
+        let expected = product(Tier::SCALAR, summed, tokens);
         for tier in Tier::available() {
             let found = product(tier, &matrix, tokens);
             assert!(same(&found, &expected), "{encoding} {tier}, {tokens} tokens");

@@ -18,7 +18,7 @@ pub(crate) fn check(data: &[u8]) -> bool {
     State::journal_bytes(&spec, (2, 8), KvPrecision::F32);
     let (strip, packings) = (PassSize::STRIP, Default::default());
     let size = PassSize { tokens: 8, logits: 8, positions, threads: 2, strip, packings };
-    spec.work_bytes(Tier::Portable, size);
+    spec.work_bytes(Tier::PORTABLE, size);
     spec.parameters();
     true
 }

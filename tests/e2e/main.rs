@@ -1,5 +1,6 @@
 //! End-to-end tests of the `sws` command, one module per subject.
 
+mod activations;
 mod bad_input;
 mod bad_models;
 mod before_download;

@@ -91,11 +91,11 @@ pub fn run(mut options: Options) -> Result<()> {
         options.encodings = Encoding::ALL.to_vec();
     }
     if options.tiers.is_empty() {
-        let slow = |tier: &Tier| matches!(tier, Tier::Scalar | Tier::Portable);
+        let slow = |tier: &Tier| matches!(tier, Tier::SCALAR | Tier::PORTABLE);
         options.tiers = Tier::available();
         options.tiers.retain(|tier| !slow(tier));
         if options.tiers.is_empty() {
-            options.tiers.push(Tier::Portable);
+            options.tiers.push(Tier::PORTABLE);
         }
     }
     if options.worker {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use sws::{End, Generated, Pace, RunMetrics};
+use sws::{Activations, End, Generated, Pace, RunMetrics};
 use sws_engine::{Metrics, ProposalCounts, Speculation};
 use sws_model::text::Sampling;
 
@@ -21,7 +21,9 @@ pub(crate) fn closing(made: &Generated, metrics: &RunMetrics) -> String {
     let memory = metrics.peak_rss_bytes.map(|bytes| format!("memory {}", size(bytes)));
     let waiting = generation(metrics).map(|cost| share(cost.stalls.seconds, cost.seconds));
     let waiting = waiting.map(|share| format!("{share} waiting"));
-    let parts: Vec<String> = [Some(text), memory, waiting].into_iter().flatten().collect();
+    let rounded = (metrics.activations != Activations::F32.name())
+        .then(|| format!("{} activations", metrics.activations));
+    let parts: Vec<String> = [Some(text), memory, waiting, rounded].into_iter().flatten().collect();
     format!("[{}]", parts.join("; "))
 }
 

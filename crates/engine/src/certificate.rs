@@ -2,6 +2,7 @@
 //! compute it again and compare every bit.
 
 use serde::{Deserialize, Serialize};
+use sws_kernels::Activations;
 use sws_model::text::{SAMPLER, SampleError, Sampler, Sampling};
 use sws_model::{CausalLm, ForwardError, KvPrecision, ModelSpec, Observer, Routed, SourceError};
 use sws_store::{Manifest, ModelIdentity, Pass, Span};
@@ -34,6 +35,9 @@ pub struct Certificate {
     /// if it is the first.
     #[serde(default = "first_arithmetic", skip_serializing_if = "is_first")]
     arithmetic: u32,
+    /// Kind of activations of products. Not written if they took them as they are.
+    #[serde(default = "as_they_are", skip_serializing_if = "are_as_they_are")]
+    activations: String,
     sampling: Sampling,
     prompt: Vec<u32>,
     /// The answer.
@@ -140,6 +144,16 @@ pub enum CertificateError {
         /// Version that this program computes the model by.
         found: u32,
     },
+    /// The certificate was made with another kind of activations.
+    #[error(
+        "the certificate is of {expected} activations and this run has {found}, whose bits differ; give --activations {expected}"
+    )]
+    Activations {
+        /// Activations of the certificate.
+        expected: String,
+        /// Activations of this run.
+        found: Activations,
+    },
     /// The model could not be run.
     #[error(transparent)]
     Forward(#[from] ForwardError),
@@ -152,6 +166,7 @@ impl Certificate {
     /// Creates the certificate of the answer `tokens`, whose generation `witness` has observed.
     pub fn new(
         manifest: &Manifest,
+        activations: Activations,
         kv: KvPrecision,
         sampling: Sampling,
         prompt: &[u32],
@@ -166,6 +181,7 @@ impl Certificate {
             kv: kv_name(kv).to_owned(),
             sampler: SAMPLER.to_owned(),
             arithmetic: manifest.arithmetic(),
+            activations: activations.name().to_owned(),
             sampling,
             prompt: prompt.to_vec(),
             tokens: tokens.to_vec(),
@@ -214,9 +230,13 @@ impl Certificate {
         serde_json::to_string(self).expect("plain data") + "\n"
     }
 
-    /// Returns an error if the certificate is not about this model in this encoding, or if this program
-    /// computes the model by another version of the arithmetic.
-    pub fn check(&self, manifest: &Manifest) -> Result<(), CertificateError> {
+    /// Returns an error if the certificate is not about this model in this encoding, or of other
+    /// activations, or if this program computes the model by another version of the arithmetic.
+    pub fn check(
+        &self,
+        manifest: &Manifest,
+        activations: Activations,
+    ) -> Result<(), CertificateError> {
         let (found, expected) = (&manifest.model, &self.model);
         if found != expected {
             let name = |model: &ModelIdentity| {
@@ -238,6 +258,10 @@ impl Certificate {
         let (expected, found) = (self.arithmetic, manifest.arithmetic());
         if found != expected {
             return Err(CertificateError::Arithmetic { expected, found });
+        }
+        if self.activations != activations.name() {
+            let expected = shown(&self.activations);
+            return Err(CertificateError::Activations { expected, found: activations });
         }
         Ok(())
     }
@@ -395,6 +419,14 @@ fn first_arithmetic() -> u32 {
 
 fn is_first(arithmetic: &u32) -> bool {
     *arithmetic == FIRST_ARITHMETIC
+}
+
+fn as_they_are() -> String {
+    Activations::F32.name().to_owned()
+}
+
+fn are_as_they_are(activations: &str) -> bool {
+    activations == Activations::F32.name()
 }
 
 fn encoding(manifest: &Manifest) -> Option<String> {

@@ -20,8 +20,8 @@ use sws_engine::{
     Plan, PlanError, ProcessMemory, RamBudget, ResidentLoad, SlotClass, SpeculativeWeightStreamer,
     StreamerError, Witness,
 };
-use sws_kernels::Encoding;
 use sws_kernels::functional::top_k;
+use sws_kernels::{Activations, Encoding};
 use sws_model::text::{Sampler, Sampling};
 use sws_model::{
     BatchLm, CausalLm, KvPrecision, Model, ModelHandle, ModelSpec, Observer, Routed, SourceError,
@@ -124,7 +124,15 @@ fn certificate() -> Certificate {
     let mut resident = resident();
     let (tokens, witness) = answer(&mut resident, &sampling(), 24);
     let manifest = Manifest::load(tales()).unwrap();
-    Certificate::new(&manifest, KvPrecision::F32, sampling(), &PROMPT, &tokens, witness)
+    Certificate::new(
+        &manifest,
+        Activations::F32,
+        KvPrecision::F32,
+        sampling(),
+        &PROMPT,
+        &tokens,
+        witness,
+    )
 }
 
 /// Smallest budget that works, in bytes.
@@ -267,16 +275,19 @@ fn invalid_and_foreign_certificates_are_refused() {
         assert!(error.starts_with("this is no certificate"), "{error}");
     }
     let mut manifest = Manifest::load(tales()).unwrap();
-    certificate.check(&manifest).unwrap();
+    certificate.check(&manifest, Activations::F32).unwrap();
     let mut quantised = manifest.clone();
     quantised.pieces[0].tensors[0].encoding = Some(Encoding::Q4);
-    let error = certificate.check(&quantised).unwrap_err().to_string();
+    let error = certificate.check(&quantised, Activations::F32).unwrap_err().to_string();
     assert!(error.contains("version 1 of the arithmetic"), "{error}");
+    let error = certificate.check(&manifest, Activations::Int8).unwrap_err().to_string();
+    assert!(error.contains("f32 activations and this run has int8"), "{error}");
+    assert!(!certificate.to_json().contains("activations"));
     manifest.encoding = None;
-    let error = certificate.check(&manifest).unwrap_err().to_string();
+    let error = certificate.check(&manifest, Activations::F32).unwrap_err().to_string();
     assert!(error.contains("its checkpoint's numbers"), "{error}");
     manifest.model.fingerprint = "0123456789abcdef".to_owned();
-    let error = certificate.check(&manifest).unwrap_err().to_string();
+    let error = certificate.check(&manifest, Activations::F32).unwrap_err().to_string();
     assert!(error.contains("another model") && error.contains("0123456789ab"), "{error}");
     for (field, value, expected) in [
         ("format", "other", "another format"),

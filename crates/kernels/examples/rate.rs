@@ -1,8 +1,8 @@
-//! Products a second of weights and one or more tokens, of one thread from its own cache, by encoding and
-//! tier.
+//! Weights a second that one thread multiplies with a token, from its own cache, by encoding, tier and kind
+//! of activations. With `tokens=N` products are those of so many tokens, and rates are times as many.
 //!
 //! ```text
-//! cargo run --release -p sws-kernels --example rate [-- TOKENS|TIER|ENCODING..]
+//! cargo run --release -p sws-kernels --example rate [-- ENCODING.. TIER.. tokens=N]
 //! ```
 
 #[path = "../tests/common/mod.rs"]
@@ -13,7 +13,9 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use common::{Encoded, bf16_bytes, encoder, f32_bytes};
-use sws_kernels::{Encoding, Fp8Scales, Input, Matrix, Output, ThreadScratch, Tier, matmul_rows};
+use sws_kernels::{
+    Activations, Encoding, Fp8Scales, Input, Matrix, Output, ThreadScratch, Tier, matmul_rows,
+};
 
 /// Few enough weights for the cache of a core, also as bf16.
 const ROWS: usize = 64;
@@ -26,25 +28,24 @@ const REPEATS: usize = 300;
 const ENCODINGS: &str = "bf16 bf12 bf11 q8 q4 fp8 mxfp4 nvfp4 int4 q4_0 q4_k q5_k q6_k";
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let (mut tokens, mut tiers, mut asked) = (1, Vec::new(), Vec::new());
-    for word in std::env::args().skip(1) {
-        if let Ok(number) = word.parse() {
-            tokens = number;
-        } else if let Ok(tier) = word.parse() {
-            tiers.push(tier);
-        } else {
-            asked.push(word);
+    let asked: Vec<String> = std::env::args().skip(1).collect();
+    let (mut tiers, mut words, mut tokens) = (Vec::<Tier>::new(), Vec::new(), 1);
+    for word in &asked {
+        match (word.parse(), word.strip_prefix("tokens=")) {
+            (Ok(tier), _) => tiers.push(tier),
+            (_, Some(number)) => tokens = number.parse()?,
+            _ => words.push(word.as_str()),
         }
+    }
+    if words.is_empty() {
+        words = ENCODINGS.split(' ').collect();
     }
     if tiers.is_empty() {
         tiers = Tier::available();
     }
-    let words: Vec<&str> = match asked.is_empty() {
-        true => ENCODINGS.split(' ').collect(),
-        false => asked.iter().map(String::as_str).collect(),
-    };
     let mut out = std::io::stdout();
-    writeln!(out, "| encoding | tier | G/s | GB/s | ns for 64 |\n|---|---|---:|---:|---:|")?;
+    writeln!(out, "| encoding | tier | activations | Gweights/s | GB/s | ns for 64 |")?;
+    writeln!(out, "|---|---|---|---:|---:|---:|")?;
     for word in words {
         let encoding: Encoding = word.parse()?;
         let weights = weights(encoding);
@@ -52,13 +53,16 @@ fn main() -> Result<(), Box<dyn Error>> {
         let parts: Vec<&[u8]> = parts.iter().map(Aligned::bytes).collect();
         let bytes: usize = parts.iter().map(|part| part.len()).sum();
         let matrix = Matrix::new(encoding, ROWS, COLS, &parts)?;
-        for &tier in &tiers {
+        let kinds =
+            tiers.iter().flat_map(|tier| Activations::ALL.map(|of| tier.with_activations(of)));
+        for tier in kinds {
             let seconds = seconds(tier, &matrix, tokens);
             let count = (ROWS * COLS * tokens) as f64;
             writeln!(
                 out,
-                "| {encoding} | {} | {:.2} | {:.2} | {:.2} |",
+                "| {encoding} | {} | {} | {:.2} | {:.2} | {:.2} |",
                 tier.name(),
+                tier.activations(),
                 count / seconds / 1e9,
                 bytes as f64 / seconds / 1e9,
                 64.0 * seconds / count * 1e9,
@@ -114,7 +118,7 @@ fn weights(encoding: Encoding) -> Encoded {
 /// The least seconds of a product.
 #[expect(clippy::disallowed_methods, reason = "the crate has no clock of its own")]
 fn seconds(tier: Tier, matrix: &Matrix, tokens: usize) -> f64 {
-    let numbers: Vec<f32> = (0..tokens * COLS).map(|i| 1.0 / (1 + i % COLS) as f32).collect();
+    let numbers: Vec<f32> = (0..COLS * tokens).map(|i| 1.0 / (1 + i) as f32).collect();
     let (mut input, mut scratch) = (Input::new(), ThreadScratch::new());
     input.pack(tier, &numbers, tokens, COLS);
     let mut results = vec![0.0; tokens * ROWS];
@@ -122,14 +126,13 @@ fn seconds(tier: Tier, matrix: &Matrix, tokens: usize) -> f64 {
     for _ in 0..REPEATS {
         let (begun, mut products) = (Instant::now(), 0);
         while begun.elapsed() < TIME {
-            let together = 16_usize.div_ceil(tokens);
-            for _ in 0..together {
+            for _ in 0..16usize.div_ceil(tokens) {
                 let y = Output::new(&mut results, tokens, ROWS);
                 matmul_rows(tier, std::hint::black_box(matrix), &input, y, &mut scratch);
             }
-            products += together as u32;
+            products += 16usize.div_ceil(tokens);
         }
-        least = least.min(begun.elapsed().as_secs_f64() / f64::from(products));
+        least = least.min(begun.elapsed().as_secs_f64() / products as f64);
     }
     std::hint::black_box(results);
     least

@@ -41,6 +41,11 @@ impl Avx512 {
             && is_x86_feature_detected!("avx512vl"))
         .then_some(Avx512(()))
     }
+
+    /// What it proves, too.
+    pub(crate) fn avx2(self) -> Avx2 {
+        Avx2(())
+    }
 }
 
 /// Proof that this CPU has NEON, and lanes of bytes in ascending order. All with 64 bits have the
@@ -61,11 +66,19 @@ impl Neon {
 /// Environment variable that names a tier.
 pub const TIER_VARIABLE: &str = "SWS_TIER";
 
-/// An implementation of the kernels, with the proof that this CPU can run it.
+/// An implementation of the kernels, with the proof that this CPU can run it, and how it takes
+/// activations.
 ///
-/// All tiers give the same bits.
+/// All tiers give the same bits for the same kind of [`Activations`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tier {
+pub struct Tier {
+    isa: Isa,
+    activations: Activations,
+}
+
+/// The instructions of a tier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Isa {
     /// The short, slow reference that the others are tested against.
     Scalar,
     /// Plain Rust on arrays of 32 lanes, for CPUs without a tier of their own.
@@ -81,19 +94,73 @@ pub enum Tier {
     Neon(Neon),
 }
 
+/// Kinds of activations of products.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Activations {
+    /// As they are.
+    #[default]
+    F32,
+    /// Rounded to eight bits in blocks of 32 columns, where weights are small whole numbers: faster, and
+    /// inexact. `docs/design/sums.md` has the definition.
+    Int8,
+}
+
+impl Activations {
+    /// Every kind.
+    pub const ALL: [Activations; 2] = [Activations::F32, Activations::Int8];
+
+    /// The name used on the command line and in files.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Activations::F32 => "f32",
+            Activations::Int8 => "int8",
+        }
+    }
+}
+
+impl fmt::Display for Activations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A word that names no kind of activations.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no kind of activations; choose f32, or int8, which is faster and inexact")]
+pub struct UnknownActivations(pub String);
+
+impl FromStr for Activations {
+    type Err = UnknownActivations;
+
+    fn from_str(word: &str) -> Result<Self, Self::Err> {
+        let named = |kind: &Activations| kind.name() == word;
+        Activations::ALL.into_iter().find(named).ok_or_else(|| UnknownActivations(word.to_owned()))
+    }
+}
+
 impl Tier {
+    /// The short, slow reference that the others are tested against.
+    pub const SCALAR: Tier = Tier::of(Isa::Scalar);
+
+    /// Plain Rust, for CPUs without a tier of their own.
+    pub const PORTABLE: Tier = Tier::of(Isa::Portable);
+
+    const fn of(isa: Isa) -> Tier {
+        Tier { isa, activations: Activations::F32 }
+    }
+
     /// Every tier that this CPU can run, fastest first.
     pub fn available() -> Vec<Tier> {
         let mut tiers = Vec::new();
         #[cfg(target_arch = "x86_64")]
         {
-            tiers.extend(Avx512::detect().map(Tier::Avx512));
-            tiers.extend(Avx2::detect().map(Tier::Avx2));
+            tiers.extend(Avx512::detect().map(Isa::Avx512));
+            tiers.extend(Avx2::detect().map(Isa::Avx2));
         }
         #[cfg(target_arch = "aarch64")]
-        tiers.extend(Neon::detect().map(Tier::Neon));
-        tiers.extend([Tier::Portable, Tier::Scalar]);
-        tiers
+        tiers.extend(Neon::detect().map(Isa::Neon));
+        tiers.extend([Isa::Portable, Isa::Scalar]);
+        tiers.into_iter().map(Tier::of).collect()
     }
 
     /// The fastest tier of this CPU.
@@ -109,17 +176,31 @@ impl Tier {
         }
     }
 
+    /// The same instructions, with such activations.
+    pub const fn with_activations(self, activations: Activations) -> Tier {
+        Tier { isa: self.isa, activations }
+    }
+
+    /// The kind of activations.
+    pub const fn activations(self) -> Activations {
+        self.activations
+    }
+
+    pub(crate) const fn isa(self) -> Isa {
+        self.isa
+    }
+
     /// The name used on the command line and in tables.
     pub fn name(self) -> &'static str {
-        match self {
-            Tier::Scalar => "scalar",
-            Tier::Portable => "portable",
+        match self.isa {
+            Isa::Scalar => "scalar",
+            Isa::Portable => "portable",
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx2(_) => "avx2",
+            Isa::Avx2(_) => "avx2",
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx512(_) => "avx512",
+            Isa::Avx512(_) => "avx512",
             #[cfg(target_arch = "aarch64")]
-            Tier::Neon(_) => "neon",
+            Isa::Neon(_) => "neon",
         }
     }
 }

@@ -83,9 +83,9 @@ pub use fp8::Fp8Scales;
 pub use gguf::GgufBlocks;
 #[cfg(target_arch = "aarch64")]
 pub use isa::Neon;
+pub use isa::{Activations, TIER_VARIABLE, Tier, UnknownActivations, UnknownTier};
 #[cfg(target_arch = "x86_64")]
 pub use isa::{Avx2, Avx512};
-pub use isa::{TIER_VARIABLE, Tier, UnknownTier};
 pub use layout::{Part, PartLen, PartRows};
 pub use matmul::{
     Input, MatmulJob, Output, Packings, Scratch, Strided, ThreadScratch, matmul, matmul_jobs,

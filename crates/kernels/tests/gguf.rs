@@ -64,7 +64,7 @@ fn any_number_of_blocks_and_rows_gives_the_same_bits_in_every_tier() {
                     matmul(tier, &encoded.matrix(), &x, tokens, &mut y, &mut Scratch::new());
                     y.into_iter().map(f32::to_bits).collect::<Vec<u32>>()
                 };
-                let expected = of(Tier::Scalar);
+                let expected = of(Tier::SCALAR);
                 assert!(expected.iter().all(|&y| f32::from_bits(y).is_finite()), "{format:?}");
                 for tier in Tier::available() {
                     assert_eq!(of(tier), expected, "{tier} {format:?}: {rows} by {blocks} blocks");

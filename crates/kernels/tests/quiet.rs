@@ -48,7 +48,7 @@ fn nothing_is_allocated_once_the_scratch_has_grown() {
     // Threads allocate as they begin.
     pool.broadcast(|_| ());
     let tiers = Tier::available();
-    for tier in tiers.into_iter().filter(|tier| !matches!(tier, Tier::Scalar)) {
+    for tier in tiers.into_iter().filter(|tier| *tier != Tier::SCALAR) {
         pool.install(|| {
             Encoding::ALL.into_iter().for_each(|encoding| products(tier, encoding));
             attention_of_some(tier);

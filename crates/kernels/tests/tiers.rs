@@ -6,8 +6,8 @@ mod common;
 use common::{Encoded, bf16_bytes, f32_bytes};
 use proptest::prelude::*;
 use sws_kernels::{
-    ARITHMETIC, Encoder, Encoding, GgufBlocks, Histogram, Input, Matrix, Output, PartLen,
-    Published, Scratch, Source, Strided, ThreadScratch, Tier, matmul, matmul_rows,
+    ARITHMETIC, Activations, Encoder, Encoding, GgufBlocks, Histogram, Input, Matrix, Output,
+    PartLen, Published, Scratch, Source, Strided, ThreadScratch, Tier, matmul, matmul_rows,
     matmul_transposed,
 };
 
@@ -138,6 +138,7 @@ proptest! {
         which in 0..Encoding::ALL.len(),
         bits in prop::collection::vec(number(), 300..400),
         activations in prop::collection::vec(number(), 300..400),
+        kind in prop::sample::select(Activations::ALL.to_vec()),
         tame in any::<bool>(),
         plain in any::<bool>(),
     ) {
@@ -155,8 +156,8 @@ proptest! {
             .collect();
         let encoded = encoded(encoding, rows, cols, &bits, plain);
         let matrix = encoded.matrix();
-        let expected = product(Tier::Scalar, &matrix, &x, tokens);
-        for tier in Tier::available() {
+        let expected = product(Tier::SCALAR.with_activations(kind), &matrix, &x, tokens);
+        for tier in Tier::available().into_iter().map(|tier| tier.with_activations(kind)) {
             same(&product(tier, &matrix, &x, tokens), &expected, (tier, encoding, rows, cols, tokens));
             // One token at a time.
             for t in (0..tokens).step_by(1 + tokens / 3) {
@@ -290,7 +291,7 @@ fn a_sum_that_underflowed_to_minus_zero_stays_so() {
             for tokens in [1, 2] {
                 let y = product(tier, &encoded.matrix(), &x[..tokens * cols], tokens);
                 let expected =
-                    product(Tier::Scalar, &encoded.matrix(), &x[..tokens * cols], tokens);
+                    product(Tier::SCALAR, &encoded.matrix(), &x[..tokens * cols], tokens);
                 same(&y, &expected, (tier, cols, tokens));
             }
         }
@@ -369,7 +370,7 @@ fn every_code_and_scale_decodes_alike_in_every_tier() {
         for c in 0..cols {
             let mut x = vec![0.0; cols];
             x[c] = 1.0;
-            let expected = product(Tier::Scalar, &matrix, &x, 1);
+            let expected = product(Tier::SCALAR, &matrix, &x, 1);
             for tier in Tier::available() {
                 same(&product(tier, &matrix, &x, 1), &expected, (tier, matrix.encoding(), c));
             }
@@ -417,7 +418,7 @@ fn empty_shapes_have_empty_or_zero_results() {
 #[should_panic(expected = "activations of 2 x 5")]
 fn activations_of_another_shape_panic() {
     let encoded = Encoded::sample(Encoding::Bf16, 3, 5);
-    product(Tier::Scalar, &encoded.matrix(), &[0.0; 9], 2);
+    product(Tier::SCALAR, &encoded.matrix(), &[0.0; 9], 2);
 }
 
 #[test]
@@ -425,7 +426,7 @@ fn activations_of_another_shape_panic() {
 fn results_of_another_shape_panic() {
     let encoded = Encoded::sample(Encoding::Bf16, 3, 5);
     let (x, y) = (&[0.0; 10], &mut [0.0; 5]);
-    matmul(Tier::Scalar, &encoded.matrix(), x, 2, y, &mut Scratch::new());
+    matmul(Tier::SCALAR, &encoded.matrix(), x, 2, y, &mut Scratch::new());
 }
 
 /// Other tests compare tiers on one machine; this one compares machines. Another hash of an encoding is a

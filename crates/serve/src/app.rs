@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use sws::{Cancel, Continuation, Defaults, GenerationOptions, LoadedModel, Needs, Text, Warning};
+use sws::{
+    Activations, Cancel, Continuation, Defaults, GenerationOptions, LoadedModel, Needs, Text,
+    Warning,
+};
 use sws_engine::{Gauge, Plan};
 use sws_model::KvPrecision;
 use sws_model::text::{Detokenizer, Position, ReplyFormat, SettingOf, Tokenizer};
@@ -73,6 +76,8 @@ pub(crate) struct Served {
     pub(crate) prompt_ranks: bool,
     /// Precision of keys and values.
     pub(crate) kv: KvPrecision,
+    /// Kind of activations of products.
+    pub(crate) activations: Activations,
     pub(crate) gauge: Option<Gauge>,
     /// The division of its memory, if it has a budget.
     pub(crate) plan: Option<Plan>,
@@ -108,6 +113,10 @@ impl App {
         let (limit, vocab) = (model.limit(), model.causal_lm().vocab());
         let manifest = model.model().manifest();
         let arithmetic = manifest.arithmetic();
+        let rounded = match model.activations() {
+            Activations::F32 => String::new(),
+            activations => format!("-{activations}"),
+        };
         let short: String = manifest.model.fingerprint.chars().take(16).collect();
         let lossy = model.warnings().iter().filter(|warning| matches!(warning, Warning::Lossy(_)));
         let text = model.text().clone();
@@ -132,10 +141,11 @@ impl App {
             texts: needs.texts,
             prompt_ranks: needs.all_logits,
             kv: model.kv(),
+            activations: model.activations(),
             gauge: model.gauge(),
             plan: model.plan().cloned(),
             created: self.clock.unix_seconds(),
-            fingerprint: format!("sws-{}-{arithmetic}-{short}", env!("CARGO_PKG_VERSION")),
+            fingerprint: format!("sws-{}-{arithmetic}{rounded}-{short}", env!("CARGO_PKG_VERSION")),
         };
         let _ = self.served.set(Arc::new(served));
         Ok(())

@@ -91,8 +91,15 @@ impl Certified {
     pub(crate) fn json(&self, tokens: &[u32]) -> Value {
         let Certified { witness, prompt, sampling, served, .. } = self;
         let witness = witness.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let (manifest, kv) = (served.model.manifest(), served.kv);
-        let certificate = Certificate::new(manifest, kv, sampling.clone(), prompt, tokens, witness);
+        let certificate = Certificate::new(
+            served.model.manifest(),
+            served.activations,
+            served.kv,
+            sampling.clone(),
+            prompt,
+            tokens,
+            witness,
+        );
         // Plain data.
         serde_json::to_value(&certificate).unwrap_or_default()
     }

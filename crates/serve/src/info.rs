@@ -88,6 +88,7 @@ pub(crate) fn props(app: &App) -> Result<Value, Failure> {
         "has_tools": served.has_tools(),
         "default_generation_settings": settings(&served),
         "prompt_logprobs": served.prompt_ranks,
+        "activations": served.activations.name(),
         "lossy": served.lossy,
         "build_info": env!("CARGO_PKG_VERSION"),
     }))

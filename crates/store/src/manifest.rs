@@ -18,7 +18,7 @@ mod small;
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
-use sws_kernels::{Encoding, Packings};
+use sws_kernels::{Activations, Encoding, Packings};
 
 use crate::{Dtype, PieceId};
 
@@ -208,12 +208,12 @@ impl Manifest {
     }
 
     /// How activations have to lie for the matrices, and for those of stand-ins if these are used.
-    pub fn packings(&self, stand_ins: bool) -> Packings {
+    pub fn packings(&self, activations: Activations, stand_ins: bool) -> Packings {
         let tensors = self.pieces.iter().flat_map(|piece| {
             let copy = piece.stand_in.iter().filter(|_| stand_ins);
             piece.tensors.iter().chain(copy.flat_map(|stand_in| &stand_in.tensors))
         });
-        tensors.filter_map(|tensor| tensor.encoding).collect()
+        Packings::of(activations, tensors.filter_map(|tensor| tensor.encoding))
     }
 }
 

@@ -189,7 +189,7 @@ fn into_loaded(
 }
 
 fn tier(loader: &Loader<'_>) -> Tier {
-    loader.options.tier.unwrap_or(Tier::best())
+    loader.options.kernels()
 }
 
 /// Maximum sequence length requested. Fails if it exceeds the context of the model.

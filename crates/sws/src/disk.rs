@@ -52,7 +52,7 @@ impl KvDisk {
             format!("{}, arithmetic {ARITHMETIC}", env!("CARGO_PKG_VERSION")),
             format!("{}, {}, {:?}", program.display(), about.len(), about.modified()?),
             model.manifest().state(in_place)?,
-            format!("{:?}, {}", options.kv, options.backend.name()),
+            format!("{:?}, {}, {}", options.kv, options.backend.name(), options.activations),
             // Stand-ins within a tolerance change numbers.
             format!("{:?}", options.streaming.tolerance),
         ])

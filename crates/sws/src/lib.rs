@@ -101,6 +101,7 @@ pub use threads::Threads;
 pub use warning::Warning;
 
 pub use sws_engine::{Counters, Gauge, Metrics, Plan, Planner, RamBudget};
+pub use sws_kernels::Activations;
 pub use sws_model::text::{GenerationOptions, Message};
 pub use sws_model::{KvPrecision, Observer};
 pub use sws_store::shard::Progress;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use sws_engine::{Gauge, MemoryUse, Plan, Waiter, peak_memory};
+use sws_kernels::Activations;
 use sws_model::text::{Generation, Position};
 use sws_model::{CausalLm, KvPrecision};
 use sws_store::Memory;
@@ -38,6 +39,7 @@ pub struct LoadedModel {
 pub(crate) struct About {
     pub(crate) backend: Backend,
     pub(crate) tier: String,
+    pub(crate) activations: Activations,
     pub(crate) reader: &'static str,
     pub(crate) kv: KvPrecision,
     pub(crate) lossy: Vec<String>,
@@ -130,6 +132,11 @@ impl LoadedModel {
         self.sequence.threads()
     }
 
+    /// Kind of activations of products.
+    pub fn activations(&self) -> Activations {
+        self.about.activations
+    }
+
     /// Precision of keys and values.
     pub fn kv(&self) -> KvPrecision {
         self.about.kv
@@ -168,6 +175,7 @@ impl LoadedModel {
             model: self.model.name(),
             backend: about.backend.name(),
             tier: about.tier.clone(),
+            activations: about.activations.name(),
             threads: self.threads().count(),
             reader: about.reader,
             kv: match about.kv {

@@ -180,6 +180,7 @@ impl<'m> Loader<'m> {
         let about = About {
             backend: self.options.backend,
             tier: loaded.tier,
+            activations: self.options.activations,
             reader: loaded.reader,
             kv: self.options.kv,
             lossy,

@@ -13,6 +13,8 @@ pub struct RunMetrics {
     pub backend: &'static str,
     /// Tiers of the kernels.
     pub tier: String,
+    /// Kind of activations of products: `f32`, or `int8` if these are rounded.
+    pub activations: &'static str,
     /// Number of compute threads.
     pub threads: usize,
     /// Reader of the model's files.

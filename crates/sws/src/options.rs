@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use sws_cache::policy::PolicyKind;
 use sws_engine::{Exactness, RamBudget, StandInUse};
-use sws_kernels::Tier;
+use sws_kernels::{Activations, Tier};
 use sws_model::KvPrecision;
 use sws_store::ReaderKind;
 
@@ -26,6 +26,8 @@ pub struct Options {
     /// Tiers of the kernels. `None` for the fastest of this CPU. The output does not depend on
     /// them.
     pub tier: Option<Tier>,
+    /// Kind of activations of products. With `Int8` the output is another, inexact one.
+    pub activations: Activations,
     /// Reader of the model's files.
     pub reader: ReaderKind,
     /// Computes several tokens of a text in one pass where they are foreseen, as long as that measurably
@@ -75,6 +77,7 @@ impl Default for Options {
             kv: KvPrecision::F32,
             backend: Backend::default(),
             tier: None,
+            activations: Activations::F32,
             reader: ReaderKind::Direct,
             proposals: false,
             streaming: Streaming::default(),
@@ -102,6 +105,11 @@ impl Options {
         streams.then_some(self.ram)
     }
 
+    /// The kernels of a run.
+    pub fn kernels(&self) -> Tier {
+        self.tier.unwrap_or(Tier::best()).with_activations(self.activations)
+    }
+
     /// Describes the reasons why the result differs from that of the published weights. Empty if it
     /// does not.
     pub(crate) fn lossy(&self, model: &Model) -> Vec<String> {
@@ -109,6 +117,12 @@ impl Options {
         lossy.extend(self.backend.lossy().map(str::to_owned));
         if self.kv == KvPrecision::Bf16 {
             lossy.push("keys and values rounded to bf16, error not bounded".to_owned());
+        }
+        if self.activations == Activations::Int8 {
+            lossy.push(
+                "activations rounded to int8 where weights have a kernel for it, error not bounded"
+                    .to_owned(),
+            );
         }
         if self.streaming.tolerance > 0.0 {
             lossy.push(format!(

@@ -8,7 +8,6 @@ use sws_engine::{
     HitCurve, MOST_VERIFIED, MemoryUse, Plan, PlanOptions, Planner, ProcessMemory, earlier_routes,
     routes_of,
 };
-use sws_kernels::Tier;
 use sws_model::Inventory;
 use sws_store::{LEARNED_FILE, Memory, PieceId};
 
@@ -105,7 +104,7 @@ impl Planning {
             kv: options.kv,
             all_logits: needs.all_logits,
             verified: if loader.proposes() { MOST_VERIFIED } else { 0 },
-            tier: options.tier.unwrap_or(Tier::best()),
+            tier: options.kernels(),
             threads,
             encoding: [encoding.saturating_add(needs.heap + model.supply_heap()), each],
             forms: needs.forms,

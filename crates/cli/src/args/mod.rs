@@ -31,7 +31,7 @@ use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use sws::Options;
 use sws_engine::RamBudget;
-use sws_kernels::{TIER_VARIABLE, Tier};
+use sws_kernels::{Activations, TIER_VARIABLE, Tier};
 use sws_model::KvPrecision;
 use sws_store::ReaderKind;
 
@@ -356,6 +356,9 @@ pub(crate) struct Plan {
     pub(crate) kv: KvPrecision,
     #[arg(long, value_name = "TIER", env = TIER_VARIABLE, help = TIERS, value_parser = chosen, hide_short_help = true)]
     tier: Option<Chosen>,
+    /// Activations of products: f32, or int8, which is faster for some formats and lossy.
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = model::activations(), hide_short_help = true)]
+    pub(crate) activations: Activations,
     /// Compute threads [default: one per core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
@@ -405,6 +408,7 @@ impl Plan {
             context: self.context,
             kv: self.kv,
             tier: self.tier.and_then(|tier| tier.0),
+            activations: self.activations,
             ..Options::default()
         }
     }

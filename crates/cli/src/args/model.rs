@@ -6,7 +6,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use sws::{Backend, DraftChoice, Options, Streaming};
 use sws_cache::policy::PolicyKind;
 use sws_engine::{RamBudget, StandInUse};
-use sws_kernels::{TIER_VARIABLE, Tier, UnknownTier};
+use sws_kernels::{Activations, TIER_VARIABLE, Tier, UnknownTier};
 use sws_model::KvPrecision;
 use sws_store::ReaderKind;
 
@@ -90,6 +90,11 @@ pub(crate) struct Advanced {
     pub(crate) backend: Backend,
     #[arg(long, value_name = "TIER", env = TIER_VARIABLE, help = TIERS, value_parser = chosen)]
     tier: Option<Chosen>,
+    /// Activations of products: f32 as computed, or int8, rounded to 8 bits in blocks of 32. int8 is
+    /// faster where weights are small whole numbers, as in GGUF files, and lossy; other weights are
+    /// multiplied as with f32.
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = activations())]
+    pub(crate) activations: Activations,
     /// Disk space for the shards of models at addresses, which come while they are read; what was
     /// used longest ago goes [default: what the disk has, less a reserve].
     #[arg(long, value_name = "SIZE", value_parser = disk)]
@@ -123,6 +128,7 @@ impl Model {
             kv: self.kv(),
             backend: advanced.backend,
             tier: advanced.tier.and_then(|tier| tier.0),
+            activations: advanced.activations,
             reader: advanced.reader,
             proposals: advanced.proposals,
             streaming: Streaming {
@@ -154,6 +160,11 @@ fn disk(word: &str) -> Result<u64, String> {
         RamBudget::Bytes(bytes) if bytes >= 1 << 20 => Ok(bytes),
         _ => Err(format!("shards have at least 1MiB of disk, not {word}")),
     }
+}
+
+pub(super) fn activations() -> impl TypedValueParser<Value = Activations> {
+    PossibleValuesParser::new(Activations::ALL.map(Activations::name))
+        .try_map(|name| name.parse::<Activations>())
 }
 
 fn backend() -> impl TypedValueParser<Value = Backend> {

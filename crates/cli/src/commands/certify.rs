@@ -29,7 +29,8 @@ pub(crate) fn run(mut args: args::Certify) -> anyhow::Result<ExitCode> {
     }
     let certificate = Certificate::parse(&read(&args.file)?).map_err(|e| says(&e))?;
     let model = model::open_to_run(&args.model)?;
-    certificate.check(model.manifest()).map_err(|e| says(&e))?;
+    let activations = args.model.advanced.activations;
+    certificate.check(model.manifest(), activations).map_err(|e| says(&e))?;
     let tokens = [certificate.prompt(), certificate.tokens()].concat();
     let (context, vocab) = (model.spec().context, model.spec().vocab);
     check_tokens(&tokens, 0, context, vocab).map_err(|e| says(&e))?;

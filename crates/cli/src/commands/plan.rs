@@ -8,11 +8,11 @@ use std::process::ExitCode;
 use serde::Serialize;
 use serde_json::json;
 use sws::{
-    Computing, Dry, Format, Model, Needs, Options, Outline, Planning, PromptComputing,
-    SequenceBytes, Text, Threads,
+    Computing, Dry, Format, Model, Needs, Outline, Planning, PromptComputing, SequenceBytes, Text,
+    Threads,
 };
 use sws_engine::{MemoryUse, PerToken, Plan, PlanOptions, Planner, RamBudget};
-use sws_kernels::{Encoding, Tier};
+use sws_kernels::{Activations, Encoding};
 use sws_model::Inventory;
 use sws_store::{Dtype, Manifest, PieceKind, PieceLayout, Read, Tensor};
 
@@ -139,7 +139,7 @@ fn with_weights(
 
     // Only now, as measuring takes memory that would count as this process's.
     let machine = machine((remote.is_none() && supplier.is_none()).then_some(model));
-    let tier = args.options().tier.unwrap_or(Tier::best());
+    let tier = args.options().kernels();
     let mut dry = measures.and_then(|threads| Dry::new(tier, threads));
     let computing = dry.as_mut().and_then(|dry| dry.token(model.spec(), model.manifest()));
     let of_prompt = dry.as_mut().and_then(|dry| dry.prompt(model.spec(), model.manifest()));
@@ -175,6 +175,7 @@ fn with_weights(
             "table_row_bytes": tables.map(|[_, rows]| rows),
             "smallest_budget": planner.smallest(),
             "budget": ram,
+            "activations": args.activations.name(),
             "ledger": ledger,
             "kv_bytes_per_position": sequence.position,
             "kv_fixed_bytes": sequence.fixed,
@@ -198,6 +199,11 @@ fn with_weights(
             text += &wrapped(&format!(
                 "an expert takes up to {reads} reads, as its parts lie apart; `sws shard` gathers them into one\n"
             ));
+        }
+        if args.activations == Activations::Int8 {
+            text += &wrapped(
+                "with --activations int8, which rounds activations and is inexact, where weights have a kernel for it\n",
+            );
         }
         text += &outline::sequence(sequence);
         text.extend(tables.map(outline::layer_tables));
@@ -255,12 +261,12 @@ fn without_weights(
 }
 
 fn plan_options(args: &args::Plan, threads: &Threads) -> PlanOptions {
-    let Options { context, kv, tier, .. } = args.options();
+    let options = args.options();
     PlanOptions {
-        context,
-        kv,
+        context: options.context,
+        kv: options.kv,
         batch: args.batch.into(),
-        tier: tier.unwrap_or(Tier::best()),
+        tier: options.kernels(),
         threads: threads.count(),
         ..PlanOptions::default()
     }

@@ -258,6 +258,7 @@ impl Watchers {
             let (sampling, tokens) = (sampling.clone(), &made.tokens);
             let certificate = Certificate::new(
                 model.manifest(),
+                args.model.advanced.activations,
                 args.model.kv(),
                 sampling,
                 prompt,

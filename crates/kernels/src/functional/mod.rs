@@ -3,7 +3,7 @@
 //!
 //! Every function gives the same bits in every [`Tier`](crate::Tier), for a row alone or among
 //! others. Each is written once on arrays of 32 lanes, with operations in a fixed order, and
-//! compiled per tier. [`Tier::Scalar`](crate::Tier::Scalar) runs an independent plain version
+//! compiled per tier. [`Tier::SCALAR`](crate::Tier::SCALAR) runs an independent plain version
 //! (`reference.rs`) that the others are tested against. Only the reference allocates.
 //!
 //! Sums follow the canonical reduction: 32 partial sums, lane = index mod 32, folded by a fixed
@@ -52,7 +52,7 @@ pub use streams::{
 };
 
 /// Defines a function that runs `lanes`, compiled for the tier it is given, or `reference` in
-/// `Tier::Scalar`. `lanes` and everything it calls must be `#[inline(always)]`, or they would be
+/// `Tier::SCALAR`. `lanes` and everything it calls must be `#[inline(always)]`, or they would be
 /// compiled for the baseline CPU. The same holds for closures that are passed on, since `map` and
 /// the like may not be inlined. A function given as `simd` also receives the token that proves the
 /// tier.
@@ -86,17 +86,17 @@ macro_rules! tiered {
             fn avx512(token: $crate::Avx512, $($arg: $ty),*) {
                 $simd(token, $($arg),*)
             }
-            match tier {
-                $crate::Tier::Scalar => $reference($($arg),*),
-                $crate::Tier::Portable => $simd($crate::simd::Portable, $($arg),*),
+            match tier.isa() {
+                $crate::isa::Isa::Scalar => $reference($($arg),*),
+                $crate::isa::Isa::Portable => $simd($crate::simd::Portable, $($arg),*),
                 // SAFETY: the token exists only on a CPU that has these features.
                 #[cfg(target_arch = "x86_64")]
-                $crate::Tier::Avx2(token) => unsafe { avx2(token, $($arg),*) },
+                $crate::isa::Isa::Avx2(token) => unsafe { avx2(token, $($arg),*) },
                 // SAFETY: the token exists only on a CPU that has these features.
                 #[cfg(target_arch = "x86_64")]
-                $crate::Tier::Avx512(token) => unsafe { avx512(token, $($arg),*) },
+                $crate::isa::Isa::Avx512(token) => unsafe { avx512(token, $($arg),*) },
                 #[cfg(target_arch = "aarch64")]
-                $crate::Tier::Neon(token) => $simd(token, $($arg),*),
+                $crate::isa::Isa::Neon(token) => $simd(token, $($arg),*),
             }
         }
     };

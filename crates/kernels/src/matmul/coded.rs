@@ -20,8 +20,10 @@ use crate::reference::{Coding, Fours, SPAN_COLS, Scales, unit_codes};
 use crate::simd::Simd;
 use crate::{Encoding, GgufBlocks, Matrix, Published};
 
+pub(super) use blocks::iq4_xs_scales;
 pub(super) use many::{SUMS, many};
 pub(super) use one::one;
+pub(super) use quarters::{both, of_16, of_32, of_64, q3_k_runs};
 
 /// Decoder of an encoding to the codes of its units.
 pub(super) trait Coded<S: Simd>: Copy {

@@ -1,14 +1,17 @@
 //! Activations, packed once per call into the order in which the kernels read them.
 
 mod coded;
+mod int8;
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::buffer::Buffer;
-use crate::reference::{BLOCK, Coding, Fours, LANES};
-use crate::{Encoding, Tier};
+use crate::reference::{BLOCK, Coding, Form, Fours, LANES};
+use crate::{Activations, Encoding, Tier};
 
 pub(super) use coded::{Coded, TOKENS};
+use int8::Rounded;
+pub(super) use int8::View;
 
 /// Maximum number of tokens in a group. A group's part of a chunk stays in the second-level cache.
 pub(super) const GROUP: usize = 64;
@@ -30,6 +33,8 @@ pub struct Input {
     /// The same activations for weights that are summed as codes, by [`Fours`]. They are packed when the
     /// first product needs them.
     coded: [Later; 2],
+    /// The same activations, rounded, for tiers that take them so.
+    rounded: Option<Rounded>,
 }
 
 /// How activations have to lie for some encodings of weights, beside the order of columns.
@@ -37,18 +42,30 @@ pub struct Input {
 pub struct Packings {
     neighbours: bool,
     apart: bool,
+    rounded: bool,
 }
 
-impl FromIterator<Encoding> for Packings {
-    fn from_iter<I: IntoIterator<Item = Encoding>>(encodings: I) -> Self {
-        let mut packings = Packings::default();
-        for coding in encodings.into_iter().filter_map(Coding::of) {
-            match coding.fours {
-                Fours::Neighbours => packings.neighbours = true,
-                Fours::Apart => packings.apart = true,
+impl Packings {
+    /// Those of products with matrices in these encodings.
+    pub fn of(activations: Activations, encodings: impl IntoIterator<Item = Encoding>) -> Self {
+        let rounded = activations == Activations::Int8;
+        let mut packings = Packings { rounded, ..Packings::default() };
+        for encoding in encodings {
+            if rounded && Form::of(encoding).is_some() {
+                continue;
+            }
+            match Coding::of(encoding).map(|coding| coding.fours) {
+                Some(Fours::Neighbours) => packings.neighbours = true,
+                Some(Fours::Apart) => packings.apart = true,
+                None => {}
             }
         }
         packings
+    }
+
+    /// True if some weights are summed as codes.
+    pub(super) const fn have_codes(self) -> bool {
+        self.neighbours || self.apart
     }
 }
 
@@ -127,11 +144,18 @@ impl Input {
         self.shape = if tokens == 1 { Shape::default() } else { super::shape(tier) };
         let layout = Layout { shape: self.shape, cols, padded: self.padded_cols() };
         layout.fill_groups(self.buffer.grown(tokens * layout.padded), 0, tokens, &row);
+        match tier.activations() {
+            Activations::F32 => self.rounded = None,
+            Activations::Int8 => {
+                self.rounded.get_or_insert_default().fill(tier, tokens, cols, &row);
+            }
+        }
     }
 
     /// Bytes held.
     pub fn bytes(&self) -> usize {
-        self.buffer.bytes() + self.coded.iter().map(Later::bytes).sum::<usize>()
+        let rounded = self.rounded.as_ref().map_or(0, Rounded::bytes);
+        self.buffer.bytes() + self.coded.iter().map(Later::bytes).sum::<usize>() + rounded
     }
 
     /// Bytes held after packing `tokens × cols`, if nothing larger was packed before, and products with
@@ -140,6 +164,7 @@ impl Input {
         let coded = packings.neighbours as usize + packings.apart as usize;
         Buffer::bytes_for(tokens * cols.next_multiple_of(BLOCK))
             + coded * Buffer::bytes_for(Coded::len(tokens, cols))
+            + packings.rounded as usize * Buffer::bytes_for(Rounded::len(tokens, cols))
     }
 
     /// The number of tokens packed.
@@ -164,6 +189,20 @@ impl Input {
     pub(super) fn coded(&self, fours: Fours) -> Coded<'_> {
         let buffer = self.coded[fours as usize].get(|buffer| coded::pack(self, fours, buffer));
         Coded::of(self, buffer)
+    }
+
+    /// The rounded activations.
+    ///
+    /// # Panics
+    ///
+    /// If they were packed for a tier that takes them as they are.
+    pub(super) fn rounded(&self) -> View<'_> {
+        self.rounded.as_ref().expect("activations packed to be rounded").view()
+    }
+
+    /// True if they were packed to be rounded.
+    pub(super) fn is_rounded(&self) -> bool {
+        self.rounded.is_some()
     }
 
     /// All activations, in packed order.

@@ -4,15 +4,17 @@ mod coded;
 mod decode;
 mod decoded;
 mod input;
+mod int8;
 mod many;
 mod one;
 mod output;
 mod transposed;
 
 use crate::buffer::Buffer;
-use crate::reference::Coding;
+use crate::isa::Isa;
+use crate::reference::{Coding, Form};
 use crate::simd::{Portable, Simd};
-use crate::{Matrix, Tier, reference};
+use crate::{Activations, Matrix, Tier, reference};
 use decode::{Decoder, ForDecoder, for_common_decoder, for_decoder};
 
 pub(crate) use decoded::{Decode, decode};
@@ -60,21 +62,26 @@ impl ThreadScratch {
 
     /// Bytes held after products with up to `tokens` tokens, and weights that need these packings.
     pub fn bytes_for(tier: Tier, packings: Packings, tokens: usize) -> usize {
-        fn of<S: Simd>(_: S, packings: Packings) -> usize {
+        fn of<S: Simd>(_: S, packings: Packings, int8: [usize; 2]) -> usize {
             let [panel, sums] = many::scratch_lengths::<S>();
-            let coded = if packings == Packings::default() { 0 } else { coded::SUMS };
-            Buffer::bytes_for(panel) + Buffer::bytes_for(sums.max(coded))
+            let coded = if packings.have_codes() { coded::SUMS } else { 0 };
+            let sums = sums.max(coded).max(int8[1]);
+            Buffer::bytes_for(panel.max(int8[0])) + Buffer::bytes_for(sums)
         }
-        match tier {
+        let int8 = match tier.activations() {
+            Activations::F32 => [0; 2],
+            Activations::Int8 => int8::scratch_lengths(tier.isa()),
+        };
+        match tier.isa() {
             _ if tokens < 2 => 0,
-            Tier::Scalar => 0,
-            Tier::Portable => of(Portable, packings),
+            Isa::Scalar => 0,
+            Isa::Portable => of(Portable, packings, int8),
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx2(token) => of(token, packings),
+            Isa::Avx2(token) => of(token, packings, int8),
             #[cfg(target_arch = "x86_64")]
-            Tier::Avx512(token) => of(token, packings),
+            Isa::Avx512(token) => of(token, packings, int8),
             #[cfg(target_arch = "aarch64")]
-            Tier::Neon(token) => of(token, packings),
+            Isa::Neon(token) => of(token, packings, int8),
         }
     }
 }
@@ -192,19 +199,26 @@ pub fn matmul_rows(
         }
         return;
     }
-    match tier {
-        Tier::Scalar => reference::matmul(weights, x.packed(), x.padded_cols(), |t, r, sum| {
-            y.set(t, r, sum);
-        }),
-        Tier::Portable => by_encoding(Portable, weights, x, &mut y, scratch),
+    let rounded = tier.activations() == Activations::Int8;
+    assert_eq!(x.is_rounded(), rounded, "activations packed for another kind of these");
+    let int8 = rounded && Form::of(weights.encoding()).is_some();
+    match tier.isa() {
+        Isa::Scalar => {
+            let activations = tier.activations();
+            reference::matmul(activations, weights, x.packed(), x.padded_cols(), |t, r, sum| {
+                y.set(t, r, sum);
+            });
+        }
+        isa if int8 => int8::multiply(isa, weights, x, &mut y, scratch),
+        Isa::Portable => by_encoding(Portable, weights, x, &mut y, scratch),
         // SAFETY: the token exists only on a CPU that has these features.
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx2(token) => unsafe { avx2(token, weights, x, &mut y, scratch) },
+        Isa::Avx2(token) => unsafe { avx2(token, weights, x, &mut y, scratch) },
         // SAFETY: the token exists only on a CPU that has these features.
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx512(token) => unsafe { avx512(token, weights, x, &mut y, scratch) },
+        Isa::Avx512(token) => unsafe { avx512(token, weights, x, &mut y, scratch) },
         #[cfg(target_arch = "aarch64")]
-        Tier::Neon(token) => by_encoding(token, weights, x, &mut y, scratch),
+        Isa::Neon(token) => by_encoding(token, weights, x, &mut y, scratch),
     }
 }
 
@@ -259,14 +273,14 @@ fn shape(tier: Tier) -> input::Shape {
     fn of<S: Simd>(_: S) -> input::Shape {
         input::Shape { tile_tokens: S::TILE_TOKENS, lanes: S::TILE_LANES }
     }
-    match tier {
-        Tier::Scalar => input::Shape::default(),
-        Tier::Portable => of(Portable),
+    match tier.isa() {
+        Isa::Scalar => input::Shape::default(),
+        Isa::Portable => of(Portable),
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx2(token) => of(token),
+        Isa::Avx2(token) => of(token),
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx512(token) => of(token),
+        Isa::Avx512(token) => of(token),
         #[cfg(target_arch = "aarch64")]
-        Tier::Neon(token) => of(token),
+        Isa::Neon(token) => of(token),
     }
 }

@@ -7,6 +7,7 @@ use super::decode::{Cursor, Decoder, ForDecoder, for_common_decoder};
 use super::decoded::{Decode, Places};
 use super::input::groups;
 use super::one::load_block;
+use crate::isa::Isa;
 use crate::reference::{self, BLOCK};
 use crate::simd::{Portable, Simd};
 use crate::{Matrix, Tier};
@@ -48,20 +49,20 @@ pub fn matmul_transposed(
     assert!(holds(x.numbers.len(), x.stride, rows), "activations of {tokens} x {rows}");
     assert!(holds(y.numbers.len(), y.stride, cols), "results of {tokens} x {cols}");
     let job = Job { m: weights, tokens, x, y };
-    match tier {
-        Tier::Scalar => {
+    match tier.isa() {
+        Isa::Scalar => {
             let Job { m, x, y, .. } = job;
             reference::matmul_transposed(m, tokens, (x.numbers, x.stride), (y.numbers, y.stride));
         }
-        Tier::Portable => by_encoding(Portable, job),
+        Isa::Portable => by_encoding(Portable, job),
         // SAFETY: the token exists only on a CPU that has these features.
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx2(token) => unsafe { avx2(token, job) },
+        Isa::Avx2(token) => unsafe { avx2(token, job) },
         // SAFETY: the token exists only on a CPU that has these features.
         #[cfg(target_arch = "x86_64")]
-        Tier::Avx512(token) => unsafe { avx512(token, job) },
+        Isa::Avx512(token) => unsafe { avx512(token, job) },
         #[cfg(target_arch = "aarch64")]
-        Tier::Neon(token) => by_encoding(token, job),
+        Isa::Neon(token) => by_encoding(token, job),
     }
 }
 

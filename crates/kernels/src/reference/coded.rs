@@ -163,7 +163,7 @@ pub(crate) fn scale(m: &Matrix, row: usize, col: usize) -> f32 {
 }
 
 /// The minimum of the run that column `col` is in.
-fn minimum(m: &Matrix, row: usize, col: usize) -> f32 {
+pub(super) fn minimum(m: &Matrix, row: usize, col: usize) -> f32 {
     match m.encoding() {
         Encoding::Gguf(format) => {
             gguf::minimum(format, gguf::block_of(format, m, row, col), col % format.cols())

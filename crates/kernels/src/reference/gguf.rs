@@ -29,7 +29,7 @@ pub(super) fn block_of<'a>(format: GgufBlocks, m: &Matrix<'a>, row: usize, col: 
 }
 
 /// The f16 number at an offset.
-fn half(b: &[u8], at: usize) -> f32 {
+pub(super) fn half(b: &[u8], at: usize) -> f32 {
     f16_to_f32(u16::from_le_bytes([b[at], b[at + 1]]))
 }
 
@@ -73,6 +73,20 @@ pub(super) fn code(format: GgufBlocks, b: &[u8], i: usize) -> u8 {
             let number = points::group(format, b, i / 8).numbers[i % 8];
             (number + points::less(format) as i8) as u8
         }
+    }
+}
+
+/// The whole numbers that scale a run of 16 columns and its minimum, in formats that have such.
+pub(super) fn run(format: GgufBlocks, b: &[u8], run: usize) -> (i8, i8) {
+    match format {
+        GgufBlocks::Q2K => ((b[run] & 15) as i8, (b[run] >> 4) as i8),
+        GgufBlocks::Q3K => {
+            let low = b[96 + run % 8] >> (4 * (run / 8)) & 15;
+            let high = b[104 + run % 4] >> (2 * (run / 4)) & 3;
+            ((low | high << 4) as i8 - 32, 0)
+        }
+        GgufBlocks::Q6K => (b[192 + run] as i8, 0),
+        _ => unreachable!("a format without whole numbers for runs"),
     }
 }
 

@@ -7,21 +7,23 @@ mod coded;
 mod float;
 mod fp7;
 mod gguf;
+mod int8;
 mod nested;
 mod number;
 mod published;
 mod quant;
 
-use crate::{Encoding, GgufBlocks, Matrix};
+use crate::{Activations, Encoding, GgufBlocks, Matrix};
 
 pub(crate) use bf11::{BF11_BLOCK, Escapes, patches_of, planes};
 pub(crate) use bf12::count_escapes;
 pub(crate) use coded::{
-    Coding, E2M1_CODES, Fours, MINIMA_LANES, SPAN_COLS, Scales, UNIT_COLS, counted, fold,
+    Coding, E2M1_CODES, Fours, MINIMA_LANES, SMALLEST, SPAN_COLS, Scales, UNIT_COLS, counted, fold,
     sum_of_16, unit_codes,
 };
 pub(crate) use fp7::{FP7_BLOCK, codes, has_nan_code, nibble_place};
 pub(crate) use gguf::{DOUBLE_E2M1, IQ4_CODES, half_e8m0_to_f32};
+pub(crate) use int8::{Form, ROUND_COLS, SPAN_BLOCKS, Scales as Int8Scales, code as int8_code};
 pub(crate) use nested::{DISTANCES, REST_BLOCK, TOP_BLOCK, TOP_VALUES, split, united};
 pub(crate) use number::{E2M1, bf16_to_f32, e4m3_to_f32, e8m0_to_f32, f16_to_f32};
 pub(crate) use published::{BELOW_SCALE, group_scale, zero_point};
@@ -34,24 +36,30 @@ pub(crate) const LANES: usize = 32;
 
 /// Calls `y(t, r, weights[r] · x[t])` for all tokens and rows. Tokens are `stride` apart in `x`.
 pub(crate) fn matmul(
+    activations: Activations,
     weights: &Matrix,
     x: &[f32],
     stride: usize,
     mut y: impl FnMut(usize, usize, f32),
 ) {
     let (coding, cols) = (Coding::of(weights.encoding()), weights.cols());
+    let form = match activations {
+        Activations::F32 => None,
+        Activations::Int8 => Form::of(weights.encoding()),
+    };
     let mut row = vec![0.0; cols];
     for r in 0..weights.row_count() {
-        if coding.is_none() {
+        if coding.is_none() && form.is_none() {
             decode_row(weights, r, &mut row);
         }
         for (t, x) in x.chunks_exact(stride).enumerate() {
             y(
                 t,
                 r,
-                match coding {
-                    Some(coding) => coded::dot(coding, weights, r, &x[..cols]),
-                    None => dot(&row, x),
+                match (form, coding) {
+                    (Some(form), _) => int8::dot(form, weights, r, &x[..cols]),
+                    (None, Some(coding)) => coded::dot(coding, weights, r, &x[..cols]),
+                    (None, None) => dot(&row, x),
                 },
             );
         }

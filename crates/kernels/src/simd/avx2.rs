@@ -283,6 +283,10 @@ impl Simd for Avx2 {
         allowed!(_mm256_setzero_ps())
     }
     #[inline(always)]
+    fn mul_t(self, a: Self::T, b: Self::T) -> Self::T {
+        allowed!(_mm256_mul_ps(a, b))
+    }
+    #[inline(always)]
     fn fma_t(self, a: Self::T, b: Self::T, c: Self::T) -> Self::T {
         allowed!(_mm256_fmadd_ps(a, b, c))
     }

@@ -250,6 +250,10 @@ impl Simd for Avx512 {
         allowed!(_mm512_setzero_ps())
     }
     #[inline(always)]
+    fn mul_t(self, a: Self::T, b: Self::T) -> Self::T {
+        self.mul(a, b)
+    }
+    #[inline(always)]
     fn fma_t(self, a: Self::T, b: Self::T, c: Self::T) -> Self::T {
         self.fma(a, b, c)
     }

@@ -17,6 +17,7 @@ mod bytes;
 mod codes;
 mod fp7;
 mod groups;
+pub(crate) mod int8;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod nested;
@@ -178,6 +179,7 @@ pub(crate) trait Simd: Points + Codes {
     /// `p + stride` and so on.
     unsafe fn reduce_slices(self, p: *const f32, stride: usize) -> f32;
     fn zero_t(self) -> Self::T;
+    fn mul_t(self, a: Self::T, b: Self::T) -> Self::T;
     fn fma_t(self, a: Self::T, b: Self::T, c: Self::T) -> Self::T;
 
     /// [`tile`](crate::matmul::tile) of `tokens` tokens, compiled for this instruction set.

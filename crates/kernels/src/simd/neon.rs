@@ -348,6 +348,10 @@ impl Simd for Neon {
         allowed!([vdupq_n_f32(0.0); 2])
     }
     #[inline(always)]
+    fn mul_t(self, a: Self::T, b: Self::T) -> Self::T {
+        allowed!([vmulq_f32(a[0], b[0]), vmulq_f32(a[1], b[1])])
+    }
+    #[inline(always)]
     fn fma_t(self, a: Self::T, b: Self::T, c: Self::T) -> Self::T {
         allowed!([vfmaq_f32(c[0], a[0], b[0]), vfmaq_f32(c[1], a[1], b[1])])
     }

@@ -209,6 +209,10 @@ impl Simd for Portable {
         [0.0; 8]
     }
     #[inline(always)]
+    fn mul_t(self, a: Self::T, b: Self::T) -> Self::T {
+        from_fn(|i| a[i] * b[i])
+    }
+    #[inline(always)]
     fn fma_t(self, a: Self::T, b: Self::T, c: Self::T) -> Self::T {
         from_fn(|i| a[i].mul_add(b[i], c[i]))
     }

@@ -71,7 +71,7 @@ fn decoding_allocates_nothing() {
 #[test]
 fn the_chosen_tier_is_used() {
     let pool = ThreadPoolBuilder::new().num_threads(1).build().unwrap();
-    for (tier, expected) in [(Tier::Portable, false), (Tier::Scalar, true)] {
+    for (tier, expected) in [(Tier::PORTABLE, false), (Tier::SCALAR, true)] {
         pool.install(|| {
             let fixture = Fixture::open("qwen3_moe");
             let model = Model::with_tier(fixture.spec.clone(), tier);

@@ -65,7 +65,7 @@ fn check_typed(config: &Configuration) -> Result<(), String> {
     State::journal_bytes(&spec, (3, 64), KvPrecision::F32);
     let (strip, packings) = (PassSize::STRIP, Default::default());
     let size = PassSize { tokens: 64, logits: 64, positions, threads: 2, strip, packings };
-    spec.work_bytes(Tier::Portable, size);
+    spec.work_bytes(Tier::PORTABLE, size);
     spec.parameters();
     named.map(drop).map_err(|error| error.to_string())
 }

@@ -156,11 +156,11 @@ impl Elsewhere<'_> {
     fn linear(&self, piece: PieceId, weights: Role, bias: Option<Role>, x: &[f32]) -> Vec<f32> {
         let weights = self.0.matrix(piece, weights).unwrap();
         let mut y = vec![0.0; weights.row_count()];
-        matmul(Tier::Portable, &weights, x, 1, &mut y, &mut Scratch::new());
+        matmul(Tier::PORTABLE, &weights, x, 1, &mut y, &mut Scratch::new());
         if let Some(bias) = bias {
             let mut row = vec![0.0; y.len()];
             self.0.matrix(piece, bias).unwrap().decode_row(0, &mut row);
-            add(Tier::Portable, &row, &mut y);
+            add(Tier::PORTABLE, &row, &mut y);
         }
         y
     }
@@ -172,11 +172,11 @@ fn activated(gate_up: GateUp, activation: Activation, both: &[f32]) -> Vec<f32> 
     }
     let mut y = vec![0.0; both.len() / 2];
     match gate_up {
-        GateUp::Interleaved => gate_interleaved(Tier::Portable, activation, both, &mut y),
+        GateUp::Interleaved => gate_interleaved(Tier::PORTABLE, activation, both, &mut y),
         GateUp::Separate | GateUp::Halves | GateUp::Ups => {
             let (gates, ups) = both.split_at(both.len() / 2);
             y.copy_from_slice(gates);
-            gate(Tier::Portable, activation, &mut y, ups);
+            gate(Tier::PORTABLE, activation, &mut y, ups);
         }
     }
     y

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use rayon::ThreadPoolBuilder;
-use sws_kernels::Tier;
+use sws_kernels::{Activations, Tier};
 use sws_model::{CausalLm, KvPrecision, Mixer, Model, PassSize, Session};
 use sws_store::open_checkpoint;
 use sws_store::shard::{ShardOptions, shard};
@@ -104,7 +104,7 @@ fn near_files_give_the_same_bits_everywhere() {
             positions: spec.context,
             threads,
             strip: PassSize::STRIP,
-            packings: manifest.packings(false),
+            packings: manifest.packings(Activations::F32, false),
         };
         let (grown, most) = (measured.state().work_bytes(), spec.work_bytes(Tier::best(), size));
         assert!(grown <= most, "{name}: {grown} bytes above {most}");

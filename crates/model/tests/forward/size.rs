@@ -1,7 +1,7 @@
 //! The upper bound on the working memory of a pass.
 
 use rayon::prelude::*;
-use sws_kernels::Tier;
+use sws_kernels::{Activations, Tier};
 use sws_model::CausalLm;
 use sws_model::{KvPrecision, Model, PassSize, Session};
 
@@ -26,7 +26,8 @@ fn working_memory_stays_within_the_formula() {
         let golden = fixture.golden();
         for threads in [1, 3] {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            for tier in [Tier::Portable, Tier::best()] {
+            let rounding = Tier::best().with_activations(Activations::Int8);
+            for tier in [Tier::PORTABLE, Tier::best(), rounding] {
                 for (tokens, all, strip) in cases {
                     let limit = fixture.spec.context.min(220);
                     let prompt: Vec<u32> =
@@ -45,7 +46,7 @@ fn working_memory_stays_within_the_formula() {
                         }
                     });
                     let logits = if all { tokens } else { 1 };
-                    let packings = fixture.manifest.packings(false);
+                    let packings = fixture.manifest.packings(tier.activations(), false);
                     let positions = limit;
                     let size = PassSize { tokens, logits, positions, threads, strip, packings };
                     let most = fixture.spec.work_bytes(tier, size);

@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use serde_json::{Value, json};
-use sws::Needs;
+use sws::{Activations, Needs};
 use sws_engine::{Certificate, Outcome};
 use sws_testing::tales;
 
@@ -68,7 +68,7 @@ fn certificates_of_answers_agree_when_computed_again() {
     let mut tampered = answer["x_sws"]["certificate"].clone();
     for certificate in [&answer["x_sws"]["certificate"], &last["x_sws"]["certificate"]] {
         let certificate = Certificate::parse(certificate.to_string().as_bytes()).unwrap();
-        certificate.check(model.model().manifest()).unwrap();
+        certificate.check(model.model().manifest(), Activations::F32).unwrap();
         let (spec, steps) = (model.model().spec().clone(), certificate.tokens().len());
         model.causal_lm().clear();
         let outcome = certificate.replay(&spec, model.causal_lm(), &mut |_| true).unwrap();

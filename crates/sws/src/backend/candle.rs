@@ -2,6 +2,7 @@
 
 use sws_candle::{CandleError, CandleLm};
 use sws_engine::RamBudget;
+use sws_kernels::Activations;
 use sws_model::{Inventory, KvPrecision};
 use sws_store::shard::Progress;
 
@@ -57,6 +58,10 @@ fn refuse(options: &Options) -> Result<()> {
     let refused = [
         (options.kv != KvPrecision::F32, "keeps keys and values in f32; leave out --kv"),
         (options.tier.is_some(), "has kernels of its own; leave out --tier and SWS_TIER"),
+        (
+            options.activations != Activations::F32,
+            "takes activations as they are; leave out --activations",
+        ),
         (options.ram != RamBudget::Auto, "keeps all weights in memory; leave out --ram"),
         (
             streaming.stand_ins.is_some() || streaming.tolerance > 0.0,

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use sws::{Cancel, Continuation, KvDisk, KvPrecision, Model, Options};
+use sws::{Activations, Cancel, Continuation, KvDisk, KvPrecision, Model, Options};
 use sws_kernels::ARITHMETIC;
 use sws_store::{BlobDevice, BlobWriter, SystemFiles};
 use sws_testing::goldens;
@@ -245,6 +245,8 @@ fn another_model_program_arithmetic_or_precision_is_another_identity() {
     let same = Options { resident: true, context: Some(100), ..options.clone() };
     assert_eq!(identity(&same), first);
     assert_ne!(identity(&Options { kv: KvPrecision::Bf16, ..options.clone() }), first);
+    let rounded = Options { activations: Activations::Int8, ..options.clone() };
+    assert_ne!(identity(&rounded), first);
     let mut lossy = options.clone();
     lossy.streaming.tolerance = 0.1;
     assert_ne!(identity(&lossy), first);

@@ -37,7 +37,7 @@ fn compare(tiers: &[Tier]) -> Result<(), String> {
             let matrix = Matrix::new(encoding, ROWS, cols, &parts)
                 .map_err(|e| format!("{encoding} cannot be tested: {e}"))?;
             for tokens in [1, TOKENS] {
-                let scalar = product(Tier::Scalar, &matrix, tokens);
+                let scalar = product(Tier::SCALAR, &matrix, tokens);
                 if let Some(tier) = tiers.iter().find(|&&t| product(t, &matrix, tokens) != scalar) {
                     return Err(format!("{tier} and scalar kernels differ in {encoding}"));
                 }
@@ -150,7 +150,7 @@ mod tests {
                     values.extend(row.iter().map(|w| w.to_bits()));
                 }
                 assert!(values.len() > 8, "{encoding}: {} values", values.len());
-                let products = product(Tier::Scalar, &matrix, TOKENS);
+                let products = product(Tier::SCALAR, &matrix, TOKENS);
                 assert!(
                     products.iter().all(|&bits| f32::from_bits(bits).is_finite()),
                     "{encoding}"

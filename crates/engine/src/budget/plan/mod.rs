@@ -256,7 +256,8 @@ impl Planner {
             None => [LEAST_CONTEXT, CONTEXT].map(|n| n.max(options.min_context).min(most)),
         };
         let hits = HitCurve::general(routes_of(spec).experts);
-        let packings = manifest.packings(options.stand_ins != StandInUse::Off);
+        let packings =
+            manifest.packings(options.tier.activations(), options.stand_ins != StandInUse::Off);
         Ok(Planner { spec: spec.clone(), pieces, packings, process, options, hits, context })
     }
 

@@ -202,7 +202,7 @@ const PROCESS: ProcessMemory = ProcessMemory {
 };
 
 fn options() -> PlanOptions {
-    PlanOptions { tier: sws_kernels::Tier::Portable, threads: 2, ..PlanOptions::default() }
+    PlanOptions { tier: sws_kernels::Tier::PORTABLE, threads: 2, ..PlanOptions::default() }
 }
 
 /// Checks that the ring is long enough for all streamed weights.

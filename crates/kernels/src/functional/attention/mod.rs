@@ -33,6 +33,7 @@ use rayon::prelude::*;
 use super::lanes::{LANES, Lanes};
 use super::{reference, tiered};
 use crate::Tier;
+use crate::isa::Isa;
 
 /// Shapes and rules of attention in one layer.
 #[derive(Clone, Copy, Debug)]
@@ -179,7 +180,7 @@ pub fn attention(
     if tokens == 0 {
         return;
     }
-    if let Tier::Scalar = tier {
+    if tier.isa() == Isa::Scalar {
         return reference::attention(spec, cache, queries, y);
     }
     let seen = selected.map_or(first_position + tokens, |selected| selected.most);

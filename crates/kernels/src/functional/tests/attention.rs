@@ -79,7 +79,7 @@ struct Way {
 }
 
 const PLAIN: Way = Way {
-    tier: Tier::Scalar,
+    tier: Tier::SCALAR,
     threads: 1,
     chunk: usize::MAX,
     ring: false,
@@ -389,7 +389,7 @@ fn selected_positions_alone_are_attended() {
             y
         };
         for most in [1, 31, 40, 150] {
-            let expected = run(Tier::Scalar, (0, 150), Some(most), 1);
+            let expected = run(Tier::SCALAR, (0, 150), Some(most), 1);
             for tier in Tier::available() {
                 let found = run(tier, (0, 150), Some(most), 2);
                 assert_same(&found, &expected, format!("{tier}, {most} positions"));
@@ -458,7 +458,7 @@ fn scores_of_positions_have_the_same_bits_in_all_tiers() {
             let keys = KvCache { data, keys: layout, values: layout };
             let query = IndexQuery { q: &q, weights: &weights };
             let mut expected = vec![f32::NAN; 197];
-            index_scores(Tier::Scalar, query, &keys, 0, &mut expected);
+            index_scores(Tier::SCALAR, query, &keys, 0, &mut expected);
             for tier in Tier::available() {
                 let mut found = vec![f32::NAN; 197];
                 let (before, after) = found.split_at_mut(96);
@@ -467,7 +467,7 @@ fn scores_of_positions_have_the_same_bits_in_all_tiers() {
                 assert_same(&found, &expected, format!("{tier}, {heads} heads of {dim}"));
             }
             let mut products = vec![f32::NAN; 197];
-            key_products(Tier::Scalar, &q[..dim], &keys, 0, &mut products);
+            key_products(Tier::SCALAR, &q[..dim], &keys, 0, &mut products);
             for tier in Tier::available() {
                 let mut found = vec![f32::NAN; 197];
                 let (before, after) = found.split_at_mut(32);

@@ -30,7 +30,7 @@ fn assert_same(got: &[f32], expected: &[f32], what: impl std::fmt::Display) {
 #[track_caller]
 fn in_all_tiers(x: &[f32], f: impl Fn(Tier, &mut [f32])) -> Vec<f32> {
     let mut expected = x.to_vec();
-    f(Tier::Scalar, &mut expected);
+    f(Tier::SCALAR, &mut expected);
     for tier in Tier::available() {
         let mut got = x.to_vec();
         f(tier, &mut got);

@@ -120,7 +120,7 @@ proptest! {
             all.extend(state);
             all
         };
-        let expected = run(Tier::Scalar, &[tokens]);
+        let expected = run(Tier::SCALAR, &[tokens]);
         let cut = cut.min(tokens);
         for tier in Tier::available() {
             assert_same(&run(tier, &[tokens]), &expected, tier);
@@ -151,7 +151,7 @@ proptest! {
         let x = noise.vec(before + tokens * channels, 2.0);
         let whole = ConvInput { past: &x[..before], x: &x[before..] };
         let mut expected = vec![0.0; tokens * channels];
-        short_conv(Tier::Scalar, &conv, whole, 0, &mut expected);
+        short_conv(Tier::SCALAR, &conv, whole, 0, &mut expected);
         let cut = cut.min(tokens) * channels;
         for tier in Tier::available() {
             let mut y = vec![0.0; expected.len()];

@@ -103,6 +103,27 @@ impl<S: Simd, B: Block> Coded<S> for Blocks<S, B> {
     }
 }
 
+/// Writes the scales of the eight runs of a block of iq4_xs, and eight other numbers.
+///
+/// # Safety
+///
+/// The block must be readable at `p`, and 16 numbers writable.
+#[inline(always)]
+pub(in crate::matmul) unsafe fn iq4_xs_scales<S: Simd>(s: S, p: *const u8, scales: *mut f32) {
+    // SAFETY: by this function's contract.
+    unsafe {
+        let (low, high) = (u64::from(of_32(p.add(4))), u64::from(of_16(p.add(2))));
+        // Eight times four bits, and eight times two, each in a byte of its own.
+        let low = (low | low << 16) & 0x0000_ffff_0000_ffff;
+        let low = (low | low << 8) & 0x00ff_00ff_00ff_00ff;
+        let low = (low | low << 4) & 0x0f0f_0f0f_0f0f_0f0f;
+        let high = (high | high << 24) & 0x0000_00ff_0000_00ff;
+        let high = (high | high << 12) & 0x000f_000f_000f_000f;
+        let high = (high | high << 6) & 0x0303_0303_0303_0303;
+        scaled(s, p, 0, [less_32(low | high << 4), 0], scales);
+    }
+}
+
 #[derive(Clone, Copy)]
 pub(in crate::matmul) struct Iq4Xs<S: Simd>(S::Table);
 
@@ -121,16 +142,7 @@ impl<S: Simd> Coded<S> for Iq4Xs<S> {
     unsafe fn scales(self, s: S, (): &(), at: &Cursor, span: usize, scales: *mut f32, _: *mut f32) {
         // SAFETY: by the contract of the trait.
         unsafe {
-            let p = at.codes().add(GgufBlocks::Iq4Xs.bytes() * span);
-            let (low, high) = (u64::from(of_32(p.add(4))), u64::from(of_16(p.add(2))));
-            // Eight times four bits, and eight times two, each in a byte of its own.
-            let low = (low | low << 16) & 0x0000_ffff_0000_ffff;
-            let low = (low | low << 8) & 0x00ff_00ff_00ff_00ff;
-            let low = (low | low << 4) & 0x0f0f_0f0f_0f0f_0f0f;
-            let high = (high | high << 24) & 0x0000_00ff_0000_00ff;
-            let high = (high | high << 12) & 0x000f_000f_000f_000f;
-            let high = (high | high << 6) & 0x0303_0303_0303_0303;
-            scaled(s, p, 0, [less_32(low | high << 4), 0], scales);
+            iq4_xs_scales(s, at.codes().add(GgufBlocks::Iq4Xs.bytes() * span), scales);
         }
     }
     #[inline(always)]

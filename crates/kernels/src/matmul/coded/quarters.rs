@@ -14,7 +14,7 @@ macro_rules! number {
         ///
         /// Its bytes must be readable.
         #[inline(always)]
-        pub(super) unsafe fn $name(p: *const u8) -> $number {
+        pub(in crate::matmul) unsafe fn $name(p: *const u8) -> $number {
             // SAFETY: by this function's contract.
             <$number>::from_le(unsafe { p.cast::<$number>().read_unaligned() })
         }
@@ -98,12 +98,7 @@ quarters! {
         s.fields(two_bits(s, p.add(16), q), 3)
     }
     Q3K, |s, p, to, _added| {
-        let (low, high) = (of_64(p.add(96)), of_32(p.add(104)));
-        // Two bits each, in the four bytes of every two bits' place.
-        let upper = both(high & 0x0303_0303, high >> 2 & 0x0303_0303) << 4;
-        let last = both(high >> 4 & 0x0303_0303, high >> 6 & 0x0303_0303) << 4;
-        let codes = [less_32(low & LOW | upper), less_32(low >> 4 & LOW | last)];
-        scaled(s, p.add(108), 0, codes, to);
+        scaled(s, p.add(108), 0, q3_k_runs(p), to);
     }, |q| {
         let codes = s.and_b(two_bits(s, p.add(32), q), 3);
         let thirds = s.load_b_shifted(p, [0, 0]);
@@ -148,8 +143,23 @@ unsafe fn two_bits<S: Simd>(s: S, p: *const u8, q: usize) -> S::B {
     unsafe { s.load_b_shifted(p.add(32 * (q / 2)), [by, by + 2]) }
 }
 
+/// The whole numbers that scale the runs of a block of q3_k, as signed bytes.
+///
+/// # Safety
+///
+/// The block must be readable.
 #[inline(always)]
-pub(super) fn both(low: u32, high: u32) -> u64 {
+pub(in crate::matmul) unsafe fn q3_k_runs(p: *const u8) -> [u64; 2] {
+    // SAFETY: by this function's contract.
+    let (low, high) = unsafe { (of_64(p.add(96)), of_32(p.add(104))) };
+    // Two bits each, in the four bytes of every two bits' place.
+    let upper = both(high & 0x0303_0303, high >> 2 & 0x0303_0303) << 4;
+    let last = both(high >> 4 & 0x0303_0303, high >> 6 & 0x0303_0303) << 4;
+    [less_32(low & LOW | upper), less_32(low >> 4 & LOW | last)]
+}
+
+#[inline(always)]
+pub(in crate::matmul) fn both(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
 

@@ -1,0 +1,263 @@
+//! Decoders to codes of eight bits.
+
+use super::super::coded::{both, iq4_xs_scales, of_16, of_32, of_64, q3_k_runs};
+use super::super::decode::Cursor;
+use super::{Eights, Integers, Scales, Unit};
+use crate::reference::{E2M1_CODES, e8m0_to_f32, half_e8m0_to_f32};
+use crate::simd::{Bytes, Codes};
+use crate::{Encoding, GgufBlocks, Published};
+
+/// Declares a decoder, given the bytes of a span in both parts, and the beginning of its codes and of its
+/// scales in a row.
+macro_rules! eights {
+    ($($name:ident $(<const $group:ident: usize>)?, $encoding:expr, $bytes:expr, $of_scales:expr,
+        |$n:ident, $p:ident, $unit:ident| $codes:block,
+        |$m:ident, $q:ident, $scales:ident, $span:ident| $read:block)*) => {$(
+        #[derive(Clone, Copy)]
+        pub(super) struct $name $(<const $group: usize>)?;
+
+        impl<N: Integers $(, const $group: usize)?> Eights<N> for $name $(<$group>)? {
+            const ENCODING: Encoding = $encoding;
+            const BYTES: usize = $bytes;
+            const SCALES: usize = $of_scales;
+
+            #[inline(always)]
+            unsafe fn unit($n: N, at: &Cursor, $unit: usize) -> Unit<N> {
+                let $p = at.codes();
+                // SAFETY: by the contract of the trait.
+                unsafe { $codes }
+            }
+            #[inline(always)]
+            unsafe fn scales($m: N, at: &Cursor, $span: usize) -> Scales<N> {
+                let ($q, $scales) = (at.codes(), at.scales());
+                _ = ($q, $scales);
+                // SAFETY: by the contract of the trait.
+                unsafe { $read }
+            }
+        }
+    )*};
+}
+
+/// Scales of twice the values of e2m1.
+const HALVES: [f32; 256] = halves(false);
+/// The same in GGUF files, where no scale is NaN.
+const HALVES_OF_GGUF: [f32; 256] = halves(true);
+
+const fn halves(of_gguf: bool) -> [f32; 256] {
+    let mut all = [0.0; 256];
+    let mut i = 0;
+    while i < 256 {
+        all[i] = match of_gguf {
+            true => half_e8m0_to_f32(i as u8),
+            false => e8m0_to_f32(i as u8) * 0.5,
+        };
+        i += 1;
+    }
+    all
+}
+
+/// The values of iq4_nl and iq4_xs.
+const IQ4: [u8; 16] = {
+    let mut values = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        values[i] = crate::reference::IQ4_CODES[i].wrapping_sub(127);
+        i += 1;
+    }
+    values
+};
+
+/// Offset of block `2 · unit` of 32 columns, and the bytes of a block.
+const fn blocks(format: GgufBlocks, unit: usize) -> (usize, usize) {
+    (2 * unit * format.bytes(), format.bytes())
+}
+
+/// Eight scales of one byte, each `stride` bytes after the one before.
+///
+/// # Safety
+///
+/// They must be readable.
+#[inline(always)]
+unsafe fn of_bytes<N: Integers>(
+    n: N,
+    table: &[f32; 256],
+    p: *const u8,
+    stride: usize,
+) -> Scales<N> {
+    let mut scales = [0.0; 8];
+    for i in 0..8 {
+        // SAFETY: by this function's contract.
+        scales[i] = table[usize::from(unsafe { *p.add(stride * i) })];
+    }
+    // SAFETY: eight numbers.
+    Scales::new(n, unsafe { n.simd().load_h(scales.as_ptr()) })
+}
+
+/// An f16 number in eight lanes, with the bits of `sign` inverted.
+///
+/// # Safety
+///
+/// Two bytes must be readable.
+#[inline(always)]
+unsafe fn half<N: Integers>(n: N, p: *const u8, sign: u16) -> super::Eight<N> {
+    // SAFETY: by this function's contract, and eight equal numbers.
+    unsafe {
+        let bits = [of_16(p) ^ sign; 8];
+        n.simd().f16_h(bits.as_ptr().cast(), 2)
+    }
+}
+
+const LOW: u64 = 0x0f0f_0f0f_0f0f_0f0f;
+
+eights! {
+    Q4, Encoding::Q4, 128, 8, |n, p, unit| {
+        // The highest bits are inverted.
+        let codes = n.apart_b(p.add(32 * unit));
+        n.simd().and_b(n.simd().add_b(codes, 8), 15)
+    }, |n, _p, scales, span| {
+        Scales::new(n, n.simd().bf16_h(scales.add(8 * span), 2))
+    }
+    Q8, Encoding::Q8, 256, 8, |n, p, unit| {
+        n.simd().load_b(p.add(64 * unit))
+    }, |n, _p, scales, span| {
+        Scales::new(n, n.simd().bf16_h(scales.add(8 * span), 2))
+    }
+    Mxfp4, Encoding::Mxfp4, 128, 8, |n, p, unit| {
+        n.lookup_b(&E2M1_CODES, n.nibbles_b(p.add(32 * unit)))
+    }, |n, _p, scales, span| {
+        of_bytes(n, &HALVES, scales.add(8 * span), 1)
+    }
+    Int4<const GROUP: usize>, Encoding::Published(match GROUP {
+        32 => Published::Int4,
+        _ => Published::Int4By128,
+    }), 128, 512 / GROUP, |n, p, unit| {
+        n.nibbles_b(p.add(32 * unit))
+    }, |n, _p, scales, span| {
+        Scales::new(n, n.simd().bf16_h(scales.add(512 / GROUP * span), GROUP / 32))
+    }
+    Zeros<const GROUP: usize>, Encoding::Published(match GROUP {
+        32 => Published::Int4Zeros32,
+        64 => Published::Int4Zeros64,
+        _ => Published::Int4Zeros128,
+    }), 128, 1024 / GROUP, |n, p, unit| {
+        n.nibbles_b(p.add(32 * unit))
+    }, |n, _p, scales, span| {
+        let [scales, minima] = n.simd().zeros_h(scales.add(1024 / GROUP * span), GROUP / 32);
+        Scales { minima, ..Scales::new(n, scales) }
+    }
+    Q4_0, Encoding::Gguf(GgufBlocks::Q4_0), 144, 0, |n, p, unit| {
+        let (at, bytes) = blocks(GgufBlocks::Q4_0, unit);
+        let first = p.add(at + 2);
+        n.simd().and_b(n.simd().load_halved(first, first.add(bytes)), 15)
+    }, |n, p, _scales, span| {
+        Scales::new(n, n.simd().f16_h(p.add(144 * span), 18))
+    }
+    Q4_1, Encoding::Gguf(GgufBlocks::Q4_1), 160, 0, |n, p, unit| {
+        let (at, bytes) = blocks(GgufBlocks::Q4_1, unit);
+        let first = p.add(at + 4);
+        n.simd().and_b(n.simd().load_halved(first, first.add(bytes)), 15)
+    }, |n, p, _scales, span| {
+        let p = p.add(160 * span);
+        Scales { minima: n.simd().f16_h(p.add(2), 20), ..Scales::new(n, n.simd().f16_h(p, 20)) }
+    }
+    Q5_0, Encoding::Gguf(GgufBlocks::Q5_0), 176, 0, |n, p, unit| {
+        let (at, bytes) = blocks(GgufBlocks::Q5_0, unit);
+        let (first, second) = (p.add(at), p.add(at + bytes));
+        let codes = n.simd().and_b(n.simd().load_halved(first.add(6), second.add(6)), 15);
+        n.simd().add_where(codes, both(of_32(first.add(2)), of_32(second.add(2))), 16)
+    }, |n, p, _scales, span| {
+        Scales::new(n, n.simd().f16_h(p.add(176 * span), 22))
+    }
+    Q5_1, Encoding::Gguf(GgufBlocks::Q5_1), 192, 0, |n, p, unit| {
+        let (at, bytes) = blocks(GgufBlocks::Q5_1, unit);
+        let (first, second) = (p.add(at), p.add(at + bytes));
+        let codes = n.simd().and_b(n.simd().load_halved(first.add(8), second.add(8)), 15);
+        n.simd().add_where(codes, both(of_32(first.add(4)), of_32(second.add(4))), 16)
+    }, |n, p, _scales, span| {
+        let p = p.add(192 * span);
+        Scales { minima: n.simd().f16_h(p.add(2), 24), ..Scales::new(n, n.simd().f16_h(p, 24)) }
+    }
+    Q8_0, Encoding::Gguf(GgufBlocks::Q8_0), 272, 0, |n, p, unit| {
+        let (at, bytes) = blocks(GgufBlocks::Q8_0, unit);
+        n.load_two(p.add(at + 2), p.add(at + bytes + 2))
+    }, |n, p, _scales, span| {
+        Scales::new(n, n.simd().f16_h(p.add(272 * span), 34))
+    }
+    Iq4Nl, Encoding::Gguf(GgufBlocks::Iq4Nl), 144, 0, |n, p, unit| {
+        let (at, bytes) = blocks(GgufBlocks::Iq4Nl, unit);
+        let first = p.add(at + 2);
+        let nibbles = n.simd().load_halved(first, first.add(bytes));
+        n.lookup_b(&IQ4, n.simd().and_b(nibbles, 15))
+    }, |n, p, _scales, span| {
+        Scales::new(n, n.simd().f16_h(p.add(144 * span), 18))
+    }
+    Mxfp4OfGguf, Encoding::Gguf(GgufBlocks::Mxfp4), 136, 0, |n, p, unit| {
+        let (at, bytes) = blocks(GgufBlocks::Mxfp4, unit);
+        let first = p.add(at + 1);
+        let nibbles = n.simd().load_halved(first, first.add(bytes));
+        n.lookup_b(&E2M1_CODES, n.simd().and_b(nibbles, 15))
+    }, |n, p, _scales, span| {
+        of_bytes(n, &HALVES_OF_GGUF, p.add(136 * span), 17)
+    }
+    Iq4Xs, Encoding::Gguf(GgufBlocks::Iq4Xs), 136, 0, |n, p, unit| {
+        let p = p.add(136 * (unit / 4) + 8 + 32 * (unit % 4));
+        n.lookup_b(&IQ4, n.simd().and_b(n.simd().load_halved(p, p.add(16)), 15))
+    }, |n, p, _scales, span| {
+        let mut scales = [0.0f32; 16];
+        iq4_xs_scales(n.simd(), p.add(136 * span), scales.as_mut_ptr());
+        Scales::new(n, n.simd().load_h(scales.as_ptr()))
+    }
+    Q2K, Encoding::Gguf(GgufBlocks::Q2K), 84, 0, |n, p, unit| {
+        let q = unit % 4;
+        let by = 4 * (q % 2) as u32;
+        let p = p.add(84 * (unit / 4) + 16 + 32 * (q / 2));
+        n.simd().and_b(n.simd().load_b_shifted(p, [by, by + 2]), 3)
+    }, |n, p, _scales, span| {
+        let p = p.add(84 * span);
+        let codes = [of_64(p), of_64(p.add(8))];
+        Scales {
+            scales: half(n, p.add(80), 0),
+            minima: half(n, p.add(82), 0x8000),
+            runs: [codes[0] & LOW, codes[1] & LOW],
+            minima_of_runs: [codes[0] >> 4 & LOW, codes[1] >> 4 & LOW],
+        }
+    }
+    Q3K, Encoding::Gguf(GgufBlocks::Q3K), 110, 0, |n, p, unit| {
+        let (p, q) = (p.add(110 * (unit / 4)), unit % 4);
+        let by = 4 * (q % 2) as u32;
+        let codes = n.simd().load_b_shifted(p.add(32 + 32 * (q / 2)), [by, by + 2]);
+        let (codes, thirds) = (n.simd().and_b(codes, 3), n.simd().load_b_shifted(p, [0, 0]));
+        n.simd().add_tested(codes, thirds, [1 << (2 * q), 2 << (2 * q)], 4)
+    }, |n, p, _scales, span| {
+        let p = p.add(110 * span);
+        let runs = q3_k_runs(p);
+        Scales { runs, ..Scales::new(n, half(n, p.add(108), 0)) }
+    }
+    Q4K, Encoding::Gguf(GgufBlocks::Q4K), 144, 0, |n, p, unit| {
+        let p = p.add(144 * (unit / 4) + 16 + 32 * (unit % 4));
+        n.simd().and_b(n.simd().load_b_shifted(p, [0, 4]), 15)
+    }, |n, p, _scales, span| {
+        let [scales, minima] = n.simd().scales_and_minima(p.add(144 * span));
+        Scales { minima, ..Scales::new(n, scales) }
+    }
+    Q5K, Encoding::Gguf(GgufBlocks::Q5K), 176, 0, |n, p, unit| {
+        let (p, q) = (p.add(176 * (unit / 4)), unit % 4);
+        let codes = n.simd().and_b(n.simd().load_b_shifted(p.add(48 + 32 * q), [0, 4]), 15);
+        let fifths = n.simd().load_b_shifted(p.add(16), [0, 0]);
+        n.simd().add_tested(codes, fifths, [1 << (2 * q), 2 << (2 * q)], 16)
+    }, |n, p, _scales, span| {
+        let [scales, minima] = n.simd().scales_and_minima(p.add(176 * span));
+        Scales { minima, ..Scales::new(n, scales) }
+    }
+    Q6K, Encoding::Gguf(GgufBlocks::Q6K), 210, 0, |n, p, unit| {
+        let (p, q) = (p.add(210 * (unit / 4)), unit % 4);
+        let odd = 4 * (q % 2) as u32;
+        let low = n.simd().and_b(n.simd().shr_b(n.simd().load_b(p.add(64 * (q / 2))), odd), 15);
+        let high = n.simd().load_b_shifted(p.add(128 + 32 * (q / 2)), [odd, odd + 2]);
+        n.simd().or_b(low, n.simd().shl4_b(n.simd().and_b(high, 3)))
+    }, |n, p, _scales, span| {
+        let p = p.add(210 * span);
+        let runs = [of_64(p.add(192)), of_64(p.add(200))];
+        Scales { runs, ..Scales::new(n, half(n, p.add(208), 0)) }
+    }
+}
