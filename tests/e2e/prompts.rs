@@ -44,6 +44,7 @@ fn each_line_has_the_text_that_it_has_alone() {
             all.extend(options.iter().map(|word| word as &dyn AsRef<OsStr>));
             sws(&all).succeeded()
         };
+        let is_drawn = options.contains(&"--seed");
         let alone: Vec<Value> = PROMPTS
             .iter()
             .map(|prompt| {
@@ -59,13 +60,15 @@ fn each_line_has_the_text_that_it_has_alone() {
         ];
         for case in cases {
             let together = run(&[&[&"--prompts" as &dyn AsRef<OsStr>, &file], case].concat());
+            assert_eq!(together.stderr.contains(", seed "), is_drawn, "{}", together.stderr);
             let together = lines(&together);
             let found: Vec<u64> = together.iter().map(|l| l["line"].as_u64().unwrap()).collect();
             assert_eq!(found, [1, 3, 4, 5, 6, 7, 8]);
             for (line, alone) in together.iter().zip(&alone) {
-                for key in ["tokens", "text", "end", "sampler", "arithmetic"] {
+                for key in ["tokens", "text", "end", "seed", "sampler", "arithmetic"] {
                     assert_eq!(line[key], alone[key], "{key} of {line}");
                 }
+                assert_eq!(line["seed"].is_u64(), is_drawn, "{line}");
             }
         }
     }

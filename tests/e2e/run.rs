@@ -213,6 +213,15 @@ fn a_prompt_in_text() {
     assert!(closing.contains(" tokens, ") && closing.contains("memory "), "{plain:?}");
     assert!(closing.len() <= 80 && plain.stderr.contains("[seed 7"), "{plain:?}");
     assert!(!plain.stderr.contains("prompt  "), "{plain:?}");
+    // Nothing depends on a seed where nothing is drawn.
+    let greedy = |json: bool| {
+        let mut args: Vec<&dyn AsRef<OsStr>> = vec![&"run", &dir, &"-p", &"a b", &"-n", &"2"];
+        args.extend([&"--temperature" as &dyn AsRef<OsStr>, &"0", &"--seed", &"7"]);
+        args.extend(json.then_some(&"--json" as &dyn AsRef<OsStr>));
+        sws(&args).succeeded()
+    };
+    assert!(!greedy(false).stderr.contains("seed"));
+    assert!(last_line(&greedy(true))["seed"].is_null());
     let verbose = run(&["-p", "a b", "-v"], None);
     assert!(
         verbose.stderr.contains("prompt  ") && verbose.stderr.contains("memory  "),

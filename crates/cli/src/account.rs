@@ -38,7 +38,7 @@ pub(crate) fn ending(made: &Generated, sampling: &Sampling, full: &str) -> Optio
     };
     let only_thoughts = made.text.is_empty() && !made.thoughts.is_empty();
     let thoughts = only_thoughts.then(|| "there are thoughts and no answer".to_owned());
-    let seed = (sampling.temperature != 0.0).then(|| format!("seed {}", sampling.seed));
+    let seed = sampling.drawing_seed().map(|seed| format!("seed {seed}"));
     let parts: Vec<String> = [seed, end, thoughts].into_iter().flatten().collect();
     (!parts.is_empty()).then(|| format!("[{}]", parts.join("; ")))
 }

@@ -9,7 +9,7 @@ use sws_engine::{Metrics, Options, Speculation};
 use sws_model::CausalLm;
 use sws_store::{PieceKind, SimulatedDisk};
 use sws_testing::noisy::hash;
-use sws_testing::virtual_time::{UNLIMITED, answer, options, run, streamer};
+use sws_testing::virtual_time::{UNLIMITED, answer, options, run, run_slow, streamer};
 
 /// The account's savings match the wall clock within a twentieth, for any disk and draft.
 #[test]
@@ -87,6 +87,34 @@ fn speculation_is_off_where_nothing_can_be_saved() {
         }
         if pays {
             assert_eq!(run(mb_per_second, 0.5, Some(0.75), true), (on, speculation), "{case}");
+        }
+    }
+}
+
+/// A draft that takes .02 ms in a layer of .6 ms stays on. One of .2 to .4 ms takes longer than it can
+/// hide: it is off within ten tokens, of 130, and not tried again while the waiting is as short.
+#[test]
+fn a_draft_that_takes_longer_than_it_saves_is_off() {
+    for (mb_per_second, share, micros, pays) in [
+        (200, 0.25, 20, true),
+        (200, 0.5, 20, true),
+        (200, 0.75, 400, false),
+        (400, 0.5, 400, false),
+        (1000, 0.5, 200, false),
+    ] {
+        let (off, _) = run(mb_per_second, share, None, true);
+        let time = Duration::from_micros(micros);
+        let (on, speculation) = run_slow(mb_per_second, share, 0.75, time);
+        let tokens = speculation.draft_ns / (8.0 * time.as_nanos() as f64);
+        let case = format!(
+            "{share}, {mb_per_second} MB/s, {micros} us: {off} ns become {on}, the draft was asked in {tokens} tokens: \
+             {speculation:?}"
+        );
+        match pays {
+            true => assert!(tokens > 120.0 && on < off, "{case}"),
+            false => {
+                assert!(tokens <= 10.0 && speculation.windows_on == 1 && on < 1.02 * off, "{case}")
+            }
         }
     }
 }

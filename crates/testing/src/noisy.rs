@@ -1,8 +1,10 @@
 //! A recorded run, and a draft whose probabilities are calibrated: the run, corrupted.
 
+use std::time::Duration;
+
 use sws_draft::{Draft, Gates, LayerBlueprint};
 use sws_model::{Observer, Routed, SourceError};
-use sws_store::Pass;
+use sws_store::{Clock, Pass};
 
 /// Tokens, routes and logits of a run.
 #[derive(Clone, Debug, Default)]
@@ -106,6 +108,41 @@ impl Draft for Noisy {
         let last = (layer + self.depth).min(self.layers - 1);
         self.said = (layer..=last).map(|other| self.layer(other, other - layer)).collect();
         Some(&self.said)
+    }
+}
+
+/// A [`Noisy`] draft that takes time.
+#[derive(Debug)]
+pub struct Slow {
+    draft: Noisy,
+    clock: Clock,
+    time: Duration,
+}
+
+impl Slow {
+    /// A draft that takes `time` of this clock in each layer.
+    pub fn new(draft: Noisy, clock: Clock, time: Duration) -> Slow {
+        Slow { draft, clock, time }
+    }
+}
+
+impl Draft for Slow {
+    fn begin(&mut self, pass: &Pass) {
+        self.draft.begin(pass);
+    }
+
+    fn entering(
+        &mut self,
+        layer: usize,
+        hidden: &[f32],
+        gates: &mut dyn Gates,
+    ) -> Option<&[LayerBlueprint]> {
+        self.clock.sleep(self.time);
+        self.draft.entering(layer, hidden, gates)
+    }
+
+    fn bytes(&self) -> usize {
+        1
     }
 }
 

@@ -15,7 +15,7 @@ use sws_model::text::Sampler;
 use sws_model::{CausalLm, Inventory, Model, ModelSpec};
 use sws_store::{Clock, NVMeWeightStore, SimulatedDisk, StoreOptions};
 
-use crate::noisy::{Answer, Noisy, hash};
+use crate::noisy::{Answer, Noisy, Slow, hash};
 use crate::{open, sampled, tales};
 
 const SHAPE: [usize; 3] = [8, 32, 4];
@@ -38,15 +38,28 @@ pub fn simulated(
     disk: SimulatedDisk,
     chunk: usize,
 ) -> Result<(Arc<NVMeWeightStore>, ModelSpec)> {
+    simulated_by(Clock::simulated(), dir, disk, chunk)
+}
+
+fn simulated_by(
+    clock: Clock,
+    dir: &Path,
+    disk: SimulatedDisk,
+    chunk: usize,
+) -> Result<(Arc<NVMeWeightStore>, ModelSpec)> {
     let (manifest, spec) = open(dir)?;
-    let (cache, clock, simulated) = (None, Clock::simulated(), Some(disk));
+    let (cache, simulated) = (None, Some(disk));
     let options = StoreOptions { cache, clock, simulated, chunk, ..StoreOptions::default() };
     Ok((Arc::new(NVMeWeightStore::open(Arc::new(manifest), dir, options)?), spec))
 }
 
 /// The bundled model on a simulated disk.
 pub fn streamer(disk: SimulatedDisk, options: Options) -> SpeculativeWeightStreamer {
-    let (store, spec) = simulated(&tales(), disk, CHUNK).unwrap();
+    streamer_by(Clock::simulated(), disk, options)
+}
+
+fn streamer_by(clock: Clock, disk: SimulatedDisk, options: Options) -> SpeculativeWeightStreamer {
+    let (store, spec) = simulated_by(clock, &tales(), disk, CHUNK).unwrap();
     SpeculativeWeightStreamer::new(Model::new(spec), store, options).unwrap()
 }
 
@@ -101,6 +114,25 @@ pub fn run(
     draft: Option<f32>,
     governed: bool,
 ) -> (f64, Speculation) {
+    let noisy = |recall| Noisy::new(SHAPE, answer().routes.clone(), recall, 4);
+    run_with(mb_per_second, share, governed, |_| match draft {
+        Some(recall) => Box::new(noisy(recall)),
+        None => Box::new(NoDraft),
+    })
+}
+
+/// The same with a draft of recall `draft` that takes `time` in each layer.
+pub fn run_slow(mb_per_second: u64, share: f64, draft: f32, time: Duration) -> (f64, Speculation) {
+    let noisy = Noisy::new(SHAPE, answer().routes.clone(), draft, 4);
+    run_with(mb_per_second, share, true, |clock| Box::new(Slow::new(noisy, clock, time)))
+}
+
+fn run_with(
+    mb_per_second: u64,
+    share: f64,
+    governed: bool,
+    draft: impl FnOnce(Clock) -> Box<dyn Draft>,
+) -> (f64, Speculation) {
     let answer = answer();
     let latency = if mb_per_second < UNLIMITED { 20 } else { 0 };
     let disk = SimulatedDisk {
@@ -108,11 +140,9 @@ pub fn run(
         latency: Duration::from_micros(latency),
         devices: 1,
     };
-    let draft: Box<dyn Draft> = match draft {
-        Some(recall) => Box::new(Noisy::new(SHAPE, answer.routes.clone(), recall, 4)),
-        None => Box::new(NoDraft),
-    };
-    let mut lm = streamer(disk, options(share, draft, governed));
+    let clock = Clock::simulated();
+    let options = options(share, draft(clock.clone()), governed);
+    let mut lm = streamer_by(clock, disk, options);
     for (&token, &expected) in answer.tokens.iter().zip(&answer.logits) {
         assert_eq!(hash(lm.decode(token).unwrap()), expected);
     }

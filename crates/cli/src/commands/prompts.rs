@@ -29,7 +29,7 @@ enum Outcome {
         tokens: Vec<u32>,
         text: String,
         end: End,
-        seed: u64,
+        seed: Option<u64>,
         sampler: &'static str,
         arithmetic: u32,
     },
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
     // One seed for all texts, as each is the one that `--prompt` gives with this seed.
     let mut generation = args.sampling.generation(&model)?;
     let most = *generation.max_new_tokens.get_or_insert(NEW_TOKENS);
-    let (seed, arithmetic) = (generation.sampling.seed, model.manifest().arithmetic());
+    let (seed, arithmetic) = (generation.sampling.drawing_seed(), model.manifest().arithmetic());
     let loader = model.with(args.model.options());
     let text = loader.read_text()?.within(&model, args.model.ram);
     let prompts = prompts(args, &model, &text)?;
@@ -121,8 +121,9 @@ pub(crate) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
     };
     let memory =
         peak_memory().map_or(String::new(), |bytes| format!(", peak memory {}", size(bytes)));
+    let with_seed = seed.map_or(String::new(), |seed| format!(", seed {seed}"));
     note!(
-        "\nsws: {}: {read} prompt tokens and {new} new in {seconds:.1} s, {:.1} tok/s{streamed}{memory}, seed {seed}{}",
+        "\nsws: {}: {read} prompt tokens and {new} new in {seconds:.1} s, {:.1} tok/s{streamed}{memory}{with_seed}{}",
         count(shown, "text"),
         (read + new) as f64 / seconds.max(1e-9),
         if cancelled { "; interrupted" } else { "" },

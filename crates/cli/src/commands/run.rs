@@ -42,7 +42,8 @@ pub(super) struct Outcome {
     #[serde(skip_serializing_if = "Option::is_none")]
     thoughts: Option<String>,
     end: End,
-    seed: u64,
+    /// `None` if the text depends on no seed.
+    seed: Option<u64>,
     /// Name of the algorithm that turns a seed into a text.
     sampler: &'static str,
     /// Version of the arithmetic of the model's products.
@@ -63,7 +64,7 @@ impl Outcome {
     ) -> Outcome {
         let Generated { tokens, text, end, .. } = made;
         let text = has_text.then_some(text);
-        let seed = generation.sampling.seed;
+        let seed = generation.sampling.drawing_seed();
         let sampling = generation.settings().into_iter().map(|it| (it.name, it)).collect();
         Outcome {
             tokens,

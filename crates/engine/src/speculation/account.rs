@@ -12,6 +12,12 @@ use super::price::{Moment, Offer, Pace, ReadTimeModel, expected_stall};
 /// Weight of all earlier layers in the rate of demanded reads, applied at each layer.
 const KEEP: f64 = 0.98;
 
+/// Weight of all earlier layers in the stalls by which the model of stalls is scaled: some four
+/// tokens of a model of 48 layers.
+const KEEP_STALLS: f64 = 0.995;
+/// Reads whose time counts as a stall that the model had right, so that few layers scale little.
+const PRIOR_READS: f64 = 8.0;
+
 /// Measured times of a run, and the time that speculation has gained and lost.
 #[derive(Debug)]
 pub(crate) struct Account {
@@ -35,6 +41,8 @@ struct Device {
     speculative: Option<(f64, f64)>,
     /// Number of demanded reads, and the nanoseconds over which they were counted.
     demands: (f64, f64),
+    /// Nanoseconds of stalls that speculation has not affected, measured and modelled.
+    stalls: (f64, f64),
     /// End of the last read.
     ended: Duration,
 }
@@ -233,18 +241,28 @@ impl Account {
         let Layer { waited, delay, .. } = std::mem::take(&mut self.layer);
         let (demands, time) = self.device.demands;
         self.device.demands = (demands * KEEP + misses as f64, time * KEEP + took);
-        if !touched || sweeping {
-            return;
-        }
         let (Some(times), Some(service)) = (self.pace.of(layer), self.device.demanded(bytes))
         else {
             return;
         };
+        if sweeping {
+            return;
+        }
+        let waited = nanos(at.waited.saturating_sub(waited));
         let first = self.device.first(bytes).unwrap_or(service);
-        let stall = |misses: usize| expected_stall(needed, misses, times, first, service);
+        let modelled = |misses: usize| expected_stall(needed, misses, times, first, service);
+        if !touched {
+            // While speculation is on, the layers that it leaves alone are not like the others.
+            if !self.governor.on() {
+                self.device.stalled(waited, modelled(misses));
+            }
+            return;
+        }
+        let scale = self.device.stall_scale(service);
+        let stall = |misses: usize| scale * modelled(misses);
         let delay = delay.map_or(0.0, nanos).min(self.device.chunk().unwrap_or(service));
         let mut cost = delay + stall(misses) - stall(misses - misses_caused);
-        let mut saved = stall(misses_without) - nanos(at.waited.saturating_sub(waited)) + cost;
+        let mut saved = stall(misses_without) - waited + cost;
         // A measured wait can be slightly longer than the one that the model predicts without
         // speculation.
         if saved < 0.0 {
@@ -320,6 +338,22 @@ impl Device {
     fn speculative(&self, bytes: usize) -> Option<f64> {
         let known = self.speculative.map(|(byte, _)| byte * bytes as f64);
         known.or_else(|| self.demanded(bytes))
+    }
+
+    /// Adds the stall of a layer that speculation has not affected, and the one that the model
+    /// expects.
+    fn stalled(&mut self, measured: f64, modelled: f64) {
+        let (measured_before, modelled_before) = self.stalls;
+        self.stalls =
+            (measured_before * KEEP_STALLS + measured, modelled_before * KEEP_STALLS + modelled);
+    }
+
+    /// Measured stalls over modelled ones. The model knows mean times alone: where reads scatter,
+    /// or are slowed by computing, stalls are longer than those of means.
+    fn stall_scale(&self, service: f64) -> f64 {
+        let (measured, modelled) = self.stalls;
+        let prior = PRIOR_READS * service;
+        (measured + prior) / (modelled + prior).max(1.0)
     }
 
     /// Estimated nanoseconds of a chunk of a speculative read.
@@ -414,6 +448,22 @@ mod tests {
             assert_eq!((total.saved_ns, total.cost_ns), booked, "{case}");
             assert_eq!((total.useful, total.wasted), counted, "{case}");
         }
+    }
+
+    /// Where layers without speculation wait twice as long as the model expects, so does the one that
+    /// a prefetch has saved.
+    #[test]
+    fn stalls_are_scaled_to_those_without_speculation() {
+        let mut device = Device::default();
+        assert_eq!(device.stall_scale(10.0), 1.0);
+        device.stalled(0.0, 0.0);
+        assert_eq!(device.stall_scale(10.0), 1.0, "nothing was expected, and nothing waited for");
+        (0..2000).for_each(|_| device.stalled(20.0, 10.0));
+        let scale = device.stall_scale(10.0);
+        assert!((1.95..2.0).contains(&scale), "{scale}");
+        (0..2000).for_each(|_| device.stalled(10.0, 10.0));
+        let scale = device.stall_scale(10.0);
+        assert!((1.0..1.01).contains(&scale), "{scale}");
     }
 
     #[test]

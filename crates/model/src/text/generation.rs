@@ -85,6 +85,13 @@ pub struct Sampling {
     pub seed: u64,
 }
 
+impl Sampling {
+    /// The seed, if the text depends on it: without a temperature nothing is drawn.
+    pub fn drawing_seed(&self) -> Option<u64> {
+        (self.temperature != 0.0).then_some(self.seed)
+    }
+}
+
 impl Default for Sampling {
     /// Always selects the likeliest token.
     fn default() -> Sampling {
