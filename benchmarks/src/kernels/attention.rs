@@ -51,7 +51,7 @@ pub fn run(options: &AttentionArguments) -> Result<()> {
         (0.0..1e4).contains(&options.seconds_per_cell),
         "--seconds-per-cell must be between 0 and 10000"
     );
-    let slow = |tier: &Tier| matches!(tier, Tier::SCALAR | Tier::PORTABLE);
+    let slow = |tier: &Tier| matches!(*tier, Tier::SCALAR | Tier::PORTABLE);
     let mut tiers = Tier::available();
     tiers.retain(|tier| !slow(tier));
     let threads = options.threads as usize;

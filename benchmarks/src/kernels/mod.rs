@@ -91,7 +91,7 @@ pub fn run(mut options: Options) -> Result<()> {
         options.encodings = Encoding::ALL.to_vec();
     }
     if options.tiers.is_empty() {
-        let slow = |tier: &Tier| matches!(tier, Tier::SCALAR | Tier::PORTABLE);
+        let slow = |tier: &Tier| matches!(*tier, Tier::SCALAR | Tier::PORTABLE);
         options.tiers = Tier::available();
         options.tiers.retain(|tier| !slow(tier));
         if options.tiers.is_empty() {
