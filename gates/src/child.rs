@@ -8,6 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, anyhow, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use sws::Activations;
 use sws_benchmarks::resident::{load, open};
 use sws_cache::policy::PolicyKind;
 use sws_draft::{Adapting, Draft, NoDraft};
@@ -314,7 +315,7 @@ impl Task {
             Work::Replay(certificates) => {
                 for json in certificates {
                     let certificate = Certificate::parse(json.as_bytes())?;
-                    certificate.check(manifest)?;
+                    certificate.check(manifest, Activations::F32)?;
                     lm.clear();
                     done.steps += certificate.tokens().len();
                     match certificate.replay(spec, lm, &mut |_| true)? {
@@ -441,8 +442,9 @@ fn certify(
         answer.push(token);
         next = vec![token];
     }
-    let kv = KvPrecision::F32;
-    Ok(Certificate::new(manifest, kv, sampling.clone(), prompt, &answer, witness))
+    let (activations, kv) = (Activations::F32, KvPrecision::F32);
+    let sampling = sampling.clone();
+    Ok(Certificate::new(manifest, activations, kv, sampling, prompt, &answer, witness))
 }
 
 /// Collects the bits of the logits.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use sws::{
-    Batch, Cancel, Continuation, Event, GenerationOptions, LoadedModel, Model, Needs, Options,
-    Streaming,
+    Activations, Batch, Cancel, Continuation, Event, GenerationOptions, LoadedModel, Model, Needs,
+    Options, Streaming,
 };
 use sws_engine::{Certificate, Metrics, Witness, peak_memory};
 use sws_model::KvPrecision;
@@ -164,9 +164,11 @@ impl Running {
         let Running { told, asked } = self;
         let witness = asked.witness.as_ref().filter(|_| !told.tokens.is_empty())?;
         let witness = witness.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let (kv, sampling) = (KvPrecision::F32, asked.generation.sampling.clone());
+        let (activations, kv) = (Activations::F32, KvPrecision::F32);
+        let (manifest, sampling) = (model.manifest(), asked.generation.sampling.clone());
         let (prompt, tokens) = (&told.text.prompt, &told.tokens);
-        let certificate = Certificate::new(model.manifest(), kv, sampling, prompt, tokens, witness);
+        let certificate =
+            Certificate::new(manifest, activations, kv, sampling, prompt, tokens, witness);
         serde_json::to_value(&certificate).ok()
     }
 }
