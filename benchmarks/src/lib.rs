@@ -32,4 +32,5 @@ pub mod speculation;
 pub mod store_bench;
 pub mod stream;
 pub mod timeline;
+pub mod touch;
 pub mod versions;

@@ -25,6 +25,7 @@ use sws_benchmarks::speculation::{self, SpeculationArguments};
 use sws_benchmarks::store_bench::{self, StoreArguments};
 use sws_benchmarks::stream::{self, StreamArguments};
 use sws_benchmarks::timeline::{self, TimelineArguments};
+use sws_benchmarks::touch::{self, TouchArguments};
 use sws_benchmarks::versions::{self, VersionsArguments};
 use sws_kernels::Encoding;
 
@@ -120,6 +121,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Measure the first touch of memory, or run a command in memory that was touched before
+    Touch(TouchArguments),
     /// Compare two builds of `sws` in alternating runs, and exit with 1 if the new one is slower
     Versions(VersionsArguments),
     /// Compare the estimates of `sws plan` with runs, on a grid of models, encodings and budgets
@@ -205,6 +208,7 @@ fn run(command: Command) -> Result<bool> {
                 false => print!("{}", report.table()),
             }
         }
+        Command::Touch(arguments) => touch::run(&arguments)?,
         Command::Versions(arguments) => return versions::run(&arguments),
         Command::Plans(arguments) => plans::run(&arguments)?,
         Command::PlansChild => plans::child()?,

@@ -77,6 +77,12 @@ fn another_machine_is_planned_for_as_described() {
         // Nothing is measured where there are no weights.
         assert!(*model != config || again == plan, "{plan} {again}");
     }
+    // There is one estimate of a prompt, of reading alone where nothing is measured.
+    let planned = json(plan(&tales(), &["--describe", describe(machine), "--json"]));
+    let prompts = planned["prompts"].as_array().unwrap();
+    assert_eq!((&prompts[0]["tokens"], &prompts[1]["tokens"]), (&128.into(), &1000.into()));
+    assert_eq!(planned["first_token_seconds"], prompts[1]["first_token_seconds"]);
+    assert!(planned["first_token_seconds"].as_f64().is_some_and(|seconds| seconds > 0.0));
     let planned = json(plan(&config, &["--describe", describe(machine), "--json"]));
     let q4 = planned["formats"].as_array().unwrap().iter().find(|row| row["format"] == "q4");
     let number = |name: &str, at: usize| q4.unwrap()[name][at].as_f64().unwrap();

@@ -317,6 +317,38 @@ mod tests {
         }
     }
 
+    /// Bytes of an arena that are in memory, as the system counts them.
+    fn resident(arena: &Arena) -> usize {
+        let start = arena.0.start.as_ptr() as usize;
+        let arena = start..start + arena.0.len;
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let (mut is_inside, mut kib) = (false, 0);
+        for line in maps.lines() {
+            let range = line.split(' ').next().and_then(|word| word.split_once('-'));
+            let address = |word| usize::from_str_radix(word, 16).ok();
+            if let Some((from, to)) = range.and_then(|(from, to)| address(from).zip(address(to))) {
+                is_inside = from < arena.end && arena.start < to;
+            } else if let Some(rss) = line.strip_prefix("Rss:").filter(|_| is_inside) {
+                kib += rss.trim().strip_suffix(" kB").unwrap().parse::<usize>().unwrap();
+            }
+        }
+        kib << 10
+    }
+
+    #[test]
+    fn only_written_slots_take_memory() {
+        const LEN: usize = 4 << 20;
+        let arena = Arena::new(16 * LEN).unwrap();
+        let mut slots: Vec<Slot> = (0..16).map(|_| arena.take(LEN).unwrap()).collect();
+        assert_eq!(resident(&arena), 0);
+        slots[3].fill(1);
+        slots[9].fill(1);
+        assert_eq!(resident(&arena), 2 * LEN);
+        drop(slots.swap_remove(9));
+        arena.release_free().unwrap();
+        assert_eq!(resident(&arena), LEN);
+    }
+
     #[test]
     fn sizes_beyond_memory_are_refused() {
         assert!(Arena::new(usize::MAX).is_err());
