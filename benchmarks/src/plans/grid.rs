@@ -24,14 +24,24 @@ const VOCABULARY: usize = 32_000;
 
 /// A model in one encoding.
 pub(super) struct Model {
-    pub(super) name: &'static str,
-    pub(super) encoding: Encoding,
+    pub(super) name: String,
+    pub(super) encoding: String,
     pub(super) dir: PathBuf,
+}
+
+impl Model {
+    /// A model that is not of the grid.
+    pub(super) fn given(path: &Path) -> Result<Model> {
+        let dir = path.canonicalize().with_context(|| format!("`{}`", path.display()))?;
+        let name = dir.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let encoding =
+            dir.extension().map_or("-".into(), |word| word.to_string_lossy()).into_owned();
+        Ok(Model { name, encoding, dir })
+    }
 }
 
 /// Makes the models that are not in `scratch` yet.
 pub(super) fn models(scratch: &Path) -> Result<Vec<Model>> {
-    std::fs::create_dir_all(scratch).with_context(|| format!("`{}`", scratch.display()))?;
     let mut models = Vec::new();
     for (name, layers) in MODELS {
         let checkpoint = scratch.join(name);
@@ -51,7 +61,7 @@ pub(super) fn models(scratch: &Path) -> Result<Vec<Model>> {
                     dir.as_ref(),
                 ])?;
             }
-            models.push(Model { name, encoding, dir });
+            models.push(Model { name: name.to_owned(), encoding: encoding.to_string(), dir });
         }
         if checkpoint.exists() {
             std::fs::remove_dir_all(&checkpoint)?;

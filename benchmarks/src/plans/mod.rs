@@ -14,12 +14,12 @@ pub use fit::fit;
 pub use point::{Point, main as child};
 pub use table::{Judged, judged, page};
 
-use point::Task;
+use point::{Room, Task};
+
+use crate::size::parse_size;
 
 /// Share of the experts in memory, in percent.
 const SHARES: [u32; 3] = [25, 50, 100];
-/// That of the earlier run of each model.
-const EARLIER_SHARE: u32 = 50;
 
 /// Options of `sws-bench plans`.
 #[derive(clap::Args, Clone, Debug)]
@@ -27,6 +27,13 @@ pub struct PlansArguments {
     /// Directory for the models; those that are missing are made, 17 GB
     #[arg(long, value_name = "DIR", required_unless_present = "from")]
     scratch: Option<PathBuf>,
+    /// Measure this model in place of the grid, at the budgets of --budgets; it takes the tokens of
+    /// `tales-moe`
+    #[arg(long, value_name = "MODEL", requires = "budgets", conflicts_with_all = ["from", "prepare"])]
+    model: Option<PathBuf>,
+    /// Budgets for --model
+    #[arg(long, value_parser = parse_size, value_delimiter = ',', value_name = "SIZES", requires = "model")]
+    budgets: Vec<u64>,
     /// Only make the models
     #[arg(long)]
     prepare: bool,
@@ -52,7 +59,11 @@ pub fn run(arguments: &PlansArguments) -> Result<()> {
     let points = match (&arguments.from, &arguments.scratch) {
         (Some(file), _) => read(file)?,
         (None, Some(scratch)) => {
-            let models = grid::models(scratch)?;
+            std::fs::create_dir_all(scratch).with_context(|| format!("`{}`", scratch.display()))?;
+            let models = match &arguments.model {
+                Some(path) => vec![grid::Model::given(path)?],
+                None => grid::models(scratch)?,
+            };
             if arguments.prepare {
                 return Ok(());
             }
@@ -83,24 +94,31 @@ fn measure(arguments: &PlansArguments, models: &[grid::Model], cache: &Path) -> 
     if cache.exists() {
         std::fs::remove_dir_all(cache)?;
     }
-    let task = |model: &grid::Model, share, [prompt, text]: &[Vec<u32>; 2], learns| Task {
-        model: model.name.to_owned(),
-        encoding: model.encoding.to_string(),
+    let task = |model: &grid::Model, room, [prompt, text]: &[Vec<u32>; 2], learns| Task {
+        model: model.name.clone(),
+        encoding: model.encoding.clone(),
         dir: model.dir.clone(),
-        share,
+        room,
         prompt: prompt.clone(),
         text: text.clone(),
         warm,
         learns,
     };
+    let rooms: Vec<Room> = match &arguments.budgets[..] {
+        [] => SHARES.map(Room::Share).to_vec(),
+        budgets => budgets.iter().map(|&ram| Room::Budget(ram)).collect(),
+    };
     for model in models {
-        task(model, EARLIER_SHARE, &earlier, true).run(cache)?;
+        // With half of the experts in memory, or the middle one of the budgets.
+        let room = rooms[rooms.len() / 2];
+        task(model, room, &earlier, true).run(cache)?;
     }
-    let all: Vec<_> = models.iter().flat_map(|model| SHARES.map(|share| (model, share))).collect();
+    let all: Vec<_> =
+        models.iter().flat_map(|model| rooms.iter().map(move |&room| (model, room))).collect();
     let mut runs = vec![Vec::new(); all.len()];
     for _ in 0..arguments.rounds {
-        for (runs, &(model, share)) in runs.iter_mut().zip(&all) {
-            let point = task(model, share, &texts, false).run(cache)?;
+        for (runs, &(model, room)) in runs.iter_mut().zip(&all) {
+            let point = task(model, room, &texts, false).run(cache)?;
             let point = point.context("an earlier run is no point")?;
             eprintln!("{point:?}");
             runs.push(point);

@@ -25,14 +25,22 @@ pub(super) struct Task {
     pub(super) model: String,
     pub(super) encoding: String,
     pub(super) dir: PathBuf,
-    /// Share of the experts in memory, in percent.
-    pub(super) share: u32,
+    pub(super) room: Room,
     pub(super) prompt: Vec<u32>,
     /// Tokens of a text after it, the first ones of which do not count.
     pub(super) text: Vec<u32>,
     pub(super) warm: usize,
     /// True for an earlier run, which only keeps what it learns.
     pub(super) learns: bool,
+}
+
+/// Memory of a run.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) enum Room {
+    /// For a share of the experts, in percent.
+    Share(u32),
+    /// A budget of the process.
+    Budget(u64),
 }
 
 /// A measured point.
@@ -107,13 +115,19 @@ impl Task {
             ..Options::default()
         };
         let loader = |ram| model.with(options(ram)).threads(&threads);
-        let planner = loader(RamBudget::Auto).planning()?.planner;
-        let most = planner.smallest() + 2 * planner.weights();
-        let slots = planner.plan(most)?.most_experts();
-        let enough = (slots as f64 * f64::from(self.share) / 100.0).round() as usize;
-        let least = planner.smallest_with(most, MIB, |plan| plan.most_experts() >= enough)?;
-        // Margin for a process that has grown since.
-        let ram = least + 2 * MIB;
+        let ram = match self.room {
+            Room::Budget(ram) => ram,
+            Room::Share(share) => {
+                let planner = loader(RamBudget::Auto).planning()?.planner;
+                let most = planner.smallest() + 2 * planner.weights();
+                let slots = planner.plan(most)?.most_experts();
+                let enough = (slots as f64 * f64::from(share) / 100.0).round() as usize;
+                let least =
+                    planner.smallest_with(most, MIB, |plan| plan.most_experts() >= enough)?;
+                // Margin for a process that has grown since.
+                least + 2 * MIB
+            }
+        };
         if self.learns {
             self.compute(&model, &mut loader(RamBudget::Bytes(ram)).load()?)?;
             return Ok(None);
@@ -137,7 +151,10 @@ impl Task {
         Ok(Some(Point {
             model: self.model,
             encoding: self.encoding,
-            share: self.share,
+            share: match self.room {
+                Room::Share(share) => share,
+                Room::Budget(_) => (100 * slots / experts.max(1)) as u32,
+            },
             ram,
             planned,
             own_hits,

@@ -44,8 +44,10 @@ fn judge<'p>(points: &[Point], point: &'p Point) -> Judged<'p> {
     }
 }
 
+/// Costs fitted to the points of other models; the program's, if there are none.
 fn without(points: &[Point], model: &str) -> TokenCosts {
-    fit(points.iter().filter(|point| point.model != model))
+    let others = || points.iter().filter(|point| point.model != model);
+    if others().next().is_none() { TokenCosts::FITTED } else { fit(others()) }
 }
 
 /// All points, errors and costs, in Markdown.

@@ -93,7 +93,7 @@ pub use rank::Rank;
 pub use request::{Prompt, Request};
 pub use sequence::Sequences;
 pub use size::Size;
-pub use speed::{Computing, Dry, PromptComputing, disk_speed, memory_speed};
+pub use speed::{Computing, Dry, Others, PromptComputing, disk_speed, memory_speed};
 pub use suggestions::{SUGGESTIONS, Suggestion};
 pub use text::Text;
 pub use texts::Texts;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::anyhow;
 use serde::{Deserialize, Serialize};
-use sws::{Computing, Model, RamBudget, Threads, disk_speed, memory_speed};
+use sws::{Computing, Model, Others, RamBudget, Threads, disk_speed, memory_speed};
 use sws_engine::{PerToken, TokenCosts};
 use sws_kernels::Encoding;
 use sws_store::{FileEntry, Manifest, Memory, ModelIdentity, ReaderKind, open_regular};
@@ -29,6 +29,8 @@ const MOST_THREADS: u16 = 1024;
 const BF11: f64 = 9.1e9;
 const FP7: f64 = 4.6e9;
 const SPEEDS: RangeInclusive<f64> = 1e3..=1e15;
+/// Share of the processors that others have on a busy machine, at least.
+const BUSY: f64 = 0.1;
 
 /// A machine. `sws plan --json` prints it, and `--describe` reads it. Absent speeds are not known.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -40,6 +42,8 @@ pub(crate) struct Machine {
     pub(crate) threads: Option<u16>,
     pub(crate) disk_bytes_per_second: Option<f64>,
     pub(crate) memory_bytes_per_second: Option<f64>,
+    /// Share of the processors that others had while this was measured, the hypervisor included.
+    pub(crate) others_share: Option<f64>,
     /// True if the disk is not the one of models, of which nothing could be read.
     #[serde(skip)]
     pub(crate) is_of_the_program: bool,
@@ -48,6 +52,7 @@ pub(crate) struct Machine {
 impl Machine {
     /// This machine, with the speed of the disk of a model, or else of the disk where models are.
     pub(crate) fn measure(model: Option<&Model>, reader: ReaderKind, threads: &Threads) -> Machine {
+        let others = Others::begin();
         let (disk, is_of_the_program) = match model {
             Some(model) => (disk_speed(model.manifest(), model.dir(), reader), false),
             None => disk_of_models(reader),
@@ -56,6 +61,7 @@ impl Machine {
             disk_bytes_per_second: disk,
             is_of_the_program,
             memory_bytes_per_second: memory_speed(threads),
+            others_share: others.and_then(|others| others.share()),
             ..Machine::unmeasured(threads)
         }
     }
@@ -102,6 +108,9 @@ impl Machine {
         }
         if speeds.into_iter().flatten().any(|speed| !SPEEDS.contains(&speed)) {
             return Err("a speed is not between 1e3 and 1e15 bytes per second".to_owned());
+        }
+        if machine.others_share.is_some_and(|share| !(0.0..=1.0).contains(&share)) {
+            return Err("others_share is not between 0 and 1".to_owned());
         }
         Ok(machine)
     }
@@ -154,7 +163,7 @@ impl Machine {
         answer
     }
 
-    /// The machine in one line.
+    /// The machine in one line, and in another that it was busy.
     pub(crate) fn line(&self) -> String {
         let rate = |speed: f64| format!("{} GB/s", digits(speed / 1e9));
         let mut line = format!("machine: {} of memory", size(self.ram_bytes));
@@ -163,6 +172,10 @@ impl Machine {
         let which = if self.is_of_the_program { " (of this program)" } else { "" };
         line.extend(self.disk_bytes_per_second.map(|at| format!("; disk {}{which}", rate(at))));
         line.extend(self.threads.map(|threads| format!("; {threads} threads")));
+        line.extend(self.others_share.filter(|share| *share >= BUSY).map(|share| {
+            let percent = 100.0 * share;
+            format!("\nothers had {percent:.0} % of the processors meanwhile: speeds are higher on a quiet machine")
+        }));
         line
     }
 }
@@ -317,6 +330,17 @@ mod tests {
     }
 
     #[test]
+    fn a_busy_machine_is_said() {
+        for (others_share, said) in [(None, None), (Some(0.05), None), (Some(0.416), Some("42 %"))]
+        {
+            let line = Machine { others_share, ..Machine::default() }.line();
+            let busy = line.lines().nth(1);
+            assert_eq!(busy.is_some(), said.is_some(), "{line}");
+            assert!(busy.unwrap_or_default().contains(said.unwrap_or_default()), "{line}");
+        }
+    }
+
+    #[test]
     fn the_answer_says_how_fast_and_that_it_is_planned() {
         let machine = Machine { ram_bytes: 32 << 30, ..Machine::default() };
         for (ram, figures, answer) in [
@@ -355,6 +379,7 @@ mod tests {
             (r#"{"ram_bytes": 1, "threads": 1025}"#, "threads"),
             (r#"{"ram_bytes": 1, "disk_bytes_per_second": 999}"#, "a speed"),
             (r#"{"ram_bytes": 1, "memory_bytes_per_second": 1e16}"#, "a speed"),
+            (r#"{"ram_bytes": 1, "others_share": 1.5}"#, "others_share"),
         ] {
             let refused = Machine::parse(json.as_bytes()).unwrap_err();
             assert!(refused.contains(why), "{json} {refused}");

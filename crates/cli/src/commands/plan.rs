@@ -2,14 +2,15 @@
 
 mod ledger;
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde::Serialize;
 use serde_json::json;
 use sws::{
-    Computing, Dry, Format, Model, Needs, Outline, Planning, PromptComputing, SequenceBytes, Text,
-    Threads,
+    Computing, Dry, Format, Model, Needs, Others, Outline, Planning, PromptComputing, SequenceBytes,
+    Text, Threads,
 };
 use sws_engine::{MemoryUse, PerToken, Plan, PlanOptions, Planner, RamBudget};
 use sws_kernels::{Activations, Encoding};
@@ -32,13 +33,14 @@ const GIB: u64 = 1 << 30;
 const MEASURING: &str = "measuring disk and memory";
 
 /// Prompts of which the time is shown, in tokens.
-const PROMPTS: [usize; 2] = [1000, 8192];
+const PROMPTS: [usize; 3] = [128, 1000, 8192];
 
 /// The estimate of a prompt, as the first of a run.
 #[derive(Debug, Serialize)]
 struct Prompt {
     tokens: usize,
     read_bytes: u64,
+    /// Of reading alone where computing was not measured.
     first_token_seconds: f64,
 }
 
@@ -138,12 +140,16 @@ fn with_weights(
     let plan = planner.plan(ram).map_err(|e| model.error(e))?;
 
     // Only now, as measuring takes memory that would count as this process's.
-    let machine = machine((remote.is_none() && supplier.is_none()).then_some(model));
+    let others = Others::begin();
+    let mut machine = machine((remote.is_none() && supplier.is_none()).then_some(model));
     let tier = args.options().kernels();
     let mut dry = measures.and_then(|threads| Dry::new(tier, threads));
     let computing = dry.as_mut().and_then(|dry| dry.token(model.spec(), model.manifest()));
     let of_prompt = dry.as_mut().and_then(|dry| dry.prompt(model.spec(), model.manifest()));
     drop(dry);
+    if measures.is_some() {
+        machine.others_share = others.and_then(|others| others.share());
+    }
     let prompts = prompts(&plan, machine, of_prompt.as_ref());
     let row = |plan: &Plan| row(plan, machine, computing);
     let rows: Vec<Row> = budgets(&planner, ram, total.max(ram))
@@ -186,14 +192,15 @@ fn with_weights(
             "hits_of_tokens": hits.tokens(),
             "machine": machine,
             "hub": remote,
-            "first_token_seconds": machine.first_token(cycled(&planner)),
+            "first_token_seconds": long(&prompts).map(|prompt| prompt.first_token_seconds),
             "prompts": prompts,
             "budgets": rows,
             "formats_at": formats.as_ref().map(|_| formats_at),
             "formats": formats,
         }))?;
     } else {
-        let mut text = text(shown, &planner, ram, machine, &rows, &prompts);
+        let first = first_tokens(&prompts, of_prompt.is_some());
+        let mut text = text(shown, &planner, ram, machine, &rows, &first);
         text += &outline::estimates(hits);
         if let Some(reads @ 2..) = reads_per_expert(model.manifest()) {
             text += &wrapped(&format!(
@@ -300,16 +307,12 @@ fn reads_per_expert(manifest: &Manifest) -> Option<usize> {
     first.filter_map(|piece| reads(Read::Piece(piece.id))).max()
 }
 
-/// Bytes that a long prompt needs: all but the tables of layers, of which it needs rows.
-fn cycled(planner: &Planner) -> u64 {
-    planner.weights() - planner.layer_tables().map_or(0, |[bytes, _]| bytes)
-}
-
-/// Estimates of prompts of usual lengths, as far as the context has room for them. None where computing
-/// was not measured.
+/// Estimates of prompts of usual lengths, as far as the context has room for them. Where computing was
+/// not measured they take the time of reading, or longer; where no disk was, there are none.
 fn prompts(plan: &Plan, machine: Machine, computing: Option<&PromptComputing>) -> Vec<Prompt> {
-    let (Some(disk), Some(computing)) = (machine.disk_bytes_per_second, computing) else {
-        return Vec::new();
+    let Some(disk) = machine.disk_bytes_per_second else { return Vec::new() };
+    let seconds = |part: &Range<usize>| {
+        computing.map_or(0.0, |computing| computing.seconds(&plan.per_token, part))
     };
     let lengths = PROMPTS.into_iter().filter(|&tokens| tokens < plan.context);
     let lengths = lengths.chain([plan.context]).take(PROMPTS.len());
@@ -317,22 +320,27 @@ fn prompts(plan: &Plan, machine: Machine, computing: Option<&PromptComputing>) -
         .map(|tokens| Prompt {
             tokens,
             read_bytes: plan.prompt.passes(tokens).map(|(_, bytes)| bytes).sum(),
-            first_token_seconds: plan
-                .prompt
-                .seconds(tokens, disk, |part| computing.seconds(&plan.per_token, part)),
+            first_token_seconds: plan.prompt.seconds(tokens, disk, seconds),
         })
         .collect()
 }
 
+/// The estimate of a long prompt: of the second length, or of the only one.
+fn long(prompts: &[Prompt]) -> Option<&Prompt> {
+    prompts.get(1).or(prompts.first())
+}
+
 /// When prompts have their first tokens, in a line.
-fn first_tokens(prompts: &[Prompt]) -> String {
+fn first_tokens(prompts: &[Prompt], is_computed: bool) -> String {
     if prompts.is_empty() {
         return String::new();
     }
     let each = prompts.iter().map(|prompt| {
         format!("{} for a prompt of {} tokens", time(prompt.first_token_seconds), prompt.tokens)
     });
-    wrapped(&format!("time to the first token: {}\n", each.collect::<Vec<_>>().join(", ")))
+    let each = each.collect::<Vec<_>>().join(", ");
+    let more = if is_computed { "" } else { ", or more, as computing was not measured" };
+    wrapped(&format!("time to the first token: {each}{more}\n"))
 }
 
 fn row(plan: &Plan, machine: Machine, computing: Option<Computing>) -> Row {
@@ -377,13 +385,11 @@ fn text(
     asked: u64,
     machine: Machine,
     rows: &[Row],
-    prompts: &[Prompt],
+    first_tokens: &str,
 ) -> String {
     let pace = rows.iter().find(|row| row.budget == asked).and_then(|row| row.tokens_per_second);
-    // A more exact estimate takes the place of that of any long prompt.
-    let first = machine.first_token(cycled(planner)).filter(|_| prompts.is_empty());
-    let mut text = machine.answer("", asked, [pace, first]);
-    text += &first_tokens(prompts);
+    let mut text = machine.answer("", asked, [pace, None]);
+    text += first_tokens;
     text += &format!(
         "{}: {} of weights\nthe smallest --ram is {}MiB (`min` takes the {} that are needed now)\n{}\n\n",
         model.display(),

@@ -3,6 +3,7 @@
 mod attending;
 mod blank;
 mod computing;
+mod others;
 
 use std::path::Path;
 
@@ -12,6 +13,7 @@ use sws_store::{Arena, Clock, Manifest, ReaderKind, probe};
 use crate::Threads;
 pub use attending::PromptComputing;
 pub use computing::{Computing, Dry};
+pub use others::Others;
 
 /// Bytes read to measure the speed of memory: more than caches hold.
 const MEMORY_PROBE: usize = 128 << 20;
