@@ -84,8 +84,9 @@ fn dots<S: Simd, C: Coded<S>, const R: usize>(
     // The code for units that may be the last does for all where programs are to be small.
     let whole = if S::DECODES_ALL { m.cols() / SPAN_COLS } else { 0 };
     let of_span = C::CODING.runs() / 8;
+    let (sums, _) = x.sums(0, C::CODING.run);
     let (spans, rest) = x.columns().split_at(SPAN_COLS * whole);
-    let (of_runs, of_rest) = x.sums(0, C::CODING.run).split_at(of_span * whole);
+    let (of_runs, of_rest) = sums.split_at(of_span * whole);
     let spans = spans.as_chunks::<SPAN_COLS>().0.iter().zip(of_runs.chunks_exact(of_span));
     // What units of a span share is decoded a span ahead, as one after another takes more instructions
     // than a CPU looks at.

@@ -47,13 +47,13 @@ impl<'a> Coded<'a> {
         self.columns
     }
 
-    /// The sums of the runs of one token, eight at a time.
+    /// The sums of the runs of the tokens from `first` on, eight at a time, and how many of these there are
+    /// from one token to the next.
     #[inline(always)]
-    pub(in crate::matmul) fn sums(self, token: usize, run: usize) -> &'a [[f32; 8]] {
+    pub(in crate::matmul) fn sums(self, first: usize, run: usize) -> (&'a [[f32; 8]], usize) {
         let of_token = self.sums.len() / self.tokens;
-        let sums = &self.sums[of_token * token..][..of_token];
-        let (of_16, of_32) = sums.split_at(of_token / 3 * 2);
-        (if run == 16 { of_16 } else { of_32 }).as_chunks().0
+        let before = if run == 16 { 0 } else { of_token / 3 * 2 };
+        (self.sums[of_token * first + before..].as_chunks().0, of_token / 8)
     }
 }
 
