@@ -9,8 +9,8 @@ use std::process::ExitCode;
 use serde::Serialize;
 use serde_json::json;
 use sws::{
-    Computing, Dry, Format, Model, Needs, Others, Outline, Planning, PromptComputing, SequenceBytes,
-    Text, Threads,
+    Computing, Dry, Format, Model, Needs, Others, Outline, Planning, PromptComputing,
+    SequenceBytes, Text, Threads,
 };
 use sws_engine::{MemoryUse, PerToken, Plan, PlanOptions, Planner, RamBudget};
 use sws_kernels::{Activations, Encoding};

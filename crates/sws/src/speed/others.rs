@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn others_have_what_neither_this_process_had_nor_nobody() {
+    fn others_have_what_was_neither_ours_nor_idle() {
         let process = |user: u64, system: u64| {
             format!("12 (a (b) c) S 1 1 1 0 -1 4 5 6 7 8 {user} {system} 0 0 20 0 3 0")
         };

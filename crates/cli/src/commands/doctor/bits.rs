@@ -1,8 +1,9 @@
-//! The self-test of the kernels: products in every encoding, on every tier of this CPU.
+//! The self-test of the kernels: products in every encoding, with both kinds of activations, on every
+//! tier of this CPU.
 
 use sws_kernels::{
-    EncodedRows, Encoder, Encoding, GgufBlocks, Histogram, Matrix, PartLen, Scratch, Tally, Tier,
-    matmul,
+    Activations, EncodedRows, Encoder, Encoding, GgufBlocks, Histogram, Matrix, PartLen, Scratch,
+    Tally, Tier, matmul,
 };
 
 use super::Line;
@@ -36,10 +37,16 @@ fn compare(tiers: &[Tier]) -> Result<(), String> {
             let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
             let matrix = Matrix::new(encoding, ROWS, cols, &parts)
                 .map_err(|e| format!("{encoding} cannot be tested: {e}"))?;
-            for tokens in [1, TOKENS] {
-                let scalar = product(Tier::SCALAR, &matrix, tokens);
-                if let Some(tier) = tiers.iter().find(|&&t| product(t, &matrix, tokens) != scalar) {
-                    return Err(format!("{tier} and scalar kernels differ in {encoding}"));
+            for (activations, tokens) in
+                Activations::ALL.into_iter().flat_map(|kind| [(kind, 1), (kind, TOKENS)])
+            {
+                let bits =
+                    |tier: Tier| product(tier.with_activations(activations), &matrix, tokens);
+                let scalar = bits(Tier::SCALAR);
+                if let Some(tier) = tiers.iter().find(|&&tier| bits(tier) != scalar) {
+                    return Err(format!(
+                        "{tier} and scalar kernels differ in {encoding} with {activations} activations"
+                    ));
                 }
             }
         }
