@@ -171,6 +171,21 @@ def locked(path):
         yield
 
 
+@contextmanager
+def held(run):
+    """Has free memory touched, which a hypervisor would take back between runs, and freed as a run takes it."""
+    if not run.hold:
+        yield
+        return
+    program = HERE.parent / "target/release/sws-bench"
+    with subprocess.Popen([program, "touch", "--", "cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        # `cat` starts once all is touched, and ends with its input.
+        holder.stdin.write(b"\n")
+        holder.stdin.flush()
+        holder.stdout.read(1)
+        yield
+
+
 def called(words):
     done = subprocess.run([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
@@ -217,9 +232,10 @@ def measure(contender, run, limit):
     with locked(run.lock), group(limit) as path:
         os.sync()
         Path("/proc/sys/vm/drop_caches").write_text("3")
-        before = busy()
-        out, err, status, used = execute(words, path, run.timeout)
-        others = busy() - before - used.ru_utime - used.ru_stime
+        with held(run):
+            before = busy()
+            out, err, status, used = execute(words, path, run.timeout)
+            others = busy() - before - used.ru_utime - used.ru_stime
         peak = int((path / "memory.max_usage_in_bytes").read_text())
     if status == -9:
         raise NoResult("killed")
@@ -316,6 +332,7 @@ def arguments():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--timeout", type=int, default=170, help="seconds of a run")
+    parser.add_argument("--hold", action="store_true", help="have `sws-bench touch` hold free memory, which a run gets")
     parser.add_argument("--lock", type=Path, help="file to lock during each run, which other work on the machine locks too")
     parser.add_argument("--json", type=Path, help="file to write")
     return parser.parse_args()
