@@ -15,6 +15,8 @@ use crate::simd::Portable;
 pub(super) trait Wide: Copy {
     /// 32 × f32.
     type V: Copy;
+    /// Lanes added as far as vectors are added as a whole.
+    type Part: Copy;
     /// Number of vectors of sums that fit in the registers besides their operands.
     const SUMS: usize;
 
@@ -27,24 +29,26 @@ pub(super) trait Wide: Copy {
     /// Loads bf16.
     fn widen(self, from: &[u16; LANES]) -> Self::V;
     fn store(self, a: Self::V, to: &mut Lanes);
+    /// Asks for a row that is read soon.
+    #[inline(always)]
+    fn prefetch<T>(self, _: &[T]) {}
+    fn add(self, a: Self::V, b: Self::V) -> Self::V;
     /// a · b + c, rounded once.
     fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// The lanes of `a` where all bits of `mask` are set, and those of `b` where none is.
+    fn select(self, mask: Self::V, a: Self::V, b: Self::V) -> Self::V;
     /// The canonical tree.
     fn fold(self, a: Self::V) -> f32;
-    /// [`fold`](Wide::fold) of eight vectors at once, at a third of the cost where vectors are
-    /// added across each other.
-    #[inline(always)]
-    fn fold8(self, sums: [Self::V; 8]) -> [f32; 8] {
-        let mut folded = [0.0; 8];
-        for (folded, sum) in folded.iter_mut().zip(sums) {
-            *folded = self.fold(sum);
-        }
-        folded
-    }
+    /// The first levels of the tree.
+    fn part(self, a: Self::V) -> Self::Part;
+    /// The other levels, of eight vectors at once, at a third of the cost where vectors are added
+    /// across each other.
+    fn fold8(self, parts: [Self::Part; 8]) -> [f32; 8];
 }
 
 impl Wide for Portable {
     type V = Lanes;
+    type Part = Lanes;
     const SUMS: usize = 1;
 
     #[inline(always)]
@@ -72,6 +76,14 @@ impl Wide for Portable {
     }
 
     #[inline(always)]
+    fn add(self, mut a: Lanes, b: Lanes) -> Lanes {
+        for i in 0..LANES {
+            a[i] += b[i];
+        }
+        a
+    }
+
+    #[inline(always)]
     fn fma(self, mut a: Lanes, b: Lanes, c: Lanes) -> Lanes {
         for i in 0..LANES {
             a[i] = a[i].mul_add(b[i], c[i]);
@@ -80,8 +92,26 @@ impl Wide for Portable {
     }
 
     #[inline(always)]
+    fn select(self, mask: Lanes, mut a: Lanes, b: Lanes) -> Lanes {
+        for i in 0..LANES {
+            a[i] = if mask[i].to_bits() == 0 { b[i] } else { a[i] };
+        }
+        a
+    }
+
+    #[inline(always)]
     fn fold(self, a: Self::V) -> f32 {
         tree(a)
+    }
+
+    #[inline(always)]
+    fn part(self, a: Lanes) -> Lanes {
+        a
+    }
+
+    #[inline(always)]
+    fn fold8(self, parts: [Lanes; 8]) -> [f32; 8] {
+        parts.map(tree)
     }
 }
 
@@ -95,6 +125,7 @@ mod x86 {
     /// Four registers. The token proves the CPU features that the SAFETY notes rely on.
     impl Wide for Avx2 {
         type V = [__m256; 4];
+        type Part = __m256;
         const SUMS: usize = 2;
 
         #[inline(always)]
@@ -141,6 +172,24 @@ mod x86 {
         }
 
         #[inline(always)]
+        fn prefetch<T>(self, row: &[T]) {
+            prefetch(row);
+        }
+
+        #[inline(always)]
+        fn add(self, a: Self::V, b: Self::V) -> Self::V {
+            // SAFETY: AVX2 is available.
+            unsafe {
+                [
+                    _mm256_add_ps(a[0], b[0]),
+                    _mm256_add_ps(a[1], b[1]),
+                    _mm256_add_ps(a[2], b[2]),
+                    _mm256_add_ps(a[3], b[3]),
+                ]
+            }
+        }
+
+        #[inline(always)]
         fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
             // SAFETY: FMA is available.
             unsafe {
@@ -154,16 +203,69 @@ mod x86 {
         }
 
         #[inline(always)]
+        fn select(self, mask: Self::V, a: Self::V, b: Self::V) -> Self::V {
+            // SAFETY: AVX2 is available.
+            unsafe {
+                [
+                    _mm256_blendv_ps(b[0], a[0], mask[0]),
+                    _mm256_blendv_ps(b[1], a[1], mask[1]),
+                    _mm256_blendv_ps(b[2], a[2], mask[2]),
+                    _mm256_blendv_ps(b[3], a[3], mask[3]),
+                ]
+            }
+        }
+
+        #[inline(always)]
         fn fold(self, a: Self::V) -> f32 {
             let [a, b, c, d] = a;
             // SAFETY: AVX2 is available.
             unsafe { fold8(_mm256_add_ps(_mm256_add_ps(a, c), _mm256_add_ps(b, d))) }
+        }
+
+        #[inline(always)]
+        fn part(self, [a, b, c, d]: Self::V) -> __m256 {
+            // SAFETY: AVX2 is available.
+            unsafe { _mm256_add_ps(_mm256_add_ps(a, c), _mm256_add_ps(b, d)) }
+        }
+
+        #[inline(always)]
+        fn fold8(self, [a, b, c, d, e, f, g, h]: [__m256; 8]) -> [f32; 8] {
+            // SAFETY: AVX2 is available; 8 floats are written to 8.
+            unsafe {
+                // The halves of two vectors become one, then the pairs of four, then all of eight.
+                let (ab, cd, ef, gh) = (halves8(a, b), halves8(c, d), halves8(e, f), halves8(g, h));
+                let low = _mm256_shuffle_ps::<0x44>(ab, cd);
+                let abcd = _mm256_add_ps(low, _mm256_shuffle_ps::<0xee>(ab, cd));
+                let low = _mm256_shuffle_ps::<0x44>(ef, gh);
+                let efgh = _mm256_add_ps(low, _mm256_shuffle_ps::<0xee>(ef, gh));
+                let low = _mm256_shuffle_ps::<0x88>(abcd, efgh);
+                let all = _mm256_add_ps(low, _mm256_shuffle_ps::<0xdd>(abcd, efgh));
+                let order = _mm256_set_epi32(7, 3, 6, 2, 5, 1, 4, 0);
+                let mut folded = [0.0; 8];
+                let all = _mm256_permutevar8x32_ps(all, order);
+                _mm256_storeu_ps(folded.as_mut_ptr(), all);
+                folded
+            }
+        }
+    }
+
+    /// The two halves of `a` and of `b`, added: a in the lower half, b in the upper.
+    ///
+    /// # Safety
+    /// The CPU must have AVX2.
+    #[inline(always)]
+    unsafe fn halves8(a: __m256, b: __m256) -> __m256 {
+        // SAFETY: by this function's contract.
+        unsafe {
+            let low = _mm256_permute2f128_ps::<0x20>(a, b);
+            _mm256_add_ps(low, _mm256_permute2f128_ps::<0x31>(a, b))
         }
     }
 
     /// Two registers.
     impl Wide for Avx512 {
         type V = [__m512; 2];
+        type Part = __m512;
         const SUMS: usize = 8;
 
         #[inline(always)]
@@ -202,19 +304,42 @@ mod x86 {
         }
 
         #[inline(always)]
+        fn prefetch<T>(self, row: &[T]) {
+            prefetch(row);
+        }
+
+        #[inline(always)]
+        fn add(self, a: Self::V, b: Self::V) -> Self::V {
+            // SAFETY: AVX-512 is available.
+            unsafe { [_mm512_add_ps(a[0], b[0]), _mm512_add_ps(a[1], b[1])] }
+        }
+
+        #[inline(always)]
         fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
             // SAFETY: AVX-512 is available.
             unsafe { [_mm512_fmadd_ps(a[0], b[0], c[0]), _mm512_fmadd_ps(a[1], b[1], c[1])] }
         }
 
         #[inline(always)]
-        fn fold8(self, sums: [Self::V; 8]) -> [f32; 8] {
+        fn select(self, mask: Self::V, a: Self::V, b: Self::V) -> Self::V {
+            // SAFETY: AVX-512 F and DQ are available; the index is below 2.
+            let part = |i: usize| unsafe {
+                let mask = _mm512_movepi32_mask(_mm512_castps_si512(mask[i]));
+                _mm512_mask_blend_ps(mask, b[i], a[i])
+            };
+            [part(0), part(1)]
+        }
+
+        #[inline(always)]
+        fn part(self, a: Self::V) -> __m512 {
+            // SAFETY: AVX-512 is available.
+            unsafe { _mm512_add_ps(a[0], a[1]) }
+        }
+
+        #[inline(always)]
+        fn fold8(self, [a, b, c, d, e, f, g, h]: [__m512; 8]) -> [f32; 8] {
             // SAFETY: AVX-512 is available; 8 floats are written to 8.
             unsafe {
-                let [a, b, c, d, e, f, g, h] = sums.map(
-                    #[inline(always)]
-                    |sum| _mm512_add_ps(sum[0], sum[1]),
-                );
                 // Adds the halves of two vectors into one, then the quarters of four, then the
                 // pairs of eight.
                 let abcd = quarters(halves(a, b), halves(c, d));
@@ -238,6 +363,14 @@ mod x86 {
                 let high = _mm512_extractf32x8_ps::<1>(sum);
                 fold8(_mm256_add_ps(_mm512_castps512_ps256(sum), high))
             }
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch<T>(row: &[T]) {
+        for line in (0..size_of_val(row)).step_by(64) {
+            // SAFETY: all of x86-64 have the instruction, which faults at no address.
+            unsafe { _mm_prefetch::<_MM_HINT_T1>(row.as_ptr().cast::<i8>().wrapping_add(line)) };
         }
     }
 

@@ -6,7 +6,7 @@ use super::super::row::{capped, exp_and_sum};
 use super::super::vector::Wide;
 use super::cache::{Element, Page};
 use super::tiles::{Chosen, Head, Tile, Tiles};
-use super::{AttentionScratch, Block, Distances, Job, KvData, ROWS};
+use super::{AttentionScratch, Block, Distances, Job, KvData, ROWS, blocks, floats_mut};
 
 /// Computes the units of one thread: every `threads`-th.
 #[inline(always)]
@@ -30,11 +30,11 @@ pub(super) fn share<S: Wide>(
 pub(super) struct Row {
     /// Index in [tokens, heads].
     pub(super) index: usize,
-    head: usize,
+    pub(super) head: usize,
     /// The visible positions are start..end; if positions are selected, these are places in the
     /// list of them.
-    start: usize,
-    end: usize,
+    pub(super) start: usize,
+    pub(super) end: usize,
 }
 
 impl Row {
@@ -58,13 +58,12 @@ fn run_unit<S: Wide, E: Element>(
     }
     let spec = job.spec;
     let group = spec.heads / spec.kv_heads;
-    let blocks = job.rows_per_kv_head().div_ceil(ROWS);
-    let kv_head = unit / blocks;
-    let first = unit % blocks * ROWS;
-    let count = ROWS.min(job.rows_per_kv_head() - first);
-    let mut rows = [Row::default(); ROWS];
-    let rows = &mut rows[..count];
-    for (row, i) in rows.iter_mut().zip(first..) {
+    let division = job.division(job.rows_per_kv_head());
+    let kv_head = unit / division.units();
+    let unit = division.unit(unit % division.units());
+    let mut rows = [Row::default(); LANES];
+    let rows = &mut rows[..unit.len()];
+    for (row, i) in rows.iter_mut().zip(unit) {
         let (token, head) = (i / group, kv_head * group + i % group);
         let position = job.first_position + token;
         let start = spec.first_visible(position);
@@ -87,14 +86,15 @@ fn run_selected<S: Wide, E: Element>(
 ) {
     let (spec, selected) = (job.spec, job.selected.expect("the caller has looked"));
     let (runs, heads) = job.runs(selected);
-    let blocks = heads.div_ceil(ROWS);
-    let (token, unit) = (unit / (runs * blocks), unit % (runs * blocks));
-    let before = unit % blocks * ROWS;
-    let first = unit / blocks * heads + before;
+    let division = job.division(heads);
+    let (run, number) = (unit / division.units(), unit % division.units());
+    let (token, run) = (run / runs, run % runs);
+    let unit = division.unit(number);
+    let first = run * heads + unit.start;
     let list = selected.of(token, first * selected.lists / spec.heads);
     let head = first * spec.kv_heads / spec.heads;
-    let mut rows = [Row::default(); ROWS];
-    let rows = &mut rows[..ROWS.min(heads - before)];
+    let mut rows = [Row::default(); LANES];
+    let rows = &mut rows[..unit.len()];
     for (row, head) in rows.iter_mut().zip(first..) {
         *row = Row { index: token * spec.heads + head, head, start: 0, end: list.len() };
     }
@@ -113,13 +113,16 @@ fn run_rows<S: Wide, T: Tiles>(
     (keys, values): (T, T),
     scratch: &mut AttentionScratch,
 ) {
+    if rows.len() > ROWS {
+        return blocks::run(simd, job, rows, (keys, values), scratch);
+    }
     let (spec, count) = (job.spec, rows.len());
     let start = rows[0].start;
     let end = rows[count - 1].end;
     // A multiple of 32, so that the index of a score is in the lane of its position.
     let base = start / LANES * LANES;
     let width = (end - base).next_multiple_of(LANES);
-    let scores = &mut scratch.scores[..count * width];
+    let scores = &mut floats_mut(&mut scratch.scores)[..count * width];
     let span = Span { start, end, base, width };
 
     score(simd, job.q, rows, span, keys, scores);
@@ -188,21 +191,29 @@ pub(super) fn score<S: Wide, T: Tiles>(
         while first < rows.len() {
             let rows = &rows[first..];
             let scores = &mut scores[first * width..];
-            // Eight products at once: as many as fit in the registers and as `fold8` takes.
+            // Eight products at once, as `fold8` takes, of as many keys as fit in the registers.
             first += match rows.len() {
-                4.. if S::SUMS >= 8 => score_rows::<_, _, 4, 2>(simd, q, rows, span, tile, scores),
-                2.. if S::SUMS >= 8 => score_rows::<_, _, 2, 4>(simd, q, rows, span, tile, scores),
-                _ if S::SUMS >= 8 => score_rows::<_, _, 1, 8>(simd, q, rows, span, tile, scores),
-                _ => score_rows::<_, _, 1, 1>(simd, q, rows, span, tile, scores),
+                4.. if S::SUMS >= 8 => {
+                    score_rows::<_, _, 4, 2, 2>(simd, q, rows, span, tile, scores)
+                }
+                2.. if S::SUMS >= 8 => {
+                    score_rows::<_, _, 2, 4, 4>(simd, q, rows, span, tile, scores)
+                }
+                _ if S::SUMS >= 8 => score_rows::<_, _, 1, 8, 8>(simd, q, rows, span, tile, scores),
+                2.. if S::SUMS >= 2 => {
+                    score_rows::<_, _, 2, 4, 1>(simd, q, rows, span, tile, scores)
+                }
+                _ => score_rows::<_, _, 1, 1, 1>(simd, q, rows, span, tile, scores),
             };
         }
         start = tile.end();
     }
 }
 
-/// Multiplies the first `R` rows by the keys of a tile, `K` keys at a time. Returns `R`.
+/// Multiplies the first `R` rows by the keys of a tile, `K` keys at a time, of which `G` are in
+/// registers at once. Returns `R`.
 #[inline(always)]
-fn score_rows<S: Wide, T: Tile, const R: usize, const K: usize>(
+fn score_rows<S: Wide, T: Tile, const R: usize, const K: usize, const G: usize>(
     simd: S,
     queries: &[f32],
     rows: &[Row],
@@ -220,7 +231,16 @@ fn score_rows<S: Wide, T: Tile, const R: usize, const K: usize>(
         for (i, key) in key.iter_mut().enumerate() {
             *key = keys.row(position + i);
         }
-        let products = simd.fold8(dots(simd, q, key));
+        let mut parts = [simd.part(simd.zero()); 8];
+        for (group, key) in key.as_chunks::<G>().0.iter().enumerate() {
+            let sums = dots(simd, q, *key);
+            for r in 0..R {
+                for k in 0..G {
+                    parts[r * K + group * G + k] = simd.part(sums[r][k]);
+                }
+            }
+        }
+        let products = simd.fold8(parts);
         for (r, products) in products.chunks_exact(K).enumerate() {
             scores[r * span.width + position - span.base..][..K].copy_from_slice(products);
         }
@@ -235,14 +255,14 @@ fn score_rows<S: Wide, T: Tile, const R: usize, const K: usize>(
     R
 }
 
-/// The partial sums of `R` queries times `K` keys, where `R · K` is 8.
+/// The partial sums of `R` queries times `K` keys.
 #[inline(always)]
 fn dots<S: Wide, E: Element, const R: usize, const K: usize>(
     simd: S,
     q: [&[f32]; R],
     key: [&[E]; K],
-) -> [S::V; 8] {
-    let mut acc = [simd.zero(); 8];
+) -> [[S::V; K]; R] {
+    let mut acc = [[simd.zero(); K]; R];
     let whole = q[0].len() / LANES;
     let mut at = 0;
     for _ in 0..whole {
@@ -274,11 +294,11 @@ fn multiply_add<S: Wide, const R: usize, const K: usize>(
     simd: S,
     q: [S::V; R],
     key: [S::V; K],
-    acc: &mut [S::V; 8],
+    acc: &mut [[S::V; K]; R],
 ) {
     for r in 0..R {
         for k in 0..K {
-            acc[r * K + k] = simd.fma(q[r], key[k], acc[r * K + k]);
+            acc[r][k] = simd.fma(q[r], key[k], acc[r][k]);
         }
     }
 }
@@ -466,7 +486,7 @@ fn mix_rows<S: Wide, T: Tile, const R: usize>(
 
 /// The `c`-th 32 elements of a row. Elements beyond its end are padding that is never used.
 #[inline(always)]
-fn chunk<S: Wide, E: Element>(simd: S, row: &[E], c: usize) -> S::V {
+pub(super) fn chunk<S: Wide, E: Element>(simd: S, row: &[E], c: usize) -> S::V {
     let (whole, rest) = row.as_chunks::<LANES>();
     if let Some(block) = whole.get(c) {
         return E::load(simd, block);

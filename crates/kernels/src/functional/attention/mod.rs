@@ -21,6 +21,7 @@
 //! which is ascending, and j above is the place in the list. So a list of all positions changes no
 //! bit.
 
+mod blocks;
 mod cache;
 mod index;
 mod lanes;
@@ -28,6 +29,8 @@ mod tiles;
 
 pub use cache::{CacheLayout, CacheMut, KvCache, KvData, LEAST_PAGE, Page, Zero, store, zeroed};
 pub use index::{IndexQuery, index_scores, key_products};
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use super::lanes::{LANES, Lanes};
@@ -74,7 +77,7 @@ impl Attention<'_> {
 /// Working memory of one thread, for any number of calls.
 #[derive(Debug)]
 pub struct AttentionScratch {
-    scores: Vec<f32>,
+    scores: Vec<Block>,
     acc: Vec<Block>,
 }
 
@@ -83,32 +86,52 @@ pub struct AttentionScratch {
 #[repr(align(64))]
 struct Block(Lanes);
 
+/// The elements of blocks.
+#[inline(always)]
+fn floats(blocks: &[Block]) -> &[f32] {
+    const { assert!(size_of::<Block>() == LANES * size_of::<f32>()) };
+    // SAFETY: a block is an array of `LANES` numbers without padding, as its size shows.
+    unsafe { std::slice::from_raw_parts(blocks.as_ptr().cast(), blocks.len() * LANES) }
+}
+
+/// The elements of blocks.
+#[inline(always)]
+fn floats_mut(blocks: &mut [Block]) -> &mut [f32] {
+    const { assert!(size_of::<Block>() == LANES * size_of::<f32>()) };
+    // SAFETY: a block is an array of `LANES` numbers without padding, as its size shows.
+    unsafe { std::slice::from_raw_parts_mut(blocks.as_mut_ptr().cast(), blocks.len() * LANES) }
+}
+
 /// Queries of one key-value head that are computed together, so that each key and value is brought
 /// into the first-level cache once for all of them.
 const ROWS: usize = 8;
 
+/// Queries from which a block of 32 is faster, although some of its lanes have none.
+const BLOCK_FROM: usize = 20;
+
 impl AttentionScratch {
     /// For heads with `value_dim` elements and caches of up to `capacity` positions.
     pub fn new(value_dim: usize, capacity: usize) -> Self {
-        let (scores, blocks) = Self::lengths(value_dim, capacity);
-        AttentionScratch { scores: vec![0.0; scores], acc: vec![Block([0.0; LANES]); blocks] }
+        let (scores, acc) = Self::lengths(value_dim, capacity);
+        let blocks = |len| vec![Block([0.0; LANES]); len];
+        AttentionScratch { scores: blocks(scores), acc: blocks(acc) }
     }
 
     /// Bytes that `new` allocates.
     pub fn bytes(value_dim: usize, capacity: usize) -> usize {
-        let (scores, blocks) = Self::lengths(value_dim, capacity);
-        scores * size_of::<f32>() + blocks * size_of::<Block>()
+        let (scores, acc) = Self::lengths(value_dim, capacity);
+        (scores + acc) * size_of::<Block>()
     }
 
-    /// Lengths of the scores (for every position, rounded out to whole blocks) and of the
+    /// Blocks of scores (of 32 queries for every position, those rounded out to whole blocks) and of
     /// accumulators.
     fn lengths(value_dim: usize, capacity: usize) -> (usize, usize) {
-        (ROWS * (capacity + 2 * LANES), ROWS * LANES * value_dim.div_ceil(LANES))
+        (capacity + 2 * LANES, ROWS * LANES * value_dim.div_ceil(LANES))
     }
 
     fn suffices(&self, value_dim: usize, capacity: usize) -> bool {
-        let (scores, blocks) = Self::lengths(value_dim, capacity);
-        self.scores.len() >= scores && self.acc.len() >= blocks
+        let (scores, acc) = Self::lengths(value_dim, capacity);
+        self.scores.len() >= scores && self.acc.len() >= acc
     }
 }
 
@@ -281,15 +304,22 @@ impl Job<'_> {
         self.tokens * (self.spec.heads / self.spec.kv_heads)
     }
 
-    /// Pieces of work: up to `ROWS` queries of one key-value head.
+    /// Pieces of work: some queries of one key-value head.
     fn units(&self) -> usize {
         match self.selected {
-            None => self.spec.kv_heads * self.rows_per_kv_head().div_ceil(ROWS),
+            None => self.spec.kv_heads * self.division(self.rows_per_kv_head()).units(),
             Some(selected) => {
                 let (runs, heads) = self.runs(selected);
-                self.tokens * runs * heads.div_ceil(ROWS)
+                self.tokens * runs * self.division(heads).units()
             }
         }
+    }
+
+    /// The units of queries that share keys.
+    fn division(&self, rows: usize) -> Division {
+        let fit = blocks::fit(self.spec.key_dim, self.spec.value_dim);
+        let blocks = (rows + LANES - BLOCK_FROM) / LANES;
+        Division { rows, blocks: if fit { blocks } else { 0 } }
     }
 
     /// Runs of query heads that share a list and a key-value head, and the heads of each.
@@ -300,6 +330,30 @@ impl Job<'_> {
             (run, other) = (other, run % other);
         }
         (heads / run, run)
+    }
+}
+
+/// Queries that share keys: blocks of 32 first, of which the last may be smaller, then up to `ROWS`
+/// at a time.
+#[derive(Clone, Copy)]
+struct Division {
+    rows: usize,
+    blocks: usize,
+}
+
+impl Division {
+    fn units(self) -> usize {
+        self.blocks + self.rows.saturating_sub(self.blocks * LANES).div_ceil(ROWS)
+    }
+
+    /// The queries of a unit.
+    fn unit(self, unit: usize) -> Range<usize> {
+        let Division { rows, blocks } = self;
+        let (first, most) = match unit < blocks {
+            true => (unit * LANES, LANES),
+            false => (blocks * LANES + (unit - blocks) * ROWS, ROWS),
+        };
+        first..rows.min(first + most)
     }
 }
 

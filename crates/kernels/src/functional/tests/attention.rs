@@ -315,6 +315,21 @@ fn same_bits_across_tiles_of_values() {
     }
 }
 
+/// Covers blocks of queries that see more positions of a lane than are mixed at once, 64.
+#[test]
+fn same_bits_across_runs_of_a_lane() {
+    for (window, scale) in [(None, 0.1), (Some(2100), 0.1)] {
+        let case = Case { window, scale, ..Case::new(2200, (2, 1), (3, 10), 6) };
+        let expected = run(&case, PLAIN);
+        for tier in Tier::available() {
+            for (chunk, ring, page) in [(40, true, 64), (usize::MAX, false, 1 << 20)] {
+                let way = Way { tier, chunk, ring, page, ..PLAIN };
+                assert_same(&run(&case, way), &expected, format!("{way:?}"));
+            }
+        }
+    }
+}
+
 /// Selected positions, in lists of up to `most`.
 fn some_positions(first: usize, tokens: usize, lists: usize, most: usize) -> Vec<u32> {
     let mut positions = vec![Selected::END; tokens * lists * most];

@@ -15,6 +15,7 @@ macro_rules! allowed {
 
 impl Wide for Neon {
     type V = [float32x4_t; 8];
+    type Part = Self::V;
     const SUMS: usize = 2;
 
     #[inline(always)]
@@ -48,11 +49,27 @@ impl Wide for Neon {
     }
 
     #[inline(always)]
+    fn add(self, mut a: Self::V, b: Self::V) -> Self::V {
+        for i in 0..8 {
+            a[i] = allowed!(vaddq_f32(a[i], b[i]));
+        }
+        a
+    }
+
+    #[inline(always)]
     fn fma(self, a: Self::V, b: Self::V, mut c: Self::V) -> Self::V {
         for i in 0..8 {
             c[i] = allowed!(vfmaq_f32(c[i], a[i], b[i]));
         }
         c
+    }
+
+    #[inline(always)]
+    fn select(self, mask: Self::V, mut a: Self::V, b: Self::V) -> Self::V {
+        for i in 0..8 {
+            a[i] = allowed!(vbslq_f32(vreinterpretq_u32_f32(mask[i]), a[i], b[i]));
+        }
+        a
     }
 
     #[inline(always)]
@@ -64,5 +81,19 @@ impl Wide for Neon {
             let a = vadd_f32(vget_low_f32(a), vget_high_f32(a));
             vget_lane_f32::<0>(a) + vget_lane_f32::<1>(a)
         }
+    }
+
+    #[inline(always)]
+    fn part(self, a: Self::V) -> Self::V {
+        a
+    }
+
+    #[inline(always)]
+    fn fold8(self, parts: [Self::V; 8]) -> [f32; 8] {
+        let mut folded = [0.0; 8];
+        for (folded, part) in folded.iter_mut().zip(parts) {
+            *folded = self.fold(part);
+        }
+        folded
     }
 }
