@@ -9,8 +9,8 @@ use std::process::ExitCode;
 use serde::Serialize;
 use serde_json::json;
 use sws::{
-    Computing, Dry, Format, Model, Needs, Others, Outline, Planning, PromptComputing, SequenceBytes,
-    Text, Threads,
+    Computing, Dry, Format, Model, Needs, Others, Outline, Planning, PromptComputing,
+    SequenceBytes, Text, Threads,
 };
 use sws_engine::{MemoryUse, PerToken, Plan, PlanOptions, Planner, RamBudget};
 use sws_kernels::{Activations, Encoding};
@@ -182,6 +182,7 @@ fn with_weights(
             "smallest_budget": planner.smallest(),
             "budget": ram,
             "activations": args.activations.name(),
+            "kv": args.kv.name(),
             "ledger": ledger,
             "kv_bytes_per_position": sequence.position,
             "kv_fixed_bytes": sequence.fixed,
