@@ -345,7 +345,8 @@ pub(crate) struct Plan {
     /// `auto` for the memory that is free.
     #[arg(long, value_name = "SIZE", default_value = "auto")]
     pub(crate) ram: RamBudget,
-    /// Context length in tokens [default: up to 4096, fewer where memory is scarce].
+    /// Context length in tokens [default: up to 4096, fewer where memory is scarce, more as far as a
+    /// sixteenth of it has room].
     #[arg(long, value_name = "N", value_parser = positive)]
     pub(crate) context: Option<usize>,
     /// Sequences processed together.

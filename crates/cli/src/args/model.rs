@@ -30,7 +30,8 @@ pub(crate) struct Model {
     /// Load the whole model into memory before computing anything.
     #[arg(long, hide_short_help = true)]
     pub(crate) resident: bool,
-    /// Context length in tokens [default: as memory allows, up to 4096].
+    /// Context length in tokens [default: as memory allows, up to 4096, and further as far as a
+    /// sixteenth of it has room].
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) context: Option<u32>,
     /// Compute threads [default: one per core]. With candle the output
