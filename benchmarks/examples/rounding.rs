@@ -95,15 +95,15 @@ fn sampled(model: &mut LoadedModel, count: usize) -> Result<Vec<u32>> {
 
 /// The logits after each token but the last.
 fn scored(model: &mut LoadedModel, tokens: &[u32]) -> Result<Vec<Vec<f32>>> {
-    struct Kept(Vec<Vec<f32>>);
+    struct Kept(usize, Vec<Vec<f32>>);
     impl Observer for Kept {
         fn logits(&mut self, _: usize, logits: &[f32]) {
-            self.0.push(logits.to_vec());
+            self.1.extend(logits.chunks(self.0).map(<[f32]>::to_vec));
         }
     }
-    let mut kept = Kept(Vec::new());
+    let mut kept = Kept(model.causal_lm().vocab(), Vec::new());
     model.causal_lm().score(&tokens[..tokens.len() - 1], &mut kept)?;
-    Ok(kept.0)
+    Ok(kept.1)
 }
 
 fn log_softmax(logits: &[f32]) -> Vec<f64> {
