@@ -36,7 +36,7 @@ families.
   that are read from disk. Its size depends on the weights: here it is that of 10.9 bits, and Gaussian ones have 10.75.
 - Of a model that is published quantised, these columns and `q4` differ in the other weights alone: `sws shard` leaves
   quantised ones as they are, except that `bf11` packs fp8, here into 6.9 bits.
-- The smallest `--ram` and the reads assume up to 4096 positions, eight threads, and the memory of a typical process. The
+- The smallest `--ram` and the reads assume the default context, eight threads, and the memory of a typical process. The
   share of experts found in memory is the one measured for DeepSeek-V2-Lite; with up to 16 experts in a layer, for
   Mixtral-8x7B.
 ";
@@ -50,8 +50,8 @@ than the machine's memory. The costs of a token besides bytes are those of anoth
 ";
 
 const CONTEXT: &str = "\
-Keys and values, or latents and keys of indexers, of one sequence in f32; `--kv bf16` halves them. Windows and recurrent
-states take the same memory for any number of positions.
+Keys and values, or latents and keys of indexers, of one sequence in f32; `--kv bf16` halves them, and `--kv q8` leaves
+17 of 64 parts. Windows and recurrent states take the same memory for any number of positions.
 
 ";
 

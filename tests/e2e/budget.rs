@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 
 use serde_json::Value;
-use sws_testing::tales;
+use sws_testing::{goldens, tales};
 
 use crate::cgroup::Group;
 use crate::goldens::golden_dir;
@@ -160,6 +160,44 @@ fn the_exact_encoding_is_planned_by_budget() {
         let args = ["--describe", describe(threads, disk), "--ram", ram];
         let text = plan(&config, &args).succeeded().stdout;
         assert!(text.starts_with(&format!("runs in {chosen} within ")), "{args:?}: {text}");
+    }
+}
+
+/// A longer one where the budget has room. It changes no bit, so a certificate has no part in it.
+#[test]
+fn default_context_follows_from_the_budget() {
+    let copy = goldens::with_context("qwen3_moe", 60_000);
+    let context = |more: &[&str]| {
+        let plan = json(plan(&copy.dir, &[&["--no-probe", "--json"], more].concat()));
+        plan["plan"]["context"].as_u64().unwrap()
+    };
+    assert_eq!(context(&["--ram", "min"]), 512);
+    let [exact, rounded] = ["f32", "q8"].map(|kv| context(&["--ram", "150MiB", "--kv", kv]));
+    assert!(4096 < exact && exact < rounded && rounded <= 60_000, "{exact} {rounded}");
+    assert_eq!(context(&["--ram", "1GiB"]), 60_000);
+    assert_eq!(context(&["--ram", "1GiB", "--context", "4096"]), 4096);
+
+    let file = copy.dir.join("answer.json");
+    let dir = &copy.dir;
+    let made = |more: &[&dyn AsRef<OsStr>]| {
+        let args: [&dyn AsRef<OsStr>; 9] = [
+            &"run",
+            &dir,
+            &"--tokens=1,2,3",
+            &"-n=6",
+            &"--ignore-eos",
+            &"--temperature=0",
+            &"--ram=1GiB",
+            &"--certify",
+            &file,
+        ];
+        sws(&[&args[..], more].concat()).succeeded();
+        std::fs::read(&file).unwrap()
+    };
+    let long = made(&[]);
+    assert!(made(&[&"--context=4096"]) == long);
+    for context in ["100", "60000"] {
+        sws(&[&"certify", &file, &dir, &"--context", &context]).succeeded();
     }
 }
 

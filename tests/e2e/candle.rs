@@ -119,7 +119,9 @@ fn same_tale_as_the_default_with_a_label() {
 
 #[test]
 fn unsupported_options_are_refused() {
-    tell(&["--backend", "candle", "--kv", "bf16"]).refused(2, &["candle", "f32", "--kv"]);
+    for kv in ["bf16", "q8"] {
+        tell(&["--backend", "candle", "--kv", kv]).refused(2, &["candle", "f32", "--kv"]);
+    }
     tell(&["--backend", "candle", "--ram", "1GiB"]).refused(2, &["candle", "--ram"]);
     let unknown = tell(&["--backend", "abacus"]);
     assert_eq!(unknown.code, Some(2));

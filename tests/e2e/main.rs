@@ -20,6 +20,7 @@ mod gguf;
 mod help;
 mod kill;
 mod kv;
+mod kv_precision;
 mod large;
 mod launch;
 mod library;

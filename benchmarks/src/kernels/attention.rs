@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use sws_kernels::Tier;
 use sws_kernels::functional::{
     Attention, AttentionScratch, CacheLayout, CacheMut, KvCache, KvData, Page, Queries, Zero,
-    attention, store, zeroed,
+    attention, q8, store, zeroed,
 };
 
 use super::measure::{Contender, alternate};
@@ -61,12 +61,17 @@ pub fn run(options: &AttentionArguments) -> Result<()> {
     println!("|---|---:|---|---:|{}", "---:|".repeat(tiers.len()));
     for (name, shape) in SHAPES {
         for &positions in &options.positions {
-            for rounded in [false, true] {
-                let cell = Cell { shape, positions: positions as usize, rounded };
-                let [speed, ratios @ ..] = &*pool.install(|| cell.measure(&tiers, options))? else {
+            let cell = Cell { shape, positions: positions as usize };
+            type Measure = fn(&Cell, &[Tier], &AttentionArguments) -> Result<Vec<f64>>;
+            for (numbers, measure) in [
+                ("f32", Cell::measure::<f32> as Measure),
+                ("bf16", Cell::measure::<u16>),
+                ("q8", Cell::measure::<u8>),
+            ] {
+                let [speed, ratios @ ..] = &*pool.install(|| measure(&cell, &tiers, options))?
+                else {
                     continue;
                 };
-                let numbers = if rounded { "bf16" } else { "f32" };
                 let ratios: String = ratios.iter().map(|ratio| format!(" {ratio:.2} |")).collect();
                 println!("| {name} | {positions} | {numbers} | {speed:.1} |{ratios}");
             }
@@ -79,7 +84,6 @@ pub fn run(options: &AttentionArguments) -> Result<()> {
 struct Cell {
     shape: [usize; 4],
     positions: usize,
-    rounded: bool,
 }
 
 /// Keys and values of a sequence. With latents there are keys only.
@@ -88,8 +92,13 @@ struct Cache<E> {
     values: Vec<Page<E>>,
 }
 
-/// A number as it lies in a cache.
+/// A number, or a byte, as it lies in a cache.
 trait Number: Zero + Send + Sync {
+    /// Elements of a row of so many numbers.
+    fn row(numbers: usize) -> usize {
+        numbers
+    }
+
     fn to_fill(pages: &mut [Page<Self>]) -> CacheMut<'_>;
     fn data(cache: &Cache<Self>) -> KvData<'_>;
 }
@@ -114,50 +123,54 @@ impl Number for u16 {
     }
 }
 
-impl Cell {
-    /// Speed of the sum in GB/s, and of each tier relative to it.
-    fn measure(&self, tiers: &[Tier], options: &AttentionArguments) -> Result<Vec<f64>> {
-        match self.rounded {
-            false => self.alternated::<f32>(tiers, options),
-            true => self.alternated::<u16>(tiers, options),
-        }
+impl Number for u8 {
+    fn row(numbers: usize) -> usize {
+        q8::bytes(numbers)
     }
 
-    fn alternated<E: Number>(
-        &self,
-        tiers: &[Tier],
-        options: &AttentionArguments,
-    ) -> Result<Vec<f64>> {
+    fn to_fill(pages: &mut [Page<u8>]) -> CacheMut<'_> {
+        CacheMut::Q8(pages)
+    }
+
+    fn data(cache: &Cache<u8>) -> KvData<'_> {
+        KvData::Q8 { keys: &cache.keys, values: cache.values() }
+    }
+}
+
+impl Cell {
+    /// Speed of the sum in GB/s, and of each tier relative to it.
+    fn measure<E: Number>(&self, tiers: &[Tier], options: &AttentionArguments) -> Result<Vec<f64>> {
         let size = size_of::<E>();
         let [heads, kv_heads, key_dim, value_dim] = self.shape;
         let layout = |dim| CacheLayout {
             capacity: self.positions,
             page: PAGE.min(self.positions.next_power_of_two()),
             heads: kv_heads,
-            dim,
+            dim: E::row(dim),
         };
         let (keys, values) = (layout(key_dim), layout(self.value_row()));
-        let numbers =
-            self.positions * kv_heads * (key_dim + if self.is_latent() { 0 } else { value_dim });
-        let copies = (options.caches as usize / (numbers * size)).clamp(1, 64);
-        let filled = |layout: CacheLayout| {
+        let of_value = if self.is_latent() { 0 } else { value_dim };
+        let numbers = self.positions * kv_heads * (key_dim + of_value);
+        let bytes = self.positions * kv_heads * (E::row(key_dim) + E::row(of_value)) * size;
+        let copies = (options.caches as usize / bytes).clamp(1, 64);
+        let filled = |layout: CacheLayout, dim: usize| {
             let len = layout.page_len().expect("a page of some numbers");
             let mut pages: Vec<Page<E>> =
                 (0..layout.pages(self.positions)).map(|_| zeroed(len)).collect();
             for first in (0..self.positions).step_by(PAGE) {
                 let count = PAGE.min(self.positions - first);
-                let rows = widen(&random_weights(count, layout.heads * layout.dim));
+                let rows = widen(&random_weights(count, layout.heads * dim));
                 store(E::to_fill(&mut pages), layout, first, &rows);
             }
             pages
         };
         let caches: Vec<Cache<E>> = (0..copies)
             .map(|_| Cache {
-                keys: filled(keys),
-                values: if self.is_latent() { Vec::new() } else { filled(values) },
+                keys: filled(keys, key_dim),
+                values: if self.is_latent() { Vec::new() } else { filled(values, value_dim) },
             })
             .collect();
-        let mut flat = sws_store::Slot::alone((copies * numbers * size).next_multiple_of(1 << 21))?;
+        let mut flat = sws_store::Slot::alone((copies * bytes).next_multiple_of(1 << 21))?;
         // Pages that nothing was written to are all the same one.
         flat.iter_mut().enumerate().for_each(|(at, byte)| *byte = at as u8);
         let q = widen(&random_weights(heads, key_dim));
@@ -172,14 +185,13 @@ impl Cell {
             soft_cap: None,
             sinks: None,
         };
-        let bytes = (numbers * size) as f64;
         let sum = Contender {
             name: "sum".to_owned(),
-            bytes,
+            bytes: bytes as f64,
             weights: numbers as f64,
             call: Box::new(|i| {
-                let at = i % copies * numbers * size;
-                std::hint::black_box(parallel_sum(&flat[at..at + numbers * size]));
+                let at = i % copies * bytes;
+                std::hint::black_box(parallel_sum(&flat[at..at + bytes]));
                 Ok(())
             }),
         };
@@ -190,7 +202,7 @@ impl Cell {
             let (caches, q, spec) = (&caches, &q, &spec);
             Contender {
                 name: tier.to_string(),
-                bytes,
+                bytes: bytes as f64,
                 weights: numbers as f64,
                 call: Box::new(move |i| {
                     let cache = KvCache { data: E::data(&caches[i % copies]), keys, values };
@@ -204,7 +216,7 @@ impl Cell {
         });
         let mut contenders: Vec<Contender> = std::iter::once(sum).chain(ours).collect();
         let timings = alternate(&mut contenders, ROUNDS, options.seconds_per_cell)?;
-        let mut found = vec![bytes / timings[0].median() / 1e9];
+        let mut found = vec![bytes as f64 / timings[0].median() / 1e9];
         found.extend(timings[1..].iter().map(|timing| timing.speed_over(&timings[0])));
         Ok(found)
     }

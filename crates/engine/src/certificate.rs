@@ -178,7 +178,7 @@ impl Certificate {
             version: VERSION.to_owned(),
             model: manifest.model.clone(),
             encoding: encoding(manifest),
-            kv: kv_name(kv).to_owned(),
+            kv: kv.name().to_owned(),
             sampler: SAMPLER.to_owned(),
             arithmetic: manifest.arithmetic(),
             activations: activations.name().to_owned(),
@@ -268,7 +268,7 @@ impl Certificate {
 
     /// Precision of keys and values; `None` for an unknown one.
     pub fn kv(&self) -> Option<KvPrecision> {
-        [KvPrecision::F32, KvPrecision::Bf16].into_iter().find(|kv| kv_name(*kv) == self.kv)
+        KvPrecision::ALL.into_iter().find(|kv| kv.name() == self.kv)
     }
 
     /// The prompt.
@@ -431,11 +431,4 @@ fn are_as_they_are(activations: &str) -> bool {
 
 fn encoding(manifest: &Manifest) -> Option<String> {
     manifest.encoding.map(|encoding| encoding.name().to_owned())
-}
-
-fn kv_name(kv: KvPrecision) -> &'static str {
-    match kv {
-        KvPrecision::F32 => "f32",
-        KvPrecision::Bf16 => "bf16",
-    }
 }

@@ -113,10 +113,13 @@ impl App {
         let (limit, vocab) = (model.limit(), model.causal_lm().vocab());
         let manifest = model.model().manifest();
         let arithmetic = manifest.arithmetic();
-        let rounded = match model.activations() {
+        let mut rounded = match model.activations() {
             Activations::F32 => String::new(),
             activations => format!("-{activations}"),
         };
+        if model.kv() != KvPrecision::F32 {
+            rounded += &format!("-kv-{}", model.kv().name());
+        }
         let short: String = manifest.model.fingerprint.chars().take(16).collect();
         let lossy = model.warnings().iter().filter(|warning| matches!(warning, Warning::Lossy(_)));
         let text = model.text().clone();

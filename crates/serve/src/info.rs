@@ -89,6 +89,7 @@ pub(crate) fn props(app: &App) -> Result<Value, Failure> {
         "default_generation_settings": settings(&served),
         "prompt_logprobs": served.prompt_ranks,
         "activations": served.activations.name(),
+        "kv": served.kv.name(),
         "lossy": served.lossy,
         "build_info": env!("CARGO_PKG_VERSION"),
     }))

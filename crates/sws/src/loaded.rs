@@ -178,10 +178,7 @@ impl LoadedModel {
             activations: about.activations.name(),
             threads: self.threads().count(),
             reader: about.reader,
-            kv: match about.kv {
-                KvPrecision::F32 => "f32",
-                KvPrecision::Bf16 => "bf16",
-            },
+            kv: about.kv.name(),
             lossy: about.lossy.clone(),
             weight_bytes: about.weight_bytes,
             ram_bytes: self.plan.as_ref().map(|plan| plan.ledger.budget()),

@@ -115,9 +115,14 @@ impl Options {
     pub(crate) fn lossy(&self, model: &Model) -> Vec<String> {
         let mut lossy: Vec<String> = model.lossy().into_iter().collect();
         lossy.extend(self.backend.lossy().map(str::to_owned));
-        if self.kv == KvPrecision::Bf16 {
-            lossy.push("keys and values rounded to bf16, error not bounded".to_owned());
-        }
+        let rounded = match self.kv {
+            KvPrecision::F32 => None,
+            KvPrecision::Bf16 => Some("bf16"),
+            KvPrecision::Q8 => Some("8 bits in blocks of 32"),
+        };
+        lossy.extend(
+            rounded.map(|to| format!("keys and values rounded to {to}, error not bounded")),
+        );
         if self.activations == Activations::Int8 {
             lossy.push(
                 "activations rounded to int8 where weights have a kernel for it, error not bounded"

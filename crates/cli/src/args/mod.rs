@@ -345,13 +345,15 @@ pub(crate) struct Plan {
     /// `auto` for the memory that is free.
     #[arg(long, value_name = "SIZE", default_value = "auto")]
     pub(crate) ram: RamBudget,
-    /// Context length in tokens [default: up to 4096, fewer where memory is scarce].
+    /// Context length in tokens [default: up to 4096, fewer where memory is scarce, more as far as a
+    /// sixteenth of it has room].
     #[arg(long, value_name = "N", value_parser = positive)]
     pub(crate) context: Option<usize>,
     /// Sequences processed together.
     #[arg(long, value_name = "N", default_value_t = 1, hide_short_help = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) batch: u16,
-    /// Precision of keys and values: f32, or bf16 in half the memory.
+    /// Precision of keys and values: f32, bf16 in half the memory, or q8 in little more than a
+    /// quarter.
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = kv, hide_short_help = true)]
     pub(crate) kv: KvPrecision,
     #[arg(long, value_name = "TIER", env = TIER_VARIABLE, help = TIERS, value_parser = chosen, hide_short_help = true)]

@@ -30,7 +30,8 @@ pub(crate) struct Model {
     /// Load the whole model into memory before computing anything.
     #[arg(long, hide_short_help = true)]
     pub(crate) resident: bool,
-    /// Context length in tokens [default: as memory allows, up to 4096].
+    /// Context length in tokens [default: as memory allows, up to 4096, and further as far as a
+    /// sixteenth of it has room].
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) context: Option<u32>,
     /// Compute threads [default: one per core]. With candle the output
@@ -102,8 +103,9 @@ pub(crate) struct Advanced {
     /// I/O backend: direct, uring or mmap.
     #[arg(long, value_name = "READER", default_value = "direct")]
     pub(crate) reader: ReaderKind,
-    /// Precision of keys and values: f32 as computed, or bf16 in half the memory. bf16 is lossy
-    /// [default: f32, or as in the certificate].
+    /// Precision of keys and values: f32 as computed, bf16 in half the memory, or q8, 8 bits in
+    /// blocks of 32, in little more than a quarter. bf16 and q8 are lossy [default: f32, or as in
+    /// the certificate].
     #[arg(long, value_name = "TYPE", value_parser = kv)]
     kv: Option<KvPrecision>,
 }
@@ -195,9 +197,6 @@ fn tolerance(word: &str) -> Result<f64, String> {
 }
 
 pub(super) fn kv(word: &str) -> Result<KvPrecision, String> {
-    match word {
-        "f32" => Ok(KvPrecision::F32),
-        "bf16" => Ok(KvPrecision::Bf16),
-        other => Err(format!("keys and values are kept in f32 or bf16, not in {other}")),
-    }
+    let found = KvPrecision::ALL.into_iter().find(|kv| kv.name() == word);
+    found.ok_or_else(|| format!("keys and values are kept in f32, bf16 or q8, not in {word}"))
 }

@@ -182,6 +182,7 @@ fn with_weights(
             "smallest_budget": planner.smallest(),
             "budget": ram,
             "activations": args.activations.name(),
+            "kv": args.kv.name(),
             "ledger": ledger,
             "kv_bytes_per_position": sequence.position,
             "kv_fixed_bytes": sequence.fixed,

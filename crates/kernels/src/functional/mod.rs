@@ -32,7 +32,7 @@ mod vector;
 
 pub use attention::{
     Attention, AttentionScratch, CacheLayout, CacheMut, Distances, IndexQuery, KvCache, KvData,
-    LEAST_PAGE, Page, Queries, Selected, Zero, attention, index_scores, key_products, store,
+    LEAST_PAGE, Page, Queries, Selected, Zero, attention, index_scores, key_products, q8, store,
     zeroed,
 };
 pub use gate::{Activation, gate, gate_interleaved};

@@ -234,6 +234,7 @@ pub(super) fn attention(
         match cache.data {
             KvData::F32 { keys, .. } => keys[page][at..at + spec.key_dim].to_vec(),
             KvData::Bf16 { keys, .. } => widened(&keys[page][at..at + spec.key_dim]),
+            KvData::Q8 { keys, .. } => scaled(&keys[page][at..], spec.key_dim),
         }
     };
     let value = |head, position| {
@@ -241,6 +242,7 @@ pub(super) fn attention(
         match cache.data {
             KvData::F32 { values, .. } => values[page][at..at + spec.value_dim].to_vec(),
             KvData::Bf16 { values, .. } => widened(&values[page][at..at + spec.value_dim]),
+            KvData::Q8 { values, .. } => scaled(&values[page][at..], spec.value_dim),
         }
     };
     let queries = q.chunks(spec.key_dim).zip(y.chunks_mut(spec.value_dim));
@@ -380,7 +382,7 @@ pub(super) fn key_products(q: &[f32], keys: &KvCache, first: usize, products: &m
 }
 
 pub(super) fn index_scores(query: IndexQuery, keys: &KvCache, first: usize, scores: &mut [f32]) {
-    let dim = keys.keys.dim;
+    let dim = keys.key_dim();
     for (position, score) in (first..).zip(scores) {
         let key = key_at(keys, position);
         *score = 0.0;
@@ -395,13 +397,47 @@ pub(super) fn index_scores(query: IndexQuery, keys: &KvCache, first: usize, scor
 /// The key of a position in a cache of one head.
 fn key_at(cache: &KvCache, position: usize) -> Vec<f32> {
     let (page, at) = cache.keys.place(0, position);
-    let range = at..at + cache.keys.dim;
+    let dim = cache.key_dim();
     match cache.data {
-        KvData::F32 { keys, .. } => keys[page][range].to_vec(),
-        KvData::Bf16 { keys, .. } => widened(&keys[page][range]),
+        KvData::F32 { keys, .. } => keys[page][at..at + dim].to_vec(),
+        KvData::Bf16 { keys, .. } => widened(&keys[page][at..at + dim]),
+        KvData::Q8 { keys, .. } => scaled(&keys[page][at..], dim),
     }
 }
 
 fn widened(row: &[u16]) -> Vec<f32> {
     row.iter().map(|&bits| f32::from_bits(u32::from(bits) << 16)).collect()
+}
+
+/// A row of so many numbers in 8 bits: blocks of a scale and 32 codes.
+fn scaled(row: &[u8], numbers: usize) -> Vec<f32> {
+    let at = |i: usize| {
+        let block = &row[i / 32 * 34..];
+        let scale = half::bf16::from_le_bytes([block[0], block[1]]);
+        f32::from(block[2 + i % 32].cast_signed()) * scale.to_f32()
+    };
+    (0..numbers).map(at).collect()
+}
+
+/// A row in 8 bits: what a cache stores.
+#[cfg(test)]
+pub(super) fn in_8_bits(row: &[f32]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for block in row.chunks(32) {
+        let largest = block.iter().fold(0.0, |largest: f32, x| largest.max(x.abs()));
+        let mut scale = half::bf16::from_f32(largest / 127.0);
+        if scale.to_f32() < 2f32.powi(-126) {
+            scale = half::bf16::ZERO;
+        }
+        if !block.iter().all(|x| x.is_finite()) {
+            scale = half::bf16::NAN;
+        }
+        bytes.extend(scale.to_le_bytes());
+        let code = |x: &f32| match scale.to_f32() {
+            scale if scale > 0.0 => (x / scale).round_ties_even().clamp(-127.0, 127.0) as i8,
+            _ => 0,
+        };
+        bytes.extend(block.iter().map(|x| code(x).cast_unsigned()));
+    }
+    bytes
 }

@@ -28,6 +28,8 @@ pub(super) trait Wide: Copy {
     fn load(self, from: &Lanes) -> Self::V;
     /// Loads bf16.
     fn widen(self, from: &[u16; LANES]) -> Self::V;
+    /// Loads whole numbers of 8 bits in two's complement.
+    fn signed(self, from: &[u8; LANES]) -> Self::V;
     fn store(self, a: Self::V, to: &mut Lanes);
     /// Asks for a row that is read soon.
     #[inline(always)]
@@ -66,6 +68,15 @@ impl Wide for Portable {
         let mut lanes = [0.0; LANES];
         for i in 0..LANES {
             lanes[i] = f32::from_bits(u32::from(from[i]) << 16);
+        }
+        lanes
+    }
+
+    #[inline(always)]
+    fn signed(self, from: &[u8; LANES]) -> Self::V {
+        let mut lanes = [0.0; LANES];
+        for i in 0..LANES {
+            lanes[i] = f32::from(from[i] as i8);
         }
         lanes
     }
@@ -155,6 +166,17 @@ mod x86 {
             let part = |i| unsafe {
                 let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.add(i)));
                 _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+            };
+            [part(0), part(1), part(2), part(3)]
+        }
+
+        #[inline(always)]
+        fn signed(self, from: &[u8; LANES]) -> Self::V {
+            let p = from.as_ptr();
+            // SAFETY: AVX2 is available; the index is below 4, and 4 · 8 bytes are read from 32.
+            let part = |i: usize| unsafe {
+                let codes = _mm_loadl_epi64(p.add(8 * i).cast());
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes))
             };
             [part(0), part(1), part(2), part(3)]
         }
@@ -290,6 +312,15 @@ mod x86 {
                 let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.add(i)));
                 _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
             };
+            [part(0), part(1)]
+        }
+
+        #[inline(always)]
+        fn signed(self, from: &[u8; LANES]) -> Self::V {
+            let p = from.as_ptr().cast::<__m128i>();
+            // SAFETY: AVX-512 is available; the index is below 2, and 2 · 16 bytes are read from 32.
+            let part =
+                |i| unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.add(i)))) };
             [part(0), part(1)]
         }
 

@@ -21,6 +21,18 @@ pub(super) trait Number: Copy {
     fn read(from: &[u8]) -> Self;
 }
 
+impl Number for u8 {
+    const BYTES: usize = 1;
+
+    fn write(self, to: &mut [u8]) {
+        to.copy_from_slice(&[self]);
+    }
+
+    fn read(from: &[u8]) -> u8 {
+        from[0]
+    }
+}
+
 impl Number for f32 {
     const BYTES: usize = 4;
 

@@ -9,7 +9,7 @@ use sws_kernels::functional::{CacheLayout, CacheMut, KvCache, KvData, Page, stor
 use super::KvPrecision;
 use super::bytes::{read_len, read_rows, write_numbers, write_rows};
 use super::pages::{
-    SharedPage, drop_shared, each_page, grow, growth, positions_held, positions_per_page,
+    SharedPage, bytes, drop_shared, each_page, grow, growth, positions_held, positions_per_page,
 };
 use super::rows::Rows;
 use crate::spec::{AttentionSpec, BlocksSpec};
@@ -54,6 +54,7 @@ pub(super) struct Mark {
 enum Data {
     F32 { keys: Vec<Page<f32>>, values: Vec<Page<f32>> },
     Bf16 { keys: Vec<Page<u16>>, values: Vec<Page<u16>> },
+    Q8 { keys: Vec<Page<u8>>, values: Vec<Page<u8>> },
 }
 
 /// Rows that a ring has overwritten since the first snapshot, in case it is restored.
@@ -63,6 +64,7 @@ struct Journal {
     positions: Vec<usize>,
     f32: Vec<f32>,
     bf16: Vec<u16>,
+    q8: Vec<u8>,
 }
 
 impl KvState {
@@ -78,6 +80,7 @@ impl KvState {
         let data = match precision {
             KvPrecision::F32 => Data::F32 { keys: Vec::new(), values: Vec::new() },
             KvPrecision::Bf16 => Data::Bf16 { keys: Vec::new(), values: Vec::new() },
+            KvPrecision::Q8 => Data::Q8 { keys: Vec::new(), values: Vec::new() },
         };
         let journal = Journal::default();
         let index = |it: BlocksSpec| Rows::new(it.dim, it.keys(limit), precision, page_bytes);
@@ -85,8 +88,9 @@ impl KvState {
         let index = spec.blocks.map(index);
         let parts = spec.blocks.filter(|blocks| blocks.pooled).map(part);
         let block = spec.blocks.filter(|blocks| blocks.pooled).map_or(1, |blocks| blocks.size);
-        let keys = CacheLayout { capacity, page, heads: spec.kv_heads, dim: spec.head_dim };
-        let values = CacheLayout { dim: spec.value_dim, ..keys };
+        let [dim, of_value] = [spec.head_dim, spec.value_dim].map(|it| precision.row(it));
+        let keys = CacheLayout { capacity, page, heads: spec.kv_heads, dim };
+        let values = CacheLayout { dim: of_value, ..keys };
         let is_ring = capacity < limit;
         KvState { data, keys, values, chunk, is_ring, written: 0, journal, index, parts, block }
     }
@@ -109,18 +113,18 @@ impl KvState {
 
     /// Bytes of the keys and values of a position.
     pub(super) fn row_bytes(spec: &AttentionSpec, precision: KvPrecision) -> u64 {
-        ((spec.key_width() + spec.value_width()) * precision.bytes()) as u64
+        let of_head = [spec.head_dim, spec.value_dim].map(|it| precision.row_bytes(it));
+        (spec.kv_heads * of_head.iter().sum::<usize>()) as u64
     }
 
     /// Bytes held, including shared pages but not the journal.
     pub(super) fn bytes(&self) -> u64 {
-        let (pages, element) = match &self.data {
-            Data::F32 { keys, .. } => (keys.len(), size_of::<f32>()),
-            Data::Bf16 { keys, .. } => (keys.len(), size_of::<u16>()),
+        let data = match &self.data {
+            Data::F32 { keys, values } => bytes(keys) + bytes(values),
+            Data::Bf16 { keys, values } => bytes(keys) + bytes(values),
+            Data::Q8 { keys, values } => bytes(keys) + bytes(values),
         };
-        let [keys, values] = self.page_lens();
-        let others = self.index.iter().chain(&self.parts).map(Rows::bytes);
-        (pages * (keys + values) * element) as u64 + others.sum::<u64>()
+        data + self.index.iter().chain(&self.parts).map(Rows::bytes).sum::<u64>()
     }
 
     /// Makes room for the positions below `end`.
@@ -135,6 +139,10 @@ impl KvState {
                 grow(values, needed, of_values);
             }
             Data::Bf16 { keys, values } => {
+                grow(keys, needed, of_keys);
+                grow(values, needed, of_values);
+            }
+            Data::Q8 { keys, values } => {
                 grow(keys, needed, of_keys);
                 grow(values, needed, of_values);
             }
@@ -157,6 +165,7 @@ impl KvState {
         match &mut self.data {
             Data::F32 { keys, values } => own(keys, values),
             Data::Bf16 { keys, values } => own(keys, values),
+            Data::Q8 { keys, values } => own(keys, values),
         }
     }
 
@@ -179,6 +188,10 @@ impl KvState {
                 keys.truncate(needed);
                 values.truncate(needed);
             }
+            Data::Q8 { keys, values } => {
+                keys.truncate(needed);
+                values.truncate(needed);
+            }
         }
     }
 
@@ -191,6 +204,7 @@ impl KvState {
         let data = match &self.data {
             Data::F32 { keys, values } => of(self, keys, values, [len, end]),
             Data::Bf16 { keys, values } => of(self, keys, values, [len, end]),
+            Data::Q8 { keys, values } => of(self, keys, values, [len, end]),
         };
         let block = self.block;
         let index = self.index.iter().map(|index| index.growth(len / block, end / block));
@@ -202,17 +216,19 @@ impl KvState {
         match &self.data {
             Data::F32 { keys, values } => [keys, values].map(|pages| each_page(pages, each)),
             Data::Bf16 { keys, values } => [keys, values].map(|pages| each_page(pages, each)),
+            Data::Q8 { keys, values } => [keys, values].map(|pages| each_page(pages, each)),
         };
         self.index.iter().chain(&self.parts).for_each(|rows| rows.each_page(each));
     }
 
-    /// Bytes of a number, and the length of a ring.
+    /// Bytes of a number by itself, and the length of a ring.
     pub(super) fn layout(&self) -> [usize; 2] {
         let precision = match &self.data {
             Data::F32 { .. } => KvPrecision::F32,
             Data::Bf16 { .. } => KvPrecision::Bf16,
+            Data::Q8 { .. } => KvPrecision::Q8,
         };
-        [precision.bytes(), if self.is_ring { self.keys.capacity } else { 0 }]
+        [precision.row_bytes(1), if self.is_ring { self.keys.capacity } else { 0 }]
     }
 
     /// Writes positions as bytes, those of a ring not.
@@ -265,6 +281,10 @@ impl KvState {
                 write_rows(keys, of_keys, positions.clone(), to)?;
                 write_rows(values, of_values, positions, to)
             }
+            Data::Q8 { keys, values } => {
+                write_rows(keys, of_keys, positions.clone(), to)?;
+                write_rows(values, of_values, positions, to)
+            }
         }
     }
 
@@ -276,6 +296,10 @@ impl KvState {
                 read_rows(values, of_values, positions, from)
             }
             Data::Bf16 { keys, values } => {
+                read_rows(keys, of_keys, positions.clone(), from)?;
+                read_rows(values, of_values, positions, from)
+            }
+            Data::Q8 { keys, values } => {
                 read_rows(keys, of_keys, positions.clone(), from)?;
                 read_rows(values, of_values, positions, from)
             }
@@ -305,7 +329,7 @@ impl KvState {
     /// Returns to the snapshot with this mark.
     pub(super) fn restore(&mut self, mark: Mark) {
         self.written = mark.written;
-        let Journal { positions, f32, bf16, .. } = &mut self.journal;
+        let Journal { positions, f32, bf16, q8, .. } = &mut self.journal;
         let [of_keys, of_values] = [self.keys, self.values].map(HeadRows);
         for position in positions.drain(mark.rows..).rev() {
             match &mut self.data {
@@ -316,6 +340,10 @@ impl KvState {
                 Data::Bf16 { keys, values } => {
                     of_values.put_back(position, values, bf16);
                     of_keys.put_back(position, keys, bf16);
+                }
+                Data::Q8 { keys, values } => {
+                    of_values.put_back(position, values, q8);
+                    of_keys.put_back(position, keys, q8);
                 }
             }
         }
@@ -336,12 +364,12 @@ impl KvState {
         let capacity = of_keys.capacity;
         if self.journal.snapshots > 0 {
             let positions = (first + tokens).saturating_sub(first.max(capacity));
-            let numbers = of_keys.heads * (of_keys.dim + of_values.dim);
-            self.journal.reserve(positions, numbers, &self.data);
+            let elements = of_keys.heads * (of_keys.dim + of_values.dim);
+            self.journal.reserve(positions, elements, &self.data);
             // Until the ring wraps there is nothing to keep.
             for position in first.max(capacity)..first + tokens {
                 let [of_keys, of_values] = [of_keys, of_values].map(HeadRows);
-                let Journal { positions, f32, bf16, .. } = &mut self.journal;
+                let Journal { positions, f32, bf16, q8, .. } = &mut self.journal;
                 positions.push(position);
                 match &self.data {
                     Data::F32 { keys, values } => {
@@ -352,12 +380,17 @@ impl KvState {
                         of_keys.copy(position, keys, bf16);
                         of_values.copy(position, values, bf16);
                     }
+                    Data::Q8 { keys, values } => {
+                        of_keys.copy(position, keys, q8);
+                        of_values.copy(position, values, q8);
+                    }
                 }
             }
         }
         let (to_keys, to_values) = match &mut self.data {
             Data::F32 { keys, values } => (CacheMut::F32(keys), CacheMut::F32(values)),
             Data::Bf16 { keys, values } => (CacheMut::Bf16(keys), CacheMut::Bf16(values)),
+            Data::Q8 { keys, values } => (CacheMut::Q8(keys), CacheMut::Q8(values)),
         };
         self.written = self.written.max(first + tokens);
         store(to_keys, of_keys, first, keys);
@@ -368,6 +401,7 @@ impl KvState {
         let data = match &self.data {
             Data::F32 { keys, values } => KvData::F32 { keys, values },
             Data::Bf16 { keys, values } => KvData::Bf16 { keys, values },
+            Data::Q8 { keys, values } => KvData::Q8 { keys, values },
         };
         KvCache { data, keys: self.keys, values: self.values }
     }
@@ -422,12 +456,13 @@ impl KvState {
 }
 
 impl Journal {
-    /// Makes room for more positions with this many numbers each. A budget counts on the length.
-    fn reserve(&mut self, positions: usize, numbers: usize, data: &Data) {
+    /// Makes room for more positions with this many elements each. A budget counts on the length.
+    fn reserve(&mut self, positions: usize, elements: usize, data: &Data) {
         self.positions.reserve_exact(positions);
         match data {
-            Data::F32 { .. } => self.f32.reserve_exact(positions * numbers),
-            Data::Bf16 { .. } => self.bf16.reserve_exact(positions * numbers),
+            Data::F32 { .. } => self.f32.reserve_exact(positions * elements),
+            Data::Bf16 { .. } => self.bf16.reserve_exact(positions * elements),
+            Data::Q8 { .. } => self.q8.reserve_exact(positions * elements),
         }
     }
 }

@@ -101,9 +101,9 @@ impl LatentState {
         [&self.latents].into_iter().chain(others).for_each(|rows| rows.each_page(each));
     }
 
-    /// Bytes of a number.
+    /// Bytes of a number by itself.
     pub(super) fn layout(&self) -> usize {
-        self.latents.precision()
+        self.latents.precision().row_bytes(1)
     }
 
     /// Writes positions, and the groups that end in them, as bytes.

@@ -35,6 +35,11 @@ pub(crate) struct SharedPage {
     pub(crate) bytes: u64,
 }
 
+/// Bytes held, including shared pages.
+pub(super) fn bytes<E>(pages: &[Page<E>]) -> u64 {
+    pages.iter().map(bytes_of).sum()
+}
+
 /// Passes on each page.
 pub(super) fn each_page<E>(pages: &[Page<E>], each: &mut dyn FnMut(SharedPage)) {
     for page in pages.iter().filter(|page| !page.is_empty()) {

@@ -111,9 +111,9 @@ impl Ring {
         self.rows.each_page(each);
     }
 
-    /// Bytes of a number, and the length.
+    /// Bytes of a number by itself, and the length.
     pub(super) fn layout(&self) -> [usize; 2] {
-        [self.rows.precision(), self.slots]
+        [self.rows.precision().row_bytes(1), self.slots]
     }
 
     /// Writes the ring of `len` positions as bytes.

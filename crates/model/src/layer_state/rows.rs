@@ -3,12 +3,12 @@
 use std::io::{self, Read, Write};
 use std::ops::Range;
 
-use sws_kernels::functional::{CacheLayout, CacheMut, KvCache, KvData, Page, store};
+use sws_kernels::functional::{CacheLayout, CacheMut, KvCache, KvData, Page, q8, store};
 
 use super::KvPrecision;
 use super::bytes::{read_rows, write_rows};
 use super::pages::{
-    SharedPage, drop_shared, each_page, grow, growth, positions_held, positions_per_page,
+    SharedPage, bytes, drop_shared, each_page, grow, growth, positions_held, positions_per_page,
 };
 
 /// Rows of one length. Pages are allocated as positions arrive, and shared with sequences that have
@@ -20,12 +20,15 @@ use super::pages::{
 pub(super) struct Rows {
     pages: Pages,
     layout: CacheLayout,
+    /// Numbers of a row.
+    width: usize,
 }
 
 #[derive(Clone, Debug)]
 enum Pages {
     F32(Vec<Page<f32>>),
     Bf16(Vec<Page<u16>>),
+    Q8(Vec<Page<u8>>),
 }
 
 impl Rows {
@@ -36,8 +39,10 @@ impl Rows {
         let pages = match precision {
             KvPrecision::F32 => Pages::F32(Vec::new()),
             KvPrecision::Bf16 => Pages::Bf16(Vec::new()),
+            KvPrecision::Q8 => Pages::Q8(Vec::new()),
         };
-        Rows { pages, layout: CacheLayout { capacity: limit, page, heads: 1, dim: width } }
+        let dim = precision.row(width);
+        Rows { pages, layout: CacheLayout { capacity: limit, page, heads: 1, dim }, width }
     }
 
     /// The maximum size in bytes of `limit` rows in pages of `page`.
@@ -47,16 +52,16 @@ impl Rows {
         precision: KvPrecision,
         page: usize,
     ) -> u64 {
-        positions_held(limit, page) as u64 * (width * precision.bytes()) as u64
+        positions_held(limit, page) as u64 * precision.row_bytes(width) as u64
     }
 
     /// Bytes held, including shared pages.
     pub(super) fn bytes(&self) -> u64 {
-        let (pages, precision) = match &self.pages {
-            Pages::F32(pages) => (pages.len(), KvPrecision::F32),
-            Pages::Bf16(pages) => (pages.len(), KvPrecision::Bf16),
-        };
-        (pages * self.page_len() * precision.bytes()) as u64
+        match &self.pages {
+            Pages::F32(pages) => bytes(pages),
+            Pages::Bf16(pages) => bytes(pages),
+            Pages::Q8(pages) => bytes(pages),
+        }
     }
 
     /// Makes room for the positions below `end`.
@@ -65,6 +70,7 @@ impl Rows {
         match &mut self.pages {
             Pages::F32(pages) => grow(pages, needed, len),
             Pages::Bf16(pages) => grow(pages, needed, len),
+            Pages::Q8(pages) => grow(pages, needed, len),
         }
     }
 
@@ -73,6 +79,7 @@ impl Rows {
         match &mut self.pages {
             Pages::F32(pages) => drop_shared(pages),
             Pages::Bf16(pages) => drop_shared(pages),
+            Pages::Q8(pages) => drop_shared(pages),
         }
     }
 
@@ -82,6 +89,7 @@ impl Rows {
         match &mut self.pages {
             Pages::F32(pages) => pages.truncate(needed),
             Pages::Bf16(pages) => pages.truncate(needed),
+            Pages::Q8(pages) => pages.truncate(needed),
         }
     }
 
@@ -90,6 +98,7 @@ impl Rows {
         match &self.pages {
             Pages::F32(pages) => growth(pages, &self.layout, len, end),
             Pages::Bf16(pages) => growth(pages, &self.layout, len, end),
+            Pages::Q8(pages) => growth(pages, &self.layout, len, end),
         }
     }
 
@@ -98,14 +107,16 @@ impl Rows {
         match &self.pages {
             Pages::F32(pages) => each_page(pages, each),
             Pages::Bf16(pages) => each_page(pages, each),
+            Pages::Q8(pages) => each_page(pages, each),
         }
     }
 
-    /// Bytes of a number.
-    pub(super) fn precision(&self) -> usize {
+    /// Precision of the numbers.
+    pub(super) fn precision(&self) -> KvPrecision {
         match &self.pages {
-            Pages::F32(_) => KvPrecision::F32.bytes(),
-            Pages::Bf16(_) => KvPrecision::Bf16.bytes(),
+            Pages::F32(_) => KvPrecision::F32,
+            Pages::Bf16(_) => KvPrecision::Bf16,
+            Pages::Q8(_) => KvPrecision::Q8,
         }
     }
 
@@ -114,6 +125,7 @@ impl Rows {
         match &self.pages {
             Pages::F32(pages) => write_rows(pages, &self.layout, positions, to),
             Pages::Bf16(pages) => write_rows(pages, &self.layout, positions, to),
+            Pages::Q8(pages) => write_rows(pages, &self.layout, positions, to),
         }
     }
 
@@ -122,6 +134,7 @@ impl Rows {
         match &mut self.pages {
             Pages::F32(pages) => read_rows(pages, &self.layout, positions, from),
             Pages::Bf16(pages) => read_rows(pages, &self.layout, positions, from),
+            Pages::Q8(pages) => read_rows(pages, &self.layout, positions, from),
         }
     }
 
@@ -131,6 +144,7 @@ impl Rows {
         let pages = match &mut self.pages {
             Pages::F32(pages) => CacheMut::F32(pages),
             Pages::Bf16(pages) => CacheMut::Bf16(pages),
+            Pages::Q8(pages) => CacheMut::Q8(pages),
         };
         store(pages, self.layout, first, rows);
     }
@@ -145,6 +159,7 @@ impl Rows {
                 let wide = |&bits: &u16| f32::from_bits(u32::from(bits) << 16);
                 to.extend(pages[page][range].iter().map(wide));
             }
+            Pages::Q8(pages) => q8::read(&pages[page][range], to),
         }
     }
 
@@ -157,13 +172,13 @@ impl Rows {
         let (page, at) = self.layout.place(0, position);
         match &self.pages {
             Pages::F32(pages) => &pages[page][at..at + self.layout.dim],
-            Pages::Bf16(_) => panic!("rounded rows are only read as a copy"),
+            Pages::Bf16(_) | Pages::Q8(_) => panic!("rounded rows are only read as a copy"),
         }
     }
 
     /// Numbers of a row.
     pub(super) fn width(&self) -> usize {
-        self.layout.dim
+        self.width
     }
 
     /// The rows as keys, and their beginnings as values, of one head.
@@ -171,6 +186,7 @@ impl Rows {
         let data = match &self.pages {
             Pages::F32(pages) => KvData::F32 { keys: pages, values: pages },
             Pages::Bf16(pages) => KvData::Bf16 { keys: pages, values: pages },
+            Pages::Q8(pages) => KvData::Q8 { keys: pages, values: pages },
         };
         KvCache { data, keys: self.layout, values: self.layout }
     }

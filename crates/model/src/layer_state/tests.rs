@@ -186,6 +186,11 @@ fn seen(sequence: &Sequence) -> Vec<Vec<f32>> {
                             let bits = |of: &[u16]| of.iter().map(|&x| x.into()).collect();
                             rows.extend([keys, values].map(|of| bits(&of[page][at..at + 3])));
                         }
+                        KvData::Q8 { keys, values } => {
+                            let bytes = |of: &[u8]| of.iter().map(|&x| x.into()).collect();
+                            let len = q8::bytes(3);
+                            rows.extend([keys, values].map(|of| bytes(&of[page][at..at + len])));
+                        }
                     }
                 }
             }
@@ -199,6 +204,9 @@ fn seen(sequence: &Sequence) -> Vec<Vec<f32>> {
                     KvData::F32 { keys, .. } => keys[page][at..at + 6].to_vec(),
                     KvData::Bf16 { keys, .. } => {
                         keys[page][at..at + 6].iter().map(|&x| x.into()).collect()
+                    }
+                    KvData::Q8 { keys, .. } => {
+                        keys[page][at..at + q8::bytes(6)].iter().map(|&x| x.into()).collect()
                     }
                 };
                 row
@@ -253,7 +261,7 @@ proptest! {
     #[test]
     fn sequence_state_depends_only_on_its_tokens(
         events in prop::collection::vec(event(), 1..40),
-        precision in prop::sample::select(vec![KvPrecision::F32, KvPrecision::Bf16]),
+        precision in prop::sample::select(KvPrecision::ALL.to_vec()),
         page in prop::sample::select(vec![64, 128, usize::MAX]),
     ) {
         let fresh = || Told { sequence: sequence(precision, page), tokens: vec![], saved: vec![] };
@@ -393,7 +401,7 @@ fn forks_share_pages_until_one_writes() {
     let page = |sequence: &Sequence, n: usize| match &sequence.layers[0] {
         LayerState::Kv(kv) => match kv.view().data {
             KvData::F32 { keys, .. } => keys[n].as_ptr(),
-            KvData::Bf16 { .. } => panic!("f32"),
+            KvData::Bf16 { .. } | KvData::Q8 { .. } => panic!("f32"),
         },
         _ => panic!("keys and values"),
     };
@@ -411,7 +419,7 @@ fn forks_share_pages_until_one_writes() {
 #[test]
 fn bytes_are_bounded_by_the_formula() {
     for (window, limit) in [(None, 1), (None, 64), (None, 65), (Some(5), 300), (Some(290), 300)] {
-        for precision in [KvPrecision::F32, KvPrecision::Bf16] {
+        for precision in KvPrecision::ALL {
             let spec = attention(window);
             let most = KvState::bytes_for(&spec, limit, precision, usize::MAX);
             for page in [64, usize::MAX] {
@@ -434,9 +442,9 @@ fn bytes_are_bounded_by_the_formula() {
 #[test]
 fn bytes_of_latents_are_bounded_by_the_formula() {
     for limit in [1, 64, 65, 300] {
-        for precision in [KvPrecision::F32, KvPrecision::Bf16] {
+        for precision in KvPrecision::ALL {
             let most = LatentState::bytes_for(&LATENT, limit, precision, usize::MAX);
-            assert_eq!(most, (limit * 6 * precision.bytes()) as u64);
+            assert_eq!(most, (limit * precision.row_bytes(6)) as u64);
             for page in [64, usize::MAX] {
                 let mut latent = LatentState::new(&LATENT, limit, precision, page);
                 assert_eq!(latent.bytes(), 0);
@@ -453,7 +461,7 @@ fn bytes_of_latents_are_bounded_by_the_formula() {
 #[test]
 fn bytes_of_entries_are_bounded_by_the_formula() {
     for (spec, limit) in [(SPARSE, 4), (SPARSE, 64), (SPARSE, 300), (HEAVY, 9), (HEAVY, 400)] {
-        for precision in [KvPrecision::F32, KvPrecision::Bf16] {
+        for precision in KvPrecision::ALL {
             for page in [64, usize::MAX] {
                 let most = CompressedState::bytes_for(&spec, limit, precision, page);
                 let mut state = CompressedState::new(&spec, limit, precision, page);

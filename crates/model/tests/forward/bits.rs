@@ -166,7 +166,7 @@ fn shards_in_bf12_and_bf11() {
 /// Rounded keys and values change the results. They are close to the exact ones, and the same for
 /// all chunk sizes.
 #[test]
-fn keys_and_values_in_bf16() {
+fn rounded_keys_and_values() {
     for name in ["mixtral", "mixtral_swa", "qwen3", "deepseek_v2"] {
         let fixture = Fixture::open(name);
         let tokens = tokens(&fixture);
@@ -179,12 +179,15 @@ fn keys_and_values_in_bf16() {
             seen.logits
         };
         let exact = run(KvPrecision::F32, 150);
-        let rounded = run(KvPrecision::Bf16, 150);
-        assert_eq!(bits(&rounded), bits(&run(KvPrecision::Bf16, 7)), "{name}");
-        assert_ne!(bits(&rounded), bits(&exact), "{name}");
-        let distance: f32 = rounded.iter().zip(&exact).map(|(a, b)| (a - b) * (a - b)).sum();
-        let length: f32 = exact.iter().map(|x| x * x).sum();
-        assert!((distance / length).sqrt() < 0.05, "{name}: {distance} of {length}");
+        for (precision, most) in [(KvPrecision::Bf16, 0.05), (KvPrecision::Q8, 0.15)] {
+            let what = format!("{name}, {}", precision.name());
+            let rounded = run(precision, 150);
+            assert_eq!(bits(&rounded), bits(&run(precision, 7)), "{what}");
+            assert_ne!(bits(&rounded), bits(&exact), "{what}");
+            let distance: f32 = rounded.iter().zip(&exact).map(|(a, b)| (a - b) * (a - b)).sum();
+            let length: f32 = exact.iter().map(|x| x * x).sum();
+            assert!((distance / length).sqrt() < most, "{what}: {distance} of {length}");
+        }
     }
 }
 

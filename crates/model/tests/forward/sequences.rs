@@ -91,7 +91,9 @@ fn prefixes_continue_as_their_sequence_does_from_bytes_too() {
         let mut fixture = Fixture::open(&name);
         // Room for a whole block.
         fixture.spec.context = fixture.spec.context.max(400);
-        for (page, precision) in [(64, KvPrecision::F32), (usize::MAX, KvPrecision::Bf16)] {
+        for (page, precision) in
+            [(64, KvPrecision::F32), (usize::MAX, KvPrecision::Bf16), (64, KvPrecision::Q8)]
+        {
             let mut it = Sequences::with(&fixture, page, precision);
             let len = 290;
             let tokens = fixture.golden().tokens;

@@ -227,6 +227,7 @@ fn texts_that_begin_as_those_on_a_failing_disk_are_as_alone() {
     for (name, seed) in kinds.into_iter().zip(1..) {
         faults += texts_of_later_runs_are_as_alone(name, KvPrecision::F32, seed);
         faults += texts_of_later_runs_are_as_alone(name, KvPrecision::Bf16, seed + 100);
+        faults += texts_of_later_runs_are_as_alone(name, KvPrecision::Q8, seed + 200);
     }
     assert!(faults > 40, "{faults} faults");
 }
@@ -244,7 +245,8 @@ fn another_model_program_arithmetic_or_precision_is_another_identity() {
     // What changes no number changes no name.
     let same = Options { resident: true, context: Some(100), ..options.clone() };
     assert_eq!(identity(&same), first);
-    assert_ne!(identity(&Options { kv: KvPrecision::Bf16, ..options.clone() }), first);
+    let [_, rounded @ ..] = KvPrecision::ALL.map(|kv| identity(&Options { kv, ..options.clone() }));
+    assert!(rounded[0] != first && rounded[1] != first && rounded[0] != rounded[1]);
     let rounded = Options { activations: Activations::Int8, ..options.clone() };
     assert_ne!(identity(&rounded), first);
     let mut lossy = options.clone();

@@ -123,11 +123,8 @@ impl Default for PlanOptions {
 /// Positions in a page of keys and values. Several sequences grow by pages, and forks share them, and so
 /// does one with a long context, most of which may never be used; attention over shorter pages is slower.
 pub(crate) fn page(sequences: usize, context: usize) -> usize {
-    if sequences > 1 || context >= LONG_CONTEXT { 512 } else { usize::MAX }
+    if sequences > 1 || context > CONTEXT { 512 } else { usize::MAX }
 }
-
-/// Positions from which on a context is long.
-const LONG_CONTEXT: usize = 8192;
 
 /// Reasons why there is no plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -188,11 +185,12 @@ pub struct Planner {
     process: ProcessMemory,
     options: PlanOptions,
     hits: HitCurve,
-    /// Positions at the smallest budget, and their maximum.
-    context: [usize; 2],
+    /// Positions at the smallest budget, those that budgets soon have, and their maximum.
+    context: [usize; 3],
 }
 
-/// Default number of positions: few chats need more, and keys and values take memory from weights.
+/// Default number of positions before memory is plentiful: few chats need more, and keys and values
+/// take memory from weights.
 const CONTEXT: usize = 4096;
 /// Lower bound of the default, for scarce memory.
 const LEAST_CONTEXT: usize = 512;
@@ -204,6 +202,9 @@ const CHUNK: usize = 4096;
 /// Share of the budget above the minimum for keys and values, and share of the remainder for a
 /// longer chunk: one part in this many.
 const KV_SHARE: u64 = 8;
+/// Share of the budget above the minimum up to which more positions than the default before have keys and
+/// values, as far as the model has them: one part in this many.
+const LONG_KV_SHARE: u64 = 16;
 const CHUNK_SHARE: u64 = 4;
 /// Share of the budget above the minimum for forms, which lend it: one part in this many.
 const FORMS_SHARE: u64 = 2;
@@ -252,8 +253,8 @@ impl Planner {
         let most = spec.context.min(MOST_CONTEXT);
         let context = match options.context {
             Some(asked) if asked > most => return Err(PlanError::Context { asked, most }),
-            Some(asked) => [asked.max(1); 2],
-            None => [LEAST_CONTEXT, CONTEXT].map(|n| n.max(options.min_context).min(most)),
+            Some(asked) => [asked.max(1); 3],
+            None => [LEAST_CONTEXT, CONTEXT, most].map(|n| n.max(options.min_context).min(most)),
         };
         let hits = HitCurve::general(routes_of(spec).experts);
         let packings =
@@ -399,13 +400,16 @@ impl Planner {
         forms: u64,
         [draft, correction]: [u64; 2],
     ) -> Result<Plan, PlanError> {
-        let of_positions = |context| self.kv(context) + self.encoding(context);
-        let [least_kv, most_kv] = self.context.map(of_positions);
+        let [least_kv, most_kv, longest_kv] = self.context.map(|n| self.of_positions(n));
         // The budget above the minimum is divided so that every share grows with it, and none by
         // more than was added. More memory then never means more reads, except for less than two of
         // the longest slots if experts have several lengths.
         let kv = (least_kv + more / KV_SHARE).min(most_kv);
+        let kv = kv.max((more / LONG_KV_SHARE).min(longest_kv));
         let context = self.context_within(kv);
+        let beyond = self.beyond(context);
+        let of_kv =
+            kv - self.encoding(context) - beyond.iter().map(|(_, bytes)| bytes).sum::<u64>();
         let more = more - (kv - least_kv);
         let least_arena = with_tables(self.least_arena()) + (self.minimum() - self.needed());
         let least_work = self.least_work();
@@ -433,11 +437,11 @@ impl Planner {
 
         let bytes = |slots: &[SlotClass]| slots.iter().map(SlotClass::bytes).sum::<u64>();
         let kernel = (MemoryUse::Kernel, with_tables(arena) - arena);
-        let reservations = self.fixed().chain([
+        let reservations = self.fixed().chain(beyond).chain([
             kernel,
             (MemoryUse::Draft, draft),
             (MemoryUse::Correction, correction),
-            (MemoryUse::KvCache, kv - self.encoding(context)),
+            (MemoryUse::KvCache, of_kv),
             (MemoryUse::Encoding, self.encoding(context)),
             (MemoryUse::Forms, forms),
             (MemoryUse::Activations, work),
@@ -462,7 +466,7 @@ impl Planner {
         let lent = lend(work - kept);
         let context_lent = match page(self.options.batch, context) > context {
             true => Vec::new(),
-            false => lend(kv - self.encoding(context)),
+            false => lend(of_kv),
         };
         let per_token = self.per_token(&split, &[&forms_lent[..], &lent].concat());
         let prompt = self.prompt_reads(&split, chunk);
@@ -537,10 +541,29 @@ impl Planner {
         once + each * context as u64
     }
 
-    /// Maximum number of positions whose keys, values and encoding fit into `bytes`.
+    /// Bytes of keys, values and encoding of so many positions, and of what else takes more with them.
+    fn of_positions(&self, context: usize) -> u64 {
+        let beyond = self.beyond(context).into_iter().map(|(_, bytes)| bytes);
+        self.kv(context) + self.encoding(context) + beyond.sum::<u64>()
+    }
+
+    /// What takes more with so many positions than with those that every plan counts for: working memory
+    /// and slack. Positions have it in their share, so that the smallest budget does not grow.
+    fn beyond(&self, context: usize) -> [(MemoryUse, u64); 2] {
+        let [_, counted, _] = self.context;
+        if context <= counted {
+            return [(MemoryUse::Activations, 0), (MemoryUse::Slack, 0)];
+        }
+        let more = |tokens| self.work_at(tokens, context).saturating_sub(self.work(tokens));
+        let work = more(self.chunks()[0]).max(more(self.longest_chunk()));
+        let grown = work + self.kv(context).saturating_sub(self.kv(counted));
+        [(MemoryUse::Activations, work), (MemoryUse::Slack, grown.div_ceil(SLACK_SHARE))]
+    }
+
+    /// Maximum number of positions that `bytes` suffice for.
     fn context_within(&self, bytes: u64) -> usize {
-        let [least, most] = self.context;
-        largest(least..=most, |context| self.kv(context) + self.encoding(context) <= bytes)
+        let [least, _, most] = self.context;
+        largest(least..=most, |context| self.of_positions(context) <= bytes)
     }
 
     /// Minimum and maximum number of tokens that go through the layers together in any plan.
@@ -572,9 +595,14 @@ impl Planner {
     }
 
     fn work(&self, tokens: usize) -> u64 {
+        self.work_at(tokens, self.context[1])
+    }
+
+    /// Working memory of a pass of `tokens` in contexts of so many positions.
+    fn work_at(&self, tokens: usize, positions: usize) -> u64 {
         let PlanOptions { all_logits, threads, tier, .. } = self.options;
         let logits = if all_logits { tokens } else { self.options.batch.max(1) };
-        let [strip, positions] = [PassSize::STRIP, self.context[1]];
+        let strip = PassSize::STRIP;
         let packings = self.packings;
         let size = |tokens| PassSize { tokens, logits, positions, threads, strip, packings };
         // A pass over several sequences can be undone, and so can a token that ran ahead.

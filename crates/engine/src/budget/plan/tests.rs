@@ -267,7 +267,10 @@ fn check(planner: &Planner, ram: u64, plan: &Plan) {
     }
     assert!(planner.kv(plan.context) <= ledger.get(MemoryUse::KvCache));
     assert_eq!(planner.encoding(plan.context), ledger.get(MemoryUse::Encoding));
-    assert!(planner.work(plan.chunk) <= ledger.get(MemoryUse::Activations));
+    assert!(planner.work_at(plan.chunk, plan.context) <= ledger.get(MemoryUse::Activations));
+    // The slack of a chunk beyond a strip is part of its work.
+    let grown = planner.kv(plan.context) + planner.work_at(planner.chunks()[1], plan.context);
+    assert!(grown / SLACK_SHARE <= ledger.get(MemoryUse::Slack));
 }
 
 #[test]
@@ -364,18 +367,18 @@ fn real_shapes_at_several_budgets() {
     let cases = [
         (MIXTRAL, 2, false, [0, 0], 512),
         (MIXTRAL, 10, true, [13, 14], 4096),
-        (MIXTRAL, 25, true, [52, 53], 4096),
-        (MIXTRAL, 50, true, [119, 120], 4096),
-        (MIXTRAL, 100, true, [251, 252], 4096),
+        (MIXTRAL, 25, true, [51, 52], 4096),
+        (MIXTRAL, 50, true, [113, 114], 4096),
+        (MIXTRAL, 100, true, [237, 238], 4096),
         (QWEN, 2, false, [0, 0], 512),
         (QWEN, 10, true, [315, 359], 4096),
-        (QWEN, 25, true, [1271, 1315], 4096),
-        (QWEN, 50, true, [2864, 2908], 4096),
+        (QWEN, 25, true, [1258, 1302], 4096),
+        (QWEN, 50, true, [2752, 2796], 4096),
         (LLAMA, 10, false, [0, 0], 512),
         (LLAMA, 50, false, [0, 0], 512),
         (LLAMA, 110, true, [0, 0], 512),
         (INFLATED, 12, true, [14, 18], 158),
-        (INFLATED, 25, true, [42, 52], 4096),
+        (INFLATED, 25, true, [41, 51], 4096),
     ];
     let found = cases.each_ref().map(|(shape, percent, ..)| {
         let planner = shape.planner(options());
@@ -486,7 +489,10 @@ fn context_is_as_requested_or_fits_the_budget() {
         // context, at least, MiB above the smallest budget, expected
         (None, 0, 0, Ok(512)),
         (None, 0, 400, Ok(712)),
-        (None, 0, 100_000, Ok(4096)),
+        (None, 0, 8300, Ok(4096)),
+        (None, 0, 16_000, Ok(4096)),
+        (None, 0, 100_000, Ok(24_576)),
+        (None, 0, 200_000, Ok(32_768)),
         (None, 700, 0, Ok(700)),
         (None, 9000, 0, Ok(9000)),
         (None, 99_000, 0, Ok(32_768)),
@@ -502,6 +508,49 @@ fn context_is_as_requested_or_fits_the_budget() {
         let found = planner.and_then(|planner| planner.plan(planner.minimum() + (more << 20)));
         assert_eq!(found.map(|plan| plan.context), expected, "{context:?} {min_context} {more}");
     }
+}
+
+/// Positions beyond the first few thousand have a sixteenth of what is above the smallest budget, in any
+/// precision, up to the model's own maximum, and the smallest budget has nothing to do with them.
+#[test]
+fn default_context_follows_from_the_budget_and_the_model() {
+    // Shape, precision of keys and values, positions of the model, GiB above the smallest budget, context.
+    #[rustfmt::skip]
+    let cases = [
+        (MIXTRAL, KvPrecision::F32, 32_768, [0, 8, 32, 128], [512, 4096, 7680, 32_256]),
+        (MIXTRAL, KvPrecision::Bf16, 32_768, [0, 8, 32, 128], [512, 4096, 15_872, 32_768]),
+        (MIXTRAL, KvPrecision::Q8, 32_768, [0, 8, 32, 128], [512, 7168, 30_208, 32_768]),
+        (MIXTRAL, KvPrecision::F32, 2048, [0, 8, 32, 128], [512, 2048, 2048, 2048]),
+        (QWEN, KvPrecision::F32, 1 << 20, [0, 8, 32, 128], [512, 4096, 10_752, 43_008]),
+        (LLAMA, KvPrecision::Q8, 131_072, [0, 2, 8, 32], [512, 4096, 7168, 30_208]),
+    ];
+    let found = cases.map(|(shape, kv, most, more, _)| {
+        let (mut spec, manifest) = (shape.spec().0, shape.manifest());
+        let inventory = Inventory::new(&spec, &manifest).unwrap();
+        let mut planner = |most, context| {
+            spec.context = most;
+            let options = PlanOptions { kv, context, ..options() };
+            Planner::new(&spec, &inventory, &manifest, PROCESS, options).unwrap()
+        };
+        // As one that ends where the default did before.
+        let (short, long) = (planner(most.min(CONTEXT), None), planner(most, None));
+        assert_eq!(short.minimum(), long.minimum());
+        let contexts = more.map(|more| {
+            let ram = long.minimum() + more * GIB;
+            let plan = long.plan(ram).unwrap();
+            check(&long, ram, &plan);
+            let before = short.plan(ram).unwrap();
+            assert!(plan.context == before.context || before.context == CONTEXT);
+            let used = plan.ledger.get(MemoryUse::KvCache);
+            assert!(plan.context <= CONTEXT || used <= more * GIB / LONG_KV_SHARE);
+            // As one that is asked for, which takes less above it.
+            let asked = planner(most, Some(plan.context)).plan(ram).unwrap();
+            assert_eq!((asked.context, asked.sequences), (plan.context, plan.sequences));
+            plan.context
+        });
+        (shape, kv, most, more, contexts)
+    });
+    assert_eq!(found, cases);
 }
 
 /// No budget has to have memory for forms; the one that is named has it.

@@ -32,10 +32,10 @@ pub fn index_scores(
     first: usize,
     scores: &mut [f32],
 ) {
-    let layout = keys.keys;
+    let (layout, dim) = (keys.keys, keys.key_dim());
     let heads = query.weights.len();
     assert!(
-        layout.heads == 1 && layout.dim > 0 && Some(query.q.len()) == heads.checked_mul(layout.dim),
+        layout.heads == 1 && dim > 0 && Some(query.q.len()) == heads.checked_mul(dim),
         "index_scores: shapes"
     );
     assert!(
@@ -50,8 +50,8 @@ pub fn index_scores(
 ///
 /// The cache has one head, and keys that are as long as the query.
 pub fn key_products(tier: Tier, q: &[f32], keys: &KvCache, first: usize, products: &mut [f32]) {
-    let layout = keys.keys;
-    assert!(layout.heads == 1 && layout.dim > 0 && q.len() == layout.dim, "key_products: shapes");
+    let (layout, dim) = (keys.keys, keys.key_dim());
+    assert!(layout.heads == 1 && dim > 0 && q.len() == dim, "key_products: shapes");
     assert!(
         first.is_multiple_of(SCORED) && first + products.len() <= layout.capacity,
         "key_products: positions"
@@ -78,6 +78,7 @@ fn products_of_either<S: Wide>(
     match cache.data {
         KvData::F32 { keys, .. } => score(simd, q, &rows, span, head(keys, cache), products),
         KvData::Bf16 { keys, .. } => score(simd, q, &rows, span, head(keys, cache), products),
+        KvData::Q8 { keys, .. } => score(simd, q, &rows, span, head(keys, cache), products),
     }
 }
 
@@ -97,12 +98,13 @@ fn of_either<S: Wide>(
     match cache.data {
         KvData::F32 { keys, .. } => of_pages(simd, query, head(keys, cache), first, scores),
         KvData::Bf16 { keys, .. } => of_pages(simd, query, head(keys, cache), first, scores),
+        KvData::Q8 { keys, .. } => of_pages(simd, query, head(keys, cache), first, scores),
     }
 }
 
 #[inline(always)]
 fn head<'a, E: Element>(pages: &'a [Page<E>], cache: &KvCache) -> Head<'a, E> {
-    Head { pages, layout: cache.keys, head: 0, dim: cache.keys.dim }
+    Head { pages, layout: cache.keys, head: 0, dim: cache.key_dim() }
 }
 
 #[inline(always)]

@@ -21,6 +21,7 @@ pub(super) fn share<S: Wide>(
         match job.cache.data {
             KvData::F32 { keys, values } => run_unit(simd, job, unit, (keys, values), scratch),
             KvData::Bf16 { keys, values } => run_unit(simd, job, unit, (keys, values), scratch),
+            KvData::Q8 { keys, values } => run_unit(simd, job, unit, (keys, values), scratch),
         }
     }
 }
@@ -264,17 +265,17 @@ fn dots<S: Wide, E: Element, const R: usize, const K: usize>(
 ) -> [[S::V; K]; R] {
     let mut acc = [[simd.zero(); K]; R];
     let whole = q[0].len() / LANES;
-    let mut at = 0;
+    let (mut at, mut of_key) = (0, 0);
     for _ in 0..whole {
         let (mut qs, mut ks) = ([simd.zero(); R], [simd.zero(); K]);
         for r in 0..R {
             qs[r] = simd.load(q[r][at..].first_chunk().expect("a whole block"));
         }
         for k in 0..K {
-            ks[k] = E::load(simd, key[k][at..].first_chunk().expect("a whole block"));
+            ks[k] = E::load(simd, &key[k][of_key..]);
         }
         multiply_add(simd, qs, ks, &mut acc);
-        at += LANES;
+        (at, of_key) = (at + LANES, of_key + E::BLOCK);
     }
     if at < q[0].len() {
         let (mut qs, mut ks) = ([simd.zero(); R], [simd.zero(); K]);
@@ -282,7 +283,7 @@ fn dots<S: Wide, E: Element, const R: usize, const K: usize>(
             qs[r] = simd.load(&padded(&q[r][at..], 0.0));
         }
         for k in 0..K {
-            ks[k] = E::load(simd, &filled(&key[k][at..]));
+            ks[k] = E::rest(simd, &key[k][of_key..]);
         }
         multiply_add(simd, qs, ks, &mut acc);
     }
@@ -303,25 +304,18 @@ fn multiply_add<S: Wide, const R: usize, const K: usize>(
     }
 }
 
-/// The rest of a row, padded with -0: 0 · -0 = -0 leaves every accumulator unchanged.
-#[inline(always)]
-fn filled<E: Element>(rest: &[E]) -> [E; LANES] {
-    let mut block = [E::NEGATIVE_ZERO; LANES];
-    block[..rest.len()].copy_from_slice(rest);
-    block
-}
-
 /// The canonical dot product, one at a time: the processor overlaps its tree with the next one.
 #[inline(always)]
 fn dot<S: Wide, E: Element>(simd: S, q: &[f32], key: &[E]) -> f32 {
     let (q, q_rest) = q.as_chunks::<LANES>();
-    let (key, key_rest) = key.as_chunks::<LANES>();
+    let key = key.chunks_exact(E::BLOCK);
+    let key_rest = key.remainder();
     let mut acc = simd.zero();
     for (q, key) in q.iter().zip(key) {
         acc = simd.fma(simd.load(q), E::load(simd, key), acc);
     }
     if !q_rest.is_empty() {
-        acc = simd.fma(simd.load(&padded(q_rest, 0.0)), E::load(simd, &filled(key_rest)), acc);
+        acc = simd.fma(simd.load(&padded(q_rest, 0.0)), E::rest(simd, key_rest), acc);
     }
     simd.fold(acc)
 }
@@ -487,9 +481,9 @@ fn mix_rows<S: Wide, T: Tile, const R: usize>(
 /// The `c`-th 32 elements of a row. Elements beyond its end are padding that is never used.
 #[inline(always)]
 pub(super) fn chunk<S: Wide, E: Element>(simd: S, row: &[E], c: usize) -> S::V {
-    let (whole, rest) = row.as_chunks::<LANES>();
-    if let Some(block) = whole.get(c) {
-        return E::load(simd, block);
+    let from = c * E::BLOCK;
+    match row.get(from..from + E::BLOCK) {
+        Some(block) => E::load(simd, block),
+        None => E::rest(simd, &row[from..]),
     }
-    E::load(simd, &filled(rest))
 }

@@ -25,6 +25,7 @@ mod blocks;
 mod cache;
 mod index;
 mod lanes;
+pub mod q8;
 mod tiles;
 
 pub use cache::{CacheLayout, CacheMut, KvCache, KvData, LEAST_PAGE, Page, Zero, store, zeroed};
@@ -252,6 +253,7 @@ fn check(spec: &Attention, cache: &KvCache, queries: Queries, y: &[f32]) -> usiz
     let (keys, values) = match cache.data {
         KvData::F32 { keys, values } => (lens(keys), lens(values)),
         KvData::Bf16 { keys, values } => (lens(keys), lens(values)),
+        KvData::Q8 { keys, values } => (lens(keys), lens(values)),
     };
     let end = first.checked_add(tokens).expect("attention: positions");
     if let Some(selected) = selected {
@@ -272,7 +274,8 @@ fn check(spec: &Attention, cache: &KvCache, queries: Queries, y: &[f32]) -> usiz
         [(cache.keys, key_dim, keys), (cache.values, value_dim, values)]
     {
         // A row may be longer: values of latent attention are the beginnings of keys.
-        assert!(layout.heads == kv_heads && layout.dim >= dim, "attention: shapes");
+        let row = cache.data.row(dim);
+        assert!(layout.heads == kv_heads && layout.dim >= row, "attention: shapes");
         assert!(layout.page.is_power_of_two() && layout.page >= LEAST_PAGE, "attention: pages");
         let page = layout.page_len().expect("attention: shapes");
         let needed = layout.pages(end);

@@ -19,7 +19,7 @@ pub(super) trait Tile: Copy {
     fn start(&self) -> usize;
     /// The number after that of the last row.
     fn end(&self) -> usize;
-    /// Elements of a row.
+    /// Numbers of a row.
     fn dim(&self) -> usize;
     fn row(&self, number: usize) -> &[Self::Element];
 }
@@ -82,7 +82,7 @@ impl<E: Element> Tile for Run<'_, E> {
     #[inline(always)]
     fn row(&self, number: usize) -> &[E] {
         let at = (number - self.start) * self.stride;
-        &self.rows[at..at + self.dim]
+        &self.rows[at..at + E::row(self.dim)]
     }
 }
 
@@ -138,6 +138,6 @@ impl<E: Element> Tile for Places<'_, E> {
         let position = list[number] as usize;
         // The page length is a power of two, and nothing is overwritten, as `check` asserts.
         let page = &pages[position >> layout.page.trailing_zeros()];
-        &page[layout.head(head) + (position & (layout.page - 1)) * layout.dim..][..dim]
+        &page[layout.head(head) + (position & (layout.page - 1)) * layout.dim..][..E::row(dim)]
     }
 }

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::{Noise, assert_same};
 use crate::Tier;
+use crate::functional::reference::in_8_bits;
 use crate::functional::*;
 
 /// A sequence of queries, keys and values, and the rules of attention.
@@ -75,7 +76,72 @@ struct Way {
     /// True for a cache with only the slots that the window needs.
     ring: bool,
     page: usize,
-    bf16: bool,
+    kv: Kv,
+}
+
+/// Precision of keys and values.
+#[derive(Clone, Copy, Debug)]
+enum Kv {
+    F32,
+    Bf16,
+    Q8,
+}
+
+impl Kv {
+    const ALL: [Kv; 3] = [Kv::F32, Kv::Bf16, Kv::Q8];
+
+    /// Elements of a row of so many numbers.
+    fn row(self, numbers: usize) -> usize {
+        if let Kv::Q8 = self { q8::bytes(numbers) } else { numbers }
+    }
+}
+
+/// Pages in each precision, of which one is used.
+struct Pages {
+    kv: Kv,
+    layouts: [CacheLayout; 2],
+    wide: [Vec<Page<f32>>; 2],
+    narrow: [Vec<Page<u16>>; 2],
+    bytes: [Vec<Page<u8>>; 2],
+}
+
+impl Pages {
+    /// A cache of `capacity` positions of keys and values of so many numbers. Slots that were never
+    /// stored must not matter: they are NaN, in all precisions.
+    fn new(kv: Kv, dims: [usize; 2], (capacity, page, heads): (usize, usize, usize)) -> Pages {
+        let layouts =
+            dims.map(|numbers| CacheLayout { capacity, page, heads, dim: kv.row(numbers) });
+        let pages = |layout: CacheLayout| (layout.pages(capacity), layout.page_len().unwrap());
+        let sizes = layouts.map(pages);
+        Pages {
+            kv,
+            layouts,
+            wide: sizes.map(|(n, len)| vec![Page::from(vec![f32::NAN; len]); n]),
+            narrow: sizes.map(|(n, len)| vec![Page::from(vec![0x7FFF; len]); n]),
+            bytes: sizes.map(|(n, len)| vec![Page::from(vec![0xFF; len]); n]),
+        }
+    }
+
+    fn store(&mut self, first: usize, rows: [&[f32]; 2]) {
+        for (i, rows) in rows.into_iter().enumerate() {
+            let cache = match self.kv {
+                Kv::F32 => CacheMut::F32(&mut self.wide[i]),
+                Kv::Bf16 => CacheMut::Bf16(&mut self.narrow[i]),
+                Kv::Q8 => CacheMut::Q8(&mut self.bytes[i]),
+            };
+            store(cache, self.layouts[i], first, rows);
+        }
+    }
+
+    fn view(&self) -> KvCache<'_> {
+        let data = match self.kv {
+            Kv::F32 => KvData::F32 { keys: &self.wide[0], values: &self.wide[1] },
+            Kv::Bf16 => KvData::Bf16 { keys: &self.narrow[0], values: &self.narrow[1] },
+            Kv::Q8 => KvData::Q8 { keys: &self.bytes[0], values: &self.bytes[1] },
+        };
+        let [keys, values] = self.layouts;
+        KvCache { data, keys, values }
+    }
 }
 
 const PLAIN: Way = Way {
@@ -84,7 +150,7 @@ const PLAIN: Way = Way {
     chunk: usize::MAX,
     ring: false,
     page: 1 << 20,
-    bf16: false,
+    kv: Kv::F32,
 };
 
 fn run(case: &Case, way: Way) -> Vec<f32> {
@@ -95,13 +161,7 @@ fn run(case: &Case, way: Way) -> Vec<f32> {
         _ => positions,
     };
     let dims = [case.key_dim, case.value_dim];
-    let [key_layout, value_layout] =
-        dims.map(|dim| CacheLayout { capacity, page: way.page, heads: case.kv_heads, dim });
-    // Slots that were never stored must not matter: they are NaN, in both precisions.
-    let pages = |layout: CacheLayout| (layout.pages(capacity), layout.page_len().unwrap());
-    let layouts = [key_layout, value_layout];
-    let mut wide = layouts.map(pages).map(|(n, len)| vec![Page::from(vec![f32::NAN; len]); n]);
-    let mut narrow = layouts.map(pages).map(|(n, len)| vec![Page::from(vec![0x7FFFu16; len]); n]);
+    let mut pages = Pages::new(way.kv, dims, (capacity, way.page, case.kv_heads));
     let mut scratch: Vec<_> =
         (0..way.threads).map(|_| AttentionScratch::new(case.value_dim, capacity)).collect();
     let mut out = Vec::new();
@@ -112,18 +172,8 @@ fn run(case: &Case, way: Way) -> Vec<f32> {
         .zip(case.q.chunks(chunk * case.heads * case.key_dim))
         .zip(kv_rows.zip(v_rows))
     {
-        for (i, (rows, layout)) in [(k, key_layout), (v, value_layout)].into_iter().enumerate() {
-            let cache = match way.bf16 {
-                true => CacheMut::Bf16(&mut narrow[i]),
-                false => CacheMut::F32(&mut wide[i]),
-            };
-            store(cache, layout, first, rows);
-        }
-        let data = match way.bf16 {
-            true => KvData::Bf16 { keys: &narrow[0], values: &narrow[1] },
-            false => KvData::F32 { keys: &wide[0], values: &wide[1] },
-        };
-        let cache = KvCache { data, keys: key_layout, values: value_layout };
+        pages.store(first, [k, v]);
+        let cache = pages.view();
         let mut y = vec![f32::NAN; q.len() / case.key_dim * case.value_dim];
         let distances = case.distances.as_ref().map(|(extent, all)| Distances {
             bias: &all[first * case.heads * extent..][..q.len() / case.key_dim * extent],
@@ -174,31 +224,44 @@ fn any_way() -> impl Strategy<Value = Way> {
     let chunk = prop_oneof![Just(1usize), Just(usize::MAX), 1usize..40];
     let page = prop_oneof![Just(64usize), Just(128), Just(1 << 20)];
     (tier, 1usize..4, chunk, any::<bool>(), page).prop_map(|(tier, threads, chunk, ring, page)| {
-        Way { tier, threads, chunk, ring, page, bf16: false }
+        Way { tier, threads, chunk, ring, page, kv: Kv::F32 }
     })
 }
 
 proptest! {
     #[test]
-    fn all_ways_agree(case in any_case(), ways in prop::collection::vec(any_way(), 4), bf16: bool) {
-        let expected = run(&case, Way { bf16, ..PLAIN });
+    fn all_ways_agree(
+        case in any_case(),
+        ways in prop::collection::vec(any_way(), 4),
+        kv in prop::sample::select(Kv::ALL.to_vec()),
+    ) {
+        let expected = run(&case, Way { kv, ..PLAIN });
         for tier in Tier::available() {
-            assert_same(&run(&case, Way { bf16, tier, ..PLAIN }), &expected, tier);
+            assert_same(&run(&case, Way { kv, tier, ..PLAIN }), &expected, tier);
         }
         for way in ways {
-            let way = Way { bf16, ..way };
+            let way = Way { kv, ..way };
             assert_same(&run(&case, way), &expected, format!("{way:?}"));
         }
     }
 
-    /// A bf16 cache is equivalent to an f32 cache of the rounded numbers.
+    /// A rounded cache is equivalent to an f32 cache of the rounded numbers.
     #[test]
-    fn bf16_is_only_rounding(case in any_case()) {
-        let rounded = |v: &[f32]| v.iter().map(|&x| half::bf16::from_f32(x).to_f32()).collect();
-        let wide = Case { k: rounded(&case.k), v: rounded(&case.v), ..case.clone() };
-        let tier = Tier::best();
-        let narrow = run(&case, Way { tier, bf16: true, ..PLAIN });
-        assert_same(&narrow, &run(&wide, Way { tier, ..PLAIN }), "bf16");
+    fn narrow_caches_are_only_rounding(case in any_case()) {
+        let to_bf16 = |v: &[f32], _| v.iter().map(|&x| half::bf16::from_f32(x).to_f32()).collect();
+        let to_q8 = |v: &[f32], dim| {
+            let mut values = Vec::new();
+            v.chunks(dim).for_each(|row| q8::read(&in_8_bits(row), &mut values));
+            values
+        };
+        type Rounding = fn(&[f32], usize) -> Vec<f32>;
+        for (kv, rounded) in [(Kv::Bf16, to_bf16 as Rounding), (Kv::Q8, to_q8)] {
+            let (k, v) = (rounded(&case.k, case.key_dim), rounded(&case.v, case.value_dim));
+            let wide = Case { k, v, ..case.clone() };
+            let tier = Tier::best();
+            let narrow = run(&case, Way { tier, kv, ..PLAIN });
+            assert_same(&narrow, &run(&wide, Way { tier, ..PLAIN }), format!("{kv:?}"));
+        }
     }
 
     #[test]
@@ -349,45 +412,25 @@ fn some_positions(first: usize, tokens: usize, lists: usize, most: usize) -> Vec
 /// these positions alone, and that of all positions where all are selected.
 #[test]
 fn selected_positions_alone_are_attended() {
-    for (heads, lists, dims, page, bf16) in [
-        ((3, 1), 1, (33, 20), 64, false),
-        ((17, 1), 1, (64, 64), 1 << 20, false),
-        ((9, 1), 1, (40, 32), 64, true),
-        ((12, 2), 4, (14, 33), 64, false),
-        ((12, 3), 2, (20, 18), 128, true),
-        ((40, 2), 2, (16, 40), 64, false),
-        ((6, 3), 1, (33, 20), 64, false),
+    for (heads, lists, dims, page, kv) in [
+        ((3, 1), 1, (33, 20), 64, Kv::F32),
+        ((17, 1), 1, (64, 64), 1 << 20, Kv::F32),
+        ((9, 1), 1, (40, 32), 64, Kv::Bf16),
+        ((12, 2), 4, (14, 33), 64, Kv::Q8),
+        ((12, 3), 2, (20, 18), 128, Kv::Bf16),
+        ((40, 2), 2, (16, 40), 64, Kv::F32),
+        ((6, 3), 1, (33, 20), 64, Kv::Q8),
     ] {
         let case = Case::new(150, heads, dims, 9);
         let (heads, kv_heads) = heads;
         let dims = [case.key_dim, case.value_dim];
-        let layouts = dims.map(|dim| CacheLayout { capacity: 150, page, heads: kv_heads, dim });
-        let [keys, values] = layouts;
         let caches = |k: &[f32], v: &[f32]| {
-            let mut wide = layouts
-                .map(|layout| vec![zeroed::<f32>(layout.page_len().unwrap()); layout.pages(150)]);
-            let mut narrow = layouts
-                .map(|layout| vec![zeroed::<u16>(layout.page_len().unwrap()); layout.pages(150)]);
-            for (i, rows) in [k, v].into_iter().enumerate() {
-                store(CacheMut::F32(&mut wide[i]), layouts[i], 0, rows);
-                store(CacheMut::Bf16(&mut narrow[i]), layouts[i], 0, rows);
-            }
-            (wide, narrow)
+            let mut pages = Pages::new(kv, dims, (150, page, kv_heads));
+            pages.store(0, [k, v]);
+            pages
         };
-        type Pages<E> = [Vec<Page<E>>; 2];
-        fn view<'a>(
-            (wide, narrow): &'a (Pages<f32>, Pages<u16>),
-            bf16: bool,
-            (keys, values): (CacheLayout, CacheLayout),
-        ) -> KvCache<'a> {
-            let data = match bf16 {
-                true => KvData::Bf16 { keys: &narrow[0], values: &narrow[1] },
-                false => KvData::F32 { keys: &wide[0], values: &wide[1] },
-            };
-            KvCache { data, keys, values }
-        }
         let all = caches(&case.k, &case.v);
-        let cache = view(&all, bf16, (keys, values));
+        let cache = all.view();
         let q_width = heads * case.key_dim;
         let run = |tier, (first, tokens): (usize, usize), most: Option<usize>, threads| {
             let q = &case.q[first * q_width..(first + tokens) * q_width];
@@ -426,7 +469,7 @@ fn selected_positions_alone_are_attended() {
                     list.iter().flat_map(row).collect()
                 };
                 let own = caches(&of(&case.k, case.key_dim), &of(&case.v, case.value_dim));
-                let cache = view(&own, bf16, (keys, values));
+                let cache = own.view();
                 let mut y = vec![f32::NAN; heads * case.value_dim];
                 let q = &case.q[149 * q_width..];
                 let queries = Queries { first: list.len() - 1, q, selected: None, distances: None };
@@ -461,16 +504,10 @@ fn scores_of_positions_have_the_same_bits_in_all_tiers() {
         let mut noise = Noise(11);
         let (q, weights) = (noise.vec(heads * dim, 2.0), noise.vec(heads, 2.0));
         let rows = noise.vec(200 * dim, 2.0);
-        let layout = CacheLayout { capacity: 200, page, heads: 1, dim };
-        let mut wide = vec![zeroed::<f32>(layout.page_len().unwrap()); layout.pages(200)];
-        let mut narrow = vec![zeroed::<u16>(layout.page_len().unwrap()); layout.pages(200)];
-        store(CacheMut::F32(&mut wide), layout, 0, &rows);
-        store(CacheMut::Bf16(&mut narrow), layout, 0, &rows);
-        for data in [
-            KvData::F32 { keys: &wide, values: &wide },
-            KvData::Bf16 { keys: &narrow, values: &narrow },
-        ] {
-            let keys = KvCache { data, keys: layout, values: layout };
+        for kv in Kv::ALL {
+            let mut pages = Pages::new(kv, [dim; 2], (200, page, 1));
+            pages.store(0, [&rows, &rows]);
+            let keys = pages.view();
             let query = IndexQuery { q: &q, weights: &weights };
             let mut expected = vec![f32::NAN; 197];
             index_scores(Tier::SCALAR, query, &keys, 0, &mut expected);
@@ -496,7 +533,7 @@ fn scores_of_positions_have_the_same_bits_in_all_tiers() {
             index_scores(Tier::best(), query, &keys, 0, &mut scores);
             products.iter_mut().for_each(|product| *product = product.max(0.0));
             assert_same(&products, &scores, format!("products of {dim}"));
-            if let KvData::F32 { .. } = data {
+            if let Kv::F32 = kv {
                 for (score, row) in expected.iter().zip(rows.chunks(dim)) {
                     let product = |q: &[f32]| -> f64 {
                         q.iter().zip(row).map(|(q, k)| f64::from(q * k)).sum()

@@ -3,6 +3,7 @@
 mod accuracy;
 mod attention;
 mod cases;
+mod q8;
 mod recurrent;
 mod rope;
 mod states;

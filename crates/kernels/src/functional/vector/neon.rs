@@ -42,6 +42,19 @@ impl Wide for Neon {
     }
 
     #[inline(always)]
+    fn signed(self, from: &[u8; LANES]) -> Self::V {
+        let mut a = self.zero();
+        for (a, from) in a.as_chunks_mut::<2>().0.iter_mut().zip(from.as_chunks::<8>().0) {
+            allowed! {
+                let codes = vmovl_s8(vreinterpret_s8_u8(vld1_u8(from.as_ptr())));
+                *a = [vmovl_s16(vget_low_s16(codes)), vmovl_s16(vget_high_s16(codes))]
+                    .map(|codes| vcvtq_f32_s32(codes));
+            }
+        }
+        a
+    }
+
+    #[inline(always)]
     fn store(self, a: Self::V, to: &mut Lanes) {
         for (a, to) in a.into_iter().zip(to.as_chunks_mut::<4>().0) {
             allowed!(vst1q_f32(to.as_mut_ptr(), a));

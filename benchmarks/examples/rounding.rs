@@ -1,15 +1,16 @@
-//! Effect of `--activations int8` on a model's predictions, beside those of exact activations.
+//! Effect of rounded activations, or of rounded keys and values, on a model's predictions, beside exact
+//! ones.
 //!
 //! ```text
-//! cargo run --release -p sws-benchmarks --example activations -- MODEL [TEXT] [TOKENS]
+//! cargo run --release -p sws-benchmarks --example rounding -- MODEL [TEXT] [TOKENS]
 //! ```
 //!
-//! TEXT is a file; without one, or with `-`, the exact model samples the text. Both kinds then get the same
+//! TEXT is a file; without one, or with `-`, the exact model samples the text. All kinds then get the same
 //! tokens.
 
 use std::io::Write;
 
-use sws::{Activations, LoadedModel, Model, Needs, Options, Text};
+use sws::{Activations, KvPrecision, LoadedModel, Model, Needs, Options, Text};
 use sws_kernels::functional::argmax;
 use sws_model::Observer;
 use sws_model::text::{Sampler, Sampling};
@@ -22,7 +23,7 @@ fn main() -> Result<()> {
     let file = arguments.next().filter(|file| file != "-");
     let count: usize = arguments.next().map_or(Ok(512), |n| n.parse())?;
 
-    let mut exact = load(&model, Activations::F32, count)?;
+    let mut exact = load(&model, Options::default(), count)?;
     let mut tokens = match &file {
         Some(file) => Text::open(&model)?.encode(&model, &std::fs::read_to_string(file)?, true)?,
         None => sampled(&mut exact, count)?,
@@ -30,10 +31,29 @@ fn main() -> Result<()> {
     tokens.truncate(count);
     let truth = scored(&mut exact, &tokens)?;
     drop(exact);
-    let found = scored(&mut load(&model, Activations::Int8, count)?, &tokens)?;
 
+    let mut out = std::io::stdout();
+    writeln!(
+        out,
+        "| rounded | tokens | perplexity, f32 | rounded | same likeliest | KL (nats) | largest change of a logit |"
+    )?;
+    writeln!(out, "|---|---:|---:|---:|---:|---:|---:|")?;
+    for (what, activations, kv) in [
+        ("--activations int8", Activations::Int8, KvPrecision::F32),
+        ("--kv bf16", Activations::F32, KvPrecision::Bf16),
+        ("--kv q8", Activations::F32, KvPrecision::Q8),
+    ] {
+        let options = Options { activations, kv, ..Options::default() };
+        let found = scored(&mut load(&model, options, count)?, &tokens)?;
+        writeln!(out, "| {what} {}", compared(&truth, &found, &tokens))?;
+    }
+    Ok(())
+}
+
+/// Cells of a line.
+fn compared(truth: &[Vec<f32>], found: &[Vec<f32>], tokens: &[u32]) -> String {
     let (mut losses, mut divergence, mut same, mut change) = ([0.0; 2], 0.0, 0, 0f32);
-    let pairs = truth.iter().zip(&found).zip(&tokens[1..]);
+    let pairs = truth.iter().zip(found).zip(&tokens[1..]);
     for ((truth, found), &next) in pairs {
         same += usize::from(argmax(truth) == argmax(found));
         let largest = truth.iter().fold(0f32, |largest, x| largest.max(x.abs()));
@@ -45,25 +65,17 @@ fn main() -> Result<()> {
         divergence += truth.iter().zip(&found).map(|(p, q)| p.exp() * (p - q)).sum::<f64>();
     }
     let n = (tokens.len() - 1) as f64;
-    let mut out = std::io::stdout();
-    writeln!(
-        out,
-        "| tokens | perplexity, f32 | int8 | same likeliest | KL (nats) | largest change of a logit |"
-    )?;
-    writeln!(out, "|---:|---:|---:|---:|---:|---:|")?;
-    writeln!(
-        out,
+    format!(
         "| {n} | {:.4} | {:.4} | {:.2} % | {:.6} | {change:.4} of the largest |",
         (losses[0] / n).exp(),
         (losses[1] / n).exp(),
         100.0 * same as f64 / n,
         divergence / n,
-    )?;
-    Ok(())
+    )
 }
 
-fn load(model: &Model, activations: Activations, positions: usize) -> Result<LoadedModel> {
-    let options = Options { activations, resident: true, ..Options::default() };
+fn load(model: &Model, options: Options, positions: usize) -> Result<LoadedModel> {
+    let options = Options { resident: true, ..options };
     let needs = Needs { positions, all_logits: true, ..Needs::default() };
     Ok(model.with(options).needs(needs).text(Text::default()).load()?)
 }
@@ -83,15 +95,15 @@ fn sampled(model: &mut LoadedModel, count: usize) -> Result<Vec<u32>> {
 
 /// The logits after each token but the last.
 fn scored(model: &mut LoadedModel, tokens: &[u32]) -> Result<Vec<Vec<f32>>> {
-    struct Kept(Vec<Vec<f32>>);
+    struct Kept(usize, Vec<Vec<f32>>);
     impl Observer for Kept {
         fn logits(&mut self, _: usize, logits: &[f32]) {
-            self.0.push(logits.to_vec());
+            self.1.extend(logits.chunks(self.0).map(<[f32]>::to_vec));
         }
     }
-    let mut kept = Kept(Vec::new());
+    let mut kept = Kept(model.causal_lm().vocab(), Vec::new());
     model.causal_lm().score(&tokens[..tokens.len() - 1], &mut kept)?;
-    Ok(kept.0)
+    Ok(kept.1)
 }
 
 fn log_softmax(logits: &[f32]) -> Vec<f64> {
