@@ -193,7 +193,7 @@ fn prompts_and_options() {
         (&["run", "x", "--tokens", "1,,2"], "separated by commas"),
         (&["run", "x", "--tokens", "-1"], "-1"),
         (&["run", "x", "--tokens", "1", "--prompt", "a"], "cannot be used with"),
-        (&["run", "x", "--kv", "q8"], "f32 or bf16"),
+        (&["run", "x", "--kv", "q4"], "f32, bf16 or q8"),
         (&["run", "x", "--reader", "tape"], "choose one of"),
         (&["forward", "x", "--tokens", "1"], "--out"),
     ];

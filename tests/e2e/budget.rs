@@ -180,9 +180,10 @@ fn default_context_follows_from_the_budget() {
     let file = copy.dir.join("answer.json");
     let dir = &copy.dir;
     let made = |more: &[&dyn AsRef<OsStr>]| {
-        let args: [&dyn AsRef<OsStr>; 9] = [
+        let args: [&dyn AsRef<OsStr>; 10] = [
             &"run",
             &dir,
+            &"--json",
             &"--tokens=1,2,3",
             &"-n=6",
             &"--ignore-eos",

@@ -54,7 +54,7 @@ fn each_line_has_the_text_that_it_has_alone() {
             .collect();
         let cases: [&[&dyn AsRef<OsStr>]; 4] = [
             &[&"--ram", &"min"],
-            &[&"--ram", &"72MiB", &"--parallel", &"7"],
+            &[&"--ram", &"80MiB", &"--parallel", &"7"],
             &[&"--resident", &"--parallel", &"3", &"--threads", &"1"],
             &[&"--parallel", &"1", &"--no-speculation"],
         ];
