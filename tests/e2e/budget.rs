@@ -180,14 +180,15 @@ fn default_context_follows_from_the_budget() {
     let file = copy.dir.join("answer.json");
     let dir = &copy.dir;
     let made = |more: &[&dyn AsRef<OsStr>]| {
-        let args: [&dyn AsRef<OsStr>; 10] = [
+        let args: [&dyn AsRef<OsStr>; 11] = [
             &"run",
             &dir,
-            &"--json",
             &"--tokens=1,2,3",
             &"-n=6",
             &"--ignore-eos",
-            &"--temperature=0",
+            &"--json",
+            &"--temperature=1",
+            &"--seed=7",
             &"--ram=1GiB",
             &"--certify",
             &file,
