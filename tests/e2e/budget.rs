@@ -177,7 +177,8 @@ fn default_context_follows_from_the_budget() {
     assert_eq!(context(&["--ram", "1GiB"]), 60_000);
     assert_eq!(context(&["--ram", "1GiB", "--context", "4096"]), 4096);
 
-    let file = copy.dir.join("answer.json");
+    let temp = tempfile::tempdir().unwrap();
+    let file = temp.path().join("answer.json");
     let dir = &copy.dir;
     let made = |more: &[&dyn AsRef<OsStr>]| {
         let args: [&dyn AsRef<OsStr>; 11] = [

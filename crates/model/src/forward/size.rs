@@ -13,6 +13,7 @@ use super::linear::MAX;
 use super::rows;
 use super::streams::GateWork;
 use super::strips::STRIP;
+use crate::layer_state::KvState;
 use crate::spec::{
     AttentionSpec, CompressedSpec, DeltaInputs, DeltaSpec, Ffn, LatentSpec, Mixer, MlpSpec,
     ModelSpec, MoeSpec, Router, StateSpaceSpec,
@@ -65,7 +66,7 @@ impl ModelSpec {
             }
             match &layer.mixer {
                 Mixer::Attention(spec) => {
-                    mixers.add_attention(spec);
+                    mixers.add_attention(spec, positions.min(self.context));
                     if let Some(it) = spec.distances {
                         mixers.distances = mixers.distances.max(spec.heads * it.rank);
                         mixers.bias = mixers.bias.max(spec.heads * it.extent);
@@ -74,7 +75,7 @@ impl ModelSpec {
                     mixers.index = mixers.index.max(blocks);
                 }
                 Mixer::Latent(spec) => {
-                    mixers.add_latent(spec, mixed);
+                    mixers.add_latent(spec, mixed, positions.min(self.context));
                     let index = IndexWork::bytes_for(spec, mixed, positions.min(self.context));
                     mixers.index = mixers.index.max(index);
                 }
@@ -138,11 +139,10 @@ impl ModelSpec {
             _ => None,
         });
         let positions = positions.min(self.context);
-        let seen = if mixers.sees_all { positions } else { mixers.seen };
         let attention = mixers.bytes(packings, mixed)
             + CompressedWork::bytes_for(packings, compressed, mixed, positions)
             + mixed * 2 * pairs * float
-            + threads * AttentionScratch::bytes(mixers.value_dim, seen);
+            + threads * AttentionScratch::bytes(mixers.value_dim, mixers.seen);
         let mlp = experts.mlps.numbers(ROWS_TOGETHER.min(tokens * experts.top_k));
         let mlp = mlp.max(mlps.numbers(few)).max(inputs.numbers(tokens)) * float
             + mlps.packed(packings, few).max(mlps.parts).max(inputs.packed(packings, tokens));
@@ -179,8 +179,7 @@ struct Mixers {
     outputs: usize,
     /// Elements of a value, for the scratch of attention.
     value_dim: usize,
-    /// True if queries may see all positions, and otherwise the most that any of them sees.
-    sees_all: bool,
+    /// The most positions among which any query sees some.
     seen: usize,
     /// Of heads with latents that are computed together: elements, the largest latent, the number.
     absorbed: usize,
@@ -194,12 +193,12 @@ struct Mixers {
 }
 
 impl Mixers {
-    fn add_attention(&mut self, spec: &AttentionSpec) {
+    fn add_attention(&mut self, spec: &AttentionSpec, positions: usize) {
         let (q, outputs) = (spec.q_width(), spec.output_width());
         let (keys, values) = (spec.key_width(), spec.value_width());
         let mixed = q.max(outputs).max(spec.fused_rows());
         self.add([q, keys, values, mixed, outputs, spec.value_dim]);
-        self.sees_all = true;
+        self.seen = KvState::kept(spec, positions).max(self.seen);
         self.gated = self.gated.max(spec.gate_room());
     }
 
@@ -227,10 +226,10 @@ impl Mixers {
         self.outputs = self.outputs.max(spec.recurrence().output_len(1));
     }
 
-    fn add_latent(&mut self, spec: &LatentSpec, tokens: usize) {
+    fn add_latent(&mut self, spec: &LatentSpec, tokens: usize, positions: usize) {
         let (low, values) = (spec.query_rank.unwrap_or(0), spec.value_width());
         self.add([spec.query_width(), spec.width(), low, values, low.max(values), spec.rank]);
-        self.sees_all = true;
+        self.seen = positions.max(self.seen);
         let rows = rows_together(tokens, spec.heads);
         let queries = if spec.split { tokens * spec.heads } else { rows };
         self.gated = self.gated.max(spec.gate_rows());

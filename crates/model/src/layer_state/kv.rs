@@ -111,6 +111,11 @@ impl KvState {
         rows as u64 * KvState::row_bytes(spec, precision) + index
     }
 
+    /// Positions whose keys and values are kept of so many.
+    pub(crate) fn kept(spec: &AttentionSpec, positions: usize) -> usize {
+        shape(spec, positions).0
+    }
+
     /// Bytes of the keys and values of a position.
     pub(super) fn row_bytes(spec: &AttentionSpec, precision: KvPrecision) -> u64 {
         let of_head = [spec.head_dim, spec.value_dim].map(|it| precision.row_bytes(it));
