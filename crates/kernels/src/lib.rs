@@ -47,7 +47,7 @@
 //!
 //! # Threads
 //!
-//! A product is split into one part per thread, joined by `rayon::join`. An idle rayon thread looks
+//! Products are split into some parts for each thread, joined by `rayon::join`. An idle rayon thread looks
 //! for work a few dozen times, yielding in between, and then sleeps on a futex. A pool without work
 //! therefore takes no time from threads that read.
 
@@ -88,8 +88,8 @@ pub use isa::{Activations, TIER_VARIABLE, Tier, UnknownActivations, UnknownTier}
 pub use isa::{Avx2, Avx512};
 pub use layout::{Part, PartLen, PartRows};
 pub use matmul::{
-    Input, MatmulJob, Output, Packings, Scratch, Strided, ThreadScratch, matmul, matmul_jobs,
-    matmul_rows, matmul_transposed, threads_for,
+    Input, MatmulJob, Output, Packings, Scratch, ScratchPool, Strided, ThreadScratch, matmul,
+    matmul_jobs, matmul_rows, matmul_transposed, threads_for,
 };
 pub use matrix::{Matrix, MatrixError};
 pub use offsets::{OffsetWriter, Offsets};

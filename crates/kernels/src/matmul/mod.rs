@@ -8,7 +8,10 @@ mod int8;
 mod many;
 mod one;
 mod output;
+mod split;
 mod transposed;
+
+use std::sync::{Mutex, PoisonError};
 
 use crate::buffer::Buffer;
 use crate::isa::Isa;
@@ -27,8 +30,12 @@ pub use transposed::{Strided, matmul_transposed};
 #[derive(Debug, Default)]
 pub struct Scratch {
     input: Input,
-    parts: Vec<ThreadScratch>,
+    threads: ScratchPool,
 }
+
+/// Working memory of threads that compute together.
+#[derive(Debug, Default)]
+pub struct ScratchPool(Vec<Mutex<ThreadScratch>>);
 
 /// Working memory of one thread.
 #[derive(Debug, Default)]
@@ -45,7 +52,25 @@ impl Scratch {
 
     /// Bytes held.
     pub fn bytes(&self) -> usize {
-        self.input.bytes() + self.parts.iter().map(ThreadScratch::bytes).sum::<usize>()
+        self.input.bytes() + self.threads.bytes()
+    }
+}
+
+impl ScratchPool {
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        let of = |scratch: &Mutex<ThreadScratch>| {
+            scratch.lock().unwrap_or_else(PoisonError::into_inner).bytes()
+        };
+        self.0.iter().map(of).sum()
+    }
+
+    /// The scratches of so many threads.
+    fn of(&mut self, threads: usize) -> &[Mutex<ThreadScratch>] {
+        if self.0.len() < threads {
+            self.0.resize_with(threads, Mutex::default);
+        }
+        &self.0[..threads]
     }
 }
 
@@ -88,7 +113,7 @@ impl ThreadScratch {
 
 /// `y[t][r] = weights[r] · x[t]`, with `x` as `[tokens, cols]` and `y` as `[tokens, rows]`.
 ///
-/// Runs on the current rayon pool, with the rows split evenly into one part per thread. The result
+/// Runs on the current rayon pool, with the rows split into some parts for each thread. The result
 /// is the same, bit for bit, in every [`Tier`], for any number of threads, and for a token alone or
 /// in a batch. Nothing is allocated once `scratch` has grown.
 ///
@@ -108,7 +133,7 @@ pub fn matmul(
     let work = rows.saturating_mul(weights.cols()).saturating_mul(tokens);
     let threads = threads_for(work).min(rows);
     let job = MatmulJob { matrix: *weights, x: &scratch.input, y: Output::new(y, tokens, rows) };
-    matmul_jobs(tier, threads, [Some(job)], &mut scratch.parts);
+    matmul_jobs(tier, threads, &[Some(job)], &mut scratch.threads);
 }
 
 /// The threads among which this many multiplications are divided: below some number, waking a second
@@ -128,49 +153,18 @@ pub struct MatmulJob<'a> {
     pub y: Output<'a>,
 }
 
-/// [`matmul`] of several matrices on packed activations. Each thread computes its share of the rows
-/// of every matrix.
+/// [`matmul`] of several matrices on packed activations, divided among so many threads together.
 ///
 /// # Panics
 ///
 /// If activations were packed for another tier or number of columns, or results have another shape.
-pub fn matmul_jobs<const N: usize>(
+pub fn matmul_jobs(
     tier: Tier,
     threads: usize,
-    jobs: [Option<MatmulJob<'_>>; N],
-    scratch: &mut Vec<ThreadScratch>,
+    jobs: &[Option<MatmulJob<'_>>],
+    scratch: &mut ScratchPool,
 ) {
-    let threads = threads.max(1);
-    if scratch.len() < threads {
-        scratch.resize_with(threads, ThreadScratch::default);
-    }
-    split(tier, jobs, &mut scratch[..threads]);
-}
-
-/// Splits rows and threads in halves until one thread is left. `join` allocates nothing.
-fn split<const N: usize>(
-    tier: Tier,
-    jobs: [Option<MatmulJob<'_>>; N],
-    scratch: &mut [ThreadScratch],
-) {
-    if let [scratch] = scratch {
-        for MatmulJob { matrix, x, y } in jobs.into_iter().flatten() {
-            matmul_rows(tier, &matrix, x, y, scratch);
-        }
-        return;
-    }
-    let (mut left, mut right) = ([const { None }; N], [const { None }; N]);
-    let share = scratch.len() / 2;
-    for ((job, left), right) in jobs.into_iter().zip(&mut left).zip(&mut right) {
-        let Some(MatmulJob { matrix, x, y }) = job else { continue };
-        let all = matrix.row_count();
-        let rows = all * share / scratch.len();
-        let (y_left, y_right) = y.split_at(rows);
-        *left = Some(MatmulJob { matrix: matrix.rows(0..rows), x, y: y_left });
-        *right = Some(MatmulJob { matrix: matrix.rows(rows..all), x, y: y_right });
-    }
-    let (scratch_left, scratch_right) = scratch.split_at_mut(share);
-    rayon::join(|| split(tier, left, scratch_left), || split(tier, right, scratch_right));
+    split::run(tier, jobs, scratch.of(threads.max(1)));
 }
 
 /// [`matmul_jobs`] for one matrix on the calling thread alone, for callers that split the work themselves with

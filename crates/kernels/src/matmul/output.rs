@@ -42,6 +42,17 @@ impl<'a> Output<'a> {
         (Output { rows: row, ..self }, Output { start, rows: self.rows - row, ..self })
     }
 
+    /// The columns of some rows.
+    ///
+    /// # Safety
+    ///
+    /// No other view of these columns is used as long as this one.
+    pub(super) unsafe fn part(&self, rows: std::ops::Range<usize>) -> Output<'a> {
+        assert!(rows.start <= rows.end && rows.end <= self.rows, "{rows:?} of {} rows", self.rows);
+        // Wrapping, because without tokens `y` is empty and this is beyond its end.
+        Output { start: self.start.wrapping_add(rows.start), rows: rows.len(), ..*self }
+    }
+
     /// Number of rows of weights whose results go here.
     pub fn rows(&self) -> usize {
         self.rows

@@ -10,7 +10,7 @@ use sws_kernels::functional::{
     Attention, IndexQuery, NormWeight, Queries, RopePairs, RopeShape, Selected,
     attention as attend, rms_norm, rope,
 };
-use sws_kernels::{Input, MatmulJob, Matrix, Output, Packings, ThreadScratch, Tier, threads_for};
+use sws_kernels::{Input, MatmulJob, Matrix, Output, Packings, ScratchPool, Tier, threads_for};
 use sws_store::{PieceId, PieceKind};
 
 use super::attention::{Context, scratch_for};
@@ -296,7 +296,7 @@ fn project(
     groups: &[Input],
     (first, block): (usize, &Matrix<'_>),
     y: &mut [f32],
-    scratch: &mut Vec<ThreadScratch>,
+    scratch: &mut ScratchPool,
 ) {
     let (rank, tokens) = (spec.group_rank, y.len() / spec.group_width());
     let (mut at, end) = (first, first + block.row_count());
@@ -313,6 +313,6 @@ fn project(
                 at = next;
             }
         }
-        run(tier, jobs, scratch);
+        run(tier, &jobs, scratch);
     }
 }

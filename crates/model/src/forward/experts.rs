@@ -1,7 +1,7 @@
 //! Experts on the CPU: the implementation of [`ExpertExecutor`] with weights in memory, or as they
 //! arrive.
 
-use sws_kernels::{Input, ThreadScratch, Tier};
+use sws_kernels::{Input, ScratchPool, Tier};
 use sws_store::PieceId;
 
 use super::attention::add_bias;
@@ -28,7 +28,7 @@ pub(super) struct CpuExecutor<'a> {
     /// Room for the packed rows of each expert.
     pub(super) inputs: &'a mut Vec<Input>,
     pub(super) mlp: &'a mut MlpWork,
-    pub(super) scratch: &'a mut Vec<ThreadScratch>,
+    pub(super) scratch: &'a mut ScratchPool,
 }
 
 impl ExpertExecutor for CpuExecutor<'_> {

@@ -3,7 +3,7 @@
 //! With one token a product takes some ten microseconds, and waking a thread is a good part of
 //! that. Products that do not depend on each other are therefore divided among threads together.
 
-use sws_kernels::{Input, MatmulJob, Output, ThreadScratch, Tier, matmul_jobs, threads_for};
+use sws_kernels::{Input, MatmulJob, Output, ScratchPool, Tier, matmul_jobs, threads_for};
 use sws_store::PieceId;
 
 use crate::role::Role;
@@ -39,7 +39,7 @@ pub(super) fn multiply(
     tier: Tier,
     weights: &mut dyn Weights,
     products: &mut [Option<Product<'_>>],
-    scratch: &mut Vec<ThreadScratch>,
+    scratch: &mut ScratchPool,
 ) -> Result<(), SourceError> {
     let mut jobs = [const { None }; MAX];
     for (product, job) in products.iter_mut().zip(&mut jobs) {
@@ -50,25 +50,19 @@ pub(super) fn multiply(
             *job = Some(MatmulJob { matrix, x, y: Output::new(y, x.tokens(), rows) });
         }
     }
-    run(tier, jobs, scratch);
+    run(tier, &jobs, scratch);
     for Product { piece, role, x, y, rows } in products.iter_mut().filter_map(Option::take) {
         weights.blocks(piece, role, &mut |first, block| {
             let (_, y) = Output::new(y, x.tokens(), rows).split_at(first);
             let (y, _) = y.split_at(block.row_count());
-            let mut jobs = [const { None }; MAX];
-            jobs[0] = Some(MatmulJob { matrix: *block, x, y });
-            run(tier, jobs, scratch);
+            run(tier, &[Some(MatmulJob { matrix: *block, x, y })], scratch);
         })?;
     }
     Ok(())
 }
 
 /// Computes products on the threads that their size is worth.
-pub(super) fn run(
-    tier: Tier,
-    jobs: [Option<MatmulJob<'_>>; MAX],
-    scratch: &mut Vec<ThreadScratch>,
-) {
+pub(super) fn run(tier: Tier, jobs: &[Option<MatmulJob<'_>>], scratch: &mut ScratchPool) {
     let work = |job: &MatmulJob<'_>| job.matrix.row_count() * job.matrix.cols() * job.x.tokens();
     let threads = threads_for(jobs.iter().flatten().map(work).sum());
     matmul_jobs(tier, threads, jobs, scratch);

@@ -1,7 +1,7 @@
 //! Gated MLPs: one for all rows, and the parts that experts share with it.
 
 use sws_kernels::functional::{add, gate, gate_interleaved};
-use sws_kernels::{Input, ThreadScratch, Tier};
+use sws_kernels::{Input, ScratchPool, Tier};
 use sws_store::PieceId;
 
 use super::attention::add_bias;
@@ -25,7 +25,7 @@ pub(super) fn gated_mlp(
     x: &Input,
     work: &mut MlpWork,
     y: &mut [f32],
-    scratch: &mut Vec<ThreadScratch>,
+    scratch: &mut ScratchPool,
 ) -> Result<(), SourceError> {
     let (tokens, rows) = (x.tokens(), spec.gate_rows());
     let MlpWork { gate, up, packed, .. } = work;
@@ -65,7 +65,7 @@ pub(super) fn weighed_mlp(
     x: &Input,
     work: &mut MlpWork,
     y: &mut [f32],
-    scratch: &mut Vec<ThreadScratch>,
+    scratch: &mut ScratchPool,
 ) -> Result<(), SourceError> {
     let (tokens, rows) = (x.tokens(), spec.gate_rows());
     let (parts, hidden) = (factors.len() / tokens, y.len() / tokens);

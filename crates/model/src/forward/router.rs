@@ -5,7 +5,7 @@
 use rayon::prelude::*;
 use sws_kernels::functional::elementary::exp;
 use sws_kernels::functional::{add, root_softplus, sigmoid, softmax, top_k};
-use sws_kernels::{Input, ThreadScratch, Tier};
+use sws_kernels::{Input, ScratchPool, Tier};
 use sws_store::{PieceId, PieceKind};
 
 use super::attention::add_bias;
@@ -31,7 +31,7 @@ pub(super) fn logits(
     weights: &mut dyn Weights,
     input: &Input,
     logits: &mut [f32],
-    scratch: &mut Vec<ThreadScratch>,
+    scratch: &mut ScratchPool,
 ) -> Result<(), SourceError> {
     let piece = PieceId::new(l as u32, PieceKind::Router);
     let product = Product::new(piece, Role::Router, input, &mut *logits, spec.scored());
@@ -280,7 +280,7 @@ pub struct RouterProbe {
     /// The weights of residual streams, and the streams themselves, normed.
     streams: [Vec<f32>; 2],
     gates: GateWork,
-    scratch: Vec<ThreadScratch>,
+    scratch: ScratchPool,
 }
 
 impl RouterProbe {

@@ -10,7 +10,7 @@ use sws_kernels::functional::{
     MAX_STREAMS, NormWeight, StreamBias, StreamHead, Streams, add, gated_mean, head_of_streams,
     read_streams, rms_norm, sigmoid, stream_weights, write_streams,
 };
-use sws_kernels::{Input, Packings, ThreadScratch, Tier};
+use sws_kernels::{Input, Packings, ScratchPool, Tier};
 use sws_store::{PieceId, PieceKind};
 
 use super::branches::NormVectors;
@@ -139,7 +139,7 @@ pub(super) fn gated(
     (x, input, work): (&mut [f32], &mut Input, &mut GateWork),
     mut own: Option<&mut [f32]>,
     mean: &mut [f32],
-    scratch: &mut Vec<ThreadScratch>,
+    scratch: &mut ScratchPool,
 ) -> Result<(), SourceError> {
     let &Gated { spec, piece, roles: [norm, down, up], own: writing } = of;
     let streams = spec.streams.expect("a model with streams");
@@ -189,7 +189,7 @@ pub(super) fn weigh(
     weights: &mut dyn Weights,
     (x, input): (&mut [f32], &mut Input),
     own: &mut [f32],
-    scratch: &mut Vec<ThreadScratch>,
+    scratch: &mut ScratchPool,
 ) -> Result<(), SourceError> {
     let Branch { spec, layer, site } = branch;
     let streams = spec.streams.expect("a model with streams");

@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 use sws_kernels::functional::{AttentionScratch, rope_tables};
-use sws_kernels::{Input, ThreadScratch, Tier};
+use sws_kernels::{Input, ScratchPool, Tier};
 use sws_store::Span;
 
 use super::blocks::BlockWork;
@@ -50,7 +50,7 @@ pub(crate) struct Workspace {
     pub(crate) routed: Routed,
     pub(super) mlp: MlpWork,
     pub(super) experts: ExpertWork,
-    pub(super) scratch: Vec<ThreadScratch>,
+    pub(super) scratch: ScratchPool,
     pub(crate) logits: Vec<f32>,
     /// True after `x`, `routed` and the shared expert's output were restored, until the data
     /// derived from them has been rebuilt.
@@ -356,7 +356,7 @@ impl Workspace {
         let bytes = floats.sum::<usize>()
             + self.inputs.capacity() * size_of::<f32>()
             + packed.map(Input::bytes).sum::<usize>()
-            + self.scratch.iter().map(ThreadScratch::bytes).sum::<usize>()
+            + self.scratch.bytes()
             + places.map(Vec::capacity).iter().sum::<usize>() * size_of::<usize>()
             + (choices.capacity() + distinct.capacity()) * size_of::<u32>()
             + done.capacity()

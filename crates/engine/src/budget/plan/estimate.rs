@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use sws_model::ModelSpec;
 
 use super::pieces::Pieces;
-use super::{ArenaSplit, Planner, SlotClass};
+use super::{ArenaSplit, Planner};
 
 /// Work of a generated token, on average over a long text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -92,7 +92,8 @@ impl PerToken {
 }
 
 impl Planner {
-    pub(super) fn per_token(&self, split: &ArenaSplit, lent: &[SlotClass]) -> PerToken {
+    /// Work of a token with so many slots in all, lent ones included.
+    pub(super) fn per_token(&self, split: &ArenaSplit, have: usize) -> PerToken {
         let Pieces { cyclic, embedding, slots, .. } = &self.pieces;
         let batch = self.options.batch.max(1) as u64;
         let all = self.pieces.cyclic_bytes();
@@ -108,7 +109,6 @@ impl Planner {
         let used = experts_per_step(&self.spec, batch) / batch as f64;
         let experts = (used * mean as f64) as u64;
         let shared = self.pieces.shared.checked_div(total as u64).unwrap_or(0);
-        let have: usize = split.slots.iter().chain(lent).map(|class| class.count).sum();
         PerToken {
             infrastructure: (all - pinned_bytes) / batch,
             embedding: if pinned_embedding || embedding.is_none() { 0 } else { lookup },

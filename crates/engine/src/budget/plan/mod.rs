@@ -194,6 +194,8 @@ pub struct Planner {
 const CONTEXT: usize = 4096;
 /// Lower bound of the default, for scarce memory.
 const LEAST_CONTEXT: usize = 512;
+/// Positions of the text that the estimate of a token is for. A context lends the memory of all others.
+const ESTIMATED_POSITIONS: usize = 1024;
 /// More positions than any model has: sizes are computed before they are checked.
 const MOST_CONTEXT: usize = 1 << 30;
 /// Default maximum of a chunk. Twice as many tokens would spare the half of an already small number of
@@ -468,7 +470,10 @@ impl Planner {
             true => Vec::new(),
             false => lend(of_kv),
         };
-        let per_token = self.per_token(&split, &[&forms_lent[..], &lent].concat());
+        let count = |classes: &[SlotClass]| classes.iter().map(|class| class.count).sum::<usize>();
+        let in_contexts = count(&context_lent) as f64 * idle_share(context);
+        let slots = count(&split.slots) + count(&forms_lent) + count(&lent) + in_contexts as usize;
+        let per_token = self.per_token(&split, slots);
         let prompt = self.prompt_reads(&split, chunk);
         Ok(Plan {
             pinned: split.pinned,
@@ -831,6 +836,12 @@ fn largest(range: std::ops::RangeInclusive<usize>, holds: impl Fn(usize) -> bool
         }
     }
     low
+}
+
+/// Share of the slots in the memory of contexts that a text of [`ESTIMATED_POSITIONS`] leaves to experts. The
+/// lender keeps a block of sixteen free.
+fn idle_share(context: usize) -> f64 {
+    (1.0 - ESTIMATED_POSITIONS as f64 / context as f64 - 1.0 / 16.0).max(0.0)
 }
 
 /// Rounds an arena up to whole pages: huge ones if it is large enough for one.

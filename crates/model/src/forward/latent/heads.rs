@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use sws_kernels::functional::{Attention, AttentionScratch, Queries, attention as attend};
 use sws_kernels::{
-    Input, MatmulJob, Matrix, Output, Strided, ThreadScratch, Tier, matmul_transposed, threads_for,
+    Input, MatmulJob, Matrix, Output, ScratchPool, Strided, Tier, matmul_transposed, threads_for,
 };
 use sws_store::Span;
 
@@ -42,7 +42,7 @@ pub(super) struct Heads<'a> {
     pub(super) sinks: Option<&'a [f32]>,
     /// Scratch of each thread of attention, and what it fits.
     pub(super) attention: (&'a mut Vec<AttentionScratch>, &'a mut (usize, usize)),
-    pub(super) scratch: &'a mut Vec<ThreadScratch>,
+    pub(super) scratch: &'a mut ScratchPool,
 }
 
 impl Heads<'_> {
@@ -122,7 +122,7 @@ impl Heads<'_> {
                 let at = head * rank + row - first;
                 *job = Some(MatmulJob { matrix: block.rows(at..at + rows), x: input, y });
             }
-            run(self.tier, jobs, self.scratch);
+            run(self.tier, &jobs, self.scratch);
         }
     }
 
@@ -270,7 +270,7 @@ impl Heads<'_> {
             let (y, _) = y.split_at(matrix.row_count());
             *job = Some(MatmulJob { matrix, x: input, y });
         }
-        run(self.tier, jobs, self.scratch);
+        run(self.tier, &jobs, self.scratch);
     }
 }
 
