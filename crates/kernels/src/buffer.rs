@@ -29,6 +29,11 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast(), len) }
     }
 
+    /// Numbers that there is room for.
+    pub(crate) fn room(&self) -> usize {
+        16 * self.0.len()
+    }
+
     /// Bytes needed for `len` numbers.
     pub(crate) const fn bytes_for(len: usize) -> usize {
         len.div_ceil(16) * size_of::<Line>()

@@ -72,6 +72,23 @@ impl ScratchPool {
         }
         &self.0[..threads]
     }
+
+    /// Grows all to the largest, so that another call of this size allocates nothing, whichever threads
+    /// compute it.
+    fn level(&mut self) {
+        fn of(one: &mut Mutex<ThreadScratch>) -> &mut ThreadScratch {
+            one.get_mut().unwrap_or_else(PoisonError::into_inner)
+        }
+        let [mut panel, mut sums] = [0; 2];
+        for one in self.0.iter_mut().map(of) {
+            panel = panel.max(one.panel.room());
+            sums = sums.max(one.sums.room());
+        }
+        for one in self.0.iter_mut().map(of) {
+            one.panel.grown(panel);
+            one.sums.grown(sums);
+        }
+    }
 }
 
 impl ThreadScratch {
@@ -165,6 +182,7 @@ pub fn matmul_jobs(
     scratch: &mut ScratchPool,
 ) {
     split::run(tier, jobs, scratch.of(threads.max(1)));
+    scratch.level();
 }
 
 /// [`matmul_jobs`] for one matrix on the calling thread alone, for callers that split the work themselves with
