@@ -1,15 +1,13 @@
 //! The page of published models: their sizes and memory, from their configurations alone.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use rayon::prelude::*;
-use sws::{Footprint, Format, KvPrecision, Outline, SUGGESTIONS, SequenceBytes, Size};
+use sws::{Footprint, Format, Outline, SUGGESTIONS, Size};
 use sws_engine::PlanOptions;
 use sws_kernels::{Encoding, Tier};
-use sws_model::State;
 use sws_store::read_config;
 
 /// Budgets of common machines, in GiB.
@@ -24,34 +22,18 @@ const THREADS: usize = 8;
 const OPENING: &str = "\
 # Published models
 
-Sizes of models, and how much each token reads from disk. They follow from the configurations in
-[configs](../configs), which have only the entries that matter here: nothing on this page was measured, its speeds are
-planned. `sws plan configs/NAME.json` prints more of one of them, and takes the `config.json` of any other model of these
-families.
+How much of a disk published models take, the smallest `--ram` that runs them, and planned tokens per second. Nothing on
+this page was measured: it follows from the configurations in [configs](../configs), which name their sources, and from
+the costs that `sws plan` plans with ([estimates](design/budget.md#estimates)). `sws plan configs/NAME.json` prints more
+of one of them, and takes the `config.json` of any other model of these families.
 
 `sws-bench models > docs/models.md` writes this page, and a test fails when it is not up to date.
-
-- Of multimodal models the text model counts. Layers of multi-token prediction are left out.
-- `bf16` is the checkpoint itself. `bf12` is lossless, and the default of `sws shard`; so is `bf11`, which is for models
-  that are read from disk. Its size depends on the weights: here it is that of 10.9 bits, and Gaussian ones have 10.75.
-- Of a model that is published quantised, these columns and `q4` differ in the other weights alone: `sws shard` leaves
-  quantised ones as they are, except that `bf11` packs fp8, here into 6.9 bits.
-- The smallest `--ram` and the reads assume the default context, eight threads, and the memory of a typical process. The
-  share of experts found in memory is the one measured for DeepSeek-V2-Lite; with up to 16 experts in a layer, for
-  Mixtral-8x7B.
 ";
 
-const SPEED: &str = "\
-Tokens per second of a machine that reads 3.5 GB/s from disk and 50 GB/s from memory: **planned, not measured**, as `sws
-plan --describe` plans (its [assumptions](design/budget.md#estimates)). The last columns are values of `--ram`, so less
-than the machine's memory. The costs of a token besides bytes are those of another machine, of two threads.
-[Plans](benchmarks/plans.md) has such estimates next to runs.
-
-";
-
-const CONTEXT: &str = "\
-Keys and values, or latents and keys of indexers, of one sequence in f32; `--kv bf16` halves them, and `--kv q8` leaves
-17 of 64 parts. Windows and recurrent states take the same memory for any number of positions.
+const MODELS: &str = "\
+Tokens per second of a machine that reads 3.5 GB/s from disk and 50 GB/s from memory, with values of `--ram`. A model has
+a row in the format that `sws shard` makes by default, which is lossless, and one in `q4`, which is not. Weights that
+are published quantised stay as they are. A dash: the budget is too small.
 
 ";
 
@@ -59,18 +41,13 @@ Keys and values, or latents and keys of indexers, of one sequence in f32; `--kv 
 struct Entry {
     /// Identity on the hub.
     name: String,
-    /// Origin of the figures.
-    source: String,
-    /// False if the number of positions is unknown.
-    has_context: bool,
     outline: Outline,
     /// What it takes in each of the [`COLUMNS`] that it can have, if it is supported.
     footprints: Vec<(Encoding, Format, Footprint)>,
 }
 
 /// Formats of the weights that are not quantised.
-const COLUMNS: [Encoding; 5] =
-    [Encoding::Bf16, Encoding::Bf12, Encoding::Bf11, Encoding::Q8, Encoding::Q4];
+const COLUMNS: [Encoding; 2] = [Encoding::Bf12, Encoding::Q4];
 
 impl Entry {
     fn footprint(&self, plain: Encoding) -> Option<(Format, &Footprint)> {
@@ -86,28 +63,11 @@ pub fn page(dir: &Path) -> Result<String> {
     let mut page = OPENING.to_owned();
     page += "\n## Models to begin with\n\nThey answer questions, and `sws pull` lists them.\n\n";
     page += &suggestions(&supported)?;
-    page += "\n## Sizes\n\n";
-    page += &sizes(&supported)?;
-    page += "\n## Memory\n\nOf each model the default of `sws shard`, which is lossless, and `q4`. Every token needs what is not of experts, but for the embedding, \
-        of which it reads a row. A dash: the budget is too small.\n\n";
-    page += &memory(&supported)?;
-    page += "\n## Speed\n\n";
-    page += SPEED;
-    page += &speed(&supported)?;
-    page += "\n## Context\n\n";
-    page += CONTEXT;
-    page += &context(&supported);
-    page += "\n## Families that are not supported\n\n`sws inspect` shows as much of any configuration. An empty cell is not known.\n\n";
-    page += &rest(&others);
-    page += "\n## Sources\n\n| source | models |\n|---|---|\n";
-    let mut sources: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for entry in supported.iter().chain(&others) {
-        sources.entry(&entry.source).or_default().push(&entry.name);
-    }
-    for (source, mut names) in sources {
-        names.sort_unstable();
-        writeln!(page, "| {source} | {} |", names.join(", "))?;
-    }
+    page += "\n## Models\n\n";
+    page += MODELS;
+    page += &models(&supported)?;
+    let names: Vec<&str> = others.iter().map(|entry| entry.name.as_str()).collect();
+    writeln!(page, "\nNot supported, but described by `sws inspect`: {}.", names.join(", "))?;
     Ok(page)
 }
 
@@ -149,11 +109,10 @@ fn entries(dir: &Path) -> Result<Vec<Entry>> {
             let value = config.entries.get(key).and_then(|value| value.as_str());
             value.map(str::to_owned).with_context(|| format!("`{}` has no `{key}`", path.display()))
         };
-        let (name, source) = (word("_name_or_path")?, word("_source")?);
-        let context = config.entries.get("max_position_embeddings");
-        let has_context = context.is_none_or(|context| !context.is_null());
-        let (outline, footprints) = (Outline::read(&path)?, Vec::new());
-        entries.push(Entry { name, source, has_context, outline, footprints });
+        let name = word("_name_or_path")?;
+        word("_source")?;
+        let outline = Outline::read(&path)?;
+        entries.push(Entry { name, outline, footprints: Vec::new() });
     }
     let supported = entries.par_iter_mut().filter(|entry| entry.outline.spec().is_some());
     supported.try_for_each(|entry| -> Result<()> {
@@ -175,79 +134,18 @@ fn footprint(outline: &Outline, format: Format) -> Result<Footprint> {
     Ok(outline.footprint(format, options)?)
 }
 
-fn sizes(entries: &[Entry]) -> Result<String> {
-    let mut table = "| model | family | layers | experts | parameters | a token | published in | bf16 | bf12 | bf11 | q8 | q4 |\n\
-        |---|---|---:|---:|---:|---:|---|---:|---:|---:|---:|---:|\n"
-        .to_owned();
-    for entry in entries {
-        let Entry { name, outline, .. } = entry;
-        let Some(spec) = outline.spec() else { continue };
-        let [all, active] = spec.parameters();
-        let experts = spec.moes().map(|moe| moe.experts).max();
-        let experts = experts.map_or(String::new(), |n| format!("{} of {n}", spec.max_top_k()));
-        let footprints = COLUMNS.into_iter().filter_map(|plain| entry.footprint(plain));
-        let mut cells: Vec<_> =
-            footprints.map(|(_, footprint)| Size(footprint.bytes).to_string()).collect();
-        cells.resize(5, String::new());
-        let format = outline.format(Encoding::Bf16);
-        let published = match format.map(|format| format.quantised) {
-            Some(None) => "bf16".to_owned(),
-            Some(Some((encoding, _))) => encoding.to_string(),
-            None => outline.description().quantised.clone().unwrap_or_default(),
-        };
-        writeln!(
-            table,
-            "| {name} | {} | {} | {experts} | {} | {} | {published} | {} |",
-            spec.model_type,
-            spec.layers.len(),
-            billions(all),
-            billions(active),
-            cells.join(" | "),
-        )?;
-    }
-    Ok(table)
-}
-
-fn memory(entries: &[Entry]) -> Result<String> {
-    let mut table = "| model | format | weights | not of experts | smallest `--ram` |".to_owned();
-    for machine in MACHINES {
-        write!(table, " a token at {machine} GiB |")?;
-    }
-    table += "\n|---|---|---:|---:|---:|---:|---:|---:|\n";
-    for entry in entries {
-        for (format, footprint) in
-            [Encoding::Bf12, Encoding::Q4].into_iter().filter_map(|plain| entry.footprint(plain))
-        {
-            write!(
-                table,
-                "| {} | {format} | {} | {} | {} MiB |",
-                entry.name,
-                Size(footprint.bytes),
-                Size(footprint.infrastructure),
-                footprint.smallest() >> 20,
-            )?;
-            for machine in MACHINES {
-                let read = footprint.plan(machine << 30).map(|plan| plan.per_token.read());
-                write!(table, " {} |", read.map_or("–".to_owned(), |read| Size(read).to_string()))?;
-            }
-            table.push('\n');
-        }
-    }
-    Ok(table)
-}
-
-fn speed(entries: &[Entry]) -> Result<String> {
-    let mut table = "| model | format | exact | disk |".to_owned();
+fn models(entries: &[Entry]) -> Result<String> {
+    let mut table = "| model | format | disk | smallest `--ram` |".to_owned();
     for machine in MACHINES {
         write!(table, " {machine} GiB |")?;
     }
-    table += "\n|---|---|---|---:|---:|---:|---:|\n";
+    table += "\n|---|---|---:|---:|---:|---:|---:|\n";
     let [disk, memory] = SPEEDS;
     for entry in entries {
-        for plain in [Encoding::Bf12, Encoding::Q4] {
+        for plain in COLUMNS {
             let Some((format, footprint)) = entry.footprint(plain) else { continue };
-            let (name, exact) = (&entry.name, if plain == Encoding::Q4 { "no" } else { "yes" });
-            write!(table, "| {name} | {format} | {exact} | {} |", Size(footprint.bytes))?;
+            let (size, smallest) = (Size(footprint.bytes), footprint.smallest() >> 20);
+            write!(table, "| {} | {format} | {size} | {smallest} MiB |", entry.name)?;
             for machine in MACHINES {
                 let plan = footprint.plan(machine << 30);
                 let pace = plan.map(|plan| two_digits(plan.per_token.pace(disk, memory)));
@@ -268,60 +166,4 @@ fn two_digits(number: f64) -> String {
         _ => 3,
     };
     format!("{number:.decimals$}")
-}
-
-fn context(entries: &[Entry]) -> String {
-    let mut table =
-        "| model | positions | a position | besides | at 4,096 | at 32,768 | at all |\n\
-        |---|---:|---:|---:|---:|---:|---:|\n"
-            .to_owned();
-    for Entry { name, outline, has_context, .. } in entries {
-        let Some(mut spec) = outline.spec().cloned() else { continue };
-        if !has_context {
-            spec.context = 1 << 32;
-        }
-        let SequenceBytes { position, fixed } = SequenceBytes::of(&spec, KvPrecision::F32);
-        let at = |positions| Size(State::cache_bytes(&spec, positions, KvPrecision::F32));
-        let _ = writeln!(
-            table,
-            "| {name} | {} | {} | {} | {} | {} | {} |",
-            if *has_context { spec.context.to_string() } else { String::new() },
-            Size(position),
-            Size(fixed),
-            at(4096),
-            at(32_768),
-            if *has_context { at(spec.context).to_string() } else { String::new() },
-        );
-    }
-    table
-}
-
-fn rest(entries: &[Entry]) -> String {
-    let mut table = "| model | family | layers | hidden state | experts | width of one |\n\
-        |---|---|---:|---:|---:|---:|\n"
-        .to_owned();
-    for Entry { name, outline, .. } in entries {
-        let description = outline.description();
-        let number = |n: Option<u64>| n.map_or(String::new(), |n| n.to_string());
-        let experts = match (description.top_k, description.experts) {
-            (Some(top_k), Some(experts)) => format!("{top_k} of {experts}"),
-            (_, experts) => number(experts),
-        };
-        let _ = writeln!(
-            table,
-            "| {name} | {} | {} | {} | {experts} | {} |",
-            description.model_type.as_deref().unwrap_or_default(),
-            number(description.layers),
-            number(description.hidden),
-            number(description.expert_width),
-        );
-    }
-    table
-}
-
-fn billions(number: u64) -> String {
-    match number as f64 / 1e9 {
-        small if small < 10.0 => format!("{small:.2} B"),
-        large => format!("{large:.1} B"),
-    }
 }

@@ -51,7 +51,7 @@ fn an_installation_has_all_that_the_program_needs() {
         assert!(!script.contains(env!("CARGO_BIN_EXE_sws")), "{file} names the built program");
     }
     let documents: Vec<_> = tree(&share.join("doc/sws")).into_keys().collect();
-    for file in ["LICENSE-MIT", "docs/supported.md", "docs/serve.md"] {
+    for file in ["LICENSE-MIT", "docs/supported.md", "docs/serve.md", "docs/cli.md"] {
         assert!(documents.contains(&file.into()), "{file}: {documents:?}");
     }
     assert!(read(&prefix.join("lib/systemd/system/sws.service")).contains("Type=notify"));

@@ -1,5 +1,6 @@
 //! The steady state does not allocate.
 
+#[path = "kernels/common.rs"]
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -27,7 +27,7 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     file.publish()
 }
 
-/// All commands and options, as docs/cli.md has them.
+/// All commands and options, as a page of Markdown.
 fn markdown(command: &Command) -> String {
     let mut text =
         "# The command line\n\nMade by `sws pages DIR` of what `--help` prints.\n".to_owned();

@@ -1,0 +1,11 @@
+//! `sws-bench` through the command, and the pages that it writes.
+
+mod checkpoints;
+mod kernels;
+mod links;
+mod models;
+mod plans;
+mod published;
+mod report;
+mod resident;
+mod stream;

@@ -1,0 +1,4 @@
+//! Texts that keep to a schema, an expression or a grammar.
+
+mod answers;
+mod forms;

@@ -1,0 +1,6 @@
+//! Configurations, tensors, the forward pass, and texts.
+
+mod corpus;
+mod forward;
+mod naming;
+mod text;

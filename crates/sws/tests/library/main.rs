@@ -1,0 +1,4 @@
+//! The library as a program uses it.
+
+mod prefixes;
+mod texts;
