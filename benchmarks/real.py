@@ -8,7 +8,7 @@ DIR holds the model and the other programs; --build puts there what `peers/build
 ramvamp-repack` makes, and a contender that is not there is left out by name. BigMoeOnEdge is on no registry: it takes
 part if --bmoe names its program. Needs root, for control groups of version 1 that kill, and an empty page cache before
 each run. The order is reversed every other round. All continue the same prompt of 128 tokens greedily by 64 tokens in a
-context of 512. docs/benchmarks/real.md has what the columns mean.
+context of 512. docs/benchmarks/peers.md has what the columns mean.
 """
 
 import argparse

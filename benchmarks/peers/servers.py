@@ -5,7 +5,7 @@
 PROGRAMS is the directory that build.sh filled. Each server is started in a control group that kills, with an empty
 page cache, and gets as many requests at once as there are clients: texts that each begin with a line of its own.
 Needs root, for control groups of version 1. Tokens are counted as they arrive here, bytes as the system counts the
-reads of the server's process. docs/benchmarks/clients.md has what the columns mean.
+reads of the server's process. docs/benchmarks/peers.md has what the columns mean.
 """
 
 import argparse

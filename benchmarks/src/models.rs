@@ -32,8 +32,8 @@ of one of them, and takes the `config.json` of any other model of these families
 
 const MODELS: &str = "\
 Tokens per second of a machine that reads 3.5 GB/s from disk and 50 GB/s from memory, with values of `--ram`. A model has
-a row in the format that `sws shard` makes by default, which is lossless, and one in `q4`, which is not. Weights that
-are published quantised stay as they are. A dash: the budget is too small.
+a row in the format that `sws shard` makes by default, which is lossless, and one in `q4`, which is not, unless it is
+published quantised. A dash: the budget is too small.
 
 ";
 
@@ -144,6 +144,9 @@ fn models(entries: &[Entry]) -> Result<String> {
     for entry in entries {
         for plain in COLUMNS {
             let Some((format, footprint)) = entry.footprint(plain) else { continue };
+            if plain == Encoding::Q4 && format.quantised.is_some() {
+                continue;
+            }
             let (size, smallest) = (Size(footprint.bytes), footprint.smallest() >> 20);
             write!(table, "| {} | {format} | {size} | {smallest} MiB |", entry.name)?;
             for machine in MACHINES {

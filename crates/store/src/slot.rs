@@ -61,7 +61,7 @@ unsafe impl Sync for Mapping {}
 impl Arena {
     /// Reserves `bytes`, rounded up to whole pages. From 2 MiB on these are huge pages: a read into
     /// scattered small pages becomes several requests to the device, as each request takes a
-    /// limited number of runs of memory (measured: a third of the speed; `docs/benchmarks/store.md`).
+    /// limited number of runs of memory (measured: a third of the speed; `docs/benchmarks/lost.md`).
     pub fn new(bytes: usize) -> io::Result<Arena> {
         let page = if bytes >= HUGE_PAGE { HUGE_PAGE } else { SLOT_ALIGN };
         let len = bytes.max(1).checked_next_multiple_of(page).ok_or(io::ErrorKind::OutOfMemory)?;

@@ -25,7 +25,7 @@ const MOST_BYTES: u64 = 64 << 10;
 const MOST_MEMORY: u64 = 1 << 50;
 const MOST_THREADS: u16 = 1024;
 /// Bytes of bf11 and of fp7 that a thread computes with in a second, the latter with AVX2; see
-/// docs/benchmarks/encodings.md.
+/// docs/benchmarks/kernels.md.
 const BF11: f64 = 9.1e9;
 const FP7: f64 = 4.6e9;
 const SPEEDS: RangeInclusive<f64> = 1e3..=1e15;

@@ -263,7 +263,7 @@ fn compared(
 }
 
 #[test]
-#[expect(clippy::print_stdout, reason = "the figures are those of docs/benchmarks/speculation.md")]
+#[expect(clippy::print_stdout, reason = "the figures are those of docs/benchmarks/streaming.md")]
 fn proposals_pay_or_are_left() {
     let sampled = |seed| generation(seed, 300);
     let greedy = Generation { sampling: Sampling::default(), ..generation(0, 300) };

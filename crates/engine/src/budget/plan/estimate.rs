@@ -44,7 +44,7 @@ pub struct TokenCosts {
 }
 
 impl TokenCosts {
-    /// The costs on the machine of docs/benchmarks/plans.md, fitted to all of its points.
+    /// The costs on the machine of `benchmarks/results/plans.json`, fitted to all of its points.
     pub const FITTED: TokenCosts = TokenCosts {
         slowdown: 1.25,
         call: 2.06e-6,

@@ -104,7 +104,7 @@ impl HitCurve {
     }
 
     /// Tokens per second planned with such rates over those of runs: the lowest and the highest of
-    /// docs/benchmarks/plans.md.
+    /// docs/benchmarks/streaming.md.
     pub fn accuracy(&self) -> [f64; 2] {
         match self.basis {
             HitBasis::Model(_) => [0.84, 1.35],

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    #[expect(clippy::print_stdout, reason = "the figures are those of docs/benchmarks/memory.md")]
+    #[expect(clippy::print_stdout, reason = "the figures are those of docs/benchmarks/kernels.md")]
     fn a_tokenizer_takes_at_most_what_is_known_before() {
         for (kind, tokens) in [
             ("BPE", 2_000),

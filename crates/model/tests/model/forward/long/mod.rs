@@ -183,7 +183,7 @@ fn choices_in_texts_of_thousands_of_tokens() {
 
 /// Prompts of 32,768 tokens; SWS_KINDS names some of the kinds, separated by commas.
 #[test]
-#[ignore = "minutes; prints the table of docs/benchmarks/long.md"]
+#[ignore = "minutes; prints a table of the texts"]
 #[expect(clippy::print_stdout, reason = "the table")]
 fn very_long_texts() {
     let only = std::env::var("SWS_KINDS").ok();
