@@ -255,13 +255,13 @@ fn a_plan_says_whose_hits_it_assumes() {
     let args: [&dyn AsRef<OsStr>; 5] = [&"plan", &model, &"--ram", &"64MiB", &"--no-probe"];
     let more: [&dyn AsRef<OsStr>; 1] = [&"--json"];
     let few = run(&[&"plan", &golden_dir("mixtral"), &"--ram", &"64MiB", &"--no-probe"]).stdout;
-    assert!(few.contains("estimates: hits as of Mixtral-8x7B, not of this model"), "{few}");
+    assert!(few.contains("estimates: hits as of published routes of Mixtral-8x7B"), "{few}");
     let planned = || {
         let json = run(&[&args[..], &more].concat());
         (run(&args).stdout, serde_json::from_str::<Value>(&json.stdout).unwrap())
     };
     let (text, before) = planned();
-    assert!(text.contains("estimates: hits as of DeepSeek-V2-Lite, not of this model"), "{text}");
+    assert!(text.contains("estimates: hits as of published routes of DeepSeek-V2-Lite"), "{text}");
     assert!(before["hits_of_tokens"].is_null(), "{before}");
     let tell = |tokens: &str| {
         let prompt = "Once upon a time";

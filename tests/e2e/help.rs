@@ -29,11 +29,15 @@ fn pages_have_the_options_of_the_program() {
         let words: Vec<&dyn AsRef<OsStr>> = words.iter().map(|word| word as _).collect();
         let help = sws(&words).succeeded().stdout;
         let table: Vec<&str> = section.lines().filter(|line| line.starts_with('|')).collect();
-        let shown = options(&help).into_iter().filter(|option| !["--help", "--version"].contains(option));
+        let shown =
+            options(&help).into_iter().filter(|option| !["--help", "--version"].contains(option));
         let missing: Vec<&str> = shown.filter(|option| !section.contains(option)).collect();
         assert!(missing.is_empty(), "{command}: {missing:?}");
-        let unknown: Vec<&str> =
-            table.iter().flat_map(|row| options(row)).filter(|option| !help.contains(option)).collect();
+        let unknown: Vec<&str> = table
+            .iter()
+            .flat_map(|row| options(row))
+            .filter(|option| !help.contains(option))
+            .collect();
         assert!(unknown.is_empty(), "{command}: {unknown:?}");
     }
     let names: Vec<_> = tree(temp.path()).into_keys().collect();

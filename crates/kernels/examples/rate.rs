@@ -5,7 +5,7 @@
 //! cargo run --release -p sws-kernels --example rate [-- ENCODING.. TIER.. tokens=N]
 //! ```
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/kernels/common.rs"]
 mod common;
 
 use std::error::Error;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use sws::{Outline, SequenceBytes, Threads};
+use sws_cache::history::Shape;
 use sws_engine::{HitBasis, HitCurve, PlanOptions};
 use sws_kernels::Encoding;
 
@@ -24,7 +25,7 @@ pub(crate) const BUDGETS: [u64; 3] = [16 * GIB, 32 * GIB, 64 * GIB];
 /// A caution about all estimates: their basis, and how far off they were.
 pub(crate) fn estimates(hits: &HitCurve) -> String {
     let basis = match hits.basis() {
-        HitBasis::Model(model) => format!("hits as of {model}, not of this model"),
+        HitBasis::Model(model) => format!("hits as of published routes of {model}"),
         HitBasis::Tokens(tokens) => format!("hits as in the last {tokens} tokens of earlier runs"),
     };
     let [low, high] = hits.accuracy();
@@ -191,9 +192,12 @@ impl Report {
 
     /// The hit rates of the estimates.
     fn hits(&self) -> HitCurve {
-        HitCurve::general(
-            self.experts.map_or(0, |experts| experts.try_into().unwrap_or(usize::MAX)),
-        )
+        let number = |n: Option<u64>| n.map_or(0, |n| n.try_into().unwrap_or(usize::MAX));
+        HitCurve::general(Shape {
+            layers: number(self.layers),
+            experts: number(self.experts),
+            top_k: number(self.experts_per_token),
+        })
     }
 
     /// The format that was named, or else the exact one for the budget in question.

@@ -321,7 +321,12 @@ fn prompts(plan: &Plan, machine: Machine, computing: Option<&PromptComputing>) -
         .map(|tokens| Prompt {
             tokens,
             read_bytes: plan.prompt.passes(tokens).map(|(_, bytes)| bytes).sum(),
-            first_token_seconds: plan.prompt.seconds(tokens, disk, seconds),
+            first_token_seconds: plan.prompt.seconds(
+                tokens,
+                disk,
+                machine.threads.map_or(1, usize::from),
+                seconds,
+            ),
         })
         .collect()
 }

@@ -3,6 +3,7 @@
 use std::thread;
 
 use sws_cache::Trace;
+use sws_cache::history::Shape;
 use sws_cache::policy::PolicyKind;
 use sws_cache::replay::Residency;
 use sws_store::Pass;
@@ -38,6 +39,41 @@ const GENERAL: [(f64, f64); 9] = [
     (1.0, 1.0),
 ];
 
+/// Released models with recorded routes of their own: name, shape and hit rates
+/// (`benchmarks/results/replay-*.json`).
+const RECORDED: [(&str, Shape, &[(f64, f64)]); 2] = [
+    (
+        "Qwen3-30B-A3B",
+        Shape { layers: 48, experts: 128, top_k: 8 },
+        &[
+            (0.0, 0.0),
+            (0.05, 0.421),
+            (0.1, 0.604),
+            (0.2, 0.798),
+            (0.3, 0.909),
+            (0.4, 0.958),
+            (0.5, 0.978),
+            (1.0, 1.0),
+        ],
+    ),
+    (
+        "gpt-oss-20b",
+        Shape { layers: 24, experts: 32, top_k: 4 },
+        &[
+            (0.0, 0.0),
+            (0.05, 0.252),
+            (0.1, 0.44),
+            (0.2, 0.645),
+            (0.3, 0.774),
+            (0.4, 0.865),
+            (0.5, 0.925),
+            (0.6, 0.962),
+            (0.75, 0.989),
+            (1.0, 1.0),
+        ],
+    ),
+];
+
 /// Up to so many experts in a layer, rates are those of [`FEW`].
 const FEW_EXPERTS: usize = 16;
 
@@ -50,8 +86,14 @@ const FEW: [(f64, f64); 5] = [(0.0, 0.0), (0.25, 0.301), (0.5, 0.568), (0.75, 0.
 const FEWEST: usize = 32;
 
 impl HitCurve {
-    /// The rates of a model with so many experts in a layer whose routes are not known.
-    pub fn general(experts: usize) -> HitCurve {
+    /// The rates of a model of this shape, none of whose routes are known: those of the released model of
+    /// the same shape, if routes of it were recorded, and otherwise of one that has as few or as many experts
+    /// in a layer.
+    pub fn general(shape: Shape) -> HitCurve {
+        if let Some((model, _, points)) = RECORDED.iter().find(|(_, other, _)| *other == shape) {
+            return HitCurve { points: points.to_vec(), basis: HitBasis::Model(model) };
+        }
+        let experts = shape.experts;
         let (points, model) = if experts <= FEW_EXPERTS {
             (FEW.to_vec(), "Mixtral-8x7B")
         } else {
@@ -151,8 +193,6 @@ fn replay(routes: &Trace, slots: usize) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use sws_cache::history::Shape;
-
     use super::*;
 
     #[test]
@@ -169,10 +209,16 @@ mod tests {
             (8, 1.0, 1.0),
         ];
         for (experts, share, expected) in cases {
-            let curve = HitCurve::general(experts);
+            let curve = HitCurve::general(Shape { layers: 3, experts, top_k: 2 });
             assert!((curve.rate(share) - expected).abs() < 1e-9, "{share}: {}", curve.rate(share));
             let rates: Vec<f64> = (0..=100).map(|n| curve.rate(f64::from(n) / 100.0)).collect();
             assert!(rates.is_sorted());
+        }
+        for (name, shape, points) in RECORDED {
+            let curve = HitCurve::general(shape);
+            assert_eq!(curve.basis(), HitBasis::Model(name));
+            assert!(points.is_sorted() && points.len() > 5, "{name}");
+            assert_eq!([curve.rate(0.1), curve.rate(1.0)], [points[2].1, 1.0], "{name}");
         }
     }
 
@@ -209,7 +255,10 @@ mod tests {
         // Two experts of each layer need four slots of twenty. All ten in turn need all slots.
         let few = HitCurve::replayed(&routes(100, 2)).unwrap();
         let all = HitCurve::replayed(&routes(100, 10)).unwrap();
-        assert_eq!((few.tokens(), HitCurve::general(64).tokens()), (Some(100), None));
+        assert_eq!(
+            (few.tokens(), HitCurve::general(Shape { layers: 3, experts: 64, top_k: 2 }).tokens()),
+            (Some(100), None)
+        );
         assert_eq!(
             [few.rate(0.0), few.rate(0.2), few.rate(0.5), few.rate(1.0)],
             [0.0, 1.0, 1.0, 1.0]

@@ -258,7 +258,7 @@ impl Planner {
             Some(asked) => [asked.max(1); 3],
             None => [LEAST_CONTEXT, CONTEXT, most].map(|n| n.max(options.min_context).min(most)),
         };
-        let hits = HitCurve::general(routes_of(spec).experts);
+        let hits = HitCurve::general(routes_of(spec));
         let packings =
             manifest.packings(options.tier.activations(), options.stand_ins != StandInUse::Off);
         Ok(Planner { spec: spec.clone(), pieces, packings, process, options, hits, context })

@@ -20,6 +20,9 @@ pub struct PromptReads {
     pub chunk: usize,
 }
 
+/// Seconds in which a thread copies, checks and searches a byte that is read, beside those that compute.
+const TAKING: f64 = 2.8e-10;
+
 /// From this share of a model's experts on, a pass reads the next layer while it computes one.
 const SWEEP: f64 = 0.9;
 
@@ -36,18 +39,20 @@ impl PromptReads {
         })
     }
 
-    /// Seconds until all passes are over, with a disk of this many bytes per second. `computing` has the
-    /// seconds of computing the tokens at some positions.
+    /// Seconds until all passes are over, with a disk of this many bytes per second and so many threads.
+    /// `computing` has the seconds of computing the tokens at some positions.
     pub fn seconds(
         &self,
         tokens: usize,
         disk: f64,
+        threads: usize,
         computing: impl Fn(&Range<usize>) -> f64,
     ) -> f64 {
         let layers = self.experts.len().max(1) as f64;
         let all: usize = self.experts.iter().map(|[experts, _]| experts).sum();
         let passes = self.passes(tokens).map(|(part, bytes)| {
-            let (reading, computing) = (bytes as f64 / disk, computing(&part));
+            let reading = bytes as f64 / disk;
+            let computing = computing(&part) + bytes as f64 * TAKING / threads.max(1) as f64;
             match self.used(part.len()) >= SWEEP * all as f64 {
                 // Nothing is computed while the first layer is read.
                 true => reading.max(computing) + reading.min(computing) / layers,
@@ -100,7 +105,8 @@ mod tests {
         assert_eq!(passes, [(0..100, 16_006), (100..200, 12_006), (200..250, 12_006)]);
         // One token uses a quarter of the experts.
         assert_eq!(reads.passes(1).collect::<Vec<_>>(), [(0..1, 4007)]);
-        let of = |per_token: f64| reads.seconds(200, 1000.0, |part| per_token * part.len() as f64);
+        let of =
+            |per_token: f64| reads.seconds(200, 1000.0, 2, |part| per_token * part.len() as f64);
         // Reading takes 16 and 12 s; of the shorter of the two a layer's share is not hidden.
         for (per_token, expected) in [(0.0, 28.012), (0.02, 30.012), (0.2, 20.0 + 8.0 + 20.0 + 6.0)]
         {

@@ -11,7 +11,9 @@ use sws_store::shard::{ShardOptions, shard, unshard};
 use sws_store::{Manifest, open_checkpoint};
 use sws_testing::goldens::Tensors;
 
-use crate::forward::quantised::{MATRICES, Stored, assert_as_f32, config, logits, numbers, with_matrices};
+use crate::forward::quantised::{
+    MATRICES, Stored, assert_as_f32, config, logits, numbers, with_matrices,
+};
 
 /// A way to pack weights, and the configuration that says so.
 #[derive(Clone)]
