@@ -9,7 +9,7 @@ use rayon::prelude::*;
 use sws::{Footprint, Format, KvPrecision, Outline, SUGGESTIONS, SequenceBytes, Size};
 use sws_engine::PlanOptions;
 use sws_kernels::{Encoding, Tier};
-use sws_model::State;
+use sws_model::ForwardState;
 use sws_store::read_config;
 
 /// Budgets of common machines, in GiB.
@@ -281,7 +281,7 @@ fn context(entries: &[Entry]) -> String {
             spec.context = 1 << 32;
         }
         let SequenceBytes { position, fixed } = SequenceBytes::of(&spec, KvPrecision::F32);
-        let at = |positions| Size(State::cache_bytes(&spec, positions, KvPrecision::F32));
+        let at = |positions| Size(ForwardState::cache_bytes(&spec, positions, KvPrecision::F32));
         let _ = writeln!(
             table,
             "| {name} | {} | {} | {} | {} | {} | {} |",

@@ -4,7 +4,7 @@ mod common;
 
 use common::f32_bytes;
 use proptest::prelude::*;
-use sws_kernels::{EncodedRows, Encoder, Encoding, GgufBlocks, Matrix, Source};
+use sws_kernels::{EncodedRows, Encoder, Encoding, GgufBlocks, Matrix, SourceDtype};
 
 /// The numbers that the codes stand for, in order of magnitude and without sign.
 fn numbers(encoding: Encoding) -> Vec<f64> {
@@ -128,7 +128,7 @@ fn check(rows: &[f32], cols: usize) {
         Encoding::Gguf(GgufBlocks::Q8_0),
     ];
     for encoding in lossy {
-        let encoder = Encoder::new(encoding, Source::F32, cols).unwrap();
+        let encoder = Encoder::new(encoding, SourceDtype::F32, cols).unwrap();
         let mut out = EncodedRows::default();
         encoder.encode(&f32_bytes(rows), &mut out).unwrap();
         let found = encoded(encoding, cols, rows.len() / cols, &out.parts);

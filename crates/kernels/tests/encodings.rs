@@ -5,8 +5,8 @@ mod common;
 use common::{Encoded, bf16_bytes, f32_bytes};
 use proptest::prelude::*;
 use sws_kernels::{
-    EncodeError, EncodedRows, Encoder, Encoding, ExponentTable, GgufBlocks, Histogram, Matrix,
-    MatrixError, PartLen, PartRows, Source, Tally,
+    EncodeError, EncodedRows, Encoder, Encoding, ExponentCounts, ExponentTable, GgufBlocks, Matrix,
+    MatrixError, PartLen, PartRows, SourceDtype, TensorTally,
 };
 
 const SHAPES: [(usize, usize); 12] = [
@@ -44,7 +44,7 @@ fn survives(encoding: Encoding, source: &[u8], cols: usize) -> f64 {
     let encoded = Encoded::packed(encoding, source, cols);
     encoded.matrix().check().unwrap();
     let mut back = Vec::new();
-    encoded.matrix().to_source(Source::Bf16, &mut back).unwrap();
+    encoded.matrix().to_source(SourceDtype::Bf16, &mut back).unwrap();
     assert!(back == source, "{encoding}: {cols} columns");
     encoded.matrix().bytes() as f64 * 16.0 / source.len() as f64
 }
@@ -78,7 +78,7 @@ fn weights_as_models_have_them_take_about_eleven_bits() {
 #[test]
 fn a_matrix_in_which_everything_escapes_survives() {
     // Tables of exponents that do not occur.
-    let none = Histogram::default();
+    let none = ExponentCounts::default();
     for (encoding, rows_cols) in PACKED.into_iter().flat_map(|e| SHAPES.map(|shape| (e, shape))) {
         let (rows, cols) = rows_cols;
         let encoder = Encoder::counted(encoding, cols, &none).unwrap();
@@ -93,14 +93,14 @@ fn a_matrix_in_which_everything_escapes_survives() {
         assert_eq!(encoded.escapes, rows * cols + before);
         encoded.matrix().check().unwrap();
         let mut back = Vec::new();
-        encoded.matrix().to_source(Source::Bf16, &mut back).unwrap();
+        encoded.matrix().to_source(SourceDtype::Bf16, &mut back).unwrap();
         assert_eq!(back, source);
     }
 }
 
 #[test]
 fn the_table_holds_the_most_frequent_exponents_and_the_smaller_among_equals() {
-    let mut histogram = Histogram::default();
+    let mut histogram = ExponentCounts::default();
     for exponent in 100..130u16 {
         for _ in 0..if exponent == 129 { 3 } else { 2 } {
             histogram.add(&bf16_bytes(&[exponent << 7 | 0x8001]));
@@ -116,7 +116,7 @@ fn the_table_holds_the_most_frequent_exponents_and_the_smaller_among_equals() {
 fn the_histogram_counts_every_number_once() {
     for n in [0, 1, 3, 4, 5, 1001] {
         let bits: Vec<u16> = (0..n).map(|i| (i * 40503) as u16).collect();
-        let mut histogram = Histogram::default();
+        let mut histogram = ExponentCounts::default();
         histogram.add(&bf16_bytes(&bits));
         let mut expected = [0; 256];
         bits.iter().for_each(|b| expected[usize::from(b >> 7 & 255)] += 1);
@@ -191,13 +191,13 @@ fn exact_encodings_give_back_the_source() {
     let halves: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
     let cols = 256;
     for (source, encoding) in [
-        (Source::F16, Encoding::F16),
-        (Source::F16, Encoding::F32),
-        (Source::Bf16, Encoding::Bf16),
-        (Source::Bf16, Encoding::F32),
-        (Source::Bf16, Encoding::Bf12),
-        (Source::Bf16, Encoding::Bf11),
-        (Source::Bf16, Encoding::Nested),
+        (SourceDtype::F16, Encoding::F16),
+        (SourceDtype::F16, Encoding::F32),
+        (SourceDtype::Bf16, Encoding::Bf16),
+        (SourceDtype::Bf16, Encoding::F32),
+        (SourceDtype::Bf16, Encoding::Bf12),
+        (SourceDtype::Bf16, Encoding::Bf11),
+        (SourceDtype::Bf16, Encoding::Nested),
     ] {
         let encoder = match encoding {
             _ if encoding.has_patches() => common::encoder(encoding, &halves, cols),
@@ -210,8 +210,8 @@ fn exact_encodings_give_back_the_source() {
     }
     let single = f32_bytes(&[1.0, 1.0 + f32::EPSILON]);
     let encoded =
-        Encoded::with(&Encoder::new(Encoding::F32, Source::F32, 2).unwrap(), &single, 1, 2, 1);
-    for to in [Source::F16, Source::Bf16] {
+        Encoded::with(&Encoder::new(Encoding::F32, SourceDtype::F32, 2).unwrap(), &single, 1, 2, 1);
+    for to in [SourceDtype::F16, SourceDtype::Bf16] {
         let error = encoded.matrix().to_source(to, &mut Vec::new()).unwrap_err();
         assert_eq!(error, EncodeError::NotExact { to, row: 0, col: 1 });
     }
@@ -265,7 +265,7 @@ fn lossy_encodings_choose_the_nearest_code() {
                 (0..64).map(|i| scale_one * (((i * 200 + step) as f32) / 12800.0 - 0.5)).collect();
             row[0] = scale_one;
             row[32] = scale_one;
-            let encoder = Encoder::new(encoding, Source::F32, 64).unwrap();
+            let encoder = Encoder::new(encoding, SourceDtype::F32, 64).unwrap();
             let encoded = Encoded::with(&encoder, &f32_bytes(&row), 1, 64, 1);
             for (w, bits) in row.iter().zip(common::decode(&encoded.matrix(), 0)) {
                 let got = (f32::from_bits(bits) - w).abs();
@@ -323,7 +323,7 @@ fn codes_and_scales_are_rounded_as_the_format_says() {
         (Encoding::Fp8, &[tiny(1), 0.0], &[0, 0], &[0, 0, 0, 0]),
     ];
     for &(encoding, row, codes, scales) in cases {
-        let encoder = Encoder::new(encoding, Source::F32, row.len()).unwrap();
+        let encoder = Encoder::new(encoding, SourceDtype::F32, row.len()).unwrap();
         let mut encoded = EncodedRows::default();
         encoder.encode(&f32_bytes(row), &mut encoded).unwrap();
         assert_eq!(encoded.parts, [codes, scales], "{encoding} of {row:?}");
@@ -394,28 +394,28 @@ fn non_finite_weights_and_unsupported_types_are_refused() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut rows = vec![0.5; 30];
             rows[17] = bad;
-            let encoder = Encoder::new(encoding, Source::F32, 10).unwrap();
+            let encoder = Encoder::new(encoding, SourceDtype::F32, 10).unwrap();
             let error = encoder.encode(&f32_bytes(&rows), &mut EncodedRows::default());
             assert_eq!(error, Err(EncodeError::NotFinite { encoding, row: 1, col: 7 }));
         }
     }
     for (from, to) in [
-        (Source::F32, Encoding::Bf16),
-        (Source::F32, Encoding::F16),
-        (Source::Bf16, Encoding::F16),
-        (Source::F16, Encoding::Bf16),
-        (Source::F16, Encoding::Bf12),
-        (Source::F32, Encoding::Bf12),
-        (Source::F16, Encoding::Bf11),
-        (Source::F32, Encoding::Bf11),
-        (Source::F16, Encoding::Nested),
-        (Source::F32, Encoding::Nested),
+        (SourceDtype::F32, Encoding::Bf16),
+        (SourceDtype::F32, Encoding::F16),
+        (SourceDtype::Bf16, Encoding::F16),
+        (SourceDtype::F16, Encoding::Bf16),
+        (SourceDtype::F16, Encoding::Bf12),
+        (SourceDtype::F32, Encoding::Bf12),
+        (SourceDtype::F16, Encoding::Bf11),
+        (SourceDtype::F32, Encoding::Bf11),
+        (SourceDtype::F16, Encoding::Nested),
+        (SourceDtype::F32, Encoding::Nested),
     ] {
         let error = Encoder::new(to, from, 10).unwrap_err();
         assert_eq!(error, EncodeError::NotFrom { from, to });
     }
     for encoding in Encoding::ALL.into_iter().filter(|encoding| !encoding.is_made()) {
-        for from in [Source::F32, Source::E4m3] {
+        for from in [SourceDtype::F32, SourceDtype::E4m3] {
             let error = Encoder::new(encoding, from, 10).unwrap_err();
             let expected = match encoding {
                 // It needs the exponents of the whole tensor.
@@ -426,10 +426,10 @@ fn non_finite_weights_and_unsupported_types_are_refused() {
         }
     }
     for encoding in Encoding::ALL.into_iter().filter(|encoding| encoding.is_made()) {
-        let error = Encoder::new(encoding, Source::E4m3, 10).unwrap_err();
-        assert_eq!(error, EncodeError::NotFrom { from: Source::E4m3, to: encoding });
+        let error = Encoder::new(encoding, SourceDtype::E4m3, 10).unwrap_err();
+        assert_eq!(error, EncodeError::NotFrom { from: SourceDtype::E4m3, to: encoding });
     }
-    let encoder = Encoder::new(Encoding::F32, Source::F32, 10).unwrap();
+    let encoder = Encoder::new(Encoding::F32, SourceDtype::F32, 10).unwrap();
     let error = encoder.encode(&[0; 39], &mut EncodedRows::default());
     assert_eq!(error, Err(EncodeError::NotRows { found: 39, row: 40 }));
 }
@@ -494,7 +494,7 @@ fn absurdly_wide_matrices_without_rows_are_accepted() {
         let matrix = Matrix::new(encoding, 0, 1 << 55, parts).unwrap();
         matrix.check().unwrap();
         let mut out = Vec::new();
-        matrix.to_source(Source::F16, &mut out).unwrap();
+        matrix.to_source(SourceDtype::F16, &mut out).unwrap();
         assert!(out.is_empty());
     }
 }
@@ -632,9 +632,9 @@ fn a_top_is_near_its_numbers() {
 #[test]
 fn error_sums_are_those_of_the_decoded_matrix() {
     let source = f32_bytes(&[3.0, 4.0, 0.0, 0.0]);
-    let encoder = Encoder::new(Encoding::Mxfp4, Source::F32, 4).unwrap();
+    let encoder = Encoder::new(Encoding::Mxfp4, SourceDtype::F32, 4).unwrap();
     let mut rows = EncodedRows::default();
-    let mut tally = Tally::new(&encoder);
+    let mut tally = TensorTally::new(&encoder);
     encoder.encode(&source, &mut rows).unwrap();
     tally.push(&rows).unwrap();
     assert_eq!((tally.error.difference, tally.error.total, tally.error.max), (0.0, 25.0, 0.0));
@@ -690,7 +690,7 @@ proptest! {
             // e2m1 saturates: a maximum just below 8 becomes 6.
             (Encoding::Mxfp4, 2.0 / 8.0),
         ] {
-            let encoder = Encoder::new(encoding, Source::F32, 64).unwrap();
+            let encoder = Encoder::new(encoding, SourceDtype::F32, 64).unwrap();
             let encoded = Encoded::with(&encoder, &f32_bytes(&rows), 1, 64, 1);
             for (w, bits) in rows.iter().zip(common::decode(&encoded.matrix(), 0)) {
                 prop_assert!((f32::from_bits(bits) - w).abs() <= max * bound, "{} {}", encoding, w);

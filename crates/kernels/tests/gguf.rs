@@ -3,7 +3,7 @@
 mod common;
 
 use common::Encoded;
-use sws_kernels::{Encoding, GgufBlocks, Matrix, Scratch, Tier, matmul};
+use sws_kernels::{Encoding, GgufBlocks, MatmulScratch, Matrix, Tier, matmul};
 
 /// Blocks of any bytes in a matrix of one row.
 const BLOCKS: usize = 256;
@@ -61,7 +61,7 @@ fn any_number_of_blocks_and_rows_gives_the_same_bits_in_every_tier() {
                 let of = |tier| {
                     let x: Vec<f32> = x.iter().copied().cycle().take(tokens * cols).collect();
                     let mut y = vec![f32::MAX; tokens * rows];
-                    matmul(tier, &encoded.matrix(), &x, tokens, &mut y, &mut Scratch::new());
+                    matmul(tier, &encoded.matrix(), &x, tokens, &mut y, &mut MatmulScratch::new());
                     y.into_iter().map(f32::to_bits).collect::<Vec<u32>>()
                 };
                 let expected = of(Tier::SCALAR);

@@ -6,9 +6,9 @@ mod common;
 use common::{Encoded, bf16_bytes, f32_bytes};
 use proptest::prelude::*;
 use sws_kernels::{
-    ARITHMETIC, Activations, Encoder, Encoding, GgufBlocks, Histogram, Input, Matrix, Output,
-    PartLen, Published, Scratch, Source, Strided, ThreadScratch, Tier, matmul, matmul_rows,
-    matmul_transposed,
+    ARITHMETIC, Activations, Encoder, Encoding, ExponentCounts, GgufBlocks, MatmulScratch, Matrix,
+    OutputColumns, PackedInput, PartLen, Published, SourceDtype, Strided, ThreadScratch, Tier,
+    matmul, matmul_rows, matmul_transposed,
 };
 
 /// Any bits, with special values more frequent than by chance.
@@ -38,13 +38,13 @@ fn encoded(encoding: Encoding, rows: usize, cols: usize, bits: &[u32], plain: bo
             let plain_codes = encoded(scales.plain(), rows, cols, bits, plain);
             match plain {
                 true => Encoded::fp7(&plain_codes),
-                false => Encoded::fp7_by(&Histogram::default(), &plain_codes),
+                false => Encoded::fp7_by(&ExponentCounts::default(), &plain_codes),
             }
         }
         Encoding::F32 => Encoded::from_parts(encoding, rows, cols, &[&singles]),
         Encoding::F16 | Encoding::Bf16 => Encoded::from_parts(encoding, rows, cols, &[&bf16]),
         Encoding::Bf12 | Encoding::Bf11 | Encoding::Nested => {
-            let mut histogram = Histogram::default();
+            let mut histogram = ExponentCounts::default();
             if plain {
                 histogram.add(&bf16);
             }
@@ -103,7 +103,7 @@ fn encoded(encoding: Encoding, rows: usize, cols: usize, bits: &[u32], plain: bo
 
 fn product(tier: Tier, matrix: &Matrix, x: &[f32], tokens: usize) -> Vec<f32> {
     let mut y = vec![f32::MAX; tokens * matrix.row_count()];
-    matmul(tier, matrix, x, tokens, &mut y, &mut Scratch::new());
+    matmul(tier, matrix, x, tokens, &mut y, &mut MatmulScratch::new());
     y
 }
 
@@ -170,10 +170,10 @@ proptest! {
             same(&half, &expected[..some * rows], (tier, encoding, "tokens", some));
             // Rows in two parts, written to one result.
             let cut = rows / 3;
-            let mut input = Input::new();
+            let mut input = PackedInput::new();
             input.pack(tier, &x, tokens, cols);
             let mut y = vec![f32::MAX; tokens * rows];
-            let (left, right) = Output::new(&mut y, tokens, rows).split_at(cut);
+            let (left, right) = OutputColumns::new(&mut y, tokens, rows).split_at(cut);
             let mut scratch = ThreadScratch::new();
             matmul_rows(tier, &matrix.rows(cut..rows), &input, right, &mut scratch);
             matmul_rows(tier, &matrix.rows(0..cut), &input, left, &mut scratch);
@@ -242,7 +242,7 @@ proptest! {
             .flat_map(|r| common::decode(&bf16.matrix(), r))
             .map(f32::from_bits)
             .collect();
-        let single = Encoder::new(Encoding::F32, Source::F32, cols).unwrap();
+        let single = Encoder::new(Encoding::F32, SourceDtype::F32, cols).unwrap();
         let single = Encoded::with(&single, &f32_bytes(&wide), rows, cols, rows);
         let x: Vec<f32> =
             bits.iter().rev().map(|b| f32::from_bits(*b)).cycle().take(tokens * cols).collect();
@@ -426,7 +426,7 @@ fn activations_of_another_shape_panic() {
 fn results_of_another_shape_panic() {
     let encoded = Encoded::sample(Encoding::Bf16, 3, 5);
     let (x, y) = (&[0.0; 10], &mut [0.0; 5]);
-    matmul(Tier::SCALAR, &encoded.matrix(), x, 2, y, &mut Scratch::new());
+    matmul(Tier::SCALAR, &encoded.matrix(), x, 2, y, &mut MatmulScratch::new());
 }
 
 /// Other tests compare tiers on one machine; this one compares machines. Another hash of an encoding is a
@@ -510,7 +510,7 @@ fn bits_match_every_other_architecture() {
 /// code decodes them, at the start of the patches and at their end.
 #[test]
 fn blocks_with_any_number_of_escapes_agree() {
-    let mut histogram = Histogram::default();
+    let mut histogram = ExponentCounts::default();
     (100..109).for_each(|exponent| histogram.0[exponent] = 1000 - exponent as u64);
     let mut numbers = common::random(4096).into_iter().cycle();
     let mut next = || numbers.next().unwrap();

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use sws_model::ModelSpec;
 
-use super::pieces::Pieces;
+use super::pieces::PieceSizes;
 use super::{ArenaSplit, Planner, SlotClass};
 
 /// Work of a generated token, on average over a long text.
@@ -93,7 +93,7 @@ impl PerToken {
 
 impl Planner {
     pub(super) fn per_token(&self, split: &ArenaSplit, lent: &[SlotClass]) -> PerToken {
-        let Pieces { cyclic, embedding, slots, .. } = &self.pieces;
+        let PieceSizes { cyclic, embedding, slots, .. } = &self.pieces;
         let batch = self.options.batch.max(1) as u64;
         let all = self.pieces.cyclic_bytes();
         let pinned_embedding = split.pinned.contains(&sws_store::PieceId::EMBED);

@@ -151,7 +151,7 @@ fn replay(routes: &Trace, slots: usize) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use sws_cache::history::Shape;
+    use sws_cache::history::HistoryShape;
 
     use super::*;
 
@@ -178,7 +178,7 @@ mod tests {
 
     /// Tokens that use two experts of each layer: of `used` in turn.
     fn routes(tokens: u32, used: u32) -> Trace {
-        let mut trace = Trace::new(Shape { layers: 2, experts: 10, top_k: 2 }).unwrap();
+        let mut trace = Trace::new(HistoryShape { layers: 2, experts: 10, top_k: 2 }).unwrap();
         for token in 0..tokens {
             let pair = [2 * token % used, (2 * token + 1) % used];
             trace.push(&[token], &[pair, pair]).unwrap();
@@ -188,7 +188,7 @@ mod tests {
 
     /// A prompt of so many tokens, which went through the layers together.
     fn prompt(tokens: usize) -> Trace {
-        let mut trace = Trace::new(Shape { layers: 1, experts: 10, top_k: 1 }).unwrap();
+        let mut trace = Trace::new(HistoryShape { layers: 1, experts: 10, top_k: 1 }).unwrap();
         trace.push(&vec![0; tokens], &[vec![3; tokens]]).unwrap();
         trace
     }
