@@ -4,7 +4,7 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use sws_benchmarks::kernels::weights::{Encoded, random_weights, widen};
-use sws_kernels::{Encoding, Scratch, Tier, matmul};
+use sws_kernels::{Encoding, MatmulScratch, Tier, matmul};
 
 const ROWS: usize = 256;
 const COLS: usize = 2048;
@@ -17,7 +17,7 @@ fn kernels(criterion: &mut Criterion) {
         group.throughput(Throughput::Elements((ROWS * COLS * tokens) as u64));
         let x = widen(&random_weights(tokens, COLS));
         let mut y = vec![0f32; tokens * ROWS];
-        let mut scratch = Scratch::default();
+        let mut scratch = MatmulScratch::default();
         for encoding in Encoding::ALL {
             let encoded = Encoded::new(encoding, (ROWS, COLS), &weights).expect("finite weights");
             let matrix = encoded.matrix().expect("encoded just now");

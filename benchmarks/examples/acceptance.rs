@@ -17,7 +17,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use sws_model::text::{Sampler, Sampling, SplitMix64};
-use sws_model::{CausalLm, KvPrecision, Model, ResidentSource, Session};
+use sws_model::{CausalLm, ForwardPass, KvPrecision, ResidentSource, Session};
 use sws_store::{Manifest, Piece};
 use sws_testing::sampled;
 
@@ -135,5 +135,5 @@ fn drafted(manifest: &Manifest) -> Result<Manifest> {
 fn resident(dir: &Path, manifest: &Manifest) -> Result<Session<ResidentSource>> {
     let spec = sws_testing::spec(dir);
     let source = sws_testing::resident(dir, manifest, &spec)?;
-    Ok(Session::new(Model::new(spec), source, usize::MAX, KvPrecision::F32))
+    Ok(Session::new(ForwardPass::new(spec), source, usize::MAX, KvPrecision::F32))
 }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sws_cache::correction::{Correction, Corrections};
-use sws_cache::history::Shape;
-use sws_cache::policy::{Choice, Layers, PolicyKind};
+use sws_cache::history::HistoryShape;
+use sws_cache::policy::{ExpertLayers, PolicyKind, RouterChoice};
 use sws_cache::{Lookup, Need, PredictiveCache};
 use sws_store::{Clock, Pass, PieceId};
 
@@ -90,7 +90,7 @@ struct Times {
 
 /// A correction of rank 16 that looks at states of so many elements.
 fn correction(layers: usize, experts: usize, hidden: usize) -> Correction {
-    let zeros = Correction::new(Shape { layers, experts, top_k: TOP_K }, hidden, 16);
+    let zeros = Correction::new(HistoryShape { layers, experts, top_k: TOP_K }, hidden, 16);
     // A copy has pages of its own, which zeros may not have.
     zeros.clone()
 }
@@ -107,7 +107,7 @@ fn run(
     let clock = Clock::real();
     let with_experts = (0..count).collect();
     let layers =
-        Layers { count, with_experts, experts: experts as usize, top_k: TOP_K, sequences: 1 };
+        ExpertLayers { count, with_experts, experts: experts as usize, top_k: TOP_K, sequences: 1 };
     let mut cache =
         PredictiveCache::new(policy.build_corrected(layers, corrections), vec![(1, ()); slots]);
     let seen = vec![0.5; cache.policy().hidden()];
@@ -126,11 +126,11 @@ fn run(
                     *expert = (place as u64 * each + (state >> 32) % each) as u32;
                 }
             }
-            let choice = Choice { pass: &pass, layer, experts: chosen };
+            let choice = RouterChoice { pass: &pass, layer, experts: chosen };
             routed.time(&clock, || {
                 cache.routed(&choice);
                 if !seen.is_empty() {
-                    cache.policy_mut().saw(layer, 0, &seen);
+                    cache.policy_mut().on_router_state(layer, 0, &seen);
                 }
             });
             for &expert in &*chosen {
@@ -143,7 +143,7 @@ fn run(
                     cache.ready(piece, ());
                 }
             }
-            learned.time(&clock, || cache.policy_mut().learn(layer));
+            learned.time(&clock, || cache.policy_mut().on_layer_demanded(layer));
         }
     }
     Ok(Times { routed, begun, learned })

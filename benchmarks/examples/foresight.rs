@@ -17,7 +17,7 @@ use std::sync::Arc;
 use sws_draft::{Draft, NoDraft};
 use sws_engine::{Metrics, Options, ProcessMemory, RamBudget, SpeculativeWeightStreamer};
 use sws_model::text::Sampler;
-use sws_model::{CausalLm, Model};
+use sws_model::{CausalLm, ForwardPass};
 use sws_store::{NVMeWeightStore, StoreOptions};
 use sws_testing::noisy::{Answer, Noisy, hash};
 use sws_testing::recorded::Recorded;
@@ -156,7 +156,7 @@ fn streamer(
     let store = NVMeWeightStore::open(Arc::new(manifest), dir, StoreOptions::default())?;
     let (process, context) = (Some(ProcessMemory::default()), Some(tokens));
     let options = Options { ram_budget: ram, process, context, draft, ..Options::default() };
-    Ok(SpeculativeWeightStreamer::new(Model::new(spec), Arc::new(store), options)?)
+    Ok(SpeculativeWeightStreamer::new(ForwardPass::new(spec), Arc::new(store), options)?)
 }
 
 fn median(of: &mut [f64]) -> f64 {

@@ -10,7 +10,7 @@
 
 use std::io::Write;
 
-use sws::{Activations, KvPrecision, LoadedModel, Model, Needs, Options, Text};
+use sws::{Activations, KvPrecision, LoadedModel, Model, Needs, Options, TextCodec};
 use sws_kernels::functional::argmax;
 use sws_model::Observer;
 use sws_model::text::{Sampler, Sampling};
@@ -25,7 +25,9 @@ fn main() -> Result<()> {
 
     let mut exact = load(&model, Options::default(), count)?;
     let mut tokens = match &file {
-        Some(file) => Text::open(&model)?.encode(&model, &std::fs::read_to_string(file)?, true)?,
+        Some(file) => {
+            TextCodec::open(&model)?.encode(&model, &std::fs::read_to_string(file)?, true)?
+        }
         None => sampled(&mut exact, count)?,
     };
     tokens.truncate(count);
@@ -77,7 +79,7 @@ fn compared(truth: &[Vec<f32>], found: &[Vec<f32>], tokens: &[u32]) -> String {
 fn load(model: &Model, options: Options, positions: usize) -> Result<LoadedModel> {
     let options = Options { resident: true, ..options };
     let needs = Needs { positions, all_logits: true, ..Needs::default() };
-    Ok(model.with(options).needs(needs).text(Text::default()).load()?)
+    Ok(model.with(options).needs(needs).text(TextCodec::default()).load()?)
 }
 
 /// A text of the model's own.

@@ -17,7 +17,7 @@ use sws_engine::{
 };
 use sws_kernels::functional::argmax;
 use sws_model::text::{Sampler, Sampling};
-use sws_model::{CausalLm, Model};
+use sws_model::{CausalLm, ForwardPass};
 use sws_store::{NVMeWeightStore, StoreOptions};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -95,7 +95,7 @@ fn open(
     let context = Some(tokens);
     let options =
         Options { ram_budget: ram, process, exactness, stand_ins, context, ..Options::default() };
-    Ok(SpeculativeWeightStreamer::new(Model::new(spec), Arc::new(store), options)?)
+    Ok(SpeculativeWeightStreamer::new(ForwardPass::new(spec), Arc::new(store), options)?)
 }
 
 fn log_softmax(logits: &[f32]) -> Vec<f64> {

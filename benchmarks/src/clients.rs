@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use sws::{
-    Batch, Cancel, Continuation, Event, LoadedModel, Model, Needs, Options, RamBudget, Streaming,
+    Batch, BatchRequest, Cancel, Event, LoadedModel, Model, Needs, Options, RamBudget, Streaming,
 };
 use sws_model::text::{GenerationOptions, Position};
 use sws_store::Clock;
@@ -223,7 +223,7 @@ fn text(
     client: usize,
     cancel: &Cancel,
     arguments: &ClientsArguments,
-) -> Result<Continuation> {
+) -> Result<BatchRequest> {
     let beginning = BEGINNINGS.lines().nth(client).context("there are 40 beginnings")?;
     let tokenizer = loaded.text().tokenizer().context("the model has no tokenizer")?;
     let options = GenerationOptions {
@@ -235,7 +235,7 @@ fn text(
         ignore_eos: true,
         ..GenerationOptions::default()
     };
-    Ok(Continuation {
+    Ok(BatchRequest {
         tokens: tokenizer.encode(beginning, true)?,
         generation: loaded.model().generation(&options)?,
         position: Position::Middle,
@@ -244,7 +244,7 @@ fn text(
         ranks: None,
         prompt_ranks: false,
         witness: None,
-        passing: false,
+        short_lived: false,
         owner: client as u64,
         cancel: cancel.clone(),
     })

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use serde_json::{Value, json};
 use sws_kernels::Tier;
-use sws_model::{Chunk, KvPrecision, Model, ResidentSource, State};
+use sws_model::{Chunk, ForwardPass, ForwardState, KvPrecision, ResidentSource};
 use sws_store::Clock;
 
 use crate::paired::{Ratios, median};
@@ -65,9 +65,9 @@ struct Measured {
 
 /// A layer, ready to run.
 struct Contender {
-    model: Model,
+    model: ForwardPass,
     source: ResidentSource,
-    state: State,
+    state: ForwardState,
     sequence: usize,
 }
 
@@ -132,9 +132,9 @@ fn measure(arguments: &MixersArguments) -> Result<Report> {
 impl Contender {
     fn load(dir: &Path, tier: Tier, positions: usize) -> Result<Contender> {
         let (spec, _, source) = load(dir)?;
-        let mut state = State::new(&spec, positions, KvPrecision::F32);
+        let mut state = ForwardState::new(&spec, positions, KvPrecision::F32);
         let sequence = state.add_sequence(&spec);
-        Ok(Contender { model: Model::with_tier(spec, tier), source, state, sequence })
+        Ok(Contender { model: ForwardPass::with_tier(spec, tier), source, state, sequence })
     }
 
     /// Seconds of the first layer's mixer and its norm, for a prompt.

@@ -1,7 +1,7 @@
 //! Any bytes as the parts of a matrix, in any encoding without patches, which have targets of their
 //! own.
 
-use sws_kernels::{Encoding, Matrix, PartLen, Scratch, Tier, matmul};
+use sws_kernels::{Encoding, MatmulScratch, Matrix, PartLen, Tier, matmul};
 
 /// True if the bytes made a matrix.
 pub fn check(data: &[u8]) -> bool {
@@ -51,7 +51,7 @@ fn decode(matrix: &Matrix<'_>) -> Vec<f32> {
 fn product(tier: Tier, matrix: &Matrix<'_>, tokens: usize) -> Vec<f32> {
     let x: Vec<f32> = (0..tokens * matrix.cols()).map(|i| (i % 7) as f32 - 3.0).collect();
     let mut y = vec![0.0; tokens * matrix.row_count()];
-    matmul(tier, matrix, &x, tokens, &mut y, &mut Scratch::default());
+    matmul(tier, matrix, &x, tokens, &mut y, &mut MatmulScratch::default());
     y
 }
 

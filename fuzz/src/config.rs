@@ -1,7 +1,7 @@
 //! Any bytes as a `config.json`, or as one with the keys of a GGUF file.
 
 use sws_kernels::Tier;
-use sws_model::{KvPrecision, ModelSpec, PassSize, State};
+use sws_model::{ForwardState, KvPrecision, ModelSpec, PassSize};
 
 /// True if the config was accepted.
 pub(crate) fn check(data: &[u8]) -> bool {
@@ -14,8 +14,8 @@ pub(crate) fn check(data: &[u8]) -> bool {
     }
     // Sizes are computed before the config is trusted, so they must not overflow.
     let positions = spec.context.min(1 << 20);
-    State::cache_bytes(&spec, positions, KvPrecision::F32);
-    State::journal_bytes(&spec, (2, 8), KvPrecision::F32);
+    ForwardState::cache_bytes(&spec, positions, KvPrecision::F32);
+    ForwardState::journal_bytes(&spec, (2, 8), KvPrecision::F32);
     let (strip, packings) = (PassSize::STRIP, Default::default());
     let size = PassSize { tokens: 8, logits: 8, positions, threads: 2, strip, packings };
     spec.work_bytes(Tier::PORTABLE, size);

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use sws_cache::Saved;
+use sws_cache::SavedTensors;
 use sws_cache::correction::{Correction, Corrections};
-use sws_cache::history::{History, Shape};
-use sws_cache::policy::{Choice, Layers, PolicyKind};
+use sws_cache::history::{History, HistoryShape};
+use sws_cache::policy::{ExpertLayers, PolicyKind, RouterChoice};
 use sws_store::{Dtype, Pass};
 
 /// The model that the correction must match.
 const MODEL: &str = "m";
-const SHAPE: Shape = Shape { layers: 2, experts: 4, top_k: 2 };
+const SHAPE: HistoryShape = HistoryShape { layers: 2, experts: 4, top_k: 2 };
 const HIDDEN: usize = 4;
 
 /// True if the bytes were accepted: as they are, or as the numbers in an otherwise valid file.
@@ -26,7 +26,7 @@ fn filled(form: u8, numbers: &[u8]) -> Vec<u8> {
         u8::MAX => (HIDDEN, 16),
         _ => [(0, 0), (0, 2), (HIDDEN, 1), (HIDDEN, 3)][usize::from(form % 4)],
     };
-    let mut saved = Saved::default();
+    let mut saved = SavedTensors::default();
     Correction::new(SHAPE, hidden, rank).save(&mut saved);
     saved.push("correction.changes", Dtype::F32, &[SHAPE.layers], vec![0; 4 * SHAPE.layers]);
     let mut file = saved.write(MODEL);
@@ -38,7 +38,7 @@ fn filled(form: u8, numbers: &[u8]) -> Vec<u8> {
 
 fn passes(file: &[u8]) -> bool {
     let recalled = |file: &[u8]| {
-        let saved = Saved::read(file, MODEL).ok()?;
+        let saved = SavedTensors::read(file, MODEL).ok()?;
         Correction::recall(&saved, SHAPE).ok()?
     };
     let Some(correction) = recalled(file) else { return false };
@@ -49,12 +49,12 @@ fn passes(file: &[u8]) -> bool {
         for layer in 0..SHAPE.layers {
             history.step(layer, 0, &[step, 3 - step], Some(step));
             let state = [0.5, -1.0, step as f32 * 1e10, layer as f32];
-            history.saw(layer, 0, &state);
+            history.note_state(layer, 0, &state);
             check_chances(&mut history, layer);
         }
     }
     learns_on(file);
-    let mut saved = Saved::default();
+    let mut saved = SavedTensors::default();
     correction.save(&mut saved);
     assert_eq!(recalled(&saved.write(MODEL)).as_ref(), Some(&*correction));
     true
@@ -62,7 +62,7 @@ fn passes(file: &[u8]) -> bool {
 
 /// A policy that has learned the correction in the file, or begins anew, learns on from it.
 fn learns_on(file: &[u8]) {
-    let layers = Layers {
+    let layers = ExpertLayers {
         count: SHAPE.layers as u32,
         with_experts: vec![0, 1],
         experts: SHAPE.experts,
@@ -71,21 +71,21 @@ fn learns_on(file: &[u8]) {
     };
     let learned = Corrections::Learned { hidden: HIDDEN };
     let mut policy = PolicyKind::Expected.build_corrected(layers.clone(), learned);
-    let mut saved = Saved::default();
+    let mut saved = SavedTensors::default();
     PolicyKind::Expected.build(layers).save(&mut saved);
-    saved.keep_correction(Saved::read(file, MODEL).expect("it was accepted"));
+    saved.keep_correction(SavedTensors::read(file, MODEL).expect("it was accepted"));
     let _ = policy.recall(&saved);
     for step in 0..360u32 {
         let pass = Pass::single(step as usize, &[step % 7]);
         policy.begin(&pass);
         for layer in 0..SHAPE.layers as u32 {
             let experts = [step % 3, 3 - step % 2];
-            policy.routed(&Choice { pass: &pass, layer, experts: &experts });
-            policy.saw(layer, 0, &[0.5, -1.0, step as f32, layer as f32]);
-            policy.learn(layer);
+            policy.routed(&RouterChoice { pass: &pass, layer, experts: &experts });
+            policy.on_router_state(layer, 0, &[0.5, -1.0, step as f32, layer as f32]);
+            policy.on_layer_demanded(layer);
         }
     }
-    let mut saved = Saved::default();
+    let mut saved = SavedTensors::default();
     policy.save(&mut saved);
     policy.recall(&saved).expect("what a policy saves is what it reads");
 }

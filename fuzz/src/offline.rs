@@ -4,11 +4,11 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
-use sws::{Model, Needs, Options, Streaming, Text};
+use sws::{Model, Needs, Options, Streaming, TextCodec};
 use sws_model::text::ChatTemplate;
-use sws_serve::{Answered, Config, Limits, Offline};
+use sws_serve::{Answered, Offline, ServerConfig, ServerLimits};
 
-/// A template of chats with thoughts and calls of tools.
+/// A template of chats with reasoning and tool calls.
 const TEMPLATE: &[u8] = b"{# <think></think><tool_call> #}\
     {% for t in tools or [] %}{{ t.function.name }}\n{% endfor %}\
     {% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: ";
@@ -22,7 +22,7 @@ fn server() -> &'static Offline {
         let shards = shards.iter().find(|shards| shards.exists()).unwrap();
         let model = Model::open(shards).unwrap();
         let template = ChatTemplate::from_files(None, Some(TEMPLATE)).unwrap();
-        let text = Text::open(&model).unwrap().while_loaded(template);
+        let text = TextCodec::open(&model).unwrap().while_loaded(template);
         let streaming = Streaming { warm_start: false, ..Streaming::default() };
         let options =
             Options { resident: true, context: Some(512), streaming, ..Options::default() };
@@ -32,9 +32,10 @@ fn server() -> &'static Offline {
     })
 }
 
-fn config() -> Config {
-    let limits = Limits { body: 64 << 10, texts: 4, new_tokens: Some(300), ..Limits::default() };
-    Config {
+fn config() -> ServerConfig {
+    let limits =
+        ServerLimits { body: 64 << 10, texts: 4, new_tokens: Some(300), ..ServerLimits::default() };
+    ServerConfig {
         address: ([127, 0, 0, 1], 0).into(),
         name: "tales".to_owned(),
         aliases: Vec::new(),

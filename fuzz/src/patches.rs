@@ -4,8 +4,8 @@
 #![allow(dead_code)] // each target uses one of the four
 
 use sws_kernels::{
-    EncodedRows, Encoder, Encoding, Fp8Scales, Histogram, Matrix, PartLen, PartRows, Scratch,
-    Source, Tally, Tier, matmul,
+    EncodedRows, Encoder, Encoding, ExponentCounts, Fp8Scales, MatmulScratch, Matrix, PartLen,
+    PartRows, SourceDtype, TensorTally, Tier, matmul,
 };
 
 /// True if the bytes made a matrix of bf12.
@@ -98,7 +98,7 @@ fn multiply(matrix: &Matrix) {
         let x: Vec<f32> = (0..tokens * matrix.cols()).map(|i| (i % 7) as f32 - 3.0).collect();
         let results = Tier::available().into_iter().map(|tier| {
             let mut y = vec![0.0; tokens * matrix.row_count()];
-            matmul(tier, matrix, &x, tokens, &mut y, &mut Scratch::default());
+            matmul(tier, matrix, &x, tokens, &mut y, &mut MatmulScratch::default());
             // All NaNs count as equal.
             y.iter().map(|y| if y.is_nan() { None } else { Some(y.to_bits()) }).collect::<Vec<_>>()
         });
@@ -111,17 +111,17 @@ fn there_and_back(encoding: Encoding, cols: usize, bytes: &[u8]) {
     if cols == 0 {
         return;
     }
-    let (source, add): (_, fn(&mut Histogram, &[u8])) = match encoding {
-        Encoding::Fp7(_) => (Source::E4m3, Histogram::add_e4m3),
-        _ => (Source::Bf16, Histogram::add),
+    let (source, add): (_, fn(&mut ExponentCounts, &[u8])) = match encoding {
+        Encoding::Fp7(_) => (SourceDtype::E4m3, ExponentCounts::add_e4m3),
+        _ => (SourceDtype::Bf16, ExponentCounts::add),
     };
     let rows = bytes.len() / (source.size() * cols);
     let numbers = &bytes[..rows * source.size() * cols];
-    let mut histogram = Histogram::default();
+    let mut histogram = ExponentCounts::default();
     add(&mut histogram, numbers);
     let encoder = Encoder::counted(encoding, cols, &histogram).expect("it has patches");
     let mut encoded = EncodedRows::default();
-    let mut tally = Tally::new(&encoder);
+    let mut tally = TensorTally::new(&encoder);
     encoder.encode(numbers, &mut encoded).expect("whole rows");
     tally.push(&encoded).expect("few patches");
     let (table, patches) = (encoder.table(), tally.patches());

@@ -39,7 +39,7 @@ fn read(mut reader: ReplyReader, pieces: &[&str]) -> Vec<ReplyPart> {
     for part in parts {
         match (joined.last_mut(), &part) {
             (Some(ReplyPart::Text(text)), ReplyPart::Text(more))
-            | (Some(ReplyPart::Thought(text)), ReplyPart::Thought(more)) => text.push_str(more),
+            | (Some(ReplyPart::Reasoning(text)), ReplyPart::Reasoning(more)) => text.push_str(more),
             _ => joined.push(part),
         }
     }

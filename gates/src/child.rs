@@ -13,11 +13,11 @@ use sws_benchmarks::resident::{load, open};
 use sws_cache::policy::PolicyKind;
 use sws_draft::{Adapting, Draft, NoDraft};
 use sws_engine::{
-    Certificate, MemoryUse, Metrics, Options, Outcome, Plan, PlanOptions, Planner, ProcessMemory,
-    SpeculativeWeightStreamer, Witness, memory, peak_memory,
+    Certificate, CertificateOutcome, MemoryUse, Metrics, Options, Plan, PlanOptions, Planner,
+    ProcessMemory, SpeculativeWeightStreamer, Witness, memory, peak_memory,
 };
 use sws_model::text::{Sampler, Sampling};
-use sws_model::{CausalLm, Inventory, KvPrecision, Model, ModelSpec, Observer};
+use sws_model::{CausalLm, ForwardPass, Inventory, KvPrecision, ModelSpec, Observer};
 use sws_store::{Manifest, NVMeWeightStore, ReaderKind, StoreOptions};
 use sws_testing::cgroup::Group;
 use sws_testing::child::{self, hear, tell};
@@ -201,7 +201,7 @@ impl Task {
         if self.ram == Ram::Resident {
             let (spec, _, source) = load(&self.model)?;
             let (manifest, _) = open(&self.model)?;
-            let model = Model::new(spec.clone());
+            let model = ForwardPass::new(spec.clone());
             let kv = KvPrecision::F32;
             let mut lm = SpeculativeWeightStreamer::resident(model, source, self.context, kv);
             return self.serve(&spec, &manifest, &mut lm, Done::default());
@@ -238,7 +238,7 @@ impl Task {
             return Ok(done);
         }
         let store = self.store(manifest, reader)?;
-        let model = Model::new(spec.clone());
+        let model = ForwardPass::new(spec.clone());
         let options = Options { policy, draft, ..Options::default() };
         let mut lm =
             SpeculativeWeightStreamer::with_plan(model, Arc::clone(&store), plan, options)?;
@@ -319,12 +319,12 @@ impl Task {
                     lm.clear();
                     done.steps += certificate.tokens().len();
                     match certificate.replay(spec, lm, &mut |_| true)? {
-                        Outcome::Agrees { steps } => done.agreed += steps,
-                        Outcome::Differs { step, what } => {
+                        CertificateOutcome::Agrees { steps } => done.agreed += steps,
+                        CertificateOutcome::Differs { step, what } => {
                             done.agreed += step;
                             done.differs = Some(format!("{what:?} of step {step}"));
                         }
-                        Outcome::Stopped => bail!("a replay stopped by itself"),
+                        CertificateOutcome::Stopped => bail!("a replay stopped by itself"),
                     }
                 }
             }

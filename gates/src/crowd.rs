@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 use sws::{
-    Activations, Batch, Cancel, Continuation, Event, GenerationOptions, LoadedModel, Model, Needs,
+    Activations, Batch, BatchRequest, Cancel, Event, GenerationOptions, LoadedModel, Model, Needs,
     Options, Streaming,
 };
 use sws_engine::{Certificate, Metrics, Witness, peak_memory};
@@ -97,7 +97,7 @@ impl Text {
         Text { number, prompt, new, ..Text::default() }
     }
 
-    pub(crate) fn continuation(&self, model: &Model) -> Result<Continuation> {
+    pub(crate) fn continuation(&self, model: &Model) -> Result<BatchRequest> {
         let options = GenerationOptions {
             temperature: Some(0.9),
             seed: Some(self.number as u64),
@@ -105,7 +105,7 @@ impl Text {
             ignore_eos: true,
             ..GenerationOptions::default()
         };
-        Ok(Continuation {
+        Ok(BatchRequest {
             tokens: self.prompt.clone(),
             generation: model.generation(&options)?,
             position: Position::Middle,
@@ -116,7 +116,7 @@ impl Text {
             witness: self
                 .certified
                 .then(|| Arc::new(Mutex::new(Witness::new(model.spec(), &self.prompt)))),
-            passing: false,
+            short_lived: false,
             owner: 1,
             cancel: Cancel::new(),
         })
@@ -126,7 +126,7 @@ impl Text {
 /// A text that runs.
 struct Running {
     told: Told,
-    asked: Continuation,
+    asked: BatchRequest,
 }
 
 impl Running {

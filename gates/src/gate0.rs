@@ -41,7 +41,7 @@ pub(crate) fn run(setting: &Setting) -> Result<Report> {
         let back = temp.path().join(format!("{name} back"));
         unshard(&shards, &back, false, None, &|_| ())?;
         let differs = difference(&dir, &back)?;
-        report.check(BACK, differs.is_none(), || format!("{name}: {}", shown(&differs)));
+        report.check(BACK, differs.is_none(), || format!("{name}: {}", render(&differs)));
         let golden = Golden::read(&dir);
         let in_place = is_readable_in_place(&name).then_some(&dir);
         for model in in_place.into_iter().chain([&shards]) {
@@ -58,7 +58,7 @@ pub(crate) fn run(setting: &Setting) -> Result<Report> {
     let back = temp.path().join("back");
     unshard(&large.shards(), &back, false, None, &|_| ())?;
     let differs = difference(&large.checkpoint(), &back)?;
-    report.check(BACK, differs.is_none(), || format!("{LARGE}: {}", shown(&differs)));
+    report.check(BACK, differs.is_none(), || format!("{LARGE}: {}", render(&differs)));
     pass(&mut report, large)?;
     Ok(report)
 }
@@ -129,7 +129,7 @@ fn compare(golden: &Golden, report: &mut Report, model: &Path, case: &str) -> Re
     Ok(())
 }
 
-fn shown(difference: &Option<String>) -> &str {
+fn render(difference: &Option<String>) -> &str {
     difference.as_deref().unwrap_or("the same")
 }
 

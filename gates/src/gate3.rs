@@ -13,7 +13,7 @@ use sws_engine::{
     SpeculativeWeightStreamer, StandInUse,
 };
 use sws_kernels::Encoding;
-use sws_model::{CausalLm, Model, naming};
+use sws_model::{CausalLm, ForwardPass, naming};
 use sws_store::shard::{ShardOptions, shard, unshard, verify};
 use sws_store::{MANIFEST_FILE, Manifest, SimulatedDisk, checksum, open_checkpoint};
 use sws_testing::tales;
@@ -126,7 +126,7 @@ impl Wrong {
             costs: COSTS,
             ..options
         };
-        let mut lm = SpeculativeWeightStreamer::new(Model::new(spec), store, options)?;
+        let mut lm = SpeculativeWeightStreamer::new(ForwardPass::new(spec), store, options)?;
         let before = lm.counters();
         let token = |n: u32| (n * 131 + 5) % 4096;
         let mut bits = Vec::new();

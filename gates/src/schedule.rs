@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use sws::{Batch, Continuation, Event, Model, Sequences, Threads};
+use sws::{Batch, BatchRequest, Event, LoadedSequences, Model, Threads};
 use sws_engine::{
     Metrics, Options as EngineOptions, Plan, PlanOptions, Planner, ProcessMemory,
     SpeculativeWeightStreamer,
@@ -121,7 +121,7 @@ fn scheduled(report: &mut Report, case: &str, kind: Kind, share: f64, disk: u64)
 }
 
 /// Some texts, by their numbers from 0.
-fn texts_of(kind: Kind) -> Result<Vec<(usize, Continuation)>> {
+fn texts_of(kind: Kind) -> Result<Vec<(usize, BatchRequest)>> {
     let model = Model::open(tales())?;
     let text = |(number, prompt): (usize, Vec<u32>)| {
         let word = prompt[0];
@@ -146,7 +146,7 @@ fn measure(way: Way, kind: Kind, share: f64, disk: u64) -> Result<Measured> {
     let mut lm = streamer(share, disk)?;
     let (gauge, waiter) = (lm.gauge(), lm.waiter());
     // The experts of this model are too small for two threads.
-    let mut sequences = Sequences::new(Box::new(lm), &Threads::start(1)?, waiter);
+    let mut sequences = LoadedSequences::new(Box::new(lm), &Threads::start(1)?, waiter);
     let mut batch = sequences.batch(TEXTS)?;
     if way == Way::Decided {
         batch = batch.with_turns(Duration::from_secs(10));
@@ -173,7 +173,7 @@ fn measure(way: Way, kind: Kind, share: f64, disk: u64) -> Result<Measured> {
 fn continued(
     way: Way,
     batch: &mut Batch<'_>,
-    waiting: Vec<(usize, Continuation)>,
+    waiting: Vec<(usize, BatchRequest)>,
     mut each: impl FnMut(usize),
 ) -> Result<Vec<Vec<u32>>> {
     let mut tokens = vec![Vec::new(); TEXTS];
@@ -195,7 +195,7 @@ fn step(batch: &mut Batch<'_>, tokens: &mut [Vec<u32>]) -> Result<()> {
     let mut failed = None;
     batch.step(&mut |number, event| match event {
         Event::Piece(piece, _) => tokens[number].extend(piece.token),
-        Event::Again(pieces) => {
+        Event::Resumed(pieces) => {
             tokens[number] = pieces.iter().filter_map(|piece| piece.token).collect();
         }
         Event::Ended(made) => failed = failed.take().or(made.err()),
@@ -207,7 +207,7 @@ fn step(batch: &mut Batch<'_>, tokens: &mut [Vec<u32>]) -> Result<()> {
 /// Continues texts one at a time: each goes away after a turn, and comes back where it was.
 fn in_turns(
     batch: &mut Batch<'_>,
-    waiting: Vec<(usize, Continuation)>,
+    waiting: Vec<(usize, BatchRequest)>,
     tokens: &mut [Vec<u32>],
     mut each: impl FnMut(usize),
 ) -> Result<()> {
@@ -217,7 +217,7 @@ fn in_turns(
             if tokens[*number].len() == TOKENS {
                 continue;
             }
-            let text = Continuation { cancel: sws::Cancel::new(), ..text.clone() };
+            let text = BatchRequest { cancel: sws::Cancel::new(), ..text.clone() };
             let cancel = text.cancel.clone();
             let prompt = text.tokens.len();
             let known = batch.add(*number, text)?;
@@ -252,5 +252,10 @@ fn streamer(share: f64, disk: u64) -> Result<SpeculativeWeightStreamer> {
     let plan = Plan { context_lent: Vec::new(), ..planner.plan(ram)? };
     ensure!(!plan.slots.is_empty(), "no slots for {share} of the experts");
     let options = EngineOptions { costs: COSTS, ..EngineOptions::default() };
-    Ok(SpeculativeWeightStreamer::with_plan(sws_model::Model::new(spec), store, plan, options)?)
+    Ok(SpeculativeWeightStreamer::with_plan(
+        sws_model::ForwardPass::new(spec),
+        store,
+        plan,
+        options,
+    )?)
 }

@@ -8,7 +8,7 @@ use sws_draft::Draft;
 use sws_engine::{
     Metrics, Options, PlanOptions, Planner, ProcessMemory, SpeculativeWeightStreamer,
 };
-use sws_model::{Inventory, Model};
+use sws_model::{ForwardPass, Inventory};
 use sws_store::SimulatedDisk;
 use sws_testing::tales;
 use sws_testing::virtual_time::{self, CHUNK, COSTS};
@@ -63,6 +63,6 @@ impl Stage {
         let plan = planner.plan(ram)?;
         ensure!(!plan.slots.is_empty(), "no slots for {share} of the experts");
         let options = Options { draft, policy, costs: COSTS, ..Options::default() };
-        Ok(SpeculativeWeightStreamer::with_plan(Model::new(spec), store, plan, options)?)
+        Ok(SpeculativeWeightStreamer::with_plan(ForwardPass::new(spec), store, plan, options)?)
     }
 }

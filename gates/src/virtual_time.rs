@@ -8,7 +8,7 @@ use sws_cache::policy::PolicyKind;
 use sws_engine::{
     ComputeCosts, Counters, Metrics, Options, ProcessMemory, RamBudget, SpeculativeWeightStreamer,
 };
-use sws_model::{CausalLm, Model};
+use sws_model::{CausalLm, ForwardPass};
 use sws_store::SimulatedDisk;
 use sws_testing::tales;
 use sws_testing::virtual_time::simulated;
@@ -77,7 +77,7 @@ fn generate(policy: PolicyKind, bytes: u64) -> Result<(Counters, Metrics)> {
         costs: COSTS,
         ..Options::default()
     };
-    let mut lm = SpeculativeWeightStreamer::new(Model::new(spec), store, options)?;
+    let mut lm = SpeculativeWeightStreamer::new(ForwardPass::new(spec), store, options)?;
     let before = lm.counters();
     for token in 0..TOKENS {
         lm.decode((token * 131 + 5) % 4096)?;

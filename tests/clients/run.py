@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs published clients against `sws serve`, each with streams, thoughts and calls of tools.
+"""Runs published clients against `sws serve`, each with streams, reasoning and tool calls.
 
     pip install openai anthropic
     tests/clients/run.py target/release/sws

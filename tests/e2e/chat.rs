@@ -81,7 +81,7 @@ fn commands_change_the_conversation() {
     let stats = chat(&model, "hello\n/stats\n", &greedy).succeeded();
     assert!(stats.stderr.contains("prompt  ") && stats.stderr.contains("memory  "), "{stats:?}");
 
-    // An answer for programs has the fields of a continued text, and thoughts.
+    // An answer for programs has the fields of a continued text, and reasoning.
     let json = |args: &[&dyn AsRef<std::ffi::OsStr>]| {
         let outcome = Outcome::of(command(args).output().unwrap()).succeeded();
         serde_json::from_str::<serde_json::Value>(&outcome.stdout).unwrap()
@@ -135,8 +135,8 @@ fn one_question_is_answered_without_a_conversation() {
 }
 
 #[test]
-fn thoughts_are_switched_and_stay_off_standard_output() {
-    // A template whose answers begin with thoughts, unless they are switched off.
+fn reasoning_is_switched_and_stay_off_standard_output() {
+    // A template whose answers begin with reasoning, unless they are switched off.
     let switch = "{% if enable_thinking is defined and not enable_thinking %}</think>{% endif %}";
     let template = format!("{{{{ messages[-1].content }}}}<think>{switch}");
     let temp = tempfile::tempdir().unwrap();
@@ -147,7 +147,7 @@ fn thoughts_are_switched_and_stay_off_standard_output() {
     let stdout = |lines: &str, more: &[&str]| {
         chat(&model, lines, &[&greedy, more].concat()).succeeded().stdout
     };
-    // The model never ends its thoughts.
+    // The model never ends its reasoning.
     assert_eq!(stdout("hello\n", &[]), "\n");
     assert_eq!(stdout("hello\n", &["--think"]), "\n");
     let answer = stdout("hello\n", &["--no-think"]);

@@ -1,4 +1,4 @@
-//! Beginnings of texts that a server keeps: within its memory, and on disks that are full, shared, or
+//! Prefixes that a server keeps: within its memory, and on disks that are full, shared, or
 //! left in the middle of a write.
 
 use std::ffi::OsStr;
@@ -185,7 +185,7 @@ fn a_directory_that_another_server_uses_is_refused() {
 }
 
 #[test]
-fn a_directory_for_beginnings_that_cannot_be_used_is_refused() {
+fn a_directory_for_prefixes_that_cannot_be_used_is_refused() {
     let temp = tempfile::tempdir().unwrap();
     std::fs::write(temp.path().join("sws"), "").unwrap();
     let mut serve = command(&[&"serve", &tales(), &"--port", &"0", &"--kv-disk", &"1GiB"]);
@@ -203,7 +203,7 @@ fn what_servers_keep_is_removed_on_request_when_none_runs() {
         Outcome::of(command.env("XDG_CACHE_HOME", temp.path()).output().unwrap())
     };
     let none = rm(&["--yes"]).succeeded();
-    assert!(none.stdout.contains("no beginnings"), "{none:?}");
+    assert!(none.stdout.contains("no prefixes"), "{none:?}");
     let mut server = Server::of(&mut serve(temp.path(), &["--resident", "--kv-disk", "1GiB"]));
     server.client.ask(&prompts(1, 300)[0]);
     rm(&["--yes"]).refused(2, &["in use by another process"]);
@@ -213,6 +213,6 @@ fn what_servers_keep_is_removed_on_request_when_none_runs() {
     rm(&[]).refused(2, &["--yes"]);
     assert!(files(temp.path()).len() >= 3);
     let removed = rm(&["--yes"]).succeeded();
-    assert!(removed.stdout.contains("removed beginnings"), "{removed:?}");
+    assert!(removed.stdout.contains("removed prefixes"), "{removed:?}");
     assert_eq!(temp.path().join("sws/kv").read_dir().unwrap().count(), 0);
 }

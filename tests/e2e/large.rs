@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use safetensors::Dtype;
-use sws_kernels::{EncodedRows, Encoder, Encoding, Histogram, Tally};
+use sws_kernels::{EncodedRows, Encoder, Encoding, ExponentCounts, TensorTally};
 use sws_store::Manifest;
 
 use crate::checkpoints::{Checkpoint, Random, Tensor, tiny};
@@ -85,10 +85,10 @@ fn parts_too_large_for_memory_are_spilled() {
         let bytes = std::fs::read(file).unwrap();
 
         let mut rows = EncodedRows::default();
-        let mut histogram = Histogram::default();
+        let mut histogram = ExponentCounts::default();
         histogram.add(&tall.bytes);
         let encoder = Encoder::counted(encoding, 1, &histogram).unwrap();
-        let mut tally = Tally::new(&encoder);
+        let mut tally = TensorTally::new(&encoder);
         encoder.encode(&tall.bytes, &mut rows).unwrap();
         tally.push(&rows).unwrap();
         let [codes, scales] = rows.parts;

@@ -124,13 +124,13 @@ fn a_terminal_without_a_cursor_gets_lines_alone() {
     }
 }
 
-/// Dim text tells thoughts from an answer; without it, a word does.
+/// Dim text tells reasoning from an answer; without it, a word does.
 #[test]
-fn thoughts_are_told_from_an_answer_without_colours() {
+fn reasoning_is_told_from_an_answer_without_colours() {
     let temp = tempfile::tempdir().unwrap();
     let model = temp.path().join("model");
     copy("qwen3_moe", &model);
-    // The model never ends its thoughts.
+    // The model never ends its reasoning.
     let template = "{{ messages[-1].content }}<think>{# </think> #}";
     std::fs::write(model.join("chat_template.jinja"), template).unwrap();
     let args: [&dyn AsRef<std::ffi::OsStr>; 5] =
@@ -261,7 +261,7 @@ fn the_live_line_takes_no_character_of_the_text() {
     let args: [&dyn AsRef<std::ffi::OsStr>; 6] =
         [&"run", &"--seed=7", &"-n", &"200", &"--ram=min", &"--ignore-eos"];
     let plain = sws(&args).succeeded().stdout;
-    let mut expected = shown(&plain.replace('\n', "\r\n"), columns);
+    let mut expected = render(&plain.replace('\n', "\r\n"), columns);
     let len = expected.iter().rposition(|line| !line.is_empty()).unwrap() + 1;
     expected.truncate(len);
     let terminal = Terminal::of(columns as u16, 200);
@@ -272,7 +272,7 @@ fn the_live_line_takes_no_character_of_the_text() {
     assert!(draws > 3, "the line was drawn {draws} times");
     // The name of the model comes first.
     let (_, text) = bytes.split_once("tales-moe`\r\n").unwrap();
-    assert_eq!(shown(text, columns)[..len], expected);
+    assert_eq!(render(text, columns)[..len], expected);
 }
 
 /// The progress of a long prompt, too, leaves its text alone.
@@ -306,15 +306,15 @@ fn the_progress_of_a_prompt_stands_below_its_text() {
     assert!(ended(child).success());
     assert!(bytes.contains("prompt ") && bytes.contains(" left\x1b8"), "{bytes:?}");
     let (_, text) = bytes.split_once("tales-moe`\r\n").unwrap();
-    let found = shown(text, columns);
-    let expected = shown(&format!("{prompt}{plain}").replace('\n', "\r\n"), columns);
+    let found = render(text, columns);
+    let expected = render(&format!("{prompt}{plain}").replace('\n', "\r\n"), columns);
     let len = expected.iter().rposition(|line| !line.is_empty()).unwrap() + 1;
     assert_eq!(found[..len], expected[..len]);
 }
 
 /// What a terminal with many lines shows after these bytes: as on the console of Linux, a cursor
 /// behind the last column forgets that where it is moved and returned.
-fn shown(bytes: &str, columns: usize) -> Vec<String> {
+fn render(bytes: &str, columns: usize) -> Vec<String> {
     let mut lines = vec![vec![' '; columns]; 500];
     let (mut line, mut column, mut is_full, mut saved) = (0, 0, false, (0, 0));
     let mut chars = bytes.chars();

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, ensure};
-use sws_kernels::{Encoding, GgufBlocks, Matrix, Scratch, Tier, matmul};
+use sws_kernels::{Encoding, GgufBlocks, MatmulScratch, Matrix, Tier, matmul};
 
 use crate::size::parse_size;
 use measure::{Contender, alternate};
@@ -243,7 +243,7 @@ fn ours<'a>(
 ) -> Contender<'a> {
     let first = &matrices[0];
     let mut y = vec![0f32; tokens * first.row_count()];
-    let mut scratch = Scratch::default();
+    let mut scratch = MatmulScratch::default();
     Contender {
         name,
         bytes: first.bytes() as f64,

@@ -3,7 +3,8 @@
 use anyhow::{Context, Result};
 use half::{bf16, f16};
 use sws_kernels::{
-    EncodedRows, Encoder, Encoding, Histogram, Matrix, Part, PartLen, Source, Tally,
+    EncodedRows, Encoder, Encoding, ExponentCounts, Matrix, MatrixPart, PartLen, SourceDtype,
+    TensorTally,
 };
 use sws_store::Slot;
 
@@ -64,17 +65,18 @@ impl Encoded {
         if matches!(encoding, Encoding::Published(_)) {
             // e4m3 of these weights: few are subnormal, with which products take three times as long.
             let e4m3 = Encoded::new(Encoding::Fp8, (rows, cols), weights)?.parts.swap_remove(0);
-            let part = |(index, part): (usize, &Part)| match part.len(rows as u64, cols as u64) {
-                Some(PartLen::Exact(len)) if index == 0 && len == e4m3.len() as u64 => {
-                    Ok(e4m3.clone())
-                }
-                // Other codes, or scales that are small numbers in each of their types.
-                Some(PartLen::Exact(len)) if index == 0 => {
-                    Ok(weights.iter().map(|b| b & 0x77).cycle().take(len as usize).collect())
-                }
-                Some(PartLen::Exact(len)) => Ok(vec![0x30; len as usize]),
-                _ => anyhow::bail!("{encoding} has parts of unknown length"),
-            };
+            let part =
+                |(index, part): (usize, &MatrixPart)| match part.len(rows as u64, cols as u64) {
+                    Some(PartLen::Exact(len)) if index == 0 && len == e4m3.len() as u64 => {
+                        Ok(e4m3.clone())
+                    }
+                    // Other codes, or scales that are small numbers in each of their types.
+                    Some(PartLen::Exact(len)) if index == 0 => {
+                        Ok(weights.iter().map(|b| b & 0x77).cycle().take(len as usize).collect())
+                    }
+                    Some(PartLen::Exact(len)) => Ok(vec![0x30; len as usize]),
+                    _ => anyhow::bail!("{encoding} has parts of unknown length"),
+                };
             let parts = encoding.parts().iter().enumerate().map(part).collect::<Result<_>>()?;
             return Ok(Encoded { encoding, shape: (rows, cols), parts });
         }
@@ -85,25 +87,25 @@ impl Encoded {
                 let plain = Encoded::new(kind.plain(), (rows, cols), weights)?.parts;
                 let plain: [Vec<u8>; 2] = plain.try_into().expect("codes and scales");
                 [codes, scales] = plain;
-                let mut histogram = Histogram::default();
+                let mut histogram = ExponentCounts::default();
                 histogram.add_e4m3(&codes);
                 (Encoder::counted(encoding, cols, &histogram)?, &codes[..])
             }
             Encoding::F16 => {
                 let narrow = |w| f16::from_f32(w).to_le_bytes();
                 halves = widen(weights).into_iter().flat_map(narrow).collect();
-                (Encoder::new(encoding, Source::F16, cols)?, &halves[..])
+                (Encoder::new(encoding, SourceDtype::F16, cols)?, &halves[..])
             }
             _ if encoding.has_patches() => {
-                let mut histogram = Histogram::default();
+                let mut histogram = ExponentCounts::default();
                 histogram.add(weights);
                 (Encoder::counted(encoding, cols, &histogram)?, weights)
             }
-            _ => (Encoder::new(encoding, Source::Bf16, cols)?, weights),
+            _ => (Encoder::new(encoding, SourceDtype::Bf16, cols)?, weights),
         };
         let mut block = EncodedRows::default();
         encoder.encode(weights, &mut block)?;
-        let mut tally = Tally::new(&encoder);
+        let mut tally = TensorTally::new(&encoder);
         tally.push(&block)?;
         let [first, second] = block.parts;
         let parts = match encoder.table() {

@@ -38,7 +38,7 @@ pub struct ReplicasArguments {
     /// Model that tells the tales
     #[arg(long, value_name = "DIR", conflicts_with = "trace")]
     model: Option<PathBuf>,
-    /// Topics of the tales: beginnings of texts
+    /// Topics of the tales: prefixes
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u16).range(1..=40))]
     topics: u16,
     /// Tales of each topic; of a trace, sequences that are one topic

@@ -4,11 +4,11 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sws_cache::history::Shape;
+use sws_cache::history::HistoryShape;
 use sws_cache::policy::PolicyKind;
 use sws_cache::replay::Residency;
 use sws_engine::Lending;
-use sws_model::{BatchLm, CausalLm, Chunk, ForwardError, Observer, Prefix, Step};
+use sws_model::{BatchLm, CausalLm, Chunk, ForwardError, Observer, Prefix, StepOutcome};
 use sws_store::{Clock, Pass};
 
 use super::costs::{Costs, Work};
@@ -125,7 +125,7 @@ impl Replayed {
     fn through(&mut self, chunks: &[Chunk<'_>]) {
         let Replayed { texts, cache, pass, rows, experts, .. } = self;
         let trace = texts.trace();
-        let Shape { layers, experts: of_layer, .. } = trace.shape();
+        let HistoryShape { layers, experts: of_layer, .. } = trace.shape();
         pass.clear();
         rows.clear();
         for &Chunk { sequence, tokens } in chunks {
@@ -269,7 +269,7 @@ impl BatchLm for Replayed {
         LONGEST_PASS
     }
 
-    fn step(&mut self, chunks: &[Chunk<'_>], _: &mut dyn Observer, step: &mut Step) {
+    fn step(&mut self, chunks: &[Chunk<'_>], _: &mut dyn Observer, step: &mut StepOutcome) {
         self.through(chunks);
         let vocab = self.vocab();
         let logits = step.succeed(chunks.len(), vocab);

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use serde_json::json;
-use sws_cache::history::Shape;
+use sws_cache::history::HistoryShape;
 
 use super::{Case, Costs, Outcome, Routing, Texts};
 
@@ -26,7 +26,7 @@ pub struct Report {
 impl Report {
     /// Of cases, in their order.
     pub fn new(texts: &Texts, costs: Costs, cases: &[Case], outcomes: Vec<Outcome>) -> Report {
-        let Shape { layers, experts, top_k } = texts.trace().shape();
+        let HistoryShape { layers, experts, top_k } = texts.trace().shape();
         let [slots, parallel] = cases.first().map_or([0, 0], |case| [case.slots, case.parallel]);
         let (shape, topics) = ([layers, experts, top_k], texts.topics());
         Report { shape, topics, texts: texts.all().len(), slots, parallel, costs, outcomes }

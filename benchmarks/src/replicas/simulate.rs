@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
-use sws::{Batch, Cancel, Continuation, Event, Sequences, Threads};
+use sws::{Batch, BatchRequest, Cancel, Event, LoadedSequences, Threads};
 use sws_engine::Waiter;
 use sws_model::text::{Generation, Position};
 use sws_store::Clock;
@@ -155,7 +155,7 @@ pub fn simulate(
         let lm = Replayed::new(Arc::clone(texts), costs, slots, case.parallel, working.clone());
         let (clock, done) = (lm.clock(), lm.done());
         let waiter = Waiter::new(clock.clone());
-        models.push((Sequences::new(Box::new(lm), threads, waiter), clock, done));
+        models.push((LoadedSequences::new(Box::new(lm), threads, waiter), clock, done));
     }
     let mut replicas = Vec::new();
     for (sequences, clock, done) in &mut models {
@@ -366,9 +366,9 @@ fn percentiles(times: &mut [f64]) -> [f64; 3] {
 }
 
 /// A text for a batch. Each is its own owner: nothing of it is used for another.
-fn continuation(texts: &Texts, text: usize, number: usize) -> Continuation {
+fn continuation(texts: &Texts, text: usize, number: usize) -> BatchRequest {
     let about = &texts.all()[text];
-    Continuation {
+    BatchRequest {
         tokens: vec![text as u32; about.prompt],
         generation: Generation { max_new_tokens: Some(about.new), ..Generation::default() },
         position: Position::Middle,
@@ -377,7 +377,7 @@ fn continuation(texts: &Texts, text: usize, number: usize) -> Continuation {
         ranks: None,
         prompt_ranks: false,
         witness: None,
-        passing: false,
+        short_lived: false,
         owner: number as u64,
         cancel: Cancel::new(),
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sws::Threads;
 use sws_cache::Trace;
-use sws_cache::history::Shape;
+use sws_cache::history::HistoryShape;
 use sws_cache::policy::PolicyKind;
 use sws_cache::replay::{Replay, ReplayPolicy};
 use sws_model::text::SplitMix64;
@@ -28,7 +28,7 @@ const COSTS: Costs = Costs {
 
 /// Sequences of so many tokens, each with experts around one of its own, so that they differ.
 fn trace(sequences: usize, tokens: usize) -> Trace {
-    let mut trace = Trace::new(Shape { layers: 3, experts: 16, top_k: 2 }).unwrap();
+    let mut trace = Trace::new(HistoryShape { layers: 3, experts: 16, top_k: 2 }).unwrap();
     for sequence in 0..sequences {
         let mut random = SplitMix64::new(sequence as u64);
         for token in 0..tokens {
@@ -186,7 +186,7 @@ fn every_token_that_is_asked_for_is_served_under_every_routing() {
 /// Two topics without a common expert, of which one fits into a replica.
 #[test]
 fn affinity_keeps_topics_apart_where_memory_is_short() {
-    let mut trace = Trace::new(Shape { layers: 3, experts: 16, top_k: 2 }).unwrap();
+    let mut trace = Trace::new(HistoryShape { layers: 3, experts: 16, top_k: 2 }).unwrap();
     for topic in [0, 8] {
         for token in 0..200 {
             let experts = [topic + token % 8, topic + (token + 1) % 8];

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use sws::{Model, Options, Request, Streaming};
 use sws_cache::Trace;
-use sws_cache::history::Shape;
+use sws_cache::history::HistoryShape;
 use sws_model::text::GenerationOptions;
 use sws_model::{Observer, Routed, SourceError};
 use sws_store::{Pass, open_regular};
@@ -114,7 +114,7 @@ impl Texts {
         let mut loaded = model.with(options).load()?;
         let (spec, experts) =
             (loaded.model().spec(), loaded.model().spec().moes().map(|moe| moe.experts));
-        let shape = Shape {
+        let shape = HistoryShape {
             layers: spec.moes().count(),
             experts: experts.max().unwrap_or(0),
             top_k: spec.max_top_k(),

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-use sws_kernels::{Input, Output, ThreadScratch, Tier, matmul_rows};
+use sws_kernels::{OutputColumns, PackedInput, ThreadScratch, Tier, matmul_rows};
 use sws_model::{ModelSpec, ReadStep, Role, TensorSpec, Weights};
 use sws_store::{PieceId, PieceKind};
 
@@ -57,7 +57,7 @@ pub(super) fn products(spec: &ModelSpec, routes: &Routes, tokens: usize) -> Vec<
 /// product, so no thread waits for another before the end.
 pub(super) struct Kernel {
     tier: Tier,
-    inputs: HashMap<(usize, usize), Input>,
+    inputs: HashMap<(usize, usize), PackedInput>,
     threads: Vec<Mutex<(Vec<f32>, ThreadScratch)>>,
 }
 
@@ -73,7 +73,7 @@ impl Kernel {
             let cols = weights.matrix(piece, role).map_or(0, |matrix| matrix.cols());
             self.inputs.entry((tokens, cols)).or_insert_with(|| {
                 let x: Vec<f32> = (0..tokens * cols).map(|i| (i % 61) as f32 - 30.0).collect();
-                let mut input = Input::new();
+                let mut input = PackedInput::new();
                 input.pack(self.tier, &x, tokens, cols);
                 input
             });
@@ -120,7 +120,7 @@ impl Kernel {
                 if y.len() < rows * tokens {
                     y.resize(rows * tokens, 0.0);
                 }
-                let out = Output::new(&mut y[..rows * tokens], tokens, rows);
+                let out = OutputColumns::new(&mut y[..rows * tokens], tokens, rows);
                 matmul_rows(self.tier, &matrix.rows(share), input, out, scratch);
             }
             std::hint::black_box(y);

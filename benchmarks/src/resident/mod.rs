@@ -14,7 +14,7 @@ use serde::Serialize;
 use sws_kernels::Tier;
 use sws_model::text::Sampler;
 use sws_model::{
-    CausalLm, KvPrecision, Model, Observer, ResidentSource, Routed, Session, SourceError,
+    CausalLm, ForwardPass, KvPrecision, Observer, ResidentSource, Routed, Session, SourceError,
     WeightSource, Weights,
 };
 use sws_store::{Clock, Pass};
@@ -124,7 +124,7 @@ fn measure(arguments: &ResidentArguments, dir: &Path) -> Result<Report> {
     let vocab = spec.vocab as u32;
     let context = arguments.prompt.max(arguments.tokens) as usize;
     ensure!(context <= spec.context, "the context of the model ends at {}", spec.context);
-    let model = Model::with_tier(spec.clone(), tier);
+    let model = ForwardPass::with_tier(spec.clone(), tier);
     let mut session = Session::new(model, Watched::new(source), context, KvPrecision::F32);
     session.set_chunk(context);
     // An order that no predictor of tokens could know.

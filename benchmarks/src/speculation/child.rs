@@ -13,7 +13,7 @@ use sws_engine::{
     SpeculativeWeightStreamer, StandInUse,
 };
 use sws_model::text::Sampler;
-use sws_model::{CausalLm, Inventory, Model};
+use sws_model::{CausalLm, ForwardPass, Inventory};
 use sws_store::{Clock, NVMeWeightStore, ReaderKind, ShardReader, StoreOptions};
 use sws_testing::cgroup::Group;
 use sws_testing::readers::Slow;
@@ -114,7 +114,8 @@ impl Task {
             },
             ..Options::default()
         };
-        let mut lm = SpeculativeWeightStreamer::with_plan(Model::new(spec), store, plan, options)?;
+        let mut lm =
+            SpeculativeWeightStreamer::with_plan(ForwardPass::new(spec), store, plan, options)?;
         let mut sampler = Sampler::new(sampled(), lm.vocab());
         sampler.prompt(&self.prompt)?;
         let mut logits = lm.prefill(&self.prompt)?.to_vec();

@@ -52,7 +52,7 @@ pub struct StreamArguments {
     /// Threads of each contender
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: u32,
-    /// Positions for keys and values
+    /// Positions of the KV cache
     #[arg(long, default_value_t = 1024)]
     context: u32,
     /// The `sws` to measure [default: the one in the directory of this program]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
-use sws_engine::watch::{RecordedRead, Recording, Step};
+use sws_engine::watch::{RecordedRead, Recording, RecordingStep};
 
 /// Parts of the recording for which the mean depth is shown.
 const PARTS: usize = 20;
@@ -230,38 +230,40 @@ impl Timeline {
         idle.longest = idle.longest.max(took);
     }
 
-    fn step(&mut self, walk: &mut Walk, step: Step, misses: usize) {
+    fn step(&mut self, walk: &mut Walk, step: RecordingStep, misses: usize) {
         match step {
-            Step::Passes | Step::Over => {
+            RecordingStep::Passes | RecordingStep::Over => {
                 (walk.phase, walk.layer, walk.waits) = (Phase::Between, None, false);
             }
-            Step::Pass { tokens } => {
+            RecordingStep::Pass { tokens } => {
                 self.passes += 1;
                 self.tokens += tokens as u64;
             }
-            Step::Layer { layer } => {
+            RecordingStep::Layer { layer } => {
                 (walk.phase, walk.layer) = (Phase::Routing, Some(layer));
                 (walk.misses, walk.asked) = (misses, 0);
                 let of_layer = self.layers.entry(layer).or_default();
                 of_layer.passes += 1;
                 of_layer.misses += misses as u64;
             }
-            Step::Chosen { layer } if walk.layer == Some(layer) => {
+            RecordingStep::Chosen { layer } if walk.layer == Some(layer) => {
                 walk.phase = Phase::Choosing;
                 let layer = u32::try_from(layer).unwrap_or(u32::MAX);
                 walk.asked = walk.in_flight.get(&layer).copied().unwrap_or(0);
             }
-            Step::Requested { layer } if walk.layer == Some(layer) => walk.phase = Phase::Computing,
-            Step::Computed { layer } if walk.layer == Some(layer) => {
+            RecordingStep::Requested { layer } if walk.layer == Some(layer) => {
+                walk.phase = Phase::Computing
+            }
+            RecordingStep::Computed { layer } if walk.layer == Some(layer) => {
                 (walk.phase, walk.layer) = (Phase::Between, None);
             }
-            Step::Waits => walk.waits = true,
-            Step::Waited => walk.waits = false,
+            RecordingStep::Waits => walk.waits = true,
+            RecordingStep::Waited => walk.waits = false,
             // Of layers that the run looks ahead at.
-            Step::Chosen { .. }
-            | Step::Compared { .. }
-            | Step::Requested { .. }
-            | Step::Computed { .. } => {}
+            RecordingStep::Chosen { .. }
+            | RecordingStep::Compared { .. }
+            | RecordingStep::Requested { .. }
+            | RecordingStep::Computed { .. } => {}
         }
     }
 }
@@ -306,11 +308,11 @@ fn misses_of_layers(recording: &Recording) -> Vec<usize> {
     let mut begun = BTreeMap::new();
     for (number, step) in recording.steps.iter().enumerate() {
         match step.step {
-            Step::Pass { .. } => begun.clear(),
-            Step::Layer { layer } => {
+            RecordingStep::Pass { .. } => begun.clear(),
+            RecordingStep::Layer { layer } => {
                 begun.insert(layer, number);
             }
-            Step::Compared { layer, misses: found } => {
+            RecordingStep::Compared { layer, misses: found } => {
                 if let Some(&number) = begun.get(&layer) {
                     misses[number] = found;
                 }
@@ -360,7 +362,7 @@ mod tests {
         RecordedRead { piece, bytes: 1000, submitted, started, finished }
     }
 
-    fn steps(steps: &[(u64, Step)]) -> Vec<RecordedStep> {
+    fn steps(steps: &[(u64, RecordingStep)]) -> Vec<RecordedStep> {
         steps.iter().map(|&(at, step)| RecordedStep { at: ms(at), step }).collect()
     }
 
@@ -375,24 +377,24 @@ mod tests {
         Recording {
             reads: vec![read(0, 4, [13, 14, 20]), read(0, 9, [23, 23, 30])],
             steps: steps(&[
-                (0, Step::Passes),
-                (2, Step::Pass { tokens: 1 }),
-                (2, Step::Layer { layer: 0 }),
-                (10, Step::Chosen { layer: 0 }),
-                (11, Step::Compared { layer: 0, misses: 2 }),
-                (13, Step::Requested { layer: 0 }),
-                (18, Step::Waits),
-                (21, Step::Waited),
+                (0, RecordingStep::Passes),
+                (2, RecordingStep::Pass { tokens: 1 }),
+                (2, RecordingStep::Layer { layer: 0 }),
+                (10, RecordingStep::Chosen { layer: 0 }),
+                (11, RecordingStep::Compared { layer: 0, misses: 2 }),
+                (13, RecordingStep::Requested { layer: 0 }),
+                (18, RecordingStep::Waits),
+                (21, RecordingStep::Waited),
                 // Without a slot until the first expert is computed.
-                (25, Step::Waits),
-                (30, Step::Waited),
-                (34, Step::Computed { layer: 0 }),
-                (34, Step::Layer { layer: 1 }),
-                (40, Step::Chosen { layer: 1 }),
-                (40, Step::Compared { layer: 1, misses: 0 }),
-                (40, Step::Requested { layer: 1 }),
-                (44, Step::Computed { layer: 1 }),
-                (50, Step::Over),
+                (25, RecordingStep::Waits),
+                (30, RecordingStep::Waited),
+                (34, RecordingStep::Computed { layer: 0 }),
+                (34, RecordingStep::Layer { layer: 1 }),
+                (40, RecordingStep::Chosen { layer: 1 }),
+                (40, RecordingStep::Compared { layer: 1, misses: 0 }),
+                (40, RecordingStep::Requested { layer: 1 }),
+                (44, RecordingStep::Computed { layer: 1 }),
+                (50, RecordingStep::Over),
             ]),
             left_out: 0,
         }

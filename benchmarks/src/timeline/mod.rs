@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use sws::{DraftChoice, Model, Options, Prompt, RamBudget, Request, Streaming, Threads};
 use sws_engine::StandInUse;
-use sws_engine::watch::{RecordedRead, RecordedStep, Recording, Step};
+use sws_engine::watch::{RecordedRead, RecordedStep, Recording, RecordingStep};
 use sws_model::text::GenerationOptions;
 
 mod analysis;
@@ -37,13 +37,13 @@ pub struct TimelineArguments {
     /// Threads that compute
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: u16,
-    /// Positions for keys and values
+    /// Positions of the KV cache
     #[arg(long, default_value_t = 1024)]
     context: usize,
     /// Read on demand only
     #[arg(long)]
     no_draft: bool,
-    /// Verify tokens that the model proposes on all of its stand-ins
+    /// Verify tokens that the model drafts on all of its stand-ins
     #[arg(long)]
     proposals: bool,
     /// File for the results, with every read and step
@@ -83,7 +83,7 @@ fn record(arguments: &TimelineArguments) -> Result<Recording> {
     let options = Options {
         ram: arguments.ram,
         context: Some(arguments.context),
-        proposals: arguments.proposals,
+        speculative: arguments.proposals,
         streaming: Streaming { draft, stand_ins, warm_start: false, ..Streaming::default() },
         ..Options::default()
     };
@@ -191,16 +191,16 @@ fn read(read: &RecordedRead) -> Value {
 /// A step as JSON.
 fn step(step: &RecordedStep) -> Value {
     let (name, layer, count) = match step.step {
-        Step::Passes => ("passes", None, None),
-        Step::Pass { tokens } => ("pass", None, Some(tokens)),
-        Step::Layer { layer } => ("layer", Some(layer), None),
-        Step::Chosen { layer } => ("chosen", Some(layer), None),
-        Step::Compared { layer, misses } => ("compared", Some(layer), Some(misses)),
-        Step::Requested { layer } => ("requested", Some(layer), None),
-        Step::Waits => ("waits", None, None),
-        Step::Waited => ("waited", None, None),
-        Step::Computed { layer } => ("computed", Some(layer), None),
-        Step::Over => ("over", None, None),
+        RecordingStep::Passes => ("passes", None, None),
+        RecordingStep::Pass { tokens } => ("pass", None, Some(tokens)),
+        RecordingStep::Layer { layer } => ("layer", Some(layer), None),
+        RecordingStep::Chosen { layer } => ("chosen", Some(layer), None),
+        RecordingStep::Compared { layer, misses } => ("compared", Some(layer), Some(misses)),
+        RecordingStep::Requested { layer } => ("requested", Some(layer), None),
+        RecordingStep::Waits => ("waits", None, None),
+        RecordingStep::Waited => ("waited", None, None),
+        RecordingStep::Computed { layer } => ("computed", Some(layer), None),
+        RecordingStep::Over => ("over", None, None),
     };
     json!({ "at": step.at.as_secs_f64(), "step": name, "layer": layer, "count": count })
 }

@@ -56,7 +56,7 @@ pub(super) const CASES: [Case; 6] = [
     Case { name: "sharding", pairs: 48, work: Work::Sharding },
 ];
 
-/// Positions for keys and values, the same for both versions.
+/// Positions of the KV cache, the same for both versions.
 const CONTEXT: u32 = 640;
 
 /// A case with the models that it needs.

@@ -61,10 +61,10 @@ impl Report {
         );
         for case in &self.cases {
             let [old, new] = case.medians();
-            let shown = |value: f64| format!("{value:.*}", if value < 10.0 { 3 } else { 1 });
+            let render = |value: f64| format!("{value:.*}", if value < 10.0 { 3 } else { 1 });
             let met = if case.met { "met" } else { "*missed*" };
             let (ratio, between) = (case.speed_up.unwrap_or(f64::NAN), case.between());
-            let row = [case.case, case.unit, &shown(old), &shown(new), &format!("{ratio:.4}")];
+            let row = [case.case, case.unit, &render(old), &render(new), &format!("{ratio:.4}")];
             let (row, pairs) = (row.join(" | "), case.pairs.len());
             writeln!(text, "| {row} | {between} | {pairs} | {met} |").expect("text");
         }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use sws_benchmarks::plans::{Judged, Point, fit, judged, page, read};
 use sws_cache::Trace;
-use sws_cache::history::Shape;
+use sws_cache::history::HistoryShape;
 use sws_engine::{HitCurve, PerToken, TokenCosts};
 
 const COSTS: TokenCosts = TokenCosts {
@@ -100,13 +100,13 @@ fn a_model_is_judged_without_its_own_points() {
 #[test]
 fn the_program_says_how_far_off_the_committed_points_were() {
     let points = read(&committed()).unwrap();
-    let shape = Shape { layers: 1, experts: 2, top_k: 1 };
+    let shape = HistoryShape { layers: 1, experts: 2, top_k: 1 };
     let mut routes = Trace::new(shape).unwrap();
     (0..64).for_each(|token| routes.push(&[token], &[[0]]).unwrap());
     let own = HitCurve::replayed(&routes).unwrap();
     type Of = fn(&Judged<'_>) -> f64;
-    let cases: [(HitCurve, Of); 2] =
-        [(HitCurve::general(64), |it| it.before), (own, |it| it.after)];
+    let other = HitCurve::general(HistoryShape { layers: 1, experts: 64, top_k: 1 });
+    let cases: [(HitCurve, Of); 2] = [(other, |it| it.before), (own, |it| it.after)];
     for (curve, of) in cases {
         let ratios: Vec<f64> = judged(&points).iter().map(of).collect();
         let low = ratios.iter().copied().fold(f64::INFINITY, f64::min);

@@ -8,7 +8,7 @@
 use std::error::Error;
 use std::io::Write;
 
-use sws_cache::policy::{Choice, Layers, PolicyKind};
+use sws_cache::policy::{ExpertLayers, PolicyKind, RouterChoice};
 use sws_cache::{Claim, Lookup, Need, PredictiveCache};
 use sws_store::{Pass, PieceId};
 
@@ -34,7 +34,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for policy in PolicyKind::ALL {
         let with_experts = (0..LAYERS).collect();
         let (experts, top_k) = (EXPERTS as usize, TOP_K);
-        let layers = Layers { count: LAYERS, with_experts, experts, top_k, sequences: 1 };
+        let layers = ExpertLayers { count: LAYERS, with_experts, experts, top_k, sequences: 1 };
         // Room for a quarter of the experts.
         let slots = (0..LAYERS * EXPERTS / 4).map(|_| (LEN, Vec::with_capacity(LEN)));
         let mut cache = PredictiveCache::new(policy.build(layers), slots);
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             cache.begin_pass(&pass);
             for layer in 0..LAYERS {
                 let experts = choice(token, layer);
-                cache.routed(&Choice { pass: &pass, layer, experts: &experts });
+                cache.routed(&RouterChoice { pass: &pass, layer, experts: &experts });
                 for expert in experts {
                     let id = PieceId::expert(layer, expert);
                     if cache.lookup(id) == Lookup::Absent {

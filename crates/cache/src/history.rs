@@ -45,13 +45,13 @@ use sws_store::Pass;
 
 use crate::correction::Corrections;
 use corrector::Corrector;
-use cursor::Cursor;
+use cursor::SequenceCursor;
 use followers::Followers;
 use logistic::FEATURES;
 pub use logistic::log_odds;
 pub(crate) use logistic::{HORIZONS, STATISTICS, STEPS};
 pub use math::{dot, logistic};
-pub use pairs::Pairs;
+pub use pairs::ExpertPairs;
 
 /// The half-lives of the moving averages, in steps.
 const HALF_LIVES: [f32; 5] = [2.0, 8.0, 32.0, 128.0, 1024.0];
@@ -70,7 +70,7 @@ const MAX_PAIRS: usize = 64 << 20;
 
 /// Numbers of layers and experts of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct HistoryShape {
     /// Layers that have experts.
     pub layers: usize,
     /// Experts per layer.
@@ -82,23 +82,23 @@ pub struct Shape {
 /// The use of the experts of a model so far.
 #[derive(Clone, Debug)]
 pub struct History {
-    shape: Shape,
-    layers: Vec<Layer>,
+    shape: HistoryShape,
+    layers: Vec<HistoryLayer>,
     followers: Followers,
     corrector: Option<Corrector>,
     /// The recent steps of each sequence.
-    cursors: Vec<Cursor>,
+    cursors: Vec<SequenceCursor>,
     /// The cursors of the sequences in the running pass.
     live: Vec<usize>,
     /// The cursor that stepped last. A new text begins with its averages.
     latest: usize,
     /// Factor by which each moving average decays per step.
     keep: [f32; HALF_LIVES.len()],
-    scratch: Scratch,
+    scratch: HistoryScratch,
 }
 
 #[derive(Clone, Debug)]
-struct Scratch {
+struct HistoryScratch {
     live: Vec<usize>,
     used: Vec<f32>,
     previous: Vec<u32>,
@@ -128,12 +128,12 @@ pub struct Absence<'a> {
 
 /// The use of a layer's experts by all sequences.
 #[derive(Clone, Debug)]
-struct Layer {
+struct HistoryLayer {
     steps: f32,
     /// For each expert, the number of steps that used it.
     count: Vec<f32>,
     /// Experts used one step after an expert, and two steps after it.
-    pairs: Option<[Pairs; 2]>,
+    pairs: Option<[ExpertPairs; 2]>,
     /// Of all live sequences, without a correction: [horizons, experts].
     absence: Vec<f32>,
     /// With it; empty if there is none.
@@ -141,7 +141,7 @@ struct Layer {
     stale: bool,
 }
 
-impl Shape {
+impl HistoryShape {
     fn pairs(&self) -> bool {
         let pairs = self.experts.checked_mul(self.experts).and_then(|n| n.checked_mul(self.layers));
         pairs.is_some_and(|pairs| pairs <= MAX_PAIRS)
@@ -151,12 +151,12 @@ impl Shape {
 impl History {
     /// An empty history of up to `sequences` sequences at the same time. Those with higher numbers
     /// share the place of the last.
-    pub fn new(shape: Shape, sequences: usize) -> History {
+    pub fn new(shape: HistoryShape, sequences: usize) -> History {
         let experts = shape.experts;
-        let layer = Layer {
+        let layer = HistoryLayer {
             steps: 0.0,
             count: vec![0.0; experts],
-            pairs: shape.pairs().then(|| [Pairs::new(experts), Pairs::new(experts)]),
+            pairs: shape.pairs().then(|| [ExpertPairs::new(experts), ExpertPairs::new(experts)]),
             absence: vec![0.0; HORIZONS * experts],
             corrected: Vec::new(),
             stale: true,
@@ -166,11 +166,11 @@ impl History {
             layers: vec![layer; shape.layers],
             followers: Followers::default(),
             corrector: None,
-            cursors: vec![Cursor::new(shape); sequences.max(1)],
+            cursors: vec![SequenceCursor::new(shape); sequences.max(1)],
             live: vec![0],
             latest: 0,
             keep: HALF_LIVES.map(|half| (-1.0 / half).exp2()),
-            scratch: Scratch {
+            scratch: HistoryScratch {
                 live: Vec::new(),
                 used: vec![0.0; experts],
                 previous: Vec::new(),
@@ -184,7 +184,7 @@ impl History {
 
     /// An empty history that also learns which experts follow each token of a
     /// [pass](Self::begin).
-    pub fn with_tokens(shape: Shape, sequences: usize) -> History {
+    pub fn with_tokens(shape: HistoryShape, sequences: usize) -> History {
         let followers = Followers::new(shape.layers, shape.experts);
         History { followers, ..History::new(shape, sequences) }
     }
@@ -227,7 +227,7 @@ impl History {
     }
 
     /// The numbers of layers and experts it covers.
-    pub fn shape(&self) -> Shape {
+    pub fn shape(&self) -> HistoryShape {
         self.shape
     }
 
@@ -244,7 +244,7 @@ impl History {
         let mut changed = false;
         for span in &pass.spans {
             let number = self.cursor(span.sequence);
-            let Cursor { next_position, stepped, .. } = self.cursors[number];
+            let SequenceCursor { next_position, stepped, .. } = self.cursors[number];
             if !stepped || next_position != span.first_position {
                 changed = true;
                 let begins = !stepped || span.first_position == 0;
@@ -269,7 +269,7 @@ impl History {
     }
 
     /// Notes the state that the router of a layer saw in the last step of a sequence.
-    pub fn saw(&mut self, layer: usize, sequence: usize, state: &[f32]) {
+    pub fn note_state(&mut self, layer: usize, sequence: usize, state: &[f32]) {
         let cursor = self.cursor(sequence);
         let recent = self.cursors[cursor].layers.get_mut(layer);
         if let (Some(corrector), Some(recent)) = (&self.corrector, recent) {
@@ -363,7 +363,7 @@ impl History {
                 }
             }
         }
-        let Layer { absence, corrected, .. } = &self.layers[number];
+        let HistoryLayer { absence, corrected, .. } = &self.layers[number];
         [absence, corrected].map(|all| Absence::of(all, self.shape.experts))
     }
 
@@ -399,7 +399,7 @@ impl History {
     fn weigh(&mut self, layer: usize, cursor: usize) {
         self.odds(layer, cursor);
         let History { corrector, cursors, scratch, shape, .. } = self;
-        let Scratch { features, absence, corrected, projected, .. } = scratch;
+        let HistoryScratch { features, absence, corrected, projected, .. } = scratch;
         let recent = &cursors[cursor].layers[layer];
         if let Some(corrector) = corrector {
             corrected.copy_from_slice(absence);
@@ -446,23 +446,23 @@ impl History {
     }
 
     /// Additional memory of a history [with tokens](Self::with_tokens): at most 2 MiB.
-    pub fn bytes_of_tokens(shape: Shape) -> usize {
+    pub fn bytes_of_tokens(shape: HistoryShape) -> usize {
         Followers::bytes_for(shape.layers, shape.experts)
     }
 
     /// Additional memory for each sequence but the first.
-    pub fn bytes_of_sequence(shape: Shape) -> usize {
-        Cursor::bytes_for(shape)
+    pub fn bytes_of_sequence(shape: HistoryShape) -> usize {
+        SequenceCursor::bytes_for(shape)
     }
 
     /// Memory of a history of so many sequences for a model of this shape. For one sequence it is
     /// 1.9 MiB for 48 layers of 128 experts, and 8.3 MiB for 58 layers of 256.
-    pub fn bytes_for(shape: Shape, sequences: usize) -> usize {
+    pub fn bytes_for(shape: HistoryShape, sequences: usize) -> usize {
         let floats = size_of::<f32>() * (1 + HORIZONS);
         let pairs = if shape.pairs() { 2 * (shape.experts + size_of::<u16>()) } else { 0 };
-        let layer = size_of::<Layer>() + shape.experts * (floats + pairs);
+        let layer = size_of::<HistoryLayer>() + shape.experts * (floats + pairs);
         let scratch = size_of::<f32>() * (FEATURES + 1 + HORIZONS) * shape.experts;
-        shape.layers * layer + sequences.max(1) * Cursor::bytes_for(shape) + scratch
+        shape.layers * layer + sequences.max(1) * SequenceCursor::bytes_for(shape) + scratch
     }
 }
 

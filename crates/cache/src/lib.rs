@@ -8,7 +8,7 @@
 //!
 //! A [`Trace`] holds recorded routes. A replay drives the cache with them and counts the misses of
 //! each policy and of Belady's optimum. A [`Correction`] is what
-//! recordings of one model teach its policy. [`Saved`] keeps the learned state of a policy between runs.
+//! recordings of one model teach its policy. [`SavedTensors`] keeps the learned state of a policy between runs.
 //!
 //! The crate reads no weights and starts no threads. From `sws-store` it takes only the vocabulary:
 //! [`PieceId`](sws_store::PieceId) and [`Pass`](sws_store::Pass). [`PredictiveCache`] has an
@@ -28,6 +28,6 @@ pub mod replay;
 mod saved;
 mod trace;
 
-pub use cache::{Claim, Counts, Lookup, Need, NoRoom, PredictiveCache};
-pub use saved::{Saved, SavedError};
+pub use cache::{Claim, Lookup, LookupCounts, Need, NoRoom, PredictiveCache};
+pub use saved::{SavedError, SavedTensors};
 pub use trace::{RouterStates, Trace, TraceError};

@@ -2,9 +2,9 @@
 
 use sws_store::{Dtype, Pass};
 
-use crate::history::Shape;
-use crate::policy::{Choice, Row};
-use crate::saved::{Saved, SavedError};
+use crate::history::HistoryShape;
+use crate::policy::{ChoiceRow, RouterChoice};
+use crate::saved::{SavedError, SavedTensors};
 use crate::trace::Trace;
 
 /// Tokens kept: enough for a replay to tell hit rates within a few percent, at 240 KiB for the largest
@@ -16,8 +16,8 @@ const FIRST: &str = "recent.first";
 /// The experts of the last tokens of one sequence after another, but not the tokens. Of those that went
 /// through the layers together, those of the first sequence count.
 #[derive(Clone, Debug)]
-pub(crate) struct Recent {
-    shape: Shape,
+pub(crate) struct RecentTokens {
+    shape: HistoryShape,
     /// [TOKENS, layers, top_k], a ring.
     ids: Vec<u16>,
     /// For each token, 1 if it is the first of its pass.
@@ -28,10 +28,10 @@ pub(crate) struct Recent {
     running: usize,
 }
 
-impl Recent {
-    pub(crate) fn new(shape: Shape) -> Recent {
-        let (ids, first) = (vec![0; Recent::len(shape)], vec![0; TOKENS]);
-        Recent { shape, ids, first, before: 0, running: 0 }
+impl RecentTokens {
+    pub(crate) fn new(shape: HistoryShape) -> RecentTokens {
+        let (ids, first) = (vec![0; RecentTokens::len(shape)], vec![0; TOKENS]);
+        RecentTokens { shape, ids, first, before: 0, running: 0 }
     }
 
     pub(crate) fn begin(&mut self, pass: &Pass) {
@@ -43,11 +43,11 @@ impl Recent {
     }
 
     /// Notes what a layer chose. `layer` is an index among the layers with experts.
-    pub(crate) fn routed(&mut self, layer: usize, choice: &Choice<'_>) {
+    pub(crate) fn routed(&mut self, layer: usize, choice: &RouterChoice<'_>) {
         let Some(first) = choice.pass.spans.first() else { return };
-        let Shape { layers, top_k, .. } = self.shape;
+        let HistoryShape { layers, top_k, .. } = self.shape;
         let rows = choice.rows().filter(|row| row.sequence == first.sequence).take(self.running);
-        for (token, Row { experts, .. }) in (self.before..).zip(rows) {
+        for (token, ChoiceRow { experts, .. }) in (self.before..).zip(rows) {
             let at = (token % TOKENS * layers + layer) * top_k;
             // A layer may use fewer.
             let padding = std::iter::repeat(experts.first().unwrap_or(&0));
@@ -60,8 +60,8 @@ impl Recent {
     }
 
     /// Adds the routes to `to`, oldest first.
-    pub(crate) fn save(&self, to: &mut Saved) {
-        let Shape { layers, top_k, .. } = self.shape;
+    pub(crate) fn save(&self, to: &mut SavedTensors) {
+        let HistoryShape { layers, top_k, .. } = self.shape;
         let (end, each) = (self.before + self.running, layers * top_k);
         let tokens = end.saturating_sub(TOKENS)..end;
         let rows = tokens.clone().map(|token| &self.ids[token % TOKENS * each..][..each]);
@@ -72,7 +72,7 @@ impl Recent {
     }
 
     /// Restores what [`save`](Self::save) added; nothing from a state without routes.
-    pub(crate) fn recall(&mut self, saved: &Saved) -> Result<(), SavedError> {
+    pub(crate) fn recall(&mut self, saved: &SavedTensors) -> Result<(), SavedError> {
         let Some((ids, first)) = read(saved, self.shape)? else { return Ok(()) };
         (self.before, self.running) = (first.len(), 0);
         self.ids[..ids.len()].copy_from_slice(&ids);
@@ -80,25 +80,25 @@ impl Recent {
         Ok(())
     }
 
-    fn len(Shape { layers, top_k, .. }: Shape) -> usize {
+    fn len(HistoryShape { layers, top_k, .. }: HistoryShape) -> usize {
         TOKENS * layers * top_k
     }
 
     /// Memory held for a model of this shape, in bytes.
-    pub(crate) fn bytes_for(shape: Shape) -> usize {
-        Recent::len(shape) * size_of::<u16>() + TOKENS
+    pub(crate) fn bytes_for(shape: HistoryShape) -> usize {
+        RecentTokens::len(shape) * size_of::<u16>() + TOKENS
     }
 }
 
 /// The experts of tokens, and for each token 1 if it is the first of its pass.
-type Routes<'s> = (Vec<u16>, &'s [u8]);
+type RecentRoutes<'s> = (Vec<u16>, &'s [u8]);
 
 /// The saved routes; `None` if there are none.
-fn read(saved: &Saved, shape: Shape) -> Result<Option<Routes<'_>>, SavedError> {
+fn read(saved: &SavedTensors, shape: HistoryShape) -> Result<Option<RecentRoutes<'_>>, SavedError> {
     if !saved.contains(ROUTES) {
         return Ok(None);
     }
-    let Shape { layers, experts, top_k } = shape;
+    let HistoryShape { layers, experts, top_k } = shape;
     let fits =
         |found: &[usize]| found.len() == 3 && found[0] <= TOKENS && found[1..] == [layers, top_k];
     let ids = saved.get(ROUTES, Dtype::U16, fits)?.as_chunks().0;
@@ -112,10 +112,10 @@ fn read(saved: &Saved, shape: Shape) -> Result<Option<Routes<'_>>, SavedError> {
     Ok(Some((ids, first)))
 }
 
-impl Saved {
+impl SavedTensors {
     /// The routes of the last tokens of earlier runs, as one sequence of tokens that are not known; `None`
     /// if there are none.
-    pub fn routes(&self, shape: Shape) -> Result<Option<Trace>, SavedError> {
+    pub fn routes(&self, shape: HistoryShape) -> Result<Option<Trace>, SavedError> {
         let Some((ids, first)) = read(self, shape)? else { return Ok(None) };
         if first.is_empty() {
             return Ok(None);
@@ -131,11 +131,11 @@ impl Saved {
 mod tests {
     use super::*;
 
-    const SHAPE: Shape = Shape { layers: 2, experts: 400, top_k: 2 };
+    const SHAPE: HistoryShape = HistoryShape { layers: 2, experts: 400, top_k: 2 };
 
     /// The routes after passes of so many tokens each. A token uses its number and the next one in the first layer.
-    fn recent(passes: &[usize]) -> Recent {
-        let mut recent = Recent::new(SHAPE);
+    fn recent(passes: &[usize]) -> RecentTokens {
+        let mut recent = RecentTokens::new(SHAPE);
         let mut token = 0;
         for &count in passes {
             let pass = Pass::single(token as usize, &vec![0; count]);
@@ -144,7 +144,7 @@ mod tests {
             let of = |least: u32| tokens.clone().flat_map(|t| [t % 399, least + t % 300]).collect();
             let choices: [Vec<u32>; 2] = [of(1), of(9)];
             for (layer, experts) in (0..).zip(&choices) {
-                let choice = Choice { pass: &pass, layer, experts };
+                let choice = RouterChoice { pass: &pass, layer, experts };
                 recent.routed(layer as usize, &choice);
             }
             token += count as u32;
@@ -152,8 +152,8 @@ mod tests {
         recent
     }
 
-    fn routes(recent: &Recent) -> Option<Trace> {
-        let mut saved = Saved::default();
+    fn routes(recent: &RecentTokens) -> Option<Trace> {
+        let mut saved = SavedTensors::default();
         recent.save(&mut saved);
         saved.routes(SHAPE).unwrap()
     }
@@ -171,8 +171,8 @@ mod tests {
         ];
         for (passes, first, count, two) in cases {
             let kept = recent(passes);
-            let mut recalled = Recent::new(SHAPE);
-            let mut saved = Saved::default();
+            let mut recalled = RecentTokens::new(SHAPE);
+            let mut saved = SavedTensors::default();
             kept.save(&mut saved);
             recalled.recall(&saved).unwrap();
             for recent in [&kept, &recalled] {
@@ -192,15 +192,16 @@ mod tests {
 
     #[test]
     fn recall_goes_on_where_the_last_run_ended() {
-        let mut saved = Saved::default();
+        let mut saved = SavedTensors::default();
         recent(&[250]).save(&mut saved);
-        let mut after = Recent::new(SHAPE);
+        let mut after = RecentTokens::new(SHAPE);
         after.recall(&saved).unwrap();
         for token in 0..10 {
             let pass = Pass::single(token, &[0]);
             after.begin(&pass);
             for layer in 0..2 {
-                after.routed(layer as usize, &Choice { pass: &pass, layer, experts: &[7, 8] });
+                after
+                    .routed(layer as usize, &RouterChoice { pass: &pass, layer, experts: &[7, 8] });
             }
         }
         let trace = routes(&after).unwrap();
@@ -212,18 +213,18 @@ mod tests {
 
     #[test]
     fn routes_of_another_shape_are_refused() {
-        let mut saved = Saved::default();
+        let mut saved = SavedTensors::default();
         assert!(saved.routes(SHAPE).unwrap().is_none());
         recent(&[3]).save(&mut saved);
         for shape in [
-            Shape { layers: 1, ..SHAPE },
-            Shape { top_k: 3, ..SHAPE },
-            Shape { experts: 3, ..SHAPE },
-            Shape { layers: 0, ..SHAPE },
-            Shape { top_k: 0, ..SHAPE },
+            HistoryShape { layers: 1, ..SHAPE },
+            HistoryShape { top_k: 3, ..SHAPE },
+            HistoryShape { experts: 3, ..SHAPE },
+            HistoryShape { layers: 0, ..SHAPE },
+            HistoryShape { top_k: 0, ..SHAPE },
         ] {
             assert!(saved.routes(shape).is_err(), "{shape:?}");
-            assert!(Recent::new(shape).recall(&saved).is_err(), "{shape:?}");
+            assert!(RecentTokens::new(shape).recall(&saved).is_err(), "{shape:?}");
         }
     }
 }

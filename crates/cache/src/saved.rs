@@ -11,7 +11,7 @@ const MAX_HEADER: usize = 1 << 20;
 /// Learned state decides what is read and cached, never what is computed: a wrong file costs time
 /// and nothing else. Each component prefixes the names of its tensors and ignores the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Saved {
+pub struct SavedTensors {
     tensors: Vec<SavedTensor>,
 }
 
@@ -34,35 +34,35 @@ pub enum SavedError {
 }
 
 #[derive(Default, Deserialize)]
-struct Facts {
+struct SavedFacts {
     model: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct WithFacts {
+struct SavedWithFacts {
     #[serde(rename = "__metadata__", default)]
-    facts: Facts,
+    facts: SavedFacts,
 }
 
-impl Saved {
+impl SavedTensors {
     /// Reads what [`write`](Self::write) made for the model of that identity. Allocates about as
     /// much as the length of `bytes`.
-    pub fn read(bytes: &[u8], model: &str) -> Result<Saved, SavedError> {
-        match Saved::of_any_model(bytes)? {
+    pub fn read(bytes: &[u8], model: &str) -> Result<SavedTensors, SavedError> {
+        match SavedTensors::of_any_model(bytes)? {
             (found, saved) if found == model => Ok(saved),
             _ => Err(SavedError::OtherModel),
         }
     }
 
     /// As [`read`](Self::read), for any model. Also returns the model's identity.
-    pub fn of_any_model(bytes: &[u8]) -> Result<(String, Saved), SavedError> {
+    pub fn of_any_model(bytes: &[u8]) -> Result<(String, SavedTensors), SavedError> {
         let wrong = || SavedError::Header(HeaderError::Json(serde::de::Error::custom("too short")));
         let (first, rest) = bytes.split_first_chunk::<8>().ok_or_else(wrong)?;
         let len = Header::json_len(*first, bytes.len() as u64)?;
         let json = rest.get(..len as usize).filter(|json| json.len() <= MAX_HEADER);
         let json = json.ok_or_else(wrong)?;
         let header = Header::parse(json, bytes.len() as u64)?;
-        let facts: WithFacts = serde_json::from_slice(json).map_err(HeaderError::Json)?;
+        let facts: SavedWithFacts = serde_json::from_slice(json).map_err(HeaderError::Json)?;
         let model = facts.facts.model.ok_or(SavedError::OtherModel)?;
         let tensor = |tensor: HeaderTensor| {
             let start = tensor.offset as usize;
@@ -70,7 +70,7 @@ impl Saved {
             let shape = tensor.shape.iter().map(|&n| n as usize).collect();
             (tensor.name, tensor.dtype, shape, data.to_vec())
         };
-        Ok((model, Saved { tensors: header.tensors.into_iter().map(tensor).collect() }))
+        Ok((model, SavedTensors { tensors: header.tensors.into_iter().map(tensor).collect() }))
     }
 
     /// Returns a safetensors file for the model of that identity.
@@ -108,7 +108,7 @@ impl Saved {
     /// # Panics
     ///
     /// If it has one.
-    pub fn keep_correction(&mut self, before: Saved) {
+    pub fn keep_correction(&mut self, before: SavedTensors) {
         assert!(!self.has_correction(), "there is a new correction");
         self.tensors.extend(before.tensors.into_iter().filter(is_of_correction));
     }
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn correction_of_an_earlier_state_is_kept() {
         let of = |names: &[(&str, u8)]| {
-            let mut saved = Saved::default();
+            let mut saved = SavedTensors::default();
             names.iter().for_each(|&(name, x)| saved.push(name, Dtype::U8, &[1], vec![x]));
             saved
         };

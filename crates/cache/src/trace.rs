@@ -8,7 +8,7 @@ mod tests;
 
 use std::ops::Range;
 
-use crate::history::Shape;
+use crate::history::HistoryShape;
 pub use states::RouterStates;
 
 /// Most layers with experts, and most experts in all layers, of a trace. These are many times those
@@ -35,7 +35,7 @@ const MAX_EXPERTS: usize = 1 << 20;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    shape: Shape,
+    shape: HistoryShape,
     /// [tokens, layers, top_k]
     ids: Vec<u16>,
     /// An id for each token, or empty.
@@ -50,6 +50,7 @@ pub struct Trace {
 /// Reasons to refuse a file as a trace. The messages follow the name of the file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum TraceError {
     /// The file has none of the known formats.
     #[error(
@@ -86,18 +87,12 @@ pub enum TraceError {
     #[error(
         "has {layers} layers of {experts} experts, more than any model; is it a trace of routes?"
     )]
-    TooLarge {
-        /// Number of layers.
-        layers: usize,
-        /// Experts per layer.
-        experts: usize,
-    },
+    TooLarge { layers: usize, experts: usize },
     /// A route names an expert that the model does not have.
     #[error("names expert {expert} of a model that has {experts} in each layer")]
     Expert {
         /// Number of the expert.
         expert: u32,
-        /// Experts per layer.
         experts: usize,
     },
     /// The lengths of routes, tokens, sequences or passes do not match the number of tokens.
@@ -105,7 +100,6 @@ pub enum TraceError {
     Lengths {
         /// The items with the wrong lengths.
         what: &'static str,
-        /// Number of tokens.
         tokens: usize,
     },
     /// A line of a CSV file is invalid.
@@ -113,7 +107,6 @@ pub enum TraceError {
     Line {
         /// Number of the line, from 1.
         line: usize,
-        /// The problem.
         what: &'static str,
     },
     /// A token of a CSV file has fewer experts than others.
@@ -135,8 +128,8 @@ pub enum TraceError {
 
 impl Trace {
     /// A trace without tokens.
-    pub fn new(shape: Shape) -> Result<Trace, TraceError> {
-        let Shape { layers, experts, top_k } = shape;
+    pub fn new(shape: HistoryShape) -> Result<Trace, TraceError> {
+        let HistoryShape { layers, experts, top_k } = shape;
         let all = layers.checked_mul(experts).filter(|&all| all <= MAX_EXPERTS);
         if all.is_none() || layers > MAX_LAYERS || experts > 1 << 16 {
             return Err(TraceError::TooLarge { layers, experts });
@@ -152,7 +145,7 @@ impl Trace {
     /// token in turn, the most probable first. A layer may use fewer than `top_k` experts per
     /// token, if it does so for every token.
     pub fn push(&mut self, tokens: &[u32], layers: &[impl AsRef<[u32]>]) -> Result<(), TraceError> {
-        let Shape { layers: expected, experts, top_k } = self.shape;
+        let HistoryShape { layers: expected, experts, top_k } = self.shape;
         let count = tokens.len();
         let wrong = TraceError::Lengths { what: "routes", tokens: count };
         let per_token = |layer: &[u32]| layer.len() / count.max(1);
@@ -190,7 +183,7 @@ impl Trace {
     /// Appends all sequences of another trace of the same model. Its tokens count as unknown if those of
     /// one of the two are.
     pub fn append(&mut self, other: &Trace) -> Result<(), TraceError> {
-        let (Shape { layers, experts, top_k }, found) = (self.shape, other.shape);
+        let (HistoryShape { layers, experts, top_k }, found) = (self.shape, other.shape);
         if (layers, top_k) != (found.layers, found.top_k) {
             return Err(TraceError::Lengths { what: "routes", tokens: other.token_count() });
         }
@@ -210,7 +203,7 @@ impl Trace {
     }
 
     /// The numbers of layers and experts.
-    pub fn shape(&self) -> Shape {
+    pub fn shape(&self) -> HistoryShape {
         self.shape
     }
 
@@ -241,7 +234,7 @@ impl Trace {
     /// The experts that a token used in a layer. `layer` is an index among those with experts. If
     /// the token used fewer than `top_k`, the first is repeated.
     pub fn experts(&self, token: usize, layer: usize) -> &[u16] {
-        let Shape { layers, top_k, .. } = self.shape;
+        let HistoryShape { layers, top_k, .. } = self.shape;
         &self.ids[(token * layers + layer) * top_k..][..top_k]
     }
 
@@ -267,7 +260,7 @@ impl Trace {
     /// One sequence of tokens whose ids are not known, in passes that end where `passes` says, the last
     /// with the last token. `ids` are [tokens, layers, top_k].
     pub(crate) fn of_unknown(
-        shape: Shape,
+        shape: HistoryShape,
         ids: Vec<u16>,
         passes: Vec<usize>,
     ) -> Result<Trace, TraceError> {
@@ -279,7 +272,7 @@ impl Trace {
 
     /// Builds a trace from the contents of a file, after checking them.
     fn checked(
-        shape: Shape,
+        shape: HistoryShape,
         ids: Vec<u16>,
         tokens: Vec<u32>,
         lens: Option<Vec<u32>>,

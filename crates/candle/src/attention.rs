@@ -6,9 +6,9 @@ use candle_nn::rotary_emb::rope;
 use candle_nn::{Linear, RmsNorm};
 use sws_model::{AttentionSpec, QkNorm, Rope, RopeScaling};
 
-use crate::weights::{self, Loader};
+use crate::weights::{self, CandleLoader};
 
-pub(crate) struct Attention {
+pub(crate) struct CandleAttention {
     spec: AttentionSpec,
     query: Linear,
     key: Linear,
@@ -22,31 +22,31 @@ pub(crate) struct Attention {
 }
 
 /// Cosines and sines [tokens, head / 2] of the tokens being processed.
-pub(crate) struct Turns {
+pub(crate) struct CandleRotations {
     cos: Tensor,
     sin: Tensor,
 }
 
-impl Turns {
-    pub(crate) fn new(rope: &Rope, first: usize, tokens: usize) -> Result<Turns> {
+impl CandleRotations {
+    pub(crate) fn new(rope: &Rope, first: usize, tokens: usize) -> Result<CandleRotations> {
         let positions: Vec<f32> = (first..first + tokens).map(|position| position as f32).collect();
         let positions = Tensor::from_vec(positions, (tokens, 1), &Device::Cpu)?;
         let steps = steps(rope);
         let steps = Tensor::new(steps, &Device::Cpu)?.unsqueeze(0)?;
         let angles = positions.matmul(&steps)?;
         let factor = f64::from(rope.factor);
-        Ok(Turns { cos: (angles.cos()? * factor)?, sin: (angles.sin()? * factor)? })
+        Ok(CandleRotations { cos: (angles.cos()? * factor)?, sin: (angles.sin()? * factor)? })
     }
 }
 
-impl Attention {
+impl CandleAttention {
     pub(crate) fn load(
-        from: &mut Loader<'_>,
+        from: &mut CandleLoader<'_>,
         prefix: &str,
         spec: &AttentionSpec,
         hidden: usize,
         eps: f64,
-    ) -> weights::Result<Attention> {
+    ) -> weights::Result<CandleAttention> {
         let (q, kv) = (spec.q_width(), spec.key_width());
         let mut linear = |name: &str, rows: usize, cols: usize, bias: bool| {
             let weight = from.get(&format!("{prefix}.{name}.weight"), &[rows, cols])?;
@@ -74,7 +74,7 @@ impl Attention {
             Some((q, kv)) => (Some(norm("q_norm", q)?), Some(norm("k_norm", kv)?)),
         };
         let spec = spec.clone();
-        Ok(Attention { spec, query, key, value, output, query_norm, key_norm, cache: None })
+        Ok(CandleAttention { spec, query, key, value, output, query_norm, key_norm, cache: None })
     }
 
     pub(crate) fn clear(&mut self) {
@@ -86,7 +86,7 @@ impl Attention {
         &mut self,
         x: &Tensor,
         first: usize,
-        turns: Option<&Turns>,
+        turns: Option<&CandleRotations>,
     ) -> Result<Tensor> {
         let &AttentionSpec { heads, kv_heads, head_dim, .. } = &self.spec;
         let tokens = x.dim(0)?;
@@ -131,7 +131,7 @@ impl Attention {
         norm: Option<&RmsNorm>,
         x: &Tensor,
         heads: usize,
-        turns: Option<&Turns>,
+        turns: Option<&CandleRotations>,
     ) -> Result<Tensor> {
         let (tokens, head_dim) = (x.dim(0)?, self.spec.head_dim);
         let mut x = linear.forward(x)?;
@@ -147,7 +147,7 @@ impl Attention {
         }
         let x = x.transpose(0, 1)?.contiguous()?;
         match turns {
-            Some(Turns { cos, sin }) => rope(&x.unsqueeze(0)?, cos, sin)?.squeeze(0),
+            Some(CandleRotations { cos, sin }) => rope(&x.unsqueeze(0)?, cos, sin)?.squeeze(0),
             None => Ok(x),
         }
     }

@@ -6,7 +6,7 @@ use candle_nn::ops::{sigmoid, silu, softmax_last_dim};
 use sws_kernels::functional::Activation;
 use sws_model::{GateUp, MlpSpec, MoeSpec, Routed, Router};
 
-use crate::weights::{self, Loader};
+use crate::weights::{self, CandleLoader};
 
 /// down(silu(gate(x)) · up(x))
 pub(crate) struct Mlp {
@@ -18,7 +18,7 @@ pub(crate) struct Mlp {
 impl Mlp {
     /// Loads an MLP. `names` are those of gate, up and down.
     pub(crate) fn load(
-        from: &mut Loader<'_>,
+        from: &mut CandleLoader<'_>,
         prefix: &str,
         names: [&str; 3],
         spec: MlpSpec,
@@ -46,10 +46,10 @@ pub(crate) struct Moe {
     renormalise: bool,
     router: Linear,
     experts: Vec<Mlp>,
-    shared: Option<Shared>,
+    shared: Option<SharedMlp>,
 }
 
-struct Shared {
+struct SharedMlp {
     mlp: Mlp,
     gate: Option<Linear>,
 }
@@ -60,7 +60,7 @@ const MIXTRAL: [&str; 3] = ["w1", "w3", "w2"];
 impl Moe {
     /// Loads the block of the layer whose tensor names begin with `layer`.
     pub(crate) fn load(
-        from: &mut Loader<'_>,
+        from: &mut CandleLoader<'_>,
         layer: &str,
         model_type: &str,
         spec: &MoeSpec,
@@ -83,7 +83,7 @@ impl Moe {
                 let mlp = Mlp::load(from, &expert, QWEN, shared.mlp, hidden)?;
                 let gate = format!("{block}.shared_expert_gate.weight");
                 let gate = shared.gated.then(|| from.get(&gate, &[1, hidden])).transpose()?;
-                Some(Shared { mlp, gate: gate.map(|gate| Linear::new(gate, None)) })
+                Some(SharedMlp { mlp, gate: gate.map(|gate| Linear::new(gate, None)) })
             }
         };
         let router = Linear::new(router, None);

@@ -10,9 +10,9 @@ use sws_model::{
 };
 use sws_store::{NVMeWeightStore, Pass};
 
-use crate::attention::{Attention, Turns, turns_whole_heads};
+use crate::attention::{CandleAttention, CandleRotations, turns_whole_heads};
 use crate::ffn::{Mlp, Moe, QWEN, renormalises, supports_mlp, unknown};
-use crate::weights::{CandleError, Files, Loader, Result, Shards, Tensors};
+use crate::weights::{CandleError, CandleLoader, Result, SafetensorsFiles, Shards, Tensors};
 
 /// Families whose tensor names are known here.
 const FAMILIES: [&str; 8] =
@@ -25,7 +25,7 @@ const CHUNK: usize = 64;
 pub struct CandleLm {
     spec: ModelSpec,
     embedding: Embedding,
-    layers: Vec<Layer>,
+    layers: Vec<CandleLayer>,
     norm: RmsNorm,
     head: Linear,
     weight_bytes: u64,
@@ -38,15 +38,15 @@ pub struct CandleLm {
     logits: Vec<f32>,
 }
 
-struct Layer {
+struct CandleLayer {
     mixer_norm: RmsNorm,
-    attention: Attention,
+    attention: CandleAttention,
     rope: Option<usize>,
     ffn_norm: RmsNorm,
-    ffn: Block,
+    ffn: FfnBlock,
 }
 
-enum Block {
+enum FfnBlock {
     Dense(Mlp),
     Moe(Moe),
 }
@@ -142,7 +142,7 @@ impl CandleLm {
         progress: &mut dyn FnMut(u64) -> bool,
     ) -> Result<CandleLm> {
         supports(&spec)?;
-        CandleLm::load(spec, &mut Files::open(dir)?, progress)
+        CandleLm::load(spec, &mut SafetensorsFiles::open(dir)?, progress)
     }
 
     /// Loads the pieces of `store` in any encoding, decoded to f32. The store verifies every byte.
@@ -161,12 +161,12 @@ impl CandleLm {
         tensors: &mut dyn Tensors,
         progress: &mut dyn FnMut(u64) -> bool,
     ) -> Result<CandleLm> {
-        let from = &mut Loader { tensors, progress, bytes: 0 };
+        let from = &mut CandleLoader { tensors, progress, bytes: 0 };
         let hidden = spec.hidden;
         let embedding = from.get("model.embed_tokens.weight", &[spec.vocab, hidden])?;
         let mut layers = Vec::new();
         for number in 0..spec.layers.len() {
-            layers.push(Layer::load(from, &spec, number)?);
+            layers.push(CandleLayer::load(from, &spec, number)?);
         }
         let norm = norm(from, "model.norm.weight", spec.final_norm, hidden)?;
         let head = match spec.tied {
@@ -209,8 +209,8 @@ impl CandleLm {
     fn run(&mut self, tokens: &[u32], observer: &mut dyn Observer) -> Result<Tensor> {
         let first = self.len;
         self.partial = true;
-        let turns = |rope| Turns::new(rope, first, tokens.len());
-        let turns: Vec<Turns> =
+        let turns = |rope| CandleRotations::new(rope, first, tokens.len());
+        let turns: Vec<CandleRotations> =
             self.spec.ropes.iter().map(turns).collect::<candle_core::Result<_>>()?;
         let pass = Pass::single(first, tokens);
         let mut x = self.embedding.forward(&Tensor::new(tokens, &Device::Cpu)?)?;
@@ -298,8 +298,8 @@ impl CausalLm for CandleLm {
     }
 }
 
-impl Layer {
-    fn load(from: &mut Loader<'_>, spec: &ModelSpec, number: usize) -> Result<Layer> {
+impl CandleLayer {
+    fn load(from: &mut CandleLoader<'_>, spec: &ModelSpec, number: usize) -> Result<CandleLayer> {
         let (layer, hidden) = (&spec.layers[number], spec.hidden);
         let prefix = format!("model.layers.{number}");
         let eps = layer.norm.eps();
@@ -307,10 +307,10 @@ impl Layer {
         let mixer_norm =
             norm(from, &format!("{prefix}.input_layernorm.weight"), layer.norm, hidden)?;
         let self_attn = format!("{prefix}.self_attn");
-        Ok(Layer {
+        Ok(CandleLayer {
             mixer_norm,
             rope: attention.rope,
-            attention: Attention::load(from, &self_attn, attention, hidden, f64::from(eps))?,
+            attention: CandleAttention::load(from, &self_attn, attention, hidden, f64::from(eps))?,
             ffn_norm: norm(
                 from,
                 &format!("{prefix}.post_attention_layernorm.weight"),
@@ -319,10 +319,10 @@ impl Layer {
             )?,
             ffn: match &layer.ffn {
                 Ffn::Dense(mlp) => {
-                    Block::Dense(Mlp::load(from, &format!("{prefix}.mlp"), QWEN, *mlp, hidden)?)
+                    FfnBlock::Dense(Mlp::load(from, &format!("{prefix}.mlp"), QWEN, *mlp, hidden)?)
                 }
                 Ffn::Moe(moe) => {
-                    Block::Moe(Moe::load(from, &prefix, &spec.model_type, moe, hidden)?)
+                    FfnBlock::Moe(Moe::load(from, &prefix, &spec.model_type, moe, hidden)?)
                 }
                 Ffn::None => return Err(unknown("layers without a feed-forward block")),
             },
@@ -333,13 +333,13 @@ impl Layer {
         &mut self,
         x: &Tensor,
         first: usize,
-        turns: Option<&Turns>,
+        turns: Option<&CandleRotations>,
     ) -> Result<(Tensor, Option<Routed>)> {
         let x = (x + self.attention.forward(&self.mixer_norm.forward(x)?, first, turns)?)?;
         let normed = self.ffn_norm.forward(&x)?;
         let (y, routed) = match &self.ffn {
-            Block::Dense(mlp) => (mlp.forward(&normed)?, None),
-            Block::Moe(moe) => {
+            FfnBlock::Dense(mlp) => (mlp.forward(&normed)?, None),
+            FfnBlock::Moe(moe) => {
                 let (y, routed) = moe.forward(&normed)?;
                 (y, Some(routed))
             }
@@ -348,7 +348,7 @@ impl Layer {
     }
 }
 
-fn norm(from: &mut Loader<'_>, name: &str, norm: Norm, width: usize) -> Result<RmsNorm> {
+fn norm(from: &mut CandleLoader<'_>, name: &str, norm: Norm, width: usize) -> Result<RmsNorm> {
     Ok(RmsNorm::new(from.get(name, &[width])?, f64::from(norm.eps())))
 }
 

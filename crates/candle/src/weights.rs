@@ -16,6 +16,7 @@ use sws_store::{
 /// An error in loading or running a model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum CandleError {
     /// The backend does not support a feature of the model.
     #[error("the candle backend does not know {0}; use the default backend, which does")]
@@ -25,16 +26,10 @@ pub enum CandleError {
     Checkpoint(#[from] CheckpointError),
     /// A file cannot be read.
     #[error("`{}` cannot be read ({cause}); check that nothing writes to it", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        cause: std::io::Error,
-    },
+    Read { path: PathBuf, cause: std::io::Error },
     /// A file is damaged.
     #[error("`{}` is damaged ({reason}); download it again", path.display())]
     Damaged {
-        /// The file.
         path: PathBuf,
         /// A description of the damage.
         reason: String,
@@ -65,7 +60,7 @@ pub(crate) trait Tensors {
 }
 
 /// Loads the tensors of a model, checks shapes and values, and counts their bytes.
-pub(crate) struct Loader<'a> {
+pub(crate) struct CandleLoader<'a> {
     pub(crate) tensors: &'a mut dyn Tensors,
     pub(crate) progress: &'a mut dyn FnMut(u64) -> bool,
     pub(crate) bytes: u64,
@@ -74,7 +69,7 @@ pub(crate) struct Loader<'a> {
 /// Numbers copied at a time to check that they are finite.
 const LOOKED_AT: usize = 1 << 20;
 
-impl Loader<'_> {
+impl CandleLoader<'_> {
     pub(crate) fn get(&mut self, name: &str, shape: &[usize]) -> Result<Tensor> {
         let tensor = self.tensors.get(name)?;
         if tensor.dims() != shape {
@@ -101,12 +96,12 @@ impl Loader<'_> {
 }
 
 /// The safetensors files of a checkpoint.
-pub(crate) struct Files {
+pub(crate) struct SafetensorsFiles {
     files: Vec<(PathBuf, File)>,
-    tensors: HashMap<String, Place>,
+    tensors: HashMap<String, TensorPlace>,
 }
 
-struct Place {
+struct TensorPlace {
     file: usize,
     offset: u64,
     len: usize,
@@ -117,9 +112,9 @@ struct Place {
 /// Maximum length of a header, as the format defines it.
 const MAX_HEADER: u64 = 100_000_000;
 
-impl Files {
-    pub(crate) fn open(dir: &Path) -> Result<Files> {
-        let mut all = Files { files: Vec::new(), tensors: HashMap::new() };
+impl SafetensorsFiles {
+    pub(crate) fn open(dir: &Path) -> Result<SafetensorsFiles> {
+        let mut all = SafetensorsFiles { files: Vec::new(), tensors: HashMap::new() };
         for file in open_checkpoint(dir, None)?.files() {
             all.add(dir.join(&file.name))?;
         }
@@ -149,14 +144,15 @@ impl Files {
             }
             let (dtype, shape) = (info.dtype, info.shape.clone());
             let file = self.files.len();
-            self.tensors.insert(name, Place { file, offset, len: stop - start, dtype, shape });
+            self.tensors
+                .insert(name, TensorPlace { file, offset, len: stop - start, dtype, shape });
         }
         self.files.push((path, file));
         Ok(())
     }
 }
 
-impl Tensors for Files {
+impl Tensors for SafetensorsFiles {
     fn get(&mut self, name: &str) -> Result<Tensor> {
         let place = self.tensors.get(name).ok_or_else(|| missing(name))?;
         let stored = match place.dtype {

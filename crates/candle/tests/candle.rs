@@ -9,8 +9,8 @@ use safetensors::{Dtype, SafeTensors};
 use sws_candle::{CandleError, CandleLm, supports};
 use sws_kernels::Encoding;
 use sws_model::{
-    CausalLm, ForwardError, KvPrecision, Model, ModelHandle, ModelSpec, Observer, ResidentSource,
-    Routed, Session, SourceError,
+    CausalLm, ForwardError, ForwardPass, KvPrecision, ModelHandle, ModelSpec, Observer,
+    ResidentSource, Routed, Session, SourceError,
 };
 use sws_store::shard::{ShardOptions, shard};
 use sws_store::{Manifest, NVMeWeightStore, Pass, StoreOptions, open_checkpoint};
@@ -25,7 +25,7 @@ fn candle(dir: &Path) -> Result<CandleLm, CandleError> {
 fn own(dir: &Path) -> Session<ResidentSource> {
     let (manifest, spec) = sws_testing::open(dir).unwrap();
     let source = resident(dir, &manifest, &spec);
-    Session::new(Model::new(spec), source.unwrap(), usize::MAX, KvPrecision::F32)
+    Session::new(ForwardPass::new(spec), source.unwrap(), usize::MAX, KvPrecision::F32)
 }
 
 /// The goldens that this backend supports: those of the first eight families in plain floats.
@@ -228,7 +228,7 @@ fn yarn_is_that_of_the_default_backend() {
         });
         let spec = ModelSpec::parse(&serde_json::to_vec(&config).unwrap()).unwrap();
         let source = resident(&dir, &manifest, &spec).unwrap();
-        let model = Model::new(spec.clone());
+        let model = ForwardPass::new(spec.clone());
         let mut own = Session::new(model, source, usize::MAX, KvPrecision::F32);
         let mut candle = CandleLm::from_checkpoint(spec, &dir, &mut |_| true).unwrap();
         let tokens: Vec<u32> = (0..100).map(|i| i * 31 % 157).collect();

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use sws::{Activations, End, Generated, Pace, RunMetrics};
-use sws_engine::{Metrics, ProposalCounts, Speculation};
+use sws_engine::{Metrics, Speculation, SpeculativeCounts};
 use sws_model::text::Sampling;
 
 use crate::commands::{count, size};
@@ -36,10 +36,10 @@ pub(crate) fn ending(made: &Generated, sampling: &Sampling, full: &str) -> Optio
         End::Context => Some(format!("the context is full{full}")),
         End::Cancelled => Some("interrupted".to_owned()),
     };
-    let only_thoughts = made.text.is_empty() && !made.thoughts.is_empty();
-    let thoughts = only_thoughts.then(|| "there are thoughts and no answer".to_owned());
+    let only_reasoning = made.text.is_empty() && !made.reasoning.is_empty();
+    let reasoning = only_reasoning.then(|| "there is reasoning and no answer".to_owned());
     let seed = sampling.drawing_seed().map(|seed| format!("seed {seed}"));
-    let parts: Vec<String> = [seed, end, thoughts].into_iter().flatten().collect();
+    let parts: Vec<String> = [seed, end, reasoning].into_iter().flatten().collect();
     (!parts.is_empty()).then(|| format!("[{}]", parts.join("; ")))
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn account(made: &Generated, metrics: &RunMetrics) -> String {
         rows.push(("weights", weights(cost)));
         rows.extend(prefetch(&cost.speculation).map(|text| ("prefetch", text)));
     }
-    rows.extend(cost.proposals.map(|counts| ("proposals", proposals(&counts))));
+    rows.extend(cost.proposals.map(|counts| ("proposals", draft_tokens(&counts))));
     table(&rows, metrics, made)
 }
 
@@ -109,9 +109,9 @@ fn prefetch(speculation: &Speculation) -> Option<String> {
     ))
 }
 
-/// Tokens that were foreseen.
-fn proposals(counts: &ProposalCounts) -> String {
-    let ProposalCounts { passes, proposed, accepted, imitated } = *counts;
+/// Draft tokens, and how many were right.
+fn draft_tokens(counts: &SpeculativeCounts) -> String {
+    let SpeculativeCounts { passes, proposed, accepted, imitated } = *counts;
     let passes = if passes == 1 { "1 pass".to_owned() } else { format!("{passes} passes") };
     let verified = format!("{accepted} of {proposed} right, in {passes}");
     match imitated {
@@ -125,9 +125,9 @@ fn table(rows: &[(&str, String)], metrics: &RunMetrics, made: &Generated) -> Str
     for (name, row) in rows {
         text += &wrapped_at(11, &format!("{name:<10} {row}\n"));
     }
-    if !made.thoughts.is_empty() {
+    if !made.reasoning.is_empty() {
         let _ =
-            writeln!(text, "{:<10} {} bytes before the answer", "thoughts", made.thoughts.len());
+            writeln!(text, "{:<10} {} bytes before the answer", "reasoning", made.reasoning.len());
     }
     let allowed = metrics.ram_bytes.map_or(String::new(), |ram| format!(" of {}", size(ram)));
     let peak = metrics.peak_rss_bytes.map_or("unknown".to_owned(), size);

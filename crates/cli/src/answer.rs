@@ -41,15 +41,15 @@ pub(crate) fn follow(
         if let Some(watcher) = watcher {
             watcher.piece(&piece);
         }
-        let Piece { token, text, thought } = piece;
+        let Piece { token, text, reasoning } = piece;
         if token.is_some() {
             live.count();
         }
-        if !(thought.is_empty() || held.text.is_empty()) {
+        if !(reasoning.is_empty() || held.text.is_empty()) {
             show_all(&mut held, &mut live, show)?;
         }
         held.text.push_str(&text);
-        held.thought.push_str(&thought);
+        held.reasoning.push_str(&reasoning);
         let is_due = live.is_due();
         if is_due || !live.is_below_text() {
             show_all(&mut held, &mut live, show)?;
@@ -65,7 +65,7 @@ pub(crate) fn follow(
     Ok(generate.finish())
 }
 
-const NOTHING: Piece = Piece { token: None, text: String::new(), thought: String::new() };
+const NOTHING: Piece = Piece { token: None, text: String::new(), reasoning: String::new() };
 
 /// Shows what was held back.
 fn show_all(
@@ -74,7 +74,7 @@ fn show_all(
     show: &mut dyn FnMut(&Piece) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let piece = std::mem::replace(held, NOTHING);
-    if piece.text.is_empty() && piece.thought.is_empty() {
+    if piece.text.is_empty() && piece.reasoning.is_empty() {
         return Ok(());
     }
     if live.is_below_text() {

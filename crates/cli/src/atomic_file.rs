@@ -20,12 +20,12 @@ static UNDER_WAY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// Output file that stays hidden until it is complete.
 pub(crate) struct AtomicFile {
-    file: Pending,
+    file: PendingOutput,
     /// The path that was typed.
     path: PathBuf,
 }
 
-enum Pending {
+enum PendingOutput {
     /// Temporary file that replaces the file `target` atomically.
     Replace { file: NamedTempFile, target: PathBuf },
     /// Anonymous file that is copied to a pipe or a device, which can be written only once.
@@ -34,7 +34,7 @@ enum Pending {
 
 /// Destination of an output, with links resolved.
 #[derive(Debug)]
-enum Target {
+enum OutputTarget {
     /// A regular file, existing or not.
     File(PathBuf),
     /// A pipe, a character device, or a file that another program has open: written to, never
@@ -47,13 +47,15 @@ impl AtomicFile {
     /// anything is computed for it.
     pub(crate) fn create(path: &Path) -> anyhow::Result<AtomicFile> {
         let file = match target(path)? {
-            Target::File(target) => Pending::Replace { file: beside(path, &target)?, target },
-            Target::Stream => {
+            OutputTarget::File(target) => {
+                PendingOutput::Replace { file: beside(path, &target)?, target }
+            }
+            OutputTarget::Stream => {
                 let stdout = stdout_if(path);
                 let is_stdout = stdout.is_some();
                 let stream = stdout.map_or_else(|| opened(path), Ok)?;
                 let file = tempfile::tempfile().map_err(|e| refused(&std::env::temp_dir(), &e))?;
-                Pending::Stream { file, stream, is_stdout }
+                PendingOutput::Stream { file, stream, is_stdout }
             }
         };
         Ok(AtomicFile { file, path: path.to_owned() })
@@ -62,22 +64,24 @@ impl AtomicFile {
     /// Creates a temporary file in the same place, which is removed when dropped.
     pub(crate) fn beside(&self) -> anyhow::Result<File> {
         match &self.file {
-            Pending::Replace { file, .. } => {
+            PendingOutput::Replace { file, .. } => {
                 let dir = file.path().parent().unwrap_or(Path::new("."));
                 tempfile::tempfile_in(dir).map_err(|e| refused(&self.path, &e))
             }
-            Pending::Stream { .. } => tempfile::tempfile().map_err(|e| refused(&self.path, &e)),
+            PendingOutput::Stream { .. } => {
+                tempfile::tempfile().map_err(|e| refused(&self.path, &e))
+            }
         }
     }
 
     /// True if the output goes to standard output, which must then hold nothing else.
     pub(crate) fn is_stdout(&self) -> bool {
-        matches!(self.file, Pending::Stream { is_stdout: true, .. })
+        matches!(self.file, PendingOutput::Stream { is_stdout: true, .. })
     }
 
     /// True if the output goes to a pipe or a device, once.
     pub(crate) fn is_stream(&self) -> bool {
-        matches!(self.file, Pending::Stream { .. })
+        matches!(self.file, PendingOutput::Stream { .. })
     }
 
     /// Like [`create`](Self::create), but refuses standard output, which holds other output.
@@ -95,14 +99,17 @@ impl AtomicFile {
     /// True if both would replace the same file.
     pub(crate) fn is_same(&self, other: &AtomicFile) -> bool {
         match (&self.file, &other.file) {
-            (Pending::Replace { target: a, .. }, Pending::Replace { target: b, .. }) => a == b,
+            (
+                PendingOutput::Replace { target: a, .. },
+                PendingOutput::Replace { target: b, .. },
+            ) => a == b,
             _ => false,
         }
     }
 
     /// Refuses to replace an input: a file, or one within a directory.
     pub(crate) fn check_apart(&self, input: &Path) -> anyhow::Result<()> {
-        let Pending::Replace { target, .. } = &self.file else { return Ok(()) };
+        let PendingOutput::Replace { target, .. } = &self.file else { return Ok(()) };
         if let (Ok(target), Ok(input)) = (target.canonicalize(), input.canonicalize())
             && target.starts_with(input)
         {
@@ -146,13 +153,13 @@ impl AtomicFile {
     pub(crate) fn publish(self) -> anyhow::Result<()> {
         let path = self.path;
         match self.file {
-            Pending::Replace { file, target } => {
+            PendingOutput::Replace { file, target } => {
                 file.as_file().sync_all().map_err(|e| refused(&path, &e))?;
                 let at = file.path().to_owned();
                 file.persist(target).map_err(|e| refused(&path, &e.error))?;
                 under_way(|files| files.retain(|file| *file != at));
             }
-            Pending::Stream { mut file, mut stream, .. } => {
+            PendingOutput::Stream { mut file, mut stream, .. } => {
                 let copied = file
                     .seek(SeekFrom::Start(0))
                     .and_then(|_| std::io::copy(&mut file, &mut stream));
@@ -163,11 +170,11 @@ impl AtomicFile {
     }
 }
 
-impl Pending {
+impl PendingOutput {
     fn get(&mut self) -> &mut File {
         match self {
-            Pending::Replace { file, .. } => file.as_file_mut(),
-            Pending::Stream { file, .. } => file,
+            PendingOutput::Replace { file, .. } => file.as_file_mut(),
+            PendingOutput::Stream { file, .. } => file,
         }
     }
 }
@@ -232,7 +239,7 @@ fn opened(path: &Path) -> anyhow::Result<File> {
     })
 }
 
-fn target(path: &Path) -> anyhow::Result<Target> {
+fn target(path: &Path) -> anyhow::Result<OutputTarget> {
     let shown = path.display();
     let chain = links(path).map_err(|e| refused(path, &e))?;
     let system = |path: &PathBuf| {
@@ -252,7 +259,7 @@ fn target(path: &Path) -> anyhow::Result<Target> {
                 () if typed.ends_with(b"/") || typed.ends_with(b"/.") => {
                     bail!("`{shown}` is the name of a directory; name a file to write to")
                 }
-                () => Ok(Target::File(last)),
+                () => Ok(OutputTarget::File(last)),
             };
         }
         Err(e) => return Err(refused(path, &e)),
@@ -260,14 +267,14 @@ fn target(path: &Path) -> anyhow::Result<Target> {
     let is_stream = |kind: &FileType| kind.is_fifo() || kind.is_char_device();
     match () {
         () if kind.is_dir() => bail!("`{shown}` is a directory; name a file to write to"),
-        () if is_stream(&kind) => Ok(Target::Stream),
+        () if is_stream(&kind) => Ok(OutputTarget::Stream),
         () if !kind.is_file() => bail!("`{shown}` is not a regular file; name one to write to"),
         // `/dev/stdout` and the like, redirected to a file: other programs may write to that, too.
-        () if chain.iter().any(system) && !system(&last) => Ok(Target::Stream),
+        () if chain.iter().any(system) && !system(&last) => Ok(OutputTarget::Stream),
         () if system(&last) => {
             bail!("`{shown}` is a file of the system, which is never replaced; name another place")
         }
-        () => Ok(Target::File(last)),
+        () => Ok(OutputTarget::File(last)),
     }
 }
 

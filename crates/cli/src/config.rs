@@ -25,7 +25,7 @@ const MAX_BYTES: u64 = 1 << 20;
 /// The configuration file.
 #[derive(Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct Contents {
+struct ConfigContents {
     /// Entries for every command that has the option.
     #[serde(default)]
     all: Table,
@@ -39,9 +39,9 @@ struct Contents {
 
 /// A file and its entries.
 #[derive(Debug)]
-pub(crate) struct Config {
+pub(crate) struct ConfigFile {
     path: PathBuf,
-    contents: Contents,
+    contents: ConfigContents,
 }
 
 /// The place of the file unless another is typed.
@@ -63,10 +63,10 @@ fn check_home() -> anyhow::Result<()> {
     }
 }
 
-impl Config {
+impl ConfigFile {
     /// Reads the file that was typed, or that at the usual place if there is one. An empty path stands
     /// for no file.
-    pub(crate) fn read(typed: Option<&Path>) -> anyhow::Result<Option<Config>> {
+    pub(crate) fn read(typed: Option<&Path>) -> anyhow::Result<Option<ConfigFile>> {
         let path = match typed {
             Some(path) if path.as_os_str().is_empty() => return Ok(None),
             Some(path) => path.to_owned(),
@@ -92,7 +92,7 @@ impl Config {
             let line = e.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
             anyhow!("`{name}`, line {line}: {}; correct it", e.message().replace('\n', " "))
         })?;
-        Ok(Some(Config { path, contents }))
+        Ok(Some(ConfigFile { path, contents }))
     }
 
     /// The file.
@@ -142,7 +142,7 @@ impl Config {
 
     /// The model that the entries of a command name.
     pub(crate) fn model(&self, command: &str) -> Option<PathBuf> {
-        let Contents { all, command: commands, .. } = &self.contents;
+        let ConfigContents { all, command: commands, .. } = &self.contents;
         let named = |section: &Table| section.get("model")?.as_str().map(PathBuf::from);
         commands.get(command).and_then(named).or_else(|| named(all))
     }
@@ -154,9 +154,10 @@ impl Config {
         name: &str,
         model: Option<PathBuf>,
     ) -> anyhow::Result<Vec<Vec<OsString>>> {
-        let Contents { all, command: commands, model: models } = &self.contents;
+        let ConfigContents { all, command: commands, model: models } = &self.contents;
         // The default may have to be looked for.
-        let model = if models.is_empty() { Named::default() } else { Named::of(model, name) };
+        let model =
+            if models.is_empty() { NamedModel::default() } else { NamedModel::of(model, name) };
         let mut of_model: Vec<(u8, &Table)> =
             models.iter().filter_map(|(key, section)| Some((model.rank(key)?, section))).collect();
         of_model.sort_by_key(|(rank, _)| *rank);
@@ -209,16 +210,16 @@ impl Config {
 
 /// A model by its name and its place, to find the entries about it.
 #[derive(Debug, Default)]
-struct Named {
+struct NamedModel {
     typed: Option<PathBuf>,
     name: Option<ModelName>,
     /// Its path without links, if it is on this machine.
     path: Option<PathBuf>,
 }
 
-impl Named {
+impl NamedModel {
     /// The model that was typed, or that a command takes where none was.
-    fn of(typed: Option<PathBuf>, command: &str) -> Named {
+    fn of(typed: Option<PathBuf>, command: &str) -> NamedModel {
         let path = match (&typed, command) {
             (Some(typed), _) => sws::locate(typed).ok(),
             (None, "chat") => model::newest_for_chat().map(|(here, _)| here),
@@ -227,7 +228,7 @@ impl Named {
         };
         let path = path.and_then(|path| path.canonicalize().ok());
         let name = typed.as_deref().and_then(|typed| typed.to_str()?.parse().ok());
-        Named { typed, name, path }
+        NamedModel { typed, name, path }
     }
 
     /// How much the entries of a section are about this model, with the closest first. `None` if they
@@ -262,7 +263,7 @@ impl Named {
     }
 }
 
-impl fmt::Display for Config {
+impl fmt::Display for ConfigFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = toml::to_string(&self.contents).map_err(|_| fmt::Error)?;
         f.write_str(&text)

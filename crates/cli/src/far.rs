@@ -24,14 +24,14 @@ pub(crate) fn open(
     use std::sync::Arc;
 
     use sws::ReadingRoom;
-    use sws_far::{Far, FarOptions, Origin};
+    use sws_far::{Far, FarOptions, FarOrigin};
 
     use crate::process;
 
     let Some(text) = address(typed) else { return Ok(None) };
     let manifest = ram.and_then(ReadingRoom::of).map(|room| room.left);
     let options = FarOptions { limit: cache, manifest, ..FarOptions::default() };
-    let far = Arc::new(Far::open(Origin::new(text.parse()?)?, &options)?);
+    let far = Arc::new(Far::open(FarOrigin::new(text.parse()?)?, &options)?);
     let (dir, manifest) = (far.dir().to_owned(), Arc::clone(far.manifest()));
     Ok(Some(Model::open_supplied(&dir, manifest, far, process::heap)?))
 }
@@ -52,7 +52,7 @@ pub(crate) fn open(
 }
 
 /// An address without a query, and without what is before an @: a signature and a password, perhaps.
-fn shown(address: &str) -> String {
+fn render(address: &str) -> String {
     let address = address.split(['?', '#']).next().unwrap_or("");
     let (scheme, rest) = address.split_once("://").unwrap_or(("", address));
     format!("{scheme}://{}", rest.rsplit('@').next().unwrap_or(""))
@@ -67,7 +67,7 @@ pub(crate) fn without_secrets<'a>(
     typed.into_iter().fold(message, |message, typed| {
         let Some(at) = typed.find("://") else { return message };
         let scheme = typed[..at].trim_end_matches(in_scheme).len();
-        message.replace(&typed[scheme..], &shown(&typed[scheme..]))
+        message.replace(&typed[scheme..], &render(&typed[scheme..]))
     })
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn refuse(typed: &Path) -> anyhow::Result<()> {
         None => Ok(()),
         Some(text) => bail!(
             "`{}` is an address, and this command needs a model on this machine; run, chat, serve, forward, certify, plan and doctor take an address",
-            shown(text)
+            render(text)
         ),
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use sws_hub::{
-    CachedModel, HubCache, Library, ModelId, Shards, Snapshot, gguf_models, is_whole,
+    CachedModel, HubCache, Library, LibraryShards, ModelId, Snapshot, gguf_models, is_whole,
     snapshot_files,
 };
 use sws_store::{MANIFEST_FILE, open_regular};
@@ -62,13 +62,13 @@ pub(crate) fn newest() -> Vec<Here> {
     complete
 }
 
-fn sharded(shards: Shards) -> Here {
+fn sharded(shards: LibraryShards) -> Here {
     let (bytes, complete) = (shards.size(), shards.is_complete());
     let completed_by = match shards.is_pulled() {
         true => format!("`sws pull {}`", shards.name()),
         false => "the command that began it".to_owned(),
     };
-    let Shards { id, form, path } = shards;
+    let LibraryShards { id, form, path } = shards;
     Here { id, form, path: complete.then_some(path), bytes, completed_by }
 }
 
@@ -125,12 +125,12 @@ fn within(id: &ModelId, snapshot: &Snapshot) -> Vec<Here> {
 /// False for a snapshot without a file that its index lists.
 fn has_all_weights(dir: &Path, names: &[String]) -> bool {
     #[derive(serde::Deserialize)]
-    struct Index {
+    struct LocalIndex {
         weight_map: HashMap<String, String>,
     }
     let read = || {
         let file = open_regular(dir.join(INDEX)).ok()?;
-        serde_json::from_reader::<_, Index>(BufReader::new(file.take(MAX_INDEX))).ok()
+        serde_json::from_reader::<_, LocalIndex>(BufReader::new(file.take(MAX_INDEX))).ok()
     };
     // Without an index, or with a damaged one, the checkpoint itself says what is wrong with it.
     let listed = read().map_or(HashMap::new(), |index| index.weight_map);

@@ -13,23 +13,23 @@ const HEAD: u64 = 64 << 10;
 
 /// A server's address, without TLS.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Address {
+pub(crate) struct ServerAddress {
     host: String,
     base: String,
 }
 
-impl Address {
+impl ServerAddress {
     /// Of an address behind `http://`, with or without a port and a path.
-    pub(crate) fn of(place: &str) -> Address {
+    pub(crate) fn of(place: &str) -> ServerAddress {
         let (host, path) = place.split_once('/').unwrap_or((place, ""));
         let path = path.trim_end_matches('/');
         let base = if path.is_empty() { String::new() } else { format!("/{path}") };
-        Address { host: host.to_owned(), base }
+        ServerAddress { host: host.to_owned(), base }
     }
 
     /// Asks for something. Returns the body of an answer with status 200.
     pub(crate) fn get(&self, path: &str, key: &str) -> anyhow::Result<Body> {
-        let Address { host, base } = self;
+        let ServerAddress { host, base } = self;
         let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         let address = if has_port { host.clone() } else { format!("{host}:80") };
         let address = address.to_socket_addrs()?.next();
@@ -117,13 +117,14 @@ mod tests {
 
     #[test]
     fn paths_of_proxies_stay() {
-        let address = |host: &str, base: &str| Address { host: host.into(), base: base.into() };
+        let address =
+            |host: &str, base: &str| ServerAddress { host: host.into(), base: base.into() };
         for (place, expected) in [
             ("127.0.0.1:8080", address("127.0.0.1:8080", "")),
             ("box/", address("box", "")),
             ("box:81/models/one/", address("box:81", "/models/one")),
         ] {
-            assert_eq!(Address::of(place), expected);
+            assert_eq!(ServerAddress::of(place), expected);
         }
     }
 

@@ -18,7 +18,7 @@ use crate::{atomic_file, watch};
 /// Flag that a signal sets. A second signal before the flag is reset ends the program, without
 /// unfinished files, and with the terminal as it was.
 pub(crate) struct Interrupt {
-    asked: Arc<Asked>,
+    asked: Arc<InterruptState>,
     signals: &'static [i32],
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Interrupt {
 const HEARD: &str = "stopping after this layer; again to stop at once";
 
 #[derive(Default)]
-struct Asked {
+struct InterruptState {
     stop: Arc<AtomicBool>,
     /// True once the first signal was noticed.
     once: Mutex<bool>,
@@ -57,7 +57,7 @@ impl Interrupt {
     }
 
     fn listen(signals: &'static [i32], answer: Option<&'static str>) -> anyhow::Result<Interrupt> {
-        let asked = Arc::new(Asked::default());
+        let asked = Arc::new(InterruptState::default());
         heed(signals, &asked, answer).map_err(unheard)?;
         Ok(Interrupt { asked, signals })
     }
@@ -83,7 +83,7 @@ impl Interrupt {
     }
 }
 
-impl Asked {
+impl InterruptState {
     fn once(&self) -> MutexGuard<'_, bool> {
         self.once.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -97,7 +97,11 @@ impl Asked {
 }
 
 /// Sets the flag in the handler, at once, and lets a thread end the program.
-fn heed(signals: &[i32], asked: &Arc<Asked>, answer: Option<&'static str>) -> std::io::Result<()> {
+fn heed(
+    signals: &[i32],
+    asked: &Arc<InterruptState>,
+    answer: Option<&'static str>,
+) -> std::io::Result<()> {
     for &signal in signals {
         flag::register(signal, Arc::clone(&asked.stop))?;
     }
@@ -118,7 +122,7 @@ fn heed(signals: &[i32], asked: &Arc<Asked>, answer: Option<&'static str>) -> st
 }
 
 /// Says that the first signal was noticed, on a terminal, where its effect is not seen soon.
-fn tell_if_slow(asked: &Arc<Asked>, answer: &'static str) {
+fn tell_if_slow(asked: &Arc<InterruptState>, answer: &'static str) {
     if !can_draw() {
         return;
     }
@@ -189,7 +193,7 @@ mod tests {
 
     #[test]
     fn the_second_signal_before_a_reset_counts() {
-        let asked = Asked::default();
+        let asked = InterruptState::default();
         let interrupt = Interrupt { asked: Arc::new(asked), signals: &[] };
         let signal = || {
             interrupt.asked.stop.store(true, Ordering::SeqCst);

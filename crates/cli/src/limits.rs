@@ -9,7 +9,7 @@ use std::thread::available_parallelism;
 use anyhow::{anyhow, bail};
 use signal_hook::consts::SIGXFSZ;
 use sws::Threads;
-use sws_store::Limits;
+use sws_store::ProcessLimits;
 
 use crate::{REFUSED, atomic_file, process};
 
@@ -22,7 +22,7 @@ const BEGINNING: usize = 1 << 20;
 
 /// Checks the stack limit. Needs little of the stack itself, of which the environment has a part.
 pub(crate) fn stack() -> anyhow::Result<()> {
-    if let Some(stack) = Limits::now().stack.filter(|&stack| stack < STACK) {
+    if let Some(stack) = ProcessLimits::now().stack.filter(|&stack| stack < STACK) {
         bail!(
             "the stack is limited to {} KiB and {} KiB are needed; raise the limit (`ulimit -s`)",
             stack >> 10,
@@ -45,7 +45,7 @@ pub(crate) fn file_size() -> anyhow::Result<()> {
 /// Starts the compute threads: as many as requested, or one per core.
 pub(crate) fn threads(typed: Option<u16>) -> anyhow::Result<Threads> {
     // A thread whose stack fits and which then finds no memory for its beginning ends the program.
-    if Limits::now().address_space.is_some() {
+    if ProcessLimits::now().address_space.is_some() {
         let count = typed.map(usize::from).or_else(|| Some(available_parallelism().ok()?.into()));
         drop(black_box(Vec::<u8>::with_capacity(BEGINNING + count.unwrap_or(1) * THREAD_STACK)));
     }
@@ -81,7 +81,7 @@ pub(crate) fn no_memory(bytes: usize) -> ! {
     }
     process::lift();
     let mut err = std::io::stderr();
-    let _ = match (refusing, Limits::now().address_space) {
+    let _ = match (refusing, ProcessLimits::now().address_space) {
         (Some(budget), _) => writeln!(
             err,
             "sws: reading the files of this model takes more than the {} MiB of --ram; raise --ram, or check where the model comes from",

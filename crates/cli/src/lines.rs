@@ -25,7 +25,7 @@ const QUOTES: &str = "\"\"\"";
 const PASTES_ARE_TYPED: &[u8] = b"\x1b[?2004l\r\n";
 
 /// Source of messages.
-pub(crate) enum Lines {
+pub(crate) enum InputLines {
     /// A terminal, with line editing and history.
     Editor { editor: Box<Editor<(), MemHistory>>, editing: Arc<AtomicBool> },
     /// Any other input.
@@ -34,73 +34,75 @@ pub(crate) enum Lines {
 
 /// Outcome of reading a line.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Line {
+pub(crate) enum InputLine {
     Text(String),
     /// A line that is not UTF-8, or longer than any context; with the message for the user.
     Unreadable(&'static str),
     End,
 }
 
-impl Lines {
-    pub(crate) fn open() -> anyhow::Result<Lines> {
+impl InputLines {
+    pub(crate) fn open() -> anyhow::Result<InputLines> {
         let stdin = std::io::stdin();
         if !stdin.is_terminal() || !std::io::stdout().is_terminal() {
-            return Ok(Lines::Plain(stdin));
+            return Ok(InputLines::Plain(stdin));
         }
         let editing = Arc::new(AtomicBool::new(false));
         restore_when_ended(Arc::clone(&editing))
             .map_err(|e| anyhow!("the terminal cannot be used: {e}; send the lines by a pipe"))?;
         let editor = Editor::with_history(Config::default(), MemHistory::new())?;
-        Ok(Lines::Editor { editor: Box::new(editor), editing })
+        Ok(InputLines::Editor { editor: Box::new(editor), editing })
     }
 
     /// True if input comes from a terminal.
     pub(crate) fn is_terminal(&self) -> bool {
-        matches!(self, Lines::Editor { .. })
+        matches!(self, InputLines::Editor { .. })
     }
 
     /// Returns the next message. A line that ends in `\` continues on the next, and what stands between
     /// `"""` and `"""` is one message.
-    pub(crate) fn next(&mut self) -> anyhow::Result<Line> {
+    pub(crate) fn next(&mut self) -> anyhow::Result<InputLine> {
         let message = message(|prompt| self.line(prompt))?;
-        if let (Lines::Editor { editor, .. }, Line::Text(text)) = (self, &message) {
+        if let (InputLines::Editor { editor, .. }, InputLine::Text(text)) = (self, &message) {
             // A missing history entry is only an inconvenience.
             let _ = editor.add_history_entry(text.as_str());
         }
         Ok(message)
     }
 
-    fn line(&mut self, prompt: &str) -> anyhow::Result<Line> {
+    fn line(&mut self, prompt: &str) -> anyhow::Result<InputLine> {
         match self {
-            Lines::Editor { editor, editing } => {
+            InputLines::Editor { editor, editing } => {
                 editing.store(true, Ordering::SeqCst);
                 let line = editor.readline(prompt);
                 editing.store(false, Ordering::SeqCst);
                 match line {
-                    Ok(line) => Ok(Line::Text(line)),
-                    Err(ReadlineError::Interrupted) => Ok(Line::Text(String::new())),
-                    Err(ReadlineError::Eof) => Ok(Line::End),
+                    Ok(line) => Ok(InputLine::Text(line)),
+                    Err(ReadlineError::Interrupted) => Ok(InputLine::Text(String::new())),
+                    Err(ReadlineError::Eof) => Ok(InputLine::End),
                     Err(ReadlineError::Io(e)) if e.kind() == std::io::ErrorKind::InvalidData => {
-                        Ok(Line::Unreadable("that message is not UTF-8; type it again"))
+                        Ok(InputLine::Unreadable("that message is not UTF-8; type it again"))
                     }
                     Err(error) => Err(anyhow!("the terminal cannot be read: {error}; try again")),
                 }
             }
-            Lines::Plain(stdin) => read_line(&mut stdin.lock()),
+            InputLines::Plain(stdin) => read_line(&mut stdin.lock()),
         }
     }
 }
 
 /// A message from lines, each of which is asked for with a prompt.
-fn message(mut next: impl FnMut(&'static str) -> anyhow::Result<Line>) -> anyhow::Result<Line> {
+fn message(
+    mut next: impl FnMut(&'static str) -> anyhow::Result<InputLine>,
+) -> anyhow::Result<InputLine> {
     let mut text = String::new();
     let mut is_quoted = false;
     loop {
         let prompt = if text.is_empty() && !is_quoted { "> " } else { ". " };
         let line = match next(prompt)? {
-            Line::Text(line) => line,
+            InputLine::Text(line) => line,
             // Input may end within a message.
-            Line::End if !text.is_empty() => return Ok(Line::Text(text)),
+            InputLine::End if !text.is_empty() => return Ok(InputLine::Text(text)),
             other => return Ok(other),
         };
         let mut line = line.as_str();
@@ -117,28 +119,32 @@ fn message(mut next: impl FnMut(&'static str) -> anyhow::Result<Line>) -> anyhow
         };
         if let Some(end) = begun {
             text.push_str(end);
-            return Ok(Line::Text(text));
+            return Ok(InputLine::Text(text));
         }
         text.push_str(if is_quoted { line } else { line.strip_suffix('\\').unwrap_or(line) });
         text.push('\n');
     }
 }
 
-fn read_line(from: &mut impl BufRead) -> anyhow::Result<Line> {
+fn read_line(from: &mut impl BufRead) -> anyhow::Result<InputLine> {
     let refused = |e| anyhow!("standard input cannot be read: {e}; send the lines by a pipe");
     let mut bytes = Vec::new();
     from.take(MOST_BYTES).read_until(b'\n', &mut bytes).map_err(refused)?;
     if bytes.is_empty() {
-        return Ok(Line::End);
+        return Ok(InputLine::End);
     }
     if bytes.len() as u64 == MOST_BYTES && !bytes.ends_with(b"\n") {
         from.skip_until(b'\n').map_err(refused)?;
-        return Ok(Line::Unreadable("that message is longer than any context; send less of it"));
+        return Ok(InputLine::Unreadable(
+            "that message is longer than any context; send less of it",
+        ));
     }
     let Ok(line) = String::from_utf8(bytes) else {
-        return Ok(Line::Unreadable("that message is not UTF-8; convert it with `iconv -t UTF-8`"));
+        return Ok(InputLine::Unreadable(
+            "that message is not UTF-8; convert it with `iconv -t UTF-8`",
+        ));
     };
-    Ok(Line::Text(line.trim_end_matches(['\n', '\r']).to_owned()))
+    Ok(InputLine::Text(line.trim_end_matches(['\n', '\r']).to_owned()))
 }
 
 /// Restores the present terminal settings when a signal ends the program during line editing. The
@@ -181,19 +187,21 @@ mod tests {
         ];
         for (lines, expected) in cases {
             let mut left = lines.iter();
-            let next = |_| Ok(left.next().map_or(Line::End, |line| Line::Text((*line).to_owned())));
-            assert_eq!(message(next).unwrap(), Line::Text(expected.to_owned()), "{lines:?}");
+            let next = |_| {
+                Ok(left.next().map_or(InputLine::End, |line| InputLine::Text((*line).to_owned())))
+            };
+            assert_eq!(message(next).unwrap(), InputLine::Text(expected.to_owned()), "{lines:?}");
         }
-        assert_eq!(message(|_| Ok(Line::End)).unwrap(), Line::End);
+        assert_eq!(message(|_| Ok(InputLine::End)).unwrap(), InputLine::End);
     }
 
     #[test]
     fn lines_that_are_not_utf8_are_skipped_and_reported() {
         let mut input = &b"hello\r\n\xff\xfe\nagain\n"[..];
         let mut next = || read_line(&mut input).unwrap();
-        assert_eq!(next(), Line::Text("hello".to_owned()));
-        assert!(matches!(next(), Line::Unreadable(_)));
-        assert_eq!(next(), Line::Text("again".to_owned()));
-        assert_eq!(next(), Line::End);
+        assert_eq!(next(), InputLine::Text("hello".to_owned()));
+        assert!(matches!(next(), InputLine::Unreadable(_)));
+        assert_eq!(next(), InputLine::Text("again".to_owned()));
+        assert_eq!(next(), InputLine::End);
     }
 }

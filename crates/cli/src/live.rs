@@ -18,7 +18,7 @@ const COLUMNS: usize = 80;
 
 /// Position of the line relative to the generated text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum LinePlace {
     /// No terminal: nothing is shown.
     Nowhere,
     /// The text goes elsewhere: the line is rewritten in place.
@@ -29,7 +29,7 @@ enum Place {
 
 /// The status line.
 pub(crate) struct Live {
-    place: Place,
+    place: LinePlace,
     gauge: Option<Gauge>,
     clock: Clock,
     drawn: Option<Duration>,
@@ -70,9 +70,9 @@ impl Live {
     /// `text` is true if text is shown on standard output.
     pub(crate) fn new(gauge: Option<Gauge>, text: bool) -> Live {
         let place = match (terminal::can_draw(), std::io::stdout().is_terminal()) {
-            (false, _) => Place::Nowhere,
-            (true, true) if text => Place::BelowText,
-            (true, _) => Place::Alone,
+            (false, _) => LinePlace::Nowhere,
+            (true, true) if text => LinePlace::BelowText,
+            (true, _) => LinePlace::Alone,
         };
         Live {
             place,
@@ -96,9 +96,9 @@ impl Live {
     pub(crate) fn clear(&mut self) {
         if std::mem::take(&mut self.is_shown) {
             match self.place {
-                Place::Nowhere => {}
-                Place::Alone => draw("\r\x1b[2K"),
-                Place::BelowText => erase_below(),
+                LinePlace::Nowhere => {}
+                LinePlace::Alone => draw("\r\x1b[2K"),
+                LinePlace::BelowText => erase_below(),
             }
         }
     }
@@ -107,7 +107,7 @@ impl Live {
     pub(crate) fn count(&mut self) {
         self.tokens = self.tokens.map(|tokens| tokens + 1);
         if self.since.is_none()
-            && self.place != Place::Nowhere
+            && self.place != LinePlace::Nowhere
             && let Some(gauge) = &self.gauge
         {
             let now = gauge.read();
@@ -122,19 +122,19 @@ impl Live {
 
     /// True if text is printed above the line.
     pub(crate) fn is_below_text(&self) -> bool {
-        self.place == Place::BelowText
+        self.place == LinePlace::BelowText
     }
 
     /// True unless the line, and the text above it, were drawn a moment ago.
     pub(crate) fn is_due(&self) -> bool {
-        self.place == Place::Nowhere
+        self.place == LinePlace::Nowhere
             || self.drawn.is_none_or(|drawn| self.clock.now() >= drawn + EVERY)
     }
 
     /// Draws the line.
     pub(crate) fn show(&mut self) {
         // The next piece moves the cursor on.
-        if self.place == Place::BelowText && is_line_full() {
+        if self.place == LinePlace::BelowText && is_line_full() {
             return;
         }
         let (Some(gauge), Some(since)) = (&self.gauge, &mut self.since) else { return };
@@ -154,9 +154,9 @@ impl Live {
         let line = self.line(&figures, columns());
         (self.drawn, self.is_shown) = (Some(now), true);
         match self.place {
-            Place::Nowhere => {}
-            Place::Alone => draw(&format!("\r\x1b[2K{line}")),
-            Place::BelowText => draw_below(&line),
+            LinePlace::Nowhere => {}
+            LinePlace::Alone => draw(&format!("\r\x1b[2K{line}")),
+            LinePlace::BelowText => draw_below(&line),
         }
     }
 

@@ -44,7 +44,7 @@ pub(crate) fn start(verbose: u8) -> anyhow::Result<()> {
     if level == LevelFilter::OFF {
         return Ok(());
     }
-    tracing::subscriber::set_global_default(Log(level))
+    tracing::subscriber::set_global_default(LogSubscriber(level))
         .map_err(|_| anyhow!("logs cannot be started twice; leave out -v and {VARIABLE}"))
 }
 
@@ -66,9 +66,9 @@ fn parsed(value: &str) -> anyhow::Result<LevelFilter> {
 }
 
 /// Writes a line for each event of this workspace.
-struct Log(LevelFilter);
+struct LogSubscriber(LevelFilter);
 
-impl Subscriber for Log {
+impl Subscriber for LogSubscriber {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         let crate_name = metadata.target().split("::").next().unwrap_or("");
         *metadata.level() <= self.0 && crate_name.starts_with("sws")
@@ -79,7 +79,7 @@ impl Subscriber for Log {
     }
 
     fn event(&self, event: &Event<'_>) {
-        let mut line = Line::default();
+        let mut line = LogLine::default();
         event.record(&mut line);
         if std::io::stderr().is_terminal() {
             // A bar, which is drawn again soon.
@@ -105,12 +105,12 @@ impl Subscriber for Log {
 
 /// A message and its fields.
 #[derive(Default)]
-struct Line {
+struct LogLine {
     message: String,
     fields: String,
 }
 
-impl Visit for Line {
+impl Visit for LogLine {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.record_debug(field, &format_args!("{value}"));
     }

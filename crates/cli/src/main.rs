@@ -72,7 +72,7 @@ fn start() -> ExitCode {
                 return ExitCode::from(REFUSED);
             }
             Ok(error) if error.use_stderr() => {
-                note!("sws: {}", shown(args::sentence(&error)));
+                note!("sws: {}", render(args::sentence(&error)));
                 return ExitCode::from(REFUSED);
             }
             Ok(help) => help.exit(),
@@ -119,7 +119,7 @@ fn start() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            note!("sws: {}", shown(error.to_string()));
+            note!("sws: {}", render(error.to_string()));
             let damaged = matches!(
                 error.downcast_ref(),
                 Some(ShardError::Damaged { .. } | ShardError::DamagedCopy { .. })
@@ -135,7 +135,7 @@ fn start() -> ExitCode {
 }
 
 /// An error as it is printed: without what is secret in the addresses that were typed.
-fn shown(error: String) -> String {
+fn render(error: String) -> String {
     let typed: Vec<_> = std::env::args_os().map(|it| it.to_string_lossy().into_owned()).collect();
     far::without_secrets(error, typed.iter().map(String::as_str))
 }

@@ -11,7 +11,7 @@ use crate::far;
 use crate::here::{Here, newest};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::process;
-use crate::progress::{Meter, Unit};
+use crate::progress::{ProgressMeter, ProgressUnit};
 use crate::terminal::note;
 
 /// Directory of the bundled model: in the project, and where the command is installed.
@@ -24,7 +24,7 @@ pub(crate) fn open(typed: Option<&Path>) -> anyhow::Result<Model> {
 
 /// Opens the model of a command, to run it. Until it is [loaded](load), the heap is limited to the
 /// budget, if there is one.
-pub(crate) fn open_to_run(args: &args::Model) -> anyhow::Result<Model> {
+pub(crate) fn open_to_run(args: &args::ModelArgs) -> anyhow::Result<Model> {
     let budget = args.options().budget();
     if let Some(budget) = budget {
         process::limit(budget);
@@ -65,7 +65,7 @@ pub(crate) fn text_is_no_model(error: anyhow::Error, example: &str) -> anyhow::E
 
 /// Like [`open_to_run`], but offers to download a model that is not on this machine, if there is a
 /// terminal.
-pub(crate) fn open_or_pull(args: &args::Model) -> anyhow::Result<Model> {
+pub(crate) fn open_or_pull(args: &args::ModelArgs) -> anyhow::Result<Model> {
     match open_to_run(args) {
         #[cfg(feature = "pull")]
         Err(error) => {
@@ -100,7 +100,7 @@ pub(crate) fn newest_for_chat() -> Option<(PathBuf, (Model, Here))> {
 pub(crate) fn load(loader: Loader<'_>, interrupt: &Interrupt) -> anyhow::Result<LoadedModel> {
     // From here on its plan bounds the memory.
     process::lift();
-    let meter = Meter::quiet("loading", Unit::Bytes);
+    let meter = ProgressMeter::quiet("loading", ProgressUnit::Bytes);
     let report = |progress: Progress| meter.show(progress);
     let loaded = loader.cancelled_by(interrupt.cancel()).reporting(report).load();
     meter.finish();

@@ -31,9 +31,9 @@ const REDRAW: Duration = Duration::from_millis(100);
 const STACK: usize = 128 << 10;
 
 /// Progress display of one operation.
-pub(crate) enum Meter {
+pub(crate) enum ProgressMeter {
     Bar(Bar),
-    Lines { what: &'static str, unit: Unit, tenths: bool, clock: Clock, last: Mutex<Last> },
+    Lines { what: &'static str, unit: ProgressUnit, tenths: bool, clock: Clock, last: Mutex<Last> },
 }
 
 /// A bar that a thread redraws: time passes also where nothing is reported.
@@ -45,19 +45,19 @@ pub(crate) struct Bar {
 
 /// One of several parts of a command's work, in bytes. Its meter is made with the first progress, so
 /// that the rate leaves out the time of the parts before.
-pub(crate) struct Stage {
+pub(crate) struct ProgressStage {
     what: &'static str,
-    meter: OnceLock<Meter>,
+    meter: OnceLock<ProgressMeter>,
 }
 
-impl Stage {
-    pub(crate) fn new(what: &'static str) -> Stage {
-        Stage { what, meter: OnceLock::new() }
+impl ProgressStage {
+    pub(crate) fn new(what: &'static str) -> ProgressStage {
+        ProgressStage { what, meter: OnceLock::new() }
     }
 
     /// Shows progress. The meter ends with the last byte, for the next stage.
     pub(crate) fn show(&self, progress: Progress) {
-        let meter = self.meter.get_or_init(|| Meter::new(self.what));
+        let meter = self.meter.get_or_init(|| ProgressMeter::new(self.what));
         meter.show(progress);
         if progress.done == progress.total {
             meter.finish();
@@ -71,13 +71,13 @@ impl Stage {
 
 /// Unit of progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unit {
+pub(crate) enum ProgressUnit {
     Bytes,
     Tokens,
     /// Work whose unit says nothing to people.
     #[cfg_attr(not(feature = "pull"), expect(dead_code, reason = "headers come from the hub"))]
     Work,
-    /// A prompt, of which a message [says](Meter::say) how far it is.
+    /// A prompt, of which a message [says](ProgressMeter::say) how far it is.
     Prompt,
 }
 
@@ -88,34 +88,34 @@ pub(crate) struct Last {
     tenth: u64,
 }
 
-impl Meter {
+impl ProgressMeter {
     /// A meter, in bytes, for the main work of a command.
-    pub(crate) fn new(what: &'static str) -> Meter {
-        Meter::with(what, Unit::Bytes, true)
+    pub(crate) fn new(what: &'static str) -> ProgressMeter {
+        ProgressMeter::with(what, ProgressUnit::Bytes, true)
     }
 
     /// Like [`new`](Self::new), in another unit.
-    pub(crate) fn of(what: &'static str, unit: Unit) -> Meter {
-        Meter::with(what, unit, true)
+    pub(crate) fn of(what: &'static str, unit: ProgressUnit) -> ProgressMeter {
+        ProgressMeter::with(what, unit, true)
     }
 
     /// A meter for preparatory work: without a terminal, it shows lines only if the work takes
     /// long.
-    pub(crate) fn quiet(what: &'static str, unit: Unit) -> Meter {
-        Meter::with(what, unit, false)
+    pub(crate) fn quiet(what: &'static str, unit: ProgressUnit) -> ProgressMeter {
+        ProgressMeter::with(what, unit, false)
     }
 
-    fn with(what: &'static str, unit: Unit, tenths: bool) -> Meter {
+    fn with(what: &'static str, unit: ProgressUnit, tenths: bool) -> ProgressMeter {
         if can_draw() {
-            return Meter::Bar(Bar::new(what, unit));
+            return ProgressMeter::Bar(Bar::new(what, unit));
         }
         let last = Last { start: None, time: Duration::ZERO, tenth: 0 };
-        Meter::Lines { what, unit, tenths, clock: Clock::real(), last: Mutex::new(last) }
+        ProgressMeter::Lines { what, unit, tenths, clock: Clock::real(), last: Mutex::new(last) }
     }
 
     pub(crate) fn show(&self, progress: Progress) {
         match self {
-            Meter::Bar(Bar { bar, .. }) => {
+            ProgressMeter::Bar(Bar { bar, .. }) => {
                 if bar.length() != Some(progress.total) {
                     bar.set_length(progress.total);
                     // Progress of an earlier run says nothing about the rate of this one.
@@ -124,7 +124,7 @@ impl Meter {
                 }
                 bar.set_position(progress.done.max(bar.position()));
             }
-            Meter::Lines { what, unit, tenths, clock, last } => {
+            ProgressMeter::Lines { what, unit, tenths, clock, last } => {
                 let mut last = last.lock().expect("no holder panics");
                 let start = *last.start.get_or_insert(progress.done);
                 let now = clock.now();
@@ -143,29 +143,29 @@ impl Meter {
 
     /// Sets the message of a bar.
     pub(crate) fn say(&self, words: String) {
-        if let Meter::Bar(Bar { bar, .. }) = self {
+        if let ProgressMeter::Bar(Bar { bar, .. }) = self {
             bar.set_message(words);
         }
     }
 
     pub(crate) fn finish(&self) {
-        if let Meter::Bar(bar) = self {
+        if let ProgressMeter::Bar(bar) = self {
             bar.finish();
         }
     }
 }
 
 impl Bar {
-    fn new(what: &'static str, unit: Unit) -> Bar {
+    fn new(what: &'static str, unit: ProgressUnit) -> Bar {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
         let bar = bar.with_prefix(format!("{what:<10}"));
         let bar = match ProgressStyle::with_template(match unit {
-            Unit::Bytes => {
+            ProgressUnit::Bytes => {
                 "{prefix} {wide_bar} {binary_bytes} of {binary_total_bytes}{rate}  {left}"
             }
-            Unit::Tokens => "{prefix} {wide_bar} {pos} of {len} tokens{rate}  {left}",
-            Unit::Work => "{prefix} {wide_bar} {percent} %  {left}",
-            Unit::Prompt => "{prefix} {wide_bar} {msg}  {left}",
+            ProgressUnit::Tokens => "{prefix} {wide_bar} {pos} of {len} tokens{rate}  {left}",
+            ProgressUnit::Work => "{prefix} {wide_bar} {percent} %  {left}",
+            ProgressUnit::Prompt => "{prefix} {wide_bar} {msg}  {left}",
         }) {
             Ok(style) => {
                 let rate = move |state: &ProgressState, to: &mut dyn std::fmt::Write| {
@@ -224,15 +224,15 @@ fn left(state: &ProgressState, to: &mut dyn std::fmt::Write) {
 }
 
 /// The rate, once something is done.
-fn rate(state: &ProgressState, unit: Unit, to: &mut dyn std::fmt::Write) {
+fn rate(state: &ProgressState, unit: ProgressUnit, to: &mut dyn std::fmt::Write) {
     let _ = match unit {
         _ if state.pos() == 0 => Ok(()),
-        Unit::Bytes => write!(to, "  {}/s", BinaryBytes(state.per_sec() as u64)),
+        ProgressUnit::Bytes => write!(to, "  {}/s", BinaryBytes(state.per_sec() as u64)),
         _ => write!(to, "  {:.1}/s", state.per_sec()),
     };
 }
 
-fn line(progress: Progress, unit: Unit, start: u64, elapsed: Duration) -> String {
+fn line(progress: Progress, unit: ProgressUnit, start: u64, elapsed: Duration) -> String {
     let Progress { done, total } = progress;
     let rate = done.saturating_sub(start) as f64 / elapsed.as_secs_f64().max(1e-9);
     let left = if rate > 0.0 { total.saturating_sub(done) as f64 / rate } else { 0.0 };
@@ -240,14 +240,14 @@ fn line(progress: Progress, unit: Unit, start: u64, elapsed: Duration) -> String
     let percent = done * 100 / total.max(1);
     let left = HumanDuration(left);
     match unit {
-        Unit::Bytes => {
+        ProgressUnit::Bytes => {
             let [total, rate] = [total, rate as u64].map(BinaryBytes);
             format!("{percent} % of {total}, {rate}/s, {left} left")
         }
-        Unit::Tokens => {
+        ProgressUnit::Tokens => {
             format!("{percent} % of {total} tokens, {} tokens/s, {left} left", rate as u64)
         }
-        Unit::Work | Unit::Prompt => format!("{percent} %, {left} left"),
+        ProgressUnit::Work | ProgressUnit::Prompt => format!("{percent} %, {left} left"),
     }
 }
 
@@ -261,12 +261,12 @@ mod tests {
         #[rustfmt::skip]
         let cases = [
             // unit, done, total, done before, seconds, line
-            (Unit::Bytes, 0, 0, 0, 0, "0 % of 0 B, 0 B/s, 0 seconds left"),
-            (Unit::Bytes, 50 * mib, 100 * mib, 0, 5, "50 % of 100.00 MiB, 10.00 MiB/s, 5 seconds left"),
-            (Unit::Bytes, 75 * mib, 100 * mib, 50 * mib, 5, "75 % of 100.00 MiB, 5.00 MiB/s, 5 seconds left"),
-            (Unit::Bytes, 100 * mib, 100 * mib, 50 * mib, 5, "100 % of 100.00 MiB, 10.00 MiB/s, 0 seconds left"),
-            (Unit::Tokens, 50, 100, 0, 5, "50 % of 100 tokens, 10 tokens/s, 5 seconds left"),
-            (Unit::Work, 50, 100, 0, 5, "50 %, 5 seconds left"),
+            (ProgressUnit::Bytes, 0, 0, 0, 0, "0 % of 0 B, 0 B/s, 0 seconds left"),
+            (ProgressUnit::Bytes, 50 * mib, 100 * mib, 0, 5, "50 % of 100.00 MiB, 10.00 MiB/s, 5 seconds left"),
+            (ProgressUnit::Bytes, 75 * mib, 100 * mib, 50 * mib, 5, "75 % of 100.00 MiB, 5.00 MiB/s, 5 seconds left"),
+            (ProgressUnit::Bytes, 100 * mib, 100 * mib, 50 * mib, 5, "100 % of 100.00 MiB, 10.00 MiB/s, 0 seconds left"),
+            (ProgressUnit::Tokens, 50, 100, 0, 5, "50 % of 100 tokens, 10 tokens/s, 5 seconds left"),
+            (ProgressUnit::Work, 50, 100, 0, 5, "50 %, 5 seconds left"),
         ];
         for (unit, done, total, start, seconds, expected) in cases {
             let elapsed = Duration::from_secs(seconds);

@@ -8,7 +8,7 @@ use sws_store::Clock;
 use sws_store::shard::Progress;
 
 use crate::live::{EVERY, columns, draw_below, erase_below};
-use crate::progress::{Meter, Unit};
+use crate::progress::{ProgressMeter, ProgressUnit};
 use crate::terminal::{self, is_line_full, is_within_line};
 
 /// Prompts that are done sooner show no line.
@@ -19,8 +19,8 @@ const BAR: usize = 26;
 /// Shows the progress of a prompt.
 pub(crate) struct PromptProgress {
     /// A bar, or `None` for a line below the prompt's text, whose place a bar would take.
-    meter: Option<Arc<Meter>>,
-    steps: Steps,
+    meter: Option<Arc<ProgressMeter>>,
+    steps: PromptSteps,
     gauge: Option<Gauge>,
     /// Bytes that had been read before.
     before: u64,
@@ -32,14 +32,15 @@ impl PromptProgress {
     /// For a model of `layers` layers.
     pub(crate) fn new(layers: usize, gauge: Option<Gauge>) -> PromptProgress {
         let is_below = terminal::can_draw() && is_within_line() && !is_line_full();
-        let meter = (!is_below).then(|| Arc::new(Meter::quiet("prompt", Unit::Prompt)));
+        let meter =
+            (!is_below).then(|| Arc::new(ProgressMeter::quiet("prompt", ProgressUnit::Prompt)));
         let before = device_bytes(gauge.as_ref());
-        let steps = Steps { layers: layers.max(1) as u64, ..Steps::default() };
+        let steps = PromptSteps { layers: layers.max(1) as u64, ..PromptSteps::default() };
         PromptProgress { meter, steps, gauge, before, clock: Clock::real(), drawn: None }
     }
 
     /// The bar, if there is one, to end it.
-    pub(crate) fn meter(&self) -> Option<Arc<Meter>> {
+    pub(crate) fn meter(&self) -> Option<Arc<ProgressMeter>> {
         self.meter.clone()
     }
 
@@ -91,7 +92,7 @@ fn device_bytes(gauge: Option<&Gauge>) -> u64 {
 
 /// Layers that are done. Each is a step of the progress, whose unit is a token in a layer.
 #[derive(Debug, Default)]
-struct Steps {
+struct PromptSteps {
     layers: u64,
     steps: u64,
     done: u64,
@@ -99,7 +100,7 @@ struct Steps {
     tokens: Option<u64>,
 }
 
-impl Steps {
+impl PromptSteps {
     fn count(&mut self, done: u64) {
         if done > self.done {
             self.tokens.get_or_insert(done - self.done);
@@ -196,7 +197,7 @@ mod tests {
 
     #[test]
     fn steps_are_layers_of_passes() {
-        let mut steps = Steps { layers: 4, ..Steps::default() };
+        let mut steps = PromptSteps { layers: 4, ..PromptSteps::default() };
         let mut seen = Vec::new();
         // Two passes of three tokens and one of two; a part begins where the one before it ended.
         for done in [0, 3, 6, 9, 12, 12, 15, 18, 21, 24, 26, 28, 30] {
@@ -208,7 +209,7 @@ mod tests {
         assert_eq!(seen[4], "part 2 of 3, layer 1 of 4");
         assert_eq!(seen[5], seen[4]);
         assert_eq!(seen[12], "part 3 of 3, layer 4 of 4");
-        let mut one = Steps { layers: 48, ..Steps::default() };
+        let mut one = PromptSteps { layers: 48, ..PromptSteps::default() };
         (0..=16).for_each(|layer| one.count(7 * layer));
         assert_eq!(one.words(48 * 7), "layer 17 of 48");
     }

@@ -22,14 +22,14 @@ const HEADER: usize = 4096;
 /// shared expert added; 0 in layers without experts. Models with shared experts also get `routed`,
 /// the same without that output. Apart from the token ids and the sizes of
 /// passes, memory use is constant.
-pub(crate) struct Recorder {
+pub(crate) struct RunRecorder {
     file: AtomicFile,
     path: std::path::PathBuf,
     /// Index of each layer among those with experts.
     places: Vec<Option<usize>>,
     experts: usize,
     top_k: usize,
-    states: Option<[States; 3]>,
+    states: Option<[StateFile; 3]>,
     /// [tokens, layers, k] of the pass in progress.
     ids: Vec<u16>,
     /// Tokens of completed passes.
@@ -39,7 +39,7 @@ pub(crate) struct Recorder {
 }
 
 /// A file with one state per token and layer.
-struct States {
+struct StateFile {
     name: &'static str,
     file: File,
     layers: usize,
@@ -48,7 +48,7 @@ struct States {
     bytes: Vec<u8>,
 }
 
-impl States {
+impl StateFile {
     fn write(
         &mut self,
         first: usize,
@@ -56,7 +56,7 @@ impl States {
         state: &[f32],
         shared: &[f32],
     ) -> std::io::Result<()> {
-        let States { file, layers, width, bytes, .. } = self;
+        let StateFile { file, layers, width, bytes, .. } = self;
         for (token, row) in state.chunks_exact(*width).enumerate() {
             bytes.clear();
             match shared.get(token * *width..(token + 1) * *width) {
@@ -74,8 +74,12 @@ impl States {
     }
 }
 
-impl Recorder {
-    pub(crate) fn create(path: &Path, spec: &ModelSpec, hidden: bool) -> anyhow::Result<Recorder> {
+impl RunRecorder {
+    pub(crate) fn create(
+        path: &Path,
+        spec: &ModelSpec,
+        hidden: bool,
+    ) -> anyhow::Result<RunRecorder> {
         let mut count = 0;
         let place = |layer: &LayerSpec| {
             layer.moe()?;
@@ -91,13 +95,13 @@ impl Recorder {
         let (layers, width) = (spec.layers.len(), spec.state_width());
         let states = |name| {
             let (file, bytes) = (file.beside()?, Vec::new());
-            anyhow::Ok(States { name, file, layers, width, bytes })
+            anyhow::Ok(StateFile { name, file, layers, width, bytes })
         };
         let states = match hidden {
             true => Some([states("hidden")?, states("attended")?, states("routed")?]),
             false => None,
         };
-        Ok(Recorder {
+        Ok(RunRecorder {
             file,
             path: path.to_owned(),
             places,
@@ -144,7 +148,7 @@ impl Recorder {
         }
         // A backend may not report all states, and not all models have each.
         let kept = self.states.into_iter().flatten().filter(|states| !states.bytes.is_empty());
-        for States { name, file, layers, width, .. } in kept {
+        for StateFile { name, file, layers, width, .. } in kept {
             let len = self.done * layers * width * 4;
             tensors.push((name, "F32", vec![self.done, layers, width], len));
             file.set_len(len as u64).map_err(|e| refused(&self.path, &e))?;
@@ -161,7 +165,7 @@ impl Recorder {
     }
 }
 
-impl Observer for Recorder {
+impl Observer for RunRecorder {
     fn layer_begins(
         &mut self,
         pass: &Pass,

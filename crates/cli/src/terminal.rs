@@ -22,7 +22,7 @@ const ANSWER: u64 = 100;
 pub(crate) const MOST_HELD: usize = 64 << 10;
 
 /// Messages held back while a screen covers the terminal; `None` while none does.
-static HELD: Mutex<Option<Held>> = Mutex::new(None);
+static HELD: Mutex<Option<HeldMessages>> = Mutex::new(None);
 
 /// The column of the cursor, if all output of this program goes to one terminal.
 static COLUMN: Mutex<usize> = Mutex::new(0);
@@ -66,13 +66,13 @@ pub(crate) fn is_within_line() -> bool {
     columns(io::stderr()).is_some() && *column() > 0
 }
 
-fn held() -> MutexGuard<'static, Option<Held>> {
+fn held() -> MutexGuard<'static, Option<HeldMessages>> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Messages for later.
 #[derive(Debug, Default)]
-struct Held {
+struct HeldMessages {
     text: String,
     /// Lines that are no longer kept.
     left_out: usize,
@@ -131,7 +131,7 @@ pub(crate) fn hold() {
 
 /// Writes the messages that were held back.
 pub(crate) fn release() {
-    let Some(Held { text, left_out }) = held().take() else { return };
+    let Some(HeldMessages { text, left_out }) = held().take() else { return };
     let mut err = io::stderr().lock();
     if is_within_line() && left_out + text.len() > 0 {
         let _ = writeln!(err);
@@ -143,7 +143,7 @@ pub(crate) fn release() {
     let _ = err.write_all(text.as_bytes());
 }
 
-impl Held {
+impl HeldMessages {
     fn add(&mut self, words: &str) {
         self.text.push_str(words);
         // Not at every line, as the rest is moved.
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn the_latest_messages_are_held() {
-        let mut held = Held::default();
+        let mut held = HeldMessages::default();
         for number in 0..40_000 {
             held.add(&format!("line {number} ü\n"));
         }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use sws_store::{Pass, PieceId, PieceKind};
 
-use sws_cache::{Saved, SavedError};
+use sws_cache::{SavedError, SavedTensors};
 
 /// A forecast for some upcoming layers, with the pieces to read for them.
 #[derive(Clone, Debug, Default)]
@@ -117,12 +117,12 @@ pub trait Draft: fmt::Debug + Send {
     }
 
     /// Adds what it has learned about the model to `to`, for the next start.
-    fn save(&self, to: &mut Saved) {
+    fn save(&self, to: &mut SavedTensors) {
         let _ = to;
     }
 
     /// Restores what [`save`](Self::save) added, if anything. On error the draft is unchanged.
-    fn recall(&mut self, saved: &Saved) -> Result<(), SavedError> {
+    fn recall(&mut self, saved: &SavedTensors) -> Result<(), SavedError> {
         let _ = saved;
         Ok(())
     }

@@ -15,5 +15,5 @@ pub use micro::{
     Adapting, DEPTH, DraftError, DraftShape, DraftSize, Learned, MAX_RANK, MicroDraftModel, margin,
     norm,
 };
-pub use score::{Forecaster, Outcome, Score};
+pub use score::{ForecastOutcome, ForecastSource, Score};
 pub use training::{Samples, Trained, Training};

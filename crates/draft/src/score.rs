@@ -8,7 +8,7 @@ const BINS: usize = 20;
 /// Source of a forecast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Forecaster {
+pub enum ForecastSource {
     /// The micro draft model.
     Draft,
     /// The layer's own router, applied to the earlier state.
@@ -27,7 +27,7 @@ pub enum Forecaster {
 
 /// Accumulated results of one kind of forecast.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct ForecastOutcome {
     uses: u64,
     /// Uses among the k, 1.5 k and 2 k experts forecast first.
     found: [u64; 3],
@@ -40,7 +40,7 @@ pub struct Outcome {
     order: Vec<u32>,
 }
 
-/// An [`Outcome`] as figures.
+/// A [`ForecastOutcome`] as figures.
 #[derive(Clone, Debug, Serialize)]
 pub struct Score {
     /// Uses of experts.
@@ -58,7 +58,7 @@ pub struct Score {
     pub calibration_error: Option<[f64; 2]>,
 }
 
-impl Outcome {
+impl ForecastOutcome {
     /// Adds one forecast. A higher score means a more probable expert; with `probabilities` the
     /// scores are probabilities. `used` are the experts used, and `missed` those of them not in
     /// memory.
@@ -89,7 +89,7 @@ impl Outcome {
     }
 
     /// Adds the results of another outcome.
-    pub fn merge(&mut self, other: &Outcome) {
+    pub fn merge(&mut self, other: &ForecastOutcome) {
         self.uses += other.uses;
         self.misses += other.misses;
         for i in 0..3 {
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn shares_have_the_right_denominators() {
-        let mut outcome = Outcome::default();
+        let mut outcome = ForecastOutcome::default();
         // Experts 0 and 3 were used. The first two forecast contain one of them, the first three
         // both; 3 was a miss.
         outcome.add(&[0.9, 0.8, 0.1, 0.7], &[0, 3], &[3], true);
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn true_frequencies_are_calibrated() {
-        let mut outcome = Outcome::default();
+        let mut outcome = ForecastOutcome::default();
         for i in 0..100 {
             let used: &[u32] = if i < 25 { &[0] } else { &[1] };
             outcome.add(&[0.25, 0.75], used, &[], true);
@@ -153,6 +153,6 @@ mod tests {
         let score = outcome.score();
         assert!(score.calibration_error.unwrap()[0] < 1e-6);
         assert_eq!(score.recall[0], 0.75);
-        assert_eq!(Outcome::default().score().calibration_error, None);
+        assert_eq!(ForecastOutcome::default().score().calibration_error, None);
     }
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use sws_engine::{Options, SpeculativeWeightStreamer};
 use sws_kernels::functional::argmax;
 use sws_model::text::Tokenizer;
-use sws_model::{BatchLm, Chunk, Model, ModelSpec, Step};
+use sws_model::{BatchLm, Chunk, ForwardPass, ModelSpec, StepOutcome};
 use sws_store::{Manifest, NVMeWeightStore, StoreOptions};
 
 const PROMPTS: [&str; 3] = ["The wolf", "Once upon a time", "A little boat"];
@@ -32,7 +32,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         sequences: PROMPTS.len(),
         ..Options::default()
     };
-    let mut model = SpeculativeWeightStreamer::new(Model::new(spec), Arc::new(store), options)?;
+    let mut model =
+        SpeculativeWeightStreamer::new(ForwardPass::new(spec), Arc::new(store), options)?;
 
     // The first sequence is there; each text has its tokens and what its next chunk is.
     let mut sequences = vec![0];
@@ -44,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .into_iter()
         .collect::<Result<Vec<_>, _>>()?;
     let mut done = vec![0; texts.len()];
-    let mut step = Step::default();
+    let mut step = StepOutcome::default();
     for _ in 0..TOKENS {
         let chunks: Vec<Chunk<'_>> = sequences
             .iter()

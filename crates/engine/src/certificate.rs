@@ -26,7 +26,7 @@ pub struct Certificate {
     model: ModelIdentity,
     /// Encoding of the shards; `None` for a checkpoint read in place.
     encoding: Option<String>,
-    /// Precision of keys and values.
+    /// Precision of the KV cache.
     kv: String,
     /// Version of the sampler, which maps a seed to a text.
     #[serde(default = "first_sampler")]
@@ -43,7 +43,7 @@ pub struct Certificate {
     /// The answer.
     tokens: Vec<u32>,
     /// The step behind each token of the answer.
-    steps: Vec<Step>,
+    steps: Vec<CertifiedStep>,
     /// Hash over all other fields.
     seal: String,
 }
@@ -51,7 +51,7 @@ pub struct Certificate {
 /// The passes up to the logits of one token.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Step {
+pub struct CertifiedStep {
     /// Experts of each token in each layer with experts, as four hexadecimal digits each.
     routes: String,
     /// blake3 over the previous link, the routes and the logits.
@@ -60,7 +60,7 @@ pub struct Step {
 
 /// Result of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CertificateOutcome {
     /// All steps agree bit for bit.
     Agrees {
         /// Number of steps compared.
@@ -91,6 +91,7 @@ pub enum Difference {
 /// Reasons why a certificate cannot be checked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum CertificateError {
     /// The file is not a certificate.
     #[error("this is no certificate ({0}); make one with `sws run --certify FILE`")]
@@ -121,7 +122,6 @@ pub enum CertificateError {
     Foreign {
         /// Model of the certificate.
         expected: String,
-        /// This model.
         found: String,
     },
     /// The certificate is about the same model in another encoding.
@@ -208,13 +208,13 @@ impl Certificate {
         }
         // Checked before the seal: a file without a sampler was sealed without that field.
         if certificate.sampler != SAMPLER {
-            return Err(CertificateError::Sampler { found: shown(&certificate.sampler) });
+            return Err(CertificateError::Sampler { found: render(&certificate.sampler) });
         }
         if certificate.hash() != certificate.seal {
             return Err(CertificateError::Changed);
         }
         if certificate.version != VERSION {
-            return Err(CertificateError::Version { found: shown(&certificate.version) });
+            return Err(CertificateError::Version { found: render(&certificate.version) });
         }
         if certificate.prompt.is_empty() || certificate.tokens.len() != certificate.steps.len() {
             return damaged("it does not have a step for every token");
@@ -260,13 +260,13 @@ impl Certificate {
             return Err(CertificateError::Arithmetic { expected, found });
         }
         if self.activations != activations.name() {
-            let expected = shown(&self.activations);
+            let expected = render(&self.activations);
             return Err(CertificateError::Activations { expected, found: activations });
         }
         Ok(())
     }
 
-    /// Precision of keys and values; `None` for an unknown one.
+    /// Precision of the KV cache; `None` for an unknown one.
     pub fn kv(&self) -> Option<KvPrecision> {
         KvPrecision::ALL.into_iter().find(|kv| kv.name() == self.kv)
     }
@@ -288,20 +288,20 @@ impl Certificate {
         spec: &ModelSpec,
         lm: &mut dyn CausalLm,
         step: &mut dyn FnMut(usize) -> bool,
-    ) -> Result<Outcome, CertificateError> {
+    ) -> Result<CertificateOutcome, CertificateError> {
         let mut witness = Witness::new(spec, &self.prompt);
         let mut sampler = Sampler::new(self.sampling.clone(), spec.vocab);
         sampler.prompt(&self.prompt)?;
         let mut next = self.prompt.clone();
         for (number, (expected, &token)) in self.steps.iter().zip(&self.tokens).enumerate() {
             if !step(number) {
-                return Ok(Outcome::Stopped);
+                return Ok(CertificateOutcome::Stopped);
             }
             let first = lm.len();
             let mut logits = lm.observed(&next, &mut witness)?.to_vec();
             witness.logits(first + next.len() - 1, &logits);
             let found = witness.steps.last().expect("logits end a step");
-            let differs = |what| Ok(Outcome::Differs { step: number, what });
+            let differs = |what| Ok(CertificateOutcome::Differs { step: number, what });
             if found.routes != expected.routes {
                 return differs(Difference::Routes);
             }
@@ -313,7 +313,7 @@ impl Certificate {
             }
             next = vec![token];
         }
-        Ok(Outcome::Agrees { steps: self.steps.len() })
+        Ok(CertificateOutcome::Agrees { steps: self.steps.len() })
     }
 
     fn hash(&self) -> String {
@@ -335,7 +335,7 @@ pub struct Witness {
     /// [tokens, layers, k]
     routes: Vec<u16>,
     chain: blake3::Hash,
-    steps: Vec<Step>,
+    steps: Vec<CertifiedStep>,
 }
 
 impl Witness {
@@ -363,7 +363,7 @@ impl Witness {
 
 impl Witness {
     /// Takes note of the experts that a layer chose for the rows of a sequence in a pass.
-    pub fn saw(&mut self, span: &Span, layer: usize, routed: &Routed) {
+    pub fn note_routed(&mut self, span: &Span, layer: usize, routed: &Routed) {
         let (first, top_k) = (span.first_position, routed.top_k.max(1));
         let Some(Some(place)) = self.places.get(layer) else { return };
         let start = first - *self.first.get_or_insert(first);
@@ -381,7 +381,7 @@ impl Witness {
 
 impl Observer for Witness {
     fn routed(&mut self, pass: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
-        pass.spans.iter().take(1).for_each(|span| self.saw(span, layer, routed));
+        pass.spans.iter().take(1).for_each(|span| self.note_routed(span, layer, routed));
         Ok(())
     }
 
@@ -400,12 +400,12 @@ impl Observer for Witness {
         }
         self.chain = hasher.finalize();
         self.first = None;
-        self.steps.push(Step { routes, chain: self.chain.to_hex().to_string() });
+        self.steps.push(CertifiedStep { routes, chain: self.chain.to_hex().to_string() });
     }
 }
 
 /// The first characters of a name, for an error message.
-fn shown(name: &str) -> String {
+fn render(name: &str) -> String {
     name.chars().take(40).collect()
 }
 

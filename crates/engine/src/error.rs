@@ -9,6 +9,7 @@ use sws_cache::NoRoom;
 /// Reasons why weights are not available.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum StreamError {
     /// A read failed. The error names the piece and the file.
     #[error(transparent)]
@@ -29,18 +30,12 @@ pub enum StreamError {
     #[error(
         "streamed weights need a ring of at least {need} bytes and it has {have}; give a larger --ram"
     )]
-    RingTooSmall {
-        /// Bytes needed.
-        need: usize,
-        /// Bytes available.
-        have: usize,
-    },
+    RingTooSmall { need: usize, have: usize },
     /// The system refused to grant memory.
     #[error(
         "the system grants no {bytes} bytes of memory ({cause}); lower --ram, or raise the limit of address space (`ulimit -v`)"
     )]
     Memory {
-        /// Bytes requested.
         bytes: usize,
         /// Cause reported by the system.
         cause: std::io::Error,
@@ -49,12 +44,7 @@ pub enum StreamError {
     #[error(
         "the plan asks for {need} bytes where {have} are free; this is a bug, please report it"
     )]
-    NoRoom {
-        /// Bytes requested.
-        need: usize,
-        /// Bytes available.
-        have: usize,
-    },
+    NoRoom { need: usize, have: usize },
 }
 
 impl StreamError {

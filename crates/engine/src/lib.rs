@@ -56,21 +56,23 @@ pub use budget::{
     HitBasis, HitCurve, Ledger, MemoryUse, PerToken, Plan, PlanError, PlanOptions, Planner,
     ProcessMemory, PromptReads, RamBudget, SlotClass, TokenCosts, UnknownBudget, routes_of,
 };
-pub use certificate::{Certificate, CertificateError, Difference, Outcome, Step, Witness};
+pub use certificate::{
+    Certificate, CertificateError, CertificateOutcome, CertifiedStep, Difference, Witness,
+};
 pub use error::StreamError;
 pub use experts::{
     Ablations, AssemblerConfig, DynamicAssembler, Exactness, Miss, NoBound, Presence, RealPath,
     Verdict, Verifier, detect_miss,
 };
 pub use infrastructure::{Infrastructure, InfrastructurePlan, RouterSet};
-pub use reads::Loaded;
+pub use reads::LoadedSlot;
 pub use resident_load::ResidentLoad;
 pub use speculation::{Speculation, earlier_routes};
 pub use stand_ins::{ErrorBound, RunAheadCounts, StandInUse, StandIns};
 pub use streamer::{
     Clocks, ComputeCosts, Counters, Disk, ExpertMetrics, Gauge, LayerMetrics, Lending,
-    MOST_VERIFIED, Metrics, Options, ProposalCounts, SpeculativeWeightStreamer, StallMetrics,
+    MAX_VERIFY_LEN, Metrics, Options, SpeculativeCounts, SpeculativeWeightStreamer, StallMetrics,
     StandInMetrics, StreamerError, StreamingSource, TimeSplit, memory, peak_memory,
 };
-pub use wait::{Kind, Stalls, WaitError, Waiter};
-pub use watch::Watch;
+pub use wait::{Stalls, WaitError, Waiter, WeightKind};
+pub use watch::RunWatch;

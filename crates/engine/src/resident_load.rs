@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use sws_model::{LoadError, Loader, ModelSpec, ResidentSource};
+use sws_model::{LoadError, ModelSpec, ResidentLoader, ResidentSource};
 use sws_store::shard::Progress;
 use sws_store::{Arena, Completion, NVMeWeightStore, Read};
 
@@ -16,7 +16,7 @@ const LOADING_BYTES: u64 = 64 << 20;
 #[derive(Debug)]
 pub struct ResidentLoad<'s> {
     store: &'s NVMeWeightStore,
-    weights: Loader<'s>,
+    weights: ResidentLoader<'s>,
     wanted: Vec<Read>,
     total: u64,
     largest: u64,
@@ -28,7 +28,7 @@ impl<'s> ResidentLoad<'s> {
         spec: &ModelSpec,
         store: &'s NVMeWeightStore,
     ) -> Result<ResidentLoad<'s>, StreamError> {
-        let weights = Loader::new(spec, store.manifest()).map_err(LoadError::from)?;
+        let weights = ResidentLoader::new(spec, store.manifest()).map_err(LoadError::from)?;
         let wanted: Vec<Read> = weights.wanted().into_iter().map(Read::Piece).collect();
         let (mut total, mut largest) = (0, 0);
         for read in &wanted {
@@ -75,7 +75,7 @@ impl<'s> ResidentLoad<'s> {
 }
 
 /// Adds a piece that was read.
-fn add(weights: &mut Loader<'_>, completion: Completion) -> Result<(), StreamError> {
+fn add(weights: &mut ResidentLoader<'_>, completion: Completion) -> Result<(), StreamError> {
     completion.result?;
     let layout = &completion.layout;
     let tensors = layout.tensors();

@@ -7,29 +7,29 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
 use sws_store::{Clock, Completion, Landed, NVMeWeightStore, NotLanded, PieceKind, Ticket};
 
-use crate::watch::{Recorder, Step};
+use crate::watch::{EventRecorder, RecordingStep};
 
 /// Waits for reads of all callers, and counts the stalls and the bytes that have arrived. Clones
 /// share the counts, and can cancel a wait from another thread.
 #[derive(Clone, Debug)]
-pub struct Waiter(Arc<Shared>);
+pub struct Waiter(Arc<WaitShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct WaitShared {
     clock: Clock,
     cancelled: AtomicBool,
     nanos: AtomicU64,
     count: AtomicU64,
     /// Start of the wait that is under way, in nanoseconds of the clock; 0 if there is none.
     since: AtomicU64,
-    /// Bytes that have arrived, by [`Kind`].
-    bytes: [AtomicU64; Kind::ALL.len()],
-    recorder: Recorder,
+    /// Bytes that have arrived, by [`WeightKind`].
+    bytes: [AtomicU64; WeightKind::ALL.len()],
+    recorder: EventRecorder,
 }
 
 /// Kind of weights that were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum WeightKind {
     /// Routed experts.
     Experts,
     /// Shared experts.
@@ -48,43 +48,43 @@ pub enum Kind {
     Head,
 }
 
-impl Kind {
+impl WeightKind {
     /// All kinds.
-    pub const ALL: [Kind; 8] = [
-        Kind::Experts,
-        Kind::SharedExperts,
-        Kind::Attention,
-        Kind::Mlp,
-        Kind::Routers,
-        Kind::Norms,
-        Kind::Embedding,
-        Kind::Head,
+    pub const ALL: [WeightKind; 8] = [
+        WeightKind::Experts,
+        WeightKind::SharedExperts,
+        WeightKind::Attention,
+        WeightKind::Mlp,
+        WeightKind::Routers,
+        WeightKind::Norms,
+        WeightKind::Embedding,
+        WeightKind::Head,
     ];
 
     /// Name in JSON.
     pub const fn name(self) -> &'static str {
         match self {
-            Kind::Experts => "experts",
-            Kind::SharedExperts => "shared_experts",
-            Kind::Attention => "attention",
-            Kind::Mlp => "mlp",
-            Kind::Routers => "routers",
-            Kind::Norms => "norms",
-            Kind::Embedding => "embedding",
-            Kind::Head => "head",
+            WeightKind::Experts => "experts",
+            WeightKind::SharedExperts => "shared_experts",
+            WeightKind::Attention => "attention",
+            WeightKind::Mlp => "mlp",
+            WeightKind::Routers => "routers",
+            WeightKind::Norms => "norms",
+            WeightKind::Embedding => "embedding",
+            WeightKind::Head => "head",
         }
     }
 
-    fn of(piece: PieceKind) -> Option<Kind> {
+    fn of(piece: PieceKind) -> Option<WeightKind> {
         Some(match piece {
-            PieceKind::Expert(_) => Kind::Experts,
-            PieceKind::SharedExpert => Kind::SharedExperts,
-            PieceKind::Attention => Kind::Attention,
-            PieceKind::Mlp | PieceKind::LayerInput => Kind::Mlp,
-            PieceKind::Router => Kind::Routers,
-            PieceKind::Norms | PieceKind::FinalNorm => Kind::Norms,
-            PieceKind::Embed | PieceKind::Table(_) => Kind::Embedding,
-            PieceKind::LmHead => Kind::Head,
+            PieceKind::Expert(_) => WeightKind::Experts,
+            PieceKind::SharedExpert => WeightKind::SharedExperts,
+            PieceKind::Attention => WeightKind::Attention,
+            PieceKind::Mlp | PieceKind::LayerInput => WeightKind::Mlp,
+            PieceKind::Router => WeightKind::Routers,
+            PieceKind::Norms | PieceKind::FinalNorm => WeightKind::Norms,
+            PieceKind::Embed | PieceKind::Table(_) => WeightKind::Embedding,
+            PieceKind::LmHead => WeightKind::Head,
             _ => return None,
         })
     }
@@ -118,14 +118,14 @@ const CANCEL_POLL_INTERVAL: Duration = Duration::from_millis(50);
 impl Waiter {
     /// Creates a waiter with empty counts. `clock` must be that of the stores it will wait for.
     pub fn new(clock: Clock) -> Waiter {
-        Waiter(Arc::new(Shared {
+        Waiter(Arc::new(WaitShared {
             clock,
             cancelled: AtomicBool::new(false),
             nanos: AtomicU64::new(0),
             count: AtomicU64::new(0),
             since: AtomicU64::new(0),
             bytes: Default::default(),
-            recorder: Recorder::default(),
+            recorder: EventRecorder::default(),
         }))
     }
 
@@ -189,11 +189,11 @@ impl Waiter {
     fn counted<T>(&self, wait: impl FnOnce() -> T) -> T {
         let started = self.0.clock.now();
         self.0.since.store(started.as_nanos() as u64, Ordering::Relaxed);
-        self.0.recorder.step(|| started, Step::Waits);
+        self.0.recorder.step(|| started, RecordingStep::Waits);
         let result = wait();
         self.0.since.store(0, Ordering::Relaxed);
         let ended = self.0.clock.now();
-        self.0.recorder.step(|| ended, Step::Waited);
+        self.0.recorder.step(|| ended, RecordingStep::Waited);
         let waited = ended.saturating_sub(started);
         self.0.nanos.fetch_add(waited.as_nanos() as u64, Ordering::Relaxed);
         self.0.count.fetch_add(1, Ordering::Relaxed);
@@ -249,20 +249,20 @@ impl Waiter {
         self.0.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Bytes that have arrived so far, verified, by [`Kind`] in the order of [`Kind::ALL`].
-    pub fn bytes(&self) -> [u64; Kind::ALL.len()] {
+    /// Bytes that have arrived so far, verified, by [`WeightKind`] in the order of [`WeightKind::ALL`].
+    pub fn bytes(&self) -> [u64; WeightKind::ALL.len()] {
         self.0.bytes.each_ref().map(|bytes| bytes.load(Ordering::Relaxed))
     }
 
     /// The recorder of reads and steps.
-    pub(crate) fn recorder(&self) -> &Recorder {
+    pub(crate) fn recorder(&self) -> &EventRecorder {
         &self.0.recorder
     }
 
     fn arrived(&self, completion: Completion) -> Completion {
         self.0.recorder.read(&completion);
         let piece = completion.layout.read().piece().kind();
-        if let (Ok(()), Some(kind)) = (&completion.result, Kind::of(piece)) {
+        if let (Ok(()), Some(kind)) = (&completion.result, WeightKind::of(piece)) {
             let read = completion.layout.segments().iter().map(|s| s.present as u64).sum();
             self.0.bytes[kind as usize].fetch_add(read, Ordering::Relaxed);
         }

@@ -11,18 +11,18 @@ use sws_store::{NVMeWeightStore, PieceId, PieceKind};
 
 use crate::wait::Waiter;
 
-pub(crate) use recording::Recorder;
-pub use recording::{RecordedRead, RecordedStep, Recording, Step};
+pub(crate) use recording::EventRecorder;
+pub use recording::{RecordedRead, RecordedStep, Recording, RecordingStep};
 
 /// A view of a run from other threads, also in the middle of a pass. Clones share it.
 ///
 /// Before [`begin`](Self::begin) and after [`end`](Self::end), events cost the run one comparison each.
 /// In between it stores them in atomic numbers, without an allocation.
 #[derive(Clone, Debug)]
-pub struct Watch(Arc<Shared>);
+pub struct RunWatch(Arc<RunShared>);
 
 #[derive(Debug)]
-struct Shared {
+struct RunShared {
     /// The first cell of each layer, and the number of all cells.
     firsts: Vec<usize>,
     board: OnceLock<Board>,
@@ -41,8 +41,8 @@ struct Board {
     /// True if the layers of passes are timed.
     is_timed: AtomicBool,
     /// The start of each layer of the last pass that was timed, and its end.
-    laps: Box<[Mark]>,
-    /// A cell for each expert of each layer: its [`Place`] in two bits, a bit that is set if its last
+    laps: Box<[LayerStart]>,
+    /// A cell for each expert of each layer: its [`ExpertPlace`] in two bits, a bit that is set if its last
     /// use had to wait, and the number of the pass that used it last.
     cells: Box<[AtomicU32]>,
     /// True until the cells have been compared with the cache.
@@ -64,7 +64,7 @@ struct Board {
 /// Nanoseconds at the start of a layer: the time, and how long the run had waited and the device read
 /// until then.
 #[derive(Debug, Default)]
-struct Mark {
+struct LayerStart {
     at: AtomicU64,
     stalled: AtomicU64,
     busy: AtomicU64,
@@ -76,7 +76,7 @@ const PASS_SHIFT: u32 = 3;
 
 /// Where the weights of an expert are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Place {
+pub enum ExpertPlace {
     /// On the disk only.
     #[default]
     Disk,
@@ -88,9 +88,9 @@ pub enum Place {
 
 /// An expert at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cell {
+pub struct ExpertCell {
     /// Where its weights are.
-    pub place: Place,
+    pub place: ExpertPlace,
     /// Its use by the pass that is running, or by the last one.
     pub used: Option<Use>,
 }
@@ -106,7 +106,7 @@ pub enum Use {
 
 /// A layer with experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Row {
+pub struct LayerRow {
     /// Number of the layer.
     pub layer: usize,
     /// Number of its experts.
@@ -115,13 +115,13 @@ pub struct Row {
 
 /// Totals of a run at one moment; the hits and misses are those since the watch began.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Tally {
+pub struct RunTally {
     /// The time.
     pub now: Duration,
     /// Passes begun.
     pub passes: u64,
     /// The pass that is running.
-    pub running: Option<Running>,
+    pub running: Option<RunningPass>,
     /// Time spent in passes, waits included.
     pub in_passes: Duration,
     /// Time spent waiting for reads.
@@ -151,19 +151,19 @@ pub struct Lap {
 
 /// A pass that is running.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Running {
+pub struct RunningPass {
     /// Number of its tokens.
     pub tokens: usize,
     /// The layer that it has reached.
     pub layer: usize,
 }
 
-impl Watch {
+impl RunWatch {
     pub(crate) fn new(
         spec: &ModelSpec,
         waiter: Waiter,
         store: Option<&Arc<NVMeWeightStore>>,
-    ) -> Watch {
+    ) -> RunWatch {
         let mut firsts = vec![0];
         let mut all = 0;
         for layer in &spec.layers {
@@ -172,13 +172,13 @@ impl Watch {
         }
         let store = store.map_or_else(Weak::new, Arc::downgrade);
         let (board, source) = (OnceLock::new(), AtomicU64::new(0));
-        Watch(Arc::new(Shared { firsts, board, source, waiter, store }))
+        RunWatch(Arc::new(RunShared { firsts, board, source, waiter, store }))
     }
 
     /// Bytes of the cells of a model.
     pub fn bytes_for(spec: &ModelSpec) -> u64 {
         let cells: usize = spec.moes().map(|moe| moe.experts).sum();
-        (cells * size_of::<AtomicU32>() + (spec.layers.len() + 1) * size_of::<Mark>()) as u64
+        (cells * size_of::<AtomicU32>() + (spec.layers.len() + 1) * size_of::<LayerStart>()) as u64
     }
 
     /// Makes the run report its events. Cells are known from its next pass on.
@@ -187,7 +187,7 @@ impl Watch {
         let board = self.0.board.get_or_init(|| Board {
             is_on: AtomicBool::new(false),
             is_timed: AtomicBool::new(false),
-            laps: self.0.firsts.iter().map(|_| Mark::default()).collect(),
+            laps: self.0.firsts.iter().map(|_| LayerStart::default()).collect(),
             cells: (0..cells).map(|_| AtomicU32::new(0)).collect(),
             is_stale: AtomicBool::new(true),
             pass: AtomicU32::new(0),
@@ -226,7 +226,7 @@ impl Watch {
     }
 
     /// Records a step.
-    pub(crate) fn step(&self, step: Step) {
+    pub(crate) fn step(&self, step: RecordingStep) {
         let waiter = &self.0.waiter;
         waiter.recorder().step(|| waiter.clock().now(), step);
     }
@@ -237,30 +237,30 @@ impl Watch {
     }
 
     /// The layers with experts.
-    pub fn rows(&self) -> impl Iterator<Item = Row> {
+    pub fn rows(&self) -> impl Iterator<Item = LayerRow> {
         let layers = self.0.firsts.windows(2).enumerate();
-        let rows = layers.map(|(layer, ends)| Row { layer, experts: ends[1] - ends[0] });
+        let rows = layers.map(|(layer, ends)| LayerRow { layer, experts: ends[1] - ends[0] });
         rows.filter(|row| row.experts > 0)
     }
 
     /// Copies the cells of all rows, in their order.
-    pub fn cells(&self, into: &mut Vec<Cell>) {
+    pub fn cells(&self, into: &mut Vec<ExpertCell>) {
         into.clear();
         let Some(board) = self.0.board.get() else { return };
         let pass = board.pass.load(Relaxed);
         into.extend(board.cells.iter().map(|cell| {
             let cell = cell.load(Relaxed);
             let place = match cell & PLACE {
-                0 => Place::Disk,
-                1 => Place::Reading,
-                _ => Place::Memory,
+                0 => ExpertPlace::Disk,
+                1 => ExpertPlace::Reading,
+                _ => ExpertPlace::Memory,
             };
             let is_used = pass > 0 && cell >> PASS_SHIFT == numbered(pass);
             let used = match cell & WAITED {
                 0 => Use::Hit,
                 _ => Use::Waited,
             };
-            Cell { place, used: is_used.then_some(used) }
+            ExpertCell { place, used: is_used.then_some(used) }
         }));
     }
 
@@ -277,7 +277,7 @@ impl Watch {
         into.clear();
         let Some(board) = self.0.board.get() else { return };
         let laps = board.laps.windows(2).map(|ends| {
-            let between = |of: fn(&Mark) -> &AtomicU64| {
+            let between = |of: fn(&LayerStart) -> &AtomicU64| {
                 let [from, to] = [&ends[0], &ends[1]].map(|mark| of(mark).load(Relaxed));
                 Duration::from_nanos(to.saturating_sub(from))
             };
@@ -291,13 +291,13 @@ impl Watch {
     }
 
     /// Current totals.
-    pub fn tally(&self) -> Tally {
-        let Shared { board, source, waiter, store, .. } = &*self.0;
+    pub fn tally(&self) -> RunTally {
+        let RunShared { board, source, waiter, store, .. } = &*self.0;
         let now = waiter.clock().now();
         let stats = store.upgrade().map(|store| store.stats());
         let nanos = |number: &AtomicU64| Duration::from_nanos(number.load(Relaxed));
         let (stalled, source) = (waiter.stalled(), nanos(source));
-        let mut tally = Tally { now, stalled, source, ..Tally::default() };
+        let mut tally = RunTally { now, stalled, source, ..RunTally::default() };
         if let Some(stats) = stats {
             let traffic = [&stats.demanded, &stats.ahead, &stats.speculative];
             tally.device_bytes = traffic.map(|traffic| traffic.bytes).iter().sum();
@@ -312,7 +312,7 @@ impl Watch {
         let tokens = board.tokens.load(Relaxed) as usize;
         if tokens > 0 {
             let layer = board.layer.load(Relaxed) as usize;
-            tally.running = Some(Running { tokens, layer });
+            tally.running = Some(RunningPass { tokens, layer });
         }
         tally.hits = board.hits.load(Relaxed);
         tally.misses = board.misses.load(Relaxed);
@@ -321,7 +321,7 @@ impl Watch {
 
     /// Stores that one pass or several are about to begin. What precedes the layers is a part of them.
     pub(crate) fn passes_begin(&self, now: Duration) {
-        self.0.waiter.recorder().step(|| now, Step::Passes);
+        self.0.waiter.recorder().step(|| now, RecordingStep::Passes);
         let Some(board) = self.board() else { return };
         board.since.store(now.as_nanos() as u64, Relaxed);
         board.is_running.store(true, Relaxed);
@@ -329,7 +329,7 @@ impl Watch {
 
     /// Stores that a pass begins with its layers, and that the one before it is over.
     pub(crate) fn pass_begins(&self, tokens: usize) {
-        self.step(Step::Pass { tokens });
+        self.step(RecordingStep::Pass { tokens });
         let Some(board) = self.board() else { return };
         board.pass.store(board.pass.load(Relaxed).wrapping_add(1), Relaxed);
         board.layer.store(0, Relaxed);
@@ -339,7 +339,7 @@ impl Watch {
     /// Stores that the passes are over, if any are running, and the time that the source has taken so
     /// far.
     pub(crate) fn passes_end(&self, now: Duration, source: Duration) {
-        self.0.waiter.recorder().step(|| now, Step::Over);
+        self.0.waiter.recorder().step(|| now, RecordingStep::Over);
         self.0.source.store(source.as_nanos() as u64, Relaxed);
         let Some(board) = self.board() else { return };
         self.mark(board, board.laps.len() - 1);
@@ -359,7 +359,7 @@ impl Watch {
 
     /// Stores that the pass has reached a layer.
     pub(crate) fn layer_begins(&self, layer: usize) {
-        self.step(Step::Layer { layer });
+        self.step(RecordingStep::Layer { layer });
         let Some(board) = self.board() else { return };
         board.layer.store(layer as u32, Relaxed);
         self.mark(board, layer);
@@ -370,7 +370,7 @@ impl Watch {
         let Some(mark) = board.laps.get(layer).filter(|_| board.is_timed.load(Relaxed)) else {
             return;
         };
-        let Shared { waiter, store, .. } = &*self.0;
+        let RunShared { waiter, store, .. } = &*self.0;
         let busy = store.upgrade().map_or(Duration::ZERO, |store| store.stats().busy);
         mark.at.store(waiter.clock().now().as_nanos() as u64, Relaxed);
         mark.stalled.store(waiter.stalled().as_nanos() as u64, Relaxed);
@@ -381,7 +381,7 @@ impl Watch {
     pub(crate) fn routed(&self, layer: usize, experts: &[u32], hit: impl Fn(u32) -> bool) {
         if self.0.waiter.recorder().is_on() {
             let misses = experts.iter().filter(|&&expert| !hit(expert)).count();
-            self.step(Step::Compared { layer, misses });
+            self.step(RecordingStep::Compared { layer, misses });
         }
         let Some(board) = self.board() else { return };
         let pass = numbered(board.pass.load(Relaxed)) << PASS_SHIFT;
@@ -403,7 +403,7 @@ impl Watch {
     }
 
     /// Stores the new place of a piece.
-    pub(crate) fn moved(&self, id: PieceId, place: Place) {
+    pub(crate) fn moved(&self, id: PieceId, place: ExpertPlace) {
         let Some(board) = self.board() else { return };
         if let (Some(layer), PieceKind::Expert(expert)) = (id.layer(), id.kind())
             && let Some(cell) = self.cell(board, layer as usize, expert)
@@ -420,7 +420,10 @@ impl Watch {
     }
 
     /// Stores the places of all pieces, if that is due; `pieces` lists those that are not on the disk.
-    pub(crate) fn compare<P: Iterator<Item = (PieceId, Place)>>(&self, pieces: impl FnOnce() -> P) {
+    pub(crate) fn compare<P: Iterator<Item = (PieceId, ExpertPlace)>>(
+        &self,
+        pieces: impl FnOnce() -> P,
+    ) {
         let Some(board) = self.board() else { return };
         if board.is_stale.swap(false, Relaxed) {
             board.cells.iter().for_each(|cell| cell.store(cell.load(Relaxed) & !PLACE, Relaxed));
@@ -432,7 +435,7 @@ impl Watch {
     pub(crate) fn compare_resident(&self) {
         let Some(board) = self.board() else { return };
         if board.is_stale.swap(false, Relaxed) {
-            let resident = Place::Memory as u32;
+            let resident = ExpertPlace::Memory as u32;
             board.cells.iter().for_each(|cell| {
                 cell.store(cell.load(Relaxed) & !PLACE | resident, Relaxed);
             });

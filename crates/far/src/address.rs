@@ -16,51 +16,51 @@ const MANIFEST: &str = "/manifest.json";
 /// The address of a directory of shards: `https://host/path`, `http://host/path` within a private
 /// network, or `s3://bucket/path`. It is shown without its query, which may be a signature.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Address(Place);
+pub struct FarAddress(AddressKind);
 
 #[derive(Clone, PartialEq, Eq)]
-enum Place {
+enum AddressKind {
     /// A web server. The path is escaped, as it was typed, and ends without a slash.
     Web { base: String, query: Option<String> },
     /// A bucket and the beginning of the names in it, without slashes around it.
     Bucket { bucket: String, prefix: String },
 }
 
-impl Address {
+impl FarAddress {
     /// The bucket and the name of a file in it; `None` on a web server.
     pub(crate) fn in_bucket(&self, file: &str) -> Option<(&str, String)> {
         match &self.0 {
-            Place::Web { .. } => None,
-            Place::Bucket { bucket, prefix } if prefix.is_empty() => {
+            AddressKind::Web { .. } => None,
+            AddressKind::Bucket { bucket, prefix } if prefix.is_empty() => {
                 Some((bucket, file.to_owned()))
             }
-            Place::Bucket { bucket, prefix } => Some((bucket, format!("{prefix}/{file}"))),
+            AddressKind::Bucket { bucket, prefix } => Some((bucket, format!("{prefix}/{file}"))),
         }
     }
 
     /// The address of a file on a web server, with the query; `None` for a bucket.
     pub(crate) fn on_web(&self, file: &str) -> Option<String> {
-        let Place::Web { base, query } = &self.0 else { return None };
+        let AddressKind::Web { base, query } = &self.0 else { return None };
         let query = query.as_ref().map_or(String::new(), |query| format!("?{query}"));
         Some(format!("{base}/{}{query}", escaped(file)))
     }
 
     /// True for a web server without encryption.
     pub(crate) fn is_plain(&self) -> bool {
-        matches!(&self.0, Place::Web { base, .. } if base.starts_with("http:"))
+        matches!(&self.0, AddressKind::Web { base, .. } if base.starts_with("http:"))
     }
 
     /// True if the address has a query, which may be a signature.
     pub(crate) fn has_query(&self) -> bool {
-        matches!(&self.0, Place::Web { query: Some(_), .. })
+        matches!(&self.0, AddressKind::Web { query: Some(_), .. })
     }
 
     /// The last part of its path, by which people know the model.
     pub fn name(&self) -> &str {
         let path = match &self.0 {
-            Place::Web { base, .. } => base.split_once("://").map_or("", |(_, rest)| rest),
-            Place::Bucket { bucket, prefix } if prefix.is_empty() => bucket,
-            Place::Bucket { prefix, .. } => prefix,
+            AddressKind::Web { base, .. } => base.split_once("://").map_or("", |(_, rest)| rest),
+            AddressKind::Bucket { bucket, prefix } if prefix.is_empty() => bucket,
+            AddressKind::Bucket { prefix, .. } => prefix,
         };
         path.rsplit('/').next().unwrap_or(path)
     }
@@ -101,15 +101,15 @@ fn is_private(ip: IpAddr) -> bool {
     }
 }
 
-impl FromStr for Address {
+impl FromStr for FarAddress {
     type Err = FarError;
 
-    fn from_str(text: &str) -> Result<Address, FarError> {
+    fn from_str(text: &str) -> Result<FarAddress, FarError> {
         let (address, query) = match text.split_once('?') {
             Some((address, query)) => (address, Some(query)),
             None => (text, None),
         };
-        let wrong = |problem| FarError::Address { shown: shown(address), problem };
+        let wrong = |problem| FarError::Address { shown: render(address), problem };
         let plain = |c: char| c.is_ascii_graphic() && !"\"<>\\^`{|}#".contains(c);
         if text.len() > LONGEST {
             return Err(wrong("is too long for an address; check it"));
@@ -137,7 +137,7 @@ impl FromStr for Address {
                 return Err(wrong("has an empty name in its path; give it as s3://bucket/path"));
             }
             let (bucket, prefix) = (bucket.to_owned(), prefix.to_owned());
-            return Ok(Address(Place::Bucket { bucket, prefix }));
+            return Ok(FarAddress(AddressKind::Bucket { bucket, prefix }));
         }
         let rest = address.strip_prefix("https://").or_else(|| address.strip_prefix("http://"));
         let Some(rest) = rest else {
@@ -154,12 +154,12 @@ impl FromStr for Address {
             return Err(wrong("has a port that is none; ports are 1 to 65535"));
         }
         let query = query.filter(|query| !query.is_empty()).map(str::to_owned);
-        Ok(Address(Place::Web { base: address.to_owned(), query }))
+        Ok(FarAddress(AddressKind::Web { base: address.to_owned(), query }))
     }
 }
 
 /// The beginning of an address that cannot be used, without what may be a password.
-fn shown(address: &str) -> String {
+fn render(address: &str) -> String {
     let address = address.split('#').next().unwrap_or("");
     // What is before the last @ may be a password, wherever it is.
     let (scheme, rest) = match address.split_once("://") {
@@ -195,17 +195,19 @@ fn is_bucket(name: &str) -> bool {
         && !name.contains("..")
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for FarAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Place::Web { base, .. } => f.write_str(base),
-            Place::Bucket { bucket, prefix } if prefix.is_empty() => write!(f, "s3://{bucket}"),
-            Place::Bucket { bucket, prefix } => write!(f, "s3://{bucket}/{prefix}"),
+            AddressKind::Web { base, .. } => f.write_str(base),
+            AddressKind::Bucket { bucket, prefix } if prefix.is_empty() => {
+                write!(f, "s3://{bucket}")
+            }
+            AddressKind::Bucket { bucket, prefix } => write!(f, "s3://{bucket}/{prefix}"),
         }
     }
 }
 
-impl fmt::Debug for Address {
+impl fmt::Debug for FarAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Address({self})")
     }
@@ -245,12 +247,12 @@ mod tests {
             ("s3://my-bucket/a/b/", "s3://my-bucket/a/b", "b", None),
             ("s3://my-bucket", "s3://my-bucket", "my-bucket", None),
         ] {
-            let address: Address = typed.parse().unwrap();
+            let address: FarAddress = typed.parse().unwrap();
             assert_eq!((address.to_string().as_str(), address.name()), (shown, name));
             assert_eq!(address.on_web("x/y .z").as_deref(), file, "{typed}");
             assert_eq!(address.in_bucket("x").is_some(), file.is_none());
         }
-        let address: Address = "s3://my-bucket/a".parse().unwrap();
+        let address: FarAddress = "s3://my-bucket/a".parse().unwrap();
         assert_eq!(address.in_bucket("b/c"), Some(("my-bucket", "a/b/c".to_owned())));
     }
 
@@ -273,10 +275,10 @@ mod tests {
             ("s3://bucket//a", "empty name"),
             ("s3://bucket/a?secret", "query"),
         ] {
-            let error = typed.parse::<Address>().unwrap_err().to_string();
+            let error = typed.parse::<FarAddress>().unwrap_err().to_string();
             assert!(error.contains(word) && !error.contains("secret"), "{typed}: {error}");
         }
-        assert!("s3://b".repeat(9000).parse::<Address>().is_err());
+        assert!("s3://b".repeat(9000).parse::<FarAddress>().is_err());
     }
 
     #[test]

@@ -18,7 +18,7 @@ pub(crate) struct Cells {
     cells: Vec<Cell>,
     /// Cells of each file.
     files: Vec<Range<u32>>,
-    extents: Vec<Place>,
+    extents: Vec<CellPlace>,
     /// Files that are read as a whole where any of them is.
     whole: Vec<bool>,
 }
@@ -32,7 +32,7 @@ struct Cell {
 
 /// An extent of a manifest, by its place there.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct CellPlace {
     piece: u32,
     tensor: u32,
     part: u16,
@@ -41,7 +41,7 @@ struct Place {
 
 /// Bytes of a file with one checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Block {
+pub(crate) struct ChecksumBlock {
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) check: u64,
@@ -49,13 +49,13 @@ pub(crate) struct Block {
 
 /// The bytes of a cell in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
+pub(crate) struct CellSpan {
     pub(crate) file: u32,
     pub(crate) start: u64,
     pub(crate) end: u64,
 }
 
-impl Span {
+impl CellSpan {
     pub(crate) fn len(&self) -> u64 {
         self.end - self.start
     }
@@ -73,12 +73,13 @@ impl Cells {
             for (tensor, stand_in, of) in all {
                 for (part, extent) in (0u16..).zip(&of.parts) {
                     if extent.len > 0 {
-                        places.push(Place { piece, tensor, part, stand_in });
+                        places.push(CellPlace { piece, tensor, part, stand_in });
                     }
                 }
             }
         }
-        let at = |place: &Place| extent(manifest, *place).map_or((0, 0), |it| (it.file, it.offset));
+        let at =
+            |place: &CellPlace| extent(manifest, *place).map_or((0, 0), |it| (it.file, it.offset));
         places.sort_unstable_by_key(at);
         let mut cells = Cells {
             files: vec![0..0; manifest.files.len()],
@@ -86,7 +87,7 @@ impl Cells {
             ..Cells::default()
         };
         // The file, the start and the end of the cell so far.
-        let mut open: Option<Span> = None;
+        let mut open: Option<CellSpan> = None;
         for (index, &place) in (0u32..).zip(&places) {
             let Some(extent) = extent(manifest, place) else { continue };
             let kind = manifest.pieces[place.piece as usize].id.kind();
@@ -114,7 +115,7 @@ impl Cells {
                             *range = first..number + 1;
                         }
                         cells.cells.push(Cell { extent: index, block: block as u32 });
-                        open = Some(Span { file: extent.file, start, end });
+                        open = Some(CellSpan { file: extent.file, start, end });
                     }
                 }
             }
@@ -172,7 +173,7 @@ impl Cells {
     }
 
     /// The bytes of a cell.
-    pub(crate) fn span(&self, manifest: &Manifest, cell: u32) -> Span {
+    pub(crate) fn span(&self, manifest: &Manifest, cell: u32) -> CellSpan {
         let mut blocks = self.blocks(manifest, cell);
         let first = blocks.next();
         let file = self.extent(manifest, self.cells[cell as usize].extent).map_or(0, |it| it.file);
@@ -183,7 +184,7 @@ impl Cells {
             let start = extent.offset + block * extent.check_len;
             end = start.saturating_add(extent.check_len).min(extent.offset + extent.len);
         }
-        Span { file, start, end }
+        CellSpan { file, start, end }
     }
 
     /// The last block of a cell, by its extent.
@@ -205,7 +206,7 @@ impl Cells {
         &'a self,
         manifest: &'a Manifest,
         cell: u32,
-    ) -> impl Iterator<Item = Block> + 'a {
+    ) -> impl Iterator<Item = ChecksumBlock> + 'a {
         let Cell { extent, block } = self.cells[cell as usize];
         let end = self.last(manifest, cell).unwrap_or((0, 0));
         let mut at = (extent, u64::from(block));
@@ -221,7 +222,7 @@ impl Cells {
             if at.1 >= extent.len.div_ceil(extent.check_len) {
                 at = (at.0 + 1, 0);
             }
-            Some(Block { start, end: stop, check })
+            Some(ChecksumBlock { start, end: stop, check })
         })
     }
 
@@ -230,7 +231,7 @@ impl Cells {
     }
 }
 
-fn extent(manifest: &Manifest, place: Place) -> Option<&Extent> {
+fn extent(manifest: &Manifest, place: CellPlace) -> Option<&Extent> {
     let piece = manifest.pieces.get(place.piece as usize)?;
     let tensors = match (&piece.stand_in, place.stand_in) {
         (Some(stand_in), true) => &stand_in.tensors,
@@ -254,7 +255,7 @@ mod tests {
             assert!(cells.of_file(span.file).contains(&cell));
             assert!((span.file, span.start) >= before && span.start < span.end);
             before = (span.file, span.end);
-            let all: Vec<Block> = cells.blocks(&manifest, cell).collect();
+            let all: Vec<ChecksumBlock> = cells.blocks(&manifest, cell).collect();
             assert_eq!((all[0].start, all[all.len() - 1].end), (span.start, span.end));
             assert!(all.windows(2).all(|pair| pair[0].end <= pair[1].start));
             assert!(all.len() == 1 || span.len() <= CELL);

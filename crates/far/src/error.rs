@@ -11,6 +11,7 @@ use sws_store::{InvalidManifest, Remedied, SmallFileError, remedy};
 /// name of the thing and the remedy. No secret is part of it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum FarError {
     /// Text that is no address of shards.
     #[error("`{shown}` {problem}")]
@@ -33,16 +34,12 @@ pub enum FarError {
     Network(#[from] HubError),
     /// No manifest at the address.
     #[error("`{address}` has no manifest.json; give the address that `sws push` has filled")]
-    NoManifest {
-        /// The address.
-        address: String,
-    },
+    NoManifest { address: String },
     /// A manifest that cannot be used.
     #[error(
         "`{address}/manifest.json` cannot be used: {reason}; check the address, and that no newer sws pushed it"
     )]
     Manifest {
-        /// The address.
         address: String,
         /// Problem with the contents.
         reason: InvalidManifest,
@@ -53,19 +50,13 @@ pub enum FarError {
         limit >> 20
     )]
     LongManifest {
-        /// The address.
         address: String,
         /// Most bytes of it.
         limit: u64,
     },
     /// No such bucket.
     #[error("there is no bucket `{bucket}` at {host}; check its name, and AWS_ENDPOINT_URL")]
-    NoBucket {
-        /// The bucket.
-        bucket: String,
-        /// The server.
-        host: String,
-    },
+    NoBucket { bucket: String, host: String },
     /// A file that is listed and not there.
     #[error(
         "{url} is not there, though the manifest lists it; push the shards once more with --again"
@@ -79,17 +70,14 @@ pub enum FarError {
     Refused {
         /// The address of the file, without its query.
         url: String,
-        /// The status.
         status: u16,
         /// The reason, as the server names it.
         code: String,
-        /// The remedy.
         advice: &'static str,
     },
     /// A bucket of another region.
     #[error("the bucket `{bucket}` is in the region {region}; set AWS_REGION to it")]
     Region {
-        /// The bucket.
         bucket: String,
         /// Its region, as the server says.
         region: String,
@@ -99,9 +87,7 @@ pub enum FarError {
     Elsewhere {
         /// The address of the file, without its query.
         url: String,
-        /// The status.
         status: u16,
-        /// The remedy.
         advice: &'static str,
     },
     /// A failure of the server, after all attempts.
@@ -109,7 +95,6 @@ pub enum FarError {
     Status {
         /// The address of the file, without its query.
         url: String,
-        /// The status.
         status: u16,
         /// The reason, as the server names it.
         code: String,
@@ -139,7 +124,6 @@ pub enum FarError {
         url: String,
         /// The length in the manifest.
         expected: u64,
-        /// The length there.
         found: u64,
     },
     /// Bytes that do not agree with their checksum, twice.
@@ -158,27 +142,14 @@ pub enum FarError {
     /// A file or directory of the cache, or one to be pushed, that cannot be read.
     #[error("`{}` cannot be read ({cause}); {}", path.display(),
             remedy(cause, "check that you may read it"))]
-    Read {
-        /// The path.
-        path: PathBuf,
-        /// The system's reason.
-        cause: io::Error,
-    },
+    Read { path: PathBuf, cause: io::Error },
     /// A file or directory of the cache that cannot be written.
     #[error("`{}` cannot be written ({cause}); {}", path.display(),
             remedy(cause, "check that you may write there"))]
-    Write {
-        /// The path.
-        path: PathBuf,
-        /// The system's reason.
-        cause: io::Error,
-    },
+    Write { path: PathBuf, cause: io::Error },
     /// A directory in the place of a file of the cache.
     #[error("`{}` is a directory, or has one in the place of a file; remove it", path.display())]
-    InTheWay {
-        /// The path.
-        path: PathBuf,
-    },
+    InTheWay { path: PathBuf },
     /// No place for the cache.
     #[error("there is no place for shards from an address; set HOME or XDG_CACHE_HOME")]
     NoCache,
@@ -189,7 +160,6 @@ pub enum FarError {
     NotTaken {
         /// The address of the file, without its query.
         url: String,
-        /// The status.
         status: u16,
     },
     /// A file that the server took and does not give back, twice.
@@ -202,10 +172,7 @@ pub enum FarError {
     },
     /// Other shards at the address.
     #[error("`{address}` has other shards already; give another address, or remove them first")]
-    Occupied {
-        /// The address.
-        address: String,
-    },
+    Occupied { address: String },
     /// Damaged shards on this machine.
     #[error("`{}` is damaged; copy it again or make the shards again, and push them then", path.display())]
     DamagedHere {
@@ -217,10 +184,7 @@ pub enum FarError {
     Verify(#[from] ShardError),
     /// A file that is too long for one request.
     #[error("`{}` has more than 5 GiB, which a bucket takes in parts only; put it there with another program", path.display())]
-    TooLong {
-        /// The file.
-        path: PathBuf,
-    },
+    TooLong { path: PathBuf },
     /// A directory that does not have what its manifest lists.
     #[error(transparent)]
     Shards(#[from] sws_store::ManifestError),

@@ -1,24 +1,24 @@
 //! The meaning of failures at an address, and their remedies.
 
-use sws_hub::http::Failure;
+use sws_hub::http::HttpFailure;
 use sws_store::MANIFEST_FILE;
 
-use crate::{FarError, Origin};
+use crate::{FarError, FarOrigin};
 
 /// Longest reason of a server in a message.
 const LONGEST: usize = 100;
 /// Begins the code of a failure whose cause is another region.
 pub(crate) const REGION: &str = "region ";
 
-impl Origin {
+impl FarOrigin {
     /// Explains the failure of a request for a file.
-    pub(crate) fn explained(&self, failure: Failure, file: &str) -> FarError {
+    pub(crate) fn explained(&self, failure: HttpFailure, file: &str) -> FarError {
         let (url, status, code) = match failure {
-            Failure::Connection { url, reason } => return FarError::Connection { url, reason },
-            Failure::Answer { url, reason } | Failure::Garbled { url, reason } => {
+            HttpFailure::Connection { url, reason } => return FarError::Connection { url, reason },
+            HttpFailure::Answer { url, reason } | HttpFailure::Garbled { url, reason } => {
                 return FarError::Answer { url, reason };
             }
-            Failure::Status { url, status, code, .. } => (url, status, code),
+            HttpFailure::Status { url, status, code, .. } => (url, status, code),
         };
         let bucket = || self.address.in_bucket(file).map_or("", |(bucket, _)| bucket).to_owned();
         if let Some(region) = code.strip_prefix(REGION) {

@@ -12,12 +12,12 @@ use sws_store::{
 };
 use tracing::{debug, info};
 
-use crate::fetch::{BUFFER, Shared};
+use crate::fetch::{BUFFER, FetchShared};
 use crate::key::short;
-use crate::place::{Place, private, replace};
-use crate::queue::Queue;
+use crate::place::{ModelPlace, private, replace};
+use crate::queue::CellQueue;
 use crate::reader::FarReader;
-use crate::{FarError, Origin};
+use crate::{FarError, FarOrigin};
 
 /// Requests at a time. Storage serves each with a part of what the network has.
 const THREADS: usize = 8;
@@ -44,14 +44,14 @@ pub struct FarOptions {
 /// cache, and others come while the network is idle.
 #[derive(Debug)]
 pub struct Far {
-    shared: Arc<Shared>,
+    shared: Arc<FetchShared>,
     /// True once the threads run.
     works: Mutex<bool>,
 }
 
 /// Counters of a model in object storage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct FarCounts {
     /// Bytes of answers so far.
     pub received: u64,
     /// Bytes of shards that are here.
@@ -63,13 +63,13 @@ pub struct Counts {
 impl Far {
     /// Opens the model at an address: reads its manifest and its small files. Shards come from the
     /// first [`reader`](Supply::reader) on, those first that every answer needs.
-    pub fn open(origin: Origin, options: &FarOptions) -> Result<Far, FarError> {
+    pub fn open(origin: FarOrigin, options: &FarOptions) -> Result<Far, FarError> {
         let cache = options.cache.clone().or_else(|| Some(user_cache()?.join("far")));
         let root = cache.ok_or(FarError::NoCache)?;
         private(&root).map_err(|e| FarError::write(&root, e))?;
         let longest = options.manifest.map_or(MAX_MANIFEST_BYTES, |it| it.min(MAX_MANIFEST_BYTES));
         let (json, manifest, is_new) = manifest(&origin, &root, longest)?;
-        let place = Place::open(&root, &short(&json), Arc::new(manifest), options.limit)?;
+        let place = ModelPlace::open(&root, &short(&json), Arc::new(manifest), options.limit)?;
         let path = place.files.join(MANIFEST_FILE);
         if !path.exists() {
             replace(&path, &json).map_err(|e| FarError::write(&path, e))?;
@@ -79,8 +79,8 @@ impl Far {
         if is_new {
             learned(&origin, &place);
         }
-        let queue = Queue::new(origin.http().clock().clone());
-        let shared = Arc::new(Shared { origin, place, queue });
+        let queue = CellQueue::new(origin.http().clock().clone());
+        let shared = Arc::new(FetchShared { origin, place, queue });
         let far = Far { shared, works: Mutex::new(false) };
         far.shared.queue.set_ahead(far.cells(&mut |piece| is_always_needed(far.manifest(), piece)));
         far.wish(&[]);
@@ -115,11 +115,11 @@ impl Far {
     }
 
     /// Current counters.
-    pub fn counts(&self) -> Counts {
-        let Shared { origin, place, .. } = &*self.shared;
+    pub fn counts(&self) -> FarCounts {
+        let FetchShared { origin, place, .. } = &*self.shared;
         let here = place.record.ledger().map_or(0, |ledger| ledger.bytes());
         let whole = (0..place.cells.len()).map(|cell| place.span(cell).len()).sum();
-        Counts { received: origin.received(), here, whole }
+        FarCounts { received: origin.received(), here, whole }
     }
 
     /// Cells of the pieces, without their stand-ins, in the order of the manifest.
@@ -130,7 +130,7 @@ impl Far {
 
     /// Cells of a piece.
     fn of(&self, piece: &Piece) -> Vec<u32> {
-        let Shared { place, .. } = &*self.shared;
+        let FetchShared { place, .. } = &*self.shared;
         let mut ranges: Vec<Range<u32>> = Vec::new();
         for part in piece.tensors.iter().flat_map(|tensor| &tensor.parts) {
             ranges.push(place.cells.within(&place.manifest, part.file, part.offset, part.len));
@@ -177,7 +177,7 @@ impl Supply for Far {
 impl Drop for Far {
     fn drop(&mut self) {
         self.shared.queue.close();
-        let Counts { received, here, whole } = self.counts();
+        let FarCounts { received, here, whole } = self.counts();
         info!("{received} bytes came from the storage, {here} of {whole} are here");
     }
 }
@@ -195,7 +195,7 @@ fn is_always_needed(manifest: &Manifest, piece: &Piece) -> bool {
 /// Reads the manifest of at most `longest` bytes, which is kept by the tag that the server gives it.
 /// Where the server cannot be reached, the last one of this address will do. True if it came just now.
 fn manifest(
-    origin: &Origin,
+    origin: &FarOrigin,
     root: &Path,
     longest: u64,
 ) -> Result<(Vec<u8>, Manifest, bool), FarError> {
@@ -224,7 +224,7 @@ fn manifest(
     let read = match read() {
         // Damaged on its way, perhaps.
         Err(FarError::Manifest { reason, .. }) => {
-            info!("wrong bytes of {} ({reason}); again", origin.shown(MANIFEST_FILE));
+            info!("wrong bytes of {} ({reason}); again", origin.render(MANIFEST_FILE));
             read()
         }
         read => read,
@@ -245,7 +245,7 @@ fn manifest(
         (Err(error), _) => Err(error),
         (Ok(None), None) => {
             let reason = "it has not changed, although nothing was known of it".to_owned();
-            Err(FarError::Answer { url: origin.shown(MANIFEST_FILE), reason })
+            Err(FarError::Answer { url: origin.render(MANIFEST_FILE), reason })
         }
     }
 }
@@ -258,7 +258,7 @@ fn read_within(path: &Path, limit: u64) -> Option<Vec<u8>> {
 }
 
 /// Reads what another machine learned of the model. It is only an aid, and not asked for twice.
-fn learned(origin: &Origin, place: &Place) {
+fn learned(origin: &FarOrigin, place: &ModelPlace) {
     let path = place.files.join(LEARNED_FILE);
     match origin.read_within(1, LEARNED_FILE, MAX_LEARNED_BYTES, None) {
         Ok(Some((bytes, _))) if !path.exists() => drop(replace(&path, &bytes)),
@@ -268,21 +268,21 @@ fn learned(origin: &Origin, place: &Place) {
 }
 
 /// Reads the small files that are not here.
-fn small_files(origin: &Origin, place: &Place) -> Result<(), FarError> {
+fn small_files(origin: &FarOrigin, place: &ModelPlace) -> Result<(), FarError> {
     for (name, len) in place.small() {
         for turn in 0.. {
             if place.has_small(name) {
                 break;
             }
             if turn == 2 {
-                return Err(FarError::Damaged { url: origin.shown(name), offset: 0 });
+                return Err(FarError::Damaged { url: origin.render(name), offset: 0 });
             }
             let read = origin.read(name, len, None)?;
             let path = place.files.join(name);
             let bytes = read.map_or(Vec::new(), |(bytes, _)| bytes);
             if bytes.len() as u64 != len {
                 let found = bytes.len() as u64;
-                return Err(FarError::Length { url: origin.shown(name), expected: len, found });
+                return Err(FarError::Length { url: origin.render(name), expected: len, found });
             }
             replace(&path, &bytes).map_err(|e| FarError::write(&path, e))?;
         }

@@ -6,15 +6,15 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use sws_hub::http::{ATTEMPTS, Bytes, Failure, Reply, text};
+use sws_hub::http::{ATTEMPTS, ByteRange, HttpFailure, HttpReply, text};
 use sws_store::{Checksum, FileEntry};
 use tracing::info;
 use ureq::http::{StatusCode, header};
 
-use crate::cells::Span;
-use crate::place::{Place, settle};
-use crate::queue::{Failed, Queue, Reason};
-use crate::{FarError, Origin};
+use crate::cells::CellSpan;
+use crate::place::{ModelPlace, settle};
+use crate::queue::{CellQueue, Failed, Reason};
+use crate::{FarError, FarOrigin};
 
 /// Bytes that are read and hashed at once.
 pub(crate) const BUFFER: usize = 64 << 10;
@@ -23,30 +23,30 @@ const SKIPPED: u64 = 16 << 20;
 
 /// Parts of a model that all of its threads share.
 #[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) origin: Origin,
-    pub(crate) place: Place,
-    pub(crate) queue: Queue,
+pub(crate) struct FetchShared {
+    pub(crate) origin: FarOrigin,
+    pub(crate) place: ModelPlace,
+    pub(crate) queue: CellQueue,
 }
 
 /// End of an attempt.
-enum Stop {
-    Http(Failure),
+enum FetchStop {
+    Http(HttpFailure),
     Far(FarError),
     /// Bytes with another checksum, in the block at this offset.
     Wrong(u64),
 }
 
 /// Takes bytes of a file with their offset.
-type Sink<'a> = dyn FnMut(u64, &[u8]) -> Result<(), Stop> + 'a;
+type Sink<'a> = dyn FnMut(u64, &[u8]) -> Result<(), FetchStop> + 'a;
 
-impl From<Failure> for Stop {
-    fn from(failure: Failure) -> Stop {
-        Stop::Http(failure)
+impl From<HttpFailure> for FetchStop {
+    fn from(failure: HttpFailure) -> FetchStop {
+        FetchStop::Http(failure)
     }
 }
 
-impl Shared {
+impl FetchShared {
     /// Fetches cells until the queue is closed.
     pub(crate) fn work(&self) {
         let mut buffer = vec![0; BUFFER];
@@ -65,7 +65,7 @@ impl Shared {
             FarError::Write { cause, .. } if is_full(cause.kind()) => Failed::NoRoom,
             _ => Failed::Error(Arc::new(error)),
         };
-        let Shared { place, .. } = self;
+        let FetchShared { place, .. } = self;
         if place.record.has(cell) {
             return Ok(());
         }
@@ -86,15 +86,16 @@ impl Shared {
     }
 
     /// Writes the bytes of a cell to its file. All agree with their checksums.
-    fn bring(&self, cell: u32, span: Span, buffer: &mut [u8]) -> Result<File, FarError> {
+    fn bring(&self, cell: u32, span: CellSpan, buffer: &mut [u8]) -> Result<File, FarError> {
         let file = self.place.file(span.file)?;
         let path = self.place.path(span.file);
-        let Shared { place, .. } = self;
+        let FetchShared { place, .. } = self;
         self.repeated(span.file, &mut || {
             let mut blocks = place.cells.blocks(&place.manifest, cell).peekable();
             let mut sum = Checksum::default();
             self.stream(span.file, span.start..span.end, buffer, &mut |at, bytes| {
-                file.write_all_at(bytes, at).map_err(|e| Stop::Far(FarError::write(&path, e)))?;
+                file.write_all_at(bytes, at)
+                    .map_err(|e| FetchStop::Far(FarError::write(&path, e)))?;
                 let end = at + bytes.len() as u64;
                 while let Some(&block) = blocks.peek().filter(|block| block.start < end) {
                     let from = block.start.max(at) - at;
@@ -104,7 +105,7 @@ impl Shared {
                         break;
                     }
                     if sum.finish() != block.check {
-                        return Err(Stop::Wrong(block.start));
+                        return Err(FetchStop::Wrong(block.start));
                     }
                     blocks.next();
                 }
@@ -137,22 +138,22 @@ impl Shared {
     fn repeated(
         &self,
         file: u32,
-        attempt: &mut dyn FnMut() -> Result<(), Stop>,
+        attempt: &mut dyn FnMut() -> Result<(), FetchStop>,
     ) -> Result<(), FarError> {
         let name = &self.entry(file).path;
         let (mut failures, mut wrong) = (0, false);
         loop {
             match attempt() {
                 Ok(()) => return Ok(()),
-                Err(Stop::Wrong(offset)) if wrong => {
-                    return Err(FarError::Damaged { url: self.origin.shown(name), offset });
+                Err(FetchStop::Wrong(offset)) if wrong => {
+                    return Err(FarError::Damaged { url: self.origin.render(name), offset });
                 }
-                Err(Stop::Wrong(offset)) => {
-                    info!("wrong bytes of {} at {offset}; again", self.origin.shown(name));
+                Err(FetchStop::Wrong(offset)) => {
+                    info!("wrong bytes of {} at {offset}; again", self.origin.render(name));
                     wrong = true;
                 }
-                Err(Stop::Far(error)) => return Err(error),
-                Err(Stop::Http(failure)) => {
+                Err(FetchStop::Far(error)) => return Err(error),
+                Err(FetchStop::Http(failure)) => {
                     let again = failure.may_pass() && failures + 1 < ATTEMPTS;
                     let paused = match again {
                         true => self.origin.http().pause(failures, &failure),
@@ -172,19 +173,20 @@ impl Shared {
         range: Range<u64>,
         buffer: &mut [u8],
         sink: &mut Sink<'_>,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), FetchStop> {
         let FileEntry { path: name, len } = self.entry(file);
-        let asked = Bytes(range.start, Some(range.end - 1));
+        let asked = ByteRange(range.start, Some(range.end - 1));
         let mut reply =
             self.origin.get(name, Some(asked), None).map_err(|failure| match failure {
                 // The range begins beyond the end.
-                Failure::Status { status: 416, url, .. } => {
-                    Stop::Far(FarError::Length { url, expected: *len, found: 0 })
+                HttpFailure::Status { status: 416, url, .. } => {
+                    FetchStop::Far(FarError::Length { url, expected: *len, found: 0 })
                 }
-                failure => Stop::Http(failure),
+                failure => FetchStop::Http(failure),
             })?;
         let mut at = self.first(&reply, name, *len, &range)?;
-        let broken = |reason: String| Failure::Connection { url: self.origin.shown(name), reason };
+        let broken =
+            |reason: String| HttpFailure::Connection { url: self.origin.render(name), reason };
         let mut body = self.origin.http().body(&mut reply);
         while at < range.end {
             let skips = at < range.start;
@@ -210,14 +212,20 @@ impl Shared {
     }
 
     /// The offset of the first byte of an answer.
-    fn first(&self, reply: &Reply, name: &str, len: u64, range: &Range<u64>) -> Result<u64, Stop> {
-        let url = || self.origin.shown(name);
-        let wrong = |reason: &str| Failure::Answer { url: url(), reason: reason.to_owned() };
+    fn first(
+        &self,
+        reply: &HttpReply,
+        name: &str,
+        len: u64,
+        range: &Range<u64>,
+    ) -> Result<u64, FetchStop> {
+        let url = || self.origin.render(name);
+        let wrong = |reason: &str| HttpFailure::Answer { url: url(), reason: reason.to_owned() };
         if reply.status() != StatusCode::PARTIAL_CONTENT {
             let found = text(reply.headers(), header::CONTENT_LENGTH.as_str());
             if let Some(found) = found.and_then(|found| found.parse().ok()).filter(|it| *it != len)
             {
-                return Err(Stop::Far(FarError::Length { url: url(), expected: len, found }));
+                return Err(FetchStop::Far(FarError::Length { url: url(), expected: len, found }));
             }
             return match range.start <= SKIPPED {
                 true => Ok(0),
@@ -232,7 +240,7 @@ impl Shared {
         });
         match parts {
             Some((_, _, Some(total))) if total != len => {
-                Err(Stop::Far(FarError::Length { url: url(), expected: len, found: total }))
+                Err(FetchStop::Far(FarError::Length { url: url(), expected: len, found: total }))
             }
             Some((first, last, _)) if first == range.start && last == range.end - 1 => Ok(first),
             _ => Err(wrong("another range than the one that was asked for").into()),

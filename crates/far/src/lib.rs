@@ -1,6 +1,6 @@
 //! Shards in object storage: read over HTTP, kept on a local drive, and put there.
 //!
-//! An [`Address`] names a directory of shards on a web server or in a bucket. An [`Origin`] reads and
+//! A [`FarAddress`] names a directory of shards on a web server or in a bucket. A [`FarOrigin`] reads and
 //! writes its files: public ones, ones whose address has a signature as its query, and those of S3,
 //! whose requests it signs. A [`Far`] model has the manifest and the small files at once, and its
 //! shards when they are read, through a cache of pieces on the local drive that several processes
@@ -32,9 +32,9 @@ mod reader;
 mod record;
 mod sign;
 
-pub use address::Address;
+pub use address::FarAddress;
 pub use aws::Aws;
 pub use error::FarError;
-pub use far::{Counts, Far, FarOptions};
-pub use origin::Origin;
-pub use push::{Push, Pushed, Step, push};
+pub use far::{Far, FarCounts, FarOptions};
+pub use origin::FarOrigin;
+pub use push::{Push, PushStep, Pushed, push};

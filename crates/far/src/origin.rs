@@ -7,7 +7,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use sws_hub::ProxySetting;
-use sws_hub::http::{ATTEMPTS, Bytes, Failure, Http, Reply, date, escaped, joined, shown, text};
+use sws_hub::http::{
+    ATTEMPTS, ByteRange, Http, HttpFailure, HttpReply, date, escaped, joined, render, text,
+};
 use sws_store::{Clock, MANIFEST_FILE, MAX_MANIFEST_BYTES};
 use tracing::info;
 use ureq::http::{StatusCode, Uri, header};
@@ -16,8 +18,8 @@ use crate::address::check_private;
 use crate::aws::Aws;
 use crate::explain::{REGION, reason};
 use crate::key::sha256;
-use crate::sign::{self, Request};
-use crate::{Address, FarError};
+use crate::sign::{self, SignedRequest};
+use crate::{FarAddress, FarError};
 
 /// Time without a byte, or for 64 KiB of an answer, after which a connection is cut, and the variable
 /// that sets another.
@@ -31,9 +33,9 @@ const EXPLANATION: u64 = 16 << 10;
 
 /// The files at an address.
 #[derive(Debug)]
-pub struct Origin {
+pub struct FarOrigin {
     http: Http,
-    pub(crate) address: Address,
+    pub(crate) address: FarAddress,
     /// Settings of S3; `None` for a web server.
     pub(crate) aws: Option<Aws>,
     /// The region of the bucket: that of the settings, until the server names another.
@@ -44,18 +46,18 @@ pub struct Origin {
     received: AtomicU64,
 }
 
-impl Origin {
+impl FarOrigin {
     /// The files at an address, with the settings of this process.
-    pub fn new(address: Address) -> Result<Origin, FarError> {
-        Origin::with(address, |name| std::env::var_os(name), Clock::real())
+    pub fn new(address: FarAddress) -> Result<FarOrigin, FarError> {
+        FarOrigin::with(address, |name| std::env::var_os(name), Clock::real())
     }
 
     /// Like [`new`](Self::new), with the variables that `get` returns and another clock.
     pub fn with(
-        address: Address,
+        address: FarAddress,
         get: impl Fn(&str) -> Option<OsString>,
         clock: Clock,
-    ) -> Result<Origin, FarError> {
+    ) -> Result<FarOrigin, FarError> {
         let aws = address.in_bucket("").map(|_| Aws::from(&get)).transpose()?;
         let endpoint = aws.as_ref().and_then(|aws| aws.endpoint.as_deref());
         let is_plain = endpoint.map_or(address.is_plain(), |url| url.starts_with("http:"));
@@ -67,11 +69,11 @@ impl Origin {
         let http = Http::new(proxy.as_ref(), silence(&get)?, clock)?;
         let region = aws.as_ref().map_or(String::new(), |aws| aws.region.clone());
         let (skew, received) = (AtomicI64::new(0), AtomicU64::new(0));
-        Ok(Origin { http, address, aws, region: Mutex::new(region), skew, received })
+        Ok(FarOrigin { http, address, aws, region: Mutex::new(region), skew, received })
     }
 
     /// The address.
-    pub fn address(&self) -> &Address {
+    pub fn address(&self) -> &FarAddress {
         &self.address
     }
 
@@ -115,17 +117,17 @@ impl Origin {
             if reply.status() == StatusCode::NOT_MODIFIED {
                 return Ok(None);
             }
-            let url = self.shown(file);
+            let url = self.render(file);
             let tag = text(reply.headers(), header::ETAG.as_str()).map(str::to_owned);
             let mut bytes = Vec::new();
             let body = self.http.body(&mut reply);
             let read = body.take(limit.saturating_add(1)).read_to_end(&mut bytes);
             self.count(bytes.len());
             match read {
-                Err(e) => Err(Failure::Connection { url, reason: e.to_string() }),
+                Err(e) => Err(HttpFailure::Connection { url, reason: e.to_string() }),
                 Ok(_) if bytes.len() as u64 > limit => {
                     is_longer = true;
-                    Err(Failure::Answer { url, reason: format!("more than {limit} bytes") })
+                    Err(HttpFailure::Answer { url, reason: format!("more than {limit} bytes") })
                 }
                 Ok(_) => Ok(Some((bytes, tag))),
             }
@@ -142,10 +144,10 @@ impl Origin {
     pub(crate) fn get(
         &self,
         file: &str,
-        bytes: Option<Bytes>,
+        bytes: Option<ByteRange>,
         tag: Option<&str>,
-    ) -> Result<Reply, Failure> {
-        let range = bytes.map(Bytes::header);
+    ) -> Result<HttpReply, HttpFailure> {
+        let range = bytes.map(ByteRange::header);
         let conditional = tag.map(|tag| ("if-none-match", tag.to_owned()));
         self.corrected(file, &mut |at| {
             let mut headers: Vec<_> = conditional.iter().cloned().collect();
@@ -166,8 +168,8 @@ impl Origin {
         file: &str,
         len: u64,
         hash: &str,
-        mut body: impl FnMut() -> Result<Box<dyn Read>, Failure>,
-    ) -> Result<(), Failure> {
+        mut body: impl FnMut() -> Result<Box<dyn Read>, HttpFailure>,
+    ) -> Result<(), HttpFailure> {
         self.corrected(file, &mut |at| {
             let headers = self.signed("PUT", at, None, hash);
             self.http.put(at, &mut *body()?, len, &headers)
@@ -176,14 +178,19 @@ impl Origin {
     }
 
     /// Follows redirects on the web, which have no credentials of ours.
-    fn redirected(&self, from: &Uri, reply: Reply, bytes: Option<Bytes>) -> Result<Reply, Failure> {
+    fn redirected(
+        &self,
+        from: &Uri,
+        reply: HttpReply,
+        bytes: Option<ByteRange>,
+    ) -> Result<HttpReply, HttpFailure> {
         if self.aws.is_some() {
             return Ok(reply);
         }
         let (mut at, mut reply) = (from.clone(), reply);
         for _ in 0..REDIRECTS {
-            let answer = |problem: &str| Failure::Answer {
-                url: shown(&at),
+            let answer = |problem: &str| HttpFailure::Answer {
+                url: render(&at),
                 reason: format!("it redirects {problem}"),
             };
             let to = text(reply.headers(), header::LOCATION.as_str()).unwrap_or("");
@@ -201,7 +208,7 @@ impl Origin {
                 return Ok(reply);
             }
         }
-        Err(Failure::Answer { url: shown(&at), reason: "it redirects in a circle".to_owned() })
+        Err(HttpFailure::Answer { url: render(&at), reason: "it redirects in a circle".to_owned() })
     }
 
     /// Makes a request; once more where the answer says that our clock or region is wrong. Turns every
@@ -209,8 +216,8 @@ impl Origin {
     fn corrected(
         &self,
         file: &str,
-        request: &mut dyn FnMut(&Uri) -> Result<Reply, Failure>,
-    ) -> Result<Reply, Failure> {
+        request: &mut dyn FnMut(&Uri) -> Result<HttpReply, HttpFailure>,
+    ) -> Result<HttpReply, HttpFailure> {
         let mut corrections = 2;
         loop {
             let at = self.at(file)?;
@@ -238,12 +245,12 @@ impl Origin {
             if let Some(region) = region.filter(|_| reply.status().is_redirection()) {
                 code = format!("{REGION}{region}");
             }
-            return Err(Failure::of_status(self.shown(file), &reply, code));
+            return Err(HttpFailure::of_status(self.render(file), &reply, code));
         }
     }
 
     /// Takes over the server's clock. False if it says nothing new.
-    fn learn_time(&self, reply: &Reply) -> bool {
+    fn learn_time(&self, reply: &HttpReply) -> bool {
         let Some(theirs) = date(reply.headers()) else { return false };
         let skew = i64::try_from(theirs).unwrap_or(0) - self.http.clock().unix_seconds();
         info!("the clock of the storage is {skew} s ahead of ours");
@@ -267,7 +274,7 @@ impl Origin {
     }
 
     /// The address of a file.
-    pub(crate) fn at(&self, file: &str) -> Result<Uri, Failure> {
+    pub(crate) fn at(&self, file: &str) -> Result<Uri, HttpFailure> {
         let url = match (self.address.on_web(file), self.address.in_bucket(file), &self.aws) {
             (Some(url), ..) => url,
             (None, Some((bucket, name)), Some(aws)) => {
@@ -283,8 +290,8 @@ impl Origin {
             }
             _ => String::new(),
         };
-        url.parse().map_err(|_| Failure::Answer {
-            url: self.shown(file),
+        url.parse().map_err(|_| HttpFailure::Answer {
+            url: self.render(file),
             reason: "it is no address".to_owned(),
         })
     }
@@ -301,7 +308,7 @@ impl Origin {
         let Some(credentials) = credentials else { return Vec::new() };
         let skew = self.skew.load(Ordering::Relaxed);
         let time = self.http.clock().unix_seconds().saturating_add(skew);
-        let request = Request {
+        let request = SignedRequest {
             method,
             host: at.authority().map_or("", |authority| authority.as_str()),
             path: at.path(),
@@ -313,7 +320,7 @@ impl Origin {
     }
 
     /// The address of a file for messages.
-    pub(crate) fn shown(&self, file: &str) -> String {
+    pub(crate) fn render(&self, file: &str) -> String {
         format!("{}/{file}", self.address)
     }
 }
@@ -342,7 +349,8 @@ mod tests {
                 let found = variables.iter().find(|(variable, _)| *variable == name);
                 found.map(|(_, value)| OsString::from(value))
             };
-            let origin = Origin::with(address.parse().unwrap(), get, Clock::simulated()).unwrap();
+            let origin =
+                FarOrigin::with(address.parse().unwrap(), get, Clock::simulated()).unwrap();
             origin.at("x/y.z").unwrap().to_string()
         };
         let region = ("AWS_REGION", "eu-west-1");

@@ -14,8 +14,8 @@ use sws_store::{Manifest, SMALL_FILES};
 use tracing::{debug, info};
 
 use crate::FarError;
-use crate::cells::{Cells, Span};
-use crate::record::Record;
+use crate::cells::{CellSpan, Cells};
+use crate::record::CellRecord;
 
 /// Room that stays on the disk for everything else: a twentieth of what is free at first, and at most
 /// so much.
@@ -32,12 +32,12 @@ const FLAGS: i32 = rustix::fs::OFlags::NOFOLLOW.union(rustix::fs::OFlags::NONBLO
 
 /// The place of a model.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ModelPlace {
     /// Directory of the files, as a directory of shards.
     pub(crate) files: PathBuf,
     pub(crate) manifest: Arc<Manifest>,
     pub(crate) cells: Cells,
-    pub(crate) record: Record,
+    pub(crate) record: CellRecord,
     locks: PathBuf,
     /// Directory of the places of all models.
     root: PathBuf,
@@ -51,7 +51,7 @@ pub(crate) struct Place {
     _used: File,
 }
 
-impl Place {
+impl ModelPlace {
     /// Opens the place of a model in the directory of all of them, or creates it. Models that no
     /// process uses go if the limit, which is one for all, asks for it.
     pub(crate) fn open(
@@ -59,15 +59,15 @@ impl Place {
         key: &str,
         manifest: Arc<Manifest>,
         limit: Option<u64>,
-    ) -> Result<Place, FarError> {
+    ) -> Result<ModelPlace, FarError> {
         let dir = root.join(key);
         let (files, locks) = (dir.join("files"), dir.join("locks"));
         let refused = |e| FarError::write(&dir, e);
         let (used, alone) = claim(&dir, &[&files, &locks]).map_err(refused)?;
         let cells = Cells::of(&manifest);
-        let record = Record::open(&dir, cells.len()).map_err(refused)?;
+        let record = CellRecord::open(&dir, cells.len()).map_err(refused)?;
         let free = free_space(&dir)?.unwrap_or(u64::MAX);
-        let place = Place {
+        let place = ModelPlace {
             root: root.to_owned(),
             files,
             manifest,
@@ -96,7 +96,7 @@ impl Place {
         ledger.set(there.map(|(cell, _)| self.span(cell).len()).sum())
     }
 
-    pub(crate) fn span(&self, cell: u32) -> Span {
+    pub(crate) fn span(&self, cell: u32) -> CellSpan {
         self.cells.span(&self.manifest, cell)
     }
 
@@ -137,7 +137,7 @@ impl Place {
     }
 
     /// Makes room for a cell, and counts it. False if there is none; others go only if they may.
-    pub(crate) fn reserve(&self, span: Span, others_go: bool) -> Result<bool, FarError> {
+    pub(crate) fn reserve(&self, span: CellSpan, others_go: bool) -> Result<bool, FarError> {
         let refused = |e| FarError::write(&self.files, e);
         let ledger = self.record.ledger().map_err(refused)?;
         let free = free_space(&self.files)?.unwrap_or(u64::MAX);
@@ -172,7 +172,7 @@ impl Place {
         let places = self.root.read_dir().into_iter().flatten().flatten();
         let others = places.map(|entry| entry.path()).filter(|path| Some(path.as_path()) != own);
         let (mut models, mut left) = (1, self.limit);
-        for bytes in others.filter_map(|path| Record::bytes_in(&path)) {
+        for bytes in others.filter_map(|path| CellRecord::bytes_in(&path)) {
             models += 1;
             left = left.saturating_sub(bytes);
         }
@@ -180,7 +180,7 @@ impl Place {
     }
 
     /// Counts a cell out that did not come.
-    pub(crate) fn release(&self, span: Span) {
+    pub(crate) fn release(&self, span: CellSpan) {
         if let Ok(ledger) = self.record.ledger() {
             let _ = ledger.set(ledger.bytes().saturating_sub(span.len()));
         }
@@ -217,7 +217,7 @@ impl Place {
             let _alone = self.reading.write().unwrap_or_else(PoisonError::into_inner);
             let all = self.cells.of_file(file);
             let there = all.clone().filter(|&cell| uses[cell as usize] > 0);
-            let spans: Vec<Span> = there.clone().map(|cell| self.span(cell)).collect();
+            let spans: Vec<CellSpan> = there.clone().map(|cell| self.span(cell)).collect();
             for cell in there {
                 self.record.set(cell, 0)?;
             }
@@ -227,7 +227,7 @@ impl Place {
                 all.clone().try_for_each(|cell| self.record.set(cell, 0))?;
             }
             debug!("`{}` went to make room", self.path(file).display());
-            let bytes: u64 = spans.iter().map(Span::len).sum();
+            let bytes: u64 = spans.iter().map(CellSpan::len).sum();
             freed += bytes;
         }
         Ok(freed)
@@ -270,7 +270,7 @@ fn claim(dir: &Path, below: &[&Path]) -> io::Result<(File, bool)> {
 }
 
 /// Frees ranges of a file, which keeps its length. False if that took all of its bytes.
-fn punch(path: &Path, spans: &[Span], len: u64) -> io::Result<bool> {
+fn punch(path: &Path, spans: &[CellSpan], len: u64) -> io::Result<bool> {
     // A link could lead to a foreign file.
     let file = match OpenOptions::new().write(true).custom_flags(FLAGS).open(path) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(true),
@@ -281,7 +281,8 @@ fn punch(path: &Path, spans: &[Span], len: u64) -> io::Result<bool> {
         return Ok(true);
     }
     let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    let punched = |span: &Span| rustix::fs::fallocate(&file, hole, span.start, span.len()).is_ok();
+    let punched =
+        |span: &CellSpan| rustix::fs::fallocate(&file, hole, span.start, span.len()).is_ok();
     if spans.iter().all(punched) {
         return Ok(true);
     }
@@ -292,7 +293,7 @@ fn punch(path: &Path, spans: &[Span], len: u64) -> io::Result<bool> {
 }
 
 /// Writes the pages of a range to the drive, and lets go of their memory.
-pub(crate) fn settle(file: &File, span: Span) -> io::Result<()> {
+pub(crate) fn settle(file: &File, span: CellSpan) -> io::Result<()> {
     file.sync_data()?;
     let len = std::num::NonZeroU64::new(span.len());
     let _ = rustix::fs::fadvise(file, span.start, len, Advice::DontNeed);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use ring::digest::{Context, SHA256};
-use sws_hub::http::{ATTEMPTS, Bytes, Failure, text};
+use sws_hub::http::{ATTEMPTS, ByteRange, HttpFailure, text};
 use sws_store::shard::{Progress, verify};
 use sws_store::{
     LEARNED_FILE, MANIFEST_FILE, MAX_LEARNED_BYTES, MAX_MANIFEST_BYTES, Manifest, SmallFileError,
@@ -17,7 +17,7 @@ use tracing::info;
 use ureq::http::{HeaderName, StatusCode, header};
 
 use crate::key::{finished, sha256};
-use crate::{FarError, Origin};
+use crate::{FarError, FarOrigin};
 
 /// Files at a time.
 const FILES: usize = 4;
@@ -37,14 +37,14 @@ pub struct Push<'a> {
     /// are there already.
     pub learned: Option<&'a Path>,
     /// Where to.
-    pub to: &'a Origin,
+    pub to: &'a FarOrigin,
     /// Puts shards there that are there already, as something may have happened to them.
     pub again: bool,
 }
 
 /// Progress of [`push`].
 #[derive(Clone, Copy, Debug)]
-pub enum Step {
+pub enum PushStep {
     /// The shards on this machine are being verified.
     Verified(Progress),
     /// A file of so many bytes is there.
@@ -63,7 +63,7 @@ pub struct Pushed {
 }
 
 /// A file to put there.
-struct Job {
+struct PushFile {
     name: String,
     path: PathBuf,
     len: u64,
@@ -71,9 +71,9 @@ struct Job {
 
 /// Puts the shards of a directory at an address, if no byte of them is damaged. The manifest comes
 /// last, so that what is there is never taken for whole before it is.
-pub fn push(what: &Push<'_>, report: &(dyn Fn(Step) + Sync)) -> Result<Pushed, FarError> {
+pub fn push(what: &Push<'_>, report: &(dyn Fn(PushStep) + Sync)) -> Result<Pushed, FarError> {
     let &Push { dir, learned, to, again } = what;
-    let moved = &|bytes| report(Step::Moved(bytes));
+    let moved = &|bytes| report(PushStep::Moved(bytes));
     let manifest = Manifest::load(dir)?;
     let path = dir.join(MANIFEST_FILE);
     let mut json = Vec::new();
@@ -95,7 +95,7 @@ pub fn push(what: &Push<'_>, report: &(dyn Fn(Step) + Sync)) -> Result<Pushed, F
         Err(FarError::Refused { status: 403, code, .. }) if code == "AccessDenied" => {}
         Err(error) => return Err(error),
     }
-    let verified = verify(dir, &|progress| report(Step::Verified(progress)))?;
+    let verified = verify(dir, &|progress| report(PushStep::Verified(progress)))?;
     if let Some(damage) = verified.damage.first() {
         return Err(FarError::DamagedHere { path: dir.join(&damage.file) });
     }
@@ -127,33 +127,33 @@ pub fn push(what: &Push<'_>, report: &(dyn Fn(Step) + Sync)) -> Result<Pushed, F
     Ok(pushed)
 }
 
-fn learned_job(path: &Path) -> Result<Job, FarError> {
+fn learned_job(path: &Path) -> Result<PushFile, FarError> {
     let file = open_regular(path).map_err(|e| FarError::read(path, e))?;
     let len = file.metadata().map_err(|e| FarError::read(path, e))?.len().min(MAX_LEARNED_BYTES);
-    Ok(Job { name: LEARNED_FILE.to_owned(), path: path.to_owned(), len })
+    Ok(PushFile { name: LEARNED_FILE.to_owned(), path: path.to_owned(), len })
 }
 
 /// The files that a manifest lists. Small ones are compared with their checksums.
-fn jobs(dir: &Path, manifest: &Manifest) -> Result<Vec<Job>, FarError> {
+fn jobs(dir: &Path, manifest: &Manifest) -> Result<Vec<PushFile>, FarError> {
     let mut jobs = Vec::new();
     for copy in &manifest.copies {
         let path = dir.join(&copy.path);
         let missing = || SmallFileError::Missing { path: path.clone() };
         manifest.read_small(dir, &copy.path, None)?.ok_or_else(missing)?;
-        jobs.push(Job { name: copy.path.clone(), len: copy.len, path });
+        jobs.push(PushFile { name: copy.path.clone(), len: copy.len, path });
     }
     for file in &manifest.files {
         let path = dir.join(&file.path);
         if file.len > LONGEST {
             return Err(FarError::TooLong { path });
         }
-        jobs.push(Job { name: file.path.clone(), len: file.len, path });
+        jobs.push(PushFile { name: file.path.clone(), len: file.len, path });
     }
     Ok(jobs)
 }
 
-impl Job {
-    fn send(&self, to: &Origin, moved: &(dyn Fn(u64) + Sync)) -> Result<(), FarError> {
+impl PushFile {
+    fn send(&self, to: &FarOrigin, moved: &(dyn Fn(u64) + Sync)) -> Result<(), FarError> {
         let refused = |e| FarError::read(&self.path, e);
         let file = open_regular(&self.path).map_err(refused)?;
         let mut file = file.take(self.len);
@@ -186,7 +186,7 @@ struct What<'a> {
 
 /// Sends a file until it is there, or fails for good. Twice, where the server keeps something else.
 fn put(
-    to: &Origin,
+    to: &FarOrigin,
     what: &What<'_>,
     moved: &(dyn Fn(u64) + Sync),
     open: &dyn Fn() -> Result<Box<dyn Read>, FarError>,
@@ -197,18 +197,18 @@ fn put(
             moved(what.len);
             return Ok(());
         }
-        info!("{} has other bytes than those that were sent", to.shown(what.name));
+        info!("{} has other bytes than those that were sent", to.render(what.name));
     }
-    Err(FarError::NotKept { url: to.shown(what.name) })
+    Err(FarError::NotKept { url: to.render(what.name) })
 }
 
 /// False if the server gives back another length or another end of a file. To those who may only write
 /// it gives nothing back.
-fn is_kept(to: &Origin, what: &What<'_>) -> bool {
+fn is_kept(to: &FarOrigin, what: &What<'_>) -> bool {
     let &What { name, len, end, .. } = what;
     let first = len - end.len() as u64;
     let kept = to.http().attempted(ATTEMPTS, &mut |_| {
-        let mut reply = to.get(name, Some(Bytes(first, Some(len.saturating_sub(1)))), None)?;
+        let mut reply = to.get(name, Some(ByteRange(first, Some(len.saturating_sub(1)))), None)?;
         let header = |name: HeaderName| text(reply.headers(), name.as_str());
         let total = match reply.status() {
             StatusCode::PARTIAL_CONTENT => {
@@ -225,15 +225,15 @@ fn is_kept(to: &Origin, what: &What<'_>) -> bool {
         let read = body.take(end.len() as u64 + 1).read_to_end(&mut bytes);
         to.count(bytes.len());
         let broken =
-            |e: io::Error| Failure::Connection { url: to.shown(name), reason: e.to_string() };
+            |e: io::Error| HttpFailure::Connection { url: to.render(name), reason: e.to_string() };
         read.map(|_| bytes == end).map_err(broken)
     });
     match kept {
         Ok(kept) => kept,
-        Err(Failure::Status { status: 416, .. }) => len == 0,
-        Err(Failure::Status { status: 404 | 410, .. }) => false,
+        Err(HttpFailure::Status { status: 416, .. }) => len == 0,
+        Err(HttpFailure::Status { status: 404 | 410, .. }) => false,
         Err(failure) => {
-            info!("{} does not tell what it has: {}", to.shown(name), failure.reason());
+            info!("{} does not tell what it has: {}", to.render(name), failure.reason());
             true
         }
     }
@@ -241,7 +241,7 @@ fn is_kept(to: &Origin, what: &What<'_>) -> bool {
 
 /// Sends a file until the server has taken it, or fails for good.
 fn send(
-    to: &Origin,
+    to: &FarOrigin,
     what: &What<'_>,
     open: &dyn Fn() -> Result<Box<dyn Read>, FarError>,
 ) -> Result<(), FarError> {
@@ -253,7 +253,7 @@ fn send(
             Err(error) => {
                 unread = Some(error);
                 let reason = "the file cannot be read".to_owned();
-                Err(Failure::Answer { url: to.shown(name), reason })
+                Err(HttpFailure::Answer { url: to.render(name), reason })
             }
         };
         to.put(name, len, hash, &mut body)
@@ -261,7 +261,7 @@ fn send(
     match (sent, unread) {
         (Ok(()), _) => Ok(()),
         (Err(_), Some(error)) => Err(error),
-        (Err(Failure::Status { url, status: status @ (404 | 405 | 501), code, .. }), None)
+        (Err(HttpFailure::Status { url, status: status @ (404 | 405 | 501), code, .. }), None)
             if code != "NoSuchBucket" =>
         {
             Err(FarError::NotTaken { url, status })

@@ -38,8 +38,8 @@ pub(crate) enum Failed {
 
 /// The cells that are to come.
 #[derive(Debug)]
-pub(crate) struct Queue {
-    state: Mutex<State>,
+pub(crate) struct CellQueue {
+    state: Mutex<CellQueueState>,
     /// Signalled when there is a cell to fetch.
     work: Condvar,
     /// Signalled when one has come, or has failed.
@@ -48,7 +48,7 @@ pub(crate) struct Queue {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct CellQueueState {
     demanded: VecDeque<u32>,
     ahead: VecDeque<u32>,
     later: VecDeque<u32>,
@@ -65,10 +65,10 @@ struct State {
     closing: bool,
 }
 
-impl Queue {
-    pub(crate) fn new(clock: Clock) -> Queue {
-        let state = State { last: clock.now(), ..State::default() };
-        Queue { state: Mutex::new(state), work: Condvar::new(), done: Condvar::new(), clock }
+impl CellQueue {
+    pub(crate) fn new(clock: Clock) -> CellQueue {
+        let state = CellQueueState { last: clock.now(), ..CellQueueState::default() };
+        CellQueue { state: Mutex::new(state), work: Condvar::new(), done: Condvar::new(), clock }
     }
 
     /// Demands cells.
@@ -159,12 +159,12 @@ impl Queue {
         self.work.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, CellQueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl CellQueueState {
     fn take(&mut self, now: Duration) -> Option<(u32, Reason)> {
         if let Some(cell) = self.demanded.pop_front() {
             self.busy += 1;
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn demanded_cells_come_first_and_others_while_nothing_does() {
         let clock = Clock::simulated();
-        let queue = Queue::new(clock.clone());
+        let queue = CellQueue::new(clock.clone());
         queue.set_ahead(vec![1, 2, 3]);
         queue.set_later(vec![3, 4, 5]);
         queue.demand([2, 7]);
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn those_who_wait_learn_of_failures_and_may_ask_again() {
-        let queue = Queue::new(Clock::simulated());
+        let queue = CellQueue::new(Clock::simulated());
         queue.demand([1, 2]);
         let (one, two) = (queue.next().unwrap(), queue.next().unwrap());
         queue.ended(one.0, one.1, Ok(()));

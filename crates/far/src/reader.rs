@@ -7,14 +7,14 @@ use std::sync::Arc;
 use sws_store::{ReadOp, ShardReader};
 
 use crate::Far;
-use crate::fetch::Shared;
+use crate::fetch::FetchShared;
 use crate::queue::Failed;
 
 /// Turns in which cells come and go again before a range is read past the cache.
 const TURNS: usize = 3;
 
 pub(crate) struct FarReader {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<FetchShared>,
     pub(crate) local: Arc<dyn ShardReader>,
     /// Ends the fetching with the last reader.
     pub(crate) _far: Arc<Far>,

@@ -24,7 +24,7 @@ const ENTRY: u64 = 4;
 
 /// The record of a model's cells.
 #[derive(Debug)]
-pub(crate) struct Record {
+pub(crate) struct CellRecord {
     file: File,
     cells: u32,
     /// Taken to change the number of bytes, with a lock on the file against other processes.
@@ -32,14 +32,14 @@ pub(crate) struct Record {
 }
 
 /// The number of bytes that are here, locked.
-pub(crate) struct Ledger<'a> {
-    record: &'a Record,
+pub(crate) struct RecordLedger<'a> {
+    record: &'a CellRecord,
     file: MutexGuard<'a, File>,
 }
 
-impl Record {
+impl CellRecord {
     /// Opens the record in a directory, or begins one. A record of something else is begun anew.
-    pub(crate) fn open(dir: &Path, cells: u32) -> io::Result<Record> {
+    pub(crate) fn open(dir: &Path, cells: u32) -> io::Result<CellRecord> {
         let path = dir.join("record");
         let (file, locked) = (create(&path)?, create(&path)?);
         let len = HEADER + u64::from(cells) * ENTRY;
@@ -52,7 +52,7 @@ impl Record {
             file.write_all_at(MAGIC, 0)?;
         }
         rustix::fs::flock(&locked, FlockOperation::Unlock)?;
-        Ok(Record { file, cells, ledger: Mutex::new(locked) })
+        Ok(CellRecord { file, cells, ledger: Mutex::new(locked) })
     }
 
     /// The number of bytes that are in another directory, by the record there.
@@ -103,11 +103,11 @@ impl Record {
     }
 
     /// Locks the number of bytes.
-    pub(crate) fn ledger(&self) -> io::Result<Ledger<'_>> {
+    pub(crate) fn ledger(&self) -> io::Result<RecordLedger<'_>> {
         let file = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
         let lock = || rustix::fs::flock(&*file, FlockOperation::LockExclusive);
         rustix::io::retry_on_intr(lock)?;
-        Ok(Ledger { record: self, file })
+        Ok(RecordLedger { record: self, file })
     }
 
     fn number(&self, at: u64) -> io::Result<u64> {
@@ -117,7 +117,7 @@ impl Record {
     }
 }
 
-impl Ledger<'_> {
+impl RecordLedger<'_> {
     /// Bytes that are here or about to come.
     pub(crate) fn bytes(&self) -> u64 {
         self.record.number(BYTES).unwrap_or(0)
@@ -129,7 +129,7 @@ impl Ledger<'_> {
     }
 }
 
-impl Drop for Ledger<'_> {
+impl Drop for RecordLedger<'_> {
     fn drop(&mut self) {
         let _ = rustix::fs::flock(&*self.file, FlockOperation::Unlock);
     }
@@ -146,8 +146,8 @@ mod tests {
     #[test]
     fn processes_see_what_others_record() {
         let dir = tempfile::tempdir().unwrap();
-        let one = Record::open(dir.path(), 5).unwrap();
-        let two = Record::open(dir.path(), 5).unwrap();
+        let one = CellRecord::open(dir.path(), 5).unwrap();
+        let two = CellRecord::open(dir.path(), 5).unwrap();
         assert_eq!(one.uses(0..9).unwrap(), [0; 5]);
         one.set(3, 0x0102_0304).unwrap();
         one.set(5, 9).unwrap();
@@ -157,7 +157,7 @@ mod tests {
         one.ledger().unwrap().set(7).unwrap();
         assert_eq!(two.ledger().unwrap().bytes(), 7);
         // Of other cells it says nothing.
-        let other = Record::open(dir.path(), 4).unwrap();
+        let other = CellRecord::open(dir.path(), 4).unwrap();
         assert_eq!((other.uses(0..4).unwrap(), other.time()), (vec![0; 4], 1));
     }
 }

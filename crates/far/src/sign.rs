@@ -11,7 +11,7 @@ const SERVICE: &str = "s3";
 const DAY: u64 = 86_400;
 
 /// A request to be signed.
-pub(crate) struct Request<'a> {
+pub(crate) struct SignedRequest<'a> {
     pub(crate) method: &'static str,
     /// Host, with its port if the address has one.
     pub(crate) host: &'a str,
@@ -27,7 +27,7 @@ pub(crate) struct Request<'a> {
 
 /// The headers that sign a request, besides `Host` and `Range`.
 pub(crate) fn headers(
-    request: &Request<'_>,
+    request: &SignedRequest<'_>,
     credentials: &Credentials,
     region: &str,
 ) -> Vec<(&'static str, String)> {
@@ -41,7 +41,7 @@ pub(crate) fn headers(
     let names: Vec<&str> = headers.iter().map(|(name, _)| *name).collect();
     let names = names.join(";");
     let lines: String = headers.iter().map(|(name, value)| format!("{name}:{value}\n")).collect();
-    let Request { method, path, body, .. } = request;
+    let SignedRequest { method, path, body, .. } = request;
     let canonical = format!("{method}\n{path}\n\n{lines}\n{names}\n{body}");
     let scope = format!("{day}/{region}/{SERVICE}/aws4_request");
     let text = format!("{ALGORITHM}\n{time}\n{scope}\n{}", sha256(canonical.as_bytes()));
@@ -107,7 +107,7 @@ mod tests {
             secret: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY".to_owned(),
             token: None,
         };
-        let request = Request {
+        let request = SignedRequest {
             method: "GET",
             host: "examplebucket.s3.amazonaws.com",
             path: "/test.txt",

@@ -1,4 +1,4 @@
-//! A compiled form, and its place in a text.
+//! A compiled structure, and its place in a text.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use llguidance::Matcher;
 use llguidance::toktrie::SimpleVob;
-use sws_model::text::{Constrain, Constraint, ConstraintError};
+use sws_model::text::{Constraint, ConstraintError, TokenMask};
 
 use crate::vocabulary::sentence;
 
-/// A compiled form at the beginning of a text.
+/// A compiled structure at the beginning of a text.
 pub struct Grammar {
     matcher: Matcher,
     /// Tokens that end a text.
@@ -22,10 +22,10 @@ pub struct Grammar {
 }
 
 impl Grammar {
-    /// Bytes of a form for which a unit of memory is set aside, and of that unit: as much is taken on the
+    /// Bytes of a structure for which a unit of memory is set aside, and of that unit: as much is taken on the
     /// heap while it is compiled, and after.
     pub const UNIT: [usize; 2] = [4 << 10, 2 << 20];
-    /// Bytes on the heap that a text of a form takes besides.
+    /// Bytes on the heap that a structured text takes besides.
     pub const WRITTEN: u64 = 16 << 20;
 
     pub(crate) fn new(matcher: Matcher, ends: Arc<[u32]>) -> Grammar {
@@ -38,7 +38,7 @@ impl Grammar {
         self
     }
 
-    /// The same form at the same place.
+    /// The same structure at the same place.
     pub(crate) fn copy(&self) -> Grammar {
         Grammar {
             matcher: self.matcher.deep_clone(),
@@ -59,10 +59,10 @@ impl Grammar {
     }
 
     /// The tokens that may come next, if they are more than the one that must.
-    pub(crate) fn allowed(&mut self) -> Result<Allowed, ConstraintError> {
+    pub(crate) fn allowed(&mut self) -> Result<AllowedTokens, ConstraintError> {
         self.look_ahead()?;
         if let Some(&token) = self.forced.front() {
-            return Ok(Allowed::One(token));
+            return Ok(AllowedTokens::One(token));
         }
         let mut set = self.matcher.compute_mask().map_err(|e| failure(&e.to_string()))?;
         if !self.may_end {
@@ -70,7 +70,7 @@ impl Grammar {
         }
         match set.is_zero() {
             true => Err(failure("no token fits")),
-            false => Ok(Allowed::Set(set)),
+            false => Ok(AllowedTokens::Set(set)),
         }
     }
 
@@ -88,16 +88,16 @@ impl Grammar {
 }
 
 /// Tokens that may come next.
-pub(crate) enum Allowed {
+pub(crate) enum AllowedTokens {
     One(u32),
     Set(SimpleVob),
 }
 
-impl Allowed {
+impl AllowedTokens {
     pub(crate) fn has(&self, token: u32) -> bool {
         match self {
-            Allowed::One(one) => *one == token,
-            Allowed::Set(set) => (token as usize) < set.len() && set.is_allowed(token),
+            AllowedTokens::One(one) => *one == token,
+            AllowedTokens::Set(set) => (token as usize) < set.len() && set.is_allowed(token),
         }
     }
 }
@@ -137,7 +137,7 @@ impl Constraint for Grammar {
     }
 }
 
-impl Constrain for Grammar {
+impl TokenMask for Grammar {
     fn begin(&self) -> Box<dyn Constraint> {
         Box::new(self.copy())
     }
@@ -145,7 +145,7 @@ impl Constrain for Grammar {
 
 fn failure(why: &str) -> ConstraintError {
     ConstraintError(format!(
-        "the form of the text cannot be kept ({}); simplify the schema or the grammar",
+        "the structure of the text cannot be kept ({}); simplify the schema or the grammar",
         sentence(why)
     ))
 }

@@ -4,24 +4,24 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use crate::form::{FormError, MAX_FORM_BYTES, MAX_NESTING, within};
+use crate::structure::{MAX_NESTING, MAX_STRUCTURE_BYTES, StructureError, within};
 
 /// Maximum number of combinations of alternatives.
 pub(crate) const MAX_VARIANTS: u64 = 1024;
 
 /// Refuses a schema that is large, deep, or whose alternatives multiply.
-pub(crate) fn check(schema: &Value) -> Result<(), FormError> {
+pub(crate) fn check(schema: &Value) -> Result<(), StructureError> {
     if !matches!(schema, Value::Object(_) | Value::Bool(true)) {
-        return Err(FormError::NoSchema);
+        return Err(StructureError::NoSchema);
     }
     if depth(schema) > MAX_NESTING {
-        return Err(FormError::TooDeep);
+        return Err(StructureError::TooDeep);
     }
-    within(schema.to_string().len(), MAX_FORM_BYTES)?;
+    within(schema.to_string().len(), MAX_STRUCTURE_BYTES)?;
     let mut variants = Variants { root: schema, known: BTreeMap::new() };
     match variants.of(schema) {
         0..=MAX_VARIANTS => Ok(()),
-        _ => Err(FormError::Variants),
+        _ => Err(StructureError::Variants),
     }
 }
 
@@ -137,11 +137,11 @@ mod tests {
         for _ in 0..MAX_NESTING {
             deep = json!({ "not": deep });
         }
-        assert_eq!(check(&deep), Err(FormError::TooDeep));
-        let long = json!({"const": "a".repeat(MAX_FORM_BYTES)});
-        assert!(matches!(check(&long), Err(FormError::TooLong { .. })));
+        assert_eq!(check(&deep), Err(StructureError::TooDeep));
+        let long = json!({"const": "a".repeat(MAX_STRUCTURE_BYTES)});
+        assert!(matches!(check(&long), Err(StructureError::TooLong { .. })));
         for value in [json!(3), json!("{}"), json!([]), json!(null), json!(false)] {
-            assert_eq!(check(&value), Err(FormError::NoSchema), "{value}");
+            assert_eq!(check(&value), Err(StructureError::NoSchema), "{value}");
         }
     }
 }

@@ -14,21 +14,21 @@ use llguidance::toktrie::{
 use llguidance::{Matcher, TokenParser};
 use sws_model::text::Tokenizer;
 
-use crate::{Form, FormError, Grammar};
+use crate::{Grammar, Structure, StructureError};
 
-/// Stack for compiling, which goes down a form.
+/// Stack for compiling, which goes down a structure.
 const STACK: usize = 16 << 20;
 /// Maximum number of tokens, and of all their bytes, that the trie has room for.
 const TOKENS: usize = 1 << 22;
 const BYTES: usize = 1 << 25;
-/// Longest token that a text of a form may have.
+/// Longest token that a structured text may have.
 const LONGEST: usize = 512;
 
 /// Bytes of a vocabulary, and of a token in it.
 const FIXED: u64 = 1 << 20;
 const TOKEN: u64 = 512;
 
-/// Work that a form may ask for: in the words of `ParserLimits`, some tens of milliseconds to compile
+/// Work that a structure may ask for: in the words of `ParserLimits`, some tens of milliseconds to compile
 /// it, and some for a token.
 fn limits() -> ParserLimits {
     ParserLimits {
@@ -43,33 +43,33 @@ fn limits() -> ParserLimits {
     }
 }
 
-/// The tokens of a model as bytes, for all forms. Clones share them.
+/// The tokens of a model as bytes, for all structures. Clones share them.
 #[derive(Clone)]
-pub struct Vocabulary {
+pub struct GrammarVocabulary {
     factory: Arc<ParserFactory>,
     /// Tokens that end a text.
     ends: Arc<[u32]>,
 }
 
-struct Tokens {
+struct TokenTrie {
     trie: TokTrie,
     tokenizer: Arc<Tokenizer>,
 }
 
-impl Vocabulary {
+impl GrammarVocabulary {
     /// Bytes on the heap that a vocabulary of so many tokens takes while it is made, and after.
     pub const fn bytes(count: usize) -> u64 {
         FIXED + TOKEN * count as u64
     }
 
     /// The tokens of a model that has `count` of them. `ends` end a text. They, special tokens, and
-    /// those of the markers of answers are no part of a form.
+    /// those of the markers of answers are no part of a structure.
     pub fn new(
         tokenizer: Arc<Tokenizer>,
         count: usize,
         ends: &[u32],
         markers: &[u32],
-    ) -> Result<Vocabulary, FormError> {
+    ) -> Result<GrammarVocabulary, StructureError> {
         let known = tokenizer.vocab_size().min(count);
         let mut sum = 0;
         let mut words: Vec<Vec<u8>> = Vec::with_capacity(count);
@@ -86,7 +86,7 @@ impl Vocabulary {
         }
         words.resize(count, Vec::new());
         if count > TOKENS || sum > BYTES {
-            return Err(FormError::Vocabulary("it has too many tokens"));
+            return Err(StructureError::Vocabulary("it has too many tokens"));
         }
         let ends: Arc<[u32]> = ends.iter().copied().filter(|&id| (id as usize) < known).collect();
         let first = ends.first().copied().unwrap_or(INVALID_TOKEN);
@@ -96,7 +96,7 @@ impl Vocabulary {
             if !ends.is_empty() {
                 trie = trie.with_eos_tokens(&ends);
             }
-            let tokens: TokEnv = Arc::new(Tokens { trie, tokenizer });
+            let tokens: TokEnv = Arc::new(TokenTrie { trie, tokenizer });
             let capabilities = InferenceCapabilities { ff_tokens: true, ..Default::default() };
             let mut factory = ParserFactory::new(&tokens, capabilities, &[]).ok()?;
             factory.quiet();
@@ -104,13 +104,13 @@ impl Vocabulary {
             Some((factory, ends))
         });
         let (factory, ends) =
-            factory.flatten().ok_or(FormError::Vocabulary("its tokens are not usable"))?;
-        Ok(Vocabulary { factory: Arc::new(factory), ends })
+            factory.flatten().ok_or(StructureError::Vocabulary("its tokens are not usable"))?;
+        Ok(GrammarVocabulary { factory: Arc::new(factory), ends })
     }
 
-    /// Compiles a form. Fails if it asks for too much.
-    pub fn compile(&self, form: &Form) -> Result<Grammar, FormError> {
-        let grammar = form.grammar()?;
+    /// Compiles a structure. Fails if it asks for too much.
+    pub fn compile(&self, structure: &Structure) -> Result<Grammar, StructureError> {
+        let grammar = structure.grammar()?;
         let factory = &self.factory;
         let parser = on_a_stack(|| {
             let mut parser: Result<TokenParser, _> = factory.create_parser(grammar);
@@ -119,35 +119,35 @@ impl Vocabulary {
             }
             let matcher = Matcher::new(parser);
             match matcher.get_error() {
-                Some(error) => Err(FormError::Refused(sentence(&error))),
+                Some(error) => Err(StructureError::Refused(sentence(&error))),
                 None => Ok(matcher),
             }
         });
-        let failed = || FormError::Refused("it is too complex".to_owned());
+        let failed = || StructureError::Refused("it is too complex".to_owned());
         let mut grammar = Grammar::new(parser.ok_or_else(failed)??, Arc::clone(&self.ends));
-        // A form of which nothing can be written.
-        grammar.check().map_err(|error| FormError::Refused(error.0))?;
+        // A structure of which nothing can be written.
+        grammar.check().map_err(|error| StructureError::Refused(error.0))?;
         Ok(grammar)
     }
 }
 
 /// Finds out what a text begins with, within the limits of a step. Without this the first mask would set
 /// them, after all that comes before it was forced.
-fn force(parser: &mut TokenParser) -> Result<(), FormError> {
-    let nothing = Nothing(parser.token_env.clone());
+fn force(parser: &mut TokenParser) -> Result<(), StructureError> {
+    let nothing = EmptyMask(parser.token_env.clone());
     // It sets the limits. With a prefix the mask is not kept.
     parser.parser.compute_bias(&nothing, b" ");
     parser.compute_ff_tokens();
     match parser.parser.get_error() {
-        Some(error) => Err(FormError::Refused(sentence(&error.message()))),
+        Some(error) => Err(StructureError::Refused(sentence(&error.message()))),
         None => Ok(()),
     }
 }
 
 /// A mask without a token, of which nothing is computed.
-struct Nothing(TokEnv);
+struct EmptyMask(TokEnv);
 
-impl BiasComputer for Nothing {
+impl BiasComputer for EmptyMask {
     fn compute_bias(&self, _: &mut ParserRecognizer<'_>, _: &[u8]) -> SimpleVob {
         self.0.tok_trie().alloc_token_set()
     }
@@ -176,7 +176,7 @@ pub(crate) fn sentence(error: &str) -> String {
     whole.chars().take(200).collect::<String>().trim_end_matches('.').to_owned()
 }
 
-impl TokenizerEnv for Tokens {
+impl TokenizerEnv for TokenTrie {
     fn tok_trie(&self) -> &TokTrie {
         &self.trie
     }
@@ -199,7 +199,7 @@ impl TokenizerEnv for Tokens {
     }
 }
 
-impl fmt::Debug for Vocabulary {
+impl fmt::Debug for GrammarVocabulary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Vocabulary").field("ends", &self.ends).finish_non_exhaustive()
     }

@@ -1,4 +1,4 @@
-//! Memory of vocabularies and forms, as far as a server sets it aside. The only test of its program, as
+//! Memory of vocabularies and structures, as far as a server sets it aside. The only test of its program, as
 //! the heap is that of all threads.
 
 use std::alloc::System;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use cap::Cap;
 use serde_json::{Value, json};
-use sws_grammar::{Form, Grammar, Vocabulary};
-use sws_model::text::{Constrain, Tokenizer};
+use sws_grammar::{Grammar, GrammarVocabulary, Structure};
+use sws_model::text::{TokenMask, Tokenizer};
 
 #[global_allocator]
 static HEAP: Cap<System> = Cap::new(System, usize::MAX);
@@ -35,7 +35,7 @@ fn tokenizer(count: usize) -> Arc<Tokenizer> {
     Arc::new(Tokenizer::from_bytes(json.to_string().as_bytes()).unwrap())
 }
 
-/// Writes a text of many tokens, or to where its form becomes too much work.
+/// Writes a text of many tokens, or to where its structure becomes too much work.
 fn write(grammar: &Grammar, count: usize, tokens: usize) {
     let mut constraint = grammar.begin();
     let mut seed = 1_u64;
@@ -58,7 +58,7 @@ fn write(grammar: &Grammar, count: usize, tokens: usize) {
 }
 
 #[test]
-fn forms_take_no_more_memory_than_is_set_aside() {
+fn structures_take_no_more_memory_than_is_set_aside() {
     let alternatives: Vec<Value> = (0..500)
         .map(|n| json!({"type": "object", "properties": {format!("p{n}"): {"type": "string"}}}))
         .collect();
@@ -68,9 +68,9 @@ fn forms_take_no_more_memory_than_is_set_aside() {
     for _ in 0..20 {
         nested = json!({"type": "object", "properties": {"a": nested, "b": {"type": "integer"}}, "additionalProperties": true});
     }
-    let strict = |schema| Form::Schema { schema, strict: false };
-    let forms = [
-        ("object", Form::Object),
+    let strict = |schema| Structure::Schema { schema, strict: false };
+    let structures = [
+        ("object", Structure::Object),
         ("alternatives", strict(json!({"anyOf": alternatives}))),
         ("properties", strict(json!({"type": "object", "properties": properties}))),
         ("nested", strict(nested)),
@@ -82,13 +82,13 @@ fn forms_take_no_more_memory_than_is_set_aside() {
         ),
         ("length", strict(json!({"type": "string", "minLength": 100_000, "maxLength": 1_000_000}))),
         ("pattern", strict(json!({"type": "string", "pattern": "^(a|b|[c-z]{2,50}){1,50}x$"}))),
-        ("forced", Form::Regex("((((a{1000}){1000}){1000}))b".to_owned())),
-        ("repeated", Form::Regex("(((a|b){1,99}c?){1,99}d?){1,99}".to_owned())),
-        ("lookback", Form::Regex("(.*a.{20}|.*b.{21}|.*c.{22})d".to_owned())),
-        ("letters", Form::Regex("\\w{1,500}\\W{1,500}\\p{L}{1,200}".to_owned())),
+        ("forced", Structure::Regex("((((a{1000}){1000}){1000}))b".to_owned())),
+        ("repeated", Structure::Regex("(((a|b){1,99}c?){1,99}d?){1,99}".to_owned())),
+        ("lookback", Structure::Regex("(.*a.{20}|.*b.{21}|.*c.{22})d".to_owned())),
+        ("letters", Structure::Regex("\\w{1,500}\\W{1,500}\\p{L}{1,200}".to_owned())),
         (
             "choices",
-            Form::Choice(
+            Structure::Choice(
                 (0..1024_u64)
                     .map(|n| format!("{:032x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
                     .collect(),
@@ -96,18 +96,21 @@ fn forms_take_no_more_memory_than_is_set_aside() {
         ),
         (
             "ambiguous",
-            Form::Grammar("start: a\na: a a | b | \"x\"\nb: b a | a b | \"x\" \"y\"?\n".to_owned()),
+            Structure::Grammar(
+                "start: a\na: a a | b | \"x\"\nb: b a | a b | \"x\" \"y\"?\n".to_owned(),
+            ),
         ),
-        ("left", Form::Grammar("root ::= root \"a\" | root root | [a-z]+".to_owned())),
+        ("left", Structure::Grammar("root ::= root \"a\" | root root | [a-z]+".to_owned())),
     ];
     for count in [4096, 160_000] {
         let tokenizer = tokenizer(count);
-        let (vocabulary, most) = grown(|| Vocabulary::new(tokenizer, count, &[], &[]).unwrap());
-        assert!(most <= Vocabulary::bytes(count), "{count}: {most}");
-        for (name, form) in &forms {
-            let (compiled, most) = grown(|| vocabulary.compile(form));
+        let (vocabulary, most) =
+            grown(|| GrammarVocabulary::new(tokenizer, count, &[], &[]).unwrap());
+        assert!(most <= GrammarVocabulary::bytes(count), "{count}: {most}");
+        for (name, structure) in &structures {
+            let (compiled, most) = grown(|| vocabulary.compile(structure));
             let [part, unit] = Grammar::UNIT;
-            let set_aside = form.bytes().div_ceil(part).max(1) * unit;
+            let set_aside = structure.bytes().div_ceil(part).max(1) * unit;
             assert!(most <= set_aside as u64, "{name}: {most}");
             let Ok(grammar) = compiled else { continue };
             let ((), most) = grown(|| write(&grammar, count, 100));

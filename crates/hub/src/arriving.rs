@@ -17,7 +17,7 @@ use tracing::info;
 
 use crate::cache::remove;
 use crate::digest::matches;
-use crate::download::Watch;
+use crate::download::DownloadWatch;
 use crate::sketch::{agrees, is_intact};
 use crate::staging::{SKETCH, WHOLE};
 use crate::{CachedModel, Client, HubError, HubFile, Listing, Staging};
@@ -31,13 +31,13 @@ const STEPS: usize = 64;
 #[derive(Debug)]
 pub struct Arriving {
     inner: Box<dyn Checkpoint>,
-    files: Arc<Files>,
+    files: Arc<ArrivingFiles>,
     room: u64,
 }
 
 /// What an arriving checkpoint is made of.
 #[derive(Clone, Debug)]
-pub struct Arrival {
+pub struct ArrivalParts {
     /// The client.
     pub client: Client,
     /// The repository.
@@ -59,12 +59,12 @@ impl Arriving {
     /// Nothing lists the hashes of headers, so a header may be damaged. If the checkpoint cannot be
     /// opened, or `usable` has a reason why it cannot be used, the sketches are made once more.
     pub fn open(
-        arrival: Arrival,
+        arrival: ArrivalParts,
         staging: &Staging,
-        watch: Arc<dyn Watch + Send>,
+        watch: Arc<dyn DownloadWatch + Send>,
         usable: &dyn Fn(&dyn Checkpoint) -> Result<(), String>,
     ) -> Result<Arriving, HubError> {
-        let Arrival { client, listing, weights, small, cached } = arrival;
+        let ArrivalParts { client, listing, weights, small, cached } = arrival;
         let (sketch, whole) = (staging.dir.join(SKETCH), staging.dir.join(WHOLE));
         staging.begin(&listing)?;
         for dir in [&sketch, &whole] {
@@ -112,16 +112,25 @@ impl Arriving {
         let places = weights.iter().map(|file| {
             let blob = cached.as_ref().map(|cached| cached.blob(&file.etag));
             match blob.filter(|blob| is_there(blob, file.len)) {
-                Some(blob) => Place { path: blob, ours: false },
-                None => Place { path: whole.join(&file.name), ours: true },
+                Some(blob) => ArrivalPlace { path: blob, ours: false },
+                None => ArrivalPlace { path: whole.join(&file.name), ours: true },
             }
         });
-        let places: Vec<Place> = places.collect();
+        let places: Vec<ArrivalPlace> = places.collect();
         let reader = DirectReader::of(places.iter().map(|place| place.path.clone()).collect());
         let states = weights.iter().map(|_| Mutex::new(false)).collect();
         let failure = Mutex::new(None);
-        let files =
-            Files { client, listing, weights, places, sketch, states, reader, failure, watch };
+        let files = ArrivingFiles {
+            client,
+            listing,
+            weights,
+            places,
+            sketch,
+            states,
+            reader,
+            failure,
+            watch,
+        };
         Ok(Arriving { inner, files: Arc::new(files), room: 0 })
     }
 
@@ -183,35 +192,35 @@ impl Checkpoint for Arriving {
 }
 
 /// The weight files, in the order of the checkpoint's.
-struct Files {
+struct ArrivingFiles {
     client: Client,
     listing: Listing,
     weights: Vec<HubFile>,
-    places: Vec<Place>,
+    places: Vec<ArrivalPlace>,
     /// Directory of the sketches.
     sketch: PathBuf,
     /// For each file, true if it has arrived. Locked while it is on its way.
     states: Vec<Mutex<bool>>,
     reader: DirectReader,
     failure: Mutex<Option<HubError>>,
-    watch: Arc<dyn Watch + Send>,
+    watch: Arc<dyn DownloadWatch + Send>,
 }
 
 /// Place of a weight file.
 #[derive(Debug)]
-struct Place {
+struct ArrivalPlace {
     path: PathBuf,
     /// False for a file of the cache, which stays.
     ours: bool,
 }
 
-impl std::fmt::Debug for Files {
+impl std::fmt::Debug for ArrivingFiles {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Files").field("places", &self.places).finish_non_exhaustive()
     }
 }
 
-impl Files {
+impl ArrivingFiles {
     /// Waits until a file is there, and downloads it if need be.
     fn arrive(&self, index: usize) -> io::Result<()> {
         let (Some(state), Some(file), Some(place)) =
@@ -242,7 +251,7 @@ impl Files {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    fn obtain(&self, file: &HubFile, place: &Place) -> Result<(), HubError> {
+    fn obtain(&self, file: &HubFile, place: &ArrivalPlace) -> Result<(), HubError> {
         if place.ours {
             remove_irregular(&place.path)?;
             self.client.download(&self.listing, file, &place.path, &*self.watch)?;
@@ -289,7 +298,7 @@ impl Files {
     }
 }
 
-impl ShardReader for Files {
+impl ShardReader for ArrivingFiles {
     fn name(&self) -> &'static str {
         "arriving"
     }
@@ -326,7 +335,7 @@ fn sketches(
     listing: &Listing,
     weights: &[HubFile],
     dir: &Path,
-    watch: &dyn Watch,
+    watch: &dyn DownloadWatch,
 ) -> Result<(), HubError> {
     let missing: Vec<&HubFile> =
         weights.iter().filter(|file| !is_intact(&dir.join(&file.name), file.len)).collect();
@@ -371,7 +380,7 @@ pub(crate) fn fetch(
     listing: &Listing,
     file: &HubFile,
     path: &Path,
-    watch: &dyn Watch,
+    watch: &dyn DownloadWatch,
 ) -> Result<(), HubError> {
     let partial = incomplete(path);
     client.download(listing, file, &partial, watch)?;
@@ -419,6 +428,6 @@ fn remove_others(dir: &Path, files: &[&[HubFile]]) -> Result<(), HubError> {
 /// Small files do not count as progress.
 struct Unwatched;
 
-impl Watch for Unwatched {
+impl DownloadWatch for Unwatched {
     fn moved(&self, _bytes: i64) {}
 }

@@ -6,9 +6,9 @@ use sws_store::Clock;
 use ureq::http::{StatusCode, Uri, header};
 
 use crate::http::{
-    ATTEMPTS, Bytes, Failure, Http, Reply, escaped, joined, same_origin, shown, text,
+    ATTEMPTS, ByteRange, Http, HttpFailure, HttpReply, escaped, joined, render, same_origin, text,
 };
-use crate::{Environment, HubError, HubFile, Listing, ModelId, Token};
+use crate::{Environment, HubError, HubFile, HubToken, Listing, ModelId};
 
 /// Most redirects of one request.
 const REDIRECTS: usize = 5;
@@ -18,13 +18,13 @@ const REDIRECTS: usize = 5;
 pub struct Client {
     http: Http,
     endpoint: String,
-    token: Option<Token>,
+    token: Option<HubToken>,
 }
 
 /// A file on the hub or a storage that the hub redirects to. The storage's address is remembered for
 /// further requests, until it expires.
 #[derive(Clone, Debug)]
-pub(crate) struct Address {
+pub(crate) struct FileAddress {
     url: String,
     storage: Option<Uri>,
 }
@@ -54,9 +54,9 @@ impl Client {
     }
 
     /// Address of a file of a model.
-    pub(crate) fn file(&self, id: &ModelId, commit: &str, name: &str) -> Address {
+    pub(crate) fn file(&self, id: &ModelId, commit: &str, name: &str) -> FileAddress {
         let url = format!("{}/{id}/resolve/{commit}/{}", self.endpoint, escaped(name));
-        Address { url, storage: None }
+        FileAddress { url, storage: None }
     }
 
     /// Requests JSON of at most `limit` bytes, once more after some failures.
@@ -64,18 +64,18 @@ impl Client {
         &self,
         path: &str,
         limit: u64,
-        may_pass: &dyn Fn(&Failure) -> bool,
-    ) -> Result<Vec<u8>, Failure> {
-        let mut address = Address { url: format!("{}{path}", self.endpoint), storage: None };
+        may_pass: &dyn Fn(&HttpFailure) -> bool,
+    ) -> Result<Vec<u8>, HttpFailure> {
+        let mut address = FileAddress { url: format!("{}{path}", self.endpoint), storage: None };
         self.http.attempted_while(may_pass, ATTEMPTS, &mut |_| {
             let mut reply = self.get(&mut address, None)?;
             let mut bytes = Vec::new();
             let read = self.body(&mut reply).take(limit + 1).read_to_end(&mut bytes);
-            let url = address.shown();
+            let url = address.render();
             match read {
-                Err(e) => Err(Failure::Connection { url, reason: e.to_string() }),
+                Err(e) => Err(HttpFailure::Connection { url, reason: e.to_string() }),
                 Ok(_) if bytes.len() as u64 > limit => {
-                    Err(Failure::Answer { url, reason: format!("more than {limit} bytes") })
+                    Err(HttpFailure::Answer { url, reason: format!("more than {limit} bytes") })
                 }
                 Ok(_) => Ok(bytes),
             }
@@ -85,27 +85,27 @@ impl Client {
     /// Makes a request until it succeeds, or fails for good. The number of the attempt is passed.
     pub(crate) fn retried<T>(
         &self,
-        request: &mut dyn FnMut(u32) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
+        request: &mut dyn FnMut(u32) -> Result<T, HttpFailure>,
+    ) -> Result<T, HttpFailure> {
         self.http.attempted(ATTEMPTS, request)
     }
 
     /// The body of a reply.
-    pub(crate) fn body<'a>(&self, reply: &'a mut Reply) -> impl Read + use<'a> {
+    pub(crate) fn body<'a>(&self, reply: &'a mut HttpReply) -> impl Read + use<'a> {
         self.http.body(reply)
     }
 
     /// Waits before the next attempt: as long as the hub asks, or longer each time.
-    pub(crate) fn pause(&self, attempt: u32, failure: &Failure) -> Result<(), Failure> {
+    pub(crate) fn pause(&self, attempt: u32, failure: &HttpFailure) -> Result<(), HttpFailure> {
         self.http.pause(attempt, failure)
     }
 
     /// Makes one request, and follows its redirects. The reply's status is 200 or 206.
     pub(crate) fn get(
         &self,
-        address: &mut Address,
-        bytes: Option<Bytes>,
-    ) -> Result<Reply, Failure> {
+        address: &mut FileAddress,
+        bytes: Option<ByteRange>,
+    ) -> Result<HttpReply, HttpFailure> {
         if let Some(storage) = address.storage.clone() {
             let reply = self.send(&storage, bytes, false)?;
             // A signed address expires; the hub gives a new one.
@@ -114,8 +114,8 @@ impl Client {
                 _ => return self.checked(reply, address),
             }
         }
-        let answer = |problem: &str| Failure::Answer {
-            url: address.shown(),
+        let answer = |problem: &str| HttpFailure::Answer {
+            url: address.render(),
             reason: format!("it redirects {problem}"),
         };
         let home: Uri = address.url.parse().map_err(|_| answer("from an address that is none"))?;
@@ -139,33 +139,38 @@ impl Client {
     }
 
     /// Sends one request; with the token only to the hub itself.
-    fn send(&self, to: &Uri, bytes: Option<Bytes>, token: bool) -> Result<Reply, Failure> {
-        let secret = self.token.as_ref().filter(|_| token).map(Token::secret);
+    fn send(
+        &self,
+        to: &Uri,
+        bytes: Option<ByteRange>,
+        token: bool,
+    ) -> Result<HttpReply, HttpFailure> {
+        let secret = self.token.as_ref().filter(|_| token).map(HubToken::secret);
         let headers = secret.map(|secret| ("authorization", format!("Bearer {secret}")));
         self.http.get(to, bytes, headers.as_slice())
     }
 
     /// Turns every status but success into a failure.
-    fn checked(&self, reply: Reply, address: &Address) -> Result<Reply, Failure> {
+    fn checked(&self, reply: HttpReply, address: &FileAddress) -> Result<HttpReply, HttpFailure> {
         let status = reply.status();
         if status == StatusCode::OK || status == StatusCode::PARTIAL_CONTENT {
             return Ok(reply);
         }
         let code = text(reply.headers(), "x-error-code").unwrap_or("").to_owned();
-        Err(Failure::of_status(address.shown(), &reply, code))
+        Err(HttpFailure::of_status(address.render(), &reply, code))
     }
 
     /// Explains the failure of a request about a model.
-    pub(crate) fn explained(&self, failure: Failure, about: &About) -> HubError {
+    pub(crate) fn explained(&self, failure: HttpFailure, about: &RequestSubject) -> HubError {
         let (id, page, token) = (about.id.clone(), self.page(about.id), self.token.is_some());
         let (url, status, code, wait) = match failure {
-            Failure::Answer { url, reason } | Failure::Garbled { url, reason } => {
+            HttpFailure::Answer { url, reason } | HttpFailure::Garbled { url, reason } => {
                 return HubError::Answer { url, reason };
             }
-            Failure::Connection { url, reason } => {
+            HttpFailure::Connection { url, reason } => {
                 return HubError::Connection { url, reason, begun: about.begun };
             }
-            Failure::Status { url, status, code, wait } => (url, status, code, wait),
+            HttpFailure::Status { url, status, code, wait } => (url, status, code, wait),
         };
         match (status, code.as_str(), about.file) {
             (_, "GatedRepo", _) => HubError::Gated { id, page, token },
@@ -185,7 +190,7 @@ impl Client {
 }
 
 /// The subject of a request.
-pub(crate) struct About<'a> {
+pub(crate) struct RequestSubject<'a> {
     pub(crate) id: &'a ModelId,
     pub(crate) revision: &'a str,
     pub(crate) file: Option<&'a str>,
@@ -193,17 +198,17 @@ pub(crate) struct About<'a> {
     pub(crate) begun: bool,
 }
 
-impl<'a> About<'a> {
+impl<'a> RequestSubject<'a> {
     /// A file of a listing.
-    pub(crate) fn of(listing: &'a Listing, file: &'a HubFile, begun: bool) -> About<'a> {
-        About { id: &listing.id, revision: &listing.commit, file: Some(&file.name), begun }
+    pub(crate) fn of(listing: &'a Listing, file: &'a HubFile, begun: bool) -> RequestSubject<'a> {
+        RequestSubject { id: &listing.id, revision: &listing.commit, file: Some(&file.name), begun }
     }
 }
 
-impl Address {
+impl FileAddress {
     /// The address for messages.
-    pub(crate) fn shown(&self) -> String {
+    pub(crate) fn render(&self) -> String {
         let whole = || self.url.split('?').next().unwrap_or("").to_owned();
-        self.storage.as_ref().map_or_else(whole, shown)
+        self.storage.as_ref().map_or_else(whole, render)
     }
 }

@@ -10,9 +10,9 @@ use rustix::fs::OFlags;
 use tracing::info;
 use ureq::http::{StatusCode, header};
 
-use crate::client::{About, Address};
+use crate::client::{FileAddress, RequestSubject};
 use crate::digest::Digest;
-use crate::http::{ATTEMPTS, Bytes, Failure, Reply, text};
+use crate::http::{ATTEMPTS, ByteRange, HttpFailure, HttpReply, text};
 use crate::{Client, HubError, HubFile, Listing};
 
 const BUFFER: usize = 256 << 10;
@@ -22,7 +22,7 @@ const MAX_IN_MEMORY: u64 = 64 << 20;
 pub(crate) const ENDED: &str = "the connection ended early";
 
 /// Observer of downloads, which several threads call.
-pub trait Watch: Sync {
+pub trait DownloadWatch: Sync {
     /// Called after so many bytes more, or fewer where bytes were discarded.
     fn moved(&self, bytes: i64);
 
@@ -49,17 +49,17 @@ impl Client {
         listing: &Listing,
         file: &HubFile,
         path: &Path,
-        watch: &dyn Watch,
+        watch: &dyn DownloadWatch,
     ) -> Result<(), HubError> {
         let mut partial = Partial::open(path, file, watch)?;
         info!("`{}` has {} bytes, of which {} are there", file.name, file.len, partial.len);
         let mut address = self.file(&listing.id, &listing.commit, &file.name);
-        let about = About::of(listing, file, true);
+        let about = RequestSubject::of(listing, file, true);
         let mut first_problem = None;
         loop {
             self.fill(&mut partial, &mut address).map_err(|stop| match stop {
-                Stop::Hub(failure) => self.explained(failure, &about),
-                Stop::Disk(error) => error,
+                DownloadStop::Hub(failure) => self.explained(failure, &about),
+                DownloadStop::Disk(error) => error,
             })?;
             let problem = match partial.check() {
                 None => return partial.finish(),
@@ -91,37 +91,39 @@ impl Client {
 
     fn read_once(&self, listing: &Listing, file: &HubFile) -> Result<Vec<u8>, HubError> {
         let mut address = self.file(&listing.id, &listing.commit, &file.name);
-        let about = About::of(listing, file, false);
+        let about = RequestSubject::of(listing, file, false);
         if file.len > MAX_IN_MEMORY {
             let problem = format!("has a file {:?} of {} bytes, too many", file.name, file.len);
             return Err(HubError::Contents { id: listing.id.clone(), problem });
         }
         let bytes = self.retried(&mut |_| {
             let mut reply = self.get(&mut address, None)?;
-            let (url, len) = (address.shown(), file.len);
+            let (url, len) = (address.render(), file.len);
             starts_at(&reply, len)
-                .map_err(|reason| Failure::Answer { url: url.clone(), reason })?;
+                .map_err(|reason| HttpFailure::Answer { url: url.clone(), reason })?;
             let mut bytes = Vec::new();
             let read = self.body(&mut reply).take(len + 1).read_to_end(&mut bytes);
             match (read, (bytes.len() as u64).cmp(&len)) {
-                (Err(e), _) => Err(Failure::Connection { url, reason: e.to_string() }),
+                (Err(e), _) => Err(HttpFailure::Connection { url, reason: e.to_string() }),
                 (Ok(_), Ordering::Equal) => Ok(bytes),
                 (Ok(_), Ordering::Less) => {
-                    Err(Failure::Connection { url, reason: ENDED.to_owned() })
+                    Err(HttpFailure::Connection { url, reason: ENDED.to_owned() })
                 }
-                (Ok(_), Ordering::Greater) => Err(Failure::Answer { url, reason: too_many(file) }),
+                (Ok(_), Ordering::Greater) => {
+                    Err(HttpFailure::Answer { url, reason: too_many(file) })
+                }
             }
         });
         bytes.map_err(|e| self.explained(e, &about))
     }
 
     /// Requests the rest of a file until it is complete. Attempts count anew after each progress.
-    fn fill(&self, partial: &mut Partial, address: &mut Address) -> Result<(), Stop> {
+    fn fill(&self, partial: &mut Partial, address: &mut FileAddress) -> Result<(), DownloadStop> {
         let (mut attempt, mut longest) = (0, partial.len);
         while !partial.is_complete() {
             let failure = match self.request_rest(partial, address) {
                 Ok(()) => continue,
-                Err(Stop::Hub(failure)) if failure.may_pass() => failure,
+                Err(DownloadStop::Hub(failure)) if failure.may_pass() => failure,
                 Err(stop) => return Err(stop),
             };
             // Bytes received again are no progress, or a server that ignores ranges and cuts each
@@ -129,7 +131,7 @@ impl Client {
             attempt = if partial.len > longest { 0 } else { attempt + 1 };
             longest = longest.max(partial.len);
             if attempt == ATTEMPTS {
-                return Err(Stop::Hub(failure));
+                return Err(DownloadStop::Hub(failure));
             }
             self.pause(attempt, &failure)?;
         }
@@ -137,17 +139,21 @@ impl Client {
     }
 
     /// Makes one request for the rest of a file, and writes what comes.
-    fn request_rest(&self, partial: &mut Partial, address: &mut Address) -> Result<(), Stop> {
+    fn request_rest(
+        &self,
+        partial: &mut Partial,
+        address: &mut FileAddress,
+    ) -> Result<(), DownloadStop> {
         let from = partial.len;
-        let reply = self.get(address, Some(Bytes(from, None)));
+        let reply = self.get(address, Some(ByteRange(from, None)));
         let mut reply = match reply {
             // The hub's file is not longer than ours.
-            Err(Failure::Status { status: 416, .. }) if from > 0 => {
+            Err(HttpFailure::Status { status: 416, .. }) if from > 0 => {
                 return Ok(partial.restart()?);
             }
             reply => reply?,
         };
-        let wrong = |reason: String| Failure::Answer { url: address.shown(), reason };
+        let wrong = |reason: String| HttpFailure::Answer { url: address.render(), reason };
         match starts_at(&reply, partial.file.len) {
             Ok(start) if start == from => {}
             // A server that ignores ranges begins again.
@@ -186,12 +192,12 @@ fn too_many(file: &HubFile) -> String {
     format!("more than the {} bytes of {:?} that the hub lists", file.len, file.name)
 }
 
-fn broken(address: &Address, reason: String) -> Stop {
-    Stop::Hub(Failure::Connection { url: address.shown(), reason })
+fn broken(address: &FileAddress, reason: String) -> DownloadStop {
+    DownloadStop::Hub(HttpFailure::Connection { url: address.render(), reason })
 }
 
 /// Offset of a reply's first byte. An error if the reply is not about a file of `len` bytes.
-pub(crate) fn starts_at(reply: &Reply, len: u64) -> Result<u64, String> {
+pub(crate) fn starts_at(reply: &HttpReply, len: u64) -> Result<u64, String> {
     let (start, whole) = match reply.status() {
         StatusCode::PARTIAL_CONTENT => {
             let range = text(reply.headers(), header::CONTENT_RANGE.as_str()).unwrap_or("");
@@ -222,20 +228,20 @@ fn difference(file: &HubFile, hash: Digest) -> Option<String> {
 }
 
 /// Reason to stop an attempt.
-enum Stop {
-    Hub(Failure),
+enum DownloadStop {
+    Hub(HttpFailure),
     Disk(HubError),
 }
 
-impl From<Failure> for Stop {
-    fn from(failure: Failure) -> Stop {
-        Stop::Hub(failure)
+impl From<HttpFailure> for DownloadStop {
+    fn from(failure: HttpFailure) -> DownloadStop {
+        DownloadStop::Hub(failure)
     }
 }
 
-impl From<HubError> for Stop {
-    fn from(error: HubError) -> Stop {
-        Stop::Disk(error)
+impl From<HubError> for DownloadStop {
+    fn from(error: HubError) -> DownloadStop {
+        DownloadStop::Disk(error)
     }
 }
 
@@ -244,14 +250,18 @@ struct Partial<'a> {
     path: &'a Path,
     out: File,
     file: &'a HubFile,
-    watch: &'a dyn Watch,
+    watch: &'a dyn DownloadWatch,
     len: u64,
     hash: Digest,
 }
 
 impl<'a> Partial<'a> {
     /// Opens the beginning of a file, or creates an empty one, and hashes what is there.
-    fn open(path: &'a Path, file: &'a HubFile, watch: &'a dyn Watch) -> Result<Self, HubError> {
+    fn open(
+        path: &'a Path,
+        file: &'a HubFile,
+        watch: &'a dyn DownloadWatch,
+    ) -> Result<Self, HubError> {
         let refused = |e| HubError::write(path, e);
         let out = File::options()
             .read(true)

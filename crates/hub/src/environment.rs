@@ -24,7 +24,7 @@ pub struct Environment {
     /// Address of the hub, without a slash at its end (`HF_ENDPOINT`).
     pub endpoint: String,
     /// Token of the user's account (`HF_TOKEN`, or the file `HF_TOKEN_PATH`).
-    pub token: Option<Token>,
+    pub token: Option<HubToken>,
     /// The cache (`HF_HUB_CACHE`, or `hub` in `HF_HOME`). None without a home directory.
     pub cache: Option<PathBuf>,
     /// True if the network must not be used (`HF_HUB_OFFLINE`).
@@ -48,7 +48,7 @@ pub struct ProxySetting {
 
 /// A secret, which no message shows.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Token(String);
+pub struct HubToken(String);
 
 impl Environment {
     /// Settings of this process.
@@ -202,11 +202,11 @@ fn token(
     get: &impl Fn(&str) -> Option<OsString>,
     text: &impl Fn(&'static str) -> Result<Option<String>, HubError>,
     home: Option<&PathBuf>,
-) -> Result<Option<Token>, HubError> {
+) -> Result<Option<HubToken>, HubError> {
     for name in ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"] {
         if let Some(value) = text(name)? {
             let problem = "holds characters that no token has";
-            return Token::new(&value).ok_or(HubError::Variable { name, problem });
+            return HubToken::new(&value).ok_or(HubError::Variable { name, problem });
         }
     }
     let typed = get("HF_TOKEN_PATH").map(|path| expanded(get, path));
@@ -224,20 +224,20 @@ fn token(
     };
     let mut value = String::new();
     let read = file.take(MAX_TOKEN_FILE).read_to_string(&mut value);
-    match read.ok().and_then(|_| Token::new(&value)) {
+    match read.ok().and_then(|_| HubToken::new(&value)) {
         Some(token) => Ok(token),
         None => Err(HubError::TokenFile { path }),
     }
 }
 
-impl Token {
+impl HubToken {
     /// The token in a text: none in an empty one, and no result for one that cannot be a token.
     #[allow(clippy::option_option, reason = "empty and impossible differ")]
-    fn new(text: &str) -> Option<Option<Token>> {
+    fn new(text: &str) -> Option<Option<HubToken>> {
         let text = text.trim();
         match text.chars().all(|c| c.is_ascii_graphic()) {
             true if text.is_empty() => Some(None),
-            true => Some(Some(Token(text.to_owned()))),
+            true => Some(Some(HubToken(text.to_owned()))),
             false => None,
         }
     }
@@ -249,7 +249,7 @@ impl Token {
     }
 }
 
-impl fmt::Debug for Token {
+impl fmt::Debug for HubToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(..)")
     }

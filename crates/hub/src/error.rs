@@ -12,6 +12,7 @@ use crate::{BadName, ModelId};
 /// and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum HubError {
     /// Text that is no name of a model.
     #[error(transparent)]
@@ -32,15 +33,11 @@ pub enum HubError {
     Place {
         /// Name of the variable.
         variable: &'static str,
-        /// Its value.
         path: PathBuf,
     },
     /// A file with a token that holds something else.
     #[error("`{}` holds no token; write the token of your account there, or set HF_TOKEN", path.display())]
-    TokenFile {
-        /// The file.
-        path: PathBuf,
-    },
+    TokenFile { path: PathBuf },
     /// No directory for the cache.
     #[error(
         "there is no home directory for models; set HF_HOME and SWS_MODELS, or name a directory with --out"
@@ -50,16 +47,12 @@ pub enum HubError {
     #[error(
         "`{id}` is not complete on this machine, and HF_HUB_OFFLINE forbids downloads; unset it"
     )]
-    Offline {
-        /// The model.
-        id: ModelId,
-    },
+    Offline { id: ModelId },
     /// No such repository, or a private one.
     #[error(
         "the hub has no model `{id}` that you may see; check its name at {page}, or set HF_TOKEN if it is private"
     )]
     NoModel {
-        /// The model.
         id: ModelId,
         /// Address of its page.
         page: String,
@@ -70,7 +63,6 @@ pub enum HubError {
         if *token { " with the account of your token" } else { ", then set HF_TOKEN to a token of your account" }
     )]
     Gated {
-        /// The model.
         id: ModelId,
         /// Address of its page.
         page: String,
@@ -83,7 +75,6 @@ pub enum HubError {
         if *token { "check that your token is valid" } else { "set HF_TOKEN to a token of your account" }
     )]
     Refused {
-        /// The model.
         id: ModelId,
         /// Status of the answer.
         status: u16,
@@ -95,9 +86,7 @@ pub enum HubError {
     /// No such branch, tag or commit.
     #[error("`{id}` has no revision `{revision}`; its branches and tags are at {page}/tree/main")]
     NoRevision {
-        /// The model.
         id: ModelId,
-        /// The revision.
         revision: String,
         /// Address of the model's page.
         page: String,
@@ -107,9 +96,7 @@ pub enum HubError {
         "`{id}` lists the file `{file}`, but the hub does not have it; try again later, or see {page}"
     )]
     NoFile {
-        /// The model.
         id: ModelId,
-        /// The file.
         file: String,
         /// Address of the model's page.
         page: String,
@@ -128,7 +115,6 @@ pub enum HubError {
     Status {
         /// The address, without its query.
         url: String,
-        /// The status.
         status: u16,
         /// True if a download was begun, which can be continued.
         begun: bool,
@@ -159,9 +145,7 @@ pub enum HubError {
         "`{file}` of `{id}` arrived damaged twice: {problem}; try again later, or through another network"
     )]
     Damaged {
-        /// The model.
         id: ModelId,
-        /// The file.
         file: String,
         /// Description of the damage.
         problem: String,
@@ -170,33 +154,19 @@ pub enum HubError {
     #[error(
         "the header of `{file}` of `{id}` arrived damaged; run the command again, or through another network"
     )]
-    Sketch {
-        /// The model.
-        id: ModelId,
-        /// The file.
-        file: String,
-    },
+    Sketch { id: ModelId, file: String },
     /// A file of the cache that is not the file of its name.
     #[error("`{}` is damaged, as its hash is not its name; remove it, and run the command again", path.display())]
-    DamagedBlob {
-        /// The file.
-        path: PathBuf,
-    },
+    DamagedBlob { path: PathBuf },
     /// A file name that leads out of its directory, or is no file name.
     #[error(
         "`{id}` lists a file named {:?}, which is no name for a file here; do not use this model",
         clipped(file)
     )]
-    FileName {
-        /// The model.
-        id: ModelId,
-        /// The name.
-        file: String,
-    },
+    FileName { id: ModelId, file: String },
     /// A repository without a model that this program can read.
     #[error("`{id}` {problem}")]
     Contents {
-        /// The model.
         id: ModelId,
         /// Description of the problem and remedy, after the name in the sentence.
         problem: String,
@@ -204,51 +174,27 @@ pub enum HubError {
     /// The disk is too full to begin.
     #[error("`{}` needs {} and its disk has {} free; make room or choose another directory with --out",
             dir.display(), gib(*needed), gib(*free))]
-    Space {
-        /// The directory.
-        dir: PathBuf,
-        /// Bytes needed.
-        needed: u64,
-        /// Bytes free.
-        free: u64,
-    },
+    Space { dir: PathBuf, needed: u64, free: u64 },
     /// A file or directory that cannot be read.
     #[error("`{}` cannot be read ({cause}); {}", path.display(),
             remedy(cause, "check that you may read it"))]
-    Read {
-        /// The path.
-        path: PathBuf,
-        /// The system's reason.
-        cause: io::Error,
-    },
+    Read { path: PathBuf, cause: io::Error },
     /// A file or directory that cannot be written.
     #[error("`{}` cannot be written ({cause}); {}", path.display(),
             remedy(cause, "check that you may write there"))]
-    Write {
-        /// The path.
-        path: PathBuf,
-        /// The system's reason.
-        cause: io::Error,
-    },
+    Write { path: PathBuf, cause: io::Error },
     /// Stopped by its observer.
     #[error("the download was stopped; the same command continues it")]
     Stopped,
     /// A directory that another process is downloading to.
     #[error("`{}` is in use by another download; wait for it, or name another directory with --out", dir.display())]
-    Busy {
-        /// The directory.
-        dir: PathBuf,
-    },
+    Busy { dir: PathBuf },
     /// A model that another process writes, and that cannot be removed therefore.
     #[error("`{}` is being written by another command; wait for it, or end it", dir.display())]
-    InUse {
-        /// The directory.
-        dir: PathBuf,
-    },
+    InUse { dir: PathBuf },
     /// A directory with something else in place of a download.
     #[error("`{}` holds {what}; remove it, or name another directory with --out", dir.display())]
     Foreign {
-        /// The directory.
         dir: PathBuf,
         /// Description of the contents.
         what: String,

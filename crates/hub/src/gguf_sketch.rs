@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use sws_store::{Gguf, GgufError};
 
-use crate::client::{About, Address};
-use crate::http::Failure;
+use crate::client::{FileAddress, RequestSubject};
+use crate::http::HttpFailure;
 use crate::{Client, HubError, HubFile, Listing};
 
 /// Bytes of a request. Headers with a vocabulary have up to 16 MB, others much less.
@@ -37,8 +37,8 @@ impl Client {
         let out = File::create_new(path).map_err(refused)?;
         out.set_len(file.len).map_err(refused)?;
         let address = self.file(&listing.id, &listing.commit, &file.name);
-        let about = About::of(listing, file, false);
-        let mut beginning = Beginning {
+        let about = RequestSubject::of(listing, file, false);
+        let mut beginning = PartialFile {
             client: self,
             address,
             file,
@@ -49,7 +49,7 @@ impl Client {
             failure: None,
         };
         let read = Gguf::read(&mut beginning, file.len, |_| false);
-        let Beginning { mut address, failure, next, .. } = beginning;
+        let PartialFile { mut address, failure, next, .. } = beginning;
         if let Some(failure) = failure {
             return Err(self.explained(failure, &about));
         }
@@ -73,9 +73,9 @@ impl Client {
 }
 
 /// The beginning of a file, which is downloaded as it is read.
-struct Beginning<'a> {
+struct PartialFile<'a> {
     client: &'a Client,
-    address: Address,
+    address: FileAddress,
     file: &'a HubFile,
     /// The sketch.
     out: &'a File,
@@ -85,10 +85,10 @@ struct Beginning<'a> {
     /// Offset of the bytes that come next.
     next: u64,
     /// The error that ended the download.
-    failure: Option<Failure>,
+    failure: Option<HttpFailure>,
 }
 
-impl Read for Beginning<'_> {
+impl Read for PartialFile<'_> {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         let end = self.next.saturating_add(STEP).min(self.file.len);
         if self.used == self.chunk.len() && self.next < end {

@@ -26,7 +26,7 @@ const LEAST: usize = 64 << 10;
 const IDLE: usize = 16;
 
 /// A reply whose body has not been read.
-pub type Reply = Response<Body>;
+pub type HttpReply = Response<Body>;
 
 /// A client without redirects and credentials, which belong to what is asked for.
 #[derive(Clone, Debug)]
@@ -38,12 +38,12 @@ pub struct Http {
 
 /// Bytes of a file, first and last included; without a last, up to the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bytes(pub u64, pub Option<u64>);
+pub struct ByteRange(pub u64, pub Option<u64>);
 
-impl Bytes {
+impl ByteRange {
     /// The value of the header `Range`.
     pub fn header(self) -> String {
-        let Bytes(first, last) = self;
+        let ByteRange(first, last) = self;
         let last = last.map_or(String::new(), |last| last.to_string());
         format!("bytes={first}-{last}")
     }
@@ -74,7 +74,7 @@ impl Http {
     }
 
     /// The body of a reply.
-    pub fn body<'a>(&self, reply: &'a mut Reply) -> Paced<BodyReader<'a>> {
+    pub fn body<'a>(&self, reply: &'a mut HttpReply) -> Paced<BodyReader<'a>> {
         let (inner, clock) = (reply.body_mut().as_reader(), self.clock.clone());
         Paced { inner, clock, silence: self.silence, waited: Duration::ZERO, left: LEAST }
     }
@@ -88,9 +88,9 @@ impl Http {
     pub fn get(
         &self,
         to: &Uri,
-        bytes: Option<Bytes>,
+        bytes: Option<ByteRange>,
         headers: &[(&'static str, String)],
-    ) -> Result<Reply, Failure> {
+    ) -> Result<HttpReply, HttpFailure> {
         let mut request = self.agent.get(to);
         for (name, value) in headers {
             request = request.header(*name, value);
@@ -100,7 +100,7 @@ impl Http {
         }
         let answer = request.call().map_err(|e| self.no_answer(to, &e));
         if let Ok(reply) = &answer {
-            debug!("GET {} from {bytes:?}: {}", shown(to), reply.status());
+            debug!("GET {} from {bytes:?}: {}", render(to), reply.status());
         }
         answer
     }
@@ -112,7 +112,7 @@ impl Http {
         body: &mut dyn std::io::Read,
         len: u64,
         headers: &[(&'static str, String)],
-    ) -> Result<Reply, Failure> {
+    ) -> Result<HttpReply, HttpFailure> {
         let mut request = self.agent.put(to).header("content-length", len);
         for (name, value) in headers {
             request = request.header(*name, value);
@@ -123,22 +123,22 @@ impl Http {
         };
         let answer = answer.map_err(|e| self.no_answer(to, &e));
         if let Ok(reply) = &answer {
-            debug!("PUT {} of {len} bytes: {}", shown(to), reply.status());
+            debug!("PUT {} of {len} bytes: {}", render(to), reply.status());
         }
         answer
     }
 
-    fn no_answer(&self, to: &Uri, error: &ureq::Error) -> Failure {
+    fn no_answer(&self, to: &Uri, error: &ureq::Error) -> HttpFailure {
         let proxy = self.agent.config().proxy().filter(|proxy| !proxy.is_no_proxy(to));
         let through = proxy.map_or(String::new(), |proxy| {
             format!(", through the proxy {}:{}", proxy.host(), proxy.port())
         });
-        let (url, reason) = (shown(to), format!("{error}{through}"));
+        let (url, reason) = (render(to), format!("{error}{through}"));
         match error {
             ureq::Error::Protocol(_) => {
-                Failure::Garbled { url, reason: format!("no HTTP ({reason})") }
+                HttpFailure::Garbled { url, reason: format!("no HTTP ({reason})") }
             }
-            _ => Failure::Connection { url, reason },
+            _ => HttpFailure::Connection { url, reason },
         }
     }
 
@@ -147,18 +147,18 @@ impl Http {
     pub fn attempted<T>(
         &self,
         attempts: u32,
-        request: &mut dyn FnMut(u32) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
-        self.attempted_while(&Failure::may_pass, attempts, request)
+        request: &mut dyn FnMut(u32) -> Result<T, HttpFailure>,
+    ) -> Result<T, HttpFailure> {
+        self.attempted_while(&HttpFailure::may_pass, attempts, request)
     }
 
     /// The same, where only some failures are followed by another attempt.
     pub(crate) fn attempted_while<T>(
         &self,
-        may_pass: &dyn Fn(&Failure) -> bool,
+        may_pass: &dyn Fn(&HttpFailure) -> bool,
         attempts: u32,
-        request: &mut dyn FnMut(u32) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
+        request: &mut dyn FnMut(u32) -> Result<T, HttpFailure>,
+    ) -> Result<T, HttpFailure> {
         let mut attempt = 0;
         loop {
             match request(attempt) {
@@ -172,9 +172,9 @@ impl Http {
     }
 
     /// Waits before the next attempt: as long as the server asks, or longer each time.
-    pub fn pause(&self, attempt: u32, failure: &Failure) -> Result<(), Failure> {
+    pub fn pause(&self, attempt: u32, failure: &HttpFailure) -> Result<(), HttpFailure> {
         let asked = match failure {
-            Failure::Status { wait, .. } => *wait,
+            HttpFailure::Status { wait, .. } => *wait,
             _ => None,
         };
         if asked.is_some_and(|wait| wait > LONGEST_PAUSE) {
@@ -191,7 +191,7 @@ impl Http {
 
 /// Failure of one request.
 #[derive(Clone, Debug)]
-pub enum Failure {
+pub enum HttpFailure {
     /// A status other than success.
     Status {
         /// The address, without its query.
@@ -257,43 +257,45 @@ impl<R: Read> Read for Paced<R> {
     }
 }
 
-impl Failure {
+impl HttpFailure {
     /// The failure that a status is, with the reason that the server names.
-    pub fn of_status(url: String, reply: &Reply, code: String) -> Failure {
+    pub fn of_status(url: String, reply: &HttpReply, code: String) -> HttpFailure {
         let wait = text(reply.headers(), header::RETRY_AFTER.as_str());
         let sent = text(reply.headers(), header::DATE.as_str());
         let wait = wait.and_then(|wait| pause_asked(wait, sent));
-        Failure::Status { url, status: reply.status().as_u16(), code, wait }
+        HttpFailure::Status { url, status: reply.status().as_u16(), code, wait }
     }
 
     /// The reason in a few words, without an address.
     pub fn reason(&self) -> String {
         match self {
-            Failure::Status { status, .. } => format!("status {status}"),
-            Failure::Connection { reason, .. }
-            | Failure::Answer { reason, .. }
-            | Failure::Garbled { reason, .. } => reason.clone(),
+            HttpFailure::Status { status, .. } => format!("status {status}"),
+            HttpFailure::Connection { reason, .. }
+            | HttpFailure::Answer { reason, .. }
+            | HttpFailure::Garbled { reason, .. } => reason.clone(),
         }
     }
 
     /// True if the same request may succeed later.
     pub fn may_pass(&self) -> bool {
         match self {
-            Failure::Status { status, .. } => matches!(status, 408 | 429 | 500 | 502 | 503 | 504),
-            Failure::Connection { .. } | Failure::Garbled { .. } => true,
-            Failure::Answer { .. } => false,
+            HttpFailure::Status { status, .. } => {
+                matches!(status, 408 | 429 | 500 | 502 | 503 | 504)
+            }
+            HttpFailure::Connection { .. } | HttpFailure::Garbled { .. } => true,
+            HttpFailure::Answer { .. } => false,
         }
     }
 
     /// True if the server asks for the same request later.
     pub(crate) fn asks_to_wait(&self) -> bool {
-        let asks = matches!(self, Failure::Status { status, wait, .. } if *status == 429 || wait.is_some());
+        let asks = matches!(self, HttpFailure::Status { status, wait, .. } if *status == 429 || wait.is_some());
         asks && self.may_pass()
     }
 }
 
 /// An address without its query, which may hold a signature.
-pub fn shown(uri: &Uri) -> String {
+pub fn render(uri: &Uri) -> String {
     let host = uri.host().unwrap_or("");
     let port = uri.port().map_or(String::new(), |port| format!(":{port}"));
     format!("{}://{host}{port}{}", uri.scheme_str().unwrap_or("http"), uri.path())

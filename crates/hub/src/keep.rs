@@ -10,7 +10,7 @@ use tracing::info;
 
 use crate::arriving::fetch;
 use crate::digest::matches;
-use crate::download::Watch;
+use crate::download::DownloadWatch;
 use crate::name::is_hex;
 use crate::{CachedModel, Client, HubError, HubFile, Listing, gguf_models, snapshot_files};
 
@@ -19,7 +19,7 @@ const SHA256: usize = 64;
 const GIT: usize = 40;
 
 /// Files to download.
-pub struct Job<'a> {
+pub struct DownloadJob<'a> {
     /// The client.
     pub client: &'a Client,
     /// The repository.
@@ -29,12 +29,12 @@ pub struct Job<'a> {
     /// Files to download at a time.
     pub parallel: usize,
     /// The observer, which is also told of bytes that are there already.
-    pub watch: &'a dyn Watch,
+    pub watch: &'a dyn DownloadWatch,
 }
 
 /// Downloads files into the cache, in the layout that Python's `huggingface_hub` shares. `revision`
 /// is recorded as the name of the commit once all are there.
-pub fn keep(job: &Job, cached: &CachedModel, revision: &str) -> Result<(), HubError> {
+pub fn keep(job: &DownloadJob, cached: &CachedModel, revision: &str) -> Result<(), HubError> {
     let commit = &job.listing.commit;
     job.each(&|file, watch| {
         let blob = cached.blob(&file.etag);
@@ -50,7 +50,7 @@ pub fn keep(job: &Job, cached: &CachedModel, revision: &str) -> Result<(), HubEr
 
 /// Downloads files into a directory, without the folders of the repository. Refuses to replace other
 /// files of these names.
-pub fn save(job: &Job, dir: &Path) -> Result<(), HubError> {
+pub fn save(job: &DownloadJob, dir: &Path) -> Result<(), HubError> {
     std::fs::create_dir_all(dir).map_err(|e| HubError::write(dir, e))?;
     job.each(&|file, watch| {
         let path = dir.join(file.last_name());
@@ -73,7 +73,7 @@ fn is_same(file: &HubFile, path: &Path) -> Result<bool, HubError> {
 }
 
 /// True if a file has the hash that the hub lists. Its bytes then count as moved.
-fn is_whole(file: &HubFile, path: &Path, watch: &dyn Watch) -> Result<bool, HubError> {
+fn is_whole(file: &HubFile, path: &Path, watch: &dyn DownloadWatch) -> Result<bool, HubError> {
     let opened = File::open(path).map_err(|e| HubError::read(path, e))?;
     let mut counted = Counted { inner: opened, watch, moved: 0 };
     let found = matches(file, &mut counted);
@@ -93,7 +93,7 @@ fn is_whole(file: &HubFile, path: &Path, watch: &dyn Watch) -> Result<bool, HubE
 /// Reader that reports what it reads, and fails once it should stop.
 struct Counted<'a> {
     inner: File,
-    watch: &'a dyn Watch,
+    watch: &'a dyn DownloadWatch,
     moved: i64,
 }
 
@@ -111,14 +111,14 @@ impl Read for Counted<'_> {
 
 /// The files of a model in the cache whose names there are their hashes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Blobs {
+pub struct HubBlobs {
     /// Path, hash and length of each.
     files: Vec<(PathBuf, String, u64)>,
 }
 
-impl Blobs {
+impl HubBlobs {
     /// Those of a checkpoint's directory, or of a GGUF file with its parts. A model elsewhere has none.
-    pub fn of(model: &Path) -> Blobs {
+    pub fn of(model: &Path) -> HubBlobs {
         let is_used = |name: &&String| {
             let ending = Path::new(name).extension().and_then(|ending| ending.to_str());
             !name.contains('/') && ending.is_some_and(|ending| CHECKPOINT.contains(&ending))
@@ -143,7 +143,7 @@ impl Blobs {
             let len = blob.metadata().ok()?.len();
             is_blob.then_some((blob, hash, len))
         };
-        Blobs { files: paths.into_iter().filter_map(blob).collect() }
+        HubBlobs { files: paths.into_iter().filter_map(blob).collect() }
     }
 
     /// Bytes of all files.
@@ -152,7 +152,7 @@ impl Blobs {
     }
 
     /// Reads all files, and compares their hashes with their names.
-    pub fn check(&self, watch: &dyn Watch) -> Result<(), HubError> {
+    pub fn check(&self, watch: &dyn DownloadWatch) -> Result<(), HubError> {
         for (path, hash, len) in &self.files {
             let (name, len) = (path.display().to_string(), *len);
             let hashed = hash.len() == SHA256;
@@ -172,11 +172,11 @@ fn is_there(path: &Path, file: &HubFile) -> bool {
     path.metadata().is_ok_and(|about| about.is_file() && about.len() == file.len)
 }
 
-impl Job<'_> {
+impl DownloadJob<'_> {
     /// Does the same with each file, several at a time. The first error stops all of them.
     fn each(
         &self,
-        work: &(dyn Fn(&HubFile, &dyn Watch) -> Result<(), HubError> + Sync),
+        work: &(dyn Fn(&HubFile, &dyn DownloadWatch) -> Result<(), HubError> + Sync),
     ) -> Result<(), HubError> {
         let next = AtomicUsize::new(0);
         let watch = Stoppable { inner: self.watch, stop: AtomicBool::new(false) };
@@ -210,11 +210,11 @@ impl Job<'_> {
 
 /// Observer that can stop all downloads of a job.
 struct Stoppable<'a> {
-    inner: &'a dyn Watch,
+    inner: &'a dyn DownloadWatch,
     stop: AtomicBool,
 }
 
-impl Watch for Stoppable<'_> {
+impl DownloadWatch for Stoppable<'_> {
     fn moved(&self, bytes: i64) {
         self.inner.moved(bytes);
     }
@@ -237,7 +237,7 @@ mod tests {
 
     struct Unwatched;
 
-    impl Watch for Unwatched {
+    impl DownloadWatch for Unwatched {
         fn moved(&self, _: i64) {}
     }
 
@@ -267,14 +267,14 @@ mod tests {
         link("a-00002-of-00002.gguf", &"2".repeat(64), b"second");
         link("b.gguf", &"3".repeat(64), b"other");
 
-        let checkpoint = Blobs::of(&snapshot);
+        let checkpoint = HubBlobs::of(&snapshot);
         assert_eq!((checkpoint.files.len(), checkpoint.bytes()), (2, 12));
         checkpoint.check(&Unwatched).unwrap();
-        let split = Blobs::of(&snapshot.join("a-00001-of-00002.gguf"));
+        let split = HubBlobs::of(&snapshot.join("a-00001-of-00002.gguf"));
         assert_eq!(split.bytes(), 11);
         let error = split.check(&Unwatched).unwrap_err().to_string();
         assert!(error.contains(&"2".repeat(64)) && error.contains("remove it"), "{error}");
-        assert_eq!(Blobs::of(&temp.path().join("none")), Blobs::default());
+        assert_eq!(HubBlobs::of(&temp.path().join("none")), HubBlobs::default());
 
         std::fs::write(blobs.join(hash(b"weights")), b"w3ights").unwrap();
         assert!(matches!(checkpoint.check(&Unwatched), Err(HubError::DamagedBlob { .. })));

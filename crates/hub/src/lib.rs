@@ -52,26 +52,26 @@ mod space;
 mod staging;
 
 #[cfg(feature = "client")]
-pub use arriving::{Arrival, Arriving};
+pub use arriving::{ArrivalParts, Arriving};
 pub use cache::{CachedModel, HubCache};
 #[cfg(feature = "client")]
 pub use client::Client;
 #[cfg(feature = "client")]
-pub use download::Watch;
+pub use download::DownloadWatch;
 pub use environment::{
-    Environment, ProxySetting, Token, cache_variable, check_places, library_variable,
+    Environment, HubToken, ProxySetting, cache_variable, check_places, library_variable,
 };
 pub use error::{HubError, some_of};
 pub use gguf::{UnclearTag, choose_gguf, gguf_models, is_whole};
 #[cfg(feature = "client")]
-pub use keep::{Blobs, Job, keep, save};
-pub use library::{Library, Shards, form, staging};
+pub use keep::{DownloadJob, HubBlobs, keep, save};
+pub use library::{Library, LibraryShards, form, staging};
 #[cfg(feature = "client")]
 pub use listing::{HubFile, Listing};
 pub use name::{BadName, ModelId, ModelName, short_commit};
 #[cfg(feature = "client")]
-pub use selection::{Selection, Weights, has_safetensors, select};
+pub use selection::{RepositoryFiles, WeightFiles, has_safetensors, select};
 pub use snapshots::{Snapshot, snapshot_files};
 pub use space::{check_space, free_space};
 #[cfg(feature = "client")]
-pub use staging::{Begun, Staging, begun_bytes};
+pub use staging::{BegunDownload, Staging, begun_bytes};

@@ -40,7 +40,7 @@ pub struct Library {
 
 /// Shards of a model in the library.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shards {
+pub struct LibraryShards {
     /// The model.
     pub id: ModelId,
     /// Name of the encoding; with the revision, as in `bf12@v1`, unless that is main.
@@ -91,7 +91,7 @@ impl Library {
     pub fn find(&self, id: &ModelId, tag: Option<&str>, revision: Option<&str>) -> Option<PathBuf> {
         let mut found = self.of(id);
         found.retain(|shards| shards.is_complete() && shards.is(tag, revision));
-        let rank = |shards: &Shards| {
+        let rank = |shards: &LibraryShards| {
             let place = ORDER.iter().position(|encoding| *encoding == shards.encoding());
             (place.unwrap_or(ORDER.len()), shards.form.clone())
         };
@@ -118,7 +118,7 @@ impl Library {
     }
 
     /// All shards, complete or not, sorted.
-    pub fn all(&self) -> Vec<Shards> {
+    pub fn all(&self) -> Vec<LibraryShards> {
         let entries = self.dir.read_dir().into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
         let mut ids: Vec<ModelId> = names.filter_map(|name| ModelId::from_flat(&name)).collect();
@@ -127,7 +127,7 @@ impl Library {
     }
 
     /// Shards of a model, complete or not, sorted by their form.
-    pub fn of(&self, id: &ModelId) -> Vec<Shards> {
+    pub fn of(&self, id: &ModelId) -> Vec<LibraryShards> {
         let entries = self.dir.join(id.flat()).read_dir().into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
         let form = |name: String| match Path::new(&name).extension() {
@@ -137,9 +137,9 @@ impl Library {
         let forms: BTreeSet<String> = names.map(form).collect();
         let shards = |form: String| {
             let path = self.path(id, &form);
-            Shards { id: id.clone(), form, path }
+            LibraryShards { id: id.clone(), form, path }
         };
-        forms.into_iter().map(shards).filter(Shards::is_ours).collect()
+        forms.into_iter().map(shards).filter(LibraryShards::is_ours).collect()
     }
 }
 
@@ -151,7 +151,7 @@ pub fn form(encoding: &str, revision: Option<&str>) -> String {
     }
 }
 
-impl Shards {
+impl LibraryShards {
     /// Name of the encoding.
     pub fn encoding(&self) -> &str {
         self.form.split_once('@').map_or(&self.form, |(encoding, _)| encoding)
@@ -284,7 +284,7 @@ mod tests {
         let all = library.all();
         let names: Vec<&str> = all.iter().map(|shards| shards.form.as_str()).collect();
         assert_eq!(names, ["a", "bf12", "bf16", "q4", "q4@refs--pr--1"]);
-        let pulled: Vec<String> = all.iter().map(Shards::name).collect();
+        let pulled: Vec<String> = all.iter().map(LibraryShards::name).collect();
         let expected = ["own/model:a", "own/model", "own/model:bf16", "own/model:q4"];
         assert_eq!(pulled[..4], expected);
         assert_eq!(pulled[4], "own/model:q4@refs/pr/1");

@@ -5,9 +5,9 @@ use std::collections::HashSet;
 use serde::Deserialize;
 use sws_store::is_plain_path;
 
-use crate::client::About;
+use crate::client::RequestSubject;
 use crate::error::clipped;
-use crate::http::{Failure, escaped};
+use crate::http::{HttpFailure, escaped};
 use crate::name::{is_commit, is_hex};
 use crate::{Client, HubError, ModelId};
 
@@ -73,18 +73,18 @@ struct Lfs {
 impl Client {
     /// Lists the files of a model at a branch, a tag or a commit.
     pub fn list(&self, id: &ModelId, revision: &str) -> Result<Listing, HubError> {
-        self.list_while(&Failure::may_pass, id, revision)
+        self.list_while(&HttpFailure::may_pass, id, revision)
     }
 
     /// Like [`list`](Self::list), with one attempt unless the hub asks to wait: for a name that may be
     /// no model's.
     pub fn list_once(&self, id: &ModelId, revision: &str) -> Result<Listing, HubError> {
-        self.list_while(&Failure::asks_to_wait, id, revision)
+        self.list_while(&HttpFailure::asks_to_wait, id, revision)
     }
 
     fn list_while(
         &self,
-        may_pass: &dyn Fn(&Failure) -> bool,
+        may_pass: &dyn Fn(&HttpFailure) -> bool,
         id: &ModelId,
         revision: &str,
     ) -> Result<Listing, HubError> {
@@ -92,7 +92,7 @@ impl Client {
             "/api/models/{id}/revision/{}?blobs=true",
             escaped(revision).replace('/', "%2F")
         );
-        let about = About { id, revision, file: None, begun: false };
+        let about = RequestSubject { id, revision, file: None, begun: false };
         let bytes =
             self.json(&path, MAX_LISTING, may_pass).map_err(|e| self.explained(e, &about))?;
         Listing::from_json(id, &format!("{}/api/models/{id}", self.endpoint()), &bytes)

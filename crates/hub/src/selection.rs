@@ -15,27 +15,27 @@ const CONFIG: &str = "config.json";
 
 /// The files of a repository that make a model.
 #[derive(Clone, Debug)]
-pub struct Selection {
+pub struct RepositoryFiles {
     /// The weights.
-    pub weights: Weights,
+    pub weights: WeightFiles,
     /// Configuration, tokenizer, licence and the like.
     pub small: Vec<HubFile>,
 }
 
 /// Weight files, by format.
 #[derive(Clone, Debug)]
-pub enum Weights {
+pub enum WeightFiles {
     /// Files in safetensors, in the order of their names.
     Safetensors(Vec<HubFile>),
     /// One model in GGUF, in one file or several parts.
     Gguf(Vec<HubFile>),
 }
 
-impl Weights {
+impl WeightFiles {
     /// The files.
     pub fn files(&self) -> &[HubFile] {
         match self {
-            Weights::Safetensors(files) | Weights::Gguf(files) => files,
+            WeightFiles::Safetensors(files) | WeightFiles::Gguf(files) => files,
         }
     }
 
@@ -61,7 +61,7 @@ pub fn select(
     listing: &Listing,
     tag: Option<&str>,
     index: &mut dyn FnMut(&HubFile) -> Result<Vec<u8>, HubError>,
-) -> Result<Selection, HubError> {
+) -> Result<RepositoryFiles, HubError> {
     let contents = |problem: String| HubError::Contents { id: listing.id.clone(), problem };
     let safetensors = match (tag, listing.file(SINGLE), listing.file(INDEX)) {
         (Some(_), ..) => None,
@@ -82,7 +82,7 @@ pub fn select(
         let small = listing.files.iter().filter(|file| is_small_file(&file.name, file.len));
         // The index is no small file: shards have no use for it, but the checkpoint does.
         let small = small.chain(listing.file(INDEX)).cloned().collect();
-        return Ok(Selection { weights: Weights::Safetensors(files), small });
+        return Ok(RepositoryFiles { weights: WeightFiles::Safetensors(files), small });
     }
     let names = listing.files.iter().map(|file| file.name.as_str());
     let found = choose_gguf(names, tag).map_err(|unclear| {
@@ -106,17 +106,17 @@ pub fn select(
     }
     let files: Vec<HubFile> =
         found.into_iter().filter_map(|name| listing.file(name)).cloned().collect();
-    Ok(Selection { weights: Weights::Gguf(files), small: Vec::new() })
+    Ok(RepositoryFiles { weights: WeightFiles::Gguf(files), small: Vec::new() })
 }
 
 /// The files that an index lists.
 fn listed(listing: &Listing, json: &[u8]) -> Result<Vec<HubFile>, HubError> {
     #[derive(Deserialize)]
-    struct Index {
+    struct WeightIndex {
         weight_map: std::collections::HashMap<String, String>,
     }
     let contents = |problem: String| HubError::Contents { id: listing.id.clone(), problem };
-    let index: Index = serde_json::from_slice(json)
+    let index: WeightIndex = serde_json::from_slice(json)
         .map_err(|e| contents(format!("has a damaged {INDEX} ({e}); report it there")))?;
     let names: BTreeSet<String> = index.weight_map.into_values().collect();
     if names.is_empty() {

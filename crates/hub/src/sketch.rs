@@ -11,10 +11,10 @@ use sws_store::open_regular;
 use ureq::http::StatusCode;
 
 use crate::cache::remove;
-use crate::client::{About, Address};
+use crate::client::{FileAddress, RequestSubject};
 use crate::digest::Digest;
 use crate::download::{ENDED, starts_at};
-use crate::http::{Bytes, Failure};
+use crate::http::{ByteRange, HttpFailure};
 use crate::{Client, HubError, HubFile, Listing};
 
 /// Bytes of the first request. Most headers are shorter.
@@ -37,7 +37,7 @@ impl Client {
         step: &mut dyn FnMut(usize, usize),
     ) -> Result<(), HubError> {
         let mut address = self.file(&listing.id, &listing.commit, &file.name);
-        let about = About::of(listing, file, true);
+        let about = RequestSubject::of(listing, file, true);
         let mut fetch = |range: Range<u64>| {
             self.range(&mut address, file, range).map_err(|e| self.explained(e, &about))
         };
@@ -73,18 +73,18 @@ impl Client {
     /// Downloads a range of a file.
     pub(crate) fn range(
         &self,
-        address: &mut Address,
+        address: &mut FileAddress,
         file: &HubFile,
         range: Range<u64>,
-    ) -> Result<Vec<u8>, Failure> {
+    ) -> Result<Vec<u8>, HttpFailure> {
         let len = range.end - range.start;
         if len == 0 || len > MAX_RANGE {
             let reason = format!("{:?} with a header of {len} bytes", file.name);
-            return Err(Failure::Answer { url: address.shown(), reason });
+            return Err(HttpFailure::Answer { url: address.render(), reason });
         }
         self.retried(&mut |_| {
-            let mut reply = self.get(address, Some(Bytes(range.start, Some(range.end - 1))))?;
-            let wrong = |reason| Failure::Answer { url: address.shown(), reason };
+            let mut reply = self.get(address, Some(ByteRange(range.start, Some(range.end - 1))))?;
+            let wrong = |reason| HttpFailure::Answer { url: address.render(), reason };
             let start = starts_at(&reply, file.len).map_err(wrong)?;
             // Without ranges the whole file would have to pass for each of them.
             if reply.status() != StatusCode::PARTIAL_CONTENT && range.start > 0 {
@@ -97,11 +97,11 @@ impl Client {
             }
             let mut bytes = Vec::new();
             let read = self.body(&mut reply).take(len).read_to_end(&mut bytes);
-            let url = address.shown();
+            let url = address.render();
             match read {
                 Ok(_) if bytes.len() as u64 == len => Ok(bytes),
-                Ok(_) => Err(Failure::Connection { url, reason: ENDED.to_owned() }),
-                Err(e) => Err(Failure::Connection { url, reason: e.to_string() }),
+                Ok(_) => Err(HttpFailure::Connection { url, reason: ENDED.to_owned() }),
+                Err(e) => Err(HttpFailure::Connection { url, reason: e.to_string() }),
             }
         })
     }

@@ -28,18 +28,18 @@ const MAX_RECORD: u64 = 4096;
 /// The job that a directory belongs to.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Record {
+struct StagingRecord {
     model: String,
     commit: String,
     /// Hash of both, which early versions did not write.
     check: Option<String>,
 }
 
-impl Record {
-    fn of(listing: &Listing) -> Record {
+impl StagingRecord {
+    fn of(listing: &Listing) -> StagingRecord {
         let (model, commit) = (listing.id.to_string(), listing.commit.clone());
-        let check = Some(Record::hash(&model, &commit));
-        Record { model, commit, check }
+        let check = Some(StagingRecord::hash(&model, &commit));
+        StagingRecord { model, commit, check }
     }
 
     fn hash(model: &str, commit: &str) -> String {
@@ -49,14 +49,14 @@ impl Record {
     }
 
     fn is_intact(&self) -> bool {
-        let Record { model, commit, check } = self;
-        check.as_ref().is_none_or(|check| *check == Record::hash(model, commit))
+        let StagingRecord { model, commit, check } = self;
+        check.as_ref().is_none_or(|check| *check == StagingRecord::hash(model, commit))
     }
 }
 
 /// The download in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Begun {
+pub enum BegunDownload {
     /// None.
     Nothing,
     /// One of this commit.
@@ -84,7 +84,7 @@ impl Staging {
     }
 
     /// The download of `id` that was begun here.
-    pub fn begun(&self, id: &ModelId) -> Result<Begun, HubError> {
+    pub fn begun(&self, id: &ModelId) -> Result<BegunDownload, HubError> {
         let foreign = |what: String| HubError::Foreign { dir: self.dir.clone(), what };
         let path = self.dir.join(RECORD);
         let bytes = match std::fs::metadata(&path) {
@@ -96,18 +96,18 @@ impl Staging {
                 let entries = self.dir.read_dir().map_err(|e| HubError::read(&self.dir, e))?;
                 let mut others = entries.flatten().filter(|entry| entry.file_name() != UNRECORDED);
                 return match others.next() {
-                    None => Ok(Begun::Nothing),
+                    None => Ok(BegunDownload::Nothing),
                     Some(_) => Err(foreign("files of another program".to_owned())),
                 };
             }
             Err(e) => return Err(HubError::read(&path, e)),
         };
-        let record = serde_json::from_slice::<Record>(&bytes).ok();
+        let record = serde_json::from_slice::<StagingRecord>(&bytes).ok();
         match record.filter(|record| record.is_intact() && is_commit(&record.commit)) {
-            Some(record) if record.model == id.as_str() => Ok(Begun::Commit(record.commit)),
+            Some(record) if record.model == id.as_str() => Ok(BegunDownload::Commit(record.commit)),
             Some(record) => Err(foreign(format!("the begun download of `{}`", record.model))),
             // Whatever model it was of: sketches go, and other bytes are compared with hashes.
-            None if self.is_laid_out()? => Ok(Begun::Damaged),
+            None if self.is_laid_out()? => Ok(BegunDownload::Damaged),
             None => Err(foreign(format!("a {RECORD} that is damaged, or of another program"))),
         }
     }
@@ -128,10 +128,10 @@ impl Staging {
 
     /// Records the download. The sketches of another commit go, or of one that nothing tells.
     pub(crate) fn begin(&self, listing: &Listing) -> Result<(), HubError> {
-        if self.begun(&listing.id)? != Begun::Commit(listing.commit.clone()) {
+        if self.begun(&listing.id)? != BegunDownload::Commit(listing.commit.clone()) {
             remove(&self.dir.join(SKETCH))?;
         }
-        let json = serde_json::to_vec(&Record::of(listing)).unwrap_or_default();
+        let json = serde_json::to_vec(&StagingRecord::of(listing)).unwrap_or_default();
         let (path, fresh) = (self.dir.join(RECORD), self.dir.join(UNRECORDED));
         // A link could lead to a foreign file.
         remove(&fresh)?;
@@ -175,14 +175,14 @@ mod tests {
         let dir = temp.path().join("x.pull");
         let id: ModelId = "a/b".parse().unwrap();
         let staging = Staging::open(&dir).unwrap();
-        assert_eq!(staging.begun(&id).unwrap(), Begun::Nothing);
+        assert_eq!(staging.begun(&id).unwrap(), BegunDownload::Nothing);
         assert!(matches!(Staging::open(&dir), Err(HubError::Busy { .. })));
         let commit = "0".repeat(40);
         let listing = Listing { id: id.clone(), commit: commit.clone(), files: Vec::new() };
         staging.begin(&listing).unwrap();
         drop(staging);
         let staging = Staging::open(&dir).unwrap();
-        assert_eq!(staging.begun(&id).unwrap(), Begun::Commit(commit));
+        assert_eq!(staging.begun(&id).unwrap(), BegunDownload::Commit(commit));
         let other = staging.begun(&"a/c".parse().unwrap()).unwrap_err();
         assert!(other.to_string().contains("the begun download of `a/b`"), "{other}");
         std::fs::write(dir.join(RECORD), "{}").unwrap();
@@ -212,29 +212,34 @@ mod tests {
             let mut damaged = whole.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
             std::fs::write(&path, &damaged).unwrap();
-            assert_eq!(begun().unwrap(), Begun::Damaged, "{:?}", String::from_utf8_lossy(&damaged));
+            assert_eq!(
+                begun().unwrap(),
+                BegunDownload::Damaged,
+                "{:?}",
+                String::from_utf8_lossy(&damaged)
+            );
         }
         // As after a loss of power.
         for lost in [&b""[..], &[0; 90]] {
             std::fs::write(&path, lost).unwrap();
-            assert_eq!(begun().unwrap(), Begun::Damaged);
+            assert_eq!(begun().unwrap(), BegunDownload::Damaged);
         }
         let mine = staging.dir.join("mine.txt");
         std::fs::write(&mine, "").unwrap();
         assert!(matches!(begun(), Err(HubError::Foreign { .. })));
         std::fs::remove_file(mine).unwrap();
         std::fs::write(&path, String::from_utf8(whole).unwrap().replace("00000", "00001")).unwrap();
-        assert_eq!(begun().unwrap(), Begun::Damaged);
+        assert_eq!(begun().unwrap(), BegunDownload::Damaged);
         let foreign = temp.path().join("foreign");
         std::fs::write(&foreign, "precious").unwrap();
         std::os::unix::fs::symlink(&foreign, staging.dir.join(UNRECORDED)).unwrap();
         staging.begin(&listing).unwrap();
         assert_eq!(std::fs::read(&foreign).unwrap(), b"precious");
-        assert_eq!(begun().unwrap(), Begun::Commit(listing.commit));
+        assert_eq!(begun().unwrap(), BegunDownload::Commit(listing.commit));
         assert!(!sketches.exists(), "they may be of another commit");
         // As earlier versions wrote it.
         let record = format!("{{\"model\":\"a/b\",\"commit\":\"{}\"}}", "1".repeat(40));
         std::fs::write(&path, record).unwrap();
-        assert_eq!(begun().unwrap(), Begun::Commit("1".repeat(40)));
+        assert_eq!(begun().unwrap(), BegunDownload::Commit("1".repeat(40)));
     }
 }

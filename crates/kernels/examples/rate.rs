@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use common::{Encoded, bf16_bytes, encoder, f32_bytes};
 use sws_kernels::{
-    Activations, Encoding, Fp8Scales, Input, Matrix, Output, ThreadScratch, Tier, matmul_rows,
+    Activations, Encoding, Fp8Scales, Matrix, OutputColumns, PackedInput, ThreadScratch, Tier,
+    matmul_rows,
 };
 
 /// Few enough weights for the cache of a core, also as bf16.
@@ -119,7 +120,7 @@ fn weights(encoding: Encoding) -> Encoded {
 #[expect(clippy::disallowed_methods, reason = "the crate has no clock of its own")]
 fn seconds(tier: Tier, matrix: &Matrix, tokens: usize) -> f64 {
     let numbers: Vec<f32> = (0..COLS * tokens).map(|i| 1.0 / (1 + i) as f32).collect();
-    let (mut input, mut scratch) = (Input::new(), ThreadScratch::new());
+    let (mut input, mut scratch) = (PackedInput::new(), ThreadScratch::new());
     input.pack(tier, &numbers, tokens, COLS);
     let mut results = vec![0.0; tokens * ROWS];
     let mut least = f64::INFINITY;
@@ -127,7 +128,7 @@ fn seconds(tier: Tier, matrix: &Matrix, tokens: usize) -> f64 {
         let (begun, mut products) = (Instant::now(), 0);
         while begun.elapsed() < TIME {
             for _ in 0..16usize.div_ceil(tokens) {
-                let y = Output::new(&mut results, tokens, ROWS);
+                let y = OutputColumns::new(&mut results, tokens, ROWS);
                 matmul_rows(tier, std::hint::black_box(matrix), &input, y, &mut scratch);
             }
             products += 16usize.div_ceil(tokens);

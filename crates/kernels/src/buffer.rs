@@ -3,10 +3,10 @@
 /// The length of a cache line, and of the widest register.
 #[repr(C, align(64))]
 #[derive(Clone, Copy, Debug)]
-struct Line([f32; 16]);
+struct CacheLine([f32; 16]);
 
 #[derive(Debug, Default)]
-pub(crate) struct Buffer(Vec<Line>);
+pub(crate) struct Buffer(Vec<CacheLine>);
 
 impl Buffer {
     /// Grows to at least `len` numbers and returns the first `len`, with unspecified values.
@@ -16,7 +16,7 @@ impl Buffer {
             // The old buffer is freed before the new one is allocated, and the new one has no spare
             // capacity, so memory use is what callers computed beforehand with `bytes_for`.
             self.0 = Vec::new();
-            self.0 = vec![Line([0.0; 16]); lines];
+            self.0 = vec![CacheLine([0.0; 16]); lines];
         }
         // SAFETY: a `Line` is sixteen f32 without padding, and there are enough of them.
         unsafe { std::slice::from_raw_parts_mut(self.0.as_mut_ptr().cast(), len) }
@@ -36,11 +36,11 @@ impl Buffer {
 
     /// Bytes needed for `len` numbers.
     pub(crate) const fn bytes_for(len: usize) -> usize {
-        len.div_ceil(16) * size_of::<Line>()
+        len.div_ceil(16) * size_of::<CacheLine>()
     }
 
     /// Bytes held.
     pub(crate) fn bytes(&self) -> usize {
-        self.0.capacity() * size_of::<Line>()
+        self.0.capacity() * size_of::<CacheLine>()
     }
 }

@@ -1,8 +1,8 @@
 //! The block formats of GGUF files.
 
+pub(crate) mod codebook;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod codes;
-pub(crate) mod points;
 
 /// Format of a matrix whose rows are runs of blocks: codes, together with the scales that they
 /// share.
@@ -32,19 +32,19 @@ pub enum GgufBlocks {
     Iq4Nl,
     /// Sixteen uneven values; scales of six bits for 32 weights.
     Iq4Xs,
-    /// One of 2048 points for 8 weights, shifted; scales of three bits for 32 weights.
+    /// One of 2048 codebook entries for 8 weights, shifted; scales of three bits for 32 weights.
     Iq1S,
     /// The same, with shifts for 8 weights and scales for 16.
     Iq1M,
-    /// One of 256 points and seven signs for 8 weights; scales of four bits for 32 weights.
+    /// One of 256 codebook entries and seven signs for 8 weights; scales of four bits for 32 weights.
     Iq2Xxs,
-    /// One of 512 points and seven signs for 8 weights; scales of four bits for 16 weights.
+    /// One of 512 codebook entries and seven signs for 8 weights; scales of four bits for 16 weights.
     Iq2Xs,
-    /// One of 1024 points and eight signs for 8 weights; scales of four bits for 16 weights.
+    /// One of 1024 codebook entries and eight signs for 8 weights; scales of four bits for 16 weights.
     Iq2S,
-    /// One of 256 points for 4 weights, seven signs for 8; scales of four bits for 32 weights.
+    /// One of 256 codebook entries for 4 weights, seven signs for 8; scales of four bits for 32 weights.
     Iq3Xxs,
-    /// One of 512 points for 4 weights, eight signs for 8; scales of four bits for 32 weights.
+    /// One of 512 codebook entries for 4 weights, eight signs for 8; scales of four bits for 32 weights.
     Iq3S,
     /// e2m1 in blocks of 32 with an e8m0 scale, in another order than
     /// [`Encoding::Mxfp4`](crate::Encoding::Mxfp4).

@@ -7,14 +7,14 @@ use crate::{Encoding, Fp8Scales, GgufBlocks, Offsets, Published};
 
 /// One of the runs of bytes that make up an encoded matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct MatrixPart {
     /// Suffix appended to the tensor's name; empty for the part that keeps the name.
     pub suffix: &'static str,
-    cut: Cut,
+    cut: PartCut,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cut {
+enum PartCut {
     /// Each group of `rows` rows (the last may be smaller) has `count` units of `bytes` bytes,
     /// where `count` is `cols` over `cols_per_unit`, rounded up.
     Rows { rows: u64, cols_per_unit: u64, bytes: u64 },
@@ -53,12 +53,12 @@ pub enum PartRows {
     Whole,
 }
 
-const fn plain(suffix: &'static str, cols_per_unit: u64, bytes: u64) -> Part {
-    Part { suffix, cut: Cut::Rows { rows: 1, cols_per_unit, bytes } }
+const fn plain(suffix: &'static str, cols_per_unit: u64, bytes: u64) -> MatrixPart {
+    MatrixPart { suffix, cut: PartCut::Rows { rows: 1, cols_per_unit, bytes } }
 }
 
 /// The one part of each block format, in the order of its variants.
-static GGUF: [[Part; 1]; GgufBlocks::ALL.len()] = {
+static GGUF: [[MatrixPart; 1]; GgufBlocks::ALL.len()] = {
     let mut all = [[plain("", 1, 1)]; GgufBlocks::ALL.len()];
     let mut i = 0;
     while i < all.len() {
@@ -70,25 +70,25 @@ static GGUF: [[Part; 1]; GgufBlocks::ALL.len()] = {
 };
 
 /// A number for each block of 128×128.
-const fn square(suffix: &'static str, bytes: u64) -> Part {
-    Part { suffix, cut: Cut::Rows { rows: 128, cols_per_unit: 128, bytes } }
+const fn square(suffix: &'static str, bytes: u64) -> MatrixPart {
+    MatrixPart { suffix, cut: PartCut::Rows { rows: 128, cols_per_unit: 128, bytes } }
 }
 
-const fn shared(suffix: &'static str, bytes: u64) -> Part {
-    Part { suffix, cut: Cut::Shared { bytes } }
+const fn shared(suffix: &'static str, bytes: u64) -> MatrixPart {
+    MatrixPart { suffix, cut: PartCut::Shared { bytes } }
 }
 
 /// The parts of fp7: those of bf11, and the scales of the codes.
-static FP7: [[Part; 4]; Fp8Scales::ALL.len()] = {
+static FP7: [[MatrixPart; 4]; Fp8Scales::ALL.len()] = {
     let packed = Encoding::Fp7(Fp8Scales::Squares);
     let mut all = [[plain("", 1, 1); 4]; Fp8Scales::ALL.len()];
     let mut i = 0;
     while i < all.len() {
         let scales = Fp8Scales::ALL[i];
         all[scales as usize] = [
-            Part { suffix: ".codes", cut: Cut::Fp7Codes },
-            Part { suffix: ".table", cut: Cut::Shared { bytes: TABLE_LEN as u64 } },
-            Part { suffix: ".patches", cut: Cut::Patches { of: packed } },
+            MatrixPart { suffix: ".codes", cut: PartCut::Fp7Codes },
+            MatrixPart { suffix: ".table", cut: PartCut::Shared { bytes: TABLE_LEN as u64 } },
+            MatrixPart { suffix: ".patches", cut: PartCut::Patches { of: packed } },
             scales.plain().parts()[1],
         ];
         i += 1;
@@ -97,9 +97,9 @@ static FP7: [[Part; 4]; Fp8Scales::ALL.len()] = {
 };
 
 /// The parts of four-bit codes with zero points, with a unit of groups for so many columns.
-static ZEROS: [[Part; 3]; 3] = {
-    const CODES: Part = plain(".codes", 2, 1);
-    const ORDER: Part = Part { suffix: ".order", cut: Cut::Columns { bytes: 2 } };
+static ZEROS: [[MatrixPart; 3]; 3] = {
+    const CODES: MatrixPart = plain(".codes", 2, 1);
+    const ORDER: MatrixPart = MatrixPart { suffix: ".order", cut: PartCut::Columns { bytes: 2 } };
     [
         [CODES, plain(".groups", 32, 4), ORDER],
         [CODES, plain(".groups", 64, 4), ORDER],
@@ -108,10 +108,10 @@ static ZEROS: [[Part; 3]; 3] = {
 };
 
 impl Published {
-    const fn parts(self) -> &'static [Part] {
-        const E4M3: Part = plain("", 1, 1);
-        const PAIRS: Part = plain("", 2, 1);
-        const INTEGERS: Part = plain("_packed", 8, 4);
+    const fn parts(self) -> &'static [MatrixPart] {
+        const E4M3: MatrixPart = plain("", 1, 1);
+        const PAIRS: MatrixPart = plain("", 2, 1);
+        const INTEGERS: MatrixPart = plain("_packed", 8, 4);
         /// A row has one unit, however long.
         const ROW: u64 = u64::MAX;
         match self {
@@ -143,29 +143,29 @@ impl Encoding {
     pub const MOST_PARTS: usize = 4;
 
     /// The parts of a matrix in this encoding, in the order in which they are passed around.
-    pub const fn parts(self) -> &'static [Part] {
-        const F32: &[Part] = &[plain("", 1, 4)];
-        const HALF: &[Part] = &[plain("", 1, 2)];
-        const BF12: &[Part] = &[
-            Part { suffix: ".codes", cut: Cut::Bf12Codes },
-            Part { suffix: ".table", cut: Cut::Shared { bytes: TABLE_LEN as u64 } },
-            Part { suffix: ".patches", cut: Cut::Patches { of: Encoding::Bf12 } },
+    pub const fn parts(self) -> &'static [MatrixPart] {
+        const F32: &[MatrixPart] = &[plain("", 1, 4)];
+        const HALF: &[MatrixPart] = &[plain("", 1, 2)];
+        const BF12: &[MatrixPart] = &[
+            MatrixPart { suffix: ".codes", cut: PartCut::Bf12Codes },
+            MatrixPart { suffix: ".table", cut: PartCut::Shared { bytes: TABLE_LEN as u64 } },
+            MatrixPart { suffix: ".patches", cut: PartCut::Patches { of: Encoding::Bf12 } },
         ];
-        const BF11: &[Part] = &[
-            Part { suffix: ".codes", cut: Cut::Bf11Codes },
-            Part { suffix: ".table", cut: Cut::Shared { bytes: TABLE_LEN as u64 } },
-            Part { suffix: ".patches", cut: Cut::Patches { of: Encoding::Bf11 } },
+        const BF11: &[MatrixPart] = &[
+            MatrixPart { suffix: ".codes", cut: PartCut::Bf11Codes },
+            MatrixPart { suffix: ".table", cut: PartCut::Shared { bytes: TABLE_LEN as u64 } },
+            MatrixPart { suffix: ".patches", cut: PartCut::Patches { of: Encoding::Bf11 } },
         ];
-        const TOP: Part = plain(".top", 64, TOP_BLOCK as u64);
-        const NESTED: &[Part] = &[
+        const TOP: MatrixPart = plain(".top", 64, TOP_BLOCK as u64);
+        const NESTED: &[MatrixPart] = &[
             plain(".rest", 64, REST_BLOCK as u64),
             TOP,
-            Part { suffix: ".patches", cut: Cut::Patches { of: Encoding::Nested } },
+            MatrixPart { suffix: ".patches", cut: PartCut::Patches { of: Encoding::Nested } },
         ];
-        const Q8: &[Part] = &[plain(".codes", 1, 1), plain(".scales", 64, 2)];
-        const Q4: &[Part] = &[plain(".codes", 2, 1), plain(".scales", 64, 2)];
-        const FP8: &[Part] = &[plain("", 1, 1), square("_scale_inv", 4)];
-        const MXFP4: &[Part] = &[plain("_blocks", 32, 16), plain("_scales", 32, 1)];
+        const Q8: &[MatrixPart] = &[plain(".codes", 1, 1), plain(".scales", 64, 2)];
+        const Q4: &[MatrixPart] = &[plain(".codes", 2, 1), plain(".scales", 64, 2)];
+        const FP8: &[MatrixPart] = &[plain("", 1, 1), square("_scale_inv", 4)];
+        const MXFP4: &[MatrixPart] = &[plain("_blocks", 32, 16), plain("_scales", 32, 1)];
         match self {
             Encoding::F32 => F32,
             Encoding::F16 | Encoding::Bf16 => HALF,
@@ -230,14 +230,14 @@ impl Encoding {
     }
 }
 
-impl Part {
+impl MatrixPart {
     /// The length of this part in a matrix of this shape; `None` if it exceeds 2⁶⁴.
     pub fn len(&self, rows: u64, cols: u64) -> Option<PartLen> {
         match self.cut {
-            Cut::Shared { bytes } => Some(PartLen::Exact(bytes)),
-            Cut::Columns { bytes } => Some(PartLen::Exact(cols.checked_mul(bytes)?)),
-            Cut::Patches { of } => Some(PartLen::AtLeast(Offsets::of(of, cols).len(rows)?)),
-            Cut::Rows { .. } | Cut::Bf12Codes | Cut::Bf11Codes | Cut::Fp7Codes => {
+            PartCut::Shared { bytes } => Some(PartLen::Exact(bytes)),
+            PartCut::Columns { bytes } => Some(PartLen::Exact(cols.checked_mul(bytes)?)),
+            PartCut::Patches { of } => Some(PartLen::AtLeast(Offsets::of(of, cols).len(rows)?)),
+            PartCut::Rows { .. } | PartCut::Bf12Codes | PartCut::Bf11Codes | PartCut::Fp7Codes => {
                 Some(PartLen::Exact(self.step_bytes(cols)?.checked_mul(self.steps(rows))?))
             }
         }
@@ -256,13 +256,16 @@ impl Part {
 
     /// True if any range of rows needs all of this part.
     pub fn is_whole(&self) -> bool {
-        matches!(self.cut, Cut::Shared { .. } | Cut::Columns { .. } | Cut::Patches { .. })
+        matches!(
+            self.cut,
+            PartCut::Shared { .. } | PartCut::Columns { .. } | PartCut::Patches { .. }
+        )
     }
 
     /// Number of rows that share the part's smallest unit.
     pub fn step_rows(&self) -> u64 {
         match self.cut {
-            Cut::Rows { rows, .. } => rows,
+            PartCut::Rows { rows, .. } => rows,
             _ => 1,
         }
     }
@@ -274,21 +277,21 @@ impl Part {
     /// Bytes of one row, or of one group of rows that share a unit.
     fn step_bytes(&self, cols: u64) -> Option<u64> {
         match self.cut {
-            Cut::Rows { cols_per_unit, bytes, .. } => {
+            PartCut::Rows { cols_per_unit, bytes, .. } => {
                 cols.div_ceil(cols_per_unit).checked_mul(bytes)
             }
-            Cut::Bf12Codes => cols.checked_add(cols.div_ceil(2)),
-            Cut::Bf11Codes => {
+            PartCut::Bf12Codes => cols.checked_add(cols.div_ceil(2)),
+            PartCut::Bf11Codes => {
                 let tail = cols % 64;
                 let planes = (cols / 64 * 16).checked_add(2 * tail.div_ceil(8))?;
                 cols.checked_add(planes)
             }
             // Two bytes for each eight of the last block, too.
-            Cut::Fp7Codes => {
+            PartCut::Fp7Codes => {
                 let planes = (cols / 64 * 16).checked_add(2 * (cols % 64).div_ceil(8))?;
                 cols.div_ceil(2).checked_add(planes)
             }
-            Cut::Shared { .. } | Cut::Columns { .. } | Cut::Patches { .. } => Some(0),
+            PartCut::Shared { .. } | PartCut::Columns { .. } | PartCut::Patches { .. } => Some(0),
         }
     }
 }

@@ -4,11 +4,11 @@
 //! # Main types
 //!
 //! - [`Encoding`] names how a matrix is stored. Its [`parts`](Encoding::parts) list the runs of
-//!   bytes it consists of and which of them belong to which rows ([`Part`]). `docs/format.md` draws
+//!   bytes it consists of and which of them belong to which rows ([`MatrixPart`]). `docs/format.md` draws
 //!   them.
 //! - [`Encoder`] turns rows of a checkpoint into encoded rows, a block at a time, on any number of
-//!   threads. [`Tally`] joins what spans the blocks. bf12, bf11 and fp7 need a first pass: a
-//!   [`Histogram`] gives their [`ExponentTable`] or [`ExponentTiers`]. [`Offsets`] lead to the
+//!   threads. [`TensorTally`] joins what spans the blocks. bf12, bf11 and fp7 need a first pass: a
+//!   [`ExponentCounts`] gives their [`ExponentTable`] or [`ExponentTiers`]. [`Offsets`] lead to the
 //!   patches of a row.
 //! - [`Matrix`] is a checked view of encoded bytes, at any address, in borrowed memory. Wrong bytes
 //!   give wrong numbers, never an access out of bounds.
@@ -75,8 +75,8 @@ mod reference;
 mod simd;
 
 pub use encode::{
-    EncodeError, EncodedRows, Encoder, ErrorSums, ExponentTable, ExponentTiers, Histogram, Source,
-    Tally,
+    EncodeError, EncodedRows, Encoder, ErrorSums, ExponentCounts, ExponentTable, ExponentTiers,
+    SourceDtype, TensorTally,
 };
 pub use encoding::{Encoding, UnknownEncoding};
 pub use fp8::Fp8Scales;
@@ -86,10 +86,10 @@ pub use isa::Neon;
 pub use isa::{Activations, TIER_VARIABLE, Tier, UnknownActivations, UnknownTier};
 #[cfg(target_arch = "x86_64")]
 pub use isa::{Avx2, Avx512};
-pub use layout::{Part, PartLen, PartRows};
+pub use layout::{MatrixPart, PartLen, PartRows};
 pub use matmul::{
-    Input, MatmulJob, Output, Packings, Scratch, ScratchPool, Strided, ThreadScratch, matmul,
-    matmul_jobs, matmul_rows, matmul_transposed, threads_for,
+    MatmulJob, MatmulScratch, OutputColumns, PackedInput, Packings, ScratchPool, Strided,
+    ThreadScratch, matmul, matmul_jobs, matmul_rows, matmul_transposed, threads_for,
 };
 pub use matrix::{Matrix, MatrixError};
 pub use offsets::{OffsetWriter, Offsets};

@@ -27,11 +27,11 @@ pub struct Matrix<'a> {
 /// An error in the bytes or the shape of a matrix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum MatrixError {
     /// The number of parts does not match the encoding.
     #[error("a {encoding} matrix has {expected} parts, not {found}")]
     PartCount {
-        /// The encoding.
         encoding: Encoding,
         /// Number of parts of the encoding.
         expected: usize,
@@ -44,33 +44,22 @@ pub enum MatrixError {
         if suffix.is_empty() { "weights" } else { suffix.trim_start_matches(['.', '_']) }
     )]
     PartLength {
-        /// The encoding.
         encoding: Encoding,
         /// Rows of the matrix or block.
         rows: usize,
-        /// Columns.
         cols: usize,
         /// Suffix of the part.
         suffix: &'static str,
         /// Required length; for patches the minimum.
         expected: u64,
-        /// Actual length.
         found: usize,
     },
     /// The shape is larger than any memory.
     #[error("a {encoding} matrix of {rows} x {cols} is larger than any memory")]
-    TooLarge {
-        /// The encoding.
-        encoding: Encoding,
-        /// Rows.
-        rows: usize,
-        /// Columns.
-        cols: usize,
-    },
+    TooLarge { encoding: Encoding, rows: usize, cols: usize },
     /// The requested rows are not in the matrix.
     #[error("rows {start} to {end} are not in a matrix of {rows} rows")]
     NoSuchRows {
-        /// First requested row.
         start: usize,
         /// The row after the last one requested.
         end: usize,
@@ -80,7 +69,6 @@ pub enum MatrixError {
     /// The patches of a row do not match its codes.
     #[error("row {row} needs patches of {codes} bytes and has {patches}")]
     Patches {
-        /// The row.
         row: usize,
         /// Bytes of the patches that its codes need.
         codes: usize,
@@ -101,7 +89,7 @@ impl<'a> Matrix<'a> {
     }
 
     /// Views the rows `range` of a matrix of `rows × cols`. Each part is given as
-    /// [`Part::rows`](crate::Part::rows) says: the bytes of these rows, or the whole part.
+    /// [`Part::rows`](crate::MatrixPart::rows) says: the bytes of these rows, or the whole part.
     pub fn block(
         encoding: Encoding,
         rows: usize,

@@ -27,11 +27,11 @@ pub enum Published {
     Int4Zeros64,
     /// Four bits less a zero point, with a scale and a zero point for 128 weights.
     Int4Zeros128,
-    /// As many groups as there are 32 columns, in which columns lie in any order.
+    /// As many groups as there are 32 columns, with act-order: columns lie in any order.
     Int4ActOrder32,
-    /// As many groups as there are 64 columns, in which columns lie in any order.
+    /// As many groups as there are 64 columns, with act-order: columns lie in any order.
     Int4ActOrder64,
-    /// As many groups as there are 128 columns, in which columns lie in any order.
+    /// As many groups as there are 128 columns, with act-order: columns lie in any order.
     Int4ActOrder128,
     /// e2m1 with an e4m3 scale for 16 weights, and an f32 scale of the matrix.
     Nvfp4,
@@ -84,8 +84,8 @@ impl Published {
         }
     }
 
-    /// Columns that a scale with a zero point counts for: every so many in a row, or, with an order
-    /// of columns, on average. None for layouts without zero points.
+    /// Columns that a scale with a zero point counts for: every so many in a row, or, with act-order,
+    /// on average. None for layouts without zero points.
     pub const fn zeros_group(self) -> Option<u64> {
         match self {
             Published::Int4Zeros32 | Published::Int4ActOrder32 => Some(32),

@@ -11,7 +11,7 @@ use sws_kernels::functional::{
     Activation, Attention, AttentionScratch, CacheLayout, KvCache, KvData, NormWeight, Page,
     Queries, attention, gate, rms_norm, softmax, top_k,
 };
-use sws_kernels::{Encoding, Scratch, Tier, matmul};
+use sws_kernels::{Encoding, MatmulScratch, Tier, matmul};
 
 struct Counting;
 
@@ -64,7 +64,7 @@ fn products(tier: Tier, encoding: Encoding) {
     let matrix = encoded.matrix();
     let x = vec![0.5; 5 * cols];
     let mut y = vec![0.0; 5 * rows];
-    let mut scratch = Scratch::new();
+    let mut scratch = MatmulScratch::new();
     quiet(format!("{tier} {encoding}"), || {
         matmul(tier, &matrix, &x, 5, &mut y, &mut scratch);
         matmul(tier, &matrix, &x[..cols], 1, &mut y[..rows], &mut scratch);

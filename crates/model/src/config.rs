@@ -6,7 +6,7 @@ use sws_store::{Configuration, DamagedConfiguration, Value};
 
 use crate::{families, gguf, rope, spellings};
 
-pub(crate) type Map = BTreeMap<String, Value>;
+pub(crate) type ConfigMap = BTreeMap<String, Value>;
 
 /// Upper limit on the number of experts in a layer, and on other counts.
 pub(crate) const MAX_COUNT: u64 = 65_536;
@@ -16,13 +16,13 @@ pub(crate) const MAX_LAYERS: u64 = 4096;
 
 /// A configuration, as families read it.
 #[derive(Debug)]
-pub(crate) struct Config<'a> {
+pub(crate) struct FamilyConfig<'a> {
     model_type: &'a str,
     /// The model type around that of the language model.
     wrapper: Option<&'static str>,
-    outer: &'a Map,
+    outer: &'a ConfigMap,
     /// The entries of the language model, in models that also process images or sound.
-    text: Option<&'a Map>,
+    text: Option<&'a ConfigMap>,
     /// True if it was translated from the keys of a GGUF file, whose tensors have other names.
     gguf: bool,
 }
@@ -40,6 +40,7 @@ pub struct InvalidConfig {
 /// Reasons why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum ConfigError {
     /// Unreadable, or an entry of the wrong type.
     #[error("is damaged ({0}); download it again")]
@@ -49,20 +50,11 @@ pub enum ConfigError {
     MissingKey(&'static str),
     /// A number beyond that of any known model.
     #[error("gives {value} for `{key}`, and no model has more than {limit}; download it again")]
-    TooLarge {
-        /// The entry.
-        key: &'static str,
-        /// Its value.
-        value: u64,
-        /// The limit.
-        limit: u64,
-    },
+    TooLarge { key: &'static str, value: u64, limit: u64 },
     /// A number that makes the computation impossible.
     #[error("gives {value} for `{key}`, {reason}; download it again")]
     Invalid {
-        /// The entry.
         key: &'static str,
-        /// Its value.
         value: String,
         /// The problem with it.
         reason: String,
@@ -71,22 +63,15 @@ pub enum ConfigError {
     #[error(
         "names the model type `{model_type}`, which is not supported; docs/supported.md names those that are"
     )]
-    Unsupported {
-        /// The type given.
-        model_type: String,
-    },
+    Unsupported { model_type: String },
     /// A known family with an option that is not implemented.
     #[error(
         "asks for `{key}` = {value} in a model of type `{model_type}`, which is not supported; supported: {supported}"
     )]
     UnsupportedEntry {
-        /// The family.
         model_type: String,
-        /// The entry.
         key: &'static str,
-        /// Its value.
         value: String,
-        /// The supported values.
         supported: &'static str,
     },
     /// A necessary key of a GGUF file is absent.
@@ -99,15 +84,15 @@ pub enum ConfigError {
     UnsupportedGguf(String),
 }
 
-impl<'a> Config<'a> {
+impl<'a> FamilyConfig<'a> {
     /// Returns what `read` makes of the configuration. An error names its origin.
     pub(crate) fn read<T>(
         given: &Configuration,
-        read: impl FnOnce(&Config<'_>) -> Result<T, ConfigError>,
+        read: impl FnOnce(&FamilyConfig<'_>) -> Result<T, ConfigError>,
     ) -> Result<T, InvalidConfig> {
         let done = gguf::translated(&given.entries).and_then(|translated| {
             let entries = translated.as_ref().unwrap_or(&given.entries);
-            let config = Config { gguf: translated.is_some(), ..Config::of(entries)? };
+            let config = FamilyConfig { gguf: translated.is_some(), ..FamilyConfig::of(entries)? };
             spellings::check(&config)?;
             rope::check(&config)?;
             read(&config)
@@ -115,18 +100,18 @@ impl<'a> Config<'a> {
         done.map_err(|reason| InvalidConfig { origin: given.origin.clone(), reason })
     }
 
-    fn of(outer: &'a Map) -> Result<Config<'a>, ConfigError> {
+    fn of(outer: &'a ConfigMap) -> Result<FamilyConfig<'a>, ConfigError> {
         let entry = |key| outer.get(key).filter(|value| !value.is_null());
-        let entry = |key| entry(key).map(|value| Entry { key, value });
-        let text = entry("text_config").map(Entry::object).transpose()?;
+        let entry = |key| entry(key).map(|value| ConfigEntry { key, value });
+        let text = entry("text_config").map(ConfigEntry::object).transpose()?;
         let model_type =
             entry("model_type").ok_or(ConfigError::MissingKey("model_type"))?.word()?;
-        let mut config = Config { model_type, wrapper: None, outer, text, gguf: false };
+        let mut config = FamilyConfig { model_type, wrapper: None, outer, text, gguf: false };
         if let Some((wrapper, otherwise)) = families::wrapper(model_type) {
             config.wrapper = Some(wrapper);
             let text = text.ok_or(ConfigError::MissingKey("text_config"))?;
             let value = text.get("model_type").filter(|value| !value.is_null());
-            let inner = value.map(|value| Entry { key: "model_type", value });
+            let inner = value.map(|value| ConfigEntry { key: "model_type", value });
             let missing = ConfigError::MissingKey("model_type` in `text_config");
             config.model_type = match (inner, otherwise) {
                 (Some(inner), _) => inner.word()?,
@@ -156,31 +141,32 @@ impl<'a> Config<'a> {
         self.text.and_then(|text| text.get(key)).or_else(|| self.outer.get(key))
     }
 
-    pub(crate) fn get(&self, key: &'static str) -> Option<Entry<'a>> {
-        self.raw(key).filter(|value| !value.is_null()).map(|value| Entry { key, value })
+    pub(crate) fn get(&self, key: &'static str) -> Option<ConfigEntry<'a>> {
+        self.raw(key).filter(|value| !value.is_null()).map(|value| ConfigEntry { key, value })
     }
 
-    pub(crate) fn need(&self, key: &'static str) -> Result<Entry<'a>, ConfigError> {
+    pub(crate) fn need(&self, key: &'static str) -> Result<ConfigEntry<'a>, ConfigError> {
         self.get(key).ok_or(ConfigError::MissingKey(key))
     }
 
     /// The first of several spellings, at the inner level before the outer one.
-    pub(crate) fn any(&self, keys: &[&'static str]) -> Option<Entry<'a>> {
-        let given = |level: &'a Map, key: &&'static str| {
-            level.get(*key).filter(|value| !value.is_null()).map(|value| Entry { key, value })
+    pub(crate) fn any(&self, keys: &[&'static str]) -> Option<ConfigEntry<'a>> {
+        let given = |level: &'a ConfigMap, key: &&'static str| {
+            level.get(*key).filter(|value| !value.is_null()).map(|value| ConfigEntry { key, value })
         };
-        let at = |level: &'a Map| keys.iter().find_map(|key| given(level, key));
+        let at = |level: &'a ConfigMap| keys.iter().find_map(|key| given(level, key));
         self.text.and_then(at).or_else(|| at(self.outer))
     }
 
     /// The entries of the language model, where these are apart, and all others.
-    pub(crate) fn levels(&self) -> impl Iterator<Item = &'a Map> + Clone {
+    pub(crate) fn levels(&self) -> impl Iterator<Item = &'a ConfigMap> + Clone {
         self.text.into_iter().chain([self.outer])
     }
 
     /// An entry that multimodal models have beside the language model's entries or among them.
-    pub(crate) fn either(&self, key: &'static str) -> Option<Entry<'a>> {
-        let outer = || Some(Entry { key, value: self.outer.get(key).filter(|v| !v.is_null())? });
+    pub(crate) fn either(&self, key: &'static str) -> Option<ConfigEntry<'a>> {
+        let outer =
+            || Some(ConfigEntry { key, value: self.outer.get(key).filter(|v| !v.is_null())? });
         self.get(key).or_else(outer)
     }
 
@@ -203,9 +189,9 @@ impl<'a> Config<'a> {
         {
             return entry.flag();
         }
-        let said = |level: &'a Map| {
+        let said = |level: &'a ConfigMap| {
             let value = level.get(KEY).filter(|value| !value.is_null());
-            value.map(|value| Entry { key: KEY, value }.flag()).transpose()
+            value.map(|value| ConfigEntry { key: KEY, value }.flag()).transpose()
         };
         let is_tied = |model_type| families::TIED.contains(&model_type);
         let around = said(self.outer)?.or(self.wrapper.filter(|it| is_tied(it)).map(|_| true));
@@ -251,16 +237,20 @@ impl<'a> Config<'a> {
     }
 
     /// The number of experts for a token, in the spelling of any family.
-    pub(crate) fn top_k(&self) -> Result<Entry<'a>, ConfigError> {
+    pub(crate) fn top_k(&self) -> Result<ConfigEntry<'a>, ConfigError> {
         let missing = || ConfigError::MissingKey(spellings::top_k_of(self.model_type));
         self.any(&spellings::TOP_K).ok_or_else(missing)
     }
 
-    pub(crate) fn unsupported(&self, entry: Entry<'_>, supported: &'static str) -> ConfigError {
+    pub(crate) fn unsupported(
+        &self,
+        entry: ConfigEntry<'_>,
+        supported: &'static str,
+    ) -> ConfigError {
         ConfigError::UnsupportedEntry {
             model_type: self.model_type.escape_debug().take(100).collect(),
             key: entry.key,
-            value: shown(entry.value),
+            value: render(entry.value),
             supported,
         }
     }
@@ -268,7 +258,7 @@ impl<'a> Config<'a> {
 
 /// One entry that is not null.
 #[derive(Clone, Copy)]
-pub(crate) struct Entry<'a> {
+pub(crate) struct ConfigEntry<'a> {
     pub(crate) key: &'static str,
     pub(crate) value: &'a Value,
 }
@@ -279,7 +269,7 @@ impl From<DamagedConfiguration> for InvalidConfig {
     }
 }
 
-impl<'a> Entry<'a> {
+impl<'a> ConfigEntry<'a> {
     pub(crate) fn flag(self) -> Result<bool, ConfigError> {
         self.value.as_bool().ok_or_else(|| wrong_type(self.key, self.value, "true or false"))
     }
@@ -292,16 +282,16 @@ impl<'a> Entry<'a> {
         self.value.as_list().ok_or_else(|| wrong_type(self.key, self.value, "a list"))
     }
 
-    pub(crate) fn object(self) -> Result<&'a Map, ConfigError> {
+    pub(crate) fn object(self) -> Result<&'a ConfigMap, ConfigError> {
         self.value.as_map().ok_or_else(|| wrong_type(self.key, self.value, "an object"))
     }
 
     /// The one value of a list of numbers for layers, or the entry itself where it is no list.
-    pub(crate) fn alike(self) -> Result<Entry<'a>, ConfigError> {
+    pub(crate) fn alike(self) -> Result<ConfigEntry<'a>, ConfigError> {
         match self.value.as_list() {
             None => Ok(self),
             Some([value, rest @ ..]) if rest.iter().all(|other| other == value) => {
-                Ok(Entry { value, ..self })
+                Ok(ConfigEntry { value, ..self })
             }
             Some(_) => Err(self.invalid("which must be the same for all layers")),
         }
@@ -348,23 +338,23 @@ impl<'a> Entry<'a> {
     }
 
     /// The reason to refuse an entry beside another, which is the same with another value.
-    pub(crate) fn beside(self, other: Entry<'_>) -> ConfigError {
-        let (key, value) = (other.key, shown(other.value));
+    pub(crate) fn beside(self, other: ConfigEntry<'_>) -> ConfigError {
+        let (key, value) = (other.key, render(other.value));
         self.invalid(format!("which is another name of `{key}`, and that is {value}"))
     }
 
     pub(crate) fn invalid(self, reason: impl Into<String>) -> ConfigError {
         let reason = reason.into();
-        ConfigError::Invalid { key: self.key, value: shown(self.value), reason }
+        ConfigError::Invalid { key: self.key, value: render(self.value), reason }
     }
 }
 
 fn wrong_type(key: &str, value: &Value, expected: &str) -> ConfigError {
-    ConfigError::Damaged(format!("`{key}` is {} instead of {expected}", shown(value)))
+    ConfigError::Damaged(format!("`{key}` is {} instead of {expected}", render(value)))
 }
 
 /// A value on one line, truncated if it is long.
-fn shown(value: &Value) -> String {
+fn render(value: &Value) -> String {
     match value {
         Value::Map(_) => "an object".to_owned(),
         Value::List(list) if list.len() > 8 => "a list".to_owned(),

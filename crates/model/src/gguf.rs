@@ -21,9 +21,9 @@ use crate::families::{self, Family};
 use crate::role::Role;
 use architectures::{ARCHITECTURES, Architecture};
 
-pub(crate) use names::{Found, find};
+pub(crate) use names::{GgufPlace, find};
 
-type Map = BTreeMap<String, Value>;
+type GgufMap = BTreeMap<String, Value>;
 
 /// Entry of a translated configuration: true if pairs that a rotary embedding turns are adjacent
 /// rows of the matrices of queries and keys.
@@ -95,31 +95,31 @@ const READ_ELSEWHERE: &[&str] =
 
 /// The entries that families read, from the keys of a GGUF file. None for a configuration of
 /// another format.
-pub(crate) fn translated(given: &Map) -> Result<Option<Map>, ConfigError> {
+pub(crate) fn translated(given: &GgufMap) -> Result<Option<GgufMap>, ConfigError> {
     let Some(name) = given.get("general.architecture") else { return Ok(None) };
     let name = name.as_str().ok_or_else(|| damaged("general.architecture", name))?;
     let known = ARCHITECTURES.iter().find(|architecture| architecture.name == name);
     let architecture = known.ok_or_else(|| ConfigError::Unsupported {
         model_type: name.escape_debug().take(100).collect(),
     })?;
-    let keys = Keys { architecture, given };
+    let keys = GgufKeys { architecture, given };
     let mut entries = keys.entries()?;
     keys.tensors(&mut entries)?;
     Ok(Some(entries))
 }
 
 /// The keys that are texts' ends, for a model without a generation configuration.
-pub(crate) fn stop_tokens(given: &Map) -> Vec<Value> {
+pub(crate) fn stop_tokens(given: &GgufMap) -> Vec<Value> {
     let keys = ["eos", "eot", "eom"].map(|end| format!("tokenizer.ggml.{end}_token_id"));
     keys.iter().filter_map(|key| given.get(key)).cloned().collect()
 }
 
-struct Keys<'a> {
+struct GgufKeys<'a> {
     architecture: &'static Architecture,
-    given: &'a Map,
+    given: &'a GgufMap,
 }
 
-impl<'a> Keys<'a> {
+impl<'a> GgufKeys<'a> {
     /// The value of a key of the architecture. Of a list with a value for each layer, it is the one
     /// that all of them have.
     fn get(&self, key: &str) -> Result<Option<&'a Value>, ConfigError> {
@@ -159,14 +159,14 @@ impl<'a> Keys<'a> {
         flags.ok_or_else(|| damaged(name, given))
     }
 
-    fn entries(&self) -> Result<Map, ConfigError> {
+    fn entries(&self) -> Result<GgufMap, ConfigError> {
         for key in NEEDED {
             if self.get(key)?.is_none() {
                 return Err(ConfigError::MissingGgufKey(self.name(key)));
             }
         }
         self.check()?;
-        let mut entries = Map::new();
+        let mut entries = GgufMap::new();
         let ranked = if self.architecture.ranked { RANKED } else { &[] };
         let own = self.architecture.own.iter().filter(|(_, entry)| !entry.is_empty());
         for (key, entry) in SAME.iter().chain(ranked).chain(own) {
@@ -315,7 +315,7 @@ impl<'a> Keys<'a> {
                 }
             };
             if !fine {
-                return Err(unsupported(format!("`{name}` = {}", shown(value))));
+                return Err(unsupported(format!("`{name}` = {}", render(value))));
             }
         }
         Ok(())
@@ -323,7 +323,7 @@ impl<'a> Keys<'a> {
 
     /// Adds the options that show in the tensors, and refuses tensors that the model would leave
     /// out.
-    fn tensors(&self, entries: &mut Map) -> Result<(), ConfigError> {
+    fn tensors(&self, entries: &mut GgufMap) -> Result<(), ConfigError> {
         let list = self.given.get("tensors").and_then(Value::as_list);
         let names: Option<BTreeSet<&str>> =
             list.and_then(|names| names.iter().map(Value::as_str).collect());
@@ -385,14 +385,14 @@ impl<'a> Keys<'a> {
         }
         // Any numbers do.
         match find(family, &name.replace('#', "0"), 1, 1) {
-            Some(Found::Piece(id, role)) => {
+            Some(GgufPlace::Piece(id, role)) => {
                 let norm = matches!(role, Role::QueryNorm | Role::KeyNorm);
                 (!norm || self.architecture.qk_norm)
                     && (id.layer().is_none()
                         || family.has_outside(role)
                         || family.rule(id.kind(), role).is_some())
             }
-            Some(Found::Stacked(_, role)) => family.rule(PieceKind::Expert(0), role).is_some(),
+            Some(GgufPlace::Stacked(_, role)) => family.rule(PieceKind::Expert(0), role).is_some(),
             None => false,
         }
     }
@@ -403,13 +403,13 @@ fn int(number: u64) -> Value {
 }
 
 fn damaged(key: &str, value: &Value) -> ConfigError {
-    ConfigError::Damaged(format!("`{key}` is {}", shown(value)))
+    ConfigError::Damaged(format!("`{key}` is {}", render(value)))
 }
 
 fn unsupported(what: impl Into<String>) -> ConfigError {
     ConfigError::UnsupportedGguf(what.into())
 }
 
-fn shown(value: &Value) -> String {
+fn render(value: &Value) -> String {
     value.to_string().chars().take(80).collect()
 }

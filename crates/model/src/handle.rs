@@ -1,9 +1,9 @@
 //! A model that is ready to run, queried for its capabilities and not for its type.
 
-use crate::engine::Step;
 use crate::forward::{Chunk, ForwardError};
 use crate::observer::Observer;
 use crate::prefix::Prefix;
+use crate::sequences::StepOutcome;
 use crate::spec::ModelSpec;
 
 /// A model that is ready to run. Callers query it for the capability they need, and report in their
@@ -77,25 +77,25 @@ pub trait CausalLm: Send {
         None
     }
 
-    /// Returns the model as one that verifies proposed tokens, if its sequence can be cut anywhere and
+    /// Returns the model as one that verifies draft tokens, if its sequence can be cut anywhere and
     /// there is room for the logits of several positions.
-    fn as_proposal_lm(&mut self) -> Option<&mut dyn ProposalLm> {
+    fn as_speculative_lm(&mut self) -> Option<&mut dyn SpeculativeLm> {
         None
     }
 }
 
-/// Continues the sequence by several tokens that are only proposed: one pass computes all of them, and
+/// Continues the sequence by several draft tokens: one pass computes all of them, and
 /// those that turn out wrong are dropped.
 ///
 /// The bits of a pass do not depend on its number of tokens, so the logits behind each token are those
 /// of a pass over that token alone, as long as the tokens before it are right.
-pub trait ProposalLm: CausalLm {
+pub trait SpeculativeLm: CausalLm {
     /// The maximum number of tokens of a [`verify`](Self::verify), two or more.
-    fn most_verified(&self) -> usize;
+    fn verify_len(&self) -> usize;
 
-    /// Continues the sequence by all tokens in one pass, and computes the [logits](Self::verified)
+    /// Continues the sequence by all tokens in one pass, and computes the [logits](Self::verified_logits)
     /// behind each. What the pass tells of the use of experts counts once it is
-    /// [settled](Self::settle), as far as tokens are kept. Nothing else may come before that.
+    /// [accepted](Self::accept), as far as tokens are kept. Nothing else may come before that.
     fn verify(&mut self, tokens: &[u32], observer: &mut dyn Observer) -> Result<(), ForwardError>;
 
     /// The `vocab` logits behind a token of the last [`verify`](Self::verify), which the caller may
@@ -104,26 +104,30 @@ pub trait ProposalLm: CausalLm {
     /// # Panics
     ///
     /// If it had no such token, or another pass came since.
-    fn verified(&mut self, token: usize) -> &mut [f32];
+    fn verified_logits(&mut self, token: usize) -> &mut [f32];
 
     /// Keeps the first `len` positions of the sequence, and drops those of tokens that were
-    /// [imitated](Self::imitate), or verified and wrong.
-    fn settle(&mut self, len: usize);
+    /// [drafted](Self::draft_token), or verified and wrong.
+    fn accept(&mut self, len: usize);
 
     /// True if stand-ins of all experts are in memory.
-    fn can_imitate(&self) -> bool {
+    fn can_draft(&self) -> bool {
         false
     }
 
     /// Continues the sequence by a token that is computed on stand-ins, without a read. Returns the
     /// `vocab` logits of the next token, which are not exact. The position has to be
-    /// [dropped](Self::settle) before the sequence is continued otherwise.
-    fn imitate(&mut self, token: u32, observer: &mut dyn Observer) -> Result<&[f32], ForwardError> {
+    /// [dropped](Self::accept) before the sequence is continued otherwise.
+    fn draft_token(
+        &mut self,
+        token: u32,
+        observer: &mut dyn Observer,
+    ) -> Result<&[f32], ForwardError> {
         self.observed(&[token], observer)
     }
 }
 
-/// Continues several sequences in shared passes; see [`Engine`](crate::Engine). The sequence of
+/// Continues several sequences in shared passes; see [`Sequences`](crate::Sequences). The sequence of
 /// [`CausalLm`] has the number 0.
 pub trait BatchLm: CausalLm {
     /// Adds an empty sequence and returns its number. `None` if there is no room for another.
@@ -133,13 +137,13 @@ pub trait BatchLm: CausalLm {
     fn clear_sequence(&mut self, sequence: usize);
 
     /// Drops the positions of a sequence from `len` on. Returns false, and drops nothing, if that is not
-    /// possible; see [`Engine::truncate`](crate::Engine::truncate).
+    /// possible; see [`Engine::truncate`](crate::Sequences::truncate).
     fn truncate_sequence(&mut self, sequence: usize, len: usize) -> bool;
 
     /// Number of positions of a sequence.
     fn sequence_len(&self, sequence: usize) -> usize;
 
-    /// Lets sequences share their beginnings with prefixes from now on, if their memory was laid out
+    /// Lets sequences share pages with prefixes from now on, if their memory was laid out
     /// for one sequence. All of them are empty afterwards.
     fn share(&mut self);
 
@@ -178,9 +182,9 @@ pub trait BatchLm: CausalLm {
         0
     }
 
-    /// Says that no text has a form from now on, so that experts get the memory that was planned for forms,
+    /// Says that no text has structured output from now on, so that experts get the memory that was planned for structured output,
     /// or that some may have one, for which the memory is free when this returns.
-    fn lend_forms(&mut self, is_idle: bool) {
+    fn lend_structured(&mut self, is_idle: bool) {
         let _ = is_idle;
     }
 
@@ -195,8 +199,8 @@ pub trait BatchLm: CausalLm {
     fn longest_pass(&self) -> usize;
 
     /// Continues several sequences in shared passes, in which each expert is read once for all of
-    /// them; see [`Engine::step`](crate::Engine::step).
-    fn step(&mut self, chunks: &[Chunk<'_>], observer: &mut dyn Observer, step: &mut Step);
+    /// them; see [`Engine::step`](crate::Sequences::step).
+    fn step(&mut self, chunks: &[Chunk<'_>], observer: &mut dyn Observer, step: &mut StepOutcome);
 }
 
 /// A forecast of the bytes of experts that a token reads, by the way in which sequences share a model.

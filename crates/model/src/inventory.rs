@@ -13,12 +13,12 @@ use crate::spec::{Ffn, GateUp, Mixer, ModelSpec};
 /// The tensors of every piece that the forward pass requests, by role.
 #[derive(Debug)]
 pub struct Inventory {
-    pieces: HashMap<PieceId, Vec<Held>>,
+    pieces: HashMap<PieceId, Vec<HeldTensor>>,
 }
 
 /// One tensor of a piece.
 #[derive(Clone, Copy, Debug)]
-pub struct Held {
+pub struct HeldTensor {
     /// Role of the tensor in its piece.
     pub role: Role,
     /// Its index in [`Piece::tensors`].
@@ -34,6 +34,7 @@ pub struct Held {
 /// Reasons why weights do not fit their configuration.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum WeightsError {
     /// Tensors required by the configuration are absent.
     #[error(
@@ -47,32 +48,17 @@ pub enum WeightsError {
     #[error(
         "the tensor `{name}` has the shape {found:?} where the configuration asks for {expected:?}; download both again, from the same place"
     )]
-    Shape {
-        /// The tensor.
-        name: String,
-        /// Its shape.
-        found: Vec<u64>,
-        /// The expected shape.
-        expected: Vec<u64>,
-    },
+    Shape { name: String, found: Vec<u64>, expected: Vec<u64> },
     /// A tensor in an unsupported number format.
     #[error(
         "the tensor `{name}` is stored as {found}, and {supported} can be computed with; convert the checkpoint to bf16"
     )]
-    Dtype {
-        /// The tensor.
-        name: String,
-        /// Its type.
-        found: String,
-        /// The supported types.
-        supported: &'static str,
-    },
+    Dtype { name: String, found: String, supported: &'static str },
     /// Codes without the scales that give them a meaning.
     #[error(
         "the tensor `{name}` is stored as {found}, and its scales are missing; download the rest of the checkpoint"
     )]
     NoScales {
-        /// The tensor.
         name: String,
         /// Type of its codes.
         found: Dtype,
@@ -81,29 +67,21 @@ pub enum WeightsError {
     #[error(
         "the tensor `{name}` is stored with rows and columns exchanged, and cannot be read in place; make shards with `sws shard` and use those"
     )]
-    Transposed {
-        /// The tensor.
-        name: String,
-    },
+    Transposed { name: String },
     /// A matrix of a checkpoint in place whose codes are packed along columns.
     #[error(
         "the tensor `{name}` is packed along its columns, as AWQ and GPTQ do, and cannot be read in place; make shards with `sws shard` and use those"
     )]
-    Packed {
-        /// The tensor.
-        name: String,
-    },
+    Packed { name: String },
     /// A weight that is NaN or infinite.
     #[error(
         "the tensor `{name}`{} holds {value} (row {row}, column {col}), which would make all text after it meaningless; download it again",
         file.as_ref().map_or(String::new(), |file| format!(", which the checkpoint has in `{file}`,"))
     )]
     NotFinite {
-        /// The tensor.
         name: String,
         /// The file of the checkpoint that it is in, where nothing around the error says it.
         file: Option<String>,
-        /// The value found.
         value: f32,
         /// Row of the first such weight.
         row: usize,
@@ -115,7 +93,6 @@ pub enum WeightsError {
         "the piece {piece} was given with {found} bytes where the manifest says {expected}; this is a bug, please report it"
     )]
     Bytes {
-        /// The piece.
         piece: PieceId,
         /// Actual size in bytes.
         found: u64,
@@ -158,7 +135,7 @@ impl Inventory {
 
     /// The tensors of a piece in the order of computation; empty if the forward pass does not need
     /// the piece.
-    pub fn piece(&self, id: PieceId) -> &[Held] {
+    pub fn piece(&self, id: PieceId) -> &[HeldTensor] {
         self.pieces.get(&id).map_or(&[], Vec::as_slice)
     }
 
@@ -231,7 +208,7 @@ fn parts_of(manifest: &Manifest, layer: u32, expected: &[usize]) -> Vec<usize> {
 struct Search<'a> {
     names: Names,
     manifest: &'a Manifest,
-    found: HashMap<PieceId, Vec<Held>>,
+    found: HashMap<PieceId, Vec<HeldTensor>>,
     missing: Vec<String>,
 }
 
@@ -281,7 +258,7 @@ impl Search<'_> {
     }
 }
 
-fn check(piece: &Piece, index: usize, wanted: &TensorSpec) -> Result<Held, WeightsError> {
+fn check(piece: &Piece, index: usize, wanted: &TensorSpec) -> Result<HeldTensor, WeightsError> {
     let tensor = &piece.tensors[index];
     let expected = wanted.shape();
     // Some formats write a matrix of one row as a vector, and convolutions have a dimension for the
@@ -303,16 +280,20 @@ fn check(piece: &Piece, index: usize, wanted: &TensorSpec) -> Result<Held, Weigh
         // The halves of whole numbers, kept as the bits of floats.
         None if wanted.role.is_whole() && tensor.dtype == Dtype::I64 => {
             let (encoding, cols) = (Encoding::F32, 2 * wanted.cols);
-            Ok(Held { role: wanted.role, index, encoding, rows: wanted.rows, cols })
+            Ok(HeldTensor { role: wanted.role, index, encoding, rows: wanted.rows, cols })
         }
         _ if wanted.role.is_whole() => Err(WeightsError::Dtype {
             name: tensor.name.clone(),
             found: format!("{:?}", tensor.dtype),
             supported: "i64",
         }),
-        Some(encoding) if matrix || plain.contains(&encoding) => {
-            Ok(Held { role: wanted.role, index, encoding, rows: wanted.rows, cols: wanted.cols })
-        }
+        Some(encoding) if matrix || plain.contains(&encoding) => Ok(HeldTensor {
+            role: wanted.role,
+            index,
+            encoding,
+            rows: wanted.rows,
+            cols: wanted.cols,
+        }),
         None if matrix && matches!(tensor.dtype, Dtype::F8_E4M3 | Dtype::U8 | Dtype::I8) => {
             Err(WeightsError::NoScales { name: tensor.name.clone(), found: tensor.dtype })
         }

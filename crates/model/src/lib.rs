@@ -4,10 +4,10 @@
 //! [`Naming`](sws_store::Naming) of its family, by which the store sorts tensors into pieces.
 //! [`ModelSpec`] describes the computation of each layer.
 //!
-//! A [`Model`] is a spec and a choice of kernels. It takes a batch of tokens through the layers,
-//! keeps intermediate results in a [`State`], and requests weights from a [`WeightSource`]. A
+//! A [`ForwardPass`] is a spec and a choice of kernels. It takes a batch of tokens through the layers,
+//! keeps intermediate results in a [`ForwardState`], and requests weights from a [`WeightSource`]. A
 //! [`ResidentSource`] has them all in memory; an engine assembles them as they are needed. The
-//! arithmetic is the same, so the results are identical bit for bit. An [`Engine`] combines all of
+//! arithmetic is the same, so the results are identical bit for bit. [`Sequences`] combine all of
 //! this for any number of sequences, a [`Session`] for one.
 //!
 //! Callers that only use a model hold a [`ModelHandle`] and query it for a capability, such as
@@ -27,7 +27,6 @@
 
 mod config;
 mod describe;
-mod engine;
 mod executor;
 mod families;
 mod finite;
@@ -44,6 +43,7 @@ mod prefix;
 mod resident;
 mod role;
 mod rope;
+mod sequences;
 mod session;
 mod source;
 mod spec;
@@ -54,22 +54,22 @@ mod unused;
 
 pub use config::{ConfigError, InvalidConfig};
 pub use describe::Description;
-pub use engine::{Engine, Step};
 pub use executor::{ExpertBatch, ExpertExecutor};
 pub use families::supported;
 pub use finite::first_not_finite;
-pub use forward::{Chunk, ForwardError, Model, PassSize, RouterProbe, Rows};
-pub use handle::{BatchLm, CausalLm, ExpectedReads, ModelHandle, ProposalLm, check_tokens};
-pub use inventory::{Held, Inventory, WeightsError};
+pub use forward::{Chunk, ForwardError, ForwardPass, LogitRows, PassSize, RouterProbe};
+pub use handle::{BatchLm, CausalLm, ExpectedReads, ModelHandle, SpeculativeLm, check_tokens};
+pub use inventory::{HeldTensor, Inventory, WeightsError};
 pub use layer_state::KvPrecision;
 pub use naming::naming;
 pub use observer::Observer;
 pub use order::{ReadStep, TensorSpec};
 pub use outline::{HubTensor, TooManyWeights};
 pub use prefix::Prefix;
-pub use resident::{LoadError, Loader, ResidentSource};
+pub use resident::{LoadError, ResidentLoader, ResidentSource};
 pub use role::Role;
 pub use rope::{Rope, RopeScaling};
+pub use sequences::{Sequences, StepOutcome};
 pub use session::Session;
 pub use source::{
     Compute, Contribution, FindRows, PassSource, Ready, Routed, RunAhead, SourceError, TakeRow,
@@ -77,10 +77,10 @@ pub use source::{
 };
 pub use spec::{
     AttentionGate, AttentionSpec, BlocksSpec, CompressedSpec, ConvSpec, DeltaInputs, DeltaSpec,
-    DistanceSpec, Ffn, GateUp, GroupMeasure, Groups, IndexerSpec, KeyValues, LatentGates,
+    DistanceSpec, ExpertGroups, Ffn, GateUp, GroupMeasure, IndexerSpec, KeyValues, LatentGates,
     LatentSpec, LayerInputs, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, NgramSpec, Norm,
-    PoolIndexer, PoolSpec, QkNorm, RankedRouter, Renormalise, Residual, Router, Scores, SharedSpec,
-    SparseSpec, StateSpaceSpec, Temperature,
+    PoolIndexer, PoolSpec, QkNorm, RankedRouter, Renormalise, Residual, Router, RouterScores,
+    SharedSpec, SparseSpec, StateSpaceSpec, Temperature,
 };
-pub use state::{Saved, State};
-pub use unused::{LeftOut, Part, Unused};
+pub use state::{ForwardState, SavedState};
+pub use unused::{LeftOut, Unused, UnusedPart};

@@ -2,19 +2,20 @@
 
 use sws_store::{Configuration, Naming, Packed, PieceId, PieceKind, Placement};
 
-use crate::config::{Config, ConfigError, InvalidConfig};
-use crate::families::{self, Names, Rule, Target};
-use crate::gguf::{self, Found};
+use crate::config::{ConfigError, FamilyConfig, InvalidConfig};
+use crate::families::{self, Names, RuleTarget, TensorRule};
+use crate::gguf::{self, GgufPlace};
 use crate::role::Role;
 
 /// The naming of the model that a configuration describes.
 pub fn naming(config: &Configuration) -> Result<Box<dyn Naming>, InvalidConfig> {
-    Ok(Box::new(Config::read(config, family_naming)?))
+    Ok(Box::new(FamilyConfig::read(config, family_naming)?))
 }
 
-fn family_naming(config: &Config) -> Result<FamilyNaming, ConfigError> {
+fn family_naming(config: &FamilyConfig) -> Result<FamilyNaming, ConfigError> {
     let names = families::of(config)?;
-    let has_experts = |rule: &Rule| matches!(rule.target, Target::Expert | Target::Experts { .. });
+    let has_experts =
+        |rule: &TensorRule| matches!(rule.target, RuleTarget::Expert | RuleTarget::Experts { .. });
     let experts = match names.family.layer.iter().copied().flatten().any(has_experts) {
         true => config.some_experts()?,
         false => config.experts()?.unwrap_or(0),
@@ -75,8 +76,10 @@ impl Naming for FamilyNaming {
 
     fn name(&self, name: &str, expert: Option<u32>) -> Option<String> {
         let (id, role) = match (self.in_gguf(name)?, expert) {
-            (Found::Piece(id, role), None) => (id, role),
-            (Found::Stacked(layer, role), Some(expert)) => (PieceId::expert(layer, expert), role),
+            (GgufPlace::Piece(id, role), None) => (id, role),
+            (GgufPlace::Stacked(layer, role), Some(expert)) => {
+                (PieceId::expert(layer, expert), role)
+            }
             _ => return None,
         };
         Some(self.names.name_of(id, role))
@@ -84,15 +87,15 @@ impl Naming for FamilyNaming {
 }
 
 impl FamilyNaming {
-    fn in_gguf(&self, name: &str) -> Option<Found> {
+    fn in_gguf(&self, name: &str) -> Option<GgufPlace> {
         let family = self.names.family;
         if self.gguf { gguf::find(family, name, self.layers, self.experts) } else { None }
     }
 
-    fn place_of_gguf(&self, found: Found, shape: &[u64]) -> Option<Placement> {
+    fn place_of_gguf(&self, found: GgufPlace, shape: &[u64]) -> Option<Placement> {
         let matrix = |kind, role| Some(self.names.family.rule(kind, role)?.matrix);
         match found {
-            Found::Piece(id, role) => {
+            GgufPlace::Piece(id, role) => {
                 if role.is_of_keys() && id.layer().is_some_and(|layer| layer >= self.with_keys) {
                     return None;
                 }
@@ -104,7 +107,7 @@ impl FamilyNaming {
                 };
                 Some(Placement::Piece { id, rank: role_rank(role), matrix })
             }
-            Found::Stacked(layer, role) => {
+            GgufPlace::Stacked(layer, role) => {
                 let matrix = matrix(PieceKind::Expert(0), role)?;
                 let all = shape.first() == Some(&self.experts.into());
                 let (rank, transposed) = (role as u16, false);
@@ -125,7 +128,7 @@ impl FamilyNaming {
         let (layer, rest) = rest.split_once('.')?;
         let parts = self.names.parts;
         let layer = number_below(layer, self.layers / parts)? * parts;
-        for &Rule { name, target, role, matrix } in
+        for &TensorRule { name, target, role, matrix } in
             self.names.family.layer.iter().copied().flatten()
         {
             let rank = role as u16;
@@ -133,27 +136,27 @@ impl FamilyNaming {
                 return None;
             }
             let kind = match target {
-                Target::Experts { transposed }
+                RuleTarget::Experts { transposed }
                     if name == rest && shape.first() == Some(&self.experts.into()) =>
                 {
                     return Some(Placement::Experts { layer, rank, matrix, transposed });
                 }
-                Target::Expert => match expert_of(name, rest, self.experts) {
+                RuleTarget::Expert => match expert_of(name, rest, self.experts) {
                     Some(expert) => PieceKind::Expert(expert),
                     None => continue,
                 },
-                Target::Part => match expert_of(name, rest, self.parts) {
+                RuleTarget::Part => match expert_of(name, rest, self.parts) {
                     Some(part) => PieceKind::Table(part),
                     None => continue,
                 },
-                Target::Kind(kind) => match part_of(name, rest, parts) {
+                RuleTarget::Kind(kind) => match part_of(name, rest, parts) {
                     Some(part) => {
                         let id = PieceId::new(layer + part, kind);
                         return Some(Placement::Piece { id, rank, matrix });
                     }
                     None => continue,
                 },
-                Target::Experts { .. } => continue,
+                RuleTarget::Experts { .. } => continue,
             };
             return Some(Placement::Piece { id: PieceId::new(layer, kind), rank, matrix });
         }

@@ -1,11 +1,11 @@
 //! Models without weights: the tensors that follow from a specification alone.
 
-use sws_kernels::{Encoding, Part, PartLen};
+use sws_kernels::{Encoding, MatrixPart, PartLen};
 use sws_store::{
     Dtype, Extent, FileEntry, Manifest, ModelIdentity, Piece, PieceKind, Tensor, check_len,
 };
 
-use crate::families::{self, Family, Names, Target};
+use crate::families::{self, Family, Names, RuleTarget};
 use crate::order::TensorSpec;
 use crate::role::Role;
 use crate::spec::ModelSpec;
@@ -108,7 +108,9 @@ impl ModelSpec {
                     table,
                 };
                 let target = names.family.rule(id.kind(), spec.role).map(|rule| rule.target);
-                if let (Some(Target::Experts { transposed }), Some(layer)) = (target, id.layer()) {
+                if let (Some(RuleTarget::Experts { transposed }), Some(layer)) =
+                    (target, id.layer())
+                {
                     // The first expert stands for all.
                     if id.kind() != PieceKind::Expert(0) {
                         continue;
@@ -180,7 +182,7 @@ fn blank(
     end: &mut u64,
 ) -> Option<Tensor> {
     let (rows, cols) = (spec.rows as u64, spec.cols as u64);
-    let len = |part: &Part, encoding: Encoding| match part.len(rows, cols)? {
+    let len = |part: &MatrixPart, encoding: Encoding| match part.len(rows, cols)? {
         PartLen::Exact(len) => Some(len),
         PartLen::AtLeast(len) => {
             len.checked_add(rows.checked_mul(cols)? / encoding.typical_patches())

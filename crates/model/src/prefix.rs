@@ -1,14 +1,14 @@
-//! The beginnings of sequences, apart from them.
+//! Prefixes of sequences, apart from them.
 
 use std::io::{self, Read, Write};
 
-use crate::layer_state::{Sequence, SharedPage};
+use crate::layer_state::{SequenceState, SharedPage};
 
 /// The state of a sequence up to a length, apart from sequences: any of them can begin with it. It
 /// shares its memory with the sequence it was taken from until one of the two writes to it.
 #[derive(Debug)]
 pub struct Prefix {
-    sequence: Sequence,
+    sequence: SequenceState,
 }
 
 impl Prefix {
@@ -16,18 +16,18 @@ impl Prefix {
     pub const BLOCK: usize = 256;
 
     /// Takes a state that no sequence writes to. `None` in the middle of a pass.
-    pub(crate) fn of(sequence: &Sequence) -> Option<Prefix> {
+    pub(crate) fn of(sequence: &SequenceState) -> Option<Prefix> {
         let mut sequence = sequence.fork()?;
         sequence.trim();
         Some(Prefix { sequence })
     }
 
-    pub(crate) fn empty(sequence: Sequence) -> Prefix {
+    pub(crate) fn empty(sequence: SequenceState) -> Prefix {
         Prefix { sequence }
     }
 
     /// A sequence that begins with the first `len` positions. `None` if the state cannot be cut there.
-    pub(crate) fn begin(&self, len: usize) -> Option<Sequence> {
+    pub(crate) fn begin(&self, len: usize) -> Option<SequenceState> {
         let mut sequence = self.sequence.fork()?;
         (len <= sequence.len && sequence.truncate(len)).then(|| {
             sequence.trim();

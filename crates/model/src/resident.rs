@@ -7,7 +7,7 @@ use sws_kernels::{Encoding, Matrix, MatrixError};
 use sws_store::{Extent, Manifest, Piece, PieceId, PieceKind};
 
 use crate::finite::first_not_finite;
-use crate::inventory::{Held, Inventory, WeightsError};
+use crate::inventory::{HeldTensor, Inventory, WeightsError};
 use crate::observer::Observer;
 use crate::role::Role;
 use crate::source::{
@@ -27,7 +27,7 @@ pub struct ResidentSource {
 
 /// Accepts the pieces of a model as they arrive, in any order.
 #[derive(Debug)]
-pub struct Loader<'a> {
+pub struct ResidentLoader<'a> {
     manifest: &'a Manifest,
     inventory: Inventory,
     weights: Resident,
@@ -36,6 +36,7 @@ pub struct Loader<'a> {
 /// Reasons why weights could not be loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum LoadError {
     /// They do not match the configuration.
     #[error(transparent)]
@@ -46,7 +47,6 @@ pub enum LoadError {
     /// The bytes do not form a valid matrix.
     #[error("the tensor `{name}` is damaged ({cause}); get its file again")]
     Matrix {
-        /// The tensor.
         name: String,
         /// The problem with it.
         cause: MatrixError,
@@ -61,7 +61,7 @@ impl ResidentSource {
         manifest: &Manifest,
         mut read: impl FnMut(&Extent, &mut [u8]) -> Result<(), SourceError>,
     ) -> Result<ResidentSource, LoadError> {
-        let mut loader = Loader::new(spec, manifest)?;
+        let mut loader = ResidentLoader::new(spec, manifest)?;
         for id in loader.wanted() {
             loader.add(id, |extent, _, into| read(extent, into))?;
         }
@@ -78,12 +78,15 @@ impl ResidentSource {
     }
 }
 
-impl<'a> Loader<'a> {
+impl<'a> ResidentLoader<'a> {
     /// Checks that the weights match `spec`.
-    pub fn new(spec: &ModelSpec, manifest: &'a Manifest) -> Result<Loader<'a>, WeightsError> {
+    pub fn new(
+        spec: &ModelSpec,
+        manifest: &'a Manifest,
+    ) -> Result<ResidentLoader<'a>, WeightsError> {
         let inventory = Inventory::new(spec, manifest)?;
         let weights = Resident { pieces: HashMap::new() };
-        Ok(Loader { manifest, inventory, weights })
+        Ok(ResidentLoader { manifest, inventory, weights })
     }
 
     /// The pieces that are needed and have not been added yet.
@@ -101,7 +104,7 @@ impl<'a> Loader<'a> {
         read: impl FnMut(&Extent, (usize, usize), &mut [u8]) -> Result<(), SourceError>,
     ) -> Result<(), LoadError> {
         if let Some(piece) = self.manifest.piece(id) {
-            let loaded = Loaded::load(piece, self.inventory.piece(id), read)?;
+            let loaded = LoadedPiece::load(piece, self.inventory.piece(id), read)?;
             self.weights.pieces.insert(id, loaded);
         }
         Ok(())
@@ -176,11 +179,11 @@ impl PassSource for ResidentSource {}
 
 #[derive(Debug)]
 struct Resident {
-    pieces: HashMap<PieceId, Loaded>,
+    pieces: HashMap<PieceId, LoadedPiece>,
 }
 
 impl Resident {
-    fn find(&self, piece: PieceId, role: Role) -> (&Loaded, &Stored) {
+    fn find(&self, piece: PieceId, role: Role) -> (&LoadedPiece, &ResidentTensor) {
         let found = self.pieces.get(&piece).and_then(|loaded| {
             let stored = loaded.tensors.iter().find(|stored| stored.role == role)?;
             Some((loaded, stored))
@@ -216,13 +219,13 @@ impl Weights for Resident {
 
 /// One piece.
 #[derive(Debug)]
-struct Loaded {
+struct LoadedPiece {
     bytes: Vec<u8>,
-    tensors: Vec<Stored>,
+    tensors: Vec<ResidentTensor>,
 }
 
 #[derive(Debug)]
-struct Stored {
+struct ResidentTensor {
     role: Role,
     encoding: Encoding,
     rows: usize,
@@ -236,13 +239,13 @@ struct Stored {
 /// Parts begin on cache lines: a load that straddles two costs twice as much.
 const ALIGN: usize = 64;
 
-impl Loaded {
+impl LoadedPiece {
     fn load(
         piece: &Piece,
-        held: &[Held],
+        held: &[HeldTensor],
         mut read: impl FnMut(&Extent, (usize, usize), &mut [u8]) -> Result<(), SourceError>,
-    ) -> Result<Loaded, LoadError> {
-        let extents = |held: &Held| piece.tensors[held.index].parts.iter();
+    ) -> Result<LoadedPiece, LoadError> {
+        let extents = |held: &HeldTensor| piece.tensors[held.index].parts.iter();
         let padded = |extent: &Extent| (extent.len as usize).next_multiple_of(ALIGN);
         let len: usize = held.iter().flat_map(extents).map(padded).sum();
         let mut bytes = vec![0; len + ALIGN];
@@ -256,8 +259,9 @@ impl Loaded {
                     .map_err(LoadError::Read)?;
                 at += padded(extent);
             }
-            let &Held { role, encoding, rows, cols, .. } = held;
-            let mut stored = Stored { role, encoding, rows, cols, parts, vector: Vec::new() };
+            let &HeldTensor { role, encoding, rows, cols, .. } = held;
+            let mut stored =
+                ResidentTensor { role, encoding, rows, cols, parts, vector: Vec::new() };
             let name = || piece.tensors[held.index].name.clone();
             let matrix = stored.matrix(&bytes);
             let matrix = matrix.map_err(|cause| LoadError::Matrix { name: name(), cause })?;
@@ -275,11 +279,11 @@ impl Loaded {
             }
             tensors.push(stored);
         }
-        Ok(Loaded { bytes, tensors })
+        Ok(LoadedPiece { bytes, tensors })
     }
 }
 
-impl Stored {
+impl ResidentTensor {
     fn slices<'a>(&self, bytes: &'a [u8]) -> [&'a [u8]; Encoding::MOST_PARTS] {
         self.parts.each_ref().map(|part| &bytes[part.clone()])
     }

@@ -4,7 +4,7 @@ use sws_kernels::functional::RopePairs;
 use sws_kernels::functional::elementary::{ln64, pow64};
 use sws_store::Value;
 
-use crate::config::{Config, ConfigError, Entry, Map};
+use crate::config::{ConfigEntry, ConfigError, ConfigMap, FamilyConfig};
 use crate::gguf::ROPE_DIVISORS;
 
 /// A rotary embedding.
@@ -107,7 +107,7 @@ const MAX_TRAINED: f64 = (1u64 << 32) as f64;
 
 /// Refuses entries of a scaling where nothing names the scaling. Without them it would be computed
 /// as none.
-pub(crate) fn check(config: &Config<'_>) -> Result<(), ConfigError> {
+pub(crate) fn check(config: &FamilyConfig<'_>) -> Result<(), ConfigError> {
     for object in ["rope_scaling", "rope_parameters"] {
         let given = config.levels().filter_map(|level| level.get(object)?.as_map());
         let of_kinds = given.clone().flat_map(|map| map.values().filter_map(Value::as_map));
@@ -122,7 +122,7 @@ pub(crate) fn check(config: &Config<'_>) -> Result<(), ConfigError> {
                 let reason = format!(
                     "which only a scaling reads, and `{object}` names none by `rope_type` or `type`"
                 );
-                return Err(Entry { key, value: &map[key] }.invalid(reason));
+                return Err(ConfigEntry { key, value: &map[key] }.invalid(reason));
             }
         }
     }
@@ -134,7 +134,7 @@ impl Rope {
     /// configuration gives; of whole heads if the family knows no share. Pairs are in halves, as in
     /// most families. `context` is the default training length of `llama3`.
     pub(crate) fn of(
-        config: &Config,
+        config: &FamilyConfig,
         head_dim: usize,
         default: (f64, Option<f64>),
         context: usize,
@@ -152,7 +152,7 @@ impl Rope {
     /// The same for the layers of one kind, in families that may give each kind an embedding of its
     /// own. An original context beside the entries of embeddings means nothing there.
     pub(crate) fn of_kind(
-        config: &Config,
+        config: &FamilyConfig,
         kind: &'static str,
         head_dim: usize,
         default: (f64, Option<f64>),
@@ -163,15 +163,15 @@ impl Rope {
             let value = given.and_then(|given| given.get(kind));
             let value = value.filter(|value| !value.is_null());
             let value = value.ok_or(ConfigError::MissingKey(kind))?;
-            given = Some(Entry { key: kind, value }.object()?);
+            given = Some(ConfigEntry { key: kind, value }.object()?);
         }
         Rope::read(config, (given, None), (head_dim, context), default)
     }
 
     /// The embedding that these entries give, whatever the configuration has.
     pub(crate) fn of_entries(
-        config: &Config,
-        entries: &Map,
+        config: &FamilyConfig,
+        entries: &ConfigMap,
         head_dim: usize,
         default: (f64, Option<f64>),
         context: usize,
@@ -180,7 +180,9 @@ impl Rope {
     }
 
     /// The entries of rotary embeddings, and where they are if each kind of layer has its own.
-    fn given<'a>(config: &Config<'a>) -> Result<(Option<&'a Map>, Option<Entry<'a>>), ConfigError> {
+    fn given<'a>(
+        config: &FamilyConfig<'a>,
+    ) -> Result<(Option<&'a ConfigMap>, Option<ConfigEntry<'a>>), ConfigError> {
         let Some(entry) = given(config)? else { return Ok((None, None)) };
         let map = entry.object()?;
         let nested = map.values().any(|value| value.as_map().is_some());
@@ -189,16 +191,16 @@ impl Rope {
 
     /// The embedding that `given` describes. An original context `beside` it comes first.
     fn read(
-        config: &Config,
-        (given, beside): (Option<&Map>, Option<Entry<'_>>),
+        config: &FamilyConfig,
+        (given, beside): (Option<&ConfigMap>, Option<ConfigEntry<'_>>),
         (head_dim, context): (usize, usize),
         (default_theta, default_share): (f64, Option<f64>),
     ) -> Result<Rope, ConfigError> {
-        let empty = Map::new();
+        let empty = ConfigMap::new();
         let given_map = given.unwrap_or(&empty);
         let entry = |key: &'static str| {
             let value = given_map.get(key).filter(|value| !value.is_null());
-            value.map(|value| Entry { key, value })
+            value.map(|value| ConfigEntry { key, value })
         };
         let need = |key: &'static str| entry(key).ok_or(ConfigError::MissingKey(key));
         let share = entry("partial_rotary_factor").or(config.get("partial_rotary_factor"));
@@ -208,7 +210,7 @@ impl Rope {
             }
             (_, None) => head_dim,
             (share, Some(default)) => {
-                let factor = share.map_or(Ok(default), Entry::positive)?;
+                let factor = share.map_or(Ok(default), ConfigEntry::positive)?;
                 match (head_dim as f64 * factor) as usize {
                     dim if (1..=head_dim).contains(&dim) && dim.next_multiple_of(2) <= head_dim => {
                         dim
@@ -227,7 +229,7 @@ impl Rope {
         };
         let trained_entry = beside.or(entry(TRAINED));
         let theta_entry = entry("rope_theta").or(config.get("rope_theta"));
-        let theta = theta_entry.map_or(Ok(default_theta), Entry::positive)?;
+        let theta = theta_entry.map_or(Ok(default_theta), ConfigEntry::positive)?;
         let trained = trained_entry.map_or(Ok(context as f64), |e| e.at_most(MAX_TRAINED))?;
         let (mut scaling, mut amplitude) = (RopeScaling::None, 1.0);
         if let Some(kind) = entry("rope_type").or(entry("type")) {
@@ -268,7 +270,7 @@ impl Rope {
                         let reason = format!("where {slow} is above {fast}, the `beta_fast`");
                         return Err(entry.invalid(reason));
                     }
-                    let truncate = entry("truncate").map_or(Ok(true), Entry::flag)?;
+                    let truncate = entry("truncate").map_or(Ok(true), ConfigEntry::flag)?;
                     scaling = RopeScaling::Yarn { factor, fast, slow, trained, truncate };
                     let of = |mscale| yarn_amplitude(factor, mscale);
                     amplitude = match entry("attention_factor") {
@@ -340,8 +342,8 @@ impl Rope {
 
 /// The entries of rotary embeddings: transformers 5 writes `rope_parameters`; 4 wrote `rope_scaling` or
 /// nothing. Where both are given, those of 4 count.
-pub(crate) fn given<'a>(config: &Config<'a>) -> Result<Option<Entry<'a>>, ConfigError> {
-    let has_entries = |entry: Entry<'_>| Ok(!entry.object()?.is_empty());
+pub(crate) fn given<'a>(config: &FamilyConfig<'a>) -> Result<Option<ConfigEntry<'a>>, ConfigError> {
+    let has_entries = |entry: ConfigEntry<'_>| Ok(!entry.object()?.is_empty());
     match config.get("rope_scaling") {
         Some(entry) if has_entries(entry)? => Ok(Some(entry)),
         _ => Ok(config.get("rope_parameters")),

@@ -1,87 +1,87 @@
 //! One sequence, from tokens to logits.
 
-use crate::engine::Engine;
-use crate::forward::{Chunk, ForwardError, Model, Rows};
+use crate::forward::{Chunk, ForwardError, ForwardPass, LogitRows};
 use crate::handle::{CausalLm, ModelHandle};
 use crate::layer_state::KvPrecision;
 use crate::observer::Observer;
+use crate::sequences::Sequences;
 use crate::source::PassSource;
 use crate::spec::ModelSpec;
-use crate::state::State;
+use crate::state::ForwardState;
 
-/// One sequence of an [`Engine`]: a [`CausalLm`].
+/// One sequence of a [`Sequences`]: a [`CausalLm`].
 #[derive(Debug)]
 pub struct Session<S> {
-    engine: Engine<S>,
+    sequences: Sequences<S>,
     sequence: usize,
 }
 
 impl<S: PassSource> Session<S> {
     /// A session for a sequence of up to `limit` positions, capped at the model's context length.
-    pub fn new(model: Model, source: S, limit: usize, precision: KvPrecision) -> Self {
+    pub fn new(model: ForwardPass, source: S, limit: usize, precision: KvPrecision) -> Self {
         Session::with_pages(model, source, limit, precision, usize::MAX)
     }
 
-    /// As [`new`](Self::new), for an engine with sequences in [pages](State::with_pages).
+    /// As [`new`](Self::new), with sequences in [pages](ForwardState::with_pages).
     pub fn with_pages(
-        model: Model,
+        model: ForwardPass,
         source: S,
         limit: usize,
         precision: KvPrecision,
         page: usize,
     ) -> Self {
-        let mut engine = Engine::new(model, source, limit, precision).with_pages(page);
-        let sequence = engine.add();
-        Session { engine, sequence }
+        let mut sequences = Sequences::new(model, source, limit, precision).with_pages(page);
+        let sequence = sequences.add();
+        Session { sequences, sequence }
     }
 
-    /// As [`Engine::set_chunk`].
+    /// As [`Sequences::set_chunk`].
     pub fn set_chunk(&mut self, tokens: usize) {
-        self.engine.set_chunk(tokens);
+        self.sequences.set_chunk(tokens);
     }
 
-    /// As [`Engine::chunk`].
+    /// As [`Sequences::chunk`].
     pub fn chunk(&self) -> usize {
-        self.engine.chunk()
+        self.sequences.chunk()
     }
 
     /// The model.
-    pub fn model(&self) -> &Model {
-        self.engine.model()
+    pub fn model(&self) -> &ForwardPass {
+        self.sequences.model()
     }
 
     /// The state of the pass.
-    pub fn state(&self) -> &State {
-        self.engine.state()
+    pub fn state(&self) -> &ForwardState {
+        self.sequences.state()
     }
 
-    /// As [`Engine::release_work`].
+    /// As [`Sequences::release_work`].
     pub fn release_work(&mut self) {
-        self.engine.release_work();
+        self.sequences.release_work();
     }
 
     /// The source of the weights.
     pub fn source(&mut self) -> &mut S {
-        self.engine.source()
+        self.sequences.source()
     }
 
-    /// The engine, for further sequences.
-    pub fn engine(&mut self) -> &mut Engine<S> {
-        &mut self.engine
+    /// The sequences, for further ones.
+    pub fn sequences(&mut self) -> &mut Sequences<S> {
+        &mut self.sequences
     }
 
-    /// Continues the sequence by all tokens in one pass, and computes the [logits](Self::verified) behind
+    /// Continues the sequence by all tokens in one pass, and computes the [logits](Self::verified_logits) behind
     /// each.
     pub fn verify(
         &mut self,
         tokens: &[u32],
         observer: &mut dyn Observer,
     ) -> Result<(), ForwardError> {
-        let Session { engine, sequence } = self;
+        let Session { sequences, sequence } = self;
         let batch = [Chunk { sequence: *sequence, tokens }];
-        engine.model().check(engine.state(), &batch)?;
-        engine.layers(&batch, observer)?;
-        engine.behind(Rows::All)?;
+        sequences.model().check(sequences.state(), &batch)?;
+        sequences.layers(&batch, observer)?;
+        sequences.behind(LogitRows::All)?;
         Ok(())
     }
 
@@ -90,13 +90,13 @@ impl<S: PassSource> Session<S> {
     /// # Panics
     ///
     /// If it had no such token, or another pass came since.
-    pub fn verified(&mut self, token: usize) -> &mut [f32] {
-        self.engine.logits_of(token)
+    pub fn verified_logits(&mut self, token: usize) -> &mut [f32] {
+        self.sequences.logits_of(token)
     }
 
-    /// Drops the positions from `len` on; see [`State::truncate`].
+    /// Drops the positions from `len` on; see [`ForwardState::truncate`].
     pub fn truncate(&mut self, len: usize) -> bool {
-        self.engine.truncate(self.sequence, len)
+        self.sequences.truncate(self.sequence, len)
     }
 
     /// Runs tokens through the layers, a chunk at a time; refuses those that do not fit before any of
@@ -105,15 +105,15 @@ impl<S: PassSource> Session<S> {
         &mut self,
         tokens: &[u32],
         observer: &mut dyn Observer,
-        mut each: impl FnMut(&mut Engine<S>, usize, &mut dyn Observer) -> Result<(), ForwardError>,
+        mut each: impl FnMut(&mut Sequences<S>, usize, &mut dyn Observer) -> Result<(), ForwardError>,
     ) -> Result<(), ForwardError> {
-        let Session { engine, sequence } = self;
+        let Session { sequences, sequence } = self;
         let sequence = *sequence;
-        engine.model().check(engine.state(), &[Chunk { sequence, tokens }])?;
-        for tokens in tokens.chunks(engine.chunk()) {
-            let first = engine.len(sequence);
-            engine.layers(&[Chunk { sequence, tokens }], observer)?;
-            each(engine, first, observer)?;
+        sequences.model().check(sequences.state(), &[Chunk { sequence, tokens }])?;
+        for tokens in tokens.chunks(sequences.chunk()) {
+            let first = sequences.len(sequence);
+            sequences.layers(&[Chunk { sequence, tokens }], observer)?;
+            each(sequences, first, observer)?;
         }
         Ok(())
     }
@@ -121,7 +121,7 @@ impl<S: PassSource> Session<S> {
 
 impl<S: PassSource> ModelHandle for Session<S> {
     fn spec(&self) -> &ModelSpec {
-        self.engine.model().spec()
+        self.sequences.model().spec()
     }
 
     fn as_causal_lm(&mut self) -> Option<&mut dyn CausalLm> {
@@ -131,19 +131,19 @@ impl<S: PassSource> ModelHandle for Session<S> {
 
 impl<S: PassSource> CausalLm for Session<S> {
     fn vocab(&self) -> usize {
-        self.engine.model().spec().vocab
+        self.sequences.model().spec().vocab
     }
 
     fn limit(&self) -> usize {
-        self.engine.state().limit()
+        self.sequences.state().limit()
     }
 
     fn len(&self) -> usize {
-        self.engine.len(self.sequence)
+        self.sequences.len(self.sequence)
     }
 
     fn clear(&mut self) {
-        self.engine.clear(self.sequence);
+        self.sequences.clear(self.sequence);
     }
 
     fn observed(
@@ -152,12 +152,12 @@ impl<S: PassSource> CausalLm for Session<S> {
         observer: &mut dyn Observer,
     ) -> Result<&[f32], ForwardError> {
         self.run(tokens, observer, |_, _, _| Ok(()))?;
-        self.engine.behind(Rows::Last)
+        self.sequences.behind(LogitRows::Last)
     }
 
     fn score(&mut self, tokens: &[u32], observer: &mut dyn Observer) -> Result<(), ForwardError> {
-        self.run(tokens, observer, |engine, first, observer| {
-            observer.logits(first, engine.behind(Rows::All)?);
+        self.run(tokens, observer, |sequences, first, observer| {
+            observer.logits(first, sequences.behind(LogitRows::All)?);
             Ok(())
         })
     }

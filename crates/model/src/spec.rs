@@ -12,16 +12,18 @@ mod recurrent;
 use sws_kernels::functional::Streams;
 use sws_store::Configuration;
 
-use crate::config::{Config, InvalidConfig};
+use crate::config::{FamilyConfig, InvalidConfig};
 use crate::families;
-use crate::layer_state::Memory;
+use crate::layer_state::RecurrentSize;
 use crate::rope::Rope;
 pub use attention::{
     AttentionGate, AttentionSpec, BlocksSpec, DistanceSpec, KeyValues, QkNorm, Temperature,
 };
 pub use compressed::{CompressedSpec, PoolIndexer, PoolSpec};
 pub(crate) use experts::MAX_GROUPS;
-pub use experts::{GroupMeasure, Groups, MoeSpec, RankedRouter, Renormalise, Router, Scores};
+pub use experts::{
+    ExpertGroups, GroupMeasure, MoeSpec, RankedRouter, Renormalise, Router, RouterScores,
+};
 pub use ffn::{Ffn, GateUp, MlpSpec, SharedSpec};
 pub use inputs::LayerInputs;
 pub use latent::{IndexerSpec, LatentGates, LatentSpec, SparseSpec};
@@ -166,7 +168,7 @@ pub enum Mixer {
 impl ModelSpec {
     /// Reads a configuration, in the spelling of transformers 4 or 5.
     pub fn of(config: &Configuration) -> Result<ModelSpec, InvalidConfig> {
-        Config::read(config, |config| (families::of(config)?.family.spec)(config))
+        FamilyConfig::read(config, |config| (families::of(config)?.family.spec)(config))
     }
 
     /// Reads a `config.json`.
@@ -226,10 +228,10 @@ impl LayerSpec {
 
     /// The size of the state of a sequence, if it is the same for any number of positions; of
     /// residual streams that have `width` elements together.
-    pub(crate) fn memory(&self, width: usize) -> Option<Memory> {
-        let Memory { past, sums } = self.mixer.memory()?;
+    pub(crate) fn memory(&self, width: usize) -> Option<RecurrentSize> {
+        let RecurrentSize { past, sums } = self.mixer.memory()?;
         let more = self.ngrams.as_ref().map_or(0, |ngrams| ngrams.past(width));
-        Some(Memory { past: past + more, sums })
+        Some(RecurrentSize { past: past + more, sums })
     }
 }
 

@@ -3,7 +3,7 @@
 //! Families read the first of them that is given. Two that are given together have to agree:
 //! nobody could say which of them the weights were trained with.
 
-use crate::config::{Config, ConfigError, Entry, Map};
+use crate::config::{ConfigEntry, ConfigError, ConfigMap, FamilyConfig};
 
 /// The number of experts of a layer.
 pub(crate) const EXPERTS: [&str; 4] =
@@ -95,7 +95,7 @@ const ALL: [(&[&str], &[&str]); 17] = [
 const M3: &[&str] = &["minimax_m3_vl_text"];
 
 /// Refuses a configuration that gives one entry two values, under two names.
-pub(crate) fn check(config: &Config<'_>) -> Result<(), ConfigError> {
+pub(crate) fn check(config: &FamilyConfig<'_>) -> Result<(), ConfigError> {
     let apply = |families: &[&str]| families.is_empty() || families.contains(&config.model_type());
     for (_, names) in ALL.into_iter().filter(|(families, _)| apply(families)) {
         for level in config.levels() {
@@ -109,16 +109,16 @@ pub(crate) fn check(config: &Config<'_>) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn entry<'a>(level: &'a Map, name: &'static str) -> Option<Entry<'a>> {
+fn entry<'a>(level: &'a ConfigMap, name: &'static str) -> Option<ConfigEntry<'a>> {
     let value = match name.split_once('.') {
         Some((object, key)) => level.get(object)?.as_map()?.get(key)?,
         None => level.get(name)?,
     };
-    (!value.is_null()).then_some(Entry { key: name, value })
+    (!value.is_null()).then_some(ConfigEntry { key: name, value })
 }
 
 /// True for equal values; whole numbers may be written with a point.
-fn same(one: Entry<'_>, other: Entry<'_>) -> bool {
+fn same(one: ConfigEntry<'_>, other: ConfigEntry<'_>) -> bool {
     let numbers = one.value.as_f64().zip(other.value.as_f64());
     one.value == other.value || numbers.is_some_and(|(one, other)| one == other)
 }

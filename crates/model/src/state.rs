@@ -3,18 +3,18 @@
 use sws_store::{Pass, Span};
 
 use crate::forward::{Middle, Selection, Workspace};
-use crate::layer_state::{KvPrecision, Sequence, SharedPage, Snapshot};
+use crate::layer_state::{KvPrecision, SequenceSnapshot, SequenceState, SharedPage};
 use crate::prefix::Prefix;
 use crate::source::Routed;
 use crate::spec::{Mixer, ModelSpec};
 
-/// The hidden state of the current batch, and the keys and values of every sequence.
+/// The hidden state of the current batch, and the KV cache of every sequence.
 #[derive(Debug)]
-pub struct State {
+pub struct ForwardState {
     limit: usize,
     precision: KvPrecision,
     page: usize,
-    pub(crate) sequences: Vec<Sequence>,
+    pub(crate) sequences: Vec<SequenceState>,
     /// Numbers of sequences that were removed.
     vacant: Vec<usize>,
     /// Number of sequences added and removed so far.
@@ -22,13 +22,13 @@ pub struct State {
     pub(crate) pass: Pass,
     /// [tokens, hidden]
     pub(crate) hidden: Vec<f32>,
-    pub(crate) progress: Progress,
+    pub(crate) progress: BatchProgress,
     pub(crate) work: Workspace,
 }
 
 /// Progress of the batch through the layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Progress {
+pub(crate) enum BatchProgress {
     /// A step failed, or is running.
     Interrupted,
     /// This layer comes next.
@@ -41,13 +41,13 @@ pub(crate) enum Progress {
 }
 
 /// A state to return to. While one exists, sequences keep what they overwrite. Pass it to
-/// [`State::rewind`] or [`State::keep`].
+/// [`ForwardState::rewind`] or [`ForwardState::keep`].
 #[derive(Debug)]
 #[must_use]
-pub struct Saved {
+pub struct SavedState {
     hidden: Vec<f32>,
     pass: Pass,
-    progress: Progress,
+    progress: BatchProgress,
     /// The inputs of the experts, if saved in the middle of a layer.
     middle: Option<Middle>,
     /// What is added at the end of the next layer, if anything is.
@@ -56,14 +56,14 @@ pub struct Saved {
     inputs: Vec<f32>,
     /// The positions that sparse attention has selected, if saved in the middle of a pass.
     selection: Option<Selection>,
-    sequences: Vec<Snapshot>,
+    sequences: Vec<SequenceSnapshot>,
     changes: u64,
 }
 
-impl State {
+impl ForwardState {
     /// A state for sequences of up to `limit` positions, capped at the model's context length.
-    pub fn new(spec: &ModelSpec, limit: usize, precision: KvPrecision) -> State {
-        State {
+    pub fn new(spec: &ModelSpec, limit: usize, precision: KvPrecision) -> ForwardState {
+        ForwardState {
             limit: limit.min(spec.context),
             precision,
             page: usize::MAX,
@@ -72,16 +72,16 @@ impl State {
             changes: 0,
             pass: Pass::default(),
             hidden: Vec::new(),
-            progress: Progress::Before(0),
+            progress: BatchProgress::Before(0),
             work: Workspace::default(),
         }
     }
 
-    /// Stores keys and values of sequences added from now on in pages of this many positions,
+    /// Stores the KV cache of sequences added from now on in pages of this many positions,
     /// rounded up to a power of two from 64 on, instead of in one page. Sequences then take memory
     /// as they grow, and forks share the pages they have in common. Short pages slow down attention
     /// over thousands of positions; pages of 512 hardly do.
-    pub fn with_pages(mut self, positions: usize) -> State {
+    pub fn with_pages(mut self, positions: usize) -> ForwardState {
         self.page = positions;
         self
     }
@@ -93,10 +93,10 @@ impl State {
 
     /// Adds an empty sequence and returns its number. Numbers of removed sequences are reused.
     pub fn add_sequence(&mut self, spec: &ModelSpec) -> usize {
-        self.insert(Sequence::new(spec, self.limit, self.precision, self.page))
+        self.insert(SequenceState::new(spec, self.limit, self.precision, self.page))
     }
 
-    fn insert(&mut self, sequence: Sequence) -> usize {
+    fn insert(&mut self, sequence: SequenceState) -> usize {
         self.changes += 1;
         match self.vacant.pop() {
             Some(number) => {
@@ -116,7 +116,7 @@ impl State {
     ///
     /// If there is no such sequence.
     pub fn remove(&mut self, sequence: usize) {
-        *self.existing(sequence) = Sequence::vacant();
+        *self.existing(sequence) = SequenceState::vacant();
         self.vacant.push(sequence);
         self.changes += 1;
     }
@@ -126,7 +126,7 @@ impl State {
     /// # Panics
     ///
     /// If there is none.
-    fn existing(&mut self, sequence: usize) -> &mut Sequence {
+    fn existing(&mut self, sequence: usize) -> &mut SequenceState {
         assert!(self.has(sequence), "the sequence {sequence} was removed");
         &mut self.sequences[sequence]
     }
@@ -138,12 +138,12 @@ impl State {
 
     /// The maximum size in bytes of one sequence's caches in all layers, for `limit` positions.
     pub fn cache_bytes(spec: &ModelSpec, limit: usize, precision: KvPrecision) -> u64 {
-        State::paged_bytes(spec, limit, precision, usize::MAX)
+        ForwardState::paged_bytes(spec, limit, precision, usize::MAX)
     }
 
     /// The same for sequences in [pages](Self::with_pages), the last of which is whole.
     pub fn paged_bytes(spec: &ModelSpec, limit: usize, precision: KvPrecision, page: usize) -> u64 {
-        Sequence::bytes_for(spec, limit.min(spec.context), precision, page)
+        SequenceState::bytes_for(spec, limit.min(spec.context), precision, page)
     }
 
     /// The maximum size in bytes of what sequences keep of the state before while a state is saved,
@@ -161,7 +161,7 @@ impl State {
         });
         let selected = most.max().unwrap_or(0).min(spec.context) * tokens * size_of::<u32>();
         let inputs = spec.inputs_width() * tokens * size_of::<f32>();
-        let journal = Sequence::journal_bytes_for(spec, (sequences, tokens), precision);
+        let journal = SequenceState::journal_bytes_for(spec, (sequences, tokens), precision);
         journal + (selected + inputs) as u64
     }
 
@@ -191,7 +191,7 @@ impl State {
 
     /// A prefix without positions, to be filled from bytes.
     pub fn empty_prefix(&self, spec: &ModelSpec) -> Prefix {
-        Prefix::empty(Sequence::new(spec, self.limit, self.precision, self.page))
+        Prefix::empty(SequenceState::new(spec, self.limit, self.precision, self.page))
     }
 
     /// Replaces a sequence by the first `len` positions of a prefix. Returns false, and replaces
@@ -213,19 +213,19 @@ impl State {
     ///
     /// If there is no such sequence.
     pub fn release(&mut self, spec: &ModelSpec, sequence: usize) {
-        *self.existing(sequence) = Sequence::new(spec, self.limit, self.precision, self.page);
+        *self.existing(sequence) = SequenceState::new(spec, self.limit, self.precision, self.page);
         self.changes += 1;
     }
 
     /// True if sequences can be cut at any length. With recurrent layers or windows they can only be
     /// continued from where they are.
     pub fn goes_back(&self, spec: &ModelSpec) -> bool {
-        Sequence::new(spec, self.limit, self.precision, self.page).goes_back()
+        SequenceState::new(spec, self.limit, self.precision, self.page).goes_back()
     }
 
     /// Bytes that all sequences take at their limit.
     pub fn room(&self, spec: &ModelSpec) -> u64 {
-        let each = State::paged_bytes(spec, self.limit, self.precision, self.page);
+        let each = ForwardState::paged_bytes(spec, self.limit, self.precision, self.page);
         each * self.sequences() as u64
     }
 
@@ -282,7 +282,7 @@ impl State {
         self.limit
     }
 
-    /// The precision of keys and values.
+    /// The precision of the KV cache.
     pub fn precision(&self) -> KvPrecision {
         self.precision
     }
@@ -295,7 +295,7 @@ impl State {
     /// The layer that comes next; None within a layer, or after a failure.
     pub fn layer(&self) -> Option<usize> {
         match self.progress {
-            Progress::Before(layer) => Some(layer),
+            BatchProgress::Before(layer) => Some(layer),
             _ => None,
         }
     }
@@ -348,14 +348,14 @@ impl State {
     }
 
     /// Saves the position of the pass.
-    pub fn save(&mut self) -> Saved {
-        Saved {
+    pub fn save(&mut self) -> SavedState {
+        SavedState {
             hidden: self.hidden.clone(),
             pass: self.pass.clone(),
             progress: self.progress,
             middle: match self.progress {
-                Progress::Interrupted | Progress::Before(_) => None,
-                Progress::Attended(_) | Progress::Shared(_) => {
+                BatchProgress::Interrupted | BatchProgress::Before(_) => None,
+                BatchProgress::Attended(_) | BatchProgress::Shared(_) => {
                     Some(self.work.middle(self.hidden.len()))
                 }
             },
@@ -365,7 +365,7 @@ impl State {
                 true => None,
                 false => self.work.selected(self.pass.len()),
             },
-            sequences: self.sequences.iter_mut().map(Sequence::snapshot).collect(),
+            sequences: self.sequences.iter_mut().map(SequenceState::snapshot).collect(),
             changes: self.changes,
         }
     }
@@ -376,7 +376,7 @@ impl State {
     }
 
     /// Saves the state between two passes, without the activations of the last.
-    pub(crate) fn save_between(&mut self) -> Saved {
+    pub(crate) fn save_between(&mut self) -> SavedState {
         self.hidden.clear();
         self.save()
     }
@@ -387,9 +387,18 @@ impl State {
     /// # Panics
     ///
     /// If sequences have been added or removed since.
-    pub fn rewind(&mut self, saved: Saved) {
-        let Saved { hidden, pass, progress, middle, later, inputs, selection, sequences, changes } =
-            saved;
+    pub fn rewind(&mut self, saved: SavedState) {
+        let SavedState {
+            hidden,
+            pass,
+            progress,
+            middle,
+            later,
+            inputs,
+            selection,
+            sequences,
+            changes,
+        } = saved;
         assert_eq!(changes, self.changes, "sequences were added or removed since the save");
         for (sequence, snapshot) in self.sequences.iter_mut().zip(sequences) {
             sequence.restore(snapshot);
@@ -407,7 +416,7 @@ impl State {
     }
 
     /// Discards `saved`; returning to it is no longer possible.
-    pub fn keep(&mut self, saved: Saved) {
+    pub fn keep(&mut self, saved: SavedState) {
         for (sequence, snapshot) in self.sequences.iter_mut().zip(saved.sequences) {
             sequence.keep(snapshot);
         }

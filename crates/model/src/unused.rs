@@ -14,12 +14,12 @@ pub struct Unused<'m> {
     /// The tensor.
     pub tensor: &'m Tensor,
     /// The part of the model to which it belongs.
-    pub part: Part,
+    pub part: UnusedPart,
 }
 
 /// Parts of models of which tensors are left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Part {
+pub enum UnusedPart {
     /// That for images and films.
     Images,
     /// That for sound.
@@ -36,7 +36,7 @@ pub enum Part {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftOut {
     /// Their part of the model.
-    pub part: Part,
+    pub part: UnusedPart,
     /// Their names: with `*` for numbers that differ, or what they begin with.
     pub names: String,
     /// Number of tensors.
@@ -45,7 +45,7 @@ pub struct LeftOut {
     pub bytes: u64,
 }
 
-impl Part {
+impl UnusedPart {
     /// So many tensors of the part, in words.
     pub fn tensors(self, count: usize) -> String {
         let (tensors, predict) = match count {
@@ -53,11 +53,13 @@ impl Part {
             _ => ("tensors", "predict"),
         };
         match self {
-            Part::Images => format!("{count} {tensors} for images"),
-            Part::Sound => format!("{count} {tensors} for sound"),
-            Part::Prediction => format!("{count} {tensors} that {predict} further tokens"),
-            Part::Needless => format!("{count} {tensors} that the computation does not need"),
-            Part::Unknown => format!("{count} {tensors} that the configuration does not ask for"),
+            UnusedPart::Images => format!("{count} {tensors} for images"),
+            UnusedPart::Sound => format!("{count} {tensors} for sound"),
+            UnusedPart::Prediction => format!("{count} {tensors} that {predict} further tokens"),
+            UnusedPart::Needless => format!("{count} {tensors} that the computation does not need"),
+            UnusedPart::Unknown => {
+                format!("{count} {tensors} that the configuration does not ask for")
+            }
         }
     }
 }
@@ -83,8 +85,8 @@ impl ModelSpec {
                 let packed = tensors.iter().any(|tensor| tensor.packing.is_some());
                 unused.extend(others.map(|tensor| {
                     match packed && tensor.name.ends_with(".bias") {
-                        true => Unused { tensor, part: Part::Needless },
-                        false => Unused { tensor, part: Part::Unknown },
+                        true => Unused { tensor, part: UnusedPart::Needless },
+                        false => Unused { tensor, part: UnusedPart::Unknown },
                     }
                 }));
             }
@@ -95,7 +97,7 @@ impl ModelSpec {
             unused.extend(piece.tensors.iter().map(|tensor| {
                 let part = match extra {
                     true => self.part_of(names, &tensor.name, &predicting),
-                    false => Part::Unknown,
+                    false => UnusedPart::Unknown,
                 };
                 Unused { tensor, part }
             }));
@@ -109,13 +111,13 @@ impl ModelSpec {
     }
 
     /// The part of a tensor that has no place among the pieces.
-    fn part_of(&self, names: Names, name: &str, predicting: &HashSet<u64>) -> Part {
+    fn part_of(&self, names: Names, name: &str, predicting: &HashSet<u64>) -> UnusedPart {
         let in_layer = layer_of(names, name);
         if in_layer.is_some_and(|(layer, _)| predicting.contains(&layer)) {
-            return Part::Prediction;
+            return UnusedPart::Prediction;
         }
         if NEEDLESS.iter().any(|ending| name.ends_with(ending)) {
-            return Part::Needless;
+            return UnusedPart::Needless;
         }
         if let Some((layer, rest)) = in_layer {
             // Published checkpoints have keys and values of layers that see those of others.
@@ -125,20 +127,20 @@ impl ModelSpec {
             let of_keys =
                 ["k_proj", "v_proj", "k_norm"].iter().any(|key| rest.split('.').any(|s| s == *key));
             return match rest.ends_with(OF_IMAGES) {
-                true => Part::Images,
-                false if lent && of_keys => Part::Needless,
-                false => Part::Unknown,
+                true => UnusedPart::Images,
+                false if lent && of_keys => UnusedPart::Needless,
+                false => UnusedPart::Unknown,
             };
         }
         let has = |words: &[&str]| words.iter().any(|word| name.contains(word));
         if has(&["mtp"]) {
-            Part::Prediction
+            UnusedPart::Prediction
         } else if has(&["audio", "sound", "speech"]) {
-            Part::Sound
+            UnusedPart::Sound
         } else if has(&["vis", "image", "vit_", "patch", "projector", "aligner"]) {
-            Part::Images
+            UnusedPart::Images
         } else {
-            Part::Unknown
+            UnusedPart::Unknown
         }
     }
 }
@@ -168,10 +170,11 @@ impl LeftOut {
     /// Puts tensors with similar names together. Those of a whole part of the model are together by the beginnings
     /// of their names.
     pub fn of<'m>(unused: impl IntoIterator<Item = Unused<'m>>) -> Vec<LeftOut> {
-        let mut groups: BTreeMap<(Part, String), LeftOut> = BTreeMap::new();
+        let mut groups: BTreeMap<(UnusedPart, String), LeftOut> = BTreeMap::new();
         for Unused { tensor, part } in unused {
             let name = tensor.name.as_str();
-            let whole = matches!(part, Part::Images | Part::Sound | Part::Prediction);
+            let whole =
+                matches!(part, UnusedPart::Images | UnusedPart::Sound | UnusedPart::Prediction);
             let (like, name) = match whole && !name.ends_with(OF_IMAGES) {
                 true => (beginning(name), beginning(name)),
                 false => (without_numbers(name), name.to_owned()),

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cap::Cap;
-use sws::{Model, Needs, Options, RamBudget, ReaderKind, ShardReader, Streaming, Text};
-use sws_serve::{Config, Limits, Server, forms, listening};
+use sws::{Model, Needs, Options, RamBudget, ReaderKind, ShardReader, Streaming, TextCodec};
+use sws_serve::{Server, ServerConfig, ServerLimits, listening, structured};
 use sws_store::StoreOptions;
 use sws_testing::readers::Flaky;
 
@@ -48,9 +48,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let (bytes, per_mille): (u64, u32) = (bytes.parse()?, per_mille.parse()?);
     let model = Model::open_counted(dir, None, heap)?;
-    let text = Text::open(&model)?.while_loaded(model.chat_template().ok());
+    let text = TextCodec::open(&model)?.while_loaded(model.chat_template().ok());
     let stop = Arc::new(AtomicBool::new(false));
-    let limits = Limits::default();
+    let limits = ServerLimits::default();
     let server = Server::start(config(limits, &stop))?;
     let ram = match bytes {
         0 => RamBudget::Min,
@@ -59,8 +59,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let streaming = Streaming { warm_start: false, ..Streaming::default() };
     let spec = model.spec();
     let heap_of_server = limits.heap() + listening(spec);
-    let forms = forms(spec.vocab, TEXTS);
-    let needs = Needs { texts: TEXTS, heap: heap_of_server, forms, ..Needs::default() };
+    let structured = structured(spec.vocab, TEXTS);
+    let needs = Needs { texts: TEXTS, heap: heap_of_server, structured, ..Needs::default() };
     let options = Options { ram, streaming, ..Options::default() };
     let loader = model.with(options).needs(needs).text(text);
     if bytes == 0 {
@@ -91,9 +91,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn config(limits: Limits, stop: &Arc<AtomicBool>) -> Config {
+fn config(limits: ServerLimits, stop: &Arc<AtomicBool>) -> ServerConfig {
     let stop = Arc::clone(stop);
-    Config {
+    ServerConfig {
         address: ([127, 0, 0, 1], 0).into(),
         name: "flaky".to_owned(),
         aliases: Vec::new(),

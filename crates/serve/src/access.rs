@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
 use axum::http::{HeaderMap, HeaderName, Uri};
 
-use crate::Config;
+use crate::ServerConfig;
 use crate::cors;
 use crate::failure::Failure;
 
@@ -17,7 +17,11 @@ const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 pub(crate) struct Owner(pub(crate) u64);
 
 /// Refuses requests without a key, of a web page from elsewhere, or to a name that is not ours.
-pub(crate) fn check(config: &Config, uri: &Uri, headers: &HeaderMap) -> Result<Owner, Failure> {
+pub(crate) fn check(
+    config: &ServerConfig,
+    uri: &Uri,
+    headers: &HeaderMap,
+) -> Result<Owner, Failure> {
     if headers.get_all(HOST).iter().nth(1).is_some() {
         return Err(Failure::invalid("the header Host is there more than once; send it once"));
     }
@@ -55,7 +59,7 @@ fn is_public(path: &str) -> bool {
 }
 
 /// The owner of the key of a request. Takes the same time for every wrong one of a length.
-fn key(config: &Config, headers: &HeaderMap) -> Option<Owner> {
+fn key(config: &ServerConfig, headers: &HeaderMap) -> Option<Owner> {
     let bearer = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
     let bearer = bearer.and_then(|value| {
         let (scheme, key) = value.split_at_checked("bearer ".len())?;
@@ -80,7 +84,7 @@ fn same(key: &[u8], given: &[u8]) -> bool {
 }
 
 /// True if a request to this host is meant for this server.
-fn is_ours(config: &Config, host: &str) -> bool {
+fn is_ours(config: &ServerConfig, host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),
         None => host.split(':').next().unwrap_or_default(),
@@ -95,11 +99,11 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::Limits;
+    use crate::ServerLimits;
 
-    fn config(keys: &[&str], hosts: &[&str]) -> Config {
+    fn config(keys: &[&str], hosts: &[&str]) -> ServerConfig {
         let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
-        Config {
+        ServerConfig {
             address: ([127, 0, 0, 1], 0).into(),
             name: "model".to_owned(),
             aliases: Vec::new(),
@@ -108,17 +112,17 @@ mod tests {
             origins: owned(&["http://page.example:3000"]),
             open: false,
             open_metrics: false,
-            limits: Limits::default(),
+            limits: ServerLimits::default(),
             stop: Arc::new(|| false),
             log: Arc::new(|_| ()),
         }
     }
 
-    fn status(config: &Config, headers: &[(&'static str, &str)]) -> u16 {
+    fn status(config: &ServerConfig, headers: &[(&'static str, &str)]) -> u16 {
         status_of(config, "/v1/models", headers)
     }
 
-    fn status_of(config: &Config, uri: &str, headers: &[(&'static str, &str)]) -> u16 {
+    fn status_of(config: &ServerConfig, uri: &str, headers: &[(&'static str, &str)]) -> u16 {
         let headers = headers
             .iter()
             .map(|&(name, value)| (HeaderName::from_static(name), value.parse().unwrap()));

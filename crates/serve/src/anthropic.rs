@@ -5,48 +5,48 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use sws::{Cancel, Continuation, End};
+use sws::{BatchRequest, Cancel, End};
 use sws_model::text::{ChatOptions, Json, Position, ReplyPart};
 
 use crate::app::{App, Served};
-use crate::blocks::{self, Block};
+use crate::blocks::{self, MessageBlock};
 use crate::failure::Failure;
 use crate::fields::{Fields, Many, Nothing, OneOrMany, parse};
-use crate::forms::{self, Wanted};
 use crate::known::check_names;
-use crate::messages::{Asked, Told, prompt};
+use crate::messages::{ChatTurn, PromptRequest, prompt};
 use crate::names::names;
 use crate::prepared::Prepared;
 use crate::queue::Happened;
 use crate::replies::Replies;
-use crate::reply::Answer;
-use crate::tally::{Head, Tally, named};
-use crate::tools::{self, Choice, Shown};
+use crate::reply::AnswerWriter;
+use crate::structured::{self, OutputFormat};
+use crate::tally::{AnswerHead, TextTally, named};
+use crate::tools::{self, OfferedTools, ToolChoice};
 
 /// Beginning of a line that one client changes with each request, which a model has no use for.
 const BILLING: &str = "x-anthropic-billing-header";
 
 /// The fields of a request.
 #[derive(Debug, Deserialize)]
-struct Request {
-    messages: Many<blocks::Message>,
+struct MessagesRequest {
+    messages: Many<blocks::BlocksMessage>,
     #[serde(default)]
-    system: Option<OneOrMany<Block>>,
+    system: Option<OneOrMany<MessageBlock>>,
     #[serde(default)]
     thinking: Option<Thinking>,
     #[serde(default)]
     tools: Option<Vec<Json>>,
     #[serde(default)]
-    tool_choice: Option<Choice>,
+    tool_choice: Option<ToolChoice>,
     #[serde(default)]
     output_format: Option<Box<RawValue>>,
     #[serde(default)]
-    output_config: Option<Output>,
+    output_config: Option<OutputConfig>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Output {
+struct OutputConfig {
     format: Option<Box<RawValue>>,
     #[serde(rename = "effort")]
     _effort: Nothing,
@@ -60,33 +60,34 @@ struct Thinking {
     kind: String,
 }
 
-impl Request {
-    /// The form of the answer: of `output_config`, or of the older field.
-    fn wanted(&mut self) -> Result<Option<Wanted>, Failure> {
+impl MessagesRequest {
+    /// The structured output: of `output_config`, or of the older field.
+    fn requested_format(&mut self) -> Result<Option<OutputFormat>, Failure> {
         let config = self.output_config.take().and_then(|output| output.format);
         let (format, field) = match (config, self.output_format.take()) {
             (Some(_), Some(_)) => {
-                let message = "only one form of the answer can be asked for; leave the other out";
+                let message =
+                    "only one structure of the answer can be request for; leave the other out";
                 return Err(Failure::field("output_format", message));
             }
             (Some(format), None) => (format, "output_config"),
             (None, Some(format)) => (format, "output_format"),
             (None, None) => return Ok(None),
         };
-        forms::format(&format, field, true)
+        structured::format(&format, field, true)
     }
 
     /// The conversation as the model gets it.
-    fn asked(self, app: &App, served: &Served) -> Result<Asked, Failure> {
+    fn prompt_request(self, app: &App, served: &Served) -> Result<PromptRequest, Failure> {
         let choice = self.tool_choice.as_ref();
-        let Shown { tools, must, call } = tools::shown(app, served, self.tools, choice)?;
+        let OfferedTools { tools, must, call } = tools::offered(app, served, self.tools, choice)?;
         let mut messages = Vec::new();
         if let Some(system) = self.system {
             let text = blocks::text(app, system.0)?;
             let lines = text.split('\n').filter(|line| !line.starts_with(BILLING));
-            messages.push(Told::text("system", lines.collect::<Vec<_>>().join("\n")));
+            messages.push(ChatTurn::text("system", lines.collect::<Vec<_>>().join("\n")));
         }
-        messages.extend(blocks::told(app, self.messages)?);
+        messages.extend(blocks::turns(app, self.messages)?);
         let thinking = self.thinking.map(|thinking| thinking.kind != "disabled");
         let variable = |on: bool| ("enable_thinking".to_owned(), Json::from(on));
         let options = ChatOptions {
@@ -95,65 +96,65 @@ impl Request {
             variables: thinking.map(variable).into_iter().collect(),
             ..ChatOptions::default()
         };
-        let one_call = choice.is_some_and(Choice::is_single);
-        Ok(Asked { one_call, call, ..prompt(app, served, &messages, options, must)? })
+        let one_call = choice.is_some_and(ToolChoice::is_single);
+        Ok(PromptRequest { one_call, call, ..prompt(app, served, &messages, options, must)? })
     }
 }
 
 /// The fields of a request, beside those of all interfaces.
 pub(crate) fn fields() -> [&'static [&'static str]; 1] {
-    [names::<Request>()]
+    [names::<MessagesRequest>()]
 }
 
 /// Prepares an answer.
 pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prepared, Failure> {
     check_names(app, body, &fields())?;
-    let ways = parse::<Fields>(body)?.of_a_conversation(app, served)?.of_one_text()?;
-    let mut request: Request = parse(body)?;
-    let wanted = request.wanted()?;
-    let asked = request.asked(app, served)?;
-    let constraint = forms::of_an_answer(app, served, &ways.generation, &asked, wanted)?;
-    let stops = &ways.generation.stop_strings;
-    let answer = Written {
-        head: Head::new(app, served, "msg"),
-        tally: Tally::new(asked.tokens.len(), 1, 1),
-        replies: Replies::new(app, served, &asked, 1),
+    let sampling = parse::<Fields>(body)?.of_a_conversation(app, served)?.of_one_text()?;
+    let mut request: MessagesRequest = parse(body)?;
+    let format = request.requested_format()?;
+    let request = request.prompt_request(app, served)?;
+    let constraint = structured::of_an_answer(app, served, &sampling.generation, &request, format)?;
+    let stops = &sampling.generation.stop_strings;
+    let answer = MessagesAnswer {
+        head: AnswerHead::new(app, served, "msg"),
+        tally: TextTally::new(request.tokens.len(), 1, 1),
+        replies: Replies::new(app, served, &request, 1),
         block: None,
         blocks: 0,
         // With several the sampler does not say which it was.
         stop: stops.first().filter(|_| stops.len() == 1).cloned(),
-        stream: ways.stream,
+        stream: sampling.stream,
         is_over: false,
     };
     let cancel = Cancel::new();
-    let text = Continuation {
-        tokens: asked.tokens,
-        generation: ways.generation(0),
+    let text = BatchRequest {
+        tokens: request.tokens,
+        generation: sampling.generation(0),
         position: Position::Start,
-        bias: ways.bias,
+        bias: sampling.bias,
         constraint,
         ranks: None,
         prompt_ranks: false,
         witness: None,
-        passing: false,
+        short_lived: false,
         owner: 0,
         cancel: cancel.clone(),
     };
-    Ok(Prepared { texts: vec![text], cancel, answer: Box::new(answer), stream: ways.stream })
+    Ok(Prepared { texts: vec![text], cancel, answer: Box::new(answer), stream: sampling.stream })
 }
 
 /// Counts the tokens of a conversation.
 pub(crate) fn count(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Value, Failure> {
-    let mut request: Request = parse(body)?;
-    request.wanted()?;
-    let asked = request.asked(app, served)?;
-    Ok(json!({"input_tokens": asked.tokens.len()}))
+    let mut request: MessagesRequest = parse(body)?;
+    request.requested_format()?;
+    let request = request.prompt_request(app, served)?;
+    Ok(json!({"input_tokens": request.tokens.len()}))
 }
 
 /// An answer.
-struct Written {
-    head: Head,
-    tally: Tally,
+struct MessagesAnswer {
+    head: AnswerHead,
+    tally: TextTally,
     replies: Replies,
     /// Kind of the block that is being sent.
     block: Option<&'static str>,
@@ -165,7 +166,7 @@ struct Written {
     is_over: bool,
 }
 
-impl Written {
+impl MessagesAnswer {
     fn usage(&self) -> Value {
         let [input, output] = self.tally.tokens();
         json!({
@@ -205,7 +206,7 @@ impl Written {
     fn send(&mut self, parts: Vec<ReplyPart>, out: &mut String) {
         for part in parts {
             let (begin, delta) = match part {
-                ReplyPart::Thought(text) => {
+                ReplyPart::Reasoning(text) => {
                     (thinking(""), json!({"type": "thinking_delta", "thinking": text}))
                 }
                 ReplyPart::Text(text) => (
@@ -247,7 +248,7 @@ impl Written {
     }
 }
 
-/// A block with thoughts. Nothing signs them.
+/// A block with reasoning. Nothing signs it.
 fn thinking(text: &str) -> Value {
     json!({"type": "thinking", "thinking": text, "signature": ""})
 }
@@ -255,7 +256,7 @@ fn thinking(text: &str) -> Value {
 /// A block with a part of the text.
 fn block(part: &ReplyPart) -> Value {
     match part {
-        ReplyPart::Thought(text) => thinking(text),
+        ReplyPart::Reasoning(text) => thinking(text),
         ReplyPart::Text(text) => json!({"type": "text", "text": text}),
         ReplyPart::Call(call) => {
             let input: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
@@ -264,7 +265,7 @@ fn block(part: &ReplyPart) -> Value {
     }
 }
 
-impl Answer for Written {
+impl AnswerWriter for MessagesAnswer {
     fn begin(&mut self, out: &mut String) {
         let message = self.message(Vec::new(), &Value::Null);
         named(out, "message_start", json!({"message": message}));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use sws::{
-    Activations, Cancel, Continuation, Defaults, GenerationOptions, LoadedModel, Needs, Text,
+    Activations, BatchRequest, Cancel, Defaults, GenerationOptions, LoadedModel, Needs, TextCodec,
     Warning,
 };
 use sws_engine::{Gauge, Plan};
@@ -15,16 +15,16 @@ use sws_store::Clock;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::channel;
 
-use crate::Config;
+use crate::ServerConfig;
 use crate::bodies::Bodies;
 use crate::certified;
-use crate::cost::Cost;
-use crate::counts::Counts;
+use crate::cost::RequestCost;
+use crate::counts::ServerCounts;
 use crate::events::Events;
 use crate::failure::Failure;
-use crate::queue::{Job, Queue};
-use crate::reply::Ticket;
-use crate::requests::{Entry, Origin, Requests};
+use crate::queue::{QueuedText, TextQueue};
+use crate::reply::ReplyTicket;
+use crate::requests::{RequestEntry, RequestOrigin, Requests};
 use crate::room::Room;
 
 /// Events of a request that its connection has not taken yet. Only a client that does not read
@@ -35,9 +35,9 @@ const IGNORED: usize = 64;
 
 /// The state that all connections share.
 pub(crate) struct App {
-    pub(crate) config: Config,
-    pub(crate) queue: Queue,
-    pub(crate) counts: Counts,
+    pub(crate) config: ServerConfig,
+    pub(crate) queue: TextQueue,
+    pub(crate) counts: ServerCounts,
     pub(crate) clock: Clock,
     served: OnceLock<Arc<Served>>,
     draining: AtomicBool,
@@ -55,7 +55,7 @@ pub(crate) struct App {
 /// Facts about the loaded model, for the threads that do not compute.
 pub(crate) struct Served {
     pub(crate) model: sws::Model,
-    pub(crate) text: Text,
+    pub(crate) text: TextCodec,
     pub(crate) defaults: Defaults,
     /// Format of the answers in conversations.
     pub(crate) format: ReplyFormat,
@@ -65,7 +65,7 @@ pub(crate) struct Served {
     pub(crate) settings: [SettingOf; 7],
     /// The tokens that end texts.
     pub(crate) ends: Vec<u32>,
-    /// Memory for forms of answers.
+    /// Memory for structured output.
     pub(crate) room: Room,
     /// Maximum length of a text, and size of the vocabulary.
     pub(crate) limit: usize,
@@ -74,7 +74,7 @@ pub(crate) struct Served {
     pub(crate) texts: usize,
     /// True if tokens of prompts can be ranked.
     pub(crate) prompt_ranks: bool,
-    /// Precision of keys and values.
+    /// Precision of the KV cache.
     pub(crate) kv: KvPrecision,
     /// Kind of activations of products.
     pub(crate) activations: Activations,
@@ -88,13 +88,13 @@ pub(crate) struct Served {
 }
 
 impl App {
-    pub(crate) fn new(config: Config) -> App {
+    pub(crate) fn new(config: ServerConfig) -> App {
         let bodies = Bodies::new(config.limits.body);
         let certificates = certified::bytes(config.limits.body).div_ceil(certified::UNIT);
         App {
             config,
-            queue: Queue::default(),
-            counts: Counts::default(),
+            queue: TextQueue::default(),
+            counts: ServerCounts::default(),
             clock: Clock::real(),
             served: OnceLock::new(),
             draining: AtomicBool::new(false),
@@ -163,7 +163,7 @@ impl App {
         Ok(Arc::clone(served))
     }
 
-    /// The memory for forms of answers, once the model is loaded.
+    /// The memory for structured output, once the model is loaded.
     pub(crate) fn room(&self) -> Option<&Room> {
         self.served.get().map(|served| &served.room)
     }
@@ -234,24 +234,24 @@ impl App {
     /// Queues the texts of a request, which have one handle to cancel them.
     pub(crate) fn submit(
         &self,
-        texts: Vec<Continuation>,
+        texts: Vec<BatchRequest>,
         cancel: Cancel,
-        origin: Origin,
-    ) -> Result<Ticket, Failure> {
+        origin: RequestOrigin,
+    ) -> Result<ReplyTicket, Failure> {
         let limits = &self.config.limits;
         let (events, received) = channel(EVENTS);
         let queued = self.clock.now();
-        let cost = Cost::new(self.served()?.gauge.clone());
+        let cost = RequestCost::new(self.served()?.gauge.clone());
         let prompts: Vec<usize> = texts.iter().map(|text| text.tokens.len()).collect();
-        let entry = Entry::new(origin, cancel.clone(), cost, queued, &prompts);
+        let entry = RequestEntry::new(origin, cancel.clone(), cost, queued, &prompts);
         let listed = self.requests.add(entry);
         let job = |(number, text)| {
             let (events, entry) = (events.clone(), Arc::clone(&listed.entry));
-            Job { text, number, events, queued, entry }
+            QueuedText { text, number, events, queued, entry }
         };
         let jobs = texts.into_iter().enumerate().map(job).collect();
         self.queue.push(jobs, limits.queue)?;
-        Ok(Ticket::new(received, cancel, limits.queue_time, listed))
+        Ok(ReplyTicket::new(received, cancel, limits.queue_time, listed))
     }
 }
 

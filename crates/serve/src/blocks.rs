@@ -6,19 +6,19 @@ use sws_model::text::Json;
 use crate::app::App;
 use crate::failure::Failure;
 use crate::fields::{Many, OneOrMany};
-use crate::messages::Told;
+use crate::messages::ChatTurn;
 
 /// A message.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Message {
+pub(crate) struct BlocksMessage {
     role: String,
-    content: OneOrMany<Block>,
+    content: OneOrMany<MessageBlock>,
 }
 
 /// A part of a message.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Block {
+pub(crate) struct MessageBlock {
     #[serde(rename = "type")]
     kind: String,
     text: String,
@@ -28,19 +28,19 @@ pub(crate) struct Block {
     tool_use_id: Option<String>,
     name: String,
     input: Json,
-    content: Option<OneOrMany<Block>>,
+    content: Option<OneOrMany<MessageBlock>>,
 }
 
-impl From<String> for Block {
-    fn from(text: String) -> Block {
-        Block { kind: "text".to_owned(), text, ..Block::default() }
+impl From<String> for MessageBlock {
+    fn from(text: String) -> MessageBlock {
+        MessageBlock { kind: "text".to_owned(), text, ..MessageBlock::default() }
     }
 }
 
 /// The text of blocks, each on lines of its own.
-pub(crate) fn text(app: &App, blocks: Vec<Block>) -> Result<String, Failure> {
+pub(crate) fn text(app: &App, blocks: Vec<MessageBlock>) -> Result<String, Failure> {
     let mut texts = Vec::new();
-    for Block { kind, text, .. } in blocks {
+    for MessageBlock { kind, text, .. } in blocks {
         match kind.as_str() {
             "text" => texts.push(text),
             _ => skipped(app, &kind)?,
@@ -50,25 +50,25 @@ pub(crate) fn text(app: &App, blocks: Vec<Block>) -> Result<String, Failure> {
 }
 
 /// Messages for the template.
-pub(crate) fn told(app: &App, messages: Many<Message>) -> Result<Vec<Told>, Failure> {
+pub(crate) fn turns(app: &App, messages: Many<BlocksMessage>) -> Result<Vec<ChatTurn>, Failure> {
     let mut all = Vec::new();
-    for Message { role, content } in messages.0 {
+    for BlocksMessage { role, content } in messages.0 {
         if !matches!(role.as_str(), "user" | "assistant" | "system") {
             let role: String = role.chars().take(40).collect();
             let message =
                 format!("`{role}` is no role of a message; there are user, assistant and system");
             return Err(Failure::field("messages", message));
         }
-        let mut message = Told::text(&role, String::new());
+        let mut message = ChatTurn::text(&role, String::new());
         let (mut texts, mut results) = (Vec::new(), Vec::new());
         for block in content.0 {
             match block.kind.as_str() {
                 "text" => texts.push(block.text),
-                "thinking" => message.add_thoughts(&block.thinking),
+                "thinking" => message.add_reasoning(&block.thinking),
                 "tool_use" => message.add_call(block.id, block.name, &block.input),
                 "tool_result" => {
                     let content = block.content.map_or(Vec::new(), |content| content.0);
-                    results.push(Told::result(block.tool_use_id, text(app, content)?));
+                    results.push(ChatTurn::result(block.tool_use_id, text(app, content)?));
                 }
                 kind => skipped(app, kind)?,
             }

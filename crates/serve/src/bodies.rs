@@ -19,7 +19,7 @@ use hyper::body::Body as _;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::Limits;
+use crate::ServerLimits;
 use crate::failure::Failure;
 
 /// Bytes of a body that need no permit.
@@ -28,9 +28,9 @@ pub(crate) const FREE: usize = 4 << 10;
 const UNIT: usize = 1 << 10;
 /// Bytes by which a body grows at least.
 const STEP: usize = 16 << 10;
-/// Times [`Limits::body_time`] that a body waits for memory.
+/// Times [`ServerLimits::body_time`] that a body waits for memory.
 const WAIT: u32 = 3;
-/// The turn has a pace of its own while others wait: so many times [`Limits::body_rate`], over a time as
+/// The turn has a pace of its own while others wait: so many times [`ServerLimits::body_rate`], over a time as
 /// many times shorter than [`TURN`] says. Two dozen slow bodies lose it before one that waits gives up.
 const HASTE: usize = 64;
 const TURN: u32 = 8;
@@ -68,7 +68,7 @@ impl Bodies {
     pub(crate) async fn receive(
         &self,
         request: Request<Body>,
-        limits: &Limits,
+        limits: &ServerLimits,
     ) -> Result<Received, Failure> {
         let mut body = request.into_body();
         let size = body.size_hint();
@@ -79,8 +79,8 @@ impl Bodies {
         let most = most.unwrap_or(limits.body).min(limits.body);
         let mut received = Received::new(most.min(FREE));
         let least = limits.least_bytes();
-        let mut pace = Pace::new(limits.body_time, least);
-        let mut turn = Pace::new(limits.body_time / TURN, least * HASTE / TURN as usize);
+        let mut pace = ArrivalPace::new(limits.body_time, least);
+        let mut turn = ArrivalPace::new(limits.body_time / TURN, least * HASTE / TURN as usize);
         loop {
             let has_turn = received.turn.is_some();
             let end = if has_turn { pace.end.min(turn.end) } else { pace.end };
@@ -121,7 +121,7 @@ impl Bodies {
         received: &mut Received,
         needed: usize,
         most: usize,
-        limits: &Limits,
+        limits: &ServerLimits,
     ) -> Result<bool, Failure> {
         // In parts of its size, so that a large body is copied a few times only.
         let room = (needed + STEP.max(needed / 8)).min(most).max(needed);
@@ -164,16 +164,16 @@ impl Bodies {
 }
 
 /// Bytes that have to arrive in each span of time.
-struct Pace {
+struct ArrivalPace {
     span: Duration,
     least: usize,
     arrived: usize,
     end: Instant,
 }
 
-impl Pace {
-    fn new(span: Duration, least: usize) -> Pace {
-        Pace { span, least, arrived: 0, end: Instant::now() + span }
+impl ArrivalPace {
+    fn new(span: Duration, least: usize) -> ArrivalPace {
+        ArrivalPace { span, least, arrived: 0, end: Instant::now() + span }
     }
 
     fn restart(&mut self) {
@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn bodies_stay_within_their_memory_and_one_of_them_can_always_grow() {
         const MOST: usize = 64 << 10;
-        let limits = Limits { body: MOST, ..Limits::default() };
+        let limits = ServerLimits { body: MOST, ..ServerLimits::default() };
         let bodies = Bodies::new(MOST);
         let mut growing: Vec<Received> = (0..12).map(|_| Received::new(FREE)).collect();
         let (mut state, mut ended, mut stuck) = (1_u64, 0, 0);
@@ -295,7 +295,7 @@ mod tests {
                 let (parts, sent) = channel(1);
                 let request = Request::new(Body::new(Sent(sent)));
                 let bodies = Arc::clone(&bodies);
-                let limits = Limits { body: MOST, ..Limits::default() };
+                let limits = ServerLimits { body: MOST, ..ServerLimits::default() };
                 let length = 40_000 + 600 * number;
                 tokio::spawn(async move {
                     for part in vec![7; length].chunks(1000) {

@@ -4,14 +4,14 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
-use sws::Continuation;
+use sws::BatchRequest;
 use sws_engine::{Certificate, Witness};
 use sws_model::text::Sampling;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::app::{App, Served};
 use crate::failure::Failure;
-use crate::fields::Ways;
+use crate::fields::SamplingFields;
 
 /// Bytes for which a permit stands.
 pub(crate) const UNIT: usize = 1 << 10;
@@ -45,7 +45,7 @@ impl Certified {
     fn begin(
         app: &App,
         served: &Arc<Served>,
-        texts: &mut [Continuation],
+        texts: &mut [BatchRequest],
     ) -> Result<Certified, Failure> {
         let [text] = texts else {
             return Err(unsupported(
@@ -54,7 +54,7 @@ impl Certified {
         };
         if text.constraint.is_some() || !text.bias.is_empty() || text.prompt_ranks {
             return Err(unsupported(
-                "a certificate is of a text without a form, logit_bias or echo with logprobs; leave those out",
+                "a certificate is of a text without structure, logit_bias or echo with logprobs; leave those out",
             ));
         }
         let spec = served.model.spec();
@@ -109,10 +109,10 @@ impl Certified {
 pub(crate) fn certified(
     app: &App,
     served: &Arc<Served>,
-    ways: &Ways,
-    texts: &mut [Continuation],
+    sampling: &SamplingFields,
+    texts: &mut [BatchRequest],
 ) -> Result<Option<Certified>, Failure> {
-    ways.certificate.then(|| Certified::begin(app, served, texts)).transpose()
+    sampling.certificate.then(|| Certified::begin(app, served, texts)).transpose()
 }
 
 /// The refusal of a certificate.

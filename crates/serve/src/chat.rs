@@ -5,28 +5,28 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use sws::{Cancel, Continuation, End};
+use sws::{BatchRequest, Cancel, End};
 use sws_model::text::{ChatOptions, Json, Position, ReplyPart, ToolCall};
 
 use crate::app::{App, Served};
 use crate::certified::certified;
 use crate::failure::Failure;
 use crate::fields::{Fields, Many, Nothing, RANKS, parse};
-use crate::forms::{self, Forms};
 use crate::known::check_names;
-use crate::messages::{Message, prompt, render, told};
+use crate::messages::{RequestMessage, prompt, render, turns};
 use crate::names::names;
 use crate::prepared::Prepared;
 use crate::queue::Happened;
 use crate::replies::Replies;
-use crate::reply::Answer;
-use crate::tally::{Head, Tally, chat_logprob, comment, event, finish_reason};
-use crate::tools::{self, Choice, Shown};
+use crate::reply::AnswerWriter;
+use crate::structured::{self, StructuredFields};
+use crate::tally::{AnswerHead, TextTally, chat_logprob, comment, event, finish_reason};
+use crate::tools::{self, OfferedTools, ToolChoice};
 
 /// The fields of a chat.
 #[derive(Debug, Deserialize)]
-struct Chat {
-    messages: Many<Message>,
+struct ChatRequest {
+    messages: Many<RequestMessage>,
     #[serde(default)]
     logprobs: Option<bool>,
     #[serde(default)]
@@ -36,7 +36,7 @@ struct Chat {
     #[serde(default)]
     functions: Option<Vec<Nothing>>,
     #[serde(default)]
-    tool_choice: Option<Choice>,
+    tool_choice: Option<ToolChoice>,
     #[serde(default)]
     parallel_tool_calls: Option<bool>,
     #[serde(default)]
@@ -53,7 +53,7 @@ struct Chat {
     return_progress: Option<bool>,
 }
 
-impl Chat {
+impl ChatRequest {
     /// Refuses what is known and not supported.
     fn check(&self) -> Result<(), Failure> {
         if self.functions.as_ref().is_some_and(|functions| !functions.is_empty()) {
@@ -71,8 +71,8 @@ impl Chat {
     }
 
     /// The tools that the model is shown.
-    fn shown(&mut self, app: &App, served: &Served) -> Result<Shown, Failure> {
-        tools::shown(app, served, self.tools.take(), self.tool_choice.as_ref())
+    fn offered(&mut self, app: &App, served: &Served) -> Result<OfferedTools, Failure> {
+        tools::offered(app, served, self.tools.take(), self.tool_choice.as_ref())
     }
 
     /// Variables of the template.
@@ -96,66 +96,66 @@ impl Chat {
 
 /// The fields of a request, beside those of all interfaces.
 pub(crate) fn fields() -> [&'static [&'static str]; 2] {
-    [names::<Chat>(), names::<Forms>()]
+    [names::<ChatRequest>(), names::<StructuredFields>()]
 }
 
 /// Prepares a chat.
 pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prepared, Failure> {
     check_names(app, body, &fields())?;
-    let ways = parse::<Fields>(body)?.of_a_conversation(app, served)?;
-    let mut chat: Chat = parse(body)?;
+    let sampling = parse::<Fields>(body)?.of_a_conversation(app, served)?;
+    let mut chat: ChatRequest = parse(body)?;
     chat.check()?;
     let ranks = ranks(chat.logprobs, chat.top_logprobs)?;
-    let Shown { tools, must, call } = chat.shown(app, served)?;
+    let OfferedTools { tools, must, call } = chat.offered(app, served)?;
     let options = chat.options(tools)?;
-    let told = told(std::mem::take(&mut chat.messages.0))?;
-    let mut asked = prompt(app, served, &told, options, must)?;
-    asked.one_call = chat.parallel_tool_calls == Some(false);
-    asked.call = call;
-    let wanted = parse::<Forms>(body)?.wanted()?;
-    let constraint = forms::of_an_answer(app, served, &ways.generation, &asked, wanted)?;
-    let replies = Replies::new(app, served, &asked, ways.n);
-    let tokens = asked.tokens;
+    let turns = turns(std::mem::take(&mut chat.messages.0))?;
+    let mut request = prompt(app, served, &turns, options, must)?;
+    request.one_call = chat.parallel_tool_calls == Some(false);
+    request.call = call;
+    let format = parse::<StructuredFields>(body)?.output_format()?;
+    let constraint = structured::of_an_answer(app, served, &sampling.generation, &request, format)?;
+    let replies = Replies::new(app, served, &request, sampling.n);
+    let tokens = request.tokens;
     let progress = chat.return_progress.unwrap_or(false);
     let cancel = Cancel::new();
-    let text = |number| Continuation {
+    let text = |number| BatchRequest {
         tokens: tokens.clone(),
-        generation: ways.generation(number),
+        generation: sampling.generation(number),
         position: Position::Start,
-        bias: ways.bias.clone(),
+        bias: sampling.bias.clone(),
         constraint: constraint.clone(),
         ranks,
         prompt_ranks: false,
         witness: None,
-        passing: false,
+        short_lived: false,
         owner: 0,
         cancel: cancel.clone(),
     };
-    let mut texts: Vec<Continuation> = (0..ways.n).map(text).collect();
-    let certified = certified(app, served, &ways, &mut texts)?;
+    let mut texts: Vec<BatchRequest> = (0..sampling.n).map(text).collect();
+    let certified = certified(app, served, &sampling, &mut texts)?;
     let answer = ChatAnswer {
-        head: Head::new(app, served, "chatcmpl"),
+        head: AnswerHead::new(app, served, "chatcmpl"),
         served: Arc::clone(served),
-        tally: Tally::new(tokens.len(), 1, ways.n).with(certified),
+        tally: TextTally::new(tokens.len(), 1, sampling.n).with(certified),
         replies,
-        logprobs: vec![Vec::new(); ways.n],
+        logprobs: vec![Vec::new(); sampling.n],
         has_ranks: ranks.is_some(),
-        stream: ways.stream,
-        usage: ways.usage,
+        stream: sampling.stream,
+        usage: sampling.usage,
         progress,
         is_over: false,
     };
-    Ok(Prepared { texts, cancel, answer: Box::new(answer), stream: ways.stream })
+    Ok(Prepared { texts, cancel, answer: Box::new(answer), stream: sampling.stream })
 }
 
 /// Renders a chat without answering it.
 pub(crate) fn rendered(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Value, Failure> {
-    let mut chat: Chat = parse(body)?;
+    let mut chat: ChatRequest = parse(body)?;
     chat.check()?;
-    let tools = chat.shown(app, served)?.tools;
+    let tools = chat.offered(app, served)?.tools;
     let options = chat.options(tools)?;
-    let told = told(std::mem::take(&mut chat.messages.0))?;
-    Ok(json!({"prompt": render(app, served, &told, options)?.text()}))
+    let turns = turns(std::mem::take(&mut chat.messages.0))?;
+    Ok(json!({"prompt": render(app, served, &turns, options)?.text()}))
 }
 
 /// Number of likeliest tokens beside each token.
@@ -177,9 +177,9 @@ fn ranks(logprobs: Option<bool>, top: Option<u64>) -> Result<Option<usize>, Fail
 
 /// The answer to a chat.
 struct ChatAnswer {
-    head: Head,
+    head: AnswerHead,
     served: Arc<Served>,
-    tally: Tally,
+    tally: TextTally,
     replies: Replies,
     /// Of the tokens of each text that are not sent yet.
     logprobs: Vec<Vec<Value>>,
@@ -239,7 +239,7 @@ impl ChatAnswer {
         calls -= parts.iter().filter(|part| matches!(part, ReplyPart::Call(_))).count();
         for part in parts {
             let part = match part {
-                ReplyPart::Thought(text) => json!({"reasoning_content": text}),
+                ReplyPart::Reasoning(text) => json!({"reasoning_content": text}),
                 ReplyPart::Text(text) => json!({"content": text}),
                 ReplyPart::Call(call) => {
                     let mut call = function(&call);
@@ -268,17 +268,17 @@ impl ChatAnswer {
 
 /// A message with all parts of a text.
 fn message(parts: &[ReplyPart]) -> Value {
-    let (mut text, mut thoughts, mut calls) = (String::new(), String::new(), Vec::new());
+    let (mut text, mut reasoning, mut calls) = (String::new(), String::new(), Vec::new());
     for part in parts {
         match part {
-            ReplyPart::Thought(more) => thoughts.push_str(more),
+            ReplyPart::Reasoning(more) => reasoning.push_str(more),
             ReplyPart::Text(more) => text.push_str(more),
             ReplyPart::Call(call) => calls.push(function(call)),
         }
     }
     let mut message = json!({"role": "assistant", "content": text, "refusal": null});
-    if !thoughts.is_empty() {
-        message["reasoning_content"] = thoughts.into();
+    if !reasoning.is_empty() {
+        message["reasoning_content"] = reasoning.into();
     }
     if !calls.is_empty() {
         if text.is_empty() {
@@ -299,7 +299,7 @@ fn delta(number: usize, delta: Value, logprobs: Value, reason: Option<&str>) -> 
     json!({"index": number, "delta": delta, "logprobs": logprobs, "finish_reason": reason})
 }
 
-impl Answer for ChatAnswer {
+impl AnswerWriter for ChatAnswer {
     fn begin(&mut self, out: &mut String) {
         for number in 0..self.logprobs.len() {
             let role = json!({"role": "assistant", "content": ""});
@@ -336,7 +336,7 @@ impl Answer for ChatAnswer {
             Happened::Ended(made) => {
                 let end = self.tally.end(number, *made)?;
                 let parts = self.replies.end(number, end);
-                self.tally.thoughts = self.replies.thoughts();
+                self.tally.reasoning = self.replies.reasoning();
                 if self.stream {
                     self.send(number, parts, out);
                     let reason = Some(self.reason(number, end));

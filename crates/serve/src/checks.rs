@@ -44,15 +44,15 @@ const NAME: usize = 40;
 
 /// Kind of a tool.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ToolKind {
     /// A function, which a client runs.
     Function,
     /// A kind that only OpenAI or Anthropic run, or whose input has no schema.
     Other(String),
 }
 
-/// The kind of the tool with this number, if it is well-formed.
-pub(crate) fn kind(number: usize, tool: &Json) -> Result<Kind, Failure> {
+/// The kind of the tool with this number, if it is well-structured_output.
+pub(crate) fn kind(number: usize, tool: &Json) -> Result<ToolKind, Failure> {
     let refused = |why: &str| Failure::field("tools", format!("tools[{number}] {why}"));
     if !is_object(tool) {
         return Err(refused("is no object"));
@@ -73,7 +73,7 @@ pub(crate) fn kind(number: usize, tool: &Json) -> Result<Kind, Failure> {
                 "has the type `{kind}`, and that of functions is `function`"
             )));
         }
-        Some(kind) => return Ok(Kind::Other(kind.to_owned())),
+        Some(kind) => return Ok(ToolKind::Other(kind.to_owned())),
     }
     let function = get(tool, "function");
     let (named, schema) = match (kind.as_deref(), &function) {
@@ -89,7 +89,7 @@ pub(crate) fn kind(number: usize, tool: &Json) -> Result<Kind, Failure> {
         (Some("function"), None) if !has("name") => return Err(refused("has no `function`")),
         (Some("function"), None) => (tool, "parameters"),
         (Some(kind), None) if !has("input_schema") && !has("parameters") => {
-            return Ok(Kind::Other(kind.to_owned()));
+            return Ok(ToolKind::Other(kind.to_owned()));
         }
         _ => (tool, "input_schema"),
     };
@@ -106,7 +106,7 @@ pub(crate) fn kind(number: usize, tool: &Json) -> Result<Kind, Failure> {
             Err(refused(&format!("has `{schema}` that is no object")))
         }
         None if schema == "input_schema" => Err(refused("has no `input_schema`")),
-        _ => Ok(Kind::Function),
+        _ => Ok(ToolKind::Function),
     }
 }
 
@@ -138,7 +138,7 @@ mod tests {
 
     use super::*;
 
-    fn read(tool: &Value) -> Result<Kind, String> {
+    fn read(tool: &Value) -> Result<ToolKind, String> {
         kind(3, &serde_json::from_value(tool.clone()).unwrap()).map_err(|failure| failure.message)
     }
 
@@ -156,7 +156,7 @@ mod tests {
             json!({"type": "custom", "name": "f", "input_schema": schema, "eager_input_streaming": true, "input_examples": [{}]}),
             json!({"type": null, "name": "f", "input_schema": {}}),
         ] {
-            assert_eq!(read(&tool), Ok(Kind::Function), "{tool}");
+            assert_eq!(read(&tool), Ok(ToolKind::Function), "{tool}");
         }
         for tool in [
             json!({"type": "web_search", "external_web_access": false}),
@@ -168,7 +168,7 @@ mod tests {
             json!({"type": "custom", "custom": {"name": "f"}}),
         ] {
             let kind = tool["type"].as_str().unwrap().to_owned();
-            assert_eq!(read(&tool), Ok(Kind::Other(kind)), "{tool}");
+            assert_eq!(read(&tool), Ok(ToolKind::Other(kind)), "{tool}");
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde_json::{Map, Value, json};
-use sws::{Cancel, Continuation, Rank};
+use sws::{BatchRequest, Cancel, Rank};
 use sws_model::check_tokens;
 use sws_model::text::Position;
 
@@ -14,21 +14,21 @@ use crate::app::{App, Served};
 use crate::certified::certified;
 use crate::failure::Failure;
 use crate::fields::{Fields, RANKS, entries, parse};
-use crate::forms::Forms;
 use crate::known::check_names;
 use crate::messages::encoded;
 use crate::names::names;
 use crate::prepared::Prepared;
 use crate::queue::Happened;
-use crate::reply::Answer;
-use crate::tally::{Head, Tally, comment, event, finish_reason, finite};
+use crate::reply::AnswerWriter;
+use crate::structured::StructuredFields;
+use crate::tally::{AnswerHead, TextTally, comment, event, finish_reason, finite};
 
 /// New tokens unless a request says otherwise, as OpenAI documents it.
 const NEW_TOKENS: usize = 16;
 
 /// The fields of a completion.
 #[derive(Debug, Deserialize)]
-struct Completion {
+struct CompletionRequest {
     #[serde(default)]
     prompt: Option<Prompts>,
     #[serde(default)]
@@ -45,26 +45,26 @@ struct Completion {
 
 /// Prompts: a text, texts, the tokens of one, or the tokens of several.
 #[derive(Debug)]
-pub(crate) struct Prompts(pub(crate) Vec<Prompt>);
+pub(crate) struct Prompts(pub(crate) Vec<CompletionPrompt>);
 
 /// A prompt.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Prompt {
+pub(crate) enum CompletionPrompt {
     Text(String),
     Tokens(Vec<u32>),
 }
 
 /// An entry of a list of prompts.
-enum Entry {
-    Prompt(Prompt),
+enum PromptEntry {
+    Prompt(CompletionPrompt),
     Token(u32),
 }
 
 impl<'de> Deserialize<'de> for Prompts {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Prompts, D::Error> {
-        struct Any;
+        struct PromptsVisitor;
 
-        impl<'de> Visitor<'de> for Any {
+        impl<'de> Visitor<'de> for PromptsVisitor {
             type Value = Prompts;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -72,74 +72,75 @@ impl<'de> Deserialize<'de> for Prompts {
             }
 
             fn visit_str<E: Error>(self, text: &str) -> Result<Prompts, E> {
-                Ok(Prompts(vec![Prompt::Text(text.to_owned())]))
+                Ok(Prompts(vec![CompletionPrompt::Text(text.to_owned())]))
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Prompts, A::Error> {
                 let (mut prompts, mut tokens) = (Vec::new(), Vec::new());
-                for entry in entries::<Entry, A>(list)? {
+                for entry in entries::<PromptEntry, A>(list)? {
                     match entry {
-                        Entry::Prompt(prompt) => prompts.push(prompt),
-                        Entry::Token(token) => tokens.push(token),
+                        PromptEntry::Prompt(prompt) => prompts.push(prompt),
+                        PromptEntry::Token(token) => tokens.push(token),
                     }
                 }
                 if tokens.is_empty() {
                     return Ok(Prompts(prompts));
                 }
                 match prompts.is_empty() {
-                    true => Ok(Prompts(vec![Prompt::Tokens(tokens)])),
+                    true => Ok(Prompts(vec![CompletionPrompt::Tokens(tokens)])),
                     false => Err(A::Error::custom("a list mixes tokens and prompts")),
                 }
             }
         }
 
-        deserializer.deserialize_any(Any)
+        deserializer.deserialize_any(PromptsVisitor)
     }
 }
 
-impl<'de> Deserialize<'de> for Entry {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Entry, D::Error> {
-        struct Any;
+impl<'de> Deserialize<'de> for PromptEntry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<PromptEntry, D::Error> {
+        struct PromptEntryVisitor;
 
-        impl<'de> Visitor<'de> for Any {
-            type Value = Entry;
+        impl<'de> Visitor<'de> for PromptEntryVisitor {
+            type Value = PromptEntry;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a text, a token, or a list of tokens")
             }
 
-            fn visit_str<E: Error>(self, text: &str) -> Result<Entry, E> {
-                Ok(Entry::Prompt(Prompt::Text(text.to_owned())))
+            fn visit_str<E: Error>(self, text: &str) -> Result<PromptEntry, E> {
+                Ok(PromptEntry::Prompt(CompletionPrompt::Text(text.to_owned())))
             }
 
-            fn visit_u64<E: Error>(self, token: u64) -> Result<Entry, E> {
+            fn visit_u64<E: Error>(self, token: u64) -> Result<PromptEntry, E> {
                 let token = u32::try_from(token);
-                token.map(Entry::Token).map_err(|_| E::custom("a token is out of range"))
+                token.map(PromptEntry::Token).map_err(|_| E::custom("a token is out of range"))
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Entry, A::Error> {
-                Ok(Entry::Prompt(Prompt::Tokens(entries(list)?)))
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<PromptEntry, A::Error> {
+                Ok(PromptEntry::Prompt(CompletionPrompt::Tokens(entries(list)?)))
             }
         }
 
-        deserializer.deserialize_any(Any)
+        deserializer.deserialize_any(PromptEntryVisitor)
     }
 }
 
 /// The fields of a request, beside those of all interfaces.
 pub(crate) fn fields() -> [&'static [&'static str]; 2] {
-    [names::<Completion>(), names::<Forms>()]
+    [names::<CompletionRequest>(), names::<StructuredFields>()]
 }
 
 /// Prepares a completion.
 pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prepared, Failure> {
     check_names(app, body, &fields())?;
-    let ways = parse::<Fields>(body)?.of_a_text(app, served, NEW_TOKENS)?;
-    let Completion { prompt, echo, logprobs, suffix, best_of, add_special_tokens } = parse(body)?;
+    let sampling = parse::<Fields>(body)?.of_a_text(app, served, NEW_TOKENS)?;
+    let CompletionRequest { prompt, echo, logprobs, suffix, best_of, add_special_tokens } =
+        parse(body)?;
     if suffix.is_some_and(|suffix| !suffix.is_empty()) {
         return Err(Failure::unsupported("suffix", "filling in before a suffix is not supported"));
     }
-    if best_of.is_some_and(|best| best != ways.n) {
+    if best_of.is_some_and(|best| best != sampling.n) {
         return Err(Failure::unsupported("best_of", "best_of is supported only if it equals n"));
     }
     if let Some(logprobs) = logprobs.filter(|&logprobs| logprobs > RANKS) {
@@ -156,60 +157,60 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
     }
     let prompts = prompt.map_or(Vec::new(), |prompts| prompts.0);
     let most = app.config.limits.texts;
-    if prompts.is_empty() || prompts.len().saturating_mul(ways.n) > most {
+    if prompts.is_empty() || prompts.len().saturating_mul(sampling.n) > most {
         let message = format!("a request has 1 to {most} texts: its prompts times n");
         return Err(Failure::field("prompt", message));
     }
-    let wanted = parse::<Forms>(body)?.wanted()?;
+    let format = parse::<StructuredFields>(body)?.output_format()?;
     let constraint =
-        wanted.map(|form| form.of_a_text(app, served, &ways.generation)).transpose()?;
+        format.map(|format| format.of_a_text(app, served, &sampling.generation)).transpose()?;
     let cancel = Cancel::new();
     let (mut texts, mut choices, mut total) = (Vec::new(), Vec::new(), 0);
     for prompt in prompts {
         let (tokens, echoed) = tokens(served, prompt, special, echo)?;
         total += tokens.len();
-        for number in 0..ways.n {
-            choices.push(Choice::new(&tokens, &echoed, prompt_ranks, served));
-            texts.push(Continuation {
+        for number in 0..sampling.n {
+            choices.push(UnsentText::new(&tokens, &echoed, prompt_ranks, served));
+            texts.push(BatchRequest {
                 tokens: tokens.clone(),
-                generation: ways.generation(number),
+                generation: sampling.generation(number),
                 position: Position::Middle,
-                bias: ways.bias.clone(),
+                bias: sampling.bias.clone(),
                 constraint: constraint.clone(),
                 ranks: logprobs.map(|top| top as usize),
                 prompt_ranks,
                 witness: None,
-                passing: false,
+                short_lived: false,
                 owner: 0,
                 cancel: cancel.clone(),
             });
         }
     }
-    let certified = certified(app, served, &ways, &mut texts)?;
+    let certified = certified(app, served, &sampling, &mut texts)?;
     let answer = Completed {
-        head: Head::new(app, served, "cmpl"),
+        head: AnswerHead::new(app, served, "cmpl"),
         served: Arc::clone(served),
-        tally: Tally::new(total, texts.len() / ways.n, ways.n).with(certified),
+        tally: TextTally::new(total, texts.len() / sampling.n, sampling.n).with(certified),
         choices,
         has_ranks: logprobs.is_some(),
-        stream: ways.stream,
-        usage: ways.usage,
+        stream: sampling.stream,
+        usage: sampling.usage,
         is_over: false,
     };
-    Ok(Prepared { texts, cancel, answer: Box::new(answer), stream: ways.stream })
+    Ok(Prepared { texts, cancel, answer: Box::new(answer), stream: sampling.stream })
 }
 
 /// The tokens of a prompt, with those that begin texts if `special`, and its text if that is part of the
 /// answer.
 fn tokens(
     served: &Served,
-    prompt: Prompt,
+    prompt: CompletionPrompt,
     special: bool,
     echo: bool,
 ) -> Result<(Vec<u32>, String), Failure> {
     let (tokens, text) = match prompt {
-        Prompt::Text(text) => (encoded(served, &text, special)?, text),
-        Prompt::Tokens(tokens) => {
+        CompletionPrompt::Text(text) => (encoded(served, &text, special)?, text),
+        CompletionPrompt::Tokens(tokens) => {
             let tokenizer = served.text.tokenizer().filter(|_| echo);
             let text = tokenizer.map_or(String::new(), |known| known.decode(&tokens, false));
             (tokens, text)
@@ -220,7 +221,7 @@ fn tokens(
 }
 
 /// The parts of a text that are not sent yet.
-struct Choice {
+struct UnsentText {
     text: String,
     tokens: Vec<String>,
     logprobs: Vec<Value>,
@@ -230,10 +231,10 @@ struct Choice {
     characters: usize,
 }
 
-impl Choice {
+impl UnsentText {
     /// With `ranks`, the first token of the prompt has no probability.
-    fn new(prompt: &[u32], echoed: &str, ranks: bool, served: &Served) -> Choice {
-        let mut choice = Choice {
+    fn new(prompt: &[u32], echoed: &str, ranks: bool, served: &Served) -> UnsentText {
+        let mut choice = UnsentText {
             text: echoed.to_owned(),
             tokens: Vec::new(),
             logprobs: Vec::new(),
@@ -294,10 +295,10 @@ impl Choice {
 
 /// The answer to a request for completions.
 struct Completed {
-    head: Head,
+    head: AnswerHead,
     served: Arc<Served>,
-    tally: Tally,
-    choices: Vec<Choice>,
+    tally: TextTally,
+    choices: Vec<UnsentText>,
     has_ranks: bool,
     stream: bool,
     usage: bool,
@@ -329,7 +330,7 @@ impl Completed {
     }
 }
 
-impl Answer for Completed {
+impl AnswerWriter for Completed {
     fn begin(&mut self, out: &mut String) {
         comment(out, "keep-alive");
     }
@@ -391,11 +392,11 @@ mod tests {
     #[test]
     fn prompts_are_texts_or_tokens() {
         let parsed = |json: &str| serde_json::from_str::<Prompts>(json).ok().map(|found| found.0);
-        let text = |text: &str| Prompt::Text(text.to_owned());
+        let text = |text: &str| CompletionPrompt::Text(text.to_owned());
         assert_eq!(parsed("\"a\""), Some(vec![text("a")]));
         assert_eq!(parsed("[\"a\", \"b\"]"), Some(vec![text("a"), text("b")]));
-        assert_eq!(parsed("[1, 2]"), Some(vec![Prompt::Tokens(vec![1, 2])]));
-        let two = vec![Prompt::Tokens(vec![1]), Prompt::Tokens(vec![2, 3])];
+        assert_eq!(parsed("[1, 2]"), Some(vec![CompletionPrompt::Tokens(vec![1, 2])]));
+        let two = vec![CompletionPrompt::Tokens(vec![1]), CompletionPrompt::Tokens(vec![2, 3])];
         assert_eq!(parsed("[[1], [2, 3]]"), Some(two));
         assert_eq!(parsed("[]"), Some(Vec::new()));
         for bad in

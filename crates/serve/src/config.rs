@@ -12,7 +12,7 @@ use crate::certified;
 use crate::http::TOLD;
 
 /// Settings of a server.
-pub struct Config {
+pub struct ServerConfig {
     /// Address to listen on; port 0 for any free one.
     pub address: SocketAddr,
     /// Id of the model for clients.
@@ -30,7 +30,7 @@ pub struct Config {
     /// True to show the counters without a key.
     pub open_metrics: bool,
     /// Limits of requests.
-    pub limits: Limits,
+    pub limits: ServerLimits,
     /// Returns true once the server should end.
     pub stop: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Takes the lines of the log.
@@ -39,7 +39,7 @@ pub struct Config {
 
 /// Limits of requests.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ServerLimits {
     /// Bytes of a request.
     pub body: usize,
     /// Messages of a conversation.
@@ -62,7 +62,7 @@ pub struct Limits {
     pub gap: Duration,
     /// Time for the header of a request.
     pub header_time: Duration,
-    /// Span of time in which a part of a request's body has to arrive: [`Limits::body_rate`].
+    /// Span of time in which a part of a request's body has to arrive: [`ServerLimits::body_rate`].
     pub body_time: Duration,
     /// Bytes of a body that have to arrive in a second, over each such span.
     pub body_rate: usize,
@@ -74,9 +74,9 @@ pub struct Limits {
     pub drain: Duration,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
+impl Default for ServerLimits {
+    fn default() -> ServerLimits {
+        ServerLimits {
             body: 2 << 20,
             messages: 4096,
             tools: 512,
@@ -97,8 +97,8 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
-    /// Bytes on the heap that requests may take together, besides their texts and [forms](crate::forms): the
+impl ServerLimits {
+    /// Bytes on the heap that requests may take together, besides their texts and [structured output](crate::structured): the
     /// request or those that are being read, as text and as values; the connections; certificates; tokens
     /// of texts that are kept.
     pub fn heap(&self) -> u64 {
@@ -110,7 +110,7 @@ impl Limits {
             + Batch::TOKENS
     }
 
-    /// Bytes of a body that have to arrive in a span of [`Limits::body_time`].
+    /// Bytes of a body that have to arrive in a span of [`ServerLimits::body_time`].
     pub(crate) fn least_bytes(&self) -> usize {
         let least = self.body_rate as u128 * self.body_time.as_millis() / 1000;
         usize::try_from(least).unwrap_or(usize::MAX).max(1)
@@ -127,6 +127,7 @@ const CONNECTION: u64 = 32 << 10;
 /// Reasons why a server cannot start, or ends.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum ServeError {
     /// An address beyond this machine, without keys.
     #[error(
@@ -135,12 +136,7 @@ pub enum ServeError {
     NoKeys(SocketAddr),
     /// An address that cannot be listened on.
     #[error("{address} cannot be listened on: {cause}; choose another address or --port")]
-    Listen {
-        /// The address.
-        address: SocketAddr,
-        /// The system's error.
-        cause: std::io::Error,
-    },
+    Listen { address: SocketAddr, cause: std::io::Error },
     /// The thread for connections cannot be started.
     #[error("no thread could be started for connections ({0}); close other programs")]
     Thread(std::io::Error),
@@ -152,7 +148,7 @@ pub enum ServeError {
     Ended,
 }
 
-impl Config {
+impl ServerConfig {
     /// Refuses settings that would let strangers in.
     pub(crate) fn check(&self) -> Result<(), ServeError> {
         let safe = self.address.ip().is_loopback() || !self.keys.is_empty() || self.open;
@@ -171,10 +167,10 @@ impl Config {
     }
 }
 
-impl fmt::Debug for Config {
+impl fmt::Debug for ServerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Keys are secrets.
-        let Config { address, name, limits, .. } = self;
+        let ServerConfig { address, name, limits, .. } = self;
         let mut debug = f.debug_struct("Config");
         debug.field("address", address).field("name", name).field("limits", limits);
         debug.finish_non_exhaustive()
@@ -187,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_model_is_named_by_its_id_and_its_file() {
-        let config = |name: &str| Config {
+        let config = |name: &str| ServerConfig {
             address: ([127, 0, 0, 1], 0).into(),
             name: name.to_owned(),
             aliases: vec!["m-q4_k_m".to_owned()],
@@ -196,7 +192,7 @@ mod tests {
             origins: Vec::new(),
             open: false,
             open_metrics: false,
-            limits: Limits::default(),
+            limits: ServerLimits::default(),
             stop: Arc::new(|| false),
             log: Arc::new(|_| ()),
         };

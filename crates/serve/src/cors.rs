@@ -8,7 +8,7 @@ use axum::http::header::{
 };
 use axum::http::{HeaderMap, Method, Request, Response, StatusCode};
 
-use crate::Config;
+use crate::ServerConfig;
 
 /// Headers of answers that pages may read.
 const EXPOSED: HeaderValue =
@@ -18,7 +18,7 @@ const METHODS: HeaderValue = HeaderValue::from_static("GET, POST, DELETE");
 const AGE: HeaderValue = HeaderValue::from_static("600");
 
 /// The origin of a request, if pages from there are allowed.
-pub(crate) fn allowed(config: &Config, headers: &HeaderMap) -> Option<HeaderValue> {
+pub(crate) fn allowed(config: &ServerConfig, headers: &HeaderMap) -> Option<HeaderValue> {
     let origin = headers.get(ORIGIN)?;
     let is_origin = |known: &String| known.as_bytes().eq_ignore_ascii_case(origin.as_bytes());
     config.origins.iter().any(is_origin).then(|| origin.clone())

@@ -7,7 +7,7 @@ use sws_engine::{Counters, Gauge};
 
 /// Counters when a request was queued.
 #[derive(Clone, Debug)]
-pub(crate) struct Cost {
+pub(crate) struct RequestCost {
     gauge: Option<Gauge>,
     before: Counters,
 }
@@ -22,10 +22,10 @@ pub(crate) struct Spent {
     stall_share: Option<f64>,
 }
 
-impl Cost {
-    pub(crate) fn new(gauge: Option<Gauge>) -> Cost {
+impl RequestCost {
+    pub(crate) fn new(gauge: Option<Gauge>) -> RequestCost {
         let before = gauge.as_ref().map(Gauge::read).unwrap_or_default();
-        Cost { gauge, before }
+        RequestCost { gauge, before }
     }
 
     pub(crate) fn spent(&self) -> Spent {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use sws::KvDiskCounts;
+use sws::PrefixDiskCounts;
 
 /// A number that is read while it changes.
 #[derive(Debug, Default)]
@@ -59,7 +59,7 @@ impl Histogram {
     }
 }
 
-/// Counters of beginnings on disk.
+/// Counters of the prefix cache on disk.
 #[derive(Debug, Default)]
 pub(crate) struct DiskCounts {
     bytes: Count,
@@ -70,8 +70,8 @@ pub(crate) struct DiskCounts {
 }
 
 impl DiskCounts {
-    pub(crate) fn set(&self, counts: KvDiskCounts) {
-        let KvDiskCounts { bytes, files, written, tokens, faults } = counts;
+    pub(crate) fn set(&self, counts: PrefixDiskCounts) {
+        let PrefixDiskCounts { bytes, files, written, tokens, faults } = counts;
         self.bytes.set(bytes);
         self.files.set(files);
         self.written.set(written);
@@ -81,8 +81,8 @@ impl DiskCounts {
 
     fn write(&self, out: &mut String) {
         let rows = [
-            ("bytes", "gauge", "Bytes of beginnings of texts on disk.", &self.bytes),
-            ("files", "gauge", "Files of beginnings of texts on disk.", &self.files),
+            ("bytes", "gauge", "Bytes of the prefix cache on disk.", &self.bytes),
+            ("files", "gauge", "Files of the prefix cache on disk.", &self.files),
             ("written_bytes_total", "counter", "Bytes of them that were written.", &self.written),
             ("tokens_total", "counter", "Tokens of prompts that were read.", &self.tokens),
             ("faults_total", "counter", "Files that were damaged or failed.", &self.faults),
@@ -95,7 +95,7 @@ impl DiskCounts {
 
 /// All counters of a server.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct ServerCounts {
     /// Texts with a sequence, and the positions that they hold.
     pub(crate) running: Count,
     pub(crate) positions: Count,
@@ -103,7 +103,7 @@ pub(crate) struct Counts {
     /// Those of them that earlier texts had.
     pub(crate) known_tokens: Count,
     pub(crate) new_tokens: Count,
-    /// Beginnings of texts in memory.
+    /// Prefixes in memory.
     pub(crate) kept: Count,
     /// Bytes of the states of texts, running and kept, and of their room.
     pub(crate) states: [Count; 2],
@@ -118,7 +118,7 @@ pub(crate) struct Counts {
     responses: Mutex<BTreeMap<(&'static str, u16), u64>>,
 }
 
-impl Counts {
+impl ServerCounts {
     /// Counts a response.
     pub(crate) fn responded(&self, endpoint: &'static str, status: u16) {
         let mut responses = self.responses.lock().unwrap_or_else(PoisonError::into_inner);
@@ -144,7 +144,7 @@ impl Counts {
         let running = self.running.get() as f64;
         number(out, "sws_requests_running", "gauge", "Texts with a sequence.", running);
         let kept = self.kept.get() as f64;
-        let help = "Beginnings of texts that are kept in memory.";
+        let help = "Prefixes that are kept in memory.";
         number(out, "sws_kept_prefixes", "gauge", help, kept);
         let [held, room] = &self.states;
         let help = "Bytes of keys, values and other states of texts, running and kept.";

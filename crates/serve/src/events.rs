@@ -14,9 +14,9 @@ use axum::body::Body;
 use axum::http::Response;
 use hyper::body::{Bytes, Frame as Part};
 use serde::Serialize;
-use sws_engine::{Watch, memory};
+use sws_engine::{RunWatch, memory};
 use sws_model::ModelSpec;
-use sws_watch::live::{Expected, Hello, Log, Request, VERSION, Writer};
+use sws_watch::live::{Expected, FrameWriter, Hello, LiveRequest, Log, VERSION};
 use sws_watch::{Follower, LEVELS};
 use tokio::time::{Instant, Sleep, sleep};
 
@@ -37,8 +37,8 @@ const REQUESTS: usize = 64;
 /// Bytes on the heap that listeners take, with a model of this kind.
 pub fn listening(spec: &ModelSpec) -> u64 {
     let experts = spec.moes().map(|moe| moe.experts).sum();
-    // The engine's thread reads the run too. Events are written to few connections at a time.
-    Log::BYTES + Watch::bytes_for(spec) + 4 * Writer::bytes_for(experts)
+    // The worker's thread reads the run too. Events are written to few connections at a time.
+    Log::BYTES + RunWatch::bytes_for(spec) + 4 * FrameWriter::bytes_for(experts)
 }
 
 /// What listeners share.
@@ -65,7 +65,7 @@ pub(crate) fn listen(app: &Arc<App>, owner: u64) -> Result<Response<Body>, Failu
     let served = app.served()?;
     let listening = Listening::begin(app, &served)?;
     let follower = served.gauge.as_ref().map(|gauge| Follower::new(gauge.watch()));
-    let writer = Writer::new(follower, owner, app.events.log().end());
+    let writer = FrameWriter::new(follower, owner, app.events.log().end());
     let hello = hello(app, &served, &writer);
     let (requests, at) = (Vec::new(), app.clock.now());
     let next = Box::pin(sleep(Duration::ZERO));
@@ -75,7 +75,7 @@ pub(crate) fn listen(app: &Arc<App>, owner: u64) -> Result<Response<Body>, Failu
     Ok(of_events(Body::new(stream)))
 }
 
-fn hello(app: &App, served: &Served, writer: &Writer) -> Hello {
+fn hello(app: &App, served: &Served, writer: &FrameWriter) -> Hello {
     let plan = served.plan.as_ref();
     let uses = plan.map(|plan| plan.ledger.lines().filter(|&(_, bytes)| bytes > 0));
     let uses = uses.into_iter().flatten().map(|(what, bytes)| (what.words().to_owned(), bytes));
@@ -98,7 +98,7 @@ fn hello(app: &App, served: &Served, writer: &Writer) -> Hello {
 /// The right to listen. The watch ends with the last one.
 struct Listening {
     app: Arc<App>,
-    watch: Option<Watch>,
+    watch: Option<RunWatch>,
 }
 
 impl Listening {
@@ -127,10 +127,10 @@ impl Drop for Listening {
 struct Stream {
     listening: Listening,
     owner: u64,
-    writer: Writer,
+    writer: FrameWriter,
     out: String,
     next: Pin<Box<Sleep>>,
-    requests: Vec<Request>,
+    requests: Vec<LiveRequest>,
     texts: Option<[usize; 2]>,
     /// Events so far.
     count: u32,
@@ -144,7 +144,7 @@ impl Stream {
         let app = &self.listening.app;
         let now = app.clock.now();
         let mut frame = self.writer.frame(now.as_secs_f64(), &app.events.log());
-        let requests = app.requests.shown(self.owner, REQUESTS);
+        let requests = app.requests.first(self.owner, REQUESTS);
         if requests != self.requests || self.count == 0 {
             frame.requests = Some(requests.clone());
             self.requests = requests;

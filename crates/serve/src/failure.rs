@@ -6,7 +6,7 @@ use axum::http::{Response, StatusCode};
 use serde_json::{Value, json};
 use sws_model::ForwardError;
 
-use crate::Limits;
+use crate::ServerLimits;
 
 /// Maximum number of characters of a message, and of the name of a field.
 const MESSAGE: usize = 600;
@@ -81,7 +81,7 @@ impl Failure {
     }
 
     /// A request whose body does not arrive, or too slowly.
-    pub(crate) fn slow(limits: &Limits) -> Failure {
+    pub(crate) fn slow(limits: &ServerLimits) -> Failure {
         let message = format!(
             "less than {} bytes of the request arrived in {} seconds; send it again, as a whole",
             limits.least_bytes(),
@@ -171,7 +171,7 @@ impl Failure {
     /// The failure of a text: the caller's mistake, or the server's.
     pub(crate) fn of(error: &sws::Error) -> Failure {
         let cause = match error {
-            // A form that turned out to be too much work.
+            // A structure that turned out to be too much work.
             sws::Error::Constraint(cause) => return Failure::invalid(cause.to_string()),
             sws::Error::Forward(cause) => Some(cause),
             sws::Error::Model { cause, .. } => cause.downcast_ref(),

@@ -67,7 +67,7 @@ pub(crate) struct StreamOptions {
 
 /// The options with which texts are continued.
 #[derive(Clone, Debug)]
-pub(crate) struct Ways {
+pub(crate) struct SamplingFields {
     pub(crate) generation: Generation,
     pub(crate) bias: Vec<(u32, f32)>,
     /// Texts for each prompt. Each has the seed after that of the one before.
@@ -113,22 +113,31 @@ impl Fields {
         app: &App,
         served: &Served,
         new_tokens: usize,
-    ) -> Result<Ways, Failure> {
+    ) -> Result<SamplingFields, Failure> {
         let options =
             GenerationOptions { max_new_tokens: Some(new_tokens), ..GenerationOptions::default() };
-        self.ways(app, served, options)
+        self.resolve(app, served, options)
     }
 
     /// Resolves the fields of a conversation, in whose answers special tokens are shown.
-    pub(crate) fn of_a_conversation(self, app: &App, served: &Served) -> Result<Ways, Failure> {
+    pub(crate) fn of_a_conversation(
+        self,
+        app: &App,
+        served: &Served,
+    ) -> Result<SamplingFields, Failure> {
         let options = GenerationOptions { conversation: true, ..GenerationOptions::default() };
-        let mut ways = self.ways(app, served, options)?;
-        ways.generation.shown_tokens.clone_from(&served.shown);
-        Ok(ways)
+        let mut sampling = self.resolve(app, served, options)?;
+        sampling.generation.shown_tokens.clone_from(&served.shown);
+        Ok(sampling)
     }
 
     /// Resolves the fields over these options.
-    fn ways(self, app: &App, served: &Served, over: GenerationOptions) -> Result<Ways, Failure> {
+    fn resolve(
+        self,
+        app: &App,
+        served: &Served,
+        over: GenerationOptions,
+    ) -> Result<SamplingFields, Failure> {
         let limits = &app.config.limits;
         if let Some(model) = &self.model
             && !app.config.is_named(model)
@@ -183,7 +192,7 @@ impl Fields {
             Some(tokens) => Some(tokens.min(most)),
             None => limits.new_tokens,
         };
-        Ok(Ways {
+        Ok(SamplingFields {
             generation,
             bias: biases(self.logit_bias.unwrap_or_default(), served.vocab)?,
             n,
@@ -194,9 +203,9 @@ impl Fields {
     }
 }
 
-impl Ways {
+impl SamplingFields {
     /// Refuses several texts and a certificate, where answers have no place for them.
-    pub(crate) fn of_one_text(self) -> Result<Ways, Failure> {
+    pub(crate) fn of_one_text(self) -> Result<SamplingFields, Failure> {
         if self.n > 1 {
             let message = "answers have one text here; use /v1/chat/completions for several";
             return Err(Failure::unsupported("n", message));
@@ -250,9 +259,9 @@ pub(crate) struct OneOrMany<T>(pub(crate) Vec<T>);
 
 impl<'de, T: Deserialize<'de> + From<String>> Deserialize<'de> for OneOrMany<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Words<T>(PhantomData<T>);
+        struct OneOrManyVisitor<T>(PhantomData<T>);
 
-        impl<'de, T: Deserialize<'de> + From<String>> Visitor<'de> for Words<T> {
+        impl<'de, T: Deserialize<'de> + From<String>> Visitor<'de> for OneOrManyVisitor<T> {
             type Value = OneOrMany<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -268,7 +277,7 @@ impl<'de, T: Deserialize<'de> + From<String>> Deserialize<'de> for OneOrMany<T> 
             }
         }
 
-        deserializer.deserialize_any(Words(PhantomData))
+        deserializer.deserialize_any(OneOrManyVisitor(PhantomData))
     }
 }
 
@@ -278,9 +287,9 @@ pub(crate) struct Many<T>(pub(crate) Vec<T>);
 
 impl<'de, T: Deserialize<'de>> Deserialize<'de> for Many<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Words<T>(PhantomData<T>);
+        struct ManyVisitor<T>(PhantomData<T>);
 
-        impl<'de, T: Deserialize<'de>> Visitor<'de> for Words<T> {
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for ManyVisitor<T> {
             type Value = Many<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -292,7 +301,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Many<T> {
             }
         }
 
-        deserializer.deserialize_seq(Words(PhantomData))
+        deserializer.deserialize_seq(ManyVisitor(PhantomData))
     }
 }
 

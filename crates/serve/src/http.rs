@@ -29,7 +29,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::app::App;
 use crate::explained::Explained;
 use crate::failure::{Dialect, Failure, respond};
-use crate::requests::Origin;
+use crate::requests::RequestOrigin;
 use crate::{
     access, anthropic, chat, completions, cors, events, info, openapi, prepared, responses,
 };
@@ -92,7 +92,7 @@ pub(crate) async fn serve(app: Arc<App>, listener: TcpListener) {
 }
 
 /// Tells those who come while the server ends, one request each, such as probes.
-async fn tell(app: &Arc<App>, listener: &TcpListener, routes: &Routes) {
+async fn tell(app: &Arc<App>, listener: &TcpListener, routes: &RouterService) {
     let all = Arc::new(Semaphore::new(TOLD));
     while let Ok(permit) = Arc::clone(&all).acquire_owned().await {
         let Ok((stream, _)) = listener.accept().await else {
@@ -116,7 +116,12 @@ struct Signals {
 }
 
 /// Serves a connection until the server ends; without signals, one request.
-async fn connection(app: Arc<App>, stream: TcpStream, routes: Routes, signals: Option<Signals>) {
+async fn connection(
+    app: Arc<App>,
+    stream: TcpStream,
+    routes: RouterService,
+    signals: Option<Signals>,
+) {
     // Events are small, and each should leave at once.
     let _ = stream.set_nodelay(true);
     let header_time = app.config.limits.header_time;
@@ -168,7 +173,7 @@ async fn connection(app: Arc<App>, stream: TcpStream, routes: Routes, signals: O
 /// Checks a request, and answers it.
 pub(crate) async fn handle(
     app: Arc<App>,
-    routes: Routes,
+    routes: RouterService,
     mut request: In,
 ) -> Result<Response<Body>, Infallible> {
     let (number, id) = app.numbered("req");
@@ -179,7 +184,7 @@ pub(crate) async fn handle(
     let mut response = match (preflight, checked) {
         (Some(response), _) => response,
         (None, Ok(access::Owner(owner))) => {
-            let origin = Origin { number, id: id.clone(), endpoint: endpoint(&path), owner };
+            let origin = RequestOrigin { number, id: id.clone(), endpoint: endpoint(&path), owner };
             request.extensions_mut().insert(origin);
             routes.call(request).await?
         }
@@ -203,7 +208,7 @@ fn endpoint(path: &str) -> &'static str {
     ROUTES.iter().map(|route| route.path).find(|known| *known == path).unwrap_or("other")
 }
 
-type Shared = State<Arc<App>>;
+type AppState = State<Arc<App>>;
 /// The name in an address, if it can be read.
 type Name = Result<Path<String>, PathRejection>;
 type In = Request<Body>;
@@ -216,13 +221,13 @@ pub(crate) struct Route {
     pub(crate) method: &'static str,
     /// A line about it.
     pub(crate) about: &'static str,
-    pub(crate) body: Fields,
+    pub(crate) body: RouteFields,
     handler: fn() -> MethodRouter<Arc<App>>,
 }
 
 /// The body of a request: the names of its fields, and whether it has those of all interfaces.
 #[derive(Clone, Copy)]
-pub(crate) enum Fields {
+pub(crate) enum RouteFields {
     /// There is none.
     None,
     /// These alone.
@@ -238,10 +243,10 @@ impl Route {
         about: &'static str,
         handler: fn() -> MethodRouter<Arc<App>>,
     ) -> Route {
-        Route { path, method, about, body: Fields::None, handler }
+        Route { path, method, about, body: RouteFields::None, handler }
     }
 
-    const fn with(self, body: Fields) -> Route {
+    const fn with(self, body: RouteFields) -> Route {
         Route { body, ..self }
     }
 }
@@ -250,14 +255,14 @@ const GET: &str = "get";
 const POST: &str = "post";
 const DELETE: &str = "delete";
 
-const CHAT: Fields = Fields::All(|| chat::fields().to_vec());
-const RENDERED: Fields = Fields::Own(|| chat::fields()[..1].to_vec());
-const COMPLETION: Fields = Fields::All(|| completions::fields().to_vec());
-const MESSAGE: Fields = Fields::All(|| anthropic::fields().to_vec());
-const COUNTED: Fields = Fields::Own(|| anthropic::fields().to_vec());
-const RESPONSE: Fields = Fields::All(|| responses::fields().to_vec());
-const TOKENIZE: Fields = Fields::Own(|| vec![info::tokenize_fields()]);
-const DETOKENIZE: Fields = Fields::Own(|| vec![info::detokenize_fields()]);
+const CHAT: RouteFields = RouteFields::All(|| chat::fields().to_vec());
+const RENDERED: RouteFields = RouteFields::Own(|| chat::fields()[..1].to_vec());
+const COMPLETION: RouteFields = RouteFields::All(|| completions::fields().to_vec());
+const MESSAGE: RouteFields = RouteFields::All(|| anthropic::fields().to_vec());
+const COUNTED: RouteFields = RouteFields::Own(|| anthropic::fields().to_vec());
+const RESPONSE: RouteFields = RouteFields::All(|| responses::fields().to_vec());
+const TOKENIZE: RouteFields = RouteFields::Own(|| vec![info::tokenize_fields()]);
+const DETOKENIZE: RouteFields = RouteFields::Own(|| vec![info::detokenize_fields()]);
 
 /// All endpoints. The router, logs and `/openapi.json` are made of it.
 #[rustfmt::skip]
@@ -291,10 +296,10 @@ pub(crate) static ROUTES: [Route; 26] = [
 ];
 
 /// The router, which can be cloned for each connection.
-pub(crate) type Routes = TowerToHyperService<Router>;
+pub(crate) type RouterService = TowerToHyperService<Router>;
 
 /// The endpoints of a server.
-pub(crate) fn routes(app: Arc<App>) -> Routes {
+pub(crate) fn routes(app: Arc<App>) -> RouterService {
     let add = |router: Router<Arc<App>>, route: &Route| router.route(route.path, (route.handler)());
     let router = ROUTES
         .iter()
@@ -334,49 +339,49 @@ fn file(kind: &'static str, text: &'static str) -> Out {
     response
 }
 
-async fn description(State(app): Shared) -> Out {
+async fn description(State(app): AppState) -> Out {
     respond(StatusCode::OK, &openapi::description(&app.config.name))
 }
 
-async fn health(State(app): Shared) -> Out {
+async fn health(State(app): AppState) -> Out {
     info::health(&app)
 }
 
-async fn models(State(app): Shared) -> Out {
-    shown(info::models(&app))
+async fn models(State(app): AppState) -> Out {
+    render(info::models(&app))
 }
 
-async fn one_model(State(app): Shared, name: Name) -> Out {
-    shown(read(name).and_then(|id| info::one_model(&app, &id)))
+async fn one_model(State(app): AppState, name: Name) -> Out {
+    render(read(name).and_then(|id| info::one_model(&app, &id)))
 }
 
-async fn props(State(app): Shared) -> Out {
-    shown(info::props(&app))
+async fn props(State(app): AppState) -> Out {
+    render(info::props(&app))
 }
 
-async fn metrics(State(app): Shared) -> Out {
+async fn metrics(State(app): AppState) -> Out {
     info::metrics(&app)
 }
 
-async fn tokenizer_info(State(app): Shared) -> Out {
-    shown(info::tokenizer(&app))
+async fn tokenizer_info(State(app): AppState) -> Out {
+    render(info::tokenizer(&app))
 }
 
-async fn requests(State(app): Shared, request: In) -> Out {
-    shown(Ok(app.requests.list(owner(&request), app.clock.now())))
+async fn requests(State(app): AppState, request: In) -> Out {
+    render(Ok(app.requests.list(owner(&request), app.clock.now())))
 }
 
-async fn events(State(app): Shared, request: In) -> Out {
+async fn events(State(app): AppState, request: In) -> Out {
     let listened = events::listen(&app, owner(&request));
     listened.unwrap_or_else(|failure| failure.response())
 }
 
-async fn cancel(State(app): Shared, name: Name, request: In) -> Out {
+async fn cancel(State(app): AppState, name: Name, request: In) -> Out {
     let cancelled = read(name).and_then(|id| {
         app.cancel(owner(&request), &id)?;
         Ok(json!({"id": id, "cancelled": true}))
     });
-    shown(cancelled)
+    render(cancelled)
 }
 
 fn read(name: Name) -> Result<String, Failure> {
@@ -386,38 +391,38 @@ fn read(name: Name) -> Result<String, Failure> {
 
 /// The number of a request's key.
 fn owner(request: &In) -> u64 {
-    request.extensions().get().map_or(0, |origin: &Origin| origin.owner)
+    request.extensions().get().map_or(0, |origin: &RequestOrigin| origin.owner)
 }
 
-async fn tokenize(State(app): Shared, request: In) -> Out {
+async fn tokenize(State(app): AppState, request: In) -> Out {
     prepared::value(app, request, info::tokenize).await
 }
 
-async fn detokenize(State(app): Shared, request: In) -> Out {
+async fn detokenize(State(app): AppState, request: In) -> Out {
     prepared::value(app, request, info::detokenize).await
 }
 
-async fn apply_template(State(app): Shared, request: In) -> Out {
+async fn apply_template(State(app): AppState, request: In) -> Out {
     prepared::value(app, request, chat::rendered).await
 }
 
-async fn completion(State(app): Shared, request: In) -> Out {
+async fn completion(State(app): AppState, request: In) -> Out {
     prepared::texts(app, request, Dialect::OpenAi, completions::prepare).await
 }
 
-async fn chat(State(app): Shared, request: In) -> Out {
+async fn chat(State(app): AppState, request: In) -> Out {
     prepared::texts(app, request, Dialect::OpenAi, chat::prepare).await
 }
 
-async fn response(State(app): Shared, request: In) -> Out {
+async fn response(State(app): AppState, request: In) -> Out {
     prepared::texts(app, request, Dialect::OpenAi, responses::prepare).await
 }
 
-async fn message(State(app): Shared, request: In) -> Out {
+async fn message(State(app): AppState, request: In) -> Out {
     prepared::texts(app, request, Dialect::Anthropic, anthropic::prepare).await
 }
 
-async fn count(State(app): Shared, request: In) -> Out {
+async fn count(State(app): AppState, request: In) -> Out {
     prepared::value(app, request, anthropic::count).await
 }
 
@@ -433,7 +438,7 @@ async fn no_method() -> Out {
     Failure::no_method().response()
 }
 
-fn shown(value: Result<Value, Failure>) -> Out {
+fn render(value: Result<Value, Failure>) -> Out {
     match value {
         Ok(value) => respond(StatusCode::OK, &value),
         Err(failure) => failure.response(),

@@ -8,7 +8,7 @@ use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::http::{Response, StatusCode};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use sws_engine::{Kind, memory};
+use sws_engine::{WeightKind, memory};
 use sws_model::text::SettingOf;
 
 use crate::app::{App, Served};
@@ -150,12 +150,12 @@ fn write_model(served: &Served, out: &mut String) {
     let counters = gauge.read();
     let help = "Bytes of contexts that texts do not need, which hold experts.";
     number(out, "sws_context_lent_bytes", "gauge", help, counters.context_lent as f64);
-    let help = "Bytes for forms of answers that no request needs, which hold experts.";
-    number(out, "sws_forms_lent_bytes", "gauge", help, counters.forms_lent as f64);
+    let help = "Bytes for structured output that no request needs, which hold experts.";
+    number(out, "sws_forms_lent_bytes", "gauge", help, counters.structured_lent as f64);
     let name = "sws_read_bytes_total";
     let _ =
         writeln!(out, "# HELP {name} Bytes of weights that have arrived.\n# TYPE {name} counter");
-    for (kind, bytes) in Kind::ALL.iter().zip(counters.bytes) {
+    for (kind, bytes) in WeightKind::ALL.iter().zip(counters.bytes) {
         let _ = writeln!(out, "{name}{{kind=\"{}\"}} {bytes}", kind.name());
     }
     let name = "sws_expert_requests_total";

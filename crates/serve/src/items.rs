@@ -1,4 +1,4 @@
-//! The answer of `/v1/responses`: a list of items, each of thoughts, of text, or a call.
+//! The answer of `/v1/responses`: a list of items, each of reasoning, of text, or a call.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use sws_model::text::ReplyPart;
 
 use crate::app::{App, Served};
 use crate::failure::Failure;
-use crate::messages::Asked;
+use crate::messages::PromptRequest;
 use crate::queue::Happened;
 use crate::replies::Replies;
-use crate::reply::Answer;
-use crate::tally::{Head, Tally, named};
+use crate::reply::AnswerWriter;
+use crate::tally::{AnswerHead, TextTally, named};
 
 /// Fields of the request that its answer repeats: those whose length is bounded.
 pub(crate) struct Echoed {
@@ -24,12 +24,12 @@ pub(crate) struct Echoed {
 }
 
 /// A response.
-pub(crate) struct Written {
-    head: Head,
+pub(crate) struct ResponsesAnswer {
+    head: AnswerHead,
     echoed: Echoed,
     /// Beginning of the ids of its items.
     item: String,
-    tally: Tally,
+    tally: TextTally,
     replies: Replies,
     /// The item that is being sent, and its text so far.
     open: Option<ReplyPart>,
@@ -41,20 +41,20 @@ pub(crate) struct Written {
     is_over: bool,
 }
 
-impl Written {
+impl ResponsesAnswer {
     pub(crate) fn new(
         app: &App,
         served: &Served,
-        asked: &Asked,
+        request: &PromptRequest,
         echoed: Echoed,
         stream: bool,
-    ) -> Written {
-        Written {
-            head: Head::new(app, served, "resp"),
+    ) -> ResponsesAnswer {
+        ResponsesAnswer {
+            head: AnswerHead::new(app, served, "resp"),
             echoed,
             item: app.id("item"),
-            tally: Tally::new(asked.tokens.len(), 1, 1),
-            replies: Replies::new(app, served, asked, 1),
+            tally: TextTally::new(request.tokens.len(), 1, 1),
+            replies: Replies::new(app, served, request, 1),
             open: None,
             items: 0,
             stream,
@@ -90,7 +90,7 @@ impl Written {
                 "input_tokens": input,
                 "input_tokens_details": {"cached_tokens": self.tally.known()},
                 "output_tokens": new,
-                "output_tokens_details": {"reasoning_tokens": self.tally.thoughts},
+                "output_tokens_details": {"reasoning_tokens": self.tally.reasoning},
                 "total_tokens": input + new,
             },
         })
@@ -100,7 +100,7 @@ impl Written {
     fn item(&self, number: usize, part: &ReplyPart, is_done: bool) -> Value {
         let status = if is_done { "completed" } else { "in_progress" };
         let mut item = match part {
-            ReplyPart::Thought(_) => {
+            ReplyPart::Reasoning(_) => {
                 json!({"type": "reasoning", "summary": [], "content": contents(part, is_done)})
             }
             ReplyPart::Text(_) => json!({
@@ -148,11 +148,13 @@ impl Written {
         for part in parts {
             match (&mut self.open, &part) {
                 (Some(ReplyPart::Text(text)), ReplyPart::Text(more))
-                | (Some(ReplyPart::Thought(text)), ReplyPart::Thought(more)) => text.push_str(more),
+                | (Some(ReplyPart::Reasoning(text)), ReplyPart::Reasoning(more)) => {
+                    text.push_str(more)
+                }
                 _ => self.begin_item(part.clone(), out),
             }
             match part {
-                ReplyPart::Thought(text) => {
+                ReplyPart::Reasoning(text) => {
                     self.send_part("response.reasoning_text.delta", "delta", text.into(), out);
                 }
                 ReplyPart::Text(text) => {
@@ -182,7 +184,7 @@ impl Written {
     fn end_item(&mut self, out: &mut String) {
         let Some(part) = self.open.take() else { return };
         let (name, key, text) = match &part {
-            ReplyPart::Thought(text) => ("response.reasoning_text.done", "text", text),
+            ReplyPart::Reasoning(text) => ("response.reasoning_text.done", "text", text),
             ReplyPart::Text(text) => ("response.output_text.done", "text", text),
             ReplyPart::Call(call) => {
                 ("response.function_call_arguments.done", "arguments", &call.arguments)
@@ -214,7 +216,7 @@ impl Written {
 /// The content of an item, with this text; a call has none.
 fn content(part: &ReplyPart, text: &str) -> Option<Value> {
     match part {
-        ReplyPart::Thought(_) => Some(json!({"type": "reasoning_text", "text": text})),
+        ReplyPart::Reasoning(_) => Some(json!({"type": "reasoning_text", "text": text})),
         ReplyPart::Text(_) => {
             Some(json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []}))
         }
@@ -225,14 +227,14 @@ fn content(part: &ReplyPart, text: &str) -> Option<Value> {
 /// The contents of an item that is done; before, it has none.
 fn contents(part: &ReplyPart, is_done: bool) -> Vec<Value> {
     match part {
-        ReplyPart::Thought(text) | ReplyPart::Text(text) if is_done => {
+        ReplyPart::Reasoning(text) | ReplyPart::Text(text) if is_done => {
             content(part, text).into_iter().collect()
         }
         _ => Vec::new(),
     }
 }
 
-impl Answer for Written {
+impl AnswerWriter for ResponsesAnswer {
     fn begin(&mut self, out: &mut String) {
         let response = self.response("in_progress", Vec::new());
         self.send("response.created", json!({"response": response}), out);
@@ -251,7 +253,7 @@ impl Answer for Written {
             Happened::Ended(made) => {
                 let end = self.tally.end(number, *made)?;
                 let parts = self.replies.end(number, end);
-                self.tally.thoughts = self.replies.thoughts();
+                self.tally.reasoning = self.replies.reasoning();
                 self.is_over = true;
                 let whole = self.whole(end);
                 if !self.stream {

@@ -67,7 +67,7 @@ const IDLE: &[(&str, f64)] = &[("tfs_z", 1.0), ("top_n_sigma", -1.0), ("typical_
 const IDLE_WORDS: &[(&str, &str)] =
     &[("reasoning_format", "auto"), ("reasoning_format", "deepseek")];
 
-/// Beginning of the names that ask for a form, and the only one of them that does not.
+/// Beginning of the names that ask for structured output, and the only one of them that does not.
 const GUIDED: &str = "guided_";
 const BACKEND: &str = "guided_decoding_backend";
 /// Fields that ask for something even if they are empty.
@@ -125,9 +125,9 @@ impl Presence {
 
 impl<'de> Deserialize<'de> for Presence {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Presence, D::Error> {
-        struct Any;
+        struct PresenceVisitor;
 
-        impl<'de> Visitor<'de> for Any {
+        impl<'de> Visitor<'de> for PresenceVisitor {
             type Value = Presence;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -177,7 +177,7 @@ impl<'de> Deserialize<'de> for Presence {
             }
         }
 
-        deserializer.deserialize_any(Any)
+        deserializer.deserialize_any(PresenceVisitor)
     }
 }
 

@@ -1,19 +1,19 @@
 //! A loaded model behind HTTP, for programs that speak the interfaces of OpenAI or Anthropic.
 //!
 //! - [`Server::start`] listens, and answers that a model is being loaded. [`Server::run`] then serves
-//!   the model, on the calling thread, until [`Config::stop`] says so.
+//!   the model, on the calling thread, until [`ServerConfig::stop`] says so.
 //! - One thread takes connections, checks them (`access.rs`), and writes responses. Another makes
 //!   texts of requests: it parses them, applies the chat template, and makes tokens.
-//! - The calling thread is the engine's. It takes texts from a bounded queue as sequences become free,
+//! - The calling thread is the worker's. It takes texts from a bounded queue as sequences become free,
 //!   and steps all of them together ([`sws::Batch`]). Each has the output that it has alone.
-//! - Memory for forms of answers is lent to experts until a request asks for one (`room.rs`).
+//! - Memory for structured output is lent to experts until a request asks for one (`room.rs`).
 //! - What happens to a text goes through a channel to its response. A response that is dropped, as its
 //!   client has left, cancels its texts.
 //!
 //! - [`Offline`] is a server without connections, to which tests and fuzzers hand requests.
-//! - `/events` tells what the engine does to those who listen, from its [`sws_engine::Watch`].
+//! - `/events` tells what the engine does to those who listen, from its [`sws_engine::RunWatch`].
 //!
-//! Nothing here prints: lines for a log go to [`Config::log`], without the text of prompts or answers.
+//! Nothing here prints: lines for a log go to [`ServerConfig::log`], without the text of prompts or answers.
 #![deny(missing_docs)]
 
 mod access;
@@ -29,12 +29,10 @@ mod config;
 mod cors;
 mod cost;
 mod counts;
-mod engine;
 mod events;
 mod explained;
 mod failure;
 mod fields;
-mod forms;
 mod http;
 mod info;
 mod items;
@@ -50,8 +48,10 @@ mod reply;
 mod requests;
 mod responses;
 mod room;
+mod structured;
 mod tally;
 mod tools;
+mod worker;
 
 use std::fmt;
 use std::io;
@@ -60,14 +60,14 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use sws::{KvDisk, LoadedModel, Needs};
+use sws::{LoadedModel, Needs, PrefixDisk};
 use tokio::runtime::Runtime;
 
 use app::App;
-pub use config::{Config, Limits, ServeError};
+pub use config::{ServeError, ServerConfig, ServerLimits};
 pub use events::listening;
 pub use offline::{Answered, Offline};
-pub use room::forms;
+pub use room::structured;
 
 /// Time after which the thread that makes tokens would end, for lack of work.
 const IDLE: Duration = Duration::from_secs(1 << 20);
@@ -79,13 +79,13 @@ pub struct Server {
     app: Arc<App>,
     address: SocketAddr,
     connections: JoinHandle<()>,
-    disk: Option<KvDisk>,
+    disk: Option<PrefixDisk>,
 }
 
 impl Server {
     /// Listens, and answers that a model is being loaded. All threads of the server are started, so a
     /// plan made afterwards counts them.
-    pub fn start(config: Config) -> Result<Server, ServeError> {
+    pub fn start(config: ServerConfig) -> Result<Server, ServeError> {
         config.check()?;
         let asked = config.address;
         let refused = |cause| ServeError::Listen { address: asked, cause };
@@ -100,8 +100,8 @@ impl Server {
         let app = Arc::new(App::new(config));
         let shared = Arc::clone(&app);
         let connections = Builder::new().name("sws-http".to_owned()).spawn(move || {
-            // Whatever ends this thread, the engine's ends too.
-            let ending = Ending(Arc::clone(&shared));
+            // Whatever ends this thread, the worker's ends too.
+            let ending = QueueEnd(Arc::clone(&shared));
             runtime.block_on(http::serve(shared, listener));
             drop(ending);
             runtime.shutdown_timeout(LAST);
@@ -110,8 +110,8 @@ impl Server {
         Ok(Server { app, address, connections, disk: None })
     }
 
-    /// Lets beginnings of texts be stored on disk while no text runs, and found again.
-    pub fn with_disk(self, disk: KvDisk) -> Server {
+    /// Lets prefixes be stored on disk while no text runs, and found again.
+    pub fn with_disk(self, disk: PrefixDisk) -> Server {
         Server { disk: Some(disk), ..self }
     }
 
@@ -131,8 +131,8 @@ impl Server {
         let Server { app, connections, disk, .. } = self;
         app.serve(model, needs)?;
         ready();
-        let done = engine::run(&app, model, disk);
-        // A failed engine leaves nobody waiting.
+        let done = worker::run(&app, model, disk);
+        // A failed worker leaves nobody waiting.
         app.drain();
         done?;
         let stopped = (app.config.stop)();
@@ -160,9 +160,9 @@ fn runtime() -> io::Result<Runtime> {
 }
 
 /// Ends the queue when it is dropped.
-struct Ending(Arc<App>);
+struct QueueEnd(Arc<App>);
 
-impl Drop for Ending {
+impl Drop for QueueEnd {
     fn drop(&mut self) {
         self.0.drain();
         self.0.cut();

@@ -1,9 +1,9 @@
 //! The messages of a conversation, and their tokens.
 
 use serde::{Deserialize, Serialize};
-use sws_grammar::Form;
+use sws_grammar::Structure;
 use sws_model::check_tokens;
-use sws_model::text::{ChatError, ChatOptions, Json, Prompt, TokenizerError, ToolSchemas};
+use sws_model::text::{ChatError, ChatOptions, ChatPrompt, Json, TokenizerError, ToolSchemas};
 
 use crate::app::{App, Served};
 use crate::failure::Failure;
@@ -11,10 +11,10 @@ use crate::fields::{Many, OneOrMany};
 
 /// A message of a request.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Message {
+pub(crate) struct RequestMessage {
     role: String,
     #[serde(default)]
-    content: Option<OneOrMany<Part>>,
+    content: Option<OneOrMany<ContentPart>>,
     #[serde(default)]
     name: Option<String>,
     #[serde(default)]
@@ -42,22 +42,22 @@ struct Function {
 
 /// A part of a message.
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct Part {
+pub(crate) struct ContentPart {
     #[serde(rename = "type")]
     kind: String,
     #[serde(default)]
     text: Option<String>,
 }
 
-impl From<String> for Part {
-    fn from(text: String) -> Part {
-        Part { kind: "text".to_owned(), text: Some(text) }
+impl From<String> for ContentPart {
+    fn from(text: String) -> ContentPart {
+        ContentPart { kind: "text".to_owned(), text: Some(text) }
     }
 }
 
 /// A message for the template.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct Told {
+pub(crate) struct ChatTurn {
     role: String,
     content: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -65,23 +65,23 @@ pub(crate) struct Told {
     #[serde(skip_serializing_if = "Option::is_none")]
     reasoning_content: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    tool_calls: Vec<ToldCall>,
+    tool_calls: Vec<TurnCall>,
     #[serde(skip_serializing_if = "Option::is_none")]
     tool_call_id: Option<String>,
 }
 
 /// A call for the template.
 #[derive(Clone, Debug, Serialize)]
-struct ToldCall {
+struct TurnCall {
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<String>,
     #[serde(rename = "type")]
     kind: &'static str,
-    function: ToldFunction,
+    function: TurnFunction,
 }
 
 #[derive(Clone, Debug, Serialize)]
-struct ToldFunction {
+struct TurnFunction {
     name: String,
     arguments: Json,
     /// The arguments as text.
@@ -89,15 +89,15 @@ struct ToldFunction {
     text: String,
 }
 
-impl Told {
+impl ChatTurn {
     /// A message of text alone.
-    pub(crate) fn text(role: &str, content: String) -> Told {
-        Told { role: role.to_owned(), content, ..Told::default() }
+    pub(crate) fn text(role: &str, content: String) -> ChatTurn {
+        ChatTurn { role: role.to_owned(), content, ..ChatTurn::default() }
     }
 
     /// The result of a call.
-    pub(crate) fn result(id: Option<String>, content: String) -> Told {
-        Told { tool_call_id: id, ..Told::text("tool", content) }
+    pub(crate) fn result(id: Option<String>, content: String) -> ChatTurn {
+        ChatTurn { tool_call_id: id, ..ChatTurn::text("tool", content) }
     }
 
     /// Sets the text of the message.
@@ -110,7 +110,7 @@ impl Told {
         self.content
     }
 
-    /// True for an answer of which only the thoughts are known.
+    /// True for an answer of which only the reasoning is known.
     pub(crate) fn is_begun(&self) -> bool {
         self.is_answer() && self.content.is_empty() && self.tool_calls.is_empty()
     }
@@ -121,8 +121,8 @@ impl Told {
     }
 
     /// Adds what the model thought before its message.
-    pub(crate) fn add_thoughts(&mut self, thoughts: &str) {
-        self.reasoning_content.get_or_insert_default().push_str(thoughts);
+    pub(crate) fn add_reasoning(&mut self, reasoning: &str) {
+        self.reasoning_content.get_or_insert_default().push_str(reasoning);
     }
 
     /// Adds a call, whose arguments are an object or its text.
@@ -137,27 +137,27 @@ impl Told {
             }
             None => (arguments.clone(), serde_json::to_string(arguments).unwrap_or_default()),
         };
-        let function = ToldFunction { name, arguments, text };
-        self.tool_calls.push(ToldCall { id, kind: "function", function });
+        let function = TurnFunction { name, arguments, text };
+        self.tool_calls.push(TurnCall { id, kind: "function", function });
     }
 
     /// The message with the arguments of calls as text, which some templates expect.
-    fn with_text(mut self) -> Told {
-        for ToldCall { function, .. } in &mut self.tool_calls {
+    fn with_text(mut self) -> ChatTurn {
+        for TurnCall { function, .. } in &mut self.tool_calls {
             function.arguments = Json::from(function.text.as_str());
         }
         self
     }
 }
 
-impl Message {
+impl RequestMessage {
     /// A message of text alone.
-    pub(crate) fn new(role: String, content: Option<OneOrMany<Part>>) -> Message {
+    pub(crate) fn new(role: String, content: Option<OneOrMany<ContentPart>>) -> RequestMessage {
         let (name, reasoning_content, tool_calls, tool_call_id) = (None, None, None, None);
-        Message { role, content, name, reasoning_content, tool_calls, tool_call_id }
+        RequestMessage { role, content, name, reasoning_content, tool_calls, tool_call_id }
     }
 
-    pub(crate) fn told(self) -> Result<Told, Failure> {
+    pub(crate) fn into_turn(self) -> Result<ChatTurn, Failure> {
         // Templates know the role by its older name.
         let role = if self.role == "developer" { "system".to_owned() } else { self.role };
         if !matches!(role.as_str(), "system" | "user" | "assistant" | "tool") {
@@ -168,7 +168,7 @@ impl Message {
             return Err(Failure::field("messages", message));
         }
         let parts = self.content.map_or(Vec::new(), |parts| parts.0);
-        let mut told = Told {
+        let mut turn = ChatTurn {
             role,
             content: joined(parts)?,
             name: self.name,
@@ -177,16 +177,16 @@ impl Message {
             tool_call_id: self.tool_call_id,
         };
         for Called { id, function } in self.tool_calls.into_iter().flat_map(|calls| calls.0) {
-            told.add_call(id, function.name, &function.arguments);
+            turn.add_call(id, function.name, &function.arguments);
         }
-        Ok(told)
+        Ok(turn)
     }
 }
 
 /// The text of the parts of a message.
-pub(crate) fn joined(parts: Vec<Part>) -> Result<String, Failure> {
+pub(crate) fn joined(parts: Vec<ContentPart>) -> Result<String, Failure> {
     let mut text = String::new();
-    for (number, Part { kind, text: part }) in parts.into_iter().enumerate() {
+    for (number, ContentPart { kind, text: part }) in parts.into_iter().enumerate() {
         match (kind.as_str(), part) {
             ("text" | "input_text" | "output_text" | "reasoning_text", Some(part)) => {
                 if number > 0 {
@@ -208,12 +208,12 @@ pub(crate) fn joined(parts: Vec<Part>) -> Result<String, Failure> {
 }
 
 /// Messages for the template.
-pub(crate) fn told(messages: Vec<Message>) -> Result<Vec<Told>, Failure> {
-    messages.into_iter().map(Message::told).collect()
+pub(crate) fn turns(messages: Vec<RequestMessage>) -> Result<Vec<ChatTurn>, Failure> {
+    messages.into_iter().map(RequestMessage::into_turn).collect()
 }
 
 /// A conversation as the model gets it.
-pub(crate) struct Asked {
+pub(crate) struct PromptRequest {
     pub(crate) tokens: Vec<u32>,
     /// The last characters of its text.
     pub(crate) end: String,
@@ -221,23 +221,23 @@ pub(crate) struct Asked {
     pub(crate) schemas: Option<ToolSchemas>,
     /// The beginning of the answer, which the model continues.
     pub(crate) begun: String,
-    /// The form of the call that has begun.
-    pub(crate) call: Option<Form>,
+    /// The structure of the call that has begun.
+    pub(crate) call: Option<Structure>,
     /// True if an answer may have one call only.
     pub(crate) one_call: bool,
 }
 
-/// Number of last characters that tell whether the model's thoughts have begun.
+/// Number of last characters that tell whether the model's reasoning has begun.
 const END: usize = 64;
 
 /// Renders messages with the model's template, and makes tokens of them.
 pub(crate) fn prompt(
     app: &App,
     served: &Served,
-    messages: &[Told],
+    messages: &[ChatTurn],
     options: ChatOptions,
     must: Option<Option<String>>,
-) -> Result<Asked, Failure> {
+) -> Result<PromptRequest, Failure> {
     let schemas = options.tools.as_ref().map(ToolSchemas::of);
     let mut prompt = render(app, served, messages, options)?;
     let text = prompt.text().to_owned();
@@ -250,16 +250,23 @@ pub(crate) fn prompt(
     let tokens = served.tokenizer()?.encode_prompt(&prompt).map_err(not_encoded)?;
     check_tokens(&tokens, 0, served.limit, served.vocab).map_err(|e| Failure::of(&e.into()))?;
     let from = text.char_indices().rev().take(END).last().map_or(0, |(at, _)| at);
-    Ok(Asked { tokens, end: text[from..].to_owned(), schemas, begun, call: None, one_call: false })
+    Ok(PromptRequest {
+        tokens,
+        end: text[from..].to_owned(),
+        schemas,
+        begun,
+        call: None,
+        one_call: false,
+    })
 }
 
 /// Renders messages with the model's template.
 pub(crate) fn render(
     app: &App,
     served: &Served,
-    messages: &[Told],
+    messages: &[ChatTurn],
     options: ChatOptions,
-) -> Result<Prompt, Failure> {
+) -> Result<ChatPrompt, Failure> {
     if messages.is_empty() {
         return Err(Failure::field("messages", "there are no messages"));
     }
@@ -279,7 +286,7 @@ pub(crate) fn render(
     if matches!(rendered, Err(ChatError::Failed(_)))
         && messages.iter().any(|message| !message.tool_calls.is_empty())
     {
-        let messages: Vec<Told> = messages.iter().cloned().map(Told::with_text).collect();
+        let messages: Vec<ChatTurn> = messages.iter().cloned().map(ChatTurn::with_text).collect();
         rendered = template.prompt(&messages, &options);
     }
     rendered.map_err(|error| match error {
@@ -308,8 +315,8 @@ mod tests {
     fn content_may_be_text_parts_or_null() {
         let message = |content: &str| {
             let json = format!("{{\"role\": \"user\", \"content\": {content}}}");
-            let message = serde_json::from_str::<Message>(&json).ok()?;
-            message.told().ok().map(|told| told.content)
+            let message = serde_json::from_str::<RequestMessage>(&json).ok()?;
+            message.into_turn().ok().map(|turn| turn.content)
         };
         assert_eq!(message("\"a\"").as_deref(), Some("a"));
         assert_eq!(message("null").as_deref(), Some(""));
@@ -325,7 +332,11 @@ mod tests {
     fn roles_are_those_of_templates() {
         let role = |role: &str| {
             let json = format!("{{\"role\": \"{role}\", \"content\": \"a\"}}");
-            serde_json::from_str::<Message>(&json).unwrap().told().ok().map(|told| told.role)
+            serde_json::from_str::<RequestMessage>(&json)
+                .unwrap()
+                .into_turn()
+                .ok()
+                .map(|turn| turn.role)
         };
         assert_eq!(role("developer").as_deref(), Some("system"));
         assert_eq!(role("tool").as_deref(), Some("tool"));

@@ -8,14 +8,14 @@ use serde::forward_to_deserialize_any;
 pub(crate) fn names<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
     let mut found: &'static [&'static str] = &[];
     // It asks for a struct, and gets none.
-    let _ = T::deserialize(Asked(&mut found));
+    let _ = T::deserialize(NamesDeserializer(&mut found));
     found
 }
 
 /// Takes note of the fields that are asked for.
-struct Asked<'n>(&'n mut &'static [&'static str]);
+struct NamesDeserializer<'n>(&'n mut &'static [&'static str]);
 
-impl<'de> Deserializer<'de> for Asked<'_> {
+impl<'de> Deserializer<'de> for NamesDeserializer<'_> {
     type Error = Error;
 
     fn deserialize_struct<V: Visitor<'de>>(

@@ -12,16 +12,16 @@ use sws::{LoadedModel, Needs};
 use tokio::runtime::Runtime;
 
 use crate::app::App;
-use crate::http::{Routes, handle, routes};
-use crate::{Config, ServeError, engine, runtime};
+use crate::http::{RouterService, handle, routes};
+use crate::{ServeError, ServerConfig, runtime, worker};
 
 /// A server that is handed its requests, one after another, for tests and fuzzing: there is no network,
 /// and everything behind it is the same.
 pub struct Offline {
     app: Arc<App>,
-    routes: Routes,
+    routes: RouterService,
     runtime: Mutex<Runtime>,
-    engine: Option<JoinHandle<()>>,
+    worker: Option<JoinHandle<()>>,
 }
 
 /// A response.
@@ -34,9 +34,9 @@ pub struct Answered {
 }
 
 impl Offline {
-    /// Starts the engine's thread, with a model that has been loaded with these needs.
+    /// Starts the worker's thread, with a model that has been loaded with these needs.
     pub fn start(
-        config: Config,
+        config: ServerConfig,
         mut model: LoadedModel,
         needs: Needs,
     ) -> Result<Offline, ServeError> {
@@ -44,16 +44,16 @@ impl Offline {
         app.serve(&mut model, needs)?;
         let runtime = runtime().map_err(ServeError::Thread)?;
         let shared = Arc::clone(&app);
-        let engine = Builder::new().name("sws-engine".to_owned()).spawn(move || {
-            if let Err(error) = engine::run(&shared, &mut model, None) {
+        let worker = Builder::new().name("sws-engine".to_owned()).spawn(move || {
+            if let Err(error) = worker::run(&shared, &mut model, None) {
                 shared.log(&error.to_string());
             }
-            // A failed engine leaves nobody waiting.
+            // A failed worker leaves nobody waiting.
             shared.drain();
         });
-        let engine = Some(engine.map_err(ServeError::Thread)?);
+        let worker = Some(worker.map_err(ServeError::Thread)?);
         let routes = routes(Arc::clone(&app));
-        Ok(Offline { app, routes, runtime: Mutex::new(runtime), engine })
+        Ok(Offline { app, routes, runtime: Mutex::new(runtime), worker })
     }
 
     /// Hands it a request with a body, and waits for the whole response.
@@ -79,8 +79,8 @@ impl Drop for Offline {
     fn drop(&mut self) {
         self.app.drain();
         self.app.cut();
-        if let Some(engine) = self.engine.take() {
-            let _ = engine.join();
+        if let Some(worker) = self.worker.take() {
+            let _ = worker.join();
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use crate::fields::Fields as Common;
-use crate::http::{Fields, ROUTES, Route};
+use crate::http::{ROUTES, Route, RouteFields};
 use crate::names::names;
 
 /// Kinds of values, and words about the fields that have them. A field that several interfaces read in
@@ -23,16 +23,16 @@ const KINDS: [(&str, &str, &str); 63] = [
     ("echo", "boolean", "make the prompt a part of the answer"),
     ("frequency_penalty", "number", "penalty of a token for each time that it came before"),
     ("functions", "array", "refused unless empty; send tools"),
-    ("grammar", "string", "form of the answer: a grammar"),
-    ("guided_choice", "array", "form of the answer: one of some texts"),
-    ("guided_grammar", "string", "form of the answer: a grammar"),
-    ("guided_json", "any", "form of the answer: a JSON schema"),
-    ("guided_regex", "string", "form of the answer: a regular expression"),
+    ("grammar", "string", "structured output: a grammar"),
+    ("guided_choice", "array", "structured output: one of some texts"),
+    ("guided_grammar", "string", "structured output: a grammar"),
+    ("guided_json", "any", "structured output: a JSON schema"),
+    ("guided_regex", "string", "structured output: a regular expression"),
     ("ignore_eos", "boolean", "continue after the end-of-text token"),
     ("include", "array", "more parts of the answer; none is supported"),
     ("input", "any", "the conversation: a text, or a list of items"),
     ("instructions", "string", "the system's message"),
-    ("json_schema", "any", "form of the answer: a JSON schema"),
+    ("json_schema", "any", "structured output: a JSON schema"),
     ("logit_bias", "object", "numbers added to the logits of tokens by id"),
     ("logprobs", "any", "probabilities of the tokens: a number of others beside each, or in chats true"),
     ("max_completion_tokens", "integer", "new tokens"),
@@ -44,8 +44,8 @@ const KINDS: [(&str, &str, &str); 63] = [
     ("modalities", "array", "only text is supported"),
     ("model", "string", "id of the model, its last part, or an alias"),
     ("n", "integer", "texts for each prompt"),
-    ("output_config", "object", "form of the answer in `format`"),
-    ("output_format", "object", "form of the answer"),
+    ("output_config", "object", "structured output in `format`"),
+    ("output_format", "object", "structured output"),
     ("parallel_tool_calls", "boolean", "false for one call at most"),
     ("presence_penalty", "number", "penalty of a token that came before"),
     ("previous_response_id", "string", "refused: there is no state"),
@@ -54,18 +54,18 @@ const KINDS: [(&str, &str, &str); 63] = [
     ("reasoning_effort", "string", "a variable of the chat template"),
     ("repeat_penalty", "number", "the same as repetition_penalty"),
     ("repetition_penalty", "number", "factor for the logits of tokens that came before"),
-    ("response_format", "object", "form of the answer"),
+    ("response_format", "object", "structured output"),
     ("return_progress", "boolean", "tell the progress of the prompt in a stream"),
     ("seed", "integer", "the same seed gives the same text"),
     ("stop", "any", "a text or texts before which the answer ends"),
     ("stop_sequences", "any", "the same as stop"),
     ("stream", "boolean", "send events as the answer is made"),
     ("stream_options", "object", "`include_usage`"),
-    ("structured_outputs", "object", "form of the answer"),
+    ("structured_outputs", "object", "structured output"),
     ("suffix", "string", "refused unless empty"),
     ("system", "any", "the system's message"),
     ("temperature", "number", "0 for the likeliest token"),
-    ("text", "object", "form of the answer in `format`"),
+    ("text", "object", "structured output in `format`"),
     ("thinking", "object", "`type` decides about enable_thinking, a variable of the chat template"),
     ("tokens", "array", "token ids"),
     ("tool_choice", "any", "auto, none, required, any, a tool, or allowed_tools"),
@@ -130,11 +130,11 @@ fn operation(route: &Route) -> Value {
 }
 
 /// The names of the fields of a request.
-fn fields(body: Fields) -> BTreeSet<&'static str> {
+fn fields(body: RouteFields) -> BTreeSet<&'static str> {
     let lists = match body {
-        Fields::None => Vec::new(),
-        Fields::Own(own) => own(),
-        Fields::All(own) => [own(), vec![names::<Common>()]].concat(),
+        RouteFields::None => Vec::new(),
+        RouteFields::Own(own) => own(),
+        RouteFields::All(own) => [own(), vec![names::<Common>()]].concat(),
     };
     lists.into_iter().flatten().copied().collect()
 }

@@ -5,19 +5,19 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::{Request, Response};
 use serde_json::Value;
-use sws::{Cancel, Continuation};
+use sws::{BatchRequest, Cancel};
 
 use crate::app::{App, Served};
 use crate::failure::{Dialect, Failure};
-use crate::reply::{Answer, Kind, respond};
-use crate::requests::Origin;
+use crate::reply::{AnswerWriter, ResponseKind, respond};
+use crate::requests::RequestOrigin;
 
-/// A request that the engine can begin.
+/// A request that the worker can begin.
 pub(crate) struct Prepared {
-    pub(crate) texts: Vec<Continuation>,
+    pub(crate) texts: Vec<BatchRequest>,
     /// The handle that all its texts have.
     pub(crate) cancel: Cancel,
-    pub(crate) answer: Box<dyn Answer>,
+    pub(crate) answer: Box<dyn AnswerWriter>,
     pub(crate) stream: bool,
 }
 
@@ -31,17 +31,17 @@ pub(crate) async fn texts(
     dialect: Dialect,
     prepare: Make<Prepared>,
 ) -> Response<Body> {
-    let origin = request.extensions().get::<Origin>().cloned().unwrap_or_default();
+    let origin = request.extensions().get::<RequestOrigin>().cloned().unwrap_or_default();
     let ready = async {
         let Prepared { mut texts, cancel, answer, stream } =
             made(Arc::clone(&app), request, prepare).await?;
         // Nothing computed for one key is used for another: the time saved would tell its texts.
         for text in &mut texts {
             // Titles, tags and the like that a program asks for beside a conversation.
-            (text.owner, text.passing) = (origin.owner, !stream);
+            (text.owner, text.short_lived) = (origin.owner, !stream);
         }
         let ticket = app.submit(texts, cancel, origin)?;
-        Ok::<_, Failure>((ticket, answer, Kind { stream, dialect }))
+        Ok::<_, Failure>((ticket, answer, ResponseKind { stream, dialect }))
     };
     match ready.await {
         Ok((ticket, answer, kind)) => respond(ticket, answer, kind, &app.config.limits).await,

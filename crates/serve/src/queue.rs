@@ -1,27 +1,27 @@
-//! Texts that wait for the engine.
+//! Texts that wait for the worker.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sws::{Continuation, Generated, Piece, Progress, Rank};
+use sws::{BatchRequest, Generated, Piece, Progress, Rank};
 use tokio::sync::mpsc::Sender;
 
 use crate::cost::Spent;
 use crate::failure::Failure;
-use crate::requests::Entry;
+use crate::requests::RequestEntry;
 
-/// A text for the engine.
+/// A text for the worker.
 #[derive(Debug)]
-pub(crate) struct Job {
-    pub(crate) text: Continuation,
+pub(crate) struct QueuedText {
+    pub(crate) text: BatchRequest,
     /// Its number among the texts of its request.
     pub(crate) number: usize,
     pub(crate) events: Sender<(usize, Happened)>,
     /// Time at which it was queued.
     pub(crate) queued: Duration,
     /// The request.
-    pub(crate) entry: Arc<Entry>,
+    pub(crate) entry: Arc<RequestEntry>,
 }
 
 /// What has happened to a text.
@@ -34,7 +34,7 @@ pub(crate) enum Happened {
     /// Tokens of its prompt have these probabilities.
     Ranked(Vec<Rank>),
     /// It is what the same text had come to before.
-    Again(Vec<Piece>),
+    Resumed(Vec<Piece>),
     /// It is longer.
     Piece(Piece, Option<Rank>),
     /// It is over.
@@ -52,13 +52,13 @@ impl Happened {
 #[derive(Clone, Debug)]
 pub(crate) struct Made {
     pub(crate) made: Generated,
-    pub(crate) times: Times,
+    pub(crate) times: TextTimes,
     pub(crate) spent: Spent,
 }
 
 /// Times of a text.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Times {
+pub(crate) struct TextTimes {
     /// Time before it had a sequence.
     pub(crate) queue: Duration,
     /// Time of the prompt.
@@ -69,32 +69,32 @@ pub(crate) struct Times {
 
 /// A queue of texts, bounded by requests.
 #[derive(Debug, Default)]
-pub(crate) struct Queue {
-    state: Mutex<State>,
+pub(crate) struct TextQueue {
+    state: Mutex<TextQueueState>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    waiting: VecDeque<Job>,
+struct TextQueueState {
+    waiting: VecDeque<QueuedText>,
     closed: bool,
-    /// True if the engine should not wait, or wait no longer.
+    /// True if the worker should not wait, or wait no longer.
     woken: bool,
 }
 
 /// The next text, as far as there is one.
 #[derive(Debug)]
-pub(crate) enum Next {
-    Job(Box<Job>),
+pub(crate) enum NextText {
+    Job(Box<QueuedText>),
     /// None that has room now.
     Nothing,
     /// There will be no other.
     Closed,
 }
 
-impl Queue {
+impl TextQueue {
     /// Adds the texts of a request, if fewer than `most` requests wait.
-    pub(crate) fn push(&self, jobs: Vec<Job>, most: usize) -> Result<(), Failure> {
+    pub(crate) fn push(&self, jobs: Vec<QueuedText>, most: usize) -> Result<(), Failure> {
         let mut state = self.lock();
         if state.closed {
             return Err(Failure::unavailable("the server is about to end; try another"));
@@ -115,7 +115,7 @@ impl Queue {
     }
 
     /// Takes the first text, if it has room. Waits for one if asked to, unless it is [woken](Self::wake).
-    pub(crate) fn next(&self, wait: bool, has_room: impl Fn(&Job) -> bool) -> Next {
+    pub(crate) fn next(&self, wait: bool, has_room: impl Fn(&QueuedText) -> bool) -> NextText {
         let mut state = self.lock();
         loop {
             while let Some(first) = state.waiting.front() {
@@ -124,13 +124,13 @@ impl Queue {
                 } else if has_room(first) {
                     break;
                 } else {
-                    return Next::Nothing;
+                    return NextText::Nothing;
                 }
             }
             match state.waiting.pop_front() {
-                Some(job) => return Next::Job(Box::new(job)),
-                None if state.closed => return Next::Closed,
-                None if !wait || std::mem::take(&mut state.woken) => return Next::Nothing,
+                Some(job) => return NextText::Job(Box::new(job)),
+                None if state.closed => return NextText::Closed,
+                None if !wait || std::mem::take(&mut state.woken) => return NextText::Nothing,
                 None => {
                     let waited = self.changed.wait(state);
                     state = waited.unwrap_or_else(PoisonError::into_inner);
@@ -169,7 +169,7 @@ impl Queue {
         self.lock().waiting.iter().filter(|job| !job.text.cancel.is_cancelled()).count()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, TextQueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -181,14 +181,14 @@ mod tests {
     use tokio::sync::mpsc::{Receiver, channel};
 
     use super::*;
-    use crate::cost::Cost;
-    use crate::requests::Origin;
+    use crate::cost::RequestCost;
+    use crate::requests::RequestOrigin;
 
-    fn job(number: usize, cancel: &Cancel) -> (Job, Receiver<(usize, Happened)>) {
+    fn job(number: usize, cancel: &Cancel) -> (QueuedText, Receiver<(usize, Happened)>) {
         let (events, received) = channel(4);
         let shards = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shards/tales-moe");
         let generation = Model::open(shards).unwrap().generation(&Default::default()).unwrap();
-        let text = Continuation {
+        let text = BatchRequest {
             tokens: vec![1],
             generation,
             position: Position::Middle,
@@ -197,18 +197,24 @@ mod tests {
             ranks: None,
             prompt_ranks: false,
             witness: None,
-            passing: false,
+            short_lived: false,
             owner: 0,
             cancel: cancel.clone(),
         };
-        let (queued, cost) = (Duration::ZERO, Cost::new(None));
-        let entry = Arc::new(Entry::new(Origin::default(), cancel.clone(), cost, queued, &[1]));
-        (Job { text, number, events, queued, entry }, received)
+        let (queued, cost) = (Duration::ZERO, RequestCost::new(None));
+        let entry = Arc::new(RequestEntry::new(
+            RequestOrigin::default(),
+            cancel.clone(),
+            cost,
+            queued,
+            &[1],
+        ));
+        (QueuedText { text, number, events, queued, entry }, received)
     }
 
     #[test]
     fn a_text_whose_client_has_left_is_never_taken() {
-        let queue = Queue::default();
+        let queue = TextQueue::default();
         let (gone, here) = (Cancel::new(), Cancel::new());
         for cancel in [&gone, &here] {
             queue.push(vec![job(0, cancel).0], 2).unwrap();
@@ -217,36 +223,36 @@ mod tests {
         assert_eq!(queue.push(vec![third], 2).unwrap_err().status.as_u16(), 429);
         gone.cancel();
         assert_eq!(queue.len(), 1);
-        let Next::Job(taken) = queue.next(false, |_| true) else { panic!("a text waits") };
+        let NextText::Job(taken) = queue.next(false, |_| true) else { panic!("a text waits") };
         assert!(!taken.text.cancel.is_cancelled());
-        assert!(matches!(queue.next(false, |_| true), Next::Nothing));
+        assert!(matches!(queue.next(false, |_| true), NextText::Nothing));
     }
 
     #[test]
     fn a_wait_that_is_woken_ends_without_a_text() {
-        let queue = Queue::default();
+        let queue = TextQueue::default();
         queue.wake();
-        assert!(matches!(queue.next(true, |_| true), Next::Nothing));
+        assert!(matches!(queue.next(true, |_| true), NextText::Nothing));
         std::thread::scope(|scope| {
             let waits = scope.spawn(|| queue.next(true, |_| true));
             queue.wake();
-            assert!(matches!(waits.join().unwrap(), Next::Nothing));
+            assert!(matches!(waits.join().unwrap(), NextText::Nothing));
         });
         let (waiting, _) = job(0, &Cancel::new());
         queue.push(vec![waiting], 1).unwrap();
-        assert!(matches!(queue.next(true, |_| true), Next::Job(_)));
+        assert!(matches!(queue.next(true, |_| true), NextText::Job(_)));
     }
 
     #[test]
     fn a_closed_queue_fails_what_waits_and_refuses_more() {
-        let queue = Queue::default();
+        let queue = TextQueue::default();
         let cancel = Cancel::new();
         let (waiting, mut events) = job(0, &cancel);
         queue.push(vec![waiting], 1).unwrap();
         queue.close();
         let Ok((0, Happened::Ended(ended))) = events.try_recv() else { panic!("it is over") };
         assert!(ended.is_err());
-        assert!(matches!(queue.next(true, |_| true), Next::Closed));
+        assert!(matches!(queue.next(true, |_| true), NextText::Closed));
         let (late, _) = job(0, &cancel);
         assert_eq!(queue.push(vec![late], 1).unwrap_err().status.as_u16(), 503);
     }

@@ -1,15 +1,15 @@
-//! Answers to conversations, taken apart into thoughts, text and calls.
+//! Answers to conversations, taken apart into reasoning, text and calls.
 
 use sws::{End, Piece};
 use sws_model::text::{ReplyPart, ReplyReader, ToolCall};
 
 use crate::app::{App, Served};
-use crate::messages::Asked;
+use crate::messages::PromptRequest;
 
 /// The answers to a conversation.
 #[derive(Debug)]
 pub(crate) struct Replies {
-    replies: Vec<Reply>,
+    replies: Vec<ParsedReply>,
     /// Number of the next call, for its id.
     next: u64,
     /// True if an answer has at most one call.
@@ -17,32 +17,32 @@ pub(crate) struct Replies {
 }
 
 #[derive(Debug, Default)]
-struct Reply {
+struct ParsedReply {
     reader: ReplyReader,
     /// All parts so far; neighbours are of different kinds, or calls.
     parts: Vec<ReplyPart>,
-    /// Number of tokens with thoughts.
-    thoughts: usize,
+    /// Number of tokens with reasoning.
+    reasoning: usize,
 }
 
 impl Replies {
     /// For `n` answers.
-    pub(crate) fn new(app: &App, served: &Served, asked: &Asked, n: usize) -> Replies {
+    pub(crate) fn new(app: &App, served: &Served, request: &PromptRequest, n: usize) -> Replies {
         let reply = || {
-            let mut reader = served.format.reader(&asked.end, asked.schemas.clone());
+            let mut reader = served.format.reader(&request.end, request.schemas.clone());
             // Nothing of it is complete.
-            reader.push(&asked.begun, &mut Vec::new());
-            Reply { reader, ..Reply::default() }
+            reader.push(&request.begun, &mut Vec::new());
+            ParsedReply { reader, ..ParsedReply::default() }
         };
         let replies = (0..n).map(|_| reply()).collect();
-        Replies { replies, next: app.first_call(), one_call: asked.one_call }
+        Replies { replies, next: app.first_call(), one_call: request.one_call }
     }
 
     /// Takes more of an answer, and returns what it completes.
     pub(crate) fn take(&mut self, number: usize, piece: &Piece) -> Vec<ReplyPart> {
         let mut parts = Vec::new();
         let reply = &mut self.replies[number];
-        reply.thoughts += usize::from(piece.token.is_some() && reply.reader.is_thinking());
+        reply.reasoning += usize::from(piece.token.is_some() && reply.reader.is_thinking());
         reply.reader.push(&piece.text, &mut parts);
         self.added(number, parts)
     }
@@ -66,9 +66,9 @@ impl Replies {
         parts.filter(|part| matches!(part, ReplyPart::Call(_))).count()
     }
 
-    /// Number of tokens of all answers that have thoughts.
-    pub(crate) fn thoughts(&self) -> usize {
-        self.replies.iter().map(|reply| reply.thoughts).sum()
+    /// Number of tokens of all answers that have reasoning.
+    pub(crate) fn reasoning(&self) -> usize {
+        self.replies.iter().map(|reply| reply.reasoning).sum()
     }
 
     /// Adds parts to an answer. Every call then has an id.
@@ -85,7 +85,9 @@ impl Replies {
             let reply = &mut self.replies[number];
             match (reply.parts.last_mut(), &part) {
                 (Some(ReplyPart::Text(text)), ReplyPart::Text(more))
-                | (Some(ReplyPart::Thought(text)), ReplyPart::Thought(more)) => text.push_str(more),
+                | (Some(ReplyPart::Reasoning(text)), ReplyPart::Reasoning(more)) => {
+                    text.push_str(more)
+                }
                 _ => reply.parts.push(part.clone()),
             }
             added.push(part);

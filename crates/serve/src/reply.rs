@@ -15,7 +15,7 @@ use sws::Cancel;
 use tokio::sync::mpsc::Receiver;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-use crate::Limits;
+use crate::ServerLimits;
 use crate::failure::{Dialect, Failure};
 use crate::queue::Happened;
 use crate::requests::Listed;
@@ -25,7 +25,7 @@ use crate::tally::{comment, event};
 const PART: usize = 16 << 10;
 
 /// The right to the events of a request. Dropping it cancels the request.
-pub(crate) struct Ticket {
+pub(crate) struct ReplyTicket {
     events: Receiver<(usize, Happened)>,
     /// Events that came as one.
     parts: VecDeque<(usize, Happened)>,
@@ -35,16 +35,16 @@ pub(crate) struct Ticket {
     listed: Listed,
 }
 
-impl Ticket {
+impl ReplyTicket {
     /// Must be called in the runtime.
     pub(crate) fn new(
         events: Receiver<(usize, Happened)>,
         cancel: Cancel,
         queue_time: Duration,
         listed: Listed,
-    ) -> Ticket {
+    ) -> ReplyTicket {
         let (parts, deadline) = (VecDeque::new(), Some(Box::pin(sleep(queue_time))));
-        Ticket { events, parts, cancel, deadline, listed }
+        ReplyTicket { events, parts, cancel, deadline, listed }
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<(usize, Happened)> {
@@ -54,7 +54,7 @@ impl Ticket {
         match self.events.poll_recv(cx) {
             Poll::Ready(Some((number, happened))) => {
                 self.deadline = None;
-                let Happened::Again(pieces) = happened else {
+                let Happened::Resumed(pieces) = happened else {
                     return Poll::Ready((number, happened));
                 };
                 let parts = pieces.into_iter().map(|piece| (number, Happened::Piece(piece, None)));
@@ -81,14 +81,14 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl Drop for ReplyTicket {
     fn drop(&mut self) {
         self.cancel.cancel();
     }
 }
 
 /// An answer in the making: a stream of events, or a whole.
-pub(crate) trait Answer: Send {
+pub(crate) trait AnswerWriter: Send {
     /// Appends what comes before the first event.
     fn begin(&mut self, out: &mut String) {
         let _ = out;
@@ -113,7 +113,7 @@ pub(crate) trait Answer: Send {
 
 /// Kind of a response.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Kind {
+pub(crate) struct ResponseKind {
     pub(crate) stream: bool,
     pub(crate) dialect: Dialect,
 }
@@ -121,10 +121,10 @@ pub(crate) struct Kind {
 /// Makes the response. A stream begins at once; a whole begins when it is complete, or with blank
 /// lines if that takes long.
 pub(crate) async fn respond(
-    mut ticket: Ticket,
-    mut answer: Box<dyn Answer>,
-    kind: Kind,
-    limits: &Limits,
+    mut ticket: ReplyTicket,
+    mut answer: Box<dyn AnswerWriter>,
+    kind: ResponseKind,
+    limits: &ServerLimits,
 ) -> Response<Body> {
     let mut out = String::new();
     if kind.stream {
@@ -145,7 +145,7 @@ pub(crate) async fn respond(
         }
     }
     let (every, alive) = (limits.heartbeat, Box::pin(sleep(limits.heartbeat)));
-    let body = Body::new(Reply { ticket: Some(ticket), answer, kind, out, every, alive });
+    let body = Body::new(ReplyBody { ticket: Some(ticket), answer, kind, out, every, alive });
     if !kind.stream {
         return with_type(body, "application/json");
     }
@@ -169,8 +169,8 @@ fn with_type(body: Body, kind: &'static str) -> Response<Body> {
 }
 
 fn poll_whole(
-    ticket: &mut Ticket,
-    answer: &mut dyn Answer,
+    ticket: &mut ReplyTicket,
+    answer: &mut dyn AnswerWriter,
     out: &mut String,
     cx: &mut Context<'_>,
 ) -> Poll<Result<(), Failure>> {
@@ -186,17 +186,17 @@ fn poll_whole(
 }
 
 /// The body of a response that is sent as it is made. Dropping it cancels the request.
-struct Reply {
+struct ReplyBody {
     /// `None` once everything is in `out`.
-    ticket: Option<Ticket>,
-    answer: Box<dyn Answer>,
-    kind: Kind,
+    ticket: Option<ReplyTicket>,
+    answer: Box<dyn AnswerWriter>,
+    kind: ResponseKind,
     out: String,
     every: Duration,
     alive: Pin<Box<Sleep>>,
 }
 
-impl hyper::body::Body for Reply {
+impl hyper::body::Body for ReplyBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -204,7 +204,7 @@ impl hyper::body::Body for Reply {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let Reply { ticket, answer, kind, out, every, alive } = self.get_mut();
+        let ReplyBody { ticket, answer, kind, out, every, alive } = self.get_mut();
         loop {
             while let Some(waiting) = ticket
                 && out.len() < PART

@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use sws::Cancel;
-use sws_watch::live::Request;
+use sws_watch::live::LiveRequest;
 
-use crate::cost::Cost;
+use crate::cost::RequestCost;
 use crate::counts::Count;
 
 /// Requests that wait or run, by their numbers.
 #[derive(Debug, Default)]
-pub(crate) struct Requests(Arc<Mutex<BTreeMap<u64, Arc<Entry>>>>);
+pub(crate) struct Requests(Arc<Mutex<BTreeMap<u64, Arc<RequestEntry>>>>);
 
 /// Identity of a request.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Origin {
+pub(crate) struct RequestOrigin {
     /// Its number, and the id that its response has.
     pub(crate) number: u64,
     pub(crate) id: String,
@@ -29,10 +29,10 @@ pub(crate) struct Origin {
 
 /// A request.
 #[derive(Debug)]
-pub(crate) struct Entry {
-    origin: Origin,
+pub(crate) struct RequestEntry {
+    origin: RequestOrigin,
     cancel: Cancel,
-    pub(crate) cost: Cost,
+    pub(crate) cost: RequestCost,
     is_cancelled: AtomicBool,
     queued: Duration,
     texts: usize,
@@ -51,13 +51,13 @@ pub(crate) struct Entry {
 /// A request among others, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Listed {
-    all: Arc<Mutex<BTreeMap<u64, Arc<Entry>>>>,
-    pub(crate) entry: Arc<Entry>,
+    all: Arc<Mutex<BTreeMap<u64, Arc<RequestEntry>>>>,
+    pub(crate) entry: Arc<RequestEntry>,
 }
 
 impl Requests {
     /// Adds a request.
-    pub(crate) fn add(&self, entry: Entry) -> Listed {
+    pub(crate) fn add(&self, entry: RequestEntry) -> Listed {
         let entry = Arc::new(entry);
         lock(&self.0).insert(entry.origin.number, Arc::clone(&entry));
         Listed { all: Arc::clone(&self.0), entry }
@@ -72,14 +72,14 @@ impl Requests {
             let is_waiting = entry.begun.get() == 0;
             before += usize::from(is_waiting);
             if entry.origin.owner == owner {
-                list.push(entry.shown(is_waiting.then_some(before), now));
+                list.push(entry.render(is_waiting.then_some(before), now));
             }
         }
         json!({"object": "list", "data": list})
     }
 
     /// The first requests of an owner, oldest first, for those who watch.
-    pub(crate) fn shown(&self, owner: u64, most: usize) -> Vec<Request> {
+    pub(crate) fn first(&self, owner: u64, most: usize) -> Vec<LiveRequest> {
         let all = lock(&self.0);
         let mut before = 0;
         let mut list = Vec::new();
@@ -107,16 +107,16 @@ impl Requests {
     }
 }
 
-impl Entry {
+impl RequestEntry {
     /// A request of texts with so many tokens in their prompts.
     pub(crate) fn new(
-        origin: Origin,
+        origin: RequestOrigin,
         cancel: Cancel,
-        cost: Cost,
+        cost: RequestCost,
         queued: Duration,
         prompts: &[usize],
-    ) -> Entry {
-        Entry {
+    ) -> RequestEntry {
+        RequestEntry {
             origin,
             cancel,
             cost,
@@ -152,8 +152,8 @@ impl Entry {
     }
 
     /// The request for those who watch, without its text.
-    fn as_request(&self, place: Option<usize>) -> Request {
-        Request {
+    fn as_request(&self, place: Option<usize>) -> LiveRequest {
+        LiveRequest {
             id: self.origin.id.clone(),
             endpoint: self.origin.endpoint.to_owned(),
             state: self.state(place).to_owned(),
@@ -166,7 +166,7 @@ impl Entry {
     }
 
     /// Its state, without its text. `place` is its place in the queue.
-    fn shown(&self, place: Option<usize>, now: Duration) -> Value {
+    fn render(&self, place: Option<usize>, now: Duration) -> Value {
         let state = self.state(place);
         json!({
             "id": self.origin.id,
@@ -190,7 +190,9 @@ impl Drop for Listed {
     }
 }
 
-fn lock(all: &Mutex<BTreeMap<u64, Arc<Entry>>>) -> MutexGuard<'_, BTreeMap<u64, Arc<Entry>>> {
+fn lock(
+    all: &Mutex<BTreeMap<u64, Arc<RequestEntry>>>,
+) -> MutexGuard<'_, BTreeMap<u64, Arc<RequestEntry>>> {
     all.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -198,10 +200,11 @@ fn lock(all: &Mutex<BTreeMap<u64, Arc<Entry>>>) -> MutexGuard<'_, BTreeMap<u64, 
 mod tests {
     use super::*;
 
-    fn entry(number: u64, owner: u64) -> Entry {
-        let origin = Origin { number, id: format!("req-{number}"), endpoint: "/v1/x", owner };
+    fn entry(number: u64, owner: u64) -> RequestEntry {
+        let origin =
+            RequestOrigin { number, id: format!("req-{number}"), endpoint: "/v1/x", owner };
         let (cancel, queued) = (Cancel::new(), Duration::from_secs(number));
-        Entry::new(origin, cancel, Cost::new(None), queued, &[3, 4])
+        RequestEntry::new(origin, cancel, RequestCost::new(None), queued, &[3, 4])
     }
 
     #[test]

@@ -7,27 +7,27 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde_json::value::RawValue;
-use sws::{Cancel, Continuation};
+use sws::{BatchRequest, Cancel};
 use sws_model::text::{ChatOptions, Json, Position};
 
 use crate::app::{App, Served};
 use crate::failure::Failure;
 use crate::fields::{Fields, Nothing, OneOrMany, entries, parse};
-use crate::forms;
-use crate::items::{Echoed, Written};
+use crate::items::{Echoed, ResponsesAnswer};
 use crate::known::check_names;
-use crate::messages::{Asked, Message, Part, Told, joined, prompt};
+use crate::messages::{ChatTurn, ContentPart, PromptRequest, RequestMessage, joined, prompt};
 use crate::names::names;
 use crate::prepared::Prepared;
-use crate::tools::{self, Choice, Shown};
+use crate::structured;
+use crate::tools::{self, OfferedTools, ToolChoice};
 
 /// Maximum number of entries of a request's metadata, and of characters of a name and a value.
 const METADATA: [usize; 3] = [16, 64, 512];
 
 /// The fields of a request.
 #[derive(Debug, Deserialize)]
-struct Request {
-    input: Input,
+struct ResponsesRequest {
+    input: InputItems,
     #[serde(default)]
     instructions: Option<String>,
     #[serde(default)]
@@ -43,7 +43,7 @@ struct Request {
     #[serde(default)]
     tools: Option<Vec<Json>>,
     #[serde(default)]
-    tool_choice: Option<Choice>,
+    tool_choice: Option<ToolChoice>,
     #[serde(default)]
     parallel_tool_calls: Option<bool>,
     #[serde(default)]
@@ -72,7 +72,7 @@ struct TextOptions {
 
 /// The conversation.
 #[derive(Debug)]
-struct Input(Vec<Item>);
+struct InputItems(Vec<Item>);
 
 /// An entry of a conversation: a message, unless its type says otherwise.
 #[derive(Debug, Default, Deserialize)]
@@ -81,45 +81,45 @@ struct Item {
     #[serde(rename = "type")]
     kind: Option<String>,
     role: Option<String>,
-    content: Option<OneOrMany<Part>>,
+    content: Option<OneOrMany<ContentPart>>,
     /// Of calls and their results.
     call_id: Option<String>,
     name: Option<String>,
     arguments: Option<Json>,
-    output: Option<OneOrMany<Part>>,
-    /// Of a call of a tool without a schema.
+    output: Option<OneOrMany<ContentPart>>,
+    /// Of a tool call without a schema.
     input: Option<String>,
     /// Tools that are shown beside those of the request.
     tools: Option<Vec<Json>>,
 }
 
-impl<'de> Deserialize<'de> for Input {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Input, D::Error> {
-        struct Any;
+impl<'de> Deserialize<'de> for InputItems {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<InputItems, D::Error> {
+        struct InputVisitor;
 
-        impl<'de> Visitor<'de> for Any {
-            type Value = Input;
+        impl<'de> Visitor<'de> for InputVisitor {
+            type Value = InputItems;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a text or a list of items")
             }
 
-            fn visit_str<E: Error>(self, text: &str) -> Result<Input, E> {
+            fn visit_str<E: Error>(self, text: &str) -> Result<InputItems, E> {
                 let content = Some(OneOrMany(vec![text.to_owned().into()]));
                 let role = Some("user".to_owned());
-                Ok(Input(vec![Item { role, content, ..Item::default() }]))
+                Ok(InputItems(vec![Item { role, content, ..Item::default() }]))
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Input, A::Error> {
-                Ok(Input(entries(list)?))
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<InputItems, A::Error> {
+                Ok(InputItems(entries(list)?))
             }
         }
 
-        deserializer.deserialize_any(Any)
+        deserializer.deserialize_any(InputVisitor)
     }
 }
 
-impl Request {
+impl ResponsesRequest {
     /// Refuses what is known and not supported.
     fn check(&self, app: &App) -> Result<(), Failure> {
         if self.previous_response_id.is_some() {
@@ -164,16 +164,16 @@ impl Request {
     }
 
     /// The conversation as the model gets it.
-    fn asked(mut self, app: &App, served: &Served) -> Result<Asked, Failure> {
+    fn prompt_request(mut self, app: &App, served: &Served) -> Result<PromptRequest, Failure> {
         let more = self.input.0.iter_mut().filter_map(|item| item.tools.take());
         let more: Vec<Json> = more.flatten().collect();
         if !more.is_empty() {
             self.tools.get_or_insert_default().extend(more);
         }
-        let Shown { tools, must, call } =
-            tools::shown(app, served, self.tools, self.tool_choice.as_ref())?;
+        let OfferedTools { tools, must, call } =
+            tools::offered(app, served, self.tools, self.tool_choice.as_ref())?;
         let mut messages = Vec::new();
-        messages.extend(self.instructions.map(|text| Told::text("system", text)));
+        messages.extend(self.instructions.map(|text| ChatTurn::text("system", text)));
         for item in self.input.0 {
             item.add_to(&mut messages)?;
         }
@@ -186,26 +186,27 @@ impl Request {
             ..ChatOptions::default()
         };
         let one_call = self.parallel_tool_calls == Some(false);
-        Ok(Asked { one_call, call, ..prompt(app, served, &messages, options, must)? })
+        Ok(PromptRequest { one_call, call, ..prompt(app, served, &messages, options, must)? })
     }
 }
 
 impl Item {
-    /// Adds the item to the messages. The calls and the thoughts of an answer are items of their own.
-    fn add_to(self, messages: &mut Vec<Told>) -> Result<(), Failure> {
-        let parts = |parts: Option<OneOrMany<Part>>| joined(parts.map_or(Vec::new(), |p| p.0));
+    /// Adds the item to the messages. The calls and the reasoning of an answer are items of their own.
+    fn add_to(self, messages: &mut Vec<ChatTurn>) -> Result<(), Failure> {
+        let parts =
+            |parts: Option<OneOrMany<ContentPart>>| joined(parts.map_or(Vec::new(), |p| p.0));
         match (self.kind.as_deref().unwrap_or("message"), self.role) {
             ("message", Some(role)) => {
-                let told = Message::new(role, self.content).told()?;
-                match messages.last_mut().filter(|last| last.is_begun() && told.is_answer()) {
-                    Some(last) => last.set_text(told.into_text()),
-                    None => messages.push(told),
+                let turn = RequestMessage::new(role, self.content).into_turn()?;
+                match messages.last_mut().filter(|last| last.is_begun() && turn.is_answer()) {
+                    Some(last) => last.set_text(turn.into_text()),
+                    None => messages.push(turn),
                 }
             }
             ("reasoning", _) => {
-                let thoughts = parts(self.content)?;
-                if !thoughts.is_empty() {
-                    answer(messages).add_thoughts(&thoughts);
+                let reasoning = parts(self.content)?;
+                if !reasoning.is_empty() {
+                    answer(messages).add_reasoning(&reasoning);
                 }
             }
             ("function_call", _) => {
@@ -218,7 +219,7 @@ impl Item {
             }
             ("additional_tools", _) => {}
             ("function_call_output" | "custom_tool_call_output", _) => {
-                messages.push(Told::result(self.call_id, parts(self.output)?));
+                messages.push(ChatTurn::result(self.call_id, parts(self.output)?));
             }
             (kind, _) => {
                 let kind: String = kind.chars().take(40).collect();
@@ -231,9 +232,9 @@ impl Item {
 }
 
 /// The answer that the messages end with, or a new one.
-fn answer(messages: &mut Vec<Told>) -> &mut Told {
-    if !messages.last().is_some_and(Told::is_answer) {
-        messages.push(Told::text("assistant", String::new()));
+fn answer(messages: &mut Vec<ChatTurn>) -> &mut ChatTurn {
+    if !messages.last().is_some_and(ChatTurn::is_answer) {
+        messages.push(ChatTurn::text("assistant", String::new()));
     }
     let last = messages.len() - 1;
     &mut messages[last]
@@ -241,37 +242,38 @@ fn answer(messages: &mut Vec<Told>) -> &mut Told {
 
 /// The fields of a request, beside those of all interfaces.
 pub(crate) fn fields() -> [&'static [&'static str]; 1] {
-    [names::<Request>()]
+    [names::<ResponsesRequest>()]
 }
 
 /// Prepares a response.
 pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prepared, Failure> {
     check_names(app, body, &fields())?;
-    let ways = parse::<Fields>(body)?.of_a_conversation(app, served)?;
-    let mut ways = ways.of_one_text()?;
-    let request: Request = parse(body)?;
+    let sampling = parse::<Fields>(body)?.of_a_conversation(app, served)?;
+    let mut sampling = sampling.of_one_text()?;
+    let request: ResponsesRequest = parse(body)?;
     request.check(app)?;
     let echoed = request.echoed();
-    let limits = [ways.generation.max_new_tokens, request.max_output_tokens];
-    ways.generation.max_new_tokens = limits.into_iter().flatten().min();
+    let limits = [sampling.generation.max_new_tokens, request.max_output_tokens];
+    sampling.generation.max_new_tokens = limits.into_iter().flatten().min();
     let format = request.text.as_ref().and_then(|text| text.format.as_deref());
-    let wanted = format.map(|format| forms::format(format, "text", false)).transpose()?.flatten();
-    let asked = request.asked(app, served)?;
-    let constraint = forms::of_an_answer(app, served, &ways.generation, &asked, wanted)?;
-    let answer = Written::new(app, served, &asked, echoed, ways.stream);
+    let format =
+        format.map(|format| structured::format(format, "text", false)).transpose()?.flatten();
+    let request = request.prompt_request(app, served)?;
+    let constraint = structured::of_an_answer(app, served, &sampling.generation, &request, format)?;
+    let answer = ResponsesAnswer::new(app, served, &request, echoed, sampling.stream);
     let cancel = Cancel::new();
-    let text = Continuation {
-        tokens: asked.tokens,
-        generation: ways.generation(0),
+    let text = BatchRequest {
+        tokens: request.tokens,
+        generation: sampling.generation(0),
         position: Position::Start,
-        bias: ways.bias,
+        bias: sampling.bias,
         constraint,
         ranks: None,
         prompt_ranks: false,
         witness: None,
-        passing: false,
+        short_lived: false,
         owner: 0,
         cancel: cancel.clone(),
     };
-    Ok(Prepared { texts: vec![text], cancel, answer: Box::new(answer), stream: ways.stream })
+    Ok(Prepared { texts: vec![text], cancel, answer: Box::new(answer), stream: sampling.stream })
 }

@@ -1,24 +1,24 @@
-//! Memory for forms of answers, which experts have while no request asks for one.
+//! Memory for structured output, which experts have while no request asks for it.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sws_engine::{MemoryUse, Plan};
-use sws_grammar::{Form, FormError, Grammar, Vocabulary};
+use sws_grammar::{Grammar, GrammarVocabulary, Structure, StructureError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::app::{App, Served};
 use crate::failure::Failure;
 
-/// Units of memory for compiled forms, at most.
+/// Units of memory for compiled structures, at most.
 const UNITS: usize = 32;
-/// Time without a form after which experts get the memory.
+/// Time without a structure after which experts get the memory.
 const IDLE: Duration = Duration::from_secs(30);
 /// Time between two looks at the state of the server while a request waits.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Bytes on the heap for forms of answers, with a model of so many tokens and so many texts at a time.
-pub fn forms(vocab: usize, texts: usize) -> u64 {
+/// Bytes on the heap for structured output, with a model of so many tokens and so many texts at a time.
+pub fn structured(vocab: usize, texts: usize) -> u64 {
     Most { units: UNITS, texts: texts.max(1) }.bytes(vocab)
 }
 
@@ -30,9 +30,9 @@ fn unit() -> u64 {
 /// Numbers of what there is memory for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Most {
-    /// Units of memory for compiled forms.
+    /// Units of memory for compiled structures.
     units: usize,
-    /// Texts of forms that are written at a time.
+    /// Texts with a structure that are written at a time.
     texts: usize,
 }
 
@@ -40,20 +40,20 @@ impl Most {
     /// The memory that they take.
     fn bytes(self, vocab: usize) -> u64 {
         let Most { units, texts } = self;
-        Vocabulary::bytes(vocab) + units as u64 * unit() + texts as u64 * Grammar::WRITTEN
+        GrammarVocabulary::bytes(vocab) + units as u64 * unit() + texts as u64 * Grammar::WRITTEN
     }
 
     /// The memory with which there are so many units.
     fn bytes_with(units: usize, vocab: usize, texts: usize) -> u64 {
-        let [one, all] = [Most { units: 1, texts: 1 }.bytes(vocab), forms(vocab, texts)];
+        let [one, all] = [Most { units: 1, texts: 1 }.bytes(vocab), structured(vocab, texts)];
         one + ((all - one) * (units - 1) as u64).div_ceil(UNITS as u64 - 1)
     }
 
-    /// Divides memory for forms, with a model of so many tokens and so many texts at a time.
+    /// Divides memory for structured output, with a model of so many tokens and so many texts at a time.
     fn within(bytes: u64, vocab: usize, texts: usize) -> Most {
-        let [one, all] = [Most { units: 1, texts: 1 }.bytes(vocab), forms(vocab, texts)];
+        let [one, all] = [Most { units: 1, texts: 1 }.bytes(vocab), structured(vocab, texts)];
         let Some(rest) = bytes.checked_sub(one) else { return Most { units: 0, texts: 0 } };
-        // Texts get their share of the rest, and forms what is left.
+        // Texts get their share of the rest, and structures what is left.
         let rest = rest.min(all - one);
         let others = texts.saturating_sub(1) as u64 * rest / (all - one);
         let units = ((rest - others * Grammar::WRITTEN) / unit()).min(UNITS as u64 - 1);
@@ -61,7 +61,7 @@ impl Most {
     }
 }
 
-/// The memory for forms of answers.
+/// The memory for structured output.
 #[derive(Debug)]
 pub(crate) struct Room {
     most: Most,
@@ -69,51 +69,51 @@ pub(crate) struct Room {
     units: Arc<Semaphore>,
     /// True if experts can have the memory.
     lends: bool,
-    state: Mutex<State>,
+    state: Mutex<RoomState>,
     taken_back: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RoomState {
     /// True while experts have the memory.
     is_lent: bool,
-    /// Time at which a request was last seen to have a form.
+    /// Time at which a request was last seen to have a structure.
     used: Option<Duration>,
-    /// The tokens of the model as bytes, once a form was asked for.
-    vocabulary: Option<Result<Vocabulary, FormError>>,
+    /// The tokens of the model as bytes, once a structure was asked for.
+    vocabulary: Option<Result<GrammarVocabulary, StructureError>>,
 }
 
 impl Room {
-    /// The memory that a plan has for forms, with a model of so many tokens and so many texts at a time.
+    /// The memory that a plan has for structures, with a model of so many tokens and so many texts at a time.
     pub(crate) fn new(plan: Option<&Plan>, vocab: usize, texts: usize) -> Room {
         // Without a plan there is no budget.
-        let bytes = plan.map_or(u64::MAX, |plan| plan.ledger.get(MemoryUse::Forms));
+        let bytes = plan.map_or(u64::MAX, |plan| plan.ledger.get(MemoryUse::Structured));
         let most = Most::within(bytes, vocab, texts);
         Room {
             most,
             units: Arc::new(Semaphore::new(most.units)),
-            lends: plan.is_some_and(|plan| !plan.forms_lent.is_empty()),
+            lends: plan.is_some_and(|plan| !plan.structured_lent.is_empty()),
             state: Mutex::default(),
             taken_back: Condvar::new(),
         }
     }
 
-    /// Maximum number of texts of forms at a time.
+    /// Maximum number of texts with a structure at a time.
     pub(crate) fn texts(&self) -> usize {
         self.most.texts
     }
 
-    /// The right to the memory of a form that a field asks for. Where experts have it, waits until the engine
+    /// The right to the memory of a structure that a field asks for. Where experts have it, waits until the worker
     /// has taken it back, which it does between passes.
     pub(crate) fn take(
         &self,
         app: &App,
         served: &Served,
         field: &str,
-        form: &Form,
+        structure: &Structure,
     ) -> Result<OwnedSemaphorePermit, Failure> {
         let [part, _] = Grammar::UNIT;
-        let units = match form.bytes() {
+        let units = match structure.bytes() {
             // Refused before it is compiled.
             bytes if bytes > UNITS * part => 1,
             bytes => bytes.div_ceil(part).max(1),
@@ -124,7 +124,7 @@ impl Room {
         let mut state = self.lock();
         let permit = Arc::clone(&self.units).try_acquire_many_owned(units as u32);
         let permit = permit.map_err(|_| {
-            Failure::busy("other requests have as many forms of answers as there is memory for; try again later")
+            Failure::busy("other requests have as many structured answers as there is memory for; try again later")
         })?;
         let end = app.clock.now() + app.config.limits.queue_time;
         while state.is_lent {
@@ -141,8 +141,8 @@ impl Room {
         Ok(permit)
     }
 
-    /// Lends the memory to experts if no request has had a form for some time, and takes it back if one has:
-    /// `lend` does either. The engine calls it between passes.
+    /// Lends the memory to experts if no request has had a structure for some time, and takes it back if one has:
+    /// `lend` does either. The worker calls it between passes.
     pub(crate) fn settle(&self, now: Duration, lend: impl FnOnce(bool)) {
         let mut state = self.lock();
         if self.units.available_permits() < self.most.units {
@@ -158,12 +158,12 @@ impl Room {
         }
     }
 
-    /// The tokens of the model, made if there are none. The caller has the right to the memory of a form, and
+    /// The tokens of the model, made if there are none. The caller has the right to the memory of a structure, and
     /// there is one caller at a time.
     pub(crate) fn vocabulary(
         &self,
-        make: impl FnOnce() -> Result<Vocabulary, FormError>,
-    ) -> Result<Vocabulary, FormError> {
+        make: impl FnOnce() -> Result<GrammarVocabulary, StructureError>,
+    ) -> Result<GrammarVocabulary, StructureError> {
         if let Some(known) = self.lock().vocabulary.clone() {
             return known;
         }
@@ -172,17 +172,17 @@ impl Room {
         made
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, RoomState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The refusal of a form that takes so many units.
+/// The refusal of a structure that takes so many units.
 fn too_small(served: &Served, field: &str, units: usize) -> Failure {
     let bytes = Most::bytes_with(units, served.vocab, served.texts);
-    let budget = served.plan.as_ref().map_or(0, |plan| plan.ram_for_forms(bytes));
+    let budget = served.plan.as_ref().map_or(0, |plan| plan.ram_for_structured(bytes));
     let message = format!(
-        "{field} asks for a form of the answer, for which the server has too little memory; start it with --ram {}MiB or more, or leave {field} out",
+        "{field} asks for a structure of the answer, for which the server has too little memory; start it with --ram {}MiB or more, or leave {field} out",
         budget >> 20
     );
     Failure::unsupported(field, message)
@@ -197,8 +197,8 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn memory_is_divided_among_forms_and_their_texts() {
-        let (one, all) = (21 * MIB, forms(4096, 4));
+    fn memory_is_divided_among_structure_and_their_texts() {
+        let (one, all) = (21 * MIB, structured(4096, 4));
         assert_eq!(all, 131 * MIB);
         for (bytes, units, texts) in [
             (0, 0, 0),
@@ -214,11 +214,11 @@ mod tests {
         }
     }
 
-    /// Forms and texts together never take more than there is, and all of it gives all of them.
+    /// Structures and texts together never take more than there is, and all of it gives all of them.
     #[test]
-    fn forms_and_texts_stay_within_their_memory() {
+    fn structures_and_texts_stay_within_their_memory() {
         for (vocab, texts) in [(1, 1), (4096, 2), (32_000, 16), (151_936, 4), (262_144, 1024)] {
-            let (one, all) = (Most::bytes_with(1, vocab, texts), forms(vocab, texts));
+            let (one, all) = (Most::bytes_with(1, vocab, texts), structured(vocab, texts));
             for part in 0..240 {
                 let bytes = all / 200 * part;
                 let most = Most::within(bytes, vocab, texts);
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_lent_unless_a_request_has_a_form() {
+    fn memory_is_lent_unless_a_request_has_a_structure() {
         let second = Duration::from_secs;
         let room = Room { lends: true, ..Room::new(None, 4096, 4) };
         let taken = AtomicUsize::new(0);
@@ -245,9 +245,9 @@ mod tests {
             room.settle(second(at), |idle| said = Some(idle));
             said
         };
-        // Seconds, true if a request has a form, and what is said to the engine.
+        // Seconds, true if a request has a structure, and what is said to the worker.
         let mut held = None;
-        for (at, has_form, said) in [
+        for (at, is_structured, said) in [
             (0, false, Some(true)),
             (1, false, None),
             (2, true, Some(false)),
@@ -258,14 +258,14 @@ mod tests {
             (70, false, Some(true)),
             (71, true, Some(false)),
         ] {
-            held = has_form
+            held = is_structured
                 .then(|| held.unwrap_or_else(|| Arc::clone(&room.units).try_acquire_owned()));
             assert_eq!(settle(at), said, "{at} seconds");
             let make = || {
                 taken.fetch_add(1, Ordering::Relaxed);
-                Err(FormError::TooDeep)
+                Err(StructureError::TooDeep)
             };
-            if has_form {
+            if is_structured {
                 room.vocabulary(make).unwrap_err();
             }
         }

@@ -6,20 +6,20 @@ use sws::{End, Rank};
 use crate::app::{App, Served};
 use crate::certified::Certified;
 use crate::failure::Failure;
-use crate::queue::{Made, Times};
+use crate::queue::{Made, TextTimes};
 
 /// The identity of an answer.
 #[derive(Clone, Debug)]
-pub(crate) struct Head {
+pub(crate) struct AnswerHead {
     pub(crate) id: String,
     pub(crate) created: i64,
     pub(crate) model: String,
     fingerprint: String,
 }
 
-impl Head {
-    pub(crate) fn new(app: &App, served: &Served, prefix: &str) -> Head {
-        Head {
+impl AnswerHead {
+    pub(crate) fn new(app: &App, served: &Served, prefix: &str) -> AnswerHead {
+        AnswerHead {
             id: app.id(prefix),
             created: app.clock.unix_seconds(),
             model: app.config.name.clone(),
@@ -42,28 +42,35 @@ impl Head {
 
 /// The texts of a request that are over.
 #[derive(Debug)]
-pub(crate) struct Tally {
+pub(crate) struct TextTally {
     /// Tokens of all prompts.
     prompt: usize,
     /// Those of them that were not computed again.
     known: usize,
-    /// Tokens of thoughts.
-    pub(crate) thoughts: usize,
+    /// Tokens of reasoning.
+    pub(crate) reasoning: usize,
     /// Texts of a prompt.
     n: usize,
     made: Vec<Option<Made>>,
     certified: Option<Certified>,
 }
 
-impl Tally {
+impl TextTally {
     /// A tally of `n` texts for each of some prompts, which have so many tokens together.
-    pub(crate) fn new(prompt: usize, prompts: usize, n: usize) -> Tally {
-        Tally { prompt, known: 0, thoughts: 0, n, made: vec![None; prompts * n], certified: None }
+    pub(crate) fn new(prompt: usize, prompts: usize, n: usize) -> TextTally {
+        TextTally {
+            prompt,
+            known: 0,
+            reasoning: 0,
+            n,
+            made: vec![None; prompts * n],
+            certified: None,
+        }
     }
 
     /// With a certificate of its text.
-    pub(crate) fn with(self, certified: Option<Certified>) -> Tally {
-        Tally { certified, ..self }
+    pub(crate) fn with(self, certified: Option<Certified>) -> TextTally {
+        TextTally { certified, ..self }
     }
 
     /// True if there is one.
@@ -115,7 +122,7 @@ impl Tally {
     /// The engine's work until the last text of the request ended, with its certificate.
     pub(crate) fn spent(&self) -> Value {
         let longest = self.made().max_by_key(|made| {
-            let Times { queue, prompt, generation } = made.times;
+            let TextTimes { queue, prompt, generation } = made.times;
             queue + prompt + generation
         });
         let mut spent = longest.map_or(Value::Null, |made| made.spent.json());
@@ -134,7 +141,7 @@ impl Tally {
             "completion_tokens": new,
             "total_tokens": prompt + new,
             "prompt_tokens_details": {"cached_tokens": self.known},
-            "completion_tokens_details": {"reasoning_tokens": self.thoughts},
+            "completion_tokens_details": {"reasoning_tokens": self.reasoning},
         })
     }
 

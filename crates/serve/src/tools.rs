@@ -5,11 +5,11 @@ use std::fmt;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::{Value, json};
-use sws_grammar::Form;
+use sws_grammar::Structure;
 use sws_model::text::Json;
 
 use crate::app::{App, Served};
-use crate::checks::{self, Kind};
+use crate::checks::{self, ToolKind};
 use crate::failure::Failure;
 
 /// Type of a choice among some of the tools.
@@ -17,21 +17,21 @@ const ALLOWED: &str = "allowed_tools";
 
 /// A choice of tools: a word, or an object with a type.
 #[derive(Debug)]
-pub(crate) enum Choice {
+pub(crate) enum ToolChoice {
     Word(String),
-    Object(Chosen),
+    Object(ChosenTool),
 }
 
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub(crate) struct Chosen {
+pub(crate) struct ChosenTool {
     #[serde(rename = "type")]
     kind: String,
     name: Option<String>,
-    function: Option<Named>,
+    function: Option<NamedTool>,
     disable_parallel_tool_use: Option<bool>,
     /// In chats.
-    allowed_tools: Option<Allowed>,
+    allowed_tools: Option<AllowedTools>,
     /// Those of the allowed tools, in Responses.
     mode: Option<String>,
     tools: Option<Vec<Json>>,
@@ -40,88 +40,88 @@ pub(crate) struct Chosen {
 /// Some of the tools, and whether one of them has to be called: `auto` or `required`.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Allowed {
+struct AllowedTools {
     mode: Option<String>,
     tools: Option<Vec<Json>>,
 }
 
 #[derive(Debug, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Named {
+struct NamedTool {
     name: String,
 }
 
-impl<'de> Deserialize<'de> for Choice {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Choice, D::Error> {
-        struct Any;
+impl<'de> Deserialize<'de> for ToolChoice {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<ToolChoice, D::Error> {
+        struct ToolChoiceVisitor;
 
-        impl<'de> Visitor<'de> for Any {
-            type Value = Choice;
+        impl<'de> Visitor<'de> for ToolChoiceVisitor {
+            type Value = ToolChoice;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a word or an object")
             }
 
-            fn visit_str<E: Error>(self, word: &str) -> Result<Choice, E> {
-                Ok(Choice::Word(word.to_owned()))
+            fn visit_str<E: Error>(self, word: &str) -> Result<ToolChoice, E> {
+                Ok(ToolChoice::Word(word.to_owned()))
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Choice, A::Error> {
-                let mut chosen = Chosen::deserialize(MapAccessDeserializer::new(map))?;
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ToolChoice, A::Error> {
+                let mut chosen = ChosenTool::deserialize(MapAccessDeserializer::new(map))?;
                 if chosen.kind == ALLOWED && chosen.allowed_tools.is_none() {
                     let (mode, tools) = (chosen.mode.take(), chosen.tools.take());
-                    chosen.allowed_tools = Some(Allowed { mode, tools });
+                    chosen.allowed_tools = Some(AllowedTools { mode, tools });
                 }
-                Ok(Choice::Object(chosen))
+                Ok(ToolChoice::Object(chosen))
             }
         }
 
-        deserializer.deserialize_any(Any)
+        deserializer.deserialize_any(ToolChoiceVisitor)
     }
 }
 
 /// The tools that a model is shown.
 #[derive(Debug, Default)]
-pub(crate) struct Shown {
+pub(crate) struct OfferedTools {
     pub(crate) tools: Option<Json>,
     /// `Some` if the answer must be a call: of the tool with this name, or of any.
     pub(crate) must: Option<Option<String>>,
-    /// The form of the call, if the tool that must be called is strict.
-    pub(crate) call: Option<Form>,
+    /// The structure of the call, if the tool that must be called is strict.
+    pub(crate) call: Option<Structure>,
 }
 
-impl Choice {
+impl ToolChoice {
     /// The kind of the choice, and the name in it.
     fn words(&self) -> (&str, Option<&str>) {
         match self {
-            Choice::Word(word) => (word, None),
-            Choice::Object(Chosen { kind, name, function, .. }) => {
+            ToolChoice::Word(word) => (word, None),
+            ToolChoice::Object(ChosenTool { kind, name, function, .. }) => {
                 (kind, name.as_deref().or(function.as_ref().map(|named| &*named.name)))
             }
         }
     }
 
     /// The tools that may be called, if the choice is among some.
-    fn allowed(&self) -> Option<&Allowed> {
+    fn allowed(&self) -> Option<&AllowedTools> {
         match self {
-            Choice::Object(chosen) if chosen.kind == ALLOWED => chosen.allowed_tools.as_ref(),
+            ToolChoice::Object(chosen) if chosen.kind == ALLOWED => chosen.allowed_tools.as_ref(),
             _ => None,
         }
     }
 
     /// True if an answer may have one call only.
     pub(crate) fn is_single(&self) -> bool {
-        matches!(self, Choice::Object(Chosen { disable_parallel_tool_use: Some(true), .. }))
+        matches!(self, ToolChoice::Object(ChosenTool { disable_parallel_tool_use: Some(true), .. }))
     }
 }
 
 /// The tools that a model is shown: all that are functions, if it may call any.
-pub(crate) fn shown(
+pub(crate) fn offered(
     app: &App,
     served: &Served,
     tools: Option<Vec<Json>>,
-    choice: Option<&Choice>,
-) -> Result<Shown, Failure> {
+    choice: Option<&ToolChoice>,
+) -> Result<OfferedTools, Failure> {
     let tools = tools.unwrap_or_default();
     let most = app.config.limits.tools;
     if tools.len() > most {
@@ -131,17 +131,17 @@ pub(crate) fn shown(
     let mut has_functions = tools.is_empty();
     for (number, tool) in tools.iter().enumerate() {
         match checks::kind(number, tool)? {
-            Kind::Function => has_functions = true,
-            Kind::Other(kind) => app.ignored(&kind),
+            ToolKind::Function => has_functions = true,
+            ToolKind::Other(kind) => app.ignored(&kind),
         }
     }
-    let allowed = choice.and_then(Choice::allowed);
+    let allowed = choice.and_then(ToolChoice::allowed);
     let words = match allowed {
         Some(allowed) => (allowed.mode.as_deref().unwrap_or("auto"), None),
-        None => choice.map_or(("auto", None), Choice::words),
+        None => choice.map_or(("auto", None), ToolChoice::words),
     };
     let must = match words {
-        ("none", _) => return Ok(Shown::default()),
+        ("none", _) => return Ok(OfferedTools::default()),
         ("auto", _) => None,
         ("required" | "any", _) => Some(None),
         ("function" | "tool", Some(name)) => Some(Some(name.to_owned())),
@@ -170,7 +170,7 @@ pub(crate) fn shown(
         }
     }
     if functions.is_empty() {
-        return Ok(Shown::default());
+        return Ok(OfferedTools::default());
     }
     if !served.has_tools() {
         let message =
@@ -182,23 +182,23 @@ pub(crate) fn shown(
         Some(name) if strict => demanded(served, &tools, name),
         must => (must, None),
     };
-    Ok(Shown { tools: Some(Json::from(functions)), must, call })
+    Ok(OfferedTools { tools: Some(Json::from(functions)), must, call })
 }
 
 /// The tools that are allowed. The model is not shown the others, so that it calls none of them.
-fn among(tools: Vec<Json>, allowed: &Allowed) -> Vec<Json> {
+fn among(tools: Vec<Json>, allowed: &AllowedTools) -> Vec<Json> {
     let name = |tool: &Json| name_of(&function(tool)?);
     let names: Vec<Json> = allowed.tools.iter().flatten().filter_map(name).collect();
     tools.into_iter().filter(|tool| name(tool).is_some_and(|name| names.contains(&name))).collect()
 }
 
-/// The form of a demanded call of strict tools, as far as the model's format of calls has one. Where
+/// The structure of a demanded call of strict tools, as far as the model's format of calls has one. Where
 /// there is one tool only, that is the one to call.
 fn demanded(
     served: &Served,
     tools: &[Json],
     name: Option<String>,
-) -> (Option<Option<String>>, Option<Form>) {
+) -> (Option<Option<String>>, Option<Structure>) {
     let functions = || tools.iter().filter_map(|tool| Some((is_strict(tool), function(tool)?)));
     let known: Vec<(bool, String, Value)> = functions()
         .filter_map(|(strict, tool)| {
@@ -229,7 +229,7 @@ fn demanded(
             known.into_iter().map(option).collect()
         }
     };
-    (Some(name), options.map(|options| Form::Calls { options, end }))
+    (Some(name), options.map(|options| Structure::Calls { options, end }))
 }
 
 /// True for a tool whose calls must have its schema.
@@ -282,14 +282,14 @@ mod tests {
             json!({"type": "allowed_tools", "mode": "required", "tools": [
                 {"type": "function", "name": "b"}, {"type": "function", "name": "unknown"}]}),
         ] {
-            let choice: Choice = serde_json::from_value(choice).unwrap();
+            let choice: ToolChoice = serde_json::from_value(choice).unwrap();
             let allowed = choice.allowed().unwrap();
             assert_eq!(allowed.mode.as_deref(), Some("required"));
             let tools = ["a", "b", "c"].map(|name| serde_json::from_value(tool(name)).unwrap());
             let left = among(tools.to_vec(), allowed);
             assert_eq!(serde_json::to_value(&left).unwrap(), json!([tool("b")]));
         }
-        let one: Choice = serde_json::from_value(json!({"type": "tool", "name": "b"})).unwrap();
+        let one: ToolChoice = serde_json::from_value(json!({"type": "tool", "name": "b"})).unwrap();
         assert!(one.allowed().is_none());
     }
 

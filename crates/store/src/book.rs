@@ -29,11 +29,11 @@ pub(crate) struct ChecksumBook {
     /// cache folder.
     records: Vec<Option<PathBuf>>,
     folder: Option<PathBuf>,
-    state: Mutex<State>,
+    state: Mutex<BookState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct BookState {
     sums: HashMap<(u32, u64, u64), u64>,
     unsaved: usize,
 }
@@ -57,7 +57,7 @@ impl ChecksumBook {
                 entries.into_iter().map(|(offset, len, sum)| ((file as u32, offset, len), sum)),
             );
         }
-        ChecksumBook { records, folder, state: Mutex::new(State { sums, unsaved: 0 }) }
+        ChecksumBook { records, folder, state: Mutex::new(BookState { sums, unsaved: 0 }) }
     }
 
     /// True if a block has the checksum of its first read. A first read is recorded and agrees.
@@ -81,7 +81,7 @@ impl ChecksumBook {
         self.save_locked(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    fn save_locked(&self, state: &mut State) {
+    fn save_locked(&self, state: &mut BookState) {
         let Some(folder) = &self.folder else { return };
         if std::mem::take(&mut state.unsaved) == 0 {
             return;

@@ -94,6 +94,7 @@ pub struct WeightFile {
 /// Reason that a directory cannot be used as a checkpoint.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum CheckpointError {
     /// A file or directory could not be read.
     #[error("`{}` cannot be read ({cause}); {}", path.display(),
@@ -106,23 +107,16 @@ pub enum CheckpointError {
     },
     /// The path is a file, not a directory.
     #[error("`{}` is a file and no GGUF; give the directory of the checkpoint", path.display())]
-    NotADirectory {
-        /// The file.
-        path: PathBuf,
-    },
+    NotADirectory { path: PathBuf },
     /// The directory holds no weights.
     #[error(
         "`{}` holds neither model.safetensors nor model.safetensors.index.json nor a GGUF file; give the directory of a complete Hugging Face checkpoint",
         dir.display()
     )]
-    NoWeights {
-        /// The directory.
-        dir: PathBuf,
-    },
+    NoWeights { dir: PathBuf },
     /// The directory holds something else than a checkpoint.
     #[error("`{}` holds {what}", dir.display())]
     Other {
-        /// The directory.
         dir: PathBuf,
         /// Description of the contents, and the remedy, after the directory in the sentence.
         what: String,
@@ -139,7 +133,6 @@ pub enum CheckpointError {
     /// A GGUF file is damaged, or holds what is not supported.
     #[error("`{}` {reason}", path.display())]
     Gguf {
-        /// The file.
         path: PathBuf,
         /// Description of the problem, and the remedy.
         reason: GgufError,
@@ -147,7 +140,6 @@ pub enum CheckpointError {
     /// A directory holds several models in GGUF.
     #[error("`{}` holds several models, among them `{first}` and `{second}`; give the path of one of the files", dir.display())]
     Several {
-        /// The directory.
         dir: PathBuf,
         /// The first file of one model.
         first: String,
@@ -156,55 +148,32 @@ pub enum CheckpointError {
     },
     /// A file of a model that is split into several is missing.
     #[error("`{}` is missing, one of {count} files of its model; download the rest of them", path.display())]
-    MissingPart {
-        /// The file.
-        path: PathBuf,
-        /// Number of files.
-        count: usize,
-    },
+    MissingPart { path: PathBuf, count: usize },
     /// A file is not the part of a model that its name says.
     #[error("`{}` is not the part of a model that its name says: {reason}; download all parts again, under their own names", path.display())]
     Part {
-        /// The file.
         path: PathBuf,
         /// The entry that disagrees.
         reason: String,
     },
     /// A weight file has a name that manifests cannot hold.
     #[error("`{}` has a name with a colon, a backslash or a character that is not printable; rename it", path.display())]
-    FileName {
-        /// The file.
-        path: PathBuf,
-    },
+    FileName { path: PathBuf },
     /// The directory holds shards, not a checkpoint.
     #[error("`{}` is a shard directory, not a checkpoint; give the checkpoint it was made from, or use it as it is", dir.display())]
-    Shards {
-        /// The directory.
-        dir: PathBuf,
-    },
+    Shards { dir: PathBuf },
     /// A path that should be a regular file is a directory, a device or a pipe.
     #[error("`{}` is not a regular file; put the file itself there", path.display())]
-    NotAFile {
-        /// The path.
-        path: PathBuf,
-    },
+    NotAFile { path: PathBuf },
     /// A JSON file is implausibly large.
     #[error("`{}` has {len} bytes where at most {limit} make sense; download it again", path.display())]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-        /// Length in bytes.
-        len: u64,
-        /// Largest accepted length.
-        limit: u64,
-    },
+    TooLarge { path: PathBuf, len: u64, limit: u64 },
     /// A small file is a link out of the checkpoint.
     #[error(
         "`{}` is a link to `{}`, which is not of this checkpoint, and shards would carry a copy of it; put the file itself there, or take the link away",
         link.display(), target.display()
     )]
     Elsewhere {
-        /// The link.
         link: PathBuf,
         /// The target of the link.
         target: PathBuf,
@@ -214,14 +183,10 @@ pub enum CheckpointError {
     Small(#[from] SmallFileError),
     /// A file changed while it was read.
     #[error("`{}` became shorter while it was read; try again when nothing writes to it", path.display())]
-    Changed {
-        /// The file.
-        path: PathBuf,
-    },
+    Changed { path: PathBuf },
     /// The configuration is damaged.
     #[error("`{}` is damaged ({reason}); download it again", path.display())]
     Config {
-        /// The file.
         path: PathBuf,
         /// Description of the damage.
         reason: String,
@@ -229,7 +194,6 @@ pub enum CheckpointError {
     /// A weight file is damaged.
     #[error("`{}` is damaged: {reason}; download it again", path.display())]
     Header {
-        /// The file.
         path: PathBuf,
         /// Description of the damage.
         reason: HeaderError,
@@ -237,43 +201,22 @@ pub enum CheckpointError {
     /// The index is damaged.
     #[error("`{}` is damaged: {reason}; download it again", path.display())]
     Index {
-        /// The index.
         path: PathBuf,
         /// Description of the damage.
         reason: String,
     },
     /// A file that the index lists is missing.
     #[error("`{}` is missing, though `{index}` lists it; download the rest of the checkpoint", path.display())]
-    Missing {
-        /// The file.
-        path: PathBuf,
-        /// The index.
-        index: String,
-    },
+    Missing { path: PathBuf, index: String },
     /// A tensor that the index lists is not in its file.
     #[error("`{}` lacks the tensor `{tensor}`, though `{index}` lists it there; download both again", path.display())]
-    MissingTensor {
-        /// The file.
-        path: PathBuf,
-        /// The tensor.
-        tensor: String,
-        /// The index.
-        index: String,
-    },
+    MissingTensor { path: PathBuf, tensor: String, index: String },
     /// Two files hold a tensor of the same name.
     #[error("`{}` holds the tensor `{tensor}`, and so does `{other}`; remove the file that does not belong to the checkpoint", path.display())]
-    Twice {
-        /// One file.
-        path: PathBuf,
-        /// The other.
-        other: String,
-        /// The tensor.
-        tensor: String,
-    },
+    Twice { path: PathBuf, other: String, tensor: String },
     /// Two tensors have the same name once they are renamed.
     #[error("`{}` holds two tensors that are `{tensor}`; download it again", path.display())]
     SameName {
-        /// The file.
         path: PathBuf,
         /// The name of both.
         tensor: String,
@@ -281,7 +224,6 @@ pub enum CheckpointError {
     /// The checkpoint has more tensors than any model.
     #[error("`{}` brings the checkpoint above {limit} tensors; this is no model that was ever published, download it again", path.display())]
     TooManyTensors {
-        /// The file.
         path: PathBuf,
         /// Largest accepted number of tensors.
         limit: usize,
@@ -289,7 +231,6 @@ pub enum CheckpointError {
     /// Codes whose scales do not fit them.
     #[error("`{}` holds the codes `{tensor}`, {reason}; download both again", path.display())]
     Scales {
-        /// The file.
         path: PathBuf,
         /// The tensor with the codes.
         tensor: String,
@@ -302,9 +243,7 @@ pub enum CheckpointError {
         path.display()
     )]
     NotCodes {
-        /// The file.
         path: PathBuf,
-        /// The tensor.
         tensor: String,
         /// The matrix to which it belongs.
         matrix: String,
@@ -314,25 +253,13 @@ pub enum CheckpointError {
         "`{}` holds `{tensor}`, by which the inputs of `{matrix}` are multiplied, which is not supported; take a version of the model without it (AWQ of ModelOpt writes it)",
         path.display()
     )]
-    Inputs {
-        /// The file.
-        path: PathBuf,
-        /// The tensor.
-        tensor: String,
-        /// The matrix.
-        matrix: String,
-    },
+    Inputs { path: PathBuf, tensor: String, matrix: String },
     /// A part of an adapter.
     #[error(
         "`{}` holds `{tensor}`, a part of an adapter; merge the adapter into the model first (peft: `merge_and_unload`, then `save_pretrained`), and use the result",
         path.display()
     )]
-    Adapter {
-        /// The file.
-        path: PathBuf,
-        /// The tensor.
-        tensor: String,
-    },
+    Adapter { path: PathBuf, tensor: String },
     /// Packed codes whose groups have other columns than the configuration says.
     #[error(
         "`{}` gives a `group_size` of {}, and the scales `{tensor}` of shape {shape:?} are those of groups of {found} columns; download the file again, or correct the entry",
@@ -340,9 +267,7 @@ pub enum CheckpointError {
         group_size(*said)
     )]
     Groups {
-        /// The configuration.
         path: PathBuf,
-        /// The scales.
         tensor: String,
         /// Shape of the scales.
         shape: Vec<u64>,
@@ -357,9 +282,7 @@ pub enum CheckpointError {
         path.display()
     )]
     NotStacked {
-        /// The file.
         path: PathBuf,
-        /// The tensor.
         tensor: String,
         /// Shape of the tensor.
         shape: Vec<u64>,

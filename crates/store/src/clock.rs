@@ -19,10 +19,10 @@ use std::time::{Duration, Instant};
 /// assert_eq!(clock.now(), Duration::from_secs(3600));
 /// ```
 #[derive(Clone, Debug)]
-pub struct Clock(Source);
+pub struct Clock(ClockSource);
 
 #[derive(Clone, Debug)]
-enum Source {
+enum ClockSource {
     Real(Instant),
     Virtual(Arc<AtomicU64>),
 }
@@ -31,27 +31,27 @@ impl Clock {
     /// The machine's monotonic clock, starting at zero now.
     #[allow(clippy::disallowed_methods, reason = "this is the Clock that everything else asks")]
     pub fn real() -> Self {
-        Clock(Source::Real(Instant::now()))
+        Clock(ClockSource::Real(Instant::now()))
     }
 
     /// A virtual clock at zero.
     pub fn simulated() -> Self {
-        Clock(Source::Virtual(Arc::default()))
+        Clock(ClockSource::Virtual(Arc::default()))
     }
 
     /// Returns the time since the clock was created.
     pub fn now(&self) -> Duration {
         match &self.0 {
-            Source::Real(start) => start.elapsed(),
-            Source::Virtual(nanos) => Duration::from_nanos(nanos.load(Ordering::SeqCst)),
+            ClockSource::Real(start) => start.elapsed(),
+            ClockSource::Virtual(nanos) => Duration::from_nanos(nanos.load(Ordering::SeqCst)),
         }
     }
 
     /// Returns the date in seconds since 1970. A virtual clock starts at 0.
     pub fn unix_seconds(&self) -> i64 {
         let since = match &self.0 {
-            Source::Real(_) => std::time::UNIX_EPOCH.elapsed().unwrap_or_default(),
-            Source::Virtual(_) => self.now(),
+            ClockSource::Real(_) => std::time::UNIX_EPOCH.elapsed().unwrap_or_default(),
+            ClockSource::Virtual(_) => self.now(),
         };
         i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
     }
@@ -63,8 +63,8 @@ impl Clock {
     #[allow(clippy::disallowed_methods, reason = "this is the Clock that everything else asks")]
     pub fn sleep_until(&self, deadline: Duration) {
         match &self.0 {
-            Source::Real(_) => std::thread::sleep(deadline.saturating_sub(self.now())),
-            Source::Virtual(nanos) => {
+            ClockSource::Real(_) => std::thread::sleep(deadline.saturating_sub(self.now())),
+            ClockSource::Virtual(nanos) => {
                 let target = u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX);
                 nanos.fetch_max(target, Ordering::SeqCst);
             }

@@ -67,10 +67,9 @@ pub enum Cancelled {
 /// The slot is too small for the read, which was not started.
 #[derive(Debug, thiserror::Error)]
 #[error("the slot has {have} bytes and the read needs {need}")]
+#[allow(missing_docs)]
 pub struct SlotTooSmall {
-    /// The slot, unused.
     pub slot: Slot,
-    /// Bytes needed.
     pub need: usize,
     /// Bytes in the slot.
     pub have: usize,
@@ -79,6 +78,7 @@ pub struct SlotTooSmall {
 /// Reason that a fetch failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum FetchError {
     /// The read could not be laid out.
     #[error(transparent)]
@@ -87,9 +87,7 @@ pub enum FetchError {
     #[error("{}: piece `{piece}` can not be read: {}", file.display(),
             with_remedy(source, "check the disk, then the files with `sws verify`"))]
     Read {
-        /// The piece.
         piece: PieceId,
-        /// The file.
         file: PathBuf,
         /// Cause reported by the operating system.
         source: io::Error,
@@ -98,9 +96,7 @@ pub enum FetchError {
     #[error("{}: piece `{piece}` needs {wanted} bytes at {offset} and {got} came; the file was cut \
              short: make or copy it again", file.display())]
     Short {
-        /// The piece.
         piece: PieceId,
-        /// The file.
         file: PathBuf,
         /// Offset of the read in the file.
         offset: u64,
@@ -114,11 +110,8 @@ pub enum FetchError {
              checksum; find all such with `sws verify` and shard again what it names",
             file.display())]
     Corrupt {
-        /// The piece.
         piece: PieceId,
-        /// The tensor.
         tensor: String,
-        /// The file.
         file: PathBuf,
         /// Offset of the block that the checksum covers.
         offset: u64,
@@ -128,11 +121,8 @@ pub enum FetchError {
              file was changed or the disk fails: copy it again, or shard the checkpoint, which adds \
              checksums", file.display())]
     Changed {
-        /// The piece.
         piece: PieceId,
-        /// The tensor.
         tensor: String,
-        /// The file.
         file: PathBuf,
         /// Offset of the block.
         offset: u64,
@@ -142,18 +132,10 @@ pub enum FetchError {
         "piece `{piece}` was not verified, as the program failed while it was checking it; this \
              is a bug, please report it"
     )]
-    Unverified {
-        /// The piece.
-        piece: PieceId,
-    },
+    Unverified { piece: PieceId },
     /// The arena has no room for a slot.
     #[error("piece `{piece}` needs a slot of {need} bytes and the arena has none")]
-    NoSlot {
-        /// The piece.
-        piece: PieceId,
-        /// Bytes needed.
-        need: usize,
-    },
+    NoSlot { piece: PieceId, need: usize },
     /// The fetch was cancelled, or the store was closed.
     #[error("the read was cancelled")]
     Cancelled,

@@ -12,7 +12,7 @@ use std::io::Read;
 
 use crate::Value;
 use crate::header::{HeaderTensor, MAX_TENSORS, good_name};
-use cursor::{Cursor, List};
+use cursor::{GgufCursor, List};
 
 pub use error::GgufError;
 
@@ -67,7 +67,7 @@ impl Gguf {
         file_len: u64,
         wanted: impl Fn(&str) -> bool,
     ) -> Result<Gguf, GgufError> {
-        let mut header = Header::new(from, file_len);
+        let mut header = GgufHeader::new(from, file_len);
         let (version, tensor_count, key_count) = header.start()?;
         let keys = header.keys(key_count, wanted)?;
         let raw = tensors::read(&mut header.cursor, tensor_count)?;
@@ -83,7 +83,7 @@ impl Gguf {
         header_len: u64,
         wanted: impl Fn(&str) -> bool,
     ) -> Result<BTreeMap<String, Value>, GgufError> {
-        let mut header = Header::new(from, header_len);
+        let mut header = GgufHeader::new(from, header_len);
         let (_, _, key_count) = header.start()?;
         header.keys(key_count, wanted)
     }
@@ -96,15 +96,15 @@ fn alignment(keys: &BTreeMap<String, Value>) -> Result<u64, GgufError> {
     value.as_u64().filter(fits).ok_or_else(|| GgufError::Alignment(value.to_string()))
 }
 
-struct Header<R> {
-    cursor: Cursor<R>,
+struct GgufHeader<R> {
+    cursor: GgufCursor<R>,
     /// Number of values that may still be kept.
     room: usize,
 }
 
-impl<R: Read> Header<R> {
-    fn new(from: R, len: u64) -> Header<R> {
-        Header { cursor: Cursor::new(from, len), room: MAX_KEPT }
+impl<R: Read> GgufHeader<R> {
+    fn new(from: R, len: u64) -> GgufHeader<R> {
+        GgufHeader { cursor: GgufCursor::new(from, len), room: MAX_KEPT }
     }
 
     /// The version, and the numbers of tensors and keys.

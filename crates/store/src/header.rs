@@ -61,6 +61,7 @@ impl HeaderTensor {
 /// Problem with a header.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum HeaderError {
     /// The file is too short to hold the length of the header.
     #[error("its {0} bytes are too few for a header")]
@@ -85,7 +86,6 @@ pub enum HeaderError {
     /// The type and shape of a tensor do not agree with its bytes.
     #[error("its tensor `{name}` has {bytes} bytes, which is not what its type and shape need")]
     Size {
-        /// The tensor.
         name: String,
         /// Number of bytes between its offsets.
         bytes: u64,
@@ -95,7 +95,6 @@ pub enum HeaderError {
         "its tensor `{name}` starts at byte {start} of the data and should start at {expected}"
     )]
     Offset {
-        /// The tensor.
         name: String,
         /// Start of the tensor in the data.
         start: u64,
@@ -218,16 +217,16 @@ struct RawHeader(Vec<(String, RawTensor)>);
 struct RawTensor {
     #[serde(deserialize_with = "of_safetensors")]
     dtype: Dtype,
-    shape: Shape,
+    shape: ShapeNumbers,
     data_offsets: (u64, u64),
 }
 
-struct Shape(Vec<u64>);
+struct ShapeNumbers(Vec<u64>);
 
 impl<'de> Deserialize<'de> for RawHeader {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Tensors;
-        impl<'de> Visitor<'de> for Tensors {
+        struct TensorsVisitor;
+        impl<'de> Visitor<'de> for TensorsVisitor {
             type Value = RawHeader;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -257,7 +256,7 @@ impl<'de> Deserialize<'de> for RawHeader {
                 Ok(RawHeader(tensors))
             }
         }
-        deserializer.deserialize_map(Tensors)
+        deserializer.deserialize_map(TensorsVisitor)
     }
 }
 
@@ -283,17 +282,17 @@ impl<'de> Deserialize<'de> for Metadata {
     }
 }
 
-impl<'de> Deserialize<'de> for Shape {
+impl<'de> Deserialize<'de> for ShapeNumbers {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Dims;
         impl<'de> Visitor<'de> for Dims {
-            type Value = Shape;
+            type Value = ShapeNumbers;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "at most {MAX_DIMS} dimensions")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Shape, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<ShapeNumbers, A::Error> {
                 let mut dims = Vec::new();
                 while let Some(dim) = seq.next_element()? {
                     if dims.len() == MAX_DIMS {
@@ -301,7 +300,7 @@ impl<'de> Deserialize<'de> for Shape {
                     }
                     dims.push(dim);
                 }
-                Ok(Shape(dims))
+                Ok(ShapeNumbers(dims))
             }
         }
         deserializer.deserialize_seq(Dims)

@@ -12,7 +12,7 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::book::ChecksumBook;
 use crate::fetch::FetchError;
-use crate::layout::{Block, PieceLayout};
+use crate::layout::{PieceLayout, SlotBlock};
 use crate::reader::ShardReader;
 use crate::slot::SlotMemory;
 use crate::sync::Mutex;
@@ -51,7 +51,7 @@ impl fmt::Debug for Checksum {
 }
 
 /// Verifies the bytes of a manifest's files.
-pub(crate) struct Verifier {
+pub(crate) struct FileVerifier {
     pub(crate) reader: Arc<dyn ShardReader>,
     pub(crate) clock: Clock,
     paths: Vec<PathBuf>,
@@ -67,11 +67,11 @@ pub(crate) struct Transfer {
     /// Memory of the slot, which its owner keeps until the last chunk has landed. A range belongs
     /// to the reader alone until it is passed to [`land`](Transfer::land).
     pub(crate) memory: SlotMemory,
-    progress: Mutex<Progress>,
+    progress: Mutex<LandingProgress>,
 }
 
 #[derive(Default)]
-struct Progress {
+struct LandingProgress {
     /// Ranges of the slot beyond `prefix` that have landed.
     landed: Vec<Range<usize>>,
     /// All bytes below this offset have landed.
@@ -79,12 +79,12 @@ struct Progress {
     /// All bytes below this offset are verified and no longer change.
     verified: usize,
     /// `None` while a thread is hashing.
-    cursor: Option<Box<Cursor>>,
+    cursor: Option<Box<BlockCursor>>,
     spent: Duration,
 }
 
 #[derive(Default)]
-struct Cursor {
+struct BlockCursor {
     /// Index of the block being hashed, and the number of its bytes hashed so far.
     block: usize,
     done: usize,
@@ -94,7 +94,8 @@ struct Cursor {
 
 impl Transfer {
     pub(crate) fn new(layout: Arc<PieceLayout>, memory: SlotMemory) -> Transfer {
-        let progress = Progress { cursor: Some(Box::default()), ..Progress::default() };
+        let progress =
+            LandingProgress { cursor: Some(Box::default()), ..LandingProgress::default() };
         Transfer { layout, memory, progress: Mutex::new(progress) }
     }
 
@@ -120,7 +121,7 @@ impl Transfer {
     pub(crate) unsafe fn land(
         &self,
         range: Range<usize>,
-        verifier: &Verifier,
+        verifier: &FileVerifier,
     ) -> Result<(), FetchError> {
         let mut progress = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         progress.landed.push(range);
@@ -163,9 +164,9 @@ impl Transfer {
     /// `prefix`.
     unsafe fn hash(
         &self,
-        cursor: &mut Cursor,
+        cursor: &mut BlockCursor,
         prefix: usize,
-        verifier: &Verifier,
+        verifier: &FileVerifier,
     ) -> Result<(), FetchError> {
         while let Some(block) = self.layout.blocks().get(cursor.block) {
             let from = block.slot.start + cursor.done;
@@ -191,7 +192,7 @@ impl Transfer {
     }
 }
 
-impl Progress {
+impl LandingProgress {
     /// Advances `prefix` over contiguous ranges. True if it moved.
     fn advance(&mut self) -> bool {
         let before = self.prefix;
@@ -202,14 +203,14 @@ impl Progress {
     }
 }
 
-impl Verifier {
+impl FileVerifier {
     pub(crate) fn new(
         manifest: &Manifest,
         dir: &Path,
         reader: Arc<dyn ShardReader>,
         clock: Clock,
         cache: Option<PathBuf>,
-    ) -> Verifier {
+    ) -> FileVerifier {
         let stand_ins = manifest.pieces.iter().filter_map(|piece| piece.stand_in.as_ref());
         let unchecked = manifest
             .pieces
@@ -218,7 +219,7 @@ impl Verifier {
             .chain(stand_ins.flat_map(|stand_in| &stand_in.tensors))
             .flat_map(|tensor| &tensor.parts)
             .any(|extent| extent.checks.is_empty() && extent.len > 0);
-        Verifier {
+        FileVerifier {
             reader,
             clock,
             paths: manifest.files.iter().map(|file| dir.join(&file.path)).collect(),
@@ -233,7 +234,7 @@ impl Verifier {
         self.paths.get(file as usize).cloned().unwrap_or_default()
     }
 
-    fn accepts(&self, block: &Block, sum: u64) -> bool {
+    fn accepts(&self, block: &SlotBlock, sum: u64) -> bool {
         match (block.check, &self.book) {
             (Some(expected), _) => sum == expected,
             (None, Some(book)) => {
@@ -247,7 +248,7 @@ impl Verifier {
     fn read_again(
         &self,
         layout: &PieceLayout,
-        block: &Block,
+        block: &SlotBlock,
         bytes: &mut [u8],
     ) -> Result<(), FetchError> {
         self.mismatches.fetch_add(1, Ordering::Relaxed);

@@ -65,6 +65,7 @@ impl Read {
 /// Reason that a read cannot be laid out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum LayoutError {
     /// No such piece.
     #[error("the model has no piece `{0}`; `sws inspect` lists them")]
@@ -82,7 +83,6 @@ pub enum LayoutError {
         tensor: String,
         /// Number of rows it has.
         rows: u64,
-        /// First row requested.
         start: u64,
         /// The row after the last one requested.
         end: u64,
@@ -104,7 +104,7 @@ pub struct PieceLayout {
     segments: Vec<Segment>,
     slot_len: usize,
     tensors: Vec<TensorLayout>,
-    blocks: Vec<Block>,
+    blocks: Vec<SlotBlock>,
 }
 
 /// An aligned range of a file, read into an aligned range of the slot.
@@ -124,7 +124,7 @@ pub struct Segment {
 
 /// A range of the slot with one checksum.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Block {
+pub(crate) struct SlotBlock {
     pub(crate) slot: Range<usize>,
     pub(crate) file: u32,
     pub(crate) offset: u64,
@@ -233,13 +233,13 @@ impl PieceLayout {
     }
 
     /// Blocks with one checksum each, in the order of the slot.
-    pub(crate) fn blocks(&self) -> &[Block] {
+    pub(crate) fn blocks(&self) -> &[SlotBlock] {
         &self.blocks
     }
 }
 
 /// A requested range of a file: whole checksum blocks of one part.
-struct Run<'m> {
+struct BlockRun<'m> {
     extent: &'m Extent,
     /// Range relative to the first byte of the extent.
     bytes: Range<u64>,
@@ -253,7 +253,7 @@ struct Builder<'m> {
     manifest: &'m Manifest,
     /// Tensors whose parts are left out.
     shared: &'m [Tensor],
-    runs: Vec<Run<'m>>,
+    runs: Vec<BlockRun<'m>>,
     tensors: Vec<TensorLayout>,
 }
 
@@ -325,7 +325,7 @@ impl<'m> Builder<'m> {
             parts[part] = Some(0..0);
             if !view.is_empty() {
                 let bytes = whole_blocks(extent, view.clone());
-                self.runs.push(Run { extent, bytes, tensor: self.tensors.len(), part, view });
+                self.runs.push(BlockRun { extent, bytes, tensor: self.tensors.len(), part, view });
             }
         }
         let (name, encoding) = (tensor.name.clone(), tensor.encoding);
@@ -385,7 +385,7 @@ impl<'m> Builder<'m> {
     }
 
     fn finish(mut self, read: Read) -> Result<PieceLayout, LayoutError> {
-        let place = |run: &Run<'_>| (run.extent.file, run.extent.offset + run.bytes.start);
+        let place = |run: &BlockRun<'_>| (run.extent.file, run.extent.offset + run.bytes.start);
         let last = self.last_of(&read);
         self.runs.sort_by_key(|run| (run.tensor >= last, place(run)));
         let mut segments: Vec<Segment> = Vec::new();
@@ -431,7 +431,7 @@ impl<'m> Builder<'m> {
             let mut at = run.bytes.start;
             while at < run.bytes.end {
                 let end = at.saturating_add(step).min(run.extent.len);
-                blocks.push(Block {
+                blocks.push(SlotBlock {
                     slot: in_slot(at)..in_slot(end),
                     file,
                     offset: run.extent.offset + at,

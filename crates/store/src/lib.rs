@@ -101,8 +101,8 @@ pub use gguf::{Gguf, GgufError};
 pub use header::{Header, HeaderError, HeaderTensor};
 pub use id::{PieceId, PieceKind, UnknownPiece};
 pub use manifest::{
-    CopiedFile, ErrorNorms, Extent, FileEntry, Manifest, ModelIdentity, Origin, Packed, Packing,
-    Piece, Slice, StandIn, Tensor,
+    CopiedFile, ErrorNorms, Extent, FileEntry, Manifest, ModelIdentity, Packed, Packing, Piece,
+    Slice, StandIn, Tensor, TensorOrigin,
 };
 #[cfg(feature = "io")]
 pub use manifest::{
@@ -123,9 +123,9 @@ pub use integrity::{Checksum, checksum};
 #[cfg(feature = "io")]
 pub use layout::{LayoutError, Parts, PieceLayout, Read, Segment, TensorLayout};
 #[cfg(feature = "io")]
-pub use limits::Limits;
+pub use limits::ProcessLimits;
 #[cfg(feature = "io")]
-pub use memory::{Holder, Memory};
+pub use memory::{LimitSource, SystemMemory};
 #[cfg(feature = "io")]
 pub use probe::{Figure, ProbeReport, Reads, probe, speeds};
 #[cfg(feature = "uring")]

@@ -4,7 +4,7 @@ use rustix::process::{Resource, getrlimit};
 
 /// Resource limits of the process; `None` where there is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Limits {
+pub struct ProcessLimits {
     /// Bytes of address space (`ulimit -v`).
     pub address_space: Option<u64>,
     /// Bytes of the first thread's stack (`ulimit -s`).
@@ -13,11 +13,11 @@ pub struct Limits {
     pub locked: Option<u64>,
 }
 
-impl Limits {
+impl ProcessLimits {
     /// Returns the current limits.
-    pub fn now() -> Limits {
+    pub fn now() -> ProcessLimits {
         let limit = |resource| getrlimit(resource).current;
-        Limits {
+        ProcessLimits {
             address_space: limit(Resource::As),
             stack: limit(Resource::Stack),
             locked: limit(Resource::Memlock),

@@ -134,7 +134,7 @@ pub struct Tensor {
     pub parts: Vec<Extent>,
     /// The checkpoint's tensors that hold the parts of a quantised matrix; empty if it is one tensor.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub origins: Vec<Origin>,
+    pub origins: Vec<TensorOrigin>,
     /// Error introduced by a lossy encoding; `None` if nothing changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ErrorNorms>,
@@ -142,7 +142,7 @@ pub struct Tensor {
 
 /// A tensor of the checkpoint that holds a part of a quantised matrix.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Origin {
+pub struct TensorOrigin {
     /// Name in the checkpoint.
     pub name: String,
     /// Type in the checkpoint.
@@ -266,7 +266,7 @@ impl Tensor {
     pub fn source_bytes(&self) -> u64 {
         match self.dtype {
             _ if self.packing.is_some() || matches!(self.encoding, Some(Encoding::Fp7(_))) => {
-                let len = |origin: &Origin| origin.dtype.byte_len(&origin.shape).unwrap_or(0);
+                let len = |origin: &TensorOrigin| origin.dtype.byte_len(&origin.shape).unwrap_or(0);
                 self.origins.iter().map(len).sum()
             }
             _ if !self.origins.is_empty() => self.stored_bytes(),

@@ -6,51 +6,51 @@ use std::path::{Component, Path, PathBuf};
 
 /// Memory as the system counts it, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Memory {
+pub struct SystemMemory {
     /// Upper limit for this process: the machine's memory, or the smallest limit of a control group
     /// around the process.
     pub total: u64,
     /// Memory that it could allocate now without evicting anything that cannot be read again.
     pub available: u64,
     /// Source of the limit on `available`.
-    pub holder: Holder,
+    pub holder: LimitSource,
 }
 
 /// Source of the limit on available memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Holder {
+pub enum LimitSource {
     /// The whole machine.
     Machine,
     /// A control group with a limit, by its directory.
     Cgroup(PathBuf),
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for LimitSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Holder::Machine => f.write_str("the machine"),
-            Holder::Cgroup(dir) => write!(f, "the control group `{}`", dir.display()),
+            LimitSource::Machine => f.write_str("the machine"),
+            LimitSource::Cgroup(dir) => write!(f, "the control group `{}`", dir.display()),
         }
     }
 }
 
-impl Memory {
+impl SystemMemory {
     /// Returns the memory of this process; `None` where the system does not report it.
-    pub fn now() -> Option<Memory> {
-        Memory::below(Path::new("/"))
+    pub fn now() -> Option<SystemMemory> {
+        SystemMemory::below(Path::new("/"))
     }
 
     /// Returns the memory of this process on a system whose root directory is `root`.
     ///
     /// Control groups of both versions count, and each one from the process's own up to the root: a
     /// group cannot have more than the groups that contain it.
-    pub fn below(root: &Path) -> Option<Memory> {
+    pub fn below(root: &Path) -> Option<SystemMemory> {
         let machine = std::fs::read_to_string(root.join("proc/meminfo")).ok()?;
         let kib = |name| field(&machine, name)?.checked_mul(1024);
-        let mut memory = Memory {
+        let mut memory = SystemMemory {
             total: kib("MemTotal:")?,
             available: kib("MemAvailable:")?,
-            holder: Holder::Machine,
+            holder: LimitSource::Machine,
         };
         // A system without control groups has neither file.
         let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_default();
@@ -69,7 +69,7 @@ impl Memory {
                     memory.total = memory.total.min(limit);
                     if left < memory.available {
                         memory.available = left;
-                        memory.holder = Holder::Cgroup(dir);
+                        memory.holder = LimitSource::Cgroup(dir);
                     }
                 }
             }

@@ -71,7 +71,7 @@ pub fn speeds(
     bytes: usize,
     kinds: &[Reads],
 ) -> Vec<Option<f64>> {
-    let mut places = Places::new(manifest, bytes.max(1).next_multiple_of(SLOT_ALIGN));
+    let mut places = ProbePlaces::new(manifest, bytes.max(1).next_multiple_of(SLOT_ALIGN));
     let speed = |reads: &Reads| {
         let reader = reads.reader.open(manifest, dir, reads.depth).ok()?;
         measure(&*reader, *reads, &mut places, clock, PATIENCE / 4)
@@ -90,7 +90,7 @@ pub fn probe(
     clock: &Clock,
     only: Option<ReaderKind>,
 ) -> ProbeReport {
-    let mut places = Places::new(manifest, CHUNK);
+    let mut places = ProbePlaces::new(manifest, CHUNK);
     let started = clock.now();
     let mut figures = Vec::new();
     let candidates = CANDIDATES.into_iter().filter(|(kind, _)| only.is_none_or(|o| o == *kind));
@@ -128,7 +128,7 @@ fn choose(figures: &[Figure]) -> Option<(ReaderKind, usize)> {
 fn measure(
     reader: &dyn ShardReader,
     Reads { depth, huge_pages, .. }: Reads,
-    places: &mut Places<'_>,
+    places: &mut ProbePlaces<'_>,
     clock: &Clock,
     patience: Duration,
 ) -> Option<f64> {
@@ -190,7 +190,7 @@ fn measure(
 
 /// Places to read, spread over all files. None repeats while there are enough, as bytes read before
 /// may be in a cache of the device.
-struct Places<'m> {
+struct ProbePlaces<'m> {
     manifest: &'m Manifest,
     /// Bytes of each.
     chunk: usize,
@@ -198,10 +198,10 @@ struct Places<'m> {
     count: u64,
 }
 
-impl<'m> Places<'m> {
-    fn new(manifest: &'m Manifest, chunk: usize) -> Places<'m> {
+impl<'m> ProbePlaces<'m> {
+    fn new(manifest: &'m Manifest, chunk: usize) -> ProbePlaces<'m> {
         let chunks = |len: u64| len.div_ceil(chunk as u64);
-        Places {
+        ProbePlaces {
             manifest,
             chunk,
             total: manifest.files.iter().map(|file| chunks(file.len)).sum(),

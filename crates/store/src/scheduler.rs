@@ -17,7 +17,7 @@ use crate::{SLOT_ALIGN, Slot};
 pub(crate) const SPECULATIVE_CHUNK: usize = 1 << 20;
 
 /// One read to perform.
-pub(crate) struct Job {
+pub(crate) struct ReadJob {
     pub(crate) ticket: Ticket,
     pub(crate) transfer: Arc<Transfer>,
     pub(crate) priority: Priority,
@@ -30,7 +30,7 @@ pub(crate) struct Job {
 }
 
 /// Availability of a verified prefix of a fetch.
-pub(crate) enum Held {
+pub(crate) enum HeldPrefix {
     Now(Arc<Transfer>),
     Later,
     /// The fetch has ended, or will end with an error.
@@ -38,8 +38,8 @@ pub(crate) enum Held {
 }
 
 /// The fetches in flight.
-pub(crate) struct Queue {
-    entries: HashMap<Ticket, Entry>,
+pub(crate) struct FetchQueue {
+    entries: HashMap<Ticket, FetchEntry>,
     /// Fetches with reads still to be issued, in the order of service, by priority.
     lines: [VecDeque<Ticket>; 3],
     on_device: [usize; 3],
@@ -49,7 +49,7 @@ pub(crate) struct Queue {
     stats: StoreStats,
 }
 
-struct Entry {
+struct FetchEntry {
     transfer: Arc<Transfer>,
     slot: Slot,
     priority: Priority,
@@ -63,10 +63,10 @@ struct Entry {
     reply: Sender<Completion>,
 }
 
-impl Queue {
+impl FetchQueue {
     /// Creates a queue that cuts demanded reads into chunks of `chunk` bytes.
-    pub(crate) fn new(chunk: usize) -> Queue {
-        Queue {
+    pub(crate) fn new(chunk: usize) -> FetchQueue {
+        FetchQueue {
             entries: HashMap::new(),
             lines: Default::default(),
             on_device: [0; 3],
@@ -90,7 +90,7 @@ impl Queue {
         let empty = layout.segments().is_empty();
         let transfer = Arc::new(Transfer::new(layout, slot.memory()));
         let timing = Timing { submitted: now, ..Timing::default() };
-        let entry = Entry {
+        let entry = FetchEntry {
             transfer,
             slot,
             priority,
@@ -165,7 +165,7 @@ impl Queue {
     /// possible. Fetches of priority [`Priority::Ahead`] follow. A speculative chunk is issued only
     /// when nothing else is queued or on the device, so a demand made a moment later waits for at
     /// most one chunk.
-    pub(crate) fn take(&mut self, most: usize, now: Duration) -> Vec<Job> {
+    pub(crate) fn take(&mut self, most: usize, now: Duration) -> Vec<ReadJob> {
         let mut jobs = Vec::new();
         while jobs.len() < most
             && let Some(&ticket) = self.lines[0].front().or_else(|| self.lines[1].front())
@@ -188,7 +188,7 @@ impl Queue {
     }
 
     /// Issues the next chunk of a fetch that stands first in its line.
-    fn cut(&mut self, ticket: Ticket, chunk: usize, now: Duration, jobs: &mut Vec<Job>) {
+    fn cut(&mut self, ticket: Ticket, chunk: usize, now: Duration, jobs: &mut Vec<ReadJob>) {
         let Some(entry) = self.entries.get_mut(&ticket) else { return };
         let transfer = Arc::clone(&entry.transfer);
         let segments = transfer.layout.segments();
@@ -196,7 +196,7 @@ impl Queue {
         let from = entry.within;
         let to = (from + chunk).min(segment.len);
         let priority = entry.priority;
-        let job = Job {
+        let job = ReadJob {
             ticket,
             priority,
             file: segment.file,
@@ -242,19 +242,19 @@ impl Queue {
 
     /// Lends the first `len` bytes of a fetch once they are verified. The fetch does not end before
     /// [`done`](Self::done) is called once more.
-    pub(crate) fn hold(&mut self, ticket: Ticket, len: usize) -> Held {
+    pub(crate) fn hold(&mut self, ticket: Ticket, len: usize) -> HeldPrefix {
         let Some(entry) = self.entries.get_mut(&ticket).filter(|entry| entry.error.is_none())
         else {
-            return Held::Over;
+            return HeldPrefix::Over;
         };
         if entry.transfer.verified() < len {
-            return Held::Later;
+            return HeldPrefix::Later;
         }
         entry.busy += 1;
-        Held::Now(Arc::clone(&entry.transfer))
+        HeldPrefix::Now(Arc::clone(&entry.transfer))
     }
 
-    /// True unless [`hold`](Self::hold) would return [`Held::Later`].
+    /// True unless [`hold`](Self::hold) would return [`HeldPrefix::Later`].
     pub(crate) fn has_landed(&self, ticket: Ticket, len: usize) -> bool {
         self.entries
             .get(&ticket)

@@ -3,8 +3,8 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::scheduler::Job;
-use crate::store::Shared;
+use crate::scheduler::ReadJob;
+use crate::store::StoreShared;
 
 /// Bytes of a file that lie on one device, before those on the next.
 const STRIPE: u64 = 1 << 20;
@@ -33,7 +33,7 @@ pub(crate) struct Simulation {
 
 struct Devices {
     /// Reads in flight, with their start and end times.
-    reading: Vec<(Job, Duration, Duration)>,
+    reading: Vec<(ReadJob, Duration, Duration)>,
     /// End of the last read of each device.
     free_since: Vec<Option<Duration>>,
 }
@@ -48,12 +48,12 @@ impl Simulation {
     }
 
     /// Advances to the end of the next read. False if there is nothing to read.
-    pub(crate) fn step(&self, shared: &Shared) -> bool {
+    pub(crate) fn step(&self, shared: &StoreShared) -> bool {
         self.go_on(shared, &mut self.lock(), Duration::MAX)
     }
 
     /// Advances by `time`.
-    pub(crate) fn advance(&self, shared: &Shared, time: Duration) {
+    pub(crate) fn advance(&self, shared: &StoreShared, time: Duration) {
         let until = shared.verifier.clock.now().saturating_add(time);
         let mut devices = self.lock();
         while self.go_on(shared, &mut devices, until) {}
@@ -61,7 +61,7 @@ impl Simulation {
     }
 
     /// Completes the first read to end, unless that is after `until`.
-    fn go_on(&self, shared: &Shared, devices: &mut Devices, until: Duration) -> bool {
+    fn go_on(&self, shared: &StoreShared, devices: &mut Devices, until: Duration) -> bool {
         let clock = &shared.verifier.clock;
         while devices.reading.len() < self.depth
             && let Some(job) = shared.next_job()
@@ -82,7 +82,7 @@ impl Simulation {
     }
 
     /// Adds a read to the work of the devices that have its bytes. Returns its end.
-    fn issue(&self, job: &Job, now: Duration, free_since: &mut [Option<Duration>]) -> Duration {
+    fn issue(&self, job: &ReadJob, now: Duration, free_since: &mut [Option<Duration>]) -> Duration {
         let end = job.offset + job.range.len() as u64;
         let (mut at, mut over) = (job.offset, now);
         loop {

@@ -13,10 +13,10 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 
 use crate::fetch::{Cancelled, Completion, FetchError, Priority, SlotTooSmall, Ticket};
-use crate::integrity::Verifier;
+use crate::integrity::FileVerifier;
 use crate::layout::{LayoutError, PieceLayout, Read};
 use crate::reader::{ReadOp, ReaderKind, ShardReader};
-use crate::scheduler::{Job, Queue};
+use crate::scheduler::{FetchQueue, ReadJob};
 use crate::simulation::{SimulatedDisk, Simulation};
 use crate::stats::StoreStats;
 use crate::sync::thread::{self, JoinHandle};
@@ -75,7 +75,7 @@ pub fn user_cache() -> Option<PathBuf> {
 /// store stays usable.
 pub struct NVMeWeightStore {
     chunk: usize,
-    shared: Arc<Shared>,
+    shared: Arc<StoreShared>,
     manifest: Arc<Manifest>,
     dir: PathBuf,
     completions: Receiver<Completion>,
@@ -84,17 +84,17 @@ pub struct NVMeWeightStore {
     simulation: Option<Simulation>,
 }
 
-pub(crate) struct Shared {
-    queue: Mutex<State>,
+pub(crate) struct StoreShared {
+    queue: Mutex<StoreState>,
     work: Condvar,
     /// Signalled when a lane has begun, and when bytes have landed that a caller of
     /// [`landed`](NVMeWeightStore::landed) waits for.
     progress: Condvar,
-    pub(crate) verifier: Verifier,
+    pub(crate) verifier: FileVerifier,
 }
 
-struct State {
-    queue: Queue,
+struct StoreState {
+    queue: FetchQueue,
     closing: bool,
     /// Lanes that have begun.
     begun: usize,
@@ -119,11 +119,11 @@ impl NVMeWeightStore {
             None => ReaderKind::Direct.open(&manifest, dir, depth)?,
         };
         let batch = reader.batch().clamp(1, depth);
-        let verifier = Verifier::new(&manifest, dir, reader, clock, cache);
-        let queue = Queue::new(chunk);
-        let state = State { queue, closing: false, begun: 0, idle: 0, watched: Vec::new() };
+        let verifier = FileVerifier::new(&manifest, dir, reader, clock, cache);
+        let queue = FetchQueue::new(chunk);
+        let state = StoreState { queue, closing: false, begun: 0, idle: 0, watched: Vec::new() };
         let (queue, work, progress) = (Mutex::new(state), Condvar::new(), Condvar::new());
-        let shared = Arc::new(Shared { queue, work, progress, verifier });
+        let shared = Arc::new(StoreShared { queue, work, progress, verifier });
         let (reply, completions) = unbounded();
         let lanes = Vec::new();
         let threads = if simulated.is_some() { 0 } else { depth.div_ceil(batch) };
@@ -403,8 +403,8 @@ impl std::fmt::Debug for NVMeWeightStore {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl StoreShared {
+    fn lock(&self) -> MutexGuard<'_, StoreState> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -420,7 +420,7 @@ impl Shared {
     }
 
     /// Waits for the next reads to perform; `None` when the store closes.
-    fn wait_for_jobs(&self, batch: usize) -> Option<Vec<Job>> {
+    fn wait_for_jobs(&self, batch: usize) -> Option<Vec<ReadJob>> {
         let mut state = self.lock();
         loop {
             if state.closing {
@@ -437,12 +437,12 @@ impl Shared {
     }
 
     /// Returns the next read to perform, if there is one.
-    pub(crate) fn next_job(&self) -> Option<Job> {
+    pub(crate) fn next_job(&self) -> Option<ReadJob> {
         self.lock().queue.take(1, self.verifier.clock.now()).pop()
     }
 
     /// Performs reads that were issued at `started`, verifies their bytes and finishes the jobs.
-    pub(crate) fn run(&self, jobs: Vec<Job>, started: Duration) {
+    pub(crate) fn run(&self, jobs: Vec<ReadJob>, started: Duration) {
         let clock = &self.verifier.clock;
         let mut reads: Vec<ReadOp<'_>> = jobs
             .iter()
@@ -486,7 +486,7 @@ impl Shared {
     }
 
     /// Checks the result of a read, which may be short only at the end of its file.
-    fn judge(&self, job: &Job, result: std::io::Result<usize>) -> Result<(), FetchError> {
+    fn judge(&self, job: &ReadJob, result: std::io::Result<usize>) -> Result<(), FetchError> {
         let piece = job.transfer.layout.read().piece();
         let file = || self.verifier.path(job.file);
         match result {

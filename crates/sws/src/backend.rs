@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use sws_engine::{Gauge, MemoryUse, Plan, SpeculativeWeightStreamer, Waiter};
 use sws_kernels::Tier;
-use sws_model::{CausalLm, State};
-use sws_store::Memory;
+use sws_model::{CausalLm, ForwardState};
+use sws_store::SystemMemory;
 use tracing::{debug, info};
 
 use crate::cancel::Opening;
-use crate::{Error, Loader, Planning, Result, Size, Text, Threads, Warning, resident};
+use crate::{Error, Loader, Planning, Result, Size, TextCodec, Threads, Warning, resident};
 
 /// An implementation of all the layers of a model, from linear layers to routing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub enum Backend {
 }
 
 /// A model loaded by a backend.
-pub(crate) struct Loaded {
+pub(crate) struct LoadedBackend {
     pub(crate) lm: Box<dyn CausalLm>,
     /// Tiers of the kernels that compute it.
     pub(crate) tier: String,
@@ -96,9 +96,9 @@ impl Backend {
     pub(crate) fn load(
         self,
         loader: &mut Loader<'_>,
-        text: &Text,
+        text: &TextCodec,
         threads: &Threads,
-    ) -> Result<Loaded> {
+    ) -> Result<LoadedBackend> {
         if loader.needs.texts > 1 && !self.continues_several() {
             return Err(Error::OneText);
         }
@@ -113,18 +113,18 @@ impl Backend {
     }
 }
 
-fn in_memory(loader: &mut Loader<'_>) -> Result<Loaded> {
+fn in_memory(loader: &mut Loader<'_>) -> Result<LoadedBackend> {
     requested_context(loader)?;
     let source = resident::load(loader)?;
     let weight_bytes = source.bytes();
     let (limit, kv) = (affordable_context(loader)?, loader.options.kv);
     let spec = loader.model.spec().clone();
-    let forward = sws_model::Model::with_tier(spec, tier(loader));
+    let forward = sws_model::ForwardPass::with_tier(spec, tier(loader));
     let streamer = SpeculativeWeightStreamer::resident(forward, source, limit, kv);
     Ok(into_loaded(loader, streamer, weight_bytes))
 }
 
-fn streamed(loader: &mut Loader<'_>, text: &Text, threads: &Threads) -> Result<Loaded> {
+fn streamed(loader: &mut Loader<'_>, text: &TextCodec, threads: &Threads) -> Result<LoadedBackend> {
     let model = loader.model;
     let planning = Planning::new(loader, text, threads)?;
     let plan = planning.plan(loader)?;
@@ -155,7 +155,7 @@ fn streamed(loader: &mut Loader<'_>, text: &Text, threads: &Threads) -> Result<L
     };
     let reader = Opening::new(loader.open_reader()?, loader.cancel.clone());
     let store = Arc::new(model.store_with(reader.clone())?);
-    let forward = sws_model::Model::with_tier(model.spec().clone(), tier(loader));
+    let forward = sws_model::ForwardPass::with_tier(model.spec().clone(), tier(loader));
     let bytes = plan.arena_bytes() as u64;
     let without_draft = plan.ledger.get(MemoryUse::Draft) == 0;
     let mut report = |progress| loader.report(progress);
@@ -175,9 +175,9 @@ fn into_loaded(
     loader: &Loader<'_>,
     mut streamer: SpeculativeWeightStreamer,
     weight_bytes: u64,
-) -> Loaded {
+) -> LoadedBackend {
     info!("kernels of the tier {}", tier(loader));
-    Loaded {
+    LoadedBackend {
         tier: tier(loader).to_string(),
         reader: loader.reader.as_ref().map_or(loader.options.reader.name(), |r| r.name()),
         weight_bytes,
@@ -204,12 +204,15 @@ fn requested_context(loader: &Loader<'_>) -> Result<usize> {
 }
 
 /// Maximum sequence length: the requested one, or, with a warning, as many positions as remaining
-/// memory can hold keys and values for.
+/// memory can hold a KV cache for.
 fn affordable_context(loader: &mut Loader<'_>) -> Result<usize> {
     let wanted = requested_context(loader)?;
-    let Some(Memory { available, holder, .. }) = Memory::now() else { return Ok(wanted) };
+    let Some(SystemMemory { available, holder, .. }) = SystemMemory::now() else {
+        return Ok(wanted);
+    };
     let texts = loader.needs.texts as u64;
-    let cached = |limit| texts * State::cache_bytes(loader.model.spec(), limit, loader.options.kv);
+    let cached =
+        |limit| texts * ForwardState::cache_bytes(loader.model.spec(), limit, loader.options.kv);
     let (mut fits, mut too_many) = (0, wanted.saturating_add(1));
     while too_many - fits > 1 {
         let between = fits + (too_many - fits) / 2;

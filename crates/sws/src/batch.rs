@@ -1,4 +1,4 @@
-//! Several texts in shared passes, which begin and end at any time.
+//! Continuous batching: several texts in shared passes, which begin and end at any time.
 
 mod portion;
 mod reuse;
@@ -10,17 +10,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sws_engine::{Waiter, Witness};
-use sws_model::text::{Constrain, Generation, Position, Tokenizer};
-use sws_model::{CausalLm, Chunk, ForwardError, Observer, Routed, SourceError, Step, check_tokens};
+use sws_model::text::{Generation, Position, TokenMask, Tokenizer};
+use sws_model::{
+    CausalLm, Chunk, ForwardError, Observer, Routed, SourceError, StepOutcome, check_tokens,
+};
 use sws_store::shard::Progress;
 use sws_store::{Clock, Pass};
 
-use crate::disk::KvDisk;
-use crate::kept::{Answer, Asked, Kept, Shelf};
-use crate::rank::Scores;
+use crate::prefix_cache::{AnswerKey, KnownAnswer, PrefixCache, PrefixEntry};
+use crate::prefix_disk::PrefixDisk;
+use crate::rank::PromptScores;
 use crate::sequence::Sequence;
 use crate::turns::Turns;
-use crate::writer::Writer;
+use crate::writer::TokenWriter;
 use crate::{Cancel, End, Error, Generated, Piece, Rank, Result};
 use portion::Portion;
 use reuse::Begun;
@@ -28,7 +30,7 @@ use reuse::Begun;
 /// Tokens that follow from each other without a choice, and go through a step together, at most.
 const FORCED: usize = 256;
 
-/// Several texts in shared passes, in which each expert is read once for all of them. Each has the
+/// Continuous batching: texts share passes, in which each expert is read once for all of them. Each has the
 /// output that it has alone.
 ///
 /// Texts are [added](Self::add) and cancelled at any time, and advanced by [`step`](Self::step). An
@@ -37,12 +39,12 @@ pub struct Batch<'m> {
     model: &'m mut Sequence,
     tokenizer: Option<&'m Tokenizer>,
     waiter: Option<Waiter>,
-    running: Vec<Text<'m>>,
+    running: Vec<Running<'m>>,
     /// Sequences without a text. They are empty.
     idle: Vec<usize>,
     /// What was computed for texts, apart from sequences.
-    kept: Shelf,
-    disk: Option<KvDisk>,
+    prefixes: PrefixCache,
+    disk: Option<PrefixDisk>,
     /// Bytes held by sequences and what is kept, at most; `None` if they have to be counted.
     held: Option<u64>,
     /// Bytes that there is room for.
@@ -51,7 +53,7 @@ pub struct Batch<'m> {
     goes_back: bool,
     /// Bytes of experts in memory, if they get what texts and what is kept do not need.
     experts: u64,
-    step: Step,
+    step: StepOutcome,
     clock: Clock,
     turns: Option<Turns>,
     portion: Portion,
@@ -59,7 +61,7 @@ pub struct Batch<'m> {
 
 /// A text to continue among others.
 #[derive(Clone, Debug)]
-pub struct Continuation {
+pub struct BatchRequest {
     /// The tokens of the prompt.
     pub tokens: Vec<u32>,
     /// The [resolved](crate::Model::generation) options; without a limit of new tokens, the text goes
@@ -71,7 +73,7 @@ pub struct Continuation {
     pub bias: Vec<(u32, f32)>,
     /// Restricts the tokens that may be chosen. Those that it forces are computed in one pass, unless
     /// `ranks` asks for the probabilities of each.
-    pub constraint: Option<Arc<dyn Constrain>>,
+    pub constraint: Option<Arc<dyn TokenMask>>,
     /// Number of likeliest tokens to report beside each token, with their probabilities; `None` for
     /// no probabilities at all.
     pub ranks: Option<usize>,
@@ -83,7 +85,7 @@ pub struct Continuation {
     pub witness: Option<Arc<Mutex<Witness>>>,
     /// True for a text that is hardly ever continued, such as a title for others: what is kept of it goes
     /// sooner, until it has been used.
-    pub passing: bool,
+    pub short_lived: bool,
     /// The owner of the text. What was computed for a text is used again for texts of its owner that
     /// begin as it does. The same text again, such as one that was cancelled, goes on where it was, if
     /// it has neither a constraint nor ranks.
@@ -100,7 +102,7 @@ pub enum Event {
     /// Tokens of its prompt, from the second on, with their probabilities.
     Ranked(Vec<Rank>),
     /// The tokens that the same text had before.
-    Again(Vec<Piece>),
+    Resumed(Vec<Piece>),
     /// A token was chosen, or text that was held back is complete.
     Piece(Piece, Option<Rank>),
     /// The text is over.
@@ -109,7 +111,7 @@ pub enum Event {
 
 /// A text among others.
 #[derive(Debug)]
-struct Text<'m> {
+struct Running<'m> {
     number: usize,
     sequence: usize,
     /// Tokens that continue its sequence: those of the prompt, then the last one chosen with those that
@@ -121,25 +123,25 @@ struct Text<'m> {
     began: Duration,
     /// Time of its last token.
     heard: Duration,
-    writer: Writer<'m>,
+    writer: TokenWriter<'m>,
     bias: Vec<(u32, f32)>,
     ranks: Option<usize>,
     prompt_ranks: bool,
     witness: Option<Arc<Mutex<Witness>>>,
-    passing: bool,
+    short_lived: bool,
     cancel: Cancel,
     /// With what it can be continued when it is asked for again.
-    asked: Option<Asked>,
+    key: Option<AnswerKey>,
     /// A text, by its number, that computes so many of its first tokens: it waits for that one.
     follows: Option<(usize, usize)>,
     /// Numbers of tokens at which its state is kept, ascending.
     marks: Vec<usize>,
     /// Tokens of the same text before, and its end if it had one: not told yet.
-    again: (Vec<Piece>, Option<End>),
+    resumed: (Vec<Piece>, Option<End>),
 }
 
 /// State of a text's sequence after a step.
-struct Place {
+struct SequencePlace {
     position: usize,
     limit: usize,
     now: Duration,
@@ -163,13 +165,13 @@ impl<'m> Batch<'m> {
             waiter,
             running: Vec::new(),
             idle,
-            kept: Shelf::new(),
+            prefixes: PrefixCache::new(),
             disk: None,
             held: None,
             room,
             goes_back,
             experts: 0,
-            step: Step::default(),
+            step: StepOutcome::default(),
             clock,
             turns: None,
             portion,
@@ -196,7 +198,7 @@ impl<'m> Batch<'m> {
 
     /// Number of positions that the texts hold.
     pub fn positions(&self) -> usize {
-        self.running.iter().map(Text::done).sum()
+        self.running.iter().map(Running::done).sum()
     }
 
     /// True if a text can be added; one with the ranks of its prompt needs the first sequence.
@@ -207,11 +209,11 @@ impl<'m> Batch<'m> {
         }
     }
 
-    /// Says that no text has a form from now on, so that experts get the memory that was
-    /// [planned](crate::Needs::forms) for forms, or that some may have one: that memory is then free. At first
+    /// Says that no text has structured output from now on, so that experts get the memory that was
+    /// [planned](crate::Needs::structured) for structured output, or that some may have one: that memory is then free. At first
     /// it is.
-    pub fn lend_forms(&mut self, is_idle: bool) {
-        self.model.lend_forms(is_idle);
+    pub fn lend_structured(&mut self, is_idle: bool) {
+        self.model.lend_structured(is_idle);
     }
 
     /// Adds a text, with a number of the caller's choice. Returns the number of its tokens that are
@@ -221,26 +223,26 @@ impl<'m> Batch<'m> {
     /// # Panics
     ///
     /// If there is no [room](Self::has_room).
-    pub fn add(&mut self, number: usize, text: Continuation) -> Result<usize> {
-        let Continuation { tokens: prompt, generation, position, owner, .. } = text;
+    pub fn add(&mut self, number: usize, text: BatchRequest) -> Result<usize> {
+        let BatchRequest { tokens: prompt, generation, position, owner, .. } = text;
         let (limit, vocab) = (self.model.limit(), self.model.vocab());
         check_tokens(&prompt, 0, limit, vocab)?;
         if let Some(&(token, _)) = text.bias.iter().find(|(token, _)| *token as usize >= vocab) {
             return Err(ForwardError::UnknownToken { token, last: vocab - 1 }.into());
         }
         let tokenizer = self.tokenizer.map(|tokenizer| (tokenizer, position));
-        let mut writer = Writer::new(&[&prompt], vocab, &generation, tokenizer)?;
+        let mut writer = TokenWriter::new(&[&prompt], vocab, &generation, tokenizer)?;
         if let Some(constraint) = text.constraint {
             writer.restrict(constraint.begin());
         }
         let is_new = text.witness.is_some();
         let repeats =
             text.ranks.is_none() && !text.prompt_ranks && !is_new && !writer.is_restricted();
-        let asked = repeats.then(|| Asked::new(&generation, position, &text.bias));
+        let key = repeats.then(|| AnswerKey::new(&generation, position, &text.bias));
         let sequence = self.take_idle(text.prompt_ranks);
         // Those whose every token has to be seen take nothing from others.
         let anew = text.prompt_ranks || is_new;
-        let made = asked.as_ref().and_then(|asked| self.again(sequence, &prompt, owner, asked));
+        let made = key.as_ref().and_then(|key| self.resume(sequence, &prompt, owner, key));
         let made = made.unwrap_or_default();
         let (begun, next, known) = match made.last() {
             Some(&last) => (Begun::default(), vec![last], prompt.len()),
@@ -250,15 +252,15 @@ impl<'m> Batch<'m> {
                 (begun, next, known)
             }
         };
-        let mut again = (Vec::with_capacity(made.len()), None);
+        let mut resumed = (Vec::with_capacity(made.len()), None);
         for (position, token) in (prompt.len()..).zip(made) {
             // Tokens that were chosen once are tokens of the model.
             let (piece, end) = writer.take(token).expect("a token that was chosen before");
-            again.0.push(piece);
-            again.1 = end_at(&writer, end, position, limit);
+            resumed.0.push(piece);
+            resumed.1 = end_at(&writer, end, position, limit);
         }
         let began = self.clock.now();
-        self.running.push(Text {
+        self.running.push(Running {
             number,
             sequence,
             next,
@@ -271,12 +273,12 @@ impl<'m> Batch<'m> {
             ranks: text.ranks,
             prompt_ranks: text.prompt_ranks,
             witness: text.witness,
-            passing: text.passing,
+            short_lived: text.short_lived,
             cancel: text.cancel,
-            asked,
+            key,
             follows: begun.follows,
             marks: begun.marks,
-            again,
+            resumed,
         });
         Ok(known)
     }
@@ -289,27 +291,27 @@ impl<'m> Batch<'m> {
         self.idle.swap_remove(at.expect("there is room for the text"))
     }
 
-    /// Puts a sequence where the same text was before. Returns the tokens that were chosen for that.
-    fn again(
+    /// Resumes an identical earlier request. Returns the tokens that it had generated.
+    fn resume(
         &mut self,
         sequence: usize,
         prompt: &[u32],
         owner: u64,
-        asked: &Asked,
+        key: &AnswerKey,
     ) -> Option<Vec<u32>> {
-        let at = self.kept.again(prompt, owner, asked)?;
+        let at = self.prefixes.find_answer(prompt, owner, key)?;
         self.held = None;
         // What goes on is kept again at its end. Until then nothing is shared, and has to be copied.
-        let kept = self.kept.take(at);
-        let begun = self.model.begin_with(sequence, &kept.prefix, kept.tokens.len());
-        kept.answer.filter(|_| begun).map(|answer| answer.made)
+        let entry = self.prefixes.take(at);
+        let begun = self.model.begin_with(sequence, &entry.prefix, entry.tokens.len());
+        entry.answer.filter(|_| begun).map(|answer| answer.made)
     }
 
     /// Advances all texts, or with [turns](Self::with_turns) some: each gets a token, or a part of its
     /// prompt is computed. `each` gets the numbers of the texts with what happened to them.
     pub fn step(&mut self, each: &mut dyn FnMut(usize, Event)) {
         let running = self.without_cancelled(each);
-        self.running = self.told_again(running, each);
+        self.running = self.tell_resumed(running, each);
         self.begin_followers();
         let mut running = std::mem::take(&mut self.running);
         let parts = self.parts(&running);
@@ -319,7 +321,7 @@ impl<'m> Batch<'m> {
         self.make_room(&growing, 0);
         let (began, waited) = (self.clock.now(), self.waited());
         let tokens = parts.iter().sum();
-        let together = |(text, part): &(&Text<'_>, &usize)| **part > 0 && !text.is_scored();
+        let together = |(text, part): &(&Running<'_>, &usize)| **part > 0 && !text.is_scored();
         let (chunks, cancels): (Vec<Chunk<'_>>, Vec<Cancel>) = running
             .iter()
             .zip(&parts)
@@ -338,7 +340,7 @@ impl<'m> Batch<'m> {
             if let Some(cancel) = one {
                 cancel.attach(self.waiter.as_ref());
             }
-            let mut watch = Watch { cancels: &cancels, scores: None, witnesses };
+            let mut watch = BatchObserver { cancels: &cancels, scores: None, witnesses };
             self.model.step(&chunks, &mut watch, &mut self.step);
             if let Some(cancel) = one {
                 cancel.detach();
@@ -376,12 +378,12 @@ impl<'m> Batch<'m> {
     }
 
     /// Numbers of tokens by which texts are continued in a step; 0 for those that wait.
-    fn parts(&mut self, running: &[Text<'_>]) -> Vec<usize> {
+    fn parts(&mut self, running: &[Running<'_>]) -> Vec<usize> {
         let begun = running.iter().filter(|text| text.has_begun()).count();
         let mut parts = parts(running, self.portion.tokens(begun), self.goes_back);
         let Some(turns) = &mut self.turns else { return parts };
         // A part of a prompt needs most experts: all texts go with it.
-        if !running.iter().all(Text::has_begun) {
+        if !running.iter().all(Running::has_begun) {
             turns.end_round();
             return parts;
         }
@@ -396,7 +398,7 @@ impl<'m> Batch<'m> {
     }
 
     /// Takes the running texts, and ends those that were cancelled.
-    fn without_cancelled(&mut self, each: &mut dyn FnMut(usize, Event)) -> Vec<Text<'m>> {
+    fn without_cancelled(&mut self, each: &mut dyn FnMut(usize, Event)) -> Vec<Running<'m>> {
         let (over, running): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.running).into_iter().partition(|t| t.cancel.is_cancelled());
         over.into_iter().for_each(|text| self.end(text, Ok(End::Cancelled), each));
@@ -404,20 +406,20 @@ impl<'m> Batch<'m> {
     }
 
     /// Tells what texts had come to before, and ends those that had ended.
-    fn told_again(
+    fn tell_resumed(
         &mut self,
-        running: Vec<Text<'m>>,
+        running: Vec<Running<'m>>,
         each: &mut dyn FnMut(usize, Event),
-    ) -> Vec<Text<'m>> {
+    ) -> Vec<Running<'m>> {
         let mut rest = Vec::with_capacity(running.len());
         for mut text in running {
-            let (pieces, end) = std::mem::take(&mut text.again);
+            let (pieces, end) = std::mem::take(&mut text.resumed);
             if !pieces.is_empty() {
                 text.heard = self.clock.now();
                 text.writer.made.first_token = Some(text.heard - text.began);
                 let total = text.prompt.len() as u64;
                 each(text.number, Event::Prompt(Progress { done: total, total }));
-                each(text.number, Event::Again(pieces));
+                each(text.number, Event::Resumed(pieces));
             }
             match end {
                 Some(end) => self.end(text, Ok(end), each),
@@ -431,7 +433,7 @@ impl<'m> Batch<'m> {
     /// reason if the text is over.
     fn stepped(
         &mut self,
-        text: &mut Text<'_>,
+        text: &mut Running<'_>,
         part: usize,
         chunk: usize,
         each: &mut dyn FnMut(usize, Event),
@@ -446,17 +448,17 @@ impl<'m> Batch<'m> {
     /// Continues a text by a part of its prompt, whose tokens are ranked.
     fn score(
         &mut self,
-        text: &mut Text<'_>,
+        text: &mut Running<'_>,
         part: usize,
         each: &mut dyn FnMut(usize, Event),
     ) -> Result<Option<End>> {
         // A text that has just ended has counted its room anew, without this part.
         self.make_room(&[(text.sequence, part)], 0);
         let top = text.ranks.unwrap_or(0);
-        let mut scores = Scores::new(&text.next, self.model.len(), self.model.vocab(), top);
+        let mut scores = PromptScores::new(&text.next, self.model.len(), self.model.vocab(), top);
         text.cancel.attach(self.waiter.as_ref());
         let cancels = std::slice::from_ref(&text.cancel);
-        let mut watch = Watch { cancels, scores: Some(&mut scores), witnesses: Vec::new() };
+        let mut watch = BatchObserver { cancels, scores: Some(&mut scores), witnesses: Vec::new() };
         let scored = self.model.score(&text.next[..part], &mut watch);
         text.cancel.detach();
         if let Err(error) = scored {
@@ -468,15 +470,15 @@ impl<'m> Batch<'m> {
         text.continued(part, &mut last, place, each)
     }
 
-    fn place(&mut self, sequence: usize) -> Place {
+    fn place(&mut self, sequence: usize) -> SequencePlace {
         let (position, limit) = (self.model.len_of(sequence), self.model.limit());
-        Place { position, limit, now: self.clock.now() }
+        SequencePlace { position, limit, now: self.clock.now() }
     }
 
     /// Ends a text. What was computed of it stays known, unless it has failed; a pass that was cut off
     /// is undone.
-    fn end(&mut self, mut text: Text<'_>, end: Result<End>, each: &mut dyn FnMut(usize, Event)) {
-        let Text { sequence, owner, passing, .. } = text;
+    fn end(&mut self, mut text: Running<'_>, end: Result<End>, each: &mut dyn FnMut(usize, Event)) {
+        let Running { sequence, owner, short_lived, .. } = text;
         // The caller counts its memory until it hears of the end.
         text.writer.forget_restriction();
         if end.is_ok() {
@@ -486,17 +488,17 @@ impl<'m> Batch<'m> {
             let len = self.model.len_of(sequence);
             let len = self.model.truncate_one(sequence, len);
             if !made.is_empty() && len + 1 == tokens.len() + made.len() {
-                answer = text.asked.take().map(|asked| Answer { asked, made: made.clone() });
+                answer = text.key.take().map(|key| KnownAnswer { key, made: made.clone() });
             }
             tokens.extend(made);
             tokens.truncate(len);
             if let Some(prefix) = self.model.prefix(sequence) {
-                let mut kept = Kept::new(prefix, tokens, owner);
-                (kept.passing, kept.answer) = (passing, answer);
-                self.shelve(kept);
+                let mut entry = PrefixEntry::new(prefix, tokens, owner);
+                (entry.short_lived, entry.answer) = (short_lived, answer);
+                self.keep_prefix(entry);
             }
         }
-        self.kept.settle(text.number);
+        self.prefixes.end_trail(text.number);
         self.model.release(sequence);
         self.idle.push(sequence);
         self.held = None;
@@ -511,7 +513,12 @@ impl<'m> Batch<'m> {
 }
 
 /// The reason why a text is over with its last token, which has this position.
-fn end_at(writer: &Writer<'_>, end: Option<End>, position: usize, limit: usize) -> Option<End> {
+fn end_at(
+    writer: &TokenWriter<'_>,
+    end: Option<End>,
+    position: usize,
+    limit: usize,
+) -> Option<End> {
     match end {
         Some(end) => Some(end),
         None if writer.is_complete() => Some(End::Length),
@@ -522,9 +529,9 @@ fn end_at(writer: &Writer<'_>, end: Option<End>, position: usize, limit: usize) 
 
 /// Numbers of tokens by which texts are continued in a step; 0 for those that wait. Prompts get so many
 /// tokens together.
-fn parts(texts: &[Text<'_>], prompts: usize, goes_back: bool) -> Vec<usize> {
+fn parts(texts: &[Running<'_>], prompts: usize, goes_back: bool) -> Vec<usize> {
     let mut room = prompts;
-    let part = |text: &Text<'_>| {
+    let part = |text: &Running<'_>| {
         if text.follows.is_some() {
             return 0;
         }
@@ -541,7 +548,7 @@ fn parts(texts: &[Text<'_>], prompts: usize, goes_back: bool) -> Vec<usize> {
     texts.iter().map(part).collect()
 }
 
-impl Text<'_> {
+impl Running<'_> {
     /// Tokens in its sequence, while its prompt is computed.
     fn done(&self) -> usize {
         match self.has_begun() {
@@ -581,7 +588,7 @@ impl Text<'_> {
         &mut self,
         part: usize,
         logits: &mut [f32],
-        place: Place,
+        place: SequencePlace,
         each: &mut dyn FnMut(usize, Event),
     ) -> Result<Option<End>> {
         self.next.drain(..part);
@@ -644,7 +651,7 @@ impl Text<'_> {
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
         self.model.lend_context(None);
-        self.model.lend_forms(false);
+        self.model.lend_structured(false);
         let running = self.running.iter().map(|text| text.sequence);
         running.chain(self.idle.iter().copied()).for_each(|sequence| self.model.release(sequence));
     }
@@ -661,14 +668,14 @@ fn locked(witness: &Mutex<Witness>) -> MutexGuard<'_, Witness> {
 }
 
 /// Ends a pass at a layer once all its texts are cancelled, and passes logits on.
-struct Watch<'a, 't> {
+struct BatchObserver<'a, 't> {
     cancels: &'a [Cancel],
-    scores: Option<&'a mut Scores<'t>>,
+    scores: Option<&'a mut PromptScores<'t>>,
     /// Witnesses with the numbers of their sequences.
     witnesses: Vec<(usize, Arc<Mutex<Witness>>)>,
 }
 
-impl Observer for Watch<'_, '_> {
+impl Observer for BatchObserver<'_, '_> {
     fn layer_begins(&mut self, _: &Pass, _: usize, _: &[f32]) -> Result<(), SourceError> {
         match self.cancels.iter().all(Cancel::ends_passes) {
             true => Err("the pass was cancelled".into()),
@@ -679,7 +686,7 @@ impl Observer for Watch<'_, '_> {
     fn routed(&mut self, pass: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
         for (sequence, witness) in &self.witnesses {
             for span in pass.spans.iter().filter(|span| span.sequence == *sequence) {
-                locked(witness).saw(span, layer, routed);
+                locked(witness).note_routed(span, layer, routed);
             }
         }
         Ok(())

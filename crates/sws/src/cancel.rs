@@ -12,10 +12,10 @@ use sws_store::{Pass, ReadOp, ShardReader};
 ///
 /// A used handle stays cancelled; a new operation needs a new handle.
 #[derive(Clone, Debug, Default)]
-pub struct Cancel(Arc<Shared>);
+pub struct Cancel(Arc<CancelShared>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct CancelShared {
     flag: Arc<AtomicBool>,
     /// True if a pass for a token is completed first.
     between: bool,
@@ -33,7 +33,7 @@ impl Cancel {
     /// Creates a handle that ends a prompt at its next layer, and generation after a token, when the
     /// flag is set. After a token the sequence can be continued from there. A signal can set the flag.
     pub fn between_tokens(flag: Arc<AtomicBool>) -> Cancel {
-        Cancel(Arc::new(Shared { flag, between: true, waiter: Mutex::default() }))
+        Cancel(Arc::new(CancelShared { flag, between: true, waiter: Mutex::default() }))
     }
 
     /// Cancels the operation.

@@ -147,9 +147,9 @@ pub(crate) struct Turn<'a>(&'a mut Vec<Message>);
 impl Turn<'_> {
     /// Adds the answer.
     pub(crate) fn answered(self, made: &Generated) {
-        let thoughts = Some(&made.thoughts).filter(|thoughts| !thoughts.is_empty());
+        let reasoning = Some(&made.reasoning).filter(|reasoning| !reasoning.is_empty());
         self.0.push(Message {
-            reasoning_content: thoughts.cloned(),
+            reasoning_content: reasoning.cloned(),
             ..Message::new(ASSISTANT, made.text.clone())
         });
     }

@@ -61,7 +61,7 @@ pub fn trainer() -> Result<Trainer> {
 
 /// A possible draft of a model: its size is known, but it has not been made yet.
 #[derive(Debug)]
-pub struct Candidate {
+pub struct DraftCandidate {
     shape: DraftShape,
     /// Its full size.
     whole: DraftSize,
@@ -69,15 +69,16 @@ pub struct Candidate {
     trained: Option<(PathBuf, Vec<u8>)>,
 }
 
-impl Candidate {
+impl DraftCandidate {
     /// Returns, for so many sequences, the draft in `file`, the one in the model's directory, or an
     /// untrained one. `None` for a model without experts, or with small experts and no trained draft.
     pub(crate) fn find(
         model: &Model,
         file: Option<&Path>,
         sequences: usize,
-    ) -> Result<Option<Candidate>> {
-        let found = Candidate::trained(model, file)?.or_else(|| Candidate::untrained(model));
+    ) -> Result<Option<DraftCandidate>> {
+        let found =
+            DraftCandidate::trained(model, file)?.or_else(|| DraftCandidate::untrained(model));
         Ok(found.map(|mut candidate| {
             candidate.shape.sequences = sequences;
             candidate
@@ -85,16 +86,16 @@ impl Candidate {
     }
 
     /// Returns the draft in `file`, or the one in the model's directory, if any.
-    pub fn trained(model: &Model, file: Option<&Path>) -> Result<Option<Candidate>> {
+    pub fn trained(model: &Model, file: Option<&Path>) -> Result<Option<DraftCandidate>> {
         let beside = path(model);
         match file.or_else(|| beside.exists().then_some(&beside)) {
-            Some(file) => Candidate::read(model, file).map(Some),
+            Some(file) => DraftCandidate::read(model, file).map(Some),
             None => Ok(None),
         }
     }
 
     /// Returns an untrained draft, if it is [worth](WORTH) its memory.
-    fn untrained(model: &Model) -> Option<Candidate> {
+    fn untrained(model: &Model) -> Option<DraftCandidate> {
         let shape = shape(model.spec())?;
         let tokens = model.spec().vocab.min(TOKENS);
         let whole = DraftSize::within(usize::MAX, &shape, 0, tokens)?;
@@ -102,10 +103,10 @@ impl Candidate {
         let experts = pieces.filter(|piece| matches!(piece.id.kind(), PieceKind::Expert(_)));
         let experts: u64 = experts.map(Piece::stored_bytes).sum();
         let worth = experts >= WORTH * whole.bytes(&shape) as u64;
-        worth.then_some(Candidate { shape, whole, trained: None })
+        worth.then_some(DraftCandidate { shape, whole, trained: None })
     }
 
-    fn read(model: &Model, path: &Path) -> Result<Candidate> {
+    fn read(model: &Model, path: &Path) -> Result<DraftCandidate> {
         let error = |why: String| Error::Draft { file: path.to_owned(), why };
         let Some(shape) = shape(model.spec()) else {
             let why = "cannot be used: the model has no experts, or its layers differ in them";
@@ -128,7 +129,7 @@ impl Candidate {
         let fingerprint = &model.manifest().model.fingerprint;
         let whole = MicroDraftModel::size_in(&bytes, &shape, fingerprint)
             .map_err(|e| error(e.to_string()))?;
-        Ok(Candidate { shape, whole, trained: Some((path.to_owned(), bytes)) })
+        Ok(DraftCandidate { shape, whole, trained: Some((path.to_owned(), bytes)) })
     }
 
     /// Returns the largest size that fits into `limit` bytes. `None` if not even a history fits.
@@ -158,7 +159,7 @@ impl Candidate {
     /// Makes the draft, as large as fits into `share` bytes.
     pub fn make(self, model: &Model, share: u64) -> Result<Option<MicroDraftModel>> {
         let Some(size) = self.within(share) else { return Ok(None) };
-        let Candidate { shape, trained, .. } = self;
+        let DraftCandidate { shape, trained, .. } = self;
         let Some((file, bytes)) = trained else {
             return Ok(Some(MicroDraftModel::new(shape, size)));
         };
@@ -179,7 +180,7 @@ mod tests {
         let shape = shape(Model::open(dir).unwrap().spec()).unwrap();
         let (rank, tokens) = (16, TOKENS);
         let whole = DraftSize { rank, tokens, distances: sws_draft::DEPTH };
-        let candidate = Candidate { shape, whole, trained: None };
+        let candidate = DraftCandidate { shape, whole, trained: None };
         let most = candidate.bytes_within(u64::MAX);
         for limit in (0..most + most / 8).step_by(10_007) {
             let share = candidate.bytes_within(limit);

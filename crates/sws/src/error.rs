@@ -7,7 +7,9 @@ use sws_engine::UnknownBudget;
 use sws_hub::{HubError, ModelId, ModelName, some_of};
 use sws_model::ForwardError;
 use sws_model::text::{ConstraintError, GenerationError, SampleError};
-use sws_store::{CheckpointError, FetchError, Holder, LayoutError, ManifestError, SmallFileError};
+use sws_store::{
+    CheckpointError, FetchError, LayoutError, LimitSource, ManifestError, SmallFileError,
+};
 
 use crate::Size;
 
@@ -21,6 +23,7 @@ pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 /// and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum Error {
     /// Neither an existing path nor a possible id of a model.
     #[error(
@@ -53,12 +56,7 @@ pub enum Error {
         some_of(models),
         name.id
     )]
-    Several {
-        /// The name.
-        name: ModelName,
-        /// The models.
-        models: Vec<String>,
-    },
+    Several { name: ModelName, models: Vec<String> },
     /// A damaged or missing manifest.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
@@ -71,9 +69,7 @@ pub enum Error {
         (enough >> 20) + 1
     )]
     ManifestMemory {
-        /// The manifest.
         path: PathBuf,
-        /// Its length.
         len: u64,
         /// The budget in bytes.
         budget: u64,
@@ -88,16 +84,12 @@ pub enum Error {
     SmallFile(#[from] SmallFileError),
     /// Shards without a configuration, which a manifest always names.
     #[error("`{}` is missing; make the shards again", path.display())]
-    NoConfig {
-        /// The file.
-        path: PathBuf,
-    },
+    NoConfig { path: PathBuf },
     /// Any other problem of a model.
     #[error("`{}`: {cause}", dir.display())]
     Model {
         /// The directory of the model.
         dir: PathBuf,
-        /// The problem.
         cause: Cause,
     },
     /// A model that needs more memory than is available.
@@ -107,19 +99,17 @@ pub enum Error {
         Size(*needed),
         Size(*available),
         match holder {
-            Holder::Machine => "close other programs",
-            Holder::Cgroup(_) => "give it more",
+            LimitSource::Machine => "close other programs",
+            LimitSource::Cgroup(_) => "give it more",
         }
     )]
     Memory {
         /// The directory of the model.
         dir: PathBuf,
-        /// Bytes needed.
         needed: u64,
-        /// Bytes available.
         available: u64,
         /// The machine or control group that limits memory.
-        holder: Holder,
+        holder: LimitSource,
         /// The alternative to more memory.
         otherwise: &'static str,
     },
@@ -154,7 +144,6 @@ pub enum Error {
     Threads {
         /// Number of threads requested.
         count: usize,
-        /// The system's error.
         cause: rayon::ThreadPoolBuildError,
     },
     /// A reader that this system does not support.

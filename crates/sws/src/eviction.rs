@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sws_cache::Saved;
+use sws_cache::SavedTensors;
 use sws_cache::correction::{Correction, Corrections};
 use sws_cache::policy::PolicyKind;
 use sws_engine::routes_of;
@@ -47,7 +47,7 @@ fn read(model: &Model, file: &Path) -> Result<Correction> {
     }
     let mut bytes = Vec::new();
     opened.take(most).read_to_end(&mut bytes).map_err(unread)?;
-    let saved = Saved::read(&bytes, &model.manifest().model.fingerprint);
+    let saved = SavedTensors::read(&bytes, &model.manifest().model.fingerprint);
     let correction = saved.and_then(|saved| Correction::recall(&saved, shape));
     let correction = correction.map_err(|e| error(e.to_string()))?;
     correction

@@ -7,7 +7,7 @@ mod tests;
 use std::fmt;
 
 use sws_engine::{Gauge, Waiter};
-use sws_model::text::{Constrain, Generation, Position, ReplyReader, Tokenizer};
+use sws_model::text::{Generation, Position, ReplyReader, TokenMask, Tokenizer};
 use sws_model::{CausalLm, ForwardError, Observer};
 use sws_store::Pass;
 use sws_store::shard::Progress;
@@ -16,8 +16,8 @@ use tracing::debug;
 use crate::cancel::{CancelObserver, OnLayer};
 use crate::chat::Turn;
 use crate::sequence::Sequence;
-use crate::timing::Timing;
-use crate::writer::Writer;
+use crate::timing::TextTiming;
+use crate::writer::TokenWriter;
 use crate::{Cancel, End, Generated, Pace, Piece, Result};
 use ahead::Ahead;
 
@@ -35,14 +35,14 @@ pub struct Generate<'m> {
     layers: usize,
     /// Prompt tokens that are not in the sequence yet; empty once they are.
     prompt: Vec<u32>,
-    writer: Writer<'m>,
+    writer: TokenWriter<'m>,
     /// Logits of the next token, unless it was computed ahead. Empty until the prompt is processed.
     logits: Vec<f32>,
     ahead: Ahead<'m>,
     /// The conversation turn that the text completes.
     turn: Option<Turn<'m>>,
     hooks: Hooks<'m>,
-    timing: Timing,
+    timing: TextTiming,
     over: bool,
 }
 
@@ -55,13 +55,13 @@ struct Hooks<'m> {
 }
 
 /// A part of a prompt: the number of tokens before it, and of all.
-struct Part {
+struct PromptPart {
     done: usize,
     total: usize,
 }
 
 /// Prompt of a text, and the parts of the model that it needs.
-pub(crate) struct Start<'m, 'g> {
+pub(crate) struct GenerateStart<'m, 'g> {
     /// Number of layers.
     pub(crate) layers: usize,
     pub(crate) tokens: Vec<u32>,
@@ -72,8 +72,11 @@ pub(crate) struct Start<'m, 'g> {
 }
 
 impl<'m> Generate<'m> {
-    pub(crate) fn new(sequence: &'m mut Sequence, start: Start<'m, '_>) -> Result<Generate<'m>> {
-        let Start { layers, mut tokens, generation, tokenizer, gauge, waiter } = start;
+    pub(crate) fn new(
+        sequence: &'m mut Sequence,
+        start: GenerateStart<'m, '_>,
+    ) -> Result<Generate<'m>> {
+        let GenerateStart { layers, mut tokens, generation, tokenizer, gauge, waiter } = start;
         let used = sequence.resume(&tokens);
         let prompt = tokens.split_off(used);
         let (limit, asked) = (sequence.limit(), prompt.len());
@@ -81,9 +84,9 @@ impl<'m> Generate<'m> {
             return Err(ForwardError::ContextFull { used, asked, limit }.into());
         }
         let vocab = sequence.vocab();
-        let writer = Writer::new(&[&tokens, &prompt], vocab, generation, tokenizer)?;
-        if let Some(proposals) = &mut sequence.proposals {
-            proposals.begins();
+        let writer = TokenWriter::new(&[&tokens, &prompt], vocab, generation, tokenizer)?;
+        if let Some(decoder) = &mut sequence.speculative {
+            decoder.begins();
         }
         Ok(Generate {
             sequence,
@@ -94,7 +97,7 @@ impl<'m> Generate<'m> {
             ahead: Ahead::new(waiter.as_ref()),
             turn: None,
             hooks: Hooks { cancel: Cancel::new(), waiter, observer: None, progress: None },
-            timing: Timing::new(gauge),
+            timing: TextTiming::new(gauge),
             over: false,
         })
     }
@@ -118,7 +121,7 @@ impl<'m> Generate<'m> {
     }
 
     /// Restricts the tokens that may be chosen. The text ends where none may follow.
-    pub fn restricted_by(mut self, constraint: &dyn Constrain) -> Self {
+    pub fn restricted_by(mut self, constraint: &dyn TokenMask) -> Self {
         self.writer.restrict(constraint.begin());
         self
     }
@@ -176,7 +179,7 @@ impl<'m> Generate<'m> {
         }
         let position = self.reached();
         let logits = match self.ahead.row() {
-            Some(row) => self.sequence.verified(row),
+            Some(row) => self.sequence.verified_logits(row),
             None => &mut self.logits[..],
         };
         if let Some(observer) = &mut self.hooks.observer {
@@ -184,8 +187,8 @@ impl<'m> Generate<'m> {
         }
         let first = self.writer.made.tokens.is_empty();
         let (piece, end) = self.writer.choose(logits, position)?;
-        if let (Some(proposals), Some(token)) = (self.proposals(), piece.token) {
-            proposals.chose(token);
+        if let (Some(decoder), Some(token)) = (self.speculative(), piece.token) {
+            decoder.chose(token);
         }
         if first {
             self.writer.made.first_token = Some(self.timing.prompt + self.timing.elapsed());
@@ -205,7 +208,7 @@ impl<'m> Generate<'m> {
         // An empty prompt is refused by the model.
         let completed = loop {
             let next = prompt.len().min(done + CHUNK);
-            if !self.pass(&prompt[done..next], Some(Part { done, total: prompt.len() }))? {
+            if !self.pass(&prompt[done..next], Some(PromptPart { done, total: prompt.len() }))? {
                 break false;
             }
             done = next;
@@ -228,7 +231,7 @@ impl<'m> Generate<'m> {
 
     /// Computes tokens, which may be a part of the prompt, and the logits of the next one. Returns
     /// false if it was cancelled.
-    fn pass(&mut self, tokens: &[u32], part: Option<Part>) -> Result<bool> {
+    fn pass(&mut self, tokens: &[u32], part: Option<PromptPart>) -> Result<bool> {
         let (layers, start) = (self.layers, self.sequence.len());
         let Hooks { cancel, observer, progress, .. } = &mut self.hooks;
         let mut unobserved = ();
@@ -271,9 +274,9 @@ impl<'m> Generate<'m> {
     fn close(&mut self) {
         if !std::mem::replace(&mut self.over, true) {
             self.hooks.cancel.detach();
-            self.settle();
-            if let Some(proposals) = &mut self.sequence.proposals {
-                proposals.forget();
+            self.accept();
+            if let Some(decoder) = &mut self.sequence.speculative {
+                decoder.forget();
             }
             if let Some(turn) = self.turn.take() {
                 turn.answered(&self.writer.made);

@@ -16,7 +16,7 @@ pub struct Generated {
     /// All pieces of text, joined.
     pub text: String,
     /// What the model thought before an answer in a conversation.
-    pub thoughts: String,
+    pub reasoning: String,
     /// The reason why the text ended.
     pub end: End,
     /// Time from the prompt to the first of the tokens.
@@ -37,7 +37,7 @@ pub enum End {
     StopToken,
     /// The text reached a stop string.
     StopString,
-    /// The text has the form that it must have, and nothing can follow.
+    /// The text has the structure that it must have, and nothing can follow.
     Complete,
     /// The text has the requested number of tokens.
     Length,
@@ -57,7 +57,7 @@ pub struct Piece {
     /// The text. Empty while a character or a possible stop string is incomplete.
     pub text: String,
     /// Some of what the model thinks before its answer in a conversation; it precedes the text.
-    pub thought: String,
+    pub reasoning: String,
 }
 
 impl Deref for Piece {

@@ -24,7 +24,7 @@
 //!   [`Conversation`] ([`chat`](LoadedModel::chat)). Both return a [`Generate`], an iterator over
 //!   the text as it is generated, which a [`Cancel`] handle ends from any thread. Afterwards
 //!   [`Generated`] has the whole text, and [`RunMetrics`] its cost.
-//! - [`generate_all`](LoadedModel::generate_all) continues several texts in shared passes, each with
+//! - [`generate_all`](LoadedModel::generate_all) continues several texts by continuous batching, each with
 //!   the output that it has alone.
 //! - [`Outline`] is a model without weights: what a configuration alone says about sizes and
 //!   memory.
@@ -39,14 +39,12 @@ mod backend;
 mod batch;
 mod cancel;
 mod chat;
-mod disk;
 pub mod draft;
 mod error;
 pub mod eviction;
 mod find;
 mod generate;
 mod generated;
-mod kept;
 mod loaded;
 mod loader;
 mod metrics;
@@ -55,13 +53,15 @@ mod open;
 mod options;
 mod outline;
 mod planning;
+mod prefix_cache;
+mod prefix_disk;
 mod process;
-mod proposals;
 mod rank;
 mod request;
 mod resident;
 mod sequence;
 mod size;
+mod speculative;
 mod speed;
 mod suggestions;
 mod text;
@@ -73,10 +73,9 @@ mod warning;
 mod writer;
 
 pub use backend::Backend;
-pub use batch::{Batch, Continuation, Event};
+pub use batch::{Batch, BatchRequest, Event};
 pub use cancel::Cancel;
 pub use chat::Conversation;
-pub use disk::{KvDisk, KvDiskCounts};
 pub use error::{Cause, Error, Lacking, Result};
 pub use find::{locate, locate_checkpoint};
 pub use generate::Generate;
@@ -88,14 +87,15 @@ pub use open::{Defaults, Model, checkpoint, contents};
 pub use options::{DraftChoice, Options, Streaming};
 pub use outline::{Footprint, Format, Outline, Scope, SequenceBytes};
 pub use planning::Planning;
+pub use prefix_disk::{PrefixDisk, PrefixDiskCounts};
 pub use process::ReadingRoom;
 pub use rank::Rank;
 pub use request::{Prompt, Request};
-pub use sequence::Sequences;
+pub use sequence::LoadedSequences;
 pub use size::Size;
 pub use speed::{Computing, Dry, Others, PromptComputing, disk_speed, memory_speed};
 pub use suggestions::{SUGGESTIONS, Suggestion};
-pub use text::Text;
+pub use text::TextCodec;
 pub use texts::Texts;
 pub use threads::Threads;
 pub use warning::Warning;

@@ -6,13 +6,13 @@ use sws_engine::{Gauge, MemoryUse, Plan, Waiter, peak_memory};
 use sws_kernels::Activations;
 use sws_model::text::{Generation, Position};
 use sws_model::{CausalLm, KvPrecision};
-use sws_store::Memory;
+use sws_store::SystemMemory;
 
-use crate::generate::Start;
+use crate::generate::GenerateStart;
 use crate::sequence::Sequence;
 use crate::{
-    Backend, Batch, Generate, Generated, Lacking, Model, Prompt, Request, Result, RunMetrics, Text,
-    Texts, Threads, Warning,
+    Backend, Batch, Generate, Generated, Lacking, Model, Prompt, Request, Result, RunMetrics,
+    TextCodec, Texts, Threads, Warning,
 };
 
 /// Limit of new tokens, unless the caller or the model sets one.
@@ -26,8 +26,8 @@ pub const NEW_TOKENS: usize = 256;
 pub struct LoadedModel {
     pub(crate) model: Model,
     pub(crate) sequence: Sequence,
-    pub(crate) text: Text,
-    pub(crate) about: About,
+    pub(crate) text: TextCodec,
+    pub(crate) about: LoadedFacts,
     pub(crate) plan: Option<Plan>,
     pub(crate) gauge: Option<Gauge>,
     pub(crate) waiter: Option<Waiter>,
@@ -36,7 +36,7 @@ pub struct LoadedModel {
 
 /// Facts about the loaded model, for its metrics.
 #[derive(Debug)]
-pub(crate) struct About {
+pub(crate) struct LoadedFacts {
     pub(crate) backend: Backend,
     pub(crate) tier: String,
     pub(crate) activations: Activations,
@@ -62,7 +62,7 @@ impl LoadedModel {
         self.continued(tokens, &generation)
     }
 
-    /// Continues several texts in shared passes, in which each expert is read once for all of them:
+    /// Continuous batching: several texts share passes, in which each expert is read once for all of them:
     /// as many at a time as was [declared](crate::Needs::texts) when the model was loaded. Each has the
     /// output that it has alone. Their costs are those of all together, and not measured by text.
     ///
@@ -113,7 +113,7 @@ impl LoadedModel {
         let tokenizer = self.text.tokenizer().map(|tokenizer| (tokenizer, position));
         let (gauge, waiter) = (self.gauge.clone(), self.waiter.clone());
         let layers = self.model.spec().layers.len();
-        let start = Start { layers, tokens, generation, tokenizer, gauge, waiter };
+        let start = GenerateStart { layers, tokens, generation, tokenizer, gauge, waiter };
         Generate::new(&mut self.sequence, start)
     }
 
@@ -137,7 +137,7 @@ impl LoadedModel {
         self.about.activations
     }
 
-    /// Precision of keys and values.
+    /// Precision of the KV cache.
     pub fn kv(&self) -> KvPrecision {
         self.about.kv
     }
@@ -153,7 +153,7 @@ impl LoadedModel {
     }
 
     /// The tokenizer and chat template.
-    pub fn text(&self) -> &Text {
+    pub fn text(&self) -> &TextCodec {
         &self.text
     }
 
@@ -196,13 +196,13 @@ impl LoadedModel {
     /// Memory for encoding texts: what the budget has for it, or what is free.
     pub(crate) fn working_bytes(&self) -> u64 {
         let planned = self.plan.as_ref().map(|plan| plan.ledger.get(MemoryUse::Encoding));
-        let free = || Memory::now().map(|memory| memory.available);
+        let free = || SystemMemory::now().map(|memory| memory.available);
         planned.or_else(free).unwrap_or(u64::MAX)
     }
 }
 
 /// Returns the tokens of a request's prompt, and its options.
-fn prepared(model: &Model, text: &Text, request: Request) -> Result<(Vec<u32>, Generation)> {
+fn prepared(model: &Model, text: &TextCodec, request: Request) -> Result<(Vec<u32>, Generation)> {
     let Request { prompt, options } = request;
     let mut generation = model.generation(&options)?;
     generation.max_new_tokens.get_or_insert(NEW_TOKENS);

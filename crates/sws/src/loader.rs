@@ -7,14 +7,14 @@ use std::thread::available_parallelism;
 use sws_engine::{Plan, ProcessMemory, RamBudget, UnknownBudget};
 use sws_model::text::Tokenizer;
 use sws_store::shard::Progress;
-use sws_store::{Clock, Memory, ShardReader};
+use sws_store::{Clock, ShardReader, SystemMemory};
 use tracing::info;
 
-use crate::loaded::About;
-use crate::open::Reading;
+use crate::loaded::LoadedFacts;
+use crate::open::TokenizerReading;
 use crate::sequence::Sequence;
 use crate::{
-    Cancel, Error, LoadedModel, Model, Options, Planning, ReadingRoom, Result, Text, Threads,
+    Cancel, Error, LoadedModel, Model, Options, Planning, ReadingRoom, Result, TextCodec, Threads,
     Warning, process,
 };
 
@@ -36,7 +36,7 @@ pub struct Loader<'m> {
     pub(crate) warnings: Vec<Warning>,
     unknown: Option<UnknownBudget>,
     threads: Option<Threads>,
-    text: Option<Text>,
+    text: Option<TextCodec>,
     progress: Option<Box<dyn FnMut(Progress) + 'm>>,
 }
 
@@ -51,15 +51,15 @@ pub struct Needs {
     pub texts: usize,
     /// Bytes on the heap for the caller's own work while the model is loaded.
     pub heap: u64,
-    /// Maximum number of bytes on the heap for forms of texts. A budget that has none is not refused;
+    /// Maximum number of bytes on the heap for structured output. A budget that has none is not refused;
     /// [`Plan::ledger`] has the number planned. Experts get them meanwhile if the caller
-    /// [says](crate::Batch::lend_forms) so.
-    pub forms: u64,
+    /// [says](crate::Batch::lend_structured) so.
+    pub structured: u64,
 }
 
 impl Default for Needs {
     fn default() -> Needs {
-        Needs { positions: 0, all_logits: false, texts: 1, heap: 0, forms: 0 }
+        Needs { positions: 0, all_logits: false, texts: 1, heap: 0, structured: 0 }
     }
 }
 
@@ -103,7 +103,7 @@ impl<'m> Loader<'m> {
 
     /// Sets the tokenizer and chat template [default: all that the model has]. They are then
     /// counted apart in the budget.
-    pub fn text(mut self, text: Text) -> Self {
+    pub fn text(mut self, text: TextCodec) -> Self {
         self.text = Some(text);
         self
     }
@@ -128,11 +128,11 @@ impl<'m> Loader<'m> {
 
     /// Reads the tokenizer, if there is one, for texts encoded before the model is loaded. A budget in
     /// which it cannot be read is refused before it is, with the smallest that works.
-    pub fn read_text(&self) -> Result<Text> {
-        Text::open_if(self.model, &|reading| self.check_reading(reading))
+    pub fn read_text(&self) -> Result<TextCodec> {
+        TextCodec::open_if(self.model, &|reading| self.check_reading(reading))
     }
 
-    fn check_reading(&self, Reading { least, memory }: Reading) -> Result<()> {
+    fn check_reading(&self, TokenizerReading { least, memory }: TokenizerReading) -> Result<()> {
         match self.options.budget().and_then(ReadingRoom::of) {
             Some(room) if least > room.left => {}
             _ => return Ok(()),
@@ -177,7 +177,7 @@ impl<'m> Loader<'m> {
         self.warnings.extend(unused);
         self.warnings.extend(beyond_machine(self.options.ram));
         let streams = loaded.plan.is_some();
-        let about = About {
+        let about = LoadedFacts {
             backend: self.options.backend,
             tier: loaded.tier,
             activations: self.options.activations,
@@ -192,8 +192,8 @@ impl<'m> Loader<'m> {
         };
         let mut model = LoadedModel {
             model: self.model.clone(),
-            sequence: Sequence::new(loaded.lm, threads).with_proposals(proposes),
-            text: Text::default(),
+            sequence: Sequence::new(loaded.lm, threads).with_speculative(proposes),
+            text: TextCodec::default(),
             about,
             plan: loaded.plan,
             gauge: loaded.gauge,
@@ -208,11 +208,11 @@ impl<'m> Loader<'m> {
         Ok(model)
     }
 
-    /// True if tokens of texts are proposed: with several texts a pass has several tokens anyway, and
+    /// True if texts are decoded speculatively: with several texts a pass has several tokens anyway, and
     /// with a tolerance its results depend on their number.
     pub(crate) fn proposes(&self) -> bool {
         let exact = self.options.streaming.tolerance == 0.0;
-        self.options.proposals && exact && self.needs.texts == 1
+        self.options.speculative && exact && self.needs.texts == 1
     }
 
     /// Opens a reader of the model's files.
@@ -238,7 +238,7 @@ impl<'m> Loader<'m> {
 
     /// Resolves threads and text that were not given. Threads are started before anything is
     /// measured.
-    fn resolve(&mut self) -> Result<(Threads, Text)> {
+    fn resolve(&mut self) -> Result<(Threads, TextCodec)> {
         if let Some(unknown) = self.unknown.take() {
             return Err(Error::Ram(unknown));
         }
@@ -255,7 +255,7 @@ impl<'m> Loader<'m> {
 /// The warning about a budget that is larger than the machine's memory.
 fn beyond_machine(ram: RamBudget) -> Option<Warning> {
     let RamBudget::Bytes(asked) = ram else { return None };
-    let total = Memory::now()?.total;
+    let total = SystemMemory::now()?.total;
     (asked > total).then_some(Warning::BeyondMachine { asked, total })
 }
 

@@ -19,7 +19,7 @@ pub struct RunMetrics {
     pub threads: usize,
     /// Reader of the model's files.
     pub reader: &'static str,
-    /// Precision of keys and values.
+    /// Precision of the KV cache.
     pub kv: &'static str,
     /// Reasons why the result differs from that of the published weights. Empty if it does not.
     pub lossy: Vec<String>,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use sws_hub::{Library, ModelId, Shards};
+use sws_hub::{Library, LibraryShards, ModelId};
 use sws_store::gguf_model;
 
 use crate::Model;
@@ -23,9 +23,10 @@ impl Model {
         if let Some(stem) = stem {
             return stem.to_owned();
         }
-        let is_it = |shards: &Shards| place.is_some() && shards.path.canonicalize().ok() == place;
+        let is_it =
+            |shards: &LibraryShards| place.is_some() && shards.path.canonicalize().ok() == place;
         let library = Library::of_process().into_iter().flat_map(|library| library.all());
-        if let Some(Shards { id, form, .. }) = library.into_iter().find(is_it) {
+        if let Some(LibraryShards { id, form, .. }) = library.into_iter().find(is_it) {
             return format!("{id}:{form}");
         }
         let name = last(&path).or_else(|| last(place.as_deref()?));

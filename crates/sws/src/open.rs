@@ -16,9 +16,9 @@ use sws_model::text::{
 };
 use sws_model::{ModelSpec, check_tokens};
 use sws_store::{
-    Checkpoint, CheckpointError, Configuration, MANIFEST_FILE, Manifest, Memory, NVMeWeightStore,
-    ReaderKind, ShardReader, SmallFileError, StoreOptions, Supply, open_checkpoint, read_config,
-    remedy, user_cache,
+    Checkpoint, CheckpointError, Configuration, MANIFEST_FILE, Manifest, NVMeWeightStore,
+    ReaderKind, ShardReader, SmallFileError, StoreOptions, Supply, SystemMemory, open_checkpoint,
+    read_config, remedy, user_cache,
 };
 use tracing::info;
 
@@ -39,10 +39,10 @@ const HEADER: &str = "header.gguf";
 /// # Ok::<(), sws::Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Model(Arc<Files>);
+pub struct Model(Arc<ModelFiles>);
 
 #[derive(Debug)]
-struct Files {
+struct ModelFiles {
     dir: PathBuf,
     manifest: Arc<Manifest>,
     spec: ModelSpec,
@@ -129,7 +129,16 @@ impl Model {
         let spec =
             ModelSpec::of(&config).map_err(|e| in_dir(embedding.as_ref().unwrap_or(&dir), e))?;
         let spec = spec.for_weights(&manifest);
-        Ok(Model(Arc::new(Files { dir, manifest, spec, config, embedding, cache, heap, supply })))
+        Ok(Model(Arc::new(ModelFiles {
+            dir,
+            manifest,
+            spec,
+            config,
+            embedding,
+            cache,
+            heap,
+            supply,
+        })))
     }
 
     /// Asks for the experts that earlier runs used most, before the others.
@@ -208,21 +217,22 @@ impl Model {
     /// and again as more is known of it.
     pub(crate) fn tokenizer_if(
         &self,
-        fits: &dyn Fn(Reading) -> Result<()>,
+        fits: &dyn Fn(TokenizerReading) -> Result<()>,
     ) -> Result<Option<Tokenizer>> {
         let (json, file) = match self.beside_if(TOKENIZER, fits)? {
             Some(json) => (json, TOKENIZER),
             None => {
                 let Some(header) = self.beside_if(HEADER, fits)? else { return Ok(None) };
                 let memory = tokenizer_memory(&header).map_err(|e| self.error_of(HEADER, e))?;
-                memory.map_or(Ok(()), |memory| fits(Reading::exact(memory)))?;
+                memory.map_or(Ok(()), |memory| fits(TokenizerReading::exact(memory)))?;
                 let json = tokenizer_json(&header).map_err(|e| self.error_of(HEADER, e))?;
                 let Some(json) = json else { return Ok(None) };
                 (json, HEADER)
             }
         };
-        let read =
-            Tokenizer::read(&json, |memory| fits(Reading::exact(memory)).map_err(Refused::By));
+        let read = Tokenizer::read(&json, |memory| {
+            fits(TokenizerReading::exact(memory)).map_err(Refused::By)
+        });
         let mut tokenizer = read.map_err(|refused| match refused {
             Refused::Tokenizer(error) => self.error_of(file, error),
             Refused::By(error) => error,
@@ -298,19 +308,19 @@ impl Model {
 
     /// Returns an error that names the model.
     pub fn error(&self, cause: impl Into<Cause>) -> Error {
-        in_dir(&self.shown(), cause)
+        in_dir(&self.render(), cause)
     }
 
     /// Returns an error that names a small file of the model.
     fn error_of(&self, file: &str, cause: impl Into<Cause>) -> Error {
         match self.0.embedding {
             Some(_) => self.error(cause),
-            None => in_dir(&self.shown().join(file), cause),
+            None => in_dir(&self.render().join(file), cause),
         }
     }
 
     /// The model's file, directory or address.
-    fn shown(&self) -> PathBuf {
+    fn render(&self) -> PathBuf {
         match (&self.0.supply, &self.0.embedding) {
             (Some(supply), _) => supply.address().into(),
             (None, Some(file)) => file.clone(),
@@ -322,13 +332,13 @@ impl Model {
     fn beside_if(
         &self,
         name: &str,
-        fits: &dyn Fn(Reading) -> Result<()>,
+        fits: &dyn Fn(TokenizerReading) -> Result<()>,
     ) -> Result<Option<Vec<u8>>> {
         let listed = self.manifest().copies.iter().find(|copy| copy.path == name);
         let len = listed
             .map(|copy| copy.len)
             .or_else(|| Some(self.dir().join(name).metadata().ok()?.len()));
-        len.map_or(Ok(()), |len| fits(Reading::of_file(len)))?;
+        len.map_or(Ok(()), |len| fits(TokenizerReading::of_file(len)))?;
         self.beside(name)
     }
 
@@ -348,8 +358,8 @@ impl Model {
     /// Fails if more memory is needed than is available: an error is better than the kernel's
     /// out-of-memory killer.
     pub(crate) fn check_memory(&self, needed: u64, otherwise: &'static str) -> Result<()> {
-        match Memory::now() {
-            Some(Memory { available, holder, .. }) if available < needed => {
+        match SystemMemory::now() {
+            Some(SystemMemory { available, holder, .. }) if available < needed => {
                 let dir = self.dir().to_owned();
                 Err(Error::Memory { dir, needed, available, holder, otherwise })
             }
@@ -386,22 +396,22 @@ const MANIFEST_PARTS: u64 = 2;
 
 /// Memory of a tokenizer that is about to be read.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reading {
+pub(crate) struct TokenizerReading {
     /// Memory that it takes for certain.
     pub(crate) least: u64,
     /// Memory in which it can be read.
     pub(crate) memory: TokenizerMemory,
 }
 
-impl Reading {
-    fn exact(memory: TokenizerMemory) -> Reading {
-        Reading { least: memory.peak, memory }
+impl TokenizerReading {
+    fn exact(memory: TokenizerMemory) -> TokenizerReading {
+        TokenizerReading { least: memory.peak, memory }
     }
 
     /// Memory of a file of which nothing but its length is known. It is read as a whole; what
     /// becomes of it takes less than twice as much, in all known vocabularies.
-    fn of_file(len: u64) -> Reading {
-        Reading { least: len, memory: TokenizerMemory { held: len, peak: 3 * len } }
+    fn of_file(len: u64) -> TokenizerReading {
+        TokenizerReading { least: len, memory: TokenizerMemory { held: len, peak: 3 * len } }
     }
 }
 
@@ -423,7 +433,7 @@ struct Opened {
     config: Configuration,
     /// Directory of the weights.
     dir: PathBuf,
-    /// See [`Files::embedding`].
+    /// See [`ModelFiles::embedding`].
     embedding: Option<PathBuf>,
 }
 

@@ -19,7 +19,7 @@ pub struct Options {
     pub resident: bool,
     /// Context length. `None` for as many positions as memory allows.
     pub context: Option<usize>,
-    /// Precision of keys and values.
+    /// Precision of the KV cache.
     pub kv: KvPrecision,
     /// Implementation of the layers.
     pub backend: Backend,
@@ -32,7 +32,7 @@ pub struct Options {
     pub reader: ReaderKind,
     /// Computes several tokens of a text in one pass where they are foreseen, as long as that measurably
     /// saves time. The output does not depend on it. Off by default.
-    pub proposals: bool,
+    pub speculative: bool,
     /// Options for streaming weights.
     pub streaming: Streaming,
 }
@@ -79,7 +79,7 @@ impl Default for Options {
             tier: None,
             activations: Activations::F32,
             reader: ReaderKind::Direct,
-            proposals: false,
+            speculative: false,
             streaming: Streaming::default(),
         }
     }

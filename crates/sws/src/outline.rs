@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use sws_engine::{Plan, PlanOptions, Planner, ProcessMemory};
 use sws_kernels::Encoding;
 use sws_model::{
-    ConfigError, Description, InvalidConfig, Inventory, KvPrecision, ModelSpec, State,
+    ConfigError, Description, ForwardState, InvalidConfig, Inventory, KvPrecision, ModelSpec,
 };
 use sws_store::{
     CheckpointError, Configuration, Manifest, PieceKind, encoding_of, open_regular, read_config,
@@ -61,7 +61,7 @@ pub struct Footprint {
     planner: Planner,
 }
 
-/// Memory that a sequence takes: keys and values, or what a family keeps in their place.
+/// Memory that a sequence takes: its KV cache, or what a family keeps in their place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SequenceBytes {
     /// For each position.
@@ -152,7 +152,7 @@ impl Outline {
         Some(Format { plain, quantised: self.quantised.ok()? })
     }
 
-    /// Memory for keys and values and other states of a sequence; `None` if the model is not
+    /// Memory for the KV cache and other states of a sequence; `None` if the model is not
     /// supported.
     pub fn sequence(&self, kv: KvPrecision) -> Option<SequenceBytes> {
         self.spec.as_ref().map(|spec| SequenceBytes::of(spec, kv))
@@ -191,7 +191,8 @@ impl SequenceBytes {
         let last = spec.context.max(1);
         // Some families keep one entry for up to this many positions.
         let step = 128.min(last);
-        let [before, all] = [last - step, last].map(|limit| State::cache_bytes(spec, limit, kv));
+        let [before, all] =
+            [last - step, last].map(|limit| ForwardState::cache_bytes(spec, limit, kv));
         let position = (all - before) / step as u64;
         SequenceBytes { position, fixed: all.saturating_sub(position * last as u64) }
     }

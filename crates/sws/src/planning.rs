@@ -5,14 +5,14 @@ use std::path::PathBuf;
 
 use sws_cache::correction::Corrections;
 use sws_engine::{
-    HitCurve, MOST_VERIFIED, MemoryUse, Plan, PlanOptions, Planner, ProcessMemory, earlier_routes,
+    HitCurve, MAX_VERIFY_LEN, MemoryUse, Plan, PlanOptions, Planner, ProcessMemory, earlier_routes,
     routes_of,
 };
 use sws_model::Inventory;
-use sws_store::{LEARNED_FILE, Memory, PieceId};
+use sws_store::{LEARNED_FILE, PieceId, SystemMemory};
 
-use crate::draft::Candidate;
-use crate::{DraftChoice, Loader, Model, Result, Streaming, Text, Threads, eviction, process};
+use crate::draft::DraftCandidate;
+use crate::{DraftChoice, Loader, Model, Result, Streaming, TextCodec, Threads, eviction, process};
 
 /// Memory budget of a model, with a planner for this and other budgets.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub struct Planning {
     /// Memory that this process can have, in bytes.
     pub total: u64,
     /// Possible draft, and its limit in bytes.
-    draft: Option<(Candidate, u64)>,
+    draft: Option<(DraftCandidate, u64)>,
     /// Corrections of the eviction policy.
     pub(crate) corrections: Corrections,
 }
@@ -74,7 +74,11 @@ impl Model {
 }
 
 impl Planning {
-    pub(crate) fn new(loader: &Loader<'_>, text: &Text, threads: &Threads) -> Result<Planning> {
+    pub(crate) fn new(
+        loader: &Loader<'_>,
+        text: &TextCodec,
+        threads: &Threads,
+    ) -> Result<Planning> {
         // Measured before the draft is loaded, which has a line of its own in the ledger.
         let process = process::measure(loader.model, text.heap());
         Planning::of(loader, process, text.encoding(), threads.count())
@@ -95,7 +99,7 @@ impl Planning {
             Inventory::new(model.spec(), model.manifest()).map_err(|e| model.error(e))?;
         let candidate = match !streaming.speculation || streaming.draft == DraftChoice::Off {
             true => None,
-            false => Candidate::find(model, streaming.draft_file(), needs.texts)?,
+            false => DraftCandidate::find(model, streaming.draft_file(), needs.texts)?,
         };
         let plan_options = PlanOptions {
             context: options.context,
@@ -103,19 +107,19 @@ impl Planning {
             batch: needs.texts,
             kv: options.kv,
             all_logits: needs.all_logits,
-            verified: if loader.proposes() { MOST_VERIFIED } else { 0 },
+            verify_len: if loader.proposes() { MAX_VERIFY_LEN } else { 0 },
             tier: options.kernels(),
             threads,
             encoding: [encoding.saturating_add(needs.heap + model.supply_heap()), each],
-            forms: needs.forms,
+            structured: needs.structured,
             stand_ins: streaming.stand_ins(),
             ..PlanOptions::default()
         };
         let mut planner =
             Planner::new(model.spec(), &inventory, model.manifest(), process, plan_options)
                 .map_err(|e| model.error(e))?;
-        let (total, available) =
-            Memory::now().map_or((u64::MAX, u64::MAX), |memory| (memory.total, memory.available));
+        let (total, available) = SystemMemory::now()
+            .map_or((u64::MAX, u64::MAX), |memory| (memory.total, memory.available));
         // The minimum budget leaves nothing for a draft.
         let ram = options.ram.resolve(total, available, 0);
         let limit = Planner::most_draft(ram);

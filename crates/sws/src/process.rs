@@ -1,7 +1,7 @@
 //! Memory of the process apart from weights, measured once everything else is loaded.
 
 use sws_engine::{ProcessMemory, RamBudget, memory};
-use sws_store::Memory;
+use sws_store::SystemMemory;
 
 use crate::Model;
 
@@ -41,7 +41,7 @@ impl ReadingRoom {
     /// The room in a budget. `None` for `min`, which follows from the files, and where the system reports
     /// no memory.
     pub fn of(ram: RamBudget) -> Option<ReadingRoom> {
-        let Memory { total, available, .. } = Memory::now()?;
+        let SystemMemory { total, available, .. } = SystemMemory::now()?;
         if ram == RamBudget::Min {
             return None;
         }
@@ -53,7 +53,7 @@ impl ReadingRoom {
 
 /// Bytes left in a budget for encoding a text before the model is loaded.
 pub(crate) fn left(model: &Model, tokenizer: u64, budget: RamBudget) -> u64 {
-    let Some(Memory { total, available, .. }) = Memory::now() else { return u64::MAX };
+    let Some(SystemMemory { total, available, .. }) = SystemMemory::now() else { return u64::MAX };
     match budget {
         // `Min` then resolves to no less than the memory used so far.
         RamBudget::Auto | RamBudget::Min => available,

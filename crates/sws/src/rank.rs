@@ -48,7 +48,7 @@ fn likeliest(logits: &[f32], most: usize) -> Vec<(u32, f32)> {
 }
 
 /// Ranks the tokens of a prompt, from the second on.
-pub(crate) struct Scores<'a> {
+pub(crate) struct PromptScores<'a> {
     /// Tokens from position `from` on.
     tokens: &'a [u32],
     from: usize,
@@ -59,14 +59,19 @@ pub(crate) struct Scores<'a> {
     last: Vec<f32>,
 }
 
-impl<'a> Scores<'a> {
-    pub(crate) fn new(tokens: &'a [u32], from: usize, vocab: usize, top: usize) -> Scores<'a> {
-        Scores { tokens, from, vocab, top, ranks: Vec::new(), last: Vec::new() }
+impl<'a> PromptScores<'a> {
+    pub(crate) fn new(
+        tokens: &'a [u32],
+        from: usize,
+        vocab: usize,
+        top: usize,
+    ) -> PromptScores<'a> {
+        PromptScores { tokens, from, vocab, top, ranks: Vec::new(), last: Vec::new() }
     }
 
     /// Takes the logits [tokens, vocab] of the positions from `first` on.
     pub(crate) fn take(&mut self, first: usize, logits: &[f32]) {
-        let Scores { tokens, from, vocab, top, ranks, last } = self;
+        let PromptScores { tokens, from, vocab, top, ranks, last } = self;
         for (position, row) in (first..).zip(logits.chunks_exact(*vocab)) {
             if let Some(&token) = tokens.get(position + 1 - *from) {
                 ranks.push(Rank::of(row, token, *top));
@@ -103,7 +108,7 @@ mod tests {
     #[test]
     fn each_token_of_a_prompt_is_ranked_by_the_one_before() {
         let tokens = [2, 0, 1];
-        let mut scores = Scores::new(&tokens, 10, 3, 1);
+        let mut scores = PromptScores::new(&tokens, 10, 3, 1);
         let rows = [[0.0, 5.0, 1.0], [4.0, 1.0, 0.0], [7.0, 8.0, 9.0]];
         scores.take(10, &rows.concat()[..6]);
         scores.take(12, &rows[2]);

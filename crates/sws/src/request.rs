@@ -18,7 +18,7 @@ pub struct Request {
     pub options: GenerationOptions,
 }
 
-/// The beginning of a text.
+/// The prompt of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Prompt {
     /// Text.

@@ -5,10 +5,11 @@ use std::fmt;
 
 use sws_engine::Waiter;
 use sws_model::{
-    BatchLm, CausalLm, Chunk, ExpectedReads, ForwardError, Observer, Prefix, ProposalLm, Step,
+    BatchLm, CausalLm, Chunk, ExpectedReads, ForwardError, Observer, Prefix, SpeculativeLm,
+    StepOutcome,
 };
 
-use crate::proposals::Proposals;
+use crate::speculative::SpeculativeDecoder;
 use crate::{Batch, Threads};
 
 /// A model with its sequence, usable from any thread.
@@ -19,48 +20,48 @@ pub(crate) struct Sequence {
     tokens: Vec<u32>,
     /// The numbers of the sequences beside it.
     others: Vec<usize>,
-    /// Proposals for its tokens; `None` to compute each by itself.
-    pub(crate) proposals: Option<Proposals>,
+    /// Speculative decoding; `None` to compute each token by itself.
+    pub(crate) speculative: Option<SpeculativeDecoder>,
 }
 
 impl Sequence {
     pub(crate) fn new(lm: Box<dyn CausalLm>, threads: Threads) -> Sequence {
-        Sequence { lm, threads, tokens: Vec::new(), others: Vec::new(), proposals: None }
+        Sequence { lm, threads, tokens: Vec::new(), others: Vec::new(), speculative: None }
     }
 
-    /// Proposes tokens, or not.
-    pub(crate) fn with_proposals(mut self, proposes: bool) -> Sequence {
-        self.proposals = proposes.then(Proposals::default);
+    /// Decodes speculatively, or not.
+    pub(crate) fn with_speculative(mut self, proposes: bool) -> Sequence {
+        self.speculative = proposes.then(SpeculativeDecoder::default);
         self
     }
 
-    /// Asks about the text that a token continues which is not in the sequence yet, with the proposals
+    /// Asks about the text that a token continues which is not in the sequence yet, with the decoder
     /// for it.
     pub(crate) fn with_next<T>(
         &mut self,
         token: u32,
-        ask: impl FnOnce(&[u32], Option<&mut Proposals>) -> T,
+        ask: impl FnOnce(&[u32], Option<&mut SpeculativeDecoder>) -> T,
     ) -> T {
-        let Sequence { tokens, proposals, .. } = self;
+        let Sequence { tokens, speculative, .. } = self;
         tokens.push(token);
-        let answer = ask(tokens, proposals.as_mut());
+        let answer = ask(tokens, speculative.as_mut());
         tokens.pop();
         answer
     }
 
     /// Maximum number of tokens of a [`verify`](Self::verify); below 2 if there can be none.
-    pub(crate) fn most_verified(&mut self) -> usize {
-        self.lm.as_proposal_lm().map_or(0, |lm| lm.most_verified())
+    pub(crate) fn verify_len(&mut self) -> usize {
+        self.lm.as_speculative_lm().map_or(0, |lm| lm.verify_len())
     }
 
-    /// Forwards to [`ProposalLm::verify`].
+    /// Forwards to [`SpeculativeLm::verify`].
     pub(crate) fn verify(
         &mut self,
         tokens: &[u32],
         observer: &mut dyn Observer,
     ) -> Result<(), ForwardError> {
         let Sequence { lm, threads, tokens: all, .. } = self;
-        let done = threads.run(|| proposal(&mut **lm).verify(tokens, observer));
+        let done = threads.run(|| speculative_lm(&mut **lm).verify(tokens, observer));
         match &done {
             Ok(()) => all.extend(tokens),
             Err(_) => all.clear(),
@@ -68,30 +69,30 @@ impl Sequence {
         done
     }
 
-    /// Forwards to [`ProposalLm::verified`].
-    pub(crate) fn verified(&mut self, token: usize) -> &mut [f32] {
-        proposal(&mut *self.lm).verified(token)
+    /// Forwards to [`SpeculativeLm::verified_logits`].
+    pub(crate) fn verified_logits(&mut self, token: usize) -> &mut [f32] {
+        speculative_lm(&mut *self.lm).verified_logits(token)
     }
 
-    /// Forwards to [`ProposalLm::settle`].
-    pub(crate) fn settle(&mut self, len: usize) {
-        proposal(&mut *self.lm).settle(len);
+    /// Forwards to [`SpeculativeLm::accept`].
+    pub(crate) fn accept(&mut self, len: usize) {
+        speculative_lm(&mut *self.lm).accept(len);
         self.tokens.truncate(len);
     }
 
-    /// Forwards to [`ProposalLm::can_imitate`].
-    pub(crate) fn can_imitate(&mut self) -> bool {
-        self.lm.as_proposal_lm().is_some_and(|lm| lm.can_imitate())
+    /// Forwards to [`SpeculativeLm::can_draft`].
+    pub(crate) fn can_draft(&mut self) -> bool {
+        self.lm.as_speculative_lm().is_some_and(|lm| lm.can_draft())
     }
 
-    /// Forwards to [`ProposalLm::imitate`].
-    pub(crate) fn imitate(
+    /// Forwards to [`SpeculativeLm::draft_token`].
+    pub(crate) fn draft_token(
         &mut self,
         token: u32,
         observer: &mut dyn Observer,
     ) -> Result<&[f32], ForwardError> {
         let Sequence { lm, threads, tokens, .. } = self;
-        let done = threads.run(|| proposal(&mut **lm).imitate(token, observer));
+        let done = threads.run(|| speculative_lm(&mut **lm).draft_token(token, observer));
         if done.is_err() {
             tokens.clear();
         }
@@ -133,7 +134,7 @@ impl Sequence {
         &mut self,
         chunks: &[Chunk<'_>],
         observer: &mut dyn Observer,
-        step: &mut Step,
+        step: &mut StepOutcome,
     ) {
         let Sequence { lm, threads, .. } = self;
         threads.run(|| batch(&mut **lm).step(chunks, observer, step));
@@ -214,9 +215,9 @@ impl Sequence {
         batch(&mut *self.lm).lend_context(idle)
     }
 
-    /// As [`BatchLm::lend_forms`].
-    pub(crate) fn lend_forms(&mut self, is_idle: bool) {
-        batch(&mut *self.lm).lend_forms(is_idle);
+    /// As [`BatchLm::lend_structured`].
+    pub(crate) fn lend_structured(&mut self, is_idle: bool) {
+        batch(&mut *self.lm).lend_structured(is_idle);
     }
 
     /// As [`BatchLm::held`].
@@ -227,15 +228,15 @@ impl Sequence {
 
 /// A model that was made elsewhere, whose texts are continued in batches.
 #[derive(Debug)]
-pub struct Sequences {
+pub struct LoadedSequences {
     sequence: Sequence,
     waiter: Waiter,
 }
 
-impl Sequences {
+impl LoadedSequences {
     /// Of a model whose passes run on these threads, and wait by `waiter`, whose clock counts.
-    pub fn new(lm: Box<dyn CausalLm>, threads: &Threads, waiter: Waiter) -> Sequences {
-        Sequences { sequence: Sequence::new(lm, threads.clone()), waiter }
+    pub fn new(lm: Box<dyn CausalLm>, threads: &Threads, waiter: Waiter) -> LoadedSequences {
+        LoadedSequences { sequence: Sequence::new(lm, threads.clone()), waiter }
     }
 
     /// Begins an empty batch of at most so many texts. Its pieces are tokens without text.
@@ -244,8 +245,8 @@ impl Sequences {
     }
 }
 
-fn proposal(lm: &mut dyn CausalLm) -> &mut dyn ProposalLm {
-    lm.as_proposal_lm().expect("the sequence goes back")
+fn speculative_lm(lm: &mut dyn CausalLm) -> &mut dyn SpeculativeLm {
+    lm.as_speculative_lm().expect("the sequence goes back")
 }
 
 fn batch(lm: &mut dyn CausalLm) -> &mut dyn BatchLm {

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sws_engine::RamBudget;
-use sws_model::text::{ChatTemplate, Prompt, ReplyFormat, Tokenizer};
+use sws_model::text::{ChatPrompt, ChatTemplate, ReplyFormat, Tokenizer};
 use sws_store::Clock;
 
 use crate::error::Lacking;
-use crate::open::Reading;
+use crate::open::TokenizerReading;
 use crate::{Model, Result, process};
 
 /// Memory for encoding a short text.
@@ -16,7 +16,7 @@ const LEAST: u64 = 2 << 20;
 
 /// The tokenizer and chat template of a model, as far as they are needed. Clones share the tokenizer.
 #[derive(Clone, Debug, Default)]
-pub struct Text {
+pub struct TextCodec {
     tokenizer: Option<Arc<Tokenizer>>,
     template: Option<ChatTemplate>,
     /// Size of the tokenizer on the heap.
@@ -27,25 +27,28 @@ pub struct Text {
     later: bool,
 }
 
-impl Text {
+impl TextCodec {
     /// Reads the tokenizer, if there is one, for texts encoded before the model is loaded.
-    pub fn open(model: &Model) -> Result<Text> {
-        Text::open_if(model, &|_| Ok(()))
+    pub fn open(model: &Model) -> Result<TextCodec> {
+        TextCodec::open_if(model, &|_| Ok(()))
     }
 
     /// Like [`open`](Self::open), if the memory that it takes fits.
-    pub(crate) fn open_if(model: &Model, fits: &dyn Fn(Reading) -> Result<()>) -> Result<Text> {
+    pub(crate) fn open_if(
+        model: &Model,
+        fits: &dyn Fn(TokenizerReading) -> Result<()>,
+    ) -> Result<TextCodec> {
         let clock = Clock::real();
         let started = clock.now();
         let (tokenizer, heap) = process::counted(model, || model.tokenizer_if(fits));
         let time = clock.now() - started;
-        Ok(Text { tokenizer: tokenizer?.map(Arc::new), heap, time, ..Text::default() })
+        Ok(TextCodec { tokenizer: tokenizer?.map(Arc::new), heap, time, ..TextCodec::default() })
     }
 
     /// Declares that texts will be encoded while the model is loaded, so that the budget includes
     /// memory for that; with a template, also chats.
-    pub fn while_loaded(self, template: Option<ChatTemplate>) -> Text {
-        Text { template, later: self.tokenizer.is_some(), ..self }
+    pub fn while_loaded(self, template: Option<ChatTemplate>) -> TextCodec {
+        TextCodec { template, later: self.tokenizer.is_some(), ..self }
     }
 
     /// The tokenizer, if there is one.
@@ -90,7 +93,7 @@ impl Text {
     /// Limits the encoding of texts to the memory that a budget leaves before the model is loaded. A
     /// short text is encoded within any budget: what does not have room for the model either is refused
     /// by its plan, which knows how much it takes.
-    pub fn within(mut self, model: &Model, ram: RamBudget) -> Text {
+    pub fn within(mut self, model: &Model, ram: RamBudget) -> TextCodec {
         let left = process::left(model, self.heap, ram).max(LEAST);
         self.bound(model.spec().context, left);
         self
@@ -121,7 +124,7 @@ impl Text {
     }
 
     /// Encodes what a template has rendered.
-    pub fn encode_prompt(&self, model: &Model, prompt: &Prompt) -> Result<Vec<u32>> {
+    pub fn encode_prompt(&self, model: &Model, prompt: &ChatPrompt) -> Result<Vec<u32>> {
         let tokenizer = self.tokenizer.as_ref().ok_or_else(|| model.error(Lacking::Tokenizer))?;
         tokenizer.encode_prompt(prompt).map_err(|e| model.error(e))
     }

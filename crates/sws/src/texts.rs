@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
-use sws_model::text::{Constrain, Generation, Position};
+use sws_model::text::{Generation, Position, TokenMask};
 
-use crate::batch::{Batch, Continuation, Event};
+use crate::batch::{Batch, BatchRequest, Event};
 use crate::{Cancel, Generated, Result};
 
 /// Several texts being generated: an iterator over the texts, in the order in which they end, each
@@ -16,21 +16,21 @@ use crate::{Cancel, Generated, Result};
 /// can be used again.
 pub struct Texts<'m> {
     batch: Batch<'m>,
-    prompts: Box<dyn Iterator<Item = (usize, Result<Prompt>)> + 'm>,
+    prompts: Box<dyn Iterator<Item = (usize, Result<TextPrompt>)> + 'm>,
     ended: VecDeque<(usize, Result<Generated>)>,
-    constraint: Option<Arc<dyn Constrain>>,
+    constraint: Option<Arc<dyn TokenMask>>,
     cancel: Cancel,
     progress: Option<Box<dyn FnMut() + 'm>>,
 }
 
 /// The tokens of a prompt, and how to continue them.
-pub(crate) type Prompt = (Vec<u32>, Generation);
+pub(crate) type TextPrompt = (Vec<u32>, Generation);
 
 impl<'m> Texts<'m> {
     /// Continues prompts, each with its options, which are taken as sequences become free.
     pub(crate) fn new(
         batch: Batch<'m>,
-        prompts: impl Iterator<Item = Result<Prompt>> + 'm,
+        prompts: impl Iterator<Item = Result<TextPrompt>> + 'm,
     ) -> Texts<'m> {
         let (prompts, ended) = (Box::new(prompts.enumerate()), VecDeque::new());
         Texts { batch, prompts, ended, constraint: None, cancel: Cancel::new(), progress: None }
@@ -45,7 +45,7 @@ impl<'m> Texts<'m> {
 
     /// Restricts the tokens that may be chosen, in each text. Those that have to come are computed in
     /// one pass.
-    pub fn restricted_by(mut self, constraint: Arc<dyn Constrain>) -> Self {
+    pub fn restricted_by(mut self, constraint: Arc<dyn TokenMask>) -> Self {
         self.constraint = Some(constraint);
         self
     }
@@ -78,7 +78,7 @@ impl<'m> Texts<'m> {
         while self.batch.has_room(false) {
             let Some((number, prompt)) = self.prompts.next() else { return };
             let added = prompt.and_then(|(tokens, generation)| {
-                let text = Continuation {
+                let text = BatchRequest {
                     tokens,
                     generation,
                     position: Position::Middle,
@@ -87,7 +87,7 @@ impl<'m> Texts<'m> {
                     ranks: None,
                     prompt_ranks: false,
                     witness: None,
-                    passing: false,
+                    short_lived: false,
                     owner: 0,
                     cancel: self.cancel.clone(),
                 };

@@ -9,7 +9,7 @@ use crate::{Cost, Pace};
 
 /// Measures the time and cost of a text.
 #[derive(Debug)]
-pub(crate) struct Timing {
+pub(crate) struct TextTiming {
     clock: Clock,
     gauge: Option<Gauge>,
     /// Counters at the start and at the end of the prompt.
@@ -23,10 +23,10 @@ pub(crate) struct Timing {
     pub(crate) computed: usize,
 }
 
-impl Timing {
-    pub(crate) fn new(gauge: Option<Gauge>) -> Timing {
+impl TextTiming {
+    pub(crate) fn new(gauge: Option<Gauge>) -> TextTiming {
         let began = gauge.as_ref().map(Gauge::read);
-        Timing {
+        TextTiming {
             clock: Clock::real(),
             gauge,
             counters: [began, None],

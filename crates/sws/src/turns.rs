@@ -35,14 +35,14 @@ pub(crate) struct Turns {
     gap: Duration,
     /// By the number of texts.
     costs: Vec<Costs>,
-    round: Option<Round>,
+    round: Option<TurnRound>,
     /// Rounds that are over. The first, which has filled the memory, is not counted as a cost.
     over: u32,
 }
 
 /// A way to share passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum SharingWay {
     Together,
     InTurns,
 }
@@ -50,14 +50,14 @@ enum Way {
 /// Costs of each way.
 #[derive(Clone, Copy, Debug, Default)]
 struct Costs {
-    ways: [Option<Cost>; 2],
+    ways: [Option<TokenCost>; 2],
     /// Rounds since the dearer way was measured.
     rounds: u32,
 }
 
 /// Seconds per token.
 #[derive(Clone, Copy, Debug)]
-struct Cost {
+struct TokenCost {
     computing: f64,
     /// Waiting for reads.
     waiting: f64,
@@ -69,21 +69,21 @@ struct Cost {
 
 /// Passes over the same texts in one way.
 #[derive(Debug)]
-struct Round {
-    way: Way,
+struct TurnRound {
+    way: SharingWay,
     texts: usize,
     expected: Option<f64>,
     tokens: usize,
     time: Duration,
     waited: Duration,
     passes: u32,
-    turn: Option<Turn>,
+    turn: Option<TextTurn>,
     /// Turns that are over.
     turns: usize,
 }
 
 #[derive(Debug)]
-struct Turn {
+struct TextTurn {
     text: usize,
     passes: u32,
     time: Duration,
@@ -116,19 +116,21 @@ impl Turns {
             }
             let expected = forecast(self.passes_of_a_turn(count));
             let way = self.way(count, expected);
-            self.round = Some(Round::new(way, count, expected.map(|expected| way.of(expected))));
+            self.round =
+                Some(TurnRound::new(way, count, expected.map(|expected| way.of(expected))));
         }
         let round = self.round.as_mut()?;
-        if round.way == Way::Together {
+        if round.way == SharingWay::Together {
             return None;
         }
-        let goes_on = |turn: &Turn| {
+        let goes_on = |turn: &TextTurn| {
             !turn.is_over(share) && texts.iter().any(|&(number, _)| number == turn.text)
         };
         if !round.turn.as_ref().is_some_and(goes_on) {
             round.turns += usize::from(round.turn.is_some());
             let oldest = texts.iter().min_by_key(|&&(_, heard)| heard);
-            round.turn = oldest.map(|&(text, _)| Turn { text, passes: 0, time: Duration::ZERO });
+            round.turn =
+                oldest.map(|&(text, _)| TextTurn { text, passes: 0, time: Duration::ZERO });
         }
         round.turn.as_ref().map(|turn| turn.text)
     }
@@ -181,12 +183,12 @@ impl Turns {
     }
 
     /// Chooses the way of the next round.
-    fn way(&mut self, texts: usize, expected: Option<ExpectedReads>) -> Way {
+    fn way(&mut self, texts: usize, expected: Option<ExpectedReads>) -> SharingWay {
         let share = self.share(texts).as_secs_f64();
-        let Some(together) = self.estimate(Way::Together, texts, expected) else {
-            return Way::Together;
+        let Some(together) = self.estimate(SharingWay::Together, texts, expected) else {
+            return SharingWay::Together;
         };
-        let measured = self.estimate(Way::InTurns, texts, expected);
+        let measured = self.estimate(SharingWay::InTurns, texts, expected);
         let in_turns = measured.unwrap_or_else(|| together.read(expected.map(|e| e.in_turns)));
         // A pass over one text takes no longer than one over all.
         let most = together.all() * texts as f64;
@@ -197,12 +199,12 @@ impl Turns {
         };
         let least = LEAST.max(texts as u32 - 1);
         if pass * f64::from(least) > share {
-            return Way::Together;
+            return SharingWay::Together;
         }
         let (together, in_turns) = (together.all(), in_turns.all());
         let (better, worse, loss) = match in_turns < together {
-            true => (Way::InTurns, Way::Together, together / in_turns - 1.0),
-            false => (Way::Together, Way::InTurns, in_turns / together - 1.0),
+            true => (SharingWay::InTurns, SharingWay::Together, together / in_turns - 1.0),
+            false => (SharingWay::Together, SharingWay::InTurns, in_turns / together - 1.0),
         };
         let Costs { ways, rounds } = &mut self.costs[texts];
         if ways[better as usize].is_none() {
@@ -219,7 +221,12 @@ impl Turns {
     }
 
     /// The cost of a way for these texts, from what was measured for as many, or for others.
-    fn estimate(&self, way: Way, texts: usize, expected: Option<ExpectedReads>) -> Option<Cost> {
+    fn estimate(
+        &self,
+        way: SharingWay,
+        texts: usize,
+        expected: Option<ExpectedReads>,
+    ) -> Option<TokenCost> {
         let now = expected.map(|expected| way.of(expected));
         if let Some(cost) = self.costs[texts].ways[way as usize] {
             return Some(cost.read(now));
@@ -230,40 +237,40 @@ impl Turns {
         let (count, cost) = measured.max_by_key(|(_, cost)| cost.last)?;
         let passes = match way {
             // A pass over more takes longer, by how much is not known.
-            Way::Together => count as f64 / texts as f64,
-            Way::InTurns => 1.0,
+            SharingWay::Together => count as f64 / texts as f64,
+            SharingWay::InTurns => 1.0,
         };
-        Some(Cost { computing: cost.computing * passes, ..cost.read(now) })
+        Some(TokenCost { computing: cost.computing * passes, ..cost.read(now) })
     }
 }
 
-impl Way {
+impl SharingWay {
     /// Bytes that a token reads in this way.
     fn of(self, expected: ExpectedReads) -> f64 {
         match self {
-            Way::Together => expected.together,
-            Way::InTurns => expected.in_turns,
+            SharingWay::Together => expected.together,
+            SharingWay::InTurns => expected.in_turns,
         }
     }
 }
 
-impl Cost {
+impl TokenCost {
     fn all(self) -> f64 {
         self.computing + self.waiting
     }
 
     /// The cost if a token reads so many bytes.
-    fn read(self, now: Option<f64>) -> Cost {
+    fn read(self, now: Option<f64>) -> TokenCost {
         let change = self.expected.zip(now).filter(|(then, _)| *then > 0.0);
         let change = change.map_or(1.0, |(then, now)| now / then);
         let change = change.clamp(1.0 / MOST_CHANGE, MOST_CHANGE);
-        Cost { waiting: self.waiting * change, ..self }
+        TokenCost { waiting: self.waiting * change, ..self }
     }
 
     /// The average with a newer one.
-    fn towards(self, new: Cost) -> Cost {
+    fn towards(self, new: TokenCost) -> TokenCost {
         let mean = |old: f64, new: f64| old + WEIGHT * (new - old);
-        Cost {
+        TokenCost {
             computing: mean(self.computing, new.computing),
             waiting: mean(self.waiting, new.waiting),
             expected: self.expected.zip(new.expected).map(|(old, new)| mean(old, new)),
@@ -272,18 +279,18 @@ impl Cost {
     }
 }
 
-impl Round {
-    fn new(way: Way, texts: usize, expected: Option<f64>) -> Round {
+impl TurnRound {
+    fn new(way: SharingWay, texts: usize, expected: Option<f64>) -> TurnRound {
         let (time, waited) = (Duration::ZERO, Duration::ZERO);
-        Round { way, texts, expected, tokens: 0, time, waited, passes: 0, turn: None, turns: 0 }
+        TurnRound { way, texts, expected, tokens: 0, time, waited, passes: 0, turn: None, turns: 0 }
     }
 
     /// Its cost, as the round with this number.
-    fn cost(&self, number: u32) -> Cost {
+    fn cost(&self, number: u32) -> TokenCost {
         let per_token = |time: Duration| time.as_secs_f64() / self.tokens as f64;
         let computing = per_token(self.time.saturating_sub(self.waited));
         let waiting = per_token(self.waited);
-        Cost { computing, waiting, expected: self.expected, last: number }
+        TokenCost { computing, waiting, expected: self.expected, last: number }
     }
 
     /// True if there are other texts, or each has had its turn.
@@ -291,13 +298,13 @@ impl Round {
         let turns = self.turns + usize::from(self.turn.as_ref().is_some_and(|t| t.is_over(share)));
         texts != self.texts
             || match self.way {
-                Way::Together => self.passes >= PASSES,
-                Way::InTurns => turns >= self.texts,
+                SharingWay::Together => self.passes >= PASSES,
+                SharingWay::InTurns => turns >= self.texts,
             }
     }
 }
 
-impl Turn {
+impl TextTurn {
     /// True if another pass could take more than its share of the time.
     fn is_over(&self, share: Duration) -> bool {
         let pass = self.time / self.passes.max(1);

@@ -2,14 +2,15 @@
 
 use std::path::PathBuf;
 
-use sws_model::{LeftOut, ModelSpec, Part};
-use sws_store::{Holder, Manifest};
+use sws_model::{LeftOut, ModelSpec, UnusedPart};
+use sws_store::{LimitSource, Manifest};
 
 use crate::Size;
 
 /// A warning about a model that was loaded nevertheless: one sentence.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum Warning {
     /// A reason why the result differs from that of the published weights.
     #[error("lossy: {0}")]
@@ -19,12 +20,10 @@ pub enum Warning {
         "{} {} left out: {names}{}",
         part.tensors(*count),
         if *count == 1 { "is" } else { "are" },
-        if *part == Part::Unknown { "; is the configuration that of another model?" } else { "" }
+        if *part == UnusedPart::Unknown { "; is the configuration that of another model?" } else { "" }
     )]
     Unused {
-        /// The part.
-        part: Part,
-        /// Number of tensors.
+        part: UnusedPart,
         count: usize,
         /// Names of all, the numbers in them replaced.
         names: String,
@@ -43,9 +42,7 @@ pub enum Warning {
     DraftTooLarge {
         /// The file of the draft.
         file: PathBuf,
-        /// Bytes needed.
         needs: u64,
-        /// Bytes allowed.
         limit: u64,
         /// True if the other parts fit.
         partly: bool,
@@ -71,12 +68,11 @@ pub enum Warning {
     /// A shorter context than the model was made for, or than requested.
     #[error("the context has {wanted} positions, and {holder} has memory left for {fits}")]
     Context {
-        /// Positions wanted.
         wanted: usize,
         /// Positions that fit into memory.
         fits: usize,
         /// The machine or control group that limits memory.
-        holder: Holder,
+        holder: LimitSource,
     },
 }
 

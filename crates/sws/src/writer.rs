@@ -10,7 +10,7 @@ use crate::{End, Error, Generated, Piece, Result};
 
 /// Chooses the tokens of a text from their logits, and ends the text.
 #[derive(Debug)]
-pub(crate) struct Writer<'m> {
+pub(crate) struct TokenWriter<'m> {
     sampler: Sampler,
     stop_tokens: Vec<u32>,
     most: usize,
@@ -23,14 +23,14 @@ pub(crate) struct Writer<'m> {
     pub(crate) made: Generated,
 }
 
-impl<'m> Writer<'m> {
+impl<'m> TokenWriter<'m> {
     /// Continues a prompt, given in parts, of a model with `vocab` tokens.
     pub(crate) fn new(
         prompt: &[&[u32]],
         vocab: usize,
         generation: &Generation,
         tokenizer: Option<(&'m Tokenizer, Position)>,
-    ) -> Result<Writer<'m>> {
+    ) -> Result<TokenWriter<'m>> {
         let mut sampler = Sampler::new(generation.sampling.clone(), vocab);
         prompt.iter().try_for_each(|tokens| sampler.prompt(tokens)).map_err(|e| match e {
             SampleError::Outside { id, vocab_size } => {
@@ -43,7 +43,7 @@ impl<'m> Writer<'m> {
             TextStream::new(tokenizer, position, stop_tokens, stop_strings)
                 .showing(&generation.shown_tokens)
         });
-        Ok(Writer {
+        Ok(TokenWriter {
             sampler,
             stop_tokens: stop_tokens.clone(),
             most: generation.max_new_tokens.unwrap_or(usize::MAX),
@@ -160,12 +160,12 @@ impl<'m> Writer<'m> {
             self.made.end = End::StopString;
         }
         let piece = self.piece(None, text, Some(self.made.end));
-        (!piece.text.is_empty() || !piece.thought.is_empty()).then_some(piece)
+        (!piece.text.is_empty() || !piece.reasoning.is_empty()).then_some(piece)
     }
 
     /// Adds a token's text.
     fn piece(&mut self, token: Option<u32>, text: String, end: Option<End>) -> Piece {
-        let mut piece = Piece { token, text, thought: String::new() };
+        let mut piece = Piece { token, text, reasoning: String::new() };
         if let Some(reader) = &mut self.reader {
             let mut parts = Vec::new();
             reader.push(&std::mem::take(&mut piece.text), &mut parts);
@@ -175,7 +175,7 @@ impl<'m> Writer<'m> {
             }
             for part in parts {
                 match part {
-                    ReplyPart::Thought(more) => piece.thought += &more,
+                    ReplyPart::Reasoning(more) => piece.reasoning += &more,
                     ReplyPart::Text(more) => piece.text += &more,
                     // Without tools, calls are text.
                     ReplyPart::Call(_) => {}
@@ -183,7 +183,7 @@ impl<'m> Writer<'m> {
             }
         }
         self.made.text += &piece.text;
-        self.made.thoughts += &piece.thought;
+        self.made.reasoning += &piece.reasoning;
         piece
     }
 }

@@ -12,7 +12,7 @@ use sws_engine::{
     SpeculativeWeightStreamer,
 };
 use sws_model::text::Sampler;
-use sws_model::{CausalLm, Inventory, Model, ModelSpec};
+use sws_model::{CausalLm, ForwardPass, Inventory, ModelSpec};
 use sws_store::{Clock, NVMeWeightStore, SimulatedDisk, StoreOptions};
 
 use crate::noisy::{Answer, Noisy, Slow, hash};
@@ -60,7 +60,7 @@ pub fn streamer(disk: SimulatedDisk, options: Options) -> SpeculativeWeightStrea
 
 fn streamer_by(clock: Clock, disk: SimulatedDisk, options: Options) -> SpeculativeWeightStreamer {
     let (store, spec) = simulated_by(clock, &tales(), disk, CHUNK).unwrap();
-    SpeculativeWeightStreamer::new(Model::new(spec), store, options).unwrap()
+    SpeculativeWeightStreamer::new(ForwardPass::new(spec), store, options).unwrap()
 }
 
 /// Options under which this share of the experts have slots while tokens come one at a time.

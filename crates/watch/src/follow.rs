@@ -1,39 +1,39 @@
 //! Reads what a run does.
 
-use sws_engine::Watch;
-use sws_engine::watch::{Cell, Lap, Row, Tally};
+use sws_engine::RunWatch;
+use sws_engine::watch::{ExpertCell, Lap, LayerRow, RunTally};
 
-use crate::{State, Step, Wall};
+use crate::{ExpertState, RunStep, Wall};
 
 /// Reads the watch of a run, from any thread.
 #[derive(Clone, Debug)]
 pub struct Follower {
-    watch: Watch,
-    last: Tally,
-    cells: Vec<Cell>,
+    watch: RunWatch,
+    last: RunTally,
+    cells: Vec<ExpertCell>,
 }
 
 impl Follower {
     /// Begins to watch a run.
-    pub fn new(watch: &Watch) -> Follower {
+    pub fn new(watch: &RunWatch) -> Follower {
         watch.begin();
         Follower::beside(watch)
     }
 
     /// Reads a run while others watch it.
-    pub fn beside(watch: &Watch) -> Follower {
+    pub fn beside(watch: &RunWatch) -> Follower {
         Follower { watch: watch.clone(), last: watch.tally(), cells: Vec::new() }
     }
 
     /// Layers with experts.
-    pub fn rows(&self) -> Vec<Row> {
+    pub fn rows(&self) -> Vec<LayerRow> {
         self.watch.rows().collect()
     }
 
     /// The step since the last call.
-    pub fn step(&mut self) -> Step {
+    pub fn step(&mut self) -> RunStep {
         let now = self.watch.tally();
-        Step::between(&std::mem::replace(&mut self.last, now), &now)
+        RunStep::between(&std::mem::replace(&mut self.last, now), &now)
     }
 
     /// The pass that is running: the number of its tokens, and the layer that it has reached.
@@ -54,7 +54,7 @@ impl Follower {
     /// Reads the state of all experts.
     pub fn look(&mut self, wall: &mut Wall) {
         self.watch.cells(&mut self.cells);
-        let states = self.cells.iter().map(|&cell| State::from(cell));
+        let states = self.cells.iter().map(|&cell| ExpertState::from(cell));
         wall.states.iter_mut().zip(states).for_each(|(to, state)| *to = state);
     }
 }

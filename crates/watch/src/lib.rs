@@ -1,7 +1,7 @@
 //! Pictures of a run: frames for a terminal, and one page that needs nothing else.
 //!
-//! A [`Follower`] reads the [`Watch`](sws_engine::Watch) of a run: a [`Wall`] has the state of every
-//! expert, a [`Step`] the cost of a while. A [`Story`] keeps them, with the text, within a bounded
+//! A [`Follower`] reads the [`RunWatch`](sws_engine::RunWatch) of a run: a [`Wall`] has the state of every
+//! expert, a [`RunStep`] the cost of a while. A [`Story`] keeps them, with the text, within a bounded
 //! amount of memory; [`recorded`] makes one of recorded routes, of which no times are known. Pictures
 //! are functions of a story: [`screen::draw`] of a buffer of styled cells, [`page::html`] of a page.
 //! [`live`] has the events of a server, with which a story is told elsewhere. Nothing here knows a
@@ -10,8 +10,8 @@
 //! ```
 //! use sws_watch::{About, Step, Story};
 //!
-//! let mut story = Story::new(About { model: "tales".to_owned(), ..About::default() }, Vec::new());
-//! story.token("Once", Step { seconds: 0.5, computing: 0.2, waiting: 0.3, ..Step::default() });
+//! let mut story = Story::new(About { model: "tales".to_owned(), ..StorySubject::default() }, Vec::new());
+//! story.token("Once", Step { seconds: 0.5, computing: 0.2, waiting: 0.3, ..RunStep::default() });
 //! assert!(sws_watch::page::html(&story).contains("Once"));
 //! ```
 #![deny(missing_docs)]
@@ -27,6 +27,6 @@ mod wall;
 
 pub use follow::Follower;
 pub use recorded::{Simulated, recorded};
-pub use step::Step;
-pub use story::{About, Frame, LEVELS, MAX_FRAME_BYTES, MAX_TOKENS, Story, Token};
-pub use wall::{Folded, State, Wall};
+pub use step::RunStep;
+pub use story::{LEVELS, MAX_FRAME_BYTES, MAX_TOKENS, Story, StoryFrame, StorySubject, StoryToken};
+pub use wall::{ExpertState, Folded, Wall};

@@ -3,10 +3,10 @@
 use sws_cache::Trace;
 use sws_cache::policy::PolicyKind;
 use sws_cache::replay::Residency;
-use sws_engine::watch::Row;
+use sws_engine::watch::LayerRow;
 use sws_store::Pass;
 
-use crate::{About, State, Step, Story, Wall};
+use crate::{ExpertState, RunStep, Story, StorySubject, Wall};
 
 /// A cache that is simulated beside recorded routes, which say nothing about one.
 #[derive(Clone, Copy, Debug)]
@@ -21,9 +21,9 @@ pub struct Simulated {
 /// one. Times and texts are not recorded. Layers are numbered among those with experts.
 pub fn recorded(model: &str, trace: &Trace, cache: Option<Simulated>) -> Story {
     let shape = trace.shape();
-    let rows: Vec<Row> =
-        (0..shape.layers).map(|layer| Row { layer, experts: shape.experts }).collect();
-    let mut about = About { model: model.to_owned(), ..About::default() };
+    let rows: Vec<LayerRow> =
+        (0..shape.layers).map(|layer| LayerRow { layer, experts: shape.experts }).collect();
+    let mut about = StorySubject { model: model.to_owned(), ..StorySubject::default() };
     about.notes.push(
         "Recorded routes: which experts were used. No times, bytes or texts are recorded."
             .to_owned(),
@@ -56,7 +56,7 @@ pub fn recorded(model: &str, trace: &Trace, cache: Option<Simulated>) -> Story {
                 };
                 // The choices of a pass are those of all its tokens.
                 let is_last = token + 1 == tokens.end;
-                story.token(&text, if is_last { step } else { Step::default() });
+                story.token(&text, if is_last { step } else { RunStep::default() });
             }
             story.frame(&wall, None);
         }
@@ -71,13 +71,13 @@ fn play(
     pass: &Pass,
     mut residency: Option<&mut Residency>,
     wall: &mut Wall,
-) -> Step {
+) -> RunStep {
     let shape = trace.shape();
-    let mut step = Step::default();
+    let mut step = RunStep::default();
     if let Some(residency) = &mut residency {
         residency.begin(pass);
     }
-    wall.states.fill(State::Disk);
+    wall.states.fill(ExpertState::Disk);
     let mut experts = Vec::new();
     for layer in 0..shape.layers {
         experts.clear();
@@ -89,16 +89,16 @@ fn play(
             Some(residency) => residency.layer(layer, &experts),
             None => &[],
         };
-        experts.iter().for_each(|&expert| row[expert as usize] = State::Used);
-        missing.iter().for_each(|&expert| row[expert as usize] = State::Waited);
+        experts.iter().for_each(|&expert| row[expert as usize] = ExpertState::Used);
+        missing.iter().for_each(|&expert| row[expert as usize] = ExpertState::Waited);
         step.misses += missing.len() as u64;
-        step.hits += row.iter().filter(|&&state| state == State::Used).count() as u64;
+        step.hits += row.iter().filter(|&&state| state == ExpertState::Used).count() as u64;
     }
     if let Some(residency) = residency {
         for (number, state) in wall.states.iter_mut().enumerate() {
             let (layer, expert) = (number / shape.experts, number % shape.experts);
-            if *state == State::Disk && residency.holds(layer, expert as u32) {
-                *state = State::Memory;
+            if *state == ExpertState::Disk && residency.holds(layer, expert as u32) {
+                *state = ExpertState::Memory;
             }
         }
     }
@@ -107,13 +107,13 @@ fn play(
 
 #[cfg(test)]
 mod tests {
-    use sws_cache::history::Shape;
+    use sws_cache::history::HistoryShape;
 
     use super::*;
 
     #[test]
     fn a_story_of_routes_has_no_times() {
-        let mut trace = Trace::new(Shape { layers: 2, experts: 4, top_k: 1 }).unwrap();
+        let mut trace = Trace::new(HistoryShape { layers: 2, experts: 4, top_k: 1 }).unwrap();
         trace.push(&[11, 12], &[[0, 1], [2, 2]]).unwrap();
         trace.push(&[13], &[[0], [3]]).unwrap();
         trace.end_sequence();
@@ -127,10 +127,14 @@ mod tests {
         let cells = |states: &[u8]| -> Vec<u8> {
             states.iter().flat_map(|letter| [(letter - b'A') % 5, (letter - b'A') / 5]).collect()
         };
-        let (disk, memory, used, waited) =
-            (State::Disk as u8, State::Memory as u8, State::Used as u8, State::Waited as u8);
+        let (disk, memory, used, waited) = (
+            ExpertState::Disk as u8,
+            ExpertState::Memory as u8,
+            ExpertState::Used as u8,
+            ExpertState::Waited as u8,
+        );
         assert_eq!(cells(states[0].as_bytes()), [used, used, disk, disk, disk, disk, used, disk]);
-        assert_eq!(bare.total(), Step { hits: 5, ..Step::default() });
+        assert_eq!(bare.total(), RunStep { hits: 5, ..RunStep::default() });
 
         let cache = Simulated { policy: PolicyKind::default(), slots: 8 };
         let cached = recorded("routes", &trace, Some(cache));

@@ -1,12 +1,12 @@
 //! Cost of a part of a run.
 
 use serde::{Deserialize, Serialize};
-use sws_engine::watch::Tally;
+use sws_engine::watch::RunTally;
 
 /// A part of a run, such as a pass, or the time between two frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Step {
+pub struct RunStep {
     /// Its duration in seconds; 0 if no times are known.
     pub seconds: f64,
     /// Seconds of passes, without waits and without the work of supplying the weights.
@@ -23,15 +23,15 @@ pub struct Step {
     pub misses: u64,
 }
 
-impl Step {
+impl RunStep {
     /// The step between two readings.
-    pub fn between(before: &Tally, after: &Tally) -> Step {
-        let seconds = |of: fn(&Tally) -> std::time::Duration| {
+    pub fn between(before: &RunTally, after: &RunTally) -> RunStep {
+        let seconds = |of: fn(&RunTally) -> std::time::Duration| {
             of(after).saturating_sub(of(before)).as_secs_f64()
         };
         let waiting = seconds(|tally| tally.stalled);
         let source = seconds(|tally| tally.source);
-        Step {
+        RunStep {
             seconds: seconds(|tally| tally.now),
             computing: (seconds(|tally| tally.in_passes) - waiting - source).max(0.0),
             waiting,
@@ -43,8 +43,8 @@ impl Step {
     }
 
     /// The sum of steps.
-    pub fn sum<'a>(steps: impl IntoIterator<Item = &'a Step>) -> Step {
-        steps.into_iter().fold(Step::default(), |sum, step| Step {
+    pub fn sum<'a>(steps: impl IntoIterator<Item = &'a RunStep>) -> RunStep {
+        steps.into_iter().fold(RunStep::default(), |sum, step| RunStep {
             seconds: sum.seconds + step.seconds,
             computing: sum.computing + step.computing,
             waiting: sum.waiting + step.waiting,
@@ -81,8 +81,8 @@ mod tests {
     #[test]
     fn steps_are_differences_of_readings() {
         let seconds = Duration::from_secs;
-        let before = Tally { now: seconds(10), hits: 5, ..Tally::default() };
-        let after = Tally {
+        let before = RunTally { now: seconds(10), hits: 5, ..RunTally::default() };
+        let after = RunTally {
             now: seconds(14),
             in_passes: seconds(5),
             stalled: seconds(1),
@@ -93,11 +93,11 @@ mod tests {
             misses: 1,
             ..before
         };
-        let step = Step::between(&before, &after);
+        let step = RunStep::between(&before, &after);
         assert_eq!((step.computing, step.waiting, step.reading), (2.0, 1.0, 2.0));
         assert_eq!((step.hit_rate(), step.gb_per_second()), (Some(0.75), 2.0));
-        assert_eq!(Step::sum([&step, &step]).gb_per_second(), 2.0);
-        let nothing = Step::between(&after, &after);
+        assert_eq!(RunStep::sum([&step, &step]).gb_per_second(), 2.0);
+        let nothing = RunStep::between(&after, &after);
         assert_eq!((nothing.hit_rate(), nothing.gb_per_second()), (None, 0.0));
     }
 }

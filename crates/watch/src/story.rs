@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use sws_engine::watch::Row;
+use sws_engine::watch::LayerRow;
 
-use crate::{State, Step, Wall};
+use crate::{ExpertState, RunStep, Wall};
 
 /// Most tokens that a story keeps: the latest.
 pub const MAX_TOKENS: usize = 8192;
@@ -20,7 +20,7 @@ const USUAL: usize = 256;
 
 /// Subject of a story.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct About {
+pub struct StorySubject {
     /// Name of the model, or of a recording.
     pub model: String,
     /// Sentences about how it was made.
@@ -35,18 +35,18 @@ pub struct About {
 
 /// A token, and what it cost.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Token {
+pub struct StoryToken {
     /// The text that it completes.
     pub text: String,
     /// The pass that computed it, and work around that; of the first token, the prompt.
-    pub step: Step,
+    pub step: RunStep,
     /// True for a text between answers, which is no token and cost nothing.
     pub is_aside: bool,
 }
 
 /// The wall after a token.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Frame {
+pub struct StoryFrame {
     /// Number of the tokens up to then.
     pub tokens: u64,
     /// Memory of the process in bytes, if known.
@@ -59,23 +59,23 @@ pub struct Frame {
 #[derive(Clone, Debug, Default)]
 pub struct Story {
     /// Its subject.
-    pub about: About,
+    pub about: StorySubject,
     /// Layers with experts.
-    pub rows: Vec<Row>,
+    pub rows: Vec<LayerRow>,
     opening: String,
-    tokens: VecDeque<Token>,
+    tokens: VecDeque<StoryToken>,
     left_out: u64,
     asides: u64,
-    steps: VecDeque<Step>,
-    frames: Vec<Frame>,
+    steps: VecDeque<RunStep>,
+    frames: Vec<StoryFrame>,
     /// Every how many tokens a frame is kept.
     every: u64,
-    total: Step,
+    total: RunStep,
 }
 
 impl Story {
     /// An empty story.
-    pub fn new(about: About, rows: Vec<Row>) -> Story {
+    pub fn new(about: StorySubject, rows: Vec<LayerRow>) -> Story {
         Story { about, rows, every: 1, ..Story::default() }
     }
 
@@ -83,14 +83,14 @@ impl Story {
     /// without frames if it is only for a screen.
     pub fn bytes_for(experts: usize, tokens: usize, frames: bool) -> u64 {
         let tokens = tokens.min(MAX_TOKENS);
-        let frame = experts.div_ceil(2) + size_of::<Frame>() + 16;
+        let frame = experts.div_ceil(2) + size_of::<StoryFrame>() + 16;
         let frames = match frames {
             true => (frame * (tokens + 1)).min(frame * 4 + MAX_FRAME_BYTES),
             false => 0,
         };
         // Twice what grows, as a list that grows takes twice its length at last.
-        let grows = 2 * tokens * (size_of::<Token>() + 64) + 2 * frames;
-        (grows + MAX_STEPS * size_of::<Step>() + MAX_OPENING + 2 * experts) as u64
+        let grows = 2 * tokens * (size_of::<StoryToken>() + 64) + 2 * frames;
+        (grows + MAX_STEPS * size_of::<RunStep>() + MAX_OPENING + 2 * experts) as u64
     }
 
     /// Sets the text before the tokens, of which the end is kept.
@@ -106,26 +106,26 @@ impl Story {
     }
 
     /// Appends a token.
-    pub fn token(&mut self, text: &str, step: Step) {
+    pub fn token(&mut self, text: &str, step: RunStep) {
         self.push(text, step, false);
     }
 
     /// Appends a text that is not the model's, such as the next question; the token after it is the
     /// first of an answer. It has a place among the tokens, and is not counted as one.
     pub fn aside(&mut self, text: &str) {
-        self.push(text, Step::default(), true);
+        self.push(text, RunStep::default(), true);
         self.asides += 1;
     }
 
-    fn push(&mut self, text: &str, step: Step, is_aside: bool) {
+    fn push(&mut self, text: &str, step: RunStep, is_aside: bool) {
         if self.tokens.len() == MAX_TOKENS {
             self.tokens.pop_front();
             self.left_out += 1;
         }
         let end = (0..=text.len().min(MAX_TEXT)).rev().find(|&at| text.is_char_boundary(at));
         let text = text[..end.unwrap_or(0)].to_owned();
-        self.tokens.push_back(Token { text, step, is_aside });
-        self.total = Step::sum([&self.total, &step]);
+        self.tokens.push_back(StoryToken { text, step, is_aside });
+        self.total = RunStep::sum([&self.total, &step]);
     }
 
     /// Keeps the wall after the last token, unless frames have to be fewer to be kept.
@@ -142,12 +142,12 @@ impl Story {
             self.frames.retain(|frame| frame.tokens.is_multiple_of(every));
         }
         if tokens.is_multiple_of(self.every) {
-            self.frames.push(Frame { tokens, memory, states: packed(&wall.states) });
+            self.frames.push(StoryFrame { tokens, memory, states: packed(&wall.states) });
         }
     }
 
     /// Appends a while to the lanes.
-    pub fn step(&mut self, step: Step) {
+    pub fn step(&mut self, step: RunStep) {
         if self.steps.len() == MAX_STEPS {
             self.steps.pop_front();
         }
@@ -155,7 +155,7 @@ impl Story {
     }
 
     /// The tokens that are kept.
-    pub fn tokens(&self) -> &VecDeque<Token> {
+    pub fn tokens(&self) -> &VecDeque<StoryToken> {
         &self.tokens
     }
 
@@ -175,24 +175,25 @@ impl Story {
     }
 
     /// The frames that are kept.
-    pub fn frames(&self) -> &[Frame] {
+    pub fn frames(&self) -> &[StoryFrame] {
         &self.frames
     }
 
     /// The latest whiles, for lanes.
-    pub fn steps(&self) -> &VecDeque<Step> {
+    pub fn steps(&self) -> &VecDeque<RunStep> {
         &self.steps
     }
 
     /// Sum of all tokens.
-    pub fn total(&self) -> Step {
+    pub fn total(&self) -> RunStep {
         self.total
     }
 
     /// Median cost of the latest tokens, without the first of each answer, which is the prompt's; 0 if
     /// there is none.
     pub fn usual(&self) -> f64 {
-        let usual = |(number, token): &(usize, &Token)| !token.is_aside && !self.begins(*number);
+        let usual =
+            |(number, token): &(usize, &StoryToken)| !token.is_aside && !self.begins(*number);
         let costs = self.tokens.iter().enumerate().rev().filter(usual).take(USUAL);
         let mut costs: Vec<f64> = costs.map(|(_, token)| self.cost(token)).collect();
         let middle = costs.len() / 2;
@@ -203,7 +204,7 @@ impl Story {
     }
 
     /// Cost of a token: seconds, or if none are known, misses.
-    pub fn cost(&self, token: &Token) -> f64 {
+    pub fn cost(&self, token: &StoryToken) -> f64 {
         match self.about.is_timed {
             true => token.step.seconds,
             false => token.step.misses as f64,
@@ -233,8 +234,8 @@ impl Story {
 pub const LEVELS: [f64; 3] = [1.25, 2.0, 4.0];
 
 /// Two states in a letter.
-pub(crate) fn packed(states: &[State]) -> String {
-    let letter = |pair: &[State]| {
+pub(crate) fn packed(states: &[ExpertState]) -> String {
+    let letter = |pair: &[ExpertState]| {
         let second = pair.get(1).map_or(0, |&state| state as u8);
         char::from(b'A' + pair[0] as u8 + 5 * second)
     };
@@ -242,7 +243,7 @@ pub(crate) fn packed(states: &[State]) -> String {
 }
 
 /// Reads letters that begin with this one of a wall into its states, as far as they are such.
-pub(crate) fn unpack(letters: &str, start: usize, states: &mut [State]) {
+pub(crate) fn unpack(letters: &str, start: usize, states: &mut [ExpertState]) {
     let Some(states) = start.checked_mul(2).and_then(|first| states.get_mut(first..)) else {
         return;
     };
@@ -250,7 +251,7 @@ pub(crate) fn unpack(letters: &str, start: usize, states: &mut [State]) {
         let number = usize::from(letter.wrapping_sub(b'A'));
         let of = [number % 5, number / 5];
         pair.iter_mut().zip(of).for_each(|(state, number)| {
-            *state = State::ALL.get(number).copied().unwrap_or_default();
+            *state = ExpertState::ALL.get(number).copied().unwrap_or_default();
         });
     }
 }
@@ -260,18 +261,18 @@ mod tests {
     use super::*;
 
     fn story() -> Story {
-        Story::new(About { is_timed: true, ..About::default() }, Vec::new())
+        Story::new(StorySubject { is_timed: true, ..StorySubject::default() }, Vec::new())
     }
 
     #[test]
     fn memory_of_a_story_is_bounded() {
         let mut story = story();
-        let mut wall = Wall::new(vec![Row { layer: 0, experts: 1000 }]);
-        wall.states[0] = State::Waited;
+        let mut wall = Wall::new(vec![LayerRow { layer: 0, experts: 1000 }]);
+        wall.states[0] = ExpertState::Waited;
         for number in 0..3 * MAX_TOKENS as u64 {
-            story.token(&"ü".repeat(1000), Step { seconds: 1.0, ..Step::default() });
+            story.token(&"ü".repeat(1000), RunStep { seconds: 1.0, ..RunStep::default() });
             story.frame(&wall, Some(number));
-            story.step(Step::default());
+            story.step(RunStep::default());
         }
         assert_eq!(story.tokens().len(), MAX_TOKENS);
         assert_eq!((story.left_out(), story.all_tokens()), (2 * 8192, 3 * 8192));
@@ -290,7 +291,7 @@ mod tests {
     fn dear_tokens_stand_out_from_the_usual_ones() {
         let mut story = story();
         for seconds in [50.0, 1.0, 1.0, 1.0, 1.5, 3.0, 9.0] {
-            story.token("a", Step { seconds, ..Step::default() });
+            story.token("a", RunStep { seconds, ..RunStep::default() });
         }
         let usual = story.usual();
         assert_eq!(usual, 1.0 + 0.5, "the middle of six");
@@ -301,7 +302,7 @@ mod tests {
 
     #[test]
     fn states_are_packed_in_pairs() {
-        use State::{Disk, Memory, Reading, Waited};
+        use ExpertState::{Disk, Memory, Reading, Waited};
         let states = [Disk, Disk, Memory, Reading, Waited, Waited, Waited];
         assert_eq!(packed(&states), "ALYE");
         let mut found = [Disk; 7];
@@ -316,7 +317,7 @@ mod tests {
     #[test]
     fn asides_are_no_tokens_and_cost_nothing() {
         let mut story = story();
-        let seconds = |seconds| Step { seconds, ..Step::default() };
+        let seconds = |seconds| RunStep { seconds, ..RunStep::default() };
         for (text, cost) in [("a", 9.0), ("b", 1.0), ("c", 1.0)] {
             story.token(text, seconds(cost));
         }

@@ -1,12 +1,12 @@
 //! The wall: the state of every expert, a row for each layer.
 
-use sws_engine::watch::{Cell, Place, Row, Use};
+use sws_engine::watch::{ExpertCell, ExpertPlace, LayerRow, Use};
 
 /// State of an expert. Where one mark stands for several experts, the last of these states that one
 /// of them is in counts, but a mark is in memory only if most of its experts are; if half of them are,
 /// the first decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum State {
+pub enum ExpertState {
     /// On the disk.
     #[default]
     Disk,
@@ -20,42 +20,47 @@ pub enum State {
     Waited,
 }
 
-impl State {
+impl ExpertState {
     /// All states.
-    pub const ALL: [State; 5] =
-        [State::Disk, State::Memory, State::Reading, State::Used, State::Waited];
+    pub const ALL: [ExpertState; 5] = [
+        ExpertState::Disk,
+        ExpertState::Memory,
+        ExpertState::Reading,
+        ExpertState::Used,
+        ExpertState::Waited,
+    ];
 
     /// A word for it where there is little room.
     pub const fn short(self) -> &'static str {
         match self {
-            State::Disk => "disk",
-            State::Memory => "memory",
-            State::Reading => "reading",
-            State::Used => "used",
-            State::Waited => "waited",
+            ExpertState::Disk => "disk",
+            ExpertState::Memory => "memory",
+            ExpertState::Reading => "reading",
+            ExpertState::Used => "used",
+            ExpertState::Waited => "waited",
         }
     }
 
     /// Words for it.
     pub const fn name(self) -> &'static str {
         match self {
-            State::Disk => "on disk",
-            State::Memory => "in memory",
-            State::Reading => "being read",
-            State::Used => "used",
-            State::Waited => "waited for",
+            ExpertState::Disk => "on disk",
+            ExpertState::Memory => "in memory",
+            ExpertState::Reading => "being read",
+            ExpertState::Used => "used",
+            ExpertState::Waited => "waited for",
         }
     }
 }
 
-impl From<Cell> for State {
-    fn from(cell: Cell) -> State {
+impl From<ExpertCell> for ExpertState {
+    fn from(cell: ExpertCell) -> ExpertState {
         match (cell.used, cell.place) {
-            (Some(Use::Hit), _) => State::Used,
-            (Some(Use::Waited), _) => State::Waited,
-            (None, Place::Reading) => State::Reading,
-            (None, Place::Memory) => State::Memory,
-            (None, Place::Disk) => State::Disk,
+            (Some(Use::Hit), _) => ExpertState::Used,
+            (Some(Use::Waited), _) => ExpertState::Waited,
+            (None, ExpertPlace::Reading) => ExpertState::Reading,
+            (None, ExpertPlace::Memory) => ExpertState::Memory,
+            (None, ExpertPlace::Disk) => ExpertState::Disk,
         }
     }
 }
@@ -64,9 +69,9 @@ impl From<Cell> for State {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wall {
     /// Layers with experts.
-    pub rows: Vec<Row>,
+    pub rows: Vec<LayerRow>,
     /// The states, row after row.
-    pub states: Vec<State>,
+    pub states: Vec<ExpertState>,
 }
 
 /// A wall that is folded to fit a screen.
@@ -77,14 +82,14 @@ pub struct Folded {
     /// Layers that share a line.
     pub down: usize,
     /// The number of the first layer of each line, and the marks of the line.
-    pub lines: Vec<(usize, Vec<State>)>,
+    pub lines: Vec<(usize, Vec<ExpertState>)>,
 }
 
 impl Wall {
     /// A wall of experts that are all on the disk.
-    pub fn new(rows: Vec<Row>) -> Wall {
+    pub fn new(rows: Vec<LayerRow>) -> Wall {
         let cells = rows.iter().map(|row| row.experts).sum();
-        Wall { rows, states: vec![State::Disk; cells] }
+        Wall { rows, states: vec![ExpertState::Disk; cells] }
     }
 
     /// Folds the wall to so many columns and lines.
@@ -100,7 +105,7 @@ impl Wall {
             firsts.push(first);
             first += row.experts;
         }
-        let fold = |line: &[Row], at: usize| {
+        let fold = |line: &[LayerRow], at: usize| {
             let experts = line.iter().map(|row| row.experts).max().unwrap_or(0);
             let mark = |mark: usize| {
                 let of = mark * across..(mark + 1) * across;
@@ -116,7 +121,7 @@ impl Wall {
         Folded { across, down, lines: lines.map(|(at, line)| fold(line, at * down)).collect() }
     }
 
-    /// Number of experts in each state, in the order of [`State::ALL`].
+    /// Number of experts in each state, in the order of [`ExpertState::ALL`].
     pub fn counts(&self) -> [usize; 5] {
         let mut counts = [0; 5];
         self.states.iter().for_each(|&state| counts[state as usize] += 1);
@@ -125,15 +130,17 @@ impl Wall {
 }
 
 /// The state of a mark that stands for several experts.
-fn folded<'a>(states: impl Iterator<Item = &'a State>) -> State {
-    let (mut excess, mut first, mut last) = (0, None, State::Disk);
+fn folded<'a>(states: impl Iterator<Item = &'a ExpertState>) -> ExpertState {
+    let (mut excess, mut first, mut last) = (0, None, ExpertState::Disk);
     for &state in states {
-        excess += if state == State::Disk { 1 } else { -1 };
+        excess += if state == ExpertState::Disk { 1 } else { -1 };
         first.get_or_insert(state);
         last = last.max(state);
     }
     match last {
-        State::Memory if excess > 0 || excess == 0 && first == Some(State::Disk) => State::Disk,
+        ExpertState::Memory if excess > 0 || excess == 0 && first == Some(ExpertState::Disk) => {
+            ExpertState::Disk
+        }
         state => state,
     }
 }
@@ -144,9 +151,9 @@ mod tests {
 
     #[test]
     fn marks_of_several_experts_show_the_most_important() {
-        let rows = [(1, 4), (2, 4), (5, 3)].map(|(layer, experts)| Row { layer, experts });
+        let rows = [(1, 4), (2, 4), (5, 3)].map(|(layer, experts)| LayerRow { layer, experts });
         let mut wall = Wall::new(rows.to_vec());
-        use State::{Disk, Memory, Reading, Used, Waited};
+        use ExpertState::{Disk, Memory, Reading, Used, Waited};
         wall.states =
             vec![Memory, Disk, Memory, Memory, Disk, Used, Disk, Disk, Reading, Waited, Disk];
         assert_eq!(wall.counts(), [5, 3, 1, 1, 1]);

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use sws_store::{Pass, PieceId, PieceKind};
 
-use crate::policy::{Choice, Policy};
-use state::{Demand, Entry, State};
+use crate::policy::{Policy, RouterChoice};
+use state::{SlotDemand, SlotEntry, SlotState};
 
 /// A cache of pieces in a fixed set of slots. A [`Policy`] picks the victim among the evictable
 /// pieces. Pieces that are pinned, being read, or needed in the running layer are not evictable.
@@ -44,12 +44,12 @@ use state::{Demand, Entry, State};
 /// ```
 #[derive(Debug)]
 pub struct PredictiveCache<T> {
-    entries: Vec<Entry<T>>,
+    entries: Vec<SlotEntry<T>>,
     index: HashMap<PieceId, usize>,
     /// Slots by their length.
     classes: BTreeMap<usize, Class>,
     policy: Box<dyn Policy>,
-    running: Option<Running>,
+    running: Option<RunningLayer>,
     /// The current position in the pass.
     now: Option<PieceId>,
     bytes: usize,
@@ -57,7 +57,7 @@ pub struct PredictiveCache<T> {
     /// Bytes of all slots, and their limit.
     memory: usize,
     budget: usize,
-    counts: BTreeMap<u32, Counts>,
+    counts: BTreeMap<u32, LookupCounts>,
 }
 
 /// Slots of one length.
@@ -71,7 +71,7 @@ struct Class {
 
 /// The layer being computed.
 #[derive(Debug)]
-struct Running {
+struct RunningLayer {
     layer: u32,
     /// Its experts, ascending, each with true once it has been computed.
     experts: Vec<(u32, bool)>,
@@ -112,44 +112,32 @@ pub struct Claim<T> {
 /// Reasons to refuse a piece a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum NoRoom {
     /// No slot is that long.
     #[error("the piece {piece} needs {len} bytes and no slot of the cache is that long")]
     TooLarge {
-        /// The piece.
         piece: PieceId,
         /// Bytes that it needs.
         len: usize,
     },
     /// Every slot that is long enough is pinned, being read, or needed in the running layer.
     #[error("every slot that {piece} would fit into is in use")]
-    InUse {
-        /// The piece.
-        piece: PieceId,
-    },
+    InUse { piece: PieceId },
     /// Every evictable piece is expected sooner.
     #[error("everything in the cache is expected sooner than {piece}")]
-    ExpectedSooner {
-        /// The piece.
-        piece: PieceId,
-    },
+    ExpectedSooner { piece: PieceId },
     /// The victim is worth more.
     #[error("the piece that {piece} would evict is worth more")]
-    NotWorth {
-        /// The piece.
-        piece: PieceId,
-    },
+    NotWorth { piece: PieceId },
     /// The piece is ready or loading.
     #[error("{piece} is in the cache already")]
-    Present {
-        /// The piece.
-        piece: PieceId,
-    },
+    Present { piece: PieceId },
 }
 
 /// Results of the lookups of one layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct LookupCounts {
     /// Lookups of a ready piece.
     pub hits: u64,
     /// Lookups of a piece that was still being read.
@@ -183,7 +171,11 @@ impl<T> PredictiveCache<T> {
         let before = self.entries.len();
         for (len, payload) in slots {
             let number = self.entries.len();
-            self.entries.push(Entry { len, state: State::Empty(payload), demand: Demand::None });
+            self.entries.push(SlotEntry {
+                len,
+                state: SlotState::Empty(payload),
+                demand: SlotDemand::None,
+            });
             let class = self.classes.entry(len).or_default();
             class.slots += 1;
             class.free.push(number);
@@ -203,11 +195,13 @@ impl<T> PredictiveCache<T> {
             if let Some(piece) = self.entries[number].state.piece() {
                 self.forget(number, piece);
             }
-            let Some(Entry { len, state, .. }) = self.entries.pop() else { break };
+            let Some(SlotEntry { len, state, .. }) = self.entries.pop() else { break };
             match state {
-                State::Gone => continue,
-                State::Loading { .. } => {}
-                State::Empty(payload) | State::Ready { payload, .. } => given_up.push(payload),
+                SlotState::Gone => continue,
+                SlotState::Loading { .. } => {}
+                SlotState::Empty(payload) | SlotState::Ready { payload, .. } => {
+                    given_up.push(payload)
+                }
             }
             let class = self.classes.entry(len).or_default();
             class.slots -= 1;
@@ -222,7 +216,7 @@ impl<T> PredictiveCache<T> {
     /// would remove.
     pub fn loading_beyond(&self, slots: usize) -> impl Iterator<Item = PieceId> {
         self.entries.iter().skip(slots).filter_map(|entry| match entry.state {
-            State::Loading { piece } => Some(piece),
+            SlotState::Loading { piece } => Some(piece),
             _ => None,
         })
     }
@@ -236,7 +230,7 @@ impl<T> PredictiveCache<T> {
         };
         self.policy.used(slot, piece);
         match self.entries[slot].state {
-            State::Ready { .. } => {
+            SlotState::Ready { .. } => {
                 counts.hits += 1;
                 Lookup::Ready
             }
@@ -250,7 +244,7 @@ impl<T> PredictiveCache<T> {
     /// Returns the payload of a ready piece.
     pub fn get(&self, piece: PieceId) -> Option<&T> {
         match &self.entries[*self.index.get(&piece)?].state {
-            State::Ready { payload, .. } => Some(payload),
+            SlotState::Ready { payload, .. } => Some(payload),
             _ => None,
         }
     }
@@ -258,7 +252,7 @@ impl<T> PredictiveCache<T> {
     /// Looks up a piece without counting, unlike [`lookup`](Self::lookup).
     pub fn find(&self, piece: PieceId) -> Lookup {
         match self.index.get(&piece).map(|&slot| &self.entries[slot].state) {
-            Some(State::Ready { .. }) => Lookup::Ready,
+            Some(SlotState::Ready { .. }) => Lookup::Ready,
             Some(_) => Lookup::Loading,
             None => Lookup::Absent,
         }
@@ -339,11 +333,13 @@ impl<T> PredictiveCache<T> {
         let demand = self.demand(piece);
         let entry = &mut self.entries[slot];
         entry.demand = demand;
-        let old = std::mem::replace(&mut entry.state, State::Loading { piece });
+        let old = std::mem::replace(&mut entry.state, SlotState::Loading { piece });
         let (payload, evicted) = match old {
-            State::Empty(payload) => (payload, None),
-            State::Ready { payload, piece, .. } => (payload, Some(piece)),
-            State::Loading { .. } | State::Gone => unreachable!("neither is free or chosen"),
+            SlotState::Empty(payload) => (payload, None),
+            SlotState::Ready { payload, piece, .. } => (payload, Some(piece)),
+            SlotState::Loading { .. } | SlotState::Gone => {
+                unreachable!("neither is free or chosen")
+            }
         };
         if let Some(old) = evicted {
             self.index.remove(&old);
@@ -363,7 +359,7 @@ impl<T> PredictiveCache<T> {
     /// Marks a loading piece as ready. Returns the payload if the piece is not loading.
     pub fn ready(&mut self, piece: PieceId, payload: T) -> Option<T> {
         let Some(slot) = self.loading(piece) else { return Some(payload) };
-        self.entries[slot].state = State::Ready { piece, payload, pins: 0 };
+        self.entries[slot].state = SlotState::Ready { piece, payload, pins: 0 };
         None
     }
 
@@ -373,7 +369,7 @@ impl<T> PredictiveCache<T> {
         let Some(slot) = self.loading(piece) else { return Some(payload) };
         self.forget(slot, piece);
         let entry = &mut self.entries[slot];
-        entry.state = State::Empty(payload);
+        entry.state = SlotState::Empty(payload);
         self.classes.entry(entry.len).or_default().free.push(slot);
         None
     }
@@ -382,7 +378,7 @@ impl<T> PredictiveCache<T> {
     /// not ready.
     pub fn pin(&mut self, piece: PieceId) -> bool {
         match self.state_mut(piece) {
-            Some(State::Ready { pins, .. }) => {
+            Some(SlotState::Ready { pins, .. }) => {
                 *pins += 1;
                 true
             }
@@ -393,7 +389,7 @@ impl<T> PredictiveCache<T> {
     /// Removes a pin. Returns false if there is none.
     pub fn unpin(&mut self, piece: PieceId) -> bool {
         match self.state_mut(piece) {
-            Some(State::Ready { pins, .. }) if *pins > 0 => {
+            Some(SlotState::Ready { pins, .. }) if *pins > 0 => {
                 *pins -= 1;
                 true
             }
@@ -408,7 +404,7 @@ impl<T> PredictiveCache<T> {
 
     /// Makes a layer the running one, after its router has chosen. Its experts are not evicted
     /// until they are [`computed`](Self::computed) or another layer runs.
-    pub fn routed(&mut self, choice: &Choice<'_>) {
+    pub fn routed(&mut self, choice: &RouterChoice<'_>) {
         self.policy.routed(choice);
         self.runs(choice.layer, choice.experts);
     }
@@ -424,10 +420,10 @@ impl<T> PredictiveCache<T> {
         distinct.dedup();
         for &(expert, _) in &distinct {
             if let Some(&slot) = self.index.get(&PieceId::expert(layer, expert)) {
-                self.entries[slot].demand = Demand::Needed;
+                self.entries[slot].demand = SlotDemand::Needed;
             }
         }
-        self.running = Some(Running { layer, experts: distinct });
+        self.running = Some(RunningLayer { layer, experts: distinct });
     }
 
     /// Marks an expert of the running layer as computed. It is evicted only if nothing else can be.
@@ -435,7 +431,7 @@ impl<T> PredictiveCache<T> {
         if let Some((running, at)) = self.running.as_mut().and_then(|r| Some((r.find(piece)?, r))) {
             at.experts[running].1 = true;
             if let Some(&slot) = self.index.get(&piece) {
-                self.entries[slot].demand = Demand::Computed;
+                self.entries[slot].demand = SlotDemand::Computed;
             }
         }
     }
@@ -460,9 +456,11 @@ impl<T> PredictiveCache<T> {
             let entry = &mut self.entries[slot];
             self.memory -= entry.len;
             self.classes.entry(entry.len).or_default().slots -= 1;
-            match std::mem::replace(&mut entry.state, State::Gone) {
-                State::Empty(payload) | State::Ready { payload, .. } => given_up.push(payload),
-                State::Loading { .. } | State::Gone => {}
+            match std::mem::replace(&mut entry.state, SlotState::Gone) {
+                SlotState::Empty(payload) | SlotState::Ready { payload, .. } => {
+                    given_up.push(payload)
+                }
+                SlotState::Loading { .. } | SlotState::Gone => {}
             }
         }
         given_up
@@ -475,8 +473,8 @@ impl<T> PredictiveCache<T> {
     /// If the accounting is inconsistent, or slots exceed the budget although they could be
     /// trimmed.
     pub fn assert_within_budget(&self) {
-        let live = self.entries.iter().filter(|e| !matches!(e.state, State::Gone));
-        let held = live.clone().filter(|e| !matches!(e.state, State::Empty(_)));
+        let live = self.entries.iter().filter(|e| !matches!(e.state, SlotState::Gone));
+        let held = live.clone().filter(|e| !matches!(e.state, SlotState::Empty(_)));
         assert_eq!(self.memory, live.map(|e| e.len).sum::<usize>(), "the length of all slots");
         assert_eq!(self.bytes, held.clone().map(|e| e.len).sum::<usize>(), "bytes held");
         assert_eq!(self.index.len(), held.clone().count(), "one name for each piece held");
@@ -508,7 +506,7 @@ impl<T> PredictiveCache<T> {
     }
 
     /// Lookup counts of each layer.
-    pub fn counts(&self) -> &BTreeMap<u32, Counts> {
+    pub fn counts(&self) -> &BTreeMap<u32, LookupCounts> {
         &self.counts
     }
 
@@ -571,10 +569,10 @@ impl<T> PredictiveCache<T> {
 
     fn loading(&self, piece: PieceId) -> Option<usize> {
         let slot = *self.index.get(&piece)?;
-        matches!(self.entries[slot].state, State::Loading { .. }).then_some(slot)
+        matches!(self.entries[slot].state, SlotState::Loading { .. }).then_some(slot)
     }
 
-    fn state_mut(&mut self, piece: PieceId) -> Option<&mut State<T>> {
+    fn state_mut(&mut self, piece: PieceId) -> Option<&mut SlotState<T>> {
         Some(&mut self.entries[*self.index.get(&piece)?].state)
     }
 
@@ -582,30 +580,30 @@ impl<T> PredictiveCache<T> {
         self.index.remove(&piece);
         self.policy.left(slot, piece);
         self.bytes -= self.entries[slot].len;
-        self.entries[slot].demand = Demand::None;
+        self.entries[slot].demand = SlotDemand::None;
     }
 
-    fn demand(&self, piece: PieceId) -> Demand {
+    fn demand(&self, piece: PieceId) -> SlotDemand {
         match self.running.as_ref().and_then(|r| Some(r.experts[r.find(piece)?].1)) {
-            None => Demand::None,
-            Some(false) => Demand::Needed,
-            Some(true) => Demand::Computed,
+            None => SlotDemand::None,
+            Some(false) => SlotDemand::Needed,
+            Some(true) => SlotDemand::Computed,
         }
     }
 
-    fn stop(&mut self) -> Option<Running> {
+    fn stop(&mut self) -> Option<RunningLayer> {
         let running = self.running.take()?;
         for &(expert, _) in &running.experts {
             let piece = PieceId::expert(running.layer, expert);
             if let Some(&slot) = self.index.get(&piece) {
-                self.entries[slot].demand = Demand::None;
+                self.entries[slot].demand = SlotDemand::None;
             }
         }
         Some(running)
     }
 }
 
-impl Running {
+impl RunningLayer {
     fn find(&self, piece: PieceId) -> Option<usize> {
         let PieceKind::Expert(expert) = piece.kind() else { return None };
         if piece.layer() != Some(self.layer) {

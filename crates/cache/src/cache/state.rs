@@ -4,15 +4,15 @@ use sws_store::PieceId;
 
 /// One slot.
 #[derive(Debug)]
-pub(super) struct Entry<T> {
+pub(super) struct SlotEntry<T> {
     pub(super) len: usize,
-    pub(super) state: State<T>,
-    pub(super) demand: Demand,
+    pub(super) state: SlotState<T>,
+    pub(super) demand: SlotDemand,
 }
 
 /// Contents of a slot.
 #[derive(Debug)]
-pub(super) enum State<T> {
+pub(super) enum SlotState<T> {
     /// No piece.
     Empty(T),
     /// A piece that is being read. The reader has the payload.
@@ -25,7 +25,7 @@ pub(super) enum State<T> {
 
 /// Use of a slot's piece by the running layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Demand {
+pub(super) enum SlotDemand {
     /// The layer does not use it.
     None,
     /// The layer has still to compute with it.
@@ -34,24 +34,24 @@ pub(super) enum Demand {
     Computed,
 }
 
-impl<T> Entry<T> {
+impl<T> SlotEntry<T> {
     /// True if the piece may be evicted. `computed_too` includes experts that the running layer has
     /// computed with.
     pub(super) fn is_evictable(&self, computed_too: bool) -> bool {
         let demanded = match self.demand {
-            Demand::None => false,
-            Demand::Needed => true,
-            Demand::Computed => !computed_too,
+            SlotDemand::None => false,
+            SlotDemand::Needed => true,
+            SlotDemand::Computed => !computed_too,
         };
-        !demanded && matches!(self.state, State::Ready { pins: 0, .. })
+        !demanded && matches!(self.state, SlotState::Ready { pins: 0, .. })
     }
 }
 
-impl<T> State<T> {
+impl<T> SlotState<T> {
     pub(super) fn piece(&self) -> Option<PieceId> {
         match self {
-            State::Loading { piece } | State::Ready { piece, .. } => Some(*piece),
-            State::Empty(_) | State::Gone => None,
+            SlotState::Loading { piece } | SlotState::Ready { piece, .. } => Some(*piece),
+            SlotState::Empty(_) | SlotState::Gone => None,
         }
     }
 }

@@ -121,7 +121,7 @@ fn run(ops: Vec<Op>, policy: Box<dyn Policy>) {
                 assert_eq!(cache.lookup(key), expected);
             }
             Op::Routed { layer, experts } => {
-                cache.routed(&Choice { pass: &Pass::default(), layer, experts: &experts });
+                cache.routed(&RouterChoice { pass: &Pass::default(), layer, experts: &experts });
                 needed = experts.iter().map(|&e| PieceId::expert(layer, e)).collect();
             }
             Op::Computed { which } if !needed.is_empty() => {
@@ -189,8 +189,8 @@ fn held<T>(cache: &PredictiveCache<T>) -> Vec<PieceId> {
 impl<T> PredictiveCache<T> {
     fn payloads(&self) -> impl Iterator<Item = &T> {
         self.entries.iter().filter_map(|entry| match &entry.state {
-            State::Empty(payload) | State::Ready { payload, .. } => Some(payload),
-            State::Loading { .. } | State::Gone => None,
+            SlotState::Empty(payload) | SlotState::Ready { payload, .. } => Some(payload),
+            SlotState::Loading { .. } | SlotState::Gone => None,
         })
     }
 }
@@ -248,7 +248,7 @@ fn slots_are_chosen_in_order() {
         assert_eq!(bring(&mut cache, expert, len), expected, "{why}");
     }
     // 1, 3 and 4 are cached. The running layer needs 3 and 4, so 1 is evicted although used last.
-    cache.routed(&Choice { pass: &Pass::default(), layer: 0, experts: &[3, 4] });
+    cache.routed(&RouterChoice { pass: &Pass::default(), layer: 0, experts: &[3, 4] });
     cache.lookup(key(1));
     assert_eq!(bring(&mut cache, 6, 8), Ok(('a', Some(key(1)))));
     assert!(cache.pin(key(6)));
@@ -277,6 +277,6 @@ fn lookups_are_counted_by_layer() {
     cache.lookup(key);
     cache.lookup(PieceId::expert(6, 0));
     let of = |layer| cache.counts()[&layer];
-    assert_eq!(of(5), Counts { hits: 2, late: 1, misses: 1 });
-    assert_eq!(of(6), Counts { hits: 0, late: 0, misses: 1 });
+    assert_eq!(of(5), LookupCounts { hits: 2, late: 1, misses: 1 });
+    assert_eq!(of(6), LookupCounts { hits: 0, late: 0, misses: 1 });
 }

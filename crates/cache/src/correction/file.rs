@@ -2,9 +2,9 @@
 
 use sws_store::Dtype;
 
-use super::{Bf16, Correction, MAX_RANK};
-use crate::history::{HORIZONS, STATISTICS, Shape};
-use crate::saved::{Saved, SavedError};
+use super::{Correction, MAX_RANK, UpperHalf};
+use crate::history::{HORIZONS, HistoryShape, STATISTICS};
+use crate::saved::{SavedError, SavedTensors};
 
 const STATES: &str = "correction.states";
 const USE: &str = "correction.statistics";
@@ -19,17 +19,17 @@ const HEADER: usize = 4096;
 impl Correction {
     /// Upper bound on the length of a file with a correction for a model of this shape, whose states
     /// have so many elements.
-    pub fn most_bytes(shape: Shape, hidden: usize) -> usize {
-        let Shape { layers, experts, .. } = shape;
+    pub fn most_bytes(shape: HistoryShape, hidden: usize) -> usize {
+        let HistoryShape { layers, experts, .. } = shape;
         let row = hidden + (STATISTICS + HORIZONS) * experts;
         let floats = layers.saturating_mul((MAX_RANK + 1).saturating_mul(row));
         floats.saturating_mul(size_of::<f32>()).saturating_add(HEADER)
     }
 
     /// Adds the correction to `to`.
-    pub fn save(&self, to: &mut Saved) {
-        let Shape { layers, experts, .. } = self.shape;
-        let halves = |x: &[Bf16]| x.iter().flat_map(|x| x.0.to_le_bytes()).collect();
+    pub fn save(&self, to: &mut SavedTensors) {
+        let HistoryShape { layers, experts, .. } = self.shape;
+        let halves = |x: &[UpperHalf]| x.iter().flat_map(|x| x.0.to_le_bytes()).collect();
         to.push(STATES, Dtype::BF16, &[layers, self.rank, self.hidden], halves(&self.states));
         let shape = [layers, self.rank, STATISTICS, experts];
         to.push(USE, Dtype::BF16, &shape, halves(&self.statistics));
@@ -39,16 +39,19 @@ impl Correction {
 
     /// Returns the correction that [`save`](Self::save) added for a model of this shape, if there is
     /// one.
-    pub fn recall(saved: &Saved, shape: Shape) -> Result<Option<Correction>, SavedError> {
+    pub fn recall(
+        saved: &SavedTensors,
+        shape: HistoryShape,
+    ) -> Result<Option<Correction>, SavedError> {
         let Some(found) = saved.shape(STATES) else { return Ok(None) };
-        let Shape { layers, experts, .. } = shape;
+        let HistoryShape { layers, experts, .. } = shape;
         let &[_, rank, hidden] = found else { return Err(SavedError::Tensor(STATES.to_owned())) };
         if rank > MAX_RANK {
             return Err(SavedError::Tensor(STATES.to_owned()));
         }
         let halves = |name: &str, shape: &[usize]| {
             let data = saved.get(name, Dtype::BF16, |found| found == shape)?;
-            let all = data.as_chunks().0.iter().map(|&x| Bf16(u16::from_le_bytes(x)));
+            let all = data.as_chunks().0.iter().map(|&x| UpperHalf(u16::from_le_bytes(x)));
             // NaN is in no range.
             let fits = all.clone().all(|x| (-LARGEST..=LARGEST).contains(&x.get()));
             if fits { Ok(all.collect()) } else { Err(SavedError::Tensor(name.to_owned())) }

@@ -5,9 +5,9 @@ use std::ops::Range;
 use sws_store::Pass;
 
 use super::Correction;
-use super::net::{LAST, Net, SCALE, Sample, Work, next, normed};
+use super::net::{CorrectionNet, LAST, NetGradients, SCALE, Sample, next, normed};
 use crate::Trace;
-use crate::history::{HORIZONS, History, STATISTICS, Shape};
+use crate::history::{HORIZONS, History, HistoryShape, STATISTICS};
 
 /// Samples per step of the optimiser.
 const BATCH: usize = 512;
@@ -48,7 +48,7 @@ pub struct Fitted {
 /// Sequences to learn from, in the order in which they run. One in `held_out` chooses the weights, and
 /// is not learned from.
 #[derive(Clone, Copy, Debug)]
-pub struct Recorded<'a> {
+pub struct FitSequences<'a> {
     /// Their routes.
     pub trace: &'a Trace,
     /// Their tokens.
@@ -57,10 +57,10 @@ pub struct Recorded<'a> {
     pub held_out: usize,
 }
 
-impl<'a> Recorded<'a> {
+impl<'a> FitSequences<'a> {
     /// All these sequences, of which one in ten is held out.
-    pub fn new(trace: &'a Trace, sequences: &'a [Range<usize>]) -> Recorded<'a> {
-        Recorded { trace, sequences, held_out: 10 }
+    pub fn new(trace: &'a Trace, sequences: &'a [Range<usize>]) -> FitSequences<'a> {
+        FitSequences { trace, sequences, held_out: 10 }
     }
 }
 
@@ -78,7 +78,7 @@ impl Fit {
     /// that are done and those in all; if it returns false, the result is `None`.
     pub fn run<E>(
         &self,
-        recorded: Recorded<'_>,
+        recorded: FitSequences<'_>,
         state: ReadState<'_, E>,
         progress: &mut dyn FnMut(usize, usize) -> bool,
     ) -> Result<Option<Fitted>, E> {
@@ -86,7 +86,7 @@ impl Fit {
         let mut correction = Correction::new(shape, self.hidden, self.rank);
         let mut losses = Vec::with_capacity(shape.layers);
         for layer in 0..shape.layers {
-            let samples = Samples::collect(self, recorded, layer, state)?;
+            let samples = FitSamples::collect(self, recorded, layer, state)?;
             let each = self.epochs * samples.learned.len();
             let mut fitting = Fitting::new(self, samples.inputs, HORIZONS * shape.experts, layer);
             let mut step = |done| progress(layer * each + done, shape.layers * each);
@@ -99,7 +99,7 @@ impl Fit {
 }
 
 /// Samples of a layer. Rows are steps.
-struct Samples {
+struct FitSamples {
     /// Length of an input.
     inputs: usize,
     experts: usize,
@@ -114,15 +114,15 @@ struct Samples {
     held: Vec<usize>,
 }
 
-impl Samples {
+impl FitSamples {
     fn collect<E>(
         fit: &Fit,
-        recorded: Recorded<'_>,
+        recorded: FitSequences<'_>,
         layer: usize,
         state: ReadState<'_, E>,
-    ) -> Result<Samples, E> {
-        let Recorded { trace, sequences, held_out } = recorded;
-        let Shape { experts, .. } = trace.shape();
+    ) -> Result<FitSamples, E> {
+        let FitSequences { trace, sequences, held_out } = recorded;
+        let HistoryShape { experts, .. } = trace.shape();
         let inputs = fit.hidden + STATISTICS * experts;
         let row = (inputs + HORIZONS * experts) * size_of::<f32>() + experts;
         let all: usize = sequences.iter().map(|sequence| sequence.len()).sum();
@@ -133,7 +133,7 @@ impl Samples {
 
         let (x, odds, until) = Default::default();
         let (learned, held) = Default::default();
-        let mut samples = Samples { inputs, experts, x, odds, until, learned, held };
+        let mut samples = FitSamples { inputs, experts, x, odds, until, learned, held };
         let mut history = History::with_tokens(trace.shape(), 1);
         let (mut taken, mut seen, mut done) = (Vec::new(), vec![0.0; fit.hidden], 0);
         for (number, sequence) in sequences.iter().enumerate() {
@@ -176,7 +176,7 @@ impl Samples {
     }
 
     fn sample(&self, row: usize) -> Sample<'_> {
-        let Samples { inputs, experts, .. } = *self;
+        let FitSamples { inputs, experts, .. } = *self;
         Sample {
             inputs: &self.x[row * inputs..][..inputs],
             odds: &self.odds[row * HORIZONS * experts..][..HORIZONS * experts],
@@ -208,7 +208,7 @@ fn until_use(trace: &Trace, sequences: &[Range<usize>], layer: usize, taken: &[u
 
 /// A fit of a layer: its weights, and the optimiser's state.
 struct Fitting {
-    net: Net,
+    net: CorrectionNet,
     /// Averages of the gradients of all weights and of their squares.
     moments: [Vec<f32>; 2],
     steps: i32,
@@ -218,7 +218,7 @@ struct Fitting {
 impl Fitting {
     fn new(fit: &Fit, inputs: usize, outputs: usize, layer: usize) -> Fitting {
         let mut random = fit.seed ^ ((layer as u64) << 32);
-        let net = Net::new(fit.rank, inputs, outputs, &mut random);
+        let net = CorrectionNet::new(fit.rank, inputs, outputs, &mut random);
         let moments = [0, 1].map(|_| vec![0.0; net.down.len() + net.up.len()]);
         Fitting { net, moments, steps: 0, random }
     }
@@ -228,10 +228,10 @@ impl Fitting {
     fn fit(
         &mut self,
         fit: &Fit,
-        samples: &Samples,
+        samples: &FitSamples,
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Option<[f32; 2]> {
-        let mut work = Work::new(fit.rank, samples.inputs, HORIZONS * samples.experts);
+        let mut work = NetGradients::new(fit.rank, samples.inputs, HORIZONS * samples.experts);
         let before = self.loss(samples, &mut work);
         let mut best = (before, self.net.clone());
         let mut order = samples.learned.clone();
@@ -260,7 +260,7 @@ impl Fitting {
     }
 
     /// A step of AdamW against the gradients times `scale`.
-    fn step(&mut self, rate: f32, scale: f32, work: &Work) {
+    fn step(&mut self, rate: f32, scale: f32, work: &NetGradients) {
         self.steps += 1;
         let [mean_left, square_left] = [MEAN, SQUARE].map(|decay| 1.0 - decay.powi(self.steps));
         let weights = self.net.down.iter_mut().chain(&mut self.net.up);
@@ -276,7 +276,7 @@ impl Fitting {
     }
 
     /// Mean binary cross-entropy of the rows held out.
-    fn loss(&self, samples: &Samples, work: &mut Work) -> f32 {
+    fn loss(&self, samples: &FitSamples, work: &mut NetGradients) -> f32 {
         let all = samples.held.iter().map(|&row| self.net.loss(samples.sample(row), work));
         let sum: f64 = all.sum();
         (sum / (samples.held.len() * HORIZONS * samples.experts).max(1) as f64) as f32

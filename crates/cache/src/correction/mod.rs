@@ -20,10 +20,10 @@ mod tests;
 use std::sync::Arc;
 
 use crate::history::math::dot;
-use crate::history::{HORIZONS, STATISTICS, Shape};
+use crate::history::{HORIZONS, HistoryShape, STATISTICS};
 
-pub use fit::{Fit, Fitted, ReadState, Recorded};
-use net::{Net, SCALE};
+pub use fit::{Fit, FitSequences, Fitted, ReadState};
+use net::{CorrectionNet, SCALE};
 pub(crate) use online::Learner;
 
 /// The highest rank.
@@ -35,22 +35,22 @@ const GARBAGE: f32 = 1e15;
 /// A correction of the forecasts for the experts of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Correction {
-    shape: Shape,
+    shape: HistoryShape,
     /// Elements of a router's state; 0 if it looks at the use of experts alone.
     hidden: usize,
     rank: usize,
     /// [layers, rank, hidden]: projects a state of unit mean square. These and the next are most of a
     /// correction, and in bf16 half as long to read.
-    states: Vec<Bf16>,
+    states: Vec<UpperHalf>,
     /// [layers, rank, statistics · experts]: projects the statistics of the history.
-    statistics: Vec<Bf16>,
+    statistics: Vec<UpperHalf>,
     /// [layers, rank + 1, horizons · experts]: what each projected number adds; the last is a constant.
     up: Vec<f32>,
 }
 
 /// The upper half of an f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Bf16(u16);
+struct UpperHalf(u16);
 
 /// What corrects the forecasts of a policy.
 #[derive(Clone, Debug, Default)]
@@ -77,7 +77,7 @@ impl Corrections {
     }
 
     /// Memory that it adds to a history of so many sequences.
-    pub(crate) fn bytes(&self, shape: Shape, sequences: usize) -> usize {
+    pub(crate) fn bytes(&self, shape: HistoryShape, sequences: usize) -> usize {
         let own = match self {
             Corrections::None => return 0,
             Corrections::Fitted(correction) => correction.bytes(sequences),
@@ -91,20 +91,20 @@ impl Corrections {
 
 impl Correction {
     /// A correction that changes nothing.
-    pub fn new(shape: Shape, hidden: usize, rank: usize) -> Correction {
-        let Shape { layers, experts, .. } = shape;
+    pub fn new(shape: HistoryShape, hidden: usize, rank: usize) -> Correction {
+        let HistoryShape { layers, experts, .. } = shape;
         Correction {
             shape,
             hidden,
             rank,
-            states: vec![Bf16::default(); layers * rank * hidden],
-            statistics: vec![Bf16::default(); layers * rank * STATISTICS * experts],
+            states: vec![UpperHalf::default(); layers * rank * hidden],
+            statistics: vec![UpperHalf::default(); layers * rank * STATISTICS * experts],
             up: vec![0.0; layers * (rank + 1) * HORIZONS * experts],
         }
     }
 
     /// The numbers of layers and experts it is for.
-    pub fn shape(&self) -> Shape {
+    pub fn shape(&self) -> HistoryShape {
         self.shape
     }
 
@@ -118,12 +118,12 @@ impl Correction {
         Correction::bytes_for(self.shape, self.hidden, self.rank, sequences)
     }
 
-    fn bytes_for(shape: Shape, hidden: usize, rank: usize, sequences: usize) -> usize {
-        let Shape { layers, experts, .. } = shape;
+    fn bytes_for(shape: HistoryShape, hidden: usize, rank: usize, sequences: usize) -> usize {
+        let HistoryShape { layers, experts, .. } = shape;
         let halves = layers * rank * (hidden + STATISTICS * experts);
         let up = layers * (rank + 1) * HORIZONS * experts;
         let floats = up + layers * sequences.max(1) * rank + 2 * rank;
-        size_of::<Correction>() + size_of::<Bf16>() * halves + size_of::<f32>() * floats
+        size_of::<Correction>() + size_of::<UpperHalf>() * halves + size_of::<f32>() * floats
     }
 
     /// Writes the projection of the state that the router of a layer sees. It is empty if there is
@@ -143,7 +143,7 @@ impl Correction {
     }
 
     /// The weights of a layer, from which learning goes on.
-    fn net(&self, layer: usize) -> Net {
+    fn net(&self, layer: usize) -> CorrectionNet {
         let (hidden, statistics) = (self.hidden, STATISTICS * self.shape.experts);
         let mut down = Vec::with_capacity(self.rank * (hidden + statistics));
         for row in layer * self.rank..(layer + 1) * self.rank {
@@ -152,19 +152,19 @@ impl Correction {
             down.extend(scaled.iter().map(|x| x.get() / SCALE));
         }
         let len = (self.rank + 1) * HORIZONS * self.shape.experts;
-        Net { rank: self.rank, down, up: self.up[layer * len..][..len].to_vec() }
+        CorrectionNet { rank: self.rank, down, up: self.up[layer * len..][..len].to_vec() }
     }
 
     /// Sets the weights of a layer.
-    fn set(&mut self, layer: usize, net: &Net) {
+    fn set(&mut self, layer: usize, net: &CorrectionNet) {
         let (hidden, statistics) = (self.hidden, STATISTICS * self.shape.experts);
         for (r, row) in net.down.chunks_exact((hidden + statistics).max(1)).enumerate() {
             let (states, scaled) = row.split_at(hidden);
             let at = layer * self.rank + r;
             let to = &mut self.states[at * hidden..][..hidden];
-            to.iter_mut().zip(states).for_each(|(to, &x)| *to = Bf16::of(x));
+            to.iter_mut().zip(states).for_each(|(to, &x)| *to = UpperHalf::of(x));
             let to = &mut self.statistics[at * statistics..][..statistics];
-            to.iter_mut().zip(scaled).for_each(|(to, x)| *to = Bf16::of(SCALE * x));
+            to.iter_mut().zip(scaled).for_each(|(to, x)| *to = UpperHalf::of(SCALE * x));
         }
         self.up[layer * net.up.len()..][..net.up.len()].copy_from_slice(&net.up);
     }
@@ -201,11 +201,11 @@ fn unit_scale(state: &[f32]) -> f32 {
     1.0 / (mean + 1e-6).sqrt()
 }
 
-impl Bf16 {
+impl UpperHalf {
     /// The nearest one, of two the even one.
-    fn of(x: f32) -> Bf16 {
+    fn of(x: f32) -> UpperHalf {
         let bits = x.to_bits();
-        Bf16((bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16)
+        UpperHalf((bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16)
     }
 
     fn get(self) -> f32 {
@@ -214,7 +214,7 @@ impl Bf16 {
 }
 
 /// As [`dot`], of two kinds of numbers.
-fn halves_dot(a: &[Bf16], b: &[f32]) -> f32 {
+fn halves_dot(a: &[UpperHalf], b: &[f32]) -> f32 {
     let mut sums = [0.0f32; 16];
     let (a, b) = (a.as_chunks::<16>(), b.as_chunks::<16>());
     for (a, b) in a.0.iter().zip(b.0) {

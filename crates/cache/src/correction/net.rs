@@ -11,7 +11,7 @@ pub(super) const LAST: usize = STEPS[HORIZONS - 1];
 
 /// The weights of a layer. An input is a state of unit mean square, and then scaled statistics.
 #[derive(Clone, Debug)]
-pub(super) struct Net {
+pub(super) struct CorrectionNet {
     pub(super) rank: usize,
     /// [rank, inputs]
     pub(super) down: Vec<f32>,
@@ -31,7 +31,7 @@ pub(super) struct Sample<'a> {
 
 /// Gradients, and what a sample needs on the way to them.
 #[derive(Clone, Debug)]
-pub(super) struct Work {
+pub(super) struct NetGradients {
     pub(super) down: Vec<f32>,
     pub(super) up: Vec<f32>,
     /// [rank + 1]: the projected input, and a constant.
@@ -46,16 +46,21 @@ pub(super) fn normed(state: &[f32]) -> impl Iterator<Item = f32> {
     state.iter().map(move |x| x * scale)
 }
 
-impl Net {
+impl CorrectionNet {
     /// Weights that correct nothing yet.
-    pub(super) fn new(rank: usize, inputs: usize, outputs: usize, random: &mut u64) -> Net {
+    pub(super) fn new(
+        rank: usize,
+        inputs: usize,
+        outputs: usize,
+        random: &mut u64,
+    ) -> CorrectionNet {
         let scale = (3.0 / inputs.max(1) as f32).sqrt();
         let down = (0..rank * inputs).map(|_| scale * (2.0 * unit(random) - 1.0)).collect();
-        Net { rank, down, up: vec![0.0; (rank + 1) * outputs] }
+        CorrectionNet { rank, down, up: vec![0.0; (rank + 1) * outputs] }
     }
 
     /// Writes the projected inputs and the corrected log-odds.
-    fn forward(&self, sample: Sample<'_>, work: &mut Work) {
+    fn forward(&self, sample: Sample<'_>, work: &mut NetGradients) {
         let Sample { inputs, odds, .. } = sample;
         let rows = self.down.chunks_exact(inputs.len().max(1));
         work.projected.iter_mut().zip(rows).for_each(|(u, row)| *u = dot(row, inputs));
@@ -67,7 +72,7 @@ impl Net {
     }
 
     /// Adds the gradients of a sample's binary cross-entropy.
-    pub(super) fn learn(&self, sample: Sample<'_>, work: &mut Work) {
+    pub(super) fn learn(&self, sample: Sample<'_>, work: &mut NetGradients) {
         self.forward(sample, work);
         let Sample { inputs, until, .. } = sample;
         let each = work.errors.chunks_exact_mut(until.len());
@@ -87,7 +92,7 @@ impl Net {
     }
 
     /// The binary cross-entropy of a sample, summed over experts and spans.
-    pub(super) fn loss(&self, sample: Sample<'_>, work: &mut Work) -> f64 {
+    pub(super) fn loss(&self, sample: Sample<'_>, work: &mut NetGradients) -> f64 {
         self.forward(sample, work);
         let (odds, until) = (&work.errors, sample.until);
         let mut sum = 0.0;
@@ -103,7 +108,7 @@ impl Net {
     /// The rows of all weights, each with its gradients.
     pub(super) fn rows<'a>(
         &'a mut self,
-        work: &'a Work,
+        work: &'a NetGradients,
     ) -> impl Iterator<Item = (&'a mut [f32], &'a [f32])> {
         let [inputs, outputs] =
             [self.down.len() / self.rank.max(1), work.errors.len()].map(|len| len.max(1));
@@ -113,9 +118,9 @@ impl Net {
     }
 }
 
-impl Work {
-    pub(super) fn new(rank: usize, inputs: usize, outputs: usize) -> Work {
-        Work {
+impl NetGradients {
+    pub(super) fn new(rank: usize, inputs: usize, outputs: usize) -> NetGradients {
+        NetGradients {
             down: vec![0.0; rank * inputs],
             up: vec![0.0; (rank + 1) * outputs],
             projected: vec![0.0; rank + 1],
@@ -130,7 +135,7 @@ impl Work {
 }
 
 #[cfg(test)]
-impl Work {
+impl NetGradients {
     pub(super) fn bytes(&self) -> usize {
         [&self.down, &self.up, &self.projected, &self.errors]
             .map(|all| size_of_val(&**all))

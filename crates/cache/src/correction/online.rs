@@ -2,10 +2,10 @@
 
 use sws_store::Dtype;
 
-use super::net::{LAST, Net, SCALE, Sample, Work, normed};
-use super::{Bf16, Correction};
-use crate::history::{HORIZONS, STATISTICS, Shape};
-use crate::saved::{Saved, SavedError};
+use super::net::{CorrectionNet, LAST, NetGradients, SCALE, Sample, normed};
+use super::{Correction, UpperHalf};
+use crate::history::{HORIZONS, HistoryShape, STATISTICS};
+use crate::saved::{SavedError, SavedTensors};
 
 /// Rank of a learned correction. With 8 it learns less, with 32 more slowly.
 const RANK: usize = 16;
@@ -39,34 +39,34 @@ const PATIENCE: u32 = 32 * LAST as u32;
 #[derive(Clone, Debug)]
 pub(crate) struct Learner {
     correction: Correction,
-    layers: Vec<Layer>,
-    work: Work,
+    layers: Vec<LearnerLayer>,
+    work: NetGradients,
     inputs: Vec<f32>,
     odds: Vec<f32>,
 }
 
 #[derive(Clone, Debug)]
-struct Layer {
-    net: Net,
+struct LearnerLayer {
+    net: CorrectionNet,
     /// Averages of the squared gradients of each row of `down` and of `up`.
     squares: Vec<f32>,
     /// Changes so far, in earlier runs too.
     changes: f32,
     /// Steps since the last sample.
     since: u32,
-    places: Vec<Place>,
+    places: Vec<SampleSlot>,
 }
 
 /// Room for a sample.
 #[derive(Clone, Debug)]
-struct Place {
+struct SampleSlot {
     state: PlaceState,
     /// The sequence that it is of.
     cursor: usize,
     /// Steps of all sequences since then.
     waited: u32,
     /// Inputs, then log-odds.
-    halves: Vec<Bf16>,
+    halves: Vec<UpperHalf>,
     /// For each expert, steps until its next use.
     until: Vec<u8>,
 }
@@ -81,17 +81,17 @@ enum PlaceState {
 
 impl Learner {
     /// A learner whose correction changes nothing yet.
-    pub(crate) fn new(shape: Shape, hidden: usize) -> Learner {
+    pub(crate) fn new(shape: HistoryShape, hidden: usize) -> Learner {
         let (inputs, outputs) = (inputs(shape, hidden), outputs(shape));
-        let place = Place {
+        let place = SampleSlot {
             state: PlaceState::Free,
             cursor: 0,
             waited: 0,
-            halves: vec![Bf16::default(); inputs + outputs],
+            halves: vec![UpperHalf::default(); inputs + outputs],
             until: vec![u8::MAX; shape.experts],
         };
-        let layer = |layer| Layer {
-            net: Net::new(RANK, inputs, outputs, &mut ((layer as u64) << 32)),
+        let layer = |layer| LearnerLayer {
+            net: CorrectionNet::new(RANK, inputs, outputs, &mut ((layer as u64) << 32)),
             squares: vec![0.0; 2 * RANK + 1],
             changes: 0.0,
             since: 0,
@@ -100,14 +100,14 @@ impl Learner {
         Learner {
             correction: Correction::new(shape, hidden, RANK),
             layers: (0..shape.layers).map(layer).collect(),
-            work: Work::new(RANK, inputs, outputs),
+            work: NetGradients::new(RANK, inputs, outputs),
             inputs: vec![0.0; inputs],
             odds: vec![0.0; outputs],
         }
     }
 
     /// Adds what it has learned to `to`.
-    pub(crate) fn save(&self, to: &mut Saved) {
+    pub(crate) fn save(&self, to: &mut SavedTensors) {
         self.correction.save(to);
         let changes = self.layers.iter().flat_map(|layer| layer.changes.to_le_bytes()).collect();
         to.push(CHANGES, Dtype::F32, &[self.layers.len()], changes);
@@ -117,7 +117,7 @@ impl Learner {
     /// changes.
     pub(crate) fn known(
         &self,
-        saved: &Saved,
+        saved: &SavedTensors,
     ) -> Result<Option<(Correction, Vec<f32>)>, SavedError> {
         let Correction { shape, hidden, .. } = self.correction;
         let known = Correction::recall(saved, shape)?;
@@ -145,12 +145,13 @@ impl Learner {
     }
 
     /// Memory of a learner, and of what a history of so many sequences keeps for it.
-    pub(crate) fn bytes(shape: Shape, hidden: usize, sequences: usize) -> usize {
+    pub(crate) fn bytes(shape: HistoryShape, hidden: usize, sequences: usize) -> usize {
         let (inputs, outputs) = (inputs(shape, hidden), outputs(shape));
         let weights = RANK * inputs + (RANK + 1) * outputs;
-        let place = size_of::<Place>() + size_of::<Bf16>() * (inputs + outputs) + shape.experts;
+        let place =
+            size_of::<SampleSlot>() + size_of::<UpperHalf>() * (inputs + outputs) + shape.experts;
         let floats = weights + 2 * RANK + 1;
-        let layer = size_of::<Layer>() + size_of::<f32>() * floats + PLACES * place;
+        let layer = size_of::<LearnerLayer>() + size_of::<f32>() * floats + PLACES * place;
         let work = weights + RANK + 1 + outputs + inputs + outputs;
         // Its own size has that of the correction.
         Correction::bytes_for(shape, hidden, RANK, sequences) - size_of::<Correction>()
@@ -161,7 +162,7 @@ impl Learner {
 
     /// Counts a step of a layer whose state is known. True if it is to be [shown](Self::show).
     pub(crate) fn wants(&mut self, layer: usize) -> bool {
-        let Layer { since, places, .. } = &mut self.layers[layer];
+        let LearnerLayer { since, places, .. } = &mut self.layers[layer];
         *since = since.saturating_add(1);
         *since >= EVERY && places.iter().any(|place| place.state == PlaceState::Free)
     }
@@ -176,14 +177,14 @@ impl Learner {
         statistics: &[f32],
         odds: &[f32],
     ) {
-        let Layer { since, places, .. } = &mut self.layers[layer];
+        let LearnerLayer { since, places, .. } = &mut self.layers[layer];
         let free = places.iter_mut().find(|place| place.state == PlaceState::Free);
         let Some(place) = free else { return };
         (*since, place.state, place.cursor, place.waited) = (0, PlaceState::Waiting(0), cursor, 0);
         place.until.fill(u8::MAX);
         let statistics = statistics.iter().map(|x| SCALE * x);
         let all = normed(state).chain(statistics).chain(odds.iter().copied());
-        place.halves.iter_mut().zip(all).for_each(|(half, x)| *half = Bf16::of(x));
+        place.halves.iter_mut().zip(all).for_each(|(half, x)| *half = UpperHalf::of(x));
     }
 
     /// Notes the experts that a sequence uses in its next step.
@@ -209,7 +210,7 @@ impl Learner {
     pub(crate) fn learn(&mut self, layer: usize) {
         let Learner { correction, layers, work, inputs, odds } = self;
         let (number, layer) = (layer, &mut layers[layer]);
-        let known = |place: &&mut Place| place.state == PlaceState::Known;
+        let known = |place: &&mut SampleSlot| place.state == PlaceState::Known;
         let count = layer.places.iter_mut().filter(known).count();
         if count < BATCH {
             return;
@@ -227,9 +228,9 @@ impl Learner {
     }
 }
 
-impl Layer {
+impl LearnerLayer {
     /// Changes each row of weights against its gradients, by their usual magnitude.
-    fn change(&mut self, work: &Work) {
+    fn change(&mut self, work: &NetGradients) {
         self.changes = (self.changes + 1.0).min(MOST_CHANGES);
         let rate = (RATE / (1.0 + self.changes / SLOWER).sqrt()).max(LEAST_RATE);
         for ((weights, gradients), square) in self.net.rows(work).zip(&mut self.squares) {
@@ -243,11 +244,11 @@ impl Layer {
     }
 }
 
-fn inputs(shape: Shape, hidden: usize) -> usize {
+fn inputs(shape: HistoryShape, hidden: usize) -> usize {
     hidden + STATISTICS * shape.experts
 }
 
-fn outputs(shape: Shape) -> usize {
+fn outputs(shape: HistoryShape) -> usize {
     HORIZONS * shape.experts
 }
 
@@ -256,12 +257,12 @@ impl Learner {
     /// Memory that it holds, without the contents of its correction.
     pub(super) fn held_bytes(&self) -> usize {
         let floats = |all: &[f32]| size_of_val(all);
-        let place = |place: &Place| {
-            size_of::<Place>() + size_of_val(&*place.halves) + size_of_val(&*place.until)
+        let place = |place: &SampleSlot| {
+            size_of::<SampleSlot>() + size_of_val(&*place.halves) + size_of_val(&*place.until)
         };
-        let layer = |layer: &Layer| {
+        let layer = |layer: &LearnerLayer| {
             let weights = floats(&layer.net.down) + floats(&layer.net.up) + floats(&layer.squares);
-            size_of::<Layer>() + weights + layer.places.iter().map(place).sum::<usize>()
+            size_of::<LearnerLayer>() + weights + layer.places.iter().map(place).sum::<usize>()
         };
         let layers = self.layers.iter().map(layer).sum::<usize>();
         let inputs = floats(&self.inputs) + floats(&self.odds);

@@ -6,11 +6,11 @@ use sws_store::{Dtype, Pass, PieceId};
 use super::*;
 use crate::cache::{Lookup, Need, PredictiveCache};
 use crate::history::History;
-use crate::policy::{Choice, Layers, PolicyKind};
-use crate::replay::{Replay, ReplayPolicy, States};
-use crate::{RouterStates, Saved, Trace};
+use crate::policy::{ExpertLayers, PolicyKind, RouterChoice};
+use crate::replay::{Replay, ReplayPolicy, ReplayStates};
+use crate::{RouterStates, SavedTensors, Trace};
 
-const SHAPE: Shape = Shape { layers: 3, experts: 16, top_k: 2 };
+const SHAPE: HistoryShape = HistoryShape { layers: 3, experts: 16, top_k: 2 };
 const HIDDEN: usize = 8;
 
 /// A small generator (xorshift).
@@ -64,12 +64,12 @@ fn fitted(hidden: usize) -> Fitted {
         Ok::<_, ()>(())
     };
     let fit = Fit { hidden, rank: 4, epochs: 30, ..Fit::default() };
-    fit.run(Recorded::new(&trace, &sequences), &mut state, &mut |_, _| true).unwrap().unwrap()
+    fit.run(FitSequences::new(&trace, &sequences), &mut state, &mut |_, _| true).unwrap().unwrap()
 }
 
 /// A recording with these states.
 fn file(trace: &Trace, states: &[f32]) -> Vec<u8> {
-    let mut all = Saved::default();
+    let mut all = SavedTensors::default();
     let ids: Vec<u8> = (0..trace.token_count())
         .flat_map(|token| (0..SHAPE.layers).flat_map(move |layer| [(token, layer)]))
         .flat_map(|(token, layer)| trace.experts(token, layer).iter().map(|&e| e as u8))
@@ -98,7 +98,7 @@ fn states_that_show_the_future_save_misses_on_other_texts() {
         let policy = match fitted {
             None => ReplayPolicy::Engine(PolicyKind::Expected),
             Some(Fitted { correction, .. }) => {
-                let mut states = States::default();
+                let mut states = ReplayStates::default();
                 states.push(0, recorded.clone());
                 replay = replay.corrected(Arc::new(correction)).with_states(states);
                 ReplayPolicy::Corrected
@@ -117,7 +117,7 @@ fn same_seed_same_correction_and_none_if_stopped() {
     assert_eq!(fitted(HIDDEN).correction, fitted(HIDDEN).correction);
     let (trace, _) = topics(3, 1);
     let sequences: Vec<_> = trace.sequences().collect();
-    let recorded = Recorded::new(&trace, &sequences);
+    let recorded = FitSequences::new(&trace, &sequences);
     let stopped = Fit::default().run(recorded, &mut |_, _, _| Ok::<_, ()>(()), &mut |_, _| false);
     assert!(stopped.unwrap().is_none());
 }
@@ -152,11 +152,11 @@ fn without_a_state_to_look_at_nothing_changes() {
     for garbage in [&[f32::NAN; HIDDEN][..], &[f32::INFINITY; HIDDEN], &[1.0; HIDDEN + 1]] {
         correction.project(0, garbage, &mut projected);
         assert!(projected.is_empty());
-        corrected.saw(0, 0, garbage);
+        corrected.note_state(0, 0, garbage);
     }
     assert_eq!(bits(&mut corrected), bits(&mut plain));
 
-    corrected.saw(0, 0, &[1.0; HIDDEN]);
+    corrected.note_state(0, 0, &[1.0; HIDDEN]);
     assert_ne!(bits(&mut corrected), bits(&mut plain));
     // The next step is another one.
     for history in [&mut plain, &mut corrected] {
@@ -165,7 +165,7 @@ fn without_a_state_to_look_at_nothing_changes() {
     assert_eq!(bits(&mut corrected), bits(&mut plain));
 
     // A correction for another shape is none.
-    let other = Shape { experts: 17, ..SHAPE };
+    let other = HistoryShape { experts: 17, ..SHAPE };
     plain.correct(Corrections::Fitted(Arc::new(Correction::new(other, 0, 2))));
     assert_eq!(bits(&mut corrected), bits(&mut plain));
 }
@@ -174,17 +174,17 @@ fn without_a_state_to_look_at_nothing_changes() {
 fn file_of_another_shape_or_with_impossible_numbers_is_refused() {
     for hidden in [0, HIDDEN] {
         let Fitted { correction, .. } = fitted(hidden);
-        let mut saved = Saved::default();
+        let mut saved = SavedTensors::default();
         correction.save(&mut saved);
         let bytes = saved.write("m");
         assert!(bytes.len() <= Correction::most_bytes(SHAPE, hidden));
-        let read = Saved::read(&bytes, "m").unwrap();
+        let read = SavedTensors::read(&bytes, "m").unwrap();
         assert_eq!(Correction::recall(&read, SHAPE).unwrap(), Some(correction));
         for other in [
-            Shape { layers: 2, ..SHAPE },
-            Shape { layers: 4, ..SHAPE },
-            Shape { experts: 15, ..SHAPE },
-            Shape { layers: 0, ..SHAPE },
+            HistoryShape { layers: 2, ..SHAPE },
+            HistoryShape { layers: 4, ..SHAPE },
+            HistoryShape { experts: 15, ..SHAPE },
+            HistoryShape { layers: 0, ..SHAPE },
         ] {
             assert!(Correction::recall(&read, other).is_err(), "{other:?}");
         }
@@ -194,7 +194,7 @@ fn file_of_another_shape_or_with_impossible_numbers_is_refused() {
                 let (name, .., data) = &mut spoilt.tensors_mut()[at];
                 let name = name.clone();
                 let bad = if at < 2 {
-                    Bf16::of(bad).0.to_le_bytes().to_vec()
+                    UpperHalf::of(bad).0.to_le_bytes().to_vec()
                 } else {
                     bad.to_le_bytes().to_vec()
                 };
@@ -205,7 +205,7 @@ fn file_of_another_shape_or_with_impossible_numbers_is_refused() {
             }
         }
     }
-    assert_eq!(Correction::recall(&Saved::default(), SHAPE).unwrap(), None);
+    assert_eq!(Correction::recall(&SavedTensors::default(), SHAPE).unwrap(), None);
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn memory_of_a_learner_is_as_said() {
 /// Replays texts, and returns the misses of the second half of them.
 fn misses(trace: &Trace, states: &[f32], policy: ReplayPolicy, slots: usize) -> u64 {
     let bytes = file(trace, states);
-    let mut all = States::default();
+    let mut all = ReplayStates::default();
     all.push(0, RouterStates::read(&bytes, trace).unwrap().unwrap());
     Replay::new(trace, 1).with_states(all).run(policy, slots, &mut |_| ()).misses
 }
@@ -287,7 +287,7 @@ fn what_does_not_save_misses_does_not_count() {
 }
 
 /// A history that learns from the texts, and what it saves.
-fn learning(trace: &Trace, states: &[f32], from: Option<&Saved>) -> (History, Saved) {
+fn learning(trace: &Trace, states: &[f32], from: Option<&SavedTensors>) -> (History, SavedTensors) {
     let mut history = History::new(SHAPE, 1);
     history.correct(Corrections::Learned { hidden: HIDDEN });
     if let Some(saved) = from {
@@ -299,11 +299,11 @@ fn learning(trace: &Trace, states: &[f32], from: Option<&Saved>) -> (History, Sa
                 trace.experts(token, layer).iter().map(|&expert| expert.into()).collect();
             history.step(layer, 0, &chosen, None);
             let at = (token * SHAPE.layers + layer) * HIDDEN;
-            history.saw(layer, 0, &states[at..at + HIDDEN]);
+            history.note_state(layer, 0, &states[at..at + HIDDEN]);
             history.learn(layer);
         }
     }
-    let mut saved = Saved::default();
+    let mut saved = SavedTensors::default();
     history.save(&mut saved);
     (history, saved)
 }
@@ -315,7 +315,7 @@ fn learning_goes_on_after_a_restart() {
     let first = Correction::recall(&saved, SHAPE).unwrap().unwrap();
     assert!(first.up.iter().any(|&up| up != 0.0));
     // Written, read and written again it is the same, and further texts change it.
-    let read = Saved::read(&saved.write("m"), "m").unwrap();
+    let read = SavedTensors::read(&saved.write("m"), "m").unwrap();
     let (none, again) = topics(0, 1);
     let (_, again) = learning(&none, &again, Some(&read));
     assert_eq!(Correction::recall(&again, SHAPE).unwrap().unwrap(), first);
@@ -324,7 +324,7 @@ fn learning_goes_on_after_a_restart() {
 
     // Learning begins anew beside one of another rank, and one with a part missing is refused.
     let with = |rank: usize| {
-        let mut other = Saved::default();
+        let mut other = SavedTensors::default();
         History::new(SHAPE, 1).save(&mut other);
         Correction::new(SHAPE, HIDDEN, rank).save(&mut other);
         let mut history = history();
@@ -346,10 +346,10 @@ fn what_a_learner_saves_is_what_it_reads() {
     let (trace, states) = topics(4, 3);
     let mut large = Learner::new(SHAPE, HIDDEN).correction().clone();
     large.up.iter_mut().for_each(|up| *up = 1e4);
-    large.states.iter_mut().for_each(|state| *state = Bf16::of(9984.0));
+    large.states.iter_mut().for_each(|state| *state = UpperHalf::of(9984.0));
     let (_, mut saved) = learning(&topics(0, 1).0, &[], None);
     for (tensor, new) in saved.tensors_mut().iter_mut().filter_map(|tensor| {
-        let mut all = Saved::default();
+        let mut all = SavedTensors::default();
         large.save(&mut all);
         let new = all.tensors_mut().iter().find(|new| new.0 == tensor.0)?.clone();
         Some((tensor, new))
@@ -363,8 +363,8 @@ fn what_a_learner_saves_is_what_it_reads() {
 }
 
 /// A saved state whose correction raises all chances, and whose trial has these misses.
-fn tried(rank: usize, misses: [f32; 2]) -> Saved {
-    let mut saved = Saved::default();
+fn tried(rank: usize, misses: [f32; 2]) -> SavedTensors {
+    let mut saved = SavedTensors::default();
     PolicyKind::Expected.build(layers(SHAPE)).save(&mut saved);
     raising(HIDDEN, rank).save(&mut saved);
     let floats = |all: &[f32]| all.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
@@ -384,23 +384,23 @@ fn raising(hidden: usize, rank: usize) -> Correction {
     correction
 }
 
-fn layers(shape: Shape) -> Layers {
-    let Shape { layers, experts, top_k } = shape;
+fn layers(shape: HistoryShape) -> ExpertLayers {
+    let HistoryShape { layers, experts, top_k } = shape;
     let count = layers as u32;
-    Layers { count, with_experts: (0..count).collect(), experts, top_k, sequences: 1 }
+    ExpertLayers { count, with_experts: (0..count).collect(), experts, top_k, sequences: 1 }
 }
 
 /// True if the corrections count after they have recalled the state.
-fn counts(corrections: Corrections, saved: &Saved) -> bool {
+fn counts(corrections: Corrections, saved: &SavedTensors) -> bool {
     let chance = |corrections: Corrections| {
         let mut policy = PolicyKind::Expected.build_corrected(layers(SHAPE), corrections);
         policy.recall(saved).unwrap();
         let pass = Pass::single(0, &[1]);
         policy.begin(&pass);
         // The model has no expert of that number.
-        policy.routed(&Choice { pass: &pass, layer: 0, experts: &[2, 99] });
-        policy.saw(0, 0, &[1.0; HIDDEN]);
-        policy.learn(0);
+        policy.routed(&RouterChoice { pass: &pass, layer: 0, experts: &[2, 99] });
+        policy.on_router_state(0, 0, &[1.0; HIDDEN]);
+        policy.on_layer_demanded(0);
         policy.use_probability(PieceId::expert(0, 3), 1)
     };
     chance(corrections) > 1.5 * chance(Corrections::None)
@@ -423,7 +423,7 @@ fn each_correction_has_its_own_trial() {
 /// Experts of some layers come and go in a prompt; the cache has as many slots as before.
 #[test]
 fn a_prompt_does_not_end_a_trial() {
-    let shape = Shape { layers: 26, experts: 16, top_k: 2 };
+    let shape = HistoryShape { layers: 26, experts: 16, top_k: 2 };
     let learned = Corrections::Learned { hidden: 0 };
     let policy = PolicyKind::Expected.build_corrected(layers(shape), learned);
     let mut cache = PredictiveCache::new(policy, vec![(1, ()); 100]);
@@ -436,7 +436,7 @@ fn a_prompt_does_not_end_a_trial() {
             for layer in 0..shape.layers as u32 {
                 let mut half = |from: usize| (from + random.below(8)) as u32;
                 let experts: Vec<u32> = (0..tokens).flat_map(|_| [half(0), half(8)]).collect();
-                cache.routed(&Choice { pass: &pass, layer, experts: &experts });
+                cache.routed(&RouterChoice { pass: &pass, layer, experts: &experts });
                 for &expert in &experts {
                     let piece = PieceId::expert(layer, expert);
                     if cache.lookup(piece) == Lookup::Absent {
@@ -444,10 +444,10 @@ fn a_prompt_does_not_end_a_trial() {
                         cache.ready(piece, ());
                     }
                 }
-                cache.policy_mut().learn(layer);
+                cache.policy_mut().on_layer_demanded(layer);
             }
         }
-        let mut saved = Saved::default();
+        let mut saved = SavedTensors::default();
         cache.policy().save(&mut saved);
         saved.floats("correction.trial", &[5], 0.0..=1e9).unwrap()
     };
@@ -466,10 +466,10 @@ fn samples_of_texts_that_end_are_given_up() {
     let mut step = |sequence: usize, count: usize| {
         for step in 0..count {
             history.step(0, sequence, &[step as u32 % 5, 7], None);
-            history.saw(0, sequence, &state);
+            history.note_state(0, sequence, &state);
             history.learn(0);
         }
-        let mut saved = Saved::default();
+        let mut saved = SavedTensors::default();
         history.save(&mut saved);
         Correction::recall(&saved, SHAPE).unwrap().unwrap()
     };
@@ -497,13 +497,13 @@ proptest! {
         let mut correction = Correction::new(SHAPE, HIDDEN, 2);
         let Correction { states, statistics, up, .. } = &mut correction;
         let mut weight = || size * (random.below(201) as f32 / 100.0 - 1.0);
-        states.iter_mut().chain(statistics).for_each(|half| *half = Bf16::of(weight()));
+        states.iter_mut().chain(statistics).for_each(|half| *half = UpperHalf::of(weight()));
         up.iter_mut().for_each(|up| *up = weight());
         let corrections = match learns {
             true => Corrections::Learned { hidden: HIDDEN },
             false => Corrections::Fitted(Arc::new(correction)),
         };
-        let layers = Layers {
+        let layers = ExpertLayers {
             count: 3, with_experts: vec![0, 1, 2], experts: 16, top_k: 2, sequences: 1,
         };
         let policy = PolicyKind::Expected.build_corrected(layers, corrections);
@@ -514,9 +514,9 @@ proptest! {
             cache.begin_pass(&pass);
             for layer in 0..3u32 {
                 let experts = [random.below(8) as u32, 8 + random.below(8) as u32];
-                cache.routed(&Choice { pass: &pass, layer, experts: &experts });
+                cache.routed(&RouterChoice { pass: &pass, layer, experts: &experts });
                 let state = [0; HIDDEN].map(|_: i32| random.below(100) as f32 - 50.0);
-                cache.policy_mut().saw(layer, 0, &state);
+                cache.policy_mut().on_router_state(layer, 0, &state);
                 for expert in experts {
                     let piece = PieceId::expert(layer, expert);
                     if cache.lookup(piece) == Lookup::Absent {
@@ -529,7 +529,7 @@ proptest! {
                 for expert in experts {
                     prop_assert!(cache.get(PieceId::expert(layer, expert)).is_some());
                 }
-                cache.policy_mut().learn(layer);
+                cache.policy_mut().on_layer_demanded(layer);
                 cache.assert_within_budget();
                 if let Some(old) = pinned.take_if(|_| random.below(4) == 0) {
                     cache.unpin(old);

@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use super::Shape;
+use super::HistoryShape;
 use crate::correction::{Correction, Corrections, Learner};
 
 /// A correction, and whether it counts.
 #[derive(Clone, Debug)]
 pub(super) struct Corrector {
-    source: Source,
+    source: CorrectionSource,
     pub(super) counts: bool,
 }
 
 #[derive(Clone, Debug)]
-enum Source {
+enum CorrectionSource {
     Fitted(Arc<Correction>),
     Learned(Box<Learner>),
 }
@@ -21,14 +21,14 @@ enum Source {
 impl Corrector {
     /// `None` without a correction, or with one for another shape. What is learned does not count at
     /// first.
-    pub(super) fn new(corrections: Corrections, shape: Shape) -> Option<Corrector> {
+    pub(super) fn new(corrections: Corrections, shape: HistoryShape) -> Option<Corrector> {
         let has_experts = shape.experts > 0;
         let (source, counts) = match corrections {
             Corrections::Fitted(correction) if correction.shape() == shape && has_experts => {
-                (Source::Fitted(correction), true)
+                (CorrectionSource::Fitted(correction), true)
             }
             Corrections::Learned { hidden } if has_experts => {
-                (Source::Learned(Box::new(Learner::new(shape, hidden))), false)
+                (CorrectionSource::Learned(Box::new(Learner::new(shape, hidden))), false)
             }
             _ => return None,
         };
@@ -37,30 +37,30 @@ impl Corrector {
 
     pub(super) fn correction(&self) -> &Correction {
         match &self.source {
-            Source::Fitted(correction) => correction,
-            Source::Learned(learner) => learner.correction(),
+            CorrectionSource::Fitted(correction) => correction,
+            CorrectionSource::Learned(learner) => learner.correction(),
         }
     }
 
     pub(super) fn learner(&self) -> Option<&Learner> {
         match &self.source {
-            Source::Fitted(_) => None,
-            Source::Learned(learner) => Some(learner),
+            CorrectionSource::Fitted(_) => None,
+            CorrectionSource::Learned(learner) => Some(learner),
         }
     }
 
     pub(super) fn learner_mut(&mut self) -> Option<&mut Learner> {
         match &mut self.source {
-            Source::Fitted(_) => None,
-            Source::Learned(learner) => Some(learner),
+            CorrectionSource::Fitted(_) => None,
+            CorrectionSource::Learned(learner) => Some(learner),
         }
     }
 
     /// Memory that it adds to a history of so many sequences.
     pub(super) fn bytes(&self, sequences: usize) -> usize {
         let corrections = match &self.source {
-            Source::Fitted(correction) => Corrections::Fitted(Arc::clone(correction)),
-            Source::Learned(learner) => {
+            CorrectionSource::Fitted(correction) => Corrections::Fitted(Arc::clone(correction)),
+            CorrectionSource::Learned(learner) => {
                 Corrections::Learned { hidden: learner.correction().hidden() }
             }
         };

@@ -1,10 +1,10 @@
 //! The recent steps of a sequence.
 
-use super::{HALF_LIVES, Scratch, Shape};
+use super::{HALF_LIVES, HistoryScratch, HistoryShape};
 
 /// What a history keeps of one sequence.
 #[derive(Clone, Debug)]
-pub(super) struct Cursor {
+pub(super) struct SequenceCursor {
     /// The position at which the sequence goes on.
     pub(super) next_position: usize,
     /// False before the first step.
@@ -28,8 +28,8 @@ pub(super) struct Recent {
     pub(super) seen: Vec<f32>,
 }
 
-impl Cursor {
-    pub(super) fn new(shape: Shape) -> Cursor {
+impl SequenceCursor {
+    pub(super) fn new(shape: HistoryShape) -> SequenceCursor {
         let experts = shape.experts;
         let even = shape.top_k as f32 / experts.max(1) as f32;
         let recent = Recent {
@@ -40,18 +40,18 @@ impl Cursor {
             token: None,
             seen: Vec::new(),
         };
-        Cursor { next_position: 0, stepped: false, layers: vec![recent; shape.layers] }
+        SequenceCursor { next_position: 0, stepped: false, layers: vec![recent; shape.layers] }
     }
 
-    pub(super) fn bytes_for(shape: Shape) -> usize {
+    pub(super) fn bytes_for(shape: HistoryShape) -> usize {
         let floats = size_of::<f32>() * (HALF_LIVES.len() + 1);
         let last = 2 * shape.top_k * size_of::<u32>();
         let layer = size_of::<Recent>() + shape.experts * floats + last;
-        size_of::<Cursor>() + shape.layers * layer
+        size_of::<SequenceCursor>() + shape.layers * layer
     }
 
     /// Begins another text, to which the recent use of experts by a sequence is the best guide.
-    pub(super) fn begin_after(&mut self, latest: &Cursor) {
+    pub(super) fn begin_after(&mut self, latest: &SequenceCursor) {
         for (layer, latest) in self.layers.iter_mut().zip(&latest.layers) {
             layer.averages.copy_from_slice(&latest.averages);
             layer.age.copy_from_slice(&latest.age);
@@ -73,8 +73,8 @@ impl Recent {
     /// Records a step, the experts of which become `last`. In `scratch` the step leaves 1 for each
     /// expert used, and the experts of the step two before it. `keep` has the factor by which each
     /// average decays.
-    pub(super) fn step(&mut self, experts: &[u32], keep: &[f32], scratch: &mut Scratch) {
-        let Scratch { used, previous, .. } = scratch;
+    pub(super) fn step(&mut self, experts: &[u32], keep: &[f32], scratch: &mut HistoryScratch) {
+        let HistoryScratch { used, previous, .. } = scratch;
         used.fill(0.0);
         self.seen.clear();
         std::mem::swap(previous, &mut self.before);

@@ -16,14 +16,14 @@ pub(super) struct Followers {
     /// Experts per layer, and in all layers.
     experts: usize,
     width: usize,
-    rows: Vec<Row>,
+    rows: Vec<TokenCounts>,
     /// [rows, layers, experts]. When a row has been seen 255 times, its counts are halved.
     counts: Vec<u8>,
 }
 
 /// A token with its own counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Row {
+struct TokenCounts {
     token: Option<u32>,
     /// Steps after the token.
     seen: u8,
@@ -31,9 +31,9 @@ struct Row {
     credit: u8,
 }
 
-impl Row {
-    fn of(token: u32, seen: u8) -> Row {
-        Row { token: Some(token), seen, credit: 0 }
+impl TokenCounts {
+    fn of(token: u32, seen: u8) -> TokenCounts {
+        TokenCounts { token: Some(token), seen, credit: 0 }
     }
 }
 
@@ -44,12 +44,12 @@ impl Followers {
         // A row is cleared when it gets a token. Until then it is non-zero, so that all memory is
         // committed at once and the process does not grow from answer to answer.
         let counts = vec![u8::MAX; rows * width];
-        Followers { experts, width, rows: vec![Row::default(); rows], counts }
+        Followers { experts, width, rows: vec![TokenCounts::default(); rows], counts }
     }
 
     pub(super) fn bytes_for(layers: usize, experts: usize) -> usize {
         let width = layers.saturating_mul(experts);
-        Followers::rows_for(width) * width.saturating_add(size_of::<Row>())
+        Followers::rows_for(width) * width.saturating_add(size_of::<TokenCounts>())
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -92,7 +92,7 @@ impl Followers {
         }
         let free = (0..WAYS).filter(|&way| rows[way].token.is_none() || rows[way].credit == 0);
         if let Some(way) = free.min_by_key(|&way| (rows[way].token.is_some(), rows[way].seen)) {
-            rows[way] = Row::of(token, 0);
+            rows[way] = TokenCounts::of(token, 0);
             self.counts[(ways.start + way) * self.width..][..self.width].fill(0);
         } else {
             rows.iter_mut().for_each(|row| row.credit -= 1);

@@ -2,7 +2,7 @@
 
 use super::cursor::Recent;
 use super::math::{ln, logistic};
-use super::{HALF_LIVES, Layer, PRIOR, Scratch};
+use super::{HALF_LIVES, HistoryLayer, HistoryScratch, PRIOR};
 
 /// Number of inputs of the logistic model for an expert. In order, they are:
 ///
@@ -65,11 +65,11 @@ pub(super) fn absence(all: &mut [f32]) {
 /// correction. `after` counts the steps after the sequence's last token, and those of them that used each
 /// expert; `even` is the share of steps that use an expert if all are used evenly.
 pub(super) fn odds(
-    layer: &Layer,
+    layer: &HistoryLayer,
     recent: &Recent,
     after: Option<(u8, &[u8])>,
     even: f32,
-    scratch: &mut Scratch,
+    scratch: &mut HistoryScratch,
 ) {
     let experts = layer.count.len();
     if experts == 0 {

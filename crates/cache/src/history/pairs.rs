@@ -4,7 +4,7 @@ use super::PRIOR;
 
 /// Counts of how often the experts of one step were followed by those of a later one.
 #[derive(Clone, Debug)]
-pub struct Pairs {
+pub struct ExpertPairs {
     /// Steps with expert `a` that had a successor.
     pub seen: Vec<u16>,
     /// By `a`, then by the expert that followed.
@@ -14,15 +14,15 @@ pub struct Pairs {
     pub followed: Vec<u8>,
 }
 
-impl Pairs {
+impl ExpertPairs {
     /// An empty table.
-    pub fn new(experts: usize) -> Pairs {
-        Pairs { seen: vec![0; experts], followed: vec![0; experts * experts] }
+    pub fn new(experts: usize) -> ExpertPairs {
+        ExpertPairs { seen: vec![0; experts], followed: vec![0; experts * experts] }
     }
 
     /// Memory of a table.
     pub fn bytes_for(experts: usize) -> usize {
-        size_of::<Pairs>() + experts * (experts + size_of::<u16>())
+        size_of::<ExpertPairs>() + experts * (experts + size_of::<u16>())
     }
 
     /// Counts that the experts `after` followed `before`.

@@ -4,8 +4,8 @@ use sws_store::Dtype;
 
 use super::corrector::Corrector;
 use super::cursor::Recent;
-use super::{HALF_LIVES, History, Layer, Pairs};
-use crate::saved::{Saved, SavedError};
+use super::{ExpertPairs, HALF_LIVES, History, HistoryLayer};
+use crate::saved::{SavedError, SavedTensors};
 
 /// Most steps that a saved history counts for, so that it soon adapts to another text.
 const MOST: f32 = 4096.0;
@@ -15,15 +15,15 @@ const LONGEST: f32 = 1e9;
 impl History {
     /// Adds the history to `to`, except for the experts used last. Of the recent use by each
     /// sequence, it adds that by the sequence that stepped last.
-    pub fn save(&self, to: &mut Saved) {
+    pub fn save(&self, to: &mut SavedTensors) {
         let (layers, experts) = (self.shape.layers, self.shape.experts);
-        let floats = |of: &dyn Fn(&Layer) -> Vec<f32>| -> Vec<u8> {
+        let floats = |of: &dyn Fn(&HistoryLayer) -> Vec<f32>| -> Vec<u8> {
             let all = self.layers.iter().flat_map(of);
             all.flat_map(f32::to_le_bytes).collect()
         };
-        let scale = |layer: &Layer| (MOST / layer.steps.max(1.0)).min(1.0);
-        let count = |layer: &Layer| layer.count.iter().map(|n| n * scale(layer)).collect();
-        let steps = |layer: &Layer| vec![layer.steps * scale(layer)];
+        let scale = |layer: &HistoryLayer| (MOST / layer.steps.max(1.0)).min(1.0);
+        let count = |layer: &HistoryLayer| layer.count.iter().map(|n| n * scale(layer)).collect();
+        let steps = |layer: &HistoryLayer| vec![layer.steps * scale(layer)];
         let each = [layers, experts];
         to.push("history.steps", Dtype::F32, &[layers], floats(&steps));
         to.push("history.count", Dtype::F32, &each, floats(&count));
@@ -34,7 +34,7 @@ impl History {
         to.push("history.age", Dtype::F32, &each, floats(&|layer| &layer.age));
         let averages = floats(&|layer| &layer.averages);
         to.push("history.averages", Dtype::F32, &[layers, HALF_LIVES.len(), experts], averages);
-        let pairs: Vec<&Pairs> =
+        let pairs: Vec<&ExpertPairs> =
             self.layers.iter().flat_map(|l| l.pairs.iter().flatten()).collect();
         if !pairs.is_empty() {
             let seen = pairs.iter().flat_map(|pairs| &pairs.seen).flat_map(|n| n.to_le_bytes());
@@ -56,7 +56,7 @@ impl History {
 
     /// Restores what [`save`](Self::save) added. Returns true if what was learned of a correction is among it.
     /// On error the history is unchanged.
-    pub fn recall(&mut self, saved: &Saved) -> Result<bool, SavedError> {
+    pub fn recall(&mut self, saved: &SavedTensors) -> Result<bool, SavedError> {
         let (layers, experts) = (self.shape.layers, self.shape.experts);
         let each = [layers, experts];
         let steps = saved.floats("history.steps", &[layers], 0.0..=MOST)?;
@@ -121,9 +121,9 @@ mod tests {
     use sws_store::Pass;
 
     use super::*;
-    use crate::history::Shape;
+    use crate::history::HistoryShape;
 
-    const SHAPE: Shape = Shape { layers: 3, experts: 8, top_k: 2 };
+    const SHAPE: HistoryShape = HistoryShape { layers: 3, experts: 8, top_k: 2 };
 
     fn history() -> History {
         let mut history = History::with_tokens(SHAPE, 1);
@@ -139,11 +139,11 @@ mod tests {
 
     #[test]
     fn restored_history_forecasts_the_same() {
-        let mut saved = Saved::default();
+        let mut saved = SavedTensors::default();
         let mut before = history();
         before.save(&mut saved);
         let bytes = saved.write("a model");
-        let saved = Saved::read(&bytes, "a model").unwrap();
+        let saved = SavedTensors::read(&bytes, "a model").unwrap();
         let mut after = History::with_tokens(SHAPE, 1);
         after.recall(&saved).unwrap();
         // The experts used last are not saved: the same two steps give both histories the same.
@@ -167,17 +167,17 @@ mod tests {
 
     #[test]
     fn mismatched_file_is_refused_and_changes_nothing() {
-        let mut good = Saved::default();
+        let mut good = SavedTensors::default();
         history().save(&mut good);
         let bytes = good.write("a model");
-        let other = Saved::read(&bytes, "another").unwrap_err();
+        let other = SavedTensors::read(&bytes, "another").unwrap_err();
         assert_eq!(other.to_string(), "was saved for another model");
         for cut in [0, 7, 8, 100, bytes.len() - 1] {
-            assert!(Saved::read(&bytes[..cut], "a model").is_err(), "{cut} bytes");
+            assert!(SavedTensors::read(&bytes[..cut], "a model").is_err(), "{cut} bytes");
         }
         let shapes = [(2, 8), (4, 8), (3, 7), (3, 9), (0, 8), (3, 0)];
         for (layers, experts) in shapes {
-            let mut history = History::with_tokens(Shape { layers, experts, top_k: 2 }, 1);
+            let mut history = History::with_tokens(HistoryShape { layers, experts, top_k: 2 }, 1);
             assert!(history.recall(&good).is_err(), "{layers} × {experts}");
         }
         // One impossible value in each tensor of numbers.

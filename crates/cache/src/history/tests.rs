@@ -28,7 +28,7 @@ struct Text {
     own: Vec<usize>,
 }
 
-const SHAPE: Shape = Shape { layers: 2, experts: 9, top_k: 2 };
+const SHAPE: HistoryShape = HistoryShape { layers: 2, experts: 9, top_k: 2 };
 
 impl Naive {
     fn begin(&mut self, sequence: usize) {
@@ -172,7 +172,7 @@ proptest! {
 
 #[test]
 fn full_counts_are_halved() {
-    let mut history = History::new(Shape { layers: 1, experts: 4, top_k: 1 }, 1);
+    let mut history = History::new(HistoryShape { layers: 1, experts: 4, top_k: 1 }, 1);
     let pairs = |history: &History| {
         let [pairs, _] = history.layers[0].pairs.as_ref().unwrap();
         (pairs.seen[0], pairs.followed[..4].to_vec())
@@ -202,7 +202,7 @@ fn memory_matches_bytes_for() {
         (1000, 4096, 1, 400 << 20), // no tables
     ];
     for (layers, experts, sequences, most) in cases {
-        let shape = Shape { layers, experts, top_k: 8 };
+        let shape = HistoryShape { layers, experts, top_k: 8 };
         let said = History::bytes_for(shape, sequences) + History::bytes_of_tokens(shape);
         assert!(said <= most, "{layers} × {experts} × {sequences}: {said} bytes");
         if said > 100 << 20 {
@@ -213,7 +213,7 @@ fn memory_matches_bytes_for() {
         history.step(0, 0, &[1, 2, 3], None);
         let layer = &history.layers[0];
         let floats = layer.count.len() + layer.absence.len();
-        let of = |pairs: &[Pairs; 2]| {
+        let of = |pairs: &[ExpertPairs; 2]| {
             pairs.iter().map(|p| 2 * p.seen.len() + p.followed.len()).sum::<usize>()
         };
         let pairs = layer.pairs.as_ref().map_or(0, of);
@@ -221,7 +221,7 @@ fn memory_matches_bytes_for() {
         let recent = size_of::<Recent>() + 4 * (recent.averages.len() + recent.age.len());
         let scratch = &history.scratch;
         let scratch = 4 * (scratch.used.len() + scratch.features.len() + scratch.absence.len());
-        let held = layers * (size_of::<Layer>() + 4 * floats + pairs + sequences * recent)
+        let held = layers * (size_of::<HistoryLayer>() + 4 * floats + pairs + sequences * recent)
             + scratch
             + history.followers.bytes();
         assert!(held <= said && said <= held + held / 8, "{layers} × {experts}: {held} of {said}");

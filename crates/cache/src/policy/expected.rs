@@ -1,15 +1,15 @@
 //! The default: evicts the piece with the latest expected use.
 
 use crate::correction::Corrections;
-use crate::history::{History, Shape};
-use crate::recent::Recent;
-use crate::{Saved, SavedError};
+use crate::history::{History, HistoryShape};
+use crate::recent::RecentTokens;
+use crate::{SavedError, SavedTensors};
 use sws_store::{Pass, PieceId, PieceKind};
 
 use super::sharing::Sharing;
 use super::spans::{NEVER, Spans, TIMES};
 use super::trial::{LAYERS, Trial};
-use super::{Choice, Policy, Row, SharedMisses};
+use super::{ChoiceRow, Policy, RouterChoice, SharedMisses};
 
 /// Evicts the piece whose next use is expected last.
 ///
@@ -24,9 +24,9 @@ use super::{Choice, Policy, Row, SharedMisses};
 /// likely experts.
 #[derive(Debug)]
 pub struct ExpectedUse {
-    layers: Layers,
+    layers: ExpertLayers,
     history: History,
-    recent: Recent,
+    recent: RecentTokens,
     experts: Vec<Experts>,
     /// For each distance in layers, the binary logarithm of the time to each span.
     spans: Vec<[f32; 4]>,
@@ -46,7 +46,7 @@ pub struct ExpectedUse {
 
 /// The layers of a model.
 #[derive(Clone, Debug)]
-pub struct Layers {
+pub struct ExpertLayers {
     /// Number of layers.
     pub count: u32,
     /// Layers with experts, ascending.
@@ -77,13 +77,13 @@ const ABSENT: u32 = u32::MAX;
 
 impl ExpectedUse {
     /// A policy for a model with these layers, with an empty history.
-    pub fn new(layers: Layers) -> ExpectedUse {
+    pub fn new(layers: ExpertLayers) -> ExpectedUse {
         ExpectedUse::corrected(layers, Corrections::None)
     }
 
     /// As [`new`](Self::new), with a correction of its forecasts. It counts while it saves misses.
-    pub fn corrected(layers: Layers, corrections: Corrections) -> ExpectedUse {
-        let shape = Shape {
+    pub fn corrected(layers: ExpertLayers, corrections: Corrections) -> ExpectedUse {
+        let shape = HistoryShape {
             layers: layers.with_experts.len(),
             experts: layers.experts,
             top_k: layers.top_k,
@@ -107,7 +107,7 @@ impl ExpectedUse {
             used: if history.is_corrected() { vec![false; shape.experts] } else { Vec::new() },
             history,
             evicts: false,
-            recent: Recent::new(shape),
+            recent: RecentTokens::new(shape),
             experts: vec![experts; shape.layers],
             sharing: (layers.sequences > 1).then(|| Sharing::new(shape)),
             layers,
@@ -119,7 +119,7 @@ impl ExpectedUse {
     }
 
     /// Memory held for so many sequences of a model of this shape, in bytes.
-    pub fn bytes_for(shape: Shape, sequences: usize) -> usize {
+    pub fn bytes_for(shape: HistoryShape, sequences: usize) -> usize {
         let expert = size_of::<u32>() + size_of::<f32>() + Spans::bytes_for(1);
         History::bytes_for(shape, sequences)
             + History::bytes_of_tokens(shape)
@@ -129,25 +129,29 @@ impl ExpectedUse {
     }
 
     /// Additional memory for corrections of the forecasts for so many sequences.
-    pub(super) fn bytes_of(corrections: &Corrections, shape: Shape, sequences: usize) -> usize {
+    pub(super) fn bytes_of(
+        corrections: &Corrections,
+        shape: HistoryShape,
+        sequences: usize,
+    ) -> usize {
         match corrections.bytes(shape, sequences) {
             0 => 0,
             bytes => bytes + ExpectedUse::bytes_of_trial(shape),
         }
     }
 
-    fn bytes_of_trial(shape: Shape) -> usize {
+    fn bytes_of_trial(shape: HistoryShape) -> usize {
         Trial::bytes_for(shape) + size_of::<bool>() * shape.experts
     }
 
     /// Additional memory for the routes of the last tokens: 240 KiB for 58 layers of 8 experts a token.
-    pub fn bytes_of_routes(shape: Shape) -> usize {
-        Recent::bytes_for(shape)
+    pub fn bytes_of_routes(shape: HistoryShape) -> usize {
+        RecentTokens::bytes_for(shape)
     }
 
     /// Additional memory of several sequences for the forecast of what they
     /// [share](Policy::shared_misses): 190 KiB for 58 layers of 256 experts.
-    pub fn bytes_of_sharing(shape: Shape) -> usize {
+    pub fn bytes_of_sharing(shape: HistoryShape) -> usize {
         Sharing::bytes_for(shape)
     }
 
@@ -282,9 +286,9 @@ impl Policy for ExpectedUse {
         }
     }
 
-    fn routed(&mut self, choice: &Choice<'_>) {
+    fn routed(&mut self, choice: &RouterChoice<'_>) {
         if let Ok(layer) = self.layers.with_experts.binary_search(&choice.layer) {
-            for Row { sequence, token, experts } in choice.rows() {
+            for ChoiceRow { sequence, token, experts } in choice.rows() {
                 self.history.step(layer, sequence, experts, token);
             }
             self.recent.routed(layer, choice);
@@ -306,14 +310,14 @@ impl Policy for ExpectedUse {
         self.history.hidden()
     }
 
-    fn saw(&mut self, layer: u32, sequence: usize, state: &[f32]) {
+    fn on_router_state(&mut self, layer: u32, sequence: usize, state: &[f32]) {
         if let Ok(layer) = self.layers.with_experts.binary_search(&layer) {
-            self.history.saw(layer, sequence, state);
+            self.history.note_state(layer, sequence, state);
             self.experts[layer].stale = true;
         }
     }
 
-    fn learn(&mut self, layer: u32) {
+    fn on_layer_demanded(&mut self, layer: u32) {
         if let Ok(layer) = self.layers.with_experts.binary_search(&layer) {
             self.try_correction(layer);
             self.history.learn(layer);
@@ -413,7 +417,7 @@ impl Policy for ExpectedUse {
         self.sharing.as_mut()?.misses(&mut self.history, sequences, slots, turn)
     }
 
-    fn save(&self, to: &mut Saved) {
+    fn save(&self, to: &mut SavedTensors) {
         self.history.save(to);
         self.recent.save(to);
         if let Some(trial) = self.trial.as_ref().filter(|_| self.history.learns()) {
@@ -421,7 +425,7 @@ impl Policy for ExpectedUse {
         }
     }
 
-    fn recall(&mut self, saved: &Saved) -> Result<(), SavedError> {
+    fn recall(&mut self, saved: &SavedTensors) -> Result<(), SavedError> {
         let mut recent = self.recent.clone();
         recent.recall(saved)?;
         let known = Trial::known(saved)?;

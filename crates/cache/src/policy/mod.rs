@@ -13,17 +13,17 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::correction::Corrections;
-use crate::history::Shape;
-use crate::{Saved, SavedError};
+use crate::history::HistoryShape;
+use crate::{SavedError, SavedTensors};
 use sws_store::{Pass, PieceId};
 
-pub use expected::{ExpectedUse, Layers};
+pub use expected::{ExpectedUse, ExpertLayers};
 pub use lru::Lru;
 pub use sharing::SharedMisses;
 
 /// The experts that the router of a layer has chosen.
 #[derive(Clone, Copy, Debug)]
-pub struct Choice<'a> {
+pub struct RouterChoice<'a> {
     /// The pass.
     pub pass: &'a Pass,
     /// The layer, counted among all layers.
@@ -35,7 +35,7 @@ pub struct Choice<'a> {
 
 /// The experts chosen for a row of a pass: a step of its sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Row<'a> {
+pub struct ChoiceRow<'a> {
     /// The number of the sequence.
     pub sequence: usize,
     /// The token, if it is known.
@@ -44,13 +44,13 @@ pub struct Row<'a> {
     pub experts: &'a [u32],
 }
 
-impl<'a> Choice<'a> {
+impl<'a> RouterChoice<'a> {
     /// The rows of the pass, in order.
-    pub fn rows(&self) -> impl Iterator<Item = Row<'a>> {
-        let &Choice { pass, experts, .. } = self;
+    pub fn rows(&self) -> impl Iterator<Item = ChoiceRow<'a>> {
+        let &RouterChoice { pass, experts, .. } = self;
         let each = experts.len().checked_div(pass.len()).unwrap_or(0);
         let rows = pass.spans.iter().flat_map(|span| span.rows().map(|row| (span.sequence, row)));
-        rows.map(move |(sequence, row)| Row {
+        rows.map(move |(sequence, row)| ChoiceRow {
             sequence,
             token: pass.tokens.get(row).copied(),
             experts: &experts[row * each..][..each],
@@ -87,7 +87,12 @@ impl PolicyKind {
     }
 
     /// Memory that corrections add to the policy for so many sequences of a model of this shape.
-    pub fn bytes_of(self, corrections: &Corrections, shape: Shape, sequences: usize) -> usize {
+    pub fn bytes_of(
+        self,
+        corrections: &Corrections,
+        shape: HistoryShape,
+        sequences: usize,
+    ) -> usize {
         match self {
             PolicyKind::Expected => ExpectedUse::bytes_of(corrections, shape, sequences),
             PolicyKind::Lru => 0,
@@ -95,12 +100,16 @@ impl PolicyKind {
     }
 
     /// Creates the policy for a model with these layers.
-    pub fn build(self, layers: Layers) -> Box<dyn Policy> {
+    pub fn build(self, layers: ExpertLayers) -> Box<dyn Policy> {
         self.build_corrected(layers, Corrections::None)
     }
 
     /// As [`build`](Self::build), with a correction of its forecasts if it makes any.
-    pub fn build_corrected(self, layers: Layers, corrections: Corrections) -> Box<dyn Policy> {
+    pub fn build_corrected(
+        self,
+        layers: ExpertLayers,
+        corrections: Corrections,
+    ) -> Box<dyn Policy> {
         match self {
             PolicyKind::Expected => Box::new(ExpectedUse::corrected(layers, corrections)),
             PolicyKind::Lru => Box::new(Lru::new()),
@@ -146,7 +155,7 @@ pub trait Policy: fmt::Debug + Send {
     }
 
     /// A router has chosen its experts.
-    fn routed(&mut self, choice: &Choice<'_>) {
+    fn routed(&mut self, choice: &RouterChoice<'_>) {
         let _ = choice;
     }
 
@@ -155,13 +164,13 @@ pub trait Policy: fmt::Debug + Send {
         0
     }
 
-    /// The router of a layer has [chosen](Self::routed) for a sequence from this state.
-    fn saw(&mut self, layer: u32, sequence: usize, state: &[f32]) {
+    /// Reports the hidden state from which the router of a layer has [chosen](Self::routed) for a sequence.
+    fn on_router_state(&mut self, layer: u32, sequence: usize, state: &[f32]) {
         let _ = (layer, sequence, state);
     }
 
     /// Learns from the choices of a layer so far. Called once what the last one misses is demanded.
-    fn learn(&mut self, layer: u32) {
+    fn on_layer_demanded(&mut self, layer: u32) {
         let _ = layer;
     }
 
@@ -219,12 +228,12 @@ pub trait Policy: fmt::Debug + Send {
     }
 
     /// Adds the learned state to `to`, for the next start.
-    fn save(&self, to: &mut Saved) {
+    fn save(&self, to: &mut SavedTensors) {
         let _ = to;
     }
 
     /// Restores the state that [`save`](Self::save) added.
-    fn recall(&mut self, saved: &Saved) -> Result<(), SavedError> {
+    fn recall(&mut self, saved: &SavedTensors) -> Result<(), SavedError> {
         let _ = saved;
         Ok(())
     }

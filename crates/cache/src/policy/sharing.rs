@@ -1,6 +1,6 @@
 //! What several sequences would miss, in passes that they share and in turns.
 
-use crate::history::{History, Shape};
+use crate::history::{History, HistoryShape};
 
 /// Forecast of the misses of several sequences, by the way in which they share an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -29,7 +29,7 @@ pub(super) struct Sharing {
 }
 
 impl Sharing {
-    pub(super) fn new(shape: Shape) -> Sharing {
+    pub(super) fn new(shape: HistoryShape) -> Sharing {
         let all = shape.layers * shape.experts;
         let zeros = vec![0.0; all];
         Sharing {
@@ -41,7 +41,7 @@ impl Sharing {
     }
 
     /// Memory held for a model of this shape, in bytes.
-    pub(super) fn bytes_for(shape: Shape) -> usize {
+    pub(super) fn bytes_for(shape: HistoryShape) -> usize {
         shape.layers * shape.experts * (3 * size_of::<f32>() + size_of::<bool>())
     }
 
@@ -73,7 +73,7 @@ impl Sharing {
 
     /// Fills `used` with what a sequence uses.
     fn use_of(&mut self, history: &mut History, sequence: usize) {
-        let Shape { layers, experts, .. } = history.shape();
+        let HistoryShape { layers, experts, .. } = history.shape();
         for (layer, used) in (0..layers).zip(self.used.chunks_exact_mut(experts.max(1))) {
             history.use_of(layer, sequence, used);
         }
@@ -111,10 +111,10 @@ mod tests {
 
     use super::*;
     use crate::Trace;
-    use crate::policy::{Choice, ExpectedUse, Layers, Policy, PolicyKind};
+    use crate::policy::{ExpectedUse, ExpertLayers, Policy, PolicyKind, RouterChoice};
     use crate::replay::{Replay, ReplayPolicy};
 
-    const SHAPE: Shape = Shape { layers: 4, experts: 32, top_k: 2 };
+    const SHAPE: HistoryShape = HistoryShape { layers: 4, experts: 32, top_k: 2 };
     const TEXTS: usize = 4;
     const TURN: usize = 64;
 
@@ -146,9 +146,9 @@ mod tests {
 
     /// The forecast behind the first texts, which went on together.
     fn forecast(trace: &Trace, slots: usize) -> SharedMisses {
-        let Shape { layers, experts, top_k } = SHAPE;
+        let HistoryShape { layers, experts, top_k } = SHAPE;
         let with_experts = (0..layers as u32).collect();
-        let layers = Layers { count: 4, with_experts, experts, top_k, sequences: TEXTS };
+        let layers = ExpertLayers { count: 4, with_experts, experts, top_k, sequences: TEXTS };
         let mut policy = ExpectedUse::new(layers);
         for at in 0..400 {
             let mut pass = Pass::default();
@@ -158,7 +158,11 @@ mod tests {
             for layer in 0..SHAPE.layers {
                 let of = |&token: &usize| trace.experts(token, layer).iter().map(|&e| u32::from(e));
                 let experts: Vec<u32> = tokens.iter().flat_map(of).collect();
-                policy.routed(&Choice { pass: &pass, layer: layer as u32, experts: &experts });
+                policy.routed(&RouterChoice {
+                    pass: &pass,
+                    layer: layer as u32,
+                    experts: &experts,
+                });
             }
         }
         policy.shared_misses(&[0, 1, 2, 3], slots, TURN).unwrap()
@@ -191,8 +195,13 @@ mod tests {
 
     #[test]
     fn policies_without_an_estimate_and_single_sequences_have_none() {
-        let layers =
-            |sequences| Layers { count: 1, with_experts: vec![0], experts: 4, top_k: 1, sequences };
+        let layers = |sequences| ExpertLayers {
+            count: 1,
+            with_experts: vec![0],
+            experts: 4,
+            top_k: 1,
+            sequences,
+        };
         assert_eq!(PolicyKind::Lru.build(layers(2)).shared_misses(&[0, 1], 2, 8), None);
         assert_eq!(PolicyKind::Expected.build(layers(1)).shared_misses(&[0], 2, 8), None);
         let mut expected = PolicyKind::Expected.build(layers(2));

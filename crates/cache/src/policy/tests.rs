@@ -6,19 +6,19 @@ use sws_store::PieceKind;
 use super::*;
 use crate::cache::{Lookup, Need, NoRoom, PredictiveCache};
 
-fn layers(count: u32, experts: usize) -> Layers {
+fn layers(count: u32, experts: usize) -> ExpertLayers {
     let with_experts = (0..count).collect();
-    Layers { count, with_experts, experts, top_k: 2, sequences: 1 }
+    ExpertLayers { count, with_experts, experts, top_k: 2, sequences: 1 }
 }
 
 /// A choice for one unknown token.
-fn chosen(layer: u32, experts: &[u32]) -> Choice<'_> {
+fn chosen(layer: u32, experts: &[u32]) -> RouterChoice<'_> {
     static UNKNOWN: LazyLock<Pass> = LazyLock::new(|| {
         let mut pass = Pass::default();
         pass.push_unknown(0, 0, 1);
         pass
     });
-    Choice { pass: &UNKNOWN, layer, experts }
+    RouterChoice { pass: &UNKNOWN, layer, experts }
 }
 
 /// Uses every piece once, in turn. Returns the number of hits.
@@ -50,7 +50,7 @@ fn fixed_share_of_cyclic_pieces_stays() {
     }
     pieces.extend([PieceId::FINAL_NORM, PieceId::LM_HEAD]);
     for slots in 1..=pieces.len() + 1 {
-        let policy = ExpectedUse::new(Layers { with_experts: Vec::new(), ..layers(6, 0) });
+        let policy = ExpectedUse::new(ExpertLayers { with_experts: Vec::new(), ..layers(6, 0) });
         let mut expected = PredictiveCache::new(Box::new(policy), vec![(1, ()); slots]);
         let mut lru = PredictiveCache::new(Box::new(Lru::new()), vec![(1, ()); slots]);
         for round in 0..5 {

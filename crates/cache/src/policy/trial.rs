@@ -3,8 +3,8 @@
 use sws_store::Dtype;
 
 use super::spans::Spans;
-use crate::history::{Absence, Shape};
-use crate::saved::{Saved, SavedError};
+use crate::history::{Absence, HistoryShape};
+use crate::saved::{SavedError, SavedTensors};
 
 /// Maximum number of layers that take part.
 pub(super) const LAYERS: usize = 12;
@@ -35,15 +35,15 @@ pub(super) struct Trial {
     /// One layer in this many takes part.
     every: usize,
     /// Without the correction, and with it.
-    sides: [Side; 2],
-    counts: Counts,
+    sides: [SimulatedCache; 2],
+    counts: TrialCounts,
     /// Slots of all layers when the counts began; 0 before.
     slots: usize,
 }
 
 /// Counts of both caches.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Counts {
+pub(super) struct TrialCounts {
     /// Turns of all layers.
     turns: f64,
     /// Misses without the correction, and with it.
@@ -54,8 +54,8 @@ pub(super) struct Counts {
 
 /// A simulated cache.
 #[derive(Clone, Debug)]
-struct Side {
-    layers: Vec<Layer>,
+struct SimulatedCache {
+    layers: Vec<TrialLayer>,
     /// Experts in the cache.
     count: usize,
     scores: Vec<f32>,
@@ -64,29 +64,30 @@ struct Side {
 }
 
 #[derive(Clone, Debug)]
-struct Layer {
+struct TrialLayer {
     spans: Spans,
     holds: Vec<bool>,
 }
 
 impl Trial {
-    pub(super) fn new(shape: Shape) -> Trial {
+    pub(super) fn new(shape: HistoryShape) -> Trial {
         let every = shape.layers.div_ceil(LAYERS).max(1);
-        let layer = Layer { spans: Spans::new(shape.experts), holds: vec![false; shape.experts] };
+        let layer =
+            TrialLayer { spans: Spans::new(shape.experts), holds: vec![false; shape.experts] };
         let count = shape.layers.div_ceil(every);
-        let sides = [0, 1].map(|_| Side {
+        let sides = [0, 1].map(|_| SimulatedCache {
             layers: vec![layer.clone(); count],
             count: 0,
             scores: Vec::with_capacity(shape.experts),
             candidates: Vec::with_capacity(count * shape.experts),
         });
-        Trial { every, sides, counts: Counts::default(), slots: 0 }
+        Trial { every, sides, counts: TrialCounts::default(), slots: 0 }
     }
 
-    pub(super) fn bytes_for(shape: Shape) -> usize {
+    pub(super) fn bytes_for(shape: HistoryShape) -> usize {
         let candidate = size_of::<bool>() + size_of::<(f32, usize, usize)>();
         let layer =
-            size_of::<Layer>() + Spans::bytes_for(shape.experts) + candidate * shape.experts;
+            size_of::<TrialLayer>() + Spans::bytes_for(shape.experts) + candidate * shape.experts;
         let every = shape.layers.div_ceil(LAYERS).max(1);
         let side = shape.layers.div_ceil(every) * layer + size_of::<f32>() * shape.experts;
         size_of::<Trial>() + 2 * side
@@ -107,7 +108,7 @@ impl Trial {
         }
         let starts_again = self.slots > 0;
         if starts_again {
-            self.counts = Counts::default();
+            self.counts = TrialCounts::default();
         }
         self.slots = slots;
         starts_again
@@ -130,7 +131,7 @@ impl Trial {
         times: &[[f32; 4]],
     ) {
         let fade = 1.0 - 1.0 / (WINDOW * times.len() as f64);
-        let Counts { turns, misses, alone } = &mut self.counts;
+        let TrialCounts { turns, misses, alone } = &mut self.counts;
         let [without, with] = &self.sides;
         let both = without.layers[place].holds.iter().zip(&with.layers[place].holds);
         let differ = used.iter().zip(both).filter(|&(&used, (a, b))| used && a != b);
@@ -146,7 +147,7 @@ impl Trial {
     /// True if the correction is to count, given whether it does now. It must surely save misses before it
     /// counts, and then counts until it seems to cost some.
     pub(super) fn judge(&self, counts: bool) -> bool {
-        let Counts { turns, misses: [without, with], alone } = self.counts;
+        let TrialCounts { turns, misses: [without, with], alone } = self.counts;
         let saved = without - with;
         match turns >= LEAST * self.sides[0].layers.len() as f64 {
             true if counts => saved >= -DOUBT * alone.sqrt(),
@@ -156,31 +157,31 @@ impl Trial {
     }
 
     /// Adds the counts to `to`.
-    pub(super) fn save(&self, to: &mut Saved) {
-        let Counts { turns, misses: [without, with], alone } = self.counts;
+    pub(super) fn save(&self, to: &mut SavedTensors) {
+        let TrialCounts { turns, misses: [without, with], alone } = self.counts;
         let all = [self.slots as f64, turns, without, with, alone].map(|x| x as f32);
         let bytes = all.iter().flat_map(|x| x.to_le_bytes()).collect();
         to.push(COUNTS, Dtype::F32, &[all.len()], bytes);
     }
 
     /// The number of slots and the counts that [`save`](Self::save) added, if there are any.
-    pub(super) fn known(saved: &Saved) -> Result<Option<(usize, Counts)>, SavedError> {
+    pub(super) fn known(saved: &SavedTensors) -> Result<Option<(usize, TrialCounts)>, SavedError> {
         if !saved.contains(COUNTS) {
             return Ok(None);
         }
         let all = saved.floats(COUNTS, &[5], 0.0..=LARGEST)?;
         let [turns, without, with, alone] = [all[1], all[2], all[3], all[4]].map(f64::from);
-        let counts = Counts { turns, misses: [without, with], alone };
+        let counts = TrialCounts { turns, misses: [without, with], alone };
         Ok(Some((all[0] as usize, counts)))
     }
 
     /// Goes on from known counts.
-    pub(super) fn resume(&mut self, (slots, counts): (usize, Counts)) {
+    pub(super) fn resume(&mut self, (slots, counts): (usize, TrialCounts)) {
         (self.slots, self.counts) = (slots, counts);
     }
 }
 
-impl Side {
+impl SimulatedCache {
     /// Takes in the experts of a turn. Returns the misses.
     fn take(&mut self, place: usize, used: &[bool]) -> usize {
         let mut misses = 0;
@@ -221,7 +222,7 @@ impl Side {
 mod tests {
     use super::*;
 
-    const SHAPE: Shape = Shape { layers: 2, experts: 8, top_k: 2 };
+    const SHAPE: HistoryShape = HistoryShape { layers: 2, experts: 8, top_k: 2 };
     const TIMES: [[f32; 4]; 2] = [[0.0, 1.0, 3.0, 5.0]; 2];
 
     fn used(experts: &[usize]) -> [bool; 8] {
@@ -270,7 +271,7 @@ mod tests {
         let mut trial = Trial::new(SHAPE);
         trial.adapts(40);
         turns(&mut trial, 200);
-        let mut saved = Saved::default();
+        let mut saved = SavedTensors::default();
         trial.save(&mut saved);
         let mut again = Trial::new(SHAPE);
         again.resume(Trial::known(&saved).unwrap().unwrap());
@@ -279,9 +280,9 @@ mod tests {
         assert!(again.judge(false));
         assert!(again.adapts(80));
         assert!(!again.judge(false), "nothing is known of a larger cache");
-        assert_eq!(Trial::known(&Saved::default()).unwrap(), None);
+        assert_eq!(Trial::known(&SavedTensors::default()).unwrap(), None);
         for bad in [f32::NAN, -1.0, 1e10] {
-            let mut saved = Saved::default();
+            let mut saved = SavedTensors::default();
             let bytes =
                 [4.0, bad, 1.0, 1.0, 1.0].iter().flat_map(|x: &f32| x.to_le_bytes()).collect();
             saved.push(COUNTS, Dtype::F32, &[5], bytes);
@@ -298,7 +299,7 @@ mod tests {
         trial.turn(0, &used(&[1, 4, 6]), [absence; 2], 1, &TIMES);
         assert_eq!(trial.sides[0].count, 3);
         trial.turn(1, &used(&[2]), [absence; 2], 1, &TIMES);
-        let only = |side: &Side| side.count == 1 && side.layers[1].holds[2];
+        let only = |side: &SimulatedCache| side.count == 1 && side.layers[1].holds[2];
         assert!(trial.sides.iter().all(only));
         assert_eq!(trial.counts.misses[0].round(), 4.0);
     }
@@ -306,11 +307,11 @@ mod tests {
     #[test]
     fn memory_is_as_said() {
         for layers in [2, 30] {
-            let shape = Shape { layers, ..SHAPE };
+            let shape = HistoryShape { layers, ..SHAPE };
             let trial = Trial::new(shape);
-            let side = |side: &Side| {
-                let layer = |layer: &Layer| {
-                    size_of::<Layer>() + layer.spans.held_bytes() + layer.holds.capacity()
+            let side = |side: &SimulatedCache| {
+                let layer = |layer: &TrialLayer| {
+                    size_of::<TrialLayer>() + layer.spans.held_bytes() + layer.holds.capacity()
                 };
                 let each = size_of::<(f32, usize, usize)>();
                 side.layers.iter().map(layer).sum::<usize>()
@@ -325,7 +326,7 @@ mod tests {
     #[test]
     fn a_dozen_layers_take_part_at_most() {
         for (layers, places) in [(1, 1), (8, 8), (12, 12), (13, 7), (48, 12), (58, 12), (61, 11)] {
-            let trial = Trial::new(Shape { layers, ..SHAPE });
+            let trial = Trial::new(HistoryShape { layers, ..SHAPE });
             let all: Vec<usize> = trial.layers().collect();
             assert_eq!(all.len(), places, "{layers}");
             assert!(*all.last().unwrap() < layers);

@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::history::Shape;
+use crate::history::HistoryShape;
 use sws_store::{PieceId, PieceKind};
 
-use crate::policy::{Choice, Policy};
+use crate::policy::{Policy, RouterChoice};
 
 /// Evicts the piece whose next use is furthest away.
 #[derive(Debug)]
 pub(super) struct Belady {
-    shape: Shape,
+    shape: HistoryShape,
     /// For each layer and expert, the passes that use it, ascending, and the number of these that
     /// are over.
     uses: Vec<Vec<u32>>,
@@ -21,7 +21,7 @@ pub(super) struct Belady {
 }
 
 impl Belady {
-    pub(super) fn new(shape: Shape, uses: Vec<Vec<u32>>) -> Belady {
+    pub(super) fn new(shape: HistoryShape, uses: Vec<Vec<u32>>) -> Belady {
         let elapsed = vec![0; uses.len()];
         Belady { shape, uses, elapsed, order: BTreeSet::new(), next: HashMap::new() }
     }
@@ -60,7 +60,7 @@ impl Policy for Belady {
         }
     }
 
-    fn routed(&mut self, choice: &Choice<'_>) {
+    fn routed(&mut self, choice: &RouterChoice<'_>) {
         let mut distinct = choice.experts.to_vec();
         distinct.sort_unstable();
         distinct.dedup();

@@ -21,12 +21,12 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::correction::{Correction, Corrections};
-use crate::history::Shape;
+use crate::history::HistoryShape;
 use crate::{RouterStates, Trace};
 use sws_store::{Pass, PieceId};
 
-use crate::cache::{Counts, Lookup, Need, PredictiveCache};
-use crate::policy::{Choice, Layers, Policy, PolicyKind};
+use crate::cache::{Lookup, LookupCounts, Need, PredictiveCache};
+use crate::policy::{ExpertLayers, Policy, PolicyKind, RouterChoice};
 use belady::Belady;
 
 /// A policy for replaying routes.
@@ -65,19 +65,19 @@ pub struct Replay<'a> {
     /// Index of the first pass that is counted.
     counted: usize,
     correction: Option<Arc<Correction>>,
-    states: States<'a>,
+    states: ReplayStates<'a>,
 }
 
 /// The states of the routers of a trace, which may be several one after another.
 #[derive(Clone, Debug, Default)]
-pub struct States<'a> {
+pub struct ReplayStates<'a> {
     /// Those of each, with the number of its first token.
     parts: Vec<(usize, RouterStates<'a>)>,
 }
 
 /// Results of the counted part of a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct ReplayOutcome {
     /// Number of tokens.
     pub tokens: usize,
     /// Experts that were needed, each counted once per layer and pass.
@@ -85,15 +85,15 @@ pub struct Outcome {
     /// Experts that were needed and not in the cache.
     pub misses: u64,
     /// Lookup counts of each layer.
-    pub layers: Vec<Counts>,
+    pub layers: Vec<LookupCounts>,
 }
 
 /// Tokens that go through the layers together.
-type Together = Vec<Part>;
+type Together = Vec<PassPart>;
 
 /// The tokens of a pass that belong to one sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Part {
+struct PassPart {
     /// The number of the sequence among those that run together.
     sequence: usize,
     first_position: usize,
@@ -101,7 +101,7 @@ struct Part {
 }
 
 /// A part of a sequence: the position of its first token, and its tokens.
-type Run = (usize, Range<usize>);
+type SequenceRun = (usize, Range<usize>);
 
 impl<'a> Replay<'a> {
     /// A replay of `batch` sequences at a time, which share passes.
@@ -115,7 +115,7 @@ impl<'a> Replay<'a> {
     }
 
     fn of(trace: &'a Trace, batch: usize, turn: Option<usize>) -> Replay<'a> {
-        let mut halves: Vec<Run> = trace.sequences().map(|tokens| (0, tokens)).collect();
+        let mut halves: Vec<SequenceRun> = trace.sequences().map(|tokens| (0, tokens)).collect();
         let counted = if let [(_, only)] = &halves[..] {
             // The end of the pass that reaches the middle.
             let middle = only.start + only.len() / 2;
@@ -130,7 +130,7 @@ impl<'a> Replay<'a> {
         let mut passes = arrange(trace, warming, batch, turn);
         let counted = passes.len();
         passes.extend(arrange(trace, counting, batch, turn));
-        let (batch, states) = (batch.max(1), States::default());
+        let (batch, states) = (batch.max(1), ReplayStates::default());
         Replay { trace, batch, passes, counted, correction: None, states }
     }
 
@@ -146,7 +146,7 @@ impl<'a> Replay<'a> {
     }
 
     /// Adds the states that corrections look at.
-    pub fn with_states(self, states: States<'a>) -> Replay<'a> {
+    pub fn with_states(self, states: ReplayStates<'a>) -> Replay<'a> {
         Replay { states, ..self }
     }
 
@@ -180,7 +180,7 @@ impl<'a> Replay<'a> {
         policy: ReplayPolicy,
         slots: usize,
         progress: &mut dyn FnMut(usize),
-    ) -> Outcome {
+    ) -> ReplayOutcome {
         let shape = self.trace.shape();
         let corrected = |corrections| {
             PolicyKind::default().build_corrected(layers(shape, self.batch), corrections)
@@ -211,10 +211,10 @@ impl<'a> Replay<'a> {
             for layer in 0..shape.layers {
                 self.experts(together, layer, &mut experts);
                 player.layer(&pass, layer as u32, &experts, |policy| {
-                    for Part { sequence, tokens, .. } in together {
+                    for PassPart { sequence, tokens, .. } in together {
                         let last = tokens.end.checked_sub(1).filter(|_| !state.is_empty());
                         if last.is_some_and(|last| self.states.copy(last, layer, &mut state)) {
-                            policy.saw(layer as u32, *sequence, &state);
+                            policy.on_router_state(layer as u32, *sequence, &state);
                         }
                     }
                 });
@@ -223,16 +223,16 @@ impl<'a> Replay<'a> {
         }
         let counts = player.cache.counts();
         let of = |layer: usize| counts.get(&(layer as u32)).copied().unwrap_or_default();
-        let layers: Vec<Counts> = (0..shape.layers).map(of).collect();
+        let layers: Vec<LookupCounts> = (0..shape.layers).map(of).collect();
         let hits: u64 = layers.iter().map(|layer| layer.hits).sum();
         let misses = layers.iter().map(|layer| layer.misses).sum();
-        Outcome { tokens, uses: hits + misses, misses, layers }
+        ReplayOutcome { tokens, uses: hits + misses, misses, layers }
     }
 
     /// A pass as an engine describes it.
     fn pass(&self, together: &Together) -> Pass {
         let mut pass = Pass::default();
-        for &Part { sequence, first_position, ref tokens } in together {
+        for &PassPart { sequence, first_position, ref tokens } in together {
             match self.trace.tokens().get(tokens.clone()) {
                 Some(ids) => pass.push(sequence, first_position, ids),
                 None => pass.push_unknown(sequence, first_position, tokens.len()),
@@ -269,7 +269,7 @@ impl<'a> Replay<'a> {
     }
 }
 
-impl<'a> States<'a> {
+impl<'a> ReplayStates<'a> {
     /// Adds the states of another trace, whose first token has this number.
     pub fn push(&mut self, first: usize, states: RouterStates<'a>) {
         self.parts.push((first, states));
@@ -294,7 +294,7 @@ impl<'a> States<'a> {
 /// A cache driven as an engine drives it.
 #[derive(Debug)]
 struct Player {
-    shape: Shape,
+    shape: HistoryShape,
     cache: PredictiveCache<()>,
     missing: Vec<u32>,
 }
@@ -308,7 +308,12 @@ pub struct Residency {
 
 impl Residency {
     /// An empty cache with `slots` slots, for up to `sequences` sequences at the same time.
-    pub fn new(shape: Shape, policy: PolicyKind, slots: usize, sequences: usize) -> Residency {
+    pub fn new(
+        shape: HistoryShape,
+        policy: PolicyKind,
+        slots: usize,
+        sequences: usize,
+    ) -> Residency {
         let policy = policy.build(layers(shape, sequences));
         Residency { player: Player::new(shape, policy, slots), pass: Pass::default() }
     }
@@ -344,31 +349,31 @@ impl Residency {
     }
 }
 
-fn layers(shape: Shape, sequences: usize) -> Layers {
-    let Shape { layers, experts, top_k } = shape;
+fn layers(shape: HistoryShape, sequences: usize) -> ExpertLayers {
+    let HistoryShape { layers, experts, top_k } = shape;
     let count = layers as u32;
-    Layers { count, with_experts: (0..count).collect(), experts, top_k, sequences }
+    ExpertLayers { count, with_experts: (0..count).collect(), experts, top_k, sequences }
 }
 
 impl Player {
-    fn new(shape: Shape, policy: Box<dyn Policy>, slots: usize) -> Player {
+    fn new(shape: HistoryShape, policy: Box<dyn Policy>, slots: usize) -> Player {
         // More slots than pieces would change nothing.
         let slots = slots.min(shape.layers * shape.experts);
         let cache = PredictiveCache::new(policy, vec![(1, ()); slots]);
         Player { shape, cache, missing: Vec::new() }
     }
 
-    /// Runs a layer. `saw` shows the policy the states that the router has chosen from.
+    /// Runs a layer. `report_states` reports to the policy the states from which the router has chosen.
     fn layer(
         &mut self,
         pass: &Pass,
         layer: u32,
         experts: &[u32],
-        saw: impl FnOnce(&mut dyn Policy),
+        report_states: impl FnOnce(&mut dyn Policy),
     ) {
         let Player { cache, missing, .. } = self;
-        cache.routed(&Choice { pass, layer, experts });
-        saw(cache.policy_mut());
+        cache.routed(&RouterChoice { pass, layer, experts });
+        report_states(cache.policy_mut());
         missing.clear();
         let mut distinct: Vec<u32> = experts.to_vec();
         distinct.sort_unstable();
@@ -392,26 +397,31 @@ impl Player {
                 cache.computed(piece);
             }
         }
-        cache.policy_mut().learn(layer);
+        cache.policy_mut().on_layer_demanded(layer);
     }
 }
 
 /// Arranges sequences in passes, `batch` at a time: the next sequence begins where one ends. Those at a
 /// time share passes, a token of each, or have turns of so many tokens.
-fn arrange(trace: &Trace, runs: &[Run], batch: usize, turn: Option<usize>) -> Vec<Together> {
+fn arrange(
+    trace: &Trace,
+    runs: &[SequenceRun],
+    batch: usize,
+    turn: Option<usize>,
+) -> Vec<Together> {
     if batch <= 1 {
-        let alone = |(position, all): &Run| {
+        let alone = |(position, all): &SequenceRun| {
             let (position, start) = (*position, all.start);
             let part = move |tokens: Range<usize>| {
                 let first_position = position + tokens.start - start;
-                vec![Part { sequence: 0, first_position, tokens }]
+                vec![PassPart { sequence: 0, first_position, tokens }]
             };
             trace.passes(all.clone()).map(part)
         };
         return runs.iter().flat_map(alone).collect();
     }
     let mut waiting = runs.iter().filter(|(_, tokens)| !tokens.is_empty());
-    let mut running: Vec<Run> = vec![(0, 0..0); batch];
+    let mut running: Vec<SequenceRun> = vec![(0, 0..0); batch];
     let mut passes = Vec::new();
     loop {
         let mut together = Vec::new();
@@ -423,7 +433,7 @@ fn arrange(trace: &Trace, runs: &[Run], batch: usize, turn: Option<usize>) -> Ve
             }
             for token in rest.by_ref().take(turn.unwrap_or(1)) {
                 let first_position = *position;
-                together.push(Part { sequence, first_position, tokens: token..token + 1 });
+                together.push(PassPart { sequence, first_position, tokens: token..token + 1 });
                 *position += 1;
             }
         }
@@ -437,7 +447,7 @@ fn arrange(trace: &Trace, runs: &[Run], batch: usize, turn: Option<usize>) -> Ve
     }
 }
 
-impl Outcome {
+impl ReplayOutcome {
     /// Misses per token.
     pub fn misses_per_token(&self) -> f64 {
         self.misses as f64 / self.tokens.max(1) as f64
@@ -450,7 +460,7 @@ impl Outcome {
 
     /// Share of the misses that `best` saves over `baseline` and this saves too. `None` if `best`
     /// saves none.
-    pub fn gap_closed(&self, baseline: &Outcome, best: &Outcome) -> Option<f64> {
+    pub fn gap_closed(&self, baseline: &ReplayOutcome, best: &ReplayOutcome) -> Option<f64> {
         let possible = baseline.misses.checked_sub(best.misses).filter(|&saved| saved > 0)?;
         Some((baseline.misses as f64 - self.misses as f64) / possible as f64)
     }

@@ -1,9 +1,9 @@
-use crate::history::Shape;
+use crate::history::HistoryShape;
 use proptest::prelude::*;
 
 use super::*;
 
-fn trace(shape: Shape, sequences: &[Vec<Vec<u32>>]) -> Trace {
+fn trace(shape: HistoryShape, sequences: &[Vec<Vec<u32>>]) -> Trace {
     let mut trace = Trace::new(shape).unwrap();
     for sequence in sequences {
         for token in sequence {
@@ -19,19 +19,19 @@ fn traces() -> impl Strategy<Value = Trace> {
     (1usize..4, 2usize..9, 1usize..3).prop_flat_map(|(layers, experts, top_k)| {
         let token = prop::collection::vec(0..experts as u32, layers * top_k);
         let sequence = prop::collection::vec(token, 1..20);
-        let shape = Shape { layers, experts, top_k };
+        let shape = HistoryShape { layers, experts, top_k };
         prop::collection::vec(sequence, 1..5).prop_map(move |sequences| trace(shape, &sequences))
     })
 }
 
-fn run(replay: &Replay<'_>, policy: ReplayPolicy, slots: usize) -> Outcome {
+fn run(replay: &Replay<'_>, policy: ReplayPolicy, slots: usize) -> ReplayOutcome {
     replay.run(policy, slots, &mut |_| {})
 }
 
 proptest! {
     #[test]
     fn no_policy_misses_less_than_belady(trace in traces(), batch in 1usize..4, more in 0usize..12) {
-        let Shape { layers, experts, top_k } = trace.shape();
+        let HistoryShape { layers, experts, top_k } = trace.shape();
         let most = (batch * top_k).min(experts);
         // Everything is counted here: the optimum of the whole need not be that of its second half.
         let replay = Replay::new(&trace, batch).without_warming();
@@ -59,11 +59,11 @@ proptest! {
 
 #[test]
 fn sequences_share_passes_or_have_turns() {
-    let shape = Shape { layers: 1, experts: 4, top_k: 1 };
+    let shape = HistoryShape { layers: 1, experts: 4, top_k: 1 };
     let sequences = [5, 3, 2].map(|len| vec![vec![0]; len]);
     let trace = trace(shape, &sequences);
     let passes = |replay: Replay<'_>| -> Vec<Vec<(usize, usize)>> {
-        let part = |part: &Part| (part.sequence, part.tokens.start);
+        let part = |part: &PassPart| (part.sequence, part.tokens.start);
         replay.passes.iter().map(|pass| pass.iter().map(part).collect()).collect()
     };
     // The first sequence warms; the others, of tokens 5 to 7 and 8 to 9, are counted.
@@ -76,7 +76,7 @@ fn sequences_share_passes_or_have_turns() {
 
 #[test]
 fn first_half_warms_and_second_is_counted() {
-    let shape = Shape { layers: 1, experts: 4, top_k: 1 };
+    let shape = HistoryShape { layers: 1, experts: 4, top_k: 1 };
     let of = |lens: &[usize]| {
         let sequences: Vec<_> = lens.iter().map(|&len| vec![vec![0]; len]).collect();
         trace(shape, &sequences)
@@ -100,7 +100,7 @@ fn first_half_warms_and_second_is_counted() {
 
 #[test]
 fn tokens_of_one_pass_share_experts() {
-    let shape = Shape { layers: 1, experts: 8, top_k: 2 };
+    let shape = HistoryShape { layers: 1, experts: 8, top_k: 2 };
     let mut trace = Trace::new(shape).unwrap();
     // A prompt of three tokens with four experts between them, then one token.
     trace.push(&[1, 2, 3], &[[0, 1, 1, 2, 2, 3]]).unwrap();

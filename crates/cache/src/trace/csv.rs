@@ -5,7 +5,7 @@
 //! are its prompt, which went through the layers together.
 
 use super::{Trace, TraceError};
-use crate::history::Shape;
+use crate::history::HistoryShape;
 
 const COLUMNS: [&str; 6] = ["turn", "step", "layer", "slot", "expert", "phase"];
 
@@ -60,7 +60,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Trace, TraceError> {
     let per_layer = rows.chunk_by(|a, b| a[..3] == b[..3]).map(<[_]>::len);
     let top_k = per_layer.max().ok_or(TraceError::Empty)?;
     let experts = experts.unwrap_or(most as usize + 1);
-    let shape = Shape { layers: numbers.len(), experts, top_k };
+    let shape = HistoryShape { layers: numbers.len(), experts, top_k };
     Trace::new(shape)?;
     if most as usize >= experts {
         return Err(TraceError::Expert { expert: most, experts });

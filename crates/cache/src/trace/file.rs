@@ -6,25 +6,25 @@ use serde::Deserialize;
 use sws_store::{Dtype, Header, HeaderError, HeaderTensor};
 
 use super::{Trace, TraceError, ranges};
-use crate::history::Shape;
+use crate::history::HistoryShape;
 
 /// The longest accepted header: a trace has a handful of tensors.
 const MAX_HEADER: usize = 1 << 20;
 
 /// Metadata that may be present.
 #[derive(Default, Deserialize)]
-struct Facts {
+struct TraceFacts {
     experts: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct WithFacts {
+struct TraceWithFacts {
     #[serde(rename = "__metadata__", default)]
-    facts: Facts,
+    facts: TraceFacts,
 }
 
 pub(super) fn read(bytes: &[u8]) -> Result<Trace, TraceError> {
-    let file = File::open(bytes)?;
+    let file = TraceFile::open(bytes)?;
     if file.find("ids").is_some() {
         file.trace()
     } else if file.find("routes").is_some() {
@@ -34,14 +34,14 @@ pub(super) fn read(bytes: &[u8]) -> Result<Trace, TraceError> {
     }
 }
 
-pub(super) struct File<'a> {
+pub(super) struct TraceFile<'a> {
     bytes: &'a [u8],
     header: Header,
-    facts: Facts,
+    facts: TraceFacts,
 }
 
-impl<'a> File<'a> {
-    pub(super) fn open(bytes: &'a [u8]) -> Result<File<'a>, TraceError> {
+impl<'a> TraceFile<'a> {
+    pub(super) fn open(bytes: &'a [u8]) -> Result<TraceFile<'a>, TraceError> {
         let Some((first, rest)) = bytes.split_first_chunk::<8>() else {
             return Err(TraceError::Unknown);
         };
@@ -49,9 +49,9 @@ impl<'a> File<'a> {
         let json = rest.get(..len as usize).filter(|json| json.len() <= MAX_HEADER);
         let json = json.ok_or(TraceError::Unknown)?;
         let header = Header::parse(json, bytes.len() as u64)?;
-        let facts: WithFacts =
+        let facts: TraceWithFacts =
             serde_json::from_slice(json).map_err(|e| TraceError::Header(HeaderError::Json(e)))?;
-        Ok(File { bytes, header, facts: facts.facts })
+        Ok(TraceFile { bytes, header, facts: facts.facts })
     }
 
     fn trace(&self) -> Result<Trace, TraceError> {
@@ -80,7 +80,7 @@ impl<'a> File<'a> {
         Trace::checked(shape, ids, Vec::new(), None, None)
     }
 
-    fn shape(&self, layers: u64, top_k: u64, ids: &[u16]) -> Result<Shape, TraceError> {
+    fn shape(&self, layers: u64, top_k: u64, ids: &[u16]) -> Result<HistoryShape, TraceError> {
         // If there is an id, the dimensions are bounded by the size of a tensor in memory.
         let Some(most) = ids.iter().max() else { return Err(TraceError::Empty) };
         let experts = match &self.facts.experts {
@@ -90,7 +90,7 @@ impl<'a> File<'a> {
                 value: value.chars().take(20).collect(),
             })?,
         };
-        Ok(Shape { layers: layers as usize, experts, top_k: top_k as usize })
+        Ok(HistoryShape { layers: layers as usize, experts, top_k: top_k as usize })
     }
 
     pub(super) fn find(&self, name: &str) -> Option<&HeaderTensor> {
@@ -139,7 +139,7 @@ fn not(name: &'static str, expected: &'static str) -> TraceError {
 }
 
 pub(super) fn write(trace: &Trace) -> Vec<u8> {
-    let Shape { layers, experts, top_k } = trace.shape;
+    let HistoryShape { layers, experts, top_k } = trace.shape;
     let count = trace.token_count();
     let four = |numbers: &mut dyn Iterator<Item = usize>| -> Vec<u8> {
         numbers.flat_map(|n| (n as i32).to_le_bytes()).collect()

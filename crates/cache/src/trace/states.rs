@@ -2,7 +2,7 @@
 
 use sws_store::{Dtype, HeaderTensor};
 
-use super::file::File;
+use super::file::TraceFile;
 use super::{Trace, TraceError};
 
 /// The states that routers saw, in a recording of `sws run --record-hidden`.
@@ -22,7 +22,7 @@ impl<'a> RouterStates<'a> {
         if matches!(bytes.first(), Some(b'#' | b't')) {
             return Ok(None);
         }
-        let file = File::open(bytes)?;
+        let file = TraceFile::open(bytes)?;
         // Without the output of a shared expert, which a router has not seen.
         let found = [("routed", file.find("routed")), ("attended", file.find("attended"))];
         let Some((name, tensor)) = found.into_iter().find_map(|(n, t)| Some((n, t?))) else {

@@ -18,7 +18,7 @@ proptest! {
         passes in prop::collection::vec((1usize..5, any::<bool>(), any::<bool>()), 1..12),
         seed in any::<u32>(),
     ) {
-        let mut trace = Trace::new(Shape { layers, experts, top_k: 2 }).unwrap();
+        let mut trace = Trace::new(HistoryShape { layers, experts, top_k: 2 }).unwrap();
         let mut number = seed;
         let mut next = || { number = number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223); number >> 8 };
         for (tokens, both, end) in passes {
@@ -40,7 +40,7 @@ proptest! {
     #[test]
     fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), cut in 0usize..400, flips in prop::collection::vec((any::<usize>(), any::<u8>()), 0..8)) {
         let _ = Trace::read(&bytes);
-        let mut trace = Trace::new(Shape { layers: 2, experts: 4, top_k: 2 }).unwrap();
+        let mut trace = Trace::new(HistoryShape { layers: 2, experts: 4, top_k: 2 }).unwrap();
         trace.push(&[1, 2], &[[0, 1, 2, 3], [3, 2, 1, 0]]).unwrap();
         for mut whole in [trace.write(), CSV.as_bytes().to_vec()] {
             for &(at, with) in &flips {
@@ -49,7 +49,7 @@ proptest! {
             }
             whole.truncate(whole.len() - cut.min(whole.len()));
             if let Ok(trace) = Trace::read(&whole) {
-                let Shape { layers, experts, .. } = trace.shape();
+                let HistoryShape { layers, experts, .. } = trace.shape();
                 prop_assert!(layers * experts <= MAX_EXPERTS);
                 for token in 0..trace.token_count() {
                     prop_assert!(trace.experts(token, layers - 1).iter().all(|&e| usize::from(e) < experts));
@@ -82,7 +82,7 @@ turn,phase,step,layer,slot,expert,weight
 #[test]
 fn csv_and_forward_routes_are_read() {
     let trace = Trace::read(CSV.as_bytes()).unwrap();
-    assert_eq!(trace.shape(), Shape { layers: 2, experts: 4, top_k: 2 });
+    assert_eq!(trace.shape(), HistoryShape { layers: 2, experts: 4, top_k: 2 });
     assert_eq!(trace.sequences().collect::<Vec<_>>(), [0..3, 3..4]);
     assert_eq!(trace.passes(0..4).collect::<Vec<_>>(), [0..2, 2..3, 3..4]);
     assert_eq!(trace.experts(1, 0), [0, 3]);
@@ -95,7 +95,7 @@ fn csv_and_forward_routes_are_read() {
     let data: Vec<u8> =
         [0u32; 2].iter().chain(&[1u32, 2, 3, 4]).flat_map(|n| n.to_le_bytes()).collect();
     let trace = Trace::read(&file(header, &data)).unwrap();
-    assert_eq!(trace.shape(), Shape { layers: 2, experts: 5, top_k: 1 });
+    assert_eq!(trace.shape(), HistoryShape { layers: 2, experts: 5, top_k: 1 });
     assert_eq!((trace.experts(0, 1), trace.experts(1, 0)), (&[3u16][..], &[2u16][..]));
     assert_eq!(trace.sequences().collect::<Vec<_>>(), vec![0..2]);
 }
@@ -146,7 +146,7 @@ fn bad_traces_are_refused_with_one_sentence() {
 fn routes_that_do_not_fit_are_refused() {
     /// Tokens, the experts of each layer, and the expected result.
     type Case<'a> = (&'a [u32], &'a [&'a [u32]], bool);
-    let mut trace = Trace::new(Shape { layers: 1, experts: 4, top_k: 2 }).unwrap();
+    let mut trace = Trace::new(HistoryShape { layers: 1, experts: 4, top_k: 2 }).unwrap();
     #[rustfmt::skip]
     let cases: [Case<'_>; 7] = [
         (&[1], &[&[0, 1]], true),

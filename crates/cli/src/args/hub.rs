@@ -9,7 +9,7 @@ use super::models;
 /// Shows the shards that ids find, and the models in the Hugging Face cache: the smallest --ram that
 /// works, and the smallest with which no token reads from disk.
 #[derive(Debug, clap::Args)]
-pub(crate) struct List {
+pub(crate) struct ListArgs {
     /// Print JSON instead of a table.
     #[arg(long)]
     pub(crate) json: bool,

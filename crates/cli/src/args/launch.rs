@@ -12,7 +12,7 @@ use std::ffi::OsString;
 pub(crate) struct Launch {
     /// The program.
     #[arg(value_enum)]
-    pub(crate) client: Client,
+    pub(crate) client: LaunchClient,
     /// Address of the server.
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080")]
     pub(crate) url: String,
@@ -36,7 +36,7 @@ pub(crate) struct Launch {
 
 /// A program.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub(crate) enum Client {
+pub(crate) enum LaunchClient {
     /// Claude Code.
     Claude,
     /// Codex.

@@ -1,8 +1,6 @@
 //! Command-line arguments.
 
 mod complete;
-#[cfg(feature = "forms")]
-mod form;
 mod hub;
 #[cfg(feature = "serve")]
 mod launch;
@@ -16,6 +14,8 @@ mod sampling;
 #[cfg(feature = "serve")]
 mod serve;
 mod shards;
+#[cfg(feature = "forms")]
+mod structured;
 mod texts;
 #[cfg(feature = "serve")]
 mod top;
@@ -35,30 +35,32 @@ use sws_kernels::{Activations, TIER_VARIABLE, Tier};
 use sws_model::KvPrecision;
 use sws_store::ReaderKind;
 
-use crate::config::Config;
+use crate::config::ConfigFile;
 use crate::watch;
 
 use complete::models;
 pub(crate) use complete::{COMPLETE_VARIABLE, check_shell};
-#[cfg(feature = "forms")]
-pub(crate) use form::TextForm;
-pub(crate) use hub::{List, Rm};
+pub(crate) use hub::{ListArgs, Rm};
 #[cfg(feature = "serve")]
-pub(crate) use launch::{Client, Launch};
-pub(crate) use model::Model;
-use model::{Chosen, TIERS, chosen, kv};
+pub(crate) use launch::{Launch, LaunchClient};
+pub(crate) use model::ModelArgs;
+use model::{TIERS, TierChoice, chosen, kv};
 #[cfg(feature = "pull")]
-pub(crate) use pull::{Form, Pull};
+pub(crate) use pull::{PullArgs, PullForm};
 #[cfg(feature = "pull")]
-pub(crate) use push::Push;
-pub(crate) use recorded::{Draft, DraftCommand, DraftScore, DraftTrain, Recorded, Replay};
-pub(crate) use sampling::Sampling;
+pub(crate) use push::PushArgs;
+pub(crate) use recorded::{
+    DraftArgs, DraftCommand, DraftScore, DraftTrain, RecordedArgs, ReplayArgs,
+};
+pub(crate) use sampling::SamplingArgs;
 #[cfg(feature = "serve")]
 pub(crate) use serve::Serve;
-pub(crate) use shards::{Choice, Inspect, Shard, Unshard, Verify, encoding};
-pub(crate) use texts::{Certify, Chat, Forward, Run};
+pub(crate) use shards::{EncodingChoice, Inspect, ShardArgs, Unshard, Verify, encoding};
+#[cfg(feature = "forms")]
+pub(crate) use structured::StructuredArgs;
+pub(crate) use texts::{Certify, ChatArgs, Forward, Run};
 #[cfg(feature = "serve")]
-pub(crate) use top::Top;
+pub(crate) use top::TopArgs;
 
 /// Heading of options that few people need; `-h` leaves them out.
 const ADVANCED: &str = "Advanced";
@@ -125,7 +127,7 @@ impl Args {
         let parsed = command.try_get_matches_from_mut(&words);
         let mut matches = parsed.map_err(|error| with_suggestion(error, &command))?;
         let file = matches.get_one::<PathBuf>("config").map(PathBuf::as_path);
-        if let Some(config) = Config::read(file)?
+        if let Some(config) = ConfigFile::read(file)?
             && matches.subcommand_name() != Some("config")
         {
             config.check(&command)?;
@@ -216,7 +218,7 @@ fn with_defaults(
     command: &mut clap::Command,
     words: Vec<OsString>,
     typed: ArgMatches,
-    config: &Config,
+    config: &ConfigFile,
 ) -> anyhow::Result<ArgMatches> {
     let (mut at, mut child, mut found, mut path) = (1, &*command, &typed, Vec::new());
     while let Some((name, below)) = found.subcommand() {
@@ -289,29 +291,29 @@ fn for_people(command: clap::Command) -> clap::Command {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(Run),
-    Chat(Chat),
+    Chat(ChatArgs),
     #[cfg(feature = "serve")]
     Serve(Serve),
     #[cfg(feature = "serve")]
     Launch(Launch),
     #[cfg(feature = "serve")]
-    Top(Top),
+    Top(TopArgs),
     Forward(Forward),
     Certify(Certify),
     #[cfg(feature = "pull")]
-    Pull(Pull),
+    Pull(PullArgs),
     #[cfg(feature = "pull")]
-    Push(Push),
-    List(List),
+    Push(PushArgs),
+    List(ListArgs),
     Rm(Rm),
-    Shard(Shard),
+    Shard(ShardArgs),
     Verify(Verify),
     Inspect(Inspect),
     Unshard(Unshard),
-    Plan(Plan),
+    Plan(PlanArgs),
     Doctor(Doctor),
-    Replay(Replay),
-    Draft(Draft),
+    Replay(ReplayArgs),
+    Draft(DraftArgs),
     /// Show the defaults that the configuration file sets.
     Config,
     #[command(hide = true)]
@@ -333,7 +335,7 @@ pub(crate) struct Pages {
 /// in each format follow from the configuration, and the disk is that of the newest model, or else of
 /// this program. Of a model that is not on this machine the hub is asked for it.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Plan {
+pub(crate) struct PlanArgs {
     /// A shard directory, a checkpoint directory, a GGUF file, a config.json without weights, the
     /// id of a model, downloaded or not, or an address of shards [default: the model in `shards`].
     #[arg(add = models())]
@@ -352,12 +354,12 @@ pub(crate) struct Plan {
     /// Sequences processed together.
     #[arg(long, value_name = "N", default_value_t = 1, hide_short_help = true, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) batch: u16,
-    /// Precision of keys and values: f32, bf16 in half the memory, or q8 in little more than a
+    /// Precision of the KV cache: f32, bf16 in half the memory, or q8 in little more than a
     /// quarter.
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = kv, hide_short_help = true)]
     pub(crate) kv: KvPrecision,
     #[arg(long, value_name = "TIER", env = TIER_VARIABLE, help = TIERS, value_parser = chosen, hide_short_help = true)]
-    tier: Option<Chosen>,
+    tier: Option<TierChoice>,
     /// Activations of products: f32, or int8, which is faster for some formats and lossy.
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = model::activations(), hide_short_help = true)]
     pub(crate) activations: Activations,
@@ -402,7 +404,7 @@ pub(crate) struct Doctor {
     pub(crate) json: bool,
 }
 
-impl Plan {
+impl PlanArgs {
     /// Options of the run to plan.
     pub(crate) fn options(&self) -> Options {
         Options {

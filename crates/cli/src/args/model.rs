@@ -15,7 +15,7 @@ use super::{ADVANCED, models};
 /// Arguments that name a model and say how to run it, a field each.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Memory and speed")]
-pub(crate) struct Model {
+pub(crate) struct ModelArgs {
     /// A shard directory, a checkpoint directory, a GGUF file, the id of a model, which `sws list`
     /// shows, or an address of shards: https://host/path, s3://bucket/path [default: the model in
     /// `shards`; for a chat the newest made for conversation].
@@ -77,8 +77,8 @@ pub(crate) struct Advanced {
     /// see the example `tolerance` of the benchmarks. 0 is exact.
     #[arg(long, value_name = "SHARE", default_value = "0", value_parser = tolerance, conflicts_with = "resident")]
     pub(crate) tolerance: f64,
-    /// Verify several tokens of a text in one pass where they are foreseen, from an earlier place of the
-    /// text or by the model on its stand-ins (--stand-ins all), as long as that measurably saves time.
+    /// Speculative decoding: verify several draft tokens in one pass, from an earlier place of the text or
+    /// from the model on its stand-ins (--stand-ins all), as long as that measurably saves time.
     /// The output is the same.
     #[arg(long)]
     pub(crate) proposals: bool,
@@ -90,7 +90,7 @@ pub(crate) struct Advanced {
     #[arg(long, value_name = "BACKEND", default_value = "sws", value_parser = backend())]
     pub(crate) backend: Backend,
     #[arg(long, value_name = "TIER", env = TIER_VARIABLE, help = TIERS, value_parser = chosen)]
-    tier: Option<Chosen>,
+    tier: Option<TierChoice>,
     /// Activations of products: f32 as computed, or int8, rounded to 8 bits in blocks of 32. int8 is
     /// faster where weights are small whole numbers, as in GGUF files, and lossy; other weights are
     /// multiplied as with f32.
@@ -103,7 +103,7 @@ pub(crate) struct Advanced {
     /// I/O backend: direct, uring or mmap.
     #[arg(long, value_name = "READER", default_value = "direct")]
     pub(crate) reader: ReaderKind,
-    /// Precision of keys and values: f32 as computed, bf16 in half the memory, or q8, 8 bits in
+    /// Precision of the KV cache: f32 as computed, bf16 in half the memory, or q8, 8 bits in
     /// blocks of 32, in little more than a quarter. bf16 and q8 are lossy [default: f32, or as in
     /// the certificate].
     #[arg(long, value_name = "TYPE", value_parser = kv)]
@@ -112,9 +112,9 @@ pub(crate) struct Advanced {
 
 /// Value of --tier. `None` if it is empty, as an environment variable can be.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Chosen(pub(super) Option<Tier>);
+pub(super) struct TierChoice(pub(super) Option<Tier>);
 
-impl Model {
+impl ModelArgs {
     /// Options for loading the model.
     pub(crate) fn options(&self) -> Options {
         let advanced = &self.advanced;
@@ -132,7 +132,7 @@ impl Model {
             tier: advanced.tier.and_then(|tier| tier.0),
             activations: advanced.activations,
             reader: advanced.reader,
-            proposals: advanced.proposals,
+            speculative: advanced.proposals,
             streaming: Streaming {
                 policy: advanced.policy,
                 speculation: !advanced.no_speculation,
@@ -144,12 +144,12 @@ impl Model {
         }
     }
 
-    /// Precision of keys and values.
+    /// Precision of the KV cache.
     pub(crate) fn kv(&self) -> KvPrecision {
         self.advanced.kv.unwrap_or(KvPrecision::F32)
     }
 
-    /// Sets the precision of keys and values, unless another one was typed; returns false in that
+    /// Sets the precision of the KV cache, unless another one was typed; returns false in that
     /// case.
     pub(crate) fn keep_as(&mut self, kv: KvPrecision) -> bool {
         *self.advanced.kv.get_or_insert(kv) == kv
@@ -181,9 +181,9 @@ fn backend() -> impl TypedValueParser<Value = Backend> {
 pub(super) const TIERS: &str =
     "Tier of the kernels; `sws --version` lists those of this CPU [default: the first]";
 
-pub(super) fn chosen(word: &str) -> Result<Chosen, UnknownTier> {
+pub(super) fn chosen(word: &str) -> Result<TierChoice, UnknownTier> {
     let chosen = Some(word).filter(|word| !word.is_empty());
-    Ok(Chosen(chosen.map(str::parse).transpose()?))
+    Ok(TierChoice(chosen.map(str::parse).transpose()?))
 }
 
 fn stand_in_use(word: &str) -> Result<StandInUse, String> {

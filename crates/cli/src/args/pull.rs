@@ -24,7 +24,7 @@ const FILES: u16 = 4;
 /// HF_ENDPOINT, HF_HUB_OFFLINE, HTTPS_PROXY and NO_PROXY as in Python's huggingface_hub; SWS_MODELS
 /// for the directory of shards.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct Pull {
+pub(crate) struct PullArgs {
     /// Id of the model on the hub, or the address of its page.
     pub(crate) model: Option<ModelName>,
     /// Branch, tag or commit [default: main].
@@ -33,7 +33,7 @@ pub(crate) struct Pull {
     /// Encoding of the shards, or `auto`, as in `sws shard --encoding`; or `stored` for the files as
     /// published, without shards [default: bf12; stored for GGUF].
     #[arg(long = "as", value_name = "ENCODING", value_parser = form)]
-    pub(crate) form: Option<Form>,
+    pub(crate) form: Option<PullForm>,
     /// Memory that the model will run in, for `--as auto`, as in `sws shard --ram`.
     #[arg(long, value_name = "SIZE")]
     pub(crate) ram: Option<RamBudget>,
@@ -55,10 +55,10 @@ pub(crate) struct Pull {
     pub(crate) json: bool,
 }
 
-impl Pull {
+impl PullArgs {
     /// The arguments of `sws pull MODEL`.
-    pub(crate) fn of(model: ModelName) -> Pull {
-        Pull {
+    pub(crate) fn of(model: ModelName) -> PullArgs {
+        PullArgs {
             model: Some(model),
             revision: None,
             form: None,
@@ -74,7 +74,7 @@ impl Pull {
 
 /// Value of --as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum PullForm {
     /// The files as published.
     Stored,
     /// Shards in the encoding that is planned to be fastest.
@@ -83,12 +83,12 @@ pub(crate) enum Form {
     Shards(Encoding),
 }
 
-fn form(word: &str) -> Result<Form, String> {
+fn form(word: &str) -> Result<PullForm, String> {
     match word {
-        "stored" => Ok(Form::Stored),
-        "auto" => Ok(Form::Auto),
+        "stored" => Ok(PullForm::Stored),
+        "auto" => Ok(PullForm::Auto),
         _ => match super::shards::encoding(word) {
-            Ok(encoding) => Ok(Form::Shards(encoding)),
+            Ok(encoding) => Ok(PullForm::Shards(encoding)),
             Err(error) => Err(format!("{error}, or auto, or stored for the files as published")),
         },
     }

@@ -14,7 +14,7 @@ use super::models;
 /// HTTP_PROXY and NO_PROXY; SWS_NETWORK_TIMEOUT for the seconds of silence after which a connection is
 /// cut.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Push {
+pub(crate) struct PushArgs {
     /// A shard directory, or the id of a model.
     #[arg(add = models())]
     pub(crate) dir: PathBuf,

@@ -14,7 +14,7 @@ use super::models;
 /// sequence is split into halves. `gap closed` is the share of the misses between `lru` and the
 /// optimal policy that a policy avoids.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Replay {
+pub(crate) struct ReplayArgs {
     /// Traces, one after another: safetensors files with `ids` [tokens, layers, k], the output of `sws
     /// forward --routes`, or CSV files with the columns turn, phase, step, layer, slot, expert.
     #[arg(required = true, value_name = "TRACE")]
@@ -67,7 +67,7 @@ pub(crate) struct Replay {
 /// a model never depends on it. Both commands work on recordings, made with `sws run MODEL --prompt
 /// TEXT --record FILE --record-hidden` from many different prompts.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Draft {
+pub(crate) struct DraftArgs {
     #[command(subcommand)]
     pub(crate) command: DraftCommand,
 }
@@ -80,7 +80,7 @@ pub(crate) enum DraftCommand {
 
 /// Model and its recordings.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Recorded {
+pub(crate) struct RecordedArgs {
     /// A shard directory, a checkpoint directory, a GGUF file, or the id of a model in the Hugging
     /// Face cache.
     #[arg(add = models())]
@@ -97,7 +97,7 @@ pub(crate) struct Recorded {
 #[derive(Debug, clap::Args)]
 pub(crate) struct DraftTrain {
     #[command(flatten)]
-    pub(crate) recorded: Recorded,
+    pub(crate) recorded: RecordedArgs,
     /// Output file [default: draft.safetensors in the model's directory].
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
@@ -130,7 +130,7 @@ pub(crate) struct DraftTrain {
 #[derive(Debug, clap::Args)]
 pub(crate) struct DraftScore {
     #[command(flatten)]
-    pub(crate) recorded: Recorded,
+    pub(crate) recorded: RecordedArgs,
     /// Draft file [default: draft.safetensors in the model's directory, or an untrained draft].
     #[arg(long, value_name = "FILE")]
     pub(crate) draft: Option<PathBuf>,

@@ -10,7 +10,7 @@ use crate::terminal::note;
 /// Arguments for sampling. The defaults come from the model.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Sampling")]
-pub(crate) struct Sampling {
+pub(crate) struct SamplingArgs {
     /// Maximum number of new tokens [default: 256; in a chat, as many as the context has room for].
     #[arg(long, short = 'n', alias = "n-predict", value_name = "N")]
     pub(crate) max_new_tokens: Option<usize>,
@@ -54,7 +54,7 @@ pub(crate) struct Sampling {
     ignore_eos: bool,
 }
 
-impl Sampling {
+impl SamplingArgs {
     /// Settings of a continued text. Errors name the options as they are typed.
     pub(crate) fn generation(&self, model: &Model) -> anyhow::Result<Generation> {
         resolved(model, &self.options())

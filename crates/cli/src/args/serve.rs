@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use sws_engine::RamBudget;
 
-use super::Model;
+use super::ModelArgs;
 
 /// Serve a model to programs that speak the interfaces of OpenAI or Anthropic.
 ///
@@ -15,7 +15,7 @@ use super::Model;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Serve {
     #[command(flatten)]
-    pub(crate) model: Model,
+    pub(crate) model: ModelArgs,
     /// Address to listen on. One that other machines reach needs a key, or --no-auth.
     #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
     pub(crate) listen: IpAddr,
@@ -76,7 +76,7 @@ pub(crate) struct Serve {
     /// Seconds for running texts to end when the program is asked to end.
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub(crate) drain: u32,
-    /// Keep beginnings of texts on disk, at most this much, for the next start: texts of clients, in a
+    /// Keep the prefix cache on disk, at most this much, for the next start: texts of clients, in a
     /// directory of this user alone. `sws rm MODEL` removes it.
     #[arg(long, value_name = "SIZE", value_parser = disk)]
     pub(crate) kv_disk: Option<u64>,
@@ -110,6 +110,6 @@ fn origin(word: &str) -> Result<String, String> {
 fn disk(word: &str) -> Result<u64, String> {
     match word.parse::<RamBudget>().map_err(|e| e.to_string())? {
         RamBudget::Bytes(bytes) if bytes >= 1 << 20 => Ok(bytes),
-        _ => Err(format!("the disk has at least 1MiB for beginnings of texts, not {word}")),
+        _ => Err(format!("the disk has at least 1MiB for the prefix cache, not {word}")),
     }
 }

@@ -16,7 +16,7 @@ use super::models;
 /// Small files of the checkpoint are copied: configuration, tokenizer, licence. Their symbolic
 /// links must stay within the checkpoint, or the blobs of its repository in the Hugging Face cache.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Shard {
+pub(crate) struct ShardArgs {
     /// Directory of a Hugging Face checkpoint in safetensors format, a GGUF file, or the id of a model
     /// in the Hugging Face cache.
     #[arg(add = models())]
@@ -30,12 +30,12 @@ pub(crate) struct Shard {
     /// bf12 keeps every bit of bf16 weights in three quarters of the space. bf11 does so in two
     /// thirds, for models that are read from disk; it is slower in memory. `auto` takes the one with
     /// more tokens per second within --ram, by the estimates of `sws plan` on this machine. nested is bf11
-    /// whose experts hold their own stand-ins, for proposals on models with few, large experts. f32 keeps
+    /// whose experts hold their own stand-ins, for speculative decoding on models with few, large experts. f32 keeps
     /// everything. f16 and bf16 are exact if each weight fits. q8, q4, fp8, mxfp4 and q8_0 are lossy;
     /// `sws inspect` shows the error. Tensors that are published quantised are left unchanged, but with
     /// bf11 and nested fp8 loses a sixth of its bytes and none of its bits (fp7).
     #[arg(long, visible_alias = "as", value_name = "ENCODING", default_value = "bf12", value_parser = choice)]
-    pub(crate) encoding: Choice,
+    pub(crate) encoding: EncodingChoice,
     /// Memory that the model will run in, for `--encoding auto`: 8GiB, 80% of the machine's, or `auto`
     /// for what is free [default: auto].
     #[arg(long, value_name = "SIZE")]
@@ -109,17 +109,17 @@ pub(crate) struct Unshard {
 
 /// Encoding of shards, as typed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Choice {
+pub(crate) enum EncodingChoice {
     /// The one that is planned to be fastest.
     Auto,
     /// This one.
     Made(Encoding),
 }
 
-fn choice(word: &str) -> Result<Choice, String> {
+fn choice(word: &str) -> Result<EncodingChoice, String> {
     match word {
-        "auto" => Ok(Choice::Auto),
-        _ => encoding(word).map(Choice::Made).map_err(|error| format!("{error}, or auto")),
+        "auto" => Ok(EncodingChoice::Auto),
+        _ => encoding(word).map(EncodingChoice::Made).map_err(|error| format!("{error}, or auto")),
     }
 }
 

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 #[cfg(feature = "forms")]
-use super::TextForm;
-use super::{Model, Sampling};
+use super::StructuredArgs;
+use super::{ModelArgs, SamplingArgs};
 
 /// Heading of options about outputs.
 const OUTPUT: &str = "Output";
@@ -26,7 +26,7 @@ Examples:
 ///
 /// The prompt is taken from --prompt, --prompt-file, --tokens or standard input; without any of them the text
 /// begins with "Once upon a time". The new text goes to standard output, and everything else to
-/// standard error. With --prompts, several texts are continued together. Only sampling, the form of
+/// standard error. With --prompts, several texts are continued together. Only sampling, the structure of
 /// the text, --kv, --tolerance and --backend change the text; no other option does.
 #[derive(Debug, clap::Args)]
 #[command(after_help = RUN_EXAMPLES)]
@@ -61,12 +61,12 @@ pub(crate) struct Run {
     )]
     pub(crate) parallel: u16,
     #[command(flatten)]
-    pub(crate) sampling: Sampling,
+    pub(crate) sampling: SamplingArgs,
     #[cfg(feature = "forms")]
     #[command(flatten)]
-    pub(crate) form: TextForm,
+    pub(crate) structure: StructuredArgs,
     #[command(flatten)]
-    pub(crate) model: Model,
+    pub(crate) model: ModelArgs,
     /// Draw on the terminal what happens: experts, disk, computing, memory, and the cost of tokens.
     #[arg(long, conflicts_with = "prompts", help_heading = OUTPUT)]
     pub(crate) watch: bool,
@@ -90,7 +90,7 @@ pub(crate) struct Run {
 
 impl Run {
     /// The arguments of `sws run MODEL`.
-    pub(crate) fn of(model: Model, sampling: Sampling) -> Run {
+    pub(crate) fn of(model: ModelArgs, sampling: SamplingArgs) -> Run {
         Run {
             model,
             prompt: None,
@@ -100,7 +100,7 @@ impl Run {
             parallel: 1,
             sampling,
             #[cfg(feature = "forms")]
-            form: TextForm::default(),
+            structure: StructuredArgs::default(),
             watch: false,
             report: None,
             record: None,
@@ -120,7 +120,7 @@ pub(crate) struct Certify {
     /// The certificate, written by `sws run --certify`.
     pub(crate) file: PathBuf,
     #[command(flatten)]
-    pub(crate) model: Model,
+    pub(crate) model: ModelArgs,
     /// Print the outcome as JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -135,7 +135,7 @@ pub(crate) struct Certify {
 /// on a terminal only.
 #[derive(Debug, clap::Args)]
 #[command(after_help = CHAT_EXAMPLES)]
-pub(crate) struct Chat {
+pub(crate) struct ChatArgs {
     /// Let the model think before it answers, if its template has a switch for that [default: as in
     /// the template].
     #[arg(long, overrides_with = "no_think")]
@@ -156,13 +156,13 @@ pub(crate) struct Chat {
     #[arg(long, value_name = "TEXT")]
     pub(crate) system: Option<String>,
     #[command(flatten)]
-    pub(crate) sampling: Sampling,
+    pub(crate) sampling: SamplingArgs,
     /// Print one JSON object instead of the answer to a question: `tokens`, `text`, `thoughts`, `end`,
     /// `metrics`.
     #[arg(long, requires = "question", hide_short_help = true)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) model: Model,
+    pub(crate) model: ModelArgs,
     /// Answer this question only; `-` for all of standard input.
     #[arg(index = 2, help_heading = None)]
     pub(crate) question: Option<String>,
@@ -176,7 +176,7 @@ pub(crate) struct Chat {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Forward {
     #[command(flatten)]
-    pub(crate) model: Model,
+    pub(crate) model: ModelArgs,
     /// The token ids: 1,2,3.
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = token, required = true)]
     pub(crate) tokens: Vec<u32>,

@@ -6,7 +6,7 @@
 /// and a text in the colours of its cost. `q` or Ctrl-C ends it, and the server goes on. With keys, it
 /// shows the requests of its own key. docs/serve.md has the same as a page, and as events.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Top {
+pub(crate) struct TopArgs {
     /// Address of the server.
     #[arg(value_name = "URL", default_value = "http://127.0.0.1:8080")]
     pub(crate) url: String,

@@ -6,15 +6,15 @@ use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
 use serde_json::json;
-use sws::{Needs, Text};
-use sws_engine::{Certificate, Difference, Outcome};
+use sws::{Needs, TextCodec};
+use sws_engine::{Certificate, CertificateOutcome, Difference};
 use sws_model::check_tokens;
 use sws_store::open_regular;
 use sws_store::shard::Progress;
 
 use super::{print, print_json};
 use crate::interrupt::{Interrupt, Interrupted};
-use crate::progress::{Meter, Unit};
+use crate::progress::{ProgressMeter, ProgressUnit};
 use crate::{args, limits, model};
 
 /// Size limit of a certificate. One of a million tokens is smaller.
@@ -41,8 +41,8 @@ pub(crate) fn run(mut args: args::Certify) -> anyhow::Result<ExitCode> {
     let interrupt = Interrupt::of_the_program()?;
     let needs = Needs { positions: tokens.len(), ..Needs::default() };
     let loader = model.with(args.model.options()).needs(needs).threads(&threads);
-    let mut running = model::load(loader.text(Text::default()), &interrupt)?;
-    let meter = Meter::quiet("computing again", Unit::Tokens);
+    let mut running = model::load(loader.text(TextCodec::default()), &interrupt)?;
+    let meter = ProgressMeter::quiet("computing again", ProgressUnit::Tokens);
     let total = certificate.tokens().len() as u64;
     let outcome = certificate.replay(model.spec(), running.causal_lm(), &mut |step| {
         meter.show(Progress { done: step as u64, total });
@@ -51,8 +51,10 @@ pub(crate) fn run(mut args: args::Certify) -> anyhow::Result<ExitCode> {
     meter.finish();
 
     let (words, code) = match outcome {
-        Outcome::Agrees { steps } => (format!("every bit agrees in all {steps} steps"), 0),
-        Outcome::Differs { step, what } => {
+        CertificateOutcome::Agrees { steps } => {
+            (format!("every bit agrees in all {steps} steps"), 0)
+        }
+        CertificateOutcome::Differs { step, what } => {
             let what = match what {
                 Difference::Routes => "the routers choose different experts",
                 Difference::Logits => "the logits differ",
@@ -61,11 +63,11 @@ pub(crate) fn run(mut args: args::Certify) -> anyhow::Result<ExitCode> {
             let of = if step == 0 { "the prompt".to_owned() } else { format!("token {step}") };
             (format!("first difference in step {step}, {of}: {what}"), 1)
         }
-        Outcome::Stopped => return Err(Interrupted("nothing was decided").into()),
+        CertificateOutcome::Stopped => return Err(Interrupted("nothing was decided").into()),
     };
     if args.json {
         let (step, what) = match outcome {
-            Outcome::Differs { step, what } => {
+            CertificateOutcome::Differs { step, what } => {
                 (Some(step), Some(format!("{what:?}").to_lowercase()))
             }
             _ => (None, None),

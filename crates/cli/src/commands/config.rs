@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use super::print;
 use crate::args;
-use crate::config::{Config, place};
+use crate::config::{ConfigFile, place};
 
 pub(crate) fn run(typed: Option<&Path>) -> anyhow::Result<ExitCode> {
-    let text = match Config::read(typed)? {
+    let text = match ConfigFile::read(typed)? {
         Some(config) => {
             let mut command = args::command();
             command.build();

@@ -20,7 +20,7 @@ const FOUND: &str = "found";
 
 /// One check.
 #[derive(Debug, Serialize)]
-struct Line {
+struct DoctorLine {
     check: &'static str,
     /// True if something will be slow or fail.
     hurts: bool,
@@ -30,8 +30,8 @@ struct Line {
 }
 
 #[derive(Debug, Serialize)]
-struct Report {
-    checks: Vec<Line>,
+struct DoctorReport {
+    checks: Vec<DoctorLine>,
     hurts: bool,
 }
 
@@ -58,12 +58,12 @@ pub(crate) fn run(args: &args::Doctor) -> anyhow::Result<ExitCode> {
     } else {
         checks.push(system::space_for_models());
         if let Some(any) = any_model() {
-            checks.push(Line::ok("model read from disk", any.dir().display().to_string()));
+            checks.push(DoctorLine::ok("model read from disk", any.dir().display().to_string()));
             checks.extend(disk::lines(&any));
         }
     }
     let hurts = checks.iter().any(|line| line.hurts);
-    let report = Report { checks, hurts };
+    let report = DoctorReport { checks, hurts };
     print_report(args.json, &report, || report.text())?;
     Ok(if hurts { ExitCode::from(FAILED) } else { ExitCode::SUCCESS })
 }
@@ -75,9 +75,9 @@ fn any_model() -> Option<Model> {
     models.next()
 }
 
-impl Report {
+impl DoctorReport {
     fn text(&self) -> String {
-        let cells = |line: &Line| {
+        let cells = |line: &DoctorLine| {
             let state = if line.hurts { "hurts" } else { "ok" };
             vec![line.check.to_owned(), state.to_owned(), line.found.clone()]
         };
@@ -94,37 +94,45 @@ impl Report {
     }
 }
 
-impl Line {
-    fn ok(check: &'static str, found: impl Into<String>) -> Line {
-        Line { check, hurts: false, found: found.into(), remedy: None }
+impl DoctorLine {
+    fn ok(check: &'static str, found: impl Into<String>) -> DoctorLine {
+        DoctorLine { check, hurts: false, found: found.into(), remedy: None }
     }
 
-    fn hurts(check: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Line {
-        Line { check, hurts: true, found: found.into(), remedy: Some(remedy.into()) }
+    fn hurts(
+        check: &'static str,
+        found: impl Into<String>,
+        remedy: impl Into<String>,
+    ) -> DoctorLine {
+        DoctorLine { check, hurts: true, found: found.into(), remedy: Some(remedy.into()) }
     }
 }
 
-fn processor() -> Line {
+fn processor() -> DoctorLine {
     let check = "kernels";
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let best = Tier::best();
     let chosen = match Tier::from_env() {
         Ok(tier) => tier,
         Err(error) => {
-            return Line::hurts(check, error.to_string(), format!("unset {TIER_VARIABLE}"));
+            return DoctorLine::hurts(check, error.to_string(), format!("unset {TIER_VARIABLE}"));
         }
     };
     let found = format!("{chosen}, {cores} cores");
     if chosen.name() != best.name() {
-        return Line::hurts(check, found, format!("{best} is faster here; unset {TIER_VARIABLE}"));
+        return DoctorLine::hurts(
+            check,
+            found,
+            format!("{best} is faster here; unset {TIER_VARIABLE}"),
+        );
     }
     // Other architectures have no faster tier.
     if cfg!(target_arch = "x86_64") && best.name() == "portable" {
-        return Line::hurts(
+        return DoctorLine::hurts(
             check,
             found,
             "computing is slow on a CPU without AVX2; use a newer one",
         );
     }
-    Line::ok(check, found)
+    DoctorLine::ok(check, found)
 }

@@ -8,7 +8,7 @@ mod train;
 use std::process::ExitCode;
 
 use anyhow::anyhow;
-use states::{Sequence, States};
+use states::{RecordedSequence, RecordedStates};
 use sws::Model;
 use sws::draft::shape;
 use sws_draft::DraftShape;
@@ -18,7 +18,7 @@ use sws_store::ReaderKind;
 use crate::args;
 use crate::model;
 
-pub(crate) fn run(args: &args::Draft) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &args::DraftArgs) -> anyhow::Result<ExitCode> {
     match &args.command {
         args::DraftCommand::Score(args) => score::run(args),
         args::DraftCommand::Train(args) => train::run(args),
@@ -26,35 +26,35 @@ pub(crate) fn run(args: &args::Draft) -> anyhow::Result<ExitCode> {
 }
 
 /// Model and recordings that both subcommands work on.
-struct Recorded {
+struct DraftInput {
     model: Model,
     shape: DraftShape,
     routers: RouterSet,
-    files: Vec<States>,
+    files: Vec<RecordedStates>,
 }
 
-impl Recorded {
-    fn open(args: &args::Recorded) -> anyhow::Result<Recorded> {
+impl DraftInput {
+    fn open(args: &args::RecordedArgs) -> anyhow::Result<DraftInput> {
         let model = model::open(Some(&args.model))?;
         let shape = shape(model.spec()).ok_or_else(|| {
             model.error("it has no experts, or its layers differ in them, so that no draft is possible; give a mixture of experts")
         })?;
         let layers = model.spec().layers.len();
-        let files = args.traces.iter().map(|path| States::open(path, &shape, layers));
+        let files = args.traces.iter().map(|path| RecordedStates::open(path, &shape, layers));
         let files = files.collect::<anyhow::Result<Vec<_>>>()?;
         let store = model.store(ReaderKind::Direct)?;
         let routers = RouterSet::open(model.spec(), &store).map_err(|e| model.error(e))?;
         if files.is_empty() {
             return Err(anyhow!("there are no recordings; name some with --traces"));
         }
-        Ok(Recorded { model, shape, routers, files })
+        Ok(DraftInput { model, shape, routers, files })
     }
 
     /// All sequences, in file order.
-    fn sequences(&self) -> Vec<Sequence> {
-        let of = |(file, states): (usize, &States)| {
+    fn sequences(&self) -> Vec<RecordedSequence> {
+        let of = |(file, states): (usize, &RecordedStates)| {
             let tokens = states.trace.sequences().collect::<Vec<_>>();
-            tokens.into_iter().map(move |tokens| Sequence { file, tokens })
+            tokens.into_iter().map(move |tokens| RecordedSequence { file, tokens })
         };
         self.files.iter().enumerate().flat_map(of).collect()
     }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use sws::SUGGESTIONS;
-use sws_store::Memory;
+use sws_store::SystemMemory;
 
 use super::{print, print_json};
 use crate::table::table;
@@ -30,7 +30,7 @@ pub(crate) fn print_all(as_json: bool) -> anyhow::Result<ExitCode> {
         });
         print_json(&json!(models))?;
     } else {
-        print(&text(Memory::now().map(|memory| memory.total)))?;
+        print(&text(SystemMemory::now().map(|memory| memory.total)))?;
     }
     Ok(ExitCode::SUCCESS)
 }

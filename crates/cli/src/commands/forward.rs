@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use serde_json::json;
-use sws::{Needs, Text};
+use sws::{Needs, TextCodec};
 use sws_model::text::SampleError;
 use sws_model::{LayerSpec, ModelSpec, Observer, Routed, SourceError};
 use sws_store::shard::Progress;
@@ -12,7 +12,7 @@ use sws_store::{Header, Pass};
 use super::{print, print_json};
 use crate::atomic_file::AtomicFile;
 use crate::interrupt::{Interrupt, Interrupted};
-use crate::progress::{Meter, Unit};
+use crate::progress::{ProgressMeter, ProgressUnit};
 use crate::terminal::note;
 use crate::{args, limits, model};
 
@@ -38,9 +38,9 @@ pub(crate) fn run(args: &args::Forward) -> anyhow::Result<ExitCode> {
     let positions = args.tokens.len();
     let needs = Needs { positions, all_logits: true, ..Needs::default() };
     let loader = model.with(args.model.options()).needs(needs).threads(&threads);
-    let mut running = model::load(loader.text(Text::default()), &interrupt)?;
+    let mut running = model::load(loader.text(TextCodec::default()), &interrupt)?;
     let lm = running.causal_lm();
-    let meter = Meter::quiet("processing", Unit::Tokens);
+    let meter = ProgressMeter::quiet("processing", ProgressUnit::Tokens);
     let mut pass = Collector {
         routes: vec![0; if args.routes { shapes.routes() } else { 0 }],
         shapes,

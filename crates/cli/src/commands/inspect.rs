@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use serde::Serialize;
 use sws::Outline;
 use sws_engine::PlanOptions;
-use sws_model::{LeftOut, ModelSpec, Part, Unused};
+use sws_model::{LeftOut, ModelSpec, Unused, UnusedPart};
 use sws_store::{Manifest, PieceId, PieceKind, Tensor};
 
-use super::remote::Found;
+use super::remote::RemoteModel;
 use super::{outline, print_report, remote, size};
 use crate::table::{table, wrapped};
 use crate::{args, far};
@@ -21,14 +21,17 @@ pub(crate) fn run(args: &args::Inspect) -> anyhow::Result<ExitCode> {
         && let Some((found, _)) = remote::found(missing)?
     {
         return match found {
-            Found::Outline(outline, named) => {
+            RemoteModel::Outline(outline, named) => {
                 outline::print(&outline, named, PlanOptions::default(), None, args.json)
             }
-            Found::Sketch(sketch) => {
+            RemoteModel::Sketch(sketch) => {
                 let contents = sws::contents(&sketch.path);
                 let (manifest, spec) = contents.map_err(|e| sketch.explained(e.into()))?;
                 // The fingerprint depends on samples of the weights.
-                let report = Report { fingerprint: None, ..Report::of(&manifest, spec.as_ref()) };
+                let report = InspectReport {
+                    fingerprint: None,
+                    ..InspectReport::of(&manifest, spec.as_ref())
+                };
                 print_report(args.json, &report, || report.text())
             }
         };
@@ -36,7 +39,7 @@ pub(crate) fn run(args: &args::Inspect) -> anyhow::Result<ExitCode> {
     let path = path?;
     match sws::contents(&path) {
         Ok((manifest, spec)) => {
-            let report = Report::of(&manifest, spec.as_ref());
+            let report = InspectReport::of(&manifest, spec.as_ref());
             print_report(args.json, &report, || report.text())
         }
         Err(error) => {
@@ -48,7 +51,7 @@ pub(crate) fn run(args: &args::Inspect) -> anyhow::Result<ExitCode> {
 
 /// The fields of the JSON.
 #[derive(Debug, Serialize)]
-struct Report {
+struct InspectReport {
     model_type: String,
     /// None for a model on the hub.
     fingerprint: Option<String>,
@@ -63,8 +66,8 @@ struct Report {
     /// Bytes of the tensors as stored. `source_bytes` is their size in the checkpoint.
     stored_bytes: u64,
     source_bytes: u64,
-    kinds: Vec<Row>,
-    stand_ins: Vec<Row>,
+    kinds: Vec<InspectRow>,
+    stand_ins: Vec<InspectRow>,
     lossy_tensors: Vec<Lossy>,
     skipped: Vec<Skipped>,
 }
@@ -85,7 +88,7 @@ impl From<LeftOut> for Skipped {
 
 /// All tensors of one kind of piece in one encoding.
 #[derive(Debug, Serialize)]
-struct Row {
+struct InspectRow {
     kind: &'static str,
     /// Name of the encoding, or of the type of raw numbers that no kernel computes with.
     encoding: String,
@@ -109,8 +112,8 @@ struct Lossy {
     max: f64,
 }
 
-impl Report {
-    fn of(manifest: &Manifest, spec: Option<&ModelSpec>) -> Report {
+impl InspectReport {
+    fn of(manifest: &Manifest, spec: Option<&ModelSpec>) -> InspectReport {
         let tensors = |stand_ins: bool| {
             manifest.pieces.iter().flat_map(move |piece| {
                 let tensors = match &piece.stand_in {
@@ -125,7 +128,7 @@ impl Report {
             Some(spec) => spec.left_out(manifest),
             None => {
                 let extra = manifest.piece(PieceId::EXTRA).into_iter().flat_map(|it| &it.tensors);
-                LeftOut::of(extra.map(|tensor| Unused { tensor, part: Part::Images }))
+                LeftOut::of(extra.map(|tensor| Unused { tensor, part: UnusedPart::Images }))
             }
         };
         let layers: BTreeSet<u32> = manifest.pieces.iter().filter_map(|p| p.id.layer()).collect();
@@ -146,7 +149,7 @@ impl Report {
                 max,
             })
         });
-        Report {
+        InspectReport {
             model_type: manifest.model.model_type.clone(),
             fingerprint: Some(manifest.model.fingerprint.clone()),
             encoding: manifest.encoding.map(|e| e.name().to_owned()),
@@ -181,7 +184,7 @@ impl Report {
         ));
         let heading =
             ["pieces", "count", "<encoding", "tensors", "bytes", "in checkpoint", "share"];
-        let cells = |row: &Row, kind: String| {
+        let cells = |row: &InspectRow, kind: String| {
             vec![
                 kind,
                 row.pieces.to_string(),
@@ -228,11 +231,11 @@ impl Report {
     /// The largest errors by kind, if there are any.
     fn errors(&self) -> String {
         let number = |n: Option<f64>| n.map_or(String::new(), |n| format!("{n:.2e}"));
-        let cells = |row: &Row, kind: String| {
+        let cells = |row: &InspectRow, kind: String| {
             let errors = [row.relative_error, row.max_error, row.spectral_error];
             vec![kind, row.encoding.clone()].into_iter().chain(errors.map(number)).collect()
         };
-        let lossy = |row: &&Row| row.relative_error.is_some();
+        let lossy = |row: &&InspectRow| row.relative_error.is_some();
         let kinds = self.kinds.iter().filter(lossy).map(|row| cells(row, row.kind.to_owned()));
         let stand_ins = self.stand_ins.iter().filter(lossy);
         let stand_ins = stand_ins.map(|row| cells(row, format!("stand-ins of {}", row.kind)));
@@ -260,13 +263,13 @@ impl Report {
     }
 }
 
-fn rows<'a>(tensors: impl Iterator<Item = (PieceId, &'a Tensor)>) -> Vec<Row> {
-    let mut groups: BTreeMap<(usize, String), (BTreeSet<PieceId>, Row)> = BTreeMap::new();
+fn rows<'a>(tensors: impl Iterator<Item = (PieceId, &'a Tensor)>) -> Vec<InspectRow> {
+    let mut groups: BTreeMap<(usize, String), (BTreeSet<PieceId>, InspectRow)> = BTreeMap::new();
     for (piece, tensor) in tensors {
         let (order, kind) = kind_name(piece.kind());
         let encoding = stored_as(tensor);
         let (pieces, row) = groups.entry((order, encoding.clone())).or_insert_with(|| {
-            let row = Row {
+            let row = InspectRow {
                 kind,
                 encoding,
                 pieces: 0,

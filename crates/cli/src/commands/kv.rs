@@ -1,4 +1,4 @@
-//! Directories in which servers keep beginnings of texts.
+//! Directories in which servers keep prefix caches.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};

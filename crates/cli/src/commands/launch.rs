@@ -9,8 +9,8 @@ use anyhow::{anyhow, bail};
 use serde_json::Value;
 
 use super::print;
-use crate::args::{Client, Launch};
-use crate::http::Address;
+use crate::args::{Launch, LaunchClient};
+use crate::http::ServerAddress;
 use crate::terminal::note;
 
 /// Most bytes of an answer.
@@ -23,7 +23,7 @@ const PROPOSED: u64 = 32768;
 
 /// What a program needs to know of a server.
 #[derive(Default)]
-struct Served {
+struct ServerFacts {
     url: String,
     key: String,
     model: String,
@@ -37,7 +37,7 @@ struct Served {
 }
 
 /// What a program needs of a server.
-struct Needs {
+struct ProgramNeeds {
     /// Tokens of context: those of its own prompts, which it sends before anything is typed, and room for
     /// a conversation.
     context: u64,
@@ -45,7 +45,7 @@ struct Needs {
 }
 
 /// How a program is started.
-struct Start {
+struct ProgramStart {
     program: &'static str,
     variables: Vec<(&'static str, String)>,
     /// Set by others, and in the way.
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Launch) -> anyhow::Result<ExitCode> {
         None => {}
     }
     if args.print {
-        print(&start.shown(&args.rest))?;
+        print(&start.render(&args.rest))?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut command = Command::new(start.program);
@@ -83,27 +83,29 @@ pub(crate) fn run(args: &Launch) -> anyhow::Result<ExitCode> {
     }
 }
 
-impl Client {
+impl LaunchClient {
     /// Name of the program.
     fn program(self) -> &'static str {
         match self {
-            Client::Claude => "claude",
-            Client::Codex => "codex",
-            Client::Aider => "aider",
+            LaunchClient::Claude => "claude",
+            LaunchClient::Codex => "codex",
+            LaunchClient::Aider => "aider",
         }
     }
 
-    fn needs(self) -> Needs {
+    fn needs(self) -> ProgramNeeds {
         match self {
-            Client::Claude | Client::Codex => Needs { context: 16384, tools: true },
+            LaunchClient::Claude | LaunchClient::Codex => {
+                ProgramNeeds { context: 16384, tools: true }
+            }
             // It edits files by text in its answers.
-            Client::Aider => Needs { context: 8192, tools: false },
+            LaunchClient::Aider => ProgramNeeds { context: 8192, tools: false },
         }
     }
 }
 
 /// What the program needs and the server lacks, with the remedy.
-fn lack(client: Client, served: &Served) -> Option<String> {
+fn lack(client: LaunchClient, served: &ServerFacts) -> Option<String> {
     let (program, model, url) = (client.program(), &served.model, &served.url);
     let needs = client.needs();
     if needs.tools && served.has_tools == Some(false) {
@@ -131,11 +133,11 @@ fn lack(client: Client, served: &Served) -> Option<String> {
     ))
 }
 
-fn start(client: Client, served: Served) -> Start {
+fn start(client: LaunchClient, served: ServerFacts) -> ProgramStart {
     let program = client.program();
-    let Served { url, key, model, context, .. } = served;
+    let ServerFacts { url, key, model, context, .. } = served;
     match client {
-        Client::Claude => Start {
+        LaunchClient::Claude => ProgramStart {
             program,
             variables: vec![
                 ("ANTHROPIC_BASE_URL", url),
@@ -153,7 +155,7 @@ fn start(client: Client, served: Served) -> Start {
             unset: &["ANTHROPIC_API_KEY", "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX"],
             arguments: Vec::new(),
         },
-        Client::Codex => {
+        LaunchClient::Codex => {
             // Strings of TOML; JSON's escapes are among those of TOML.
             let text = |text: &str| Value::from(text).to_string();
             let address = text(&format!("{url}/v1"));
@@ -170,14 +172,14 @@ fn start(client: Client, served: Served) -> Start {
                 format!("model_providers.sws={{{}}}", provider.join(",")),
             ];
             settings.extend(context.map(|context| format!("model_context_window={context}")));
-            Start {
+            ProgramStart {
                 program,
                 variables: vec![("SWS_API_KEY", key)],
                 unset: &[],
                 arguments: settings.into_iter().flat_map(|it| ["-c".to_owned(), it]).collect(),
             }
         }
-        Client::Aider => Start {
+        LaunchClient::Aider => ProgramStart {
             program,
             variables: vec![("OPENAI_API_BASE", format!("{url}/v1")), ("OPENAI_API_KEY", key)],
             unset: &[],
@@ -188,9 +190,9 @@ fn start(client: Client, served: Served) -> Start {
     }
 }
 
-impl Start {
+impl ProgramStart {
     /// Lines for a shell.
-    fn shown(&self, rest: &[OsString]) -> String {
+    fn render(&self, rest: &[OsString]) -> String {
         let mut text = String::new();
         for name in self.unset {
             text += &format!("unset {name}\n");
@@ -214,7 +216,7 @@ fn quoted(word: &str) -> String {
     }
 }
 
-fn served(args: &Launch) -> anyhow::Result<Served> {
+fn served(args: &Launch) -> anyhow::Result<ServerFacts> {
     for (option, given) in [("--url", Some(&args.url)), ("--api-key", args.api_key.as_ref())] {
         if given.is_some_and(|given| given.contains(|c: char| c.is_control())) {
             bail!("{option} has a control character; give it without");
@@ -227,10 +229,10 @@ fn served(args: &Launch) -> anyhow::Result<Served> {
     let key = args.api_key.clone().unwrap_or_else(|| "any".to_owned());
     match (&args.name, scheme) {
         (Some(name), "http" | "https") => {
-            Ok(Served { url, key, model: name.clone(), ..Served::default() })
+            Ok(ServerFacts { url, key, model: name.clone(), ..ServerFacts::default() })
         }
         (None, "http") => {
-            let models = Address::of(place).get("/v1/models", &key).and_then(|body| body.json(MOST_BYTES)).map_err(|why| {
+            let models = ServerAddress::of(place).get("/v1/models", &key).and_then(|body| body.json(MOST_BYTES)).map_err(|why| {
                 anyhow!("{url} does not say which model it has: {why}; start a server with `sws serve MODEL`, or name another with --url")
             })?;
             let model = &models["data"][0];
@@ -239,7 +241,7 @@ fn served(args: &Launch) -> anyhow::Result<Served> {
             };
             let known = model["capabilities"].as_array();
             let has = |name: &str| known.map(|known| known.iter().any(|it| it == name));
-            Ok(Served {
+            Ok(ServerFacts {
                 model: id.to_owned(),
                 context: model["max_model_len"].as_u64(),
                 longest: model["meta"]["n_ctx_train"].as_u64(),
@@ -262,37 +264,41 @@ mod tests {
 
     #[test]
     fn servers_that_a_program_cannot_use_are_refused_with_a_remedy() {
-        let served = |context, longest, has_tools| Served {
+        let served = |context, longest, has_tools| ServerFacts {
             model: "m".to_owned(),
             context: Some(context),
             longest: Some(longest),
             has_tools,
-            ..Served::default()
+            ..ServerFacts::default()
         };
         for (client, served, words) in [
             (
-                Client::Claude,
+                LaunchClient::Claude,
                 served(4096, 40960, Some(true)),
                 Some("`sws serve MODEL --context 32768`"),
             ),
             (
-                Client::Codex,
+                LaunchClient::Codex,
                 served(16383, 20000, Some(true)),
                 Some("`sws serve MODEL --context 20000`"),
             ),
-            (Client::Codex, served(4096, 8192, None), Some("`m` has at most 8192; serve another")),
-            (Client::Claude, served(32768, 40960, Some(false)), Some("chat template of `m`")),
-            (Client::Aider, served(8191, 40960, Some(false)), Some("at least 8192 tokens")),
-            (Client::Aider, served(8192, 8192, Some(false)), None),
             (
-                Client::Aider,
-                Served { has_chat: Some(false), ..served(8192, 8192, Some(false)) },
+                LaunchClient::Codex,
+                served(4096, 8192, None),
+                Some("`m` has at most 8192; serve another"),
+            ),
+            (LaunchClient::Claude, served(32768, 40960, Some(false)), Some("chat template of `m`")),
+            (LaunchClient::Aider, served(8191, 40960, Some(false)), Some("at least 8192 tokens")),
+            (LaunchClient::Aider, served(8192, 8192, Some(false)), None),
+            (
+                LaunchClient::Aider,
+                ServerFacts { has_chat: Some(false), ..served(8192, 8192, Some(false)) },
                 Some("`m` at  has no chat template"),
             ),
-            (Client::Claude, served(16384, 40960, Some(true)), None),
-            (Client::Codex, served(16384, 40960, None), None),
+            (LaunchClient::Claude, served(16384, 40960, Some(true)), None),
+            (LaunchClient::Codex, served(16384, 40960, None), None),
             // Of a server that was not asked, or is another program.
-            (Client::Claude, Served::default(), None),
+            (LaunchClient::Claude, ServerFacts::default(), None),
         ] {
             let found = lack(client, &served);
             assert_eq!(found.is_some(), words.is_some(), "{client:?}: {found:?}");

@@ -17,7 +17,7 @@ use crate::here::{Here, all};
 use crate::table::{table, wrapped};
 use crate::terminal::note;
 
-pub(crate) fn run(args: &args::List) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &args::ListArgs) -> anyhow::Result<ExitCode> {
     let library = Library::of_process();
     let library = library.map(|library| (library.dir().to_owned(), library_variable()));
     let cache = HubCache::of_process().map(|cache| (cache.dir().to_owned(), cache_variable()));
@@ -30,13 +30,13 @@ pub(crate) fn run(args: &args::List) -> anyhow::Result<ExitCode> {
             note!("sws: `{}` cannot be read ({error}); {remedy}", dir.display());
         }
     }
-    let rows: Vec<Row> = all().into_iter().map(Row::of).collect();
+    let rows: Vec<ListRow> = all().into_iter().map(ListRow::of).collect();
     print_report(args.json, &rows, || text(&rows))
 }
 
 /// A model in one form. The fields of the JSON.
 #[derive(Debug, Serialize)]
-struct Row {
+struct ListRow {
     model: String,
     form: String,
     /// The family, if it is known.
@@ -53,9 +53,9 @@ struct Row {
     problem: Option<String>,
 }
 
-impl Row {
-    fn of(here: Here) -> Row {
-        let mut row = Row {
+impl ListRow {
+    fn of(here: Here) -> ListRow {
+        let mut row = ListRow {
             model: here.id.to_string(),
             form: here.form,
             model_type: None,
@@ -89,7 +89,7 @@ impl Row {
         let known = |bytes: Option<u64>| bytes.map_or(String::new(), about);
         vec![
             self.model.clone(),
-            shown(&self.form),
+            render(&self.form),
             self.model_type.clone().unwrap_or_default(),
             about(self.bytes),
             known(self.smallest_budget),
@@ -99,7 +99,7 @@ impl Row {
 
     /// What hinders its use.
     fn remark(&self) -> Option<String> {
-        let (model, form) = (&self.model, shown(&self.form));
+        let (model, form) = (&self.model, render(&self.form));
         match (self.complete, &self.problem) {
             (false, _) => {
                 let by = &self.completed_by;
@@ -112,7 +112,7 @@ impl Row {
 }
 
 /// A form with a commit of few digits, which find it.
-fn shown(form: &str) -> String {
+fn render(form: &str) -> String {
     match form.rsplit_once('@') {
         Some((form, revision)) => format!("{form}@{}", short_commit(revision)),
         None => form.to_owned(),
@@ -125,14 +125,14 @@ fn family(path: &Path) -> Option<String> {
     config.entries.get("model_type")?.as_str().map(str::to_owned)
 }
 
-fn text(rows: &[Row]) -> String {
+fn text(rows: &[ListRow]) -> String {
     if rows.is_empty() {
         return "no models yet; `sws pull` lists some to begin with\n".to_owned();
     }
-    let cells: Vec<Vec<String>> = rows.iter().map(Row::cells).collect();
+    let cells: Vec<Vec<String>> = rows.iter().map(ListRow::cells).collect();
     let heading = ["model", "<as", "<family", "size", "least --ram", "in memory"];
     let mut text = table(&heading, &cells);
-    for remark in rows.iter().filter_map(Row::remark) {
+    for remark in rows.iter().filter_map(ListRow::remark) {
         text += &format!("\n{}", wrapped(&remark));
     }
     text

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use sws::{Computing, Model, Others, RamBudget, Threads, disk_speed, memory_speed};
 use sws_engine::{PerToken, TokenCosts};
 use sws_kernels::Encoding;
-use sws_store::{FileEntry, Manifest, Memory, ModelIdentity, ReaderKind, open_regular};
+use sws_store::{FileEntry, Manifest, ModelIdentity, ReaderKind, SystemMemory, open_regular};
 
 use sws_hub::Library;
 
@@ -68,7 +68,7 @@ impl Machine {
 
     /// This machine, without its speeds.
     pub(crate) fn unmeasured(threads: &Threads) -> Machine {
-        let memory = Memory::now();
+        let memory = SystemMemory::now();
         Machine {
             ram_bytes: memory.as_ref().map_or(0, |memory| memory.total),
             free_bytes: memory.map(|memory| memory.available),

@@ -8,7 +8,6 @@ pub(crate) mod doctor;
 pub(crate) mod draft;
 #[cfg(feature = "pull")]
 mod first;
-mod form;
 pub(crate) mod forward;
 pub(crate) mod inspect;
 mod kv;
@@ -33,6 +32,7 @@ pub(crate) mod run;
 #[cfg(feature = "serve")]
 pub(crate) mod serve;
 pub(crate) mod shard;
+mod structured;
 #[cfg(feature = "serve")]
 pub(crate) mod top;
 pub(crate) mod unshard;

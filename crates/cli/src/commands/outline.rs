@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use sws::{Outline, SequenceBytes, Threads};
-use sws_cache::history::Shape;
+use sws_cache::history::HistoryShape;
 use sws_engine::{HitBasis, HitCurve, PlanOptions};
 use sws_kernels::Encoding;
 
@@ -14,7 +14,7 @@ use super::machine::Machine;
 use super::remote::Remote;
 use super::{count, print_report, size};
 use crate::table::wrapped;
-use formats::{Row, Timed};
+use formats::{FormatRow, Timed};
 
 const GIB: u64 = 1 << 30;
 /// Encoding of shards without an option: exact and small.
@@ -36,7 +36,7 @@ pub(crate) fn estimates(hits: &HitCurve) -> String {
 
 /// The subject of a plan without weights, besides the configuration.
 #[derive(Debug)]
-pub(crate) struct Asked<'t> {
+pub(crate) struct PlanSubject<'t> {
     pub(crate) machine: Machine,
     /// Threads on which to measure how long tokens are computed, if this is the machine.
     pub(crate) threads: Option<&'t Threads>,
@@ -52,16 +52,16 @@ pub(crate) fn print(
     outline: &Outline,
     named: Option<Encoding>,
     options: PlanOptions,
-    asked: Option<Asked<'_>>,
+    asked: Option<PlanSubject<'_>>,
     json: bool,
 ) -> anyhow::Result<ExitCode> {
-    let report = Report::of(outline, named, options, asked)?;
+    let report = OutlineReport::of(outline, named, options, asked)?;
     print_report(json, &report, || report.text())
 }
 
 /// The fields of the JSON.
 #[derive(Debug, Serialize)]
-struct Report {
+struct OutlineReport {
     model_type: Option<String>,
     /// False if a checkpoint with this configuration cannot be run; `reason` says why.
     supported: bool,
@@ -85,21 +85,23 @@ struct Report {
     /// The model on the hub, if it is not on this machine.
     hub: Option<Remote>,
     budgets: Vec<u64>,
-    formats: Vec<Row>,
+    formats: Vec<FormatRow>,
     /// True if only one of the formats was asked for.
     #[serde(skip)]
     named: bool,
 }
 
-impl Report {
+impl OutlineReport {
     fn of(
         outline: &Outline,
         named: Option<Encoding>,
         options: PlanOptions,
-        asked: Option<Asked<'_>>,
-    ) -> anyhow::Result<Report> {
+        asked: Option<PlanSubject<'_>>,
+    ) -> anyhow::Result<OutlineReport> {
         let (machine, threads, asked, hub) = match asked {
-            Some(Asked { machine, threads, ram, remote }) => (Some(machine), threads, ram, remote),
+            Some(PlanSubject { machine, threads, ram, remote }) => {
+                (Some(machine), threads, ram, remote)
+            }
             None => (None, None, None, None),
         };
         let budgets = formats::budgets(asked);
@@ -111,7 +113,7 @@ impl Report {
             Some(encoding) => outline.format(encoding).into_iter().collect(),
             None => outline.formats(),
         };
-        Ok(Report {
+        Ok(OutlineReport {
             named: named.is_some(),
             formats: formats::rows(outline, &formats, options, timed, &budgets)?,
             model_type: description.model_type,
@@ -193,7 +195,7 @@ impl Report {
     /// The hit rates of the estimates.
     fn hits(&self) -> HitCurve {
         let number = |n: Option<u64>| n.map_or(0, |n| n.try_into().unwrap_or(usize::MAX));
-        HitCurve::general(Shape {
+        HitCurve::general(HistoryShape {
             layers: number(self.layers),
             experts: number(self.experts),
             top_k: number(self.experts_per_token),
@@ -201,7 +203,7 @@ impl Report {
     }
 
     /// The format that was named, or else the exact one for the budget in question.
-    fn best(&self) -> Option<&Row> {
+    fn best(&self) -> Option<&FormatRow> {
         if self.named {
             return self.formats.first();
         }

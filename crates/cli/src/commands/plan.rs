@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::json;
 use sws::{
     Computing, Dry, Format, Model, Needs, Others, Outline, Planning, PromptComputing,
-    SequenceBytes, Text, Threads,
+    SequenceBytes, TextCodec, Threads,
 };
 use sws_engine::{MemoryUse, PerToken, Plan, PlanOptions, Planner, RamBudget};
 use sws_kernels::{Activations, Encoding};
@@ -19,8 +19,8 @@ use sws_store::{Dtype, Manifest, PieceKind, PieceLayout, Read, Tensor};
 
 use super::machine::{Machine, about, digits, time};
 use super::outline::formats::{self, Timed};
-use super::outline::{self, Asked};
-use super::remote::{self, Found, Remote};
+use super::outline::{self, PlanSubject};
+use super::remote::{self, Remote, RemoteModel};
 use super::{print, print_json, size};
 use crate::table::{table, wrapped};
 use crate::terminal::{Meanwhile, note};
@@ -37,7 +37,7 @@ const PROMPTS: [usize; 3] = [128, 1000, 8192];
 
 /// The estimate of a prompt, as the first of a run.
 #[derive(Debug, Serialize)]
-struct Prompt {
+struct PromptEstimate {
     tokens: usize,
     read_bytes: u64,
     /// Of reading alone where computing was not measured.
@@ -46,7 +46,7 @@ struct Prompt {
 
 /// The plan for one budget.
 #[derive(Debug, Serialize)]
-struct Row {
+struct PlanRow {
     budget: u64,
     pinned_bytes: u64,
     ring_bytes: u64,
@@ -60,7 +60,7 @@ struct Row {
     tokens_per_second: Option<f64>,
 }
 
-pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &args::PlanArgs) -> anyhow::Result<ExitCode> {
     let described = args.describe.as_deref().map(Machine::described).transpose()?;
     let threads = described.and_then(|machine| machine.threads);
     let threads = limits::threads(args.threads.or(threads))?;
@@ -73,21 +73,21 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
     let (found, remote) = match (model::open(args.model.as_deref()), &args.model) {
         (Err(error), Some(name)) => found(error.downcast()?, name)?,
         (opened, _) => {
-            let planned = Planned { machine: &machine, described, measures, remote: None };
+            let planned = PlannedModel { machine: &machine, described, measures, remote: None };
             return with_weights(args, &opened?, planned, &threads);
         }
     };
     let remote = if described.is_some() { remote.map(Remote::elsewhere) } else { remote };
     match found {
-        Found::Outline(outline, named) => {
+        RemoteModel::Outline(outline, named) => {
             let measuring = measures.map(|_| Meanwhile::new(MEASURING));
             let machine = machine(None);
             drop(measuring);
-            let asked = Asked { machine, threads: measures, ram: None, remote };
+            let asked = PlanSubject { machine, threads: measures, ram: None, remote };
             without_weights(args, &outline, named, asked, &threads)
         }
-        Found::Sketch(sketch) => {
-            let planned = Planned { machine: &machine, described, measures, remote };
+        RemoteModel::Sketch(sketch) => {
+            let planned = PlannedModel { machine: &machine, described, measures, remote };
             Model::open_counted(&sketch.path, None, process::heap)
                 .map_err(anyhow::Error::from)
                 .and_then(|model| with_weights(args, &model, planned, &threads))
@@ -97,7 +97,7 @@ pub(crate) fn run(args: &args::Plan) -> anyhow::Result<ExitCode> {
 }
 
 /// The subject of a plan with weights, besides the model.
-struct Planned<'t> {
+struct PlannedModel<'t> {
     /// Returns the machine, measured with a model whose weights are here.
     machine: &'t dyn Fn(Option<&Model>) -> Machine,
     /// The machine of `--describe`.
@@ -110,17 +110,17 @@ struct Planned<'t> {
 
 /// Plans a model whose weights, or their headers at least, are here.
 fn with_weights(
-    args: &args::Plan,
+    args: &args::PlanArgs,
     model: &Model,
-    planned: Planned<'_>,
+    planned: PlannedModel<'_>,
     threads: &Threads,
 ) -> anyhow::Result<ExitCode> {
-    let Planned { machine, described, measures, remote } = planned;
+    let PlannedModel { machine, described, measures, remote } = planned;
     let measuring = measures.map(|_| Meanwhile::new(MEASURING));
     // What finds it, where that was typed: a GGUF file and not its directory, an id and not a snapshot.
     let supplier = model.supplier().map(PathBuf::from);
     let shown = supplier.as_deref().or(args.model.as_deref()).unwrap_or(model.dir());
-    let tools = Text::open(model)?;
+    let tools = TextCodec::open(model)?;
     // Chat messages are encoded while the model is loaded, so the budget must include memory for
     // that.
     let chats = tools.tokenizer().is_some() && model.chat_template().is_ok();
@@ -152,7 +152,7 @@ fn with_weights(
     }
     let prompts = prompts(&plan, machine, of_prompt.as_ref());
     let row = |plan: &Plan| row(plan, machine, computing);
-    let rows: Vec<Row> = budgets(&planner, ram, total.max(ram))
+    let rows: Vec<PlanRow> = budgets(&planner, ram, total.max(ram))
         .into_iter()
         .filter_map(|ram| Some(row(&planner.plan(ram).ok()?)))
         .collect();
@@ -239,19 +239,19 @@ fn with_weights(
 }
 
 /// What there is of a model that cannot be opened: its configuration, or what the hub has of it.
-fn found(error: sws::Error, name: &Path) -> anyhow::Result<(Found, Option<Remote>)> {
+fn found(error: sws::Error, name: &Path) -> anyhow::Result<(RemoteModel, Option<Remote>)> {
     if let Some(found) = remote::found(&error)? {
         return Ok(found);
     }
-    Ok((Found::Outline(Box::new(Outline::instead(error, &sws::locate(name)?)?), None), None))
+    Ok((RemoteModel::Outline(Box::new(Outline::instead(error, &sws::locate(name)?)?), None), None))
 }
 
 /// Plans the model of a configuration without weights.
 fn without_weights(
-    args: &args::Plan,
+    args: &args::PlanArgs,
     outline: &Outline,
     named: Option<Encoding>,
-    asked: Asked<'_>,
+    asked: PlanSubject<'_>,
     threads: &Threads,
 ) -> anyhow::Result<ExitCode> {
     let machine = asked.machine;
@@ -265,10 +265,10 @@ fn without_weights(
         note!("sws: --memory needs the weights, and is left out");
     }
     let options = plan_options(args, threads);
-    outline::print(outline, named, options, Some(Asked { ram, ..asked }), args.json)
+    outline::print(outline, named, options, Some(PlanSubject { ram, ..asked }), args.json)
 }
 
-fn plan_options(args: &args::Plan, threads: &Threads) -> PlanOptions {
+fn plan_options(args: &args::PlanArgs, threads: &Threads) -> PlanOptions {
     let options = args.options();
     PlanOptions {
         context: options.context,
@@ -310,7 +310,11 @@ fn reads_per_expert(manifest: &Manifest) -> Option<usize> {
 
 /// Estimates of prompts of usual lengths, as far as the context has room for them. Where computing was
 /// not measured they take the time of reading, or longer; where no disk was, there are none.
-fn prompts(plan: &Plan, machine: Machine, computing: Option<&PromptComputing>) -> Vec<Prompt> {
+fn prompts(
+    plan: &Plan,
+    machine: Machine,
+    computing: Option<&PromptComputing>,
+) -> Vec<PromptEstimate> {
     let Some(disk) = machine.disk_bytes_per_second else { return Vec::new() };
     let seconds = |part: &Range<usize>| {
         computing.map_or(0.0, |computing| computing.seconds(&plan.per_token, part))
@@ -318,7 +322,7 @@ fn prompts(plan: &Plan, machine: Machine, computing: Option<&PromptComputing>) -
     let lengths = PROMPTS.into_iter().filter(|&tokens| tokens < plan.context);
     let lengths = lengths.chain([plan.context]).take(PROMPTS.len());
     lengths
-        .map(|tokens| Prompt {
+        .map(|tokens| PromptEstimate {
             tokens,
             read_bytes: plan.prompt.passes(tokens).map(|(_, bytes)| bytes).sum(),
             first_token_seconds: plan.prompt.seconds(
@@ -332,12 +336,12 @@ fn prompts(plan: &Plan, machine: Machine, computing: Option<&PromptComputing>) -
 }
 
 /// The estimate of a long prompt: of the second length, or of the only one.
-fn long(prompts: &[Prompt]) -> Option<&Prompt> {
+fn long(prompts: &[PromptEstimate]) -> Option<&PromptEstimate> {
     prompts.get(1).or(prompts.first())
 }
 
 /// When prompts have their first tokens, in a line.
-fn first_tokens(prompts: &[Prompt], is_computed: bool) -> String {
+fn first_tokens(prompts: &[PromptEstimate], is_computed: bool) -> String {
     if prompts.is_empty() {
         return String::new();
     }
@@ -349,9 +353,9 @@ fn first_tokens(prompts: &[Prompt], is_computed: bool) -> String {
     wrapped(&format!("time to the first token: {each}{more}\n"))
 }
 
-fn row(plan: &Plan, machine: Machine, computing: Option<Computing>) -> Row {
+fn row(plan: &Plan, machine: Machine, computing: Option<Computing>) -> PlanRow {
     let PerToken { experts, hit_rate, .. } = plan.per_token;
-    Row {
+    PlanRow {
         budget: plan.ledger.budget(),
         pinned_bytes: plan.ledger.get(MemoryUse::Pinned),
         ring_bytes: plan.ledger.get(MemoryUse::Ring),
@@ -390,7 +394,7 @@ fn text(
     planner: &Planner,
     asked: u64,
     machine: Machine,
-    rows: &[Row],
+    rows: &[PlanRow],
     first_tokens: &str,
 ) -> String {
     let pace = rows.iter().find(|row| row.budget == asked).and_then(|row| row.tokens_per_second);
@@ -404,7 +408,7 @@ fn text(
         size(planner.minimum()),
         machine.line(),
     );
-    let cells = |row: &Row| {
+    let cells = |row: &PlanRow| {
         vec![
             size(row.budget),
             row.context.to_string(),

@@ -7,13 +7,13 @@ use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
 use serde::Serialize;
-use sws::{End, Generated, Model, NEW_TOKENS, Needs, Text};
+use sws::{End, Generated, Model, NEW_TOKENS, Needs, TextCodec};
 use sws_engine::{Metrics, PlanError, peak_memory};
 use sws_model::text::SAMPLER;
 use sws_store::Clock;
 
-use super::form::{Formed, formed};
 use super::run::{read_file, read_text};
+use super::structured::{StructuredOutput, structured_output};
 use super::{count, print, size};
 use crate::interrupt::{INTERRUPTED, Interrupt};
 use crate::live::Live;
@@ -23,7 +23,7 @@ use crate::{REFUSED, args, limits, model};
 /// A line of the output.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Outcome {
+enum PromptOutcome {
     Made {
         line: usize,
         tokens: Vec<u32>,
@@ -54,7 +54,8 @@ pub(crate) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
     let loader = model.with(args.model.options());
     let text = loader.read_text()?.within(&model, args.model.ram);
     let prompts = prompts(args, &model, &text)?;
-    let Formed { constraint, heap } = formed(args, &model, &text, &generation)?;
+    let StructuredOutput { constraint, heap } =
+        structured_output(args, &model, &text, &generation)?;
     let interrupt = Interrupt::of_the_program()?;
     let longest = prompts.iter().map(|(_, tokens)| tokens.len()).max().unwrap_or(0);
     let positions = longest.saturating_add(most).min(model.spec().context);
@@ -97,11 +98,19 @@ pub(crate) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
                 Ok(Generated { tokens, text, end, .. }) => {
                     new += tokens.len();
                     cancelled |= end == End::Cancelled;
-                    Outcome::Made { line, tokens, text, end, seed, sampler: SAMPLER, arithmetic }
+                    PromptOutcome::Made {
+                        line,
+                        tokens,
+                        text,
+                        end,
+                        seed,
+                        sampler: SAMPLER,
+                        arithmetic,
+                    }
                 }
                 Err(error) => {
                     failed += 1;
-                    Outcome::Failed { line, error: error.to_string() }
+                    PromptOutcome::Failed { line, error: error.to_string() }
                 }
             };
             live.borrow_mut().clear();
@@ -139,7 +148,11 @@ pub(crate) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
 }
 
 /// The numbers of the lines, from 1, that are not blank, with their tokens.
-fn prompts(args: &args::Run, model: &Model, text: &Text) -> anyhow::Result<Vec<(usize, Vec<u32>)>> {
+fn prompts(
+    args: &args::Run,
+    model: &Model,
+    text: &TextCodec,
+) -> anyhow::Result<Vec<(usize, Vec<u32>)>> {
     let path = args.prompts.as_deref().unwrap_or(Path::new("-"));
     if text.tokenizer().is_none() {
         bail!(

@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 use sws::Progress;
 use sws_hub::{
-    Arrival, Arriving, Begun, Blobs, CachedModel, Client, Environment, HubCache, HubError, HubFile,
-    Job, Library, Listing, ModelId, ModelName, Selection, Staging, Watch, Weights, check_places,
-    check_space, choose_gguf, form, free_space, has_safetensors, is_whole, keep, save, select,
-    snapshot_files, staging,
+    ArrivalParts, Arriving, BegunDownload, CachedModel, Client, DownloadJob, DownloadWatch,
+    Environment, HubBlobs, HubCache, HubError, HubFile, Library, Listing, ModelId, ModelName,
+    RepositoryFiles, Staging, WeightFiles, check_places, check_space, choose_gguf, form,
+    free_space, has_safetensors, is_whole, keep, save, select, snapshot_files, staging,
 };
 use sws_kernels::Encoding;
 use sws_store::shard::{ShardOptions, Sharded, resume};
@@ -24,9 +24,9 @@ use sws_store::{Checkpoint, MANIFEST_FILE, user_cache};
 use super::outline::DEFAULT;
 use super::{first, in_place, note_unused, remote, size};
 use crate::args;
-use crate::args::{Form, encoding};
+use crate::args::{PullForm, encoding};
 use crate::interrupt::Ending;
-use crate::progress::Stage;
+use crate::progress::ProgressStage;
 use crate::terminal::{note, yes};
 use auto::chosen;
 use checks::check;
@@ -37,7 +37,7 @@ const MAIN: &str = "main";
 /// Last words of a download that a signal ends.
 const GOES_ON: &str = "interrupted; the same command goes on where it stopped";
 
-pub(crate) fn run(args: &args::Pull) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &args::PullArgs) -> anyhow::Result<ExitCode> {
     let Some(name) = &args.model else { return first::print_all(args.json) };
     check(args, name)?;
     check_places()?;
@@ -65,13 +65,13 @@ pub(crate) fn offer(missing: &sws::Error) -> anyhow::Result<bool> {
     if environment.offline {
         return Ok(false);
     }
-    let args = args::Pull::of(ModelName::clone(name));
+    let args = args::PullArgs::of(ModelName::clone(name));
     let pull = Pull::new(&args, name, &environment);
     let client = Client::new(&environment)?;
     let Some(listing) = remote::list(&client, missing)? else { return Ok(false) };
     let selection = pull.select(&client, &listing)?;
     let place = match (&selection.weights, &pull.cached) {
-        (Weights::Gguf(_), Some(cached)) => cached.dir().to_owned(),
+        (WeightFiles::Gguf(_), Some(cached)) => cached.dir().to_owned(),
         _ => pull.out()?,
     };
     pull.check_supported(&client, &listing, &selection)?;
@@ -92,7 +92,7 @@ pub(crate) fn offer(missing: &sws::Error) -> anyhow::Result<bool> {
 
 /// Compares a model of the Hugging Face cache with its hashes, before it is trusted.
 pub(super) fn check_blobs(model: &Path) -> anyhow::Result<()> {
-    let blobs = Blobs::of(model);
+    let blobs = HubBlobs::of(model);
     let watch = Downloaded::new("checking", blobs.bytes());
     let checked = blobs.check(&watch);
     watch.finish();
@@ -109,7 +109,7 @@ struct Obtained {
 
 /// One download.
 struct Pull<'a> {
-    args: &'a args::Pull,
+    args: &'a args::PullArgs,
     name: &'a ModelName,
     id: &'a ModelId,
     revision: &'a str,
@@ -132,7 +132,7 @@ impl<'a> Pull<'a> {
         let mut listing = client.list(self.id, self.revision)?;
         let begun = self.begun()?;
         match &begun {
-            Some((_, Begun::Commit(commit))) if *commit != listing.commit => {
+            Some((_, BegunDownload::Commit(commit))) if *commit != listing.commit => {
                 note!(
                     "sws: `{}` has changed since this download began, which goes on with {commit}",
                     self.revision,
@@ -141,7 +141,7 @@ impl<'a> Pull<'a> {
                     note!("sws: `sws rm {}` discards what was begun", self.id);
                 })?;
             }
-            Some((_, Begun::Damaged)) => note!(
+            Some((_, BegunDownload::Damaged)) => note!(
                 "sws: the record of this download in `{}` is damaged; it goes on with {}",
                 staging(&self.out()?).display(),
                 listing.commit,
@@ -152,18 +152,19 @@ impl<'a> Pull<'a> {
         self.check_supported(&client, &listing, &selection)?;
         self.check_room(&client, &listing, &selection)?;
         match (&selection.weights, args.form, args.keep) {
-            (_, Some(Form::Stored), _) | (Weights::Gguf(_), None, _) => {
+            (_, Some(PullForm::Stored), _) | (WeightFiles::Gguf(_), None, _) => {
                 let path = self.store(&client, &listing, &selection)?;
                 Ok(Obtained { path, sharded: None, how: "downloaded" })
             }
-            (Weights::Gguf(_), Some(Form::Shards(_) | Form::Auto), _) | (_, _, true) => {
+            (WeightFiles::Gguf(_), Some(PullForm::Shards(_) | PullForm::Auto), _)
+            | (_, _, true) => {
                 self.check_out()?;
                 let path = self.store(&client, &listing, &selection)?;
                 let obtained = self.shard(&path)?;
                 self.forget_begun()?;
                 Ok(obtained)
             }
-            (Weights::Safetensors(_), ..) => {
+            (WeightFiles::Safetensors(_), ..) => {
                 let staging = match begun {
                     Some((staging, _)) => staging,
                     None => self.begin()?,
@@ -173,12 +174,12 @@ impl<'a> Pull<'a> {
         }
     }
 
-    fn new(args: &'a args::Pull, name: &'a ModelName, environment: &Environment) -> Pull<'a> {
+    fn new(args: &'a args::PullArgs, name: &'a ModelName, environment: &Environment) -> Pull<'a> {
         let (id, named) = (&name.id, name.revision.as_deref());
         let cached = environment.cache.as_ref().map(|dir| HubCache::new(dir).model(id));
         let tagged = name.tag.as_deref().and_then(|tag| encoding(tag).ok());
         let encoding = match args.form {
-            Some(Form::Shards(encoding)) => encoding,
+            Some(PullForm::Shards(encoding)) => encoding,
             _ => tagged.unwrap_or(DEFAULT),
         };
         let revision = args.revision.as_deref().or(named).unwrap_or(MAIN);
@@ -198,7 +199,7 @@ impl<'a> Pull<'a> {
     /// The shards, if an earlier command made all of them.
     fn finished(&self) -> Option<PathBuf> {
         let args = self.args;
-        let stored = args.form == Some(Form::Stored) || self.gguf_tag().is_some();
+        let stored = args.form == Some(PullForm::Stored) || self.gguf_tag().is_some();
         let out = self.out().ok().filter(|_| !stored && !args.keep)?;
         // A directory that was typed may have any shards; the library knows which.
         let recorded = self.library.as_ref()?.path(self.id, &self.form()).canonicalize().ok()?;
@@ -238,7 +239,7 @@ impl<'a> Pull<'a> {
         check_blobs(&path)?;
         let is_stored = match self.args.form {
             None => path.is_file(),
-            Some(form) => form == Form::Stored,
+            Some(form) => form == PullForm::Stored,
         };
         match is_stored {
             true => Ok(Obtained { path, sharded: None, how: "there already" }),
@@ -251,14 +252,14 @@ impl<'a> Pull<'a> {
         let at = staging(&self.out()?);
         if at.is_dir() {
             let staging = Staging::open(&at)?;
-            if staging.begun(self.id)? != Begun::Nothing {
+            if staging.begun(self.id)? != BegunDownload::Nothing {
                 staging.remove()?;
             }
         }
         Ok(())
     }
 
-    fn select(&self, client: &Client, listing: &Listing) -> Result<Selection, HubError> {
+    fn select(&self, client: &Client, listing: &Listing) -> Result<RepositoryFiles, HubError> {
         // Repositories with both have their own shards of an encoding.
         let tag = self.name.tag.as_deref();
         let tag = if has_safetensors(listing) { self.gguf_tag() } else { tag };
@@ -271,12 +272,12 @@ impl<'a> Pull<'a> {
         &self,
         client: &Client,
         listing: &Listing,
-        selection: &Selection,
+        selection: &RepositoryFiles,
     ) -> anyhow::Result<PathBuf> {
         let files: Vec<HubFile> =
             selection.small.iter().chain(selection.weights.files()).cloned().collect();
         // With shards to make, --out is their directory.
-        let stored = !matches!(self.args.form, Some(Form::Shards(_))) && !self.args.keep;
+        let stored = !matches!(self.args.form, Some(PullForm::Shards(_))) && !self.args.keep;
         let out = self.args.out.as_deref().filter(|_| stored);
         let place = |file: &HubFile| match (out, &self.cached) {
             (Some(dir), _) => dir.join(file.last_name()),
@@ -294,7 +295,7 @@ impl<'a> Pull<'a> {
         let total = files.iter().map(|file| file.len).sum();
         let watch = Downloaded::new("downloading", total);
         let parallel = self.args.files.into();
-        let job = Job { client, listing, files: &files, parallel, watch: &watch };
+        let job = DownloadJob { client, listing, files: &files, parallel, watch: &watch };
         let done = match (out, &self.cached) {
             (Some(dir), _) => save(&job, dir),
             (None, Some(cached)) => keep(&job, cached, self.revision),
@@ -307,12 +308,12 @@ impl<'a> Pull<'a> {
             _ => dir.to_owned(),
         };
         Ok(match &selection.weights {
-            Weights::Gguf(files) => match (out, files.first()) {
+            WeightFiles::Gguf(files) => match (out, files.first()) {
                 (Some(_), Some(file)) => place(file),
                 (None, Some(file)) => root.join(&file.name),
                 (_, None) => root,
             },
-            Weights::Safetensors(_) => root,
+            WeightFiles::Safetensors(_) => root,
         })
     }
 
@@ -320,7 +321,7 @@ impl<'a> Pull<'a> {
     fn shard(&self, checkpoint: &Path) -> anyhow::Result<Obtained> {
         let checkpoint = sws::checkpoint(checkpoint, user_cache().as_deref())?;
         note_unused(&*checkpoint, &in_place(&*checkpoint)?);
-        let stage = Stage::new("sharding");
+        let stage = ProgressStage::new("sharding");
         let done = self.make(&*checkpoint, &self.out()?, &|p| stage.show(p));
         stage.finish();
         Ok(Obtained { path: self.out()?, sharded: Some(done?), how: "made" })
@@ -335,7 +336,7 @@ impl<'a> Pull<'a> {
         let naming = sws_model::naming(checkpoint.config())?;
         let threads = self.args.threads.map(usize::from);
         let options = ShardOptions { encoding: self.encoding, threads, ..Default::default() };
-        let kept = Stage::new("verifying");
+        let kept = ProgressStage::new("verifying");
         let done = resume(checkpoint, &*naming, out, &options, &|p| kept.show(p), progress);
         kept.finish();
         let done = done?;
@@ -349,8 +350,8 @@ impl<'a> Pull<'a> {
     }
 
     /// The download straight into shards that was begun and not finished.
-    fn begun(&self) -> anyhow::Result<Option<(Staging, Begun)>> {
-        let straight = self.args.form != Some(Form::Stored) && !self.args.keep;
+    fn begun(&self) -> anyhow::Result<Option<(Staging, BegunDownload)>> {
+        let straight = self.args.form != Some(PullForm::Stored) && !self.args.keep;
         if !straight {
             return Ok(None);
         }
@@ -360,7 +361,7 @@ impl<'a> Pull<'a> {
         }
         let staging = Staging::open(&at)?;
         match staging.begun(self.id)? {
-            Begun::Nothing => staging.remove().map(|()| None).map_err(Into::into),
+            BegunDownload::Nothing => staging.remove().map(|()| None).map_err(Into::into),
             begun => Ok(Some((staging, begun))),
         }
     }
@@ -380,14 +381,14 @@ impl<'a> Pull<'a> {
         &self,
         client: Client,
         listing: Listing,
-        selection: Selection,
+        selection: RepositoryFiles,
         staging: Staging,
     ) -> anyhow::Result<Obtained> {
         let out = self.out()?;
-        let Selection { weights, small } = selection;
+        let RepositoryFiles { weights, small } = selection;
         let weights = weights.files().to_vec();
         let cached = self.cached.clone();
-        let arrival = Arrival { client, listing, weights, small, cached };
+        let arrival = ArrivalParts { client, listing, weights, small, cached };
         let mut attempts = 0;
         let done = loop {
             attempts += 1;
@@ -408,14 +409,19 @@ impl<'a> Pull<'a> {
     }
 
     /// Makes the shards of files as they arrive.
-    fn arrive(&self, arrival: Arrival, staging: &Staging, out: &Path) -> anyhow::Result<Sharded> {
+    fn arrive(
+        &self,
+        arrival: ArrivalParts,
+        staging: &Staging,
+        out: &Path,
+    ) -> anyhow::Result<Sharded> {
         let total = arrival.weights.iter().fold(0, |sum: u64, file| sum.saturating_add(file.len));
         let watch = Arc::new(Downloaded::new("pulling", total));
         let usable = |checkpoint: &dyn Checkpoint| match in_place(checkpoint) {
             Ok(_) => Ok(()),
             Err(error) => Err(error.to_string()),
         };
-        let told = Arc::clone(&watch) as Arc<dyn Watch + Send>;
+        let told = Arc::clone(&watch) as Arc<dyn DownloadWatch + Send>;
         let mut checkpoint = Arriving::open(arrival, staging, told, &usable)?;
         let source = in_place(&checkpoint)?;
         note_unused(&checkpoint, &source);

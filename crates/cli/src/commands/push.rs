@@ -8,18 +8,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::bail;
 use serde_json::json;
 use sws::{Model, Progress};
-use sws_far::{Origin, Push, Pushed, Step, push};
+use sws_far::{FarOrigin, Push, PushStep, Pushed, push};
 use sws_store::Manifest;
 
 use super::{print, print_json, shards, size};
 use crate::args;
 use crate::interrupt::Ending;
-use crate::progress::Meter;
+use crate::progress::ProgressMeter;
 
-pub(crate) fn run(args: &args::Push) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &args::PushArgs) -> anyhow::Result<ExitCode> {
     let dir = shards(&args.dir)?;
     // Parsed here, as the argument parser would print what may be a signature.
-    let to = Origin::new(args.to.parse()?)?;
+    let to = FarOrigin::new(args.to.parse()?)?;
     let learned = args.learned.then(|| learned(&dir)).transpose()?;
     let total = Manifest::load(&dir)?.files.iter().map(|file| file.len).sum();
     let done = AtomicU64::new(0);
@@ -27,12 +27,12 @@ pub(crate) fn run(args: &args::Push) -> anyhow::Result<ExitCode> {
         let _ending = Ending::at_a_signal("interrupted; the same command begins anew")?;
         let meters = [const { OnceLock::new() }; 2];
         let show = |which: usize, name, progress| {
-            let meter: &Meter = meters[which].get_or_init(|| Meter::new(name));
+            let meter: &ProgressMeter = meters[which].get_or_init(|| ProgressMeter::new(name));
             meter.show(progress);
         };
         let report = |step| match step {
-            Step::Verified(progress) => show(0, "verifying", progress),
-            Step::Moved(bytes) => {
+            PushStep::Verified(progress) => show(0, "verifying", progress),
+            PushStep::Moved(bytes) => {
                 meters[0].get().inspect(|verifying| verifying.finish());
                 let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
                 show(1, "pushing", Progress { done: done.min(total), total });
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &args::Push) -> anyhow::Result<ExitCode> {
         };
         let (learned, again) = (learned.as_deref(), args.again);
         let pushed = push(&Push { dir: &dir, learned, to: &to, again }, &report);
-        meters.iter().filter_map(OnceLock::get).for_each(Meter::finish);
+        meters.iter().filter_map(OnceLock::get).for_each(ProgressMeter::finish);
         pushed?
     };
     let Pushed { files, bytes, there } = pushed;

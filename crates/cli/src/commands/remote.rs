@@ -33,7 +33,7 @@ pub(crate) struct Remote {
 
 /// What is known of a model that is not on this machine, or not in the format that was named.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum RemoteModel {
     /// The configuration of a checkpoint, and the encoding of shards that was named.
     Outline(Box<Outline>, Option<Encoding>),
     /// The headers of its GGUF files.
@@ -99,19 +99,19 @@ impl Remote {
 
 /// What is known of a model that is not on this machine, as `missing` says of it: what other shards or
 /// the checkpoint here tell of those that were named (`OWNER/NAME:q4`), or else the hub.
-pub(crate) fn found(missing: &sws::Error) -> anyhow::Result<Option<(Found, Option<Remote>)>> {
+pub(crate) fn found(missing: &sws::Error) -> anyhow::Result<Option<(RemoteModel, Option<Remote>)>> {
     if let Some(found) = in_another_format(missing) {
         return Ok(Some((found, None)));
     }
     Ok(ask(missing)?.map(|(found, remote)| (found, Some(remote))))
 }
 
-fn in_another_format(missing: &sws::Error) -> Option<Found> {
+fn in_another_format(missing: &sws::Error) -> Option<RemoteModel> {
     let sws::Error::NotHere { name, .. } = missing else { return None };
     let named = encoding(name.tag.as_deref()?).ok()?;
     let bare = ModelName { tag: None, ..ModelName::clone(name) };
     let outline = Outline::read(sws::locate(bare.to_string()).ok()?).ok()?;
-    Some(Found::Outline(Box::new(outline), Some(named)))
+    Some(RemoteModel::Outline(Box::new(outline), Some(named)))
 }
 
 /// Says on a terminal that the hub is asked, once: its first answer may take seconds.
@@ -154,10 +154,10 @@ pub(crate) fn list(client: &Client, missing: &sws::Error) -> anyhow::Result<Opti
 /// Asks the hub about a model that is not on this machine, as `missing` says of it. `None` if the
 /// environment forbids that, or a snapshot is there that may be meant.
 #[cfg(feature = "pull")]
-fn ask(missing: &sws::Error) -> anyhow::Result<Option<(Found, Remote)>> {
+fn ask(missing: &sws::Error) -> anyhow::Result<Option<(RemoteModel, Remote)>> {
     use std::path::Path;
 
-    use sws_hub::{Environment, Library, Weights, free_space, has_safetensors, select};
+    use sws_hub::{Environment, Library, WeightFiles, free_space, has_safetensors, select};
     use sws_store::Configuration;
 
     let sws::Error::NotHere { name, snapshots, .. } = missing else { return Ok(None) };
@@ -176,22 +176,22 @@ fn ask(missing: &sws::Error) -> anyhow::Result<Option<(Found, Remote)>> {
     let tag = tag.filter(|_| named.is_none());
     let selection = select(&listing, tag, &mut |index| client.read(&listing, index))?;
     let (found, place) = match &selection.weights {
-        Weights::Safetensors(_) => {
+        WeightFiles::Safetensors(_) => {
             let config = selection.small.iter().find(|file| file.name == "config.json");
             let Some(config) = config else { return Ok(None) };
             let config = Configuration::from_json("config.json", &client.read(&listing, config)?)
                 .map_err(|damaged| anyhow::anyhow!("`{name}`: {damaged}"))?;
             let outline = Outline::of(Path::new(&name.to_string()), &config)?;
             let place = Library::of_process().map(|library| library.dir().to_owned());
-            (Found::Outline(Box::new(outline), named), place)
+            (RemoteModel::Outline(Box::new(outline), named), place)
         }
-        Weights::Gguf(files) => {
+        WeightFiles::Gguf(files) => {
             let _ending = Ending::at_a_signal("interrupted; nothing is kept")?;
             let dir = TemporaryDir::for_files(files.iter().map(HubFile::last_name))?;
             let path = client.sketch_gguf(&listing, files, dir.path())?;
             let Some(path) = path else { return Ok(None) };
             let sketch = Sketch { dir, name: name.id.to_string(), path, _ending };
-            (Found::Sketch(sketch), environment.cache)
+            (RemoteModel::Sketch(sketch), environment.cache)
         }
     };
     let remote = Remote {
@@ -205,7 +205,7 @@ fn ask(missing: &sws::Error) -> anyhow::Result<Option<(Found, Remote)>> {
 
 /// Without downloads nothing is known of such models.
 #[cfg(not(feature = "pull"))]
-fn ask(_: &sws::Error) -> anyhow::Result<Option<(Found, Remote)>> {
+fn ask(_: &sws::Error) -> anyhow::Result<Option<(RemoteModel, Remote)>> {
     Ok(None)
 }
 

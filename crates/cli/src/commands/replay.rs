@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{anyhow, bail};
 use rayon::prelude::*;
 use serde::Serialize;
-use sws_cache::correction::{Correction, Fit, Recorded};
+use sws_cache::correction::{Correction, Fit, FitSequences};
 use sws_cache::policy::PolicyKind;
-use sws_cache::replay::{Outcome, Replay, ReplayPolicy, States};
-use sws_cache::{RouterStates, Saved, Trace};
+use sws_cache::replay::{Replay, ReplayOutcome, ReplayPolicy, ReplayStates};
+use sws_cache::{RouterStates, SavedTensors, Trace};
 use sws_store::shard::Progress;
 use sws_store::{Clock, open_regular};
 use sws_watch::{Simulated, page, recorded};
@@ -21,7 +21,7 @@ use sws_watch::{Simulated, page, recorded};
 use super::{count, print_report, size};
 use crate::args;
 use crate::atomic_file::AtomicFile;
-use crate::progress::{Meter, Unit};
+use crate::progress::{ProgressMeter, ProgressUnit};
 use crate::table::table;
 
 /// Size limit of a trace: a hundred million choices or more.
@@ -29,10 +29,10 @@ const MAX_BYTES: u64 = 1 << 30;
 /// Maximum number of runs in one command.
 const MAX_RUNS: usize = 1000;
 
-pub(crate) fn run(args: &args::Replay) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &args::ReplayArgs) -> anyhow::Result<ExitCode> {
     let sees = args.policies.contains(&ReplayPolicy::Learning) || args.eviction.is_some();
     let files = files(&args.traces, sees)?;
-    let states = if sees { states(&files)? } else { States::default() };
+    let states = if sees { states(&files)? } else { ReplayStates::default() };
     let trace = joined(&files)?;
     let batch = args.batch.into();
     let mut replay = match args.turns {
@@ -82,10 +82,10 @@ pub(crate) fn run(args: &args::Replay) -> anyhow::Result<ExitCode> {
             page.check_apart(path)?;
         }
     }
-    let meter = Meter::quiet("replaying", Unit::Tokens);
+    let meter = ProgressMeter::quiet("replaying", ProgressUnit::Tokens);
     let (done, total) = (AtomicU64::new(0), (runs.len() * trace.token_count()) as u64);
     let clock = Clock::real();
-    let outcomes: Vec<(Outcome, f64)> = runs
+    let outcomes: Vec<(ReplayOutcome, f64)> = runs
         .par_iter()
         .map(|&(_, slots, policy)| {
             let started = clock.now();
@@ -104,7 +104,7 @@ pub(crate) fn run(args: &args::Replay) -> anyhow::Result<ExitCode> {
         file.publish()?;
     }
 
-    let report = Report::new(&trace, args, &runs, &outcomes);
+    let report = ReplayReport::new(&trace, args, &runs, &outcomes);
     print_report(args.json, &report, || report.text())
 }
 
@@ -125,42 +125,42 @@ fn simulated(policies: &[ReplayPolicy], slots: &[(f64, usize)]) -> Option<Simula
 }
 
 /// A trace, and its file as far as it may be needed.
-struct File {
+struct TraceInput {
     path: PathBuf,
     trace: Trace,
     bytes: Vec<u8>,
 }
 
 /// Reads traces. With `states`, the states in their files stay in memory.
-fn files(paths: &[PathBuf], states: bool) -> anyhow::Result<Vec<File>> {
+fn files(paths: &[PathBuf], states: bool) -> anyhow::Result<Vec<TraceInput>> {
     let file = |path: &PathBuf| {
         let bytes = read(path)?;
         let trace = Trace::read(&bytes).map_err(|e| anyhow!("`{}` {e}", path.display()))?;
         let bytes = if states { bytes } else { Vec::new() };
-        Ok(File { path: path.clone(), trace, bytes })
+        Ok(TraceInput { path: path.clone(), trace, bytes })
     };
     paths.iter().map(file).collect()
 }
 
 /// All traces, one after another.
-fn joined(files: &[File]) -> anyhow::Result<Trace> {
+fn joined(files: &[TraceInput]) -> anyhow::Result<Trace> {
     let Some((first, others)) = files.split_first() else { bail!("there is no trace; name one") };
     let mut all = first.trace.clone();
-    for File { path, trace, .. } in others {
+    for TraceInput { path, trace, .. } in others {
         all.append(trace).map_err(|e| anyhow!("`{}` {e}", path.display()))?;
     }
     Ok(all)
 }
 
 /// The states of all traces; none if a trace has none, or states of another length.
-fn states(files: &[File]) -> anyhow::Result<States<'_>> {
-    let (mut all, mut first) = (States::default(), 0);
-    for File { path, trace, bytes } in files {
+fn states(files: &[TraceInput]) -> anyhow::Result<ReplayStates<'_>> {
+    let (mut all, mut first) = (ReplayStates::default(), 0);
+    for TraceInput { path, trace, bytes } in files {
         let found = RouterStates::read(bytes, trace);
         let found = found.map_err(|e| anyhow!("`{}` {e}", path.display()))?;
         match found {
             Some(found) if [0, found.hidden()].contains(&all.hidden()) => all.push(first, found),
-            _ => return Ok(States::default()),
+            _ => return Ok(ReplayStates::default()),
         }
         first += trace.token_count();
     }
@@ -168,7 +168,11 @@ fn states(files: &[File]) -> anyhow::Result<States<'_>> {
 }
 
 /// The correction in a file, for traces of this shape with these states.
-fn recalled(path: &Path, files: &[File], states: &States<'_>) -> anyhow::Result<Correction> {
+fn recalled(
+    path: &Path,
+    files: &[TraceInput],
+    states: &ReplayStates<'_>,
+) -> anyhow::Result<Correction> {
     let (saved, name) = (open(path)?, path.display());
     let shape = files[0].trace.shape();
     let correction = Correction::recall(&saved, shape).map_err(|e| {
@@ -178,7 +182,7 @@ fn recalled(path: &Path, files: &[File], states: &States<'_>) -> anyhow::Result<
         .ok_or_else(|| anyhow!("`{name}` has no correction; make one with `sws draft train`"))?;
     let hidden = correction.hidden();
     if ![0, states.hidden()].contains(&hidden) {
-        let sees = |file: &&File| {
+        let sees = |file: &&TraceInput| {
             let found = RouterStates::read(&file.bytes, &file.trace);
             matches!(found, Ok(Some(found)) if found.hidden() == hidden)
         };
@@ -192,8 +196,8 @@ fn recalled(path: &Path, files: &[File], states: &States<'_>) -> anyhow::Result<
 }
 
 /// The tensors in the file of a correction.
-fn open(path: &Path) -> anyhow::Result<Saved> {
-    let found = Saved::of_any_model(&read(path)?);
+fn open(path: &Path) -> anyhow::Result<SavedTensors> {
+    let found = SavedTensors::of_any_model(&read(path)?);
     let (_, saved) = found.map_err(|e| {
         anyhow!("`{}` {e}; make a correction with `sws draft train`", path.display())
     })?;
@@ -204,12 +208,12 @@ fn open(path: &Path) -> anyhow::Result<Saved> {
 fn learn(
     trace: &Trace,
     sequences: &[Range<usize>],
-    args: &args::Replay,
+    args: &args::ReplayArgs,
 ) -> anyhow::Result<Correction> {
-    let meter = Meter::of("learning", Unit::Tokens);
+    let meter = ProgressMeter::of("learning", ProgressUnit::Tokens);
     let fit = Fit { hidden: 0, rank: args.rank.into(), ..Fit::default() };
     let fitted = fit.run(
-        Recorded::new(trace, sequences),
+        FitSequences::new(trace, sequences),
         &mut |_, _, _| Ok::<_, anyhow::Error>(()),
         &mut |done, total| {
             meter.show(Progress { done: done as u64, total: total as u64 });
@@ -238,7 +242,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
 }
 
 #[derive(Debug, Serialize)]
-struct Report {
+struct ReplayReport {
     layers: usize,
     experts: usize,
     top_k: usize,
@@ -249,11 +253,11 @@ struct Report {
     turns: Option<u32>,
     /// Tokens of the second half.
     counted: usize,
-    runs: Vec<Run>,
+    runs: Vec<ReplayRun>,
 }
 
 #[derive(Debug, Serialize)]
-struct Run {
+struct ReplayRun {
     /// Slots, in percent of all experts.
     budget: f64,
     slots: usize,
@@ -270,13 +274,13 @@ struct Run {
     microseconds_per_token: f64,
 }
 
-impl Report {
+impl ReplayReport {
     fn new(
         trace: &Trace,
-        args: &args::Replay,
+        args: &args::ReplayArgs,
         runs: &[(f64, usize, ReplayPolicy)],
-        outcomes: &[(Outcome, f64)],
-    ) -> Report {
+        outcomes: &[(ReplayOutcome, f64)],
+    ) -> ReplayReport {
         let find = |slots: usize, policy: ReplayPolicy| {
             let at = runs.iter().position(|&(_, s, p)| s == slots && p == policy)?;
             Some(&outcomes[at].0)
@@ -285,7 +289,7 @@ impl Report {
             runs.iter().zip(outcomes).map(|(&(budget, slots, policy), (outcome, seconds))| {
                 let baseline = find(slots, ReplayPolicy::Engine(PolicyKind::Lru));
                 let best = find(slots, ReplayPolicy::Belady);
-                Run {
+                ReplayRun {
                     budget,
                     slots,
                     policy: policy.to_string(),
@@ -301,7 +305,7 @@ impl Report {
                 }
             });
         let shape = trace.shape();
-        Report {
+        ReplayReport {
             layers: shape.layers,
             experts: shape.experts,
             top_k: shape.top_k,

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
 use sws_hub::{
-    CachedModel, HubCache, Library, ModelName, Shards, check_places, choose_gguf, gguf_models,
-    snapshot_files, some_of,
+    CachedModel, HubCache, Library, LibraryShards, ModelName, check_places, choose_gguf,
+    gguf_models, snapshot_files, some_of,
 };
 
 use super::{kv, print, size};
@@ -22,7 +22,7 @@ pub(crate) fn run(args: &args::Rm) -> anyhow::Result<ExitCode> {
     check_places()?;
     let name = args.model.as_ref().expect("asked for by the parser");
     let (tag, revision) = (name.tag.as_deref(), name.revision.as_deref());
-    let wanted = |shards: &Shards| match (tag, revision) {
+    let wanted = |shards: &LibraryShards| match (tag, revision) {
         (None, None) => true,
         _ => shards.is(tag, revision),
     };
@@ -54,13 +54,13 @@ pub(crate) fn run(args: &args::Rm) -> anyhow::Result<ExitCode> {
 /// Removes shards, and what the cache has of a model.
 fn remove_all(
     args: &args::Rm,
-    shards: &[Shards],
+    shards: &[LibraryShards],
     cached: Option<&CachedModel>,
 ) -> anyhow::Result<ExitCode> {
     let paths = shards.iter().map(|shards| shards.path.as_path());
     let paths: Vec<_> = paths.chain(cached.iter().map(|model| model.dir())).collect();
     let paths: Vec<String> = paths.iter().map(|path| format!("`{}`", path.display())).collect();
-    let freed = |shards: &Shards| if shards.path.is_symlink() { 0 } else { shards.size() };
+    let freed = |shards: &LibraryShards| if shards.path.is_symlink() { 0 } else { shards.size() };
     let cached_size = |model: &CachedModel| if model.dir().is_symlink() { 0 } else { model.size() };
     let bytes: u64 = shards.iter().map(freed).chain(cached.into_iter().map(cached_size)).sum();
     let links = shards.iter().map(|shards| shards.path.as_path());
@@ -95,12 +95,12 @@ fn remove_texts(args: &args::Rm) -> anyhow::Result<ExitCode> {
         None => kv::all(),
     };
     if texts.is_empty() {
-        print("servers keep no beginnings of texts on disk\n")?;
+        print("servers keep no prefixes on disk\n")?;
         return Ok(ExitCode::SUCCESS);
     }
     let shown = texts.iter().map(|dir| format!("`{}`", dir.display()));
     let shown = shown.collect::<Vec<_>>().join(" and ");
-    if !args.yes && !asked(&format!("remove beginnings of texts in {shown}? [y/N] "))? {
+    if !args.yes && !asked(&format!("remove prefixes in {shown}? [y/N] "))? {
         return Ok(ExitCode::SUCCESS);
     }
     let removed = kv::remove(&texts)?;
@@ -109,7 +109,7 @@ fn remove_texts(args: &args::Rm) -> anyhow::Result<ExitCode> {
 
 fn told_of_texts(texts: &[PathBuf], removed: u64) -> anyhow::Result<ExitCode> {
     if !texts.is_empty() {
-        print(&format!("removed beginnings of texts that servers kept, {}\n", size(removed)))?;
+        print(&format!("removed prefixes that servers kept, {}\n", size(removed)))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -8,22 +8,22 @@ use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
 use serde::Serialize;
-use sws::{End, Generated, Model, NEW_TOKENS, Needs, Piece, RunMetrics, Text};
+use sws::{End, Generated, Model, NEW_TOKENS, Needs, Piece, RunMetrics, TextCodec};
 use sws_engine::{Certificate, Witness};
 use sws_model::text::{Generation, SAMPLER, Sampling, SettingOf};
 use sws_model::{Observer, Routed, SourceError};
 use sws_store::{Pass, open_named};
 
-use super::form::{Formed, formed};
 use super::print;
+use super::structured::{StructuredOutput, structured_output};
 use crate::account::{account, closing, ending};
 use crate::answer::follow;
 use crate::atomic_file::AtomicFile;
 use crate::interrupt::{INTERRUPTED, Interrupt};
 use crate::live::Live;
-use crate::record::Recorder;
+use crate::record::RunRecorder;
 use crate::terminal::{hint, note};
-use crate::watch::{self, Wanted, Watcher};
+use crate::watch::{self, WantedViews, Watcher};
 use crate::{args, limits, logs, model};
 
 /// Default prompt.
@@ -34,13 +34,13 @@ const MAX_PROMPT: u64 = 64 << 20;
 
 /// The output of `--json`.
 #[derive(Serialize)]
-pub(super) struct Outcome {
+pub(super) struct RunOutcome {
     tokens: Vec<u32>,
     /// `None` without a tokenizer.
     text: Option<String>,
     /// What the model thought, in a conversation.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    thoughts: Option<String>,
+    #[serde(rename = "thoughts", skip_serializing_if = "Option::is_none")]
+    reasoning: Option<String>,
     end: End,
     /// `None` if the text depends on no seed.
     seed: Option<u64>,
@@ -53,7 +53,7 @@ pub(super) struct Outcome {
     metrics: RunMetrics,
 }
 
-impl Outcome {
+impl RunOutcome {
     /// The outcome of a continued text.
     fn of_text(
         model: &Model,
@@ -61,15 +61,15 @@ impl Outcome {
         has_text: bool,
         generation: &Generation,
         metrics: RunMetrics,
-    ) -> Outcome {
+    ) -> RunOutcome {
         let Generated { tokens, text, end, .. } = made;
         let text = has_text.then_some(text);
         let seed = generation.sampling.drawing_seed();
         let sampling = generation.settings().into_iter().map(|it| (it.name, it)).collect();
-        Outcome {
+        RunOutcome {
             tokens,
             text,
-            thoughts: None,
+            reasoning: None,
             end,
             seed,
             sampler: SAMPLER,
@@ -85,9 +85,9 @@ impl Outcome {
         made: Generated,
         generation: &Generation,
         metrics: RunMetrics,
-    ) -> Outcome {
-        let thoughts = Some(made.thoughts.clone());
-        Outcome { thoughts, ..Outcome::of_text(model, made, true, generation, metrics) }
+    ) -> RunOutcome {
+        let reasoning = Some(made.reasoning.clone());
+        RunOutcome { reasoning, ..RunOutcome::of_text(model, made, true, generation, metrics) }
     }
 
     pub(super) fn print(&self) -> anyhow::Result<()> {
@@ -96,7 +96,7 @@ impl Outcome {
 }
 
 pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
-    let wanted = Wanted { screen: args.watch, report: args.report.is_some() };
+    let wanted = WantedViews { screen: args.watch, report: args.report.is_some() };
     if wanted.screen {
         watch::check()?;
     }
@@ -113,9 +113,10 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
             "there is no tokenizer.json, which is needed to turn ids into text; copy the published one next to the weights, or give --tokens and --json without --stop",
         ).into());
     }
-    let Start { tokens: prompt, text: opening, is_shown } = start(&mut args, &model, &text)?;
+    let TextStart { tokens: prompt, text: opening, is_shown } = start(&mut args, &model, &text)?;
     model.check(&prompt)?;
-    let Formed { constraint, heap: for_form } = formed(&args, &model, &text, &generation)?;
+    let StructuredOutput { constraint, heap: for_structure } =
+        structured_output(&args, &model, &text, &generation)?;
     let most = *generation.max_new_tokens.get_or_insert(NEW_TOKENS);
     // Installed before the files are created: a signal that is not handled would leave them behind.
     let interrupt = Interrupt::of_the_program()?;
@@ -123,7 +124,7 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     let mut watchers = Watchers::new(&args, &model, &prompt)?;
     watchers.check_apart(report.as_ref(), [Some(model.dir()), args.prompt_file.as_deref()])?;
     let positions = prompt.len().saturating_add(most).min(model.spec().context);
-    let heap = wanted.bytes(&model, most) + for_form;
+    let heap = wanted.bytes(&model, most) + for_structure;
     let needs = Needs { positions, heap, ..Needs::default() };
     let loader = loader.needs(needs).text(text).threads(&threads);
     let mut running = model::load(loader, &interrupt)?;
@@ -182,14 +183,14 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
         note!("{line}");
     }
     if args.json {
-        Outcome::of_text(&model, made, has_text, &generation, metrics).print()?;
+        RunOutcome::of_text(&model, made, has_text, &generation, metrics).print()?;
     }
     Ok(ExitCode::from(if end == End::Cancelled { INTERRUPTED } else { 0 }))
 }
 
 /// Observers of a run: the recorder of routes, and the witness of a certificate.
 struct Watchers {
-    recorder: Option<Recorder>,
+    recorder: Option<RunRecorder>,
     witness: Option<(Witness, AtomicFile)>,
 }
 
@@ -202,7 +203,7 @@ impl Watchers {
     /// Opens the output files, so that unwritable ones are refused before anything is computed.
     fn new(args: &args::Run, model: &Model, prompt: &[u32]) -> anyhow::Result<Watchers> {
         let recorder = match &args.record {
-            Some(path) => Some(Recorder::create(path, model.spec(), args.record_hidden)?),
+            Some(path) => Some(RunRecorder::create(path, model.spec(), args.record_hidden)?),
             None => None,
         };
         let witness = match &args.certify {
@@ -228,7 +229,7 @@ impl Watchers {
         report: Option<&AtomicFile>,
         inputs: [Option<&Path>; 2],
     ) -> anyhow::Result<()> {
-        let recording = self.recorder.as_ref().map(Recorder::file);
+        let recording = self.recorder.as_ref().map(RunRecorder::file);
         let certificate = self.witness.as_ref().map(|(_, file)| file);
         let others = [recording, certificate];
         for output in others.into_iter().chain([report]).flatten() {
@@ -317,7 +318,7 @@ impl Observer for Watchers {
 }
 
 /// The beginning of a text.
-struct Start {
+struct TextStart {
     tokens: Vec<u32>,
     /// Its text; empty if only the tokens are known.
     text: String,
@@ -325,9 +326,9 @@ struct Start {
     is_shown: bool,
 }
 
-fn start(args: &mut args::Run, model: &Model, text: &Text) -> anyhow::Result<Start> {
+fn start(args: &mut args::Run, model: &Model, text: &TextCodec) -> anyhow::Result<TextStart> {
     if let Some(tokens) = args.tokens.take() {
-        return Ok(Start { tokens, text: String::new(), is_shown: false });
+        return Ok(TextStart { tokens, text: String::new(), is_shown: false });
     }
     if text.tokenizer().is_none() {
         bail!(
@@ -343,13 +344,13 @@ fn start(args: &mut args::Run, model: &Model, text: &Text) -> anyhow::Result<Sta
     };
     if let Some(prompt) = piped {
         let tokens = text.encode_first(model, &prompt)?;
-        return Ok(Start { tokens, text: prompt, is_shown: false });
+        return Ok(TextStart { tokens, text: prompt, is_shown: false });
     }
     // Nobody has typed the default, so that it is shown wherever the text goes.
     let is_shown = typed.is_none() || std::io::stdout().is_terminal();
     let prompt = typed.unwrap_or_else(|| OPENING.to_owned());
     let tokens = text.encode_first(model, &prompt)?;
-    Ok(Start { tokens, text: prompt, is_shown })
+    Ok(TextStart { tokens, text: prompt, is_shown })
 }
 
 /// Reads standard input, unless it is a terminal, or empty.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{anyhow, bail};
-use sws::{KvDisk, Loader, Model, Needs};
+use sws::{Loader, Model, Needs, PrefixDisk};
 use sws_engine::MemoryUse;
-use sws_serve::{Config, Limits, Server, forms, listening};
+use sws_serve::{Server, ServerConfig, ServerLimits, listening, structured};
 
 use super::run::read_file;
 use super::{kv, notify};
@@ -16,8 +16,8 @@ use crate::interrupt::Interrupt;
 use crate::terminal::note;
 use crate::{args, limits, model, process};
 
-/// Maximum size of a request where the budget has no room for the default and for all forms of answers. Then
-/// the budget that is named for a form, which is smaller, has as much for requests.
+/// Maximum size of a request where the budget has no room for the default and for all structured output. Then
+/// the budget that is named for structured output, which is smaller, has as much for requests.
 const SMALL_BODY: usize = 512 << 10;
 
 pub(crate) fn run(args: &args::Serve) -> anyhow::Result<ExitCode> {
@@ -33,18 +33,18 @@ pub(crate) fn run(args: &args::Serve) -> anyhow::Result<ExitCode> {
     let mut config = config(args, &model, &interrupt)?;
     let disk = disk(args, &model, &config.keys)?;
     let stores = disk.is_some();
-    let needs = |limits: &Limits| Needs {
+    let needs = |limits: &ServerLimits| Needs {
         // Without a plan there is nothing to set aside.
         all_logits: args.prompt_logprobs || args.model.resident,
         texts: args.parallel.into(),
-        heap: limits.heap() + listening(model.spec()) + if stores { KvDisk::heap() } else { 0 },
-        forms: forms(model.spec().vocab, args.parallel.into()),
+        heap: limits.heap() + listening(model.spec()) + if stores { PrefixDisk::heap() } else { 0 },
+        structured: structured(model.spec().vocab, args.parallel.into()),
         ..Needs::default()
     };
     let loader =
         |needs, text| model.with(args.model.options()).needs(needs).text(text).threads(&threads);
     let usual = needs(&config.limits);
-    if args.body.is_none() && !has_room(args, usual.forms, loader(usual, text.clone())) {
+    if args.body.is_none() && !has_room(args, usual.structured, loader(usual, text.clone())) {
         config.limits.body = SMALL_BODY;
     }
     let needs = needs(&config.limits);
@@ -67,18 +67,22 @@ pub(crate) fn run(args: &args::Serve) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// True if the budget has room for what a loader needs, and for so many bytes of forms.
-fn has_room(args: &args::Serve, forms: u64, loader: Loader<'_>) -> bool {
+/// True if the budget has room for what a loader needs, and for so many bytes of structured output.
+fn has_room(args: &args::Serve, structured: u64, loader: Loader<'_>) -> bool {
     if args.model.resident {
         return true;
     }
     // What is wrong is said once the server listens.
     let Ok(planning) = loader.planning() else { return true };
     let plan = planning.planner.plan(planning.ram);
-    plan.is_ok_and(|plan| plan.ledger.get(MemoryUse::Forms) >= forms)
+    plan.is_ok_and(|plan| plan.ledger.get(MemoryUse::Structured) >= structured)
 }
 
-fn config(args: &args::Serve, model: &Model, interrupt: &Arc<Interrupt>) -> anyhow::Result<Config> {
+fn config(
+    args: &args::Serve,
+    model: &Model,
+    interrupt: &Arc<Interrupt>,
+) -> anyhow::Result<ServerConfig> {
     let stop = Arc::clone(interrupt);
     let quiet = args.quiet;
     // Clients know a model by the id that found it.
@@ -87,16 +91,16 @@ fn config(args: &args::Serve, model: &Model, interrupt: &Arc<Interrupt>) -> anyh
     let name = typed.map_or_else(|| model.name(), |typed| typed.to_string_lossy().into_owned());
     // Or by its file, whatever the server calls it.
     let aliases = args.alias.iter().cloned().chain(model.gguf_stem().map(str::to_owned)).collect();
-    let limits = Limits {
-        body: args.body.unwrap_or(Limits::default().body),
+    let limits = ServerLimits {
+        body: args.body.unwrap_or(ServerLimits::default().body),
         new_tokens: args.max_tokens,
         queue: args.queue.into(),
         queue_time: Duration::from_secs(args.queue_timeout.into()),
         gap: Duration::from_secs(args.max_gap.into()),
         drain: Duration::from_secs(args.drain.into()),
-        ..Limits::default()
+        ..ServerLimits::default()
     };
-    Ok(Config {
+    Ok(ServerConfig {
         address: SocketAddr::new(args.listen, args.port),
         name: args.name.clone().unwrap_or(name),
         aliases,
@@ -115,16 +119,16 @@ fn config(args: &args::Serve, model: &Model, interrupt: &Arc<Interrupt>) -> anyh
     })
 }
 
-/// Opens the directory for beginnings of texts, if there should be one.
-fn disk(args: &args::Serve, model: &Model, keys: &[String]) -> anyhow::Result<Option<KvDisk>> {
+/// Opens the directory for prefixes, if there should be one.
+fn disk(args: &args::Serve, model: &Model, keys: &[String]) -> anyhow::Result<Option<PrefixDisk>> {
     let Some(limit) = args.kv_disk else { return Ok(None) };
     let dir = kv::dir(model.dir()).ok_or_else(|| {
         anyhow!("there is no place for --kv-disk; set HOME or XDG_CACHE_HOME, or leave it out")
     })?;
-    let identity = KvDisk::identity(model, &args.model.options()).map_err(|error| {
+    let identity = PrefixDisk::identity(model, &args.model.options()).map_err(|error| {
         anyhow!("the files of the model cannot be looked at: {error}; leave out --kv-disk")
     })?;
-    Ok(Some(KvDisk::open(&dir, limit, &identity, keys)?))
+    Ok(Some(PrefixDisk::open(&dir, limit, &identity, keys)?))
 }
 
 /// The keys, of which none is empty.

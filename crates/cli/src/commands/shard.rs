@@ -12,12 +12,12 @@ use sws_store::shard::{ShardOptions, Sharded, encoding_in, resume};
 use sws_store::user_cache;
 
 use super::{choice, in_place, note_unused, print, print_json, size};
-use crate::args::{self, Choice};
+use crate::args::{self, EncodingChoice};
 use crate::interrupt::Ending;
-use crate::progress::Stage;
+use crate::progress::ProgressStage;
 use crate::terminal::note;
 
-pub(crate) fn run(args: &args::Shard) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &args::ShardArgs) -> anyhow::Result<ExitCode> {
     let path = checkpoint(&args.checkpoint)?;
     let _ending = Ending::at_a_signal("interrupted; the same command goes on where it stopped")?;
     #[cfg(feature = "pull")]
@@ -26,9 +26,9 @@ pub(crate) fn run(args: &args::Shard) -> anyhow::Result<ExitCode> {
     let unsupported = |why| anyhow!("`{}`: {why}", args.checkpoint.display());
     let naming = sws_model::naming(checkpoint.config()).map_err(unsupported)?;
     let encoding = match args.encoding {
-        Choice::Made(encoding) => encoding,
+        EncodingChoice::Made(encoding) => encoding,
         // The same command goes on with what it began.
-        Choice::Auto => match args.out.as_deref().and_then(encoding_in) {
+        EncodingChoice::Auto => match args.out.as_deref().and_then(encoding_in) {
             Some(encoding) => encoding,
             None => choice::encoding(&Outline::of(&path, checkpoint.config())?, args.ram)?,
         },
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &args::Shard) -> anyhow::Result<ExitCode> {
         stand_ins: args.stand_ins,
         threads: args.threads.map(usize::from),
     };
-    let (kept, made) = (Stage::new("verifying"), Stage::new("sharding"));
+    let (kept, made) = (ProgressStage::new("verifying"), ProgressStage::new("sharding"));
     let (kept_so_far, so_far) = (|p| kept.show(p), |p| made.show(p));
     let done = resume(&*checkpoint, &*naming, &out, &options, &kept_so_far, &so_far);
     kept.finish();
@@ -109,7 +109,7 @@ fn checkpoint(typed: &Path) -> anyhow::Result<PathBuf> {
 /// Directory of the shards. For a checkpoint that was given by its id, also the library that records
 /// them.
 fn out(
-    args: &args::Shard,
+    args: &args::ShardArgs,
     found: &Path,
     encoding: Encoding,
 ) -> anyhow::Result<(PathBuf, Option<(Library, ModelName)>)> {

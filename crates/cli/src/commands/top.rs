@@ -6,10 +6,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
-use sws_watch::live::{Frame, Hello, MAX_EVENT, Reader};
+use sws_watch::live::{Hello, LiveFrame, MAX_EVENT, Reader};
 
-use crate::args::Top;
-use crate::http::{Address, Body};
+use crate::args::TopArgs;
+use crate::http::{Body, ServerAddress};
 use crate::interrupt::Interrupt;
 use crate::terminal::{can_draw, note};
 use crate::watch::{Canvas, Cover};
@@ -23,14 +23,14 @@ const STACK: usize = 256 << 10;
 
 /// What happened elsewhere.
 enum News {
-    Frame(Box<Frame>),
+    Frame(Box<LiveFrame>),
     /// The end of the events, with a reason if there is one.
     Ended(Option<anyhow::Error>),
     /// A key was pressed that ends this.
     Quit,
 }
 
-pub(crate) fn run(args: &Top) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &TopArgs) -> anyhow::Result<ExitCode> {
     let (address, key) = parsed(args)?;
     let url = &args.url;
     let mut body = address.get("/events", &key).map_err(|why| {
@@ -149,8 +149,8 @@ fn next(body: &mut Body) -> anyhow::Result<Option<(String, String)>> {
 }
 
 /// The address and the key.
-fn parsed(args: &Top) -> anyhow::Result<(Address, String)> {
-    let Top { url, api_key } = args;
+fn parsed(args: &TopArgs) -> anyhow::Result<(ServerAddress, String)> {
+    let TopArgs { url, api_key } = args;
     for (what, given) in [("the address", Some(url)), ("--api-key", api_key.as_ref())] {
         if given.is_some_and(|given| given.contains(|c: char| c.is_control() || c == ' ')) {
             bail!("{what} has a blank or a control character; give it without");
@@ -168,5 +168,5 @@ fn parsed(args: &Top) -> anyhow::Result<(Address, String)> {
     if place.is_empty() || place.starts_with('/') {
         bail!("{url}: give an address such as http://127.0.0.1:8080");
     }
-    Ok((Address::of(place), api_key.clone().unwrap_or_else(|| "any".to_owned())))
+    Ok((ServerAddress::of(place), api_key.clone().unwrap_or_else(|| "any".to_owned())))
 }

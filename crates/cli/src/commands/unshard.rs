@@ -7,11 +7,11 @@ use sws_store::shard::unshard;
 
 use super::{count, print, print_json, shards, size};
 use crate::args;
-use crate::progress::Meter;
+use crate::progress::ProgressMeter;
 
 pub(crate) fn run(args: &args::Unshard) -> anyhow::Result<ExitCode> {
     let dir = shards(&args.dir)?;
-    let meter = Meter::new("unsharding");
+    let meter = ProgressMeter::new("unsharding");
     let threads = args.threads.map(usize::from);
     let done = unshard(&dir, &args.out, args.lossy, threads, &|p| meter.show(p));
     meter.finish();

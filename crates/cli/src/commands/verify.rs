@@ -6,13 +6,13 @@ use serde_json::json;
 use sws_store::shard::verify;
 
 use super::{print, print_json, shards, size};
-use crate::progress::Meter;
+use crate::progress::ProgressMeter;
 use crate::terminal::note;
 use crate::{FAILED, args};
 
 pub(crate) fn run(args: &args::Verify) -> anyhow::Result<ExitCode> {
     let dir = shards(&args.dir)?;
-    let meter = Meter::new("verifying");
+    let meter = ProgressMeter::new("verifying");
     let verified = verify(&dir, &|p| meter.show(p));
     meter.finish();
     let verified = verified?;

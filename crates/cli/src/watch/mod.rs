@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::bail;
 use sws::{LoadedModel, Model, Piece, Progress};
-use sws_engine::{Watch, memory};
-use sws_watch::{About, Follower, MAX_TOKENS, Step, Story, Wall, page};
+use sws_engine::{RunWatch, memory};
+use sws_watch::{Follower, MAX_TOKENS, RunStep, Story, StorySubject, Wall, page};
 
 use crate::atomic_file::AtomicFile;
 use crate::interrupt::Interrupt;
@@ -26,12 +26,12 @@ const PAGE: u64 = 128;
 
 /// Pictures that are wanted of a run.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Wanted {
+pub(crate) struct WantedViews {
     pub(crate) screen: bool,
     pub(crate) report: bool,
 }
 
-impl Wanted {
+impl WantedViews {
     /// True if a run is followed at all.
     pub(crate) fn is_any(self) -> bool {
         self.screen || self.report
@@ -46,7 +46,7 @@ impl Wanted {
         // Messages are held back in memory while the screen is there.
         let screen = if self.screen { screen::BYTES + 3 * MOST_HELD as u64 } else { 0 };
         // The reader of the cells has a copy of them, on each of two threads.
-        let cells = 3 * Watch::bytes_for(model.spec());
+        let cells = 3 * RunWatch::bytes_for(model.spec());
         // The columns of a page, which a chat writes beside the model.
         let page = if self.report { PAGE * tokens.min(MAX_TOKENS) as u64 } else { 0 };
         cells + screen + page + Story::bytes_for(experts, tokens, self.report)
@@ -57,13 +57,13 @@ impl Wanted {
 pub(crate) struct Watcher {
     follower: Follower,
     wall: Wall,
-    shared: Arc<Shared>,
-    wanted: Wanted,
+    shared: Arc<WatchShared>,
+    wanted: WantedViews,
     screen: Option<Screen>,
 }
 
 /// State that the drawing thread reads.
-struct Shared {
+struct WatchShared {
     story: Mutex<Story>,
     /// Share of the prompt that is done, in thousandths; [`TEXT`] afterwards.
     prompt: AtomicU32,
@@ -71,7 +71,7 @@ struct Shared {
 
 const TEXT: u32 = u32::MAX;
 
-impl Shared {
+impl WatchShared {
     fn story(&self) -> MutexGuard<'_, Story> {
         self.story.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -81,7 +81,7 @@ impl Watcher {
     /// Begins to follow a run of a loaded model, whose text continues `opening`. `None` if nothing is
     /// wanted.
     pub(crate) fn begin(
-        wanted: Wanted,
+        wanted: WantedViews,
         running: &LoadedModel,
         opening: &str,
         interrupt: &Interrupt,
@@ -93,7 +93,7 @@ impl Watcher {
             bail!("this backend reports nothing that could be watched; leave out --backend");
         };
         let follower = Follower::new(gauge.watch());
-        let about = About {
+        let about = StorySubject {
             model: running.model().name(),
             notes: Vec::new(),
             budget: running.plan().map(|plan| plan.ledger.budget()),
@@ -103,7 +103,7 @@ impl Watcher {
         let rows = follower.rows();
         let mut story = Story::new(about, rows.clone());
         story.set_opening(opening);
-        let shared = Arc::new(Shared { story: Mutex::new(story), prompt: AtomicU32::new(0) });
+        let shared = Arc::new(WatchShared { story: Mutex::new(story), prompt: AtomicU32::new(0) });
         let screen = match wanted.screen {
             true => {
                 Some(Screen::open(Arc::clone(&shared), Follower::new(gauge.watch()), interrupt)?)
@@ -131,8 +131,8 @@ impl Watcher {
     pub(crate) fn piece(&mut self, piece: &Piece) {
         self.shared.prompt.store(TEXT, Ordering::Relaxed);
         // Text that was held back until the end was computed before.
-        let step = piece.token.map_or_else(Step::default, |_| self.follower.step());
-        let text = [piece.thought.as_str(), &piece.text].concat();
+        let step = piece.token.map_or_else(RunStep::default, |_| self.follower.step());
+        let text = [piece.reasoning.as_str(), &piece.text].concat();
         if piece.token.is_none() && text.is_empty() {
             return;
         }

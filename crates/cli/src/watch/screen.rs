@@ -9,10 +9,10 @@ use std::time::Duration;
 use anyhow::anyhow;
 use sws_engine::memory;
 use sws_watch::screen::{Buffer, Now, Phase, Rect, changes, draw};
-use sws_watch::{Follower, Step, Story, Wall};
+use sws_watch::{Follower, RunStep, Story, Wall};
 
 use super::terminal::{self, Cover};
-use super::{Shared, TEXT};
+use super::{TEXT, WatchShared};
 use crate::interrupt::Interrupt;
 
 /// Interval between frames.
@@ -33,7 +33,7 @@ pub(super) struct Screen {
 
 impl Screen {
     pub(super) fn open(
-        shared: Arc<Shared>,
+        shared: Arc<WatchShared>,
         follower: Follower,
         interrupt: &Interrupt,
     ) -> anyhow::Result<Screen> {
@@ -67,7 +67,7 @@ impl Drop for Screen {
 
 /// Draws frames of a run.
 struct Artist {
-    shared: Arc<Shared>,
+    shared: Arc<WatchShared>,
     follower: Follower,
     now: Now,
     canvas: Canvas,
@@ -102,7 +102,7 @@ impl Canvas {
 }
 
 impl Artist {
-    fn new(shared: Arc<Shared>, follower: Follower) -> Artist {
+    fn new(shared: Arc<WatchShared>, follower: Follower) -> Artist {
         let has_colours = Canvas::has_colours();
         let now = Now { wall: Wall::new(follower.rows()), has_colours, ..Now::default() };
         Artist { shared, follower, now, canvas: Canvas::default() }
@@ -126,8 +126,8 @@ impl Artist {
 /// Tokens per second of the latest tokens; the first is the prompt's.
 fn pace(story: &Story) -> Option<f64> {
     let first = usize::from(story.left_out() == 0);
-    let latest: Vec<&Step> =
+    let latest: Vec<&RunStep> =
         story.tokens().iter().skip(first).rev().take(PACED).map(|token| &token.step).collect();
-    let seconds = Step::sum(latest.iter().copied()).seconds;
+    let seconds = RunStep::sum(latest.iter().copied()).seconds;
     (seconds > 0.0).then(|| latest.len() as f64 / seconds)
 }

@@ -52,7 +52,7 @@ pub enum DraftError {
 }
 
 #[derive(Deserialize)]
-struct WithFacts {
+struct DraftWithFacts {
     #[serde(rename = "__metadata__", default)]
     facts: BTreeMap<String, String>,
 }
@@ -218,8 +218,8 @@ fn open<'a>(
     bytes: &'a [u8],
     shape: &DraftShape,
     fingerprint: &str,
-) -> Result<(File<'a>, DraftSize), DraftError> {
-    let file = File::open(bytes)?;
+) -> Result<(DraftFile<'a>, DraftSize), DraftError> {
+    let file = DraftFile::open(bytes)?;
     let facts = facts(shape, fingerprint);
     if file.facts.get("sws_draft").map(String::as_str) != Some(VERSION) {
         return Err(DraftError::Unknown("its metadata do not say so"));
@@ -236,23 +236,23 @@ fn open<'a>(
     Ok((file, DraftSize { rank, tokens: ids.len(), distances }))
 }
 
-struct File<'a> {
+struct DraftFile<'a> {
     bytes: &'a [u8],
     header: Header,
     facts: BTreeMap<String, String>,
 }
 
-impl<'a> File<'a> {
-    fn open(bytes: &'a [u8]) -> Result<File<'a>, DraftError> {
+impl<'a> DraftFile<'a> {
+    fn open(bytes: &'a [u8]) -> Result<DraftFile<'a>, DraftError> {
         let short = DraftError::Unknown("it is too short");
         let (first, rest) = bytes.split_first_chunk::<8>().ok_or(short)?;
         let len = Header::json_len(*first, bytes.len() as u64)?;
         let json = rest.get(..len as usize).filter(|json| json.len() <= MAX_HEADER);
         let json = json.ok_or(DraftError::Unknown("its header is too long"))?;
         let header = Header::parse(json, bytes.len() as u64)?;
-        let facts: WithFacts =
+        let facts: DraftWithFacts =
             serde_json::from_slice(json).map_err(|e| DraftError::Header(HeaderError::Json(e)))?;
-        Ok(File { bytes, header, facts: facts.facts })
+        Ok(DraftFile { bytes, header, facts: facts.facts })
     }
 
     fn has(&self, name: &str) -> bool {

@@ -14,10 +14,10 @@ pub use forecast::{margin, norm};
 use learned::FEATURES;
 pub use learned::{DEPTH, Learned};
 pub use shape::{DraftShape, DraftSize};
-use sws_cache::history::{History, Pairs};
-use sws_cache::{Saved, SavedError};
+use sws_cache::history::{ExpertPairs, History};
+use sws_cache::{SavedError, SavedTensors};
 use sws_store::{Dtype, Pass, PieceId, PieceKind};
-use tokens::Tokens;
+use tokens::FrequentTokens;
 
 /// Most tokens of a pass for which forecasts are made, each token separately. Longer passes need so
 /// large a part of each layer's experts that there is little to forecast.
@@ -79,7 +79,7 @@ pub struct MicroDraftModel {
     pass: Ongoing,
     /// The forecast for each layer with experts.
     said: Vec<LayerBlueprint>,
-    scratch: Scratch,
+    scratch: DraftScratch,
 }
 
 /// Statistics of the use of experts so far.
@@ -90,8 +90,8 @@ struct Known {
     counts: Vec<f32>,
     steps: Vec<f32>,
     /// [layers, distances]: the experts used that many layers later.
-    pairs: Vec<Pairs>,
-    tokens: Tokens,
+    pairs: Vec<ExpertPairs>,
+    tokens: FrequentTokens,
 }
 
 /// State of the pass under way.
@@ -149,7 +149,7 @@ struct Pending {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Scratch {
+struct DraftScratch {
     state: Vec<f32>,
     u: Vec<f32>,
     logits: Vec<f32>,
@@ -178,8 +178,8 @@ impl MicroDraftModel {
             history: History::new(shape.history(), shape.sequences),
             counts: vec![0.0; places * experts],
             steps: vec![0.0; places],
-            pairs: vec![Pairs::new(experts); places * size.distances],
-            tokens: Tokens::new(places, shape.top_k, size.tokens),
+            pairs: vec![ExpertPairs::new(experts); places * size.distances],
+            tokens: FrequentTokens::new(places, shape.top_k, size.tokens),
         };
         let pending = Pending {
             features: vec![0.0; FEATURES * experts],
@@ -199,7 +199,7 @@ impl MicroDraftModel {
             selected_experts: Vec::with_capacity(experts),
         });
         let said = said.collect();
-        let scratch = Scratch { u: vec![0.0; size.rank + 1], ..Scratch::default() };
+        let scratch = DraftScratch { u: vec![0.0; size.rank + 1], ..DraftScratch::default() };
         let (confidence, adapting) = (0.5, Adapting::All);
         MicroDraftModel { shape, size, confidence, adapting, learned, known, pass, said, scratch }
     }
@@ -279,14 +279,14 @@ impl Draft for MicroDraftModel {
 
     /// A trained draft knows more than a run can teach it. It is neither saved nor replaced by a
     /// saved one.
-    fn save(&self, to: &mut Saved) {
+    fn save(&self, to: &mut SavedTensors) {
         if self.size.rank == 0 {
             let bytes = self.write(SAVED);
             to.push("draft", Dtype::U8, &[bytes.len()], bytes);
         }
     }
 
-    fn recall(&mut self, saved: &Saved) -> Result<(), SavedError> {
+    fn recall(&mut self, saved: &SavedTensors) -> Result<(), SavedError> {
         let known = saved.get("draft", Dtype::U8, |_| true).ok().filter(|_| self.size.rank == 0);
         let Some(bytes) = known else { return Ok(()) };
         let read = MicroDraftModel::of_size(bytes, &self.shape, SAVED, |_, _| Some(self.size));

@@ -1,10 +1,10 @@
 //! Shape of the model that a draft is for, and size of the draft.
 
 use super::learned::{DEPTH, FEATURES};
-use super::tokens::Tokens;
+use super::tokens::FrequentTokens;
 use super::{Learned, MAX_TOKENS, Pending};
 use crate::blueprint::LayerBlueprint;
-use sws_cache::history::{History, Pairs, Shape};
+use sws_cache::history::{ExpertPairs, History, HistoryShape};
 
 /// The dimensions of a model and its use that a draft needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,8 +33,8 @@ pub struct DraftSize {
 }
 
 impl DraftShape {
-    pub(super) fn history(&self) -> Shape {
-        Shape { layers: self.layers.len(), experts: self.experts, top_k: self.top_k }
+    pub(super) fn history(&self) -> HistoryShape {
+        HistoryShape { layers: self.layers.len(), experts: self.experts, top_k: self.top_k }
     }
 
     pub(super) fn place(&self, layer: usize) -> Option<usize> {
@@ -63,7 +63,7 @@ impl DraftSize {
         if fits(corrected) {
             size = corrected;
         }
-        let row = Tokens::row_bytes(shape.layers.len(), shape.top_k);
+        let row = FrequentTokens::row_bytes(shape.layers.len(), shape.top_k);
         size.tokens = ((bytes - size.bytes(shape)) / row).min(vocab.next_multiple_of(4));
         Some(size)
     }
@@ -73,8 +73,8 @@ impl DraftSize {
         let (places, experts) = (shape.layers.len(), shape.experts);
         let known = History::bytes_for(shape.history(), shape.sequences)
             + places * (experts + 1) * 4
-            + places * self.distances * Pairs::bytes_for(experts)
-            + self.tokens * Tokens::row_bytes(places, shape.top_k);
+            + places * self.distances * ExpertPairs::bytes_for(experts)
+            + self.tokens * FrequentTokens::row_bytes(places, shape.top_k);
         let pending = size_of::<Pending>() + 4 * (experts * (FEATURES + 1) + self.rank + 1);
         let pass = 4 * places * 2 * MAX_TOKENS * experts + (DEPTH + 1) * (DEPTH + 1) * pending;
         let said = places * (size_of::<LayerBlueprint>() + 8 * experts);

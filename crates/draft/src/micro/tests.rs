@@ -100,7 +100,7 @@ impl Toy {
 fn probabilities_become_calibrated() {
     for (drift, recalls) in [(0.15, [0.85, 0.7]), (0.4, [0.6, 0.4])] {
         let (mut toy, mut draft) = (Toy::new(drift), MicroDraftModel::new(shape(), SIZE));
-        let mut outcomes = [(); 2].map(|()| crate::Outcome::default());
+        let mut outcomes = [(); 2].map(|()| crate::ForecastOutcome::default());
         for token in 0..3000 {
             toy.token(&mut draft, |_, distance, probs, chosen| {
                 if token >= 1500 {
@@ -362,7 +362,7 @@ fn untrained_draft_is_saved_and_recalled() {
             draft.adapt(layer, &[n % 3, 4 + n % 3, 9], TOP_K);
         }
     }
-    let mut saved = Saved::default();
+    let mut saved = SavedTensors::default();
     draft.save(&mut saved);
     let mut next = MicroDraftModel::new(shape(), size);
     assert_ne!(next.learned(), draft.learned());
@@ -376,17 +376,17 @@ fn untrained_draft_is_saved_and_recalled() {
     // Recalled into less memory, and from an empty file.
     let mut small = MicroDraftModel::new(shape(), DraftSize { tokens: 4, distances: 1, ..size });
     small.recall(&saved).unwrap();
-    small.recall(&Saved::default()).unwrap();
+    small.recall(&SavedTensors::default()).unwrap();
     assert_eq!(small.learned(), draft.learned());
     // A trained draft knows more: it ignores saved ones, and changes only by training.
     let mut trained = MicroDraftModel::new(shape(), SIZE);
     trained.recall(&saved).unwrap();
     assert_eq!(trained.known.steps, vec![0.0; LAYERS.len()]);
-    let mut none = Saved::default();
+    let mut none = SavedTensors::default();
     trained.save(&mut none);
     assert!(none.is_empty());
 
-    let mut damaged = Saved::default();
+    let mut damaged = SavedTensors::default();
     damaged.push("draft", Dtype::U8, &[3], vec![1, 2, 3]);
     assert!(next.recall(&damaged).is_err());
     assert_eq!(next.learned(), draft.learned());

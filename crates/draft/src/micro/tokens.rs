@@ -12,7 +12,7 @@ const PRIOR: f32 = 4.0;
 /// both, a newcomer lowers the count of the rarest entry by one, and replaces it once that count is
 /// used up. Frequent entries therefore survive any number of entries that come only once.
 #[derive(Clone, Debug)]
-pub(super) struct Tokens {
+pub(super) struct FrequentTokens {
     layers: usize,
     /// Experts that a row has room for in each layer.
     slots: usize,
@@ -26,13 +26,13 @@ pub(super) struct Tokens {
     pub(super) counts: Vec<u8>,
 }
 
-impl Tokens {
+impl FrequentTokens {
     /// An empty table. `rows` is rounded down to whole sets.
-    pub(super) fn new(layers: usize, top_k: usize, rows: usize) -> Tokens {
-        let (slots, sets) = (Tokens::slots_for(top_k), rows / WAYS);
+    pub(super) fn new(layers: usize, top_k: usize, rows: usize) -> FrequentTokens {
+        let (slots, sets) = (FrequentTokens::slots_for(top_k), rows / WAYS);
         let rows = sets * WAYS;
         let cells = rows * layers * slots;
-        Tokens {
+        FrequentTokens {
             layers,
             slots,
             sets,
@@ -44,7 +44,7 @@ impl Tokens {
     }
 
     pub(super) fn row_bytes(layers: usize, top_k: usize) -> usize {
-        6 + layers * Tokens::slots_for(top_k) * 3
+        6 + layers * FrequentTokens::slots_for(top_k) * 3
     }
 
     fn slots_for(top_k: usize) -> usize {
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn frequent_tokens_keep_their_own_experts() {
-        let mut tokens = Tokens::new(2, 2, 64);
+        let mut tokens = FrequentTokens::new(2, 2, 64);
         for round in 0..200u32 {
             // Two tokens that come every round, and one that comes only once.
             for (token, experts) in [(5, [1, 2]), (6, [3, 0]), (1000 + round, [7, 6])] {
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn table_without_rows_finds_nothing() {
-        let mut tokens = Tokens::new(3, 2, 3);
+        let mut tokens = FrequentTokens::new(3, 2, 3);
         assert_eq!((tokens.rows(), tokens.meet(1), tokens.find(1)), (0, None, None));
     }
 }

@@ -36,8 +36,8 @@ pub enum MemoryUse {
     KvCache,
     /// Encoding a text that fills the context.
     Encoding,
-    /// Forms of answers, such as JSON schemas.
-    Forms,
+    /// Structured output, such as by JSON schemas.
+    Structured,
     /// Working memory of a pass.
     Activations,
     /// Norms and biases, widened to f32.
@@ -69,7 +69,7 @@ impl MemoryUse {
         MemoryUse::Correction,
         MemoryUse::KvCache,
         MemoryUse::Encoding,
-        MemoryUse::Forms,
+        MemoryUse::Structured,
         MemoryUse::Activations,
         MemoryUse::Vectors,
         MemoryUse::Pinned,
@@ -94,7 +94,7 @@ impl MemoryUse {
             MemoryUse::Correction => "correction",
             MemoryUse::KvCache => "kv_cache",
             MemoryUse::Encoding => "encoding",
-            MemoryUse::Forms => "forms",
+            MemoryUse::Structured => "forms",
             MemoryUse::Activations => "activations",
             MemoryUse::Vectors => "vectors",
             MemoryUse::Pinned => "pinned",
@@ -118,9 +118,9 @@ impl MemoryUse {
             MemoryUse::Tables => "tables of pieces and their use",
             MemoryUse::Draft => "draft",
             MemoryUse::Correction => "correction of evictions",
-            MemoryUse::KvCache => "keys and values",
+            MemoryUse::KvCache => "KV cache",
             MemoryUse::Encoding => "encoding text",
-            MemoryUse::Forms => "forms of answers",
+            MemoryUse::Structured => "structured output",
             MemoryUse::Activations => "activations",
             MemoryUse::Vectors => "norms and biases",
             MemoryUse::Pinned => "pinned weights",

@@ -2,14 +2,14 @@
 
 mod ahead;
 mod landing;
-mod seeing;
-mod unheard;
+mod pending_choices;
+mod router_states;
 
 use std::sync::Arc;
 
-use seeing::Seeing;
-use sws_cache::policy::{Choice, Layers, Policy};
-use sws_cache::{Lookup, NoRoom, PredictiveCache, Saved, SavedError};
+use router_states::LastStates;
+use sws_cache::policy::{ExpertLayers, Policy, RouterChoice};
+use sws_cache::{Lookup, NoRoom, PredictiveCache, SavedError, SavedTensors};
 use sws_draft::{Draft, Gates};
 use sws_model::{
     ExpectedReads, Inventory, ModelSpec, PassSize, Ready, Routed, RunAhead, SourceError,
@@ -18,14 +18,16 @@ use sws_store::{NVMeWeightStore, Pass, PieceId, Slot};
 
 use super::demand::Demand;
 use super::verifier::{Exactness, Presence, RealPath, Verdict, Verifier, detect_miss};
-use super::weights::{Assembled, Imitated};
+use super::weights::{Assembled, StandInWeights};
 use crate::error::StreamError;
-use crate::reads::{Computed, Loaded, Reads};
-use crate::speculation::{Account, Chosen, Forecaster, Moment, Prefetcher, Speculation, WarmFill};
+use crate::reads::{Computed, LoadedSlot, ReadsInFlight};
+use crate::speculation::{
+    Account, ChosenExperts, Forecaster, Moment, Prefetcher, Speculation, WarmFill,
+};
 use crate::stand_ins::{RunAheadCounts, RunAheadState, StandIns};
 use crate::wait::Waiter;
-use crate::watch::{Place, Watch};
-use unheard::Unheard;
+use crate::watch::{ExpertPlace, RunWatch};
+use pending_choices::PendingChoices;
 
 /// Serves the routed experts of a model from a cache, and reads those that are not in it.
 ///
@@ -41,8 +43,8 @@ use unheard::Unheard;
 #[derive(Debug)]
 pub struct DynamicAssembler {
     inventory: Arc<Inventory>,
-    pub(super) cache: PredictiveCache<Loaded>,
-    pub(super) reads: Reads,
+    pub(super) cache: PredictiveCache<LoadedSlot>,
+    pub(super) reads: ReadsInFlight,
     pub(super) demand: Demand,
     verifier: Verifier,
     pub(super) prefetcher: Prefetcher,
@@ -50,9 +52,9 @@ pub struct DynamicAssembler {
     account: Account,
     run_ahead: RunAheadState,
     ablations: Ablations,
-    unheard: Unheard,
-    watch: Option<Watch>,
-    seeing: Seeing,
+    pending: PendingChoices,
+    watch: Option<RunWatch>,
+    router_states: LastStates,
 }
 
 /// Configuration of a [`DynamicAssembler`].
@@ -93,10 +95,10 @@ impl Default for Ablations {
 }
 
 /// The layers of a model as the policy of so many sequences sees them.
-pub(crate) fn layers_with_experts(spec: &ModelSpec, sequences: usize) -> Layers {
+pub(crate) fn layers_with_experts(spec: &ModelSpec, sequences: usize) -> ExpertLayers {
     let moe = |layer: &u32| spec.layers[*layer as usize].moe().is_some();
     let count = spec.layers.len() as u32;
-    Layers {
+    ExpertLayers {
         count,
         with_experts: (0..count).filter(moe).collect(),
         experts: spec.moes().map(|moe| moe.experts).max().unwrap_or(0),
@@ -120,14 +122,14 @@ impl DynamicAssembler {
         waiter: Waiter,
     ) -> DynamicAssembler {
         let AssemblerConfig { policy, draft, confidence, speculation, governed } = config;
-        let slots = slots.into_iter().map(|slot| (slot.len(), Loaded::empty(slot)));
+        let slots = slots.into_iter().map(|slot| (slot.len(), LoadedSlot::empty(slot)));
         let layers = spec.layers.iter().map(|layer| {
             let moe = layer.moe()?;
             Some((moe.experts, moe.top_k))
         });
         DynamicAssembler {
             cache: PredictiveCache::new(policy, slots),
-            reads: Reads::new(store, Arc::clone(&inventory), waiter),
+            reads: ReadsInFlight::new(store, Arc::clone(&inventory), waiter),
             inventory,
             demand: Demand::default(),
             verifier: Verifier::default(),
@@ -136,9 +138,9 @@ impl DynamicAssembler {
             account: Account::new(spec.layers.len(), governed),
             run_ahead: RunAheadState::default(),
             ablations: Ablations::default(),
-            unheard: Unheard::default(),
+            pending: PendingChoices::default(),
             watch: None,
-            seeing: Seeing::default(),
+            router_states: LastStates::default(),
         }
     }
 
@@ -171,7 +173,7 @@ impl DynamicAssembler {
     }
 
     /// Reports choices and reads of experts.
-    pub(crate) fn report_to(&mut self, watch: Watch) {
+    pub(crate) fn report_to(&mut self, watch: RunWatch) {
         self.watch = Some(watch);
     }
 
@@ -182,7 +184,7 @@ impl DynamicAssembler {
             watch.compare(|| self.places());
         }
         let unbooked = self.is_unbooked();
-        let is_heard = self.unheard.begin(pass);
+        let is_heard = self.pending.begin(pass);
         if is_heard {
             self.cache.begin_pass(pass);
         }
@@ -222,7 +224,7 @@ impl DynamicAssembler {
             return Ok(());
         }
         self.account.pace.entering(layer, self.moment());
-        let is_heard = self.unheard.is_idle();
+        let is_heard = self.pending.is_idle();
         if !self.account.governor.on() || !is_heard {
             self.prefetcher.forget_offers();
             self.withdraw_prefetches();
@@ -237,7 +239,7 @@ impl DynamicAssembler {
     /// Shows the policy the state [tokens, hidden] from which a layer's router chooses.
     pub fn routing(&mut self, pass: &Pass, layer: usize, state: &[f32]) {
         if !self.run_ahead.is_lookahead_layer(layer) {
-            self.seeing.look(self.cache.policy(), pass, layer, state);
+            self.router_states.record(self.cache.policy(), pass, layer, state);
         }
     }
 
@@ -265,7 +267,7 @@ impl DynamicAssembler {
         shared: &[f32],
         gates: &mut dyn Gates,
     ) -> Result<(), StreamError> {
-        let forecasts = !self.run_ahead.is_lookahead_layer(layer) && self.unheard.is_idle();
+        let forecasts = !self.run_ahead.is_lookahead_layer(layer) && self.pending.is_idle();
         if self.prefetcher.enabled && forecasts && self.account.governor.may_query_draft() {
             self.forecast(|forecaster| forecaster.attended(layer, state, shared, gates));
         }
@@ -300,21 +302,25 @@ impl DynamicAssembler {
     }
 
     /// Lets the next pass be one whose tokens may turn out wrong: policy and draft hear of its choices
-    /// when it is [settled](Self::settle).
-    pub fn expect_unheard(&mut self) {
-        self.unheard.expect();
+    /// when it is [accepted](Self::accept).
+    pub fn expect_pending(&mut self) {
+        self.pending.expect();
     }
 
     /// Ends such a pass: its first `tokens` tokens count, as if each had had a pass of its own.
-    pub fn settle(&mut self, tokens: usize) {
+    pub fn accept(&mut self, tokens: usize) {
         let trains = self.prefetcher.enabled && self.account.governor.may_train_draft();
-        for (pass, choices) in self.unheard.settle(tokens) {
+        for (pass, choices) in self.pending.accept(tokens) {
             self.cache.begin_pass(&pass);
             if trains {
                 self.forecaster.pass_begins(&pass);
             }
             for (layer, experts) in choices {
-                self.cache.policy_mut().routed(&Choice { pass: &pass, layer, experts: &experts });
+                self.cache.policy_mut().routed(&RouterChoice {
+                    pass: &pass,
+                    layer,
+                    experts: &experts,
+                });
                 if trains {
                     self.forecaster.learn(layer as usize, &experts, experts.len());
                 }
@@ -323,7 +329,7 @@ impl DynamicAssembler {
     }
 
     /// True if stand-ins of all experts are in memory.
-    pub fn can_imitate(&self) -> bool {
+    pub fn can_draft(&self) -> bool {
         let experts = |layer| {
             let ids = 0..self.prefetcher.experts_of(layer);
             ids.map(move |expert| PieceId::expert(layer as u32, expert))
@@ -334,8 +340,8 @@ impl DynamicAssembler {
 
     /// Calls `ready` with the stand-ins of all experts that the router has chosen, whatever else is in
     /// memory: they are the fewest bytes.
-    pub fn imitate(&mut self, routed: &Routed, ready: Ready<'_>) -> Result<(), SourceError> {
-        ready(&routed.distinct, &mut Imitated(&self.run_ahead.stand_ins))
+    pub fn draft(&mut self, routed: &Routed, ready: Ready<'_>) -> Result<(), SourceError> {
+        ready(&routed.distinct, &mut StandInWeights(&self.run_ahead.stand_ins))
     }
 
     /// Decides on running ahead; see [`PassSource::run_ahead`](sws_model::PassSource::run_ahead).
@@ -381,7 +387,7 @@ impl DynamicAssembler {
     /// before.
     pub fn lend(&mut self, slots: impl IntoIterator<Item = Slot>) -> usize {
         self.account.slots_changed();
-        self.cache.extend(slots.into_iter().map(|slot| (slot.len(), Loaded::empty(slot))))
+        self.cache.extend(slots.into_iter().map(|slot| (slot.len(), LoadedSlot::empty(slot))))
     }
 
     /// Gives up all but the first `slots` slots, between passes. Reads into the others go on.
@@ -412,28 +418,28 @@ impl DynamicAssembler {
     }
 
     /// Pieces that are in memory, or on their way to it.
-    fn places(&self) -> impl Iterator<Item = (PieceId, Place)> {
+    fn places(&self) -> impl Iterator<Item = (PieceId, ExpertPlace)> {
         self.cache.pieces().map(|id| match self.cache.find(id) {
-            Lookup::Ready => (id, Place::Memory),
-            _ => (id, Place::Reading),
+            Lookup::Ready => (id, ExpertPlace::Memory),
+            _ => (id, ExpertPlace::Reading),
         })
     }
 
     /// Saves the learned state of the policy and the draft for the next start.
-    pub fn save(&self, to: &mut Saved) {
+    pub fn save(&self, to: &mut SavedTensors) {
         self.cache.policy().save(to);
         self.forecaster.save(to);
     }
 
     /// Restores what [`save`](Self::save) has stored.
-    pub fn recall(&mut self, saved: &Saved) -> Result<(), SavedError> {
+    pub fn recall(&mut self, saved: &SavedTensors) -> Result<(), SavedError> {
         self.cache.policy_mut().recall(saved)?;
         self.prefetcher.fill = WarmFill::AfterFirstPrompt;
         self.forecaster.recall(saved)
     }
 
     /// The cache of experts.
-    pub fn cache(&self) -> &PredictiveCache<Loaded> {
+    pub fn cache(&self) -> &PredictiveCache<LoadedSlot> {
         &self.cache
     }
 
@@ -477,7 +483,7 @@ impl DynamicAssembler {
     /// True if the account has nothing to compare the pass with: it uses nearly all experts once, or
     /// has several tokens of which no draft has heard.
     fn is_unbooked(&self) -> bool {
-        self.prefetcher.is_sweeping() || !self.unheard.is_idle()
+        self.prefetcher.is_sweeping() || !self.pending.is_idle()
     }
 
     /// The time, and all waits so far.
@@ -531,11 +537,11 @@ impl DynamicAssembler {
         let number = layer as u32;
         let tokens = routed.choices.len() / routed.top_k.max(1);
         self.demand.begin(number, tokens, &routed.distinct);
-        if self.unheard.hold(number, &routed.choices) {
+        if self.pending.hold(number, &routed.choices) {
             self.cache.runs(number, &routed.choices);
         } else {
-            self.cache.routed(&Choice { pass, layer: number, experts: &routed.choices });
-            self.seeing.tell(layer, self.cache.policy_mut());
+            self.cache.routed(&RouterChoice { pass, layer: number, experts: &routed.choices });
+            self.router_states.report(layer, self.cache.policy_mut());
         }
         if self.prefetcher.enabled {
             self.account_choice(layer, &routed.distinct);
@@ -567,12 +573,12 @@ impl DynamicAssembler {
             self.demand.queue(self.reads.in_disk_order(ids));
             self.fallback_reassemble()?;
         }
-        if self.unheard.is_idle() {
+        if self.pending.is_idle() {
             // What is missed is being read meanwhile.
-            self.cache.policy_mut().learn(number);
+            self.cache.policy_mut().on_layer_demanded(number);
         }
         if self.prefetcher.enabled {
-            if self.unheard.is_idle() && self.account.governor.may_train_draft() {
+            if self.pending.is_idle() && self.account.governor.may_train_draft() {
                 let Routed { choices, top_k, .. } = routed;
                 self.with_draft(|forecaster| forecaster.learn(layer, choices, *top_k));
             }
@@ -586,7 +592,7 @@ impl DynamicAssembler {
         let first = distinct.first().map(|&expert| PieceId::expert(layer as u32, expert));
         let bytes = first.and_then(|id| self.reads.slot_len(id)).unwrap_or(0);
         let (sweeping, begun) = (self.is_unbooked(), self.reads.speculative_begun());
-        let chosen = Chosen { layer, distinct, bytes, sweeping, begun: &begun };
+        let chosen = ChosenExperts { layer, distinct, bytes, sweeping, begun: &begun };
         let at = self.moment();
         self.account.chosen(at, chosen, &mut self.cache);
     }

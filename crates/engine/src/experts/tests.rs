@@ -9,8 +9,8 @@ use proptest::prelude::*;
 use sws_cache::policy::PolicyKind;
 use sws_draft::{Draft, NoDraft};
 use sws_model::{
-    CausalLm, Compute, FindRows, Inventory, KvPrecision, Model, ModelSpec, Observer, PassSource,
-    Ready, ResidentSource, Role, Routed, Session, SourceError, TakeRow, WeightSource,
+    CausalLm, Compute, FindRows, ForwardPass, Inventory, KvPrecision, ModelSpec, Observer,
+    PassSource, Ready, ResidentSource, Role, Routed, Session, SourceError, TakeRow, WeightSource,
 };
 use sws_store::{
     Arena, Clock, Manifest, NVMeWeightStore, Pass, PieceId, PieceKind, Read, ReaderKind,
@@ -22,7 +22,7 @@ use sws_testing::recorded::Recorded;
 
 use super::{AssemblerConfig, DynamicAssembler, Verifier, layers_with_experts};
 use crate::ResidentLoad;
-use crate::reads::Loaded;
+use crate::reads::LoadedSlot;
 use crate::wait::Waiter;
 
 /// A model on disk, and its results with everything in memory.
@@ -91,7 +91,7 @@ impl Fixture {
     }
 
     fn session<S: PassSource>(&self, source: S) -> Session<S> {
-        Session::new(Model::new(self.spec.clone()), source, 512, KvPrecision::F32)
+        Session::new(ForwardPass::new(self.spec.clone()), source, 512, KvPrecision::F32)
     }
 
     fn streaming(&self, slots: usize, draft: Box<dyn Draft>) -> Session<Streaming> {
@@ -457,7 +457,7 @@ fn disk_failure_is_reported_and_recovered_from() {
         session.source().assembler.trim_to_budget(0);
         let source = session.source();
         let slots: Vec<Slot> = (0..40).map(|_| source.arena.take(tales.slot).unwrap()).collect();
-        let slots = slots.into_iter().map(|slot| (slot.len(), Loaded::empty(slot)));
+        let slots = slots.into_iter().map(|slot| (slot.len(), LoadedSlot::empty(slot)));
         source.assembler.cache.extend(slots);
     }
 }
@@ -598,7 +598,7 @@ fn too_short_slot_is_refused_with_a_remedy() {
     let mut session = tales.streaming(0, Box::new(NoDraft));
     let arena = Arena::new(4096).unwrap();
     let slot = arena.take(4096).unwrap();
-    session.source().assembler.cache.extend([(4096, Loaded::empty(slot))]);
+    session.source().assembler.cache.extend([(4096, LoadedSlot::empty(slot))]);
     let error = session.prefill(&PROMPT).unwrap_err().to_string();
     assert!(error.contains("no slot") && error.contains("--ram"), "{error}");
 }

@@ -7,12 +7,12 @@ use sws_store::PieceId;
 
 use super::verifier::Verifier;
 use crate::error::StreamError;
-use crate::reads::{Loaded, no_vector};
+use crate::reads::{LoadedSlot, no_vector};
 use crate::stand_ins::StandIns;
 
 /// The experts in a cache, with stand-ins for absent ones.
 pub(super) struct Assembled<'a> {
-    pub(super) cache: &'a PredictiveCache<Loaded>,
+    pub(super) cache: &'a PredictiveCache<LoadedSlot>,
     pub(super) inventory: &'a Inventory,
     /// Stand-ins in memory. Slots lack what experts share with them.
     pub(super) stand_ins: &'a StandIns,
@@ -27,7 +27,7 @@ pub(super) struct Assembled<'a> {
 impl<'a> Assembled<'a> {
     /// Serves exact experts only.
     pub(super) fn exact(
-        cache: &'a PredictiveCache<Loaded>,
+        cache: &'a PredictiveCache<LoadedSlot>,
         inventory: &'a Inventory,
         stand_ins: &'a StandIns,
     ) -> Assembled<'a> {
@@ -41,9 +41,9 @@ impl<'a> Assembled<'a> {
 }
 
 /// Stand-ins of all experts.
-pub(super) struct Imitated<'a>(pub(super) &'a StandIns);
+pub(super) struct StandInWeights<'a>(pub(super) &'a StandIns);
 
-impl Weights for Imitated<'_> {
+impl Weights for StandInWeights<'_> {
     fn vector(&self, piece: PieceId, role: Role) -> &[f32] {
         no_vector(piece, role)
     }

@@ -12,9 +12,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use sws_draft::Gates;
-use sws_kernels::{Matrix, Part, PartRows};
+use sws_kernels::{Matrix, MatrixPart, PartRows};
 use sws_model::{
-    FindRows, Inventory, Model, ModelSpec, Role, RouterProbe, SourceError, TakeRow, Weights,
+    FindRows, ForwardPass, Inventory, ModelSpec, Role, RouterProbe, SourceError, TakeRow, Weights,
 };
 use sws_store::{Arena, BLOCK_BYTES, Manifest, NVMeWeightStore, PieceId};
 
@@ -22,7 +22,7 @@ use crate::error::StreamError;
 use crate::wait::Waiter;
 pub(crate) use resident::ResidentPieces;
 use resident::ResidentWeights;
-use ring::Ring;
+use ring::StreamRing;
 use ring_buffer::RingBuffer;
 pub use router_set::RouterSet;
 use schedule::StreamSchedule;
@@ -52,7 +52,7 @@ pub struct Infrastructure {
     tables: Vec<TableRows>,
     /// Numbers of rows.
     numbers: Vec<u64>,
-    ring: Ring,
+    ring: StreamRing,
     spec: ModelSpec,
     probe: RouterProbe,
 }
@@ -67,7 +67,7 @@ impl Infrastructure {
     /// Takes the memory of `plan` out of `arena`, and reads the resident pieces. `report` is told of
     /// the bytes of each.
     pub fn open(
-        model: &Model,
+        model: &ForwardPass,
         store: Arc<NVMeWeightStore>,
         arena: &Arena,
         plan: &InfrastructurePlan,
@@ -77,7 +77,8 @@ impl Infrastructure {
         let (spec, manifest) = (model.spec(), store.manifest());
         let inventory = Inventory::new(spec, manifest)?;
         let pinned: HashSet<PieceId> = plan.pinned.iter().copied().collect();
-        let streams = Streams { spec, inventory: &inventory, manifest, pinned: &pinned, plan };
+        let streams =
+            StreamedWeights { spec, inventory: &inventory, manifest, pinned: &pinned, plan };
         let [least_rows, least_ring] = streams.least()?;
         let spare = plan.ring.checked_sub(least_rows + least_ring);
         let need = least_rows + least_ring;
@@ -98,7 +99,8 @@ impl Infrastructure {
                 Some(arena.take(room).ok_or(StreamError::NoRoom { need: room, have })?)
             }
         };
-        let ring = Ring::new(Arc::clone(&store), waiter.clone(), schedule, RingBuffer::new(slot));
+        let ring =
+            StreamRing::new(Arc::clone(&store), waiter.clone(), schedule, RingBuffer::new(slot));
         let (spec, probe) = (spec.clone(), RouterProbe::new(model.tier()));
         Ok(Infrastructure {
             store,
@@ -120,7 +122,7 @@ impl Infrastructure {
         plan: &InfrastructurePlan,
     ) -> Result<usize, StreamError> {
         let pinned = plan.pinned.iter().copied().collect();
-        let streams = Streams { spec, inventory, manifest, pinned: &pinned, plan };
+        let streams = StreamedWeights { spec, inventory, manifest, pinned: &pinned, plan };
         Ok(streams.least()?.into_iter().sum())
     }
 
@@ -237,7 +239,7 @@ impl Infrastructure {
 }
 
 /// The weights that a plan leaves to stream.
-struct Streams<'a> {
+struct StreamedWeights<'a> {
     spec: &'a ModelSpec,
     inventory: &'a Inventory,
     manifest: &'a Manifest,
@@ -245,7 +247,7 @@ struct Streams<'a> {
     plan: &'a InfrastructurePlan,
 }
 
-impl Streams<'_> {
+impl StreamedWeights<'_> {
     /// Schedule of the streamed matrices. `limit` is the maximum bytes of a block, as far as
     /// checksums allow.
     fn schedule(&self, limit: u64) -> StreamSchedule {
@@ -316,7 +318,7 @@ impl Weights for Infrastructure {
 }
 
 /// The bytes of these rows in a part that was read for all rows.
-fn of_rows<'a>(part: &Part, rows: Range<u64>, cols: u64, all: &'a [u8]) -> &'a [u8] {
+fn of_rows<'a>(part: &MatrixPart, rows: Range<u64>, cols: u64, all: &'a [u8]) -> &'a [u8] {
     match part.rows(rows, cols) {
         Some(PartRows::Bytes(range)) => {
             all.get(range.start as usize..range.end as usize).unwrap_or_default()

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use sws_kernels::{Encoding, Matrix, MatrixError};
 use sws_model::{
-    Held, Inventory, LoadError, Role, SourceError, Weights, WeightsError, first_not_finite,
+    HeldTensor, Inventory, LoadError, Role, SourceError, Weights, WeightsError, first_not_finite,
 };
 use sws_store::{Arena, Completion, NVMeWeightStore, PieceId, PieceKind, Read, Slot, TensorLayout};
 
@@ -16,13 +16,13 @@ use crate::error::StreamError;
 #[derive(Debug, Default)]
 pub(crate) struct ResidentPieces {
     slots: Vec<Slot>,
-    matrices: HashMap<(PieceId, Role), Stored>,
+    matrices: HashMap<(PieceId, Role), MatrixPlace>,
     vectors: HashMap<(PieceId, Role), Vec<f32>>,
 }
 
 /// Location of a matrix.
 #[derive(Debug)]
-struct Stored {
+struct MatrixPlace {
     slot: usize,
     encoding: Encoding,
     rows: usize,
@@ -118,7 +118,7 @@ impl ResidentPieces {
         for tensor in completion.layout.tensors() {
             let mut held = inventory.piece(piece).iter();
             let Some(held) = held.find(|held| held.index == tensor.index) else { continue };
-            let stored = Stored::new(self.slots.len(), held, tensor);
+            let stored = MatrixPlace::new(self.slots.len(), held, tensor);
             let matrix = stored.matrix(&slot);
             let name = || tensor.name.clone();
             let matrix = matrix.map_err(|cause| LoadError::Matrix { name: name(), cause })?;
@@ -168,16 +168,16 @@ impl Weights for ResidentWeights<'_> {
     }
 }
 
-impl Stored {
-    fn new(slot: usize, held: &Held, tensor: &TensorLayout) -> Stored {
-        let &Held { rows, cols, .. } = held;
+impl MatrixPlace {
+    fn new(slot: usize, held: &HeldTensor, tensor: &TensorLayout) -> MatrixPlace {
+        let &HeldTensor { rows, cols, .. } = held;
         // The encoding of a stand-in differs from its expert's.
         let encoding = tensor.encoding.unwrap_or(held.encoding);
         let mut parts = [const { 0..0 }; Encoding::MOST_PARTS];
         for (part, found) in parts.iter_mut().zip(&tensor.parts) {
             *part = found.clone().unwrap_or_default();
         }
-        Stored { slot, encoding, rows, cols, parts }
+        MatrixPlace { slot, encoding, rows, cols, parts }
     }
 
     fn slices<'a>(&self, slot: &'a [u8]) -> [&'a [u8]; Encoding::MOST_PARTS] {

@@ -13,7 +13,7 @@ use sws_store::{
 
 use super::of_rows;
 use super::ring_buffer::RingBuffer;
-use super::schedule::{Next, StreamSchedule, Streamed};
+use super::schedule::{NextRead, StreamSchedule, Streamed};
 use crate::error::StreamError;
 use crate::wait::Waiter;
 
@@ -24,15 +24,15 @@ use crate::wait::Waiter;
 /// in which they will be needed, but behind demand reads ([`Priority::Ahead`]). The read that the
 /// pass waits for goes before all others.
 #[derive(Debug)]
-pub(crate) struct Ring {
+pub(crate) struct StreamRing {
     store: Arc<NVMeWeightStore>,
     waiter: Waiter,
     schedule: StreamSchedule,
     buffer: RingBuffer,
     /// Reads in flight or done, in the order in which they are needed.
-    entries: VecDeque<Entry>,
+    entries: VecDeque<RingEntry>,
     /// The next read, if there was no room for it.
-    layout: Option<(Next, Arc<PieceLayout>)>,
+    layout: Option<(NextRead, Arc<PieceLayout>)>,
     /// Number of cancelled reads whose slots have not been returned.
     stopping: usize,
     reply: Sender<Completion>,
@@ -44,8 +44,8 @@ pub(crate) struct Ring {
 }
 
 #[derive(Debug)]
-struct Entry {
-    next: Next,
+struct RingEntry {
+    next: NextRead,
     ticket: Ticket,
     /// `None` while it is being read.
     done: Option<Completion>,
@@ -57,16 +57,16 @@ struct Fetched {
     layout: Arc<PieceLayout>,
 }
 
-impl Ring {
+impl StreamRing {
     pub(crate) fn new(
         store: Arc<NVMeWeightStore>,
         waiter: Waiter,
         schedule: StreamSchedule,
         buffer: RingBuffer,
-    ) -> Ring {
+    ) -> StreamRing {
         let (reply, arrived) = unbounded();
         let checked = vec![false; schedule.blocks()];
-        Ring {
+        StreamRing {
             store,
             waiter,
             schedule,
@@ -110,7 +110,7 @@ impl Ring {
             };
             let reply = self.reply.clone();
             match self.store.fetch_to(layout, Priority::Ahead, slot, reply) {
-                Ok(ticket) => self.entries.push_back(Entry { next, ticket, done: None }),
+                Ok(ticket) => self.entries.push_back(RingEntry { next, ticket, done: None }),
                 Err(refused) => {
                     self.buffer.give(refused.slot);
                     break;
@@ -186,8 +186,9 @@ impl Ring {
 
     /// Makes the first read of a matrix the next one.
     fn seek(&mut self, piece: PieceId, role: Role) -> Result<Streamed, StreamError> {
-        let is =
-            |next: &Next| next.matrix.piece == piece && next.matrix.role == role && next.read == 0;
+        let is = |next: &NextRead| {
+            next.matrix.piece == piece && next.matrix.role == role && next.read == 0
+        };
         match self.entries.iter().position(|entry| is(&entry.next)) {
             Some(at) => {
                 for _ in 0..at {
@@ -217,8 +218,8 @@ impl Ring {
     /// Waits for the first entry.
     fn next(&mut self) -> Result<Fetched, StreamError> {
         loop {
-            if let Some(Entry { done: Some(_), .. }) = self.entries.front()
-                && let Some(Entry { done: Some(done), .. }) = self.entries.pop_front()
+            if let Some(RingEntry { done: Some(_), .. }) = self.entries.front()
+                && let Some(RingEntry { done: Some(done), .. }) = self.entries.pop_front()
             {
                 let Completion { result, slot, layout, .. } = done;
                 return match result {
@@ -231,7 +232,7 @@ impl Ring {
             }
             self.fill()?;
             match self.entries.front() {
-                Some(Entry { done: None, ticket, .. }) => {
+                Some(RingEntry { done: None, ticket, .. }) => {
                     self.store.promote(*ticket);
                 }
                 Some(_) => continue,
@@ -258,7 +259,7 @@ impl Ring {
         }
     }
 
-    fn drop_entry(&mut self, entry: Entry) {
+    fn drop_entry(&mut self, entry: RingEntry) {
         if let Some(done) = entry.done {
             return self.buffer.give(done.slot);
         }
@@ -309,7 +310,7 @@ impl Ring {
     }
 }
 
-impl Drop for Ring {
+impl Drop for StreamRing {
     fn drop(&mut self) {
         self.interrupt();
     }

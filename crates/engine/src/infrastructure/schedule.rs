@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use sws_kernels::{Encoding, PartRows};
-use sws_model::{Held, Inventory, ModelSpec, ReadStep, Role, TensorSpec};
+use sws_model::{HeldTensor, Inventory, ModelSpec, ReadStep, Role, TensorSpec};
 use sws_store::{LayoutError, Manifest, Parts, PieceId, PieceKind, PieceLayout, Read, Tensor};
 
 /// A streamed matrix, read whole or in blocks of rows.
@@ -26,7 +26,7 @@ impl Streamed {
     /// `limit` is the maximum bytes of a block, as far as checksums allow.
     pub(crate) fn new(
         piece: PieceId,
-        held: &Held,
+        held: &HeldTensor,
         tensor: &Tensor,
         limit: u64,
         first: usize,
@@ -47,7 +47,7 @@ impl Streamed {
             true => rows,
             false => checked.saturating_mul(checks).clamp(1, rows.max(1)),
         };
-        let &Held { role, index: tensor, encoding, .. } = held;
+        let &HeldTensor { role, index: tensor, encoding, .. } = held;
         Streamed { piece, role, tensor, encoding, rows, cols, block, first }
     }
 
@@ -89,11 +89,11 @@ impl Streamed {
 /// The streamed matrices, in the order in which a pass uses them.
 #[derive(Debug)]
 pub(crate) struct StreamSchedule {
-    steps: Vec<Step>,
+    steps: Vec<ScheduleStep>,
     /// Matrices and biases of experts, if experts stream.
     experts: HashMap<PieceId, Vec<Streamed>>,
     /// Position of the next read.
-    at: Position,
+    at: SchedulePosition,
     /// A layer and the experts that its router has chosen.
     routed: Option<(usize, Vec<u32>)>,
     /// True if the pass is expected to use the head.
@@ -102,7 +102,7 @@ pub(crate) struct StreamSchedule {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum ScheduleStep {
     Matrix(Streamed),
     /// The experts that the router of this layer will choose.
     Experts(usize),
@@ -110,7 +110,7 @@ enum Step {
 
 /// Position of a read in the schedule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Position {
+struct SchedulePosition {
     step: usize,
     /// Index of the matrix among those of the chosen experts.
     matrix: usize,
@@ -119,7 +119,7 @@ struct Position {
 
 /// A read of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Next {
+pub(crate) struct NextRead {
     pub(crate) matrix: Streamed,
     pub(crate) read: usize,
 }
@@ -137,7 +137,7 @@ impl StreamSchedule {
         let mut schedule = StreamSchedule {
             steps: Vec::new(),
             experts: HashMap::new(),
-            at: Position::default(),
+            at: SchedulePosition::default(),
             routed: None,
             expects_head: true,
             blocks: 0,
@@ -155,7 +155,7 @@ impl StreamSchedule {
                     ReadStep::Tensor(kind, TensorSpec { role, .. }) => {
                         let id = PieceId::new(layer as u32, kind);
                         if role.is_matrix() && !kept(id) {
-                            schedule.steps.extend(find(id, role).map(Step::Matrix));
+                            schedule.steps.extend(find(id, role).map(ScheduleStep::Matrix));
                         }
                     }
                     ReadStep::Experts { count, tensors } if with_experts => {
@@ -166,7 +166,7 @@ impl StreamSchedule {
                             let matrices = matrices.filter_map(|role| find(id, role)).collect();
                             schedule.experts.insert(id, matrices);
                         }
-                        schedule.steps.push(Step::Experts(layer));
+                        schedule.steps.push(ScheduleStep::Experts(layer));
                     }
                     ReadStep::Experts { .. } => {}
                 }
@@ -174,7 +174,7 @@ impl StreamSchedule {
         }
         for (id, TensorSpec { role, .. }) in spec.ending() {
             if role.is_matrix() && !kept(id) {
-                schedule.steps.extend(find(id, role).map(Step::Matrix));
+                schedule.steps.extend(find(id, role).map(ScheduleStep::Matrix));
             }
         }
         schedule
@@ -188,8 +188,8 @@ impl StreamSchedule {
     /// All matrices.
     pub(crate) fn matrices(&self) -> impl Iterator<Item = &Streamed> {
         let steps = self.steps.iter().filter_map(|step| match step {
-            Step::Matrix(matrix) => Some(matrix),
-            Step::Experts(_) => None,
+            ScheduleStep::Matrix(matrix) => Some(matrix),
+            ScheduleStep::Experts(_) => None,
         });
         steps.chain(self.experts.values().flatten())
     }
@@ -216,23 +216,23 @@ impl StreamSchedule {
     }
 
     /// The next read; `None` if it depends on a router that has not chosen yet.
-    pub(crate) fn next(&self) -> Option<Next> {
+    pub(crate) fn next(&self) -> Option<NextRead> {
         let matrix = match *self.steps.get(self.at.step)? {
-            Step::Matrix(matrix) => matrix,
-            Step::Experts(layer) => self.expert(layer, self.at.matrix)?,
+            ScheduleStep::Matrix(matrix) => matrix,
+            ScheduleStep::Experts(layer) => self.expert(layer, self.at.matrix)?,
         };
-        Some(Next { matrix, read: self.at.read })
+        Some(NextRead { matrix, read: self.at.read })
     }
 
     /// Advances behind [`next`](Self::next).
     pub(crate) fn advance(&mut self) {
-        let Some(Next { matrix, .. }) = self.next() else { return };
+        let Some(NextRead { matrix, .. }) = self.next() else { return };
         self.at.read += 1;
         if self.at.read < matrix.reads() {
             return;
         }
         self.at.read = 0;
-        if let Step::Experts(layer) = self.steps[self.at.step] {
+        if let ScheduleStep::Experts(layer) = self.steps[self.at.step] {
             self.at.matrix += 1;
             if self.expert(layer, self.at.matrix).is_some() {
                 return;
@@ -246,12 +246,12 @@ impl StreamSchedule {
             }
             step = (step + 1) % self.steps.len();
         }
-        self.at = Position { step, ..Position::default() };
+        self.at = SchedulePosition { step, ..SchedulePosition::default() };
     }
 
     /// Returns to the start of a pass.
     pub(crate) fn restart(&mut self) {
-        self.at = Position::default();
+        self.at = SchedulePosition::default();
         self.routed = None;
     }
 
@@ -262,7 +262,8 @@ impl StreamSchedule {
             PieceKind::Expert(_) => {
                 let found = *self.experts.get(&piece)?.iter().find(|&matrix| is(matrix))?;
                 let layer = piece.layer()? as usize;
-                let is_layer = |step: &Step| matches!(step, Step::Experts(l) if *l == layer);
+                let is_layer =
+                    |step: &ScheduleStep| matches!(step, ScheduleStep::Experts(l) if *l == layer);
                 let step = self.steps.iter().position(is_layer)?;
                 let chosen = (0..).map_while(|n| self.expert(layer, n));
                 (step, chosen.take_while(|matrix| !is(matrix)).count(), found)
@@ -270,13 +271,13 @@ impl StreamSchedule {
             _ => {
                 let mut steps = self.steps.iter().enumerate();
                 let (step, found) = steps.find_map(|(n, step)| match step {
-                    Step::Matrix(matrix) if is(matrix) => Some((n, *matrix)),
+                    ScheduleStep::Matrix(matrix) if is(matrix) => Some((n, *matrix)),
                     _ => None,
                 })?;
                 (step, 0, found)
             }
         };
-        self.at = Position { step, matrix, read: 0 };
+        self.at = SchedulePosition { step, matrix, read: 0 };
         Some(found)
     }
 
@@ -292,6 +293,6 @@ impl StreamSchedule {
     /// True if a step is the head, or what it reads, which prompts reach only in their last chunk.
     fn is_head(&self, step: usize) -> bool {
         let head = [PieceId::FINAL_NORM, PieceId::LM_HEAD, PieceId::EMBED];
-        matches!(self.steps[step], Step::Matrix(matrix) if head.contains(&matrix.piece))
+        matches!(self.steps[step], ScheduleStep::Matrix(matrix) if head.contains(&matrix.piece))
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use sws_kernels::{Encoding, Matrix};
-use sws_model::{Held, LoadError, TakeRow, WeightsError};
+use sws_model::{HeldTensor, LoadError, TakeRow, WeightsError};
 use sws_store::{
     Arena, Completion, Manifest, NVMeWeightStore, Parts, PieceId, PieceLayout, Priority, Read, Slot,
 };
@@ -18,7 +18,7 @@ use crate::wait::Waiter;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TablePart {
     pub(crate) piece: PieceId,
-    pub(crate) held: Held,
+    pub(crate) held: HeldTensor,
     /// The number of its first row in the table.
     pub(crate) first: u64,
 }
@@ -207,7 +207,8 @@ impl TableRows {
         let name = || tensor.name.clone();
         let piece = layout.read().piece();
         let Some(at) = all.iter().position(|part| part.piece == piece) else { return Ok(()) };
-        let TablePart { held: Held { encoding, rows, cols, .. }, first: before, .. } = all[at];
+        let TablePart { held: HeldTensor { encoding, rows, cols, .. }, first: before, .. } =
+            all[at];
         let mut parts: [&[u8]; Encoding::MOST_PARTS] = [&[]; Encoding::MOST_PARTS];
         for (number, (kind, part)) in encoding.parts().iter().zip(&mut parts).enumerate() {
             *part = match &rest[at] {

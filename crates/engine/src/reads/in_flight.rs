@@ -13,14 +13,14 @@ use sws_store::{
 };
 
 use super::layouts::Layouts;
-use super::loaded::Loaded;
+use super::loaded::LoadedSlot;
 use crate::error::StreamError;
 use crate::stand_ins::StandIns;
 use crate::wait::Waiter;
 
 /// Reads of experts from a store into slots. It does not know the cache that owns the slots.
 #[derive(Debug)]
-pub(crate) struct Reads {
+pub(crate) struct ReadsInFlight {
     pub(crate) store: Arc<NVMeWeightStore>,
     pub(super) inventory: Arc<Inventory>,
     /// Stand-ins in memory, before the first read. Experts are read without what theirs share.
@@ -28,7 +28,7 @@ pub(crate) struct Reads {
     pub(crate) waiter: Waiter,
     pub(super) reply: Sender<Completion>,
     pub(super) arrived: Receiver<Completion>,
-    pub(super) in_flight: HashMap<PieceId, Read>,
+    pub(super) in_flight: HashMap<PieceId, ReadInFlight>,
     layouts: Layouts,
     /// Pieces checked for non-finite numbers. Checksums guarantee that later reads are identical.
     checked: HashSet<PieceId>,
@@ -38,9 +38,9 @@ pub(crate) struct Reads {
 
 /// A read in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Read {
+pub(crate) struct ReadInFlight {
     pub(super) ticket: Ticket,
-    pub(crate) origin: Origin,
+    pub(crate) origin: ReadOrigin,
     /// True once a router has selected the piece.
     pub(crate) demanded: bool,
     /// True once the read has been given up. Its slot returns when the store lets go of it.
@@ -50,7 +50,7 @@ pub(crate) struct Read {
 
 /// The reason why a read was issued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(crate) enum ReadOrigin {
     /// The choice of a router.
     Demand,
     /// The sweep of a long prompt, which uses nearly all experts.
@@ -62,14 +62,14 @@ pub(crate) enum Origin {
     WarmFill,
 }
 
-impl Origin {
+impl ReadOrigin {
     /// True if the read is based on a guess.
     pub(crate) fn is_speculative(self) -> bool {
-        matches!(self, Origin::Forecast | Origin::WarmFill)
+        matches!(self, ReadOrigin::Forecast | ReadOrigin::WarmFill)
     }
 }
 
-impl Read {
+impl ReadInFlight {
     /// True while speculation is the only reason for the read.
     pub(crate) fn is_unasked(&self) -> bool {
         self.origin.is_speculative() && !self.demanded && !self.ending
@@ -94,30 +94,30 @@ pub(crate) struct Load {
 pub(crate) struct Arrival {
     pub(crate) id: PieceId,
     /// The read as it was in flight, if known.
-    pub(crate) read: Option<Read>,
+    pub(crate) read: Option<ReadInFlight>,
     pub(crate) timing: Timing,
     /// The piece, verified; or the empty slot and the reason.
-    pub(crate) result: Result<Loaded, (Loaded, StreamError)>,
+    pub(crate) result: Result<LoadedSlot, (LoadedSlot, StreamError)>,
 }
 
 /// A read that has been given up.
 #[derive(Debug)]
 pub(crate) struct GivenUp {
-    pub(crate) read: Read,
+    pub(crate) read: ReadInFlight,
     /// True if the device had begun to read it.
     pub(crate) begun: bool,
     /// The empty slot, unless the device still writes to it.
-    pub(crate) slot: Option<Loaded>,
+    pub(crate) slot: Option<LoadedSlot>,
 }
 
-impl Reads {
+impl ReadsInFlight {
     pub(crate) fn new(
         store: Arc<NVMeWeightStore>,
         inventory: Arc<Inventory>,
         waiter: Waiter,
-    ) -> Reads {
+    ) -> ReadsInFlight {
         let (reply, arrived) = unbounded();
-        Reads {
+        ReadsInFlight {
             store,
             inventory,
             stand_ins: Arc::default(),
@@ -152,10 +152,10 @@ impl Reads {
     pub(crate) fn issue(
         &mut self,
         id: PieceId,
-        memory: Loaded,
+        memory: LoadedSlot,
         priority: Priority,
-        origin: Origin,
-    ) -> Result<(), (Loaded, StreamError)> {
+        origin: ReadOrigin,
+    ) -> Result<(), (LoadedSlot, StreamError)> {
         let layout = match self.layout(id) {
             Ok(layout) => layout,
             Err(error) => return Err((memory, error.into())),
@@ -165,13 +165,13 @@ impl Reads {
         match self.store.fetch_to(layout, priority, memory.slot, self.reply.clone()) {
             Ok(ticket) => {
                 let demanded = priority == Priority::Demanded;
-                let read = Read { ticket, origin, demanded, ending: false, bytes };
+                let read = ReadInFlight { ticket, origin, demanded, ending: false, bytes };
                 self.in_flight.insert(id, read);
                 Ok(())
             }
             Err(small) => {
                 let error = NoRoom::TooLarge { piece: id, len: small.need };
-                Err((Loaded::empty(small.slot), error.into()))
+                Err((LoadedSlot::empty(small.slot), error.into()))
             }
         }
     }
@@ -192,11 +192,11 @@ impl Reads {
     pub(crate) fn give_up(&mut self, id: PieceId) -> Option<GivenUp> {
         let read = *self.in_flight.get(&id)?;
         let begun = self.store.begun(read.ticket);
-        self.in_flight.insert(id, Read { ending: true, ..read });
+        self.in_flight.insert(id, ReadInFlight { ending: true, ..read });
         let slot = match self.store.cancel(read.ticket) {
             Cancelled::Withdrawn(slot) => {
                 self.in_flight.remove(&id);
-                Some(Loaded::empty(slot))
+                Some(LoadedSlot::empty(slot))
             }
             _ => None,
         };
@@ -231,12 +231,12 @@ impl Reads {
         let id = layout.read().piece();
         let read = self.in_flight.remove(&id);
         let result = match result {
-            Err(error) => Err((Loaded::empty(slot), StreamError::from(error))),
+            Err(error) => Err((LoadedSlot::empty(slot), StreamError::from(error))),
             Ok(()) => {
-                let loaded = Loaded { slot, layout: Some(layout) };
+                let loaded = LoadedSlot { slot, layout: Some(layout) };
                 match self.check(id, &loaded) {
                     Ok(()) => Ok(loaded),
-                    Err(error) => Err((Loaded::empty(loaded.slot), error.into())),
+                    Err(error) => Err((LoadedSlot::empty(loaded.slot), error.into())),
                 }
             }
         };
@@ -245,7 +245,7 @@ impl Reads {
 
     /// Checks that all numbers of a piece are finite when it lands for the first time. Checksums
     /// guarantee that the bytes are the same every other time.
-    fn check(&mut self, id: PieceId, loaded: &Loaded) -> Result<(), LoadError> {
+    fn check(&mut self, id: PieceId, loaded: &LoadedSlot) -> Result<(), LoadError> {
         if self.is_checked(id) {
             return Ok(());
         }
@@ -286,20 +286,22 @@ impl Reads {
     }
 
     /// The read of a piece, if it is in flight.
-    pub(crate) fn get(&self, id: PieceId) -> Option<Read> {
+    pub(crate) fn get(&self, id: PieceId) -> Option<ReadInFlight> {
         self.in_flight.get(&id).copied()
     }
 
     /// The prefetched piece that a pass needs last, of those neither demanded nor given up.
     pub(crate) fn latest_prefetch(&self) -> Option<PieceId> {
-        let idle = |read: &Read| !read.demanded && !read.ending;
+        let idle = |read: &ReadInFlight| !read.demanded && !read.ending;
         self.in_flight.iter().filter(|(_, read)| idle(read)).map(|(id, _)| *id).max()
     }
 
     /// Pieces prefetched for a forecast whose reads the device has not begun, ascending.
     pub(crate) fn not_begun(&self) -> Vec<PieceId> {
-        let idle = |read: &Read| {
-            read.is_unasked() && read.origin == Origin::Forecast && !self.store.begun(read.ticket)
+        let idle = |read: &ReadInFlight| {
+            read.is_unasked()
+                && read.origin == ReadOrigin::Forecast
+                && !self.store.begun(read.ticket)
         };
         let idle = self.in_flight.iter().filter(|(_, read)| idle(read));
         let mut idle: Vec<PieceId> = idle.map(|(id, _)| *id).collect();
@@ -309,7 +311,7 @@ impl Reads {
 
     /// Speculative reads that the device has begun and no router has selected, with their bytes.
     pub(crate) fn speculative_begun(&self) -> Vec<(PieceId, usize)> {
-        let begun = |read: &Read| read.is_unasked() && self.store.begun(read.ticket);
+        let begun = |read: &ReadInFlight| read.is_unasked() && self.store.begun(read.ticket);
         let begun = self.in_flight.iter().filter(|(_, read)| begun(read));
         begun.map(|(&id, read)| (id, read.bytes)).collect()
     }
@@ -339,7 +341,7 @@ impl Reads {
     }
 }
 
-impl Drop for Reads {
+impl Drop for ReadsInFlight {
     /// Cancels the reads in flight. Their slots return to the arena by themselves.
     fn drop(&mut self) {
         for read in self.in_flight.values() {

@@ -7,19 +7,19 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender};
 use sws_kernels::Matrix;
-use sws_model::{Held, Inventory, Ready, Role, SourceError, Weights};
+use sws_model::{HeldTensor, Inventory, Ready, Role, SourceError, Weights};
 use sws_store::{
     Completion, FetchError, Landed, NVMeWeightStore, PieceId, PieceLayout, Priority, Ticket,
 };
 
-use super::in_flight::{Arrival, Read, Reads};
+use super::in_flight::{Arrival, ReadInFlight, ReadsInFlight};
 use super::loaded::{matrix, no_vector};
 use crate::error::StreamError;
 use crate::stand_ins::StandIns;
 use crate::wait::Waiter;
 
 /// An expert of which all but the last matrix is resident.
-struct Arriving<'a> {
+struct LastExpert<'a> {
     id: PieceId,
     layout: Arc<PieceLayout>,
     /// The verified prefix. `None` once the last matrix was requested, as the read cannot end while
@@ -45,7 +45,7 @@ pub(crate) struct Computed {
     pub(crate) result: Result<(), SourceError>,
 }
 
-impl Reads {
+impl ReadsInFlight {
     /// Computes `expert` of `layer` with `ready` while its last matrix is in flight. Returns `None`
     /// if that is not possible or the read has already ended.
     pub(crate) fn compute_arriving(
@@ -55,7 +55,7 @@ impl Reads {
         ready: Ready<'_>,
     ) -> Result<Option<Computed>, StreamError> {
         let id = PieceId::expert(layer, expert);
-        let Some(Read { ticket, demanded: true, ending: false, .. }) = self.get(id) else {
+        let Some(ReadInFlight { ticket, demanded: true, ending: false, .. }) = self.get(id) else {
             return Ok(None);
         };
         // A piece is checked for non-finite numbers before its first use.
@@ -65,10 +65,10 @@ impl Reads {
         let layout = self.layout(id)?;
         let held = self.inventory.piece(id);
         let Some(len) = before_last(&layout, held, self.store.chunk()) else { return Ok(None) };
-        let Reads { store, waiter, inventory, stand_ins, reply, arrived, .. } = self;
+        let ReadsInFlight { store, waiter, inventory, stand_ins, reply, arrived, .. } = self;
         let Some(landed) = waiter.landed(store, ticket, len)? else { return Ok(None) };
         let (landed, completions) = (Some(landed), Vec::new());
-        let mut weights = Arriving {
+        let mut weights = LastExpert {
             id,
             layout,
             landed,
@@ -95,7 +95,7 @@ impl Reads {
 
 /// Length of the slot's prefix that holds everything but the last matrix of an expert and its bias.
 /// `None` if the matrices lie in another order, or if less than a chunk would follow the prefix.
-fn before_last(layout: &PieceLayout, held: &[Held], chunk: usize) -> Option<usize> {
+fn before_last(layout: &PieceLayout, held: &[HeldTensor], chunk: usize) -> Option<usize> {
     let (mut before, mut last) = (0, usize::MAX);
     let computed_last = held.iter().rposition(|held| held.role.is_matrix())?;
     for (place, held) in held.iter().enumerate() {
@@ -109,8 +109,8 @@ fn before_last(layout: &PieceLayout, held: &[Held], chunk: usize) -> Option<usiz
     (before <= last && before.checked_add(chunk)? < layout.slot_len()).then_some(before)
 }
 
-impl Arriving<'_> {
-    fn held(&self, piece: PieceId, role: Role) -> Option<&Held> {
+impl LastExpert<'_> {
+    fn held(&self, piece: PieceId, role: Role) -> Option<&HeldTensor> {
         let held = self.inventory.piece(piece).iter().find(|held| held.role == role);
         held.filter(|_| piece == self.id)
     }
@@ -150,7 +150,7 @@ impl Arriving<'_> {
     }
 }
 
-impl Weights for Arriving<'_> {
+impl Weights for LastExpert<'_> {
     fn vector(&self, piece: PieceId, role: Role) -> &[f32] {
         no_vector(piece, role)
     }

@@ -3,33 +3,37 @@
 use std::sync::Arc;
 
 use sws_kernels::{Encoding, Matrix};
-use sws_model::{Held, Role};
+use sws_model::{HeldTensor, Role};
 use sws_store::{PieceId, PieceLayout, Slot};
 
 use crate::stand_ins::StandIns;
 
 /// A slot with its piece.
 #[derive(Debug)]
-pub struct Loaded {
+pub struct LoadedSlot {
     pub(super) slot: Slot,
     /// None if the slot is empty.
     pub(super) layout: Option<Arc<PieceLayout>>,
 }
 
-impl Loaded {
-    pub(crate) fn empty(slot: Slot) -> Loaded {
-        Loaded { slot, layout: None }
+impl LoadedSlot {
+    pub(crate) fn empty(slot: Slot) -> LoadedSlot {
+        LoadedSlot { slot, layout: None }
     }
 
     /// A matrix or bias of the piece; `None` if the slot is empty. What it shares with its stand-in is
     /// there alone.
-    pub(crate) fn matrix<'s>(&'s self, held: &Held, stand_ins: &'s StandIns) -> Option<Matrix<'s>> {
+    pub(crate) fn matrix<'s>(
+        &'s self,
+        held: &HeldTensor,
+        stand_ins: &'s StandIns,
+    ) -> Option<Matrix<'s>> {
         matrix(self.layout.as_ref()?, &self.slot, held, stand_ins)
     }
 
     pub(super) fn parts<'s>(
         &'s self,
-        held: &Held,
+        held: &HeldTensor,
         stand_ins: &'s StandIns,
     ) -> Option<[&'s [u8]; Encoding::MOST_PARTS]> {
         parts(self.layout.as_ref()?, &self.slot, held, stand_ins)
@@ -41,7 +45,7 @@ impl Loaded {
 fn parts<'s>(
     layout: &PieceLayout,
     slot: &'s [u8],
-    held: &Held,
+    held: &HeldTensor,
     stand_ins: &'s StandIns,
 ) -> Option<[&'s [u8]; Encoding::MOST_PARTS]> {
     let tensor = layout.tensors().get(held.index)?;
@@ -59,7 +63,7 @@ fn parts<'s>(
 pub(super) fn matrix<'s>(
     layout: &PieceLayout,
     slot: &'s [u8],
-    held: &Held,
+    held: &HeldTensor,
     stand_ins: &'s StandIns,
 ) -> Option<Matrix<'s>> {
     let parts = parts(layout, slot, held, stand_ins)?;

@@ -5,7 +5,7 @@ mod last_expert;
 mod layouts;
 mod loaded;
 
-pub(crate) use in_flight::{Arrival, GivenUp, Load, Origin, Reads};
+pub(crate) use in_flight::{Arrival, GivenUp, Load, ReadOrigin, ReadsInFlight};
 pub(crate) use last_expert::Computed;
-pub use loaded::Loaded;
+pub use loaded::LoadedSlot;
 pub(crate) use loaded::no_vector;

@@ -7,7 +7,7 @@ use sws_store::{PieceId, StoreStats, Timing};
 
 use super::counterfactual::Counterfactual;
 use super::governor::{Governor, nanos};
-use super::price::{Moment, Offer, Pace, ReadTimeModel, expected_stall};
+use super::price::{ComputePace, Moment, ReadOffer, ReadTimeModel, expected_stall};
 
 /// Weight of all earlier layers in the rate of demanded reads, applied at each layer.
 const KEEP: f64 = 0.98;
@@ -22,12 +22,12 @@ const PRIOR_READS: f64 = 8.0;
 #[derive(Debug)]
 pub(crate) struct Account {
     pub(crate) governor: Governor,
-    pub(crate) pace: Pace,
+    pub(crate) pace: ComputePace,
     counterfactual: Counterfactual,
     device: Device,
     pass: PassTime,
     stats: StoreStats,
-    layer: Layer,
+    layer: LayerFindings,
 }
 
 /// Read times of the device.
@@ -57,7 +57,7 @@ struct PassTime {
 
 /// Findings when the router of the running layer chose.
 #[derive(Clone, Copy, Debug, Default)]
-struct Layer {
+struct LayerFindings {
     needed: usize,
     /// Misses of a demand-only cache.
     misses_without: usize,
@@ -76,7 +76,7 @@ struct Layer {
 
 /// Input of the account when a router has chosen.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Chosen<'a> {
+pub(crate) struct ChosenExperts<'a> {
     pub(crate) layer: usize,
     /// Experts that at least one token uses.
     pub(crate) distinct: &'a [u32],
@@ -94,12 +94,12 @@ impl Account {
     pub(crate) fn new(layers: usize, governed: bool) -> Account {
         Account {
             governor: Governor::new(governed),
-            pace: Pace::new(layers),
+            pace: ComputePace::new(layers),
             counterfactual: Counterfactual::default(),
             device: Device::default(),
             pass: PassTime::default(),
             stats: StoreStats::default(),
-            layer: Layer::default(),
+            layer: LayerFindings::default(),
         }
     }
 
@@ -115,11 +115,11 @@ impl Account {
 
     /// Returns the offer to prefetch a piece of `bytes` bytes that is needed with this probability,
     /// `lead` nanoseconds after the read could begin. `None` if nothing is known of the disk.
-    pub(crate) fn offer(&self, bytes: usize, probability: f32, lead: f64) -> Option<Offer> {
+    pub(crate) fn offer(&self, bytes: usize, probability: f32, lead: f64) -> Option<ReadOffer> {
         let service = self.device.demanded(bytes)?;
         let slower = self.device.speculative(bytes)? / service.max(1.0);
         let (demands, time) = self.device.demands;
-        Some(Offer {
+        Some(ReadOffer {
             probability: f64::from(probability),
             lead: lead / slower.max(1.0),
             service,
@@ -183,13 +183,17 @@ impl Account {
     pub(crate) fn chosen<T>(
         &mut self,
         at: Moment,
-        chosen: Chosen<'_>,
+        chosen: ChosenExperts<'_>,
         cache: &mut PredictiveCache<T>,
     ) {
-        let Chosen { layer, distinct, bytes, sweeping, begun } = chosen;
+        let ChosenExperts { layer, distinct, bytes, sweeping, begun } = chosen;
         self.pace.chosen(layer, at);
-        let mut found =
-            Layer { waited: at.waited, needed: distinct.len(), bytes, ..Layer::default() };
+        let mut found = LayerFindings {
+            waited: at.waited,
+            needed: distinct.len(),
+            bytes,
+            ..LayerFindings::default()
+        };
         if sweeping {
             self.counterfactual.clear();
         }
@@ -236,9 +240,9 @@ impl Account {
         *all += took;
         *waited += nanos(at.waited.saturating_sub(upto.waited));
         *upto = at;
-        let Layer { needed, misses_without, misses, misses_caused, touched, bytes, .. } =
+        let LayerFindings { needed, misses_without, misses, misses_caused, touched, bytes, .. } =
             self.layer;
-        let Layer { waited, delay, .. } = std::mem::take(&mut self.layer);
+        let LayerFindings { waited, delay, .. } = std::mem::take(&mut self.layer);
         let (demands, time) = self.device.demands;
         self.device.demands = (demands * KEEP + misses as f64, time * KEEP + took);
         let (Some(times), Some(service)) = (self.pace.of(layer), self.device.demanded(bytes))
@@ -437,8 +441,13 @@ mod tests {
             cache.ready(id(prefetched), ());
             account.issued(id(prefetched), true, evicted, &cache);
             account.landed_unasked(10);
-            let chosen =
-                Chosen { layer: 0, distinct: &choice, bytes: 10, sweeping: false, begun: &[] };
+            let chosen = ChosenExperts {
+                layer: 0,
+                distinct: &choice,
+                bytes: 10,
+                sweeping: false,
+                begun: &[],
+            };
             account.pace.entering(0, at(300, 0));
             account.chosen(at(301, 0), chosen, &mut cache);
             account.pace.experts(0, 2, at(301, 0));
@@ -470,7 +479,8 @@ mod tests {
     fn sweeps_book_nothing() {
         let mut account = measured();
         let mut cache = cache(&[1, 2]);
-        let chosen = Chosen { layer: 0, distinct: &[1, 3], bytes: 10, sweeping: true, begun: &[] };
+        let chosen =
+            ChosenExperts { layer: 0, distinct: &[1, 3], bytes: 10, sweeping: true, begun: &[] };
         account.issued(PieceId::expert(0, 2), true, None, &cache);
         account.chosen(at(300, 0), chosen, &mut cache);
         account.done(0, at(400, 80), true);

@@ -1,6 +1,6 @@
 //! Queries of the draft, and its last forecast.
 
-use sws_cache::{Saved, SavedError};
+use sws_cache::{SavedError, SavedTensors};
 use sws_draft::{Draft, Gates, ReassemblyBlueprint};
 use sws_store::Pass;
 
@@ -76,11 +76,11 @@ impl Forecaster {
         self.draft.adapt(layer, choices, top_k);
     }
 
-    pub(crate) fn save(&self, to: &mut Saved) {
+    pub(crate) fn save(&self, to: &mut SavedTensors) {
         self.draft.save(to);
     }
 
-    pub(crate) fn recall(&mut self, saved: &Saved) -> Result<(), SavedError> {
+    pub(crate) fn recall(&mut self, saved: &SavedTensors) -> Result<(), SavedError> {
         self.draft.recall(saved)
     }
 }

@@ -9,10 +9,10 @@ mod price;
 pub(crate) mod warm_fill;
 mod warm_start;
 
-pub(crate) use account::{Account, Chosen};
+pub(crate) use account::{Account, ChosenExperts};
 pub(crate) use forecaster::Forecaster;
 pub use governor::Speculation;
-pub(crate) use prefetcher::{Expected, Prefetch, Prefetcher, Tried};
+pub(crate) use prefetcher::{ExpectedPiece, Prefetch, PrefetchOutcome, Prefetcher};
 pub(crate) use price::{LIKELY_VICTIM_STEPS, Moment};
 pub(crate) use warm_fill::WarmFill;
 pub(crate) use warm_start::WarmStart;

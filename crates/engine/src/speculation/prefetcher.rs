@@ -8,9 +8,9 @@ use sws_draft::LayerBlueprint;
 use sws_store::{PieceId, Priority};
 
 use super::account::Account;
-use super::price::{Moment, Offer};
+use super::price::{Moment, ReadOffer};
 use super::warm_fill::WarmFill;
-use crate::reads::{Load, Origin};
+use crate::reads::{Load, ReadOrigin};
 
 /// Maximum number of prefetches in flight. More would hold slots that a demand has to reclaim
 /// first, and the device reads them one after another anyway.
@@ -38,7 +38,7 @@ pub(crate) struct Prefetcher {
     /// Forecast experts of each layer with their probabilities, the most probable first.
     offers: Vec<Vec<(u32, f32)>>,
     /// Pieces expected by a sweep, a run ahead or a table of experts, in the order of reading.
-    queue: VecDeque<Expected>,
+    queue: VecDeque<ExpectedPiece>,
     /// Resident pieces pinned until their layer's router has chosen.
     pinned: BTreeSet<PieceId>,
     /// Pieces that follow from the tokens of the pass.
@@ -51,7 +51,7 @@ pub(crate) struct Prefetcher {
 
 /// A piece that is expected to be used.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Expected {
+pub(crate) struct ExpectedPiece {
     pub(crate) id: PieceId,
     pub(crate) probability: f32,
     pub(crate) priority: Priority,
@@ -64,7 +64,7 @@ pub(crate) struct Prefetch {
     pub(crate) bytes: usize,
     pub(crate) need: Need,
     pub(crate) priority: Priority,
-    pub(crate) origin: Origin,
+    pub(crate) origin: ReadOrigin,
     price: Price,
 }
 
@@ -76,7 +76,7 @@ enum Price {
     /// No victim: a free slot only.
     Free,
     /// Victims worth less than the offer; none if nothing was measured.
-    Offer(Option<Offer>),
+    Offer(Option<ReadOffer>),
 }
 
 impl Prefetch {
@@ -86,7 +86,7 @@ impl Prefetch {
             Price::Any => true,
             Price::Free => false,
             Price::Offer(offer) => {
-                offer.is_some_and(|offer| Offer { victim, ..offer }.is_profitable())
+                offer.is_some_and(|offer| ReadOffer { victim, ..offer }.is_profitable())
             }
         }
     }
@@ -94,7 +94,7 @@ impl Prefetch {
 
 /// Outcome of a proposed prefetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tried {
+pub(crate) enum PrefetchOutcome {
     /// The read was issued.
     Issued,
     /// Every suitable slot is in use.
@@ -107,8 +107,8 @@ pub(crate) enum Tried {
 
 /// A round of prefetches: as many as the device can begin before the next round.
 #[derive(Debug)]
-pub(crate) struct Round {
-    stage: Stage,
+pub(crate) struct PrefetchRound {
+    stage: RoundStage,
     at: Moment,
     load: Load,
     /// Maximum number of prefetches in flight while the queue is served.
@@ -125,7 +125,7 @@ pub(crate) struct Round {
 
 /// Stages of a round: queued pieces, then forecasts, then pieces for free slots.
 #[derive(Clone, Copy, Debug)]
-enum Stage {
+enum RoundStage {
     Queue,
     Offers { layer: usize, place: usize, until: Option<f64> },
     Fill,
@@ -204,7 +204,7 @@ impl Prefetcher {
     /// Queues a piece that follows from the tokens of the pass.
     pub(crate) fn expect_known(&mut self, id: PieceId) {
         self.known.insert(id);
-        self.expect([Expected { id, probability: 1.0, priority: Priority::Ahead }]);
+        self.expect([ExpectedPiece { id, probability: 1.0, priority: Priority::Ahead }]);
     }
 
     /// True if a piece of a later layer follows from the tokens of the pass.
@@ -213,7 +213,7 @@ impl Prefetcher {
     }
 
     /// Queues expected pieces.
-    pub(crate) fn expect(&mut self, pieces: impl IntoIterator<Item = Expected>) {
+    pub(crate) fn expect(&mut self, pieces: impl IntoIterator<Item = ExpectedPiece>) {
         self.queue.extend(pieces);
     }
 
@@ -289,9 +289,9 @@ impl Prefetcher {
         at: Moment,
         load: Load,
         most: Option<usize>,
-    ) -> Round {
-        Round {
-            stage: Stage::Queue,
+    ) -> PrefetchRound {
+        PrefetchRound {
+            stage: RoundStage::Queue,
             at,
             load,
             most: most.unwrap_or(IN_FLIGHT).min(IN_FLIGHT),
@@ -306,7 +306,7 @@ impl Prefetcher {
     /// goes to [`tried`](Self::tried). `slot_len` returns the length of a piece's slot.
     pub(crate) fn next<T>(
         &mut self,
-        round: &mut Round,
+        round: &mut PrefetchRound,
         account: &Account,
         cache: &PredictiveCache<T>,
         mut slot_len: impl FnMut(PieceId) -> Option<usize>,
@@ -314,9 +314,9 @@ impl Prefetcher {
         loop {
             let stage = round.stage;
             match stage {
-                Stage::Queue => {
+                RoundStage::Queue => {
                     let next = self.queue.front().filter(|_| round.load.prefetches < round.most);
-                    let Some(&Expected { id, probability, priority }) = next else {
+                    let Some(&ExpectedPiece { id, probability, priority }) = next else {
                         round.begin_offers(self.sweeping || !account.governor.on(), account);
                         continue;
                     };
@@ -327,36 +327,38 @@ impl Prefetcher {
                     let need = Need::Forecast(probability);
                     // A sweep uses all queued pieces; a run ahead only guesses.
                     let (origin, price) = match self.sweeping {
-                        true => (Origin::Sweep, Price::Any),
-                        false if probability >= CERTAIN => (Origin::Forecast, Price::Any),
+                        true => (ReadOrigin::Sweep, Price::Any),
+                        false if probability >= CERTAIN => (ReadOrigin::Forecast, Price::Any),
                         false => {
                             let layer = id.layer().map_or(0, |layer| layer as usize);
                             let lead = account.pace.time_until_router(layer, round.at, round.busy);
                             (
-                                Origin::Forecast,
+                                ReadOrigin::Forecast,
                                 Price::Offer(account.offer(bytes, probability, lead)),
                             )
                         }
                     };
                     return Some(Prefetch { id, bytes, need, priority, origin, price });
                 }
-                Stage::Offers { layer, place, until } => {
+                RoundStage::Offers { layer, place, until } => {
                     let Some(offers) = self.offers.get(layer) else {
-                        round.stage = Stage::Fill;
+                        round.stage = RoundStage::Fill;
                         continue;
                     };
                     let Some(&(expert, probability)) = offers.get(place) else {
-                        round.stage = Stage::Offers { layer: layer + 1, place: 0, until: None };
+                        round.stage =
+                            RoundStage::Offers { layer: layer + 1, place: 0, until: None };
                         continue;
                     };
                     let until = until.unwrap_or_else(|| {
                         account.pace.time_until_router(layer, round.at, round.busy)
                     });
-                    round.stage = Stage::Offers { layer, place: place + 1, until: Some(until) };
+                    round.stage =
+                        RoundStage::Offers { layer, place: place + 1, until: Some(until) };
                     let certain = probability >= CERTAIN;
                     let full = round.load.prefetches >= IN_FLIGHT || round.refusals >= REFUSALS;
                     if full || round.busy + round.backlog > round.next_poll && !certain {
-                        round.stage = Stage::Fill;
+                        round.stage = RoundStage::Fill;
                         continue;
                     }
                     let id = PieceId::expert(layer as u32, expert);
@@ -370,11 +372,11 @@ impl Prefetcher {
                     }
                     let (need, priority) = (Need::Forecast(probability), Priority::Speculative);
                     let price = if certain { Price::Any } else { Price::Offer(offer) };
-                    let origin = Origin::Forecast;
+                    let origin = ReadOrigin::Forecast;
                     return Some(Prefetch { id, bytes, need, priority, origin, price });
                 }
-                Stage::Fill => {
-                    round.stage = Stage::Over;
+                RoundStage::Fill => {
+                    round.stage = RoundStage::Over;
                     let idle = round.load.reads == 0 && !self.sweeping;
                     if !idle || !self.enabled || !account.governor.on() {
                         continue;
@@ -385,10 +387,10 @@ impl Prefetcher {
                         continue;
                     };
                     let (need, priority) = (Need::Forecast(0.0), Priority::Speculative);
-                    let (origin, price) = (Origin::WarmFill, Price::Free);
+                    let (origin, price) = (ReadOrigin::WarmFill, Price::Free);
                     return Some(Prefetch { id, bytes, need, priority, origin, price });
                 }
-                Stage::Over => return None,
+                RoundStage::Over => return None,
             }
         }
     }
@@ -396,41 +398,41 @@ impl Prefetcher {
     /// Takes the outcome of the prefetch that [`next`](Self::next) has returned.
     pub(crate) fn tried(
         &mut self,
-        round: &mut Round,
+        round: &mut PrefetchRound,
         account: &Account,
         prefetch: &Prefetch,
-        tried: Tried,
+        tried: PrefetchOutcome,
     ) {
-        if tried == Tried::Issued {
+        if tried == PrefetchOutcome::Issued {
             round.load.reads += 1;
             round.load.prefetches += 1;
             round.load.prefetched += prefetch.bytes;
         }
         match (round.stage, tried) {
-            (Stage::Queue, Tried::InUse | Tried::ExpectedSooner) => {
+            (RoundStage::Queue, PrefetchOutcome::InUse | PrefetchOutcome::ExpectedSooner) => {
                 round.begin_offers(self.sweeping || !account.governor.on(), account);
             }
-            (Stage::Queue, _) => {
+            (RoundStage::Queue, _) => {
                 self.queue.pop_front();
             }
-            (Stage::Offers { .. }, Tried::Issued) => {
+            (RoundStage::Offers { .. }, PrefetchOutcome::Issued) => {
                 round.backlog += account.prefetch_nanos(prefetch.bytes);
             }
-            (Stage::Offers { .. }, Tried::InUse) => round.stage = Stage::Fill,
-            (Stage::Offers { .. }, _) => round.refusals += 1,
-            (Stage::Fill | Stage::Over, Tried::Issued) => {}
-            (Stage::Fill | Stage::Over, _) => self.fill = WarmFill::Off,
+            (RoundStage::Offers { .. }, PrefetchOutcome::InUse) => round.stage = RoundStage::Fill,
+            (RoundStage::Offers { .. }, _) => round.refusals += 1,
+            (RoundStage::Fill | RoundStage::Over, PrefetchOutcome::Issued) => {}
+            (RoundStage::Fill | RoundStage::Over, _) => self.fill = WarmFill::Off,
         }
     }
 }
 
-impl Round {
+impl PrefetchRound {
     /// Moves on to the forecasts, or past them if `skip`.
     fn begin_offers(&mut self, skip: bool, account: &Account) {
         self.backlog = account.prefetch_nanos(self.load.prefetched);
         self.stage = match skip {
-            true => Stage::Fill,
-            false => Stage::Offers { layer: 0, place: 0, until: None },
+            true => RoundStage::Fill,
+            false => RoundStage::Offers { layer: 0, place: 0, until: None },
         };
     }
 }
@@ -482,8 +484,8 @@ mod tests {
     fn round(
         prefetcher: &mut Prefetcher,
         load: Load,
-        mut outcome: impl FnMut(&Prefetch) -> Tried,
-    ) -> Vec<(PieceId, Origin)> {
+        mut outcome: impl FnMut(&Prefetch) -> PrefetchOutcome,
+    ) -> Vec<(PieceId, ReadOrigin)> {
         let mut cache = PredictiveCache::new(Box::new(Lru::new()), [(BYTES, ())]);
         cache.begin(0, id(1, 9), BYTES, Need::Now).unwrap();
         let account = account();
@@ -499,8 +501,8 @@ mod tests {
         tried
     }
 
-    fn offers(tried: &[(PieceId, Origin)]) -> Vec<PieceId> {
-        assert!(tried.iter().all(|(_, origin)| *origin == Origin::Forecast));
+    fn offers(tried: &[(PieceId, ReadOrigin)]) -> Vec<PieceId> {
+        assert!(tried.iter().all(|(_, origin)| *origin == ReadOrigin::Forecast));
         tried.iter().map(|(id, _)| *id).collect()
     }
 
@@ -510,7 +512,7 @@ mod tests {
         prefetcher.follow(&forecast(2, &[(4, 0.8), (31, 0.7), (5, 0.05)]), |_, _| {});
         prefetcher.follow(&forecast(1, &[(3, 0.6), (9, 0.5), (2, 0.4)]), |_, _| {});
         let all = [id(1, 3), id(1, 2), id(2, 4)];
-        let tried = round(&mut prefetcher, Load::default(), |_| Tried::Issued);
+        let tried = round(&mut prefetcher, Load::default(), |_| PrefetchOutcome::Issued);
         assert_eq!(offers(&tried), all, "9 is present, 31 unknown, 5 improbable");
         let mut hints = Vec::new();
         prefetcher.follow(&forecast(1, &[(3, 0.2)]), |id, p| hints.push((id, p)));
@@ -518,7 +520,7 @@ mod tests {
         assert_eq!(hints[..3], forgotten);
         assert_eq!(hints[3..], [(id(1, 3), 0.2)]);
         prefetcher.settle(1);
-        let tried = round(&mut prefetcher, Load::default(), |_| Tried::Issued);
+        let tried = round(&mut prefetcher, Load::default(), |_| PrefetchOutcome::Issued);
         assert_eq!(offers(&tried), [id(2, 4)], "layer 1 has chosen");
     }
 
@@ -527,11 +529,11 @@ mod tests {
         let probabilities: Vec<(u32, f32)> = (10..30).map(|expert| (expert, 0.5)).collect();
         let full = Load { prefetches: IN_FLIGHT - 2, ..Load::default() };
         let cases = [
-            (Load::default(), Tried::Issued, IN_FLIGHT),
-            (full, Tried::Issued, 2),
-            (Load::default(), Tried::Refused, REFUSALS),
-            (Load::default(), Tried::ExpectedSooner, REFUSALS),
-            (Load::default(), Tried::InUse, 1),
+            (Load::default(), PrefetchOutcome::Issued, IN_FLIGHT),
+            (full, PrefetchOutcome::Issued, 2),
+            (Load::default(), PrefetchOutcome::Refused, REFUSALS),
+            (Load::default(), PrefetchOutcome::ExpectedSooner, REFUSALS),
+            (Load::default(), PrefetchOutcome::InUse, 1),
         ];
         for (load, outcome, expected) in cases {
             let mut prefetcher = prefetcher();
@@ -552,7 +554,7 @@ mod tests {
             round(&mut prefetcher, Load::default(), |prefetch| {
                 asked += 1;
                 assert_eq!(prefetch.is_worth(victim), worth, "{probability}, {victim}");
-                Tried::Refused
+                PrefetchOutcome::Refused
             });
             assert_eq!(asked, 1);
         }
@@ -567,17 +569,18 @@ mod tests {
         assert!(!prefetcher.begins_sweep(1, 1) && prefetcher.is_sweeping(), "decided in layer 0");
         let (layer, probability, priority) = prefetcher.next_layer(0, 100).unwrap();
         assert_eq!((layer, priority), (1, Priority::Ahead));
-        prefetcher.expect((0..3).map(|expert| Expected {
+        prefetcher.expect((0..3).map(|expert| ExpectedPiece {
             id: id(1, expert),
             probability,
             priority,
         }));
         assert_eq!(prefetcher.next_layer(0, 100), None, "it is expected already");
-        let mut outcomes = [Tried::Issued, Tried::Refused, Tried::InUse].into_iter();
+        let mut outcomes =
+            [PrefetchOutcome::Issued, PrefetchOutcome::Refused, PrefetchOutcome::InUse].into_iter();
         let tried = round(&mut prefetcher, Load::default(), |_| outcomes.next().unwrap());
-        assert_eq!(tried, [0, 1, 2].map(|expert| (id(1, expert), Origin::Sweep)));
-        let tried = round(&mut prefetcher, Load::default(), |_| Tried::Issued);
-        assert_eq!(tried, [(id(1, 2), Origin::Sweep)], "only what had no slot is tried again");
+        assert_eq!(tried, [0, 1, 2].map(|expert| (id(1, expert), ReadOrigin::Sweep)));
+        let tried = round(&mut prefetcher, Load::default(), |_| PrefetchOutcome::Issued);
+        assert_eq!(tried, [(id(1, 2), ReadOrigin::Sweep)], "only what had no slot is tried again");
     }
 
     #[test]
@@ -585,15 +588,15 @@ mod tests {
         let mut prefetcher = prefetcher();
         prefetcher.fill.begin(vec![(0.2, id(0, 1)), (0.9, id(1, 9)), (0.5, id(0, 2))]);
         let busy = Load { reads: 1, ..Load::default() };
-        assert!(round(&mut prefetcher, busy, |_| Tried::Issued).is_empty());
+        assert!(round(&mut prefetcher, busy, |_| PrefetchOutcome::Issued).is_empty());
         for _ in 0..2 {
             let tried = round(&mut prefetcher, Load::default(), |prefetch| {
                 assert!(!prefetch.is_worth(0.0), "nothing is evicted for it");
-                Tried::Issued
+                PrefetchOutcome::Issued
             });
-            assert_eq!(tried, [(id(0, 2), Origin::WarmFill)], "9 of layer 1 is present");
+            assert_eq!(tried, [(id(0, 2), ReadOrigin::WarmFill)], "9 of layer 1 is present");
         }
-        round(&mut prefetcher, Load::default(), |_| Tried::Refused);
+        round(&mut prefetcher, Load::default(), |_| PrefetchOutcome::Refused);
         assert_eq!(prefetcher.fill, WarmFill::Off, "no slot is free");
     }
 }

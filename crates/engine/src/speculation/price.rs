@@ -58,7 +58,7 @@ impl ReadTimeModel {
 
 /// Stage of a pass within a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum PassStage {
     /// Between passes, or after the experts of a layer.
     Between,
     /// Before the router's choice.
@@ -71,14 +71,14 @@ enum Stage {
 
 /// Computing times of each layer, without waits.
 #[derive(Clone, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct ComputePace {
     /// Binary logarithm of the number of tokens in the running pass, rounded down.
     class: u32,
-    layers: Vec<Times>,
+    layers: Vec<LayerTimes>,
     /// Times of passes of the other classes.
-    others: BTreeMap<u32, Vec<Times>>,
+    others: BTreeMap<u32, Vec<LayerTimes>>,
     layer: usize,
-    stage: Stage,
+    stage: PassStage,
     since: Moment,
 }
 
@@ -99,7 +99,7 @@ impl Moment {
 
 /// Computing times of one layer in nanoseconds; `None` if not measured.
 #[derive(Clone, Copy, Debug, Default)]
-struct Times {
+struct LayerTimes {
     /// Before its router has chosen.
     before: Option<f64>,
     /// Between the router's choice and its routed experts.
@@ -110,14 +110,14 @@ struct Times {
     experts: f64,
 }
 
-impl Pace {
-    pub(crate) fn new(layers: usize) -> Pace {
-        Pace {
+impl ComputePace {
+    pub(crate) fn new(layers: usize) -> ComputePace {
+        ComputePace {
             class: 0,
-            layers: vec![Times::default(); layers],
+            layers: vec![LayerTimes::default(); layers],
             others: BTreeMap::new(),
             layer: 0,
-            stage: Stage::Between,
+            stage: PassStage::Between,
             since: Moment::default(),
         }
     }
@@ -125,10 +125,10 @@ impl Pace {
     /// Starts a pass of `tokens` tokens. Times are kept for each power of two tokens: steps in which
     /// sequences come and go do not forget them.
     pub(crate) fn pass_begins(&mut self, tokens: usize) {
-        self.stage = Stage::Between;
+        self.stage = PassStage::Between;
         let class = tokens.max(1).ilog2();
         if class != self.class {
-            let unknown = || vec![Times::default(); self.layers.len()];
+            let unknown = || vec![LayerTimes::default(); self.layers.len()];
             let times = self.others.remove(&class).unwrap_or_else(unknown);
             let before = std::mem::replace(&mut self.layers, times);
             self.others.insert(self.class, before);
@@ -137,39 +137,39 @@ impl Pace {
     }
 
     pub(crate) fn entering(&mut self, layer: usize, at: Moment) {
-        self.go(layer, Stage::Before, at);
+        self.go(layer, PassStage::Before, at);
     }
 
     pub(crate) fn chosen(&mut self, layer: usize, at: Moment) {
-        self.go(layer, Stage::Chosen, at);
+        self.go(layer, PassStage::Chosen, at);
     }
 
     pub(crate) fn experts(&mut self, layer: usize, experts: usize, at: Moment) {
-        self.go(layer, Stage::Experts(experts), at);
+        self.go(layer, PassStage::Experts(experts), at);
     }
 
     /// Ends a layer whose experts have been computed.
     pub(crate) fn done(&mut self, at: Moment) {
-        self.go(self.layer, Stage::Between, at);
+        self.go(self.layer, PassStage::Between, at);
     }
 
-    fn go(&mut self, layer: usize, stage: Stage, at: Moment) {
+    fn go(&mut self, layer: usize, stage: PassStage, at: Moment) {
         let took = at.computing(self.since);
-        let onward = layer == self.layer + 1 && self.stage == Stage::Before;
+        let onward = layer == self.layer + 1 && self.stage == PassStage::Before;
         if let Some(times) = self.layers.get_mut(self.layer)
             && (layer == self.layer || onward)
         {
             match self.stage {
-                Stage::Between => {}
-                Stage::Before => {
+                PassStage::Between => {}
+                PassStage::Before => {
                     blend(&mut times.before, took);
                     if onward {
                         // The layer has no router.
                         (times.chosen, times.expert) = (Some(0.0), Some(0.0));
                     }
                 }
-                Stage::Chosen => blend(&mut times.chosen, took),
-                Stage::Experts(experts) => {
+                PassStage::Chosen => blend(&mut times.chosen, took),
+                PassStage::Experts(experts) => {
                     let known = if times.expert.is_some() { 0.25 } else { 1.0 };
                     times.experts += known * (experts as f64 - times.experts);
                     blend(&mut times.expert, took / experts.max(1) as f64);
@@ -185,21 +185,21 @@ impl Pace {
     /// yet.
     pub(crate) fn time_until_router(&self, layer: usize, at: Moment, busy: f64) -> f64 {
         let of = |time: Option<f64>| time.unwrap_or(f64::INFINITY);
-        let experts = |times: &Times| times.expert.map(|expert| times.experts * expert);
-        let whole = |times: &Times| of(times.chosen) + of(experts(times));
+        let experts = |times: &LayerTimes| times.expert.map(|expert| times.experts * expert);
+        let whole = |times: &LayerTimes| of(times.chosen) + of(experts(times));
         let spent = at.computing(self.since);
         let Some(here) = self.layers.get(self.layer) else { return f64::INFINITY };
         let left = match self.stage {
-            Stage::Before => {
+            PassStage::Before => {
                 let before = (of(here.before) - spent).max(0.0);
                 if layer <= self.layer {
                     return before;
                 }
                 before + whole(here)
             }
-            Stage::Chosen => (whole(here) - spent).max(0.0),
-            Stage::Experts(experts) => (experts as f64 * of(here.expert) - spent).max(0.0),
-            Stage::Between => 0.0,
+            PassStage::Chosen => (whole(here) - spent).max(0.0),
+            PassStage::Experts(experts) => (experts as f64 * of(here.expert) - spent).max(0.0),
+            PassStage::Between => 0.0,
         };
         let left = (left - busy).max(left.min(of(here.expert)));
         let between = self.layers.get(self.layer + 1..layer).unwrap_or_default();
@@ -211,7 +211,7 @@ impl Pace {
     /// Nanoseconds of computing until the next prefetch decision.
     pub(crate) fn time_until_next_poll(&self, at: Moment) -> f64 {
         match self.stage {
-            Stage::Before => self.time_until_router(self.layer, at, 0.0),
+            PassStage::Before => self.time_until_router(self.layer, at, 0.0),
             _ => {
                 let next = self.layers.get(self.layer + 1).and_then(|next| next.before);
                 (self.time_until_router(self.layer + 1, at, 0.0) - next.unwrap_or(0.0)).max(0.0)
@@ -234,7 +234,7 @@ fn blend(time: &mut Option<f64>, took: f64) {
 /// A possible speculative read, with the quantities that decide its worth. Times are in
 /// nanoseconds.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Offer {
+pub(crate) struct ReadOffer {
     /// Probability that the piece is needed.
     pub(crate) probability: f64,
     /// Time from the earliest start of the read until the piece is needed.
@@ -249,11 +249,11 @@ pub(crate) struct Offer {
     pub(crate) victim: f64,
 }
 
-impl Offer {
+impl ReadOffer {
     /// True if the expected saving exceeds the expected cost: the stall that the read avoids,
     /// against the delay of other reads and the reread of its victim.
     pub(crate) fn is_profitable(&self) -> bool {
-        let Offer { probability, lead, service, chunk, demands, victim } = *self;
+        let ReadOffer { probability, lead, service, chunk, demands, victim } = *self;
         let meets = 1.0 - (-demands * service).exp();
         let gain = probability * service.min(lead.max(0.0));
         gain > KAPPA * (1.0 - probability) * (chunk.min(service) * meets + service * victim)
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn offer_is_profitable_if_the_gain_exceeds_the_cost() {
-        let offer = Offer {
+        let offer = ReadOffer {
             probability: 0.5,
             lead: 100.0,
             service: 100.0,
@@ -322,16 +322,16 @@ mod tests {
         #[rustfmt::skip]
         let cases = [
             (offer, true), // 50 against 0.5 (6.3 + 50)
-            (Offer { probability: 0.3, ..offer }, false), // 30 against 0.7 (6.3 + 50)
-            (Offer { probability: 0.3, victim: 0.0, ..offer }, true),
-            (Offer { lead: 50.0, ..offer }, false), // 25 against 28
-            (Offer { lead: 50.0, victim: 0.2, ..offer }, true),
-            (Offer { lead: -1.0, victim: 0.0, ..offer }, false), // it comes too late
-            (Offer { lead: 5.0, victim: 0.0, chunk: 100.0, ..offer }, false),
-            (Offer { lead: 5.0, victim: 0.0, demands: 0.0, ..offer }, true),
-            (Offer { probability: 1.0, lead: 0.1, victim: 1.0, ..offer }, true), // certain
-            (Offer { service: 0.0, ..offer }, false), // an unlimited disk
-            (Offer { lead: f64::INFINITY, ..offer }, true), // nothing measured yet
+            (ReadOffer { probability: 0.3, ..offer }, false), // 30 against 0.7 (6.3 + 50)
+            (ReadOffer { probability: 0.3, victim: 0.0, ..offer }, true),
+            (ReadOffer { lead: 50.0, ..offer }, false), // 25 against 28
+            (ReadOffer { lead: 50.0, victim: 0.2, ..offer }, true),
+            (ReadOffer { lead: -1.0, victim: 0.0, ..offer }, false), // it comes too late
+            (ReadOffer { lead: 5.0, victim: 0.0, chunk: 100.0, ..offer }, false),
+            (ReadOffer { lead: 5.0, victim: 0.0, demands: 0.0, ..offer }, true),
+            (ReadOffer { probability: 1.0, lead: 0.1, victim: 1.0, ..offer }, true), // certain
+            (ReadOffer { service: 0.0, ..offer }, false), // an unlimited disk
+            (ReadOffer { lead: f64::INFINITY, ..offer }, true), // nothing measured yet
         ];
         for (offer, is_profitable) in cases {
             assert_eq!(offer.is_profitable(), is_profitable, "{offer:?}");
@@ -344,7 +344,7 @@ mod tests {
             now: Duration::from_nanos(now),
             waited: Duration::from_nanos(waited),
         };
-        let mut pace = Pace::new(3);
+        let mut pace = ComputePace::new(3);
         pace.pass_begins(1);
         for layer in 0..3 {
             assert_eq!(pace.time_until_router(layer, at(0, 0), 0.0), f64::INFINITY, "not measured");

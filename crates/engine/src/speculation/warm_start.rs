@@ -4,8 +4,8 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use sws_cache::history::Shape;
-use sws_cache::{Saved, SavedError, Trace};
+use sws_cache::history::HistoryShape;
+use sws_cache::{SavedError, SavedTensors, Trace};
 use sws_store::{MAX_LEARNED_BYTES, open_regular};
 
 /// The file, and the model that it belongs to.
@@ -37,7 +37,7 @@ impl WarmStart {
     }
 
     /// Reads the saved state; `None` if there is no file.
-    pub(crate) fn read(&self) -> Result<Option<Saved>, PassedOver> {
+    pub(crate) fn read(&self) -> Result<Option<SavedTensors>, PassedOver> {
         let file = match open_regular(&self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -48,11 +48,11 @@ impl WarmStart {
         }
         let mut bytes = Vec::new();
         file.take(MAX_LEARNED_BYTES).read_to_end(&mut bytes)?;
-        Ok(Some(Saved::read(&bytes, &self.model)?))
+        Ok(Some(SavedTensors::read(&bytes, &self.model)?))
     }
 
     /// Replaces the file atomically. If it is a symbolic link, replaces the link's target.
-    pub(crate) fn write(&self, saved: &Saved) -> io::Result<()> {
+    pub(crate) fn write(&self, saved: &SavedTensors) -> io::Result<()> {
         if let Some(dir) = self.path.parent() {
             fs::create_dir_all(dir)?;
         }
@@ -82,7 +82,7 @@ impl WarmStart {
 
 /// The routes of the last tokens of earlier runs, from the file that keeps what was learned of the model
 /// with this fingerprint. `None` without a file, or without routes in it that fit the model.
-pub fn earlier_routes(file: &Path, fingerprint: &str, shape: Shape) -> Option<Trace> {
+pub fn earlier_routes(file: &Path, fingerprint: &str, shape: HistoryShape) -> Option<Trace> {
     WarmStart::new(file.to_owned(), fingerprint).read().ok()??.routes(shape).ok()?
 }
 
@@ -97,7 +97,7 @@ mod tests {
         let warm = WarmStart::new(path.clone(), "model");
         fs::create_dir_all(&dir).unwrap();
         fs::write(dir.join(format!("learned.{}.tmp", std::process::id())), b"half").unwrap();
-        let saved = Saved::default();
+        let saved = SavedTensors::default();
         warm.write(&saved).unwrap();
         assert_eq!(warm.read().unwrap(), Some(saved));
         let names: Vec<_> = fs::read_dir(&dir).unwrap().map(|e| e.unwrap().file_name()).collect();
@@ -111,12 +111,12 @@ mod tests {
         fs::create_dir_all(dir.join("directory")).unwrap();
         std::os::unix::fs::symlink("real", dir.join("link")).unwrap();
         fs::write(dir.join("real"), b"before").unwrap();
-        WarmStart::new(dir.join("link"), "model").write(&Saved::default()).unwrap();
+        WarmStart::new(dir.join("link"), "model").write(&SavedTensors::default()).unwrap();
         assert!(dir.join("link").is_symlink());
         let read = WarmStart::new(dir.join("real"), "model").read().unwrap();
-        assert_eq!(read, Some(Saved::default()));
+        assert_eq!(read, Some(SavedTensors::default()));
         let other = WarmStart::new(dir.join("directory"), "model");
-        assert!(other.write(&Saved::default()).is_err());
+        assert!(other.write(&SavedTensors::default()).is_err());
         fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -159,22 +159,22 @@ impl ErrorBound {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use sws_kernels::{EncodedRows, Encoder, Encoding, Source};
+    use sws_kernels::{EncodedRows, Encoder, Encoding, SourceDtype};
 
     use super::*;
 
     /// [rows, cols]
     #[derive(Clone, Debug)]
-    struct Numbers(Vec<f64>, usize);
+    struct DenseMatrix(Vec<f64>, usize);
 
-    impl Numbers {
+    impl DenseMatrix {
         fn times(&self, x: &[f64]) -> Vec<f64> {
             let dot = |row: &[f64]| row.iter().zip(x).map(|(w, x)| w * x).sum();
             self.0.chunks(self.1).map(dot).collect()
         }
 
-        fn minus(&self, other: &Numbers) -> Numbers {
-            Numbers(self.0.iter().zip(&other.0).map(|(a, b)| a - b).collect(), self.1)
+        fn minus(&self, other: &DenseMatrix) -> DenseMatrix {
+            DenseMatrix(self.0.iter().zip(&other.0).map(|(a, b)| a - b).collect(), self.1)
         }
 
         /// Spectral norm by the power method, with a margin for its error.
@@ -198,10 +198,10 @@ mod tests {
         }
 
         /// The numbers after a round trip through an encoding.
-        fn through(&self, encoding: Encoding) -> Numbers {
+        fn through(&self, encoding: Encoding) -> DenseMatrix {
             let bytes: Vec<u8> = self.0.iter().flat_map(|w| (*w as f32).to_le_bytes()).collect();
             let mut rows = EncodedRows::default();
-            let encoder = Encoder::new(encoding, Source::F32, self.1).unwrap();
+            let encoder = Encoder::new(encoding, SourceDtype::F32, self.1).unwrap();
             encoder.encode(&bytes, &mut rows).unwrap();
             let parts = rows.parts.each_ref().map(Vec::as_slice);
             let parts = &parts[..encoding.parts().len()];
@@ -211,7 +211,7 @@ mod tests {
                 matrix.decode_row(row, &mut out);
                 out.iter().map(|w| f64::from(*w)).collect::<Vec<_>>()
             });
-            Numbers(decoded.collect(), self.1)
+            DenseMatrix(decoded.collect(), self.1)
         }
     }
 
@@ -224,7 +224,7 @@ mod tests {
     }
 
     /// s, u, h and y of an expert.
-    fn expert([gate, up, down]: [&Numbers; 3], x: &[f64]) -> [Vec<f64>; 4] {
+    fn expert([gate, up, down]: [&DenseMatrix; 3], x: &[f64]) -> [Vec<f64>; 4] {
         let s: Vec<f64> = gate.times(x).into_iter().map(silu).collect();
         let u = up.times(x);
         let h: Vec<f64> = s.iter().zip(&u).map(|(s, u)| s * u).collect();
@@ -232,11 +232,11 @@ mod tests {
         [s, u, h, y]
     }
 
-    fn matrix(rows: usize, cols: usize) -> impl Strategy<Value = Numbers> {
+    fn matrix(rows: usize, cols: usize) -> impl Strategy<Value = DenseMatrix> {
         let scale = prop_oneof![Just(0.0), 0.01f64..0.1, 0.1f64..3.0];
         (prop::collection::vec(-1.0f64..1.0, rows * cols), scale).prop_map(move |(w, scale)| {
             // Rounded to f32, the input of the encoder.
-            Numbers(w.into_iter().map(|w| f64::from((w * scale) as f32)).collect(), cols)
+            DenseMatrix(w.into_iter().map(|w| f64::from((w * scale) as f32)).collect(), cols)
         })
     }
 

@@ -24,7 +24,7 @@ pub(crate) struct RunAheadState {
     from: Option<u32>,
     /// Choices of the layers computed ahead, in order.
     foreseen: VecDeque<(u32, Vec<u32>)>,
-    pace: Pace,
+    pace: LayerPace,
     counts: RunAheadCounts,
 }
 
@@ -43,7 +43,7 @@ pub struct RunAheadCounts {
 
 /// Recent averages over layers.
 #[derive(Clone, Copy, Debug, Default)]
-struct Pace {
+struct LayerPace {
     entered: Option<Moment>,
     /// Compute time of a layer for one token, without stalls.
     layer: Duration,

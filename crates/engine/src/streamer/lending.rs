@@ -1,5 +1,5 @@
 //! When memory that nothing needs at the moment is lent to slots: that of a prompt's activations, of
-//! contexts, and of forms.
+//! contexts, and of structured output.
 
 use crate::budget::{HUGE_PAGE, SlotClass, mapped};
 
@@ -65,7 +65,7 @@ const LEAST_BLOCK: usize = 4 << 20;
 /// left free, so that a text that grows seldom takes one back.
 #[derive(Debug, Default)]
 pub(super) struct ContextLending {
-    blocks: Vec<Block>,
+    blocks: Vec<LentBlock>,
     /// Number of slots before each block that is lent.
     lent: Vec<usize>,
     /// Bytes that texts do not need.
@@ -73,7 +73,7 @@ pub(super) struct ContextLending {
 }
 
 #[derive(Debug)]
-struct Block {
+struct LentBlock {
     /// Lengths of its slots.
     slots: Vec<usize>,
     /// Bytes of its mapping, page tables included.
@@ -94,14 +94,14 @@ impl ContextLending {
         let longest = classes.iter().map(|class| class.len).max().unwrap_or(0);
         let most =
             all.div_ceil(BLOCKS).max(LEAST_BLOCK).max(longest).next_multiple_of(HUGE_PAGE as usize);
-        let mut blocks: Vec<Block> = Vec::new();
+        let mut blocks: Vec<LentBlock> = Vec::new();
         for (_, len) in slots {
             match blocks.last_mut() {
-                Some(Block { slots, bytes }) if *bytes + len <= most => {
+                Some(LentBlock { slots, bytes }) if *bytes + len <= most => {
                     slots.push(len);
                     *bytes += len;
                 }
-                _ => blocks.push(Block { slots: vec![len], bytes: len }),
+                _ => blocks.push(LentBlock { slots: vec![len], bytes: len }),
             }
         }
         blocks.iter_mut().for_each(|block| block.bytes = mapped(block.bytes as u64) as usize);
@@ -126,7 +126,7 @@ impl ContextLending {
     /// Number of the first blocks that leave at least so many blocks' bytes of what is idle.
     fn within(&self, free: usize) -> usize {
         let mut bytes = 0;
-        let fits = |block: &&Block| {
+        let fits = |block: &&LentBlock| {
             bytes += block.bytes;
             (bytes + free * block.bytes) as u64 <= self.idle
         };
@@ -170,16 +170,16 @@ impl ContextLending {
     }
 }
 
-/// Slots in the memory of forms, all of them or none.
+/// Slots in the memory of structured output, all of them or none.
 #[derive(Debug, Default)]
-pub(super) struct FormsLending {
-    /// True if no text has a form.
+pub(super) struct StructuredLending {
+    /// True if no text has structured output.
     is_idle: bool,
     /// Number of slots before the lent ones, if slots have been lent.
     own: Option<usize>,
 }
 
-impl FormsLending {
+impl StructuredLending {
     /// True if slots should be lent.
     pub(super) fn is_due(&self) -> bool {
         self.is_idle && self.own.is_none()
@@ -195,7 +195,7 @@ impl FormsLending {
         self.own = Some(own);
     }
 
-    /// Sets that texts have forms, or that none has. Returns the number of slots to keep, if others have to
+    /// Sets that texts have structured output, or that none has. Returns the number of slots to keep, if others have to
     /// be taken back.
     pub(super) fn set_idle(&mut self, is_idle: bool) -> Option<usize> {
         self.is_idle = is_idle;

@@ -14,9 +14,9 @@ use crate::wait::Waiter;
 pub(crate) struct Meter {
     waiter: Waiter,
     pace: Option<(Arc<NVMeWeightStore>, ComputeCosts)>,
-    spent: Spent,
+    spent: SpentTime,
     /// The reading at the start of a run ahead.
-    ahead: Option<Reading>,
+    ahead: Option<MeterReading>,
 }
 
 /// Computing times for virtual time, in which nothing takes time by itself.
@@ -34,7 +34,7 @@ pub struct ComputeCosts {
 /// Time of passes spent in the source. The forward pass's work between two calls of the source is
 /// not included.
 #[derive(Clone, Copy, Debug, Default)]
-struct Spent {
+struct SpentTime {
     /// All time in calls of the source.
     inside: Duration,
     /// Part of it in computations that the source has called.
@@ -45,16 +45,16 @@ struct Spent {
 
 /// A moment, with the times spent and waited until then.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reading {
+pub(crate) struct MeterReading {
     now: Duration,
-    spent: Spent,
+    spent: SpentTime,
     waited: Duration,
 }
 
 impl Meter {
     /// Creates a meter for a source that waits with `waiter`.
     pub(crate) fn new(waiter: Waiter) -> Meter {
-        Meter { waiter, pace: None, spent: Spent::default(), ahead: None }
+        Meter { waiter, pace: None, spent: SpentTime::default(), ahead: None }
     }
 
     /// Makes computing take virtual time of `store`.
@@ -69,7 +69,7 @@ impl Meter {
 
     /// Reads the clocks.
     pub(crate) fn clocks(&self) -> Clocks {
-        let Spent { inside, computing, stalled } = self.spent;
+        let SpentTime { inside, computing, stalled } = self.spent;
         let stalls = self.waiter.stalls();
         let waiting = stalls.time.saturating_sub(stalled);
         Clocks {
@@ -106,24 +106,24 @@ impl Meter {
     }
 
     /// Returns the current reading.
-    pub(crate) fn reading(&self) -> Reading {
+    pub(crate) fn reading(&self) -> MeterReading {
         let (now, waited) = (self.waiter.clock().now(), self.waiter.stalls().time);
-        Reading { now, spent: self.spent, waited }
+        MeterReading { now, spent: self.spent, waited }
     }
 
     /// Accounts for a step of running ahead that began at `before`. Results computed ahead are
     /// computed again, so their time counts as part of the wait that it fills.
-    pub(crate) fn ran_ahead(&mut self, step: RunAhead, before: Reading, answer: bool) {
+    pub(crate) fn ran_ahead(&mut self, step: RunAhead, before: MeterReading, answer: bool) {
         match step {
             RunAhead::From(_) => self.ahead = answer.then_some(before),
             RunAhead::On(_) => {}
             RunAhead::Done => {
-                if let Some(Reading { now, spent, waited }) = self.ahead.take() {
+                if let Some(MeterReading { now, spent, waited }) = self.ahead.take() {
                     let waited = self.waiter.stalls().time.saturating_sub(waited);
                     let ahead = self.waiter.clock().now().saturating_sub(now + waited);
                     self.waiter.bridged(ahead);
                     let stalled = spent.stalled + waited + ahead;
-                    self.spent = Spent { stalled, ..spent };
+                    self.spent = SpentTime { stalled, ..spent };
                 }
             }
         }

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::proposals::ProposalCounts;
+use super::speculative::SpeculativeCounts;
 use crate::budget::status;
 use crate::speculation::Speculation;
 use crate::stand_ins::RunAheadCounts;
-use crate::wait::{Kind, Stalls};
-use sws_cache::Counts;
+use crate::wait::{Stalls, WeightKind};
+use sws_cache::LookupCounts;
 
 /// Readings of the clocks of a run.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,14 +32,14 @@ pub struct Counters {
     pub passes: Duration,
     /// Number of tokens processed.
     pub tokens: u64,
-    /// Bytes that have arrived by kind of piece, in the order of [`Kind::ALL`].
-    pub bytes: [u64; Kind::ALL.len()],
+    /// Bytes that have arrived by kind of piece, in the order of [`WeightKind::ALL`].
+    pub bytes: [u64; WeightKind::ALL.len()],
     /// Bytes read from the device, including reads that were given up.
     pub device_bytes: u64,
     /// Time during which at least one read was on the device.
     pub device_busy: Duration,
     /// Hits and misses of each layer's experts.
-    pub layers: BTreeMap<u32, Counts>,
+    pub layers: BTreeMap<u32, LookupCounts>,
     /// Layers whose experts were all resident or in flight.
     pub accepts: u64,
     /// Layers with at least one miss.
@@ -50,16 +50,16 @@ pub struct Counters {
     pub caught: u64,
     /// Counts of running ahead.
     pub run_ahead: RunAheadCounts,
-    /// Counts of proposed tokens.
-    pub proposals: ProposalCounts,
+    /// Counts of draft tokens.
+    pub proposals: SpeculativeCounts,
     /// Counts and balance of speculation.
     pub speculation: Speculation,
     /// Peak number of bytes in expert slots.
     pub peak_cache_bytes: u64,
     /// Bytes of contexts that hold experts at the moment.
     pub context_lent: u64,
-    /// Bytes of the memory of forms that slots have.
-    pub forms_lent: u64,
+    /// Bytes of the memory of structured output that slots have.
+    pub structured_lent: u64,
 }
 
 /// Metrics of a run, or of a part of it: the fields of its JSON.
@@ -88,9 +88,9 @@ pub struct Metrics {
     /// Use of stand-ins; `None` if there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stand_ins: Option<StandInMetrics>,
-    /// Counts of proposed tokens; `None` if there were none.
+    /// Counts of draft tokens; `None` if there were none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub proposals: Option<ProposalCounts>,
+    pub proposals: Option<SpeculativeCounts>,
     /// Counts and balance of speculation.
     pub speculation: Speculation,
     /// Peak number of bytes in expert slots.
@@ -199,7 +199,7 @@ impl Metrics {
         let seconds = (after.clocks.now.saturating_sub(before.clocks.now)).as_secs_f64();
         let tokens = after.tokens - before.tokens;
         let per = |n: f64, d: f64| if d > 0.0 { n / d } else { 0.0 };
-        let kinds = Kind::ALL.iter().zip(after.bytes.iter().zip(&before.bytes));
+        let kinds = WeightKind::ALL.iter().zip(after.bytes.iter().zip(&before.bytes));
         let bytes_per_token = kinds
             .map(|(kind, (after, before))| {
                 (kind.name(), per((after - before) as f64, tokens as f64))
@@ -217,7 +217,7 @@ impl Metrics {
             .layers
             .iter()
             .map(|(&layer, now)| {
-                let Counts { hits, late, misses } =
+                let LookupCounts { hits, late, misses } =
                     before.layers.get(&layer).copied().unwrap_or_default();
                 LayerMetrics {
                     layer,
@@ -255,7 +255,7 @@ impl Metrics {
             rejects: after.rejects - before.rejects,
             stand_ins: StandInMetrics::between(before, after),
             proposals: Some(after.proposals.since(&before.proposals))
-                .filter(|counts| *counts != ProposalCounts::default()),
+                .filter(|counts| *counts != SpeculativeCounts::default()),
             speculation: after.speculation.since(&before.speculation),
             peak_cache_bytes: after.peak_cache_bytes,
             peak_rss_bytes: peak_memory(),
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn metrics_are_differences_of_counters() {
         let seconds = Duration::from_secs;
-        let counts = |hits, late, misses| Counts { hits, late, misses };
+        let counts = |hits, late, misses| LookupCounts { hits, late, misses };
         let mut before = Counters { tokens: 10, accepts: 1, ..Counters::default() };
         before.clocks.now = seconds(100);
         before.layers.insert(0, counts(5, 0, 5));
@@ -289,7 +289,7 @@ mod tests {
         after.clocks.source = seconds(1);
         after.clocks.stalls = Stalls { time: seconds(4), count: 7 };
         after.passes = seconds(9);
-        after.bytes[Kind::Experts as usize] = 8_000_000_000;
+        after.bytes[WeightKind::Experts as usize] = 8_000_000_000;
         after.device_bytes = 10_000_000_000;
         after.device_busy = seconds(5);
         after.layers.insert(0, counts(11, 1, 6));

@@ -4,21 +4,21 @@ mod lending;
 mod meter;
 mod metrics;
 mod options;
-mod proposals;
 mod source;
+mod speculative;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sws_cache::Saved;
+use sws_cache::SavedTensors;
 use sws_cache::correction::Corrections;
 use sws_model::text::{Sampler, Sampling};
 use sws_model::{
-    BatchLm, CausalLm, Chunk, ExpectedReads, ForwardError, Inventory, KvPrecision, Model,
-    ModelHandle, ModelSpec, Observer, Prefix, ProposalLm, ResidentSource, Session, Step,
+    BatchLm, CausalLm, Chunk, ExpectedReads, ForwardError, ForwardPass, Inventory, KvPrecision,
+    ModelHandle, ModelSpec, Observer, Prefix, ResidentSource, Session, SpeculativeLm, StepOutcome,
 };
 use sws_store::shard::Progress;
-use sws_store::{Arena, Clock, Memory, NVMeWeightStore, Slot, release_freed_memory};
+use sws_store::{Arena, Clock, NVMeWeightStore, Slot, SystemMemory, release_freed_memory};
 
 use crate::budget::{
     MemoryUse, Plan, PlanOptions, Planner, ProcessMemory, SlotClass, page, routes_of,
@@ -29,18 +29,18 @@ use crate::infrastructure::{Infrastructure, InfrastructurePlan};
 use crate::speculation::WarmStart;
 use crate::stand_ins::StandIns;
 use crate::wait::Waiter;
-use crate::watch::Watch;
+use crate::watch::RunWatch;
 pub use lending::Lending;
-use lending::{ContextLending, FormsLending};
+use lending::{ContextLending, StructuredLending};
 pub use meter::ComputeCosts;
 pub use metrics::{
     Clocks, Counters, Disk, ExpertMetrics, LayerMetrics, Metrics, StallMetrics, StandInMetrics,
     TimeSplit, memory, peak_memory,
 };
 pub use options::{Options, StreamerError};
-use proposals::Proposed;
-pub use proposals::{MOST_VERIFIED, ProposalCounts};
 pub use source::StreamingSource;
+use speculative::SpeculativeState;
+pub use speculative::{MAX_VERIFY_LEN, SpeculativeCounts};
 
 /// A model that runs within a memory budget: its weights come from a store as they are needed.
 ///
@@ -75,15 +75,15 @@ pub struct SpeculativeWeightStreamer {
     plan: Option<Plan>,
     lending: Lending,
     contexts: ContextLending,
-    forms: FormsLending,
-    /// True while a caller keeps beginnings of texts, and says what nothing needs.
+    structured: StructuredLending,
+    /// True while a caller keeps prefixes, and says what nothing needs.
     caller_keeps: bool,
     totals: Totals,
     /// Logits of the last pass.
     logits: Vec<f32>,
-    proposed: Proposed,
+    speculative: SpeculativeState,
     /// True if stand-ins of all experts are in memory.
-    imitates: bool,
+    drafts: bool,
     warm_start: Option<WarmStart>,
     passed_over: Option<String>,
 }
@@ -101,12 +101,12 @@ struct Totals {
 #[derive(Clone, Debug)]
 pub struct Gauge {
     counters: Arc<Mutex<Counters>>,
-    watch: Watch,
+    watch: RunWatch,
 }
 
 impl Gauge {
     /// The view of the pass that is running.
-    pub fn watch(&self) -> &Watch {
+    pub fn watch(&self) -> &RunWatch {
         &self.watch
     }
 
@@ -126,7 +126,7 @@ impl SpeculativeWeightStreamer {
     /// A draft that has no room in the plan is refused. [`Planner::reserve_draft`] tells its share
     /// before it is made, for [`with_plan`](Self::with_plan).
     pub fn new(
-        model: Model,
+        model: ForwardPass,
         store: Arc<NVMeWeightStore>,
         options: Options,
     ) -> Result<SpeculativeWeightStreamer, StreamerError> {
@@ -141,7 +141,7 @@ impl SpeculativeWeightStreamer {
             batch: options.sequences,
             tier: model.tier(),
             stand_ins: options.stand_ins,
-            verified: options.verified,
+            verify_len: options.verify_len,
             draft: options.draft.bytes() as u64,
             correction: options.policy.bytes_of(
                 &options.corrections,
@@ -151,7 +151,7 @@ impl SpeculativeWeightStreamer {
             ..PlanOptions::default()
         };
         let planner = Planner::new(spec, &inventory, store.manifest(), process, plan_options)?;
-        let (total, available) = match Memory::now() {
+        let (total, available) = match SystemMemory::now() {
             Some(memory) => (memory.total, memory.available),
             None => (u64::MAX, u64::MAX),
         };
@@ -165,7 +165,7 @@ impl SpeculativeWeightStreamer {
 
     /// Runs `model` with a given plan.
     pub fn with_plan(
-        model: Model,
+        model: ForwardPass,
         store: Arc<NVMeWeightStore>,
         plan: Plan,
         options: Options,
@@ -176,7 +176,7 @@ impl SpeculativeWeightStreamer {
     /// Like [`with_plan`](Self::with_plan), and reports the progress of the weights that stay in
     /// memory.
     pub fn reporting(
-        model: Model,
+        model: ForwardPass,
         store: Arc<NVMeWeightStore>,
         plan: Plan,
         options: Options,
@@ -260,7 +260,12 @@ impl SpeculativeWeightStreamer {
     }
 
     /// Runs a model that is entirely in memory, with the same metrics.
-    pub fn resident(model: Model, source: ResidentSource, limit: usize, kv: KvPrecision) -> Self {
+    pub fn resident(
+        model: ForwardPass,
+        source: ResidentSource,
+        limit: usize,
+        kv: KvPrecision,
+    ) -> Self {
         let waiter = Waiter::new(Clock::real());
         let source = StreamingSource::resident(source, waiter);
         let session = Session::new(model, source, limit, kv);
@@ -274,7 +279,7 @@ impl SpeculativeWeightStreamer {
     ) -> SpeculativeWeightStreamer {
         let (store, plan) = streaming.unzip();
         let waiter = session.source().meter().waiter().clone();
-        let watch = Watch::new(session.model().spec(), waiter, store.as_ref());
+        let watch = RunWatch::new(session.model().spec(), waiter, store.as_ref());
         session.source().report_to(watch.clone());
         let mut streamer = SpeculativeWeightStreamer {
             session,
@@ -284,7 +289,7 @@ impl SpeculativeWeightStreamer {
             plan,
             lending: Lending::default(),
             contexts: ContextLending::default(),
-            forms: FormsLending::default(),
+            structured: StructuredLending::default(),
             caller_keeps: false,
             totals: Totals {
                 began: Counters::default(),
@@ -293,13 +298,13 @@ impl SpeculativeWeightStreamer {
                 gauge: Gauge { counters: Arc::default(), watch },
             },
             logits: Vec::new(),
-            proposed: Proposed::default(),
-            imitates: false,
+            speculative: SpeculativeState::default(),
+            drafts: false,
             warm_start: None,
             passed_over: None,
         };
         let assembler = streamer.session.source().assembler();
-        streamer.imitates = assembler.is_some_and(|assembler| assembler.can_imitate());
+        streamer.drafts = assembler.is_some_and(|assembler| assembler.can_draft());
         streamer.totals.began = streamer.counters();
         *streamer.totals.gauge.lock() = streamer.totals.began.clone();
         streamer
@@ -308,7 +313,7 @@ impl SpeculativeWeightStreamer {
     /// Adds a sequence with the same positions as another. `None` if the plan has no room for it, or
     /// a pass over the other failed in the middle.
     pub fn fork_sequence(&mut self, sequence: usize) -> Option<usize> {
-        if self.has_room() { self.session.engine().fork(sequence) } else { None }
+        if self.has_room() { self.session.sequences().fork(sequence) } else { None }
     }
 
     fn has_room(&mut self) -> bool {
@@ -323,7 +328,7 @@ impl SpeculativeWeightStreamer {
     /// If there is no such sequence, or it is that of [`CausalLm`].
     pub fn remove_sequence(&mut self, sequence: usize) {
         assert_ne!(sequence, 0, "the sequence of `CausalLm` stays");
-        self.session.engine().remove(sequence);
+        self.session.sequences().remove(sequence);
     }
 
     /// Appends `prompt` to the sequence, then up to `new_tokens` tokens that the model chooses, as
@@ -360,7 +365,7 @@ impl SpeculativeWeightStreamer {
         let source = self.session.source();
         let clocks = source.meter().clocks();
         let bytes = source.meter().waiter().bytes();
-        let proposals = self.proposed.counts();
+        let proposals = self.speculative.counts();
         let mut counters =
             Counters { clocks, passes, tokens, bytes, proposals, ..Counters::default() };
         let Some(store) = &self.store else { return counters };
@@ -371,8 +376,8 @@ impl SpeculativeWeightStreamer {
             .sum();
         counters.device_busy = stats.busy;
         counters.context_lent = self.contexts.bytes();
-        if let Some(plan) = self.plan.as_ref().filter(|_| self.forms.has_lent()) {
-            counters.forms_lent = plan.forms_lent.iter().map(SlotClass::bytes).sum();
+        if let Some(plan) = self.plan.as_ref().filter(|_| self.structured.has_lent()) {
+            counters.structured_lent = plan.structured_lent.iter().map(SlotClass::bytes).sum();
         }
         if let Some(assembler) = source.assembler() {
             let verifier = assembler.verifier();
@@ -408,7 +413,7 @@ impl SpeculativeWeightStreamer {
     }
 
     /// The model.
-    pub fn model(&self) -> &Model {
+    pub fn model(&self) -> &ForwardPass {
         self.session.model()
     }
 
@@ -418,7 +423,7 @@ impl SpeculativeWeightStreamer {
         let plan = plan.shrink(ram)?;
         self.set_idle(0);
         self.take_back();
-        if let Some(own) = self.forms.ended() {
+        if let Some(own) = self.structured.ended() {
             self.keep_slots(own);
         }
         let slots: u64 = plan.slots.iter().map(|class| class.bytes()).sum();
@@ -460,11 +465,11 @@ impl SpeculativeWeightStreamer {
         }
     }
 
-    /// Lends the memory of forms while no text has one, behind the plan's slots. Those behind these are lent
+    /// Lends the memory of structured output while no text has one, behind the plan's slots. Those behind these are lent
     /// anew.
-    fn lend_forms_memory(&mut self) {
-        let due = self.plan.as_ref().filter(|_| self.forms.is_due());
-        let Some(lens) = due.map(|plan| SlotClass::each(&plan.forms_lent).collect::<Vec<_>>())
+    fn lend_structured_memory(&mut self) {
+        let due = self.plan.as_ref().filter(|_| self.structured.is_due());
+        let Some(lens) = due.map(|plan| SlotClass::each(&plan.structured_lent).collect::<Vec<_>>())
         else {
             return;
         };
@@ -475,11 +480,11 @@ impl SpeculativeWeightStreamer {
         // On failure the run is slower, but otherwise the same.
         let slots = slots_of(lens.iter().sum(), lens.into_iter()).unwrap_or_default();
         if let Some(assembler) = self.session.source().assembler() {
-            self.forms.lent(assembler.lend(slots));
+            self.structured.lent(assembler.lend(slots));
         }
     }
 
-    /// Lends the memory of contexts that is idle, behind the slots of plan and forms and before those of a
+    /// Lends the memory of contexts that is idle, behind the slots of plan and structured output and before those of a
     /// prompt's activations.
     fn lend_contexts(&mut self) {
         if !self.contexts.has_more(self.lending.has_lent()) {
@@ -546,7 +551,7 @@ impl SpeculativeWeightStreamer {
         pass: impl FnOnce(&mut Session<StreamingSource>) -> (T, usize),
     ) -> T {
         let sequences = self.plan.as_ref().map_or(1, |plan| plan.sequences);
-        self.lend_forms_memory();
+        self.lend_structured_memory();
         self.lend_contexts();
         match tokens <= sequences {
             true => self.lend(),
@@ -597,7 +602,7 @@ impl Drop for SpeculativeWeightStreamer {
     /// Saves the learned state. On failure it is lost, and later runs learn it again.
     fn drop(&mut self) {
         let Some(file) = self.warm_start.take().filter(|_| self.totals.tokens > 0) else { return };
-        let mut saved = Saved::default();
+        let mut saved = SavedTensors::default();
         if let Some(assembler) = self.session.source().assembler() {
             // Releasing the slots makes room for the saved state.
             assembler.trim_to_budget(0);
@@ -642,7 +647,7 @@ impl CausalLm for SpeculativeWeightStreamer {
 
     fn clear(&mut self) {
         match self.contexts.lends() {
-            true => self.session.engine().release(0),
+            true => self.session.sequences().release(0),
             false => self.session.clear(),
         }
     }
@@ -676,23 +681,23 @@ impl CausalLm for SpeculativeWeightStreamer {
     }
 
     /// `None` where a sequence cannot be cut anywhere, as with windows and recurrent layers.
-    fn as_proposal_lm(&mut self) -> Option<&mut dyn ProposalLm> {
-        if self.most_verified() > 1 && self.goes_back() { Some(self) } else { None }
+    fn as_speculative_lm(&mut self) -> Option<&mut dyn SpeculativeLm> {
+        if self.verify_len() > 1 && self.goes_back() { Some(self) } else { None }
     }
 }
 
 impl BatchLm for SpeculativeWeightStreamer {
     /// `None` if the plan has no room for another ([`Options::sequences`]).
     fn add_sequence(&mut self) -> Option<usize> {
-        self.has_room().then(|| self.session.engine().add())
+        self.has_room().then(|| self.session.sequences().add())
     }
 
     fn clear_sequence(&mut self, sequence: usize) {
-        self.session.engine().clear(sequence);
+        self.session.sequences().clear(sequence);
     }
 
     fn truncate_sequence(&mut self, sequence: usize, len: usize) -> bool {
-        self.session.engine().truncate(sequence, len)
+        self.session.sequences().truncate(sequence, len)
     }
 
     fn sequence_len(&self, sequence: usize) -> usize {
@@ -703,11 +708,11 @@ impl BatchLm for SpeculativeWeightStreamer {
     fn share(&mut self) {
         let planned = self.plan.is_some();
         let numbers: Vec<usize> = self.session.state().numbers().collect();
-        let engine = self.session.engine();
+        let sequences = self.session.sequences();
         if !planned {
-            engine.set_pages(page(2, 0));
+            sequences.set_pages(page(2, 0));
         }
-        numbers.into_iter().for_each(|sequence| engine.release(sequence));
+        numbers.into_iter().for_each(|sequence| sequences.release(sequence));
     }
 
     fn prefix(&self, sequence: usize) -> Option<Prefix> {
@@ -719,11 +724,11 @@ impl BatchLm for SpeculativeWeightStreamer {
     }
 
     fn begin_with(&mut self, sequence: usize, prefix: &Prefix, len: usize) -> bool {
-        self.session.engine().begin_with(sequence, prefix, len)
+        self.session.sequences().begin_with(sequence, prefix, len)
     }
 
     fn release(&mut self, sequence: usize) {
-        self.session.engine().release(sequence);
+        self.session.sequences().release(sequence);
     }
 
     fn goes_back(&self) -> bool {
@@ -751,8 +756,8 @@ impl BatchLm for SpeculativeWeightStreamer {
         }
     }
 
-    fn lend_forms(&mut self, is_idle: bool) {
-        if let Some(own) = self.forms.set_idle(is_idle) {
+    fn lend_structured(&mut self, is_idle: bool) {
+        if let Some(own) = self.structured.set_idle(is_idle) {
             self.contexts.ended();
             self.keep_slots(own);
         }
@@ -766,10 +771,10 @@ impl BatchLm for SpeculativeWeightStreamer {
         self.session.source().assembler()?.expected_reads(sequences, turn)
     }
 
-    fn step(&mut self, chunks: &[Chunk<'_>], observer: &mut dyn Observer, step: &mut Step) {
+    fn step(&mut self, chunks: &[Chunk<'_>], observer: &mut dyn Observer, step: &mut StepOutcome) {
         let tokens = chunks.iter().map(|chunk| chunk.tokens.len()).sum();
         self.pass(tokens, |session| {
-            session.engine().step(chunks, observer, step);
+            session.sequences().step(chunks, observer, step);
             let done = chunks.iter().enumerate().filter(|(number, _)| step.logits(*number).is_ok());
             ((), done.map(|(_, chunk)| chunk.tokens.len()).sum())
         });

@@ -35,9 +35,9 @@ pub struct Options {
     pub context: Option<usize>,
     /// Number of sequences that can exist at the same time.
     pub sequences: usize,
-    /// Maximum number of proposed tokens that are verified together; 0 if none are.
-    pub verified: usize,
-    /// Precision of cached keys and values.
+    /// Maximum number of draft tokens that are verified together; 0 if none are.
+    pub verify_len: usize,
+    /// Precision of the KV cache.
     pub kv: KvPrecision,
     /// Stand-ins that stay in memory.
     pub stand_ins: StandInUse,
@@ -69,7 +69,7 @@ impl Default for Options {
             corrections: Corrections::None,
             context: None,
             sequences: 1,
-            verified: 0,
+            verify_len: 0,
             kv: KvPrecision::F32,
             stand_ins: StandInUse::Off,
             exactness: Exactness::Exact,

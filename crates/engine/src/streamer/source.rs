@@ -12,7 +12,7 @@ use super::meter::{ComputeCosts, Meter};
 use crate::experts::DynamicAssembler;
 use crate::infrastructure::Infrastructure;
 use crate::wait::Waiter;
-use crate::watch::{Step, Watch};
+use crate::watch::{RecordingStep, RunWatch};
 
 /// Supplies the forward pass with weights within a budget: infrastructure from memory or through
 /// the ring, routed experts from cache slots. Alternatively all weights are resident, and measured
@@ -22,23 +22,23 @@ use crate::watch::{Step, Watch};
 /// another, each when it is needed. A dense model has none.
 #[derive(Debug)]
 pub struct StreamingSource {
-    holder: Holder,
+    holder: WeightHolder,
     meter: Meter,
-    watch: Option<Watch>,
+    watch: Option<RunWatch>,
     /// True while passes are computed on stand-ins. Nothing is read for them, and nothing is learned
     /// from them.
-    imitating: bool,
+    drafting: bool,
 }
 
 /// The holder of the weights.
 #[derive(Debug)]
-enum Holder {
+enum WeightHolder {
     Resident(ResidentSource),
-    Streamed(Box<Streamed>),
+    Streamed(Box<StreamedModel>),
 }
 
 #[derive(Debug)]
-struct Streamed {
+struct StreamedModel {
     infrastructure: Infrastructure,
     /// `None` if all experts flow through the ring.
     assembler: Option<DynamicAssembler>,
@@ -48,14 +48,19 @@ impl StreamingSource {
     /// Creates a source that streams. Without an assembler all experts flow through the ring.
     pub fn new(infrastructure: Infrastructure, assembler: Option<DynamicAssembler>) -> Self {
         let meter = Meter::new(infrastructure.waiter().clone());
-        let streamed = Box::new(Streamed { infrastructure, assembler });
-        StreamingSource { holder: Holder::Streamed(streamed), meter, watch: None, imitating: false }
+        let streamed = Box::new(StreamedModel { infrastructure, assembler });
+        StreamingSource {
+            holder: WeightHolder::Streamed(streamed),
+            meter,
+            watch: None,
+            drafting: false,
+        }
     }
 
     /// Creates a source with all weights in memory. `waiter` has the clock.
     pub fn resident(source: ResidentSource, waiter: Waiter) -> Self {
-        let holder = Holder::Resident(source);
-        StreamingSource { holder, meter: Meter::new(waiter), watch: None, imitating: false }
+        let holder = WeightHolder::Resident(source);
+        StreamingSource { holder, meter: Meter::new(waiter), watch: None, drafting: false }
     }
 
     /// Makes computing take virtual time of `store`.
@@ -64,7 +69,7 @@ impl StreamingSource {
     }
 
     /// Reports passes, and what becomes of experts in them.
-    pub(crate) fn report_to(&mut self, watch: Watch) {
+    pub(crate) fn report_to(&mut self, watch: RunWatch) {
         if let Some(assembler) = self.assembler() {
             assembler.report_to(watch.clone());
         }
@@ -79,21 +84,21 @@ impl StreamingSource {
     /// The assembler of experts in slots, if there are slots.
     pub fn assembler(&mut self) -> Option<&mut DynamicAssembler> {
         match &mut self.holder {
-            Holder::Resident(_) => None,
-            Holder::Streamed(streamed) => streamed.assembler.as_mut(),
+            WeightHolder::Resident(_) => None,
+            WeightHolder::Streamed(streamed) => streamed.assembler.as_mut(),
         }
     }
 
     /// Computes passes on stand-ins, or on experts again.
-    pub(crate) fn set_imitating(&mut self, imitating: bool) {
-        self.imitating = imitating;
+    pub(crate) fn set_drafting(&mut self, drafting: bool) {
+        self.drafting = drafting;
     }
 
     /// Free bytes of the ring.
     pub fn free_ring_bytes(&self) -> usize {
         match &self.holder {
-            Holder::Resident(_) => 0,
-            Holder::Streamed(streamed) => streamed.infrastructure.free_bytes(),
+            WeightHolder::Resident(_) => 0,
+            WeightHolder::Streamed(streamed) => streamed.infrastructure.free_bytes(),
         }
     }
 
@@ -101,7 +106,7 @@ impl StreamingSource {
     /// afresh.
     fn step<T>(
         &mut self,
-        step: impl FnOnce(&mut Holder, &mut Meter) -> Result<T, SourceError>,
+        step: impl FnOnce(&mut WeightHolder, &mut Meter) -> Result<T, SourceError>,
     ) -> Result<T, SourceError> {
         let StreamingSource { holder, meter, watch, .. } = self;
         let started = meter.enter();
@@ -110,7 +115,7 @@ impl StreamingSource {
         if let Some(watch) = watch {
             watch.source_took(|| meter.clocks().source);
         }
-        if let (Err(_), Holder::Streamed(streamed)) = (&result, holder) {
+        if let (Err(_), WeightHolder::Streamed(streamed)) = (&result, holder) {
             streamed.infrastructure.interrupt();
             if let Some(assembler) = &mut streamed.assembler {
                 assembler.abandon();
@@ -120,7 +125,7 @@ impl StreamingSource {
     }
 
     /// Records a step of a pass.
-    fn record(&self, step: Step) {
+    fn record(&self, step: RecordingStep) {
         if let Some(watch) = &self.watch {
             watch.step(step);
         }
@@ -132,8 +137,8 @@ impl StreamingSource {
         step: impl FnOnce(&mut Infrastructure, Option<&mut DynamicAssembler>) -> Result<T, SourceError>,
     ) -> Result<T, SourceError> {
         self.step(|holder, _| match holder {
-            Holder::Resident(_) => Ok(T::default()),
-            Holder::Streamed(streamed) => {
+            WeightHolder::Resident(_) => Ok(T::default()),
+            WeightHolder::Streamed(streamed) => {
                 step(&mut streamed.infrastructure, streamed.assembler.as_mut())
             }
         })
@@ -143,15 +148,15 @@ impl StreamingSource {
 impl WeightSource for StreamingSource {
     fn embed(&mut self, tokens: &[u32], rows: &mut [f32]) -> Result<(), SourceError> {
         self.step(|holder, _| match holder {
-            Holder::Resident(source) => source.embed(tokens, rows),
-            Holder::Streamed(streamed) => Ok(streamed.infrastructure.embed(tokens, rows)?),
+            WeightHolder::Resident(source) => source.embed(tokens, rows),
+            WeightHolder::Streamed(streamed) => Ok(streamed.infrastructure.embed(tokens, rows)?),
         })
     }
 
     fn expect_rows(&mut self, layer: usize, find: FindRows<'_>) -> Result<(), SourceError> {
         self.step(|holder, _| match holder {
-            Holder::Resident(_) => Ok(()),
-            Holder::Streamed(streamed) => streamed.infrastructure.expect_rows(layer, find),
+            WeightHolder::Resident(_) => Ok(()),
+            WeightHolder::Streamed(streamed) => streamed.infrastructure.expect_rows(layer, find),
         })
     }
 
@@ -162,8 +167,8 @@ impl WeightSource for StreamingSource {
         take: TakeRow<'_>,
     ) -> Result<(), SourceError> {
         self.step(|holder, _| match holder {
-            Holder::Resident(source) => source.look_up(layer, find, take),
-            Holder::Streamed(streamed) => streamed.infrastructure.look_up(layer, find, take),
+            WeightHolder::Resident(source) => source.look_up(layer, find, take),
+            WeightHolder::Streamed(streamed) => streamed.infrastructure.look_up(layer, find, take),
         })
     }
 
@@ -178,8 +183,10 @@ impl WeightSource for StreamingSource {
                 meter.compute(|costs| costs.infrastructure, || compute(weights))
             };
             match holder {
-                Holder::Resident(source) => source.infrastructure(layer, pieces, &mut compute),
-                Holder::Streamed(streamed) => compute(&mut streamed.infrastructure),
+                WeightHolder::Resident(source) => {
+                    source.infrastructure(layer, pieces, &mut compute)
+                }
+                WeightHolder::Streamed(streamed) => compute(&mut streamed.infrastructure),
             }
         })
     }
@@ -190,16 +197,16 @@ impl WeightSource for StreamingSource {
         routed: &Routed,
         ready: Ready<'_>,
     ) -> Result<(), SourceError> {
-        let imitating = self.imitating;
+        let drafting = self.drafting;
         self.step(|holder, meter| {
             let mut ready = |experts: &[u32], weights: &mut dyn Weights| {
                 let cost = |costs: &ComputeCosts| costs.expert * experts.len() as u32;
                 meter.compute(cost, || ready(experts, weights))
             };
             match holder {
-                Holder::Resident(source) => source.experts(layer, routed, &mut ready),
-                Holder::Streamed(streamed) => match &mut streamed.assembler {
-                    Some(assembler) if imitating => assembler.imitate(routed, &mut ready),
+                WeightHolder::Resident(source) => source.experts(layer, routed, &mut ready),
+                WeightHolder::Streamed(streamed) => match &mut streamed.assembler {
+                    Some(assembler) if drafting => assembler.draft(routed, &mut ready),
                     Some(assembler) => assembler.experts(layer, routed, &mut ready),
                     // One at a time, so that its matrices are requested in the order in which they
                     // are read.
@@ -208,8 +215,8 @@ impl WeightSource for StreamingSource {
                 },
             }
         })?;
-        if !imitating {
-            self.record(Step::Computed { layer });
+        if !drafting {
+            self.record(RecordingStep::Computed { layer });
         }
         Ok(())
     }
@@ -219,8 +226,8 @@ impl WeightSource for StreamingSource {
             let mut compute =
                 |weights: &mut dyn Weights| meter.compute(|costs| costs.head, || compute(weights));
             match holder {
-                Holder::Resident(source) => source.head(&mut compute),
-                Holder::Streamed(streamed) => compute(&mut streamed.infrastructure),
+                WeightHolder::Resident(source) => source.head(&mut compute),
+                WeightHolder::Streamed(streamed) => compute(&mut streamed.infrastructure),
             }
         })
     }
@@ -228,12 +235,12 @@ impl WeightSource for StreamingSource {
 
 impl Observer for StreamingSource {
     fn pass_begins(&mut self, pass: &Pass) -> Result<(), SourceError> {
-        if self.imitating {
+        if self.drafting {
             return Ok(());
         }
         if let Some(watch) = &self.watch {
             watch.pass_begins(pass.len());
-            if matches!(self.holder, Holder::Resident(_)) {
+            if matches!(self.holder, WeightHolder::Resident(_)) {
                 watch.compare_resident();
             }
         }
@@ -248,7 +255,7 @@ impl Observer for StreamingSource {
     }
 
     fn layer_begins(&mut self, _: &Pass, layer: usize, hidden: &[f32]) -> Result<(), SourceError> {
-        if self.imitating {
+        if self.drafting {
             return self.streamed(|infrastructure, _| Ok(infrastructure.read_ahead()?));
         }
         if let Some(watch) = &self.watch {
@@ -262,7 +269,7 @@ impl Observer for StreamingSource {
     }
 
     fn routing(&mut self, pass: &Pass, layer: usize, state: &[f32]) -> Result<(), SourceError> {
-        if self.imitating {
+        if self.drafting {
             return Ok(());
         }
         self.streamed(|_, assembler| {
@@ -274,21 +281,21 @@ impl Observer for StreamingSource {
     }
 
     fn routed(&mut self, pass: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
-        if self.imitating {
+        if self.drafting {
             return Ok(());
         }
-        self.record(Step::Chosen { layer });
+        self.record(RecordingStep::Chosen { layer });
         // With slots, the assembler reports what it finds in them.
         let has_slots = self.assembler().is_some();
         if let Some(watch) = self.watch.as_ref().filter(|_| !has_slots) {
-            let is_resident = matches!(self.holder, Holder::Resident(_));
+            let is_resident = matches!(self.holder, WeightHolder::Resident(_));
             watch.routed(layer, &routed.distinct, |_| is_resident);
         }
         self.streamed(|infrastructure, assembler| match assembler {
             Some(assembler) => Ok(assembler.routed(pass, layer, routed)?),
             None => Ok(infrastructure.routed(layer, &routed.distinct)?),
         })?;
-        self.record(Step::Requested { layer });
+        self.record(RecordingStep::Requested { layer });
         Ok(())
     }
 
@@ -299,7 +306,7 @@ impl Observer for StreamingSource {
         state: &[f32],
         shared: &[f32],
     ) -> Result<(), SourceError> {
-        if self.imitating {
+        if self.drafting {
             return Ok(());
         }
         self.streamed(|infrastructure, assembler| {
@@ -311,7 +318,7 @@ impl Observer for StreamingSource {
 
 impl PassSource for StreamingSource {
     fn run_ahead(&mut self, step: RunAhead) -> Result<bool, SourceError> {
-        if self.imitating {
+        if self.drafting {
             return Ok(false);
         }
         let before = self.meter.reading();

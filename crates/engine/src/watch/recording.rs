@@ -39,12 +39,12 @@ pub struct RecordedStep {
     /// Its time.
     pub at: Duration,
     /// What happened.
-    pub step: Step,
+    pub step: RecordingStep,
 }
 
 /// Steps of passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum RecordingStep {
     /// One pass or several are about to begin.
     Passes,
     /// A pass begins with its layers.
@@ -89,19 +89,19 @@ pub enum Step {
 
 /// Keeps a recording while it is on. Otherwise an event costs a comparison.
 #[derive(Debug, Default)]
-pub(crate) struct Recorder {
+pub(crate) struct EventRecorder {
     is_on: AtomicBool,
-    kept: Mutex<Kept>,
+    kept: Mutex<RecordingBuffer>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct RecordingBuffer {
     recording: Recording,
     /// The most reads, and the most steps.
     limit: usize,
 }
 
-impl Recorder {
+impl EventRecorder {
     /// Starts a recording of at most so many reads, and as many steps.
     pub(crate) fn begin(&self, limit: usize) {
         let recording = Recording {
@@ -109,7 +109,7 @@ impl Recorder {
             steps: Vec::with_capacity(limit),
             left_out: 0,
         };
-        *self.lock() = Kept { recording, limit };
+        *self.lock() = RecordingBuffer { recording, limit };
         self.is_on.store(true, Relaxed);
     }
 
@@ -145,7 +145,7 @@ impl Recorder {
     }
 
     /// Keeps a step.
-    pub(crate) fn step(&self, now: impl FnOnce() -> Duration, step: Step) {
+    pub(crate) fn step(&self, now: impl FnOnce() -> Duration, step: RecordingStep) {
         if !self.is_on() {
             return;
         }
@@ -157,7 +157,7 @@ impl Recorder {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, RecordingBuffer> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

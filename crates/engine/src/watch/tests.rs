@@ -2,22 +2,22 @@ use sws_store::Clock;
 
 use super::*;
 
-fn watch(firsts: &[usize]) -> Watch {
+fn watch(firsts: &[usize]) -> RunWatch {
     let waiter = Waiter::new(Clock::real());
     let (firsts, store) = (firsts.to_vec(), Weak::new());
     let (board, source) = (OnceLock::new(), AtomicU64::new(0));
-    Watch(Arc::new(Shared { firsts, board, source, waiter, store }))
+    RunWatch(Arc::new(RunShared { firsts, board, source, waiter, store }))
 }
 
-fn cells(watch: &Watch) -> String {
+fn cells(watch: &RunWatch) -> String {
     let mut cells = Vec::new();
     watch.cells(&mut cells);
-    let letter = |cell: &Cell| match (cell.used, cell.place) {
+    let letter = |cell: &ExpertCell| match (cell.used, cell.place) {
         (Some(Use::Hit), _) => 'h',
         (Some(Use::Waited), _) => 'w',
-        (None, Place::Disk) => '.',
-        (None, Place::Reading) => 'r',
-        (None, Place::Memory) => 'm',
+        (None, ExpertPlace::Disk) => '.',
+        (None, ExpertPlace::Reading) => 'r',
+        (None, ExpertPlace::Memory) => 'm',
     };
     cells.iter().map(letter).collect()
 }
@@ -27,14 +27,14 @@ fn nothing_is_stored_before_it_begins() {
     let watch = watch(&[0, 0, 3, 5]);
     watch.passes_begin(Duration::ZERO);
     watch.pass_begins(1);
-    watch.moved(PieceId::expert(1, 0), Place::Memory);
+    watch.moved(PieceId::expert(1, 0), ExpertPlace::Memory);
     watch.routed(1, &[0], |_| true);
     assert_eq!((cells(&watch).as_str(), watch.tally().passes), ("", 0));
     assert_eq!(watch.0.board.get().map(|_| ()), None);
     watch.begin();
     assert_eq!(cells(&watch), ".....");
-    let rows: Vec<Row> = watch.rows().collect();
-    assert_eq!(rows, [Row { layer: 1, experts: 3 }, Row { layer: 2, experts: 2 }]);
+    let rows: Vec<LayerRow> = watch.rows().collect();
+    assert_eq!(rows, [LayerRow { layer: 1, experts: 3 }, LayerRow { layer: 2, experts: 2 }]);
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn a_watch_that_ended_begins_again() {
     watch.begin();
     let tally = watch.tally();
     assert_eq!((tally.running, tally.in_passes), (None, Duration::ZERO), "of no known length");
-    watch.compare(|| [(PieceId::expert(1, 0), Place::Memory)].into_iter());
+    watch.compare(|| [(PieceId::expert(1, 0), ExpertPlace::Memory)].into_iter());
     assert_eq!(cells(&watch), "..m.", "compared once more");
 }
 
@@ -83,18 +83,18 @@ fn cells_follow_reads_and_choices() {
     let watch = watch(&[0, 0, 3, 5]);
     watch.begin();
     let held = PieceId::expert(1, 2);
-    watch.compare(|| [(held, Place::Memory)].into_iter());
-    watch.compare(|| [(PieceId::expert(2, 0), Place::Memory)].into_iter());
+    watch.compare(|| [(held, ExpertPlace::Memory)].into_iter());
+    watch.compare(|| [(PieceId::expert(2, 0), ExpertPlace::Memory)].into_iter());
     assert_eq!(cells(&watch), "..m..", "compared once");
     watch.passes_begin(Duration::from_secs(1));
     watch.pass_begins(7);
     watch.layer_begins(2);
     watch.routed(1, &[0, 2], |expert| expert == 2);
-    watch.moved(PieceId::expert(2, 1), Place::Reading);
+    watch.moved(PieceId::expert(2, 1), ExpertPlace::Reading);
     assert_eq!(cells(&watch), "w.h.r");
     let tally = watch.tally();
     assert_eq!((tally.hits, tally.misses), (1, 1));
-    assert_eq!(tally.running, Some(Running { tokens: 7, layer: 2 }));
+    assert_eq!(tally.running, Some(RunningPass { tokens: 7, layer: 2 }));
     watch.source_took(|| Duration::from_millis(4));
     assert_eq!(watch.tally().source, Duration::from_millis(4));
     watch.passes_end(Duration::from_secs(3), Duration::from_millis(5));
@@ -104,10 +104,10 @@ fn cells_follow_reads_and_choices() {
     assert_eq!(cells(&watch), "w.h.r", "the last pass is shown");
     watch.passes_begin(Duration::from_secs(4));
     watch.pass_begins(1);
-    watch.moved(PieceId::expert(1, 0), Place::Memory);
+    watch.moved(PieceId::expert(1, 0), ExpertPlace::Memory);
     assert_eq!(cells(&watch), "m.m.r");
     // Beyond the layer, or the model.
-    watch.moved(PieceId::expert(1, 3), Place::Memory);
+    watch.moved(PieceId::expert(1, 3), ExpertPlace::Memory);
     watch.routed(9, &[0], |_| true);
     assert_eq!(cells(&watch), "m.m.r");
     watch.set_stale();
@@ -128,12 +128,12 @@ fn steps_are_recorded_between_its_beginning_and_its_end() {
     watch.passes_end(Duration::from_secs(2), Duration::ZERO);
     watch.layer_begins(0);
     let Recording { reads, steps, left_out } = watch.recorded();
-    let kinds: Vec<Step> = steps.iter().map(|step| step.step).collect();
+    let kinds: Vec<RecordingStep> = steps.iter().map(|step| step.step).collect();
     let expected = [
-        Step::Passes,
-        Step::Layer { layer: 1 },
-        Step::Compared { layer: 1, misses: 1 },
-        Step::Over,
+        RecordingStep::Passes,
+        RecordingStep::Layer { layer: 1 },
+        RecordingStep::Compared { layer: 1, misses: 1 },
+        RecordingStep::Over,
     ];
     assert_eq!((kinds.as_slice(), reads.len(), left_out), (&expected[..], 0, 1));
     let ends = [steps[0].at, steps[3].at];

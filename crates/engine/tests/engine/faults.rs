@@ -11,7 +11,7 @@ use sws_engine::{
     ComputeCosts, Options, ProcessMemory, RamBudget, SpeculativeWeightStreamer, StreamerError,
 };
 use sws_model::text::Sampling;
-use sws_model::{CausalLm, Model};
+use sws_model::{CausalLm, ForwardPass};
 use sws_store::{
     Clock, Manifest, NVMeWeightStore, ReaderKind, ShardReader, SimulatedDisk, StoreOptions,
 };
@@ -41,7 +41,7 @@ fn open(store: Arc<NVMeWeightStore>, mib: u64, costs: ComputeCosts) -> Speculati
         costs,
         ..Options::default()
     };
-    SpeculativeWeightStreamer::new(Model::new(spec), store, options).unwrap()
+    SpeculativeWeightStreamer::new(ForwardPass::new(spec), store, options).unwrap()
 }
 
 fn reader(dir: &Path, kind: ReaderKind) -> Arc<dyn ShardReader> {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use sws_draft::NoDraft;
-use sws_engine::watch::{Recording, Step};
+use sws_engine::watch::{Recording, RecordingStep};
 use sws_engine::{Metrics, Options, Speculation};
 use sws_model::CausalLm;
 use sws_store::{PieceKind, SimulatedDisk};
@@ -53,10 +53,10 @@ fn recordings_have_a_read_for_every_miss() {
     let Recording { reads, steps, left_out } = watch.recorded();
     assert_eq!(left_out, 0);
     assert!(steps.is_sorted_by_key(|step| step.at), "{steps:?}");
-    let passes = steps.iter().filter(|step| matches!(step.step, Step::Pass { tokens: 1 }));
+    let passes = steps.iter().filter(|step| matches!(step.step, RecordingStep::Pass { tokens: 1 }));
     assert_eq!(passes.count(), 8);
     let misses = steps.iter().map(|step| match step.step {
-        Step::Compared { misses, .. } => misses,
+        RecordingStep::Compared { misses, .. } => misses,
         _ => 0,
     });
     let experts = reads.iter().filter(|read| matches!(read.piece.kind(), PieceKind::Expert(_)));
@@ -67,7 +67,7 @@ fn recordings_have_a_read_for_every_miss() {
         assert!(read.bytes > 0 && Some(read.submitted) <= read.started, "{read:?}");
         assert!(read.started <= Some(read.finished), "{read:?}");
     }
-    let waits = steps.iter().filter(|step| step.step == Step::Waits).count();
+    let waits = steps.iter().filter(|step| step.step == RecordingStep::Waits).count();
     assert!(waits > 0 && watch.recorded().steps.is_empty());
 }
 

@@ -10,7 +10,7 @@ use sws_engine::{
     Planner, ProcessMemory, RamBudget, SpeculativeWeightStreamer, StandInUse, StreamerError,
 };
 use sws_kernels::Encoding;
-use sws_model::{CausalLm, ForwardError, Inventory, Model};
+use sws_model::{CausalLm, ForwardError, ForwardPass, Inventory};
 use sws_store::shard::{ShardOptions, shard, unshard};
 use sws_store::{
     MANIFEST_FILE, Manifest, NVMeWeightStore, PieceLayout, Read, ReaderKind, SimulatedDisk,
@@ -63,7 +63,7 @@ fn streamer(dir: &Path, options: Options) -> Result<SpeculativeWeightStreamer, S
     let reader = Some(ReaderKind::Mmap.open(&manifest, dir, 2).unwrap());
     let store_options = StoreOptions { reader, cache: None, ..StoreOptions::default() };
     let store = NVMeWeightStore::open(manifest, dir, store_options).unwrap();
-    SpeculativeWeightStreamer::new(Model::new(spec(dir)), Arc::new(store), options)
+    SpeculativeWeightStreamer::new(ForwardPass::new(spec(dir)), Arc::new(store), options)
 }
 
 /// Hash of the logits of a prompt and some tokens after it, one at a time.
@@ -180,7 +180,7 @@ fn simulated_store(dir: &Path) -> Arc<NVMeWeightStore> {
 fn simulated(bytes: u64, stand_ins: StandInUse, run_ahead: bool) -> (u64, Counters) {
     let dir = model(Encoding::Q4);
     let store = simulated_store(dir);
-    let kernels = || Model::new(spec(dir));
+    let kernels = || ForwardPass::new(spec(dir));
     let lm =
         SpeculativeWeightStreamer::new(kernels(), Arc::clone(&store), options(bytes, stand_ins));
     // The number of slots is constant, so that the prompt leaves the same experts in them with and
@@ -281,7 +281,8 @@ fn account_includes_running_ahead() {
         let all = options(mib * MIB, StandInUse::All);
         let ablations = Ablations { run_ahead, ..Ablations::default() };
         let options = Options { ablations, costs: COSTS, context: Some(256), ..all };
-        let mut lm = SpeculativeWeightStreamer::new(Model::new(spec(dir)), store, options).unwrap();
+        let mut lm =
+            SpeculativeWeightStreamer::new(ForwardPass::new(spec(dir)), store, options).unwrap();
         for n in 0..800 {
             if n % 200 == 0 {
                 lm.clear();

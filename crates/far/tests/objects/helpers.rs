@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 
-use sws_far::{Far, FarError, FarOptions, Origin};
+use sws_far::{Far, FarError, FarOptions, FarOrigin};
 use sws_store::{
     Arena, Clock, FetchError, Manifest, NVMeWeightStore, PieceId, Read, ReaderKind, StoreOptions,
     Supply,
@@ -44,8 +44,8 @@ pub(crate) fn origin(
     address: &str,
     variables: &BTreeMap<String, OsString>,
     clock: Clock,
-) -> Result<Origin, FarError> {
-    Origin::with(address.parse()?, |name| variables.get(name).cloned(), clock)
+) -> Result<FarOrigin, FarError> {
+    FarOrigin::with(address.parse()?, |name| variables.get(name).cloned(), clock)
 }
 
 pub(crate) fn options(cache: &Path, limit: Option<u64>) -> FarOptions {

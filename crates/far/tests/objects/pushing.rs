@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use sws_far::{Far, FarError, Origin, Push, Pushed, Step, push};
+use sws_far::{Far, FarError, FarOrigin, Push, PushStep, Pushed, push};
 use sws_store::{Clock, LEARNED_FILE, Manifest};
 use sws_testing::bucket::{Bucket, Fault};
 use sws_testing::tales;
@@ -13,7 +13,7 @@ use sws_testing::tales;
 use crate::helpers::{EXPERT, all, assert_same, options, origin, store, variables, with_keys};
 
 /// Pushes the shards of the tales.
-fn put(to: &Origin, again: bool) -> Result<Pushed, FarError> {
+fn put(to: &FarOrigin, again: bool) -> Result<Pushed, FarError> {
     push(&Push { dir: &tales(), learned: None, to, again }, &|_| ())
 }
 
@@ -63,7 +63,7 @@ fn pushed_shards_are_whole_or_not_seen() {
     storage.fault(EXPERT, Fault::Status(503, "SlowDown", ""), 1);
     let moved = AtomicU64::new(0);
     let count = |step| {
-        if let Step::Moved(bytes) = step {
+        if let PushStep::Moved(bytes) = step {
             moved.fetch_add(bytes, Ordering::Relaxed);
         }
     };

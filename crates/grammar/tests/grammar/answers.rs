@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use sws_grammar::{Answer, Form, Vocabulary};
+use sws_grammar::{AnswerMask, GrammarVocabulary, Structure};
 use sws_model::text::{
-    ChatTemplate, Constrain, Constraint, Json, ReplyFormat, Tokenizer, ToolSchemas,
+    ChatTemplate, Constraint, Json, ReplyFormat, TokenMask, Tokenizer, ToolSchemas,
 };
 
 /// Markers, which follow the tokens of the bundled model.
@@ -25,7 +25,7 @@ const VOCAB: usize = FIRST + MARKERS.len();
 
 struct Model {
     tokenizer: Arc<Tokenizer>,
-    vocabulary: Vocabulary,
+    vocabulary: GrammarVocabulary,
     format: ReplyFormat,
 }
 
@@ -43,19 +43,20 @@ impl Model {
         let tokenizer = Arc::new(Tokenizer::from_bytes(json.to_string().as_bytes()).unwrap());
         let markers: Vec<u32> = (FIRST as u32..VOCAB as u32).collect();
         let ends = [0, tokenizer.id("<|return|>").unwrap()];
-        let vocabulary = Vocabulary::new(Arc::clone(&tokenizer), VOCAB, &ends, &markers).unwrap();
+        let vocabulary =
+            GrammarVocabulary::new(Arc::clone(&tokenizer), VOCAB, &ends, &markers).unwrap();
         let files = ChatTemplate::from_files(None, Some(template.as_bytes()));
         let format = ReplyFormat::of(&files.unwrap().unwrap());
         Model { tokenizer, vocabulary, format }
     }
 
-    fn answer(&self, prompt: &str, has_tools: bool) -> Answer {
-        let form = Form::Choice(vec!["yes".to_owned(), "no".to_owned()]);
-        let grammar = self.vocabulary.compile(&form).unwrap();
+    fn answer(&self, prompt: &str, has_tools: bool) -> AnswerMask {
+        let structure = Structure::Choice(vec!["yes".to_owned(), "no".to_owned()]);
+        let grammar = self.vocabulary.compile(&structure).unwrap();
         let tools = json!([{"type": "function", "function": {"name": "f", "parameters": {}}}]);
         let tools: Json = serde_json::from_value(tools).unwrap();
         let tools = has_tools.then(|| ToolSchemas::of(&tools));
-        Answer::new(grammar, Arc::clone(&self.tokenizer), self.format, prompt, tools)
+        AnswerMask::new(grammar, Arc::clone(&self.tokenizer), self.format, prompt, tools)
     }
 
     fn allows(&self, constraint: &mut dyn Constraint, token: u32) -> bool {
@@ -77,7 +78,7 @@ impl Model {
 }
 
 #[test]
-fn thoughts_are_free_and_the_answer_is_not() {
+fn reasoning_are_free_and_the_answer_is_not() {
     let model = Model::new("<think></think>");
     for (prompt, text, refused) in [
         ("user: hi\n", "yes", None),
@@ -108,14 +109,14 @@ fn thoughts_are_free_and_the_answer_is_not() {
 fn a_call_may_stand_for_the_answer_where_there_are_tools() {
     let model = Model::new("<think></think><tool_call>");
     let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call><|endoftext|>";
-    let thoughts = "<think>\nso\n</think>\n\n";
+    let reasoning = "<think>\nso\n</think>\n\n";
     for (has_tools, text, holds) in [
         (true, call.to_owned(), true),
-        (true, format!("{thoughts}{call}"), true),
-        (true, format!("{thoughts}yes"), true),
+        (true, format!("{reasoning}{call}"), true),
+        (true, format!("{reasoning}yes"), true),
         (true, format!("yes{call}"), false),
         (false, call.to_owned(), false),
-        (false, format!("{thoughts}{call}"), false),
+        (false, format!("{reasoning}{call}"), false),
     ] {
         let answer = model.answer("user: hi\n", has_tools);
         assert!(!answer.rules_out_calls());
@@ -126,16 +127,16 @@ fn a_call_may_stand_for_the_answer_where_there_are_tools() {
 }
 
 #[test]
-fn messages_with_headers_have_the_form_in_their_text() {
+fn messages_with_headers_have_the_structure_in_their_text() {
     let model = Model::new("<|channel|><|message|>");
-    let thoughts = "<|channel|>analysis<|message|>maybe {<|end|>";
+    let reasoning = "<|channel|>analysis<|message|>maybe {<|end|>";
     for (text, holds) in [
         ("<|channel|>final<|message|>yes".to_owned(), true),
-        (format!("{thoughts}<|start|>assistant<|channel|>final<|message|>no"), true),
+        (format!("{reasoning}<|start|>assistant<|channel|>final<|message|>no"), true),
         ("yes".to_owned(), false),
         ("<|channel|>final<|message|>maybe".to_owned(), false),
-        (format!("{thoughts}yes"), false),
-        (format!("{thoughts}<|return|>"), false),
+        (format!("{reasoning}yes"), false),
+        (format!("{reasoning}<|return|>"), false),
         ("<|channel|>analysis<|message|>maybe<|return|>".to_owned(), false),
     ] {
         let mut constraint = model.answer("<|start|>assistant", false).begin();
@@ -145,7 +146,7 @@ fn messages_with_headers_have_the_form_in_their_text() {
     }
     // A call has a header of its own.
     let call = format!(
-        "{thoughts}<|start|>assistant to=functions.f<|channel|>commentary json<|message|>{{\"a\": 1}}"
+        "{reasoning}<|start|>assistant to=functions.f<|channel|>commentary json<|message|>{{\"a\": 1}}"
     );
     assert_eq!(model.take(&mut *model.answer("<|start|>assistant", true).begin(), &call), None);
 }

@@ -1,4 +1,4 @@
 //! Texts that keep to a schema, an expression or a grammar.
 
 mod answers;
-mod forms;
+mod structured;

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use sws_hub::{
-    Arrival, Arriving, Client, Environment, HubCache, HubError, Job, ModelId, Staging, Watch, keep,
+    ArrivalParts, Arriving, Client, DownloadJob, DownloadWatch, Environment, HubCache, HubError,
+    ModelId, Staging, keep,
 };
 use sws_store::{Checkpoint, Clock};
 use sws_testing::hub::{Fault, Hub, sha256};
@@ -21,7 +22,7 @@ const OTHER: &str = "abcdef0123456789abcdef0123456789abcdef01";
 #[derive(Default)]
 struct Count(AtomicI64);
 
-impl Watch for Count {
+impl DownloadWatch for Count {
     fn moved(&self, bytes: i64) {
         self.0.fetch_add(bytes, Ordering::SeqCst);
     }
@@ -269,7 +270,7 @@ fn the_cache_is_laid_out_as_python_does_it() {
     for time in 0..2 {
         hub.state().requests.clear();
         let count = Count::default();
-        let job = Job {
+        let job = DownloadJob {
             client: &client,
             listing: &listing,
             files: &listing.files,
@@ -298,8 +299,13 @@ fn the_cache_is_laid_out_as_python_does_it() {
     hub.commit(OTHER, [(SMALL.to_owned(), b"[]".to_vec())].into());
     let moved = client.list(&id(), "main").unwrap();
     let count = Count::default();
-    let job =
-        Job { client: &client, listing: &moved, files: &moved.files, parallel: 1, watch: &count };
+    let job = DownloadJob {
+        client: &client,
+        listing: &moved,
+        files: &moved.files,
+        parallel: 1,
+        watch: &count,
+    };
     keep(&job, &cached, "main").unwrap();
     let new = cached.snapshot(Some("main")).unwrap();
     assert_eq!(std::fs::read(new.join(SMALL)).unwrap(), b"[]");
@@ -322,7 +328,7 @@ fn a_damaged_blob_of_the_right_length_comes_again() {
     for asked in [2, 0] {
         hub.state().requests.clear();
         let (files, watch) = (&listing.files, &Count::default());
-        let job = Job { client: &client, listing: &listing, files, parallel: 2, watch };
+        let job = DownloadJob { client: &client, listing: &listing, files, parallel: 2, watch };
         keep(&job, &cached, "main").unwrap();
         assert_eq!(watch.0.load(Ordering::SeqCst), 300_003);
         assert!(std::fs::read(&blob).unwrap() == self::files()[LARGE]);
@@ -342,7 +348,8 @@ fn two_downloads_at_once_share_the_work() {
                 let client = client(&hub, &Clock::simulated(), false);
                 let listing = client.list(&id(), "main").unwrap();
                 let (files, watch) = (&listing.files, &Count::default());
-                let job = Job { client: &client, listing: &listing, files, parallel: 2, watch };
+                let job =
+                    DownloadJob { client: &client, listing: &listing, files, parallel: 2, watch };
                 keep(&job, &cached, "main").unwrap();
             });
         }
@@ -360,7 +367,7 @@ fn the_first_error_stops_the_other_downloads() {
     let client = client(&hub, &Clock::simulated(), false);
     let listing = client.list(&id(), "main").unwrap();
     let (files, watch) = (&listing.files, &Count::default());
-    let job = Job { client: &client, listing: &listing, files, parallel: 3, watch };
+    let job = DownloadJob { client: &client, listing: &listing, files, parallel: 3, watch };
     let error = keep(&job, &cached, "main").unwrap_err();
     assert!(matches!(error, HubError::NoFile { .. }), "{error}");
     assert_eq!(cached.snapshot(Some("main")), None, "no branch points to half a model");
@@ -369,7 +376,7 @@ fn the_first_error_stops_the_other_downloads() {
 #[derive(Default)]
 struct Steps(Mutex<Vec<(usize, usize)>>);
 
-impl Watch for Steps {
+impl DownloadWatch for Steps {
     fn moved(&self, _: i64) {}
 
     fn prepared(&self, done: usize, steps: usize) {
@@ -397,9 +404,9 @@ fn the_progress_of_a_header_moves_with_each_request() {
     let [small, weights] = [SMALL, LARGE].map(|name| vec![listing.file(name).unwrap().clone()]);
     let temp = tempfile::tempdir().unwrap();
     let staging = Staging::open(&temp.path().join("x.pull")).unwrap();
-    let arrival = Arrival { client, listing, weights, small, cached: None };
+    let arrival = ArrivalParts { client, listing, weights, small, cached: None };
     let watch = Arc::new(Steps::default());
-    let told = Arc::clone(&watch) as Arc<dyn Watch + Send>;
+    let told = Arc::clone(&watch) as Arc<dyn DownloadWatch + Send>;
     Arriving::open(arrival, &staging, told, &|_| Ok(())).unwrap();
     let told = watch.0.lock().unwrap();
     let asked = hub.requests(LARGE).iter().filter(|request| request.storage).count();
@@ -417,7 +424,7 @@ fn opened(hub: &Hub, dir: &Path) -> Result<Arriving, HubError> {
     let listing = client.list(&id(), "main")?;
     let (weights, small) = listing.files.iter().cloned().partition(|file| file.name == LARGE);
     let staging = Staging::open(dir)?;
-    let arrival = Arrival { client, listing, weights, small, cached: None };
+    let arrival = ArrivalParts { client, listing, weights, small, cached: None };
     Arriving::open(arrival, &staging, Arc::<Count>::default(), &|_| Ok(()))
 }
 

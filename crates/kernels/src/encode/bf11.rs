@@ -1,7 +1,7 @@
 //! Encoding of bf16 as bf11.
 
 use super::bf12::{exponent, sign_mantissa};
-use crate::encode::{EncodedRows, Histogram};
+use crate::encode::{EncodedRows, ExponentCounts};
 use crate::layout::TABLE_LEN;
 use crate::reference::{BLOCK, paired};
 
@@ -12,7 +12,7 @@ pub struct ExponentTiers([u8; 9]);
 impl ExponentTiers {
     /// The most frequent exponents, ascending within a tier; of equally frequent ones the smaller
     /// is in the earlier tier.
-    pub fn from_histogram(histogram: &Histogram) -> Self {
+    pub fn from_histogram(histogram: &ExponentCounts) -> Self {
         let order = histogram.by_frequency();
         let mut tiers = std::array::from_fn(|i| order[i]);
         tiers.as_chunks_mut::<3>().0.iter_mut().for_each(|tier| tier.sort());
@@ -27,12 +27,12 @@ impl ExponentTiers {
     }
 
     /// Bits that the counted numbers of bf16 take, without the padding of patches and their offsets.
-    pub fn bits(&self, histogram: &Histogram) -> u64 {
+    pub fn bits(&self, histogram: &ExponentCounts) -> u64 {
         10 * histogram.0.iter().sum::<u64>() + self.patch_bits(histogram)
     }
 
     /// Bits of the patches of the counted exponents.
-    pub fn patch_bits(&self, histogram: &Histogram) -> u64 {
+    pub fn patch_bits(&self, histogram: &ExponentCounts) -> u64 {
         let mut left: u64 = histogram.0.iter().sum();
         let mut bits = 0;
         for (number, tier) in self.0.as_chunks::<3>().0.iter().enumerate() {

@@ -6,15 +6,15 @@ use crate::reference::BLOCK;
 
 /// Number of times each exponent occurs among bf16 numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Histogram(pub [u64; 256]);
+pub struct ExponentCounts(pub [u64; 256]);
 
-impl Default for Histogram {
+impl Default for ExponentCounts {
     fn default() -> Self {
-        Histogram([0; 256])
+        ExponentCounts([0; 256])
     }
 }
 
-impl Histogram {
+impl ExponentCounts {
     /// Adds the exponents of these numbers to the counts.
     pub fn add(&mut self, bf16: &[u8]) {
         // Neighbours often have the same exponent. Four tables keep one increment from waiting for
@@ -47,7 +47,7 @@ impl Histogram {
     }
 
     /// Adds another's counts.
-    pub fn merge(&mut self, other: &Histogram) {
+    pub fn merge(&mut self, other: &ExponentCounts) {
         self.0.iter_mut().zip(&other.0).for_each(|(a, b)| *a += b);
     }
 
@@ -71,7 +71,7 @@ pub struct ExponentTable([u8; 15]);
 
 impl ExponentTable {
     /// The most frequent exponents; of equally frequent ones the smaller.
-    pub fn from_histogram(histogram: &Histogram) -> Self {
+    pub fn from_histogram(histogram: &ExponentCounts) -> Self {
         let order = histogram.by_frequency();
         let mut table: [u8; 15] = std::array::from_fn(|i| order[i]);
         table.sort();

@@ -1,6 +1,6 @@
 //! Decoding of encoded rows to the bytes of a checkpoint.
 
-use crate::encode::{EncodeError, Source};
+use crate::encode::{EncodeError, SourceDtype};
 use crate::reference::{self, BLOCK, f16_to_f32};
 use crate::{Encoding, Matrix};
 
@@ -11,7 +11,7 @@ impl Matrix<'_> {
     /// # Errors
     ///
     /// If `to` cannot hold a number exactly.
-    pub fn to_source(&self, to: Source, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+    pub fn to_source(&self, to: SourceDtype, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         let encoding = self.encoding();
         if encoding == to.encoding() {
             out.extend_from_slice(self.part(0));
@@ -23,7 +23,7 @@ impl Matrix<'_> {
         }
         out.reserve(self.row_count() * self.cols() * to.size());
         match (encoding, to) {
-            (Encoding::Bf12 | Encoding::Bf11 | Encoding::Nested, Source::Bf16) => {
+            (Encoding::Bf12 | Encoding::Bf11 | Encoding::Nested, SourceDtype::Bf16) => {
                 let mut bits = [0; BLOCK];
                 self.each_block(|row, block, n, patches| {
                     reference::bits(self, row, block, patches, &mut bits[..n]);
@@ -31,7 +31,7 @@ impl Matrix<'_> {
                 });
                 return Ok(());
             }
-            (Encoding::Fp7(_), Source::E4m3) => {
+            (Encoding::Fp7(_), SourceDtype::E4m3) => {
                 let mut codes = [0; BLOCK];
                 self.each_block(|row, block, n, patches| {
                     reference::codes(self, row, block, patches, &mut codes[..n]);
@@ -47,11 +47,11 @@ impl Matrix<'_> {
             for (col, w) in wide.iter().enumerate() {
                 let not_exact = EncodeError::NotExact { to, row, col };
                 match to {
-                    Source::F32 => out.extend_from_slice(&w.to_le_bytes()),
-                    Source::F16 => {
+                    SourceDtype::F32 => out.extend_from_slice(&w.to_le_bytes()),
+                    SourceDtype::F16 => {
                         out.extend_from_slice(&to_f16(*w).ok_or(not_exact)?.to_le_bytes());
                     }
-                    Source::Bf16 => {
+                    SourceDtype::Bf16 => {
                         let bits = w.to_bits();
                         if bits & 0xffff != 0 {
                             return Err(not_exact);
@@ -59,7 +59,7 @@ impl Matrix<'_> {
                         out.extend_from_slice(&((bits >> 16) as u16).to_le_bytes());
                     }
                     // No number is stored as a code without its scale.
-                    Source::E4m3 => return Err(not_exact),
+                    SourceDtype::E4m3 => return Err(not_exact),
                 }
             }
         }

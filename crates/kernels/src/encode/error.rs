@@ -32,13 +32,13 @@ const LANES: usize = 8;
 
 /// The sums of one row.
 #[derive(Default)]
-pub(super) struct Lanes {
+pub(super) struct ErrorLanes {
     difference: [f64; LANES],
     total: [f64; LANES],
     max: [f64; LANES],
 }
 
-impl Lanes {
+impl ErrorLanes {
     /// Adds the next `N` columns, a multiple of eight. Zeros that stay zeros add nothing.
     #[inline(always)]
     pub(super) fn add<const N: usize>(&mut self, old: &[f32; N], new: &[f32; N]) {

@@ -1,7 +1,7 @@
 //! Encoding of a checkpoint's numbers, and decoding back to them.
 //!
 //! Rows are encoded in independent blocks, so several threads can work on one tensor:
-//! [`Encoder::encode`] is a pure function of a block's bytes, and [`Tally`] joins what spans blocks
+//! [`Encoder::encode`] is a pure function of a block's bytes, and [`TensorTally`] joins what spans blocks
 //! (patches, the error of a lossy encoding) in their order.
 
 mod bf11;
@@ -18,12 +18,12 @@ use crate::reference::{bf16_to_f32, e4m3_to_f32, f16_to_f32};
 use crate::{Encoding, Fp8Scales, GgufBlocks, OffsetWriter, Offsets};
 
 pub use bf11::ExponentTiers;
-pub use bf12::{ExponentTable, Histogram};
+pub use bf12::{ExponentCounts, ExponentTable};
 pub use error::ErrorSums;
 
 /// Number type of a tensor in a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Source {
+pub enum SourceDtype {
     /// IEEE single precision.
     F32,
     /// IEEE half precision.
@@ -34,23 +34,23 @@ pub enum Source {
     E4m3,
 }
 
-impl Source {
+impl SourceDtype {
     /// Bytes of one number.
     pub const fn size(self) -> usize {
         match self {
-            Source::F32 => 4,
-            Source::F16 | Source::Bf16 => 2,
-            Source::E4m3 => 1,
+            SourceDtype::F32 => 4,
+            SourceDtype::F16 | SourceDtype::Bf16 => 2,
+            SourceDtype::E4m3 => 1,
         }
     }
 
     /// The encoding that keeps these numbers unchanged.
     pub const fn encoding(self) -> Encoding {
         match self {
-            Source::F32 => Encoding::F32,
-            Source::F16 => Encoding::F16,
-            Source::Bf16 => Encoding::Bf16,
-            Source::E4m3 => Encoding::Fp8,
+            SourceDtype::F32 => Encoding::F32,
+            SourceDtype::F16 => Encoding::F16,
+            SourceDtype::Bf16 => Encoding::Bf16,
+            SourceDtype::E4m3 => Encoding::Fp8,
         }
     }
 
@@ -58,16 +58,16 @@ impl Source {
     fn widen(self, bytes: &[u8], out: &mut Vec<f32>) {
         out.clear();
         match self {
-            Source::F32 => {
+            SourceDtype::F32 => {
                 out.extend(bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)));
             }
-            Source::F16 => {
+            SourceDtype::F16 => {
                 out.extend(bytes.as_chunks().0.iter().map(|b| f16_to_f32(u16::from_le_bytes(*b))))
             }
-            Source::Bf16 => {
+            SourceDtype::Bf16 => {
                 out.extend(bytes.as_chunks().0.iter().map(|b| bf16_to_f32(u16::from_le_bytes(*b))))
             }
-            Source::E4m3 => out.extend(bytes.iter().map(|code| e4m3_to_f32(*code))),
+            SourceDtype::E4m3 => out.extend(bytes.iter().map(|code| e4m3_to_f32(*code))),
         }
     }
 }
@@ -75,13 +75,13 @@ impl Source {
 /// An error in encoding numbers, or in restoring them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum EncodeError {
     /// The encoding would silently change the numbers, or cannot take them.
     #[error("{from:?} weights can not be kept in {to}; use {} or a lossy encoding", from.encoding())]
     NotFrom {
         /// The type of the given numbers.
-        from: Source,
-        /// The requested encoding.
+        from: SourceDtype,
         to: Encoding,
     },
     /// The encoding is read where a file has it, and never made.
@@ -92,11 +92,9 @@ pub enum EncodeError {
         "the weight at row {row}, column {col} is infinite or NaN and {encoding} has no code for it"
     )]
     NotFinite {
-        /// The encoding.
         encoding: Encoding,
         /// The row, counted from the first of the block.
         row: usize,
-        /// The column.
         col: usize,
     },
     /// The bytes are not whole rows.
@@ -109,14 +107,7 @@ pub enum EncodeError {
     },
     /// A weight that the narrower type cannot hold exactly.
     #[error("the weight at row {row}, column {col} can not be written as {to:?} without loss")]
-    NotExact {
-        /// The requested type.
-        to: Source,
-        /// The row.
-        row: usize,
-        /// The column.
-        col: usize,
-    },
+    NotExact { to: SourceDtype, row: usize, col: usize },
     /// More patches than a u32 can count.
     #[error("a matrix with more than 4294967295 bytes of patches; keep it in bf16")]
     TooManyEscapes,
@@ -126,7 +117,7 @@ pub enum EncodeError {
 #[derive(Clone, Debug)]
 pub struct Encoder {
     encoding: Encoding,
-    source: Source,
+    source: SourceDtype,
     cols: usize,
     /// For bf12, bf11 and fp7, the code of each exponent.
     codes: [u8; 256],
@@ -151,14 +142,16 @@ pub struct EncodedRows {
 impl Encoder {
     /// An encoder for rows of `cols` numbers. bf12, bf11 and fp7 need exponent
     /// tables; see [`Encoder::counted`].
-    pub fn new(encoding: Encoding, source: Source, cols: usize) -> Result<Self, EncodeError> {
+    pub fn new(encoding: Encoding, source: SourceDtype, cols: usize) -> Result<Self, EncodeError> {
         let takes = match encoding {
-            Encoding::F32 => source != Source::E4m3,
-            Encoding::F16 => source == Source::F16,
-            Encoding::Bf16 | Encoding::Nested => source == Source::Bf16,
+            Encoding::F32 => source != SourceDtype::E4m3,
+            Encoding::F16 => source == SourceDtype::F16,
+            Encoding::Bf16 | Encoding::Nested => source == SourceDtype::Bf16,
             Encoding::Bf12 | Encoding::Bf11 | Encoding::Fp7(_) => false,
-            Encoding::Q8 | Encoding::Q4 | Encoding::Fp8 | Encoding::Mxfp4 => source != Source::E4m3,
-            Encoding::Gguf(_) if encoding.is_made() => source != Source::E4m3,
+            Encoding::Q8 | Encoding::Q4 | Encoding::Fp8 | Encoding::Mxfp4 => {
+                source != SourceDtype::E4m3
+            }
+            Encoding::Gguf(_) if encoding.is_made() => source != SourceDtype::E4m3,
             Encoding::Top | Encoding::Gguf(_) | Encoding::Published(_) => {
                 return Err(EncodeError::OnlyRead(encoding));
             }
@@ -173,7 +166,7 @@ impl Encoder {
     pub fn bf12(cols: usize, table: ExponentTable) -> Self {
         Encoder {
             encoding: Encoding::Bf12,
-            source: Source::Bf16,
+            source: SourceDtype::Bf16,
             cols,
             codes: table.codes(),
             table: Some(table.bytes()),
@@ -184,7 +177,7 @@ impl Encoder {
     pub fn bf11(cols: usize, tiers: ExponentTiers) -> Self {
         Encoder {
             encoding: Encoding::Bf11,
-            source: Source::Bf16,
+            source: SourceDtype::Bf16,
             cols,
             codes: tiers.codes(),
             table: Some(tiers.bytes()),
@@ -195,7 +188,7 @@ impl Encoder {
     pub fn fp7(scales: Fp8Scales, cols: usize, tiers: ExponentTiers) -> Self {
         Encoder {
             encoding: Encoding::Fp7(scales),
-            source: Source::E4m3,
+            source: SourceDtype::E4m3,
             cols,
             codes: tiers.codes(),
             table: Some(tiers.bytes()),
@@ -207,7 +200,7 @@ impl Encoder {
     pub fn counted(
         encoding: Encoding,
         cols: usize,
-        histogram: &Histogram,
+        histogram: &ExponentCounts,
     ) -> Result<Self, EncodeError> {
         match encoding {
             Encoding::Bf12 => Ok(Self::bf12(cols, ExponentTable::from_histogram(histogram))),
@@ -215,7 +208,7 @@ impl Encoder {
             Encoding::Fp7(scales) => {
                 Ok(Self::fp7(scales, cols, ExponentTiers::from_histogram(histogram)))
             }
-            _ => Self::new(encoding, Source::Bf16, cols),
+            _ => Self::new(encoding, SourceDtype::Bf16, cols),
         }
     }
 
@@ -302,7 +295,7 @@ impl Encoder {
 
 /// Joins what spans the blocks of a tensor. Blocks must be pushed in the order of their rows.
 #[derive(Clone, Debug)]
-pub struct Tally {
+pub struct TensorTally {
     writer: OffsetWriter,
     offsets: Vec<u8>,
     patches: Vec<u8>,
@@ -310,13 +303,13 @@ pub struct Tally {
     pub error: ErrorSums,
 }
 
-impl Tally {
+impl TensorTally {
     /// A tally of no rows.
     pub fn new(encoder: &Encoder) -> Self {
         let offsets = Offsets::of(encoder.encoding, encoder.cols as u64);
         let mut writer = OffsetWriter::new(offsets);
         let offsets = writer.push(0).to_vec();
-        Tally { writer, offsets, patches: Vec::new(), error: ErrorSums::default() }
+        TensorTally { writer, offsets, patches: Vec::new(), error: ErrorSums::default() }
     }
 
     /// Adds the next block.

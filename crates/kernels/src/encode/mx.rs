@@ -1,7 +1,7 @@
 //! fp8 and mxfp4: small floating-point codes under a shared scale.
 
 use crate::encode::EncodedRows;
-use crate::encode::error::{Lanes, magnitude};
+use crate::encode::error::{ErrorLanes, magnitude};
 use crate::reference::e8m0_to_f32;
 
 const FP8_BLOCK: usize = 128;
@@ -19,7 +19,7 @@ pub(super) fn fp8(rows: &[f32], cols: usize, out: &mut EncodedRows) {
     maxima.iter_mut().for_each(|max| *max /= 448.0);
     scales.extend(maxima.iter().flat_map(|scale| scale.to_le_bytes()));
     for row in rows.chunks(cols) {
-        let mut error = Lanes::default();
+        let mut error = ErrorLanes::default();
         for (&scale, block) in maxima.iter().zip(row.chunks(FP8_BLOCK)) {
             let mut weights = [0f32; FP8_BLOCK];
             weights[..block.len()].copy_from_slice(block);
@@ -36,7 +36,7 @@ pub(super) fn fp8(rows: &[f32], cols: usize, out: &mut EncodedRows) {
 
 pub(super) fn mxfp4_row(row: &[f32], out: &mut EncodedRows) {
     let [codes, scales] = &mut out.parts;
-    let mut error = Lanes::default();
+    let mut error = ErrorLanes::default();
     for block in row.chunks(MXFP4_BLOCK) {
         let mut weights = [0f32; MXFP4_BLOCK];
         weights[..block.len()].copy_from_slice(block);

@@ -2,7 +2,7 @@
 //! scale.
 
 use crate::encode::EncodedRows;
-use crate::encode::error::{Lanes, magnitude};
+use crate::encode::error::{ErrorLanes, magnitude};
 use crate::reference::{BLOCK, bf16_to_f32, f16_to_f32};
 
 /// Adding this to a number below 2²² leaves no bits for a fraction: the sum is rounded to nearest
@@ -15,7 +15,7 @@ const GGUF_BLOCK: usize = 32;
 
 pub(super) fn q8_row(row: &[f32], out: &mut EncodedRows) {
     let [codes, scales] = &mut out.parts;
-    let mut error = Lanes::default();
+    let mut error = ErrorLanes::default();
     for group in row.chunks(BLOCK) {
         let (quantized, scale) = quantize::<127>(group, &mut error);
         scales.extend_from_slice(&scale.to_le_bytes());
@@ -26,7 +26,7 @@ pub(super) fn q8_row(row: &[f32], out: &mut EncodedRows) {
 
 pub(super) fn q4_row(row: &[f32], out: &mut EncodedRows) {
     let [codes, scales] = &mut out.parts;
-    let mut error = Lanes::default();
+    let mut error = ErrorLanes::default();
     for group in row.chunks(BLOCK) {
         let (quantized, scale) = quantize::<7>(group, &mut error);
         scales.extend_from_slice(&scale.to_le_bytes());
@@ -50,7 +50,7 @@ pub(super) fn q4_row(row: &[f32], out: &mut EncodedRows) {
 
 pub(super) fn q8_0_row(row: &[f32], out: &mut EncodedRows) {
     let [units, _] = &mut out.parts;
-    let mut error = Lanes::default();
+    let mut error = ErrorLanes::default();
     for group in row.chunks(GGUF_BLOCK) {
         let mut weights = [0f32; GGUF_BLOCK];
         weights[..group.len()].copy_from_slice(group);
@@ -68,7 +68,7 @@ pub(super) fn q8_0_row(row: &[f32], out: &mut EncodedRows) {
 /// Returns the codes of a group, from `-LARGEST` to `LARGEST` and padded with zeros, and the bits
 /// of its scale.
 #[inline(always)]
-fn quantize<const LARGEST: i32>(group: &[f32], error: &mut Lanes) -> ([i32; BLOCK], u16) {
+fn quantize<const LARGEST: i32>(group: &[f32], error: &mut ErrorLanes) -> ([i32; BLOCK], u16) {
     let mut weights = [0f32; BLOCK];
     weights[..group.len()].copy_from_slice(group);
     let bits = round_to_bf16(magnitude(&weights) / LARGEST as f32);

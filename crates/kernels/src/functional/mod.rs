@@ -47,7 +47,7 @@ pub use row::{add, axpy, dots, root_softplus, sigmoid, soft_cap, softmax};
 pub use select::{argmax, top_k};
 pub use states::{MAX_STATES, StateWeights, mix_states};
 pub use streams::{
-    MAX_STREAMS, StreamBias, StreamHead, Streams, Writing, gated_mean, head_of_streams,
+    MAX_STREAMS, StreamBias, StreamHead, StreamWriting, Streams, gated_mean, head_of_streams,
     read_streams, stream_weights, write_streams,
 };
 

@@ -11,7 +11,7 @@ use super::norm::NormWeight;
 use super::recurrent::{ConvInput, Rates, Recurrence, RecurrenceInputs, ShortConv};
 use super::rope::{RopePairs, RopeShape, turn};
 use super::states::{StateWeights, softmax_ascending};
-use super::streams::{StreamHead, Streams, Writing};
+use super::streams::{StreamHead, StreamWriting, Streams};
 use super::{elementary, row};
 use crate::reference::{LANES, dot, reduce};
 
@@ -156,9 +156,9 @@ pub(super) fn write_streams(streams: Streams, weights: &[f32], branch: &[f32], x
         let weights = &weights[token * streams.weights()..];
         let stream = |s: usize| old[(token * n + s) * width + d];
         let write = match streams.writing {
-            Writing::Mixed { .. } => None,
-            Writing::Apart { .. } => Some(weights[n + i]),
-            Writing::Alone => Some(weights[i]),
+            StreamWriting::Mixed { .. } => None,
+            StreamWriting::Apart { .. } => Some(weights[n + i]),
+            StreamWriting::Alone => Some(weights[i]),
         };
         if let Some(write) = write {
             *x = write.mul_add(branch[token * width + d], *x);

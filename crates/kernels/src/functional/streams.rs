@@ -16,14 +16,14 @@ pub struct Streams {
     /// Number of streams, up to [`MAX_STREAMS`].
     pub count: usize,
     /// The weights of writing.
-    pub writing: Writing,
+    pub writing: StreamWriting,
     /// Added to weights of reading and mixing, and to the sums that divide.
     pub eps: f32,
 }
 
 /// The way in which a branch is added to streams.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Writing {
+pub enum StreamWriting {
     /// Streams are mixed.
     Mixed {
         /// Number of times that rows and columns of the matrix of mixing are divided by their sums.
@@ -46,18 +46,18 @@ impl Streams {
     /// Number of weights of a token.
     pub const fn weights(&self) -> usize {
         match self.writing {
-            Writing::Mixed { .. } => (2 + self.count) * self.count,
-            Writing::Apart { .. } => 2 * self.count,
-            Writing::Alone => self.count,
+            StreamWriting::Mixed { .. } => (2 + self.count) * self.count,
+            StreamWriting::Apart { .. } => 2 * self.count,
+            StreamWriting::Alone => self.count,
         }
     }
 
     /// Number of factors of their products.
     pub const fn scales(&self) -> usize {
         match self.writing {
-            Writing::Mixed { .. } => 3,
-            Writing::Apart { .. } => 2,
-            Writing::Alone => 1,
+            StreamWriting::Mixed { .. } => 3,
+            StreamWriting::Apart { .. } => 2,
+            StreamWriting::Alone => 1,
         }
     }
 
@@ -65,9 +65,9 @@ impl Streams {
     #[inline(always)]
     pub(super) fn writes<'x>(&self, weights: &'x [f32]) -> Option<&'x [f32]> {
         match self.writing {
-            Writing::Mixed { .. } => None,
-            Writing::Apart { .. } => Some(&weights[self.count..][..self.count]),
-            Writing::Alone => Some(&weights[..self.count]),
+            StreamWriting::Mixed { .. } => None,
+            StreamWriting::Apart { .. } => Some(&weights[self.count..][..self.count]),
+            StreamWriting::Alone => Some(&weights[..self.count]),
         }
     }
 }
@@ -108,7 +108,7 @@ pub fn stream_weights(tier: Tier, streams: Streams, bias: StreamBias, x: &mut [f
 ///
 /// If there are weights of writing alone.
 pub fn read_streams(tier: Tier, streams: Streams, weights: &[f32], x: &[f32], y: &mut [f32]) {
-    assert!(streams.writing != Writing::Alone, "read_streams: weights of writing alone");
+    assert!(streams.writing != StreamWriting::Alone, "read_streams: weights of writing alone");
     check(streams, weights, (x, y));
     read_streams_tiered(tier, streams, weights, x, y);
 }
@@ -213,7 +213,7 @@ fn stream_weights_lanes(streams: Streams, StreamBias { scale, base }: StreamBias
         for (i, (x, base)) in x.iter_mut().zip(base).enumerate() {
             *x = x.mul_add(scale[(i / n).min(2)], *base);
         }
-        if writing == Writing::Alone {
+        if writing == StreamWriting::Alone {
             for x in x {
                 *x = 2.0 * sigmoid(*x);
             }
@@ -225,14 +225,14 @@ fn stream_weights_lanes(streams: Streams, StreamBias { scale, base }: StreamBias
             *x = sigmoid(*x) + eps;
         }
         let iterations = match writing {
-            Writing::Mixed { iterations } => iterations,
-            Writing::Apart { magnitude } => {
+            StreamWriting::Mixed { iterations } => iterations,
+            StreamWriting::Apart { magnitude } => {
                 for x in write {
                     *x = magnitude * sigmoid(*x) + eps;
                 }
                 continue;
             }
-            Writing::Alone => continue,
+            StreamWriting::Alone => continue,
         };
         for x in write {
             *x = 2.0 * sigmoid(*x);

@@ -1,10 +1,10 @@
-//! The tables of [`points`](super::points) in two bytes a point, for lookups in registers: the numbers
+//! The codebooks of [`codebook`](super::codebook) in two bytes an entry, for lookups in registers: the numbers
 //! stay codes, which with their signs stand for one of sixteen numbers.
 
 use super::GgufBlocks;
-use super::points::{IQ1_NUMBERS, IQ2_NUMBERS, IQ3_S_NUMBERS, IQ3_XXS_NUMBERS, packed};
+use super::codebook::{IQ1_NUMBERS, IQ2_NUMBERS, IQ3_S_NUMBERS, IQ3_XXS_NUMBERS, packed};
 
-/// Points of eight numbers from `first` on: two bits each, the first one lowest.
+/// Entries of eight numbers from `first` on: two bits each, the first one lowest.
 pub(crate) const fn words<const N: usize>(first: usize) -> [[u16; 32]; N] {
     let mut words = [[0; 32]; N];
     let mut i = 0;
@@ -15,7 +15,7 @@ pub(crate) const fn words<const N: usize>(first: usize) -> [[u16; 32]; N] {
     words
 }
 
-/// Points of four numbers from `first` on: four bits each, the first and the third in the lower byte.
+/// Entries of four numbers from `first` on: four bits each, the first and the third in the lower byte.
 pub(crate) const fn words_of_four<const N: usize>(first: usize) -> [[u16; 32]; N] {
     let mut words = [[0; 32]; N];
     let mut i = 0;
@@ -29,7 +29,7 @@ pub(crate) const fn words_of_four<const N: usize>(first: usize) -> [[u16; 32]; N
     words
 }
 
-/// Points of eight numbers from `first` on: four bits each, of which two are used. Those of even
+/// Entries of eight numbers from `first` on: four bits each, of which two are used. Those of even
 /// columns are in the lower half.
 pub(crate) const fn apart<const N: usize>(first: usize) -> [u32; N] {
     let mut points = [0; N];
@@ -45,7 +45,7 @@ pub(crate) const fn apart<const N: usize>(first: usize) -> [u32; N] {
 /// The numbers of codes of four bits.
 pub(crate) type Numbers = [f32; 16];
 
-/// The numbers of a format with points. The codes have a sign or a shift above two bits, where the fourth
+/// The numbers of a format with a codebook. The codes have a sign or a shift above two bits, where the fourth
 /// does not matter, or a sign above three.
 pub(crate) fn numbers(format: GgufBlocks) -> &'static Numbers {
     static IQ1: Numbers = with_top(IQ1_NUMBERS, 1, 1);

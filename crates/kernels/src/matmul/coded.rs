@@ -5,18 +5,18 @@
 #![allow(clippy::needless_range_loop)]
 
 mod blocks;
+mod codebook;
 mod many;
 mod one;
 mod pairs;
-mod points;
 mod quarters;
 mod weights;
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use super::decode::Cursor;
-use crate::reference::{Coding, Fours, SPAN_COLS, Scales, unit_codes};
+use super::decode::RowCursor;
+use crate::reference::{Coding, Fours, RunScales, SPAN_COLS, unit_codes};
 use crate::simd::Simd;
 use crate::{Encoding, GgufBlocks, Matrix, Published};
 
@@ -47,7 +47,7 @@ pub(super) trait Coded<S: Simd>: Copy {
     /// # Safety
     ///
     /// The cursor must belong to a matrix in this encoding that has columns of this span.
-    unsafe fn shared(self, s: S, at: &Cursor, span: usize) -> Self::Shared;
+    unsafe fn shared(self, s: S, at: &RowCursor, span: usize) -> Self::Shared;
 
     /// Writes the scales of the runs of a span, and what is added for each unit of their activations'
     /// sums if [`Coding::less`] does not say that these are the same.
@@ -60,7 +60,7 @@ pub(super) trait Coded<S: Simd>: Copy {
         self,
         s: S,
         shared: &Self::Shared,
-        at: &Cursor,
+        at: &RowCursor,
         span: usize,
         scales: *mut f32,
         added: *mut f32,
@@ -71,14 +71,14 @@ pub(super) trait Coded<S: Simd>: Copy {
     /// # Safety
     ///
     /// As for [`shared`](Self::shared), and the matrix must have all columns of the unit.
-    unsafe fn unit(self, s: S, shared: &Self::Shared, at: &Cursor, unit: usize) -> [S::F; 4];
+    unsafe fn unit(self, s: S, shared: &Self::Shared, at: &RowCursor, unit: usize) -> [S::F; 4];
 }
 
 /// The scales of a span, and what is added for its runs, in memory.
 #[derive(Clone, Copy)]
 struct OfSpan<S: Simd, C: Coded<S>> {
     /// Not all of it is written, nor read.
-    scales: MaybeUninit<Scales>,
+    scales: MaybeUninit<RunScales>,
     of: PhantomData<(S, C)>,
 }
 
@@ -93,7 +93,7 @@ impl<S: Simd, C: Coded<S>> OfSpan<S, C> {
         s: S,
         codes: C,
         shared: &C::Shared,
-        at: &Cursor,
+        at: &RowCursor,
         m: &Matrix,
         span: usize,
     ) -> Self {
@@ -101,7 +101,7 @@ impl<S: Simd, C: Coded<S>> OfSpan<S, C> {
             // SAFETY: by this function's contract.
             true => unsafe { Self::whole(s, codes, shared, at, span) },
             false => {
-                let scales = Scales::read(C::CODING, m, at.row(), span);
+                let scales = RunScales::read(C::CODING, m, at.row(), span);
                 OfSpan { scales: MaybeUninit::new(scales), of: PhantomData }
             }
         }
@@ -113,8 +113,8 @@ impl<S: Simd, C: Coded<S>> OfSpan<S, C> {
     ///
     /// As for [`Coded::scales`].
     #[inline(always)]
-    unsafe fn whole(s: S, codes: C, shared: &C::Shared, at: &Cursor, span: usize) -> Self {
-        let mut scales = MaybeUninit::<Scales>::uninit();
+    unsafe fn whole(s: S, codes: C, shared: &C::Shared, at: &RowCursor, span: usize) -> Self {
+        let mut scales = MaybeUninit::<RunScales>::uninit();
         let to = scales.as_mut_ptr();
         // SAFETY: by this function's contract, and 16 numbers each.
         unsafe {
@@ -181,23 +181,23 @@ pub(super) fn for_coded<S: Simd>(s: S, encoding: Encoding, code: impl ForCoded<S
             GgufBlocks::Q4K => code.run::<quarters::Q4K>(s),
             GgufBlocks::Q5K => code.run::<quarters::Q5K>(s),
             GgufBlocks::Q6K => code.run::<quarters::Q6K>(s),
-            GgufBlocks::Iq1S => code.run::<points::Iq1S<S>>(s),
-            GgufBlocks::Iq1M => code.run::<points::Iq1M<S>>(s),
-            GgufBlocks::Iq2Xxs => code.run::<points::Iq2Xxs<S>>(s),
-            GgufBlocks::Iq2Xs => code.run::<points::Iq2Xs<S>>(s),
-            GgufBlocks::Iq2S => code.run::<points::Iq2S<S>>(s),
-            GgufBlocks::Iq3Xxs => code.run::<points::Iq3Xxs<S>>(s),
-            GgufBlocks::Iq3S => code.run::<points::Iq3S<S>>(s),
+            GgufBlocks::Iq1S => code.run::<codebook::Iq1S<S>>(s),
+            GgufBlocks::Iq1M => code.run::<codebook::Iq1M<S>>(s),
+            GgufBlocks::Iq2Xxs => code.run::<codebook::Iq2Xxs<S>>(s),
+            GgufBlocks::Iq2Xs => code.run::<codebook::Iq2Xs<S>>(s),
+            GgufBlocks::Iq2S => code.run::<codebook::Iq2S<S>>(s),
+            GgufBlocks::Iq3Xxs => code.run::<codebook::Iq3Xxs<S>>(s),
+            GgufBlocks::Iq3S => code.run::<codebook::Iq3S<S>>(s),
             GgufBlocks::Q8_0 | GgufBlocks::Mxfp4 => unreachable!("a format without codes"),
         },
         Encoding::Published(layout) => match layout {
-            Published::Int4 => code.run::<pairs::Pairs<S, pairs::Int4>>(s),
-            Published::Int4By128 => code.run::<pairs::Pairs<S, pairs::Int4By128>>(s),
-            Published::Int4Zeros32 => code.run::<pairs::Pairs<S, pairs::Zeros<32>>>(s),
-            Published::Int4Zeros64 => code.run::<pairs::Pairs<S, pairs::Zeros<64>>>(s),
-            Published::Int4Zeros128 => code.run::<pairs::Pairs<S, pairs::Zeros<128>>>(s),
-            Published::Nvfp4 => code.run::<pairs::Pairs<S, pairs::Nvfp4>>(s),
-            Published::Nvfp4Divided => code.run::<pairs::Pairs<S, pairs::Nvfp4Divided>>(s),
+            Published::Int4 => code.run::<pairs::CodedPairs<S, pairs::Int4>>(s),
+            Published::Int4By128 => code.run::<pairs::CodedPairs<S, pairs::Int4By128>>(s),
+            Published::Int4Zeros32 => code.run::<pairs::CodedPairs<S, pairs::Zeros<32>>>(s),
+            Published::Int4Zeros64 => code.run::<pairs::CodedPairs<S, pairs::Zeros<64>>>(s),
+            Published::Int4Zeros128 => code.run::<pairs::CodedPairs<S, pairs::Zeros<128>>>(s),
+            Published::Nvfp4 => code.run::<pairs::CodedPairs<S, pairs::Nvfp4>>(s),
+            Published::Nvfp4Divided => code.run::<pairs::CodedPairs<S, pairs::Nvfp4Divided>>(s),
             _ => unreachable!("a layout without codes"),
         },
         _ => unreachable!("an encoding without codes"),

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::coded::for_coded;
-use super::decode::{Cursor, Decoder, ForDecoder, Take, for_decoder};
+use super::decode::{Decoder, ForDecoder, RowCursor, Take, for_decoder};
 use crate::Matrix;
 use crate::reference::{BLOCK, Coding, LANES};
 use crate::simd::Simd;
@@ -16,16 +16,16 @@ use crate::simd::Simd;
 pub(crate) struct Decode<'a, 'm> {
     pub(super) m: &'a Matrix<'m>,
     /// The rows, which are all of this matrix.
-    pub(super) cursors: &'a mut [Option<Cursor<'m>>],
+    pub(super) cursors: &'a mut [Option<RowCursor<'m>>],
     /// Whole blocks; beyond the last column there are zeros.
     pub(super) cols: Range<usize>,
     pub(super) to: &'a mut [f32],
-    pub(super) places: Places,
+    pub(super) places: ColumnPlaces,
 }
 
 /// Places of decoded columns in memory.
 #[derive(Clone, Copy)]
-pub(super) struct Places {
+pub(super) struct ColumnPlaces {
     /// Distance from one row to the next.
     pub(super) row: usize,
     /// From 32 columns to the next.
@@ -36,11 +36,11 @@ pub(super) struct Places {
     pub(super) slice: usize,
 }
 
-impl Places {
+impl ColumnPlaces {
     /// Rows of `cols` columns in order, one row after another.
     #[inline(always)]
-    pub(super) fn plain<S: Simd>(cols: usize) -> Places {
-        Places { row: cols, step: LANES, half: LANES / 2, slice: S::TILE_LANES }
+    pub(super) fn plain<S: Simd>(cols: usize) -> ColumnPlaces {
+        ColumnPlaces { row: cols, step: LANES, half: LANES / 2, slice: S::TILE_LANES }
     }
 }
 
@@ -57,7 +57,7 @@ impl<S: Simd> ForDecoder<S> for Decode<'_, '_> {
     #[inline(always)]
     fn run<D: Decoder<S>>(self, s: S) {
         let Decode { m, cursors, cols, to, places } = self;
-        let Places { row, step, half, slice } = places;
+        let ColumnPlaces { row, step, half, slice } = places;
         let decoder = D::new(s, m);
         let (Some(rows), Some(steps)) =
             (cursors.len().checked_sub(1), (cols.len() / LANES).checked_sub(1))
@@ -72,7 +72,7 @@ impl<S: Simd> ForDecoder<S> for Decode<'_, '_> {
             let whole = (cols.end / BLOCK).min(m.cols() / BLOCK);
             let mut b = cols.start / BLOCK;
             // SAFETY: the last of all columns is in bounds, as asserted above.
-            let mut to = Stored { to: unsafe { to.as_mut_ptr().add(r * row) }, places };
+            let mut to = StoredBlocks { to: unsafe { to.as_mut_ptr().add(r * row) }, places };
             while b + D::SPAN <= whole && b.is_multiple_of(D::SPAN) {
                 // SAFETY: the cursor belongs to this matrix, and these blocks are whole.
                 unsafe {
@@ -100,12 +100,12 @@ impl<S: Simd> ForDecoder<S> for Decode<'_, '_> {
 }
 
 /// Where blocks of a row are stored, of which the job knows that there is room for all.
-struct Stored {
+struct StoredBlocks {
     to: *mut f32,
-    places: Places,
+    places: ColumnPlaces,
 }
 
-impl Stored {
+impl StoredBlocks {
     /// Goes on behind so many blocks.
     #[inline(always)]
     fn skip(&mut self, blocks: usize) {
@@ -113,10 +113,10 @@ impl Stored {
     }
 }
 
-impl<S: Simd> Take<S> for Stored {
+impl<S: Simd> Take<S> for StoredBlocks {
     #[inline(always)]
     fn take(&mut self, s: S, k: usize, weights: [S::F; 4]) {
-        let Places { step, half, slice, .. } = self.places;
+        let ColumnPlaces { step, half, slice, .. } = self.places;
         for (i, weights) in weights.into_iter().enumerate() {
             let at = (2 * k + i / 2) * step + i % 2 * half;
             // SAFETY: the last of all columns is in bounds, as `Decode::run` asserted.

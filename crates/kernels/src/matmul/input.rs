@@ -6,10 +6,10 @@ mod int8;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::buffer::Buffer;
-use crate::reference::{BLOCK, Coding, Form, Fours, LANES};
+use crate::reference::{BLOCK, CodeForm, Coding, Fours, LANES};
 use crate::{Activations, Encoding, Tier};
 
-pub(super) use coded::{Coded, TOKENS};
+pub(super) use coded::{CodedInput, TOKENS};
 use int8::Rounded;
 pub(super) use int8::View;
 
@@ -25,11 +25,11 @@ const NOTHING: f32 = -0.0;
 
 /// Activations `[tokens, cols]`, packed for a tier. The buffer is kept for reuse.
 #[derive(Debug, Default)]
-pub struct Input {
+pub struct PackedInput {
     buffer: Buffer,
     tokens: usize,
     cols: usize,
-    shape: Shape,
+    shape: InputShape,
     /// The same activations for weights that are summed as codes, by [`Fours`]. They are packed when the
     /// first product needs them.
     coded: [Later; 2],
@@ -37,7 +37,7 @@ pub struct Input {
     rounded: Option<Rounded>,
 }
 
-/// How activations have to lie for some encodings of weights, beside the order of columns.
+/// How activations have to lie for some encodings of weights, beside act-order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Packings {
     neighbours: bool,
@@ -51,7 +51,7 @@ impl Packings {
         let rounded = activations == Activations::Int8;
         let mut packings = Packings { rounded, ..Packings::default() };
         for encoding in encodings {
-            if rounded && Form::of(encoding).is_some() {
+            if rounded && CodeForm::of(encoding).is_some() {
                 continue;
             }
             match Coding::of(encoding).map(|coding| coding.fours) {
@@ -102,14 +102,14 @@ impl Later {
 
 /// The layout that a tier requires of its activations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Shape {
+pub(super) struct InputShape {
     /// Tokens of a tile, stored side by side; 0 for plain rows.
     pub(super) tile_tokens: usize,
     /// Lanes per token.
     pub(super) lanes: usize,
 }
 
-impl Input {
+impl PackedInput {
     /// An empty input.
     pub fn new() -> Self {
         Self::default()
@@ -141,8 +141,8 @@ impl Input {
         self.tokens = tokens;
         self.cols = cols;
         self.coded.iter_mut().for_each(Later::forget);
-        self.shape = if tokens == 1 { Shape::default() } else { super::shape(tier) };
-        let layout = Layout { shape: self.shape, cols, padded: self.padded_cols() };
+        self.shape = if tokens == 1 { InputShape::default() } else { super::shape(tier) };
+        let layout = InputLayout { shape: self.shape, cols, padded: self.padded_cols() };
         layout.fill_groups(self.buffer.grown(tokens * layout.padded), 0, tokens, &row);
         match tier.activations() {
             Activations::F32 => self.rounded = None,
@@ -163,7 +163,7 @@ impl Input {
     pub const fn bytes_for(packings: Packings, tokens: usize, cols: usize) -> usize {
         let coded = packings.neighbours as usize + packings.apart as usize;
         Buffer::bytes_for(tokens * cols.next_multiple_of(BLOCK))
-            + coded * Buffer::bytes_for(Coded::len(tokens, cols))
+            + coded * Buffer::bytes_for(CodedInput::len(tokens, cols))
             + packings.rounded as usize * Buffer::bytes_for(Rounded::len(tokens, cols))
     }
 
@@ -177,7 +177,7 @@ impl Input {
         self.cols
     }
 
-    pub(super) fn shape(&self) -> Shape {
+    pub(super) fn shape(&self) -> InputShape {
         self.shape
     }
 
@@ -186,9 +186,9 @@ impl Input {
     }
 
     /// The activations for weights that are summed as codes.
-    pub(super) fn coded(&self, fours: Fours) -> Coded<'_> {
+    pub(super) fn coded(&self, fours: Fours) -> CodedInput<'_> {
         let buffer = self.coded[fours as usize].get(|buffer| coded::pack(self, fours, buffer));
-        Coded::of(self, buffer)
+        CodedInput::of(self, buffer)
     }
 
     /// The rounded activations.
@@ -219,13 +219,13 @@ const MAX_TILE_TOKENS: usize = 4;
 
 /// Layout of packed activations.
 #[derive(Clone, Copy)]
-struct Layout {
-    shape: Shape,
+struct InputLayout {
+    shape: InputShape,
     cols: usize,
     padded: usize,
 }
 
-impl Layout {
+impl InputLayout {
     /// Fills `out` with `tokens` tokens from `first` on. Threads get whole groups.
     fn fill_groups<'x>(
         self,

@@ -1,4 +1,4 @@
-//! Products with activations that are rounded to eight bits: see [`Form`] for the definition.
+//! Products with activations that are rounded to eight bits: see [`CodeForm`] for the definition.
 
 // Loops over registers by index are unrolled; some with iterators were not. There are no closures,
 // which are compiled for the baseline CPU where they are not inlined.
@@ -8,13 +8,13 @@ mod codes;
 mod many;
 mod one;
 
-use super::decode::Cursor;
+use super::decode::RowCursor;
 use super::input::View;
-use super::output::Output;
-use super::{Input, ThreadScratch};
+use super::output::OutputColumns;
+use super::{PackedInput, ThreadScratch};
 use crate::isa::Isa;
 use crate::reference::{
-    Form, Int8Scales, ROUND_COLS, SPAN_BLOCKS, SPAN_COLS, UNIT_COLS, int8_code,
+    CodeForm, Int8Scales, ROUND_COLS, SPAN_BLOCKS, SPAN_COLS, UNIT_COLS, int8_code,
 };
 use crate::simd::int8::{Eight, Integers, Unit};
 use crate::simd::{Bytes, Codes, Portable};
@@ -24,7 +24,7 @@ use crate::{Encoding, GgufBlocks, Matrix, Published};
 pub(super) trait Eights<N: Integers>: Copy {
     const ENCODING: Encoding;
 
-    const FORM: Form = match Form::of(Self::ENCODING) {
+    const FORM: CodeForm = match CodeForm::of(Self::ENCODING) {
         Some(form) => form,
         None => panic!("an encoding without whole numbers"),
     };
@@ -40,29 +40,29 @@ pub(super) trait Eights<N: Integers>: Copy {
     /// # Safety
     ///
     /// The cursor must belong to a matrix in this encoding. The bytes of a whole span must be readable.
-    unsafe fn unit(n: N, at: &Cursor, unit: usize) -> Unit<N>;
+    unsafe fn unit(n: N, at: &RowCursor, unit: usize) -> Unit<N>;
 
     /// Reads the scales of a span.
     ///
     /// # Safety
     ///
     /// As for [`unit`](Self::unit).
-    unsafe fn scales(n: N, at: &Cursor, span: usize) -> Scales<N>;
+    unsafe fn scales(n: N, at: &RowCursor, span: usize) -> SpanScales<N>;
 }
 
 /// Scales of the blocks of a span, whose runs have signed bytes of their own in some formats.
 #[derive(Clone, Copy)]
-pub(super) struct Scales<N: Integers> {
+pub(super) struct SpanScales<N: Integers> {
     scales: Eight<N>,
     minima: Eight<N>,
     runs: [u64; 2],
     minima_of_runs: [u64; 2],
 }
 
-impl<N: Integers> Scales<N> {
+impl<N: Integers> SpanScales<N> {
     #[inline(always)]
     fn new(n: N, scales: Eight<N>) -> Self {
-        Scales { scales, minima: n.simd().zero_h(), runs: [0; 2], minima_of_runs: [0; 2] }
+        SpanScales { scales, minima: n.simd().zero_h(), runs: [0; 2], minima_of_runs: [0; 2] }
     }
 
     /// Those of a span, one by one.
@@ -72,7 +72,7 @@ impl<N: Integers> Scales<N> {
         let read = Int8Scales::read(C::FORM, m, row, span);
         // SAFETY: eight numbers each.
         unsafe {
-            Scales {
+            SpanScales {
                 scales: n.simd().load_h(read.scales.as_ptr()),
                 minima: n.simd().load_h(read.minima.as_ptr()),
                 runs: words(read.runs),
@@ -98,10 +98,10 @@ fn words(bytes: [i8; 16]) -> [u64; 2] {
 #[inline(always)]
 unsafe fn span_of<N: Integers, C: Eights<N>>(
     n: N,
-    at: &Cursor,
+    at: &RowCursor,
     m: &Matrix,
     span: usize,
-) -> ([Unit<N>; 4], Scales<N>) {
+) -> ([Unit<N>; 4], SpanScales<N>) {
     let first = 4 * span;
     let whole = SPAN_COLS * (span + 1) <= m.cols();
     if whole || is_readable::<N, C>(m, at.row(), span) {
@@ -141,7 +141,7 @@ unsafe fn span_of<N: Integers, C: Eights<N>>(
             n.simd().load_b(bytes[3].as_ptr()),
         ]
     };
-    (codes, Scales::one_by_one::<C>(n, m, at.row(), span))
+    (codes, SpanScales::one_by_one::<C>(n, m, at.row(), span))
 }
 
 /// True if there are as many bytes as a whole span has, of this row or of the next ones.
@@ -164,7 +164,7 @@ fn last_codes(m: &Matrix, row: usize, unit: usize) -> [u8; UNIT_COLS] {
 }
 
 /// Number that integers are reduced by, times the sums of activations.
-const fn less<N: Integers>(form: Form) -> u8 {
+const fn less<N: Integers>(form: CodeForm) -> u8 {
     if form.signed { N::BIAS } else { form.less }
 }
 
@@ -172,11 +172,11 @@ const fn less<N: Integers>(form: Form) -> u8 {
 pub(super) fn multiply(
     isa: Isa,
     m: &Matrix,
-    x: &Input,
-    y: &mut Output,
+    x: &PackedInput,
+    y: &mut OutputColumns,
     scratch: &mut ThreadScratch,
 ) {
-    let product = Product { m, x: x.rounded(), y, scratch };
+    let product = Int8Product { m, x: x.rounded(), y, scratch };
     match isa {
         Isa::Scalar => unreachable!("the reference has its own"),
         Isa::Portable => product.by(Portable),
@@ -216,14 +216,14 @@ pub(super) fn scratch_lengths(isa: Isa) -> [usize; 2] {
 }
 
 /// A product.
-struct Product<'a, 'm, 'y> {
+struct Int8Product<'a, 'm, 'y> {
     m: &'a Matrix<'m>,
     x: View<'a>,
-    y: &'a mut Output<'y>,
+    y: &'a mut OutputColumns<'y>,
     scratch: &'a mut ThreadScratch,
 }
 
-impl Product<'_, '_, '_> {
+impl Int8Product<'_, '_, '_> {
     fn by<N: Integers>(self, n: N) {
         use codes::*;
         match self.m.encoding() {
@@ -259,9 +259,9 @@ impl Product<'_, '_, '_> {
     }
 
     fn run<N: Integers, C: Eights<N>>(self, n: N) {
-        let Product { m, x, y, scratch } = self;
+        let Int8Product { m, x, y, scratch } = self;
         match x.tokens {
-            1 => n.compiled(one::One::<C>::new(m, x, y)),
+            1 => n.compiled(one::Int8One::<C>::new(m, x, y)),
             _ => many::many::<N, C>(n, m, x, y, scratch),
         }
     }

@@ -1,5 +1,5 @@
 //! Products with many tokens. They are bound by arithmetic, so a few rows are decoded once and kept
-//! in the first-level cache, while the tokens, packed by [`Input`](super::Input), stream past from
+//! in the first-level cache, while the tokens, packed by [`PackedInput`](super::PackedInput), stream past from
 //! the second.
 //!
 //! A tile is a few rows by a few tokens, with one register of sums each, and one *slice* of the 32
@@ -11,10 +11,10 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::ThreadScratch;
-use super::decode::Cursor;
-use super::decoded::{Decode, Places};
-use super::input::{CHUNK, GROUP, Input, groups};
-use super::output::Output;
+use super::decode::RowCursor;
+use super::decoded::{ColumnPlaces, Decode};
+use super::input::{CHUNK, GROUP, PackedInput, groups};
+use super::output::OutputColumns;
 use crate::Matrix;
 use crate::reference::LANES;
 use crate::simd::Simd;
@@ -27,8 +27,8 @@ const TILES: usize = 4;
 pub(super) fn many<S: Simd>(
     s: S,
     m: &Matrix,
-    x: &Input,
-    y: &mut Output,
+    x: &PackedInput,
+    y: &mut OutputColumns,
     scratch: &mut ThreadScratch,
 ) {
     let rows = m.row_count();
@@ -42,7 +42,7 @@ pub(super) fn many<S: Simd>(
         let x = &x.packed()[group * padded..][..tokens * padded];
         for (first, count) in groups(rows, TILES * S::TILE_ROWS) {
             for (i, cursor) in cursors[..count].iter_mut().enumerate() {
-                *cursor = Some(Cursor::new(m.encoding(), m, first + i));
+                *cursor = Some(RowCursor::new(m.encoding(), m, first + i));
             }
             for (col, cols) in groups(padded, CHUNK) {
                 let x = &x[tokens * col..][..tokens * cols];
@@ -50,7 +50,7 @@ pub(super) fn many<S: Simd>(
                     let step = S::TILE_ROWS * S::TILE_LANES;
                     let slice = cols / LANES * step;
                     let half = slice * (LANES / 2 / S::TILE_LANES);
-                    let places = Places { row: S::TILE_LANES, step, half, slice };
+                    let places = ColumnPlaces { row: S::TILE_LANES, step, half, slice };
                     let (range, to) = (col..col + cols, &mut *panel);
                     s.decode(Decode { m, cursors, cols: range, to, places });
                     let sums = &mut sums[tile * sums_of_tile::<S>(GROUP)..];

@@ -15,21 +15,21 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::buffer::Buffer;
 use crate::isa::Isa;
-use crate::reference::{Coding, Form};
+use crate::reference::{CodeForm, Coding};
 use crate::simd::{Portable, Simd};
 use crate::{Activations, Matrix, Tier, reference};
 use decode::{Decoder, ForDecoder, for_common_decoder, for_decoder};
 
 pub(crate) use decoded::{Decode, decode};
-pub use input::{Input, Packings};
+pub use input::{PackedInput, Packings};
 pub(crate) use many::{Operands, tile};
-pub use output::Output;
+pub use output::OutputColumns;
 pub use transposed::{Strided, matmul_transposed};
 
 /// Working memory of [`matmul`]. It grows to the needs of the largest call and is kept.
 #[derive(Debug, Default)]
-pub struct Scratch {
-    input: Input,
+pub struct MatmulScratch {
+    input: PackedInput,
     threads: ScratchPool,
 }
 
@@ -44,7 +44,7 @@ pub struct ThreadScratch {
     sums: Buffer,
 }
 
-impl Scratch {
+impl MatmulScratch {
     /// An empty scratch.
     pub fn new() -> Self {
         Self::default()
@@ -143,13 +143,14 @@ pub fn matmul(
     x: &[f32],
     tokens: usize,
     y: &mut [f32],
-    scratch: &mut Scratch,
+    scratch: &mut MatmulScratch,
 ) {
     scratch.input.pack(tier, x, tokens, weights.cols());
     let rows = weights.row_count();
     let work = rows.saturating_mul(weights.cols()).saturating_mul(tokens);
     let threads = threads_for(work).min(rows);
-    let job = MatmulJob { matrix: *weights, x: &scratch.input, y: Output::new(y, tokens, rows) };
+    let job =
+        MatmulJob { matrix: *weights, x: &scratch.input, y: OutputColumns::new(y, tokens, rows) };
     matmul_jobs(tier, threads, &[Some(job)], &mut scratch.threads);
 }
 
@@ -165,9 +166,9 @@ pub struct MatmulJob<'a> {
     /// The weights.
     pub matrix: Matrix<'a>,
     /// The activations.
-    pub x: &'a Input,
+    pub x: &'a PackedInput,
     /// The results.
-    pub y: Output<'a>,
+    pub y: OutputColumns<'a>,
 }
 
 /// [`matmul`] of several matrices on packed activations, divided among so many threads together.
@@ -186,7 +187,7 @@ pub fn matmul_jobs(
 }
 
 /// [`matmul_jobs`] for one matrix on the calling thread alone, for callers that split the work themselves with
-/// [`Matrix::rows`] and [`Output::split_at`].
+/// [`Matrix::rows`] and [`OutputColumns::split_at`].
 ///
 /// # Panics
 ///
@@ -194,13 +195,13 @@ pub fn matmul_jobs(
 pub fn matmul_rows(
     tier: Tier,
     weights: &Matrix,
-    x: &Input,
-    mut y: Output,
+    x: &PackedInput,
+    mut y: OutputColumns,
     scratch: &mut ThreadScratch,
 ) {
     assert_eq!(weights.cols(), x.cols(), "columns of the weights and of the activations");
     assert_eq!((x.tokens(), weights.row_count()), (y.tokens(), y.rows()), "shape of the results");
-    let packed = if x.tokens() == 1 { input::Shape::default() } else { shape(tier) };
+    let packed = if x.tokens() == 1 { input::InputShape::default() } else { shape(tier) };
     assert_eq!(x.shape(), packed, "activations packed for another tier");
     if weights.row_count() == 0 || x.tokens() == 0 {
         return;
@@ -213,7 +214,7 @@ pub fn matmul_rows(
     }
     let rounded = tier.activations() == Activations::Int8;
     assert_eq!(x.is_rounded(), rounded, "activations packed for another kind of these");
-    let int8 = rounded && Form::of(weights.encoding()).is_some();
+    let int8 = rounded && CodeForm::of(weights.encoding()).is_some();
     match tier.isa() {
         Isa::Scalar => {
             let activations = tier.activations();
@@ -236,18 +237,36 @@ pub fn matmul_rows(
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-fn avx2(s: crate::Avx2, m: &Matrix, x: &Input, y: &mut Output, scratch: &mut ThreadScratch) {
+fn avx2(
+    s: crate::Avx2,
+    m: &Matrix,
+    x: &PackedInput,
+    y: &mut OutputColumns,
+    scratch: &mut ThreadScratch,
+) {
     by_encoding(s, m, x, y, scratch);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,popcnt")]
-fn avx512(s: crate::Avx512, m: &Matrix, x: &Input, y: &mut Output, scratch: &mut ThreadScratch) {
+fn avx512(
+    s: crate::Avx512,
+    m: &Matrix,
+    x: &PackedInput,
+    y: &mut OutputColumns,
+    scratch: &mut ThreadScratch,
+) {
     by_encoding(s, m, x, y, scratch);
 }
 
 #[inline(always)]
-fn by_encoding<S: Simd>(s: S, m: &Matrix, x: &Input, y: &mut Output, scratch: &mut ThreadScratch) {
+fn by_encoding<S: Simd>(
+    s: S,
+    m: &Matrix,
+    x: &PackedInput,
+    y: &mut OutputColumns,
+    scratch: &mut ThreadScratch,
+) {
     if let Some(coding) = Coding::of(m.encoding()) {
         let packed = x.coded(coding.fours);
         return match x.tokens() {
@@ -258,22 +277,22 @@ fn by_encoding<S: Simd>(s: S, m: &Matrix, x: &Input, y: &mut Output, scratch: &m
     if x.tokens() > 1 {
         return many::many(s, m, x, y, scratch);
     }
-    let one = One { m, x: x.packed(), y };
+    let one = OneToken { m, x: x.packed(), y };
     if S::DECODES_ALL {
         for_decoder(s, m.encoding(), one);
-    } else if let Some(One { m, x, y }) = for_common_decoder(s, m.encoding(), one) {
+    } else if let Some(OneToken { m, x, y }) = for_common_decoder(s, m.encoding(), one) {
         one::one_decoded(s, m, x, y);
     }
 }
 
 /// A product with one token.
-struct One<'a, 'm, 'y> {
+struct OneToken<'a, 'm, 'y> {
     m: &'a Matrix<'m>,
     x: &'a [f32],
-    y: &'a mut Output<'y>,
+    y: &'a mut OutputColumns<'y>,
 }
 
-impl<S: Simd> ForDecoder<S> for One<'_, '_, '_> {
+impl<S: Simd> ForDecoder<S> for OneToken<'_, '_, '_> {
     #[inline(always)]
     fn run<D: Decoder<S>>(self, s: S) {
         one::one::<S, D>(s, self.m, self.x, self.y);
@@ -281,12 +300,12 @@ impl<S: Simd> ForDecoder<S> for One<'_, '_, '_> {
 }
 
 /// The layout that a tier requires of the activations of several tokens.
-fn shape(tier: Tier) -> input::Shape {
-    fn of<S: Simd>(_: S) -> input::Shape {
-        input::Shape { tile_tokens: S::TILE_TOKENS, lanes: S::TILE_LANES }
+fn shape(tier: Tier) -> input::InputShape {
+    fn of<S: Simd>(_: S) -> input::InputShape {
+        input::InputShape { tile_tokens: S::TILE_TOKENS, lanes: S::TILE_LANES }
     }
     match tier.isa() {
-        Isa::Scalar => input::Shape::default(),
+        Isa::Scalar => input::InputShape::default(),
         Isa::Portable => of(Portable),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx2(token) => of(token),

@@ -4,10 +4,10 @@
 // Loops over registers by index are unrolled; some with iterators were not.
 #![allow(clippy::needless_range_loop)]
 
-use super::decode::{Cursor, Decoder, Take};
-use super::decoded::{Decode, Places};
+use super::decode::{Decoder, RowCursor, Take};
+use super::decoded::{ColumnPlaces, Decode};
 use super::input::groups;
-use super::output::Output;
+use super::output::OutputColumns;
 use crate::Matrix;
 use crate::reference::BLOCK;
 use crate::simd::Simd;
@@ -18,7 +18,7 @@ pub(super) const AHEAD: usize = 12 << 10;
 
 /// Multiplies all rows by `x`, which is padded to a multiple of 64.
 #[inline(always)]
-pub(super) fn one<S: Simd, D: Decoder<S>>(s: S, m: &Matrix, x: &[f32], y: &mut Output) {
+pub(super) fn one<S: Simd, D: Decoder<S>>(s: S, m: &Matrix, x: &[f32], y: &mut OutputColumns) {
     let decoder = D::new(s, m);
     // Several rows at once hide the latency of the multiply-adds; one row after another reads
     // memory in order. Measured: four rows are faster (up to 1.6 times) where a block has few
@@ -36,13 +36,13 @@ const COLS: usize = 512;
 
 /// The same for an encoding without a kernel: each row is decoded to memory, a part at a time.
 #[inline(always)]
-pub(super) fn one_decoded<S: Simd>(s: S, m: &Matrix, x: &[f32], y: &mut Output) {
+pub(super) fn one_decoded<S: Simd>(s: S, m: &Matrix, x: &[f32], y: &mut OutputColumns) {
     let mut numbers = [0.0; COLS];
     for r in 0..m.row_count() {
-        let mut cursors = [Some(Cursor::new(m.encoding(), m, r))];
+        let mut cursors = [Some(RowCursor::new(m.encoding(), m, r))];
         let (mut low, mut high) = (s.splat(0.0), s.splat(0.0));
         for (col, cols) in groups(x.len(), COLS) {
-            let (cursors, places) = (&mut cursors[..], Places::plain::<S>(COLS));
+            let (cursors, places) = (&mut cursors[..], ColumnPlaces::plain::<S>(COLS));
             s.decode(Decode { m, cursors, cols: col..col + cols, to: &mut numbers, places });
             let weights = numbers[..cols].as_chunks::<BLOCK>().0;
             for (w, x) in weights.iter().zip(x[col..][..cols].as_chunks::<BLOCK>().0) {
@@ -63,7 +63,7 @@ fn rows_by<S: Simd, D: Decoder<S>, const R: usize>(
     decoder: D,
     m: &Matrix,
     x: &[f32],
-    y: &mut Output,
+    y: &mut OutputColumns,
 ) {
     let rows = m.row_count();
     let mut r = 0;
@@ -88,9 +88,9 @@ fn dots<S: Simd, D: Decoder<S>, const R: usize>(
 ) -> [f32; R] {
     // A loop, because the closure of `from_fn` was not inlined, which cost 6 % with rows of 192
     // columns.
-    let mut at = [Cursor::new(D::ENCODING, m, row); R];
+    let mut at = [RowCursor::new(D::ENCODING, m, row); R];
     for i in 1..R {
-        at[i] = Cursor::new(D::ENCODING, m, row + i);
+        at[i] = RowCursor::new(D::ENCODING, m, row + i);
     }
     // Prefetches the next rows, or the rest of this one. Beyond the end of the matrix the request
     // is merely wasted.
@@ -159,7 +159,7 @@ fn dots<S: Simd, D: Decoder<S>, const R: usize>(
 unsafe fn sums<S: Simd, D: Decoder<S>, const R: usize>(
     s: S,
     decoder: D,
-    at: &mut [Cursor; R],
+    at: &mut [RowCursor; R],
     x: &[[f32; BLOCK]],
     ahead: *const u8,
     [low, high]: [&mut [S::F; R]; 2],
@@ -192,7 +192,7 @@ unsafe fn sums<S: Simd, D: Decoder<S>, const R: usize>(
 unsafe fn sums_ahead<S: Simd, D: Decoder<S>, const R: usize>(
     s: S,
     decoder: D,
-    at: &mut [Cursor; R],
+    at: &mut [RowCursor; R],
     x: &[[f32; BLOCK]],
     ahead: *const u8,
     [low, high]: [&mut [S::F; R]; 2],

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 /// A range of the columns of `y [tokens, rows]`, where each row of weights gives one column. It can
 /// be split, so that threads write to one `y` without sharing an element.
 #[derive(Debug)]
-pub struct Output<'a> {
+pub struct OutputColumns<'a> {
     /// The first column in view, for token 0.
     start: *mut f32,
     tokens: usize,
@@ -16,10 +16,10 @@ pub struct Output<'a> {
     owner: PhantomData<&'a mut [f32]>,
 }
 
-// SAFETY: an `Output` mutably borrows the numbers in view, and no others.
-unsafe impl Send for Output<'_> {}
+// SAFETY: an `OutputColumns` mutably borrows the numbers in view, and no others.
+unsafe impl Send for OutputColumns<'_> {}
 
-impl<'a> Output<'a> {
+impl<'a> OutputColumns<'a> {
     /// All of `y`.
     ///
     /// # Panics
@@ -27,7 +27,7 @@ impl<'a> Output<'a> {
     /// If `y` is not `tokens × rows` long.
     pub fn new(y: &'a mut [f32], tokens: usize, rows: usize) -> Self {
         assert_eq!(Some(y.len()), tokens.checked_mul(rows), "results of {tokens} x {rows}");
-        Output { start: y.as_mut_ptr(), tokens, rows, stride: rows, owner: PhantomData }
+        OutputColumns { start: y.as_mut_ptr(), tokens, rows, stride: rows, owner: PhantomData }
     }
 
     /// Splits the view into the columns below `row` and those from `row` on.
@@ -35,11 +35,14 @@ impl<'a> Output<'a> {
     /// # Panics
     ///
     /// If there are fewer than `row` columns.
-    pub fn split_at(self, row: usize) -> (Output<'a>, Output<'a>) {
+    pub fn split_at(self, row: usize) -> (OutputColumns<'a>, OutputColumns<'a>) {
         assert!(row <= self.rows, "{row} of {} rows", self.rows);
         // Wrapping, because without tokens `y` is empty and this is beyond its end.
         let start = self.start.wrapping_add(row);
-        (Output { rows: row, ..self }, Output { start, rows: self.rows - row, ..self })
+        (
+            OutputColumns { rows: row, ..self },
+            OutputColumns { start, rows: self.rows - row, ..self },
+        )
     }
 
     /// The columns of some rows.
@@ -47,10 +50,10 @@ impl<'a> Output<'a> {
     /// # Safety
     ///
     /// No other view of these columns is used as long as this one.
-    pub(super) unsafe fn part(&self, rows: std::ops::Range<usize>) -> Output<'a> {
+    pub(super) unsafe fn part(&self, rows: std::ops::Range<usize>) -> OutputColumns<'a> {
         assert!(rows.start <= rows.end && rows.end <= self.rows, "{rows:?} of {} rows", self.rows);
         // Wrapping, because without tokens `y` is empty and this is beyond its end.
-        Output { start: self.start.wrapping_add(rows.start), rows: rows.len(), ..*self }
+        OutputColumns { start: self.start.wrapping_add(rows.start), rows: rows.len(), ..*self }
     }
 
     /// Number of rows of weights whose results go here.

@@ -3,8 +3,8 @@
 // Loops over registers by index are unrolled; some with iterators were not.
 #![allow(clippy::needless_range_loop)]
 
-use super::decode::{Cursor, Decoder, ForDecoder, for_common_decoder};
-use super::decoded::{Decode, Places};
+use super::decode::{Decoder, ForDecoder, RowCursor, for_common_decoder};
+use super::decoded::{ColumnPlaces, Decode};
 use super::input::groups;
 use super::one::load_block;
 use crate::isa::Isa;
@@ -48,10 +48,10 @@ pub fn matmul_transposed(
     };
     assert!(holds(x.numbers.len(), x.stride, rows), "activations of {tokens} x {rows}");
     assert!(holds(y.numbers.len(), y.stride, cols), "results of {tokens} x {cols}");
-    let job = Job { m: weights, tokens, x, y };
+    let job = TransposedCall { m: weights, tokens, x, y };
     match tier.isa() {
         Isa::Scalar => {
-            let Job { m, x, y, .. } = job;
+            let TransposedCall { m, x, y, .. } = job;
             reference::matmul_transposed(m, tokens, (x.numbers, x.stride), (y.numbers, y.stride));
         }
         Isa::Portable => by_encoding(Portable, job),
@@ -67,7 +67,7 @@ pub fn matmul_transposed(
 }
 
 /// One call, with lengths that were checked.
-struct Job<'a> {
+struct TransposedCall<'a> {
     m: &'a Matrix<'a>,
     tokens: usize,
     x: Strided<&'a [f32]>,
@@ -76,24 +76,24 @@ struct Job<'a> {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-fn avx2(s: crate::Avx2, job: Job) {
+fn avx2(s: crate::Avx2, job: TransposedCall) {
     by_encoding(s, job);
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,popcnt")]
-fn avx512(s: crate::Avx512, job: Job) {
+fn avx512(s: crate::Avx512, job: TransposedCall) {
     by_encoding(s, job);
 }
 
 #[inline(always)]
-fn by_encoding<S: Simd>(s: S, job: Job) {
+fn by_encoding<S: Simd>(s: S, job: TransposedCall) {
     if let Some(job) = for_common_decoder(s, job.m.encoding(), job) {
         by_decoded(s, job);
     }
 }
 
-impl<S: Simd> ForDecoder<S> for Job<'_> {
+impl<S: Simd> ForDecoder<S> for TransposedCall<'_> {
     #[inline(always)]
     fn run<D: Decoder<S>>(mut self, s: S) {
         let decoder = D::new(s, self.m);
@@ -111,11 +111,16 @@ impl<S: Simd> ForDecoder<S> for Job<'_> {
 
 /// Adds `R` rows from `row` on to the results of all tokens.
 #[inline(always)]
-fn add_rows<S: Simd, D: Decoder<S>, const R: usize>(s: S, decoder: D, job: &mut Job, row: usize) {
+fn add_rows<S: Simd, D: Decoder<S>, const R: usize>(
+    s: S,
+    decoder: D,
+    job: &mut TransposedCall,
+    row: usize,
+) {
     let m = job.m;
-    let mut at = [Cursor::new(D::ENCODING, m, row); R];
+    let mut at = [RowCursor::new(D::ENCODING, m, row); R];
     for i in 1..R {
-        at[i] = Cursor::new(D::ENCODING, m, row + i);
+        at[i] = RowCursor::new(D::ENCODING, m, row + i);
     }
     let (whole, rest) = (m.cols() / BLOCK, m.cols() % BLOCK);
     let mut weights = [[s.splat(0.0); 4]; R];
@@ -139,7 +144,7 @@ const COLS: usize = 256;
 
 /// Adds rows in an encoding without a kernel: a few are decoded to memory at a time.
 #[inline(always)]
-fn by_decoded<S: Simd>(s: S, mut job: Job) {
+fn by_decoded<S: Simd>(s: S, mut job: TransposedCall) {
     let m = job.m;
     let (all, padded) = (m.row_count(), m.cols().next_multiple_of(BLOCK));
     let mut numbers = [0.0; ROWS * COLS];
@@ -147,10 +152,10 @@ fn by_decoded<S: Simd>(s: S, mut job: Job) {
         let count = ROWS.min(all - row);
         let mut cursors = [None; ROWS];
         for (i, cursor) in cursors[..count].iter_mut().enumerate() {
-            *cursor = Some(Cursor::new(m.encoding(), m, row + i));
+            *cursor = Some(RowCursor::new(m.encoding(), m, row + i));
         }
         for (col, cols) in groups(padded, COLS) {
-            let (cursors, places) = (&mut cursors[..], Places::plain::<S>(COLS));
+            let (cursors, places) = (&mut cursors[..], ColumnPlaces::plain::<S>(COLS));
             s.decode(Decode { m, cursors, cols: col..col + cols, to: &mut numbers, places });
             for at in (0..cols).step_by(BLOCK) {
                 if count == ROWS {
@@ -171,7 +176,7 @@ fn by_decoded<S: Simd>(s: S, mut job: Job) {
 fn add_decoded<S: Simd, const R: usize>(
     s: S,
     numbers: &[f32],
-    job: &mut Job,
+    job: &mut TransposedCall,
     row: usize,
     col: usize,
 ) {
@@ -191,11 +196,11 @@ fn add_decoded<S: Simd, const R: usize>(
 fn add_whole<S: Simd, const R: usize>(
     s: S,
     weights: &[[S::F; 4]; R],
-    job: &mut Job,
+    job: &mut TransposedCall,
     row: usize,
     col: usize,
 ) {
-    let Job { tokens, x, y, .. } = job;
+    let TransposedCall { tokens, x, y, .. } = job;
     for t in 0..*tokens {
         let factors = &x.numbers[t * x.stride + row..][..R];
         let to = &mut y.numbers[t * y.stride + col..];
@@ -206,8 +211,13 @@ fn add_whole<S: Simd, const R: usize>(
 
 /// Adds the columns behind the last whole block.
 #[inline(always)]
-fn add_rest<S: Simd, const R: usize>(s: S, weights: &[[S::F; 4]; R], job: &mut Job, row: usize) {
-    let Job { m, tokens, x, y } = job;
+fn add_rest<S: Simd, const R: usize>(
+    s: S,
+    weights: &[[S::F; 4]; R],
+    job: &mut TransposedCall,
+    row: usize,
+) {
+    let TransposedCall { m, tokens, x, y } = job;
     let rest = m.cols() % BLOCK;
     for t in 0..*tokens {
         let factors = &x.numbers[t * x.stride + row..][..R];

@@ -196,17 +196,17 @@ pub(super) fn weights(coding: Coding, m: &Matrix, row: usize, block: usize, out:
 /// The scales of the runs of a span, and what is added for each unit of its activations' sum.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-pub(crate) struct Scales {
+pub(crate) struct RunScales {
     pub(crate) scales: [f32; 16],
     pub(crate) added: [f32; 16],
 }
 
-impl Scales {
+impl RunScales {
     /// The scales of a span, which may be the last one of a row.
     #[cold]
     #[inline(never)]
-    pub(crate) fn read(coding: Coding, m: &Matrix, row: usize, span: usize) -> Scales {
-        let mut read = Scales { scales: [0.0; 16], added: [0.0; 16] };
+    pub(crate) fn read(coding: Coding, m: &Matrix, row: usize, span: usize) -> RunScales {
+        let mut read = RunScales { scales: [0.0; 16], added: [0.0; 16] };
         for run in 0..coding.runs() {
             let col = SPAN_COLS * span + coding.run * run;
             if col < m.cols() {
@@ -271,7 +271,7 @@ pub(super) fn dot(coding: Coding, m: &Matrix, row: usize, x: &[f32]) -> f32 {
         for (column, x) in columns.iter_mut().zip(there) {
             *column = counted(*x);
         }
-        let Scales { scales, added } = Scales::read(coding, m, row, span);
+        let RunScales { scales, added } = RunScales::read(coding, m, row, span);
         for (run, columns) in columns.chunks(coding.run).enumerate() {
             let sum: f32 = match columns.as_chunks().0 {
                 [all] => sum_of_16(all),

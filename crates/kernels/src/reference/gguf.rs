@@ -3,7 +3,7 @@
 //! The product of a scale and a code is exact: no scale has more than 17 bits and no code more than 6.
 
 use super::{BLOCK, f16_to_f32};
-use crate::gguf::points;
+use crate::gguf::codebook;
 use crate::{GgufBlocks, Matrix};
 
 /// Decodes one block of at most 64 columns of q8_0.
@@ -70,8 +70,8 @@ pub(super) fn code(format: GgufBlocks, b: &[u8], i: usize) -> u8 {
         | GgufBlocks::Iq2S
         | GgufBlocks::Iq3Xxs
         | GgufBlocks::Iq3S => {
-            let number = points::group(format, b, i / 8).numbers[i % 8];
-            (number + points::less(format) as i8) as u8
+            let number = codebook::group(format, b, i / 8).numbers[i % 8];
+            (number + codebook::less(format) as i8) as u8
         }
     }
 }
@@ -120,8 +120,8 @@ pub(super) fn scale(format: GgufBlocks, b: &[u8], i: usize) -> f32 {
         | GgufBlocks::Iq2S
         | GgufBlocks::Iq3Xxs
         | GgufBlocks::Iq3S => {
-            let (scale, power) = points::scale(format, b);
-            f16_to_f32(scale) * power * points::group(format, b, i / 8).factor as f32
+            let (scale, power) = codebook::scale(format, b);
+            f16_to_f32(scale) * power * codebook::group(format, b, i / 8).factor as f32
         }
         GgufBlocks::Q8_0 | GgufBlocks::Mxfp4 => unreachable!("a format without codes"),
     }

@@ -31,7 +31,7 @@ pub(crate) const SPAN_BLOCKS: usize = SPAN_COLS / ROUND_COLS;
 
 /// How codes are multiplied with rounded activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Form {
+pub(crate) struct CodeForm {
     /// What codes exceed the numbers by.
     pub(crate) less: u8,
     /// The largest code.
@@ -44,32 +44,34 @@ pub(crate) struct Form {
     pub(crate) runs: bool,
 }
 
-impl Form {
+impl CodeForm {
     /// That of an encoding, if its products are computed so.
-    pub(crate) const fn of(encoding: Encoding) -> Option<Form> {
-        let plain = Form { less: 0, most: 15, signed: false, minima: false, runs: false };
+    pub(crate) const fn of(encoding: Encoding) -> Option<CodeForm> {
+        let plain = CodeForm { less: 0, most: 15, signed: false, minima: false, runs: false };
         Some(match encoding {
-            Encoding::Q4 => Form { less: 8, ..plain },
-            Encoding::Q8 => Form { signed: true, most: 128, ..plain },
-            Encoding::Mxfp4 => Form { less: 12, most: 24, ..plain },
+            Encoding::Q4 => CodeForm { less: 8, ..plain },
+            Encoding::Q8 => CodeForm { signed: true, most: 128, ..plain },
+            Encoding::Mxfp4 => CodeForm { less: 12, most: 24, ..plain },
             Encoding::Published(layout) => match layout {
-                Published::Int4 | Published::Int4By128 => Form { less: 8, ..plain },
+                Published::Int4 | Published::Int4By128 => CodeForm { less: 8, ..plain },
                 Published::Int4Zeros32 | Published::Int4Zeros64 | Published::Int4Zeros128 => {
-                    Form { minima: true, ..plain }
+                    CodeForm { minima: true, ..plain }
                 }
                 _ => return None,
             },
             Encoding::Gguf(format) => match format {
-                GgufBlocks::Q4_0 => Form { less: 8, ..plain },
-                GgufBlocks::Q5_0 => Form { less: 16, most: 31, ..plain },
-                GgufBlocks::Q4_1 | GgufBlocks::Q4K => Form { minima: true, ..plain },
-                GgufBlocks::Q5_1 | GgufBlocks::Q5K => Form { minima: true, most: 31, ..plain },
-                GgufBlocks::Q8_0 => Form { signed: true, most: 128, ..plain },
-                GgufBlocks::Q2K => Form { minima: true, runs: true, most: 3, ..plain },
-                GgufBlocks::Q3K => Form { less: 4, runs: true, most: 7, ..plain },
-                GgufBlocks::Q6K => Form { less: 32, runs: true, most: 63, ..plain },
-                GgufBlocks::Iq4Nl | GgufBlocks::Iq4Xs => Form { signed: true, most: 127, ..plain },
-                GgufBlocks::Mxfp4 => Form { less: 12, most: 24, ..plain },
+                GgufBlocks::Q4_0 => CodeForm { less: 8, ..plain },
+                GgufBlocks::Q5_0 => CodeForm { less: 16, most: 31, ..plain },
+                GgufBlocks::Q4_1 | GgufBlocks::Q4K => CodeForm { minima: true, ..plain },
+                GgufBlocks::Q5_1 | GgufBlocks::Q5K => CodeForm { minima: true, most: 31, ..plain },
+                GgufBlocks::Q8_0 => CodeForm { signed: true, most: 128, ..plain },
+                GgufBlocks::Q2K => CodeForm { minima: true, runs: true, most: 3, ..plain },
+                GgufBlocks::Q3K => CodeForm { less: 4, runs: true, most: 7, ..plain },
+                GgufBlocks::Q6K => CodeForm { less: 32, runs: true, most: 63, ..plain },
+                GgufBlocks::Iq4Nl | GgufBlocks::Iq4Xs => {
+                    CodeForm { signed: true, most: 127, ..plain }
+                }
+                GgufBlocks::Mxfp4 => CodeForm { less: 12, most: 24, ..plain },
                 _ => return None,
             },
             _ => return None,
@@ -98,7 +100,7 @@ pub(crate) fn code(m: &Matrix, row: usize, col: usize) -> u8 {
 
 /// What scales the blocks of a span, of which those beyond the matrix have zeros.
 #[derive(Clone, Copy)]
-pub(crate) struct Scales {
+pub(crate) struct SpanFactors {
     pub(crate) scales: [f32; SPAN_BLOCKS],
     pub(crate) minima: [f32; SPAN_BLOCKS],
     /// Whole numbers that scale runs of 16 columns.
@@ -107,12 +109,12 @@ pub(crate) struct Scales {
     pub(crate) minima_of_runs: [i8; 16],
 }
 
-impl Scales {
+impl SpanFactors {
     /// Those of a span.
     #[cold]
     #[inline(never)]
-    pub(crate) fn read(form: Form, m: &Matrix, row: usize, span: usize) -> Scales {
-        let mut read = Scales {
+    pub(crate) fn read(form: CodeForm, m: &Matrix, row: usize, span: usize) -> SpanFactors {
+        let mut read = SpanFactors {
             scales: [0.0; SPAN_BLOCKS],
             minima: [0.0; SPAN_BLOCKS],
             runs: [0; 16],
@@ -193,10 +195,11 @@ pub(crate) fn rounded(x: &[f32; ROUND_COLS], to: &mut [i8; ROUND_COLS]) -> f32 {
 }
 
 /// The product of a row and the activations of its columns.
-pub(super) fn dot(form: Form, m: &Matrix, row: usize, x: &[f32]) -> f32 {
+pub(super) fn dot(form: CodeForm, m: &Matrix, row: usize, x: &[f32]) -> f32 {
     let mut acc = [0f32; SPAN_BLOCKS];
     for span in 0..x.len().div_ceil(SPAN_COLS) {
-        let Scales { scales, minima, runs, minima_of_runs } = Scales::read(form, m, row, span);
+        let SpanFactors { scales, minima, runs, minima_of_runs } =
+            SpanFactors::read(form, m, row, span);
         for block in 0..SPAN_BLOCKS {
             let first = SPAN_COLS * span + ROUND_COLS * block;
             let mut columns = [0.0; ROUND_COLS];

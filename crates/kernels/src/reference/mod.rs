@@ -18,12 +18,14 @@ use crate::{Activations, Encoding, GgufBlocks, Matrix};
 pub(crate) use bf11::{BF11_BLOCK, Escapes, patches_of, planes};
 pub(crate) use bf12::count_escapes;
 pub(crate) use coded::{
-    Coding, E2M1_CODES, Fours, MINIMA_LANES, SMALLEST, SPAN_COLS, Scales, UNIT_COLS, counted, fold,
-    sum_of_16, unit_codes,
+    Coding, E2M1_CODES, Fours, MINIMA_LANES, RunScales, SMALLEST, SPAN_COLS, UNIT_COLS, counted,
+    fold, sum_of_16, unit_codes,
 };
 pub(crate) use fp7::{FP7_BLOCK, codes, has_nan_code, nibble_place};
 pub(crate) use gguf::{DOUBLE_E2M1, IQ4_CODES, half_e8m0_to_f32};
-pub(crate) use int8::{Form, ROUND_COLS, SPAN_BLOCKS, Scales as Int8Scales, code as int8_code};
+pub(crate) use int8::{
+    CodeForm, ROUND_COLS, SPAN_BLOCKS, SpanFactors as Int8Scales, code as int8_code,
+};
 pub(crate) use nested::{DISTANCES, REST_BLOCK, TOP_BLOCK, TOP_VALUES, split, united};
 pub(crate) use number::{E2M1, bf16_to_f32, e4m3_to_f32, e8m0_to_f32, f16_to_f32};
 pub(crate) use published::{BELOW_SCALE, group_scale, zero_point};
@@ -45,7 +47,7 @@ pub(crate) fn matmul(
     let (coding, cols) = (Coding::of(weights.encoding()), weights.cols());
     let form = match activations {
         Activations::F32 => None,
-        Activations::Int8 => Form::of(weights.encoding()),
+        Activations::Int8 => CodeForm::of(weights.encoding()),
     };
     let mut row = vec![0.0; cols];
     for r in 0..weights.row_count() {

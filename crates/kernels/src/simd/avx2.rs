@@ -5,7 +5,7 @@ mod bf12;
 use std::arch::x86_64::*;
 
 use super::portable::patch_lanes;
-use super::{Job, Simd, Tiers, bf11, bf11_planes, bf12_by_lanes, exponent_lanes, fp7, nested};
+use super::{Simd, SimdJob, Tiers, bf11, bf11_planes, bf12_by_lanes, exponent_lanes, fp7, nested};
 use crate::Avx2;
 use crate::matmul::{Decode, Operands, decode, tile};
 use crate::reference::BLOCK;
@@ -306,7 +306,7 @@ impl Simd for Avx2 {
         allowed!(decode256(self, job))
     }
     #[inline(always)]
-    fn compiled<J: Job<Self>>(self, job: J) {
+    fn compiled<J: SimdJob<Self>>(self, job: J) {
         allowed!(compiled256(self, job))
     }
 }
@@ -333,7 +333,7 @@ unsafe fn escaped(
 
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline(never)]
-fn compiled256<J: Job<Avx2>>(s: Avx2, job: J) {
+fn compiled256<J: SimdJob<Avx2>>(s: Avx2, job: J) {
     job.run(s);
 }
 

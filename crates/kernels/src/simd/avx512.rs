@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Job, Simd, Tiers, bf11, bf11_planes, bf12_by_lanes, fp7, nested};
+use super::{Simd, SimdJob, Tiers, bf11, bf11_planes, bf12_by_lanes, fp7, nested};
 use crate::Avx512;
 use crate::matmul::{Decode, Operands, decode, tile};
 use crate::reference::BLOCK;
@@ -273,14 +273,14 @@ impl Simd for Avx512 {
         allowed!(decode512(self, job))
     }
     #[inline(always)]
-    fn compiled<J: Job<Self>>(self, job: J) {
+    fn compiled<J: SimdJob<Self>>(self, job: J) {
         allowed!(compiled512(self, job))
     }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline(never)]
-fn compiled512<J: Job<Avx512>>(s: Avx512, job: J) {
+fn compiled512<J: SimdJob<Avx512>>(s: Avx512, job: J) {
     job.run(s);
 }
 

@@ -14,6 +14,7 @@ mod avx2;
 mod avx512;
 mod bf11;
 mod bytes;
+mod codebook;
 mod codes;
 mod fp7;
 mod groups;
@@ -21,21 +22,20 @@ pub(crate) mod int8;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod nested;
-mod points;
 mod portable;
 
 pub(crate) use bf11::{Tiers, bf11_tail};
 pub(crate) use bytes::Bytes;
+pub(crate) use codebook::Codebook;
 pub(crate) use codes::Codes;
-pub(crate) use groups::{Bf16s, Groups, Map, bf16s};
-pub(crate) use points::Points;
+pub(crate) use groups::{Bf16s, Groups, ScaleMap, bf16s};
 pub(crate) use portable::Portable;
 
 use crate::matmul::{Decode, Operands};
 use crate::reference::BLOCK;
 
 /// Code for [`Simd::compiled`]. Its `run` is `#[inline(always)]`.
-pub(crate) trait Job<S> {
+pub(crate) trait SimdJob<S> {
     fn run(self, s: S);
 }
 
@@ -47,7 +47,7 @@ pub(crate) trait Job<S> {
 /// # Safety
 ///
 /// Methods that take a pointer read or write the stated number of bytes, with any alignment.
-pub(crate) trait Simd: Points + Codes {
+pub(crate) trait Simd: Codebook + Codes {
     /// One register of a tile.
     type T: Copy;
     /// Lookup table of the exponents of bf12.
@@ -200,7 +200,7 @@ pub(crate) trait Simd: Points + Codes {
     fn decode(self, job: Decode<'_, '_>);
 
     /// Runs a job in a function of its own that is compiled for this instruction set.
-    fn compiled<J: Job<Self>>(self, job: J);
+    fn compiled<J: SimdJob<Self>>(self, job: J);
 }
 
 /// The exponent table of [`bf12_columns`], with the exponents at bits 23 to 30.

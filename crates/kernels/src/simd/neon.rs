@@ -7,7 +7,7 @@ mod groups;
 use std::arch::aarch64::*;
 
 use super::portable::patch_lanes;
-use super::{Job, Simd, Tiers, bf11, bf11_planes};
+use super::{Simd, SimdJob, Tiers, bf11, bf11_planes};
 use crate::Neon;
 use crate::matmul::{Decode, Operands, decode, tile};
 use crate::reference::BLOCK;
@@ -372,7 +372,7 @@ impl Simd for Neon {
         decoded(self, job);
     }
     #[inline(never)]
-    fn compiled<J: Job<Self>>(self, job: J) {
+    fn compiled<J: SimdJob<Self>>(self, job: J) {
         job.run(self);
     }
 }

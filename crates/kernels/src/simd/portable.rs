@@ -2,7 +2,7 @@
 
 use std::array::from_fn;
 
-use super::{Job, Simd, Tiers, bf11, bf11_planes, bf12_by_lanes, exponent_lanes};
+use super::{Simd, SimdJob, Tiers, bf11, bf11_planes, bf12_by_lanes, exponent_lanes};
 use crate::matmul::{Decode, Operands, decode, tile};
 use crate::reference::{BLOCK, bf16_to_f32, f16_to_f32, paired, reduce};
 
@@ -237,7 +237,7 @@ impl Simd for Portable {
         decode(self, job);
     }
     #[inline(never)]
-    fn compiled<J: Job<Self>>(self, job: J) {
+    fn compiled<J: SimdJob<Self>>(self, job: J) {
         job.run(self);
     }
 }

@@ -2,8 +2,8 @@
 #![allow(dead_code)] // each test binary uses only a part
 
 use sws_kernels::{
-    EncodedRows, Encoder, Encoding, Fp8Scales, GgufBlocks, Histogram, Matrix, PartLen, Published,
-    Source, Tally,
+    EncodedRows, Encoder, Encoding, ExponentCounts, Fp8Scales, GgufBlocks, Matrix, PartLen,
+    Published, SourceDtype, TensorTally,
 };
 
 pub(crate) fn bf16_bytes(bits: &[u16]) -> Vec<u8> {
@@ -43,7 +43,7 @@ impl Encoded {
         block: usize,
     ) -> Self {
         let mut out = EncodedRows::default();
-        let mut tally = Tally::new(encoder);
+        let mut tally = TensorTally::new(encoder);
         let mut parts = [Vec::new(), Vec::new()];
         let row = source.len() / rows.max(1);
         for chunk in source.chunks((row * block).max(1)) {
@@ -72,13 +72,13 @@ impl Encoded {
 
     /// A matrix of e4m3 codes, packed by the exponents counted in itself.
     pub(crate) fn fp7(plain: &Encoded) -> Self {
-        let mut histogram = Histogram::default();
+        let mut histogram = ExponentCounts::default();
         histogram.add_e4m3(plain.parts()[0]);
         Self::fp7_by(&histogram, plain)
     }
 
     /// The same by these counts.
-    pub(crate) fn fp7_by(histogram: &Histogram, plain: &Encoded) -> Self {
+    pub(crate) fn fp7_by(histogram: &ExponentCounts, plain: &Encoded) -> Self {
         let Encoded { rows, cols, .. } = *plain;
         let [codes, scales] = plain.parts()[..] else { panic!("codes and scales") };
         let kind = Fp8Scales::of(plain.encoding).unwrap();
@@ -178,7 +178,7 @@ pub(crate) fn random(len: usize) -> Vec<u8> {
 pub(crate) fn encoder(encoding: Encoding, source: &[u8], cols: usize) -> Encoder {
     match encoding {
         _ if encoding.has_patches() => {
-            let mut histogram = Histogram::default();
+            let mut histogram = ExponentCounts::default();
             histogram.add(source);
             Encoder::counted(encoding, cols, &histogram).unwrap()
         }
@@ -186,11 +186,11 @@ pub(crate) fn encoder(encoding: Encoding, source: &[u8], cols: usize) -> Encoder
     }
 }
 
-fn source_of(encoding: Encoding) -> Source {
+fn source_of(encoding: Encoding) -> SourceDtype {
     match encoding {
-        Encoding::Bf16 | Encoding::Bf12 | Encoding::Bf11 | Encoding::Nested => Source::Bf16,
-        Encoding::F16 => Source::F16,
-        _ => Source::F32,
+        Encoding::Bf16 | Encoding::Bf12 | Encoding::Bf11 | Encoding::Nested => SourceDtype::Bf16,
+        Encoding::F16 => SourceDtype::F16,
+        _ => SourceDtype::F32,
     }
 }
 
@@ -204,10 +204,10 @@ pub(crate) fn sample_source(encoding: Encoding, rows: usize, cols: usize) -> Vec
         let exponent = 127 - (random % 7 + random / 7 % 5 * (random / 35 % 4));
         let w = f32::from_bits(random << 24 & 1 << 31 | exponent << 23 | random >> 8);
         match source_of(encoding) {
-            Source::F32 => bytes.extend(w.to_le_bytes()),
-            Source::F16 => bytes.extend(half::f16::from_f32(w).to_le_bytes()),
-            Source::Bf16 => bytes.extend(((w.to_bits() >> 16) as u16).to_le_bytes()),
-            Source::E4m3 => unreachable!("packed from codes"),
+            SourceDtype::F32 => bytes.extend(w.to_le_bytes()),
+            SourceDtype::F16 => bytes.extend(half::f16::from_f32(w).to_le_bytes()),
+            SourceDtype::Bf16 => bytes.extend(((w.to_bits() >> 16) as u16).to_le_bytes()),
+            SourceDtype::E4m3 => unreachable!("packed from codes"),
         }
     }
     bytes

@@ -2,7 +2,7 @@
 
 use crate::common::f32_bytes;
 use proptest::prelude::*;
-use sws_kernels::{EncodedRows, Encoder, Encoding, GgufBlocks, Matrix, Source};
+use sws_kernels::{EncodedRows, Encoder, Encoding, GgufBlocks, Matrix, SourceDtype};
 
 /// The numbers that the codes stand for, in order of magnitude and without sign.
 fn numbers(encoding: Encoding) -> Vec<f64> {
@@ -126,7 +126,7 @@ fn check(rows: &[f32], cols: usize) {
         Encoding::Gguf(GgufBlocks::Q8_0),
     ];
     for encoding in lossy {
-        let encoder = Encoder::new(encoding, Source::F32, cols).unwrap();
+        let encoder = Encoder::new(encoding, SourceDtype::F32, cols).unwrap();
         let mut out = EncodedRows::default();
         encoder.encode(&f32_bytes(rows), &mut out).unwrap();
         let found = encoded(encoding, cols, rows.len() / cols, &out.parts);
@@ -145,7 +145,7 @@ fn check_error(encoding: Encoding, rows: &[f32], cols: usize, out: &EncodedRows)
     let (mut difference, mut total, mut max) = (0f64, 0f64, 0f64);
     for (r, row) in rows.chunks(cols).enumerate() {
         let mut lanes = [[0f64; 8]; 2];
-        for (c, (new, old)) in common::decode(&matrix, r).into_iter().zip(row).enumerate() {
+        for (c, (new, old)) in crate::common::decode(&matrix, r).into_iter().zip(row).enumerate() {
             let lost = f64::from(f32::from_bits(new)) - f64::from(*old);
             lanes[0][c % 8] += lost * lost;
             lanes[1][c % 8] += f64::from(*old) * f64::from(*old);

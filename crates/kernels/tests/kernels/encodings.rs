@@ -3,8 +3,8 @@
 use crate::common::{Encoded, bf16_bytes, f32_bytes};
 use proptest::prelude::*;
 use sws_kernels::{
-    EncodeError, EncodedRows, Encoder, Encoding, ExponentTable, GgufBlocks, Histogram, Matrix,
-    MatrixError, PartLen, PartRows, Source, Tally,
+    EncodeError, EncodedRows, Encoder, Encoding, ExponentCounts, ExponentTable, GgufBlocks, Matrix,
+    MatrixError, PartLen, PartRows, SourceDtype, TensorTally,
 };
 
 const SHAPES: [(usize, usize); 12] = [
@@ -42,7 +42,7 @@ fn survives(encoding: Encoding, source: &[u8], cols: usize) -> f64 {
     let encoded = Encoded::packed(encoding, source, cols);
     encoded.matrix().check().unwrap();
     let mut back = Vec::new();
-    encoded.matrix().to_source(Source::Bf16, &mut back).unwrap();
+    encoded.matrix().to_source(SourceDtype::Bf16, &mut back).unwrap();
     assert!(back == source, "{encoding}: {cols} columns");
     encoded.matrix().bytes() as f64 * 16.0 / source.len() as f64
 }
@@ -76,7 +76,7 @@ fn weights_as_models_have_them_take_about_eleven_bits() {
 #[test]
 fn a_matrix_in_which_everything_escapes_survives() {
     // Tables of exponents that do not occur.
-    let none = Histogram::default();
+    let none = ExponentCounts::default();
     for (encoding, rows_cols) in PACKED.into_iter().flat_map(|e| SHAPES.map(|shape| (e, shape))) {
         let (rows, cols) = rows_cols;
         let encoder = Encoder::counted(encoding, cols, &none).unwrap();
@@ -91,14 +91,14 @@ fn a_matrix_in_which_everything_escapes_survives() {
         assert_eq!(encoded.escapes, rows * cols + before);
         encoded.matrix().check().unwrap();
         let mut back = Vec::new();
-        encoded.matrix().to_source(Source::Bf16, &mut back).unwrap();
+        encoded.matrix().to_source(SourceDtype::Bf16, &mut back).unwrap();
         assert_eq!(back, source);
     }
 }
 
 #[test]
 fn the_table_holds_the_most_frequent_exponents_and_the_smaller_among_equals() {
-    let mut histogram = Histogram::default();
+    let mut histogram = ExponentCounts::default();
     for exponent in 100..130u16 {
         for _ in 0..if exponent == 129 { 3 } else { 2 } {
             histogram.add(&bf16_bytes(&[exponent << 7 | 0x8001]));
@@ -114,7 +114,7 @@ fn the_table_holds_the_most_frequent_exponents_and_the_smaller_among_equals() {
 fn the_histogram_counts_every_number_once() {
     for n in [0, 1, 3, 4, 5, 1001] {
         let bits: Vec<u16> = (0..n).map(|i| (i * 40503) as u16).collect();
-        let mut histogram = Histogram::default();
+        let mut histogram = ExponentCounts::default();
         histogram.add(&bf16_bytes(&bits));
         let mut expected = [0; 256];
         bits.iter().for_each(|b| expected[usize::from(b >> 7 & 255)] += 1);
@@ -156,9 +156,9 @@ fn parts_have_the_lengths_the_layout_says_and_row_blocks_are_slices_of_them() {
                     (block.rows(middle..range.len()), range.start + middle),
                 ] {
                     for r in 0..view.row_count() {
-                        let expected = common::decode(&matrix, first + r);
+                        let expected = crate::common::decode(&matrix, first + r);
                         assert_eq!(
-                            common::decode(&view, r),
+                            crate::common::decode(&view, r),
                             expected,
                             "{encoding} {rows}x{cols} {range:?} row {r}"
                         );
@@ -173,8 +173,8 @@ fn parts_have_the_lengths_the_layout_says_and_row_blocks_are_slices_of_them() {
 fn blocks_of_rows_encode_as_the_whole_does() {
     for encoding in Encoding::ALL.into_iter().filter(|encoding| encoding.is_made()) {
         let (rows, cols) = (300, 70);
-        let source = common::sample_source(encoding, rows, cols);
-        let encoder = common::encoder(encoding, &source, cols);
+        let source = crate::common::sample_source(encoding, rows, cols);
+        let encoder = crate::common::encoder(encoding, &source, cols);
         let whole = Encoded::with(&encoder, &source, rows, cols, rows);
         let step = encoding.row_multiple();
         for block in [step, 2 * step] {
@@ -189,16 +189,16 @@ fn exact_encodings_give_back_the_source() {
     let halves: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
     let cols = 256;
     for (source, encoding) in [
-        (Source::F16, Encoding::F16),
-        (Source::F16, Encoding::F32),
-        (Source::Bf16, Encoding::Bf16),
-        (Source::Bf16, Encoding::F32),
-        (Source::Bf16, Encoding::Bf12),
-        (Source::Bf16, Encoding::Bf11),
-        (Source::Bf16, Encoding::Nested),
+        (SourceDtype::F16, Encoding::F16),
+        (SourceDtype::F16, Encoding::F32),
+        (SourceDtype::Bf16, Encoding::Bf16),
+        (SourceDtype::Bf16, Encoding::F32),
+        (SourceDtype::Bf16, Encoding::Bf12),
+        (SourceDtype::Bf16, Encoding::Bf11),
+        (SourceDtype::Bf16, Encoding::Nested),
     ] {
         let encoder = match encoding {
-            _ if encoding.has_patches() => common::encoder(encoding, &halves, cols),
+            _ if encoding.has_patches() => crate::common::encoder(encoding, &halves, cols),
             _ => Encoder::new(encoding, source, cols).unwrap(),
         };
         let encoded = Encoded::with(&encoder, &halves, 256, cols, 256);
@@ -208,8 +208,8 @@ fn exact_encodings_give_back_the_source() {
     }
     let single = f32_bytes(&[1.0, 1.0 + f32::EPSILON]);
     let encoded =
-        Encoded::with(&Encoder::new(Encoding::F32, Source::F32, 2).unwrap(), &single, 1, 2, 1);
-    for to in [Source::F16, Source::Bf16] {
+        Encoded::with(&Encoder::new(Encoding::F32, SourceDtype::F32, 2).unwrap(), &single, 1, 2, 1);
+    for to in [SourceDtype::F16, SourceDtype::Bf16] {
         let error = encoded.matrix().to_source(to, &mut Vec::new()).unwrap_err();
         assert_eq!(error, EncodeError::NotExact { to, row: 0, col: 1 });
     }
@@ -235,7 +235,10 @@ fn values(encoding: Encoding) -> Vec<f32> {
         Encoding::Fp8 => (0..=255u8)
             .map(|code| {
                 let one = 1f32.to_le_bytes();
-                common::decode(&Matrix::new(Encoding::Fp8, 1, 1, &[&[code], &one]).unwrap(), 0)
+                crate::common::decode(
+                    &Matrix::new(Encoding::Fp8, 1, 1, &[&[code], &one]).unwrap(),
+                    0,
+                )
             })
             .map(|bits| f32::from_bits(bits[0]))
             .filter(|v| !v.is_nan())
@@ -263,9 +266,9 @@ fn lossy_encodings_choose_the_nearest_code() {
                 (0..64).map(|i| scale_one * (((i * 200 + step) as f32) / 12800.0 - 0.5)).collect();
             row[0] = scale_one;
             row[32] = scale_one;
-            let encoder = Encoder::new(encoding, Source::F32, 64).unwrap();
+            let encoder = Encoder::new(encoding, SourceDtype::F32, 64).unwrap();
             let encoded = Encoded::with(&encoder, &f32_bytes(&row), 1, 64, 1);
-            for (w, bits) in row.iter().zip(common::decode(&encoded.matrix(), 0)) {
+            for (w, bits) in row.iter().zip(crate::common::decode(&encoded.matrix(), 0)) {
                 let got = (f32::from_bits(bits) - w).abs();
                 let best = values.iter().map(|v| (v - w).abs()).fold(f32::MAX, f32::min);
                 assert_eq!(got, best, "{encoding}: {w} became {}", f32::from_bits(bits));
@@ -321,7 +324,7 @@ fn codes_and_scales_are_rounded_as_the_format_says() {
         (Encoding::Fp8, &[tiny(1), 0.0], &[0, 0], &[0, 0, 0, 0]),
     ];
     for &(encoding, row, codes, scales) in cases {
-        let encoder = Encoder::new(encoding, Source::F32, row.len()).unwrap();
+        let encoder = Encoder::new(encoding, SourceDtype::F32, row.len()).unwrap();
         let mut encoded = EncodedRows::default();
         encoder.encode(&f32_bytes(row), &mut encoded).unwrap();
         assert_eq!(encoded.parts, [codes, scales], "{encoding} of {row:?}");
@@ -334,7 +337,7 @@ fn e4m3_matches_its_fields() {
     for code in 0..=255u8 {
         let one = 1f32.to_le_bytes();
         let matrix = Matrix::new(Encoding::Fp8, 1, 1, &[std::slice::from_ref(&code), &one]);
-        let got = f32::from_bits(common::decode(&matrix.unwrap(), 0)[0]);
+        let got = f32::from_bits(crate::common::decode(&matrix.unwrap(), 0)[0]);
         let (e, m) = (i32::from(code >> 3 & 15), f32::from(code & 7));
         let magnitude = match e {
             15 if code & 7 == 7 => f32::NAN,
@@ -358,11 +361,11 @@ fn mxfp4_reads_as_published() {
         let scales = [s, s];
         let matrix = Matrix::new(Encoding::Mxfp4, 1, 64, &[&blocks, &scales]).unwrap();
         let row: Vec<f32> =
-            common::decode(&matrix, 0).iter().map(|b| f32::from_bits(*b) / factor).collect();
+            crate::common::decode(&matrix, 0).iter().map(|b| f32::from_bits(*b) / factor).collect();
         assert_eq!([row[0], row[1], row[32]], expected);
     }
     let matrix = Matrix::new(Encoding::Mxfp4, 1, 64, &[&blocks, &[255, 127]]).unwrap();
-    let row = common::decode(&matrix, 0);
+    let row = crate::common::decode(&matrix, 0);
     assert!(row[..32].iter().all(|b| f32::from_bits(*b).is_nan()));
     assert_eq!(f32::from_bits(row[32]), 6.0);
 }
@@ -374,7 +377,7 @@ fn q8_0_reads_as_published() {
     row[..5].copy_from_slice(&[0x00, 0x38, 1, 0x80, 0x7f]);
     row[34..37].copy_from_slice(&[0x01, 0x00, 3]);
     let matrix = Matrix::new(Encoding::Gguf(GgufBlocks::Q8_0), 1, 33, &[&row]).unwrap();
-    let row: Vec<f32> = common::decode(&matrix, 0).into_iter().map(f32::from_bits).collect();
+    let row: Vec<f32> = crate::common::decode(&matrix, 0).into_iter().map(f32::from_bits).collect();
     assert_eq!(row[..4], [0.5, -64.0, 63.5, 0.0]);
     assert_eq!(row[32], 3.0 * 2f32.powi(-24));
 }
@@ -392,28 +395,28 @@ fn non_finite_weights_and_unsupported_types_are_refused() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut rows = vec![0.5; 30];
             rows[17] = bad;
-            let encoder = Encoder::new(encoding, Source::F32, 10).unwrap();
+            let encoder = Encoder::new(encoding, SourceDtype::F32, 10).unwrap();
             let error = encoder.encode(&f32_bytes(&rows), &mut EncodedRows::default());
             assert_eq!(error, Err(EncodeError::NotFinite { encoding, row: 1, col: 7 }));
         }
     }
     for (from, to) in [
-        (Source::F32, Encoding::Bf16),
-        (Source::F32, Encoding::F16),
-        (Source::Bf16, Encoding::F16),
-        (Source::F16, Encoding::Bf16),
-        (Source::F16, Encoding::Bf12),
-        (Source::F32, Encoding::Bf12),
-        (Source::F16, Encoding::Bf11),
-        (Source::F32, Encoding::Bf11),
-        (Source::F16, Encoding::Nested),
-        (Source::F32, Encoding::Nested),
+        (SourceDtype::F32, Encoding::Bf16),
+        (SourceDtype::F32, Encoding::F16),
+        (SourceDtype::Bf16, Encoding::F16),
+        (SourceDtype::F16, Encoding::Bf16),
+        (SourceDtype::F16, Encoding::Bf12),
+        (SourceDtype::F32, Encoding::Bf12),
+        (SourceDtype::F16, Encoding::Bf11),
+        (SourceDtype::F32, Encoding::Bf11),
+        (SourceDtype::F16, Encoding::Nested),
+        (SourceDtype::F32, Encoding::Nested),
     ] {
         let error = Encoder::new(to, from, 10).unwrap_err();
         assert_eq!(error, EncodeError::NotFrom { from, to });
     }
     for encoding in Encoding::ALL.into_iter().filter(|encoding| !encoding.is_made()) {
-        for from in [Source::F32, Source::E4m3] {
+        for from in [SourceDtype::F32, SourceDtype::E4m3] {
             let error = Encoder::new(encoding, from, 10).unwrap_err();
             let expected = match encoding {
                 // It needs the exponents of the whole tensor.
@@ -424,10 +427,10 @@ fn non_finite_weights_and_unsupported_types_are_refused() {
         }
     }
     for encoding in Encoding::ALL.into_iter().filter(|encoding| encoding.is_made()) {
-        let error = Encoder::new(encoding, Source::E4m3, 10).unwrap_err();
-        assert_eq!(error, EncodeError::NotFrom { from: Source::E4m3, to: encoding });
+        let error = Encoder::new(encoding, SourceDtype::E4m3, 10).unwrap_err();
+        assert_eq!(error, EncodeError::NotFrom { from: SourceDtype::E4m3, to: encoding });
     }
-    let encoder = Encoder::new(Encoding::F32, Source::F32, 10).unwrap();
+    let encoder = Encoder::new(Encoding::F32, SourceDtype::F32, 10).unwrap();
     let error = encoder.encode(&[0; 39], &mut EncodedRows::default());
     assert_eq!(error, Err(EncodeError::NotRows { found: 39, row: 40 }));
 }
@@ -475,7 +478,7 @@ fn wrong_lengths_and_absurd_shapes_are_refused() {
 fn absurdly_wide_matrices_without_rows_are_accepted() {
     for cols in [1 << 40, 1 << 60, usize::MAX / 2] {
         for encoding in Encoding::ALL.into_iter().filter(|encoding| encoding.is_made()) {
-            let encoder = common::encoder(encoding, &[], cols);
+            let encoder = crate::common::encoder(encoding, &[], cols);
             let mut encoded = EncodedRows::default();
             encoder.encode(&[], &mut encoded).unwrap();
             assert_eq!(encoded.parts, [[0u8; 0]; 2], "{encoding}");
@@ -492,7 +495,7 @@ fn absurdly_wide_matrices_without_rows_are_accepted() {
         let matrix = Matrix::new(encoding, 0, 1 << 55, parts).unwrap();
         matrix.check().unwrap();
         let mut out = Vec::new();
-        matrix.to_source(Source::F16, &mut out).unwrap();
+        matrix.to_source(SourceDtype::F16, &mut out).unwrap();
         assert!(out.is_empty());
     }
 }
@@ -532,12 +535,12 @@ fn wrong_patches_are_detected_and_harmless() {
             matches!(matrix.check(), Err(MatrixError::Patches { .. }))
                 || value == u32::MAX && offset == 3
         );
-        (0..3).for_each(|r| drop(common::decode(&matrix, r)));
+        (0..3).for_each(|r| drop(crate::common::decode(&matrix, r)));
     }
     // An escape without a patch is infinite or NaN.
     let bare = Matrix::new(Encoding::Bf12, 3, cols, &[parts[0], parts[1], &parts[2][..16]]);
     let bare = bare.unwrap();
-    let loud = (0..3).flat_map(|r| common::decode(&bare, r));
+    let loud = (0..3).flat_map(|r| crate::common::decode(&bare, r));
     assert!(loud.filter(|b| !f32::from_bits(*b).is_finite()).count() >= encoded.escapes);
 }
 
@@ -556,7 +559,7 @@ fn wrong_patches_of_bf11_are_detected_and_harmless() {
         // An end behind the list is clamped to the true one.
         let error = matrix.check();
         assert!(place == 11 || matches!(error, Err(MatrixError::Patches { .. })), "{place}");
-        (0..3).for_each(|r| drop(common::decode(&matrix, r)));
+        (0..3).for_each(|r| drop(crate::common::decode(&matrix, r)));
     }
     // An escape without a patch is infinite or NaN.
     let bare = Matrix::new(Encoding::Bf11, 3, cols, &[parts[0], parts[1], &parts[2][..12]]);
@@ -564,8 +567,9 @@ fn wrong_patches_of_bf11_are_detected_and_harmless() {
     let mut escapes = 0;
     for row in 0..3 {
         assert!(bare.has_infinite_escape(row));
-        for (was, is) in
-            common::decode(&encoded.matrix(), row).into_iter().zip(common::decode(&bare, row))
+        for (was, is) in crate::common::decode(&encoded.matrix(), row)
+            .into_iter()
+            .zip(crate::common::decode(&bare, row))
         {
             assert!(was == is || !f32::from_bits(is).is_finite());
             escapes += u32::from(was != is);
@@ -589,7 +593,7 @@ fn wrong_bytes_of_nested_are_detected_or_harmless() {
         // An end behind the list is clamped to the true one.
         let error = matrix.check();
         assert!(place == 11 || matches!(error, Err(MatrixError::Patches { .. })), "{place}");
-        (0..3).for_each(|r| drop(common::decode(&matrix, r)));
+        (0..3).for_each(|r| drop(crate::common::decode(&matrix, r)));
     }
     // A distance beyond the largest exponent is no exponent of infinity.
     let mut top = parts[1].to_vec();
@@ -597,7 +601,7 @@ fn wrong_bytes_of_nested_are_detected_or_harmless() {
         block[32..].fill(1);
     }
     let matrix = Matrix::new(Encoding::Nested, 3, cols, &[parts[0], &top, parts[2]]).unwrap();
-    let numbers = (0..3).flat_map(|r| common::decode(&matrix, r));
+    let numbers = (0..3).flat_map(|r| crate::common::decode(&matrix, r));
     assert!(numbers.map(f32::from_bits).all(|w| w.abs() < 1e-37));
 }
 
@@ -606,13 +610,13 @@ fn wrong_bytes_of_nested_are_detected_or_harmless() {
 #[test]
 fn a_top_is_near_its_numbers() {
     let (rows, cols) = (3, 230);
-    let source = common::sample_source(Encoding::Nested, rows, cols);
+    let source = crate::common::sample_source(Encoding::Nested, rows, cols);
     let whole = Encoded::packed(Encoding::Nested, &source, cols);
     let top = [whole.parts()[1]];
     let top = Matrix::new(Encoding::Top, rows, cols, &top).unwrap();
     for row in 0..rows {
-        let exact = common::decode(&whole.matrix(), row);
-        let near = common::decode(&top, row);
+        let exact = crate::common::decode(&whole.matrix(), row);
+        let near = crate::common::decode(&top, row);
         for (exact, near) in exact.chunks(32).zip(near.chunks(32)) {
             let power = exact.iter().map(|bits| bits >> 23 & 255).max().unwrap();
             for (bits, near) in exact.iter().zip(near) {
@@ -630,9 +634,9 @@ fn a_top_is_near_its_numbers() {
 #[test]
 fn error_sums_are_those_of_the_decoded_matrix() {
     let source = f32_bytes(&[3.0, 4.0, 0.0, 0.0]);
-    let encoder = Encoder::new(Encoding::Mxfp4, Source::F32, 4).unwrap();
+    let encoder = Encoder::new(Encoding::Mxfp4, SourceDtype::F32, 4).unwrap();
     let mut rows = EncodedRows::default();
-    let mut tally = Tally::new(&encoder);
+    let mut tally = TensorTally::new(&encoder);
     encoder.encode(&source, &mut rows).unwrap();
     tally.push(&rows).unwrap();
     assert_eq!((tally.error.difference, tally.error.total, tally.error.max), (0.0, 25.0, 0.0));
@@ -688,9 +692,9 @@ proptest! {
             // e2m1 saturates: a maximum just below 8 becomes 6.
             (Encoding::Mxfp4, 2.0 / 8.0),
         ] {
-            let encoder = Encoder::new(encoding, Source::F32, 64).unwrap();
+            let encoder = Encoder::new(encoding, SourceDtype::F32, 64).unwrap();
             let encoded = Encoded::with(&encoder, &f32_bytes(&rows), 1, 64, 1);
-            for (w, bits) in rows.iter().zip(common::decode(&encoded.matrix(), 0)) {
+            for (w, bits) in rows.iter().zip(crate::common::decode(&encoded.matrix(), 0)) {
                 prop_assert!((f32::from_bits(bits) - w).abs() <= max * bound, "{} {}", encoding, w);
             }
         }

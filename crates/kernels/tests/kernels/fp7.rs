@@ -3,7 +3,7 @@
 use crate::common::{Encoded, decode, random};
 use proptest::prelude::*;
 use sws_kernels::{
-    Encoding, Fp8Scales, Matrix, MatrixError, PartRows, Scratch, Source, Tier, matmul,
+    Encoding, Fp8Scales, MatmulScratch, Matrix, MatrixError, PartRows, SourceDtype, Tier, matmul,
 };
 
 /// Packs a matrix. Returns bits of a code, without the scales.
@@ -11,7 +11,7 @@ fn survives(plain: &Encoded) -> f64 {
     let (packed, codes) = (Encoded::fp7(plain), plain.parts()[0]);
     packed.matrix().check().unwrap();
     let mut back = Vec::new();
-    packed.matrix().to_source(Source::E4m3, &mut back).unwrap();
+    packed.matrix().to_source(SourceDtype::E4m3, &mut back).unwrap();
     assert!(back == codes, "{:?}", packed.matrix());
     for row in 0..plain.matrix().row_count() {
         assert!(same(&decode(&packed.matrix(), row), &decode(&plain.matrix(), row)));
@@ -55,7 +55,7 @@ fn codes_as_models_have_them_take_less_than_seven_bits() {
     for (cols, most) in [(2048, 6.80), (768, 6.82), (192, 6.95)] {
         let rows = normal.len() / cols / 128 * 128;
         let weights: Vec<u8> = normal.iter().flat_map(|w| w.to_le_bytes()).collect();
-        let encoder = sws_kernels::Encoder::new(Encoding::Fp8, Source::F32, cols).unwrap();
+        let encoder = sws_kernels::Encoder::new(Encoding::Fp8, SourceDtype::F32, cols).unwrap();
         let mut encoded = sws_kernels::EncodedRows::default();
         encoder.encode(&weights[..4 * rows * cols], &mut encoded).unwrap();
         let bits = survives(&plain(Fp8Scales::Squares, &encoded.parts[0], cols));
@@ -103,7 +103,7 @@ fn products_are_those_of_plain_codes_on_every_tier() {
                 let x: Vec<f32> = (0..tokens * cols).map(|i| (i % 23) as f32 / 7.0 - 1.5).collect();
                 let product = |matrix: &Matrix, tier| {
                     let mut y = vec![0.0; tokens * rows];
-                    matmul(tier, matrix, &x, tokens, &mut y, &mut Scratch::new());
+                    matmul(tier, matrix, &x, tokens, &mut y, &mut MatmulScratch::new());
                     y.into_iter().map(f32::to_bits).collect::<Vec<_>>()
                 };
                 let expected = product(&plain.matrix(), Tier::best());

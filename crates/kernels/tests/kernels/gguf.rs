@@ -1,7 +1,7 @@
 //! The formats of GGUF files decode to the numbers that gguf-py decodes them to, bit for bit.
 
 use crate::common::Encoded;
-use sws_kernels::{Encoding, GgufBlocks, Matrix, Scratch, Tier, matmul};
+use sws_kernels::{Encoding, GgufBlocks, MatmulScratch, Matrix, Tier, matmul};
 
 /// Blocks of any bytes in a matrix of one row.
 const BLOCKS: usize = 256;
@@ -35,10 +35,10 @@ fn blocks_decode_as_in_gguf_py() {
     for (name, expected) in RECORDED {
         let encoding: Encoding = name.parse().unwrap();
         let Encoding::Gguf(format) = encoding else { panic!("{name}") };
-        let bytes = common::random(BLOCKS * format.bytes());
+        let bytes = crate::common::random(BLOCKS * format.bytes());
         let matrix = Matrix::new(encoding, 1, BLOCKS * format.cols(), &[&bytes]).unwrap();
         let mut hash = 0xcbf2_9ce4_8422_2325u64;
-        for bits in common::decode(&matrix, 0) {
+        for bits in crate::common::decode(&matrix, 0) {
             let bits = if f32::from_bits(bits).is_nan() { f32::NAN.to_bits() } else { bits };
             hash = (hash ^ u64::from(bits)).wrapping_mul(0x100_0000_01b3);
         }
@@ -59,7 +59,7 @@ fn any_number_of_blocks_and_rows_gives_the_same_bits_in_every_tier() {
                 let of = |tier| {
                     let x: Vec<f32> = x.iter().copied().cycle().take(tokens * cols).collect();
                     let mut y = vec![f32::MAX; tokens * rows];
-                    matmul(tier, &encoded.matrix(), &x, tokens, &mut y, &mut Scratch::new());
+                    matmul(tier, &encoded.matrix(), &x, tokens, &mut y, &mut MatmulScratch::new());
                     y.into_iter().map(f32::to_bits).collect::<Vec<u32>>()
                 };
                 let expected = of(Tier::SCALAR);

@@ -2,8 +2,8 @@
 
 use crate::common::{Encoded, decode};
 use sws_kernels::{
-    Activations, Encoding, GgufBlocks, Input, Output, Published, Scratch, ThreadScratch, Tier,
-    matmul, matmul_rows,
+    Activations, Encoding, GgufBlocks, MatmulScratch, OutputColumns, PackedInput, Published,
+    ThreadScratch, Tier, matmul, matmul_rows,
 };
 
 /// Encodings whose products round activations.
@@ -32,7 +32,7 @@ fn tiers(kind: Activations) -> impl Iterator<Item = Tier> {
 fn product(tier: Tier, encoded: &Encoded, x: &[f32], tokens: usize) -> Vec<f32> {
     let matrix = encoded.matrix();
     let mut y = vec![f32::MAX; tokens * matrix.row_count()];
-    matmul(tier, &matrix, x, tokens, &mut y, &mut Scratch::new());
+    matmul(tier, &matrix, x, tokens, &mut y, &mut MatmulScratch::new());
     y
 }
 
@@ -71,11 +71,11 @@ fn parts_of_the_rows_give_the_bits_of_all() {
             for tokens in [1, tokens] {
                 let x = &x[..tokens * cols];
                 let expected = bits(&product(tier, &encoded, x, tokens));
-                let (mut input, mut scratch) = (Input::new(), ThreadScratch::new());
+                let (mut input, mut scratch) = (PackedInput::new(), ThreadScratch::new());
                 input.pack(tier, x, tokens, cols);
                 for cut in 0..rows {
                     let mut y = vec![f32::MAX; tokens * rows];
-                    let (left, right) = Output::new(&mut y, tokens, rows).split_at(cut);
+                    let (left, right) = OutputColumns::new(&mut y, tokens, rows).split_at(cut);
                     let matrix = encoded.matrix();
                     matmul_rows(tier, &matrix.rows(cut..rows), &input, right, &mut scratch);
                     matmul_rows(tier, &matrix.rows(0..cut), &input, left, &mut scratch);

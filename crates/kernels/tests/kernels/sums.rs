@@ -1,7 +1,7 @@
 //! Products of weights that are summed as codes are those of the weights, to f32's precision.
 
 use crate::common::{Encoded, decode};
-use sws_kernels::{Encoding, Scratch, Tier, matmul};
+use sws_kernels::{Encoding, MatmulScratch, Tier, matmul};
 
 /// Largest error over the sum of the magnitudes that are added and taken off.
 const LIMIT: f64 = 2e-7;
@@ -22,7 +22,7 @@ fn sums_of_codes_are_those_of_weights() {
             let matrix = encoded.matrix();
             let x = [of_one_sign, of_both, heavy].concat();
             let mut y = vec![0.0; 3 * rows];
-            matmul(Tier::best(), &matrix, &x, 3, &mut y, &mut Scratch::new());
+            matmul(Tier::best(), &matrix, &x, 3, &mut y, &mut MatmulScratch::new());
             for r in 0..rows {
                 let weights: Vec<f64> = decode(&matrix, r)
                     .into_iter()
@@ -54,7 +54,7 @@ fn tiny_activations_count_as_zero() {
                 for tokens in [1, 3] {
                     let mut y = vec![f32::NAN; 5 * tokens];
                     let x = vec![x; 512 * tokens];
-                    matmul(tier, &encoded.matrix(), &x, tokens, &mut y, &mut Scratch::new());
+                    matmul(tier, &encoded.matrix(), &x, tokens, &mut y, &mut MatmulScratch::new());
                     assert!(y.iter().all(|y| *y == 0.0), "{encoding} {tier} {y:?}");
                 }
             }

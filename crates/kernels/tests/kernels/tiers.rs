@@ -4,9 +4,9 @@
 use crate::common::{Encoded, bf16_bytes, f32_bytes};
 use proptest::prelude::*;
 use sws_kernels::{
-    ARITHMETIC, Activations, Encoder, Encoding, GgufBlocks, Histogram, Input, Matrix, Output,
-    PartLen, Published, Scratch, Source, Strided, ThreadScratch, Tier, matmul, matmul_rows,
-    matmul_transposed,
+    ARITHMETIC, Activations, Encoder, Encoding, ExponentCounts, GgufBlocks, MatmulScratch, Matrix,
+    OutputColumns, PackedInput, PartLen, Published, SourceDtype, Strided, ThreadScratch, Tier,
+    matmul, matmul_rows, matmul_transposed,
 };
 
 /// Any bits, with special values more frequent than by chance.
@@ -36,13 +36,13 @@ fn encoded(encoding: Encoding, rows: usize, cols: usize, bits: &[u32], plain: bo
             let plain_codes = encoded(scales.plain(), rows, cols, bits, plain);
             match plain {
                 true => Encoded::fp7(&plain_codes),
-                false => Encoded::fp7_by(&Histogram::default(), &plain_codes),
+                false => Encoded::fp7_by(&ExponentCounts::default(), &plain_codes),
             }
         }
         Encoding::F32 => Encoded::from_parts(encoding, rows, cols, &[&singles]),
         Encoding::F16 | Encoding::Bf16 => Encoded::from_parts(encoding, rows, cols, &[&bf16]),
         Encoding::Bf12 | Encoding::Bf11 | Encoding::Nested => {
-            let mut histogram = Histogram::default();
+            let mut histogram = ExponentCounts::default();
             if plain {
                 histogram.add(&bf16);
             }
@@ -78,12 +78,16 @@ fn encoded(encoding: Encoding, rows: usize, cols: usize, bits: &[u32], plain: bo
                             bf16.iter().copied().cycle().take(len).collect()
                         }
                         (2, Encoding::Published(layout)) if layout.has_order() => {
-                            common::order(len)
+                            crate::common::order(len)
                         }
-                        (_, Encoding::Published(_)) if common::scale_bytes(encoding, p) == 2 => {
+                        (_, Encoding::Published(_))
+                            if crate::common::scale_bytes(encoding, p) == 2 =>
+                        {
                             bf16.iter().copied().cycle().take(len).collect()
                         }
-                        (_, Encoding::Published(_)) if common::scale_bytes(encoding, p) == 1 => {
+                        (_, Encoding::Published(_))
+                            if crate::common::scale_bytes(encoding, p) == 1 =>
+                        {
                             (0..len).map(|i| (cell(i) >> 23) as u8).collect()
                         }
                         (_, Encoding::Fp8 | Encoding::Published(_)) => {
@@ -101,7 +105,7 @@ fn encoded(encoding: Encoding, rows: usize, cols: usize, bits: &[u32], plain: bo
 
 fn product(tier: Tier, matrix: &Matrix, x: &[f32], tokens: usize) -> Vec<f32> {
     let mut y = vec![f32::MAX; tokens * matrix.row_count()];
-    matmul(tier, matrix, x, tokens, &mut y, &mut Scratch::new());
+    matmul(tier, matrix, x, tokens, &mut y, &mut MatmulScratch::new());
     y
 }
 
@@ -168,10 +172,10 @@ proptest! {
             same(&half, &expected[..some * rows], (tier, encoding, "tokens", some));
             // Rows in two parts, written to one result.
             let cut = rows / 3;
-            let mut input = Input::new();
+            let mut input = PackedInput::new();
             input.pack(tier, &x, tokens, cols);
             let mut y = vec![f32::MAX; tokens * rows];
-            let (left, right) = Output::new(&mut y, tokens, rows).split_at(cut);
+            let (left, right) = OutputColumns::new(&mut y, tokens, rows).split_at(cut);
             let mut scratch = ThreadScratch::new();
             matmul_rows(tier, &matrix.rows(cut..rows), &input, right, &mut scratch);
             matmul_rows(tier, &matrix.rows(0..cut), &input, left, &mut scratch);
@@ -204,7 +208,7 @@ proptest! {
         // The definition, one number after another.
         let mut expected = before.clone();
         for r in 0..rows {
-            for (c, &w) in common::decode(&matrix, r).iter().enumerate() {
+            for (c, &w) in crate::common::decode(&matrix, r).iter().enumerate() {
                 for t in 0..tokens {
                     let y = &mut expected[t * y_stride + c];
                     *y = f32::from_bits(w).mul_add(x[t * x_stride + r], *y);
@@ -237,10 +241,10 @@ proptest! {
         let bf11 = encoded(Encoding::Bf11, rows, cols, &bits, plain);
         let nested = encoded(Encoding::Nested, rows, cols, &bits, plain);
         let wide: Vec<f32> = (0..rows)
-            .flat_map(|r| common::decode(&bf16.matrix(), r))
+            .flat_map(|r| crate::common::decode(&bf16.matrix(), r))
             .map(f32::from_bits)
             .collect();
-        let single = Encoder::new(Encoding::F32, Source::F32, cols).unwrap();
+        let single = Encoder::new(Encoding::F32, SourceDtype::F32, cols).unwrap();
         let single = Encoded::with(&single, &f32_bytes(&wide), rows, cols, rows);
         let x: Vec<f32> =
             bits.iter().rev().map(|b| f32::from_bits(*b)).cycle().take(tokens * cols).collect();
@@ -327,7 +331,7 @@ fn every_code_and_scale_decodes_alike_in_every_tier() {
         let units: Vec<u8> = codes.chunks(32).flat_map(unit).collect();
         cases.push(Encoded::from_parts(Encoding::Gguf(GgufBlocks::Q8_0), 1, 256, &[&units]));
         for format in GgufBlocks::ALL {
-            let mut blocks = common::random(1024 / format.cols() * format.bytes());
+            let mut blocks = crate::common::random(1024 / format.cols() * format.bytes());
             for block in blocks.chunks_mut(format.bytes()) {
                 format.scales().iter().for_each(|&at| block[at..at + 2].copy_from_slice(&scale));
             }
@@ -349,7 +353,7 @@ fn every_code_and_scale_decodes_alike_in_every_tier() {
                 match p {
                     0 => codes[..len as usize].to_vec(),
                     // Scales of any exponent.
-                    _ => match common::scale_bytes(encoding, p) {
+                    _ => match crate::common::scale_bytes(encoding, p) {
                         1 => vec![code; len as usize],
                         n => [&vec![0x40; n - 2][..], &[code << 7, code]]
                             .concat()
@@ -383,7 +387,7 @@ fn products_are_those_of_decoded_weights_unless_a_later_version_changed_them() {
     let x: Vec<f32> = (0..2 * cols).map(|i| ((i * 7919) % 1013) as f32 / 37.0 - 13.0).collect();
     for encoding in Encoding::ALL {
         let encoded = Encoded::sample(encoding, rows, cols);
-        let bits = (0..rows).flat_map(|row| common::decode(&encoded.matrix(), row));
+        let bits = (0..rows).flat_map(|row| crate::common::decode(&encoded.matrix(), row));
         let bytes: Vec<u8> = bits.flat_map(u32::to_le_bytes).collect();
         let decoded = Encoded::from_parts(Encoding::F32, rows, cols, &[&bytes]);
         let [ours, plain] =
@@ -424,7 +428,7 @@ fn activations_of_another_shape_panic() {
 fn results_of_another_shape_panic() {
     let encoded = Encoded::sample(Encoding::Bf16, 3, 5);
     let (x, y) = (&[0.0; 10], &mut [0.0; 5]);
-    matmul(Tier::SCALAR, &encoded.matrix(), x, 2, y, &mut Scratch::new());
+    matmul(Tier::SCALAR, &encoded.matrix(), x, 2, y, &mut MatmulScratch::new());
 }
 
 /// Other tests compare tiers on one machine; this one compares machines. Another hash of an encoding is a
@@ -508,9 +512,9 @@ fn bits_match_every_other_architecture() {
 /// code decodes them, at the start of the patches and at their end.
 #[test]
 fn blocks_with_any_number_of_escapes_agree() {
-    let mut histogram = Histogram::default();
+    let mut histogram = ExponentCounts::default();
     (100..109).for_each(|exponent| histogram.0[exponent] = 1000 - exponent as u64);
-    let mut numbers = common::random(4096).into_iter().cycle();
+    let mut numbers = crate::common::random(4096).into_iter().cycle();
     let mut next = || numbers.next().unwrap();
     let mut bits = Vec::new();
     for n in [0, 1, 21, 31, 32, 33, 57, 58, 64] {
@@ -544,7 +548,10 @@ fn blocks_with_any_number_of_escapes_agree() {
             same(&product(tier, &bf11.matrix(), &x, 1), &expected, (tier, cols));
         }
         for row in 0..rows {
-            assert_eq!(common::decode(&bf11.matrix(), row), common::decode(&bf16.matrix(), row));
+            assert_eq!(
+                crate::common::decode(&bf11.matrix(), row),
+                crate::common::decode(&bf16.matrix(), row)
+            );
         }
     }
 }

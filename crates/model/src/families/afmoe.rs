@@ -4,11 +4,11 @@
 use sws_kernels::functional::Activation;
 use sws_store::PieceKind;
 
-use super::common::{Common, Defaults, switched_on, window, windows};
+use super::common::{Common, FamilyDefaults, switched_on, window, windows};
 use super::hunyuan::CORRECTION;
-use super::ranked::{Layers, RANKED, RankedKeys, only, sigmoid};
-use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, Rule, glm, matrix, small};
-use crate::config::{Config, ConfigError, MAX_COUNT};
+use super::ranked::{RANKED, RankedKeys, RankedLayers, only, sigmoid};
+use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, TensorRule, glm, matrix, small};
+use crate::config::{ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::spec::{AttentionGate, AttentionSpec, ModelSpec, QkNorm};
 
@@ -20,17 +20,17 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-const NORMS: &[Rule] = &[
+const NORMS: &[TensorRule] = &[
     small(PieceKind::Norms, Role::MixerNorm, "input_layernorm.weight"),
     small(PieceKind::Norms, Role::MixerPostNorm, "post_attention_layernorm.weight"),
     small(PieceKind::Norms, Role::FfnNorm, "pre_mlp_layernorm.weight"),
     small(PieceKind::Norms, Role::FfnPostNorm, "post_mlp_layernorm.weight"),
 ];
 
-const GATE: &[Rule] =
+const GATE: &[TensorRule] =
     &[matrix(PieceKind::Attention, Role::OutputGate, "self_attn.gate_proj.weight")];
 
-const DEFAULTS: Defaults = Defaults {
+const DEFAULTS: FamilyDefaults = FamilyDefaults {
     eps: 1e-5,
     theta: 10_000.0,
     kv_heads: None,
@@ -39,7 +39,7 @@ const DEFAULTS: Defaults = Defaults {
     context: 16_384,
 };
 
-fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     const KEYS: RankedKeys = RankedKeys {
         dense: ("num_dense_layers", 1),
         shared: ("num_shared_experts", 2),
@@ -72,7 +72,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
         gate: Some(AttentionGate::Own { per_head: false, activation: Activation::Sigmoid }),
         ..common.attention.clone()
     };
-    let layers = Layers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, common.layers)?;
+    let layers = RankedLayers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, common.layers)?;
     common.model(|l| {
         let rope = windows[l].and(attention.rope);
         (AttentionSpec { window: windows[l], rope, ..attention.clone() }, layers.ffn(l))

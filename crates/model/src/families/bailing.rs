@@ -5,14 +5,14 @@ use sws_kernels::functional::{Activation, MAX_TAPS, RopePairs};
 use sws_store::PieceKind;
 
 use super::common::{
-    Decoder, Defaults, MAX_STATE, MAX_WIDTH, full_layers, switched_off, switched_on,
+    DecoderParts, FamilyDefaults, MAX_STATE, MAX_WIDTH, full_layers, switched_off, switched_on,
 };
 use super::deepseek::sharpened;
 use super::kimi_linear::{LatentSizes, SIZES};
-use super::ranked::{Layers, RankedKeys, sigmoid};
+use super::ranked::{RankedKeys, RankedLayers, sigmoid};
 use super::step::limits;
-use super::{ENDS, EXPERTS, Ends, Family, MLP, NORMS, Rule, glm, kimi_linear, matrix, small};
-use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use super::{ENDS, EXPERTS, Ends, Family, MLP, NORMS, TensorRule, glm, kimi_linear, matrix, small};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::{MAX_HEAD_DIM, Rope};
 use crate::spec::{DeltaInputs, DeltaSpec, Ffn, LatentGates, LatentSpec, Mixer, ModelSpec};
@@ -30,7 +30,7 @@ pub(super) const FAMILY: Family = Family {
 pub(super) const WORDS: Ends = Ends { embedding: "word_embeddings.weight", ..ENDS };
 
 /// The last matrix has another name in latent attention than in delta nets.
-const ATTENTION: &[Rule] = &[
+const ATTENTION: &[TensorRule] = &[
     matrix(PieceKind::Attention, Role::Query, "attention.q_proj.weight"),
     matrix(PieceKind::Attention, Role::QueryDown, "attention.q_a_proj.weight"),
     small(PieceKind::Attention, Role::QueryDownNorm, "attention.q_a_layernorm.weight"),
@@ -53,10 +53,10 @@ const ATTENTION: &[Rule] = &[
     matrix(PieceKind::Attention, Role::Output, "attention.o_proj.weight"),
 ];
 
-pub(super) const CORRECTION: &[Rule] =
+pub(super) const CORRECTION: &[TensorRule] =
     &[small(PieceKind::Router, Role::RouterCorrection, "mlp.gate.expert_bias")];
 
-const DEFAULTS: Defaults = Defaults {
+const DEFAULTS: FamilyDefaults = FamilyDefaults {
     eps: 1e-6,
     theta: 6e6,
     kv_heads: None,
@@ -65,7 +65,7 @@ const DEFAULTS: Defaults = Defaults {
     context: 262_144,
 };
 
-fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     // Ling 2.5, whose linear attention is another, has the same model type.
     if config.any(&["kda_lower_bound", "kda_safe_gate", "no_kda_lora"]).is_none() {
         return Err(ConfigError::MissingKey("kda_lower_bound"));
@@ -74,7 +74,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
         switched_on(config, key)?;
     }
     switched_off(config, "attention_bias")?;
-    let mut decoder = Decoder::read(config, &DEFAULTS)?;
+    let mut decoder = DecoderParts::read(config, &DEFAULTS)?;
     if let Some(entry) = config.get("model_max_length") {
         decoder.context = entry.size(1 << 32)?;
     }
@@ -95,7 +95,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
         renormalise: (renormalise.map_or("norm_topk_prob", |entry| entry.key), true),
         groups: [8, 4],
     };
-    let layers = Layers::ranked(config, &keys, sigmoid(config, &keys)?, count)?;
+    let layers = RankedLayers::ranked(config, &keys, sigmoid(config, &keys)?, count)?;
     let of_experts = limits(config, "expert_swiglu_limit_list", count)?;
     let of_shared = limits(config, "share_expert_swiglu_limit_list", count)?;
     decoder.model(vec![rope], |l| {
@@ -113,7 +113,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
 }
 
 /// True for the layers with latent attention: the last of each group.
-fn full(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
+fn full(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError> {
     let listed = full_layers(config, layers, "linear_attention", &|entry| {
         config.unsupported(entry, "full_attention and linear_attention")
     })?;
@@ -129,15 +129,18 @@ fn full(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
     }
 }
 
-fn latent(config: &Config, decoder: &Decoder<'_>) -> Result<(LatentSpec, Rope), ConfigError> {
+fn latent(
+    config: &FamilyConfig,
+    decoder: &DecoderParts<'_>,
+) -> Result<(LatentSpec, Rope), ConfigError> {
     let (spec, rope) = turned(config, decoder, DEFAULTS.theta, &SIZES)?;
     Ok((LatentSpec { gates: LatentGates::PerHead, ..spec }, rope))
 }
 
 /// Latent attention with a rotary embedding of neighbours.
 pub(super) fn turned(
-    config: &Config,
-    decoder: &Decoder<'_>,
+    config: &FamilyConfig,
+    decoder: &DecoderParts<'_>,
     theta: f64,
     sizes: &LatentSizes,
 ) -> Result<(LatentSpec, Rope), ConfigError> {
@@ -152,7 +155,7 @@ pub(super) fn turned(
     Ok((LatentSpec { scale: scale as f32, rope: Some(0), ..spec }, rope))
 }
 
-fn delta(config: &Config, decoder: &Decoder<'_>) -> Result<DeltaSpec, ConfigError> {
+fn delta(config: &FamilyConfig, decoder: &DecoderParts<'_>) -> Result<DeltaSpec, ConfigError> {
     let size = |keys: [&'static str; 2], default, limit| {
         config.any(&keys).map_or(Ok(default), |entry| entry.size(limit))
     };
@@ -192,7 +195,7 @@ fn delta(config: &Config, decoder: &Decoder<'_>) -> Result<DeltaSpec, ConfigErro
 }
 
 /// A bound of decays.
-pub(super) fn bound_of(entry: Entry<'_>) -> Result<f32, ConfigError> {
+pub(super) fn bound_of(entry: ConfigEntry<'_>) -> Result<f32, ConfigError> {
     match entry.value.as_f64() {
         Some(bound) if (-1e3..0.0).contains(&bound) => Ok(bound as f32),
         _ => Err(entry.invalid("which must be a number from -1000 up to 0")),

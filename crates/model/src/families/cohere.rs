@@ -3,13 +3,13 @@
 
 use sws_kernels::functional::RopePairs;
 
-use super::common::{Common, Defaults, absent, chosen, dense, width, window, windows};
-use super::ranked::{Layers, routed, shared};
+use super::common::{Common, FamilyDefaults, absent, chosen, dense, width, window, windows};
+use super::ranked::{RankedLayers, routed, shared};
 use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, glm};
-use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::spec::{
     AttentionSpec, Ffn, MlpSpec, ModelSpec, MoeSpec, Norm, RankedRouter, Renormalise, Router,
-    Scores, SharedSpec,
+    RouterScores, SharedSpec,
 };
 
 pub(super) const FAMILY: Family = Family {
@@ -20,7 +20,7 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-const DEFAULTS: Defaults = Defaults {
+const DEFAULTS: FamilyDefaults = FamilyDefaults {
     eps: 1e-5,
     theta: 10_000.0,
     kv_heads: None,
@@ -31,17 +31,17 @@ const DEFAULTS: Defaults = Defaults {
 
 /// Dense layers come first, with a pattern of windows of their own. Where that pattern has no
 /// windows, they have rotary embeddings nevertheless.
-fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     const DENSE: (&str, u64) = ("first_k_dense_replace", 0);
     absent(config, "rope_scaling")?;
     let mut common = Common::read(config, &DEFAULTS)?;
     common.ropes[0].pairs = RopePairs::Interleaved;
     if config.get("rms_norm_eps").is_none() {
-        let eps = config.get("layer_norm_eps").map_or(Ok(1e-5), Entry::epsilon)?;
+        let eps = config.get("layer_norm_eps").map_or(Ok(1e-5), ConfigEntry::epsilon)?;
         common.decoder.norm = Norm::Layer { eps: eps as f32, bias: false };
     }
     common.decoder.residual.parallel = true;
-    let logits = config.get("logit_scale").map_or(Ok(0.0625), Entry::positive)?;
+    let logits = config.get("logit_scale").map_or(Ok(0.0625), ConfigEntry::positive)?;
     common.decoder.logit_scale = logits as f32;
 
     let pattern = |key, default| config.get(key).map_or(Ok(default), |e| e.size(MAX_COUNT));
@@ -57,7 +57,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     let attention = AttentionSpec { qkv_bias: bias, output_bias: bias, ..common.attention.clone() };
     let wide = config.get("prefix_dense_intermediate_size");
     let wide = wide.map_or("intermediate_size", |entry| entry.key);
-    let layers = Layers::of(
+    let layers = RankedLayers::of(
         routed(config, DENSE, common.layers)?,
         || dense(config, wide, false),
         || experts(config),
@@ -69,14 +69,14 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     })
 }
 
-fn experts(config: &Config) -> Result<Ffn, ConfigError> {
+fn experts(config: &FamilyConfig) -> Result<Ffn, ConfigError> {
     let width = width(config, "intermediate_size")?;
     let router = match config.get("expert_selection_fn") {
         None => Router::SoftmaxOfChosen,
         Some(entry) => match entry.word()? {
             "softmax" => Router::SoftmaxOfChosen,
             "sigmoid" => Router::Ranked(RankedRouter {
-                scores: Scores::SigmoidOfRanks,
+                scores: RouterScores::SigmoidOfRanks,
                 correction: false,
                 renormalise: match config.flag("norm_topk_prob", true)? {
                     true => Renormalise::Sum { plus: 0.0 },

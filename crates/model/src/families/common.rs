@@ -5,7 +5,7 @@ use sws_store::Value;
 
 use super::per_layer::check_single;
 use super::{kimi_k3, quantised};
-use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::gguf::PAIRED;
 use crate::rope::{MAX_HEAD_DIM, Rope};
 use crate::spec::{
@@ -21,7 +21,7 @@ pub(super) const MAX_STATE: usize = 1 << 28;
 const MAX_CONTEXT: u64 = 1 << 32;
 
 /// A family's defaults for absent entries. Most published models have all of them.
-pub(super) struct Defaults {
+pub(super) struct FamilyDefaults {
     pub(super) eps: f32,
     pub(super) theta: f64,
     /// None: the number of query heads.
@@ -34,8 +34,8 @@ pub(super) struct Defaults {
 }
 
 /// The parts of a decoder that do not depend on the kind of attention.
-pub(super) struct Decoder<'a> {
-    pub(super) config: &'a Config<'a>,
+pub(super) struct DecoderParts<'a> {
+    pub(super) config: &'a FamilyConfig<'a>,
     pub(super) hidden: usize,
     pub(super) vocab: usize,
     pub(super) layers: usize,
@@ -55,8 +55,11 @@ pub(super) struct Decoder<'a> {
     pub(super) context: usize,
 }
 
-impl<'a> Decoder<'a> {
-    pub(super) fn read(config: &'a Config<'a>, defaults: &Defaults) -> Result<Self, ConfigError> {
+impl<'a> DecoderParts<'a> {
+    pub(super) fn read(
+        config: &'a FamilyConfig<'a>,
+        defaults: &FamilyDefaults,
+    ) -> Result<Self, ConfigError> {
         quantised::check(config)?;
         let is_gemma = matches!(config.model_type(), "gemma2" | "gemma3_text" | "gemma4_text");
         let activation = match config.model_type() {
@@ -96,7 +99,7 @@ impl<'a> Decoder<'a> {
         let eps = config.get("rms_norm_eps").map(|entry| entry.epsilon()).transpose()?;
         let eps = eps.map_or(defaults.eps, |eps| eps as f32);
         let norm = Norm::Rms { eps, one_plus: false };
-        Ok(Decoder {
+        Ok(DecoderParts {
             config,
             hidden,
             vocab,
@@ -154,7 +157,7 @@ impl<'a> Decoder<'a> {
 
 /// A decoder whose attention has grouped heads.
 pub(super) struct Common<'a> {
-    pub(super) decoder: Decoder<'a>,
+    pub(super) decoder: DecoderParts<'a>,
     pub(super) layers: usize,
     /// The attention without biases, norms and window.
     pub(super) attention: AttentionSpec,
@@ -164,7 +167,10 @@ pub(super) struct Common<'a> {
 
 impl<'a> Common<'a> {
     /// Reads a decoder with one rotary embedding for all layers.
-    pub(super) fn read(config: &'a Config<'a>, defaults: &Defaults) -> Result<Self, ConfigError> {
+    pub(super) fn read(
+        config: &'a FamilyConfig<'a>,
+        defaults: &FamilyDefaults,
+    ) -> Result<Self, ConfigError> {
         let mut common = Common::unrotated(config, defaults)?;
         let (dim, context) = (common.attention.head_dim, common.decoder.context);
         let rope = Rope::of(config, dim, (defaults.theta, defaults.rotated), context)?;
@@ -179,7 +185,7 @@ impl<'a> Common<'a> {
         theta: f64,
         rotated: Option<f64>,
     ) -> Result<usize, ConfigError> {
-        let Decoder { config, context, .. } = self.decoder;
+        let DecoderParts { config, context, .. } = self.decoder;
         let dim = self.attention.head_dim;
         self.ropes.push(Rope::of_kind(config, kind, dim, (theta, rotated), context)?);
         Ok(self.ropes.len() - 1)
@@ -187,8 +193,8 @@ impl<'a> Common<'a> {
 
     /// Reads a decoder without its rotary embeddings, which turn pairs of elements.
     pub(super) fn unrotated(
-        config: &'a Config<'a>,
-        defaults: &Defaults,
+        config: &'a FamilyConfig<'a>,
+        defaults: &FamilyDefaults,
     ) -> Result<Self, ConfigError> {
         let common = Common::never_rotated(config, defaults)?;
         let dim = common.attention.head_dim;
@@ -209,11 +215,11 @@ impl<'a> Common<'a> {
 
     /// Reads a decoder that rotates nothing: a head may have an odd number of elements.
     pub(super) fn never_rotated(
-        config: &'a Config<'a>,
-        defaults: &Defaults,
+        config: &'a FamilyConfig<'a>,
+        defaults: &FamilyDefaults,
     ) -> Result<Self, ConfigError> {
-        let decoder = Decoder::read(config, defaults)?;
-        let &Decoder { hidden, layers, heads, .. } = &decoder;
+        let decoder = DecoderParts::read(config, defaults)?;
+        let &DecoderParts { hidden, layers, heads, .. } = &decoder;
         let heads_entry = || config.need("num_attention_heads");
         let kv_heads = match (config.raw("num_key_value_heads"), defaults.kv_heads) {
             (None, Some(default)) => default,
@@ -288,13 +294,17 @@ impl<'a> Common<'a> {
 }
 
 /// A gated MLP whose width is the entry `key`.
-pub(super) fn dense(config: &Config, key: &'static str, bias: bool) -> Result<Ffn, ConfigError> {
+pub(super) fn dense(
+    config: &FamilyConfig,
+    key: &'static str,
+    bias: bool,
+) -> Result<Ffn, ConfigError> {
     Ok(Ffn::Dense(MlpSpec { bias, ..MlpSpec::silu(width(config, key)?) }))
 }
 
 /// Experts whose width is the entry `key`, chosen by softmax.
 pub(super) fn moe(
-    config: &Config,
+    config: &FamilyConfig,
     key: &'static str,
     renormalise: bool,
     shared: Option<SharedSpec>,
@@ -304,7 +314,7 @@ pub(super) fn moe(
 }
 
 /// The number of experts of a layer, and of those for a token.
-pub(super) fn chosen(config: &Config) -> Result<(usize, usize), ConfigError> {
+pub(super) fn chosen(config: &FamilyConfig) -> Result<(usize, usize), ConfigError> {
     let experts = config.some_experts()? as usize;
     let entry = config.top_k()?.alike()?;
     let top_k = entry.size(MAX_COUNT)?;
@@ -315,20 +325,23 @@ pub(super) fn chosen(config: &Config) -> Result<(usize, usize), ConfigError> {
 }
 
 /// The share of a head that is rotated by the entry `rotary_dim`, which gives the elements.
-pub(super) fn rotated_share(config: &Config, head_dim: usize) -> Result<Option<f64>, ConfigError> {
+pub(super) fn rotated_share(
+    config: &FamilyConfig,
+    head_dim: usize,
+) -> Result<Option<f64>, ConfigError> {
     let Some(entry) = config.get("rotary_dim") else { return Ok(None) };
     let head_dim = config.get("head_dim").map_or(Ok(head_dim), |e| e.size(MAX_HEAD_DIM))?;
     Ok(Some(entry.size(MAX_HEAD_DIM)? as f64 / head_dim as f64))
 }
 
 /// The width of an MLP.
-pub(super) fn width(config: &Config, key: &'static str) -> Result<usize, ConfigError> {
+pub(super) fn width(config: &FamilyConfig, key: &'static str) -> Result<usize, ConfigError> {
     config.size(key, MAX_WIDTH)
 }
 
 /// The width of the shared expert.
 pub(super) fn shared_width(
-    config: &Config,
+    config: &FamilyConfig,
     key: &'static str,
     default: usize,
 ) -> Result<usize, ConfigError> {
@@ -338,7 +351,7 @@ pub(super) fn shared_width(
 /// The window in `sliding_window`. Null means none; the default for an absent entry depends on the
 /// family.
 pub(super) fn window(
-    config: &Config,
+    config: &FamilyConfig,
     default: Option<usize>,
 ) -> Result<Option<usize>, ConfigError> {
     match config.raw("sliding_window") {
@@ -348,7 +361,7 @@ pub(super) fn window(
 }
 
 /// Same as [`window`], for families that have a switch for it.
-pub(super) fn switched_window(config: &Config) -> Result<Option<usize>, ConfigError> {
+pub(super) fn switched_window(config: &FamilyConfig) -> Result<Option<usize>, ConfigError> {
     match config.flag("use_sliding_window", false)? {
         true => window(config, Some(4096)),
         false => Ok(None),
@@ -357,7 +370,7 @@ pub(super) fn switched_window(config: &Config) -> Result<Option<usize>, ConfigEr
 
 /// The window of each layer. Without `layer_types`, a layer has one if `otherwise` returns true.
 pub(super) fn windows(
-    config: &Config,
+    config: &FamilyConfig,
     layers: usize,
     window: Option<usize>,
     otherwise: impl Fn(usize) -> bool,
@@ -382,14 +395,14 @@ pub(super) fn windows(
 }
 
 /// Refuses an entry that is not null.
-pub(super) fn absent(config: &Config, key: &'static str) -> Result<(), ConfigError> {
+pub(super) fn absent(config: &FamilyConfig, key: &'static str) -> Result<(), ConfigError> {
     config.get(key).map_or(Ok(()), |entry| Err(config.unsupported(entry, "null")))
 }
 
 /// Refuses entries of rotary embeddings beside those of each kind of layer, which are read nowhere
 /// where the latter are absent.
 pub(super) fn without_ropes_of_kinds(
-    config: &Config,
+    config: &FamilyConfig,
     keys: &[&'static str],
 ) -> Result<(), ConfigError> {
     match config.any(keys).filter(|_| config.get("rope_parameters").is_none()) {
@@ -399,7 +412,7 @@ pub(super) fn without_ropes_of_kinds(
 }
 
 /// Refuses an entry that is true.
-pub(super) fn switched_off(config: &Config, key: &'static str) -> Result<(), ConfigError> {
+pub(super) fn switched_off(config: &FamilyConfig, key: &'static str) -> Result<(), ConfigError> {
     match config.get(key) {
         Some(entry) if entry.flag()? => Err(config.unsupported(entry, "false")),
         _ => Ok(()),
@@ -407,7 +420,7 @@ pub(super) fn switched_off(config: &Config, key: &'static str) -> Result<(), Con
 }
 
 /// Refuses an entry that is false.
-pub(super) fn switched_on(config: &Config, key: &'static str) -> Result<(), ConfigError> {
+pub(super) fn switched_on(config: &FamilyConfig, key: &'static str) -> Result<(), ConfigError> {
     match config.get(key) {
         Some(entry) if !entry.flag()? => Err(config.unsupported(entry, "true")),
         _ => Ok(()),
@@ -416,7 +429,7 @@ pub(super) fn switched_on(config: &Config, key: &'static str) -> Result<(), Conf
 
 /// For families without `layer_types`: refuses a list that differs from `window` in any layer.
 pub(super) fn same_window(
-    config: &Config,
+    config: &FamilyConfig,
     layers: usize,
     window: Option<usize>,
 ) -> Result<(), ConfigError> {
@@ -431,10 +444,10 @@ pub(super) fn same_window(
 /// True for each layer whose kind in `layer_types` is full attention, false for those of kind
 /// `other`; None without such an entry. `refusal` is for all other kinds.
 pub(super) fn full_layers(
-    config: &Config,
+    config: &FamilyConfig,
     layers: usize,
     other: &str,
-    refusal: &dyn Fn(Entry<'_>) -> ConfigError,
+    refusal: &dyn Fn(ConfigEntry<'_>) -> ConfigError,
 ) -> Result<Option<Vec<bool>>, ConfigError> {
     let Some(entry) = config.get("layer_types") else { return Ok(None) };
     let types = entry.list()?;

@@ -4,16 +4,17 @@
 use sws_kernels::functional::RopePairs;
 use sws_store::PieceKind;
 
-use super::common::{Decoder, Defaults, MAX_WIDTH, same_window, switched_off};
+use super::common::{DecoderParts, FamilyDefaults, MAX_WIDTH, same_window, switched_off};
 use super::glm::MOE;
-use super::ranked::{Layers, RANKED, RankedKeys, groups, only, scale, sigmoid};
-use super::{ENDS, EXPERTS, Family, MLP, NORMS, Rule, matrix, mistral, small, sparse};
-use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use super::ranked::{RANKED, RankedKeys, RankedLayers, groups, only, scale, sigmoid};
+use super::{ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, matrix, mistral, small, sparse};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::gguf::SPLIT_LATENTS;
 use crate::role::Role;
 use crate::rope::{self, MAX_AMPLITUDE, MAX_HEAD_DIM, Rope, RopeScaling, yarn_amplitude};
 use crate::spec::{
-    GroupMeasure, LatentGates, LatentSpec, Mixer, ModelSpec, RankedRouter, Renormalise, Scores,
+    GroupMeasure, LatentGates, LatentSpec, Mixer, ModelSpec, RankedRouter, Renormalise,
+    RouterScores,
 };
 
 /// Families with latent attention.
@@ -32,7 +33,7 @@ pub(super) const LATENT: Family = Family {
     spec: latent,
 };
 
-pub(super) const LATENT_ATTENTION: &[Rule] = &[
+pub(super) const LATENT_ATTENTION: &[TensorRule] = &[
     matrix(PieceKind::Attention, Role::Query, "self_attn.q_proj.weight"),
     matrix(PieceKind::Attention, Role::QueryDown, "self_attn.q_a_proj.weight"),
     small(PieceKind::Attention, Role::QueryDownNorm, "self_attn.q_a_layernorm.weight"),
@@ -46,7 +47,7 @@ pub(super) const LATENT_ATTENTION: &[Rule] = &[
     matrix(PieceKind::Attention, Role::Output, "self_attn.o_proj.weight"),
 ];
 
-pub(super) const INDEXER: &[Rule] = &[
+pub(super) const INDEXER: &[TensorRule] = &[
     matrix(PieceKind::Attention, Role::IndexKey, "self_attn.indexer.wk.weight"),
     small(PieceKind::Attention, Role::IndexWeights, "self_attn.indexer.weights_proj.weight"),
     matrix(PieceKind::Attention, Role::IndexQuery, "self_attn.indexer.wq_b.weight"),
@@ -70,7 +71,7 @@ const GLM_SPARSE: RankedKeys = RankedKeys {
     ..RANKED
 };
 
-pub(super) fn latent(config: &Config) -> Result<ModelSpec, ConfigError> {
+pub(super) fn latent(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let (layers, eps, context) = match config.model_type() {
         "deepseek_v2" => (V2, 1e-6, 2048),
         "deepseek_v32" => (V3, 1e-6, 163_840),
@@ -79,9 +80,15 @@ pub(super) fn latent(config: &Config) -> Result<ModelSpec, ConfigError> {
         "mistral4" => (MISTRAL, 1e-6, 1 << 20),
         _ => (V3, 1e-6, 4096),
     };
-    let defaults =
-        Defaults { eps, theta: 10_000.0, kv_heads: None, head_dim: None, rotated: None, context };
-    let decoder = Decoder::read(config, &defaults)?;
+    let defaults = FamilyDefaults {
+        eps,
+        theta: 10_000.0,
+        kv_heads: None,
+        head_dim: None,
+        rotated: None,
+        context,
+    };
+    let decoder = DecoderParts::read(config, &defaults)?;
     for key in ["attention_bias", "mlp_bias"] {
         switched_off(config, key)?;
     }
@@ -142,14 +149,14 @@ pub(super) fn latent(config: &Config) -> Result<ModelSpec, ConfigError> {
     let router = if is_v2 {
         softmax(config, &layers)?
     } else if is_mistral {
-        let (scores, correction) = (Scores::Softmax, false);
+        let (scores, correction) = (RouterScores::Softmax, false);
         RankedRouter { scores, correction, ..sigmoid(config, &layers)? }
     } else {
         only(config, "scoring_func", "sigmoid")?;
         only(config, "topk_method", "noaux_tc")?;
         sigmoid(config, &layers)?
     };
-    let layers = Layers::ranked(config, &layers, router, decoder.layers)?;
+    let layers = RankedLayers::ranked(config, &layers, router, decoder.layers)?;
     // Checkpoints with a tensor per expert have them apart: `ModelSpec::for_weights`.
     let layers = if is_mistral { layers.in_halves() } else { layers };
     decoder.model(vec![rope], |l| {
@@ -159,13 +166,13 @@ pub(super) fn latent(config: &Config) -> Result<ModelSpec, ConfigError> {
 }
 
 /// The factor by which yarn sharpens the softmax: the square of the amplitude of `mscale_all_dim`.
-pub(super) fn sharpened(config: &Config, rope: &Rope) -> Result<f64, ConfigError> {
+pub(super) fn sharpened(config: &FamilyConfig, rope: &Rope) -> Result<f64, ConfigError> {
     let key = "mscale_all_dim";
-    let given = rope::given(config)?.map(Entry::object).transpose()?;
+    let given = rope::given(config)?.map(ConfigEntry::object).transpose()?;
     let value = given.and_then(|given| given.get(key)).filter(|value| !value.is_null());
     // Zero means absent.
     let value = value.filter(|value| value.as_f64() != Some(0.0));
-    let Some(entry) = value.map(|value| Entry { key, value }) else { return Ok(1.0) };
+    let Some(entry) = value.map(|value| ConfigEntry { key, value }) else { return Ok(1.0) };
     match rope.scaling {
         RopeScaling::None => Ok(1.0),
         RopeScaling::Yarn { factor, .. } => {
@@ -179,7 +186,7 @@ pub(super) fn sharpened(config: &Config, rope: &Rope) -> Result<f64, ConfigError
 
 /// The router of DeepSeek V2. Its weights are never renormalised: the published code and
 /// transformers disagree about what `norm_topk_prob` means, and no published model sets it.
-fn softmax(config: &Config, keys: &RankedKeys) -> Result<RankedRouter, ConfigError> {
+fn softmax(config: &FamilyConfig, keys: &RankedKeys) -> Result<RankedRouter, ConfigError> {
     only(config, "scoring_func", "softmax")?;
     switched_off(config, "norm_topk_prob")?;
     let in_groups = match config.get("topk_method") {
@@ -195,6 +202,6 @@ fn softmax(config: &Config, keys: &RankedKeys) -> Result<RankedRouter, ConfigErr
         false => None,
     };
     let scale = scale(config, keys)?;
-    let (scores, correction, renormalise) = (Scores::Softmax, false, Renormalise::None);
+    let (scores, correction, renormalise) = (RouterScores::Softmax, false, Renormalise::None);
     Ok(RankedRouter { scores, correction, groups, renormalise, scale })
 }

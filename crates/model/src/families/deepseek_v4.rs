@@ -1,18 +1,20 @@
 //! DeepSeek V4: several residual streams, attention to the last positions and to pooled entries, and
 //! experts that a table gives in the first layers.
 
-use sws_kernels::functional::{Activation, MAX_STREAMS, RopePairs, Streams, Writing};
+use sws_kernels::functional::{Activation, MAX_STREAMS, RopePairs, StreamWriting, Streams};
 use sws_store::{PieceKind, Value};
 
-use super::common::{Decoder, Defaults, MAX_WIDTH, chosen, switched_off, switched_on, width};
+use super::common::{
+    DecoderParts, FamilyDefaults, MAX_WIDTH, chosen, switched_off, switched_on, width,
+};
 use super::ranked::only;
-use super::{Ends, Family, Rule, expert, matrix, small};
-use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use super::{Ends, Family, TensorRule, expert, matrix, small};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::{self, INFINITE, MAX_HEAD_DIM, Rope};
 use crate::spec::{
     CompressedSpec, Ffn, Mixer, MlpSpec, ModelSpec, MoeSpec, PoolIndexer, PoolSpec, RankedRouter,
-    Renormalise, Router, Scores, SharedSpec,
+    Renormalise, Router, RouterScores, SharedSpec,
 };
 
 pub(super) const FAMILY: Family = Family {
@@ -32,7 +34,7 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-const ATTENTION: &[Rule] = &[
+const ATTENTION: &[TensorRule] = &[
     small(PieceKind::Norms, Role::MixerNorm, "attn_norm.weight"),
     small(PieceKind::Norms, Role::FfnNorm, "ffn_norm.weight"),
     small(PieceKind::Attention, Role::MixerStreams, "hc_attn_fn"),
@@ -58,7 +60,7 @@ const ATTENTION: &[Rule] = &[
     small(PieceKind::Attention, Role::IndexPoolNorm, "attn.indexer.compressor.norm.weight"),
 ];
 
-const EXPERTS: &[Rule] = &[
+const EXPERTS: &[TensorRule] = &[
     small(PieceKind::Router, Role::FfnStreams, "hc_ffn_fn"),
     small(PieceKind::Router, Role::FfnStreamsBase, "hc_ffn_base"),
     small(PieceKind::Router, Role::FfnStreamsScale, "hc_ffn_scale"),
@@ -73,7 +75,7 @@ const EXPERTS: &[Rule] = &[
     matrix(PieceKind::SharedExpert, Role::Down, "ffn.shared_experts.w2.weight"),
 ];
 
-const DEFAULTS: Defaults = Defaults {
+const DEFAULTS: FamilyDefaults = FamilyDefaults {
     eps: 1e-6,
     theta: 10_000.0,
     kv_heads: Some(1),
@@ -87,7 +89,7 @@ const MAX_ITERATIONS: u64 = 1000;
 
 /// The entries that a layer attends to beside the last positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum AttendedEntries {
     /// None.
     Window,
     /// Those that an indexer selects.
@@ -96,8 +98,8 @@ enum Kind {
     Heavy,
 }
 
-fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
-    let mut decoder = Decoder::read(config, &DEFAULTS)?;
+fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
+    let mut decoder = DecoderParts::read(config, &DEFAULTS)?;
     for key in ["attention_bias", "mlp_bias"] {
         switched_off(config, key)?;
     }
@@ -138,9 +140,9 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     let tables = tables(config, decoder.layers)?;
     decoder.model(ropes, |l| {
         let (rope, pools) = match kinds[l] {
-            Kind::Window => (0, None),
-            Kind::Sparse => (1, Some(pools[0])),
-            Kind::Heavy => (1, Some(pools[1])),
+            AttendedEntries::Window => (0, None),
+            AttendedEntries::Sparse => (1, Some(pools[0])),
+            AttendedEntries::Heavy => (1, Some(pools[1])),
         };
         let mixer = Mixer::Compressed(CompressedSpec { rope, pools, ..attention });
         let router = RankedRouter { correction: !tables[l], ..experts.1 };
@@ -150,26 +152,29 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
 }
 
 /// An entry, or if it is absent the one that all models have.
-fn entry_of<'a>(config: &Config<'a>, key: &'static str) -> Result<Entry<'a>, ConfigError> {
+fn entry_of<'a>(
+    config: &FamilyConfig<'a>,
+    key: &'static str,
+) -> Result<ConfigEntry<'a>, ConfigError> {
     config.get(key).map_or_else(|| config.need("num_attention_heads"), Ok)
 }
 
-pub(super) fn streams(config: &Config) -> Result<Streams, ConfigError> {
+pub(super) fn streams(config: &FamilyConfig) -> Result<Streams, ConfigError> {
     let count = config.get("hc_mult").map_or(Ok(4), |entry| entry.size(MAX_STREAMS as u64))?;
     let entry = config.get("hc_sinkhorn_iters");
     let iterations = entry.map_or(Ok(20), |entry| entry.size(MAX_ITERATIONS))?;
-    let eps = config.get("hc_eps").map_or(Ok(1e-6), Entry::epsilon)? as f32;
-    Ok(Streams { count, writing: Writing::Mixed { iterations }, eps })
+    let eps = config.get("hc_eps").map_or(Ok(1e-6), ConfigEntry::epsilon)? as f32;
+    Ok(Streams { count, writing: StreamWriting::Mixed { iterations }, eps })
 }
 
 /// The size of a head, and the rotary embeddings of layers without entries and of those with them.
-fn ropes(config: &Config, context: usize) -> Result<(usize, Vec<Rope>), ConfigError> {
+fn ropes(config: &FamilyConfig, context: usize) -> Result<(usize, Vec<Rope>), ConfigError> {
     let head_dim = config.get("head_dim").map_or(Ok(512), |entry| entry.size(MAX_HEAD_DIM))?;
     let rotated = config.get("qk_rope_head_dim");
     let share = rotated.map(|entry| entry.size(MAX_HEAD_DIM)).transpose()?;
     let share = share.map_or(64.0 / 512.0, |rotated| rotated as f64 / head_dim as f64);
-    let theta = config.get("compress_rope_theta").map_or(Ok(160_000.0), Entry::positive)?;
-    let given = rope::given(config)?.map(Entry::object).transpose()?;
+    let theta = config.get("compress_rope_theta").map_or(Ok(160_000.0), ConfigEntry::positive)?;
+    let given = rope::given(config)?.map(ConfigEntry::object).transpose()?;
     let nested = given.is_some_and(|given| given.values().any(|value| value.as_map().is_some()));
     let mut ropes = if nested {
         let of = |kind, theta| Rope::of_kind(config, kind, head_dim, (theta, Some(share)), context);
@@ -202,7 +207,7 @@ fn ropes(config: &Config, context: usize) -> Result<(usize, Vec<Rope>), ConfigEr
 }
 
 /// The entries of sparse layers and of heavy ones.
-fn pools(config: &Config, attention: &CompressedSpec) -> Result<[PoolSpec; 2], ConfigError> {
+fn pools(config: &FamilyConfig, attention: &CompressedSpec) -> Result<[PoolSpec; 2], ConfigError> {
     let size = |key, default, limit| config.get(key).map_or(Ok(default), |e| e.size(limit));
     let heads = size("index_n_heads", 64, MAX_COUNT)?;
     let dim = size("index_head_dim", 128, MAX_HEAD_DIM)?;
@@ -216,10 +221,10 @@ fn pools(config: &Config, attention: &CompressedSpec) -> Result<[PoolSpec; 2], C
         let reason = format!("which with {dim} elements each no model has");
         return Err(entry_of(config, "index_n_heads")?.invalid(reason));
     }
-    let rates = config.get("compress_rates").map(Entry::object).transpose()?;
+    let rates = config.get("compress_rates").map(ConfigEntry::object).transpose()?;
     let ratio = |key: &'static str, old: &'static str, default: usize| {
         let value = rates.and_then(|rates| rates.get(key)).filter(|value| !value.is_null());
-        let Some(entry) = config.get(old).or(value.map(|value| Entry { key, value })) else {
+        let Some(entry) = config.get(old).or(value.map(|value| ConfigEntry { key, value })) else {
             return Ok(default);
         };
         match entry.size(MAX_COUNT)? {
@@ -237,7 +242,7 @@ fn pools(config: &Config, attention: &CompressedSpec) -> Result<[PoolSpec; 2], C
 
 /// The first `layers` values of a list, which may go on for layers that predict further tokens.
 pub(super) fn of_layers<T>(
-    entry: Entry<'_>,
+    entry: ConfigEntry<'_>,
     layers: usize,
     of: impl Fn(&Value) -> Option<T>,
     refusal: impl Fn() -> ConfigError,
@@ -250,34 +255,34 @@ pub(super) fn of_layers<T>(
     list[..layers].iter().map(|value| of(value).ok_or_else(&refusal)).collect()
 }
 
-fn kinds(config: &Config, layers: usize) -> Result<Vec<Kind>, ConfigError> {
+fn kinds(config: &FamilyConfig, layers: usize) -> Result<Vec<AttendedEntries>, ConfigError> {
     if let Some(entry) = config.get("layer_types") {
         let supported =
             "sliding_attention, compressed_sparse_attention and heavily_compressed_attention";
         let kind = |value: &Value| match value.as_str()? {
-            "sliding_attention" => Some(Kind::Window),
-            "compressed_sparse_attention" => Some(Kind::Sparse),
-            "heavily_compressed_attention" => Some(Kind::Heavy),
+            "sliding_attention" => Some(AttendedEntries::Window),
+            "compressed_sparse_attention" => Some(AttendedEntries::Sparse),
+            "heavily_compressed_attention" => Some(AttendedEntries::Heavy),
             _ => None,
         };
         return of_layers(entry, layers, kind, || config.unsupported(entry, supported));
     }
     let Some(entry) = config.get("compress_ratios") else {
         let heavy = |l: usize| l < 2 || l.is_multiple_of(2);
-        let kind = |l| if heavy(l) { Kind::Heavy } else { Kind::Sparse };
+        let kind = |l| if heavy(l) { AttendedEntries::Heavy } else { AttendedEntries::Sparse };
         return Ok((0..layers).map(kind).collect());
     };
     let kind = |value: &Value| match value.as_u64()? {
-        0 => Some(Kind::Window),
-        4 => Some(Kind::Sparse),
-        128 => Some(Kind::Heavy),
+        0 => Some(AttendedEntries::Window),
+        4 => Some(AttendedEntries::Sparse),
+        128 => Some(AttendedEntries::Heavy),
         _ => None,
     };
     of_layers(entry, layers, kind, || config.unsupported(entry, "0, 4 and 128"))
 }
 
 /// The experts of all layers, and the rule by which they are weighted.
-fn experts(config: &Config) -> Result<(MoeSpec, RankedRouter), ConfigError> {
+fn experts(config: &FamilyConfig) -> Result<(MoeSpec, RankedRouter), ConfigError> {
     only(config, "scoring_func", "sqrtsoftplus")?;
     only(config, "topk_method", "noaux_tc")?;
     switched_on(config, "norm_topk_prob")?;
@@ -286,11 +291,11 @@ fn experts(config: &Config) -> Result<(MoeSpec, RankedRouter), ConfigError> {
     {
         return Err(config.unsupported(entry, "1"));
     }
-    let limit = config.get("swiglu_limit").map_or(Ok(10.0), Entry::positive)?;
+    let limit = config.get("swiglu_limit").map_or(Ok(10.0), ConfigEntry::positive)?;
     let activation = Activation::SiluClamped(limit as f32);
     let expert = MlpSpec { activation, ..MlpSpec::silu(width(config, "moe_intermediate_size")?) };
-    let scale = config.get("routed_scaling_factor").map_or(Ok(1.5), Entry::positive)? as f32;
-    let (scores, correction, groups) = (Scores::RootSoftplus, true, None);
+    let scale = config.get("routed_scaling_factor").map_or(Ok(1.5), ConfigEntry::positive)? as f32;
+    let (scores, correction, groups) = (RouterScores::RootSoftplus, true, None);
     let renormalise = Renormalise::Sum { plus: 1e-20 };
     let rule = RankedRouter { scores, correction, groups, renormalise, scale };
     let shared = Some(SharedSpec::added(expert));
@@ -299,7 +304,7 @@ fn experts(config: &Config) -> Result<(MoeSpec, RankedRouter), ConfigError> {
 }
 
 /// True for each layer whose experts a table gives.
-fn tables(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
+fn tables(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError> {
     let Some(entry) = config.get("mlp_layer_types") else {
         let count = config.get("num_hash_layers").map_or(Ok(3), |entry| entry.count(MAX_COUNT))?;
         return Ok((0..layers as u64).map(|l| l < count).collect());

@@ -1,9 +1,9 @@
 //! Decoders without experts.
 
-use super::common::{Common, Defaults, dense, same_window, switched_window, window, windows};
+use super::common::{Common, FamilyDefaults, dense, same_window, switched_window, window, windows};
 use super::per_layer::flags_of_layers;
 use super::{ATTENTION, ENDS, Family, MLP, NORMS, mistral};
-use crate::config::{Config, ConfigError, MAX_COUNT};
+use crate::config::{ConfigError, FamilyConfig, MAX_COUNT};
 use crate::spec::{AttentionSpec, ModelSpec, QkNorm};
 
 pub(super) const FAMILY: Family = Family {
@@ -14,7 +14,7 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     match config.model_type() {
         "qwen2" | "qwen3" => qwen(config),
         "smollm3" => smol(config),
@@ -24,9 +24,9 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
 }
 
 /// Llama, and Mistral with a window of 4096 unless the configuration gives another one or null.
-fn llama(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn llama(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let mistral = config.model_type() == "mistral";
-    let defaults = Defaults {
+    let defaults = FamilyDefaults {
         eps: 1e-6,
         theta: 10_000.0,
         kv_heads: mistral.then_some(8),
@@ -46,9 +46,9 @@ fn llama(config: &Config) -> Result<ModelSpec, ConfigError> {
 
 /// Qwen2 with biases on queries, keys and values; Qwen3 with a norm on each head instead. Most
 /// configurations have a window, and `use_sliding_window` disables it in nearly all of them.
-fn qwen(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn qwen(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let qwen3 = config.model_type() == "qwen3";
-    let defaults = Defaults {
+    let defaults = FamilyDefaults {
         eps: 1e-6,
         theta: 10_000.0,
         kv_heads: Some(32),
@@ -72,8 +72,8 @@ fn qwen(config: &Config) -> Result<ModelSpec, ConfigError> {
 
 /// SmolLM3: no rotary embedding in every fourth layer, or where `no_rope_layers` has a 0. Where
 /// windows are in use, these layers have them.
-fn smol(config: &Config) -> Result<ModelSpec, ConfigError> {
-    let defaults = Defaults {
+fn smol(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
+    let defaults = FamilyDefaults {
         eps: 1e-6,
         theta: 2e6,
         kv_heads: Some(4),

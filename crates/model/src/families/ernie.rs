@@ -3,12 +3,14 @@
 use sws_kernels::functional::RopePairs;
 use sws_store::{PieceKind, Value};
 
-use super::common::{Common, Defaults, chosen, dense, same_window, switched_off, width};
-use super::ranked::{Layers, shared};
-use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, Rule, glm, small};
-use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use super::common::{Common, FamilyDefaults, chosen, dense, same_window, switched_off, width};
+use super::ranked::{RankedLayers, shared};
+use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, glm, small};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
-use crate::spec::{Ffn, MlpSpec, ModelSpec, MoeSpec, RankedRouter, Renormalise, Router, Scores};
+use crate::spec::{
+    Ffn, MlpSpec, ModelSpec, MoeSpec, RankedRouter, Renormalise, Router, RouterScores,
+};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["ernie4_5_moe"],
@@ -19,10 +21,10 @@ pub(super) const FAMILY: Family = Family {
 };
 
 /// The first rule for a role counts.
-const MOE: &[Rule] =
+const MOE: &[TensorRule] =
     &[small(PieceKind::Router, Role::RouterCorrection, "mlp.moe_statics.e_score_correction_bias")];
 
-const DEFAULTS: Defaults = Defaults {
+const DEFAULTS: FamilyDefaults = FamilyDefaults {
     eps: 1e-5,
     theta: 500_000.0,
     kv_heads: Some(4),
@@ -31,14 +33,14 @@ const DEFAULTS: Defaults = Defaults {
     context: 131_072,
 };
 
-fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let mut common = Common::read(config, &DEFAULTS)?;
     common.ropes[0].pairs = RopePairs::Interleaved;
     same_window(config, common.layers, None)?;
     // It would give the head a bias, too.
     switched_off(config, "use_bias")?;
     let attention = common.attention.clone();
-    let layers = Layers::of(
+    let layers = RankedLayers::of(
         routed(config, common.layers)?,
         || dense(config, "intermediate_size", false),
         || experts(config),
@@ -47,7 +49,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
 }
 
 /// Every so many layers has experts, from one layer to another; -1 means to the last.
-fn routed(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
+fn routed(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError> {
     let start = config.get("moe_layer_start_index").map_or(Ok(1), |e| e.count(MAX_COUNT))?;
     let end = match config.get("moe_layer_end_index") {
         Some(entry) if *entry.value != Value::Int(-1) => entry.count(MAX_COUNT)?,
@@ -58,11 +60,11 @@ fn routed(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
     Ok((0..layers).map(routes).collect())
 }
 
-fn experts(config: &Config) -> Result<Ffn, ConfigError> {
+fn experts(config: &FamilyConfig) -> Result<Ffn, ConfigError> {
     let width = width(config, "moe_intermediate_size")?;
-    let least = config.get("moe_norm_min").map_or(Ok(1e-12), Entry::positive)?;
+    let least = config.get("moe_norm_min").map_or(Ok(1e-12), ConfigEntry::positive)?;
     let router = Router::Ranked(RankedRouter {
-        scores: Scores::Softmax,
+        scores: RouterScores::Softmax,
         correction: true,
         groups: None,
         renormalise: Renormalise::AtLeast(least as f32),

@@ -2,10 +2,10 @@
 
 use sws_store::{PieceKind, Value};
 
-use super::common::{Common, Defaults, window, windows};
-use super::ranked::{Layers, RANKED, RankedKeys, sigmoid};
-use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, Rule, glm, small};
-use crate::config::{Config, ConfigError, MAX_COUNT};
+use super::common::{Common, FamilyDefaults, window, windows};
+use super::ranked::{RANKED, RankedKeys, RankedLayers, sigmoid};
+use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, glm, small};
+use crate::config::{ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::spec::{AttentionSpec, ModelSpec, QkNorm};
 
@@ -18,17 +18,17 @@ pub(super) const FAMILY: Family = Family {
 };
 
 /// The first rule for a role counts.
-const CORRECTION: &[Rule] =
+const CORRECTION: &[TensorRule] =
     &[small(PieceKind::Router, Role::RouterCorrection, "mlp.e_score_correction_bias")];
 
 /// Three layers of four have a window, and rotary embeddings only they.
-fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     const KEYS: RankedKeys = RankedKeys {
         shared: ("num_shared_experts", 1),
         scale: ("routed_scaling_factor", 2.5),
         ..RANKED
     };
-    let defaults = Defaults {
+    let defaults = FamilyDefaults {
         eps: 1e-5,
         theta: 10_000.0,
         kv_heads: Some(32),
@@ -49,7 +49,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     };
     let windows = windows(config, common.layers, window, |l| !(l + 1).is_multiple_of(pattern))?;
     let attention = AttentionSpec { qk_norm: QkNorm::PerHead, ..common.attention.clone() };
-    let layers = Layers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, common.layers)?;
+    let layers = RankedLayers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, common.layers)?;
     if let Some(entry) = config.get("is_moe_layer") {
         let same = |(given, routed): (&Value, &bool)| given.as_bool() == Some(*routed);
         let given = entry.list()?;

@@ -3,9 +3,9 @@
 use sws_kernels::functional::Activation;
 use sws_store::{PieceKind, Value};
 
-use super::common::{Common, Defaults, absent, switched_off, width, window, windows};
-use super::{ATTENTION, ENDS, Family, MLP, Rule, small};
-use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use super::common::{Common, FamilyDefaults, absent, switched_off, width, window, windows};
+use super::{ATTENTION, ENDS, Family, MLP, TensorRule, small};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::{INFINITE, Rope};
 use crate::spec::{AttentionSpec, Ffn, MlpSpec, ModelSpec, QkNorm};
@@ -19,7 +19,7 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-pub(super) const NORMS: &[Rule] = &[
+pub(super) const NORMS: &[TensorRule] = &[
     small(PieceKind::Norms, Role::MixerNorm, "input_layernorm.weight"),
     small(PieceKind::Norms, Role::MixerPostNorm, "post_attention_layernorm.weight"),
     small(PieceKind::Norms, Role::FfnNorm, "pre_feedforward_layernorm.weight"),
@@ -28,9 +28,9 @@ pub(super) const NORMS: &[Rule] = &[
 
 /// Gemma 2 caps scores and logits, and has a window in every other layer. Gemma 3 has norms on
 /// heads, a window in five layers of six, and a rotary embedding of its own for these.
-fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let is_third = config.model_type() == "gemma3_text";
-    let defaults = Defaults {
+    let defaults = FamilyDefaults {
         eps: 1e-6,
         theta: if is_third { 1e6 } else { 10_000.0 },
         kv_heads: Some(4),
@@ -65,7 +65,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     let window = window(config, Some(4096))?;
     if is_third && window.is_none() {
         // Rotary embeddings would still differ from layer to layer.
-        let entry = Entry { key: "sliding_window", value: &Value::Null };
+        let entry = ConfigEntry { key: "sliding_window", value: &Value::Null };
         return Err(config.unsupported(entry, "a number of positions"));
     }
     let windows = windows(config, common.layers, window, |l| !(l + 1).is_multiple_of(pattern))?;
@@ -86,7 +86,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     common.decoder.embedding_scale = (common.decoder.hidden as f64).sqrt() as f32;
     common.decoder.logit_cap = cap("final_logit_softcapping", (!is_third).then_some(30.0))?;
     let soft_cap = cap("attn_logit_softcapping", (!is_third).then_some(50.0))?;
-    let scalar = config.get("query_pre_attn_scalar").map_or(Ok(256.0), Entry::positive)?;
+    let scalar = config.get("query_pre_attn_scalar").map_or(Ok(256.0), ConfigEntry::positive)?;
     let bias = config.flag("attention_bias", false)?;
     let attention = AttentionSpec {
         qkv_bias: bias,
@@ -105,22 +105,22 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
 }
 
 /// A cap, unless it is absent.
-pub(super) fn cap_of(entry: Option<Entry<'_>>) -> Result<Option<f32>, ConfigError> {
-    Ok(entry.map(Entry::positive).transpose()?.map(|cap| cap as f32))
+pub(super) fn cap_of(entry: Option<ConfigEntry<'_>>) -> Result<Option<f32>, ConfigError> {
+    Ok(entry.map(ConfigEntry::positive).transpose()?.map(|cap| cap as f32))
 }
 
 /// The rotary embedding of layers with a window. Unless its entries give it a base, it has one of
 /// its own and no scaling.
-fn local_rope(config: &Config, common: &mut Common<'_>) -> Result<usize, ConfigError> {
+fn local_rope(config: &FamilyConfig, common: &mut Common<'_>) -> Result<usize, ConfigError> {
     const KIND: &str = "sliding_attention";
     const THETA: f64 = 10_000.0;
-    let given = config.get("rope_parameters").map(Entry::object).transpose()?;
+    let given = config.get("rope_parameters").map(ConfigEntry::object).transpose()?;
     let given = given.and_then(|given| given.get(KIND)).filter(|value| !value.is_null());
-    let given = given.map(|value| Entry { key: KIND, value }.object()).transpose()?;
+    let given = given.map(|value| ConfigEntry { key: KIND, value }.object()).transpose()?;
     if let Some(given) = given {
         let entry = |key| {
             let value = given.get(key).filter(|value| !value.is_null());
-            value.map(|value| Entry { key, value })
+            value.map(|value| ConfigEntry { key, value })
         };
         if entry("rope_theta").is_some() {
             return common.add_rope(KIND, THETA, None);
@@ -132,7 +132,8 @@ fn local_rope(config: &Config, common: &mut Common<'_>) -> Result<usize, ConfigE
         }
     }
     let entry = config.get("rope_local_base_freq");
-    let rope = Rope::plain(entry.map_or(Ok(THETA), Entry::positive)?, common.attention.head_dim);
+    let rope =
+        Rope::plain(entry.map_or(Ok(THETA), ConfigEntry::positive)?, common.attention.head_dim);
     if let Some(entry) = entry.filter(|_| !rope.is_finite(common.decoder.context)) {
         return Err(entry.invalid(INFINITE));
     }

@@ -5,10 +5,10 @@
 use sws_kernels::functional::Activation;
 use sws_store::PieceKind;
 
-use super::common::{Common, Defaults, MAX_WIDTH, absent, chosen, width, window, windows};
+use super::common::{Common, FamilyDefaults, MAX_WIDTH, absent, chosen, width, window, windows};
 use super::per_layer::{SINGLE, of_kind};
-use super::{ATTENTION, ENDS, Ends, Family, MLP, Rule, gemma, matrix, small, stacked};
-use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use super::{ATTENTION, ENDS, Ends, Family, MLP, TensorRule, gemma, matrix, small, stacked};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::{INFINITE, MAX_HEAD_DIM, Rope};
 use crate::spec::{
@@ -31,14 +31,14 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-const NORMS: &[Rule] = &[
+const NORMS: &[TensorRule] = &[
     small(PieceKind::Norms, Role::SharedPostNorm, "post_feedforward_layernorm_1.weight"),
     small(PieceKind::Norms, Role::ExpertsNorm, "pre_feedforward_layernorm_2.weight"),
     small(PieceKind::Norms, Role::ExpertsPostNorm, "post_feedforward_layernorm_2.weight"),
     small(PieceKind::Norms, Role::StateScale, "layer_scalar"),
 ];
 
-const MOE: &[Rule] = &[
+const MOE: &[TensorRule] = &[
     small(PieceKind::Router, Role::RouterNorm, "router.scale"),
     small(PieceKind::Router, Role::Router, "router.proj.weight"),
     small(PieceKind::Router, Role::RouterFactors, "router.per_expert_scale"),
@@ -46,13 +46,13 @@ const MOE: &[Rule] = &[
     stacked(Role::Down, "experts.down_proj"),
 ];
 
-const INPUTS: &[Rule] = &[
+const INPUTS: &[TensorRule] = &[
     matrix(PieceKind::LayerInput, Role::LayerInputGate, "per_layer_input_gate.weight"),
     matrix(PieceKind::LayerInput, Role::LayerInputUp, "per_layer_projection.weight"),
     small(PieceKind::Norms, Role::LayerInputNorm, "post_per_layer_input_norm.weight"),
 ];
 
-const DEFAULTS: Defaults = Defaults {
+const DEFAULTS: FamilyDefaults = FamilyDefaults {
     eps: 1e-6,
     theta: 10_000.0,
     kv_heads: Some(4),
@@ -62,7 +62,7 @@ const DEFAULTS: Defaults = Defaults {
 };
 
 /// A rotary embedding for each kind of layer.
-fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     if let Some(entry) = config.get("use_bidirectional_attention")
         && entry.word()? == "all"
     {
@@ -129,7 +129,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
 
 /// Layers up to which all have keys and values of their own. Checkpoints have unused ones of the
 /// others.
-pub(crate) fn layers_with_keys(config: &Config) -> Result<u32, ConfigError> {
+pub(crate) fn layers_with_keys(config: &FamilyConfig) -> Result<u32, ConfigError> {
     let layers = config.layers()?;
     let shared = match config.get("num_kv_shared_layers") {
         Some(entry) if FAMILY.model_types.contains(&config.model_type()) => {
@@ -142,7 +142,10 @@ pub(crate) fn layers_with_keys(config: &Config) -> Result<u32, ConfigError> {
 
 /// The keys and values of each layer. The last layers see those of the last layer of their kind that
 /// has its own.
-fn key_values(config: &Config, windows: &[Option<usize>]) -> Result<Vec<KeyValues>, ConfigError> {
+fn key_values(
+    config: &FamilyConfig,
+    windows: &[Option<usize>],
+) -> Result<Vec<KeyValues>, ConfigError> {
     let (own, shared) = windows.split_at(layers_with_keys(config)? as usize);
     let mut key_values = vec![KeyValues::Own; windows.len()];
     for (l, window) in (own.len()..).zip(shared) {
@@ -156,7 +159,10 @@ fn key_values(config: &Config, windows: &[Option<usize>]) -> Result<Vec<KeyValue
 }
 
 /// What tokens give to layers besides their embedding.
-fn layer_inputs(config: &Config, common: &Common<'_>) -> Result<Option<LayerInputs>, ConfigError> {
+fn layer_inputs(
+    config: &FamilyConfig,
+    common: &Common<'_>,
+) -> Result<Option<LayerInputs>, ConfigError> {
     let entry = config.need("hidden_size_per_layer_input")?;
     let width = match entry.count(MAX_WIDTH)? as usize {
         0 => return Ok(None),
@@ -187,7 +193,7 @@ fn layer_inputs(config: &Config, common: &Common<'_>) -> Result<Option<LayerInpu
 
 /// The attention of layers without a window.
 fn full(
-    config: &Config,
+    config: &FamilyConfig,
     local: &AttentionSpec,
     windows: &[Option<usize>],
 ) -> Result<AttentionSpec, ConfigError> {
@@ -227,7 +233,7 @@ fn full(
 
 /// The rotary embedding of layers without a window: angles over the whole head, of which the last
 /// are zero.
-fn full_rope(config: &Config, head_dim: usize, context: usize) -> Result<Rope, ConfigError> {
+fn full_rope(config: &FamilyConfig, head_dim: usize, context: usize) -> Result<Rope, ConfigError> {
     const KIND: &str = "full_attention";
     const THETA: f64 = 1e6;
     let given = match config.get("rope_parameters") {
@@ -235,18 +241,18 @@ fn full_rope(config: &Config, head_dim: usize, context: usize) -> Result<Rope, C
         Some(given) => {
             let value = given.object()?.get(KIND).filter(|value| !value.is_null());
             let value = value.ok_or(ConfigError::MissingKey(KIND))?;
-            Some(Entry { key: KIND, value }.object()?)
+            Some(ConfigEntry { key: KIND, value }.object()?)
         }
     };
     let entry = |key| {
         let value = given.and_then(|given| given.get(key)).filter(|value| !value.is_null());
-        value.map(|value| Entry { key, value })
+        value.map(|value| ConfigEntry { key, value })
     };
-    let kind = entry("rope_type").or(entry("type")).map(Entry::word).transpose()?;
+    let kind = entry("rope_type").or(entry("type")).map(ConfigEntry::word).transpose()?;
     if given.is_some() && kind != Some("proportional") {
         return Rope::of_kind(config, KIND, head_dim, (THETA, None), context);
     }
-    let number = |key, default| entry(key).map_or(Ok(default), Entry::positive);
+    let number = |key, default| entry(key).map_or(Ok(default), ConfigEntry::positive);
     let share = number("partial_rotary_factor", if given.is_some() { 1.0 } else { 0.25 })?;
     let mut rope = Rope::plain(number("rope_theta", THETA)?, head_dim);
     let turned = (share * head_dim as f64 / 2.0) as usize;

@@ -2,10 +2,10 @@
 
 use sws_store::PieceKind;
 
-use super::common::{Common, Defaults, same_window, window, windows};
-use super::ranked::{Layers, RANKED, RankedKeys, only, sigmoid};
-use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, Rule, matrix, small};
-use crate::config::{Config, ConfigError, MAX_COUNT};
+use super::common::{Common, FamilyDefaults, same_window, window, windows};
+use super::ranked::{RANKED, RankedKeys, RankedLayers, only, sigmoid};
+use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, matrix, small};
+use crate::config::{ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::spec::{AttentionSpec, ModelSpec, QkNorm};
 
@@ -17,7 +17,7 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-pub(super) const MOE: &[Rule] = &[
+pub(super) const MOE: &[TensorRule] = &[
     small(PieceKind::Router, Role::Router, "mlp.gate.weight"),
     small(PieceKind::Router, Role::RouterCorrection, "mlp.gate.e_score_correction_bias"),
     matrix(PieceKind::SharedExpert, Role::Gate, "mlp.shared_experts.gate_proj.weight"),
@@ -25,7 +25,7 @@ pub(super) const MOE: &[Rule] = &[
     matrix(PieceKind::SharedExpert, Role::Down, "mlp.shared_experts.down_proj.weight"),
 ];
 
-fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     match config.model_type() {
         "dots1" => dots(config),
         "solar_open" => solar(config),
@@ -33,8 +33,8 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     }
 }
 
-fn glm(config: &Config) -> Result<ModelSpec, ConfigError> {
-    let defaults = Defaults {
+fn glm(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
+    let defaults = FamilyDefaults {
         eps: 1e-5,
         theta: 10_000.0,
         kv_heads: Some(8),
@@ -53,19 +53,19 @@ fn glm(config: &Config) -> Result<ModelSpec, ConfigError> {
     only(config, "scoring_func", "sigmoid")?;
     only(config, "topk_method", "noaux_tc")?;
     let router = sigmoid(config, &RANKED)?;
-    let layers = Layers::ranked(config, &RANKED, router, common.layers)?;
+    let layers = RankedLayers::ranked(config, &RANKED, router, common.layers)?;
     common.model(|l| (attention.clone(), layers.ffn(l)))
 }
 
 /// Norms on heads, and a window in layers from `max_window_layers` on.
-fn dots(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn dots(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     const KEYS: RankedKeys = RankedKeys {
         dense: ("first_k_dense_replace", 0),
         shared: ("n_shared_experts", 0),
         renormalise: ("norm_topk_prob", false),
         ..RANKED
     };
-    let defaults = Defaults {
+    let defaults = FamilyDefaults {
         eps: 1e-6,
         theta: 10_000.0,
         kv_heads: Some(32),
@@ -84,14 +84,14 @@ fn dots(config: &Config) -> Result<ModelSpec, ConfigError> {
         qk_norm: QkNorm::PerHead,
         ..common.attention.clone()
     };
-    let layers = Layers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, common.layers)?;
+    let layers = RankedLayers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, common.layers)?;
     common.model(|l| (AttentionSpec { window: windows[l], ..attention.clone() }, layers.ffn(l)))
 }
 
 /// Experts in every layer.
-fn solar(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn solar(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     const KEYS: RankedKeys = RankedKeys { dense: ("first_k_dense_replace", 0), ..RANKED };
-    let defaults = Defaults {
+    let defaults = FamilyDefaults {
         eps: 1e-5,
         theta: 1e6,
         kv_heads: Some(8),
@@ -103,6 +103,6 @@ fn solar(config: &Config) -> Result<ModelSpec, ConfigError> {
     same_window(config, common.layers, None)?;
     let qkv_bias = config.flag("attention_bias", false)?;
     let attention = AttentionSpec { qkv_bias, ..common.attention.clone() };
-    let layers = Layers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, common.layers)?;
+    let layers = RankedLayers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, common.layers)?;
     common.model(|l| (attention.clone(), layers.ffn(l)))
 }

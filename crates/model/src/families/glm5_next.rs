@@ -5,13 +5,13 @@ use sws_kernels::functional::Activation;
 use sws_store::{PieceKind, Value};
 
 use super::bailing::bound_of;
-use super::common::{Decoder, MAX_WIDTH, switched_off};
+use super::common::{DecoderParts, MAX_WIDTH, switched_off};
 use super::deepseek::{INDEXER, LATENT_ATTENTION};
 use super::deepseek_v4::{of_layers, streams};
 use super::kimi_linear::{DEFAULTS, DELTA, delta, linear};
-use super::ranked::{Layers, RANKED, RankedKeys, only, sigmoid};
-use super::{ENDS, EXPERTS, Family, MLP, NORMS, Rule, glm, small, sparse};
-use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use super::ranked::{RANKED, RankedKeys, RankedLayers, only, sigmoid};
+use super::{ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, glm, small, sparse};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
 use crate::spec::{DeltaSpec, Ffn, LatentGates, LatentSpec, Mixer, ModelSpec};
@@ -24,7 +24,7 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-const STREAMS: &[Rule] = &[
+const STREAMS: &[TensorRule] = &[
     small(PieceKind::Attention, Role::MixerStreams, "hc_attn_fn"),
     small(PieceKind::Attention, Role::MixerStreamsBase, "hc_attn_base"),
     small(PieceKind::Attention, Role::MixerStreamsScale, "hc_attn_scale"),
@@ -33,7 +33,7 @@ const STREAMS: &[Rule] = &[
     small(PieceKind::Router, Role::FfnStreamsScale, "hc_ffn_scale"),
 ];
 
-const POOLS: &[Rule] = &[
+const POOLS: &[TensorRule] = &[
     small(PieceKind::Attention, Role::IndexPoolBias, "self_attn.indexer.index_kpool_compress_ape"),
     small(PieceKind::Attention, Role::IndexPoolGate, "self_attn.indexer.index_kpool_compress_gate"),
 ];
@@ -44,11 +44,11 @@ const KEYS: RankedKeys = RankedKeys {
     ..RANKED
 };
 
-fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     switched_off(config, "attention_bias")?;
     only(config, "scoring_func", "sigmoid")?;
     only(config, "topk_method", "noaux_tc")?;
-    let mut decoder = Decoder::read(config, &DEFAULTS)?;
+    let mut decoder = DecoderParts::read(config, &DEFAULTS)?;
     if let Some(entry) = config.get("num_key_value_heads")
         && entry.size(MAX_COUNT)? != decoder.heads
     {
@@ -71,8 +71,8 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     let latent = latent(config, decoder.heads, eps)?;
     let sparse = sparse::grouped(config, &full)?;
     let delta = full.contains(&false).then(|| bounded(config, eps)).transpose()?;
-    let layers = Layers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, count)?;
-    let limit = config.get("swiglu_limit").map_or(Ok(10.0), Entry::positive)? as f32;
+    let layers = RankedLayers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, count)?;
+    let limit = config.get("swiglu_limit").map_or(Ok(10.0), ConfigEntry::positive)? as f32;
     let activation = Activation::SiluClamped(limit);
     decoder.model(Vec::new(), |l| {
         let mixer = match full[l] {
@@ -92,7 +92,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     })
 }
 
-fn latent(config: &Config, heads: usize, eps: f32) -> Result<LatentSpec, ConfigError> {
+fn latent(config: &FamilyConfig, heads: usize, eps: f32) -> Result<LatentSpec, ConfigError> {
     let size = |key, default, limit| config.get(key).map_or(Ok(default), |e| e.size(limit));
     if let Some(entry) = config.get("qk_rope_head_dim")
         && entry.count(MAX_HEAD_DIM)? != 0
@@ -126,7 +126,7 @@ fn latent(config: &Config, heads: usize, eps: f32) -> Result<LatentSpec, ConfigE
 }
 
 /// A delta net whose decays have a bound, unless the configuration says that they have none.
-fn bounded(config: &Config, eps: f32) -> Result<DeltaSpec, ConfigError> {
+fn bounded(config: &FamilyConfig, eps: f32) -> Result<DeltaSpec, ConfigError> {
     let spec = delta(config, 64, eps)?;
     let none = config.raw("linear_lower_bound").is_some_and(Value::is_null);
     let bound = match linear(config, "gate_lower_bound", "linear_lower_bound")? {

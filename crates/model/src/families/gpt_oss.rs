@@ -5,9 +5,9 @@
 use sws_kernels::functional::Activation;
 use sws_store::PieceKind;
 
-use super::common::{Common, Defaults, chosen, width, window, windows};
-use super::{ATTENTION, ENDS, Family, NORMS, Rule, small, stacked};
-use crate::config::{Config, ConfigError};
+use super::common::{Common, FamilyDefaults, chosen, width, window, windows};
+use super::{ATTENTION, ENDS, Family, NORMS, TensorRule, small, stacked};
+use crate::config::{ConfigError, FamilyConfig};
 use crate::role::Role;
 use crate::rope;
 use crate::spec::{AttentionSpec, Ffn, GateUp, MlpSpec, ModelSpec, MoeSpec, Router};
@@ -20,9 +20,9 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-const SINKS: &[Rule] = &[small(PieceKind::Attention, Role::Sinks, "self_attn.sinks")];
+const SINKS: &[TensorRule] = &[small(PieceKind::Attention, Role::Sinks, "self_attn.sinks")];
 
-const MOE: &[Rule] = &[
+const MOE: &[TensorRule] = &[
     small(PieceKind::Router, Role::Router, "mlp.router.weight"),
     small(PieceKind::Router, Role::RouterBias, "mlp.router.bias"),
     stacked(Role::Gate, "mlp.experts.gate_proj"),
@@ -35,7 +35,7 @@ const MOE: &[Rule] = &[
     stacked(Role::DownBias, "mlp.experts.down_proj_bias"),
 ];
 
-const DEFAULTS: Defaults = Defaults {
+const DEFAULTS: FamilyDefaults = FamilyDefaults {
     eps: 1e-5,
     theta: 150_000.0,
     kv_heads: Some(8),
@@ -44,7 +44,7 @@ const DEFAULTS: Defaults = Defaults {
     context: 131_072,
 };
 
-fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     // Without an entry the class has a scaling of its own, with numbers of one published model.
     if rope::given(config)?.is_none() {
         return Err(ConfigError::MissingKey("rope_scaling"));

@@ -4,11 +4,11 @@
 
 use sws_store::PieceKind;
 
-use super::common::{Common, Defaults, MAX_WIDTH, chosen, same_window, shared_width, width};
+use super::common::{Common, FamilyDefaults, MAX_WIDTH, chosen, same_window, shared_width, width};
 use super::ranked::only;
-use super::state_space::{Keys, Kind, kinds};
-use super::{ATTENTION, ENDS, Family, NORMS, Rule, expert, matrix, small, stacked};
-use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use super::state_space::{BranchKind, StateSpaceKeys, kinds};
+use super::{ATTENTION, ENDS, Family, NORMS, TensorRule, expert, matrix, small, stacked};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
 use crate::spec::{
@@ -32,7 +32,7 @@ pub(super) const HYBRID: Family = Family {
     spec: hybrid,
 };
 
-const STATE_SPACE: &[Rule] = &[
+const STATE_SPACE: &[TensorRule] = &[
     matrix(PieceKind::Attention, Role::MixedGate, "mamba.in_proj.weight"),
     small(PieceKind::Attention, Role::MixedBias, "mamba.in_proj.bias"),
     small(PieceKind::Attention, Role::Conv, "mamba.conv1d.weight"),
@@ -45,12 +45,12 @@ const STATE_SPACE: &[Rule] = &[
     small(PieceKind::Attention, Role::OutputBias, "mamba.out_proj.bias"),
 ];
 
-const SHARED: &[Rule] = &[
+const SHARED: &[TensorRule] = &[
     matrix(PieceKind::Mlp, Role::GateUp, "shared_mlp.input_linear.weight"),
     matrix(PieceKind::Mlp, Role::Down, "shared_mlp.output_linear.weight"),
 ];
 
-const MOE: &[Rule] = &[
+const MOE: &[TensorRule] = &[
     small(PieceKind::Router, Role::Router, "block_sparse_moe.router.layer.weight"),
     stacked(Role::GateUp, "block_sparse_moe.input_linear.weight"),
     stacked(Role::Down, "block_sparse_moe.output_linear.weight"),
@@ -59,7 +59,7 @@ const MOE: &[Rule] = &[
     expert(Role::Up, "block_sparse_moe.experts.#.up_proj.weight"),
 ];
 
-const DEFAULTS: Defaults = Defaults {
+const DEFAULTS: FamilyDefaults = FamilyDefaults {
     eps: 1e-6,
     theta: 10_000.0,
     kv_heads: None,
@@ -68,7 +68,7 @@ const DEFAULTS: Defaults = Defaults {
     context: 2048,
 };
 
-fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let mut common = Common::read(config, &DEFAULTS)?;
     same_window(config, common.layers, None)?;
     let attention = with_factors(config, &mut common)?;
@@ -76,7 +76,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     common.model(|_| (attention.clone(), ffn))
 }
 
-fn hybrid(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn hybrid(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let rotated = match config.get("position_embedding_type") {
         None => false,
         Some(entry) => match entry.word()? {
@@ -92,13 +92,13 @@ fn hybrid(config: &Config) -> Result<ModelSpec, ConfigError> {
     only(config, "normalization_function", "rmsnorm")?;
     let mut attention = with_factors(config, &mut common)?;
     attention.rope = rotated.then_some(0);
-    let kinds = kinds(config)?.unwrap_or_else(|| vec![Kind::StateSpace; common.layers]);
+    let kinds = kinds(config)?.unwrap_or_else(|| vec![BranchKind::StateSpace; common.layers]);
     if let Some(entry) = config.any(&["layers_block_type", "layer_types"])
-        && kinds.iter().any(|kind| matches!(kind, Kind::Mlp | Kind::Experts))
+        && kinds.iter().any(|kind| matches!(kind, BranchKind::Mlp | BranchKind::Experts))
     {
         return Err(config.unsupported(entry, "mamba and attention"));
     }
-    let space = kinds.contains(&Kind::StateSpace).then(|| state_space(config, &common));
+    let space = kinds.contains(&BranchKind::StateSpace).then(|| state_space(config, &common));
     let space = space.transpose()?;
     let mlp = halves(shared_width(config, "shared_intermediate_size", 1024)?);
     let ffn = match config.experts()? {
@@ -108,12 +108,12 @@ fn hybrid(config: &Config) -> Result<ModelSpec, ConfigError> {
         }
     };
     common.model(|l| match (kinds[l], space) {
-        (Kind::StateSpace, Some(space)) => (Mixer::StateSpace(space), ffn),
+        (BranchKind::StateSpace, Some(space)) => (Mixer::StateSpace(space), ffn),
         _ => (Mixer::Attention(attention.clone()), ffn),
     })
 }
 
-fn state_space(config: &Config, common: &Common<'_>) -> Result<StateSpaceSpec, ConfigError> {
+fn state_space(config: &FamilyConfig, common: &Common<'_>) -> Result<StateSpaceSpec, ConfigError> {
     let eps = common.decoder.norm.eps();
     let size = |key, default| config.get(key).map_or(Ok(default), |e| e.size(MAX_COUNT));
     let (heads, expand) = (size("mamba_n_heads", 128)?, size("mamba_expand", 2)?);
@@ -127,7 +127,7 @@ fn state_space(config: &Config, common: &Common<'_>) -> Result<StateSpaceSpec, C
         let entry = config.any(&["mamba_n_heads", "mamba_expand", "hidden_size"]);
         return Err(entry.ok_or(ConfigError::MissingKey("mamba_n_heads"))?.invalid(reason));
     }
-    let keys = Keys {
+    let keys = StateSpaceKeys {
         heads: ("mamba_n_heads", 128),
         groups: ("mamba_n_groups", 1),
         key_dim: ("mamba_d_state", 256),
@@ -139,8 +139,11 @@ fn state_space(config: &Config, common: &Common<'_>) -> Result<StateSpaceSpec, C
 }
 
 /// Reads the factors, and returns the attention.
-fn with_factors(config: &Config, common: &mut Common<'_>) -> Result<AttentionSpec, ConfigError> {
-    let factor = |key| config.get(key).map_or(Ok(1.0), Entry::positive);
+fn with_factors(
+    config: &FamilyConfig,
+    common: &mut Common<'_>,
+) -> Result<AttentionSpec, ConfigError> {
+    let factor = |key| config.get(key).map_or(Ok(1.0), ConfigEntry::positive);
     common.decoder.embedding_scale = factor("embedding_multiplier")? as f32;
     common.decoder.residual.scale = factor("residual_multiplier")? as f32;
     common.decoder.logit_scale = (1.0 / factor("logits_scaling")?) as f32;
@@ -153,7 +156,7 @@ fn with_factors(config: &Config, common: &mut Common<'_>) -> Result<AttentionSpe
     })
 }
 
-fn experts(config: &Config, shared: Option<SharedSpec>) -> Result<MoeSpec, ConfigError> {
+fn experts(config: &FamilyConfig, shared: Option<SharedSpec>) -> Result<MoeSpec, ConfigError> {
     let expert = halves(width(config, "intermediate_size")?);
     let router = Router::SoftmaxOfChosen;
     Ok(MoeSpec { shared, ..MoeSpec::of(chosen(config)?, expert, router) })

@@ -4,10 +4,12 @@
 use sws_kernels::functional::elementary::pow64;
 use sws_store::{PieceKind, Value};
 
-use super::common::{Common, Defaults, chosen, same_window, switched_off, switched_on, width};
-use super::ranked::{Layers, RANKED, RankedKeys, sigmoid};
-use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, Rule, matrix, small};
-use crate::config::{Config, ConfigError, Entry};
+use super::common::{
+    Common, FamilyDefaults, chosen, same_window, switched_off, switched_on, width,
+};
+use super::ranked::{RANKED, RankedKeys, RankedLayers, sigmoid};
+use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, matrix, small};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig};
 use crate::role::Role;
 use crate::rope::{self, INFINITE, Rope};
 use crate::spec::{AttentionSpec, Ffn, MlpSpec, ModelSpec, MoeSpec, QkNorm, Router, SharedSpec};
@@ -29,26 +31,26 @@ pub(super) const V3: Family = Family {
 };
 
 /// The first rule for a role counts.
-const V1_NORMS: &[Rule] = &[
+const V1_NORMS: &[TensorRule] = &[
     small(PieceKind::Attention, Role::QueryNorm, "self_attn.query_layernorm.weight"),
     small(PieceKind::Attention, Role::KeyNorm, "self_attn.key_layernorm.weight"),
     small(PieceKind::Router, Role::Router, "mlp.gate.wg.weight"),
 ];
 
-pub(super) const CORRECTION: &[Rule] = &[
+pub(super) const CORRECTION: &[TensorRule] = &[
     small(PieceKind::Router, Role::Router, "mlp.router.gate.weight"),
     small(PieceKind::Router, Role::RouterCorrection, "mlp.expert_bias"),
 ];
 
-const MOE: &[Rule] = &[
+const MOE: &[TensorRule] = &[
     matrix(PieceKind::SharedExpert, Role::Gate, "mlp.shared_mlp.gate_proj.weight"),
     matrix(PieceKind::SharedExpert, Role::Up, "mlp.shared_mlp.up_proj.weight"),
     matrix(PieceKind::SharedExpert, Role::Down, "mlp.shared_mlp.down_proj.weight"),
 ];
 
 /// Norms on heads, after their rotation. Lists give each layer a number, and all must be the same.
-fn v1(config: &Config) -> Result<ModelSpec, ConfigError> {
-    let defaults = Defaults {
+fn v1(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
+    let defaults = FamilyDefaults {
         eps: 1e-5,
         theta: 10_000.0,
         kv_heads: None,
@@ -94,13 +96,13 @@ fn v1(config: &Config) -> Result<ModelSpec, ConfigError> {
 /// The embedding that files call dynamic and give an `alpha`: its base is stretched by it, whatever
 /// the length of the text.
 fn stretched(
-    config: &Config,
+    config: &FamilyConfig,
     (dim, context): (usize, usize),
     theta: f64,
 ) -> Result<Option<Rope>, ConfigError> {
     let given = rope::given(config)?;
     let Some(given) = given.map(|entry| entry.object()).transpose()? else { return Ok(None) };
-    let entry = |key| given.get(key).map(|value| Entry { key, value });
+    let entry = |key| given.get(key).map(|value| ConfigEntry { key, value });
     let is_dynamic = |key| given.get(key).and_then(Value::as_str) == Some("dynamic");
     let Some(alpha) = entry("alpha").filter(|alpha| !alpha.value.is_null()) else {
         return Ok(None);
@@ -108,7 +110,8 @@ fn stretched(
     if dim < 4 || !["rope_type", "type"].into_iter().any(is_dynamic) {
         return Err(config.unsupported(alpha, "with the type dynamic"));
     }
-    let theta = entry("rope_theta").or(config.get("rope_theta")).map_or(Ok(theta), Entry::positive);
+    let theta =
+        entry("rope_theta").or(config.get("rope_theta")).map_or(Ok(theta), ConfigEntry::positive);
     let power = dim as f64 / (dim as f64 - 2.0);
     let base = theta? * pow64(alpha.positive()?, power);
     let rope = Rope::plain(base, dim);
@@ -119,14 +122,14 @@ fn stretched(
 }
 
 /// Experts in every layer but the first.
-fn v3(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn v3(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     const KEYS: RankedKeys = RankedKeys {
         shared: ("num_shared_experts", 1),
         scale: ("router_scaling_factor", 2.826),
         renormalise: ("route_norm", true),
         ..RANKED
     };
-    let defaults = Defaults {
+    let defaults = FamilyDefaults {
         eps: 1e-5,
         theta: 11_158_840.0,
         kv_heads: Some(8),
@@ -154,6 +157,6 @@ fn v3(config: &Config) -> Result<ModelSpec, ConfigError> {
         qk_norm: QkNorm::PerHead,
         ..common.attention.clone()
     };
-    let layers = Layers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, common.layers)?;
+    let layers = RankedLayers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, common.layers)?;
     common.model(|l| (attention.clone(), layers.ffn(l)))
 }

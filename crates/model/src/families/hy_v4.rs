@@ -1,16 +1,18 @@
 //! Hy4: sparse latent attention with sinks and a gate for each element, and several residual
 //! streams that are not mixed.
 
-use sws_kernels::functional::{Activation, MAX_STREAMS, RopePairs, Streams, Writing};
+use sws_kernels::functional::{Activation, MAX_STREAMS, RopePairs, StreamWriting, Streams};
 use sws_store::PieceKind;
 
 use super::bailing::turned;
-use super::common::{Decoder, Defaults, switched_off};
+use super::common::{DecoderParts, FamilyDefaults, switched_off};
 use super::deepseek::{INDEXER, LATENT_ATTENTION};
 use super::kimi_linear::LatentSizes;
-use super::ranked::{Layers, RANKED, RankedKeys, only, sigmoid};
-use super::{ENDS, EXPERTS, Ends, Family, MLP, NORMS, Rule, glm, matrix, small, sparse, stacked};
-use crate::config::{Config, ConfigError, Entry};
+use super::ranked::{RANKED, RankedKeys, RankedLayers, only, sigmoid};
+use super::{
+    ENDS, EXPERTS, Ends, Family, MLP, NORMS, TensorRule, glm, matrix, small, sparse, stacked,
+};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig};
 use crate::role::Role;
 use crate::spec::{Ffn, LatentGates, LatentSpec, Mixer, ModelSpec};
 
@@ -29,7 +31,7 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-const STREAMS: &[Rule] = &[
+const STREAMS: &[TensorRule] = &[
     small(PieceKind::Attention, Role::MixerStreams, "hc_attn_layer.hc_pre.hc_fn"),
     small(PieceKind::Attention, Role::MixerStreamsBase, "hc_attn_layer.hc_pre.hc_base"),
     small(PieceKind::Attention, Role::MixerStreamsScale, "hc_attn_layer.hc_pre.hc_scale"),
@@ -38,17 +40,17 @@ const STREAMS: &[Rule] = &[
     small(PieceKind::Router, Role::FfnStreamsScale, "hc_mlp_layer.hc_pre.hc_scale"),
 ];
 
-const OWN: &[Rule] = &[
+const OWN: &[TensorRule] = &[
     small(PieceKind::Attention, Role::LatentSinks, "self_attn.learnable_sink_param"),
     matrix(PieceKind::Attention, Role::OutputGate, "self_attn.linear_gate.weight"),
 ];
 
-const STACKED: &[Rule] = &[
+const STACKED: &[TensorRule] = &[
     stacked(Role::GateUp, "mlp.experts.gate_up_proj"),
     stacked(Role::Down, "mlp.experts.down_proj"),
 ];
 
-const DEFAULTS: Defaults = Defaults {
+const DEFAULTS: FamilyDefaults = FamilyDefaults {
     eps: 1e-5,
     theta: 10_000.0,
     kv_heads: None,
@@ -63,11 +65,11 @@ const SIZES: LatentSizes =
 const KEYS: RankedKeys = RankedKeys { scale: ("routed_scaling_factor", 2.827), ..RANKED };
 
 /// The number of key and value heads means nothing.
-fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     switched_off(config, "attention_bias")?;
     only(config, "scoring_func", "sigmoid")?;
     only(config, "topk_method", "noaux_tc")?;
-    let mut decoder = Decoder::read(config, &DEFAULTS)?;
+    let mut decoder = DecoderParts::read(config, &DEFAULTS)?;
     decoder.streams = Some(streams(config)?);
     let (count, eps) = (decoder.layers, decoder.norm.eps());
     if let Some(entry) = config.get("layer_types")
@@ -79,8 +81,8 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     rope.pairs = RopePairs::HalfSplit;
     let latent = LatentSpec { gates: LatentGates::PerElement, sinks: true, ..latent };
     let sparse = sparse::turning_last(config, count, latent.rotated, eps)?;
-    let layers = Layers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, count)?.in_halves();
-    let limit = config.get("swiglu_limit").map_or(Ok(10.0), Entry::positive)? as f32;
+    let layers = RankedLayers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, count)?.in_halves();
+    let limit = config.get("swiglu_limit").map_or(Ok(10.0), ConfigEntry::positive)? as f32;
     decoder.model(vec![rope], |l| {
         let mut ffn = layers.ffn(l);
         if let Ffn::Moe(moe) = &mut ffn {
@@ -90,10 +92,10 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     })
 }
 
-fn streams(config: &Config) -> Result<Streams, ConfigError> {
+fn streams(config: &FamilyConfig) -> Result<Streams, ConfigError> {
     let count = config.get("hc_mult").map_or(Ok(4), |entry| entry.size(MAX_STREAMS as u64))?;
-    let number = |key, default| config.get(key).map_or(Ok(default), Entry::positive);
+    let number = |key, default| config.get(key).map_or(Ok(default), ConfigEntry::positive);
     let magnitude = number("hc_magnitude", 2.0)? as f32;
     let eps = number("hc_eps", 1e-6)? as f32;
-    Ok(Streams { count, writing: Writing::Apart { magnitude }, eps })
+    Ok(Streams { count, writing: StreamWriting::Apart { magnitude }, eps })
 }

@@ -5,11 +5,11 @@ use sws_kernels::functional::MAX_TAPS;
 use sws_store::{PieceKind, Value};
 
 use super::common::{
-    Common, Defaults, MAX_STATE, MAX_WIDTH, absent, chosen, switched_off, switched_on, width,
+    Common, FamilyDefaults, MAX_STATE, MAX_WIDTH, absent, chosen, switched_off, switched_on, width,
 };
 use super::ranked::only;
-use super::{Ends, Family, Rule, matrix, small, stacked};
-use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use super::{Ends, Family, TensorRule, matrix, small, stacked};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
 use crate::spec::{
@@ -31,7 +31,7 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-const ATTENTION: &[Rule] = &[
+const ATTENTION: &[TensorRule] = &[
     matrix(PieceKind::Attention, Role::Query, "attn.wq_du.weight"),
     matrix(PieceKind::Attention, Role::Distance, "attn.wr_du.weight"),
     matrix(PieceKind::Attention, Role::Key, "attn.wk_dv.weight"),
@@ -44,20 +44,20 @@ const ATTENTION: &[Rule] = &[
     matrix(PieceKind::Attention, Role::Output, "attn.wo_ud.weight"),
 ];
 
-const BRANCHES: &[Rule] = &[
+const BRANCHES: &[TensorRule] = &[
     small(PieceKind::Norms, Role::MixerNorm, "attn_norm.weight"),
     small(PieceKind::Norms, Role::MixerConv, "attn_sconv.weight"),
     small(PieceKind::Norms, Role::FfnNorm, "mlp_norm.weight"),
     small(PieceKind::Norms, Role::FfnConv, "mlp_sconv.weight"),
 ];
 
-const DENSE: &[Rule] = &[
+const DENSE: &[TensorRule] = &[
     matrix(PieceKind::Mlp, Role::GateUp, "mlp.w13_dn.weight"),
     matrix(PieceKind::Mlp, Role::Down, "mlp.w2_md.weight"),
     small(PieceKind::Mlp, Role::MlpScale, "mlp.global_scale"),
 ];
 
-const ROUTED: &[Rule] = &[
+const ROUTED: &[TensorRule] = &[
     small(PieceKind::Router, Role::Router, "mlp.gate.weight"),
     small(PieceKind::Router, Role::RouterCorrection, "mlp.gate.bias"),
     small(PieceKind::Router, Role::RouterScale, "mlp.gate.global_scale"),
@@ -67,7 +67,7 @@ const ROUTED: &[Rule] = &[
     stacked(Role::Down, "mlp.experts.w2_weight"),
 ];
 
-const DEFAULTS: Defaults = Defaults {
+const DEFAULTS: FamilyDefaults = FamilyDefaults {
     eps: 1e-6,
     theta: 10_000.0,
     kv_heads: Some(8),
@@ -90,7 +90,7 @@ const SWITCHED_ON: [&str; 6] = [
 const MAX_EXTENT: u64 = 1 << 20;
 const MAX_SHARED: u64 = 64;
 
-fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     for key in SWITCHED_ON {
         switched_on(config, key)?;
     }
@@ -106,7 +106,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
         common.decoder.context = entry.size(1 << 32)?;
     }
     let count = |keys: &[&'static str], default, limit| {
-        config.any(keys).map_or(Ok(default), |entry: Entry<'_>| entry.size(limit))
+        config.any(keys).map_or(Ok(default), |entry: ConfigEntry<'_>| entry.size(limit))
     };
     let layers = common.layers;
     let local = local(config, layers)?;
@@ -167,7 +167,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     common.decoder.residual.scaled_mlp = true;
     common.decoder.residual.conv = Some(taps);
     let mup = config.any(&DIVISOR_OF_LOGITS);
-    common.decoder.logit_scale = 1.0 / mup.map_or(Ok(24.0), Entry::positive)? as f32;
+    common.decoder.logit_scale = 1.0 / mup.map_or(Ok(24.0), ConfigEntry::positive)? as f32;
     let vocab = common.decoder.vocab;
     let predicted = config.get("unpadded_vocab_size").map_or(Ok(vocab), |e| e.size(MAX_WIDTH))?;
     let mut spec = common.model(|l| {
@@ -183,8 +183,8 @@ fn mlp(width: usize) -> MlpSpec {
     MlpSpec { gate_up: GateUp::Interleaved, ..MlpSpec::silu(width) }
 }
 
-fn experts(config: &Config, width: usize) -> Result<Ffn, ConfigError> {
-    let scale = config.get("route_scale").map_or(Ok(8.0), Entry::positive)? as f32;
+fn experts(config: &FamilyConfig, width: usize) -> Result<Ffn, ConfigError> {
+    let scale = config.get("route_scale").map_or(Ok(8.0), ConfigEntry::positive)? as f32;
     let parts = config.get("n_shared_experts").map_or(Ok(2), |entry| entry.size(MAX_SHARED))?;
     let router = RankedRouter { scale, renormalise: Renormalise::None, ..RankedRouter::sigmoid() };
     Ok(Ffn::Moe(MoeSpec {
@@ -195,15 +195,15 @@ fn experts(config: &Config, width: usize) -> Result<Ffn, ConfigError> {
 }
 
 /// The growth of queries of layers without a window.
-fn temperature(config: &Config) -> Result<Option<Temperature>, ConfigError> {
+fn temperature(config: &FamilyConfig) -> Result<Option<Temperature>, ConfigError> {
     let Some(entry) = config.get("log_scaling_n_floor") else { return Ok(None) };
     let length = entry.positive()?;
-    let scale = config.get("log_scaling_alpha").map_or(Ok(0.1), Entry::positive)?;
+    let scale = config.get("log_scaling_alpha").map_or(Ok(0.1), ConfigEntry::positive)?;
     Ok(Some(Temperature { scale, length, first: 1, smooth: true }))
 }
 
 /// True for each layer with a window.
-fn local(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
+fn local(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError> {
     if let Some(entry) = config.get("layer_types") {
         return kinds(
             config,
@@ -228,7 +228,7 @@ fn local(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
 }
 
 /// True for each layer with experts.
-fn routed(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
+fn routed(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError> {
     if let Some(entry) = config.get("mlp_layer_types") {
         return kinds(config, entry, layers, ["dense", "sparse"], "dense, sparse");
     }
@@ -238,8 +238,8 @@ fn routed(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
 
 /// True for each layer of the second kind.
 fn kinds(
-    config: &Config,
-    entry: Entry<'_>,
+    config: &FamilyConfig,
+    entry: ConfigEntry<'_>,
     layers: usize,
     [first, second]: [&str; 2],
     supported: &'static str,

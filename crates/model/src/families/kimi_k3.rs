@@ -5,17 +5,17 @@ use sws_kernels::functional::{Activation, MAX_STATES};
 use sws_store::PieceKind;
 
 use super::bailing::bound_of;
-use super::common::{Decoder, MAX_WIDTH, switched_off, switched_on};
+use super::common::{DecoderParts, MAX_WIDTH, switched_off, switched_on};
 use super::kimi_linear::{DEFAULTS, SIZES, delta, full, latent, linear};
-use super::ranked::{Layers, RANKED, RankedKeys, only, sigmoid};
-use super::{Rule, matrix, small};
-use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use super::ranked::{RANKED, RankedKeys, RankedLayers, only, sigmoid};
+use super::{TensorRule, matrix, small};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::spec::{
     DeltaInputs, DeltaSpec, Ffn, LatentGates, LatentSpec, Mixer, MlpSpec, ModelSpec,
 };
 
-pub(super) const LAYER: &[Rule] = &[
+pub(super) const LAYER: &[TensorRule] = &[
     small(PieceKind::Attention, Role::MixerMixNorm, "self_attention_res_norm.weight"),
     small(PieceKind::Attention, Role::MixerMix, "self_attention_res_proj.weight"),
     small(PieceKind::Router, Role::FfnMixNorm, "mlp_res_norm.weight"),
@@ -47,14 +47,14 @@ const KEYS: RankedKeys = RankedKeys {
 };
 
 /// True for a configuration with any entry that Kimi Linear does not have.
-pub(super) fn is(config: &Config) -> bool {
+pub(super) fn is(config: &FamilyConfig) -> bool {
     let own = ["attn_res_block_size", "routed_expert_hidden_size", "activation_situ_beta"];
     let situ = config.get("hidden_act").is_some_and(|entry| entry.value.as_str() == Some("situ"));
     situ || config.any(&own).is_some() || config.wrapper() == Some("kimi_k3")
 }
 
-pub(super) fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
-    let mut decoder = Decoder::read(config, &DEFAULTS)?;
+pub(super) fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
+    let mut decoder = DecoderParts::read(config, &DEFAULTS)?;
     if let Some(entry) = config.get("model_max_length") {
         decoder.context = entry.size(1 << 32)?;
     }
@@ -72,7 +72,7 @@ pub(super) fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     let full = full(config, count)?;
     let latent = full.contains(&true).then(|| gated(config, decoder.heads, eps)).transpose()?;
     let delta = full.contains(&false).then(|| bounded(config, eps)).transpose()?;
-    let layers = Layers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, count)?;
+    let layers = RankedLayers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, count)?;
     let activation = activation(config)?;
     let width = latent_of_experts(config, decoder.hidden)?;
     let norm = config.flag("latent_moe_use_norm", false)?;
@@ -97,7 +97,7 @@ pub(super) fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
 }
 
 /// The number of layers after which states are kept.
-fn kept(config: &Config, layers: usize) -> Result<Option<usize>, ConfigError> {
+fn kept(config: &FamilyConfig, layers: usize) -> Result<Option<usize>, ConfigError> {
     let Some(entry) = config.get("attn_res_block_size") else { return Ok(None) };
     let every = entry.size(MAX_COUNT)?;
     if layers.div_ceil(every) >= MAX_STATES {
@@ -107,7 +107,7 @@ fn kept(config: &Config, layers: usize) -> Result<Option<usize>, ConfigError> {
 }
 
 /// Latent attention in which nothing is rotated, with a gate for each element of a value.
-fn gated(config: &Config, heads: usize, eps: f32) -> Result<LatentSpec, ConfigError> {
+fn gated(config: &FamilyConfig, heads: usize, eps: f32) -> Result<LatentSpec, ConfigError> {
     let gates = match config.flag("mla_use_output_gate", false)? {
         true => LatentGates::PerElement,
         false => LatentGates::None,
@@ -115,7 +115,7 @@ fn gated(config: &Config, heads: usize, eps: f32) -> Result<LatentSpec, ConfigEr
     Ok(LatentSpec { gates, eps, ..latent(config, heads, &SIZES)? })
 }
 
-fn bounded(config: &Config, eps: f32) -> Result<DeltaSpec, ConfigError> {
+fn bounded(config: &FamilyConfig, eps: f32) -> Result<DeltaSpec, ConfigError> {
     let spec = delta(config, 32, eps)?;
     let full_rank = linear(config, "use_full_rank_gate", "use_full_rank_gate")?;
     let gate_latent = !full_rank.map_or(Ok(false), |entry| entry.flag())?;
@@ -129,9 +129,9 @@ fn bounded(config: &Config, eps: f32) -> Result<DeltaSpec, ConfigError> {
     })
 }
 
-fn activation(config: &Config) -> Result<Activation, ConfigError> {
-    let cap = |key| config.get(key).map(Entry::positive).transpose();
-    match config.get("hidden_act").map(Entry::word).transpose()? {
+fn activation(config: &FamilyConfig) -> Result<Activation, ConfigError> {
+    let cap = |key| config.get(key).map(ConfigEntry::positive).transpose();
+    match config.get("hidden_act").map(ConfigEntry::word).transpose()? {
         Some("situ") => Ok(Activation::Situ {
             gate: cap("activation_situ_beta")?.unwrap_or(1.0) as f32,
             up: cap("activation_situ_linear_beta")?.map_or(f32::INFINITY, |cap| cap as f32),
@@ -141,7 +141,7 @@ fn activation(config: &Config) -> Result<Activation, ConfigError> {
 }
 
 /// Elements of the latent that experts read.
-fn latent_of_experts(config: &Config, hidden: usize) -> Result<Option<usize>, ConfigError> {
+fn latent_of_experts(config: &FamilyConfig, hidden: usize) -> Result<Option<usize>, ConfigError> {
     let Some(entry) = config.get("routed_expert_hidden_size") else { return Ok(None) };
     match entry.size(MAX_WIDTH)? {
         width if width > hidden => {

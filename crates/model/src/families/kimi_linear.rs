@@ -5,12 +5,12 @@ use sws_kernels::functional::{Activation, MAX_TAPS};
 use sws_store::PieceKind;
 
 use super::common::{
-    Decoder, Defaults, MAX_STATE, MAX_WIDTH, full_layers, switched_off, switched_on,
+    DecoderParts, FamilyDefaults, MAX_STATE, MAX_WIDTH, full_layers, switched_off, switched_on,
 };
 use super::deepseek::LATENT_ATTENTION;
-use super::ranked::{Layers, RANKED, RankedKeys, only, sigmoid};
-use super::{ENDS, Ends, Family, MLP, NORMS, Rule, kimi_k3, matrix, mixtral, small};
-use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use super::ranked::{RANKED, RankedKeys, RankedLayers, only, sigmoid};
+use super::{ENDS, Ends, Family, MLP, NORMS, TensorRule, kimi_k3, matrix, mixtral, small};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
 use crate::spec::{DeltaInputs, DeltaSpec, LatentGates, LatentSpec, Mixer, ModelSpec};
@@ -23,7 +23,7 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-pub(super) const DELTA: &[Rule] = &[
+pub(super) const DELTA: &[TensorRule] = &[
     matrix(PieceKind::Attention, Role::Key, "self_attn.k_proj.weight"),
     matrix(PieceKind::Attention, Role::Value, "self_attn.v_proj.weight"),
     small(PieceKind::Attention, Role::Beta, "self_attn.b_proj.weight"),
@@ -39,19 +39,19 @@ pub(super) const DELTA: &[Rule] = &[
     small(PieceKind::Attention, Role::MixedNorm, "self_attn.o_norm.weight"),
 ];
 
-const CORRECTION: &[Rule] = &[small(
+const CORRECTION: &[TensorRule] = &[small(
     PieceKind::Router,
     Role::RouterCorrection,
     "block_sparse_moe.gate.e_score_correction_bias",
 )];
 
-pub(super) const SHARED: &[Rule] = &[
+pub(super) const SHARED: &[TensorRule] = &[
     matrix(PieceKind::SharedExpert, Role::Gate, "block_sparse_moe.shared_experts.gate_proj.weight"),
     matrix(PieceKind::SharedExpert, Role::Up, "block_sparse_moe.shared_experts.up_proj.weight"),
     matrix(PieceKind::SharedExpert, Role::Down, "block_sparse_moe.shared_experts.down_proj.weight"),
 ];
 
-pub(super) const DEFAULTS: Defaults = Defaults {
+pub(super) const DEFAULTS: FamilyDefaults = FamilyDefaults {
     eps: 1e-5,
     theta: 10_000.0,
     kv_heads: None,
@@ -67,11 +67,11 @@ const KEYS: RankedKeys = RankedKeys {
     ..RANKED
 };
 
-fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     if kimi_k3::is(config) {
         return kimi_k3::spec(config);
     }
-    let mut decoder = Decoder::read(config, &DEFAULTS)?;
+    let mut decoder = DecoderParts::read(config, &DEFAULTS)?;
     if let Some(entry) = config.get("model_max_length") {
         decoder.context = entry.size(1 << 32)?;
     }
@@ -86,7 +86,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     let full = full(config, decoder.layers)?;
     let latent = full.contains(&true).then(|| latent(config, decoder.heads, &SIZES)).transpose()?;
     let delta = full.contains(&false).then(|| delta(config, 32, decoder.norm.eps())).transpose()?;
-    let layers = Layers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, decoder.layers)?;
+    let layers = RankedLayers::ranked(config, &KEYS, sigmoid(config, &KEYS)?, decoder.layers)?;
     decoder.model(Vec::new(), |l| {
         let mixer = match full[l] {
             true => latent.map(Mixer::Latent),
@@ -98,17 +98,17 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
 
 /// An entry of `linear_attn_config`, or one beside it in the spelling of transformers 5.
 pub(super) fn linear<'a>(
-    config: &Config<'a>,
+    config: &FamilyConfig<'a>,
     key: &'static str,
     beside: &'static str,
-) -> Result<Option<Entry<'a>>, ConfigError> {
-    let given = config.get("linear_attn_config").map(Entry::object).transpose()?;
+) -> Result<Option<ConfigEntry<'a>>, ConfigError> {
+    let given = config.get("linear_attn_config").map(ConfigEntry::object).transpose()?;
     let value = given.and_then(|given| given.get(key)).filter(|value| !value.is_null());
-    Ok(value.map(|value| Entry { key, value }).or(config.get(beside)))
+    Ok(value.map(|value| ConfigEntry { key, value }).or(config.get(beside)))
 }
 
 /// True for the layers with latent attention.
-pub(super) fn full(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
+pub(super) fn full(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError> {
     let lists = ["full_attn_layers", "kda_layers"].map(|key| linear(config, key, key));
     let [full, delta] = lists;
     let (full, delta) = (full?, delta?);
@@ -155,7 +155,7 @@ pub(super) const SIZES: LatentSizes =
 
 /// Latent attention in which nothing is rotated.
 pub(super) fn latent(
-    config: &Config,
+    config: &FamilyConfig,
     heads: usize,
     defaults: &LatentSizes,
 ) -> Result<LatentSpec, ConfigError> {
@@ -195,7 +195,11 @@ pub(super) fn latent(
 }
 
 /// A delta net with this many heads where nothing is said.
-pub(super) fn delta(config: &Config, heads: usize, eps: f32) -> Result<DeltaSpec, ConfigError> {
+pub(super) fn delta(
+    config: &FamilyConfig,
+    heads: usize,
+    eps: f32,
+) -> Result<DeltaSpec, ConfigError> {
     let size = |key, beside, default, limit| {
         linear(config, key, beside)?.map_or(Ok(default), |entry| entry.size(limit))
     };

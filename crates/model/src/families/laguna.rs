@@ -5,13 +5,13 @@ use sws_kernels::functional::Activation;
 use sws_store::PieceKind;
 
 use super::common::{
-    Common, Defaults, absent, chosen, dense, shared_width, switched_off, width, window, windows,
-    without_ropes_of_kinds,
+    Common, FamilyDefaults, absent, chosen, dense, shared_width, switched_off, width, window,
+    windows, without_ropes_of_kinds,
 };
 use super::per_layer::heads_of_layers;
-use super::ranked::{Layers, routed};
-use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, Rule, glm, qwen_moe, small};
-use crate::config::{Config, ConfigError, Entry};
+use super::ranked::{RankedLayers, routed};
+use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, glm, qwen_moe, small};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig};
 use crate::role::Role;
 use crate::spec::{
     AttentionGate, AttentionSpec, Ffn, MlpSpec, ModelSpec, MoeSpec, QkNorm, RankedRouter, Router,
@@ -27,12 +27,12 @@ pub(super) const FAMILY: Family = Family {
 };
 
 /// The first rule for a role counts.
-const OWN: &[Rule] = &[
+const OWN: &[TensorRule] = &[
     small(PieceKind::Attention, Role::OutputGate, "self_attn.g_proj.weight"),
     small(PieceKind::Router, Role::RouterCorrection, "mlp.experts.e_score_correction_bias"),
 ];
 
-const DEFAULTS: Defaults = Defaults {
+const DEFAULTS: FamilyDefaults = FamilyDefaults {
     eps: 1e-6,
     theta: 500_000.0,
     kv_heads: Some(8),
@@ -41,7 +41,7 @@ const DEFAULTS: Defaults = Defaults {
     context: 131_072,
 };
 
-fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     switched_off(config, "moe_apply_router_weight_on_input")?;
     if let Some(entry) = config.get("moe_router_logit_softcapping")
         && entry.value.as_f64() != Some(0.0)
@@ -78,7 +78,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
         gate: Some(AttentionGate::Own { per_head, activation: Activation::Softplus }),
         ..common.attention.clone()
     };
-    let layers = Layers::of(
+    let layers = RankedLayers::of(
         routed(config, ("first_k_dense_replace", 1), common.layers)?,
         || dense(config, "intermediate_size", false),
         || experts(config),
@@ -90,8 +90,8 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     })
 }
 
-fn experts(config: &Config) -> Result<Ffn, ConfigError> {
-    let scale = config.get("moe_routed_scaling_factor").map_or(Ok(1.0), Entry::positive)?;
+fn experts(config: &FamilyConfig) -> Result<Ffn, ConfigError> {
+    let scale = config.get("moe_routed_scaling_factor").map_or(Ok(1.0), ConfigEntry::positive)?;
     let shared = shared_width(config, "shared_expert_intermediate_size", 512)?;
     let expert = MlpSpec::silu(width(config, "moe_intermediate_size")?);
     let router = Router::Ranked(RankedRouter { scale: scale as f32, ..RankedRouter::sigmoid() });

@@ -4,13 +4,13 @@
 use sws_kernels::functional::MAX_TAPS;
 use sws_store::PieceKind;
 
-use super::common::{Common, Defaults, MAX_WIDTH, chosen, dense, full_layers, width};
-use super::{Ends, Family, Rule, expert, matrix, small};
-use crate::config::{Config, ConfigError, MAX_COUNT};
+use super::common::{Common, FamilyDefaults, MAX_WIDTH, chosen, dense, full_layers, width};
+use super::{Ends, Family, TensorRule, expert, matrix, small};
+use crate::config::{ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::spec::{
     AttentionSpec, ConvSpec, Ffn, Mixer, MlpSpec, ModelSpec, MoeSpec, Norm, QkNorm, RankedRouter,
-    Renormalise, Router, Scores,
+    Renormalise, Router, RouterScores,
 };
 
 pub(super) const FAMILY: Family = Family {
@@ -26,7 +26,7 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-const LAYER: &[Rule] = &[
+const LAYER: &[TensorRule] = &[
     small(PieceKind::Norms, Role::MixerNorm, "operator_norm.weight"),
     small(PieceKind::Norms, Role::FfnNorm, "ffn_norm.weight"),
     matrix(PieceKind::Attention, Role::Query, "self_attn.q_proj.weight"),
@@ -51,7 +51,7 @@ const LAYER: &[Rule] = &[
     expert(Role::Down, "feed_forward.experts.#.w2.weight"),
 ];
 
-const DEFAULTS: Defaults = Defaults {
+const DEFAULTS: FamilyDefaults = FamilyDefaults {
     eps: 1e-5,
     theta: 1_000_000.0,
     kv_heads: Some(8),
@@ -60,7 +60,7 @@ const DEFAULTS: Defaults = Defaults {
     context: 128_000,
 };
 
-fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let mut common = Common::read(config, &DEFAULTS)?;
     let eps = config.get("norm_eps").map_or(Ok(1e-5), |entry| entry.epsilon())?;
     common.decoder.norm = Norm::Rms { eps: eps as f32, one_plus: false };
@@ -90,14 +90,14 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
 }
 
 /// Experts ranked by the sigmoids of their logits and a correction.
-fn experts(config: &Config) -> Result<Ffn, ConfigError> {
+fn experts(config: &FamilyConfig) -> Result<Ffn, ConfigError> {
     let scale = config.get("routed_scaling_factor").map_or(Ok(1.0), |entry| entry.positive())?;
     let renormalise = match config.flag("norm_topk_prob", true)? {
         true => Renormalise::Sum { plus: 1e-6 },
         false => Renormalise::None,
     };
     let router = RankedRouter {
-        scores: Scores::Sigmoid,
+        scores: RouterScores::Sigmoid,
         correction: config.flag("use_expert_bias", true)?,
         groups: None,
         renormalise,

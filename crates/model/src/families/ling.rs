@@ -5,11 +5,11 @@ use sws_store::PieceKind;
 
 use super::bailing::{CORRECTION, WORDS};
 use super::common::{
-    Common, Defaults, dense, rotated_share, same_window, switched_off, switched_on,
+    Common, FamilyDefaults, dense, rotated_share, same_window, switched_off, switched_on,
 };
-use super::ranked::{Layers, RANKED, RankedKeys, moe, only, routed, sigmoid};
-use super::{EXPERTS, Family, MLP, NORMS, Rule, glm, matrix, small};
-use crate::config::{Config, ConfigError};
+use super::ranked::{RANKED, RankedKeys, RankedLayers, moe, only, routed, sigmoid};
+use super::{EXPERTS, Family, MLP, NORMS, TensorRule, glm, matrix, small};
+use crate::config::{ConfigError, FamilyConfig};
 use crate::role::Role;
 use crate::spec::{AttentionSpec, ModelSpec, QkNorm, Router};
 
@@ -21,7 +21,7 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-const ATTENTION: &[Rule] = &[
+const ATTENTION: &[TensorRule] = &[
     matrix(PieceKind::Attention, Role::Mixed, "attention.query_key_value.weight"),
     small(PieceKind::Attention, Role::MixedBias, "attention.query_key_value.bias"),
     small(PieceKind::Attention, Role::QueryNorm, "attention.query_layernorm.weight"),
@@ -33,7 +33,7 @@ const ATTENTION: &[Rule] = &[
 const KEYS: RankedKeys =
     RankedKeys { dense: ("first_k_dense_replace", 0), shared: ("num_shared_experts", 0), ..RANKED };
 
-fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let is_first = config.model_type() == "bailing_moe";
     // Logits of a normed head; experts for each kind of input; matrices that other files have.
     let off = [
@@ -49,7 +49,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     for key in ["use_rmsnorm", "moe_router_enable_expert_bias"] {
         switched_on(config, key)?;
     }
-    let defaults = Defaults {
+    let defaults = FamilyDefaults {
         eps: if is_first { 1e-5 } else { 1e-6 },
         theta: 10_000.0,
         kv_heads: None,
@@ -78,7 +78,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
         true => Router::Softmax { renormalise: config.flag("norm_topk_prob", true)? },
         false => Router::Ranked(sigmoid(config, &KEYS)?),
     };
-    let layers = Layers::of(
+    let layers = RankedLayers::of(
         routed(config, KEYS.dense, common.layers)?,
         || dense(config, "intermediate_size", false),
         || moe(config, &KEYS, router),

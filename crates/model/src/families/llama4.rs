@@ -4,15 +4,15 @@
 use sws_kernels::functional::RopePairs;
 use sws_store::{PieceKind, Value};
 
-use super::common::{Common, Defaults, MAX_WIDTH, chosen, dense, full_layers, width};
+use super::common::{Common, FamilyDefaults, MAX_WIDTH, chosen, dense, full_layers, width};
 use super::per_layer::flags_of_layers;
-use super::ranked::Layers;
-use super::{ATTENTION, ENDS, Family, NORMS, Rule, matrix, small, stacked};
-use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use super::ranked::RankedLayers;
+use super::{ATTENTION, ENDS, Family, NORMS, TensorRule, matrix, small, stacked};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::spec::{
     AttentionSpec, Ffn, GateUp, MlpSpec, ModelSpec, MoeSpec, QkNorm, RankedRouter, Renormalise,
-    Router, Scores, SharedSpec, Temperature,
+    Router, RouterScores, SharedSpec, Temperature,
 };
 
 pub(super) const FAMILY: Family = Family {
@@ -23,7 +23,7 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-const FEED_FORWARD: &[Rule] = &[
+const FEED_FORWARD: &[TensorRule] = &[
     matrix(PieceKind::Mlp, Role::Gate, "feed_forward.gate_proj.weight"),
     matrix(PieceKind::Mlp, Role::Up, "feed_forward.up_proj.weight"),
     matrix(PieceKind::Mlp, Role::Down, "feed_forward.down_proj.weight"),
@@ -35,7 +35,7 @@ const FEED_FORWARD: &[Rule] = &[
     stacked(Role::Down, "feed_forward.experts.down_proj").transposed(),
 ];
 
-const DEFAULTS: Defaults = Defaults {
+const DEFAULTS: FamilyDefaults = FamilyDefaults {
     eps: 1e-5,
     theta: 500_000.0,
     kv_heads: Some(8),
@@ -44,7 +44,7 @@ const DEFAULTS: Defaults = Defaults {
     context: 131_072,
 };
 
-fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let mut common = Common::read(config, &DEFAULTS)?;
     common.ropes[0].pairs = RopePairs::Interleaved;
     let layers = common.layers;
@@ -74,7 +74,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     let temperature = temperature(config)?;
     let bias = config.flag("attention_bias", false)?;
     let attention = AttentionSpec { qkv_bias: bias, output_bias: bias, ..common.attention.clone() };
-    let ffn = Layers::of(
+    let ffn = RankedLayers::of(
         routed(config, layers)?,
         || dense(config, "intermediate_size_mlp", false),
         || experts(config),
@@ -90,12 +90,12 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     })
 }
 
-fn is_empty(entry: Entry<'_>) -> bool {
+fn is_empty(entry: ConfigEntry<'_>) -> bool {
     entry.value.as_list().is_some_and(|list| list.is_empty())
 }
 
 /// The growth of queries without a rotary embedding. The switch is a number in some files.
-fn temperature(config: &Config) -> Result<Option<Temperature>, ConfigError> {
+fn temperature(config: &FamilyConfig) -> Result<Option<Temperature>, ConfigError> {
     let on = match config.get("attn_temperature_tuning") {
         None => true,
         Some(entry) => match entry.value.as_u64() {
@@ -103,13 +103,13 @@ fn temperature(config: &Config) -> Result<Option<Temperature>, ConfigError> {
             None => entry.flag()?,
         },
     };
-    let number = |key, default| config.get(key).map_or(Ok(default), Entry::positive);
+    let number = |key, default| config.get(key).map_or(Ok(default), ConfigEntry::positive);
     let (scale, length) = (number("attn_scale", 0.1)?, number("floor_scale", 8192.0)?);
     Ok(on.then_some(Temperature { scale, length, first: 1, smooth: false }))
 }
 
 /// True for each layer that has experts.
-fn routed(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
+fn routed(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError> {
     let Some(entry) = config.get("moe_layers") else {
         let step = config.get("interleave_moe_layer_step");
         let step = step.map_or(Ok(1), |entry| entry.size(MAX_COUNT))?;
@@ -120,7 +120,7 @@ fn routed(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
     Ok((0..layers as u64).map(|l| given.contains(&l)).collect())
 }
 
-fn experts(config: &Config) -> Result<Ffn, ConfigError> {
+fn experts(config: &FamilyConfig) -> Result<Ffn, ConfigError> {
     let (experts, top_k) = match config.get("num_experts_per_tok") {
         None => (config.size("num_local_experts", MAX_COUNT)?, 1),
         Some(_) => chosen(config)?,
@@ -131,7 +131,7 @@ fn experts(config: &Config) -> Result<Ffn, ConfigError> {
     let mlp = MlpSpec::silu(width(config, "intermediate_size")?);
     let expert = MlpSpec { gate_up: GateUp::Halves, ..mlp };
     let router = Router::Ranked(RankedRouter {
-        scores: Scores::SigmoidOfRanks,
+        scores: RouterScores::SigmoidOfRanks,
         correction: false,
         renormalise: Renormalise::None,
         ..RankedRouter::sigmoid()

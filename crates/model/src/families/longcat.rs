@@ -5,16 +5,16 @@ use sws_store::PieceKind;
 
 use super::bailing::turned;
 use super::common::{
-    Decoder, Defaults, MAX_WIDTH, chosen, same_window, switched_off, switched_on, width,
+    DecoderParts, FamilyDefaults, MAX_WIDTH, chosen, same_window, switched_off, switched_on, width,
 };
 use super::kimi_linear::SIZES;
 use super::ranked::{RANKED, RankedKeys, only, scale};
-use super::{ENDS, EXPERTS, Family, Rule, matrix, small};
-use crate::config::{Config, ConfigError, MAX_COUNT};
+use super::{ENDS, EXPERTS, Family, TensorRule, matrix, small};
+use crate::config::{ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::spec::{
-    Ffn, LatentSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, RankedRouter, Renormalise, Router, Scores,
-    SharedSpec,
+    Ffn, LatentSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, RankedRouter, Renormalise, Router,
+    RouterScores, SharedSpec,
 };
 use crate::spellings::{DENSE_OF_LONGCAT, EXPERT_OF_LONGCAT};
 
@@ -26,7 +26,7 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-const LAYER: &[Rule] = &[
+const LAYER: &[TensorRule] = &[
     small(PieceKind::Norms, Role::MixerNorm, "input_layernorm.@.weight"),
     small(PieceKind::Norms, Role::FfnNorm, "post_attention_layernorm.@.weight"),
     matrix(PieceKind::Attention, Role::QueryDown, "self_attn.@.q_a_proj.weight"),
@@ -43,7 +43,7 @@ const LAYER: &[Rule] = &[
     small(PieceKind::Router, Role::RouterCorrection, "mlp.router.e_score_correction_bias"),
 ];
 
-const DEFAULTS: Defaults = Defaults {
+const DEFAULTS: FamilyDefaults = FamilyDefaults {
     eps: 1e-5,
     theta: 1e7,
     kv_heads: None,
@@ -54,7 +54,7 @@ const DEFAULTS: Defaults = Defaults {
 
 const KEYS: RankedKeys = RankedKeys { scale: ("routed_scaling_factor", 6.0), ..RANKED };
 
-fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     for key in ["attention_bias", "router_bias", "norm_topk_prob"] {
         switched_off(config, key)?;
     }
@@ -63,7 +63,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     }
     only(config, "attention_method", "MLA")?;
     only(config, "zero_expert_type", "identity")?;
-    let decoder = Decoder::read(config, &DEFAULTS)?;
+    let decoder = DecoderParts::read(config, &DEFAULTS)?;
     if let Some(entry) = config.get("num_key_value_heads")
         && entry.size(MAX_COUNT)? != decoder.heads
     {
@@ -92,7 +92,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     let expert = mlp(EXPERT_OF_LONGCAT)?;
     let (experts, top_k, identities) = choices(config)?;
     let router = Router::Ranked(RankedRouter {
-        scores: Scores::Softmax,
+        scores: RouterScores::Softmax,
         correction: true,
         groups: None,
         renormalise: Renormalise::None,
@@ -111,7 +111,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
 }
 
 /// Experts, those that a token chooses, and further choices.
-fn choices(config: &Config) -> Result<(usize, usize, usize), ConfigError> {
+fn choices(config: &FamilyConfig) -> Result<(usize, usize, usize), ConfigError> {
     let (experts, top_k) = chosen(config)?;
     let Some(entry) = config.get("zero_expert_num") else { return Ok((experts, top_k, 0)) };
     let identities = entry.count(MAX_COUNT)? as usize;

@@ -1,11 +1,11 @@
 //! Mellum 2: the experts of Qwen3, and a rotary embedding for each kind of layer.
 
 use super::common::{
-    Common, Defaults, absent, dense, moe, window, windows, without_ropes_of_kinds,
+    Common, FamilyDefaults, absent, dense, moe, window, windows, without_ropes_of_kinds,
 };
-use super::ranked::{Layers, routed};
+use super::ranked::{RankedLayers, routed};
 use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, qwen_moe};
-use crate::config::{Config, ConfigError};
+use crate::config::{ConfigError, FamilyConfig};
 use crate::spec::{AttentionSpec, ModelSpec, QkNorm};
 
 pub(super) const FAMILY: Family = Family {
@@ -16,7 +16,7 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-const DEFAULTS: Defaults = Defaults {
+const DEFAULTS: FamilyDefaults = FamilyDefaults {
     eps: 1e-6,
     theta: 500_000.0,
     kv_heads: Some(4),
@@ -25,7 +25,7 @@ const DEFAULTS: Defaults = Defaults {
     context: 131_072,
 };
 
-fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     absent(config, "rope_scaling")?;
     without_ropes_of_kinds(config, &["rope_theta"])?;
     let mut common = Common::unrotated(config, &DEFAULTS)?;
@@ -45,7 +45,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
         ..common.attention.clone()
     };
     let renormalise = config.flag("norm_topk_prob", true)?;
-    let layers = Layers::of(
+    let layers = RankedLayers::of(
         routed(config, ("first_k_dense_replace", 0), common.layers)?,
         || dense(config, "intermediate_size", false),
         || moe(config, "moe_intermediate_size", renormalise, None),

@@ -4,12 +4,12 @@
 use sws_store::PieceKind;
 
 use super::common::{
-    Common, Defaults, MAX_WIDTH, absent, dense, switched_off, switched_on, window, windows,
+    Common, FamilyDefaults, MAX_WIDTH, absent, dense, switched_off, switched_on, window, windows,
 };
 use super::per_layer::flags_of_layers;
-use super::ranked::{Layers, RANKED, RankedKeys, moe, only, routed, sigmoid};
-use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, Rule, glm, small};
-use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use super::ranked::{RANKED, RankedKeys, RankedLayers, moe, only, routed, sigmoid};
+use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, glm, small};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::{INFINITE, MAX_HEAD_DIM, Rope};
 use crate::spec::{AttentionSpec, ModelSpec, Norm, Router};
@@ -23,9 +23,10 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-const SINKS: &[Rule] = &[small(PieceKind::Attention, Role::Sinks, "self_attn.attention_sink_bias")];
+const SINKS: &[TensorRule] =
+    &[small(PieceKind::Attention, Role::Sinks, "self_attn.attention_sink_bias")];
 
-const DEFAULTS: Defaults = Defaults {
+const DEFAULTS: FamilyDefaults = FamilyDefaults {
     eps: 1e-5,
     theta: 5e6,
     kv_heads: Some(4),
@@ -36,7 +37,7 @@ const DEFAULTS: Defaults = Defaults {
 
 /// The first layer, and every sixth, are full. The configurations of the hub name windowed layers
 /// and routed ones by lists of 0 and 1.
-fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     const KEYS: RankedKeys = RankedKeys { shared: ("n_shared_experts", 0), ..RANKED };
     only(config, "scoring_func", "sigmoid")?;
     only(config, "topk_method", "noaux_tc")?;
@@ -57,7 +58,8 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
         value_scale: match config.raw("attention_value_scale") {
             None => 0.707,
             Some(_) => {
-                let scale = config.get("attention_value_scale").map(Entry::positive).transpose()?;
+                let scale =
+                    config.get("attention_value_scale").map(ConfigEntry::positive).transpose()?;
                 scale.unwrap_or(1.0) as f32
             }
         },
@@ -93,7 +95,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
         Some(entry) => flags_of_layers(entry, common.layers)?,
         None => routed(config, KEYS.dense, common.layers)?,
     };
-    let layers = Layers::of(
+    let layers = RankedLayers::of(
         routed,
         || dense(config, "intermediate_size", false),
         || moe(config, &KEYS, router),
@@ -105,7 +107,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
 }
 
 /// The window of each layer. `sliding_window_size` does not count the query itself.
-fn windows_of(config: &Config, layers: usize) -> Result<Vec<Option<usize>>, ConfigError> {
+fn windows_of(config: &FamilyConfig, layers: usize) -> Result<Vec<Option<usize>>, ConfigError> {
     let size = match config.get("sliding_window_size") {
         Some(entry) => Some(entry.size(1 << 32)? + 1),
         None => window(config, Some(129))?,
@@ -120,7 +122,7 @@ fn windows_of(config: &Config, layers: usize) -> Result<Vec<Option<usize>>, Conf
 }
 
 /// The rotary embedding of full layers, and that of windowed ones, which may have a base only.
-fn ropes(config: &Config, common: &mut Common<'_>) -> Result<[usize; 2], ConfigError> {
+fn ropes(config: &FamilyConfig, common: &mut Common<'_>) -> Result<[usize; 2], ConfigError> {
     const THETA: f64 = 10_000.0;
     if config.get("rope_parameters").is_some() {
         // All of each head, unless they give a share.
@@ -139,7 +141,7 @@ fn ropes(config: &Config, common: &mut Common<'_>) -> Result<[usize; 2], ConfigE
     }
     let full = common.add_rope("full_attention", DEFAULTS.theta, DEFAULTS.rotated)?;
     let entry = config.get("swa_rope_theta");
-    let theta = entry.map_or(Ok(THETA), Entry::positive)?;
+    let theta = entry.map_or(Ok(THETA), ConfigEntry::positive)?;
     let local = Rope::plain(theta, common.ropes[full].dim);
     if let Some(entry) = entry.filter(|_| !local.is_finite(common.decoder.context)) {
         return Err(entry.invalid(INFINITE));

@@ -2,10 +2,12 @@
 
 use sws_store::PieceKind;
 
-use super::common::{Common, Defaults, chosen, rotated_share, same_window, switched_on, width};
+use super::common::{
+    Common, FamilyDefaults, chosen, rotated_share, same_window, switched_on, width,
+};
 use super::ranked::only;
-use super::{ATTENTION, ENDS, Family, NORMS, Rule, mixtral, small};
-use crate::config::{Config, ConfigError};
+use super::{ATTENTION, ENDS, Family, NORMS, TensorRule, mixtral, small};
+use crate::config::{ConfigError, FamilyConfig};
 use crate::role::Role;
 use crate::spec::{AttentionSpec, Ffn, MlpSpec, ModelSpec, MoeSpec, QkNorm, RankedRouter, Router};
 
@@ -17,14 +19,14 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-pub(super) const CORRECTION: &[Rule] =
+pub(super) const CORRECTION: &[TensorRule] =
     &[small(PieceKind::Router, Role::RouterCorrection, "block_sparse_moe.e_score_correction_bias")];
 
 const HEAD_DIM: usize = 128;
 
 /// Norms over the whole width of queries and keys. The entry `rotary_dim` is the number of elements
 /// of a head that are rotated, where no share of them is given.
-fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     for key in ["use_qk_norm", "use_routing_bias"] {
         switched_on(config, key)?;
     }
@@ -40,7 +42,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     {
         return Err(config.unsupported(entry, "1 for every layer"));
     }
-    let defaults = Defaults {
+    let defaults = FamilyDefaults {
         eps: 1e-6,
         theta: 5e6,
         kv_heads: Some(8),

@@ -5,14 +5,14 @@ use sws_kernels::functional::Activation;
 use sws_store::PieceKind;
 
 use super::common::{
-    Common, Defaults, MAX_WIDTH, chosen, full_layers, switched_off, switched_on, width,
+    Common, FamilyDefaults, MAX_WIDTH, chosen, full_layers, switched_off, switched_on, width,
 };
 use super::kimi_linear::SHARED;
 use super::minimax::CORRECTION;
 use super::per_layer::flags_of_layers;
-use super::ranked::{Layers, listed, only};
-use super::{ATTENTION, ENDS, Family, MLP, NORMS, Rule, matrix, mixtral, small};
-use crate::config::{Config, ConfigError, Entry, MAX_COUNT, Map};
+use super::ranked::{RankedLayers, listed, only};
+use super::{ATTENTION, ENDS, Family, MLP, NORMS, TensorRule, matrix, mixtral, small};
+use crate::config::{ConfigEntry, ConfigError, ConfigMap, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
 use crate::spec::{
@@ -28,7 +28,7 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-const INDEXER: &[Rule] = &[
+const INDEXER: &[TensorRule] = &[
     matrix(PieceKind::Attention, Role::IndexKey, "self_attn.index_k_proj.weight"),
     matrix(PieceKind::Attention, Role::IndexQuery, "self_attn.index_q_proj.weight"),
     small(PieceKind::Attention, Role::BlockQueryNorm, "self_attn.index_q_norm.weight"),
@@ -41,7 +41,7 @@ const HEAD_DIM: usize = 128;
 const MAX_BLOCKS: u64 = 1 << 12;
 
 /// All norms add one to their weights. Whole heads are rotated where no share of them is given.
-fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     for key in ["use_gemma_norm", "use_qk_norm", "use_routing_bias"] {
         switched_on(config, key)?;
     }
@@ -60,7 +60,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     {
         return Err(config.unsupported(entry, "a share of heads, `partial_rotary_factor`"));
     }
-    let defaults = Defaults {
+    let defaults = FamilyDefaults {
         eps: 1e-6,
         theta: 5e6,
         kv_heads: Some(4),
@@ -73,12 +73,12 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     let attention = AttentionSpec { qk_norm: QkNorm::PerHead, ..common.attention.clone() };
     let rotated = 2 * common.ropes[0].inv_freq.len();
     let (selects, blocks) = blocks(config, common.layers, attention.heads, rotated)?;
-    let number = |key, default| config.get(key).map_or(Ok(default), Entry::positive);
+    let number = |key, default| config.get(key).map_or(Ok(default), ConfigEntry::positive);
     let [alpha, limit] = [number("swiglu_alpha", 1.702)?, number("swiglu_limit", 7.0)?];
     let activation = Activation::Clamped { alpha: alpha as f32, limit: limit as f32 };
     let mlp = |key| Ok(MlpSpec { activation, ..MlpSpec::silu(width(config, key)?) });
     let scale = number("routed_scaling_factor", 2.0)? as f32;
-    let layers = Layers::of(
+    let layers = RankedLayers::of(
         routed_of(config, common.layers)?,
         || Ok(Ffn::Dense(mlp("dense_intermediate_size")?)),
         || {
@@ -95,7 +95,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
 }
 
 /// True for each layer that has experts: all, where nothing is said.
-fn routed_of(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
+fn routed_of(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError> {
     match (config.get("mlp_layer_types"), config.get("moe_layer_freq")) {
         (Some(entry), _) => listed(config, entry, layers),
         (None, Some(entry)) => flags_of_layers(entry, layers),
@@ -106,18 +106,21 @@ fn routed_of(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
 /// True for each layer that selects blocks, and what all of them select. The hub's spelling, an
 /// object of its own, comes before the entries that transformers writes.
 fn blocks(
-    config: &Config,
+    config: &FamilyConfig,
     layers: usize,
     heads: usize,
     rotated: usize,
 ) -> Result<(Vec<bool>, BlocksSpec), ConfigError> {
-    let sparse = config.get("sparse_attention_config").map(Entry::object).transpose()?;
+    let sparse = config.get("sparse_attention_config").map(ConfigEntry::object).transpose()?;
     let given = |key: &'static str| {
-        let value = sparse.and_then(|sparse: &Map| sparse.get(key)).filter(|it| !it.is_null());
-        value.map(|value| Entry { key, value })
+        let value =
+            sparse.and_then(|sparse: &ConfigMap| sparse.get(key)).filter(|it| !it.is_null());
+        value.map(|value| ConfigEntry { key, value })
     };
     let size = |nested, key, default, limit| {
-        given(nested).or(config.get(key)).map_or(Ok(default), |entry: Entry<'_>| entry.size(limit))
+        given(nested)
+            .or(config.get(key))
+            .map_or(Ok(default), |entry: ConfigEntry<'_>| entry.size(limit))
     };
     let spec = BlocksSpec {
         heads: size("sparse_num_index_heads", "index_n_heads", 4, MAX_COUNT)?,
@@ -133,7 +136,8 @@ fn blocks(
     let entry =
         |nested, key| given(nested).or(config.get(key)).ok_or(ConfigError::MissingKey(nested));
     let BlocksSpec { heads: of_index, dim, most, last, .. } = spec;
-    let refusal = |entry: Entry<'_>| config.unsupported(entry, "full_attention, minimax_m3_sparse");
+    let refusal =
+        |entry: ConfigEntry<'_>| config.unsupported(entry, "full_attention, minimax_m3_sparse");
     let selects = match full_layers(config, layers, "minimax_m3_sparse", &refusal)? {
         Some(full) => full.into_iter().map(|full| !full).collect(),
         None => match given("sparse_attention_freq") {

@@ -2,10 +2,10 @@
 
 use sws_store::Value;
 
-use super::common::{Common, Defaults, dense, same_window, window};
+use super::common::{Common, FamilyDefaults, dense, same_window, window};
 use super::deepseek::{LATENT_ATTENTION, latent};
 use super::{ENDS, EXPERTS, Family, MLP, NORMS, glm, qwen_next};
-use crate::config::{Config, ConfigError, Entry};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig};
 use crate::rope::{self, Rope};
 use crate::spec::{AttentionSpec, ModelSpec, Temperature};
 
@@ -19,8 +19,8 @@ pub(super) const LATENT: Family = Family {
 };
 
 /// Ministral 3: Mistral without a window, whose queries grow with their position.
-pub(super) fn ministral(config: &Config) -> Result<ModelSpec, ConfigError> {
-    let defaults = Defaults {
+pub(super) fn ministral(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
+    let defaults = FamilyDefaults {
         eps: 1e-5,
         theta: 10_000.0,
         kv_heads: Some(8),
@@ -38,11 +38,11 @@ pub(super) fn ministral(config: &Config) -> Result<ModelSpec, ConfigError> {
 }
 
 /// The growth of queries beyond the context of the first training.
-pub(super) fn temperature(config: &Config) -> Result<Option<Temperature>, ConfigError> {
+pub(super) fn temperature(config: &FamilyConfig) -> Result<Option<Temperature>, ConfigError> {
     let given = rope_entries(config)?.object()?;
     let positive = |key| {
         let value = given.get(key).filter(|value| !value.is_null());
-        value.map(|value| Entry { key, value }.positive()).transpose()
+        value.map(|value| ConfigEntry { key, value }.positive()).transpose()
     };
     // Devstral 2 has no growth.
     if given.get(rope::GROWTH).and_then(Value::as_f64) == Some(0.0) {
@@ -56,14 +56,14 @@ pub(super) fn temperature(config: &Config) -> Result<Option<Temperature>, Config
 }
 
 /// The entries of rotary embeddings, which have others among them.
-fn rope_entries<'a>(config: &Config<'a>) -> Result<Entry<'a>, ConfigError> {
+fn rope_entries<'a>(config: &FamilyConfig<'a>) -> Result<ConfigEntry<'a>, ConfigError> {
     rope::given(config)?.ok_or(ConfigError::MissingKey("rope_parameters"))
 }
 
 /// The rotary embedding of the last part of each head, which configurations may also give as a share
 /// of the head.
 pub(super) fn rope(
-    config: &Config,
+    config: &FamilyConfig,
     (plain, rotated): (usize, usize),
     theta: f64,
     context: usize,
@@ -73,7 +73,7 @@ pub(super) fn rope(
     let Some(value) = share else { return Rope::of(config, rotated, (theta, None), context) };
     let rope = Rope::of(config, plain + rotated, (theta, Some(1.0)), context)?;
     if rope.dim != rotated {
-        let entry = Entry { key: "partial_rotary_factor", value };
+        let entry = ConfigEntry { key: "partial_rotary_factor", value };
         return Err(entry.invalid(format!("where {rotated} elements of a head are rotated")));
     }
     Ok(rope)

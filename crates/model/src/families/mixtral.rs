@@ -2,9 +2,9 @@
 
 use sws_store::PieceKind;
 
-use super::common::{Common, Defaults, moe, same_window, window};
-use super::{ATTENTION, ENDS, Family, NORMS, Rule, expert, small};
-use crate::config::{Config, ConfigError};
+use super::common::{Common, FamilyDefaults, moe, same_window, window};
+use super::{ATTENTION, ENDS, Family, NORMS, TensorRule, expert, small};
+use crate::config::{ConfigError, FamilyConfig};
 use crate::role::Role;
 use crate::spec::{AttentionSpec, ModelSpec};
 
@@ -16,14 +16,14 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-pub(super) const MOE: &[Rule] = &[
+pub(super) const MOE: &[TensorRule] = &[
     small(PieceKind::Router, Role::Router, "block_sparse_moe.gate.weight"),
     expert(Role::Gate, "block_sparse_moe.experts.#.w1.weight"),
     expert(Role::Up, "block_sparse_moe.experts.#.w3.weight"),
     expert(Role::Down, "block_sparse_moe.experts.#.w2.weight"),
 ];
 
-const DEFAULTS: Defaults = Defaults {
+const DEFAULTS: FamilyDefaults = FamilyDefaults {
     eps: 1e-5,
     theta: 1e6,
     kv_heads: Some(8),
@@ -32,7 +32,7 @@ const DEFAULTS: Defaults = Defaults {
     context: 131_072,
 };
 
-fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let common = Common::read(config, &DEFAULTS)?;
     let window = window(config, None)?;
     same_window(config, common.layers, window)?;

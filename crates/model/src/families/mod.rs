@@ -47,7 +47,7 @@ mod step;
 
 use sws_store::{Manifest, PieceId, PieceKind};
 
-use crate::config::{Config, ConfigError};
+use crate::config::{ConfigError, FamilyConfig};
 use crate::role::Role;
 use crate::spec::ModelSpec;
 
@@ -65,9 +65,9 @@ pub(crate) struct Family {
     /// The tensors outside layers.
     pub(crate) ends: Ends,
     /// The tensors of a layer, in any order; [`Role`] defines the order in which they are stored.
-    pub(crate) layer: &'static [&'static [Rule]],
+    pub(crate) layer: &'static [&'static [TensorRule]],
     /// Converts a configuration to a specification.
-    pub(crate) spec: fn(&Config) -> Result<ModelSpec, ConfigError>,
+    pub(crate) spec: fn(&FamilyConfig) -> Result<ModelSpec, ConfigError>,
 }
 
 /// The names of the tensors outside layers.
@@ -185,11 +185,11 @@ pub(crate) struct Names {
 }
 
 /// The place of one tensor in a layer.
-pub(crate) struct Rule {
+pub(crate) struct TensorRule {
     /// The name after `layers.N.`, with `#` for the number of an expert or of a part of a table, and `@` for that of a layer
     /// within one of the checkpoint.
     pub(crate) name: &'static str,
-    pub(crate) target: Target,
+    pub(crate) target: RuleTarget,
     /// Role of the tensor in its piece.
     pub(crate) role: Role,
     /// True if it may be re-encoded; routers, norms and biases may not.
@@ -197,7 +197,7 @@ pub(crate) struct Rule {
 }
 
 #[derive(Clone, Copy)]
-pub(crate) enum Target {
+pub(crate) enum RuleTarget {
     /// A piece of the layer.
     Kind(PieceKind),
     /// The expert whose number is in the name.
@@ -259,7 +259,7 @@ pub fn supported() -> impl Iterator<Item = &'static str> {
 }
 
 /// The names of the model that a configuration describes.
-pub(crate) fn of(config: &Config) -> Result<Names, ConfigError> {
+pub(crate) fn of(config: &FamilyConfig) -> Result<Names, ConfigError> {
     names(config.model_type(), config.wrapper()).ok_or_else(|| ConfigError::Unsupported {
         model_type: config.model_type().escape_debug().take(100).collect(),
     })
@@ -293,10 +293,10 @@ pub(crate) fn find(model_type: &str) -> Option<&'static Family> {
     ALL.into_iter().find(|family| family.model_types.contains(&model_type))
 }
 
-impl Rule {
+impl TensorRule {
     /// The same tensor, stored with rows and columns exchanged.
-    const fn transposed(self) -> Rule {
-        Rule { target: Target::Experts { transposed: true }, ..self }
+    const fn transposed(self) -> TensorRule {
+        TensorRule { target: RuleTarget::Experts { transposed: true }, ..self }
     }
 }
 
@@ -397,47 +397,56 @@ impl Family {
     }
 
     /// The first rule for the tensor with `role` in a piece of this kind.
-    pub(crate) fn rule(&self, kind: PieceKind, role: Role) -> Option<&'static Rule> {
+    pub(crate) fn rule(&self, kind: PieceKind, role: Role) -> Option<&'static TensorRule> {
         self.rules(kind, role).next()
     }
 
     /// The rules for the tensor with `role` in a piece of this kind. All experts share them.
-    fn rules(&self, kind: PieceKind, role: Role) -> impl Iterator<Item = &'static Rule> + use<> {
-        let fits = move |rule: &&Rule| match (rule.target, kind) {
-            (Target::Expert | Target::Experts { .. }, kind) => {
+    fn rules(
+        &self,
+        kind: PieceKind,
+        role: Role,
+    ) -> impl Iterator<Item = &'static TensorRule> + use<> {
+        let fits = move |rule: &&TensorRule| match (rule.target, kind) {
+            (RuleTarget::Expert | RuleTarget::Experts { .. }, kind) => {
                 matches!(kind, PieceKind::Expert(_)) && rule.role == role
             }
-            (Target::Part, kind) => matches!(kind, PieceKind::Table(_)) && rule.role == role,
-            (Target::Kind(of), kind) => of == kind && rule.role == role,
+            (RuleTarget::Part, kind) => matches!(kind, PieceKind::Table(_)) && rule.role == role,
+            (RuleTarget::Kind(of), kind) => of == kind && rule.role == role,
         };
         self.layer.iter().copied().flatten().filter(fits)
     }
 }
 
-const fn matrix(kind: PieceKind, role: Role, name: &'static str) -> Rule {
-    Rule { name, target: Target::Kind(kind), role, matrix: true }
+const fn matrix(kind: PieceKind, role: Role, name: &'static str) -> TensorRule {
+    TensorRule { name, target: RuleTarget::Kind(kind), role, matrix: true }
 }
 
-const fn small(kind: PieceKind, role: Role, name: &'static str) -> Rule {
-    Rule { name, target: Target::Kind(kind), role, matrix: false }
+const fn small(kind: PieceKind, role: Role, name: &'static str) -> TensorRule {
+    TensorRule { name, target: RuleTarget::Kind(kind), role, matrix: false }
 }
 
-const fn expert(role: Role, name: &'static str) -> Rule {
-    Rule { name, target: Target::Expert, role, matrix: true }
+const fn expert(role: Role, name: &'static str) -> TensorRule {
+    TensorRule { name, target: RuleTarget::Expert, role, matrix: true }
 }
 
 /// The tensors of one role of all experts of a layer in one.
-const fn stacked(role: Role, name: &'static str) -> Rule {
-    Rule { name, target: Target::Experts { transposed: false }, role, matrix: role.is_matrix() }
+const fn stacked(role: Role, name: &'static str) -> TensorRule {
+    TensorRule {
+        name,
+        target: RuleTarget::Experts { transposed: false },
+        role,
+        matrix: role.is_matrix(),
+    }
 }
 
-const NORMS: &[Rule] = &[
+const NORMS: &[TensorRule] = &[
     small(PieceKind::Norms, Role::MixerNorm, "input_layernorm.weight"),
     small(PieceKind::Norms, Role::FfnNorm, "post_attention_layernorm.weight"),
 ];
 
 /// Grouped-query attention, with the biases and query and key norms that some families have.
-const ATTENTION: &[Rule] = &[
+const ATTENTION: &[TensorRule] = &[
     matrix(PieceKind::Attention, Role::Query, "self_attn.q_proj.weight"),
     small(PieceKind::Attention, Role::QueryBias, "self_attn.q_proj.bias"),
     matrix(PieceKind::Attention, Role::Key, "self_attn.k_proj.weight"),
@@ -450,7 +459,7 @@ const ATTENTION: &[Rule] = &[
     small(PieceKind::Attention, Role::OutputBias, "self_attn.o_proj.bias"),
 ];
 
-const MLP: &[Rule] = &[
+const MLP: &[TensorRule] = &[
     matrix(PieceKind::Mlp, Role::Gate, "mlp.gate_proj.weight"),
     small(PieceKind::Mlp, Role::GateBias, "mlp.gate_proj.bias"),
     matrix(PieceKind::Mlp, Role::Up, "mlp.up_proj.weight"),
@@ -459,7 +468,7 @@ const MLP: &[Rule] = &[
     small(PieceKind::Mlp, Role::DownBias, "mlp.down_proj.bias"),
 ];
 
-const EXPERTS: &[Rule] = &[
+const EXPERTS: &[TensorRule] = &[
     expert(Role::Gate, "mlp.experts.#.gate_proj.weight"),
     expert(Role::Up, "mlp.experts.#.up_proj.weight"),
     expert(Role::Down, "mlp.experts.#.down_proj.weight"),

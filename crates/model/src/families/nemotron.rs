@@ -4,11 +4,11 @@
 use sws_kernels::functional::Activation;
 use sws_store::PieceKind;
 
-use super::common::{Common, Defaults, MAX_WIDTH, chosen, switched_off, width};
+use super::common::{Common, FamilyDefaults, MAX_WIDTH, chosen, switched_off, width};
 use super::ranked::{RANKED, only, sigmoid};
-use super::state_space::{Keys, Kind, check_count, kinds};
-use super::{ENDS, Ends, Family, Rule, expert, matrix, small};
-use crate::config::{Config, ConfigError};
+use super::state_space::{BranchKind, StateSpaceKeys, check_count, kinds};
+use super::{ENDS, Ends, Family, TensorRule, expert, matrix, small};
+use crate::config::{ConfigError, FamilyConfig};
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
 use crate::spec::{
@@ -23,7 +23,7 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-const LAYER: &[Rule] = &[
+const LAYER: &[TensorRule] = &[
     small(PieceKind::Norms, Role::MixerNorm, "norm.weight"),
     // The same tensor, in layers without a mixer of positions.
     small(PieceKind::Norms, Role::FfnNorm, "norm.weight"),
@@ -53,7 +53,7 @@ const LAYER: &[Rule] = &[
     expert(Role::Down, "mixer.experts.#.down_proj.weight"),
 ];
 
-const DEFAULTS: Defaults = Defaults {
+const DEFAULTS: FamilyDefaults = FamilyDefaults {
     eps: 1e-5,
     theta: 10_000.0,
     kv_heads: Some(8),
@@ -62,7 +62,7 @@ const DEFAULTS: Defaults = Defaults {
     context: 4096,
 };
 
-const STATE_SPACE: Keys = Keys {
+const STATE_SPACE: StateSpaceKeys = StateSpaceKeys {
     heads: ("mamba_num_heads", 128),
     groups: ("n_groups", 8),
     key_dim: ("ssm_state_size", 128),
@@ -71,7 +71,7 @@ const STATE_SPACE: Keys = Keys {
     bias: "use_bias",
 };
 
-fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let mut common = Common::never_rotated(config, &DEFAULTS)?;
     for key in ["attention_bias", "mlp_bias", "mamba_proj_bias"] {
         switched_off(config, key)?;
@@ -90,29 +90,30 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     };
     let has = |kind| kinds.contains(&kind);
     let head_dim = config.get("mamba_head_dim").map_or(Ok(64), |e| e.size(MAX_HEAD_DIM))?;
-    let space = has(Kind::StateSpace).then(|| STATE_SPACE.read(config, head_dim, eps));
+    let space = has(BranchKind::StateSpace).then(|| STATE_SPACE.read(config, head_dim, eps));
     let space = space.transpose()?;
-    let mlp = has(Kind::Mlp).then(|| width(config, "intermediate_size").map(ups)).transpose()?;
-    let experts = has(Kind::Experts).then(|| experts(config)).transpose()?;
+    let mlp =
+        has(BranchKind::Mlp).then(|| width(config, "intermediate_size").map(ups)).transpose()?;
+    let experts = has(BranchKind::Experts).then(|| experts(config)).transpose()?;
     common.model(|l| match kinds[l] {
-        Kind::StateSpace => (space.map_or(Mixer::None, Mixer::StateSpace), Ffn::None),
-        Kind::Attention => (Mixer::Attention(attention.clone()), Ffn::None),
-        Kind::Mlp => (Mixer::None, mlp.map_or(Ffn::None, Ffn::Dense)),
-        Kind::Experts => (Mixer::None, experts.map_or(Ffn::None, Ffn::Moe)),
+        BranchKind::StateSpace => (space.map_or(Mixer::None, Mixer::StateSpace), Ffn::None),
+        BranchKind::Attention => (Mixer::Attention(attention.clone()), Ffn::None),
+        BranchKind::Mlp => (Mixer::None, mlp.map_or(Ffn::None, Ffn::Dense)),
+        BranchKind::Experts => (Mixer::None, experts.map_or(Ffn::None, Ffn::Moe)),
     })
 }
 
 /// The kinds of all layers by `hybrid_override_pattern`, a letter for each.
-fn by_letters(config: &Config) -> Result<Vec<Kind>, ConfigError> {
+fn by_letters(config: &FamilyConfig) -> Result<Vec<BranchKind>, ConfigError> {
     let entry = config.need("hybrid_override_pattern")?;
     let of = |letter| match letter {
-        'M' => Ok(Kind::StateSpace),
-        '*' => Ok(Kind::Attention),
-        '-' => Ok(Kind::Mlp),
-        'E' => Ok(Kind::Experts),
+        'M' => Ok(BranchKind::StateSpace),
+        '*' => Ok(BranchKind::Attention),
+        '-' => Ok(BranchKind::Mlp),
+        'E' => Ok(BranchKind::Experts),
         _ => Err(config.unsupported(entry, "M, E, * and -")),
     };
-    let kinds: Vec<Kind> = entry.word()?.chars().map(of).collect::<Result<_, _>>()?;
+    let kinds: Vec<BranchKind> = entry.word()?.chars().map(of).collect::<Result<_, _>>()?;
     check_count(entry, kinds.len(), config.layers()?)?;
     Ok(kinds)
 }
@@ -124,7 +125,7 @@ fn ups(width: usize) -> MlpSpec {
 }
 
 /// The experts of DeepSeek V3 without gates, beside a shared one with a width of its own.
-fn experts(config: &Config) -> Result<MoeSpec, ConfigError> {
+fn experts(config: &FamilyConfig) -> Result<MoeSpec, ConfigError> {
     if let Some(entry) = config.get("n_shared_experts")
         && entry.value.as_u64() != Some(1)
     {

@@ -5,10 +5,10 @@
 use sws_store::{Packed, Packing};
 
 use super::quantised::within;
-use crate::config::{Config, ConfigError, Entry};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig};
 
 /// How the checkpoint packs codes, if it does. Refuses what would be computed otherwise.
-pub(crate) fn packed(config: &Config) -> Result<Option<Packed>, ConfigError> {
+pub(crate) fn packed(config: &FamilyConfig) -> Result<Option<Packed>, ConfigError> {
     let Some(entry) = config.either("quantization_config") else { return Ok(None) };
     let Some(of) = entry.value.as_map().and_then(|of| of.get("quant_method")?.as_str()) else {
         return Ok(None);
@@ -20,7 +20,7 @@ pub(crate) fn packed(config: &Config) -> Result<Option<Packed>, ConfigError> {
     }
 }
 
-fn awq(config: &Config, entry: Entry<'_>) -> Result<Packed, ConfigError> {
+fn awq(config: &FamilyConfig, entry: ConfigEntry<'_>) -> Result<Packed, ConfigError> {
     bits(config, entry, &["bits", "w_bit"])?;
     for key in ["version", "format", "checkpoint_format"] {
         if let Some(layout) = within(entry, key)?
@@ -43,7 +43,7 @@ fn awq(config: &Config, entry: Entry<'_>) -> Result<Packed, ConfigError> {
     Ok(Packed { packing: Packing::Awq, group: group.or(Some(128)), act_order: false })
 }
 
-fn gptq(config: &Config, entry: Entry<'_>) -> Result<Packed, ConfigError> {
+fn gptq(config: &FamilyConfig, entry: ConfigEntry<'_>) -> Result<Packed, ConfigError> {
     if within(entry, "bits")?.is_none() {
         let reason = "which has no `bits`; download config.json again";
         return Err(entry.invalid(reason));
@@ -86,7 +86,7 @@ fn gptq(config: &Config, entry: Entry<'_>) -> Result<Packed, ConfigError> {
         if pattern.starts_with('-') {
             continue;
         }
-        let rule = Entry { key: "dynamic", value: rule };
+        let rule = ConfigEntry { key: "dynamic", value: rule };
         bits(config, rule, &["bits"])?;
         if group(config, rule, &["group_size"])?.is_some() {
             packed.group = None;
@@ -97,12 +97,16 @@ fn gptq(config: &Config, entry: Entry<'_>) -> Result<Packed, ConfigError> {
 }
 
 /// True if columns can lie in groups in any order.
-fn act_order(of: Entry<'_>) -> Result<bool, ConfigError> {
+fn act_order(of: ConfigEntry<'_>) -> Result<bool, ConfigError> {
     within(of, "desc_act")?.map_or(Ok(false), |entry| entry.flag())
 }
 
 /// Refuses other codes than those of four bits.
-fn bits(config: &Config, of: Entry<'_>, keys: &[&'static str]) -> Result<(), ConfigError> {
+fn bits(
+    config: &FamilyConfig,
+    of: ConfigEntry<'_>,
+    keys: &[&'static str],
+) -> Result<(), ConfigError> {
     for &key in keys {
         if let Some(bits) = within(of, key)?
             && bits.count(u64::MAX)? != 4
@@ -115,8 +119,8 @@ fn bits(config: &Config, of: Entry<'_>, keys: &[&'static str]) -> Result<(), Con
 
 /// The columns of a group, if an entry says so; without end for one group of all columns.
 fn group(
-    config: &Config,
-    of: Entry<'_>,
+    config: &FamilyConfig,
+    of: ConfigEntry<'_>,
     keys: &[&'static str],
 ) -> Result<Option<u64>, ConfigError> {
     for &key in keys {

@@ -3,7 +3,7 @@
 use sws_store::Value;
 
 use super::common::{Common, MAX_WIDTH};
-use crate::config::{Config, ConfigError, Entry, Map};
+use crate::config::{ConfigEntry, ConfigError, ConfigMap, FamilyConfig};
 use crate::spec::AttentionSpec;
 
 /// Entries of single layers by their numbers, in the spelling of transformers 5.
@@ -11,7 +11,7 @@ pub(super) const SINGLE: &str = "per_layer_config";
 
 /// The number of query heads of each layer: that of all, unless the entry `key` lists them.
 pub(super) fn heads_of_layers(
-    config: &Config,
+    config: &FamilyConfig,
     key: &'static str,
     common: &Common<'_>,
 ) -> Result<Vec<usize>, ConfigError> {
@@ -23,7 +23,7 @@ pub(super) fn heads_of_layers(
         return Err(entry.invalid(reason));
     }
     let of = |value| {
-        let heads = Entry { key, value }.size(MAX_WIDTH / head_dim as u64)?;
+        let heads = ConfigEntry { key, value }.size(MAX_WIDTH / head_dim as u64)?;
         match heads.is_multiple_of(kv_heads) {
             true => Ok(heads),
             false => Err(entry.invalid(format!(
@@ -35,7 +35,10 @@ pub(super) fn heads_of_layers(
 }
 
 /// A list of a 0 or a 1 for each layer.
-pub(super) fn flags_of_layers(entry: Entry<'_>, layers: usize) -> Result<Vec<bool>, ConfigError> {
+pub(super) fn flags_of_layers(
+    entry: ConfigEntry<'_>,
+    layers: usize,
+) -> Result<Vec<bool>, ConfigError> {
     let flags = entry.list()?.iter().map(|flag| match flag.as_u64() {
         Some(flag @ 0..=1) => Ok(flag == 1),
         _ => Err(entry.invalid("which must list a 0 or a 1 for each layer")),
@@ -51,7 +54,7 @@ pub(super) fn flags_of_layers(entry: Entry<'_>, layers: usize) -> Result<Vec<boo
 
 /// Refuses entries of single layers that differ from those of all layers, except for those that the
 /// family reads with [`of_kind`].
-pub(super) fn check_single(config: &Config, layers: usize) -> Result<(), ConfigError> {
+pub(super) fn check_single(config: &FamilyConfig, layers: usize) -> Result<(), ConfigError> {
     let read: &[&str] = match config.model_type() {
         "gemma4_text" => &["head_dim", "num_key_value_heads"],
         "step3p5" => &["num_attention_heads"],
@@ -73,11 +76,11 @@ pub(super) fn check_single(config: &Config, layers: usize) -> Result<(), ConfigE
 /// where there are no such entries. All layers of the kind have the same, and the others that of all
 /// layers, or it is refused.
 pub(super) fn of_kind<'a>(
-    config: &Config<'a>,
+    config: &FamilyConfig<'a>,
     key: &'static str,
     kind: &[bool],
     otherwise: &'static str,
-) -> Result<Option<Entry<'a>>, ConfigError> {
+) -> Result<Option<ConfigEntry<'a>>, ConfigError> {
     let Some(entry) = config.get(SINGLE) else { return Ok(config.get(otherwise)) };
     let mut own = vec![config.raw(key); kind.len()];
     for (layer, entries) in single(entry, kind.len())? {
@@ -90,18 +93,18 @@ pub(super) fn of_kind<'a>(
     if !own.iter().zip(kind).all(fits) {
         return Err(config.unsupported(entry, "the same entries for all layers of a kind"));
     }
-    Ok(first.filter(|value| !value.is_null()).map(|value| Entry { key, value }))
+    Ok(first.filter(|value| !value.is_null()).map(|value| ConfigEntry { key, value }))
 }
 
 /// The numbers of layers that have entries of their own, and these.
-fn single(entry: Entry<'_>, layers: usize) -> Result<Vec<(usize, &Map)>, ConfigError> {
+fn single(entry: ConfigEntry<'_>, layers: usize) -> Result<Vec<(usize, &ConfigMap)>, ConfigError> {
     let of = |(number, value)| {
         let number: &String = number;
         let layer = number.parse().ok().filter(|layer| *layer < layers);
         let layer = layer.ok_or_else(|| {
             entry.invalid(format!("which must have numbers of the {layers} layers as its keys"))
         })?;
-        Ok((layer, Entry { value, ..entry }.object()?))
+        Ok((layer, ConfigEntry { value, ..entry }.object()?))
     };
     entry.object()?.iter().map(of).collect()
 }

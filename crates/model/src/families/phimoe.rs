@@ -3,10 +3,10 @@
 
 use sws_store::{PieceKind, Value};
 
-use super::common::{Common, Defaults, chosen, same_window, width, window};
+use super::common::{Common, FamilyDefaults, chosen, same_window, width, window};
 use super::mixtral::MOE;
-use super::{ATTENTION, ENDS, Ends, Family, NORMS, Rule, small};
-use crate::config::{Config, ConfigError, Entry};
+use super::{ATTENTION, ENDS, Ends, Family, NORMS, TensorRule, small};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig};
 use crate::role::Role;
 use crate::rope::{self, INFINITE, MAX_AMPLITUDE, Rope, RopeScaling};
 use crate::spec::{AttentionSpec, Ffn, MlpSpec, ModelSpec, MoeSpec, Norm, Router};
@@ -22,12 +22,12 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-const BIASES: &[Rule] = &[
+const BIASES: &[TensorRule] = &[
     small(PieceKind::Norms, Role::MixerNormBias, "input_layernorm.bias"),
     small(PieceKind::Norms, Role::FfnNormBias, "post_attention_layernorm.bias"),
 ];
 
-const DEFAULTS: Defaults = Defaults {
+const DEFAULTS: FamilyDefaults = FamilyDefaults {
     eps: 1e-5,
     theta: 1e6,
     kv_heads: Some(8),
@@ -36,7 +36,7 @@ const DEFAULTS: Defaults = Defaults {
     context: 131_072,
 };
 
-fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let mut common = Common::unrotated(config, &DEFAULTS)?;
     let (dim, context) = (common.attention.head_dim, common.decoder.context);
     let rope = match near(config, dim)? {
@@ -58,7 +58,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     if top_k != 2 {
         return Err(config.unsupported(config.need("num_experts_per_tok")?, "2"));
     }
-    let noise = config.get("router_jitter_noise").map_or(Ok(0.01), Entry::positive)?;
+    let noise = config.get("router_jitter_noise").map_or(Ok(0.01), ConfigEntry::positive)?;
     let expert = MlpSpec::silu(width(config, "intermediate_size")?);
     let router = Router::Near { reach: (2.0 * noise) as f32 };
     let ffn = Ffn::Moe(MoeSpec::of((experts, top_k), expert, router));
@@ -68,12 +68,12 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
 /// The rotary embedding of texts up to the length of the first training, with that length, where
 /// the configuration has others for short and for long texts. Which of both a text gets depends on
 /// its length in transformers, even for positions before, so only short texts are read.
-fn near(config: &Config, dim: usize) -> Result<Option<(Rope, usize)>, ConfigError> {
-    let given = rope::given(config)?.map(Entry::object).transpose()?;
+fn near(config: &FamilyConfig, dim: usize) -> Result<Option<(Rope, usize)>, ConfigError> {
+    let given = rope::given(config)?.map(ConfigEntry::object).transpose()?;
     let Some(given) = given else { return Ok(None) };
     let entry = |key| {
         let value = given.get(key).filter(|value| !value.is_null());
-        value.map(|value| Entry { key, value })
+        value.map(|value| ConfigEntry { key, value })
     };
     let need = |key| entry(key).ok_or(ConfigError::MissingKey(key));
     let kind = entry("rope_type").or(entry("type"));
@@ -81,7 +81,7 @@ fn near(config: &Config, dim: usize) -> Result<Option<(Rope, usize)>, ConfigErro
         return Ok(None);
     }
     let theta = entry("rope_theta").or(config.get("rope_theta"));
-    let mut rope = Rope::plain(theta.map_or(Ok(DEFAULTS.theta), Entry::positive)?, dim);
+    let mut rope = Rope::plain(theta.map_or(Ok(DEFAULTS.theta), ConfigEntry::positive)?, dim);
     let factors = need("short_factor")?;
     let divisors: Option<Vec<f64>> = factors.list()?.iter().map(Value::as_f64).collect();
     let divisors = divisors.filter(|all| all.len() == rope.inv_freq.len());

@@ -6,13 +6,13 @@
 use sws_store::Value;
 
 use super::packed;
-use crate::config::{Config, ConfigError, Entry};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig};
 
 const METHODS: &str =
     "weights in f32, f16 or bf16, and mxfp4, fp8, compressed-tensors, modelopt, awq and gptq";
 
 /// A format of compressed-tensors: its bits, kind of numbers and sizes of groups.
-struct Format {
+struct PackedFormat {
     name: &'static str,
     bits: (u64, &'static str),
     kind: &'static str,
@@ -20,21 +20,31 @@ struct Format {
 }
 
 /// The formats of compressed-tensors that are read.
-const FORMATS: [Format; 4] = [
-    Format {
+const FORMATS: [PackedFormat; 4] = [
+    PackedFormat {
         name: "pack-quantized",
         bits: (4, "4"),
         kind: "int",
         groups: (&[32, 64, 128], "32, 64 and 128"),
     },
     // Scales are of matrices, rows or blocks.
-    Format { name: "float-quantized", bits: (8, "8"), kind: "float", groups: (&[], "") },
-    Format { name: "nvfp4-pack-quantized", bits: (4, "4"), kind: "float", groups: (&[16], "16") },
-    Format { name: "mxfp4-pack-quantized", bits: (4, "4"), kind: "float", groups: (&[32], "32") },
+    PackedFormat { name: "float-quantized", bits: (8, "8"), kind: "float", groups: (&[], "") },
+    PackedFormat {
+        name: "nvfp4-pack-quantized",
+        bits: (4, "4"),
+        kind: "float",
+        groups: (&[16], "16"),
+    },
+    PackedFormat {
+        name: "mxfp4-pack-quantized",
+        bits: (4, "4"),
+        kind: "float",
+        groups: (&[32], "32"),
+    },
 ];
 
 /// Refuses a quantisation that would not be computed as it was meant.
-pub(crate) fn check(config: &Config) -> Result<(), ConfigError> {
+pub(crate) fn check(config: &FamilyConfig) -> Result<(), ConfigError> {
     let Some(entry) = config.either("quantization_config") else { return Ok(()) };
     // The method is more informative than the entry itself.
     let Some(method) = within(entry, "quant_method")? else {
@@ -56,7 +66,7 @@ pub(crate) fn check(config: &Config) -> Result<(), ConfigError> {
     }
 }
 
-fn check_fp8(config: &Config, entry: Entry<'_>) -> Result<(), ConfigError> {
+fn check_fp8(config: &FamilyConfig, entry: ConfigEntry<'_>) -> Result<(), ConfigError> {
     if let Some(format) = within(entry, "fmt")?
         && format.word()? != "e4m3"
     {
@@ -71,12 +81,15 @@ fn check_fp8(config: &Config, entry: Entry<'_>) -> Result<(), ConfigError> {
 }
 
 /// True if matrices in fp8 have a scale for each block.
-pub(crate) fn has_blocks(config: &Config) -> Result<bool, ConfigError> {
+pub(crate) fn has_blocks(config: &FamilyConfig) -> Result<bool, ConfigError> {
     let Some(entry) = config.either("quantization_config") else { return Ok(false) };
     Ok(entry.value.as_map().is_some() && within(entry, "weight_block_size")?.is_some())
 }
 
-fn check_compressed_tensors(config: &Config, entry: Entry<'_>) -> Result<(), ConfigError> {
+fn check_compressed_tensors(
+    config: &FamilyConfig,
+    entry: ConfigEntry<'_>,
+) -> Result<(), ConfigError> {
     // Rotations of activations, and weights of which some are left out.
     for (key, kind) in [("transform_config", "config_groups"), ("sparsity_config", "format")] {
         let Some(other) = within(entry, key)? else { continue };
@@ -88,7 +101,7 @@ fn check_compressed_tensors(config: &Config, entry: Entry<'_>) -> Result<(), Con
     }
     let Some(groups) = within(entry, "config_groups")? else { return Ok(()) };
     for group in groups.object()?.values() {
-        let group = Entry { key: "config_groups", value: group };
+        let group = ConfigEntry { key: "config_groups", value: group };
         let format = match within(group, "format")? {
             Some(format) => Some(format),
             None => within(entry, "format")?,
@@ -124,8 +137,12 @@ fn check_compressed_tensors(config: &Config, entry: Entry<'_>) -> Result<(), Con
 }
 
 /// Refuses numbers that are not those of their format.
-fn check_numbers(config: &Config, weights: Entry<'_>, of: &Format) -> Result<(), ConfigError> {
-    let Format { bits: (bits, bits_shown), kind, groups: (groups, groups_shown), .. } = *of;
+fn check_numbers(
+    config: &FamilyConfig,
+    weights: ConfigEntry<'_>,
+    of: &PackedFormat,
+) -> Result<(), ConfigError> {
+    let PackedFormat { bits: (bits, bits_shown), kind, groups: (groups, groups_shown), .. } = *of;
     if let Some(found) = within(weights, "num_bits")?
         && found.value.as_u64() != Some(bits)
     {
@@ -147,9 +164,9 @@ fn check_numbers(config: &Config, weights: Entry<'_>, of: &Format) -> Result<(),
 
 /// An entry of an object; null counts as absent.
 pub(super) fn within<'a>(
-    of: Entry<'a>,
+    of: ConfigEntry<'a>,
     key: &'static str,
-) -> Result<Option<Entry<'a>>, ConfigError> {
+) -> Result<Option<ConfigEntry<'a>>, ConfigError> {
     let value = of.object()?.get(key).filter(|value| !value.is_null());
-    Ok(value.map(|value| Entry { key, value }))
+    Ok(value.map(|value| ConfigEntry { key, value }))
 }

@@ -1,14 +1,14 @@
 //! Qwen4-Exp: several residual streams read by gates of their elements, tables of n-grams in some
 //! layers, delta nets in most, attention to selected blocks in the others.
 
-use sws_kernels::functional::{Activation, MAX_STREAMS, MAX_TAPS, Streams, Writing};
+use sws_kernels::functional::{Activation, MAX_STREAMS, MAX_TAPS, StreamWriting, Streams};
 use sws_store::PieceKind;
 
-use super::common::{Common, Defaults, MAX_STATE, MAX_WIDTH, moe};
+use super::common::{Common, FamilyDefaults, MAX_STATE, MAX_WIDTH, moe};
 use super::qwen_moe::{MOE, SHARED};
 use super::qwen_next::{self, DELTA, SEPARATE, STACKED};
-use super::{ATTENTION, ENDS, EXPERTS, Ends, Family, Rule, Target, matrix, small};
-use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use super::{ATTENTION, ENDS, EXPERTS, Ends, Family, RuleTarget, TensorRule, matrix, small};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
 use crate::spec::{
@@ -31,13 +31,13 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-const NGRAMS: &[Rule] = &[
+const NGRAMS: &[TensorRule] = &[
     numbers(Role::NgramMultipliers, "ple.ple_embedding.layer_multipliers"),
     numbers(Role::NgramSizes, "ple.ple_embedding.ngram_heads_vocab_sizes"),
     numbers(Role::NgramOffsets, "ple.ple_embedding.ngram_heads_offsets"),
-    Rule {
+    TensorRule {
         name: "ple.ple_embedding.ngram_embedding.shard_#.weight",
-        target: Target::Part,
+        target: RuleTarget::Part,
         role: Role::Table,
         matrix: false,
     },
@@ -50,11 +50,11 @@ const NGRAMS: &[Rule] = &[
 ];
 
 /// Whole numbers lie with the first part of their table.
-const fn numbers(role: Role, name: &'static str) -> Rule {
+const fn numbers(role: Role, name: &'static str) -> TensorRule {
     small(PieceKind::Table(0), role, name)
 }
 
-const STREAMS: &[Rule] = &[
+const STREAMS: &[TensorRule] = &[
     of_mixer(Role::MixerStreamsNorm, "attn_hyper_connection.hc_norm.weight"),
     of_mixer(Role::MixerStreamsDown, "attn_hyper_connection.input_mix_weight_down.weight"),
     of_mixer(Role::MixerStreams, "attn_hyper_connection.block_inject_weight.weight"),
@@ -65,21 +65,21 @@ const STREAMS: &[Rule] = &[
     of_ffn(Role::FfnStreamsUp, "mlp_hyper_connection.input_mix_weight_up.weight"),
 ];
 
-const fn of_mixer(role: Role, name: &'static str) -> Rule {
+const fn of_mixer(role: Role, name: &'static str) -> TensorRule {
     small(PieceKind::Attention, role, name)
 }
 
-const fn of_ffn(role: Role, name: &'static str) -> Rule {
+const fn of_ffn(role: Role, name: &'static str) -> TensorRule {
     small(PieceKind::Router, role, name)
 }
 
-const INDEXER: &[Rule] = &[
+const INDEXER: &[TensorRule] = &[
     matrix(PieceKind::Attention, Role::IndexMixed, "self_attn.indexer.index_qk_proj.weight"),
     small(PieceKind::Attention, Role::BlockQueryNorm, "self_attn.indexer.q_layernorm.weight"),
     small(PieceKind::Attention, Role::BlockKeyNorm, "self_attn.indexer.k_layernorm.weight"),
 ];
 
-const DEFAULTS: Defaults = Defaults {
+const DEFAULTS: FamilyDefaults = FamilyDefaults {
     eps: 1e-6,
     theta: 10_000.0,
     kv_heads: Some(2),
@@ -97,14 +97,14 @@ const MAX_PRIMES: usize = 1024;
 const MAX_ROWS: u64 = 1 << 32;
 const MAX_PARTS: u64 = 65_536;
 
-fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let mut common = qwen_next::read(config, &DEFAULTS)?;
     let count = config.get("hc_count").map_or(Ok(4), |entry| entry.size(MAX_STREAMS as u64))?;
     if let Some(entry) = config.get("hc_count").filter(|_| count < 2) {
         return Err(config.unsupported(entry, "at least 2 residual streams"));
     }
     let rank = config.get("hc_lowrank").map_or(Ok(320), |entry| entry.size(MAX_WIDTH))?;
-    common.decoder.streams = Some(Streams { count, writing: Writing::Alone, eps: 0.0 });
+    common.decoder.streams = Some(Streams { count, writing: StreamWriting::Alone, eps: 0.0 });
     let full = full(config, common.layers)?;
     let attention = attention(config, &common, full.contains(&true))?;
     let delta = delta(config, common.decoder.norm.eps())?;
@@ -128,7 +128,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
 }
 
 /// True for each layer with attention, which always selects blocks, whatever the word for it.
-fn full(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
+fn full(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError> {
     const KINDS: &str = "full_attention, indexed_attention and linear_attention";
     if let Some(entry) = config.get("layer_types") {
         let types = entry.list()?;
@@ -148,7 +148,7 @@ fn full(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
 }
 
 fn attention(
-    config: &Config,
+    config: &FamilyConfig,
     common: &Common<'_>,
     selects: bool,
 ) -> Result<AttentionSpec, ConfigError> {
@@ -169,7 +169,7 @@ fn attention(
     })
 }
 
-fn blocks(config: &Config, rotated: usize) -> Result<BlocksSpec, ConfigError> {
+fn blocks(config: &FamilyConfig, rotated: usize) -> Result<BlocksSpec, ConfigError> {
     let heads = config.size("indexer_n_heads", MAX_COUNT)?;
     let of_keys = config.need("indexer_kv_heads")?;
     if of_keys.size(MAX_COUNT)? != 1 {
@@ -193,7 +193,7 @@ fn blocks(config: &Config, rotated: usize) -> Result<BlocksSpec, ConfigError> {
     Ok(spec)
 }
 
-fn delta(config: &Config, eps: f32) -> Result<DeltaSpec, ConfigError> {
+fn delta(config: &FamilyConfig, eps: f32) -> Result<DeltaSpec, ConfigError> {
     let gate = match config.get("output_gate_type") {
         None => Activation::Silu,
         Some(entry) => match entry.word()? {
@@ -207,7 +207,7 @@ fn delta(config: &Config, eps: f32) -> Result<DeltaSpec, ConfigError> {
 
 /// The table of each layer that has one.
 fn ngrams(
-    config: &Config,
+    config: &FamilyConfig,
     common: &Common<'_>,
     full: &[bool],
     streams: usize,
@@ -229,8 +229,9 @@ fn ngrams(
     if !own.contains(&true) {
         return Ok(tables);
     }
-    let count =
-        |key, default, limit| config.get(key).map_or(Ok(default), |e: Entry<'_>| e.size(limit));
+    let count = |key, default, limit| {
+        config.get(key).map_or(Ok(default), |e: ConfigEntry<'_>| e.size(limit))
+    };
     let size = count("ngram_size", 3, MAX_NGRAM)?;
     let heads = count("heads_per_ngram", 8, MAX_COUNT)?;
     let hidden = common.decoder.hidden;
@@ -281,11 +282,11 @@ fn ngrams(
 }
 
 /// The token that ends a text: the first of several.
-fn end(config: &Config) -> Result<u32, ConfigError> {
+fn end(config: &FamilyConfig) -> Result<u32, ConfigError> {
     let entry = config.need("eos_token_id")?;
     let first = match entry.value.as_list() {
         Some(list) => {
-            Entry { value: list.first().ok_or(ConfigError::MissingKey(entry.key))?, ..entry }
+            ConfigEntry { value: list.first().ok_or(ConfigError::MissingKey(entry.key))?, ..entry }
         }
         None => entry,
     };
@@ -293,12 +294,12 @@ fn end(config: &Config) -> Result<u32, ConfigError> {
 }
 
 /// Parts of a table.
-fn parts(config: &Config) -> Result<u32, ConfigError> {
+fn parts(config: &FamilyConfig) -> Result<u32, ConfigError> {
     config.get("split_ngram_parts").map_or(Ok(512), |e| Ok(e.size(MAX_PARTS)? as u32))
 }
 
 /// Parts of tables of n-grams in a checkpoint; 0 in families that have none.
-pub(crate) fn parts_of_tables(config: &Config) -> Result<u32, ConfigError> {
+pub(crate) fn parts_of_tables(config: &FamilyConfig) -> Result<u32, ConfigError> {
     if FAMILY.model_types.contains(&config.model_type()) { parts(config) } else { Ok(0) }
 }
 

@@ -6,10 +6,10 @@ use std::collections::HashSet;
 use sws_store::{PieceKind, Value};
 
 use super::common::{
-    Common, Defaults, dense, moe, same_window, shared_width, switched_window, windows,
+    Common, FamilyDefaults, dense, moe, same_window, shared_width, switched_window, windows,
 };
-use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, Rule, matrix, small};
-use crate::config::{Config, ConfigError, MAX_COUNT};
+use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, matrix, small};
+use crate::config::{ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::spec::{AttentionSpec, Mixer, MlpSpec, ModelSpec, QkNorm, SharedSpec};
 
@@ -21,18 +21,18 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-pub(super) const SHARED: &[Rule] = &[
+pub(super) const SHARED: &[TensorRule] = &[
     matrix(PieceKind::SharedExpert, Role::Gate, "mlp.shared_expert.gate_proj.weight"),
     matrix(PieceKind::SharedExpert, Role::Up, "mlp.shared_expert.up_proj.weight"),
     matrix(PieceKind::SharedExpert, Role::Down, "mlp.shared_expert.down_proj.weight"),
 ];
 
-pub(super) const MOE: &[Rule] = &[
+pub(super) const MOE: &[TensorRule] = &[
     small(PieceKind::Router, Role::Router, "mlp.gate.weight"),
     small(PieceKind::SharedExpert, Role::SharedGate, "mlp.shared_expert_gate.weight"),
 ];
 
-fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     match config.model_type() {
         "qwen2_moe" => qwen2(config),
         "qwen3_moe" => qwen3(config),
@@ -42,8 +42,8 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
 
 /// A shared expert with its own gate; biases on queries, keys and values; a window, if enabled, in
 /// every other layer below `max_window_layers`.
-fn qwen2(config: &Config) -> Result<ModelSpec, ConfigError> {
-    let defaults = Defaults { kv_heads: Some(16), ..QWEN };
+fn qwen2(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
+    let defaults = FamilyDefaults { kv_heads: Some(16), ..QWEN };
     let common = Common::read(config, &defaults)?;
     let end = config.get("max_window_layers").map_or(Ok(28), |entry| entry.count(MAX_COUNT))?;
     let has_window = |l: usize| l.is_multiple_of(2) && (l as u64) < end;
@@ -52,7 +52,7 @@ fn qwen2(config: &Config) -> Result<ModelSpec, ConfigError> {
     let attention = AttentionSpec { qkv_bias, ..common.attention.clone() };
     let width = shared_width(config, "shared_expert_intermediate_size", 5632)?;
     let shared = SharedSpec { gated: true, ..SharedSpec::added(MlpSpec::silu(width)) };
-    let layers = Layers::read(config, Some(shared))?;
+    let layers = MoeLayers::read(config, Some(shared))?;
     let renormalise = config.flag("norm_topk_prob", false)?;
     layers.model(config, common, renormalise, |l| AttentionSpec {
         window: windows[l],
@@ -61,8 +61,8 @@ fn qwen2(config: &Config) -> Result<ModelSpec, ConfigError> {
 }
 
 /// A norm on each head of queries and keys; no shared expert; the same window in all layers.
-fn qwen3(config: &Config) -> Result<ModelSpec, ConfigError> {
-    let defaults = Defaults { kv_heads: Some(4), ..QWEN };
+fn qwen3(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
+    let defaults = FamilyDefaults { kv_heads: Some(4), ..QWEN };
     let common = Common::read(config, &defaults)?;
     let window = switched_window(config)?;
     same_window(config, common.layers, window)?;
@@ -74,14 +74,14 @@ fn qwen3(config: &Config) -> Result<ModelSpec, ConfigError> {
         window,
         ..common.attention.clone()
     };
-    let layers = Layers::read(config, None)?;
+    let layers = MoeLayers::read(config, None)?;
     let renormalise = config.flag("norm_topk_prob", false)?;
     layers.model(config, common, renormalise, |_| attention.clone())
 }
 
 /// A norm over all query heads together, and one over all key heads; the results are clamped.
-fn olmoe(config: &Config) -> Result<ModelSpec, ConfigError> {
-    let defaults = Defaults { eps: 1e-5, kv_heads: None, context: 4096, ..QWEN };
+fn olmoe(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
+    let defaults = FamilyDefaults { eps: 1e-5, kv_heads: None, context: 4096, ..QWEN };
     let common = Common::read(config, &defaults)?;
     same_window(config, common.layers, None)?;
     let bias = config.flag("attention_bias", false)?;
@@ -97,7 +97,7 @@ fn olmoe(config: &Config) -> Result<ModelSpec, ConfigError> {
     common.model(|_| (attention.clone(), ffn))
 }
 
-const QWEN: Defaults = Defaults {
+const QWEN: FamilyDefaults = FamilyDefaults {
     eps: 1e-6,
     theta: 10_000.0,
     kv_heads: None,
@@ -107,7 +107,7 @@ const QWEN: Defaults = Defaults {
 };
 
 /// The distribution of dense and expert layers.
-pub(super) struct Layers {
+pub(super) struct MoeLayers {
     /// Every `step`-th layer has experts, unless it is listed in `dense`.
     step: usize,
     /// Layers that are dense in any case.
@@ -115,8 +115,11 @@ pub(super) struct Layers {
     shared: Option<SharedSpec>,
 }
 
-impl Layers {
-    pub(super) fn read(config: &Config, shared: Option<SharedSpec>) -> Result<Self, ConfigError> {
+impl MoeLayers {
+    pub(super) fn read(
+        config: &FamilyConfig,
+        shared: Option<SharedSpec>,
+    ) -> Result<Self, ConfigError> {
         let step = config.get("decoder_sparse_step").map_or(Ok(1), |e| e.size(MAX_COUNT))?;
         let dense = match config.get("mlp_only_layers") {
             None => HashSet::new(),
@@ -126,12 +129,12 @@ impl Layers {
                 layers.ok_or_else(|| entry.invalid("which must list numbers of layers"))?
             }
         };
-        Ok(Layers { step, dense, shared })
+        Ok(MoeLayers { step, dense, shared })
     }
 
     pub(super) fn model<M: Into<Mixer>>(
         self,
-        config: &Config,
+        config: &FamilyConfig,
         common: Common<'_>,
         renormalise: bool,
         mixer: impl Fn(usize) -> M,

@@ -5,11 +5,11 @@ use sws_kernels::functional::{Activation, MAX_TAPS};
 use sws_store::PieceKind;
 
 use super::common::{
-    Common, Defaults, MAX_STATE, MAX_WIDTH, dense, full_layers, moe, shared_width,
+    Common, FamilyDefaults, MAX_STATE, MAX_WIDTH, dense, full_layers, moe, shared_width,
 };
-use super::qwen_moe::{Layers, MOE, SHARED};
-use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, Rule, matrix, small, stacked};
-use crate::config::{Config, ConfigError, MAX_COUNT};
+use super::qwen_moe::{MOE, MoeLayers, SHARED};
+use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, matrix, small, stacked};
+use crate::config::{ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
 use crate::spec::{
@@ -41,7 +41,7 @@ pub(super) const DENSE: Family = Family {
     spec: without_experts,
 };
 
-pub(super) const DELTA: &[Rule] = &[
+pub(super) const DELTA: &[TensorRule] = &[
     small(PieceKind::Attention, Role::Conv, "linear_attn.conv1d.weight"),
     small(PieceKind::Attention, Role::DecayRate, "linear_attn.A_log"),
     small(PieceKind::Attention, Role::DecayBias, "linear_attn.dt_bias"),
@@ -49,30 +49,30 @@ pub(super) const DELTA: &[Rule] = &[
     matrix(PieceKind::Attention, Role::Output, "linear_attn.out_proj.weight"),
 ];
 
-const BY_KEY_HEAD: &[Rule] = &[
+const BY_KEY_HEAD: &[TensorRule] = &[
     matrix(PieceKind::Attention, Role::MixedGate, "linear_attn.in_proj_qkvz.weight"),
     small(PieceKind::Attention, Role::BetaDecay, "linear_attn.in_proj_ba.weight"),
 ];
 
 /// GGUF files have these apart.
-const OF_GGUF: &[Rule] = &[
+const OF_GGUF: &[TensorRule] = &[
     matrix(PieceKind::Attention, Role::Mixed, "linear_attn.in_proj_qkv.weight"),
     matrix(PieceKind::Attention, Role::OutputGate, "linear_attn.in_proj_z.weight"),
 ];
 
-pub(super) const SEPARATE: &[Rule] = &[
+pub(super) const SEPARATE: &[TensorRule] = &[
     matrix(PieceKind::Attention, Role::Mixed, "linear_attn.in_proj_qkv.weight"),
     matrix(PieceKind::Attention, Role::OutputGate, "linear_attn.in_proj_z.weight"),
     small(PieceKind::Attention, Role::Beta, "linear_attn.in_proj_b.weight"),
     small(PieceKind::Attention, Role::Decay, "linear_attn.in_proj_a.weight"),
 ];
 
-pub(super) const STACKED: &[Rule] = &[
+pub(super) const STACKED: &[TensorRule] = &[
     stacked(Role::GateUp, "mlp.experts.gate_up_proj"),
     stacked(Role::Down, "mlp.experts.down_proj"),
 ];
 
-const DEFAULTS: Defaults = Defaults {
+const DEFAULTS: FamilyDefaults = FamilyDefaults {
     eps: 1e-6,
     theta: 10_000.0,
     kv_heads: Some(2),
@@ -81,16 +81,16 @@ const DEFAULTS: Defaults = Defaults {
     context: 32_768,
 };
 
-fn next(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn next(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let common = read(config, &DEFAULTS)?;
     let inputs = if config.is_gguf() { DeltaInputs::Pairs } else { DeltaInputs::ByKeyHead };
     let mixer = mixers(config, &common, inputs)?;
-    let layers = Layers::read(config, Some(shared(config)?))?;
+    let layers = MoeLayers::read(config, Some(shared(config)?))?;
     let renormalise = config.flag("norm_topk_prob", true)?;
     layers.model(config, common, renormalise, mixer)
 }
 
-fn experts(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn experts(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let common = read(config, &DEFAULTS)?;
     let mixer = mixers(config, &common, separate(config))?;
     let mut ffn = moe(config, "moe_intermediate_size", true, Some(shared(config)?))?;
@@ -101,8 +101,8 @@ fn experts(config: &Config) -> Result<ModelSpec, ConfigError> {
     common.model(|l| (mixer(l), ffn))
 }
 
-fn without_experts(config: &Config) -> Result<ModelSpec, ConfigError> {
-    let defaults = Defaults { kv_heads: Some(4), ..DEFAULTS };
+fn without_experts(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
+    let defaults = FamilyDefaults { kv_heads: Some(4), ..DEFAULTS };
     let common = read(config, &defaults)?;
     let mixer = mixers(config, &common, separate(config))?;
     let mlp = dense(config, "intermediate_size", false)?;
@@ -110,15 +110,15 @@ fn without_experts(config: &Config) -> Result<ModelSpec, ConfigError> {
 }
 
 /// The inputs of delta nets of Qwen3.5.
-fn separate(config: &Config) -> DeltaInputs {
+fn separate(config: &FamilyConfig) -> DeltaInputs {
     if config.is_gguf() { DeltaInputs::Tiled } else { DeltaInputs::Separate }
 }
 
 /// The parts that all families share; all norms but those of delta nets add one to their weights,
 /// which GGUF files have done.
 pub(super) fn read<'a>(
-    config: &'a Config<'a>,
-    defaults: &Defaults,
+    config: &'a FamilyConfig<'a>,
+    defaults: &FamilyDefaults,
 ) -> Result<Common<'a>, ConfigError> {
     let mut common = Common::read(config, defaults)?;
     if !config.is_gguf() {
@@ -127,14 +127,14 @@ pub(super) fn read<'a>(
     Ok(common)
 }
 
-pub(super) fn shared(config: &Config) -> Result<SharedSpec, ConfigError> {
+pub(super) fn shared(config: &FamilyConfig) -> Result<SharedSpec, ConfigError> {
     let width = shared_width(config, "shared_expert_intermediate_size", 512)?;
     Ok(SharedSpec { gated: true, ..SharedSpec::added(MlpSpec::silu(width)) })
 }
 
 /// The mixer of each layer.
 fn mixers(
-    config: &Config,
+    config: &FamilyConfig,
     common: &Common<'_>,
     inputs: DeltaInputs,
 ) -> Result<impl Fn(usize) -> Mixer + use<>, ConfigError> {
@@ -165,7 +165,7 @@ fn mixers(
 }
 
 pub(super) fn delta(
-    config: &Config,
+    config: &FamilyConfig,
     eps: f32,
     inputs: DeltaInputs,
 ) -> Result<DeltaSpec, ConfigError> {

@@ -2,10 +2,10 @@
 //! their own, and the layers that have experts.
 
 use super::common::{MAX_WIDTH, chosen, dense, width};
-use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::spec::{
-    Ffn, GateUp, GroupMeasure, Groups, MAX_GROUPS, MlpSpec, MoeSpec, RankedRouter, Renormalise,
-    Router, Scores, SharedSpec,
+    ExpertGroups, Ffn, GateUp, GroupMeasure, MAX_GROUPS, MlpSpec, MoeSpec, RankedRouter,
+    Renormalise, Router, RouterScores, SharedSpec,
 };
 use crate::spellings::GROUPS;
 
@@ -33,10 +33,13 @@ pub(super) const RANKED: RankedKeys = RankedKeys {
 };
 
 /// The router of DeepSeek V3.
-pub(super) fn sigmoid(config: &Config, keys: &RankedKeys) -> Result<RankedRouter, ConfigError> {
+pub(super) fn sigmoid(
+    config: &FamilyConfig,
+    keys: &RankedKeys,
+) -> Result<RankedRouter, ConfigError> {
     let (key, default) = keys.renormalise;
     Ok(RankedRouter {
-        scores: Scores::Sigmoid,
+        scores: RouterScores::Sigmoid,
         correction: true,
         groups: groups(config, keys, GroupMeasure::BestTwo)?,
         renormalise: match config.flag(key, default)? {
@@ -49,7 +52,7 @@ pub(super) fn sigmoid(config: &Config, keys: &RankedKeys) -> Result<RankedRouter
 
 /// Refuses any other word for an entry.
 pub(super) fn only(
-    config: &Config,
+    config: &FamilyConfig,
     key: &'static str,
     word: &'static str,
 ) -> Result<(), ConfigError> {
@@ -60,17 +63,17 @@ pub(super) fn only(
 }
 
 /// The factor of the weights.
-pub(super) fn scale(config: &Config, keys: &RankedKeys) -> Result<f32, ConfigError> {
+pub(super) fn scale(config: &FamilyConfig, keys: &RankedKeys) -> Result<f32, ConfigError> {
     let (key, default) = keys.scale;
-    Ok(config.get(key).map_or(Ok(default), Entry::positive)? as f32)
+    Ok(config.get(key).map_or(Ok(default), ConfigEntry::positive)? as f32)
 }
 
 /// The groups of experts; None if there is one.
 pub(super) fn groups(
-    config: &Config,
+    config: &FamilyConfig,
     keys: &RankedKeys,
     by: GroupMeasure,
-) -> Result<Option<Groups>, ConfigError> {
+) -> Result<Option<ExpertGroups>, ConfigError> {
     let (experts, top_k) = chosen(config)?;
     let [count_entry, kept_entry] = [&GROUPS[..], &["topk_group"]].map(|keys| config.any(keys));
     let [count, kept] = [(count_entry, 0), (kept_entry, 1)]
@@ -91,27 +94,27 @@ pub(super) fn groups(
         let reason = format!("and {kept} of {count} groups have no {top_k} experts to choose");
         return Err(kept_entry.unwrap_or(entry).invalid(reason));
     }
-    Ok((count > 1).then_some(Groups { count, kept, by }))
+    Ok((count > 1).then_some(ExpertGroups { count, kept, by }))
 }
 
 /// The feed-forward blocks of all layers.
-pub(super) struct Layers {
+pub(super) struct RankedLayers {
     /// True for each layer that has experts.
     pub(super) routed: Vec<bool>,
     mlp: Option<Ffn>,
     experts: Option<Ffn>,
 }
 
-impl Layers {
+impl RankedLayers {
     /// Dense layers as wide as `intermediate_size`, and routed experts beside shared ones.
     pub(super) fn ranked(
-        config: &Config,
+        config: &FamilyConfig,
         keys: &RankedKeys,
         router: RankedRouter,
         layers: usize,
-    ) -> Result<Layers, ConfigError> {
+    ) -> Result<RankedLayers, ConfigError> {
         let routed = routed(config, keys.dense, layers)?;
-        Layers::of(
+        RankedLayers::of(
             routed,
             || dense(config, "intermediate_size", false),
             || moe(config, keys, Router::Ranked(router)),
@@ -123,15 +126,15 @@ impl Layers {
         routed: Vec<bool>,
         mlp: impl FnOnce() -> Result<Ffn, ConfigError>,
         experts: impl FnOnce() -> Result<Ffn, ConfigError>,
-    ) -> Result<Layers, ConfigError> {
+    ) -> Result<RankedLayers, ConfigError> {
         let has = |kind| routed.contains(&kind);
         let mlp = has(false).then(mlp).transpose()?;
         let experts = has(true).then(experts).transpose()?;
-        Ok(Layers { routed, mlp, experts })
+        Ok(RankedLayers { routed, mlp, experts })
     }
 
     /// The same with the gates and ups of each expert in one matrix.
-    pub(super) fn in_halves(mut self) -> Layers {
+    pub(super) fn in_halves(mut self) -> RankedLayers {
         if let Some(Ffn::Moe(moe)) = &mut self.experts {
             moe.expert.gate_up = GateUp::Halves;
         }
@@ -147,7 +150,7 @@ impl Layers {
 /// True for each layer that has experts: those that `mlp_layer_types` says, or all but the first
 /// few, whose number is the entry `first`.
 pub(super) fn routed(
-    config: &Config,
+    config: &FamilyConfig,
     (first, default): (&'static str, u64),
     layers: usize,
 ) -> Result<Vec<bool>, ConfigError> {
@@ -165,8 +168,8 @@ pub(super) fn routed(
 
 /// True for each layer that has experts by a list of kinds.
 pub(super) fn listed(
-    config: &Config,
-    entry: Entry<'_>,
+    config: &FamilyConfig,
+    entry: ConfigEntry<'_>,
     layers: usize,
 ) -> Result<Vec<bool>, ConfigError> {
     let kinds = entry.list()?;
@@ -183,7 +186,11 @@ pub(super) fn listed(
 }
 
 /// Routed experts, and shared ones, which are one MLP that is as wide as all of them.
-pub(super) fn moe(config: &Config, keys: &RankedKeys, router: Router) -> Result<Ffn, ConfigError> {
+pub(super) fn moe(
+    config: &FamilyConfig,
+    keys: &RankedKeys,
+    router: Router,
+) -> Result<Ffn, ConfigError> {
     let width = width(config, "moe_intermediate_size")?;
     let shared = shared(config, keys.shared, width)?;
     let expert = MlpSpec::silu(width);
@@ -192,7 +199,7 @@ pub(super) fn moe(config: &Config, keys: &RankedKeys, router: Router) -> Result<
 
 /// As many shared experts as the entry `key` says, in one MLP. Null means none.
 pub(super) fn shared(
-    config: &Config,
+    config: &FamilyConfig,
     (key, default): (&'static str, u64),
     width: usize,
 ) -> Result<Option<SharedSpec>, ConfigError> {

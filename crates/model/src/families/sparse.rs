@@ -4,12 +4,12 @@
 use sws_kernels::functional::RopePairs;
 
 use super::common::{MAX_WIDTH, switched_on};
-use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::rope::MAX_HEAD_DIM;
 use crate::spec::{IndexerSpec, SparseSpec};
 
 /// Which layers have an indexer, and how they rotate.
-struct Defaults {
+struct IndexerDefaults {
     heads: usize,
     /// Eps of the norm of keys.
     eps: f32,
@@ -21,8 +21,13 @@ struct Defaults {
 }
 
 /// Those of layers that may share, with rotated elements in halves, at the front.
-const FIRST: Defaults =
-    Defaults { heads: 32, eps: 1e-6, pairs: RopePairs::HalfSplit, turns_last: false, shares: true };
+const FIRST: IndexerDefaults = IndexerDefaults {
+    heads: 32,
+    eps: 1e-6,
+    pairs: RopePairs::HalfSplit,
+    turns_last: false,
+    shares: true,
+};
 
 /// The largest number of positions that may be selected.
 const MAX_SELECTED: u64 = 1 << 20;
@@ -31,13 +36,13 @@ const MAX_GROUP: u64 = 4096;
 
 /// The sparse attention of each layer; None if the family has none.
 pub(super) fn read(
-    config: &Config,
+    config: &FamilyConfig,
     layers: usize,
     rotated: usize,
 ) -> Result<Option<Vec<SparseSpec>>, ConfigError> {
     let defaults = match config.model_type() {
-        "deepseek_v32" => Defaults { heads: 64, shares: false, ..FIRST },
-        "glm_moe_dsa" => Defaults { pairs: RopePairs::Interleaved, ..FIRST },
+        "deepseek_v32" => IndexerDefaults { heads: 64, shares: false, ..FIRST },
+        "glm_moe_dsa" => IndexerDefaults { pairs: RopePairs::Interleaved, ..FIRST },
         _ => {
             return match config.get("index_topk") {
                 Some(entry) => Err(config.unsupported(entry, "attention to all positions")),
@@ -61,8 +66,8 @@ pub(super) fn read(
 
 /// The number of positions that are selected, and an indexer.
 fn indexer(
-    config: &Config,
-    defaults: &Defaults,
+    config: &FamilyConfig,
+    defaults: &IndexerDefaults,
     rotated: usize,
 ) -> Result<(usize, IndexerSpec), ConfigError> {
     let size = |key, limit, default| config.get(key).map_or(Ok(default), |entry| entry.size(limit));
@@ -79,7 +84,7 @@ fn indexer(
         let reason = format!("which with {dim} elements each no model has");
         return Err(config.need("index_n_heads")?.invalid(reason));
     }
-    let &Defaults { eps, pairs, turns_last, .. } = defaults;
+    let &IndexerDefaults { eps, pairs, turns_last, .. } = defaults;
     let indexer = IndexerSpec { heads, dim, turns_last, eps, pairs, group: 1 };
     Ok((most, indexer))
 }
@@ -87,12 +92,12 @@ fn indexer(
 /// The sparse attention of Hy4, whose indexers rotate the last elements. Where nothing is said, the
 /// first two layers and every fourth after them have one of their own.
 pub(super) fn turning_last(
-    config: &Config,
+    config: &FamilyConfig,
     layers: usize,
     rotated: usize,
     eps: f32,
 ) -> Result<Vec<SparseSpec>, ConfigError> {
-    let defaults = Defaults { heads: 16, eps, turns_last: true, ..FIRST };
+    let defaults = IndexerDefaults { heads: 16, eps, turns_last: true, ..FIRST };
     let (most, indexer) = indexer(config, &defaults, rotated)?;
     let keys = ["indexer_types", "index_topk_pattern", "index_topk_freq"];
     let own = match config.any(&keys) {
@@ -104,7 +109,10 @@ pub(super) fn turning_last(
 }
 
 /// The sparse attention of layers whose indexer scores groups of positions.
-pub(super) fn grouped(config: &Config, full: &[bool]) -> Result<Vec<SparseSpec>, ConfigError> {
+pub(super) fn grouped(
+    config: &FamilyConfig,
+    full: &[bool],
+) -> Result<Vec<SparseSpec>, ConfigError> {
     switched_on(config, "index_kpool_always_select_tail")?;
     let (most, indexer) = indexer(config, &FIRST, 0)?;
     let entry = config.get("index_kpool");
@@ -124,7 +132,7 @@ pub(super) fn grouped(config: &Config, full: &[bool]) -> Result<Vec<SparseSpec>,
 }
 
 /// Refuses an entry with another value.
-fn fixed(config: &Config, key: &'static str, value: bool) -> Result<(), ConfigError> {
+fn fixed(config: &FamilyConfig, key: &'static str, value: bool) -> Result<(), ConfigError> {
     match config.get(key) {
         Some(entry) if entry.flag()? != value => {
             Err(config.unsupported(entry, if value { "true" } else { "false" }))
@@ -135,8 +143,8 @@ fn fixed(config: &Config, key: &'static str, value: bool) -> Result<(), ConfigEr
 
 /// True for each layer with an indexer of its own, as the layer `first` must have. Lists may go on for layers that predict further
 /// tokens, which are not part of the model.
-fn own(config: &Config, layers: usize, first: usize) -> Result<Vec<bool>, ConfigError> {
-    let listed = |entry: Entry<'_>, own: Vec<Option<bool>>| {
+fn own(config: &FamilyConfig, layers: usize, first: usize) -> Result<Vec<bool>, ConfigError> {
+    let listed = |entry: ConfigEntry<'_>, own: Vec<Option<bool>>| {
         if own.len() < layers {
             return Err(entry.invalid(format!("of {} entries for {layers} layers", own.len())));
         }
@@ -152,7 +160,7 @@ fn own(config: &Config, layers: usize, first: usize) -> Result<Vec<bool>, Config
         "shared" => Some(false),
         _ => None,
     };
-    let list = |entry: Entry<'_>| {
+    let list = |entry: ConfigEntry<'_>| {
         let kinds = entry.list()?.iter().map(|value| value.as_str().and_then(kind)).collect();
         listed(entry, kinds)
     };

@@ -4,12 +4,12 @@ use sws_kernels::functional::MAX_TAPS;
 use sws_store::Value;
 
 use super::common::{MAX_STATE, MAX_WIDTH};
-use crate::config::{Config, ConfigError, Entry, MAX_COUNT};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::rope::MAX_HEAD_DIM;
 use crate::spec::StateSpaceSpec;
 
 /// The keys of a family, and what absent entries mean.
-pub(super) struct Keys {
+pub(super) struct StateSpaceKeys {
     pub(super) heads: (&'static str, usize),
     pub(super) groups: (&'static str, usize),
     /// Elements of a key.
@@ -22,18 +22,18 @@ pub(super) struct Keys {
 
 /// The one branch of a layer, or the first of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum BranchKind {
     StateSpace,
     Attention,
     Mlp,
     Experts,
 }
 
-impl Keys {
+impl StateSpaceKeys {
     /// Reads a state space with heads of `head_dim` elements, whose norm has this eps.
     pub(super) fn read(
         &self,
-        config: &Config,
+        config: &FamilyConfig,
         head_dim: usize,
         eps: f32,
     ) -> Result<StateSpaceSpec, ConfigError> {
@@ -66,7 +66,7 @@ impl Keys {
 
 /// Refuses limits of the steps by which states decay. No step comes near 1e30: those that do not
 /// write infinity write the largest number that they have.
-fn unlimited_steps(config: &Config) -> Result<(), ConfigError> {
+fn unlimited_steps(config: &FamilyConfig) -> Result<(), ConfigError> {
     let Some(entry) = config.get("time_step_limit") else { return Ok(()) };
     let least = |value: &Value| value.as_f64() == Some(0.0);
     // JSON has no infinity: Python writes the word, transformers 5 an object with it.
@@ -82,22 +82,26 @@ fn unlimited_steps(config: &Config) -> Result<(), ConfigError> {
 }
 
 /// The kinds of all layers by `layers_block_type` or `layer_types`.
-pub(super) fn kinds(config: &Config) -> Result<Option<Vec<Kind>>, ConfigError> {
+pub(super) fn kinds(config: &FamilyConfig) -> Result<Option<Vec<BranchKind>>, ConfigError> {
     let Some(entry) = config.any(&["layers_block_type", "layer_types"]) else { return Ok(None) };
     let of = |kind: &Value| match kind.as_str() {
-        Some("mamba" | "linear_attention") => Ok(Kind::StateSpace),
-        Some("attention" | "full_attention") => Ok(Kind::Attention),
-        Some("mlp") => Ok(Kind::Mlp),
-        Some("moe") => Ok(Kind::Experts),
+        Some("mamba" | "linear_attention") => Ok(BranchKind::StateSpace),
+        Some("attention" | "full_attention") => Ok(BranchKind::Attention),
+        Some("mlp") => Ok(BranchKind::Mlp),
+        Some("moe") => Ok(BranchKind::Experts),
         _ => Err(config.unsupported(entry, "mamba, attention, mlp and moe")),
     };
-    let kinds: Vec<Kind> = entry.list()?.iter().map(of).collect::<Result<_, _>>()?;
+    let kinds: Vec<BranchKind> = entry.list()?.iter().map(of).collect::<Result<_, _>>()?;
     check_count(entry, kinds.len(), config.layers()?)?;
     Ok(Some(kinds))
 }
 
 /// Refuses another number of kinds than of layers.
-pub(super) fn check_count(entry: Entry<'_>, kinds: usize, layers: u32) -> Result<(), ConfigError> {
+pub(super) fn check_count(
+    entry: ConfigEntry<'_>,
+    kinds: usize,
+    layers: u32,
+) -> Result<(), ConfigError> {
     match kinds == layers as usize {
         true => Ok(()),
         false => Err(entry.invalid(format!("of {kinds} entries for {layers} layers"))),

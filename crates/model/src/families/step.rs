@@ -5,12 +5,12 @@ use sws_kernels::functional::Activation;
 use sws_store::{PieceKind, Value};
 
 use super::common::{
-    Common, Defaults, MAX_WIDTH, chosen, dense, shared_width, switched_on, width, window,
+    Common, FamilyDefaults, MAX_WIDTH, chosen, dense, shared_width, switched_on, width, window,
 };
 use super::per_layer::of_kind;
-use super::ranked::{Layers, only, routed};
-use super::{ATTENTION, ENDS, Family, MLP, NORMS, Rule, matrix, small, stacked};
-use crate::config::{Config, ConfigError, Entry, MAX_COUNT, Map};
+use super::ranked::{RankedLayers, only, routed};
+use super::{ATTENTION, ENDS, Family, MLP, NORMS, TensorRule, matrix, small, stacked};
+use crate::config::{ConfigEntry, ConfigError, ConfigMap, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::Rope;
 use crate::spec::{
@@ -26,7 +26,7 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-const OWN: &[Rule] = &[
+const OWN: &[TensorRule] = &[
     small(PieceKind::Attention, Role::OutputGate, "self_attn.g_proj.weight"),
     small(PieceKind::Router, Role::Router, "moe.gate.weight"),
     small(PieceKind::Router, Role::RouterCorrection, "moe.router_bias"),
@@ -41,7 +41,7 @@ const OWN: &[Rule] = &[
 const THETA: f64 = 10_000.0;
 
 /// All norms add one to their weights. Lists may go on with the layers of multi-token prediction.
-fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
+fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     for key in
         ["use_head_wise_attn_gate", "use_moe_router_bias", "norm_expert_weight", "use_qk_norm"]
     {
@@ -49,7 +49,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     }
     only(config, "moe_router_activation", "sigmoid")?;
     let kv_heads = config.get("num_attention_groups").map(|e| e.size(MAX_COUNT)).transpose()?;
-    let defaults = Defaults {
+    let defaults = FamilyDefaults {
         eps: 1e-5,
         theta: THETA,
         kv_heads: Some(kv_heads.unwrap_or(8)),
@@ -71,7 +71,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     }
     let bias = config.flag("attention_bias", false)?;
     let scalar = config.get("query_pre_attn_scalar");
-    let scalar = scalar.map_or(Ok(common.attention.head_dim as f64), Entry::positive)?;
+    let scalar = scalar.map_or(Ok(common.attention.head_dim as f64), ConfigEntry::positive)?;
     let full = AttentionSpec {
         qkv_bias: bias,
         output_bias: bias,
@@ -86,7 +86,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
     let expert_limits = limits(config, "swiglu_limits", layers)?;
     let shared_limits = limits(config, "swiglu_limits_shared", layers)?;
     let bias = config.flag("mlp_bias", false)?;
-    let ffn = Layers::of(
+    let ffn = RankedLayers::of(
         routed_of(config, layers)?,
         || dense(config, "intermediate_size", bias),
         || experts(config, bias),
@@ -109,7 +109,7 @@ fn spec(config: &Config) -> Result<ModelSpec, ConfigError> {
 }
 
 /// The window of each layer.
-fn windows_of(config: &Config, layers: usize) -> Result<Vec<Option<usize>>, ConfigError> {
+fn windows_of(config: &FamilyConfig, layers: usize) -> Result<Vec<Option<usize>>, ConfigError> {
     let window = window(config, None)?;
     let Some(entry) = config.get("layer_types") else { return Ok(vec![None; layers]) };
     let types = entry.list()?;
@@ -127,7 +127,7 @@ fn windows_of(config: &Config, layers: usize) -> Result<Vec<Option<usize>>, Conf
 
 /// The rotary embedding of a layer; all of its kind have the same. Scaling is for full layers only.
 fn rope(
-    config: &Config,
+    config: &FamilyConfig,
     layer: usize,
     windowed: bool,
     common: &Common<'_>,
@@ -140,7 +140,7 @@ fn rope(
     }
     let mut entries = match config.get("rope_scaling").filter(|_| !windowed) {
         Some(entry) => entry.object()?.clone(),
-        None => Map::new(),
+        None => ConfigMap::new(),
     };
     for (key, list) in
         [("rope_theta", "rope_theta"), ("partial_rotary_factor", "partial_rotary_factors")]
@@ -154,7 +154,7 @@ fn rope(
 
 /// The value of an entry for a layer, of a list or the same for all.
 fn of_layer<'a>(
-    config: &Config<'a>,
+    config: &FamilyConfig<'a>,
     key: &'static str,
     layer: usize,
 ) -> Result<Option<&'a Value>, ConfigError> {
@@ -169,14 +169,14 @@ fn of_layer<'a>(
 
 /// The number of query heads of windowed layers.
 fn windowed_heads(
-    config: &Config,
+    config: &FamilyConfig,
     full: &AttentionSpec,
     windows: &[Option<usize>],
 ) -> Result<usize, ConfigError> {
-    let other = config.get("attention_other_setting").map(Entry::object).transpose()?;
+    let other = config.get("attention_other_setting").map(ConfigEntry::object).transpose()?;
     let of = |key| {
         let value = other.and_then(|other| other.get(key)).filter(|value| !value.is_null());
-        value.map(|value| Entry { key, value })
+        value.map(|value| ConfigEntry { key, value })
     };
     for (key, number) in [("num_attention_groups", full.kv_heads), ("head_dim", full.head_dim)] {
         if let Some(entry) = of(key)
@@ -199,7 +199,7 @@ fn windowed_heads(
 
 /// The activation of each layer. A limit of 0 is none.
 pub(super) fn limits(
-    config: &Config,
+    config: &FamilyConfig,
     key: &'static str,
     layers: usize,
 ) -> Result<Vec<Activation>, ConfigError> {
@@ -213,7 +213,7 @@ pub(super) fn limits(
         _ if value.is_null() => Ok(Activation::Silu),
         Some(0.0) => Ok(Activation::Silu),
         _ => {
-            let limit = Entry { key, value }.positive()? as f32;
+            let limit = ConfigEntry { key, value }.positive()? as f32;
             Ok(Activation::CappedSilu { limit })
         }
     };
@@ -221,7 +221,7 @@ pub(super) fn limits(
 }
 
 /// True for each layer that has experts: all but the first three, where nothing is said.
-fn routed_of(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
+fn routed_of(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError> {
     let entry = config.get("moe_layers_enum").filter(|_| config.get("mlp_layer_types").is_none());
     let Some(entry) = entry else { return routed(config, ("first_k_dense_replace", 3), layers) };
     let given: Option<Vec<u64>> = match entry.value.as_list() {
@@ -235,8 +235,8 @@ fn routed_of(config: &Config, layers: usize) -> Result<Vec<bool>, ConfigError> {
     Ok((0..layers as u64).map(|l| given.contains(&l)).collect())
 }
 
-fn experts(config: &Config, bias: bool) -> Result<Ffn, ConfigError> {
-    let scale = config.get("moe_router_scaling_factor").map_or(Ok(1.0), Entry::positive)?;
+fn experts(config: &FamilyConfig, bias: bool) -> Result<Ffn, ConfigError> {
+    let scale = config.get("moe_router_scaling_factor").map_or(Ok(1.0), ConfigEntry::positive)?;
     let shared = shared_width(config, "share_expert_dim", 1280)?;
     let expert = MlpSpec::silu(width(config, "moe_intermediate_size")?);
     let router = Router::Ranked(RankedRouter { scale: scale as f32, ..RankedRouter::sigmoid() });

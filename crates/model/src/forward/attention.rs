@@ -12,7 +12,7 @@ use super::branches::{norm, scale};
 use super::linear::{Product, multiply};
 use super::past::{Conv, add_conv};
 use super::work::{AttentionWork, DistanceWork, Workspace, by_rows, grown};
-use crate::layer_state::Sequence;
+use crate::layer_state::SequenceState;
 use crate::role::Role;
 use crate::rope::Rope;
 use crate::source::{SourceError, Weights};
@@ -21,7 +21,7 @@ use crate::spec::{
 };
 
 /// Values of a layer, and of the pass.
-pub(super) struct Context<'a> {
+pub(super) struct AttentionContext<'a> {
     pub(super) tier: Tier,
     pub(super) layer: usize,
     pub(super) norm: Norm,
@@ -33,13 +33,13 @@ pub(super) struct Context<'a> {
 /// Applies attention to the normed hidden state in `work.input`; the result is left in
 /// `work.branch`.
 pub(super) fn attention(
-    context: &Context<'_>,
+    context: &AttentionContext<'_>,
     spec: &AttentionSpec,
     weights: &mut dyn Weights,
-    sequences: &mut [Sequence],
+    sequences: &mut [SequenceState],
     work: &mut Workspace,
 ) -> Result<(), SourceError> {
-    let &Context { tier, layer: l, norm: by, hidden, ropes, spans } = context;
+    let &AttentionContext { tier, layer: l, norm: by, hidden, ropes, spans } = context;
     let id = PieceId::new(l as u32, PieceKind::Attention);
     let Workspace { input, branch, attention: own, scratch, .. } = work;
     let AttentionWork { q, k, v, mixed, gated, packed, tables, blocks: index, distances, .. } = own;

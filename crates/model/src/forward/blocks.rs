@@ -16,10 +16,10 @@ use rayon::prelude::*;
 use sws_kernels::functional::{
     IndexQuery, KvCache, RopeShape, Selected, index_scores, key_products, rope, rope_tables, top_k,
 };
-use sws_kernels::{Input, Tier, threads_for};
+use sws_kernels::{PackedInput, Tier, threads_for};
 use sws_store::PieceId;
 
-use super::attention::Context;
+use super::attention::AttentionContext;
 use super::branches::norm;
 use super::indexer::{TOGETHER, best, end_with, expand};
 use super::linear::Product;
@@ -60,7 +60,7 @@ impl BlockWork {
         &'a mut self,
         spec: Option<BlocksSpec>,
         id: PieceId,
-        x: &'a Input,
+        x: &'a PackedInput,
     ) -> [Option<Product<'a>>; 2] {
         let Some(spec) = spec else { return [None, None] };
         if spec.pooled {
@@ -77,13 +77,13 @@ impl BlockWork {
     /// Norms and rotates the products.
     pub(super) fn prepare(
         &mut self,
-        context: &Context<'_>,
+        context: &AttentionContext<'_>,
         spec: &AttentionSpec,
         (weights, id): (&dyn Weights, PieceId),
         tables: &[[Vec<f32>; 2]],
     ) {
         let Some(BlocksSpec { heads, dim, pooled, .. }) = spec.blocks else { return };
-        let &Context { tier, norm: by, ropes, spans, .. } = context;
+        let &AttentionContext { tier, norm: by, ropes, spans, .. } = context;
         let tokens: usize = spans.iter().map(|span| span.tokens).sum();
         let BlockWork { q, k, mixed, norm: of_keys, weights: of_heads, .. } = self;
         if pooled {
@@ -119,7 +119,7 @@ impl BlockWork {
     /// Stores the keys of tokens, given their first row and position.
     pub(super) fn append(
         &mut self,
-        context: &Context<'_>,
+        context: &AttentionContext<'_>,
         spec: &AttentionSpec,
         cache: &mut KvState,
         (row, first): (usize, usize),

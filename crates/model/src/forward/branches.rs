@@ -6,14 +6,14 @@ use sws_store::{PieceId, PieceKind};
 
 use super::streams::Branch;
 use super::work::by_rows;
-use super::{ForwardError, Model, kept, streams};
+use super::{ForwardError, ForwardPass, kept, streams};
 use crate::order::Site;
 use crate::role::Role;
 use crate::source::{WeightSource, Weights};
 use crate::spec::Norm;
-use crate::state::State;
+use crate::state::ForwardState;
 
-impl Model {
+impl ForwardPass {
     /// Adds a branch of a layer to the hidden state, after a norm with these weights if it has one.
     /// `own` has the weights of residual streams, if there are several.
     pub(super) fn add_branch(
@@ -48,11 +48,11 @@ impl Model {
         &self,
         l: usize,
         role: Role,
-        state: &mut State,
+        state: &mut ForwardState,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
         let norms = PieceId::new(l as u32, PieceKind::Norms);
-        let State { work, hidden, .. } = state;
+        let ForwardState { work, hidden, .. } = state;
         source.infrastructure(l, &[PieceKind::Norms], &mut |weights| {
             let by = self.spec.layers[l].norm;
             let vectors = NormVectors::of(weights, norms, role, by);
@@ -66,7 +66,7 @@ impl Model {
     pub(super) fn norm_shared(
         &self,
         l: usize,
-        state: &mut State,
+        state: &mut ForwardState,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
         let (tier, width, by) = (self.tier, self.spec.hidden, self.spec.layers[l].norm);

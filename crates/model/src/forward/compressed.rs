@@ -10,14 +10,16 @@ use sws_kernels::functional::{
     Attention, IndexQuery, NormWeight, Queries, RopePairs, RopeShape, Selected,
     attention as attend, rms_norm, rope,
 };
-use sws_kernels::{Input, MatmulJob, Matrix, Output, Packings, ScratchPool, Tier, threads_for};
+use sws_kernels::{
+    MatmulJob, Matrix, OutputColumns, PackedInput, Packings, ScratchPool, Tier, threads_for,
+};
 use sws_store::{PieceId, PieceKind};
 
-use super::attention::{Context, scratch_for};
+use super::attention::{AttentionContext, scratch_for};
 use super::indexer::{best, score};
 use super::linear::{MAX, Product, multiply, run};
 use super::work::{AttentionWork, Workspace, by_rows, grown};
-use crate::layer_state::{CompressedState, Sequence};
+use crate::layer_state::{CompressedState, SequenceState};
 use crate::order::{INDEX_POOL_ROLES, POOL_ROLES};
 use crate::role::Role;
 use crate::source::{SourceError, Weights};
@@ -42,7 +44,7 @@ pub(super) struct CompressedWork {
     /// Sines of angles turned back: [tokens, pairs].
     back: Vec<f32>,
     /// Outputs of the heads of each group, packed.
-    groups: Vec<Input>,
+    groups: Vec<PackedInput>,
 }
 
 impl CompressedWork {
@@ -54,7 +56,7 @@ impl CompressedWork {
         floats.iter().sum::<usize>() * size_of::<f32>()
             + (chosen.capacity() + places.capacity()) * size_of::<u32>()
             + pools.iter().map(PoolWork::bytes).sum::<usize>()
-            + groups.iter().map(Input::bytes).sum::<usize>()
+            + groups.iter().map(PackedInput::bytes).sum::<usize>()
     }
 
     /// Bytes for passes of up to this many tokens and positions.
@@ -72,7 +74,7 @@ impl CompressedWork {
             groups = spec.groups.max(groups);
             width = (spec.query_width() / spec.groups).max(width);
         }
-        let packed = groups * Input::bytes_for(packings, tokens, width);
+        let packed = groups * PackedInput::bytes_for(packings, tokens, width);
         most.iter().sum::<usize>() * size_of::<f32>() + packed
     }
 
@@ -99,13 +101,13 @@ impl CompressedWork {
 /// Applies such attention to the normed hidden state in `work.input`; the result is left in
 /// `work.branch`.
 pub(super) fn compressed(
-    context: &Context<'_>,
+    context: &AttentionContext<'_>,
     spec: &CompressedSpec,
     weights: &mut dyn Weights,
-    sequences: &mut [Sequence],
+    sequences: &mut [SequenceState],
     work: &mut Workspace,
 ) -> Result<(), SourceError> {
-    let &Context { tier, layer: l, hidden, ropes, spans, .. } = context;
+    let &AttentionContext { tier, layer: l, hidden, ropes, spans, .. } = context;
     let id = PieceId::new(l as u32, PieceKind::Attention);
     let tokens = work.input.tokens();
     products(context, spec, weights, work)?;
@@ -194,7 +196,7 @@ pub(super) fn compressed(
     turn(mixed, spec.heads, dim, back);
 
     let (groups, width) = (spec.groups, q_width / spec.groups);
-    more.groups.resize_with(groups.max(more.groups.len()), Input::new);
+    more.groups.resize_with(groups.max(more.groups.len()), PackedInput::new);
     for (group, packed) in more.groups[..groups].iter_mut().enumerate() {
         let row = |token: usize| &mixed[token * q_width + group * width..][..width];
         packed.pack_rows(tier, tokens, width, row);
@@ -215,12 +217,12 @@ pub(super) fn compressed(
 
 /// Computes all products with the normed hidden state and with the latent query.
 fn products(
-    context: &Context<'_>,
+    context: &AttentionContext<'_>,
     spec: &CompressedSpec,
     weights: &mut dyn Weights,
     work: &mut Workspace,
 ) -> Result<(), SourceError> {
-    let &Context { tier, layer: l, .. } = context;
+    let &AttentionContext { tier, layer: l, .. } = context;
     let id = PieceId::new(l as u32, PieceKind::Attention);
     let Workspace { input, attention: own, scratch, .. } = work;
     let AttentionWork { q, k, v, packed, compressed: more, .. } = own;
@@ -293,7 +295,7 @@ impl CompressedWork {
 /// Computes the outputs of groups of heads, in the rows from `first` on of their matrix.
 fn project(
     (tier, spec): (Tier, &CompressedSpec),
-    groups: &[Input],
+    groups: &[PackedInput],
     (first, block): (usize, &Matrix<'_>),
     y: &mut [f32],
     scratch: &mut ScratchPool,
@@ -302,7 +304,7 @@ fn project(
     let (mut at, end) = (first, first + block.row_count());
     while at < end {
         let mut jobs = [const { None }; MAX];
-        let (_, mut left) = Output::new(&mut *y, tokens, spec.group_width()).split_at(at);
+        let (_, mut left) = OutputColumns::new(&mut *y, tokens, spec.group_width()).split_at(at);
         for job in &mut jobs {
             let next = end.min((at / rank + 1) * rank);
             if at < next {

@@ -3,11 +3,11 @@
 use sws_kernels::functional::{ConvInput, ShortConv, short_conv};
 use sws_store::{PieceId, PieceKind};
 
-use super::attention::{Context, add_bias, rows_of};
+use super::attention::{AttentionContext, add_bias, rows_of};
 use super::delta::advance;
 use super::linear::{Product, multiply};
 use super::work::{AttentionWork, Workspace, by_rows, grown};
-use crate::layer_state::Sequence;
+use crate::layer_state::SequenceState;
 use crate::role::Role;
 use crate::source::{SourceError, Weights};
 use crate::spec::ConvSpec;
@@ -15,13 +15,13 @@ use crate::spec::ConvSpec;
 /// Applies a gated convolution to the normed hidden state in `work.input`; the result is left in
 /// `work.branch`.
 pub(super) fn conv(
-    context: &Context<'_>,
+    context: &AttentionContext<'_>,
     spec: ConvSpec,
     weights: &mut dyn Weights,
-    sequences: &mut [Sequence],
+    sequences: &mut [SequenceState],
     work: &mut Workspace,
 ) -> Result<(), SourceError> {
-    let &Context { tier, layer: l, hidden, spans, .. } = context;
+    let &AttentionContext { tier, layer: l, hidden, spans, .. } = context;
     let id = PieceId::new(l as u32, PieceKind::Attention);
     let Workspace { input, branch, attention: own, scratch, .. } = work;
     let AttentionWork { q, k, mixed, packed, .. } = own;

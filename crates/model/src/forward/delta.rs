@@ -11,10 +11,10 @@ use sws_kernels::functional::{
 use sws_kernels::{Strided, threads_for};
 use sws_store::{PieceId, PieceKind};
 
-use super::attention::{Context, rows_of};
+use super::attention::{AttentionContext, rows_of};
 use super::linear::{Product, multiply};
 use super::work::{AttentionWork, DeltaWork, Workspace, by_rows, grown};
-use crate::layer_state::Sequence;
+use crate::layer_state::SequenceState;
 use crate::role::Role;
 use crate::source::{SourceError, Weights};
 use crate::spec::{DeltaInputs, DeltaSpec};
@@ -25,13 +25,13 @@ const EPS: f32 = 1e-6;
 /// Applies a gated delta net to the normed hidden state in `work.input`; the result is left in
 /// `work.branch`.
 pub(super) fn delta(
-    context: &Context<'_>,
+    context: &AttentionContext<'_>,
     spec: &DeltaSpec,
     weights: &mut dyn Weights,
-    sequences: &mut [Sequence],
+    sequences: &mut [SequenceState],
     work: &mut Workspace,
 ) -> Result<(), SourceError> {
-    let &Context { tier, layer: l, hidden, spans, .. } = context;
+    let &AttentionContext { tier, layer: l, hidden, spans, .. } = context;
     let id = PieceId::new(l as u32, PieceKind::Attention);
     let Workspace { input, branch, attention: own, scratch, .. } = work;
     let AttentionWork { q, k, v, mixed, packed, delta, .. } = own;

@@ -1,7 +1,7 @@
 //! Experts on the CPU: the implementation of [`ExpertExecutor`] with weights in memory, or as they
 //! arrive.
 
-use sws_kernels::{Input, ScratchPool, Tier};
+use sws_kernels::{PackedInput, ScratchPool, Tier};
 use sws_store::PieceId;
 
 use super::attention::add_bias;
@@ -24,9 +24,9 @@ pub(super) struct CpuExecutor<'a> {
     pub(super) tier: Tier,
     pub(super) weights: &'a mut dyn Weights,
     /// The rows `x` of the batch, packed, if they are.
-    pub(super) input: Option<&'a Input>,
+    pub(super) input: Option<&'a PackedInput>,
     /// Room for the packed rows of each expert.
-    pub(super) inputs: &'a mut Vec<Input>,
+    pub(super) inputs: &'a mut Vec<PackedInput>,
     pub(super) mlp: &'a mut MlpWork,
     pub(super) scratch: &'a mut ScratchPool,
 }
@@ -42,7 +42,7 @@ impl ExpertExecutor for CpuExecutor<'_> {
         let (width, gate_rows) = (spec.width, spec.gate_rows());
         for list in [&mut *self.inputs, &mut self.mlp.packed] {
             if list.len() < experts.len() {
-                list.resize_with(experts.len(), Input::new);
+                list.resize_with(experts.len(), PackedInput::new);
             }
         }
         self.pack(batch, total);
@@ -148,7 +148,7 @@ impl CpuExecutor<'_> {
         {
             *job = Some((input, &batch.places[batch.rows(expert)]));
         }
-        let (all, top_k) = (self.input.map(Input::tokens), batch.routed.top_k);
+        let (all, top_k) = (self.input.map(PackedInput::tokens), batch.routed.top_k);
         each(packing, total * hidden, |job| {
             if let Some((input, places)) =
                 job.take().filter(|(_, places)| Some(places.len()) != all)

@@ -17,13 +17,13 @@ use rayon::prelude::*;
 use sws_kernels::functional::{
     IndexQuery, KvCache, RopeShape, Selected, index_scores, layer_norm, pool, rope, top_k,
 };
-use sws_kernels::{Input, Tier, threads_for};
+use sws_kernels::{PackedInput, Tier, threads_for};
 use sws_store::{PieceId, Span};
 
-use super::attention::{Context, rows_of};
+use super::attention::{AttentionContext, rows_of};
 use super::linear::Product;
 use super::work::{by_rows, grown};
-use crate::layer_state::{LatentState, Sequence};
+use crate::layer_state::{LatentState, SequenceState};
 use crate::role::Role;
 use crate::spec::{IndexerSpec, LatentSpec};
 
@@ -103,7 +103,7 @@ impl IndexWork {
         &'a mut self,
         spec: &LatentSpec,
         id: PieceId,
-        x: &'a Input,
+        x: &'a PackedInput,
     ) -> [Option<Product<'a>>; 3] {
         let Some(indexer) = spec.indexer() else { return [None, None, None] };
         let &IndexerSpec { heads, dim, .. } = indexer;
@@ -122,7 +122,7 @@ impl IndexWork {
         &'a mut self,
         spec: &LatentSpec,
         id: PieceId,
-        x: &'a Input,
+        x: &'a PackedInput,
     ) -> Option<Product<'a>> {
         let width = spec.indexer()?.width();
         let q = grown(&mut self.q, x.tokens() * width);
@@ -151,14 +151,14 @@ impl IndexWork {
 
 /// Stores the keys of an indexer, and selects positions for every token, of the products in `work`.
 pub(super) fn select(
-    context: &Context<'_>,
+    context: &AttentionContext<'_>,
     (spec, indexer): (&LatentSpec, &IndexerSpec),
     [pool_bias, weight, bias]: [&[f32]; 3],
-    sequences: &mut [Sequence],
+    sequences: &mut [SequenceState],
     work: &mut IndexWork,
     tables: &[[Vec<f32>; 2]],
 ) {
-    let &Context { tier, layer: l, ropes, spans, .. } = context;
+    let &AttentionContext { tier, layer: l, ropes, spans, .. } = context;
     let &IndexerSpec { heads, dim, turns_last, eps, pairs, group } = indexer;
     let IndexWork { q, k, weights, gates, parts, scores, selection } = work;
     let tokens: usize = spans.iter().map(|span| span.tokens).sum();

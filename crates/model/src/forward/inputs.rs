@@ -8,12 +8,12 @@ use super::branches::{norm, scale};
 use super::linear::{Product, multiply};
 use super::rows::look_up;
 use super::work::{MlpWork, Workspace, by_rows, grown};
-use super::{ForwardError, Model};
+use super::{ForwardError, ForwardPass};
 use crate::order::Site;
 use crate::role::Role;
 use crate::source::WeightSource;
 use crate::spec::LayerInputs;
-use crate::state::State;
+use crate::state::ForwardState;
 
 /// The inputs of all layers for the tokens of a batch.
 #[derive(Debug, Default)]
@@ -46,19 +46,19 @@ impl InputWork {
     }
 }
 
-impl Model {
+impl ForwardPass {
     /// Computes the inputs of all layers from the tokens of the batch and their embeddings, which
     /// are its hidden state.
     pub(super) fn layer_inputs(
         &self,
-        state: &mut State,
+        state: &mut ForwardState,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
         let Some(spec) = self.spec.layer_inputs else { return Ok(()) };
         let (tier, width, by) = (self.tier, self.spec.inputs_width(), self.spec.layers[0].norm);
         let (piece, norms) =
             (PieceId::new(0, PieceKind::LayerInput), PieceId::new(0, PieceKind::Norms));
-        let State { work, hidden, sequences, pass, .. } = state;
+        let ForwardState { work, hidden, sequences, pass, .. } = state;
         let Workspace { input, inputs, scratch, .. } = work;
         input.pack(tier, hidden, pass.len(), self.spec.hidden);
         inputs.len = pass.len() * width;
@@ -83,7 +83,7 @@ impl Model {
     pub(super) fn add_input(
         &self,
         l: usize,
-        state: &mut State,
+        state: &mut ForwardState,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
         let Some(LayerInputs { width, activation, .. }) = self.spec.layer_inputs else {
@@ -92,7 +92,7 @@ impl Model {
         let (tier, hidden_width, all) = (self.tier, self.spec.hidden, self.spec.inputs_width());
         let id = |kind| PieceId::new(l as u32, kind);
         let (piece, norms) = (id(PieceKind::LayerInput), id(PieceKind::Norms));
-        let State { work, hidden, pass, .. } = state;
+        let ForwardState { work, hidden, pass, .. } = state;
         let tokens = pass.len();
         let Workspace { input, inputs, branch, mlp, streams, scratch, .. } = work;
         let MlpWork { gate: gates, up: own, packed, .. } = mlp;

@@ -24,11 +24,11 @@ use sws_kernels::Matrix;
 use sws_kernels::functional::{NormWeight, RopeShape, rms_norm, rope, sigmoid};
 use sws_store::{PieceId, PieceKind};
 
-use super::attention::{Context, rows_of, temper};
+use super::attention::{AttentionContext, rows_of, temper};
 use super::indexer;
 use super::linear::{MAX, Product, multiply};
 use super::work::{AttentionWork, LatentWork, Workspace, by_rows, grown};
-use crate::layer_state::Sequence;
+use crate::layer_state::SequenceState;
 use crate::role::Role;
 use crate::rope::Rope;
 use crate::source::{SourceError, Weights};
@@ -58,13 +58,13 @@ pub(super) fn tokens_together(head: usize, tokens: usize) -> usize {
 /// Applies latent attention to the normed hidden state in `work.input`; the result is left in
 /// `work.branch`.
 pub(super) fn latent(
-    context: &Context<'_>,
+    context: &AttentionContext<'_>,
     spec: &LatentSpec,
     weights: &mut dyn Weights,
-    sequences: &mut [Sequence],
+    sequences: &mut [SequenceState],
     work: &mut Workspace,
 ) -> Result<(), SourceError> {
-    let &Context { tier, layer: l, hidden, ropes, spans, .. } = context;
+    let &AttentionContext { tier, layer: l, hidden, ropes, spans, .. } = context;
     let id = PieceId::new(l as u32, PieceKind::Attention);
     let Workspace { input, branch, attention: own, scratch, .. } = work;
     let AttentionWork { q, k, v, mixed, gated, packed, tables, latent, index, .. } = own;

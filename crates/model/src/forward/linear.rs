@@ -3,7 +3,9 @@
 //! With one token a product takes some ten microseconds, and waking a thread is a good part of
 //! that. Products that do not depend on each other are therefore divided among threads together.
 
-use sws_kernels::{Input, MatmulJob, Output, ScratchPool, Tier, matmul_jobs, threads_for};
+use sws_kernels::{
+    MatmulJob, OutputColumns, PackedInput, ScratchPool, Tier, matmul_jobs, threads_for,
+};
 use sws_store::PieceId;
 
 use crate::role::Role;
@@ -13,7 +15,7 @@ use crate::source::{SourceError, Weights};
 pub(super) struct Product<'a> {
     piece: PieceId,
     role: Role,
-    x: &'a Input,
+    x: &'a PackedInput,
     y: &'a mut [f32],
     rows: usize,
 }
@@ -22,7 +24,7 @@ impl<'a> Product<'a> {
     pub(super) fn new(
         piece: PieceId,
         role: Role,
-        x: &'a Input,
+        x: &'a PackedInput,
         y: &'a mut [f32],
         rows: usize,
     ) -> Self {
@@ -47,13 +49,13 @@ pub(super) fn multiply(
             && let Some(matrix) = weights.matrix(*piece, *role)
             && let Some(Product { x, y, rows, .. }) = product.take()
         {
-            *job = Some(MatmulJob { matrix, x, y: Output::new(y, x.tokens(), rows) });
+            *job = Some(MatmulJob { matrix, x, y: OutputColumns::new(y, x.tokens(), rows) });
         }
     }
     run(tier, &jobs, scratch);
     for Product { piece, role, x, y, rows } in products.iter_mut().filter_map(Option::take) {
         weights.blocks(piece, role, &mut |first, block| {
-            let (_, y) = Output::new(y, x.tokens(), rows).split_at(first);
+            let (_, y) = OutputColumns::new(y, x.tokens(), rows).split_at(first);
             let (y, _) = y.split_at(block.row_count());
             run(tier, &[Some(MatmulJob { matrix: *block, x, y })], scratch);
         })?;

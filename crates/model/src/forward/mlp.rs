@@ -1,7 +1,7 @@
 //! Gated MLPs: one for all rows, and the parts that experts share with it.
 
 use sws_kernels::functional::{add, gate, gate_interleaved};
-use sws_kernels::{Input, ScratchPool, Tier};
+use sws_kernels::{PackedInput, ScratchPool, Tier};
 use sws_store::PieceId;
 
 use super::attention::add_bias;
@@ -12,7 +12,7 @@ use crate::source::{SourceError, Weights};
 use crate::spec::{GateUp, MlpSpec};
 
 /// An MLP that every token goes through.
-pub(super) struct Block {
+pub(super) struct MlpBlock {
     pub(super) tier: Tier,
     pub(super) piece: PieceId,
     pub(super) spec: MlpSpec,
@@ -20,9 +20,9 @@ pub(super) struct Block {
 
 /// down(activation(gate · x, up · x)).
 pub(super) fn gated_mlp(
-    Block { tier, piece, spec }: Block,
+    MlpBlock { tier, piece, spec }: MlpBlock,
     weights: &mut dyn Weights,
-    x: &Input,
+    x: &PackedInput,
     work: &mut MlpWork,
     y: &mut [f32],
     scratch: &mut ScratchPool,
@@ -44,7 +44,7 @@ pub(super) fn gated_mlp(
     }
     let activated = activate(tier, spec, gates, ups);
     if packed.is_empty() {
-        packed.push(Input::new());
+        packed.push(PackedInput::new());
     }
     packed[0].pack(tier, activated, tokens, spec.width);
     let hidden = y.len() / tokens;
@@ -59,10 +59,10 @@ pub(super) fn gated_mlp(
 /// The sum of some MLPs in one, whose gates and ups are one matrix and whose matrices down follow each
 /// other. The activations of each are multiplied by a factor of the token: `factors` [tokens, MLPs].
 pub(super) fn weighed_mlp(
-    Block { tier, piece, spec }: Block,
+    MlpBlock { tier, piece, spec }: MlpBlock,
     factors: &[f32],
     weights: &mut dyn Weights,
-    x: &Input,
+    x: &PackedInput,
     work: &mut MlpWork,
     y: &mut [f32],
     scratch: &mut ScratchPool,
@@ -81,7 +81,7 @@ pub(super) fn weighed_mlp(
         part.iter_mut().for_each(|x| *x *= factor);
     }
     if packed.is_empty() {
-        packed.push(Input::new());
+        packed.push(PackedInput::new());
     }
     packed[0].pack(tier, activated, tokens * parts, each);
     // Each row is multiplied with all matrices, and the product with its own is used.

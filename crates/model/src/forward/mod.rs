@@ -36,8 +36,8 @@ use crate::order::Site;
 use crate::role::Role;
 use crate::source::{SourceError, WeightSource, Weights};
 use crate::spec::{Ffn, Mixer, ModelSpec, Residual, Router};
-use crate::state::{Progress, State};
-use attention::{Context, add_bias, attention};
+use crate::state::{BatchProgress, ForwardState};
+use attention::{AttentionContext, add_bias, attention};
 use branches::{NormVectors, norm, scale};
 use compressed::compressed;
 use conv::conv;
@@ -56,14 +56,14 @@ pub(crate) use work::{Middle, Workspace};
 use work::{by_rows, grown};
 
 /// A model: its specification and the kernels that compute it. Its weights come from a
-/// [`WeightSource`], and the state of a pass is kept in a [`State`].
+/// [`WeightSource`], and the state of a pass is kept in a [`ForwardState`].
 ///
 /// The caller owns the loop: [`begin`](Self::begin), then [`layer`](Self::layer) for each layer,
 /// then [`logits`](Self::logits) if they are wanted. The logits are the same, bit for bit, for any
 /// division of a prompt into batches, any other sequences in a batch, any number of threads and any
 /// choice of kernels.
 #[derive(Clone, Debug)]
-pub struct Model {
+pub struct ForwardPass {
     spec: ModelSpec,
     tier: Tier,
     strip: usize,
@@ -72,7 +72,7 @@ pub struct Model {
 /// Tokens that continue a sequence.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunk<'a> {
-    /// The number of the sequence, from [`State::add_sequence`].
+    /// The number of the sequence, from [`ForwardState::add_sequence`].
     pub sequence: usize,
     /// The tokens, at least one.
     pub tokens: &'a [u32],
@@ -80,7 +80,7 @@ pub struct Chunk<'a> {
 
 /// The rows of a batch for which logits are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rows {
+pub enum LogitRows {
     /// The last of each chunk.
     Last,
     /// All.
@@ -90,6 +90,7 @@ pub enum Rows {
 /// Reasons why a pass ended early.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum ForwardError {
     /// More tokens than fit into the context.
     #[error(
@@ -102,9 +103,7 @@ pub enum ForwardError {
         }
     )]
     ContextFull {
-        /// Positions in use.
         used: usize,
-        /// Tokens to add.
         asked: usize,
         /// Maximum number of positions.
         limit: usize,
@@ -114,7 +113,6 @@ pub enum ForwardError {
         "the token id {token} does not exist in this model, whose ids end at {last}; use the tokenizer that was published with it"
     )]
     UnknownToken {
-        /// The token.
         token: u32,
         /// The largest token id of the model.
         last: usize,
@@ -135,15 +133,15 @@ pub enum ForwardError {
     Source(#[from] SourceError),
 }
 
-impl Model {
+impl ForwardPass {
     /// A model on the fastest kernels of this CPU.
-    pub fn new(spec: ModelSpec) -> Model {
-        Model::with_tier(spec, Tier::best())
+    pub fn new(spec: ModelSpec) -> ForwardPass {
+        ForwardPass::with_tier(spec, Tier::best())
     }
 
     /// A model on the given kernels.
-    pub fn with_tier(spec: ModelSpec, tier: Tier) -> Model {
-        Model { spec, tier, strip: STRIP }
+    pub fn with_tier(spec: ModelSpec, tier: Tier) -> ForwardPass {
+        ForwardPass { spec, tier, strip: STRIP }
     }
 
     /// Sets the number of tokens that the parts of a layer take at a time, except that each expert is
@@ -153,7 +151,7 @@ impl Model {
     /// # Panics
     ///
     /// If it is 0.
-    pub fn with_strips(mut self, tokens: usize) -> Model {
+    pub fn with_strips(mut self, tokens: usize) -> ForwardPass {
         assert!(tokens > 0, "a strip needs at least one token");
         self.strip = tokens;
         self
@@ -176,7 +174,7 @@ impl Model {
     /// If two chunks continue the same sequence, or a sequence was never added.
     pub fn begin(
         &self,
-        state: &mut State,
+        state: &mut ForwardState,
         batch: &[Chunk<'_>],
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
@@ -184,7 +182,7 @@ impl Model {
         let (hidden, width) = (self.spec.hidden, self.spec.state_width());
         state.pass.clear();
         state.work.reselect(None);
-        state.progress = Progress::Interrupted;
+        state.progress = BatchProgress::Interrupted;
         for &Chunk { sequence, tokens } in batch {
             let twice = state.pass.spans.iter().any(|span| span.sequence == sequence);
             assert!(!twice, "two chunks continue the sequence {sequence}");
@@ -209,12 +207,16 @@ impl Model {
                 state.hidden.copy_within(from..from + hidden, to * hidden);
             }
         }
-        state.progress = Progress::Before(0);
+        state.progress = BatchProgress::Before(0);
         Ok(())
     }
 
     /// Checks that a pass over this batch could begin.
-    pub(crate) fn check(&self, state: &State, batch: &[Chunk<'_>]) -> Result<(), ForwardError> {
+    pub(crate) fn check(
+        &self,
+        state: &ForwardState,
+        batch: &[Chunk<'_>],
+    ) -> Result<(), ForwardError> {
         let limit = state.limit();
         for &Chunk { sequence, tokens } in batch {
             if !state.has(sequence) {
@@ -244,11 +246,11 @@ impl Model {
     ///
     /// # Panics
     ///
-    /// If another layer comes next ([`State::layer`]).
+    /// If another layer comes next ([`ForwardState::layer`]).
     pub fn layer(
         &self,
         l: usize,
-        state: &mut State,
+        state: &mut ForwardState,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
         self.attend(l, state, source)?;
@@ -257,7 +259,7 @@ impl Model {
     }
 
     /// Runs a layer up to its feed-forward block: attention, and the router's selection.
-    /// [`share`](Self::share) and [`finish`](Self::finish) have to follow. [`State::save`] in
+    /// [`share`](Self::share) and [`finish`](Self::finish) have to follow. [`ForwardState::save`] in
     /// between includes the selection.
     ///
     /// # Panics
@@ -266,12 +268,12 @@ impl Model {
     pub fn attend(
         &self,
         l: usize,
-        state: &mut State,
+        state: &mut ForwardState,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
         let next = state.layer().ok_or(ForwardError::Interrupted)?;
         assert_eq!(l, next, "the layer that comes next");
-        state.progress = Progress::Interrupted;
+        state.progress = BatchProgress::Interrupted;
         for span in &state.pass.spans {
             state.sequences[span.sequence].partial = true;
         }
@@ -285,14 +287,14 @@ impl Model {
         if let Some(moe) = self.spec.layers[l].moe() {
             self.route(moe, state);
         }
-        state.progress = Progress::Attended(l);
+        state.progress = BatchProgress::Attended(l);
         Ok(())
     }
 
     /// Norms the embeddings of a batch.
     fn norm_embeddings(
         &self,
-        state: &mut State,
+        state: &mut ForwardState,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
         let (tier, width, by) = (self.tier, self.spec.hidden, self.spec.layers[0].norm);
@@ -313,11 +315,11 @@ impl Model {
     pub fn share(
         &self,
         l: usize,
-        state: &mut State,
+        state: &mut ForwardState,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
-        assert_eq!(state.progress, Progress::Attended(l), "the layer that has been attended");
-        state.progress = Progress::Interrupted;
+        assert_eq!(state.progress, BatchProgress::Attended(l), "the layer that has been attended");
+        state.progress = BatchProgress::Interrupted;
         self.restore(state);
         if let Some(latent) = self.spec.layers[l].moe().and_then(|moe| moe.latent) {
             self.project(l, latent, state, source)?;
@@ -333,12 +335,12 @@ impl Model {
                 self.norm_for(l, Role::ExpertsNorm, state, source)?;
             }
         }
-        state.progress = Progress::Shared(l);
+        state.progress = BatchProgress::Shared(l);
         Ok(())
     }
 
     /// Rebuilds what was derived from a state that was restored in the middle of a layer.
-    fn restore(&self, state: &mut State) {
+    fn restore(&self, state: &mut ForwardState) {
         let numbers = state.hidden.len() / self.spec.state_width() * self.spec.hidden;
         state.work.restore(self.tier, self.spec.hidden, numbers);
     }
@@ -346,7 +348,7 @@ impl Model {
     /// The output of a layer's shared expert, which is added to the hidden state: [tokens, hidden];
     /// empty without one, and where the residual is more than one state, to each of which it is added
     /// in a part of its own. [`share`](Self::share) must have run before.
-    pub fn shared<'s>(&self, l: usize, state: &'s State) -> &'s [f32] {
+    pub fn shared<'s>(&self, l: usize, state: &'s ForwardState) -> &'s [f32] {
         let has_shared = self.spec.layers[l].moe().is_some_and(|moe| moe.shared.is_some());
         let has_shared = has_shared && self.spec.states() == 1;
         state.work.shared(if has_shared { state.hidden.len() } else { 0 })
@@ -360,18 +362,18 @@ impl Model {
     pub fn finish(
         &self,
         l: usize,
-        state: &mut State,
+        state: &mut ForwardState,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
-        assert_eq!(state.progress, Progress::Shared(l), "the layer that has begun");
-        state.progress = Progress::Interrupted;
+        assert_eq!(state.progress, BatchProgress::Shared(l), "the layer that has begun");
+        state.progress = BatchProgress::Interrupted;
         self.restore(state);
         match self.spec.layers[l].ffn {
             Ffn::Dense(mlp) => self.dense(l, mlp, state, source)?,
             Ffn::Moe(moe) => self.moe(l, moe, state, source)?,
             Ffn::None => {}
         }
-        let State { work, hidden, sequences, pass, .. } = state;
+        let ForwardState { work, hidden, sequences, pass, .. } = state;
         let (layer, norms) = (&self.spec.layers[l], PieceId::new(l as u32, PieceKind::Norms));
         if let Some(taps) = layer.residual.conv {
             let before = layer.convs(self.spec.hidden)[..3].iter().sum();
@@ -411,7 +413,7 @@ impl Model {
             });
         }
         self.add_input(l, state, source)?;
-        let State { work, hidden, sequences, pass, .. } = state;
+        let ForwardState { work, hidden, sequences, pass, .. } = state;
         if layer.residual.scaled_state {
             source.infrastructure(l, &[PieceKind::Norms], &mut |weights: &mut dyn Weights| {
                 scale(weights.vector(norms, Role::StateScale)[0], hidden);
@@ -425,7 +427,7 @@ impl Model {
                 (sequence.len, sequence.partial) = (span.first_position + span.tokens, false);
             }
         }
-        state.progress = Progress::Before(l + 1);
+        state.progress = BatchProgress::Before(l + 1);
         Ok(())
     }
 
@@ -436,17 +438,17 @@ impl Model {
     /// If there are layers left to run.
     pub fn logits<'s>(
         &self,
-        rows: Rows,
-        state: &'s mut State,
+        rows: LogitRows,
+        state: &'s mut ForwardState,
         source: &mut dyn WeightSource,
     ) -> Result<&'s [f32], ForwardError> {
         assert_eq!(state.layer(), Some(self.spec.layers.len()), "the layer that comes next");
         let (tier, width, vocab) = (self.tier, self.spec.hidden, self.spec.vocab);
-        let State { work, hidden, pass, .. } = state;
+        let ForwardState { work, hidden, pass, .. } = state;
         let state_width = self.spec.state_width();
         let count = match rows {
-            Rows::All => hidden.len() / state_width,
-            Rows::Last => pass.spans.len(),
+            LogitRows::All => hidden.len() / state_width,
+            LogitRows::Last => pass.spans.len(),
         };
         let Workspace { x, input, scratch, logits, gates, branch, .. } = work;
         let gated = self.spec.stream_gates.is_some();
@@ -456,8 +458,8 @@ impl Model {
         let logits = grown(logits, count * vocab);
         source.head(&mut |weights| {
             let row = |n: usize| match rows {
-                Rows::All => n,
-                Rows::Last => pass.spans[n].first_row + pass.spans[n].tokens - 1,
+                LogitRows::All => n,
+                LogitRows::Last => pass.spans[n].first_row + pass.spans[n].tokens - 1,
             };
             for (n, x) in x.chunks_exact_mut(copied).enumerate() {
                 let state = &hidden[row(n) * state_width..][..state_width];
@@ -511,7 +513,7 @@ impl Model {
     fn mix(
         &self,
         l: usize,
-        state: &mut State,
+        state: &mut ForwardState,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
         self.look_up_ngrams(l, state, source)?;
@@ -541,7 +543,7 @@ impl Model {
         l: usize,
         rows: Range<usize>,
         spans: &[Span],
-        state: &mut State,
+        state: &mut ForwardState,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
         let (tier, width) = (self.tier, self.spec.hidden);
@@ -559,7 +561,7 @@ impl Model {
             (false, true) => &[PieceKind::Norms, PieceKind::Router],
             (false, false) => &[PieceKind::Norms],
         };
-        let State { work, hidden, sequences, pass, .. } = state;
+        let ForwardState { work, hidden, sequences, pass, .. } = state;
         let (all, tokens) = (pass.len(), rows.len());
         let state_width = self.spec.state_width();
         let hidden = &mut hidden[rows.start * state_width..rows.end * state_width];
@@ -567,7 +569,8 @@ impl Model {
         let branch = |site| Branch { spec: &self.spec, layer: l, site };
         source.infrastructure(l, pieces, &mut |weights: &mut dyn Weights| {
             let ropes = &self.spec.ropes;
-            let context = Context { tier, layer: l, norm: layer.norm, hidden: width, ropes, spans };
+            let context =
+                AttentionContext { tier, layer: l, norm: layer.norm, hidden: width, ropes, spans };
             let given = (&self.spec, &pass.tokens[..]);
             ngrams(&context, given, weights, sequences, work, hidden)?;
             if has_mixer {

@@ -3,30 +3,30 @@
 use std::ops::Range;
 
 use sws_kernels::functional::{add, axpy, sigmoid};
-use sws_kernels::{Input, Tier};
+use sws_kernels::{PackedInput, Tier};
 use sws_store::{PieceId, PieceKind};
 
 use super::branches::{norm, scale};
 use super::experts::{CpuExecutor, ROWS_TOGETHER, TOGETHER};
 use super::linear::{Product, multiply};
-use super::mlp::{Block, gated_mlp, weighed_mlp};
+use super::mlp::{MlpBlock, gated_mlp, weighed_mlp};
 use super::router;
 use super::strips::strips;
 use super::work::{ExpertWork, Workspace, by_rows, grown};
-use super::{ForwardError, Model};
+use super::{ForwardError, ForwardPass};
 use crate::executor::{ExpertBatch, ExpertExecutor, place_of};
 use crate::role::Role;
 use crate::source::{Routed, SourceError, WeightSource, Weights};
 use crate::spec::{MlpSpec, MoeSpec, SharedSpec};
-use crate::state::State;
+use crate::state::ForwardState;
 
-impl Model {
+impl ForwardPass {
     /// Computes the MLP of a dense layer, into `work.branch`.
     pub(super) fn dense(
         &self,
         l: usize,
         spec: MlpSpec,
-        state: &mut State,
+        state: &mut ForwardState,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
         let (tier, hidden) = (self.tier, self.spec.hidden);
@@ -39,7 +39,7 @@ impl Model {
             source.infrastructure(l, &[PieceKind::Mlp], &mut |weights| {
                 let y = &mut y[rows.start * hidden..rows.end * hidden];
                 pack_strip(tier, (x, hidden), rows.clone(), tokens, input);
-                gated_mlp(Block { tier, piece, spec }, weights, input, mlp, y, scratch)?;
+                gated_mlp(MlpBlock { tier, piece, spec }, weights, input, mlp, y, scratch)?;
                 if scaled {
                     scale(weights.vector(piece, Role::MlpScale)[0], y);
                 }
@@ -50,7 +50,7 @@ impl Model {
     }
 
     /// Selects the experts of a layer, into `work.routed`.
-    pub(super) fn route(&self, spec: &MoeSpec, state: &mut State) {
+    pub(super) fn route(&self, spec: &MoeSpec, state: &mut ForwardState) {
         let Workspace { router, ranks, routed, experts, .. } = &mut state.work;
         let logits = &mut router[..state.pass.len() * spec.scored()];
         router::select(self.tier, spec, logits, ranks, routed);
@@ -65,7 +65,7 @@ impl Model {
         &self,
         l: usize,
         shared: SharedSpec,
-        state: &mut State,
+        state: &mut ForwardState,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
         let (tier, hidden) = (self.tier, self.spec.hidden);
@@ -79,7 +79,7 @@ impl Model {
         let gates = grown(&mut experts.shared_gate, tokens);
         for rows in strips(tokens, self.strip) {
             source.infrastructure(l, &[kind], &mut |weights| {
-                let block = Block { tier, piece, spec: shared.mlp };
+                let block = MlpBlock { tier, piece, spec: shared.mlp };
                 let y = &mut y[rows.start * hidden..rows.end * hidden];
                 let factors = &routed.shared[rows.start * parts..rows.end * parts];
                 pack_strip(tier, (x, hidden), rows.clone(), tokens, input);
@@ -109,7 +109,7 @@ impl Model {
         &self,
         l: usize,
         latent: usize,
-        state: &mut State,
+        state: &mut ForwardState,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
         let Workspace { x, input, experts, scratch, .. } = &mut state.work;
@@ -137,7 +137,7 @@ impl Model {
         &self,
         l: usize,
         spec: MoeSpec,
-        state: &mut State,
+        state: &mut ForwardState,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
         let (tier, hidden) = (self.tier, self.spec.hidden);
@@ -287,7 +287,7 @@ fn pack_strip(
     (x, hidden): (&[f32], usize),
     rows: Range<usize>,
     tokens: usize,
-    input: &mut Input,
+    input: &mut PackedInput,
 ) {
     if rows.len() < tokens {
         input.pack(tier, &x[rows.start * hidden..rows.end * hidden], rows.len(), hidden);

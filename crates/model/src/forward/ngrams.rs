@@ -9,11 +9,11 @@ use sws_kernels::functional::{
 };
 use sws_store::{Pass, PieceId, PieceKind, Span};
 
-use super::attention::{Context, rows_of};
+use super::attention::{AttentionContext, rows_of};
 use super::delta::advance;
 use super::linear::{Product, multiply};
 use super::work::{AttentionWork, DeltaWork, Workspace, by_rows, grown};
-use crate::layer_state::Sequence;
+use crate::layer_state::SequenceState;
 use crate::role::Role;
 use crate::source::{SourceError, Weights};
 use crate::spec::{ModelSpec, NgramSpec};
@@ -23,14 +23,14 @@ use crate::spec::{ModelSpec, NgramSpec};
 #[error(
     "the numbers by which layer {layer} finds the rows of n-grams name a row that its table does not have; download the checkpoint again"
 )]
-struct BadTable {
+struct BadNgramTable {
     layer: usize,
 }
 
 /// Adds the numbers of the rows that the tokens of a pass choose of the table of a layer.
 pub(super) fn find(
     (model, l): (&ModelSpec, usize),
-    (pass, sequences): (&Pass, &[Sequence]),
+    (pass, sequences): (&Pass, &[SequenceState]),
     weights: &dyn Weights,
     numbers: &mut Vec<u64>,
 ) -> Result<(), SourceError> {
@@ -41,7 +41,7 @@ pub(super) fn find(
     numbers.resize(pass.len() * spec.rows(), 0);
     for span in &pass.spans {
         let past = &sequences[span.sequence].layers[l].past()[before..];
-        let text = Text { past, tokens: tokens_of(span, &pass.tokens) };
+        let text = NgramText { past, tokens: tokens_of(span, &pass.tokens) };
         hash((l, spec), weights, text, &mut numbers[span.first_row * spec.rows()..])?;
     }
     Ok(())
@@ -49,13 +49,13 @@ pub(super) fn find(
 
 /// Tokens of a sequence, and those before.
 #[derive(Clone, Copy)]
-struct Text<'a> {
+struct NgramText<'a> {
     /// As they are remembered: the bits of each are its number plus one, or 0 before the start.
     past: &'a [f32],
     tokens: &'a [u32],
 }
 
-impl Text<'_> {
+impl NgramText<'_> {
     /// The token `back` tokens before one of them; None before the start.
     fn token(&self, of: usize, back: usize) -> Option<u32> {
         match of.checked_sub(back) {
@@ -74,9 +74,9 @@ fn tokens_of<'t>(span: &Span, tokens: &'t [u32]) -> &'t [u32] {
 fn hash(
     (layer, spec): (usize, &NgramSpec),
     weights: &dyn Weights,
-    text: Text<'_>,
+    text: NgramText<'_>,
     numbers: &mut [u64],
-) -> Result<(), BadTable> {
+) -> Result<(), BadNgramTable> {
     let piece = PieceId::table(layer as u32, 0);
     let whole = |role| whole_numbers(weights.vector(piece, role));
     let multipliers = whole(Role::NgramMultipliers);
@@ -97,7 +97,8 @@ fn hash(
             for (head, number) in (first..).zip(&mut numbers[first..first + spec.heads]) {
                 let row = mixed.checked_rem_euclid(sizes.get(head));
                 let row = row.and_then(|row| row.checked_add(offsets.get(head)));
-                let row = row.filter(|row| (0..limit).contains(row)).ok_or(BadTable { layer })?;
+                let row =
+                    row.filter(|row| (0..limit).contains(row)).ok_or(BadNgramTable { layer })?;
                 *number = row as u64;
             }
         }
@@ -106,13 +107,13 @@ fn hash(
 }
 
 /// Whole numbers of 64 bits, whose halves are kept as the bits of floats, the lower one first.
-struct Whole<'a>(&'a [[f32; 2]]);
+struct WholeNumbers<'a>(&'a [[f32; 2]]);
 
-fn whole_numbers(vector: &[f32]) -> Whole<'_> {
-    Whole(vector.as_chunks::<2>().0)
+fn whole_numbers(vector: &[f32]) -> WholeNumbers<'_> {
+    WholeNumbers(vector.as_chunks::<2>().0)
 }
 
-impl Whole<'_> {
+impl WholeNumbers<'_> {
     fn get(&self, at: usize) -> i64 {
         let [low, high] = self.0[at].map(|half| u64::from(half.to_bits()));
         (high << 32 | low) as i64
@@ -121,14 +122,14 @@ impl Whole<'_> {
 
 /// Adds what the rows of each token make to the streams of `hidden`, and remembers the tokens.
 pub(super) fn ngrams(
-    context: &Context<'_>,
+    context: &AttentionContext<'_>,
     (model, tokens): (&ModelSpec, &[u32]),
     weights: &mut dyn Weights,
-    sequences: &mut [Sequence],
+    sequences: &mut [SequenceState],
     work: &mut Workspace,
     hidden: &mut [f32],
 ) -> Result<(), SourceError> {
-    let &Context { tier, layer: l, norm: by, hidden: width, spans, .. } = context;
+    let &AttentionContext { tier, layer: l, norm: by, hidden: width, spans, .. } = context;
     let layer = &model.layers[l];
     let Some(spec) = &layer.ngrams else { return Ok(()) };
     let id = PieceId::new(l as u32, PieceKind::Attention);
@@ -227,7 +228,7 @@ mod tests {
     #[test]
     fn tokens_before_a_chunk_are_those_that_are_remembered() {
         let past = [0, 8].map(f32::from_bits);
-        let text = Text { past: &past, tokens: &[5, 6] };
+        let text = NgramText { past: &past, tokens: &[5, 6] };
         let found: Vec<_> = (0..4).map(|back| text.token(1, back)).collect();
         assert_eq!(found, [Some(6), Some(5), Some(7), None]);
     }
@@ -266,7 +267,7 @@ mod tests {
         };
         let spec = NgramSpec { size: 3, heads: 1, dim: 1, taps: 2, end: 2, parts: vec![60, 52] };
         let past = [0; 2].map(f32::from_bits);
-        let text = Text { past: &past, tokens: &[9, 2, 4, 6] };
+        let text = NgramText { past: &past, tokens: &[9, 2, 4, 6] };
         let mut numbers = [0; 8];
         hash((1, &spec), &of([0, 53]), text, &mut numbers).unwrap();
         assert_eq!(numbers, [43, 57, 31, 84, 13, 95, 51, 56]);

@@ -7,7 +7,7 @@ use sws_store::Span;
 use super::attention::rows_of;
 use super::delta::advance;
 use super::work::by_rows;
-use crate::layer_state::Sequence;
+use crate::layer_state::SequenceState;
 
 /// A convolution of a layer: its weights [elements, taps], and the place of its past among those of
 /// the layer.
@@ -23,7 +23,7 @@ pub(super) struct Conv<'a> {
 pub(super) fn add_conv(
     tier: Tier,
     of: Conv<'_>,
-    (spans, sequences): (&[Span], &mut [Sequence]),
+    (spans, sequences): (&[Span], &mut [SequenceState]),
     x: &mut [f32],
     room: &mut [f32],
 ) {

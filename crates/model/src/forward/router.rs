@@ -5,7 +5,7 @@
 use rayon::prelude::*;
 use sws_kernels::functional::elementary::exp;
 use sws_kernels::functional::{add, root_softplus, sigmoid, softmax, top_k};
-use sws_kernels::{Input, ScratchPool, Tier};
+use sws_kernels::{PackedInput, ScratchPool, Tier};
 use sws_store::{PieceId, PieceKind};
 
 use super::attention::add_bias;
@@ -17,8 +17,8 @@ use crate::order::Site;
 use crate::role::Role;
 use crate::source::{Routed, SourceError, Weights};
 use crate::spec::{
-    GroupMeasure, Groups, MAX_GROUPS, ModelSpec, MoeSpec, RankedRouter, Renormalise, Residual,
-    Router, Scores,
+    ExpertGroups, GroupMeasure, MAX_GROUPS, ModelSpec, MoeSpec, RankedRouter, Renormalise,
+    Residual, Router, RouterScores,
 };
 
 /// Number of tokens for which a thread selects experts at a time.
@@ -29,7 +29,7 @@ pub(super) fn logits(
     tier: Tier,
     (l, spec): (usize, &MoeSpec),
     weights: &mut dyn Weights,
-    input: &Input,
+    input: &PackedInput,
     logits: &mut [f32],
     scratch: &mut ScratchPool,
 ) -> Result<(), SourceError> {
@@ -52,13 +52,13 @@ pub(super) fn rank(
     ranks: &mut [f32],
 ) {
     match router.scores {
-        Scores::Softmax => softmax(tier, scores, experts),
-        Scores::Sigmoid => sigmoid(tier, scores),
-        Scores::RootSoftplus => root_softplus(tier, scores),
-        Scores::SigmoidOfRanks => {}
+        RouterScores::Softmax => softmax(tier, scores, experts),
+        RouterScores::Sigmoid => sigmoid(tier, scores),
+        RouterScores::RootSoftplus => root_softplus(tier, scores),
+        RouterScores::SigmoidOfRanks => {}
     }
     ranks.copy_from_slice(scores);
-    if router.scores == Scores::SigmoidOfRanks {
+    if router.scores == RouterScores::SigmoidOfRanks {
         sigmoid(tier, scores);
     }
     if router.correction {
@@ -100,8 +100,8 @@ pub(super) fn weigh_shared(spec: &MoeSpec, scores: &[f32], factor: f32, routed: 
 }
 
 /// Gives the experts of a token that are in none of the best groups the rank -inf.
-fn drop_groups(groups: Groups, ranks: &mut [f32]) {
-    let Groups { count, kept, by } = groups;
+fn drop_groups(groups: ExpertGroups, ranks: &mut [f32]) {
+    let ExpertGroups { count, kept, by } = groups;
     let size = ranks.len() / count;
     let mut measures = [0.0; MAX_GROUPS];
     for (measure, group) in measures.iter_mut().zip(ranks.chunks_exact(size)) {
@@ -274,7 +274,7 @@ fn mass_near(best: f32, reach: f32, logits: &[f32]) -> f32 {
 pub struct RouterProbe {
     tier: Tier,
     normed: Vec<f32>,
-    input: Input,
+    input: PackedInput,
     /// The scores and ranks of routers that rank.
     ranked: [Vec<f32>; 2],
     /// The weights of residual streams, and the streams themselves, normed.
@@ -404,7 +404,7 @@ mod tests {
         ];
         for (by, kept, expected) in cases {
             let mut found = ranks;
-            drop_groups(Groups { count: 3, kept, by }, &mut found);
+            drop_groups(ExpertGroups { count: 3, kept, by }, &mut found);
             for (expert, (found, rank)) in found.into_iter().zip(ranks).enumerate() {
                 let is_kept = expected.contains(&(expert / 3));
                 let rank = if is_kept { rank } else { f32::NEG_INFINITY };

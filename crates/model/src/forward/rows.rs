@@ -7,20 +7,20 @@ use sws_store::Pass;
 
 use super::ngrams;
 use super::work::{Workspace, grown};
-use super::{ForwardError, Model};
-use crate::layer_state::Sequence;
+use super::{ForwardError, ForwardPass};
+use crate::layer_state::SequenceState;
 use crate::source::{SourceError, TakeRow, WeightSource, Weights};
 use crate::spec::{ModelSpec, NgramSpec};
-use crate::state::State;
+use crate::state::ForwardState;
 
-impl Model {
+impl ForwardPass {
     /// Tells a source of the rows that the tokens of a pass choose.
     pub(super) fn expect_rows(
         &self,
-        state: &mut State,
+        state: &mut ForwardState,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
-        let State { sequences, pass, .. } = state;
+        let ForwardState { sequences, pass, .. } = state;
         for l in (0..self.spec.layers.len()).filter(|l| self.spec.rows_of_token(*l) > 0) {
             source.expect_rows(l, &mut |weights, numbers| {
                 find((&self.spec, l), (pass, sequences), weights, numbers)
@@ -33,11 +33,11 @@ impl Model {
     pub(super) fn look_up_ngrams(
         &self,
         l: usize,
-        state: &mut State,
+        state: &mut ForwardState,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
         let Some(spec) = &self.spec.layers[l].ngrams else { return Ok(()) };
-        let State { work: Workspace { rows, .. }, sequences, pass, .. } = state;
+        let ForwardState { work: Workspace { rows, .. }, sequences, pass, .. } = state;
         let rows = grown(rows, pass.len() * spec.width());
         let mut take = |place: usize, row: &[f32]| {
             rows[place * spec.dim..][..spec.dim].copy_from_slice(row);
@@ -50,7 +50,7 @@ impl Model {
 /// those of tokens, and of each of their rows.
 pub(super) fn look_up(
     of: (&ModelSpec, usize),
-    (pass, sequences): (&Pass, &[Sequence]),
+    (pass, sequences): (&Pass, &[SequenceState]),
     source: &mut dyn WeightSource,
     take: TakeRow<'_>,
 ) -> Result<(), SourceError> {
@@ -63,7 +63,7 @@ pub(super) fn look_up(
 /// Writes the numbers of the rows that the tokens of a pass choose of the table of a layer.
 fn find(
     (model, l): (&ModelSpec, usize),
-    (pass, sequences): (&Pass, &[Sequence]),
+    (pass, sequences): (&Pass, &[SequenceState]),
     weights: &dyn Weights,
     numbers: &mut Vec<u64>,
 ) -> Result<(), SourceError> {

@@ -1,7 +1,7 @@
 //! An upper bound on the working memory of a pass, computed before any is allocated.
 
 use sws_kernels::functional::AttentionScratch;
-use sws_kernels::{Input, Packings, ThreadScratch, Tier};
+use sws_kernels::{PackedInput, Packings, ThreadScratch, Tier};
 
 use super::attention::DISTANCES;
 use super::blocks::BlockWork;
@@ -19,7 +19,7 @@ use crate::spec::{
     ModelSpec, MoeSpec, Router, StateSpaceSpec,
 };
 
-/// The largest pass that a [`State`](crate::State) will run.
+/// The largest pass that a [`ForwardState`](crate::ForwardState) will run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PassSize {
     /// Tokens that go through the layers together, over all sequences.
@@ -30,7 +30,7 @@ pub struct PassSize {
     pub positions: usize,
     /// Number of computing threads.
     pub threads: usize,
-    /// Tokens that the parts of a layer take at a time ([`Model::with_strips`](crate::Model::with_strips)).
+    /// Tokens that the parts of a layer take at a time ([`Model::with_strips`](crate::ForwardPass::with_strips)).
     pub strip: usize,
     /// How activations have to lie for the model's matrices.
     pub packings: Packings,
@@ -42,8 +42,8 @@ impl PassSize {
 }
 
 impl ModelSpec {
-    /// An upper bound of [`State::work_bytes`](crate::State::work_bytes) with passes of up to this
-    /// size. Caches of keys and values are not included.
+    /// An upper bound of [`State::work_bytes`](crate::ForwardState::work_bytes) with passes of up to this
+    /// size. KV caches are not included.
     ///
     /// Passes of more than a strip are assumed to have each matrix in memory as a whole: one that
     /// arrives in blocks is multiplied with all tokens at once, which takes more.
@@ -57,7 +57,7 @@ impl ModelSpec {
 
         // Every buffer has the size of the largest layer that uses it.
         let mut mixers = Mixers::default();
-        let (mut mlps, mut experts) = (Mlps::default(), Experts::default());
+        let (mut mlps, mut experts) = (Mlps::default(), ExpertSizes::default());
         for layer in &self.layers {
             if let Some(ngrams) = &layer.ngrams {
                 let (all, count) = (self.state_width(), self.state_width() / hidden);
@@ -103,8 +103,11 @@ impl ModelSpec {
                         let parts = moe.shared_scored;
                         if parts > 0 {
                             mlps.gates = mlps.gates.max(parts * parts * hidden);
-                            let rows =
-                                Input::bytes_for(packings, few * parts, shared.mlp.width / parts);
+                            let rows = PackedInput::bytes_for(
+                                packings,
+                                few * parts,
+                                shared.mlp.width / parts,
+                            );
                             mlps.parts = mlps.parts.max(rows);
                         }
                         experts.weighed = experts.weighed.max(parts);
@@ -126,8 +129,8 @@ impl ModelSpec {
         let together = if self.streams.is_some() { width } else { hidden };
         let others = if mixed < tokens { tokens * hidden } else { 0 };
         let normed = ((rows * hidden).max(mixed * together) + others) * float
-            + Input::bytes_for(packings, rows, hidden)
-                .max(Input::bytes_for(packings, mixed, together));
+            + PackedInput::bytes_for(packings, rows, hidden)
+                .max(PackedInput::bytes_for(packings, mixed, together));
         let of_streams = self.streams.map_or(0, |streams| streams.weights());
         let gates =
             self.stream_gates.map_or(0, |rank| GateWork::bytes_for(packings, mixed, width, rank));
@@ -257,11 +260,11 @@ impl Mixers {
         let Mixers { q, k, v, mixed, packed, absorbed, rank, heads, .. } = *self;
         let others = self.gated + self.heads_of_delta + self.gates + self.outputs;
         let sums = (0..heads.min(MAX)).map(|head| tokens_together(head, tokens));
-        let sums: usize = sums.map(|tokens| Input::bytes_for(packings, tokens, rank)).sum();
+        let sums: usize = sums.map(|tokens| PackedInput::bytes_for(packings, tokens, rank)).sum();
         let others = others + self.distances;
         let absorbed = absorbed + DISTANCES.min(tokens) * self.bias;
         (tokens * (q + k + v + mixed + others) + absorbed) * size_of::<f32>()
-            + Input::bytes_for(packings, tokens, packed)
+            + PackedInput::bytes_for(packings, tokens, packed)
             + sums
             + self.index
     }
@@ -293,13 +296,13 @@ impl Mlps {
 
     /// Bytes of packed activations.
     fn packed(&self, packings: Packings, rows: usize) -> usize {
-        Input::bytes_for(packings, rows, self.width)
+        PackedInput::bytes_for(packings, rows, self.width)
     }
 }
 
 /// The maximum of each value over all layers with experts.
 #[derive(Default)]
-struct Experts {
+struct ExpertSizes {
     mlps: Mlps,
     count: usize,
     /// Of those that are ranked apart from their scores.
@@ -317,7 +320,7 @@ struct Experts {
     weighed: usize,
 }
 
-impl Experts {
+impl ExpertSizes {
     /// Additional bytes for layers with experts, which take `few` of the rows at a time.
     fn bytes(&self, packings: Packings, tokens: usize, few: usize, hidden: usize) -> usize {
         if self.count == 0 {
@@ -328,13 +331,13 @@ impl Experts {
         let outputs = (chosen + (self.shared + self.later) * tokens) * hidden * float;
         // An expert that all tokens chose uses the input as it is.
         let most = if few < tokens { few } else { tokens - 1 };
-        let packed = Input::bytes_for(packings, most, hidden);
+        let packed = PackedInput::bytes_for(packings, most, hidden);
         // Of several experts computed together, those after the first.
         let others: usize = (1..TOGETHER.min(self.count).min(chosen))
             .map(|place| {
                 let rows = tokens.min(ROWS_TOGETHER - place);
-                Input::bytes_for(packings, rows.min(most), hidden)
-                    + Input::bytes_for(packings, rows, self.mlps.width)
+                PackedInput::bytes_for(packings, rows.min(most), hidden)
+                    + PackedInput::bytes_for(packings, rows, self.mlps.width)
             })
             .sum();
         // Router and choices. Vectors grown by `push` may have twice the capacity they need.
@@ -346,7 +349,7 @@ impl Experts {
             + 2 * (self.count + 4) * (place + 1);
         let latents = match self.latent {
             0 => 0,
-            latent => tokens * latent * float + Input::bytes_for(packings, few, latent),
+            latent => tokens * latent * float + PackedInput::bytes_for(packings, few, latent),
         };
         outputs + packed + others + choices + latents
     }

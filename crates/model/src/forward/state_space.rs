@@ -10,11 +10,11 @@ use sws_kernels::functional::{
 use sws_kernels::{Strided, threads_for};
 use sws_store::{PieceId, PieceKind};
 
-use super::attention::{Context, add_bias, rows_of};
+use super::attention::{AttentionContext, add_bias, rows_of};
 use super::delta::{advance, collect, gather};
 use super::linear::{Product, multiply};
 use super::work::{AttentionWork, DeltaWork, Workspace, by_rows, grown};
-use crate::layer_state::Sequence;
+use crate::layer_state::SequenceState;
 use crate::role::Role;
 use crate::source::{SourceError, Weights};
 use crate::spec::StateSpaceSpec;
@@ -22,13 +22,13 @@ use crate::spec::StateSpaceSpec;
 /// Applies a state space to the normed hidden state in `work.input`; the result is left in
 /// `work.branch`.
 pub(super) fn state_space(
-    context: &Context<'_>,
+    context: &AttentionContext<'_>,
     spec: &StateSpaceSpec,
     weights: &mut dyn Weights,
-    sequences: &mut [Sequence],
+    sequences: &mut [SequenceState],
     work: &mut Workspace,
 ) -> Result<(), SourceError> {
-    let &Context { tier, layer: l, hidden, spans, .. } = context;
+    let &AttentionContext { tier, layer: l, hidden, spans, .. } = context;
     let id = PieceId::new(l as u32, PieceKind::Attention);
     let Workspace { input, branch, attention: own, scratch, .. } = work;
     let AttentionWork { q, k, v, mixed, packed, delta, .. } = own;

@@ -10,7 +10,7 @@ use sws_kernels::functional::{
     MAX_STREAMS, NormWeight, StreamBias, StreamHead, Streams, add, gated_mean, head_of_streams,
     read_streams, rms_norm, sigmoid, stream_weights, write_streams,
 };
-use sws_kernels::{Input, Packings, ScratchPool, Tier};
+use sws_kernels::{PackedInput, Packings, ScratchPool, Tier};
 use sws_store::{PieceId, PieceKind};
 
 use super::branches::NormVectors;
@@ -110,7 +110,7 @@ pub(super) struct GateWork {
     low: Vec<f32>,
     /// [tokens, streams, width]
     gates: Vec<f32>,
-    packed: Input,
+    packed: PackedInput,
 }
 
 impl GateWork {
@@ -121,7 +121,7 @@ impl GateWork {
 
     /// Bytes for passes of up to this many tokens, whose streams have `width` elements together.
     pub(super) fn bytes_for(packings: Packings, tokens: usize, width: usize, rank: usize) -> usize {
-        let packed = Input::bytes_for(packings, tokens, rank);
+        let packed = PackedInput::bytes_for(packings, tokens, rank);
         tokens * (width.max(rank) + rank) * size_of::<f32>() + packed
     }
 }
@@ -136,7 +136,7 @@ pub(super) fn gated(
     of: &Gated<'_>,
     tier: Tier,
     weights: &mut dyn Weights,
-    (x, input, work): (&mut [f32], &mut Input, &mut GateWork),
+    (x, input, work): (&mut [f32], &mut PackedInput, &mut GateWork),
     mut own: Option<&mut [f32]>,
     mean: &mut [f32],
     scratch: &mut ScratchPool,
@@ -187,7 +187,7 @@ pub(super) fn weigh(
     branch: Branch<'_>,
     tier: Tier,
     weights: &mut dyn Weights,
-    (x, input): (&mut [f32], &mut Input),
+    (x, input): (&mut [f32], &mut PackedInput),
     own: &mut [f32],
     scratch: &mut ScratchPool,
 ) -> Result<(), SourceError> {

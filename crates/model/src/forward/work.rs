@@ -2,7 +2,7 @@
 
 use rayon::prelude::*;
 use sws_kernels::functional::{AttentionScratch, rope_tables};
-use sws_kernels::{Input, ScratchPool, Tier};
+use sws_kernels::{PackedInput, ScratchPool, Tier};
 use sws_store::Span;
 
 use super::blocks::BlockWork;
@@ -30,7 +30,7 @@ pub(crate) struct Workspace {
     /// The spans of a strip.
     pub(super) spans: Vec<Span>,
     /// `x`, packed; undefined if it has more than one strip.
-    pub(super) input: Input,
+    pub(super) input: PackedInput,
     /// The output of a branch, to be added to the hidden state: [tokens, hidden].
     pub(super) branch: Vec<f32>,
     /// What is added at the end of the next layer: [tokens, hidden].
@@ -73,7 +73,7 @@ pub(super) struct AttentionWork {
     pub(super) k: Vec<f32>,
     pub(super) v: Vec<f32>,
     pub(super) mixed: Vec<f32>,
-    pub(super) packed: Input,
+    pub(super) packed: PackedInput,
     pub(super) latent: LatentWork,
     pub(super) delta: DeltaWork,
     /// Queries with their gates: [tokens, heads, 2 · elements].
@@ -111,7 +111,7 @@ pub(super) struct LatentWork {
     /// Sums of latents: [tokens, heads, rank].
     pub(super) attended: Vec<f32>,
     /// The sums of each head, packed, or before them the plain parts of its queries.
-    pub(super) inputs: Vec<Input>,
+    pub(super) inputs: Vec<PackedInput>,
     /// [heads]
     pub(super) sinks: Vec<f32>,
 }
@@ -132,7 +132,7 @@ pub(super) struct DeltaWork {
 pub(super) struct MlpWork {
     pub(super) gate: Vec<f32>,
     pub(super) up: Vec<f32>,
-    pub(super) packed: Vec<Input>,
+    pub(super) packed: Vec<PackedInput>,
     /// A bias of an expert.
     pub(super) bias: Vec<f32>,
 }
@@ -151,10 +151,10 @@ pub(super) struct ExpertWork {
     pub(super) by_token: Vec<usize>,
     /// Number of entries of `by_token` for each token.
     pub(super) found: Vec<usize>,
-    pub(super) inputs: Vec<Input>,
+    pub(super) inputs: Vec<PackedInput>,
     /// Where experts read a projection: [tokens, elements], the same packed, and the elements.
     pub(super) latent: Vec<f32>,
-    pub(super) packed: Input,
+    pub(super) packed: PackedInput,
     pub(super) latent_width: usize,
     /// The output of the shared expert, and its gate for each token.
     pub(super) shared: Vec<f32>,
@@ -355,7 +355,7 @@ impl Workspace {
         let per_thread = AttentionScratch::bytes(scratch_fits.0, scratch_fits.1);
         let bytes = floats.sum::<usize>()
             + self.inputs.capacity() * size_of::<f32>()
-            + packed.map(Input::bytes).sum::<usize>()
+            + packed.map(PackedInput::bytes).sum::<usize>()
             + self.scratch.bytes()
             + places.map(Vec::capacity).iter().sum::<usize>() * size_of::<usize>()
             + (choices.capacity() + distinct.capacity()) * size_of::<u32>()

@@ -2,13 +2,13 @@
 
 use sws_store::Value;
 
-use super::{Keys, Map, unsupported};
+use super::{GgufKeys, GgufMap, unsupported};
 use crate::config::ConfigError;
 
-impl Keys<'_> {
+impl GgufKeys<'_> {
     /// Adds the kinds of layers, which show in the number of key heads of each, and the entries that
     /// only this family has.
-    pub(super) fn add_convolutions(&self, entries: &mut Map) -> Result<(), ConfigError> {
+    pub(super) fn add_convolutions(&self, entries: &mut GgufMap) -> Result<(), ConfigError> {
         let heads = self.name("attention.head_count_kv");
         let layers = self.given.get(&heads).and_then(Value::as_list);
         let layers = layers.ok_or_else(|| unsupported(format!("`{heads}` without a list")))?;

@@ -2,7 +2,7 @@
 
 use sws_store::Value;
 
-use super::{Keys, Map, damaged, int};
+use super::{GgufKeys, GgufMap, damaged, int};
 use crate::config::ConfigError;
 
 /// Keys of architectures with delta nets, and the entries that families read instead.
@@ -20,9 +20,9 @@ pub(super) const KEYS: &[(&str, &str)] = &[
     ("rope.dimension_sections", ""),
 ];
 
-impl Keys<'_> {
+impl GgufKeys<'_> {
     /// Adds the length of values and the kinds of layers.
-    pub(super) fn add_delta(&self, entries: &mut Map, layers: u64) -> Result<(), ConfigError> {
+    pub(super) fn add_delta(&self, entries: &mut GgufMap, layers: u64) -> Result<(), ConfigError> {
         for key in ["ssm.conv_kernel", "ssm.state_size", "ssm.group_count"] {
             self.needed(key)?;
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use sws_store::Value;
 
-use super::{Keys, Map, ROPE_DIVISORS, ROPE_FREQS, damaged, int, unsupported};
+use super::{GgufKeys, GgufMap, ROPE_DIVISORS, ROPE_FREQS, damaged, int, unsupported};
 use crate::config::ConfigError;
 
 /// Keys that may have a list with other values for some layers.
@@ -26,9 +26,9 @@ pub(super) const KEYS: &[(&str, &str)] = &[
     ("rope.freq_base_swa", ""),
 ];
 
-impl Keys<'_> {
+impl GgufKeys<'_> {
     /// Adds what differs between layers with and without a window.
-    pub(super) fn add_gemma4(&self, entries: &mut Map) -> Result<(), ConfigError> {
+    pub(super) fn add_gemma4(&self, entries: &mut GgufMap) -> Result<(), ConfigError> {
         let full = self.needed("attention.key_length")?;
         let local = self.needed("attention.key_length_swa")?;
         for (key, expected) in [
@@ -61,7 +61,7 @@ impl Keys<'_> {
 
     /// Adds the numbers of key heads. A list of them has models in which values are keys in layers
     /// without a window.
-    fn add_key_heads(&self, entries: &mut Map, windows: &[bool]) -> Result<(), ConfigError> {
+    fn add_key_heads(&self, entries: &mut GgufMap, windows: &[bool]) -> Result<(), ConfigError> {
         let name = self.name("attention.head_count_kv");
         let given = self.given.get(&name);
         let list = given.and_then(Value::as_list);
@@ -91,7 +91,7 @@ impl Keys<'_> {
 
     /// Adds the width of the MLP. A list of widths has models in which those of layers that see the
     /// keys and values of others are twice as wide.
-    fn add_widths(&self, entries: &mut Map, layers: usize) -> Result<(), ConfigError> {
+    fn add_widths(&self, entries: &mut GgufMap, layers: usize) -> Result<(), ConfigError> {
         let name = self.name("feed_forward_length");
         let Some(list) = self.given.get(&name).and_then(Value::as_list) else { return Ok(()) };
         let shared = self.whole("attention.shared_kv_layers")?.unwrap_or(0);
@@ -113,7 +113,7 @@ impl Keys<'_> {
 
     /// Adds both rotary embeddings. In layers without a window only the first angles turn anything:
     /// the others have a divisor like infinity.
-    fn add_ropes(&self, entries: &mut Map, full: u64) -> Result<(), ConfigError> {
+    fn add_ropes(&self, entries: &mut GgufMap, full: u64) -> Result<(), ConfigError> {
         let missing = || ConfigError::MissingGgufKey(ROPE_FREQS.to_owned());
         let divisors = self.given.get(ROPE_FREQS).ok_or_else(missing)?;
         let all = divisors.as_list().unwrap_or_default();

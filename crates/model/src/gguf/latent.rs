@@ -2,7 +2,7 @@
 
 use sws_store::Value;
 
-use super::{Keys, Map, SPLIT_LATENTS, damaged, int, unsupported};
+use super::{GgufKeys, GgufMap, SPLIT_LATENTS, damaged, int, unsupported};
 use crate::config::ConfigError;
 
 /// Keys of architectures with latent attention.
@@ -31,12 +31,12 @@ const SAME: [(&str, &str); 3] = [
     ("rope.dimension_count", "qk_rope_head_dim"),
 ];
 
-impl Keys<'_> {
+impl GgufKeys<'_> {
     /// Adds the entries of latent attention.
     ///
     /// Files with separate matrices have one key head, as long as a latent, and the lengths of the
     /// heads of the model under keys of their own; older ones have the latter alone.
-    pub(super) fn add_latent(&self, entries: &mut Map) -> Result<(), ConfigError> {
+    pub(super) fn add_latent(&self, entries: &mut GgufMap) -> Result<(), ConfigError> {
         entries.remove("num_key_value_heads");
         entries.remove("head_dim");
         entries.insert("q_lora_rank".to_owned(), Value::Null);
@@ -74,7 +74,7 @@ impl Keys<'_> {
 
     /// Files from before there were keys for groups of experts lack those of DeepSeek V2 and V3, the
     /// only models that have them, and have as many experts as no other.
-    fn add_groups(&self, entries: &mut Map) -> Result<(), ConfigError> {
+    fn add_groups(&self, entries: &mut GgufMap) -> Result<(), ConfigError> {
         let kept = match self.whole("expert_count")? {
             _ if self.get("expert_group_count")?.is_some() => return Ok(()),
             Some(160) => 3,
@@ -87,7 +87,7 @@ impl Keys<'_> {
     }
 
     /// Adds the word by which configurations of DeepSeek V2 ask for groups.
-    fn add_method(&self, entries: &mut Map) -> Result<(), ConfigError> {
+    fn add_method(&self, entries: &mut GgufMap) -> Result<(), ConfigError> {
         let groups = entries.get("n_group").and_then(Value::as_u64).unwrap_or(1);
         if groups > 1 && self.latent_type()? == Some("deepseek_v2") {
             let method = Value::String("group_limited_greedy".to_owned());

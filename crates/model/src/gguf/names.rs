@@ -8,7 +8,7 @@ use crate::role::Role;
 
 /// Place of a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum GgufPlace {
     /// A tensor of one piece.
     Piece(PieceId, Role),
     /// The tensors of all experts of a layer, along the first dimension.
@@ -106,18 +106,18 @@ const EXPERTS: &[(&str, &str, Role)] = &[
 
 /// Finds the place of a tensor in a model of a family with so many layers and experts. None if no
 /// forward pass uses it.
-pub(crate) fn find(family: &Family, name: &str, layers: u32, experts: u32) -> Option<Found> {
+pub(crate) fn find(family: &Family, name: &str, layers: u32, experts: u32) -> Option<GgufPlace> {
     let Some(rest) = name.strip_prefix("blk.") else {
         return match name {
-            "token_embd.weight" => Some(Found::Piece(PieceId::EMBED, Role::Embedding)),
+            "token_embd.weight" => Some(GgufPlace::Piece(PieceId::EMBED, Role::Embedding)),
             "output_norm.weight" | "token_embd_norm.weight" => {
-                Some(Found::Piece(PieceId::FINAL_NORM, Role::FinalNorm))
+                Some(GgufPlace::Piece(PieceId::FINAL_NORM, Role::FinalNorm))
             }
-            "output.weight" => Some(Found::Piece(PieceId::LM_HEAD, Role::Head)),
+            "output.weight" => Some(GgufPlace::Piece(PieceId::LM_HEAD, Role::Head)),
             _ => {
                 let &(_, role) = OUTSIDE.iter().find(|(of, _)| *of == name)?;
                 let (id, _) = outside(role);
-                family.has_outside(role).then_some(Found::Piece(id, role))
+                family.has_outside(role).then_some(GgufPlace::Piece(id, role))
             }
         };
     };
@@ -127,21 +127,21 @@ pub(crate) fn find(family: &Family, name: &str, layers: u32, experts: u32) -> Op
         && family.rule(PieceKind::Norms, Role::MixerPostNorm).is_some()
     {
         let id = PieceId::new(layer, PieceKind::Norms);
-        return Some(Found::Piece(id, Role::MixerPostNorm));
+        return Some(GgufPlace::Piece(id, Role::MixerPostNorm));
     }
     if let Some(&(_, kind, role)) = LAYER.iter().find(|(name, ..)| *name == rest) {
-        return Some(Found::Piece(PieceId::new(layer, kind), role));
+        return Some(GgufPlace::Piece(PieceId::new(layer, kind), role));
     }
     if let Some(&(_, role)) = EXPERT_BIASES.iter().find(|(name, _)| *name == rest) {
-        return Some(Found::Stacked(layer, role));
+        return Some(GgufPlace::Stacked(layer, role));
     }
     for &(stacked, before, role) in EXPERTS {
         if rest == stacked {
-            return Some(Found::Stacked(layer, role));
+            return Some(GgufPlace::Stacked(layer, role));
         }
         let number = rest.strip_prefix(before).and_then(|rest| rest.strip_suffix(".weight"));
         if let Some(expert) = number.and_then(|number| number_below(number, experts)) {
-            return Some(Found::Piece(PieceId::expert(layer, expert), role));
+            return Some(GgufPlace::Piece(PieceId::expert(layer, expert), role));
         }
     }
     None

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use sws_store::Value;
 
-use super::{Keys, damaged, unsupported};
+use super::{GgufKeys, damaged, unsupported};
 use crate::config::ConfigError;
 
 /// Keys of an architecture that are read here, or have no effect.
@@ -25,7 +25,7 @@ const SAME: [(&str, &str); 4] = [
     ("yarn_beta_slow", "beta_slow"),
 ];
 
-impl Keys<'_> {
+impl GgufKeys<'_> {
     /// The entry `rope_scaling`; None for a rotary embedding without scaling.
     pub(super) fn rope_scaling(&self) -> Result<Option<Value>, ConfigError> {
         let Some(kind) = self.get("rope.scaling.type")? else { return Ok(None) };

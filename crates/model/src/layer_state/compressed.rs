@@ -8,8 +8,8 @@ use sws_kernels::functional::KvCache;
 
 use super::KvPrecision;
 use super::pages::SharedPage;
-use super::ring::{Mark, Ring};
-use super::rows::Rows;
+use super::ring::{RingMark, RowRing};
+use super::rows::PagedRows;
 use crate::spec::{CompressedSpec, PoolSpec};
 
 /// Positions that are kept beyond those that are needed, so that as many of the last can be dropped
@@ -23,11 +23,11 @@ const SPARE: usize = 63;
 /// and restored at any position, in the middle of an entry or between two.
 #[derive(Clone, Debug)]
 pub(crate) struct CompressedState {
-    keys: Ring,
+    keys: RowRing,
     /// The rows of positions and the logits of their weights, for entries and for those of an
     /// indexer. They are never rounded.
-    raw: Vec<Ring>,
-    index: Option<Rows>,
+    raw: Vec<RowRing>,
+    index: Option<PagedRows>,
     window: usize,
     pools: Option<PoolSpec>,
     /// The largest number of keys and entries that a query sees.
@@ -35,17 +35,20 @@ pub(crate) struct CompressedState {
 }
 
 /// The sizes of a layer's parts, by which they are made and counted.
-struct Shape {
+struct CompressedShape {
     keys: (usize, (usize, usize)),
     raw: Vec<(usize, usize)>,
     index: Option<(usize, usize)>,
 }
 
-impl Shape {
-    fn of(spec: &CompressedSpec, limit: usize) -> Shape {
+impl CompressedShape {
+    fn of(spec: &CompressedSpec, limit: usize) -> CompressedShape {
         let slots = |needed: usize| needed.saturating_add(SPARE).min(limit).max(1);
-        let mut shape =
-            Shape { keys: (spec.head_dim, (slots(spec.window), 0)), raw: Vec::new(), index: None };
+        let mut shape = CompressedShape {
+            keys: (spec.head_dim, (slots(spec.window), 0)),
+            raw: Vec::new(),
+            index: None,
+        };
         if let Some(pools) = spec.pools {
             let entries = limit / pools.ratio;
             let needed = slots(pools.series() * pools.ratio);
@@ -68,12 +71,12 @@ impl CompressedState {
         precision: KvPrecision,
         page: usize,
     ) -> CompressedState {
-        let Shape { keys, raw, index } = Shape::of(spec, limit);
-        let ring = |(width, slots)| Ring::new(width, (slots, 0), KvPrecision::F32, page);
+        let CompressedShape { keys, raw, index } = CompressedShape::of(spec, limit);
+        let ring = |(width, slots)| RowRing::new(width, (slots, 0), KvPrecision::F32, page);
         CompressedState {
-            keys: Ring::new(keys.0, keys.1, precision, page),
+            keys: RowRing::new(keys.0, keys.1, precision, page),
             raw: raw.into_iter().map(ring).collect(),
-            index: index.map(|(width, limit)| Rows::new(width, limit, precision, page)),
+            index: index.map(|(width, limit)| PagedRows::new(width, limit, precision, page)),
             window: spec.window,
             pools: spec.pools,
             most: spec.most_seen(limit),
@@ -87,26 +90,26 @@ impl CompressedState {
         precision: KvPrecision,
         page: usize,
     ) -> u64 {
-        let Shape { keys, raw, index } = Shape::of(spec, limit);
+        let CompressedShape { keys, raw, index } = CompressedShape::of(spec, limit);
         let raw = raw
             .into_iter()
-            .map(|(width, slots)| Ring::bytes_for(width, (slots, 0), KvPrecision::F32, page));
-        Ring::bytes_for(keys.0, keys.1, precision, page)
+            .map(|(width, slots)| RowRing::bytes_for(width, (slots, 0), KvPrecision::F32, page));
+        RowRing::bytes_for(keys.0, keys.1, precision, page)
             + raw.sum::<u64>()
-            + index.map_or(0, |(width, limit)| Rows::bytes_for(width, limit, precision, page))
+            + index.map_or(0, |(width, limit)| PagedRows::bytes_for(width, limit, precision, page))
     }
 
     /// Bytes that a snapshot keeps for each position after it.
     pub(super) fn journal_bytes(spec: &CompressedSpec) -> u64 {
-        let Shape { keys, raw, .. } = Shape::of(spec, usize::MAX);
+        let CompressedShape { keys, raw, .. } = CompressedShape::of(spec, usize::MAX);
         let widths = raw.into_iter().map(|(width, _)| width).chain([keys.0]);
-        widths.map(Ring::journal_bytes).sum()
+        widths.map(RowRing::journal_bytes).sum()
     }
 
     /// Bytes held, including shared pages but not what snapshots keep.
     pub(super) fn bytes(&self) -> u64 {
         let rings = self.raw.iter().chain([&self.keys]).map(|ring| ring.rows().bytes());
-        rings.sum::<u64>() + self.index.as_ref().map_or(0, Rows::bytes)
+        rings.sum::<u64>() + self.index.as_ref().map_or(0, PagedRows::bytes)
     }
 
     /// Makes room for the positions below `end`.
@@ -119,8 +122,8 @@ impl CompressedState {
 
     /// Empties the state and keeps its memory, except for shared pages.
     pub(super) fn clear(&mut self) {
-        self.rings().for_each(Ring::clear);
-        self.index.iter_mut().for_each(Rows::clear);
+        self.rings().for_each(RowRing::clear);
+        self.index.iter_mut().for_each(PagedRows::clear);
     }
 
     /// Drops the pages that `len` positions do not need.
@@ -146,7 +149,7 @@ impl CompressedState {
 
     /// Bytes of the numbers, and the lengths, of all rings.
     pub(super) fn layout(&self) -> Vec<usize> {
-        [&self.keys].into_iter().chain(&self.raw).flat_map(Ring::layout).collect()
+        [&self.keys].into_iter().chain(&self.raw).flat_map(RowRing::layout).collect()
     }
 
     /// Writes the entries that end in these positions as bytes.
@@ -179,7 +182,7 @@ impl CompressedState {
     }
 
     pub(super) fn fork(&self) -> CompressedState {
-        let raw = self.raw.iter().map(Ring::fork).collect();
+        let raw = self.raw.iter().map(RowRing::fork).collect();
         CompressedState { keys: self.keys.fork(), raw, ..self.clone() }
     }
 
@@ -199,19 +202,19 @@ impl CompressedState {
         })
     }
 
-    pub(super) fn snapshot(&mut self) -> Vec<Mark> {
-        self.rings().map(Ring::snapshot).collect()
+    pub(super) fn snapshot(&mut self) -> Vec<RingMark> {
+        self.rings().map(RowRing::snapshot).collect()
     }
 
-    pub(super) fn restore(&mut self, marks: Vec<Mark>) {
+    pub(super) fn restore(&mut self, marks: Vec<RingMark>) {
         self.rings().zip(marks).for_each(|(ring, mark)| ring.restore(mark));
     }
 
     pub(super) fn keep(&mut self) {
-        self.rings().for_each(Ring::keep);
+        self.rings().for_each(RowRing::keep);
     }
 
-    fn rings(&mut self) -> impl Iterator<Item = &mut Ring> {
+    fn rings(&mut self) -> impl Iterator<Item = &mut RowRing> {
         [&mut self.keys].into_iter().chain(&mut self.raw)
     }
 

@@ -11,7 +11,7 @@ use super::bytes::{read_len, read_rows, write_numbers, write_rows};
 use super::pages::{
     SharedPage, bytes, drop_shared, each_page, grow, growth, positions_held, positions_per_page,
 };
-use super::rows::Rows;
+use super::rows::PagedRows;
 use crate::spec::{AttentionSpec, BlocksSpec};
 
 /// A layer with a window keeps room for this many tokens less one in addition to the window. At
@@ -23,7 +23,7 @@ const RING_CHUNK: usize = 64;
 /// hand out fresh zero pages.
 #[derive(Clone, Debug)]
 pub(crate) struct KvState {
-    data: Data,
+    data: KvRows,
     /// The layouts of keys and of values, which differ in the elements of a head.
     keys: CacheLayout,
     values: CacheLayout,
@@ -34,24 +34,24 @@ pub(crate) struct KvState {
     /// End of the positions that a ring holds: those a ring's length before it are overwritten, even
     /// after later positions were dropped.
     written: usize,
-    journal: Journal,
+    journal: KvJournal,
     /// The keys of the layer's indexer, if it has one. Such a layer has no window.
-    index: Option<Rows>,
+    index: Option<PagedRows>,
     /// Where keys of blocks are means, those of positions, which are never rounded.
-    parts: Option<Rows>,
+    parts: Option<PagedRows>,
     /// Positions that a key of the indexer stands for.
     block: usize,
 }
 
 /// A state to return to: the length of the journal, and the end of the positions.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Mark {
+pub(super) struct KvMark {
     rows: usize,
     written: usize,
 }
 
 #[derive(Clone, Debug)]
-enum Data {
+enum KvRows {
     F32 { keys: Vec<Page<f32>>, values: Vec<Page<f32>> },
     Bf16 { keys: Vec<Page<u16>>, values: Vec<Page<u16>> },
     Q8 { keys: Vec<Page<u8>>, values: Vec<Page<u8>> },
@@ -59,7 +59,7 @@ enum Data {
 
 /// Rows that a ring has overwritten since the first snapshot, in case it is restored.
 #[derive(Clone, Debug, Default)]
-struct Journal {
+struct KvJournal {
     snapshots: usize,
     positions: Vec<usize>,
     f32: Vec<f32>,
@@ -78,13 +78,13 @@ impl KvState {
         let (capacity, chunk) = shape(spec, limit);
         let page = positions_per_page(page_bytes);
         let data = match precision {
-            KvPrecision::F32 => Data::F32 { keys: Vec::new(), values: Vec::new() },
-            KvPrecision::Bf16 => Data::Bf16 { keys: Vec::new(), values: Vec::new() },
-            KvPrecision::Q8 => Data::Q8 { keys: Vec::new(), values: Vec::new() },
+            KvPrecision::F32 => KvRows::F32 { keys: Vec::new(), values: Vec::new() },
+            KvPrecision::Bf16 => KvRows::Bf16 { keys: Vec::new(), values: Vec::new() },
+            KvPrecision::Q8 => KvRows::Q8 { keys: Vec::new(), values: Vec::new() },
         };
-        let journal = Journal::default();
-        let index = |it: BlocksSpec| Rows::new(it.dim, it.keys(limit), precision, page_bytes);
-        let part = |it: BlocksSpec| Rows::new(it.dim, limit, KvPrecision::F32, page_bytes);
+        let journal = KvJournal::default();
+        let index = |it: BlocksSpec| PagedRows::new(it.dim, it.keys(limit), precision, page_bytes);
+        let part = |it: BlocksSpec| PagedRows::new(it.dim, limit, KvPrecision::F32, page_bytes);
         let index = spec.blocks.map(index);
         let parts = spec.blocks.filter(|blocks| blocks.pooled).map(part);
         let block = spec.blocks.filter(|blocks| blocks.pooled).map_or(1, |blocks| blocks.size);
@@ -105,18 +105,18 @@ impl KvState {
         let rows = positions_held(shape(spec, limit).0, page);
         let index = spec.blocks.map_or(0, |it| {
             let parts = if it.pooled { it.dim } else { 0 };
-            Rows::bytes_for(it.dim, it.keys(limit), precision, page)
-                + Rows::bytes_for(parts, limit, KvPrecision::F32, page)
+            PagedRows::bytes_for(it.dim, it.keys(limit), precision, page)
+                + PagedRows::bytes_for(parts, limit, KvPrecision::F32, page)
         });
         rows as u64 * KvState::row_bytes(spec, precision) + index
     }
 
-    /// Positions whose keys and values are kept of so many.
+    /// Positions in the KV cache of so many.
     pub(crate) fn kept(spec: &AttentionSpec, positions: usize) -> usize {
         shape(spec, positions).0
     }
 
-    /// Bytes of the keys and values of a position.
+    /// Bytes of a position in the KV cache.
     pub(super) fn row_bytes(spec: &AttentionSpec, precision: KvPrecision) -> u64 {
         let of_head = [spec.head_dim, spec.value_dim].map(|it| precision.row_bytes(it));
         (spec.kv_heads * of_head.iter().sum::<usize>()) as u64
@@ -125,11 +125,11 @@ impl KvState {
     /// Bytes held, including shared pages but not the journal.
     pub(super) fn bytes(&self) -> u64 {
         let data = match &self.data {
-            Data::F32 { keys, values } => bytes(keys) + bytes(values),
-            Data::Bf16 { keys, values } => bytes(keys) + bytes(values),
-            Data::Q8 { keys, values } => bytes(keys) + bytes(values),
+            KvRows::F32 { keys, values } => bytes(keys) + bytes(values),
+            KvRows::Bf16 { keys, values } => bytes(keys) + bytes(values),
+            KvRows::Q8 { keys, values } => bytes(keys) + bytes(values),
         };
-        data + self.index.iter().chain(&self.parts).map(Rows::bytes).sum::<u64>()
+        data + self.index.iter().chain(&self.parts).map(PagedRows::bytes).sum::<u64>()
     }
 
     /// Makes room for the positions below `end`.
@@ -139,15 +139,15 @@ impl KvState {
         self.index.iter_mut().for_each(|index| index.reserve(blocks));
         self.parts.iter_mut().for_each(|parts| parts.reserve(end));
         match &mut self.data {
-            Data::F32 { keys, values } => {
+            KvRows::F32 { keys, values } => {
                 grow(keys, needed, of_keys);
                 grow(values, needed, of_values);
             }
-            Data::Bf16 { keys, values } => {
+            KvRows::Bf16 { keys, values } => {
                 grow(keys, needed, of_keys);
                 grow(values, needed, of_values);
             }
-            Data::Q8 { keys, values } => {
+            KvRows::Q8 { keys, values } => {
                 grow(keys, needed, of_keys);
                 grow(values, needed, of_values);
             }
@@ -158,7 +158,7 @@ impl KvState {
     /// sequence.
     pub(super) fn clear(&mut self) {
         self.written = 0;
-        self.index.iter_mut().chain(&mut self.parts).for_each(Rows::clear);
+        self.index.iter_mut().chain(&mut self.parts).for_each(PagedRows::clear);
         fn own<E>(keys: &mut Vec<Page<E>>, values: &mut Vec<Page<E>>) {
             for pages in [&mut *keys, &mut *values] {
                 drop_shared(pages);
@@ -168,9 +168,9 @@ impl KvState {
             values.truncate(both);
         }
         match &mut self.data {
-            Data::F32 { keys, values } => own(keys, values),
-            Data::Bf16 { keys, values } => own(keys, values),
-            Data::Q8 { keys, values } => own(keys, values),
+            KvRows::F32 { keys, values } => own(keys, values),
+            KvRows::Bf16 { keys, values } => own(keys, values),
+            KvRows::Q8 { keys, values } => own(keys, values),
         }
     }
 
@@ -185,15 +185,15 @@ impl KvState {
         self.index.iter_mut().for_each(|index| index.trim(blocks));
         self.parts.iter_mut().for_each(|parts| parts.trim(len));
         match &mut self.data {
-            Data::F32 { keys, values } => {
+            KvRows::F32 { keys, values } => {
                 keys.truncate(needed);
                 values.truncate(needed);
             }
-            Data::Bf16 { keys, values } => {
+            KvRows::Bf16 { keys, values } => {
                 keys.truncate(needed);
                 values.truncate(needed);
             }
-            Data::Q8 { keys, values } => {
+            KvRows::Q8 { keys, values } => {
                 keys.truncate(needed);
                 values.truncate(needed);
             }
@@ -207,9 +207,9 @@ impl KvState {
             growth(keys, &state.keys, len, end) + growth(values, &state.values, len, end)
         }
         let data = match &self.data {
-            Data::F32 { keys, values } => of(self, keys, values, [len, end]),
-            Data::Bf16 { keys, values } => of(self, keys, values, [len, end]),
-            Data::Q8 { keys, values } => of(self, keys, values, [len, end]),
+            KvRows::F32 { keys, values } => of(self, keys, values, [len, end]),
+            KvRows::Bf16 { keys, values } => of(self, keys, values, [len, end]),
+            KvRows::Q8 { keys, values } => of(self, keys, values, [len, end]),
         };
         let block = self.block;
         let index = self.index.iter().map(|index| index.growth(len / block, end / block));
@@ -219,9 +219,9 @@ impl KvState {
 
     pub(super) fn each_page(&self, each: &mut dyn FnMut(SharedPage)) {
         match &self.data {
-            Data::F32 { keys, values } => [keys, values].map(|pages| each_page(pages, each)),
-            Data::Bf16 { keys, values } => [keys, values].map(|pages| each_page(pages, each)),
-            Data::Q8 { keys, values } => [keys, values].map(|pages| each_page(pages, each)),
+            KvRows::F32 { keys, values } => [keys, values].map(|pages| each_page(pages, each)),
+            KvRows::Bf16 { keys, values } => [keys, values].map(|pages| each_page(pages, each)),
+            KvRows::Q8 { keys, values } => [keys, values].map(|pages| each_page(pages, each)),
         };
         self.index.iter().chain(&self.parts).for_each(|rows| rows.each_page(each));
     }
@@ -229,9 +229,9 @@ impl KvState {
     /// Bytes of a number by itself, and the length of a ring.
     pub(super) fn layout(&self) -> [usize; 2] {
         let precision = match &self.data {
-            Data::F32 { .. } => KvPrecision::F32,
-            Data::Bf16 { .. } => KvPrecision::Bf16,
-            Data::Q8 { .. } => KvPrecision::Q8,
+            KvRows::F32 { .. } => KvPrecision::F32,
+            KvRows::Bf16 { .. } => KvPrecision::Bf16,
+            KvRows::Q8 { .. } => KvPrecision::Q8,
         };
         [precision.row_bytes(1), if self.is_ring { self.keys.capacity } else { 0 }]
     }
@@ -278,15 +278,15 @@ impl KvState {
     fn write_data(&self, positions: Range<usize>, to: &mut dyn Write) -> io::Result<()> {
         let (of_keys, of_values) = (&self.keys, &self.values);
         match &self.data {
-            Data::F32 { keys, values } => {
+            KvRows::F32 { keys, values } => {
                 write_rows(keys, of_keys, positions.clone(), to)?;
                 write_rows(values, of_values, positions, to)
             }
-            Data::Bf16 { keys, values } => {
+            KvRows::Bf16 { keys, values } => {
                 write_rows(keys, of_keys, positions.clone(), to)?;
                 write_rows(values, of_values, positions, to)
             }
-            Data::Q8 { keys, values } => {
+            KvRows::Q8 { keys, values } => {
                 write_rows(keys, of_keys, positions.clone(), to)?;
                 write_rows(values, of_values, positions, to)
             }
@@ -296,15 +296,15 @@ impl KvState {
     fn take_data(&mut self, positions: Range<usize>, from: &mut dyn Read) -> io::Result<()> {
         let (of_keys, of_values) = (&self.keys, &self.values);
         match &mut self.data {
-            Data::F32 { keys, values } => {
+            KvRows::F32 { keys, values } => {
                 read_rows(keys, of_keys, positions.clone(), from)?;
                 read_rows(values, of_values, positions, from)
             }
-            Data::Bf16 { keys, values } => {
+            KvRows::Bf16 { keys, values } => {
                 read_rows(keys, of_keys, positions.clone(), from)?;
                 read_rows(values, of_values, positions, from)
             }
-            Data::Q8 { keys, values } => {
+            KvRows::Q8 { keys, values } => {
                 read_rows(keys, of_keys, positions.clone(), from)?;
                 read_rows(values, of_values, positions, from)
             }
@@ -314,7 +314,7 @@ impl KvState {
     /// A cache with the same positions in the same pages, for another sequence. The first of the
     /// two to write to a page copies it.
     pub(super) fn fork(&self) -> KvState {
-        KvState { journal: Journal::default(), ..self.clone() }
+        KvState { journal: KvJournal::default(), ..self.clone() }
     }
 
     /// True if the positions that the next one sees, those below `len`, are still present.
@@ -326,27 +326,27 @@ impl KvState {
     }
 
     /// Starts to record overwritten rows.
-    pub(super) fn snapshot(&mut self) -> Mark {
+    pub(super) fn snapshot(&mut self) -> KvMark {
         self.journal.snapshots += 1;
-        Mark { rows: self.journal.positions.len(), written: self.written }
+        KvMark { rows: self.journal.positions.len(), written: self.written }
     }
 
     /// Returns to the snapshot with this mark.
-    pub(super) fn restore(&mut self, mark: Mark) {
+    pub(super) fn restore(&mut self, mark: KvMark) {
         self.written = mark.written;
-        let Journal { positions, f32, bf16, q8, .. } = &mut self.journal;
+        let KvJournal { positions, f32, bf16, q8, .. } = &mut self.journal;
         let [of_keys, of_values] = [self.keys, self.values].map(HeadRows);
         for position in positions.drain(mark.rows..).rev() {
             match &mut self.data {
-                Data::F32 { keys, values } => {
+                KvRows::F32 { keys, values } => {
                     of_values.put_back(position, values, f32);
                     of_keys.put_back(position, keys, f32);
                 }
-                Data::Bf16 { keys, values } => {
+                KvRows::Bf16 { keys, values } => {
                     of_values.put_back(position, values, bf16);
                     of_keys.put_back(position, keys, bf16);
                 }
-                Data::Q8 { keys, values } => {
+                KvRows::Q8 { keys, values } => {
                     of_values.put_back(position, values, q8);
                     of_keys.put_back(position, keys, q8);
                 }
@@ -359,7 +359,7 @@ impl KvState {
     pub(super) fn keep(&mut self) {
         self.journal.snapshots -= 1;
         if self.journal.snapshots == 0 {
-            self.journal = Journal::default();
+            self.journal = KvJournal::default();
         }
     }
 
@@ -374,18 +374,18 @@ impl KvState {
             // Until the ring wraps there is nothing to keep.
             for position in first.max(capacity)..first + tokens {
                 let [of_keys, of_values] = [of_keys, of_values].map(HeadRows);
-                let Journal { positions, f32, bf16, q8, .. } = &mut self.journal;
+                let KvJournal { positions, f32, bf16, q8, .. } = &mut self.journal;
                 positions.push(position);
                 match &self.data {
-                    Data::F32 { keys, values } => {
+                    KvRows::F32 { keys, values } => {
                         of_keys.copy(position, keys, f32);
                         of_values.copy(position, values, f32);
                     }
-                    Data::Bf16 { keys, values } => {
+                    KvRows::Bf16 { keys, values } => {
                         of_keys.copy(position, keys, bf16);
                         of_values.copy(position, values, bf16);
                     }
-                    Data::Q8 { keys, values } => {
+                    KvRows::Q8 { keys, values } => {
                         of_keys.copy(position, keys, q8);
                         of_values.copy(position, values, q8);
                     }
@@ -393,9 +393,9 @@ impl KvState {
             }
         }
         let (to_keys, to_values) = match &mut self.data {
-            Data::F32 { keys, values } => (CacheMut::F32(keys), CacheMut::F32(values)),
-            Data::Bf16 { keys, values } => (CacheMut::Bf16(keys), CacheMut::Bf16(values)),
-            Data::Q8 { keys, values } => (CacheMut::Q8(keys), CacheMut::Q8(values)),
+            KvRows::F32 { keys, values } => (CacheMut::F32(keys), CacheMut::F32(values)),
+            KvRows::Bf16 { keys, values } => (CacheMut::Bf16(keys), CacheMut::Bf16(values)),
+            KvRows::Q8 { keys, values } => (CacheMut::Q8(keys), CacheMut::Q8(values)),
         };
         self.written = self.written.max(first + tokens);
         store(to_keys, of_keys, first, keys);
@@ -404,9 +404,9 @@ impl KvState {
 
     pub(crate) fn view(&self) -> KvCache<'_> {
         let data = match &self.data {
-            Data::F32 { keys, values } => KvData::F32 { keys, values },
-            Data::Bf16 { keys, values } => KvData::Bf16 { keys, values },
-            Data::Q8 { keys, values } => KvData::Q8 { keys, values },
+            KvRows::F32 { keys, values } => KvData::F32 { keys, values },
+            KvRows::Bf16 { keys, values } => KvData::Bf16 { keys, values },
+            KvRows::Q8 { keys, values } => KvData::Q8 { keys, values },
         };
         KvCache { data, keys: self.keys, values: self.values }
     }
@@ -460,14 +460,14 @@ impl KvState {
     }
 }
 
-impl Journal {
+impl KvJournal {
     /// Makes room for more positions with this many elements each. A budget counts on the length.
-    fn reserve(&mut self, positions: usize, elements: usize, data: &Data) {
+    fn reserve(&mut self, positions: usize, elements: usize, data: &KvRows) {
         self.positions.reserve_exact(positions);
         match data {
-            Data::F32 { .. } => self.f32.reserve_exact(positions * elements),
-            Data::Bf16 { .. } => self.bf16.reserve_exact(positions * elements),
-            Data::Q8 { .. } => self.q8.reserve_exact(positions * elements),
+            KvRows::F32 { .. } => self.f32.reserve_exact(positions * elements),
+            KvRows::Bf16 { .. } => self.bf16.reserve_exact(positions * elements),
+            KvRows::Q8 { .. } => self.q8.reserve_exact(positions * elements),
         }
     }
 }

@@ -8,17 +8,17 @@ use sws_kernels::functional::KvCache;
 
 use super::KvPrecision;
 use super::pages::SharedPage;
-use super::rows::Rows;
+use super::rows::PagedRows;
 use crate::spec::LatentSpec;
 
 /// The latent of each position, followed by the rotated part of its key; and the keys of the
 /// layer's indexer, if it has one.
 #[derive(Clone, Debug)]
 pub(crate) struct LatentState {
-    latents: Rows,
-    index: Option<Rows>,
+    latents: PagedRows,
+    index: Option<PagedRows>,
     /// Where these are pooled, the keys of positions, and their gates. They are never rounded.
-    parts: Option<[Rows; 2]>,
+    parts: Option<[PagedRows; 2]>,
     /// Positions that are pooled.
     group: usize,
 }
@@ -31,13 +31,13 @@ impl LatentState {
         precision: KvPrecision,
         page: usize,
     ) -> Self {
-        let rows = |width| Rows::new(width, limit, precision, page);
+        let rows = |width| PagedRows::new(width, limit, precision, page);
         let index = spec.indexer().map(|indexer| {
             let keys = (limit / indexer.group).max(1);
-            Rows::new(indexer.dim, keys, precision, page)
+            PagedRows::new(indexer.dim, keys, precision, page)
         });
         let pooled = spec.indexer().filter(|indexer| indexer.is_pooled());
-        let part = |dim| Rows::new(dim, limit, KvPrecision::F32, page);
+        let part = |dim| PagedRows::new(dim, limit, KvPrecision::F32, page);
         let parts = pooled.map(|indexer| [indexer.dim; 2].map(part));
         let group = spec.indexer().map_or(1, |indexer| indexer.group);
         LatentState { latents: rows(spec.width()), index, parts, group }
@@ -50,12 +50,12 @@ impl LatentState {
         precision: KvPrecision,
         page: usize,
     ) -> u64 {
-        let rows = |width| Rows::bytes_for(width, limit, precision, page);
+        let rows = |width| PagedRows::bytes_for(width, limit, precision, page);
         let of_index = spec.indexer().map_or(0, |indexer| {
             let keys = (limit / indexer.group).max(1);
             let parts = if indexer.is_pooled() { 2 * indexer.dim } else { 0 };
-            Rows::bytes_for(indexer.dim, keys, precision, page)
-                + Rows::bytes_for(parts, limit, KvPrecision::F32, page)
+            PagedRows::bytes_for(indexer.dim, keys, precision, page)
+                + PagedRows::bytes_for(parts, limit, KvPrecision::F32, page)
         });
         rows(spec.width()) + of_index
     }
@@ -63,7 +63,7 @@ impl LatentState {
     /// Bytes held, including shared pages.
     pub(super) fn bytes(&self) -> u64 {
         let others = self.index.iter().chain(self.parts.iter().flatten());
-        self.latents.bytes() + others.map(Rows::bytes).sum::<u64>()
+        self.latents.bytes() + others.map(PagedRows::bytes).sum::<u64>()
     }
 
     /// Makes room for the positions below `end`.
@@ -77,7 +77,7 @@ impl LatentState {
     /// Empties the cache and keeps its memory, except for shared pages, which are left to the other
     /// sequence.
     pub(super) fn clear(&mut self) {
-        self.each(Rows::clear);
+        self.each(PagedRows::clear);
     }
 
     /// Drops the pages that `len` positions do not need.
@@ -177,7 +177,7 @@ impl LatentState {
         self.index.as_ref().expect("a layer with an indexer").view()
     }
 
-    fn each(&mut self, f: impl Fn(&mut Rows)) {
+    fn each(&mut self, f: impl Fn(&mut PagedRows)) {
         f(&mut self.latents);
         self.index.iter_mut().chain(self.parts.iter_mut().flatten()).for_each(f);
     }

@@ -15,7 +15,7 @@ pub(crate) use compressed::CompressedState;
 pub(crate) use kv::KvState;
 pub(crate) use latent::LatentState;
 pub(crate) use pages::SharedPage;
-pub(crate) use recurrent::{Memory, RecurrentState};
+pub(crate) use recurrent::{RecurrentSize, RecurrentState};
 
 use std::io::{self, Read, Write};
 use std::ops::Range;
@@ -86,18 +86,18 @@ pub(crate) enum LayerState {
 #[derive(Debug)]
 enum LayerSnapshot {
     /// Of keys and values.
-    Kv(kv::Mark),
+    Kv(kv::KvMark),
     /// Of latents, which need none.
     Latent,
     /// Of keys of the last positions, and of entries.
-    Compressed(Vec<ring::Mark>),
+    Compressed(Vec<ring::RingMark>),
     /// Of a state of fixed size, which shares its numbers until they change.
     Recurrent(RecurrentState),
 }
 
 /// The state of a sequence in all layers.
 #[derive(Debug)]
-pub(crate) struct Sequence {
+pub(crate) struct SequenceState {
     /// Positions that every layer has processed.
     pub(crate) len: usize,
     /// True while some layers have processed more, in a pass or after one that failed.
@@ -109,23 +109,23 @@ pub(crate) struct Sequence {
 /// A sequence state to return to.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Snapshot {
+pub(crate) struct SequenceSnapshot {
     len: usize,
     partial: bool,
     layers: Vec<LayerSnapshot>,
 }
 
-impl Sequence {
+impl SequenceState {
     /// An empty sequence of up to `limit` positions, with keys and values in pages of `page`.
     pub(crate) fn new(
         spec: &ModelSpec,
         limit: usize,
         precision: KvPrecision,
         page: usize,
-    ) -> Sequence {
+    ) -> SequenceState {
         let layers = spec.layers.iter().map(|layer| match &layer.mixer {
             Mixer::Attention(attention) if !attention.has_keys() => {
-                LayerState::Recurrent(RecurrentState::new(Memory::NONE))
+                LayerState::Recurrent(RecurrentState::new(RecurrentSize::NONE))
             }
             Mixer::Attention(attention) => {
                 LayerState::Kv(KvState::new(attention, limit, precision, page))
@@ -144,15 +144,15 @@ impl Sequence {
         let mut layers: Vec<LayerState> = layers.collect();
         if has_convs(spec) {
             let past = spec.layers.iter().map(|layer| layer.convs(spec.hidden).iter().sum());
-            let memory = past.map(|past| Memory { past, sums: 0 });
+            let memory = past.map(|past| RecurrentSize { past, sums: 0 });
             layers.extend(memory.map(|it| LayerState::Recurrent(RecurrentState::new(it))));
         }
-        Sequence { len: 0, partial: false, layers }
+        SequenceState { len: 0, partial: false, layers }
     }
 
     /// The place of a sequence that was removed: it holds nothing, and no pass continues it.
-    pub(crate) fn vacant() -> Sequence {
-        Sequence { len: 0, partial: true, layers: Vec::new() }
+    pub(crate) fn vacant() -> SequenceState {
+        SequenceState { len: 0, partial: true, layers: Vec::new() }
     }
 
     /// The maximum size in bytes of a sequence of `limit` positions in pages of `page`.
@@ -167,7 +167,7 @@ impl Sequence {
             Mixer::Attention(attention) => KvState::bytes_for(attention, limit, precision, page),
             Mixer::Latent(latent) => LatentState::bytes_for(latent, limit, precision, page),
             Mixer::Compressed(spec) => CompressedState::bytes_for(spec, limit, precision, page),
-            _ => layer.memory(spec.state_width()).map_or(0, Memory::bytes),
+            _ => layer.memory(spec.state_width()).map_or(0, RecurrentSize::bytes),
         });
         layers.sum::<u64>() + conv_bytes(spec)
     }
@@ -192,7 +192,9 @@ impl Sequence {
                 tokens as u64 * row(attention)
             }
             Mixer::Compressed(spec) => tokens as u64 * CompressedState::journal_bytes(spec),
-            _ => sequences as u64 * layer.memory(spec.state_width()).map_or(0, Memory::bytes),
+            _ => {
+                sequences as u64 * layer.memory(spec.state_width()).map_or(0, RecurrentSize::bytes)
+            }
         });
         layers.sum::<u64>() + sequences as u64 * conv_bytes(spec)
     }
@@ -216,9 +218,9 @@ impl Sequence {
 
     /// Returns another sequence with the same positions. Pages of keys and values are shared until
     /// one of the two writes to them. Returns None in the middle of a pass.
-    pub(crate) fn fork(&self) -> Option<Sequence> {
+    pub(crate) fn fork(&self) -> Option<SequenceState> {
         let layers = || self.layers.iter().map(LayerState::fork).collect();
-        (!self.partial).then(|| Sequence { len: self.len, partial: false, layers: layers() })
+        (!self.partial).then(|| SequenceState { len: self.len, partial: false, layers: layers() })
     }
 
     /// Drops the positions from `len` on, with those of a pass that failed in the middle. Returns false,
@@ -297,13 +299,13 @@ impl Sequence {
     }
 
     /// Saves the current state.
-    pub(crate) fn snapshot(&mut self) -> Snapshot {
+    pub(crate) fn snapshot(&mut self) -> SequenceSnapshot {
         let layers = self.layers.iter_mut().map(LayerState::snapshot).collect();
-        Snapshot { len: self.len, partial: self.partial, layers }
+        SequenceSnapshot { len: self.len, partial: self.partial, layers }
     }
 
     /// Returns to a snapshot. Later snapshots become invalid.
-    pub(crate) fn restore(&mut self, snapshot: Snapshot) {
+    pub(crate) fn restore(&mut self, snapshot: SequenceSnapshot) {
         (self.len, self.partial) = (snapshot.len, snapshot.partial);
         for (layer, snapshot) in self.layers.iter_mut().zip(snapshot.layers) {
             layer.restore(snapshot);
@@ -311,7 +313,7 @@ impl Sequence {
     }
 
     /// Discards a snapshot.
-    pub(crate) fn keep(&mut self, snapshot: Snapshot) {
+    pub(crate) fn keep(&mut self, snapshot: SequenceSnapshot) {
         for (layer, snapshot) in self.layers.iter_mut().zip(snapshot.layers) {
             layer.keep(snapshot);
         }

@@ -11,7 +11,7 @@ use super::pages::{SharedPage, each_page, shared_bytes};
 
 /// The size of such a state, in numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Memory {
+pub(crate) struct RecurrentSize {
     /// Inputs of the last few tokens, for a short convolution.
     pub(crate) past: usize,
     /// Sums over all tokens.
@@ -23,15 +23,15 @@ pub(crate) struct Memory {
 /// are copied.
 #[derive(Clone, Debug)]
 pub(crate) struct RecurrentState {
-    memory: Memory,
+    memory: RecurrentSize,
     /// Both are empty before the first token.
     past: Page<f32>,
     sums: Page<f32>,
 }
 
-impl Memory {
+impl RecurrentSize {
     /// That of a layer that remembers nothing.
-    pub(crate) const NONE: Memory = Memory { past: 0, sums: 0 };
+    pub(crate) const NONE: RecurrentSize = RecurrentSize { past: 0, sums: 0 };
 
     /// Bytes of the state, at most.
     pub(super) fn bytes(self) -> u64 {
@@ -41,7 +41,7 @@ impl Memory {
 
 impl RecurrentState {
     /// A state before the first token; nothing is allocated yet.
-    pub(super) fn new(memory: Memory) -> RecurrentState {
+    pub(super) fn new(memory: RecurrentSize) -> RecurrentState {
         RecurrentState { memory, past: zeroed(0), sums: zeroed(0) }
     }
 
@@ -57,7 +57,7 @@ impl RecurrentState {
 
     /// Allocates the state, if it is not yet.
     pub(super) fn reserve(&mut self) {
-        let Memory { past, sums } = self.memory;
+        let RecurrentSize { past, sums } = self.memory;
         for (page, len) in [(&mut self.past, past), (&mut self.sums, sums)] {
             if page.len() < len {
                 *page = zeroed(len);
@@ -77,7 +77,7 @@ impl RecurrentState {
 
     /// Bytes that another position takes: those of the state if there is none, or it is shared.
     pub(super) fn growth(&self) -> u64 {
-        let Memory { past, sums } = self.memory;
+        let RecurrentSize { past, sums } = self.memory;
         let each = [(&self.past, past), (&self.sums, sums)];
         let of = |(page, len): (&Page<f32>, usize)| match page.len() < len {
             true => (len * size_of::<f32>()) as u64,

@@ -6,37 +6,37 @@ use std::ops::Range;
 use super::KvPrecision;
 use super::bytes::{read_len, write_numbers};
 use super::pages::SharedPage;
-use super::rows::Rows;
+use super::rows::PagedRows;
 
 /// A ring of rows, and places behind it that each get one row. What positions overwrite is kept
 /// while there is a snapshot; places behind the ring are simply written again after one was
 /// restored.
 #[derive(Clone, Debug)]
-pub(super) struct Ring {
-    rows: Rows,
+pub(super) struct RowRing {
+    rows: PagedRows,
     slots: usize,
     /// End of the positions stored: those a ring's length before it are overwritten, even after
     /// later positions were dropped.
     written: usize,
-    journal: Journal,
+    journal: RingJournal,
 }
 
 /// A state to return to: the length of the journal, and the end of the positions.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Mark {
+pub(super) struct RingMark {
     positions: usize,
     written: usize,
 }
 
 /// Rows that were overwritten since the first snapshot, in case it is restored.
 #[derive(Clone, Debug, Default)]
-struct Journal {
+struct RingJournal {
     snapshots: usize,
     positions: Vec<usize>,
     numbers: Vec<f32>,
 }
 
-impl Ring {
+impl RowRing {
     /// A ring of `slots` rows of `width` numbers with `behind` places behind it; nothing is
     /// allocated yet.
     pub(super) fn new(
@@ -44,9 +44,9 @@ impl Ring {
         (slots, behind): (usize, usize),
         precision: KvPrecision,
         page: usize,
-    ) -> Ring {
-        let rows = Rows::new(width, slots + behind, precision, page);
-        Ring { rows, slots, written: 0, journal: Journal::default() }
+    ) -> RowRing {
+        let rows = PagedRows::new(width, slots + behind, precision, page);
+        RowRing { rows, slots, written: 0, journal: RingJournal::default() }
     }
 
     /// The maximum size of such a ring in bytes.
@@ -56,7 +56,7 @@ impl Ring {
         precision: KvPrecision,
         page: usize,
     ) -> u64 {
-        Rows::bytes_for(width, slots + behind, precision, page)
+        PagedRows::bytes_for(width, slots + behind, precision, page)
     }
 
     /// Bytes of the journal for each position that overwrites another.
@@ -65,7 +65,7 @@ impl Ring {
     }
 
     /// The rows.
-    pub(super) fn rows(&self) -> &Rows {
+    pub(super) fn rows(&self) -> &PagedRows {
         &self.rows
     }
 
@@ -91,8 +91,8 @@ impl Ring {
     }
 
     /// A ring with the same rows, for another sequence.
-    pub(super) fn fork(&self) -> Ring {
-        Ring { journal: Journal::default(), ..self.clone() }
+    pub(super) fn fork(&self) -> RowRing {
+        RowRing { journal: RingJournal::default(), ..self.clone() }
     }
 
     /// Drops the pages that `len` positions and `behind` places do not need.
@@ -155,7 +155,7 @@ impl Ring {
         if self.journal.snapshots > 0 {
             // Until the ring wraps there is nothing to keep.
             let from = first.max(self.slots);
-            let Journal { positions, numbers, .. } = &mut self.journal;
+            let RingJournal { positions, numbers, .. } = &mut self.journal;
             let count = end.saturating_sub(from);
             // Exactly as long as needed: a budget counts on it.
             positions.reserve_exact(count);
@@ -177,16 +177,16 @@ impl Ring {
     }
 
     /// Starts to record overwritten rows.
-    pub(super) fn snapshot(&mut self) -> Mark {
+    pub(super) fn snapshot(&mut self) -> RingMark {
         self.journal.snapshots += 1;
-        Mark { positions: self.journal.positions.len(), written: self.written }
+        RingMark { positions: self.journal.positions.len(), written: self.written }
     }
 
     /// Returns to the snapshot with this mark.
-    pub(super) fn restore(&mut self, mark: Mark) {
+    pub(super) fn restore(&mut self, mark: RingMark) {
         self.written = mark.written;
         let width = self.rows.width();
-        let Journal { positions, numbers, .. } = &mut self.journal;
+        let RingJournal { positions, numbers, .. } = &mut self.journal;
         for position in positions.drain(mark.positions..).rev() {
             let start = numbers.len() - width;
             self.rows.append(position % self.slots, &numbers[start..]);
@@ -199,7 +199,7 @@ impl Ring {
     pub(super) fn keep(&mut self) {
         self.journal.snapshots -= 1;
         if self.journal.snapshots == 0 {
-            self.journal = Journal::default();
+            self.journal = RingJournal::default();
         }
     }
 }

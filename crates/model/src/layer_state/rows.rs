@@ -17,7 +17,7 @@ use super::pages::{
 /// Nothing is overwritten before a sequence is rewound or truncated, so positions beyond its length
 /// are simply written again: a snapshot has nothing to keep.
 #[derive(Clone, Debug)]
-pub(super) struct Rows {
+pub(super) struct PagedRows {
     pages: Pages,
     layout: CacheLayout,
     /// Numbers of a row.
@@ -31,7 +31,7 @@ enum Pages {
     Q8(Vec<Page<u8>>),
 }
 
-impl Rows {
+impl PagedRows {
     /// Rows of `width` numbers for positions below `limit`, in pages of `page`; none is allocated
     /// yet.
     pub(super) fn new(width: usize, limit: usize, precision: KvPrecision, page: usize) -> Self {
@@ -42,7 +42,7 @@ impl Rows {
             KvPrecision::Q8 => Pages::Q8(Vec::new()),
         };
         let dim = precision.row(width);
-        Rows { pages, layout: CacheLayout { capacity: limit, page, heads: 1, dim }, width }
+        PagedRows { pages, layout: CacheLayout { capacity: limit, page, heads: 1, dim }, width }
     }
 
     /// The maximum size in bytes of `limit` rows in pages of `page`.

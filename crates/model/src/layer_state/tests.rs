@@ -103,7 +103,7 @@ fn take(state: &mut CompressedState, l: usize, first: usize, tokens: &[u32]) {
 }
 
 /// A decaying sum behind a short convolution.
-const MEMORY: Memory = Memory { past: 3, sums: 4 };
+const MEMORY: RecurrentSize = RecurrentSize { past: 3, sums: 4 };
 
 /// Takes one more position into the state of such a layer.
 fn append(state: &mut RecurrentState, x: f32) {
@@ -120,7 +120,7 @@ fn append(state: &mut RecurrentState, x: f32) {
 /// recurrent one follow.
 const WINDOWS: [Option<usize>; 3] = [None, Some(5), Some(90)];
 
-fn sequence(precision: KvPrecision, page: usize) -> Sequence {
+fn sequence(precision: KvPrecision, page: usize) -> SequenceState {
     let kv = |window| LayerState::Kv(KvState::new(&attention(window), LIMIT, precision, page));
     let mut layers: Vec<_> = WINDOWS.map(kv).into();
     layers.push(LayerState::Latent(LatentState::new(&LATENT, LIMIT, precision, page)));
@@ -129,7 +129,7 @@ fn sequence(precision: KvPrecision, page: usize) -> Sequence {
         layers.push(LayerState::Compressed(state));
     }
     layers.push(LayerState::Recurrent(RecurrentState::new(MEMORY)));
-    Sequence { len: 0, partial: false, layers }
+    SequenceState { len: 0, partial: false, layers }
 }
 
 /// A made-up key row of a token at a position.
@@ -139,7 +139,7 @@ fn row(layer: usize, position: usize, token: u32) -> [f32; 6] {
 }
 
 /// Takes tokens through all layers, as a pass does; stops before the layer `fails`.
-fn pass(sequence: &mut Sequence, tokens: &[u32], fails: Option<usize>) {
+fn pass(sequence: &mut SequenceState, tokens: &[u32], fails: Option<usize>) {
     sequence.reserve(tokens.len());
     let first = sequence.len;
     for (l, layer) in sequence.layers.iter_mut().enumerate() {
@@ -169,7 +169,7 @@ fn pass(sequence: &mut Sequence, tokens: &[u32], fails: Option<usize>) {
 }
 
 /// The rows that the next query of each layer would see.
-fn seen(sequence: &Sequence) -> Vec<Vec<f32>> {
+fn seen(sequence: &SequenceState) -> Vec<Vec<f32>> {
     let of = |(l, layer): (usize, &LayerState)| match layer {
         LayerState::Kv(kv) => {
             let (view, window) = (kv.view(), WINDOWS[l].unwrap_or(usize::MAX));
@@ -251,9 +251,9 @@ fn event() -> impl Strategy<Value = Event> {
 
 /// A sequence, the tokens that it should contain, and its snapshots.
 struct Told {
-    sequence: Sequence,
+    sequence: SequenceState,
     tokens: Vec<u32>,
-    saved: Vec<(Snapshot, Vec<u32>)>,
+    saved: Vec<(SequenceSnapshot, Vec<u32>)>,
 }
 
 proptest! {
@@ -398,7 +398,7 @@ proptest! {
 fn forks_share_pages_until_one_writes() {
     let mut one = sequence(KvPrecision::F32, 64);
     pass(&mut one, &[1; 300], None);
-    let page = |sequence: &Sequence, n: usize| match &sequence.layers[0] {
+    let page = |sequence: &SequenceState, n: usize| match &sequence.layers[0] {
         LayerState::Kv(kv) => match kv.view().data {
             KvData::F32 { keys, .. } => keys[n].as_ptr(),
             KvData::Bf16 { .. } | KvData::Q8 { .. } => panic!("f32"),

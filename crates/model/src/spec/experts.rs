@@ -65,11 +65,11 @@ pub enum Router {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RankedRouter {
     /// The function that turns logits into scores.
-    pub scores: Scores,
+    pub scores: RouterScores,
     /// True if each expert has a number that is added to its score.
     pub correction: bool,
     /// The groups from which experts are chosen; None if all experts are one.
-    pub groups: Option<Groups>,
+    pub groups: Option<ExpertGroups>,
     /// The division of the weights of the chosen experts.
     pub renormalise: Renormalise,
     /// The factor by which weights are multiplied in the end.
@@ -92,7 +92,7 @@ pub enum Renormalise {
 
 /// The function that turns a router's logits into scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scores {
+pub enum RouterScores {
     /// The softmax over all experts.
     Softmax,
     /// The sigmoid of each logit.
@@ -105,7 +105,7 @@ pub enum Scores {
 
 /// Groups of consecutive experts, all of the same size. Experts are chosen from the best groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Groups {
+pub struct ExpertGroups {
     /// Number of groups, a divisor of the number of experts.
     pub count: usize,
     /// Number of groups that experts are chosen from.
@@ -131,7 +131,7 @@ impl RankedRouter {
     /// sum.
     pub const fn sigmoid() -> RankedRouter {
         RankedRouter {
-            scores: Scores::Sigmoid,
+            scores: RouterScores::Sigmoid,
             correction: true,
             groups: None,
             renormalise: Renormalise::Sum { plus: 0.0 },

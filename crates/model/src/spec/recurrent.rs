@@ -3,7 +3,7 @@
 use sws_kernels::functional::{Activation, Recurrence};
 
 use super::Mixer;
-use crate::layer_state::Memory;
+use crate::layer_state::RecurrentSize;
 use crate::role::Role;
 
 /// A gated delta net. Queries, keys and values of all heads go through a short convolution; queries
@@ -173,8 +173,9 @@ impl StateSpaceSpec {
 
 impl Mixer {
     /// The size of the state of a sequence, if it is the same for any number of positions.
-    pub(crate) fn memory(&self) -> Option<Memory> {
-        let memory = |taps: usize, channels, sums| Memory { past: (taps - 1) * channels, sums };
+    pub(crate) fn memory(&self) -> Option<RecurrentSize> {
+        let memory =
+            |taps: usize, channels, sums| RecurrentSize { past: (taps - 1) * channels, sums };
         match self {
             Mixer::Attention(_) | Mixer::Latent(_) | Mixer::Compressed(_) => None,
             Mixer::Delta(spec) => {

@@ -22,8 +22,8 @@ pub trait Constraint: fmt::Debug + Send {
     fn is_complete(&self) -> bool;
 }
 
-/// A form that several texts may have, each by a constraint of its own.
-pub trait Constrain: fmt::Debug + Send + Sync {
+/// Restricts the tokens of texts: several may have the same structure, each by a constraint of its own.
+pub trait TokenMask: fmt::Debug + Send + Sync {
     /// The constraint of a text that begins.
     fn begin(&self) -> Box<dyn Constraint>;
 }

@@ -93,7 +93,7 @@ impl<'a> Detokenizer<'a> {
     }
 }
 
-fn emit(pieces: &Pieces, strip: &mut usize, mut new: &str, text: &mut String) {
+fn emit(pieces: &TokenPieces, strip: &mut usize, mut new: &str, text: &mut String) {
     while *strip > 0 && !new.is_empty() {
         match pieces.strip.and_then(|(c, _)| new.strip_prefix(c)) {
             Some(rest) => {
@@ -113,14 +113,14 @@ const MAX_PIECE: usize = 16 << 10;
 /// tokens at once; here it is taken apart, so that the cost of a token depends only on its own
 /// length.
 #[derive(Debug)]
-pub(super) struct Pieces {
-    steps: Vec<Step>,
+pub(super) struct TokenPieces {
+    steps: Vec<DetokenizeStep>,
     /// A character to strip from the start of the text, and how many times at most.
     strip: Option<(char, usize)>,
 }
 
 #[derive(Debug)]
-enum Step {
+enum DetokenizeStep {
     /// Each character stands for a byte.
     ByteLevel,
     /// `<0x0A>` stands for a byte.
@@ -179,20 +179,22 @@ impl DecoderSpec {
     }
 }
 
-impl Pieces {
+impl TokenPieces {
     /// The conversion of tokens of at most `longest` bytes. Returns the name of an unsupported
     /// feature on failure.
-    pub(super) fn new(decoder: Option<DecoderSpec>, longest: usize) -> Result<Pieces, String> {
-        let mut pieces = Pieces { steps: Vec::new(), strip: None };
+    pub(super) fn new(decoder: Option<DecoderSpec>, longest: usize) -> Result<TokenPieces, String> {
+        let mut pieces = TokenPieces { steps: Vec::new(), strip: None };
         match decoder {
             Some(decoder) => pieces.add(decoder, &mut false)?,
-            None => pieces.steps.push(Step::Spaced),
+            None => pieces.steps.push(DetokenizeStep::Spaced),
         }
         let grown = pieces.steps.iter().fold(longest, |len, step| match step {
-            Step::Replace { from, to } if from.is_empty() => {
+            DetokenizeStep::Replace { from, to } if from.is_empty() => {
                 len.saturating_add(1).saturating_mul(to.len().saturating_add(1))
             }
-            Step::Replace { from, to } => len.saturating_mul(to.len().div_ceil(from.len()).max(1)),
+            DetokenizeStep::Replace { from, to } => {
+                len.saturating_mul(to.len().div_ceil(from.len()).max(1))
+            }
             _ => len,
         });
         match grown {
@@ -217,13 +219,13 @@ impl Pieces {
             }
             DecoderSpec::Strip { .. } => return Err("this use of Strip".to_owned()),
             _ if *fused => return Err("steps after Fuse".to_owned()),
-            DecoderSpec::ByteLevel => Step::ByteLevel,
-            DecoderSpec::ByteFallback => Step::ByteFallback,
+            DecoderSpec::ByteLevel => DetokenizeStep::ByteLevel,
+            DecoderSpec::ByteFallback => DetokenizeStep::ByteFallback,
             DecoderSpec::Metaspace { replacement, prepend_scheme } => {
-                Step::Metaspace { space: replacement, leading: prepend_scheme != "never" }
+                DetokenizeStep::Metaspace { space: replacement, leading: prepend_scheme != "never" }
             }
             DecoderSpec::Replace { pattern: PatternSpec::String(from), content } => {
-                Step::Replace { from, to: content }
+                DetokenizeStep::Replace { from, to: content }
             }
             DecoderSpec::Replace { pattern: PatternSpec::Regex(_), .. } => {
                 return Err("Replace by a regular expression".to_owned());
@@ -241,7 +243,7 @@ impl Pieces {
         let first = position == Position::Start;
         for step in &self.steps {
             match step {
-                Step::ByteLevel => {
+                DetokenizeStep::ByteLevel => {
                     let start = bytes.len();
                     for c in token.chars() {
                         match byte_of(c) {
@@ -256,7 +258,7 @@ impl Pieces {
                     }
                     return;
                 }
-                Step::ByteFallback => {
+                DetokenizeStep::ByteFallback => {
                     let hex = token.strip_prefix("<0x").and_then(|rest| rest.strip_suffix('>'));
                     let hex = hex.filter(|hex| hex.len() == 2);
                     if let Some(byte) = hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
@@ -264,12 +266,12 @@ impl Pieces {
                         return;
                     }
                 }
-                Step::Replace { from, to } => token = token.replace(from.as_str(), to),
-                Step::Metaspace { space, leading } => {
+                DetokenizeStep::Replace { from, to } => token = token.replace(from.as_str(), to),
+                DetokenizeStep::Metaspace { space, leading } => {
                     token = token.replace(*space, if first && *leading { "" } else { " " });
                 }
-                Step::Spaced if first => {}
-                Step::Spaced => bytes.push(b' '),
+                DetokenizeStep::Spaced if first => {}
+                DetokenizeStep::Spaced => bytes.push(b' '),
             }
         }
         bytes.extend_from_slice(token.as_bytes());

@@ -12,8 +12,8 @@ use sws_store::{Configuration, Value};
 use crate::gguf;
 
 use settings::{FREQUENCY_PENALTY, MIN_P, PRESENCE_PENALTY, REPETITION_PENALTY};
-pub use settings::{Origin, SettingOf};
 use settings::{Setting, TEMPERATURE, TOP_K, TOP_P};
+pub use settings::{SettingOf, SettingOrigin};
 
 /// Settings from the command line; None where an option is absent.
 #[derive(Clone, Debug, Default)]
@@ -59,7 +59,7 @@ pub struct Generation {
     pub shown_tokens: Vec<u32>,
     /// Origins of the settings for the selection of a token, in the order of
     /// [`settings`](Self::settings).
-    pub origins: [Origin; 7],
+    pub origins: [SettingOrigin; 7],
     /// Keys of the model's GGUF file that have no effect, each in a sentence.
     pub ignored: Vec<String>,
 }
@@ -111,37 +111,21 @@ impl Default for Sampling {
 /// Reasons why generation settings are refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum GenerationError {
     /// A file is not JSON, or does not have the expected structure.
     #[error("{file} is damaged ({reason}); download it again, or remove it to use the defaults")]
     Damaged {
-        /// The file.
         file: &'static str,
         /// The error and its place.
         reason: String,
     },
     /// An option out of range.
     #[error("{key} is {value}, and must be {expected}")]
-    Option {
-        /// The option.
-        key: &'static str,
-        /// Its value.
-        value: f32,
-        /// The values allowed.
-        expected: &'static str,
-    },
+    Option { key: &'static str, value: f32, expected: &'static str },
     /// A value of a file out of range.
     #[error("{origin} gives {value} for {key}, which must be {expected}")]
-    Absurd {
-        /// The file.
-        origin: String,
-        /// The entry.
-        key: &'static str,
-        /// Its value.
-        value: String,
-        /// The values allowed.
-        expected: &'static str,
-    },
+    Absurd { origin: String, key: &'static str, value: String, expected: &'static str },
 }
 
 /// Upper limits for bytes and stop tokens, far above those of any real file.
@@ -154,7 +138,7 @@ const EOS: &str = "eos_token_id";
 /// The part of `generation_config.json` that is used. Numbers are f64 because 50 is also written as
 /// 50.0.
 #[derive(Deserialize, Default)]
-struct File {
+struct GenerationFile {
     do_sample: Option<bool>,
     temperature: Option<f64>,
     top_k: Option<f64>,
@@ -191,14 +175,14 @@ impl Generation {
         config: &Configuration,
         typed: &GenerationOptions,
     ) -> Result<Generation, GenerationError> {
-        let mut file: File = match generation_config {
+        let mut file: GenerationFile = match generation_config {
             Some(json) => parse(json)?,
-            None => File::default(),
+            None => GenerationFile::default(),
         };
-        let (mut origin, mut ignored) = (Origin::GenerationConfig, Vec::new());
+        let (mut origin, mut ignored) = (SettingOrigin::GenerationConfig, Vec::new());
         let mut is_chat = false;
         if !file.is_about_sampling() {
-            origin = Origin::Gguf;
+            origin = SettingOrigin::Gguf;
             ignored = file.take_keys(config);
             is_chat = typed.conversation || file.is_about_choice();
         }
@@ -207,9 +191,9 @@ impl Generation {
             None => whole("max_new_tokens", file.max_new_tokens)?,
         };
         let top_k = match typed.top_k {
-            Some(k) => (k, Origin::Option),
+            Some(k) => (k, SettingOrigin::Option),
             None => whole(TOP_K.name, file.top_k)?.map_or_else(
-                || (TOP_K.default(is_chat) as usize, Origin::Default),
+                || (TOP_K.default(is_chat) as usize, SettingOrigin::Default),
                 |k| (k, origin),
             ),
         };
@@ -223,9 +207,9 @@ impl Generation {
             pick(&PRESENCE_PENALTY, typed.presence_penalty, file.presence_penalty)?;
         let frequency_penalty =
             pick(&FREQUENCY_PENALTY, typed.frequency_penalty, file.frequency_penalty)?;
-        let asked = [top_k.1, top_p.1, min_p.1].contains(&Origin::Option);
+        let asked = [top_k.1, top_p.1, min_p.1].contains(&SettingOrigin::Option);
         if typed.temperature.is_none() && !asked && !is_chat && file.do_sample != Some(true) {
-            let origin = file.do_sample.map_or(Origin::Default, |_| origin);
+            let origin = file.do_sample.map_or(SettingOrigin::Default, |_| origin);
             temperature = (0.0, origin);
         }
         let sampling = Sampling {
@@ -287,7 +271,7 @@ impl Generation {
     }
 }
 
-fn parse(json: &[u8]) -> Result<File, GenerationError> {
+fn parse(json: &[u8]) -> Result<GenerationFile, GenerationError> {
     let damaged = |reason| GenerationError::Damaged { file: FILE, reason };
     if json.len() > MAX_BYTES {
         return Err(damaged(format!("{} bytes", json.len())));
@@ -300,19 +284,19 @@ fn pick(
     setting: &Setting,
     typed: Option<f32>,
     file: Option<f64>,
-    origin: Origin,
+    origin: SettingOrigin,
     is_chat: bool,
-) -> Result<(f32, Origin), GenerationError> {
+) -> Result<(f32, SettingOrigin), GenerationError> {
     let Setting { name: key, expected, sane, .. } = *setting;
     match (typed, file) {
-        (Some(value), _) if sane(value) => Ok((value, Origin::Option)),
+        (Some(value), _) if sane(value) => Ok((value, SettingOrigin::Option)),
         (Some(value), _) => Err(GenerationError::Option { key, value, expected }),
         (None, Some(value)) => {
             let value = value as f32;
             let refused = || absurd(FILE, key, value.to_string(), expected);
             if sane(value) { Ok((value, origin)) } else { Err(refused()) }
         }
-        (None, None) => Ok((setting.default(is_chat), Origin::Default)),
+        (None, None) => Ok((setting.default(is_chat), SettingOrigin::Default)),
     }
 }
 

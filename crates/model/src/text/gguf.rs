@@ -14,15 +14,16 @@ use sws_store::{Gguf, GgufError, Value};
 
 use super::TokenizerMemory;
 use super::tokenizer::vocabulary::{Entries, Vocabulary};
-use file::{File, Merges, Model};
+use file::{BpeModel, MergeList, TokenizerFile};
 use pre::PRE;
 
-type Keys = BTreeMap<String, Value>;
+type HeaderKeys = BTreeMap<String, Value>;
 
 /// Reason that the header of a GGUF file gives no tokenizer or no template, as the rest of a
 /// sentence.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum GgufTextError {
     /// The header is damaged.
     #[error("the header of its GGUF file {0}")]
@@ -42,9 +43,7 @@ pub enum GgufTextError {
     /// A kind of tokenizer that is not known.
     #[error("its GGUF file asks for `{key}` = `{value}`, which is not supported; {remedy}")]
     Unsupported {
-        /// The key.
         key: &'static str,
-        /// Its value.
         value: String,
         /// What can be done.
         remedy: &'static str,
@@ -75,11 +74,11 @@ pub fn tokenizer_json(header: &[u8]) -> Result<Option<Vec<u8>>, GgufTextError> {
     let mut keys =
         keys(header, |key| [MODEL, PRE_KEY, TOKENS, TYPES, MERGES, SCORES].contains(&key))?;
     let Some(model) = keys.remove(MODEL) else { return Ok(None) };
-    let tokens = Tokens::take(&mut keys)?;
+    let tokens = HeaderTokens::take(&mut keys)?;
     let json = match model.as_str().ok_or(GgufTextError::Wrong(MODEL))? {
         "gpt2" => tokens.byte_level(&keys)?,
         "llama" => tokens.sentencepiece(&mut keys)?,
-        "gemma4" => tokens.on_text(&keys, Merges::Texts(texts(&keys, MERGES)?), false)?,
+        "gemma4" => tokens.on_text(&keys, MergeList::Texts(texts(&keys, MERGES)?), false)?,
         other => return Err(unsupported(MODEL, other)),
     };
     Ok(Some(json))
@@ -128,20 +127,20 @@ pub fn tokenizer_config_json(header: &[u8]) -> Result<Vec<u8>, GgufTextError> {
     Ok(Json::Object(config).to_string().into_bytes())
 }
 
-fn keys(header: &[u8], wanted: impl Fn(&str) -> bool) -> Result<Keys, GgufTextError> {
+fn keys(header: &[u8], wanted: impl Fn(&str) -> bool) -> Result<HeaderKeys, GgufTextError> {
     Ok(Gguf::read_keys(header, header.len() as u64, wanted)?)
 }
 
 /// The tokens of a header.
-struct Tokens {
+struct HeaderTokens {
     /// Their ids are their places in the header.
     vocabulary: Vocabulary,
     types: Vec<i128>,
 }
 
-impl Tokens {
+impl HeaderTokens {
     /// Takes the tokens out of the keys, whose lists take several times as much memory.
-    fn take(keys: &mut Keys) -> Result<Tokens, GgufTextError> {
+    fn take(keys: &mut HeaderKeys) -> Result<HeaderTokens, GgufTextError> {
         let texts = texts(keys, TOKENS)?;
         if texts.len() > MAX_TOKENS {
             return Err(GgufTextError::TooMany("tokens"));
@@ -168,13 +167,13 @@ impl Tokens {
             }
         };
         match types.len() == vocabulary.len() {
-            true => Ok(Tokens { vocabulary, types }),
+            true => Ok(HeaderTokens { vocabulary, types }),
             false => Err(GgufTextError::Wrong(TYPES)),
         }
     }
 
     /// BPE on bytes, as in GPT-2.
-    fn byte_level(&self, keys: &Keys) -> Result<Vec<u8>, GgufTextError> {
+    fn byte_level(&self, keys: &HeaderKeys) -> Result<Vec<u8>, GgufTextError> {
         let name = keys.get(PRE_KEY).ok_or(GgufTextError::Missing(PRE_KEY))?;
         let name = name.as_str().ok_or(GgufTextError::Wrong(PRE_KEY))?;
         let pre = PRE.iter().find(|pre| pre.names.contains(&name));
@@ -199,29 +198,29 @@ impl Tokens {
             }
         };
         let normalizer = if pre.normalized { json!({ "type": "NFC" }) } else { Json::Null };
-        let mut model = Model::new(self, Merges::Texts(texts(keys, MERGES)?));
+        let mut model = BpeModel::new(self, MergeList::Texts(texts(keys, MERGES)?));
         model.ignore_merges = pre.whole_words;
         let around = self.around(keys, pre.begins)?;
         self.file([normalizer, steps, around, bytes(true)], model)
     }
 
     /// SentencePiece's BPE, as the converters of transformers turn it into merges.
-    fn sentencepiece(&self, keys: &mut Keys) -> Result<Vec<u8>, GgufTextError> {
+    fn sentencepiece(&self, keys: &mut HeaderKeys) -> Result<Vec<u8>, GgufTextError> {
         let scores = keys.remove(SCORES).ok_or(GgufTextError::Missing(SCORES))?;
         let scores = scores.as_list().and_then(|all| all.iter().map(Value::as_f64).collect());
         let scores: Vec<f64> = scores.ok_or(GgufTextError::Wrong(SCORES))?;
         if scores.len() != self.vocabulary.len() {
             return Err(GgufTextError::Wrong(SCORES));
         }
-        let merges = Merges::Ids(&self.vocabulary, merges::of(self, &scores)?);
+        let merges = MergeList::Ids(&self.vocabulary, merges::of(self, &scores)?);
         self.on_text(keys, merges, true)
     }
 
     /// BPE on characters, in texts whose spaces are replaced; bytes stand for unknown ones.
     fn on_text(
         &self,
-        keys: &Keys,
-        merges: Merges<'_>,
+        keys: &HeaderKeys,
+        merges: MergeList<'_>,
         prefix: bool,
     ) -> Result<Vec<u8>, GgufTextError> {
         let space = flag(keys, "tokenizer.ggml.add_space_prefix")?.unwrap_or(prefix);
@@ -235,7 +234,7 @@ impl Tokens {
         }
         let normalizer = json!({ "type": "Sequence", "normalizers": normalizers });
         let decoder = json!({ "type": "Sequence", "decoders": decoders });
-        let mut model = Model::new(self, merges);
+        let mut model = BpeModel::new(self, merges);
         let unknown = keys.get("tokenizer.ggml.unknown_token_id").and_then(Value::as_u64);
         model.unk_token = unknown.and_then(|id| self.text(id));
         (model.fuse_unk, model.byte_fallback) = (true, true);
@@ -247,10 +246,10 @@ impl Tokens {
     fn file(
         &self,
         [normalizer, pre_tokenizer, post_processor, decoder]: [Json; 4],
-        model: Model<'_>,
+        model: BpeModel<'_>,
     ) -> Result<Vec<u8>, GgufTextError> {
         let added_tokens = self.added();
-        file::write(&File {
+        file::write(&TokenizerFile {
             version: "1.0",
             added_tokens,
             normalizer,
@@ -276,7 +275,7 @@ impl Tokens {
     }
 
     /// The tokens before and behind every text.
-    fn around(&self, keys: &Keys, begins: bool) -> Result<Json, GgufTextError> {
+    fn around(&self, keys: &HeaderKeys, begins: bool) -> Result<Json, GgufTextError> {
         let mut single = vec![json!({ "Sequence": { "id": "A", "type_id": 0 } })];
         let mut special = serde_json::Map::new();
         for (end, default) in [("bos", begins), ("eos", false)] {
@@ -323,13 +322,13 @@ fn first_of_two<'a>(texts: &[&'a str], vocabulary: &Vocabulary) -> Option<&'a st
 }
 
 /// A list of texts.
-fn texts<'a>(keys: &'a Keys, key: &'static str) -> Result<Vec<&'a str>, GgufTextError> {
+fn texts<'a>(keys: &'a HeaderKeys, key: &'static str) -> Result<Vec<&'a str>, GgufTextError> {
     let list = keys.get(key).ok_or(GgufTextError::Missing(key))?.as_list();
     let texts = list.and_then(|all| all.iter().map(Value::as_str).collect());
     texts.ok_or(GgufTextError::Wrong(key))
 }
 
-fn flag(keys: &Keys, key: &str) -> Result<Option<bool>, GgufTextError> {
+fn flag(keys: &HeaderKeys, key: &str) -> Result<Option<bool>, GgufTextError> {
     match keys.get(key) {
         None => Ok(None),
         Some(Value::Bool(flag)) => Ok(Some(*flag)),

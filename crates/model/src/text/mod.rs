@@ -19,10 +19,14 @@ mod stop;
 mod stream;
 mod tokenizer;
 
-pub use chat::{ChatError, ChatOptions, ChatTemplate, Json, MAX_TEMPLATE_BYTES, Message, Prompt};
-pub use constraint::{Constrain, Constraint, ConstraintError};
+pub use chat::{
+    ChatError, ChatOptions, ChatPrompt, ChatTemplate, Json, MAX_TEMPLATE_BYTES, Message,
+};
+pub use constraint::{Constraint, ConstraintError, TokenMask};
 pub use detokenize::{Detokenizer, Position};
-pub use generation::{Generation, GenerationError, GenerationOptions, Origin, Sampling, SettingOf};
+pub use generation::{
+    Generation, GenerationError, GenerationOptions, Sampling, SettingOf, SettingOrigin,
+};
 pub use noise::SAMPLER;
 pub use reply::{ReplyFormat, ReplyPart, ReplyReader, ReplyStage, ToolCall, ToolSchemas};
 pub use rng::SplitMix64;

@@ -11,13 +11,13 @@ pub const SAMPLER: &str = "gumbel-1";
 /// any state. A position can be drawn in any order, any number of times, and by several models. A
 /// draft model draws the same token as the model itself wherever their probabilities agree.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Noise {
+pub(super) struct GumbelNoise {
     key: u64,
 }
 
-impl Noise {
-    pub(super) fn new(seed: u64, position: usize) -> Noise {
-        Noise { key: mixed(mixed(seed) ^ position as u64) }
+impl GumbelNoise {
+    pub(super) fn new(seed: u64, position: usize) -> GumbelNoise {
+        GumbelNoise { key: mixed(mixed(seed) ^ position as u64) }
     }
 
     /// Returns the token with the smallest E / w, the first one on ties. Each token has its own

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use sws_kernels::functional::{argmax, elementary::exp};
 
 use super::Sampling;
-use super::noise::Noise;
+use super::noise::GumbelNoise;
 
 /// Selects tokens, and records them for the penalties.
 ///
@@ -43,6 +43,7 @@ const PROMPT: u32 = 1 << 31;
 /// Reasons why no token can be selected.
 #[derive(Debug, thiserror::Error, PartialEq)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum SampleError {
     /// A logit that is NaN or +inf.
     #[error(
@@ -51,7 +52,6 @@ pub enum SampleError {
     NotFinite {
         /// The first such token.
         id: u32,
-        /// NaN or +inf.
         value: f32,
     },
     /// Every token is ruled out.
@@ -62,7 +62,6 @@ pub enum SampleError {
     /// A token that is not in the model's vocabulary.
     #[error("token {id} is outside the vocabulary of {vocab_size} tokens")]
     Outside {
-        /// The token.
         id: u32,
         /// Size of the vocabulary.
         vocab_size: usize,
@@ -111,7 +110,7 @@ impl Sampler {
         } else {
             let largest = self.filter(logits, best);
             let below = self.kept.iter().map(|c| (c.id, largest - c.logit));
-            Noise::new(self.sampling.seed, position).first(below, best)
+            GumbelNoise::new(self.sampling.seed, position).first(below, best)
         };
         Ok(id)
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sws_model::{InvalidConfig, KvPrecision, Mixer, ModelSpec, State, supported};
+use sws_model::{ForwardState, InvalidConfig, KvPrecision, Mixer, ModelSpec, supported};
 use sws_store::{Configuration, Naming, Placement, Value};
 
 fn config(model_type: &str) -> String {
@@ -305,7 +305,7 @@ fn kimi_k2_is_read_as_deepseek_v3() {
     assert!((f64::from(latent.scale) / expected - 1.0).abs() < 1e-6, "{latent:?}");
     assert_eq!((kimi.ropes[0].factor, kimi.ropes[0].inv_freq.len()), (1.0, 32));
     // A latent of 512 and 64 rotated elements in each layer, not 64 keys and values.
-    let bytes = State::cache_bytes(&kimi, 1000, KvPrecision::F32);
+    let bytes = ForwardState::cache_bytes(&kimi, 1000, KvPrecision::F32);
     assert_eq!(bytes, 61 * 1000 * 576 * 4);
 }
 
@@ -343,7 +343,7 @@ fn layers_share_the_positions_that_others_select() {
         };
         assert_eq!(spec.layers.iter().map(own).collect::<String>(), expected, "{entries:?}");
         // Latents of 35 elements in each layer, and keys of 20 in those with an indexer.
-        let bytes = State::cache_bytes(&spec, 100, KvPrecision::F32);
+        let bytes = ForwardState::cache_bytes(&spec, 100, KvPrecision::F32);
         let indexers = expected.matches('F').count() as u64;
         assert_eq!(bytes, 100 * 4 * (4 * 35 + 20 * indexers), "{entries:?}");
     }

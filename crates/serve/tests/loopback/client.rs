@@ -9,8 +9,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::Value;
-use sws::{KvDisk, LoadedModel, Model, Needs, Options, Streaming};
-use sws_serve::{Config, Limits, ServeError, Server};
+use sws::{LoadedModel, Model, Needs, Options, PrefixDisk, Streaming};
+use sws_serve::{ServeError, Server, ServerConfig, ServerLimits};
 use sws_store::Clock;
 
 /// A running server.
@@ -29,8 +29,8 @@ pub(crate) struct Response {
 }
 
 /// Settings of a test server.
-pub(crate) fn config() -> Config {
-    Config {
+pub(crate) fn config() -> ServerConfig {
+    ServerConfig {
         address: ([127, 0, 0, 1], 0).into(),
         name: "owner/tales".to_owned(),
         aliases: vec!["gpt-any".to_owned()],
@@ -39,7 +39,7 @@ pub(crate) fn config() -> Config {
         origins: Vec::new(),
         open: false,
         open_metrics: false,
-        limits: Limits { drain: Duration::from_secs(5), ..Limits::default() },
+        limits: ServerLimits { drain: Duration::from_secs(5), ..ServerLimits::default() },
         stop: Arc::new(|| false),
         log: Arc::new(|_| ()),
     }
@@ -58,20 +58,20 @@ pub(crate) fn needs(texts: usize) -> Needs {
 }
 
 /// Serves a model, and waits until it is loaded.
-pub(crate) fn serve(dir: &Path, texts: usize, config: Config) -> Running {
+pub(crate) fn serve(dir: &Path, texts: usize, config: ServerConfig) -> Running {
     serve_with(dir, texts, config, None)
 }
 
-/// The same, with beginnings of texts on disk.
+/// The same, with prefixes on disk.
 pub(crate) fn serve_with(
     dir: &Path,
     texts: usize,
-    config: Config,
-    disk: Option<KvDisk>,
+    config: ServerConfig,
+    disk: Option<PrefixDisk>,
 ) -> Running {
     let stop = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&stop);
-    let config = Config { stop: Arc::new(move || asked.load(Ordering::Relaxed)), ..config };
+    let config = ServerConfig { stop: Arc::new(move || asked.load(Ordering::Relaxed)), ..config };
     let mut server = Server::start(config).unwrap();
     if let Some(disk) = disk {
         server = server.with_disk(disk);

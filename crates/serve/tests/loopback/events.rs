@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sws_serve::Config;
+use sws_serve::ServerConfig;
 use sws_store::Clock;
 use sws_testing::tales;
 
@@ -126,7 +126,7 @@ fn events_come_at_most_ten_times_a_second() {
 #[test]
 fn texts_of_other_keys_are_not_told() {
     let keys = ["one", "two"].map(str::to_owned).to_vec();
-    let server = serve(&tales(), 2, Config { keys, ..config() });
+    let server = serve(&tales(), 2, ServerConfig { keys, ..config() });
     assert_eq!(server.get("/events").status, 401);
     let mut listeners = ["one", "two"].map(|key| {
         let mut listener = Listener::begin(&server, &format!("x-api-key: {key}\r\n"));
@@ -206,7 +206,7 @@ fn a_server_that_ends_ends_its_events() {
 
 #[test]
 fn the_page_is_public_and_loads_nothing_from_elsewhere() {
-    let server = serve(&tales(), 1, Config { keys: vec!["secret".to_owned()], ..config() });
+    let server = serve(&tales(), 1, ServerConfig { keys: vec!["secret".to_owned()], ..config() });
     for (path, kind, words) in [
         ("/", "text/html", "<title>SWS"),
         ("/page.css", "text/css", "--memory:"),

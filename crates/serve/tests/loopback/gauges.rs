@@ -1,7 +1,7 @@
 //! The contract with routers: what `deploy/k8s` names is there, with its type and its value.
 
 use serde_json::json;
-use sws_serve::Config;
+use sws_serve::ServerConfig;
 use sws_testing::{root, tales};
 
 use crate::cancel::{begun, long};
@@ -92,7 +92,7 @@ fn scaling_asks_for_what_is_there() {
 fn counters_are_open_where_they_should_be() {
     let keys = vec!["secret".to_owned()];
     for (open_metrics, metrics) in [(false, 401), (true, 200)] {
-        let config = Config { keys: keys.clone(), open_metrics, ..config() };
+        let config = ServerConfig { keys: keys.clone(), open_metrics, ..config() };
         let server = serve(&tales(), 1, config);
         let status = |path| server.get(path).status;
         assert_eq!((status("/metrics"), status("/v1/models")), (metrics, 401));

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::chats::model;
 use crate::client::{Response, Running, config, serve};
-use crate::forms::with;
+use crate::structured::with;
 
 /// The answer of `/v1/chat/completions`.
 fn chat(server: &Running, messages: Value) -> String {

@@ -1,12 +1,12 @@
-//! Beginnings of texts on disk: found after a restart, by the same key, unless they are damaged.
+//! Prefixes on disk: found after a restart, by the same key, unless they are damaged.
 
 use std::fs;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
-use sws::KvDisk;
-use sws_serve::Config;
+use sws::PrefixDisk;
+use sws_serve::ServerConfig;
 use sws_testing::tales;
 
 use crate::client::{Response, Running, config, serve, serve_with, wait_for};
@@ -22,13 +22,13 @@ fn prompt() -> String {
     "The wolf went to the river and saw a boat. ".repeat(30)
 }
 
-fn open(dir: &Path, model: &str) -> KvDisk {
-    KvDisk::open(dir, 256 << 20, &[model.to_owned()], &["one".to_owned(), "two".to_owned()])
+fn open(dir: &Path, model: &str) -> PrefixDisk {
+    PrefixDisk::open(dir, 256 << 20, &[model.to_owned()], &["one".to_owned(), "two".to_owned()])
         .unwrap()
 }
 
-fn with_keys() -> Config {
-    Config { keys: vec!["one".to_owned(), "two".to_owned()], ..config() }
+fn with_keys() -> ServerConfig {
+    ServerConfig { keys: vec!["one".to_owned(), "two".to_owned()], ..config() }
 }
 
 fn ask(server: &Running, key: &str) -> Value {
@@ -54,7 +54,7 @@ fn cached(answer: &Value) -> u64 {
 }
 
 #[test]
-fn beginnings_are_found_after_a_restart_by_the_same_key() {
+fn prefixes_are_found_after_a_restart_by_the_same_key() {
     let top = tempfile::tempdir().unwrap();
     let dir = top.path().join("kv");
     let first = {
@@ -80,7 +80,7 @@ fn beginnings_are_found_after_a_restart_by_the_same_key() {
 }
 
 #[test]
-fn damaged_beginnings_are_computed_again_and_reported() {
+fn damaged_prefixes_are_computed_again_and_reported() {
     let top = tempfile::tempdir().unwrap();
     let dir = top.path().join("kv");
     let server = serve_with(&tales(), 1, config(), Some(open(&dir, "tales")));
@@ -98,8 +98,10 @@ fn damaged_beginnings_are_computed_again_and_reported() {
     assert!(damaged >= 2, "written when the server ended");
     let lines = Arc::new(Mutex::new(Vec::new()));
     let log = Arc::clone(&lines);
-    let config =
-        Config { log: Arc::new(move |line| log.lock().unwrap().push(line.to_owned())), ..config() };
+    let config = ServerConfig {
+        log: Arc::new(move |line| log.lock().unwrap().push(line.to_owned())),
+        ..config()
+    };
     let server = serve_with(&tales(), 1, config, Some(open(&dir, "tales")));
     let again = server.ask(PATH, &body(&prompt()));
     assert_eq!(again["choices"], first["choices"]);

@@ -1,10 +1,10 @@
-//! Names within objects that ask for a form, a certificate or tools: an unknown one is refused, in each
+//! Names within objects that ask for structured output, a certificate or tools: an unknown one is refused, in each
 //! interface, and those that published clients send are not.
 
 use serde_json::{Value, json};
 
 use crate::client::{config, serve};
-use crate::forms::{model, with};
+use crate::structured::{model, with};
 use crate::tools::TEMPLATE;
 
 const CHATS: &str = "/v1/chat/completions";
@@ -26,7 +26,7 @@ fn base(path: &str) -> Value {
 }
 
 #[test]
-fn unknown_names_and_empty_forms_are_refused() {
+fn unknown_names_and_empty_structures_are_refused() {
     let (_temp, dir) = model();
     std::fs::write(dir.join("chat_template.jinja"), TEMPLATE).unwrap();
     let server = serve(&dir, 1, config());

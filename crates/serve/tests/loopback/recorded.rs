@@ -22,7 +22,7 @@ const TEMPLATE: &str = "{# <think></think><tool_call> #}\
     {% for c in m.tool_calls or [] %} calls {{ c.function.name }} {{ c.function.arguments | tojson }}{% endfor %}{{ '\\n' }}\
     {% endfor %}{% if add_generation_prompt %}assistant {% endif %}";
 
-const THOUGHT: &str = "I look at it";
+const REASONING: &str = "I look at it";
 const TEXT: &str = "One moment.";
 /// The token that is a whole answer, as in [`crate::tools`].
 const TOKEN: usize = 120;
@@ -36,7 +36,7 @@ fn model(calls: &str) -> (TempDir, PathBuf) {
     std::fs::write(dir.join("chat_template.jinja"), TEMPLATE).unwrap();
     change(&dir, "config.json", |json| json["max_position_embeddings"] = 8192.into());
     change(&dir, "generation_config.json", |json| json["eos_token_id"] = 0.into());
-    let answer = format!("<think>\n{THOUGHT}\n</think>\n\n{TEXT}{calls}STOP");
+    let answer = format!("<think>\n{REASONING}\n</think>\n\n{TEXT}{calls}STOP");
     change(&dir, "tokenizer.json", |json| {
         let vocab = json["model"]["vocab"].as_object_mut().unwrap();
         vocab.retain(|_, id| id.as_u64() < Some(29));
@@ -73,7 +73,7 @@ fn send(server: &Running, path: &str, lines: &[&str], body: &Value) -> Response 
 
 /// The later part of a conversation, with the answer that the model gave.
 fn answered(later: &Value) -> Value {
-    let text = later.to_string().replace("say thought", THOUGHT).replace("say text", TEXT);
+    let text = later.to_string().replace("say thought", REASONING).replace("say text", TEXT);
     serde_json::from_str(&text).unwrap()
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sws_serve::{Config, ServeError, Server};
+use sws_serve::{ServeError, Server, ServerConfig};
 use sws_store::{Clock, Manifest};
 use sws_testing::{root, tales};
 
@@ -172,7 +172,7 @@ fn a_key_is_needed_where_there_is_one() {
     let lines = Arc::new(Mutex::new(Vec::new()));
     let log = Arc::clone(&lines);
     let log = move |line: &str| log.lock().unwrap().push(line.to_owned());
-    let config = Config { keys: vec!["secret".to_owned()], log: Arc::new(log), ..config() };
+    let config = ServerConfig { keys: vec!["secret".to_owned()], log: Arc::new(log), ..config() };
     let server = serve(&tales(), 1, config);
     assert_eq!(server.get("/health").status, 200);
     let refused = server.get("/v1/models");
@@ -204,7 +204,7 @@ fn a_key_is_needed_where_there_is_one() {
 
 #[test]
 fn strangers_are_kept_out() {
-    let open = Config { address: ([0, 0, 0, 0], 0).into(), ..config() };
+    let open = ServerConfig { address: ([0, 0, 0, 0], 0).into(), ..config() };
     assert!(matches!(Server::start(open), Err(ServeError::NoKeys(_))));
     let server = serve(&tales(), 1, config());
     let call = |host: &str, more: &str| {
@@ -221,7 +221,7 @@ fn strangers_are_kept_out() {
 
 #[test]
 fn pages_of_an_allowed_origin_ask_first_and_read_answers() {
-    let config = Config {
+    let config = ServerConfig {
         keys: vec!["secret".to_owned()],
         origins: vec!["https://chat.example".to_owned()],
         ..config()

@@ -4,7 +4,7 @@ use std::io::Read;
 
 use serde_json::{Value, json};
 use sws::{Activations, Needs};
-use sws_engine::{Certificate, Outcome};
+use sws_engine::{Certificate, CertificateOutcome};
 use sws_testing::tales;
 
 use crate::cancel::{begun, long};
@@ -72,7 +72,7 @@ fn certificates_of_answers_agree_when_computed_again() {
         let (spec, steps) = (model.model().spec().clone(), certificate.tokens().len());
         model.causal_lm().clear();
         let outcome = certificate.replay(&spec, model.causal_lm(), &mut |_| true).unwrap();
-        assert_eq!((outcome, steps), (Outcome::Agrees { steps: 24 }, 24));
+        assert_eq!((outcome, steps), (CertificateOutcome::Agrees { steps: 24 }, 24));
     }
     tampered["tokens"][3] = 7.into();
     assert!(Certificate::parse(tampered.to_string().as_bytes()).is_err());

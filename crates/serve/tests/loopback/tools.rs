@@ -1,4 +1,4 @@
-//! Thoughts and calls of tools. A model without training writes neither, so one of its tokens is a
+//! Reasoning and tool calls. A model without training writes neither, so one of its tokens is a
 //! whole answer, and a bias chooses it.
 
 use std::path::PathBuf;
@@ -94,7 +94,7 @@ fn ask(server: &Running, more: Value) -> Value {
 }
 
 #[test]
-fn chats_have_thoughts_and_calls() {
+fn chats_have_reasoning_and_calls() {
     let (_temp, dir) = model(TEMPLATE);
     let server = serve(&dir, 1, config());
     let answer = ask(&server, json!({"tools": tools()}));
@@ -188,7 +188,7 @@ fn templates_get_tools_calls_and_results() {
 }
 
 #[test]
-fn messages_have_blocks_for_thoughts_and_calls() {
+fn messages_have_blocks_for_reasoning_and_calls() {
     let (_temp, dir) = model(TEMPLATE);
     let server = serve(&dir, 1, config());
     let tool = |name: &str| json!({"name": name, "input_schema": {"type": "object"}});
@@ -231,7 +231,7 @@ fn messages_have_blocks_for_thoughts_and_calls() {
 }
 
 #[test]
-fn responses_have_items_for_thoughts_and_calls() {
+fn responses_have_items_for_reasoning_and_calls() {
     let (_temp, dir) = model(TEMPLATE);
     let server = serve(&dir, 1, config());
     let tool =

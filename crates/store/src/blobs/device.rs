@@ -51,13 +51,13 @@ impl SystemFiles {
 impl BlobDevice for SystemFiles {
     fn create(&self, path: &Path) -> io::Result<Box<dyn BlobWriter>> {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-        Ok(Box::new(Output(file)))
+        Ok(Box::new(UncachedOutput(file)))
     }
 
     fn open(&self, path: &Path) -> io::Result<(Box<dyn Read>, u64)> {
         let file = open_regular(path)?;
         let len = file.metadata()?.len();
-        Ok((Box::new(Input(file)), len))
+        Ok((Box::new(UncachedInput(file)), len))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -93,9 +93,9 @@ impl BlobDevice for SystemFiles {
 }
 
 /// A file that leaves nothing in the page cache, which counts against the process's memory.
-struct Output(File);
+struct UncachedOutput(File);
 
-impl Write for Output {
+impl Write for UncachedOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.write(bytes)
     }
@@ -105,7 +105,7 @@ impl Write for Output {
     }
 }
 
-impl BlobWriter for Output {
+impl BlobWriter for UncachedOutput {
     fn finish(&mut self) -> io::Result<()> {
         self.0.sync_data()?;
         forget(&self.0);
@@ -113,15 +113,15 @@ impl BlobWriter for Output {
     }
 }
 
-struct Input(File);
+struct UncachedInput(File);
 
-impl Read for Input {
+impl Read for UncachedInput {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         self.0.read(bytes)
     }
 }
 
-impl Drop for Input {
+impl Drop for UncachedInput {
     fn drop(&mut self) {
         forget(&self.0);
     }

@@ -17,7 +17,7 @@ const BUFFER: usize = 64 << 10;
 pub(super) type Contents<'a> = &'a mut dyn FnMut(&mut dyn Write) -> io::Result<()>;
 
 /// What became of reading a file.
-pub(super) enum Found {
+pub(super) enum BlobContents {
     /// It was read.
     Whole,
     /// It is not what was written, or not what it should be.
@@ -26,7 +26,7 @@ pub(super) enum Found {
 
 /// Bytes of the contents.
 pub(super) fn size(contents: Contents<'_>) -> io::Result<u64> {
-    let mut size = Size(0);
+    let mut size = ByteCount(0);
     contents(&mut size)?;
     Ok(size.0)
 }
@@ -50,21 +50,21 @@ pub(super) fn write(
 }
 
 /// Reads a file that should have `len` bytes. `contents` gets a reader of the contents, and has to
-/// read them all; they are of no use before this returns [`Found::Whole`].
+/// read them all; they are of no use before this returns [`BlobContents::Whole`].
 pub(super) fn read(
     device: &dyn BlobDevice,
     path: &Path,
     (name, len): (&BlobName, u64),
     contents: &mut dyn FnMut(&mut dyn Read) -> io::Result<()>,
-) -> io::Result<Found> {
+) -> io::Result<BlobContents> {
     let (mut file, found) = device.open(path)?;
     let Some(size) = len.checked_sub(FRAME).filter(|_| found == len) else {
-        return Ok(Found::Damaged);
+        return Ok(BlobContents::Damaged);
     };
     let mut magic = [0; MAGIC.len()];
     file.read_exact(&mut magic)?;
     if magic != *MAGIC {
-        return Ok(Found::Damaged);
+        return Ok(BlobContents::Damaged);
     }
     let inner = BufReader::with_capacity(BUFFER, file);
     let mut from = Checked { inner, left: size, sum: sum(name, size), failed: None };
@@ -73,11 +73,11 @@ pub(super) fn read(
         return Err(error);
     }
     if read.is_err() || from.left > 0 {
-        return Ok(Found::Damaged);
+        return Ok(BlobContents::Damaged);
     }
     let mut expected = [0; SUM];
     from.inner.read_exact(&mut expected)?;
-    Ok(if from.sum.finalize() == expected { Found::Whole } else { Found::Damaged })
+    Ok(if from.sum.finalize() == expected { BlobContents::Whole } else { BlobContents::Damaged })
 }
 
 /// The checksum before the contents: that of a name which [follows](BlobName::then).
@@ -87,9 +87,9 @@ fn sum(name: &BlobName, size: u64) -> blake3::Hasher {
     sum
 }
 
-struct Size(u64);
+struct ByteCount(u64);
 
-impl Write for Size {
+impl Write for ByteCount {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0 += bytes.len() as u64;
         Ok(bytes.len())

@@ -20,7 +20,7 @@ use rustix::fs::{FlockOperation, OFlags};
 pub use device::{BlobDevice, BlobWriter, SystemFiles};
 pub use name::BlobName;
 
-use file::{FRAME, Found};
+use file::{BlobContents, FRAME};
 
 use crate::remedy;
 
@@ -37,7 +37,7 @@ pub struct Blobs {
     limit: u64,
     /// Bytes of all files.
     bytes: u64,
-    files: HashMap<BlobName, Kept>,
+    files: HashMap<BlobName, BlobEntry>,
     /// Names by the times of their last uses.
     order: BTreeMap<u64, BlobName>,
     uses: u64,
@@ -53,7 +53,7 @@ pub struct Blobs {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Kept {
+struct BlobEntry {
     bytes: u64,
     used: u64,
 }
@@ -61,15 +61,11 @@ struct Kept {
 /// Reasons why private files cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum BlobsError {
     /// The directory cannot be created or read.
     #[error("`{}` cannot be used: {cause}; choose another directory, or do without", .path.display())]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-        /// The system's error.
-        cause: io::Error,
-    },
+    Directory { path: PathBuf, cause: io::Error },
     /// Something else than a file has the name of the lock.
     #[error("`{}` is not a regular file; remove it", .0.display())]
     Lock(PathBuf),
@@ -87,21 +83,11 @@ pub enum BlobsError {
     Damaged(PathBuf),
     /// A file that cannot be read. It was removed.
     #[error("`{}` cannot be read: {cause}; what it held is computed again", .path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        cause: io::Error,
-    },
+    Read { path: PathBuf, cause: io::Error },
     /// A file that cannot be written.
     #[error("`{}` cannot be written: {cause}; {}", .path.display(),
             remedy(cause, "check that you may write there and that the disk works"))]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        cause: io::Error,
-    },
+    Write { path: PathBuf, cause: io::Error },
 }
 
 impl Blobs {
@@ -213,7 +199,7 @@ impl Blobs {
     pub fn used(&mut self, names: &[BlobName]) {
         self.protected = self.uses + 1;
         for name in names.iter().rev() {
-            if let Some(Kept { bytes, .. }) = self.forget(name) {
+            if let Some(BlobEntry { bytes, .. }) = self.forget(name) {
                 self.insert(*name, bytes);
             }
         }
@@ -238,8 +224,8 @@ impl Blobs {
         let Some(kept) = self.files.get(name).copied() else { return Ok(false) };
         let path = self.path(name);
         match file::read(&*self.device, &path, (name, kept.bytes), &mut contents) {
-            Ok(Found::Whole) => Ok(true),
-            Ok(Found::Damaged) => {
+            Ok(BlobContents::Whole) => Ok(true),
+            Ok(BlobContents::Damaged) => {
                 self.discard(name);
                 Err(BlobsError::Damaged(path))
             }
@@ -338,10 +324,10 @@ impl Blobs {
         self.uses += 1;
         self.bytes += bytes;
         self.order.insert(self.uses, name);
-        self.files.insert(name, Kept { bytes, used: self.uses });
+        self.files.insert(name, BlobEntry { bytes, used: self.uses });
     }
 
-    fn forget(&mut self, name: &BlobName) -> Option<Kept> {
+    fn forget(&mut self, name: &BlobName) -> Option<BlobEntry> {
         let kept = self.files.remove(name)?;
         self.bytes -= kept.bytes;
         self.order.remove(&kept.used);
@@ -350,7 +336,7 @@ impl Blobs {
 
     /// Removes a file. If that fails, it is of no use, and its bytes count on.
     fn discard(&mut self, name: &BlobName) {
-        if let Some(Kept { bytes, .. }) = self.forget(name)
+        if let Some(BlobEntry { bytes, .. }) = self.forget(name)
             && !self.remove_file(&self.path(name))
         {
             self.bytes += bytes;

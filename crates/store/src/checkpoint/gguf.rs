@@ -13,7 +13,7 @@ use crate::header::MAX_TENSORS;
 use crate::{Configuration, DirectReader, Gguf, GgufError, ShardReader, SmallFileError, Value};
 
 pub use find::gguf_model;
-pub(super) use find::{Found, find};
+pub(super) use find::{GgufFiles, find};
 
 /// The configuration as a small file: values by key, as [`Configuration`] has them.
 const CONFIG: &str = "config.json";
@@ -85,8 +85,8 @@ impl Checkpoint for GgufCheckpoint {
 
 impl GgufCheckpoint {
     /// Reads and checks the header of every file.
-    pub(super) fn open(found: Found) -> Result<GgufCheckpoint, CheckpointError> {
-        let Found { dir, names } = found;
+    pub(super) fn open(found: GgufFiles) -> Result<GgufCheckpoint, CheckpointError> {
+        let GgufFiles { dir, names } = found;
         let count = names.len();
         let mut identity = blake3::Hasher::new();
         let mut files: Vec<WeightFile> = Vec::with_capacity(count);
@@ -134,7 +134,7 @@ impl GgufCheckpoint {
 }
 
 /// Facts about a file besides its header.
-struct About {
+struct FileFacts {
     /// Length of the file.
     len: u64,
     /// Length and hash of its header.
@@ -145,7 +145,7 @@ struct About {
 fn read_header(
     path: &Path,
     identity: &mut blake3::Hasher,
-) -> Result<(About, Gguf), CheckpointError> {
+) -> Result<(FileFacts, Gguf), CheckpointError> {
     let (file, about) = open_regular(path)?;
     let len = about.len();
     let mut hashed = Hashed { from: BufReader::new(&file), hasher: blake3::Hasher::new() };
@@ -158,7 +158,7 @@ fn read_header(
     identity.update(&len.to_le_bytes()).update(&read.len.to_le_bytes()).update(hash.as_bytes());
     let data = read.tensors.first().map_or(len, |tensor| tensor.offset);
     hash_samples(identity, &file, path, data..len)?;
-    Ok((About { len, header: (read.len, hash) }, read))
+    Ok((FileFacts { len, header: (read.len, hash) }, read))
 }
 
 /// Hashes what is read.

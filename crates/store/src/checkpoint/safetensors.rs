@@ -241,7 +241,8 @@ fn read_weight_file(
 fn read_index(path: &Path) -> Result<BTreeMap<String, Vec<String>>, CheckpointError> {
     let damaged = |reason| CheckpointError::Index { path: path.to_owned(), reason };
     let (_, json) = read_small(path, MAX_INDEX_BYTES)?;
-    let index: Index = serde_json::from_slice(&json).map_err(|e| damaged(e.to_string()))?;
+    let index: SafetensorsIndex =
+        serde_json::from_slice(&json).map_err(|e| damaged(e.to_string()))?;
     let mut names: Vec<&str> = index.weight_map.0.iter().map(|(name, _)| &**name).collect();
     names.sort_unstable();
     if let Some([name, _]) = names.array_windows().find(|[one, next]| one == next) {
@@ -280,7 +281,7 @@ fn read_index(path: &Path) -> Result<BTreeMap<String, Vec<String>>, CheckpointEr
 }
 
 #[derive(Deserialize)]
-struct Index<'a> {
+struct SafetensorsIndex<'a> {
     #[serde(borrow)]
     weight_map: WeightMap<'a>,
 }
@@ -291,10 +292,10 @@ struct WeightMap<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 impl<'de: 'a, 'a> Deserialize<'de> for WeightMap<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
-        struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+        struct BorrowedText<'a>(#[serde(borrow)] Cow<'a, str>);
 
-        struct Pairs;
-        impl<'de> Visitor<'de> for Pairs {
+        struct PairsVisitor;
+        impl<'de> Visitor<'de> for PairsVisitor {
             type Value = WeightMap<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -303,7 +304,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for WeightMap<'a> {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut pairs = Vec::new();
-                while let Some((Text(tensor), Text(file))) = map.next_entry()? {
+                while let Some((BorrowedText(tensor), BorrowedText(file))) = map.next_entry()? {
                     if pairs.len() == MAX_TENSORS {
                         return Err(A::Error::custom("there are too many tensors"));
                     }
@@ -312,7 +313,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for WeightMap<'a> {
                 Ok(WeightMap(pairs))
             }
         }
-        deserializer.deserialize_map(Pairs)
+        deserializer.deserialize_map(PairsVisitor)
     }
 }
 

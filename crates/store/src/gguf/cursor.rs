@@ -8,7 +8,7 @@ use crate::Value;
 /// Bytes that are skipped at a time.
 const STEP: usize = 4096;
 
-pub(super) struct Cursor<R> {
+pub(super) struct GgufCursor<R> {
     from: R,
     at: u64,
     /// The end of the file, or of what may be read of it.
@@ -26,9 +26,9 @@ pub(super) struct List {
     pub(super) count: u64,
 }
 
-impl<R: Read> Cursor<R> {
-    pub(super) fn new(from: R, file_len: u64) -> Cursor<R> {
-        Cursor { from, at: 0, end: file_len.min(MAX_GGUF_HEADER), file_len }
+impl<R: Read> GgufCursor<R> {
+    pub(super) fn new(from: R, file_len: u64) -> GgufCursor<R> {
+        GgufCursor { from, at: 0, end: file_len.min(MAX_GGUF_HEADER), file_len }
     }
 
     /// Number of bytes read.

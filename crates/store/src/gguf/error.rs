@@ -5,6 +5,7 @@ use std::io;
 /// Problem with the header of a GGUF file, as the rest of a sentence that begins with its name.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum GgufError {
     /// The file could not be read.
     #[error("cannot be read ({0}); check that it exists and that you may read it")]
@@ -26,41 +27,21 @@ pub enum GgufError {
     },
     /// The header is longer than that of any model.
     #[error("is damaged: its header has more than {limit} bytes; download it again")]
-    TooLong {
-        /// Largest accepted length.
-        limit: u64,
-    },
+    TooLong { limit: u64 },
     /// There are more of something than the file has room for, or than any model has.
     #[error(
         "is damaged: it claims {count} {what} where at most {most} make sense; download it again"
     )]
-    TooMany {
-        /// Things counted.
-        what: &'static str,
-        /// Number given.
-        count: u64,
-        /// Largest number accepted.
-        most: u64,
-    },
+    TooMany { what: &'static str, count: u64, most: u64 },
     /// A name is empty, too long or not printable.
     #[error("is damaged: the name of a {0} is empty, too long or not printable; download it again")]
     Name(&'static str),
     /// Two keys or tensors have the same name.
     #[error("is damaged: it has the {what} `{name}` twice; download it again")]
-    Twice {
-        /// Key or tensor.
-        what: &'static str,
-        /// The name.
-        name: String,
-    },
+    Twice { what: &'static str, name: String },
     /// The value of a key is damaged.
     #[error("is damaged: in the value of its key `{key}`, {reason}; download it again")]
-    Value {
-        /// The key.
-        key: String,
-        /// The problem.
-        reason: String,
-    },
+    Value { key: String, reason: String },
     /// The bytes of a text are not UTF-8.
     #[error("is damaged: a text is not UTF-8; download it again")]
     Text,
@@ -83,7 +64,6 @@ pub enum GgufError {
         "holds the tensor `{tensor}` in a format without a name, number {kind}; take a file of this model in one of F32, F16, BF16, Q8_0, Q4_0 to Q5_1, Q2_K to Q6_K, IQ1_S to IQ4_XS and MXFP4"
     )]
     UnknownType {
-        /// The tensor.
         tensor: String,
         /// The number of its type.
         kind: u32,
@@ -93,27 +73,16 @@ pub enum GgufError {
         "holds the tensor `{tensor}` in {kind}, which is not supported; take a file of this model in one of F32, F16, BF16, Q8_0, Q4_0 to Q5_1, Q2_K to Q6_K, IQ1_S to IQ4_XS and MXFP4"
     )]
     Type {
-        /// The tensor.
         tensor: String,
         /// The name of its type.
         kind: &'static str,
     },
     /// The shape of a tensor cannot be that of one.
     #[error("is damaged: its tensor `{tensor}` has {reason}; download it again")]
-    Shape {
-        /// The tensor.
-        tensor: String,
-        /// The problem.
-        reason: &'static str,
-    },
+    Shape { tensor: String, reason: &'static str },
     /// A tensor does not lie in the file, apart from all others.
     #[error("is damaged: its tensor `{tensor}` {reason}; download it again")]
-    Place {
-        /// The tensor.
-        tensor: String,
-        /// The problem.
-        reason: &'static str,
-    },
+    Place { tensor: String, reason: &'static str },
 }
 
 impl GgufError {

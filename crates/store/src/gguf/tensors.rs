@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use super::GgufError;
-use super::cursor::Cursor;
+use super::cursor::GgufCursor;
 use crate::Dtype;
 use crate::header::{HeaderTensor, good_name};
 
@@ -11,7 +11,7 @@ use crate::header::{HeaderTensor, good_name};
 const MAX_DIMS: u32 = 4;
 
 /// A tensor's entry before validation.
-pub(super) struct Raw {
+pub(super) struct TensorEntry {
     name: String,
     /// Outermost dimension first.
     shape: Vec<u64>,
@@ -21,7 +21,10 @@ pub(super) struct Raw {
 }
 
 /// Reads the entries of `count` tensors, for which the caller has checked that there is room.
-pub(super) fn read(cursor: &mut Cursor<impl Read>, count: u64) -> Result<Vec<Raw>, GgufError> {
+pub(super) fn read(
+    cursor: &mut GgufCursor<impl Read>,
+    count: u64,
+) -> Result<Vec<TensorEntry>, GgufError> {
     let mut tensors = Vec::with_capacity(count as usize);
     for _ in 0..count {
         let name = cursor.text("the name of a tensor")?;
@@ -39,7 +42,7 @@ pub(super) fn read(cursor: &mut Cursor<impl Read>, count: u64) -> Result<Vec<Raw
         shape.reverse();
         let kind = cursor.u32("the type of a tensor")?;
         let offset = cursor.u64("the place of a tensor")?;
-        tensors.push(Raw { name, shape, kind, offset });
+        tensors.push(TensorEntry { name, shape, kind, offset });
     }
     Ok(tensors)
 }
@@ -47,13 +50,13 @@ pub(super) fn read(cursor: &mut Cursor<impl Read>, count: u64) -> Result<Vec<Raw
 /// Checks the entries against each other and against the length of the file. Returns the tensors by
 /// rising offset.
 pub(super) fn check(
-    raw: Vec<Raw>,
+    raw: Vec<TensorEntry>,
     alignment: u64,
     data_start: u64,
     file_len: u64,
 ) -> Result<Vec<HeaderTensor>, GgufError> {
     let mut tensors = Vec::with_capacity(raw.len());
-    for Raw { name, shape, kind, offset } in raw {
+    for TensorEntry { name, shape, kind, offset } in raw {
         let dtype = dtype(&name, kind)?;
         let place = |tensor, reason| Err(GgufError::Place { tensor, reason });
         let Some(len) = dtype.byte_len(&shape) else {

@@ -6,7 +6,7 @@ use sws_kernels::{Encoding, PartLen};
 
 use super::in_place::{MAX_STACKED, MAX_TRANSPOSED};
 use super::{
-    Extent, Geometry, MANIFEST_FILE, MAX_COPY_BYTES, Manifest, Origin, Packing, Piece, Tensor,
+    Extent, Geometry, MANIFEST_FILE, MAX_COPY_BYTES, Manifest, Packing, Piece, Tensor, TensorOrigin,
 };
 use crate::Dtype;
 use crate::header::{MAX_DIMS, MAX_TENSORS, good_name};
@@ -208,7 +208,7 @@ fn check_packed(packing: Packing, tensor: &Tensor) -> Result<(), &'static str> {
 }
 
 fn check_origins(tensor: &Tensor) -> Result<(), &'static str> {
-    let fits = |(origin, part): (&Origin, &Extent)| {
+    let fits = |(origin, part): (&TensorOrigin, &Extent)| {
         good_name(&origin.name)
             && origin.shape.len() <= MAX_DIMS
             && origin.dtype.byte_len(&origin.shape) == Some(part.len)

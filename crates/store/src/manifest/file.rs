@@ -25,12 +25,12 @@ pub const MAX_MANIFEST_BYTES: u64 = 256 << 20;
 /// Reason that a directory of shards cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum ManifestError {
     /// A file could not be read.
     #[error("`{}` cannot be read ({cause}); {}", path.display(),
             remedy(cause, "check that it exists and that you may read it"))]
     Read {
-        /// The file.
         path: PathBuf,
         /// Cause reported by the operating system.
         cause: io::Error,
@@ -39,51 +39,32 @@ pub enum ManifestError {
     #[error("`{}` cannot be written ({cause}); {}", path.display(),
             remedy(cause, "check that you may write there and that the disk has room"))]
     Write {
-        /// The file.
         path: PathBuf,
         /// Cause reported by the operating system.
         cause: io::Error,
     },
     /// The directory has no manifest.
     #[error("`{}` has no manifest.json; give a directory that `sws shard` has finished", dir.display())]
-    Absent {
-        /// The directory.
-        dir: PathBuf,
-    },
+    Absent { dir: PathBuf },
     /// The manifest is implausibly large.
     #[error("`{}` has {len} bytes where at most {limit} make sense; copy it again or make the shards again", path.display())]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-        /// Length in bytes.
-        len: u64,
-        /// Largest accepted length.
-        limit: u64,
-    },
+    TooLarge { path: PathBuf, len: u64, limit: u64 },
     /// The contents of the manifest are invalid.
     #[error("`{}` cannot be used: {reason}; {}", path.display(), reason.remedy())]
     Invalid {
-        /// The file.
         path: PathBuf,
         /// Problem with the contents.
         reason: InvalidManifest,
     },
     /// A symbolic link, a directory or a device in place of a shard.
     #[error("`{}` is not a regular file of its directory; put the shard itself there, or make the shards again", path.display())]
-    NotAFile {
-        /// The path.
-        path: PathBuf,
-    },
+    NotAFile { path: PathBuf },
     /// A shard is missing.
     #[error("`{}` is missing, though the manifest lists it; copy it again or make the shards again", path.display())]
-    Missing {
-        /// The shard.
-        path: PathBuf,
-    },
+    Missing { path: PathBuf },
     /// A shard has the wrong length.
     #[error("`{}` has {found} bytes instead of {expected}; copy it again or make the shards again", path.display())]
     Length {
-        /// The shard.
         path: PathBuf,
         /// Length in the manifest.
         expected: u64,
@@ -134,7 +115,7 @@ struct Version {
 }
 
 #[derive(Serialize)]
-struct Body<'a> {
+struct ManifestBody<'a> {
     version: u64,
     #[serde(flatten)]
     manifest: &'a Manifest,
@@ -181,7 +162,7 @@ impl Manifest {
     /// Fails if the manifest could not be read back, because it is inconsistent or lacks checksums.
     pub fn to_json(&self) -> Result<Vec<u8>, InvalidManifest> {
         self.check(true).map_err(InvalidManifest::Content)?;
-        let body = Body { version: self.version(), manifest: self };
+        let body = ManifestBody { version: self.version(), manifest: self };
         let body = serde_json::to_string(&body).map_err(InvalidManifest::Json)?;
         let hash = blake3::hash(body.as_bytes()).to_hex();
         Ok(format!("{{\"blake3\":\"{hash}\",\"body\":{body}}}\n").into_bytes())

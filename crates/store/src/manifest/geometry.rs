@@ -2,7 +2,7 @@
 
 use sws_kernels::{Encoding, Published};
 
-use super::{Origin, Packing, Tensor};
+use super::{Packing, Tensor, TensorOrigin};
 use crate::Dtype;
 
 /// The tensors of a packed matrix: what its name has in place of `.weight`, in the order in which
@@ -62,7 +62,7 @@ impl Geometry {
 
     /// The geometry of a matrix from the tensors that hold it, in the order of [`PARTS`]; or the
     /// first of them that does not fit.
-    pub(crate) fn of(packing: Packing, origins: &[Origin]) -> Result<Geometry, usize> {
+    pub(crate) fn of(packing: Packing, origins: &[TensorOrigin]) -> Result<Geometry, usize> {
         let origin = |part: usize| origins.get(part).ok_or(0usize);
         let &[outer, inner] = origin(0)?.shape.as_slice() else { return Err(0) };
         let (rows, cols) = match packing {
@@ -140,8 +140,8 @@ impl Geometry {
 mod tests {
     use super::*;
 
-    fn origin(dtype: Dtype, shape: &[u64]) -> Origin {
-        Origin { name: String::new(), dtype, shape: shape.to_vec() }
+    fn origin(dtype: Dtype, shape: &[u64]) -> TensorOrigin {
+        TensorOrigin { name: String::new(), dtype, shape: shape.to_vec() }
     }
 
     #[test]

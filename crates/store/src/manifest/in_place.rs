@@ -8,14 +8,14 @@ use std::collections::{BTreeMap, HashSet};
 use sws_kernels::Encoding;
 
 use super::{
-    Extent, FileEntry, Geometry, Manifest, ModelIdentity, Origin, PARTS, Packed, Packing, Piece,
-    Slice, Tensor,
+    Extent, FileEntry, Geometry, Manifest, ModelIdentity, PARTS, Packed, Packing, Piece, Slice,
+    Tensor, TensorOrigin,
 };
 use crate::blocks::{check_len, part_rows};
 use crate::checkpoint::{Checkpoint, CheckpointError, WeightFile};
 use crate::header::{HeaderTensor, MAX_TENSORS};
 use crate::{Naming, PieceId, Placement};
-use source::{Found, Logical, Source};
+use source::{CheckpointTensors, CodesForm, Logical};
 use strange::{Strange, strange};
 
 const CONFIG: &str = "config.json";
@@ -37,7 +37,7 @@ impl Manifest {
         checkpoint: &dyn Checkpoint,
         naming: &dyn Naming,
     ) -> Result<Manifest, CheckpointError> {
-        let source = Source::new(checkpoint.files(), naming);
+        let source = CheckpointTensors::new(checkpoint.files(), naming);
         let mut pieces: BTreeMap<PieceId, Vec<(u16, Tensor)>> = BTreeMap::new();
         let mut count = 0;
         let limit = most_tensors(checkpoint.files());
@@ -48,14 +48,14 @@ impl Manifest {
             let file = &checkpoint.files()[stored.file as usize];
             let path = || checkpoint.dir().join(&file.name);
             let logical = match source.find(stored) {
-                Found::Quantised(matrix) => matrix,
-                Found::Misfit { name, shape, reason }
+                CodesForm::Quantised(matrix) => matrix,
+                CodesForm::Misfit { name, shape, reason }
                     if !matches!(naming.place(&name, &shape), Placement::Extra) =>
                 {
                     let tensor = stored.tensor.name.clone();
                     return Err(CheckpointError::Scales { path: path(), tensor, reason });
                 }
-                Found::OtherGroups { name, shape, scales, found, said }
+                CodesForm::OtherGroups { name, shape, scales, found, said }
                     if !matches!(naming.place(&name, &shape), Placement::Extra) =>
                 {
                     let path = checkpoint.dir().join(CONFIG);
@@ -63,7 +63,7 @@ impl Manifest {
                     let tensor = tensor.clone();
                     return Err(CheckpointError::Groups { path, tensor, shape, found, said });
                 }
-                Found::Plain | Found::Misfit { .. } | Found::OtherGroups { .. } => {
+                CodesForm::Plain | CodesForm::Misfit { .. } | CodesForm::OtherGroups { .. } => {
                     source.plain(stored)
                 }
             };
@@ -156,15 +156,15 @@ fn most_tensors(files: &[WeightFile]) -> usize {
 }
 
 #[derive(Clone, Copy)]
-struct Stored<'a> {
+struct StoredTensor<'a> {
     file: u32,
     tensor: &'a HeaderTensor,
 }
 
-impl Stored<'_> {
-    fn origin(&self) -> Origin {
+impl StoredTensor<'_> {
+    fn origin(&self) -> TensorOrigin {
         let HeaderTensor { name, dtype, shape, .. } = self.tensor;
-        Origin { name: name.clone(), dtype: *dtype, shape: shape.clone() }
+        TensorOrigin { name: name.clone(), dtype: *dtype, shape: shape.clone() }
     }
 }
 
@@ -173,7 +173,7 @@ impl Logical<'_> {
     /// part has the same whole number of bytes for each expert.
     fn stacked(&self) -> Option<u32> {
         let &count = self.shape.first()?;
-        let even = |part: &Stored<'_>| {
+        let even = |part: &StoredTensor<'_>| {
             part.tensor.len > 0
                 && part.tensor.shape.first() == Some(&count)
                 && part.tensor.len.is_multiple_of(count)
@@ -202,7 +202,7 @@ impl Logical<'_> {
         let Slice { index, count } = slice.unwrap_or(Slice { index: 0, count: 1 });
         let shape = self.shape[skipped..].to_vec();
         let rows = shape.split_last().map_or(1, |(_, outer)| outer.iter().product());
-        let extent = |(number, part): (usize, &Stored<'_>)| {
+        let extent = |(number, part): (usize, &StoredTensor<'_>)| {
             let len = part.tensor.len / count;
             let rows = part_rows(self.encoding, number, rows, len);
             Extent {
@@ -213,7 +213,7 @@ impl Logical<'_> {
                 checks: Vec::new(),
             }
         };
-        let origin = |part: &Stored<'_>| {
+        let origin = |part: &StoredTensor<'_>| {
             let mut origin = part.origin();
             origin.shape.drain(..skipped);
             origin

@@ -21,11 +21,11 @@ pub const SMALL_FILES: [&str; 5] = [
 /// Reason that a small file cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum SmallFileError {
     /// The file could not be read.
     #[error("`{}` cannot be read: {cause}; make it readable", path.display())]
     Read {
-        /// The file.
         path: PathBuf,
         /// Cause reported by the operating system.
         cause: io::Error,
@@ -33,28 +33,16 @@ pub enum SmallFileError {
     /// The path is a directory, a device or a pipe; for a file that the manifest lists, also a
     /// link.
     #[error("`{}` is not a regular file; put the file itself there", path.display())]
-    NotAFile {
-        /// The path.
-        path: PathBuf,
-    },
+    NotAFile { path: PathBuf },
     /// The file is implausibly large.
     #[error("`{}` has more than {limit} bytes; download it again", path.display())]
-    TooLarge {
-        /// The file.
-        path: PathBuf,
-        /// Largest accepted length.
-        limit: u64,
-    },
+    TooLarge { path: PathBuf, limit: u64 },
     /// A file that the manifest lists is missing.
     #[error("`{}` is missing, though the manifest lists it; copy it again or make the shards again", path.display())]
-    Missing {
-        /// The file.
-        path: PathBuf,
-    },
+    Missing { path: PathBuf },
     /// The length is not the one that the manifest lists.
     #[error("`{}` has {found} bytes instead of {expected}; copy it again or make the shards again", path.display())]
     Length {
-        /// The file.
         path: PathBuf,
         /// The length in the manifest.
         expected: u64,
@@ -63,20 +51,14 @@ pub enum SmallFileError {
     },
     /// The bytes do not match the checksum in the manifest.
     #[error("`{}` is damaged: its bytes do not agree with their checksum; copy it again or make the shards again", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-    },
+    Damaged { path: PathBuf },
     /// The bytes are not those of the first read, though the file's metadata is unchanged.
     #[error(
         "`{}` is not what it was when it was first read, though its time of modification is: the disk \
          fails, or it was edited without a trace; download it again, or `touch` it if it is right",
         path.display()
     )]
-    Changed {
-        /// The file.
-        path: PathBuf,
-    },
+    Changed { path: PathBuf },
 }
 
 impl Manifest {

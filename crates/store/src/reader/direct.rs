@@ -5,14 +5,14 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::ShardReader;
-use super::files::{Caching, Files, OpenFile, open_file_limit};
+use super::files::{Caching, OpenFile, OpenFiles, open_file_limit};
 use crate::Manifest;
 
 /// Reads with `O_DIRECT`. A file whose file system refuses that is read through the page cache, and
 /// its pages are dropped afterwards.
 #[derive(Debug)]
 pub struct DirectReader {
-    files: Files,
+    files: OpenFiles,
 }
 
 impl DirectReader {
@@ -23,12 +23,12 @@ impl DirectReader {
 
     /// Like [`new`](Self::new), with a limit on open files.
     pub fn with_open_files(manifest: &Manifest, dir: &Path, limit: usize) -> DirectReader {
-        DirectReader { files: Files::new(manifest, dir, Caching::Direct, limit) }
+        DirectReader { files: OpenFiles::new(manifest, dir, Caching::Direct, limit) }
     }
 
     /// Creates a reader of the files at `paths`.
     pub fn of(paths: Vec<PathBuf>) -> DirectReader {
-        DirectReader { files: Files::of(paths, Caching::Direct, open_file_limit()) }
+        DirectReader { files: OpenFiles::of(paths, Caching::Direct, open_file_limit()) }
     }
 
     #[cfg(feature = "uring")]

@@ -45,20 +45,20 @@ pub(super) struct OpenFile {
 
 /// The files of a manifest. The most recently used are kept open.
 #[derive(Debug)]
-pub(super) struct Files {
+pub(super) struct OpenFiles {
     paths: Vec<PathBuf>,
     mode: Caching,
     open: Mutex<LruCache<u32, Arc<OpenFile>>>,
 }
 
-impl Files {
-    pub(super) fn new(manifest: &Manifest, dir: &Path, mode: Caching, limit: usize) -> Files {
-        Files::of(manifest.files.iter().map(|file| dir.join(&file.path)).collect(), mode, limit)
+impl OpenFiles {
+    pub(super) fn new(manifest: &Manifest, dir: &Path, mode: Caching, limit: usize) -> OpenFiles {
+        OpenFiles::of(manifest.files.iter().map(|file| dir.join(&file.path)).collect(), mode, limit)
     }
 
-    pub(super) fn of(paths: Vec<PathBuf>, mode: Caching, limit: usize) -> Files {
+    pub(super) fn of(paths: Vec<PathBuf>, mode: Caching, limit: usize) -> OpenFiles {
         let limit = NonZeroUsize::new(limit).unwrap_or(NonZeroUsize::MIN);
-        Files { paths, mode, open: Mutex::new(LruCache::new(limit)) }
+        OpenFiles { paths, mode, open: Mutex::new(LruCache::new(limit)) }
     }
 
     /// Returns the file, opening it if necessary. It stays open while the caller holds it, even if

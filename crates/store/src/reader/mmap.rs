@@ -6,7 +6,7 @@ use std::path::Path;
 use memmap2::MmapOptions;
 
 use super::ShardReader;
-use super::files::{Caching, Files, open_file_limit};
+use super::files::{Caching, OpenFiles, open_file_limit};
 use crate::Manifest;
 
 /// Maps each range for as long as it takes to copy it, then drops its pages: mapped pages and page
@@ -16,13 +16,13 @@ use crate::Manifest;
 /// another process shortens during one kills this process with `SIGBUS`, as with any mapped file.
 #[derive(Debug)]
 pub struct MmapReader {
-    files: Files,
+    files: OpenFiles,
 }
 
 impl MmapReader {
     /// Creates a reader of the files of `manifest`, which lie below `dir`.
     pub fn new(manifest: &Manifest, dir: &Path) -> MmapReader {
-        MmapReader { files: Files::new(manifest, dir, Caching::Buffered, open_file_limit()) }
+        MmapReader { files: OpenFiles::new(manifest, dir, Caching::Buffered, open_file_limit()) }
     }
 }
 

@@ -28,15 +28,15 @@ pub(super) fn buffer(len: usize) -> Result<Slot, ShardError> {
 }
 
 /// A file to read from.
-pub(super) struct Source {
+pub(super) struct SourceFile {
     path: PathBuf,
     direct: Option<File>,
     buffered: File,
     refused: AtomicBool,
 }
 
-impl Source {
-    pub(super) fn open(path: &Path) -> Result<Source, ShardError> {
+impl SourceFile {
+    pub(super) fn open(path: &Path) -> Result<SourceFile, ShardError> {
         let buffered = open_regular(path).map_err(|e| ShardError::reading(path, e))?;
         let direct = OpenOptions::new()
             .read(true)
@@ -44,7 +44,7 @@ impl Source {
             .custom_flags((OFlags::DIRECT | OFlags::NONBLOCK).bits() as i32)
             .open(path)
             .ok();
-        Ok(Source { path: path.to_owned(), direct, buffered, refused: AtomicBool::new(false) })
+        Ok(SourceFile { path: path.to_owned(), direct, buffered, refused: AtomicBool::new(false) })
     }
 
     /// Most bytes of buffer needed to read `len` bytes at any offset.
@@ -52,7 +52,7 @@ impl Source {
         len.next_multiple_of(ALIGN) + ALIGN
     }
 
-    /// Reads `len` bytes at `offset` into `buffer`, which has [`Source::room`] for them. Returns
+    /// Reads `len` bytes at `offset` into `buffer`, which has [`SourceFile::room`] for them. Returns
     /// their range in the buffer.
     pub(super) fn read(
         &self,
@@ -100,8 +100,8 @@ fn read_up_to(file: &File, offset: u64, buffer: &mut [u8], needed: usize) -> io:
 }
 
 /// A file being written from front to back under a temporary name. It is deleted if dropped before
-/// [`Output::finish`].
-pub(super) struct Output {
+/// [`ShardOutput::finish`].
+pub(super) struct ShardOutput {
     path: PathBuf,
     file: File,
     direct: bool,
@@ -114,18 +114,18 @@ pub(super) struct Output {
     finished: bool,
 }
 
-/// A position that [`Output::rewind`] returns to.
-pub(super) struct Mark {
+/// A position that [`ShardOutput::rewind`] returns to.
+pub(super) struct OutputMark {
     base: u64,
     fill: usize,
     /// The last bytes of the staging buffer, from a multiple of [`ALIGN`] on.
     tail: Vec<u8>,
 }
 
-impl Output {
+impl ShardOutput {
     /// Creates a file of about `len` bytes. The first `reserved`, a multiple of [`ALIGN`], are
     /// written last.
-    pub(super) fn create(path: &Path, reserved: u64, len: u64) -> Result<Output, ShardError> {
+    pub(super) fn create(path: &Path, reserved: u64, len: u64) -> Result<ShardOutput, ShardError> {
         debug_assert!(reserved.is_multiple_of(ALIGN as u64));
         let mut options = OpenOptions::new();
         options.write(true).create(true).truncate(true);
@@ -141,7 +141,7 @@ impl Output {
             let _ = std::fs::remove_file(path);
             return Err(ShardError::NoSpace { path: path.to_owned() });
         }
-        Ok(Output {
+        Ok(ShardOutput {
             path: path.to_owned(),
             file,
             direct,
@@ -177,15 +177,15 @@ impl Output {
         self.write(&ZEROS[..gap as usize])
     }
 
-    pub(super) fn mark(&self) -> Mark {
+    pub(super) fn mark(&self) -> OutputMark {
         let whole = self.fill - self.fill % ALIGN;
         let tail = self.staging[whole..self.fill].to_vec();
-        Mark { base: self.base, fill: self.fill, tail }
+        OutputMark { base: self.base, fill: self.fill, tail }
     }
 
     /// Discards everything written since `mark`.
-    pub(super) fn rewind(&mut self, mark: Mark) {
-        let Mark { base, fill, tail } = mark;
+    pub(super) fn rewind(&mut self, mark: OutputMark) {
+        let OutputMark { base, fill, tail } = mark;
         if self.base == base {
             // Nothing was flushed since: what came before the mark is still in the buffer.
             self.fill = fill;
@@ -251,7 +251,7 @@ impl Output {
     }
 }
 
-impl Drop for Output {
+impl Drop for ShardOutput {
     fn drop(&mut self) {
         if !self.finished {
             // The error was reported already, and resuming would delete the file as well.
@@ -273,7 +273,7 @@ mod tests {
         for before in [0, 5, ALIGN, 3 * ALIGN + 7, STAGING - 1, STAGING + 9] {
             for discarded in [0, 1, 10 * ALIGN, STAGING, 2 * STAGING + 3] {
                 let path = dir.path().join("file");
-                let mut output = Output::create(&path, ALIGN as u64, 0).unwrap();
+                let mut output = ShardOutput::create(&path, ALIGN as u64, 0).unwrap();
                 let (kept, after) = (bytes(before, 1), bytes(2 * ALIGN + 3, 9));
                 output.write(&kept).unwrap();
                 let mark = output.mark();

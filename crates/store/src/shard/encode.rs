@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rayon::prelude::*;
 use sws_kernels::{
-    EncodeError, EncodedRows, Encoder, Encoding, ExponentTable, ExponentTiers, Histogram,
+    EncodeError, EncodedRows, Encoder, Encoding, ExponentCounts, ExponentTable, ExponentTiers,
 };
 
 use super::ShardError;
-use super::direct::{ALIGN, Source, buffer};
+use super::direct::{ALIGN, SourceFile, buffer};
 use super::narrow;
-use super::parts::{Side, Spill, Target, Writing};
+use super::parts::{PartWriter, Side, Spill, TensorTarget};
 use super::plan::{least_len, numbers};
 use super::spectral::Norms;
 use super::transpose::Lines;
@@ -48,7 +48,7 @@ const PATCHES: u64 = 3;
 pub(super) const CODE_PATCHES: u64 = 5;
 
 /// State shared by all workers.
-pub(super) struct Context<'a> {
+pub(super) struct EncodeContext<'a> {
     /// The checkpoint's directory and manifest.
     pub(super) dir: &'a Path,
     pub(super) manifest: &'a Manifest,
@@ -60,7 +60,7 @@ pub(super) struct Context<'a> {
     reader: Arc<dyn ShardReader>,
 }
 
-impl<'a> Context<'a> {
+impl<'a> EncodeContext<'a> {
     pub(super) fn new(
         checkpoint: &'a dyn Checkpoint,
         manifest: &'a Manifest,
@@ -68,10 +68,10 @@ impl<'a> Context<'a> {
         progress: &'a (dyn Fn(u64) + Sync),
     ) -> Self {
         let (dir, reader) = (checkpoint.dir(), checkpoint.reader());
-        Context { dir, manifest, pool, progress, stop: AtomicBool::new(false), reader }
+        EncodeContext { dir, manifest, pool, progress, stop: AtomicBool::new(false), reader }
     }
 
-    /// Reads a range of a file into `buffer`, which has [`Source::room`] for it. Returns its range in
+    /// Reads a range of a file into `buffer`, which has [`SourceFile::room`] for it. Returns its range in
     /// the buffer.
     fn read(
         &self,
@@ -94,8 +94,8 @@ impl<'a> Context<'a> {
 }
 
 /// The buffers of one worker.
-pub(super) struct Worker<'a> {
-    context: &'a Context<'a>,
+pub(super) struct EncodeWorker<'a> {
+    context: &'a EncodeContext<'a>,
     input: Slot,
     /// Rows of a transposed matrix that are in `input`.
     band: Range<u64>,
@@ -104,10 +104,10 @@ pub(super) struct Worker<'a> {
     blocks: Vec<EncodedRows>,
 }
 
-impl<'a> Worker<'a> {
-    pub(super) fn new(context: &'a Context<'a>) -> Result<Self, ShardError> {
-        let input = buffer(Source::room(WINDOW))?;
-        Ok(Worker { context, input, band: 0..0, lines: None, blocks: Vec::new() })
+impl<'a> EncodeWorker<'a> {
+    pub(super) fn new(context: &'a EncodeContext<'a>) -> Result<Self, ShardError> {
+        let input = buffer(SourceFile::room(WINDOW))?;
+        Ok(EncodeWorker { context, input, band: 0..0, lines: None, blocks: Vec::new() })
     }
 
     /// Writes `tensor` in the requested encoding, or unchanged where that gains nothing.
@@ -115,7 +115,7 @@ impl<'a> Worker<'a> {
         &mut self,
         tensor: &Tensor,
         encoding: Option<Encoding>,
-        target: &mut Target,
+        target: &mut TensorTarget,
     ) -> Result<Tensor, ShardError> {
         if encoding == tensor.encoding {
             return self.copy(tensor, target);
@@ -127,7 +127,7 @@ impl<'a> Worker<'a> {
             return self.copy(tensor, target);
         };
         let row_len = cols * kind.size() as u64;
-        let mut matrix = Matrix { tensor, encoding, rows, cols, row_len };
+        let mut matrix = SourceMatrix { tensor, encoding, rows, cols, row_len };
         if matrix.row_len == 0 || rows == 0 {
             return self.copy(tensor, target);
         }
@@ -174,7 +174,7 @@ impl<'a> Worker<'a> {
 
     /// Writes the parts of a tensor unchanged, but for the order of numbers of a transposed or packed
     /// one.
-    fn copy(&mut self, tensor: &Tensor, target: &mut Target) -> Result<Tensor, ShardError> {
+    fn copy(&mut self, tensor: &Tensor, target: &mut TensorTarget) -> Result<Tensor, ShardError> {
         if let Some(packing) = tensor.packing {
             return self.repack(tensor, packing, target);
         }
@@ -184,7 +184,7 @@ impl<'a> Worker<'a> {
                 (tensor.encoding, numbers(tensor.encoding), tensor.shape.as_slice())
         {
             let row_len = cols * kind.size() as u64;
-            return self.turn(&Matrix { tensor, encoding, rows, cols, row_len }, target);
+            return self.turn(&SourceMatrix { tensor, encoding, rows, cols, row_len }, target);
         }
         let mut parts = Vec::with_capacity(tensor.parts.len());
         for (index, part) in tensor.parts.iter().enumerate() {
@@ -198,9 +198,9 @@ impl<'a> Worker<'a> {
         &mut self,
         part: &Extent,
         (stored, index): (&Tensor, usize),
-        target: &mut Target,
+        target: &mut TensorTarget,
     ) -> Result<Extent, ShardError> {
-        let mut extent = Writing::begin(stored, index, part.len, target);
+        let mut extent = PartWriter::begin(stored, index, part.len, target);
         let mut done = 0;
         while done < part.len {
             let n = (part.len - done).min(STEP as u64);
@@ -213,9 +213,13 @@ impl<'a> Worker<'a> {
     }
 
     /// Writes the rows of a transposed matrix in the encoding that it has.
-    fn turn(&mut self, matrix: &Matrix, target: &mut Target) -> Result<Tensor, ShardError> {
+    fn turn(
+        &mut self,
+        matrix: &SourceMatrix,
+        target: &mut TensorTarget,
+    ) -> Result<Tensor, ShardError> {
         self.band = 0..0;
-        let mut extent = Writing::begin(matrix.tensor, 0, matrix.len(), target);
+        let mut extent = PartWriter::begin(matrix.tensor, 0, matrix.len(), target);
         let step = matrix.group(STEP as u64);
         let mut row = 0;
         while row < matrix.rows && matrix.row_len > 0 {
@@ -232,14 +236,14 @@ impl<'a> Worker<'a> {
     /// Encodes and writes all rows; `None` if they need too many patches.
     fn encode(
         &mut self,
-        matrix: &Matrix,
+        matrix: &SourceMatrix,
         recoder: &Recoder,
         whole: Option<Range<usize>>,
-        target: &mut Target,
+        target: &mut TensorTarget,
     ) -> Result<Option<Tensor>, ShardError> {
         let stored = Tensor { encoding: Some(matrix.encoding), ..matrix.tensor.clone() };
         let first_len = least_len(matrix.encoding, 0, matrix.rows, matrix.cols).unwrap_or(0);
-        let mut first = Writing::begin(&stored, 0, first_len, target);
+        let mut first = PartWriter::begin(&stored, 0, first_len, target);
         let mut side = Side::new(matrix.encoding, matrix.cols, recoder.loses(), target.path);
         let mut norms = target.norms.then(Norms::default);
         let step = matrix.group(STEP as u64);
@@ -278,7 +282,7 @@ impl<'a> Worker<'a> {
         if let Recoder::Kernel(encoder) = recoder
             && let Some(table) = encoder.table()
         {
-            let mut extent = Writing::begin(&stored, 1, table.len() as u64, target);
+            let mut extent = PartWriter::begin(&stored, 1, table.len() as u64, target);
             extent.write(target.out, &table)?;
             parts.push(extent.end(target.out)?);
         }
@@ -290,7 +294,7 @@ impl<'a> Worker<'a> {
         }
         for part in side.parts(matrix.encoding, parts.len()) {
             let len = part.iter().map(Spill::len).sum();
-            let mut extent = Writing::begin(&stored, parts.len(), len, target);
+            let mut extent = PartWriter::begin(&stored, parts.len(), len, target);
             self.band = 0..0;
             for spill in part {
                 spill.drain(&mut self.input, &mut |bytes| extent.write(target.out, bytes))?;
@@ -306,7 +310,7 @@ impl<'a> Worker<'a> {
     /// Encodes rows in memory with all threads. Returns the number of blocks.
     fn encode_rows(
         &mut self,
-        matrix: &Matrix,
+        matrix: &SourceMatrix,
         recoder: &Recoder,
         first_row: u64,
         range: Range<usize>,
@@ -338,28 +342,28 @@ impl<'a> Worker<'a> {
     /// Counts the exponents of a matrix: all of them if it is in memory, else those of a sample.
     fn histogram(
         &mut self,
-        matrix: &Matrix,
+        matrix: &SourceMatrix,
         whole: Option<Range<usize>>,
-    ) -> Result<Histogram, ShardError> {
+    ) -> Result<ExponentCounts, ShardError> {
         let add = match matrix.encoding {
-            Encoding::Fp7(_) => Histogram::add_e4m3,
-            _ => Histogram::add,
+            Encoding::Fp7(_) => ExponentCounts::add_e4m3,
+            _ => ExponentCounts::add,
         };
         if let Some(range) = whole {
             let bytes = &self.input[range];
             return Ok(self.context.pool.install(|| {
                 let counts = bytes.par_chunks(CHUNK).map(|chunk| {
-                    let mut histogram = Histogram::default();
+                    let mut histogram = ExponentCounts::default();
                     add(&mut histogram, chunk);
                     histogram
                 });
-                counts.reduce(Histogram::default, |mut a, b| {
+                counts.reduce(ExponentCounts::default, |mut a, b| {
                     a.merge(&b);
                     a
                 })
             }));
         }
-        let mut histogram = Histogram::default();
+        let mut histogram = ExponentCounts::default();
         let part = &matrix.tensor.parts[0];
         for i in 0..SAMPLES {
             let last = u128::from(matrix.len() - SAMPLE as u64);
@@ -372,7 +376,7 @@ impl<'a> Worker<'a> {
 
     fn read_rows(
         &mut self,
-        matrix: &Matrix,
+        matrix: &SourceMatrix,
         row: u64,
         rows: u64,
     ) -> Result<Range<usize>, ShardError> {
@@ -390,7 +394,7 @@ impl<'a> Worker<'a> {
 
     /// Fills `input` with as many rows of a transposed matrix as fit, from `row` on. Every line of
     /// the checkpoint has a number of each row, so all lines are read for it.
-    fn read_band(&mut self, matrix: &Matrix, row: u64) -> Result<(), ShardError> {
+    fn read_band(&mut self, matrix: &SourceMatrix, row: u64) -> Result<(), ShardError> {
         let part = &matrix.tensor.parts[0];
         let size = matrix.row_len / matrix.cols;
         let band = row..(row + matrix.group(WINDOW as u64)).min(matrix.rows);
@@ -402,7 +406,7 @@ impl<'a> Worker<'a> {
         let piece = if together == 0 { STEP as u64 / size } else { band.end - band.start };
         let slot = match &mut self.lines {
             Some(slot) => slot,
-            none => none.insert(buffer(Source::room(STEP))?),
+            none => none.insert(buffer(SourceFile::room(STEP))?),
         };
         let mut first = 0;
         while first < matrix.cols {
@@ -452,7 +456,7 @@ impl<'a> Worker<'a> {
 }
 
 /// A matrix to encode.
-struct Matrix<'a> {
+struct SourceMatrix<'a> {
     tensor: &'a Tensor,
     encoding: Encoding,
     rows: u64,
@@ -461,7 +465,7 @@ struct Matrix<'a> {
     row_len: u64,
 }
 
-impl Matrix<'_> {
+impl SourceMatrix<'_> {
     fn len(&self) -> u64 {
         self.rows * self.row_len
     }
@@ -472,7 +476,7 @@ impl Matrix<'_> {
         (bytes / self.row_len / multiple).max(1) * multiple
     }
 
-    fn error(&self, context: &Context, first_row: u64, error: EncodeError) -> ShardError {
+    fn error(&self, context: &EncodeContext, first_row: u64, error: EncodeError) -> ShardError {
         let path = context.dir.join(&self.tensor.source);
         let tensor = self.tensor.name.clone();
         match error {
@@ -486,7 +490,7 @@ impl Matrix<'_> {
 
 /// The encoder of numbers with these exponents: to bf11 if that was wanted and is smaller, or else to
 /// bf12; `None` if there are too many exponents.
-fn packing(wanted: Encoding, cols: usize, histogram: &Histogram) -> Option<Encoder> {
+fn packing(wanted: Encoding, cols: usize, histogram: &ExponentCounts) -> Option<Encoder> {
     let count: u64 = histogram.0.iter().sum();
     let tiers = ExponentTiers::from_histogram(histogram);
     if wanted == Encoding::Bf11 && tiers.bits(histogram) < BITS * count {
@@ -499,7 +503,7 @@ fn packing(wanted: Encoding, cols: usize, histogram: &Histogram) -> Option<Encod
 /// Converts rows of the checkpoint to rows of a shard.
 enum Recoder {
     Kernel(Box<Encoder>),
-    Narrow { from: sws_kernels::Source, to: Encoding },
+    Narrow { from: sws_kernels::SourceDtype, to: Encoding },
 }
 
 impl Recoder {

@@ -11,6 +11,7 @@ use crate::{CheckpointError, ManifestError, PieceId, SmallFileError, remedy};
 /// [`unshard`](super::unshard()).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum ShardError {
     /// The operating system refused a read.
     #[error("`{}` cannot be read ({cause}); {}", path.display(),
@@ -18,7 +19,6 @@ pub enum ShardError {
     Read {
         /// The file or directory.
         path: PathBuf,
-        /// The system's reason.
         cause: io::Error,
     },
     /// The operating system refused a write.
@@ -27,7 +27,6 @@ pub enum ShardError {
     Write {
         /// The file or directory.
         path: PathBuf,
-        /// The system's reason.
         cause: io::Error,
     },
     /// The disk became full.
@@ -35,23 +34,13 @@ pub enum ShardError {
         "`{}` cannot be written, the disk is full; make room and give the same command again, it goes on where it stopped",
         path.display()
     )]
-    NoSpace {
-        /// The file.
-        path: PathBuf,
-    },
+    NoSpace { path: PathBuf },
     /// The disk is too full to begin.
     #[error(
         "`{}` needs {} more and its disk has {} free; make room or choose another directory",
         dir.display(), bytes(*needed), bytes(*free)
     )]
-    TooFull {
-        /// The output directory.
-        dir: PathBuf,
-        /// Bytes needed.
-        needed: u64,
-        /// Bytes free.
-        free: u64,
-    },
+    TooFull { dir: PathBuf, needed: u64, free: u64 },
     /// The system has no memory for a buffer.
     #[error("there is no memory for a buffer of {}; close other programs, or raise the limit of address space (`ulimit -v`)", bytes(*len as u64))]
     Memory {
@@ -62,10 +51,7 @@ pub enum ShardError {
     #[error(
         "threads cannot be started ({reason}); give a smaller --threads, or raise the limit of threads (`ulimit -u`) or of address space (`ulimit -v`)"
     )]
-    Threads {
-        /// The system's reason.
-        reason: String,
-    },
+    Threads { reason: String },
     /// The checkpoint cannot be used.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
@@ -77,7 +63,6 @@ pub enum ShardError {
     FromGguf {
         /// The directory of the shards.
         dir: PathBuf,
-        /// The file.
         file: String,
     },
     /// The shards cannot be used.
@@ -85,16 +70,10 @@ pub enum ShardError {
     Manifest(#[from] ManifestError),
     /// The output directory lies in the input directory.
     #[error("`{}` lies in `{}`, from which it is made; choose a directory outside", out.display(), input.display())]
-    Inside {
-        /// The output directory.
-        out: PathBuf,
-        /// The input directory.
-        input: PathBuf,
-    },
+    Inside { out: PathBuf, input: PathBuf },
     /// The output directory holds unrelated files.
     #[error("`{}` holds other files (`{}`); choose an empty or new directory", dir.display(), name.escape_debug())]
     Foreign {
-        /// The output directory.
         dir: PathBuf,
         /// One of its files.
         name: String,
@@ -104,16 +83,10 @@ pub enum ShardError {
         "`{}` holds what was made from another model or with other options; choose another directory, or delete this one to begin anew",
         dir.display()
     )]
-    OtherJob {
-        /// The output directory.
-        dir: PathBuf,
-    },
+    OtherJob { dir: PathBuf },
     /// Another process is writing to the output directory.
     #[error("`{}` is being written by another sws; wait for it, or choose another directory", dir.display())]
-    Busy {
-        /// The output directory.
-        dir: PathBuf,
-    },
+    Busy { dir: PathBuf },
     /// Stand-ins would not be smaller than the experts.
     #[error(
         "stand-ins in {stand_ins} are not smaller than experts in {encoding}; leave --stand-ins out"
@@ -132,7 +105,6 @@ pub enum ShardError {
         "`{}` has no experts of which {stand_ins} would be a smaller copy; leave --stand-ins out", dir.display()
     )]
     NoExperts {
-        /// The checkpoint.
         dir: PathBuf,
         /// The requested encoding of the stand-ins.
         stand_ins: Encoding,
@@ -144,7 +116,6 @@ pub enum ShardError {
     Name {
         /// The piece of the tensor.
         piece: PieceId,
-        /// The tensor.
         tensor: String,
     },
     /// An encoding cannot represent a weight.
@@ -152,75 +123,42 @@ pub enum ShardError {
         "`{}` has a weight in row {row} of `{tensor}` that {encoding} cannot hold (infinite, NaN or too large); choose an exact encoding such as bf12 or f32",
         path.display()
     )]
-    NotFinite {
-        /// The file.
-        path: PathBuf,
-        /// The tensor.
-        tensor: String,
-        /// The row.
-        row: u64,
-        /// The encoding.
-        encoding: Encoding,
-    },
+    NotFinite { path: PathBuf, tensor: String, row: u64, encoding: Encoding },
     /// A tensor of a packed matrix does not fit the others.
     #[error("`{}` holds `{tensor}`, {reason}; download it again", path.display())]
     Packed {
-        /// The file.
         path: PathBuf,
-        /// The tensor.
         tensor: String,
         /// What does not fit.
         reason: String,
     },
     /// A tensor cannot be encoded or decoded.
     #[error("`{}` holds the tensor `{tensor}`: {cause}", path.display())]
-    Encode {
-        /// The file.
-        path: PathBuf,
-        /// The tensor.
-        tensor: String,
-        /// The cause.
-        cause: EncodeError,
-    },
+    Encode { path: PathBuf, tensor: String, cause: EncodeError },
     /// The shards no longer have the checkpoint's exact bits.
     #[error(
         "`{}` holds `{tensor}` in {encoding}, which is not exactly what the checkpoint had; give --lossy to have it decoded, or take the original checkpoint",
         dir.display()
     )]
     Lossy {
-        /// The shard directory.
         dir: PathBuf,
         /// The first such tensor.
         tensor: String,
-        /// Its encoding.
         encoding: Encoding,
     },
     /// Bytes differ from those that were written.
     #[error("`{}` is damaged: the bytes of `{tensor}` ({piece}) do not match their checksum; copy it again or make the shards again", path.display())]
-    Damaged {
-        /// The shard.
-        path: PathBuf,
-        /// The piece.
-        piece: PieceId,
-        /// The tensor.
-        tensor: String,
-    },
+    Damaged { path: PathBuf, piece: PieceId, tensor: String },
     /// A small file differs from the one that was copied.
     #[error("`{}` {what}; copy it again or make the shards again", path.display())]
     DamagedCopy {
-        /// The file.
         path: PathBuf,
         /// The damage, as the end of a sentence that begins with the file.
         what: String,
     },
     /// The manifest lacks a part of a tensor of the checkpoint.
     #[error("`{}` has not all parts of `{tensor}`; make the shards again", dir.display())]
-    Incomplete {
-        /// The shard directory.
-        dir: PathBuf,
-        /// The tensor.
-        tensor: String,
-    },
+    Incomplete { dir: PathBuf, tensor: String },
     /// Another thread failed; its error is the one reported.
     #[error("another thread failed")]
     Stopped,

@@ -10,23 +10,23 @@ use sws_kernels::Encoding;
 
 use super::direct::ALIGN;
 use super::journal::Journal;
-use super::plan::Job;
+use super::plan::ShardJob;
 use super::verify::{self, Shard};
-use super::write::{Identity, Line};
+use super::write::{JournalLine, ShardIdentity};
 use super::{Progress, ShardError, begins_with, layout};
 use crate::regular::open_regular;
 use crate::{InvalidManifest, MANIFEST_FILE, Manifest, ManifestError, Tensor};
 
 /// Finished shards of an earlier call.
-pub(super) struct Kept {
+pub(super) struct FinishedShards {
     /// For each job, its line if the shard is there and intact.
-    pub(super) lines: Vec<Option<Line>>,
+    pub(super) lines: Vec<Option<JournalLine>>,
     /// Files that are missing or damaged.
     pub(super) damaged: usize,
 }
 
 /// State of an output directory before any work.
-pub(super) enum Found {
+pub(super) enum OutputState {
     /// The same job was completed, and has this manifest.
     Complete(Manifest),
     /// The same job left shards, and a damaged manifest or journal.
@@ -36,21 +36,29 @@ pub(super) enum Found {
 }
 
 /// Reads what an output directory says of itself.
-pub(super) fn look(out: &Path, identity: &Identity, jobs: &[Job]) -> Result<Found, ShardError> {
-    let begins = |job: &&Job| {
+pub(super) fn look(
+    out: &Path,
+    identity: &ShardIdentity,
+    jobs: &[ShardJob],
+) -> Result<OutputState, ShardError> {
+    let begins = |job: &&ShardJob| {
         let start = layout::beginning(job.piece.id, &identity.fingerprint, job.data_start);
         begins_with(&out.join(&job.file), &start)
     };
     // Shards of other encodings begin with the same bytes, and must not be taken for damaged ones. Some
     // pieces are stored alike in several.
     let has_shards = || {
-        let shards: Vec<&Job> = jobs.iter().filter(begins).collect();
+        let shards: Vec<&ShardJob> = jobs.iter().filter(begins).collect();
         let alike = shards.iter().filter(|job| has_encodings(&out.join(&job.file), job)).count();
         2 * alike > shards.len()
     };
     if !out.join(MANIFEST_FILE).exists() {
         let begun = Journal::begun(out);
-        return Ok(if !begun && has_shards() { Found::Unreadable } else { Found::Other });
+        return Ok(if !begun && has_shards() {
+            OutputState::Unreadable
+        } else {
+            OutputState::Other
+        });
     }
     let manifest = match Manifest::read(out) {
         Ok(manifest) => manifest,
@@ -58,7 +66,7 @@ pub(super) fn look(out: &Path, identity: &Identity, jobs: &[Job]) -> Result<Foun
             if !matches!(reason, InvalidManifest::Version(_))
                 && (Journal::begun(out) || has_shards()) =>
         {
-            return Ok(Found::Unreadable);
+            return Ok(OutputState::Unreadable);
         }
         Err(error) => return Err(error.into()),
     };
@@ -68,13 +76,13 @@ pub(super) fn look(out: &Path, identity: &Identity, jobs: &[Job]) -> Result<Foun
         && manifest.encoding.is_some_and(|e| e.name() == identity.encoding)
         && stand_ins == wanted_stand_ins;
     match same {
-        true => Ok(Found::Complete(manifest)),
+        true => Ok(OutputState::Complete(manifest)),
         false => Err(ShardError::OtherJob { dir: out.to_owned() }),
     }
 }
 
 /// True if a shard has about the length of a job, and in its header the parts of tensors as they are planned.
-fn has_encodings(path: &Path, job: &Job) -> bool {
+fn has_encodings(path: &Path, job: &ShardJob) -> bool {
     let mut header = Vec::new();
     let opened = open_regular(path).and_then(|file| {
         let len = file.metadata()?.len();
@@ -106,12 +114,12 @@ fn has_encodings(path: &Path, job: &Job) -> bool {
 pub(super) fn of_manifest(
     manifest: &Manifest,
     out: &Path,
-    jobs: &[Job],
+    jobs: &[ShardJob],
     progress: &(dyn Fn(Progress) + Sync),
-) -> Result<Kept, ShardError> {
+) -> Result<FinishedShards, ShardError> {
     let verified = verify::verify_by(manifest, out, progress)?;
     let damaged: HashSet<&str> = verified.damage.iter().map(|damage| &*damage.file).collect();
-    let line = |(index, job): (usize, &Job)| {
+    let line = |(index, job): (usize, &ShardJob)| {
         let file = manifest.files.get(index).filter(|file| file.path == job.file)?;
         let piece = manifest.piece(job.piece.id)?;
         let tensors = match job.stand_in {
@@ -119,21 +127,24 @@ pub(super) fn of_manifest(
             None => &piece.tensors,
         };
         let intact = !damaged.contains(&*file.path);
-        intact.then(|| Line { index, len: file.len, tensors: tensors.clone() })
+        intact.then(|| JournalLine { index, len: file.len, tensors: tensors.clone() })
     };
-    Ok(Kept { lines: jobs.iter().enumerate().map(line).collect(), damaged: damaged.len() })
+    Ok(FinishedShards {
+        lines: jobs.iter().enumerate().map(line).collect(),
+        damaged: damaged.len(),
+    })
 }
 
 /// Verifies the shards that a journal lists.
 pub(super) fn of_journal(
-    listed: Vec<Line>,
+    listed: Vec<JournalLine>,
     out: &Path,
-    (identity, jobs): (&Identity, &[Job]),
+    (identity, jobs): (&ShardIdentity, &[ShardJob]),
     progress: &(dyn Fn(Progress) + Sync),
-) -> Result<Kept, ShardError> {
-    let mut lines: Vec<Option<Line>> = jobs.iter().map(|_| None).collect();
+) -> Result<FinishedShards, ShardError> {
+    let mut lines: Vec<Option<JournalLine>> = jobs.iter().map(|_| None).collect();
     // Of a shard that was made anew the journal has two lines.
-    for line in listed.into_iter().filter(Line::can_be_read) {
+    for line in listed.into_iter().filter(JournalLine::can_be_read) {
         if let Some(place) = lines.get_mut(line.index) {
             *place = Some(line);
         }
@@ -142,7 +153,7 @@ pub(super) fn of_journal(
         .iter()
         .flatten()
         .map(|line| {
-            let Job { file, piece, data_start, .. } = &jobs[line.index];
+            let ShardJob { file, piece, data_start, .. } = &jobs[line.index];
             let (len, tensors) = (line.len, &line.tensors);
             Shard { path: file, len, piece: piece.id, data_start: *data_start, tensors }
         })
@@ -160,5 +171,5 @@ pub(super) fn of_journal(
     for &index in &damaged {
         lines[index] = None;
     }
-    Ok(Kept { lines, damaged: damaged.len() })
+    Ok(FinishedShards { lines, damaged: damaged.len() })
 }

@@ -2,12 +2,12 @@
 //! measured.
 
 use half::{bf16, f16};
-use sws_kernels::{EncodeError, EncodedRows, Encoding, ErrorSums, Source};
+use sws_kernels::{EncodeError, EncodedRows, Encoding, ErrorSums, SourceDtype};
 
 /// Encodes rows of `from` as `to`, which is f16 or bf16. Infinities, and NaNs that the narrower
 /// type can represent, are accepted. Finite numbers must stay finite.
 pub(super) fn encode(
-    from: Source,
+    from: SourceDtype,
     to: Encoding,
     cols: usize,
     rows: &[u8],
@@ -21,8 +21,8 @@ pub(super) fn encode(
         let mut sums = ErrorSums::default();
         for (col, number) in bytes.chunks_exact(from.size()).enumerate() {
             let wide = match (from, number) {
-                (Source::F32, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
-                (Source::F16, &[a, b]) => f16::from_le_bytes([a, b]).to_f32(),
+                (SourceDtype::F32, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]),
+                (SourceDtype::F16, &[a, b]) => f16::from_le_bytes([a, b]).to_f32(),
                 (_, &[a, b]) => bf16::from_le_bytes([a, b]).to_f32(),
                 // Unreachable: `chunks_exact` gives only these lengths.
                 _ => continue,
@@ -64,14 +64,14 @@ mod tests {
         #[rustfmt::skip]
         let cases = [
             // from, to, numbers, largest error (`None` if refused)
-            (Source::F32, Encoding::Bf16, f32s(&[1.0, -0.0, -100f32.exp2(), f32::INFINITY]), Some(0.0)),
-            (Source::F32, Encoding::Bf16, f32s(&[1.0, 1.0 + 1.0 / 256.0]), Some(1.0 / 256.0)),
-            (Source::F32, Encoding::Bf16, f32s(&[f32::MAX]), None),
-            (Source::F32, Encoding::F16, f32s(&[65504.0, 5.9604645e-8]), Some(0.0)),
-            (Source::F32, Encoding::F16, f32s(&[65520.0]), None),
-            (Source::F32, Encoding::F16, f32s(&[f32::from_bits(0x7f80_0001)]), None),
-            (Source::F16, Encoding::Bf16, halves(&[f16::ONE, f16::NEG_INFINITY]), Some(0.0)),
-            (Source::F16, Encoding::Bf16, halves(&[f16::from_f32(1.0 + 1.0 / 1024.0)]), Some(1.0 / 1024.0)),
+            (SourceDtype::F32, Encoding::Bf16, f32s(&[1.0, -0.0, -100f32.exp2(), f32::INFINITY]), Some(0.0)),
+            (SourceDtype::F32, Encoding::Bf16, f32s(&[1.0, 1.0 + 1.0 / 256.0]), Some(1.0 / 256.0)),
+            (SourceDtype::F32, Encoding::Bf16, f32s(&[f32::MAX]), None),
+            (SourceDtype::F32, Encoding::F16, f32s(&[65504.0, 5.9604645e-8]), Some(0.0)),
+            (SourceDtype::F32, Encoding::F16, f32s(&[65520.0]), None),
+            (SourceDtype::F32, Encoding::F16, f32s(&[f32::from_bits(0x7f80_0001)]), None),
+            (SourceDtype::F16, Encoding::Bf16, halves(&[f16::ONE, f16::NEG_INFINITY]), Some(0.0)),
+            (SourceDtype::F16, Encoding::Bf16, halves(&[f16::from_f32(1.0 + 1.0 / 1024.0)]), Some(1.0 / 1024.0)),
         ];
         for (from, to, bytes, expected) in cases {
             let mut out = EncodedRows::default();

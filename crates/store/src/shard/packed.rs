@@ -37,14 +37,14 @@ pub(super) fn integers_of_rows(copy: &mut Vec<u8>, bytes: &mut [u8]) {
 }
 
 /// The numbers of one group: of each row a scale, or a zero point.
-pub(super) struct Line<'a> {
+pub(super) struct GroupLine<'a> {
     pub(super) packing: Packing,
     /// The type of scales, or that of integers of eight zero points.
     pub(super) dtype: Dtype,
     pub(super) line: &'a [u8],
 }
 
-impl Line<'_> {
+impl GroupLine<'_> {
     /// The bits that a row's number has in the unit of the group; None for a scale that is not
     /// finite.
     pub(super) fn bits(&self, row: u64) -> Option<u32> {
@@ -97,7 +97,7 @@ mod tests {
         for dtype in [Dtype::F16, Dtype::BF16] {
             for bits in 0..=u16::MAX {
                 let bytes = bits.to_le_bytes();
-                let line = Line { packing: Packing::Gptq, dtype, line: &bytes };
+                let line = GroupLine { packing: Packing::Gptq, dtype, line: &bytes };
                 match line.bits(0) {
                     Some(unit) => {
                         assert_eq!(unit & 0x1fff, 0, "{dtype} {bits:x}");
@@ -109,7 +109,7 @@ mod tests {
         }
         for packing in [Packing::Awq, Packing::Gptq, Packing::GptqV2] {
             let stored = 0x7f31_9ce4_u32;
-            let line = Line { packing, dtype: Dtype::I32, line: &stored.to_le_bytes() };
+            let line = GroupLine { packing, dtype: Dtype::I32, line: &stored.to_le_bytes() };
             let all = (0..8).map(|row| line.bits(row).unwrap() << (4 * packing.place(row)));
             let back = all.fold(0, |all, one| all | one).wrapping_sub(packing.offset());
             assert_eq!(back, stored);

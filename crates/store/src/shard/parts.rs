@@ -8,7 +8,7 @@ use sws_kernels::{EncodedRows, Encoding, ErrorSums, OffsetWriter, Offsets};
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::ShardError;
-use super::direct::Output;
+use super::direct::ShardOutput;
 use super::layout::TENSOR_ALIGN;
 use crate::blocks::part_rows;
 use crate::{ErrorNorms, Extent, PieceKind, Tensor, check_len};
@@ -17,13 +17,13 @@ use crate::{ErrorNorms, Extent, PieceKind, Tensor, check_len};
 const SPILL: usize = 2 << 20;
 
 /// Destination of a tensor.
-pub(super) struct Target<'a> {
+pub(super) struct TensorTarget<'a> {
     /// Kind of its piece.
     pub(super) kind: PieceKind,
     /// Index of the shard among the files of the new manifest.
     pub(super) file: u32,
     /// The shard.
-    pub(super) out: &'a mut Output,
+    pub(super) out: &'a mut ShardOutput,
     /// Path of the shard while it is written.
     pub(super) path: &'a Path,
     /// True if spectral norms of encoded matrices are wanted.
@@ -31,16 +31,21 @@ pub(super) struct Target<'a> {
 }
 
 /// A part being written.
-pub(super) struct Writing {
+pub(super) struct PartWriter {
     extent: Extent,
     hasher: Xxh3Default,
     /// Bytes hashed since the last checksum.
     run: u64,
 }
 
-impl Writing {
+impl PartWriter {
     /// Begins a part of `len` bytes.
-    pub(super) fn begin(tensor: &Tensor, index: usize, len: u64, target: &Target) -> Writing {
+    pub(super) fn begin(
+        tensor: &Tensor,
+        index: usize,
+        len: u64,
+        target: &TensorTarget,
+    ) -> PartWriter {
         let rows = part_rows(tensor.encoding, index, tensor.matrix_shape().0, len);
         let row_len = len.checked_div(rows).unwrap_or(0);
         let extent = Extent {
@@ -50,10 +55,14 @@ impl Writing {
             check_len: check_len(row_len, rows, target.kind),
             checks: Vec::new(),
         };
-        Writing { extent, hasher: Xxh3Default::new(), run: 0 }
+        PartWriter { extent, hasher: Xxh3Default::new(), run: 0 }
     }
 
-    pub(super) fn write(&mut self, out: &mut Output, mut bytes: &[u8]) -> Result<(), ShardError> {
+    pub(super) fn write(
+        &mut self,
+        out: &mut ShardOutput,
+        mut bytes: &[u8],
+    ) -> Result<(), ShardError> {
         out.write(bytes)?;
         while !bytes.is_empty() {
             let n = (self.extent.check_len - self.run).min(bytes.len() as u64);
@@ -68,7 +77,7 @@ impl Writing {
     }
 
     /// Ends the part, and pads so that the next one is aligned.
-    pub(super) fn end(mut self, out: &mut Output) -> Result<Extent, ShardError> {
+    pub(super) fn end(mut self, out: &mut ShardOutput) -> Result<Extent, ShardError> {
         if self.run > 0 {
             self.check();
         }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use sws_kernels::{Encoding, Fp8Scales, PartLen, Source};
+use sws_kernels::{Encoding, Fp8Scales, PartLen, SourceDtype};
 
 use super::direct::ALIGN;
 use super::encode::{CODE_PATCHES, WINDOW};
@@ -12,7 +12,7 @@ use crate::blocks::{encoding_of, quantised_as};
 use crate::{Manifest, Naming, Piece, PieceKind, Placement, Tensor};
 
 /// A shard to write.
-pub(super) struct Job<'a> {
+pub(super) struct ShardJob<'a> {
     /// File name, relative to the directory.
     pub(super) file: String,
     /// The piece to store.
@@ -29,7 +29,7 @@ pub(super) struct Job<'a> {
     pub(super) source_len: u64,
 }
 
-impl Job<'_> {
+impl ShardJob<'_> {
     /// The weight files that hold the piece, as indices; some more than once.
     pub(super) fn files(&self) -> impl Iterator<Item = u32> {
         self.piece.tensors.iter().flat_map(|tensor| &tensor.parts).map(|part| part.file)
@@ -42,7 +42,7 @@ pub(super) fn jobs<'a>(
     manifest: &'a Manifest,
     naming: &dyn Naming,
     options: &ShardOptions,
-) -> Result<Vec<Job<'a>>, ShardError> {
+) -> Result<Vec<ShardJob<'a>>, ShardError> {
     let mut jobs = Vec::new();
     for piece in &manifest.pieces {
         let exact = job(manifest, naming, piece, options.encoding, None);
@@ -67,7 +67,7 @@ fn job<'a>(
     piece: &'a Piece,
     encoding: Encoding,
     stand_in: Option<Encoding>,
-) -> Job<'a> {
+) -> ShardJob<'a> {
     let tensors = &piece.tensors;
     let encoding = encoding_of(piece.id.kind(), encoding);
     let encodings: Vec<_> = tensors.iter().map(|t| wanted(t, naming, encoding)).collect();
@@ -78,7 +78,7 @@ fn job<'a>(
     let choices = |tensor: &Tensor| vec![wanted(tensor, naming, encoding), tensor.encoding];
     let fingerprint = &manifest.model.fingerprint;
     let data_start = layout::data_start(piece.id, fingerprint, tensors, choices, longest);
-    Job {
+    ShardJob {
         file: layout::file_name(piece.id, stand_in),
         piece,
         stand_in,
@@ -94,7 +94,7 @@ fn job<'a>(
 fn wanted(tensor: &Tensor, naming: &dyn Naming, encoding: Encoding) -> Option<Encoding> {
     let as_is = tensor.encoding;
     let (Some(kind), &[_, cols]) = (numbers(as_is), tensor.shape.as_slice()) else { return as_is };
-    if kind == Source::E4m3 {
+    if kind == SourceDtype::E4m3 {
         let packs = !tensor.is_turned() && is_matrix(tensor, naming);
         let packed = as_is.filter(|_| packs).map(|published| quantised_as(published, encoding));
         let group = |encoding: Encoding| cols.saturating_mul(encoding.row_multiple() as u64);
@@ -123,7 +123,7 @@ fn wanted(tensor: &Tensor, naming: &dyn Naming, encoding: Encoding) -> Option<En
     let group =
         cols.saturating_mul(kind.size() as u64).saturating_mul(encoding.row_multiple() as u64);
     let possible = match encoding {
-        Encoding::Bf12 | Encoding::Bf11 | Encoding::Nested => kind == Source::Bf16,
+        Encoding::Bf12 | Encoding::Bf11 | Encoding::Nested => kind == SourceDtype::Bf16,
         _ => true,
     };
     if possible && group <= WINDOW as u64 && is_matrix(tensor, naming) {
@@ -148,12 +148,12 @@ fn is_matrix(tensor: &Tensor, naming: &dyn Naming) -> bool {
 }
 
 /// Source type of tensors that can be re-encoded: plain floats, and codes of e4m3.
-pub(super) fn numbers(encoding: Option<Encoding>) -> Option<Source> {
+pub(super) fn numbers(encoding: Option<Encoding>) -> Option<SourceDtype> {
     match encoding {
-        Some(Encoding::F32) => Some(Source::F32),
-        Some(Encoding::F16) => Some(Source::F16),
-        Some(Encoding::Bf16) => Some(Source::Bf16),
-        Some(encoding) if Fp8Scales::of(encoding).is_some() => Some(Source::E4m3),
+        Some(Encoding::F32) => Some(SourceDtype::F32),
+        Some(Encoding::F16) => Some(SourceDtype::F16),
+        Some(Encoding::Bf16) => Some(SourceDtype::Bf16),
+        Some(encoding) if Fp8Scales::of(encoding).is_some() => Some(SourceDtype::E4m3),
         _ => None,
     }
 }
@@ -183,7 +183,7 @@ fn stored_len(tensor: &Tensor, encoding: Option<Encoding>) -> u64 {
 }
 
 /// Refuses names that parts of other tensors or padding may have in the shard.
-fn check_names(job: &Job) -> Result<(), ShardError> {
+fn check_names(job: &ShardJob) -> Result<(), ShardError> {
     let mut names = HashSet::new();
     for (tensor, &encoding) in job.piece.tensors.iter().zip(&job.encodings) {
         let suffixes = |e: Option<Encoding>| e.map_or(&[][..], |e| e.parts()).iter();
@@ -205,7 +205,7 @@ fn check_names(job: &Job) -> Result<(), ShardError> {
 /// Order of writing: weight file by weight file, so that files can come and go one after the other.
 /// Of each file those shards come first that an earlier file is kept for, then large ones, so that
 /// the last thread does not finish a large one alone.
-pub(super) fn by_file(jobs: &[Job]) -> Vec<usize> {
+pub(super) fn by_file(jobs: &[ShardJob]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     order.sort_by_key(|&index| {
         let job = &jobs[index];

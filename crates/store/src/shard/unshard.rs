@@ -11,16 +11,16 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
-use sws_kernels::{EncodeError, Encoding, Matrix, OffsetWriter, Offsets, Source as Numbers};
+use sws_kernels::{EncodeError, Encoding, Matrix, OffsetWriter, Offsets, SourceDtype as Numbers};
 use xxhash_rust::xxh3::Xxh3Default;
 
-use super::direct::{ALIGN, Output, Source, buffer};
+use super::direct::{ALIGN, ShardOutput, SourceFile, buffer};
 use super::journal::Journal;
 use super::outdir::OutDir;
 use super::transpose::Lines;
 use super::{Progress, ShardError, WORKERS, begins_with, copies, pool, start};
 use crate::{Dtype, Extent, Header, Manifest, PieceId, Tensor};
-use part::{Part, round};
+use part::{RangedPart, round};
 
 /// Index of the patches among the parts of encodings that have some.
 const PATCHES: usize = 2;
@@ -85,7 +85,7 @@ pub fn unshard(
     planned.extend(copied.iter().cloned());
     planned.insert(INDEX.to_owned());
     let target = OutDir::open(out, Some(dir), &planned, false)?;
-    let identity = Identity {
+    let identity = UnshardIdentity {
         unshard: manifest.model.fingerprint.clone(),
         encoding: manifest.encoding.map_or("none", |e| e.name()).to_owned(),
     };
@@ -113,7 +113,7 @@ pub fn unshard(
     };
     report(0);
     let pool = pool(threads)?;
-    let work = Work {
+    let work = UnshardWork {
         dir,
         manifest: &manifest,
         files: &files,
@@ -144,7 +144,7 @@ fn finished(out: &Path, files: &[Planned], copied: &[String]) -> bool {
 
 /// Identifies the job that a journal belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Identity {
+struct UnshardIdentity {
     unshard: String,
     encoding: String,
 }
@@ -292,7 +292,7 @@ fn index(files: &[Planned]) -> Vec<u8> {
     format!("{json:#}\n").into_bytes()
 }
 
-struct Work<'a> {
+struct UnshardWork<'a> {
     dir: &'a Path,
     manifest: &'a Manifest,
     files: &'a [Planned<'a>],
@@ -302,7 +302,7 @@ struct Work<'a> {
     journal: Mutex<Journal>,
 }
 
-impl Work<'_> {
+impl UnshardWork<'_> {
     fn run(&self, order: &[usize]) -> Result<(), ShardError> {
         let next = AtomicUsize::new(0);
         let failure = Mutex::new(None);
@@ -330,8 +330,8 @@ impl Work<'_> {
     fn file(&self, index: usize) -> Result<(), ShardError> {
         let file = &self.files[index];
         let path = self.target.unfinished(&file.name)?;
-        let mut out = Output::create(&path, file.header.len() as u64, file.len())?;
-        let mut buffer = buffer(Source::room(STEP as usize))?;
+        let mut out = ShardOutput::create(&path, file.header.len() as u64, file.len())?;
+        let mut buffer = buffer(SourceFile::room(STEP as usize))?;
         for tensor in &file.tensors {
             for &(piece, from) in &tensor.from {
                 match tensor.part {
@@ -370,8 +370,8 @@ impl Work<'_> {
         self.journal.lock().expect("no holder panics").append([index])
     }
 
-    fn open(&self, extent: &Extent) -> Result<Source, ShardError> {
-        Source::open(&self.dir.join(&self.manifest.files[extent.file as usize].path))
+    fn open(&self, extent: &Extent) -> Result<SourceFile, ShardError> {
+        SourceFile::open(&self.dir.join(&self.manifest.files[extent.file as usize].path))
     }
 
     fn damaged(&self, piece: PieceId, tensor: &Tensor) -> ShardError {
@@ -389,7 +389,7 @@ impl Work<'_> {
         piece: PieceId,
         tensor: &Tensor,
         part: usize,
-        out: &mut Output,
+        out: &mut ShardOutput,
         buffer: &mut [u8],
     ) -> Result<(), ShardError> {
         let part = &tensor.parts[part];
@@ -415,7 +415,12 @@ impl Work<'_> {
 
     /// Writes a matrix that the checkpoint stores as [columns, rows]: as many columns at a time as
     /// fit in memory, for which all rows are decoded.
-    fn turn(&self, piece: PieceId, tensor: &Tensor, out: &mut Output) -> Result<(), ShardError> {
+    fn turn(
+        &self,
+        piece: PieceId,
+        tensor: &Tensor,
+        out: &mut ShardOutput,
+    ) -> Result<(), ShardError> {
         let Some(to) = numbers(tensor.dtype) else { return Err(self.damaged(piece, tensor)) };
         let (size, (rows, cols)) = (to.size(), tensor.matrix_shape());
         let (line, row_len) = (rows as usize * size, cols as usize * size);
@@ -452,7 +457,7 @@ impl Work<'_> {
         let row_len = cols * to.size() as u64;
         let mut parts = Vec::new();
         for part in &tensor.parts {
-            parts.push(Part::new(self.open(part)?, part));
+            parts.push(RangedPart::new(self.open(part)?, part));
         }
         let exact = tensor.error.is_none();
         let multiple = encoding.row_multiple() as u64;
@@ -492,7 +497,7 @@ impl Work<'_> {
         piece: PieceId,
         tensor: &Tensor,
         encoding: Encoding,
-        parts: &mut [Part],
+        parts: &mut [RangedPart],
         rows: Range<u64>,
     ) -> Result<Vec<Vec<u8>>, ShardError> {
         let (all, cols) = tensor.matrix_shape();

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::copies::is_damage;
-use super::direct::{Source, buffer};
+use super::direct::{SourceFile, buffer};
 use super::{Progress, ShardError, copies, layout, start};
 use crate::regular::open_regular;
 use crate::{Extent, InvalidManifest, MANIFEST_FILE, Manifest, ManifestError, PieceId, Tensor};
@@ -113,7 +113,7 @@ pub(super) fn check(
         for _ in 0..READERS.min(shards.len()) {
             let started = start(scope, || {
                 let work = || -> Result<(), ShardError> {
-                    let mut buffer = buffer(Source::room(STEP))?;
+                    let mut buffer = buffer(SourceFile::room(STEP))?;
                     while let Some((index, shard)) = {
                         let index = next.fetch_add(1, Ordering::Relaxed);
                         shards.get(index).map(|shard| (index, shard))
@@ -208,7 +208,7 @@ impl Shard<'_> {
             return given_up("cannot be laid out as the manifest says".to_owned());
         };
         let mut walk = Walk::new(self.tensors, &header, self.len);
-        let source = match Source::open(&path) {
+        let source = match SourceFile::open(&path) {
             Ok(source) => source,
             Err(ShardError::Read { cause, .. }) if is_damage(&cause) => {
                 return given_up(format!("cannot be read ({cause})"));

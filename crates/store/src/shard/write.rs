@@ -9,13 +9,13 @@ use crossbeam_channel::{Receiver, Sender};
 use serde::{Deserialize, Serialize};
 use sws_kernels::Encoding;
 
-use super::direct::{ALIGN, Output};
-use super::encode::{Context, Worker};
+use super::direct::{ALIGN, ShardOutput};
+use super::encode::{EncodeContext, EncodeWorker};
 use super::journal::{JOURNAL, Journal};
-use super::kept::{self, Found, Kept};
+use super::kept::{self, FinishedShards, OutputState};
 use super::outdir::OutDir;
-use super::parts::Target;
-use super::plan::{self, Job};
+use super::parts::TensorTarget;
+use super::plan::{self, ShardJob};
 use super::{Progress, ShardError, ShardOptions, WORKERS, copies, layout, pool, start};
 use crate::{
     Checkpoint, CopiedFile, FileEntry, LEARNED_FILE, MANIFEST_FILE, Manifest, ManifestError,
@@ -72,18 +72,22 @@ pub fn resume(
         return Err(ShardError::NoExperts { dir: checkpoint.dir().to_owned(), stand_ins });
     }
     let small = checkpoint.small_files()?;
-    let identity = Identity::of(&source, options, &jobs);
+    let identity = ShardIdentity::of(&source, options, &jobs);
     let total: u64 = jobs.iter().map(|job| job.source_len).sum();
 
     let before = kept::look(out, &identity, &jobs)?;
     let complete = match &before {
-        Found::Complete(manifest) => Some(kept::of_manifest(manifest, out, &jobs, verifying)?),
+        OutputState::Complete(manifest) => {
+            Some(kept::of_manifest(manifest, out, &jobs, verifying)?)
+        }
         _ => None,
     };
-    if let (Found::Complete(manifest), Some(Kept { damaged: 0, .. })) = (&before, &complete) {
+    if let (OutputState::Complete(manifest), Some(FinishedShards { damaged: 0, .. })) =
+        (&before, &complete)
+    {
         // A kill between writing the manifest and removing the journal leaves both.
         if out.join(JOURNAL).is_file() {
-            Journal::open::<_, Line>(out, &identity)?.0.remove()?;
+            Journal::open::<_, JournalLine>(out, &identity)?.0.remove()?;
         }
         progress(Progress { done: total, total });
         return Ok(Sharded {
@@ -98,15 +102,15 @@ pub fn resume(
     planned.extend(small.iter().cloned());
     // What runs learned of a model may have been put beside its shards.
     planned.extend([MANIFEST_FILE, LEARNED_FILE].map(str::to_owned));
-    let is_ours = !matches!(before, Found::Other);
+    let is_ours = !matches!(before, OutputState::Other);
     let dir = OutDir::open(out, checkpoint.own_dir(), &planned, is_ours)?;
-    let (mut journal, lines) = Journal::open::<_, Line>(dir.path(), &identity)?;
+    let (mut journal, lines) = Journal::open::<_, JournalLine>(dir.path(), &identity)?;
     let was_complete = complete.is_some();
-    let Kept { lines: mut results, mut damaged } = match complete {
+    let FinishedShards { lines: mut results, mut damaged } = match complete {
         Some(kept) => kept,
         None => kept::of_journal(lines, dir.path(), (&identity, &jobs), verifying)?,
     };
-    damaged += usize::from(matches!(before, Found::Unreadable));
+    damaged += usize::from(matches!(before, OutputState::Unreadable));
     let found = results.iter().flatten().count();
 
     let left = || jobs.iter().zip(&results).filter(|(_, result)| result.is_none());
@@ -133,10 +137,10 @@ pub fn resume(
     };
     report(0);
     let pool = pool(options.threads)?;
-    let context = Context::new(checkpoint, &source, &pool, &report);
+    let context = EncodeContext::new(checkpoint, &source, &pool, &report);
     let order: Vec<usize> =
         plan::by_file(&jobs).into_iter().filter(|&i| results[i].is_none()).collect();
-    let inputs = Inputs::new(checkpoint, left().map(|(job, _)| job));
+    let inputs = ShardInputs::new(checkpoint, left().map(|(job, _)| job));
     let (journal, lines) = run(&context, &dir, &jobs, &order, journal, inputs)?;
     for line in lines {
         let index = line.index;
@@ -161,7 +165,7 @@ pub fn resume(
 
 /// Identifies the job that a journal belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Identity {
+pub(super) struct ShardIdentity {
     version: u32,
     pub(super) fingerprint: String,
     pub(super) encoding: String,
@@ -169,9 +173,9 @@ pub(super) struct Identity {
     shards: usize,
 }
 
-impl Identity {
-    fn of(source: &Manifest, options: &ShardOptions, jobs: &[Job]) -> Identity {
-        Identity {
+impl ShardIdentity {
+    fn of(source: &Manifest, options: &ShardOptions, jobs: &[ShardJob]) -> ShardIdentity {
+        ShardIdentity {
             version: 2,
             fingerprint: source.model.fingerprint.clone(),
             encoding: options.encoding.name().to_owned(),
@@ -183,13 +187,13 @@ impl Identity {
 
 /// A journal line: a finished shard.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Line {
+pub(super) struct JournalLine {
     pub(super) index: usize,
     pub(super) len: u64,
     pub(super) tensors: Vec<Tensor>,
 }
 
-impl Line {
+impl JournalLine {
     /// True if a shard can be read by the extents of this line, which a foreign journal may hold.
     pub(super) fn can_be_read(&self) -> bool {
         let mut parts = self.tensors.iter().flat_map(|tensor| &tensor.parts);
@@ -200,12 +204,12 @@ impl Line {
 /// The encoding of the shards in a directory, finished or begun; `None` if it has none.
 pub fn encoding_in(dir: &Path) -> Option<Encoding> {
     let finished = || Manifest::load(dir).ok()?.encoding;
-    let begun = || Journal::job::<Identity>(dir)?.encoding.parse().ok();
+    let begun = || Journal::job::<ShardIdentity>(dir)?.encoding.parse().ok();
     finished().or_else(begun)
 }
 
 /// Bytes of the checkpoint. A piece counts once, with or without a stand-in.
-fn source_bytes(jobs: &[Job]) -> u64 {
+fn source_bytes(jobs: &[ShardJob]) -> u64 {
     jobs.iter().filter(|job| job.stand_in.is_none()).map(|job| job.source_len).sum()
 }
 
@@ -225,19 +229,24 @@ fn check_stand_ins(options: &ShardOptions) -> Result<(), ShardError> {
     }
 }
 
-fn shard_header(job: &Job, source: &Manifest, tensors: &[Tensor], len: u64) -> Option<Vec<u8>> {
+fn shard_header(
+    job: &ShardJob,
+    source: &Manifest,
+    tensors: &[Tensor],
+    len: u64,
+) -> Option<Vec<u8>> {
     layout::header(job.piece.id, &source.model.fingerprint, tensors, job.data_start, len)
 }
 
 /// Writes the shards listed in `order`. Returns the journal and the lines added to it.
 fn run(
-    context: &Context,
+    context: &EncodeContext,
     dir: &OutDir,
-    jobs: &[Job],
+    jobs: &[ShardJob],
     order: &[usize],
     journal: Journal,
-    inputs: Inputs,
-) -> Result<(Journal, Vec<Line>), ShardError> {
+    inputs: ShardInputs,
+) -> Result<(Journal, Vec<JournalLine>), ShardError> {
     let next = AtomicUsize::new(0);
     let failure = Mutex::new(None);
     let fail = |error: ShardError| {
@@ -279,14 +288,14 @@ fn run(
 }
 
 fn work(
-    context: &Context,
+    context: &EncodeContext,
     dir: &OutDir,
-    jobs: &[Job],
+    jobs: &[ShardJob],
     order: &[usize],
     next: &AtomicUsize,
-    finished: Sender<Line>,
+    finished: Sender<JournalLine>,
 ) -> Result<(), ShardError> {
-    let mut worker = Worker::new(context)?;
+    let mut worker = EncodeWorker::new(context)?;
     while let Some(&index) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
         let line = write_shard(&mut worker, context, dir, &jobs[index], index)?;
         if finished.send(line).is_err() {
@@ -298,19 +307,20 @@ fn work(
 
 /// Writes one shard under its temporary name.
 fn write_shard(
-    worker: &mut Worker,
-    context: &Context,
+    worker: &mut EncodeWorker,
+    context: &EncodeContext,
     dir: &OutDir,
-    job: &Job,
+    job: &ShardJob,
     index: usize,
-) -> Result<Line, ShardError> {
+) -> Result<JournalLine, ShardError> {
     let path = dir.unfinished(&job.file)?;
-    let mut out = Output::create(&path, job.data_start, job.len)?;
+    let mut out = ShardOutput::create(&path, job.data_start, job.len)?;
     let mut tensors = Vec::with_capacity(job.encodings.len());
     for (tensor, &encoding) in job.piece.tensors.iter().zip(&job.encodings) {
         let kind = job.piece.id.kind();
         let norms = job.stand_in.is_some();
-        let mut target = Target { kind, file: index as u32, out: &mut out, path: &path, norms };
+        let mut target =
+            TensorTarget { kind, file: index as u32, out: &mut out, path: &path, norms };
         tensors.push(worker.tensor(tensor, encoding, &mut target)?);
     }
     out.pad(ALIGN as u64)?;
@@ -318,19 +328,19 @@ fn write_shard(
     let header = shard_header(job, context.manifest, &tensors, len)
         .expect("the plan left room for the longest header");
     out.finish(&header, len)?;
-    Ok(Line { index, len, tensors })
+    Ok(JournalLine { index, len, tensors })
 }
 
 /// Renames finished shards and adds them to the journal. Each batch takes all that have arrived, to
 /// share the cost of waiting for the device.
 fn publish(
     dir: &OutDir,
-    jobs: &[Job],
+    jobs: &[ShardJob],
     mut journal: Journal,
-    mut inputs: Inputs,
-    arriving: Receiver<Line>,
-) -> Result<(Journal, Vec<Line>), ShardError> {
-    let mut lines: Vec<Line> = Vec::new();
+    mut inputs: ShardInputs,
+    arriving: Receiver<JournalLine>,
+) -> Result<(Journal, Vec<JournalLine>), ShardError> {
+    let mut lines: Vec<JournalLine> = Vec::new();
     while let Ok(first) = arriving.recv() {
         let before = lines.len();
         lines.push(first);
@@ -344,27 +354,27 @@ fn publish(
 }
 
 /// The weight files, with the number of unfinished uses of each.
-struct Inputs<'a> {
+struct ShardInputs<'a> {
     checkpoint: &'a dyn Checkpoint,
     uses: Vec<usize>,
 }
 
-impl<'a> Inputs<'a> {
+impl<'a> ShardInputs<'a> {
     /// Counts the uses by the jobs that are left, and releases the files that have none.
     fn new<'b, 'p: 'b>(
         checkpoint: &'a dyn Checkpoint,
-        left: impl Iterator<Item = &'b Job<'p>>,
-    ) -> Inputs<'a> {
+        left: impl Iterator<Item = &'b ShardJob<'p>>,
+    ) -> ShardInputs<'a> {
         let mut uses = vec![0; checkpoint.files().len()];
         left.flat_map(|job| job.files()).for_each(|file| uses[file as usize] += 1);
         for (file, _) in uses.iter().enumerate().filter(|(_, uses)| **uses == 0) {
             checkpoint.release(file as u32);
         }
-        Inputs { checkpoint, uses }
+        ShardInputs { checkpoint, uses }
     }
 
     /// Releases the files whose last use was this job, whose shard is on disk for good.
-    fn done(&mut self, job: &Job) {
+    fn done(&mut self, job: &ShardJob) {
         for file in job.files() {
             self.uses[file as usize] -= 1;
             if self.uses[file as usize] == 0 {
@@ -377,14 +387,14 @@ impl<'a> Inputs<'a> {
 fn assemble(
     source: &Manifest,
     options: &ShardOptions,
-    jobs: &[Job],
-    results: Vec<Option<Line>>,
+    jobs: &[ShardJob],
+    results: Vec<Option<JournalLine>>,
     copies: Vec<CopiedFile>,
 ) -> Manifest {
     let mut files = Vec::with_capacity(jobs.len());
     let mut pieces: Vec<Piece> = Vec::with_capacity(source.pieces.len());
     for (job, line) in jobs.iter().zip(results) {
-        let Line { len, tensors, .. } = line.expect("every job was done");
+        let JournalLine { len, tensors, .. } = line.expect("every job was done");
         files.push(FileEntry { path: job.file.clone(), len });
         match (job.stand_in, pieces.last_mut()) {
             (Some(encoding), Some(piece)) => piece.stand_in = Some(StandIn { encoding, tensors }),

@@ -4,10 +4,10 @@ use std::ops::Deref;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use super::{NVMeWeightStore, State};
+use super::{NVMeWeightStore, StoreState};
 use crate::fetch::Ticket;
 use crate::integrity::Transfer;
-use crate::scheduler::Held;
+use crate::scheduler::HeldPrefix;
 
 /// The first bytes of a slot that is being read into, all of them verified. The fetch does not end
 /// while they are borrowed.
@@ -51,14 +51,14 @@ impl NVMeWeightStore {
             }
         }
         match state.queue.hold(ticket, len) {
-            Held::Now(transfer) => Ok(Landed { store: self, ticket, transfer, len }),
-            Held::Later => Err(NotLanded::Later),
-            Held::Over => Err(NotLanded::Over),
+            HeldPrefix::Now(transfer) => Ok(Landed { store: self, ticket, transfer, len }),
+            HeldPrefix::Later => Err(NotLanded::Later),
+            HeldPrefix::Over => Err(NotLanded::Over),
         }
     }
 }
 
-impl State {
+impl StoreState {
     /// True if a waiter for the prefix of a fetch should check again.
     pub(super) fn has_landed(&self, ticket: Ticket) -> bool {
         let mut watched = self.watched.iter();

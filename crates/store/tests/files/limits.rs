@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use sws_store::{Holder, Memory};
+use sws_store::{LimitSource, SystemMemory};
 
 const MIB: u64 = 1 << 20;
 const MEMINFO: &str = "MemTotal:  1048576 kB\nMemFree: 1 kB\nMemAvailable:     512000 kB\n";
@@ -38,7 +38,7 @@ fn v2(dir: &str, limit: &str, used: u64, cache: u64) -> Files {
     ]
 }
 
-fn below(cgroup: &str, mounts: &str, groups: &[(String, String)]) -> Option<Memory> {
+fn below(cgroup: &str, mounts: &str, groups: &[(String, String)]) -> Option<SystemMemory> {
     let temp = tempfile::tempdir().unwrap();
     let write = |path: &str, text: &str| {
         let path = temp.path().join(path.trim_start_matches('/'));
@@ -51,7 +51,7 @@ fn below(cgroup: &str, mounts: &str, groups: &[(String, String)]) -> Option<Memo
     for (path, text) in groups {
         write(path, text);
     }
-    Memory::below(temp.path())
+    SystemMemory::below(temp.path())
 }
 
 #[test]
@@ -92,15 +92,17 @@ fn smallest_limit_of_machine_and_cgroups_applies() {
         ("a mount with a space", "0::/\n", &spaced, vec![v2("/sys/fs/c group", "209715200", 0, 0)], 200, 200, Some("/sys/fs/c group")),
     ];
     for (what, cgroup, mounts, groups, total, available, holder) in cases {
-        let holder = holder.map_or(Holder::Machine, |dir| Holder::Cgroup(PathBuf::from(dir)));
-        let expected = Memory { total: total * MIB, available: available * MIB, holder };
+        let holder =
+            holder.map_or(LimitSource::Machine, |dir| LimitSource::Cgroup(PathBuf::from(dir)));
+        let expected = SystemMemory { total: total * MIB, available: available * MIB, holder };
         assert_eq!(below(cgroup, mounts, &groups.concat()), Some(expected), "{what}");
     }
 }
 
 #[test]
 fn malformed_files_are_ignored() {
-    let whole = Memory { total: 1024 * MIB, available: 500 * MIB, holder: Holder::Machine };
+    let whole =
+        SystemMemory { total: 1024 * MIB, available: 500 * MIB, holder: LimitSource::Machine };
     let group = |file: &str, text: &str| {
         let mut files = v1("/sys/fs/cgroup/memory/a", 300 * MIB, 0, 0);
         files.push((format!("/sys/fs/cgroup/memory/a/{file}"), text.to_owned()));
@@ -115,12 +117,12 @@ fn malformed_files_are_ignored() {
     for (cgroup, mounts, groups) in cases {
         assert_eq!(below(cgroup, mounts, &groups).as_ref(), Some(&whole), "{cgroup:?} {mounts:?}");
     }
-    assert_eq!(Memory::below(Path::new("/nonexistent")), None);
+    assert_eq!(SystemMemory::below(Path::new("/nonexistent")), None);
 }
 
 #[test]
 #[cfg(target_os = "linux")]
 fn this_machine_reports_its_memory() {
-    let memory = Memory::now().unwrap();
+    let memory = SystemMemory::now().unwrap();
     assert!(memory.available > 0 && memory.available <= memory.total, "{memory:?}");
 }

@@ -6,10 +6,10 @@ use sws_kernels::Activations;
 use sws_model::{Inventory, KvPrecision};
 use sws_store::shard::Progress;
 
-use super::{Loaded, affordable_context, requested_context};
+use super::{LoadedBackend, affordable_context, requested_context};
 use crate::{DraftChoice, Error, Loader, Options, Result};
 
-pub(super) fn load(loader: &mut Loader<'_>) -> Result<Loaded> {
+pub(super) fn load(loader: &mut Loader<'_>) -> Result<LoadedBackend> {
     refuse(&loader.options)?;
     let model = loader.model;
     let spec = model.spec();
@@ -41,7 +41,7 @@ pub(super) fn load(loader: &mut Loader<'_>) -> Result<Loaded> {
         e => model.error(e),
     })?;
     let lm = lm.limited(affordable_context(loader)?);
-    Ok(Loaded {
+    Ok(LoadedBackend {
         tier: "candle".to_owned(),
         reader,
         weight_bytes: lm.weight_bytes(),

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use sws_store::BlobsError;
 
-use super::{Batch, Text};
-use crate::disk::{KvDisk, KvDiskCounts};
-use crate::kept::{Kept, common};
+use super::{Batch, Running};
+use crate::prefix_cache::{PrefixEntry, common};
+use crate::prefix_disk::{PrefixDisk, PrefixDiskCounts};
 
 /// Tokens of a state that is kept in the middle of a text, and tokens that are worth a wait, at least.
 const LEAST: usize = 32;
@@ -30,12 +30,12 @@ impl Begun {
 }
 
 impl Batch<'_> {
-    /// Bytes of the tokens of kept beginnings that need no room of sequences. A budget has room for them if
+    /// Bytes of the tokens of kept prefixes that need no room of sequences. A budget has room for them if
     /// [`Needs::heap`](crate::Needs::heap) has.
     pub const TOKENS: u64 = 1 << 20;
 
-    /// Lets beginnings of texts be stored and found on disk; see [`store`](Self::store).
-    pub fn with_disk(mut self, disk: KvDisk) -> Self {
+    /// Lets prefixes be stored and found on disk; see [`store`](Self::store).
+    pub fn with_disk(mut self, disk: PrefixDisk) -> Self {
         let layout = self.model.empty_prefix().layout();
         self.disk = Some(disk.laid_out(&layout));
         self
@@ -45,20 +45,20 @@ impl Batch<'_> {
     /// write. Nothing else happens meanwhile, so it is for times without texts.
     pub fn store(&mut self) -> bool {
         let Some(disk) = &mut self.disk else { return false };
-        let Some(kept) = self.kept.unstored() else { return false };
-        kept.is_stored = kept.tokens.len() < LEAST || !disk.store(kept);
+        let Some(entry) = self.prefixes.unstored() else { return false };
+        entry.is_stored = entry.tokens.len() < LEAST || !disk.store(entry);
         true
     }
 
     /// Counts of the [disk](Self::with_disk).
-    pub fn disk_counts(&self) -> Option<KvDiskCounts> {
-        self.disk.as_ref().map(KvDisk::counts)
+    pub fn disk_counts(&self) -> Option<PrefixDiskCounts> {
+        self.disk.as_ref().map(PrefixDisk::counts)
     }
 
     /// Errors of the [disk](Self::with_disk) since the last call. After one of writing, nothing more is
     /// written.
     pub fn disk_faults(&mut self) -> Vec<BlobsError> {
-        self.disk.as_mut().map(KvDisk::faults).unwrap_or_default()
+        self.disk.as_mut().map(PrefixDisk::faults).unwrap_or_default()
     }
 
     /// Bytes of the states of running texts and of what is kept, at most, and bytes that there is room for.
@@ -68,9 +68,9 @@ impl Batch<'_> {
         [held, self.room]
     }
 
-    /// Number of beginnings of texts that are kept.
-    pub fn kept(&self) -> usize {
-        self.kept.len()
+    /// Number of prefixes in the cache.
+    pub fn kept_prefixes(&self) -> usize {
+        self.prefixes.len()
     }
 
     /// Puts a sequence at the beginning of a prompt, as far as that is known from texts of its owner:
@@ -89,7 +89,7 @@ impl Batch<'_> {
         }
         // The last token is computed in any case, for its logits.
         let begins = &prompt[..prompt.len() - 1];
-        let here = self.kept.best(begins, owner, self.goes_back);
+        let here = self.prefixes.best(begins, owner, self.goes_back);
         let here = self.load(begins, owner, here);
         self.held = None;
         let (mut known, mut follows) = (here.map_or(0, |(_, len)| len), None);
@@ -124,14 +124,14 @@ impl Batch<'_> {
                 prefix.is_some_and(|prefix| self.model.begin_with(sequence, &prefix, known))
             }
             (None, Some((at, len))) => {
-                self.kept.hit(at);
-                self.model.begin_with(sequence, &self.kept.get(at).prefix, len)
+                self.prefixes.hit(at);
+                self.model.begin_with(sequence, &self.prefixes.get(at).prefix, len)
             }
             (None, None) => false,
         };
         let known = if begun { known } else { 0 };
         let mut marks = Vec::new();
-        let branch = self.kept.most_common(begins, owner).max(most);
+        let branch = self.prefixes.most_common(begins, owner).max(most);
         if !self.goes_back && branch >= LEAST && branch > known {
             marks.push(branch);
         }
@@ -139,7 +139,7 @@ impl Batch<'_> {
     }
 
     /// Reads what the disk has of a prompt, if that is more than what is `here`. Returns the place of the
-    /// longest beginning that is kept, and its length.
+    /// longest prefix that is kept, and its length.
     fn load(
         &mut self,
         begins: &[u32],
@@ -154,17 +154,17 @@ impl Batch<'_> {
         let mut prefix = self.model.empty_prefix();
         let has_room = self.make_room(&[], prefix.growth(found));
         // Another may have gone for it.
-        let here = self.kept.best(begins, owner, self.goes_back);
+        let here = self.prefixes.best(begins, owner, self.goes_back);
         let Some(disk) = self.disk.as_mut().filter(|_| has_room) else { return here };
         let read = disk.load(&mut prefix, (&begins[..found], owner), self.goes_back);
         if read == 0 {
             return here;
         }
         disk.read(read);
-        let mut kept = Kept::new(prefix, begins[..read].to_vec(), owner);
-        kept.is_stored = true;
-        self.shelve(kept);
-        self.kept.best(begins, owner, self.goes_back)
+        let mut entry = PrefixEntry::new(prefix, begins[..read].to_vec(), owner);
+        entry.is_stored = true;
+        self.keep_prefix(entry);
+        self.prefixes.best(begins, owner, self.goes_back)
     }
 
     /// Begins the texts whose others have computed what they have in common, or never will.
@@ -172,7 +172,7 @@ impl Batch<'_> {
         for at in 0..self.running.len() {
             let text = &self.running[at];
             let Some((number, common)) = text.follows else { continue };
-            let computes = |other: &Text<'_>| {
+            let computes = |other: &Running<'_>| {
                 other.number == number && other.follows.is_none() && other.done() < common
             };
             if self.running.iter().any(computes) {
@@ -188,7 +188,7 @@ impl Batch<'_> {
 
     /// Keeps what was computed of a text, where its state cannot be cut later: at a mark, and before each
     /// part of a prompt until the next, since a pass that is cut off leaves no state.
-    pub(super) fn keep_states(&mut self, texts: &mut [Text<'_>], parts: &[usize]) {
+    pub(super) fn keep_states(&mut self, texts: &mut [Running<'_>], parts: &[usize]) {
         if self.goes_back {
             return;
         }
@@ -201,16 +201,16 @@ impl Batch<'_> {
                 continue;
             }
             let Some(prefix) = self.model.prefix(text.sequence) else { continue };
-            let mut kept = Kept::new(prefix, text.prompt[..done].to_vec(), text.owner);
-            kept.passing = text.passing;
-            kept.trail = (!is_mark).then_some(text.number);
-            self.shelve(kept);
+            let mut entry = PrefixEntry::new(prefix, text.prompt[..done].to_vec(), text.owner);
+            entry.short_lived = text.short_lived;
+            entry.trail = (!is_mark).then_some(text.number);
+            self.keep_prefix(entry);
         }
     }
 
-    pub(super) fn shelve(&mut self, kept: Kept) {
-        let bytes = kept.prefix.bytes();
-        self.kept.add(kept.sized(bytes), self.goes_back);
+    pub(super) fn keep_prefix(&mut self, entry: PrefixEntry) {
+        let bytes = entry.prefix.bytes();
+        self.prefixes.add(entry.sized(bytes), self.goes_back);
         self.held = None;
         self.make_room(&[], 0);
     }
@@ -225,7 +225,7 @@ impl Batch<'_> {
             self.held = Some(held + growth);
             let has_room = held + growth <= self.room;
             // What was counted before may be less by now.
-            if has_room || is_counted && !self.kept.drop_one() {
+            if has_room || is_counted && !self.prefixes.drop_one() {
                 let idle = self.room.saturating_sub(held + growth);
                 self.experts = self.model.lend_context(Some(idle));
                 return has_room;
@@ -242,11 +242,11 @@ impl Batch<'_> {
         }
         // What several share, or a running text, would hardly be free without one of them.
         let [held, _] = self.memory();
-        let own = (held as f64 / self.kept.bytes().max(1) as f64).min(1.0);
+        let own = (held as f64 / self.prefixes.bytes().max(1) as f64).min(1.0);
         // With a hundredth more memory about a hundredth fewer experts are read.
-        self.kept.charge(own * waited.as_secs_f64() / self.experts as f64);
+        self.prefixes.charge(own * waited.as_secs_f64() / self.experts as f64);
         if let Some(token) = self.portion.token()
-            && self.kept.drop_unpaid(token, self.disk.is_some())
+            && self.prefixes.drop_unpaid(token, self.disk.is_some())
         {
             self.held = None;
         }
@@ -254,7 +254,7 @@ impl Batch<'_> {
 
     /// Bytes held by sequences and what is kept.
     pub(super) fn count(&mut self) -> u64 {
-        let tokens = self.kept.token_bytes().saturating_sub(Batch::TOKENS);
-        self.model.held(&mut self.kept.prefixes()) + tokens
+        let tokens = self.prefixes.token_bytes().saturating_sub(Batch::TOKENS);
+        self.model.held(&mut self.prefixes.prefixes()) + tokens
     }
 }

@@ -19,14 +19,14 @@ impl Draw {
     }
 }
 
-fn text(draw: &mut Draw) -> Continuation {
+fn text(draw: &mut Draw) -> BatchRequest {
     let story = draw.below(4) as u32;
     let len = 1 + draw.below(150);
     let mut tokens: Vec<u32> = (0..len as u32).map(|n| (story * 31 + n * 7) % 90).collect();
     tokens.extend((0..draw.below(20)).map(|_| draw.below(90) as u32));
     let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
     let max_new_tokens = Some(1 + draw.below(30));
-    Continuation {
+    BatchRequest {
         tokens,
         generation: Generation { sampling, max_new_tokens, ..Generation::default() },
         position: Position::Middle,
@@ -35,17 +35,17 @@ fn text(draw: &mut Draw) -> Continuation {
         ranks: None,
         prompt_ranks: false,
         witness: None,
-        passing: false,
+        short_lived: false,
         owner: draw.below(2) as u64,
         cancel: Cancel::new(),
     }
 }
 
-/// A form that every text has, which counts its texts.
+/// A structure that every text has, which counts its texts.
 #[derive(Debug)]
 struct Any(Arc<()>);
 
-impl Constrain for Any {
+impl TokenMask for Any {
     fn begin(&self) -> Box<dyn Constraint> {
         Box::new(Any(Arc::clone(&self.0)))
     }
@@ -70,19 +70,19 @@ impl Constraint for Any {
 }
 
 #[test]
-fn form_of_a_text_is_gone_when_its_end_is_told() {
+fn structure_of_a_text_is_gone_when_its_end_is_told() {
     let runnable = goldens::runnable("qwen3_moe");
     let options = Options { resident: true, context: Some(240), ..Options::default() };
     let model = Model::open(&runnable.dir).unwrap();
     let mut model = model.with(options).load().unwrap();
     let mut batch = model.batch().unwrap();
     let texts = Arc::new(());
-    let constraint: Arc<dyn Constrain> = Arc::new(Any(Arc::clone(&texts)));
+    let constraint: Arc<dyn TokenMask> = Arc::new(Any(Arc::clone(&texts)));
     let cancel = Cancel::new();
     for cancelled in [false, true] {
         let constraint = Some(Arc::clone(&constraint));
         batch
-            .add(0, Continuation { constraint, cancel: cancel.clone(), ..text(&mut Draw(7)) })
+            .add(0, BatchRequest { constraint, cancel: cancel.clone(), ..text(&mut Draw(7)) })
             .unwrap();
         assert_eq!(Arc::strong_count(&texts), 3);
         if cancelled {
@@ -127,7 +127,7 @@ fn sequences_and_what_is_kept_never_take_more_than_their_room() {
             assert!(counted <= batch.room, "{name}: {counted} of {}", batch.room);
             let at_most = batch.held.unwrap_or(counted);
             assert!(counted <= at_most, "{name}: {counted}, foreseen {at_most}");
-            most = most.max(batch.kept());
+            most = most.max(batch.kept_prefixes());
             fullest = fullest.max(counted as f64 / batch.room as f64);
         }
         // The room is used, and was too small for all.
@@ -169,14 +169,14 @@ fn experts_hold_no_more_of_the_contexts_than_is_idle() {
         batch.step(&mut |_, event| ended += usize::from(matches!(event, Event::Ended(_))));
         let (counted, lent) = (batch.count(), gauge.read().context_lent);
         assert!(counted + lent <= batch.room, "{counted} and {lent} of {} bytes", batch.room);
-        (most, kept) = (most.max(lent), kept.max(batch.kept()));
+        (most, kept) = (most.max(lent), kept.max(batch.kept_prefixes()));
     }
     assert!(ended > 10 && ranked > 5 && kept > 1, "{ended}, {ranked}, {kept}");
     assert!(most * 3 > batch.room, "{most} of {} bytes", batch.room);
     // Whatever is kept costs more in the end than computing it again.
-    let left = batch.kept();
+    let left = batch.kept_prefixes();
     batch.pay_rent(Duration::ZERO);
-    assert!(left > 0 && batch.kept() == left, "{left}");
+    assert!(left > 0 && batch.kept_prefixes() == left, "{left}");
     batch.pay_rent(Duration::from_secs(1 << 30));
-    assert_eq!(batch.kept(), 0);
+    assert_eq!(batch.kept_prefixes(), 0);
 }

@@ -10,21 +10,21 @@ use sws_store::Clock;
 use super::{Generate, Hooks};
 use crate::Result;
 use crate::cancel::CancelObserver;
-use crate::proposals::{Next, Proposals};
+use crate::speculative::{DecodeStep, SpeculativeDecoder};
 
-/// Proposes so many tokens, at most, to follow a text.
+/// Drafts so many tokens, at most, to follow a text.
 type Propose<'m> = Box<dyn FnMut(&[u32], usize) -> Vec<u32> + Send + 'm>;
 
 /// Tokens that were verified in one pass, and where others come from.
 pub(super) struct Ahead<'m> {
-    verified: Option<Verified>,
-    /// The caller's proposals, which are always verified.
+    verified: Option<VerifiedTokens>,
+    /// The caller's draft tokens, which are always verified.
     propose: Option<Propose<'m>>,
     clock: Clock,
 }
 
 /// Tokens of a pass, of which the first is right.
-struct Verified {
+struct VerifiedTokens {
     /// Position of the first.
     first: usize,
     tokens: Vec<u32>,
@@ -62,7 +62,7 @@ impl<'m> Generate<'m> {
     /// Number of positions up to the last token whose successor is chosen next.
     pub(super) fn reached(&self) -> usize {
         match &self.ahead.verified {
-            Some(Verified { first, row, .. }) => first + row + 1,
+            Some(VerifiedTokens { first, row, .. }) => first + row + 1,
             None => self.sequence.len(),
         }
     }
@@ -70,23 +70,23 @@ impl<'m> Generate<'m> {
     /// Computes the logits behind the last token, unless they are known. Returns false if it was
     /// cancelled.
     pub(super) fn advance(&mut self, last: u32) -> Result<bool> {
-        if let Some(Verified { tokens, row, .. }) = &mut self.ahead.verified
+        if let Some(VerifiedTokens { tokens, row, .. }) = &mut self.ahead.verified
             && tokens.get(*row + 1) == Some(&last)
         {
             *row += 1;
             return Ok(true);
         }
-        self.settle();
+        self.accept();
         let began = self.ahead.clock.now();
         let next = self.next_step(last);
-        let (proposed, imitating) = match next {
-            Next::Plain => (Vec::new(), Duration::ZERO),
-            Next::Verify(tokens) => (tokens, Duration::ZERO),
-            Next::Imitate { tokens, verify } => {
-                let Some(proposed) = self.imitate(last, tokens)? else { return Ok(false) };
+        let (proposed, drafting) = match next {
+            DecodeStep::Plain => (Vec::new(), Duration::ZERO),
+            DecodeStep::Verify(tokens) => (tokens, Duration::ZERO),
+            DecodeStep::Draft { tokens, verify } => {
+                let Some(proposed) = self.draft_tokens(last, tokens)? else { return Ok(false) };
                 let took = self.ahead.clock.now() - began;
-                if let Some(proposals) = self.proposals() {
-                    proposals.imitated(&proposed, took, verify);
+                if let Some(decoder) = self.speculative() {
+                    decoder.drafted(&proposed, took, verify);
                 }
                 if verify { (proposed, took) } else { (Vec::new(), Duration::ZERO) }
             }
@@ -98,78 +98,78 @@ impl<'m> Generate<'m> {
             _ => self.verify(last, proposed)?,
         };
         let took = self.ahead.clock.now() - began;
-        if let (Some(proposals), true) = (self.proposals(), computed) {
+        if let (Some(decoder), true) = (self.speculative(), computed) {
             match count {
-                0 => proposals.passed(took),
-                _ => proposals.verified(count, imitating, took),
+                0 => decoder.passed(took),
+                _ => decoder.verified(count, drafting, took),
             }
         }
         Ok(computed)
     }
 
-    /// Proposals that are measured: all but the caller's.
-    pub(super) fn proposals(&mut self) -> Option<&mut Proposals> {
-        self.sequence.proposals.as_mut().filter(|_| self.ahead.propose.is_none())
+    /// Speculative decoding that is measured: all but that of the caller's draft tokens.
+    pub(super) fn speculative(&mut self) -> Option<&mut SpeculativeDecoder> {
+        self.sequence.speculative.as_mut().filter(|_| self.ahead.propose.is_none())
     }
 
     /// Drops what was computed behind the last token that is right.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn accept(&mut self) {
         if self.ahead.verified.is_some() {
             let len = self.reached();
             self.ahead.verified = None;
-            self.sequence.settle(len);
+            self.sequence.accept(len);
         }
     }
 
     /// Decides what follows the text so far, whose last token is not in the sequence yet.
-    fn next_step(&mut self, last: u32) -> Next {
+    fn next_step(&mut self, last: u32) -> DecodeStep {
         let used = self.sequence.len();
         let room = self.sequence.limit() - used - 1;
-        let rows = self.sequence.most_verified().saturating_sub(1);
+        let rows = self.sequence.verify_len().saturating_sub(1);
         // The last token of a text needs no successor.
         let most = rows.min(room).min(self.writer.remaining().saturating_sub(1));
-        let proposes = self.ahead.propose.is_some() || self.sequence.proposals.is_some();
+        let proposes = self.ahead.propose.is_some() || self.sequence.speculative.is_some();
         if most == 0 || !proposes || self.hooks.observer.is_some() {
-            return Next::Plain;
+            return DecodeStep::Plain;
         }
-        let (vocab, imitates) = (self.sequence.vocab(), self.sequence.can_imitate());
+        let (vocab, drafts) = (self.sequence.vocab(), self.sequence.can_draft());
         let propose = &mut self.ahead.propose;
-        self.sequence.with_next(last, |text, proposals| match (propose, proposals) {
+        self.sequence.with_next(last, |text, decoder| match (propose, decoder) {
             (Some(propose), _) => {
                 let mut tokens = propose(text, most);
                 let is_known = |&&token: &&u32| (token as usize) < vocab;
                 tokens.truncate(tokens.iter().take(most).take_while(is_known).count());
-                if tokens.is_empty() { Next::Plain } else { Next::Verify(tokens) }
+                if tokens.is_empty() { DecodeStep::Plain } else { DecodeStep::Verify(tokens) }
             }
-            (None, Some(proposals)) => proposals.next(text, most, imitates),
-            (None, None) => Next::Plain,
+            (None, Some(decoder)) => decoder.next(text, most, drafts),
+            (None, None) => DecodeStep::Plain,
         })
     }
 
     /// Computes up to `count` tokens behind the last one on stand-ins, which leaves the sequence as it was.
     /// `None` if it was cancelled.
-    fn imitate(&mut self, last: u32, count: usize) -> Result<Option<Vec<u32>>> {
+    fn draft_tokens(&mut self, last: u32, count: usize) -> Result<Option<Vec<u32>>> {
         let before = self.sequence.len();
         let (mut proposed, mut token) = (Vec::with_capacity(count), last);
         while proposed.len() < count && !self.writer.is_stop(token) {
             let Generate { sequence, hooks, logits, writer, .. } = self;
-            let imitated = hooks.observe(|observer| {
+            let drafted = hooks.observe(|observer| {
                 logits.clear();
-                logits.extend_from_slice(sequence.imitate(token, observer)?);
+                logits.extend_from_slice(sequence.draft_token(token, observer)?);
                 Ok(())
             })?;
-            if !imitated {
+            if !drafted {
                 return Ok(None);
             }
             let Some(next) = writer.guess(logits, before + proposed.len() + 1) else { break };
             proposed.push(next);
             token = next;
         }
-        self.sequence.settle(before);
+        self.sequence.accept(before);
         Ok(Some(proposed))
     }
 
-    /// Computes the last token and those proposed behind it in one pass. Returns false if it was
+    /// Computes the last token and the draft tokens behind it in one pass. Returns false if it was
     /// cancelled.
     fn verify(&mut self, last: u32, proposed: Vec<u32>) -> Result<bool> {
         let first = self.sequence.len();
@@ -178,7 +178,7 @@ impl<'m> Generate<'m> {
         let Generate { sequence, hooks, .. } = self;
         let done = hooks.observe(|observer| sequence.verify(&tokens, observer))?;
         if done {
-            self.ahead.verified = Some(Verified { first, tokens, row: 0 });
+            self.ahead.verified = Some(VerifiedTokens { first, tokens, row: 0 });
         }
         Ok(done)
     }

@@ -1,15 +1,15 @@
-//! Texts with proposed tokens are those without, bit for bit, and take no longer.
+//! Texts with draft tokens are those without, bit for bit, and take no longer.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use sws_engine::{
-    ComputeCosts, Gauge, MOST_VERIFIED, Options, Plan, ProcessMemory, ProposalCounts, RamBudget,
-    SpeculativeWeightStreamer, StandInUse,
+    ComputeCosts, Gauge, MAX_VERIFY_LEN, Options, Plan, ProcessMemory, RamBudget,
+    SpeculativeCounts, SpeculativeWeightStreamer, StandInUse,
 };
 use sws_kernels::Encoding;
-use sws_model::Model;
+use sws_model::ForwardPass;
 use sws_model::text::{Generation, Sampling};
 use sws_store::shard::{ShardOptions, shard, unshard};
 use sws_store::{SimulatedDisk, open_checkpoint};
@@ -42,12 +42,16 @@ impl Lm {
             devices: 1,
         };
         let (store, spec) = simulated(dir, disk, 1 << 20).unwrap();
-        let made =
-            SpeculativeWeightStreamer::new(Model::new(spec.clone()), store.clone(), options());
+        let made = SpeculativeWeightStreamer::new(
+            ForwardPass::new(spec.clone()),
+            store.clone(),
+            options(),
+        );
         // So small a model would not spare the memory by itself.
         let plan = made.unwrap().plan().unwrap().clone();
-        let plan = Plan { lent: Vec::new(), verified: MOST_VERIFIED, ..plan };
-        let lm = SpeculativeWeightStreamer::with_plan(Model::new(spec), store, plan, options());
+        let plan = Plan { lent: Vec::new(), verify_len: MAX_VERIFY_LEN, ..plan };
+        let lm =
+            SpeculativeWeightStreamer::with_plan(ForwardPass::new(spec), store, plan, options());
         let mut lm = lm.unwrap();
         let (waiter, gauge) = (lm.waiter(), lm.gauge());
         let threads = Threads::one_per_core().unwrap();
@@ -62,7 +66,7 @@ impl Lm {
 
     /// Begins a text that may go on where the last has ended.
     fn go_on(&mut self, prompt: &[u32], generation: &Generation) -> Generate<'_> {
-        let start = Start {
+        let start = GenerateStart {
             layers: 8,
             tokens: prompt.to_vec(),
             generation,
@@ -84,7 +88,7 @@ fn options(mib: u64, stand_ins: StandInUse) -> Options {
         ram_budget: RamBudget::Bytes(mib << 20),
         process: Some(ProcessMemory::default()),
         context: Some(1024),
-        verified: MOST_VERIFIED,
+        verify_len: MAX_VERIFY_LEN,
         stand_ins,
         costs: COSTS,
         ..Options::default()
@@ -112,11 +116,11 @@ fn made(mut generate: Generate<'_>) -> Generated {
     made
 }
 
-fn counts(made: &Generated) -> ProposalCounts {
+fn counts(made: &Generated) -> SpeculativeCounts {
     made.cost.as_ref().unwrap().generation.proposals.unwrap_or_default()
 }
 
-/// Proposals that are right, wrong, right up to some token, or none of a model's tokens.
+/// Draft tokens that are right, wrong, right up to some token, or none of a model's tokens.
 #[derive(Clone, Copy, Debug)]
 enum Double {
     Right,
@@ -139,7 +143,7 @@ impl Double {
         Double::None,
     ];
 
-    /// Its proposal behind the first `made` tokens of a text.
+    /// Its draft tokens behind the first `made` tokens of a text.
     fn propose(self, truth: &[u32], made: usize, most: usize) -> Vec<u32> {
         let right = truth[made..].iter().copied().take(most);
         let wrong = |token: u32| (token + 1) % 4096;
@@ -157,7 +161,7 @@ impl Double {
 }
 
 #[test]
-fn proposals_change_no_token() {
+fn draft_tokens_change_no_token() {
     const TOKENS: usize = 40;
     let mut lm = Lm::new(&tales(), 2000, || options(24, StandInUse::Off));
     // A text that goes on shows the state that the one before has left behind.
@@ -193,7 +197,7 @@ fn proposals_change_no_token() {
                 Double::RightFor(_) | Double::Sometimes | Double::Unknown => {
                     assert!(passes > 4 && accepted > 0, "{double:?}, {counts:?}");
                 }
-                Double::None => assert_eq!(counts, ProposalCounts::default()),
+                Double::None => assert_eq!(counts, SpeculativeCounts::default()),
             }
         }
     }
@@ -217,7 +221,7 @@ fn texts_end_in_the_middle_of_a_pass_as_elsewhere() {
         assert_eq!(generate.by_ref().take(taken).count(), taken);
         assert_eq!(generate.so_far().tokens, plain[..taken]);
         drop(generate);
-        assert_eq!(lm.sequence.len(), PROMPT.len() + taken - 1, "as without proposals");
+        assert_eq!(lm.sequence.len(), PROMPT.len() + taken - 1, "as without draft tokens");
         let rest = [&PROMPT[..], &plain[..taken]].concat();
         assert_eq!(all(lm.go_on(&rest, &generation(1, 40 - taken))).0, plain[taken..]);
     }
@@ -243,22 +247,22 @@ fn with_stand_ins() -> &'static Path {
     shards
 }
 
-/// Runs a text without proposals and with them. Returns the ratio of their times, and counts.
+/// Runs a text without draft tokens and with them. Returns the ratio of their times, and counts.
 fn compared(
     mb_per_second: u64,
     mib: u64,
     stand_ins: StandInUse,
     how: &Generation,
-) -> (f64, ProposalCounts) {
+) -> (f64, SpeculativeCounts) {
     let mut found = Vec::new();
     for proposes in [false, true] {
         let mut lm = Lm::new(with_stand_ins(), mb_per_second, || options(mib, stand_ins));
-        lm.sequence = lm.sequence.with_proposals(proposes);
+        lm.sequence = lm.sequence.with_speculative(proposes);
         let made = made(lm.generate(&PROMPT, how));
         found.push((made.tokens.clone(), lm.time(), counts(&made)));
     }
     let [(plain, slow, none), (tokens, fast, counts)] = &found[..] else { unreachable!() };
-    assert_eq!((plain, *none), (tokens, ProposalCounts::default()));
+    assert_eq!((plain, *none), (tokens, SpeculativeCounts::default()));
     (slow / fast, *counts)
 }
 
@@ -267,7 +271,7 @@ fn compared(
 fn proposals_pay_or_are_left() {
     let sampled = |seed| generation(seed, 300);
     let greedy = Generation { sampling: Sampling::default(), ..generation(0, 300) };
-    // MB/s, budget in MiB, stand-ins, text; the least speed-up, and true if proposals are verified.
+    // MB/s, budget in MiB, stand-ins, text; the least speed-up, and true if draft tokens are verified.
     let cases = [
         (100, 29, StandInUse::All, sampled(1), 1.2, true),
         (100, 16, StandInUse::Off, greedy.clone(), 0.98, true),

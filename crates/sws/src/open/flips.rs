@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use sws_model::text::{ChatOptions, GenerationOptions, Message};
-use sws_model::{CausalLm, KvPrecision, Model as Forward, Session};
+use sws_model::{CausalLm, ForwardPass as Forward, KvPrecision, Session};
 use sws_store::shard::{ShardOptions, shard};
 use sws_store::{ReaderKind, open_checkpoint};
 use sws_testing::goldens;

@@ -77,9 +77,9 @@ fn seen(mixer: &Mixer) -> Option<[usize; 2]> {
 }
 
 /// Query heads, heads of keys and values, and the lengths of a key and a value.
-type Shape = [usize; 4];
+type AttentionShape = [usize; 4];
 
-fn shape(mixer: &Mixer) -> Option<Shape> {
+fn shape(mixer: &Mixer) -> Option<AttentionShape> {
     match mixer {
         Mixer::Attention(spec) => Some([spec.heads, spec.kv_heads, spec.head_dim, spec.value_dim]),
         Mixer::Latent(spec) => Some([spec.heads, 1, spec.width(), spec.rank]),
@@ -88,7 +88,11 @@ fn shape(mixer: &Mixer) -> Option<Shape> {
 }
 
 /// Seconds for each number that a query is multiplied with.
-fn seconds([heads, kv_heads, key_dim, value_dim]: Shape, tier: Tier, threads: &Threads) -> f64 {
+fn seconds(
+    [heads, kv_heads, key_dim, value_dim]: AttentionShape,
+    tier: Tier,
+    threads: &Threads,
+) -> f64 {
     let rule = Attention {
         heads,
         kv_heads,

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use sws_kernels::{Encoding, Fp8Scales, GgufBlocks, Matrix, Published};
 use sws_model::{
-    Compute, FindRows, Held, Inventory, ModelSpec, Observer, PassSource, Ready, Role, Routed,
+    Compute, FindRows, HeldTensor, Inventory, ModelSpec, Observer, PassSource, Ready, Role, Routed,
     SourceError, TakeRow, WeightSource, Weights,
 };
 use sws_store::{Manifest, Piece, PieceId, PieceKind};
@@ -13,7 +13,7 @@ use sws_store::{Manifest, Piece, PieceId, PieceKind};
 /// Weights that say nothing, in memory that many of them share. Their inputs are zeros.
 #[derive(Debug)]
 pub(super) struct Blank<'m> {
-    weights: Shared<'m>,
+    weights: BlankShared<'m>,
     /// For each layer the rows of its table that a token chooses, and their length.
     rows: Vec<(usize, usize)>,
     /// A row.
@@ -23,22 +23,22 @@ pub(super) struct Blank<'m> {
 
 /// Memory of weights: zeros, and bytes that are no number near zero, for encodings that need them.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Memory<'m> {
+pub(super) struct BlankMemory<'m> {
     pub(super) zeros: &'m [u8],
     pub(super) powers: &'m [u8],
 }
 
 #[derive(Debug)]
-struct Shared<'m> {
-    memory: Memory<'m>,
-    pieces: HashMap<PieceId, Vec<Tensor>>,
+struct BlankShared<'m> {
+    memory: BlankMemory<'m>,
+    pieces: HashMap<PieceId, Vec<BlankTensor>>,
     /// Experts of a layer, and how many later ones stand for those that are asked for.
     experts: u32,
     shift: u32,
 }
 
 #[derive(Debug)]
-struct Tensor {
+struct BlankTensor {
     role: Role,
     encoding: Encoding,
     rows: usize,
@@ -74,7 +74,7 @@ fn part_needs_powers(encoding: Encoding, part: usize) -> bool {
     }
 }
 
-impl<'m> Memory<'m> {
+impl<'m> BlankMemory<'m> {
     /// A byte with which codes and scales are numbers of moderate size.
     pub(super) const POWER: u8 = 0x3c;
 
@@ -90,14 +90,14 @@ impl<'m> Blank<'m> {
     pub(super) fn new(
         (spec, inventory): (&ModelSpec, &Inventory),
         manifest: &Manifest,
-        memory: Memory<'m>,
+        memory: BlankMemory<'m>,
         has_head: bool,
     ) -> Blank<'m> {
         let (mut pieces, mut ends) = (HashMap::new(), [0; 2]);
         for piece in &manifest.pieces {
             ends = ends.map(|end| usize::next_multiple_of(end, PAGE));
             let held = inventory.piece(piece.id).iter();
-            let tensors = held.map(|held| Tensor::new(piece, held, memory, &mut ends));
+            let tensors = held.map(|held| BlankTensor::new(piece, held, memory, &mut ends));
             pieces.insert(piece.id, tensors.collect());
         }
         let rows = (0..spec.layers.len()).map(|layer| match spec.rows_of_token(layer) {
@@ -114,7 +114,7 @@ impl<'m> Blank<'m> {
         });
         let experts = experts.max().unwrap_or(1);
         Blank {
-            weights: Shared { memory, pieces, experts, shift: 0 },
+            weights: BlankShared { memory, pieces, experts, shift: 0 },
             rows,
             row: Vec::new(),
             has_head,
@@ -122,9 +122,14 @@ impl<'m> Blank<'m> {
     }
 }
 
-impl Tensor {
-    fn new(piece: &Piece, held: &Held, memory: Memory<'_>, ends: &mut [usize; 2]) -> Tensor {
-        let &Held { role, index, encoding, rows, cols } = held;
+impl BlankTensor {
+    fn new(
+        piece: &Piece,
+        held: &HeldTensor,
+        memory: BlankMemory<'_>,
+        ends: &mut [usize; 2],
+    ) -> BlankTensor {
+        let &HeldTensor { role, index, encoding, rows, cols } = held;
         let mut parts = [const { 0..0 }; Encoding::MOST_PARTS];
         let extents = piece.tensors[index].parts.iter().enumerate();
         for (part, (number, extent)) in parts.iter_mut().zip(extents) {
@@ -144,11 +149,11 @@ impl Tensor {
                 *value = f32::from_bits((at % cols / 2) as u32);
             }
         }
-        Tensor { role, encoding, rows, cols, parts, vector }
+        BlankTensor { role, encoding, rows, cols, parts, vector }
     }
 }
 
-impl Shared<'_> {
+impl BlankShared<'_> {
     /// Zeros always choose the first experts, which would stay in the processor's cache. So others
     /// stand for them, in turn.
     fn stand_in(&self, piece: PieceId) -> PieceId {
@@ -160,14 +165,14 @@ impl Shared<'_> {
         }
     }
 
-    fn get(&self, piece: PieceId, role: Role) -> &Tensor {
+    fn get(&self, piece: PieceId, role: Role) -> &BlankTensor {
         let found = self.pieces.get(&self.stand_in(piece)).or_else(|| self.pieces.get(&piece));
         let found = found.and_then(|held| held.iter().find(|it| it.role == role));
         found.unwrap_or_else(|| panic!("{piece} has no {role:?} in the inventory"))
     }
 
     fn view(&self, piece: PieceId, role: Role) -> Result<Matrix<'_>, SourceError> {
-        let &Tensor { encoding, rows, cols, ref parts, .. } = self.get(piece, role);
+        let &BlankTensor { encoding, rows, cols, ref parts, .. } = self.get(piece, role);
         let bytes = |number: usize| {
             let memory = self.memory.of(encoding, number);
             memory.get(parts[number].clone()).unwrap_or_default()
@@ -177,7 +182,7 @@ impl Shared<'_> {
     }
 }
 
-impl Weights for Shared<'_> {
+impl Weights for BlankShared<'_> {
     fn vector(&self, piece: PieceId, role: Role) -> &[f32] {
         &self.get(piece, role).vector
     }
@@ -242,14 +247,14 @@ impl PassSource for Blank<'_> {}
 
 #[cfg(test)]
 mod tests {
-    use sws_kernels::{Part, PartLen};
+    use sws_kernels::{MatrixPart, PartLen};
 
     use super::*;
 
     /// A row of a matrix in which all bytes of a part are the same.
     fn row(encoding: Encoding, byte: impl Fn(usize) -> u8) -> Vec<f32> {
         let cols = 256;
-        let bytes = |(number, part): (usize, &Part)| match part.len(1, cols as u64) {
+        let bytes = |(number, part): (usize, &MatrixPart)| match part.len(1, cols as u64) {
             Some(PartLen::Exact(len) | PartLen::AtLeast(len)) => vec![byte(number); len as usize],
             other => panic!("{encoding}: {other:?}"),
         };
@@ -265,7 +270,7 @@ mod tests {
         for encoding in Encoding::ALL.into_iter().filter(|&encoding| needs_powers(encoding)) {
             // Codes in a table of one exponent, where only scales are powers.
             let byte = |part: usize| match part_needs_powers(encoding, part) {
-                true => Memory::POWER,
+                true => BlankMemory::POWER,
                 false => 8 * u8::from(part == 1),
             };
             let row = row(encoding, byte);

@@ -6,7 +6,7 @@ use sws_model::{CausalLm, Inventory, KvPrecision, ModelSpec, Session};
 use sws_store::{Arena, Clock, Manifest, PieceId, PieceKind, Slot};
 
 use super::attending::PromptComputing;
-use super::blank::{Blank, Memory, needs_powers};
+use super::blank::{Blank, BlankMemory, needs_powers};
 use crate::Threads;
 
 /// Memory of the weights: far more than caches hold.
@@ -71,7 +71,8 @@ impl<'t> Dry<'t> {
         tokens: usize,
         [least, most]: [usize; 2],
     ) -> Option<Computing> {
-        let Beginning { spec, active, longest, is_whole } = Beginning::of(spec, manifest)?;
+        let ComputedLayers { spec, active, longest, is_whole } =
+            ComputedLayers::of(spec, manifest)?;
         if longest > self.zeros.len() {
             self.zeros = filled(Some(longest).filter(|len| *len <= MOST)?, 0)?;
         }
@@ -80,12 +81,12 @@ impl<'t> Dry<'t> {
         if held.any(|held| needs_powers(held.encoding))
             && self.powers.as_ref().is_none_or(|powers| powers.len() < self.zeros.len())
         {
-            self.powers = Some(filled(self.zeros.len(), Memory::POWER)?);
+            self.powers = Some(filled(self.zeros.len(), BlankMemory::POWER)?);
         }
         let powers = self.powers.as_deref().unwrap_or_default();
-        let memory = Memory { zeros: &self.zeros, powers };
+        let memory = BlankMemory { zeros: &self.zeros, powers };
         let weights = Blank::new((&spec, &inventory), manifest, memory, is_whole);
-        let model = sws_model::Model::with_tier(spec, self.tier);
+        let model = sws_model::ForwardPass::with_tier(spec, self.tier);
         let positions = tokens * (most + 1);
         let mut session = Session::new(model, weights, positions, KvPrecision::F32);
         let tokens = vec![0; tokens.min(session.limit())];
@@ -120,7 +121,7 @@ impl Computing {
 }
 
 /// The layers of a model that are computed.
-struct Beginning {
+struct ComputedLayers {
     spec: ModelSpec,
     /// Bytes of their weights that a token is computed with, and of the longest part of a matrix.
     active: u64,
@@ -129,8 +130,8 @@ struct Beginning {
     is_whole: bool,
 }
 
-impl Beginning {
-    fn of(spec: &ModelSpec, manifest: &Manifest) -> Option<Beginning> {
+impl ComputedLayers {
+    fn of(spec: &ModelSpec, manifest: &Manifest) -> Option<ComputedLayers> {
         let mut layers = vec![0.0; spec.layers.len()];
         let mut head = 0;
         for piece in &manifest.pieces {
@@ -178,7 +179,7 @@ impl Beginning {
         let extents = pieces.flat_map(|it| &it.tensors).flat_map(|tensor| &tensor.parts);
         let longest = extents.map(|extent| extent.len).max()?;
         let active = active + if is_whole { head } else { 0 };
-        Some(Beginning { spec, active, longest: usize::try_from(longest).ok()?, is_whole })
+        Some(ComputedLayers { spec, active, longest: usize::try_from(longest).ok()?, is_whole })
     }
 }
 
@@ -231,13 +232,13 @@ mod tests {
     #[test]
     fn a_small_model_is_computed_whole_and_a_large_one_in_part() {
         let tales = crate::Model::open(sws_testing::tales()).unwrap();
-        let whole = Beginning::of(tales.spec(), tales.manifest()).unwrap();
+        let whole = ComputedLayers::of(tales.spec(), tales.manifest()).unwrap();
         assert!(whole.is_whole && whole.spec == *tales.spec());
         let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs");
         let (outline, format) = outline(&configs.join("deepseek-v3.json")).unwrap();
         let spec = outline.spec().unwrap();
         let manifest = spec.outline(|kind| format.of(kind)).unwrap();
-        let part = Beginning::of(spec, &manifest).unwrap();
+        let part = ComputedLayers::of(spec, &manifest).unwrap();
         // The first layers are dense.
         assert!(!part.is_whole && part.spec.moes().count() >= 1, "{:?}", part.spec.layers.len());
         assert!(part.active >= BYTES && part.spec.layers.len() < 12, "{}", part.active);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sws::{
-    Batch, Cancel, Continuation, End, Error, Event, Generated, GenerationOptions, LoadedModel,
+    Batch, BatchRequest, Cancel, End, Error, Event, Generated, GenerationOptions, LoadedModel,
     Model, Needs, Observer, Options, Prompt, Request, ShardReader, Threads,
 };
 use sws_model::text::Position;
@@ -156,7 +156,7 @@ fn texts_together_are_those_alone() {
 }
 
 /// A seeded text of `new` tokens.
-fn continuation(model: &LoadedModel, prompt: &str, seed: u64, new: usize) -> Continuation {
+fn continuation(model: &LoadedModel, prompt: &str, seed: u64, new: usize) -> BatchRequest {
     let options = GenerationOptions {
         temperature: Some(0.8),
         seed: Some(seed),
@@ -164,7 +164,7 @@ fn continuation(model: &LoadedModel, prompt: &str, seed: u64, new: usize) -> Con
         ignore_eos: true,
         ..GenerationOptions::default()
     };
-    Continuation {
+    BatchRequest {
         tokens: model.text().tokenizer().unwrap().encode(prompt, true).unwrap(),
         generation: model.model().generation(&options).unwrap(),
         position: Position::Middle,
@@ -173,7 +173,7 @@ fn continuation(model: &LoadedModel, prompt: &str, seed: u64, new: usize) -> Con
         ranks: None,
         prompt_ranks: false,
         witness: None,
-        passing: false,
+        short_lived: false,
         owner: 0,
         cancel: Cancel::new(),
     }
@@ -185,7 +185,7 @@ fn to_its_end(batch: &mut Batch<'_>) -> (Generated, usize) {
     while ended.is_none() {
         batch.step(&mut |_, event| match event {
             Event::Piece(piece, _) => pieces += &piece.text,
-            Event::Again(before) => before.iter().for_each(|piece| pieces += &piece.text),
+            Event::Resumed(before) => before.iter().for_each(|piece| pieces += &piece.text),
             Event::Ended(made) => ended = Some(made.unwrap()),
             _ => {}
         });
@@ -219,7 +219,7 @@ fn the_same_text_again_goes_on_where_it_was() {
     // Cut off between passes, and then in a pass.
     batch.add(3, text.clone()).unwrap();
     (0..8).for_each(|_| batch.step(&mut |_, _| {}));
-    let cancelled = Continuation { cancel: Cancel::new(), ..text.clone() };
+    let cancelled = BatchRequest { cancel: Cancel::new(), ..text.clone() };
     text.cancel.cancel();
     assert_eq!(to_its_end(&mut batch).0.end, End::Cancelled);
     assert_eq!(batch.add(4, cancelled.clone()).unwrap(), prompt);
@@ -234,7 +234,7 @@ fn the_same_text_again_goes_on_where_it_was() {
         });
     }
     assert_eq!(end, Some(End::Cancelled));
-    assert_eq!(batch.add(5, Continuation { cancel: Cancel::new(), ..text }).unwrap(), prompt);
+    assert_eq!(batch.add(5, BatchRequest { cancel: Cancel::new(), ..text }).unwrap(), prompt);
     let (rest, steps) = to_its_end(&mut batch);
     assert_eq!((rest.tokens, rest.text), (whole.tokens, whole.text));
     assert!(steps <= 12, "{steps} steps for the last 10 tokens");

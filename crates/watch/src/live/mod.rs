@@ -1,6 +1,6 @@
 //! A run as a stream of events, for listeners elsewhere: what the server writes, and readers of it.
 //!
-//! A stream begins with a [`Hello`]. [`Frame`]s follow, ten in a second at most, each with what has
+//! A stream begins with a [`Hello`]. [`LiveFrame`]s follow, ten in a second at most, each with what has
 //! happened since the one before. All is JSON; a listener who leaves frames out has lost tokens and
 //! passes, which the next frame counts.
 
@@ -9,10 +9,10 @@ mod writer;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Step;
+use crate::RunStep;
 
 pub use reader::Reader;
-pub use writer::{Log, Place, Writer};
+pub use writer::{FrameWriter, Log, LogPlace};
 
 /// Version of the events.
 pub const VERSION: u32 = 1;
@@ -50,11 +50,11 @@ pub struct Expected {
 /// An event after the first.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Frame {
+pub struct LiveFrame {
     /// Time in seconds, from a beginning that is the same for all frames.
     pub at: f64,
     /// The engine's work since the frame before.
-    pub step: Step,
+    pub step: RunStep,
     /// The pass that is running: its tokens, and the layer that it has reached.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub running: Option<[usize; 2]>,
@@ -79,7 +79,7 @@ pub struct Frame {
     pub lost: u64,
     /// The listener's requests, if they have changed: the first of those that wait or run.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub requests: Option<Vec<Request>>,
+    pub requests: Option<Vec<LiveRequest>>,
     /// Texts of all clients that have a sequence, and those that wait for one.
     pub texts: [usize; 2],
 }
@@ -98,7 +98,7 @@ pub struct Passed {
     /// True if it computed a part of a prompt.
     pub prompt: bool,
     /// Its cost, which its texts share.
-    pub step: Step,
+    pub step: RunStep,
 }
 
 /// A token that was chosen.
@@ -114,7 +114,7 @@ pub struct Said {
 
 /// A request of the listener that waits or runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Request {
+pub struct LiveRequest {
     /// Its id.
     pub id: String,
     /// Where it was sent.

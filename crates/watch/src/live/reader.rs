@@ -2,12 +2,12 @@
 
 use std::collections::VecDeque;
 
-use sws_engine::watch::Row;
+use sws_engine::watch::LayerRow;
 
-use super::{Frame, Hello, Passed, Request, VERSION};
+use super::{Hello, LiveFrame, LiveRequest, Passed, VERSION};
 use crate::screen::{Now, Phase, Waiting};
 use crate::story::unpack;
-use crate::{About, Step, Story, Wall};
+use crate::{RunStep, Story, StorySubject, Wall};
 
 /// Passes whose costs are kept for tokens that come later.
 const PASSES: usize = 1024;
@@ -28,7 +28,7 @@ pub struct Reader {
     times: VecDeque<f64>,
     /// The request whose text is shown; tokens of others' keys have none.
     shown: Option<Option<String>>,
-    requests: Vec<Request>,
+    requests: Vec<LiveRequest>,
 }
 
 impl Reader {
@@ -38,9 +38,9 @@ impl Reader {
         if hello.version != VERSION || experts > EXPERTS || hello.rows.len() > EXPERTS {
             return None;
         }
-        let row = |&[layer, experts]: &[usize; 2]| Row { layer, experts };
-        let rows: Vec<Row> = hello.rows.iter().map(row).collect();
-        let about = About {
+        let row = |&[layer, experts]: &[usize; 2]| LayerRow { layer, experts };
+        let rows: Vec<LayerRow> = hello.rows.iter().map(row).collect();
+        let about = StorySubject {
             model: hello.model.clone(),
             notes: Vec::new(),
             budget: hello.budget,
@@ -59,8 +59,8 @@ impl Reader {
     }
 
     /// Takes the next frame.
-    pub fn take(&mut self, frame: Frame) {
-        let Frame { at, step, memory, wall, passes, tokens, requests, texts, .. } = frame;
+    pub fn take(&mut self, frame: LiveFrame) {
+        let LiveFrame { at, step, memory, wall, passes, tokens, requests, texts, .. } = frame;
         self.story.step(step);
         self.now.memory = memory.or(self.now.memory);
         for (start, letters) in wall {
@@ -77,7 +77,7 @@ impl Reader {
         }
         for token in tokens {
             let pass = self.passes.iter().rev().find(|pass| pass.number == token.pass);
-            let (step, at) = pass.map_or((Step::default(), at), |pass| (pass.step, pass.at));
+            let (step, at) = pass.map_or((RunStep::default(), at), |pass| (pass.step, pass.at));
             self.times.push_back(at);
             if self.shows(token.request) {
                 self.story.token(token.text.as_deref().unwrap_or("·"), step);
@@ -126,8 +126,8 @@ impl Reader {
 }
 
 /// A line about a request.
-fn waiting(request: &Request, at: f64) -> Waiting {
-    let Request { id, endpoint, state, place, queued, prompt, done, made } = request;
+fn waiting(request: &LiveRequest, at: f64) -> Waiting {
+    let LiveRequest { id, endpoint, state, place, queued, prompt, done, made } = request;
     let doing = match (state.as_str(), place) {
         ("waiting", Some(place)) => format!("waits, place {place}"),
         ("prompt", _) => format!("prompt {done}/{prompt}"),

@@ -3,21 +3,26 @@ use std::time::Duration;
 use sws_engine::watch::Lap;
 
 use super::*;
-use crate::State;
+use crate::ExpertState;
 use crate::screen::Phase;
 
 fn pass(tokens: u64, seconds: f64) -> Passed {
-    Passed { tokens, texts: 1, step: Step { seconds, ..Step::default() }, ..Passed::default() }
+    Passed {
+        tokens,
+        texts: 1,
+        step: RunStep { seconds, ..RunStep::default() },
+        ..Passed::default()
+    }
 }
 
-fn writer(log: &Log, owner: u64) -> Writer {
-    Writer::new(None, owner, log.end())
+fn writer(log: &Log, owner: u64) -> FrameWriter {
+    FrameWriter::new(None, owner, log.end())
 }
 
 /// Through JSON, as listeners get it.
-fn sent(frame: &Frame) -> Frame {
+fn sent(frame: &LiveFrame) -> LiveFrame {
     let json = serde_json::to_string(frame).unwrap();
-    let read: Frame = serde_json::from_str(&json).unwrap();
+    let read: LiveFrame = serde_json::from_str(&json).unwrap();
     assert_eq!(&read, frame, "{json}");
     read
 }
@@ -37,7 +42,7 @@ fn frames_have_what_happened_since_the_last() {
     assert_eq!(frame.tokens[0].text.as_deref(), Some(" a"));
     assert_eq!((frame.layers, frame.lost), (vec![[9, 0, 0]], 0));
     let frame = sent(&listener.frame(1.2, &log));
-    assert_eq!(frame, Frame { at: 1.2, ..Frame::default() });
+    assert_eq!(frame, LiveFrame { at: 1.2, ..LiveFrame::default() });
     // One that begins now has no earlier ones.
     assert!(writer(&log, 7).frame(1.2, &log).tokens.is_empty());
 }
@@ -90,13 +95,13 @@ fn said(pass: u64, request: &str, text: &str) -> Said {
     Said { pass, text: Some(text.to_owned()), request: Some(request.to_owned()) }
 }
 
-fn request(id: &str, state: &str) -> Request {
-    Request {
+fn request(id: &str, state: &str) -> LiveRequest {
+    LiveRequest {
         id: id.to_owned(),
         state: state.to_owned(),
         prompt: 10,
         done: 5,
-        ..Request::default()
+        ..LiveRequest::default()
     }
 }
 
@@ -104,20 +109,20 @@ fn request(id: &str, state: &str) -> Request {
 fn pictures_follow_frames() {
     let mut reader = Reader::new(&hello()).unwrap();
     let reading = Some(vec![request("r1", "prompt"), request("r2", "waiting")]);
-    reader.take(Frame { at: 1.0, requests: reading, texts: [1, 1], ..Frame::default() });
+    reader.take(LiveFrame { at: 1.0, requests: reading, texts: [1, 1], ..LiveFrame::default() });
     assert_eq!(reader.now.phase, Phase::Prompt(0.5));
     assert_eq!(reader.now.requests[0].doing, "prompt 5/10");
     let both = Some(vec![request("r1", "generation"), request("r2", "generation")]);
-    reader.take(Frame {
+    reader.take(LiveFrame {
         at: 2.0,
         wall: vec![(1, "Y".to_owned()), (90, "Y".to_owned())],
         passes: vec![Passed { number: 3, at: 1.9, ..pass(2, 0.25) }],
         tokens: vec![said(3, "r1", "One"), said(3, "r2", "Two")],
         requests: both,
         texts: [2, 0],
-        ..Frame::default()
+        ..LiveFrame::default()
     });
-    assert_eq!(reader.now.wall.states[2..4], [State::Waited, State::Waited]);
+    assert_eq!(reader.now.wall.states[2..4], [ExpertState::Waited, ExpertState::Waited]);
     assert_eq!(reader.now.phase, Phase::Text);
     let texts = |reader: &Reader| -> String {
         reader.story.tokens().iter().map(|token| token.text.as_str()).collect()
@@ -127,15 +132,21 @@ fn pictures_follow_frames() {
     // The first ends, and the second is shown from there on.
     let second = Some(vec![request("r2", "generation")]);
     let tokens = vec![said(4, "r1", "."), said(4, "r2", " wolves")];
-    reader.take(Frame { at: 2.1, tokens, requests: second, texts: [1, 0], ..Frame::default() });
-    reader.take(Frame {
+    reader.take(LiveFrame {
+        at: 2.1,
+        tokens,
+        requests: second,
+        texts: [1, 0],
+        ..LiveFrame::default()
+    });
+    reader.take(LiveFrame {
         at: 2.2,
         tokens: vec![said(5, "r2", ".")],
         texts: [1, 0],
-        ..Frame::default()
+        ..LiveFrame::default()
     });
     assert_eq!(texts(&reader), "One.\n\n wolves.");
-    reader.take(Frame { at: 9.0, requests: Some(Vec::new()), ..Frame::default() });
+    reader.take(LiveFrame { at: 9.0, requests: Some(Vec::new()), ..LiveFrame::default() });
     assert_eq!((reader.now.phase, reader.now.pace), (Phase::Idle, None));
 }
 
@@ -147,6 +158,6 @@ fn servers_of_other_versions_or_impossible_models_are_refused() {
     }
     let mut reader = Reader::new(&hello()).unwrap();
     let wall = vec![(usize::MAX, "Y".to_owned()), (0, "\u{1b}é~".to_owned())];
-    reader.take(Frame { wall, at: f64::MAX, ..Frame::default() });
-    reader.take(Frame { at: f64::MIN, ..Frame::default() });
+    reader.take(LiveFrame { wall, at: f64::MAX, ..LiveFrame::default() });
+    reader.take(LiveFrame { at: f64::MIN, ..LiveFrame::default() });
 }

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 
 use sws_engine::watch::Lap;
 
-use super::{Frame, Passed, Said};
+use super::{LiveFrame, Passed, Said};
 use crate::story::packed;
-use crate::{Follower, Step, Wall};
+use crate::{Follower, RunStep, Wall};
 
 /// Passes and tokens that a log keeps: the latest.
 const KEPT: usize = 1024;
@@ -18,14 +18,14 @@ const GAP: usize = 8;
 /// The latest passes and tokens of a run, for all listeners.
 #[derive(Debug, Default)]
 pub struct Log {
-    passes: Ring<Passed>,
-    tokens: Ring<Token>,
+    passes: LogRing<Passed>,
+    tokens: LogRing<LoggedToken>,
     layers: Vec<[u32; 3]>,
 }
 
 /// A token, and whose it is.
 #[derive(Debug)]
-struct Token {
+struct LoggedToken {
     pass: u64,
     owner: u64,
     text: String,
@@ -34,18 +34,18 @@ struct Token {
 
 /// The latest of many values, and the number of all.
 #[derive(Debug)]
-struct Ring<T> {
+struct LogRing<T> {
     kept: VecDeque<T>,
     all: u64,
 }
 
-impl<T> Default for Ring<T> {
-    fn default() -> Ring<T> {
-        Ring { kept: VecDeque::new(), all: 0 }
+impl<T> Default for LogRing<T> {
+    fn default() -> LogRing<T> {
+        LogRing { kept: VecDeque::new(), all: 0 }
     }
 }
 
-impl<T> Ring<T> {
+impl<T> LogRing<T> {
     fn push(&mut self, value: T) {
         if self.kept.len() == KEPT {
             self.kept.pop_front();
@@ -64,14 +64,15 @@ impl<T> Ring<T> {
 
 impl Log {
     /// Most bytes that it takes.
-    pub const BYTES: u64 = (KEPT * (size_of::<Passed>() + size_of::<Token>() + TEXT + 64)) as u64;
+    pub const BYTES: u64 =
+        (KEPT * (size_of::<Passed>() + size_of::<LoggedToken>() + TEXT + 64)) as u64;
 
     /// Appends a token of the next pass. `owner` says who may see its text.
     pub fn token(&mut self, owner: u64, request: &str, text: &str) {
         let end = (0..=text.len().min(TEXT)).rev().find(|&at| text.is_char_boundary(at));
         let text = text[..end.unwrap_or(0)].to_owned();
         let request = request.chars().take(64).collect();
-        self.tokens.push(Token { pass: self.passes.all, owner, text, request });
+        self.tokens.push(LoggedToken { pass: self.passes.all, owner, text, request });
     }
 
     /// Appends a pass, whose number is chosen here.
@@ -91,56 +92,56 @@ impl Log {
     }
 
     /// The place behind the last token and pass.
-    pub fn end(&self) -> Place {
-        Place { passes: self.passes.all, tokens: self.tokens.all }
+    pub fn end(&self) -> LogPlace {
+        LogPlace { passes: self.passes.all, tokens: self.tokens.all }
     }
 
     /// Adds what an owner may see of everything since a place to a frame, and moves the place.
-    fn read(&self, place: &mut Place, owner: u64, frame: &mut Frame) {
+    fn read(&self, place: &mut LogPlace, owner: u64, frame: &mut LiveFrame) {
         let (passes, lost) = self.passes.since(place.passes);
         frame.passes.extend(passes);
         frame.lost += lost;
         // Tokens of the pass that is running have no cost yet.
-        let whole = |token: &&Token| token.pass < self.passes.all;
+        let whole = |token: &&LoggedToken| token.pass < self.passes.all;
         let (tokens, lost) = self.tokens.since(place.tokens);
         frame.lost += lost;
         let mut seen = lost;
         for token in tokens.take_while(whole) {
             let own = token.owner == owner;
-            let shown = |text: &String| own.then(|| text.clone());
-            let (text, request) = (shown(&token.text), shown(&token.request));
+            let render = |text: &String| own.then(|| text.clone());
+            let (text, request) = (render(&token.text), render(&token.request));
             frame.tokens.push(Said { pass: token.pass, text, request });
             seen += 1;
         }
         if !frame.passes.is_empty() {
             frame.layers.clone_from(&self.layers);
         }
-        *place = Place { passes: self.passes.all, tokens: place.tokens + seen };
+        *place = LogPlace { passes: self.passes.all, tokens: place.tokens + seen };
     }
 }
 
 /// A place in a log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct LogPlace {
     passes: u64,
     tokens: u64,
 }
 
 /// What a listener has been sent, of which the next frame has the difference.
 #[derive(Debug)]
-pub struct Writer {
+pub struct FrameWriter {
     follower: Option<Follower>,
     owner: u64,
-    place: Place,
+    place: LogPlace,
     wall: Wall,
     letters: String,
 }
 
-impl Writer {
+impl FrameWriter {
     /// For a listener who may see the texts of an owner. `follower` knows the experts, if anyone does.
-    pub fn new(follower: Option<Follower>, owner: u64, place: Place) -> Writer {
+    pub fn new(follower: Option<Follower>, owner: u64, place: LogPlace) -> FrameWriter {
         let rows = follower.as_ref().map_or(Vec::new(), Follower::rows);
-        Writer { follower, owner, place, wall: Wall::new(rows), letters: String::new() }
+        FrameWriter { follower, owner, place, wall: Wall::new(rows), letters: String::new() }
     }
 
     /// Bytes of a listener to a model with so many experts: states and letters, old and new, and the
@@ -156,8 +157,8 @@ impl Writer {
     }
 
     /// The next frame: what has happened since the last one.
-    pub fn frame(&mut self, at: f64, log: &Log) -> Frame {
-        let mut frame = Frame { at: rounded(at), ..Frame::default() };
+    pub fn frame(&mut self, at: f64, log: &Log) -> LiveFrame {
+        let mut frame = LiveFrame { at: rounded(at), ..LiveFrame::default() };
         if let Some(follower) = &mut self.follower {
             frame.step = follower.step().rounded();
             frame.running = follower.running();
@@ -194,12 +195,12 @@ fn rounded(seconds: f64) -> f64 {
     (seconds * 1e6).round() / 1e6
 }
 
-impl Step {
+impl RunStep {
     /// The step with times in whole microseconds, which take less room as text.
-    pub(crate) fn rounded(self) -> Step {
-        let Step { seconds, computing, waiting, reading, .. } = self;
+    pub(crate) fn rounded(self) -> RunStep {
+        let RunStep { seconds, computing, waiting, reading, .. } = self;
         let [seconds, computing, waiting, reading] =
             [seconds, computing, waiting, reading].map(rounded);
-        Step { seconds, computing, waiting, reading, ..self }
+        RunStep { seconds, computing, waiting, reading, ..self }
     }
 }

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use crate::story::LEVELS;
-use crate::{Step, Story, Token};
+use crate::{RunStep, Story, StoryToken};
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
@@ -39,7 +39,7 @@ pub fn write(story: &Story, to: &mut dyn Write) -> io::Result<()> {
 
 /// The data of a page: columns, as long as there are tokens, or frames.
 #[derive(Serialize)]
-struct Data<'s> {
+struct PageData<'s> {
     version: u32,
     model: &'s str,
     summary: String,
@@ -54,12 +54,12 @@ struct Data<'s> {
     opening: &'s str,
     /// Tokens before the first of the columns.
     left_out: u64,
-    tokens: Tokens<'s>,
+    tokens: PageTokens<'s>,
     frames: Frames<'s>,
 }
 
 #[derive(Serialize)]
-struct Tokens<'s> {
+struct PageTokens<'s> {
     text: Vec<&'s str>,
     level: Vec<usize>,
     seconds: Vec<f64>,
@@ -84,14 +84,16 @@ fn write_json(story: &Story, to: &mut impl Write) -> io::Result<()> {
     let usual = story.usual();
     let tokens = story.tokens();
     let texts = || tokens.iter().map(|token| token.text.as_str()).collect();
-    let numbers = |of: fn(&Step) -> u64| tokens.iter().map(|token| of(&token.step)).collect();
+    let numbers = |of: fn(&RunStep) -> u64| tokens.iter().map(|token| of(&token.step)).collect();
     // Columns of times that nobody knows would say nothing.
-    let times = |of: fn(&Step) -> f64| match story.about.is_timed {
-        true => tokens.iter().map(|Token { step, .. }| (of(step) * 1e6).round() / 1e6).collect(),
+    let times = |of: fn(&RunStep) -> f64| match story.about.is_timed {
+        true => {
+            tokens.iter().map(|StoryToken { step, .. }| (of(step) * 1e6).round() / 1e6).collect()
+        }
         false => Vec::new(),
     };
     let frames = story.frames();
-    let data = Data {
+    let data = PageData {
         version: 1,
         model: &story.about.model,
         summary: summary(story),
@@ -103,7 +105,7 @@ fn write_json(story: &Story, to: &mut impl Write) -> io::Result<()> {
         levels: LEVELS,
         opening: story.opening(),
         left_out: story.left_out(),
-        tokens: Tokens {
+        tokens: PageTokens {
             text: texts(),
             level: (0..tokens.len()).map(|number| story.level(number, usual)).collect(),
             seconds: times(|step| step.seconds),
@@ -163,10 +165,10 @@ impl Write for Embedded<'_> {
 
 #[cfg(test)]
 mod tests {
-    use sws_engine::watch::Row;
+    use sws_engine::watch::LayerRow;
 
     use super::*;
-    use crate::{About, MAX_FRAME_BYTES, MAX_TOKENS, State, Wall};
+    use crate::{ExpertState, MAX_FRAME_BYTES, MAX_TOKENS, StorySubject, Wall};
 
     fn data(page: &str) -> serde_json::Value {
         let (_, rest) = page.split_once("id=\"data\">").unwrap();
@@ -176,15 +178,15 @@ mod tests {
     #[test]
     fn hostile_texts_stay_data() {
         let hostile = "</script><script>alert(1)</script><!-- & \u{2028} <!--script--> \u{1b}[31m";
-        let about = About {
+        let about = StorySubject {
             model: hostile.to_owned(),
             notes: vec![hostile.to_owned()],
             is_timed: true,
-            ..About::default()
+            ..StorySubject::default()
         };
         let mut story = Story::new(about, Vec::new());
         story.set_opening(hostile);
-        story.token(hostile, Step::default());
+        story.token(hostile, RunStep::default());
         let page = html(&story);
         assert_eq!(page.matches("</script>").count(), 2);
         assert!(!page.contains("alert(1)<") && !page.contains("<!--"));
@@ -201,11 +203,11 @@ mod tests {
 
     #[test]
     fn unknown_times_are_left_out() {
-        let about = About { has_places: true, ..About::default() };
-        let mut story = Story::new(about, vec![Row { layer: 3, experts: 3 }]);
-        story.token(" 7", Step { hits: 3, misses: 1, ..Step::default() });
+        let about = StorySubject { has_places: true, ..StorySubject::default() };
+        let mut story = Story::new(about, vec![LayerRow { layer: 3, experts: 3 }]);
+        story.token(" 7", RunStep { hits: 3, misses: 1, ..RunStep::default() });
         let mut wall = Wall::new(story.rows.clone());
-        wall.states[2] = State::Waited;
+        wall.states[2] = ExpertState::Waited;
         story.frame(&wall, None);
         let data = data(&html(&story));
         assert_eq!(data["timed"], false);
@@ -220,11 +222,11 @@ mod tests {
 
     #[test]
     fn size_of_a_page_is_bounded() {
-        let rows = vec![Row { layer: 0, experts: 30_000 }];
-        let mut story = Story::new(About::default(), rows.clone());
+        let rows = vec![LayerRow { layer: 0, experts: 30_000 }];
+        let mut story = Story::new(StorySubject::default(), rows.clone());
         let wall = Wall::new(rows);
         for _ in 0..MAX_TOKENS + 5 {
-            story.token(&"<".repeat(500), Step::default());
+            story.token(&"<".repeat(500), RunStep::default());
             story.frame(&wall, Some(1 << 40));
         }
         let page = html(&story);

@@ -8,7 +8,7 @@ use ratatui_core::text::Span;
 use super::style::Palette;
 use super::text::plain;
 use super::{Now, Phase, WIDE, Waiting, put};
-use crate::{Step, Story};
+use crate::{RunStep, Story};
 
 /// Columns for the name of a lane.
 const NAMES: u16 = 9;
@@ -41,7 +41,7 @@ pub(super) fn title(story: &Story, now: &Now, line: Rect, buffer: &mut Buffer) {
 
 /// The share of the time that the disk was busy and that passes computed, the latest on the right.
 pub(super) fn lanes(story: &Story, palette: &Palette, area: Rect, buffer: &mut Buffer) {
-    type Part = fn(&Step) -> f64;
+    type Part = fn(&RunStep) -> f64;
     let lanes: [(&str, Part, Style); 2] = [
         ("disk", |step| step.share(step.reading), palette.disk()),
         ("compute", |step| step.share(step.computing), palette.compute()),
@@ -68,7 +68,7 @@ pub(super) fn figures(
     buffer: &mut Buffer,
 ) {
     let steps = story.steps();
-    let recent = Step::sum(steps.iter().skip(steps.len().saturating_sub(WINDOW)));
+    let recent = RunStep::sum(steps.iter().skip(steps.len().saturating_sub(WINDOW)));
     let hits = match recent.hit_rate() {
         Some(rate) => format!("hits {:>3.0} %", 100.0 * rate),
         None => "hits   -  ".to_owned(),

@@ -68,7 +68,7 @@ pub fn draw(story: &Story, now: &Now, buffer: &mut Buffer) {
         return;
     }
     let palette = Palette::new(now.has_colours);
-    let frame = Layout::of(area, now.wall.rows.len(), now.texts.map(|_| now.requests.len()));
+    let frame = FrameLayout::of(area, now.wall.rows.len(), now.texts.map(|_| now.requests.len()));
     meters::title(story, now, frame.title, buffer);
     wall::draw(&now.wall, &palette, frame.wall, buffer);
     if frame.legend.height > 0 {
@@ -84,7 +84,7 @@ pub fn draw(story: &Story, now: &Now, buffer: &mut Buffer) {
 
 /// Places of the parts of a frame, from top to bottom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Layout {
+struct FrameLayout {
     title: Rect,
     wall: Rect,
     legend: Rect,
@@ -94,9 +94,9 @@ struct Layout {
     text: Rect,
 }
 
-impl Layout {
+impl FrameLayout {
     /// `requests` is the number of those of a server.
-    fn of(area: Rect, layers: usize, requests: Option<usize>) -> Layout {
+    fn of(area: Rect, layers: usize, requests: Option<usize>) -> FrameLayout {
         let mut y = area.y;
         let mut take = |lines: u16| {
             let lines = lines.min(area.bottom().saturating_sub(y));
@@ -118,7 +118,7 @@ impl Layout {
         // No more lines than the folded wall has.
         let down = layers.div_ceil(usize::from(most.max(1))).max(1);
         let wall = most.min(u16::try_from(layers.div_ceil(down)).unwrap_or(u16::MAX));
-        Layout {
+        FrameLayout {
             title: take(1),
             wall: take(wall),
             legend: take(legend),

@@ -2,16 +2,16 @@
 
 use ratatui_core::style::{Color, Modifier, Style};
 
-use crate::State;
+use crate::ExpertState;
 
 /// The mark of a state.
-pub(super) const fn mark(state: State) -> &'static str {
+pub(super) const fn mark(state: ExpertState) -> &'static str {
     match state {
-        State::Disk => "·",
-        State::Memory => "▒",
-        State::Reading => "↓",
-        State::Used => "█",
-        State::Waited => "!",
+        ExpertState::Disk => "·",
+        ExpertState::Memory => "▒",
+        ExpertState::Reading => "↓",
+        ExpertState::Used => "█",
+        ExpertState::Waited => "!",
     }
 }
 
@@ -32,13 +32,13 @@ impl Palette {
         Palette { has_colours }
     }
 
-    pub(super) fn state(&self, state: State) -> Style {
+    pub(super) fn state(&self, state: ExpertState) -> Style {
         match state {
-            State::Disk => self.colour(GREY),
-            State::Memory => self.colour(BLUE),
-            State::Reading => self.colour(ORANGE),
-            State::Used => Style::new(),
-            State::Waited => self.colour(VERMILION).add_modifier(Modifier::BOLD),
+            ExpertState::Disk => self.colour(GREY),
+            ExpertState::Memory => self.colour(BLUE),
+            ExpertState::Reading => self.colour(ORANGE),
+            ExpertState::Used => Style::new(),
+            ExpertState::Waited => self.colour(VERMILION).add_modifier(Modifier::BOLD),
         }
     }
 

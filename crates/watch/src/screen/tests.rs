@@ -5,19 +5,19 @@ use std::path::Path;
 use ratatui_core::backend::TestBackend;
 use ratatui_core::style::{Color, Modifier};
 use ratatui_core::terminal::Terminal;
-use sws_engine::watch::Row;
+use sws_engine::watch::LayerRow;
 
 use super::*;
-use crate::{About, State, Step};
+use crate::{ExpertState, RunStep, StorySubject};
 
 /// A run of a model with 16 layers of 64 experts, in the middle of a text.
 fn run() -> (Story, Now) {
-    let rows: Vec<Row> = (2..18).map(|layer| Row { layer, experts: 64 }).collect();
-    let about = About {
+    let rows: Vec<LayerRow> = (2..18).map(|layer| LayerRow { layer, experts: 64 }).collect();
+    let about = StorySubject {
         model: "OWNER/Model-30B-A3B".to_owned(),
         budget: Some(12 << 30),
         is_timed: true,
-        ..About::default()
+        ..StorySubject::default()
     };
     let mut story = Story::new(about, rows.clone());
     story.set_opening("Once upon a time, a wolf lived at the edge of the forest.");
@@ -28,11 +28,11 @@ fn run() -> (Story, Now) {
     ];
     for (number, word) in words.into_iter().enumerate() {
         let seconds = [0.10, 0.11, 0.10, 0.14, 0.09, 0.25, 0.10, 0.60][number % 8];
-        story.token(word, Step { seconds, ..Step::default() });
+        story.token(word, RunStep { seconds, ..RunStep::default() });
     }
     for number in 0..90 {
         let part = f64::from(number % 9) / 8.0;
-        story.step(Step {
+        story.step(RunStep {
             seconds: 0.1,
             reading: 0.1 * part,
             computing: 0.1 * (1.0 - part),
@@ -45,11 +45,11 @@ fn run() -> (Story, Now) {
     let mut wall = Wall::new(rows);
     for (number, state) in wall.states.iter_mut().enumerate() {
         *state = match number * 37 % 101 {
-            0..45 => State::Memory,
-            45..48 => State::Reading,
-            48..54 => State::Used,
-            54 => State::Waited,
-            _ => State::Disk,
+            0..45 => ExpertState::Memory,
+            45..48 => ExpertState::Reading,
+            48..54 => ExpertState::Used,
+            54 => ExpertState::Waited,
+            _ => ExpertState::Disk,
         };
     }
     let now =

@@ -12,7 +12,7 @@ use super::style::Palette;
 use crate::Story;
 
 /// A grapheme with its style; none at the end of a line.
-type Mark = Option<(String, Style)>;
+type StyledGrapheme = Option<(String, Style)>;
 
 /// Draws the end of the text, wrapped at words.
 pub(super) fn draw(story: &Story, palette: &Palette, area: Rect, buffer: &mut Buffer) {
@@ -87,7 +87,7 @@ fn wrapped(parts: &[(Cow<'_, str>, Style)], width: u16) -> Vec<Vec<(String, Styl
 }
 
 /// The graphemes of a text with their style, and the ends of its lines.
-fn marks(text: &str, style: Style) -> Vec<Mark> {
+fn marks(text: &str, style: Style) -> Vec<StyledGrapheme> {
     let mut marks = Vec::new();
     for (number, line) in text.split('\n').enumerate() {
         if number > 0 {

@@ -5,7 +5,7 @@ use ratatui_core::layout::Rect;
 
 use super::put;
 use super::style::{Palette, mark};
-use crate::{Folded, State, Wall};
+use crate::{ExpertState, Folded, Wall};
 
 /// Columns for the number of a layer.
 const NUMBERS: u16 = 4;
@@ -37,14 +37,14 @@ pub(super) fn legend(wall: &Wall, palette: &Palette, areas: [Rect; 2], buffer: &
     }
     if line.width < LEGEND {
         let mut x = line.x;
-        for state in State::ALL {
+        for state in ExpertState::ALL {
             x = put(buffer, line, x, mark(state), palette.state(state));
             x = put(buffer, line, x, &format!("{} ", state.short()), palette.quiet());
         }
         return;
     }
     let mut x = line.x + NUMBERS;
-    for state in State::ALL {
+    for state in ExpertState::ALL {
         x = put(buffer, line, x, mark(state), palette.state(state));
         x = put(buffer, line, x, &format!(" {}  ", state.name()), palette.quiet());
     }

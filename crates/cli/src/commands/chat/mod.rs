@@ -14,21 +14,21 @@ use sws::{
 use sws_model::ForwardError;
 use sws_model::text::Generation;
 
-use super::run::{Outcome, read_file, read_text};
+use super::run::{RunOutcome, read_file, read_text};
 use super::{print, run, size};
 use crate::account::{account, closing, ending};
 use crate::answer::follow;
 use crate::atomic_file::AtomicFile;
 use crate::interrupt::{INTERRUPTED, Interrupt};
-use crate::lines::{Line, Lines};
+use crate::lines::{InputLine, InputLines};
 use crate::live::Live;
 use crate::terminal::{hint, is_broken_pipe, note};
-use crate::watch::{self, Wanted, Watcher};
+use crate::watch::{self, WantedViews, Watcher};
 use crate::{args, limits, logs, model};
-use screen::Screen;
-use words::Word;
+use screen::AnswerScreen;
+use words::ChatCommand;
 
-pub(crate) fn run(mut args: args::Chat) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(mut args: args::ChatArgs) -> anyhow::Result<ExitCode> {
     if args.watch {
         watch::check()?;
     }
@@ -51,15 +51,15 @@ pub(crate) fn run(mut args: args::Chat) -> anyhow::Result<ExitCode> {
         },
     };
     let question = question(args.question.take())?;
-    let mut chat = Chat::load(&args, &model, &threads)?;
+    let mut chat = ChatSession::load(&args, &model, &threads)?;
     if let Some(question) = question {
         let end = chat.answer(&question, "")?;
         if let Some((made, metrics)) = chat.last.filter(|_| args.json) {
-            Outcome::of_answer(&model, made, &chat.generation, metrics).print()?;
+            RunOutcome::of_answer(&model, made, &chat.generation, metrics).print()?;
         }
         return Ok(ExitCode::from(if end == End::Cancelled { INTERRUPTED } else { 0 }));
     }
-    let mut lines = Lines::open()?;
+    let mut lines = InputLines::open()?;
     if lines.is_terminal() {
         let (name, limit) = (model.name(), chat.running.limit());
         let ram = chat.running.plan().map(|plan| size(plan.ledger.budget()));
@@ -70,17 +70,17 @@ pub(crate) fn run(mut args: args::Chat) -> anyhow::Result<ExitCode> {
     }
     loop {
         let line = match lines.next()? {
-            Line::Text(line) => line,
-            Line::Unreadable(why) => {
+            InputLine::Text(line) => line,
+            InputLine::Unreadable(why) => {
                 note!("sws: {why}");
                 continue;
             }
-            Line::End => return Ok(ExitCode::SUCCESS),
+            InputLine::End => return Ok(ExitCode::SUCCESS),
         };
-        let done = match Word::of(&line) {
+        let done = match ChatCommand::of(&line) {
             None if line.trim().is_empty() => Ok(()),
             None => chat.answer(line.trim(), FULL).map(drop),
-            Some(Ok(Word::Quit)) => return Ok(ExitCode::SUCCESS),
+            Some(Ok(ChatCommand::Quit)) => return Ok(ExitCode::SUCCESS),
             Some(word) => word.and_then(|word| chat.obey(word)),
         };
         // A person can go on after a failure; a script must learn of it.
@@ -105,16 +105,16 @@ fn question(typed: Option<String>) -> anyhow::Result<Option<String>> {
 }
 
 /// Tells a tale with the bundled model, which was not made for conversation.
-fn tale(args: args::Chat) -> anyhow::Result<ExitCode> {
+fn tale(args: args::ChatArgs) -> anyhow::Result<ExitCode> {
     note!(
         "sws: there is no model for conversation on this machine; `sws pull` lists some, of which"
     );
     note!("sws: `sws pull ID` downloads one. Until then, the bundled model tells a tale:");
-    let args::Chat { watch, report, .. } = args;
+    let args::ChatArgs { watch, report, .. } = args;
     run::run(args::Run { watch, report, ..args::Run::of(args.model, args.sampling) })
 }
 
-struct Chat {
+struct ChatSession {
     running: LoadedModel,
     interrupt: Interrupt,
     conversation: Conversation,
@@ -124,7 +124,7 @@ struct Chat {
     last: Option<(Generated, RunMetrics)>,
     /// The file that /save and /load have used.
     file: Option<PathBuf>,
-    wanted: Wanted,
+    wanted: WantedViews,
     /// The pictures of all answers, where a page of them is written.
     watcher: Option<Watcher>,
     report: Option<PathBuf>,
@@ -132,8 +132,12 @@ struct Chat {
     is_quiet: bool,
 }
 
-impl Chat {
-    fn load(args: &args::Chat, model: &Model, threads: &Threads) -> anyhow::Result<Chat> {
+impl ChatSession {
+    fn load(
+        args: &args::ChatArgs,
+        model: &Model,
+        threads: &Threads,
+    ) -> anyhow::Result<ChatSession> {
         let template = model.chat_template()?;
         let loader = model.with(args.model.options());
         let text = loader.read_text()?;
@@ -169,14 +173,14 @@ impl Chat {
             note!("sws: {NO_SWITCH}");
         }
         let text = text.while_loaded(None);
-        let wanted = Wanted { screen: args.watch, report: args.report.is_some() };
+        let wanted = WantedViews { screen: args.watch, report: args.report.is_some() };
         // A page is of several answers.
         let tokens = if wanted.report { usize::MAX } else { generation_limit };
         let heap = wanted.bytes(model, tokens);
         let needs = Needs { heap, ..Needs::default() };
         let loader = loader.needs(needs).text(text).threads(threads);
         let running = model::load(loader, &interrupt)?;
-        Ok(Chat {
+        Ok(ChatSession {
             running,
             interrupt,
             conversation,
@@ -191,18 +195,18 @@ impl Chat {
     }
 
     /// Does what a command says.
-    fn obey(&mut self, word: Word) -> anyhow::Result<()> {
+    fn obey(&mut self, word: ChatCommand) -> anyhow::Result<()> {
         match word {
-            Word::Help => hint(format_args!("{}", words::HELP)),
-            Word::Reset => {
+            ChatCommand::Help => hint(format_args!("{}", words::HELP)),
+            ChatCommand::Reset => {
                 self.conversation.reset();
                 note!("a new conversation");
             }
-            Word::System(text) => {
+            ChatCommand::System(text) => {
                 self.conversation.set_system(text);
                 note!("the system message is changed");
             }
-            Word::Think(think) => {
+            ChatCommand::Think(think) => {
                 if !self.conversation.set_thinking(think) {
                     bail!("{NO_SWITCH}");
                 }
@@ -211,7 +215,7 @@ impl Chat {
                     if think { "think first" } else { "answer at once" }
                 );
             }
-            Word::Undo => match self.conversation.undo() {
+            ChatCommand::Undo => match self.conversation.undo() {
                 Some(question) => {
                     let line = question.lines().next().unwrap_or("");
                     let shown: String = line.chars().take(60).collect();
@@ -220,7 +224,7 @@ impl Chat {
                 }
                 None => bail!("there is no question to remove"),
             },
-            Word::Retry => {
+            ChatCommand::Retry => {
                 let before = self.conversation.messages().to_vec();
                 let Some(question) = self.conversation.undo() else {
                     bail!("there is no question to answer again");
@@ -232,30 +236,30 @@ impl Chat {
                 }
                 return end.map(drop);
             }
-            Word::Save(file) => {
+            ChatCommand::Save(file) => {
                 saved::write(&file, self.conversation.messages(), self.file.as_deref())?;
                 note!("saved {} to `{}`", messages(self.conversation.messages()), file.display());
                 self.file = Some(file);
             }
-            Word::Load(file) => {
+            ChatCommand::Load(file) => {
                 let loaded = saved::read(&file)?;
                 note!("a conversation of {}", messages(&loaded));
                 self.conversation.set_messages(loaded);
                 self.file = Some(file);
             }
-            Word::Stats => match &self.last {
+            ChatCommand::Stats => match &self.last {
                 Some((made, metrics)) => hint(format_args!("{}", account(made, metrics))),
                 None => bail!("there is no answer yet"),
             },
             // It ends the loop.
-            Word::Quit => {}
+            ChatCommand::Quit => {}
         }
         Ok(())
     }
 
     /// Answers a message, and shows the answer. `full_context` says what to do about one.
     fn answer(&mut self, text: &str, full_context: &str) -> anyhow::Result<End> {
-        let Chat { running, interrupt, conversation, wanted, watcher, is_quiet, .. } = self;
+        let ChatSession { running, interrupt, conversation, wanted, watcher, is_quiet, .. } = self;
         let budget = running.plan().map(|plan| plan.ledger.budget());
         let live = Live::new(running.gauge(), !*is_quiet).of(None, budget);
         interrupt.reset();
@@ -263,7 +267,7 @@ impl Chat {
             Some(watcher) if wanted.report => watcher.again(text, interrupt)?,
             _ => *watcher = Watcher::begin(*wanted, running, &format!("{text}\n\n"), interrupt)?,
         }
-        let mut screen = Screen::default();
+        let mut screen = AnswerScreen::default();
         let mut show = |piece: &_| if *is_quiet { Ok(()) } else { screen.show(piece) };
         let made = match running.chat(conversation, text) {
             Ok(answer) => follow(answer, interrupt, live, watcher, &mut show),
@@ -303,8 +307,7 @@ fn messages(of: &[Message]) -> String {
     }
 }
 
-const NO_SWITCH: &str =
-    "this model's template has no switch for thoughts, so they stay as they are";
+const NO_SWITCH: &str = "this model's template has no switch for reasoning, so it stays as it is";
 
 /// Remedy for a full context in a conversation.
 const FULL: &str = ": /reset begins a new conversation";

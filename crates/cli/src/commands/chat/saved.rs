@@ -10,7 +10,7 @@ use super::read_file;
 use crate::atomic_file::AtomicFile;
 
 #[derive(Deserialize)]
-struct Saved {
+struct SavedChat {
     messages: Vec<Message>,
 }
 
@@ -23,7 +23,7 @@ struct Saving<'a> {
 pub(super) fn read(path: &Path) -> anyhow::Result<Vec<Message>> {
     let name = format!("`{}`", path.display());
     let text = read_file(path, "give another file")?;
-    let Saved { messages } = serde_json::from_str(&text).map_err(|e| {
+    let SavedChat { messages } = serde_json::from_str(&text).map_err(|e| {
         anyhow!("{name} is no conversation ({e}); give a file that /save has written")
     })?;
     let other = messages.iter().find(|message| !ROLES.contains(&message.role.as_str()));

@@ -1,4 +1,4 @@
-//! Answers on standard output: thoughts are dim on a terminal, named on one without colours, and left
+//! Answers on standard output: reasoning is dim on a terminal, named on one without colours, and left
 //! out elsewhere.
 
 use std::io::IsTerminal;
@@ -14,32 +14,32 @@ const DIM: &str = "\x1b[2m";
 const PLAIN: &str = "\x1b[0m";
 
 /// Shows one answer.
-pub(super) struct Screen {
+pub(super) struct AnswerScreen {
     is_terminal: bool,
     has_colours: bool,
-    /// True while thoughts are shown.
+    /// True while reasoning is shown.
     thinks: bool,
 }
 
-impl Default for Screen {
-    fn default() -> Screen {
+impl Default for AnswerScreen {
+    fn default() -> AnswerScreen {
         let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let is_terminal = std::io::stdout().is_terminal();
         let has_colours = is_terminal && !no_colour && !is_dumb();
-        Screen { is_terminal, has_colours, thinks: false }
+        AnswerScreen { is_terminal, has_colours, thinks: false }
     }
 }
 
-impl Screen {
+impl AnswerScreen {
     /// Shows a piece.
     pub(super) fn show(&mut self, piece: &Piece) -> anyhow::Result<()> {
-        if self.is_terminal && !piece.thought.is_empty() {
+        if self.is_terminal && !piece.reasoning.is_empty() {
             if !std::mem::replace(&mut self.thinks, true) && !self.has_colours {
                 print("[thinking]\n")?;
             }
             // Piece by piece, so that a signal never leaves the terminal dim.
             self.style(DIM)?;
-            print(&piece.thought)?;
+            print(&piece.reasoning)?;
             self.style(PLAIN)?;
         }
         if !piece.text.is_empty() {

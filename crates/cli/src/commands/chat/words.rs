@@ -21,7 +21,7 @@ space before a message that begins with /.
 
 /// A command.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Word {
+pub(super) enum ChatCommand {
     Help,
     Reset,
     System(String),
@@ -34,37 +34,37 @@ pub(super) enum Word {
     Quit,
 }
 
-impl Word {
+impl ChatCommand {
     /// The command in a line. `None` if the line is a message. Every line that begins with `/` is a
     /// command, so that a misspelt one is never sent to the model.
-    pub(super) fn of(line: &str) -> Option<anyhow::Result<Word>> {
-        line.starts_with('/').then(|| Word::parse(line.trim_end()))
+    pub(super) fn of(line: &str) -> Option<anyhow::Result<ChatCommand>> {
+        line.starts_with('/').then(|| ChatCommand::parse(line.trim_end()))
     }
 
-    fn parse(line: &str) -> anyhow::Result<Word> {
+    fn parse(line: &str) -> anyhow::Result<ChatCommand> {
         let (word, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
         let rest = rest.trim();
         let word = match (word, rest) {
-            ("/help" | "/?", _) => Word::Help,
+            ("/help" | "/?", _) => ChatCommand::Help,
             ("/system", "") => bail!("/system needs the message"),
-            ("/system", text) => Word::System(text.to_owned()),
-            ("/think", "on") => Word::Think(true),
-            ("/think", "off") => Word::Think(false),
+            ("/system", text) => ChatCommand::System(text.to_owned()),
+            ("/think", "on") => ChatCommand::Think(true),
+            ("/think", "off") => ChatCommand::Think(false),
             ("/think", other) => bail!("/think takes on or off, not `{other}`"),
             ("/save" | "/load", "") => bail!("{word} needs the name of a file"),
-            ("/save", file) => Word::Save(path(file)),
-            ("/load", file) => Word::Load(path(file)),
+            ("/save", file) => ChatCommand::Save(path(file)),
+            ("/load", file) => ChatCommand::Load(path(file)),
             (
                 "/reset" | "/clear" | "/undo" | "/retry" | "/stats" | "/quit" | "/exit" | "/bye",
                 rest,
             ) if !rest.is_empty() => {
                 bail!("{word} takes nothing, not `{rest}`")
             }
-            ("/reset" | "/clear", _) => Word::Reset,
-            ("/undo", _) => Word::Undo,
-            ("/retry", _) => Word::Retry,
-            ("/stats", _) => Word::Stats,
-            ("/quit" | "/exit" | "/bye", _) => Word::Quit,
+            ("/reset" | "/clear", _) => ChatCommand::Reset,
+            ("/undo", _) => ChatCommand::Undo,
+            ("/retry", _) => ChatCommand::Retry,
+            ("/stats", _) => ChatCommand::Stats,
+            ("/quit" | "/exit" | "/bye", _) => ChatCommand::Quit,
             _ => return Err(anyhow!("there is no command `{word}`; /help lists the commands")),
         };
         Ok(word)
@@ -97,22 +97,22 @@ mod tests {
             "/Help",
         ];
         for line in refused {
-            assert!(Word::of(line).unwrap().is_err(), "{line}");
+            assert!(ChatCommand::of(line).unwrap().is_err(), "{line}");
         }
         let cases = [
-            ("/help", Word::Help),
-            ("/? quit", Word::Help),
-            ("/clear  ", Word::Reset),
-            ("/system  be kind ", Word::System("be kind".to_owned())),
-            ("/think off", Word::Think(false)),
-            ("/save a b.json", Word::Save(PathBuf::from("a b.json"))),
-            ("/bye", Word::Quit),
+            ("/help", ChatCommand::Help),
+            ("/? quit", ChatCommand::Help),
+            ("/clear  ", ChatCommand::Reset),
+            ("/system  be kind ", ChatCommand::System("be kind".to_owned())),
+            ("/think off", ChatCommand::Think(false)),
+            ("/save a b.json", ChatCommand::Save(PathBuf::from("a b.json"))),
+            ("/bye", ChatCommand::Quit),
         ];
         for (line, expected) in cases {
-            assert_eq!(Word::of(line).unwrap().unwrap(), expected, "{line}");
+            assert_eq!(ChatCommand::of(line).unwrap().unwrap(), expected, "{line}");
         }
         for message in ["", " /help", "hello"] {
-            assert!(Word::of(message).is_none(), "{message}");
+            assert!(ChatCommand::of(message).is_none(), "{message}");
         }
     }
 }

@@ -2,11 +2,11 @@
 //! tier of this CPU.
 
 use sws_kernels::{
-    Activations, EncodedRows, Encoder, Encoding, GgufBlocks, Histogram, Matrix, PartLen, Scratch,
-    Tally, Tier, matmul,
+    Activations, EncodedRows, Encoder, Encoding, ExponentCounts, GgufBlocks, MatmulScratch, Matrix,
+    PartLen, TensorTally, Tier, matmul,
 };
 
-use super::Line;
+use super::DoctorLine;
 
 const ROWS: usize = 128;
 const TOKENS: usize = 3;
@@ -14,15 +14,18 @@ const TOKENS: usize = 3;
 const WIDTHS: [usize; 2] = [512, 167];
 
 /// Compares the bits of all tiers with those of the scalar kernels.
-pub(super) fn line() -> Line {
+pub(super) fn line() -> DoctorLine {
     let tiers = Tier::available();
     match compare(&tiers) {
         Ok(()) => {
             let names: Vec<&str> = tiers.iter().map(|tier| tier.name()).collect();
             let count = Encoding::ALL.len();
-            Line::ok("bits", format!("the same in {}, for {count} encodings", names.join(", ")))
+            DoctorLine::ok(
+                "bits",
+                format!("the same in {}, for {count} encodings", names.join(", ")),
+            )
         }
-        Err(found) => Line::hurts(
+        Err(found) => DoctorLine::hurts(
             "bits",
             found,
             "use `--tier scalar`, test the memory of this machine, and report it with the CPU's name",
@@ -59,7 +62,7 @@ fn product(tier: Tier, matrix: &Matrix<'_>, tokens: usize) -> Vec<u32> {
     let number = |i: u32| (mixed(i) >> 8) as f32 / 8_388_608.0 - 1.0;
     let x: Vec<f32> = (0..(tokens * matrix.cols()) as u32).map(number).collect();
     let mut y = vec![0.0; tokens * ROWS];
-    matmul(tier, matrix, &x, tokens, &mut y, &mut Scratch::new());
+    matmul(tier, matrix, &x, tokens, &mut y, &mut MatmulScratch::new());
     y.iter().map(|y| y.to_bits()).collect()
 }
 
@@ -67,13 +70,13 @@ fn product(tier: Tier, matrix: &Matrix<'_>, tokens: usize) -> Vec<u32> {
 fn parts(encoding: Encoding, cols: usize) -> Vec<Vec<u8>> {
     if let Encoding::Fp7(scales) = encoding {
         let mut plain = parts(scales.plain(), cols);
-        let mut histogram = Histogram::default();
+        let mut histogram = ExponentCounts::default();
         histogram.add_e4m3(&plain[0]);
         return [packed(encoding, cols, &histogram, &plain[0]), plain.split_off(1)].concat();
     }
     if encoding.has_patches() {
         let numbers = of_few_exponents(cols);
-        let mut histogram = Histogram::default();
+        let mut histogram = ExponentCounts::default();
         histogram.add(&numbers);
         return packed(encoding, cols, &histogram, &numbers);
     }
@@ -114,9 +117,14 @@ fn of_few_exponents(cols: usize) -> Vec<u8> {
 }
 
 /// Rows with escapes.
-fn packed(encoding: Encoding, cols: usize, counted: &Histogram, numbers: &[u8]) -> Vec<Vec<u8>> {
+fn packed(
+    encoding: Encoding,
+    cols: usize,
+    counted: &ExponentCounts,
+    numbers: &[u8],
+) -> Vec<Vec<u8>> {
     let encoder = Encoder::counted(encoding, cols, counted).expect("an encoding with patches");
-    let (mut rows, mut tally) = (EncodedRows::default(), Tally::new(&encoder));
+    let (mut rows, mut tally) = (EncodedRows::default(), TensorTally::new(&encoder));
     let encoded = encoder.encode(numbers, &mut rows).and_then(|()| tally.push(&rows));
     encoded.expect("whole rows of finite numbers");
     let [codes, second] = rows.parts;

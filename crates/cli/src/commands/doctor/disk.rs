@@ -8,18 +8,18 @@ use std::path::Path;
 use rustix::fs::OFlags;
 use sws::Model;
 use sws_store::{
-    Clock, Memory, PieceKind, PieceLayout, Read, ReaderKind, Reads, SLOT_ALIGN, Slot, StoreOptions,
-    speeds,
+    Clock, PieceKind, PieceLayout, Read, ReaderKind, Reads, SLOT_ALIGN, Slot, StoreOptions,
+    SystemMemory, speeds,
 };
 
-use super::Line;
+use super::DoctorLine;
 use crate::commands::size;
 
 /// Bytes per second of disks that are not meant for streaming: hard disks and networks.
 const SLOW: f64 = 150e6;
 const DEPTHS: [usize; 4] = [1, 2, 4, 8];
 
-pub(super) fn lines(model: &Model) -> Vec<Line> {
+pub(super) fn lines(model: &Model) -> Vec<DoctorLine> {
     let mut lines = vec![direct_reads(model)];
     let bytes = read_size(model);
     let direct = |depth, huge_pages| Reads { reader: ReaderKind::Direct, depth, huge_pages };
@@ -30,7 +30,7 @@ pub(super) fn lines(model: &Model) -> Vec<Line> {
     let (depths, others) = found.split_at(DEPTHS.len());
     lines.push(disk(model, bytes, depths));
     let rate = |speed: f64| format!("{:.2} GB/s with 4 reads in flight", speed / 1e9);
-    lines.extend(others[0].map(|speed| Line::ok("disk, small pages", rate(speed))));
+    lines.extend(others[0].map(|speed| DoctorLine::ok("disk, small pages", rate(speed))));
     // Runs do without both.
     for (check, kind, speed) in [
         ("reader uring", ReaderKind::Uring, others[1]),
@@ -41,7 +41,7 @@ pub(super) fn lines(model: &Model) -> Vec<Line> {
             (None, Err(error)) => format!("{error}; not needed"),
             (None, Ok(_)) => "cannot read the model; not needed".to_owned(),
         };
-        lines.push(Line::ok(check, found));
+        lines.push(DoctorLine::ok(check, found));
     }
     lines
 }
@@ -59,12 +59,12 @@ fn read_size(model: &Model) -> usize {
 
 /// The speed of the default reader at each depth. A slow disk hurts where models are read from it
 /// again and again.
-fn disk(model: &Model, bytes: usize, speeds: &[Option<f64>]) -> Line {
+fn disk(model: &Model, bytes: usize, speeds: &[Option<f64>]) -> DoctorLine {
     let check = "disk";
     let measured: Option<Vec<f64>> = speeds.iter().copied().collect();
     let Some(measured) = measured else {
         let remedy = "check the disk and the permissions, and `sws verify` the model";
-        return Line::hurts(check, "the model cannot be read", remedy);
+        return DoctorLine::hurts(check, "the model cannot be read", remedy);
     };
     let listed = |numbers: Vec<String>| numbers.join(", ");
     let found = format!(
@@ -75,32 +75,32 @@ fn disk(model: &Model, bytes: usize, speeds: &[Option<f64>]) -> Line {
     );
     let best = measured.into_iter().fold(0.0, f64::max);
     let weights: u64 = model.manifest().pieces.iter().map(|piece| piece.stored_bytes()).sum();
-    let streams = Memory::now().is_some_and(|memory| memory.available < weights);
+    let streams = SystemMemory::now().is_some_and(|memory| memory.available < weights);
     match streams && best < SLOW {
-        true => Line::hurts(check, found, "move the model to an NVMe drive of this machine"),
-        false => Line::ok(check, found),
+        true => DoctorLine::hurts(check, found, "move the model to an NVMe drive of this machine"),
+        false => DoctorLine::ok(check, found),
     }
 }
 
-fn direct_reads(model: &Model) -> Line {
+fn direct_reads(model: &Model) -> DoctorLine {
     let Some(file) = model.manifest().files.first() else {
-        return Line::ok("direct reads", "no files");
+        return DoctorLine::ok("direct reads", "no files");
     };
     of_direct_read(&file.path, read_directly(&model.dir().join(&file.path)))
 }
 
-fn of_direct_read(name: &str, outcome: io::Result<()>) -> Line {
+fn of_direct_read(name: &str, outcome: io::Result<()>) -> DoctorLine {
     let check = "direct reads";
     match outcome {
-        Ok(()) => Line::ok(check, "O_DIRECT works"),
+        Ok(()) => DoctorLine::ok(check, "O_DIRECT works"),
         Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => {
-            Line::hurts(
+            DoctorLine::hurts(
                 check,
                 format!("refused by the file system: {error}"),
                 "reads go through the page cache, which counts as memory: move the model to ext4, xfs or btrfs",
             )
         }
-        Err(error) => Line::hurts(
+        Err(error) => DoctorLine::hurts(
             check,
             format!("`{name}` cannot be read: {error}"),
             "check that it is there and that you may read it; `sws verify` lists all that is missing",

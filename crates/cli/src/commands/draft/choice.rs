@@ -1,10 +1,10 @@
 //! The choice between a trained forecast and the router alone, for each layer and distance.
 
-use sws_draft::{DEPTH, Forecaster, MicroDraftModel};
+use sws_draft::{DEPTH, ForecastSource, MicroDraftModel};
 
 use super::score::Judge;
 use super::train::check_interrupt;
-use super::{Recorded, Sequence};
+use super::{DraftInput, RecordedSequence};
 use crate::interrupt::Interrupt;
 
 /// Size of the cache whose misses count, in percent of all experts.
@@ -15,8 +15,8 @@ const BUDGET: f64 = 50.0;
 /// a correction is worse than none.
 pub(super) fn routers_alone(
     draft: &MicroDraftModel,
-    recorded: &mut Recorded,
-    held_out: &[Sequence],
+    recorded: &mut DraftInput,
+    held_out: &[RecordedSequence],
     interrupt: &Interrupt,
 ) -> anyhow::Result<Vec<(usize, usize)>> {
     let mut draft = draft.clone();
@@ -30,7 +30,7 @@ pub(super) fn routers_alone(
     let all = (0..layers.len()).flat_map(|place| (0..=DEPTH.min(place)).map(move |d| (place, d)));
     let alone = all.filter(|&(place, distance)| {
         let recall = |who| judge.recall_on_misses(who, distance, layers[place]);
-        match (recall(Forecaster::Draft), recall(Forecaster::Router)) {
+        match (recall(ForecastSource::Draft), recall(ForecastSource::Router)) {
             (Some(draft), Some(router)) => draft <= router,
             // Where nothing was missed, nothing speaks for the simpler forecast.
             _ => false,

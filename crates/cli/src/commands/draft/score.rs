@@ -5,25 +5,26 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use serde::Serialize;
-use sws::draft::Candidate;
+use sws::draft::DraftCandidate;
 use sws_cache::policy::PolicyKind;
 use sws_cache::replay::Residency;
 use sws_draft::{
-    Adapting, DEPTH, Draft, DraftSize, Forecaster, Gates, MicroDraftModel, Outcome, Score,
+    Adapting, DEPTH, Draft, DraftSize, ForecastOutcome, ForecastSource, Gates, MicroDraftModel,
+    Score,
 };
 use sws_engine::RouterSet;
 use sws_store::Pass;
 use sws_store::shard::Progress;
 
-use super::{Recorded, Sequence};
+use super::{DraftInput, RecordedSequence};
 use crate::args;
 use crate::commands::{count, print_report};
-use crate::progress::{Meter, Unit};
+use crate::progress::{ProgressMeter, ProgressUnit};
 use crate::table::table;
 use crate::terminal::note;
 
 #[derive(Serialize)]
-struct Report {
+struct ScoreReport {
     tokens: usize,
     sequences: usize,
     /// Size of the cache, in percent of all experts. `misses_per_token` counts its misses.
@@ -33,12 +34,12 @@ struct Report {
     adapting: bool,
     /// Memory of the draft in bytes.
     bytes: usize,
-    rows: Vec<Row>,
+    rows: Vec<ScoreRow>,
 }
 
 #[derive(Serialize)]
-struct Row {
-    forecast: Forecaster,
+struct ScoreRow {
+    forecast: ForecastSource,
     /// Layers between the state and the forecast layer.
     distance: usize,
     #[serde(flatten)]
@@ -66,7 +67,7 @@ struct PairsReport {
 }
 
 pub(super) fn run(args: &args::DraftScore) -> anyhow::Result<ExitCode> {
-    let mut recorded = Recorded::open(&args.recorded)?;
+    let mut recorded = DraftInput::open(&args.recorded)?;
     let (draft, trained) = open(args, &recorded)?;
     let sequences = recorded.sequences();
     if args.pairs {
@@ -77,7 +78,7 @@ pub(super) fn run(args: &args::DraftScore) -> anyhow::Result<ExitCode> {
     let mut judge = Judge::new(&recorded, args.budget);
     judge.baselines = true;
     let total = sequences.iter().map(|sequence| sequence.tokens.len()).sum::<usize>();
-    let meter = Meter::quiet("scoring", Unit::Tokens);
+    let meter = ProgressMeter::quiet("scoring", ProgressUnit::Tokens);
     for sequence in &sequences {
         judge.follow(&mut draft, &mut recorded, sequence)?;
         judge.tokens += sequence.tokens.len();
@@ -89,12 +90,12 @@ pub(super) fn run(args: &args::DraftScore) -> anyhow::Result<ExitCode> {
 }
 
 /// The draft, and true if it was trained.
-fn open(args: &args::DraftScore, recorded: &Recorded) -> anyhow::Result<(MicroDraftModel, bool)> {
-    let Recorded { model, shape, .. } = recorded;
+fn open(args: &args::DraftScore, recorded: &DraftInput) -> anyhow::Result<(MicroDraftModel, bool)> {
+    let DraftInput { model, shape, .. } = recorded;
     let limit = args.size.map_or(usize::MAX, |size| size as usize);
     let found = match args.untrained {
         true => None,
-        false => Candidate::trained(model, args.draft.as_deref())?,
+        false => DraftCandidate::trained(model, args.draft.as_deref())?,
     };
     if let Some(found) = found {
         if let Some(warning) = found.too_large(limit as u64) {
@@ -115,15 +116,15 @@ fn open(args: &args::DraftScore, recorded: &Recorded) -> anyhow::Result<(MicroDr
 /// second of a pair follows a change of topic.
 fn pairs(
     args: &args::DraftScore,
-    recorded: &mut Recorded,
+    recorded: &mut DraftInput,
     draft: &MicroDraftModel,
-    sequences: &[Sequence],
+    sequences: &[RecordedSequence],
 ) -> anyhow::Result<ExitCode> {
     let pairs = sequences.as_chunks::<2>().0;
     if pairs.is_empty() {
         bail!("a pair is two sequences and there is one; name more recordings");
     }
-    let meter = Meter::quiet("scoring", Unit::Tokens);
+    let meter = ProgressMeter::quiet("scoring", ProgressUnit::Tokens);
     let total = 2 * sequences.iter().map(|sequence| sequence.tokens.len()).sum::<usize>();
     let mut done = 0;
     let mut recalls: [Vec<[f64; 2]>; 2] = Default::default();
@@ -173,16 +174,16 @@ pub(super) struct Judge {
     layers: usize,
     pub(super) baselines: bool,
     residency: Residency,
-    outcomes: BTreeMap<(Forecaster, usize), Outcome>,
-    by_layer: BTreeMap<(Forecaster, usize, usize), Outcome>,
+    outcomes: BTreeMap<(ForecastSource, usize), ForecastOutcome>,
+    by_layer: BTreeMap<(ForecastSource, usize, usize), ForecastOutcome>,
     /// Scores by forecaster, forecast layer (as an index among those with experts) and distance.
-    forecasts: BTreeMap<(Forecaster, usize, usize), Vec<f32>>,
+    forecasts: BTreeMap<(ForecastSource, usize, usize), Vec<f32>>,
     tokens: usize,
     misses: usize,
 }
 
 impl Judge {
-    pub(super) fn new(recorded: &Recorded, budget: f64) -> Judge {
+    pub(super) fn new(recorded: &DraftInput, budget: f64) -> Judge {
         let trace = recorded.files[0].trace.shape();
         let slots = (budget / 100.0 * (trace.layers * trace.experts) as f64).round() as usize;
         Judge {
@@ -200,10 +201,10 @@ impl Judge {
     pub(super) fn follow(
         &mut self,
         draft: &mut MicroDraftModel,
-        recorded: &mut Recorded,
-        sequence: &Sequence,
+        recorded: &mut DraftInput,
+        sequence: &RecordedSequence,
     ) -> anyhow::Result<()> {
-        let Recorded { shape, routers, files, .. } = recorded;
+        let DraftInput { shape, routers, files, .. } = recorded;
         let states = &mut files[sequence.file];
         let (hidden, places) = (shape.hidden, shape.layers.len());
         let mut both = Vec::new();
@@ -232,20 +233,20 @@ impl Judge {
 
                 let said = draft.entering(layer, entering, routers).unwrap_or_default();
                 for (n, said) in said.iter().enumerate().take(if place == 0 { places } else { 1 }) {
-                    let who = if n == 0 { Forecaster::Draft } else { Forecaster::Token };
+                    let who = if n == 0 { ForecastSource::Draft } else { ForecastSource::Token };
                     self.note(who, place + n, 0).extend_from_slice(&said.expert_probs);
                 }
                 if self.baselines {
-                    let scores = self.note(Forecaster::Router, place, 0);
+                    let scores = self.note(ForecastSource::Router, place, 0);
                     ask(routers, (layer, shape.experts), entering, scores);
-                    let scores = self.note(Forecaster::Control, place, 0);
+                    let scores = self.note(ForecastSource::Control, place, 0);
                     ask(routers, (layer, shape.experts), routed, scores);
-                    draft.shares(place, self.note(Forecaster::Hot, place, 0));
-                    let scores = self.note(Forecaster::Previous, place, 0);
+                    draft.shares(place, self.note(ForecastSource::Hot, place, 0));
+                    let scores = self.note(ForecastSource::Previous, place, 0);
                     draft.shares(place, scores);
                     before[place].iter().for_each(|&e| scores[e as usize] += 1.0);
                     if let Some(last) = place.checked_sub(1) {
-                        let scores = self.note(Forecaster::Together, place, 0);
+                        let scores = self.note(ForecastSource::Together, place, 0);
                         draft.together(last, 1, &before[last], scores);
                     }
                 }
@@ -255,15 +256,15 @@ impl Judge {
                 before[place] = chosen;
                 let said = draft.attended(layer, attended, routers).unwrap_or_default();
                 for (n, said) in said.iter().enumerate().take(DEPTH) {
-                    let scores = self.note(Forecaster::Draft, place + 1 + n, n + 1);
+                    let scores = self.note(ForecastSource::Draft, place + 1 + n, n + 1);
                     scores.extend_from_slice(&said.expert_probs);
                 }
                 for distance in 1..=if self.baselines { DEPTH } else { 0 } {
                     let target = place + distance;
                     let Some(&layer) = shape.layers.get(target) else { break };
-                    let scores = self.note(Forecaster::Router, target, distance);
+                    let scores = self.note(ForecastSource::Router, target, distance);
                     ask(routers, (layer, shape.experts), attended, scores);
-                    let scores = self.note(Forecaster::Together, target, distance);
+                    let scores = self.note(ForecastSource::Together, target, distance);
                     draft.together(place, distance, &before[place], scores);
                 }
             }
@@ -271,7 +272,7 @@ impl Judge {
         Ok(())
     }
 
-    fn note(&mut self, who: Forecaster, place: usize, distance: usize) -> &mut Vec<f32> {
+    fn note(&mut self, who: ForecastSource, place: usize, distance: usize) -> &mut Vec<f32> {
         self.forecasts.entry((who, place, distance)).or_default()
     }
 
@@ -282,7 +283,7 @@ impl Judge {
             if of != place || scores.is_empty() {
                 continue;
             }
-            let probabilities = matches!(who, Forecaster::Draft | Forecaster::Token);
+            let probabilities = matches!(who, ForecastSource::Draft | ForecastSource::Token);
             let outcome = self.outcomes.entry((who, distance)).or_default();
             outcome.add(scores, chosen, &missed, probabilities);
             if self.baselines {
@@ -295,7 +296,7 @@ impl Judge {
     /// Recall on misses of the first k of a layer's forecasts at a distance. `None` without misses.
     pub(super) fn recall_on_misses(
         &self,
-        who: Forecaster,
+        who: ForecastSource,
         distance: usize,
         layer: usize,
     ) -> Option<f64> {
@@ -304,38 +305,39 @@ impl Judge {
     }
 
     /// Outcome of the draft over all distances.
-    fn all(&self) -> Outcome {
-        let of_draft = self.outcomes.iter().filter(|((who, _), _)| *who == Forecaster::Draft);
-        let mut all = Outcome::default();
+    fn all(&self) -> ForecastOutcome {
+        let of_draft = self.outcomes.iter().filter(|((who, _), _)| *who == ForecastSource::Draft);
+        let mut all = ForecastOutcome::default();
         of_draft.for_each(|(_, outcome)| all.merge(outcome));
         all
     }
 
     fn report(
         &self,
-        recorded: &Recorded,
+        recorded: &DraftInput,
         sequences: usize,
         draft: &MicroDraftModel,
         trained: bool,
         args: &args::DraftScore,
-    ) -> Report {
+    ) -> ScoreReport {
         let router = |distance: usize| {
-            let outcome = self.outcomes.get(&(Forecaster::Router, distance))?;
+            let outcome = self.outcomes.get(&(ForecastSource::Router, distance))?;
             Some(1.0 - outcome.score().recall[0])
         };
         let rows = self.outcomes.iter().map(|(&(forecast, distance), outcome)| {
             let score = outcome.score();
             let removed = |error: f64| 1.0 - (1.0 - score.recall[0]) / error.max(1e-9);
-            let error_removed = (forecast == Forecaster::Draft).then(|| router(distance)).flatten();
+            let error_removed =
+                (forecast == ForecastSource::Draft).then(|| router(distance)).flatten();
             let layers = recorded.shape.layers.iter().filter_map(|&layer| {
                 let outcome = self.by_layer.get(&(forecast, distance, layer))?;
                 Some((layer, outcome.score().recall[0]))
             });
             let by_layer = layers.collect();
             let error_removed = error_removed.map(removed);
-            Row { forecast, distance, error_removed, by_layer, score }
+            ScoreRow { forecast, distance, error_removed, by_layer, score }
         });
-        Report {
+        ScoreReport {
             tokens: self.tokens,
             sequences,
             budget: args.budget,
@@ -362,7 +364,7 @@ fn ask(
     }
 }
 
-impl Report {
+impl ScoreReport {
     fn text(&self) -> String {
         let three = |x: f64| format!("{x:.3}");
         let recall = self.rows.iter().map(|row| {
@@ -399,20 +401,22 @@ impl Report {
     }
 }
 
-impl Row {
+impl ScoreRow {
     /// The forecast, and how many layers it looks ahead.
     fn name(&self) -> [String; 2] {
         let name = match self.forecast {
-            Forecaster::Draft => "draft",
-            Forecaster::Token => "token alone",
-            Forecaster::Router => "free router",
-            Forecaster::Together => "co-activation",
-            Forecaster::Previous => "previous token",
-            Forecaster::Hot => "hot list",
-            Forecaster::Control => "control",
+            ForecastSource::Draft => "draft",
+            ForecastSource::Token => "token alone",
+            ForecastSource::Router => "free router",
+            ForecastSource::Together => "co-activation",
+            ForecastSource::Previous => "previous token",
+            ForecastSource::Hot => "hot list",
+            ForecastSource::Control => "control",
         };
         let distance = match self.forecast {
-            Forecaster::Token | Forecaster::Previous | Forecaster::Hot => "-".to_owned(),
+            ForecastSource::Token | ForecastSource::Previous | ForecastSource::Hot => {
+                "-".to_owned()
+            }
             _ => self.distance.to_string(),
         };
         [name.to_owned(), distance]

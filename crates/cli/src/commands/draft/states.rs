@@ -16,7 +16,7 @@ const MAX_HEADER: u64 = 1 << 20;
 const MAX_ROUTES: u64 = 1 << 30;
 
 /// A recording: routes in memory, states on disk.
-pub(crate) struct States {
+pub(crate) struct RecordedStates {
     path: PathBuf,
     file: File,
     pub(crate) trace: Trace,
@@ -29,16 +29,20 @@ pub(crate) struct States {
 
 /// Consecutive tokens of a recording.
 #[derive(Clone, Debug)]
-pub(crate) struct Sequence {
+pub(crate) struct RecordedSequence {
     /// Index of the recording.
     pub(crate) file: usize,
     pub(crate) tokens: std::ops::Range<usize>,
 }
 
-impl States {
+impl RecordedStates {
     /// Opens a recording made by `sws run --record --record-hidden` of a model with this shape and
     /// number of layers.
-    pub(crate) fn open(path: &Path, shape: &DraftShape, layers: usize) -> anyhow::Result<States> {
+    pub(crate) fn open(
+        path: &Path,
+        shape: &DraftShape,
+        layers: usize,
+    ) -> anyhow::Result<RecordedStates> {
         let name = path.display();
         let unread = |e: std::io::Error| anyhow!("`{name}` cannot be read: {e}; name a recording");
         let again = "record it with `sws run --record FILE --record-hidden`";
@@ -100,7 +104,7 @@ impl States {
         {
             bail!("`{name}` is a recording of another model; {again}");
         }
-        Ok(States { path: path.to_owned(), file, trace, starts, row, bytes: Vec::new() })
+        Ok(RecordedStates { path: path.to_owned(), file, trace, starts, row, bytes: Vec::new() })
     }
 
     /// Replaces `states` with those of a token, [2 or 3, layers, hidden]: the inputs of the layers,

@@ -6,20 +6,20 @@ use anyhow::{Error, bail};
 use serde::Serialize;
 use std::sync::Mutex;
 use sws::draft::{path, trainer};
-use sws_cache::Saved;
-use sws_cache::correction::{Fit, Fitted, Recorded as FitTo};
+use sws_cache::SavedTensors;
+use sws_cache::correction::{Fit, FitSequences as FitTo, Fitted};
 use sws_draft::{
     DEPTH, Draft, DraftSize, Gates, Learned, MicroDraftModel, Samples, Trained, Training, margin,
 };
 use sws_store::Pass;
 use sws_store::shard::Progress;
 
-use super::{Recorded, Sequence, choice};
+use super::{DraftInput, RecordedSequence, choice};
 use crate::args;
 use crate::atomic_file::AtomicFile;
 use crate::commands::{count, print_report, size};
 use crate::interrupt::{Interrupt, Interrupted};
-use crate::progress::{Meter, Unit};
+use crate::progress::{ProgressMeter, ProgressUnit};
 use crate::table::table;
 
 /// One sequence in this many is held out.
@@ -30,14 +30,14 @@ const SAMPLES: usize = 256 << 20;
 const MOST_TOKENS: usize = 1 << 16;
 
 #[derive(Serialize)]
-struct Report {
+struct TrainReport {
     file: String,
     bytes: usize,
     tokens: usize,
     held_out_tokens: usize,
     rank: usize,
     epochs: usize,
-    layers: Vec<Row>,
+    layers: Vec<TrainRow>,
     /// Forecasts for which the router alone has at least the recall on misses of the draft.
     routers_alone: Vec<Alone>,
     eviction: Eviction,
@@ -61,7 +61,7 @@ struct Eviction {
 }
 
 #[derive(Serialize)]
-struct Row {
+struct TrainRow {
     layer: usize,
     /// True for the state entering the layer, false for the input of its router.
     entering: bool,
@@ -72,7 +72,7 @@ struct Row {
 
 pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
     let train = trainer()?;
-    let mut recorded = Recorded::open(&args.recorded)?;
+    let mut recorded = DraftInput::open(&args.recorded)?;
     let interrupt = Interrupt::of_the_program()?;
     let out = args.out.clone().unwrap_or_else(|| path(&recorded.model));
     // An unwritable path is refused before anything is computed.
@@ -89,7 +89,7 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
         numbered.filter(move |&(n, _)| last(n) == held).map(|(_, s)| s.clone()).collect::<Vec<_>>()
     };
     let [learned_from, held_out] = [false, true].map(kept);
-    let tokens = |of: &[Sequence]| of.iter().map(|s| s.tokens.len()).sum::<usize>();
+    let tokens = |of: &[RecordedSequence]| of.iter().map(|s| s.tokens.len()).sum::<usize>();
 
     let shape = recorded.shape.clone();
     let rank = usize::from(args.rank);
@@ -108,7 +108,7 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
         .flat_map(|place| [(place, false), (place, true)])
         .filter(|&(place, attended)| !attended || place + 1 < places)
         .collect();
-    let meter = Meter::of("training", Unit::Tokens);
+    let meter = ProgressMeter::of("training", ProgressUnit::Tokens);
     let total = jobs.len() * usize::from(args.epochs) * tokens(&learned_from);
     let done = Mutex::new(0);
     for (place, attended) in jobs {
@@ -137,11 +137,11 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
         learned.set_correction(&shape, place, attended, &down, &targets);
         let [loss_before, loss_after] = losses;
         let layer = shape.layers[place];
-        rows.push(Row { layer, entering: !attended, loss_before, loss_after });
+        rows.push(TrainRow { layer, entering: !attended, loss_before, loss_after });
     }
     meter.finish();
 
-    let taught = |learned: Learned, recorded: &mut Recorded| -> anyhow::Result<MicroDraftModel> {
+    let taught = |learned: Learned, recorded: &mut DraftInput| -> anyhow::Result<MicroDraftModel> {
         // The remaining parts learn online, as in a run of the model.
         let mut draft = MicroDraftModel::with(shape.clone(), draft_size, learned);
         for sequence in &learned_from {
@@ -156,7 +156,7 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
         draft = taught(learned, &mut recorded)?;
     }
     let fitted = fit_eviction(&mut recorded, args, &interrupt)?;
-    let mut saved = Saved::default();
+    let mut saved = SavedTensors::default();
     fitted.correction.save(&mut saved);
 
     let fingerprint = &recorded.model.manifest().model.fingerprint;
@@ -166,7 +166,7 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
     file.publish()?;
     eviction_file.publish()?;
 
-    let report = Report {
+    let report = TrainReport {
         file: out.display().to_string(),
         bytes: bytes.len(),
         tokens: tokens(&learned_from),
@@ -189,7 +189,7 @@ pub(super) fn run(args: &args::DraftTrain) -> anyhow::Result<ExitCode> {
 
 /// Fits the correction of evictions to all recordings, in their order.
 fn fit_eviction(
-    recorded: &mut Recorded,
+    recorded: &mut DraftInput,
     args: &args::DraftTrain,
     interrupt: &Interrupt,
 ) -> anyhow::Result<Fitted> {
@@ -222,7 +222,7 @@ fn fit_eviction(
         state.copy_from_slice(&all[from..][..shape.hidden]);
         Ok::<(), Error>(())
     };
-    let meter = Meter::of("fitting evictions", Unit::Tokens);
+    let meter = ProgressMeter::of("fitting evictions", ProgressUnit::Tokens);
     let fitted = fit.run(FitTo::new(&trace, &sequences), &mut state, &mut |done, total| {
         meter.show(Progress { done: done as u64, total: total as u64 });
         !interrupt.is_requested()
@@ -244,11 +244,11 @@ fn stopped() -> anyhow::Error {
 /// Runs a draft over a sequence.
 fn follow(
     draft: &mut MicroDraftModel,
-    recorded: &mut Recorded,
-    sequence: &Sequence,
+    recorded: &mut DraftInput,
+    sequence: &RecordedSequence,
     interrupt: &Interrupt,
 ) -> anyhow::Result<()> {
-    let Recorded { shape, routers, files, .. } = recorded;
+    let DraftInput { shape, routers, files, .. } = recorded;
     let states = &mut files[sequence.file];
     let layers = recorded.model.spec().layers.len();
     let mut both = Vec::new();
@@ -272,13 +272,13 @@ fn follow(
 /// Collects the samples of one state of one layer, evenly spaced over as many tokens as fit in
 /// memory.
 fn collect(
-    recorded: &mut Recorded,
-    sequences: &[Sequence],
+    recorded: &mut DraftInput,
+    sequences: &[RecordedSequence],
     training: &Training,
     (place, attended): (usize, bool),
     interrupt: &Interrupt,
 ) -> anyhow::Result<Samples> {
-    let Recorded { model, shape, routers, files, .. } = recorded;
+    let DraftInput { model, shape, routers, files, .. } = recorded;
     let &Training { inputs, targets, experts, .. } = training;
     let most = SAMPLES / (4 * (inputs + 2 * targets * experts));
     let all: usize = sequences.iter().map(|sequence| sequence.tokens.len()).sum();
@@ -321,7 +321,7 @@ fn collect(
     Ok(samples)
 }
 
-impl Report {
+impl TrainReport {
     fn text(&self) -> String {
         let heading = ["layer", "<state", "loss of routers", "corrected"];
         let rows: Vec<Vec<String>> = self

@@ -23,7 +23,7 @@ pub(crate) struct Timed<'t> {
 
 /// The model in one format.
 #[derive(Debug, Serialize)]
-pub(crate) struct Row {
+pub(crate) struct FormatRow {
     pub(super) format: String,
     /// The encoding of what is published in plain floats.
     #[serde(skip)]
@@ -64,7 +64,7 @@ pub(crate) fn rows(
     options: PlanOptions,
     Timed { machine, threads }: Timed<'_>,
     budgets: &[u64],
-) -> Result<Vec<Row>, sws::Error> {
+) -> Result<Vec<FormatRow>, sws::Error> {
     let mut dry = threads.and_then(|threads| Dry::new(options.tier, threads));
     let rows = formats.iter().map(|&format| {
         let footprint = outline.footprint(format, options)?;
@@ -75,7 +75,7 @@ pub(crate) fn rows(
         let most = format.of(PieceKind::Expert(0));
         let kernels = machine.map(|machine| machine.computing_in(most));
         let pace = |token: &Option<PerToken>| kernels?.pace(token.as_ref()?, computing);
-        Ok(Row {
+        Ok(FormatRow {
             format: format.to_string(),
             plain: format.plain,
             exact: !format.plain.is_lossy(),
@@ -104,18 +104,18 @@ pub(crate) fn rows(
 /// where that one would read from disk and bf11 is planned to be faster by more than [`WORTH`]. `fits`
 /// is false for shards that a disk has no room for.
 pub(crate) fn best<'r>(
-    rows: &'r [Row],
+    rows: &'r [FormatRow],
     at: Option<usize>,
     fits: &dyn Fn(u64) -> bool,
-) -> Option<&'r Row> {
+) -> Option<&'r FormatRow> {
     let usual = exact(rows).filter(|row| row.usual).min_by_key(|row| row.bytes)?;
     let smaller = exact(rows).find(|row| row.plain == Encoding::Bf11 && fits(row.bytes));
-    let is_faster = |row: &&Row| row.pace(at) > WORTH * usual.pace(at);
+    let is_faster = |row: &&FormatRow| row.pace(at) > WORTH * usual.pace(at);
     smaller.filter(|_| !usual.is_in_memory(at)).filter(is_faster).or(Some(usual))
 }
 
 /// The encoding of the [`best`] of these formats, and why it is chosen.
-pub(crate) fn reason(rows: &[Row], best: &Row, ram: u64, at: Option<usize>) -> String {
+pub(crate) fn reason(rows: &[FormatRow], best: &FormatRow, ram: u64, at: Option<usize>) -> String {
     let (name, within, pace) = (best.plain.name(), size(ram), best.pace(at));
     if !best.runs(at) {
         let least = best.smallest_budget >> 20;
@@ -141,7 +141,7 @@ pub(crate) fn reason(rows: &[Row], best: &Row, ram: u64, at: Option<usize>) -> S
     format!("{name} for {within}, {why}: {pace} tokens a second are planned{others}")
 }
 
-fn exact(rows: &[Row]) -> impl Iterator<Item = &Row> {
+fn exact(rows: &[FormatRow]) -> impl Iterator<Item = &FormatRow> {
     rows.iter().filter(|row| row.exact)
 }
 
@@ -162,7 +162,7 @@ pub(crate) fn heading(paced: bool) -> &'static str {
 }
 
 /// A table of formats, with speeds or bytes by budget.
-pub(crate) fn table(rows: &[Row], budgets: &[u64], paced: bool) -> String {
+pub(crate) fn table(rows: &[FormatRow], budgets: &[u64], paced: bool) -> String {
     let fixed: &[&str] = match paced {
         true => &["format", "weights", "<exact", "--ram", "prompt"],
         false => &["format", "weights", "besides", "--ram"],
@@ -178,7 +178,7 @@ pub(crate) fn table(rows: &[Row], budgets: &[u64], paced: bool) -> String {
     crate::table::table(&heading, &rows)
 }
 
-impl Row {
+impl FormatRow {
     /// True if it runs within the budget.
     fn runs(&self, at: Option<usize>) -> bool {
         at.is_some_and(|at| self.read_bytes_per_token[at].is_some())

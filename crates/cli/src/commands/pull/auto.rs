@@ -3,23 +3,23 @@
 use std::path::Path;
 
 use sws::Outline;
-use sws_hub::{Client, Environment, HubError, ModelName, Weights, form, staging};
+use sws_hub::{Client, Environment, HubError, ModelName, WeightFiles, form, staging};
 use sws_kernels::Encoding;
 use sws_store::shard::encoding_in;
 
 use super::{MAIN, Pull};
-use crate::args::{self, Form};
+use crate::args::{self, PullForm};
 use crate::commands::{choice, remote};
 use crate::terminal::note;
 
 /// The arguments with an encoding in place of `auto`: that of shards which are there or were begun, so
 /// that the same command goes on with them, or else the one that is planned to be fastest.
 pub(super) fn chosen(
-    args: &args::Pull,
+    args: &args::PullArgs,
     name: &ModelName,
     environment: &Environment,
-) -> anyhow::Result<args::Pull> {
-    if args.form != Some(Form::Auto) {
+) -> anyhow::Result<args::PullArgs> {
+    if args.form != Some(PullForm::Auto) {
         return Ok(args.clone());
     }
     let pull = Pull::new(args, name, environment);
@@ -33,7 +33,7 @@ pub(super) fn chosen(
             }
         },
     };
-    Ok(args::Pull { form: encoding.map(Form::Shards), ..args.clone() })
+    Ok(args::PullArgs { form: encoding.map(PullForm::Shards), ..args.clone() })
 }
 
 impl Pull<'_> {
@@ -65,7 +65,7 @@ impl Pull<'_> {
         remote::asking(self.id);
         let listing = client.list(self.id, self.revision)?;
         let selection = self.select(&client, &listing)?;
-        if matches!(selection.weights, Weights::Gguf(_)) {
+        if matches!(selection.weights, WeightFiles::Gguf(_)) {
             return Ok(None);
         }
         let config = self.config(&client, &listing, &selection)?;

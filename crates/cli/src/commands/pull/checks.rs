@@ -7,25 +7,25 @@ use anyhow::{anyhow, bail};
 use sws::Outline;
 use sws_engine::PlanOptions;
 use sws_hub::{
-    CachedModel, Client, HubError, HubFile, Listing, ModelName, Selection, Weights, begun_bytes,
-    free_space,
+    CachedModel, Client, HubError, HubFile, Listing, ModelName, RepositoryFiles, WeightFiles,
+    begun_bytes, free_space,
 };
 use sws_store::shard::JOURNAL;
 use sws_store::{Configuration, MANIFEST_FILE};
 
 use super::watch::present;
 use super::{Pull, size};
-use crate::args::{self, Form, encoding};
+use crate::args::{self, PullForm, encoding};
 use crate::commands::remote::at_a_time;
 
 /// Refuses a name and options that contradict each other, and a file in place of a directory.
-pub(super) fn check(args: &args::Pull, name: &ModelName) -> anyhow::Result<()> {
+pub(super) fn check(args: &args::PullArgs, name: &ModelName) -> anyhow::Result<()> {
     if let Some(out) = args.out.as_deref().filter(|out| out.exists() && !out.is_dir()) {
         bail!("`{}` is no directory; name one with --out, which need not exist", out.display());
     }
     let tagged = name.tag.as_deref().and_then(|tag| encoding(tag).ok());
     match (tagged, args.form) {
-        (Some(tagged), Some(form)) if form != Form::Shards(tagged) => {
+        (Some(tagged), Some(form)) if form != PullForm::Shards(tagged) => {
             bail!("`{name}` names another encoding than --as; leave out one of them")
         }
         _ => {}
@@ -44,9 +44,9 @@ impl Pull<'_> {
         &self,
         client: &Client,
         listing: &Listing,
-        selection: &Selection,
+        selection: &RepositoryFiles,
     ) -> anyhow::Result<()> {
-        if self.args.form != Some(Form::Stored)
+        if self.args.form != Some(PullForm::Stored)
             && let Some(config) = self.config(client, listing, selection)?
         {
             sws_model::naming(&config).map_err(|why| anyhow!("`{}`: {why}", self.name))?;
@@ -60,17 +60,17 @@ impl Pull<'_> {
         &self,
         client: &Client,
         listing: &Listing,
-        selection: &Selection,
+        selection: &RepositoryFiles,
     ) -> anyhow::Result<()> {
         let name = self.name;
         let lacking = |files: &[HubFile]| files.iter().map(|file| self.missing(file)).sum::<u64>();
         let (place, needed) = match (&selection.weights, self.args.form, &self.cached) {
-            (Weights::Gguf(files), None, Some(cached)) if self.args.out.is_none() => {
+            (WeightFiles::Gguf(files), None, Some(cached)) if self.args.out.is_none() => {
                 (cached.dir().to_owned(), lacking(files))
             }
             // Looked at where they are stored.
-            (_, Some(Form::Stored), _) | (Weights::Gguf(_), ..) => return Ok(()),
-            (Weights::Safetensors(files), ..) => {
+            (_, Some(PullForm::Stored), _) | (WeightFiles::Gguf(_), ..) => return Ok(()),
+            (WeightFiles::Safetensors(files), ..) => {
                 let Some(config) = self.config(client, listing, selection)? else { return Ok(()) };
                 // Where the configuration says too little, the headers tell their size.
                 let shards = self.shards_of(&config).unwrap_or(0);
@@ -114,7 +114,7 @@ impl Pull<'_> {
         &self,
         client: &Client,
         listing: &Listing,
-        selection: &Selection,
+        selection: &RepositoryFiles,
     ) -> anyhow::Result<Option<Configuration>> {
         let Some(file) = selection.small.iter().find(|file| file.name == "config.json") else {
             return Ok(None);

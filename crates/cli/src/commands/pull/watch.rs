@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use sws::Progress;
-use sws_hub::Watch;
+use sws_hub::DownloadWatch;
 
-use crate::progress::{Meter, Unit};
+use crate::progress::{ProgressMeter, ProgressUnit};
 use crate::terminal::note;
 
 /// Bytes of a file that an earlier download left.
@@ -22,9 +22,9 @@ pub(super) struct Downloaded {
     total: u64,
     done: AtomicI64,
     /// Made with the first byte, so that its rate is that of the bytes.
-    meter: OnceLock<Meter>,
+    meter: OnceLock<ProgressMeter>,
     /// Steps of the headers that are done, and a meter of them while some are missing.
-    headers: Mutex<(usize, Option<Meter>)>,
+    headers: Mutex<(usize, Option<ProgressMeter>)>,
 }
 
 impl Downloaded {
@@ -38,10 +38,10 @@ impl Downloaded {
     }
 }
 
-impl Watch for Downloaded {
+impl DownloadWatch for Downloaded {
     fn moved(&self, bytes: i64) {
         let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        let meter = self.meter.get_or_init(|| Meter::new(self.what));
+        let meter = self.meter.get_or_init(|| ProgressMeter::new(self.what));
         meter.show(Progress { done: done.max(0) as u64, total: self.total });
     }
 
@@ -53,7 +53,8 @@ impl Watch for Downloaded {
             return;
         }
         *most = done;
-        let shown = meter.get_or_insert_with(|| Meter::quiet("headers", Unit::Work));
+        let shown =
+            meter.get_or_insert_with(|| ProgressMeter::quiet("headers", ProgressUnit::Work));
         shown.show(Progress { done: done as u64, total: steps as u64 });
         if done == steps {
             shown.finish();

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use sws_model::ModelSpec;
 
-use super::pieces::Pieces;
+use super::pieces::PieceSizes;
 use super::{ArenaSplit, Planner};
 
 /// Work of a generated token, on average over a long text.
@@ -94,7 +94,7 @@ impl PerToken {
 impl Planner {
     /// Work of a token with so many slots in all, lent ones included.
     pub(super) fn per_token(&self, split: &ArenaSplit, have: usize) -> PerToken {
-        let Pieces { cyclic, embedding, slots, .. } = &self.pieces;
+        let PieceSizes { cyclic, embedding, slots, .. } = &self.pieces;
         let batch = self.options.batch.max(1) as u64;
         let all = self.pieces.cyclic_bytes();
         let pinned_embedding = split.pinned.contains(&sws_store::PieceId::EMBED);

@@ -3,7 +3,7 @@
 use std::thread;
 
 use sws_cache::Trace;
-use sws_cache::history::Shape;
+use sws_cache::history::HistoryShape;
 use sws_cache::policy::PolicyKind;
 use sws_cache::replay::Residency;
 use sws_store::Pass;
@@ -41,10 +41,10 @@ const GENERAL: [(f64, f64); 9] = [
 
 /// Released models with recorded routes of their own: name, shape and hit rates
 /// (`benchmarks/results/replay-*.json`).
-const RECORDED: [(&str, Shape, &[(f64, f64)]); 2] = [
+const RECORDED: [(&str, HistoryShape, &[(f64, f64)]); 2] = [
     (
         "Qwen3-30B-A3B",
-        Shape { layers: 48, experts: 128, top_k: 8 },
+        HistoryShape { layers: 48, experts: 128, top_k: 8 },
         &[
             (0.0, 0.0),
             (0.05, 0.421),
@@ -58,7 +58,7 @@ const RECORDED: [(&str, Shape, &[(f64, f64)]); 2] = [
     ),
     (
         "gpt-oss-20b",
-        Shape { layers: 24, experts: 32, top_k: 4 },
+        HistoryShape { layers: 24, experts: 32, top_k: 4 },
         &[
             (0.0, 0.0),
             (0.05, 0.252),
@@ -89,7 +89,7 @@ impl HitCurve {
     /// The rates of a model of this shape, none of whose routes are known: those of the released model of
     /// the same shape, if routes of it were recorded, and otherwise of one that has as few or as many experts
     /// in a layer.
-    pub fn general(shape: Shape) -> HitCurve {
+    pub fn general(shape: HistoryShape) -> HitCurve {
         if let Some((model, _, points)) = RECORDED.iter().find(|(_, other, _)| *other == shape) {
             return HitCurve { points: points.to_vec(), basis: HitBasis::Model(model) };
         }
@@ -209,7 +209,7 @@ mod tests {
             (8, 1.0, 1.0),
         ];
         for (experts, share, expected) in cases {
-            let curve = HitCurve::general(Shape { layers: 3, experts, top_k: 2 });
+            let curve = HitCurve::general(HistoryShape { layers: 3, experts, top_k: 2 });
             assert!((curve.rate(share) - expected).abs() < 1e-9, "{share}: {}", curve.rate(share));
             let rates: Vec<f64> = (0..=100).map(|n| curve.rate(f64::from(n) / 100.0)).collect();
             assert!(rates.is_sorted());
@@ -224,7 +224,7 @@ mod tests {
 
     /// Tokens that use two experts of each layer: of `used` in turn.
     fn routes(tokens: u32, used: u32) -> Trace {
-        let mut trace = Trace::new(Shape { layers: 2, experts: 10, top_k: 2 }).unwrap();
+        let mut trace = Trace::new(HistoryShape { layers: 2, experts: 10, top_k: 2 }).unwrap();
         for token in 0..tokens {
             let pair = [2 * token % used, (2 * token + 1) % used];
             trace.push(&[token], &[pair, pair]).unwrap();
@@ -234,7 +234,7 @@ mod tests {
 
     /// A prompt of so many tokens, which went through the layers together.
     fn prompt(tokens: usize) -> Trace {
-        let mut trace = Trace::new(Shape { layers: 1, experts: 10, top_k: 1 }).unwrap();
+        let mut trace = Trace::new(HistoryShape { layers: 1, experts: 10, top_k: 1 }).unwrap();
         trace.push(&vec![0; tokens], &[vec![3; tokens]]).unwrap();
         trace
     }
@@ -256,7 +256,10 @@ mod tests {
         let few = HitCurve::replayed(&routes(100, 2)).unwrap();
         let all = HitCurve::replayed(&routes(100, 10)).unwrap();
         assert_eq!(
-            (few.tokens(), HitCurve::general(Shape { layers: 3, experts: 64, top_k: 2 }).tokens()),
+            (
+                few.tokens(),
+                HitCurve::general(HistoryShape { layers: 3, experts: 64, top_k: 2 }).tokens()
+            ),
             (Some(100), None)
         );
         assert_eq!(

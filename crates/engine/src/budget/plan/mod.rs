@@ -13,15 +13,15 @@ pub use hits::{HitBasis, HitCurve};
 pub use prompt::PromptReads;
 pub use slots::SlotClass;
 
-use sws_cache::history::{History, Shape};
+use sws_cache::history::{History, HistoryShape};
 use sws_cache::policy::ExpectedUse;
 use sws_kernels::{Packings, Tier};
-use sws_model::{Inventory, KvPrecision, ModelSpec, PassSize, State};
+use sws_model::{ForwardState, Inventory, KvPrecision, ModelSpec, PassSize};
 use sws_store::{LayoutError, Manifest, PieceId, SLOT_ALIGN};
 
 use super::ledger::{Ledger, MemoryUse, ProcessMemory};
 use crate::stand_ins::StandInUse;
-use pieces::Pieces;
+use pieces::PieceSizes;
 
 /// A plan for running a model within a budget. Pure data: nothing has been allocated.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,8 +39,8 @@ pub struct Plan {
     /// Further slots in the memory of contexts, as far as sequences do not need it: of several, or of a long
     /// one.
     pub context_lent: Vec<SlotClass>,
-    /// Further slots in the memory of forms, while no text has one.
-    pub forms_lent: Vec<SlotClass>,
+    /// Further slots in the memory of structured output, while no text has one.
+    pub structured_lent: Vec<SlotClass>,
     /// The smallest budget that works in another process, in whole MiB.
     pub smallest: u64,
     /// Experts whose stand-ins are resident.
@@ -49,9 +49,9 @@ pub struct Plan {
     pub experts_stream: bool,
     /// Maximum number of prompt tokens that go through the layers together.
     pub chunk: usize,
-    /// Maximum number of proposed tokens that are verified together, with logits behind each; 0 if
+    /// Maximum number of draft tokens that are verified together, with logits behind each; 0 if
     /// there is no room for two.
-    pub verified: usize,
+    pub verify_len: usize,
     /// Maximum number of positions of a sequence.
     pub context: usize,
     /// Number of sequences for which there is room.
@@ -73,14 +73,14 @@ pub struct PlanOptions {
     pub min_context: usize,
     /// Sequences that run together.
     pub batch: usize,
-    /// Precision of keys and values.
+    /// Precision of the KV cache.
     pub kv: KvPrecision,
     /// True for logits of every position, rather than of the last.
     pub all_logits: bool,
     /// Maximum number of prompt tokens that go through the layers together.
     pub chunk: usize,
-    /// Maximum number of proposed tokens that are verified together, if there is room; 0 if none are.
-    pub verified: usize,
+    /// Maximum number of draft tokens that are verified together, if there is room; 0 if none are.
+    pub verify_len: usize,
     /// Kernels of the computation.
     pub tier: Tier,
     /// Number of compute threads.
@@ -88,9 +88,9 @@ pub struct PlanOptions {
     /// Bytes for encoding texts while the model is loaded: a constant, and a number per position.
     /// Zeros if encoding ends before planning.
     pub encoding: [u64; 2],
-    /// Maximum number of bytes for forms of texts. No budget has to have them, and slots get them while no text
-    /// has a form.
-    pub forms: u64,
+    /// Maximum number of bytes for structured output. No budget has to have them, and slots get them while no text
+    /// has structured output.
+    pub structured: u64,
     /// Bytes of the draft. They are reserved only if experts have slots besides.
     pub draft: u64,
     /// Bytes of the correction of the eviction policy, reserved like those of the draft.
@@ -108,11 +108,11 @@ impl Default for PlanOptions {
             kv: KvPrecision::F32,
             all_logits: false,
             chunk: CHUNK,
-            verified: 0,
+            verify_len: 0,
             tier: Tier::best(),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             encoding: [0; 2],
-            forms: 0,
+            structured: 0,
             draft: 0,
             correction: 0,
             stand_ins: StandInUse::Off,
@@ -120,7 +120,7 @@ impl Default for PlanOptions {
     }
 }
 
-/// Positions in a page of keys and values. Several sequences grow by pages, and forks share them, and so
+/// Positions in a pages of the KV cache. Several sequences grow by pages, and forks share them, and so
 /// does one with a long context, most of which may never be used; attention over shorter pages is slower.
 pub(crate) fn page(sequences: usize, context: usize) -> usize {
     if sequences > 1 || context > CONTEXT { 512 } else { usize::MAX }
@@ -129,26 +129,25 @@ pub(crate) fn page(sequences: usize, context: usize) -> usize {
 /// Reasons why there is no plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum PlanError {
     /// The budget is below the minimum.
     #[error(
-        "a budget of {} MiB is too small: the smallest that works here is --ram {}MiB (or --ram min), of which keys and values for {context} positions take {} MiB (--context changes that)",
+        "a budget of {} MiB is too small: the smallest that works here is --ram {}MiB (or --ram min), of which the KV cache of {context} positions takes {} MiB (--context changes that)",
         budget >> 20, smallest >> 20, kv >> 20
     )]
     TooSmall {
-        /// The budget.
         budget: u64,
         /// The smallest budget that works, in whole MiB.
         smallest: u64,
         /// Positions with that budget.
         context: usize,
-        /// Bytes of their keys and values.
+        /// Bytes of their KV cache.
         kv: u64,
     },
     /// The context exceeds that of the model.
     #[error("the model was made for {most} positions and {asked} were asked for; lower --context")]
     Context {
-        /// Requested positions.
         asked: usize,
         /// Positions of the model.
         most: usize,
@@ -164,7 +163,6 @@ pub enum PlanError {
         budget >> 20, bytes >> 20, smallest >> 20
     )]
     StandIns {
-        /// The budget.
         budget: u64,
         /// Bytes of all stand-ins.
         bytes: u64,
@@ -180,7 +178,7 @@ pub enum PlanError {
 #[derive(Debug)]
 pub struct Planner {
     spec: ModelSpec,
-    pieces: Pieces,
+    pieces: PieceSizes,
     packings: Packings,
     process: ProcessMemory,
     options: PlanOptions,
@@ -201,22 +199,22 @@ const MOST_CONTEXT: usize = 1 << 30;
 /// Default maximum of a chunk. Twice as many tokens would spare the half of an already small number of
 /// bytes per token.
 const CHUNK: usize = 4096;
-/// Share of the budget above the minimum for keys and values, and share of the remainder for a
+/// Share of the budget above the minimum for the KV cache, and share of the remainder for a
 /// longer chunk: one part in this many.
 const KV_SHARE: u64 = 8;
 /// Share of the budget above the minimum up to which more positions than the default before have keys and
 /// values, as far as the model has them: one part in this many.
 const LONG_KV_SHARE: u64 = 16;
 const CHUNK_SHARE: u64 = 4;
-/// Share of the budget above the minimum for forms, which lend it: one part in this many.
-const FORMS_SHARE: u64 = 2;
+/// Share of the budget above the minimum for structured output, which lend it: one part in this many.
+const STRUCTURED_SHARE: u64 = 2;
 /// Beyond its share, a chunk may take memory that the arena has above one part in this many of the
 /// weights. Prompts then go through in one chunk.
 const WEIGHTS_SHARE: u64 = 4;
 /// A chunk of more than a strip takes at most one part in this many of the room for slots beyond the
 /// fewest: while tokens come one at a time it is lent to slots.
 const SLOTS_SHARE: u64 = 2;
-/// Share of the work beyond that of a token for verifying proposed tokens: one part in this many. It is
+/// Share of the work beyond that of a token for verifying draft tokens: one part in this many. It is
 /// lost to lent slots.
 const VERIFIED_SHARE: u64 = 16;
 /// Share of the experts' memory beyond the minimum slots for stand-ins under [`StandInUse::Auto`]:
@@ -251,7 +249,7 @@ impl Planner {
         process: ProcessMemory,
         options: PlanOptions,
     ) -> Result<Planner, PlanError> {
-        let pieces = Pieces::new(spec, inventory, manifest, options.stand_ins)?;
+        let pieces = PieceSizes::new(spec, inventory, manifest, options.stand_ins)?;
         let most = spec.context.min(MOST_CONTEXT);
         let context = match options.context {
             Some(asked) if asked > most => return Err(PlanError::Context { asked, most }),
@@ -377,29 +375,29 @@ impl Planner {
                 bytes => PlanError::StandIns { budget, bytes, smallest: 0 },
             });
         };
-        let forms = (more / FORMS_SHARE).min(self.options.forms);
-        let more = more - forms;
+        let structured = (more / STRUCTURED_SHARE).min(self.options.structured);
+        let more = more - structured;
         // Both forecast experts for slots. Without slots they have no use.
         let PlanOptions { draft, correction, .. } = self.options;
         for forecasts in [[draft, correction], [0, correction]] {
             let taken = forecasts.iter().sum();
             if let (1.., Some(remaining)) = (taken, more.checked_sub(taken))
-                && let Ok(plan) = self.distribute(ram, remaining, forms, forecasts)
+                && let Ok(plan) = self.distribute(ram, remaining, structured, forecasts)
                 && !plan.slots.is_empty()
             {
                 return Ok(plan);
             }
         }
-        self.distribute(ram, more, forms, [0; 2])
+        self.distribute(ram, more, structured, [0; 2])
     }
 
-    /// Distributes a budget that exceeds the minimum, the forms, the draft and the correction by `more`
+    /// Distributes a budget that exceeds the minimum, the structured output, the draft and the correction by `more`
     /// bytes.
     fn distribute(
         &self,
         ram: u64,
         more: u64,
-        forms: u64,
+        structured: u64,
         [draft, correction]: [u64; 2],
     ) -> Result<Plan, PlanError> {
         let [least_kv, most_kv, longest_kv] = self.context.map(|n| self.of_positions(n));
@@ -445,7 +443,7 @@ impl Planner {
             (MemoryUse::Correction, correction),
             (MemoryUse::KvCache, of_kv),
             (MemoryUse::Encoding, self.encoding(context)),
-            (MemoryUse::Forms, forms),
+            (MemoryUse::Structured, structured),
             (MemoryUse::Activations, work),
             (MemoryUse::Pinned, split.pinned_bytes),
             (MemoryUse::Ring, split.ring),
@@ -453,7 +451,7 @@ impl Planner {
             (MemoryUse::Slots, bytes(&split.slots)),
         ]);
         let ledger = Ledger::new(ram, reservations).expect("shares within the budget");
-        let (verified, kept) = self.verified_within(work, least_work);
+        let (verify_len, kept) = self.verify_len_within(work, least_work);
         // Slots in the memory of each in turn, beside those before.
         let mut held = split.slots.clone();
         let mut lend = |bytes| {
@@ -464,7 +462,7 @@ impl Planner {
             held = SlotClass::together(&held, &lent);
             lent
         };
-        let forms_lent = lend(forms);
+        let structured_lent = lend(structured);
         let lent = lend(work - kept);
         let context_lent = match page(self.options.batch, context) > context {
             true => Vec::new(),
@@ -472,7 +470,8 @@ impl Planner {
         };
         let count = |classes: &[SlotClass]| classes.iter().map(|class| class.count).sum::<usize>();
         let in_contexts = count(&context_lent) as f64 * idle_share(context);
-        let slots = count(&split.slots) + count(&forms_lent) + count(&lent) + in_contexts as usize;
+        let slots =
+            count(&split.slots) + count(&structured_lent) + count(&lent) + in_contexts as usize;
         let per_token = self.per_token(&split, slots);
         let prompt = self.prompt_reads(&split, chunk);
         Ok(Plan {
@@ -482,11 +481,11 @@ impl Planner {
             slots: split.slots,
             lent,
             context_lent,
-            forms_lent,
+            structured_lent,
             smallest: self.smallest(),
             stand_ins,
             chunk,
-            verified,
+            verify_len,
             context,
             sequences: self.options.batch.max(1),
             ledger,
@@ -538,7 +537,7 @@ impl Planner {
 
     fn kv(&self, context: usize) -> u64 {
         let (batch, kv) = (self.options.batch, self.options.kv);
-        State::paged_bytes(&self.spec, context, kv, page(batch, context)) * batch as u64
+        ForwardState::paged_bytes(&self.spec, context, kv, page(batch, context)) * batch as u64
     }
 
     fn encoding(&self, context: usize) -> u64 {
@@ -616,7 +615,7 @@ impl Planner {
             (0..=1, _) => (1, 1),
             (batch, _) => (batch, tokens),
         };
-        let journal = State::journal_bytes(&self.spec, passes, self.options.kv);
+        let journal = ForwardState::journal_bytes(&self.spec, passes, self.options.kv);
         let bytes = self.spec.work_bytes(tier, size(tokens));
         // The slack of every plan is that of a strip.
         let strip = if tokens > strip { self.spec.work_bytes(tier, size(strip)) } else { bytes };
@@ -633,25 +632,25 @@ impl Planner {
         self.spec.work_bytes(tier, size) + choices.sum::<usize>() as u64
     }
 
-    /// The least working memory of any plan. What stand-ins propose pays only if many tokens are verified
+    /// The least working memory of any plan. What stand-ins draft pays only if many tokens are verified
     /// together, so who has all of them has room for that in any case.
     fn least_work(&self) -> u64 {
         let least = self.work(self.chunks()[0]);
         match self.mandatory_stand_ins() {
             0 => least,
-            _ => least.max(self.verifying(self.most_verified())),
+            _ => least.max(self.verifying(self.max_verify_len())),
         }
     }
 
-    /// Maximum number of proposed tokens that are verified together in any plan; below 2 if none are.
-    fn most_verified(&self) -> usize {
-        self.options.verified.min(self.context[0])
+    /// Maximum number of draft tokens that are verified together in any plan; below 2 if none are.
+    fn max_verify_len(&self) -> usize {
+        self.options.verify_len.min(self.context[0])
     }
 
-    /// The largest number of proposed tokens that are verified within a share of `work` bytes, and the
+    /// The largest number of draft tokens that are verified within a share of `work` bytes, and the
     /// bytes that are not lent. These grow with the work, and never by more.
-    fn verified_within(&self, work: u64, least_work: u64) -> (usize, u64) {
-        let most = self.most_verified();
+    fn verify_len_within(&self, work: u64, least_work: u64) -> (usize, u64) {
+        let most = self.max_verify_len();
         if most < 2 {
             return (0, least_work);
         }
@@ -659,8 +658,8 @@ impl Planner {
             .min(self.verifying(most))
             .max(least_work);
         let fits = |tokens| tokens < 2 || self.verifying(tokens) <= kept;
-        let verified = Some(largest(0..=most, fits)).filter(|&tokens| tokens > 1);
-        (verified.unwrap_or(0), kept)
+        let verify_len = Some(largest(0..=most, fits)).filter(|&tokens| tokens > 1);
+        (verify_len.unwrap_or(0), kept)
     }
 
     /// The longest chunk whose working memory fits into `work` bytes.
@@ -685,7 +684,7 @@ impl Planner {
 
     /// Bytes of the shortest ring for all weights that may have to stream.
     fn least_ring(&self) -> u64 {
-        let Pieces { cyclic_unit, expert_unit, .. } = self.pieces;
+        let PieceSizes { cyclic_unit, expert_unit, .. } = self.pieces;
         UNITS * cyclic_unit.max(expert_unit) + self.lookup_ring()
     }
 
@@ -703,7 +702,7 @@ impl Planner {
     /// Bytes of an arena for stand-ins, in whole pages. They grow with the arena, and never by
     /// more. Stand-ins are useful only if experts have slots.
     fn stand_ins(&self, arena: u64) -> Result<u64, PlanError> {
-        let Pieces { slots, stand_ins, .. } = &self.pieces;
+        let PieceSizes { slots, stand_ins, .. } = &self.pieces;
         if self.options.stand_ins != StandInUse::Off && stand_ins.is_empty() {
             return Err(PlanError::NoStandIns);
         }
@@ -720,7 +719,7 @@ impl Planner {
 
     /// Splits the arena into pinned pieces, the ring and slots.
     fn split_arena(&self, arena: u64) -> ArenaSplit {
-        let Pieces { cyclic, embedding, slots, .. } = &self.pieces;
+        let PieceSizes { cyclic, embedding, slots, .. } = &self.pieces;
         let rest = arena.checked_sub(self.pieces.cyclic_bytes());
         if let Some(rest) = rest {
             let mut pinned: Vec<PieceId> = cyclic.iter().map(|piece| piece.id).collect();
@@ -776,14 +775,14 @@ impl Plan {
         self.lent.iter().map(SlotClass::bytes).sum::<u64>() as usize
     }
 
-    /// The smallest budget, in whole MiB, that has so many bytes for forms, as far as it has any.
-    pub fn ram_for_forms(&self, bytes: u64) -> u64 {
-        self.smallest + (FORMS_SHARE * bytes).next_multiple_of(MIB)
+    /// The smallest budget, in whole MiB, that has so many bytes for structured output, as far as it has any.
+    pub fn ram_for_structured(&self, bytes: u64) -> u64 {
+        self.smallest + (STRUCTURED_SHARE * bytes).next_multiple_of(MIB)
     }
 
     /// Maximum number of experts in memory while tokens are generated one at a time.
     pub fn most_experts(&self) -> usize {
-        let all = self.slots.iter().chain(&self.forms_lent).chain(&self.lent);
+        let all = self.slots.iter().chain(&self.structured_lent).chain(&self.lent);
         all.map(|class| class.count).sum()
     }
 
@@ -817,10 +816,10 @@ impl Plan {
 }
 
 /// The layers with experts of a model, and their experts.
-pub fn routes_of(spec: &ModelSpec) -> Shape {
+pub fn routes_of(spec: &ModelSpec) -> HistoryShape {
     let (layers, experts) =
         spec.moes().fold((0, 0), |(layers, experts), moe| (layers + 1, moe.experts.max(experts)));
-    Shape { layers, experts, top_k: spec.max_top_k() }
+    HistoryShape { layers, experts, top_k: spec.max_top_k() }
 }
 
 /// Returns the largest number for which `holds` is true. It must be true for the start of the

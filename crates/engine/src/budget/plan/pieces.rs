@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use sws_kernels::Encoding;
-use sws_model::{Held, Inventory, ModelSpec, Role};
+use sws_model::{HeldTensor, Inventory, ModelSpec, Role};
 use sws_store::{LayoutError, Manifest, Parts, PieceId, PieceKind, PieceLayout, Read};
 
 use super::slots::SlotSizes;
@@ -36,10 +36,10 @@ impl TableSizes {
     fn new(
         manifest: &Manifest,
         piece: PieceId,
-        held: &[Held],
+        held: &[HeldTensor],
         len: u64,
     ) -> Result<Option<TableSizes>, LayoutError> {
-        let rows = |held: &&Held| matches!(held.role, Role::Embedding | Role::Table);
+        let rows = |held: &&HeldTensor| matches!(held.role, Role::Embedding | Role::Table);
         let Some(held) = held.iter().find(rows) else { return Ok(None) };
         let read = |rows, parts| {
             let read = Read::Rows { piece, tensor: held.index, rows, parts };
@@ -65,7 +65,7 @@ pub(super) struct LayerTable {
 
 /// Sizes of all pieces of a model.
 #[derive(Debug)]
-pub(super) struct Pieces {
+pub(super) struct PieceSizes {
     /// Cyclic pieces, in the order of pinning.
     pub(super) cyclic: Vec<Cyclic>,
     /// `None` if the embedding is also the head, and so cyclic.
@@ -92,14 +92,14 @@ const LOOKUPS: u64 = 16;
 /// Additional bytes of a read that begins and ends inside pages.
 const EDGES: u64 = 2 * sws_store::SLOT_ALIGN as u64;
 
-impl Pieces {
+impl PieceSizes {
     pub(super) fn new(
         spec: &ModelSpec,
         inventory: &Inventory,
         manifest: &Manifest,
         stand_ins: StandInUse,
-    ) -> Result<Pieces, LayoutError> {
-        let mut pieces = Pieces {
+    ) -> Result<PieceSizes, LayoutError> {
+        let mut pieces = PieceSizes {
             cyclic: Vec::new(),
             embedding: None,
             layer_tables: Vec::new(),

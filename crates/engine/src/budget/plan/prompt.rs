@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::pieces::Pieces;
+use super::pieces::PieceSizes;
 use super::{ArenaSplit, Planner};
 
 /// Reads of a prompt, pass by pass.
@@ -75,7 +75,7 @@ impl PromptReads {
 
 impl Planner {
     pub(super) fn prompt_reads(&self, split: &ArenaSplit, chunk: usize) -> PromptReads {
-        let Pieces { cyclic, slots, .. } = &self.pieces;
+        let PieceSizes { cyclic, slots, .. } = &self.pieces;
         let pinned = |id| split.pinned.contains(id);
         let streamed = cyclic.iter().filter(|piece| !pinned(&piece.id)).map(|piece| piece.len);
         PromptReads {

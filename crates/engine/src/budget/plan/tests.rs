@@ -238,9 +238,12 @@ fn check(planner: &Planner, ram: u64, plan: &Plan) {
             || planner.work(planner.chunks()[0]) + lent <= ledger.get(MemoryUse::Activations)
     );
     assert!(plan.lent.is_empty() || !plan.slots.is_empty());
-    // Slots in the memory of forms fit into it.
-    let forms: u64 = plan.forms_lent.iter().map(SlotClass::bytes).sum();
-    assert!(forms == 0 || mapped(forms) <= ledger.get(MemoryUse::Forms) && !plan.slots.is_empty());
+    // Slots in the memory of structured output fit into it.
+    let structured: u64 = plan.structured_lent.iter().map(SlotClass::bytes).sum();
+    assert!(
+        structured == 0
+            || mapped(structured) <= ledger.get(MemoryUse::Structured) && !plan.slots.is_empty()
+    );
     // Contexts of several sequences, or a long one, hold experts that have no other slot.
     let contexts: u64 = plan.context_lent.iter().map(SlotClass::bytes).sum();
     assert!(contexts == 0 || mapped(contexts) <= ledger.get(MemoryUse::KvCache));
@@ -310,7 +313,7 @@ fn all_stand_ins_of_mixtral_fit_in_three_tenths() {
     }
     let inventory = Inventory::new(&spec, &manifest).unwrap();
     let planner = |stand_ins| {
-        let options = PlanOptions { stand_ins, verified: 65, ..options() };
+        let options = PlanOptions { stand_ins, verify_len: 65, ..options() };
         Planner::new(&spec, &inventory, &manifest, PROCESS, options).unwrap()
     };
     let (all, auto) = (planner(StandInUse::All), planner(StandInUse::Auto));
@@ -319,7 +322,7 @@ fn all_stand_ins_of_mixtral_fit_in_three_tenths() {
     assert!(least * 1000 < all.weights() * 301, "{least} of {}", all.weights());
     for more in [0, 1, 100 << 20, 4 * GIB] {
         let plan = all.plan(least + more).unwrap();
-        assert_eq!((plan.stand_ins.len(), plan.verified), (256, 65), "{more}");
+        assert_eq!((plan.stand_ins.len(), plan.verify_len), (256, 65), "{more}");
         assert!(
             plan.slots[0].count >= 2 && (more > 0 || plan.slots[0].count == 2),
             "{:?}",
@@ -340,7 +343,7 @@ fn nested_experts_of_mixtral_are_planned_for() {
     let manifest = spec.outline(|kind| encoding_of(kind, Encoding::Nested)).unwrap();
     let inventory = Inventory::new(&spec, &manifest).unwrap();
     let planner = |stand_ins| {
-        let options = PlanOptions { stand_ins, verified: 65, ..options() };
+        let options = PlanOptions { stand_ins, verify_len: 65, ..options() };
         Planner::new(&spec, &inventory, &manifest, PROCESS, options).unwrap()
     };
     let (off, all) = (planner(StandInUse::Off), planner(StandInUse::All));
@@ -514,7 +517,7 @@ fn context_is_as_requested_or_fits_the_budget() {
 /// precision, up to the model's own maximum, and the smallest budget has nothing to do with them.
 #[test]
 fn default_context_follows_from_the_budget_and_the_model() {
-    // Shape, precision of keys and values, positions of the model, GiB above the smallest budget, context.
+    // Shape, precision of the KV cache, positions of the model, GiB above the smallest budget, context.
     #[rustfmt::skip]
     let cases = [
         (MIXTRAL, KvPrecision::F32, 32_768, [0, 8, 32, 128], [512, 4096, 7680, 32_256]),
@@ -553,33 +556,33 @@ fn default_context_follows_from_the_budget_and_the_model() {
     assert_eq!(found, cases);
 }
 
-/// No budget has to have memory for forms; the one that is named has it.
+/// No budget has to have memory for structured output; the one that is named has it.
 #[test]
-fn budget_named_for_forms_has_their_memory() {
-    let forms = 217 * MIB;
+fn budget_named_for_structured_output_has_their_memory() {
+    let structured = 217 * MIB;
     for shape in [QWEN, LLAMA, INFLATED] {
-        let planner = shape.planner(PlanOptions { forms, ..options() });
+        let planner = shape.planner(PlanOptions { structured, ..options() });
         let least = planner.minimum();
         assert_eq!(least, shape.planner(options()).minimum());
         let plan = planner.plan(least).unwrap();
-        assert_eq!(plan.ledger.get(MemoryUse::Forms), 0);
-        for bytes in [1, 21 * MIB, 93 * MIB, forms] {
-            let named = plan.ram_for_forms(bytes);
+        assert_eq!(plan.ledger.get(MemoryUse::Structured), 0);
+        for bytes in [1, 21 * MIB, 93 * MIB, structured] {
+            let named = plan.ram_for_structured(bytes);
             let of = |ram| {
                 let plan = planner.plan(ram).unwrap();
                 check(&planner, ram, &plan);
-                plan.ledger.get(MemoryUse::Forms)
+                plan.ledger.get(MemoryUse::Structured)
             };
-            assert!(of(named) >= bytes.min(forms), "{bytes} bytes in {named}");
+            assert!(of(named) >= bytes.min(structured), "{bytes} bytes in {named}");
             // The rest is for the next start of the process, and for whole MiB.
             assert!(named - least < 2 * bytes + MARGIN + 2 * MIB, "{bytes} bytes in {named}");
         }
     }
     // While no text has one, experts have it: of 9.4 MB each.
-    let planner = QWEN.planner(PlanOptions { forms, ..options() });
+    let planner = QWEN.planner(PlanOptions { structured, ..options() });
     let plan = planner.plan(6 * GIB).unwrap();
-    assert_eq!(plan.ledger.get(MemoryUse::Forms), forms);
-    assert_eq!(plan.forms_lent.iter().map(|class| class.count).sum::<usize>(), 24);
+    assert_eq!(plan.ledger.get(MemoryUse::Structured), structured);
+    assert_eq!(plan.structured_lent.iter().map(|class| class.count).sum::<usize>(), 24);
 }
 
 #[test]
@@ -619,10 +622,10 @@ proptest! {
         steps in prop::collection::vec(0u64..(24 << 20), 1..24),
         batch in 1usize..4,
         all_logits: bool,
-        forms in 0u64..96 << 20,
+        structured in 0u64..96 << 20,
         speeds in (1e8f64..1e10, 5e9f64..5e11),
     ) {
-        let planner = shape.planner(PlanOptions { batch, all_logits, forms, ..options() });
+        let planner = shape.planner(PlanOptions { batch, all_logits, structured, ..options() });
         let pace = |plan: &Plan| plan.per_token.pace(speeds.0, speeds.1);
         let mut ram = planner.minimum();
         let mut before = planner.plan(ram).unwrap();
@@ -635,8 +638,8 @@ proptest! {
             prop_assert!(plan.per_token.read() <= before.per_token.read(), "{plan:?} after {before:?}");
             prop_assert!(pace(&plan) >= pace(&before), "{plan:?} after {before:?}");
             prop_assert!(plan.chunk >= before.chunk && plan.context >= before.context);
-            let forms = [&before, &plan].map(|plan| plan.ledger.get(MemoryUse::Forms));
-            prop_assert!(forms.is_sorted());
+            let structured = [&before, &plan].map(|plan| plan.ledger.get(MemoryUse::Structured));
+            prop_assert!(structured.is_sorted());
             before = plan;
         }
     }

@@ -8,8 +8,10 @@ use sws_store::{PieceId, Priority};
 use super::DynamicAssembler;
 use crate::error::StreamError;
 use crate::experts::verifier::Presence;
-use crate::reads::Origin;
-use crate::speculation::{Expected, LIKELY_VICTIM_STEPS, Prefetch, Tried, WarmFill, warm_fill};
+use crate::reads::ReadOrigin;
+use crate::speculation::{
+    ExpectedPiece, LIKELY_VICTIM_STEPS, Prefetch, PrefetchOutcome, WarmFill, warm_fill,
+};
 use crate::stand_ins::Wait;
 
 impl DynamicAssembler {
@@ -34,7 +36,7 @@ impl DynamicAssembler {
     }
 
     /// Issues a prefetch, if it finds a slot or a victim.
-    fn try_prefetch(&mut self, prefetch: &Prefetch) -> Tried {
+    fn try_prefetch(&mut self, prefetch: &Prefetch) -> PrefetchOutcome {
         let &Prefetch { id, bytes, need, priority, origin, .. } = prefetch;
         let worth = |policy: &mut dyn Policy, old: PieceId| {
             prefetch.is_worth(f64::from(policy.use_probability(old, LIKELY_VICTIM_STEPS)))
@@ -43,11 +45,11 @@ impl DynamicAssembler {
             Ok(claim) => {
                 // A failed prefetch is harmless: the piece is read once a router demands it.
                 let _ = self.issue(id, claim, priority, origin);
-                Tried::Issued
+                PrefetchOutcome::Issued
             }
-            Err(NoRoom::InUse { .. }) => Tried::InUse,
-            Err(NoRoom::ExpectedSooner { .. }) => Tried::ExpectedSooner,
-            Err(_) => Tried::Refused,
+            Err(NoRoom::InUse { .. }) => PrefetchOutcome::InUse,
+            Err(NoRoom::ExpectedSooner { .. }) => PrefetchOutcome::ExpectedSooner,
+            Err(_) => PrefetchOutcome::Refused,
         }
     }
 
@@ -86,7 +88,7 @@ impl DynamicAssembler {
         let ids = experts.map(|expert| PieceId::expert(layer as u32, expert));
         for id in self.reads.in_disk_order(ids) {
             self.pin(id);
-            self.prefetcher.expect([Expected { id, probability, priority }]);
+            self.prefetcher.expect([ExpectedPiece { id, probability, priority }]);
         }
         self.prefetch();
     }
@@ -120,7 +122,7 @@ impl DynamicAssembler {
             let origin = self.reads.get(id).map(|read| read.origin);
             if needed {
                 self.reads.demand(id, self.ablations.promotion);
-            } else if origin != Some(Origin::WarmFill) {
+            } else if origin != Some(ReadOrigin::WarmFill) {
                 self.give_up(id);
             }
         }
@@ -187,7 +189,7 @@ impl DynamicAssembler {
         for id in self.reads.in_disk_order(ids) {
             self.pin(id);
             let priority = Priority::Speculative;
-            self.prefetcher.expect([Expected { id, probability, priority }]);
+            self.prefetcher.expect([ExpectedPiece { id, probability, priority }]);
         }
         self.prefetch();
         Ok(())

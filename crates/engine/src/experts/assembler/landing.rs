@@ -5,8 +5,8 @@ use sws_store::{FetchError, PieceId, Priority};
 
 use super::DynamicAssembler;
 use crate::error::StreamError;
-use crate::reads::{Arrival, GivenUp, Loaded, Origin};
-use crate::watch::Place;
+use crate::reads::{Arrival, GivenUp, LoadedSlot, ReadOrigin};
+use crate::watch::ExpertPlace;
 
 /// Number of slots that the experts of a layer share in turn during a sweep, so that experts of
 /// later layers stay resident: enough to compute one while others are read.
@@ -19,7 +19,7 @@ impl DynamicAssembler {
             let len = self.reads.layout(id)?.slot_len();
             match self.cache.begin(self.demand.layer(), id, len, Need::Now) {
                 Ok(claim) => {
-                    self.issue(id, claim, Priority::Demanded, Origin::Demand)?;
+                    self.issue(id, claim, Priority::Demanded, ReadOrigin::Demand)?;
                 }
                 // It was given up, but its read has not ended yet. It is demanded again once it
                 // has.
@@ -37,16 +37,16 @@ impl DynamicAssembler {
     pub(super) fn issue(
         &mut self,
         id: PieceId,
-        claim: Claim<Loaded>,
+        claim: Claim<LoadedSlot>,
         priority: Priority,
-        origin: Origin,
+        origin: ReadOrigin,
     ) -> Result<(), StreamError> {
         let Claim { payload, evicted, .. } = claim;
         self.account.issued(id, origin.is_speculative(), evicted, &self.cache);
         if let Some(evicted) = evicted {
-            self.moved(evicted, Place::Disk);
+            self.moved(evicted, ExpertPlace::Disk);
         }
-        self.moved(id, Place::Reading);
+        self.moved(id, ExpertPlace::Reading);
         self.reads.issue(id, payload, priority, origin).map_err(|(memory, error)| {
             self.failed(id, memory);
             error
@@ -78,7 +78,7 @@ impl DynamicAssembler {
         match result {
             Ok(loaded) => {
                 self.cache.ready(id, loaded);
-                self.moved(id, Place::Memory);
+                self.moved(id, ExpertPlace::Memory);
                 match read {
                     Some(read) if read.is_unasked() => {
                         self.account.landed_unasked(read.bytes);
@@ -114,13 +114,13 @@ impl DynamicAssembler {
     }
 
     /// Empties the slot of a piece whose read has failed.
-    fn failed(&mut self, id: PieceId, memory: Loaded) {
+    fn failed(&mut self, id: PieceId, memory: LoadedSlot) {
         self.cache.failed(id, memory);
-        self.moved(id, Place::Disk);
+        self.moved(id, ExpertPlace::Disk);
     }
 
     /// Reports the new place of a piece.
-    fn moved(&self, id: PieceId, place: Place) {
+    fn moved(&self, id: PieceId, place: ExpertPlace) {
         if let Some(watch) = &self.watch {
             watch.moved(id, place);
         }

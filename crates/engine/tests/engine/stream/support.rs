@@ -7,9 +7,9 @@ use std::sync::Arc;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use sws_engine::{Infrastructure, InfrastructurePlan, StreamingSource, Waiter};
-use sws_kernels::{EncodedRows, Encoder, Encoding, Source};
+use sws_kernels::{EncodedRows, Encoder, Encoding, SourceDtype};
 use sws_model::{
-    CausalLm, ForwardError, Inventory, KvPrecision, Model, ModelSpec, Observer, PassSource,
+    CausalLm, ForwardError, ForwardPass, Inventory, KvPrecision, ModelSpec, Observer, PassSource,
     ResidentSource, Session,
 };
 use sws_store::shard::{ShardOptions, shard};
@@ -104,13 +104,13 @@ impl Fixture {
         let kept: usize = plan.pinned.iter().map(|&id| self.slot_len(id)).sum();
         // Vectors need room while they are loaded.
         let arena = Arena::new((kept + plan.ring).max(4096)).unwrap();
-        let model = Model::new(self.spec.clone());
+        let model = ForwardPass::new(self.spec.clone());
         let infra = Infrastructure::open(&model, store, &arena, plan, waiter, &mut |_| ())?;
         Ok(self.session(StreamingSource::new(infra, None)))
     }
 
     pub(crate) fn session<S: PassSource>(&self, source: S) -> Session<S> {
-        Session::new(Model::new(self.spec.clone()), source, usize::MAX, KvPrecision::F32)
+        Session::new(ForwardPass::new(self.spec.clone()), source, usize::MAX, KvPrecision::F32)
     }
 
     pub(crate) fn resident(&self) -> Session<ResidentSource> {
@@ -239,7 +239,7 @@ fn llama(dir: &Path, fp8: bool) {
 /// Codes and scales of a matrix in bf16.
 fn quantised((_, (shape, bytes)): &(String, (Vec<usize>, Vec<u8>))) -> [Vec<u8>; 2] {
     let mut rows = EncodedRows::default();
-    let encoder = Encoder::new(Encoding::Fp8, Source::Bf16, shape[1]).unwrap();
+    let encoder = Encoder::new(Encoding::Fp8, SourceDtype::Bf16, shape[1]).unwrap();
     encoder.encode(bytes, &mut rows).unwrap();
     rows.parts
 }

@@ -8,21 +8,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use sws_cache::correction::{Correction, Corrections};
-use sws_cache::history::Shape;
+use sws_cache::history::HistoryShape;
 use sws_cache::policy::PolicyKind;
 use sws_cache::replay::{Replay, ReplayPolicy};
-use sws_cache::{Counts, Saved, Trace};
+use sws_cache::{LookupCounts, SavedTensors, Trace};
 use sws_draft::{Draft, DraftShape, DraftSize, Gates, LayerBlueprint, MicroDraftModel, NoDraft};
 use sws_engine::{
-    Ablations, Certificate, CertificateError, Difference, MemoryUse, Metrics, Options, Outcome,
-    Plan, PlanError, ProcessMemory, RamBudget, ResidentLoad, SlotClass, SpeculativeWeightStreamer,
-    StreamerError, Witness,
+    Ablations, Certificate, CertificateError, CertificateOutcome, Difference, MemoryUse, Metrics,
+    Options, Plan, PlanError, ProcessMemory, RamBudget, ResidentLoad, SlotClass,
+    SpeculativeWeightStreamer, StreamerError, Witness,
 };
 use sws_kernels::functional::top_k;
 use sws_kernels::{Activations, Encoding};
 use sws_model::text::{Sampler, Sampling};
 use sws_model::{
-    BatchLm, CausalLm, KvPrecision, Model, ModelHandle, ModelSpec, Observer, Routed, SourceError,
+    BatchLm, CausalLm, ForwardPass, KvPrecision, ModelHandle, ModelSpec, Observer, Routed,
+    SourceError,
 };
 use sws_store::{Dtype, Manifest, NVMeWeightStore, Pass, ReaderKind, StoreOptions};
 use sws_testing::recorded::Recorded;
@@ -46,7 +47,7 @@ fn resident() -> SpeculativeWeightStreamer {
     let store = store(ReaderKind::Mmap);
     let spec = spec();
     let source = ResidentLoad::new(&spec, &store).unwrap().load(|_| true).unwrap().unwrap();
-    SpeculativeWeightStreamer::resident(Model::new(spec), source, 256, KvPrecision::F32)
+    SpeculativeWeightStreamer::resident(ForwardPass::new(spec), source, 256, KvPrecision::F32)
 }
 
 /// A budget of `bytes` bytes more than the process takes without the model.
@@ -61,7 +62,7 @@ fn options(bytes: u64) -> Options {
 }
 
 fn streaming(reader: ReaderKind, options: Options) -> SpeculativeWeightStreamer {
-    SpeculativeWeightStreamer::new(Model::new(spec()), store(reader), options).unwrap()
+    SpeculativeWeightStreamer::new(ForwardPass::new(spec()), store(reader), options).unwrap()
 }
 
 #[test]
@@ -141,7 +142,7 @@ fn least() -> u64 {
 /// The smallest budget for options, whose own is too small.
 fn smallest_for(options: Options) -> u64 {
     smallest_of(SpeculativeWeightStreamer::new(
-        Model::new(spec()),
+        ForwardPass::new(spec()),
         store(ReaderKind::Mmap),
         options,
     ))
@@ -171,7 +172,11 @@ fn answer_is_certified_at_any_budget() {
             let mut streamer = streaming(reader, options);
             let spec = spec();
             let outcome = certificate.replay(&spec, &mut streamer, &mut |_| true).unwrap();
-            assert_eq!(outcome, Outcome::Agrees { steps: 24 }, "{budget} bytes, {policy}");
+            assert_eq!(
+                outcome,
+                CertificateOutcome::Agrees { steps: 24 },
+                "{budget} bytes, {policy}"
+            );
             let metrics = streamer.aggregate_metrics();
             assert_eq!(metrics.tokens, (PROMPT.len() + 23) as u64);
             streamed.push((budget, metrics.bytes_per_token.values().sum::<f64>()));
@@ -225,22 +230,22 @@ fn a_replay_says_where_bits_differ() {
     };
     // Change in the JSON, and the outcome of a replay.
     type Change = fn(&mut serde_json::Value);
-    let cases: [(Change, Outcome); 4] = [
+    let cases: [(Change, CertificateOutcome); 4] = [
         (
             |json| json["steps"][3]["routes"] = json["steps"][4]["routes"].clone(),
-            Outcome::Differs { step: 3, what: Difference::Routes },
+            CertificateOutcome::Differs { step: 3, what: Difference::Routes },
         ),
         (
             |json| json["steps"][5]["chain"] = json["steps"][4]["chain"].clone(),
-            Outcome::Differs { step: 5, what: Difference::Logits },
+            CertificateOutcome::Differs { step: 5, what: Difference::Logits },
         ),
         (
             |json| json["tokens"][2] = (json["tokens"][2].as_u64().unwrap() ^ 1).into(),
-            Outcome::Differs { step: 2, what: Difference::Token },
+            CertificateOutcome::Differs { step: 2, what: Difference::Token },
         ),
         (
             |json| json["prompt"][0] = 6.into(),
-            Outcome::Differs { step: 0, what: Difference::Routes },
+            CertificateOutcome::Differs { step: 0, what: Difference::Routes },
         ),
     ];
     for (change, expected) in cases {
@@ -260,7 +265,7 @@ fn a_replay_says_where_bits_differ() {
         done = step;
         step < 2
     });
-    assert_eq!((stopped.unwrap(), done), (Outcome::Stopped, 2));
+    assert_eq!((stopped.unwrap(), done), (CertificateOutcome::Stopped, 2));
 }
 
 #[test]
@@ -383,7 +388,7 @@ impl Draft for Huge {
 fn draft_without_room_is_refused() {
     let options = Options { draft: Box::new(Huge), ..options(least() + 4 * MIB) };
     let refused =
-        SpeculativeWeightStreamer::new(Model::new(spec()), store(ReaderKind::Mmap), options);
+        SpeculativeWeightStreamer::new(ForwardPass::new(spec()), store(ReaderKind::Mmap), options);
     let error = refused.unwrap_err().to_string();
     assert!(error.contains("1099511627776 bytes"), "{error}");
 }
@@ -512,12 +517,12 @@ fn prompt_memory_is_lent_as_slots_to_tokens() {
     assert!(lent >= 2, "lent memory held experts in {lent} of 3 cases");
 }
 
-/// A long context holds experts until a text needs it, whatever the order of prompts, tokens and proposed
+/// A long context holds experts until a text needs it, whatever the order of prompts, tokens and draft
 /// tokens.
 #[test]
 fn a_long_context_is_lent_as_far_as_a_text_does_not_need_it() {
-    let options = |bytes| Options { context: Some(8192), verified: 4, ..options(bytes) };
-    let model = || Model::new(ModelSpec { context: 8192, ..spec() });
+    let options = |bytes| Options { context: Some(8192), verify_len: 4, ..options(bytes) };
+    let model = || ForwardPass::new(ModelSpec { context: 8192, ..spec() });
     let open =
         |ram| SpeculativeWeightStreamer::new(model(), store(ReaderKind::Direct), options(ram));
     let ram = smallest_of(open(1)) + 8 * MIB;
@@ -535,10 +540,10 @@ fn a_long_context_is_lent_as_far_as_a_text_does_not_need_it() {
             if tokens.len() != 4 {
                 return lm.prefill(&tokens).unwrap().to_vec();
             }
-            let lm = lm.as_proposal_lm().unwrap();
+            let lm = lm.as_speculative_lm().unwrap();
             lm.verify(&tokens, &mut ()).unwrap();
-            let logits = lm.verified(3).to_vec();
-            lm.settle(len);
+            let logits = lm.verified_logits(3).to_vec();
+            lm.accept(len);
             logits
         });
         let [found, expected] = found.each_mut().map(std::mem::take);
@@ -552,7 +557,7 @@ fn a_long_context_is_lent_as_far_as_a_text_does_not_need_it() {
             assert!(most > 8 * MIB && less < more, "{most} lent, {less} of {more} bytes");
         }
     }
-    // An empty context lends again, unless a caller keeps beginnings of texts there.
+    // An empty context lends again, unless a caller keeps prefixes there.
     let mut lent_after = |keeps: Option<u64>, tokens: &[u32]| {
         lends.lend_context(keeps);
         lends.clear();
@@ -599,10 +604,10 @@ fn replay_matches_the_engine() {
             // A replay has a constant number of slots.
             let plan = Plan { lent: Vec::new(), ..plan };
             let options = Options { policy, speculation: false, ..Options::default() };
-            let (model, store) = (Model::new(spec()), store(ReaderKind::Direct));
+            let (model, store) = (ForwardPass::new(spec()), store(ReaderKind::Direct));
             let mut streamer =
                 SpeculativeWeightStreamer::with_plan(model, store, plan, options).unwrap();
-            let shape = Shape { layers: 8, experts: 32, top_k: 4 };
+            let shape = HistoryShape { layers: 8, experts: 32, top_k: 4 };
             let (trace, layers) = (Trace::new(shape).unwrap(), Vec::new());
             let mut recording = Recording { trace, layers, tokens: Vec::new() };
             let mut sampler = Sampler::new(sampling(), streamer.vocab());
@@ -619,7 +624,7 @@ fn replay_matches_the_engine() {
             let trace = Trace::read(&recording.trace.write()).unwrap();
             let replay = Replay::new(&trace, 1).without_warming();
             let replayed = replay.run(ReplayPolicy::Engine(policy), class.count, &mut |_| {});
-            let engine: Vec<Counts> = streamer.counters().layers.into_values().collect();
+            let engine: Vec<LookupCounts> = streamer.counters().layers.into_values().collect();
             assert_eq!(replayed.layers, engine, "{policy}, {class:?}, prompt by {chunk}");
             found.push((policy, chunk, class.count, replayed.misses));
         }
@@ -698,10 +703,10 @@ fn correction_is_learned_from_run_to_run() {
         drop(streamer);
         (tokens, taken, passed_over)
     };
-    let saved = || Saved::of_any_model(&std::fs::read(&file).unwrap()).unwrap().1;
+    let saved = || SavedTensors::of_any_model(&std::fs::read(&file).unwrap()).unwrap().1;
     let learned = || {
         let saved = saved();
-        let shape = Shape { layers: 8, experts: 32, top_k: 4 };
+        let shape = HistoryShape { layers: 8, experts: 32, top_k: 4 };
         Correction::recall(&saved, shape).unwrap()
     };
     let hidden = spec().state_width();

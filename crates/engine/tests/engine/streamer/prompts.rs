@@ -1,7 +1,9 @@
 //! Long prompts: each expert is read once in thousands of tokens.
 
 use sws_engine::{Options, ResidentLoad, SlotClass, SpeculativeWeightStreamer};
-use sws_model::{BatchLm, CausalLm, Chunk, KvPrecision, Model, ModelSpec, Session, Step};
+use sws_model::{
+    BatchLm, CausalLm, Chunk, ForwardPass, KvPrecision, ModelSpec, Session, StepOutcome,
+};
 use sws_store::ReaderKind;
 
 use super::{least, options, spec, store};
@@ -19,7 +21,7 @@ fn prompt(len: u32, step: u32) -> Vec<u32> {
 fn in_chunks(positions: usize, tokens: &[u32], chunk: usize) -> Vec<f32> {
     let (spec, store) = (with_context(positions), store(ReaderKind::Mmap));
     let source = ResidentLoad::new(&spec, &store).unwrap().load(|_| true).unwrap().unwrap();
-    let mut session = Session::new(Model::new(spec), source, positions, KvPrecision::F32);
+    let mut session = Session::new(ForwardPass::new(spec), source, positions, KvPrecision::F32);
     session.set_chunk(chunk);
     session.prefill(tokens).unwrap().to_vec()
 }
@@ -34,7 +36,7 @@ fn quarter(
     let experts = 8 * 32;
     let mut ram = least();
     let options = |ram| Options { context: Some(positions), sequences, ..options(ram) };
-    let model = || Model::new(with_context(positions));
+    let model = || ForwardPass::new(with_context(positions));
     loop {
         ram += 1 << 20;
         let planned =
@@ -92,7 +94,7 @@ fn prompts_that_wait_together_share_their_reads() {
         .zip(&prompts)
         .map(|(&sequence, tokens)| Chunk { sequence, tokens })
         .collect();
-    let mut step = Step::default();
+    let mut step = StepOutcome::default();
     streamer.step(&chunks, &mut (), &mut step);
     for (number, tokens) in prompts.iter().enumerate() {
         assert!(step.logits(number).unwrap() == in_chunks(2048, tokens, 512), "{number}");

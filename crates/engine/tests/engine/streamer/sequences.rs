@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use sws_cache::replay::Residency;
 use sws_engine::{PlanOptions, Planner};
 use sws_kernels::functional::argmax;
-use sws_model::{Chunk, Inventory, Step};
+use sws_model::{Chunk, Inventory, StepOutcome};
 use sws_store::ShardReader;
 
 use super::*;
@@ -111,9 +111,9 @@ proptest! {
         let closed = Arc::new(AtomicBool::new(false));
         let options = |bytes| Options { sequences, policy, ..options(bytes) };
         let (store, options) = (gated(&closed), options(smallest(sequences) + more * MIB));
-        let mut lm = SpeculativeWeightStreamer::new(Model::new(spec()), store, options).unwrap();
+        let mut lm = SpeculativeWeightStreamer::new(ForwardPass::new(spec()), store, options).unwrap();
         let waiter = lm.waiter();
-        let (mut all, mut truth, mut step) = (resident(), Truth::default(), Step::default());
+        let (mut all, mut truth, mut step) = (resident(), Truth::default(), StepOutcome::default());
         let mut texts: Vec<(usize, Vec<u32>)> = vec![(0, Vec::new())];
         for event in events {
             let count = texts.len();
@@ -205,7 +205,7 @@ fn shared_passes_read_less_than_separate_ones() {
         let mut lm = streaming(ReaderKind::Direct, options);
         let sequences: Vec<usize> =
             [0].into_iter().chain((1..4).map(|_| lm.add_sequence().unwrap())).collect();
-        let mut step = Step::default();
+        let mut step = StepOutcome::default();
         let before = lm.counters().bytes[0];
         for token in 0..40u32 {
             let tokens: Vec<[u32; 1]> = (0..4).map(|s| [(token * 97 + s * 5) % 4096]).collect();
@@ -241,7 +241,7 @@ fn contexts_that_nothing_needs_hold_experts() {
     let room = lends.room();
     assert!(room <= plan.ledger.get(MemoryUse::KvCache));
     assert!(bytes(&plan.context_lent) > 8 * MIB, "{plan:?}");
-    let [mut step, mut other] = [Step::default(), Step::default()];
+    let [mut step, mut other] = [StepOutcome::default(), StepOutcome::default()];
     let mut most = 0;
     // Prompts that need no room to speak of, tokens, prompts that need most of it, tokens.
     for (round, len) in [40, 1, 1, 1, 1500, 1, 1, 1, 1].into_iter().enumerate() {
@@ -274,39 +274,43 @@ fn contexts_that_nothing_needs_hold_experts() {
     assert_eq!(lends.counters().context_lent, 0);
 }
 
-/// While no text has a form, experts have the memory of forms. No bit changes when they lose it and get it
+/// While no text has structured output, experts have the memory of structured output. No bit changes when they lose it and get it
 /// back, in the middle of texts, and beside lent contexts and activations.
 #[test]
-fn memory_of_forms_holds_experts_until_a_form_needs_it() {
+fn memory_of_structured_output_holds_experts_until_a_text_needs_it() {
     let options = |bytes| Options { sequences: 4, context: Some(1024), ..options(bytes) };
     let spec = spec();
     let inventory = Inventory::new(&spec, store(ReaderKind::Direct).manifest()).unwrap();
-    let forms = 12 * MIB;
-    let wanted = PlanOptions { batch: 4, context: Some(1024), forms, ..PlanOptions::default() };
+    let structured = 12 * MIB;
+    let wanted =
+        PlanOptions { batch: 4, context: Some(1024), structured, ..PlanOptions::default() };
     let process = ProcessMemory::default();
     let planner =
         Planner::new(&spec, &inventory, store(ReaderKind::Direct).manifest(), process, wanted);
     let planner = planner.unwrap();
-    let plan = planner.plan(planner.minimum() + 2 * forms).unwrap();
+    let plan = planner.plan(planner.minimum() + 2 * structured).unwrap();
     let own: u64 = plan.slots.iter().map(SlotClass::bytes).sum();
-    let lent: u64 = plan.forms_lent.iter().map(SlotClass::bytes).sum();
-    assert!(own > 0 && lent > 8 * MIB && lent <= plan.ledger.get(MemoryUse::Forms), "{plan:?}");
+    let lent: u64 = plan.structured_lent.iter().map(SlotClass::bytes).sum();
+    assert!(
+        own > 0 && lent > 8 * MIB && lent <= plan.ledger.get(MemoryUse::Structured),
+        "{plan:?}"
+    );
     let open = |plan: Plan| {
         let ram = plan.ledger.budget();
-        let (model, store) = (Model::new(spec.clone()), store(ReaderKind::Direct));
+        let (model, store) = (ForwardPass::new(spec.clone()), store(ReaderKind::Direct));
         SpeculativeWeightStreamer::with_plan(model, store, plan, options(ram)).unwrap()
     };
-    let mut keeps = open(Plan { forms_lent: Vec::new(), ..plan.clone() });
+    let mut keeps = open(Plan { structured_lent: Vec::new(), ..plan.clone() });
     let mut lends = open(plan);
     for lm in [&mut lends, &mut keeps] {
         while lm.add_sequence().is_some() {}
     }
-    let [mut step, mut other] = [Step::default(), Step::default()];
+    let [mut step, mut other] = [StepOutcome::default(), StepOutcome::default()];
     for round in 0..60usize {
         // Idle from the beginning, needed, idle again; some passes are prompts, and contexts come and go.
         let idle = !(20..40).contains(&round);
-        lends.lend_forms(idle);
-        assert!(idle || lends.counters().forms_lent == 0);
+        lends.lend_structured(idle);
+        assert!(idle || lends.counters().structured_lent == 0);
         let room = lends.room() - lends.held(&mut std::iter::empty());
         lends.lend_context(Some(if round % 7 < 4 { room / 2 } else { 0 }));
         let len = if round % 13 == 5 { 30 } else { 1 };
@@ -317,7 +321,7 @@ fn memory_of_forms_holds_experts_until_a_form_needs_it() {
         for chunk in 0..4 {
             assert_eq!(bits(step.logits(chunk).unwrap()), bits(other.logits(chunk).unwrap()));
         }
-        assert_eq!(lends.counters().forms_lent, if idle { lent } else { 0 }, "round {round}");
+        assert_eq!(lends.counters().structured_lent, if idle { lent } else { 0 }, "round {round}");
         if round == 19 {
             let [less, more] = [&mut lends, &mut keeps].map(|lm| lm.counters().bytes[0]);
             assert!(less < more, "{less} of {more} bytes");
@@ -326,11 +330,11 @@ fn memory_of_forms_holds_experts_until_a_form_needs_it() {
     // A lower budget takes the lent slots back, and they are lent again.
     let ram = lends.plan().unwrap().ledger.budget();
     lends.lower_budget(ram - own / 4).unwrap();
-    assert_eq!(lends.counters().forms_lent, 0);
+    assert_eq!(lends.counters().structured_lent, 0);
     lends.step(&[Chunk { sequence: 0, tokens: &[1] }], &mut (), &mut step);
     keeps.step(&[Chunk { sequence: 0, tokens: &[1] }], &mut (), &mut other);
     assert_eq!(bits(step.logits(0).unwrap()), bits(other.logits(0).unwrap()));
-    assert_eq!(lends.counters().forms_lent, lent);
+    assert_eq!(lends.counters().structured_lent, lent);
 }
 
 /// Replays the passes of an engine as it runs them.
@@ -360,12 +364,12 @@ fn misses(policy: PolicyKind, more: u64, lends: bool) -> [u64; 2] {
     let [class] = plan.slots[..] else { panic!("one length of experts: {plan:?}") };
     let plan = if lends { plan } else { Plan { lent: Vec::new(), ..plan } };
     let options = Options { policy, speculation: false, ..Options::default() };
-    let (model, store) = (Model::new(spec()), store(ReaderKind::Direct));
+    let (model, store) = (ForwardPass::new(spec()), store(ReaderKind::Direct));
     let mut lm = SpeculativeWeightStreamer::with_plan(model, store, plan, options).unwrap();
-    let shape = Shape { layers: 8, experts: 32, top_k: 4 };
+    let shape = HistoryShape { layers: 8, experts: 32, top_k: 4 };
     let residency = Residency::new(shape, policy, class.count, 4);
     let mut shadow = Shadow { residency, misses: 0 };
-    let mut step = Step::default();
+    let mut step = StepOutcome::default();
     // The tokens that continue each sequence.
     let mut next: Vec<(usize, Vec<u32>)> = vec![(0, PROMPT.to_vec())];
     for round in 0..240u32 {

@@ -10,9 +10,9 @@ use super::super::elementary::exp;
 use super::super::lanes::{LANES, Lanes, greater};
 use super::super::row::capped;
 use super::super::vector::Wide;
-use super::lanes::{Row, chunk};
+use super::lanes::{QueryRow, chunk};
 use super::tiles::{Tile, Tiles};
-use super::{AttentionScratch, Block, Distances, Job, ROWS, floats};
+use super::{AttentionCall, AttentionScratch, Distances, LaneBlock, ROWS, floats};
 
 /// Levels of the tree of lanes that are kept at once, the lane at hand included.
 const LEVELS: usize = 6;
@@ -35,7 +35,7 @@ struct Seen {
 }
 
 impl Seen {
-    fn of(rows: &[Row]) -> Seen {
+    fn of(rows: &[QueryRow]) -> Seen {
         let row = |r: usize| rows[r.min(rows.len() - 1)];
         Seen {
             starts: std::array::from_fn(|r| row(r).start),
@@ -64,14 +64,14 @@ impl Seen {
 
 /// The places of scores: those of a lane are contiguous.
 #[derive(Clone, Copy)]
-struct Places {
+struct ScorePlaces {
     start: usize,
     end: usize,
     /// Room for the scores of a lane.
     most: usize,
 }
 
-impl Places {
+impl ScorePlaces {
     /// The score of a position.
     #[inline(always)]
     fn at(self, position: usize) -> usize {
@@ -94,27 +94,27 @@ impl Places {
 
 /// The queries of a block, what they see, and where their scores lie.
 #[derive(Clone, Copy)]
-struct Queries<'a> {
-    job: Job<'a>,
-    rows: &'a [Row],
+struct BlockQueries<'a> {
+    job: AttentionCall<'a>,
+    rows: &'a [QueryRow],
     seen: &'a Seen,
-    places: Places,
+    places: ScorePlaces,
 }
 
 /// Computes the queries of a block.
 #[inline(always)]
 pub(super) fn run<S: Wide, T: Tiles>(
     simd: S,
-    job: Job,
-    rows: &[Row],
+    job: AttentionCall,
+    rows: &[QueryRow],
     (keys, values): (T, T),
     scratch: &mut AttentionScratch,
 ) {
     let seen = Seen::of(rows);
     let (start, end) = (seen.start(), seen.end());
-    let places = Places { start, end, most: end.div_ceil(LANES) - start / LANES };
+    let places = ScorePlaces { start, end, most: end.div_ceil(LANES) - start / LANES };
     let AttentionScratch { scores, acc } = scratch;
-    let block = Queries { job, rows, seen: &seen, places };
+    let block = BlockQueries { job, rows, seen: &seen, places };
     let mut largest = score(simd, block, keys, scores, acc);
     if let Some(sinks) = job.spec.sinks {
         for (row, largest) in rows.iter().zip(&mut largest) {
@@ -171,16 +171,16 @@ fn transposed(tile: [[f32; TILE]; TILE]) -> [[f32; TILE]; TILE] {
 #[inline(always)]
 fn score<S: Wide, T: Tiles>(
     simd: S,
-    block: Queries,
+    block: BlockQueries,
     keys: T,
-    scores: &mut [Block],
-    room: &mut [Block],
+    scores: &mut [LaneBlock],
+    room: &mut [LaneBlock],
 ) -> Lanes {
-    let Queries { job, rows, places, .. } = block;
+    let BlockQueries { job, rows, places, .. } = block;
     let dim = job.spec.key_dim;
     let (queries, room) = room.split_at_mut(dim.next_multiple_of(LANES));
     // Elements beyond the end, and lanes without a query.
-    queries.fill(Block([0.0; LANES]));
+    queries.fill(LaneBlock([0.0; LANES]));
     for (first, rows) in (0..).step_by(TILE).zip(rows.chunks(TILE)) {
         for (at, some) in (0..dim).step_by(TILE).zip(queries.chunks_mut(TILE)) {
             let mut tile = [[0.0; TILE]; TILE];
@@ -224,11 +224,11 @@ fn score<S: Wide, T: Tiles>(
 #[inline(always)]
 fn score_keys<S: Wide, T: Tile, const K: usize>(
     simd: S,
-    queries: &[[Block; LANES]],
+    queries: &[[LaneBlock; LANES]],
     tile: T,
     position: usize,
-    places: Places,
-    (scores, room): (&mut [Block], &mut [Block]),
+    places: ScorePlaces,
+    (scores, room): (&mut [LaneBlock], &mut [LaneBlock]),
 ) -> usize {
     // A block of 32 elements of each key, then the next.
     let (keys, _) = room.as_chunks_mut::<K>();
@@ -255,8 +255,8 @@ fn score_keys<S: Wide, T: Tile, const K: usize>(
 #[inline(always)]
 fn every_fourth<S: Wide, const K: usize>(
     simd: S,
-    queries: &[[Block; LANES]],
-    keys: &[[Block; K]],
+    queries: &[[LaneBlock; LANES]],
+    keys: &[[LaneBlock; K]],
     lane: usize,
 ) -> [S::V; K] {
     let low = every_eighth(simd, queries, keys, lane);
@@ -267,8 +267,8 @@ fn every_fourth<S: Wide, const K: usize>(
 #[inline(always)]
 fn every_eighth<S: Wide, const K: usize>(
     simd: S,
-    queries: &[[Block; LANES]],
-    keys: &[[Block; K]],
+    queries: &[[LaneBlock; LANES]],
+    keys: &[[LaneBlock; K]],
     lane: usize,
 ) -> [S::V; K] {
     let low = partial(simd, queries, keys, lane);
@@ -282,8 +282,8 @@ fn every_eighth<S: Wide, const K: usize>(
 #[inline(always)]
 fn partial<S: Wide, const K: usize>(
     simd: S,
-    queries: &[[Block; LANES]],
-    keys: &[[Block; K]],
+    queries: &[[LaneBlock; LANES]],
+    keys: &[[LaneBlock; K]],
     lane: usize,
 ) -> [S::V; K] {
     let mut sums = [simd.zero(); K];
@@ -306,8 +306,8 @@ fn add<S: Wide, const K: usize>(simd: S, mut a: [S::V; K], b: [S::V; K]) -> [S::
 
 /// Turns the products with the key of a position into scores, and raises the largest to them.
 #[inline(always)]
-fn settle(block: Queries, position: usize, score: &mut Lanes, largest: &mut Lanes) {
-    let Queries { job, rows, seen, .. } = block;
+fn settle(block: BlockQueries, position: usize, score: &mut Lanes, largest: &mut Lanes) {
+    let BlockQueries { job, rows, seen, .. } = block;
     for s in &mut *score {
         *s *= job.spec.scale;
     }
@@ -342,12 +342,12 @@ fn settle(block: Queries, position: usize, score: &mut Lanes, largest: &mut Lane
 #[inline(always)]
 fn mix<S: Wide, T: Tiles>(
     simd: S,
-    block: Queries,
+    block: BlockQueries,
     values: T,
-    (scores, largest): (&mut [Block], &Lanes),
-    acc: &mut [Block],
+    (scores, largest): (&mut [LaneBlock], &Lanes),
+    acc: &mut [LaneBlock],
 ) -> Lanes {
-    let Queries { job, seen, places, .. } = block;
+    let BlockQueries { job, seen, places, .. } = block;
     let dim = job.spec.value_dim;
     let (levels, room) = acc.split_at_mut(LEVELS * dim);
     let chunks = dim.div_ceil(LANES);
@@ -356,7 +356,7 @@ fn mix<S: Wide, T: Tiles>(
         let lane = lane_of(number);
         let weights = &mut scores[places.of(lane)];
         let mut total = [0.0; LANES];
-        for Block(score) in &mut *weights {
+        for LaneBlock(score) in &mut *weights {
             for i in 0..LANES {
                 score[i] = exp(score[i] - largest[i]);
                 total[i] += score[i];
@@ -395,7 +395,7 @@ fn mix<S: Wide, T: Tiles>(
                 }
                 if !whole.contains(&i) {
                     if !std::mem::replace(&mut begun, true) {
-                        sums.fill(Block([0.0; LANES]));
+                        sums.fill(LaneBlock([0.0; LANES]));
                     }
                     let by = std::array::from_fn(|r| match seen.by(r, position) {
                         true => f32::from_bits(u32::MAX),
@@ -406,7 +406,7 @@ fn mix<S: Wide, T: Tiles>(
             }
         }
         if !begun {
-            sums.fill(Block([0.0; LANES]));
+            sums.fill(LaneBlock([0.0; LANES]));
         }
         // Lanes whose number ends with ones complete as many subtrees.
         for _ in 0..number.trailing_ones() {
@@ -433,7 +433,13 @@ fn lane_of(number: usize) -> usize {
 
 /// Mixes a value for those queries that see its position, whose bits in `by` are set.
 #[inline(always)]
-fn mix_some<S: Wide>(simd: S, by: &Lanes, weights: &Block, value: &[f32], sums: &mut [Block]) {
+fn mix_some<S: Wide>(
+    simd: S,
+    by: &Lanes,
+    weights: &LaneBlock,
+    value: &[f32],
+    sums: &mut [LaneBlock],
+) {
     let (by, weights) = (simd.load(by), simd.load(&weights.0));
     for (sum, &value) in sums.iter_mut().zip(value) {
         let before = simd.load(&sum.0);
@@ -446,10 +452,10 @@ fn mix_some<S: Wide>(simd: S, by: &Lanes, weights: &Block, value: &[f32], sums: 
 #[inline(always)]
 fn mix_rows<S: Wide>(
     simd: S,
-    weights: &[Block],
+    weights: &[LaneBlock],
     (rows, width): (&[f32], usize),
     begun: bool,
-    sums: &mut [Block],
+    sums: &mut [LaneBlock],
 ) {
     if weights.is_empty() {
         return;
@@ -470,12 +476,12 @@ fn mix_rows<S: Wide>(
 #[inline(always)]
 fn mix_elements<S: Wide, const N: usize>(
     simd: S,
-    weights: &[Block],
+    weights: &[LaneBlock],
     (rows, width, first): (&[f32], usize, usize),
     begun: bool,
-    to: &mut [Block],
+    to: &mut [LaneBlock],
 ) -> usize {
-    let to: &mut [Block; N] = to.first_chunk_mut().expect("as many elements");
+    let to: &mut [LaneBlock; N] = to.first_chunk_mut().expect("as many elements");
     let mut sums = [simd.zero(); N];
     if begun {
         for n in 0..N {

@@ -1,4 +1,4 @@
-//! Memory layout of cached keys and values.
+//! Memory layout of the KV cache.
 
 use std::sync::Arc;
 
@@ -79,7 +79,7 @@ unsafe impl Zero for u16 {}
 // SAFETY: all bits 0 are 0: a row of such has the scale 0 and the codes 0.
 unsafe impl Zero for u8 {}
 
-/// The cached keys and values of a layer.
+/// The KV cache of a layer.
 #[derive(Clone, Copy, Debug)]
 pub struct KvCache<'a> {
     /// The numbers.

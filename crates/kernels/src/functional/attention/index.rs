@@ -1,8 +1,8 @@
 //! The scores by which sparse attention selects positions.
 
 use super::cache::{Element, Page};
-use super::lanes::{Row, SCORED, Span, score};
-use super::tiles::Head;
+use super::lanes::{QueryRow, SCORED, ScoreSpan, score};
+use super::tiles::CachedHead;
 use super::{KvCache, KvData, ROWS};
 use crate::Tier;
 use crate::functional::vector::Wide;
@@ -74,7 +74,7 @@ fn products_of_either<S: Wide>(
 ) {
     let end = first + products.len();
     let (rows, span) =
-        ([Row::of(0)], Span { start: first, end, base: first, width: products.len() });
+        ([QueryRow::of(0)], ScoreSpan { start: first, end, base: first, width: products.len() });
     match cache.data {
         KvData::F32 { keys, .. } => score(simd, q, &rows, span, head(keys, cache), products),
         KvData::Bf16 { keys, .. } => score(simd, q, &rows, span, head(keys, cache), products),
@@ -103,24 +103,25 @@ fn of_either<S: Wide>(
 }
 
 #[inline(always)]
-fn head<'a, E: Element>(pages: &'a [Page<E>], cache: &KvCache) -> Head<'a, E> {
-    Head { pages, layout: cache.keys, head: 0, dim: cache.key_dim() }
+fn head<'a, E: Element>(pages: &'a [Page<E>], cache: &KvCache) -> CachedHead<'a, E> {
+    CachedHead { pages, layout: cache.keys, head: 0, dim: cache.key_dim() }
 }
 
 #[inline(always)]
 fn of_pages<S: Wide, E: Element>(
     simd: S,
     IndexQuery { q, weights }: IndexQuery,
-    keys: Head<E>,
+    keys: CachedHead<E>,
     first: usize,
     scores: &mut [f32],
 ) {
     let mut products = [0.0; ROWS * SCORED];
     for (start, scores) in (first..).step_by(SCORED).zip(scores.chunks_mut(SCORED)) {
-        let span = Span { start, end: start + scores.len(), base: start, width: SCORED };
+        let span = ScoreSpan { start, end: start + scores.len(), base: start, width: SCORED };
         scores.fill(0.0);
         for (group, weights) in weights.chunks(ROWS).enumerate() {
-            let rows: [Row; ROWS] = std::array::from_fn(|row| Row::of(group * ROWS + row));
+            let rows: [QueryRow; ROWS] =
+                std::array::from_fn(|row| QueryRow::of(group * ROWS + row));
             score(simd, q, &rows[..weights.len()], span, keys, &mut products);
             for (&weight, products) in weights.iter().zip(products.chunks_exact(SCORED)) {
                 for (score, &product) in scores.iter_mut().zip(products) {

@@ -5,14 +5,16 @@ use super::super::lanes::{LANES, greater, maximum, padded};
 use super::super::row::{capped, exp_and_sum};
 use super::super::vector::Wide;
 use super::cache::{Element, Page};
-use super::tiles::{Chosen, Head, Tile, Tiles};
-use super::{AttentionScratch, Block, Distances, Job, KvData, ROWS, blocks, floats_mut};
+use super::tiles::{CachedHead, SelectedRows, Tile, Tiles};
+use super::{
+    AttentionCall, AttentionScratch, Distances, KvData, LaneBlock, ROWS, blocks, floats_mut,
+};
 
 /// Computes the units of one thread: every `threads`-th.
 #[inline(always)]
 pub(super) fn share<S: Wide>(
     simd: S,
-    job: Job,
+    job: AttentionCall,
     thread: usize,
     threads: usize,
     scratch: &mut AttentionScratch,
@@ -28,7 +30,7 @@ pub(super) fn share<S: Wide>(
 
 /// One query.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Row {
+pub(super) struct QueryRow {
     /// Index in [tokens, heads].
     pub(super) index: usize,
     pub(super) head: usize,
@@ -38,18 +40,18 @@ pub(super) struct Row {
     pub(super) end: usize,
 }
 
-impl Row {
+impl QueryRow {
     /// A query that is only scored.
     #[inline(always)]
-    pub(super) fn of(index: usize) -> Row {
-        Row { index, ..Row::default() }
+    pub(super) fn of(index: usize) -> QueryRow {
+        QueryRow { index, ..QueryRow::default() }
     }
 }
 
 #[inline(always)]
 fn run_unit<S: Wide, E: Element>(
     simd: S,
-    job: Job,
+    job: AttentionCall,
     unit: usize,
     (keys, values): (&[Page<E>], &[Page<E>]),
     scratch: &mut AttentionScratch,
@@ -62,17 +64,18 @@ fn run_unit<S: Wide, E: Element>(
     let division = job.division(job.rows_per_kv_head());
     let kv_head = unit / division.units();
     let unit = division.unit(unit % division.units());
-    let mut rows = [Row::default(); LANES];
+    let mut rows = [QueryRow::default(); LANES];
     let rows = &mut rows[..unit.len()];
     for (row, i) in rows.iter_mut().zip(unit) {
         let (token, head) = (i / group, kv_head * group + i % group);
         let position = job.first_position + token;
         let start = spec.first_visible(position);
-        *row = Row { index: token * spec.heads + head, head, start, end: position + 1 };
+        *row = QueryRow { index: token * spec.heads + head, head, start, end: position + 1 };
     }
     let (keys_layout, values_layout) = (job.cache.keys, job.cache.values);
-    let keys = Head { pages: keys, layout: keys_layout, head: kv_head, dim: spec.key_dim };
-    let values = Head { pages: values, layout: values_layout, head: kv_head, dim: spec.value_dim };
+    let keys = CachedHead { pages: keys, layout: keys_layout, head: kv_head, dim: spec.key_dim };
+    let values =
+        CachedHead { pages: values, layout: values_layout, head: kv_head, dim: spec.value_dim };
     run_rows(simd, job, rows, (keys, values), scratch);
 }
 
@@ -80,7 +83,7 @@ fn run_unit<S: Wide, E: Element>(
 #[inline(always)]
 fn run_selected<S: Wide, E: Element>(
     simd: S,
-    job: Job,
+    job: AttentionCall,
     unit: usize,
     (keys, values): (&[Page<E>], &[Page<E>]),
     scratch: &mut AttentionScratch,
@@ -94,14 +97,14 @@ fn run_selected<S: Wide, E: Element>(
     let first = run * heads + unit.start;
     let list = selected.of(token, first * selected.lists / spec.heads);
     let head = first * spec.kv_heads / spec.heads;
-    let mut rows = [Row::default(); LANES];
+    let mut rows = [QueryRow::default(); LANES];
     let rows = &mut rows[..unit.len()];
     for (row, head) in rows.iter_mut().zip(first..) {
-        *row = Row { index: token * spec.heads + head, head, start: 0, end: list.len() };
+        *row = QueryRow { index: token * spec.heads + head, head, start: 0, end: list.len() };
     }
-    let keys = Chosen { pages: keys, layout: job.cache.keys, head, list, dim: spec.key_dim };
+    let keys = SelectedRows { pages: keys, layout: job.cache.keys, head, list, dim: spec.key_dim };
     let values =
-        Chosen { pages: values, layout: job.cache.values, head, list, dim: spec.value_dim };
+        SelectedRows { pages: values, layout: job.cache.values, head, list, dim: spec.value_dim };
     run_rows(simd, job, rows, (keys, values), scratch);
 }
 
@@ -109,8 +112,8 @@ fn run_selected<S: Wide, E: Element>(
 #[inline(always)]
 fn run_rows<S: Wide, T: Tiles>(
     simd: S,
-    job: Job,
-    rows: &[Row],
+    job: AttentionCall,
+    rows: &[QueryRow],
     (keys, values): (T, T),
     scratch: &mut AttentionScratch,
 ) {
@@ -124,7 +127,7 @@ fn run_rows<S: Wide, T: Tiles>(
     let base = start / LANES * LANES;
     let width = (end - base).next_multiple_of(LANES);
     let scores = &mut floats_mut(&mut scratch.scores)[..count * width];
-    let span = Span { start, end, base, width };
+    let span = ScoreSpan { start, end, base, width };
 
     score(simd, job.q, rows, span, keys, scores);
     let mut sums = [0.0; ROWS];
@@ -164,7 +167,7 @@ fn run_rows<S: Wide, T: Tiles>(
 /// The positions visible to any row of a unit, and the layout of the scores: a row's score for
 /// position p is at `p - base` of `width`.
 #[derive(Clone, Copy)]
-pub(super) struct Span {
+pub(super) struct ScoreSpan {
     pub(super) start: usize,
     pub(super) end: usize,
     pub(super) base: usize,
@@ -180,8 +183,8 @@ pub(super) const SCORED: usize = 32;
 pub(super) fn score<S: Wide, T: Tiles>(
     simd: S,
     q: &[f32],
-    rows: &[Row],
-    span: Span,
+    rows: &[QueryRow],
+    span: ScoreSpan,
     keys: T,
     scores: &mut [f32],
 ) {
@@ -217,8 +220,8 @@ pub(super) fn score<S: Wide, T: Tiles>(
 fn score_rows<S: Wide, T: Tile, const R: usize, const K: usize, const G: usize>(
     simd: S,
     queries: &[f32],
-    rows: &[Row],
-    span: Span,
+    rows: &[QueryRow],
+    span: ScoreSpan,
     keys: T,
     scores: &mut [f32],
 ) -> usize {
@@ -322,7 +325,7 @@ fn dot<S: Wide, E: Element>(simd: S, q: &[f32], key: &[E]) -> f32 {
 
 /// Turns a row's products into e^(score - maximum); returns the denominator.
 #[inline(always)]
-fn weigh(job: Job, row: Row, base: usize, scores: &mut [f32]) -> f32 {
+fn weigh(job: AttentionCall, row: QueryRow, base: usize, scores: &mut [f32]) -> f32 {
     let spec = job.spec;
     let first = row.start / LANES * LANES;
     let scores = &mut scores[first - base..(row.end - base).next_multiple_of(LANES)];
@@ -364,11 +367,11 @@ const MIXED: usize = 512;
 #[inline(always)]
 fn mix<S: Wide, T: Tiles>(
     simd: S,
-    rows: &[Row],
+    rows: &[QueryRow],
     values: T,
-    (span, weights): (Span, &[f32]),
-    acc: &mut [Block],
-    mut finish: impl FnMut(usize, &mut [[Block; LANES]]),
+    (span, weights): (ScoreSpan, &[f32]),
+    acc: &mut [LaneBlock],
+    mut finish: impl FnMut(usize, &mut [[LaneBlock; LANES]]),
 ) {
     let (acc, _) = acc.as_chunks_mut::<LANES>();
     // Positions visible to all rows are mixed for several rows at once.
@@ -381,10 +384,10 @@ fn mix<S: Wide, T: Tiles>(
         let to = to.clamp(from, tile.end());
         for (c, acc) in acc.chunks_exact_mut(rows.len()).enumerate() {
             if tile.start() == span.start {
-                acc.as_flattened_mut().fill(Block([0.0; LANES]));
+                acc.as_flattened_mut().fill(LaneBlock([0.0; LANES]));
             }
             for (r, acc) in acc.iter_mut().enumerate() {
-                let own = Part {
+                let own = TilePart {
                     tile,
                     from: rows[r].start.max(tile.start()),
                     to: rows[r].end.min(from),
@@ -392,7 +395,7 @@ fn mix<S: Wide, T: Tiles>(
                 };
                 mix_own(simd, own, span, &weights[r * span.width..], acc);
             }
-            let part = Part { tile, from, to, c };
+            let part = TilePart { tile, from, to, c };
             let mut first = 0;
             while first < rows.len() {
                 let weights = &weights[first * span.width..];
@@ -405,8 +408,12 @@ fn mix<S: Wide, T: Tiles>(
                 };
             }
             for (r, acc) in acc.iter_mut().enumerate() {
-                let own =
-                    Part { tile, from: rows[r].start.max(to), to: rows[r].end.min(tile.end()), c };
+                let own = TilePart {
+                    tile,
+                    from: rows[r].start.max(to),
+                    to: rows[r].end.min(tile.end()),
+                    c,
+                };
                 mix_own(simd, own, span, &weights[r * span.width..], acc);
             }
             if tile.end() == span.end {
@@ -419,7 +426,7 @@ fn mix<S: Wide, T: Tiles>(
 
 /// The `c`-th 32 elements of the positions from..to of a tile; empty if `to` is below `from`.
 #[derive(Clone, Copy)]
-struct Part<T> {
+struct TilePart<T> {
     tile: T,
     from: usize,
     to: usize,
@@ -430,10 +437,10 @@ struct Part<T> {
 #[inline(always)]
 fn mix_own<S: Wide, T: Tile>(
     simd: S,
-    Part { tile, from, to, c }: Part<T>,
-    span: Span,
+    TilePart { tile, from, to, c }: TilePart<T>,
+    span: ScoreSpan,
     weights: &[f32],
-    acc: &mut [Block; LANES],
+    acc: &mut [LaneBlock; LANES],
 ) {
     for position in from..to {
         let value = chunk(simd, tile.row(position), c);
@@ -447,12 +454,12 @@ fn mix_own<S: Wide, T: Tile>(
 #[inline(always)]
 fn mix_rows<S: Wide, T: Tile, const R: usize>(
     simd: S,
-    Part { tile, from, to, c }: Part<T>,
-    span: Span,
+    TilePart { tile, from, to, c }: TilePart<T>,
+    span: ScoreSpan,
     weights: &[f32],
-    acc: &mut [[Block; LANES]],
+    acc: &mut [[LaneBlock; LANES]],
 ) -> usize {
-    let acc: &mut [[Block; LANES]; R] = acc.first_chunk_mut().expect("as many rows");
+    let acc: &mut [[LaneBlock; LANES]; R] = acc.first_chunk_mut().expect("as many rows");
     let mut of_row: [&[f32]; R] = [&[]; R];
     for (r, of_row) in of_row.iter_mut().enumerate() {
         *of_row = &weights[r * span.width..][..to - span.base];

@@ -1,4 +1,4 @@
-//! Causal attention over a cache of keys and values.
+//! Causal attention over a KV cache.
 //!
 //! The order of every sum follows absolute positions, so that a prompt in one chunk or token by
 //! token, a ring or a linear cache, one thread or many give the same bits. For the query at
@@ -78,27 +78,27 @@ impl Attention<'_> {
 /// Working memory of one thread, for any number of calls.
 #[derive(Debug)]
 pub struct AttentionScratch {
-    scores: Vec<Block>,
-    acc: Vec<Block>,
+    scores: Vec<LaneBlock>,
+    acc: Vec<LaneBlock>,
 }
 
 /// 32 elements on cache-line boundaries: an accumulator that straddles lines costs twice as much.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-struct Block(Lanes);
+struct LaneBlock(Lanes);
 
 /// The elements of blocks.
 #[inline(always)]
-fn floats(blocks: &[Block]) -> &[f32] {
-    const { assert!(size_of::<Block>() == LANES * size_of::<f32>()) };
+fn floats(blocks: &[LaneBlock]) -> &[f32] {
+    const { assert!(size_of::<LaneBlock>() == LANES * size_of::<f32>()) };
     // SAFETY: a block is an array of `LANES` numbers without padding, as its size shows.
     unsafe { std::slice::from_raw_parts(blocks.as_ptr().cast(), blocks.len() * LANES) }
 }
 
 /// The elements of blocks.
 #[inline(always)]
-fn floats_mut(blocks: &mut [Block]) -> &mut [f32] {
-    const { assert!(size_of::<Block>() == LANES * size_of::<f32>()) };
+fn floats_mut(blocks: &mut [LaneBlock]) -> &mut [f32] {
+    const { assert!(size_of::<LaneBlock>() == LANES * size_of::<f32>()) };
     // SAFETY: a block is an array of `LANES` numbers without padding, as its size shows.
     unsafe { std::slice::from_raw_parts_mut(blocks.as_mut_ptr().cast(), blocks.len() * LANES) }
 }
@@ -114,14 +114,14 @@ impl AttentionScratch {
     /// For heads with `value_dim` elements and caches of up to `capacity` positions.
     pub fn new(value_dim: usize, capacity: usize) -> Self {
         let (scores, acc) = Self::lengths(value_dim, capacity);
-        let blocks = |len| vec![Block([0.0; LANES]); len];
+        let blocks = |len| vec![LaneBlock([0.0; LANES]); len];
         AttentionScratch { scores: blocks(scores), acc: blocks(acc) }
     }
 
     /// Bytes that `new` allocates.
     pub fn bytes(value_dim: usize, capacity: usize) -> usize {
         let (scores, acc) = Self::lengths(value_dim, capacity);
-        (scores + acc) * size_of::<Block>()
+        (scores + acc) * size_of::<LaneBlock>()
     }
 
     /// Blocks of scores (of 32 queries for every position, those rounded out to whole blocks) and of
@@ -213,8 +213,8 @@ pub fn attention(
         !scratch.is_empty() && scratch.iter().all(|s| s.suffices(spec.value_dim, retained)),
         "attention: scratch too small"
     );
-    let y = Rows(y.as_mut_ptr());
-    let job = Job { spec, cache, first_position, q, selected, distances, y, tokens };
+    let y = OutputRows(y.as_mut_ptr());
+    let job = AttentionCall { spec, cache, first_position, q, selected, distances, y, tokens };
     let threads = scratch.len().min(job.units());
     if threads == 1 {
         share_tiered(tier, job, 0, 1, &mut scratch[0]);
@@ -290,18 +290,18 @@ fn check(spec: &Attention, cache: &KvCache, queries: Queries, y: &[f32]) -> usiz
 
 /// One call of [`attention`], as shared by its threads.
 #[derive(Clone, Copy)]
-struct Job<'a> {
+struct AttentionCall<'a> {
     spec: &'a Attention<'a>,
     cache: &'a KvCache<'a>,
     first_position: usize,
     q: &'a [f32],
     selected: Option<Selected<'a>>,
     distances: Option<Distances<'a>>,
-    y: Rows,
+    y: OutputRows,
     tokens: usize,
 }
 
-impl Job<'_> {
+impl AttentionCall<'_> {
     /// Queries that share one key-value head.
     fn rows_per_kv_head(&self) -> usize {
         self.tokens * (self.spec.heads / self.spec.kv_heads)
@@ -362,15 +362,15 @@ impl Division {
 
 /// Destination of the outputs. Threads write different rows of one array, interleaved.
 #[derive(Clone, Copy)]
-struct Rows(*mut f32);
+struct OutputRows(*mut f32);
 
 // SAFETY: the pointer comes from the exclusive borrow of `y`, which outlives the call. Each row is
 // written through `Rows::get` by the one thread that owns its unit.
-unsafe impl Send for Rows {}
+unsafe impl Send for OutputRows {}
 // SAFETY: as above.
-unsafe impl Sync for Rows {}
+unsafe impl Sync for OutputRows {}
 
-impl Rows {
+impl OutputRows {
     /// Row `row` of `len` elements.
     ///
     /// # Safety
@@ -383,11 +383,11 @@ impl Rows {
 }
 
 tiered! {
-    share_tiered(job: Job, thread: usize, threads: usize, scratch: &mut AttentionScratch)
+    share_tiered(job: AttentionCall, thread: usize, threads: usize, scratch: &mut AttentionScratch)
     simd: lanes::share, reference: no_share
 }
 
 /// Never called: the scalar tier has no units.
-fn no_share(_: Job, _: usize, _: usize, _: &mut AttentionScratch) {
+fn no_share(_: AttentionCall, _: usize, _: usize, _: &mut AttentionScratch) {
     unreachable!("the reference computes all of attention");
 }

@@ -1,4 +1,4 @@
-//! Rows of keys and values in 8 bits.
+//! Rows of the KV cache in 8 bits.
 //!
 //! A row is stored in blocks of 32 numbers, the last of which may have fewer: a scale in bf16, little-endian,
 //! and a signed byte for each number. So the beginning of a row is the row of its beginning, as latent

@@ -26,7 +26,7 @@ pub(super) trait Tile: Copy {
 
 /// All cached rows of a head, numbered by position.
 #[derive(Clone, Copy)]
-pub(super) struct Head<'a, E> {
+pub(super) struct CachedHead<'a, E> {
     pub(super) pages: &'a [Page<E>],
     pub(super) layout: CacheLayout,
     pub(super) head: usize,
@@ -35,7 +35,7 @@ pub(super) struct Head<'a, E> {
 
 /// Positions start..end of a head, which lie in one page.
 #[derive(Clone, Copy)]
-pub(super) struct Run<'a, E> {
+pub(super) struct PageRun<'a, E> {
     start: usize,
     end: usize,
     /// Elements from the row of `start` on.
@@ -44,24 +44,24 @@ pub(super) struct Run<'a, E> {
     dim: usize,
 }
 
-impl<'a, E: Element> Tiles for Head<'a, E> {
+impl<'a, E: Element> Tiles for CachedHead<'a, E> {
     type Element = E;
-    type Tile = Run<'a, E>;
+    type Tile = PageRun<'a, E>;
 
     #[inline(always)]
-    fn tile(&self, start: usize, end: usize, size: usize) -> Run<'a, E> {
-        let Head { pages, layout, head, dim } = *self;
+    fn tile(&self, start: usize, end: usize, size: usize) -> PageRun<'a, E> {
+        let CachedHead { pages, layout, head, dim } = *self;
         let slot = start % layout.capacity;
         // The page length is a power of two, as `check` asserts.
         let first = slot & (layout.page - 1);
         let page = &pages[slot >> layout.page.trailing_zeros()];
         let size = size.min(layout.capacity - slot).min(layout.page - first);
         let rows = &page[layout.head(head) + first * layout.dim..];
-        Run { start, end: end.min(start + size), rows, stride: layout.dim, dim }
+        PageRun { start, end: end.min(start + size), rows, stride: layout.dim, dim }
     }
 }
 
-impl<E: Element> Tile for Run<'_, E> {
+impl<E: Element> Tile for PageRun<'_, E> {
     type Element = E;
 
     #[inline(always)]
@@ -88,7 +88,7 @@ impl<E: Element> Tile for Run<'_, E> {
 
 /// The rows of selected positions of a head, numbered by their place in the list.
 #[derive(Clone, Copy)]
-pub(super) struct Chosen<'a, E> {
+pub(super) struct SelectedRows<'a, E> {
     pub(super) pages: &'a [Page<E>],
     pub(super) layout: CacheLayout,
     pub(super) head: usize,
@@ -98,23 +98,23 @@ pub(super) struct Chosen<'a, E> {
 
 /// Places start..end of the list.
 #[derive(Clone, Copy)]
-pub(super) struct Places<'a, E> {
+pub(super) struct ListPlaces<'a, E> {
     start: usize,
     end: usize,
-    of: Chosen<'a, E>,
+    of: SelectedRows<'a, E>,
 }
 
-impl<'a, E: Element> Tiles for Chosen<'a, E> {
+impl<'a, E: Element> Tiles for SelectedRows<'a, E> {
     type Element = E;
-    type Tile = Places<'a, E>;
+    type Tile = ListPlaces<'a, E>;
 
     #[inline(always)]
-    fn tile(&self, start: usize, end: usize, size: usize) -> Places<'a, E> {
-        Places { start, end: end.min(start + size), of: *self }
+    fn tile(&self, start: usize, end: usize, size: usize) -> ListPlaces<'a, E> {
+        ListPlaces { start, end: end.min(start + size), of: *self }
     }
 }
 
-impl<E: Element> Tile for Places<'_, E> {
+impl<E: Element> Tile for ListPlaces<'_, E> {
     type Element = E;
 
     #[inline(always)]
@@ -134,7 +134,7 @@ impl<E: Element> Tile for Places<'_, E> {
 
     #[inline(always)]
     fn row(&self, number: usize) -> &[E] {
-        let Chosen { pages, layout, head, list, dim } = self.of;
+        let SelectedRows { pages, layout, head, list, dim } = self.of;
         let position = list[number] as usize;
         // The page length is a power of two, and nothing is overwritten, as `check` asserts.
         let page = &pages[position >> layout.page.trailing_zeros()];

@@ -79,7 +79,7 @@ struct Way {
     kv: Kv,
 }
 
-/// Precision of keys and values.
+/// Precision of the KV cache.
 #[derive(Clone, Copy, Debug)]
 enum Kv {
     F32,
@@ -106,7 +106,7 @@ struct Pages {
 }
 
 impl Pages {
-    /// A cache of `capacity` positions of keys and values of so many numbers. Slots that were never
+    /// A KV cache of `capacity` positions of keys and values of so many numbers. Slots that were never
     /// stored must not matter: they are NaN, in all precisions.
     fn new(kv: Kv, dims: [usize; 2], (capacity, page, heads): (usize, usize, usize)) -> Pages {
         let layouts =

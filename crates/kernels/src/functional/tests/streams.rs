@@ -7,10 +7,10 @@ use crate::functional::*;
 #[test]
 fn streams_have_the_same_bits_in_all_tiers_and_for_a_token_alone() {
     let mut noise = Noise(5);
-    let mixed = Writing::Mixed { iterations: 4 };
-    let apart = Writing::Apart { magnitude: 1.5 };
+    let mixed = StreamWriting::Mixed { iterations: 4 };
+    let apart = StreamWriting::Apart { magnitude: 1.5 };
     let shapes = [(1, 3), (2, 32), (3, 45), (4, 130), (16, 7)];
-    let all = [mixed, apart, Writing::Alone];
+    let all = [mixed, apart, StreamWriting::Alone];
     let all = shapes.iter().flat_map(|shape| all.map(|writing| (*shape, writing)));
     for ((count, width), writing) in all {
         let streams = Streams { count, writing, eps: 1e-6 };
@@ -24,7 +24,7 @@ fn streams_have_the_same_bits_in_all_tiers_and_for_a_token_alone() {
         let zeros = vec![0.0; tokens * width];
         let read = |tier: Tier, weights: &[f32], x: &[f32], y: &mut [f32]| match writing {
             // Gates of elements, and the mean of the streams that they multiply.
-            Writing::Alone => gated_mean(tier, (count, width), x, x, y),
+            StreamWriting::Alone => gated_mean(tier, (count, width), x, x, y),
             _ => read_streams(tier, streams, weights, x, y),
         };
         let all_read = in_all_tiers(&zeros, |tier, y| read(tier, &weights, &x, y));
@@ -51,7 +51,7 @@ fn streams_have_the_same_bits_in_all_tiers_and_for_a_token_alone() {
 
 #[test]
 fn rows_and_columns_of_mixing_add_up_to_one() {
-    let streams = Streams { count: 4, writing: Writing::Mixed { iterations: 40 }, eps: 1e-6 };
+    let streams = Streams { count: 4, writing: StreamWriting::Mixed { iterations: 40 }, eps: 1e-6 };
     let (base, scale) = (vec![0.0; 24], [1.0; 3]);
     let bias = StreamBias { scale: &scale, base: &base };
     let mut x = Noise(3).vec(24, 2.0);

@@ -3,7 +3,7 @@
 
 use std::marker::PhantomData;
 
-use super::super::decode::Cursor;
+use super::super::decode::RowCursor;
 use super::Coded;
 use super::quarters::{less_32, of_16, of_32, scaled};
 use crate::reference::IQ4_CODES;
@@ -11,7 +11,7 @@ use crate::simd::Simd;
 use crate::{Encoding, GgufBlocks, Matrix};
 
 /// A format of such blocks.
-pub(in crate::matmul) trait Block: Copy {
+pub(in crate::matmul) trait BlockFormat: Copy {
     const FORMAT: GgufBlocks;
     /// Offset of the codes, which end the block.
     const CODES: usize;
@@ -26,7 +26,7 @@ macro_rules! blocks {
         #[derive(Clone, Copy)]
         pub(in crate::matmul) struct $name;
 
-        impl Block for $name {
+        impl BlockFormat for $name {
             const FORMAT: GgufBlocks = GgufBlocks::$name;
             const CODES: usize = $codes;
             $(blocks!(@ $what $value);)?
@@ -51,7 +51,7 @@ pub(in crate::matmul) struct Blocks<S: Simd, B> {
     format: PhantomData<B>,
 }
 
-impl<S: Simd, B: Block> Coded<S> for Blocks<S, B> {
+impl<S: Simd, B: BlockFormat> Coded<S> for Blocks<S, B> {
     const ENCODING: Encoding = Encoding::Gguf(B::FORMAT);
     const BYTES: usize = 8 * B::FORMAT.bytes();
     type Shared = ();
@@ -61,13 +61,13 @@ impl<S: Simd, B: Block> Coded<S> for Blocks<S, B> {
         Blocks { table: s.table(&B::TABLE.unwrap_or_default()), format: PhantomData }
     }
     #[inline(always)]
-    unsafe fn shared(self, _: S, _: &Cursor, _: usize) {}
+    unsafe fn shared(self, _: S, _: &RowCursor, _: usize) {}
     #[inline(always)]
     unsafe fn scales(
         self,
         s: S,
         (): &(),
-        at: &Cursor,
+        at: &RowCursor,
         span: usize,
         scales: *mut f32,
         added: *mut f32,
@@ -83,7 +83,7 @@ impl<S: Simd, B: Block> Coded<S> for Blocks<S, B> {
         }
     }
     #[inline(always)]
-    unsafe fn unit(self, s: S, (): &(), at: &Cursor, unit: usize) -> [S::F; 4] {
+    unsafe fn unit(self, s: S, (): &(), at: &RowCursor, unit: usize) -> [S::F; 4] {
         let bytes = B::FORMAT.bytes();
         // SAFETY: by the contract of the trait.
         unsafe {
@@ -137,16 +137,24 @@ impl<S: Simd> Coded<S> for Iq4Xs<S> {
         Iq4Xs(s.table(&IQ4_CODES))
     }
     #[inline(always)]
-    unsafe fn shared(self, _: S, _: &Cursor, _: usize) {}
+    unsafe fn shared(self, _: S, _: &RowCursor, _: usize) {}
     #[inline(always)]
-    unsafe fn scales(self, s: S, (): &(), at: &Cursor, span: usize, scales: *mut f32, _: *mut f32) {
+    unsafe fn scales(
+        self,
+        s: S,
+        (): &(),
+        at: &RowCursor,
+        span: usize,
+        scales: *mut f32,
+        _: *mut f32,
+    ) {
         // SAFETY: by the contract of the trait.
         unsafe {
             iq4_xs_scales(s, at.codes().add(GgufBlocks::Iq4Xs.bytes() * span), scales);
         }
     }
     #[inline(always)]
-    unsafe fn unit(self, s: S, (): &(), at: &Cursor, unit: usize) -> [S::F; 4] {
+    unsafe fn unit(self, s: S, (): &(), at: &RowCursor, unit: usize) -> [S::F; 4] {
         // SAFETY: by the contract of the trait.
         unsafe {
             let p = at.codes().add(GgufBlocks::Iq4Xs.bytes() * (unit / 4));

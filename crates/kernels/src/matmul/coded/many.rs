@@ -4,14 +4,14 @@
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use super::super::decode::Cursor;
-use super::super::input::{Coded as Activations, TOKENS, groups};
-use super::super::output::Output;
+use super::super::decode::RowCursor;
+use super::super::input::{CodedInput as Activations, TOKENS, groups};
+use super::super::output::OutputColumns;
 use super::{Coded, ForCoded, OfSpan, for_coded, last_unit};
 use crate::Matrix;
 use crate::buffer::Buffer;
 use crate::reference::{LANES, MINIMA_LANES, SPAN_COLS, UNIT_COLS};
-use crate::simd::{Job, Simd};
+use crate::simd::{Simd, SimdJob};
 
 /// Rows for which the activations of a span are kept. Their sums fill half of the first-level cache.
 const ROWS: usize = 8;
@@ -25,20 +25,20 @@ pub(in crate::matmul) fn many<S: Simd>(
     s: S,
     m: &Matrix,
     x: Activations,
-    y: &mut Output,
+    y: &mut OutputColumns,
     sums: &mut Buffer,
 ) {
-    for_coded(s, m.encoding(), Many { m, x, y, sums: sums.grown(SUMS) });
+    for_coded(s, m.encoding(), CodedMany { m, x, y, sums: sums.grown(SUMS) });
 }
 
-struct Many<'a, 'm, 'y> {
+struct CodedMany<'a, 'm, 'y> {
     m: &'a Matrix<'m>,
     x: Activations<'a>,
-    y: &'a mut Output<'y>,
+    y: &'a mut OutputColumns<'y>,
     sums: &'a mut [f32],
 }
 
-impl<S: Simd> ForCoded<S> for Many<'_, '_, '_> {
+impl<S: Simd> ForCoded<S> for CodedMany<'_, '_, '_> {
     #[inline(always)]
     fn run<C: Coded<S>>(self, s: S) {
         s.compiled(ManyOf::<C>(self, PhantomData));
@@ -46,20 +46,20 @@ impl<S: Simd> ForCoded<S> for Many<'_, '_, '_> {
 }
 
 /// The same with a decoder.
-struct ManyOf<'a, 'm, 'y, C>(Many<'a, 'm, 'y>, PhantomData<C>);
+struct ManyOf<'a, 'm, 'y, C>(CodedMany<'a, 'm, 'y>, PhantomData<C>);
 
-impl<S: Simd, C: Coded<S>> Job<S> for ManyOf<'_, '_, '_, C> {
+impl<S: Simd, C: Coded<S>> SimdJob<S> for ManyOf<'_, '_, '_, C> {
     #[inline(always)]
     fn run(self, s: S) {
-        let Many { m, x, y, sums } = self.0;
+        let CodedMany { m, x, y, sums } = self.0;
         let codes = C::new(s, m);
         let (sums, minima) = sums.split_at_mut(ROWS * TOKENS * LANES);
         let minima = minima.as_chunks_mut::<MINIMA_LANES>().0;
         for (group, tokens) in groups(x.tokens, TOKENS) {
             for (first, rows) in groups(m.row_count(), ROWS) {
-                let mut at = [Cursor::new(C::ENCODING, m, first); ROWS];
+                let mut at = [RowCursor::new(C::ENCODING, m, first); ROWS];
                 for r in 1..rows {
-                    at[r] = Cursor::new(C::ENCODING, m, first + r);
+                    at[r] = RowCursor::new(C::ENCODING, m, first + r);
                 }
                 sums[..rows * tokens * LANES].fill(0.0);
                 minima[..rows * tokens].fill([0.0; MINIMA_LANES]);
@@ -111,7 +111,7 @@ fn add_span<S: Simd, C: Coded<S>, const R: usize>(
     s: S,
     codes: C,
     m: &Matrix,
-    at: &[Cursor; R],
+    at: &[RowCursor; R],
     (span, x, group, tokens): (usize, Activations, usize, usize),
     sums: &mut [f32],
     minima: &mut [[f32; MINIMA_LANES]],

@@ -3,31 +3,36 @@
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use super::super::decode::Cursor;
+use super::super::decode::RowCursor;
 use super::super::input;
 use super::super::one::{AHEAD, load_block};
-use super::super::output::Output;
+use super::super::output::OutputColumns;
 use super::{Coded, ForCoded, OfSpan, for_coded, last_unit};
 use crate::Matrix;
 use crate::reference::{SPAN_COLS, UNIT_COLS};
-use crate::simd::{Job, Simd};
+use crate::simd::{Simd, SimdJob};
 
 /// Rows that are computed together.
 const ROWS: usize = 4;
 
 /// Multiplies all rows by `x`.
 #[inline(always)]
-pub(in crate::matmul) fn one<S: Simd>(s: S, m: &Matrix, x: input::Coded, y: &mut Output) {
-    for_coded(s, m.encoding(), One { m, x, y });
+pub(in crate::matmul) fn one<S: Simd>(
+    s: S,
+    m: &Matrix,
+    x: input::CodedInput,
+    y: &mut OutputColumns,
+) {
+    for_coded(s, m.encoding(), CodedOne { m, x, y });
 }
 
-struct One<'a, 'm, 'y> {
+struct CodedOne<'a, 'm, 'y> {
     m: &'a Matrix<'m>,
-    x: input::Coded<'a>,
-    y: &'a mut Output<'y>,
+    x: input::CodedInput<'a>,
+    y: &'a mut OutputColumns<'y>,
 }
 
-impl<S: Simd> ForCoded<S> for One<'_, '_, '_> {
+impl<S: Simd> ForCoded<S> for CodedOne<'_, '_, '_> {
     #[inline(always)]
     fn run<C: Coded<S>>(self, s: S) {
         s.compiled(OneOf::<C>(self, PhantomData));
@@ -35,12 +40,12 @@ impl<S: Simd> ForCoded<S> for One<'_, '_, '_> {
 }
 
 /// The same with a decoder.
-struct OneOf<'a, 'm, 'y, C>(One<'a, 'm, 'y>, PhantomData<C>);
+struct OneOf<'a, 'm, 'y, C>(CodedOne<'a, 'm, 'y>, PhantomData<C>);
 
-impl<S: Simd, C: Coded<S>> Job<S> for OneOf<'_, '_, '_, C> {
+impl<S: Simd, C: Coded<S>> SimdJob<S> for OneOf<'_, '_, '_, C> {
     #[inline(always)]
     fn run(self, s: S) {
-        let One { m, x, y } = self.0;
+        let CodedOne { m, x, y } = self.0;
         let (codes, rows) = (C::new(s, m), m.row_count());
         let mut r = 0;
         while S::DECODES_ALL && r + ROWS <= rows {
@@ -58,7 +63,7 @@ impl<S: Simd, C: Coded<S>> Job<S> for OneOf<'_, '_, '_, C> {
 
 /// The sums of a row.
 #[derive(Clone, Copy)]
-struct Sums<S: Simd> {
+struct CodedSums<S: Simd> {
     low: S::F,
     high: S::F,
     minima: S::H,
@@ -71,16 +76,16 @@ fn dots<S: Simd, C: Coded<S>, const R: usize>(
     codes: C,
     m: &Matrix,
     row: usize,
-    x: input::Coded,
+    x: input::CodedInput,
 ) -> [f32; R] {
-    let mut at = [Cursor::new(C::ENCODING, m, row); R];
+    let mut at = [RowCursor::new(C::ENCODING, m, row); R];
     for i in 1..R {
-        at[i] = Cursor::new(C::ENCODING, m, row + i);
+        at[i] = RowCursor::new(C::ENCODING, m, row + i);
     }
     // The next rows, or the rest of this one. Beyond the end of the matrix the request is merely wasted.
     let next = if R == 1 { 0 } else { R * m.row_bytes(0, row).len() };
     let ahead = at[0].codes().wrapping_add(next.max(AHEAD));
-    let mut all = [Sums { low: s.splat(0.0), high: s.splat(0.0), minima: s.zero_h() }; R];
+    let mut all = [CodedSums { low: s.splat(0.0), high: s.splat(0.0), minima: s.zero_h() }; R];
     // The code for units that may be the last does for all where programs are to be small.
     let whole = if S::DECODES_ALL { m.cols() / SPAN_COLS } else { 0 };
     let of_span = C::CODING.runs() / 8;
@@ -136,7 +141,7 @@ fn dots<S: Simd, C: Coded<S>, const R: usize>(
     }
     let mut products = [0.0; R];
     for i in 0..R {
-        let Sums { low, high, minima } = all[i];
+        let CodedSums { low, high, minima } = all[i];
         products[i] = C::CODING.factor().mul_add(s.fold_h(minima), s.reduce(low, high));
     }
     products
@@ -151,7 +156,7 @@ fn dots<S: Simd, C: Coded<S>, const R: usize>(
 unsafe fn of_whole_span<S: Simd, C: Coded<S>>(
     s: S,
     codes: C,
-    at: &Cursor,
+    at: &RowCursor,
     span: usize,
 ) -> (C::Shared, OfSpan<S, C>) {
     // SAFETY: by this function's contract.
@@ -166,11 +171,11 @@ unsafe fn of_whole_span<S: Simd, C: Coded<S>>(
 fn spare_span<S: Simd, C: Coded<S>>(
     s: S,
     codes: C,
-    at: &Cursor,
+    at: &RowCursor,
     m: &Matrix,
     span: usize,
     (x, of_runs): (&[f32], &[[f32; 8]]),
-    sums: &mut Sums<S>,
+    sums: &mut CodedSums<S>,
 ) {
     // SAFETY: the cursor belongs to this matrix, which has a column of the span.
     let shared = unsafe { codes.shared(s, at, span) };

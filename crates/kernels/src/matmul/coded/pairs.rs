@@ -1,6 +1,6 @@
 //! Encodings with four bits for each column and scales beside them.
 
-use super::super::decode::{Cursor, FIELDS, REBIAS};
+use super::super::decode::{FIELDS, REBIAS, RowCursor};
 use super::Coded;
 use crate::reference::{E2M1_CODES, e4m3_to_f32};
 use crate::simd::Simd;
@@ -27,28 +27,28 @@ const IDENTITY: [u8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
 
 /// [`Coded`] of such an encoding.
 #[derive(Clone, Copy)]
-pub(in crate::matmul) struct Pairs<S: Simd, K> {
+pub(in crate::matmul) struct CodedPairs<S: Simd, K> {
     table: S::Table,
     scales: K,
 }
 
-impl<S: Simd, K: Scaled> Coded<S> for Pairs<S, K> {
+impl<S: Simd, K: Scaled> Coded<S> for CodedPairs<S, K> {
     const ENCODING: Encoding = K::ENCODING;
     const BYTES: usize = 128;
     type Shared = ();
 
     #[inline(always)]
     fn new(s: S, m: &Matrix) -> Self {
-        Pairs { table: s.table(&K::TABLE), scales: K::new(m) }
+        CodedPairs { table: s.table(&K::TABLE), scales: K::new(m) }
     }
     #[inline(always)]
-    unsafe fn shared(self, _: S, _: &Cursor, _: usize) {}
+    unsafe fn shared(self, _: S, _: &RowCursor, _: usize) {}
     #[inline(always)]
     unsafe fn scales(
         self,
         s: S,
         (): &(),
-        at: &Cursor,
+        at: &RowCursor,
         span: usize,
         scales: *mut f32,
         added: *mut f32,
@@ -57,7 +57,7 @@ impl<S: Simd, K: Scaled> Coded<S> for Pairs<S, K> {
         unsafe { self.scales.scales(s, at.scales(), span, [scales, added]) };
     }
     #[inline(always)]
-    unsafe fn unit(self, s: S, (): &(), at: &Cursor, unit: usize) -> [S::F; 4] {
+    unsafe fn unit(self, s: S, (): &(), at: &RowCursor, unit: usize) -> [S::F; 4] {
         // SAFETY: by the contract of the trait.
         unsafe {
             let p = at.codes().add(32 * unit);
@@ -227,14 +227,22 @@ impl<S: Simd> Coded<S> for Q4 {
         Q4
     }
     #[inline(always)]
-    unsafe fn shared(self, _: S, _: &Cursor, _: usize) {}
+    unsafe fn shared(self, _: S, _: &RowCursor, _: usize) {}
     #[inline(always)]
-    unsafe fn scales(self, s: S, (): &(), at: &Cursor, span: usize, scales: *mut f32, _: *mut f32) {
+    unsafe fn scales(
+        self,
+        s: S,
+        (): &(),
+        at: &RowCursor,
+        span: usize,
+        scales: *mut f32,
+        _: *mut f32,
+    ) {
         // SAFETY: by the contract of the trait.
         unsafe { s.store_h(s.bf16_h(at.scales().add(8 * span), 2), scales) };
     }
     #[inline(always)]
-    unsafe fn unit(self, s: S, (): &(), at: &Cursor, unit: usize) -> [S::F; 4] {
+    unsafe fn unit(self, s: S, (): &(), at: &RowCursor, unit: usize) -> [S::F; 4] {
         // SAFETY: by the contract of the trait.
         unsafe { s.apart(at.codes().add(32 * unit)) }
     }

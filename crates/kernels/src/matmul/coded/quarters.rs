@@ -1,6 +1,6 @@
 //! The formats of GGUF files with codes of two to six bits in blocks of 256 columns.
 
-use super::super::decode::Cursor;
+use super::super::decode::RowCursor;
 use super::Coded;
 use crate::simd::Simd;
 use crate::{Encoding, GgufBlocks, Matrix};
@@ -56,13 +56,13 @@ macro_rules! quarters {
                 $name
             }
             #[inline(always)]
-            unsafe fn shared(self, _: S, _: &Cursor, _: usize) {}
+            unsafe fn shared(self, _: S, _: &RowCursor, _: usize) {}
             #[inline(always)]
             unsafe fn scales(
                 self,
                 $s: S,
                 (): &(),
-                at: &Cursor,
+                at: &RowCursor,
                 span: usize,
                 $to: *mut f32,
                 $added: *mut f32,
@@ -74,7 +74,7 @@ macro_rules! quarters {
                 }
             }
             #[inline(always)]
-            unsafe fn unit(self, $s: S, (): &(), at: &Cursor, unit: usize) -> [S::F; 4] {
+            unsafe fn unit(self, $s: S, (): &(), at: &RowCursor, unit: usize) -> [S::F; 4] {
                 // SAFETY: by the contract of the trait.
                 unsafe {
                     let $p = at.codes().add(GgufBlocks::$name.bytes() * (unit / 4));

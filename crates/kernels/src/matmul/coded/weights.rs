@@ -3,12 +3,12 @@
 
 use std::marker::PhantomData;
 
-use super::super::decode::Cursor;
+use super::super::decode::RowCursor;
 use super::super::decoded::Decode;
 use super::{Coded, ForCoded, OfSpan, in_lanes, last_unit};
 use crate::Matrix;
 use crate::reference::UNIT_COLS;
-use crate::simd::{Job, Simd};
+use crate::simd::{Simd, SimdJob};
 
 impl<S: Simd> ForCoded<S> for Decode<'_, '_> {
     #[inline(always)]
@@ -20,7 +20,7 @@ impl<S: Simd> ForCoded<S> for Decode<'_, '_> {
 /// The same with a decoder. Columns are stored in order.
 struct WeightsOf<'a, 'm, C>(Decode<'a, 'm>, PhantomData<C>);
 
-impl<S: Simd, C: Coded<S>> Job<S> for WeightsOf<'_, '_, C> {
+impl<S: Simd, C: Coded<S>> SimdJob<S> for WeightsOf<'_, '_, C> {
     #[inline(always)]
     fn run(self, s: S) {
         let Decode { m, cursors, cols, to, places } = self.0;
@@ -40,7 +40,7 @@ impl<S: Simd, C: Coded<S>> Job<S> for WeightsOf<'_, '_, C> {
 fn decode<S: Simd, C: Coded<S>>(
     s: S,
     codes: C,
-    at: &Cursor,
+    at: &RowCursor,
     m: &Matrix,
     unit: usize,
     to: &mut [f32; UNIT_COLS],

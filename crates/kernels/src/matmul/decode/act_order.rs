@@ -1,11 +1,11 @@
 //! Decoder of four-bit codes whose columns lie in any order in groups.
 
-use super::{Cursor, Decoder};
+use super::{Decoder, RowCursor};
 use crate::reference::{BELOW_SCALE, BLOCK};
 use crate::simd::Simd;
 use crate::{Encoding, Matrix, Published};
 
-/// Groups with zero points, in which columns lie in any order.
+/// Act-order: groups with zero points, in which columns lie in any order.
 ///
 /// Columns are summed in their own order, so each looks up its group. Sorting columns by group would
 /// need activations in the order of each matrix, and give sums in another order.
@@ -32,7 +32,7 @@ impl<S: Simd> Decoder<S> for ActOrder {
         ActOrder { last: m.cols().div_ceil(group).saturating_sub(1) }
     }
     #[inline(always)]
-    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
+    unsafe fn block(self, s: S, at: &mut RowCursor, b: usize) -> [S::F; 4] {
         let order = at.beside[2 * BLOCK * b..].first_chunk::<{ 2 * BLOCK }>();
         let order = order.expect("a whole block").as_ptr();
         let (fifteen, of_scale) = (s.splat_u(15), s.splat_u(!BELOW_SCALE));

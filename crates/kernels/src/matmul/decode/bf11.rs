@@ -1,6 +1,6 @@
 //! Decoder of bf11.
 
-use super::{Cursor, Decoder};
+use super::{Decoder, RowCursor};
 use crate::reference::{BF11_BLOCK, BLOCK};
 use crate::simd::{Simd, bf11_tail};
 use crate::{Encoding, Matrix};
@@ -21,12 +21,12 @@ impl<S: Simd> Decoder<S> for Bf11<S> {
         Bf11 { tiers: s.tiers(&m.tiers()) }
     }
     #[inline(always)]
-    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
+    unsafe fn block(self, s: S, at: &mut RowCursor, b: usize) -> [S::F; 4] {
         // SAFETY: by the contract of the trait.
         unsafe { s.bf11(&self.tiers, at.codes.add(BF11_BLOCK * b), &mut at.beside) }
     }
     #[inline(always)]
-    fn tail<'a>(self, s: S, at: &mut Cursor<'a>, m: &Matrix<'a>) -> [S::F; 4] {
+    fn tail<'a>(self, s: S, at: &mut RowCursor<'a>, m: &Matrix<'a>) -> [S::F; 4] {
         let (whole, n) = (m.cols() / BLOCK, m.cols() % BLOCK);
         let tail = &m.row_bytes(0, at.row)[whole * BF11_BLOCK..];
         bf11_tail(s, &self.tiers, tail, n, &mut at.beside)

@@ -1,6 +1,6 @@
 //! Decoder of bf12.
 
-use super::{Cursor, Decoder};
+use super::{Decoder, RowCursor};
 use crate::reference::BLOCK;
 use crate::simd::{Simd, bf12_tail, exponent_lanes};
 use crate::{Encoding, Matrix};
@@ -23,7 +23,7 @@ impl<S: Simd> Decoder<S> for Bf12<S> {
         Bf12 { exponents: s.exponents(&table), of_tail: exponent_lanes(s, &table) }
     }
     #[inline(always)]
-    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
+    unsafe fn block(self, s: S, at: &mut RowCursor, b: usize) -> [S::F; 4] {
         // SAFETY: by the contract of the trait.
         unsafe {
             let p = at.codes.add((BLOCK + BLOCK / 2) * b);
@@ -33,7 +33,7 @@ impl<S: Simd> Decoder<S> for Bf12<S> {
     /// Vectorised, because the scalar reference took more than a quarter of the run time of a model
     /// whose experts are 96 columns wide.
     #[inline(always)]
-    fn tail<'a>(self, s: S, at: &mut Cursor<'a>, m: &Matrix<'a>) -> [S::F; 4] {
+    fn tail<'a>(self, s: S, at: &mut RowCursor<'a>, m: &Matrix<'a>) -> [S::F; 4] {
         let (whole, n) = (m.cols() / BLOCK, m.cols() % BLOCK);
         let tail = &m.row_bytes(0, at.row)[whole * (BLOCK + BLOCK / 2)..];
         bf12_tail(s, self.of_tail, tail, n, &mut at.beside)

@@ -1,6 +1,6 @@
 //! Decoders of plain numbers.
 
-use super::{Cursor, Decoder};
+use super::{Decoder, RowCursor};
 use crate::reference::BLOCK;
 use crate::simd::Simd;
 use crate::{Encoding, Matrix};
@@ -19,7 +19,7 @@ impl<S: Simd> Decoder<S> for F32 {
         F32
     }
     #[inline(always)]
-    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
+    unsafe fn block(self, s: S, at: &mut RowCursor, b: usize) -> [S::F; 4] {
         // SAFETY: by the contract of the trait.
         unsafe {
             let p = at.codes.add(4 * BLOCK * b);
@@ -46,7 +46,7 @@ impl<S: Simd> Decoder<S> for F16 {
         F16
     }
     #[inline(always)]
-    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
+    unsafe fn block(self, s: S, at: &mut RowCursor, b: usize) -> [S::F; 4] {
         // SAFETY: by the contract of the trait.
         unsafe {
             let p = at.codes.add(2 * BLOCK * b);
@@ -69,7 +69,7 @@ impl<S: Simd> Decoder<S> for Bf16 {
         Bf16
     }
     #[inline(always)]
-    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
+    unsafe fn block(self, s: S, at: &mut RowCursor, b: usize) -> [S::F; 4] {
         // SAFETY: by the contract of the trait.
         unsafe {
             let p = at.codes.add(2 * BLOCK * b);

@@ -2,8 +2,8 @@
 
 use std::marker::PhantomData;
 
-use super::fp8::{Scales, scaled};
-use super::{Cursor, Decoder};
+use super::fp8::{BlockScales, scaled};
+use super::{Decoder, RowCursor};
 use crate::reference::FP7_BLOCK;
 use crate::simd::Simd;
 use crate::{Encoding, Matrix};
@@ -14,7 +14,7 @@ pub(in crate::matmul) struct Fp7<S: Simd, K> {
     scales: PhantomData<K>,
 }
 
-impl<S: Simd, K: Scales> Decoder<S> for Fp7<S, K> {
+impl<S: Simd, K: BlockScales> Decoder<S> for Fp7<S, K> {
     const ENCODING: Encoding = Encoding::Fp7(K::KIND);
     const BYTES: usize = FP7_BLOCK;
     const ROWS: usize = 2;
@@ -25,7 +25,7 @@ impl<S: Simd, K: Scales> Decoder<S> for Fp7<S, K> {
         Fp7 { tiers: s.tiers(&m.tiers()), scales: PhantomData }
     }
     #[inline(always)]
-    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
+    unsafe fn block(self, s: S, at: &mut RowCursor, b: usize) -> [S::F; 4] {
         // SAFETY: by the contract of the trait.
         let (scales, (fields, has_nan)) = unsafe {
             let p = at.codes.add(FP7_BLOCK * b);

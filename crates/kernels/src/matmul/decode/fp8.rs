@@ -2,14 +2,14 @@
 
 use std::marker::PhantomData;
 
-use super::{Cursor, Decoder, in_memory};
+use super::{Decoder, RowCursor, in_memory};
 use crate::matmul::one::load_block;
 use crate::reference::{BLOCK, bf16_to_f32, e4m3_to_f32, e8m0_to_f32};
 use crate::simd::Simd;
 use crate::{Encoding, Fp8Scales, Matrix};
 
 /// Scales of a block of 64 columns.
-pub(in crate::matmul) trait Scales: Copy {
+pub(in crate::matmul) trait BlockScales: Copy {
     /// Their kind.
     const KIND: Fp8Scales;
 
@@ -48,7 +48,7 @@ macro_rules! scales {
         #[derive(Clone, Copy)]
         pub(in crate::matmul) struct $name;
 
-        impl Scales for $name {
+        impl BlockScales for $name {
             const KIND: Fp8Scales = Fp8Scales::$name;
 
             #[inline(always)]
@@ -95,7 +95,7 @@ fn rare(fields: &[[f32; 16]; 4], scales: [f32; 2]) -> [f32; BLOCK] {
 #[derive(Clone, Copy)]
 pub(in crate::matmul) struct Fp8<K>(PhantomData<K>);
 
-impl<S: Simd, K: Scales> Decoder<S> for Fp8<K> {
+impl<S: Simd, K: BlockScales> Decoder<S> for Fp8<K> {
     const ENCODING: Encoding = K::KIND.plain();
     const BYTES: usize = BLOCK;
     const ROWS: usize = 4;
@@ -106,7 +106,7 @@ impl<S: Simd, K: Scales> Decoder<S> for Fp8<K> {
         Fp8(PhantomData)
     }
     #[inline(always)]
-    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
+    unsafe fn block(self, s: S, at: &mut RowCursor, b: usize) -> [S::F; 4] {
         // SAFETY: by the contract of the trait.
         let (scales, p) = unsafe { (K::of(at.scales, b), at.codes.add(BLOCK * b)) };
         let mask = s.splat_u(FIELDS);

@@ -10,7 +10,7 @@ macro_rules! nothing_shared {
         type Shared = ();
 
         #[inline(always)]
-        unsafe fn shared(self, _: S, _: &Cursor, _: usize) {}
+        unsafe fn shared(self, _: S, _: &RowCursor, _: usize) {}
     };
 }
 
@@ -130,18 +130,18 @@ fn in_memory<S: Simd>(s: S, a: S::F) -> [f32; 16] {
 
 /// Position of the decoder in a row.
 #[derive(Clone, Copy)]
-pub(in crate::matmul) struct Cursor<'a> {
+pub(in crate::matmul) struct RowCursor<'a> {
     row: usize,
     codes: *const u8,
     /// Scales; the top of nested.
     scales: *const u8,
-    /// Of encodings with patches: those from the next block on. With an order of columns: the group of
+    /// Of encodings with patches: those from the next block on. With act-order: the group of
     /// each.
     beside: &'a [u8],
     bytes: PhantomData<&'a [u8]>,
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> RowCursor<'a> {
     /// A cursor at the beginning of a row. The encoding is a constant when a kernel is compiled.
     #[inline(always)]
     pub(in crate::matmul) fn new(encoding: Encoding, m: &Matrix<'a>, row: usize) -> Self {
@@ -150,7 +150,7 @@ impl<'a> Cursor<'a> {
             Encoding::Fp8 | Encoding::Fp7(_) | Encoding::Published(_) => m.scales(encoding, row),
             _ => &[],
         };
-        Cursor {
+        RowCursor {
             row,
             codes: m.row_bytes(0, row).as_ptr(),
             scales: scales.as_ptr(),
@@ -220,7 +220,7 @@ pub(in crate::matmul) trait Decoder<S: Simd>: Copy {
     /// The cursor must belong to a matrix in this encoding that has at least `64·b + 64` columns.
     /// `Matrix::block` checked that the row's parts are as long as the encoding says, so the reads
     /// below are inside them.
-    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4];
+    unsafe fn block(self, s: S, at: &mut RowCursor, b: usize) -> [S::F; 4];
 
     /// What the blocks of a span have in common: scales, or codes that are decoded together.
     type Shared: Copy;
@@ -230,7 +230,7 @@ pub(in crate::matmul) trait Decoder<S: Simd>: Copy {
     /// # Safety
     ///
     /// As for [`block`](Self::block), for all of them.
-    unsafe fn shared(self, s: S, at: &Cursor, b: usize) -> Self::Shared;
+    unsafe fn shared(self, s: S, at: &RowCursor, b: usize) -> Self::Shared;
 
     /// Decodes `SPAN` blocks from `b` on.
     ///
@@ -238,7 +238,14 @@ pub(in crate::matmul) trait Decoder<S: Simd>: Copy {
     ///
     /// As for [`block`](Self::block), for all of them. `shared` must be what they have in common.
     #[inline(always)]
-    unsafe fn span(self, s: S, at: &mut Cursor, b: usize, _: &Self::Shared, to: &mut impl Take<S>) {
+    unsafe fn span(
+        self,
+        s: S,
+        at: &mut RowCursor,
+        b: usize,
+        _: &Self::Shared,
+        to: &mut impl Take<S>,
+    ) {
         for k in 0..Self::SPAN {
             // SAFETY: by this method's contract.
             to.take(s, k, unsafe { self.block(s, at, b + k) });
@@ -248,7 +255,7 @@ pub(in crate::matmul) trait Decoder<S: Simd>: Copy {
     /// Decodes the columns after the last whole block (fewer than 64) and pads them with zeros. The
     /// cursor must belong to this matrix and be past its whole blocks.
     #[inline(always)]
-    fn tail<'a>(self, s: S, at: &mut Cursor<'a>, m: &Matrix<'a>) -> [S::F; 4] {
+    fn tail<'a>(self, s: S, at: &mut RowCursor<'a>, m: &Matrix<'a>) -> [S::F; 4] {
         load_block(s, &at.tail(m))
     }
 }

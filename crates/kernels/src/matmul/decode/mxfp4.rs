@@ -1,10 +1,10 @@
 //! Decoders of e2m1 with powers of two as scales, of which tables of all scaled numbers are kept.
 
 use super::fp8::E8M0;
-use super::{Cursor, Decoder};
+use super::{Decoder, RowCursor};
 use crate::matmul::one::load_block;
 use crate::reference::{BLOCK, DOUBLE_E2M1, E2M1, e8m0_to_f32, half_e8m0_to_f32};
-use crate::simd::{Bf16s, Map, Simd, bf16s};
+use crate::simd::{Bf16s, ScaleMap, Simd, bf16s};
 use crate::{Encoding, GgufBlocks, Matrix};
 
 /// Two codes in a byte, in the order of columns.
@@ -22,7 +22,7 @@ impl<S: Simd> Decoder<S> for Mxfp4<S> {
         Mxfp4(s.sixteen(&E2M1))
     }
     #[inline(always)]
-    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
+    unsafe fn block(self, s: S, at: &mut RowCursor, b: usize) -> [S::F; 4] {
         // SAFETY: by the contract of the trait.
         unsafe {
             let [low, high] = at.scales.add(2 * b).cast::<[u8; 2]>().read_unaligned().map(Power);
@@ -38,7 +38,7 @@ impl<S: Simd> Decoder<S> for Mxfp4<S> {
 #[derive(Clone, Copy)]
 struct Power(u8);
 
-impl<S: Simd> Map<S> for Power {
+impl<S: Simd> ScaleMap<S> for Power {
     #[inline(always)]
     fn of(self, s: S, number: S::F) -> S::F {
         s.mul(number, s.splat(E8M0[usize::from(self.0)]))
@@ -91,7 +91,7 @@ impl<S: Simd> Decoder<S> for OfGguf<S> {
         OfGguf(s.sixteen(&DOUBLE_E2M1))
     }
     #[inline(always)]
-    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
+    unsafe fn block(self, s: S, at: &mut RowCursor, b: usize) -> [S::F; 4] {
         // SAFETY: by the contract of the trait.
         unsafe {
             let p = at.codes.add(2 * UNIT * b);
@@ -101,7 +101,7 @@ impl<S: Simd> Decoder<S> for OfGguf<S> {
     }
     /// Vectorised for a whole unit, which is every tail of a file.
     #[inline(always)]
-    fn tail<'a>(self, s: S, at: &mut Cursor<'a>, m: &Matrix<'a>) -> [S::F; 4] {
+    fn tail<'a>(self, s: S, at: &mut RowCursor<'a>, m: &Matrix<'a>) -> [S::F; 4] {
         if m.cols() % BLOCK != BLOCK / 2 {
             return load_block(s, &at.tail(m));
         }
@@ -116,7 +116,7 @@ impl<S: Simd> Decoder<S> for OfGguf<S> {
 #[derive(Clone, Copy)]
 struct HalfPower(u8);
 
-impl<S: Simd> Map<S> for HalfPower {
+impl<S: Simd> ScaleMap<S> for HalfPower {
     #[inline(always)]
     fn of(self, s: S, number: S::F) -> S::F {
         s.mul(number, s.splat(HALF_POWERS[usize::from(self.0)]))

@@ -2,9 +2,9 @@
 
 use super::fp8::E8M0;
 use super::mxfp4::scaled;
-use super::{Cursor, Decoder};
+use super::{Decoder, RowCursor};
 use crate::reference::{BLOCK, DISTANCES, REST_BLOCK, TOP_BLOCK, TOP_VALUES, e8m0_to_f32};
-use crate::simd::{Bf16s, Map, Simd, keep};
+use crate::simd::{Bf16s, ScaleMap, Simd, keep};
 use crate::{Encoding, Matrix};
 
 #[derive(Clone, Copy)]
@@ -23,7 +23,7 @@ impl<S: Simd> Decoder<S> for Nested<S> {
         Nested { distances: s.tiers(&DISTANCES) }
     }
     #[inline(always)]
-    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
+    unsafe fn block(self, s: S, at: &mut RowCursor, b: usize) -> [S::F; 4] {
         // SAFETY: by the contract of the trait; the top has as many blocks as the rest.
         unsafe {
             let (rest, top) = (at.codes.add(REST_BLOCK * b), at.scales.add(TOP_BLOCK * b));
@@ -31,7 +31,7 @@ impl<S: Simd> Decoder<S> for Nested<S> {
         }
     }
     #[inline(always)]
-    fn tail<'a>(self, s: S, at: &mut Cursor<'a>, m: &Matrix<'a>) -> [S::F; 4] {
+    fn tail<'a>(self, s: S, at: &mut RowCursor<'a>, m: &Matrix<'a>) -> [S::F; 4] {
         let n = m.cols() % BLOCK;
         if n == 0 {
             return [s.splat(0.0); 4];
@@ -57,11 +57,11 @@ impl<S: Simd> Decoder<S> for Top<S> {
         Top { values: s.sixteen(&TOP_VALUES) }
     }
     #[inline(always)]
-    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
+    unsafe fn block(self, s: S, at: &mut RowCursor, b: usize) -> [S::F; 4] {
         // SAFETY: by the contract of the trait.
         unsafe {
             let p = at.codes.add(TOP_BLOCK * b);
-            let [low, high] = p.add(BLOCK / 2).cast::<[u8; 2]>().read_unaligned().map(Power);
+            let [low, high] = p.add(BLOCK / 2).cast::<[u8; 2]>().read_unaligned().map(HalfExponent);
             let [a, b] = s.pairs(self.values, [low; 2], p);
             let [c, d] = s.pairs(self.values, [high; 2], p.add(BLOCK / 4));
             [a, b, c, d]
@@ -71,9 +71,9 @@ impl<S: Simd> Decoder<S> for Top<S> {
 
 /// The largest exponent of a half.
 #[derive(Clone, Copy)]
-struct Power(u8);
+struct HalfExponent(u8);
 
-impl<S: Simd> Map<S> for Power {
+impl<S: Simd> ScaleMap<S> for HalfExponent {
     #[inline(always)]
     fn of(self, s: S, number: S::F) -> S::F {
         s.mul(number, s.splat(E8M0[usize::from(self.0)]))

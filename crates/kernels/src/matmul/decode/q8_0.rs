@@ -1,6 +1,6 @@
 //! Decoder of q8_0 of GGUF files: signed bytes with an f16 scale for 32 columns.
 
-use super::{Cursor, Decoder};
+use super::{Decoder, RowCursor};
 use crate::matmul::one::load_block;
 use crate::reference::BLOCK;
 use crate::simd::Simd;
@@ -39,7 +39,7 @@ impl<S: Simd> Decoder<S> for Q8_0 {
         Q8_0
     }
     #[inline(always)]
-    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
+    unsafe fn block(self, s: S, at: &mut RowCursor, b: usize) -> [S::F; 4] {
         // SAFETY: by the contract of the trait.
         unsafe {
             let p = at.codes.add(2 * UNIT * b);
@@ -49,7 +49,7 @@ impl<S: Simd> Decoder<S> for Q8_0 {
     }
     /// Vectorised for a whole unit, which is every tail of a file.
     #[inline(always)]
-    fn tail<'a>(self, s: S, at: &mut Cursor<'a>, m: &Matrix<'a>) -> [S::F; 4] {
+    fn tail<'a>(self, s: S, at: &mut RowCursor<'a>, m: &Matrix<'a>) -> [S::F; 4] {
         if m.cols() % BLOCK != BLOCK / 2 {
             return load_block(s, &at.tail(m));
         }

@@ -1,6 +1,6 @@
 //! Decoder of q8: codes in groups of 64 columns.
 
-use super::{Cursor, Decoder};
+use super::{Decoder, RowCursor};
 use crate::reference::{BLOCK, bf16_to_f32};
 use crate::simd::Simd;
 use crate::{Encoding, Matrix};
@@ -19,7 +19,7 @@ impl<S: Simd> Decoder<S> for Q8 {
         Q8
     }
     #[inline(always)]
-    unsafe fn block(self, s: S, at: &mut Cursor, b: usize) -> [S::F; 4] {
+    unsafe fn block(self, s: S, at: &mut RowCursor, b: usize) -> [S::F; 4] {
         // SAFETY: by the contract of the trait.
         unsafe {
             let scale = s.splat(bf16_scale(at, b));
@@ -39,7 +39,7 @@ impl<S: Simd> Decoder<S> for Q8 {
 ///
 /// As for [`Decoder::block`]. The encoding must have a two-byte scale for each block.
 #[inline(always)]
-unsafe fn bf16_scale(at: &Cursor, b: usize) -> f32 {
+unsafe fn bf16_scale(at: &RowCursor, b: usize) -> f32 {
     // SAFETY: each block has a scale, by this function's contract.
     bf16_to_f32(u16::from_le(unsafe { at.scales.cast::<u16>().add(b).read_unaligned() }))
 }

@@ -4,7 +4,7 @@
 //! the second ones and so on. A unit's columns of the tokens of a group follow each other, then the next
 //! unit's. Behind all groups are the sums of runs of 16 columns, then of 32, of each token.
 
-use super::{CHUNK, GROUP, Input, Shape};
+use super::{CHUNK, GROUP, InputShape, PackedInput};
 use crate::buffer::Buffer;
 use crate::reference::{Fours, LANES, SPAN_COLS, UNIT_COLS, counted, sum_of_16};
 
@@ -14,9 +14,9 @@ pub(in crate::matmul) const PAIR: usize = 2 * UNIT_COLS;
 /// Maximum number of tokens in a group. Its activations of a span fill half of the first-level cache.
 pub(in crate::matmul) const TOKENS: usize = 16;
 
-/// Activations as [`Input::coded`] packs them.
+/// Activations as [`PackedInput::coded`] packs them.
 #[derive(Clone, Copy)]
-pub(in crate::matmul) struct Coded<'a> {
+pub(in crate::matmul) struct CodedInput<'a> {
     pub(in crate::matmul) tokens: usize,
     /// Columns of a token, a multiple of [`PAIR`].
     pub(in crate::matmul) padded: usize,
@@ -29,16 +29,16 @@ const fn sums_of(cols: usize) -> usize {
     cols.div_ceil(SPAN_COLS) * (SPAN_COLS / 16 + SPAN_COLS / 32)
 }
 
-impl<'a> Coded<'a> {
+impl<'a> CodedInput<'a> {
     /// Numbers of so many tokens.
     pub(super) const fn len(tokens: usize, cols: usize) -> usize {
         tokens * (cols.next_multiple_of(PAIR) + sums_of(cols))
     }
 
-    pub(super) fn of(input: &Input, buffer: &'a Buffer) -> Self {
+    pub(super) fn of(input: &PackedInput, buffer: &'a Buffer) -> Self {
         let (tokens, padded) = (input.tokens, input.cols.next_multiple_of(PAIR));
         let (columns, sums) = buffer.get(Self::len(tokens, input.cols)).split_at(tokens * padded);
-        Coded { tokens, padded, columns, sums }
+        CodedInput { tokens, padded, columns, sums }
     }
 
     /// The activations of all tokens.
@@ -58,10 +58,10 @@ impl<'a> Coded<'a> {
 }
 
 /// Packs the activations of an input.
-pub(super) fn pack(input: &Input, fours: Fours, buffer: &mut Buffer) {
+pub(super) fn pack(input: &PackedInput, fours: Fours, buffer: &mut Buffer) {
     let (tokens, cols) = (input.tokens, input.cols);
     let padded = cols.next_multiple_of(PAIR);
-    let (columns, sums) = buffer.grown(Coded::len(tokens, cols)).split_at_mut(tokens * padded);
+    let (columns, sums) = buffer.grown(CodedInput::len(tokens, cols)).split_at_mut(tokens * padded);
     let of_token = sums_of(cols);
     sums.fill(0.0);
     let order = match fours {
@@ -113,11 +113,11 @@ fn add_sums(x: &[f32; PAIR], first: usize, sums: &mut [f32]) {
 }
 
 /// Two units of a token, from column `col` on.
-fn read(input: &Input, token: usize, col: usize) -> [f32; PAIR] {
+fn read(input: &PackedInput, token: usize, col: usize) -> [f32; PAIR] {
     let (packed, padded) = (input.packed(), input.padded_cols());
     let mut x = [0.0; PAIR];
     let there = PAIR.min(padded - col);
-    let Shape { lanes, tile_tokens } = input.shape;
+    let InputShape { lanes, tile_tokens } = input.shape;
     if lanes == 0 {
         x[..there].copy_from_slice(&packed[token * padded + col..][..there]);
     } else {

@@ -1,10 +1,10 @@
-//! Activations that are rounded to eight bits: see [`Form`](crate::reference::Form) for the definition.
+//! Activations that are rounded to eight bits: see [`CodeForm`](crate::reference::CodeForm) for the definition.
 
 use crate::Tier;
 use crate::buffer::Buffer;
 use crate::isa::Isa;
 use crate::reference::{ROUND_COLS, SMALLEST, SPAN_BLOCKS, SPAN_COLS};
-use crate::simd::{Job, Portable, Simd};
+use crate::simd::{Portable, Simd, SimdJob};
 
 /// The rounded activations of some tokens, and what products of any encoding need of them.
 #[derive(Debug, Default)]
@@ -90,7 +90,7 @@ impl Rounded {
         let (sums, of_runs) = rest.split_at_mut(blocks);
         // SAFETY: as many bytes of numbers for which all bits are valid, and which need no more alignment.
         let part = unsafe {
-            Part {
+            TokenPlaces {
                 q: std::slice::from_raw_parts_mut(q.as_mut_ptr().cast(), 4 * q.len()),
                 scales,
                 totals,
@@ -126,7 +126,7 @@ impl Rounded {
 }
 
 /// The places of some tokens.
-struct Part<'a> {
+struct TokenPlaces<'a> {
     q: &'a mut [i8],
     scales: &'a mut [f32],
     totals: &'a mut [f32],
@@ -134,7 +134,7 @@ struct Part<'a> {
     of_runs: &'a mut [[i16; 2]],
 }
 
-impl Part<'_> {
+impl TokenPlaces<'_> {
     fn fill<'x>(
         self,
         tier: Tier,
@@ -156,7 +156,7 @@ impl Part<'_> {
         for token in tokens {
             let (part, behind) = rest.split_at(blocks);
             rest = behind;
-            let job = Round { x: row(token), part };
+            let job = TokenRounding { x: row(token), part };
             match tier.isa() {
                 Isa::Scalar => {}
                 Isa::Portable => Portable.compiled(job),
@@ -176,27 +176,27 @@ impl Part<'_> {
         let (totals, last_totals) = self.totals.split_at_mut(blocks);
         let (sums, last_sums) = self.sums.split_at_mut(blocks);
         let (of_runs, last_of_runs) = self.of_runs.split_at_mut(blocks);
-        let last = Part {
+        let last = TokenPlaces {
             q: last_q,
             scales: last_scales,
             totals: last_totals,
             sums: last_sums,
             of_runs: last_of_runs,
         };
-        (Part { q, scales, totals, sums, of_runs }, last)
+        (TokenPlaces { q, scales, totals, sums, of_runs }, last)
     }
 }
 
 /// Activations of a token to be rounded.
-struct Round<'a> {
+struct TokenRounding<'a> {
     x: &'a [f32],
-    part: Part<'a>,
+    part: TokenPlaces<'a>,
 }
 
-impl<S: Simd> Job<S> for Round<'_> {
+impl<S: Simd> SimdJob<S> for TokenRounding<'_> {
     #[inline(always)]
     fn run(self, _: S) {
-        let Round { x, part } = self;
+        let TokenRounding { x, part } = self;
         let (whole, rest) = x.as_chunks();
         let mut last = [0.0; ROUND_COLS];
         last[..rest.len()].copy_from_slice(rest);

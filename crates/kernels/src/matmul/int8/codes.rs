@@ -1,8 +1,8 @@
 //! Decoders to codes of eight bits.
 
 use super::super::coded::{both, iq4_xs_scales, of_16, of_32, of_64, q3_k_runs};
-use super::super::decode::Cursor;
-use super::{Eights, Integers, Scales, Unit};
+use super::super::decode::RowCursor;
+use super::{Eights, Integers, SpanScales, Unit};
 use crate::reference::{E2M1_CODES, e8m0_to_f32, half_e8m0_to_f32};
 use crate::simd::{Bytes, Codes};
 use crate::{Encoding, GgufBlocks, Published};
@@ -22,13 +22,13 @@ macro_rules! eights {
             const SCALES: usize = $of_scales;
 
             #[inline(always)]
-            unsafe fn unit($n: N, at: &Cursor, $unit: usize) -> Unit<N> {
+            unsafe fn unit($n: N, at: &RowCursor, $unit: usize) -> Unit<N> {
                 let $p = at.codes();
                 // SAFETY: by the contract of the trait.
                 unsafe { $codes }
             }
             #[inline(always)]
-            unsafe fn scales($m: N, at: &Cursor, $span: usize) -> Scales<N> {
+            unsafe fn scales($m: N, at: &RowCursor, $span: usize) -> SpanScales<N> {
                 let ($q, $scales) = (at.codes(), at.scales());
                 _ = ($q, $scales);
                 // SAFETY: by the contract of the trait.
@@ -38,7 +38,7 @@ macro_rules! eights {
     )*};
 }
 
-/// Scales of twice the values of e2m1.
+/// SpanScales of twice the values of e2m1.
 const HALVES: [f32; 256] = halves(false);
 /// The same in GGUF files, where no scale is NaN.
 const HALVES_OF_GGUF: [f32; 256] = halves(true);
@@ -83,14 +83,14 @@ unsafe fn of_bytes<N: Integers>(
     table: &[f32; 256],
     p: *const u8,
     stride: usize,
-) -> Scales<N> {
+) -> SpanScales<N> {
     let mut scales = [0.0; 8];
     for i in 0..8 {
         // SAFETY: by this function's contract.
         scales[i] = table[usize::from(unsafe { *p.add(stride * i) })];
     }
     // SAFETY: eight numbers.
-    Scales::new(n, unsafe { n.simd().load_h(scales.as_ptr()) })
+    SpanScales::new(n, unsafe { n.simd().load_h(scales.as_ptr()) })
 }
 
 /// An f16 number in eight lanes, with the bits of `sign` inverted.
@@ -115,12 +115,12 @@ eights! {
         let codes = n.apart_b(p.add(32 * unit));
         n.simd().and_b(n.simd().add_b(codes, 8), 15)
     }, |n, _p, scales, span| {
-        Scales::new(n, n.simd().bf16_h(scales.add(8 * span), 2))
+        SpanScales::new(n, n.simd().bf16_h(scales.add(8 * span), 2))
     }
     Q8, Encoding::Q8, 256, 8, |n, p, unit| {
         n.simd().load_b(p.add(64 * unit))
     }, |n, _p, scales, span| {
-        Scales::new(n, n.simd().bf16_h(scales.add(8 * span), 2))
+        SpanScales::new(n, n.simd().bf16_h(scales.add(8 * span), 2))
     }
     Mxfp4, Encoding::Mxfp4, 128, 8, |n, p, unit| {
         n.lookup_b(&E2M1_CODES, n.nibbles_b(p.add(32 * unit)))
@@ -133,7 +133,7 @@ eights! {
     }), 128, 512 / GROUP, |n, p, unit| {
         n.nibbles_b(p.add(32 * unit))
     }, |n, _p, scales, span| {
-        Scales::new(n, n.simd().bf16_h(scales.add(512 / GROUP * span), GROUP / 32))
+        SpanScales::new(n, n.simd().bf16_h(scales.add(512 / GROUP * span), GROUP / 32))
     }
     Zeros<const GROUP: usize>, Encoding::Published(match GROUP {
         32 => Published::Int4Zeros32,
@@ -143,14 +143,14 @@ eights! {
         n.nibbles_b(p.add(32 * unit))
     }, |n, _p, scales, span| {
         let [scales, minima] = n.simd().zeros_h(scales.add(1024 / GROUP * span), GROUP / 32);
-        Scales { minima, ..Scales::new(n, scales) }
+        SpanScales { minima, ..SpanScales::new(n, scales) }
     }
     Q4_0, Encoding::Gguf(GgufBlocks::Q4_0), 144, 0, |n, p, unit| {
         let (at, bytes) = blocks(GgufBlocks::Q4_0, unit);
         let first = p.add(at + 2);
         n.simd().and_b(n.simd().load_halved(first, first.add(bytes)), 15)
     }, |n, p, _scales, span| {
-        Scales::new(n, n.simd().f16_h(p.add(144 * span), 18))
+        SpanScales::new(n, n.simd().f16_h(p.add(144 * span), 18))
     }
     Q4_1, Encoding::Gguf(GgufBlocks::Q4_1), 160, 0, |n, p, unit| {
         let (at, bytes) = blocks(GgufBlocks::Q4_1, unit);
@@ -158,7 +158,7 @@ eights! {
         n.simd().and_b(n.simd().load_halved(first, first.add(bytes)), 15)
     }, |n, p, _scales, span| {
         let p = p.add(160 * span);
-        Scales { minima: n.simd().f16_h(p.add(2), 20), ..Scales::new(n, n.simd().f16_h(p, 20)) }
+        SpanScales { minima: n.simd().f16_h(p.add(2), 20), ..SpanScales::new(n, n.simd().f16_h(p, 20)) }
     }
     Q5_0, Encoding::Gguf(GgufBlocks::Q5_0), 176, 0, |n, p, unit| {
         let (at, bytes) = blocks(GgufBlocks::Q5_0, unit);
@@ -166,7 +166,7 @@ eights! {
         let codes = n.simd().and_b(n.simd().load_halved(first.add(6), second.add(6)), 15);
         n.simd().add_where(codes, both(of_32(first.add(2)), of_32(second.add(2))), 16)
     }, |n, p, _scales, span| {
-        Scales::new(n, n.simd().f16_h(p.add(176 * span), 22))
+        SpanScales::new(n, n.simd().f16_h(p.add(176 * span), 22))
     }
     Q5_1, Encoding::Gguf(GgufBlocks::Q5_1), 192, 0, |n, p, unit| {
         let (at, bytes) = blocks(GgufBlocks::Q5_1, unit);
@@ -175,13 +175,13 @@ eights! {
         n.simd().add_where(codes, both(of_32(first.add(4)), of_32(second.add(4))), 16)
     }, |n, p, _scales, span| {
         let p = p.add(192 * span);
-        Scales { minima: n.simd().f16_h(p.add(2), 24), ..Scales::new(n, n.simd().f16_h(p, 24)) }
+        SpanScales { minima: n.simd().f16_h(p.add(2), 24), ..SpanScales::new(n, n.simd().f16_h(p, 24)) }
     }
     Q8_0, Encoding::Gguf(GgufBlocks::Q8_0), 272, 0, |n, p, unit| {
         let (at, bytes) = blocks(GgufBlocks::Q8_0, unit);
         n.load_two(p.add(at + 2), p.add(at + bytes + 2))
     }, |n, p, _scales, span| {
-        Scales::new(n, n.simd().f16_h(p.add(272 * span), 34))
+        SpanScales::new(n, n.simd().f16_h(p.add(272 * span), 34))
     }
     Iq4Nl, Encoding::Gguf(GgufBlocks::Iq4Nl), 144, 0, |n, p, unit| {
         let (at, bytes) = blocks(GgufBlocks::Iq4Nl, unit);
@@ -189,7 +189,7 @@ eights! {
         let nibbles = n.simd().load_halved(first, first.add(bytes));
         n.lookup_b(&IQ4, n.simd().and_b(nibbles, 15))
     }, |n, p, _scales, span| {
-        Scales::new(n, n.simd().f16_h(p.add(144 * span), 18))
+        SpanScales::new(n, n.simd().f16_h(p.add(144 * span), 18))
     }
     Mxfp4OfGguf, Encoding::Gguf(GgufBlocks::Mxfp4), 136, 0, |n, p, unit| {
         let (at, bytes) = blocks(GgufBlocks::Mxfp4, unit);
@@ -205,7 +205,7 @@ eights! {
     }, |n, p, _scales, span| {
         let mut scales = [0.0f32; 16];
         iq4_xs_scales(n.simd(), p.add(136 * span), scales.as_mut_ptr());
-        Scales::new(n, n.simd().load_h(scales.as_ptr()))
+        SpanScales::new(n, n.simd().load_h(scales.as_ptr()))
     }
     Q2K, Encoding::Gguf(GgufBlocks::Q2K), 84, 0, |n, p, unit| {
         let q = unit % 4;
@@ -215,7 +215,7 @@ eights! {
     }, |n, p, _scales, span| {
         let p = p.add(84 * span);
         let codes = [of_64(p), of_64(p.add(8))];
-        Scales {
+        SpanScales {
             scales: half(n, p.add(80), 0),
             minima: half(n, p.add(82), 0x8000),
             runs: [codes[0] & LOW, codes[1] & LOW],
@@ -231,14 +231,14 @@ eights! {
     }, |n, p, _scales, span| {
         let p = p.add(110 * span);
         let runs = q3_k_runs(p);
-        Scales { runs, ..Scales::new(n, half(n, p.add(108), 0)) }
+        SpanScales { runs, ..SpanScales::new(n, half(n, p.add(108), 0)) }
     }
     Q4K, Encoding::Gguf(GgufBlocks::Q4K), 144, 0, |n, p, unit| {
         let p = p.add(144 * (unit / 4) + 16 + 32 * (unit % 4));
         n.simd().and_b(n.simd().load_b_shifted(p, [0, 4]), 15)
     }, |n, p, _scales, span| {
         let [scales, minima] = n.simd().scales_and_minima(p.add(144 * span));
-        Scales { minima, ..Scales::new(n, scales) }
+        SpanScales { minima, ..SpanScales::new(n, scales) }
     }
     Q5K, Encoding::Gguf(GgufBlocks::Q5K), 176, 0, |n, p, unit| {
         let (p, q) = (p.add(176 * (unit / 4)), unit % 4);
@@ -247,7 +247,7 @@ eights! {
         n.simd().add_tested(codes, fifths, [1 << (2 * q), 2 << (2 * q)], 16)
     }, |n, p, _scales, span| {
         let [scales, minima] = n.simd().scales_and_minima(p.add(176 * span));
-        Scales { minima, ..Scales::new(n, scales) }
+        SpanScales { minima, ..SpanScales::new(n, scales) }
     }
     Q6K, Encoding::Gguf(GgufBlocks::Q6K), 210, 0, |n, p, unit| {
         let (p, q) = (p.add(210 * (unit / 4)), unit % 4);
@@ -258,6 +258,6 @@ eights! {
     }, |n, p, _scales, span| {
         let p = p.add(210 * span);
         let runs = [of_64(p.add(192)), of_64(p.add(200))];
-        Scales { runs, ..Scales::new(n, half(n, p.add(208), 0)) }
+        SpanScales { runs, ..SpanScales::new(n, half(n, p.add(208), 0)) }
     }
 }

@@ -5,14 +5,14 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::super::ThreadScratch;
-use super::super::decode::Cursor;
+use super::super::decode::RowCursor;
 use super::super::input::{View, groups};
-use super::super::output::Output;
+use super::super::output::OutputColumns;
 use super::{Eights, less, span_of};
 use crate::Matrix;
-use crate::reference::{Form, ROUND_COLS, SPAN_BLOCKS, SPAN_COLS};
+use crate::reference::{CodeForm, ROUND_COLS, SPAN_BLOCKS, SPAN_COLS};
 use crate::simd::int8::{Integers, class};
-use crate::simd::{Codes, Job, Simd};
+use crate::simd::{Codes, Simd, SimdJob};
 
 /// Maximum number of tokens in a group, whose sums stay in the second-level cache.
 const GROUP: usize = 128;
@@ -42,7 +42,7 @@ pub(super) fn many<N: Integers, C: Eights<N>>(
     n: N,
     m: &Matrix,
     x: View,
-    y: &mut Output,
+    y: &mut OutputColumns,
     scratch: &mut ThreadScratch,
 ) {
     let of_tile = rows_of::<N>();
@@ -53,11 +53,12 @@ pub(super) fn many<N: Integers, C: Eights<N>>(
             for (span, spans) in groups(x.padded / SPAN_COLS, CHUNK) {
                 let (rows, spans) = (first..first + rows, span..span + spans);
                 let panel = Panel::of(panel, of_tile);
-                let job = Decode { m, rows, spans: spans.clone(), panel, of: PhantomData::<C> };
+                let job =
+                    PanelDecode { m, rows, spans: spans.clone(), panel, of: PhantomData::<C> };
                 n.compiled(job);
                 n.compiled(Multiply { form: C::FORM, x, group, tokens, spans, panel, sums });
             }
-            n.compiled(Finish {
+            n.compiled(GroupSums {
                 sums,
                 tokens: group..group + tokens,
                 rows: first..first + rows,
@@ -101,7 +102,7 @@ impl Panel {
 }
 
 /// Spans of some rows to be decoded. There are no more of both than a panel has room for.
-struct Decode<'a, 'm, C> {
+struct PanelDecode<'a, 'm, C> {
     m: &'a Matrix<'m>,
     rows: Range<usize>,
     spans: Range<usize>,
@@ -109,14 +110,14 @@ struct Decode<'a, 'm, C> {
     of: PhantomData<C>,
 }
 
-impl<N: Integers, C: Eights<N>> Job<N> for Decode<'_, '_, C> {
+impl<N: Integers, C: Eights<N>> SimdJob<N> for PanelDecode<'_, '_, C> {
     #[inline(always)]
     fn run(self, n: N) {
-        let Decode { m, rows, spans, panel, .. } = self;
+        let PanelDecode { m, rows, spans, panel, .. } = self;
         let of_tile = rows_of::<N>();
         assert!(rows.len() <= of_tile && spans.len() <= CHUNK);
         for (r, row) in rows.enumerate() {
-            let at = Cursor::new(C::ENCODING, m, row);
+            let at = RowCursor::new(C::ENCODING, m, row);
             for (i, span) in spans.clone().enumerate() {
                 // SAFETY: the cursor belongs to this matrix.
                 let (codes, of) = unsafe { span_of::<N, C>(n, &at, m, span) };
@@ -175,7 +176,7 @@ fn pair(bytes: &[u8]) -> i32 {
 
 /// Tokens of a group to be multiplied with decoded spans.
 struct Multiply<'a> {
-    form: Form,
+    form: CodeForm,
     x: View<'a>,
     group: usize,
     tokens: usize,
@@ -184,7 +185,7 @@ struct Multiply<'a> {
     sums: &'a mut [f32],
 }
 
-impl<N: Integers> Job<N> for Multiply<'_> {
+impl<N: Integers> SimdJob<N> for Multiply<'_> {
     #[inline(always)]
     fn run(self, n: N) {
         match class::of(self.form) {
@@ -208,7 +209,7 @@ impl Multiply<'_> {
         }
         for (t, count) in groups(tokens, TOKENS) {
             let sums = &mut sums[t * of_token..][..count * of_token];
-            let tile = Tile { form, x, token: group + t, spans: spans.clone(), panel, sums };
+            let tile = Int8Tile { form, x, token: group + t, spans: spans.clone(), panel, sums };
             match (N::REGS, count) {
                 (1, 1) => tile.add::<N, CLASS, 1, 1>(n),
                 (1, 2) => tile.add::<N, CLASS, 1, 2>(n),
@@ -224,8 +225,8 @@ impl Multiply<'_> {
 }
 
 /// Some tokens and all rows of a panel.
-struct Tile<'a> {
-    form: Form,
+struct Int8Tile<'a> {
+    form: CodeForm,
     x: View<'a>,
     token: usize,
     spans: Range<usize>,
@@ -234,11 +235,11 @@ struct Tile<'a> {
     sums: &'a mut [f32],
 }
 
-impl Tile<'_> {
+impl Int8Tile<'_> {
     /// Adds the products of `T` tokens, for which there are sums, and of `M` registers of rows.
     #[inline(always)]
     fn add<N: Integers, const CLASS: u8, const M: usize, const T: usize>(self, n: N) {
-        let Tile { form, x, token, spans, panel, sums } = self;
+        let Int8Tile { form, x, token, spans, panel, sums } = self;
         let (s, lanes, less) = (n.simd(), <N::S as Simd>::TILE_LANES, less::<N>(form));
         assert!(M == N::REGS && sums.len() == SPAN_BLOCKS * M * T * lanes);
         let runs = CLASS == class::RUNS;
@@ -309,17 +310,17 @@ impl Tile<'_> {
 }
 
 /// Sums of a group to be folded.
-struct Finish<'a, 'y> {
+struct GroupSums<'a, 'y> {
     sums: &'a mut [f32],
     tokens: Range<usize>,
     rows: Range<usize>,
-    y: &'a mut Output<'y>,
+    y: &'a mut OutputColumns<'y>,
 }
 
-impl<N: Integers> Job<N> for Finish<'_, '_> {
+impl<N: Integers> SimdJob<N> for GroupSums<'_, '_> {
     #[inline(always)]
     fn run(self, _: N) {
-        let Finish { sums, tokens, rows, y } = self;
+        let GroupSums { sums, tokens, rows, y } = self;
         let (of_tile, lanes) = (rows_of::<N>(), <N::S as Simd>::TILE_LANES);
         for (t, count) in groups(tokens.len(), TOKENS) {
             let each = count * of_tile;

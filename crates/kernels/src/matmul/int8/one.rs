@@ -2,36 +2,36 @@
 
 use std::marker::PhantomData;
 
-use super::super::decode::Cursor;
+use super::super::decode::RowCursor;
 use super::super::input::View;
 use super::super::one::AHEAD;
-use super::super::output::Output;
-use super::{Eights, Scales, less, span_of};
+use super::super::output::OutputColumns;
+use super::{Eights, SpanScales, less, span_of};
 use crate::Matrix;
 use crate::reference::{SPAN_BLOCKS, SPAN_COLS};
 use crate::simd::int8::{Eight, Integers, Unit};
-use crate::simd::{Codes, Job, Simd};
+use crate::simd::{Codes, Simd, SimdJob};
 
 /// Rows that are computed together.
 const ROWS: usize = 2;
 
-pub(super) struct One<'a, 'm, 'y, C> {
+pub(super) struct Int8One<'a, 'm, 'y, C> {
     m: &'a Matrix<'m>,
     x: View<'a>,
-    y: &'a mut Output<'y>,
+    y: &'a mut OutputColumns<'y>,
     of: PhantomData<C>,
 }
 
-impl<'a, 'm, 'y, C> One<'a, 'm, 'y, C> {
-    pub(super) fn new(m: &'a Matrix<'m>, x: View<'a>, y: &'a mut Output<'y>) -> Self {
-        One { m, x, y, of: PhantomData }
+impl<'a, 'm, 'y, C> Int8One<'a, 'm, 'y, C> {
+    pub(super) fn new(m: &'a Matrix<'m>, x: View<'a>, y: &'a mut OutputColumns<'y>) -> Self {
+        Int8One { m, x, y, of: PhantomData }
     }
 }
 
-impl<N: Integers, C: Eights<N>> Job<N> for One<'_, '_, '_, C> {
+impl<N: Integers, C: Eights<N>> SimdJob<N> for Int8One<'_, '_, '_, C> {
     #[inline(always)]
     fn run(self, n: N) {
-        let One { m, x, y, .. } = self;
+        let Int8One { m, x, y, .. } = self;
         let rows = m.row_count();
         let mut r = 0;
         while r + ROWS <= rows {
@@ -56,9 +56,9 @@ fn dots<N: Integers, C: Eights<N>, const R: usize>(
     x: View,
 ) -> [f32; R] {
     let s = n.simd();
-    let mut at = [Cursor::new(C::ENCODING, m, row); R];
+    let mut at = [RowCursor::new(C::ENCODING, m, row); R];
     for i in 1..R {
-        at[i] = Cursor::new(C::ENCODING, m, row + i);
+        at[i] = RowCursor::new(C::ENCODING, m, row + i);
     }
     // The next rows, or the rest of this one. Beyond the end of the matrix the request is merely wasted.
     let next = if R == 1 { 0 } else { R * m.row_bytes(0, row).len() };
@@ -107,7 +107,7 @@ struct Columns<'a> {
 fn add<N: Integers, C: Eights<N>>(
     n: N,
     codes: [Unit<N>; 4],
-    of: Scales<N>,
+    of: SpanScales<N>,
     x: Columns,
     mut acc: Eight<N>,
 ) -> Eight<N> {

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Groups, Map, bf16s};
+use super::{Groups, ScaleMap, bf16s};
 use crate::Avx2;
 
 /// Runs intrinsics that the token allows.
@@ -52,7 +52,7 @@ fn looked_up([upper, lower]: [__m256i; 2], codes: __m256i) -> [[__m256; 2]; 2] {
 
 /// The mapped numbers for codes in the order of [`looked_up`].
 #[inline(always)]
-fn mapped<M: Map<Avx2>>(
+fn mapped<M: ScaleMap<Avx2>>(
     s: Avx2,
     numbers: [__m256i; 2],
     maps: [M; 2],
@@ -123,7 +123,7 @@ impl Groups for Avx2 {
         allowed!([twice(upper.as_ptr()), twice(lower.as_ptr())])
     }
     #[inline(always)]
-    unsafe fn halves<M: Map<Self>>(
+    unsafe fn halves<M: ScaleMap<Self>>(
         self,
         numbers: Self::Sixteen,
         maps: [M; 2],
@@ -143,7 +143,7 @@ impl Groups for Avx2 {
         }
     }
     #[inline(always)]
-    unsafe fn pairs<M: Map<Self>>(
+    unsafe fn pairs<M: ScaleMap<Self>>(
         self,
         numbers: Self::Sixteen,
         maps: [M; 2],

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Groups, Map};
+use super::{Groups, ScaleMap};
 use crate::Avx512;
 use crate::simd::Simd;
 
@@ -51,7 +51,7 @@ impl Groups for Avx512 {
         allowed!(_mm512_loadu_ps(numbers.as_ptr()))
     }
     #[inline(always)]
-    unsafe fn halves<M: Map<Self>>(
+    unsafe fn halves<M: ScaleMap<Self>>(
         self,
         numbers: Self::Sixteen,
         maps: [M; 2],
@@ -66,7 +66,7 @@ impl Groups for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn pairs<M: Map<Self>>(
+    unsafe fn pairs<M: ScaleMap<Self>>(
         self,
         numbers: Self::Sixteen,
         maps: [M; 2],

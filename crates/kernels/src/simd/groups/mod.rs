@@ -32,14 +32,14 @@ pub(crate) trait Groups: super::Bytes {
     /// Sixteen numbers that bf16 has.
     fn sixteen(self, numbers: &[f32; 16]) -> Self::Sixteen;
     /// The mapped numbers for the low nibbles of 16 bytes, then for the high ones.
-    unsafe fn halves<M: Map<Self>>(
+    unsafe fn halves<M: ScaleMap<Self>>(
         self,
         numbers: Self::Sixteen,
         maps: [M; 2],
         p: *const u8,
     ) -> [Self::F; 2];
     /// The mapped numbers for the nibbles of 8 bytes, the low one of each first, then of 8 others.
-    unsafe fn pairs<M: Map<Self>>(
+    unsafe fn pairs<M: ScaleMap<Self>>(
         self,
         numbers: Self::Sixteen,
         maps: [M; 2],
@@ -51,7 +51,7 @@ pub(crate) trait Groups: super::Bytes {
 }
 
 /// A scale, or another function of numbers. Where lookups are cheap, it is applied to a table before them.
-pub(crate) trait Map<S: Groups>: Copy {
+pub(crate) trait ScaleMap<S: Groups>: Copy {
     /// The function's value.
     fn of(self, s: S, number: S::F) -> S::F;
 
@@ -111,7 +111,7 @@ impl Groups for super::Portable {
         *numbers
     }
     #[inline(always)]
-    unsafe fn halves<M: Map<Self>>(
+    unsafe fn halves<M: ScaleMap<Self>>(
         self,
         numbers: Self::Sixteen,
         maps: [M; 2],
@@ -123,7 +123,7 @@ impl Groups for super::Portable {
         [bytes.map(|b| low[usize::from(b & 15)]), bytes.map(|b| high[usize::from(b >> 4)])]
     }
     #[inline(always)]
-    unsafe fn pairs<M: Map<Self>>(
+    unsafe fn pairs<M: ScaleMap<Self>>(
         self,
         numbers: Self::Sixteen,
         maps: [M; 2],

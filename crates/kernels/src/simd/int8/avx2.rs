@@ -2,10 +2,10 @@
 
 use std::arch::x86_64::*;
 
-use super::super::Job;
-use super::{Eight, Integers, Rows, Unit, class};
+use super::super::SimdJob;
+use super::{Eight, Integers, RowRegister, Unit, class};
 use crate::Avx2;
-use crate::reference::Form;
+use crate::reference::CodeForm;
 
 /// Runs intrinsics that the token allows.
 macro_rules! allowed {
@@ -93,7 +93,7 @@ unsafe fn four(x: *const i8) -> __m256i {
 
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline(never)]
-fn compiled256<J: Job<Avx2>>(s: Avx2, job: J) {
+fn compiled256<J: SimdJob<Avx2>>(s: Avx2, job: J) {
     job.run(s);
 }
 
@@ -109,7 +109,7 @@ impl Integers for Avx2 {
         self
     }
     #[inline(always)]
-    fn compiled<J: Job<Self>>(self, job: J) {
+    fn compiled<J: SimdJob<Self>>(self, job: J) {
         allowed!(compiled256(self, job))
     }
     #[inline(always)]
@@ -150,7 +150,7 @@ impl Integers for Avx2 {
     #[inline(always)]
     unsafe fn sums(
         self,
-        form: Form,
+        form: CodeForm,
         codes: [Unit<Self>; 4],
         x: *const i8,
         runs: [u64; 2],
@@ -216,7 +216,7 @@ impl Integers for Avx2 {
         }
     }
     #[inline(always)]
-    fn in_panel(self, _: Form, codes: Unit<Self>) -> Unit<Self> {
+    fn in_panel(self, _: CodeForm, codes: Unit<Self>) -> Unit<Self> {
         codes
     }
     #[inline(always)]
@@ -244,11 +244,11 @@ impl Integers for Avx2 {
         self.less(a, by, b)
     }
     #[inline(always)]
-    fn numbers_r(self, a: Self::R) -> Rows<Self> {
+    fn numbers_r(self, a: Self::R) -> RowRegister<Self> {
         allowed!(_mm256_cvtepi32_ps(a))
     }
     #[inline(always)]
-    fn splat_t(self, value: f32) -> Rows<Self> {
+    fn splat_t(self, value: f32) -> RowRegister<Self> {
         allowed!(_mm256_set1_ps(value))
     }
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! Exact sums of codes and activations of eight bits: see [`Form`](crate::reference::Form).
+//! Exact sums of codes and activations of eight bits: see [`CodeForm`](crate::reference::CodeForm).
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -13,8 +13,8 @@ pub(crate) use neon::Dot;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use vnni::Vnni;
 
-use super::{Bytes, Codes, Job, Simd};
-use crate::reference::Form;
+use super::{Bytes, Codes, Simd, SimdJob};
+use crate::reference::CodeForm;
 
 /// The 64 codes of a unit.
 pub(crate) type Unit<N> = <<N as Integers>::S as Bytes>::B;
@@ -23,11 +23,11 @@ pub(crate) type Unit<N> = <<N as Integers>::S as Bytes>::B;
 pub(crate) type Eight<N> = <<N as Integers>::S as Codes>::H;
 
 /// A register of rows, as numbers.
-pub(crate) type Rows<N> = <<N as Integers>::S as Simd>::T;
+pub(crate) type RowRegister<N> = <<N as Integers>::S as Simd>::T;
 
 /// Ways to sum the products of a block in tiles. They differ in what fits where.
 pub(crate) mod class {
-    use crate::reference::Form;
+    use crate::reference::CodeForm;
 
     /// Codes of four bits.
     pub(crate) const FOUR_BITS: u8 = 0;
@@ -39,7 +39,7 @@ pub(crate) mod class {
     pub(crate) const RUNS: u8 = 3;
 
     /// That of a form.
-    pub(crate) const fn of(form: Form) -> u8 {
+    pub(crate) const fn of(form: CodeForm) -> u8 {
         match (form.signed, form.runs, form.most) {
             (true, ..) => SIGNED,
             (_, true, _) => RUNS,
@@ -71,7 +71,7 @@ pub(crate) trait Integers: Copy {
 
     fn simd(self) -> Self::S;
     /// Runs a job in a function of its own that is compiled for these instructions.
-    fn compiled<J: Job<Self>>(self, job: J);
+    fn compiled<J: SimdJob<Self>>(self, job: J);
 
     /// Reads 32 bytes for each half.
     unsafe fn load_two(self, first: *const u8, second: *const u8) -> Unit<Self>;
@@ -87,7 +87,7 @@ pub(crate) trait Integers: Copy {
     /// count so much more.
     unsafe fn sums(
         self,
-        form: Form,
+        form: CodeForm,
         codes: [Unit<Self>; 4],
         x: *const i8,
         runs: [u64; 2],
@@ -105,7 +105,7 @@ pub(crate) trait Integers: Copy {
     fn first_h(self, a: Eight<Self>, count: usize) -> Eight<Self>;
 
     /// The codes of a unit as tiles hold them.
-    fn in_panel(self, form: Form, codes: Unit<Self>) -> Unit<Self>;
+    fn in_panel(self, form: CodeForm, codes: Unit<Self>) -> Unit<Self>;
     /// A whole number that scales a run, as tiles hold it.
     fn of_run(self, run: i8) -> i32;
     fn splat_r(self, value: i32) -> Self::R;
@@ -116,8 +116,8 @@ pub(crate) trait Integers: Copy {
     /// `a - by · b`
     fn less_r(self, a: Self::R, by: u8, b: Self::R) -> Self::R;
     /// Converts to f32.
-    fn numbers_r(self, a: Self::R) -> Rows<Self>;
-    fn splat_t(self, value: f32) -> Rows<Self>;
+    fn numbers_r(self, a: Self::R) -> RowRegister<Self>;
+    fn splat_t(self, value: f32) -> RowRegister<Self>;
     /// Adds to `first` the sums of the products of a block, for each row and token. Four codes of each row
     /// are in a number of 32 bits, eight for a block, and all rows' beside each other. `x` has the 32
     /// activations of each token; `runs` are two numbers for each row, of the first run and of the second.

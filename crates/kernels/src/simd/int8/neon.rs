@@ -3,10 +3,10 @@
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-use super::super::Job;
-use super::{Codes, Eight, Integers, Rows, Unit, class};
+use super::super::SimdJob;
+use super::{Codes, Eight, Integers, RowRegister, Unit, class};
 use crate::Neon;
-use crate::reference::Form;
+use crate::reference::CodeForm;
 
 /// Runs intrinsics that the token allows.
 macro_rules! allowed {
@@ -71,7 +71,7 @@ impl Integers for Dot {
         self.0
     }
     #[inline(never)]
-    fn compiled<J: Job<Self>>(self, job: J) {
+    fn compiled<J: SimdJob<Self>>(self, job: J) {
         job.run(self);
     }
     #[inline(always)]
@@ -121,7 +121,7 @@ impl Integers for Dot {
     #[inline(always)]
     unsafe fn sums(
         self,
-        form: Form,
+        form: CodeForm,
         codes: [Unit<Self>; 4],
         x: *const i8,
         runs: [u64; 2],
@@ -179,7 +179,7 @@ impl Integers for Dot {
         }
     }
     #[inline(always)]
-    fn in_panel(self, _: Form, codes: Unit<Self>) -> Unit<Self> {
+    fn in_panel(self, _: CodeForm, codes: Unit<Self>) -> Unit<Self> {
         codes
     }
     #[inline(always)]
@@ -214,11 +214,11 @@ impl Integers for Dot {
         self.less(a, by, b)
     }
     #[inline(always)]
-    fn numbers_r(self, a: Self::R) -> Rows<Self> {
+    fn numbers_r(self, a: Self::R) -> RowRegister<Self> {
         self.numbers(a)
     }
     #[inline(always)]
-    fn splat_t(self, value: f32) -> Rows<Self> {
+    fn splat_t(self, value: f32) -> RowRegister<Self> {
         allowed!([vdupq_n_f32(value); 2])
     }
     #[inline(always)]

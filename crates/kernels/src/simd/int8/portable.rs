@@ -1,8 +1,8 @@
 //! [`Integers`] in plain Rust.
 
-use super::super::{Job, Portable};
-use super::{Eight, Integers, Rows, Unit, class};
-use crate::reference::Form;
+use super::super::{Portable, SimdJob};
+use super::{Eight, Integers, RowRegister, Unit, class};
+use crate::reference::CodeForm;
 
 /// Lanes of a register of rows.
 const LANES: usize = 8;
@@ -19,7 +19,7 @@ impl Integers for Portable {
         self
     }
     #[inline(never)]
-    fn compiled<J: Job<Self>>(self, job: J) {
+    fn compiled<J: SimdJob<Self>>(self, job: J) {
         job.run(self);
     }
     #[inline(always)]
@@ -51,7 +51,7 @@ impl Integers for Portable {
     #[inline(always)]
     unsafe fn sums(
         self,
-        form: Form,
+        form: CodeForm,
         codes: [Unit<Self>; 4],
         x: *const i8,
         runs: [u64; 2],
@@ -102,7 +102,7 @@ impl Integers for Portable {
         std::array::from_fn(|i| if i < count { a[i] } else { 0.0 })
     }
     #[inline(always)]
-    fn in_panel(self, _: Form, codes: Unit<Self>) -> Unit<Self> {
+    fn in_panel(self, _: CodeForm, codes: Unit<Self>) -> Unit<Self> {
         codes
     }
     #[inline(always)]
@@ -131,11 +131,11 @@ impl Integers for Portable {
         std::array::from_fn(|i| a[i] - i32::from(by) * b[i])
     }
     #[inline(always)]
-    fn numbers_r(self, a: Self::R) -> Rows<Self> {
+    fn numbers_r(self, a: Self::R) -> RowRegister<Self> {
         a.map(|a| a as f32)
     }
     #[inline(always)]
-    fn splat_t(self, value: f32) -> Rows<Self> {
+    fn splat_t(self, value: f32) -> RowRegister<Self> {
         [value; LANES]
     }
     #[inline(always)]

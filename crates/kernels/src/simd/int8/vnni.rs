@@ -2,11 +2,11 @@
 
 use std::arch::x86_64::*;
 
-use super::super::Job;
+use super::super::SimdJob;
 use super::avx2::{allowed, even_and_odd, runs_of};
-use super::{Eight, Integers, Rows, Unit, class};
+use super::{Eight, Integers, RowRegister, Unit, class};
 use crate::Avx512;
-use crate::reference::Form;
+use crate::reference::CodeForm;
 
 /// Proof that this CPU has VNNI, beside what [`Avx512`] proves.
 #[derive(Clone, Copy)]
@@ -42,7 +42,7 @@ fn sums_of(s: [__m512i; 4]) -> __m256i {
     enable = "avx512vnni,avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,popcnt"
 )]
 #[inline(never)]
-fn compiled_vnni<J: Job<Vnni>>(s: Vnni, job: J) {
+fn compiled_vnni<J: SimdJob<Vnni>>(s: Vnni, job: J) {
     job.run(s);
 }
 
@@ -59,7 +59,7 @@ impl Integers for Vnni {
         self.0
     }
     #[inline(always)]
-    fn compiled<J: Job<Self>>(self, job: J) {
+    fn compiled<J: SimdJob<Self>>(self, job: J) {
         allowed!(compiled_vnni(self, job))
     }
     #[inline(always)]
@@ -97,7 +97,7 @@ impl Integers for Vnni {
     #[inline(always)]
     unsafe fn sums(
         self,
-        form: Form,
+        form: CodeForm,
         codes: [Unit<Self>; 4],
         x: *const i8,
         runs: [u64; 2],
@@ -156,7 +156,7 @@ impl Integers for Vnni {
         }
     }
     #[inline(always)]
-    fn in_panel(self, form: Form, codes: Unit<Self>) -> Unit<Self> {
+    fn in_panel(self, form: CodeForm, codes: Unit<Self>) -> Unit<Self> {
         match form.signed {
             true => allowed!(_mm512_xor_si512(codes, _mm512_set1_epi8(-128))),
             false => codes,
@@ -186,11 +186,11 @@ impl Integers for Vnni {
         allowed!(_mm512_sub_epi32(a, _mm512_mullo_epi32(b, _mm512_set1_epi32(by.into()))))
     }
     #[inline(always)]
-    fn numbers_r(self, a: Self::R) -> Rows<Self> {
+    fn numbers_r(self, a: Self::R) -> RowRegister<Self> {
         allowed!(_mm512_cvtepi32_ps(a))
     }
     #[inline(always)]
-    fn splat_t(self, value: f32) -> Rows<Self> {
+    fn splat_t(self, value: f32) -> RowRegister<Self> {
         allowed!(_mm512_set1_ps(value))
     }
     #[inline(always)]

@@ -2,7 +2,7 @@
 
 use std::arch::aarch64::*;
 
-use super::super::{Groups, Map, bf16s};
+use super::super::{Groups, ScaleMap, bf16s};
 use super::{allowed, each, signed_lanes, widened, words};
 use crate::Neon;
 
@@ -26,7 +26,12 @@ unsafe fn looked_up([upper, lower]: Sixteen, codes: uint8x16_t) -> super::F {
 ///
 /// The CPU must have NEON.
 #[inline(always)]
-unsafe fn mapped<M: Map<Neon>>(s: Neon, numbers: Sixteen, map: M, codes: uint8x16_t) -> super::F {
+unsafe fn mapped<M: ScaleMap<Neon>>(
+    s: Neon,
+    numbers: Sixteen,
+    map: M,
+    codes: uint8x16_t,
+) -> super::F {
     // SAFETY: by this function's contract.
     unsafe {
         match map.kept() {
@@ -80,7 +85,7 @@ impl Groups for Neon {
         allowed!([vld1q_u8(upper.as_ptr()), vld1q_u8(lower.as_ptr())])
     }
     #[inline(always)]
-    unsafe fn halves<M: Map<Self>>(
+    unsafe fn halves<M: ScaleMap<Self>>(
         self,
         numbers: Self::Sixteen,
         maps: [M; 2],
@@ -94,7 +99,7 @@ impl Groups for Neon {
         }
     }
     #[inline(always)]
-    unsafe fn pairs<M: Map<Self>>(
+    unsafe fn pairs<M: ScaleMap<Self>>(
         self,
         numbers: Self::Sixteen,
         maps: [M; 2],

@@ -3,13 +3,13 @@
 use sws_kernels::functional::{
     NormWeight, RopePairs, RopeShape, pool, rms_norm, rope, rope_tables,
 };
-use sws_kernels::{Input, Tier};
+use sws_kernels::{PackedInput, Tier};
 use sws_store::{PieceId, Span};
 
 use super::super::attention::rows_of;
 use super::super::linear::Product;
 use super::super::work::grown;
-use crate::layer_state::{CompressedState, Sequence};
+use crate::layer_state::{CompressedState, SequenceState};
 use crate::role::Role;
 use crate::rope::Rope;
 use crate::spec::PoolSpec;
@@ -35,7 +35,7 @@ impl PoolWork {
         (pools, dim): (&PoolSpec, usize),
         id: PieceId,
         [rows, gates, ..]: [Role; 4],
-        x: &'a Input,
+        x: &'a PackedInput,
     ) -> [Option<Product<'a>>; 2] {
         let width = pools.series() * dim;
         let len = x.tokens() * width;
@@ -76,7 +76,7 @@ pub(super) struct Pooling<'a> {
 
 impl Pooling<'_> {
     /// Stores the rows of all tokens, and pools the entries that they finish.
-    pub(super) fn run(&self, spans: &[Span], sequences: &mut [Sequence], work: &mut PoolWork) {
+    pub(super) fn run(&self, spans: &[Span], sequences: &mut [SequenceState], work: &mut PoolWork) {
         let PoolWork { rows, gates, parts, entry, turns } = work;
         let width = self.pools.series() * self.dim;
         let entry = grown(entry, self.dim);

@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use sws_kernels::functional::{Attention, AttentionScratch, Queries, attention as attend};
 use sws_kernels::{
-    Input, MatmulJob, Matrix, Output, ScratchPool, Strided, Tier, matmul_transposed, threads_for,
+    MatmulJob, Matrix, OutputColumns, PackedInput, ScratchPool, Strided, Tier, matmul_transposed,
+    threads_for,
 };
 use sws_store::Span;
 
@@ -13,7 +14,7 @@ use super::super::indexer::Selection;
 use super::super::linear::{MAX, run};
 use super::super::work::{WORTH_SPLITTING, split_rows};
 use super::heads_together;
-use crate::layer_state::Sequence;
+use crate::layer_state::SequenceState;
 use crate::spec::LatentSpec;
 
 /// The heads of a layer, and where they are in the batch.
@@ -23,7 +24,7 @@ pub(super) struct Heads<'a> {
     pub(super) spec: &'a LatentSpec,
     pub(super) tokens: usize,
     pub(super) spans: &'a [Span],
-    pub(super) sequences: &'a mut [Sequence],
+    pub(super) sequences: &'a mut [SequenceState],
     /// Queries, rotated: [tokens, all heads, plain + rotated].
     pub(super) q: &'a [f32],
     /// Values of all heads: [tokens, all heads, value].
@@ -34,7 +35,7 @@ pub(super) struct Heads<'a> {
     /// [tokens, heads, rank]
     pub(super) attended: &'a mut [f32],
     /// One for each head computed together, the first of which is `packed`.
-    pub(super) inputs: &'a mut Vec<Input>,
+    pub(super) inputs: &'a mut Vec<PackedInput>,
     pub(super) packed: usize,
     /// The positions selected for each token of the batch.
     pub(super) selected: &'a Selection,
@@ -102,7 +103,8 @@ impl Heads<'_> {
     pub(super) fn split_keys(&mut self, first: usize, block: &Matrix<'_>) {
         let &LatentSpec { heads: all, rank, plain, rotated, .. } = self.spec;
         let (head_dim, width, tokens) = (plain + rotated, rank + rotated, self.tokens);
-        for Run { heads, row, rows } in runs(first, block.row_count(), rank, self.together()) {
+        for HeadRange { heads, row, rows } in runs(first, block.row_count(), rank, self.together())
+        {
             let group = self.group(heads.start);
             let place = self.place(&group);
             let q = self.q;
@@ -113,7 +115,7 @@ impl Heads<'_> {
                 input.pack_rows(self.tier, tokens, plain, of(head));
             }
             let mut jobs = [const { None }; MAX];
-            let y = Output::new(&mut self.absorbed[place], tokens, group.len() * width);
+            let y = OutputColumns::new(&mut self.absorbed[place], tokens, group.len() * width);
             let (_, mut left) = y.split_at((heads.start - group.start) * width);
             for ((job, input), head) in jobs.iter_mut().zip(&*inputs).zip(heads) {
                 let (own, others) = left.split_at(width);
@@ -130,7 +132,8 @@ impl Heads<'_> {
     /// order, so heads attend before the first of them.
     pub(super) fn split_values(&mut self, first: usize, block: &Matrix<'_>) {
         let each = self.spec.value_dim;
-        for Run { heads, row, rows } in runs(first, block.row_count(), each, self.together()) {
+        for HeadRange { heads, row, rows } in runs(first, block.row_count(), each, self.together())
+        {
             let group = self.group(heads.start);
             if row == 0 && heads.start == group.start {
                 self.attend(group.clone());
@@ -259,7 +262,7 @@ impl Heads<'_> {
     ) {
         let value_dim = self.spec.value_dim;
         let mut jobs = [const { None }; MAX];
-        let all = Output::new(&mut *self.mixed, self.tokens, self.spec.value_width());
+        let all = OutputColumns::new(&mut *self.mixed, self.tokens, self.spec.value_width());
         let (_, mut left) = all.split_at(heads.start * value_dim);
         let inputs = &self.inputs[heads.start - self.packed..];
         for ((job, input), head) in jobs.iter_mut().zip(inputs).zip(heads) {
@@ -275,15 +278,15 @@ impl Heads<'_> {
 }
 
 /// The first `count` inputs.
-fn packs(inputs: &mut Vec<Input>, count: usize) -> &mut [Input] {
+fn packs(inputs: &mut Vec<PackedInput>, count: usize) -> &mut [PackedInput] {
     if inputs.len() < count {
-        inputs.resize_with(count, Input::new);
+        inputs.resize_with(count, PackedInput::new);
     }
     &mut inputs[..count]
 }
 
 /// Rows of a matrix that has as many for each head: all rows of some heads, or some of one.
-struct Run {
+struct HeadRange {
     heads: Range<usize>,
     /// The first row of each, and their number.
     row: usize,
@@ -291,7 +294,12 @@ struct Run {
 }
 
 /// Divides `count` rows from `first` on. Heads of a run are of one group of `together`.
-fn runs(first: usize, count: usize, each: usize, together: usize) -> impl Iterator<Item = Run> {
+fn runs(
+    first: usize,
+    count: usize,
+    each: usize,
+    together: usize,
+) -> impl Iterator<Item = HeadRange> {
     let (mut at, end) = (first, first + count);
     std::iter::from_fn(move || {
         let (head, row) = (at / each, at % each);
@@ -299,7 +307,7 @@ fn runs(first: usize, count: usize, each: usize, together: usize) -> impl Iterat
         let until = (head + whole).min(head - head % together + together).max(head + 1);
         let rows = if whole > 0 { each } else { (each - row).min(end - at) };
         at += (until - head) * rows;
-        (rows > 0).then_some(Run { heads: head..until, row, rows })
+        (rows > 0).then_some(HeadRange { heads: head..until, row, rows })
     })
 }
 

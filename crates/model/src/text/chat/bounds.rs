@@ -96,12 +96,12 @@ impl Budget {
 }
 
 /// Text that pays from the budget as it grows.
-pub(super) struct Text<'a> {
+pub(super) struct BudgetedText<'a> {
     pub(super) text: String,
     pub(super) budget: &'a Budget,
 }
 
-impl Write for Text<'_> {
+impl Write for BudgetedText<'_> {
     fn write_str(&mut self, s: &str) -> std::fmt::Result {
         self.budget.pay(s.len()).map_err(|_| std::fmt::Error)?;
         self.text.push_str(s);

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::guard::caught_on_thread;
 use bounds::Budget;
-pub use prompt::Prompt;
+pub use prompt::ChatPrompt;
 
 /// A JSON value that keeps the order of its keys, which templates print.
 pub use minijinja::Value as Json;
@@ -30,7 +30,7 @@ const MAX_CONFIG_BYTES: usize = 16 << 20;
 /// Maximum number of steps in a rendering. A conversation takes a few hundred per message.
 const STEPS: u64 = 1_000_000;
 
-/// Variables of templates that switch thoughts on or off.
+/// Variables of templates that switch reasoning on or off.
 const SWITCHES: [&str; 2] = ["enable_thinking", "thinking"];
 
 /// Variable of templates that says how much to think.
@@ -60,7 +60,7 @@ pub struct Message {
     pub role: String,
     /// The text of the message.
     pub content: String,
-    /// The model's thoughts before an answer, which most templates leave out later.
+    /// The model's reasoning before an answer, which most templates leave out later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reasoning_content: Option<String>,
 }
@@ -88,6 +88,7 @@ pub struct ChatOptions {
 /// Reasons why a prompt could not be rendered.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum ChatError {
     /// `tokenizer_config.json` cannot be read.
     #[error("tokenizer_config.json is damaged ({0}); download it again")]
@@ -96,10 +97,7 @@ pub enum ChatError {
     #[error(
         "the chat template has {bytes} bytes, and none has more than {MAX_TEMPLATE_BYTES}; take the one that was published with the model"
     )]
-    TooLarge {
-        /// Its size.
-        bytes: usize,
-    },
+    TooLarge { bytes: usize },
     /// Not a valid template.
     #[error("the chat template is damaged ({0}); download it again")]
     Syntax(String),
@@ -129,18 +127,18 @@ pub enum ChatError {
 #[serde(untagged)]
 enum Templates {
     One(String),
-    Named(Vec<Named>),
+    Named(Vec<NamedTemplate>),
 }
 
 #[derive(Deserialize)]
-struct Named {
+struct NamedTemplate {
     name: String,
     template: String,
 }
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Token {
+enum TokenSpelling {
     Text(String),
     Added { content: String },
 }
@@ -190,7 +188,7 @@ impl ChatTemplate {
         let special = config.into_iter().filter(|(name, _)| name.ends_with("_token"));
         let special = special.filter_map(|(name, value)| {
             let text = match serde_json::from_value(value).ok()? {
-                Token::Text(text) | Token::Added { content: text } => text,
+                TokenSpelling::Text(text) | TokenSpelling::Added { content: text } => text,
             };
             Some((name, Json::from(text)))
         });
@@ -263,7 +261,7 @@ impl ChatTemplate {
         messages: &[M],
         options: &ChatOptions,
     ) -> Result<String, ChatError> {
-        self.prompt(messages, options).map(Prompt::into_text)
+        self.prompt(messages, options).map(ChatPrompt::into_text)
     }
 
     /// The prompt for these messages: [`Message`]s, or [`Json`] if they hold more. The template
@@ -272,7 +270,7 @@ impl ChatTemplate {
         &self,
         messages: &[M],
         options: &ChatOptions,
-    ) -> Result<Prompt, ChatError> {
+    ) -> Result<ChatPrompt, ChatError> {
         let template = match (&self.with_tools, &options.tools) {
             (Some(template), Some(_)) => template,
             _ => &self.template,
@@ -310,7 +308,11 @@ impl ChatTemplate {
                 },
             }
         })?;
-        Ok(if self.is_format { Prompt::of_marked(&rendered) } else { Prompt::from(rendered) })
+        Ok(if self.is_format {
+            ChatPrompt::of_marked(&rendered)
+        } else {
+            ChatPrompt::from(rendered)
+        })
     }
 }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 /// A prompt. In its literal parts the names of special tokens are text, and each is encoded on its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Prompt {
+pub struct ChatPrompt {
     text: String,
     /// In ascending order, none of them empty.
     literal: Vec<Range<usize>>,
@@ -30,10 +30,10 @@ pub(super) fn literal(text: &str) -> String {
     marked
 }
 
-impl Prompt {
+impl ChatPrompt {
     /// The prompt that a text with marked parts stands for.
-    pub(super) fn of_marked(marked: &str) -> Prompt {
-        let mut prompt = Prompt::default();
+    pub(super) fn of_marked(marked: &str) -> ChatPrompt {
+        let mut prompt = ChatPrompt::default();
         let mut begin = 0;
         let mut chars = marked.chars();
         while let Some(c) = chars.next() {
@@ -78,10 +78,10 @@ impl Prompt {
     }
 }
 
-impl From<String> for Prompt {
+impl From<String> for ChatPrompt {
     /// A prompt without literal parts.
-    fn from(text: String) -> Prompt {
-        Prompt { text, literal: Vec::new() }
+    fn from(text: String) -> ChatPrompt {
+        ChatPrompt { text, literal: Vec::new() }
     }
 }
 
@@ -93,7 +93,7 @@ mod tests {
     fn literal_parts_keep_every_character() {
         let texts = ["a", "", "<|sep|>", "\u{fdd0}b\u{fdd1}\u{fdd2}", "é"];
         let marked = texts.map(|text| format!("|{}", literal(text))).concat() + "end";
-        let mut prompt = Prompt::of_marked(&marked);
+        let mut prompt = ChatPrompt::of_marked(&marked);
         prompt.push("!");
         let expected = [
             ("|", false),
@@ -112,10 +112,10 @@ mod tests {
 
     #[test]
     fn a_prompt_of_text_is_one_part() {
-        let prompt = Prompt::from("<|sep|>".to_owned());
+        let prompt = ChatPrompt::from("<|sep|>".to_owned());
         assert!(prompt.parts().eq([("<|sep|>", false)]));
-        assert_eq!(Prompt::default().parts().count(), 0);
-        let ends = Prompt::of_marked(&format!("{}{}", literal("a"), literal("b")));
+        assert_eq!(ChatPrompt::default().parts().count(), 0);
+        let ends = ChatPrompt::of_marked(&format!("{}{}", literal("a"), literal("b")));
         assert!(ends.parts().eq([("a", true), ("b", true)]));
     }
 }

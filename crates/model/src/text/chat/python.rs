@@ -7,7 +7,7 @@ use std::sync::Arc;
 use minijinja::value::{Kwargs, Rest, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
 
-use super::bounds::{Budget, ENGINE, OPERATIONS, Text, operate};
+use super::bounds::{Budget, BudgetedText, ENGINE, OPERATIONS, operate};
 use super::prompt::literal;
 
 /// Filters that copy or compare their input, and produce no more than that.
@@ -108,7 +108,7 @@ pub(super) fn environment(budget: &Arc<Budget>, now: i64) -> Environment<'static
             None if json.indent.is_some() => (",", ": "),
             None => (", ", ": "),
         };
-        let mut out = Text { text: String::new(), budget: &paid };
+        let mut out = BudgetedText { text: String::new(), budget: &paid };
         json.write(&mut out, &value, comma, colon, 0)?;
         Ok(out.text)
     });
@@ -121,7 +121,7 @@ pub(super) fn environment(budget: &Arc<Budget>, now: i64) -> Environment<'static
     env.remove_filter("pprint");
     let paid = budget.clone();
     env.add_function("~", move |a: Value, b: Value| {
-        let mut out = Text { text: String::new(), budget: &paid };
+        let mut out = BudgetedText { text: String::new(), budget: &paid };
         print(&mut out, &a)?;
         print(&mut out, &b)?;
         Ok::<_, Error>(out.text)
@@ -253,7 +253,7 @@ fn join(
     items: &Value,
     attribute: Option<&str>,
 ) -> Result<String, Error> {
-    let mut out = Text { text: String::new(), budget };
+    let mut out = BudgetedText { text: String::new(), budget };
     for (i, item) in items.try_iter()?.enumerate() {
         if i > 0 {
             out.write_str(separator).map_err(unwritten)?;
@@ -278,12 +278,12 @@ fn capitalized(text: &str) -> String {
 
 /// Python's `str`.
 fn string(budget: &Budget, value: &Value) -> Result<String, Error> {
-    let mut out = Text { text: String::new(), budget };
+    let mut out = BudgetedText { text: String::new(), budget };
     print(&mut out, value)?;
     Ok(out.text)
 }
 
-fn print(out: &mut Text<'_>, value: &Value) -> Result<(), Error> {
+fn print(out: &mut BudgetedText<'_>, value: &Value) -> Result<(), Error> {
     match value.as_str() {
         Some(text) => out.write_str(text).map_err(unwritten),
         None if value.is_undefined() => Ok(()),
@@ -292,7 +292,7 @@ fn print(out: &mut Text<'_>, value: &Value) -> Result<(), Error> {
 }
 
 /// Python's `repr`.
-fn repr(out: &mut Text<'_>, value: &Value, depth: usize) -> Result<(), Error> {
+fn repr(out: &mut BudgetedText<'_>, value: &Value, depth: usize) -> Result<(), Error> {
     out.budget.pay_for_node(depth)?;
     match value.kind() {
         ValueKind::String => quoted(out, value.as_str().unwrap_or_default()),
@@ -325,7 +325,7 @@ fn repr(out: &mut Text<'_>, value: &Value, depth: usize) -> Result<(), Error> {
     }
 }
 
-fn quoted(out: &mut Text<'_>, text: &str) -> Result<(), Error> {
+fn quoted(out: &mut BudgetedText<'_>, text: &str) -> Result<(), Error> {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     let mut write = || {
         out.write_char(quote)?;
@@ -346,7 +346,7 @@ fn quoted(out: &mut Text<'_>, text: &str) -> Result<(), Error> {
 }
 
 /// A number as Python prints it: whole floats with `.0`, large and small ones as `1e+20`.
-fn number(out: &mut Text<'_>, value: &Value) -> Result<(), Error> {
+fn number(out: &mut BudgetedText<'_>, value: &Value) -> Result<(), Error> {
     let Some(x) = (!value.is_integer()).then(|| f64::try_from(value.clone()).ok()).flatten() else {
         return write!(out, "{value}").map_err(unwritten);
     };
@@ -387,7 +387,7 @@ struct Json {
 impl Json {
     fn write(
         &self,
-        out: &mut Text<'_>,
+        out: &mut BudgetedText<'_>,
         value: &Value,
         comma: &str,
         colon: &str,
@@ -420,7 +420,7 @@ impl Json {
                     match key.as_str() {
                         Some(key) => self.quoted(out, key)?,
                         None => {
-                            let mut text = Text { text: String::new(), budget: out.budget };
+                            let mut text = BudgetedText { text: String::new(), budget: out.budget };
                             self.write(&mut text, key, comma, colon, depth + 1)?;
                             self.quoted(out, &text.text)?;
                         }
@@ -436,7 +436,7 @@ impl Json {
 
     fn separate(
         &self,
-        out: &mut Text<'_>,
+        out: &mut BudgetedText<'_>,
         first: bool,
         comma: &str,
         depth: usize,
@@ -447,7 +447,7 @@ impl Json {
 
     fn close(
         &self,
-        out: &mut Text<'_>,
+        out: &mut BudgetedText<'_>,
         empty: bool,
         bracket: &str,
         depth: usize,
@@ -458,7 +458,7 @@ impl Json {
         out.write_str(bracket).map_err(unwritten)
     }
 
-    fn line(&self, out: &mut Text<'_>, depth: usize) -> Result<(), Error> {
+    fn line(&self, out: &mut BudgetedText<'_>, depth: usize) -> Result<(), Error> {
         let Some(indent) = self.indent else { return Ok(()) };
         let width = indent.saturating_mul(depth);
         out.write_str("\n").map_err(unwritten)?;
@@ -467,7 +467,7 @@ impl Json {
         Ok(())
     }
 
-    fn quoted(&self, out: &mut Text<'_>, text: &str) -> Result<(), Error> {
+    fn quoted(&self, out: &mut BudgetedText<'_>, text: &str) -> Result<(), Error> {
         let mut write = || {
             out.write_char('"')?;
             for c in text.chars() {

@@ -2,12 +2,12 @@
 
 use sws_store::{Configuration, Value};
 
-use super::File;
+use super::GenerationFile;
 use super::settings::{MIN_P, REPETITION_PENALTY, Setting, TEMPERATURE, TOP_K, TOP_P};
 
 const PREFIX: &str = "general.sampling.";
 
-impl File {
+impl GenerationFile {
     /// True if it says how tokens are selected.
     pub(super) fn is_about_sampling(&self) -> bool {
         let penalties = [self.repetition_penalty, self.presence_penalty, self.frequency_penalty];
@@ -63,7 +63,7 @@ impl File {
                 None => ignored.push(format!(
                     "{} gives {} for `{PREFIX}{key}`, which must be {}; it has no effect",
                     config.origin,
-                    shown(value),
+                    render(value),
                     setting.expected
                 )),
             }
@@ -83,6 +83,6 @@ impl File {
     }
 }
 
-fn shown(value: &Value) -> String {
+fn render(value: &Value) -> String {
     value.to_string().chars().take(40).collect()
 }

@@ -8,7 +8,7 @@ use super::Generation;
 
 /// Origin of a setting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub enum Origin {
+pub enum SettingOrigin {
     /// An option, or a field of a request.
     #[serde(rename = "option")]
     Option,
@@ -33,7 +33,7 @@ pub struct SettingOf {
     /// Its value.
     pub value: f64,
     /// Its origin.
-    pub from: Origin,
+    pub from: SettingOrigin,
 }
 
 /// A setting: its name, its bounds and its defaults.
@@ -97,14 +97,14 @@ impl Setting {
     }
 }
 
-impl Origin {
+impl SettingOrigin {
     /// Its name in a sentence.
     pub const fn name(self) -> &'static str {
         match self {
-            Origin::Option => "option",
-            Origin::GenerationConfig => "generation_config.json",
-            Origin::Gguf => "GGUF file",
-            Origin::Default => "default",
+            SettingOrigin::Option => "option",
+            SettingOrigin::GenerationConfig => "generation_config.json",
+            SettingOrigin::Gguf => "GGUF file",
+            SettingOrigin::Default => "default",
         }
     }
 }

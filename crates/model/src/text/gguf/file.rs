@@ -6,23 +6,23 @@ use std::io::{self, Write};
 use serde::{Serialize, Serializer};
 use serde_json::Value as Json;
 
-use super::{GgufTextError, Tokens};
+use super::{GgufTextError, HeaderTokens};
 use crate::text::tokenizer::vocabulary::Vocabulary;
 
 #[derive(Serialize)]
-pub(super) struct File<'a> {
+pub(super) struct TokenizerFile<'a> {
     pub(super) version: &'static str,
     pub(super) added_tokens: Json,
     pub(super) normalizer: Json,
     pub(super) pre_tokenizer: Json,
     pub(super) post_processor: Json,
     pub(super) decoder: Json,
-    pub(super) model: Model<'a>,
+    pub(super) model: BpeModel<'a>,
 }
 
 /// The `model` of a file: byte pair encoding.
 #[derive(Serialize)]
-pub(super) struct Model<'a> {
+pub(super) struct BpeModel<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
     pub(super) unk_token: Option<&'a str>,
@@ -31,20 +31,20 @@ pub(super) struct Model<'a> {
     pub(super) ignore_merges: bool,
     #[serde(serialize_with = "ids_by_token")]
     vocab: &'a Vocabulary,
-    merges: Merges<'a>,
+    merges: MergeList<'a>,
 }
 
 /// Merges, best first.
-pub(super) enum Merges<'a> {
+pub(super) enum MergeList<'a> {
     /// Two tokens in a text, with a blank between them.
     Texts(Vec<&'a str>),
     /// The ids of two tokens.
     Ids(&'a Vocabulary, Vec<[u32; 2]>),
 }
 
-impl<'a> Model<'a> {
-    pub(super) fn new(tokens: &'a Tokens, merges: Merges<'a>) -> Model<'a> {
-        Model {
+impl<'a> BpeModel<'a> {
+    pub(super) fn new(tokens: &'a HeaderTokens, merges: MergeList<'a>) -> BpeModel<'a> {
+        BpeModel {
             kind: "BPE",
             unk_token: None,
             fuse_unk: false,
@@ -56,11 +56,11 @@ impl<'a> Model<'a> {
     }
 }
 
-impl Serialize for Merges<'_> {
+impl Serialize for MergeList<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         match self {
-            Merges::Texts(texts) => texts.serialize(to),
-            Merges::Ids(vocabulary, ids) => {
+            MergeList::Texts(texts) => texts.serialize(to),
+            MergeList::Ids(vocabulary, ids) => {
                 to.collect_seq(ids.iter().map(|pair| pair.map(|id| vocabulary.text(id))))
             }
         }
@@ -72,7 +72,7 @@ fn ids_by_token<S: Serializer>(vocab: &Vocabulary, to: S) -> Result<S::Ok, S::Er
 }
 
 /// The bytes of a file, in a vector of that capacity.
-pub(super) fn write(file: &File<'_>) -> Result<Vec<u8>, GgufTextError> {
+pub(super) fn write(file: &TokenizerFile<'_>) -> Result<Vec<u8>, GgufTextError> {
     let mut len = Length(0);
     let written = serde_json::to_writer(&mut len, file);
     let mut bytes = Vec::with_capacity(len.0);

@@ -1,6 +1,6 @@
 //! The merges of a SentencePiece vocabulary, which has scores instead.
 
-use super::{GgufTextError, NORMAL, Tokens};
+use super::{GgufTextError, HeaderTokens, NORMAL};
 
 /// Longest token whose parts are tried: the number of parts grows with the length.
 const MAX_TOKEN: usize = 256;
@@ -12,7 +12,7 @@ const MAX_PER_TOKEN: usize = 16;
 
 /// The merges as ids of two tokens, best first: every way to make a token of two others. SentencePiece
 /// makes the token with the highest score first, wherever it can be made.
-pub(super) fn of(tokens: &Tokens, scores: &[f64]) -> Result<Vec<[u32; 2]>, GgufTextError> {
+pub(super) fn of(tokens: &HeaderTokens, scores: &[f64]) -> Result<Vec<[u32; 2]>, GgufTextError> {
     let most = MAX_MERGES.min(MAX_PER_TOKEN * tokens.vocabulary.len());
     let mut merges = Vec::new();
     for ((text, id), &score) in tokens.vocabulary.iter().zip(scores) {

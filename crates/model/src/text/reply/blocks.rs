@@ -8,17 +8,17 @@ use super::json::call;
 use super::{ReplyPart, ReplyStage, first_marker, open_marker};
 
 const BEGINS: &str = "<|message_model|>";
-const THOUGHTS: &str = "<|content_thinking|>";
+const REASONING: &str = "<|content_thinking|>";
 const TEXT: &str = "<|content_text|>";
 const CALL: &str = "<|content_invoke_tool_json|>";
 /// Markers with which a block ends; the next one may also begin without.
 const ENDS: [&str; 3] = ["<|end_message|>", "<|content_model_end_sampling|>", BEGINS];
 
 /// Markers with which a block begins that is no call.
-pub(super) const OPENERS: &[&str] = &[BEGINS, THOUGHTS, TEXT];
+pub(super) const OPENERS: &[&str] = &[BEGINS, REASONING, TEXT];
 
 /// All markers.
-pub(super) const MARKERS: &[&str] = &[BEGINS, THOUGHTS, TEXT, CALL, ENDS[0], ENDS[1]];
+pub(super) const MARKERS: &[&str] = &[BEGINS, REASONING, TEXT, CALL, ENDS[0], ENDS[1]];
 
 /// Longest name before a call, beyond which it is text.
 const NAME: usize = 1 << 8;
@@ -36,45 +36,46 @@ pub(super) fn call_middle(name: &str) -> String {
 
 /// Reads such an answer.
 #[derive(Debug)]
-pub(super) struct Blocks {
+pub(super) struct BlocksReader {
     has_tools: bool,
     held: String,
     /// Number of the first bytes of a call in which no marker begins.
     searched: usize,
-    place: Place,
+    place: BlocksPlace,
     /// True once there was a block in this place, which the next one is kept apart from.
-    has_thoughts: bool,
+    has_reasoning: bool,
     has_text: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum BlocksPlace {
     /// Before the marker that says what a block holds.
     Start,
-    Thoughts,
+    Reasoning,
     Text,
     Call,
 }
 
-impl Blocks {
+impl BlocksReader {
     /// A reader of the answer to a prompt, which may end in a block.
-    pub(super) fn new(prompt: &str, has_tools: bool) -> Blocks {
+    pub(super) fn new(prompt: &str, has_tools: bool) -> BlocksReader {
         let ends = |marker| prompt.trim_end().ends_with(marker);
-        let place = match (ends(THOUGHTS), ends(TEXT)) {
-            (true, _) => Place::Thoughts,
-            (_, true) => Place::Text,
-            _ => Place::Start,
+        let place = match (ends(REASONING), ends(TEXT)) {
+            (true, _) => BlocksPlace::Reasoning,
+            (_, true) => BlocksPlace::Text,
+            _ => BlocksPlace::Start,
         };
-        let (has_thoughts, has_text) = (place == Place::Thoughts, place == Place::Text);
-        Blocks { has_tools, held: String::new(), searched: 0, place, has_thoughts, has_text }
+        let (has_reasoning, has_text) =
+            (place == BlocksPlace::Reasoning, place == BlocksPlace::Text);
+        BlocksReader { has_tools, held: String::new(), searched: 0, place, has_reasoning, has_text }
     }
 
     pub(super) fn stage(&self) -> ReplyStage {
         match self.place {
-            Place::Start => ReplyStage::Start,
-            Place::Thoughts => ReplyStage::Thoughts,
-            Place::Text => ReplyStage::Answer,
-            Place::Call => ReplyStage::Call,
+            BlocksPlace::Start => ReplyStage::Start,
+            BlocksPlace::Reasoning => ReplyStage::Reasoning,
+            BlocksPlace::Text => ReplyStage::Answer,
+            BlocksPlace::Call => ReplyStage::Call,
         }
     }
 
@@ -85,21 +86,21 @@ impl Blocks {
 
     pub(super) fn finish(&mut self, is_complete: bool, parts: &mut Vec<ReplyPart>) {
         while self.advance(true, parts) {}
-        if self.place == Place::Call {
+        if self.place == BlocksPlace::Call {
             let text = std::mem::take(&mut self.held);
             parts.push(called(text, is_complete));
         }
         self.held.clear();
-        self.place = Place::Start;
+        self.place = BlocksPlace::Start;
     }
 
     /// Decides about the text so far. Returns true if there may be more to decide.
     fn advance(&mut self, is_last: bool, parts: &mut Vec<ReplyPart>) -> bool {
         match self.place {
-            Place::Start => self.start(is_last, parts),
-            Place::Thoughts => self.body(is_last, ReplyPart::Thought, parts),
-            Place::Text => self.body(is_last, ReplyPart::Text, parts),
-            Place::Call => {
+            BlocksPlace::Start => self.start(is_last, parts),
+            BlocksPlace::Reasoning => self.body(is_last, ReplyPart::Reasoning, parts),
+            BlocksPlace::Text => self.body(is_last, ReplyPart::Text, parts),
+            BlocksPlace::Call => {
                 let Some((at, marker)) = first_marker(&self.held, self.searched, &ENDS) else {
                     self.searched = self.held.len() - open_marker(&self.held, &ENDS);
                     return false;
@@ -116,16 +117,16 @@ impl Blocks {
     fn start(&mut self, is_last: bool, parts: &mut Vec<ReplyPart>) -> bool {
         if let Some((at, marker)) = first_marker(&self.held, 0, MARKERS) {
             let place = match marker {
-                THOUGHTS => Place::Thoughts,
-                TEXT => Place::Text,
-                CALL if self.has_tools => Place::Call,
-                CALL => Place::Text,
-                _ => Place::Start,
+                REASONING => BlocksPlace::Reasoning,
+                TEXT => BlocksPlace::Text,
+                CALL if self.has_tools => BlocksPlace::Call,
+                CALL => BlocksPlace::Text,
+                _ => BlocksPlace::Start,
             };
             let before = &self.held[..at];
-            if !is_name(before) || (place == Place::Start && !before.trim().is_empty()) {
+            if !is_name(before) || (place == BlocksPlace::Start && !before.trim().is_empty()) {
                 // Text without a marker of its own.
-                self.begin(Place::Text, parts);
+                self.begin(BlocksPlace::Text, parts);
                 return true;
             }
             self.held.drain(..at + marker.len());
@@ -136,20 +137,22 @@ impl Blocks {
         if (may_be && !is_last) || self.held.trim().is_empty() {
             return false;
         }
-        self.begin(Place::Text, parts);
+        self.begin(BlocksPlace::Text, parts);
         true
     }
 
     /// Begins a block, apart from an earlier one in the same place.
-    fn begin(&mut self, place: Place, parts: &mut Vec<ReplyPart>) {
+    fn begin(&mut self, place: BlocksPlace, parts: &mut Vec<ReplyPart>) {
         let blank = || "\n\n".to_owned();
         match place {
-            Place::Thoughts if self.has_thoughts => parts.push(ReplyPart::Thought(blank())),
-            Place::Text if self.has_text => parts.push(ReplyPart::Text(blank())),
+            BlocksPlace::Reasoning if self.has_reasoning => {
+                parts.push(ReplyPart::Reasoning(blank()))
+            }
+            BlocksPlace::Text if self.has_text => parts.push(ReplyPart::Text(blank())),
             _ => {}
         }
-        self.has_thoughts |= place == Place::Thoughts;
-        self.has_text |= place == Place::Text;
+        self.has_reasoning |= place == BlocksPlace::Reasoning;
+        self.has_text |= place == BlocksPlace::Text;
         self.place = place;
     }
 
@@ -179,7 +182,7 @@ impl Blocks {
     /// Ends a block.
     fn end(&mut self, at: usize, marker: &str) {
         self.held.drain(..at + marker.len());
-        (self.place, self.searched) = (Place::Start, 0);
+        (self.place, self.searched) = (BlocksPlace::Start, 0);
     }
 }
 

@@ -36,16 +36,16 @@ pub(super) struct Harmony {
     held: String,
     /// Number of the first bytes of a call in which no marker begins.
     searched: usize,
-    place: Place,
+    place: HarmonyPlace,
     /// True once there was a message in this place, which the next one is kept apart from.
-    has_thoughts: bool,
+    has_reasoning: bool,
     has_text: bool,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Place {
+enum HarmonyPlace {
     Header,
-    Thoughts,
+    Reasoning,
     Text,
     /// A call of this tool.
     Call(String),
@@ -57,18 +57,18 @@ impl Harmony {
             has_tools,
             held: String::new(),
             searched: 0,
-            place: Place::Header,
-            has_thoughts: false,
+            place: HarmonyPlace::Header,
+            has_reasoning: false,
             has_text: false,
         }
     }
 
     pub(super) fn stage(&self) -> ReplyStage {
         match self.place {
-            Place::Header => ReplyStage::Start,
-            Place::Thoughts => ReplyStage::Thoughts,
-            Place::Text => ReplyStage::Answer,
-            Place::Call(_) => ReplyStage::Call,
+            HarmonyPlace::Header => ReplyStage::Start,
+            HarmonyPlace::Reasoning => ReplyStage::Reasoning,
+            HarmonyPlace::Text => ReplyStage::Answer,
+            HarmonyPlace::Call(_) => ReplyStage::Call,
         }
     }
 
@@ -79,7 +79,7 @@ impl Harmony {
 
     pub(super) fn finish(&mut self, is_complete: bool, parts: &mut Vec<ReplyPart>) {
         while self.advance(true, parts) {}
-        if let Place::Call(name) = std::mem::replace(&mut self.place, Place::Header) {
+        if let HarmonyPlace::Call(name) = std::mem::replace(&mut self.place, HarmonyPlace::Header) {
             let text = std::mem::take(&mut self.held);
             parts.push(called(name, text, is_complete));
         }
@@ -89,10 +89,10 @@ impl Harmony {
     /// Decides about the text so far. Returns true if there may be more to decide.
     fn advance(&mut self, is_last: bool, parts: &mut Vec<ReplyPart>) -> bool {
         match &self.place {
-            Place::Header => self.header(is_last, parts),
-            Place::Thoughts => self.body(is_last, ReplyPart::Thought, parts),
-            Place::Text => self.body(is_last, ReplyPart::Text, parts),
-            Place::Call(name) => {
+            HarmonyPlace::Header => self.header(is_last, parts),
+            HarmonyPlace::Reasoning => self.body(is_last, ReplyPart::Reasoning, parts),
+            HarmonyPlace::Text => self.body(is_last, ReplyPart::Text, parts),
+            HarmonyPlace::Call(name) => {
                 let Some((at, marker)) = first_marker(&self.held, self.searched, &ENDS) else {
                     self.searched = self.held.len() - open_marker(&self.held, &ENDS);
                     return false;
@@ -120,7 +120,7 @@ impl Harmony {
                 }
                 return false;
             }
-            self.begin(Place::Text, parts);
+            self.begin(HarmonyPlace::Text, parts);
             return true;
         };
         let place = self.place_of(&self.held[..at]);
@@ -130,30 +130,32 @@ impl Harmony {
     }
 
     /// The place of a message with this header.
-    fn place_of(&self, header: &str) -> Place {
+    fn place_of(&self, header: &str) -> HarmonyPlace {
         let word = |after: &str| {
             let rest = header.split_once(after)?.1.trim_start();
             rest.split(|c: char| c == '<' || c.is_whitespace()).next()
         };
         match (word("to="), word(CHANNEL)) {
             (Some(name), _) if self.has_tools && !name.is_empty() => {
-                Place::Call(name.strip_prefix("functions.").unwrap_or(name).to_owned())
+                HarmonyPlace::Call(name.strip_prefix("functions.").unwrap_or(name).to_owned())
             }
-            (None, Some("analysis")) => Place::Thoughts,
-            _ => Place::Text,
+            (None, Some("analysis")) => HarmonyPlace::Reasoning,
+            _ => HarmonyPlace::Text,
         }
     }
 
     /// Begins a message, apart from an earlier one in the same place.
-    fn begin(&mut self, place: Place, parts: &mut Vec<ReplyPart>) {
+    fn begin(&mut self, place: HarmonyPlace, parts: &mut Vec<ReplyPart>) {
         let blank = || "\n\n".to_owned();
         match place {
-            Place::Thoughts if self.has_thoughts => parts.push(ReplyPart::Thought(blank())),
-            Place::Text if self.has_text => parts.push(ReplyPart::Text(blank())),
+            HarmonyPlace::Reasoning if self.has_reasoning => {
+                parts.push(ReplyPart::Reasoning(blank()))
+            }
+            HarmonyPlace::Text if self.has_text => parts.push(ReplyPart::Text(blank())),
             _ => {}
         }
-        self.has_thoughts |= place == Place::Thoughts;
-        self.has_text |= place == Place::Text;
+        self.has_reasoning |= place == HarmonyPlace::Reasoning;
+        self.has_text |= place == HarmonyPlace::Text;
         self.place = place;
     }
 
@@ -183,7 +185,7 @@ impl Harmony {
     /// Ends a message.
     fn end(&mut self, at: usize, marker: &str) {
         self.held.drain(..at + marker.len());
-        (self.place, self.searched) = (Place::Header, 0);
+        (self.place, self.searched) = (HarmonyPlace::Header, 0);
     }
 }
 

@@ -7,7 +7,7 @@ use super::{NoCall, ToolCall};
 
 /// A call as models write it.
 #[derive(Deserialize)]
-struct Call<'t> {
+struct JsonCall<'t> {
     name: String,
     #[serde(borrow, default)]
     arguments: Option<&'t RawValue>,
@@ -24,7 +24,7 @@ pub(super) fn call(text: &str) -> Result<ToolCall, NoCall> {
 
 /// Reads a list of calls.
 pub(super) fn array(text: &str) -> Result<Vec<ToolCall>, NoCall> {
-    let calls: Vec<Call<'_>> = serde_json::from_str(text.trim()).map_err(|e| no_call(&e))?;
+    let calls: Vec<JsonCall<'_>> = serde_json::from_str(text.trim()).map_err(|e| no_call(&e))?;
     calls.into_iter().map(made).collect()
 }
 
@@ -32,7 +32,7 @@ pub(super) fn array(text: &str) -> Result<Vec<ToolCall>, NoCall> {
 pub(super) fn separated(text: &str) -> Result<Vec<ToolCall>, NoCall> {
     let (mut calls, mut rest) = (Vec::new(), text.trim());
     while !rest.is_empty() {
-        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Call<'_>>();
+        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<JsonCall<'_>>();
         calls.push(made(values.next().ok_or(NoCall::Malformed)?.map_err(|e| no_call(&e))?)?);
         let read = values.byte_offset();
         rest = rest[read..].trim_start_matches(|c: char| c == ';' || c.is_whitespace());
@@ -55,8 +55,8 @@ fn object(text: &str) -> Result<String, NoCall> {
     if json.get().starts_with('{') { Ok(json.get().to_owned()) } else { Err(NoCall::Malformed) }
 }
 
-fn made(call: Call<'_>) -> Result<ToolCall, NoCall> {
-    let Call { name, arguments: given, parameters, id } = call;
+fn made(call: JsonCall<'_>) -> Result<ToolCall, NoCall> {
+    let JsonCall { name, arguments: given, parameters, id } = call;
     let arguments = match given.or(parameters).map(RawValue::get) {
         None | Some("null") => "{}".to_owned(),
         Some(text) => arguments(text)?,

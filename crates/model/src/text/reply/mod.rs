@@ -1,4 +1,4 @@
-//! Answers taken apart into thoughts, text, and calls of tools.
+//! Answers taken apart into reasoning, text and tool calls.
 //!
 //! A model writes all of these as text, between markers that it was trained on. [`ReplyFormat`] finds
 //! the markers in the model's chat template; a [`ReplyReader`] takes the text as it comes. The split of
@@ -14,7 +14,7 @@ mod xml;
 mod xtml;
 
 use super::ChatTemplate;
-use blocks::Blocks;
+use blocks::BlocksReader;
 use calls::CallFormat;
 use harmony::Harmony;
 pub use schema::ToolSchemas;
@@ -23,12 +23,12 @@ use xtml::Xtml;
 
 /// The format of a model's answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReplyFormat(Kind);
+pub struct ReplyFormat(ReplyKind);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// Text, with thoughts and calls between markers.
-    Tagged { thoughts: Option<Thoughts>, calls: Option<CallFormat> },
+enum ReplyKind {
+    /// Text, with reasoning and calls between markers.
+    Tagged { reasoning: Option<ReasoningMarkers>, calls: Option<CallFormat> },
     /// Messages with headers, as gpt-oss writes them.
     Harmony,
     /// Blocks that say what they hold, as Inkling writes them.
@@ -37,11 +37,11 @@ enum Kind {
     Xtml,
 }
 
-/// Markers around thoughts.
-type Thoughts = [&'static str; 2];
+/// Markers around reasoning.
+type ReasoningMarkers = [&'static str; 2];
 
-/// All markers around thoughts.
-const THOUGHTS: [Thoughts; 6] = [
+/// All markers around reasoning.
+const REASONING: [ReasoningMarkers; 6] = [
     ["<think>", "</think>"],
     ["[THINK]", "[/THINK]"],
     ["<seed:think>", "</seed:think>"],
@@ -54,14 +54,14 @@ const THOUGHTS: [Thoughts; 6] = [
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReplyPart {
     /// Some more of what the model thinks before it answers.
-    Thought(String),
+    Reasoning(String),
     /// Some more of the answer.
     Text(String),
-    /// A complete call of a tool.
+    /// A complete tool call.
     Call(ToolCall),
 }
 
-/// A call of a tool.
+/// A tool call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolCall {
     /// The name that the model gave to this call, if its format has such names.
@@ -81,9 +81,9 @@ enum NoCall {
     Malformed,
 }
 
-impl Default for Kind {
-    fn default() -> Kind {
-        Kind::Tagged { thoughts: None, calls: None }
+impl Default for ReplyKind {
+    fn default() -> ReplyKind {
+        ReplyKind::Tagged { reasoning: None, calls: None }
     }
 }
 
@@ -93,80 +93,80 @@ impl ReplyFormat {
     pub fn of(template: &ChatTemplate) -> ReplyFormat {
         let has = |words: &str| template.sources().any(|source| source.contains(words));
         if has("<|channel|>") && has("<|message|>") {
-            return ReplyFormat(Kind::Harmony);
+            return ReplyFormat(ReplyKind::Harmony);
         }
         if has("<|open|>") && has("<|close|>") && has("<|sep|>") {
-            return ReplyFormat(Kind::Xtml);
+            return ReplyFormat(ReplyKind::Xtml);
         }
         if has("<|content_thinking|>") && has("<|end_message|>") {
-            return ReplyFormat(Kind::Blocks);
+            return ReplyFormat(ReplyKind::Blocks);
         }
-        let thoughts = THOUGHTS.into_iter().find(|[_, close]| has(close));
-        ReplyFormat(Kind::Tagged { thoughts, calls: CallFormat::of(has) })
+        let reasoning = REASONING.into_iter().find(|[_, close]| has(close));
+        ReplyFormat(ReplyKind::Tagged { reasoning, calls: CallFormat::of(has) })
     }
 
     /// True if the model can call tools in a known format.
     pub fn has_calls(self) -> bool {
-        !matches!(self.0, Kind::Tagged { calls: None, .. })
+        !matches!(self.0, ReplyKind::Tagged { calls: None, .. })
     }
 
     /// Markers that have to be part of the text, though their tokens may stand for no text.
     pub fn markers(self) -> Vec<&'static str> {
         match self.0 {
-            Kind::Tagged { thoughts, calls } => {
+            ReplyKind::Tagged { reasoning, calls } => {
                 let calls = calls.map_or(&[][..], CallFormat::markers);
                 // The name of a channel is text.
-                let thoughts = thoughts.into_iter().flatten();
-                let thoughts = thoughts.map(|it| it.strip_suffix("thought").unwrap_or(it));
-                thoughts.chain(calls.iter().copied()).collect()
+                let reasoning = reasoning.into_iter().flatten();
+                let reasoning = reasoning.map(|it| it.strip_suffix("thought").unwrap_or(it));
+                reasoning.chain(calls.iter().copied()).collect()
             }
-            Kind::Harmony => harmony::MARKERS.to_vec(),
-            Kind::Blocks => blocks::MARKERS.to_vec(),
-            Kind::Xtml => xtml::MARKERS.to_vec(),
+            ReplyKind::Harmony => harmony::MARKERS.to_vec(),
+            ReplyKind::Blocks => blocks::MARKERS.to_vec(),
+            ReplyKind::Xtml => xtml::MARKERS.to_vec(),
         }
     }
 
-    /// Markers with which thoughts or headers begin before an answer.
+    /// Markers with which reasoning or headers begin before an answer.
     pub fn openers(self) -> Vec<&'static str> {
         match self.0 {
-            Kind::Tagged { thoughts, .. } => {
+            ReplyKind::Tagged { reasoning, .. } => {
                 // The name of a channel is text.
-                let open = thoughts.map(|[open, _]| open.strip_suffix("thought").unwrap_or(open));
+                let open = reasoning.map(|[open, _]| open.strip_suffix("thought").unwrap_or(open));
                 open.into_iter().collect()
             }
-            Kind::Harmony => harmony::OPENERS.to_vec(),
-            Kind::Blocks => blocks::OPENERS.to_vec(),
-            Kind::Xtml => xtml::OPENERS.to_vec(),
+            ReplyKind::Harmony => harmony::OPENERS.to_vec(),
+            ReplyKind::Blocks => blocks::OPENERS.to_vec(),
+            ReplyKind::Xtml => xtml::OPENERS.to_vec(),
         }
     }
 
     /// Markers with which calls begin, as far as they are apart from text; none where a header says so.
     pub fn call_openers(self) -> &'static [&'static str] {
         match self.0 {
-            Kind::Tagged { calls: Some(calls), .. } => calls.opens(),
+            ReplyKind::Tagged { calls: Some(calls), .. } => calls.opens(),
             _ => &[],
         }
     }
 
     /// True if an answer has a header.
     pub fn has_headers(self) -> bool {
-        matches!(self.0, Kind::Harmony | Kind::Blocks | Kind::Xtml)
+        matches!(self.0, ReplyKind::Harmony | ReplyKind::Blocks | ReplyKind::Xtml)
     }
 
     /// The text with which an answer to a prompt begins if it is a call: of the tool with this name, or
     /// of any. `None` if the format has no calls.
     pub fn call_begins(self, prompt: &str, name: Option<&str>) -> Option<String> {
         match self.0 {
-            Kind::Tagged { thoughts, calls } => {
+            ReplyKind::Tagged { reasoning, calls } => {
                 let begins = calls?.begins(name);
-                Some(match thoughts.filter(|[open, _]| prompt.trim_end().ends_with(open)) {
+                Some(match reasoning.filter(|[open, _]| prompt.trim_end().ends_with(open)) {
                     Some([_, close]) => format!("\n{close}\n\n{}", begins.trim_start()),
                     None => begins,
                 })
             }
-            Kind::Harmony => Some(harmony::call_begins(name)),
-            Kind::Blocks => Some(blocks::call_begins(name)),
-            Kind::Xtml => Some(xtml::call_begins(prompt, name)),
+            ReplyKind::Harmony => Some(harmony::call_begins(name)),
+            ReplyKind::Blocks => Some(blocks::call_begins(name)),
+            ReplyKind::Xtml => Some(xtml::call_begins(prompt, name)),
         }
     }
 
@@ -174,9 +174,9 @@ impl ReplyFormat {
     /// any tool; `None` where it has markers.
     pub fn call_middle(self, name: &str) -> Option<String> {
         match self.0 {
-            Kind::Tagged { calls, .. } => calls?.middle(name),
-            Kind::Blocks => Some(blocks::call_middle(name)),
-            Kind::Harmony | Kind::Xtml => None,
+            ReplyKind::Tagged { calls, .. } => calls?.middle(name),
+            ReplyKind::Blocks => Some(blocks::call_middle(name)),
+            ReplyKind::Harmony | ReplyKind::Xtml => None,
         }
     }
 
@@ -184,25 +184,25 @@ impl ReplyFormat {
     /// one JSON object.
     pub fn call_end(self) -> Option<&'static str> {
         match self.0 {
-            Kind::Tagged { calls, .. } => calls?.end(),
-            Kind::Harmony => Some(""),
-            Kind::Blocks => Some("}"),
-            Kind::Xtml => None,
+            ReplyKind::Tagged { calls, .. } => calls?.end(),
+            ReplyKind::Harmony => Some(""),
+            ReplyKind::Blocks => Some("}"),
+            ReplyKind::Xtml => None,
         }
     }
 
-    /// A reader of the answer to a prompt, which may have begun the model's thoughts. Without `tools`,
+    /// A reader of the answer to a prompt, which may have begun the model's reasoning. Without `tools`,
     /// calls are text.
     pub fn reader(self, prompt: &str, tools: Option<ToolSchemas>) -> ReplyReader {
         ReplyReader(match self.0 {
-            Kind::Tagged { thoughts, calls } => {
+            ReplyKind::Tagged { reasoning, calls } => {
                 let calls = calls.zip(tools);
-                let thinks = thoughts.is_some_and(|[open, _]| prompt.trim_end().ends_with(open));
-                State::Tags(Tags::new(thoughts, thinks, calls))
+                let thinks = reasoning.is_some_and(|[open, _]| prompt.trim_end().ends_with(open));
+                ReaderState::Tags(Tags::new(reasoning, thinks, calls))
             }
-            Kind::Harmony => State::Harmony(Harmony::new(tools.is_some())),
-            Kind::Blocks => State::Blocks(Blocks::new(prompt, tools.is_some())),
-            Kind::Xtml => State::Xtml(Xtml::new(prompt, tools.is_some())),
+            ReplyKind::Harmony => ReaderState::Harmony(Harmony::new(tools.is_some())),
+            ReplyKind::Blocks => ReaderState::Blocks(BlocksReader::new(prompt, tools.is_some())),
+            ReplyKind::Xtml => ReaderState::Xtml(Xtml::new(prompt, tools.is_some())),
         })
     }
 }
@@ -210,10 +210,10 @@ impl ReplyFormat {
 /// The part of an answer that comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyStage {
-    /// Thoughts or the answer; or a header of either.
+    /// Reasoning or the answer; or a header of either.
     Start,
-    /// More of the thoughts.
-    Thoughts,
+    /// More of the reasoning.
+    Reasoning,
     /// More of the answer.
     Answer,
     /// More of a call.
@@ -222,18 +222,18 @@ pub enum ReplyStage {
 
 /// Takes an answer apart.
 #[derive(Debug)]
-pub struct ReplyReader(State);
+pub struct ReplyReader(ReaderState);
 
 #[derive(Debug)]
-enum State {
+enum ReaderState {
     Tags(Tags),
     Harmony(Harmony),
-    Blocks(Blocks),
+    Blocks(BlocksReader),
     Xtml(Xtml),
 }
 
 impl Default for ReplyReader {
-    /// A reader of text without thoughts and calls.
+    /// A reader of text without reasoning and calls.
     fn default() -> ReplyReader {
         ReplyFormat::default().reader("", None)
     }
@@ -243,10 +243,10 @@ impl ReplyReader {
     /// Takes more text, and appends the parts that it completes.
     pub fn push(&mut self, text: &str, parts: &mut Vec<ReplyPart>) {
         match &mut self.0 {
-            State::Tags(tags) => tags.push(text, parts),
-            State::Harmony(harmony) => harmony.push(text, parts),
-            State::Blocks(blocks) => blocks.push(text, parts),
-            State::Xtml(xtml) => xtml.push(text, parts),
+            ReaderState::Tags(tags) => tags.push(text, parts),
+            ReaderState::Harmony(harmony) => harmony.push(text, parts),
+            ReaderState::Blocks(blocks) => blocks.push(text, parts),
+            ReaderState::Xtml(xtml) => xtml.push(text, parts),
         }
     }
 
@@ -254,25 +254,25 @@ impl ReplyReader {
     /// complete: if it was not cut off.
     pub fn finish(&mut self, is_complete: bool, parts: &mut Vec<ReplyPart>) {
         match &mut self.0 {
-            State::Tags(tags) => tags.finish(is_complete, parts),
-            State::Harmony(harmony) => harmony.finish(is_complete, parts),
-            State::Blocks(blocks) => blocks.finish(is_complete, parts),
-            State::Xtml(xtml) => xtml.finish(is_complete, parts),
+            ReaderState::Tags(tags) => tags.finish(is_complete, parts),
+            ReaderState::Harmony(harmony) => harmony.finish(is_complete, parts),
+            ReaderState::Blocks(blocks) => blocks.finish(is_complete, parts),
+            ReaderState::Xtml(xtml) => xtml.finish(is_complete, parts),
         }
     }
 
     /// True while the model thinks.
     pub fn is_thinking(&self) -> bool {
-        self.stage() == ReplyStage::Thoughts
+        self.stage() == ReplyStage::Reasoning
     }
 
     /// The part that comes next.
     pub fn stage(&self) -> ReplyStage {
         match &self.0 {
-            State::Tags(tags) => tags.stage(),
-            State::Harmony(harmony) => harmony.stage(),
-            State::Blocks(blocks) => blocks.stage(),
-            State::Xtml(xtml) => xtml.stage(),
+            ReaderState::Tags(tags) => tags.stage(),
+            ReaderState::Harmony(harmony) => harmony.stage(),
+            ReaderState::Blocks(blocks) => blocks.stage(),
+            ReaderState::Xtml(xtml) => xtml.stage(),
         }
     }
 }

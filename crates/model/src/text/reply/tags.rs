@@ -1,16 +1,17 @@
-//! Answers with thoughts and calls between markers.
+//! Answers with reasoning and calls between markers.
 
 use super::calls::CallFormat;
 use super::{
-    NoCall, ReplyPart, ReplyStage, Thoughts, ToolCall, ToolSchemas, first_marker, open_marker,
+    NoCall, ReasoningMarkers, ReplyPart, ReplyStage, ToolCall, ToolSchemas, first_marker,
+    open_marker,
 };
 
 /// Reads such an answer.
 #[derive(Debug)]
 pub(super) struct Tags {
-    thoughts: Option<Thoughts>,
+    reasoning: Option<ReasoningMarkers>,
     calls: Option<(CallFormat, ToolSchemas)>,
-    place: Place,
+    place: TagsPlace,
     /// Text that is not decided upon.
     held: String,
     /// Number of its first bytes in which no marker begins.
@@ -20,10 +21,10 @@ pub(super) struct Tags {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum TagsPlace {
     /// Before anything but white space.
     Start,
-    Thoughts,
+    Reasoning,
     Text,
     /// In a call, behind this many bytes of its first marker.
     Call(usize),
@@ -31,20 +32,20 @@ enum Place {
 
 impl Tags {
     pub(super) fn new(
-        thoughts: Option<Thoughts>,
+        reasoning: Option<ReasoningMarkers>,
         thinks: bool,
         calls: Option<(CallFormat, ToolSchemas)>,
     ) -> Tags {
-        let place = if thinks { Place::Thoughts } else { Place::Start };
-        Tags { thoughts, calls, place, held: String::new(), searched: 0, after_marker: thinks }
+        let place = if thinks { TagsPlace::Reasoning } else { TagsPlace::Start };
+        Tags { reasoning, calls, place, held: String::new(), searched: 0, after_marker: thinks }
     }
 
     pub(super) fn stage(&self) -> ReplyStage {
         match self.place {
-            Place::Start => ReplyStage::Start,
-            Place::Thoughts => ReplyStage::Thoughts,
-            Place::Text => ReplyStage::Answer,
-            Place::Call(_) => ReplyStage::Call,
+            TagsPlace::Start => ReplyStage::Start,
+            TagsPlace::Reasoning => ReplyStage::Reasoning,
+            TagsPlace::Text => ReplyStage::Answer,
+            TagsPlace::Call(_) => ReplyStage::Call,
         }
     }
 
@@ -55,7 +56,7 @@ impl Tags {
 
     pub(super) fn finish(&mut self, is_complete: bool, parts: &mut Vec<ReplyPart>) {
         while self.advance(true, parts) {}
-        if let Place::Call(marker) = self.place {
+        if let TagsPlace::Call(marker) = self.place {
             let calls = match is_complete {
                 true => self.read(&self.held[marker..], true).unwrap_or_default(),
                 false => Vec::new(),
@@ -71,45 +72,45 @@ impl Tags {
     /// Decides about the text so far. Returns true if there may be more to decide.
     fn advance(&mut self, is_last: bool, parts: &mut Vec<ReplyPart>) -> bool {
         match self.place {
-            Place::Start => self.start(is_last),
-            Place::Thoughts => {
-                let [_, close] = self.thoughts.unwrap_or_default();
-                let found = self.take(&[close], is_last, ReplyPart::Thought, parts);
+            TagsPlace::Start => self.start(is_last),
+            TagsPlace::Reasoning => {
+                let [_, close] = self.reasoning.unwrap_or_default();
+                let found = self.take(&[close], is_last, ReplyPart::Reasoning, parts);
                 if found.is_some() {
                     self.held.drain(..close.len());
-                    self.go(Place::Text, true);
+                    self.go(TagsPlace::Text, true);
                 }
                 found.is_some()
             }
-            Place::Text => {
+            TagsPlace::Text => {
                 let Some((format, _)) = &self.calls else {
                     self.take(&[], is_last, ReplyPart::Text, parts);
                     return false;
                 };
                 let found = self.take(format.opens(), is_last, ReplyPart::Text, parts);
                 found.is_some_and(|marker| {
-                    self.go(Place::Call(marker.len()), false);
+                    self.go(TagsPlace::Call(marker.len()), false);
                     true
                 })
             }
-            Place::Call(marker) => self.call(marker, parts),
+            TagsPlace::Call(marker) => self.call(marker, parts),
         }
     }
 
     /// Moves on to another place.
-    fn go(&mut self, place: Place, after_marker: bool) {
+    fn go(&mut self, place: TagsPlace, after_marker: bool) {
         (self.place, self.after_marker, self.searched) = (place, after_marker, 0);
     }
 
-    /// Decides whether an answer begins with thoughts, or with a call that has no marker.
+    /// Decides whether an answer begins with reasoning, or with a call that has no marker.
     fn start(&mut self, is_last: bool) -> bool {
         let begins = self.held.trim_start();
         let space = self.held.len() - begins.len();
         let bare = self.calls.as_ref().and_then(|(format, _)| format.begins_with());
-        if let Some([open, _]) = self.thoughts {
+        if let Some([open, _]) = self.reasoning {
             if let Some(rest) = begins.strip_prefix(open) {
                 self.held = rest.to_owned();
-                self.go(Place::Thoughts, true);
+                self.go(TagsPlace::Reasoning, true);
                 return true;
             }
             if !is_last && open.starts_with(begins) {
@@ -120,8 +121,8 @@ impl Tags {
             return false;
         }
         match bare.is_some_and(|bare| begins.starts_with(bare)) {
-            true => self.go(Place::Call(space), false),
-            false => self.go(Place::Text, false),
+            true => self.go(TagsPlace::Call(space), false),
+            false => self.go(TagsPlace::Text, false),
         }
         true
     }
@@ -178,7 +179,7 @@ impl Tags {
             Err(NoCall::Malformed) => parts.push(ReplyPart::Text(self.held[..end].to_owned())),
         }
         self.held.drain(..end);
-        self.go(Place::Text, is_call);
+        self.go(TagsPlace::Text, is_call);
         true
     }
 

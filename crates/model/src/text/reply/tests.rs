@@ -20,10 +20,10 @@ fn schemas() -> ToolSchemas {
     ToolSchemas::of(&serde_json::from_value::<Json>(tools).unwrap())
 }
 
-/// An answer as thoughts, text and calls.
+/// An answer as reasoning, text and calls.
 #[derive(Debug, Default, PartialEq)]
 struct Whole {
-    thoughts: String,
+    reasoning: String,
     text: String,
     calls: Vec<ToolCall>,
 }
@@ -35,7 +35,7 @@ fn read<'t>(reader: &mut ReplyReader, pieces: impl Iterator<Item = &'t str>, end
     let mut whole = Whole::default();
     for part in parts {
         match part {
-            ReplyPart::Thought(text) => whole.thoughts += &text,
+            ReplyPart::Reasoning(text) => whole.reasoning += &text,
             ReplyPart::Text(text) => whole.text += &text,
             ReplyPart::Call(call) => whole.calls.push(call),
         }
@@ -74,7 +74,7 @@ fn check(template: &str, text: &str, expected: (&str, &str, &[(&str, &str)])) {
     let found = whole(template, "", text, true);
     let calls: Vec<(&str, &str)> =
         found.calls.iter().map(|call| (call.name.as_str(), call.arguments.as_str())).collect();
-    assert_eq!((found.thoughts.as_str(), found.text.as_str(), &calls[..]), expected, "{text}");
+    assert_eq!((found.reasoning.as_str(), found.text.as_str(), &calls[..]), expected, "{text}");
 }
 
 const QWEN: &str = "<think></think><tool_call>";
@@ -94,7 +94,7 @@ const HARMONY: &str = "<|channel|><|message|>";
 const INKLING: &str = "<|message_model|><|content_thinking|><|end_message|>";
 
 #[test]
-fn thoughts_come_before_the_answer() {
+fn reasoning_come_before_the_answer() {
     check(QWEN, "<think>\nso\n</think>\n\nYes. \n", ("so", "Yes. \n", &[]));
     check(QWEN, "\n<think>a</think>b", ("a", "b", &[]));
     check(QWEN, "\n Yes <think>no</think>", ("", "\n Yes <think>no</think>", &[]));
@@ -114,20 +114,20 @@ fn thoughts_come_before_the_answer() {
     check(INKLING, "Yes", ("", "Yes", &[]));
     check("no markers", " <think>a</think>\n", ("", " <think>a</think>\n", &[]));
     let begun = whole(QWEN, "<|im_start|>assistant\n<think>\n", "so\n</think>\n\nYes.", true);
-    assert_eq!((begun.thoughts.as_str(), begun.text.as_str()), ("so", "Yes."));
+    assert_eq!((begun.reasoning.as_str(), begun.text.as_str()), ("so", "Yes."));
     let over = whole(QWEN, "<think>\n\n</think>\n\n", "Yes.", true);
-    assert_eq!((over.thoughts.as_str(), over.text.as_str()), ("", "Yes."));
+    assert_eq!((over.reasoning.as_str(), over.text.as_str()), ("", "Yes."));
     let over = whole(GEMMA, "<|turn>model\n<|channel>thought\n<channel|>", "Yes.", true);
-    assert_eq!((over.thoughts.as_str(), over.text.as_str()), ("", "Yes."));
+    assert_eq!((over.reasoning.as_str(), over.text.as_str()), ("", "Yes."));
     let begun = whole(INKLING, "<|message_model|><|content_thinking|>", "so<|end_message|>", true);
-    assert_eq!((begun.thoughts.as_str(), begun.text.as_str()), ("so", ""));
+    assert_eq!((begun.reasoning.as_str(), begun.text.as_str()), ("so", ""));
     let begun =
         whole(COHERE, "<|CHATBOT_TOKEN|><|START_THINKING|>", "so<|END_THINKING|>Yes.", true);
-    assert_eq!((begun.thoughts.as_str(), begun.text.as_str()), ("so", "Yes."));
+    assert_eq!((begun.reasoning.as_str(), begun.text.as_str()), ("so", "Yes."));
 }
 
 #[test]
-fn elements_of_thoughts_answers_and_calls() {
+fn elements_of_reasoning_answers_and_calls() {
     let thinks = "<|open|>message role=\"assistant\"<|sep|><|open|>think<|sep|>";
     let answers = "<|open|>message role=\"assistant\"<|sep|><|open|>response<|sep|>";
     let call = |inner: &str| {
@@ -177,9 +177,9 @@ fn elements_of_thoughts_answers_and_calls() {
         ("", response("Yes."), "", "Yes.", None),
         ("", "Yes.".to_owned(), "", "Yes.", None),
     ];
-    for (prompt, text, thoughts, answer, arguments) in cases {
+    for (prompt, text, reasoning, answer, arguments) in cases {
         let found = whole(KIMI_K3, prompt, &text, true);
-        assert_eq!((found.thoughts.as_str(), found.text.as_str()), (thoughts, answer), "{text}");
+        assert_eq!((found.reasoning.as_str(), found.text.as_str()), (reasoning, answer), "{text}");
         let calls = found.calls.iter().map(|call| (call.name.as_str(), call.arguments.as_str()));
         let expected = arguments.map(|arguments| ("f", arguments));
         assert_eq!(calls.collect::<Vec<_>>(), Vec::from_iter(expected), "{text}");
@@ -411,7 +411,7 @@ fn an_answer_that_must_be_a_call_begins_with_one() {
         let mut reader = format.reader(prompt, Some(schemas()));
         let whole = read(&mut reader, [begins.as_str(), rest].into_iter(), true);
         let names: Vec<&str> = whole.calls.iter().map(|call| call.name.as_str()).collect();
-        assert_eq!((names, whole.text.as_str(), whole.thoughts.as_str()), (vec!["f"], "", ""));
+        assert_eq!((names, whole.text.as_str(), whole.reasoning.as_str()), (vec!["f"], "", ""));
         let any = format.call_begins(prompt, None).unwrap();
         assert!(begins.starts_with(&any), "{begins} {any}");
     }

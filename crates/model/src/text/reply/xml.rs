@@ -13,7 +13,7 @@ pub(super) fn functions(block: &str, schemas: &ToolSchemas) -> Result<Vec<ToolCa
     let (mut calls, mut rest) = (Vec::new(), block.trim());
     while !rest.is_empty() {
         let (name, mut inner) = tag(rest, "<function=", ">")?;
-        let mut call = Call::new(name, schemas)?;
+        let mut call = XmlCall::new(name, schemas)?;
         loop {
             inner = inner.trim_start();
             if let Some(after) = inner.strip_prefix("</function>") {
@@ -35,7 +35,7 @@ pub(super) fn functions(block: &str, schemas: &ToolSchemas) -> Result<Vec<ToolCa
 pub(super) fn arg_keys(block: &str, schemas: &ToolSchemas) -> Result<Vec<ToolCall>, NoCall> {
     let block = block.trim();
     let (name, mut rest) = block.split_at(block.find("<arg_key>").unwrap_or(block.len()));
-    let mut call = Call::new(name, schemas)?;
+    let mut call = XmlCall::new(name, schemas)?;
     while !rest.is_empty() {
         let (key, after) = tag(rest, "<arg_key>", "</arg_key>")?;
         let (_, value) = tag(after.trim_start(), "<arg_value>", "")?;
@@ -61,7 +61,7 @@ pub(super) fn invokes(
     while !rest.is_empty() {
         let (name, inner) = tag(rest, &invoke, "\"")?;
         let (_, mut inner) = tag(inner, "", ">")?;
-        let mut call = Call::new(name, schemas)?;
+        let mut call = XmlCall::new(name, schemas)?;
         loop {
             inner = inner.trim_start();
             if let Some(after) = inner.strip_prefix(&*end_invoke) {
@@ -119,21 +119,21 @@ fn without_line_breaks(value: &str) -> &str {
 }
 
 /// A call in the making.
-pub(super) struct Call<'s> {
+pub(super) struct XmlCall<'s> {
     name: String,
     /// The inside of its arguments.
     arguments: String,
     parameters: Option<&'s Parameters>,
 }
 
-impl<'s> Call<'s> {
-    pub(super) fn new(name: &str, schemas: &'s ToolSchemas) -> Result<Call<'s>, NoCall> {
+impl<'s> XmlCall<'s> {
+    pub(super) fn new(name: &str, schemas: &'s ToolSchemas) -> Result<XmlCall<'s>, NoCall> {
         let name = name.trim();
         if name.is_empty() || name.contains(['<', '>', '\n']) {
             return Err(NoCall::Malformed);
         }
         let parameters = schemas.parameters(name);
-        Ok(Call { name: name.to_owned(), arguments: String::new(), parameters })
+        Ok(XmlCall { name: name.to_owned(), arguments: String::new(), parameters })
     }
 
     /// Adds an argument; its schema decides about its type if nothing else does.

@@ -1,8 +1,8 @@
 //! Answers as elements: `<|open|>NAME<|sep|>TEXT<|close|>NAME<|sep|>`, as Kimi K3 writes them. The prompt
-//! ends in the element of thoughts, or in that of the answer.
+//! ends in the element of reasoning, or in that of the answer.
 
 use super::json::arguments;
-use super::xml::Call;
+use super::xml::XmlCall;
 use super::{NoCall, ReplyPart, ReplyStage, ToolCall, ToolSchemas, first_marker, open_marker};
 
 const OPEN: &str = "<|open|>";
@@ -10,7 +10,7 @@ const CLOSE: &str = "<|close|>";
 const SEP: &str = "<|sep|>";
 /// Behind an answer, where it is text.
 const END: &str = "<|end_of_msg|>";
-const THOUGHTS: &str = "<|open|>think<|sep|>";
+const REASONING: &str = "<|open|>think<|sep|>";
 const RESPONSE: &str = "<|open|>response<|sep|>";
 const END_OF_CALL: &str = "<|close|>call<|sep|>";
 
@@ -26,9 +26,11 @@ const TAG: usize = 1 << 10;
 /// The beginning of a call, up to the tool's name or its arguments.
 pub(super) fn call_begins(prompt: &str, name: Option<&str>) -> String {
     let before = match place_behind(prompt) {
-        Place::Thoughts => "<|close|>think<|sep|><|open|>response<|sep|><|close|>response<|sep|>",
-        Place::Text => "<|close|>response<|sep|>",
-        Place::Outside | Place::Call => "",
+        XtmlPlace::Reasoning => {
+            "<|close|>think<|sep|><|open|>response<|sep|><|close|>response<|sep|>"
+        }
+        XtmlPlace::Text => "<|close|>response<|sep|>",
+        XtmlPlace::Outside | XtmlPlace::Call => "",
     };
     let begins = format!("{before}<|open|>tools<|sep|><|open|>call tool=\"");
     match name {
@@ -47,26 +49,26 @@ pub(super) struct Xtml {
     held: String,
     /// Number of the first bytes of a call in which its end does not begin.
     searched: usize,
-    place: Place,
+    place: XtmlPlace,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum XtmlPlace {
     /// Between elements.
     Outside,
-    Thoughts,
+    Reasoning,
     Text,
     /// In a call, of which all is held.
     Call,
 }
 
 /// The place behind a prompt.
-fn place_behind(prompt: &str) -> Place {
+fn place_behind(prompt: &str) -> XtmlPlace {
     let ends = |tag: &str| prompt.trim_end().ends_with(tag);
-    match (ends(THOUGHTS), ends(RESPONSE)) {
-        (true, _) => Place::Thoughts,
-        (_, true) => Place::Text,
-        _ => Place::Outside,
+    match (ends(REASONING), ends(RESPONSE)) {
+        (true, _) => XtmlPlace::Reasoning,
+        (_, true) => XtmlPlace::Text,
+        _ => XtmlPlace::Outside,
     }
 }
 
@@ -77,10 +79,10 @@ impl Xtml {
 
     pub(super) fn stage(&self) -> ReplyStage {
         match self.place {
-            Place::Outside => ReplyStage::Start,
-            Place::Thoughts => ReplyStage::Thoughts,
-            Place::Text => ReplyStage::Answer,
-            Place::Call => ReplyStage::Call,
+            XtmlPlace::Outside => ReplyStage::Start,
+            XtmlPlace::Reasoning => ReplyStage::Reasoning,
+            XtmlPlace::Text => ReplyStage::Answer,
+            XtmlPlace::Call => ReplyStage::Call,
         }
     }
 
@@ -91,24 +93,24 @@ impl Xtml {
 
     pub(super) fn finish(&mut self, is_complete: bool, parts: &mut Vec<ReplyPart>) {
         while self.advance(true, parts) {}
-        if self.place == Place::Call {
+        if self.place == XtmlPlace::Call {
             let text = std::mem::take(&mut self.held);
             parts.push(match call(&text) {
                 Ok(call) if is_complete => ReplyPart::Call(call),
                 _ => ReplyPart::Text(text),
             });
         }
-        (self.place, self.searched) = (Place::Outside, 0);
+        (self.place, self.searched) = (XtmlPlace::Outside, 0);
         self.held.clear();
     }
 
     /// Decides about the text so far. Returns true if there may be more to decide.
     fn advance(&mut self, is_last: bool, parts: &mut Vec<ReplyPart>) -> bool {
         match self.place {
-            Place::Outside => self.outside(is_last),
-            Place::Thoughts => self.body(is_last, ReplyPart::Thought, parts),
-            Place::Text => self.body(is_last, ReplyPart::Text, parts),
-            Place::Call => {
+            XtmlPlace::Outside => self.outside(is_last),
+            XtmlPlace::Reasoning => self.body(is_last, ReplyPart::Reasoning, parts),
+            XtmlPlace::Text => self.body(is_last, ReplyPart::Text, parts),
+            XtmlPlace::Call => {
                 let Some((at, _)) = first_marker(&self.held, self.searched, &[END_OF_CALL]) else {
                     self.searched = self.held.len() - open_marker(&self.held, &[END_OF_CALL]);
                     return false;
@@ -119,7 +121,7 @@ impl Xtml {
                     Ok(call) => ReplyPart::Call(call),
                     Err(_) => ReplyPart::Text(text),
                 });
-                (self.place, self.searched) = (Place::Outside, 0);
+                (self.place, self.searched) = (XtmlPlace::Outside, 0);
                 true
             }
         }
@@ -140,7 +142,7 @@ impl Xtml {
                 return false;
             }
             // Text of no element is the answer.
-            self.place = Place::Text;
+            self.place = XtmlPlace::Text;
             return true;
         }
         let Some((marker, name, len)) = self.tag() else {
@@ -150,15 +152,15 @@ impl Xtml {
             return false;
         };
         match (marker, name) {
-            (OPEN, Name::Think) => self.place = Place::Thoughts,
-            (OPEN, Name::Response) => self.place = Place::Text,
-            (OPEN, Name::Call) => {
+            (OPEN, ElementName::Think) => self.place = XtmlPlace::Reasoning,
+            (OPEN, ElementName::Response) => self.place = XtmlPlace::Text,
+            (OPEN, ElementName::Call) => {
                 // The tag is part of the call.
-                self.place = Place::Call;
+                self.place = XtmlPlace::Call;
                 return true;
             }
-            (_, Name::Other) => {
-                self.place = Place::Text;
+            (_, ElementName::Other) => {
+                self.place = XtmlPlace::Text;
                 return true;
             }
             _ => {}
@@ -168,21 +170,21 @@ impl Xtml {
     }
 
     /// The tag with which the text begins, if all of it is there: its marker, name and length.
-    fn tag(&self) -> Option<(&'static str, Name, usize)> {
+    fn tag(&self) -> Option<(&'static str, ElementName, usize)> {
         let marker = [OPEN, CLOSE].into_iter().find(|marker| self.held.starts_with(marker))?;
         let end = match self.held.find(SEP) {
             Some(end) if end <= TAG => end,
             None if self.held.len() <= TAG + SEP.len() => return None,
-            _ => return Some((marker, Name::Other, 0)),
+            _ => return Some((marker, ElementName::Other, 0)),
         };
         let inner = self.held.get(marker.len()..end)?;
         let name = match (inner.split(' ').next().unwrap_or_default(), self.has_tools) {
-            _ if inner.contains(OPEN) || inner.contains(CLOSE) => Name::Other,
-            ("think", _) => Name::Think,
-            ("response", _) => Name::Response,
-            ("message", _) | ("tools", true) => Name::Around,
-            ("call", true) => Name::Call,
-            _ => Name::Other,
+            _ if inner.contains(OPEN) || inner.contains(CLOSE) => ElementName::Other,
+            ("think", _) => ElementName::Think,
+            ("response", _) => ElementName::Response,
+            ("message", _) | ("tools", true) => ElementName::Around,
+            ("call", true) => ElementName::Call,
+            _ => ElementName::Other,
         };
         Some((marker, name, end + SEP.len()))
     }
@@ -206,8 +208,8 @@ impl Xtml {
         }
         let Some((_, marker)) = found else { return false };
         match self.tag() {
-            Some((_, name, _)) if name != Name::Other => {
-                self.place = Place::Outside;
+            Some((_, name, _)) if name != ElementName::Other => {
+                self.place = XtmlPlace::Outside;
                 true
             }
             None => {
@@ -227,7 +229,7 @@ impl Xtml {
 
 /// The name of an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Name {
+enum ElementName {
     Think,
     Response,
     /// Of one around others.
@@ -242,7 +244,7 @@ fn call(text: &str) -> Result<ToolCall, NoCall> {
     let (tag, mut rest) = open_tag(text)?;
     let name = attribute(tag, "tool").ok_or(NoCall::Malformed)?;
     let schemas = ToolSchemas::default();
-    let mut call = Call::new(&name, &schemas)?;
+    let mut call = XmlCall::new(&name, &schemas)?;
     while !rest.trim().is_empty() {
         let (tag, value) = open_tag(rest.trim_start())?;
         let element = tag.split(' ').next().unwrap_or_default();

@@ -17,7 +17,7 @@ use super::vocabulary::Vocabulary;
 #[derive(Clone, Debug)]
 pub(super) struct Bpe {
     vocabulary: Vocabulary,
-    merges: Merges,
+    merges: MergeRanks,
     /// Token of characters that the vocabulary lacks. They are left out without one.
     unknown: Option<String>,
     /// True if one token stands for all unknown characters in a row.
@@ -34,7 +34,7 @@ pub(super) struct Bpe {
 
 /// Merges by pair, best first.
 #[derive(Clone, Debug, Default)]
-struct Merges {
+struct MergeRanks {
     /// Ids of the left token, the right token and the token that they become.
     all: Vec<[u32; 3]>,
     /// Ranks by the hash of the pair.
@@ -44,7 +44,7 @@ struct Merges {
 
 /// A part of a word.
 #[derive(Clone, Copy)]
-struct Part {
+struct WordPart {
     id: u32,
     /// Length in bytes; 0 once the part was merged into another.
     len: usize,
@@ -74,7 +74,7 @@ impl Bpe {
     /// The tokens of a word.
     pub(super) fn tokens(&self, word: &str) -> Result<Vec<Token>, TokenizerError> {
         let mut start = 0;
-        let token = |part: &Part| {
+        let token = |part: &WordPart| {
             let text = self.vocabulary.text(part.id).unwrap_or_default().to_owned();
             let offsets = (start, start + part.len);
             start = offsets.1;
@@ -83,14 +83,14 @@ impl Bpe {
         Ok(self.parts(word)?.iter().map(token).collect())
     }
 
-    fn parts(&self, word: &str) -> Result<Vec<Part>, TokenizerError> {
+    fn parts(&self, word: &str) -> Result<Vec<WordPart>, TokenizerError> {
         if word.is_empty() {
             return Ok(Vec::new());
         }
         if self.takes_whole_words
             && let Some(id) = self.vocabulary.id(word)
         {
-            return Ok(vec![Part { id, len: word.len(), before: NONE, behind: NONE }]);
+            return Ok(vec![WordPart { id, len: word.len(), before: NONE, behind: NONE }]);
         }
         let mut parts = self.characters(word)?;
         self.merges.apply(&mut parts);
@@ -99,15 +99,15 @@ impl Bpe {
     }
 
     /// The tokens of the characters of a word.
-    fn characters(&self, word: &str) -> Result<Vec<Part>, TokenizerError> {
+    fn characters(&self, word: &str) -> Result<Vec<WordPart>, TokenizerError> {
         let mut parts = Vec::with_capacity(word.len());
         let mut add = |id, len| {
             let at = parts.len();
             if let Some(last) = parts.last_mut() {
-                let last: &mut Part = last;
+                let last: &mut WordPart = last;
                 last.behind = at;
             }
-            parts.push(Part { id, len, before: at.wrapping_sub(1), behind: NONE });
+            parts.push(WordPart { id, len, before: at.wrapping_sub(1), behind: NONE });
         };
         // Id and length of the unknown characters before this one.
         let mut unknown: Option<(u32, usize)> = None;
@@ -165,9 +165,9 @@ impl Bpe {
     }
 }
 
-impl Merges {
+impl MergeRanks {
     /// Takes up merges in the order of their ranks. The last of several of the same pair counts.
-    fn new(mut all: Vec<[u32; 3]>) -> Merges {
+    fn new(mut all: Vec<[u32; 3]>) -> MergeRanks {
         all.shrink_to_fit();
         let hasher = RandomState::new();
         let mut ranks = HashTable::with_capacity(all.len());
@@ -181,7 +181,7 @@ impl Merges {
                 }
             }
         }
-        Merges { all, ranks, hasher }
+        MergeRanks { all, ranks, hasher }
     }
 
     /// Rank of the merge of two tokens, and the token that they become.
@@ -192,7 +192,7 @@ impl Merges {
     }
 
     /// Merges the parts of a word: the pair of lowest rank first, of equal ranks the leftmost.
-    fn apply(&self, parts: &mut [Part]) {
+    fn apply(&self, parts: &mut [WordPart]) {
         // Rank, position of the left part, and the token that it becomes.
         let mut queue: BinaryHeap<Reverse<(u32, usize, u32)>> =
             BinaryHeap::with_capacity(parts.len());
@@ -202,7 +202,7 @@ impl Merges {
             }
         }
         while let Some(Reverse((_, at, id))) = queue.pop() {
-            let Part { id: left, len, before, behind: next } = parts[at];
+            let WordPart { id: left, len, before, behind: next } = parts[at];
             if len == 0 || next == NONE {
                 continue;
             }
@@ -211,7 +211,7 @@ impl Merges {
             if self.get(left, right.id).is_none_or(|(_, now)| now != id) {
                 continue;
             }
-            parts[at] = Part { id, len: len + right.len, before, behind: right.behind };
+            parts[at] = WordPart { id, len: len + right.len, before, behind: right.behind };
             parts[next].len = 0;
             if right.behind != NONE {
                 parts[right.behind].before = at;

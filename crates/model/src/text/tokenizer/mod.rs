@@ -15,13 +15,13 @@ use std::sync::Mutex;
 
 use tokenizers::{Encoding, NormalizedString, Normalizer, PreTokenizedString, Token};
 
-use super::chat::Prompt;
-use super::detokenize::{DecoderSpec, Detokenizer, Pieces, Position};
+use super::chat::ChatPrompt;
+use super::detokenize::{DecoderSpec, Detokenizer, Position, TokenPieces};
 use super::guard::{caught, caught_on_thread};
 pub use memory::TokenizerMemory;
-use model::{Inner, Words};
-use outline::Outline;
-use room::Room;
+use model::{Inner, WordModel};
+use outline::TokenizerOutline;
+use room::EncodingRoom;
 use starts::Starts;
 use steps::Steps;
 
@@ -51,7 +51,7 @@ pub struct Tokenizer {
     starts: [Starts; 2],
     /// Tokens added before and after a text.
     around: [Vec<u32>; 2],
-    pieces: Pieces,
+    pieces: TokenPieces,
     /// The largest id.
     last: u32,
     /// Vocabulary size of the model.
@@ -67,15 +67,13 @@ pub struct Tokenizer {
 /// Reasons why a tokenizer cannot be used, or a text cannot be encoded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs)]
 pub enum TokenizerError {
     /// A file larger than that of any known tokenizer.
     #[error(
         "the tokenizer has {bytes} bytes, and none has more than {MAX_TOKENIZER_BYTES}; take the one that was published with the weights"
     )]
-    TooLarge {
-        /// Its size.
-        bytes: usize,
-    },
+    TooLarge { bytes: usize },
     /// Not a valid tokenizer.
     #[error("the tokenizer is damaged ({0}); download it again")]
     Damaged(String),
@@ -100,7 +98,6 @@ pub enum TokenizerError {
     Vocabulary {
         /// The token with the largest id.
         token: String,
-        /// That id.
         id: u32,
         /// Vocabulary size of the model.
         vocab_size: usize,
@@ -111,9 +108,7 @@ pub enum TokenizerError {
         start(token, 40)
     )]
     Unknown {
-        /// The token.
         token: String,
-        /// Its id.
         id: u32,
         /// Vocabulary size of the model.
         vocab_size: usize,
@@ -185,7 +180,7 @@ impl Tokenizer {
         if json.len() > MAX_TOKENIZER_BYTES {
             return Err(TokenizerError::TooLarge { bytes: json.len() }.into());
         }
-        let outline: Outline<'_> = serde_json::from_slice(json).map_err(damaged)?;
+        let outline: TokenizerOutline<'_> = serde_json::from_slice(json).map_err(damaged)?;
         let patterns = outline.check().map_err(TokenizerError::Unsupported)?;
         fits(outline.memory())?;
         Ok(Tokenizer::of(json, &outline, &patterns)?)
@@ -193,7 +188,7 @@ impl Tokenizer {
 
     fn of(
         json: &[u8],
-        outline: &Outline<'_>,
+        outline: &TokenizerOutline<'_>,
         patterns: &[String],
     ) -> Result<Tokenizer, TokenizerError> {
         Steps::check_patterns(patterns).map_err(TokenizerError::Unsupported)?;
@@ -205,7 +200,7 @@ impl Tokenizer {
         if let Err(e) = inner.with_truncation(None) {
             return Err(damaged(e));
         }
-        if let Words::Bpe(bpe) = inner.get_model()
+        if let WordModel::Bpe(bpe) = inner.get_model()
             && bpe.is_random()
         {
             return Err(TokenizerError::Dropout);
@@ -215,7 +210,7 @@ impl Tokenizer {
             None => None,
         };
         let longest = outline.longest();
-        let pieces = Pieces::new(decoder, longest).map_err(TokenizerError::Decoder)?;
+        let pieces = TokenPieces::new(decoder, longest).map_err(TokenizerError::Decoder)?;
         let steps = Steps::new(inner.get_normalizer(), inner.get_pre_tokenizer());
         let steps = steps.map_err(TokenizerError::Unsupported)?;
         let around = guarded(|| around(&inner))?;
@@ -282,7 +277,7 @@ impl Tokenizer {
 
     /// The ids of a prompt, each part of which is encoded on its own. Special tokens written in literal
     /// parts are text.
-    pub fn encode_prompt(&self, prompt: &Prompt) -> Result<Vec<u32>, TokenizerError> {
+    pub fn encode_prompt(&self, prompt: &ChatPrompt) -> Result<Vec<u32>, TokenizerError> {
         let parts: Vec<(&str, bool)> = prompt.parts().collect();
         self.known(self.ids(&parts)?)
     }
@@ -311,7 +306,7 @@ impl Tokenizer {
             let mut ids = Vec::new();
             for &(text, is_literal) in parts {
                 // What a part takes is free again behind it.
-                let room = Room::new(text.len(), self.working);
+                let room = EncodingRoom::new(text.len(), self.working);
                 // Checked before the text is copied.
                 room.change(0, 0, self.starts[0].count(text).saturating_mul(2))?;
                 ids.extend(self.encoded(text, is_literal, room)?);
@@ -327,7 +322,7 @@ impl Tokenizer {
         &self,
         text: &str,
         is_literal: bool,
-        room: Room,
+        room: EncodingRoom,
     ) -> Result<Vec<u32>, TokenizerError> {
         let (mut text, room) = self.normalized(text, is_literal, room)?;
         self.steps.cut(&mut text, &room)?;
@@ -353,8 +348,8 @@ impl Tokenizer {
         &self,
         text: &str,
         is_literal: bool,
-        room: Room,
-    ) -> Result<(PreTokenizedString, Room), TokenizerError> {
+        room: EncodingRoom,
+    ) -> Result<(PreTokenizedString, EncodingRoom), TokenizerError> {
         let (steps, starts) = (&self.steps, &self.starts[1]);
         let bounded = Bounded { steps, starts, state: Mutex::new((room, None)) };
         let added = self.inner.get_added_vocabulary();
@@ -405,7 +400,7 @@ impl Tokenizer {
         Some(bytes)
     }
 
-    pub(super) fn pieces(&self) -> &Pieces {
+    pub(super) fn pieces(&self) -> &TokenPieces {
         &self.pieces
     }
 }
@@ -415,7 +410,7 @@ impl Tokenizer {
 struct Bounded<'a> {
     steps: &'a Steps,
     starts: &'a Starts,
-    state: Mutex<(Room, Option<TokenizerError>)>,
+    state: Mutex<(EncodingRoom, Option<TokenizerError>)>,
 }
 
 impl Normalizer for Bounded<'_> {

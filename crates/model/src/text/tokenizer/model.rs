@@ -19,7 +19,7 @@ use super::bpe::Bpe;
 
 /// A tokenizer of the `tokenizers` crate with models of this one.
 pub(super) type Inner = TokenizerImpl<
-    Words,
+    WordModel,
     NormalizerWrapper,
     PreTokenizerWrapper,
     PostProcessorWrapper,
@@ -28,17 +28,17 @@ pub(super) type Inner = TokenizerImpl<
 
 /// A model: byte pair encoding, which nearly all language models have, or one of the `tokenizers` crate.
 #[derive(Debug)]
-pub(super) enum Words {
+pub(super) enum WordModel {
     Bpe(Bpe),
     Other(ModelWrapper),
 }
 
-impl Words {
+impl WordModel {
     /// Appends the ids of the tokens of a word.
     pub(super) fn ids(&self, word: &str, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
         match self {
-            Words::Bpe(bpe) => bpe.ids(word, ids),
-            Words::Other(model) => {
+            WordModel::Bpe(bpe) => bpe.ids(word, ids),
+            WordModel::Other(model) => {
                 let tokens = model.tokenize(word).map_err(super::failed)?;
                 ids.extend(tokens.iter().map(|token| token.id));
                 Ok(())
@@ -49,11 +49,13 @@ impl Words {
     /// The token with the largest id.
     pub(super) fn last(&self) -> Option<(u32, String)> {
         match self {
-            Words::Bpe(bpe) => {
+            WordModel::Bpe(bpe) => {
                 let id = bpe.vocabulary().last()?;
                 Some((id, bpe.vocabulary().text(id)?.to_owned()))
             }
-            Words::Other(model) => model.get_vocab().into_iter().map(|(text, id)| (id, text)).max(),
+            WordModel::Other(model) => {
+                model.get_vocab().into_iter().map(|(text, id)| (id, text)).max()
+            }
         }
     }
 
@@ -62,15 +64,16 @@ impl Words {
         let times = |one: usize, other: usize| (one as u64).saturating_mul(other as u64);
         let square = |one: usize| times(one, one);
         match self {
-            Words::Bpe(_) | Words::Other(ModelWrapper::BPE(_) | ModelWrapper::WordLevel(_)) => {
+            WordModel::Bpe(_)
+            | WordModel::Other(ModelWrapper::BPE(_) | ModelWrapper::WordLevel(_)) => {
                 word.len() as u64
             }
             // At each letter, all tokens that match there, each a prefix of the next.
-            Words::Other(ModelWrapper::Unigram(_)) => {
+            WordModel::Other(ModelWrapper::Unigram(_)) => {
                 square(longest).saturating_mul(word.len() as u64)
             }
             // At each letter, every prefix of the rest of the word.
-            Words::Other(ModelWrapper::WordPiece(pieces)) => match word.chars().count() {
+            WordModel::Other(ModelWrapper::WordPiece(pieces)) => match word.chars().count() {
                 len if len > pieces.max_input_chars_per_word => len as u64,
                 _ => square(word.len()).saturating_mul(word.len() as u64),
             },
@@ -78,10 +81,10 @@ impl Words {
     }
 }
 
-impl<'de> Deserialize<'de> for Words {
+impl<'de> Deserialize<'de> for WordModel {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
-        struct Kind<'a> {
+        struct ModelKind<'a> {
             #[serde(borrow, default, rename = "type")]
             kind: Option<Cow<'a, str>>,
             #[serde(default)]
@@ -89,67 +92,67 @@ impl<'de> Deserialize<'de> for Words {
         }
 
         let json = <&RawValue>::deserialize(from)?.get();
-        let Kind { kind, merges } = serde_json::from_str(json).map_err(D::Error::custom)?;
+        let ModelKind { kind, merges } = serde_json::from_str(json).map_err(D::Error::custom)?;
         let made = match kind.map_or(merges.is_some(), |kind| kind == "BPE") {
-            true => Bpe::from_json(json).map(Words::Bpe),
-            false => serde_json::from_str(json).map(Words::Other),
+            true => Bpe::from_json(json).map(WordModel::Bpe),
+            false => serde_json::from_str(json).map(WordModel::Other),
         };
         made.map_err(D::Error::custom)
     }
 }
 
-impl Model for Words {
+impl Model for WordModel {
     type Trainer = TrainerWrapper;
 
     fn tokenize(&self, word: &str) -> tokenizers::Result<Vec<Token>> {
         match self {
-            Words::Bpe(bpe) => Ok(bpe.tokens(word)?),
-            Words::Other(model) => model.tokenize(word),
+            WordModel::Bpe(bpe) => Ok(bpe.tokens(word)?),
+            WordModel::Other(model) => model.tokenize(word),
         }
     }
 
     fn token_to_id(&self, token: &str) -> Option<u32> {
         match self {
-            Words::Bpe(bpe) => bpe.vocabulary().id(token),
-            Words::Other(model) => model.token_to_id(token),
+            WordModel::Bpe(bpe) => bpe.vocabulary().id(token),
+            WordModel::Other(model) => model.token_to_id(token),
         }
     }
 
     fn id_to_token(&self, id: u32) -> Option<String> {
         match self {
-            Words::Bpe(bpe) => bpe.vocabulary().text(id).map(str::to_owned),
-            Words::Other(model) => model.id_to_token(id),
+            WordModel::Bpe(bpe) => bpe.vocabulary().text(id).map(str::to_owned),
+            WordModel::Other(model) => model.id_to_token(id),
         }
     }
 
     fn get_vocab(&self) -> HashMap<String, u32> {
         match self {
-            Words::Bpe(bpe) => {
+            WordModel::Bpe(bpe) => {
                 bpe.vocabulary().iter().map(|(text, id)| (text.to_owned(), id)).collect()
             }
-            Words::Other(model) => model.get_vocab(),
+            WordModel::Other(model) => model.get_vocab(),
         }
     }
 
     fn get_vocab_size(&self) -> usize {
         match self {
-            Words::Bpe(bpe) => bpe.vocabulary().len(),
-            Words::Other(model) => model.get_vocab_size(),
+            WordModel::Bpe(bpe) => bpe.vocabulary().len(),
+            WordModel::Other(model) => model.get_vocab_size(),
         }
     }
 
     fn save(&self, folder: &Path, prefix: Option<&str>) -> tokenizers::Result<Vec<PathBuf>> {
         match self {
-            Words::Bpe(_) => Err("this model is only read".into()),
-            Words::Other(model) => model.save(folder, prefix),
+            WordModel::Bpe(_) => Err("this model is only read".into()),
+            WordModel::Other(model) => model.save(folder, prefix),
         }
     }
 
     /// Asked for by the trait; nothing is trained.
     fn get_trainer(&self) -> TrainerWrapper {
         match self {
-            Words::Bpe(_) => BpeTrainer::default().into(),
-            Words::Other(model) => model.get_trainer(),
+            WordModel::Bpe(_) => BpeTrainer::default().into(),
+            WordModel::Other(model) => model.get_trainer(),
         }
     }
 }

@@ -36,7 +36,7 @@ const MAX_AFFIX: usize = 64;
 
 /// The parts of a `tokenizer.json` that determine sizes.
 #[derive(Deserialize)]
-pub(super) struct Outline<'a> {
+pub(super) struct TokenizerOutline<'a> {
     #[serde(borrow, default)]
     normalizer: Option<&'a RawValue>,
     #[serde(borrow, default)]
@@ -48,7 +48,7 @@ pub(super) struct Outline<'a> {
     #[serde(borrow, default)]
     pub(super) added_tokens: Vec<Added<'a>>,
     #[serde(borrow)]
-    model: Model<'a>,
+    model: ModelOutline<'a>,
 }
 
 /// A token that is recognised wherever a text contains it.
@@ -62,13 +62,13 @@ pub(super) struct Added<'a> {
 }
 
 #[derive(Deserialize)]
-struct Model<'a> {
+struct ModelOutline<'a> {
     #[serde(borrow, default, rename = "type")]
     kind: Option<Cow<'a, str>>,
     #[serde(default)]
-    vocab: Vocabulary,
+    vocab: VocabularySizes,
     #[serde(default)]
-    merges: Option<Merges>,
+    merges: Option<MergeCount>,
     #[serde(borrow, default)]
     unk_token: Option<Cow<'a, str>>,
     #[serde(borrow, default)]
@@ -77,7 +77,7 @@ struct Model<'a> {
     end_of_word_suffix: Option<Cow<'a, str>>,
 }
 
-impl Outline<'_> {
+impl TokenizerOutline<'_> {
     /// The patterns in the file. On failure, returns the part that is too large or not supported.
     pub(super) fn check(&self) -> Result<Vec<String>, String> {
         let steps = [self.normalizer, self.pre_tokenizer, self.decoder];
@@ -85,7 +85,7 @@ impl Outline<'_> {
         if let Some(section) = sections.map(RawValue::get).find(|text| text.len() > MAX_SECTION) {
             return Err(format!("a part of {} bytes besides its vocabulary", section.len()));
         }
-        let mut said = Said::default();
+        let mut said = FoundSteps::default();
         for section in steps.into_iter().flatten() {
             let value = serde_json::from_str(section.get()).map_err(|e| e.to_string())?;
             said.add(&value)?;
@@ -112,7 +112,7 @@ impl Outline<'_> {
 
     /// Memory that making a tokenizer takes, besides the file.
     pub(super) fn memory(&self) -> TokenizerMemory {
-        let Vocabulary { tokens, bytes, .. } = self.model.vocab;
+        let VocabularySizes { tokens, bytes, .. } = self.model.vocab;
         let merges = self.model.merges.as_ref().map(|merges| merges.0);
         let is_bpe = self.model.kind.as_deref().map_or(merges.is_some(), |kind| kind == "BPE");
         let added = self.added_tokens.iter().map(|token| token.content.len());
@@ -126,9 +126,9 @@ impl Outline<'_> {
     }
 }
 
-impl Model<'_> {
+impl ModelOutline<'_> {
     fn check(&self) -> Result<(), String> {
-        let Vocabulary { tokens, bytes, longest, scored } = self.vocab;
+        let VocabularySizes { tokens, bytes, longest, scored } = self.vocab;
         if tokens > MAX_TOKENS {
             return Err(format!("{tokens} tokens"));
         }
@@ -207,12 +207,12 @@ fn around(step: &Value, count: &mut usize, cost: &mut usize) {
 
 /// The number of steps and the patterns found in a file.
 #[derive(Default)]
-struct Said {
+struct FoundSteps {
     steps: usize,
     patterns: Vec<String>,
 }
 
-impl Said {
+impl FoundSteps {
     fn add(&mut self, value: &Value) -> Result<(), String> {
         match value {
             Value::Array(all) => all.iter().try_for_each(|one| self.add(one)),
@@ -251,33 +251,33 @@ impl Said {
 
 /// Number of merge rules.
 #[derive(Default)]
-struct Merges(usize);
+struct MergeCount(usize);
 
-impl<'de> Deserialize<'de> for Merges {
+impl<'de> Deserialize<'de> for MergeCount {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Rules;
-        impl<'de> Visitor<'de> for Rules {
-            type Value = Merges;
+        struct MergeCountVisitor;
+        impl<'de> Visitor<'de> for MergeCountVisitor {
+            type Value = MergeCount;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a list of merges")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Merges, A::Error> {
-                let mut merges = Merges::default();
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<MergeCount, A::Error> {
+                let mut merges = MergeCount::default();
                 while seq.next_element::<IgnoredAny>()?.is_some() {
                     merges.0 += 1;
                 }
                 Ok(merges)
             }
         }
-        from.deserialize_seq(Rules)
+        from.deserialize_seq(MergeCountVisitor)
     }
 }
 
 /// Number, form and size of the tokens in a vocabulary.
 #[derive(Clone, Copy, Default)]
-struct Vocabulary {
+struct VocabularySizes {
     tokens: usize,
     bytes: usize,
     longest: usize,
@@ -285,7 +285,7 @@ struct Vocabulary {
     scored: bool,
 }
 
-impl Vocabulary {
+impl VocabularySizes {
     fn add(&mut self, len: usize) {
         self.tokens += 1;
         self.bytes += len;
@@ -293,33 +293,33 @@ impl Vocabulary {
     }
 }
 
-impl<'de> Deserialize<'de> for Vocabulary {
+impl<'de> Deserialize<'de> for VocabularySizes {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Tokens;
-        impl<'de> Visitor<'de> for Tokens {
-            type Value = Vocabulary;
+        struct TokenSizesVisitor;
+        impl<'de> Visitor<'de> for TokenSizesVisitor {
+            type Value = VocabularySizes;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("tokens with ids or scores")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Vocabulary, A::Error> {
-                let mut vocabulary = Vocabulary::default();
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<VocabularySizes, A::Error> {
+                let mut vocabulary = VocabularySizes::default();
                 while let Some((Len(len), _)) = map.next_entry::<Len, IgnoredAny>()? {
                     vocabulary.add(len);
                 }
                 Ok(vocabulary)
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Vocabulary, A::Error> {
-                let mut vocabulary = Vocabulary { scored: true, ..Vocabulary::default() };
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<VocabularySizes, A::Error> {
+                let mut vocabulary = VocabularySizes { scored: true, ..VocabularySizes::default() };
                 while let Some((Len(len), _)) = seq.next_element::<(Len, IgnoredAny)>()? {
                     vocabulary.add(len);
                 }
                 Ok(vocabulary)
             }
         }
-        from.deserialize_any(Tokens)
+        from.deserialize_any(TokenSizesVisitor)
     }
 }
 
@@ -328,8 +328,8 @@ struct Len(usize);
 
 impl<'de> Deserialize<'de> for Len {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Text;
-        impl Visitor<'_> for Text {
+        struct TextVisitor;
+        impl Visitor<'_> for TextVisitor {
             type Value = Len;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -340,7 +340,7 @@ impl<'de> Deserialize<'de> for Len {
                 Ok(Len(text.len()))
             }
         }
-        from.deserialize_str(Text)
+        from.deserialize_str(TextVisitor)
     }
 }
 

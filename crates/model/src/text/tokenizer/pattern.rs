@@ -9,7 +9,7 @@ use tokenizers::Offsets;
 use tokenizers::pattern::Pattern;
 
 use super::published::PUBLISHED;
-use super::room::Room;
+use super::room::EncodingRoom;
 use super::{TokenizerError, start};
 
 /// Maximum length of a pattern that is not on the list.
@@ -85,7 +85,11 @@ impl Find {
     }
 
     /// Splits a text into matches and the parts between them, in order.
-    pub(super) fn find(&self, text: &str, room: &Room) -> Result<Found, TokenizerError> {
+    pub(super) fn find(
+        &self,
+        text: &str,
+        room: &EncodingRoom,
+    ) -> Result<PatternMatches, TokenizerError> {
         let (mut parts, mut matches, mut matched, mut end) = (Vec::new(), 0, 0, 0);
         let mut add = |start: usize, stop: usize| {
             if end < start {
@@ -115,7 +119,7 @@ impl Find {
                     len => Some(build(regex.as_str(), len).map_err(|_| too_long(regex))?),
                 };
                 let regex = slower.as_ref().unwrap_or(regex);
-                let mut tried = Tried { regex, text, at: 0, last: None };
+                let mut tried = AnchoredMatches { regex, text, at: 0, last: None };
                 while let Some((start, stop)) = tried.next(room)? {
                     add(start, stop)?;
                 }
@@ -124,7 +128,7 @@ impl Find {
         if end < text.len() {
             parts.push(((end, text.len()), false));
         }
-        Ok(Found { parts: RefCell::new(parts), matches, matched })
+        Ok(PatternMatches { parts: RefCell::new(parts), matches, matched })
     }
 }
 
@@ -186,7 +190,7 @@ fn anchored(pattern: &str) -> String {
 }
 
 /// The successive matches of an [`anchored`] pattern.
-struct Tried<'a> {
+struct AnchoredMatches<'a> {
     regex: &'a Regex,
     text: &'a str,
     at: usize,
@@ -194,8 +198,8 @@ struct Tried<'a> {
     last: Option<usize>,
 }
 
-impl Tried<'_> {
-    fn next(&mut self, room: &Room) -> Result<Option<(usize, usize)>, TokenizerError> {
+impl AnchoredMatches<'_> {
+    fn next(&mut self, room: &EncodingRoom) -> Result<Option<(usize, usize)>, TokenizerError> {
         while self.at <= self.text.len() {
             if !room.has_time() {
                 return Err(too_long(self.regex));
@@ -223,16 +227,16 @@ impl Tried<'_> {
 
 /// The result of a search, as a pattern for the `tokenizers` crate.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct PatternMatches {
     parts: RefCell<Vec<(Offsets, bool)>>,
     pub(super) matches: usize,
     /// Bytes of all matches.
     pub(super) matched: usize,
 }
 
-impl Found {
+impl PatternMatches {
     /// Swaps the matches and the parts between them.
-    pub(super) fn inverted(mut self) -> Found {
+    pub(super) fn inverted(mut self) -> PatternMatches {
         for (_, matched) in self.parts.get_mut() {
             *matched = !*matched;
         }
@@ -244,7 +248,7 @@ impl Found {
     }
 }
 
-impl Pattern for Found {
+impl Pattern for PatternMatches {
     fn find_matches(&self, inside: &str) -> tokenizers::Result<Vec<(Offsets, bool)>> {
         match inside {
             "" => Ok(vec![((0, 0), false)]),
@@ -330,13 +334,13 @@ mod tests {
         fn matching_at_each_position_equals_searching_the_whole_text(
             text in "([ab c\n1é]|\\PC|'s| the|  |12345|你好){0,30}",
         ) {
-            let room = Room::new(text.len(), usize::MAX);
+            let room = EncodingRoom::new(text.len(), usize::MAX);
             for pattern in PUBLISHED.iter().chain(&OTHERS) {
                 let span = |m: fancy_regex::Match<'_>| (m.start(), m.end());
                 let whole = Regex::new(pattern).unwrap();
                 let found: Vec<_> = whole.find_iter(&text).map(|m| span(m.unwrap())).collect();
                 let regex = Regex::new(&anchored(pattern)).unwrap();
-                let mut tried = Tried { regex: &regex, text: &text, at: 0, last: None };
+                let mut tried = AnchoredMatches { regex: &regex, text: &text, at: 0, last: None };
                 let tried: Vec<_> = std::iter::from_fn(|| tried.next(&room).unwrap()).collect();
                 prop_assert_eq!(tried, found, "{}", pattern);
             }

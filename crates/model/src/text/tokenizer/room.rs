@@ -23,7 +23,7 @@ pub(super) const ADDED: usize = FIXED + (4 << 20);
 
 /// Memory and time limits for encoding one text, and the amount in use.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct EncodingRoom {
     given: usize,
     most: Cell<usize>,
     deadline: OnceCell<Deadline>,
@@ -32,11 +32,11 @@ pub(super) struct Room {
     parts: Cell<usize>,
 }
 
-impl Room {
+impl EncodingRoom {
     /// The limits for a text of `given` bytes, with `most` bytes of memory.
-    pub(super) fn new(given: usize, most: usize) -> Room {
+    pub(super) fn new(given: usize, most: usize) -> EncodingRoom {
         let (most, bytes, parts) = (Cell::new(most), Cell::new(given), Cell::new(1));
-        Room { given, most, deadline: OnceCell::new(), bytes, parts }
+        EncodingRoom { given, most, deadline: OnceCell::new(), bytes, parts }
     }
 
     /// Starts over with another text of `bytes` bytes and `most` bytes of memory, keeping the
@@ -133,7 +133,8 @@ mod tests {
             ("composed", tokenizer(json!({"type": "NFKC"}), bytes(true), &["Ġ", "Ċ"]), english),
         ];
         for (name, tokenizer, text) in cases {
-            let encode = |most| tokenizer.encoded(&text, false, Room::new(text.len(), most));
+            let encode =
+                |most| tokenizer.encoded(&text, false, EncodingRoom::new(text.len(), most));
             // Patterns grow their automata only once.
             encode(usize::MAX).unwrap();
             let mut most = FIXED;

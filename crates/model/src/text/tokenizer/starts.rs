@@ -4,8 +4,8 @@ use std::fmt;
 
 use tokenizers::{NormalizedString, NormalizerWrapper};
 
-use super::outline::Outline;
-use super::room::{self, Room};
+use super::outline::TokenizerOutline;
+use super::room::{self, EncodingRoom};
 use super::steps::Steps;
 use super::{TokenizerError, damaged};
 
@@ -51,13 +51,13 @@ fn pair(first: u8, second: u8) -> usize {
 
 /// The starts of a file's added tokens: of those searched for in the text as it is, and in the
 /// normalized text.
-pub(super) fn of(outline: &Outline<'_>) -> Result<[Starts; 2], TokenizerError> {
+pub(super) fn of(outline: &TokenizerOutline<'_>) -> Result<[Starts; 2], TokenizerError> {
     let normalizer = outline.normalizer().map(serde_json::from_str::<Option<NormalizerWrapper>>);
     let normalizer = normalizer.transpose().map_err(damaged)?.flatten();
     let steps = Steps::new(normalizer.as_ref(), None).map_err(TokenizerError::Unsupported)?;
     // One for all tokens, as a file may have very many.
     let bytes = outline.added_tokens.iter().map(|token| token.content.len()).sum();
-    let room = Room::new(bytes, usize::MAX);
+    let room = EncodingRoom::new(bytes, usize::MAX);
     let [mut plain, mut normalized] = [Starts::new(), Starts::new()];
     for token in &outline.added_tokens {
         if !token.normalized {

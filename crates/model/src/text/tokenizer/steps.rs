@@ -15,7 +15,7 @@ use tokenizers::{
 
 use super::pattern::Find;
 use super::published::GPT_2;
-use super::room::Room;
+use super::room::EncodingRoom;
 use super::{TokenizerError, failed};
 
 /// Bytes that are tried at a time, for a text that a step could expand too much.
@@ -31,7 +31,7 @@ pub(super) const MAX_PRECOMPILED: usize = 256;
 #[derive(Debug, Default)]
 pub(super) struct Steps {
     changes: Vec<Change>,
-    cuts: Vec<Cut>,
+    cuts: Vec<SplitStep>,
 }
 
 /// A step that changes the text.
@@ -43,7 +43,7 @@ enum Change {
 
 /// A step that splits the text.
 #[derive(Debug)]
-enum Cut {
+enum SplitStep {
     Split {
         find: Find,
         behavior: SplitDelimiterBehavior,
@@ -131,20 +131,20 @@ impl Steps {
                     SplitPattern::Regex(pattern) => Find::regex(pattern)?,
                 };
                 let (behavior, inverted) = (split.behavior, split.invert);
-                self.cuts.push(Cut::Split { find, behavior, inverted });
+                self.cuts.push(SplitStep::Split { find, behavior, inverted });
             }
             PreTokenizerWrapper::ByteLevel(bytes) => {
                 if bytes.add_prefix_space {
-                    self.cuts.push(Cut::Space);
+                    self.cuts.push(SplitStep::Space);
                 }
                 if bytes.use_regex {
                     let (find, behavior) = (Find::regex(GPT_2)?, SplitDelimiterBehavior::Isolated);
-                    self.cuts.push(Cut::Split { find, behavior, inverted: false });
+                    self.cuts.push(SplitStep::Split { find, behavior, inverted: false });
                 }
                 let bytes = ByteLevel::new(false, bytes.trim_offsets, false);
-                self.cuts.push(Cut::Other(bytes.into()));
+                self.cuts.push(SplitStep::Other(bytes.into()));
             }
-            other => self.cuts.push(Cut::Other(other.clone())),
+            other => self.cuts.push(SplitStep::Other(other.clone())),
         }
         Ok(())
     }
@@ -153,7 +153,7 @@ impl Steps {
     pub(super) fn normalize(
         &self,
         text: &mut NormalizedString,
-        room: &Room,
+        room: &EncodingRoom,
     ) -> Result<(), TokenizerError> {
         for change in &self.changes {
             let len = text.len();
@@ -182,23 +182,23 @@ impl Steps {
     pub(super) fn cut(
         &self,
         text: &mut PreTokenizedString,
-        room: &Room,
+        room: &EncodingRoom,
     ) -> Result<(), TokenizerError> {
         for cut in &self.cuts {
             match cut {
-                Cut::Split { find, behavior, inverted } => text.split(|_, part| {
+                SplitStep::Split { find, behavior, inverted } => text.split(|_, part| {
                     let found = find.find(part.get(), room)?;
                     room.change(0, 0, found.parts().saturating_sub(1))?;
                     part.split(if *inverted { found.inverted() } else { found }, *behavior)
                 }),
-                Cut::Space => text.split(|_, mut part| {
+                SplitStep::Space => text.split(|_, mut part| {
                     if !part.get().starts_with(' ') {
                         room.change(0, 1, 0)?;
                         part.prepend(" ");
                     }
                     Ok([part])
                 }),
-                Cut::Other(other) => {
+                SplitStep::Other(other) => {
                     let (bytes, parts) = size(text);
                     let (most, most_parts) = most_split(other, bytes, parts);
                     if room.change(bytes, most, most_parts.saturating_sub(parts)).is_err() {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rayon::ThreadPoolBuilder;
 use sws_kernels::Tier;
-use sws_model::{CausalLm, KvPrecision, Model, Session};
+use sws_model::{CausalLm, ForwardPass, KvPrecision, Session};
 
 use crate::forward::support::{Fixture, variants};
 
@@ -74,7 +74,7 @@ fn the_chosen_tier_is_used() {
     for (tier, expected) in [(Tier::PORTABLE, false), (Tier::SCALAR, true)] {
         pool.install(|| {
             let fixture = Fixture::open("qwen3_moe");
-            let model = Model::with_tier(fixture.spec.clone(), tier);
+            let model = ForwardPass::with_tier(fixture.spec.clone(), tier);
             let mut session = Session::new(model, fixture.source(), 64, KvPrecision::F32);
             session.prefill(&[1, 2, 3, 4, 5, 6, 7, 8, 9]).unwrap();
             session.decode(5).unwrap();

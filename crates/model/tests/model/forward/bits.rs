@@ -4,8 +4,9 @@
 use rayon::ThreadPoolBuilder;
 use sws_kernels::{Encoding, Matrix, Tier};
 use sws_model::{
-    CausalLm, Chunk, Compute, FindRows, KvPrecision, Model, Observer, PassSource, Ready, Role,
-    Routed, Rows, Session, SourceError, State, TakeRow, WeightSource, Weights,
+    CausalLm, Chunk, Compute, FindRows, ForwardPass, ForwardState, KvPrecision, LogitRows,
+    Observer, PassSource, Ready, Role, Routed, Session, SourceError, TakeRow, WeightSource,
+    Weights,
 };
 use sws_store::shard::{ShardOptions, shard};
 use sws_store::{PieceId, PieceKind, open_checkpoint};
@@ -34,7 +35,7 @@ pub(crate) fn score<S: PassSource>(
 }
 
 fn session<S: PassSource>(fixture: &Fixture, tier: Tier, source: S) -> Session<S> {
-    let model = Model::with_tier(fixture.spec.clone(), tier);
+    let model = ForwardPass::with_tier(fixture.spec.clone(), tier);
     Session::new(model, source, usize::MAX, KvPrecision::F32)
 }
 
@@ -58,7 +59,7 @@ fn strips() {
         let tokens = tokens(&fixture);
         let expected = score(fixture.session(), &tokens, tokens.len());
         for (strip, chunk) in [(1, 150), (7, 150), (64, 150), (64, 100)] {
-            let model = Model::new(fixture.spec.clone()).with_strips(strip);
+            let model = ForwardPass::new(fixture.spec.clone()).with_strips(strip);
             let session = Session::new(model, fixture.source(), usize::MAX, KvPrecision::F32);
             let found = score(session, &tokens, chunk);
             assert!(found == expected, "{name}: strips of {strip} in chunks of {chunk}");
@@ -97,8 +98,8 @@ fn alone_or_in_a_batch() {
         let expected = texts.map(|text| score(fixture.session(), text, text.len()));
 
         let (spec, mut source) = (&fixture.spec, fixture.source());
-        let model = Model::new(spec.clone());
-        let mut state = State::new(spec, usize::MAX, KvPrecision::F32).with_pages(64);
+        let model = ForwardPass::new(spec.clone());
+        let mut state = ForwardState::new(spec, usize::MAX, KvPrecision::F32).with_pages(64);
         let mut found = [const { Vec::new() }; 3];
         for _ in texts {
             state.add_sequence(spec);
@@ -118,7 +119,7 @@ fn alone_or_in_a_batch() {
             }
             model.begin(&mut state, &batch, &mut source).unwrap();
             (0..spec.layers.len()).for_each(|l| model.layer(l, &mut state, &mut source).unwrap());
-            let mut logits = model.logits(Rows::All, &mut state, &mut source).unwrap();
+            let mut logits = model.logits(LogitRows::All, &mut state, &mut source).unwrap();
             for chunk in batch {
                 let (these, rest) = logits.split_at(chunk.tokens.len() * spec.vocab);
                 found[chunk.sequence].extend(bits(these));
@@ -171,7 +172,7 @@ fn rounded_keys_and_values() {
         let fixture = Fixture::open(name);
         let tokens = tokens(&fixture);
         let run = |precision, chunk| {
-            let model = Model::new(fixture.spec.clone());
+            let model = ForwardPass::new(fixture.spec.clone());
             let mut seen = Recorder::default();
             let mut session = Session::new(model, fixture.source(), usize::MAX, precision);
             session.set_chunk(chunk);

@@ -6,7 +6,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 use sws_kernels::Tier;
-use sws_model::{Inventory, KvPrecision, ModelSpec, PassSize, State, naming, supported};
+use sws_model::{ForwardState, Inventory, KvPrecision, ModelSpec, PassSize, naming, supported};
 use sws_store::{Configuration, Dtype, Manifest, Tensor, Value as Typed, open_checkpoint};
 use sws_testing::gguf::{Key, converted, convertible};
 use sws_testing::goldens::golden_dir;
@@ -61,8 +61,8 @@ fn check_typed(config: &Configuration) -> Result<(), String> {
     }
     let spec = ModelSpec::of(config).map_err(|error| one_sentence(&error.to_string()))?;
     let positions = spec.context.min(1 << 20);
-    State::cache_bytes(&spec, positions, KvPrecision::F32);
-    State::journal_bytes(&spec, (3, 64), KvPrecision::F32);
+    ForwardState::cache_bytes(&spec, positions, KvPrecision::F32);
+    ForwardState::journal_bytes(&spec, (3, 64), KvPrecision::F32);
     let (strip, packings) = (PassSize::STRIP, Default::default());
     let size = PassSize { tokens: 64, logits: 64, positions, threads: 2, strip, packings };
     spec.work_bytes(Tier::PORTABLE, size);

@@ -1,11 +1,11 @@
 //! Experts that are computed elsewhere give the same bits.
 
 use sws_kernels::functional::{Activation, add, gate, gate_interleaved};
-use sws_kernels::{Matrix, Scratch, Tier, matmul};
+use sws_kernels::{MatmulScratch, Matrix, Tier, matmul};
 use sws_model::{
-    CausalLm, Compute, ExpertBatch, ExpertExecutor, FindRows, GateUp, KvPrecision, Model, Observer,
-    PassSource, Ready, ResidentSource, Role, Routed, Session, SourceError, TakeRow, WeightSource,
-    Weights,
+    CausalLm, Compute, ExpertBatch, ExpertExecutor, FindRows, ForwardPass, GateUp, KvPrecision,
+    Observer, PassSource, Ready, ResidentSource, Role, Routed, Session, SourceError, TakeRow,
+    WeightSource, Weights,
 };
 use sws_store::{PieceId, PieceKind};
 
@@ -28,7 +28,7 @@ fn experts_computed_elsewhere_give_the_same_bits() {
         let expected = bits(&mut fixture.session());
         for one_in in [1, 2] {
             let source = Divided { inner: fixture.source(), one_in };
-            let model = Model::new(fixture.spec.clone());
+            let model = ForwardPass::new(fixture.spec.clone());
             let mut session = Session::new(model, source, usize::MAX, KvPrecision::F32);
             assert_eq!(bits(&mut session), expected, "{name}, one expert in {one_in}");
         }
@@ -156,7 +156,7 @@ impl Elsewhere<'_> {
     fn linear(&self, piece: PieceId, weights: Role, bias: Option<Role>, x: &[f32]) -> Vec<f32> {
         let weights = self.0.matrix(piece, weights).unwrap();
         let mut y = vec![0.0; weights.row_count()];
-        matmul(Tier::PORTABLE, &weights, x, 1, &mut y, &mut Scratch::new());
+        matmul(Tier::PORTABLE, &weights, x, 1, &mut y, &mut MatmulScratch::new());
         if let Some(bias) = bias {
             let mut row = vec![0.0; y.len()];
             self.0.matrix(piece, bias).unwrap().decode_row(0, &mut row);

@@ -1,8 +1,8 @@
 //! Passes that cannot continue.
 
 use sws_model::{
-    CausalLm, Chunk, Compute, FindRows, ForwardError, KvPrecision, Model, Ready, ResidentSource,
-    Routed, Rows, Session, SourceError, State, TakeRow, WeightSource,
+    CausalLm, Chunk, Compute, FindRows, ForwardError, ForwardPass, ForwardState, KvPrecision,
+    LogitRows, Ready, ResidentSource, Routed, Session, SourceError, TakeRow, WeightSource,
 };
 use sws_store::PieceKind;
 
@@ -26,7 +26,7 @@ fn tokens_that_cannot_be_processed() {
         (usize::MAX, 0, &[1; 257], "room for 256"),
     ];
     for &(limit, before, tokens, expected) in cases {
-        let model = Model::new(fixture.spec.clone());
+        let model = ForwardPass::new(fixture.spec.clone());
         let mut session = Session::new(model, fixture.source(), limit, KvPrecision::F32);
         session.set_chunk(3);
         if before > 0 {
@@ -61,17 +61,17 @@ fn a_source_that_fails() {
     let spec = &fixture.spec;
     let tokens: Vec<u32> = fixture.golden().tokens.iter().copied().cycle().take(90).collect();
     let expected = fixture.session().prefill(&tokens).unwrap().to_vec();
-    let model = Model::new(spec.clone());
+    let model = ForwardPass::new(spec.clone());
     let mut failed = 0;
     for calls in 0.. {
         let mut source = Failing { inner: fixture.source(), calls };
-        let mut state = State::new(spec, 256, KvPrecision::F32);
+        let mut state = ForwardState::new(spec, 256, KvPrecision::F32);
         let sequence = state.add_sequence(spec);
         let batch = [Chunk { sequence, tokens: &tokens }];
-        let pass = |state: &mut State, source: &mut Failing| {
+        let pass = |state: &mut ForwardState, source: &mut Failing| {
             model.begin(state, &batch, source)?;
             (0..spec.layers.len()).try_for_each(|l| model.layer(l, state, source))?;
-            Ok(model.logits(Rows::Last, state, source)?.to_vec())
+            Ok(model.logits(LogitRows::Last, state, source)?.to_vec())
         };
         let saved = state.save();
         let Err(error) = pass(&mut state, &mut source) else { break };

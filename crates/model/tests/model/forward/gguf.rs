@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde_json::Value;
-use sws_kernels::{EncodedRows, Encoder, Encoding, GgufBlocks, Matrix, Source};
-use sws_model::{CausalLm, KvPrecision, Model, ModelSpec, ResidentSource, Session};
+use sws_kernels::{EncodedRows, Encoder, Encoding, GgufBlocks, Matrix, SourceDtype};
+use sws_model::{CausalLm, ForwardPass, KvPrecision, ModelSpec, ResidentSource, Session};
 use sws_store::shard::{ShardOptions, shard, unshard};
 use sws_store::{Manifest, open_checkpoint};
 use sws_testing::gguf::{GgufFile, GgufTensor, Key, converted, convertible};
@@ -18,7 +18,7 @@ use crate::forward::support::{Fixture, Recorder};
 const Q8_0: Encoding = Encoding::Gguf(GgufBlocks::Q8_0);
 
 pub(crate) fn logits(spec: &ModelSpec, source: ResidentSource) -> Vec<u32> {
-    let model = Model::new(spec.clone());
+    let model = ForwardPass::new(spec.clone());
     let mut seen = Recorder::default();
     let mut session = Session::new(model, source, usize::MAX, KvPrecision::F32);
     session.score(&[3, 1, 4, 1, 5, 9, 2, 6], &mut seen).unwrap();
@@ -194,7 +194,7 @@ fn quantised_matrices_give_the_bits_of_their_numbers() {
             continue;
         }
         count += 1;
-        let encoder = Encoder::new(Q8_0, Source::Bf16, cols).unwrap();
+        let encoder = Encoder::new(Q8_0, SourceDtype::Bf16, cols).unwrap();
         let mut rows = EncodedRows::default();
         encoder.encode(&codes.bytes, &mut rows).unwrap();
         let row_count = codes.bytes.len() / (2 * cols);

@@ -11,7 +11,7 @@ use sws_testing::goldens::goldens;
 
 /// By name, the tensors with their types, shapes and hashes.
 fn tensors(file: &GgufFile) -> BTreeMap<String, String> {
-    let shown = |tensor: &GgufTensor| {
+    let render = |tensor: &GgufTensor| {
         let kind = match tensor.kind {
             0 => "F32",
             30 => "BF16",
@@ -30,7 +30,7 @@ fn tensors(file: &GgufFile) -> BTreeMap<String, String> {
     };
     // Layers of multi-token prediction are not among the goldens.
     let used = file.tensors.iter().filter(|tensor| !tensor.name.contains(".nextn."));
-    used.map(shown).collect()
+    used.map(render).collect()
 }
 
 /// The file with these keys in place of its own.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rayon::ThreadPoolBuilder;
 use sws_kernels::{Activations, Tier};
-use sws_model::{CausalLm, KvPrecision, Mixer, Model, PassSize, Session};
+use sws_model::{CausalLm, ForwardPass, KvPrecision, Mixer, PassSize, Session};
 use sws_store::open_checkpoint;
 use sws_store::shard::{ShardOptions, shard};
 use sws_testing::gguf::{GgufFile, Key, converted, convertible, fused};
@@ -75,7 +75,7 @@ fn near_files_give_the_same_bits_everywhere() {
         assert!(!spec.layers.iter().any(|layer| fused(&layer.mixer)), "{name}");
         let source = || resident(dir.path(), &manifest, &spec).unwrap();
         let session = |tier| {
-            let model = Model::with_tier(spec.clone(), tier);
+            let model = ForwardPass::with_tier(spec.clone(), tier);
             Session::new(model, source(), usize::MAX, KvPrecision::F32)
         };
         let expected = score(session(Tier::best()), &TOKENS, TOKENS.len());
@@ -87,7 +87,7 @@ fn near_files_give_the_same_bits_everywhere() {
             assert!(found == expected, "{name}: {chunk}");
         }
         for rows in [1, 5, 16, usize::MAX] {
-            let model = Model::new(spec.clone());
+            let model = ForwardPass::new(spec.clone());
             let source = Piecemeal { inner: source(), together: 1, rows };
             let session = Session::new(model, source, usize::MAX, KvPrecision::F32);
             let pool = ThreadPoolBuilder::new().num_threads(3).build().unwrap();

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use sws_model::{CausalLm, KvPrecision, Model, ModelSpec, ResidentSource, Session};
+use sws_model::{CausalLm, ForwardPass, KvPrecision, ModelSpec, ResidentSource, Session};
 use sws_store::shard::{ShardOptions, shard};
 use sws_store::{
     Checkpoint, CheckpointError, Configuration, Extent, HeaderTensor, Manifest, ShardReader, Value,
@@ -188,7 +188,7 @@ fn a_file_that_ends_early_is_named() {
 }
 
 fn logits(spec: &ModelSpec, source: ResidentSource) -> Vec<u32> {
-    let model = Model::new(spec.clone());
+    let model = ForwardPass::new(spec.clone());
     let mut seen = Recorder::default();
     let mut session = Session::new(model, source, usize::MAX, KvPrecision::F32);
     session.score(&[3, 1, 4, 1, 5, 9, 2, 6], &mut seen).unwrap();

@@ -2,10 +2,10 @@
 
 mod allocations;
 mod bad;
+mod batches;
 mod bits;
 mod configs;
 mod damaged;
-mod engine;
 mod executor;
 mod failures;
 mod gguf;

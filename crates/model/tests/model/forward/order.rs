@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use sws_kernels::Matrix;
 use sws_model::{
-    CausalLm, Compute, FindRows, KvPrecision, Model, Observer, PassSource, ReadStep, Ready,
+    CausalLm, Compute, FindRows, ForwardPass, KvPrecision, Observer, PassSource, ReadStep, Ready,
     ResidentSource, Role, Routed, Session, SourceError, TakeRow, TensorSpec, WeightSource, Weights,
 };
 use sws_store::{PieceId, PieceKind};
@@ -20,7 +20,7 @@ fn passes_request_tensors_in_the_order_of_the_spec() {
         let tokens = fixture.golden().tokens;
         let source =
             Recording { inner: fixture.source(), asked: RefCell::default(), routes: vec![] };
-        let model = Model::new(fixture.spec.clone());
+        let model = ForwardPass::new(fixture.spec.clone());
         let mut session = Session::new(model, source, usize::MAX, KvPrecision::F32);
         for tokens in [&tokens[..1], &tokens[1..8]] {
             session.prefill(tokens).unwrap();

@@ -2,7 +2,7 @@
 
 use sws_kernels::Tier;
 use sws_kernels::functional::top_k;
-use sws_model::{Chunk, KvPrecision, Model, RouterProbe, State, WeightSource};
+use sws_model::{Chunk, ForwardPass, ForwardState, KvPrecision, RouterProbe, WeightSource};
 
 use crate::forward::support::{Fixture, variants};
 
@@ -11,9 +11,9 @@ fn a_probe_of_the_state_after_attention_gives_the_choices_of_the_pass() {
     for name in variants() {
         let fixture = Fixture::open(&name);
         let (spec, mut source) = (&fixture.spec, fixture.source());
-        let model = Model::new(spec.clone());
+        let model = ForwardPass::new(spec.clone());
         let mut probe = RouterProbe::new(Tier::best());
-        let mut state = State::new(spec, usize::MAX, KvPrecision::F32);
+        let mut state = ForwardState::new(spec, usize::MAX, KvPrecision::F32);
         let sequence = state.add_sequence(spec);
         let tokens = &fixture.golden().tokens;
         model.begin(&mut state, &[Chunk { sequence, tokens }], &mut source).unwrap();

@@ -2,8 +2,8 @@
 
 use sws_kernels::Matrix;
 use sws_model::{
-    Chunk, Compute, FindRows, KvPrecision, Model, Ready, ResidentSource, Role, Routed, Rows,
-    SourceError, State, TakeRow, WeightSource, Weights,
+    Chunk, Compute, FindRows, ForwardPass, ForwardState, KvPrecision, LogitRows, Ready,
+    ResidentSource, Role, Routed, SourceError, TakeRow, WeightSource, Weights,
 };
 use sws_store::{PieceId, PieceKind};
 
@@ -71,9 +71,9 @@ fn run(fixture: &Fixture, chunk: usize, ahead_from: Option<usize>) -> Vec<u32> {
     let tokens: Vec<u32> = fixture.golden().tokens.iter().copied().cycle().take(220).collect();
     let (prompt, rest) = tokens.split_at(90);
     let (chunk, next) = (&rest[..chunk], &rest[chunk..chunk + 1]);
-    let model = Model::new(spec.clone());
+    let model = ForwardPass::new(spec.clone());
     let mut source = Swapped { inner: fixture.source(), experts: None };
-    let mut state = State::new(spec, usize::MAX, KvPrecision::F32);
+    let mut state = ForwardState::new(spec, usize::MAX, KvPrecision::F32);
     let sequence = state.add_sequence(spec);
     let mut logits = Vec::new();
     for (number, tokens) in [prompt, chunk, next].into_iter().enumerate() {
@@ -98,7 +98,7 @@ fn run(fixture: &Fixture, chunk: usize, ahead_from: Option<usize>) -> Vec<u32> {
             }
             model.layer(l, &mut state, &mut source).unwrap();
         }
-        let found = model.logits(Rows::All, &mut state, &mut source).unwrap();
+        let found = model.logits(LogitRows::All, &mut state, &mut source).unwrap();
         logits.extend(found.iter().map(|x| x.to_bits()));
     }
     logits
@@ -110,9 +110,9 @@ fn a_pass_begins_with_nothing_selected() {
     let fixture = Fixture::open("glm_moe_dsa");
     let spec = &fixture.spec;
     let tokens: Vec<u32> = fixture.golden().tokens.iter().copied().cycle().take(100).collect();
-    let model = Model::new(spec.clone());
+    let model = ForwardPass::new(spec.clone());
     let mut source = fixture.source();
-    let mut state = State::new(spec, usize::MAX, KvPrecision::F32);
+    let mut state = ForwardState::new(spec, usize::MAX, KvPrecision::F32);
     let sequence = state.add_sequence(spec);
     let (prompt, next) = tokens.split_at(99);
     model.begin(&mut state, &[Chunk { sequence, tokens: prompt }], &mut source).unwrap();
@@ -121,7 +121,7 @@ fn a_pass_begins_with_nothing_selected() {
     model.begin(&mut state, &[Chunk { sequence, tokens: next }], &mut source).unwrap();
     assert!(state.selected(0).is_none());
     // What a saved pass copies of it is part of the budget: 8 positions of each token.
-    assert_eq!(State::journal_bytes(spec, (1, 3), KvPrecision::F32), 3 * 8 * 4);
+    assert_eq!(ForwardState::journal_bytes(spec, (1, 3), KvPrecision::F32), 3 * 8 * 4);
 }
 
 #[test]
@@ -135,14 +135,14 @@ fn nested(name: &str) {
     let fixture = Fixture::open(name);
     let spec = &fixture.spec;
     let tokens: Vec<u32> = fixture.golden().tokens.iter().copied().cycle().take(200).collect();
-    let model = Model::new(spec.clone());
+    let model = ForwardPass::new(spec.clone());
     let mut source = fixture.source();
-    let mut state = State::new(spec, usize::MAX, KvPrecision::Bf16);
+    let mut state = ForwardState::new(spec, usize::MAX, KvPrecision::Bf16);
     let sequence = state.add_sequence(spec);
-    let mut pass = |state: &mut State, tokens: &[u32]| {
+    let mut pass = |state: &mut ForwardState, tokens: &[u32]| {
         model.begin(state, &[Chunk { sequence, tokens }], &mut source).unwrap();
         (0..spec.layers.len()).for_each(|l| model.layer(l, state, &mut source).unwrap());
-        let logits = model.logits(Rows::All, state, &mut source).unwrap();
+        let logits = model.logits(LogitRows::All, state, &mut source).unwrap();
         logits.iter().map(|x| x.to_bits()).collect::<Vec<u32>>()
     };
     pass(&mut state, &tokens[..100]);

@@ -2,15 +2,18 @@
 
 use std::io::{self, Write};
 
-use sws_model::{Chunk, KvPrecision, LayerSpec, Mixer, Model, Prefix, ResidentSource, Rows, State};
+use sws_model::{
+    Chunk, ForwardPass, ForwardState, KvPrecision, LayerSpec, LogitRows, Mixer, Prefix,
+    ResidentSource,
+};
 
 use crate::forward::support::{Fixture, variants};
 
 /// A model with any number of sequences.
 struct Sequences {
-    model: Model,
+    model: ForwardPass,
     source: ResidentSource,
-    state: State,
+    state: ForwardState,
 }
 
 impl Sequences {
@@ -19,8 +22,8 @@ impl Sequences {
     }
 
     fn with(fixture: &Fixture, page: usize, precision: KvPrecision) -> Sequences {
-        let model = Model::new(fixture.spec.clone());
-        let state = State::new(&fixture.spec, usize::MAX, precision).with_pages(page);
+        let model = ForwardPass::new(fixture.spec.clone());
+        let state = ForwardState::new(&fixture.spec, usize::MAX, precision).with_pages(page);
         Sequences { model, source: fixture.source(), state }
     }
 
@@ -30,7 +33,7 @@ impl Sequences {
         model.begin(state, &[Chunk { sequence, tokens }], source).unwrap();
         let layers = model.spec().layers.len();
         (0..layers).for_each(|l| model.layer(l, state, source).unwrap());
-        let logits = model.logits(Rows::All, state, source).unwrap();
+        let logits = model.logits(LogitRows::All, state, source).unwrap();
         logits.iter().map(|x| x.to_bits()).collect()
     }
 }

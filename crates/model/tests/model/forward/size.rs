@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 use sws_kernels::{Activations, Packings, ThreadScratch, Tier};
 use sws_model::CausalLm;
-use sws_model::{KvPrecision, Model, PassSize, Session};
+use sws_model::{ForwardPass, KvPrecision, PassSize, Session};
 
 use crate::forward::support::{Fixture, Recorder, variants};
 
@@ -32,7 +32,8 @@ fn working_memory_stays_within_the_formula() {
                     let limit = fixture.spec.context.min(220);
                     let prompt: Vec<u32> =
                         golden.tokens.iter().copied().cycle().take(limit.min(210)).collect();
-                    let model = Model::with_tier(fixture.spec.clone(), tier).with_strips(strip);
+                    let model =
+                        ForwardPass::with_tier(fixture.spec.clone(), tier).with_strips(strip);
                     let mut session =
                         Session::new(model, fixture.source(), limit, KvPrecision::F32);
                     session.set_chunk(tokens);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use sws_model::{
-    KvPrecision, Model, ModelSpec, Observer, ResidentSource, Routed, Session, SourceError,
+    ForwardPass, KvPrecision, ModelSpec, Observer, ResidentSource, Routed, Session, SourceError,
 };
 use sws_store::{Manifest, Pass};
 use sws_testing::goldens::{Golden, Runnable, golden_dir, runnable};
@@ -38,7 +38,7 @@ impl Fixture {
     }
 
     pub(crate) fn session(&self) -> Session<ResidentSource> {
-        let model = Model::new(self.spec.clone());
+        let model = ForwardPass::new(self.spec.clone());
         Session::new(model, self.source(), usize::MAX, KvPrecision::F32)
     }
 

@@ -2,7 +2,7 @@
 
 use safetensors::Dtype;
 use serde_json::json;
-use sws_model::{LeftOut, ModelSpec, Part};
+use sws_model::{LeftOut, ModelSpec, UnusedPart};
 use sws_store::{Manifest, open_checkpoint};
 use sws_testing::gguf::{Key, converted};
 use sws_testing::goldens::{Tensors, change, golden_dir, runnable_from, variants};
@@ -11,7 +11,7 @@ use sws_testing::goldens::{Tensors, change, golden_dir, runnable_from, variants}
 fn unused(manifest: &Manifest, spec: &ModelSpec) -> [Vec<String>; 2] {
     let unused = spec.unused(manifest);
     [true, false].map(|unknown| {
-        let those = unused.iter().filter(|it| (it.part == Part::Unknown) == unknown);
+        let those = unused.iter().filter(|it| (it.part == UnusedPart::Unknown) == unknown);
         those.map(|it| it.tensor.name.clone()).collect()
     })
 }
@@ -32,7 +32,7 @@ fn with(golden: &str, names: &[&str]) -> tempfile::TempDir {
 #[test]
 fn every_tensor_that_is_left_out_is_named() {
     #[rustfmt::skip]
-    type Named = (Part, &'static str, usize);
+    type Named = (UnusedPart, &'static str, usize);
     let cases: &[(&str, &[&str], &[Named])] = &[
         ("qwen3_moe", &[], &[]),
         (
@@ -48,12 +48,12 @@ fn every_tensor_that_is_left_out_is_named() {
                 "model.layers.0.mlp.experts.4.up_proj.bias",
             ],
             &[
-                (Part::Unknown, "lm_head.bias", 1),
-                (Part::Unknown, "model.layers.1.input_layernorm.bias", 1),
-                (Part::Unknown, "model.layers.0.mlp.experts.*.up_proj.bias", 2),
-                (Part::Unknown, "model.layers.0.mlp.gate.e_score_correction_bias", 1),
-                (Part::Unknown, "model.layers.*.self_attn.sinks", 2),
-                (Part::Unknown, "model.norm.bias", 1),
+                (UnusedPart::Unknown, "lm_head.bias", 1),
+                (UnusedPart::Unknown, "model.layers.1.input_layernorm.bias", 1),
+                (UnusedPart::Unknown, "model.layers.0.mlp.experts.*.up_proj.bias", 2),
+                (UnusedPart::Unknown, "model.layers.0.mlp.gate.e_score_correction_bias", 1),
+                (UnusedPart::Unknown, "model.layers.*.self_attn.sinks", 2),
+                (UnusedPart::Unknown, "model.norm.bias", 1),
             ],
         ),
         (
@@ -67,11 +67,11 @@ fn every_tensor_that_is_left_out_is_named() {
                 "model.layers.0.self_attn.q_proj.input_scale",
             ],
             &[
-                (Part::Needless, "model.layers.0.self_attn.k_scale", 1),
-                (Part::Needless, "model.layers.0.self_attn.kv_scale", 1),
-                (Part::Needless, "model.layers.0.self_attn.prob_output_scale", 1),
-                (Part::Needless, "model.layers.0.self_attn.q_proj.input_scale", 1),
-                (Part::Needless, "model.layers.*.self_attn.rotary_emb.inv_freq", 2),
+                (UnusedPart::Needless, "model.layers.0.self_attn.k_scale", 1),
+                (UnusedPart::Needless, "model.layers.0.self_attn.kv_scale", 1),
+                (UnusedPart::Needless, "model.layers.0.self_attn.prob_output_scale", 1),
+                (UnusedPart::Needless, "model.layers.0.self_attn.q_proj.input_scale", 1),
+                (UnusedPart::Needless, "model.layers.*.self_attn.rotary_emb.inv_freq", 2),
             ],
         ),
         (
@@ -86,17 +86,20 @@ fn every_tensor_that_is_left_out_is_named() {
                 "other.weight",
             ],
             &[
-                (Part::Images, "multi_modal_projector.weight", 1),
-                (Part::Images, "vision_tower.layers.*", 2),
-                (Part::Sound, "audio_tower.*", 1),
-                (Part::Prediction, "mtp.layers.*", 2),
-                (Part::Unknown, "other.weight", 1),
+                (UnusedPart::Images, "multi_modal_projector.weight", 1),
+                (UnusedPart::Images, "vision_tower.layers.*", 2),
+                (UnusedPart::Sound, "audio_tower.*", 1),
+                (UnusedPart::Prediction, "mtp.layers.*", 2),
+                (UnusedPart::Unknown, "other.weight", 1),
             ],
         ),
         (
             "deepseek_v4",
             &["layers.1.ffn.gate.bias_vl"],
-            &[(Part::Images, "layers.1.ffn.gate.bias_vl", 1), (Part::Prediction, "mtp.*", 1)],
+            &[
+                (UnusedPart::Images, "layers.1.ffn.gate.bias_vl", 1),
+                (UnusedPart::Prediction, "mtp.*", 1),
+            ],
         ),
     ];
     for (golden, names, expected) in cases {

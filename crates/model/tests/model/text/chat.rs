@@ -118,7 +118,7 @@ struct FormatCase {
 }
 
 #[test]
-fn thoughts_are_switched_by_variables_that_change_the_prompt() {
+fn reasoning_is_switched_by_variables_that_change_the_prompt() {
     let cases = [
         (
             "{% if enable_thinking is defined and not enable_thinking %}a{% endif %}",

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use sws_model::text::Origin::{Default as D, GenerationConfig as J, Gguf as G, Option as O};
+use sws_model::text::SettingOrigin::{Default as D, GenerationConfig as J, Gguf as G, Option as O};
 use sws_model::text::{Generation, GenerationOptions, Sampling};
 use sws_store::{Configuration, Value};
 

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use sws_model::text::StopStrings;
 
 /// The text shown when it arrives in these pieces, and true if it was stopped.
-fn shown<'a>(stops: &[&str], pieces: impl IntoIterator<Item = &'a str>) -> (String, bool) {
+fn render<'a>(stops: &[&str], pieces: impl IntoIterator<Item = &'a str>) -> (String, bool) {
     let mut stop = StopStrings::new(stops.iter().map(|s| s.to_string()));
     let mut out = String::new();
     for piece in pieces {
@@ -33,10 +33,10 @@ fn text_ends_before_the_first_complete_stop_string() {
         (&["é🎉"], "caf\u{e9}🎈é🎉", "café🎈", true),
     ];
     for (stops, text, expected, stopped) in cases {
-        let whole = shown(stops, [text]);
+        let whole = render(stops, [text]);
         assert_eq!(whole, (expected.to_owned(), stopped), "{stops:?} in {text:?}");
         let by_char = text.char_indices().map(|(at, c)| &text[at..at + c.len_utf8()]);
-        assert_eq!(shown(stops, by_char), whole, "{stops:?} in {text:?}, char by char");
+        assert_eq!(render(stops, by_char), whole, "{stops:?} in {text:?}, char by char");
     }
 }
 
@@ -62,8 +62,8 @@ proptest! {
     ) {
         let stops: Vec<&str> = stops.iter().map(String::as_str).collect();
         let text = pieces.concat();
-        let streamed = shown(&stops, pieces.iter().map(String::as_str));
-        prop_assert_eq!(&streamed, &shown(&stops, [text.as_str()]));
+        let streamed = render(&stops, pieces.iter().map(String::as_str));
+        prop_assert_eq!(&streamed, &render(&stops, [text.as_str()]));
         // The definition: the shortest prefix of the text that ends with a stop string.
         let ends = (0..=text.len()).filter(|&end| text.is_char_boundary(end));
         let first = ends.map(|end| &text[..end]).find_map(|t| {

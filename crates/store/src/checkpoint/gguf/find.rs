@@ -14,7 +14,7 @@ const OTHERS: [&str; 3] = ["model.safetensors", "model.safetensors.index.json", 
 
 /// The files of one model.
 #[derive(Debug)]
-pub(in super::super) struct Found {
+pub(in super::super) struct GgufFiles {
     pub(super) dir: PathBuf,
     /// File names in order.
     pub(super) names: Vec<String>,
@@ -22,7 +22,7 @@ pub(in super::super) struct Found {
 
 /// Finds the files of the model at `path`: a GGUF file, or a directory that holds those of one
 /// model. None if it is neither.
-pub(in super::super) fn find(path: &Path) -> Result<Option<Found>, CheckpointError> {
+pub(in super::super) fn find(path: &Path) -> Result<Option<GgufFiles>, CheckpointError> {
     if path.is_file() {
         if path.extension().is_none_or(|ending| ending != "gguf") {
             return Ok(None);
@@ -55,7 +55,7 @@ pub(in super::super) fn find(path: &Path) -> Result<Option<Found>, CheckpointErr
 }
 
 /// The files of the model that the file `name` belongs to.
-fn set(dir: &Path, name: &str) -> Result<Found, CheckpointError> {
+fn set(dir: &Path, name: &str) -> Result<GgufFiles, CheckpointError> {
     let names = match part(name) {
         None => vec![name.to_owned()],
         Some(part) => (1..=part.count).map(|number| part.name(number)).collect(),
@@ -69,16 +69,16 @@ fn set(dir: &Path, name: &str) -> Result<Found, CheckpointError> {
             Err(cause) => return Err(CheckpointError::Read { path, cause }),
         }
     }
-    Ok(Found { dir: dir.to_owned(), names })
+    Ok(GgufFiles { dir: dir.to_owned(), names })
 }
 
 /// The name of a part, taken apart.
-struct Part<'a> {
+struct PartName<'a> {
     model: &'a str,
     count: u32,
 }
 
-impl Part<'_> {
+impl PartName<'_> {
     /// The name of part `number`, counted from one.
     fn name(&self, number: u32) -> String {
         format!("{}-{number:05}-of-{:05}{ENDING}", self.model, self.count)
@@ -93,7 +93,7 @@ pub fn gguf_model(file: &str) -> Option<(&str, usize)> {
 }
 
 /// None if a name is not that of a part.
-fn part(name: &str) -> Option<Part<'_>> {
+fn part(name: &str) -> Option<PartName<'_>> {
     let (rest, count) = name.strip_suffix(ENDING)?.rsplit_once("-of-")?;
     let (model, number) = rest.rsplit_once('-')?;
     let digits = |digits: &str| {
@@ -101,7 +101,7 @@ fn part(name: &str) -> Option<Part<'_>> {
         if five { digits.parse::<u32>().ok() } else { None }
     };
     let (number, count) = (digits(number)?, digits(count)?);
-    (1..=count).contains(&number).then_some(Part { model, count })
+    (1..=count).contains(&number).then_some(PartName { model, count })
 }
 
 #[cfg(test)]

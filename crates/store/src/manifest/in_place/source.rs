@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use sws_kernels::{Encoding, Published};
 
-use super::{Geometry, Origin, PARTS, Packed, Packing, Stored};
+use super::{Geometry, PARTS, Packed, Packing, StoredTensor, TensorOrigin};
 use crate::checkpoint::WeightFile;
 use crate::header::HeaderTensor;
 use crate::{Dtype, Naming};
@@ -18,13 +18,13 @@ pub(super) struct Logical<'a> {
     /// How the codes lie along columns, if they do.
     pub(super) packing: Option<Packing>,
     /// The checkpoint's tensors that hold the parts, in the order of the encoding.
-    pub(super) parts: Vec<Stored<'a>>,
+    pub(super) parts: Vec<StoredTensor<'a>>,
 }
 
 /// Tensors of a checkpoint, in file order and by name.
-pub(super) struct Source<'a> {
-    pub(super) tensors: Vec<Stored<'a>>,
-    by_name: HashMap<&'a str, Stored<'a>>,
+pub(super) struct CheckpointTensors<'a> {
+    pub(super) tensors: Vec<StoredTensor<'a>>,
+    by_name: HashMap<&'a str, StoredTensor<'a>>,
     packed: Option<Packed>,
     /// See [`Naming::has_blocks`].
     blocks: bool,
@@ -33,7 +33,7 @@ pub(super) struct Source<'a> {
 }
 
 /// Codes together with what should be their scales.
-pub(super) enum Found<'a> {
+pub(super) enum CodesForm<'a> {
     /// A tensor by itself.
     Plain,
     /// A quantised matrix.
@@ -41,22 +41,23 @@ pub(super) enum Found<'a> {
     /// A matrix, by its name and shape, whose parts contradict each other.
     Misfit { name: String, shape: Vec<u64>, reason: String },
     /// Such a matrix whose scales have groups of other columns than the configuration says.
-    OtherGroups { name: String, shape: Vec<u64>, scales: Stored<'a>, found: u64, said: u64 },
+    OtherGroups { name: String, shape: Vec<u64>, scales: StoredTensor<'a>, found: u64, said: u64 },
 }
 
-impl<'a> Source<'a> {
-    pub(super) fn new(files: &'a [WeightFile], naming: &dyn Naming) -> Source<'a> {
-        let tensors: Vec<Stored<'a>> = (0..)
+impl<'a> CheckpointTensors<'a> {
+    pub(super) fn new(files: &'a [WeightFile], naming: &dyn Naming) -> CheckpointTensors<'a> {
+        let tensors: Vec<StoredTensor<'a>> = (0..)
             .zip(files)
             .flat_map(|(file, entry)| {
-                entry.tensors.iter().map(move |tensor| Stored { file, tensor })
+                entry.tensors.iter().map(move |tensor| StoredTensor { file, tensor })
             })
             .collect();
         let by_name = tensors.iter().map(|stored| (stored.tensor.name.as_str(), *stored)).collect();
         let (packed, blocks) = (naming.packed(), naming.has_blocks());
-        let mut source = Source { tensors, by_name, packed, blocks, scales: HashSet::new() };
+        let mut source =
+            CheckpointTensors { tensors, by_name, packed, blocks, scales: HashSet::new() };
         for stored in &source.tensors {
-            if let Found::Quantised(matrix) = source.find(stored) {
+            if let CodesForm::Quantised(matrix) = source.find(stored) {
                 source
                     .scales
                     .extend(matrix.parts[1..].iter().map(|part| part.tensor.name.as_str()));
@@ -66,17 +67,17 @@ impl<'a> Source<'a> {
     }
 
     /// The tensor of this name.
-    pub(super) fn named(&self, name: &str) -> Option<Stored<'a>> {
+    pub(super) fn named(&self, name: &str) -> Option<StoredTensor<'a>> {
         self.by_name.get(name).copied()
     }
 
     /// True if the tensor holds scales of another one.
-    pub(super) fn is_scales(&self, stored: &Stored<'a>) -> bool {
+    pub(super) fn is_scales(&self, stored: &StoredTensor<'a>) -> bool {
         self.scales.contains(stored.tensor.name.as_str())
     }
 
     /// The tensor by itself.
-    pub(super) fn plain(&self, stored: &Stored<'a>) -> Logical<'a> {
+    pub(super) fn plain(&self, stored: &StoredTensor<'a>) -> Logical<'a> {
         Logical {
             name: stored.tensor.name.clone(),
             dtype: stored.tensor.dtype,
@@ -88,7 +89,7 @@ impl<'a> Source<'a> {
     }
 
     /// The matrix whose codes these are, by the names of the tensors beside them.
-    pub(super) fn find(&self, codes: &Stored<'a>) -> Found<'a> {
+    pub(super) fn find(&self, codes: &StoredTensor<'a>) -> CodesForm<'a> {
         let name = codes.tensor.name.as_str();
         if let (Some(packed), Some(stem)) = (self.packed, name.strip_suffix(PARTS[0])) {
             return self.find_packed(codes, stem, packed);
@@ -104,9 +105,9 @@ impl<'a> Source<'a> {
             },
             Dtype::I32 => match name.strip_suffix("_packed") {
                 Some(stem) => (stem, shape, 8),
-                None => return Found::Plain,
+                None => return CodesForm::Plain,
             },
-            _ => return Found::Plain,
+            _ => return CodesForm::Plain,
         };
         let with = |suffix: &str| self.named(&format!("{name}{suffix}"));
         let instead = |suffix: &str| {
@@ -121,11 +122,11 @@ impl<'a> Source<'a> {
                 .or_else(|| instead(".scale"))
                 .or_else(|| instead(".qscale_weight")),
         };
-        let Some(scales) = scales else { return Found::Plain };
-        let Some((&elements, rows)) = outer.split_last() else { return Found::Plain };
-        let Some(cols) = elements.checked_mul(per_element) else { return Found::Plain };
+        let Some(scales) = scales else { return CodesForm::Plain };
+        let Some((&elements, rows)) = outer.split_last() else { return CodesForm::Plain };
+        let Some(cols) = elements.checked_mul(per_element) else { return CodesForm::Plain };
         let shape = [rows, &[cols]].concat();
-        let misfit = |other: &Stored<'_>| Found::Misfit {
+        let misfit = |other: &StoredTensor<'_>| CodesForm::Misfit {
             name: name.to_owned(),
             shape: shape.clone(),
             reason: format!(
@@ -149,10 +150,10 @@ impl<'a> Source<'a> {
         let Some(encoding) = encoding.filter(fits) else { return misfit(&scales) };
         // A name that another tensor has cannot be given to the matrix.
         if name != codes.tensor.name && self.by_name.contains_key(name) {
-            return Found::Plain;
+            return CodesForm::Plain;
         }
         let three = encoding.parts().len() == 3;
-        Found::Quantised(Logical {
+        CodesForm::Quantised(Logical {
             name: name.to_owned(),
             dtype: codes.tensor.dtype,
             shape,
@@ -163,13 +164,14 @@ impl<'a> Source<'a> {
     }
 }
 
-impl<'a> Source<'a> {
+impl<'a> CheckpointTensors<'a> {
     /// The matrix whose packed codes these are.
-    fn find_packed(&self, codes: &Stored<'a>, stem: &str, packed: Packed) -> Found<'a> {
+    fn find_packed(&self, codes: &StoredTensor<'a>, stem: &str, packed: Packed) -> CodesForm<'a> {
         let name = format!("{stem}.weight");
         let part = |suffix: &str| self.named(&format!("{stem}{suffix}"));
         let shape = codes.tensor.shape.clone();
-        let misfit = |reason| Found::Misfit { name: name.clone(), shape: shape.clone(), reason };
+        let misfit =
+            |reason| CodesForm::Misfit { name: name.clone(), shape: shape.clone(), reason };
         let mut parts = vec![*codes];
         for (suffix, needed) in PARTS[1..].iter().zip([true, true, packed.act_order]) {
             match part(suffix) {
@@ -182,7 +184,7 @@ impl<'a> Source<'a> {
         if packed.packing == Packing::Awq {
             parts.truncate(3);
         }
-        let origins: Vec<Origin> = parts.iter().map(Stored::origin).collect();
+        let origins: Vec<TensorOrigin> = parts.iter().map(StoredTensor::origin).collect();
         let geometry = match Geometry::of(packed.packing, &origins) {
             Ok(geometry) => geometry,
             Err(0) => return misfit("whose type or shape is not that of packed codes".to_owned()),
@@ -196,13 +198,13 @@ impl<'a> Source<'a> {
         };
         if let Some(said) = packed.group.filter(|&group| !geometry.has_groups_of(group)) {
             let found = geometry.columns_of_group();
-            return Found::OtherGroups { name, shape, scales: parts[2], found, said };
+            return CodesForm::OtherGroups { name, shape, scales: parts[2], found, said };
         }
         // A name that another tensor has cannot be given to the matrix.
         if self.by_name.contains_key(name.as_str()) {
             return misfit(format!("and `{name}` is there, too"));
         }
-        Found::Quantised(Logical {
+        CodesForm::Quantised(Logical {
             name,
             dtype: codes.tensor.dtype,
             shape: vec![geometry.rows, geometry.cols],

@@ -1,7 +1,7 @@
 //! Tensors that show that a model is another one than that which would be computed without them.
 
-use super::source::{Found, Source};
-use super::{Placement, Stored};
+use super::source::{CheckpointTensors, CodesForm};
+use super::{Placement, StoredTensor};
 use crate::Naming;
 
 /// The reason why a checkpoint cannot be computed without a tensor that no pass reads.
@@ -48,8 +48,8 @@ const OF_ADAPTERS: [&str; 6] = [
 /// Looks at a tensor that has no place among the pieces. Only names that belong to a tensor with a
 /// place count: a part for images may be quantised as it likes.
 pub(super) fn strange(
-    stored: &Stored<'_>,
-    source: &Source<'_>,
+    stored: &StoredTensor<'_>,
+    source: &CheckpointTensors<'_>,
     naming: &dyn Naming,
 ) -> Option<Strange> {
     let (name, shape) = (stored.tensor.name.as_str(), &stored.tensor.shape);
@@ -73,7 +73,7 @@ pub(super) fn strange(
             let packed = [format!("{stem}.qweight")];
             codes.iter().chain(&packed).any(|codes| {
                 let codes = source.named(codes);
-                codes.is_some_and(|codes| !matches!(source.find(&codes), Found::Plain))
+                codes.is_some_and(|codes| !matches!(source.find(&codes), CodesForm::Plain))
             })
         };
         (has_place(&matrix) && !has_codes()).then_some(Strange::Codes(matrix))

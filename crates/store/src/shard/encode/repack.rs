@@ -3,32 +3,32 @@
 use rayon::prelude::*;
 use sws_kernels::Encoding;
 
-use super::{Matrix, STEP, WINDOW, Worker};
+use super::{EncodeWorker, STEP, SourceMatrix, WINDOW};
 use crate::Tensor;
 use crate::manifest::{Geometry, Packing};
 use crate::shard::ShardError;
-use crate::shard::direct::{Source, buffer};
+use crate::shard::direct::{SourceFile, buffer};
 use crate::shard::packed;
-use crate::shard::parts::{Target, Writing};
+use crate::shard::parts::{PartWriter, TensorTarget};
 
-impl Worker<'_> {
+impl EncodeWorker<'_> {
     /// Writes a packed matrix. No number changes.
     pub(super) fn repack(
         &mut self,
         tensor: &Tensor,
         packing: Packing,
-        target: &mut Target,
+        target: &mut TensorTarget,
     ) -> Result<Tensor, ShardError> {
         let geometry = Geometry::of_tensor(packing, tensor);
         let Some(geometry) = geometry else {
             return Err(self.unfit(tensor, 0, "which its scales do not fit".to_owned()));
         };
-        let job = Job { tensor, packing, geometry };
+        let job = RepackJob { tensor, packing, geometry };
         let mut parts = vec![self.codes(&job, target)?, self.groups(&job, target)?];
         // The order is checked even if there is none.
         let order = self.order(&job)?;
         if job.has_order() {
-            let mut extent = Writing::begin(tensor, 2, order.len() as u64, target);
+            let mut extent = PartWriter::begin(tensor, 2, order.len() as u64, target);
             extent.write(target.out, &order)?;
             parts.push(extent.end(target.out)?);
         }
@@ -36,15 +36,20 @@ impl Worker<'_> {
     }
 
     /// Writes the codes. Integers of GPTQ hold columns, so their bytes are those of the rows.
-    fn codes(&mut self, job: &Job, target: &mut Target) -> Result<crate::Extent, ShardError> {
-        let &Job { tensor, packing, geometry: Geometry { rows, cols, .. } } = job;
+    fn codes(
+        &mut self,
+        job: &RepackJob,
+        target: &mut TensorTarget,
+    ) -> Result<crate::Extent, ShardError> {
+        let &RepackJob { tensor, packing, geometry: Geometry { rows, cols, .. } } = job;
         // Rows and columns of integers.
         let (rows, cols) = match packing {
             Packing::Awq => (rows / 8, cols),
             Packing::Gptq | Packing::GptqV2 => (rows, cols / 8),
         };
-        let matrix = Matrix { tensor, encoding: Encoding::F32, rows, cols, row_len: 4 * cols };
-        let mut extent = Writing::begin(tensor, 0, matrix.len(), target);
+        let matrix =
+            SourceMatrix { tensor, encoding: Encoding::F32, rows, cols, row_len: 4 * cols };
+        let mut extent = PartWriter::begin(tensor, 0, matrix.len(), target);
         self.band = 0..0;
         let step = matrix.group(STEP as u64);
         let mut row = 0;
@@ -65,10 +70,14 @@ impl Worker<'_> {
     }
 
     /// Writes the scale and the zero point of each group, row by row.
-    fn groups(&mut self, job: &Job, target: &mut Target) -> Result<crate::Extent, ShardError> {
-        let &Job { tensor, geometry, .. } = job;
+    fn groups(
+        &mut self,
+        job: &RepackJob,
+        target: &mut TensorTarget,
+    ) -> Result<crate::Extent, ShardError> {
+        let &RepackJob { tensor, geometry, .. } = job;
         let row_len = 4 * geometry.units();
-        let mut extent = Writing::begin(tensor, 1, geometry.rows * row_len, target);
+        let mut extent = PartWriter::begin(tensor, 1, geometry.rows * row_len, target);
         // Whole integers of eight zero points.
         let most = (WINDOW as u64 / row_len / 8).max(1) * 8;
         for first in (0..geometry.rows).step_by(most as usize) {
@@ -88,17 +97,17 @@ impl Worker<'_> {
     /// Adds the scales (part 2) or the zero points (part 1) of these rows to their groups.
     fn fill_groups(
         &mut self,
-        job: &Job,
+        job: &RepackJob,
         part: usize,
         rows: std::ops::Range<u64>,
     ) -> Result<(), ShardError> {
-        let &Job { tensor, packing, geometry } = job;
+        let &RepackJob { tensor, packing, geometry } = job;
         let line = tensor.parts[part].len / geometry.groups;
         // A line is at most half as long as a step.
         let together = (STEP as u64 / line).clamp(1, geometry.groups);
         let slot = match &mut self.lines {
             Some(slot) => slot,
-            none => none.insert(buffer(Source::room(STEP))?),
+            none => none.insert(buffer(SourceFile::room(STEP))?),
         };
         for group in (0..geometry.groups).step_by(together as usize) {
             let count = together.min(geometry.groups - group);
@@ -106,7 +115,8 @@ impl Worker<'_> {
             let (offset, len) = (from.offset + group * line, (count * line) as usize);
             let range = self.context.read(from.file, offset, len, slot)?;
             for (group, line) in (group..).zip(slot[range].chunks_exact(line as usize)) {
-                let numbers = packed::Line { packing, dtype: tensor.origins[part].dtype, line };
+                let numbers =
+                    packed::GroupLine { packing, dtype: tensor.origins[part].dtype, line };
                 let row_units = self.input.chunks_exact_mut(4 * geometry.units() as usize);
                 for (row, units) in rows.clone().zip(row_units) {
                     let Some(bits) = numbers.bits(row) else {
@@ -127,8 +137,8 @@ impl Worker<'_> {
 
     /// The group of each column in shards. Fails if there is none, or columns should be in order
     /// and are not.
-    fn order(&mut self, job: &Job) -> Result<Vec<u8>, ShardError> {
-        let &Job { tensor, geometry, .. } = job;
+    fn order(&mut self, job: &RepackJob) -> Result<Vec<u8>, ShardError> {
+        let &RepackJob { tensor, geometry, .. } = job;
         let Some(part) = tensor.parts.get(3) else { return Ok(Vec::new()) };
         let range = self.read(part.file, part.offset, part.len as usize)?;
         let mut order = Vec::with_capacity(part.len as usize / 2);
@@ -165,13 +175,13 @@ impl Worker<'_> {
 }
 
 /// A packed matrix.
-struct Job<'a> {
+struct RepackJob<'a> {
     tensor: &'a Tensor,
     packing: Packing,
     geometry: Geometry,
 }
 
-impl Job<'_> {
+impl RepackJob<'_> {
     /// True if shards store the order of columns.
     fn has_order(&self) -> bool {
         self.tensor.encoding == Some(self.geometry.encoding(true)) && self.geometry.groups > 1

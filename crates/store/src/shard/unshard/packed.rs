@@ -1,26 +1,26 @@
 //! Restores the tensors of packed matrices.
 
-use super::{BAND, Part, STEP, Work};
+use super::{BAND, RangedPart, STEP, UnshardWork};
 use crate::manifest::{Geometry, Packing};
 use crate::shard::ShardError;
-use crate::shard::direct::Output;
+use crate::shard::direct::ShardOutput;
 use crate::shard::packed::{integers_of_rows, scale_of};
 use crate::shard::transpose::Lines;
 use crate::{PieceId, Tensor};
 
-impl Work<'_> {
+impl UnshardWork<'_> {
     /// Writes one of the tensors that held a packed matrix, by its place among the origins.
     pub(super) fn pack(
         &self,
         piece: PieceId,
         tensor: &Tensor,
         origin: usize,
-        out: &mut Output,
+        out: &mut ShardOutput,
     ) -> Result<(), ShardError> {
         let packing = tensor.packing.ok_or_else(|| self.damaged(piece, tensor))?;
         let geometry = Geometry::of_tensor(packing, tensor);
         let geometry = geometry.ok_or_else(|| self.damaged(piece, tensor))?;
-        let job = Job { piece, tensor, packing, geometry };
+        let job = RestoreJob { piece, tensor, packing, geometry };
         match origin {
             0 => self.pack_codes(&job, out),
             3 => self.pack_order(&job, out),
@@ -30,7 +30,7 @@ impl Work<'_> {
 
     /// Writes codes: as many lines of the file at a time as fit in memory, for which all rows are
     /// read.
-    fn pack_codes(&self, job: &Job, out: &mut Output) -> Result<(), ShardError> {
+    fn pack_codes(&self, job: &RestoreJob, out: &mut ShardOutput) -> Result<(), ShardError> {
         let Geometry { rows, cols, .. } = job.geometry;
         // Rows of the shard that share integers.
         let (together, lines) = match job.packing {
@@ -64,7 +64,12 @@ impl Work<'_> {
     }
 
     /// Writes scales or zero points: as many groups at a time as fit in memory.
-    fn pack_groups(&self, job: &Job, origin: usize, out: &mut Output) -> Result<(), ShardError> {
+    fn pack_groups(
+        &self,
+        job: &RestoreJob,
+        origin: usize,
+        out: &mut ShardOutput,
+    ) -> Result<(), ShardError> {
         let Geometry { rows, groups, .. } = job.geometry;
         let origin = &job.tensor.origins[origin];
         let zeros = origin.dtype == crate::Dtype::I32;
@@ -108,7 +113,7 @@ impl Work<'_> {
     }
 
     /// Writes the group of each column.
-    fn pack_order(&self, job: &Job, out: &mut Output) -> Result<(), ShardError> {
+    fn pack_order(&self, job: &RestoreJob, out: &mut ShardOutput) -> Result<(), ShardError> {
         let geometry = job.geometry;
         let order = match job.tensor.parts.get(2) {
             Some(extent) => {
@@ -131,14 +136,14 @@ impl Work<'_> {
         Ok(())
     }
 
-    fn part<'t>(&self, job: &Job<'t>, index: usize) -> Result<Part<'t>, ShardError> {
+    fn part<'t>(&self, job: &RestoreJob<'t>, index: usize) -> Result<RangedPart<'t>, ShardError> {
         let extent = &job.tensor.parts[index];
-        Ok(Part::new(self.open(extent)?, extent))
+        Ok(RangedPart::new(self.open(extent)?, extent))
     }
 }
 
 /// A matrix of which a tensor is restored.
-struct Job<'a> {
+struct RestoreJob<'a> {
     piece: PieceId,
     tensor: &'a Tensor,
     packing: Packing,

@@ -3,25 +3,25 @@
 use std::ops::Range;
 
 use half::{bf16, f16};
-use sws_kernels::{Matrix, Source as Numbers};
+use sws_kernels::{Matrix, SourceDtype as Numbers};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::Extent;
 use crate::shard::ShardError;
-use crate::shard::direct::{Source, buffer};
+use crate::shard::direct::{SourceFile, buffer};
 
 /// A part that is read in ranges, each verified before it is returned.
-pub(super) struct Part<'a> {
-    source: Source,
+pub(super) struct RangedPart<'a> {
+    source: SourceFile,
     pub(super) extent: &'a Extent,
     /// Range held in memory, in whole checksum runs.
     held: Range<u64>,
     bytes: Vec<u8>,
 }
 
-impl<'a> Part<'a> {
-    pub(super) fn new(source: Source, extent: &'a Extent) -> Part<'a> {
-        Part { source, extent, held: 0..0, bytes: Vec::new() }
+impl<'a> RangedPart<'a> {
+    pub(super) fn new(source: SourceFile, extent: &'a Extent) -> RangedPart<'a> {
+        RangedPart { source, extent, held: 0..0, bytes: Vec::new() }
     }
 
     /// Returns the bytes of `range`; `None` if they are damaged.
@@ -38,7 +38,7 @@ impl<'a> Part<'a> {
             let start = first * check_len;
             let end = range.end.next_multiple_of(check_len).min(self.extent.len);
             let len = (end - start) as usize;
-            let mut buffer = buffer(Source::room(len))?;
+            let mut buffer = buffer(SourceFile::room(len))?;
             let at = self.source.read(self.extent.offset + start, len, &mut buffer)?;
             let runs = buffer[at.clone()].chunks(check_len as usize);
             let checks = &self.extent.checks[first as usize..];

@@ -1,11 +1,11 @@
-//! Beginnings on disk, and on disks that fail.
+//! The prefix cache on disk, and on disks that fail.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use sws::{Activations, Cancel, Continuation, KvDisk, KvPrecision, Model, Options};
+use sws::{Activations, BatchRequest, Cancel, KvPrecision, Model, Options, PrefixDisk};
 use sws_kernels::ARITHMETIC;
 use sws_store::{BlobDevice, BlobWriter, SystemFiles};
 use sws_testing::goldens;
@@ -13,13 +13,14 @@ use sws_testing::goldens;
 use super::support::{Draw, Made, assert_as_alone, load, load_with, run, step, text, texts};
 
 #[test]
-fn beginnings_on_disk_are_found_by_their_owner_and_model_alone() {
+fn prefixes_on_disk_are_found_by_their_owner_and_model_alone() {
     let top = tempfile::tempdir().unwrap();
     let keys = ["secret".to_owned()];
     for name in ["qwen3_moe", "qwen3_next", "gpt_oss"] {
         let dir = top.path().join(name);
-        let open =
-            |identity: &str| KvDisk::open(&dir, 64 << 20, &[identity.to_owned()], &keys).unwrap();
+        let open = |identity: &str| {
+            PrefixDisk::open(&dir, 64 << 20, &[identity.to_owned()], &keys).unwrap()
+        };
         let runnable = goldens::runnable(name);
         let mut model = load(&runnable.dir, None, 2);
         let prompt: Vec<u32> = (0..90).collect();
@@ -38,7 +39,7 @@ fn beginnings_on_disk_are_found_by_their_owner_and_model_alone() {
         next.owner = 1;
         let alone = run(&mut model.batch().unwrap(), 0, next.clone());
         let mut known = |identity, owner| {
-            let text = Continuation { owner, ..next.clone() };
+            let text = BatchRequest { owner, ..next.clone() };
             let mut batch = model.batch().unwrap().with_disk(open(identity));
             let known = batch.add(0, text).unwrap();
             let mut made = BTreeMap::new();
@@ -156,7 +157,7 @@ fn texts_of_later_runs_are_as_alone(name: &str, kv: KvPrecision, seed: usize) ->
     let mut model = load_with(&model.dir, 4, options);
     let mut draw = Draw(7919 * seed as u64);
     let texts = texts(&mut model, &mut draw, 8);
-    let again = |text: &Continuation| Continuation { cancel: Cancel::new(), ..text.clone() };
+    let again = |text: &BatchRequest| BatchRequest { cancel: Cancel::new(), ..text.clone() };
     let alone: Vec<Made> =
         texts.iter().map(|text| run(&mut model.batch().unwrap(), 0, again(text))).collect();
     let dir = tempfile::tempdir().unwrap();
@@ -169,7 +170,7 @@ fn texts_of_later_runs_are_as_alone(name: &str, kv: KvPrecision, seed: usize) ->
         let one_in = if run < 2 { usize::MAX } else { 12 };
         let device = Failing { system, draw: Arc::clone(&failing), one_in };
         let disk =
-            KvDisk::open_on(dir.path(), 3 << 20, &[name.to_owned()], &keys, Box::new(device));
+            PrefixDisk::open_on(dir.path(), 3 << 20, &[name.to_owned()], &keys, Box::new(device));
         let mut batch = model.batch().unwrap().with_disk(disk.unwrap());
         let (mut made, mut next) = (BTreeMap::new(), 0);
         let order: Vec<usize> = (0..texts.len()).filter(|_| draw.below(3) > 0).collect();
@@ -235,8 +236,9 @@ fn texts_that_begin_as_those_on_a_failing_disk_are_as_alone() {
 #[test]
 fn another_model_program_arithmetic_or_precision_is_another_identity() {
     let copy = goldens::with_context("qwen3_moe", 256);
-    let identity =
-        |options: &Options| KvDisk::identity(&Model::open(&copy.dir).unwrap(), options).unwrap();
+    let identity = |options: &Options| {
+        PrefixDisk::identity(&Model::open(&copy.dir).unwrap(), options).unwrap()
+    };
     let options = Options::default();
     let first = identity(&options);
     assert_eq!(identity(&options), first);

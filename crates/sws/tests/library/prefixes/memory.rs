@@ -1,10 +1,10 @@
-//! Beginnings in memory.
+//! The prefix cache in memory.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use sws::{Cancel, Continuation, Event, Options};
+use sws::{BatchRequest, Cancel, Event, Options};
 use sws_store::Clock;
 use sws_testing::{goldens, tales};
 
@@ -19,7 +19,7 @@ fn texts_are_as_alone(dir: &Path, ram: Option<&str>, seed: u64, count: usize) {
     let alone: Vec<Made> = texts
         .iter()
         .map(|text| {
-            let text = Continuation { cancel: Cancel::new(), ..text.clone() };
+            let text = BatchRequest { cancel: Cancel::new(), ..text.clone() };
             run(&mut model.batch().unwrap(), 0, text)
         })
         .collect();
@@ -68,7 +68,7 @@ fn a_prompt_that_is_cut_off_goes_on_where_its_last_part_began() {
         let mut found = 0;
         for round in 0..20 {
             let mut batch = model.batch().unwrap();
-            let text = Continuation { cancel: Cancel::new(), ..whole.clone() };
+            let text = BatchRequest { cancel: Cancel::new(), ..whole.clone() };
             let cancel = text.cancel.clone();
             batch.add(1, text).unwrap();
             let mut done = 0;
@@ -92,7 +92,7 @@ fn a_prompt_that_is_cut_off_goes_on_where_its_last_part_began() {
                 }
                 let _ = send.send(());
             });
-            let again = Continuation { cancel: Cancel::new(), ..whole.clone() };
+            let again = BatchRequest { cancel: Cancel::new(), ..whole.clone() };
             let known = batch.add(2, again).unwrap() as u64;
             assert!(known + 1 >= done.min(512), "{name}: {known} of {done}");
             found += u64::from(known < 999);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use sws::{
-    Batch, Cancel, Continuation, End, Event, GenerationOptions, LoadedModel, Model, Needs, Options,
+    Batch, BatchRequest, Cancel, End, Event, GenerationOptions, LoadedModel, Model, Needs, Options,
     Rank,
 };
 use sws_model::text::Position;
@@ -46,7 +46,7 @@ pub(crate) fn load_with(dir: &Path, texts: usize, mut options: Options) -> Loade
 }
 
 /// A text whose tokens are drawn.
-pub(crate) fn text(model: &LoadedModel, tokens: Vec<u32>, seed: u64, new: usize) -> Continuation {
+pub(crate) fn text(model: &LoadedModel, tokens: Vec<u32>, seed: u64, new: usize) -> BatchRequest {
     let options = GenerationOptions {
         temperature: Some(0.9),
         seed: Some(seed),
@@ -54,7 +54,7 @@ pub(crate) fn text(model: &LoadedModel, tokens: Vec<u32>, seed: u64, new: usize)
         ignore_eos: true,
         ..GenerationOptions::default()
     };
-    Continuation {
+    BatchRequest {
         tokens,
         generation: model.model().generation(&options).unwrap(),
         position: Position::Middle,
@@ -63,7 +63,7 @@ pub(crate) fn text(model: &LoadedModel, tokens: Vec<u32>, seed: u64, new: usize)
         ranks: None,
         prompt_ranks: false,
         witness: None,
-        passing: false,
+        short_lived: false,
         owner: 0,
         cancel: Cancel::new(),
     }
@@ -85,7 +85,7 @@ pub(crate) fn step(batch: &mut Batch<'_>, made: &mut BTreeMap<usize, Made>) {
 }
 
 /// Runs a text to its end.
-pub(crate) fn run(batch: &mut Batch<'_>, number: usize, text: Continuation) -> Made {
+pub(crate) fn run(batch: &mut Batch<'_>, number: usize, text: BatchRequest) -> Made {
     batch.add(number, text).unwrap();
     let mut made = BTreeMap::new();
     while !batch.is_empty() {
@@ -95,7 +95,7 @@ pub(crate) fn run(batch: &mut Batch<'_>, number: usize, text: Continuation) -> M
 }
 
 /// Texts of three stories: they begin with a part of one and go on alone, for one of two owners.
-pub(crate) fn texts(model: &mut LoadedModel, draw: &mut Draw, count: usize) -> Vec<Continuation> {
+pub(crate) fn texts(model: &mut LoadedModel, draw: &mut Draw, count: usize) -> Vec<BatchRequest> {
     let vocab = model.causal_lm().vocab();
     let room = model.limit() - 60;
     let stories: Vec<Vec<u32>> =
@@ -110,10 +110,10 @@ pub(crate) fn texts(model: &mut LoadedModel, draw: &mut Draw, count: usize) -> V
         text.owner = draw.below(2) as u64;
         text
     };
-    let mut texts: Vec<Continuation> = (0..count).map(|_| one(draw)).collect();
+    let mut texts: Vec<BatchRequest> = (0..count).map(|_| one(draw)).collect();
     // Some are asked for again.
     for at in 0..count / 4 {
-        let again = Continuation { cancel: Cancel::new(), ..texts[at].clone() };
+        let again = BatchRequest { cancel: Cancel::new(), ..texts[at].clone() };
         texts.push(again);
     }
     texts

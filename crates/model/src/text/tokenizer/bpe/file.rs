@@ -7,11 +7,11 @@ use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::{Bpe, Merges};
+use super::{Bpe, MergeRanks};
 use crate::text::tokenizer::vocabulary::{Entries, Vocabulary};
 
 #[derive(Deserialize)]
-struct File<'a> {
+struct BpeFile<'a> {
     #[serde(borrow)]
     vocab: &'a RawValue,
     #[serde(borrow)]
@@ -33,17 +33,17 @@ struct File<'a> {
 impl Bpe {
     /// Parses the `model` of a `tokenizer.json`.
     pub(in super::super) fn from_json(json: &str) -> serde_json::Result<Bpe> {
-        let file: File<'_> = serde_json::from_str(json)?;
+        let file: BpeFile<'_> = serde_json::from_str(json)?;
         let mut entries = Entries::default();
-        read(file.vocab, Tokens(&mut entries))?;
+        read(file.vocab, TokensVisitor(&mut entries))?;
         let vocabulary = Vocabulary::new(entries);
         let mut merges = Vec::new();
-        read(file.merges, Rules { vocabulary: &vocabulary, merges: &mut merges })?;
+        read(file.merges, MergesVisitor { vocabulary: &vocabulary, merges: &mut merges })?;
         let byte = |byte: usize| vocabulary.id(&format!("<0x{byte:02X}>"));
         let falls_back = file.byte_fallback.unwrap_or(false);
         let bytes = falls_back.then(|| Box::new(std::array::from_fn(byte)));
         Ok(Bpe {
-            merges: Merges::new(merges),
+            merges: MergeRanks::new(merges),
             unknown: file.unk_token,
             fuses_unknown: file.fuse_unk.unwrap_or(false),
             suffix: file.end_of_word_suffix.unwrap_or_default(),
@@ -61,9 +61,9 @@ fn read<'de, V: Visitor<'de>>(json: &'de RawValue, visitor: V) -> serde_json::Re
 }
 
 /// Collects the tokens of a map.
-struct Tokens<'a>(&'a mut Entries);
+struct TokensVisitor<'a>(&'a mut Entries);
 
-impl<'de> Visitor<'de> for Tokens<'_> {
+impl<'de> Visitor<'de> for TokensVisitor<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -102,12 +102,12 @@ impl Visitor<'_> for NewToken<'_> {
 }
 
 /// Collects the merges of a list.
-struct Rules<'a> {
+struct MergesVisitor<'a> {
     vocabulary: &'a Vocabulary,
     merges: &'a mut Vec<[u32; 3]>,
 }
 
-impl<'de> Visitor<'de> for Rules<'_> {
+impl<'de> Visitor<'de> for MergesVisitor<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -117,7 +117,7 @@ impl<'de> Visitor<'de> for Rules<'_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
         let mut joined = String::new();
         loop {
-            let rule = Rule { vocabulary: self.vocabulary, joined: &mut joined };
+            let rule = MergeVisitor { vocabulary: self.vocabulary, joined: &mut joined };
             match seq.next_element_seed(rule)? {
                 Some(Some(merge)) => self.merges.push(merge),
                 Some(None) => {}
@@ -128,13 +128,13 @@ impl<'de> Visitor<'de> for Rules<'_> {
 }
 
 /// Reads a merge: two tokens in a list, or in a text with a blank between them.
-struct Rule<'a> {
+struct MergeVisitor<'a> {
     vocabulary: &'a Vocabulary,
     /// Room for the token that the two become.
     joined: &'a mut String,
 }
 
-impl Rule<'_> {
+impl MergeVisitor<'_> {
     /// The ids of two tokens, and of the one that they become.
     fn ids<E: Error>(&mut self, left: &str, right: &str) -> Result<[u32; 3], E> {
         self.joined.clear();
@@ -148,7 +148,7 @@ impl Rule<'_> {
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Rule<'_> {
+impl<'de> DeserializeSeed<'de> for MergeVisitor<'_> {
     type Value = Option<[u32; 3]>;
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
@@ -156,7 +156,7 @@ impl<'de> DeserializeSeed<'de> for Rule<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Rule<'_> {
+impl<'de> Visitor<'de> for MergeVisitor<'_> {
     /// `None` for a line that is no merge.
     type Value = Option<[u32; 3]>;
 
@@ -175,9 +175,9 @@ impl<'de> Visitor<'de> for Rule<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(mut self, mut seq: A) -> Result<Self::Value, A::Error> {
-        let (left, right) = (seq.next_element::<Text>()?, seq.next_element::<Text>()?);
-        match (left, right, seq.next_element::<Text>()?) {
-            (Some(Text(left)), Some(Text(right)), None) => self.ids(&left, &right).map(Some),
+        let (left, right) = (seq.next_element::<BpeText>()?, seq.next_element::<BpeText>()?);
+        match (left, right, seq.next_element::<BpeText>()?) {
+            (Some(BpeText(left)), Some(BpeText(right)), None) => self.ids(&left, &right).map(Some),
             _ => Err(A::Error::custom("a merge is not two tokens")),
         }
     }
@@ -185,4 +185,4 @@ impl<'de> Visitor<'de> for Rule<'_> {
 
 /// A text, copied only where it has escapes.
 #[derive(Deserialize)]
-struct Text<'a>(#[serde(borrow)] std::borrow::Cow<'a, str>);
+struct BpeText<'a>(#[serde(borrow)] std::borrow::Cow<'a, str>);

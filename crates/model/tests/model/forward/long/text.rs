@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::time::Duration;
 
-use sws_model::{Chunk, KvPrecision, LayerSpec, Mixer, Model, Rows, State};
+use sws_model::{Chunk, ForwardPass, ForwardState, KvPrecision, LayerSpec, LogitRows, Mixer};
 use sws_store::Clock;
 use sws_testing::goldens::runnable_from;
 
 use crate::forward::support::Fixture;
 
-/// Positions of a page of keys and values.
+/// Positions of a pages of the KV cache.
 const PAGE: usize = 512;
 
 /// Everything that a run is compared by.
@@ -47,8 +47,8 @@ pub(super) fn run(dir: &Path, tokens: &[u32], chunk: usize, kept: usize) -> Foun
     let fixture = Fixture::at(&runnable.dir);
     let (spec, mut source) = (&fixture.spec, fixture.source());
     assert!(spec.context >= tokens.len(), "{}: a context of {}", dir.display(), spec.context);
-    let model = Model::new(spec.clone());
-    let mut state = State::new(spec, tokens.len(), KvPrecision::F32).with_pages(PAGE);
+    let model = ForwardPass::new(spec.clone());
+    let mut state = ForwardState::new(spec, tokens.len(), KvPrecision::F32).with_pages(PAGE);
     let sequence = state.add_sequence(spec);
     state.note_selections();
     let mut routes: Vec<_> =
@@ -74,11 +74,11 @@ pub(super) fn run(dir: &Path, tokens: &[u32], chunk: usize, kept: usize) -> Foun
             }
         }
         first += chunk.len();
-        logits.extend_from_slice(model.logits(Rows::All, &mut state, &mut source).unwrap());
+        logits.extend_from_slice(model.logits(LogitRows::All, &mut state, &mut source).unwrap());
         logits.drain(..logits.len().saturating_sub(kept * spec.vocab));
     }
     let (time, held) = (clock.now() - start, state.held_bytes(sequence));
-    assert_eq!(held, State::paged_bytes(spec, tokens.len(), KvPrecision::F32, PAGE));
+    assert_eq!(held, ForwardState::paged_bytes(spec, tokens.len(), KvPrecision::F32, PAGE));
     let [routes, selected] = [routes, selected].map(|all| all.into_iter().flatten().collect());
     Found { routes, selected, logits, held, time }
 }
@@ -105,7 +105,7 @@ fn selecting(layer: &LayerSpec) -> Option<Choices> {
 /// The selections of a layer for the tokens of a chunk.
 fn selections(
     layer: &LayerSpec,
-    state: &mut State,
+    state: &mut ForwardState,
     (first, tokens): (usize, usize),
 ) -> Vec<Vec<u32>> {
     let noted = state.take_selections();

@@ -1,11 +1,13 @@
-//! Texts of forms, with the tokens of the bundled model.
+//! Structured texts, with the tokens of the bundled model.
 
 use std::sync::{Arc, OnceLock};
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use sws_grammar::{Form, FormError, Grammar, MAX_FORM_BYTES, MAX_REGEX_BYTES, Vocabulary};
-use sws_model::text::{Constrain, Constraint, SplitMix64, Tokenizer};
+use sws_grammar::{
+    Grammar, GrammarVocabulary, MAX_REGEX_BYTES, MAX_STRUCTURE_BYTES, Structure, StructureError,
+};
+use sws_model::text::{Constraint, SplitMix64, TokenMask, Tokenizer};
 
 const VOCAB: usize = 4096;
 /// The token that ends texts.
@@ -16,13 +18,13 @@ fn tokenizer() -> Arc<Tokenizer> {
     Arc::new(Tokenizer::from_bytes(&std::fs::read(path).unwrap()).unwrap())
 }
 
-fn vocabulary() -> &'static Vocabulary {
-    static KNOWN: OnceLock<Vocabulary> = OnceLock::new();
-    KNOWN.get_or_init(|| Vocabulary::new(tokenizer(), VOCAB, &[END], &[]).unwrap())
+fn vocabulary() -> &'static GrammarVocabulary {
+    static KNOWN: OnceLock<GrammarVocabulary> = OnceLock::new();
+    KNOWN.get_or_init(|| GrammarVocabulary::new(tokenizer(), VOCAB, &[END], &[]).unwrap())
 }
 
-fn schema(schema: Value) -> Form {
-    Form::Schema { schema, strict: true }
+fn schema(schema: Value) -> Structure {
+    Structure::Schema { schema, strict: true }
 }
 
 /// Tokens that may come next.
@@ -32,7 +34,7 @@ fn allowed(constraint: &mut dyn Constraint) -> Vec<u32> {
     (0..).zip(&logits).filter(|(_, logit)| **logit == 0.0).map(|(token, _)| token).collect()
 }
 
-/// True if a text has the form, by the longest tokens that fit.
+/// True if a text has the structure, by the longest tokens that fit.
 fn holds(grammar: &Grammar, text: &str) -> bool {
     let tokenizer = tokenizer();
     let mut constraint = grammar.begin();
@@ -54,7 +56,7 @@ fn holds(grammar: &Grammar, text: &str) -> bool {
     constraint.is_complete() || allowed(&mut *constraint).contains(&END)
 }
 
-/// A random text of a form, and whether it is complete. `leap` takes forced tokens at once.
+/// A random structured text, and whether it is complete. `leap` takes forced tokens at once.
 fn random(grammar: &Grammar, seed: u64, most: usize, leap: bool) -> (Vec<u32>, bool) {
     let mut random = SplitMix64::new(seed);
     let mut constraint = grammar.begin();
@@ -94,7 +96,7 @@ fn text(tokens: &[u32]) -> String {
 }
 
 #[test]
-fn forms_hold_for_their_texts_alone() {
+fn structures_hold_for_their_texts_alone() {
     let person = json!({
         "type": "object",
         "properties": {
@@ -111,7 +113,7 @@ fn forms_hold_for_their_texts_alone() {
     });
     let lark = "start: word (\", \" word)*\nword: /[a-z]+/\n";
     let gbnf = "root ::= move (\" \" move)*\nmove ::= [a-h] [1-8] \"x\"?";
-    for (form, good, bad) in [
+    for (structure, good, bad) in [
         (
             schema(person),
             &["{\"name\":\"Tom\",\"age\":7,\"kind\":\"cat\"}", "{\"name\":\"\",\"kind\":\"wolf\"}"]
@@ -129,38 +131,42 @@ fn forms_hold_for_their_texts_alone() {
         ),
         (schema(tree), &["[]", "[[],[[]]]"], &["[1]", "[[]", "{}"]),
         (
-            Form::Object,
+            Structure::Object,
             &["{}", "{\"a\":[1,2.5,null,true,\"b\\n\"]}"],
             &["[]", "1", "{\"a\"}", "{'a':1}"],
         ),
         (schema(json!(true)), &["[]", "1", "\"a\"", "null"], &["", "nul"]),
-        (Form::Regex("[a-c]{2,3}\\d".to_owned()), &["ab1", "abc9"], &["a1", "abcd1", "ab", "ab12"]),
         (
-            Form::Choice(vec!["yes".to_owned(), "yes, \"sir\"\n".to_owned(), "no".to_owned()]),
+            Structure::Regex("[a-c]{2,3}\\d".to_owned()),
+            &["ab1", "abc9"],
+            &["a1", "abcd1", "ab", "ab12"],
+        ),
+        (
+            Structure::Choice(vec!["yes".to_owned(), "yes, \"sir\"\n".to_owned(), "no".to_owned()]),
             &["yes", "yes, \"sir\"\n", "no"],
             &["", "maybe", "nono", "yes,"],
         ),
-        (Form::Grammar(lark.to_owned()), &["a", "the, wolf"], &["", "a,b", "a, "]),
-        (Form::Grammar(gbnf.to_owned()), &["a1", "e4x d5"], &["i1", "a9", "a1 "]),
+        (Structure::Grammar(lark.to_owned()), &["a", "the, wolf"], &["", "a,b", "a, "]),
+        (Structure::Grammar(gbnf.to_owned()), &["a1", "e4x d5"], &["i1", "a9", "a1 "]),
     ] {
-        let grammar = vocabulary().compile(&form).unwrap();
+        let grammar = vocabulary().compile(&structure).unwrap();
         for text in good {
-            assert!(holds(&grammar, text), "{form:?}: {text}");
+            assert!(holds(&grammar, text), "{structure:?}: {text}");
         }
         for text in bad {
-            assert!(!holds(&grammar, text), "{form:?}: {text}");
+            assert!(!holds(&grammar, text), "{structure:?}: {text}");
         }
     }
 }
 
 #[test]
-fn bad_forms_are_refused_in_one_sentence() {
+fn bad_structure_are_refused_in_one_sentence() {
     let deep = |open: &str, close: &str, levels| {
         format!("{}a{}", open.repeat(levels), close.repeat(levels))
     };
     let many: Vec<String> = (0..2000).map(|number| format!("c{number}")).collect();
     let two = json!({"anyOf": [{"type": "string"}, {"type": "null"}]});
-    for (form, words) in [
+    for (structure, words) in [
         (schema(json!(3)), "must be a JSON schema"),
         (schema(json!(false)), "must be a JSON schema"),
         (schema(json!({"type": "nonesuch"})), "cannot be used"),
@@ -171,30 +177,30 @@ fn bad_forms_are_refused_in_one_sentence() {
         (schema(json!({"type": "string", "minLength": 5, "maxLength": 3})), "cannot be used"),
         (schema(json!({"type": "array", "uniqueItems": true, "contains": {}})), "cannot be used"),
         (schema(json!({"allOf": vec![two; 20]})), "alternatives"),
-        (schema(json!({"const": "a".repeat(MAX_FORM_BYTES)})), "bytes"),
-        (Form::Regex("(".to_owned()), "cannot be used"),
-        (Form::Regex(String::new()), "cannot be used"),
-        (Form::Regex("a".repeat(MAX_REGEX_BYTES + 1)), "bytes"),
-        (Form::Regex(deep("(", ")", 65)), "nested"),
-        (Form::Regex("((((a{1,1000}){1,1000}){1,1000}){1,1000})b".to_owned()), ""),
-        (Form::Regex("((((a{1000}){1000}){1000}))b".to_owned()), "cannot be used"),
-        (Form::Choice(Vec::new()), "choices"),
-        (Form::Choice(many), "choices"),
-        (Form::Choice(vec![String::new()]), "cannot be used"),
-        (Form::Grammar(String::new()), "cannot be used"),
-        (Form::Grammar("start: nonesuch".to_owned()), "cannot be used"),
-        (Form::Grammar("start: %json {\"type\": \"object\"}".to_owned()), "cannot be used"),
-        (Form::Grammar("{\"grammars\": []}".to_owned()), "cannot be used"),
-        (Form::Grammar("root ::= other".to_owned()), "cannot be used"),
-        (Form::Grammar(format!("start: {}", deep("(", ")", 65))), "nested"),
+        (schema(json!({"const": "a".repeat(MAX_STRUCTURE_BYTES)})), "bytes"),
+        (Structure::Regex("(".to_owned()), "cannot be used"),
+        (Structure::Regex(String::new()), "cannot be used"),
+        (Structure::Regex("a".repeat(MAX_REGEX_BYTES + 1)), "bytes"),
+        (Structure::Regex(deep("(", ")", 65)), "nested"),
+        (Structure::Regex("((((a{1,1000}){1,1000}){1,1000}){1,1000})b".to_owned()), ""),
+        (Structure::Regex("((((a{1000}){1000}){1000}))b".to_owned()), "cannot be used"),
+        (Structure::Choice(Vec::new()), "choices"),
+        (Structure::Choice(many), "choices"),
+        (Structure::Choice(vec![String::new()]), "cannot be used"),
+        (Structure::Grammar(String::new()), "cannot be used"),
+        (Structure::Grammar("start: nonesuch".to_owned()), "cannot be used"),
+        (Structure::Grammar("start: %json {\"type\": \"object\"}".to_owned()), "cannot be used"),
+        (Structure::Grammar("{\"grammars\": []}".to_owned()), "cannot be used"),
+        (Structure::Grammar("root ::= other".to_owned()), "cannot be used"),
+        (Structure::Grammar(format!("start: {}", deep("(", ")", 65))), "nested"),
     ] {
-        match vocabulary().compile(&form) {
-            Ok(_) => assert!(words.is_empty(), "{form:.200?}"),
+        match vocabulary().compile(&structure) {
+            Ok(_) => assert!(words.is_empty(), "{structure:.200?}"),
             Err(error) => {
                 let message = error.to_string();
                 assert!(
                     message.contains(words) && !message.contains('\n'),
-                    "{form:.200?}: {message}"
+                    "{structure:.200?}: {message}"
                 );
                 assert!(message.len() < 400, "{message}");
             }
@@ -202,10 +208,10 @@ fn bad_forms_are_refused_in_one_sentence() {
     }
     // Where a schema may be kept in part, what is unknown is left out.
     let partly =
-        Form::Schema { schema: json!({"type": "array", "uniqueItems": true}), strict: false };
+        Structure::Schema { schema: json!({"type": "array", "uniqueItems": true}), strict: false };
     assert!(vocabulary().compile(&partly).is_ok());
-    let tokens = Vocabulary::new(tokenizer(), 1 << 24, &[END], &[]);
-    assert!(matches!(tokens, Err(FormError::Vocabulary(_))));
+    let tokens = GrammarVocabulary::new(tokenizer(), 1 << 24, &[END], &[]);
+    assert!(matches!(tokens, Err(StructureError::Vocabulary(_))));
 }
 
 /// A schema of few levels.
@@ -291,9 +297,9 @@ proptest! {
         }
     }
 
-    /// Whatever a client sends, a form is refused, or its texts can be written.
+    /// Whatever a client sends, a structure is refused, or its texts can be written.
     #[test]
-    fn any_text_is_a_form_or_an_error(
+    fn any_text_is_a_structure_or_an_error(
         words in prop::collection::vec(
             prop_oneof![
                 Just("root ::= "), Just("start: "), Just("a ::= "), Just("a: "), Just("\n"), Just("|"), Just("("),
@@ -307,16 +313,16 @@ proptest! {
         seed: u64,
     ) {
         let given = words.concat();
-        let form = match kind {
-            0 => Form::Regex(given),
-            1 => Form::Grammar(given),
-            2 => Form::Choice(vec![given]),
+        let structure = match kind {
+            0 => Structure::Regex(given),
+            1 => Structure::Grammar(given),
+            2 => Structure::Choice(vec![given]),
             _ => match serde_json::from_str(&given) {
                 Ok(given) => schema(given),
                 Err(_) => schema(json!({"type": "string", "pattern": given})),
             },
         };
-        if let Ok(grammar) = vocabulary().compile(&form) {
+        if let Ok(grammar) = vocabulary().compile(&structure) {
             let mut constraint = grammar.begin();
             let mut random = SplitMix64::new(seed);
             let mut logits = vec![0.0; VOCAB];
@@ -344,13 +350,13 @@ proptest! {
 
 #[test]
 fn names_of_a_schema_are_forced() {
-    let form = schema(json!({
+    let structure = schema(json!({
         "type": "object",
         "properties": {"the name of the wolf": {"type": "string"}, "once upon a time": {"type": "boolean"}},
         "required": ["the name of the wolf", "once upon a time"],
         "additionalProperties": false,
     }));
-    let mut constraint = vocabulary().compile(&form).unwrap().begin();
+    let mut constraint = vocabulary().compile(&structure).unwrap().begin();
     let forced = constraint.forced().unwrap();
     let expected = "{\"the name of the wolf\":\"";
     let written = text(&forced);
@@ -363,14 +369,14 @@ fn names_of_a_schema_are_forced() {
     }
 }
 
-/// An end is allowed where the form is complete and could go on, unless ends are ignored.
+/// An end is allowed where the structure is complete and could go on, unless ends are ignored.
 #[test]
 fn ends_are_allowed_where_a_text_may_end() {
-    let form = Form::Regex("a+".to_owned());
+    let structure = Structure::Regex("a+".to_owned());
     let a = tokenizer_id("a").unwrap();
     for (grammar, may_end) in [
-        (vocabulary().compile(&form).unwrap(), true),
-        (vocabulary().compile(&form).unwrap().without_ends(), false),
+        (vocabulary().compile(&structure).unwrap(), true),
+        (vocabulary().compile(&structure).unwrap().without_ends(), false),
     ] {
         let mut constraint = grammar.begin();
         assert!(!allowed(&mut *constraint).contains(&END));
@@ -378,14 +384,15 @@ fn ends_are_allowed_where_a_text_may_end() {
         assert_eq!(allowed(&mut *constraint).contains(&END), may_end);
         assert!(allowed(&mut *constraint).contains(&a) && !constraint.is_complete());
     }
-    let mut complete = vocabulary().compile(&Form::Choice(vec!["a".to_owned()])).unwrap().begin();
+    let mut complete =
+        vocabulary().compile(&Structure::Choice(vec!["a".to_owned()])).unwrap().begin();
     complete.take(a).unwrap();
     assert!(complete.is_complete());
 }
 
 #[test]
 fn logits_that_are_errors_stay() {
-    let grammar = vocabulary().compile(&Form::Choice(vec!["a".to_owned()])).unwrap();
+    let grammar = vocabulary().compile(&Structure::Choice(vec!["a".to_owned()])).unwrap();
     let mut logits = vec![1.0; VOCAB];
     (logits[5], logits[6]) = (f32::NAN, f32::INFINITY);
     grammar.begin().mask(&mut logits).unwrap();

@@ -1,4 +1,4 @@
-//! Forms of answers: the fields that ask for one, and its constraint.
+//! Structured output: the fields that ask for it, and its constraint.
 
 use std::sync::Arc;
 
@@ -6,25 +6,27 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use sws_grammar::{Answer, Form, FormError, Grammar, MAX_FORM_BYTES, Vocabulary};
-use sws_model::text::{Constrain, Constraint, ConstraintError, Generation};
+use sws_grammar::{
+    AnswerMask, Grammar, GrammarVocabulary, MAX_STRUCTURE_BYTES, Structure, StructureError,
+};
+use sws_model::text::{Constraint, ConstraintError, Generation, TokenMask};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::app::{App, Served};
 use crate::failure::Failure;
 use crate::fields::{Nothing, in_words};
-use crate::messages::Asked;
+use crate::messages::PromptRequest;
 
 /// Values that are read once their size is known.
 type Raw = Option<Box<RawValue>>;
-/// Makes a form of a text.
-type OfText = fn(String) -> Form;
+/// Makes a structure of a text.
+type OfText = fn(String) -> Structure;
 
-/// The fields of chats and completions that ask for a form: OpenAI's, vLLM's, and those of
+/// The fields of chats and completions that ask for a structure: OpenAI's, vLLM's, and those of
 /// llama.cpp's server.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Forms {
+pub(crate) struct StructuredFields {
     response_format: Raw,
     structured_outputs: Raw,
     guided_json: Raw,
@@ -35,10 +37,10 @@ pub(crate) struct Forms {
     grammar: Raw,
 }
 
-/// A form, and the field that asked for it.
+/// A structure, and the field that asked for it.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Wanted {
-    pub(crate) form: Form,
+pub(crate) struct OutputFormat {
+    pub(crate) structure: Structure,
     field: &'static str,
 }
 
@@ -56,10 +58,10 @@ struct Typed {
 /// A format in the shapes of all interfaces.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Format {
+struct FormatFields {
     #[serde(rename = "type")]
     _kind: Nothing,
-    json_schema: Option<Named>,
+    json_schema: Option<NamedSchema>,
     schema: Option<Value>,
     strict: Option<bool>,
     #[serde(rename = "name")]
@@ -70,7 +72,7 @@ struct Format {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-struct Named {
+struct NamedSchema {
     schema: Option<Value>,
     strict: Option<bool>,
     #[serde(rename = "name")]
@@ -98,9 +100,9 @@ struct Structured {
     _fallback: Nothing,
 }
 
-impl Forms {
-    /// The form that is asked for, if there is one.
-    pub(crate) fn wanted(self) -> Result<Option<Wanted>, Failure> {
+impl StructuredFields {
+    /// The structure that is asked for, if there is one.
+    pub(crate) fn output_format(self) -> Result<Option<OutputFormat>, Failure> {
         let mut all = Vec::new();
         if let Some(raw) = self.response_format {
             all.extend(format(&raw, "response_format", false)?);
@@ -111,49 +113,53 @@ impl Forms {
         for (raw, field) in [(self.guided_json, "guided_json"), (self.json_schema, "json_schema")] {
             if let Some(raw) = raw {
                 let schema = schema(read(&raw, field)?, field)?;
-                all.push(Wanted { form: Form::Schema { schema, strict: true }, field });
+                all.push(OutputFormat {
+                    structure: Structure::Schema { schema, strict: true },
+                    field,
+                });
             }
         }
         if let Some(raw) = self.guided_choice {
             let field = "guided_choice";
-            all.push(Wanted { form: Form::Choice(read(&raw, field)?), field });
+            all.push(OutputFormat { structure: Structure::Choice(read(&raw, field)?), field });
         }
-        let (regex, grammar): (OfText, OfText) = (Form::Regex, Form::Grammar);
-        for (raw, field, form) in [
+        let (regex, grammar): (OfText, OfText) = (Structure::Regex, Structure::Grammar);
+        for (raw, field, structure) in [
             (self.guided_regex, "guided_regex", regex),
             (self.guided_grammar, "guided_grammar", grammar),
             (self.grammar, "grammar", grammar),
         ] {
             if let Some(raw) = raw {
-                all.push(Wanted { form: form(read(&raw, field)?), field });
+                all.push(OutputFormat { structure: structure(read(&raw, field)?), field });
             }
         }
-        if let Some(Wanted { field, .. }) = all.iter().find(|wanted| wanted.is_empty()) {
+        if let Some(OutputFormat { field, .. }) = all.iter().find(|format| format.is_empty()) {
             return Err(empty(field));
         }
         if let [_, second, ..] = &all[..] {
-            let message = "only one form of the answer can be asked for; leave the others out";
+            let message =
+                "only one structure of the answer can be request for; leave the others out";
             return Err(Failure::field(second.field, message));
         }
         Ok(all.pop())
     }
 }
 
-/// The refusal of a field without a form in it.
+/// The refusal of a field without a structure in it.
 fn empty(field: &'static str) -> Failure {
     Failure::field(
         field,
-        format!("{field} is empty; say which form the answer has, or leave it out"),
+        format!("{field} is empty; say which structure the answer has, or leave it out"),
     )
 }
 
-/// The form of a format: an object with a type. Without `strict` in it, `strict` decides whether all of
+/// The structure of a format: an object with a type. Without `strict` in it, `strict` decides whether all of
 /// a schema must be kept.
 pub(crate) fn format(
     raw: &RawValue,
     field: &'static str,
     strict: bool,
-) -> Result<Option<Wanted>, Failure> {
+) -> Result<Option<OutputFormat>, Failure> {
     let Typed { kind } = read(raw, field)?;
     if kind.is_empty() {
         return Err(Failure::field(field, format!("{field} has no type")));
@@ -163,9 +169,9 @@ pub(crate) fn format(
         let message = format!("{field} has the type `{kind}`; there are {}", FORMATS.join(", "));
         return Err(Failure::unsupported(field, message));
     }
-    let format: Format = read(raw, field)?;
+    let format: FormatFields = read(raw, field)?;
     let has_schema = format.json_schema.is_some() || format.schema.is_some();
-    let form = match kind.as_str() {
+    let structure = match kind.as_str() {
         "text" if has_schema => {
             let message = format!("{field} has the type `text` and a schema; leave one out");
             return Err(Failure::field(field, message));
@@ -178,22 +184,22 @@ pub(crate) fn format(
             return Err(Failure::field(field, message));
         }
         "json_object" => match format.schema {
-            Some(given) => Form::Schema { schema: schema(given, field)?, strict: true },
-            None => Form::Object,
+            Some(given) => Structure::Schema { schema: schema(given, field)?, strict: true },
+            None => Structure::Object,
         },
         _ => {
             let named = format.json_schema.unwrap_or_default();
             let strict = named.strict.or(format.strict).unwrap_or(strict);
             match named.schema.or(format.schema) {
-                Some(given) => Form::Schema { schema: schema(given, field)?, strict },
+                Some(given) => Structure::Schema { schema: schema(given, field)?, strict },
                 None => return Err(Failure::field(field, format!("{field} has no schema"))),
             }
         }
     };
-    Ok(Some(Wanted { form, field }))
+    Ok(Some(OutputFormat { structure, field }))
 }
 
-fn structured(raw: &RawValue) -> Result<Vec<Wanted>, Failure> {
+fn structured(raw: &RawValue) -> Result<Vec<OutputFormat>, Failure> {
     let field = "structured_outputs";
     let Structured {
         json,
@@ -214,18 +220,18 @@ fn structured(raw: &RawValue) -> Result<Vec<Wanted>, Failure> {
         let message = "structured_outputs has `disable_additional_properties`, which is not supported; say so in the schema";
         return Err(Failure::unsupported(field, message));
     }
-    let mut forms = Vec::new();
+    let mut structures = Vec::new();
     if let Some(json) = json {
-        forms.push(Form::Schema { schema: schema(json, field)?, strict: true });
+        structures.push(Structure::Schema { schema: schema(json, field)?, strict: true });
     }
-    forms.extend(regex.map(Form::Regex));
-    forms.extend(choice.map(Form::Choice));
-    forms.extend(grammar.map(Form::Grammar));
-    forms.extend(json_object.filter(|&object| object).map(|_| Form::Object));
-    if forms.is_empty() {
+    structures.extend(regex.map(Structure::Regex));
+    structures.extend(choice.map(Structure::Choice));
+    structures.extend(grammar.map(Structure::Grammar));
+    structures.extend(json_object.filter(|&object| object).map(|_| Structure::Object));
+    if structures.is_empty() {
         return Err(empty(field));
     }
-    Ok(forms.into_iter().map(|form| Wanted { form, field }).collect())
+    Ok(structures.into_iter().map(|structure| OutputFormat { structure, field }).collect())
 }
 
 /// A schema, or the text of one.
@@ -239,9 +245,9 @@ fn schema(given: Value, field: &'static str) -> Result<Value, Failure> {
 /// Reads a value, if it is not too large.
 fn read<T: DeserializeOwned>(raw: &RawValue, field: &'static str) -> Result<T, Failure> {
     // A text within JSON is a little longer.
-    let (bytes, most) = (raw.get().len(), 2 * MAX_FORM_BYTES);
+    let (bytes, most) = (raw.get().len(), 2 * MAX_STRUCTURE_BYTES);
     if bytes > most {
-        let error = FormError::TooLong { bytes, most };
+        let error = StructureError::TooLong { bytes, most };
         return Err(Failure::field(field, format!("{field} {error}")));
     }
     serde_json::from_str(raw.get()).map_err(|error| unread(field, &error))
@@ -257,30 +263,30 @@ pub(crate) fn of_an_answer(
     app: &App,
     served: &Served,
     generation: &Generation,
-    asked: &Asked,
-    wanted: Option<Wanted>,
-) -> Result<Option<Arc<dyn Constrain>>, Failure> {
-    match (&asked.call, wanted) {
-        (Some(form), _) => {
-            let call = Wanted { form: form.clone(), field: "tools" };
+    request: &PromptRequest,
+    format: Option<OutputFormat>,
+) -> Result<Option<Arc<dyn TokenMask>>, Failure> {
+    match (&request.call, format) {
+        (Some(structure), _) => {
+            let call = OutputFormat { structure: structure.clone(), field: "tools" };
             call.of_a_text(app, served, generation).map(Some)
         }
         // Another call.
-        _ if !asked.begun.is_empty() => Ok(None),
-        (None, Some(wanted)) => {
-            wanted.of_thoughts_and_text(app, served, generation, asked).map(Some)
+        _ if !request.begun.is_empty() => Ok(None),
+        (None, Some(format)) => {
+            format.of_reasoning_and_text(app, served, generation, request).map(Some)
         }
         (None, None) => Ok(None),
     }
 }
 
-impl Wanted {
+impl OutputFormat {
     /// True if nothing but its field is there.
     fn is_empty(&self) -> bool {
-        match &self.form {
-            Form::Regex(text) => text.is_empty(),
-            Form::Grammar(text) => text.trim().is_empty(),
-            Form::Choice(choices) => choices.is_empty(),
+        match &self.structure {
+            Structure::Regex(text) => text.is_empty(),
+            Structure::Grammar(text) => text.trim().is_empty(),
+            Structure::Choice(choices) => choices.is_empty(),
             _ => false,
         }
     }
@@ -291,25 +297,30 @@ impl Wanted {
         app: &App,
         served: &Served,
         generation: &Generation,
-    ) -> Result<Arc<dyn Constrain>, Failure> {
+    ) -> Result<Arc<dyn TokenMask>, Failure> {
         let permit = self.room(app, served)?;
         let grammar = self.compiled(served, generation)?;
-        Ok(Arc::new(Held { form: Box::new(grammar), permit }))
+        Ok(Arc::new(HeldMask { structure: Box::new(grammar), permit }))
     }
 
     /// The constraint of an answer in a conversation.
-    fn of_thoughts_and_text(
+    fn of_reasoning_and_text(
         &self,
         app: &App,
         served: &Served,
         generation: &Generation,
-        asked: &Asked,
-    ) -> Result<Arc<dyn Constrain>, Failure> {
+        request: &PromptRequest,
+    ) -> Result<Arc<dyn TokenMask>, Failure> {
         let permit = self.room(app, served)?;
         let grammar = self.compiled(served, generation)?;
         let tokenizer = served.text.shared_tokenizer().ok_or_else(Failure::no_tokenizer)?;
-        let answer =
-            Answer::new(grammar, tokenizer, served.format, &asked.end, asked.schemas.clone());
+        let answer = AnswerMask::new(
+            grammar,
+            tokenizer,
+            served.format,
+            &request.end,
+            request.schemas.clone(),
+        );
         if answer.rules_out_calls() {
             let field = self.field;
             let message = format!(
@@ -317,22 +328,22 @@ impl Wanted {
             );
             return Err(Failure::unsupported(field, message));
         }
-        Ok(Arc::new(Held { form: Box::new(answer), permit }))
+        Ok(Arc::new(HeldMask { structure: Box::new(answer), permit }))
     }
 
-    /// The right to the memory of the form.
+    /// The right to the memory of the structure.
     fn room(&self, app: &App, served: &Served) -> Result<Arc<OwnedSemaphorePermit>, Failure> {
-        served.room.take(app, served, self.field, &self.form).map(Arc::new)
+        served.room.take(app, served, self.field, &self.structure).map(Arc::new)
     }
 
     fn compiled(&self, served: &Served, generation: &Generation) -> Result<Grammar, Failure> {
-        let refused = |error: &FormError| match error {
-            FormError::Vocabulary(_) => {
+        let refused = |error: &StructureError| match error {
+            StructureError::Vocabulary(_) => {
                 Failure::unsupported(self.field, format!("{} {error}", self.field))
             }
             _ => Failure::field(self.field, format!("{} {error}", self.field)),
         };
-        let grammar = served.vocabulary()?.and_then(|known| known.compile(&self.form));
+        let grammar = served.vocabulary()?.and_then(|known| known.compile(&self.structure));
         let grammar = grammar.map_err(|error| refused(&error))?;
         // Ends are ignored where the request says so.
         let has_ends = !generation.stop_tokens.is_empty();
@@ -340,23 +351,23 @@ impl Wanted {
     }
 }
 
-/// A compiled form with the right to its memory.
+/// A compiled structure with the right to its memory.
 #[derive(Debug)]
-struct Held {
-    form: Box<dyn Constrain>,
+struct HeldMask {
+    structure: Box<dyn TokenMask>,
     permit: Arc<OwnedSemaphorePermit>,
 }
 
-/// A text of such a form.
+/// A text of such a structure.
 #[derive(Debug)]
 struct Holding {
     text: Box<dyn Constraint>,
     _permit: Arc<OwnedSemaphorePermit>,
 }
 
-impl Constrain for Held {
+impl TokenMask for HeldMask {
     fn begin(&self) -> Box<dyn Constraint> {
-        Box::new(Holding { text: self.form.begin(), _permit: Arc::clone(&self.permit) })
+        Box::new(Holding { text: self.structure.begin(), _permit: Arc::clone(&self.permit) })
     }
 }
 
@@ -379,8 +390,8 @@ impl Constraint for Holding {
 }
 
 impl Served {
-    /// The tokens of the model, for forms.
-    fn vocabulary(&self) -> Result<Result<Vocabulary, FormError>, Failure> {
+    /// The tokens of the model, for structures.
+    fn vocabulary(&self) -> Result<Result<GrammarVocabulary, StructureError>, Failure> {
         let tokenizer = self.text.shared_tokenizer().ok_or_else(Failure::no_tokenizer)?;
         Ok(self.room.vocabulary(|| {
             let mut markers: Vec<u32> = self
@@ -390,7 +401,7 @@ impl Served {
                 .filter_map(|marker| tokenizer.id(marker))
                 .collect();
             markers.extend(&self.shown);
-            Vocabulary::new(tokenizer, self.vocab, &self.ends, &markers)
+            GrammarVocabulary::new(tokenizer, self.vocab, &self.ends, &markers)
         }))
     }
 }
@@ -401,43 +412,52 @@ mod tests {
 
     use super::*;
 
-    fn wanted(body: &Value) -> Result<Option<Form>, String> {
-        let forms: Forms = serde_json::from_str(&body.to_string()).unwrap();
-        forms.wanted().map(|wanted| wanted.map(|wanted| wanted.form)).map_err(|f| f.message)
+    fn wanted(body: &Value) -> Result<Option<Structure>, String> {
+        let structures: StructuredFields = serde_json::from_str(&body.to_string()).unwrap();
+        structures
+            .output_format()
+            .map(|format| format.map(|format| format.structure))
+            .map_err(|f| f.message)
     }
 
     #[test]
     fn each_interface_has_its_fields() {
         let object = json!({"type": "object"});
-        let form = |strict| Some(Form::Schema { schema: object.clone(), strict });
+        let structure = |strict| Some(Structure::Schema { schema: object.clone(), strict });
         for (body, expected) in [
             (json!({}), None),
             (json!({"response_format": null, "grammar": null, "structured_outputs": null}), None),
             (json!({"response_format": {"type": "text"}}), None),
-            (json!({"response_format": {"type": "json_object"}}), Some(Form::Object)),
-            (json!({"response_format": {"type": "json_object", "schema": object}}), form(true)),
-            (json!({"response_format": {"type": "json_schema", "schema": object}}), form(false)),
+            (json!({"response_format": {"type": "json_object"}}), Some(Structure::Object)),
+            (
+                json!({"response_format": {"type": "json_object", "schema": object}}),
+                structure(true),
+            ),
+            (
+                json!({"response_format": {"type": "json_schema", "schema": object}}),
+                structure(false),
+            ),
             (
                 json!({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": object}}}),
-                form(false),
+                structure(false),
             ),
             (
                 json!({"response_format": {"type": "json_schema", "json_schema": {"schema": object, "strict": true}}}),
-                form(true),
+                structure(true),
             ),
-            (json!({"guided_json": object.to_string()}), form(true)),
-            (json!({"json_schema": object}), form(true)),
-            (json!({"structured_outputs": {"json": object}}), form(true)),
-            (json!({"structured_outputs": {"json_object": true}}), Some(Form::Object)),
-            (json!({"guided_regex": "a+"}), Some(Form::Regex("a+".to_owned()))),
+            (json!({"guided_json": object.to_string()}), structure(true)),
+            (json!({"json_schema": object}), structure(true)),
+            (json!({"structured_outputs": {"json": object}}), structure(true)),
+            (json!({"structured_outputs": {"json_object": true}}), Some(Structure::Object)),
+            (json!({"guided_regex": "a+"}), Some(Structure::Regex("a+".to_owned()))),
             (
                 json!({"structured_outputs": {"choice": ["a"]}}),
-                Some(Form::Choice(vec!["a".to_owned()])),
+                Some(Structure::Choice(vec!["a".to_owned()])),
             ),
-            (json!({"guided_choice": ["a"]}), Some(Form::Choice(vec!["a".to_owned()]))),
+            (json!({"guided_choice": ["a"]}), Some(Structure::Choice(vec!["a".to_owned()]))),
             (
                 json!({"grammar": "root ::= \"a\""}),
-                Some(Form::Grammar("root ::= \"a\"".to_owned())),
+                Some(Structure::Grammar("root ::= \"a\"".to_owned())),
             ),
         ] {
             assert_eq!(wanted(&body), Ok(expected), "{body}");
@@ -446,7 +466,7 @@ mod tests {
 
     #[test]
     fn bad_fields_are_refused_by_name() {
-        let large = "a".repeat(3 * MAX_FORM_BYTES);
+        let large = "a".repeat(3 * MAX_STRUCTURE_BYTES);
         for (body, words) in [
             (json!({"response_format": "json"}), "response_format cannot be read"),
             (
@@ -467,8 +487,8 @@ mod tests {
             (json!({"grammar": 3}), "grammar cannot be read"),
             (json!({"grammar": large}), "grammar has"),
             (json!({"structured_outputs": {"structural_tag": "a"}}), "a structural tag"),
-            (json!({"grammar": "a", "guided_regex": "a"}), "only one form"),
-            (json!({"structured_outputs": {"regex": "a", "choice": ["b"]}}), "only one form"),
+            (json!({"grammar": "a", "guided_regex": "a"}), "only one structure"),
+            (json!({"structured_outputs": {"regex": "a", "choice": ["b"]}}), "only one structure"),
         ] {
             let message = wanted(&body).unwrap_err();
             assert!(message.contains(words), "{body:.80}: {message}");

@@ -1,15 +1,15 @@
-//! The value of proposals: what a token costs with them and without, as measured.
+//! The value of draft tokens: what a token costs with them and without, as measured.
 //!
-//! A round proposes tokens and verifies them in one pass. It costs the time of both, and yields the
+//! A round drafts tokens and verifies them in one pass. It costs the time of both, and yields the
 //! tokens that are right and one more. Plain decoding costs the time of a pass for each. The
-//! share of right tokens is measured beforehand, at little cost or none: a proposal that is not verified
+//! share of right tokens is measured beforehand, at little cost or none: a draft token that is not verified
 //! is compared with the tokens that come. The time of a pass over several tokens is not known before the
 //! first, so that is tried with few tokens, and only as far as what it can lose is a small share of the
 //! time so far.
 
-/// Numbers of tokens that are proposed.
+/// Numbers of tokens that are drafted.
 const SIZES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// The most tokens proposed at once.
+/// The most tokens drafted at once.
 pub(super) const MOST: usize = SIZES[SIZES.len() - 1];
 /// Share of all time that rounds may lose, and what they may lose before, in plain tokens. One bad round
 /// at the beginning costs two of them; what is left has to last for another.
@@ -34,7 +34,7 @@ const OLD: f64 = 1000.0;
 const REFRESH: f64 = 200.0;
 /// Share by which earlier outcomes count less with each new one.
 const FADING: f64 = 0.99;
-/// Tokens imitated to see how many are right, once it is known how long one takes.
+/// Tokens drafted to see how many are right, once it is known how long one takes.
 const TRIED: usize = 8;
 /// Measurements of a token on stand-ins of which the least counts.
 const FIRST: u32 = 2;
@@ -48,21 +48,21 @@ pub(super) struct Share {
     all: f64,
 }
 
-/// Tokens that a source could propose.
+/// Tokens that a source could draft.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Offer {
+pub(super) struct DraftOffer {
     pub(super) share: Share,
-    /// The number of tokens that it could propose.
+    /// The number of tokens that it could draft.
     pub(super) most: usize,
     /// True if each takes the time of a token on stand-ins.
-    pub(super) imitates: bool,
+    pub(super) drafts: bool,
 }
 
 /// Measured costs of tokens, in seconds.
 #[derive(Debug, Default)]
-pub(super) struct Value {
+pub(super) struct DraftValue {
     plain: Mean,
-    imitated: Mean,
+    drafted: Mean,
     /// Passes over one more token than each of [`SIZES`].
     verified: [Mean; SIZES.len()],
     /// All time.
@@ -121,7 +121,7 @@ impl Mean {
     }
 }
 
-impl Value {
+impl DraftValue {
     /// Begins a text: what was gained by others does not count.
     pub(super) fn begins(&mut self) {
         self.balance = self.balance.min(0.0);
@@ -136,23 +136,23 @@ impl Value {
     }
 
     /// Counts tokens on stand-ins that were not verified.
-    pub(super) fn imitated(&mut self, tokens: usize, seconds: f64) {
+    pub(super) fn drafted(&mut self, tokens: usize, seconds: f64) {
         self.spent += seconds;
         self.balance -= seconds;
-        self.add_imitated(tokens, seconds);
+        self.add_drafted(tokens, seconds);
     }
 
-    /// Counts a round: the tokens proposed and how many it has yielded, the seconds of proposing them, if
-    /// they were imitated, and of verifying them.
+    /// Counts a round: the tokens drafted and how many it has yielded, the seconds of drafting them, if
+    /// they were drafted on stand-ins, and of verifying them.
     pub(super) fn round(
         &mut self,
         (proposed, yielded): (usize, usize),
-        [imitating, verifying]: [f64; 2],
+        [drafting, verifying]: [f64; 2],
     ) {
-        let seconds = imitating + verifying;
+        let seconds = drafting + verifying;
         self.spent += seconds;
-        if imitating > 0.0 {
-            self.add_imitated(proposed, imitating);
+        if drafting > 0.0 {
+            self.add_drafted(proposed, drafting);
         }
         // A pass over a number between two sizes counts as one over the larger, which takes longer.
         let size = SIZES.iter().position(|&size| size >= proposed).unwrap_or(SIZES.len() - 1);
@@ -162,17 +162,17 @@ impl Value {
         self.balance = (self.balance + gained).min(RESERVE * self.plain.value);
     }
 
-    fn add_imitated(&mut self, tokens: usize, seconds: f64) {
+    fn add_drafted(&mut self, tokens: usize, seconds: f64) {
         let each = seconds / tokens.max(1) as f64;
-        match self.imitated.count {
-            1..FIRST => self.imitated.add(each.min(self.imitated.value), 1.0, self.spent),
-            _ => self.imitated.add(each, ROUND, self.spent),
+        match self.drafted.count {
+            1..FIRST => self.drafted.add(each.min(self.drafted.value), 1.0, self.spent),
+            _ => self.drafted.add(each, ROUND, self.spent),
         }
     }
 
-    /// Chooses an offer by its index, and the number of tokens to propose. `None` to compute a plain
+    /// Chooses an offer by its index, and the number of tokens to draft. `None` to compute a plain
     /// token.
-    pub(super) fn choose(&mut self, offers: &[Offer]) -> Option<(usize, usize)> {
+    pub(super) fn choose(&mut self, offers: &[DraftOffer]) -> Option<(usize, usize)> {
         let plain = self.plain.get().filter(|_| self.plain.count >= LEARNING)?;
         if self.spent - self.refreshed > REFRESH * plain {
             self.refresh = 2;
@@ -183,8 +183,8 @@ impl Value {
         }
         let mut best = (plain * (1.0 - WORTH), None);
         for (index, offer) in offers.iter().enumerate() {
-            let each = match offer.imitates {
-                true => self.imitated.value,
+            let each = match offer.drafts {
+                true => self.drafted.value,
                 false => 0.0,
             };
             for size in SIZES.into_iter().filter(|&size| size <= offer.most) {
@@ -200,17 +200,17 @@ impl Value {
         best.1
     }
 
-    /// Number of tokens to imitate only to see how many are right; 0 if it is not the time for that.
+    /// Number of tokens to draft only to see how many are right; 0 if it is not the time for that.
     pub(super) fn tries(&self, share: Share) -> usize {
         let Some(plain) = self.plain.get().filter(|_| self.plain.count >= LEARNING) else {
             return 0;
         };
-        let Some(each) = self.imitated.get() else { return 1 };
-        let passed = self.spent - self.imitated.at;
+        let Some(each) = self.drafted.get() else { return 1 };
+        let passed = self.spent - self.drafted.at;
         // Not worth it if a token on stand-ins takes nearly as long as one without. That the first did
         // says little.
         if each >= plain / 2.0 {
-            let is_due = self.imitated.count < FIRST || passed >= OLD * plain;
+            let is_due = self.drafted.count < FIRST || passed >= OLD * plain;
             return usize::from(is_due && each <= self.credit(plain));
         }
         let pause = if share.all < KNOWN { 0.0 } else { OLD / 16.0 };

@@ -1,10 +1,10 @@
-//! The engine's thread: takes texts from the queue, and steps them together.
+//! The worker's thread: takes texts from the queue, and steps them together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sws::{Batch, Cancel, Event, KvDisk, LoadedModel};
+use sws::{Batch, Cancel, Event, LoadedModel, PrefixDisk};
 use sws_engine::Gauge;
 use sws_engine::watch::Lap;
 use sws_store::Clock;
@@ -14,11 +14,11 @@ use tokio::sync::mpsc::Sender;
 
 use crate::app::App;
 use crate::failure::Failure;
-use crate::queue::{Happened, Job, Made, Next, Times};
-use crate::requests::Entry;
+use crate::queue::{Happened, Made, NextText, QueuedText, TextTimes};
+use crate::requests::RequestEntry;
 
 /// A text that has a sequence.
-struct Running {
+struct RunningText {
     number: usize,
     events: Sender<(usize, Happened)>,
     cancel: Cancel,
@@ -31,9 +31,9 @@ struct Running {
     /// Tokens of its prompt that are done, and those of them that were not computed again.
     done: u64,
     known: u64,
-    entry: Arc<Entry>,
-    /// True if it has a form.
-    has_form: bool,
+    entry: Arc<RequestEntry>,
+    /// True if its output is structured.
+    is_structured: bool,
 }
 
 /// Layers of passes, of which one now and then is timed.
@@ -51,7 +51,7 @@ const LAPS: Duration = Duration::from_millis(100);
 
 /// What listeners are told of a step.
 #[derive(Debug, Default)]
-struct Told {
+struct StepNews {
     tokens: u64,
     /// The numbers of the texts that it continued.
     texts: BTreeSet<usize>,
@@ -60,15 +60,15 @@ struct Told {
 }
 
 /// Texts that have sequences, by their numbers in the batch.
-struct Engine<'a> {
+struct Worker<'a> {
     app: &'a App,
     clock: &'a Clock,
-    running: BTreeMap<usize, Running>,
+    running: BTreeMap<usize, RunningText>,
     /// Number of the next text.
     next: usize,
     /// Reads the run while someone listens.
     follower: Option<Follower>,
-    told: Told,
+    news: StepNews,
     laps: Laps,
 }
 
@@ -76,54 +76,54 @@ struct Engine<'a> {
 pub(crate) fn run(
     app: &App,
     model: &mut LoadedModel,
-    disk: Option<KvDisk>,
+    disk: Option<PrefixDisk>,
 ) -> Result<(), sws::Error> {
     let gauge = model.gauge();
     let mut batch = model.batch()?.with_turns(app.config.limits.gap);
     if let Some(disk) = disk {
         batch = batch.with_disk(disk);
     }
-    let (running, clock, told) = (BTreeMap::new(), &app.clock, Told::default());
+    let (running, clock, news) = (BTreeMap::new(), &app.clock, StepNews::default());
     let laps = Laps::default();
-    let mut engine = Engine { app, clock, running, next: 0, follower: None, told, laps };
+    let mut worker = Worker { app, clock, running, next: 0, follower: None, news, laps };
     loop {
-        let closed = engine.admit(&mut batch);
+        let closed = worker.admit(&mut batch);
         if batch.is_empty() {
             if closed {
-                engine.store_all(&mut batch);
+                worker.store_all(&mut batch);
                 return Ok(());
             }
             continue;
         }
         if app.is_cut() {
-            engine.running.values().for_each(|running| running.cancel.cancel());
+            worker.running.values().for_each(|running| running.cancel.cancel());
         }
-        engine.listened(gauge.as_ref());
-        batch.step(&mut |number, event| engine.happened(number, event));
-        engine.passed();
-        app.counts.running.set(engine.running.len() as u64);
-        engine.kept(&mut batch);
+        worker.listened(gauge.as_ref());
+        batch.step(&mut |number, event| worker.happened(number, event));
+        worker.passed();
+        app.counts.running.set(worker.running.len() as u64);
+        worker.kept(&mut batch);
     }
 }
 
-impl Engine<'_> {
+impl Worker<'_> {
     /// Gives sequences to waiting texts, and waits for one if there is none at all. Returns true if
     /// there will be no other.
     fn admit(&mut self, batch: &mut Batch<'_>) -> bool {
         loop {
-            self.settle_forms(batch);
-            let has_room = |job: &Job| {
+            self.settle_structured(batch);
+            let has_room = |job: &QueuedText| {
                 batch.has_room(job.text.prompt_ranks)
-                    && (job.text.constraint.is_none() || self.has_room_for_form())
+                    && (job.text.constraint.is_none() || self.has_room_for_structured())
             };
             match self.app.queue.next(false, has_room) {
-                Next::Job(job) => {
+                NextText::Job(job) => {
                     self.begin(batch, *job);
                     continue;
                 }
-                Next::Closed => return true,
-                Next::Nothing if !batch.is_empty() => return false,
-                Next::Nothing => {}
+                NextText::Closed => return true,
+                NextText::Nothing if !batch.is_empty() => return false,
+                NextText::Nothing => {}
             }
             // Time that no text needs.
             if self.store(batch) {
@@ -135,23 +135,23 @@ impl Engine<'_> {
                 follower.step();
             }
             match next {
-                Next::Job(job) => self.begin(batch, *job),
-                Next::Nothing => return false,
-                Next::Closed => return true,
+                NextText::Job(job) => self.begin(batch, *job),
+                NextText::Nothing => return false,
+                NextText::Closed => return true,
             }
         }
     }
 
-    /// Lends the memory for forms to experts, or takes it back, as requests need it.
-    fn settle_forms(&self, batch: &mut Batch<'_>) {
+    /// Lends the memory for structured output to experts, or takes it back, as requests need it.
+    fn settle_structured(&self, batch: &mut Batch<'_>) {
         if let Some(room) = self.app.room() {
-            room.settle(self.clock.now(), |is_idle| batch.lend_forms(is_idle));
+            room.settle(self.clock.now(), |is_idle| batch.lend_structured(is_idle));
         }
     }
 
-    /// True if there is memory for another text of a form.
-    fn has_room_for_form(&self) -> bool {
-        let begun = self.running.values().filter(|running| running.has_form).count();
+    /// True if there is memory for another structured text.
+    fn has_room_for_structured(&self) -> bool {
+        let begun = self.running.values().filter(|running| running.is_structured).count();
         self.app.room().is_some_and(|room| begun < room.texts())
     }
 
@@ -170,7 +170,7 @@ impl Engine<'_> {
 
     /// Counts what is kept, and logs errors of the disk.
     fn kept(&self, batch: &mut Batch<'_>) {
-        self.app.counts.kept.set(batch.kept() as u64);
+        self.app.counts.kept.set(batch.kept_prefixes() as u64);
         self.app.counts.positions.set(batch.positions() as u64);
         let memory = batch.memory();
         self.app.counts.states.iter().zip(memory).for_each(|(count, bytes)| count.set(bytes));
@@ -196,7 +196,7 @@ impl Engine<'_> {
     fn passed(&mut self) {
         let Some(follower) = &mut self.follower else { return };
         let step = follower.step();
-        let Told { tokens, texts, prompt } = std::mem::take(&mut self.told);
+        let StepNews { tokens, texts, prompt } = std::mem::take(&mut self.news);
         if tokens == 0 {
             return;
         }
@@ -216,10 +216,10 @@ impl Engine<'_> {
         }
     }
 
-    fn begin(&mut self, batch: &mut Batch<'_>, job: Job) {
-        let Job { text, number, events, queued, entry } = job;
+    fn begin(&mut self, batch: &mut Batch<'_>, job: QueuedText) {
+        let QueuedText { text, number, events, queued, entry } = job;
         let (cancel, began) = (text.cancel.clone(), self.clock.now());
-        let has_form = text.constraint.is_some();
+        let is_structured = text.constraint.is_some();
         let prompt = text.tokens.len() as u64;
         let known = match batch.add(self.next, text) {
             Ok(known) => known,
@@ -236,7 +236,7 @@ impl Engine<'_> {
         entry.known.add(known as u64);
         let _ = events.try_send((number, Happened::Began(known)));
         let (heard, first, done, known) = (began, None, 0, known as u64);
-        let running = Running {
+        let running = RunningText {
             number,
             events,
             cancel,
@@ -247,7 +247,7 @@ impl Engine<'_> {
             done,
             known,
             entry,
-            has_form,
+            is_structured,
         };
         self.running.insert(self.next, running);
         self.next += 1;
@@ -263,28 +263,28 @@ impl Engine<'_> {
             Event::Prompt(progress) => {
                 running.entry.done.add(progress.done - running.done);
                 if self.follower.is_some() {
-                    self.told.tokens += progress.done - running.done.max(running.known);
-                    self.told.texts.insert(number);
-                    self.told.prompt = true;
+                    self.news.tokens += progress.done - running.done.max(running.known);
+                    self.news.texts.insert(number);
+                    self.news.prompt = true;
                 }
                 running.done = progress.done;
                 Happened::Prompt(progress)
             }
             Event::Ranked(ranks) => Happened::Ranked(ranks),
-            Event::Again(pieces) => {
+            Event::Resumed(pieces) => {
                 running.entry.made.add(pieces.len() as u64);
                 running.first = Some(now);
                 running.heard = now;
-                Happened::Again(pieces)
+                Happened::Resumed(pieces)
             }
             Event::Piece(piece, rank) => {
                 if piece.token.is_some() {
                     counts.new_tokens.add(1);
                     if self.follower.is_some() {
-                        self.told.tokens += 1;
-                        self.told.texts.insert(number);
+                        self.news.tokens += 1;
+                        self.news.texts.insert(number);
                         let (id, owner) = running.entry.origin();
-                        let text = [piece.thought.as_str(), &piece.text].concat();
+                        let text = [piece.reasoning.as_str(), &piece.text].concat();
                         self.app.events.log().token(owner, id, &text);
                     }
                     running.entry.made.add(1);
@@ -299,7 +299,7 @@ impl Engine<'_> {
             }
             Event::Ended(made) => {
                 let first = running.first.unwrap_or(now);
-                let times = Times {
+                let times = TextTimes {
                     queue: running.began - running.queued,
                     prompt: first - running.began,
                     generation: running.heard.saturating_sub(first),

@@ -1,18 +1,18 @@
-//! [`Points`] with AVX-512.
+//! [`Codebook`] with AVX-512.
 //!
 //! The 32 codes of a block are looked up together in registers of 32 words of two bytes, in which
-//! a point takes two bits for each of eight numbers, or three of four bits for each of four. With
-//! signs they make up codes of four bits, and 16 of these are looked up among their numbers. Instructions that read 16 or 8 points from memory (`vpgatherdd`, `vpgatherqq`)
-//! take 17 cycles of a Zen 5 core; the lookups of 32 points among 256 take 4.
+//! an entry takes two bits for each of eight numbers, or three of four bits for each of four. With
+//! signs they make up codes of four bits, and 16 of these are looked up among their numbers. Instructions that read 16 or 8 entries from memory (`vpgatherdd`, `vpgatherqq`)
+//! take 17 cycles of a Zen 5 core; the lookups of 32 entries among 256 take 4.
 
 mod lookups;
 
 use std::arch::x86_64::*;
 
-use lookups::{EVENED, Words, selected, stored};
+use lookups::{CodebookWords, EVENED, selected, stored};
 
-use super::Points;
-use crate::gguf::{codes, points};
+use super::Codebook;
+use crate::gguf::{codebook, codes};
 use crate::simd::{Groups, Simd};
 use crate::{Avx512, GgufBlocks};
 
@@ -27,27 +27,27 @@ macro_rules! allowed {
 
 /// A block of 256 columns.
 #[derive(Clone, Copy)]
-pub(crate) struct Codes {
+pub(crate) struct CodebookCodes {
     /// Nibbles of the even columns, then of the odd ones.
     nibbles: [[u8; 64]; 2],
     /// Of 16 columns each, or in the first half of 32 columns.
     scales: [f32; 16],
 }
 
-static IQ2_XXS: Words<8> = codes::words(points::IQ2_XXS_FIRST);
-static IQ2_XS: Words<16> = codes::words(points::IQ2_XS_FIRST);
-static IQ2_S: Words<32> = codes::words(points::IQ2_S_FIRST);
-static IQ3_XXS: Words<8> = codes::words_of_four(points::IQ3_XXS_FIRST);
-static IQ3_S: Words<16> = codes::words_of_four(points::IQ3_S_FIRST);
+static IQ2_XXS: CodebookWords<8> = codes::words(codebook::IQ2_XXS_FIRST);
+static IQ2_XS: CodebookWords<16> = codes::words(codebook::IQ2_XS_FIRST);
+static IQ2_S: CodebookWords<32> = codes::words(codebook::IQ2_S_FIRST);
+static IQ3_XXS: CodebookWords<8> = codes::words_of_four(codebook::IQ3_XXS_FIRST);
+static IQ3_S: CodebookWords<16> = codes::words_of_four(codebook::IQ3_S_FIRST);
 
-impl Points for Avx512 {
-    type Block = Codes;
+impl Codebook for Avx512 {
+    type Block = CodebookCodes;
     /// Times 1, 2⁸, 2¹⁶ and 2²⁴.
     type Numbers = [__m512; 4];
 
     #[inline(always)]
-    fn numbers_of_points(self, format: GgufBlocks) -> [__m512; 4] {
-        let less = self.splat(f32::from(points::less(format)));
+    fn numbers_of_codebook(self, format: GgufBlocks) -> [__m512; 4] {
+        let less = self.splat(f32::from(codebook::less(format)));
         // SAFETY: 16 numbers.
         let numbers = unsafe { self.load(codes::numbers(format).as_ptr()) };
         let mut times = [numbers; 4];
@@ -59,10 +59,10 @@ impl Points for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn points_block(self, format: GgufBlocks, p: *const u8) -> Codes {
+    unsafe fn codebook_block(self, format: GgufBlocks, p: *const u8) -> CodebookCodes {
         // SAFETY: by the contract of the trait.
         let block = unsafe { std::slice::from_raw_parts(p, format.bytes()) };
-        let (bits, power) = points::scale(format, block);
+        let (bits, power) = codebook::scale(format, block);
         let scale = self.mul(self.splat_f16(bits), self.splat(power));
         // SAFETY: by the contract of the trait.
         unsafe {
@@ -80,16 +80,22 @@ impl Points for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn scales_of_points(self, _: GgufBlocks, block: &Codes, _: *const u8, to: *mut f32) {
+    unsafe fn scales_of_codebook(
+        self,
+        _: GgufBlocks,
+        block: &CodebookCodes,
+        _: *const u8,
+        to: *mut f32,
+    ) {
         // SAFETY: by the contract of the trait.
         unsafe { to.cast::<[f32; 16]>().write_unaligned(block.scales) };
     }
     #[inline(always)]
-    unsafe fn points(
+    unsafe fn codebook(
         self,
         _: GgufBlocks,
         numbers: [__m512; 4],
-        block: &Codes,
+        block: &CodebookCodes,
         _: *const u8,
         q: usize,
     ) -> [__m512; 4] {
@@ -115,7 +121,7 @@ impl Points for Avx512 {
 /// The bytes of a block of the format must be readable at `p`.
 impl Avx512 {
     #[inline(always)]
-    unsafe fn iq2_xxs(self, scale: __m512, p: *const u8) -> Codes {
+    unsafe fn iq2_xxs(self, scale: __m512, p: *const u8) -> CodebookCodes {
         allowed! {
             // Eight times four codes, then four times seven signs and a factor.
             let all = _mm512_loadu_epi64(p.add(2).cast());
@@ -124,7 +130,7 @@ impl Avx512 {
             let codes = _mm512_cvtepu8_epi16(_mm512_castsi512_si256(apart));
             let rest = _mm512_extracti64x4_epi64::<1>(apart);
             let signs = self.sevens(_mm512_shuffle_epi32::<0xf5>(all));
-            Codes {
+            CodebookCodes {
                 nibbles: self.of_eights_by_two(self.of_words(&IQ2_XXS, codes), signs),
                 scales: self.upper_factors(scale, rest),
             }
@@ -132,11 +138,11 @@ impl Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn iq2_xs(self, scale: __m512, p: *const u8) -> Codes {
+    unsafe fn iq2_xs(self, scale: __m512, p: *const u8) -> CodebookCodes {
         allowed! {
             let codes = _mm512_loadu_epi16(p.add(2).cast());
             let signs = self.of_words(&EVENED, _mm512_srli_epi16::<9>(codes));
-            Codes {
+            CodebookCodes {
                 nibbles: self.of_eights_by_two(self.of_words(&IQ2_XS, codes), signs),
                 scales: self.factors(scale, _mm_loadl_epi64(p.add(66).cast())),
             }
@@ -144,7 +150,7 @@ impl Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn iq2_s(self, scale: __m512, p: *const u8) -> Codes {
+    unsafe fn iq2_s(self, scale: __m512, p: *const u8) -> CodebookCodes {
         allowed! {
             let codes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(p.add(2).cast()));
             // Two more bits of four codes in each of eight bytes, which go to the upper half of words.
@@ -157,7 +163,7 @@ impl Avx512 {
             let by = _mm512_set1_epi64(0x0006_0004_0002_0000);
             let top = _mm512_srlv_epi16(_mm512_shuffle_epi8(eight, own), by);
             let codes = selected(top, codes, _mm512_set1_epi16(0x0300));
-            Codes {
+            CodebookCodes {
                 nibbles: self.of_eights_by_two(
                     self.of_words(&IQ2_S, codes),
                     self.spread(p.add(34)),
@@ -168,14 +174,14 @@ impl Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn iq3_xxs(self, scale: __m512, p: *const u8) -> Codes {
+    unsafe fn iq3_xxs(self, scale: __m512, p: *const u8) -> CodebookCodes {
         allowed! {
             let codes = _mm512_loadu_epi8(p.add(2).cast());
             let rest = _mm256_loadu_si256(p.add(66).cast());
             let signs = self.sevens(_mm512_shuffle_epi32::<0xa0>(_mm512_cvtepu32_epi64(rest)));
             let first = self.of_words(&IQ3_XXS, codes);
             let second = self.of_words(&IQ3_XXS, _mm512_srli_epi16::<8>(codes));
-            Codes {
+            CodebookCodes {
                 nibbles: self.of_fours([first, second], signs),
                 scales: self.upper_factors(scale, rest),
             }
@@ -183,7 +189,7 @@ impl Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn iq3_s(self, scale: __m512, p: *const u8) -> Codes {
+    unsafe fn iq3_s(self, scale: __m512, p: *const u8) -> CodebookCodes {
         allowed! {
             let codes = _mm512_loadu_epi8(p.add(2).cast());
             let top = p.add(66).cast::<u64>().read_unaligned();
@@ -191,7 +197,7 @@ impl Avx512 {
             let first = self.ninth(even as u32, codes);
             let second = self.ninth(odd as u32, _mm512_srli_epi16::<8>(codes));
             let factors = _mm_cvtsi32_si128(p.add(106).cast::<i32>().read_unaligned());
-            Codes {
+            CodebookCodes {
                 nibbles: self.of_fours([first, second], self.spread(p.add(74))),
                 scales: self.factors(scale, factors),
             }
@@ -199,7 +205,7 @@ impl Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn iq1_s(self, scale: __m512, p: *const u8) -> Codes {
+    unsafe fn iq1_s(self, scale: __m512, p: *const u8) -> CodebookCodes {
         allowed! {
             let codes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(p.add(2).cast()));
             // Three more bits of four codes, a factor, and a bit for the shift of all.
@@ -216,7 +222,7 @@ impl Avx512 {
             let codes = selected(top, codes, _mm512_set1_epi16(0x0700));
             let factors = _mm256_srli_epi32::<11>(_mm256_cvtepu16_epi32(rest));
             let factors = _mm256_and_si256(factors, _mm256_set1_epi32(14));
-            Codes {
+            CodebookCodes {
                 nibbles: self.of_eights_read(codes, _mm512_srai_epi16::<15>(fours)),
                 scales: self.odd_factors(scale, factors),
             }
@@ -224,7 +230,7 @@ impl Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn iq1_m(self, scale: __m512, p: *const u8) -> Codes {
+    unsafe fn iq1_m(self, scale: __m512, p: *const u8) -> CodebookCodes {
         allowed! {
             let codes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(p.cast()));
             // Nibbles with three more bits of a code, and one for its shift.
@@ -239,14 +245,14 @@ impl Avx512 {
             let [first, second] = [_pdep_u64(factors, EIGHT), _pdep_u64(factors >> 24, EIGHT)];
             const ONES: u64 = 0x0101_0101_0101_0101;
             let factors = [(2 * first) | ONES, (2 * second) | ONES];
-            Codes {
+            CodebookCodes {
                 nibbles: self.of_eights_read(codes, less),
                 scales: stored(self.times_bytes(scale, factors)),
             }
         }
     }
 
-    /// The points of [`IQ3_S`] with these ninth bits and eight lowest bits.
+    /// The entries of [`IQ3_S`] with these ninth bits and eight lowest bits.
     #[inline(always)]
     fn ninth(self, top: u32, codes: __m512i) -> __m512i {
         allowed! {

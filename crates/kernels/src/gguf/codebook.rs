@@ -1,18 +1,18 @@
-//! Formats whose codes are numbers of points in tables: eight weights, or four, share a code.
+//! Formats whose codes are indices into a codebook: eight weights, or four, share a code.
 //!
 //! A weight is an f16 scale, times a power of two, times a small whole number for 16 or 32 columns,
-//! times the point's number. All these products are exact.
+//! times the entry's number. All these products are exact.
 
 // Loops by index are unrolled, and the bytes of a group are not in order.
 #![allow(clippy::needless_range_loop)]
 
 use super::GgufBlocks;
 
-/// The tables, one after another: two bytes for each point, with two bits for each of eight numbers,
-/// or four for each of four. Made by `tests/goldens/gguf_points.py`.
-const PACKED: &[u8; 2 * 4608] = include_bytes!("points.bin");
+/// The codebooks, one after another: two bytes for each entry, with two bits for each of eight numbers,
+/// or four for each of four. Made by `tests/goldens/gguf_codebook.py`.
+const PACKED: &[u8; 2 * 4608] = include_bytes!("codebook.bin");
 
-/// The first point of each table.
+/// The first entry of each codebook.
 pub(crate) const IQ2_XXS_FIRST: usize = 0;
 pub(crate) const IQ2_XS_FIRST: usize = 256;
 pub(crate) const IQ2_S_FIRST: usize = 768;
@@ -34,12 +34,12 @@ static IQ1: [u64; 2048] = eights(IQ1_FIRST, IQ1_NUMBERS);
 static IQ3_XXS: [u32; 256] = fours(IQ3_XXS_FIRST, IQ3_XXS_NUMBERS);
 static IQ3_S: [u32; 512] = fours(IQ3_S_FIRST, IQ3_S_NUMBERS);
 
-/// A point's numbers: two bits for each of eight, or four for each of four.
+/// The numbers of an entry: two bits for each of eight, or four for each of four.
 pub(super) const fn packed(point: usize) -> usize {
     PACKED[2 * point] as usize | (PACKED[2 * point + 1] as usize) << 8
 }
 
-/// Points from `first` on, of these numbers.
+/// Entries from `first` on, of these numbers.
 const fn eights<const N: usize>(first: usize, numbers: [i8; 4]) -> [u64; N] {
     let mut points = [0; N];
     let mut i = 0;
@@ -62,7 +62,7 @@ const fn fours<const N: usize>(first: usize, numbers: [i8; 8]) -> [u32; N] {
     points
 }
 
-/// The largest of the numbers of points with a sign or a shift.
+/// The largest of the numbers of entries with a sign or a shift.
 pub(crate) const fn less(format: GgufBlocks) -> u8 {
     match format {
         GgufBlocks::Iq1S | GgufBlocks::Iq1M => 9,
@@ -97,7 +97,7 @@ pub(crate) fn scale(format: GgufBlocks, b: &[u8]) -> (u16, f32) {
     (bits, power)
 }
 
-/// Weights `8·g` to `8·g + 7` of a block. Only for formats with points.
+/// Weights `8·g` to `8·g + 7` of a block. Only for formats with a codebook.
 #[inline(always)]
 pub(crate) fn group(format: GgufBlocks, b: &[u8], g: usize) -> Group {
     let (s, of_s) = (g / 4, g % 4);
@@ -190,7 +190,7 @@ fn signed(point: u64, signs: u8) -> [i8; 8] {
     numbers
 }
 
-/// An eighth more than the point, or less.
+/// An eighth more than the entry, or less.
 #[inline(always)]
 fn shifted(point: u64, less: u16) -> [i8; 8] {
     let by = 1 - 2 * less as i8;
@@ -199,13 +199,13 @@ fn shifted(point: u64, less: u16) -> [i8; 8] {
 
 /// 64 weights of a block in units of its scale.
 pub(crate) struct Quarter {
-    /// Eight points.
+    /// Eight entries.
     pub(crate) points: [u64; 8],
     /// What is done to their numbers.
     pub(crate) shift: Shift,
 }
 
-/// The change of the numbers of points.
+/// The change of the numbers of entries.
 pub(crate) enum Shift {
     /// Those whose bit is set are negated.
     Signs(u64),
@@ -213,7 +213,7 @@ pub(crate) enum Shift {
     Less(u64),
 }
 
-/// Weights `64·q` to `64·q + 63` of a block: eight [`group`]s. Only for formats with points.
+/// Weights `64·q` to `64·q + 63` of a block: eight [`group`]s. Only for formats with a codebook.
 #[inline(always)]
 pub(crate) fn quarter(format: GgufBlocks, b: &[u8], q: usize) -> Quarter {
     let mut points = [0; 8];

@@ -1,12 +1,12 @@
-//! Passes over proposed tokens: the logits behind each are those of tokens one by one, and nothing is
+//! Passes over draft tokens: the logits behind each are those of tokens one by one, and nothing is
 //! learned from those that are wrong.
 
 use std::sync::Arc;
 
 use sws_engine::{
-    MOST_VERIFIED, Options, Plan, PlanOptions, Planner, ProcessMemory, SpeculativeWeightStreamer,
+    MAX_VERIFY_LEN, Options, Plan, PlanOptions, Planner, ProcessMemory, SpeculativeWeightStreamer,
 };
-use sws_model::{CausalLm, Inventory, KvPrecision, Model, ProposalLm};
+use sws_model::{CausalLm, ForwardPass, Inventory, KvPrecision, SpeculativeLm};
 use sws_store::{Manifest, NVMeWeightStore, ReaderKind, StoreOptions};
 use sws_testing::goldens::runnable;
 use sws_testing::{open, resident, spec, tales};
@@ -28,16 +28,16 @@ fn streamer(options: Options) -> SpeculativeWeightStreamer {
     let planner = Planner::new(&spec, &inventory, store.manifest(), process, plan).unwrap();
     // So small a model would not spare the memory by itself.
     let plan = planner.plan(24 << 20).unwrap();
-    let plan = Plan { lent: Vec::new(), verified: MOST_VERIFIED, ..plan };
-    SpeculativeWeightStreamer::with_plan(Model::new(spec), store, plan, options).unwrap()
+    let plan = Plan { lent: Vec::new(), verify_len: MAX_VERIFY_LEN, ..plan };
+    SpeculativeWeightStreamer::with_plan(ForwardPass::new(spec), store, plan, options).unwrap()
 }
 
-fn lm(streamer: &mut SpeculativeWeightStreamer) -> &mut dyn ProposalLm {
-    streamer.as_proposal_lm().expect("the model goes back, and there is room")
+fn lm(streamer: &mut SpeculativeWeightStreamer) -> &mut dyn SpeculativeLm {
+    streamer.as_speculative_lm().expect("the model goes back, and there is room")
 }
 
 /// The logits behind each token of the text, in passes of `right` right tokens and `wrong` others.
-fn logits(lm: &mut dyn ProposalLm, right: usize, wrong: usize) -> Vec<Vec<f32>> {
+fn logits(lm: &mut dyn SpeculativeLm, right: usize, wrong: usize) -> Vec<Vec<f32>> {
     lm.prefill(&PROMPT).unwrap();
     let mut found = Vec::new();
     for kept in TEXT.chunks(right) {
@@ -48,8 +48,8 @@ fn logits(lm: &mut dyn ProposalLm, right: usize, wrong: usize) -> Vec<Vec<f32>> 
         let before = lm.len();
         let tokens = [kept, &WRONG[..wrong]].concat();
         lm.verify(&tokens, &mut ()).unwrap();
-        found.extend((0..kept.len()).map(|token| lm.verified(token).to_vec()));
-        lm.settle(before + kept.len());
+        found.extend((0..kept.len()).map(|token| lm.verified_logits(token).to_vec()));
+        lm.accept(before + kept.len());
         assert_eq!(lm.len(), before + kept.len());
     }
     found
@@ -61,7 +61,7 @@ fn logits_of_a_pass_are_those_of_its_tokens() {
     assert_eq!(plain.len(), TEXT.len());
     for (right, wrong) in [(1, 1), (1, 4), (2, 0), (3, 2), (5, 1), (6, 4), (12, 0)] {
         let mut streamer = streamer(Options::default());
-        assert!(lm(&mut streamer).most_verified() >= 12);
+        assert!(lm(&mut streamer).verify_len() >= 12);
         assert!(logits(lm(&mut streamer), right, wrong) == plain, "{right} right, {wrong} wrong");
         let counts = streamer.counters().proposals;
         let passes = TEXT.len().div_ceil(right);
@@ -98,7 +98,7 @@ fn errors_leave_no_pass_to_be_settled() {
         assert!(lm.verify(refused, &mut ()).is_err());
         assert_eq!(lm.len(), PROMPT.len());
     }
-    lm.settle(PROMPT.len());
+    lm.accept(PROMPT.len());
     let after = lm.decode(TEXT[0]).unwrap().to_vec();
     let expected = logits(self::lm(&mut self::streamer(Options::default())), 1, 0);
     assert!(expected[0] == after);
@@ -118,9 +118,9 @@ fn models_that_cannot_go_back_verify_nothing() {
         let golden = runnable(name);
         let (manifest, spec) = open(&golden.dir).unwrap();
         let source = resident(&golden.dir, &manifest, &spec).unwrap();
-        let model = Model::new(spec);
+        let model = ForwardPass::new(spec);
         let mut lm =
             SpeculativeWeightStreamer::resident(model, source, usize::MAX, KvPrecision::F32);
-        assert_eq!(lm.as_proposal_lm().is_some(), goes_back, "{name}");
+        assert_eq!(lm.as_speculative_lm().is_some(), goes_back, "{name}");
     }
 }

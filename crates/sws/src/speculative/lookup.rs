@@ -1,31 +1,31 @@
-//! Proposals from the text itself: what came after the same tokens before.
+//! Draft tokens from the text itself: what came after the same tokens before.
 
 /// Tokens at the end of the text that must have occurred before.
 const LEAST: usize = 2;
 /// Tokens that are compared; more say no more.
 const MOST: usize = 32;
-/// Number of [classes](Found::class).
+/// Number of [classes](LookupMatch::class).
 pub(super) const CLASSES: usize = 4;
 
 /// The place of an earlier occurrence of the end of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct LookupMatch {
     /// Index of the token after it.
     next: usize,
     /// Number of tokens that agree.
     pub(super) tokens: usize,
 }
 
-impl Found {
+impl LookupMatch {
     /// Finds the longest end of a text that has occurred before, of several the last.
-    pub(super) fn of(text: &[u32]) -> Option<Found> {
+    pub(super) fn of(text: &[u32]) -> Option<LookupMatch> {
         let (&last, before) = text.split_last()?;
-        let mut best: Option<Found> = None;
+        let mut best: Option<LookupMatch> = None;
         for next in (LEAST..=before.len()).rev().filter(|&next| text[next - 1] == last) {
             let pairs = text[..next].iter().rev().zip(text.iter().rev());
             let tokens = pairs.take(MOST).take_while(|(a, b)| a == b).count();
             if tokens >= LEAST && best.is_none_or(|best| tokens > best.tokens) {
-                best = Some(Found { next, tokens });
+                best = Some(LookupMatch { next, tokens });
                 if tokens == MOST {
                     break;
                 }
@@ -35,7 +35,7 @@ impl Found {
     }
 
     /// The tokens that came next, and again from their beginning where they reach the end of the text.
-    pub(super) fn proposal(self, text: &[u32], most: usize) -> Vec<u32> {
+    pub(super) fn draft_tokens(self, text: &[u32], most: usize) -> Vec<u32> {
         text[self.next..].iter().copied().cycle().take(most).collect()
     }
 
@@ -68,11 +68,14 @@ mod tests {
             (&[5, 5, 5, 5], Some((3, vec![5; 5]))),
         ];
         for (text, expected) in cases {
-            let found = Found::of(text);
-            let found = found.map(|found| (found.tokens, found.proposal(text, 5)));
+            let found = LookupMatch::of(text);
+            let found = found.map(|found| (found.tokens, found.draft_tokens(text, 5)));
             assert_eq!(found, expected, "{text:?}");
         }
         let long: Vec<u32> = (0..100).chain(0..100).collect();
-        assert_eq!(Found::of(&long).map(|found| (found.tokens, found.class())), Some((MOST, 3)));
+        assert_eq!(
+            LookupMatch::of(&long).map(|found| (found.tokens, found.class())),
+            Some((MOST, 3))
+        );
     }
 }

@@ -1,13 +1,13 @@
-//! Answers of a given form, in each interface.
+//! Answers of a given structure, in each interface.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use sws::{Cancel, Continuation, End, Event, Generated, LoadedModel};
-use sws_grammar::{Form, Vocabulary};
+use sws::{BatchRequest, Cancel, End, Event, Generated, LoadedModel};
+use sws_grammar::{GrammarVocabulary, Structure};
 use sws_model::text::{
-    Constrain, Constraint, ConstraintError, GenerationOptions, Position, Tokenizer,
+    Constraint, ConstraintError, GenerationOptions, Position, TokenMask, Tokenizer,
 };
 use sws_testing::goldens::change;
 use sws_testing::tales;
@@ -35,7 +35,7 @@ pub(crate) fn model() -> (TempDir, PathBuf) {
     (temp, dir)
 }
 
-/// Tells the texts of a form from others.
+/// Tells the structured texts from others.
 type IsRight = dyn Fn(&str) -> bool;
 
 /// A schema whose texts are short.
@@ -90,7 +90,7 @@ fn completed(server: &Running, path: &str, body: &Value) -> (String, String) {
 }
 
 #[test]
-fn completions_have_the_form_that_is_asked_for() {
+fn completions_have_the_structure_that_is_asked_for() {
     let server = serve(&tales(), 2, config());
     let choices = json!(["a wolf", "a cat"]);
     let is_choice = |text: &str| ["a wolf", "a cat"].contains(&text);
@@ -125,7 +125,7 @@ fn completions_have_the_form_that_is_asked_for() {
     assert_eq!(ranked["choices"][0]["text"], text.as_str());
     let logprobs = ranked["choices"][0]["logprobs"]["token_logprobs"].as_array().unwrap();
     assert_eq!(ranked["usage"]["completion_tokens"], logprobs.len());
-    // A text that is cut says so; each text of several has the form.
+    // A text that is cut says so; each text of several has the structure.
     let (cut, reason) =
         completed(&server, COMPLETIONS, &with(body.clone(), json!({"max_tokens": 4})));
     assert!(
@@ -149,7 +149,7 @@ fn completions_have_the_form_that_is_asked_for() {
 }
 
 #[test]
-fn answers_of_all_interfaces_have_the_form() {
+fn answers_of_all_interfaces_have_the_structure() {
     let (_temp, dir) = model();
     let server = serve(&dir, 1, config());
     let messages = json!([{"role": "user", "content": "hello"}]);
@@ -193,7 +193,7 @@ fn answers_of_all_interfaces_have_the_form() {
 }
 
 #[test]
-fn forms_that_cannot_be_kept_are_refused_by_field() {
+fn structures_that_cannot_be_kept_are_refused_by_field() {
     let (_temp, dir) = model();
     let server = serve(&dir, 1, config());
     let mut deep = json!({"type": "string"});
@@ -287,11 +287,11 @@ fn demanded_calls_of_strict_tools_have_their_schema() {
     assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("tools")));
 }
 
-/// A form that says of no token that it must come.
+/// A structure that says of no token that it must come.
 #[derive(Debug)]
 struct OneByOne<T>(T);
 
-impl Constrain for OneByOne<Arc<dyn Constrain>> {
+impl TokenMask for OneByOne<Arc<dyn TokenMask>> {
     fn begin(&self) -> Box<dyn Constraint> {
         Box::new(OneByOne(self.0.begin()))
     }
@@ -316,7 +316,7 @@ impl Constraint for OneByOne<Box<dyn Constraint>> {
 }
 
 /// A text, and the number of passes for it.
-fn passes(model: &mut LoadedModel, text: Continuation) -> (Generated, usize) {
+fn passes(model: &mut LoadedModel, text: BatchRequest) -> (Generated, usize) {
     let mut batch = model.batch().unwrap();
     batch.add(0, text).unwrap();
     let (mut made, mut steps) = (None, 0);
@@ -336,9 +336,9 @@ fn passes(model: &mut LoadedModel, text: Continuation) -> (Generated, usize) {
 fn forced_tokens_save_passes_and_change_no_bit() {
     let mut model = load(&tales(), needs(2));
     let tokenizer: Arc<Tokenizer> = model.text().shared_tokenizer().unwrap();
-    let vocabulary = Vocabulary::new(Arc::clone(&tokenizer), 4096, &[0], &[]).unwrap();
-    let form = Form::Schema { schema: schema(), strict: true };
-    let form: Arc<dyn Constrain> = Arc::new(vocabulary.compile(&form).unwrap());
+    let vocabulary = GrammarVocabulary::new(Arc::clone(&tokenizer), 4096, &[0], &[]).unwrap();
+    let structure = Structure::Schema { schema: schema(), strict: true };
+    let structure: Arc<dyn TokenMask> = Arc::new(vocabulary.compile(&structure).unwrap());
     let (mut at_once, mut one_by_one) = (0, 0);
     for (seed, temperature, penalty) in [(0, 0.0, 1.0), (1, 1.0, 1.0), (2, 1.5, 1.3)] {
         let options = GenerationOptions {
@@ -348,26 +348,26 @@ fn forced_tokens_save_passes_and_change_no_bit() {
             max_new_tokens: Some(100),
             ..Default::default()
         };
-        let text = Continuation {
+        let text = BatchRequest {
             tokens: tokenizer.encode("Once upon a time there was", true).unwrap(),
             generation: model.model().generation(&options).unwrap(),
             position: Position::Middle,
             bias: Vec::new(),
-            constraint: Some(Arc::clone(&form)),
+            constraint: Some(Arc::clone(&structure)),
             ranks: None,
             prompt_ranks: false,
             witness: None,
-            passing: false,
+            short_lived: false,
             owner: 0,
             cancel: Cancel::new(),
         };
-        let slow = Continuation {
-            constraint: Some(Arc::new(OneByOne(Arc::clone(&form)))),
+        let slow = BatchRequest {
+            constraint: Some(Arc::new(OneByOne(Arc::clone(&structure)))),
             ..text.clone()
         };
         // Nothing is known of the text before.
-        let (fast, few) = passes(&mut model, Continuation { owner: 1 + 2 * seed, ..text });
-        let (slow, many) = passes(&mut model, Continuation { owner: 2 + 2 * seed, ..slow });
+        let (fast, few) = passes(&mut model, BatchRequest { owner: 1 + 2 * seed, ..text });
+        let (slow, many) = passes(&mut model, BatchRequest { owner: 2 + 2 * seed, ..slow });
         assert_eq!((&fast.tokens, &fast.text, fast.end), (&slow.tokens, &slow.text, End::Complete));
         assert_eq!(slow.end, End::Complete);
         assert!(holds(&fast.text), "{}", fast.text);

@@ -1,11 +1,11 @@
 //! Many sequences on one model, from tokens to logits.
 
-use crate::forward::{Chunk, ForwardError, Model, Rows};
+use crate::forward::{Chunk, ForwardError, ForwardPass, LogitRows};
 use crate::layer_state::KvPrecision;
 use crate::observer::Observer;
 use crate::prefix::Prefix;
 use crate::source::{PassSource, RunAhead, SourceError};
-use crate::state::State;
+use crate::state::ForwardState;
 
 /// A model with its weights and any number of sequences.
 ///
@@ -13,10 +13,10 @@ use crate::state::State;
 /// has alone, whatever the others do: sequences can be added, forked, truncated and removed between
 /// steps, and one that fails leaves the others untouched.
 #[derive(Debug)]
-pub struct Engine<S> {
-    model: Model,
+pub struct Sequences<S> {
+    model: ForwardPass,
     source: S,
-    state: State,
+    state: ForwardState,
     chunk: usize,
 }
 
@@ -26,14 +26,14 @@ const CHUNK: usize = 512;
 /// The outcome of a step: for each of its chunks, the logits behind its last token or an error. The
 /// caller keeps it from step to step, so that its memory is reused.
 #[derive(Debug, Default)]
-pub struct Step {
+pub struct StepOutcome {
     outcomes: Vec<Result<(), ForwardError>>,
     /// [chunks, vocab]
     logits: Vec<f32>,
 }
 
 /// A chunk on its way through the passes of a step.
-struct Run<'c> {
+struct ChunkRun<'c> {
     sequence: usize,
     /// Position of the chunk's first token.
     first_position: usize,
@@ -41,16 +41,21 @@ struct Run<'c> {
     outcome: Result<(), ForwardError>,
 }
 
-impl<S: PassSource> Engine<S> {
-    /// An engine without sequences. Each can have up to `limit` positions, capped at the model's
+impl<S: PassSource> Sequences<S> {
+    /// No sequences yet. Each can have up to `limit` positions, capped at the model's
     /// context length.
-    pub fn new(model: Model, source: S, limit: usize, precision: KvPrecision) -> Engine<S> {
-        let state = State::new(model.spec(), limit, precision);
-        Engine { model, source, state, chunk: CHUNK }
+    pub fn new(
+        model: ForwardPass,
+        source: S,
+        limit: usize,
+        precision: KvPrecision,
+    ) -> Sequences<S> {
+        let state = ForwardState::new(model.spec(), limit, precision);
+        Sequences { model, source, state, chunk: CHUNK }
     }
 
-    /// Stores keys and values of sequences added from now on in [pages](State::with_pages).
-    pub fn with_pages(mut self, positions: usize) -> Engine<S> {
+    /// Stores the KV cache of sequences added from now on in [pages](ForwardState::with_pages).
+    pub fn with_pages(mut self, positions: usize) -> Sequences<S> {
         self.state = self.state.with_pages(positions);
         self
     }
@@ -73,12 +78,12 @@ impl<S: PassSource> Engine<S> {
     }
 
     /// The model.
-    pub fn model(&self) -> &Model {
+    pub fn model(&self) -> &ForwardPass {
         &self.model
     }
 
     /// The state of the pass.
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &ForwardState {
         &self.state
     }
 
@@ -92,7 +97,7 @@ impl<S: PassSource> Engine<S> {
         self.state.add_sequence(self.model.spec())
     }
 
-    /// Adds a sequence with the same positions as another; see [`State::fork`].
+    /// Adds a sequence with the same positions as another; see [`ForwardState::fork`].
     pub fn fork(&mut self, sequence: usize) -> Option<usize> {
         self.state.fork(sequence)
     }
@@ -107,7 +112,7 @@ impl<S: PassSource> Engine<S> {
         self.state.clear(sequence);
     }
 
-    /// Drops the positions of a sequence from `len` on; see [`State::truncate`].
+    /// Drops the positions of a sequence from `len` on; see [`ForwardState::truncate`].
     pub fn truncate(&mut self, sequence: usize, len: usize) -> bool {
         self.state.truncate(sequence, len)
     }
@@ -117,7 +122,7 @@ impl<S: PassSource> Engine<S> {
         self.state.release(self.model.spec(), sequence);
     }
 
-    /// The positions of a sequence apart from it; see [`State::prefix`].
+    /// The positions of a sequence apart from it; see [`ForwardState::prefix`].
     pub fn prefix(&self, sequence: usize) -> Option<Prefix> {
         self.state.prefix(sequence)
     }
@@ -127,7 +132,7 @@ impl<S: PassSource> Engine<S> {
         self.state.empty_prefix(self.model.spec())
     }
 
-    /// Replaces a sequence by the beginning of a prefix; see [`State::begin_with`].
+    /// Replaces a sequence by the beginning of a prefix; see [`ForwardState::begin_with`].
     pub fn begin_with(&mut self, sequence: usize, prefix: &Prefix, len: usize) -> bool {
         self.state.begin_with(sequence, prefix, len)
     }
@@ -159,8 +164,13 @@ impl<S: PassSource> Engine<S> {
     /// # Panics
     ///
     /// If two chunks continue the same sequence, or a sequence was never added.
-    pub fn step(&mut self, chunks: &[Chunk<'_>], observer: &mut dyn Observer, step: &mut Step) {
-        let Step { outcomes, logits } = step;
+    pub fn step(
+        &mut self,
+        chunks: &[Chunk<'_>],
+        observer: &mut dyn Observer,
+        step: &mut StepOutcome,
+    ) {
+        let StepOutcome { outcomes, logits } = step;
         for (number, Chunk { sequence, .. }) in chunks.iter().enumerate() {
             let twice = chunks[..number].iter().any(|other| other.sequence == *sequence);
             assert!(!twice, "two chunks continue the sequence {sequence}");
@@ -168,11 +178,16 @@ impl<S: PassSource> Engine<S> {
         logits.clear();
         logits.reserve_exact(chunks.len() * self.model.spec().vocab);
         logits.resize(chunks.len() * self.model.spec().vocab, 0.0);
-        let mut runs: Vec<Run<'_>> = Vec::with_capacity(chunks.len());
+        let mut runs: Vec<ChunkRun<'_>> = Vec::with_capacity(chunks.len());
         for &chunk in chunks {
             let Chunk { sequence, tokens: rest } = chunk;
             let outcome = self.model.check(&self.state, &[chunk]);
-            runs.push(Run { sequence, first_position: self.state.len(sequence), rest, outcome });
+            runs.push(ChunkRun {
+                sequence,
+                first_position: self.state.len(sequence),
+                rest,
+                outcome,
+            });
         }
         loop {
             let batch = next_pass(&runs, self.chunk);
@@ -202,13 +217,13 @@ impl<S: PassSource> Engine<S> {
     /// it. A pass over several sequences that fails is undone.
     fn pass(
         &mut self,
-        runs: &[Run<'_>],
+        runs: &[ChunkRun<'_>],
         batch: &[(usize, usize)],
         logits: &mut [f32],
         observer: &mut dyn Observer,
     ) -> Result<(), ForwardError> {
         let chunk = |&(run, tokens): &(usize, usize)| {
-            let Run { sequence, rest, .. } = &runs[run];
+            let ChunkRun { sequence, rest, .. } = &runs[run];
             Chunk { sequence: *sequence, tokens: &rest[..tokens] }
         };
         let chunks: Vec<Chunk<'_>> = batch.iter().map(chunk).collect();
@@ -218,7 +233,7 @@ impl<S: PassSource> Engine<S> {
         let mut ran = self.layers(&chunks, observer);
         if ran.is_ok() && ends {
             let vocab = self.model.spec().vocab;
-            ran = self.behind(Rows::Last).map(|rows| {
+            ran = self.behind(LogitRows::Last).map(|rows| {
                 for (row, &(run, _)) in rows.chunks_exact(vocab).zip(batch) {
                     logits[run * vocab..][..vocab].copy_from_slice(row);
                 }
@@ -233,7 +248,7 @@ impl<S: PassSource> Engine<S> {
     }
 
     /// Ends a run. If a part of its chunk was processed, the sequence is not the one before.
-    fn fail(&mut self, run: &mut Run<'_>, error: ForwardError) {
+    fn fail(&mut self, run: &mut ChunkRun<'_>, error: ForwardError) {
         if self.state.len(run.sequence) != run.first_position {
             self.state.interrupt(run.sequence);
         }
@@ -247,7 +262,7 @@ impl<S: PassSource> Engine<S> {
         batch: &[Chunk<'_>],
         observer: &mut dyn Observer,
     ) -> Result<(), ForwardError> {
-        let Engine { model, source, state, .. } = self;
+        let Sequences { model, source, state, .. } = self;
         model.begin(state, batch, source)?;
         notify(source, observer, |o| o.pass_begins(state.pass()))?;
         let alone = state.pass().len() == 1;
@@ -264,7 +279,7 @@ impl<S: PassSource> Engine<S> {
     }
 
     /// The logits behind the batch that has run through the layers.
-    pub(crate) fn behind(&mut self, rows: Rows) -> Result<&[f32], ForwardError> {
+    pub(crate) fn behind(&mut self, rows: LogitRows) -> Result<&[f32], ForwardError> {
         self.model.logits(rows, &mut self.state, &mut self.source)
     }
 
@@ -280,9 +295,9 @@ impl<S: PassSource> Engine<S> {
     }
 }
 
-impl Step {
+impl StepOutcome {
     /// Makes this the outcome of a step of so many chunks, none of which has failed. Returns their logits
-    /// [chunks, vocab], zeros that the caller fills: a [`BatchLm`](crate::BatchLm) without an [`Engine`].
+    /// [chunks, vocab], zeros that the caller fills: a [`BatchLm`](crate::BatchLm) without a [`Sequences`].
     pub fn succeed(&mut self, chunks: usize, vocab: usize) -> &mut [f32] {
         self.outcomes.clear();
         self.outcomes.resize_with(chunks, || Ok(()));
@@ -325,7 +340,7 @@ impl Step {
 
 /// Chunks of the next pass, in the order of `runs`, with their numbers of tokens: at most `room` tokens
 /// together. Empty once all runs have ended.
-fn next_pass(runs: &[Run<'_>], room: usize) -> Vec<(usize, usize)> {
+fn next_pass(runs: &[ChunkRun<'_>], room: usize) -> Vec<(usize, usize)> {
     let mut room = room;
     let mut batch = Vec::new();
     for (number, run) in runs.iter().enumerate().filter(|(_, run)| run.outcome.is_ok()) {
@@ -350,9 +365,9 @@ fn notify(
 
 /// Runs a layer up to its experts.
 fn attend(
-    model: &Model,
+    model: &ForwardPass,
     l: usize,
-    state: &mut State,
+    state: &mut ForwardState,
     source: &mut dyn PassSource,
     observer: &mut dyn Observer,
 ) -> Result<(), ForwardError> {
@@ -374,9 +389,9 @@ fn attend(
 /// Finishes a layer whose attention has run, then runs the following layers for as long as the
 /// source asks for it, then rewinds.
 fn run_ahead(
-    model: &Model,
+    model: &ForwardPass,
     l: usize,
-    state: &mut State,
+    state: &mut ForwardState,
     source: &mut dyn PassSource,
 ) -> Result<(), ForwardError> {
     let saved = state.save();
@@ -406,7 +421,7 @@ mod tests {
 
     #[test]
     fn passes_are_filled_in_order_and_skip_failed_runs() {
-        let run = |rest, fails: bool| Run {
+        let run = |rest, fails: bool| ChunkRun {
             sequence: 0,
             first_position: 0,
             rest,

@@ -1,4 +1,4 @@
-//! Memory of a server for forms of answers: lent to experts, and within the budget of a control group
+//! Memory of a server for structured output: lent to experts, and within the budget of a control group
 //! that kills.
 
 use std::ffi::OsStr;
@@ -93,24 +93,24 @@ fn plain(prompt: &str) -> Value {
     json!({"prompt": prompt, "seed": 11, "max_tokens": 30})
 }
 
-fn formed(seed: u64) -> Value {
+fn structured_output(seed: u64) -> Value {
     let schema =
         json!({"type": "array", "items": {"enum": ["wolf", "cat", "old mouse"]}, "maxItems": 4});
     json!({"prompt": "A wolf", "seed": seed, "max_tokens": 60, "guided_json": schema})
 }
 
-/// Texts of a server with everything in memory: without a form, and with one.
+/// Texts of a server with everything in memory: without a structure, and with one.
 fn expected() -> [Vec<Value>; 2] {
     let server = Server::start(&["--resident"]);
     let text = |body: Value| server.client.ask(&body)["choices"][0]["text"].clone();
     [
         PROMPTS.into_iter().map(|prompt| text(plain(prompt))).collect(),
-        (0..4).map(|seed| text(formed(seed))).collect(),
+        (0..4).map(|seed| text(structured_output(seed))).collect(),
     ]
 }
 
-/// Asks for texts with and without forms at once, among them forms whose automata are large.
-fn ask_all(limited: &Limited, [texts, forms]: &[Vec<Value>; 2]) {
+/// Asks for texts with and without structures at once, among them structures whose automata are large.
+fn ask_all(limited: &Limited, [texts, structures]: &[Vec<Value>; 2]) {
     let client = limited.client();
     std::thread::scope(|scope| {
         for (prompt, expected) in PROMPTS.iter().zip(texts) {
@@ -121,8 +121,8 @@ fn ask_all(limited: &Limited, [texts, forms]: &[Vec<Value>; 2]) {
             });
         }
         scope.spawn(move || {
-            for (seed, expected) in (0..).zip(forms) {
-                assert_eq!(client.ask(&formed(seed))["choices"][0]["text"], *expected);
+            for (seed, expected) in (0..).zip(structures) {
+                assert_eq!(client.ask(&structured_output(seed))["choices"][0]["text"], *expected);
             }
             for regex in ["(.*a.{20}|.*b.{21}|.*c.{22})d", "(((a|b){1,99}c?){1,99}d?){1,99}"] {
                 let body =
@@ -134,11 +134,11 @@ fn ask_all(limited: &Limited, [texts, forms]: &[Vec<Value>; 2]) {
     });
 }
 
-/// A server of the bundled model needs less than 96 MiB. It has no memory for forms then, says how much has,
+/// A server of the bundled model needs less than 96 MiB. It has no memory for structured output then, says how much has,
 /// and with that much a request takes it from experts and gives it back. Texts are the same, and no server
 /// is killed.
 #[test]
-fn memory_for_forms_is_taken_from_experts_within_the_budget() {
+fn memory_for_structure_is_taken_from_experts_within_the_budget() {
     let expected = expected();
     let too_small = sws(&[&"serve", &tales(), &"--port", &"0", &"--ram", &"1MiB"]);
     assert_eq!(too_small.code, Some(2), "{too_small:?}");
@@ -148,14 +148,14 @@ fn memory_for_forms_is_taken_from_experts_within_the_budget() {
     for (prompt, expected) in PROMPTS.iter().zip(&expected[0]) {
         assert_eq!(server.client().ask(&plain(prompt))["choices"][0]["text"], *expected);
     }
-    let (status, refused) = post(server.client(), &formed(0));
+    let (status, refused) = post(server.client(), &structured_output(0));
     assert_eq!((status, &refused["error"]["param"]), (400, &json!("guided_json")), "{refused}");
     let enough = ram(refused["error"]["message"].as_str().unwrap());
     server.end();
 
-    // One form, and some.
+    // One structure, and some.
     for mib in [enough, enough + 24] {
-        let server = Limited::start("forms", mib);
+        let server = Limited::start("structures", mib);
         assert_eq!(server.client().ask(&plain(PROMPTS[0]))["choices"][0]["text"], expected[0][0]);
         let lent = server.client().metric(LENT);
         assert!(lent > 0.0, "{mib} MiB");

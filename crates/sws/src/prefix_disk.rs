@@ -1,4 +1,4 @@
-//! Beginnings of texts on disk, for a later run.
+//! The prefix cache on disk, for a later run.
 
 use std::path::Path;
 use std::{env, fs, io};
@@ -7,28 +7,28 @@ use sws_kernels::ARITHMETIC;
 use sws_model::Prefix;
 use sws_store::{BlobDevice, BlobName, Blobs, BlobsError};
 
-use crate::kept::Kept;
+use crate::prefix_cache::PrefixEntry;
 use crate::{Model, Options};
 
 /// Bytes of the names of as many files as a directory has, and of files on their way.
 const HEAP: u64 = 16 << 20;
 
-/// Beginnings of texts on disk: blocks of tokens, and the ends of texts. Their names depend on the
+/// Prefixes on disk: blocks of tokens, and the ends of texts. Their names depend on the
 /// model, the program, the owner's key and all tokens from the first on.
 #[derive(Debug)]
-pub struct KvDisk {
+pub struct PrefixDisk {
     blobs: Blobs,
     /// The names from which those of each owner's blocks follow.
     owners: Vec<BlobName>,
     /// False once the disk refused a file.
     writes: bool,
     faults: Vec<BlobsError>,
-    counts: KvDiskCounts,
+    counts: PrefixDiskCounts,
 }
 
-/// Counts of beginnings on disk.
+/// Counts of the prefix cache on disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KvDiskCounts {
+pub struct PrefixDiskCounts {
     /// Bytes of all files.
     pub bytes: u64,
     /// Number of files.
@@ -41,7 +41,7 @@ pub struct KvDiskCounts {
     pub faults: u64,
 }
 
-impl KvDisk {
+impl PrefixDisk {
     /// Whatever decides about the numbers of a model's texts beside their tokens: its weights, the options
     /// that change numbers, and the program.
     pub fn identity(model: &Model, options: &Options) -> io::Result<Vec<String>> {
@@ -66,8 +66,8 @@ impl KvDisk {
         limit: u64,
         identity: &[String],
         keys: &[String],
-    ) -> Result<KvDisk, BlobsError> {
-        Ok(KvDisk::of(Blobs::open(dir, limit)?, identity, keys))
+    ) -> Result<PrefixDisk, BlobsError> {
+        Ok(PrefixDisk::of(Blobs::open(dir, limit)?, identity, keys))
     }
 
     /// As [`open`](Self::open), with files on another device than the system's.
@@ -77,36 +77,37 @@ impl KvDisk {
         identity: &[String],
         keys: &[String],
         device: Box<dyn BlobDevice>,
-    ) -> Result<KvDisk, BlobsError> {
-        Ok(KvDisk::of(Blobs::open_on(dir, limit, device)?, identity, keys))
+    ) -> Result<PrefixDisk, BlobsError> {
+        Ok(PrefixDisk::of(Blobs::open_on(dir, limit, device)?, identity, keys))
     }
 
-    fn of(mut blobs: Blobs, identity: &[String], keys: &[String]) -> KvDisk {
+    fn of(mut blobs: Blobs, identity: &[String], keys: &[String]) -> PrefixDisk {
         let parts: Vec<&[u8]> = identity.iter().map(String::as_bytes).collect();
         let base = BlobName::of(&parts);
         let keys = keys.iter().map(|key| base.then(key.as_bytes()));
         let owners = [base].into_iter().chain(keys).collect();
         let faults = blobs.faults();
-        let counts = KvDiskCounts { faults: faults.len() as u64, ..KvDiskCounts::default() };
+        let counts =
+            PrefixDiskCounts { faults: faults.len() as u64, ..PrefixDiskCounts::default() };
         let writes = true;
-        KvDisk { blobs, owners, writes, faults, counts }
+        PrefixDisk { blobs, owners, writes, faults, counts }
     }
 
-    /// Bytes on the heap beside the beginnings.
+    /// Bytes on the heap beside the prefixes.
     pub const fn heap() -> u64 {
         HEAP
     }
 
     /// Lets names depend on how a model's states are laid out, too.
-    pub(crate) fn laid_out(mut self, layout: &[u8]) -> KvDisk {
+    pub(crate) fn laid_out(mut self, layout: &[u8]) -> PrefixDisk {
         self.owners.iter_mut().for_each(|owner| *owner = owner.then(layout));
         self
     }
 
     /// Current counts.
-    pub fn counts(&self) -> KvDiskCounts {
+    pub fn counts(&self) -> PrefixDiskCounts {
         let (bytes, files) = (self.blobs.bytes(), self.blobs.len() as u64);
-        KvDiskCounts { bytes, files, written: self.blobs.written(), ..self.counts }
+        PrefixDiskCounts { bytes, files, written: self.blobs.written(), ..self.counts }
     }
 
     /// Takes the errors since the last call.
@@ -119,7 +120,7 @@ impl KvDisk {
         self.counts.tokens += tokens as u64;
     }
 
-    /// Finds the longest beginning of an owner's prompt: whole blocks, and then an end, without which
+    /// Finds the longest prefix of an owner's prompt: whole blocks, and then an end, without which
     /// one that cannot go back is of no use. Returns the number of tokens.
     pub(crate) fn find(&self, prompt: &[u32], owner: u64, goes_back: bool) -> usize {
         let Some(mut chain) = self.chain(prompt, owner) else { return 0 };
@@ -139,7 +140,7 @@ impl KvDisk {
         0
     }
 
-    /// Reads the beginning that [`find`](Self::find) has found, into an empty prefix. Returns the number
+    /// Reads the prefix that [`find`](Self::find) has found, into an empty prefix. Returns the number
     /// of tokens, less if a file is damaged.
     pub(crate) fn load(
         &mut self,
@@ -173,14 +174,14 @@ impl KvDisk {
     }
 
     /// Writes a block of a text, or its end. Returns false if all of it is there, or no more is written.
-    pub(crate) fn store(&mut self, kept: &Kept) -> bool {
-        let chain = self.chain(&kept.tokens, kept.owner).filter(|_| self.writes);
+    pub(crate) fn store(&mut self, entry: &PrefixEntry) -> bool {
+        let chain = self.chain(&entry.tokens, entry.owner).filter(|_| self.writes);
         let Some(chain) = chain else { return false };
-        let names = names(&chain, &kept.tokens);
+        let names = names(&chain, &entry.tokens);
         self.blobs.used(&names);
         let missing = names.iter().position(|name| !self.blobs.has(name));
         let written = missing.is_some_and(|number| {
-            let prefix = &kept.prefix;
+            let prefix = &entry.prefix;
             let written = self.blobs.put(&names[number], |to| match number < prefix.blocks() {
                 true => prefix.write_block(number, to),
                 false => prefix.write_end(to),

@@ -1,4 +1,4 @@
-//! `sws run` writes texts of a form.
+//! `sws run` writes structured texts.
 
 use std::ffi::OsStr;
 
@@ -36,7 +36,7 @@ fn is_an_animal(text: &str) {
 }
 
 #[test]
-fn texts_have_the_form_that_was_asked_for() {
+fn texts_have_the_structure_that_was_asked_for() {
     let temp = tempfile::tempdir().unwrap();
     let (schema, grammar) = (temp.path().join("a.json"), temp.path().join("a.gbnf"));
     std::fs::write(&schema, SCHEMA).unwrap();
@@ -57,7 +57,7 @@ fn texts_have_the_form_that_was_asked_for() {
 }
 
 #[test]
-fn each_line_of_prompts_has_the_form_too() {
+fn each_line_of_prompts_has_the_structure_too() {
     let temp = tempfile::tempdir().unwrap();
     let file = temp.path().join("prompts.txt");
     std::fs::write(&file, "The wolf\nA cat\nRain fell\n").unwrap();
@@ -75,7 +75,7 @@ fn each_line_of_prompts_has_the_form_too() {
 }
 
 #[test]
-fn bad_forms_are_refused_in_one_sentence() {
+fn bad_structure_are_refused_in_one_sentence() {
     let cases: [(&[&str], &[&str]); 7] = [
         (&["--json-schema", "{"], &["--json-schema is no JSON"]),
         (&["--json-schema", "{\"type\": \"nonesuch\"}"], &["--json-schema cannot be used"]),

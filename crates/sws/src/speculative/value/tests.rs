@@ -1,11 +1,11 @@
 use super::*;
 
-/// A model and a source of proposals: milliseconds of a plain token and of one on stand-ins, the power
-/// of the number of tokens by which a pass takes longer, and the share of proposals that are right.
+/// A model and a source of draft tokens: milliseconds of a plain token and of one on stand-ins, the power
+/// of the number of tokens by which a pass takes longer, and the share of draft tokens that are right.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     plain: f64,
-    imitated: f64,
+    drafted: f64,
     growth: f64,
     right: f64,
     /// Milliseconds of reading all experts, which no pass exceeds.
@@ -14,42 +14,42 @@ struct Case {
 
 /// Texts of each case.
 const TEXTS: u64 = 40;
-/// No text has less than this share of the speed that it has without proposals.
+/// No text has less than this share of the speed that it has without draft tokens.
 const WORST: f64 = 0.94;
 
-/// The speed-up of so many tokens with proposals, by true times that scatter by `noise`.
+/// The speed-up of so many tokens with draft tokens, by true times that scatter by `noise`.
 fn speed_up(case: Case, tokens: usize, noise: f64, text: u64) -> f64 {
     let mut seed = (text + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut random = || {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (seed >> 11) as f64 / (1u64 << 53) as f64
     };
-    let (mut value, mut share) = (Value::default(), Share::default());
+    let (mut value, mut share) = (DraftValue::default(), Share::default());
     let (mut time, mut made, mut open) = (0.0, 0, 0usize);
     while made < tokens {
         let mut scatter = |time: f64| time / 1e3 * (1.0 + noise * (2.0 * random() - 1.0));
-        let offer = Offer { share, most: MOST, imitates: case.imitated > 0.0 };
+        let offer = DraftOffer { share, most: MOST, drafts: case.drafted > 0.0 };
         match value.choose(&[offer]) {
             Some((0, proposed)) => {
-                let imitating = scatter(case.imitated * proposed as f64);
+                let drafting = scatter(case.drafted * proposed as f64);
                 let several = case.plain * ((proposed + 1) as f64).powf(case.growth);
-                let whole = case.sweep + case.imitated * (proposed + 1) as f64;
+                let whole = case.sweep + case.drafted * (proposed + 1) as f64;
                 let verifying = scatter(several.min(whole));
                 let right = (0..proposed).take_while(|_| random() < case.right).count();
                 for n in 0..proposed.min(right + 1) {
                     share.came(n < right);
                 }
-                value.round((proposed, right + 1), [imitating, verifying]);
-                time += imitating + verifying;
+                value.round((proposed, right + 1), [drafting, verifying]);
+                time += drafting + verifying;
                 made += right + 1;
                 open = 0;
             }
             chosen => {
                 assert_eq!(chosen, None, "there is one offer");
-                let tries = if open == 0 && case.imitated > 0.0 { value.tries(share) } else { 0 };
+                let tries = if open == 0 && case.drafted > 0.0 { value.tries(share) } else { 0 };
                 if tries > 0 {
-                    let seconds = scatter(case.imitated * tries as f64);
-                    value.imitated(tries, seconds);
+                    let seconds = scatter(case.drafted * tries as f64);
+                    value.drafted(tries, seconds);
                     time += seconds;
                     open = tries;
                 }
@@ -57,7 +57,7 @@ fn speed_up(case: Case, tokens: usize, noise: f64, text: u64) -> f64 {
                 value.plain(seconds);
                 time += seconds;
                 made += 1;
-                if open > 0 || case.imitated == 0.0 {
+                if open > 0 || case.drafted == 0.0 {
                     let right = random() < case.right;
                     share.came(right);
                     open = if right { open.saturating_sub(1) } else { 0 };
@@ -69,11 +69,10 @@ fn speed_up(case: Case, tokens: usize, noise: f64, text: u64) -> f64 {
 }
 
 #[test]
-fn proposals_pay_or_cost_next_to_nothing() {
+fn draft_tokens_pay_or_cost_next_to_nothing() {
     let swept =
-        |plain, imitated, growth, right, sweep| Case { plain, imitated, growth, right, sweep };
-    let case =
-        |plain, imitated, growth, right| swept(plain, imitated, growth, right, f64::INFINITY);
+        |plain, drafted, growth, right, sweep| Case { plain, drafted, growth, right, sweep };
+    let case = |plain, drafted, growth, right| swept(plain, drafted, growth, right, f64::INFINITY);
     // Tokens, and the speed-up that texts have on average, at least.
     #[rustfmt::skip]
     let cases = [
@@ -119,32 +118,32 @@ fn proposals_pay_or_cost_next_to_nothing() {
 
 #[test]
 fn a_slow_first_token_on_stand_ins_is_measured_again() {
-    let mut value = Value::default();
+    let mut value = DraftValue::default();
     (0..LEARNING).for_each(|_| value.plain(1.0));
     assert_eq!(value.tries(Share::default()), 1);
-    value.imitated(1, 1.4);
+    value.drafted(1, 1.4);
     assert_eq!(value.tries(Share::default()), 1);
-    value.imitated(1, 0.01);
+    value.drafted(1, 0.01);
     (0..400).for_each(|_| value.plain(1.0));
-    assert!(value.imitated.value < 0.011);
+    assert!(value.drafted.value < 0.011);
     assert_eq!(value.tries(Share::default()), TRIED);
     // The second may be slow instead.
-    let mut value = Value::default();
+    let mut value = DraftValue::default();
     (0..LEARNING).for_each(|_| value.plain(1.0));
-    value.imitated(1, 0.01);
-    value.imitated(TRIED, 1.4 * TRIED as f64);
-    assert!(value.imitated.value < 0.011);
+    value.drafted(1, 0.01);
+    value.drafted(TRIED, 1.4 * TRIED as f64);
+    assert!(value.drafted.value < 0.011);
     // A source that is slow again is measured once in a long time.
-    let mut slow = Value::default();
+    let mut slow = DraftValue::default();
     (0..LEARNING).for_each(|_| slow.plain(1.0));
     for _ in 0..FIRST {
         assert_eq!(slow.tries(Share::default()), 1);
-        slow.imitated(1, 0.9);
+        slow.drafted(1, 0.9);
     }
     let tried = (0..2500).filter(|_| {
         let tries = slow.tries(Share::default());
         if tries > 0 {
-            slow.imitated(tries, 0.9);
+            slow.drafted(tries, 0.9);
         }
         slow.plain(1.0);
         tries > 0
@@ -154,11 +153,11 @@ fn a_slow_first_token_on_stand_ins_is_measured_again() {
 
 #[test]
 fn a_source_that_becomes_bad_is_left() {
-    let mut value = Value::default();
+    let mut value = DraftValue::default();
     let mut share = Share::default();
     (0..20).for_each(|_| value.plain(1.0));
     (0..40).for_each(|_| share.came(true));
-    let offer = |share| [Offer { share, most: MOST, imitates: false }];
+    let offer = |share| [DraftOffer { share, most: MOST, drafts: false }];
     let mut rounds = 0;
     // Passes take as long as ever, and nothing is right any more.
     while value.choose(&offer(share)).is_some() {

@@ -1,4 +1,4 @@
-//! Forms, and the bounds on them.
+//! Structures of texts, and the bounds on them.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::{gbnf, schema};
 
 /// Maximum number of bytes of a schema, a grammar, or all choices.
-pub const MAX_FORM_BYTES: usize = 64 << 10;
+pub const MAX_STRUCTURE_BYTES: usize = 64 << 10;
 /// Maximum number of bytes of a regular expression.
 pub const MAX_REGEX_BYTES: usize = 8 << 10;
 /// Maximum number of choices.
@@ -16,9 +16,9 @@ pub const MAX_CHOICES: usize = 1024;
 /// Maximum depth of values in a schema, and of brackets in expressions and grammars.
 pub const MAX_NESTING: usize = 64;
 
-/// Form of a text.
+/// Structure of a text.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Form {
+pub enum Structure {
     /// Any JSON object.
     Object,
     /// JSON by a schema.
@@ -43,19 +43,15 @@ pub enum Form {
     },
 }
 
-/// Reasons why a form is refused. Each completes a sentence that begins with the name of the field.
+/// Reasons why a structure is refused. Each completes a sentence that begins with the name of the field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum FormError {
-    /// A form that is too long.
+#[allow(missing_docs)]
+pub enum StructureError {
+    /// A structure that is too long.
     #[error("has {bytes} bytes, and at most {most} are allowed; shorten it")]
-    TooLong {
-        /// Its size.
-        bytes: usize,
-        /// The limit.
-        most: usize,
-    },
-    /// A form that is nested too deeply.
+    TooLong { bytes: usize, most: usize },
+    /// A structure that is nested too deeply.
     #[error("is nested more than {MAX_NESTING} levels deep; make it flatter")]
     TooDeep,
     /// Too many choices, or none.
@@ -70,7 +66,7 @@ pub enum FormError {
     /// Not a schema.
     #[error("must be a JSON schema: an object")]
     NoSchema,
-    /// A form that cannot be compiled.
+    /// A structure that cannot be compiled.
     #[error("cannot be used: {0}; see docs/serve.md for what is supported")]
     Refused(String),
     /// A model whose tokens cannot be constrained.
@@ -78,15 +74,15 @@ pub enum FormError {
     Vocabulary(&'static str),
 }
 
-impl Form {
+impl Structure {
     /// Its size, by which the memory for it is counted.
     pub fn bytes(&self) -> usize {
         match self {
-            Form::Object => 0,
-            Form::Schema { schema, .. } => schema.to_string().len(),
-            Form::Regex(text) | Form::Grammar(text) => text.len(),
-            Form::Choice(choices) => choices.iter().map(|choice| choice.len() + 4).sum(),
-            Form::Calls { options, end } => {
+            Structure::Object => 0,
+            Structure::Schema { schema, .. } => schema.to_string().len(),
+            Structure::Regex(text) | Structure::Grammar(text) => text.len(),
+            Structure::Choice(choices) => choices.iter().map(|choice| choice.len() + 4).sum(),
+            Structure::Calls { options, end } => {
                 let bytes = |(before, schema): &(String, Value)| {
                     before.len() + schema.to_string().len() + end.len()
                 };
@@ -95,36 +91,36 @@ impl Form {
         }
     }
 
-    /// A grammar for the compiler, if the form is within its bounds.
-    pub(crate) fn grammar(&self) -> Result<TopLevelGrammar, FormError> {
+    /// A grammar for the compiler, if the structure is within its bounds.
+    pub(crate) fn grammar(&self) -> Result<TopLevelGrammar, StructureError> {
         match self {
-            Form::Object => Ok(of_schema(json!({"type": "object"}), true)),
-            Form::Schema { schema, strict } => {
+            Structure::Object => Ok(of_schema(json!({"type": "object"}), true)),
+            Structure::Schema { schema, strict } => {
                 schema::check(schema)?;
                 Ok(of_schema(schema.clone(), *strict))
             }
-            Form::Regex(regex) => {
+            Structure::Regex(regex) => {
                 within(regex.len(), MAX_REGEX_BYTES)?;
                 flat(regex)?;
                 if regex.is_empty() {
-                    return Err(FormError::Refused("it is empty".to_owned()));
+                    return Err(StructureError::Refused("it is empty".to_owned()));
                 }
                 Ok(TopLevelGrammar::from_regex(regex))
             }
-            Form::Choice(choices) => {
-                within(choices.iter().map(String::len).sum(), MAX_FORM_BYTES)?;
+            Structure::Choice(choices) => {
+                within(choices.iter().map(String::len).sum(), MAX_STRUCTURE_BYTES)?;
                 if choices.is_empty() || choices.len() > MAX_CHOICES {
-                    return Err(FormError::Choices(choices.len()));
+                    return Err(StructureError::Choices(choices.len()));
                 }
                 if choices.iter().any(String::is_empty) {
-                    return Err(FormError::Refused("a choice is empty".to_owned()));
+                    return Err(StructureError::Refused("a choice is empty".to_owned()));
                 }
                 let words: Vec<String> = choices.iter().map(|choice| quoted(choice)).collect();
                 Ok(TopLevelGrammar::from_lark(format!("start: {}\n", words.join(" | "))))
             }
-            Form::Calls { options, end } => {
+            Structure::Calls { options, end } => {
                 if options.is_empty() || options.len() > MAX_CHOICES {
-                    return Err(FormError::Choices(options.len()));
+                    return Err(StructureError::Choices(options.len()));
                 }
                 let mut lark = String::new();
                 for (number, (before, schema)) in options.iter().enumerate() {
@@ -137,23 +133,23 @@ impl Form {
                         "call_{number}: {before} json_{number} {end}\njson_{number}: %json {schema}\n"
                     );
                 }
-                within(lark.len(), 2 * MAX_FORM_BYTES)?;
+                within(lark.len(), 2 * MAX_STRUCTURE_BYTES)?;
                 let names: Vec<String> =
                     (0..options.len()).map(|number| format!("call_{number}")).collect();
                 lark.insert_str(0, &format!("start: {}\n", names.join(" | ")));
                 Ok(TopLevelGrammar::from_lark(lark))
             }
-            Form::Grammar(grammar) => {
-                within(grammar.len(), MAX_FORM_BYTES)?;
+            Structure::Grammar(grammar) => {
+                within(grammar.len(), MAX_STRUCTURE_BYTES)?;
                 flat(grammar)?;
                 let lark = match grammar.contains("::=") {
-                    true => gbnf::lark(grammar).map_err(FormError::Refused)?,
+                    true => gbnf::lark(grammar).map_err(StructureError::Refused)?,
                     false => grammar.clone(),
                 };
                 // The bounds on schemas would not see it.
                 if lark.contains("%json") {
                     let why = "schemas within grammars are not supported";
-                    return Err(FormError::Refused(why.to_owned()));
+                    return Err(StructureError::Refused(why.to_owned()));
                 }
                 Ok(TopLevelGrammar::from_lark(lark))
             }
@@ -182,12 +178,12 @@ fn compact(schema: Value, strict: bool) -> Value {
     Value::Object(schema)
 }
 
-pub(crate) fn within(bytes: usize, most: usize) -> Result<(), FormError> {
-    if bytes > most { Err(FormError::TooLong { bytes, most }) } else { Ok(()) }
+pub(crate) fn within(bytes: usize, most: usize) -> Result<(), StructureError> {
+    if bytes > most { Err(StructureError::TooLong { bytes, most }) } else { Ok(()) }
 }
 
 /// Refuses a text with brackets in brackets, many levels deep. Those in strings count as well.
-fn flat(text: &str) -> Result<(), FormError> {
+fn flat(text: &str) -> Result<(), StructureError> {
     let mut depth: usize = 0;
     for byte in text.bytes() {
         match byte {
@@ -196,7 +192,7 @@ fn flat(text: &str) -> Result<(), FormError> {
             _ => {}
         }
         if depth > MAX_NESTING {
-            return Err(FormError::TooDeep);
+            return Err(StructureError::TooDeep);
         }
     }
     Ok(())

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 use sws_model::{
-    CausalLm, Chunk, Compute, Engine, FindRows, ForwardError, KvPrecision, Model, Observer,
-    PassSource, Ready, ResidentSource, Routed, SourceError, Step, TakeRow, WeightSource,
+    CausalLm, Chunk, Compute, FindRows, ForwardError, ForwardPass, KvPrecision, Observer,
+    PassSource, Ready, ResidentSource, Routed, Sequences, SourceError, StepOutcome, TakeRow,
+    WeightSource,
 };
 use sws_store::PieceKind;
 
@@ -79,10 +80,10 @@ impl WeightSource for Flaky {
 impl Observer for Flaky {}
 impl PassSource for Flaky {}
 
-fn engine(fixture: &Fixture, page: usize) -> Engine<Flaky> {
+fn sequences(fixture: &Fixture, page: usize) -> Sequences<Flaky> {
     let source = Flaky { inner: fixture.source(), fails_in: None };
-    let model = Model::new(fixture.spec.clone());
-    Engine::new(model, source, 200, KvPrecision::F32).with_pages(page)
+    let model = ForwardPass::new(fixture.spec.clone());
+    Sequences::new(model, source, 200, KvPrecision::F32).with_pages(page)
 }
 
 fn bits(logits: &[f32]) -> Vec<u32> {
@@ -114,10 +115,10 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// An engine beside the texts that its sequences should have.
+/// Sequences beside the texts that they should have.
 struct Beside<'f> {
     fixture: &'f Fixture,
-    engine: Engine<Flaky>,
+    sequences: Sequences<Flaky>,
     texts: Vec<(usize, Vec<u32>)>,
     /// The largest number of tokens in a pass.
     room: usize,
@@ -136,26 +137,26 @@ impl Beside<'_> {
         let count = self.texts.len();
         match *event {
             Event::Add if count < 8 => {
-                let sequence = self.engine.add();
+                let sequence = self.sequences.add();
                 prop_assert!(self.texts.iter().all(|(other, _)| *other != sequence));
                 self.texts.push((sequence, Vec::new()));
             }
             Event::Fork(which) if (1..8).contains(&count) => {
                 let (from, text) = self.texts[which % count].clone();
-                self.texts.push((self.engine.fork(from).unwrap(), text));
+                self.texts.push((self.sequences.fork(from).unwrap(), text));
             }
             Event::Remove(which) if count > 0 => {
                 let (sequence, _) = self.texts.swap_remove(which % count);
-                self.engine.remove(sequence);
+                self.sequences.remove(sequence);
             }
             Event::Clear(which) if count > 0 => {
                 let (sequence, text) = &mut self.texts[which % count];
-                self.engine.clear(*sequence);
+                self.sequences.clear(*sequence);
                 text.clear();
             }
             Event::Truncate(which, len) if count > 0 => {
                 let (sequence, text) = &mut self.texts[which % count];
-                if self.engine.truncate(*sequence, len) {
+                if self.sequences.truncate(*sequence, len) {
                     text.truncate(len);
                 }
             }
@@ -165,7 +166,7 @@ impl Beside<'_> {
             _ => {}
         }
         for (sequence, text) in &self.texts {
-            prop_assert_eq!(self.engine.len(*sequence), text.len());
+            prop_assert_eq!(self.sequences.len(*sequence), text.len());
         }
         Ok(())
     }
@@ -192,9 +193,9 @@ impl Beside<'_> {
         let owned: Vec<(usize, Vec<u32>)> = batch.iter().map(chunk).collect();
         let chunks: Vec<Chunk<'_>> =
             owned.iter().map(|(sequence, tokens)| Chunk { sequence: *sequence, tokens }).collect();
-        self.engine.source().fails_in = fails_in;
-        let mut step = Step::default();
-        self.engine.step(&chunks, &mut (), &mut step);
+        self.sequences.source().fails_in = fails_in;
+        let mut step = StepOutcome::default();
+        self.sequences.step(&chunks, &mut (), &mut step);
         let outcomes: Vec<Result<Vec<u32>, String>> = (0..chunks.len())
             .map(|chunk| step.logits(chunk).map(bits).map_err(ToString::to_string))
             .collect();
@@ -221,15 +222,15 @@ impl Beside<'_> {
                         prop_assert!(tokens.contains(&POISON) || full, "{error}");
                     }
                     // Else it is as it was, as the next steps show.
-                    if lone || self.engine.len(sequence) != text.len() {
-                        self.engine.clear(sequence);
+                    if lone || self.sequences.len(sequence) != text.len() {
+                        self.sequences.clear(sequence);
                         text.clear();
                     }
                 }
             }
             self.texts[which].1 = text;
         }
-        self.engine.source().fails_in = None;
+        self.sequences.source().fails_in = None;
         Ok(())
     }
 }
@@ -247,10 +248,10 @@ proptest! {
         let fixture = Fixture::open(&name);
         let text: Vec<u32> =
             fixture.golden().tokens.iter().map(|&t| if t == POISON { 4 } else { t }).collect();
-        let engine = engine(&fixture, page);
+        let sequences = sequences(&fixture, page);
         let mut model =
-            Beside { fixture: &fixture, engine, texts: Vec::new(), room, alone: HashMap::new() };
-        model.engine.set_chunk(room);
+            Beside { fixture: &fixture, sequences, texts: Vec::new(), room, alone: HashMap::new() };
+        model.sequences.set_chunk(room);
         for event in &events {
             model.happen(event, &text)?;
         }
@@ -261,12 +262,12 @@ proptest! {
 fn a_chunk_that_cannot_be_continued_fails_alone() {
     let fixture = Fixture::open("mixtral");
     let tokens = fixture.golden().tokens;
-    let mut engine = engine(&fixture, 64);
-    let [good, unknown, full, removed] = [(); 4].map(|()| engine.add());
-    engine.remove(removed);
+    let mut sequences = sequences(&fixture, 64);
+    let [good, unknown, full, removed] = [(); 4].map(|()| sequences.add());
+    sequences.remove(removed);
     let too_many = vec![5; 201];
-    let mut step = Step::default();
-    engine.step(
+    let mut step = StepOutcome::default();
+    sequences.step(
         &[
             Chunk { sequence: unknown, tokens: &[fixture.spec.vocab as u32] },
             Chunk { sequence: good, tokens: &tokens[..7] },
@@ -282,7 +283,7 @@ fn a_chunk_that_cannot_be_continued_fails_alone() {
     assert_eq!(step.errors().map(|(chunk, _)| chunk).collect::<Vec<_>>(), [0, 2, 3]);
     let alone = bits(fixture.session().prefill(&tokens[..7]).unwrap());
     assert_eq!(bits(step.logits(1).unwrap()), alone);
-    assert_eq!(engine.add(), removed, "numbers are reused");
-    engine.step(&[], &mut (), &mut step);
+    assert_eq!(sequences.add(), removed, "numbers are reused");
+    sequences.step(&[], &mut (), &mut step);
     assert!(step.is_empty());
 }

@@ -1,30 +1,30 @@
-//! Weights of formats whose codes are numbers of points in tables.
+//! Weights of formats whose codes are indices into a codebook.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 
 use super::{Bytes, Codes, Groups, Portable, Simd};
 use crate::GgufBlocks;
-use crate::gguf::points::{self, Shift};
+use crate::gguf::codebook::{self, Shift};
 
-/// Decoding of blocks of 256 columns whose codes are numbers of points.
+/// Decoding of blocks of 256 columns whose codes are indices into a codebook.
 ///
 /// # Safety
 ///
 /// Methods that take a pointer to bytes read a block of the format there.
-pub(crate) trait Points: Codes {
+pub(crate) trait Codebook: Codes {
     /// What the units of a block share.
     type Block: Copy;
     /// The codes of a format.
     type Numbers: Copy;
 
-    fn numbers_of_points(self, format: GgufBlocks) -> Self::Numbers;
+    fn numbers_of_codebook(self, format: GgufBlocks) -> Self::Numbers;
 
-    /// Decodes what the units of a block share. Only for formats with points.
-    unsafe fn points_block(self, format: GgufBlocks, p: *const u8) -> Self::Block;
+    /// Decodes what the units of a block share. Only for formats with a codebook.
+    unsafe fn codebook_block(self, format: GgufBlocks, p: *const u8) -> Self::Block;
 
     /// Writes the scales of a block: 16 numbers, or eight and any others.
-    unsafe fn scales_of_points(
+    unsafe fn scales_of_codebook(
         self,
         format: GgufBlocks,
         block: &Self::Block,
@@ -33,7 +33,7 @@ pub(crate) trait Points: Codes {
     );
 
     /// The codes of unit `q` of the block, below four, as [`Codes`] has them.
-    unsafe fn points(
+    unsafe fn codebook(
         self,
         format: GgufBlocks,
         numbers: Self::Numbers,
@@ -43,19 +43,19 @@ pub(crate) trait Points: Codes {
     ) -> [Self::F; 4];
 }
 
-/// [`Points`] in terms of bytes: points of eight numbers are read one by one.
+/// [`Codebook`] in terms of bytes: entries of eight numbers are read one by one.
 macro_rules! by_bytes {
     ($($simd:ty)*) => {$(
-        impl Points for $simd {
+        impl Codebook for $simd {
             type Block = ();
             type Numbers = ();
 
             #[inline(always)]
-            fn numbers_of_points(self, _: GgufBlocks) {}
+            fn numbers_of_codebook(self, _: GgufBlocks) {}
             #[inline(always)]
-            unsafe fn points_block(self, _: GgufBlocks, _: *const u8) {}
+            unsafe fn codebook_block(self, _: GgufBlocks, _: *const u8) {}
             #[inline(always)]
-            unsafe fn scales_of_points(
+            unsafe fn scales_of_codebook(
                 self,
                 format: GgufBlocks,
                 (): &(),
@@ -64,14 +64,14 @@ macro_rules! by_bytes {
             ) {
                 // SAFETY: by the contract of the trait.
                 let block = unsafe { std::slice::from_raw_parts(p, format.bytes()) };
-                let (scale, power) = points::scale(format, block);
+                let (scale, power) = codebook::scale(format, block);
                 let scale = self.mul(self.splat_f16(scale), self.splat(power));
-                let scales = self.times_bytes(scale, points::factors(format, block));
+                let scales = self.times_bytes(scale, codebook::factors(format, block));
                 // SAFETY: by the contract of the trait, in slices one after another.
                 unsafe { self.store_slices(scales, to, Self::TILE_LANES) };
             }
             #[inline(always)]
-            unsafe fn points(
+            unsafe fn codebook(
                 self,
                 format: GgufBlocks,
                 (): (),
@@ -82,13 +82,13 @@ macro_rules! by_bytes {
                 // SAFETY: by the contract of the trait.
                 let block = unsafe { std::slice::from_raw_parts(p, format.bytes()) };
                 // The mask tells the compiler that there are four, so that it checks no bounds.
-                let points::Quarter { points, shift } = points::quarter(format, block, q & 3);
-                let (points, less) = (self.of_eights(points), points::less(format));
+                let codebook::Quarter { points, shift } = codebook::quarter(format, block, q & 3);
+                let (points, less) = (self.of_eights(points), codebook::less(format));
                 let codes = match shift {
                     Shift::Signs(negative) => {
                         self.add_b(self.negate_where(points, negative), less)
                     }
-                    // An eighth more than the point, or less.
+                    // An eighth more than the entry, or less.
                     Shift::Less(bits) => {
                         self.add_where(self.add_b(points, less + 1), bits, -2i8 as u8)
                     }

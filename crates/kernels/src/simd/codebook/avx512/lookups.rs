@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use crate::Avx512;
-use crate::gguf::{codes, points};
+use crate::gguf::{codebook, codes};
 
 /// Runs intrinsics that the token allows.
 macro_rules! allowed {
@@ -14,14 +14,14 @@ macro_rules! allowed {
     };
 }
 
-/// Two bytes for each of the points of a table, 32 in a register.
-pub(super) type Words<const N: usize> = [[u16; 32]; N];
+/// Two bytes for each of the entries of a codebook, 32 in a register.
+pub(super) type CodebookWords<const N: usize> = [[u16; 32]; N];
 
 /// Codes in nibbles: in the lower half those of even columns.
-static IQ1: [u32; 2048] = codes::apart(points::IQ1_FIRST);
+static IQ1: [u32; 2048] = codes::apart(codebook::IQ1_FIRST);
 /// Signs of eight columns, of which seven are given and an even number is set: those of even columns
 /// at bits 2, 6 and so on, those of odd ones a bit higher.
-pub(super) static EVENED: Words<4> = {
+pub(super) static EVENED: CodebookWords<4> = {
     let mut words = [[0; 32]; 4];
     let mut i = 0usize;
     while i < 128 {
@@ -42,7 +42,7 @@ impl Avx512 {
     #[inline(always)]
     pub(super) fn of_words<const N: usize>(
         self,
-        words: &'static Words<N>,
+        words: &'static CodebookWords<N>,
         places: __m512i,
     ) -> __m512i {
         let mut found = [places; 16];
@@ -88,7 +88,7 @@ impl Avx512 {
         }
     }
 
-    /// Codes of points of eight numbers with two bits each, and signs.
+    /// Codes of entries of eight numbers with two bits each, and signs.
     #[inline(always)]
     pub(super) fn of_eights_by_two(self, points: __m512i, signs: __m512i) -> [[u8; 64]; 2] {
         allowed! {
@@ -100,7 +100,7 @@ impl Avx512 {
         }
     }
 
-    /// Codes of the first and second points of eight numbers, which have three bits each, and signs.
+    /// Codes of the first and second entries of eight numbers, which have three bits each, and signs.
     #[inline(always)]
     pub(super) fn of_fours(self, [first, second]: [__m512i; 2], signs: __m512i) -> [[u8; 64]; 2] {
         allowed! {
@@ -112,7 +112,7 @@ impl Avx512 {
         }
     }
 
-    /// Codes of points that are read one by one, as these are too many for registers, and shifts.
+    /// codes of entries that are read one by one, as these are too many for registers, and shifts.
     #[inline(always)]
     pub(super) fn of_eights_read(self, places: __m512i, less: __m512i) -> [[u8; 64]; 2] {
         let mut index = [0u16; 32];
@@ -180,7 +180,7 @@ impl Avx512 {
 
 /// The words at these places of registers `2·i` and `2·i + 1`.
 #[inline(always)]
-fn pair<const N: usize>(words: &'static Words<N>, i: usize, places: __m512i) -> __m512i {
+fn pair<const N: usize>(words: &'static CodebookWords<N>, i: usize, places: __m512i) -> __m512i {
     // SAFETY: only called where the CPU has the instructions, as its callers have a token.
     unsafe {
         let first = _mm512_loadu_epi16(words[2 * i].as_ptr().cast());

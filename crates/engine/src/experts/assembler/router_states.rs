@@ -3,9 +3,9 @@
 use sws_cache::policy::Policy;
 use sws_store::Pass;
 
-/// Keeps the last state of each sequence before a router chooses, and shows it to the policy after.
+/// Records the last state of each sequence before a router chooses, and reports it to the policy after.
 #[derive(Debug, Default)]
-pub(super) struct Seeing {
+pub(super) struct LastStates {
     /// The layer whose router chooses.
     layer: usize,
     /// For each sequence of the pass, its state. Those beyond `live` are spare.
@@ -13,9 +13,9 @@ pub(super) struct Seeing {
     live: usize,
 }
 
-impl Seeing {
+impl LastStates {
     /// Takes the states [tokens, hidden] of a pass, if the policy looks at states.
-    pub(super) fn look(&mut self, policy: &dyn Policy, pass: &Pass, layer: usize, state: &[f32]) {
+    pub(super) fn record(&mut self, policy: &dyn Policy, pass: &Pass, layer: usize, state: &[f32]) {
         (self.layer, self.live) = (layer, 0);
         let hidden = policy.hidden();
         if hidden == 0 {
@@ -38,11 +38,11 @@ impl Seeing {
         }
     }
 
-    /// Shows the policy what the router of the layer has seen.
-    pub(super) fn tell(&mut self, layer: usize, policy: &mut dyn Policy) {
+    /// Reports to the policy the states from which the router of the layer chose.
+    pub(super) fn report(&mut self, layer: usize, policy: &mut dyn Policy) {
         let live = std::mem::take(&mut self.live);
         for (sequence, state) in &self.states[..if self.layer == layer { live } else { 0 }] {
-            policy.saw(layer as u32, *sequence, state);
+            policy.on_router_state(layer as u32, *sequence, state);
         }
     }
 }

@@ -4,7 +4,7 @@ use sws_store::Pass;
 
 /// The choices of a pass whose tokens may turn out wrong, held back until it is known which are right.
 #[derive(Debug, Default)]
-pub(super) struct Unheard {
+pub(super) struct PendingChoices {
     /// True if the next pass is such a pass.
     expected: bool,
     /// The pass, from its beginning until another begins.
@@ -15,7 +15,7 @@ pub(super) struct Unheard {
 /// For each layer, the experts of each token.
 type Choices = Vec<(u32, Vec<u32>)>;
 
-impl Unheard {
+impl PendingChoices {
     /// Lets the next pass be such a pass.
     pub(super) fn expect(&mut self) {
         self.expected = true;
@@ -43,7 +43,7 @@ impl Unheard {
 
     /// Ends the pass. Returns its first `tokens` tokens, each as a pass of its own with its experts by
     /// layer, as it would have been without the others.
-    pub(super) fn settle(&mut self, tokens: usize) -> Vec<(Pass, Choices)> {
+    pub(super) fn accept(&mut self, tokens: usize) -> Vec<(Pass, Choices)> {
         self.expected = false;
         let choices = std::mem::take(&mut self.choices);
         let Some(all) = &self.pass else { return Vec::new() };
@@ -68,19 +68,19 @@ mod tests {
 
     #[test]
     fn only_tokens_that_are_kept_are_heard_of() {
-        let mut unheard = Unheard::default();
+        let mut pending = PendingChoices::default();
         let pass = Pass::single(7, &[1, 2, 3]);
-        assert!(unheard.begin(&pass) && !unheard.hold(0, &[4, 5, 6]) && unheard.is_idle());
-        assert_eq!(unheard.settle(3), []);
-        unheard.expect();
-        assert!(!unheard.begin(&pass) && !unheard.is_idle());
-        assert!(unheard.hold(0, &[4, 5, 6, 7, 8, 9]) && unheard.hold(2, &[1, 2, 3]));
+        assert!(pending.begin(&pass) && !pending.hold(0, &[4, 5, 6]) && pending.is_idle());
+        assert_eq!(pending.accept(3), []);
+        pending.expect();
+        assert!(!pending.begin(&pass) && !pending.is_idle());
+        assert!(pending.hold(0, &[4, 5, 6, 7, 8, 9]) && pending.hold(2, &[1, 2, 3]));
         let kept = [
             (Pass::single(7, &[1]), vec![(0, vec![4, 5]), (2, vec![1])]),
             (Pass::single(8, &[2]), vec![(0, vec![6, 7]), (2, vec![2])]),
         ];
-        assert_eq!(unheard.settle(2), kept);
-        assert_eq!(unheard.settle(2), [], "heard once");
-        assert!(unheard.begin(&pass), "the next pass is heard of at once");
+        assert_eq!(pending.accept(2), kept);
+        assert_eq!(pending.accept(2), [], "heard once");
+        assert!(pending.begin(&pass), "the next pass is heard of at once");
     }
 }

@@ -1,6 +1,6 @@
-//! The formats of GGUF files whose codes are numbers of points.
+//! The formats of GGUF files whose codes are indices into a codebook.
 
-use super::super::decode::Cursor;
+use super::super::decode::RowCursor;
 use super::Coded;
 use crate::simd::Simd;
 use crate::{Encoding, GgufBlocks, Matrix};
@@ -18,14 +18,14 @@ macro_rules! formats {
 
             #[inline(always)]
             fn new(s: S, _: &Matrix) -> Self {
-                $format(s.numbers_of_points(GgufBlocks::$format))
+                $format(s.numbers_of_codebook(GgufBlocks::$format))
             }
             #[inline(always)]
-            unsafe fn shared(self, s: S, at: &Cursor, span: usize) -> S::Block {
+            unsafe fn shared(self, s: S, at: &RowCursor, span: usize) -> S::Block {
                 // SAFETY: by the contract of the trait.
                 unsafe {
                     let p = at.codes().add(GgufBlocks::$format.bytes() * span);
-                    s.points_block(GgufBlocks::$format, p)
+                    s.codebook_block(GgufBlocks::$format, p)
                 }
             }
             #[inline(always)]
@@ -33,7 +33,7 @@ macro_rules! formats {
                 self,
                 s: S,
                 shared: &S::Block,
-                at: &Cursor,
+                at: &RowCursor,
                 span: usize,
                 scales: *mut f32,
                 _: *mut f32,
@@ -41,7 +41,7 @@ macro_rules! formats {
                 // SAFETY: by the contract of the trait.
                 unsafe {
                     let p = at.codes().add(GgufBlocks::$format.bytes() * span);
-                    s.scales_of_points(GgufBlocks::$format, shared, p, scales);
+                    s.scales_of_codebook(GgufBlocks::$format, shared, p, scales);
                 }
             }
             #[inline(always)]
@@ -49,13 +49,13 @@ macro_rules! formats {
                 self,
                 s: S,
                 shared: &S::Block,
-                at: &Cursor,
+                at: &RowCursor,
                 unit: usize,
             ) -> [S::F; 4] {
                 // SAFETY: by the contract of the trait.
                 unsafe {
                     let p = at.codes().add(GgufBlocks::$format.bytes() * (unit / 4));
-                    s.points(GgufBlocks::$format, self.0, shared, p, unit % 4)
+                    s.codebook(GgufBlocks::$format, self.0, shared, p, unit % 4)
                 }
             }
         }
