@@ -134,9 +134,9 @@ fn ask_all(limited: &Limited, [texts, structures]: &[Vec<Value>; 2]) {
     });
 }
 
-/// A server of the bundled model needs less than 96 MiB. It has no memory for structured output then, says how much has,
-/// and with that much a request takes it from experts and gives it back. Texts are the same, and no server
-/// is killed.
+/// A server of the bundled model needs less than 96 MiB. It has no memory for structured output then, says
+/// how much has, and with that much a request takes it from experts and gives it back. Texts are the same,
+/// and no server is killed.
 #[test]
 fn memory_for_structure_is_taken_from_experts_within_the_budget() {
     let expected = expected();

@@ -133,7 +133,8 @@ mod tests {
 
     const SHAPE: HistoryShape = HistoryShape { layers: 2, experts: 400, top_k: 2 };
 
-    /// The routes after passes of so many tokens each. A token uses its number and the next one in the first layer.
+    /// The routes after passes of so many tokens each. A token uses its number and the next one in the
+    /// first layer.
     fn recent(passes: &[usize]) -> RecentTokens {
         let mut recent = RecentTokens::new(SHAPE);
         let mut token = 0;

@@ -1,7 +1,7 @@
 //! Texts of a given structure: JSON by a schema, regular expressions, choices, grammars.
 //!
-//! - A [`Structure`] is what was asked for. [`GrammarVocabulary::compile`] makes a [`Grammar`] of it for the tokens
-//!   of a model, within bounds on size, nesting and work.
+//! - A [`Structure`] is what was asked for. [`GrammarVocabulary::compile`] makes a [`Grammar`] of it for
+//!   the tokens of a model, within bounds on size, nesting and work.
 //! - A [`Grammar`] is a [`TokenMask`](sws_model::text::TokenMask): it says which tokens may come next,
 //!   and which must.
 //! - An [`AnswerMask`] is one too. It leaves what a model thinks before its answer free.

@@ -89,7 +89,7 @@ impl<'a> Matrix<'a> {
     }
 
     /// Views the rows `range` of a matrix of `rows × cols`. Each part is given as
-    /// [`Part::rows`](crate::MatrixPart::rows) says: the bytes of these rows, or the whole part.
+    /// [`MatrixPart::rows`](crate::MatrixPart::rows) says: the bytes of these rows, or the whole part.
     pub fn block(
         encoding: Encoding,
         rows: usize,

@@ -137,7 +137,7 @@ pub trait BatchLm: CausalLm {
     fn clear_sequence(&mut self, sequence: usize);
 
     /// Drops the positions of a sequence from `len` on. Returns false, and drops nothing, if that is not
-    /// possible; see [`Engine::truncate`](crate::Sequences::truncate).
+    /// possible; see [`Sequences::truncate`](crate::Sequences::truncate).
     fn truncate_sequence(&mut self, sequence: usize, len: usize) -> bool;
 
     /// Number of positions of a sequence.
@@ -182,8 +182,8 @@ pub trait BatchLm: CausalLm {
         0
     }
 
-    /// Says that no text has structured output from now on, so that experts get the memory that was planned for structured output,
-    /// or that some may have one, for which the memory is free when this returns.
+    /// Says that no text has structured output from now on, so that experts get the memory that was planned
+    /// for structured output, or that some may have one, for which the memory is free when this returns.
     fn lend_structured(&mut self, is_idle: bool) {
         let _ = is_idle;
     }
@@ -199,7 +199,7 @@ pub trait BatchLm: CausalLm {
     fn longest_pass(&self) -> usize;
 
     /// Continues several sequences in shared passes, in which each expert is read once for all of
-    /// them; see [`Engine::step`](crate::Sequences::step).
+    /// them; see [`Sequences::step`](crate::Sequences::step).
     fn step(&mut self, chunks: &[Chunk<'_>], observer: &mut dyn Observer, step: &mut StepOutcome);
 }
 

@@ -70,8 +70,8 @@ impl<S: PassSource> Session<S> {
         &mut self.sequences
     }
 
-    /// Continues the sequence by all tokens in one pass, and computes the [logits](Self::verified_logits) behind
-    /// each.
+    /// Continues the sequence by all tokens in one pass, and computes the [logits](Self::verified_logits)
+    /// behind each.
     pub fn verify(
         &mut self,
         tokens: &[u32],

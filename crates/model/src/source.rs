@@ -29,7 +29,7 @@ pub type TakeRow<'a> = &'a mut dyn FnMut(usize, &[f32]);
 /// dense layer then calls `infrastructure` again for its MLP; a layer with experts calls it again for
 /// the shared expert, if there is one, and then calls `experts`. The pass calls `head` when logits are
 /// wanted. Tensors are requested in the order of [`ModelSpec::reads`](crate::ModelSpec::reads). A caller
-/// may start over at an earlier layer (see [`State::rewind`](crate::ForwardState::rewind)), or repeat one.
+/// may start over at an earlier layer (see [`ForwardState::rewind`](crate::ForwardState::rewind)), or repeat one.
 ///
 /// Every tensor served must have the shape that [`Inventory`](crate::Inventory) has verified.
 pub trait WeightSource: Send {

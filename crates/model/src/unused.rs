@@ -167,8 +167,8 @@ const NEEDLESS: [&str; 13] = [
 const OF_IMAGES: &str = "_vl";
 
 impl LeftOut {
-    /// Puts tensors with similar names together. Those of a whole part of the model are together by the beginnings
-    /// of their names.
+    /// Puts tensors with similar names together. Those of a whole part of the model are together by the
+    /// beginnings of their names.
     pub fn of<'m>(unused: impl IntoIterator<Item = Unused<'m>>) -> Vec<LeftOut> {
         let mut groups: BTreeMap<(UnusedPart, String), LeftOut> = BTreeMap::new();
         for Unused { tensor, part } in unused {

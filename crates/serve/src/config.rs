@@ -98,9 +98,9 @@ impl Default for ServerLimits {
 }
 
 impl ServerLimits {
-    /// Bytes on the heap that requests may take together, besides their texts and [structured output](crate::structured): the
-    /// request or those that are being read, as text and as values; the connections; certificates; tokens
-    /// of texts that are kept.
+    /// Bytes on the heap that requests may take together, besides their texts and [structured
+    /// output](crate::structured): the request or those that are being read, as text and as values; the
+    /// connections; certificates; tokens of texts that are kept.
     pub fn heap(&self) -> u64 {
         let connections = self.connections + TOLD;
         VALUES * self.body as u64

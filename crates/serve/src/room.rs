@@ -103,8 +103,8 @@ impl Room {
         self.most.texts
     }
 
-    /// The right to the memory of a structure that a field asks for. Where experts have it, waits until the worker
-    /// has taken it back, which it does between passes.
+    /// The right to the memory of a structure that a field asks for. Where experts have it, waits until the
+    /// worker has taken it back, which it does between passes.
     pub(crate) fn take(
         &self,
         app: &App,
@@ -141,8 +141,8 @@ impl Room {
         Ok(permit)
     }
 
-    /// Lends the memory to experts if no request has had a structure for some time, and takes it back if one has:
-    /// `lend` does either. The worker calls it between passes.
+    /// Lends the memory to experts if no request has had a structure for some time, and takes it back if
+    /// one has: `lend` does either. The worker calls it between passes.
     pub(crate) fn settle(&self, now: Duration, lend: impl FnOnce(bool)) {
         let mut state = self.lock();
         if self.units.available_permits() < self.most.units {
@@ -158,8 +158,8 @@ impl Room {
         }
     }
 
-    /// The tokens of the model, made if there are none. The caller has the right to the memory of a structure, and
-    /// there is one caller at a time.
+    /// The tokens of the model, made if there are none. The caller has the right to the memory of a
+    /// structure, and there is one caller at a time.
     pub(crate) fn vocabulary(
         &self,
         make: impl FnOnce() -> Result<GrammarVocabulary, StructureError>,

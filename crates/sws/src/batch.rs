@@ -210,8 +210,8 @@ impl<'m> Batch<'m> {
     }
 
     /// Says that no text has structured output from now on, so that experts get the memory that was
-    /// [planned](crate::Needs::structured) for structured output, or that some may have one: that memory is then free. At first
-    /// it is.
+    /// [planned](crate::Needs::structured) for structured output, or that some may have one: that memory is
+    /// then free. At first it is.
     pub fn lend_structured(&mut self, is_idle: bool) {
         self.model.lend_structured(is_idle);
     }

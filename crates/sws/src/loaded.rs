@@ -18,8 +18,8 @@ use crate::{
 /// Limit of new tokens, unless the caller or the model sets one.
 pub const NEW_TOKENS: usize = 256;
 
-/// A loaded model, with one sequence, or [several](crate::Needs::texts). Its passes run on its [threads](Threads), whichever thread
-/// calls.
+/// A loaded model, with one sequence, or [several](crate::Needs::texts). Its passes run on its
+/// [threads](Threads), whichever thread calls.
 ///
 /// Dropping it saves its statistics of the use of experts.
 #[derive(Debug)]

@@ -3,8 +3,8 @@
 //! The weights of a [`History`](crate::history::History) are the same for all models. A
 //! [`Correction`] adds what one model shows: to the log-odds of each expert's use within 1, 4, 16 and
 //! 64 steps it adds a linear function of low rank. Its inputs are the statistics of all experts of the
-//! layer and, if the correction looks at states, the one that the layer's router saw. It forecasts spans of time, not the next step alone: what stays in a cache depends on all of
-//! them.
+//! layer and, if the correction looks at states, the one that the layer's router saw. It forecasts spans of
+//! time, not the next step alone: what stays in a cache depends on all of them.
 //!
 //! Where it looks at states and none is known, it changes nothing.
 //!

@@ -62,8 +62,8 @@ pub(crate) struct Advanced {
     /// for expert slots.
     #[arg(long, conflicts_with = "draft")]
     pub(crate) no_draft: bool,
-    /// Stand-ins kept in memory, for a model sharded with stand-ins or as nested: all, which raises the smallest
-    /// budget by their size, off, or auto for as many as fit into an eighth of the experts' memory
+    /// Stand-ins kept in memory, for a model sharded with stand-ins or as nested: all, which raises the
+    /// smallest budget by their size, off, or auto for as many as fit into an eighth of the experts' memory
     /// [default: off; auto with --tolerance].
     ///
     /// While an expert is being read, the pass runs ahead on stand-ins to learn which experts later

@@ -12,9 +12,10 @@ const FILES: u16 = 4;
 /// Download a model from the Hugging Face hub, straight into shards.
 ///
 /// Weight files come one after the other, each is converted and removed, so that the disk needs room
-/// for the shards and two files: an expert may begin in one and end in the next. The shards are found by the id afterwards. The command can be
-/// interrupted at any time; running it again verifies the shards that are there and continues, with the same result. Every large file is
-/// compared with the SHA-256 that the hub lists.
+/// for the shards and two files: an expert may begin in one and end in the next. The shards are found by
+/// the id afterwards. The command can be interrupted at any time; running it again verifies the shards that
+/// are there and continues, with the same result. Every large file is compared with the SHA-256 that the
+/// hub lists.
 ///
 /// Without a model, the command lists some to begin with.
 ///

@@ -30,10 +30,10 @@ pub(crate) struct ShardArgs {
     /// bf12 keeps every bit of bf16 weights in three quarters of the space. bf11 does so in two
     /// thirds, for models that are read from disk; it is slower in memory. `auto` takes the one with
     /// more tokens per second within --ram, by the estimates of `sws plan` on this machine. nested is bf11
-    /// whose experts hold their own stand-ins, for speculative decoding on models with few, large experts. f32 keeps
-    /// everything. f16 and bf16 are exact if each weight fits. q8, q4, fp8, mxfp4 and q8_0 are lossy;
-    /// `sws inspect` shows the error. Tensors that are published quantised are left unchanged, but with
-    /// bf11 and nested fp8 loses a sixth of its bytes and none of its bits (fp7).
+    /// whose experts hold their own stand-ins, for speculative decoding on models with few, large experts.
+    /// f32 keeps everything. f16 and bf16 are exact if each weight fits. q8, q4, fp8, mxfp4 and q8_0 are
+    /// lossy; `sws inspect` shows the error. Tensors that are published quantised are left unchanged, but
+    /// with bf11 and nested fp8 loses a sixth of its bytes and none of its bits (fp7).
     #[arg(long, visible_alias = "as", value_name = "ENCODING", default_value = "bf12", value_parser = choice)]
     pub(crate) encoding: EncodingChoice,
     /// Memory that the model will run in, for `--encoding auto`: 8GiB, 80% of the machine's, or `auto`

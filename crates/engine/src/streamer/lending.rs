@@ -195,8 +195,8 @@ impl StructuredLending {
         self.own = Some(own);
     }
 
-    /// Sets that texts have structured output, or that none has. Returns the number of slots to keep, if others have to
-    /// be taken back.
+    /// Sets that texts have structured output, or that none has. Returns the number of slots to keep, if
+    /// others have to be taken back.
     pub(super) fn set_idle(&mut self, is_idle: bool) -> Option<usize> {
         self.is_idle = is_idle;
         if is_idle { None } else { self.own.take() }

@@ -465,8 +465,8 @@ impl SpeculativeWeightStreamer {
         }
     }
 
-    /// Lends the memory of structured output while no text has one, behind the plan's slots. Those behind these are lent
-    /// anew.
+    /// Lends the memory of structured output while no text has one, behind the plan's slots. Those behind
+    /// these are lent anew.
     fn lend_structured_memory(&mut self) {
         let due = self.plan.as_ref().filter(|_| self.structured.is_due());
         let Some(lens) = due.map(|plan| SlotClass::each(&plan.structured_lent).collect::<Vec<_>>())
@@ -484,8 +484,8 @@ impl SpeculativeWeightStreamer {
         }
     }
 
-    /// Lends the memory of contexts that is idle, behind the slots of plan and structured output and before those of a
-    /// prompt's activations.
+    /// Lends the memory of contexts that is idle, behind the slots of plan and structured output and before
+    /// those of a prompt's activations.
     fn lend_contexts(&mut self) {
         if !self.contexts.has_more(self.lending.has_lent()) {
             return;

@@ -186,8 +186,8 @@ pub(crate) struct Names {
 
 /// The place of one tensor in a layer.
 pub(crate) struct TensorRule {
-    /// The name after `layers.N.`, with `#` for the number of an expert or of a part of a table, and `@` for that of a layer
-    /// within one of the checkpoint.
+    /// The name after `layers.N.`, with `#` for the number of an expert or of a part of a table, and `@`
+    /// for that of a layer within one of the checkpoint.
     pub(crate) name: &'static str,
     pub(crate) target: RuleTarget,
     /// Role of the tensor in its piece.

@@ -141,8 +141,8 @@ fn fixed(config: &FamilyConfig, key: &'static str, value: bool) -> Result<(), Co
     }
 }
 
-/// True for each layer with an indexer of its own, as the layer `first` must have. Lists may go on for layers that predict further
-/// tokens, which are not part of the model.
+/// True for each layer with an indexer of its own, as the layer `first` must have. Lists may go on for
+/// layers that predict further tokens, which are not part of the model.
 fn own(config: &FamilyConfig, layers: usize, first: usize) -> Result<Vec<bool>, ConfigError> {
     let listed = |entry: ConfigEntry<'_>, own: Vec<Option<bool>>| {
         if own.len() < layers {

@@ -8,8 +8,8 @@
 //!
 //! So a cached position costs a head two products as long as its latent, and K and V are used once
 //! for each token, however long the context is. The sums are those on the right, always: Kᵀ q adds
-//! up rows of K in ascending order ([`matmul_transposed`](sws_kernels::matmul_transposed)), attention follows absolute positions,
-//! and V is a product like any other.
+//! up rows of K in ascending order ([`matmul_transposed`](sws_kernels::matmul_transposed)), attention
+//! follows absolute positions, and V is a product like any other.
 //!
 //! GGUF files have K with rows and columns exchanged, and V, in a matrix each. There Kᵀ q is a product
 //! like any other too, in other bits than a sum of rows, and the queries of all heads are kept until

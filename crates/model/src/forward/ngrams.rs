@@ -1,7 +1,8 @@
 //! Tables whose rows are chosen by the last few tokens.
 //!
-//! A layer makes a value of the rows of a token, and a key for each residual stream. A stream gets the value by a gate, which
-//! is made of the product of its key and the stream, and a convolution of values before it.
+//! A layer makes a value of the rows of a token, and a key for each residual stream. A stream gets the
+//! value by a gate, which is made of the product of its key and the stream, and a convolution of values
+//! before it.
 
 use sws_kernels::Tier;
 use sws_kernels::functional::{

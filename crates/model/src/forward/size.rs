@@ -30,7 +30,8 @@ pub struct PassSize {
     pub positions: usize,
     /// Number of computing threads.
     pub threads: usize,
-    /// Tokens that the parts of a layer take at a time ([`Model::with_strips`](crate::ForwardPass::with_strips)).
+    /// Tokens that the parts of a layer take at a time
+    /// ([`ForwardPass::with_strips`](crate::ForwardPass::with_strips)).
     pub strip: usize,
     /// How activations have to lie for the model's matrices.
     pub packings: Packings,
@@ -42,7 +43,7 @@ impl PassSize {
 }
 
 impl ModelSpec {
-    /// An upper bound of [`State::work_bytes`](crate::ForwardState::work_bytes) with passes of up to this
+    /// An upper bound of [`ForwardState::work_bytes`](crate::ForwardState::work_bytes) with passes of up to this
     /// size. KV caches are not included.
     ///
     /// Passes of more than a strip are assumed to have each matrix in memory as a whole: one that

@@ -1,5 +1,5 @@
-//! Names within objects that ask for structured output, a certificate or tools: an unknown one is refused, in each
-//! interface, and those that published clients send are not.
+//! Names within objects that ask for structured output, a certificate or tools: an unknown one is refused,
+//! in each interface, and those that published clients send are not.
 
 use serde_json::{Value, json};
 

@@ -32,7 +32,8 @@ impl Manifest {
     ///
     /// A matrix that the checkpoint stores as codes and scales becomes one tensor with the shape that
     /// it has when decoded, named like the codes without their ending. A tensor that stacks experts becomes one
-    /// slice in each expert's piece. [`Naming::name`] may rename tensors. There are no checksums, so the first read cannot be verified.
+    /// slice in each expert's piece. [`Naming::name`] may rename tensors. There are no checksums, so the
+    /// first read cannot be verified.
     pub fn in_place(
         checkpoint: &dyn Checkpoint,
         naming: &dyn Naming,

@@ -88,8 +88,8 @@ pub struct PlanOptions {
     /// Bytes for encoding texts while the model is loaded: a constant, and a number per position.
     /// Zeros if encoding ends before planning.
     pub encoding: [u64; 2],
-    /// Maximum number of bytes for structured output. No budget has to have them, and slots get them while no text
-    /// has structured output.
+    /// Maximum number of bytes for structured output. No budget has to have them, and slots get them while
+    /// no text has structured output.
     pub structured: u64,
     /// Bytes of the draft. They are reserved only if experts have slots besides.
     pub draft: u64,
@@ -391,8 +391,8 @@ impl Planner {
         self.distribute(ram, more, structured, [0; 2])
     }
 
-    /// Distributes a budget that exceeds the minimum, the structured output, the draft and the correction by `more`
-    /// bytes.
+    /// Distributes a budget that exceeds the minimum, the structured output, the draft and the correction
+    /// by `more` bytes.
     fn distribute(
         &self,
         ram: u64,

@@ -113,6 +113,7 @@ mod tests {
             assert!((of(per_token) - expected).abs() < 0.02, "{per_token}: {}", of(per_token));
         }
         // Too few for a sweep.
-        assert!((reads.seconds(1, 1000.0, |_| 0.5) - 4.507).abs() < 1e-9);
+        let expected = 4.507 + 4007.0 * TAKING / 2.0;
+        assert!((reads.seconds(1, 1000.0, 2, |_| 0.5) - expected).abs() < 1e-9);
     }
 }

@@ -460,7 +460,8 @@ fn tables_of_layers_stay_on_disk() {
     let gemma = include_bytes!("../../../../../configs/gemma-4-e2b.json").as_slice();
     let qwen = include_bytes!("../../../../../configs/qwen3.8-flash-next.json").as_slice();
     let cases = [
-        // layer, least bytes of its table, rows of a token, MiB of the smallest budget, GiB of all but the table
+        // layer, least bytes of its table, rows of a token, MiB of the smallest budget, GiB of all but the
+        // table
         (gemma, 0, 2 * 262_144 * 35 * 256, 1, 512, 64),
         (qwen, 1, 2 * 16 * 20_000_000 * 160, 16, 1024, 512),
     ];

@@ -274,8 +274,8 @@ fn contexts_that_nothing_needs_hold_experts() {
     assert_eq!(lends.counters().context_lent, 0);
 }
 
-/// While no text has structured output, experts have the memory of structured output. No bit changes when they lose it and get it
-/// back, in the middle of texts, and beside lent contexts and activations.
+/// While no text has structured output, experts have the memory of structured output. No bit changes when
+/// they lose it and get it back, in the middle of texts, and beside lent contexts and activations.
 #[test]
 fn memory_of_structured_output_holds_experts_until_a_text_needs_it() {
     let options = |bytes| Options { sequences: 4, context: Some(1024), ..options(bytes) };

@@ -8,7 +8,8 @@
 //!
 //! - scale = bf16(m / 127), the quotient in f32, both rounded to nearest, ties to even; 0 if that is
 //!   below 2^-126, the least normal number.
-//! - code = x / scale, the quotient in f32, rounded to the nearest whole number, ties to even; 0 if the scale is
+//! - code = x / scale, the quotient in f32, rounded to the nearest whole number, ties to even; 0 if the
+//!   scale is
 //!   0. It is at most 127, as the scale is too small by less than one part in 256.
 //! - value = code · scale, which f32 has exactly: a product of seven bits with eight, and 127 times the
 //!   scale of the largest f32 is below it.

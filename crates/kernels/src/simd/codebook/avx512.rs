@@ -2,8 +2,9 @@
 //!
 //! The 32 codes of a block are looked up together in registers of 32 words of two bytes, in which
 //! an entry takes two bits for each of eight numbers, or three of four bits for each of four. With
-//! signs they make up codes of four bits, and 16 of these are looked up among their numbers. Instructions that read 16 or 8 entries from memory (`vpgatherdd`, `vpgatherqq`)
-//! take 17 cycles of a Zen 5 core; the lookups of 32 entries among 256 take 4.
+//! signs they make up codes of four bits, and 16 of these are looked up among their numbers. Instructions
+//! that read 16 or 8 entries from memory (`vpgatherdd`, `vpgatherqq`) take 17 cycles of a Zen 5 core; the
+//! lookups of 32 entries among 256 take 4.
 
 mod lookups;
 
