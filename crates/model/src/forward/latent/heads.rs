@@ -357,7 +357,8 @@ mod tests {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             for cut in [0, 1, 30, 64] {
                 let mut found = vec![f32::NAN; expected.len()];
-                let (mut empty, mut inputs, mut scratch) = (Vec::new(), Vec::new(), Vec::new());
+                let (mut empty, mut inputs, mut scratch) =
+                    (Vec::new(), Vec::new(), ScratchPool::default());
                 let mut heads = Heads {
                     tier: Tier::best(),
                     layer: 0,
