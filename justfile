@@ -8,9 +8,16 @@ default:
 test *args:
     cargo test --locked --release --workspace {{args}}
 
-# Runs everything that CI checks
-ci:
-    .ci/run
+# Checks one crate in a few minutes: format, words, layering, lints and its own tests
+check crate *args:
+    cargo fmt --all --check
+    .ci/prose && .ci/words && .ci/layering
+    cargo clippy --locked --release -p {{crate}} --all-targets -- -D warnings
+    cargo test --locked --release -p {{crate}} {{args}}
+
+# Runs everything that CI checks, or only the named parts: lint, test, gates
+ci *parts:
+    .ci/run {{parts}}
 
 # Formats the code
 fmt:
