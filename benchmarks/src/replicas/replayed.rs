@@ -218,10 +218,6 @@ impl BatchLm for Replayed {
         })
     }
 
-    fn clear_sequence(&mut self, sequence: usize) {
-        self.lens[sequence] = 0;
-    }
-
     fn truncate_sequence(&mut self, sequence: usize, len: usize) -> bool {
         self.lens[sequence] = self.lens[sequence].min(len);
         true
@@ -231,38 +227,8 @@ impl BatchLm for Replayed {
         self.lens[sequence]
     }
 
-    fn share(&mut self) {}
-
-    fn prefix(&self, _: usize) -> Option<Prefix> {
-        None
-    }
-
-    fn empty_prefix(&self) -> Prefix {
-        unreachable!("a simulated replica has no beginnings on disk")
-    }
-
-    fn begin_with(&mut self, _: usize, _: &Prefix, _: usize) -> bool {
-        false
-    }
-
     fn release(&mut self, sequence: usize) {
-        self.clear_sequence(sequence);
-    }
-
-    fn goes_back(&self) -> bool {
-        true
-    }
-
-    fn room(&self) -> u64 {
-        u64::MAX
-    }
-
-    fn growth(&self, _: &[(usize, usize)]) -> u64 {
-        0
-    }
-
-    fn held(&self, _: &mut dyn Iterator<Item = &Prefix>) -> u64 {
-        0
+        self.lens[sequence] = 0;
     }
 
     fn longest_pass(&self) -> usize {

@@ -5,8 +5,8 @@ use std::path::Path;
 use candle_core::{Device, Module, Tensor};
 use candle_nn::{Embedding, Linear, RmsNorm};
 use sws_model::{
-    AttentionSpec, CausalLm, Ffn, ForwardError, Mixer, ModelHandle, ModelSpec, Norm, Observer,
-    RopeScaling, Routed, check_tokens,
+    AttentionSpec, CausalLm, Ffn, ForwardError, Mixer, ModelSpec, Norm, Observer, RopeScaling,
+    Routed, check_tokens,
 };
 use sws_store::{NVMeWeightStore, Pass};
 
@@ -193,6 +193,11 @@ impl CandleLm {
         self
     }
 
+    /// The specification of the model.
+    pub fn spec(&self) -> &ModelSpec {
+        &self.spec
+    }
+
     /// The bytes of all weights in memory.
     pub fn weight_bytes(&self) -> u64 {
         self.weight_bytes
@@ -234,16 +239,6 @@ impl CandleLm {
     fn logits(&self, x: &Tensor) -> Result<Vec<f32>> {
         let logits = self.head.forward(&self.norm.forward(x)?)?;
         Ok(logits.flatten_all()?.to_vec1()?)
-    }
-}
-
-impl ModelHandle for CandleLm {
-    fn spec(&self) -> &ModelSpec {
-        &self.spec
-    }
-
-    fn as_causal_lm(&mut self) -> Option<&mut dyn CausalLm> {
-        Some(self)
     }
 }
 

@@ -1,33 +1,9 @@
-//! A model that is ready to run, queried for its capabilities and not for its type.
+//! Models that are ready to run, by what they can do: one sequence, draft tokens, several sequences.
 
 use crate::forward::{Chunk, ForwardError};
 use crate::observer::Observer;
 use crate::prefix::Prefix;
 use crate::sequences::StepOutcome;
-use crate::spec::ModelSpec;
-
-/// A model that is ready to run. Callers query it for the capability they need, and report in their
-/// own words when it is missing. A capability that only some models have is another method of this
-/// trait, which returns None unless overridden.
-///
-/// ```
-/// use sws_model::{ForwardError, ModelHandle};
-///
-/// fn likeliest(model: &mut dyn ModelHandle, text: &[u32]) -> Result<Option<usize>, ForwardError> {
-///     let Some(lm) = model.as_causal_lm() else { return Ok(None) };
-///     let logits = lm.prefill(text)?;
-///     Ok(logits.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map(|(token, _)| token))
-/// }
-/// ```
-pub trait ModelHandle {
-    /// The specification of the model.
-    fn spec(&self) -> &ModelSpec;
-
-    /// Returns the model as a causal language model, if it is one.
-    fn as_causal_lm(&mut self) -> Option<&mut dyn CausalLm> {
-        None
-    }
-}
 
 /// Continues one sequence of tokens: each call starts where the last one ended.
 ///
@@ -129,12 +105,12 @@ pub trait SpeculativeLm: CausalLm {
 
 /// Continues several sequences in shared passes; see [`Sequences`](crate::Sequences). The sequence of
 /// [`CausalLm`] has the number 0.
+///
+/// What is not required is for models with a KV cache, whose memory sequences and prefixes share: the streamer.
+/// A simulated model has none.
 pub trait BatchLm: CausalLm {
     /// Adds an empty sequence and returns its number. `None` if there is no room for another.
     fn add_sequence(&mut self) -> Option<usize>;
-
-    /// Empties a sequence.
-    fn clear_sequence(&mut self, sequence: usize);
 
     /// Drops the positions of a sequence from `len` on. Returns false, and drops nothing, if that is not
     /// possible; see [`Sequences::truncate`](crate::Sequences::truncate).
@@ -145,34 +121,52 @@ pub trait BatchLm: CausalLm {
 
     /// Lets sequences share pages with prefixes from now on, if their memory was laid out
     /// for one sequence. All of them are empty afterwards.
-    fn share(&mut self);
+    fn share(&mut self) {}
 
     /// The positions of a sequence apart from it, in the same memory until one of the two writes.
     /// `None` if a pass over the sequence failed in the middle.
-    fn prefix(&self, sequence: usize) -> Option<Prefix>;
+    fn prefix(&self, sequence: usize) -> Option<Prefix> {
+        let _ = sequence;
+        None
+    }
 
-    /// A prefix without positions, to be filled from bytes.
-    fn empty_prefix(&self) -> Prefix;
+    /// A prefix without positions, to be filled from bytes. `None` without a KV cache.
+    fn empty_prefix(&self) -> Option<Prefix> {
+        None
+    }
 
     /// Replaces a sequence by the first `len` positions of a prefix. Returns false, and replaces
     /// nothing, if that is not possible; see [`goes_back`](Self::goes_back).
-    fn begin_with(&mut self, sequence: usize, prefix: &Prefix, len: usize) -> bool;
+    fn begin_with(&mut self, sequence: usize, prefix: &Prefix, len: usize) -> bool {
+        let _ = (sequence, prefix, len);
+        false
+    }
 
     /// Empties a sequence and frees its memory.
     fn release(&mut self, sequence: usize);
 
     /// True if a sequence, and a prefix, can be cut at any length. With recurrent layers or windows
     /// they can only be continued from where they are.
-    fn goes_back(&self) -> bool;
+    fn goes_back(&self) -> bool {
+        true
+    }
 
     /// Bytes that there is room for, for all sequences and prefixes together.
-    fn room(&self) -> u64;
+    fn room(&self) -> u64 {
+        u64::MAX
+    }
 
     /// Bytes that so many more tokens of sequences take, with copies of memory that is shared.
-    fn growth(&self, parts: &[(usize, usize)]) -> u64;
+    fn growth(&self, parts: &[(usize, usize)]) -> u64 {
+        let _ = parts;
+        0
+    }
 
     /// Bytes held by all sequences and these prefixes. Pages that several share count once.
-    fn held(&self, prefixes: &mut dyn Iterator<Item = &Prefix>) -> u64;
+    fn held(&self, prefixes: &mut dyn Iterator<Item = &Prefix>) -> u64 {
+        let _ = prefixes;
+        0
+    }
 
     /// Says how many bytes of [`room`](Self::room) nothing needs until the next call; `None` if nothing is kept
     /// beside the sequences from now on. Returns the bytes of experts in memory, if experts get such bytes,

@@ -1,12 +1,11 @@
 //! One sequence, from tokens to logits.
 
 use crate::forward::{Chunk, ForwardError, ForwardPass, LogitRows};
-use crate::handle::{CausalLm, ModelHandle};
+use crate::handle::CausalLm;
 use crate::layer_state::KvPrecision;
 use crate::observer::Observer;
 use crate::sequences::Sequences;
 use crate::source::PassSource;
-use crate::spec::ModelSpec;
 use crate::state::ForwardState;
 
 /// One sequence of a [`Sequences`]: a [`CausalLm`].
@@ -116,16 +115,6 @@ impl<S: PassSource> Session<S> {
             each(sequences, first, observer)?;
         }
         Ok(())
-    }
-}
-
-impl<S: PassSource> ModelHandle for Session<S> {
-    fn spec(&self) -> &ModelSpec {
-        self.sequences.model().spec()
-    }
-
-    fn as_causal_lm(&mut self) -> Option<&mut dyn CausalLm> {
-        Some(self)
     }
 }
 

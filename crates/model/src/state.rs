@@ -341,6 +341,12 @@ impl ForwardState {
         self.work.bytes() + (self.hidden.capacity() * size_of::<f32>()) as u64
     }
 
+    /// How often products were divided among threads: the places of all passes where threads begin together and wait
+    /// for one another.
+    pub fn divisions(&self) -> u64 {
+        self.work.divisions()
+    }
+
     /// Frees the working memory that passes have allocated; the next pass allocates what it needs.
     /// Must not be called during a pass.
     pub fn release_work(&mut self) {

@@ -156,8 +156,9 @@ impl<'m> Batch<'m> {
         most: usize,
     ) -> Result<Batch<'m>> {
         let idle = model.several(most).ok_or(Error::OneText)?;
-        let (room, goes_back) = (model.room(), model.goes_back());
-        let portion = Portion::new(model.longest_pass());
+        let lm = model.batch();
+        let (room, goes_back) = (lm.room(), lm.goes_back());
+        let portion = Portion::new(lm.longest_pass());
         let clock = waiter.as_ref().map_or_else(Clock::real, |waiter| waiter.clock().clone());
         Ok(Batch {
             model,
@@ -213,7 +214,7 @@ impl<'m> Batch<'m> {
     /// [planned](crate::Needs::structured) for structured output, or that some may have one: that memory is
     /// then free. At first it is.
     pub fn lend_structured(&mut self, is_idle: bool) {
-        self.model.lend_structured(is_idle);
+        self.model.batch().lend_structured(is_idle);
     }
 
     /// Adds a text, with a number of the caller's choice. Returns the number of its tokens that are
@@ -389,7 +390,7 @@ impl<'m> Batch<'m> {
         }
         let texts: Vec<_> = running.iter().map(|text| (text.number, text.heard)).collect();
         let sequences: Vec<_> = running.iter().map(|text| text.sequence).collect();
-        let forecast = |turn| self.model.expected_reads(&sequences, turn);
+        let forecast = |turn| self.model.batch().expected_reads(&sequences, turn);
         if let Some(number) = turns.next(&texts, forecast) {
             let others = running.iter().zip(&mut parts).filter(|(text, _)| text.number != number);
             others.for_each(|(_, part)| *part = 0);
@@ -471,7 +472,7 @@ impl<'m> Batch<'m> {
     }
 
     fn place(&mut self, sequence: usize) -> SequencePlace {
-        let (position, limit) = (self.model.len_of(sequence), self.model.limit());
+        let (position, limit) = (self.model.batch().sequence_len(sequence), self.model.limit());
         SequencePlace { position, limit, now: self.clock.now() }
     }
 
@@ -485,14 +486,14 @@ impl<'m> Batch<'m> {
             let mut answer = None;
             let mut tokens = std::mem::take(&mut text.prompt);
             let made = &text.writer.made.tokens;
-            let len = self.model.len_of(sequence);
+            let len = self.model.batch().sequence_len(sequence);
             let len = self.model.truncate_one(sequence, len);
             if !made.is_empty() && len + 1 == tokens.len() + made.len() {
                 answer = text.key.take().map(|key| KnownAnswer { key, made: made.clone() });
             }
             tokens.extend(made);
             tokens.truncate(len);
-            if let Some(prefix) = self.model.prefix(sequence) {
+            if let Some(prefix) = self.model.batch().prefix(sequence) {
                 let mut entry = PrefixEntry::new(prefix, tokens, owner);
                 (entry.short_lived, entry.answer) = (short_lived, answer);
                 self.keep_prefix(entry);
@@ -650,8 +651,8 @@ impl Running<'_> {
 
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
-        self.model.lend_context(None);
-        self.model.lend_structured(false);
+        self.model.batch().lend_context(None);
+        self.model.batch().lend_structured(false);
         let running = self.running.iter().map(|text| text.sequence);
         running.chain(self.idle.iter().copied()).for_each(|sequence| self.model.release(sequence));
     }

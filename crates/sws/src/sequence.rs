@@ -5,8 +5,7 @@ use std::fmt;
 
 use sws_engine::Waiter;
 use sws_model::{
-    BatchLm, CausalLm, Chunk, ExpectedReads, ForwardError, Observer, Prefix, SpeculativeLm,
-    StepOutcome,
+    BatchLm, CausalLm, Chunk, ForwardError, Observer, Prefix, SpeculativeLm, StepOutcome,
 };
 
 use crate::speculative::SpeculativeDecoder;
@@ -136,24 +135,23 @@ impl Sequence {
         observer: &mut dyn Observer,
         step: &mut StepOutcome,
     ) {
-        let Sequence { lm, threads, .. } = self;
-        threads.run(|| batch(&mut **lm).step(chunks, observer, step));
+        let threads = self.threads.clone();
+        threads.run(|| self.batch().step(chunks, observer, step));
     }
 
-    /// Forwards to [`BatchLm::longest_pass`].
-    pub(crate) fn longest_pass(&mut self) -> usize {
-        batch(&mut *self.lm).longest_pass()
-    }
-
-    /// Number of positions of one of [several](Self::several) sequences.
-    pub(crate) fn len_of(&mut self, sequence: usize) -> usize {
-        batch(&mut *self.lm).sequence_len(sequence)
+    /// The model as one of [several](Self::several) sequences.
+    ///
+    /// # Panics
+    ///
+    /// If the model has only the first.
+    pub(crate) fn batch(&mut self) -> &mut dyn BatchLm {
+        self.lm.as_batch_lm().expect("there are sequences beside the first")
     }
 
     /// Drops the positions of one of [several](Self::several) sequences from `len` on, or all of them.
     /// Returns the number that is left.
     pub(crate) fn truncate_one(&mut self, sequence: usize, len: usize) -> usize {
-        if len > 0 && batch(&mut *self.lm).truncate_sequence(sequence, len) {
+        if len > 0 && self.batch().truncate_sequence(sequence, len) {
             return len;
         }
         self.release(sequence);
@@ -165,64 +163,15 @@ impl Sequence {
         if sequence == 0 {
             self.tokens.clear();
         }
-        batch(&mut *self.lm).release(sequence);
+        self.batch().release(sequence);
     }
 
-    /// As [`BatchLm::begin_with`].
+    /// As [`BatchLm::begin_with`], for one of [several](Self::several) sequences.
     pub(crate) fn begin_with(&mut self, sequence: usize, prefix: &Prefix, len: usize) -> bool {
         if sequence == 0 {
             self.tokens.clear();
         }
-        batch(&mut *self.lm).begin_with(sequence, prefix, len)
-    }
-
-    /// Forwards to [`BatchLm::expected_reads`].
-    pub(crate) fn expected_reads(
-        &mut self,
-        sequences: &[usize],
-        turn: usize,
-    ) -> Option<ExpectedReads> {
-        batch(&mut *self.lm).expected_reads(sequences, turn)
-    }
-
-    /// As [`BatchLm::prefix`].
-    pub(crate) fn prefix(&mut self, sequence: usize) -> Option<Prefix> {
-        batch(&mut *self.lm).prefix(sequence)
-    }
-
-    /// As [`BatchLm::empty_prefix`].
-    pub(crate) fn empty_prefix(&mut self) -> Prefix {
-        batch(&mut *self.lm).empty_prefix()
-    }
-
-    /// As [`BatchLm::goes_back`].
-    pub(crate) fn goes_back(&mut self) -> bool {
-        batch(&mut *self.lm).goes_back()
-    }
-
-    /// As [`BatchLm::room`].
-    pub(crate) fn room(&mut self) -> u64 {
-        batch(&mut *self.lm).room()
-    }
-
-    /// As [`BatchLm::growth`].
-    pub(crate) fn growth(&mut self, parts: &[(usize, usize)]) -> u64 {
-        batch(&mut *self.lm).growth(parts)
-    }
-
-    /// As [`BatchLm::lend_context`].
-    pub(crate) fn lend_context(&mut self, idle: Option<u64>) -> u64 {
-        batch(&mut *self.lm).lend_context(idle)
-    }
-
-    /// As [`BatchLm::lend_structured`].
-    pub(crate) fn lend_structured(&mut self, is_idle: bool) {
-        batch(&mut *self.lm).lend_structured(is_idle);
-    }
-
-    /// As [`BatchLm::held`].
-    pub(crate) fn held(&mut self, prefixes: &mut dyn Iterator<Item = &Prefix>) -> u64 {
-        batch(&mut *self.lm).held(prefixes)
+        self.batch().begin_with(sequence, prefix, len)
     }
 }
 
@@ -247,10 +196,6 @@ impl LoadedSequences {
 
 fn speculative_lm(lm: &mut dyn CausalLm) -> &mut dyn SpeculativeLm {
     lm.as_speculative_lm().expect("the sequence goes back")
-}
-
-fn batch(lm: &mut dyn CausalLm) -> &mut dyn BatchLm {
-    lm.as_batch_lm().expect("there are sequences beside the first")
 }
 
 impl CausalLm for Sequence {

@@ -15,7 +15,7 @@ use sws_cache::correction::Corrections;
 use sws_model::text::{Sampler, Sampling};
 use sws_model::{
     BatchLm, CausalLm, Chunk, ExpectedReads, ForwardError, ForwardPass, Inventory, KvPrecision,
-    ModelHandle, ModelSpec, Observer, Prefix, ResidentSource, Session, SpeculativeLm, StepOutcome,
+    Observer, Prefix, ResidentSource, Session, SpeculativeLm, StepOutcome,
 };
 use sws_store::shard::Progress;
 use sws_store::{Arena, Clock, NVMeWeightStore, Slot, SystemMemory, release_freed_memory};
@@ -321,6 +321,11 @@ impl SpeculativeWeightStreamer {
         self.session.state().sequences() < planned
     }
 
+    /// Empties a sequence, which keeps its memory.
+    pub fn clear_sequence(&mut self, sequence: usize) {
+        self.session.sequences().clear(sequence);
+    }
+
     /// Removes an added sequence and frees its memory.
     ///
     /// # Panics
@@ -622,16 +627,6 @@ impl Drop for SpeculativeWeightStreamer {
     }
 }
 
-impl ModelHandle for SpeculativeWeightStreamer {
-    fn spec(&self) -> &ModelSpec {
-        self.session.model().spec()
-    }
-
-    fn as_causal_lm(&mut self) -> Option<&mut dyn CausalLm> {
-        Some(self)
-    }
-}
-
 impl CausalLm for SpeculativeWeightStreamer {
     fn vocab(&self) -> usize {
         self.session.vocab()
@@ -692,10 +687,6 @@ impl BatchLm for SpeculativeWeightStreamer {
         self.has_room().then(|| self.session.sequences().add())
     }
 
-    fn clear_sequence(&mut self, sequence: usize) {
-        self.session.sequences().clear(sequence);
-    }
-
     fn truncate_sequence(&mut self, sequence: usize, len: usize) -> bool {
         self.session.sequences().truncate(sequence, len)
     }
@@ -719,8 +710,8 @@ impl BatchLm for SpeculativeWeightStreamer {
         self.session.state().prefix(sequence)
     }
 
-    fn empty_prefix(&self) -> Prefix {
-        self.session.state().empty_prefix(self.model().spec())
+    fn empty_prefix(&self) -> Option<Prefix> {
+        Some(self.session.state().empty_prefix(self.model().spec()))
     }
 
     fn begin_with(&mut self, sequence: usize, prefix: &Prefix, len: usize) -> bool {

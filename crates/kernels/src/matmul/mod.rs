@@ -35,7 +35,10 @@ pub struct MatmulScratch {
 
 /// Working memory of threads that compute together.
 #[derive(Debug, Default)]
-pub struct ScratchPool(Vec<Mutex<ThreadScratch>>);
+pub struct ScratchPool {
+    threads: Vec<Mutex<ThreadScratch>>,
+    divisions: u64,
+}
 
 /// Working memory of one thread.
 #[derive(Debug, Default)]
@@ -57,20 +60,25 @@ impl MatmulScratch {
 }
 
 impl ScratchPool {
+    /// How often products were divided among threads: each time they begin together and wait for one another.
+    pub fn divisions(&self) -> u64 {
+        self.divisions
+    }
+
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         let of = |scratch: &Mutex<ThreadScratch>| {
             scratch.lock().unwrap_or_else(PoisonError::into_inner).bytes()
         };
-        self.0.iter().map(of).sum()
+        self.threads.iter().map(of).sum()
     }
 
     /// The scratches of so many threads.
     fn of(&mut self, threads: usize) -> &[Mutex<ThreadScratch>] {
-        if self.0.len() < threads {
-            self.0.resize_with(threads, Mutex::default);
+        if self.threads.len() < threads {
+            self.threads.resize_with(threads, Mutex::default);
         }
-        &self.0[..threads]
+        &self.threads[..threads]
     }
 
     /// Grows all to the largest, so that another call of this size allocates nothing, whichever threads
@@ -80,11 +88,11 @@ impl ScratchPool {
             one.get_mut().unwrap_or_else(PoisonError::into_inner)
         }
         let [mut panel, mut sums] = [0; 2];
-        for one in self.0.iter_mut().map(of) {
+        for one in self.threads.iter_mut().map(of) {
             panel = panel.max(one.panel.room());
             sums = sums.max(one.sums.room());
         }
-        for one in self.0.iter_mut().map(of) {
+        for one in self.threads.iter_mut().map(of) {
             one.panel.grown(panel);
             one.sums.grown(sums);
         }
@@ -182,6 +190,7 @@ pub fn matmul_jobs(
     jobs: &[Option<MatmulJob<'_>>],
     scratch: &mut ScratchPool,
 ) {
+    scratch.divisions += 1;
     split::run(tier, jobs, scratch.of(threads.max(1)));
     scratch.level();
 }

@@ -164,6 +164,11 @@ pub(super) struct ExpertWork {
 }
 
 impl Workspace {
+    /// How often products were divided among threads.
+    pub(crate) fn divisions(&self) -> u64 {
+        self.scratch.divisions()
+    }
+
     /// Puts the normed state of all tokens in `x`, after that of each strip was copied to `normed`.
     pub(super) fn begin_strips(&mut self) {
         std::mem::swap(&mut self.x, &mut self.normed);

@@ -22,8 +22,7 @@ use sws_kernels::functional::top_k;
 use sws_kernels::{Activations, Encoding};
 use sws_model::text::{Sampler, Sampling};
 use sws_model::{
-    BatchLm, CausalLm, ForwardPass, KvPrecision, ModelHandle, ModelSpec, Observer, Routed,
-    SourceError,
+    BatchLm, CausalLm, ForwardPass, KvPrecision, ModelSpec, Observer, Routed, SourceError,
 };
 use sws_store::{Dtype, Manifest, NVMeWeightStore, Pass, ReaderKind, StoreOptions};
 use sws_testing::recorded::Recorded;
@@ -476,7 +475,7 @@ fn a_budget_can_be_lowered() {
     assert!(error.contains("too small"), "{error}");
     streamer.clear();
     assert_eq!(streamer.generate(&PROMPT, 16).unwrap(), expected);
-    assert_eq!(streamer.spec().layers.len(), 8);
+    assert_eq!(streamer.model().spec().layers.len(), 8);
 }
 
 /// The memory of a prompt's activations holds experts while tokens come one at a time, in any order

@@ -37,6 +37,22 @@ fn experts_computed_elsewhere_give_the_same_bits() {
     assert!(tried >= 10, "{tried}");
 }
 
+/// Threads wait for one another at five places of a layer, however many experts a token uses: the queries, keys and
+/// values, the outputs of attention, the router, the gates and ups of all experts, and their downs.
+#[test]
+fn a_token_divides_all_experts_together() {
+    for (name, top_k) in [("mixtral", 2), ("qwen3_moe", 3), ("qwen3_moe_v5cfg", 1)] {
+        let fixture = Fixture::open(name);
+        assert_eq!(fixture.spec.max_top_k(), top_k, "{name}");
+        let mut session = fixture.session();
+        session.prefill(&[1, 2, 3]).unwrap();
+        let before = session.state().divisions();
+        session.decode(4).unwrap();
+        let layers = fixture.spec.layers.len() as u64;
+        assert_eq!(session.state().divisions() - before, 5 * layers + 1, "{name}");
+    }
+}
+
 /// Has one expert in so many computed elsewhere, before the others and in descending order.
 struct Divided {
     inner: ResidentSource,
