@@ -94,6 +94,25 @@ pub struct BatchRequest {
     pub cancel: Cancel,
 }
 
+impl BatchRequest {
+    /// A request without anything special: in the middle of a text, and nobody's in particular.
+    pub fn new(tokens: Vec<u32>, generation: Generation) -> BatchRequest {
+        BatchRequest {
+            tokens,
+            generation,
+            position: Position::Middle,
+            bias: Vec::new(),
+            constraint: None,
+            ranks: None,
+            prompt_ranks: false,
+            witness: None,
+            short_lived: false,
+            owner: 0,
+            cancel: Cancel::default(),
+        }
+    }
+}
+
 /// Progress of a text in a step.
 #[derive(Debug)]
 pub enum Event {

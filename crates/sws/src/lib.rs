@@ -32,7 +32,71 @@
 //! - [`SUGGESTIONS`] are published models to begin with.
 //! - Passes run on [`Threads`], whichever thread calls.
 //!
-//! The defaults are those of `sws run` and `sws chat`, which are built on this crate.
+//! The defaults are those of `sws run` and `sws chat`, which are built on this crate. All types in its signatures are
+//! here: a program needs no other crate of the workspace.
+//!
+//! # Two policies, and the routes of a text
+//!
+//! ```no_run
+//! use sws::{Model, Observer, Options, Pass, PolicyKind, Request, Routed, SourceError, Streaming};
+//!
+//! /// Counts the experts that routers choose.
+//! struct Routes(usize);
+//!
+//! impl Observer for Routes {
+//!     fn routed(&mut self, _: &Pass, _: usize, routed: &Routed) -> Result<(), SourceError> {
+//!         self.0 += routed.distinct.len();
+//!         Ok(())
+//!     }
+//! }
+//!
+//! let model = Model::open("shards/tales-moe")?;
+//! for policy in [PolicyKind::Lru, PolicyKind::Expected] {
+//!     let streaming = Streaming { policy, ..Streaming::default() };
+//!     let options = Options { ram: "64MiB".parse()?, streaming, ..Options::default() };
+//!     let mut loaded = model.with(options).load()?;
+//!     let mut routes = Routes(0);
+//!     let mut text = loaded.generate(Request::from("The wolf").seed(7))?.observed_by(&mut routes);
+//!     for piece in &mut text {
+//!         piece?;
+//!     }
+//!     let made = text.finish();
+//!     let cost = loaded.metrics(&made).cost.map(|cost| cost.generation.bytes_per_token.experts);
+//!     println!("{policy:?}: {} experts, {cost:?} bytes a token", routes.0);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # A small server
+//!
+//! ```no_run
+//! use std::sync::mpsc::Receiver;
+//!
+//! use sws::{BatchRequest, Event, LoadedModel};
+//!
+//! /// Answers requests as they come, in shared passes.
+//! fn serve(model: &mut LoadedModel, requests: &Receiver<BatchRequest>) -> sws::Result<()> {
+//!     let mut batch = model.batch()?;
+//!     let mut number = 0;
+//!     loop {
+//!         while batch.has_room(false) {
+//!             // Waits only while nothing is to be computed.
+//!             let next = if batch.is_empty() { requests.recv().ok() } else { requests.try_recv().ok() };
+//!             let Some(request) = next else { break };
+//!             batch.add(number, request)?;
+//!             number += 1;
+//!         }
+//!         if batch.is_empty() {
+//!             return Ok(());
+//!         }
+//!         batch.step(&mut |number, event| match event {
+//!             Event::Piece(piece, _) => println!("{number}: {piece}"),
+//!             Event::Ended(_) => println!("{number} is over"),
+//!             _ => {}
+//!         });
+//!     }
+//! }
+//! ```
 #![deny(missing_docs)]
 
 mod backend;
@@ -100,12 +164,25 @@ pub use texts::Texts;
 pub use threads::Threads;
 pub use warning::Warning;
 
-pub use sws_engine::{Counters, Gauge, Metrics, Plan, Planner, RamBudget};
-pub use sws_kernels::Activations;
-pub use sws_model::text::{GenerationOptions, Message};
-pub use sws_model::{KvPrecision, Observer};
+// Whatever the signatures of this crate have of lower ones, so that a program needs no other.
+pub use sws_cache::policy::PolicyKind;
+pub use sws_engine::{
+    Counters, Gauge, HitBasis, HitCurve, Metrics, Plan, PlanError, PlanOptions, Planner, RamBudget,
+    StandInUse, Waiter, Witness,
+};
+pub use sws_kernels::{Activations, Encoding, Tier};
+pub use sws_model::text::{
+    ChatTemplate, Generation, GenerationOptions, Message, Position, TokenMask, Tokenizer,
+};
+pub use sws_model::{
+    CausalLm, Description, ForwardError, InvalidConfig, KvPrecision, ModelSpec, Observer, Routed,
+    SourceError,
+};
 pub use sws_store::shard::Progress;
-pub use sws_store::{BlobsError, ReaderKind, ShardReader};
+pub use sws_store::{
+    BlobsError, Checkpoint, Clock, Configuration, Manifest, NVMeWeightStore, Pass, PieceId,
+    ReaderKind, ShardReader,
+};
 
 /// Compiles the examples of docs/library.md.
 #[cfg(doctest)]
