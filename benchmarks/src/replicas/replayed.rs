@@ -8,7 +8,7 @@ use sws_cache::history::HistoryShape;
 use sws_cache::policy::PolicyKind;
 use sws_cache::replay::Residency;
 use sws_engine::Lending;
-use sws_model::{BatchLm, CausalLm, Chunk, ForwardError, Observer, Prefix, StepOutcome};
+use sws_model::{BatchLm, CausalLm, Chunk, ForwardError, Observer, StepOutcome};
 use sws_store::{Clock, Pass};
 
 use super::costs::{Costs, Work};

@@ -20,7 +20,7 @@ use sws_cache::history::{History, HistoryShape};
 use sws_cache::policy::ExpectedUse;
 use sws_kernels::{Packings, Tier};
 use sws_model::{ForwardState, Inventory, KvPrecision, ModelSpec, PassSize};
-use sws_store::{LayoutError, Manifest, PieceId, SLOT_ALIGN};
+use sws_store::{LayoutError, Manifest, PieceId};
 
 use super::ledger::{Ledger, MemoryUse, ProcessMemory};
 use crate::stand_ins::StandInUse;
