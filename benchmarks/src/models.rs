@@ -135,7 +135,7 @@ fn footprint(outline: &Outline, format: Format) -> Result<Footprint> {
 }
 
 fn models(entries: &[Entry]) -> Result<String> {
-    let mut table = "| model | format | disk | smallest `--ram` |".to_owned();
+    let mut table = "| model | format | disk, GiB | smallest `--ram`, MiB |".to_owned();
     for machine in MACHINES {
         write!(table, " {machine} GiB |")?;
     }
@@ -147,8 +147,9 @@ fn models(entries: &[Entry]) -> Result<String> {
             if plain == Encoding::Q4 && format.quantised.is_some() {
                 continue;
             }
-            let (size, smallest) = (Size(footprint.bytes), footprint.smallest() >> 20);
-            write!(table, "| {} | {format} | {size} | {smallest} MiB |", entry.name)?;
+            let size = footprint.bytes as f64 / f64::from(1 << 30);
+            let smallest = footprint.smallest() >> 20;
+            write!(table, "| {} | {format} | {size:.2} | {smallest} |", entry.name)?;
             for machine in MACHINES {
                 let plan = footprint.plan(machine << 30);
                 let pace = plan.map(|plan| two_digits(plan.per_token.pace(disk, memory)));

@@ -16,6 +16,13 @@ fn options(text: &str) -> BTreeSet<&str> {
     words.filter(|word| word.len() > 3 && word.starts_with("--")).collect()
 }
 
+/// A help text without the other spellings of options, which are in brackets behind them.
+fn without_aliases(help: &str) -> String {
+    let mut parts = help.split("[alias");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + part.split_once(']').map_or("", |(_, rest)| rest))
+}
+
 #[test]
 fn pages_have_the_options_of_the_program() {
     let temp = tempfile::tempdir().unwrap();
@@ -28,6 +35,7 @@ fn pages_have_the_options_of_the_program() {
         let words: Vec<&str> = command.split(' ').skip(1).chain(["--help"]).collect();
         let words: Vec<&dyn AsRef<OsStr>> = words.iter().map(|word| word as _).collect();
         let help = sws(&words).succeeded().stdout;
+        let help = without_aliases(&help);
         let table: Vec<&str> = section.lines().filter(|line| line.starts_with('|')).collect();
         let shown =
             options(&help).into_iter().filter(|option| !["--help", "--version"].contains(option));

@@ -3,6 +3,8 @@
 use std::io::Write;
 use std::path::Path;
 
+use sws_testing::is_night;
+
 use crate::checkpoints::Random;
 use crate::sws::sws;
 
@@ -97,10 +99,11 @@ fn peak_of_sharding_verifying_and_unsharding() {
     let dir = temp.path().join("in");
     large(&dir);
     let cases = [["bf12", "q8"], ["bf11", ""], ["f32", "q4"], ["q4", ""], ["fp8", ""]];
-    check(temp.path(), &dir, &cases);
+    check(temp.path(), &dir, if is_night() { &cases } else { &cases[..2] });
     std::fs::remove_dir_all(&dir).unwrap();
     transposed(&dir);
-    check(temp.path(), &dir, &[["bf12", "q4"], ["bf16", ""]]);
+    let cases = [["bf12", "q4"], ["bf16", ""]];
+    check(temp.path(), &dir, if is_night() { &cases } else { &cases[..1] });
 }
 
 /// Asserts the peaks, and that weights which are not lossy come back.

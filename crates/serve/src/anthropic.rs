@@ -67,7 +67,7 @@ impl MessagesRequest {
         let (format, field) = match (config, self.output_format.take()) {
             (Some(_), Some(_)) => {
                 let message =
-                    "only one structure of the answer can be request for; leave the other out";
+                    "only one structure of the answer can be asked for; leave the other out";
                 return Err(Failure::field("output_format", message));
             }
             (Some(format), None) => (format, "output_config"),

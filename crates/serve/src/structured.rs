@@ -137,8 +137,7 @@ impl StructuredFields {
             return Err(empty(field));
         }
         if let [_, second, ..] = &all[..] {
-            let message =
-                "only one structure of the answer can be request for; leave the others out";
+            let message = "only one structure of the answer can be asked for; leave the others out";
             return Err(Failure::field(second.field, message));
         }
         Ok(all.pop())

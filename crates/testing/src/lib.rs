@@ -23,6 +23,11 @@ use sws_model::text::Sampling;
 use sws_model::{LoadError, ModelSpec, ResidentSource};
 use sws_store::{MANIFEST_FILE, Manifest, open_checkpoint};
 
+/// True in `.ci/night`, where the longest tables of tests are whole. Elsewhere a test takes a part of its table.
+pub fn is_night() -> bool {
+    std::env::var_os("SWS_NIGHT").is_some()
+}
+
 /// The root of the repository.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

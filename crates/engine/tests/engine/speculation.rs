@@ -8,6 +8,7 @@ use sws_engine::watch::{Recording, RecordingStep};
 use sws_engine::{Metrics, Options, Speculation};
 use sws_model::CausalLm;
 use sws_store::{PieceKind, SimulatedDisk};
+use sws_testing::is_night;
 use sws_testing::noisy::hash;
 use sws_testing::virtual_time::{UNLIMITED, answer, options, run, run_slow, streamer};
 
@@ -16,7 +17,7 @@ use sws_testing::virtual_time::{UNLIMITED, answer, options, run, run_slow, strea
 fn account_matches_the_wall_clock() {
     let disks =
         [(0.25, 30), (0.25, 50), (0.25, 100), (0.25, 400), (0.5, 30), (0.5, 50), (0.5, 200)];
-    for (share, mb_per_second) in disks {
+    for (share, mb_per_second) in disks.into_iter().step_by(if is_night() { 1 } else { 3 }) {
         let (off, none) = run(mb_per_second, share, None, false);
         assert_eq!(none, Speculation { windows_on: none.windows_on, ..Default::default() });
         for recall in [0.6, 0.75, 0.95] {

@@ -75,7 +75,7 @@ fn unknown_names_and_empty_structures_are_refused() {
         (
             messages,
             json!({"output_format": {"type": "text"}, "output_config": {"format": {"type": "text"}}}),
-            "only one form",
+            "only one structure",
         ),
         (TOOLS, json!({"tools": 3}), "expected"),
         (TOOLS, json!({"tools": [-1]}), "tools[0] is no object"),
