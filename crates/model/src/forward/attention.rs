@@ -5,9 +5,10 @@ use sws_kernels::functional::{
     Activation, Attention, AttentionScratch, Distances, NormWeight, Queries, RopeShape, add,
     attention as attend, axpy, gate, rms_norm, rope,
 };
-use sws_kernels::{Tier, threads_for};
+use sws_kernels::{PackedInput, ScratchPool, Tier, threads_for};
 use sws_store::{PieceId, PieceKind, Span};
 
+use super::blocks::BlockWork;
 use super::branches::{norm, scale};
 use super::linear::{Product, multiply};
 use super::past::{Conv, add_conv};
@@ -30,6 +31,55 @@ pub(super) struct AttentionContext<'a> {
     pub(super) spans: &'a [Span],
 }
 
+impl AttentionContext<'_> {
+    fn id(&self) -> PieceId {
+        PieceId::new(self.layer as u32, PieceKind::Attention)
+    }
+}
+
+/// Rows of a batch on their way through the attention of a layer.
+struct Qkv<'w> {
+    /// [tokens, heads · elements of a key]
+    q: &'w mut [f32],
+    /// [tokens, key heads · elements of a key], empty if the layer sees those of another
+    k: &'w mut [f32],
+    /// [tokens, key heads · elements of a value], as well
+    v: &'w mut [f32],
+    /// Outputs of the heads; before them room for a copy of queries, keys or values.
+    mixed: &'w mut [f32],
+    /// Gates of the outputs, or queries with their gates.
+    gated: &'w mut [f32],
+    /// [tokens, heads, rank]: what a score by distance is made of
+    distances: &'w mut [f32],
+}
+
+impl<'w> Qkv<'w> {
+    fn grown(spec: &AttentionSpec, tokens: usize, rooms: [&'w mut Vec<f32>; 6]) -> Qkv<'w> {
+        let [q, k, v, mixed, gated, distances] = rooms;
+        let [k_width, v_width] = cached_widths(spec);
+        let widest = spec.q_width().max(spec.output_width()).max(spec.fused_rows());
+        let rank = spec.distances.map_or(0, |it| spec.heads * it.rank);
+        Qkv {
+            q: grown(q, tokens * spec.q_width()),
+            k: grown(k, tokens * k_width),
+            v: grown(v, tokens * v_width),
+            mixed: grown(mixed, tokens * widest),
+            gated: grown(gated, tokens * spec.gate_room()),
+            distances: grown(distances, tokens * rank),
+        }
+    }
+
+    fn parts(&mut self) -> Qkv<'_> {
+        let Qkv { q, k, v, mixed, gated, distances } = self;
+        Qkv { q, k, v, mixed, gated, distances }
+    }
+}
+
+/// Widths of the keys and values that a layer caches: none if it sees those of another.
+fn cached_widths(spec: &AttentionSpec) -> [usize; 2] {
+    if spec.has_keys() { [spec.key_width(), spec.value_width()] } else { [0; 2] }
+}
+
 /// Applies attention to the normed hidden state in `work.input`; the result is left in
 /// `work.branch`.
 pub(super) fn attention(
@@ -39,22 +89,49 @@ pub(super) fn attention(
     sequences: &mut [SequenceState],
     work: &mut Workspace,
 ) -> Result<(), SourceError> {
-    let &AttentionContext { tier, layer: l, norm: by, hidden, ropes, spans } = context;
-    let id = PieceId::new(l as u32, PieceKind::Attention);
+    let (tier, id, hidden) = (context.tier, context.id(), context.hidden);
     let Workspace { input, branch, attention: own, scratch, .. } = work;
-    let AttentionWork { q, k, v, mixed, gated, packed, tables, blocks: index, distances, .. } = own;
+    let AttentionWork { q, k, v, mixed, gated, packed, tables, blocks, distances, .. } = own;
+    let DistanceWork { rows, bias } = distances;
     let tokens = input.tokens();
-    let (q_width, out_width) = (spec.q_width(), spec.output_width());
-    let (k_width, v_width) = match spec.has_keys() {
-        true => (spec.key_width(), spec.value_width()),
-        false => (0, 0),
+    let mut qkv = Qkv::grown(spec, tokens, [q, k, v, mixed, gated, rows]);
+
+    project(context, spec, weights, input, (&mut qkv, blocks), scratch)?;
+    finish_values(context, spec, weights, sequences, &mut qkv);
+    rotate(context, spec, weights, &mut qkv, tables);
+    blocks.prepare(context, spec, (&*weights, id), tables);
+    let room = AttendRoom {
+        bias,
+        noted: &mut own.noted,
+        scratch: &mut own.scratch,
+        fits: &mut own.scratch_fits,
     };
-    let q = grown(q, tokens * q_width);
-    let k = grown(k, tokens * k_width);
-    let v = grown(v, tokens * v_width);
+    attend_spans(context, spec, weights, sequences, (&mut qkv, blocks), room);
+
+    let attended = gate_outputs(tier, spec, tokens, &mut qkv);
+    packed.pack(tier, attended, tokens, spec.output_width());
+    let branch = grown(branch, tokens * hidden);
+    let output = Product::new(id, Role::Output, packed, &mut *branch, hidden);
+    multiply(tier, weights, &mut [Some(output)], scratch)?;
+    if spec.output_bias {
+        add_bias(tier, weights.vector(id, Role::OutputBias), branch);
+    }
+    Ok(())
+}
+
+/// Computes queries, keys, values and gates of the normed state, all in one division among threads.
+fn project(
+    context: &AttentionContext<'_>,
+    spec: &AttentionSpec,
+    weights: &mut dyn Weights,
+    input: &PackedInput,
+    (qkv, index): (&mut Qkv<'_>, &mut BlockWork),
+    scratch: &mut ScratchPool,
+) -> Result<(), SourceError> {
+    let (tier, id, tokens) = (context.tier, context.id(), input.tokens());
+    let [k_width, v_width] = cached_widths(spec);
     let fused = spec.fused_rows();
-    let mixed = grown(mixed, tokens * q_width.max(out_width).max(fused));
-    let gated = grown(gated, tokens * spec.gate_room());
+    let Qkv { q, k, v, mixed, gated, distances } = qkv.parts();
     let with_queries = spec.gate == Some(AttentionGate::WithQueries);
     let (queries, gates) = match with_queries {
         true => (&mut *gated, Default::default()),
@@ -66,13 +143,8 @@ pub(super) fn attention(
     let gates = gates.map(|(rows, gates)| Product::new(id, Role::OutputGate, input, gates, rows));
     let product = |role, y, rows| Some(Product::new(id, role, input, y, rows));
     let [index_keys, index_queries] = index.products(spec.blocks, id, input);
-    let DistanceWork { rows: distance_rows, bias: of_distances } = distances;
-    let distance_rows = match spec.distances {
-        Some(it) => grown(distance_rows, tokens * spec.heads * it.rank),
-        None => &mut [],
-    };
     let index_keys = match spec.distances {
-        Some(it) => product(Role::Distance, &mut *distance_rows, spec.heads * it.rank),
+        Some(it) => product(Role::Distance, distances, spec.heads * it.rank),
         None => index_keys,
     };
     let mut products = if spec.fused {
@@ -111,13 +183,30 @@ pub(super) fn attention(
             add_bias(tier, weights.vector(id, Role::ValueBias), v);
         }
     }
+    if with_queries {
+        part_of_heads(gated, 0, q, spec.head_dim);
+    }
+    Ok(())
+}
+
+/// Makes of keys and values what some families make of them before they are rotated: copies, convolutions, norms and
+/// factors.
+fn finish_values(
+    context: &AttentionContext<'_>,
+    spec: &AttentionSpec,
+    weights: &dyn Weights,
+    sequences: &mut [SequenceState],
+    qkv: &mut Qkv<'_>,
+) {
+    let &AttentionContext { tier, layer, norm: by, spans, .. } = context;
+    let Qkv { k, v, mixed, .. } = qkv.parts();
     if spec.values_are_keys {
         v.copy_from_slice(k);
     }
     if let Some(taps) = spec.conv {
         let mut before = 0;
         for (x, role) in [(&mut *k, Role::KeyConv), (&mut *v, Role::ValueConv)] {
-            let of = Conv { layer: l, taps, weight: weights.vector(id, role), before };
+            let of = Conv { layer, taps, weight: weights.vector(context.id(), role), before };
             before += (taps - 1) * of.weight.len() / taps;
             // `mixed` is not in use yet, and no narrower than either.
             let room = &mut mixed[..x.len()];
@@ -129,9 +218,18 @@ pub(super) fn attention(
         by_rows(v, dim, |_, x| rms_norm(tier, x, dim, NormWeight::None, by.eps()));
     }
     scale(spec.value_scale, v);
-    if with_queries {
-        part_of_heads(gated, 0, q, spec.head_dim);
-    }
+}
+
+/// Norms queries and keys, clips them, and turns them by their positions.
+fn rotate(
+    context: &AttentionContext<'_>,
+    spec: &AttentionSpec,
+    weights: &dyn Weights,
+    qkv: &mut Qkv<'_>,
+    tables: &[[Vec<f32>; 2]],
+) {
+    let &AttentionContext { tier, norm: by, ropes, spans, .. } = context;
+    let Qkv { q, k, v, mixed, distances, .. } = qkv.parts();
     if spec.paired_rows {
         for x in [&mut *q, &mut *k] {
             // `mixed` is not in use yet, and no narrower than either.
@@ -141,17 +239,17 @@ pub(super) fn attention(
             by_rows(x, dim, |first, x| into_halves(&paired[first * dim..][..x.len()], x, dim));
         }
     }
-    let norms = |weights: &mut dyn Weights, q: &mut [f32], k: &mut [f32]| {
+    let norms = |q: &mut [f32], k: &mut [f32]| {
         let keys = spec.has_keys().then_some((k, Role::KeyNorm));
         for (x, role) in [(q, Role::QueryNorm)].into_iter().chain(keys) {
             // The weights are as wide as the normed vector: one head, or all of them.
-            let weight = weights.vector(id, role);
+            let weight = weights.vector(context.id(), role);
             let width = weight.len();
             by_rows(x, width, |_, x| norm(tier, by, x, width, weight));
         }
     };
     if matches!(spec.qk_norm, QkNorm::PerHead | QkNorm::FullWidth) {
-        norms(weights, q, k);
+        norms(q, k);
     }
     if let Some(limit) = spec.clip {
         for x in [&mut *q, &mut *k, &mut *v] {
@@ -175,7 +273,7 @@ pub(super) fn attention(
     }
     match spec.qk_norm {
         QkNorm::None | QkNorm::PerHead | QkNorm::FullWidth => {}
-        QkNorm::PerRotatedHead => norms(weights, q, k),
+        QkNorm::PerRotatedHead => norms(q, k),
         QkNorm::Unweighted => {
             let dim = spec.head_dim;
             for x in [&mut *q, &mut *k] {
@@ -183,19 +281,53 @@ pub(super) fn attention(
             }
         }
     }
-    temper(spec.temperature, spans, q, q_width);
+    temper(spec.temperature, spans, q, spec.q_width());
     if let Some(it) = spec.distances {
-        temper(spec.temperature, spans, distance_rows, spec.heads * it.rank);
+        temper(spec.temperature, spans, distances, spec.heads * it.rank);
     }
-    index.prepare(context, spec, (&*weights, id), tables);
+}
+
+/// Room for attention to a cache.
+struct AttendRoom<'w> {
+    /// [some tokens, heads, distances]
+    bias: &'w mut Vec<f32>,
+    noted: &'w mut Option<Vec<u32>>,
+    scratch: &'w mut Vec<AttentionScratch>,
+    fits: &'w mut (usize, usize),
+}
+
+/// Appends keys and values to the caches, and attends to them, chunk by chunk of each sequence.
+fn attend_spans(
+    context: &AttentionContext<'_>,
+    spec: &AttentionSpec,
+    weights: &dyn Weights,
+    sequences: &mut [SequenceState],
+    (qkv, index): (&mut Qkv<'_>, &mut BlockWork),
+    room: AttendRoom<'_>,
+) {
+    let (tier, id) = (context.tier, context.id());
+    let [k_width, v_width] = cached_widths(spec);
+    let (q_width, out_width) = (spec.q_width(), spec.output_width());
+    let Qkv { q, k, v, mixed, distances: distance_rows, .. } = qkv.parts();
+    let AttendRoom { bias: of_distances, noted, scratch, fits } = room;
     let of_rows = spec.distances.map(|it| (it, weights.vector(id, Role::DistanceRows)));
-    let sinks = spec.sinks.then(|| weights.vector(id, Role::Sinks));
-    for span in spans {
+    let rule = Attention {
+        heads: spec.heads,
+        kv_heads: spec.kv_heads,
+        key_dim: spec.head_dim,
+        value_dim: spec.value_dim,
+        scale: spec.scale,
+        window: spec.window,
+        aligned: spec.aligned,
+        soft_cap: spec.soft_cap,
+        sinks: spec.sinks.then(|| weights.vector(id, Role::Sinks)),
+    };
+    for span in context.spans {
         let keys = rows_of(span, k, k_width);
         let values = rows_of(span, v, v_width);
         let queries = rows_of(span, q, q_width);
         let out = &mut mixed[span.first_row * out_width..][..span.tokens * out_width];
-        let of = if let KeyValues::Of(earlier) = spec.key_values { earlier } else { l };
+        let of = if let KeyValues::Of(earlier) = spec.key_values { earlier } else { context.layer };
         let cache = sequences[span.sequence].layers[of].kv();
         let chunk = cache.chunk;
         for start in (0..span.tokens).step_by(chunk) {
@@ -206,17 +338,6 @@ pub(super) fn attention(
                 cache.append(first, tokens, &keys[cut(k_width)], &values[cut(v_width)]);
             }
             index.append(context, spec, cache, (span.first_row + start, first), tokens);
-            let rule = Attention {
-                heads: spec.heads,
-                kv_heads: spec.kv_heads,
-                key_dim: spec.head_dim,
-                value_dim: spec.value_dim,
-                scale: spec.scale,
-                window: spec.window,
-                aligned: spec.aligned,
-                soft_cap: spec.soft_cap,
-                sinks,
-            };
             let seen = cache.capacity().min(first + tokens);
             let (q, y) = (&queries[cut(q_width)], &mut out[cut(out_width)]);
             let mut done = 0;
@@ -227,40 +348,44 @@ pub(super) fn attention(
                     None => (tokens, None),
                     Some(it) => index.select(tier, it, cache, (row, first), tokens - done),
                 };
-                if let (Some(noted), Some(selected)) = (&mut own.noted, selected) {
+                if let (Some(noted), Some(selected)) = (&mut *noted, selected) {
                     noted.extend_from_slice(selected.positions);
                 }
                 let sees = selected.map_or(seen, |selected| selected.most);
                 let threads = threads_for(count * spec.heads * sees * spec.head_dim);
-                let scratch = scratch_for(
-                    &mut own.scratch,
-                    &mut own.scratch_fits,
-                    threads,
-                    (spec.value_dim, seen.next_power_of_two().min(cache.capacity())),
-                );
+                let needed = (spec.value_dim, seen.next_power_of_two().min(cache.capacity()));
+                let scratch = scratch_for(scratch, fits, threads, needed);
                 let q = &q[done * q_width..][..count * q_width];
                 let y = &mut y[done * out_width..][..count * out_width];
-                let distances = match of_rows {
-                    None => None,
-                    Some((it, weight)) => {
-                        let rows = &distance_rows[row * spec.heads * it.rank..];
-                        let bias = grown(of_distances, count * spec.heads * it.extent);
-                        add_up(tier, it, (rows, weight), bias);
-                        Some(Distances { bias, extent: it.extent })
-                    }
-                };
+                let distances = of_rows.map(|(it, weight)| {
+                    let rows = &distance_rows[row * spec.heads * it.rank..];
+                    let bias = grown(of_distances, count * spec.heads * it.extent);
+                    add_up(tier, it, (rows, weight), bias);
+                    Distances { bias, extent: it.extent }
+                });
                 let queries = Queries { first, q, selected, distances };
                 attend(tier, &rule, &cache.view(), queries, y, scratch);
                 done += count;
             }
         }
     }
+}
+
+/// The outputs of the heads, gated if the layer has gates.
+fn gate_outputs<'q>(
+    tier: Tier,
+    spec: &AttentionSpec,
+    tokens: usize,
+    qkv: &'q mut Qkv<'_>,
+) -> &'q mut [f32] {
+    let out_width = spec.output_width();
+    let Qkv { q, mixed, gated, .. } = qkv.parts();
     let attended = &mut mixed[..tokens * out_width];
-    let gates = match spec.gate {
-        None => None,
+    let (gates, activation) = match spec.gate {
+        None => return attended,
         Some(AttentionGate::WithQueries) => {
             part_of_heads(gated, 1, q, spec.head_dim);
-            Some((&mut *q, Activation::Sigmoid))
+            (q, Activation::Sigmoid)
         }
         Some(AttentionGate::Own { per_head, activation }) => {
             let (gates, of_heads) = gated.split_at_mut(tokens * out_width);
@@ -268,27 +393,14 @@ pub(super) fn attention(
                 let each = gates.chunks_exact_mut(spec.value_dim).zip(&*of_heads);
                 each.for_each(|(gates, gate)| gates.fill(*gate));
             }
-            Some((gates, activation))
+            (gates, activation)
         }
     };
-    let attended = match gates {
-        None => attended,
-        Some((gates, activation)) => {
-            by_rows(gates, out_width, |first, gates| {
-                let attended = &attended[first * out_width..][..gates.len()];
-                gate(tier, activation, gates, attended);
-            });
-            gates
-        }
-    };
-    packed.pack(tier, attended, tokens, out_width);
-    let branch = grown(branch, tokens * hidden);
-    let output = Product::new(id, Role::Output, packed, &mut *branch, hidden);
-    multiply(tier, weights, &mut [Some(output)], scratch)?;
-    if spec.output_bias {
-        add_bias(tier, weights.vector(id, Role::OutputBias), branch);
-    }
-    Ok(())
+    by_rows(gates, out_width, |first, gates| {
+        let attended = &attended[first * out_width..][..gates.len()];
+        gate(tier, activation, gates, attended);
+    });
+    gates
 }
 
 /// Tokens for which the numbers of distances are made at a time.
