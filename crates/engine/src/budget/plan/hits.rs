@@ -39,9 +39,12 @@ const GENERAL: [(f64, f64); 9] = [
     (1.0, 1.0),
 ];
 
-/// Released models with recorded routes of their own: name, shape and hit rates
+/// The name and the shape of a model, and its hit rates.
+type RecordedRates = (&'static str, HistoryShape, &'static [(f64, f64)]);
+
+/// Released models with recorded routes of their own
 /// (`benchmarks/results/replay-*.json`).
-const RECORDED: [(&str, HistoryShape, &[(f64, f64)]); 2] = [
+const RECORDED: [RecordedRates; 2] = [
     (
         "Qwen3-30B-A3B",
         HistoryShape { layers: 48, experts: 128, top_k: 8 },
