@@ -61,8 +61,9 @@
 //!         piece?;
 //!     }
 //!     let made = text.finish();
-//!     let cost = loaded.metrics(&made).cost.map(|cost| cost.generation.bytes_per_token.experts);
-//!     println!("{policy:?}: {} experts, {cost:?} bytes a token", routes.0);
+//!     let cost = loaded.metrics(&made).cost;
+//!     let read = cost.and_then(|cost| cost.generation.bytes_per_token.get("experts").copied());
+//!     println!("{policy:?}: {} experts, {read:?} bytes a token", routes.0);
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
