@@ -20,9 +20,9 @@
 //! is absent if none of them uses it.
 //!
 //! ```
-//! use sws_cache::history::{History, Shape};
+//! use sws_cache::history::{History, HistoryShape};
 //!
-//! let mut history = History::new(Shape { layers: 1, experts: 8, top_k: 2 }, 1);
+//! let mut history = History::new(HistoryShape { layers: 1, experts: 8, top_k: 2 }, 1);
 //! for step in 0..50 {
 //!     history.step(0, 0, &[1, if step % 2 == 0 { 2 } else { 3 }], None);
 //! }

@@ -20,9 +20,9 @@ const MAX_EXPERTS: usize = 1 << 20;
 ///
 /// ```
 /// use sws_cache::Trace;
-/// use sws_cache::history::Shape;
+/// use sws_cache::history::HistoryShape;
 ///
-/// let mut trace = Trace::new(Shape { layers: 2, experts: 4, top_k: 2 })?;
+/// let mut trace = Trace::new(HistoryShape { layers: 2, experts: 4, top_k: 2 })?;
 /// // A prompt of two tokens goes through the layers together, followed by one more token.
 /// trace.push(&[11, 12], &[[0, 1, 1, 3], [2, 3, 0, 3]])?;
 /// trace.push(&[13], &[[0, 1], [0, 3]])?;

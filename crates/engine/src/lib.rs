@@ -23,7 +23,7 @@
 //! use std::path::Path;
 //! use std::sync::Arc;
 //! use sws_engine::{Options, SpeculativeWeightStreamer};
-//! use sws_model::{Model, ModelSpec};
+//! use sws_model::{ForwardPass, ModelSpec};
 //! use sws_store::{Manifest, NVMeWeightStore, StoreOptions};
 //!
 //! let dir = Path::new("shards/tales-moe");
@@ -32,7 +32,7 @@
 //! let spec = ModelSpec::parse(&config)?;
 //! let store = NVMeWeightStore::open(manifest, dir, StoreOptions::default())?;
 //! let options = Options { ram_budget: "64MiB".parse()?, ..Options::default() };
-//! let mut streamer = SpeculativeWeightStreamer::new(Model::new(spec), Arc::new(store), options)?;
+//! let mut streamer = SpeculativeWeightStreamer::new(ForwardPass::new(spec), Arc::new(store), options)?;
 //! let tokens = streamer.generate(&[1, 2, 3], 16)?;
 //! let metrics = streamer.aggregate_metrics();
 //! assert!(metrics.tokens >= tokens.len() as u64);

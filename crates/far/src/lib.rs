@@ -8,9 +8,9 @@
 //! [`push`] puts a directory of shards there, the manifest last.
 //!
 //! ```
-//! use sws_far::Address;
+//! use sws_far::FarAddress;
 //!
-//! let address: Address = "s3://models/qwen3-30b".parse()?;
+//! let address: FarAddress = "s3://models/qwen3-30b".parse()?;
 //! assert_eq!(address.to_string(), "s3://models/qwen3-30b");
 //! # Ok::<(), sws_far::FarError>(())
 //! ```

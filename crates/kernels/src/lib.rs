@@ -19,18 +19,18 @@
 //! - [`functional`] has the other operations of a decoder.
 //!
 //! ```
-//! use sws_kernels::{EncodedRows, Encoder, Encoding, Matrix, Scratch, Source, Tier, matmul};
+//! use sws_kernels::{EncodedRows, Encoder, Encoding, MatmulScratch, Matrix, SourceDtype, Tier, matmul};
 //!
 //! // Two rows of three f32 weights become q8: codes, and a scale for every 64 columns.
 //! let rows = [1.0f32, 2.0, 3.0, -1.0, 0.5, 0.0].map(f32::to_le_bytes).concat();
-//! let encoder = Encoder::new(Encoding::Q8, Source::F32, 3)?;
+//! let encoder = Encoder::new(Encoding::Q8, SourceDtype::F32, 3)?;
 //! let mut encoded = EncodedRows::default();
 //! encoder.encode(&rows, &mut encoded)?;
 //!
 //! let [codes, scales] = &encoded.parts;
 //! let weights = Matrix::new(Encoding::Q8, 2, 3, &[codes, scales])?;
 //! let (x, mut y) = ([1.0, 1.0, 1.0], [0.0; 2]);
-//! matmul(Tier::best(), &weights, &x, 1, &mut y, &mut Scratch::new());
+//! matmul(Tier::best(), &weights, &x, 1, &mut y, &mut MatmulScratch::new());
 //! assert!((y[0] - 6.0).abs() < 0.05 && (y[1] + 0.5).abs() < 0.05);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -8,10 +8,10 @@
 //! terminal, a file or a thread.
 //!
 //! ```
-//! use sws_watch::{About, Step, Story};
+//! use sws_watch::{RunStep, Story, StorySubject};
 //!
-//! let mut story = Story::new(About { model: "tales".to_owned(), ..StorySubject::default() }, Vec::new());
-//! story.token("Once", Step { seconds: 0.5, computing: 0.2, waiting: 0.3, ..RunStep::default() });
+//! let mut story = Story::new(StorySubject { model: "tales".to_owned(), ..StorySubject::default() }, Vec::new());
+//! story.token("Once", RunStep { seconds: 0.5, computing: 0.2, waiting: 0.3, ..RunStep::default() });
 //! assert!(sws_watch::page::html(&story).contains("Once"));
 //! ```
 #![deny(missing_docs)]

@@ -22,7 +22,7 @@ use state::{SlotDemand, SlotEntry, SlotState};
 ///
 /// ```
 /// use sws_cache::{Lookup, Need, PredictiveCache};
-/// use sws_cache::policy::{Choice, Lru};
+/// use sws_cache::policy::{Lru, RouterChoice};
 /// use sws_store::{Pass, PieceId};
 ///
 /// // Two slots of 4096 bytes, whose memory is a number.
@@ -30,7 +30,7 @@ use state::{SlotDemand, SlotEntry, SlotState};
 /// for (position, expert) in [7, 8, 7, 9].into_iter().enumerate() {
 ///     let pass = Pass::single(position, &[0]);
 ///     cache.begin_pass(&pass);
-///     cache.routed(&Choice { pass: &pass, layer: 0, experts: &[expert] });
+///     cache.routed(&RouterChoice { pass: &pass, layer: 0, experts: &[expert] });
 ///     let piece = PieceId::expert(0, expert);
 ///     if cache.lookup(piece) == Lookup::Absent {
 ///         let claim = cache.begin(0, piece, 4000, Need::Now)?;
