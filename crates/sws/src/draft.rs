@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use sws_draft::{DraftShape, DraftSize, MicroDraftModel, Samples, Trained, Training};
+pub use sws_draft::{DraftShape, DraftSize, MicroDraftModel, Samples, Trained, Training};
 use sws_model::{LayerSpec, ModelSpec};
 use sws_store::{Piece, PieceKind, open_regular};
 

@@ -168,12 +168,13 @@ pub use warning::Warning;
 // Whatever the signatures of this crate have of lower ones, so that a program needs no other.
 pub use sws_cache::policy::PolicyKind;
 pub use sws_engine::{
-    Counters, Gauge, HitBasis, HitCurve, Metrics, Plan, PlanError, PlanOptions, Planner, RamBudget,
-    StandInUse, Waiter, Witness,
+    Counters, Gauge, HitBasis, HitCurve, Metrics, PerToken, Plan, PlanError, PlanOptions, Planner,
+    RamBudget, StandInUse, Waiter, Witness,
 };
 pub use sws_kernels::{Activations, Encoding, Tier};
 pub use sws_model::text::{
-    ChatTemplate, Generation, GenerationOptions, Message, Position, TokenMask, Tokenizer,
+    ChatPrompt, ChatTemplate, Generation, GenerationOptions, Message, Position, ReplyFormat,
+    TokenMask, Tokenizer,
 };
 pub use sws_model::{
     CausalLm, Description, ForwardError, InvalidConfig, KvPrecision, ModelSpec, Observer, Routed,
@@ -181,8 +182,8 @@ pub use sws_model::{
 };
 pub use sws_store::shard::Progress;
 pub use sws_store::{
-    BlobsError, Checkpoint, Clock, Configuration, Manifest, NVMeWeightStore, Pass, PieceId,
-    ReaderKind, ShardReader,
+    BlobDevice, BlobsError, Checkpoint, Clock, Configuration, Manifest, NVMeWeightStore, Pass,
+    PieceId, PieceKind, ReaderKind, ShardReader,
 };
 
 /// Compiles the examples of docs/library.md.
