@@ -31,9 +31,9 @@ of one of them, and takes the `config.json` of any other model of these families
 ";
 
 const MODELS: &str = "\
-Tokens per second of a machine that reads 3.5 GB/s from disk and 50 GB/s from memory, with values of `--ram`. A model has
-a row in the format that `sws shard` makes by default, which is lossless, and one in `q4`, which is not, unless it is
-published quantised. A dash: the budget is too small.
+Tokens per second of a machine that reads 3.5 GB/s from disk and 50 GB/s from memory, with values of `--ram`, eight
+threads and the default context. A model has a row in the format that `sws shard` makes by default, which is lossless,
+and one in `q4`, which is not, unless it is published quantised. A dash: the budget is too small.
 
 ";
 
@@ -110,6 +110,7 @@ fn entries(dir: &Path) -> Result<Vec<Entry>> {
             value.map(str::to_owned).with_context(|| format!("`{}` has no `{key}`", path.display()))
         };
         let name = word("_name_or_path")?;
+        // Each names where its figures come from.
         word("_source")?;
         let outline = Outline::read(&path)?;
         entries.push(Entry { name, outline, footprints: Vec::new() });

@@ -26,11 +26,18 @@ pub(crate) const BUDGETS: [u64; 3] = [16 * GIB, 32 * GIB, 64 * GIB];
 pub(crate) fn estimates(hits: &HitCurve) -> String {
     let basis = match hits.basis() {
         HitBasis::Model(model) => format!("hits as of published routes of {model}"),
+        HitBasis::Recorded(model) => {
+            format!("hits as of published routes of {model}, which has this shape")
+        }
         HitBasis::Tokens(tokens) => format!("hits as in the last {tokens} tokens of earlier runs"),
     };
     let [low, high] = hits.accuracy();
+    let runs = match hits.basis() {
+        HitBasis::Recorded(_) => "six plans of random weights in the shape of Qwen3-30B-A3B",
+        HitBasis::Model(_) | HitBasis::Tokens(_) => "36 runs of small models and random weights",
+    };
     wrapped(&format!(
-        "estimates: {basis}; in 36 runs of small models and random weights they were {low:.2} to {high:.2} times the real speed\n"
+        "estimates: {basis}; in {runs} they were {low:.2} to {high:.2} times the real speed\n"
     ))
 }
 

@@ -21,6 +21,8 @@ pub struct HitCurve {
 pub enum HitBasis {
     /// This released model's, not those of the model itself.
     Model(&'static str),
+    /// Those of this released model, which has the same shape.
+    Recorded(&'static str),
     /// The model's own, in so many tokens of earlier runs.
     Tokens(usize),
 }
@@ -94,7 +96,7 @@ impl HitCurve {
     /// in a layer.
     pub fn general(shape: HistoryShape) -> HitCurve {
         if let Some((model, _, points)) = RECORDED.iter().find(|(_, other, _)| *other == shape) {
-            return HitCurve { points: points.to_vec(), basis: HitBasis::Model(model) };
+            return HitCurve { points: points.to_vec(), basis: HitBasis::Recorded(model) };
         }
         let experts = shape.experts;
         let (points, model) = if experts <= FEW_EXPERTS {
@@ -143,7 +145,7 @@ impl HitCurve {
     /// The number of tokens of earlier runs that it was made from; `None` for a general one.
     pub fn tokens(&self) -> Option<usize> {
         match self.basis {
-            HitBasis::Model(_) => None,
+            HitBasis::Model(_) | HitBasis::Recorded(_) => None,
             HitBasis::Tokens(tokens) => Some(tokens),
         }
     }
@@ -153,6 +155,7 @@ impl HitCurve {
     pub fn accuracy(&self) -> [f64; 2] {
         match self.basis {
             HitBasis::Model(_) => [0.84, 1.35],
+            HitBasis::Recorded(_) => [0.51, 0.91],
             HitBasis::Tokens(_) => [0.73, 1.22],
         }
     }
@@ -219,7 +222,7 @@ mod tests {
         }
         for (name, shape, points) in RECORDED {
             let curve = HitCurve::general(shape);
-            assert_eq!(curve.basis(), HitBasis::Model(name));
+            assert_eq!(curve.basis(), HitBasis::Recorded(name));
             assert!(points.is_sorted() && points.len() > 5, "{name}");
             assert_eq!([curve.rate(0.1), curve.rate(1.0)], [points[2].1, 1.0], "{name}");
         }

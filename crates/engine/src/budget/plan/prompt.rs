@@ -20,7 +20,8 @@ pub struct PromptReads {
     pub chunk: usize,
 }
 
-/// Seconds in which a thread copies, checks and searches a byte that is read, beside those that compute.
+/// Seconds in which a thread takes in a byte that is read: copies, checksum, search for numbers that are not
+/// finite. A profile of 128 tokens of the shape of Qwen3-30B-A3B had 3.4 for 12.4 GB.
 const TAKING: f64 = 2.8e-10;
 
 /// From this share of a model's experts on, a pass reads the next layer while it computes one.
