@@ -30,8 +30,8 @@ fn main() -> Result<()> {
     let texts: u64 = arguments.next().map_or(Ok(8), |n| n.parse())?;
 
     let manifest = Manifest::load(&dir)?;
-    let (mut exact, mut draft) =
-        (resident(&dir, &manifest)?, resident(&dir, &drafted(&manifest)?)?);
+    let mut exact = resident(&dir, &manifest)?;
+    let mut draft = resident(&dir, &drafted(&manifest)?)?;
     let mut out = std::io::stdout();
     writeln!(out, "| seed | tokens | at least | same token | at most | of one uniform number |")?;
     writeln!(out, "|---|---|---|---|---|---|")?;
@@ -79,11 +79,13 @@ fn text(
 ) -> Result<Agreement> {
     let mut sampler = Sampler::new(Sampling { seed, ..sampled() }, exact.vocab());
     let mut uniform = SplitMix64::new(seed);
-    let (mut found, mut token) = (Agreement::default(), 0);
+    let mut found = Agreement::default();
+    let mut token = 0;
     exact.clear();
     draft.clear();
     for _ in 0..tokens {
-        let (logits, drafted) = (exact.decode(token)?.to_vec(), draft.decode(token)?.to_vec());
+        let logits = exact.decode(token)?.to_vec();
+        let drafted = draft.decode(token)?.to_vec();
         let p = sampler.distribution(&mut logits.clone())?;
         let q = sampler.distribution(&mut drafted.clone())?;
         let distance = distance(&p, &q);

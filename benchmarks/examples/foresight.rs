@@ -44,7 +44,8 @@ fn main() -> Result<()> {
     let tokens = arguments.next().map_or(Ok(128), |n| n.parse())?;
     let rounds: usize = arguments.next().map_or(Ok(4), |n| n.parse())?;
 
-    let (dir, tokens) = (Path::new(&dir), WARM + tokens);
+    let dir = Path::new(&dir);
+    let tokens = WARM + tokens;
     let spec = sws_testing::open(dir)?.1;
     let moe = spec.moes().next().ok_or("a model with experts is needed")?;
     let shape = [spec.moes().count(), moe.experts, moe.top_k];
@@ -75,8 +76,10 @@ fn main() -> Result<()> {
         let mut ratios: Vec<f64> = runs.iter().zip(&found[0]).map(|(a, b)| a[0] / b[0]).collect();
         let [speed, megabytes, waiting] =
             [0, 1, 2].map(|of| median(&mut runs.iter().map(|run| run[of]).collect::<Vec<_>>()));
-        let (ratio, name) = (median(&mut ratios), skill.name());
-        let (least, most) = (ratios[0], ratios[ratios.len() - 1]);
+        let ratio = median(&mut ratios);
+        let name = skill.name();
+        let least = ratios[0];
+        let most = ratios[ratios.len() - 1];
         writeln!(
             out,
             "| {name} | {speed:.1} | {ratio:.3} | {least:.3} to {most:.3} | {megabytes:.1} | {waiting:.1} |"
@@ -111,7 +114,8 @@ impl Skill {
 fn answer(dir: &Path, ram: RamBudget, tokens: usize) -> Result<Answer> {
     let mut lm = streamer(dir, ram, tokens, Box::new(NoDraft))?;
     let mut sampler = Sampler::new(sampled(), lm.vocab());
-    let (mut answer, mut token) = (Answer::default(), 5);
+    let mut answer = Answer::default();
+    let mut token = 5;
     for _ in 0..tokens {
         let mut logits = lm.observed(&[token], &mut answer)?.to_vec();
         answer.tokens.push(token);
@@ -154,7 +158,8 @@ fn streamer(
 ) -> Result<SpeculativeWeightStreamer> {
     let (manifest, spec) = sws_testing::open(dir)?;
     let store = NVMeWeightStore::open(Arc::new(manifest), dir, StoreOptions::default())?;
-    let (process, context) = (Some(ProcessMemory::default()), Some(tokens));
+    let process = Some(ProcessMemory::default());
+    let context = Some(tokens);
     let options = Options { ram_budget: ram, process, context, draft, ..Options::default() };
     Ok(SpeculativeWeightStreamer::new(ForwardPass::new(spec), Arc::new(store), options)?)
 }

@@ -54,7 +54,10 @@ fn main() -> Result<()> {
 
 /// Cells of a line.
 fn compared(truth: &[Vec<f32>], found: &[Vec<f32>], tokens: &[u32]) -> String {
-    let (mut losses, mut divergence, mut same, mut change) = ([0.0; 2], 0.0, 0, 0f32);
+    let mut losses = [0.0; 2];
+    let mut divergence = 0.0;
+    let mut same = 0;
+    let mut change = 0f32;
     let pairs = truth.iter().zip(found).zip(&tokens[1..]);
     for ((truth, found), &next) in pairs {
         same += usize::from(argmax(truth) == argmax(found));
@@ -84,7 +87,8 @@ fn load(model: &Model, options: Options, positions: usize) -> Result<LoadedModel
 
 /// A text of the model's own.
 fn sampled(model: &mut LoadedModel, count: usize) -> Result<Vec<u32>> {
-    let (vocab, mut tokens) = (model.causal_lm().vocab(), vec![0u32]);
+    let vocab = model.causal_lm().vocab();
+    let mut tokens = vec![0u32];
     let mut sampler =
         Sampler::new(Sampling { temperature: 1.0, seed: 7, ..Sampling::default() }, vocab);
     while tokens.len() < count {

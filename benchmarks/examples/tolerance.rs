@@ -30,7 +30,8 @@ fn main() -> Result<()> {
 
     let mut out = std::io::stdout();
     let mut exact = open(&dir, ram, Exactness::Exact, StandInUse::Off, tokens)?;
-    let (vocab, seed) = (exact.vocab(), 7);
+    let vocab = exact.vocab();
+    let seed = 7;
     let mut sampler =
         Sampler::new(Sampling { temperature: 1.0, seed, ..Sampling::default() }, vocab);
     let mut text = vec![0u32];
@@ -49,7 +50,10 @@ fn main() -> Result<()> {
     for tolerance in [0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, f64::MAX] {
         let mut lm = open(&dir, ram, Exactness::Within(tolerance), StandInUse::All, tokens)?;
         let before = lm.counters();
-        let (mut loss, mut divergence, mut same, mut change) = (0.0, 0.0, 0, 0.0);
+        let mut loss = 0.0;
+        let mut divergence = 0.0;
+        let mut same = 0;
+        let mut change = 0.0;
         for (pair, truth) in text.windows(2).zip(&truth) {
             let logits = lm.decode(pair[0])?;
             let found = log_softmax(logits);

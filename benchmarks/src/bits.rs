@@ -87,7 +87,8 @@ pub fn table(arguments: &BitsArguments) -> Result<String> {
 
 /// Gaussian bf16 weights, each row with a scale of its own.
 fn rows(cols: usize, spread: f32) -> Vec<u8> {
-    let (weights, scales) = (stream(0, "weights"), stream(0, "scales"));
+    let weights = stream(0, "weights");
+    let scales = stream(0, "scales");
     let normal = |key, i| quantile((mix(key, i) >> 40) as f32 / (1u64 << 24) as f32);
     let number = |i: usize| {
         let scale = (spread * normal(scales, (i / cols) as u64)).exp();

@@ -205,7 +205,8 @@ fn measure(
     }
     let (from, before, already) = began.context("nothing was measured")?;
     let tokens = f64::from(seen.all() - already);
-    let (seconds, now) = ((clock.now() - from).as_secs_f64(), gauge.read());
+    let seconds = (clock.now() - from).as_secs_f64();
+    let now = gauge.read();
     drop::<Batch<'_>>(batch);
     Ok(Outcome {
         share,

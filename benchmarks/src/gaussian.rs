@@ -82,7 +82,8 @@ static QUANTILES: LazyLock<Vec<f32>> = LazyLock::new(|| {
     const STEP: f64 = 1.0 / 65536.0;
     let density = |x: f64| (-0.5 * x * x).exp() / std::f64::consts::TAU.sqrt();
     let mut quantiles = vec![0f32; STEPS];
-    let (mut x, mut mass) = (0.0, 0.0);
+    let mut x = 0.0;
+    let mut mass = 0.0;
     for i in 0..STEPS / 2 {
         let wanted = (i as f64 + 0.5) / STEPS as f64;
         let mut slope = density(x + 0.5 * STEP);

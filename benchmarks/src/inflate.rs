@@ -84,11 +84,13 @@ pub fn positions(trained: usize, width: usize, key: u64, neurons: Neurons) -> Ve
         Neurons::Scattered => LANES,
         Neurons::ByGroup => GROUP,
     };
-    let (runs, blocks) = (trained.div_ceil(len), width / len);
+    let runs = trained.div_ceil(len);
+    let blocks = width / len;
     (0..trained)
         .map(|j| {
             let run = j / len;
-            let (from, to) = (run * blocks / runs, (run + 1) * blocks / runs);
+            let from = run * blocks / runs;
+            let to = (run + 1) * blocks / runs;
             let alike = match neurons {
                 Neurons::Scattered => j,
                 Neurons::ByGroup => run,
@@ -288,7 +290,8 @@ impl Filler<'_> {
     /// Root mean square of the trained weights, which becomes the scale of the random ones.
     fn root_mean_square(&self, tensor: &SourceTensor) -> Result<f32> {
         let mut buffer = vec![0u8; (1 << 20).min(tensor.bytes as usize)];
-        let (mut sum, mut offset) = (0f64, 0);
+        let mut sum = 0f64;
+        let mut offset = 0;
         while offset < tensor.bytes {
             let len = buffer.len().min((tensor.bytes - offset) as usize);
             self.source.read_at(tensor, offset, &mut buffer[..len])?;
@@ -337,7 +340,8 @@ impl Filler<'_> {
         offset: u64,
         chunk: &mut [u8],
     ) -> Result<()> {
-        let (row_bytes, trained_bytes) = (self.plan.width * 2, self.plan.trained * 2);
+        let row_bytes = self.plan.width * 2;
+        let trained_bytes = self.plan.trained * 2;
         let first = offset as usize / row_bytes;
         chunk.fill(0);
         chunk.par_chunks_mut(row_bytes).enumerate().try_for_each_init(

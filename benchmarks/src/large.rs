@@ -24,7 +24,8 @@ pub fn make(tales: &Path, dir: &Path, expert_bytes: u64, stand_ins: bool) -> Res
 
 /// Makes `checkpoint` in `dir` unless it exists, and returns its path.
 pub fn make_checkpoint(tales: &Path, dir: &Path, expert_bytes: u64) -> Result<PathBuf> {
-    let (small, checkpoint) = (dir.join("small"), dir.join("checkpoint"));
+    let small = dir.join("small");
+    let checkpoint = dir.join("checkpoint");
     if !checkpoint.join("config.json").exists() {
         unshard(tales, &small, false, None, &|_| ())
             .with_context(|| format!("`{}`", tales.display()))?;

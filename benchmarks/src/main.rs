@@ -240,7 +240,8 @@ fn random(
         })?;
         ensure!(set.is_empty(), "--set changes files in `configs`, and `{name}` is none of them");
         shape.layers = layers.unwrap_or(shape.layers);
-        let (config, generation) = (shape.config(), shape.generation_config());
+        let config = shape.config();
+        let generation = shape.generation_config();
         let configs = [("config.json", &config), ("generation_config.json", &generation)];
         return write_random(&configs, &shape.tensors(), out, *sharded, *seed);
     };

@@ -43,7 +43,8 @@ impl Ratios {
         let n = self.0.len();
         // Probability that at most k of n fair coins show heads, k from 0 up.
         let mut term = 0.5f64.powi(n as i32);
-        let (mut below, mut k) = (term, 0);
+        let mut below = term;
+        let mut k = 0;
         while below <= 0.025 {
             k += 1;
             term *= (n + 1 - k) as f64 / k as f64;

@@ -150,7 +150,8 @@ impl Fill {
 /// The nearest e4m3 number.
 fn e4m3(value: f32) -> u8 {
     let decoded = |code: u8| {
-        let (exponent, mantissa) = (i32::from(code >> 3 & 15), f32::from(code & 7) / 8.0);
+        let exponent = i32::from(code >> 3 & 15);
+        let mantissa = f32::from(code & 7) / 8.0;
         let size = match exponent {
             0 => mantissa * 2f32.powi(-6),
             _ => (1.0 + mantissa) * 2f32.powi(exponent - 7),

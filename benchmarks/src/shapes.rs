@@ -263,7 +263,8 @@ impl Shape {
     fn layer(&self, at: &str, list: &mut List) {
         let h = self.hidden;
         let (heads, kv_heads, head_dim) = self.heads;
-        let (q, kv) = (heads * head_dim, kv_heads * head_dim);
+        let q = heads * head_dim;
+        let kv = kv_heads * head_dim;
         list.add(&format!("{at}.input_layernorm.weight"), &[h]);
         for (name, rows) in [("q_proj", q), ("k_proj", kv), ("v_proj", kv)] {
             list.add(&format!("{at}.self_attn.{name}.weight"), &[rows, h]);
@@ -311,7 +312,8 @@ struct List(Vec<PlannedTensor>);
 
 impl List {
     fn add(&mut self, name: &str, shape: &[usize]) {
-        let (name, shape) = (name.to_owned(), shape.to_vec());
+        let name = name.to_owned();
+        let shape = shape.to_vec();
         self.0.push(PlannedTensor { name, dtype: Dtype::BF16, shape, below: 0 });
     }
 

@@ -84,7 +84,8 @@ fn measure_in(settings: &Settings) -> Result<Report> {
     let (_, done) = sharding()?;
     let files: Vec<PathBuf> =
         checkpoint.files().iter().map(|file| settings.checkpoint.join(&file.name)).collect();
-    let (read, written) = (done.source_bytes, done.stored_bytes);
+    let read = done.source_bytes;
+    let written = done.stored_bytes;
     let to = settings.scratch.join("copy");
     let copying = || timed_copy(&files, read, &to, written, settings.huge_pages);
     let mut pairs = Vec::new();

@@ -178,9 +178,11 @@ fn run_store(
         ..StoreOptions::default()
     };
     let store = NVMeWeightStore::open(Arc::clone(manifest), dir, options)?;
-    let (started, cpu) = (clock.now(), cpu_time());
+    let started = clock.now();
+    let cpu = cpu_time();
     let mut waiting = order.iter().copied().peekable();
-    let (mut under_way, mut bytes) = (0, 0);
+    let mut under_way = 0;
+    let mut bytes = 0;
     loop {
         while let Some(&expert) = waiting.peek() {
             let layout = store.layout(Read::Piece(PieceId::expert(0, expert)))?;

@@ -63,7 +63,8 @@ struct Took {
 
 fn timed(work: impl FnOnce() -> Result<()>) -> Result<Took> {
     let clock = Clock::real();
-    let (started, cpu) = (clock.now(), cpu_time());
+    let started = clock.now();
+    let cpu = cpu_time();
     work()?;
     let wall = (clock.now() - started).as_secs_f64();
     Ok(Took { wall, cpu: (cpu_time() - cpu).as_secs_f64() })

@@ -208,7 +208,8 @@ impl Task {
         }
         let (manifest, spec) = open(&self.model)?;
         let inventory = Inventory::new(&spec, &manifest)?;
-        let (policy, reader) = (self.policy.parse::<PolicyKind>()?, self.reader.parse()?);
+        let policy = self.policy.parse::<PolicyKind>()?;
+        let reader = self.reader.parse()?;
         // The compute threads are part of the process.
         rayon::broadcast(|_| ());
         let process = ProcessMemory::measure(&self.model, &manifest);
@@ -352,7 +353,8 @@ fn endure(lm: &mut SpeculativeWeightStreamer, times: usize) -> Result<Endured> {
     answer(lm, times.div_ceil(5))?;
     let early = rss()?;
     answer(lm, times)?;
-    let (late, had) = (rss()?, slots(lm));
+    let late = rss()?;
+    let had = slots(lm);
     let budget = lm.plan().map_or(0, |plan| plan.ledger.budget());
     lm.lower_budget(budget - had / 2)?;
     answer(lm, 5)?;
@@ -442,7 +444,8 @@ fn certify(
         answer.push(token);
         next = vec![token];
     }
-    let (activations, kv) = (Activations::F32, KvPrecision::F32);
+    let activations = Activations::F32;
+    let kv = KvPrecision::F32;
     let sampling = sampling.clone();
     Ok(Certificate::new(manifest, activations, kv, sampling, prompt, &answer, witness))
 }

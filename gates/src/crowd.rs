@@ -164,9 +164,12 @@ impl Running {
         let Running { told, asked } = self;
         let witness = asked.witness.as_ref().filter(|_| !told.tokens.is_empty())?;
         let witness = witness.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let (activations, kv) = (Activations::F32, KvPrecision::F32);
-        let (manifest, sampling) = (model.manifest(), asked.generation.sampling.clone());
-        let (prompt, tokens) = (&told.text.prompt, &told.tokens);
+        let activations = Activations::F32;
+        let kv = KvPrecision::F32;
+        let manifest = model.manifest();
+        let sampling = asked.generation.sampling.clone();
+        let prompt = &told.text.prompt;
+        let tokens = &told.tokens;
         let certificate =
             Certificate::new(manifest, activations, kv, sampling, prompt, tokens, witness);
         serde_json::to_value(&certificate).ok()
@@ -223,7 +226,8 @@ impl Crowd {
 
     fn continued(self, model: &Model, loaded: &mut LoadedModel) -> Result<Vec<Told>> {
         let mut batch = loaded.batch()?.with_turns(Duration::from_millis(200));
-        let (mut running, mut over): (Vec<Running>, Vec<Told>) = (Vec::new(), Vec::new());
+        let mut running: Vec<Running> = Vec::new();
+        let mut over: Vec<Told> = Vec::new();
         let mut next = 0;
         while next < self.texts || !batch.is_empty() {
             // Now and then all leave, and sometimes there is room for many at once.

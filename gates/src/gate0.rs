@@ -121,7 +121,8 @@ fn compare(golden: &Golden, report: &mut Report, model: &Path, case: &str) -> Re
     let error = found.zip(&golden.logits).map(apart).fold(0f32, f32::max);
     let all = done.logits.len() == golden.logits.len() && !golden.logits.is_empty();
     report.check(RIGHT, all && error < 1e-4 * largest, || {
-        let (found, expected) = (done.logits.len(), golden.logits.len());
+        let found = done.logits.len();
+        let expected = golden.logits.len();
         format!("{case}: off by {error:e} of {largest}; {found} of {expected} logits")
     });
     memory(report, case, &done);
@@ -135,12 +136,14 @@ fn render(difference: &Option<String>) -> &str {
 
 /// The first difference between two checkpoints.
 fn difference(a: &Path, b: &Path) -> Result<Option<String>> {
-    let (a, b) = (open_checkpoint(a, None)?, open_checkpoint(b, None)?);
+    let a = open_checkpoint(a, None)?;
+    let b = open_checkpoint(b, None)?;
     let config = "config.json";
     if a.read_small(config)? != b.read_small(config)? {
         return Ok(Some(config.to_owned()));
     }
-    let (a, b) = (&*a, &*b);
+    let a = &*a;
+    let b = &*b;
     let names = |checkpoint: &dyn Checkpoint| -> Vec<String> {
         let mut names: Vec<String> = checkpoint
             .files()
@@ -160,7 +163,8 @@ fn difference(a: &Path, b: &Path) -> Result<Option<String>> {
             .context("a tensor's name has gone")?;
         let [mut left, mut right] = [Vec::new(), Vec::new()];
         let open = |checkpoint: &dyn Checkpoint, name| File::open(checkpoint.dir().join(name));
-        let (file, other_file) = (open(a, file)?, open(b, other_file)?);
+        let file = open(a, file)?;
+        let other_file = open(b, other_file)?;
         let mut at = 0;
         while at < tensor.len {
             let len = (tensor.len - at).min(4 << 20) as usize;

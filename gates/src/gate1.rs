@@ -274,7 +274,9 @@ fn over_fio(report: &mut Report, setting: &Setting, form: &str, case: &str) -> R
         );
     }
     let mut ours = Contender::new(&task)?;
-    let (mut ordinary, mut in_huge, mut busy) = (Vec::new(), Vec::new(), Vec::new());
+    let mut ordinary = Vec::new();
+    let mut in_huge = Vec::new();
+    let mut busy = Vec::new();
     for _ in 0..FIO_PAIRS {
         let turn = ours.turn(&TURN)?;
         let read = |huge_pages| -> Result<Turn> {

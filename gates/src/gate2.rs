@@ -110,7 +110,8 @@ fn hold(report: &mut Report, case: &str, (share, disk): (f64, u64), without: &Ru
     let ratio = with.metrics.seconds / without.metrics.seconds;
     report.check(NEVER, ratio <= 1.02, || format!("{case}: {ratio:.3}"));
     let speculation = &with.metrics.speculation;
-    let (on, off) = (speculation.windows_on, speculation.windows_off);
+    let on = speculation.windows_on;
+    let off = speculation.windows_off;
     let told = || {
         let inequality = speculation.inequality().unwrap_or_default();
         format!("{case}: on in {on} of {} windows, {inequality}", on + off)
@@ -164,7 +165,8 @@ impl Drafts {
 fn answer(tokens: usize) -> Result<Answer> {
     let mut lm = stage(1.0, EXTREMES[0]).streamer(Box::new(NoDraft))?;
     let mut sampler = Sampler::new(sampled(), lm.vocab());
-    let (mut answer, mut token) = (Answer::default(), 5);
+    let mut answer = Answer::default();
+    let mut token = 5;
     for _ in 0..tokens {
         let mut logits = lm.observed(&[token], &mut answer)?.to_vec();
         answer.tokens.push(token);

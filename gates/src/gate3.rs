@@ -105,7 +105,8 @@ struct Wrong {
 impl Wrong {
     fn make() -> Result<Wrong> {
         let temp = tempfile::tempdir()?;
-        let (checkpoint, dir) = (temp.path().join("checkpoint"), temp.path().join("shards"));
+        let checkpoint = temp.path().join("checkpoint");
+        let dir = temp.path().join("shards");
         unshard(&tales(), &checkpoint, false, None, &|_| ())?;
         let source = open_checkpoint(&checkpoint, None)?;
         let naming = naming(source.config())?;

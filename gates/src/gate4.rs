@@ -102,7 +102,10 @@ fn stream_all(
         runs.map(|run| run.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     });
     let [lru, one, two, ours] = runs;
-    let (lru, one, two, ours) = (lru?, one?, two?, ours?);
+    let lru = lru?;
+    let one = one?;
+    let two = two?;
+    let ours = ours?;
     for (phase, long) in Phase::ALL.into_iter().zip([&lru, &one, &two, &ours]) {
         let case = format!("{case}, {}", phase.name());
         report.check(SAME, long.run.same, || case.clone());
@@ -205,7 +208,9 @@ fn topics(beginnings: Vec<Vec<u32>>, tokens: usize) -> Result<Vec<Topic>> {
 /// be looked up once, however many tokens choose it, and a topic starts with its opening.
 fn stream(phase: Phase, share: f64, disk: u64, topics: &[Topic]) -> Result<Long> {
     let mut lm = Stage { share, disk, policy: phase.policy() }.streamer(phase.draft()?)?;
-    let (began, mut same, mut quarters) = (lm.counters(), true, Vec::new());
+    let began = lm.counters();
+    let mut same = true;
+    let mut quarters = Vec::new();
     for Topic { tokens, logits } in topics {
         lm.clear();
         let quarter = tokens.len() / 4;

@@ -135,7 +135,8 @@ pub(crate) fn budget(setting: &Setting, form: &str, share: f64) -> Result<Ram> {
 /// depends on the placement of its memory. Paired with itself, a contender took 0.988 to 1.009 of
 /// the time in one start.
 pub(crate) fn duels(mut tasks: [Task; 2]) -> Result<(Vec<[Turn; 2]>, [Done; 2])> {
-    let (mut turns, mut ended) = (Vec::new(), Default::default());
+    let mut turns = Vec::new();
+    let mut ended = Default::default();
     for text in 0..TEXTS {
         for task in &mut tasks {
             if let Work::Turns { sampling, .. } = &mut task.work {
@@ -180,7 +181,9 @@ fn started(
 
 /// Metrics over all turns.
 fn metrics<'a>(turns: impl Iterator<Item = &'a Turn>) -> Value {
-    let (mut seconds, mut tokens, mut bytes) = (Vec::new(), 0, 0);
+    let mut seconds = Vec::new();
+    let mut tokens = 0;
+    let mut bytes = 0;
     for turn in turns {
         seconds.push(turn.seconds / turn.tokens.len() as f64);
         tokens += turn.tokens.len();

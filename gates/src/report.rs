@@ -89,7 +89,9 @@ impl Report {
     /// Records a ratio of wall times against its upper limit. It fails if the whole 95 % interval
     /// of the median is above the limit.
     pub(crate) fn ratio(&mut self, what: &'static str, case: &str, ratios: Ratios, bar: f64) {
-        let (case, median, interval) = (case.to_owned(), ratios.median(), ratios.interval());
+        let case = case.to_owned();
+        let median = ratios.median();
+        let interval = ratios.interval();
         self.check(what, !ratios.above(bar), || {
             format!("{case}: {median:.3}, within {}, of {bar:.3}", within(interval))
         });
@@ -99,7 +101,9 @@ impl Report {
     /// Records a ratio against a strict upper limit. It fails unless the whole interval is below
     /// the limit.
     pub(crate) fn below(&mut self, what: &'static str, case: &str, ratios: Ratios, bar: f64) {
-        let (case, median, interval) = (case.to_owned(), ratios.median(), ratios.interval());
+        let case = case.to_owned();
+        let median = ratios.median();
+        let interval = ratios.interval();
         self.check(what, interval.is_some_and(|(_, high)| high < bar), || {
             format!("{case}: {median:.3}, within {}, not below {bar:.3}", within(interval))
         });
@@ -108,7 +112,9 @@ impl Report {
 
     /// Reports a ratio without a limit.
     pub(crate) fn tell_ratio(&mut self, case: &str, ratios: Ratios) {
-        let (case, median, interval) = (case.to_owned(), ratios.median(), ratios.interval());
+        let case = case.to_owned();
+        let median = ratios.median();
+        let interval = ratios.interval();
         self.ratios.push(Ratio { case, ratios, median, interval, bar: None });
     }
 

@@ -77,7 +77,8 @@ struct Measured {
 
 pub(crate) fn run(report: &mut Report, setting: &Setting) -> Result<()> {
     for (kind, share, disk) in CASES {
-        let (percent, what) = (100.0 * share, format!("{kind:?}").to_lowercase());
+        let percent = 100.0 * share;
+        let what = format!("{kind:?}").to_lowercase();
         let case = format!("virtual time, {TEXTS} {what}, {percent:.0} % cached, {disk} MB/s");
         if setting.wants(&case) {
             scheduled(report, &case, kind, share, disk)?;
@@ -94,10 +95,13 @@ fn scheduled(report: &mut Report, case: &str, kind: Kind, share: f64, disk: u64)
         runs.map(|run| run.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     });
     let [together, in_turns, decided] = measured;
-    let (together, in_turns, decided) = (together?, in_turns?, decided?);
+    let together = together?;
+    let in_turns = in_turns?;
+    let decided = decided?;
     for (way, measured) in ways.into_iter().zip([&together, &in_turns, &decided]) {
         report.row(&format!("{case}, {way:?}"), "-".to_owned(), &measured.done, None);
-        let (ms, kb) = (measured.nanos / 1e6, measured.bytes / 1e3);
+        let ms = measured.nanos / 1e6;
+        let kb = measured.bytes / 1e3;
         report.note(format!("{case}, {way:?}: {ms:.3} ms and {kb:.1} kB a token"));
         let same = measured.texts == together.texts;
         report.check(SAME, same, || format!("{case}, {way:?}"));
@@ -144,7 +148,8 @@ fn prompts(kind: Kind) -> Result<Vec<Vec<u32>>> {
 
 fn measure(way: Way, kind: Kind, share: f64, disk: u64) -> Result<Measured> {
     let mut lm = streamer(share, disk)?;
-    let (gauge, waiter) = (lm.gauge(), lm.waiter());
+    let gauge = lm.gauge();
+    let waiter = lm.waiter();
     // The experts of this model are too small for two threads.
     let mut sequences = LoadedSequences::new(Box::new(lm), &Threads::start(1)?, waiter);
     let mut batch = sequences.batch(TEXTS)?;

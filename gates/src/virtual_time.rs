@@ -45,7 +45,8 @@ pub(crate) fn run(report: &mut Report) -> Result<()> {
             // Layers of the model. They have no shared experts.
             let layers = 8;
             let token = COSTS.infrastructure * layers + COSTS.expert * 4 * layers + COSTS.head;
-            let (passes, stalls) = (first.passes, first.clocks.stalls.time);
+            let passes = first.passes;
+            let stalls = first.clocks.stalls.time;
             let computing = token * TOKENS;
             report.check(WHOLE, passes == computing + stalls && stalls > Duration::ZERO, || {
                 format!("{case}: {passes:?} are not {computing:?} and {stalls:?}")

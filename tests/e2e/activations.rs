@@ -12,7 +12,8 @@ use crate::sws::{Outcome, command, sws};
 
 /// Shards whose matrices are all of codes.
 fn shards(temp: &Path) -> PathBuf {
-    let (checkpoint, out) = (temp.join("checkpoint"), temp.join("q4"));
+    let checkpoint = temp.join("checkpoint");
+    let out = temp.join("q4");
     goldens::copy("qwen3_moe", &checkpoint);
     sws(&[&"shard", &checkpoint, &"--out", &out, &"--encoding", &"q4"]).succeeded();
     out
@@ -29,7 +30,8 @@ fn forward(shards: &Path, out: &Path, tier: &str, more: &[&str]) -> Vec<u8> {
 #[test]
 fn rounded_activations_give_the_same_bits_in_every_tier_and_budget() {
     let temp = tempfile::tempdir().unwrap();
-    let (shards, out) = (shards(temp.path()), temp.path().join("out.safetensors"));
+    let shards = shards(temp.path());
+    let out = temp.path().join("out.safetensors");
     let int8 = ["--activations", "int8"];
     let expected = forward(&shards, &out, "scalar", &int8);
     for tier in sws_kernels::Tier::available() {
@@ -46,7 +48,8 @@ fn rounded_activations_give_the_same_bits_in_every_tier_and_budget() {
 #[test]
 fn a_run_with_rounded_activations_says_so() {
     let temp = tempfile::tempdir().unwrap();
-    let (shards, certificate) = (shards(temp.path()), temp.path().join("a.cert"));
+    let shards = shards(temp.path());
+    let certificate = temp.path().join("a.cert");
     let run = |more: &[&dyn AsRef<OsStr>]| {
         let args: [&dyn AsRef<OsStr>; 7] =
             [&"run", &shards, &"--tokens=1,2,3", &"-n", &"4", &"--temperature=0", &"--json"];
@@ -89,7 +92,8 @@ fn plans_and_servers_name_rounded_activations() {
         args.extend(more.iter().map(|word| word as &dyn AsRef<OsStr>));
         Server::of(&mut command(&args)).client.get("/props")
     };
-    let (exact, rounded) = (props(&[]), props(&["--activations", "int8"]));
+    let exact = props(&[]);
+    let rounded = props(&["--activations", "int8"]);
     assert_eq!((&exact["activations"], &rounded["activations"]), (&"f32".into(), &"int8".into()));
     let fingerprint = |props: &Value| props["system_fingerprint"].as_str().unwrap().to_owned();
     assert!(fingerprint(&rounded).contains("-int8-"), "{rounded}");

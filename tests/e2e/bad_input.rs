@@ -26,7 +26,8 @@ fn options() -> Vec<Opt> {
     let temp = tempfile::tempdir().unwrap();
     sws(&[&"pages", &temp.path()]).succeeded();
     let page = std::fs::read_to_string(temp.path().join("cli.md")).unwrap();
-    let (mut command, mut found) = (String::new(), Vec::new());
+    let mut command = String::new();
+    let mut found = Vec::new();
     for line in page.lines() {
         if let Some(name) = line.strip_prefix("## sws ") {
             command = name.to_owned();
@@ -41,7 +42,8 @@ fn options() -> Vec<Opt> {
         };
         let Some(at) = spelling.find("--") else { continue };
         let (long, value) = spelling[at..].split_once(' ').unwrap_or((&spelling[at..], ""));
-        let (long, value) = (long.to_owned(), value.to_owned());
+        let long = long.to_owned();
+        let value = value.to_owned();
         found.push(Opt { command: command.clone(), long, value });
     }
     assert!(found.len() > 150, "the pages have changed: {}", found.len());
@@ -102,7 +104,8 @@ impl Calls {
         let calls = Calls { temp };
         sws(&[&"shard", &model, &"--out", &calls.at("shards")]).succeeded();
         for number in ["1", "2"] {
-            let (trace, seed) = (calls.at(&format!("trace{number}")), format!("--seed={number}"));
+            let trace = calls.at(&format!("trace{number}"));
+            let seed = format!("--seed={number}");
             let record: [&dyn AsRef<OsStr>; 7] =
                 [&"run", &model, &"--prompt=fox", &"-n4", &seed, &"--record", &trace];
             let record = record.into_iter().chain([&"--record-hidden" as &dyn AsRef<OsStr>]);

@@ -90,7 +90,8 @@ fn weights_that_nothing_uses_are_reported() {
 #[test]
 fn tensors_that_are_left_out_are_named_once() {
     let temp = tempfile::tempdir().unwrap();
-    let (dir, shards) = (temp.path().join("model"), temp.path().join("shards"));
+    let dir = temp.path().join("model");
+    let shards = temp.path().join("shards");
     copy("qwen3_moe", &dir);
     spoil(&dir, |t| {
         let one = t.0["model.norm.weight"].clone();
@@ -117,7 +118,8 @@ fn tensors_that_are_left_out_are_named_once() {
 #[test]
 fn logits_that_are_no_numbers_are_not_written() {
     let temp = tempfile::tempdir().unwrap();
-    let (dir, out) = (temp.path().join("model"), temp.path().join("out"));
+    let dir = temp.path().join("model");
+    let out = temp.path().join("out");
     copy("qwen3_moe", &dir);
     let largest = 3e38f32.to_bits().to_le_bytes();
     spoil(&dir, |t| {
@@ -139,7 +141,8 @@ fn shard_refuses_the_quantisations_that_run_refuses() {
         (json!(7), "`quantization_config` is 7"),
     ] {
         let temp = tempfile::tempdir().unwrap();
-        let (dir, out) = (temp.path().join("model"), temp.path().join("out"));
+        let dir = temp.path().join("model");
+        let out = temp.path().join("out");
         copy("qwen3_moe", &dir);
         change(&dir, "config.json", |c| c["quantization_config"] = entry.clone());
         let words = &["config.json", words];
@@ -237,7 +240,8 @@ fn tokens_unknown_to_the_model_are_refused() {
 #[test]
 fn a_damaged_shard_is_never_computed_with() {
     let temp = tempfile::tempdir().unwrap();
-    let (dir, shards) = (temp.path().join("in"), temp.path().join("model"));
+    let dir = temp.path().join("in");
+    let shards = temp.path().join("model");
     copy("qwen3_moe", &dir);
     sws(&[&"shard", &dir, &"--out", &shards]).succeeded();
     let files = tree(&shards);

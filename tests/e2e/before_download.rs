@@ -30,7 +30,8 @@ fn a_model_is_planned_before_it_is_downloaded() {
         let planned = user.sws(&[&"plan", model, &"--describe", &machine, &"--json"]);
         serde_json::from_str(&planned.succeeded().stdout).unwrap()
     };
-    let (mut remote, local) = (json(&ID), json(&dir.join("config.json")));
+    let mut remote = json(&ID);
+    let local = json(&dir.join("config.json"));
     let weights = dir.join("model.safetensors").metadata().unwrap().len();
     assert_eq!(remote["hub"]["download_bytes"], weights);
     assert_eq!(remote["hub"]["disk_free_bytes"], serde_json::Value::Null);
@@ -59,13 +60,15 @@ fn a_gguf_file_is_planned_before_it_is_downloaded() {
     let user = User::of(&dir);
     let machine = temp.path().join("machine.json");
     std::fs::write(&machine, r#"{"ram_bytes": 8000000000, "disk_bytes_per_second": 1e9}"#).unwrap();
-    let (name, path) = (format!("{ID}:Q4_K_M"), dir.join("Tiny-Q4_K_M.gguf"));
+    let name = format!("{ID}:Q4_K_M");
+    let path = dir.join("Tiny-Q4_K_M.gguf");
     let planned = |model: &dyn AsRef<OsStr>| -> serde_json::Value {
         let args: [&dyn AsRef<OsStr>; 7] =
             [&"plan", model, &"--json", &"--describe", &machine, &"--ram", &"1GiB"];
         serde_json::from_str(&user.sws(&args).succeeded().stdout).unwrap()
     };
-    let (remote, local) = (planned(&name), planned(&path));
+    let remote = planned(&name);
+    let local = planned(&path);
     assert_eq!((&remote["model"], &remote["hub"]["model"]), (&json!(name), &json!(name)));
     assert_eq!(remote["hub"]["download_bytes"], path.metadata().unwrap().len());
     for field in ["weight_bytes", "kv_bytes_per_position", "reads_per_expert", "experts_stream"] {
@@ -102,7 +105,8 @@ fn a_gguf_file_is_planned_before_it_is_downloaded() {
 #[test]
 fn a_format_is_planned_by_its_name() {
     let user = User::of(&golden_dir("qwen2_moe"));
-    let (q4, fp8) = (format!("{ID}:q4"), format!("{ID}:fp8"));
+    let q4 = format!("{ID}:q4");
+    let fp8 = format!("{ID}:fp8");
     let text = |model: &str| user.sws(&[&"plan", &model, &"--ram", &"4GiB"]).succeeded().stdout;
     let formats = |model: &str| -> Vec<String> {
         let planned = user.sws(&[&"plan", &model, &"--no-probe", &"--json"]).succeeded().stdout;

@@ -11,7 +11,8 @@ use crate::sws::{Outcome, sws, tree};
 
 /// Logits and routes as `forward` writes them.
 fn forward(model: &Path, tokens: &[u32], backend: &str, out: &Path) -> (Vec<f32>, Vec<u32>) {
-    let (tokens, routes) = (list(tokens), "--routes");
+    let tokens = list(tokens);
+    let routes = "--routes";
     let args: [&dyn AsRef<OsStr>; 9] =
         [&"forward", &model, &"--tokens", &tokens, &"--out", &out, &routes, &"--backend", &backend];
     sws(&args).succeeded();
@@ -59,7 +60,8 @@ fn logits_match_transformers_and_the_default() {
             sws(&args).refused(2, &expected);
             continue;
         }
-        let (dir, expected) = (golden_dir(&name), golden(&name));
+        let dir = golden_dir(&name);
+        let expected = golden(&name);
         let (candle, routes) = forward(&dir, &expected.tokens, "candle", &out);
         assert_close(&candle, &expected.logits, &name);
         assert_eq!(routes, expected.routes, "{name}");
@@ -73,12 +75,14 @@ fn shards_are_decoded_lossy_ones_too() {
     let temp = tempfile::tempdir().unwrap();
     let tokens = golden("qwen2_moe").tokens;
     for encoding in ["bf12", "q8", "f32"] {
-        let (shards, out) = (temp.path().join(encoding), temp.path().join("out"));
+        let shards = temp.path().join(encoding);
+        let out = temp.path().join("out");
         let dir = golden_dir("qwen2_moe");
         sws(&[&"shard", &dir, &"--out", &shards, &"--encoding", &encoding]).succeeded();
-        let (candle, own) = ("candle", "sws");
-        let (candle, own) =
-            (forward(&shards, &tokens, candle, &out), forward(&shards, &tokens, own, &out));
+        let candle = "candle";
+        let own = "sws";
+        let candle = forward(&shards, &tokens, candle, &out);
+        let own = forward(&shards, &tokens, own, &out);
         assert_close(&candle.0, &own.0, encoding);
     }
 }
@@ -105,7 +109,8 @@ fn same_tale_as_the_default_with_a_label() {
     let candle = json(&outcome);
     assert_eq!(candle["text"], own["text"]);
     assert!(outcome.stderr.contains("sws: lossy: computed by candle: not bit-identical"));
-    let (own, candle) = (&own["metrics"], &candle["metrics"]);
+    let own = &own["metrics"];
+    let candle = &candle["metrics"];
     assert_eq!((&own["backend"], &own["lossy"]), (&Value::from("sws"), &Value::Array(vec![])));
     assert_eq!((&candle["backend"], &candle["tier"]), (&"candle".into(), &"candle".into()));
     assert_eq!(candle["lossy"].as_array().unwrap().len(), 1);

@@ -174,7 +174,8 @@ fn a_repeated_question_is_sampled_anew() {
         chat(&model, "hello\n/reset\nhello\n", &more).succeeded().stdout
     };
     // The same positions again after /reset. Answers may contain line breaks.
-    let (seven, eight) = (answers("7"), answers("8"));
+    let seven = answers("7");
+    let eight = answers("8");
     assert_eq!(answers("7"), seven);
     assert_ne!(seven, eight);
     let (first, second) = seven.split_at(seven.len() / 2);

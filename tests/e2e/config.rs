@@ -22,7 +22,8 @@ fn tokens(outcome: Outcome) -> usize {
 #[test]
 fn entries_are_defaults_by_command_and_model() {
     let temp = tempfile::tempdir().unwrap();
-    let (model, file) = (temp.path().join("model"), temp.path().join("config.toml"));
+    let model = temp.path().join("model");
+    let file = temp.path().join("config.toml");
     copy("qwen3_moe", &model);
     let write = |text: &str| {
         let text = text.replace("MODEL", model.to_str().unwrap());
@@ -77,7 +78,8 @@ fn entries_are_defaults_by_command_and_model() {
 #[test]
 fn wrong_files_are_refused_with_one_sentence() {
     let temp = tempfile::tempdir().unwrap();
-    let (model, file) = (temp.path().join("model"), temp.path().join("config.toml"));
+    let model = temp.path().join("model");
+    let file = temp.path().join("config.toml");
     copy("qwen3_moe", &model);
     let cases: [(&str, &[&str]); 10] = [
         ("[all", &["config.toml", "line 1"]),

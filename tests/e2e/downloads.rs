@@ -109,7 +109,8 @@ fn an_interrupted_download_says_how_it_goes_on() {
 #[test]
 fn a_damaged_header_comes_again() {
     let temp = tempfile::tempdir().unwrap();
-    let (dir, expected) = (temp.path().join("in"), temp.path().join("expected"));
+    let dir = temp.path().join("in");
+    let expected = temp.path().join("expected");
     tiny("qwen2_moe", Dtype::BF16, 3).write(&dir, 1);
     sws(&[&"shard", &dir, &"--out", &expected]).succeeded();
     for (from, times) in [(0, 1), (1, 1), (0, 9999), (1, 9999)] {

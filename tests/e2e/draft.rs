@@ -99,7 +99,8 @@ fn a_draft_is_trained_scored_and_used() {
     let prompts = ["Once upon a time", "The old king", "Alice said to the", "In the deep forest"];
     let files = record(temp.path(), &prompts);
     let draft = temp.path().join("draft.safetensors").to_str().unwrap().to_owned();
-    let (tales_dir, traces) = (tales(), files.iter().map(String::as_str).collect::<Vec<_>>());
+    let tales_dir = tales();
+    let traces = files.iter().map(String::as_str).collect::<Vec<_>>();
     let model = tales_dir.to_str().unwrap();
     let train = ["draft", "train", model, "--out", &draft, "--rank", "4", "--epochs", "2"];
     let trained = call(&[&train[..], &["--json", "--traces"], &traces].concat()).succeeded();
@@ -228,7 +229,8 @@ fn bad_recordings_are_refused() {
     let temp = tempfile::tempdir().unwrap();
     let files = record(temp.path(), &["Once upon a time", "The king"]);
     let before = tree(temp.path());
-    let (tales, golden) = (tales(), golden_dir("qwen3_moe"));
+    let tales = tales();
+    let golden = golden_dir("qwen3_moe");
     let dense = golden_dir("llama");
     let plain = temp.path().join("plain").to_str().unwrap().to_owned();
     let model = tales.to_str().unwrap();

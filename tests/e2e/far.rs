@@ -106,7 +106,8 @@ fn needed() -> u64 {
     running.generate("The wolf").unwrap().next().unwrap().unwrap();
     let mut read = std::mem::take(&mut *read.lock().unwrap());
     read.sort_unstable();
-    let (mut sum, mut end) = (0, (0, 0));
+    let mut sum = 0;
+    let mut end = (0, 0);
     for (file, start, stop) in read {
         let from = if end.0 == file { start.max(end.1) } else { start };
         sum += stop.saturating_sub(from);
@@ -129,7 +130,8 @@ fn a_cold_start_fetches_what_the_first_token_needs() {
     let small = small.iter().filter(|copy| SMALL_FILES.contains(&copy.path.as_str()));
     let small: u64 = small.map(|copy| copy.len).sum();
     let manifest = std::fs::metadata(tales().join("manifest.json")).unwrap().len();
-    let (needed, sent) = (needed() + small + manifest, bucket.state().sent);
+    let needed = needed() + small + manifest;
+    let sent = bucket.state().sent;
     let all: u64 = bucket.state().files.values().map(|bytes| bytes.len() as u64).sum();
     let least = Duration::from_secs_f64(needed as f64 / rate as f64);
     println!(

@@ -31,7 +31,8 @@ fn assert_found(dir: &Path, files: &[&str], what: &str) {
     assert_eq!(named, files, "{what}: {outcome:?}");
     let small = |file: &str| file.ends_with(".json");
     for damage in damage.iter().filter(|d| !small(d["file"].as_str().unwrap())) {
-        let (piece, file) = (damage["piece"].as_str().unwrap(), damage["file"].as_str().unwrap());
+        let piece = damage["piece"].as_str().unwrap();
+        let file = damage["file"].as_str().unwrap();
         assert!(file.starts_with(piece), "{piece} is not in {file}");
     }
     // The same as text: a line for each file, and a sentence.
@@ -206,7 +207,8 @@ fn a_changed_configuration_is_never_computed_with() {
     goldens::copy("qwen3_moe", &at("checkpoint"));
     sws(&[&"shard", &at("checkpoint"), &"--out", &at("shards")]).succeeded();
     for (model, words) in [("shards", "is damaged"), ("checkpoint", "when it was first read")] {
-        let (model, out) = (at(model), at("out"));
+        let model = at(model);
+        let out = at("out");
         let forward = || sws(&[&"forward", &model, &"--tokens", &"1,2,3", &"--out", &out]);
         let whole = at("certificate");
         let run: [&dyn AsRef<std::ffi::OsStr>; 5] =

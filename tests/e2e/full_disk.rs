@@ -59,7 +59,8 @@ fn a_full_disk_is_refused_at_the_start() {
 #[test]
 fn sharding_resumes_after_a_full_disk() {
     let temp = tempfile::tempdir().unwrap();
-    let (dir, whole) = (temp.path().join("in"), temp.path().join("whole"));
+    let dir = temp.path().join("in");
+    let whole = temp.path().join("whole");
     // Random bits do not fit bf12, so the shards need more room than was estimated.
     let mut model = tiny("mixtral", Dtype::BF16, 1);
     for tensor in model.tensors.values_mut() {
@@ -103,7 +104,8 @@ fn takes_direct(dir: &Path) -> bool {
 #[test]
 fn same_bytes_without_direct_transfers() {
     let temp = tempfile::tempdir().unwrap();
-    let (dir, whole) = (temp.path().join("in"), temp.path().join("whole"));
+    let dir = temp.path().join("in");
+    let whole = temp.path().join("whole");
     let model = tiny("mixtral", Dtype::BF16, 3);
     model.write(&dir, 2);
     sws(&[&"shard", &dir, &"--out", &whole]).succeeded();
@@ -113,7 +115,9 @@ fn same_bytes_without_direct_transfers() {
         eprintln!("skipped: this system has no file system that refuses direct transfers");
         return;
     }
-    let (there, out, back) = (disk.0.join("in"), disk.0.join("out"), disk.0.join("back"));
+    let there = disk.0.join("in");
+    let out = disk.0.join("out");
+    let back = disk.0.join("back");
     model.write(&there, 2);
     sws(&[&"shard", &there, &"--out", &out]).succeeded();
     assert_same_tree(&whole, &out);

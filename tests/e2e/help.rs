@@ -60,7 +60,8 @@ fn short_help_has_the_common_options() {
         let words: Vec<&dyn AsRef<std::ffi::OsStr>> = words.iter().map(|word| word as _).collect();
         sws(&words).succeeded().stdout
     };
-    let (short, long) = (help(&["run", "-h"]), help(&["run", "--help"]));
+    let short = help(&["run", "-h"]);
+    let long = help(&["run", "--help"]);
     // Ten, and --help.
     for command in ["run", "chat", "serve", "pull", "plan", "shard", "doctor"] {
         let short = help(&[command, "-h"]);
@@ -100,7 +101,8 @@ fn the_documented_fields_are_those_of_the_program() {
     let page = std::fs::read_to_string(root().join("docs/json.md")).unwrap();
     let temp = tempfile::tempdir().unwrap();
     let at = |name: &str| temp.path().join(name);
-    let (model, out) = (at("models/own--model/bf12"), at("out"));
+    let model = at("models/own--model/bf12");
+    let out = at("out");
     copy("qwen3_moe", &at("in"));
     std::fs::create_dir_all(at("models/own--model")).unwrap();
     sws(&[&"shard", &at("in"), &"--out", &model]).succeeded();
@@ -148,9 +150,11 @@ fn the_documented_fields_are_those_of_the_program() {
 
 #[test]
 fn tables_have_at_most_80_columns() {
-    let (model, temp) = (sws_testing::tales(), tempfile::tempdir().unwrap());
+    let model = sws_testing::tales();
+    let temp = tempfile::tempdir().unwrap();
     let traces = ["1", "2"].map(|seed| {
-        let (trace, seed) = (temp.path().join(seed), format!("--seed={seed}"));
+        let trace = temp.path().join(seed);
+        let seed = format!("--seed={seed}");
         let record: [&dyn AsRef<OsStr>; 7] =
             [&"run", &model, &"-n9", &"--record-hidden", &seed, &"--record", &trace];
         sws(&record).succeeded();

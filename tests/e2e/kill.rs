@@ -71,7 +71,8 @@ fn sharding_killed_at_fifty_random_moments() {
 #[test]
 fn unsharding_killed_at_random_moments() {
     let temp = tempfile::tempdir().unwrap();
-    let (checkpoint, shards) = (temp.path().join("in"), temp.path().join("shards"));
+    let checkpoint = temp.path().join("in");
+    let shards = temp.path().join("shards");
     tiny("olmoe", safetensors::Dtype::BF16, 12).write(&checkpoint, 9);
     sws(&[&"shard", &checkpoint, &"--out", &shards]).succeeded();
     let interrupted = kill_and_resume(&[&"unshard", &shards], temp.path(), 2, 15);

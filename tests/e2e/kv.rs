@@ -79,7 +79,8 @@ fn a_server_that_keeps_all_it_can_stays_within_its_group() {
     let prompts = prompts(24, 400);
     let expected = expected(&prompts);
     let temp = tempfile::tempdir().unwrap();
-    let (ram, model) = (BUDGET.to_string(), tales());
+    let ram = BUDGET.to_string();
+    let model = tales();
     let mut command = group.command(env!("CARGO_BIN_EXE_sws"));
     command.args(["serve".as_ref(), model.as_os_str()]);
     command.args(["--ram", &ram, "--port", "0", "--no-warm-start", "--kv-disk", "8MiB"]);
@@ -89,7 +90,9 @@ fn a_server_that_keeps_all_it_can_stays_within_its_group() {
     let server = Server::of(&mut command);
     let most = std::thread::scope(|scope| {
         for seed in 1..4 {
-            let (client, prompts, expected) = (&server.client, &prompts, &expected);
+            let client = &server.client;
+            let prompts = &prompts;
+            let expected = &expected;
             scope.spawn(move || {
                 let mut random = Random(seed);
                 for _ in 0..40 {
@@ -128,8 +131,10 @@ fn servers_killed_in_the_middle_of_writing_leave_nothing_wrong() {
     let prompts = prompts(6, 700);
     let expected = expected(&prompts);
     let temp = tempfile::tempdir().unwrap();
-    let (clock, mut random) = (Clock::real(), Random(5));
-    let (mut cut, mut found) = (0, 0);
+    let clock = Clock::real();
+    let mut random = Random(5);
+    let mut cut = 0;
+    let mut found = 0;
     for round in 0..12 {
         let mut serve = serve(temp.path(), &["--resident", "--kv-disk", "3MiB"]);
         let mut server = Server::of(&mut serve);

@@ -48,7 +48,8 @@ fn rounded_keys_and_values_give_the_same_bits_in_every_tier_and_budget() {
 #[test]
 fn a_run_with_rounded_keys_and_values_says_so() {
     let temp = tempfile::tempdir().unwrap();
-    let (tales, certificate) = (tales(), temp.path().join("a.cert"));
+    let tales = tales();
+    let certificate = temp.path().join("a.cert");
     for (kv, others) in [("bf16", ["f32", "q8"]), ("q8", ["f32", "bf16"])] {
         let outcome = sws(&[
             &"run",

@@ -25,7 +25,8 @@ fn weights(shape: [u64; 2], random: &mut Random) -> Tensor {
 }
 
 fn shard(model: &Checkpoint, temp: &Path, encoding: Encoding) -> Manifest {
-    let (dir, out) = (temp.join("in"), temp.join(encoding.name()));
+    let dir = temp.join("in");
+    let out = temp.join(encoding.name());
     if !dir.exists() {
         model.write(&dir, 1);
     }

@@ -111,8 +111,9 @@ fn a_limit_is_not_taken_for_damage() {
 #[test]
 fn running_out_of_memory_leaves_nothing_behind() {
     let temp = tempfile::tempdir().unwrap();
-    let (record, certificate, model) =
-        (temp.path().join("record"), temp.path().join("certificate"), tales());
+    let record = temp.path().join("record");
+    let certificate = temp.path().join("certificate");
+    let model = tales();
     let mut ended = 0;
     for kib in (60_000..300_000).step_by(11_003) {
         let args: [&dyn AsRef<std::ffi::OsStr>; 9] = [

@@ -126,8 +126,8 @@ fn a_file_changed_under_its_old_time_is_not_sharded() {
     let (checkpoint, _, out) = places(temp.path());
     let path = checkpoint.join("config.json");
     sws(&[&"run", &checkpoint, &"--tokens", &"1", &"--json"]).succeeded();
-    let (bytes, modified) =
-        (std::fs::read(&path).unwrap(), path.metadata().unwrap().modified().unwrap());
+    let bytes = std::fs::read(&path).unwrap();
+    let modified = path.metadata().unwrap().modified().unwrap();
     let flipped: Vec<u8> = bytes.iter().map(|&b| if b == b'6' { b'7' } else { b }).collect();
     assert_ne!(bytes, flipped);
     std::fs::write(&path, flipped).unwrap();

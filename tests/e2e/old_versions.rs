@@ -21,7 +21,8 @@ fn shards_have_the_same_logits() {
     let golden = std::fs::read(fixture("golden.safetensors")).unwrap();
     sws(&[&"verify", &fixture("shards")]).succeeded();
     for holding in [["--resident", "--no-speculation"], ["--ram", "min"], ["--ram", "1GiB"]] {
-        let (draft, shards) = (fixture("draft.safetensors"), fixture("shards"));
+        let draft = fixture("draft.safetensors");
+        let shards = fixture("shards");
         let drafted: [&dyn AsRef<std::ffi::OsStr>; 2] = match holding[0] {
             "--ram" => [&"--draft", &draft],
             _ => [&"--kv", &"f32"],

@@ -33,7 +33,8 @@ fn a_configuration_alone_is_described_and_planned() {
             [&"plan", &path, &"--ram", &"24GiB", &"--json", &"--threads", &threads];
         serde_json::from_str(&sws(&args).succeeded().stdout).unwrap()
     };
-    let (json, more) = (plan("2"), plan("200"));
+    let json = plan("2");
+    let more = plan("200");
     // Threads take memory.
     let smallest = |plan: &Value| plan["formats"][0]["smallest_budget"].as_u64().unwrap();
     assert!(smallest(&json) < smallest(&more), "{json} {more}");
@@ -53,7 +54,8 @@ fn a_configuration_alone_is_described_and_planned() {
 #[test]
 fn formats_of_a_checkpoint_are_planned_beside_it() {
     let temp = tempfile::tempdir().unwrap();
-    let (dir, shards) = (temp.path().join("in"), temp.path().join("shards"));
+    let dir = temp.path().join("in");
+    let shards = temp.path().join("shards");
     copy("qwen3_moe", &dir);
     sws(&[&"shard", &dir, &"--out", &shards]).succeeded();
     let plan = |path: &std::path::Path| -> Value {
@@ -61,7 +63,8 @@ fn formats_of_a_checkpoint_are_planned_beside_it() {
             [&"plan", &path, &"--json", &"--no-probe", &"--ram", &"2GiB"];
         serde_json::from_str(&sws(&args).succeeded().stdout).unwrap()
     };
-    let (checkpoint, outline) = (plan(&dir), plan(&dir.join("config.json")));
+    let checkpoint = plan(&dir);
+    let outline = plan(&dir.join("config.json"));
     let names = |plan: &Value| -> Vec<String> {
         let formats = plan["formats"].as_array().unwrap().iter();
         formats.map(|row| row["format"].as_str().unwrap().to_owned()).collect()
@@ -81,14 +84,16 @@ fn formats_of_a_checkpoint_are_planned_beside_it() {
 #[test]
 fn a_directory_without_weights_has_the_sizes_of_one_with() {
     let temp = tempfile::tempdir().unwrap();
-    let (with, without) = (temp.path().join("with"), temp.path().join("without"));
+    let with = temp.path().join("with");
+    let without = temp.path().join("without");
     copy("qwen3_moe", &with);
     std::fs::create_dir(&without).unwrap();
     std::fs::copy(with.join("config.json"), without.join("config.json")).unwrap();
     let inspect = |dir: &std::path::Path| -> Value {
         serde_json::from_str(&sws(&[&"inspect", &dir, &"--json"]).succeeded().stdout).unwrap()
     };
-    let (with, without) = (inspect(&with), inspect(&without));
+    let with = inspect(&with);
+    let without = inspect(&without);
     assert_eq!(without["formats"][0]["format"], "bf16");
     assert_eq!(with["stored_bytes"], without["formats"][0]["bytes"]);
 }

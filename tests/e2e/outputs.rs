@@ -126,7 +126,8 @@ fn files_of_the_system_and_directories_are_refused() {
 #[test]
 fn two_outputs_of_one_name_are_refused() {
     let temp = tempfile::tempdir().unwrap();
-    let (file, link) = (temp.path().join("file"), temp.path().join("link"));
+    let file = temp.path().join("file");
+    let link = temp.path().join("link");
     symlink("file", &link).unwrap();
     let model = golden_dir(MODEL);
     let outcome = sws(&[

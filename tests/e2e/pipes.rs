@@ -29,7 +29,8 @@ fn within_a_minute(cache: &Path, args: &[&dyn AsRef<OsStr>]) -> Outcome {
 fn pipes_among_the_files_of_a_model_are_refused() {
     let temp = tempfile::tempdir().unwrap();
     let at = |name: &str| temp.path().join(name);
-    let (cache, shards) = (at("cache"), at("shards"));
+    let cache = at("cache");
+    let shards = at("shards");
     copy("qwen3_moe", &at("whole"));
     sws(&[&"shard", &at("whole"), &"--out", &shards]).succeeded();
     let expert = "layer_1/expert_2.safetensors";
@@ -89,7 +90,8 @@ fn pipes_among_the_files_of_a_model_are_refused() {
 #[test]
 fn pipes_as_arguments_are_refused() {
     let temp = tempfile::tempdir().unwrap();
-    let (model, pipe) = (temp.path().join("model"), temp.path().join("pipe"));
+    let model = temp.path().join("model");
+    let pipe = temp.path().join("pipe");
     let tales = sws_testing::tales();
     copy("qwen3_moe", &model);
     make_pipe(&pipe);
@@ -113,7 +115,8 @@ fn pipes_as_arguments_are_refused() {
 #[test]
 fn pipes_in_the_cache_folder_are_skipped() {
     let temp = tempfile::tempdir().unwrap();
-    let (model, cache) = (temp.path().join("model"), temp.path().join("cache"));
+    let model = temp.path().join("model");
+    let cache = temp.path().join("cache");
     copy("qwen3_moe", &model);
     let run = || {
         let args: [&dyn AsRef<OsStr>; 7] = [

@@ -77,7 +77,8 @@ fn consecutive(dir: &Path, files: usize, seed: u64) {
 fn pulled_shards_are_those_of_the_whole_checkpoint() {
     for files in [1, 4] {
         let temp = tempfile::tempdir().unwrap();
-        let (dir, expected) = (temp.path().join("in"), temp.path().join("expected"));
+        let dir = temp.path().join("in");
+        let expected = temp.path().join("expected");
         match files {
             // One after the other, and each piece in all of them.
             1 => consecutive(&dir, 5, 1),
@@ -147,7 +148,8 @@ fn the_encoding_can_be_left_to_the_plan() {
 #[test]
 fn a_large_single_file_needs_its_header_and_samples_first() {
     let temp = tempfile::tempdir().unwrap();
-    let (dir, expected) = (temp.path().join("in"), temp.path().join("expected"));
+    let dir = temp.path().join("in");
+    let expected = temp.path().join("expected");
     tiny("qwen2_moe", Dtype::BF16, 3).write(&dir, 1);
     sws(&[&"shard", &dir, &"--out", &expected]).succeeded();
     let user = User::of(&dir);
@@ -167,7 +169,8 @@ fn the_disk_holds_one_file_at_a_time() {
     user.hub.slow(20);
     let mut child = user.command(&[&"pull", &ID]).spawn().unwrap();
     let clock = Clock::real();
-    let (whole, mut most) = (user.at("models/own--tiny-model/bf12.pull/whole"), 0);
+    let whole = user.at("models/own--tiny-model/bf12.pull/whole");
+    let mut most = 0;
     let status = loop {
         let sizes = whole.read_dir().into_iter().flatten().flatten();
         let sizes = sizes.filter_map(|entry| Some(entry.metadata().ok()?.len()));
@@ -181,7 +184,8 @@ fn the_disk_holds_one_file_at_a_time() {
     let weights =
         tree(&dir).into_iter().filter(|(name, _)| name.to_string_lossy().ends_with("tensors"));
     let sizes: Vec<u64> = weights.map(|(_, bytes)| bytes.len() as u64).collect();
-    let (total, largest) = (sizes.iter().sum::<u64>(), *sizes.iter().max().unwrap());
+    let total = sizes.iter().sum::<u64>();
+    let largest = *sizes.iter().max().unwrap();
     eprintln!("at most {most} bytes of {total} at a time; the largest file has {largest}");
     // A piece lies in two files, and the next begins while it is made.
     assert!(most > 0 && most <= 3 * largest && most < total / 2, "{most} of {total}");
@@ -190,12 +194,14 @@ fn the_disk_holds_one_file_at_a_time() {
 #[test]
 fn pulling_killed_at_random_moments() {
     let temp = tempfile::tempdir().unwrap();
-    let (dir, expected) = (temp.path().join("in"), temp.path().join("expected"));
+    let dir = temp.path().join("in");
+    let expected = temp.path().join("expected");
     consecutive(&dir, 4, 5);
     sws(&[&"shard", &dir, &"--out", &expected]).succeeded();
     let mut random = Random(6);
     let clock = Clock::real();
-    let (mut resumed, mut killed) = (0, 0);
+    let mut resumed = 0;
+    let mut killed = 0;
     for _ in 0..6 {
         let user = User::of(&dir);
         user.hub.slow(10);
@@ -219,7 +225,8 @@ fn pulling_killed_at_random_moments() {
 #[test]
 fn resumed_pulls_make_the_model_of_the_hub() {
     let temp = tempfile::tempdir().unwrap();
-    let (dir, expected) = (temp.path().join("in"), temp.path().join("expected"));
+    let dir = temp.path().join("in");
+    let expected = temp.path().join("expected");
     consecutive(&dir, 2, 8);
     for name in ["README.md", "tokenizer.json"] {
         std::fs::write(dir.join(name), r#"{"version": "1.0", "added_tokens": []}"#).unwrap();
@@ -271,7 +278,8 @@ fn resumed_pulls_make_the_model_of_the_hub() {
 #[test]
 fn resumed_pull_verifies_its_shards() {
     let temp = tempfile::tempdir().unwrap();
-    let (dir, expected) = (temp.path().join("in"), temp.path().join("expected"));
+    let dir = temp.path().join("in");
+    let expected = temp.path().join("expected");
     consecutive(&dir, 4, 5);
     sws(&[&"shard", &dir, &"--out", &expected]).succeeded();
     let user = User::of(&dir);
@@ -289,7 +297,8 @@ fn resumed_pull_verifies_its_shards() {
     }
     child.kill().unwrap();
     assert!(!child.wait().unwrap().success());
-    let (mut damaged, there) = (0, listed());
+    let mut damaged = 0;
+    let there = listed();
     for (name, mut bytes) in tree(&shards) {
         if name.extension().is_some_and(|ending| ending == "safetensors") {
             let middle = bytes.len() / 2;
@@ -311,7 +320,8 @@ fn resumed_pull_verifies_its_shards() {
 #[test]
 fn a_download_ends_with_the_commit_that_it_began_with() {
     let temp = tempfile::tempdir().unwrap();
-    let (dir, expected) = (temp.path().join("in"), temp.path().join("expected"));
+    let dir = temp.path().join("in");
+    let expected = temp.path().join("expected");
     consecutive(&dir, 2, 6);
     sws(&[&"shard", &dir, &"--out", &expected]).succeeded();
     let user = User::of(&dir);
@@ -354,7 +364,8 @@ fn a_disk_that_is_full_in_the_middle_of_a_file() {
     consecutive(&dir, 2, 10);
     let user = User::of(&dir);
     let Some(disk) = Disk::mount(&user.at("disk"), 4096) else { return };
-    let (out, other) = (disk.0.join("out"), disk.0.join("other"));
+    let out = disk.0.join("out");
+    let other = disk.0.join("other");
     user.hub.slow(100);
     let pull: [&dyn AsRef<OsStr>; 6] = [&"pull", &ID, &"--as", &"stored", &"--out", &out];
     let child = user.command(&pull).spawn().unwrap();

@@ -41,7 +41,8 @@ fn invalid_checkpoints_are_refused() {
     ];
     for (case, spoil, words) in cases {
         let temp = tempfile::tempdir().unwrap();
-        let (dir, out) = (temp.path().join("in"), temp.path().join("out"));
+        let dir = temp.path().join("in");
+        let out = temp.path().join("out");
         checkpoint(&dir);
         spoil(&dir);
         let outcome = sws(&[&"shard", &dir, &"--out", &out]).refused(2, words);
@@ -78,7 +79,8 @@ fn unusable_output_directories_are_refused() {
         ("dense", "new", &["--stand-ins", "q4"], &["dense", "no experts", "leave --stand-ins out"]),
     ];
     for (input, out, options, words) in cases {
-        let (input, out) = (at(input), at(out));
+        let input = at(input);
+        let out = at(out);
         let mut args: Vec<&dyn AsRef<std::ffi::OsStr>> = vec![&"shard", &input, &"--out", &out];
         args.extend(options.iter().map(|word| word as &dyn AsRef<std::ffi::OsStr>));
         sws(&args).refused(2, words);

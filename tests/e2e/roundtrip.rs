@@ -78,7 +78,8 @@ fn check(family: &str, dtype: Dtype, encoding: Encoding, stand_ins: Option<Encod
             let after = Stored { dir: &at("one"), manifest: &manifest, tensor };
             changed += usize::from(compare(&case, &before, &after));
         }
-        let (shards, checkpoint) = (at("one"), at("in"));
+        let shards = at("one");
+        let checkpoint = at("in");
         let made = (&*shards, &manifest, piece);
         check_stand_in(made, (&checkpoint, &in_place, before), stand_ins);
     }
@@ -154,7 +155,8 @@ impl Stored<'_> {
         }
         if self.tensor.transposed && self.manifest.encoding.is_none() {
             // The checkpoint has the numbers in the order of the columns.
-            let (rows, cols) = (rows as usize, cols as usize);
+            let rows = rows as usize;
+            let cols = cols as usize;
             let at = |i: usize| weights[i % cols * rows + i / cols];
             weights = (0..rows * cols).map(at).collect();
         }
@@ -166,12 +168,15 @@ impl Stored<'_> {
 fn compare(case: &str, before: &Stored, after: &Stored) -> bool {
     let name = &after.tensor.name;
     assert_eq!(name, &before.tensor.name, "{case}");
-    let (old, new) = (before.weights(), after.weights());
+    let old = before.weights();
+    let new = after.weights();
     let same = old.iter().zip(&new).all(|(a, b)| a.to_bits() == b.to_bits());
     match after.tensor.error {
         None => assert!(same, "{case}: {name} is not exact"),
         Some(error) => {
-            let (mut difference, mut total, mut max) = (0f64, 0f64, 0f64);
+            let mut difference = 0f64;
+            let mut total = 0f64;
+            let mut max = 0f64;
             for (a, b) in old.iter().zip(&new) {
                 let d = f64::from(*b) - f64::from(*a);
                 difference += d * d;
@@ -306,8 +311,10 @@ fn the_error_of_a_stand_in_is_that_of_the_manifest() {
             let w = w.matrix(&exact.slot).unwrap().unwrap();
             let v = v.matrix(&approx.slot).unwrap().unwrap();
             assert_eq!(v.encoding(), Encoding::Q4);
-            let (mut whole, mut off) = (0.0, 0.0);
-            let (mut a, mut b) = (vec![0.0; w.cols()], vec![0.0; w.cols()]);
+            let mut whole = 0.0;
+            let mut off = 0.0;
+            let mut a = vec![0.0; w.cols()];
+            let mut b = vec![0.0; w.cols()];
             for row in 0..w.row_count() {
                 w.decode_row(row, &mut a);
                 v.decode_row(row, &mut b);
@@ -338,7 +345,8 @@ fn the_error_of_a_stand_in_is_that_of_the_manifest() {
 /// Power iteration: the factors by which the weights, and the error of the stand-in, stretch a
 /// vector that they have stretched before.
 fn stretch(w: &Matrix, v: &Matrix, seed: u64) -> [f64; 2] {
-    let (mut a, mut b) = (vec![0.0; w.cols()], vec![0.0; w.cols()]);
+    let mut a = vec![0.0; w.cols()];
+    let mut b = vec![0.0; w.cols()];
     [false, true].map(|change| {
         let mut bytes = vec![0; w.cols()];
         checkpoints::Random(seed).fill(&mut bytes);
@@ -347,7 +355,8 @@ fn stretch(w: &Matrix, v: &Matrix, seed: u64) -> [f64; 2] {
         for _ in 0..5 {
             let len = x.iter().map(|x| x * x).sum::<f64>().sqrt();
             x.iter_mut().for_each(|x| *x /= len);
-            let (mut squares, mut next) = (0.0, vec![0.0; x.len()]);
+            let mut squares = 0.0;
+            let mut next = vec![0.0; x.len()];
             for row in 0..w.row_count() {
                 w.decode_row(row, &mut a);
                 v.decode_row(row, &mut b);

@@ -17,7 +17,8 @@ fn last_line(outcome: &Outcome) -> Value {
 
 /// Continues `tokens` greedily.
 fn greedy(model: &Path, tokens: &[u32], count: usize, more: &[&str]) -> Vec<u32> {
-    let (tokens, count) = (list(tokens), count.to_string());
+    let tokens = list(tokens);
+    let count = count.to_string();
     let mut args: Vec<&dyn AsRef<OsStr>> =
         vec![&"run", &model, &"--tokens", &tokens, &"--max-new-tokens", &count];
     args.extend([&"--temperature" as &dyn AsRef<OsStr>, &"0", &"--ignore-eos", &"--json"]);
@@ -31,7 +32,8 @@ fn every_family_matches_transformers() {
     let temp = tempfile::tempdir().unwrap();
     for name in variants() {
         let expected = golden(&name);
-        let (model, out) = (runnable(&name), temp.path().join(format!("{name}.safetensors")));
+        let model = runnable(&name);
+        let out = temp.path().join(format!("{name}.safetensors"));
         let dir = &model.dir;
         let tokens = list(&expected.tokens);
         sws(&[&"forward", &dir, &"--tokens", &tokens, &"--out", &out, &"--routes"]).succeeded();
@@ -132,7 +134,8 @@ fn the_ring_reader_reads_the_same_or_says_why_not() {
 #[test]
 fn a_tier_can_be_forced_and_changes_no_bit() {
     let temp = tempfile::tempdir().unwrap();
-    let (dir, out) = (golden_dir("qwen3_moe"), temp.path().join("out.safetensors"));
+    let dir = golden_dir("qwen3_moe");
+    let out = temp.path().join("out.safetensors");
     let forward = |tier: &str| {
         let args: [&dyn AsRef<OsStr>; 6] =
             [&"forward", &dir, &"--tokens", &"1,2,3,5,8", &"--out", &out];

@@ -16,7 +16,8 @@ fn call(words: &[&str]) -> Outcome {
 fn stand_ins_count_only_with_a_tolerance() {
     let temp = tempfile::tempdir().unwrap();
     let path = |name: &str| temp.path().join(name).to_str().unwrap().to_owned();
-    let (checkpoint, model) = (path("checkpoint"), path("shards"));
+    let checkpoint = path("checkpoint");
+    let model = path("shards");
     call(&["unshard", tales().to_str().unwrap(), "--out", &checkpoint]).succeeded();
     call(&["shard", &checkpoint, "--out", &model, "--stand-ins", "q4"]).succeeded();
 

@@ -50,7 +50,9 @@ fn an_answer_does_not_depend_on_memory_policy_or_reader() {
     assert_eq!(expected["metrics"]["ram_bytes"], Value::Null);
     let least = least(&tales());
     let budget = |more: u64| format!("{}MiB", least + more);
-    let (low, middle, high) = (budget(1), budget(4), budget(40));
+    let low = budget(1);
+    let middle = budget(4);
+    let high = budget(40);
     let cases: [&[&str]; 7] = [
         &["--ram", "min"],
         &["--ram", &low, "--policy", "lru"],
@@ -69,7 +71,8 @@ fn an_answer_does_not_depend_on_memory_policy_or_reader() {
         let cost = &metrics["cost"]["generation"];
         assert_eq!(cost["tokens"], 23, "{metrics}");
         let time = ["compute", "stall", "other"].map(|part| cost["time"][part].as_f64().unwrap());
-        let (sum, seconds) = (time.iter().sum::<f64>(), cost["seconds"].as_f64().unwrap());
+        let sum = time.iter().sum::<f64>();
+        let seconds = cost["seconds"].as_f64().unwrap();
         assert!((sum - seconds).abs() <= 0.01 * seconds, "{cost}");
     }
 }
@@ -98,12 +101,14 @@ fn every_family_streams_its_resident_logits() {
 #[test]
 fn routes_and_hidden_states_are_recorded() {
     let temp = tempfile::tempdir().unwrap();
-    let (plain, full) = (temp.path().join("a.safetensors"), temp.path().join("b.safetensors"));
+    let plain = temp.path().join("a.safetensors");
+    let full = temp.path().join("b.safetensors");
     let expected = answer(&tales(), &["--resident", "--record", plain.to_str().unwrap()]);
     let hidden = ["--ram", "min", "--record", full.to_str().unwrap(), "--record-hidden"];
     assert_eq!(answer(&tales(), &hidden)["tokens"], expected["tokens"]);
 
-    let (plain, full) = (Tensors::read(&plain), Tensors::read(&full));
+    let plain = Tensors::read(&plain);
+    let full = Tensors::read(&full);
     // The prompt's seven tokens and all new ones but the last have gone through the layers.
     assert_eq!(plain.0["ids"].1, [30, 8, 4]);
     assert_eq!(plain.0["ids"], full.0["ids"]);

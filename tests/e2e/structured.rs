@@ -38,7 +38,8 @@ fn is_an_animal(text: &str) {
 #[test]
 fn texts_have_the_structure_that_was_asked_for() {
     let temp = tempfile::tempdir().unwrap();
-    let (schema, grammar) = (temp.path().join("a.json"), temp.path().join("a.gbnf"));
+    let schema = temp.path().join("a.json");
+    let grammar = temp.path().join("a.gbnf");
     std::fs::write(&schema, SCHEMA).unwrap();
     std::fs::write(&grammar, "root ::= \"The \" (\"wolf\" | \"cat\") \"!\"\n").unwrap();
     let prompt: [&dyn AsRef<OsStr>; 3] = [&"--prompt", &"The wolf", &"--json"];

@@ -87,7 +87,8 @@ pub(crate) fn tree(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 /// Asserts that two directories have the same files, without printing their bytes.
 #[track_caller]
 pub(crate) fn assert_same_tree(a: &Path, b: &Path) {
-    let (a, b) = (tree(a), tree(b));
+    let a = tree(a);
+    let b = tree(b);
     assert_eq!(a.keys().collect::<Vec<_>>(), b.keys().collect::<Vec<_>>());
     for (name, bytes) in &a {
         assert!(*bytes == b[name], "{} differs", name.display());

@@ -54,8 +54,10 @@ fn interrupt(child: &mut Child, by: &str) {
 #[test]
 fn an_interrupted_run_completes_its_certificate() {
     let temp = tempfile::tempdir().unwrap();
-    let (model, certificate) = (tales(), temp.path().join("certificate"));
-    let (certify, long) = (["--certify", "--prompt"], ["--ignore-eos", "--max-new-tokens", "4000"]);
+    let model = tales();
+    let certificate = temp.path().join("certificate");
+    let certify = ["--certify", "--prompt"];
+    let long = ["--ignore-eos", "--max-new-tokens", "4000"];
     for by in ["-INT", "-TERM"] {
         let mut args: Vec<&dyn AsRef<std::ffi::OsStr>> = vec![&"run", &model];
         args.extend([&certify[0] as &dyn AsRef<_>, &certificate, &certify[1], &"The king"]);

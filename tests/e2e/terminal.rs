@@ -157,7 +157,8 @@ fn a_chat_gives_the_terminal_back_whatever_ends_it() {
         let child = terminal.start(&mut command(&[&"chat", &model]));
         terminal.until("> ");
         assert_ne!(terminal.modes(), before, "the editor has its own modes");
-        let (signal, id) = (format!("-{signal}"), child.id().to_string());
+        let signal = format!("-{signal}");
+        let id = child.id().to_string();
         assert!(Command::new("kill").args([&signal, &id]).status().unwrap().success());
         let status = ended(child);
         assert_eq!(status.code(), None, "{signal} ended it");
@@ -316,7 +317,10 @@ fn the_progress_of_a_prompt_stands_below_its_text() {
 /// behind the last column forgets that where it is moved and returned.
 fn render(bytes: &str, columns: usize) -> Vec<String> {
     let mut lines = vec![vec![' '; columns]; 500];
-    let (mut line, mut column, mut is_full, mut saved) = (0, 0, false, (0, 0));
+    let mut line = 0;
+    let mut column = 0;
+    let mut is_full = false;
+    let mut saved = (0, 0);
     let mut chars = bytes.chars();
     while let Some(c) = chars.next() {
         is_full &= !matches!(c, '\r' | '\n' | '\x1b');

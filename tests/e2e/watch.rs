@@ -66,7 +66,8 @@ fn watching_changes_no_token_and_stays_within_the_budget() {
         assert!(shown.contains(words), "{words}");
     }
     let metrics = &serde_json::from_str::<Value>(&watched.stdout).unwrap()["metrics"];
-    let (peak, budget) = (&metrics["peak_rss_bytes"], &metrics["ram_bytes"]);
+    let peak = &metrics["peak_rss_bytes"];
+    let budget = &metrics["ram_bytes"];
     assert!(peak.as_u64().unwrap() <= budget.as_u64().unwrap(), "{peak} of {budget}");
 
     let data = data(&page);
@@ -84,7 +85,8 @@ fn watching_changes_no_token_and_stays_within_the_budget() {
     let sum = |name: &str| -> f64 { all(name).iter().sum() };
     // Computing and waiting are those of the account. Times have six digits in the page.
     for (name, of) in [("computing", "compute"), ("waiting", "stall")] {
-        let (prompt, rest) = (all(name)[0], all(name)[1..].iter().sum::<f64>());
+        let prompt = all(name)[0];
+        let rest = all(name)[1..].iter().sum::<f64>();
         for (part, found) in [("prompt", prompt), ("generation", rest)] {
             let expected = metrics["cost"][part]["time"][of].as_f64().unwrap();
             assert!((found - expected).abs() < 1e-4, "{name} of the {part}: {found}, {expected}");
@@ -139,7 +141,8 @@ fn the_terminal_is_given_back_whatever_ends_the_run() {
         terminal.until("GB/s");
         assert_ne!(terminal.modes(), before, "typed keys are not shown");
         for signal in signals {
-            let (signal, id) = (format!("-{signal}"), child.id().to_string());
+            let signal = format!("-{signal}");
+            let id = child.id().to_string();
             assert!(Command::new("kill").args([&signal, &id]).status().unwrap().success());
         }
         terminal.until(LEAVE);
@@ -153,7 +156,8 @@ fn the_terminal_is_given_back_whatever_ends_the_run() {
 #[test]
 fn a_page_of_a_chat_has_all_answers() {
     let temp = tempfile::tempdir().unwrap();
-    let (model, page) = (temp.path().join("model"), temp.path().join("page.html"));
+    let model = temp.path().join("model");
+    let page = temp.path().join("page.html");
     conversational(&model);
     let args: [&dyn AsRef<OsStr>; 7] =
         [&"chat", &model, &"-n", &"4", &"--ignore-eos", &"--report", &page];

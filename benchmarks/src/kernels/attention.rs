@@ -148,7 +148,8 @@ impl Cell {
             heads: kv_heads,
             dim: E::row(dim),
         };
-        let (keys, values) = (layout(key_dim), layout(self.value_row()));
+        let keys = layout(key_dim);
+        let values = layout(self.value_row());
         let of_value = if self.is_latent() { 0 } else { value_dim };
         let numbers = self.positions * kv_heads * (key_dim + of_value);
         let bytes = self.positions * kv_heads * (E::row(key_dim) + E::row(of_value)) * size;
@@ -199,7 +200,9 @@ impl Cell {
             let mut y = vec![0.0; heads * value_dim];
             let scratch = || AttentionScratch::new(value_dim, self.positions);
             let mut scratch: Vec<_> = (0..options.threads).map(|_| scratch()).collect();
-            let (caches, q, spec) = (&caches, &q, &spec);
+            let caches = &caches;
+            let q = &q;
+            let spec = &spec;
             Contender {
                 name: tier.to_string(),
                 bytes: bytes as f64,

@@ -48,7 +48,8 @@ pub fn gemm_f32(w: &[f32], rows: usize, cols: usize, x: &[f32], tokens: usize, y
         1 => gemm::Parallelism::None,
         n => gemm::Parallelism::Rayon(n),
     };
-    let (row, col) = (cols as isize, rows as isize);
+    let row = cols as isize;
+    let col = rows as isize;
     // SAFETY: the three pointers come from slices whose lengths, asserted above, are those of a
     // rows × cols, a cols × tokens and a rows × tokens matrix with the strides given here; `y` is
     // borrowed mutably, so it overlaps neither of the others.
@@ -212,7 +213,8 @@ mod tests {
     /// The peers must compute the same product as our kernels.
     #[test]
     fn peers_multiply() {
-        let (rows, cols) = (48, 512);
+        let rows = 48;
+        let cols = 512;
         let w = widen(&random_weights(rows, cols));
         for tokens in [1, 8] {
             let x = widen(&random_weights(tokens, cols));

@@ -158,7 +158,8 @@ impl WorkingSet {
                 memory[at..at + part.len()].copy_from_slice(part);
             }
         }
-        let (encoding, shape) = (encoded.encoding, encoded.shape);
+        let encoding = encoded.encoding;
+        let shape = encoded.shape;
         Ok(WorkingSet { encoding, shape, memory, stride, parts, copies })
     }
 

@@ -39,7 +39,8 @@ fn least_squares<const N: usize>(
     parts: impl Fn(&Point) -> ([f64; N], f64),
 ) -> [f64; N] {
     let row = |point: &&Point| {
-        let ((parts, sum), scale) = (parts(point), scale(point));
+        let (parts, sum) = parts(point);
+        let scale = scale(point);
         (parts.map(|part| part / scale), sum / scale)
     };
     let rows: Vec<([f64; N], f64)> = points.iter().map(row).collect();

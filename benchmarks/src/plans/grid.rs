@@ -73,7 +73,8 @@ pub(super) fn models(scratch: &Path) -> Result<Vec<Model>> {
 fn make(name: &str, layers: usize, out: &Path) -> Result<()> {
     if let Ok(mut shape) = Shape::named(name) {
         (shape.layers, shape.vocab) = (layers, VOCABULARY);
-        let (config, generation) = (shape.config(), shape.generation_config());
+        let config = shape.config();
+        let generation = shape.generation_config();
         let configs = [("config.json", &config), ("generation_config.json", &generation)];
         return write_random(&configs, &shape.tensors(), out, FILE, 0);
     }

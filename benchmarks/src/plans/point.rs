@@ -135,7 +135,8 @@ impl Task {
         // Loaded before anything that needs memory is probed.
         let mut loaded = loader(RamBudget::Bytes(ram)).load()?;
         let plan = loaded.plan().context("no plan")?;
-        let (planned, slots) = (plan.per_token, plan.most_experts());
+        let planned = plan.per_token;
+        let slots = plan.most_experts();
         let experts: usize = model.spec().moes().map(|moe| moe.experts).sum();
         let earlier = model.earlier_hits().context("there was no earlier run")?;
         let own_hits = earlier.rate(slots as f64 / experts as f64);
@@ -188,7 +189,8 @@ impl Task {
             Ok(())
         };
         compute(warm)?;
-        let (before, started) = (gauge.read(), clock.now());
+        let before = gauge.read();
+        let started = clock.now();
         compute(counted)?;
         let seconds = (clock.now() - started).as_secs_f64() / counted.len() as f64;
         Ok((Metrics::between(&before, &gauge.read()), seconds))

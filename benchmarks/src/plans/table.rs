@@ -65,7 +65,9 @@ pub fn page(points: &[Point]) -> Result<String> {
         writeln!(text, "## {title}\n")?;
         text += "| model | encoding | cached | hits planned | found | MB a token planned | found | tok/s planned | found | planned / found |\n|---|---|---:|---:|---:|---:|---:|---:|---:|---:|\n";
         for it in &judged {
-            let (point, ratio, found) = (it.point, of(it), 1.0 / it.point.seconds);
+            let point = it.point;
+            let ratio = of(it);
+            let found = 1.0 / it.point.seconds;
             let planned = PerToken { hit_rate: hits(point), ..point.planned };
             writeln!(
                 text,

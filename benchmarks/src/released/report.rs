@@ -41,7 +41,8 @@ pub(super) struct Report {
 /// One run, for those who wait.
 pub(super) fn line(run: &Run) -> String {
     let share = |share: Option<f64>| share.unwrap_or(f64::NAN);
-    let (time, read) = (run.seconds_per_token, run.bytes_per_token.unwrap_or(f64::NAN));
+    let time = run.seconds_per_token;
+    let read = run.bytes_per_token.unwrap_or(f64::NAN);
     format!(
         "{:.2} tok/s, {:.2} GB/s, a read in flight {:.3}, waiting {:.3}, other {:.3}, hits {:.2}, {} MiB",
         1.0 / time,
@@ -161,8 +162,10 @@ mod tests {
             "other": other, "reading": reading, "prompt_bytes": 1, "group_peak": peak, "fio": null,
         });
         let runs = vec![serde_json::from_value(run).unwrap()];
-        let (speculation, layers) = (Value::Null, Value::Null);
-        let (shape, what) = ("a".to_owned(), what.to_owned());
+        let speculation = Value::Null;
+        let layers = Value::Null;
+        let shape = "a".to_owned();
+        let what = what.to_owned();
         Row { shape, disk: 12_000_000_000, what, budget: 1 << 20, speculation, layers, runs }
     }
 

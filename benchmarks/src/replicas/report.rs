@@ -28,7 +28,8 @@ impl Report {
     pub fn new(texts: &Texts, costs: Costs, cases: &[Case], outcomes: Vec<Outcome>) -> Report {
         let HistoryShape { layers, experts, top_k } = texts.trace().shape();
         let [slots, parallel] = cases.first().map_or([0, 0], |case| [case.slots, case.parallel]);
-        let (shape, topics) = ([layers, experts, top_k], texts.topics());
+        let shape = [layers, experts, top_k];
+        let topics = texts.topics();
         Report { shape, topics, texts: texts.all().len(), slots, parallel, costs, outcomes }
     }
 
@@ -81,7 +82,8 @@ impl Report {
         let [first, between] = [outcome.first, outcome.between.map(|seconds| 1e3 * seconds)];
         let first = first.map(|seconds| format!("{seconds:.2}")).join(", ");
         let between = between.map(|ms| format!("{ms:.0}")).join(", ");
-        let (hits, fetched) = (100.0 * hit_rate, outcome.fetched_bytes as f64 / 1e9);
+        let hits = 100.0 * hit_rate;
+        let fetched = outcome.fetched_bytes as f64 / 1e9;
         let times = times.unwrap_or_default();
         let _ = writeln!(
             table,

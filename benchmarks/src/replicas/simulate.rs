@@ -149,11 +149,13 @@ pub fn simulate(
     threads: &Threads,
 ) -> Result<Outcome> {
     ensure!(case.replicas > 0 && case.clients > 0 && case.requests > 0, "a case without requests");
-    let (mut models, working) = (Vec::new(), Working::default());
+    let mut models = Vec::new();
+    let working = Working::default();
     for _ in 0..case.replicas {
         let slots = [case.slots, case.lent];
         let lm = Replayed::new(Arc::clone(texts), costs, slots, case.parallel, working.clone());
-        let (clock, done) = (lm.clock(), lm.done());
+        let clock = lm.clock();
+        let done = lm.done();
         let waiter = Waiter::new(clock.clone());
         models.push((LoadedSequences::new(Box::new(lm), threads, waiter), clock, done));
     }
@@ -328,7 +330,8 @@ impl Simulation<'_> {
             true => (half, last, until - already),
             false => (Duration::ZERO, end, self.tokens),
         };
-        let (uses, misses) = (after.uses - before.uses, after.misses - before.misses);
+        let uses = after.uses - before.uses;
+        let misses = after.misses - before.misses;
         let Case { replicas, clients, routing, requests, .. } = self.case;
         let began = self.replicas.iter().filter(|replica| replica.tokens > 0).count() as u64;
         let most = self.replicas.iter().map(|replica| replica.tokens).max().unwrap_or(0);

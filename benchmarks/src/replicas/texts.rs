@@ -47,7 +47,8 @@ impl Texts {
     /// Texts of the sequences of a trace. Of each, `prompt` tokens and `new - 1` more make a text, the
     /// next ones another; a rest that is shorter makes none. Each `per_topic` sequences are a topic.
     pub fn of(trace: Trace, prompt: usize, new: usize, per_topic: usize) -> Result<Texts> {
-        let (mut all, len) = (Vec::new(), prompt + new - 1);
+        let mut all = Vec::new();
+        let len = prompt + new - 1;
         for (number, sequence) in trace.sequences().enumerate() {
             let topic = number / per_topic;
             let starts =
@@ -112,8 +113,8 @@ impl Texts {
         let options =
             Options { resident: true, context: Some(1024), streaming, ..Options::default() };
         let mut loaded = model.with(options).load()?;
-        let (spec, experts) =
-            (loaded.model().spec(), loaded.model().spec().moes().map(|moe| moe.experts));
+        let spec = loaded.model().spec();
+        let experts = loaded.model().spec().moes().map(|moe| moe.experts);
         let shape = HistoryShape {
             layers: spec.moes().count(),
             experts: experts.max().unwrap_or(0),
@@ -121,7 +122,8 @@ impl Texts {
         };
         let layers = spec.layers.len();
         let mut trace = Trace::new(shape)?;
-        let (mut all, mut prompts) = (Vec::new(), Vec::new());
+        let mut all = Vec::new();
+        let mut prompts = Vec::new();
         for (topic, beginning) in BEGINNINGS.lines().take(topics).enumerate() {
             let tokenizer = loaded.text().tokenizer().context("the model has no tokenizer")?;
             let prompt = tokenizer.encode(beginning, true)?;

@@ -117,15 +117,18 @@ pub(super) fn reads(dir: &Path) -> Result<Figure> {
 /// Parts of a token's time by share of experts cached.
 pub(super) fn token(dir: &Path) -> Result<Figure> {
     let rows: Vec<Streamed> = read(dir, "stream.json")?;
-    let (mut shares, mut parts) = (Vec::new(), [const { Vec::new() }; 3]);
+    let mut shares = Vec::new();
+    let mut parts = [const { Vec::new() }; 3];
     for row in &rows {
         let share = row.share.map_or("resident".to_owned(), |share| format!("{share} %"));
         if shares.last() != Some(&share) {
             shares.push(share);
         }
         let side = if row.what == "bf16" { -0.2 } else { 0.2 };
-        let (ms, x) = (1e3 * row.seconds_per_token(), (shares.len() - 1) as f64 + side);
-        let (waiting, other) = (ms * row.waiting(), ms * row.other());
+        let ms = 1e3 * row.seconds_per_token();
+        let x = (shares.len() - 1) as f64 + side;
+        let waiting = ms * row.waiting();
+        let other = ms * row.other();
         let ends = [0.0, ms - waiting - other, ms - waiting, ms];
         for (part, ends) in parts.iter_mut().zip(ends.windows(2)) {
             part.push(Point { low: ends[0], ..Point::new(x, ends[1]) });
@@ -161,7 +164,8 @@ pub(super) fn prefetch(dir: &Path) -> Result<Figure> {
     let (labels, ratios): (Vec<String>, Vec<&Ratio>) = times.unzip();
     ensure!(!ratios.is_empty(), "the gate has no ratios of times");
     let points = ratios.iter().enumerate().map(|(i, ratio)| {
-        let (low, high) = (gain(ratio.interval.1), gain(ratio.interval.0));
+        let low = gain(ratio.interval.1);
+        let high = gain(ratio.interval.0);
         Point { x: i as f64, y: gain(ratio.median), low, high }
     });
     let x = names("share of the experts cached", &labels);

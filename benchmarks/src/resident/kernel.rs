@@ -116,7 +116,8 @@ impl Kernel {
                 let rows = matrix.row_count();
                 let share =
                     rows * context.index() / threads..rows * (context.index() + 1) / threads;
-                let (rows, tokens) = (share.len(), input.tokens());
+                let rows = share.len();
+                let tokens = input.tokens();
                 if y.len() < rows * tokens {
                     y.resize(rows * tokens, 0.0);
                 }

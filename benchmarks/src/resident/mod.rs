@@ -143,7 +143,8 @@ fn measure(arguments: &ResidentArguments, dir: &Path) -> Result<Report> {
     session.clear();
     session.observed(&prompt, &mut routes)?;
     let whole = products(&spec, &routes.0, prompt.len());
-    let (mut bytes, mut operations) = (0, (0.0, 0.0));
+    let mut bytes = 0;
+    let mut operations = (0.0, 0.0);
     reach(&mut session, |weights| {
         steps.iter().chain([&whole]).for_each(|products| kernel.prepare(weights, products));
         bytes = steps.iter().map(|step| kernel.bytes(weights, step)).sum::<usize>() / steps.len();
@@ -290,7 +291,8 @@ impl Report {
     /// The results as a table.
     fn table(&self) -> Result<String> {
         let ms = |seconds: &[f64]| 1e3 * median(seconds.iter().copied());
-        let (token, prompt) = (&self.generation, &self.prompt);
+        let token = &self.generation;
+        let prompt = &self.prompt;
         let gb = self.bytes_per_token as f64 / 1e9;
         let kernel = median(token.kernel.iter().copied());
         let gflops = self.prompt_operations / median(prompt.kernel.iter().copied()) / 1e9;

@@ -135,8 +135,8 @@ impl Run {
         let share = |part: f64, of: f64| if of > 0.0 { part / of } else { 0.0 };
         let speculation = &metrics.speculation;
         let missed: u64 = metrics.experts.layers.iter().map(|layer| layer.misses).sum();
-        let (useful, windows) =
-            (speculation.useful as f64, speculation.windows_on + speculation.windows_off);
+        let useful = speculation.useful as f64;
+        let windows = speculation.windows_on + speculation.windows_off;
         Run {
             tokens_per_second: metrics.tokens_per_second,
             bytes_per_token: metrics.disk.bytes as f64 / metrics.tokens as f64,

@@ -194,7 +194,8 @@ pub fn run(arguments: &SpeculationArguments) -> Result<()> {
     let done = rows.iter().map(|row| row.runs.len()).max().unwrap_or(0);
     for round in done..done + arguments.rounds as usize {
         for at in order(&rows, round) {
-            let (row, task) = (&mut rows[at], &mut tasks[at]);
+            let row = &mut rows[at];
+            let task = &mut tasks[at];
             task.ram = row.ram;
             let run = task.run().with_context(|| row.name.clone())?;
             let same = text.get_or_insert_with(|| run.text.clone());
@@ -377,7 +378,8 @@ mod tests {
             ("memory:5", 100.0, "bf12+eviction+prefetch", "5 GB/s, from memory | 100 % | bf16 + lru + no prefetch"),
         ];
         for (disk, budget, left, expected) in cases {
-            let (disk, left) = (disk.parse().unwrap(), left.parse().unwrap());
+            let disk = disk.parse().unwrap();
+            let left = left.parse().unwrap();
             assert_eq!(name(disk, budget, &left, false), expected);
         }
         for word in ["", "-1", "memory:", "memory:x", "1e9", "NaN", "unreal"] {

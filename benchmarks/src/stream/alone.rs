@@ -28,7 +28,8 @@ pub fn read(model: &Path, bytes: u64) -> Result<f64> {
     arena.take(arena.bytes()).context("an empty arena")?.fill(1);
     // Far apart, and each as often as the others.
     let step = (0..).map(|n: usize| n * 97 % ids.len());
-    let (mut selection, mut selected) = (Vec::new(), 0);
+    let mut selection = Vec::new();
+    let mut selected = 0;
     for place in step {
         if selected >= bytes {
             break;
@@ -38,7 +39,8 @@ pub fn read(model: &Path, bytes: u64) -> Result<f64> {
         selection.push(Read::Piece(ids[place]));
     }
     let clock = Clock::real();
-    let (mut read, mut failed) = (0, None);
+    let mut read = 0;
+    let mut failed = None;
     for selection in selection.chunks(4 * SLOTS) {
         store.extract_pieces(selection, &arena, |completion| {
             let present = completion.layout.segments().iter().map(|segment| segment.present as u64);

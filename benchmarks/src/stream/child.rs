@@ -97,7 +97,8 @@ impl Known {
             experts => slots(plan) >= (share * experts as f64).round() as u64,
         };
         let nothing = all["smallest_budget"].as_u64().context("`sws plan` reports no minimum")?;
-        let (mut below, mut above) = (nothing >> 20, (8 * nothing + 2 * self.passed) >> 20);
+        let mut below = nothing >> 20;
+        let mut above = (8 * nothing + 2 * self.passed) >> 20;
         ensure!(enough(&plan(above << 20)?), "no budget holds {share} of the model");
         while above - below > 1 {
             let middle = below.midpoint(above);
@@ -111,7 +112,8 @@ impl Known {
     }
 
     fn plan(&self, ram: u64, task: &Task) -> Result<Value> {
-        let (ram, context) = (mib(ram), task.context.to_string());
+        let ram = mib(ram);
+        let context = task.context.to_string();
         let threads = task.threads.to_string();
         let mut arguments = vec![OsStr::new("plan"), self.model.as_os_str()];
         arguments.extend(

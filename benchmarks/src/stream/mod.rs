@@ -371,7 +371,8 @@ impl Run {
         let generation = &cost["generation"];
         let number =
             |value: &Value| value.as_f64().context("the metrics of `sws run` have changed");
-        let (tokens, seconds) = (number(&generation["tokens"])?, number(&generation["seconds"])?);
+        let tokens = number(&generation["tokens"])?;
+        let seconds = number(&generation["seconds"])?;
         let read = number(&generation["disk"]["bytes"])?;
         Ok(Run {
             seconds_per_token: seconds / tokens,

@@ -136,7 +136,8 @@ impl Timeline {
         let Recording { reads, steps, .. } = recording;
         let mut timeline = Timeline::default();
         let (Some(first), Some(last)) = (steps.first(), steps.last()) else { return timeline };
-        let (from, to) = (first.at, last.at);
+        let from = first.at;
+        let to = last.at;
         timeline.seconds = to.saturating_sub(from).as_secs_f64();
         timeline.over_time = vec![0.0; PARTS];
         timeline.count(reads, (from, to));
@@ -172,7 +173,8 @@ impl Timeline {
 
     /// Counts reads that ended in the time of the steps.
     fn count(&mut self, reads: &[RecordedRead], (from, to): (Duration, Duration)) {
-        let (mut queued, mut latency) = (Vec::new(), Vec::new());
+        let mut queued = Vec::new();
+        let mut latency = Vec::new();
         for read in reads.iter().filter(|read| (from..=to).contains(&read.finished)) {
             self.reads += 1;
             self.bytes += read.bytes;
@@ -215,7 +217,8 @@ impl Timeline {
             return;
         }
         for (number, mean) in self.over_time.iter_mut().enumerate() {
-            let (begins, ends) = (number as f64 * part, (number + 1) as f64 * part);
+            let begins = number as f64 * part;
+            let ends = (number + 1) as f64 * part;
             let shared = now.min(ends) - at.max(begins);
             *mean += depth * shared.max(0.0) / part;
         }
@@ -358,7 +361,8 @@ mod tests {
     /// A read of an expert of a layer: requested, issued and ended at these milliseconds.
     fn read(layer: u32, expert: u32, [submitted, started, finished]: [u64; 3]) -> RecordedRead {
         let [submitted, started, finished] = [submitted, started, finished].map(ms);
-        let (piece, started) = (PieceId::expert(layer, expert), Some(started));
+        let piece = PieceId::expert(layer, expert);
+        let started = Some(started);
         RecordedRead { piece, bytes: 1000, submitted, started, finished }
     }
 

@@ -114,7 +114,8 @@ fn record(arguments: &TimelineArguments) -> Result<Recording> {
 /// The tables.
 fn text(timeline: &Timeline, alone: Option<f64>, left_out: u64) -> Result<String> {
     let mut text = String::new();
-    let (seconds, passes) = (timeline.seconds.max(1e-9), timeline.passes as f64);
+    let seconds = timeline.seconds.max(1e-9);
+    let passes = timeline.passes as f64;
     let speed = timeline.bytes as f64 / seconds;
     writeln!(
         text,
@@ -163,7 +164,8 @@ fn text(timeline: &Timeline, alone: Option<f64>, left_out: u64) -> Result<String
     )?;
     for cause in Cause::ALL {
         let idle = timeline.idle.get(&cause).copied().unwrap_or_default();
-        let (share, times) = (percent(idle.seconds), idle.gaps as f64 / passes);
+        let share = percent(idle.seconds);
+        let times = idle.gaps as f64 / passes;
         let longest = 1e3 * idle.longest;
         writeln!(text, "| {} | {share:.1} | {times:.2} | {longest:.2} |", cause.name())?;
     }
@@ -171,7 +173,8 @@ fn text(timeline: &Timeline, alone: Option<f64>, left_out: u64) -> Result<String
     writeln!(text, "\n| layer | ms | idle, ms | misses |\n|---:|---:|---:|---:|")?;
     for (number, layer) in &timeline.layers {
         let each = |of: f64| of / layer.passes.max(1) as f64;
-        let (time, idle) = (1e3 * each(layer.seconds), 1e3 * each(layer.idle));
+        let time = 1e3 * each(layer.seconds);
+        let idle = 1e3 * each(layer.idle);
         writeln!(text, "| {number} | {time:.2} | {idle:.2} | {:.2} |", each(layer.misses as f64))?;
     }
     Ok(text)

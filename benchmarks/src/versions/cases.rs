@@ -145,7 +145,8 @@ fn models(arguments: &VersionsArguments, program: &Path) -> Result<(PathBuf, Pat
     let shards = dir.join("shards");
     if !shards.join("manifest.json").exists() {
         eprintln!("sharding `{}`", checkpoint.display());
-        let (checkpoint, shards) = (checkpoint.as_os_str(), shards.as_os_str());
+        let checkpoint = checkpoint.as_os_str();
+        let shards = shards.as_os_str();
         let line = ["shard".as_ref(), checkpoint, "--encoding".as_ref(), "bf12".as_ref()];
         succeed(program, &[&line[..], &["--out".as_ref(), shards]].concat(), None)?;
         settle();
@@ -172,7 +173,8 @@ impl Prepared {
             }
             Kind::Bytes(bytes, dir) => {
                 let suffixed = |which: usize| dir.with_extension(OLD_AND_NEW[which]);
-                let (out, other) = (suffixed(which), suffixed(1 - which));
+                let out = suffixed(which);
+                let other = suffixed(1 - which);
                 remove(&out)?;
                 if !warm_up {
                     remove(&other)?;
@@ -233,7 +235,8 @@ fn safetensors(dir: &Path) -> Result<BTreeMap<PathBuf, u64>> {
         let told = || format!("cannot list `{}`", dir.join(&below).display());
         for entry in dir.join(&below).read_dir().with_context(told)? {
             let entry = entry.with_context(told)?;
-            let (path, known) = (below.join(entry.file_name()), entry.metadata()?);
+            let path = below.join(entry.file_name());
+            let known = entry.metadata()?;
             if known.is_dir() {
                 dirs.push(path);
             } else if path.extension().is_some_and(|extension| extension == "safetensors") {
@@ -250,8 +253,11 @@ fn same_bytes(a: &Path, b: &Path) -> Result<bool> {
         let file = File::open(path).with_context(|| format!("cannot open `{}`", path.display()))?;
         anyhow::Ok((file.metadata()?.len(), file))
     };
-    let ((a_len, mut a), (b_len, mut b)) = (open(a)?, open(b)?);
-    let (mut left, mut of_a, mut of_b) = (a_len, vec![0; 1 << 20], vec![0; 1 << 20]);
+    let (a_len, mut a) = open(a)?;
+    let (b_len, mut b) = open(b)?;
+    let mut left = a_len;
+    let mut of_a = vec![0; 1 << 20];
+    let mut of_b = vec![0; 1 << 20];
     while a_len == b_len && left > 0 {
         let n = left.min(1 << 20);
         a.read_exact(&mut of_a[..n as usize])?;

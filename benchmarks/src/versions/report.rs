@@ -63,9 +63,11 @@ impl Report {
             let [old, new] = case.medians();
             let render = |value: f64| format!("{value:.*}", if value < 10.0 { 3 } else { 1 });
             let met = if case.met { "met" } else { "*missed*" };
-            let (ratio, between) = (case.speed_up.unwrap_or(f64::NAN), case.between());
+            let ratio = case.speed_up.unwrap_or(f64::NAN);
+            let between = case.between();
             let row = [case.case, case.unit, &render(old), &render(new), &format!("{ratio:.4}")];
-            let (row, pairs) = (row.join(" | "), case.pairs.len());
+            let row = row.join(" | ");
+            let pairs = case.pairs.len();
             writeln!(text, "| {row} | {between} | {pairs} | {met} |").expect("text");
         }
         text + "\nold and new: medians; one warm-up pair per case is not counted\n"
@@ -116,7 +118,9 @@ impl Measured {
 
     /// The progress line of this case.
     pub(super) fn progress(&self, pairs: u32) -> String {
-        let (case, unit, done) = (self.case, self.unit, self.pairs.len());
+        let case = self.case;
+        let unit = self.unit;
+        let done = self.pairs.len();
         match (self.speed_up, self.warm_up) {
             (Some(ratio), _) => {
                 format!("{case}: {done} of {pairs} pairs, {ratio:.4} ({})", self.between())

@@ -33,7 +33,8 @@ fn choice(token: u32, layer: u32) -> [u32; TOP_K] {
 fn main() -> Result<(), Box<dyn Error>> {
     for policy in PolicyKind::ALL {
         let with_experts = (0..LAYERS).collect();
-        let (experts, top_k) = (EXPERTS as usize, TOP_K);
+        let experts = EXPERTS as usize;
+        let top_k = TOP_K;
         let layers = ExpertLayers { count: LAYERS, with_experts, experts, top_k, sequences: 1 };
         // Room for a quarter of the experts.
         let slots = (0..LAYERS * EXPERTS / 4).map(|_| (LEN, Vec::with_capacity(LEN)));

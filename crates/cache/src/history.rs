@@ -310,7 +310,8 @@ impl History {
     /// the layers with experts. An expert may be listed several times; ids that the model does not
     /// have are ignored. `token` is the step's token, if it is known.
     pub fn step(&mut self, layer: usize, sequence: usize, experts: &[u32], token: Option<u32>) {
-        let (number, latest) = (layer, self.cursor(sequence));
+        let number = layer;
+        let latest = self.cursor(sequence);
         let History { layers, followers, cursors, keep, scratch, corrector, .. } = self;
         let Some(layer) = layers.get_mut(layer) else { return };
         let cursor = &mut cursors[latest];
@@ -352,7 +353,8 @@ impl History {
         if std::mem::take(&mut self.layers[number].stale) {
             for at in 0..self.live.len() {
                 self.weigh(number, self.live[at]);
-                let (layer, own) = (&mut self.layers[number], &self.scratch);
+                let layer = &mut self.layers[number];
+                let own = &self.scratch;
                 let sides =
                     [(&mut layer.absence, &own.absence), (&mut layer.corrected, &own.corrected)];
                 for (all, own) in sides {

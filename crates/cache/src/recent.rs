@@ -30,7 +30,8 @@ pub(crate) struct RecentTokens {
 
 impl RecentTokens {
     pub(crate) fn new(shape: HistoryShape) -> RecentTokens {
-        let (ids, first) = (vec![0; RecentTokens::len(shape)], vec![0; TOKENS]);
+        let ids = vec![0; RecentTokens::len(shape)];
+        let first = vec![0; TOKENS];
         RecentTokens { shape, ids, first, before: 0, running: 0 }
     }
 
@@ -62,7 +63,8 @@ impl RecentTokens {
     /// Adds the routes to `to`, oldest first.
     pub(crate) fn save(&self, to: &mut SavedTensors) {
         let HistoryShape { layers, top_k, .. } = self.shape;
-        let (end, each) = (self.before + self.running, layers * top_k);
+        let end = self.before + self.running;
+        let each = layers * top_k;
         let tokens = end.saturating_sub(TOKENS)..end;
         let rows = tokens.clone().map(|token| &self.ids[token % TOKENS * each..][..each]);
         let bytes = rows.flatten().flat_map(|id| id.to_le_bytes()).collect();

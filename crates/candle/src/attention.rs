@@ -47,7 +47,8 @@ impl CandleAttention {
         hidden: usize,
         eps: f64,
     ) -> weights::Result<CandleAttention> {
-        let (q, kv) = (spec.q_width(), spec.key_width());
+        let q = spec.q_width();
+        let kv = spec.key_width();
         let mut linear = |name: &str, rows: usize, cols: usize, bias: bool| {
             let weight = from.get(&format!("{prefix}.{name}.weight"), &[rows, cols])?;
             let bias = bias.then(|| from.get(&format!("{prefix}.{name}.bias"), &[rows]));
@@ -133,7 +134,8 @@ impl CandleAttention {
         heads: usize,
         turns: Option<&CandleRotations>,
     ) -> Result<Tensor> {
-        let (tokens, head_dim) = (x.dim(0)?, self.spec.head_dim);
+        let tokens = x.dim(0)?;
+        let head_dim = self.spec.head_dim;
         let mut x = linear.forward(x)?;
         if let (Some(norm), QkNorm::FullWidth) = (norm, self.spec.qk_norm) {
             x = norm.forward(&x)?;
@@ -193,11 +195,13 @@ fn steps(rope: &Rope) -> Vec<f32> {
                 let turns = trained / (turns * std::f64::consts::TAU);
                 pairs as f64 * turns.ln() / rope.theta.ln()
             };
-            let (mut first, mut last) = (turning(fast), turning(slow));
+            let mut first = turning(fast);
+            let mut last = turning(slow);
             if truncate {
                 (first, last) = (first.floor(), last.ceil());
             }
-            let (first, last) = (first.max(0.0), last.min(2.0 * pairs as f64 - 1.0));
+            let first = first.max(0.0);
+            let last = last.min(2.0 * pairs as f64 - 1.0);
             let width = if first == last { 0.001 } else { last - first };
             let kept = 1.0 - ((pair as f64 - first) / width).clamp(0.0, 1.0);
             angle * (kept + (1.0 - kept) / factor)

@@ -68,7 +68,8 @@ pub fn train(
         let rows = (0..experts).flat_map(|expert| {
             let column = target * experts + expert;
             let weights = (0..rank).map(move |r| r * columns + column);
-            let (up, constant) = (&up, &constant);
+            let up = &up;
+            let constant = &constant;
             weights.map(move |at| up[at]).chain([constant[column]])
         });
         (rows.collect(), sharpness[target])
@@ -84,7 +85,8 @@ fn select(samples: &Samples, training: &Training, rows: &[usize]) -> Result<[Ten
         rows.iter().for_each(|row| picked.extend_from_slice(&from[row * width..][..width]));
         picked
     };
-    let (n, device) = (rows.len(), &Device::Cpu);
+    let n = rows.len();
+    let device = &Device::Cpu;
     let wide = (n, targets, experts);
     Ok([
         Tensor::from_vec(pick(&samples.inputs, inputs), (n, inputs), device)?,
@@ -182,7 +184,8 @@ mod tests {
             }
             samples
         };
-        let (many, held_out) = (samples(4000), samples(500));
+        let many = samples(4000);
+        let held_out = samples(500);
         let trained = train(&training, &many, &held_out, &mut || true).unwrap().unwrap();
         assert!(trained.losses[1] < 0.3 && trained.losses[0] > 0.6, "{:?}", trained.losses);
 

@@ -54,7 +54,8 @@ enum FfnBlock {
 /// Checks that every feature of `spec` is supported here; the error names the first that is not.
 pub fn supports(spec: &ModelSpec) -> Result<()> {
     if !FAMILIES.contains(&spec.model_type.as_str()) {
-        let (model_type, known) = (&spec.model_type, FAMILIES.join(", "));
+        let model_type = &spec.model_type;
+        let known = FAMILIES.join(", ");
         return Err(CandleError::Unsupported(format!(
             "the model type `{model_type}` but only {known}"
         )));
@@ -295,7 +296,8 @@ impl CausalLm for CandleLm {
 
 impl CandleLayer {
     fn load(from: &mut CandleLoader<'_>, spec: &ModelSpec, number: usize) -> Result<CandleLayer> {
-        let (layer, hidden) = (&spec.layers[number], spec.hidden);
+        let layer = &spec.layers[number];
+        let hidden = spec.hidden;
         let prefix = format!("model.layers.{number}");
         let eps = layer.norm.eps();
         let attention = grouped(&layer.mixer)?;

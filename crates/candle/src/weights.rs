@@ -74,16 +74,21 @@ impl CandleLoader<'_> {
         let tensor = self.tensors.get(name)?;
         if tensor.dims() != shape {
             let sizes = |dims: &[usize]| dims.iter().map(|&n| n as u64).collect();
-            let (found, expected) = (sizes(tensor.dims()), sizes(shape));
+            let found = sizes(tensor.dims());
+            let expected = sizes(shape);
             return Err(WeightsError::Shape { name: name.to_owned(), found, expected }.into());
         }
-        let (all, cols) = (tensor.flatten_all()?, shape.last().map_or(1, |&cols| cols));
+        let all = tensor.flatten_all()?;
+        let cols = shape.last().map_or(1, |&cols| cols);
         for first in (0..all.elem_count()).step_by(LOOKED_AT) {
             let some = all.narrow(0, first, LOOKED_AT.min(all.elem_count() - first))?;
             let some = some.to_vec1::<f32>()?;
             if let Some(at) = some.iter().position(|x| !x.is_finite()) {
-                let (row, col) = ((first + at) / cols, (first + at) % cols);
-                let (name, file, value) = (name.to_owned(), None, some[at]);
+                let row = (first + at) / cols;
+                let col = (first + at) % cols;
+                let name = name.to_owned();
+                let file = None;
+                let value = some[at];
                 return Err(WeightsError::NotFinite { name, file, value, row, col }.into());
             }
         }
@@ -142,7 +147,8 @@ impl SafetensorsFiles {
             if start > stop || (8 + len).saturating_add(stop as u64) > end {
                 return Err(damaged(format!("`{name}` reaches beyond its end")));
             }
-            let (dtype, shape) = (info.dtype, info.shape.clone());
+            let dtype = info.dtype;
+            let shape = info.shape.clone();
             let file = self.files.len();
             self.tensors
                 .insert(name, TensorPlace { file, offset, len: stop - start, dtype, shape });

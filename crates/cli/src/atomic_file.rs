@@ -225,7 +225,8 @@ fn under_way(change: impl FnOnce(&mut Vec<PathBuf>)) {
 /// beginning, over the output of other writers.
 fn stdout_if(path: &Path) -> Option<File> {
     let stdout = File::from(std::io::stdout().as_fd().try_clone_to_owned().ok()?);
-    let (there, here) = (path.metadata().ok()?, stdout.metadata().ok()?);
+    let there = path.metadata().ok()?;
+    let here = stdout.metadata().ok()?;
     let same = (there.dev(), there.ino()) == (here.dev(), here.ino());
     (same && !there.file_type().is_char_device()).then_some(stdout)
 }

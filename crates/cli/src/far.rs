@@ -32,7 +32,8 @@ pub(crate) fn open(
     let manifest = ram.and_then(ReadingRoom::of).map(|room| room.left);
     let options = FarOptions { limit: cache, manifest, ..FarOptions::default() };
     let far = Arc::new(Far::open(FarOrigin::new(text.parse()?)?, &options)?);
-    let (dir, manifest) = (far.dir().to_owned(), Arc::clone(far.manifest()));
+    let dir = far.dir().to_owned();
+    let manifest = Arc::clone(far.manifest());
     Ok(Some(Model::open_supplied(&dir, manifest, far, process::heap)?))
 }
 

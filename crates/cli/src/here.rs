@@ -63,7 +63,8 @@ pub(crate) fn newest() -> Vec<Here> {
 }
 
 fn sharded(shards: LibraryShards) -> Here {
-    let (bytes, complete) = (shards.size(), shards.is_complete());
+    let bytes = shards.size();
+    let complete = shards.is_complete();
     let completed_by = match shards.is_pulled() {
         true => format!("`sws pull {}`", shards.name()),
         false => "the command that began it".to_owned(),

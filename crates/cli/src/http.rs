@@ -58,7 +58,8 @@ impl ServerAddress {
 /// Reads the header of a response, and returns its status.
 fn head(reader: &mut impl BufRead) -> anyhow::Result<Option<String>> {
     let mut head = reader.take(HEAD);
-    let (mut status, mut line) = (None, Vec::new());
+    let mut status = None;
+    let mut line = Vec::new();
     loop {
         line.clear();
         head.read_until(b'\n', &mut line)?;

@@ -105,7 +105,8 @@ fn heed(
     for &signal in signals {
         flag::register(signal, Arc::clone(&asked.stop))?;
     }
-    let (mut signals, asked) = (Signals::new(signals)?, Arc::clone(asked));
+    let mut signals = Signals::new(signals)?;
+    let asked = Arc::clone(asked);
     let wait = move || {
         for _ in signals.forever() {
             if asked.is_second() {

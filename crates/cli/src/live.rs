@@ -138,7 +138,8 @@ impl Live {
             return;
         }
         let (Some(gauge), Some(since)) = (&self.gauge, &mut self.since) else { return };
-        let (now, counters) = (self.clock.now(), gauge.read());
+        let now = self.clock.now();
+        let counters = gauge.read();
         let metrics = Metrics::between(&since[0], &counters);
         if counters.clocks.now > since[1].clocks.now + WINDOW {
             since.rotate_left(1);

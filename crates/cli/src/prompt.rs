@@ -111,7 +111,8 @@ impl PromptSteps {
 
     /// The layer that is being computed and, if a prompt takes several passes, the pass.
     fn words(&self, total: u64) -> String {
-        let (pass, layer) = (self.steps / self.layers + 1, self.steps % self.layers + 1);
+        let pass = self.steps / self.layers + 1;
+        let layer = self.steps % self.layers + 1;
         let tokens = total / self.layers;
         let passes = self.tokens.map_or(1, |of_pass| tokens.div_ceil(of_pass)).max(pass);
         match passes {

@@ -92,9 +92,11 @@ impl RunRecorder {
         }
         let mut file = AtomicFile::create_apart(path)?;
         file.write(&[b' '; HEADER])?;
-        let (layers, width) = (spec.layers.len(), spec.state_width());
+        let layers = spec.layers.len();
+        let width = spec.state_width();
         let states = |name| {
-            let (file, bytes) = (file.beside()?, Vec::new());
+            let file = file.beside()?;
+            let bytes = Vec::new();
             anyhow::Ok(StateFile { name, file, layers, width, bytes })
         };
         let states = match hidden {

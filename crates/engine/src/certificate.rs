@@ -237,13 +237,15 @@ impl Certificate {
         manifest: &Manifest,
         activations: Activations,
     ) -> Result<(), CertificateError> {
-        let (found, expected) = (&manifest.model, &self.model);
+        let found = &manifest.model;
+        let expected = &self.model;
         if found != expected {
             let name = |model: &ModelIdentity| {
                 let short = model.fingerprint.get(..12).unwrap_or(&model.fingerprint);
                 format!("{} {short}", model.model_type)
             };
-            let (expected, found) = (name(expected), name(found));
+            let expected = name(expected);
+            let found = name(found);
             return Err(CertificateError::Foreign { expected, found });
         }
         let found = encoding(manifest);
@@ -252,10 +254,12 @@ impl Certificate {
                 Some(encoding) => encoding.clone(),
                 None => "its checkpoint's numbers".to_owned(),
             };
-            let (expected, found) = (name(&self.encoding), name(&found));
+            let expected = name(&self.encoding);
+            let found = name(&found);
             return Err(CertificateError::Encoding { expected, found });
         }
-        let (expected, found) = (self.arithmetic, manifest.arithmetic());
+        let expected = self.arithmetic;
+        let found = manifest.arithmetic();
         if found != expected {
             return Err(CertificateError::Arithmetic { expected, found });
         }
@@ -364,7 +368,8 @@ impl Witness {
 impl Witness {
     /// Takes note of the experts that a layer chose for the rows of a sequence in a pass.
     pub fn note_routed(&mut self, span: &Span, layer: usize, routed: &Routed) {
-        let (first, top_k) = (span.first_position, routed.top_k.max(1));
+        let first = span.first_position;
+        let top_k = routed.top_k.max(1);
         let Some(Some(place)) = self.places.get(layer) else { return };
         let start = first - *self.first.get_or_insert(first);
         let rows = routed.choices.chunks(top_k).skip(span.first_row).take(span.tokens);

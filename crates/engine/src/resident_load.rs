@@ -30,7 +30,8 @@ impl<'s> ResidentLoad<'s> {
     ) -> Result<ResidentLoad<'s>, StreamError> {
         let weights = ResidentLoader::new(spec, store.manifest()).map_err(LoadError::from)?;
         let wanted: Vec<Read> = weights.wanted().into_iter().map(Read::Piece).collect();
-        let (mut total, mut largest) = (0, 0);
+        let mut total = 0;
+        let mut largest = 0;
         for read in &wanted {
             let len = store.layout(read.clone())?.slot_len() as u64;
             total += len;

@@ -171,7 +171,8 @@ impl RunWatch {
             firsts.push(all);
         }
         let store = store.map_or_else(Weak::new, Arc::downgrade);
-        let (board, source) = (OnceLock::new(), AtomicU64::new(0));
+        let board = OnceLock::new();
+        let source = AtomicU64::new(0);
         RunWatch(Arc::new(RunShared { firsts, board, source, waiter, store }))
     }
 
@@ -296,7 +297,8 @@ impl RunWatch {
         let now = waiter.clock().now();
         let stats = store.upgrade().map(|store| store.stats());
         let nanos = |number: &AtomicU64| Duration::from_nanos(number.load(Relaxed));
-        let (stalled, source) = (waiter.stalled(), nanos(source));
+        let stalled = waiter.stalled();
+        let source = nanos(source);
         let mut tally = RunTally { now, stalled, source, ..RunTally::default() };
         if let Some(stats) = stats {
             let traffic = [&stats.demanded, &stats.ahead, &stats.speculative];
@@ -385,7 +387,8 @@ impl RunWatch {
         }
         let Some(board) = self.board() else { return };
         let pass = numbered(board.pass.load(Relaxed)) << PASS_SHIFT;
-        let (mut hits, mut misses) = (0, 0);
+        let mut hits = 0;
+        let mut misses = 0;
         for &expert in experts {
             let Some(cell) = self.cell(board, layer, expert) else { continue };
             let waited = match hit(expert) {
@@ -443,7 +446,8 @@ impl RunWatch {
     }
 
     fn cell<'b>(&self, board: &'b Board, layer: usize, expert: u32) -> Option<&'b AtomicU32> {
-        let (first, end) = (*self.0.firsts.get(layer)?, *self.0.firsts.get(layer + 1)?);
+        let first = *self.0.firsts.get(layer)?;
+        let end = *self.0.firsts.get(layer + 1)?;
         let at = first.checked_add(expert as usize).filter(|&at| at < end)?;
         board.cells.get(at)
     }

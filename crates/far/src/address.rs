@@ -136,7 +136,8 @@ impl FromStr for FarAddress {
             if prefix.split('/').any(|part| part.is_empty() && !prefix.is_empty()) {
                 return Err(wrong("has an empty name in its path; give it as s3://bucket/path"));
             }
-            let (bucket, prefix) = (bucket.to_owned(), prefix.to_owned());
+            let bucket = bucket.to_owned();
+            let prefix = prefix.to_owned();
             return Ok(FarAddress(AddressKind::Bucket { bucket, prefix }));
         }
         let rest = address.strip_prefix("https://").or_else(|| address.strip_prefix("http://"));

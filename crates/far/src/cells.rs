@@ -155,7 +155,8 @@ impl Cells {
         let all = self.of_file(file);
         let end = offset.saturating_add(len);
         let mut numbers = all.clone();
-        let (mut low, mut high) = (all.start, all.end);
+        let mut low = all.start;
+        let mut high = all.end;
         while low < high {
             let middle = low + (high - low) / 2;
             match self.span(manifest, middle).end <= offset {

@@ -141,7 +141,8 @@ impl FetchShared {
         attempt: &mut dyn FnMut() -> Result<(), FetchStop>,
     ) -> Result<(), FarError> {
         let name = &self.entry(file).path;
-        let (mut failures, mut wrong) = (0, false);
+        let mut failures = 0;
+        let mut wrong = false;
         loop {
             match attempt() {
                 Ok(()) => return Ok(()),

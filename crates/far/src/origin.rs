@@ -68,7 +68,8 @@ impl FarOrigin {
         let proxy = ProxySetting::from(&get, !is_plain)?;
         let http = Http::new(proxy.as_ref(), silence(&get)?, clock)?;
         let region = aws.as_ref().map_or(String::new(), |aws| aws.region.clone());
-        let (skew, received) = (AtomicI64::new(0), AtomicU64::new(0));
+        let skew = AtomicI64::new(0);
+        let received = AtomicU64::new(0);
         Ok(FarOrigin { http, address, aws, region: Mutex::new(region), skew, received })
     }
 
@@ -187,7 +188,8 @@ impl FarOrigin {
         if self.aws.is_some() {
             return Ok(reply);
         }
-        let (mut at, mut reply) = (from.clone(), reply);
+        let mut at = from.clone();
+        let mut reply = reply;
         for _ in 0..REDIRECTS {
             let answer = |problem: &str| HttpFailure::Answer {
                 url: render(&at),
@@ -278,7 +280,8 @@ impl FarOrigin {
         let url = match (self.address.on_web(file), self.address.in_bucket(file), &self.aws) {
             (Some(url), ..) => url,
             (None, Some((bucket, name)), Some(aws)) => {
-                let (name, region) = (escaped(&name), self.region());
+                let name = escaped(&name);
+                let region = self.region();
                 match &aws.endpoint {
                     Some(endpoint) => format!("{endpoint}/{bucket}/{name}"),
                     // Certificates for all buckets are not for names with dots.

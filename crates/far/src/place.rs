@@ -61,7 +61,8 @@ impl ModelPlace {
         limit: Option<u64>,
     ) -> Result<ModelPlace, FarError> {
         let dir = root.join(key);
-        let (files, locks) = (dir.join("files"), dir.join("locks"));
+        let files = dir.join("files");
+        let locks = dir.join("locks");
         let refused = |e| FarError::write(&dir, e);
         let (used, alone) = claim(&dir, &[&files, &locks]).map_err(refused)?;
         let cells = Cells::of(&manifest);
@@ -171,7 +172,8 @@ impl ModelPlace {
         let own = self.files.parent();
         let places = self.root.read_dir().into_iter().flatten().flatten();
         let others = places.map(|entry| entry.path()).filter(|path| Some(path.as_path()) != own);
-        let (mut models, mut left) = (1, self.limit);
+        let mut models = 1;
+        let mut left = self.limit;
         for bytes in others.filter_map(|path| CellRecord::bytes_in(&path)) {
             models += 1;
             left = left.saturating_sub(bytes);

@@ -100,7 +100,8 @@ pub fn push(what: &Push<'_>, report: &(dyn Fn(PushStep) + Sync)) -> Result<Pushe
         return Err(FarError::DamagedHere { path: dir.join(&damage.file) });
     }
     jobs.extend(learned);
-    let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let next = AtomicUsize::new(0);
+    let stop = AtomicBool::new(false);
     let failure = Mutex::new(None);
     std::thread::scope(|scope| {
         for _ in 0..FILES.min(jobs.len()) {
@@ -119,7 +120,8 @@ pub fn push(what: &Push<'_>, report: &(dyn Fn(PushStep) + Sync)) -> Result<Pushe
     if let Some(error) = failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
         return Err(error);
     }
-    let (len, hash) = (json.len() as u64, sha256(&json));
+    let len = json.len() as u64;
+    let hash = sha256(&json);
     let end = &json[json.len().saturating_sub(END as usize)..];
     put(to, &What { name: MANIFEST_FILE, len, hash: &hash, end }, moved, &|| {
         Ok(Box::new(std::io::Cursor::new(json.clone())) as Box<dyn Read>)
@@ -157,7 +159,8 @@ impl PushFile {
         let refused = |e| FarError::read(&self.path, e);
         let file = open_regular(&self.path).map_err(refused)?;
         let mut file = file.take(self.len);
-        let (mut hash, mut buffer) = (Context::new(&SHA256), vec![0; BUFFER]);
+        let mut hash = Context::new(&SHA256);
+        let mut buffer = vec![0; BUFFER];
         loop {
             match file.read(&mut buffer).map_err(refused)? {
                 0 => break,

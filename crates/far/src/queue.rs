@@ -232,7 +232,8 @@ mod tests {
     fn those_who_wait_learn_of_failures_and_may_ask_again() {
         let queue = CellQueue::new(Clock::simulated());
         queue.demand([1, 2]);
-        let (one, two) = (queue.next().unwrap(), queue.next().unwrap());
+        let one = queue.next().unwrap();
+        let two = queue.next().unwrap();
         queue.ended(one.0, one.1, Ok(()));
         queue.ended(two.0, two.1, Err(Failed::NoRoom));
         assert!(queue.wait(&[1]).is_ok());

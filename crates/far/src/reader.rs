@@ -30,7 +30,8 @@ impl FarReader {
     /// Cells that are not here. Those that are have been used now.
     fn missing(&self, cells: Range<u32>) -> io::Result<Vec<u32>> {
         let record = &self.shared.place.record;
-        let (uses, now) = (record.uses(cells.clone())?, record.time());
+        let uses = record.uses(cells.clone())?;
+        let now = record.time();
         let mut missing = Vec::new();
         for (cell, used) in cells.zip(uses) {
             match used {

@@ -41,7 +41,8 @@ impl CellRecord {
     /// Opens the record in a directory, or begins one. A record of something else is begun anew.
     pub(crate) fn open(dir: &Path, cells: u32) -> io::Result<CellRecord> {
         let path = dir.join("record");
-        let (file, locked) = (create(&path)?, create(&path)?);
+        let file = create(&path)?;
+        let locked = create(&path)?;
         let len = HEADER + u64::from(cells) * ENTRY;
         rustix::fs::flock(&locked, FlockOperation::LockExclusive)?;
         let mut magic = [0; 8];
@@ -62,7 +63,8 @@ impl CellRecord {
             File::options().read(true).custom_flags(flags.bits() as i32).open(dir.join("record"));
         let mut header = [0; HEADER as usize];
         open.ok()?.read_exact_at(&mut header, 0).ok()?;
-        let (magic, bytes) = (header.first_chunk()?, header.last_chunk()?);
+        let magic = header.first_chunk()?;
+        let bytes = header.last_chunk()?;
         (magic == MAGIC).then(|| u64::from_le_bytes(*bytes))
     }
 

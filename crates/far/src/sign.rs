@@ -65,10 +65,12 @@ fn hmac(key: &[u8], text: &str) -> Tag {
 
 /// A time as `20130524T000000Z`.
 fn stamp(seconds: u64) -> String {
-    let (days, rest) = (seconds / DAY, seconds % DAY);
+    let days = seconds / DAY;
+    let rest = seconds % DAY;
     // Years of the proleptic calendar begin in March here, so that a leap day is the last.
     let days = days + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
+    let era = days / 146_097;
+    let day = days % 146_097;
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
     let day = day - (365 * year + year / 4 - year / 100);
     let month = (5 * day + 2) / 153;
@@ -77,7 +79,9 @@ fn stamp(seconds: u64) -> String {
         0..10 => (era * 400 + year, month + 3),
         _ => (era * 400 + year + 1, month - 9),
     };
-    let (hours, minutes, seconds) = (rest / 3600, rest / 60 % 60, rest % 60);
+    let hours = rest / 3600;
+    let minutes = rest / 60 % 60;
+    let seconds = rest % 60;
     format!("{year:04}{month:02}{day:02}T{hours:02}{minutes:02}{seconds:02}Z")
 }
 

@@ -57,7 +57,8 @@ impl<'s> Variants<'s> {
     }
 
     fn of_object(&mut self, schema: &'s Map<String, Value>) -> u64 {
-        let (mut product, mut most) = (1_u64, 1);
+        let mut product = 1_u64;
+        let mut most = 1;
         for (key, value) in schema {
             match (key.as_str(), value) {
                 ("allOf", Value::Array(list)) => {

@@ -65,7 +65,8 @@ impl Arriving {
         usable: &dyn Fn(&dyn Checkpoint) -> Result<(), String>,
     ) -> Result<Arriving, HubError> {
         let ArrivalParts { client, listing, weights, small, cached } = arrival;
-        let (sketch, whole) = (staging.dir.join(SKETCH), staging.dir.join(WHOLE));
+        let sketch = staging.dir.join(SKETCH);
+        let whole = staging.dir.join(WHOLE);
         staging.begin(&listing)?;
         for dir in [&sketch, &whole] {
             // A link to a directory with other files, which would be removed.
@@ -339,7 +340,8 @@ fn sketches(
 ) -> Result<(), HubError> {
     let missing: Vec<&HubFile> =
         weights.iter().filter(|file| !is_intact(&dir.join(&file.name), file.len)).collect();
-    let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let next = AtomicUsize::new(0);
+    let done = AtomicUsize::new(0);
     let total = missing.len() * STEPS;
     if total > 0 {
         watch.prepared(0, total);

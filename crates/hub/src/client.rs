@@ -39,7 +39,8 @@ impl Client {
     pub fn with_clock(environment: &Environment, clock: Clock) -> Result<Client, HubError> {
         let proxy = environment.proxy.as_ref();
         let http = Http::new(proxy, environment.silence, clock)?;
-        let (endpoint, token) = (environment.endpoint.clone(), environment.token.clone());
+        let endpoint = environment.endpoint.clone();
+        let token = environment.token.clone();
         Ok(Client { http, endpoint, token })
     }
 
@@ -119,7 +120,8 @@ impl Client {
             reason: format!("it redirects {problem}"),
         };
         let home: Uri = address.url.parse().map_err(|_| answer("from an address that is none"))?;
-        let (mut at, mut at_home) = (home.clone(), true);
+        let mut at = home.clone();
+        let mut at_home = true;
         for _ in 0..=REDIRECTS {
             let reply = self.send(&at, bytes, at_home)?;
             if !reply.status().is_redirection() {
@@ -162,7 +164,9 @@ impl Client {
 
     /// Explains the failure of a request about a model.
     pub(crate) fn explained(&self, failure: HttpFailure, about: &RequestSubject) -> HubError {
-        let (id, page, token) = (about.id.clone(), self.page(about.id), self.token.is_some());
+        let id = about.id.clone();
+        let page = self.page(about.id);
+        let token = self.token.is_some();
         let (url, status, code, wait) = match failure {
             HttpFailure::Answer { url, reason } | HttpFailure::Garbled { url, reason } => {
                 return HubError::Answer { url, reason };

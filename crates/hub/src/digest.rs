@@ -48,7 +48,8 @@ impl Digest {
 
 /// True if a reader has the bytes that the hub lists.
 pub(crate) fn matches(file: &HubFile, mut from: impl Read) -> io::Result<bool> {
-    let (mut hash, mut buffer) = (Digest::of(file), vec![0; BUFFER]);
+    let mut hash = Digest::of(file);
+    let mut buffer = vec![0; BUFFER];
     loop {
         match from.read(&mut buffer) {
             Ok(0) => return Ok(hash.hex() == file.etag),

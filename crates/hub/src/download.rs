@@ -68,7 +68,8 @@ impl Client {
             // The bytes of an earlier run may have been wrong, so they get one more chance.
             partial.restart()?;
             if first_problem.replace(problem.clone()).is_some() {
-                let (id, file) = (listing.id.clone(), file.name.clone());
+                let id = listing.id.clone();
+                let file = file.name.clone();
                 return Err(HubError::Damaged { id, file, problem });
             }
         }
@@ -83,7 +84,8 @@ impl Client {
         match difference(file, Digest::of_bytes(file, &bytes)) {
             None => Ok(bytes),
             Some(problem) => {
-                let (id, file) = (listing.id.clone(), file.name.clone());
+                let id = listing.id.clone();
+                let file = file.name.clone();
                 Err(HubError::Damaged { id, file, problem })
             }
         }
@@ -98,7 +100,8 @@ impl Client {
         }
         let bytes = self.retried(&mut |_| {
             let mut reply = self.get(&mut address, None)?;
-            let (url, len) = (address.render(), file.len);
+            let url = address.render();
+            let len = file.len;
             starts_at(&reply, len)
                 .map_err(|reason| HttpFailure::Answer { url: url.clone(), reason })?;
             let mut bytes = Vec::new();
@@ -119,7 +122,8 @@ impl Client {
 
     /// Requests the rest of a file until it is complete. Attempts count anew after each progress.
     fn fill(&self, partial: &mut Partial, address: &mut FileAddress) -> Result<(), DownloadStop> {
-        let (mut attempt, mut longest) = (0, partial.len);
+        let mut attempt = 0;
+        let mut longest = partial.len;
         while !partial.is_complete() {
             let failure = match self.request_rest(partial, address) {
                 Ok(()) => continue,
@@ -222,7 +226,8 @@ pub(crate) fn starts_at(reply: &HttpReply, len: u64) -> Result<u64, String> {
 
 /// Compares the hash of what came with the listed one. Returns the difference.
 fn difference(file: &HubFile, hash: Digest) -> Option<String> {
-    let (found, expected) = (hash.hex(), &file.etag);
+    let found = hash.hex();
+    let expected = &file.etag;
     let kind = if file.hashed { "SHA-256" } else { "hash of git" };
     (found != *expected).then(|| format!("its {kind} is {found} instead of {expected}"))
 }

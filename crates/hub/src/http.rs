@@ -75,7 +75,8 @@ impl Http {
 
     /// The body of a reply.
     pub fn body<'a>(&self, reply: &'a mut HttpReply) -> Paced<BodyReader<'a>> {
-        let (inner, clock) = (reply.body_mut().as_reader(), self.clock.clone());
+        let inner = reply.body_mut().as_reader();
+        let clock = self.clock.clone();
         Paced { inner, clock, silence: self.silence, waited: Duration::ZERO, left: LEAST }
     }
 
@@ -133,7 +134,8 @@ impl Http {
         let through = proxy.map_or(String::new(), |proxy| {
             format!(", through the proxy {}:{}", proxy.host(), proxy.port())
         });
-        let (url, reason) = (render(to), format!("{error}{through}"));
+        let url = render(to);
+        let reason = format!("{error}{through}");
         match error {
             ureq::Error::Protocol(_) => {
                 HttpFailure::Garbled { url, reason: format!("no HTTP ({reason})") }
@@ -241,7 +243,8 @@ pub struct Paced<R> {
 impl<R: Read> Read for Paced<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         if self.waited > self.silence {
-            let (least, seconds) = (LEAST >> 10, self.silence.as_secs());
+            let least = LEAST >> 10;
+            let seconds = self.silence.as_secs();
             let reason = format!("less than {least} KiB came in {seconds} s");
             return Err(io::Error::new(io::ErrorKind::TimedOut, reason));
         }
@@ -418,7 +421,8 @@ mod tests {
         let ends = |bytes, seconds| {
             let clock = Clock::simulated();
             let inner = Drip(clock.clone(), bytes, seconds);
-            let (waited, left) = (Duration::ZERO, LEAST);
+            let waited = Duration::ZERO;
+            let left = LEAST;
             let mut body = Paced { inner, clock: clock.clone(), silence, waited, left };
             let mut buffer = vec![0; 1 << 20];
             let mut failures = (0..10_000).filter_map(|_| {

@@ -154,7 +154,8 @@ impl HubBlobs {
     /// Reads all files, and compares their hashes with their names.
     pub fn check(&self, watch: &dyn DownloadWatch) -> Result<(), HubError> {
         for (path, hash, len) in &self.files {
-            let (name, len) = (path.display().to_string(), *len);
+            let name = path.display().to_string();
+            let len = *len;
             let hashed = hash.len() == SHA256;
             let file = HubFile { name, len, etag: hash.clone(), hashed };
             if !is_whole(&file, path, watch)? {
@@ -244,7 +245,8 @@ mod tests {
     #[test]
     fn blobs_are_compared_with_their_names() {
         let temp = tempfile::tempdir().unwrap();
-        let (blobs, snapshot) = (temp.path().join("blobs"), temp.path().join("snapshots/1"));
+        let blobs = temp.path().join("blobs");
+        let snapshot = temp.path().join("snapshots/1");
         for dir in [&blobs, &snapshot.join("sub")] {
             std::fs::create_dir_all(dir).unwrap();
         }
@@ -253,7 +255,9 @@ mod tests {
             symlink(blobs.join(hash), snapshot.join(name)).unwrap();
         };
         let hash_as = |bytes: &[u8], hashed| {
-            let (name, len, etag) = (String::new(), bytes.len() as u64, String::new());
+            let name = String::new();
+            let len = bytes.len() as u64;
+            let etag = String::new();
             let mut hash = Digest::of(&HubFile { name, len, etag, hashed });
             hash.update(bytes);
             hash.hex()

@@ -20,10 +20,13 @@ pub(crate) fn seconds(date: &str) -> Option<u64> {
     let [day, month, year, time, "GMT"] = words[..] else { return None };
     let number = |word: &str, most: u64| word.parse::<u64>().ok().filter(|n| *n <= most);
     let month = MONTHS.find(month).filter(|at| month.len() == 3 && at % 3 == 0)? as u64 / 3;
-    let (day, year) = (number(day, 31)?.checked_sub(1)?, number(year, 9999)?);
+    let day = number(day, 31)?.checked_sub(1)?;
+    let year = number(year, 9999)?;
     let mut clock = time.split(':');
     let mut next = |most| number(clock.next()?, most);
-    let (hours, minutes, seconds) = (next(23)?, next(59)?, next(60)?);
+    let hours = next(23)?;
+    let minutes = next(59)?;
+    let seconds = next(60)?;
     // The year begins in March here, so that a leap day is its last.
     let (year, month) =
         if month < 2 { (year.checked_sub(1)?, month + 10) } else { (year, month - 2) };

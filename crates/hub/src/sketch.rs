@@ -44,7 +44,8 @@ impl Client {
         let first = fetch(0..file.len.min(FIRST))?;
         let ranges = ranges(listing, file, &first)?;
 
-        let (fresh, beside) = (path.with_added_extension("sws-tmp"), hash_file(path));
+        let fresh = path.with_added_extension("sws-tmp");
+        let beside = hash_file(path);
         for old in [&fresh, &beside] {
             remove(old)?;
         }
@@ -159,7 +160,8 @@ fn ranges(listing: &Listing, file: &HubFile, first: &[u8]) -> Result<Vec<Range<u
 /// True if a whole file has the bytes of its sketch.
 pub(crate) fn agrees(sketch: &Path, whole: &Path) -> Result<bool, HubError> {
     let open = |path: &Path| File::open(path).map_err(|e| HubError::read(path, e));
-    let (a, b) = (open(sketch)?, open(whole)?);
+    let a = open(sketch)?;
+    let b = open(whole)?;
     let len =
         |file: &File, path| file.metadata().map(|m| m.len()).map_err(|e| HubError::read(path, e));
     let total = len(&a, sketch)?;

@@ -39,7 +39,8 @@ impl CachedModel {
 
     /// All snapshots, first the one that is found without a revision.
     pub fn snapshots(&self) -> Vec<Snapshot> {
-        let (plain, names) = (self.snapshot(None), self.revisions());
+        let plain = self.snapshot(None);
+        let names = self.revisions();
         let snapshot = |commit: String| {
             let dir = self.at(&commit);
             let named = || names.get(&commit).cloned().or_else(|| self.shortest(&commit));

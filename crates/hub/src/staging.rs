@@ -37,7 +37,8 @@ struct StagingRecord {
 
 impl StagingRecord {
     fn of(listing: &Listing) -> StagingRecord {
-        let (model, commit) = (listing.id.to_string(), listing.commit.clone());
+        let model = listing.id.to_string();
+        let commit = listing.commit.clone();
         let check = Some(StagingRecord::hash(&model, &commit));
         StagingRecord { model, commit, check }
     }
@@ -132,7 +133,8 @@ impl Staging {
             remove(&self.dir.join(SKETCH))?;
         }
         let json = serde_json::to_vec(&StagingRecord::of(listing)).unwrap_or_default();
-        let (path, fresh) = (self.dir.join(RECORD), self.dir.join(UNRECORDED));
+        let path = self.dir.join(RECORD);
+        let fresh = self.dir.join(UNRECORDED);
         // A link could lead to a foreign file.
         remove(&fresh)?;
         std::fs::write(&fresh, json)
@@ -198,7 +200,8 @@ mod tests {
     fn a_damaged_record_tells_no_commit() {
         let temp = tempfile::tempdir().unwrap();
         let staging = Staging::open(&temp.path().join("x.pull")).unwrap();
-        let (id, path): (ModelId, _) = ("a/b".parse().unwrap(), staging.dir.join(RECORD));
+        let id: ModelId = "a/b".parse().unwrap();
+        let path: _ = staging.dir.join(RECORD);
         let files = Vec::new();
         let listing = Listing { id: id.clone(), commit: "0".repeat(40), files };
         let begun = || staging.begun(&id);

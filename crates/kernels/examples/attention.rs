@@ -32,7 +32,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     for [heads, kv_heads, key_dim, value_dim] in SHAPES {
         let first = positions - tokens;
         let layout = |dim| CacheLayout { capacity: positions, page: 512, heads: kv_heads, dim };
-        let (keys, values) = (layout(key_dim), layout(value_dim));
+        let keys = layout(key_dim);
+        let values = layout(value_dim);
         let [k, v] = [keys, values].map(|layout| {
             let rows = noise(positions * kv_heads * layout.dim);
             let len = layout.page_len().expect("a page of some numbers");

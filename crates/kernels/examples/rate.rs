@@ -30,7 +30,9 @@ const ENCODINGS: &str = "bf16 bf12 bf11 q8 q4 fp8 mxfp4 nvfp4 int4 q4_0 q4_k q5_
 
 fn main() -> Result<(), Box<dyn Error>> {
     let asked: Vec<String> = std::env::args().skip(1).collect();
-    let (mut tiers, mut words, mut tokens) = (Vec::<Tier>::new(), Vec::new(), 1);
+    let mut tiers = Vec::<Tier>::new();
+    let mut words = Vec::new();
+    let mut tokens = 1;
     for word in &asked {
         match (word.parse(), word.strip_prefix("tokens=")) {
             (Ok(tier), _) => tiers.push(tier),
@@ -120,12 +122,14 @@ fn weights(encoding: Encoding) -> Encoded {
 #[expect(clippy::disallowed_methods, reason = "the crate has no clock of its own")]
 fn seconds(tier: Tier, matrix: &Matrix, tokens: usize) -> f64 {
     let numbers: Vec<f32> = (0..COLS * tokens).map(|i| 1.0 / (1 + i) as f32).collect();
-    let (mut input, mut scratch) = (PackedInput::new(), ThreadScratch::new());
+    let mut input = PackedInput::new();
+    let mut scratch = ThreadScratch::new();
     input.pack(tier, &numbers, tokens, COLS);
     let mut results = vec![0.0; tokens * ROWS];
     let mut least = f64::INFINITY;
     for _ in 0..REPEATS {
-        let (begun, mut products) = (Instant::now(), 0);
+        let begun = Instant::now();
+        let mut products = 0;
         while begun.elapsed() < TIME {
             for _ in 0..16usize.div_ceil(tokens) {
                 let y = OutputColumns::new(&mut results, tokens, ROWS);

@@ -339,7 +339,8 @@ impl<'a> ConfigEntry<'a> {
 
     /// The reason to refuse an entry beside another, which is the same with another value.
     pub(crate) fn beside(self, other: ConfigEntry<'_>) -> ConfigError {
-        let (key, value) = (other.key, render(other.value));
+        let key = other.key;
+        let value = render(other.value);
         self.invalid(format!("which is another name of `{key}`, and that is {value}"))
     }
 

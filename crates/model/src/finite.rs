@@ -80,7 +80,8 @@ fn may_hold_one(matrix: &Matrix<'_>, parts: &[&[u8]]) -> bool {
 /// True if this holds for any row of a matrix. On a thread of a pool, all of them take part: the first
 /// prompt of a model scans all its weights.
 fn any_row(matrix: &Matrix<'_>, has: impl Fn(usize) -> bool + Send + Sync) -> bool {
-    let (rows, cols) = (matrix.row_count(), matrix.cols());
+    let rows = matrix.row_count();
+    let cols = matrix.cols();
     match rayon::current_thread_index() {
         Some(_) => (0..rows).into_par_iter().with_min_len(SHARE / cols.max(1) + 1).any(has),
         None => (0..rows).any(has),

@@ -271,7 +271,8 @@ fn check(piece: &Piece, index: usize, wanted: &TensorSpec) -> Result<HeldTensor,
         _ => without_ones(&tensor.shape).eq(without_ones(&expected)),
     };
     if !fits {
-        let (name, found) = (tensor.name.clone(), tensor.shape.clone());
+        let name = tensor.name.clone();
+        let found = tensor.shape.clone();
         return Err(WeightsError::Shape { name, found, expected });
     }
     let plain = [Encoding::F32, Encoding::F16, Encoding::Bf16];
@@ -279,7 +280,8 @@ fn check(piece: &Piece, index: usize, wanted: &TensorSpec) -> Result<HeldTensor,
     match tensor.encoding {
         // The halves of whole numbers, kept as the bits of floats.
         None if wanted.role.is_whole() && tensor.dtype == Dtype::I64 => {
-            let (encoding, cols) = (Encoding::F32, 2 * wanted.cols);
+            let encoding = Encoding::F32;
+            let cols = 2 * wanted.cols;
             Ok(HeldTensor { role: wanted.role, index, encoding, rows: wanted.rows, cols })
         }
         _ if wanted.role.is_whole() => Err(WeightsError::Dtype {

@@ -110,7 +110,8 @@ impl FamilyNaming {
             GgufPlace::Stacked(layer, role) => {
                 let matrix = matrix(PieceKind::Expert(0), role)?;
                 let all = shape.first() == Some(&self.experts.into());
-                let (rank, transposed) = (role as u16, false);
+                let rank = role as u16;
+                let transposed = false;
                 all.then_some(Placement::Experts { layer, rank, matrix, transposed })
             }
         }

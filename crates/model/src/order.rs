@@ -138,7 +138,8 @@ impl ModelSpec {
     /// The parts of the table of a layer, if it has one. A pass looks up rows of it, whose numbers
     /// follow from tokens alone, and reads nothing else of it.
     pub(crate) fn table(&self, layer: usize) -> Vec<(PieceId, Vec<TensorSpec>)> {
-        let (mut parts, mut first) = (Vec::new(), Vec::new());
+        let mut parts = Vec::new();
+        let mut first = Vec::new();
         if let Some(inputs) = self.layer_inputs.filter(|_| layer == 0) {
             parts.push((inputs.rows, self.inputs_width()));
         }
@@ -191,7 +192,8 @@ impl ModelSpec {
         let Some(streams) = self.streams.filter(|_| by_weights) else {
             return Vec::new();
         };
-        let (rows, cols) = (streams.count, self.state_width());
+        let rows = streams.count;
+        let cols = self.state_width();
         vec![
             TensorSpec { role: Role::HeadStreams, rows, cols },
             TensorSpec::vector(Role::HeadStreamsBase, rows),

@@ -54,7 +54,9 @@ impl ModelSpec {
         encoding: impl Fn(PieceKind) -> Encoding,
     ) -> Result<Manifest, TooManyWeights> {
         let names = self.names();
-        let (mut pieces, mut tensors, mut end) = (Vec::new(), 0, 0u64);
+        let mut pieces = Vec::new();
+        let mut tensors = 0;
+        let mut end = 0u64;
         self.pieces(|id, specs| {
             tensors += specs.len();
             if tensors > MAX_TENSORS {
@@ -181,7 +183,8 @@ fn blank(
     kind: PieceKind,
     end: &mut u64,
 ) -> Option<Tensor> {
-    let (rows, cols) = (spec.rows as u64, spec.cols as u64);
+    let rows = spec.rows as u64;
+    let cols = spec.cols as u64;
     let len = |part: &MatrixPart, encoding: Encoding| match part.len(rows, cols)? {
         PartLen::Exact(len) => Some(len),
         PartLen::AtLeast(len) => {

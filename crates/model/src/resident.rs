@@ -267,7 +267,8 @@ impl LoadedPiece {
             let matrix = matrix.map_err(|cause| LoadError::Matrix { name: name(), cause })?;
             let wrong = || first_not_finite(&matrix, &stored.slices(&bytes));
             if let Some((row, col, value)) = (!role.has_any_bits()).then(wrong).flatten() {
-                let (name, file) = (name(), None);
+                let name = name();
+                let file = None;
                 return Err(WeightsError::NotFinite { name, file, value, row, col }.into());
             }
             // Biases of experts are requested as they are stored.

@@ -231,7 +231,8 @@ impl Rope {
         let theta_entry = entry("rope_theta").or(config.get("rope_theta"));
         let theta = theta_entry.map_or(Ok(default_theta), ConfigEntry::positive)?;
         let trained = trained_entry.map_or(Ok(context as f64), |e| e.at_most(MAX_TRAINED))?;
-        let (mut scaling, mut amplitude) = (RopeScaling::None, 1.0);
+        let mut scaling = RopeScaling::None;
+        let mut amplitude = 1.0;
         if let Some(kind) = entry("rope_type").or(entry("type")) {
             match kind.word()? {
                 "default" => {}
@@ -306,7 +307,9 @@ impl Rope {
             scaling = RopeScaling::Divided;
             inv_freq.iter_mut().zip(divisors).for_each(|(angle, by)| *angle /= by as f32);
         }
-        let (factor, offset, pairs) = (amplitude as f32, 0, RopePairs::HalfSplit);
+        let factor = amplitude as f32;
+        let offset = 0;
+        let pairs = RopePairs::HalfSplit;
         let rope = Rope { theta, dim, scaling, inv_freq, factor, offset, pairs };
         let blamed = match scaling {
             RopeScaling::None => theta_entry,
@@ -335,7 +338,8 @@ impl Rope {
     /// A rotary embedding of the first `dim` elements of heads, without scaling.
     pub(crate) fn plain(theta: f64, dim: usize) -> Rope {
         let scaling = RopeScaling::None;
-        let (inv_freq, pairs) = (scaling.frequencies(theta, dim), RopePairs::HalfSplit);
+        let inv_freq = scaling.frequencies(theta, dim);
+        let pairs = RopePairs::HalfSplit;
         Rope { theta, dim, scaling, inv_freq, factor: 1.0, offset: 0, pairs }
     }
 }
@@ -376,7 +380,8 @@ impl RopeScaling {
                     let turn = turns * 2.0 * std::f64::consts::PI;
                     dim as f64 * ln64(trained / turn) / (2.0 * ln64(theta))
                 };
-                let (mut low, mut high) = (pair(fast), pair(slow));
+                let mut low = pair(fast);
+                let mut high = pair(slow);
                 if truncate {
                     (low, high) = (low.floor(), high.ceil());
                 }

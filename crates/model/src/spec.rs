@@ -121,8 +121,12 @@ pub struct Residual {
 impl Default for Residual {
     /// As in most families: branches are added as they are, one after the other.
     fn default() -> Residual {
-        let (post_norms, parallel, split, scaled_state) = (false, false, false, false);
-        let (scaled_mlp, conv) = (false, None);
+        let post_norms = false;
+        let parallel = false;
+        let split = false;
+        let scaled_state = false;
+        let scaled_mlp = false;
+        let conv = None;
         Residual { post_norms, scale: 1.0, parallel, split, scaled_state, scaled_mlp, conv }
     }
 }

@@ -46,7 +46,8 @@ fn main() -> Result<(), Box<dyn Error>> {
             "give a model, the bytes of its budget, and the reads of a thousand that fail".into()
         );
     };
-    let (bytes, per_mille): (u64, u32) = (bytes.parse()?, per_mille.parse()?);
+    let bytes: u64 = bytes.parse()?;
+    let per_mille: u32 = per_mille.parse()?;
     let model = Model::open_counted(dir, None, heap)?;
     let text = TextCodec::open(&model)?.while_loaded(model.chat_template().ok());
     let stop = Arc::new(AtomicBool::new(false));

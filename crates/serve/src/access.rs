@@ -30,7 +30,8 @@ pub(crate) fn check(
         Some(authority) => authority.as_str().rsplit('@').next(),
         None => headers.get(HOST).and_then(|host| host.to_str().ok()),
     };
-    let (host, path) = (host.unwrap_or_default(), uri.path());
+    let host = host.unwrap_or_default();
+    let path = uri.path();
     // A page from elsewhere can send requests that look harmless to a browser.
     if let Some(origin) = headers.get(ORIGIN).filter(|_| cors::allowed(config, headers).is_none()) {
         let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));

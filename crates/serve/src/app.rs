@@ -110,7 +110,8 @@ impl App {
 
     /// Begins to serve a model.
     pub(crate) fn serve(&self, model: &mut LoadedModel, needs: Needs) -> sws::Result<()> {
-        let (limit, vocab) = (model.limit(), model.causal_lm().vocab());
+        let limit = model.limit();
+        let vocab = model.causal_lm().vocab();
         let manifest = model.model().manifest();
         let arithmetic = manifest.arithmetic();
         let mut rounded = match model.activations() {
@@ -246,7 +247,8 @@ impl App {
         let entry = RequestEntry::new(origin, cancel.clone(), cost, queued, &prompts);
         let listed = self.requests.add(entry);
         let job = |(number, text)| {
-            let (events, entry) = (events.clone(), Arc::clone(&listed.entry));
+            let events = events.clone();
+            let entry = Arc::clone(&listed.entry);
             QueuedText { text, number, events, queued, entry }
         };
         let jobs = texts.into_iter().enumerate().map(job).collect();

@@ -60,7 +60,8 @@ pub(crate) fn turns(app: &App, messages: Many<BlocksMessage>) -> Result<Vec<Chat
             return Err(Failure::field("messages", message));
         }
         let mut message = ChatTurn::text(&role, String::new());
-        let (mut texts, mut results) = (Vec::new(), Vec::new());
+        let mut texts = Vec::new();
+        let mut results = Vec::new();
         for block in content.0 {
             match block.kind.as_str() {
                 "text" => texts.push(block.text),

@@ -255,7 +255,9 @@ mod tests {
         let limits = ServerLimits { body: MOST, ..ServerLimits::default() };
         let bodies = Bodies::new(MOST);
         let mut growing: Vec<Received> = (0..12).map(|_| Received::new(FREE)).collect();
-        let (mut state, mut ended, mut stuck) = (1_u64, 0, 0);
+        let mut state = 1_u64;
+        let mut ended = 0;
+        let mut stuck = 0;
         runtime().block_on(async {
             for _ in 0..20_000 {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

@@ -268,7 +268,9 @@ impl ChatAnswer {
 
 /// A message with all parts of a text.
 fn message(parts: &[ReplyPart]) -> Value {
-    let (mut text, mut reasoning, mut calls) = (String::new(), String::new(), Vec::new());
+    let mut text = String::new();
+    let mut reasoning = String::new();
+    let mut calls = Vec::new();
     for part in parts {
         match part {
             ReplyPart::Reasoning(more) => reasoning.push_str(more),
@@ -311,7 +313,8 @@ impl AnswerWriter for ChatAnswer {
         match happened {
             Happened::Began(known) => self.tally.begin(number, known),
             Happened::Prompt(progress) if self.stream => {
-                let (done, total) = (progress.done, progress.total);
+                let done = progress.done;
+                let total = progress.total;
                 if self.progress {
                     let mut chunk = self.chunk(vec![delta(number, json!({}), Value::Null, None)]);
                     chunk["prompt_progress"] =

@@ -76,7 +76,8 @@ impl<'de> Deserialize<'de> for Prompts {
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Prompts, A::Error> {
-                let (mut prompts, mut tokens) = (Vec::new(), Vec::new());
+                let mut prompts = Vec::new();
+                let mut tokens = Vec::new();
                 for entry in entries::<PromptEntry, A>(list)? {
                     match entry {
                         PromptEntry::Prompt(prompt) => prompts.push(prompt),
@@ -147,7 +148,8 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
         let message = format!("logprobs is {logprobs}, and must be at most {RANKS}");
         return Err(Failure::field("logprobs", message));
     }
-    let (echo, special) = (echo.unwrap_or(false), add_special_tokens.unwrap_or(true));
+    let echo = echo.unwrap_or(false);
+    let special = add_special_tokens.unwrap_or(true);
     let prompt_ranks = echo && logprobs.is_some();
     if prompt_ranks && !served.prompt_ranks {
         return Err(Failure::unsupported(
@@ -165,7 +167,9 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
     let constraint =
         format.map(|format| format.of_a_text(app, served, &sampling.generation)).transpose()?;
     let cancel = Cancel::new();
-    let (mut texts, mut choices, mut total) = (Vec::new(), Vec::new(), 0);
+    let mut texts = Vec::new();
+    let mut choices = Vec::new();
+    let mut total = 0;
     for prompt in prompts {
         let (tokens, echoed) = tokens(served, prompt, special, echo)?;
         total += tokens.len();

@@ -53,7 +53,8 @@ impl Histogram {
         for (limit, bucket) in SECONDS.iter().zip(&self.buckets) {
             let _ = writeln!(out, "{name}_bucket{{le=\"{limit}\"}} {}", bucket.get());
         }
-        let (count, sum) = (self.count.get(), self.micros.get() as f64 / 1e6);
+        let count = self.count.get();
+        let sum = self.micros.get() as f64 / 1e6;
         let _ = writeln!(out, "{name}_bucket{{le=\"+Inf\"}} {count}");
         let _ = writeln!(out, "{name}_sum {sum}\n{name}_count {count}");
     }
@@ -135,7 +136,8 @@ impl ServerCounts {
             let labels = format!("endpoint=\"{endpoint}\",status=\"{status}\"");
             let _ = writeln!(out, "{name}{{{labels}}} {count}");
         }
-        let (prompt, new) = (self.prompt_tokens.get() as f64, self.new_tokens.get() as f64);
+        let prompt = self.prompt_tokens.get() as f64;
+        let new = self.new_tokens.get() as f64;
         number(out, "sws_prompt_tokens_total", "counter", "Tokens of prompts.", prompt);
         number(out, "sws_generated_tokens_total", "counter", "New tokens.", new);
         let known = self.known_tokens.get() as f64;

@@ -67,10 +67,12 @@ pub(crate) fn listen(app: &Arc<App>, owner: u64) -> Result<Response<Body>, Failu
     let follower = served.gauge.as_ref().map(|gauge| Follower::new(gauge.watch()));
     let writer = FrameWriter::new(follower, owner, app.events.log().end());
     let hello = hello(app, &served, &writer);
-    let (requests, at) = (Vec::new(), app.clock.now());
+    let requests = Vec::new();
+    let at = app.clock.now();
     let next = Box::pin(sleep(Duration::ZERO));
     let out = written("hello", &hello);
-    let (count, sent) = (0, at);
+    let count = 0;
+    let sent = at;
     let stream = Stream { listening, owner, writer, out, next, requests, count, sent, texts: None };
     Ok(of_events(Body::new(stream)))
 }

@@ -42,7 +42,9 @@ pub(crate) struct Failure {
 
 impl Failure {
     fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Failure {
-        let (code, field, retry_after) = (None, None, None);
+        let code = None;
+        let field = None;
+        let retry_after = None;
         // One line, whatever a client wrote.
         let message = shortened(&message.into(), MESSAGE).replace(char::is_control, " ");
         Failure { status, kind, code, field, message, retry_after }

@@ -125,7 +125,8 @@ async fn connection(
     // Events are small, and each should leave at once.
     let _ = stream.set_nodelay(true);
     let header_time = app.config.limits.header_time;
-    let (opened, has_asked) = (Instant::now(), AtomicBool::new(false));
+    let opened = Instant::now();
+    let has_asked = AtomicBool::new(false);
     let service = service_fn(|request: Request<Incoming>| {
         has_asked.store(true, Ordering::Relaxed);
         handle(Arc::clone(&app), routes.clone(), request.map(Body::new))

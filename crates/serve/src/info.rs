@@ -97,7 +97,8 @@ pub(crate) fn props(app: &App) -> Result<Value, Failure> {
 
 /// The settings of a request that names none, in the spelling of llama.cpp, and their origins.
 fn settings(served: &Served) -> Value {
-    let (mut values, mut origins) = (Map::new(), Map::new());
+    let mut values = Map::new();
+    let mut origins = Map::new();
     for SettingOf { name, value, from } in served.settings {
         let name = if name == "repetition_penalty" { "repeat_penalty" } else { name };
         let value = if name == "top_k" { json!(value as u64) } else { json!(value) };
@@ -131,7 +132,8 @@ pub(crate) fn metrics(app: &App) -> Response<Body> {
 
 fn write_model(served: &Served, out: &mut String) {
     let name = "sws_info";
-    let (version, fingerprint) = (env!("CARGO_PKG_VERSION"), &served.fingerprint);
+    let version = env!("CARGO_PKG_VERSION");
+    let fingerprint = &served.fingerprint;
     let _ = writeln!(out, "# HELP {name} The model and the program.\n# TYPE {name} gauge");
     let _ = writeln!(out, "{name}{{version=\"{version}\",fingerprint=\"{fingerprint}\"}} 1");
     if let Some(budget) = served.budget() {

@@ -153,7 +153,10 @@ impl ChatTurn {
 impl RequestMessage {
     /// A message of text alone.
     pub(crate) fn new(role: String, content: Option<OneOrMany<ContentPart>>) -> RequestMessage {
-        let (name, reasoning_content, tool_calls, tool_call_id) = (None, None, None, None);
+        let name = None;
+        let reasoning_content = None;
+        let tool_calls = None;
+        let tool_call_id = None;
         RequestMessage { role, content, name, reasoning_content, tool_calls, tool_call_id }
     }
 

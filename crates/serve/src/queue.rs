@@ -201,7 +201,8 @@ mod tests {
             owner: 0,
             cancel: cancel.clone(),
         };
-        let (queued, cost) = (Duration::ZERO, RequestCost::new(None));
+        let queued = Duration::ZERO;
+        let cost = RequestCost::new(None);
         let entry = Arc::new(RequestEntry::new(
             RequestOrigin::default(),
             cancel.clone(),
@@ -215,7 +216,8 @@ mod tests {
     #[test]
     fn a_text_whose_client_has_left_is_never_taken() {
         let queue = TextQueue::default();
-        let (gone, here) = (Cancel::new(), Cancel::new());
+        let gone = Cancel::new();
+        let here = Cancel::new();
         for cancel in [&gone, &here] {
             queue.push(vec![job(0, cancel).0], 2).unwrap();
         }

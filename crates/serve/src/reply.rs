@@ -43,7 +43,8 @@ impl ReplyTicket {
         queue_time: Duration,
         listed: Listed,
     ) -> ReplyTicket {
-        let (parts, deadline) = (VecDeque::new(), Some(Box::pin(sleep(queue_time))));
+        let parts = VecDeque::new();
+        let deadline = Some(Box::pin(sleep(queue_time)));
         ReplyTicket { events, parts, cancel, deadline, listed }
     }
 
@@ -144,7 +145,8 @@ pub(crate) async fn respond(
             Err(_) => out.push('\n'),
         }
     }
-    let (every, alive) = (limits.heartbeat, Box::pin(sleep(limits.heartbeat)));
+    let every = limits.heartbeat;
+    let alive = Box::pin(sleep(limits.heartbeat));
     let body = Body::new(ReplyBody { ticket: Some(ticket), answer, kind, out, every, alive });
     if !kind.stream {
         return with_type(body, "application/json");

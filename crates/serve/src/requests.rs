@@ -203,14 +203,16 @@ mod tests {
     fn entry(number: u64, owner: u64) -> RequestEntry {
         let origin =
             RequestOrigin { number, id: format!("req-{number}"), endpoint: "/v1/x", owner };
-        let (cancel, queued) = (Cancel::new(), Duration::from_secs(number));
+        let cancel = Cancel::new();
+        let queued = Duration::from_secs(number);
         RequestEntry::new(origin, cancel, RequestCost::new(None), queued, &[3, 4])
     }
 
     #[test]
     fn owners_see_and_cancel_their_own() {
         let requests = Requests::default();
-        let (first, second) = (requests.add(entry(1, 7)), requests.add(entry(2, 8)));
+        let first = requests.add(entry(1, 7));
+        let second = requests.add(entry(2, 8));
         let third = requests.add(entry(3, 7));
         first.entry.begun.add(1);
         let list = requests.list(7, Duration::from_secs(5));

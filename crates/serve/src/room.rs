@@ -198,7 +198,8 @@ mod tests {
 
     #[test]
     fn memory_is_divided_among_structure_and_their_texts() {
-        let (one, all) = (21 * MIB, structured(4096, 4));
+        let one = 21 * MIB;
+        let all = structured(4096, 4);
         assert_eq!(all, 131 * MIB);
         for (bytes, units, texts) in [
             (0, 0, 0),
@@ -218,7 +219,8 @@ mod tests {
     #[test]
     fn structures_and_texts_stay_within_their_memory() {
         for (vocab, texts) in [(1, 1), (4096, 2), (32_000, 16), (151_936, 4), (262_144, 1024)] {
-            let (one, all) = (Most::bytes_with(1, vocab, texts), structured(vocab, texts));
+            let one = Most::bytes_with(1, vocab, texts);
+            let all = structured(vocab, texts);
             for part in 0..240 {
                 let bytes = all / 200 * part;
                 let most = Most::within(bytes, vocab, texts);

@@ -123,7 +123,8 @@ impl StructuredFields {
             let field = "guided_choice";
             all.push(OutputFormat { structure: Structure::Choice(read(&raw, field)?), field });
         }
-        let (regex, grammar): (OfText, OfText) = (Structure::Regex, Structure::Grammar);
+        let regex: OfText = Structure::Regex;
+        let grammar: OfText = Structure::Grammar;
         for (raw, field, structure) in [
             (self.guided_regex, "guided_regex", regex),
             (self.guided_grammar, "guided_grammar", grammar),
@@ -244,7 +245,8 @@ fn schema(given: Value, field: &'static str) -> Result<Value, Failure> {
 /// Reads a value, if it is not too large.
 fn read<T: DeserializeOwned>(raw: &RawValue, field: &'static str) -> Result<T, Failure> {
     // A text within JSON is a little longer.
-    let (bytes, most) = (raw.get().len(), 2 * MAX_STRUCTURE_BYTES);
+    let bytes = raw.get().len();
+    let most = 2 * MAX_STRUCTURE_BYTES;
     if bytes > most {
         let error = StructureError::TooLong { bytes, most };
         return Err(Failure::field(field, format!("{field} {error}")));

@@ -69,7 +69,8 @@ impl<'de> Deserialize<'de> for ToolChoice {
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<ToolChoice, A::Error> {
                 let mut chosen = ChosenTool::deserialize(MapAccessDeserializer::new(map))?;
                 if chosen.kind == ALLOWED && chosen.allowed_tools.is_none() {
-                    let (mode, tools) = (chosen.mode.take(), chosen.tools.take());
+                    let mode = chosen.mode.take();
+                    let tools = chosen.tools.take();
                     chosen.allowed_tools = Some(AllowedTools { mode, tools });
                 }
                 Ok(ToolChoice::Object(chosen))

@@ -83,7 +83,9 @@ pub(crate) fn run(
     if let Some(disk) = disk {
         batch = batch.with_disk(disk);
     }
-    let (running, clock, news) = (BTreeMap::new(), &app.clock, StepNews::default());
+    let running = BTreeMap::new();
+    let clock = &app.clock;
+    let news = StepNews::default();
     let laps = Laps::default();
     let mut worker = Worker { app, clock, running, next: 0, follower: None, news, laps };
     loop {
@@ -201,7 +203,8 @@ impl Worker<'_> {
             return;
         }
         let now = self.clock.now();
-        let (at, texts) = (now.as_secs_f64(), texts.len());
+        let at = now.as_secs_f64();
+        let texts = texts.len();
         let mut log = self.app.events.log();
         log.pass(Passed { number: 0, at, tokens, texts, prompt, step });
         let Laps { laps, is_next, at } = &mut self.laps;
@@ -218,7 +221,8 @@ impl Worker<'_> {
 
     fn begin(&mut self, batch: &mut Batch<'_>, job: QueuedText) {
         let QueuedText { text, number, events, queued, entry } = job;
-        let (cancel, began) = (text.cancel.clone(), self.clock.now());
+        let cancel = text.cancel.clone();
+        let began = self.clock.now();
         let is_structured = text.constraint.is_some();
         let prompt = text.tokens.len() as u64;
         let known = match batch.add(self.next, text) {
@@ -235,7 +239,10 @@ impl Worker<'_> {
         entry.begun.add(1);
         entry.known.add(known as u64);
         let _ = events.try_send((number, Happened::Began(known)));
-        let (heard, first, done, known) = (began, None, 0, known as u64);
+        let heard = began;
+        let first = None;
+        let done = 0;
+        let known = known as u64;
         let running = RunningText {
             number,
             events,

@@ -82,7 +82,8 @@ mod tests {
     #[test]
     fn blocks_are_whole_rows_and_pages_below_the_limit() {
         let head = PieceKind::LmHead;
-        let (embed, table) = (PieceKind::Embed, PieceKind::Table(0));
+        let embed = PieceKind::Embed;
+        let table = PieceKind::Table(0);
         #[rustfmt::skip]
         let cases = [
             // row_bytes, rows, kind, expected

@@ -85,7 +85,8 @@ const MAX_QUOTED: usize = 1 << 20;
 /// The same text with quotes around the words that Python writes for infinite numbers and NaN.
 fn quoted(json: &[u8]) -> Vec<u8> {
     const WORDS: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
-    let (mut to, mut rest) = (Vec::with_capacity(json.len() + 16), json);
+    let mut to = Vec::with_capacity(json.len() + 16);
+    let mut rest = json;
     let mut in_string = false;
     while let [byte, after @ ..] = rest {
         let word = WORDS.into_iter().find(|word| !in_string && rest.starts_with(word));

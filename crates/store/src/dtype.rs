@@ -163,7 +163,8 @@ impl Dtype {
         let mut nonzero = shape.iter().filter(|&&dim| dim > 0);
         let elements = nonzero.try_fold(1u64, |product, &dim| product.checked_mul(dim))?;
         if let Some(blocks) = self.blocks() {
-            let (block, bytes) = (blocks.cols() as u64, blocks.bytes() as u64);
+            let block = blocks.cols() as u64;
+            let bytes = blocks.bytes() as u64;
             let whole = shape.last().is_some_and(|cols| cols.is_multiple_of(block));
             let len = (elements / block).checked_mul(bytes)?;
             return whole.then_some(if shape.contains(&0) { 0 } else { len });

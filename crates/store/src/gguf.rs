@@ -180,7 +180,8 @@ impl<R: Read> GgufHeader<R> {
             return Ok(length(count));
         }
         if keep {
-            let (what, most) = ("values", self.room as u64);
+            let what = "values";
+            let most = self.room as u64;
             let left = self.room.checked_sub(count as usize);
             self.room = left.ok_or(GgufError::TooMany { what, count, most })?;
         }

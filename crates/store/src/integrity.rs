@@ -287,7 +287,8 @@ impl FileVerifier {
             return Ok(());
         }
         let tensor = layout.tensors()[block.tensor].name.clone();
-        let (file, offset) = (self.path(block.file), block.offset);
+        let file = self.path(block.file);
+        let offset = block.offset;
         Err(match block.check {
             Some(_) => FetchError::Corrupt { piece, tensor, file, offset },
             None => FetchError::Changed { piece, tensor, file, offset },

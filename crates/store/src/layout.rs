@@ -328,7 +328,8 @@ impl<'m> Builder<'m> {
                 self.runs.push(BlockRun { extent, bytes, tensor: self.tensors.len(), part, view });
             }
         }
-        let (name, encoding) = (tensor.name.clone(), tensor.encoding);
+        let name = tensor.name.clone();
+        let encoding = tensor.encoding;
         self.tensors.push(TensorLayout { index, name, encoding, rows, cols, range, parts });
         Ok(())
     }

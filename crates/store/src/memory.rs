@@ -54,7 +54,8 @@ impl SystemMemory {
         };
         // A system without control groups has neither file.
         let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap_or_default();
-        let (own, mounts) = (read("proc/self/cgroup"), read("proc/self/mountinfo"));
+        let own = read("proc/self/cgroup");
+        let mounts = read("proc/self/mountinfo");
         for hierarchy in [&V1, &V2] {
             let Some((mount, path)) = hierarchy.find(&own, &mounts) else { continue };
             for group in path.ancestors() {
@@ -113,7 +114,8 @@ impl Hierarchy {
         // `4:memory:/a/b`; version 2 is `0::/a/b`.
         let own = own.lines().find_map(|line| {
             let mut parts = line.splitn(3, ':').skip(1);
-            let (controllers, path) = (parts.next()?, parts.next()?);
+            let controllers = parts.next()?;
+            let path = parts.next()?;
             let ours = match self.controller {
                 Some(name) => controllers.split(',').any(|word| word == name),
                 None => controllers.is_empty(),
@@ -140,7 +142,8 @@ impl Hierarchy {
         let options = kind.nth(1).unwrap_or_default();
         let ours = self.controller.is_none_or(|name| options.split(',').any(|word| word == name));
         let mut place = place.split(' ').skip(3);
-        let (shown, point) = (place.next()?, place.next()?);
+        let shown = place.next()?;
+        let point = place.next()?;
         (fs_type == self.fs_type && ours).then(|| (unescape(shown), unescape(point)))
     }
 

@@ -141,7 +141,8 @@ impl FetchQueue {
 
     pub(crate) fn cancel(&mut self, ticket: Ticket) -> Cancelled {
         let Some(entry) = self.entries.get_mut(&ticket) else { return Cancelled::Finished };
-        let (busy, priority) = (entry.busy, entry.priority);
+        let busy = entry.busy;
+        let priority = entry.priority;
         if busy > 0 {
             entry.error.get_or_insert(FetchError::Cancelled);
         }

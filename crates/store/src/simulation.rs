@@ -84,7 +84,8 @@ impl Simulation {
     /// Adds a read to the work of the devices that have its bytes. Returns its end.
     fn issue(&self, job: &ReadJob, now: Duration, free_since: &mut [Option<Duration>]) -> Duration {
         let end = job.offset + job.range.len() as u64;
-        let (mut at, mut over) = (job.offset, now);
+        let mut at = job.offset;
+        let mut over = now;
         loop {
             let part = end.min((at / STRIPE + 1) * STRIPE);
             let part = if free_since.len() == 1 { end } else { part };

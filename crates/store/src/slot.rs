@@ -322,7 +322,8 @@ mod tests {
         let start = arena.0.start.as_ptr() as usize;
         let arena = start..start + arena.0.len;
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let (mut is_inside, mut kib) = (false, 0);
+        let mut is_inside = false;
+        let mut kib = 0;
         for line in maps.lines() {
             let range = line.split(' ').next().and_then(|word| word.split_once('-'));
             let address = |word| usize::from_str_radix(word, 16).ok();

@@ -122,7 +122,9 @@ impl NVMeWeightStore {
         let verifier = FileVerifier::new(&manifest, dir, reader, clock, cache);
         let queue = FetchQueue::new(chunk);
         let state = StoreState { queue, closing: false, begun: 0, idle: 0, watched: Vec::new() };
-        let (queue, work, progress) = (Mutex::new(state), Condvar::new(), Condvar::new());
+        let queue = Mutex::new(state);
+        let work = Condvar::new();
+        let progress = Condvar::new();
         let shared = Arc::new(StoreShared { queue, work, progress, verifier });
         let (reply, completions) = unbounded();
         let lanes = Vec::new();
@@ -338,7 +340,8 @@ impl NVMeWeightStore {
             while no_room.is_none()
                 && let Some(layout) = waiting.peek()
             {
-                let (need, piece) = (layout.slot_len(), layout.read().piece());
+                let need = layout.slot_len();
+                let piece = layout.read().piece();
                 let Some(slot) = arena.take(need) else {
                     if under_way.is_empty() {
                         no_room = Some(FetchError::NoSlot { piece, need });

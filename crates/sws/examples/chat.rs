@@ -23,7 +23,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     for line in std::io::stdin().lock().lines() {
         let mut answer = model.chat(&mut conversation, &line?)?;
         // The handle cancels the answer from another thread.
-        let (cancel, (over, wait)) = (answer.cancel_handle(), channel::<()>());
+        let cancel = answer.cancel_handle();
+        let (over, wait) = channel::<()>();
         let watch = std::thread::spawn(move || {
             if wait.recv_timeout(Duration::from_secs(10)) == Err(RecvTimeoutError::Timeout) {
                 cancel.cancel();

@@ -12,7 +12,9 @@ use sws::Model;
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
     let mut next = |default: &str| args.next().unwrap_or(default.to_owned());
-    let (name, ram, text) = (next("shards/tales-moe"), next("min"), next("The wolf"));
+    let name = next("shards/tales-moe");
+    let ram = next("min");
+    let text = next("The wolf");
 
     let mut model = Model::open(name)?.ram(&ram).load()?;
     let mut out = std::io::stdout();

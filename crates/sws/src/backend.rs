@@ -117,7 +117,8 @@ fn in_memory(loader: &mut Loader<'_>) -> Result<LoadedBackend> {
     requested_context(loader)?;
     let source = resident::load(loader)?;
     let weight_bytes = source.bytes();
-    let (limit, kv) = (affordable_context(loader)?, loader.options.kv);
+    let limit = affordable_context(loader)?;
+    let kv = loader.options.kv;
     let spec = loader.model.spec().clone();
     let forward = sws_model::ForwardPass::with_tier(spec, tier(loader));
     let streamer = SpeculativeWeightStreamer::resident(forward, source, limit, kv);
@@ -213,7 +214,8 @@ fn affordable_context(loader: &mut Loader<'_>) -> Result<usize> {
     let texts = loader.needs.texts as u64;
     let cached =
         |limit| texts * ForwardState::cache_bytes(loader.model.spec(), limit, loader.options.kv);
-    let (mut fits, mut too_many) = (0, wanted.saturating_add(1));
+    let mut fits = 0;
+    let mut too_many = wanted.saturating_add(1);
     while too_many - fits > 1 {
         let between = fits + (too_many - fits) / 2;
         match cached(between) <= available {

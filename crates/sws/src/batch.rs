@@ -176,7 +176,8 @@ impl<'m> Batch<'m> {
     ) -> Result<Batch<'m>> {
         let idle = model.several(most).ok_or(Error::OneText)?;
         let lm = model.batch();
-        let (room, goes_back) = (lm.room(), lm.goes_back());
+        let room = lm.room();
+        let goes_back = lm.goes_back();
         let portion = Portion::new(lm.longest_pass());
         let clock = waiter.as_ref().map_or_else(Clock::real, |waiter| waiter.clock().clone());
         Ok(Batch {
@@ -245,7 +246,8 @@ impl<'m> Batch<'m> {
     /// If there is no [room](Self::has_room).
     pub fn add(&mut self, number: usize, text: BatchRequest) -> Result<usize> {
         let BatchRequest { tokens: prompt, generation, position, owner, .. } = text;
-        let (limit, vocab) = (self.model.limit(), self.model.vocab());
+        let limit = self.model.limit();
+        let vocab = self.model.vocab();
         check_tokens(&prompt, 0, limit, vocab)?;
         if let Some(&(token, _)) = text.bias.iter().find(|(token, _)| *token as usize >= vocab) {
             return Err(ForwardError::UnknownToken { token, last: vocab - 1 }.into());
@@ -268,7 +270,8 @@ impl<'m> Batch<'m> {
             Some(&last) => (Begun::default(), vec![last], prompt.len()),
             None => {
                 let begun = self.begin(sequence, &prompt, owner, anew);
-                let (next, known) = (prompt[begun.known..].to_vec(), begun.spared());
+                let next = prompt[begun.known..].to_vec();
+                let known = begun.spared();
                 (begun, next, known)
             }
         };
@@ -339,7 +342,8 @@ impl<'m> Batch<'m> {
         let continued = running.iter().zip(&parts).filter(|(_, part)| **part > 0);
         let growing: Vec<_> = continued.map(|(text, &part)| (text.sequence, part)).collect();
         self.make_room(&growing, 0);
-        let (began, waited) = (self.clock.now(), self.waited());
+        let began = self.clock.now();
+        let waited = self.waited();
         let tokens = parts.iter().sum();
         let together = |(text, part): &(&Running<'_>, &usize)| **part > 0 && !text.is_scored();
         let (chunks, cancels): (Vec<Chunk<'_>>, Vec<Cancel>) = running
@@ -365,7 +369,8 @@ impl<'m> Batch<'m> {
             if let Some(cancel) = one {
                 cancel.detach();
             }
-            let (time, waited) = (self.clock.now() - began, self.waited() - waited);
+            let time = self.clock.now() - began;
+            let waited = self.waited() - waited;
             let prompts = running.iter().zip(&parts).filter(|(text, _)| !text.has_begun());
             let prompts = prompts.map(|(_, &part)| part).sum();
             self.portion.passed(prompts, tokens, time, waited);
@@ -491,7 +496,8 @@ impl<'m> Batch<'m> {
     }
 
     fn place(&mut self, sequence: usize) -> SequencePlace {
-        let (position, limit) = (self.model.batch().sequence_len(sequence), self.model.limit());
+        let position = self.model.batch().sequence_len(sequence);
+        let limit = self.model.limit();
         SequencePlace { position, limit, now: self.clock.now() }
     }
 
@@ -614,8 +620,8 @@ impl Running<'_> {
         self.next.drain(..part);
         self.heard = place.now;
         if !self.has_begun() {
-            let (done, total) =
-                ((self.prompt.len() - self.next.len()) as u64, self.prompt.len() as u64);
+            let done = (self.prompt.len() - self.next.len()) as u64;
+            let total = self.prompt.len() as u64;
             each(self.number, Event::Prompt(Progress { done, total }));
         }
         if !self.next.is_empty() {

@@ -204,7 +204,8 @@ mod tests {
         let reader = Arc::new(MemoryReader::new(vec![vec![7; 4096]]));
         let opening = Opening::new(reader, cancel.clone());
         let reads = || {
-            let (mut one, mut other) = ([0; 4096], [0; 4096]);
+            let mut one = [0; 4096];
+            let mut other = [0; 4096];
             let alone = opening.read_at(0, 0, &mut one).is_ok();
             let mut batch = [ReadOp { file: 0, offset: 0, into: &mut other, result: Ok(0) }];
             opening.read_batch(&mut batch);

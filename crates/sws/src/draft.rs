@@ -178,7 +178,8 @@ mod tests {
     fn share_of_a_plan_makes_the_draft_that_was_planned() {
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe");
         let shape = shape(Model::open(dir).unwrap().spec()).unwrap();
-        let (rank, tokens) = (16, TOKENS);
+        let rank = 16;
+        let tokens = TOKENS;
         let whole = DraftSize { rank, tokens, distances: sws_draft::DEPTH };
         let candidate = DraftCandidate { shape, whole, trained: None };
         let most = candidate.bytes_within(u64::MAX);

@@ -39,7 +39,8 @@ fn read(model: &Model, file: &Path) -> Result<Correction> {
         Error::Draft { file: file.to_owned(), why }
     };
     let unread = |e: std::io::Error| error(format!("cannot be read: {e}"));
-    let (shape, hidden) = (routes_of(model.spec()), model.spec().state_width());
+    let shape = routes_of(model.spec());
+    let hidden = model.spec().state_width();
     let opened = open_regular(file).map_err(unread)?;
     let most = Correction::most_bytes(shape, hidden) as u64;
     if opened.metadata().map_err(unread)?.len() > most {

@@ -30,7 +30,8 @@ fn find(path: &Path, shards: bool) -> Result<PathBuf> {
     let Some(name) = name else {
         return Err(Error::NoPath { path: path.to_owned() });
     };
-    let (tag, revision) = (name.tag.as_deref(), name.revision.as_deref());
+    let tag = name.tag.as_deref();
+    let revision = name.revision.as_deref();
     if shards {
         let found = Library::of_process().and_then(|library| library.find(&name.id, tag, revision));
         if let Some(found) = found {

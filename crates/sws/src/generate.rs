@@ -79,7 +79,8 @@ impl<'m> Generate<'m> {
         let GenerateStart { layers, mut tokens, generation, tokenizer, gauge, waiter } = start;
         let used = sequence.resume(&tokens);
         let prompt = tokens.split_off(used);
-        let (limit, asked) = (sequence.limit(), prompt.len());
+        let limit = sequence.limit();
+        let asked = prompt.len();
         if asked > limit - used {
             return Err(ForwardError::ContextFull { used, asked, limit }.into());
         }
@@ -232,7 +233,8 @@ impl<'m> Generate<'m> {
     /// Computes tokens, which may be a part of the prompt, and the logits of the next one. Returns
     /// false if it was cancelled.
     fn pass(&mut self, tokens: &[u32], part: Option<PromptPart>) -> Result<bool> {
-        let (layers, start) = (self.layers, self.sequence.len());
+        let layers = self.layers;
+        let start = self.sequence.len();
         let Hooks { cancel, observer, progress, .. } = &mut self.hooks;
         let mut unobserved = ();
         let observer: &mut dyn Observer = match observer {

@@ -73,7 +73,8 @@ impl LoadedModel {
         R::IntoIter: 'm,
     {
         let LoadedModel { model, sequence, text, about, waiter, .. } = self;
-        let (model, text) = (&*model, &*text);
+        let model = &*model;
+        let text = &*text;
         let batch = Batch::new(sequence, text.tokenizer(), waiter.clone(), about.texts)?;
         let prompts = requests.into_iter().map(|request| prepared(model, text, request));
         Ok(Texts::new(batch, prompts))
@@ -111,7 +112,8 @@ impl LoadedModel {
         position: Position,
     ) -> Result<Generate<'_>> {
         let tokenizer = self.text.tokenizer().map(|tokenizer| (tokenizer, position));
-        let (gauge, waiter) = (self.gauge.clone(), self.waiter.clone());
+        let gauge = self.gauge.clone();
+        let waiter = self.waiter.clone();
         let layers = self.model.spec().layers.len();
         let start = GenerateStart { layers, tokens, generation, tokenizer, gauge, waiter };
         Generate::new(&mut self.sequence, start)

@@ -166,7 +166,8 @@ impl<'m> Loader<'m> {
     /// Loads the model.
     pub fn load(mut self) -> Result<LoadedModel> {
         let (threads, mut text) = self.resolve()?;
-        let (lossy, proposes) = (self.options.lossy(self.model), self.proposes());
+        let lossy = self.options.lossy(self.model);
+        let proposes = self.proposes();
         // Before the memory of the budget is filled.
         let unused = Warning::unused(self.model.spec(), self.model.manifest());
         let clock = Clock::real();

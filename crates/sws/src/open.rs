@@ -284,7 +284,8 @@ impl Model {
 
     /// Opens the weights of the model with a reader of its files.
     pub(crate) fn store_with(&self, reader: Arc<dyn ShardReader>) -> Result<NVMeWeightStore> {
-        let (reader, cache) = (Some(reader), self.0.cache.clone());
+        let reader = Some(reader);
+        let cache = self.0.cache.clone();
         let options = StoreOptions { reader, cache, ..StoreOptions::default() };
         NVMeWeightStore::open(Arc::clone(&self.0.manifest), self.dir(), options).map_err(|e| {
             let remedy = remedy(&e, "close other programs");
@@ -383,7 +384,8 @@ fn check_manifest(dir: &Path, ram: Option<RamBudget>) -> Result<()> {
     let (Some(room), Ok(about)) = (ram.and_then(ReadingRoom::of), path.metadata()) else {
         return Ok(());
     };
-    let (len, budget) = (about.len(), room.budget);
+    let len = about.len();
+    let budget = room.budget;
     if len <= room.left {
         return Ok(());
     }

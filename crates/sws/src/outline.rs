@@ -201,7 +201,8 @@ impl SequenceBytes {
 impl Footprint {
     /// The sizes of a model that is on disk. Memory besides weights is that of a typical process.
     pub fn of(model: &Model, options: PlanOptions) -> Result<Footprint> {
-        let (spec, manifest) = (model.spec(), model.manifest());
+        let spec = model.spec();
+        let manifest = model.manifest();
         let inventory = Inventory::new(spec, manifest).map_err(|e| model.error(e))?;
         let process = typical(spec, manifest);
         let planner = Planner::new(spec, &inventory, manifest, process, options)

@@ -79,8 +79,14 @@ pub(crate) fn common(one: &[u32], other: &[u32]) -> usize {
 
 impl<P> PrefixEntry<P> {
     pub(crate) fn new(prefix: P, tokens: Vec<u32>, owner: u64) -> PrefixEntry<P> {
-        let (short_lived, trail, answer, is_stored) = (false, None, None, false);
-        let (bytes, uses, worth, paid) = (0, 0, 0.0, 0.0);
+        let short_lived = false;
+        let trail = None;
+        let answer = None;
+        let is_stored = false;
+        let bytes = 0;
+        let uses = 0;
+        let worth = 0.0;
+        let paid = 0.0;
         PrefixEntry {
             prefix,
             tokens,
@@ -234,7 +240,8 @@ impl<P> PrefixCache<P> {
     /// twice what it costs to know. With `disk`, those that are not stored yet stay. Returns true if there
     /// were any.
     pub(crate) fn drop_unpaid(&mut self, token: f64, disk: bool) -> bool {
-        let (rent, before) = (self.rent, self.entries.len());
+        let rent = self.rent;
+        let before = self.entries.len();
         self.entries.retain(|entry| {
             let unpaid = (rent - entry.paid) * entry.bytes as f64;
             unpaid <= entry.tokens.len() as f64 * token || disk && !entry.is_stored

@@ -106,7 +106,8 @@ impl PrefixDisk {
 
     /// Current counts.
     pub fn counts(&self) -> PrefixDiskCounts {
-        let (bytes, files) = (self.blobs.bytes(), self.blobs.len() as u64);
+        let bytes = self.blobs.bytes();
+        let files = self.blobs.len() as u64;
         PrefixDiskCounts { bytes, files, written: self.blobs.written(), ..self.counts }
     }
 

@@ -9,7 +9,8 @@ use crate::{Error, Loader, Result};
 
 /// Loads all weights, with every byte verified and every number checked.
 pub(crate) fn load(loader: &mut Loader<'_>) -> Result<ResidentSource> {
-    let (model, cancel) = (loader.model, loader.cancel.clone());
+    let model = loader.model;
+    let cancel = loader.cancel.clone();
     let failed = |error| match error {
         StreamError::Fetch(error) => error.into(),
         StreamError::Layout(error) => error.into(),

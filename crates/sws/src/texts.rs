@@ -32,7 +32,8 @@ impl<'m> Texts<'m> {
         batch: Batch<'m>,
         prompts: impl Iterator<Item = Result<TextPrompt>> + 'm,
     ) -> Texts<'m> {
-        let (prompts, ended) = (Box::new(prompts.enumerate()), VecDeque::new());
+        let prompts = Box::new(prompts.enumerate());
+        let ended = VecDeque::new();
         Texts { batch, prompts, ended, constraint: None, cancel: Cancel::new(), progress: None }
     }
 

@@ -201,7 +201,8 @@ impl Turns {
         if pass * f64::from(least) > share {
             return SharingWay::Together;
         }
-        let (together, in_turns) = (together.all(), in_turns.all());
+        let together = together.all();
+        let in_turns = in_turns.all();
         let (better, worse, loss) = match in_turns < together {
             true => (SharingWay::InTurns, SharingWay::Together, together / in_turns - 1.0),
             false => (SharingWay::Together, SharingWay::InTurns, in_turns / together - 1.0),
@@ -281,7 +282,8 @@ impl TokenCost {
 
 impl TurnRound {
     fn new(way: SharingWay, texts: usize, expected: Option<f64>) -> TurnRound {
-        let (time, waited) = (Duration::ZERO, Duration::ZERO);
+        let time = Duration::ZERO;
+        let waited = Duration::ZERO;
         TurnRound { way, texts, expected, tokens: 0, time, waited, passes: 0, turn: None, turns: 0 }
     }
 

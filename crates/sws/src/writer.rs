@@ -38,7 +38,8 @@ impl<'m> TokenWriter<'m> {
             }
             error => Error::from(error),
         })?;
-        let (stop_tokens, stop_strings) = (&generation.stop_tokens, &generation.stop_strings);
+        let stop_tokens = &generation.stop_tokens;
+        let stop_strings = &generation.stop_strings;
         let text = tokenizer.map(|(tokenizer, position)| {
             TextStream::new(tokenizer, position, stop_tokens, stop_strings)
                 .showing(&generation.shown_tokens)

@@ -183,7 +183,8 @@ impl Bucket {
         };
         let first = line()?;
         let mut words = first.split(' ');
-        let (method, target) = (words.next()?.to_owned(), words.next()?);
+        let method = words.next()?.to_owned();
+        let target = words.next()?;
         let (path, query) = match target.split_once('?') {
             Some((path, query)) => (path, Some(query.to_owned())),
             None => (target, None),
@@ -362,7 +363,10 @@ impl State {
 
 impl Answer {
     fn new(status: u16, headers: Vec<String>) -> Answer {
-        let (body, cut, silent, drip) = (Vec::new(), None, false, None);
+        let body = Vec::new();
+        let cut = None;
+        let silent = false;
+        let drip = None;
         Answer { status, headers, body, cut, silent, drip, is_file: false }
     }
 

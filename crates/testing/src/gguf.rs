@@ -83,7 +83,8 @@ impl GgufFile {
 
     /// Adds a tensor behind the others.
     pub fn tensor(&mut self, name: &str, kind: u32, shape: &[u64], bytes: Vec<u8>) {
-        let (name, shape) = (name.to_owned(), shape.to_vec());
+        let name = name.to_owned();
+        let shape = shape.to_vec();
         self.tensors.push(GgufTensor { name, kind, shape, offset: None, bytes });
     }
 

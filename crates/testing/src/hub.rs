@@ -86,7 +86,8 @@ pub struct Request {
 impl Hub {
     /// Starts a hub with a model of these files.
     pub fn start(id: &str, files: BTreeMap<String, Vec<u8>>) -> std::io::Result<Hub> {
-        let (hub, storage) = (TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?);
+        let hub = TcpListener::bind("127.0.0.1:0")?;
+        let storage = TcpListener::bind("127.0.0.1:0")?;
         let state = Arc::new(Mutex::new(State {
             id: id.to_owned(),
             commit: "0123456789abcdef0123456789abcdef01234567".to_owned(),
@@ -147,7 +148,8 @@ impl Hub {
     /// Moves `main` to another commit with other files. The earlier one stays.
     pub fn commit(&self, commit: &str, files: BTreeMap<String, Vec<u8>>) {
         let mut state = self.state();
-        let (old, before) = (state.commit.clone(), std::mem::replace(&mut state.files, files));
+        let old = state.commit.clone();
+        let before = std::mem::replace(&mut state.files, files);
         state.earlier.insert(old, before);
         state.commit = commit.to_owned();
     }
@@ -221,7 +223,8 @@ fn listing(id: &str, commit: &str, files: &BTreeMap<String, Vec<u8>>) -> String 
 /// The list of files that Python asks for.
 fn tree(files: &BTreeMap<String, Vec<u8>>) -> String {
     let file = |(name, bytes): (&String, &Vec<u8>)| {
-        let (hash, size) = (sha256(bytes), bytes.len());
+        let hash = sha256(bytes);
+        let size = bytes.len();
         let mut entry =
             json!({ "type": "file", "path": name, "size": size, "oid": git_object(bytes) });
         if is_large(name) {
@@ -324,7 +327,9 @@ fn answer(path: &str, mut request: Request, state: &mut State) -> Answer {
     };
     let file = file.unwrap_or_default();
     request.file.clone_from(&file);
-    let (storage, back, range) = (request.storage, request.sent_back, request.range.clone());
+    let storage = request.storage;
+    let back = request.sent_back;
+    let range = request.range.clone();
     let leaked = (storage || back) && request.authorization.is_some();
     state.requests.push(request);
     if leaked {

@@ -71,7 +71,8 @@ impl Proxy {
             .push(Tunnel { to, authorization });
         let server = TcpStream::connect(("127.0.0.1", port)).ok()?;
         (&client).write_all(b"HTTP/1.1 200 Connected\r\n\r\n").ok()?;
-        let (mut from, mut into) = (server.try_clone().ok()?, client.try_clone().ok()?);
+        let mut from = server.try_clone().ok()?;
+        let mut into = client.try_clone().ok()?;
         std::thread::spawn(move || {
             let _ = std::io::copy(&mut from, &mut into);
             let _ = into.shutdown(Shutdown::Both);

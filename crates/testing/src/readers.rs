@@ -86,7 +86,8 @@ pub struct Flaky<R> {
 impl<R> Flaky<R> {
     /// Fails none at first.
     pub fn new(inner: R, seed: u64) -> Self {
-        let (per_mille, failed) = (AtomicU32::new(0), AtomicU64::new(0));
+        let per_mille = AtomicU32::new(0);
+        let failed = AtomicU64::new(0);
         Flaky { inner, per_mille, state: Mutex::new(seed), failed }
     }
 

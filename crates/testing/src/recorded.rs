@@ -70,7 +70,8 @@ impl Recorded {
 
 impl Draft for Recorded {
     fn begin(&mut self, pass: &Pass) {
-        let (first, all) = (self.begun, 0..self.layers.len());
+        let first = self.begun;
+        let all = 0..self.layers.len();
         self.begun += pass.len();
         self.said = all.map(|place| self.layer(place, first, pass.len())).collect();
     }

@@ -48,7 +48,8 @@ fn simulated_by(
     chunk: usize,
 ) -> Result<(Arc<NVMeWeightStore>, ModelSpec)> {
     let (manifest, spec) = open(dir)?;
-    let (cache, simulated) = (None, Some(disk));
+    let cache = None;
+    let simulated = Some(disk);
     let options = StoreOptions { cache, clock, simulated, chunk, ..StoreOptions::default() };
     Ok((Arc::new(NVMeWeightStore::open(Arc::new(manifest), dir, options)?), spec))
 }
@@ -96,7 +97,8 @@ pub fn answer() -> &'static Answer {
         };
         let mut lm = streamer(disk, options(4.0, Box::new(NoDraft), true));
         let mut sampler = Sampler::new(sampled(), lm.vocab());
-        let (mut answer, mut token) = (Answer::default(), 5);
+        let mut answer = Answer::default();
+        let mut token = 5;
         for _ in 0..TOKENS {
             let mut logits = lm.observed(&[token], &mut answer).unwrap().to_vec();
             answer.tokens.push(token);

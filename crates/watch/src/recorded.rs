@@ -96,7 +96,8 @@ fn play(
     }
     if let Some(residency) = residency {
         for (number, state) in wall.states.iter_mut().enumerate() {
-            let (layer, expert) = (number / shape.experts, number % shape.experts);
+            let layer = number / shape.experts;
+            let expert = number % shape.experts;
             if *state == ExpertState::Disk && residency.holds(layer, expert as u32) {
                 *state = ExpertState::Memory;
             }
@@ -127,12 +128,10 @@ mod tests {
         let cells = |states: &[u8]| -> Vec<u8> {
             states.iter().flat_map(|letter| [(letter - b'A') % 5, (letter - b'A') / 5]).collect()
         };
-        let (disk, memory, used, waited) = (
-            ExpertState::Disk as u8,
-            ExpertState::Memory as u8,
-            ExpertState::Used as u8,
-            ExpertState::Waited as u8,
-        );
+        let disk = ExpertState::Disk as u8;
+        let memory = ExpertState::Memory as u8;
+        let used = ExpertState::Used as u8;
+        let waited = ExpertState::Waited as u8;
         assert_eq!(cells(states[0].as_bytes()), [used, used, disk, disk, disk, disk, used, disk]);
         assert_eq!(bare.total(), RunStep { hits: 5, ..RunStep::default() });
 

@@ -98,7 +98,8 @@ impl Wall {
         if widest == 0 || columns == 0 || lines == 0 {
             return Folded::default();
         }
-        let (across, down) = (widest.div_ceil(columns), self.rows.len().div_ceil(lines));
+        let across = widest.div_ceil(columns);
+        let down = self.rows.len().div_ceil(lines);
         let mut firsts = Vec::with_capacity(self.rows.len());
         let mut first = 0;
         for row in &self.rows {
@@ -110,7 +111,8 @@ impl Wall {
             let mark = |mark: usize| {
                 let of = mark * across..(mark + 1) * across;
                 let cells = line.iter().zip(&firsts[at..]).flat_map(|(row, first)| {
-                    let (start, end) = (of.start.min(row.experts), of.end.min(row.experts));
+                    let start = of.start.min(row.experts);
+                    let end = of.end.min(row.experts);
                     self.states.get(first + start..first + end).unwrap_or_default()
                 });
                 folded(cells)
@@ -131,7 +133,9 @@ impl Wall {
 
 /// The state of a mark that stands for several experts.
 fn folded<'a>(states: impl Iterator<Item = &'a ExpertState>) -> ExpertState {
-    let (mut excess, mut first, mut last) = (0, None, ExpertState::Disk);
+    let mut excess = 0;
+    let mut first = None;
+    let mut last = ExpertState::Disk;
     for &state in states {
         excess += if state == ExpertState::Disk { 1 } else { -1 };
         first.get_or_insert(state);

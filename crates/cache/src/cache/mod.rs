@@ -551,8 +551,10 @@ impl<T> PredictiveCache<T> {
     /// considered only if none made for this length is evictable. Computed experts of the running
     /// layer are considered last.
     fn victim(&mut self, len: usize) -> Option<usize> {
-        let (now, class) = (self.now?, self.class_for(len)?);
-        let (entries, policy) = (&self.entries, &mut self.policy);
+        let now = self.now?;
+        let class = self.class_for(len)?;
+        let entries = &self.entries;
+        let policy = &mut self.policy;
         for computed_too in [false, true] {
             let own = |slot: usize| {
                 entries[slot].len == class && entries[slot].is_evictable(computed_too)

@@ -135,7 +135,9 @@ impl FitSamples {
         let (learned, held) = Default::default();
         let mut samples = FitSamples { inputs, experts, x, odds, until, learned, held };
         let mut history = History::with_tokens(trace.shape(), 1);
-        let (mut taken, mut seen, mut done) = (Vec::new(), vec![0.0; fit.hidden], 0);
+        let mut taken = Vec::new();
+        let mut seen = vec![0.0; fit.hidden];
+        let mut done = 0;
         for (number, sequence) in sequences.iter().enumerate() {
             let is_held = number % held_out == held_out.min(sequences.len()) - 1;
             for token in sequence.clone() {

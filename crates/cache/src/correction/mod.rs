@@ -144,7 +144,8 @@ impl Correction {
 
     /// The weights of a layer, from which learning goes on.
     fn net(&self, layer: usize) -> CorrectionNet {
-        let (hidden, statistics) = (self.hidden, STATISTICS * self.shape.experts);
+        let hidden = self.hidden;
+        let statistics = STATISTICS * self.shape.experts;
         let mut down = Vec::with_capacity(self.rank * (hidden + statistics));
         for row in layer * self.rank..(layer + 1) * self.rank {
             down.extend(self.states[row * hidden..][..hidden].iter().map(|x| x.get()));
@@ -157,7 +158,8 @@ impl Correction {
 
     /// Sets the weights of a layer.
     fn set(&mut self, layer: usize, net: &CorrectionNet) {
-        let (hidden, statistics) = (self.hidden, STATISTICS * self.shape.experts);
+        let hidden = self.hidden;
+        let statistics = STATISTICS * self.shape.experts;
         for (r, row) in net.down.chunks_exact((hidden + statistics).max(1)).enumerate() {
             let (states, scaled) = row.split_at(hidden);
             let at = layer * self.rank + r;
@@ -216,7 +218,8 @@ impl UpperHalf {
 /// As [`dot`], of two kinds of numbers.
 fn halves_dot(a: &[UpperHalf], b: &[f32]) -> f32 {
     let mut sums = [0.0f32; 16];
-    let (a, b) = (a.as_chunks::<16>(), b.as_chunks::<16>());
+    let a = a.as_chunks::<16>();
+    let b = b.as_chunks::<16>();
     for (a, b) in a.0.iter().zip(b.0) {
         for i in 0..16 {
             sums[i] += a[i].get() * b[i];

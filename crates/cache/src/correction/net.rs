@@ -94,7 +94,8 @@ impl CorrectionNet {
     /// The binary cross-entropy of a sample, summed over experts and spans.
     pub(super) fn loss(&self, sample: Sample<'_>, work: &mut NetGradients) -> f64 {
         self.forward(sample, work);
-        let (odds, until) = (&work.errors, sample.until);
+        let odds = &work.errors;
+        let until = sample.until;
         let mut sum = 0.0;
         for (odds, steps) in odds.chunks_exact(until.len()).zip(STEPS) {
             for (&z, &until) in odds.iter().zip(until) {

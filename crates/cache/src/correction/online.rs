@@ -82,7 +82,8 @@ enum PlaceState {
 impl Learner {
     /// A learner whose correction changes nothing yet.
     pub(crate) fn new(shape: HistoryShape, hidden: usize) -> Learner {
-        let (inputs, outputs) = (inputs(shape, hidden), outputs(shape));
+        let inputs = inputs(shape, hidden);
+        let outputs = outputs(shape);
         let place = SampleSlot {
             state: PlaceState::Free,
             cursor: 0,
@@ -146,7 +147,8 @@ impl Learner {
 
     /// Memory of a learner, and of what a history of so many sequences keeps for it.
     pub(crate) fn bytes(shape: HistoryShape, hidden: usize, sequences: usize) -> usize {
-        let (inputs, outputs) = (inputs(shape, hidden), outputs(shape));
+        let inputs = inputs(shape, hidden);
+        let outputs = outputs(shape);
         let weights = RANK * inputs + (RANK + 1) * outputs;
         let place =
             size_of::<SampleSlot>() + size_of::<UpperHalf>() * (inputs + outputs) + shape.experts;
@@ -209,7 +211,8 @@ impl Learner {
     /// Learns from the samples of a layer whose next uses are known, once there are enough.
     pub(crate) fn learn(&mut self, layer: usize) {
         let Learner { correction, layers, work, inputs, odds } = self;
-        let (number, layer) = (layer, &mut layers[layer]);
+        let number = layer;
+        let layer = &mut layers[layer];
         let known = |place: &&mut SampleSlot| place.state == PlaceState::Known;
         let count = layer.places.iter_mut().filter(known).count();
         if count < BATCH {

@@ -38,7 +38,8 @@ fn exp(x: f32) -> f32 {
 /// The dot product Σ aᵢ·bᵢ, summed in an order that compiles to vector code.
 pub fn dot(a: &[f32], b: &[f32]) -> f32 {
     let mut sums = [0.0f32; 16];
-    let (a, b) = (a.as_chunks::<16>(), b.as_chunks::<16>());
+    let a = a.as_chunks::<16>();
+    let b = b.as_chunks::<16>();
     for (a, b) in a.0.iter().zip(b.0) {
         for i in 0..16 {
             sums[i] += a[i] * b[i];

@@ -16,7 +16,8 @@ impl History {
     /// Adds the history to `to`, except for the experts used last. Of the recent use by each
     /// sequence, it adds that by the sequence that stepped last.
     pub fn save(&self, to: &mut SavedTensors) {
-        let (layers, experts) = (self.shape.layers, self.shape.experts);
+        let layers = self.shape.layers;
+        let experts = self.shape.experts;
         let floats = |of: &dyn Fn(&HistoryLayer) -> Vec<f32>| -> Vec<u8> {
             let all = self.layers.iter().flat_map(of);
             all.flat_map(f32::to_le_bytes).collect()
@@ -57,7 +58,8 @@ impl History {
     /// Restores what [`save`](Self::save) added. Returns true if what was learned of a correction is among it.
     /// On error the history is unchanged.
     pub fn recall(&mut self, saved: &SavedTensors) -> Result<bool, SavedError> {
-        let (layers, experts) = (self.shape.layers, self.shape.experts);
+        let layers = self.shape.layers;
+        let experts = self.shape.experts;
         let each = [layers, experts];
         let steps = saved.floats("history.steps", &[layers], 0.0..=MOST)?;
         let count = saved.floats("history.count", &each, 0.0..=MOST)?;
@@ -155,7 +157,8 @@ mod tests {
         }
         for layer in 0..3 {
             let of = |history: &mut History| history.absence(layer).within_4.to_vec();
-            let (before, after) = (of(&mut before), of(&mut after));
+            let before = of(&mut before);
+            let after = of(&mut after);
             for (before, after) in before.iter().zip(&after) {
                 // The step in between was noted as a successor of the last.
                 assert!((before - after).abs() < 0.02, "{before} and {after}");

@@ -58,7 +58,8 @@ impl Sharing {
         self.absent.fill(1.0);
         self.use_of(history, last);
         self.turn(slots, turn);
-        let (mut in_turns, count) = (0.0, sequences.len() as f32);
+        let mut in_turns = 0.0;
+        let count = sequences.len() as f32;
         for &sequence in sequences {
             self.use_of(history, sequence);
             self.absent.iter_mut().zip(&self.used).for_each(|(absent, used)| *absent *= 1.0 - used);

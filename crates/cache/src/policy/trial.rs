@@ -102,7 +102,8 @@ impl Trial {
     /// Starts again if the cache has a very different number of slots than before: a correction may win in a
     /// large cache and lose in a small one. Returns true if it starts again.
     pub(super) fn adapts(&mut self, slots: usize) -> bool {
-        let (least, most) = (slots - slots / CHANGE, slots + slots / CHANGE);
+        let least = slots - slots / CHANGE;
+        let most = slots + slots / CHANGE;
         if (least..=most).contains(&self.slots) {
             return false;
         }

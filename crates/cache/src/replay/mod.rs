@@ -130,7 +130,8 @@ impl<'a> Replay<'a> {
         let mut passes = arrange(trace, warming, batch, turn);
         let counted = passes.len();
         passes.extend(arrange(trace, counting, batch, turn));
-        let (batch, states) = (batch.max(1), ReplayStates::default());
+        let batch = batch.max(1);
+        let states = ReplayStates::default();
         Replay { trace, batch, passes, counted, correction: None, states }
     }
 
@@ -197,7 +198,8 @@ impl<'a> Replay<'a> {
         };
 
         let mut player = Player::new(shape, policy, slots);
-        let (mut experts, mut tokens) = (Vec::new(), 0);
+        let mut experts = Vec::new();
+        let mut tokens = 0;
         let mut state = vec![0.0; player.cache.policy().hidden()];
         for (number, together) in self.passes.iter().enumerate() {
             if number == self.counted {
@@ -411,7 +413,8 @@ fn arrange(
 ) -> Vec<Together> {
     if batch <= 1 {
         let alone = |(position, all): &SequenceRun| {
-            let (position, start) = (*position, all.start);
+            let position = *position;
+            let start = all.start;
             let part = move |tokens: Range<usize>| {
                 let first_position = position + tokens.start - start;
                 vec![PassPart { sequence: 0, first_position, tokens }]

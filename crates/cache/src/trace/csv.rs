@@ -88,7 +88,8 @@ pub(super) fn read(bytes: &[u8]) -> Result<Trace, TraceError> {
                 // experts, so that the layer as a whole uses the same ones.
                 ids.copy_within(at + row..at + row + top_k, at);
             } else {
-                let (found, expected) = (token.len(), row);
+                let found = token.len();
+                let expected = row;
                 return Err(TraceError::Incomplete { turn, step, found, expected });
             }
         }

@@ -35,7 +35,9 @@ impl<'a> RouterStates<'a> {
         if tokens != trace.token_count() as u64 {
             return Err(wrong);
         }
-        let (data, layers, hidden) = (file.data(tensor), layers as usize, hidden as usize);
+        let data = file.data(tensor);
+        let layers = layers as usize;
+        let hidden = hidden as usize;
         let mut states = RouterStates { data, layers, hidden, places: (0..layers).collect() };
         if layers != trace.shape().layers {
             // The states of layers without experts are 0.

@@ -202,8 +202,8 @@ fn with_suggestion(mut error: clap::Error, command: &clap::Command) -> clap::Err
     if let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand)
         && error.get(ContextKind::SuggestedSubcommand).is_none()
     {
-        let (names, typed) =
-            (command.get_subcommands().map(clap::Command::get_name), typed.clone());
+        let names = command.get_subcommands().map(clap::Command::get_name);
+        let typed = typed.clone();
         let similar = names.filter(|name| letters(name) == letters(&typed));
         let similar: Vec<String> = similar.map(str::to_owned).collect();
         if !similar.is_empty() {
@@ -220,7 +220,10 @@ fn with_defaults(
     typed: ArgMatches,
     config: &ConfigFile,
 ) -> anyhow::Result<ArgMatches> {
-    let (mut at, mut child, mut found, mut path) = (1, &*command, &typed, Vec::new());
+    let mut at = 1;
+    let mut child = &*command;
+    let mut found = &typed;
+    let mut path = Vec::new();
     while let Some((name, below)) = found.subcommand() {
         // A file may have the name of a command.
         while words.get(at).is_some_and(|word| word != OsStr::new(name)) {

@@ -32,7 +32,8 @@ pub(crate) fn run(mut args: args::Certify) -> anyhow::Result<ExitCode> {
     let activations = args.model.advanced.activations;
     certificate.check(model.manifest(), activations).map_err(|e| says(&e))?;
     let tokens = [certificate.prompt(), certificate.tokens()].concat();
-    let (context, vocab) = (model.spec().context, model.spec().vocab);
+    let context = model.spec().context;
+    let vocab = model.spec().vocab;
     check_tokens(&tokens, 0, context, vocab).map_err(|e| says(&e))?;
     if certificate.kv().is_some_and(|kv| !args.model.keep_as(kv)) {
         bail!("`{shown}` certifies a run with another --kv; leave out --kv");

@@ -41,7 +41,8 @@ fn text(memory: Option<u64>) -> String {
     let best = SUGGESTIONS.iter().rposition(|model| fits(model.ram));
     let cells = SUGGESTIONS.iter().map(|model| {
         let [all, active] = model.parameters;
-        let (ram, disk) = (format!("{} GiB", model.ram), format!("{} GiB", model.disk));
+        let ram = format!("{} GiB", model.ram);
+        let disk = format!("{} GiB", model.disk);
         vec![ram, disk, format!("{all} B"), format!("{active} B"), model.command()]
     });
     let cells: Vec<Vec<String>> = cells.collect();

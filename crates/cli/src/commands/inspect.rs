@@ -140,7 +140,8 @@ impl InspectReport {
         }
         let lossy = tensors(false).filter_map(|(piece, tensor)| {
             let error = tensor.error?;
-            let (relative, max) = (error.relative, error.max);
+            let relative = error.relative;
+            let max = error.max;
             Some(Lossy {
                 piece,
                 tensor: tensor.name.clone(),

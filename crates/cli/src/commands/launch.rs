@@ -106,7 +106,9 @@ impl LaunchClient {
 
 /// What the program needs and the server lacks, with the remedy.
 fn lack(client: LaunchClient, served: &ServerFacts) -> Option<String> {
-    let (program, model, url) = (client.program(), &served.model, &served.url);
+    let program = client.program();
+    let model = &served.model;
+    let url = &served.url;
     let needs = client.needs();
     if needs.tools && served.has_tools == Some(false) {
         return Some(format!(

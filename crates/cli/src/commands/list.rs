@@ -99,7 +99,8 @@ impl ListRow {
 
     /// What hinders its use.
     fn remark(&self) -> Option<String> {
-        let (model, form) = (&self.model, render(&self.form));
+        let model = &self.model;
+        let form = render(&self.form);
         match (self.complete, &self.problem) {
             (false, _) => {
                 let by = &self.completed_by;

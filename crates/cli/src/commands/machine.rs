@@ -254,10 +254,12 @@ fn largest_file(path: &Path) -> Option<(PathBuf, u64)> {
 }
 
 fn speed_of_file(path: &Path, reader: ReaderKind) -> Option<f64> {
-    let (dir, name) = (path.parent()?, path.file_name()?.to_str()?.to_owned());
+    let dir = path.parent()?;
+    let name = path.file_name()?.to_str()?.to_owned();
     let file = FileEntry { path: name, len: path.metadata().ok()?.len() };
     let model = ModelIdentity { model_type: String::new(), fingerprint: String::new() };
-    let (pieces, copies) = (Vec::new(), Vec::new());
+    let pieces = Vec::new();
+    let copies = Vec::new();
     let manifest = Manifest { model, encoding: None, files: vec![file], pieces, copies };
     disk_speed(&manifest, dir, reader)
 }
@@ -318,7 +320,8 @@ mod tests {
             memory_bytes_per_second: memory,
             ..Machine::default()
         };
-        let (disk, memory) = (Some(4e9), Some(5e10));
+        let disk = Some(4e9);
+        let memory = Some(5e10);
         for (machine, pace, first) in [
             (machine(disk, memory), Some(token.pace(4e9, 5e10)), Some(2.0)),
             (machine(disk, None), None, Some(2.0)),

@@ -177,7 +177,8 @@ impl OutlineReport {
                 let rows = self.formats.iter().filter(move |row| hub.fits(row.bytes) == fits);
                 rows.map(|row| row.format.as_str()).collect::<Vec<_>>()
             };
-            let (none, some) = (names(false), names(true));
+            let none = names(false);
+            let some = names(true);
             if !none.is_empty() {
                 text += &wrapped(&format!(
                     "no room on this disk for shards, with two files beside them: {}\n",
@@ -229,11 +230,13 @@ impl OutlineReport {
         };
         let at = self.budgets.iter().position(|&budget| budget == ram).unwrap_or(0);
         if row.read_bytes_per_token[at].is_none() {
-            let (format, least) = (&row.format, row.smallest_budget >> 20);
+            let format = &row.format;
+            let least = row.smallest_budget >> 20;
             return format!("does not run within {}: {format} needs {least}MiB\n", size(ram));
         }
         if self.hub.as_ref().is_some_and(|hub| !hub.fits(row.bytes)) {
-            let (format, bytes) = (&row.format, size(row.bytes));
+            let format = &row.format;
+            let bytes = size(row.bytes);
             return format!("does not fit this disk: shards in {format} take {bytes}\n");
         }
         let figures = [row.tokens_per_second[at], row.first_token_seconds];

@@ -50,7 +50,8 @@ pub(crate) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
     // One seed for all texts, as each is the one that `--prompt` gives with this seed.
     let mut generation = args.sampling.generation(&model)?;
     let most = *generation.max_new_tokens.get_or_insert(NEW_TOKENS);
-    let (seed, arithmetic) = (generation.sampling.drawing_seed(), model.manifest().arithmetic());
+    let seed = generation.sampling.drawing_seed();
+    let arithmetic = model.manifest().arithmetic();
     let loader = model.with(args.model.options());
     let text = loader.read_text()?.within(&model, args.model.ram);
     let prompts = prompts(args, &model, &text)?;
@@ -89,7 +90,10 @@ pub(crate) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
         }
     });
     let mut ended = BTreeMap::new();
-    let (mut shown, mut new, mut failed, mut cancelled) = (0, 0, 0, false);
+    let mut shown = 0;
+    let mut new = 0;
+    let mut failed = 0;
+    let mut cancelled = false;
     for (number, made) in texts {
         ended.insert(number, made);
         while let Some(made) = ended.remove(&shown) {

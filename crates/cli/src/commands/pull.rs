@@ -175,7 +175,8 @@ impl<'a> Pull<'a> {
     }
 
     fn new(args: &'a args::PullArgs, name: &'a ModelName, environment: &Environment) -> Pull<'a> {
-        let (id, named) = (&name.id, name.revision.as_deref());
+        let id = &name.id;
+        let named = name.revision.as_deref();
         let cached = environment.cache.as_ref().map(|dir| HubCache::new(dir).model(id));
         let tagged = name.tag.as_deref().and_then(|tag| encoding(tag).ok());
         let encoding = match args.form {

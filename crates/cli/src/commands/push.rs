@@ -38,7 +38,8 @@ pub(crate) fn run(args: &args::PushArgs) -> anyhow::Result<ExitCode> {
                 show(1, "pushing", Progress { done: done.min(total), total });
             }
         };
-        let (learned, again) = (learned.as_deref(), args.again);
+        let learned = learned.as_deref();
+        let again = args.again;
         let pushed = push(&Push { dir: &dir, learned, to: &to, again }, &report);
         meters.iter().filter_map(OnceLock::get).for_each(ProgressMeter::finish);
         pushed?

@@ -83,7 +83,8 @@ pub(crate) fn run(args: &args::ReplayArgs) -> anyhow::Result<ExitCode> {
         }
     }
     let meter = ProgressMeter::quiet("replaying", ProgressUnit::Tokens);
-    let (done, total) = (AtomicU64::new(0), (runs.len() * trace.token_count()) as u64);
+    let done = AtomicU64::new(0);
+    let total = (runs.len() * trace.token_count()) as u64;
     let clock = Clock::real();
     let outcomes: Vec<(ReplayOutcome, f64)> = runs
         .par_iter()
@@ -154,7 +155,8 @@ fn joined(files: &[TraceInput]) -> anyhow::Result<Trace> {
 
 /// The states of all traces; none if a trace has none, or states of another length.
 fn states(files: &[TraceInput]) -> anyhow::Result<ReplayStates<'_>> {
-    let (mut all, mut first) = (ReplayStates::default(), 0);
+    let mut all = ReplayStates::default();
+    let mut first = 0;
     for TraceInput { path, trace, bytes } in files {
         let found = RouterStates::read(bytes, trace);
         let found = found.map_err(|e| anyhow!("`{}` {e}", path.display()))?;
@@ -173,7 +175,8 @@ fn recalled(
     files: &[TraceInput],
     states: &ReplayStates<'_>,
 ) -> anyhow::Result<Correction> {
-    let (saved, name) = (open(path)?, path.display());
+    let saved = open(path)?;
+    let name = path.display();
     let shape = files[0].trace.shape();
     let correction = Correction::recall(&saved, shape).map_err(|e| {
         anyhow!("`{name}` {e} of `{}`; train one for that model", files[0].path.display())
@@ -233,7 +236,8 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let file = open_regular(path).map_err(unread)?;
     let about = file.metadata().map_err(unread)?;
     if about.len() > MAX_BYTES {
-        let (len, most) = (size(about.len()), size(MAX_BYTES));
+        let len = size(about.len());
+        let most = size(MAX_BYTES);
         bail!("`{name}` has {len} and a trace at most {most}; record fewer tokens");
     }
     let mut bytes = Vec::new();

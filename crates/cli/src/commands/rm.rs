@@ -21,7 +21,8 @@ pub(crate) fn run(args: &args::Rm) -> anyhow::Result<ExitCode> {
     }
     check_places()?;
     let name = args.model.as_ref().expect("asked for by the parser");
-    let (tag, revision) = (name.tag.as_deref(), name.revision.as_deref());
+    let tag = name.tag.as_deref();
+    let revision = name.revision.as_deref();
     let wanted = |shards: &LibraryShards| match (tag, revision) {
         (None, None) => true,
         _ => shards.is(tag, revision),

@@ -257,7 +257,8 @@ impl Watchers {
         if let Some((witness, mut file)) = self.witness
             && !made.tokens.is_empty()
         {
-            let (sampling, tokens) = (sampling.clone(), &made.tokens);
+            let sampling = sampling.clone();
+            let tokens = &made.tokens;
             let certificate = Certificate::new(
                 model.manifest(),
                 args.model.advanced.activations,

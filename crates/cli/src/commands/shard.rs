@@ -40,8 +40,10 @@ pub(crate) fn run(args: &args::ShardArgs) -> anyhow::Result<ExitCode> {
         stand_ins: args.stand_ins,
         threads: args.threads.map(usize::from),
     };
-    let (kept, made) = (ProgressStage::new("verifying"), ProgressStage::new("sharding"));
-    let (kept_so_far, so_far) = (|p| kept.show(p), |p| made.show(p));
+    let kept = ProgressStage::new("verifying");
+    let made = ProgressStage::new("sharding");
+    let kept_so_far = |p| kept.show(p);
+    let so_far = |p| made.show(p);
     let done = resume(&*checkpoint, &*naming, &out, &options, &kept_so_far, &so_far);
     kept.finish();
     made.finish();

@@ -28,7 +28,8 @@ pub(crate) fn run(args: &args::Verify) -> anyhow::Result<ExitCode> {
             "damage": damage.collect::<Vec<_>>(),
         }))?;
     } else if good {
-        let (shards, bytes) = (verified.shards, size(verified.bytes));
+        let shards = verified.shards;
+        let bytes = size(verified.bytes);
         print(&format!("{shards} shards, {bytes}: every byte is as it was written\n"))?;
     } else {
         for damage in &verified.damage {

@@ -156,7 +156,8 @@ impl Watcher {
         self.shared.story().aside(&format!("\n\n{question}\n\n"));
         self.shared.prompt.store(0, Ordering::Relaxed);
         if self.wanted.screen {
-            let (shared, follower) = (Arc::clone(&self.shared), self.follower.clone());
+            let shared = Arc::clone(&self.shared);
+            let follower = self.follower.clone();
             self.screen = Some(Screen::open(shared, follower, interrupt)?);
         }
         Ok(())

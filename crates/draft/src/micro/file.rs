@@ -80,7 +80,8 @@ impl MicroDraftModel {
     /// Returns a safetensors file of everything learned about the model with this fingerprint,
     /// except the recent use of experts.
     pub fn write(&self, fingerprint: &str) -> Vec<u8> {
-        let (learned, known) = (&self.learned, &self.known);
+        let learned = &self.learned;
+        let known = &self.known;
         let floats = |x: &[f32]| -> Vec<u8> { x.iter().flat_map(|x| x.to_le_bytes()).collect() };
         let shorts = |x: &mut dyn Iterator<Item = u16>| -> Vec<u8> {
             x.flat_map(u16::to_le_bytes).collect()
@@ -153,7 +154,8 @@ impl MicroDraftModel {
     ) -> Result<Option<MicroDraftModel>, DraftError> {
         let (file, whole) = open(bytes, shape, fingerprint)?;
         let DraftSize { rank, distances, .. } = whole;
-        let (places, experts) = (shape.layers.len(), shape.experts);
+        let places = shape.layers.len();
+        let experts = shape.experts;
         let ids = file.numbers("tokens.ids", Dtype::U32, None, u32::from_le_bytes)?;
         let Some(size) = sized(rank, ids.len()) else { return Ok(None) };
 
@@ -189,7 +191,8 @@ impl MicroDraftModel {
         let followed = places * distances * experts * experts;
         let followed = file.numbers("pairs.followed", Dtype::U8, Some(followed), |[x]| x)?;
         for (n, pairs) in known.pairs.iter_mut().enumerate() {
-            let (place, distance) = (n / size.distances, n % size.distances);
+            let place = n / size.distances;
+            let distance = n % size.distances;
             if distance < distances {
                 let from = place * distances + distance;
                 pairs.seen.copy_from_slice(&seen[from * experts..][..experts]);
@@ -231,7 +234,8 @@ fn open<'a>(
         let number = file.facts.get(name).and_then(|value| value.parse::<usize>().ok());
         number.filter(|&n| n <= most).ok_or(DraftError::Unknown("its metadata are incomplete"))
     };
-    let (rank, distances) = (number("rank", MAX_RANK)?, number("distances", DEPTH)?);
+    let rank = number("rank", MAX_RANK)?;
+    let distances = number("distances", DEPTH)?;
     let ids = file.numbers("tokens.ids", Dtype::U32, None, u32::from_le_bytes)?;
     Ok((file, DraftSize { rank, tokens: ids.len(), distances }))
 }

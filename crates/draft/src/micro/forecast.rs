@@ -34,7 +34,8 @@ impl MicroDraftModel {
             let w = learned.weights(place, AHEAD, false);
             said.expert_probs.fill(0.0);
             for number in 0..pass.rows.len() {
-                let (row, sequence) = (pass.rows[number], pass.sequences[number]);
+                let row = pass.rows[number];
+                let sequence = pass.sequences[number];
                 let (history, by_token) = pass.odds.of_mut(place, number);
                 let absent = known.history.absence_of(place, sequence).within_1;
                 for (odds, absent) in history.iter_mut().zip(absent) {

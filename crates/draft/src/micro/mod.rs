@@ -173,7 +173,8 @@ impl MicroDraftModel {
     /// If `learned` is of another rank.
     pub fn with(shape: DraftShape, size: DraftSize, learned: Learned) -> MicroDraftModel {
         assert_eq!(learned.rank, size.rank, "what was learned has another rank");
-        let (places, experts) = (shape.layers.len(), shape.experts);
+        let places = shape.layers.len();
+        let experts = shape.experts;
         let known = Known {
             history: History::new(shape.history(), shape.sequences),
             counts: vec![0.0; places * experts],
@@ -200,7 +201,8 @@ impl MicroDraftModel {
         });
         let said = said.collect();
         let scratch = DraftScratch { u: vec![0.0; size.rank + 1], ..DraftScratch::default() };
-        let (confidence, adapting) = (0.5, Adapting::All);
+        let confidence = 0.5;
+        let adapting = Adapting::All;
         MicroDraftModel { shape, size, confidence, adapting, learned, known, pass, said, scratch }
     }
 

@@ -70,7 +70,8 @@ impl DraftSize {
 
     /// Bytes of memory of a draft of this size.
     pub fn bytes(&self, shape: &DraftShape) -> usize {
-        let (places, experts) = (shape.layers.len(), shape.experts);
+        let places = shape.layers.len();
+        let experts = shape.experts;
         let known = History::bytes_for(shape.history(), shape.sequences)
             + places * (experts + 1) * 4
             + places * self.distances * ExpertPairs::bytes_for(experts)

@@ -29,7 +29,8 @@ pub(super) struct FrequentTokens {
 impl FrequentTokens {
     /// An empty table. `rows` is rounded down to whole sets.
     pub(super) fn new(layers: usize, top_k: usize, rows: usize) -> FrequentTokens {
-        let (slots, sets) = (FrequentTokens::slots_for(top_k), rows / WAYS);
+        let slots = FrequentTokens::slots_for(top_k);
+        let sets = rows / WAYS;
         let rows = sets * WAYS;
         let cells = rows * layers * slots;
         FrequentTokens {
@@ -118,10 +119,8 @@ impl FrequentTokens {
     /// Counts the experts of a layer that the token of a row has used.
     pub(super) fn note(&mut self, row: usize, layer: usize, experts: &[u32]) {
         let first = self.cells(row).start + layer * self.slots;
-        let (known, counts) = (
-            &mut self.experts[first..first + self.slots],
-            &mut self.counts[first..first + self.slots],
-        );
+        let known = &mut self.experts[first..first + self.slots];
+        let counts = &mut self.counts[first..first + self.slots];
         for &expert in experts {
             let expert = expert as u16;
             let known_at = (0..known.len()).find(|&i| counts[i] > 0 && known[i] == expert);

@@ -90,7 +90,8 @@ fn mapped(maps: &Path) -> u64 {
     let lens = maps.lines().filter_map(|line| {
         // 7f00-7f20 r-xp 00000000 fe:00 1234 /usr/lib/libc.so.6
         let mut words = line.split_ascii_whitespace();
-        let (range, rights) = (words.next()?, words.next()?);
+        let range = words.next()?;
+        let rights = words.next()?;
         let path = words.nth(3)?;
         let (start, end) = range.split_once('-')?;
         let address = |word| u64::from_str_radix(word, 16).ok();

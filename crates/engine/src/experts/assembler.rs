@@ -295,7 +295,8 @@ impl DynamicAssembler {
         }
         let result = self.serve(ready);
         if self.prefetcher.enabled && result.is_ok() {
-            let (at, unbooked) = (self.moment(), self.is_unbooked());
+            let at = self.moment();
+            let unbooked = self.is_unbooked();
             self.account.done(layer, at, unbooked);
         }
         self.or_abandon(result)
@@ -550,7 +551,8 @@ impl DynamicAssembler {
             let is_ready = |expert| self.cache.get(PieceId::expert(number, expert)).is_some();
             watch.routed(layer, &routed.distinct, is_ready);
         }
-        let (cache, stand_ins) = (&mut self.cache, &self.run_ahead.stand_ins);
+        let cache = &mut self.cache;
+        let stand_ins = &self.run_ahead.stand_ins;
         let real = RealPath { layer, experts: &routed.distinct };
         let verdict = self.verifier.check(real, |expert| {
             let id = PieceId::expert(number, expert);
@@ -591,7 +593,8 @@ impl DynamicAssembler {
     fn account_choice(&mut self, layer: usize, distinct: &[u32]) {
         let first = distinct.first().map(|&expert| PieceId::expert(layer as u32, expert));
         let bytes = first.and_then(|id| self.reads.slot_len(id)).unwrap_or(0);
-        let (sweeping, begun) = (self.is_unbooked(), self.reads.speculative_begun());
+        let sweeping = self.is_unbooked();
+        let begun = self.reads.speculative_begun();
         let chosen = ChosenExperts { layer, distinct, bytes, sweeping, begun: &begun };
         let at = self.moment();
         self.account.chosen(at, chosen, &mut self.cache);

@@ -134,7 +134,8 @@ impl Verifier {
         real: RealPath<'_>,
         mut presence: impl FnMut(u32) -> Presence,
     ) -> Verdict {
-        let (mut missing, mut inexact) = (Vec::new(), Vec::new());
+        let mut missing = Vec::new();
+        let mut inexact = Vec::new();
         for &expert in real.experts {
             // Counted whether or not it may count later.
             let presence = presence(expert);

@@ -31,7 +31,9 @@ impl<'a> Assembled<'a> {
         inventory: &'a Inventory,
         stand_ins: &'a StandIns,
     ) -> Assembled<'a> {
-        let (inexact, verifier, refused) = (false, None, Vec::new());
+        let inexact = false;
+        let verifier = None;
+        let refused = Vec::new();
         Assembled { cache, inventory, stand_ins, inexact, verifier, refused }
     }
 

@@ -74,7 +74,8 @@ impl Infrastructure {
         waiter: Waiter,
         report: &mut dyn FnMut(u64),
     ) -> Result<Infrastructure, StreamError> {
-        let (spec, manifest) = (model.spec(), store.manifest());
+        let spec = model.spec();
+        let manifest = store.manifest();
         let inventory = Inventory::new(spec, manifest)?;
         let pinned: HashSet<PieceId> = plan.pinned.iter().copied().collect();
         let streams =
@@ -101,7 +102,8 @@ impl Infrastructure {
         };
         let ring =
             StreamRing::new(Arc::clone(&store), waiter.clone(), schedule, RingBuffer::new(slot));
-        let (spec, probe) = (spec.clone(), RouterProbe::new(model.tier()));
+        let spec = spec.clone();
+        let probe = RouterProbe::new(model.tier());
         Ok(Infrastructure {
             store,
             waiter,

@@ -40,7 +40,8 @@ impl ResidentPieces {
         kept: impl Fn(PieceId) -> bool,
         report: &mut dyn FnMut(u64),
     ) -> Result<ResidentPieces, StreamError> {
-        let (mut vectors, mut pieces) = (Vec::new(), Vec::new());
+        let mut vectors = Vec::new();
+        let mut pieces = Vec::new();
         for id in inventory.pieces() {
             let held = inventory.piece(id);
             if kept(id) && held.iter().any(|held| held.role.is_matrix()) {
@@ -113,7 +114,8 @@ impl ResidentPieces {
 
     fn add(&mut self, inventory: &Inventory, completion: Completion) -> Result<(), StreamError> {
         completion.result?;
-        let (piece, slot) = (completion.layout.read().piece(), completion.slot);
+        let piece = completion.layout.read().piece();
+        let slot = completion.slot;
         let mut stays = false;
         for tensor in completion.layout.tensors() {
             let mut held = inventory.piece(piece).iter();
@@ -124,7 +126,8 @@ impl ResidentPieces {
             let matrix = matrix.map_err(|cause| LoadError::Matrix { name: name(), cause })?;
             let wrong = || first_not_finite(&matrix, &stored.slices(&slot));
             if let Some((row, col, value)) = (!held.role.has_any_bits()).then(wrong).flatten() {
-                let (name, file) = (name(), None);
+                let name = name();
+                let file = None;
                 return Err(WeightsError::NotFinite { name, file, value, row, col }.into());
             }
             // Biases of stand-ins stay in their slots, as those of experts do.

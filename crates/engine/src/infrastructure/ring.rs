@@ -299,9 +299,11 @@ impl StreamRing {
             && let Some((row, col, value)) = first_not_finite(&view, &parts)
         {
             let row = row + rows.start as usize;
-            let (piece, index) = (fetched.layout.read().piece(), fetched.layout.tensors()[0].index);
+            let piece = fetched.layout.read().piece();
+            let index = fetched.layout.tensors()[0].index;
             let tensor = self.store.manifest().piece(piece).map(|piece| &piece.tensors[index]);
-            let (name, file) = (name(), tensor.map(|tensor| tensor.source.clone()));
+            let name = name();
+            let file = tensor.map(|tensor| tensor.source.clone());
             return Err(
                 LoadError::from(WeightsError::NotFinite { name, file, value, row, col }).into()
             );

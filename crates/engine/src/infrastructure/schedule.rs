@@ -31,7 +31,8 @@ impl Streamed {
         limit: u64,
         first: usize,
     ) -> Streamed {
-        let (rows, cols) = (held.rows as u64, held.cols as u64);
+        let rows = held.rows as u64;
+        let cols = held.cols as u64;
         let large = &tensor.parts[0];
         let row = match held.encoding.parts()[0].rows(0..1, cols) {
             Some(PartRows::Bytes(bytes)) => bytes.end - bytes.start,

@@ -236,7 +236,9 @@ impl TableRows {
             }
             matrix.decode_row(number - range.start, row);
             if let Some(col) = row.iter().position(|value| !value.is_finite()) {
-                let (name, file, value) = (name(), None, row[col]);
+                let name = name();
+                let file = None;
+                let value = row[col];
                 return Err(WeightsError::NotFinite { name, file, value, row: number, col }.into());
             }
             take(place, row);

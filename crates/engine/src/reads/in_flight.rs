@@ -257,7 +257,8 @@ impl ReadsInFlight {
             let matrix = Matrix::new(held.encoding, held.rows, held.cols, parts)
                 .map_err(|cause| LoadError::Matrix { name: name(), cause })?;
             if let Some((row, col, value)) = first_not_finite(&matrix, parts) {
-                let (name, file) = (name(), tensor.map(|tensor| tensor.source.clone()));
+                let name = name();
+                let file = tensor.map(|tensor| tensor.source.clone());
                 return Err(WeightsError::NotFinite { name, file, value, row, col }.into());
             }
         }

@@ -67,7 +67,8 @@ impl ReadsInFlight {
         let Some(len) = before_last(&layout, held, self.store.chunk()) else { return Ok(None) };
         let ReadsInFlight { store, waiter, inventory, stand_ins, reply, arrived, .. } = self;
         let Some(landed) = waiter.landed(store, ticket, len)? else { return Ok(None) };
-        let (landed, completions) = (Some(landed), Vec::new());
+        let landed = Some(landed);
+        let completions = Vec::new();
         let mut weights = LastExpert {
             id,
             layout,
@@ -82,7 +83,8 @@ impl ReadsInFlight {
             completions,
         };
         let result = ready(&[expert], &mut weights);
-        let (ticket, completions) = (weights.ticket, std::mem::take(&mut weights.completions));
+        let ticket = weights.ticket;
+        let completions = std::mem::take(&mut weights.completions);
         drop(weights);
         // The repeated read may still be in flight after an error. It is given up then.
         if let Some(read) = self.in_flight.get_mut(&id) {
@@ -96,7 +98,8 @@ impl ReadsInFlight {
 /// Length of the slot's prefix that holds everything but the last matrix of an expert and its bias.
 /// `None` if the matrices lie in another order, or if less than a chunk would follow the prefix.
 fn before_last(layout: &PieceLayout, held: &[HeldTensor], chunk: usize) -> Option<usize> {
-    let (mut before, mut last) = (0, usize::MAX);
+    let mut before = 0;
+    let mut last = usize::MAX;
     let computed_last = held.iter().rposition(|held| held.role.is_matrix())?;
     for (place, held) in held.iter().enumerate() {
         for part in layout.tensors().get(held.index)?.parts.iter().flatten() {
@@ -134,7 +137,8 @@ impl LastExpert<'_> {
                     self.completions.push(completion);
                 }
                 Err(_) if !std::mem::replace(&mut failed, true) => {
-                    let (layout, reply) = (Arc::clone(&self.layout), self.reply.clone());
+                    let layout = Arc::clone(&self.layout);
+                    let reply = self.reply.clone();
                     let again =
                         self.store.fetch_to(layout, Priority::Demanded, completion.slot, reply);
                     self.ticket = again.map_err(|small| small.to_string())?;

@@ -149,8 +149,10 @@ impl Account {
         if all > 0.0 && !sweeping {
             self.governor.passed(all, waited);
         }
-        let (now, before) = (&stats.speculative, &self.stats.speculative);
-        let (reads, bytes) = (now.reads - before.reads, now.bytes - before.bytes);
+        let now = &stats.speculative;
+        let before = &self.stats.speculative;
+        let reads = now.reads - before.reads;
+        let bytes = now.bytes - before.bytes;
         if reads > 0 && bytes > 0 {
             let time = nanos(now.on_device.saturating_sub(before.on_device));
             self.device.prefetched(time / bytes as f64, time / reads as f64);

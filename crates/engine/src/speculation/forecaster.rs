@@ -17,7 +17,8 @@ pub(crate) struct Forecaster {
 
 impl Forecaster {
     pub(crate) fn new(draft: Box<dyn Draft>, confidence: f32) -> Forecaster {
-        let (blueprint, sum) = (ReassemblyBlueprint::default(), Vec::new());
+        let blueprint = ReassemblyBlueprint::default();
+        let sum = Vec::new();
         Forecaster { draft, confidence, blueprint, sum }
     }
 

@@ -371,7 +371,8 @@ mod tests {
             [(6.0, 300, 400, 0.0), (0.0, 0, 400, 0.0), (-3.0, 0, 100, 0.01), (-12.0, 0, 30, 0.01)]
         {
             let mut governor = Governor::new(true);
-            let (mut draw, mut gained) = (1u64, 0.0);
+            let mut draw = 1u64;
+            let mut gained = 0.0;
             while governor.total.windows_on + governor.total.windows_off < 400 {
                 for _ in 0..8 {
                     draw = draw
@@ -429,7 +430,9 @@ mod tests {
         ];
         for (without, with, saved, expected) in cases {
             let mut governor = Governor::new(true);
-            let (mut attempts, mut passes, mut was_on) = (0, 0, false);
+            let mut attempts = 0;
+            let mut passes = 0;
+            let mut was_on = false;
             for _ in 0..63 {
                 attempts += u32::from(governor.on() && !was_on);
                 was_on = governor.on();

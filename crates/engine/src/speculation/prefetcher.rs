@@ -370,7 +370,8 @@ impl Prefetcher {
                     if !certain && !offer.is_some_and(|offer| offer.is_profitable()) {
                         continue;
                     }
-                    let (need, priority) = (Need::Forecast(probability), Priority::Speculative);
+                    let need = Need::Forecast(probability);
+                    let priority = Priority::Speculative;
                     let price = if certain { Price::Any } else { Price::Offer(offer) };
                     let origin = ReadOrigin::Forecast;
                     return Some(Prefetch { id, bytes, need, priority, origin, price });
@@ -386,8 +387,10 @@ impl Prefetcher {
                         self.fill = WarmFill::Off;
                         continue;
                     };
-                    let (need, priority) = (Need::Forecast(0.0), Priority::Speculative);
-                    let (origin, price) = (ReadOrigin::WarmFill, Price::Free);
+                    let need = Need::Forecast(0.0);
+                    let priority = Priority::Speculative;
+                    let origin = ReadOrigin::WarmFill;
+                    let price = Price::Free;
                     return Some(Prefetch { id, bytes, need, priority, origin, price });
                 }
                 RoundStage::Over => return None,

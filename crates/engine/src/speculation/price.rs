@@ -26,7 +26,8 @@ pub(crate) struct ReadTimeModel {
 impl ReadTimeModel {
     /// Adds a read of `bytes` bytes that has kept the device busy for `time`.
     pub(crate) fn note(&mut self, bytes: usize, time: Duration) {
-        let (bytes, nanos) = (bytes as f64, time.as_nanos() as f64);
+        let bytes = bytes as f64;
+        let nanos = time.as_nanos() as f64;
         let ReadTimeModel { n, bytes: sum, nanos: time, squares, products } = self;
         for (sum, value) in [
             (n, 1.0),
@@ -44,7 +45,8 @@ impl ReadTimeModel {
         if self.n == 0.0 {
             return None;
         }
-        let (mean, length) = (self.nanos / self.n, self.bytes / self.n);
+        let mean = self.nanos / self.n;
+        let length = self.bytes / self.n;
         let spread = self.squares / self.n - length * length;
         let slope = match spread > 1e-6 * length * length {
             true => (self.products / self.n - length * mean) / spread,
@@ -273,7 +275,8 @@ pub(crate) fn expected_stall(
     let (before, expert) = times;
     let missing = missing.min(needed);
     let mut now = before + (needed - missing) as f64 * expert;
-    let (mut arrived, mut waited) = (0, 0.0);
+    let mut arrived = 0;
+    let mut waited = 0.0;
     while arrived < missing {
         let next = first + arrived as f64 * service;
         if next > now {
@@ -351,7 +354,8 @@ mod tests {
         }
         // Each layer takes 10 ns before its router, 4 until its experts, and 5 for each of two
         // experts. Each layer waits for 100.
-        let (mut now, mut waited) = (0, 0);
+        let mut now = 0;
+        let mut waited = 0;
         for layer in 0..3 {
             pace.entering(layer, at(now, waited));
             assert_eq!(pace.time_until_router(layer, at(now, waited), 0.0), f64::INFINITY);

@@ -274,7 +274,8 @@ mod tests {
                 state: 2.0,
             };
             let change: Vec<f64> = z.iter().zip(&y).map(|(z, y)| z - y).collect();
-            let (found, bounded) = (length(&change), bound.output(&of));
+            let found = length(&change);
+            let bounded = bound.output(&of);
             prop_assert!(found <= bounded * (1.0 + 1e-9), "{found} above {bounded}");
             prop_assert!(encoding != Encoding::F32 || bounded == 0.0, "an exact copy has no error");
             prop_assert_eq!(bound.share(&of), bounded / 4.0);

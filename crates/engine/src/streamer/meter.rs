@@ -95,7 +95,8 @@ impl Meter {
         cost: impl FnOnce(&ComputeCosts) -> Duration,
         compute: impl FnOnce() -> T,
     ) -> T {
-        let (started, stalls) = (self.waiter.clock().now(), self.waiter.stalls());
+        let started = self.waiter.clock().now();
+        let stalls = self.waiter.stalls();
         if let Some((store, costs)) = &self.pace {
             store.spend(cost(costs));
         }
@@ -107,7 +108,8 @@ impl Meter {
 
     /// Returns the current reading.
     pub(crate) fn reading(&self) -> MeterReading {
-        let (now, waited) = (self.waiter.clock().now(), self.waiter.stalls().time);
+        let now = self.waiter.clock().now();
+        let waited = self.waiter.stalls().time;
         MeterReading { now, spent: self.spent, waited }
     }
 

@@ -165,8 +165,10 @@ pub struct StandInMetrics {
 
 impl StandInMetrics {
     fn between(before: &Counters, after: &Counters) -> Option<StandInMetrics> {
-        let (offered, caught) = (after.offered - before.offered, after.caught - before.caught);
-        let (ahead, old) = (after.run_ahead, before.run_ahead);
+        let offered = after.offered - before.offered;
+        let caught = after.caught - before.caught;
+        let ahead = after.run_ahead;
+        let old = before.run_ahead;
         let found = StandInMetrics {
             offered,
             caught,
@@ -228,7 +230,9 @@ impl Metrics {
             })
             .collect();
         let sum = |of: fn(&LayerMetrics) -> u64| layers.iter().map(of).sum::<u64>() as f64;
-        let (hits, late, misses) = (sum(|l| l.hits), sum(|l| l.late), sum(|l| l.misses));
+        let hits = sum(|l| l.hits);
+        let late = sum(|l| l.late);
+        let misses = sum(|l| l.misses);
         let lookups = hits + late + misses;
         Metrics {
             tokens,

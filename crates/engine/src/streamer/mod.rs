@@ -201,14 +201,16 @@ impl SpeculativeWeightStreamer {
             ring: plan.ring,
             experts: plan.experts_stream,
         };
-        let (mut done, total) = (0, plan.ledger.get(MemoryUse::Pinned));
+        let mut done = 0;
+        let total = plan.ledger.get(MemoryUse::Pinned);
         // The first piece may be large, and whoever waits for it should see that.
         report(Progress { done, total });
         let mut loaded = |bytes| {
             done = total.min(done + bytes);
             report(Progress { done, total });
         };
-        let (weights, waiting) = (Arc::clone(&store), waiter.clone());
+        let weights = Arc::clone(&store);
+        let waiting = waiter.clone();
         let infrastructure =
             Infrastructure::open(&model, weights, &arena, &kept, waiting, &mut loaded)?;
         let fingerprint = &store.manifest().model.fingerprint;
@@ -232,7 +234,8 @@ impl SpeculativeWeightStreamer {
                 speculation: options.speculation,
                 governed: options.ablations.governed,
             };
-            let (store, waiter) = (Arc::clone(&store), waiter.clone());
+            let store = Arc::clone(&store);
+            let waiter = waiter.clone();
             let stand_ins = StandIns::load(&store, &arena, &inventory, &plan.stand_ins)?;
             let run_ahead = options.speculation && options.ablations.run_ahead;
             let mut assembler =
@@ -457,7 +460,8 @@ impl SpeculativeWeightStreamer {
             return;
         }
         let Some(plan) = &self.plan else { return };
-        let (bytes, cut) = (plan.lent_bytes(), SlotClass::each(&plan.lent));
+        let bytes = plan.lent_bytes();
+        let cut = SlotClass::each(&plan.lent);
         if bytes == 0 {
             return;
         }

@@ -98,7 +98,8 @@ pub(super) fn in_tiers(
     // to all tiers, as zero where it has none, and only counted where it has one.
     let mut planes = [[0u64; 2]; 3];
     let mut counts = [0u32; 3];
-    let (mut bytes, mut escapes) = ([0; BLOCK], 0);
+    let mut bytes = [0; BLOCK];
+    let mut escapes = 0;
     for exponent in exponents {
         let code = codes[exponent];
         for (first, (planes, count)) in
@@ -114,7 +115,8 @@ pub(super) fn in_tiers(
     }
     let rows = &mut out.parts[0];
     planes[0].iter().for_each(|plane| rows.extend_from_slice(&plane.to_le_bytes()[..len]));
-    let (mut bits, mut n) = (0u128, 0);
+    let mut bits = 0u128;
+    let mut n = 0;
     for (planes, count) in planes.iter().zip(counts).skip(1) {
         for plane in planes {
             bits |= u128::from(*plane) << n;

@@ -44,7 +44,8 @@ impl ErrorLanes {
     pub(super) fn add<const N: usize>(&mut self, old: &[f32; N], new: &[f32; N]) {
         for (old, new) in old.as_chunks::<LANES>().0.iter().zip(new.as_chunks::<LANES>().0) {
             for i in 0..LANES {
-                let (old, new) = (f64::from(old[i]), f64::from(new[i]));
+                let old = f64::from(old[i]);
+                let new = f64::from(new[i]);
                 let difference = new - old;
                 self.difference[i] += difference * difference;
                 self.total[i] += old * old;

@@ -265,7 +265,8 @@ impl Encoder {
         // by one.
         if !error::magnitude(wide).is_finite() {
             let at = wide.iter().position(|w| !w.is_finite()).unwrap_or_default();
-            let (row, col) = (at / cols, at % cols);
+            let row = at / cols;
+            let col = at % cols;
             return Err(EncodeError::NotFinite { encoding: self.encoding, row, col });
         }
         match self.encoding {

@@ -28,7 +28,8 @@ pub(super) fn encode(cols: usize, rows: &[u8], out: &mut EncodedRows) {
 }
 
 fn block(source: &[[u8; 2]], out: &mut EncodedRows) {
-    let (mut numbers, mut powers) = ([0; BLOCK], [0; 2]);
+    let mut numbers = [0; BLOCK];
+    let mut powers = [0; 2];
     for (half, (source, power)) in source.chunks(BLOCK / 2).zip(&mut powers).enumerate() {
         let bits = source.iter().map(|b| u16::from_le_bytes(*b));
         *power = bits.clone().map(exponent).max().unwrap_or_default() as u8;

@@ -32,9 +32,11 @@ fn pool_lanes(x: &[f32], gates: &[f32], y: &mut [f32]) {
                 largest[lane] = greater(gates[lane], largest[lane]);
             }
         }
-        let (mut total, mut mixed) = ([0.0; LANES], [0.0; LANES]);
+        let mut total = [0.0; LANES];
+        let mut mixed = [0.0; LANES];
         for (x, gates) in x.chunks_exact(width).zip(gates.chunks_exact(width)) {
-            let (x, gates) = (part(x, at), part(gates, at));
+            let x = part(x, at);
+            let gates = part(gates, at);
             for lane in 0..LANES {
                 let weight = exp(gates[lane] - largest[lane]);
                 total[lane] += weight;

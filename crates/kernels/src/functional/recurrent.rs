@@ -271,7 +271,8 @@ fn recur_lanes<S: Wide>(
     state: &mut [f32],
     y: &mut [f32],
 ) {
-    let (head, column) = (unit / spec.blocks(), unit % spec.blocks() * LANES);
+    let head = unit / spec.blocks();
+    let column = unit % spec.blocks() * LANES;
     let columns = LANES.min(spec.value_dim - column);
     let (state, _) = state.as_chunks_mut::<LANES>();
     let (y, _) = y.as_chunks_mut::<LANES>();

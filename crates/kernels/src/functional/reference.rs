@@ -128,7 +128,8 @@ pub(super) fn pool(x: &[f32], gates: &[f32], y: &mut [f32]) {
         let gates = gates.iter().skip(d).step_by(width);
         let larger = |m: f32, &x: &f32| if x > m { x } else { m };
         let largest = gates.clone().fold(f32::NEG_INFINITY, larger);
-        let (mut total, mut mixed) = (0.0, 0.0);
+        let mut total = 0.0;
+        let mut mixed = 0.0;
         for (gate, x) in gates.zip(x.iter().skip(d).step_by(width)) {
             let weight = exp(gate - largest);
             total += weight;
@@ -141,7 +142,8 @@ pub(super) fn pool(x: &[f32], gates: &[f32], y: &mut [f32]) {
 pub(super) fn read_streams(streams: Streams, weights: &[f32], x: &[f32], y: &mut [f32]) {
     let width = (y.len() * streams.weights()).checked_div(weights.len()).unwrap_or(0);
     for (i, y) in y.iter_mut().enumerate() {
-        let (token, d) = (i / width, i % width);
+        let token = i / width;
+        let d = i % width;
         let stream = |s: usize| x[(token * streams.count + s) * width + d];
         let weight = |s: usize| weights[token * streams.weights() + s];
         *y = (0..streams.count).fold(0.0, |sum, s| weight(s).mul_add(stream(s), sum));
@@ -149,10 +151,13 @@ pub(super) fn read_streams(streams: Streams, weights: &[f32], x: &[f32], y: &mut
 }
 
 pub(super) fn write_streams(streams: Streams, weights: &[f32], branch: &[f32], x: &mut [f32]) {
-    let (n, old) = (streams.count, x.to_vec());
+    let n = streams.count;
+    let old = x.to_vec();
     let width = (branch.len() * streams.weights()).checked_div(weights.len()).unwrap_or(0);
     for (at, x) in x.iter_mut().enumerate() {
-        let (token, i, d) = (at / width / n, at / width % n, at % width);
+        let token = at / width / n;
+        let i = at / width % n;
+        let d = at % width;
         let weights = &weights[token * streams.weights()..];
         let stream = |s: usize| old[(token * n + s) * width + d];
         let write = match streams.writing {
@@ -247,7 +252,8 @@ pub(super) fn attention(
     };
     let queries = q.chunks(spec.key_dim).zip(y.chunks_mut(spec.value_dim));
     for (i, (q, y)) in queries.enumerate() {
-        let (token, head) = (i / spec.heads, i % spec.heads);
+        let token = i / spec.heads;
+        let head = i % spec.heads;
         let position = first_position + token;
         let first = match spec.window {
             Some(window) if spec.aligned && window > 0 => position / window * window,
@@ -311,7 +317,8 @@ pub(super) fn recur(
     state: &mut [f32],
     y: &mut [f32],
 ) {
-    let (head, column) = (unit / spec.blocks(), unit % spec.blocks() * LANES);
+    let head = unit / spec.blocks();
+    let column = unit % spec.blocks() * LANES;
     for token in 0..inputs.tokens {
         let [q, k] = inputs.query_and_key(spec, token, head);
         let decays = spec.decays(inputs.decay, token, head);
@@ -340,7 +347,8 @@ pub(super) fn recur(
 pub(super) fn short_conv(conv: &ShortConv, input: ConvInput, first: usize, y: &mut [f32]) {
     let channels = conv.weight.len() / conv.taps;
     for (i, y) in y.iter_mut().enumerate() {
-        let (token, channel) = (first + i / channels, i % channels);
+        let token = first + i / channels;
+        let channel = i % channels;
         let mut sum = conv.bias.map_or(0.0, |bias| bias[channel]);
         for tap in 0..conv.taps {
             let back = (conv.taps - 1 - tap) * conv.dilation;
@@ -361,7 +369,8 @@ pub(super) fn l2_norm(x: &mut [f32], width: usize, eps: f32, scale: f32) {
 pub(super) fn decays(x: &mut [f32], bias: &[f32], each: usize, rates: Rates) {
     for (i, x) in x.iter_mut().enumerate() {
         let i = i % bias.len();
-        let (at, factor) = (*x + bias[i], rates.factor(i / each));
+        let at = *x + bias[i];
+        let factor = rates.factor(i / each);
         *x = match rates {
             Rates::Bounded(_, bound) => elementary::bounded_decay(at, factor, bound),
             _ => elementary::decay(at, factor),

@@ -40,7 +40,8 @@ pub fn top_k(x: &[f32], best: &mut [u32]) {
 
 /// `Less` if `a` comes before `b`.
 fn order(x: &[f32], a: u32, b: u32) -> Ordering {
-    let (va, vb) = (x[a as usize], x[b as usize]);
+    let va = x[a as usize];
+    let vb = x[b as usize];
     let by_value = vb.partial_cmp(&va).unwrap_or_else(|| va.is_nan().cmp(&vb.is_nan()));
     by_value.then(a.cmp(&b))
 }

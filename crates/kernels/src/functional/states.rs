@@ -60,7 +60,9 @@ fn logit(StateWeights { norm, row, eps }: StateWeights, x: &[f32]) -> f32 {
     let blocks = x.chunks(LANES).zip(norm.chunks(LANES)).zip(row.chunks(LANES));
     for ((x, norm), row) in blocks {
         // 0 · -0 leaves every accumulator unchanged.
-        let (x, norm, row) = (padded(x, 0.0), padded(norm, 0.0), padded(row, -0.0));
+        let x = padded(x, 0.0);
+        let norm = padded(norm, 0.0);
+        let row = padded(row, -0.0);
         for lane in 0..LANES {
             acc[lane] = (x[lane] * factor * norm[lane]).mul_add(row[lane], acc[lane]);
         }

@@ -311,7 +311,8 @@ pub(super) fn mixed(weights: &[f32], x: &[f32], y: &mut [f32]) {
 
 #[inline(always)]
 fn write_streams_lanes(streams: Streams, weights: &[f32], branch: &[f32], x: &mut [f32]) {
-    let (n, tokens) = (streams.count, weights.len() / streams.weights());
+    let n = streams.count;
+    let tokens = weights.len() / streams.weights();
     if tokens == 0 || branch.is_empty() {
         return;
     }
@@ -329,7 +330,8 @@ fn write_streams_lanes(streams: Streams, weights: &[f32], branch: &[f32], x: &mu
         }
         let (write, mix) = weights[n..].split_at(n);
         for (block, branch) in branch.chunks(LANES).enumerate() {
-            let (at, len) = (block * LANES, branch.len());
+            let at = block * LANES;
+            let len = branch.len();
             for (old, x) in old.iter_mut().zip(x.chunks_exact(width)) {
                 old[..len].copy_from_slice(&x[at..at + len]);
             }
@@ -368,7 +370,8 @@ fn normed_dot(x: &[f32], factor: f32, w: &[f32]) -> f32 {
     let mut acc = [0.0; LANES];
     for (x, w) in x.chunks(LANES).zip(w.chunks(LANES)) {
         // 0 · -0 leaves every accumulator unchanged.
-        let (x, w) = (padded(x, 0.0), padded(w, -0.0));
+        let x = padded(x, 0.0);
+        let w = padded(w, -0.0);
         for lane in 0..LANES {
             acc[lane] = (x[lane] * factor).mul_add(w[lane], acc[lane]);
         }

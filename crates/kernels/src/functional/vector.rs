@@ -255,7 +255,10 @@ mod x86 {
             // SAFETY: AVX2 is available; 8 floats are written to 8.
             unsafe {
                 // The halves of two vectors become one, then the pairs of four, then all of eight.
-                let (ab, cd, ef, gh) = (halves8(a, b), halves8(c, d), halves8(e, f), halves8(g, h));
+                let ab = halves8(a, b);
+                let cd = halves8(c, d);
+                let ef = halves8(e, f);
+                let gh = halves8(g, h);
                 let low = _mm256_shuffle_ps::<0x44>(ab, cd);
                 let abcd = _mm256_add_ps(low, _mm256_shuffle_ps::<0xee>(ab, cd));
                 let low = _mm256_shuffle_ps::<0x44>(ef, gh);

@@ -100,7 +100,8 @@ pub(crate) fn scale(format: GgufBlocks, b: &[u8]) -> (u16, f32) {
 /// Weights `8·g` to `8·g + 7` of a block. Only for formats with a codebook.
 #[inline(always)]
 pub(crate) fn group(format: GgufBlocks, b: &[u8], g: usize) -> Group {
-    let (s, of_s) = (g / 4, g % 4);
+    let s = g / 4;
+    let of_s = g % 4;
     // Two bits, or three, that a code has beside its byte.
     let top = |bits: u16, by: usize, mask: u16| usize::from(bits >> by & mask) << 8;
     match format {
@@ -219,7 +220,8 @@ pub(crate) fn quarter(format: GgufBlocks, b: &[u8], q: usize) -> Quarter {
     let mut points = [0; 8];
     match format {
         GgufBlocks::Iq2Xxs => {
-            let (first, second) = (long(b, 6 + 16 * q), long(b, 14 + 16 * q));
+            let first = long(b, 6 + 16 * q);
+            let second = long(b, 14 + 16 * q);
             for i in 0..8 {
                 points[i] = IQ2_XXS[usize::from(b[2 + 16 * q + i / 4 * 8 + i % 4])];
             }
@@ -245,7 +247,8 @@ pub(crate) fn quarter(format: GgufBlocks, b: &[u8], q: usize) -> Quarter {
             Quarter { points, shift: Shift::Signs(signs) }
         }
         GgufBlocks::Iq3Xxs => {
-            let (first, second) = (long(b, 66 + 8 * q), long(b, 70 + 8 * q));
+            let first = long(b, 66 + 8 * q);
+            let second = long(b, 70 + 8 * q);
             for i in 0..8 {
                 let at = 2 + 16 * q + 2 * i;
                 points[i] = both(IQ3_XXS[usize::from(b[at])], IQ3_XXS[usize::from(b[at + 1])]);

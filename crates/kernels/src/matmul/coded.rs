@@ -118,7 +118,8 @@ impl<S: Simd, C: Coded<S>> OfSpan<S, C> {
         let to = scales.as_mut_ptr();
         // SAFETY: by this function's contract, and 16 numbers each.
         unsafe {
-            let (scales, added) = ((&raw mut (*to).scales).cast(), (&raw mut (*to).added).cast());
+            let scales = (&raw mut (*to).scales).cast();
+            let added = (&raw mut (*to).added).cast();
             codes.scales(s, shared, at, span, scales, added);
         }
         OfSpan { scales, of: PhantomData }

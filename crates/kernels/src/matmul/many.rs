@@ -36,7 +36,8 @@ pub(super) fn many<S: Simd>(
     // The panel: [slice][step][row of the tile][lane], for one chunk. The sums:
     // [row tile][token tile][slice][row of the tile][token of the tile][lane].
     let [panel, sums] = scratch_lengths::<S>();
-    let (panel, sums) = (scratch.panel.grown(panel), scratch.sums.grown(sums));
+    let panel = scratch.panel.grown(panel);
+    let sums = scratch.sums.grown(sums);
     let mut cursors = [None; 32];
     for (group, tokens) in groups(x.tokens(), GROUP) {
         let x = &x.packed()[group * padded..][..tokens * padded];
@@ -51,7 +52,8 @@ pub(super) fn many<S: Simd>(
                     let slice = cols / LANES * step;
                     let half = slice * (LANES / 2 / S::TILE_LANES);
                     let places = ColumnPlaces { row: S::TILE_LANES, step, half, slice };
-                    let (range, to) = (col..col + cols, &mut *panel);
+                    let range = col..col + cols;
+                    let to = &mut *panel;
                     s.decode(Decode { m, cursors, cols: range, to, places });
                     let sums = &mut sums[tile * sums_of_tile::<S>(GROUP)..];
                     multiply(s, panel, x, cols, col == 0, sums);
@@ -77,7 +79,8 @@ fn sums_of_tile<S: Simd>(tokens: usize) -> usize {
 
 #[inline(always)]
 fn multiply<S: Simd>(s: S, panel: &[f32], x: &[f32], cols: usize, first: bool, sums: &mut [f32]) {
-    let (tokens, steps) = (x.len() / cols, cols / LANES);
+    let tokens = x.len() / cols;
+    let steps = cols / LANES;
     let lanes = S::TILE_LANES;
     assert!(panel.len() >= cols * S::TILE_ROWS);
     assert!(sums.len() >= sums_of_tile::<S>(tokens));
@@ -129,7 +132,8 @@ pub(crate) unsafe fn tile<S: Simd, const M: usize, const N: usize>(
                 }
             }
         }
-        let (mut w, mut x) = (w, x);
+        let mut w = w;
+        let mut x = x;
         for _ in 0..steps {
             let mut xs = [s.zero_t(); N];
             for n in 0..N {

@@ -40,13 +40,16 @@ pub(super) fn one_decoded<S: Simd>(s: S, m: &Matrix, x: &[f32], y: &mut OutputCo
     let mut numbers = [0.0; COLS];
     for r in 0..m.row_count() {
         let mut cursors = [Some(RowCursor::new(m.encoding(), m, r))];
-        let (mut low, mut high) = (s.splat(0.0), s.splat(0.0));
+        let mut low = s.splat(0.0);
+        let mut high = s.splat(0.0);
         for (col, cols) in groups(x.len(), COLS) {
-            let (cursors, places) = (&mut cursors[..], ColumnPlaces::plain::<S>(COLS));
+            let cursors = &mut cursors[..];
+            let places = ColumnPlaces::plain::<S>(COLS);
             s.decode(Decode { m, cursors, cols: col..col + cols, to: &mut numbers, places });
             let weights = numbers[..cols].as_chunks::<BLOCK>().0;
             for (w, x) in weights.iter().zip(x[col..][..cols].as_chunks::<BLOCK>().0) {
-                let (w, x) = (load_block(s, w), load_block(s, x));
+                let w = load_block(s, w);
+                let x = load_block(s, x);
                 low = s.fma(w[0], x[0], low);
                 high = s.fma(w[1], x[1], high);
                 low = s.fma(w[2], x[2], low);

@@ -81,7 +81,8 @@ fn compute(shared: &Shared<'_, '_>, range: Range<usize>) {
 
 /// The row of a job at which a part begins or ends, by the work of the job before it.
 fn row_at(job: &MatmulJob<'_>, work: usize) -> usize {
-    let (rows, row) = (job.matrix.row_count(), work / row_work(job));
+    let rows = job.matrix.row_count();
+    let row = work / row_work(job);
     if row >= rows { rows } else { row / ROWS * ROWS }
 }
 
@@ -108,7 +109,8 @@ mod tests {
     /// nothing to multiply.
     #[test]
     fn parts_cover_every_row() {
-        let (cols, tokens) = (512, 3);
+        let cols = 512;
+        let tokens = 3;
         let rows = [1000, 0, 7, 129, 2048];
         let number = |i: usize| ((i * 7919) % 1013) as f32 / 500.0 - 1.0;
         let bytes: Vec<u8> = (0..2048 * cols).flat_map(|i| number(i).to_le_bytes()).collect();

@@ -40,7 +40,8 @@ pub fn matmul_transposed(
     x: Strided<&[f32]>,
     y: Strided<&mut [f32]>,
 ) {
-    let (rows, cols) = (weights.row_count(), weights.cols());
+    let rows = weights.row_count();
+    let cols = weights.cols();
     let Some(before) = tokens.checked_sub(1) else { return };
     let holds = |len: usize, stride: usize, width: usize| {
         let end = before.checked_mul(stride).and_then(|start| start.checked_add(width));
@@ -122,7 +123,8 @@ fn add_rows<S: Simd, D: Decoder<S>, const R: usize>(
     for i in 1..R {
         at[i] = RowCursor::new(D::ENCODING, m, row + i);
     }
-    let (whole, rest) = (m.cols() / BLOCK, m.cols() % BLOCK);
+    let whole = m.cols() / BLOCK;
+    let rest = m.cols() % BLOCK;
     let mut weights = [[s.splat(0.0); 4]; R];
     for b in 0..whole {
         for i in 0..R {
@@ -146,7 +148,8 @@ const COLS: usize = 256;
 #[inline(always)]
 fn by_decoded<S: Simd>(s: S, mut job: TransposedCall) {
     let m = job.m;
-    let (all, padded) = (m.row_count(), m.cols().next_multiple_of(BLOCK));
+    let all = m.row_count();
+    let padded = m.cols().next_multiple_of(BLOCK);
     let mut numbers = [0.0; ROWS * COLS];
     for row in (0..all).step_by(ROWS) {
         let count = ROWS.min(all - row);
@@ -155,7 +158,8 @@ fn by_decoded<S: Simd>(s: S, mut job: TransposedCall) {
             *cursor = Some(RowCursor::new(m.encoding(), m, row + i));
         }
         for (col, cols) in groups(padded, COLS) {
-            let (cursors, places) = (&mut cursors[..], ColumnPlaces::plain::<S>(COLS));
+            let cursors = &mut cursors[..];
+            let places = ColumnPlaces::plain::<S>(COLS);
             s.decode(Decode { m, cursors, cols: col..col + cols, to: &mut numbers, places });
             for at in (0..cols).step_by(BLOCK) {
                 if count == ROWS {

@@ -39,10 +39,12 @@ pub(super) fn decode_exponents(
     let second = |i| pair(patches, i, n + i);
     let m = (0..n).filter(|&i| second(i) == 3).count();
     let third = |i| pair(patches, 2 * n + i, 2 * n + m + i);
-    let (mut i, mut j) = (0, 0);
+    let mut i = 0;
+    let mut j = 0;
     let mut used = (2 * n + 2 * m).div_ceil(8);
     for (at, out) in out.iter_mut().enumerate() {
-        let (mut tier, mut code) = (0, first(at));
+        let mut tier = 0;
+        let mut code = first(at);
         if code == 3 {
             (tier, code) = (1, second(i));
             i += 1;
@@ -81,7 +83,8 @@ fn with_counts(_: crate::Avx2, m: &Matrix, row: usize, patches: &[u8]) -> (usize
 /// [`patches_of`] for any CPU.
 #[inline(always)]
 fn walked(m: &Matrix, row: usize, patches: &[u8]) -> (usize, bool) {
-    let (mut used, mut any) = (0, false);
+    let mut used = 0;
+    let mut any = false;
     let codes = m.row_bytes(0, row);
     for block in 0..m.cols().div_ceil(BLOCK) {
         let n = BLOCK.min(m.cols() - block * BLOCK);
@@ -167,7 +170,8 @@ mod tests {
 
     #[test]
     fn patches_are_the_same_for_any_cpu() {
-        let (rows, cols) = (3, 2 * BLOCK + 7);
+        let rows = 3;
+        let cols = 2 * BLOCK + 7;
         let hash = |at: usize| ((at * at + 3 * at) % 251) as u8;
         let codes: Vec<u8> = (0..rows * (2 * BF11_BLOCK + 7 + 2)).map(hash).collect();
         let patches: Vec<u8> = (0..200).map(hash).collect();

@@ -185,7 +185,8 @@ fn unit(layout: Published, m: &Matrix, row: usize, col: usize) -> u32 {
 /// The weights of a block of at most 64 columns, each by itself.
 pub(super) fn weights(coding: Coding, m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
     for (out, col) in out.iter_mut().zip(UNIT_COLS * block..) {
-        let (code, scale) = (f32::from(code(m, row, col)), scale(m, row, col));
+        let code = f32::from(code(m, row, col));
+        let scale = scale(m, row, col);
         *out = match coding.less {
             Some(less) => (code - f32::from(less)) * scale,
             None => code.mul_add(scale, minimum(m, row, col)),
@@ -264,7 +265,8 @@ pub(crate) fn fold(mut sums: [f32; MINIMA_LANES]) -> f32 {
 
 /// The product of a row and the activations of its columns.
 pub(super) fn dot(coding: Coding, m: &Matrix, row: usize, x: &[f32]) -> f32 {
-    let (mut acc, mut minima) = ([0f32; super::LANES], [0f32; MINIMA_LANES]);
+    let mut acc = [0f32; super::LANES];
+    let mut minima = [0f32; MINIMA_LANES];
     for span in 0..x.len().div_ceil(SPAN_COLS) {
         let mut columns = [0.0; SPAN_COLS];
         let there = &x[SPAN_COLS * span..];
@@ -287,7 +289,8 @@ pub(super) fn dot(coding: Coding, m: &Matrix, row: usize, x: &[f32]) -> f32 {
                 let mut p = 0.0;
                 for k in 0..4 {
                     let col = coding.fours.col(i, k);
-                    let (u, x) = (f32::from(codes[col]), columns[UNIT_COLS * unit + col]);
+                    let u = f32::from(codes[col]);
+                    let x = columns[UNIT_COLS * unit + col];
                     p = if k == 0 { u * x } else { u.mul_add(x, p) };
                 }
                 let first = UNIT_COLS * unit + coding.fours.col(i, 0);

@@ -47,9 +47,11 @@ fn with_vectors(token: crate::Avx2, m: &Matrix, row: usize) -> bool {
 
 #[inline(always)]
 fn any_nan<S: Simd>(s: S, m: &Matrix, row: usize) -> bool {
-    let (tiers, mut patches) = (s.tiers(&m.tiers()), m.patches(m.encoding(), row));
+    let tiers = s.tiers(&m.tiers());
+    let mut patches = m.patches(m.encoding(), row);
     let (blocks, _) = m.row_bytes(0, row).as_chunks::<FP7_BLOCK>();
-    let (whole, n) = (m.cols() / BLOCK, m.cols() % BLOCK);
+    let whole = m.cols() / BLOCK;
+    let n = m.cols() % BLOCK;
     for block in &blocks[..whole] {
         // SAFETY: 48 bytes.
         if unsafe { s.fp7(&tiers, block.as_ptr(), &mut patches) }.1 {

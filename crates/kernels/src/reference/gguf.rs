@@ -17,7 +17,8 @@ pub(super) fn q8_0(m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
 /// Decodes one block of at most 64 columns of mxfp4.
 pub(super) fn mxfp4(m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
     for (out, col) in out.iter_mut().zip(block * BLOCK..) {
-        let (b, i) = (block_of(GgufBlocks::Mxfp4, m, row, col), col % 32);
+        let b = block_of(GgufBlocks::Mxfp4, m, row, col);
+        let i = col % 32;
         let nibble = b[1 + i % 16] >> (4 * (i / 16)) & 15;
         *out = DOUBLE_E2M1[usize::from(nibble)] * half_e8m0_to_f32(b[0]);
     }
@@ -41,7 +42,8 @@ pub(super) fn code(format: GgufBlocks, b: &[u8], i: usize) -> u8 {
     let fifth = |at: usize| (b[at + i / 8] >> (i % 8) & 1) << 4;
     // In blocks of 256, the same for each of four quarters.
     let quarter = |at: usize, run: usize| {
-        let (b, i) = (&b[at + i / 64 * 32..], i % 64);
+        let b = &b[at + i / 64 * 32..];
+        let i = i % 64;
         b[i / (2 * run) * run + i % run] >> (4 * (i / run % 2)) & 15
     };
     // A code of two bits: four runs of 32 columns share 32 bytes.
@@ -57,7 +59,8 @@ pub(super) fn code(format: GgufBlocks, b: &[u8], i: usize) -> u8 {
         GgufBlocks::Q4K => quarter(16, 32),
         GgufBlocks::Q5K => quarter(48, 32) | (b[16 + i % 32] >> (i / 32) & 1) << 4,
         GgufBlocks::Q6K => {
-            let (half_of, i_of) = (i / 128, i % 128);
+            let half_of = i / 128;
+            let i_of = i % 128;
             let low = b[64 * half_of + i_of % 64] >> (4 * (i_of / 64)) & 15;
             low | two(128) << 4
         }

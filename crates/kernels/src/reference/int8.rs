@@ -85,7 +85,8 @@ pub(crate) fn code(m: &Matrix, row: usize, col: usize) -> u8 {
         Encoding::Q8 => m.row_bytes(0, row)[col],
         Encoding::Mxfp4 => E2M1_CODES[usize::from(nibble(m.row_bytes(0, row), col))],
         Encoding::Gguf(format @ (GgufBlocks::Q8_0 | GgufBlocks::Mxfp4)) => {
-            let (b, i) = (gguf::block_of(format, m, row, col), col % 32);
+            let b = gguf::block_of(format, m, row, col);
+            let i = col % 32;
             match format {
                 GgufBlocks::Q8_0 => b[2 + i],
                 _ => E2M1_CODES[usize::from(b[1 + i % 16] >> (4 * (i / 16)) & 15)],
@@ -208,9 +209,12 @@ pub(super) fn dot(form: CodeForm, m: &Matrix, row: usize, x: &[f32]) -> f32 {
             }
             let mut q = [0; ROUND_COLS];
             let d = rounded(&columns, &mut q);
-            let (mut sum, mut of_minimum) = (0, 0);
+            let mut sum = 0;
+            let mut of_minimum = 0;
             for (col, q) in (first..m.cols()).zip(q) {
-                let (code, q, run) = (code(m, row, col), i32::from(q), col % SPAN_COLS / 16);
+                let code = code(m, row, col);
+                let q = i32::from(q);
+                let run = col % SPAN_COLS / 16;
                 let code = if form.signed { i32::from(code as i8) } else { i32::from(code) };
                 let of_run = |runs: &[i8; 16]| if form.runs { i32::from(runs[run]) } else { 1 };
                 sum += (code - i32::from(form.less)) * q * of_run(&runs);

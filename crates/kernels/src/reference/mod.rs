@@ -44,7 +44,8 @@ pub(crate) fn matmul(
     stride: usize,
     mut y: impl FnMut(usize, usize, f32),
 ) {
-    let (coding, cols) = (Coding::of(weights.encoding()), weights.cols());
+    let coding = Coding::of(weights.encoding());
+    let cols = weights.cols();
     let form = match activations {
         Activations::F32 => None,
         Activations::Int8 => CodeForm::of(weights.encoding()),
@@ -166,7 +167,8 @@ pub(crate) fn interleaved(c: usize) -> usize {
 /// Position of column `c` in a whole block of bf11 or nested. Bytes that are unpacked to pairs of neighbours
 /// within each sixteen bytes then have their columns in order.
 pub(crate) const fn paired(c: usize) -> usize {
-    let (k, i) = (c / 16, c % 16);
+    let k = c / 16;
+    let i = c % 16;
     16 * (i / 4) + 8 * (k / 2) + 2 * (i % 4) + k % 2
 }
 

@@ -34,7 +34,8 @@ pub(crate) const TOP_VALUES: [f32; 16] = {
 
 /// Splits a block of signs and mantissas, and the planes of its distances, into rest and codes.
 pub(crate) fn split(bytes: &[u8; BLOCK], planes: [u64; 2]) -> ([u8; REST_BLOCK], [u8; BLOCK / 2]) {
-    let (mut rest, mut codes) = ([0; REST_BLOCK], [0; BLOCK / 2]);
+    let mut rest = [0; REST_BLOCK];
+    let mut codes = [0; BLOCK / 2];
     for c in 0..BLOCK {
         let p = paired(c);
         let bit = |plane: u64| (plane >> p & 1) as u8;
@@ -50,7 +51,8 @@ pub(crate) fn split(bytes: &[u8; BLOCK], planes: [u64; 2]) -> ([u8; REST_BLOCK],
 /// The inverse of [`split`].
 #[inline(always)]
 pub(crate) fn united(rest: &[u8; REST_BLOCK], codes: &[u8; BLOCK / 2]) -> ([u8; BLOCK], [u64; 2]) {
-    let (mut bytes, mut planes) = ([0; BLOCK], [0; 2]);
+    let mut bytes = [0; BLOCK];
+    let mut planes = [0; 2];
     for c in 0..BLOCK {
         let p = paired(c);
         let code = nibble(codes, c);

@@ -15,7 +15,8 @@ pub(super) fn decode(layout: Published, m: &Matrix, row: usize, block: usize, ou
         | Published::Fp8WholeBf16
         | Published::Mxfp8 => e4m3(m, row, block, out),
         Published::Int4ActOrder32 | Published::Int4ActOrder64 | Published::Int4ActOrder128 => {
-            let (order, last) = (m.part(2).as_chunks().0, (scales.len() / 4).saturating_sub(1));
+            let order = m.part(2).as_chunks().0;
+            let last = (scales.len() / 4).saturating_sub(1);
             zeros(m, row, block, out, |c| usize::from(u16::from_le_bytes(order[c])).min(last));
         }
         _ => unreachable!("it has codes"),

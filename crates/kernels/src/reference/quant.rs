@@ -12,7 +12,8 @@ pub(super) fn q8(m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
 
 /// The four bits of a column.
 pub(super) fn q4_nibble(m: &Matrix, row: usize, col: usize) -> u8 {
-    let (block, c) = (col / BLOCK, col % BLOCK);
+    let block = col / BLOCK;
+    let c = col % BLOCK;
     let whole = BLOCK * (block + 1) <= m.cols();
     nibble(&m.row_bytes(0, row)[BLOCK / 2 * block..], if whole { interleaved(c) } else { c })
 }

@@ -36,8 +36,10 @@ pub(super) fn patch(
     let escapes = Escapes::new(planes, patches);
     // Places of the escapes from a tier. Each is written, and counted only if it is one: which they
     // are cannot be foreseen, so that branches would cost more than the work.
-    let (mut second, mut third) = ([0u8; BLOCK], [0u8; BLOCK]);
-    let (mut n, mut m) = (0, 0);
+    let mut second = [0u8; BLOCK];
+    let mut third = [0u8; BLOCK];
+    let mut n = 0;
+    let mut m = 0;
     let mut left = planes[0] & planes[1];
     while left != 0 {
         let place = left.trailing_zeros() as u8;

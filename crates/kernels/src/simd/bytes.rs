@@ -312,7 +312,8 @@ mod x86 {
             allowed! {
                 let mut sums = a;
                 for half in 0..2 {
-                    let (from, to) = (tested[half].trailing_zeros(), value.trailing_zeros());
+                    let from = tested[half].trailing_zeros();
+                    let to = value.trailing_zeros();
                     let left = _mm_cvtsi32_si128(to.saturating_sub(from) as i32);
                     let right = _mm_cvtsi32_si128(from.saturating_sub(to) as i32);
                     let moved = _mm256_srl_epi16(_mm256_sll_epi16(bits[half], left), right);

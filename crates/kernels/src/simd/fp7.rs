@@ -21,7 +21,8 @@ pub(super) unsafe fn by_bytes<S: Simd>(
         (nibbles, planes_at(p.add(BLOCK / 2)))
     };
     let found = s.bf11_exponents(tiers, planes, patches);
-    let (mut bytes, mut exponents) = ([0; BLOCK], [0; BLOCK]);
+    let mut bytes = [0; BLOCK];
+    let mut exponents = [0; BLOCK];
     let mut has_nan = false;
     for c in 0..BLOCK {
         let at = paired(c);

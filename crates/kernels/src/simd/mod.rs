@@ -238,11 +238,13 @@ pub(crate) fn bf12_tail<S: Simd>(
     n: usize,
     patches: &mut &[u8],
 ) -> [S::F; 4] {
-    let (mut bytes, mut codes) = ([0; BLOCK], [0; BLOCK / 2]);
+    let mut bytes = [0; BLOCK];
+    let mut codes = [0; BLOCK / 2];
     bytes[..n].copy_from_slice(&tail[..n]);
     codes[..n.div_ceil(2)].copy_from_slice(&tail[n..]);
     let fifteen = s.splat_u(15);
-    let (b, c) = (bytes.as_ptr(), codes.as_ptr());
+    let b = bytes.as_ptr();
+    let c = codes.as_ptr();
     // Arranged like the words of a whole block.
     // SAFETY: 64 bytes, 16 per load.
     let bytes = unsafe {

@@ -81,7 +81,8 @@ impl Simd for Neon {
                 vreinterpretq_u8_f32(table[2]),
                 vreinterpretq_u8_f32(table[3]),
             );
-            let (fifteen, four) = (vdupq_n_u32(15), vdupq_n_u32(0x0404_0404));
+            let fifteen = vdupq_n_u32(15);
+            let four = vdupq_n_u32(0x0404_0404);
             let bytes = vdupq_n_u32(0x0302_0100);
             let mut found = self.splat(0.0);
             for i in 0..4 {
@@ -211,7 +212,8 @@ impl Simd for Neon {
         let mut exponents = [0; BLOCK];
         allowed! {
             let table = vld1q_u8(table.as_ptr());
-            let (one, two) = (vdupq_n_u8(1), vdupq_n_u8(2));
+            let one = vdupq_n_u8(1);
+            let two = vdupq_n_u8(2);
             for k in 0..4 {
                 let low = vandq_u8(spread((planes[0] >> (16 * k)) as u16), one);
                 let high = vandq_u8(spread((planes[1] >> (16 * k)) as u16), two);
@@ -397,7 +399,8 @@ unsafe fn load_bytes(p: *const u8) -> B {
 unsafe fn lanes(bytes: uint8x16_t) -> U {
     // SAFETY: by this function's contract.
     unsafe {
-        let (low, high) = (vmovl_u8(vget_low_u8(bytes)), vmovl_high_u8(bytes));
+        let low = vmovl_u8(vget_low_u8(bytes));
+        let high = vmovl_high_u8(bytes);
         [
             vmovl_u16(vget_low_u16(low)),
             vmovl_high_u16(low),
@@ -417,7 +420,8 @@ unsafe fn signed_lanes(bytes: uint8x16_t) -> [int32x4_t; 4] {
     // SAFETY: by this function's contract.
     unsafe {
         let bytes = vreinterpretq_s8_u8(bytes);
-        let (low, high) = (vmovl_s8(vget_low_s8(bytes)), vmovl_high_s8(bytes));
+        let low = vmovl_s8(vget_low_s8(bytes));
+        let high = vmovl_high_s8(bytes);
         [
             vmovl_s16(vget_low_s16(low)),
             vmovl_high_s16(low),
@@ -510,7 +514,8 @@ unsafe fn joined(bytes: uint8x16_t, exponents: uint8x16_t) -> F {
 #[cold]
 #[inline(never)]
 fn escaped(exponents: B, codes: B, mut patches: &[u8]) -> (B, &[u8]) {
-    let (mut to, mut from) = ([0u8; BLOCK], [0u8; BLOCK]);
+    let mut to = [0u8; BLOCK];
+    let mut from = [0u8; BLOCK];
     for k in 0..4 {
         // SAFETY: 16 of 64 bytes each; there are registers of NEON.
         unsafe {

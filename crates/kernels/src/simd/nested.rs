@@ -29,7 +29,8 @@ pub(super) unsafe fn by_bytes<S: Simd>(
     let (codes, powers) = top.split_first_chunk().expect("codes come first");
     let (bytes, planes) = united(&rest, codes);
     let distances = s.bf11_exponents(distances, planes, patches);
-    let (mut in_order, mut exponents) = ([0; BLOCK], [0; BLOCK]);
+    let mut in_order = [0; BLOCK];
+    let mut exponents = [0; BLOCK];
     for c in 0..BLOCK {
         in_order[c] = bytes[paired(c)];
         exponents[c] = powers[c / 32].saturating_sub(distances[paired(c)]);

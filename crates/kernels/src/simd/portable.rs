@@ -128,7 +128,8 @@ impl Simd for Portable {
         let (bytes, planes) = unsafe { (read::<BLOCK>(p), bf11_planes(p)) };
         let exponents = bf11::exponents(tiers, planes, patches);
         let weight = |c: usize| {
-            let (byte, exponent) = (u16::from(bytes[paired(c)]), u16::from(exponents[paired(c)]));
+            let byte = u16::from(bytes[paired(c)]);
+            let exponent = u16::from(exponents[paired(c)]);
             bf16_to_f32((byte & 0x80) << 8 | exponent << 7 | byte & 0x7f)
         };
         from_fn(|k| from_fn(|i| weight(16 * k + i)))

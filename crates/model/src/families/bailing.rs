@@ -172,8 +172,11 @@ fn delta(config: &FamilyConfig, decoder: &DecoderParts<'_>) -> Result<DeltaSpec,
             Some(entry) => Some(bound_of(entry)?),
         },
     };
-    let (key_heads, key_dim, value_dim) = (heads, dim, dim);
-    let (eps, inputs) = (decoder.norm.eps(), DeltaInputs::Apart);
+    let key_heads = heads;
+    let key_dim = dim;
+    let value_dim = dim;
+    let eps = decoder.norm.eps();
+    let inputs = DeltaInputs::Apart;
     let spec = DeltaSpec {
         heads,
         key_heads,

@@ -172,7 +172,8 @@ impl<'a> Common<'a> {
         defaults: &FamilyDefaults,
     ) -> Result<Self, ConfigError> {
         let mut common = Common::unrotated(config, defaults)?;
-        let (dim, context) = (common.attention.head_dim, common.decoder.context);
+        let dim = common.attention.head_dim;
+        let context = common.decoder.context;
         let rope = Rope::of(config, dim, (defaults.theta, defaults.rotated), context)?;
         common.ropes.push(rope);
         Ok(common)
@@ -309,7 +310,8 @@ pub(super) fn moe(
     renormalise: bool,
     shared: Option<SharedSpec>,
 ) -> Result<Ffn, ConfigError> {
-    let (expert, router) = (MlpSpec::silu(width(config, key)?), Router::Softmax { renormalise });
+    let expert = MlpSpec::silu(width(config, key)?);
+    let router = Router::Softmax { renormalise };
     Ok(Ffn::Moe(MoeSpec { shared, ..MoeSpec::of(chosen(config)?, expert, router) }))
 }
 

@@ -149,7 +149,8 @@ pub(super) fn latent(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let router = if is_v2 {
         softmax(config, &layers)?
     } else if is_mistral {
-        let (scores, correction) = (RouterScores::Softmax, false);
+        let scores = RouterScores::Softmax;
+        let correction = false;
         RankedRouter { scores, correction, ..sigmoid(config, &layers)? }
     } else {
         only(config, "scoring_func", "sigmoid")?;
@@ -202,6 +203,8 @@ fn softmax(config: &FamilyConfig, keys: &RankedKeys) -> Result<RankedRouter, Con
         false => None,
     };
     let scale = scale(config, keys)?;
-    let (scores, correction, renormalise) = (RouterScores::Softmax, false, Renormalise::None);
+    let scores = RouterScores::Softmax;
+    let correction = false;
+    let renormalise = Renormalise::None;
     Ok(RankedRouter { scores, correction, groups, renormalise, scale })
 }

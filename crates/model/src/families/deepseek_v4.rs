@@ -295,7 +295,9 @@ fn experts(config: &FamilyConfig) -> Result<(MoeSpec, RankedRouter), ConfigError
     let activation = Activation::SiluClamped(limit as f32);
     let expert = MlpSpec { activation, ..MlpSpec::silu(width(config, "moe_intermediate_size")?) };
     let scale = config.get("routed_scaling_factor").map_or(Ok(1.5), ConfigEntry::positive)? as f32;
-    let (scores, correction, groups) = (RouterScores::RootSoftplus, true, None);
+    let scores = RouterScores::RootSoftplus;
+    let correction = true;
+    let groups = None;
     let renormalise = Renormalise::Sum { plus: 1e-20 };
     let rule = RankedRouter { scores, correction, groups, renormalise, scale };
     let shared = Some(SharedSpec::added(expert));

@@ -69,7 +69,8 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         return Err(config.unsupported(entry, "a number of positions"));
     }
     let windows = windows(config, common.layers, window, |l| !(l + 1).is_multiple_of(pattern))?;
-    let (mut full, mut windowed) = (0, 0);
+    let mut full = 0;
+    let mut windowed = 0;
     if is_third {
         full = common.add_rope("full_attention", defaults.theta, None)?;
         windowed = local_rope(config, &mut common)?;

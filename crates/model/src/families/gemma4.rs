@@ -173,7 +173,8 @@ fn layer_inputs(
         }
         width => width,
     };
-    let (vocab, rows) = (common.decoder.vocab, config.get("vocab_size_per_layer_input"));
+    let vocab = common.decoder.vocab;
+    let rows = config.get("vocab_size_per_layer_input");
     let rows = match rows.map_or(Ok(vocab), |entry| entry.size(MAX_WIDTH))? {
         few if few < vocab => {
             let reason = format!("and each of the {vocab} tokens needs a row");
@@ -219,8 +220,10 @@ fn full(
             _ => return Err(entry.invalid("which does not divide the number of heads")),
         },
     };
-    let (window, rope) = (None, Some(1));
-    let (value_dim, local) = (head_dim, local.clone());
+    let window = None;
+    let rope = Some(1);
+    let value_dim = head_dim;
+    let local = local.clone();
     let full =
         AttentionSpec { kv_heads, head_dim, value_dim, values_are_keys, window, rope, ..local };
     if full.q_width() as u64 > MAX_WIDTH {

@@ -55,7 +55,8 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         return Err(config.unsupported(entry, "as many as `num_attention_heads`"));
     }
     (decoder.streams, decoder.mean_of_streams) = (Some(streams(config)?), true);
-    let (count, eps) = (decoder.layers, decoder.norm.eps());
+    let count = decoder.layers;
+    let eps = decoder.norm.eps();
     let full = match config.get("layer_types") {
         None => (0..count).map(|l| l % 4 == 3).collect(),
         Some(entry) => {

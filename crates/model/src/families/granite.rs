@@ -116,7 +116,8 @@ fn hybrid(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
 fn state_space(config: &FamilyConfig, common: &Common<'_>) -> Result<StateSpaceSpec, ConfigError> {
     let eps = common.decoder.norm.eps();
     let size = |key, default| config.get(key).map_or(Ok(default), |e| e.size(MAX_COUNT));
-    let (heads, expand) = (size("mamba_n_heads", 128)?, size("mamba_expand", 2)?);
+    let heads = size("mamba_n_heads", 128)?;
+    let expand = size("mamba_expand", 2)?;
     let width = expand * config.size("hidden_size", MAX_WIDTH)?;
     let head_dim = match config.get("mamba_d_head") {
         Some(entry) if entry.value.as_str() != Some("auto") => entry.size(MAX_HEAD_DIM)?,

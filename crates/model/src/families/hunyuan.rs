@@ -62,7 +62,8 @@ fn v1(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     switched_off(config, "use_cla")?;
     let mut common = Common::unrotated(config, &defaults)?;
     same_window(config, common.layers, None)?;
-    let (dim, context) = (common.attention.head_dim, common.decoder.context);
+    let dim = common.attention.head_dim;
+    let context = common.decoder.context;
     let rope = match stretched(config, (dim, context), defaults.theta)? {
         Some(rope) => rope,
         None => Rope::of(config, dim, (defaults.theta, defaults.rotated), context)?,

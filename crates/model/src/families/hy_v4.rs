@@ -71,7 +71,8 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     only(config, "topk_method", "noaux_tc")?;
     let mut decoder = DecoderParts::read(config, &DEFAULTS)?;
     decoder.streams = Some(streams(config)?);
-    let (count, eps) = (decoder.layers, decoder.norm.eps());
+    let count = decoder.layers;
+    let eps = decoder.norm.eps();
     if let Some(entry) = config.get("layer_types")
         && entry.list()?.iter().any(|kind| kind.as_str() != Some("indexed_attention"))
     {

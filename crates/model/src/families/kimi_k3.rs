@@ -67,7 +67,8 @@ pub(super) fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     {
         return Err(config.unsupported(entry, "as many as `num_attention_heads`"));
     }
-    let (count, eps) = (decoder.layers, decoder.norm.eps());
+    let count = decoder.layers;
+    let eps = decoder.norm.eps();
     decoder.kept_every = kept(config, count)?;
     let full = full(config, count)?;
     let latent = full.contains(&true).then(|| gated(config, decoder.heads, eps)).transpose()?;

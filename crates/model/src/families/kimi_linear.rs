@@ -111,7 +111,8 @@ pub(super) fn linear<'a>(
 pub(super) fn full(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError> {
     let lists = ["full_attn_layers", "kda_layers"].map(|key| linear(config, key, key));
     let [full, delta] = lists;
-    let (full, delta) = (full?, delta?);
+    let full = full?;
+    let delta = delta?;
     if let (Some(_), None) | (None, Some(_)) = (full, delta) {
         let missing = if full.is_none() { "full_attn_layers" } else { "kda_layers" };
         return Err(ConfigError::MissingKey(missing));
@@ -212,7 +213,9 @@ pub(super) fn delta(
         return Err(config.unsupported(entry, "up to 8"));
     }
     let inputs = DeltaInputs::PerElement { rank: dim, gate_latent: true };
-    let (key_heads, key_dim, value_dim) = (heads, dim, dim);
+    let key_heads = heads;
+    let key_dim = dim;
+    let value_dim = dim;
     let spec = DeltaSpec {
         heads,
         key_heads,

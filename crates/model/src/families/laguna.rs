@@ -84,7 +84,8 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         || experts(config),
     )?;
     common.model(|l| {
-        let (window, rope) = (windows[l], ropes[usize::from(windows[l].is_some())]);
+        let window = windows[l];
+        let rope = ropes[usize::from(windows[l].is_some())];
         let attention = AttentionSpec { heads: heads[l], window, rope, ..attention.clone() };
         (attention, layers.ffn(l))
     })

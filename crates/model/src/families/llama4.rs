@@ -104,7 +104,8 @@ fn temperature(config: &FamilyConfig) -> Result<Option<Temperature>, ConfigError
         },
     };
     let number = |key, default| config.get(key).map_or(Ok(default), ConfigEntry::positive);
-    let (scale, length) = (number("attn_scale", 0.1)?, number("floor_scale", 8192.0)?);
+    let scale = number("attn_scale", 0.1)?;
+    let length = number("floor_scale", 8192.0)?;
     Ok(on.then_some(Temperature { scale, length, first: 1, smooth: false }))
 }
 

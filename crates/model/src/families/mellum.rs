@@ -51,7 +51,8 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         || moe(config, "moe_intermediate_size", renormalise, None),
     )?;
     common.model(|l| {
-        let (window, rope) = (windows[l], ropes[usize::from(windows[l].is_some())]);
+        let window = windows[l];
+        let rope = ropes[usize::from(windows[l].is_some())];
         (AttentionSpec { window, rope, ..attention.clone() }, layers.ffn(l))
     })
 }

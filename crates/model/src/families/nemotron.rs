@@ -120,7 +120,8 @@ fn by_letters(config: &FamilyConfig) -> Result<Vec<BranchKind>, ConfigError> {
 
 /// down(relu(up(x))²).
 fn ups(width: usize) -> MlpSpec {
-    let (activation, gate_up) = (Activation::ReluSquared, GateUp::Ups);
+    let activation = Activation::ReluSquared;
+    let gate_up = GateUp::Ups;
     MlpSpec { activation, gate_up, ..MlpSpec::silu(width) }
 }
 

@@ -38,7 +38,8 @@ const DEFAULTS: FamilyDefaults = FamilyDefaults {
 
 fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let mut common = Common::unrotated(config, &DEFAULTS)?;
-    let (dim, context) = (common.attention.head_dim, common.decoder.context);
+    let dim = common.attention.head_dim;
+    let context = common.decoder.context;
     let rope = match near(config, dim)? {
         Some((rope, trained)) => {
             common.decoder.context = context.min(trained);

@@ -78,7 +78,8 @@ pub(super) fn groups(
     let [count_entry, kept_entry] = [&GROUPS[..], &["topk_group"]].map(|keys| config.any(keys));
     let [count, kept] = [(count_entry, 0), (kept_entry, 1)]
         .map(|(entry, n)| entry.map_or(Ok(keys.groups[n]), |entry| entry.size(MAX_GROUPS as u64)));
-    let (count, kept) = (count?, kept?);
+    let count = count?;
+    let kept = kept?;
     // Entries that are absent are not to blame, unless their defaults are.
     let entry = count_entry.or(kept_entry).map_or_else(|| config.top_k(), Ok)?;
     let size = experts / count;

@@ -51,8 +51,8 @@ impl StateSpaceKeys {
             let reason = format!("which {heads} heads cannot share");
             return Err(config.need(self.groups.0)?.invalid(reason));
         }
-        let (conv_bias, bias) =
-            (config.flag(self.conv_bias, true)?, config.flag(self.bias, false)?);
+        let conv_bias = config.flag(self.conv_bias, true)?;
+        let bias = config.flag(self.bias, false)?;
         let spec = StateSpaceSpec { heads, groups, key_dim, head_dim, taps, conv_bias, bias, eps };
         if (spec.rows() as u64 > MAX_WIDTH || spec.recurrence().state_len() > MAX_STATE)
             && let Some(entry) = config.any(&[self.heads.0, self.key_dim.0, "hidden_size"])

@@ -133,7 +133,8 @@ fn rope(
     common: &Common<'_>,
 ) -> Result<Rope, ConfigError> {
     let kind = if windowed { "sliding_attention" } else { "full_attention" };
-    let (dim, context) = (common.attention.head_dim, common.decoder.context);
+    let dim = common.attention.head_dim;
+    let context = common.decoder.context;
     let default = (THETA, Some(1.0));
     if config.get("rope_parameters").is_some() {
         return Rope::of_kind(config, kind, dim, default, context);

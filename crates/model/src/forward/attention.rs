@@ -89,7 +89,9 @@ pub(super) fn attention(
     sequences: &mut [SequenceState],
     work: &mut Workspace,
 ) -> Result<(), SourceError> {
-    let (tier, id, hidden) = (context.tier, context.id(), context.hidden);
+    let tier = context.tier;
+    let id = context.id();
+    let hidden = context.hidden;
     let Workspace { input, branch, attention: own, scratch, .. } = work;
     let AttentionWork { q, k, v, mixed, gated, packed, tables, blocks, distances, .. } = own;
     let DistanceWork { rows, bias } = distances;
@@ -128,7 +130,9 @@ fn project(
     (qkv, index): (&mut Qkv<'_>, &mut BlockWork),
     scratch: &mut ScratchPool,
 ) -> Result<(), SourceError> {
-    let (tier, id, tokens) = (context.tier, context.id(), input.tokens());
+    let tier = context.tier;
+    let id = context.id();
+    let tokens = input.tokens();
     let [k_width, v_width] = cached_widths(spec);
     let fused = spec.fused_rows();
     let Qkv { q, k, v, mixed, gated, distances } = qkv.parts();
@@ -235,7 +239,8 @@ fn rotate(
             // `mixed` is not in use yet, and no narrower than either.
             let paired = &mut mixed[..x.len()];
             paired.copy_from_slice(x);
-            let (paired, dim) = (&*paired, spec.head_dim);
+            let paired = &*paired;
+            let dim = spec.head_dim;
             by_rows(x, dim, |first, x| into_halves(&paired[first * dim..][..x.len()], x, dim));
         }
     }
@@ -305,9 +310,11 @@ fn attend_spans(
     (qkv, index): (&mut Qkv<'_>, &mut BlockWork),
     room: AttendRoom<'_>,
 ) {
-    let (tier, id) = (context.tier, context.id());
+    let tier = context.tier;
+    let id = context.id();
     let [k_width, v_width] = cached_widths(spec);
-    let (q_width, out_width) = (spec.q_width(), spec.output_width());
+    let q_width = spec.q_width();
+    let out_width = spec.output_width();
     let Qkv { q, k, v, mixed, distances: distance_rows, .. } = qkv.parts();
     let AttendRoom { bias: of_distances, noted, scratch, fits } = room;
     let of_rows = spec.distances.map(|it| (it, weights.vector(id, Role::DistanceRows)));
@@ -339,10 +346,12 @@ fn attend_spans(
             }
             index.append(context, spec, cache, (span.first_row + start, first), tokens);
             let seen = cache.capacity().min(first + tokens);
-            let (q, y) = (&queries[cut(q_width)], &mut out[cut(out_width)]);
+            let q = &queries[cut(q_width)];
+            let y = &mut out[cut(out_width)];
             let mut done = 0;
             while done < tokens {
-                let (row, first) = (span.first_row + start + done, first + done);
+                let row = span.first_row + start + done;
+                let first = first + done;
                 let (count, selected) = match spec.blocks {
                     None if spec.distances.is_some() => (DISTANCES.min(tokens - done), None),
                     None => (tokens, None),

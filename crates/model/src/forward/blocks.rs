@@ -87,7 +87,8 @@ impl BlockWork {
         let tokens: usize = spans.iter().map(|span| span.tokens).sum();
         let BlockWork { q, k, mixed, norm: of_keys, weights: of_heads, .. } = self;
         if pooled {
-            let (q, k) = (grown(q, tokens * heads * dim), grown(k, tokens * dim));
+            let q = grown(q, tokens * heads * dim);
+            let k = grown(k, tokens * dim);
             let rows = mixed.chunks_exact((heads + 1) * dim);
             for ((row, q), k) in
                 rows.zip(q.chunks_exact_mut(heads * dim)).zip(k.chunks_exact_mut(dim))
@@ -104,7 +105,8 @@ impl BlockWork {
                 grown(of_keys, dim).copy_from_slice(weights.vector(id, role));
                 break;
             }
-            let (x, weight) = (&mut x[..tokens * heads * dim], weights.vector(id, role));
+            let x = &mut x[..tokens * heads * dim];
+            let weight = weights.vector(id, role);
             by_rows(x, dim, |_, x| norm(tier, by, x, dim, weight));
             let Some(index) = spec.rope else { continue };
             let ([cos, sin], turned) = (&tables[index], ropes[index].inv_freq.len());
@@ -142,7 +144,8 @@ impl BlockWork {
             if let Some(index) = spec.rope {
                 let Rope { inv_freq, factor, pairs, .. } = &context.ropes[index];
                 let [cos, sin] = &mut self.angles;
-                let (cos, sin) = (grown(cos, inv_freq.len()), grown(sin, inv_freq.len()));
+                let cos = grown(cos, inv_freq.len());
+                let sin = grown(sin, inv_freq.len());
                 rope_tables(inv_freq, *factor, number * size, cos, sin);
                 let shape = RopeShape { heads: 1, head_dim: dim, offset: 0, pairs: *pairs };
                 rope(context.tier, key, shape, cos, sin);
@@ -162,7 +165,8 @@ impl BlockWork {
         tokens: usize,
     ) -> (usize, Option<Selected<'_>>) {
         let BlocksSpec { heads, dim, size, pooled, .. } = spec;
-        let (most, count) = (spec.positions(), spec.lists());
+        let most = spec.positions();
+        let count = spec.lists();
         if first < most {
             return (tokens.min(most - first), None);
         }

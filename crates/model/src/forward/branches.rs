@@ -23,7 +23,8 @@ impl ForwardPass {
         (branch, own): (&mut [f32], &[f32]),
         hidden: &mut [f32],
     ) {
-        let (tier, width) = (self.tier, self.spec.hidden);
+        let tier = self.tier;
+        let width = self.spec.hidden;
         let layer = &self.spec.layers[l];
         let branch = &mut branch[..hidden.len() / self.spec.state_width() * width];
         if let Some(weight) = post_norm {
@@ -69,7 +70,9 @@ impl ForwardPass {
         state: &mut ForwardState,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
-        let (tier, width, by) = (self.tier, self.spec.hidden, self.spec.layers[l].norm);
+        let tier = self.tier;
+        let width = self.spec.hidden;
+        let by = self.spec.layers[l].norm;
         let norms = PieceId::new(l as u32, PieceKind::Norms);
         let shared = &mut state.work.experts.shared[..state.hidden.len()];
         source.infrastructure(l, &[PieceKind::Norms], &mut |weights| {

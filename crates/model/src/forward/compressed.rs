@@ -67,7 +67,9 @@ impl CompressedWork {
         positions: usize,
     ) -> usize {
         // Every buffer has the length of the largest layer that uses it.
-        let (mut most, mut groups, mut width) = ([0; 16], 0, 0);
+        let mut most = [0; 16];
+        let mut groups = 0;
+        let mut width = 0;
         for spec in specs {
             let lens = CompressedWork::lens(spec, tokens, positions);
             most.iter_mut().zip(lens).for_each(|(most, len)| *most = len.max(*most));
@@ -113,12 +115,15 @@ pub(super) fn compressed(
     products(context, spec, weights, work)?;
     let Workspace { branch, attention: own, scratch, .. } = work;
     let AttentionWork { q, k, v, mixed, packed, tables, compressed: more, .. } = own;
-    let (dim, q_width) = (spec.head_dim, spec.query_width());
-    let (q, keys) = (grown(q, tokens * q_width), grown(k, tokens * dim));
+    let dim = spec.head_dim;
+    let q_width = spec.query_width();
+    let q = grown(q, tokens * q_width);
+    let keys = grown(k, tokens * dim);
     let [cos, sin] = &tables[spec.rope];
     let pairs = spec.rotated / 2;
     let turn = |x: &mut [f32], heads: usize, dim: usize, sin: &[f32]| {
-        let (offset, width) = (dim - spec.rotated, heads * dim);
+        let offset = dim - spec.rotated;
+        let width = heads * dim;
         let shape = RopeShape { heads, head_dim: dim, offset, pairs: RopePairs::Interleaved };
         by_rows(x, width, |first, x| {
             let rows = first * pairs..(first + x.len() / width) * pairs;
@@ -135,7 +140,8 @@ pub(super) fn compressed(
         let all = [Some((dim, POOL_ROLES)), index].into_iter().flatten();
         for ((n, (dim, [_, _, bias, norm])), work) in all.enumerate().zip(&mut more.pools) {
             let [bias, norm] = [bias, norm].map(|role| weights.vector(id, role));
-            let (rope, index) = (&ropes[spec.rope], n > 0);
+            let rope = &ropes[spec.rope];
+            let index = n > 0;
             let pooling =
                 Pooling { tier, layer: l, pools, dim, index, bias, norm, eps: spec.eps, rope };
             pooling.run(spans, sequences, work);
@@ -164,7 +170,8 @@ pub(super) fn compressed(
         let state = sequences[span.sequence].layers[l].compressed();
         for start in (0..span.tokens).step_by(state.chunk()) {
             let count = state.chunk().min(span.tokens - start);
-            let (row, first) = (span.first_row + start, span.first_position + start);
+            let row = span.first_row + start;
+            let first = span.first_position + start;
             state.append(first, &keys[row * dim..][..count * dim]);
             for (row, position) in (row..row + count).zip(first..) {
                 let selected = more.list(tier, spec, state, (row, position));
@@ -176,7 +183,8 @@ pub(super) fn compressed(
                 let needed = (dim, state.most_seen());
                 let scratch = scratch_for(&mut own.scratch, &mut own.scratch_fits, threads, needed);
                 // Places count, not positions: the query sees the whole list.
-                let (first, most) = (places.len() - 1, places.len());
+                let first = places.len() - 1;
+                let most = places.len();
                 let selected = Some(Selected { positions: places, lists: 1, most });
                 let q = &q[row * q_width..][..q_width];
                 let y = &mut mixed[row * q_width..][..q_width];
@@ -195,7 +203,8 @@ pub(super) fn compressed(
     back.iter_mut().zip(sin).for_each(|(back, sin)| *back = -sin);
     turn(mixed, spec.heads, dim, back);
 
-    let (groups, width) = (spec.groups, q_width / spec.groups);
+    let groups = spec.groups;
+    let width = q_width / spec.groups;
     more.groups.resize_with(groups.max(more.groups.len()), PackedInput::new);
     for (group, packed) in more.groups[..groups].iter_mut().enumerate() {
         let row = |token: usize| &mixed[token * q_width + group * width..][..width];
@@ -226,7 +235,9 @@ fn products(
     let id = PieceId::new(l as u32, PieceKind::Attention);
     let Workspace { input, attention: own, scratch, .. } = work;
     let AttentionWork { q, k, v, packed, compressed: more, .. } = own;
-    let (tokens, rank, q_width) = (input.tokens(), spec.query_rank, spec.query_width());
+    let tokens = input.tokens();
+    let rank = spec.query_rank;
+    let q_width = spec.query_width();
     let low = grown(v, tokens * rank);
     let query = Product::new(id, Role::QueryDown, input, &mut *low, rank);
     let keys = grown(k, tokens * spec.head_dim);
@@ -280,7 +291,8 @@ impl CompressedWork {
         let keys = state.index();
         let room = grown(scores, keys.keys.capacity);
         let scores = &mut room[..seen];
-        let (q, weights) = (&index_q[row * heads * dim..], &index_weights[row * heads..]);
+        let q = &index_q[row * heads * dim..];
+        let weights = &index_weights[row * heads..];
         let query = IndexQuery { q: &q[..heads * dim], weights: &weights[..heads] };
         score(tier, query, &keys, scores);
         if chosen.len() < most {
@@ -300,8 +312,10 @@ fn project(
     y: &mut [f32],
     scratch: &mut ScratchPool,
 ) {
-    let (rank, tokens) = (spec.group_rank, y.len() / spec.group_width());
-    let (mut at, end) = (first, first + block.row_count());
+    let rank = spec.group_rank;
+    let tokens = y.len() / spec.group_width();
+    let mut at = first;
+    let end = first + block.row_count();
     while at < end {
         let mut jobs = [const { None }; MAX];
         let (_, mut left) = OutputColumns::new(&mut *y, tokens, spec.group_width()).split_at(at);

@@ -37,7 +37,8 @@ pub(super) fn conv(
     by_rows(gated, hidden, |first, rows| {
         let all = all[first * 3 * hidden..].chunks_exact(3 * hidden);
         for (row, all) in rows.chunks_exact_mut(hidden).zip(all) {
-            let (gates, inputs) = (&all[..hidden], &all[2 * hidden..]);
+            let gates = &all[..hidden];
+            let inputs = &all[2 * hidden..];
             for ((y, gate), x) in row.iter_mut().zip(gates).zip(inputs) {
                 *y = gate * x;
             }

@@ -38,7 +38,9 @@ pub(super) fn delta(
     let DeltaWork { decay, beta, outputs } = delta;
     let tokens = input.tokens();
     let &DeltaSpec { heads, key_heads, key_dim, value_dim, taps, .. } = spec;
-    let (keys, values, channels) = (spec.key_width(), spec.value_width(), spec.channels());
+    let keys = spec.key_width();
+    let values = spec.value_width();
+    let channels = spec.channels();
     let raw = grown(q, tokens * channels);
     let gates = grown(v, tokens * values);
     let decay = grown(decay, tokens * spec.decays());
@@ -144,7 +146,8 @@ pub(super) fn delta(
         }
         before += width;
     }
-    let (rate, bias) = (weights.vector(id, Role::DecayRate), weights.vector(id, Role::DecayBias));
+    let rate = weights.vector(id, Role::DecayRate);
+    let bias = weights.vector(id, Role::DecayBias);
     let rate = &rate[..heads];
     let rates = match (spec.inputs, spec.bound) {
         (DeltaInputs::Tiled | DeltaInputs::Pairs, _) => Rates::Negative(rate),
@@ -217,7 +220,8 @@ pub(super) fn gather(
     part: usize,
     (to, width, first): (&mut [f32], usize, usize),
 ) {
-    let (each, before) = (parts.iter().sum::<usize>(), parts[..part].iter().sum::<usize>());
+    let each = parts.iter().sum::<usize>();
+    let before = parts[..part].iter().sum::<usize>();
     let len = parts[part];
     by_rows(to, width, |row, to| {
         let from = rows[row * heads * each..].chunks_exact(heads * each);
@@ -243,7 +247,8 @@ pub(super) fn advance(past: &mut [f32], x: &[f32]) {
 
 /// Brings the outputs of a recurrence into rows [tokens, heads, value elements].
 pub(super) fn collect(rule: &Recurrence, tokens: usize, outputs: &[f32], rows: &mut [f32]) {
-    let (width, lanes) = (rule.value_dim, rule.output_len(1) / rule.heads / rule.blocks());
+    let width = rule.value_dim;
+    let lanes = rule.output_len(1) / rule.heads / rule.blocks();
     by_rows(rows, rule.heads * width, |first, rows| {
         for (token, row) in (first..).zip(rows.chunks_exact_mut(rule.heads * width)) {
             for (head, row) in row.chunks_exact_mut(width).enumerate() {

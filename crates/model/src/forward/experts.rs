@@ -39,7 +39,8 @@ impl ExpertExecutor for CpuExecutor<'_> {
     ) -> Result<Vec<u32>, SourceError> {
         let &ExpertBatch { experts, spec, hidden, .. } = batch;
         let total = batch.row_count();
-        let (width, gate_rows) = (spec.width, spec.gate_rows());
+        let width = spec.width;
+        let gate_rows = spec.gate_rows();
         for list in [&mut *self.inputs, &mut self.mlp.packed] {
             if list.len() < experts.len() {
                 list.resize_with(experts.len(), PackedInput::new);
@@ -49,7 +50,8 @@ impl ExpertExecutor for CpuExecutor<'_> {
 
         let MlpWork { gate, up, packed, bias } = &mut *self.mlp;
         let tier = self.tier;
-        let (weights, scratch) = (&mut *self.weights, &mut *self.scratch);
+        let weights = &mut *self.weights;
+        let scratch = &mut *self.scratch;
         let gates = grown(gate, total * gate_rows);
         let ups = grown(up, total * width);
         let mut products = [const { None }; MAX];
@@ -91,7 +93,8 @@ impl ExpertExecutor for CpuExecutor<'_> {
         }
         let mut activating = [const { None }; MAX];
         let activating = &mut activating[..experts.len()];
-        let (mut from_gates, mut from_ups) = (&mut *gates, &mut *ups);
+        let mut from_gates = &mut *gates;
+        let mut from_ups = &mut *ups;
         for ((job, packed), &expert) in activating.iter_mut().zip(&mut *packed).zip(experts) {
             let rows = batch.rows(expert).len();
             let gates = from_gates.split_off_mut(..rows * gate_rows);
@@ -116,7 +119,8 @@ impl ExpertExecutor for CpuExecutor<'_> {
         order.iter_mut().zip(0..).for_each(|(slot, i)| *slot = i);
         order.sort_unstable_by_key(|&i| experts[i]);
         let mut products = [const { None }; MAX];
-        let (mut left, mut at) = (&mut *outputs, 0);
+        let mut left = &mut *outputs;
+        let mut at = 0;
         for (product, &i) in products.iter_mut().zip(&*order) {
             let rows = batch.rows(experts[i]);
             let skipped = left.split_off_mut(..(rows.start - at) * hidden);
@@ -128,7 +132,8 @@ impl ExpertExecutor for CpuExecutor<'_> {
         multiply(tier, weights, &mut products, scratch)?;
         if spec.bias {
             for &expert in experts {
-                let (bias, rows) = (grown(bias, hidden), batch.rows(expert));
+                let bias = grown(bias, hidden);
+                let rows = batch.rows(expert);
                 read_bias(weights, id(batch, expert), Role::DownBias, bias)?;
                 add_bias(tier, bias, &mut outputs[rows.start * hidden..rows.end * hidden]);
             }
@@ -141,14 +146,16 @@ impl CpuExecutor<'_> {
     /// Packs the rows of each expert. Tokens keep their order, so an expert that all of them chose
     /// needs no copy.
     fn pack(&mut self, batch: &ExpertBatch<'_>, total: usize) {
-        let (hidden, tier) = (batch.hidden, self.tier);
+        let hidden = batch.hidden;
+        let tier = self.tier;
         let mut packing = [const { None }; MAX];
         let packing = &mut packing[..batch.experts.len()];
         for ((job, input), &expert) in packing.iter_mut().zip(&mut *self.inputs).zip(batch.experts)
         {
             *job = Some((input, &batch.places[batch.rows(expert)]));
         }
-        let (all, top_k) = (self.input.map(PackedInput::tokens), batch.routed.top_k);
+        let all = self.input.map(PackedInput::tokens);
+        let top_k = batch.routed.top_k;
         each(packing, total * hidden, |job| {
             if let Some((input, places)) =
                 job.take().filter(|(_, places)| Some(places.len()) != all)

@@ -107,8 +107,8 @@ impl IndexWork {
     ) -> [Option<Product<'a>>; 3] {
         let Some(indexer) = spec.indexer() else { return [None, None, None] };
         let &IndexerSpec { heads, dim, .. } = indexer;
-        let (k, by) =
-            (grown(&mut self.k, x.tokens() * dim), grown(&mut self.weights, x.tokens() * heads));
+        let k = grown(&mut self.k, x.tokens() * dim);
+        let by = grown(&mut self.weights, x.tokens() * heads);
         let gates = indexer.is_pooled().then(|| {
             let gates = grown(&mut self.gates, x.tokens() * dim);
             Product::new(id, Role::IndexPoolGate, x, gates, dim)
@@ -205,11 +205,13 @@ pub(super) fn select(
     }
     for span in spans.iter().filter(|span| span.first_position + span.tokens > selection.most) {
         let keys = sequences[span.sequence].layers[l].latent().index();
-        let (q, weights) = (rows_of(span, q, heads * dim), rows_of(span, weights, heads));
+        let q = rows_of(span, q, heads * dim);
+        let weights = rows_of(span, weights, heads);
         let lists = &mut selection.positions[span.first_row * selection.most..];
         let lists = &mut lists[..span.tokens * selection.most];
         for (block, lists) in lists.chunks_mut(TOGETHER * selection.most).enumerate() {
-            let (first, count) = (block * TOGETHER, lists.len() / selection.most);
+            let first = block * TOGETHER;
+            let count = lists.len() / selection.most;
             let seen = span.first_position + first + count;
             let least = match threads_for(count * seen * heads * dim) {
                 1 => seen,
@@ -251,7 +253,8 @@ fn pooled<'p>(
     [keys, logits, key]: &'p mut [Vec<f32>; 3],
 ) -> &'p [f32] {
     let dim = bias.len() / group;
-    let (keys, logits) = (grown(keys, group * dim), grown(logits, group * dim));
+    let keys = grown(keys, group * dim);
+    let logits = grown(logits, group * dim);
     let rows = keys.chunks_exact_mut(dim).zip(logits.chunks_exact_mut(dim));
     for (place, (key, logits)) in rows.enumerate() {
         let [of_key, gates] = cache.parts(number * group + place);

@@ -55,9 +55,11 @@ impl ForwardPass {
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
         let Some(spec) = self.spec.layer_inputs else { return Ok(()) };
-        let (tier, width, by) = (self.tier, self.spec.inputs_width(), self.spec.layers[0].norm);
-        let (piece, norms) =
-            (PieceId::new(0, PieceKind::LayerInput), PieceId::new(0, PieceKind::Norms));
+        let tier = self.tier;
+        let width = self.spec.inputs_width();
+        let by = self.spec.layers[0].norm;
+        let piece = PieceId::new(0, PieceKind::LayerInput);
+        let norms = PieceId::new(0, PieceKind::Norms);
         let ForwardState { work, hidden, sequences, pass, .. } = state;
         let Workspace { input, inputs, scratch, .. } = work;
         input.pack(tier, hidden, pass.len(), self.spec.hidden);
@@ -89,15 +91,19 @@ impl ForwardPass {
         let Some(LayerInputs { width, activation, .. }) = self.spec.layer_inputs else {
             return Ok(());
         };
-        let (tier, hidden_width, all) = (self.tier, self.spec.hidden, self.spec.inputs_width());
+        let tier = self.tier;
+        let hidden_width = self.spec.hidden;
+        let all = self.spec.inputs_width();
         let id = |kind| PieceId::new(l as u32, kind);
-        let (piece, norms) = (id(PieceKind::LayerInput), id(PieceKind::Norms));
+        let piece = id(PieceKind::LayerInput);
+        let norms = id(PieceKind::Norms);
         let ForwardState { work, hidden, pass, .. } = state;
         let tokens = pass.len();
         let Workspace { input, inputs, branch, mlp, streams, scratch, .. } = work;
         let MlpWork { gate: gates, up: own, packed, .. } = mlp;
         input.pack(tier, hidden, tokens, hidden_width);
-        let (gates, own) = (grown(gates, tokens * width), grown(own, tokens * width));
+        let gates = grown(gates, tokens * width);
+        let own = grown(own, tokens * width);
         let rows = inputs.numbers[..inputs.len].chunks_exact(all);
         for (own, row) in own.chunks_exact_mut(width).zip(rows) {
             own.copy_from_slice(&row[l * width..][..width]);

@@ -39,7 +39,8 @@ pub(super) fn mix(
     hidden: &[f32],
     y: &mut [f32],
 ) {
-    let (width, all) = (spec.hidden, spec.state_width());
+    let width = spec.hidden;
+    let all = spec.state_width();
     by_rows(y, width, |first, y| {
         let tokens = hidden[first * all..].chunks_exact(all);
         for (y, x) in y.chunks_exact_mut(width).zip(tokens) {
@@ -57,7 +58,8 @@ pub(super) fn write(
     hidden: &mut [f32],
 ) {
     let Some(every) = spec.kept_every else { return };
-    let (width, all) = (spec.hidden, spec.state_width());
+    let width = spec.hidden;
+    let all = spec.state_width();
     let anew = site == Site::Mixer && layer.is_multiple_of(every);
     by_rows(hidden, all, |first, x| {
         let branches = branch[first * width..].chunks_exact(width);

@@ -69,7 +69,8 @@ pub(super) fn latent(
     let Workspace { input, branch, attention: own, scratch, .. } = work;
     let AttentionWork { q, k, v, mixed, gated, packed, tables, latent, index, .. } = own;
     let tokens = input.tokens();
-    let (q_width, width) = (spec.query_width(), spec.width());
+    let q_width = spec.query_width();
+    let width = spec.width();
     let q = grown(q, tokens * q_width);
     let latents = grown(k, tokens * width);
     let down = Product::new(id, Role::KvDown, input, &mut *latents, width);

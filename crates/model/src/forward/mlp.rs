@@ -27,7 +27,8 @@ pub(super) fn gated_mlp(
     y: &mut [f32],
     scratch: &mut ScratchPool,
 ) -> Result<(), SourceError> {
-    let (tokens, rows) = (x.tokens(), spec.gate_rows());
+    let tokens = x.tokens();
+    let rows = spec.gate_rows();
     let MlpWork { gate, up, packed, .. } = work;
     let gates = grown(gate, tokens * rows);
     let ups = grown(up, tokens * spec.width);
@@ -67,8 +68,10 @@ pub(super) fn weighed_mlp(
     y: &mut [f32],
     scratch: &mut ScratchPool,
 ) -> Result<(), SourceError> {
-    let (tokens, rows) = (x.tokens(), spec.gate_rows());
-    let (parts, hidden) = (factors.len() / tokens, y.len() / tokens);
+    let tokens = x.tokens();
+    let rows = spec.gate_rows();
+    let parts = factors.len() / tokens;
+    let hidden = y.len() / tokens;
     let each = spec.width / parts;
     let MlpWork { gate, up, packed, .. } = work;
     let gates = grown(gate, tokens * rows.max(parts * parts * hidden));
@@ -169,7 +172,8 @@ mod tests {
 
     #[test]
     fn activated_bits_do_not_depend_on_the_layout_of_gates_and_ups() {
-        let (rows, width) = (3, 37);
+        let rows = 3;
+        let width = 37;
         let number = |i: usize| (i as f32 * 0.61).sin() * 4.0;
         let gate = |row: usize, i: usize| number(row * width + i);
         let up = |row: usize, i: usize| number(1000 + row * width + i);
@@ -196,7 +200,8 @@ mod tests {
                     assert!(g.into_iter().eq((0..width).map(|i| gate(row, i))), "{gate_up:?}");
                     assert!(u.into_iter().eq((0..width).map(|i| up(row, i))), "{gate_up:?}");
                 }
-                let (mut gates, mut ups) = (gates.clone(), ups);
+                let mut gates = gates.clone();
+                let mut ups = ups;
                 let found = activate(Tier::best(), spec, &mut gates, &mut ups);
                 let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<u32>>();
                 assert_eq!(bits(found), bits(&expected), "{gate_up:?} {activation:?}");

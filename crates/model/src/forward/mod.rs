@@ -179,7 +179,8 @@ impl ForwardPass {
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
         self.check(state, batch)?;
-        let (hidden, width) = (self.spec.hidden, self.spec.state_width());
+        let hidden = self.spec.hidden;
+        let width = self.spec.state_width();
         state.pass.clear();
         state.work.reselect(None);
         state.progress = BatchProgress::Interrupted;
@@ -297,7 +298,9 @@ impl ForwardPass {
         state: &mut ForwardState,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
-        let (tier, width, by) = (self.tier, self.spec.hidden, self.spec.layers[0].norm);
+        let tier = self.tier;
+        let width = self.spec.hidden;
+        let by = self.spec.layers[0].norm;
         let hidden = &mut state.hidden;
         source.infrastructure(0, &[PieceKind::Norms], &mut |weights| {
             let weight = weights.vector(PieceId::new(0, PieceKind::Norms), Role::EmbeddingNorm);
@@ -374,7 +377,8 @@ impl ForwardPass {
             Ffn::None => {}
         }
         let ForwardState { work, hidden, sequences, pass, .. } = state;
-        let (layer, norms) = (&self.spec.layers[l], PieceId::new(l as u32, PieceKind::Norms));
+        let layer = &self.spec.layers[l];
+        let norms = PieceId::new(l as u32, PieceKind::Norms);
         if let Some(taps) = layer.residual.conv {
             let before = layer.convs(self.spec.hidden)[..3].iter().sum();
             source.infrastructure(l, &[PieceKind::Norms], &mut |weights: &mut dyn Weights| {
@@ -443,7 +447,9 @@ impl ForwardPass {
         source: &mut dyn WeightSource,
     ) -> Result<&'s [f32], ForwardError> {
         assert_eq!(state.layer(), Some(self.spec.layers.len()), "the layer that comes next");
-        let (tier, width, vocab) = (self.tier, self.spec.hidden, self.spec.vocab);
+        let tier = self.tier;
+        let width = self.spec.hidden;
+        let vocab = self.spec.vocab;
         let ForwardState { work, hidden, pass, .. } = state;
         let state_width = self.spec.state_width();
         let count = match rows {
@@ -518,7 +524,8 @@ impl ForwardPass {
     ) -> Result<(), ForwardError> {
         self.look_up_ngrams(l, state, source)?;
         state.work.end_strips();
-        let (tokens, width) = (state.pass.len(), self.spec.hidden);
+        let tokens = state.pass.len();
+        let width = self.spec.hidden;
         let strip = self.spec.mixed_together(self.strip, tokens);
         let mut spans = std::mem::take(&mut state.work.spans);
         for rows in strips(tokens, strip) {
@@ -546,11 +553,13 @@ impl ForwardPass {
         state: &mut ForwardState,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
-        let (tier, width) = (self.tier, self.spec.hidden);
+        let tier = self.tier;
+        let width = self.spec.hidden;
         let layer = &self.spec.layers[l];
         let id = |kind| PieceId::new(l as u32, kind);
         let moe = layer.moe();
-        let (norms, of_router) = (id(PieceKind::Norms), id(PieceKind::Router));
+        let norms = id(PieceKind::Norms);
+        let of_router = id(PieceKind::Router);
         let has_mixer = layer.mixer != Mixer::None;
         // The weights by which a feed-forward block reads streams or states lie with its router.
         let has_router =
@@ -562,7 +571,8 @@ impl ForwardPass {
             (false, false) => &[PieceKind::Norms],
         };
         let ForwardState { work, hidden, sequences, pass, .. } = state;
-        let (all, tokens) = (pass.len(), rows.len());
+        let all = pass.len();
+        let tokens = rows.len();
         let state_width = self.spec.state_width();
         let hidden = &mut hidden[rows.start * state_width..rows.end * state_width];
         work.tables(&self.spec.ropes, spans);

@@ -29,7 +29,8 @@ impl ForwardPass {
         state: &mut ForwardState,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
-        let (tier, hidden) = (self.tier, self.spec.hidden);
+        let tier = self.tier;
+        let hidden = self.spec.hidden;
         let piece = PieceId::new(l as u32, PieceKind::Mlp);
         let scaled = self.spec.layers[l].residual.scaled_mlp;
         let tokens = state.pass.len();
@@ -68,7 +69,8 @@ impl ForwardPass {
         state: &mut ForwardState,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
-        let (tier, hidden) = (self.tier, self.spec.hidden);
+        let tier = self.tier;
+        let hidden = self.spec.hidden;
         let weighed = self.spec.layers[l].moe().is_some_and(|moe| moe.shared_scored > 0);
         let Workspace { x, input, mlp, experts, routed, scratch, .. } = &mut state.work;
         let tokens = state.pass.len();
@@ -113,7 +115,9 @@ impl ForwardPass {
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
         let Workspace { x, input, experts, scratch, .. } = &mut state.work;
-        let (tier, tokens, hidden) = (self.tier, state.pass.len(), self.spec.hidden);
+        let tier = self.tier;
+        let tokens = state.pass.len();
+        let hidden = self.spec.hidden;
         let id = PieceId::new(l as u32, PieceKind::SharedExpert);
         experts.latent_width = latent;
         let y = grown(&mut experts.latent, tokens * latent);
@@ -140,7 +144,8 @@ impl ForwardPass {
         state: &mut ForwardState,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
-        let (tier, hidden) = (self.tier, self.spec.hidden);
+        let tier = self.tier;
+        let hidden = self.spec.hidden;
         let Workspace { x, input, branch, routed, mlp, experts, scratch, later, .. } =
             &mut state.work;
         let tokens = state.hidden.len() / self.spec.state_width();

@@ -81,7 +81,8 @@ fn hash(
     let piece = PieceId::table(layer as u32, 0);
     let whole = |role| whole_numbers(weights.vector(piece, role));
     let multipliers = whole(Role::NgramMultipliers);
-    let (sizes, offsets) = (whole(Role::NgramSizes), whole(Role::NgramOffsets));
+    let sizes = whole(Role::NgramSizes);
+    let offsets = whole(Role::NgramOffsets);
     let limit = spec.table_rows() as i64;
     for (token, numbers) in
         numbers.chunks_exact_mut(spec.rows()).take(text.tokens.len()).enumerate()
@@ -134,7 +135,8 @@ pub(super) fn ngrams(
     let layer = &model.layers[l];
     let Some(spec) = &layer.ngrams else { return Ok(()) };
     let id = PieceId::new(l as u32, PieceKind::Attention);
-    let (all, count) = (model.state_width(), tokens.len());
+    let all = model.state_width();
+    let count = tokens.len();
     let Workspace { attention, scratch, rows, .. } = work;
     let AttentionWork { q, k, v, mixed, packed, delta: DeltaWork { beta, .. }, .. } = attention;
     packed.pack(tier, &rows[..count * spec.width()], count, spec.width());
@@ -167,7 +169,8 @@ pub(super) fn ngrams(
     let normed = queries;
     normed.copy_from_slice(gated);
     norm_streams(tier, width, weights.vector(id, Role::NgramConvNorm), by.eps(), normed);
-    let (taps, weight) = (spec.taps, weights.vector(id, Role::NgramConv));
+    let taps = spec.taps;
+    let weight = weights.vector(id, Role::NgramConv);
     let conv = ShortConv { taps, dilation: spec.size, weight, bias: None, silu: true };
     let filtered = keys;
     let before = layer.mixer.memory().map_or(0, |memory| memory.past);

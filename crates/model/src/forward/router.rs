@@ -78,7 +78,8 @@ pub(super) fn rank(
 /// Divides the weights of chosen experts, and those of shared ones, by the sum of the scores of both.
 /// `scores` [tokens, experts] end with those of shared ones.
 pub(super) fn weigh_shared(spec: &MoeSpec, scores: &[f32], factor: f32, routed: &mut Routed) {
-    let (k, shared) = (spec.top_k, spec.shared_scored);
+    let k = spec.top_k;
+    let shared = spec.shared_scored;
     let Routed { choices, weights, shared: own, .. } = routed;
     own.clear();
     own.reserve_exact(choices.len() / k * shared);
@@ -143,7 +144,8 @@ pub(super) fn select(
     ranks: &[f32],
     routed: &mut Routed,
 ) {
-    let (experts, k) = (spec.scored(), spec.top_k);
+    let experts = spec.scored();
+    let k = spec.top_k;
     let choices = logits.len() / experts * k;
     routed.top_k = k;
     routed.choices.resize(choices, 0);
@@ -306,7 +308,8 @@ impl RouterProbe {
     ) -> bool {
         let Some(found) = spec.layers.get(layer) else { return false };
         let Some(moe) = found.moe() else { return false };
-        let (width, tokens) = (spec.hidden, state.len() / spec.state_width());
+        let width = spec.hidden;
+        let tokens = state.len() / spec.state_width();
         let router = PieceId::new(layer as u32, PieceKind::Router);
         if moe.has_table()
             || scores.len() != tokens * moe.experts
@@ -329,7 +332,8 @@ impl RouterProbe {
                 own.resize(tokens * streams.weights(), 0.0);
                 normed.resize(tokens * width, 0.0);
                 if spec.stream_gates.is_some() {
-                    let (of, given) = (Gated::of(branch), (&mut all[..], &mut *input, &mut *gates));
+                    let of = Gated::of(branch);
+                    let given = (&mut all[..], &mut *input, &mut *gates);
                     if gated(&of, *tier, weights, given, Some(own), normed, scratch).is_err() {
                         return false;
                     }

@@ -53,15 +53,18 @@ impl ModelSpec {
         // Tokens of a product: in mixers, and in blocks and experts.
         let mixed = self.mixed_together(strip, tokens);
         let few = tokens.min(strip.max(ROWS_TOGETHER));
-        let (hidden, float) = (self.hidden, size_of::<f32>());
+        let hidden = self.hidden;
+        let float = size_of::<f32>();
         let pairs: usize = self.ropes.iter().map(|rope| rope.inv_freq.len()).sum();
 
         // Every buffer has the size of the largest layer that uses it.
         let mut mixers = Mixers::default();
-        let (mut mlps, mut experts) = (Mlps::default(), ExpertSizes::default());
+        let mut mlps = Mlps::default();
+        let mut experts = ExpertSizes::default();
         for layer in &self.layers {
             if let Some(ngrams) = &layer.ngrams {
-                let (all, count) = (self.state_width(), self.state_width() / hidden);
+                let all = self.state_width();
+                let count = self.state_width() / hidden;
                 mixers.add([all, all, hidden, all, ngrams.width(), 0]);
                 mixers.gates = mixers.gates.max(count);
             }
@@ -198,8 +201,10 @@ struct Mixers {
 
 impl Mixers {
     fn add_attention(&mut self, spec: &AttentionSpec, positions: usize) {
-        let (q, outputs) = (spec.q_width(), spec.output_width());
-        let (keys, values) = (spec.key_width(), spec.value_width());
+        let q = spec.q_width();
+        let outputs = spec.output_width();
+        let keys = spec.key_width();
+        let values = spec.value_width();
         let mixed = q.max(outputs).max(spec.fused_rows());
         self.add([q, keys, values, mixed, outputs, spec.value_dim]);
         self.seen = KvState::kept(spec, positions).max(self.seen);
@@ -207,8 +212,10 @@ impl Mixers {
     }
 
     fn add_delta(&mut self, spec: &DeltaSpec) {
-        let (channels, values) = (spec.channels(), spec.value_width());
-        let (mixed, outputs) = (values, spec.recurrence().output_len(1));
+        let channels = spec.channels();
+        let values = spec.value_width();
+        let mixed = values;
+        let outputs = spec.recurrence().output_len(1);
         let (mixed, outputs, packed) = match spec.inputs {
             DeltaInputs::Separate | DeltaInputs::Tiled => (mixed, outputs, values),
             DeltaInputs::Pairs => (mixed, outputs.max(2 * spec.heads), values),
@@ -224,14 +231,16 @@ impl Mixers {
     }
 
     fn add_state_space(&mut self, spec: &StateSpaceSpec) {
-        let (width, channels) = (spec.width(), spec.channels());
+        let width = spec.width();
+        let channels = spec.channels();
         self.add([spec.rows(), channels, channels, width, width, 0]);
         self.heads_of_delta = self.heads_of_delta.max(2 * spec.heads);
         self.outputs = self.outputs.max(spec.recurrence().output_len(1));
     }
 
     fn add_latent(&mut self, spec: &LatentSpec, tokens: usize, positions: usize) {
-        let (low, values) = (spec.query_rank.unwrap_or(0), spec.value_width());
+        let low = spec.query_rank.unwrap_or(0);
+        let values = spec.value_width();
         self.add([spec.query_width(), spec.width(), low, values, low.max(values), spec.rank]);
         self.seen = positions.max(self.seen);
         let rows = rows_together(tokens, spec.heads);
@@ -244,7 +253,8 @@ impl Mixers {
     }
 
     fn add_compressed(&mut self, spec: &CompressedSpec, positions: usize) {
-        let (q, low) = (spec.query_width(), spec.query_rank.max(spec.group_width()));
+        let q = spec.query_width();
+        let low = spec.query_rank.max(spec.group_width());
         self.add([q, spec.head_dim, low, q, low, spec.head_dim]);
         self.seen = spec.most_seen(positions).max(self.seen);
     }
@@ -342,7 +352,8 @@ impl ExpertSizes {
             })
             .sum();
         // Router and choices. Vectors grown by `push` may have twice the capacity they need.
-        let (number, place) = (size_of::<u32>(), size_of::<usize>());
+        let number = size_of::<u32>();
+        let place = size_of::<usize>();
         let scores = self.count + self.ranked + self.shared + self.weighed + self.identity;
         let choices = tokens * scores * float
             + 2 * chosen * (2 * number + float + 2 * place)

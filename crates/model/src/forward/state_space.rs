@@ -35,7 +35,9 @@ pub(super) fn state_space(
     let DeltaWork { decay, beta, outputs } = delta;
     let tokens = input.tokens();
     let &StateSpaceSpec { heads, groups, key_dim, head_dim, taps, .. } = spec;
-    let (width, keys, channels) = (spec.width(), spec.key_width(), spec.channels());
+    let width = spec.width();
+    let keys = spec.key_width();
+    let channels = spec.channels();
     let all = grown(q, tokens * spec.rows());
     let product = Product::new(id, Role::MixedGate, input, &mut *all, spec.rows());
     multiply(tier, weights, &mut [Some(product)], scratch)?;
@@ -43,7 +45,8 @@ pub(super) fn state_space(
         add_bias(tier, weights.vector(id, Role::MixedBias), all);
     }
     let parts = [width, channels, heads, 0];
-    let (decay, beta) = (grown(decay, tokens * heads), grown(beta, tokens * heads));
+    let decay = grown(decay, tokens * heads);
+    let beta = grown(beta, tokens * heads);
     let raw = grown(v, tokens * channels);
     gather((all, 1), parts, 1, (&mut *raw, channels, 0));
     gather((all, 1), parts, 2, (&mut *decay, heads, 0));
@@ -61,7 +64,8 @@ pub(super) fn state_space(
         by_rows(y, channels, |first, y| short_conv(tier, &conv, given, first, y));
         advance(past, x);
     }
-    let (rate, bias) = (weights.vector(id, Role::DecayRate), weights.vector(id, Role::DecayBias));
+    let rate = weights.vector(id, Role::DecayRate);
+    let bias = weights.vector(id, Role::DecayBias);
     let rates = Rates::Logarithms(rate);
     by_rows(decay, heads, |_, rows| decays(tier, rows, rates, bias));
     by_rows(beta, heads, |_, rows| steps(tier, rows, bias));
@@ -99,7 +103,8 @@ pub(super) fn state_space(
     });
     let gates = &mut raw[..tokens * width];
     gather((all, 1), parts, 0, (&mut *gates, width, 0));
-    let (weight, each) = (weights.vector(id, Role::MixedNorm), width / groups);
+    let weight = weights.vector(id, Role::MixedNorm);
+    let each = width / groups;
     by_rows(gates, width, |first, rows| {
         gate(tier, Activation::Silu, rows, &mixed[first * width..][..rows.len()]);
         for row in rows.chunks_exact_mut(width) {

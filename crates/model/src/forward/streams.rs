@@ -41,7 +41,8 @@ pub(super) fn read(
     work: &mut Workspace,
 ) -> Result<(), SourceError> {
     let Branch { spec, layer, site } = branch;
-    let (width, by) = (spec.hidden, spec.layers[layer].norm);
+    let width = spec.hidden;
+    let by = spec.layers[layer].norm;
     let norms = PieceId::new(layer as u32, PieceKind::Norms);
     let tokens = hidden.len() / spec.state_width();
     if spec.kept_every.is_some() {
@@ -144,7 +145,9 @@ pub(super) fn gated(
     let &Gated { spec, piece, roles: [norm, down, up], own: writing } = of;
     let streams = spec.streams.expect("a model with streams");
     let rank = spec.stream_gates.expect("streams with gates");
-    let (count, width, hidden) = (streams.count, spec.state_width(), spec.hidden);
+    let count = streams.count;
+    let width = spec.state_width();
+    let hidden = spec.hidden;
     let tokens = x.len() / width;
     norm_streams(tier, hidden, weights.vector(piece, norm), spec.final_norm.eps(), x);
     input.pack(tier, x, tokens, width);
@@ -164,13 +167,15 @@ pub(super) fn gated(
     let product = Product::new(piece, up, packed, &mut *gates, width);
     multiply(tier, weights, &mut [Some(product)], scratch)?;
     by_rows(gates, 1, |_, gates| sigmoid(tier, gates));
-    let (gates, x) = (&*gates, &*x);
+    let gates = &*gates;
+    let x = &*x;
     by_rows(mean, hidden, |first, mean| {
         let part = first * width..(first + mean.len() / hidden) * width;
         gated_mean(tier, (count, hidden), &gates[part.clone()], &x[part], mean);
     });
     if let Some(own) = own {
-        let (base, scale) = ([0.0; MAX_STREAMS], [1.0 / count as f32]);
+        let base = [0.0; MAX_STREAMS];
+        let scale = [1.0 / count as f32];
         let bias = StreamBias { base: &base[..count], scale: &scale };
         stream_weights(tier, streams, bias, own);
     }
@@ -193,7 +198,8 @@ pub(super) fn weigh(
 ) -> Result<(), SourceError> {
     let Branch { spec, layer, site } = branch;
     let streams = spec.streams.expect("a model with streams");
-    let (width, piece) = (spec.state_width(), PieceId::new(layer as u32, site.piece()));
+    let width = spec.state_width();
+    let piece = PieceId::new(layer as u32, site.piece());
     let [matrix, base, scale] = site.roles();
     let eps = spec.layers[layer].norm.eps();
     by_rows(x, width, |_, x| rms_norm(tier, x, width, NormWeight::None, eps));
@@ -211,7 +217,8 @@ pub(super) fn mix(tier: Tier, spec: &ModelSpec, own: &[f32], hidden: &[f32], y: 
     let Some(streams) = spec.streams else { return };
     by_rows(y, spec.hidden, |first, y| {
         let rows = first..first + y.len() / spec.hidden;
-        let (own, x) = (of(streams, own, &rows), of_width(spec.state_width(), hidden, &rows));
+        let own = of(streams, own, &rows);
+        let x = of_width(spec.state_width(), hidden, &rows);
         read_streams(tier, streams, own, x, y);
     });
 }
@@ -222,7 +229,8 @@ pub(super) fn write(tier: Tier, spec: &ModelSpec, own: &[f32], branch: &[f32], h
     let width = spec.state_width();
     by_rows(hidden, width, |first, x| {
         let rows = first..first + x.len() / width;
-        let (own, branch) = (of(streams, own, &rows), of_width(spec.hidden, branch, &rows));
+        let own = of(streams, own, &rows);
+        let branch = of_width(spec.hidden, branch, &rows);
         write_streams(tier, streams, own, branch, x);
     });
 }

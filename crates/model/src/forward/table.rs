@@ -43,7 +43,8 @@ pub(super) fn look_up(
     tokens: &[u32],
     routed: &mut Routed,
 ) -> Result<(), SourceError> {
-    let (k, table) = (spec.top_k, table(layer, weights));
+    let k = spec.top_k;
+    let table = table(layer, weights);
     routed.choices.resize(tokens.len() * k, 0);
     for (choices, &token) in routed.choices.chunks_exact_mut(k).zip(tokens) {
         for (place, expert) in row(table, k, token).enumerate() {

@@ -210,7 +210,8 @@ impl Workspace {
         let ExpertWork { shared, latent, latent_width, .. } = &self.experts;
         let latents = routed.choices.len() / routed.top_k.max(1) * latent_width;
         let latent = latent[..latents.min(latent.len())].to_vec();
-        let (x, shared) = (first(&self.x), first(shared));
+        let x = first(&self.x);
+        let shared = first(shared);
         Middle { x, routed, shared, streams: self.streams.clone(), latent }
     }
 
@@ -298,7 +299,8 @@ impl Workspace {
         let tokens: usize = spans.iter().map(|span| span.tokens).sum();
         for ([cos, sin], rope) in tables.iter_mut().zip(ropes) {
             let pairs = rope.inv_freq.len();
-            let (cos, sin) = (grown(cos, tokens * pairs), grown(sin, tokens * pairs));
+            let cos = grown(cos, tokens * pairs);
+            let sin = grown(sin, tokens * pairs);
             for span in spans {
                 let rows = span.first_row * pairs..(span.first_row + span.tokens) * pairs;
                 let cos = cos[rows.clone()].par_chunks_mut(TABLE_ROWS * pairs);

@@ -26,7 +26,8 @@ impl GgufKeys<'_> {
         for key in ["ssm.conv_kernel", "ssm.state_size", "ssm.group_count"] {
             self.needed(key)?;
         }
-        let (width, heads) = (self.needed("ssm.inner_size")?, self.needed("ssm.time_step_rank")?);
+        let width = self.needed("ssm.inner_size")?;
+        let heads = self.needed("ssm.time_step_rank")?;
         let dim = width.checked_div(heads).filter(|dim| dim * heads == width);
         let dim =
             dim.ok_or_else(|| damaged(&self.name("ssm.inner_size"), &Value::Int(width.into())))?;

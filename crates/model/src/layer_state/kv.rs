@@ -181,7 +181,8 @@ impl KvState {
 
     /// Drops the pages that `len` positions do not need.
     pub(super) fn trim(&mut self, len: usize) {
-        let (needed, blocks) = (self.keys.pages(len), len / self.block);
+        let needed = self.keys.pages(len);
+        let blocks = len / self.block;
         self.index.iter_mut().for_each(|index| index.trim(blocks));
         self.parts.iter_mut().for_each(|parts| parts.trim(len));
         match &mut self.data {
@@ -276,7 +277,8 @@ impl KvState {
     }
 
     fn write_data(&self, positions: Range<usize>, to: &mut dyn Write) -> io::Result<()> {
-        let (of_keys, of_values) = (&self.keys, &self.values);
+        let of_keys = &self.keys;
+        let of_values = &self.values;
         match &self.data {
             KvRows::F32 { keys, values } => {
                 write_rows(keys, of_keys, positions.clone(), to)?;
@@ -294,7 +296,8 @@ impl KvState {
     }
 
     fn take_data(&mut self, positions: Range<usize>, from: &mut dyn Read) -> io::Result<()> {
-        let (of_keys, of_values) = (&self.keys, &self.values);
+        let of_keys = &self.keys;
+        let of_values = &self.values;
         match &mut self.data {
             KvRows::F32 { keys, values } => {
                 read_rows(keys, of_keys, positions.clone(), from)?;
@@ -365,7 +368,8 @@ impl KvState {
 
     /// Stores keys and values of consecutive positions, for which there is [room](Self::reserve).
     pub(crate) fn append(&mut self, first: usize, tokens: usize, keys: &[f32], values: &[f32]) {
-        let (of_keys, of_values) = (self.keys, self.values);
+        let of_keys = self.keys;
+        let of_values = self.values;
         let capacity = of_keys.capacity;
         if self.journal.snapshots > 0 {
             let positions = (first + tokens).saturating_sub(first.max(capacity));

@@ -66,7 +66,8 @@ impl PagedRows {
 
     /// Makes room for the positions below `end`.
     pub(super) fn reserve(&mut self, end: usize) {
-        let (needed, len) = (self.layout.pages(end), self.page_len());
+        let needed = self.layout.pages(end);
+        let len = self.page_len();
         match &mut self.pages {
             Pages::F32(pages) => grow(pages, needed, len),
             Pages::Bf16(pages) => grow(pages, needed, len),

@@ -5,7 +5,9 @@ use crate::role::Role;
 use crate::spec::{AttentionSpec, LatentGates, LatentSpec, QkNorm};
 
 pub(super) fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> {
-    let (q, keys, values) = (spec.q_width(), spec.key_width(), spec.value_width());
+    let q = spec.q_width();
+    let keys = spec.key_width();
+    let values = spec.value_width();
     let matrix = |role, rows| TensorSpec::matrix(role, rows, hidden);
     let mut tensors = match spec.fused {
         true => vec![matrix(Role::Mixed, spec.fused_rows())],
@@ -74,7 +76,8 @@ pub(super) fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> 
 }
 
 pub(super) fn latent(spec: &LatentSpec, hidden: usize) -> Vec<TensorSpec> {
-    let (queries, rank) = (spec.query_width(), spec.rank);
+    let queries = spec.query_width();
+    let rank = spec.rank;
     let kv_down = TensorSpec::matrix(Role::KvDown, spec.width(), hidden);
     let mut tensors =
         match spec.query_rank {
@@ -98,7 +101,8 @@ pub(super) fn latent(spec: &LatentSpec, hidden: usize) -> Vec<TensorSpec> {
         };
     tensors.push(TensorSpec::vector(Role::KvDownNorm, rank));
     tensors.extend(spec.indexer().into_iter().flat_map(|indexer| {
-        let (role, rows) = (Role::IndexPoolBias, indexer.group);
+        let role = Role::IndexPoolBias;
+        let rows = indexer.group;
         let bias = indexer.is_pooled().then_some(TensorSpec { role, rows, cols: indexer.dim });
         let norm = [Role::IndexKeyNorm, Role::IndexKeyNormBias];
         bias.into_iter().chain(norm.map(|role| TensorSpec::vector(role, indexer.dim)))

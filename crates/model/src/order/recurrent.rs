@@ -19,7 +19,9 @@ pub(super) fn conv(spec: ConvSpec, hidden: usize) -> Vec<TensorSpec> {
 }
 
 pub(super) fn delta(spec: &DeltaSpec, hidden: usize) -> Vec<TensorSpec> {
-    let (channels, values, heads) = (spec.channels(), spec.value_width(), spec.heads);
+    let channels = spec.channels();
+    let values = spec.value_width();
+    let heads = spec.heads;
     let mut tensors = match spec.inputs {
         DeltaInputs::Separate | DeltaInputs::Tiled => vec![
             TensorSpec::matrix(Role::Mixed, channels, hidden),
@@ -74,7 +76,9 @@ pub(super) fn delta(spec: &DeltaSpec, hidden: usize) -> Vec<TensorSpec> {
 }
 
 pub(super) fn state_space(spec: &StateSpaceSpec, hidden: usize) -> Vec<TensorSpec> {
-    let (width, channels, heads) = (spec.width(), spec.channels(), spec.heads);
+    let width = spec.width();
+    let channels = spec.channels();
+    let heads = spec.heads;
     let mut tensors = vec![TensorSpec::matrix(Role::MixedGate, spec.rows(), hidden)];
     tensors.extend(spec.bias.then(|| TensorSpec::vector(Role::MixedBias, spec.rows())));
     tensors.push(TensorSpec { role: Role::Conv, rows: channels, cols: spec.taps });

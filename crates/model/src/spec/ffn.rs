@@ -62,7 +62,8 @@ pub struct SharedSpec {
 impl MlpSpec {
     /// down(silu(gate(x)) · up(x)) with a matrix for each and no biases, as in most families.
     pub const fn silu(width: usize) -> MlpSpec {
-        let (activation, gate_up) = (Activation::Silu, GateUp::Separate);
+        let activation = Activation::Silu;
+        let gate_up = GateUp::Separate;
         MlpSpec { width, bias: false, activation, gate_up }
     }
 

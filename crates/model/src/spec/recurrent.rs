@@ -119,7 +119,8 @@ impl DeltaSpec {
 
     /// The convolutions, each with the elements that go through it.
     pub(crate) fn convs(&self) -> impl Iterator<Item = (Role, usize)> + use<> {
-        let (keys, values) = (self.key_width(), self.value_width());
+        let keys = self.key_width();
+        let values = self.value_width();
         let apart = [(Role::QueryConv, keys), (Role::KeyConv, keys), (Role::ValueConv, values)];
         let (convs, count) = match self.decay_per_key() {
             true => (apart, 3),
@@ -131,7 +132,8 @@ impl DeltaSpec {
     /// The recurrence of the heads.
     pub(crate) fn recurrence(&self) -> Recurrence {
         let &DeltaSpec { heads, key_heads, key_dim, value_dim, .. } = self;
-        let (decay_per_key, delta) = (self.decay_per_key(), true);
+        let decay_per_key = self.decay_per_key();
+        let delta = true;
         let tiled = self.inputs == DeltaInputs::Tiled;
         Recurrence { heads, key_heads, key_dim, value_dim, decay_per_key, delta, tiled }
     }
@@ -166,7 +168,9 @@ impl StateSpaceSpec {
     /// The recurrence of the heads.
     pub(crate) fn recurrence(&self) -> Recurrence {
         let &StateSpaceSpec { heads, groups: key_heads, key_dim, head_dim: value_dim, .. } = self;
-        let (decay_per_key, delta, tiled) = (false, false, false);
+        let decay_per_key = false;
+        let delta = false;
+        let tiled = false;
         Recurrence { heads, key_heads, key_dim, value_dim, decay_per_key, delta, tiled }
     }
 }

@@ -38,7 +38,8 @@ impl<'a> Detokenizer<'a> {
             (Position::Start, Some((_, count))) => count,
             _ => 0,
         };
-        let (shown, bytes) = (Vec::new(), Vec::new());
+        let shown = Vec::new();
+        let bytes = Vec::new();
         Detokenizer { tokenizer, skip_special, shown, position, strip, bytes }
     }
 

@@ -179,7 +179,8 @@ impl Generation {
             Some(json) => parse(json)?,
             None => GenerationFile::default(),
         };
-        let (mut origin, mut ignored) = (SettingOrigin::GenerationConfig, Vec::new());
+        let mut origin = SettingOrigin::GenerationConfig;
+        let mut ignored = Vec::new();
         let mut is_chat = false;
         if !file.is_about_sampling() {
             origin = SettingOrigin::Gguf;

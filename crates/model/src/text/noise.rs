@@ -30,7 +30,8 @@ impl GumbelNoise {
     /// of `SLACK`.
     pub(super) fn first(self, below: impl Iterator<Item = (u32, f32)>, likeliest: u32) -> u32 {
         const SLACK: f64 = 1e-6;
-        let (mut first, mut least) = (likeliest, f64::INFINITY);
+        let mut first = likeliest;
+        let mut least = f64::INFINITY;
         let mut bound = self.time(likeliest) * (1.0 + SLACK);
         for (token, below) in below {
             let x = f64::from(below);

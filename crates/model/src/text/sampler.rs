@@ -79,7 +79,9 @@ impl SampleError {
 impl Sampler {
     /// Creates a sampler without any recorded tokens.
     pub fn new(sampling: Sampling, vocab_size: usize) -> Sampler {
-        let (marks, marked, kept) = (vec![0; vocab_size], Vec::new(), Vec::new());
+        let marks = vec![0; vocab_size];
+        let marked = Vec::new();
+        let kept = Vec::new();
         Sampler { sampling, marks, marked, kept }
     }
 

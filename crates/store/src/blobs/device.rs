@@ -80,7 +80,8 @@ impl BlobDevice for SystemFiles {
         };
         set(&self.clock, 0, UTIME_NOW)?;
         let about = fs::symlink_metadata(&self.clock)?;
-        let (mut seconds, mut nanos) = (about.mtime(), about.mtime_nsec());
+        let mut seconds = about.mtime();
+        let mut nanos = about.mtime_nsec();
         for path in paths {
             set(path, seconds, nanos)?;
             nanos -= 1;

@@ -299,7 +299,9 @@ impl Blobs {
     fn make_room(&mut self, size: u64) -> bool {
         let limit = self.limit;
         let fits = |bytes: u64, files| bytes.saturating_add(size) <= limit && files < MOST;
-        let (mut bytes, mut files, mut going) = (self.bytes, self.files.len(), Vec::new());
+        let mut bytes = self.bytes;
+        let mut files = self.files.len();
+        let mut going = Vec::new();
         for name in self.order.range(..self.protected).map(|(_, name)| *name) {
             if fits(bytes, files) {
                 break;

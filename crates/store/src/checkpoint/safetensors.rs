@@ -117,7 +117,8 @@ impl SafetensorsCheckpoint {
         }
         check_distinct(dir, &files)?;
         let fingerprint = identity.finalize().to_hex().to_string();
-        let (dir, cache) = (dir.to_owned(), cache.map(Path::to_owned));
+        let dir = dir.to_owned();
+        let cache = cache.map(Path::to_owned);
         Ok(SafetensorsCheckpoint { dir, config, files, fingerprint, cache })
     }
 }

@@ -207,7 +207,8 @@ impl Manifest {
                 return Err(ManifestError::NotAFile { path });
             }
             if metadata.len() != file.len {
-                let (expected, found) = (file.len, metadata.len());
+                let expected = file.len;
+                let found = metadata.len();
                 return Err(ManifestError::Length { path, expected, found });
             }
         }
@@ -232,7 +233,8 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>, ManifestError> {
     if !metadata.is_file() {
         return Err(ManifestError::NotAFile { path: path.to_owned() });
     }
-    let (len, limit) = (metadata.len(), MAX_MANIFEST_BYTES);
+    let len = metadata.len();
+    let limit = MAX_MANIFEST_BYTES;
     if len > limit {
         return Err(ManifestError::TooLarge { path: path.to_owned(), len, limit });
     }

@@ -60,7 +60,8 @@ impl Manifest {
                     if !matches!(naming.place(&name, &shape), Placement::Extra) =>
                 {
                     let path = checkpoint.dir().join(CONFIG);
-                    let (tensor, shape) = (&scales.tensor.name, scales.tensor.shape.clone());
+                    let tensor = &scales.tensor.name;
+                    let shape = scales.tensor.shape.clone();
                     let tensor = tensor.clone();
                     return Err(CheckpointError::Groups { path, tensor, shape, found, said });
                 }
@@ -72,7 +73,8 @@ impl Manifest {
             if placement == Placement::Extra
                 && let Some(strange) = strange(stored, &source, naming)
             {
-                let (path, tensor) = (path(), stored.tensor.name.clone());
+                let path = path();
+                let tensor = stored.tensor.name.clone();
                 return Err(match strange {
                     Strange::Codes(matrix) => CheckpointError::NotCodes { path, tensor, matrix },
                     Strange::Inputs(matrix) => CheckpointError::Inputs { path, tensor, matrix },

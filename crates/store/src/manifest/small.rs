@@ -94,7 +94,8 @@ impl CopiedFile {
             return Err(SmallFileError::NotAFile { path });
         }
         let file = open_regular(&path).map_err(refused)?;
-        let (expected, found) = (self.len, file.metadata().map_err(refused)?.len());
+        let expected = self.len;
+        let found = file.metadata().map_err(refused)?.len();
         if found != expected {
             return Err(SmallFileError::Length { path, expected, found });
         }

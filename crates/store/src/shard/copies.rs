@@ -29,7 +29,8 @@ pub(super) fn copy_back(copies: &[CopiedFile], from: &Path, to: &OutDir) -> Resu
         let bytes = match copy.read(from) {
             Ok(bytes) => bytes,
             Err(error) => {
-                let (path, what) = (from.join(&copy.path), what(error)?);
+                let path = from.join(&copy.path);
+                let what = what(error)?;
                 return Err(ShardError::DamagedCopy { path, what });
             }
         };

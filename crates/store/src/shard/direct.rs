@@ -274,7 +274,8 @@ mod tests {
             for discarded in [0, 1, 10 * ALIGN, STAGING, 2 * STAGING + 3] {
                 let path = dir.path().join("file");
                 let mut output = ShardOutput::create(&path, ALIGN as u64, 0).unwrap();
-                let (kept, after) = (bytes(before, 1), bytes(2 * ALIGN + 3, 9));
+                let kept = bytes(before, 1);
+                let after = bytes(2 * ALIGN + 3, 9);
                 output.write(&kept).unwrap();
                 let mark = output.mark();
                 output.write(&bytes(discarded, 5)).unwrap();

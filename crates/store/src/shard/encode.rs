@@ -67,7 +67,8 @@ impl<'a> EncodeContext<'a> {
         pool: &'a rayon::ThreadPool,
         progress: &'a (dyn Fn(u64) + Sync),
     ) -> Self {
-        let (dir, reader) = (checkpoint.dir(), checkpoint.reader());
+        let dir = checkpoint.dir();
+        let reader = checkpoint.reader();
         EncodeContext { dir, manifest, pool, progress, stop: AtomicBool::new(false), reader }
     }
 

@@ -154,7 +154,8 @@ pub(super) fn of_journal(
         .flatten()
         .map(|line| {
             let ShardJob { file, piece, data_start, .. } = &jobs[line.index];
-            let (len, tensors) = (line.len, &line.tensors);
+            let len = line.len;
+            let tensors = &line.tensors;
             Shard { path: file, len, piece: piece.id, data_start: *data_start, tensors }
         })
         .collect();

@@ -136,7 +136,8 @@ fn entry(json: &mut String, name: &str, dtype: Dtype, shape: &[u64], start: u64,
 fn padding(json: &mut String, pads: &mut u32, from: u64, to: u64, data_start: u64) -> Option<()> {
     let gap = to.checked_sub(from)?;
     if gap > 0 {
-        let (start, end) = (from.checked_sub(data_start)?, to - data_start);
+        let start = from.checked_sub(data_start)?;
+        let end = to - data_start;
         entry(json, &format!("{PAD}{pads}"), Dtype::U8, &[gap], start, end);
         *pads += 1;
     }

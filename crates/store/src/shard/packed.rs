@@ -83,7 +83,8 @@ mod tests {
     #[test]
     fn integers_of_awq_become_rows_and_back() {
         let bytes: Vec<u8> = (0..4 * 16).map(|i| (i * 89 + 7) as u8).collect();
-        let (mut rows, mut copy) = (bytes.clone(), Vec::new());
+        let mut rows = bytes.clone();
+        let mut copy = Vec::new();
         rows_of_integers(&mut copy, &mut rows);
         // The third integer has the codes of column 2; 6 is fourth in the order 0, 2, 4, 6, 1 …
         let integer = u32::from_le_bytes(bytes[8..12].try_into().unwrap());

@@ -195,7 +195,8 @@ fn check_names(job: &ShardJob) -> Result<(), ShardError> {
         let clash = tensor.name.starts_with(PAD)
             || suffixes.into_iter().any(|s| !names.insert(format!("{}{s}", tensor.name)));
         if clash {
-            let (piece, tensor) = (job.piece.id, tensor.name.clone());
+            let piece = job.piece.id;
+            let tensor = tensor.name.clone();
             return Err(ShardError::Name { piece, tensor });
         }
     }

@@ -92,7 +92,8 @@ fn bound(a: &[f32], cols: usize) -> f64 {
 fn lanczos(a: &[f32], cols: usize) -> f64 {
     let mut v = start(cols);
     let mut before = vec![0.0; cols];
-    let (mut diagonal, mut beside) = (Vec::new(), Vec::new());
+    let mut diagonal = Vec::new();
+    let mut beside = Vec::new();
     let mut beta = 0.0;
     for _ in 0..STEPS.min(cols) {
         let mut next = gram(a, cols, &v);
@@ -240,7 +241,8 @@ mod tests {
         ];
         for (name, rows, cols, scale, near) in cases {
             let a = random(rows, cols, scale);
-            let (norm, bound) = (norm(&a, cols), bound(&a, cols));
+            let norm = norm(&a, cols);
+            let bound = bound(&a, cols);
             assert!(bound >= norm && bound <= norm * near + 1e-12, "{name}: {bound} for {norm}");
         }
     }
@@ -250,7 +252,8 @@ mod tests {
         for scale in [1e-30, 1e30] {
             let a = random(20, 20, |_, _| scale);
             let small: Vec<f32> = a.iter().map(|a| (f64::from(*a) / scale) as f32).collect();
-            let (found, norm) = (bound(&a, 20), norm(&small, 20) * scale);
+            let found = bound(&a, 20);
+            let norm = norm(&small, 20) * scale;
             assert!(found >= norm * 0.999_999 && found.is_finite(), "{found} for {norm}");
         }
     }

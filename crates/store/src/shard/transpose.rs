@@ -74,7 +74,8 @@ mod tests {
                     for start in [0, (len - band) / 2, len - band] {
                         let mut rows = vec![0; band * lines * size];
                         for (first, some) in (0..).step_by(2).zip(bytes.chunks(2 * len * size)) {
-                            let (step, from) = (len * size, start * size);
+                            let step = len * size;
+                            let from = start * size;
                             let some = Lines { bytes: some, step, from, size };
                             some.write_columns(&pool, &mut rows, lines * size, first);
                         }

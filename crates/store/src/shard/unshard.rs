@@ -67,7 +67,8 @@ pub fn unshard(
         && let Some(encoding) = tensor.encoding
         && !lossy
     {
-        let (dir, tensor) = (dir.to_owned(), tensor.name.clone());
+        let dir = dir.to_owned();
+        let tensor = tensor.name.clone();
         return Err(ShardError::Lossy { dir, tensor, encoding });
     }
     let copied: Vec<String> = manifest.copies.iter().map(|copy| copy.path.clone()).collect();
@@ -183,7 +184,8 @@ fn plan<'a>(dir: &Path, manifest: &'a Manifest) -> Result<Vec<Planned<'a>>, Shar
     for piece in &manifest.pieces {
         for tensor in &piece.tensors {
             if tensor.source.ends_with(".gguf") {
-                let (dir, file) = (dir.to_owned(), tensor.source.clone());
+                let dir = dir.to_owned();
+                let file = tensor.source.clone();
                 return Err(ShardError::FromGguf { dir, file });
             }
             let names = sources.entry(&tensor.source).or_default();
@@ -268,7 +270,9 @@ fn header(tensors: &[Restored]) -> Vec<u8> {
     let mut at = 0;
     for tensor in tensors {
         let name = serde_json::Value::from(tensor.name.as_str());
-        let (dtype, shape, end) = (tensor.dtype, &tensor.shape, at + tensor.len);
+        let dtype = tensor.dtype;
+        let shape = &tensor.shape;
+        let end = at + tensor.len;
         let shape = serde_json::Value::from(shape.as_slice());
         json.push_str(&format!(
             r#",{name}:{{"dtype":"{dtype}","shape":{shape},"data_offsets":[{at},{end}]}}"#
@@ -422,8 +426,10 @@ impl UnshardWork<'_> {
         out: &mut ShardOutput,
     ) -> Result<(), ShardError> {
         let Some(to) = numbers(tensor.dtype) else { return Err(self.damaged(piece, tensor)) };
-        let (size, (rows, cols)) = (to.size(), tensor.matrix_shape());
-        let (line, row_len) = (rows as usize * size, cols as usize * size);
+        let size = to.size();
+        let (rows, cols) = tensor.matrix_shape();
+        let line = rows as usize * size;
+        let row_len = cols as usize * size;
         let most = (BAND / line.max(1)).clamp(1, (cols as usize).max(1));
         let mut band = vec![0; most.saturating_mul(line)];
         for first in (0..cols as usize).step_by(most) {

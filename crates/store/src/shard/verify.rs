@@ -163,7 +163,9 @@ fn shards(manifest: &Manifest) -> Vec<Shard<'_>> {
                 continue;
             };
             let file = &manifest.files[first.file as usize];
-            let (path, len, data_start) = (&file.path, file.len, first.offset);
+            let path = &file.path;
+            let len = file.len;
+            let data_start = first.offset;
             shards.push(Shard { path, len, piece: piece.id, data_start, tensors });
         }
     }
@@ -197,7 +199,8 @@ impl Shard<'_> {
             return given_up(what);
         }
         if metadata.len() != self.len {
-            let (found, expected) = (metadata.len(), self.len);
+            let found = metadata.len();
+            let expected = self.len;
             return given_up(format!("has {found} bytes instead of {expected}"));
         }
         let parts = || self.tensors.iter().flat_map(|tensor| &tensor.parts);
@@ -247,7 +250,8 @@ impl Shard<'_> {
         let header: serde_json::Value = serde_json::from_slice(&json).ok()?;
         let metadata = &header["__metadata__"];
         let word = |key: &str| metadata[key].as_str();
-        let (model, piece) = (word("sws.fingerprint")?, word("sws.piece")?);
+        let model = word("sws.fingerprint")?;
+        let piece = word("sws.piece")?;
         let other_piece = piece.parse::<PieceId>().ok().filter(|piece| *piece != self.piece);
         // A flipped bit in the right fingerprint is damage, not another model.
         let other_model = model.len() == fingerprint.len()

@@ -24,7 +24,8 @@ pub(super) fn load(loader: &mut Loader<'_>) -> Result<LoadedBackend> {
     model.check_memory(total + largest, otherwise)?;
 
     requested_context(loader)?;
-    let (reader, cancel) = (loader.options.reader, loader.cancel.clone());
+    let reader = loader.options.reader;
+    let cancel = loader.cancel.clone();
     let mut progress = |done| {
         loader.report(Progress { done, total });
         !cancel.is_cancelled()

@@ -93,8 +93,11 @@ impl Batch<'_> {
         let here = self.prefixes.best(begins, owner, self.goes_back);
         let here = self.load(begins, owner, here);
         self.held = None;
-        let (mut known, mut follows) = (here.map_or(0, |(_, len)| len), None);
-        let (mut from, mut spared, mut most) = (None, known, 0);
+        let mut known = here.map_or(0, |(_, len)| len);
+        let mut follows = None;
+        let mut from = None;
+        let mut spared = known;
+        let mut most = 0;
         for (at, text) in self.running.iter().enumerate() {
             if text.owner != owner || text.sequence == sequence || text.follows.is_some() {
                 continue;
@@ -179,7 +182,9 @@ impl Batch<'_> {
             if self.running.iter().any(computes) {
                 continue;
             }
-            let (sequence, owner, prompt) = (text.sequence, text.owner, text.prompt.clone());
+            let sequence = text.sequence;
+            let owner = text.owner;
+            let prompt = text.prompt.clone();
             let begun = self.begin(sequence, &prompt, owner, false);
             let text = &mut self.running[at];
             text.next = prompt[begun.known..].to_vec();

@@ -132,7 +132,8 @@ impl<'m> Generate<'m> {
         if most == 0 || !proposes || self.hooks.observer.is_some() {
             return DecodeStep::Plain;
         }
-        let (vocab, drafts) = (self.sequence.vocab(), self.sequence.can_draft());
+        let vocab = self.sequence.vocab();
+        let drafts = self.sequence.can_draft();
         let propose = &mut self.ahead.propose;
         self.sequence.with_next(last, |text, decoder| match (propose, decoder) {
             (Some(propose), _) => {
@@ -150,7 +151,8 @@ impl<'m> Generate<'m> {
     /// `None` if it was cancelled.
     fn draft_tokens(&mut self, last: u32, count: usize) -> Result<Option<Vec<u32>>> {
         let before = self.sequence.len();
-        let (mut proposed, mut token) = (Vec::with_capacity(count), last);
+        let mut proposed = Vec::with_capacity(count);
+        let mut token = last;
         while proposed.len() < count && !self.writer.is_stop(token) {
             let Generate { sequence, hooks, logits, writer, .. } = self;
             let drafted = hooks.observe(|observer| {

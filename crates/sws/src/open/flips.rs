@@ -109,7 +109,8 @@ fn flip(dir: &Path, cache: Option<&Path>, flips: usize, random: &mut Random) -> 
     for path in files(dir).iter().cycle().take(flips) {
         let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
         let about = file.metadata().unwrap();
-        let (at, bit) = (random.below(about.len()), random.below(8));
+        let at = random.below(about.len());
+        let bit = random.below(8);
         let mut byte = [0];
         file.read_exact_at(&mut byte, at).unwrap();
         let put = |file: &File, byte: u8| {
@@ -138,10 +139,12 @@ fn flip(dir: &Path, cache: Option<&Path>, flips: usize, random: &mut Random) -> 
 #[test]
 fn a_flipped_bit_in_shards_is_detected_or_harmless() {
     let mut random = Random(12);
-    let (mut detected, mut harmless) = (0, 0);
+    let mut detected = 0;
+    let mut harmless = 0;
     for name in ["qwen3_moe", "llama_linear_tied", "mixtral", "olmoe", "qwen2_moe_swa"] {
         let temp = tempfile::tempdir().unwrap();
-        let (from, out) = (temp.path().join("from"), temp.path().join("shards"));
+        let from = temp.path().join("from");
+        let out = temp.path().join("shards");
         checkpoint(name, &from);
         let source = open_checkpoint(&from, None).unwrap();
         let naming = sws_model::naming(source.config()).unwrap();
@@ -158,7 +161,8 @@ fn a_flipped_bit_in_shards_is_detected_or_harmless() {
 #[test]
 fn a_flipped_bit_in_a_checkpoint_is_detected_or_harmless_from_the_second_reading_on() {
     let temp = tempfile::tempdir().unwrap();
-    let (dir, cache) = (temp.path().join("checkpoint"), temp.path().join("cache"));
+    let dir = temp.path().join("checkpoint");
+    let cache = temp.path().join("cache");
     checkpoint("qwen3_moe", &dir);
     let count = flip(&dir, Some(&cache), 400, &mut Random(13));
     println!("400 flips: {count:?}");

@@ -105,7 +105,8 @@ fn quantised(config: &Value) -> Option<(Encoding, Scope)> {
 /// many bytes.
 fn along_columns(config: &BTreeMap<String, Value>, gptq: bool) -> Option<(Encoding, Scope)> {
     let number = |keys: [&str; 2]| keys.iter().find_map(|key| config.get(*key));
-    let (bits, group) = (number(["bits", "w_bit"]), number(["group_size", "q_group_size"]));
+    let bits = number(["bits", "w_bit"]);
+    let group = number(["group_size", "q_group_size"]);
     if bits.is_none_or(|bits| bits.as_u64() != Some(4)) {
         return None;
     }

@@ -182,7 +182,8 @@ mod tests {
             let random = |n: u32| n.wrapping_mul(0x9e37_79b9) >> 16;
             let token = |n: u32| if repeats { n % 10 } else { random(n ^ random(n)) % 40 };
             let mut text: Vec<u32> = (0..30).map(token).collect();
-            let (mut passes, mut largest) = (0, 0);
+            let mut passes = 0;
+            let mut largest = 0;
             while text.len() < 400 {
                 let next = decoder.next(&text, 100, false);
                 let right = |n: usize| token(n as u32);

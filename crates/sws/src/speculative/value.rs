@@ -232,7 +232,9 @@ impl DraftValue {
             fresh.then_some((size + 1, mean.value))
         };
         let tokens = proposed + 1;
-        let (mut before, mut below, mut above) = (None, (1, plain), f64::INFINITY);
+        let mut before = None;
+        let mut below = (1, plain);
+        let mut above = f64::INFINITY;
         for (n, time) in SIZES.iter().zip(&self.verified).filter_map(known) {
             if n <= tokens {
                 (before, below) = (Some(below), (n, time));

@@ -48,7 +48,8 @@ impl PromptComputing {
     pub fn seconds(&self, token: &PerToken, positions: &Range<usize>) -> f64 {
         let numbers = self.layers.iter().map(|&[numbers, most]| {
             let sum = |end: usize| {
-                let (all, rest) = (end.min(most) as f64, end.saturating_sub(most) as f64);
+                let all = end.min(most) as f64;
+                let rest = end.saturating_sub(most) as f64;
                 all * (all + 1.0) / 2.0 + rest * most as f64
             };
             numbers as f64 * (sum(positions.end) - sum(positions.start))
@@ -105,9 +106,11 @@ fn seconds(
         sinks: None,
     };
     let layout = |dim| CacheLayout { capacity: POSITIONS, page: POSITIONS, heads: kv_heads, dim };
-    let (keys, values) = (layout(key_dim), layout(value_dim));
+    let keys = layout(key_dim);
+    let values = layout(value_dim);
     let page = |layout: CacheLayout| [zeroed::<f32>(layout.page_len().unwrap_or(0))];
-    let (of_keys, of_values) = (page(keys), page(values));
+    let of_keys = page(keys);
+    let of_values = page(values);
     let cache = KvCache { data: KvData::F32 { keys: &of_keys, values: &of_values }, keys, values };
     let q = vec![0.0; QUERIES * heads * key_dim];
     let mut y = vec![0.0; QUERIES * heads * value_dim];

@@ -93,7 +93,8 @@ impl<'m> Blank<'m> {
         memory: BlankMemory<'m>,
         has_head: bool,
     ) -> Blank<'m> {
-        let (mut pieces, mut ends) = (HashMap::new(), [0; 2]);
+        let mut pieces = HashMap::new();
+        let mut ends = [0; 2];
         for piece in &manifest.pieces {
             ends = ends.map(|end| usize::next_multiple_of(end, PAGE));
             let held = inventory.piece(piece.id).iter();

@@ -155,7 +155,8 @@ impl ComputedLayers {
                 (None, _) => head += bytes,
             }
         }
-        let (mut count, mut active) = (0, 0);
+        let mut count = 0;
+        let mut active = 0;
         let has_experts = spec.moes().next().is_some();
         let enough = |count: usize, active: u64| {
             let found = spec.layers[..count].iter().any(|layer| layer.moe().is_some());

@@ -105,9 +105,11 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
 fn seconds(stamp: &str) -> Option<i64> {
     let (date, time) = stamp.strip_suffix('Z')?.split_once('T')?;
     let number = |text: Option<&str>| text?.parse::<i64>().ok();
-    let (year, month) = (number(date.get(..4))?, number(date.get(4..6))?);
+    let year = number(date.get(..4))?;
+    let month = number(date.get(4..6))?;
     let at = days(year, month, number(date.get(6..8))?) * 86_400;
-    let (hours, minutes) = (number(time.get(..2))?, number(time.get(2..4))?);
+    let hours = number(time.get(..2))?;
+    let minutes = number(time.get(2..4))?;
     Some(at + hours * 3600 + minutes * 60 + number(time.get(4..6))?)
 }
 
@@ -116,11 +118,14 @@ pub(super) fn date(seconds: i64) -> String {
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
-    let (day, rest) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
+    let day = seconds.div_euclid(86_400);
+    let rest = seconds.rem_euclid(86_400);
     let year = (1970..).take_while(|&year| days(year, 1, 1) <= day).last().unwrap_or(1970);
     let month = (1..=12).take_while(|&month| days(year, month, 1) <= day).last().unwrap_or(1);
     let of_month = day - days(year, month, 1) + 1;
-    let (hours, minutes, seconds) = (rest / 3600, rest / 60 % 60, rest % 60);
+    let hours = rest / 3600;
+    let minutes = rest / 60 % 60;
+    let seconds = rest % 60;
     let of_week = DAYS[usize::try_from(day.rem_euclid(7)).unwrap_or(0)];
     let name = MONTHS[usize::try_from(month - 1).unwrap_or(0)];
     format!("{of_week}, {of_month:02} {name} {year} {hours:02}:{minutes:02}:{seconds:02} GMT")

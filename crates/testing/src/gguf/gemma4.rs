@@ -7,7 +7,8 @@ use super::{GgufFile, Key};
 /// Adds the keys of layers with and without windows, and the divisors of angles of the latter.
 pub(super) fn keys(file: &mut GgufFile, arch: &str, config: &Value) {
     let number = |entry: &str| config[entry].as_u64().unwrap() as u32;
-    let (local, full) = (number("head_dim"), number("global_head_dim"));
+    let local = number("head_dim");
+    let full = number("global_head_dim");
     let ropes = &config["rope_parameters"];
     let theta = |kind: &str| Key::F32(ropes[kind]["rope_theta"].as_f64().unwrap() as f32);
     let kinds = config["layer_types"].as_array().unwrap();

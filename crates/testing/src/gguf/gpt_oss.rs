@@ -9,7 +9,9 @@ pub(super) fn stack(file: &mut GgufFile, tensors: &Tensors, layers: u64) {
         let name = |rest: &str| format!("model.layers.{layer}.mlp.experts.{rest}");
         let (_, shape, both) = &tensors.0[&name("gate_up_proj")];
         let (_, _, down) = &tensors.0[&name("down_proj")];
-        let (count, hidden, width) = (shape[0], shape[1], shape[2] / 2);
+        let count = shape[0];
+        let hidden = shape[1];
+        let width = shape[2] / 2;
         let (_, _, both_bias) = &tensors.0[&name("gate_up_proj_bias")];
         let (_, _, down_bias) = &tensors.0[&name("down_proj_bias")];
         for (odd, to) in ["gate", "up"].into_iter().enumerate() {

@@ -8,7 +8,8 @@ use crate::goldens::Tensors;
 /// Adds the keys that are those of one key head as long as a latent, and the lengths of real heads.
 pub(super) fn keys(file: &mut GgufFile, arch: &str, config: &Value) {
     let number = |entry: &str| config[entry].as_u64().unwrap() as u32;
-    let (rank, rotated) = (number("kv_lora_rank"), number("qk_rope_head_dim"));
+    let rank = number("kv_lora_rank");
+    let rotated = number("qk_rope_head_dim");
     let pairs = [
         ("attention.head_count_kv", 1),
         ("attention.kv_lora_rank", rank),
@@ -49,9 +50,12 @@ pub(super) fn split(
     config: &Value,
 ) {
     let number = |entry: &str| config[entry].as_u64().unwrap() as usize;
-    let (heads, rank) = (number("num_attention_heads"), number("kv_lora_rank"));
-    let (plain, value) = (number("qk_nope_head_dim"), number("v_head_dim"));
-    let (mut keys, mut values) = (Vec::new(), Vec::new());
+    let heads = number("num_attention_heads");
+    let rank = number("kv_lora_rank");
+    let plain = number("qk_nope_head_dim");
+    let value = number("v_head_dim");
+    let mut keys = Vec::new();
+    let mut values = Vec::new();
     for head in bytes.chunks(bytes.len() / heads) {
         let (of_keys, of_values) = head.split_at(plain * rank * size);
         keys.extend(turned(of_keys, rank, size));
@@ -89,7 +93,8 @@ pub fn fused(mut file: GgufFile) -> GgufFile {
     for tensor in file.tensors.drain(..) {
         match tensors.last_mut() {
             Some(keys) if tensor.name.ends_with("attn_v_b.weight") => {
-                let (heads, rank) = (keys.shape[0], keys.shape[1]);
+                let heads = keys.shape[0];
+                let rank = keys.shape[1];
                 let size = (keys.bytes.len() as u64 / keys.shape.iter().product::<u64>()) as usize;
                 let of_keys = keys.bytes.chunks(keys.bytes.len() / heads as usize);
                 let of_values = tensor.bytes.chunks(tensor.bytes.len() / heads as usize);

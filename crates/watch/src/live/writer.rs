@@ -109,7 +109,8 @@ impl Log {
         for token in tokens.take_while(whole) {
             let own = token.owner == owner;
             let render = |text: &String| own.then(|| text.clone());
-            let (text, request) = (render(&token.text), render(&token.request));
+            let text = render(&token.text);
+            let request = render(&token.request);
             frame.tokens.push(Said { pass: token.pass, text, request });
             seen += 1;
         }
@@ -174,7 +175,8 @@ impl FrameWriter {
 
 /// The runs of letters that differ.
 fn changed(before: &str, after: &str) -> Vec<(usize, String)> {
-    let (old, new) = (before.as_bytes(), after.as_bytes());
+    let old = before.as_bytes();
+    let new = after.as_bytes();
     let mut runs: Vec<(usize, String)> = Vec::new();
     for (at, letter) in new.iter().enumerate() {
         if old.get(at) == Some(letter) {

@@ -107,7 +107,8 @@ impl FrameLayout {
         // On wide screens all figures fit one line.
         let figures = if area.width >= WIDE { 1 } else { 2 };
         let is_high = area.height >= 16;
-        let (legend, lanes) = (u16::from(area.height >= LEGIBLE), 2);
+        let legend = u16::from(area.height >= LEGIBLE);
+        let lanes = 2;
         // A line about all texts, and one for each request.
         let most = if is_high { area.height / 6 } else { 0 };
         let requests = u16::try_from(requests.map_or(0, |count| count + 1)).unwrap_or(u16::MAX);

@@ -51,7 +51,8 @@ pub(super) fn draw(story: &Story, palette: &Palette, area: Rect, buffer: &mut Bu
 /// Breaks parts into lines: at the last space that fits, or within a word that is longer than a line.
 fn wrapped(parts: &[(Cow<'_, str>, Style)], width: u16) -> Vec<Vec<(String, Style)>> {
     let mut lines = vec![Vec::new()];
-    let (mut line, mut used) = (Vec::new(), 0);
+    let mut line = Vec::new();
+    let mut used = 0;
     let mut end_line = |line: &mut Vec<(String, Style)>| {
         if let Some(last) = lines.last_mut() {
             last.append(line);

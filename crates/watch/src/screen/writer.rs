@@ -54,7 +54,8 @@ mod tests {
     #[test]
     fn only_what_changed_is_written() {
         let area = Rect::new(0, 0, 10, 2);
-        let (before, mut after) = (Buffer::empty(area), Buffer::empty(area));
+        let before = Buffer::empty(area);
+        let mut after = Buffer::empty(area);
         assert_eq!(changes(&before, &after), "");
         after.set_string(2, 1, "ab", Style::new());
         let red = Style::new().fg(Color::Indexed(202)).add_modifier(Modifier::BOLD);

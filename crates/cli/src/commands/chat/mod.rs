@@ -61,7 +61,8 @@ pub(crate) fn run(mut args: args::ChatArgs) -> anyhow::Result<ExitCode> {
     }
     let mut lines = InputLines::open()?;
     if lines.is_terminal() {
-        let (name, limit) = (model.name(), chat.running.limit());
+        let name = model.name();
+        let limit = chat.running.limit();
         let ram = chat.running.plan().map(|plan| size(plan.ledger.budget()));
         let ram = ram.map_or(String::new(), |ram| format!(", budget {ram}"));
         note!("model {name}{ram}, context {limit} tokens");

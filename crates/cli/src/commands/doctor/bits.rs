@@ -124,7 +124,8 @@ fn packed(
     numbers: &[u8],
 ) -> Vec<Vec<u8>> {
     let encoder = Encoder::counted(encoding, cols, counted).expect("an encoding with patches");
-    let (mut rows, mut tally) = (EncodedRows::default(), TensorTally::new(&encoder));
+    let mut rows = EncodedRows::default();
+    let mut tally = TensorTally::new(&encoder);
     let encoded = encoder.encode(numbers, &mut rows).and_then(|()| tally.push(&rows));
     encoded.expect("whole rows of finite numbers");
     let [codes, second] = rows.parts;

@@ -68,7 +68,8 @@ fn needs(model: &Model) -> anyhow::Result<(u64, Option<u64>)> {
     let threads = threads(None)?;
     let loader = model.with(Options::default()).text(TextCodec::open(model)?).threads(&threads);
     let Planning { planner, .. } = loader.planning()?;
-    let (least, weights) = (planner.minimum(), planner.weights());
+    let least = planner.minimum();
+    let weights = planner.weights();
     let reads_nothing = |plan: &Plan| plan.per_token.is_in_memory();
     // More than enough: slots are at most twice as large as what they hold, and chunks of prompts take a
     // share.

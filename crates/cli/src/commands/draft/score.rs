@@ -206,7 +206,8 @@ impl Judge {
     ) -> anyhow::Result<()> {
         let DraftInput { shape, routers, files, .. } = recorded;
         let states = &mut files[sequence.file];
-        let (hidden, places) = (shape.hidden, shape.layers.len());
+        let hidden = shape.hidden;
+        let places = shape.layers.len();
         let mut both = Vec::new();
         let mut before: Vec<Vec<u32>> = vec![Vec::new(); places];
         for token in sequence.tokens.clone() {
@@ -382,8 +383,10 @@ impl ScoreReport {
             cells
         });
         let precision: Vec<Vec<String>> = precision.collect();
-        let (more, twice) = ("1.5k", "2k");
-        let (forecast, distance) = ("forecast", "distance");
+        let more = "1.5k";
+        let twice = "2k";
+        let forecast = "forecast";
+        let distance = "distance";
         let heading = [forecast, distance, "recall k", more, twice, "on misses k", more, twice];
         let further =
             [forecast, distance, "precision k", more, twice, "error removed", "calibration"];

@@ -284,8 +284,10 @@ fn collect(
     let all: usize = sequences.iter().map(|sequence| sequence.tokens.len()).sum();
     let every = all.div_ceil(most).max(1);
     let layers = model.spec().layers.len();
-    let (mut samples, mut both) = (Samples::default(), Vec::new());
-    let (mut logits, mut order) = (vec![0.0; experts], Vec::new());
+    let mut samples = Samples::default();
+    let mut both = Vec::new();
+    let mut logits = vec![0.0; experts];
+    let mut order = Vec::new();
     for sequence in sequences {
         let states = &mut files[sequence.file];
         for token in sequence.tokens.clone().step_by(every) {

@@ -116,7 +116,9 @@ pub(crate) fn best<'r>(
 
 /// The encoding of the [`best`] of these formats, and why it is chosen.
 pub(crate) fn reason(rows: &[FormatRow], best: &FormatRow, ram: u64, at: Option<usize>) -> String {
-    let (name, within, pace) = (best.plain.name(), size(ram), best.pace(at));
+    let name = best.plain.name();
+    let within = size(ram);
+    let pace = best.pace(at);
     if !best.runs(at) {
         let least = best.smallest_budget >> 20;
         return format!("{name}, which needs {least}MiB and does not run within {within}");

@@ -29,7 +29,8 @@ pub(super) struct Downloaded {
 
 impl Downloaded {
     pub(super) fn new(what: &'static str, total: u64) -> Downloaded {
-        let (meter, headers) = (OnceLock::new(), Mutex::default());
+        let meter = OnceLock::new();
+        let headers = Mutex::default();
         Downloaded { what, total, done: AtomicI64::new(0), meter, headers }
     }
 

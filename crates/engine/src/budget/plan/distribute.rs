@@ -48,7 +48,8 @@ impl Planner {
         let arena = arena_within(least_arena + more - longer);
         let stand_in_bytes = self.stand_ins(arena)?;
         let split = self.split_arena(arena - stand_in_bytes);
-        let (mut left, mut stand_ins) = (stand_in_bytes, Vec::new());
+        let mut left = stand_in_bytes;
+        let mut stand_ins = Vec::new();
         if !split.slots.is_empty() {
             stand_ins.extend(self.pieces.stand_ins.iter().map_while(|&(id, len)| {
                 left = left.checked_sub(len)?;
@@ -129,7 +130,8 @@ impl Planner {
             {
                 pinned.push(PieceId::EMBED);
                 let pinned_bytes = pinned_bytes + embedding.len;
-                let (ring, slots) = (self.table_ring(), slots.cut(room));
+                let ring = self.table_ring();
+                let slots = slots.cut(room);
                 return ArenaSplit { pinned, pinned_bytes, ring, slots };
             }
             let ring = self.lookup_ring();
@@ -141,7 +143,8 @@ impl Planner {
         }
         let least = self.least_ring();
         let ring = (arena / RING_SHARE / PAGE * PAGE).clamp(least, least.max(RING_LIMIT));
-        let (mut pinned, mut left) = (Vec::new(), arena - ring);
+        let mut pinned = Vec::new();
+        let mut left = arena - ring;
         for piece in cyclic {
             if piece.len <= left {
                 left -= piece.len;

@@ -311,7 +311,8 @@ impl Planner {
         within: u64,
         enough: impl Fn(&Plan) -> bool,
     ) -> Result<u64, PlanError> {
-        let (mut low, mut high) = (self.minimum(), most);
+        let mut low = self.minimum();
+        let mut high = most;
         while high - low > within {
             let middle = low.midpoint(high);
             if enough(&self.plan(middle)?) { high = middle } else { low = middle }
@@ -322,7 +323,8 @@ impl Planner {
     /// As [`plan`](Self::plan), but errors lack the smallest budget.
     fn try_plan(&self, ram: u64) -> Result<Plan, PlanError> {
         let Some(more) = ram.checked_sub(self.minimum()) else {
-            let (context, budget) = (self.context[0], ram);
+            let context = self.context[0];
+            let budget = ram;
             let kv = self.kv(context);
             return Err(match self.mandatory_stand_ins() {
                 0 => PlanError::TooSmall { budget, smallest: 0, context, kv },
@@ -385,7 +387,8 @@ impl Plan {
                 plan.slots.iter_mut().filter(|class| class.count > 2).max_by_key(|c| c.bytes());
             let Some(class) = class else {
                 let smallest = plan.ledger.budget().next_multiple_of(MIB);
-                let (context, kv) = (self.context, self.ledger.get(MemoryUse::KvCache));
+                let context = self.context;
+                let kv = self.ledger.get(MemoryUse::KvCache);
                 return Err(PlanError::TooSmall { budget: ram, smallest, context, kv });
             };
             class.count -= 1;

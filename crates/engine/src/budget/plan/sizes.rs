@@ -46,7 +46,8 @@ impl Planner {
     }
 
     pub(super) fn kv(&self, context: usize) -> u64 {
-        let (batch, kv) = (self.options.batch, self.options.kv);
+        let batch = self.options.batch;
+        let kv = self.options.kv;
         ForwardState::paged_bytes(&self.spec, context, kv, page(batch, context)) * batch as u64
     }
 
@@ -135,7 +136,8 @@ impl Planner {
     /// Working memory of verifying so many tokens, with the choices of experts that are not heard of yet.
     pub(super) fn verifying(&self, tokens: usize) -> u64 {
         let PlanOptions { threads, tier, .. } = self.options;
-        let (positions, strip) = (self.context[1], PassSize::STRIP);
+        let positions = self.context[1];
+        let strip = PassSize::STRIP;
         let packings = self.packings;
         let size = PassSize { tokens, logits: tokens, positions, threads, strip, packings };
         let choices = self.spec.moes().map(|moe| tokens * moe.top_k * size_of::<u32>());

@@ -220,7 +220,8 @@ mod tests {
             rooms in prop::collection::vec((0.0f64..1.2, 0.0f64..0.5), 2..12),
         ) {
             let sizes = slots(&lens, top_k);
-            let (least, all) = (sizes.least_bytes(), sizes.bytes());
+            let least = sizes.least_bytes();
+            let all = sizes.bytes();
             let part = |share: f64| (share * all as f64) as u64;
             let bytes = |slots: &[SlotClass]| slots.iter().map(SlotClass::bytes).sum::<u64>();
             let mut rooms: Vec<(u64, u64)> =
@@ -240,7 +241,8 @@ mod tests {
                 };
                 for class in &sizes.classes {
                     let [own, together] = [&cut, &all].map(|slots| count(slots, class.len));
-                    let (len, experts) = (class.len as u64, class.count);
+                    let len = class.len as u64;
+                    let experts = class.count;
                     prop_assert!(own <= together && together <= experts);
                     prop_assert!(own == experts || room - used < len);
                     prop_assert!(together == experts || other - bytes(&lent) < len);

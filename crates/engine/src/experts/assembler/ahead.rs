@@ -24,7 +24,8 @@ impl DynamicAssembler {
             true => self.run_ahead.reads_until_next_poll(self.reads.seconds_per_expert()),
             false => None,
         };
-        let (at, load) = (self.moment(), self.reads.load());
+        let at = self.moment();
+        let load = self.reads.load();
         let mut round = self.prefetcher.round(&self.account, at, load, most);
         loop {
             let DynamicAssembler { prefetcher, account, cache, reads, .. } = self;

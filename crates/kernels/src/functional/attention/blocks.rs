@@ -87,7 +87,8 @@ impl ScorePlaces {
     /// The scores of a lane.
     #[inline(always)]
     fn of(self, lane: usize) -> Range<usize> {
-        let (first, count) = (self.first(lane), self.end.saturating_sub(self.first(lane)));
+        let first = self.first(lane);
+        let count = self.end.saturating_sub(self.first(lane));
         self.at(first)..self.at(first) + count.div_ceil(LANES)
     }
 }
@@ -111,7 +112,8 @@ pub(super) fn run<S: Wide, T: Tiles>(
     scratch: &mut AttentionScratch,
 ) {
     let seen = Seen::of(rows);
-    let (start, end) = (seen.start(), seen.end());
+    let start = seen.start();
+    let end = seen.end();
     let places = ScorePlaces { start, end, most: end.div_ceil(LANES) - start / LANES };
     let AttentionScratch { scores, acc } = scratch;
     let block = BlockQueries { job, rows, seen: &seen, places };
@@ -197,7 +199,8 @@ fn score<S: Wide, T: Tiles>(
         }
     }
     let (queries, _) = queries.as_chunks();
-    let (mut start, mut largest) = (places.start, [f32::NEG_INFINITY; LANES]);
+    let mut start = places.start;
+    let mut largest = [f32::NEG_INFINITY; LANES];
     while start < places.end {
         let tile = keys.tile(start, places.end, LANES);
         while start < tile.end() {
@@ -351,7 +354,8 @@ fn mix<S: Wide, T: Tiles>(
     let dim = job.spec.value_dim;
     let (levels, room) = acc.split_at_mut(LEVELS * dim);
     let chunks = dim.div_ceil(LANES);
-    let (mut level, mut totals) = (0, [[0.0; LANES]; LEVELS]);
+    let mut level = 0;
+    let mut totals = [[0.0; LANES]; LEVELS];
     for number in 0..LANES {
         let lane = lane_of(number);
         let weights = &mut scores[places.of(lane)];
@@ -378,7 +382,8 @@ fn mix<S: Wide, T: Tiles>(
                 }
             }
             // The rows that follow are far apart, and the processor does not see them coming.
-            let (end, next) = (places.end, at + MIXED * LANES);
+            let end = places.end;
+            let next = at + MIXED * LANES;
             let next = if next < end { next } else { places.first(lane_of(number + 1)) };
             for position in (next..end).step_by(LANES).take(MIXED) {
                 simd.prefetch(values.tile(position, position + 1, 1).row(position));
@@ -386,7 +391,8 @@ fn mix<S: Wide, T: Tiles>(
             let rows = floats(room);
             let before = some.clone().take_while(|&position| !seen.by_all(position)).count();
             let whole = some.clone().skip(before).take_while(|&at| seen.by_all(at)).count();
-            let (whole, width) = (before..before + whole, chunks * LANES);
+            let whole = before..before + whole;
+            let width = chunks * LANES;
             for (i, position) in some.enumerate() {
                 if i == whole.start {
                     let rows = (&rows[i * width..], width);
@@ -440,7 +446,8 @@ fn mix_some<S: Wide>(
     value: &[f32],
     sums: &mut [LaneBlock],
 ) {
-    let (by, weights) = (simd.load(by), simd.load(&weights.0));
+    let by = simd.load(by);
+    let weights = simd.load(&weights.0);
     for (sum, &value) in sums.iter_mut().zip(value) {
         let before = simd.load(&sum.0);
         let mixed = simd.fma(weights, simd.splat(value), before);
@@ -463,7 +470,8 @@ fn mix_rows<S: Wide>(
     let dim = sums.len();
     let mut first = 0;
     while first < dim {
-        let (sums, rows) = (&mut sums[first..], (rows, width, first));
+        let sums = &mut sums[first..];
+        let rows = (rows, width, first);
         first += match sums.len() {
             8.. if S::SUMS >= 8 => mix_elements::<_, 8>(simd, weights, rows, begun, sums),
             2.. if S::SUMS >= 2 => mix_elements::<_, 2>(simd, weights, rows, begun, sums),

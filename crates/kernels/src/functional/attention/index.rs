@@ -32,7 +32,8 @@ pub fn index_scores(
     first: usize,
     scores: &mut [f32],
 ) {
-    let (layout, dim) = (keys.keys, keys.key_dim());
+    let layout = keys.keys;
+    let dim = keys.key_dim();
     let heads = query.weights.len();
     assert!(
         layout.heads == 1 && dim > 0 && Some(query.q.len()) == heads.checked_mul(dim),
@@ -50,7 +51,8 @@ pub fn index_scores(
 ///
 /// The cache has one head, and keys that are as long as the query.
 pub fn key_products(tier: Tier, q: &[f32], keys: &KvCache, first: usize, products: &mut [f32]) {
-    let (layout, dim) = (keys.keys, keys.key_dim());
+    let layout = keys.keys;
+    let dim = keys.key_dim();
     assert!(layout.heads == 1 && dim > 0 && q.len() == dim, "key_products: shapes");
     assert!(
         first.is_multiple_of(SCORED) && first + products.len() <= layout.capacity,
@@ -73,8 +75,8 @@ fn products_of_either<S: Wide>(
     products: &mut [f32],
 ) {
     let end = first + products.len();
-    let (rows, span) =
-        ([QueryRow::of(0)], ScoreSpan { start: first, end, base: first, width: products.len() });
+    let rows = [QueryRow::of(0)];
+    let span = ScoreSpan { start: first, end, base: first, width: products.len() };
     match cache.data {
         KvData::F32 { keys, .. } => score(simd, q, &rows, span, head(keys, cache), products),
         KvData::Bf16 { keys, .. } => score(simd, q, &rows, span, head(keys, cache), products),

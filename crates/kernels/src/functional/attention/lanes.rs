@@ -67,12 +67,14 @@ fn run_unit<S: Wide, E: Element>(
     let mut rows = [QueryRow::default(); LANES];
     let rows = &mut rows[..unit.len()];
     for (row, i) in rows.iter_mut().zip(unit) {
-        let (token, head) = (i / group, kv_head * group + i % group);
+        let token = i / group;
+        let head = kv_head * group + i % group;
         let position = job.first_position + token;
         let start = spec.first_visible(position);
         *row = QueryRow { index: token * spec.heads + head, head, start, end: position + 1 };
     }
-    let (keys_layout, values_layout) = (job.cache.keys, job.cache.values);
+    let keys_layout = job.cache.keys;
+    let values_layout = job.cache.values;
     let keys = CachedHead { pages: keys, layout: keys_layout, head: kv_head, dim: spec.key_dim };
     let values =
         CachedHead { pages: values, layout: values_layout, head: kv_head, dim: spec.value_dim };
@@ -88,11 +90,14 @@ fn run_selected<S: Wide, E: Element>(
     (keys, values): (&[Page<E>], &[Page<E>]),
     scratch: &mut AttentionScratch,
 ) {
-    let (spec, selected) = (job.spec, job.selected.expect("the caller has looked"));
+    let spec = job.spec;
+    let selected = job.selected.expect("the caller has looked");
     let (runs, heads) = job.runs(selected);
     let division = job.division(heads);
-    let (run, number) = (unit / division.units(), unit % division.units());
-    let (token, run) = (run / runs, run % runs);
+    let run = unit / division.units();
+    let number = unit % division.units();
+    let token = run / runs;
+    let run = run % runs;
     let unit = division.unit(number);
     let first = run * heads + unit.start;
     let list = selected.of(token, first * selected.lists / spec.heads);
@@ -120,7 +125,8 @@ fn run_rows<S: Wide, T: Tiles>(
     if rows.len() > ROWS {
         return blocks::run(simd, job, rows, (keys, values), scratch);
     }
-    let (spec, count) = (job.spec, rows.len());
+    let spec = job.spec;
+    let count = rows.len();
     let start = rows[0].start;
     let end = rows[count - 1].end;
     // A multiple of 32, so that the index of a score is in the lane of its position.
@@ -191,7 +197,8 @@ pub(super) fn score<S: Wide, T: Tiles>(
     let mut start = span.start;
     while start < span.end {
         let tile = keys.tile(start, span.end, SCORED);
-        let (mut first, width) = (0, span.width);
+        let mut first = 0;
+        let width = span.width;
         while first < rows.len() {
             let rows = &rows[first..];
             let scores = &mut scores[first * width..];
@@ -268,9 +275,11 @@ fn dots<S: Wide, E: Element, const R: usize, const K: usize>(
 ) -> [[S::V; K]; R] {
     let mut acc = [[simd.zero(); K]; R];
     let whole = q[0].len() / LANES;
-    let (mut at, mut of_key) = (0, 0);
+    let mut at = 0;
+    let mut of_key = 0;
     for _ in 0..whole {
-        let (mut qs, mut ks) = ([simd.zero(); R], [simd.zero(); K]);
+        let mut qs = [simd.zero(); R];
+        let mut ks = [simd.zero(); K];
         for r in 0..R {
             qs[r] = simd.load(q[r][at..].first_chunk().expect("a whole block"));
         }
@@ -281,7 +290,8 @@ fn dots<S: Wide, E: Element, const R: usize, const K: usize>(
         (at, of_key) = (at + LANES, of_key + E::BLOCK);
     }
     if at < q[0].len() {
-        let (mut qs, mut ks) = ([simd.zero(); R], [simd.zero(); K]);
+        let mut qs = [simd.zero(); R];
+        let mut ks = [simd.zero(); K];
         for r in 0..R {
             qs[r] = simd.load(&padded(&q[r][at..], 0.0));
         }

@@ -328,7 +328,8 @@ impl AttentionCall<'_> {
     /// Runs of query heads that share a list and a key-value head, and the heads of each.
     fn runs(&self, selected: Selected) -> (usize, usize) {
         let &Attention { heads, kv_heads, .. } = self.spec;
-        let (mut run, mut other) = (heads / selected.lists, heads / kv_heads);
+        let mut run = heads / selected.lists;
+        let mut other = heads / kv_heads;
         while other > 0 {
             (run, other) = (other, run % other);
         }

@@ -112,7 +112,8 @@ impl<S: Simd, B: BlockFormat> Coded<S> for Blocks<S, B> {
 pub(in crate::matmul) unsafe fn iq4_xs_scales<S: Simd>(s: S, p: *const u8, scales: *mut f32) {
     // SAFETY: by this function's contract.
     unsafe {
-        let (low, high) = (u64::from(of_32(p.add(4))), u64::from(of_16(p.add(2))));
+        let low = u64::from(of_32(p.add(4)));
+        let high = u64::from(of_16(p.add(2)));
         // Eight times four bits, and eight times two, each in a byte of its own.
         let low = (low | low << 16) & 0x0000_ffff_0000_ffff;
         let low = (low | low << 8) & 0x00ff_00ff_00ff_00ff;

@@ -116,7 +116,8 @@ fn add_span<S: Simd, C: Coded<S>, const R: usize>(
     sums: &mut [f32],
     minima: &mut [[f32; MINIMA_LANES]],
 ) {
-    let (sums, minima) = (&mut sums[..R * tokens * LANES], &mut minima[..R * tokens]);
+    let sums = &mut sums[..R * tokens * LANES];
+    let minima = &mut minima[..R * tokens];
     let mut of_rows = [const { MaybeUninit::<(C::Shared, OfSpan<S, C>)>::uninit() }; R];
     for r in 0..R {
         // Other rows come before the next span of this one. Beyond the matrix the request is merely wasted.
@@ -137,7 +138,8 @@ fn add_span<S: Simd, C: Coded<S>, const R: usize>(
     let x = &x.columns()[group * x.padded..][..tokens * x.padded];
     for unit in 0..units {
         let of_row = 4 * span + unit;
-        let (mut w, mut scale) = ([[s.splat(0.0); 4]; R], [s.splat(0.0); R]);
+        let mut w = [[s.splat(0.0); 4]; R];
+        let mut scale = [s.splat(0.0); R];
         for r in 0..R {
             let (shared, scales) = of_rows[r];
             w[r] = match UNIT_COLS * (of_row + 1) <= m.cols() {

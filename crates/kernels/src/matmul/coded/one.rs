@@ -46,7 +46,8 @@ impl<S: Simd, C: Coded<S>> SimdJob<S> for OneOf<'_, '_, '_, C> {
     #[inline(always)]
     fn run(self, s: S) {
         let CodedOne { m, x, y } = self.0;
-        let (codes, rows) = (C::new(s, m), m.row_count());
+        let codes = C::new(s, m);
+        let rows = m.row_count();
         let mut r = 0;
         while S::DECODES_ALL && r + ROWS <= rows {
             let sums = dots::<S, C, ROWS>(s, codes, m, r, x);

@@ -45,7 +45,8 @@ fn decode<S: Simd, C: Coded<S>>(
     unit: usize,
     to: &mut [f32; UNIT_COLS],
 ) {
-    let (span, coding) = (unit / 4, C::CODING);
+    let span = unit / 4;
+    let coding = C::CODING;
     // SAFETY: the cursor belongs to this matrix, which has a column of the span.
     let shared = unsafe { codes.shared(s, at, span) };
     // SAFETY: likewise.

@@ -35,7 +35,8 @@ impl<S: Simd> Decoder<S> for ActOrder {
     unsafe fn block(self, s: S, at: &mut RowCursor, b: usize) -> [S::F; 4] {
         let order = at.beside[2 * BLOCK * b..].first_chunk::<{ 2 * BLOCK }>();
         let order = order.expect("a whole block").as_ptr();
-        let (fifteen, of_scale) = (s.splat_u(15), s.splat_u(!BELOW_SCALE));
+        let fifteen = s.splat_u(15);
+        let of_scale = s.splat_u(!BELOW_SCALE);
         // SAFETY: by the contract of the trait, and a row has a unit for every group.
         let units = unsafe {
             let mut groups = [fifteen; 4];

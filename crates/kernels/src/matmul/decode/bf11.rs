@@ -27,7 +27,8 @@ impl<S: Simd> Decoder<S> for Bf11<S> {
     }
     #[inline(always)]
     fn tail<'a>(self, s: S, at: &mut RowCursor<'a>, m: &Matrix<'a>) -> [S::F; 4] {
-        let (whole, n) = (m.cols() / BLOCK, m.cols() % BLOCK);
+        let whole = m.cols() / BLOCK;
+        let n = m.cols() % BLOCK;
         let tail = &m.row_bytes(0, at.row)[whole * BF11_BLOCK..];
         bf11_tail(s, &self.tiers, tail, n, &mut at.beside)
     }

@@ -34,7 +34,8 @@ impl<S: Simd> Decoder<S> for Bf12<S> {
     /// whose experts are 96 columns wide.
     #[inline(always)]
     fn tail<'a>(self, s: S, at: &mut RowCursor<'a>, m: &Matrix<'a>) -> [S::F; 4] {
-        let (whole, n) = (m.cols() / BLOCK, m.cols() % BLOCK);
+        let whole = m.cols() / BLOCK;
+        let n = m.cols() % BLOCK;
         let tail = &m.row_bytes(0, at.row)[whole * (BLOCK + BLOCK / 2)..];
         bf12_tail(s, self.of_tail, tail, n, &mut at.beside)
     }

@@ -26,7 +26,8 @@ impl<S: Simd> Decoder<S> for Nested<S> {
     unsafe fn block(self, s: S, at: &mut RowCursor, b: usize) -> [S::F; 4] {
         // SAFETY: by the contract of the trait; the top has as many blocks as the rest.
         unsafe {
-            let (rest, top) = (at.codes.add(REST_BLOCK * b), at.scales.add(TOP_BLOCK * b));
+            let rest = at.codes.add(REST_BLOCK * b);
+            let top = at.scales.add(TOP_BLOCK * b);
             s.nested(&self.distances, rest, top, &mut at.beside)
         }
     }

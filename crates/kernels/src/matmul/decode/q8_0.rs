@@ -53,7 +53,8 @@ impl<S: Simd> Decoder<S> for Q8_0 {
         if m.cols() % BLOCK != BLOCK / 2 {
             return load_block(s, &at.tail(m));
         }
-        let (whole, zero) = (m.cols() / BLOCK, s.splat(0.0));
+        let whole = m.cols() / BLOCK;
+        let zero = s.splat(0.0);
         // SAFETY: the row ends with a unit behind its whole blocks.
         let [a, b] = unsafe { Self::unit(s, at.codes.add(2 * UNIT * whole)) };
         [a, b, zero, zero]

@@ -36,7 +36,8 @@ impl<'a> CodedInput<'a> {
     }
 
     pub(super) fn of(input: &PackedInput, buffer: &'a Buffer) -> Self {
-        let (tokens, padded) = (input.tokens, input.cols.next_multiple_of(PAIR));
+        let tokens = input.tokens;
+        let padded = input.cols.next_multiple_of(PAIR);
         let (columns, sums) = buffer.get(Self::len(tokens, input.cols)).split_at(tokens * padded);
         CodedInput { tokens, padded, columns, sums }
     }
@@ -59,7 +60,8 @@ impl<'a> CodedInput<'a> {
 
 /// Packs the activations of an input.
 pub(super) fn pack(input: &PackedInput, fours: Fours, buffer: &mut Buffer) {
-    let (tokens, cols) = (input.tokens, input.cols);
+    let tokens = input.tokens;
+    let cols = input.cols;
     let padded = cols.next_multiple_of(PAIR);
     let (columns, sums) = buffer.grown(CodedInput::len(tokens, cols)).split_at_mut(tokens * padded);
     let of_token = sums_of(cols);
@@ -114,14 +116,16 @@ fn add_sums(x: &[f32; PAIR], first: usize, sums: &mut [f32]) {
 
 /// Two units of a token, from column `col` on.
 fn read(input: &PackedInput, token: usize, col: usize) -> [f32; PAIR] {
-    let (packed, padded) = (input.packed(), input.padded_cols());
+    let packed = input.packed();
+    let padded = input.padded_cols();
     let mut x = [0.0; PAIR];
     let there = PAIR.min(padded - col);
     let InputShape { lanes, tile_tokens } = input.shape;
     if lanes == 0 {
         x[..there].copy_from_slice(&packed[token * padded + col..][..there]);
     } else {
-        let (group, chunk) = (token / GROUP * GROUP, col / CHUNK * CHUNK);
+        let group = token / GROUP * GROUP;
+        let chunk = col / CHUNK * CHUNK;
         let in_group = GROUP.min(input.tokens - group);
         let tile = (token - group) / tile_tokens * tile_tokens;
         let in_tile = tile_tokens.min(in_group - tile);
@@ -129,7 +133,8 @@ fn read(input: &PackedInput, token: usize, col: usize) -> [f32; PAIR] {
         let base = group * padded + in_group * chunk + tile * steps * lanes;
         let base = base + (token - group - tile) * lanes;
         for at in (0..there).step_by(lanes) {
-            let (step, slice) = ((col - chunk + at) / LANES, at % LANES / lanes);
+            let step = (col - chunk + at) / LANES;
+            let slice = at % LANES / lanes;
             let from = base + slice * steps * in_group * lanes + step * in_tile * lanes;
             x[at..at + lanes].copy_from_slice(&packed[from..][..lanes]);
         }

@@ -103,7 +103,8 @@ impl Rounded {
 
     /// The activations rounded last.
     pub(in crate::matmul) fn view(&self) -> View<'_> {
-        let (tokens, padded) = (self.tokens, self.padded);
+        let tokens = self.tokens;
+        let padded = self.padded;
         let blocks = tokens * padded / ROUND_COLS;
         let all = self.buffer.get(Self::len(tokens, padded));
         let (q, rest) = all.split_at(blocks * ROUND_COLS / 4);

@@ -162,7 +162,8 @@ eights! {
     }
     Q5_0, Encoding::Gguf(GgufBlocks::Q5_0), 176, 0, |n, p, unit| {
         let (at, bytes) = blocks(GgufBlocks::Q5_0, unit);
-        let (first, second) = (p.add(at), p.add(at + bytes));
+        let first = p.add(at);
+        let second = p.add(at + bytes);
         let codes = n.simd().and_b(n.simd().load_halved(first.add(6), second.add(6)), 15);
         n.simd().add_where(codes, both(of_32(first.add(2)), of_32(second.add(2))), 16)
     }, |n, p, _scales, span| {
@@ -170,7 +171,8 @@ eights! {
     }
     Q5_1, Encoding::Gguf(GgufBlocks::Q5_1), 192, 0, |n, p, unit| {
         let (at, bytes) = blocks(GgufBlocks::Q5_1, unit);
-        let (first, second) = (p.add(at), p.add(at + bytes));
+        let first = p.add(at);
+        let second = p.add(at + bytes);
         let codes = n.simd().and_b(n.simd().load_halved(first.add(8), second.add(8)), 15);
         n.simd().add_where(codes, both(of_32(first.add(4)), of_32(second.add(4))), 16)
     }, |n, p, _scales, span| {
@@ -223,10 +225,12 @@ eights! {
         }
     }
     Q3K, Encoding::Gguf(GgufBlocks::Q3K), 110, 0, |n, p, unit| {
-        let (p, q) = (p.add(110 * (unit / 4)), unit % 4);
+        let p = p.add(110 * (unit / 4));
+        let q = unit % 4;
         let by = 4 * (q % 2) as u32;
         let codes = n.simd().load_b_shifted(p.add(32 + 32 * (q / 2)), [by, by + 2]);
-        let (codes, thirds) = (n.simd().and_b(codes, 3), n.simd().load_b_shifted(p, [0, 0]));
+        let codes = n.simd().and_b(codes, 3);
+        let thirds = n.simd().load_b_shifted(p, [0, 0]);
         n.simd().add_tested(codes, thirds, [1 << (2 * q), 2 << (2 * q)], 4)
     }, |n, p, _scales, span| {
         let p = p.add(110 * span);
@@ -241,7 +245,8 @@ eights! {
         SpanScales { minima, ..SpanScales::new(n, scales) }
     }
     Q5K, Encoding::Gguf(GgufBlocks::Q5K), 176, 0, |n, p, unit| {
-        let (p, q) = (p.add(176 * (unit / 4)), unit % 4);
+        let p = p.add(176 * (unit / 4));
+        let q = unit % 4;
         let codes = n.simd().and_b(n.simd().load_b_shifted(p.add(48 + 32 * q), [0, 4]), 15);
         let fifths = n.simd().load_b_shifted(p.add(16), [0, 0]);
         n.simd().add_tested(codes, fifths, [1 << (2 * q), 2 << (2 * q)], 16)
@@ -250,7 +255,8 @@ eights! {
         SpanScales { minima, ..SpanScales::new(n, scales) }
     }
     Q6K, Encoding::Gguf(GgufBlocks::Q6K), 210, 0, |n, p, unit| {
-        let (p, q) = (p.add(210 * (unit / 4)), unit % 4);
+        let p = p.add(210 * (unit / 4));
+        let q = unit % 4;
         let odd = 4 * (q % 2) as u32;
         let low = n.simd().and_b(n.simd().shr_b(n.simd().load_b(p.add(64 * (q / 2))), odd), 15);
         let high = n.simd().load_b_shifted(p.add(128 + 32 * (q / 2)), [odd, odd + 2]);

@@ -47,11 +47,13 @@ pub(super) fn many<N: Integers, C: Eights<N>>(
 ) {
     let of_tile = rows_of::<N>();
     let [panel, sums] = scratch_lengths::<N>();
-    let (panel, sums) = (scratch.panel.grown(panel), scratch.sums.grown(sums));
+    let panel = scratch.panel.grown(panel);
+    let sums = scratch.sums.grown(sums);
     for (group, tokens) in groups(x.tokens, GROUP) {
         for (first, rows) in groups(m.row_count(), of_tile) {
             for (span, spans) in groups(x.padded / SPAN_COLS, CHUNK) {
-                let (rows, spans) = (first..first + rows, span..span + spans);
+                let rows = first..first + rows;
+                let spans = span..span + spans;
                 let panel = Panel::of(panel, of_tile);
                 let job =
                     PanelDecode { m, rows, spans: spans.clone(), panel, of: PhantomData::<C> };
@@ -240,7 +242,9 @@ impl Int8Tile<'_> {
     #[inline(always)]
     fn add<N: Integers, const CLASS: u8, const M: usize, const T: usize>(self, n: N) {
         let Int8Tile { form, x, token, spans, panel, sums } = self;
-        let (s, lanes, less) = (n.simd(), <N::S as Simd>::TILE_LANES, less::<N>(form));
+        let s = n.simd();
+        let lanes = <N::S as Simd>::TILE_LANES;
+        let less = less::<N>(form);
         assert!(M == N::REGS && sums.len() == SPAN_BLOCKS * M * T * lanes);
         let runs = CLASS == class::RUNS;
         for (i, span) in spans.enumerate() {
@@ -321,7 +325,8 @@ impl<N: Integers> SimdJob<N> for GroupSums<'_, '_> {
     #[inline(always)]
     fn run(self, _: N) {
         let GroupSums { sums, tokens, rows, y } = self;
-        let (of_tile, lanes) = (rows_of::<N>(), <N::S as Simd>::TILE_LANES);
+        let of_tile = rows_of::<N>();
+        let lanes = <N::S as Simd>::TILE_LANES;
         for (t, count) in groups(tokens.len(), TOKENS) {
             let each = count * of_tile;
             let sums = &mut sums[t * of_tile * SPAN_BLOCKS..][..SPAN_BLOCKS * each];

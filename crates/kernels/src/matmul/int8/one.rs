@@ -66,8 +66,11 @@ fn dots<N: Integers, C: Eights<N>, const R: usize>(
     let mut acc = [s.zero_h(); R];
     // Slices of all spans, so that there is one check for each.
     let spans = x.padded / SPAN_COLS;
-    let (q, scales, totals) = (&x.q(0)[..spans], &x.scales(0)[..spans], &x.totals(0)[..spans]);
-    let (sums, of_runs) = (&x.sums(0)[..spans], &x.of_runs(0)[..spans]);
+    let q = &x.q(0)[..spans];
+    let scales = &x.scales(0)[..spans];
+    let totals = &x.totals(0)[..spans];
+    let sums = &x.sums(0)[..spans];
+    let of_runs = &x.of_runs(0)[..spans];
     for span in 0..spans {
         for line in 0..(R * C::BYTES).div_ceil(64) {
             s.prefetch(ahead.wrapping_add(span * R * C::BYTES + 64 * line));
@@ -111,7 +114,9 @@ fn add<N: Integers, C: Eights<N>>(
     x: Columns,
     mut acc: Eight<N>,
 ) -> Eight<N> {
-    let (s, less, runs) = (n.simd(), less::<N>(C::FORM), C::FORM.runs);
+    let s = n.simd();
+    let less = less::<N>(C::FORM);
+    let runs = C::FORM.runs;
     // SAFETY: the activations of a span are 256 bytes, and there are eight or 16 of the others.
     unsafe {
         let of_runs = x.of_runs.as_ptr().cast();

@@ -71,8 +71,10 @@ unsafe fn joined(bytes: __m256i, rotated: __m256i) -> [__m256; 4] {
         // and a mantissa: seven bits change places.
         let moved = _mm256_xor_si256(bytes, rotated);
         let moved = _mm256_and_si256(moved, _mm256_set1_epi8(0x7f));
-        let (upper, lower) = (_mm256_xor_si256(bytes, moved), _mm256_xor_si256(rotated, moved));
-        let (low_bytes, high_bytes) = (_mm256_set1_epi16(0xff), _mm256_set1_epi16(-256));
+        let upper = _mm256_xor_si256(bytes, moved);
+        let lower = _mm256_xor_si256(rotated, moved);
+        let low_bytes = _mm256_set1_epi16(0xff);
+        let high_bytes = _mm256_set1_epi16(-256);
         let odd =
             _mm256_or_si256(_mm256_and_si256(lower, low_bytes), _mm256_slli_epi16::<8>(upper));
         let even =

@@ -142,7 +142,8 @@ unsafe fn join_half(bytes: __m256i, exponents: __m256i) -> [__m256; 4] {
             _mm256_and_si256(sign, _mm256_slli_epi16(exponents, 7)),
             _mm256_andnot_si256(sign, bytes),
         );
-        let (front, back) = (_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high));
+        let front = _mm256_unpacklo_epi8(low, high);
+        let back = _mm256_unpackhi_epi8(low, high);
         [
             _mm256_castsi256_ps(_mm256_slli_epi32(front, 16)),
             _mm256_castsi256_ps(_mm256_and_si256(front, upper)),

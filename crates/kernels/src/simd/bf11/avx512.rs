@@ -103,7 +103,8 @@ pub(in crate::simd) unsafe fn join(bytes: __m512i, exponents: __m512i) -> [__m51
         let high = _mm512_ternarylogic_epi32::<0xca>(sign, bytes, shifted);
         let shifted = _mm512_slli_epi16::<7>(exponents);
         let low = _mm512_ternarylogic_epi32::<0xca>(sign, shifted, bytes);
-        let (front, back) = (_mm512_unpacklo_epi8(low, high), _mm512_unpackhi_epi8(low, high));
+        let front = _mm512_unpacklo_epi8(low, high);
+        let back = _mm512_unpackhi_epi8(low, high);
         [
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(front)),
             _mm512_castsi512_ps(_mm512_and_si512(front, upper)),

@@ -194,7 +194,8 @@ impl Avx512 {
         allowed! {
             let codes = _mm512_loadu_epi8(p.add(2).cast());
             let top = p.add(66).cast::<u64>().read_unaligned();
-            let (even, odd) = (_pext_u64(top, u64::MAX / 3), _pext_u64(top, u64::MAX / 3 * 2));
+            let even = _pext_u64(top, u64::MAX / 3);
+            let odd = _pext_u64(top, u64::MAX / 3 * 2);
             let first = self.ninth(even as u32, codes);
             let second = self.ninth(odd as u32, _mm512_srli_epi16::<8>(codes));
             let factors = _mm_cvtsi32_si128(p.add(106).cast::<i32>().read_unaligned());

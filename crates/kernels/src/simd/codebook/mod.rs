@@ -83,7 +83,8 @@ macro_rules! by_bytes {
                 let block = unsafe { std::slice::from_raw_parts(p, format.bytes()) };
                 // The mask tells the compiler that there are four, so that it checks no bounds.
                 let codebook::Quarter { points, shift } = codebook::quarter(format, block, q & 3);
-                let (points, less) = (self.of_eights(points), codebook::less(format));
+                let points = self.of_eights(points);
+                let less = codebook::less(format);
                 let codes = match shift {
                     Shift::Signs(negative) => {
                         self.add_b(self.negate_where(points, negative), less)

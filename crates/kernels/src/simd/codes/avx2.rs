@@ -53,7 +53,8 @@ pub(super) unsafe fn scales_and_minima(p: *const u8) -> [__m256; 2] {
     // the last eight are those of the first.
     let first = _mm_shuffle_epi32::<0x99>(block);
     let first = _mm_srlv_epi32(first, _mm_set_epi32(2, 2, 0, 0));
-    let (own, upper) = (0x3f3f_3f3f, 0x3030_3030);
+    let own = 0x3f3f_3f3f;
+    let upper = 0x3030_3030;
     let first = _mm_and_si128(first, _mm_set_epi32(upper, upper, own, own));
     let rest = _mm_srlv_epi32(_mm_shuffle_epi32::<0xff>(block), _mm_set_epi32(4, 0, 0, 0));
     let rest = _mm_and_si128(rest, _mm_set_epi32(0x0f0f_0f0f, 0x0f0f_0f0f, 0, 0));
@@ -64,7 +65,8 @@ pub(super) unsafe fn scales_and_minima(p: *const u8) -> [__m256; 2] {
     let halves = _mm_xor_si128(block, _mm_set_epi32(0, 0, 0, i32::MIN));
     let halves = _mm256_castps128_ps256(_mm_cvtph_ps(halves));
     let halves = _mm256_permutevar8x32_ps(halves, _mm256_set_epi32(1, 1, 1, 1, 0, 0, 0, 0));
-    let (low, high) = (_mm256_mul_ps(low, halves), _mm256_mul_ps(high, halves));
+    let low = _mm256_mul_ps(low, halves);
+    let high = _mm256_mul_ps(high, halves);
     [_mm256_permute2f128_ps::<0x20>(low, high), _mm256_permute2f128_ps::<0x31>(low, high)]
 }
 

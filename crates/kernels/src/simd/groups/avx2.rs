@@ -42,7 +42,8 @@ unsafe fn twice(p: *const u8) -> __m256i {
 #[target_feature(enable = "avx2")]
 #[inline]
 fn looked_up([upper, lower]: [__m256i; 2], codes: __m256i) -> [[__m256; 2]; 2] {
-    let (upper, lower) = (_mm256_shuffle_epi8(upper, codes), _mm256_shuffle_epi8(lower, codes));
+    let upper = _mm256_shuffle_epi8(upper, codes);
+    let lower = _mm256_shuffle_epi8(lower, codes);
     let zero = _mm256_setzero_si256();
     [
         widened(zero, _mm256_unpacklo_epi8(lower, upper)),

@@ -64,7 +64,8 @@ pub(super) unsafe fn even_and_odd(p: *const u8) -> [__m128i; 2] {
     let order = _mm_set_epi8(15, 13, 11, 9, 7, 5, 3, 1, 14, 12, 10, 8, 6, 4, 2, 0);
     // SAFETY: by this function's contract.
     let (low, high) = unsafe { (_mm_loadu_si128(p.cast()), _mm_loadu_si128(p.add(16).cast())) };
-    let (low, high) = (_mm_shuffle_epi8(low, order), _mm_shuffle_epi8(high, order));
+    let low = _mm_shuffle_epi8(low, order);
+    let high = _mm_shuffle_epi8(high, order);
     [_mm_unpacklo_epi64(low, high), _mm_unpackhi_epi64(low, high)]
 }
 

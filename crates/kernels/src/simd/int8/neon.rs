@@ -89,7 +89,8 @@ impl Integers for Dot {
         for half in 0..2 {
             allowed! {
                 let bytes = vld1q_u8(p.add(16 * half));
-                let (low, high) = (vandq_u8(bytes, vdupq_n_u8(15)), vshrq_n_u8::<4>(bytes));
+                let low = vandq_u8(bytes, vdupq_n_u8(15));
+                let high = vshrq_n_u8::<4>(bytes);
                 codes[2 * half] = vzip1q_u8(low, high);
                 codes[2 * half + 1] = vzip2q_u8(low, high);
             }
@@ -99,8 +100,10 @@ impl Integers for Dot {
     #[inline(always)]
     unsafe fn apart_b(self, p: *const u8) -> Unit<Self> {
         allowed! {
-            let (first, last) = (vld1q_u8(p), vld1q_u8(p.add(16)));
-            let (even, odd) = (vuzp1q_u8(first, last), vuzp2q_u8(first, last));
+            let first = vld1q_u8(p);
+            let last = vld1q_u8(p.add(16));
+            let even = vuzp1q_u8(first, last);
+            let odd = vuzp2q_u8(first, last);
             let fifteen = vdupq_n_u8(15);
             [
                 vandq_u8(even, fifteen),
@@ -129,7 +132,8 @@ impl Integers for Dot {
         let zero = allowed!(vdupq_n_s32(0));
         let mut sums = [zero; 8];
         for run in 0..16 {
-            let (codes, block) = (codes[run / 4][run % 4], run / 2);
+            let codes = codes[run / 4][run % 4];
+            let block = run / 2;
             let x = allowed!(vld1q_s8(x.add(16 * run)));
             sums[block] = match form.runs {
                 true => {

@@ -16,7 +16,8 @@ impl Bytes for Neon {
     #[inline(always)]
     unsafe fn load_b_shifted(self, p: *const u8, by: [u32; 2]) -> Self::B {
         allowed! {
-            let (low, high) = (vld1q_u8(p), vld1q_u8(p.add(16)));
+            let low = vld1q_u8(p);
+            let high = vld1q_u8(p.add(16));
             let first = vdupq_n_s8(-(by[0] as i8));
             let second = vdupq_n_s8(-(by[1] as i8));
             [
@@ -30,7 +31,9 @@ impl Bytes for Neon {
     #[inline(always)]
     unsafe fn load_halved(self, first: *const u8, second: *const u8) -> Self::B {
         allowed! {
-            let (first, second, fifteen) = (vld1q_u8(first), vld1q_u8(second), vdupq_n_u8(15));
+            let first = vld1q_u8(first);
+            let second = vld1q_u8(second);
+            let fifteen = vdupq_n_u8(15);
             [
                 vandq_u8(first, fifteen),
                 vshrq_n_u8::<4>(first),

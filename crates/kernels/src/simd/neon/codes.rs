@@ -18,7 +18,8 @@ unsafe fn nibbles(p: *const u8) -> [uint8x16_t; 2] {
     // SAFETY: by this function's contract.
     unsafe {
         let bytes = vld1q_u8(p);
-        let (low, high) = (vandq_u8(bytes, vdupq_n_u8(15)), vshrq_n_u8::<4>(bytes));
+        let low = vandq_u8(bytes, vdupq_n_u8(15));
+        let high = vshrq_n_u8::<4>(bytes);
         [vzip1q_u8(low, high), vzip2q_u8(low, high)]
     }
 }
@@ -89,7 +90,8 @@ impl Codes for Neon {
     unsafe fn in_eights(self, p: *const f32, pair: usize) -> Self::F {
         allowed! {
             let p = p.add(2 * pair);
-            let (low, high) = (vld1q_dup_f32(p), vld1q_dup_f32(p.add(1)));
+            let low = vld1q_dup_f32(p);
+            let high = vld1q_dup_f32(p.add(1));
             [low, low, high, high]
         }
     }
@@ -124,7 +126,8 @@ impl Codes for Neon {
     #[inline(always)]
     fn looked_up(self, table: Self::Table, bytes: Self::B) -> [Self::F; 4] {
         allowed! {
-            let (table, fifteen) = ([table; 4], [vdupq_n_u8(15); 4]);
+            let table = [table; 4];
+            let fifteen = [vdupq_n_u8(15); 4];
             let nibbles = each!(vandq_u8, bytes, fifteen);
             self.fields(each!(vqtbl1q_u8, table, nibbles), 0xff)
         }
@@ -147,7 +150,8 @@ impl Codes for Neon {
     unsafe fn apart(self, p: *const u8) -> [Self::F; 4] {
         let mut fields = [[allowed!(vdupq_n_f32(0.0)); 4]; 4];
         allowed! {
-            let (low, high) = (vld1q_u16(p.cast()), vld1q_u16(p.add(16).cast()));
+            let low = vld1q_u16(p.cast());
+            let high = vld1q_u16(p.add(16).cast());
             let words = [
                 vmovl_u16(vget_low_u16(low)),
                 vmovl_u16(vget_high_u16(low)),

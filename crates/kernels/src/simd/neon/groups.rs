@@ -120,7 +120,8 @@ impl Groups for Neon {
         let mut places = [0u32; 16];
         for lanes in &mut index {
             allowed! {
-                let (own, last) = (*lanes, [vdupq_n_u32(last as u32); 4]);
+                let own = *lanes;
+                let last = [vdupq_n_u32(last as u32); 4];
                 let own = each!(vminq_u32, own, last);
                 for k in 0..4 {
                     vst1q_u32(places.as_mut_ptr().add(4 * k), own[k]);

@@ -53,7 +53,8 @@ impl PoolWork {
     /// Lengths for passes of up to this many tokens: of rows, logits, those of an entry, and an entry
     /// with the cosines and sines of its angles, which are together no longer than it.
     pub(super) fn lens(pools: &PoolSpec, dim: usize, tokens: usize) -> [usize; 5] {
-        let (rows, parts) = (tokens * pools.series() * dim, pools.series() * pools.ratio * dim);
+        let rows = tokens * pools.series() * dim;
+        let parts = pools.series() * pools.ratio * dim;
         [rows, rows, parts, parts, 2 * dim]
     }
 }
@@ -83,7 +84,8 @@ impl Pooling<'_> {
         for span in spans {
             let state = sequences[span.sequence].layers[self.layer].compressed();
             let rows = [&*rows, &*gates].map(|rows| rows_of(span, rows, width));
-            let (ratio, end) = (self.pools.ratio, span.first_position + span.tokens);
+            let ratio = self.pools.ratio;
+            let end = span.first_position + span.tokens;
             let mut position = span.first_position;
             while position < end {
                 // A ring has room for the rows of the entries that are not finished.
@@ -113,7 +115,8 @@ impl Pooling<'_> {
         let &Pooling { tier, pools: PoolSpec { ratio, .. }, dim, index, bias, .. } = self;
         let series = self.pools.series();
         let len = series * ratio * dim;
-        let (x, logits) = (grown(x, len), grown(logits, len));
+        let x = grown(x, len);
+        let logits = grown(logits, len);
         // The first entry has no positions before its own.
         let before = (series - 1).min(number);
         let rows = (before + 1) * ratio;
@@ -139,9 +142,11 @@ impl Pooling<'_> {
         let Rope { inv_freq, factor, .. } = self.rope;
         rms_norm(tier, entry, dim, NormWeight::Plain(self.norm), eps);
         let pairs = inv_freq.len();
-        let (cos, sin) = (grown(cos, pairs), grown(sin, pairs));
+        let cos = grown(cos, pairs);
+        let sin = grown(sin, pairs);
         rope_tables(inv_freq, *factor, number * self.pools.ratio, cos, sin);
-        let (offset, pairs) = (dim - 2 * pairs, RopePairs::Interleaved);
+        let offset = dim - 2 * pairs;
+        let pairs = RopePairs::Interleaved;
         rope(tier, entry, RopeShape { heads: 1, head_dim: dim, offset, pairs }, cos, sin);
     }
 }

@@ -68,10 +68,13 @@ impl Heads<'_> {
     /// Computes with rows from `first` on. Rows come in ascending order, so a head is computed when
     /// the last row for its keys is there.
     pub(super) fn block(&mut self, first: usize, block: &Matrix<'_>) {
-        let (plain, rows) = (self.spec.plain, self.spec.head_rows());
-        let (mut at, end) = (first, first + block.row_count());
+        let plain = self.spec.plain;
+        let rows = self.spec.head_rows();
+        let mut at = first;
+        let end = first + block.row_count();
         while at < end {
-            let (head, row) = (at / rows, at % rows);
+            let head = at / rows;
+            let row = at % rows;
             let group = head..head + 1;
             let until = if row < plain { plain } else { rows };
             let next = end.min(head * rows + until);
@@ -102,7 +105,9 @@ impl Heads<'_> {
     /// Computes with rows of the separate matrix of keys, from `first` on.
     pub(super) fn split_keys(&mut self, first: usize, block: &Matrix<'_>) {
         let &LatentSpec { heads: all, rank, plain, rotated, .. } = self.spec;
-        let (head_dim, width, tokens) = (plain + rotated, rank + rotated, self.tokens);
+        let head_dim = plain + rotated;
+        let width = rank + rotated;
+        let tokens = self.tokens;
         for HeadRange { heads, row, rows } in runs(first, block.row_count(), rank, self.together())
         {
             let group = self.group(heads.start);
@@ -172,7 +177,8 @@ impl Heads<'_> {
         let place = self.place(&heads);
         let absorbed = self.absorbed[place].chunks_exact_mut(rank + rotated);
         for (i, row) in absorbed.enumerate() {
-            let (token, head) = (i / heads.len(), heads.start + i % heads.len());
+            let token = i / heads.len();
+            let head = heads.start + i % heads.len();
             let q = &self.q[(token * all + head) * head_dim..][..head_dim];
             let (latent, turned) = row.split_at_mut(rank);
             latent.fill(0.0);
@@ -188,8 +194,11 @@ impl Heads<'_> {
         rows: impl Fn(usize) -> Matrix<'m> + Sync,
     ) {
         let &LatentSpec { heads: all, rank, plain, rotated, .. } = self.spec;
-        let (tier, q, count) = (self.tier, self.q, heads.len());
-        let (head_dim, width) = (plain + rotated, rank + rotated);
+        let tier = self.tier;
+        let q = self.q;
+        let count = heads.len();
+        let head_dim = plain + rotated;
+        let width = rank + rotated;
         let absorbed = &mut self.absorbed[..self.tokens * count * width];
         let worth = WORTH_SPLITTING / plain + 1;
         split_rows(absorbed, width, worth, |from, part| {
@@ -213,7 +222,8 @@ impl Heads<'_> {
     /// Attends with the queries of some heads, to the latents of each sequence.
     fn attend(&mut self, heads: Range<usize>) {
         let &LatentSpec { rank, scale, sparse, .. } = self.spec;
-        let (count, width) = (heads.len(), self.spec.width());
+        let count = heads.len();
+        let width = self.spec.width();
         let place = self.place(&heads);
         for span in self.spans {
             let cache = self.sequences[span.sequence].layers[self.layer].latent();
@@ -245,7 +255,8 @@ impl Heads<'_> {
 
     /// Packs the sums of latents of some heads.
     fn pack(&mut self, heads: Range<usize>) {
-        let (rank, count) = (self.spec.rank, heads.len());
+        let rank = self.spec.rank;
+        let count = heads.len();
         self.packed = heads.start;
         for (head, input) in packs(self.inputs, count).iter_mut().enumerate() {
             let row = |token: usize| &self.attended[(token * count + head) * rank..][..rank];
@@ -300,9 +311,11 @@ fn runs(
     each: usize,
     together: usize,
 ) -> impl Iterator<Item = HeadRange> {
-    let (mut at, end) = (first, first + count);
+    let mut at = first;
+    let end = first + count;
     std::iter::from_fn(move || {
-        let (head, row) = (at / each, at % each);
+        let head = at / each;
+        let row = at % each;
         let whole = if row == 0 { (end - at) / each } else { 0 };
         let until = (head + whole).min(head - head % together + together).max(head + 1);
         let rows = if whole > 0 { each } else { (each - row).min(end - at) };
@@ -337,7 +350,10 @@ mod tests {
             split: false,
             sparse: None,
         };
-        let (tokens, rows, head_dim, width) = (5, spec.head_rows(), 66, spec.width());
+        let tokens = 5;
+        let rows = spec.head_rows();
+        let head_dim = 66;
+        let width = spec.width();
         let number = |i: usize| ((i * 7919) % 1013) as f32 / 500.0 - 1.0;
         let q: Vec<f32> = (0..tokens * spec.query_width()).map(number).collect();
         let weights: Vec<f32> = (0..spec.heads * rows * spec.rank).map(|i| number(i + 1)).collect();
@@ -357,8 +373,9 @@ mod tests {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             for cut in [0, 1, 30, 64] {
                 let mut found = vec![f32::NAN; expected.len()];
-                let (mut empty, mut inputs, mut scratch) =
-                    (Vec::new(), Vec::new(), ScratchPool::default());
+                let mut empty = Vec::new();
+                let mut inputs = Vec::new();
+                let mut scratch = ScratchPool::default();
                 let mut heads = Heads {
                     tier: Tier::best(),
                     layer: 0,

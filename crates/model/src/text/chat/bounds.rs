@@ -194,7 +194,10 @@ pub(super) fn operate(
     operands: &[Value],
 ) -> Result<Value, Error> {
     let operand = |i: usize| operands.get(i).cloned().unwrap_or(Value::from(()));
-    let (a, b, c, d) = (operand(0), operand(1), operand(2), operand(3));
+    let a = operand(0);
+    let b = operand(1);
+    let c = operand(2);
+    let d = operand(3);
     match expression {
         "a + b" | "a[b:c:d]" => {
             budget.pay_for_copy(&a)?;
@@ -224,8 +227,10 @@ fn rebuild<'a>(statement: &Stmt<'a>) -> Result<Stmt<'a>, Error> {
             Stmt::EmitExpr(at(s, ast::EmitExpr { expr }))
         }
         Stmt::ForLoop(s) => {
-            let (target, iter) = (paid(&s.target), paid(&s.iter));
-            let (body, else_body) = (all(&s.body)?, all(&s.else_body)?);
+            let target = paid(&s.target);
+            let iter = paid(&s.iter);
+            let body = all(&s.body)?;
+            let else_body = all(&s.else_body)?;
             let filter_expr = s.filter_expr.as_ref().map(paid);
             let recursive = s.recursive;
             Stmt::ForLoop(at(
@@ -234,7 +239,8 @@ fn rebuild<'a>(statement: &Stmt<'a>) -> Result<Stmt<'a>, Error> {
             ))
         }
         Stmt::IfCond(s) => {
-            let (true_body, false_body) = (all(&s.true_body)?, all(&s.false_body)?);
+            let true_body = all(&s.true_body)?;
+            let false_body = all(&s.false_body)?;
             Stmt::IfCond(at(s, ast::IfCond { expr: paid(&s.expr), true_body, false_body }))
         }
         Stmt::WithBlock(s) => {
@@ -244,7 +250,8 @@ fn rebuild<'a>(statement: &Stmt<'a>) -> Result<Stmt<'a>, Error> {
         }
         Stmt::Set(s) => Stmt::Set(at(s, ast::Set { target: paid(&s.target), expr: paid(&s.expr) })),
         Stmt::SetBlock(s) => {
-            let (target, filter) = (paid(&s.target), s.filter.as_ref().map(paid));
+            let target = paid(&s.target);
+            let filter = s.filter.as_ref().map(paid);
             Stmt::SetBlock(at(s, ast::SetBlock { target, filter, body: all(&s.body)? }))
         }
         Stmt::FilterBlock(s) => {
@@ -292,7 +299,8 @@ fn paid<'a>(expression: &Expr<'a>) -> Expr<'a> {
             Expr::UnaryOp(at(e, ast::UnaryOp { op, expr: paid(&e.expr) }))
         }
         Expr::BinOp(e) => {
-            let (left, right) = (paid(&e.left), paid(&e.right));
+            let left = paid(&e.left);
+            let right = paid(&e.right);
             let name = match e.op {
                 op @ (BinOpKind::ScAnd | BinOpKind::ScOr) => {
                     return Expr::BinOp(at(e, ast::BinOp { op, left, right }));
@@ -338,23 +346,27 @@ fn paid<'a>(expression: &Expr<'a>) -> Expr<'a> {
             Expr::Compare(at(e, ast::Compare { expr: paid(&e.expr), ops: ops.collect() }))
         }
         Expr::IfExpr(e) => {
-            let (test_expr, true_expr) = (paid(&e.test_expr), paid(&e.true_expr));
+            let test_expr = paid(&e.test_expr);
+            let true_expr = paid(&e.true_expr);
             let false_expr = e.false_expr.as_ref().map(paid);
             Expr::IfExpr(at(e, ast::IfExpr { test_expr, true_expr, false_expr }))
         }
         Expr::Filter(e) => {
-            let (expr, args) = (e.expr.as_ref().map(paid), arguments(&e.args));
+            let expr = e.expr.as_ref().map(paid);
+            let args = arguments(&e.args);
             Expr::Filter(at(e, ast::Filter { name: e.name, expr, args }))
         }
         Expr::Test(e) => {
-            let (expr, args) = (paid(&e.expr), arguments(&e.args));
+            let expr = paid(&e.expr);
+            let args = arguments(&e.args);
             Expr::Test(at(e, ast::Test { name: e.name, expr, args }))
         }
         Expr::GetAttr(e) => {
             Expr::GetAttr(at(e, ast::GetAttr { expr: paid(&e.expr), name: e.name }))
         }
         Expr::GetItem(e) => {
-            let (expr, subscript_expr) = (paid(&e.expr), paid(&e.subscript_expr));
+            let expr = paid(&e.expr);
+            let subscript_expr = paid(&e.subscript_expr);
             Expr::GetItem(at(e, ast::GetItem { expr, subscript_expr }))
         }
         Expr::Call(e) => Expr::Call(at(e, call(e))),

@@ -242,7 +242,8 @@ impl ChatTemplate {
             self.template.contains(name) && found().is_some_and(|(prompt, other)| prompt != other)
         };
         let set = |name: &str, value| vec![(name.to_owned(), value)];
-        let (on, off) = (Json::from(think), Json::from(!think));
+        let on = Json::from(think);
+        let off = Json::from(!think);
         let switch = SWITCHES.into_iter().find(|name| switches(name, &on, &off));
         if let Some(name) = switch {
             return Some(set(name, on));

@@ -75,7 +75,8 @@ pub(super) fn environment(budget: &Arc<Budget>, now: i64) -> Environment<'static
     });
     let paid = budget.clone();
     env.add_filter("replace", move |text: Value, from: Value, to: Value| {
-        let (text, from) = (string(&paid, &text)?, string(&paid, &from)?);
+        let text = string(&paid, &text)?;
+        let from = string(&paid, &from)?;
         let to = string(&paid, &to)?;
         let times = text.matches(&from).count();
         paid.pay(text.len().saturating_add(times.saturating_mul(to.len())))?;

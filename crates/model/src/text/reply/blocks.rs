@@ -65,8 +65,8 @@ impl BlocksReader {
             (_, true) => BlocksPlace::Text,
             _ => BlocksPlace::Start,
         };
-        let (has_reasoning, has_text) =
-            (place == BlocksPlace::Reasoning, place == BlocksPlace::Text);
+        let has_reasoning = place == BlocksPlace::Reasoning;
+        let has_text = place == BlocksPlace::Text;
         BlocksReader { has_tools, held: String::new(), searched: 0, place, has_reasoning, has_text }
     }
 

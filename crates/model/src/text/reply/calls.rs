@@ -128,7 +128,8 @@ impl CallFormat {
             self,
             CallFormat::Json | CallFormat::Bare | CallFormat::Mistral { after_name: None }
         );
-        let (all, before) = (self.begins(Some(name)), self.begins(None));
+        let all = self.begins(Some(name));
+        let before = self.begins(None);
         all.strip_prefix(&before).filter(|_| is_text).map(str::to_owned)
     }
 

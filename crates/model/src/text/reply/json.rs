@@ -30,7 +30,8 @@ pub(super) fn array(text: &str) -> Result<Vec<ToolCall>, NoCall> {
 
 /// Reads calls with white space or semicolons between them.
 pub(super) fn separated(text: &str) -> Result<Vec<ToolCall>, NoCall> {
-    let (mut calls, mut rest) = (Vec::new(), text.trim());
+    let mut calls = Vec::new();
+    let mut rest = text.trim();
     while !rest.is_empty() {
         let mut values = serde_json::Deserializer::from_str(rest).into_iter::<JsonCall<'_>>();
         calls.push(made(values.next().ok_or(NoCall::Malformed)?.map_err(|e| no_call(&e))?)?);

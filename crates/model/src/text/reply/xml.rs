@@ -10,7 +10,8 @@ use super::{NoCall, ToolCall, ToolSchemas};
 
 /// Reads `<function=NAME><parameter=KEY>VALUE</parameter></function>`.
 pub(super) fn functions(block: &str, schemas: &ToolSchemas) -> Result<Vec<ToolCall>, NoCall> {
-    let (mut calls, mut rest) = (Vec::new(), block.trim());
+    let mut calls = Vec::new();
+    let mut rest = block.trim();
     while !rest.is_empty() {
         let (name, mut inner) = tag(rest, "<function=", ">")?;
         let mut call = XmlCall::new(name, schemas)?;
@@ -57,7 +58,8 @@ pub(super) fn invokes(
         ["invoke", "parameter"].map(|name| format!("<{prefix}{name} name=\""));
     let [end_invoke, end_parameter] =
         ["invoke", "parameter"].map(|name| format!("</{prefix}{name}>"));
-    let (mut calls, mut rest) = (Vec::new(), block.trim());
+    let mut calls = Vec::new();
+    let mut rest = block.trim();
     while !rest.is_empty() {
         let (name, inner) = tag(rest, &invoke, "\"")?;
         let (_, mut inner) = tag(inner, "", ">")?;

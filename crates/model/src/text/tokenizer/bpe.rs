@@ -114,7 +114,8 @@ impl Bpe {
         let mut characters = word.char_indices().peekable();
         while let Some((start, character)) = characters.next() {
             let end = start + character.len_utf8();
-            let (text, len) = (&word[start..end], end - start);
+            let text = &word[start..end];
+            let len = end - start;
             let ended;
             let text = match characters.peek() {
                 None if !self.suffix.is_empty() => {

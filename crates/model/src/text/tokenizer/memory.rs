@@ -61,7 +61,8 @@ mod tests {
         let mut texts: Vec<String> = (0..26).map(|digit| letter(digit).to_string()).collect();
         let mut merges = Vec::new();
         for at in 0..tokens - 26 {
-            let (left, right) = (texts[at / 26].clone(), letter(at % 26));
+            let left = texts[at / 26].clone();
+            let right = letter(at % 26);
             let joined = format!("{left}{right}");
             merges.push(json!([left, right.to_string()]));
             merges.push(json!([left, right.to_string()]));
@@ -110,7 +111,8 @@ mod tests {
                 };
                 made = Some(Tokenizer::read(&json, fits).unwrap());
             });
-            let (held, peak) = (taken.bytes_current as u64, taken.bytes_max);
+            let held = taken.bytes_current as u64;
+            let peak = taken.bytes_max;
             let case = format!("{kind} {tokens}: {held}, {peak} of {known:?}, file {}", json.len());
             println!("{case}");
             assert!(held <= known.held && peak <= known.peak, "{case}");

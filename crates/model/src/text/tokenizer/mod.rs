@@ -217,7 +217,9 @@ impl Tokenizer {
         let added = inner.get_added_vocabulary().get_added_tokens_decoder().keys().copied().max();
         let last = inner.get_model().last().map(|(id, _)| id).max(added);
         let last = last.ok_or(TokenizerError::Empty)?;
-        let (limit, positions, working) = (usize::MAX, usize::MAX, WORKING);
+        let limit = usize::MAX;
+        let positions = usize::MAX;
+        let working = WORKING;
         Ok(Tokenizer {
             inner,
             steps,
@@ -350,7 +352,8 @@ impl Tokenizer {
         is_literal: bool,
         room: EncodingRoom,
     ) -> Result<(PreTokenizedString, EncodingRoom), TokenizerError> {
-        let (steps, starts) = (&self.steps, &self.starts[1]);
+        let steps = &self.steps;
+        let starts = &self.starts[1];
         let bounded = Bounded { steps, starts, state: Mutex::new((room, None)) };
         let added = self.inner.get_added_vocabulary();
         let text = if is_literal {
@@ -438,7 +441,8 @@ fn around(inner: &Inner) -> Result<[Vec<u32>; 2], TokenizerError> {
         let encoding = inner.post_process(encoding, None, special).map_err(failed)?;
         Ok::<_, TokenizerError>(encoding.get_ids().to_vec())
     };
-    let (bare, special) = (processed(false)?, processed(true)?);
+    let bare = processed(false)?;
+    let special = processed(true)?;
     let mut parts = special.split(|&id| id == text);
     match (&*bare, parts.next(), parts.next(), parts.next()) {
         ([id], Some(before), Some(behind), None) if *id == text => {

@@ -166,7 +166,8 @@ fn check_around(section: &str) -> Result<(), String> {
         return Ok(());
     };
     let steps = serde_json::to_value(steps).map_err(|e| e.to_string())?;
-    let (mut count, mut cost) = (0, 1);
+    let mut count = 0;
+    let mut cost = 1;
     around(&steps, &mut count, &mut cost);
     match (count, cost) {
         (..=MAX_STEPS, ..=MAX_AROUND) => Ok(()),

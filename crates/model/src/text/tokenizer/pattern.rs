@@ -90,7 +90,10 @@ impl Find {
         text: &str,
         room: &EncodingRoom,
     ) -> Result<PatternMatches, TokenizerError> {
-        let (mut parts, mut matches, mut matched, mut end) = (Vec::new(), 0, 0, 0);
+        let mut parts = Vec::new();
+        let mut matches = 0;
+        let mut matched = 0;
+        let mut end = 0;
         let mut add = |start: usize, stop: usize| {
             if end < start {
                 parts.push(((end, start), false));
@@ -209,7 +212,8 @@ impl AnchoredMatches<'_> {
             let letter = self.text[self.at..].chars().next().map_or(1, char::len_utf8);
             self.at += letter;
             let Some(match_) = tried else { continue };
-            let (start, end) = (match_.start(), match_.end());
+            let start = match_.start();
+            let end = match_.end();
             if start < end {
                 self.at = end;
             } else if self.last == Some(end) {

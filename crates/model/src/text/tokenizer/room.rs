@@ -35,7 +35,9 @@ pub(super) struct EncodingRoom {
 impl EncodingRoom {
     /// The limits for a text of `given` bytes, with `most` bytes of memory.
     pub(super) fn new(given: usize, most: usize) -> EncodingRoom {
-        let (most, bytes, parts) = (Cell::new(most), Cell::new(given), Cell::new(1));
+        let most = Cell::new(most);
+        let bytes = Cell::new(given);
+        let parts = Cell::new(1);
         EncodingRoom { given, most, deadline: OnceCell::new(), bytes, parts }
     }
 

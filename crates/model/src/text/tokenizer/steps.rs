@@ -130,7 +130,8 @@ impl Steps {
                     SplitPattern::String(text) => Find::text(text)?,
                     SplitPattern::Regex(pattern) => Find::regex(pattern)?,
                 };
-                let (behavior, inverted) = (split.behavior, split.invert);
+                let behavior = split.behavior;
+                let inverted = split.invert;
                 self.cuts.push(SplitStep::Split { find, behavior, inverted });
             }
             PreTokenizerWrapper::ByteLevel(bytes) => {
@@ -138,7 +139,8 @@ impl Steps {
                     self.cuts.push(SplitStep::Space);
                 }
                 if bytes.use_regex {
-                    let (find, behavior) = (Find::regex(GPT_2)?, SplitDelimiterBehavior::Isolated);
+                    let find = Find::regex(GPT_2)?;
+                    let behavior = SplitDelimiterBehavior::Isolated;
                     self.cuts.push(SplitStep::Split { find, behavior, inverted: false });
                 }
                 let bytes = ByteLevel::new(false, bytes.trim_offsets, false);
@@ -281,7 +283,8 @@ fn tried(
     split: &PreTokenizerWrapper,
     text: &PreTokenizedString,
 ) -> Result<(usize, usize), TokenizerError> {
-    let (mut bytes, mut count) = (0, 0);
+    let mut bytes = 0;
+    let mut count = 0;
     for (part, added) in parts(text) {
         if added.is_some() {
             (bytes, count) = (bytes + part.len(), count + 1);

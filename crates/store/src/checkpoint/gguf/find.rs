@@ -46,8 +46,10 @@ pub(in super::super) fn find(path: &Path) -> Result<Option<GgufFiles>, Checkpoin
         }
         if models.len() > 1 {
             let mut names = models.into_keys();
-            let (first, second) = (names.next().unwrap_or_default(), names.next());
-            let (dir, second) = (path.to_owned(), second.unwrap_or_default());
+            let first = names.next().unwrap_or_default();
+            let second = names.next();
+            let dir = path.to_owned();
+            let second = second.unwrap_or_default();
             return Err(CheckpointError::Several { dir, first, second });
         }
     }
@@ -100,7 +102,8 @@ fn part(name: &str) -> Option<PartName<'_>> {
         let five = digits.len() == 5 && digits.bytes().all(|byte| byte.is_ascii_digit());
         if five { digits.parse::<u32>().ok() } else { None }
     };
-    let (number, count) = (digits(number)?, digits(count)?);
+    let number = digits(number)?;
+    let count = digits(count)?;
     (1..=count).contains(&number).then_some(PartName { model, count })
 }
 

@@ -53,7 +53,8 @@ impl<'a> CheckpointTensors<'a> {
             })
             .collect();
         let by_name = tensors.iter().map(|stored| (stored.tensor.name.as_str(), *stored)).collect();
-        let (packed, blocks) = (naming.packed(), naming.has_blocks());
+        let packed = naming.packed();
+        let blocks = naming.has_blocks();
         let mut source =
             CheckpointTensors { tensors, by_name, packed, blocks, scales: HashSet::new() };
         for stored in &source.tensors {

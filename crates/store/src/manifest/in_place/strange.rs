@@ -52,7 +52,8 @@ pub(super) fn strange(
     source: &CheckpointTensors<'_>,
     naming: &dyn Naming,
 ) -> Option<Strange> {
-    let (name, shape) = (stored.tensor.name.as_str(), &stored.tensor.shape);
+    let name = stored.tensor.name.as_str();
+    let shape = &stored.tensor.shape;
     let has_place = |name: &str| naming.place(name, shape) != Placement::Extra;
     let within = name.strip_prefix("base_model.model.").unwrap_or(name);
     let module = OF_ADAPTERS.iter().find_map(|marker| Some(within.split_once(marker)?.0));

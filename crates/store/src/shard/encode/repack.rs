@@ -112,7 +112,8 @@ impl EncodeWorker<'_> {
         for group in (0..geometry.groups).step_by(together as usize) {
             let count = together.min(geometry.groups - group);
             let from = &tensor.parts[part];
-            let (offset, len) = (from.offset + group * line, (count * line) as usize);
+            let offset = from.offset + group * line;
+            let len = (count * line) as usize;
             let range = self.context.read(from.file, offset, len, slot)?;
             for (group, line) in (group..).zip(slot[range].chunks_exact(line as usize)) {
                 let numbers =
@@ -146,7 +147,8 @@ impl EncodeWorker<'_> {
             let group = i32::from_le_bytes(group);
             let known = u64::try_from(group).ok().filter(|&group| group < geometry.groups);
             let Some(known) = known else {
-                let (groups, last) = (geometry.groups, geometry.groups - 1);
+                let groups = geometry.groups;
+                let last = geometry.groups - 1;
                 let reason = match groups {
                     1 => format!("which gives column {col} the group {group} of one"),
                     _ => format!("which gives column {col} the group {group} of 0 to {last}"),

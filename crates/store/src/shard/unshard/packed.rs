@@ -37,7 +37,8 @@ impl UnshardWork<'_> {
             Packing::Awq => (8, cols),
             Packing::Gptq | Packing::GptqV2 => (1, cols / 8),
         };
-        let (line, row_len) = ((rows / together) as usize * 4, lines as usize * 4);
+        let line = (rows / together) as usize * 4;
+        let row_len = lines as usize * 4;
         let most = (BAND / line).clamp(1, lines as usize);
         let step = (STEP as usize / row_len).max(1) as u64;
         let mut band = vec![0; most * line];

@@ -175,7 +175,8 @@ impl<'de> Visitor<'de> for MergeVisitor<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(mut self, mut seq: A) -> Result<Self::Value, A::Error> {
-        let (left, right) = (seq.next_element::<BpeText>()?, seq.next_element::<BpeText>()?);
+        let left = seq.next_element::<BpeText>()?;
+        let right = seq.next_element::<BpeText>()?;
         match (left, right, seq.next_element::<BpeText>()?) {
             (Some(BpeText(left)), Some(BpeText(right)), None) => self.ids(&left, &right).map(Some),
             _ => Err(A::Error::custom("a merge is not two tokens")),
