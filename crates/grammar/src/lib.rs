@@ -20,6 +20,7 @@ mod vocabulary;
 pub use answer::AnswerMask;
 pub use grammar::Grammar;
 pub use structure::{
-    MAX_CHOICES, MAX_NESTING, MAX_REGEX_BYTES, MAX_STRUCTURE_BYTES, Structure, StructureError,
+    CallOption, MAX_CHOICES, MAX_NESTING, MAX_REGEX_BYTES, MAX_STRUCTURE_BYTES, Structure,
+    StructureError,
 };
 pub use vocabulary::GrammarVocabulary;

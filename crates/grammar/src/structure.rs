@@ -37,10 +37,21 @@ pub enum Structure {
     /// One of several texts, each followed by JSON by its schema, and `end`.
     Calls {
         /// The texts and schemas.
-        options: Vec<(String, Value)>,
+        options: Vec<CallOption>,
         /// The text behind the JSON.
         end: String,
     },
+}
+
+/// One of the calls that a text may be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallOption {
+    /// The text before the arguments.
+    pub before: String,
+    /// The schema of the arguments.
+    pub schema: Value,
+    /// True to refuse keywords of the schema that cannot be kept, false to ignore them.
+    pub strict: bool,
 }
 
 /// Reasons why a structure is refused. Each completes a sentence that begins with the name of the field.
@@ -83,12 +94,26 @@ impl Structure {
             Structure::Regex(text) | Structure::Grammar(text) => text.len(),
             Structure::Choice(choices) => choices.iter().map(|choice| choice.len() + 4).sum(),
             Structure::Calls { options, end } => {
-                let bytes = |(before, schema): &(String, Value)| {
-                    before.len() + schema.to_string().len() + end.len()
+                let bytes = |option: &CallOption| {
+                    option.before.len() + option.schema.to_string().len() + end.len()
                 };
                 options.iter().map(bytes).sum()
             }
         }
+    }
+
+    /// The same structure with no more than an object where the schema of a call may be ignored; `None`
+    /// where there is no such call.
+    pub fn relaxed(&self) -> Option<Structure> {
+        let Structure::Calls { options, end } = self else { return None };
+        if options.iter().all(|option| option.strict) {
+            return None;
+        }
+        let mut options = options.clone();
+        for option in options.iter_mut().filter(|option| !option.strict) {
+            option.schema = json!({"type": "object"});
+        }
+        Some(Structure::Calls { options, end: end.clone() })
     }
 
     /// A grammar for the compiler, if the structure is within its bounds.
@@ -123,11 +148,11 @@ impl Structure {
                     return Err(StructureError::Choices(options.len()));
                 }
                 let mut lark = String::new();
-                for (number, (before, schema)) in options.iter().enumerate() {
+                for (number, CallOption { before, schema, strict }) in options.iter().enumerate() {
                     schema::check(schema)?;
                     let before = quoted_unless_empty(before);
                     let end = quoted_unless_empty(end);
-                    let schema = compact(schema.clone(), true);
+                    let schema = compact(schema.clone(), *strict);
                     let _ = write!(
                         lark,
                         "call_{number}: {before} json_{number} {end}\njson_{number}: %json {schema}\n"

@@ -258,9 +258,10 @@ impl App {
 }
 
 impl Served {
-    /// True if the model can call tools, in a format that is known.
-    pub(crate) fn has_tools(&self) -> bool {
-        self.format.has_calls() && self.text.template().is_some_and(|template| template.has_tools())
+    /// How the model calls tools; `None` if it has no chat template.
+    pub(crate) fn tools(&self) -> Option<&'static str> {
+        self.text.template()?;
+        Some(if self.format.has_generic_calls() { "generic" } else { "template" })
     }
 
     /// The memory budget in bytes, if there is one.

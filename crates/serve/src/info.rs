@@ -69,7 +69,7 @@ fn model(app: &App, served: &Served) -> Value {
 /// Interfaces for which the model is made.
 fn capabilities(served: &Served) -> Vec<&'static str> {
     let has_template = served.text.template().is_some();
-    let all = [("completion", true), ("chat", has_template), ("tools", served.has_tools())];
+    let all = [("completion", true), ("chat", has_template), ("tools", served.tools().is_some())];
     all.into_iter().filter_map(|(name, is)| is.then_some(name)).collect()
 }
 
@@ -85,7 +85,8 @@ pub(crate) fn props(app: &App) -> Result<Value, Failure> {
         "ram_bytes": memory(),
         "has_tokenizer": served.text.tokenizer().is_some(),
         "has_chat_template": served.text.template().is_some(),
-        "has_tools": served.has_tools(),
+        "has_tools": served.tools().is_some(),
+        "tools": served.tools(),
         "default_generation_settings": settings(&served),
         "prompt_logprobs": served.prompt_ranks,
         "activations": served.activations.name(),

@@ -1,13 +1,18 @@
 //! The messages of a conversation, and their tokens.
 
+mod generic;
+
 use serde::{Deserialize, Serialize};
 use sws_grammar::Structure;
 use sws_model::check_tokens;
-use sws_model::text::{ChatError, ChatOptions, ChatPrompt, Json, TokenizerError, ToolSchemas};
+use sws_model::text::{
+    ChatError, ChatOptions, ChatPrompt, ChatTemplate, Json, TokenizerError, ToolSchemas,
+};
 
 use crate::app::{App, Served};
 use crate::failure::Failure;
 use crate::fields::{Many, OneOrMany};
+use generic::ToolsMessage;
 
 /// A message of a request.
 #[derive(Debug, Deserialize)]
@@ -284,18 +289,47 @@ pub(crate) fn render(
             "this model has no chat template, so it was not made for conversation; use /v1/completions",
         )
     })?;
-    let options = ChatOptions { now: app.clock.unix_seconds(), ..options };
-    let mut rendered = template.prompt(messages, &options);
-    if matches!(rendered, Err(ChatError::Failed(_)))
-        && messages.iter().any(|message| !message.tool_calls.is_empty())
-    {
-        let messages: Vec<ChatTurn> = messages.iter().cloned().map(ChatTurn::with_text).collect();
-        rendered = template.prompt(&messages, &options);
-    }
+    let mut options = ChatOptions { now: app.clock.unix_seconds(), ..options };
+    let rendered = match options.tools.take_if(|_| served.format.has_generic_calls()) {
+        Some(tools) => with_generic_tools(template, &tools, messages, &options),
+        None => with_calls(template, messages, &options),
+    };
     rendered.map_err(|error| match error {
         ChatError::Thread(_) => Failure::server(error.to_string()),
         _ => Failure::field("messages", error.to_string()),
     })
+}
+
+/// Renders messages whose calls the template knows: with their arguments as an object, or as text.
+fn with_calls(
+    template: &ChatTemplate,
+    messages: &[ChatTurn],
+    options: &ChatOptions,
+) -> Result<ChatPrompt, ChatError> {
+    let rendered = template.prompt(messages, options);
+    let has_calls = messages.iter().any(|message| !message.tool_calls.is_empty());
+    if !has_calls || !matches!(rendered, Err(ChatError::Failed(_))) {
+        return rendered;
+    }
+    let messages: Vec<ChatTurn> = messages.iter().cloned().map(ChatTurn::with_text).collect();
+    template.prompt(&messages, options)
+}
+
+/// Renders messages, one of which shows the tools.
+fn with_generic_tools(
+    template: &ChatTemplate,
+    tools: &Json,
+    messages: &[ChatTurn],
+    options: &ChatOptions,
+) -> Result<ChatPrompt, ChatError> {
+    let messages_with = |place| generic::turns(tools, messages, place);
+    let rendered = template.prompt(&messages_with(ToolsMessage::System), options);
+    match rendered {
+        Err(ChatError::Raised(_) | ChatError::Failed(_)) => {
+            template.prompt(&messages_with(ToolsMessage::User), options)
+        }
+        rendered => rendered,
+    }
 }
 
 /// The tokens of a text.

@@ -268,16 +268,34 @@ pub(crate) fn of_an_answer(
     format: Option<OutputFormat>,
 ) -> Result<Option<Arc<dyn TokenMask>>, Failure> {
     match (&request.call, format) {
-        (Some(structure), _) => {
-            let call = OutputFormat { structure: structure.clone(), field: "tools" };
-            call.of_a_text(app, served, generation).map(Some)
-        }
+        (Some(structure), _) => of_a_call(app, served, generation, structure),
         // Another call.
         _ if !request.begun.is_empty() => Ok(None),
         (None, Some(format)) => {
             format.of_reasoning_and_text(app, served, generation, request).map(Some)
         }
         (None, None) => Ok(None),
+    }
+}
+
+/// The constraint of a demanded call. A schema that is not strict is kept as far as it can be.
+fn of_a_call(
+    app: &App,
+    served: &Served,
+    generation: &Generation,
+    structure: &Structure,
+) -> Result<Option<Arc<dyn TokenMask>>, Failure> {
+    let mask = |structure: &Structure| {
+        let call = OutputFormat { structure: structure.clone(), field: "tools" };
+        call.of_a_text(app, served, generation)
+    };
+    match (mask(structure), structure.relaxed()) {
+        (Ok(found), _) => Ok(Some(found)),
+        (Err(failure), None) => Err(failure),
+        (Err(_), Some(relaxed)) => {
+            app.ignored("parameters");
+            Ok(mask(&relaxed).ok())
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::{Value, json};
-use sws_grammar::Structure;
+use sws_grammar::{CallOption, Structure};
 use sws_model::text::Json;
 
 use crate::app::{App, Served};
@@ -87,7 +87,7 @@ pub(crate) struct OfferedTools {
     pub(crate) tools: Option<Json>,
     /// `Some` if the answer must be a call: of the tool with this name, or of any.
     pub(crate) must: Option<Option<String>>,
-    /// The structure of the call, if the tool that must be called is strict.
+    /// The structure of the call, if the answer must be one and the format of calls has JSON in it.
     pub(crate) call: Option<Structure>,
 }
 
@@ -173,15 +173,9 @@ pub(crate) fn offered(
     if functions.is_empty() {
         return Ok(OfferedTools::default());
     }
-    if !served.has_tools() {
-        let message =
-            "the chat template of this model has no known format of calls; leave the tools out";
-        return Err(Failure::unsupported("tools", message));
-    }
-    let strict = tools.iter().any(|tool| is_strict(tool) && function(tool).is_some());
     let (must, call) = match must {
-        Some(name) if strict => demanded(served, &tools, name),
-        must => (must, None),
+        Some(name) => demanded(served, &tools, name),
+        None => (None, None),
     };
     Ok(OfferedTools { tools: Some(Json::from(functions)), must, call })
 }
@@ -193,44 +187,53 @@ fn among(tools: Vec<Json>, allowed: &AllowedTools) -> Vec<Json> {
     tools.into_iter().filter(|tool| name(tool).is_some_and(|name| names.contains(&name))).collect()
 }
 
-/// The structure of a demanded call of strict tools, as far as the model's format of calls has one. Where
-/// there is one tool only, that is the one to call.
+/// The structure of a demanded call, as far as the model's format of calls has one. Where there is one
+/// tool only, that is the one to call.
 fn demanded(
     served: &Served,
     tools: &[Json],
     name: Option<String>,
 ) -> (Option<Option<String>>, Option<Structure>) {
-    let functions = || tools.iter().filter_map(|tool| Some((is_strict(tool), function(tool)?)));
-    let known: Vec<(bool, String, Value)> = functions()
-        .filter_map(|(strict, tool)| {
-            let name = name_of(&tool)?.as_str()?.to_owned();
-            let parameters = tool.get_attr("function").ok()?.get_attr("parameters").ok()?;
-            let schema = serde_json::to_value(&parameters)
-                .ok()
-                .filter(|schema| strict && schema.is_object());
-            Some((strict, name, schema.unwrap_or_else(|| json!({"type": "object"}))))
-        })
-        .collect();
+    let known: Vec<DemandedTool> = tools.iter().filter_map(DemandedTool::of).collect();
     let only = match &known[..] {
-        [(_, only, _)] => Some(only.clone()),
+        [only] => Some(only.name.clone()),
         _ => None,
     };
     let name = name.or(only);
     let Some(end) = served.format.call_end() else { return (Some(name), None) };
-    let end = end.to_owned();
-    let options = match &name {
-        Some(name) => {
-            let tool = known.into_iter().find(|(_, known, _)| known == name);
-            tool.filter(|(strict, ..)| *strict).map(|(_, _, schema)| vec![(String::new(), schema)])
-        }
-        None => {
-            let option = |(_, name, schema): (bool, String, Value)| {
-                Some((served.format.call_middle(&name)?, schema))
-            };
-            known.into_iter().map(option).collect()
-        }
-    };
-    (Some(name), options.map(|options| Structure::Calls { options, end }))
+    let mut options = Vec::new();
+    for tool in known {
+        let before = match &name {
+            Some(name) if *name == tool.name => String::new(),
+            Some(_) => continue,
+            None => match served.format.call_middle(&tool.name) {
+                Some(middle) => middle,
+                None => return (Some(name), None),
+            },
+        };
+        options.push(CallOption { before, schema: tool.schema, strict: tool.strict });
+    }
+    (Some(name), Some(Structure::Calls { options, end: end.to_owned() }))
+}
+
+/// A tool that may have to be called.
+struct DemandedTool {
+    name: String,
+    /// Schema of its arguments.
+    schema: Value,
+    strict: bool,
+}
+
+impl DemandedTool {
+    fn of(tool: &Json) -> Option<DemandedTool> {
+        let function = function(tool)?;
+        let name = name_of(&function)?.as_str()?.to_owned();
+        let parameters = function.get_attr("function").ok()?.get_attr("parameters").ok();
+        let schema = parameters.and_then(|parameters| serde_json::to_value(&parameters).ok());
+        let schema = schema.filter(Value::is_object);
+        let schema = schema.unwrap_or_else(|| json!({"type": "object"}));
+        Some(DemandedTool { name, schema, strict: is_strict(tool) })
+    }
 }
 
 /// True for a tool whose calls must have its schema.

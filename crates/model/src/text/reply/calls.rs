@@ -1,6 +1,6 @@
 //! The formats of calls.
 
-use super::json::{arguments, array, call, separated};
+use super::json::{arguments, array, call, leading, separated};
 use super::xml::{arg_keys, functions, invokes};
 use super::{NoCall, ToolCall, ToolSchemas};
 
@@ -27,6 +27,8 @@ pub(super) enum CallFormat {
     Mistral { after_name: Option<&'static str> },
     /// An object instead of text: Llama.
     Bare,
+    /// The same, or fenced: what a system text of ours asks of models that were trained on no format.
+    Generic,
 }
 
 const DSML: &str = "｜DSML｜";
@@ -45,6 +47,7 @@ const KIMI: [&str; 4] = [
 ];
 const KIMI_SEPARATOR: &str = "<|tool_call_argument_begin|>";
 const PYTHON: &str = "<|python_tag|>";
+const FENCE: &str = "```json";
 
 impl CallFormat {
     /// The format of a template, of which `has` says whether it has some words.
@@ -75,6 +78,7 @@ impl CallFormat {
             CallFormat::Kimi => &KIMI[..1],
             CallFormat::Mistral { .. } => &["[TOOL_CALLS]"],
             CallFormat::Bare => &[PYTHON],
+            CallFormat::Generic => &[FENCE],
         }
     }
 
@@ -86,6 +90,7 @@ impl CallFormat {
             CallFormat::Dsml { .. } => &["</｜DSML｜function_calls>", "</｜DSML｜tool_calls>"],
             CallFormat::DeepSeek { .. } => &[DEEPSEEK[1]],
             CallFormat::Kimi => &[KIMI[1]],
+            CallFormat::Generic => &["```"],
             CallFormat::Mistral { .. } | CallFormat::Bare => &[],
         }
     }
@@ -109,12 +114,16 @@ impl CallFormat {
             CallFormat::DeepSeek { is_fenced: false } => {
                 ("<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", DEEPSEEK_SEPARATOR)
             }
-            CallFormat::Kimi => ("<|tool_calls_section_begin|><|tool_call_begin|>functions.", ":"),
+            CallFormat::Kimi => (
+                "<|tool_calls_section_begin|><|tool_call_begin|>functions.",
+                ":0<|tool_call_argument_begin|>",
+            ),
             CallFormat::Mistral { after_name: None } => {
                 ("[TOOL_CALLS] [{\"name\": \"", "\", \"arguments\": ")
             }
             CallFormat::Mistral { after_name: Some(marker) } => ("[TOOL_CALLS]", marker),
             CallFormat::Bare => ("{\"name\": \"", "\", \"parameters\": "),
+            CallFormat::Generic => ("{\"name\": \"", "\", \"arguments\": "),
         };
         match name {
             Some(name) => format!("{before}{name}{after}"),
@@ -126,7 +135,10 @@ impl CallFormat {
     pub(super) fn middle(self, name: &str) -> Option<String> {
         let is_text = matches!(
             self,
-            CallFormat::Json | CallFormat::Bare | CallFormat::Mistral { after_name: None }
+            CallFormat::Json
+                | CallFormat::Bare
+                | CallFormat::Generic
+                | CallFormat::Mistral { after_name: None }
         );
         let all = self.begins(Some(name));
         let before = self.begins(None);
@@ -136,22 +148,21 @@ impl CallFormat {
     /// The text behind the arguments of a call that ends an answer, if those are JSON.
     pub(super) fn end(self) -> Option<&'static str> {
         match self {
-            CallFormat::Json | CallFormat::Bare => Some("}"),
+            CallFormat::Json | CallFormat::Bare | CallFormat::Generic => Some("}"),
             CallFormat::Mistral { after_name: None } => Some("}]"),
             CallFormat::Mistral { after_name: Some(_) } => Some(""),
             CallFormat::DeepSeek { is_fenced: true } => Some("\n```"),
-            CallFormat::DeepSeek { is_fenced: false } => Some(""),
+            CallFormat::DeepSeek { is_fenced: false } | CallFormat::Kimi => Some(""),
             CallFormat::Functions
             | CallFormat::ArgKeys
             | CallFormat::Invokes
-            | CallFormat::Dsml { .. }
-            | CallFormat::Kimi => None,
+            | CallFormat::Dsml { .. } => None,
         }
     }
 
     /// The beginning of an answer that is nothing but a call.
     pub(super) fn begins_with(self) -> Option<&'static str> {
-        (self == CallFormat::Bare).then_some("{")
+        matches!(self, CallFormat::Bare | CallFormat::Generic).then_some("{")
     }
 
     /// Markers that may be tokens which stand for no text.
@@ -174,6 +185,7 @@ impl CallFormat {
             CallFormat::Kimi => &[KIMI[0], KIMI[1], KIMI[2], KIMI[3], KIMI_SEPARATOR],
             CallFormat::Mistral { .. } => &["[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"],
             CallFormat::Bare => &[PYTHON],
+            CallFormat::Generic => &[],
         }
     }
 
@@ -201,6 +213,12 @@ impl CallFormat {
             CallFormat::Mistral { .. } => mistral(block),
             CallFormat::Bare => {
                 let calls = separated(block.trim().trim_start_matches(PYTHON))?;
+                // An object may also be an answer.
+                let known = calls.iter().all(|call| schemas.has(&call.name));
+                if known { Ok(calls) } else { Err(NoCall::Malformed) }
+            }
+            CallFormat::Generic => {
+                let calls = leading(block)?;
                 // An object may also be an answer.
                 let known = calls.iter().all(|call| schemas.has(&call.name));
                 if known { Ok(calls) } else { Err(NoCall::Malformed) }

@@ -41,6 +41,23 @@ pub(super) fn separated(text: &str) -> Result<Vec<ToolCall>, NoCall> {
     Ok(calls)
 }
 
+/// Reads calls up to the first text that is none.
+pub(super) fn leading(text: &str) -> Result<Vec<ToolCall>, NoCall> {
+    let mut calls = Vec::new();
+    let mut rest = text.trim();
+    while rest.starts_with('{') {
+        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<JsonCall<'_>>();
+        match values.next().ok_or(NoCall::Malformed)?.map_err(|e| no_call(&e)).and_then(made) {
+            Ok(call) => calls.push(call),
+            Err(error) if calls.is_empty() => return Err(error),
+            Err(_) => break,
+        }
+        let read = values.byte_offset();
+        rest = rest[read..].trim_start_matches(|c: char| c == ',' || c.is_whitespace());
+    }
+    if calls.is_empty() { Err(NoCall::Malformed) } else { Ok(calls) }
+}
+
 /// Reads arguments: an object, or a string that holds one.
 pub(super) fn arguments(text: &str) -> Result<String, NoCall> {
     let text = text.trim();

@@ -102,12 +102,15 @@ impl ReplyFormat {
             return ReplyFormat(ReplyKind::Blocks);
         }
         let reasoning = REASONING.into_iter().find(|[_, close]| has(close));
-        ReplyFormat(ReplyKind::Tagged { reasoning, calls: CallFormat::of(has) })
+        let known = CallFormat::of(has).filter(|_| template.has_tools());
+        let calls = Some(known.unwrap_or(CallFormat::Generic));
+        ReplyFormat(ReplyKind::Tagged { reasoning, calls })
     }
 
-    /// True if the model can call tools in a known format.
-    pub fn has_calls(self) -> bool {
-        !matches!(self.0, ReplyKind::Tagged { calls: None, .. })
+    /// True if the model's template shows it no tools in a known format: it is shown them in a system text,
+    /// and calls are read as JSON.
+    pub fn has_generic_calls(self) -> bool {
+        matches!(self.0, ReplyKind::Tagged { calls: Some(CallFormat::Generic), .. })
     }
 
     /// Markers that have to be part of the text, though their tokens may stand for no text.

@@ -6,6 +6,7 @@ use super::*;
 use crate::text::Json;
 
 fn format(template: &str) -> ReplyFormat {
+    let template = format!("{template}{{{{ tools }}}}");
     let template = ChatTemplate::from_files(None, Some(template.as_bytes())).unwrap().unwrap();
     ReplyFormat::of(&template)
 }
@@ -187,7 +188,7 @@ fn elements_of_reasoning_answers_and_calls() {
     let begun = format(KIMI_K3).call_begins(thinks, Some("f")).unwrap();
     let whole = whole(KIMI_K3, thinks, &format!("{begun}{both}<|close|>call<|sep|>"), true);
     assert_eq!((whole.text.as_str(), whole.calls.len()), ("", 1));
-    assert!(format(KIMI_K3).has_headers() && format(KIMI_K3).has_calls());
+    assert!(format(KIMI_K3).has_headers() && !format(KIMI_K3).has_generic_calls());
 }
 
 #[test]
@@ -377,7 +378,8 @@ fn without_tools_calls_are_text() {
     let text = "<tool_call>{\"name\": \"g\"}</tool_call>";
     let mut reader = format(QWEN).reader("", None);
     assert_eq!(read(&mut reader, [text].into_iter(), true).text, text);
-    assert!(format(QWEN).has_calls() && !format("<think></think>").has_calls());
+    assert!(!format(QWEN).has_generic_calls());
+    assert!(format("<think></think>").has_generic_calls());
     let mut reader = format(INKLING).reader("", None);
     let call = "f<|content_invoke_tool_json|>{}<|end_message|>";
     assert_eq!(read(&mut reader, [call].into_iter(), true).text, "{}");
@@ -394,7 +396,7 @@ fn an_answer_that_must_be_a_call_begins_with_one() {
         (CODER, "", "</function>\n</tool_call>"),
         (GLM, "", "</tool_call>"),
         (MINIMAX, "", "</invoke>\n</minimax:tool_call>"),
-        (KIMI, "", "0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>"),
+        (KIMI, "", "{}<|tool_call_end|><|tool_calls_section_end|>"),
         (LLAMA, "", "{}}"),
         (HARMONY, "", "{}"),
         (INKLING, "<|message_model|>", "{}}<|end_message|>"),
@@ -405,6 +407,7 @@ fn an_answer_that_must_be_a_call_begins_with_one() {
         (MISTRAL, "", "{}}]"),
         ("[TOOL_CALLS][ARGS]", "", "{}"),
         ("[TOOL_CALLS][CALL_ID][ARGS]", "", "abc123XYZ[ARGS]{}"),
+        ("no markers", "", "{}}"),
     ] {
         let format = format(template);
         let begins = format.call_begins(prompt, Some("f")).unwrap();
@@ -415,5 +418,31 @@ fn an_answer_that_must_be_a_call_begins_with_one() {
         let any = format.call_begins(prompt, None).unwrap();
         assert!(begins.starts_with(&any), "{begins} {any}");
     }
-    assert!(format("<think></think>").call_begins("", None).is_none());
+    assert!(ReplyFormat::default().call_begins("", None).is_none());
+}
+
+#[test]
+fn calls_without_a_format_of_the_model_are_json() {
+    let call = r#"{"name": "f", "arguments": {"days": 2}}"#;
+    for (text, before, calls) in [
+        (call.to_owned(), "", 1),
+        (format!("  {call}\n"), "", 1),
+        (format!("{call}\n{call}"), "", 2),
+        (format!("{call}, {call}\nI wait for the results."), "", 2),
+        (format!("I look.\n```json\n{call}\n```\n"), "I look.", 1),
+        (
+            "{\"name\": \"unknown\", \"arguments\": {}}".to_owned(),
+            "{\"name\": \"unknown\", \"arguments\": {}}",
+            0,
+        ),
+        ("{\"answer\": 42}".to_owned(), "{\"answer\": 42}", 0),
+        ("```json\n[1]\n``` is a list.".to_owned(), "```json\n[1]\n``` is a list.", 0),
+        ("Two.".to_owned(), "Two.", 0),
+    ] {
+        let found = whole("<think></think>", "", &text, true);
+        assert_eq!((found.text.trim(), found.calls.len()), (before, calls), "{text}");
+    }
+    // A template that mentions no tools shows none, whatever markers it has.
+    let template = ChatTemplate::from_files(None, Some(b"<tool_call>")).unwrap().unwrap();
+    assert!(ReplyFormat::of(&template).has_generic_calls());
 }
