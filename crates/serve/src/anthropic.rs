@@ -116,7 +116,7 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
     let constraint = structured::of_an_answer(app, served, &sampling.generation, &request, format)?;
     let stops = &sampling.generation.stop_strings;
     let answer = MessagesAnswer {
-        head: AnswerHead::new(app, served, "msg"),
+        head: AnswerHead::new(app, served, "msg_"),
         tally: TextTally::new(request.tokens.len(), 1, 1),
         replies: Replies::new(app, served, &request, 1),
         block: None,

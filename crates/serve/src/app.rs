@@ -199,7 +199,7 @@ impl App {
         Ok(())
     }
 
-    /// A new id, for a response or its parts.
+    /// A new id, for a response or its parts, behind these characters.
     pub(crate) fn id(&self, prefix: &str) -> String {
         self.numbered(prefix).1
     }
@@ -208,7 +208,7 @@ impl App {
     pub(crate) fn numbered(&self, prefix: &str) -> (u64, String) {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         // Different from those of the server before, too.
-        (number, format!("{prefix}-{:x}-{number:x}", self.clock.unix_seconds()))
+        (number, format!("{prefix}{:x}-{number:x}", self.clock.unix_seconds()))
     }
 
     /// The number of the first call of a request's answers.

@@ -13,7 +13,7 @@ use sws_model::text::Position;
 use crate::app::{App, Served};
 use crate::certified::certified;
 use crate::failure::Failure;
-use crate::fields::{Fields, RANKS, entries, parse};
+use crate::fields::{Fields, RANKS, SamplingFields, entries, parse};
 use crate::known::check_names;
 use crate::messages::encoded;
 use crate::names::names;
@@ -132,8 +132,39 @@ pub(crate) fn fields() -> [&'static [&'static str]; 2] {
     [names::<CompletionRequest>(), names::<StructuredFields>()]
 }
 
+/// The texts of a completion, and what its answer is made of.
+pub(crate) struct CompletionTexts {
+    pub(crate) texts: Vec<BatchRequest>,
+    pub(crate) cancel: Cancel,
+    pub(crate) tally: TextTally,
+    pub(crate) sampling: SamplingFields,
+    choices: Vec<UnsentText>,
+    has_ranks: bool,
+}
+
 /// Prepares a completion.
 pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prepared, Failure> {
+    let CompletionTexts { texts, cancel, tally, sampling, choices, has_ranks } =
+        completion_texts(app, served, body)?;
+    let answer = Completed {
+        head: AnswerHead::new(app, served, "cmpl-"),
+        served: Arc::clone(served),
+        tally,
+        choices,
+        has_ranks,
+        stream: sampling.stream,
+        usage: sampling.usage,
+        is_over: false,
+    };
+    Ok(Prepared { texts, cancel, answer: Box::new(answer), stream: sampling.stream })
+}
+
+/// The texts that a request in OpenAI's form asks for.
+pub(crate) fn completion_texts(
+    app: &App,
+    served: &Arc<Served>,
+    body: &[u8],
+) -> Result<CompletionTexts, Failure> {
     check_names(app, body, &fields())?;
     let sampling = parse::<Fields>(body)?.of_a_text(app, served, NEW_TOKENS)?;
     let CompletionRequest { prompt, echo, logprobs, suffix, best_of, add_special_tokens } =
@@ -191,17 +222,9 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
         }
     }
     let certified = certified(app, served, &sampling, &mut texts)?;
-    let answer = Completed {
-        head: AnswerHead::new(app, served, "cmpl"),
-        served: Arc::clone(served),
-        tally: TextTally::new(total, texts.len() / sampling.n, sampling.n).with(certified),
-        choices,
-        has_ranks: logprobs.is_some(),
-        stream: sampling.stream,
-        usage: sampling.usage,
-        is_over: false,
-    };
-    Ok(Prepared { texts, cancel, answer: Box::new(answer), stream: sampling.stream })
+    let tally = TextTally::new(total, texts.len() / sampling.n, sampling.n).with(certified);
+    let has_ranks = logprobs.is_some();
+    Ok(CompletionTexts { texts, cancel, tally, sampling, choices, has_ranks })
 }
 
 /// The tokens of a prompt, with those that begin texts if `special`, and its text if that is part of the
@@ -328,8 +351,7 @@ impl Completed {
         let choices = choices.collect();
         let mut whole = self.head.object("text_completion", choices);
         whole["usage"] = self.tally.usage();
-        whole["timings"] = self.tally.timings();
-        whole["x_sws"] = self.tally.spent();
+        self.tally.add_costs(&mut whole);
         whole
     }
 }
@@ -372,8 +394,7 @@ impl AnswerWriter for Completed {
                     if self.usage || self.tally.is_certified() {
                         let mut last = self.head.object("text_completion", Vec::new());
                         last["usage"] = self.tally.usage();
-                        last["timings"] = self.tally.timings();
-                        last["x_sws"] = self.tally.spent();
+                        self.tally.add_costs(&mut last);
                         event(out, &last);
                     }
                     out.push_str("data: [DONE]\n\n");

@@ -158,8 +158,8 @@ impl ServerConfig {
     /// True if clients may call the model by this id.
     pub(crate) fn is_named(&self, asked: &str) -> bool {
         let last = self.name.rsplit('/').next().unwrap_or(&self.name);
-        // Clients may ask for the file itself.
-        let stem = asked.strip_suffix(".gguf").unwrap_or(asked);
+        // Clients may ask for the file itself; those of Ollama name a tag.
+        let stem = asked.strip_suffix(".gguf").or(asked.strip_suffix(":latest")).unwrap_or(asked);
         let known = |name: &str| name == asked || name == stem;
         known(&self.name)
             || known(last)

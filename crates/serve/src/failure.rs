@@ -17,12 +17,17 @@ const NAME: usize = 64;
 pub(crate) enum Dialect {
     OpenAi,
     Anthropic,
+    Ollama,
 }
 
 impl Dialect {
     /// The interface at a path.
     fn of(path: &str) -> Dialect {
-        if path.starts_with("/v1/messages") { Dialect::Anthropic } else { Dialect::OpenAi }
+        match path {
+            _ if path.starts_with("/v1/messages") => Dialect::Anthropic,
+            _ if path.starts_with("/api/") => Dialect::Ollama,
+            _ => Dialect::OpenAi,
+        }
     }
 }
 
@@ -38,6 +43,15 @@ pub(crate) struct Failure {
     pub(crate) message: String,
     /// Seconds after which another try makes sense.
     retry_after: Option<u32>,
+    /// Of a prompt that is too long.
+    too_long: Option<TooLong>,
+}
+
+/// Tokens of a prompt, and those that the context has room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct TooLong {
+    prompt: usize,
+    context: usize,
 }
 
 impl Failure {
@@ -45,9 +59,10 @@ impl Failure {
         let code = None;
         let field = None;
         let retry_after = None;
+        let too_long = None;
         // One line, whatever a client wrote.
         let message = shortened(&message.into(), MESSAGE).replace(char::is_control, " ");
-        Failure { status, kind, code, field, message, retry_after }
+        Failure { status, kind, code, field, message, retry_after, too_long }
     }
 
     /// A request that cannot be understood or fulfilled.
@@ -110,7 +125,7 @@ impl Failure {
     }
 
     pub(crate) fn no_route() -> Failure {
-        let message = "there is nothing at this address; docs/serve.md lists the endpoints";
+        let message = "there is nothing at this address; GET /openapi.json lists the endpoints";
         Failure::new(StatusCode::NOT_FOUND, "not_found_error", message)
     }
 
@@ -127,7 +142,7 @@ impl Failure {
     }
 
     pub(crate) fn no_method() -> Failure {
-        let message = "this endpoint has another method; docs/serve.md lists the endpoints";
+        let message = "this endpoint has another method; GET /openapi.json lists the endpoints";
         Failure::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message)
     }
 
@@ -181,11 +196,8 @@ impl Failure {
         };
         match cause {
             Some(ForwardError::ContextFull { used, asked, limit }) => {
-                let message = format!(
-                    "the prompt has {} tokens, and the context has room for {limit}; shorten it, or raise --context",
-                    used + asked,
-                );
-                Failure { code: Some("context_length_exceeded"), ..Failure::invalid(message) }
+                let too_long = TooLong { prompt: used + asked, context: *limit };
+                Failure::too_long(too_long)
             }
             Some(ForwardError::NoTokens) => Failure::invalid("the prompt is empty; send some text"),
             Some(cause @ ForwardError::UnknownToken { .. }) => Failure::invalid(cause.to_string()),
@@ -193,10 +205,26 @@ impl Failure {
         }
     }
 
+    /// A prompt that is longer than the context, in the words by which clients know it.
+    fn too_long(too_long: TooLong) -> Failure {
+        let TooLong { prompt, context } = too_long;
+        let message = format!(
+            "the prompt has {prompt} tokens, and this model's maximum context length is {context} tokens; shorten the prompt, or start the server with a larger --context"
+        );
+        let failure = Failure::invalid(message);
+        Failure { code: Some("context_length_exceeded"), too_long: Some(too_long), ..failure }
+    }
+
     /// The error in OpenAI's shape.
     pub(crate) fn json(&self) -> Value {
         let Failure { kind, code, field, message, .. } = self;
-        json!({"error": {"message": message, "type": kind, "param": field, "code": code}})
+        let mut error = json!({"message": message, "type": kind, "param": field, "code": code});
+        if let Some(TooLong { prompt, context }) = self.too_long {
+            // As llama.cpp's server has them.
+            error["n_prompt_tokens"] = prompt.into();
+            error["n_ctx"] = context.into();
+        }
+        json!({ "error": error })
     }
 
     /// The error in Anthropic's shape, of the request with this id.
@@ -209,7 +237,13 @@ impl Failure {
             500.. => "api_error",
             _ => self.kind,
         };
-        let mut error = json!({"type": "error", "error": {"type": kind, "message": self.message}});
+        let message = match self.too_long {
+            Some(TooLong { prompt, context }) => format!(
+                "prompt is too long: {prompt} tokens > {context} maximum; shorten it, or start the server with a larger --context"
+            ),
+            None => self.message.clone(),
+        };
+        let mut error = json!({"type": "error", "error": {"type": kind, "message": message}});
         if let Some(id) = id {
             error["request_id"] = id.into();
         }
@@ -221,7 +255,13 @@ impl Failure {
         match dialect {
             Dialect::OpenAi => self.json(),
             Dialect::Anthropic => self.anthropic(None),
+            Dialect::Ollama => self.ollama(),
         }
+    }
+
+    /// The error in Ollama's shape.
+    pub(crate) fn ollama(&self) -> Value {
+        json!({"error": self.message})
     }
 
     /// The response that reports the failure. [`Failure::shape`] gives it a body.
@@ -244,8 +284,8 @@ impl Failure {
     pub(crate) fn shape(response: &mut Response<Body>, path: &str, id: &str) {
         let Some(failure) = response.extensions_mut().remove::<Failure>() else { return };
         let shaped = match Dialect::of(path) {
-            Dialect::OpenAi => failure.json(),
             Dialect::Anthropic => failure.anthropic(Some(id)),
+            dialect => failure.shaped(dialect),
         };
         *response.body_mut() = Body::from(shaped.to_string());
         // The router has set that of the body before.
@@ -282,6 +322,12 @@ mod tests {
         let failure = Failure::of(&error.into());
         assert_eq!(failure.status, StatusCode::BAD_REQUEST);
         assert_eq!(failure.json()["error"]["code"], "context_length_exceeded");
+        assert_eq!(failure.json()["error"]["n_prompt_tokens"], 30);
+        assert!(failure.message.contains("maximum context length is 16 tokens"));
+        let message = failure.anthropic(None)["error"]["message"].clone();
+        assert!(
+            message.as_str().unwrap().starts_with("prompt is too long: 30 tokens > 16 maximum")
+        );
         let response = failure.response();
         assert_eq!(response.headers()["x-should-retry"], "false");
     }
@@ -307,5 +353,7 @@ mod tests {
         assert_eq!(response.headers()[RETRY_AFTER], "10");
         assert_eq!(Dialect::of("/v1/messages/batches"), Dialect::Anthropic);
         assert_eq!(Dialect::of("/v1/chat/completions"), Dialect::OpenAi);
+        assert_eq!(Dialect::of("/api/chat"), Dialect::Ollama);
+        assert_eq!(busy.ollama(), json!({"error": "too many"}));
     }
 }

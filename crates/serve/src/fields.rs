@@ -31,8 +31,10 @@ pub(crate) struct Fields {
     model: Option<String>,
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
-    max_tokens: Option<usize>,
-    max_completion_tokens: Option<usize>,
+    max_tokens: Option<i64>,
+    max_completion_tokens: Option<i64>,
+    /// The same, as llama.cpp spells it.
+    n_predict: Option<i64>,
     n: Option<usize>,
     temperature: Option<f32>,
     top_p: Option<f32>,
@@ -172,6 +174,13 @@ impl Fields {
                 Failure::field("top_k", format!("top_k is {k}, and must not be negative"))
             })?),
         };
+        let asked = self.max_completion_tokens.or(self.max_tokens).or(self.n_predict);
+        let max_new_tokens = match asked {
+            None => over.max_new_tokens,
+            // As many as the context has room for.
+            Some(..0) => None,
+            Some(tokens) => usize::try_from(tokens).ok(),
+        };
         let options = GenerationOptions {
             temperature: self.temperature,
             top_k,
@@ -181,7 +190,7 @@ impl Fields {
             presence_penalty: self.presence_penalty,
             frequency_penalty: self.frequency_penalty,
             seed: self.seed.map(|seed| seed as u64),
-            max_new_tokens: self.max_completion_tokens.or(self.max_tokens).or(over.max_new_tokens),
+            max_new_tokens,
             stop,
             ignore_eos: self.ignore_eos.unwrap_or(false),
             conversation: over.conversation,

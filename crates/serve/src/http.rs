@@ -31,7 +31,7 @@ use crate::explained::Explained;
 use crate::failure::{Dialect, Failure, respond};
 use crate::requests::RequestOrigin;
 use crate::{
-    access, anthropic, chat, completions, cors, events, info, openapi, prepared, responses,
+    access, anthropic, chat, completions, cors, events, info, ollama, openapi, prepared, responses,
 };
 
 /// Time between two looks at whether the server should end.
@@ -177,7 +177,7 @@ pub(crate) async fn handle(
     routes: RouterService,
     mut request: In,
 ) -> Result<Response<Body>, Infallible> {
-    let (number, id) = app.numbered("req");
+    let (number, id) = app.numbered("req-");
     let path = request.uri().path().to_owned();
     let page = cors::allowed(&app.config, request.headers());
     let preflight = page.as_ref().and_then(|_| cors::preflight(&request));
@@ -197,7 +197,10 @@ pub(crate) async fn handle(
     }
     let status = response.status().as_u16();
     app.counts.responded(endpoint(&path), status);
-    app.log(&format!("{id} {} {status}", endpoint(&path)));
+    // Probes ask every few seconds.
+    if !matches!(endpoint(&path), "/health" | "/v1/health") {
+        app.log(&format!("{id} {} {status}", endpoint(&path)));
+    }
     if let Ok(id) = HeaderValue::from_str(&id) {
         response.headers_mut().insert("x-request-id", id);
     }
@@ -262,12 +265,15 @@ const COMPLETION: RouteFields = RouteFields::All(|| completions::fields().to_vec
 const MESSAGE: RouteFields = RouteFields::All(|| anthropic::fields().to_vec());
 const COUNTED: RouteFields = RouteFields::Own(|| anthropic::fields().to_vec());
 const RESPONSE: RouteFields = RouteFields::All(|| responses::fields().to_vec());
+const OLLAMA_CHAT: RouteFields = RouteFields::Own(ollama::chat_fields);
+const GENERATE: RouteFields = RouteFields::Own(ollama::generate_fields);
+const SHOW: RouteFields = RouteFields::Own(ollama::show_fields);
 const TOKENIZE: RouteFields = RouteFields::Own(|| vec![info::tokenize_fields()]);
 const DETOKENIZE: RouteFields = RouteFields::Own(|| vec![info::detokenize_fields()]);
 
 /// All endpoints. The router, logs and `/openapi.json` are made of it.
 #[rustfmt::skip]
-pub(crate) static ROUTES: [Route; 26] = [
+pub(crate) static ROUTES: [Route; 37] = [
     Route::new(GET, "/", "a page about the server", || get(page)),
     Route::new(GET, "/page.css", "styles of the page", || get(styles)),
     Route::new(GET, "/page.js", "program of the page", || get(program)),
@@ -294,6 +300,17 @@ pub(crate) static ROUTES: [Route; 26] = [
     Route::new(POST, "/v1/messages", "answer a chat in Anthropic's form", || post(message)).with(MESSAGE),
     Route::new(POST, "/v1/messages/count_tokens", "count the tokens of a chat", || post(count)).with(COUNTED),
     Route::new(POST, "/v1/embeddings", "refused: this server makes none", || post(embeddings)),
+    Route::new(GET, "/api/version", "the version, in the form of Ollama", || get(ollama_version)),
+    Route::new(GET, "/api/tags", "the model", || get(ollama_tags)),
+    Route::new(GET, "/api/ps", "the model and its memory", || get(ollama_running)),
+    Route::new(POST, "/api/show", "facts about the model", || post(ollama_show)).with(SHOW),
+    Route::new(POST, "/api/chat", "answer a chat in Ollama's form", || post(ollama_chat)).with(OLLAMA_CHAT),
+    Route::new(POST, "/api/generate", "answer a prompt in Ollama's form", || post(ollama_generate)).with(GENERATE),
+    Route::new(POST, "/api/embed", "refused: this server makes no embeddings", || post(embeddings)),
+    Route::new(POST, "/api/embeddings", "refused: this server makes none", || post(embeddings)),
+    Route::new(POST, "/api/pull", "refused: `sws pull` downloads models", || post(ollama_models)),
+    Route::new(POST, "/api/create", "refused: `sws shard` makes models", || post(ollama_models)),
+    Route::new(DELETE, "/api/delete", "refused: `sws rm` removes models", || delete(ollama_models)),
 ];
 
 /// The router, which can be cloned for each connection.
@@ -427,8 +444,37 @@ async fn count(State(app): AppState, request: In) -> Out {
     prepared::value(app, request, anthropic::count).await
 }
 
+async fn ollama_version() -> Out {
+    respond(StatusCode::OK, &ollama::version())
+}
+
+async fn ollama_tags(State(app): AppState) -> Out {
+    render(ollama::tags(&app))
+}
+
+async fn ollama_running(State(app): AppState) -> Out {
+    render(ollama::running(&app))
+}
+
+async fn ollama_show(State(app): AppState, request: In) -> Out {
+    prepared::value(app, request, ollama::show).await
+}
+
+async fn ollama_chat(State(app): AppState, request: In) -> Out {
+    prepared::texts_or_value(app, request, Dialect::Ollama, ollama::chat).await
+}
+
+async fn ollama_generate(State(app): AppState, request: In) -> Out {
+    prepared::texts_or_value(app, request, Dialect::Ollama, ollama::generate).await
+}
+
+async fn ollama_models() -> Out {
+    let message = "this server changes no models; use `sws pull`, `sws shard` and `sws rm`";
+    Failure::not_offered(message).response()
+}
+
 async fn embeddings() -> Out {
-    Failure::not_offered("this server makes no embeddings").response()
+    Failure::not_offered("embeddings are not supported").response()
 }
 
 async fn no_route() -> Out {

@@ -78,6 +78,7 @@ pub(crate) fn props(app: &App) -> Result<Value, Failure> {
     let served = app.served()?;
     Ok(json!({
         "model": app.config.name,
+        "aliases": app.config.aliases,
         "system_fingerprint": served.fingerprint,
         "n_ctx": served.limit,
         "total_slots": served.texts,

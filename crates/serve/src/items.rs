@@ -27,12 +27,14 @@ pub(crate) struct Echoed {
 pub(crate) struct ResponsesAnswer {
     head: AnswerHead,
     echoed: Echoed,
-    /// Beginning of the ids of its items.
+    /// The ids of its items, without their kind and number.
     item: String,
     tally: TextTally,
     replies: Replies,
     /// The item that is being sent, and its text so far.
     open: Option<ReplyPart>,
+    /// The id of that item.
+    open_id: String,
     /// Number of items that were sent.
     items: usize,
     stream: bool,
@@ -50,12 +52,13 @@ impl ResponsesAnswer {
         stream: bool,
     ) -> ResponsesAnswer {
         ResponsesAnswer {
-            head: AnswerHead::new(app, served, "resp"),
+            head: AnswerHead::new(app, served, "resp_"),
             echoed,
-            item: app.id("item"),
+            item: app.id(""),
             tally: TextTally::new(request.tokens.len(), 1, 1),
             replies: Replies::new(app, served, request, 1),
             open: None,
+            open_id: String::new(),
             items: 0,
             stream,
             sent: 0,
@@ -115,13 +118,18 @@ impl ResponsesAnswer {
                 "arguments": if is_done { &call.arguments } else { "" },
             }),
         };
-        item["id"] = self.id(number).into();
+        item["id"] = self.id(number, part).into();
         item["status"] = status.into();
         item
     }
 
-    fn id(&self, number: usize) -> String {
-        format!("{}-{number}", self.item)
+    fn id(&self, number: usize, part: &ReplyPart) -> String {
+        let kind = match part {
+            ReplyPart::Reasoning(_) => "rs",
+            ReplyPart::Text(_) => "msg",
+            ReplyPart::Call(_) => "fc",
+        };
+        format!("{kind}_{}-{number}", self.item)
     }
 
     fn send(&mut self, name: &str, mut data: Value, out: &mut String) {
@@ -132,7 +140,7 @@ impl ResponsesAnswer {
 
     /// Sends an event about the item that is being sent.
     fn send_part(&mut self, name: &str, key: &str, value: Value, out: &mut String) {
-        let mut data = json!({"item_id": self.id(self.items), "output_index": self.items});
+        let mut data = json!({"item_id": self.open_id, "output_index": self.items});
         data[key] = value;
         if !name.contains("function_call") {
             data["content_index"] = 0.into();
@@ -171,6 +179,7 @@ impl ResponsesAnswer {
     /// Ends the item that is being sent, and begins another.
     fn begin_item(&mut self, part: ReplyPart, out: &mut String) {
         self.end_item(out);
+        self.open_id = self.id(self.items, &part);
         let item = self.item(self.items, &part, false);
         let added = json!({"output_index": self.items, "item": item});
         self.send("response.output_item.added", added, out);

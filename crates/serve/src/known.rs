@@ -36,8 +36,6 @@ const REFUSED: &[&str] = &[
     "mcp_servers",
     "min_tokens",
     "mirostat",
-    "n_predict",
-    "prediction",
     "prompt",
     "prompt_embeds",
     "prompt_logprobs",

@@ -1,4 +1,4 @@
-//! A loaded model behind HTTP, for programs that speak the interfaces of OpenAI or Anthropic.
+//! A loaded model behind HTTP, for programs that speak the interfaces of OpenAI, Anthropic or Ollama.
 //!
 //! - [`Server::start`] listens, and answers that a model is being loaded. [`Server::run`] then serves
 //!   the model, on the calling thread, until [`ServerConfig::stop`] says so.
@@ -40,6 +40,7 @@ mod known;
 mod messages;
 mod names;
 mod offline;
+mod ollama;
 mod openapi;
 mod prepared;
 mod queue;

@@ -26,6 +26,9 @@ pub(crate) struct RequestMessage {
     reasoning_content: Option<String>,
     #[serde(default)]
     tool_calls: Option<Many<Called>>,
+    /// The only call, as older clients write it.
+    #[serde(default)]
+    function_call: Option<Function>,
     #[serde(default)]
     tool_call_id: Option<String>,
 }
@@ -161,13 +164,26 @@ impl RequestMessage {
         let name = None;
         let reasoning_content = None;
         let tool_calls = None;
+        let function_call = None;
         let tool_call_id = None;
-        RequestMessage { role, content, name, reasoning_content, tool_calls, tool_call_id }
+        RequestMessage {
+            role,
+            content,
+            name,
+            reasoning_content,
+            tool_calls,
+            function_call,
+            tool_call_id,
+        }
     }
 
     pub(crate) fn into_turn(self) -> Result<ChatTurn, Failure> {
         // Templates know the role by its older name.
-        let role = if self.role == "developer" { "system".to_owned() } else { self.role };
+        let role = match self.role.as_str() {
+            "developer" => "system".to_owned(),
+            "function" => "tool".to_owned(),
+            _ => self.role,
+        };
         if !matches!(role.as_str(), "system" | "user" | "assistant" | "tool") {
             let role: String = role.chars().take(40).collect();
             let message = format!(
@@ -186,6 +202,9 @@ impl RequestMessage {
         };
         for Called { id, function } in self.tool_calls.into_iter().flat_map(|calls| calls.0) {
             turn.add_call(id, function.name, &function.arguments);
+        }
+        if let Some(Function { name, arguments }) = self.function_call {
+            turn.add_call(None, name, &arguments);
         }
         Ok(turn)
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::http::{Request, Response};
+use axum::http::{Request, Response, StatusCode};
 use serde_json::Value;
 use sws::{BatchRequest, Cancel};
 
@@ -24,6 +24,12 @@ pub(crate) struct Prepared {
 /// Makes something of a request's body.
 type Make<T> = fn(&App, &Arc<Served>, &[u8]) -> Result<T, Failure>;
 
+/// Something that answers a request.
+pub(crate) enum Answer {
+    Texts(Prepared),
+    Value(Value),
+}
+
 /// Answers a request for texts.
 pub(crate) async fn texts(
     app: Arc<App>,
@@ -31,20 +37,50 @@ pub(crate) async fn texts(
     dialect: Dialect,
     prepare: Make<Prepared>,
 ) -> Response<Body> {
-    let origin = request.extensions().get::<RequestOrigin>().cloned().unwrap_or_default();
-    let ready = async {
-        let Prepared { mut texts, cancel, answer, stream } =
-            made(Arc::clone(&app), request, prepare).await?;
+    let origin = origin(&request);
+    match made(Arc::clone(&app), request, prepare).await {
+        Ok(prepared) => answered(&app, prepared, origin, dialect).await,
+        Err(failure) => failure.response(),
+    }
+}
+
+/// Answers a request for texts, or for a value.
+pub(crate) async fn texts_or_value(
+    app: Arc<App>,
+    request: Request<Body>,
+    dialect: Dialect,
+    prepare: Make<Answer>,
+) -> Response<Body> {
+    let origin = origin(&request);
+    match made(Arc::clone(&app), request, prepare).await {
+        Ok(Answer::Texts(prepared)) => answered(&app, prepared, origin, dialect).await,
+        Ok(Answer::Value(value)) => crate::failure::respond(StatusCode::OK, &value),
+        Err(failure) => failure.response(),
+    }
+}
+
+fn origin(request: &Request<Body>) -> RequestOrigin {
+    request.extensions().get::<RequestOrigin>().cloned().unwrap_or_default()
+}
+
+/// Queues texts, and makes the response of what happens to them.
+async fn answered(
+    app: &App,
+    prepared: Prepared,
+    origin: RequestOrigin,
+    dialect: Dialect,
+) -> Response<Body> {
+    let Prepared { mut texts, cancel, answer, stream } = prepared;
+    for text in &mut texts {
         // Nothing computed for one key is used for another: the time saved would tell its texts.
-        for text in &mut texts {
-            // Titles, tags and the like that a program asks for beside a conversation.
-            (text.owner, text.short_lived) = (origin.owner, !stream);
+        text.owner = origin.owner;
+        // Titles, tags and the like that a program asks for beside a conversation.
+        text.short_lived = !stream;
+    }
+    match app.submit(texts, cancel, origin) {
+        Ok(ticket) => {
+            respond(ticket, answer, ResponseKind { stream, dialect }, &app.config.limits).await
         }
-        let ticket = app.submit(texts, cancel, origin)?;
-        Ok::<_, Failure>((ticket, answer, ResponseKind { stream, dialect }))
-    };
-    match ready.await {
-        Ok((ticket, answer, kind)) => respond(ticket, answer, kind, &app.config.limits).await,
         Err(failure) => failure.response(),
     }
 }
@@ -56,7 +92,7 @@ pub(crate) async fn value(
     make: Make<Value>,
 ) -> Response<Body> {
     match made(app, request, make).await {
-        Ok(value) => crate::failure::respond(axum::http::StatusCode::OK, &value),
+        Ok(value) => crate::failure::respond(StatusCode::OK, &value),
         Err(failure) => failure.response(),
     }
 }

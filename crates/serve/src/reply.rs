@@ -148,15 +148,20 @@ pub(crate) async fn respond(
     let every = limits.heartbeat;
     let alive = Box::pin(sleep(limits.heartbeat));
     let body = Body::new(ReplyBody { ticket: Some(ticket), answer, kind, out, every, alive });
-    if !kind.stream {
-        return with_type(body, "application/json");
+    match (kind.stream, kind.dialect) {
+        (false, _) => with_type(body, "application/json"),
+        (true, Dialect::Ollama) => of_stream(body, "application/x-ndjson"),
+        (true, _) => of_events(body),
     }
-    of_events(body)
 }
 
 /// A response of server-sent events.
 pub(crate) fn of_events(body: Body) -> Response<Body> {
-    let mut response = with_type(body, "text/event-stream");
+    of_stream(body, "text/event-stream")
+}
+
+fn of_stream(body: Body, kind: &'static str) -> Response<Body> {
+    let mut response = with_type(body, kind);
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     // Proxies that collect a response would hold it back.

@@ -145,28 +145,40 @@ impl TextTally {
         })
     }
 
-    /// Times of the first text, as llama.cpp's server has them.
-    pub(crate) fn timings(&self) -> Value {
-        let Some(Made { made, times, .. }) = self.made().next() else {
-            return Value::Null;
-        };
+    /// Adds the times of the first text, and the engine's work, to an answer in OpenAI's form.
+    pub(crate) fn add_costs(&self, answer: &mut Value) {
+        if let Some(timings) = self.timings() {
+            answer["timings"] = timings;
+        }
+        answer["x_sws"] = self.spent();
+    }
+
+    /// Times of the first text, as llama.cpp's server has them; `None` for one that was kept, which took
+    /// none.
+    fn timings(&self) -> Option<Value> {
+        let Made { made, times, .. } = self.made().next()?;
+        if times.generation.is_zero() && made.tokens.len() > 1 {
+            return None;
+        }
         let computed = self.prompt.saturating_sub(self.known);
         let [prompt, new] = [computed, made.tokens.len()].map(|tokens| tokens as f64);
         let [queue, read, written] =
             [times.queue, times.prompt, times.generation].map(|time| 1e3 * time.as_secs_f64());
         // The prompt yields the first token.
         let after = (new - 1.0).max(0.0);
-        let rate = |tokens: f64, ms: f64| if ms > 0.0 { 1e3 * tokens / ms } else { 0.0 };
-        json!({
+        let ratio = |over: f64, under: f64| if under > 0.0 { over / under } else { 0.0 };
+        Some(json!({
             "queue_ms": queue,
             "cache_n": self.known,
             "prompt_n": computed,
             "prompt_ms": read,
-            "prompt_per_second": rate(prompt, read),
+            "prompt_per_token_ms": ratio(read, prompt),
+            "prompt_per_second": ratio(1e3 * prompt, read),
             "predicted_n": made.tokens.len(),
             "predicted_ms": written,
-            "predicted_per_second": rate(after, written),
-        })
+            "predicted_per_token_ms": ratio(written, after),
+            "predicted_per_second": ratio(1e3 * after, written),
+        }))
     }
 }
 

@@ -145,7 +145,8 @@ pub(crate) fn offered(
         ("none", _) => return Ok(OfferedTools::default()),
         ("auto", _) => None,
         ("required" | "any", _) => Some(None),
-        ("function" | "tool", Some(name)) => Some(Some(name.to_owned())),
+        // The last is that of `function_call`.
+        ("function" | "tool" | "", Some(name)) => Some(Some(name.to_owned())),
         (other, _) => {
             let other: String = other.chars().take(40).collect();
             let message = format!("the choice `{other}` is not supported");
@@ -234,6 +235,11 @@ impl DemandedTool {
         let schema = schema.unwrap_or_else(|| json!({"type": "object"}));
         Some(DemandedTool { name, schema, strict: is_strict(tool) })
     }
+}
+
+/// A function of the older field as a tool.
+pub(crate) fn of_function(function: Json) -> Json {
+    Json::from_pairs([("type", Json::from("function")), ("function", function)])
 }
 
 /// True for a tool whose calls must have its schema.

@@ -7,9 +7,9 @@ use sws_engine::RamBudget;
 
 use super::ModelArgs;
 
-/// Serve a model to programs that speak the interfaces of OpenAI or Anthropic.
+/// Serve a model to programs that speak the interfaces of OpenAI, Anthropic or Ollama.
 ///
-/// Several texts are continued together, each with the output that it has alone. Listens on this
+/// Requests are batched; each gets exactly the output it would get alone. Listens on this
 /// machine only, unless told otherwise; docs/serve.md has the endpoints. Ctrl-C or SIGTERM lets
 /// running texts end; a second one ends the program.
 #[derive(Debug, clap::Args)]
@@ -17,7 +17,7 @@ pub(crate) struct Serve {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     /// Address to listen on. One that other machines reach needs a key, or --no-auth.
-    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
+    #[arg(long, alias = "host", value_name = "IP", default_value = "127.0.0.1")]
     pub(crate) listen: IpAddr,
     /// Port to listen on; 0 for any free one.
     #[arg(long, value_name = "N", default_value_t = 8080)]

@@ -12,6 +12,7 @@ mod kv;
 mod llama;
 mod matrix;
 mod names;
+mod ollama;
 mod recorded;
 mod refusals;
 mod requests;

@@ -20,10 +20,12 @@ const ANSWER: &str = "<think>\nso it is\n</think>\n\nI look.\n\
     <tool_call>\n{\"name\": \"f\", \"arguments\": {\"city\": \"bern\"}}\n</tool_call>\n\
     <tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>STOP";
 const ARGUMENTS: &str = "{\"city\": \"bern\"}";
+/// The same as a schema has them: without white space.
+const COMPACT: &str = "{\"city\":\"bern\"}";
 /// The token that is the answer.
 const TOKEN: usize = 40;
 
-fn model(template: &str) -> (TempDir, PathBuf) {
+pub(crate) fn model(template: &str) -> (TempDir, PathBuf) {
     model_with(template, ANSWER)
 }
 
@@ -285,11 +287,48 @@ fn tools_that_cannot_work_are_refused() {
         assert_eq!(response.status, 400, "{response:?}");
         assert_eq!(response.json()["error"]["param"], param);
     }
-    // A template with no known markers.
-    let (_temp, dir) = model("{{ messages[0].content }}{{ tools }}");
+}
+
+/// Models whose template has no known format of calls are shown tools in a text.
+#[test]
+fn every_template_can_show_tools() {
+    let call = "{\"name\": \"f\", \"arguments\": {\"city\": \"bern\"}}";
+    let template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
+    let (_temp, dir) = model_with(template, &format!("{call}STOP"));
     let server = serve(&dir, 1, config());
-    let response = server.post("/v1/chat/completions", &body(json!({})));
-    assert_eq!(response.json()["error"]["param"], "tools", "{response:?}");
+    let props = server.get("/props").json();
+    assert_eq!((&props["tools"], &props["has_tools"]), (&json!("generic"), &json!(true)));
+    let answer = ask(&server, json!({"tools": tools()}));
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls");
+    let found = &choice["message"]["tool_calls"][0]["function"];
+    assert_eq!(found, &json!({"name": "f", "arguments": ARGUMENTS}));
+    // Without tools it is text.
+    let text = &ask(&server, json!({}))["choices"][0]["message"]["content"];
+    assert_eq!(text, call);
+
+    let call =
+        json!({"id": "abc", "type": "function", "function": {"name": "f", "arguments": ARGUMENTS}});
+    let messages = json!([
+        {"role": "user", "content": "where"},
+        {"role": "assistant", "content": null, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "abc", "content": "here"},
+    ]);
+    let body = json!({"messages": messages, "tools": tools()});
+    let prompt = server.ask("/apply-template", &body)["prompt"].as_str().unwrap().to_owned();
+    let (shown, rest) = prompt.split_once("user: where\n").unwrap();
+    assert!(shown.starts_with("system: You can use these tools:"), "{shown}");
+    assert!(shown.contains("{\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}"), "{shown}");
+    let called = "{\"name\": \"f\", \"arguments\": {\"city\":\"bern\"}}";
+    assert_eq!(rest, format!("assistant: {called}\nuser: Result of f: here\n"));
+
+    // A template that refuses system messages has them in the user's.
+    let template = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}{{ messages[0].content }}";
+    let (_temp, dir) = model(template);
+    let server = serve(&dir, 1, config());
+    let body = json!({"messages": question(), "tools": tools()});
+    let prompt = server.ask("/apply-template", &body)["prompt"].clone();
+    assert!(prompt.as_str().unwrap().starts_with("where\n\nYou can use these tools:"), "{prompt}");
 }
 
 /// Some templates join the arguments of a call to text.
@@ -308,13 +347,13 @@ fn templates_that_need_arguments_as_text_get_them() {
 #[test]
 fn an_answer_that_must_be_a_call_is_one() {
     // The token is the rest of a call.
-    let (_temp, dir) = model_with(TEMPLATE, "{\"city\": \"bern\"}}\n</tool_call>STOP");
+    let (_temp, dir) = model_with(TEMPLATE, "{\"city\":\"bern\"}}");
     let server = serve(&dir, 1, config());
     let choice = json!({"type": "function", "function": {"name": "f"}});
     let answer = ask(&server, json!({"tools": tools(), "tool_choice": choice}));
     let message = &answer["choices"][0]["message"];
     assert_eq!(message["content"], Value::Null);
-    assert_eq!(message["tool_calls"][0]["function"], json!({"name": "f", "arguments": ARGUMENTS}));
+    assert_eq!(message["tool_calls"][0]["function"], json!({"name": "f", "arguments": COMPACT}));
     let tool = json!({"name": "f", "input_schema": {"type": "object"}});
     let choice = json!({"type": "tool", "name": "f"});
     let body = json!({"messages": question(), "tools": [tool], "tool_choice": choice});
@@ -322,14 +361,14 @@ fn an_answer_that_must_be_a_call_is_one() {
     assert_eq!(answer["content"][0]["input"], json!({"city": "bern"}));
 
     let template = TEMPLATE.replace("<tool_call>", "[TOOL_CALLS][ARGS]");
-    let (_temp, dir) = model_with(&template, &format!("{ARGUMENTS}STOP"));
+    let (_temp, dir) = model_with(&template, COMPACT);
     let server = serve(&dir, 1, config());
     let choice = json!({"type": "function", "function": {"name": "f"}});
     let answer = ask(&server, json!({"tools": tools(), "tool_choice": choice}));
     let calls = &answer["choices"][0]["message"]["tool_calls"];
-    assert_eq!(calls[0]["function"], json!({"name": "f", "arguments": ARGUMENTS}));
+    assert_eq!(calls[0]["function"], json!({"name": "f", "arguments": COMPACT}));
 
-    let (_temp, dir) = model_with(TEMPLATE, "g\", \"arguments\": {}}</tool_call>STOP");
+    let (_temp, dir) = model_with(TEMPLATE, "g\", \"arguments\": {}}");
     let server = serve(&dir, 1, config());
     let answer = ask(&server, json!({"tools": tools(), "tool_choice": "required"}));
     let calls = &answer["choices"][0]["message"]["tool_calls"];
