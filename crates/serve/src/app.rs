@@ -22,6 +22,7 @@ use crate::cost::RequestCost;
 use crate::counts::ServerCounts;
 use crate::events::Events;
 use crate::failure::Failure;
+use crate::kept::KeptResponses;
 use crate::queue::{QueuedText, TextQueue};
 use crate::reply::ReplyTicket;
 use crate::requests::{RequestEntry, RequestOrigin, Requests};
@@ -47,6 +48,7 @@ pub(crate) struct App {
     pub(crate) certificates: Arc<Semaphore>,
     pub(crate) requests: Requests,
     pub(crate) events: Events,
+    pub(crate) kept: Arc<KeptResponses>,
     /// Number of the next id.
     numbers: AtomicU64,
     ignored: Mutex<BTreeSet<String>>,
@@ -90,6 +92,7 @@ pub(crate) struct Served {
 impl App {
     pub(crate) fn new(config: ServerConfig) -> App {
         let bodies = Bodies::new(config.limits.body);
+        let kept = config.limits.kept_responses;
         let certificates = certified::bytes(config.limits.body).div_ceil(certified::UNIT);
         App {
             config,
@@ -103,6 +106,7 @@ impl App {
             certificates: Arc::new(Semaphore::new(certificates)),
             requests: Requests::default(),
             events: Events::default(),
+            kept: Arc::new(KeptResponses::new(kept)),
             numbers: AtomicU64::new(0),
             ignored: Mutex::default(),
         }

@@ -72,6 +72,8 @@ pub struct ServerLimits {
     pub patience: Duration,
     /// Time for running requests when the server ends.
     pub drain: Duration,
+    /// Bytes of responses that are kept for later requests.
+    pub kept_responses: usize,
 }
 
 impl Default for ServerLimits {
@@ -93,6 +95,7 @@ impl Default for ServerLimits {
             heartbeat: Duration::from_secs(10),
             patience: Duration::from_secs(30),
             drain: Duration::from_secs(30),
+            kept_responses: 0,
         }
     }
 }
@@ -100,7 +103,7 @@ impl Default for ServerLimits {
 impl ServerLimits {
     /// Bytes on the heap that requests may take together, besides their texts and [structured
     /// output](crate::structured): the request or those that are being read, as text and as values; the
-    /// connections; certificates; tokens of texts that are kept.
+    /// connections; certificates; tokens of texts that are kept, and responses.
     pub fn heap(&self) -> u64 {
         let connections = self.connections + TOLD;
         VALUES * self.body as u64
@@ -108,6 +111,7 @@ impl ServerLimits {
             + connections as u64 * CONNECTION
             + CERTIFICATE * certified::bytes(self.body) as u64
             + Batch::TOKENS
+            + self.kept_responses as u64
     }
 
     /// Bytes of a body that have to arrive in a span of [`ServerLimits::body_time`].

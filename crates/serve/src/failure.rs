@@ -129,6 +129,11 @@ impl Failure {
         Failure::new(StatusCode::NOT_FOUND, "not_found_error", message)
     }
 
+    /// Something that a client asks for by its id.
+    pub(crate) fn not_found(message: impl Into<String>) -> Failure {
+        Failure::new(StatusCode::NOT_FOUND, "not_found_error", message)
+    }
+
     pub(crate) fn no_request() -> Failure {
         let message = "no request with this id waits or runs; /v1/requests lists them";
         Failure::new(StatusCode::NOT_FOUND, "not_found_error", message)

@@ -26,7 +26,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::app::App;
+use crate::app::{App, Served};
 use crate::explained::Explained;
 use crate::failure::{Dialect, Failure, respond};
 use crate::requests::RequestOrigin;
@@ -268,12 +268,13 @@ const RESPONSE: RouteFields = RouteFields::All(|| responses::fields().to_vec());
 const OLLAMA_CHAT: RouteFields = RouteFields::Own(ollama::chat_fields);
 const GENERATE: RouteFields = RouteFields::Own(ollama::generate_fields);
 const SHOW: RouteFields = RouteFields::Own(ollama::show_fields);
+const COUNTED_RESPONSE: RouteFields = RouteFields::Own(|| responses::fields().to_vec());
 const TOKENIZE: RouteFields = RouteFields::Own(|| vec![info::tokenize_fields()]);
 const DETOKENIZE: RouteFields = RouteFields::Own(|| vec![info::detokenize_fields()]);
 
 /// All endpoints. The router, logs and `/openapi.json` are made of it.
 #[rustfmt::skip]
-pub(crate) static ROUTES: [Route; 37] = [
+pub(crate) static ROUTES: [Route; 40] = [
     Route::new(GET, "/", "a page about the server", || get(page)),
     Route::new(GET, "/page.css", "styles of the page", || get(styles)),
     Route::new(GET, "/page.js", "program of the page", || get(program)),
@@ -297,6 +298,9 @@ pub(crate) static ROUTES: [Route; 37] = [
     Route::new(POST, "/v1/chat/completions", "answer a chat", || post(chat)).with(CHAT),
     Route::new(POST, "/chat/completions", "the same", || post(chat)).with(CHAT),
     Route::new(POST, "/v1/responses", "answer a chat in the form of OpenAI's Responses", || post(response)).with(RESPONSE),
+    Route::new(POST, "/v1/responses/input_tokens", "count the tokens of a response's input", || post(count_response)).with(COUNTED_RESPONSE),
+    Route::new(GET, "/v1/responses/{id}", "a response that was kept", || get(kept_response)),
+    Route::new(DELETE, "/v1/responses/{id}", "forget a response", || delete(delete_response)),
     Route::new(POST, "/v1/messages", "answer a chat in Anthropic's form", || post(message)).with(MESSAGE),
     Route::new(POST, "/v1/messages/count_tokens", "count the tokens of a chat", || post(count)).with(COUNTED),
     Route::new(POST, "/v1/embeddings", "refused: this server makes none", || post(embeddings)),
@@ -433,7 +437,27 @@ async fn chat(State(app): AppState, request: In) -> Out {
 }
 
 async fn response(State(app): AppState, request: In) -> Out {
-    prepared::texts(app, request, Dialect::OpenAi, responses::prepare).await
+    let owner = owner(&request);
+    let prepare = move |app: &App, served: &Arc<Served>, body: &[u8]| {
+        responses::prepare(app, served, owner, body)
+    };
+    prepared::texts(app, request, Dialect::OpenAi, prepare).await
+}
+
+async fn count_response(State(app): AppState, request: In) -> Out {
+    let owner = owner(&request);
+    let count = move |app: &App, served: &Arc<Served>, body: &[u8]| {
+        responses::count(app, served, owner, body)
+    };
+    prepared::value(app, request, count).await
+}
+
+async fn kept_response(State(app): AppState, name: Name, request: In) -> Out {
+    render(read(name).and_then(|id| responses::kept(&app, owner(&request), &id)))
+}
+
+async fn delete_response(State(app): AppState, name: Name, request: In) -> Out {
+    render(read(name).and_then(|id| responses::delete(&app, owner(&request), &id)))
 }
 
 async fn message(State(app): AppState, request: In) -> Out {

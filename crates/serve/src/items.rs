@@ -1,6 +1,7 @@
 //! The answer of `/v1/responses`: a list of items, each of reasoning, of text, or a call.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use sws::End;
@@ -8,7 +9,8 @@ use sws_model::text::ReplyPart;
 
 use crate::app::{App, Served};
 use crate::failure::Failure;
-use crate::messages::PromptRequest;
+use crate::kept::{KeptResponse, KeptResponses};
+use crate::messages::{ChatTurn, PromptRequest};
 use crate::queue::Happened;
 use crate::replies::Replies;
 use crate::reply::AnswerWriter;
@@ -21,6 +23,10 @@ pub(crate) struct Echoed {
     pub(crate) top_p: Option<f64>,
     pub(crate) max_output_tokens: Option<usize>,
     pub(crate) parallel_tool_calls: bool,
+    /// Id of the response that it continues.
+    pub(crate) previous: Option<String>,
+    /// True if it can be continued.
+    pub(crate) is_kept: bool,
 }
 
 /// A response.
@@ -41,6 +47,8 @@ pub(crate) struct ResponsesAnswer {
     /// Events of the stream so far.
     sent: usize,
     is_over: bool,
+    /// Where the response is kept, and for whom.
+    keeper: Option<(Arc<KeptResponses>, u64)>,
 }
 
 impl ResponsesAnswer {
@@ -63,13 +71,30 @@ impl ResponsesAnswer {
             stream,
             sent: 0,
             is_over: false,
+            keeper: None,
         }
+    }
+
+    /// True if the response should be kept.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.echoed.is_kept
+    }
+
+    /// The answer to these messages, which is kept for its owner once it is complete.
+    pub(crate) fn kept_with(
+        self,
+        kept: &Arc<KeptResponses>,
+        owner: u64,
+        turns: Vec<ChatTurn>,
+    ) -> ResponsesAnswer {
+        let id = self.head.id.clone();
+        kept.keep(KeptResponse { id, owner, turns, response: Value::Null });
+        ResponsesAnswer { keeper: Some((Arc::clone(kept), owner)), ..self }
     }
 
     fn response(&self, status: &str, output: Vec<Value>) -> Value {
         let [input, new] = self.tally.tokens();
-        let Echoed { metadata, temperature, top_p, max_output_tokens, parallel_tool_calls } =
-            &self.echoed;
+        let Echoed { metadata, temperature, top_p, max_output_tokens, .. } = &self.echoed;
         json!({
             "id": self.head.id,
             "object": "response",
@@ -82,9 +107,9 @@ impl ResponsesAnswer {
             "metadata": metadata,
             "model": self.head.model,
             "output": output,
-            "parallel_tool_calls": parallel_tool_calls,
-            "previous_response_id": null,
-            "store": false,
+            "parallel_tool_calls": self.echoed.parallel_tool_calls,
+            "previous_response_id": self.echoed.previous,
+            "store": self.echoed.is_kept,
             "temperature": temperature,
             "tool_choice": "auto",
             "tools": [],
@@ -265,6 +290,9 @@ impl AnswerWriter for ResponsesAnswer {
                 self.tally.reasoning = self.replies.reasoning();
                 self.is_over = true;
                 let whole = self.whole(end);
+                if let Some((kept, owner)) = &self.keeper {
+                    kept.complete(*owner, &self.head.id, &whole);
+                }
                 if !self.stream {
                     out.push_str(&whole.to_string());
                     return Ok(());

@@ -36,6 +36,7 @@ mod fields;
 mod http;
 mod info;
 mod items;
+mod kept;
 mod known;
 mod messages;
 mod names;

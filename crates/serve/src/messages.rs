@@ -108,6 +108,15 @@ impl ChatTurn {
         ChatTurn { tool_call_id: id, ..ChatTurn::text("tool", content) }
     }
 
+    /// Bytes of its text.
+    pub(crate) fn bytes(&self) -> usize {
+        let calls = self.tool_calls.iter();
+        let calls: usize =
+            calls.map(|call| call.function.name.len() + 2 * call.function.text.len()).sum();
+        let reasoning = self.reasoning_content.as_ref().map_or(0, String::len);
+        size_of::<ChatTurn>() + self.content.len() + reasoning + calls
+    }
+
     /// Sets the text of the message.
     pub(crate) fn set_text(&mut self, text: String) {
         self.content = text;
@@ -121,6 +130,11 @@ impl ChatTurn {
     /// True for an answer of which only the reasoning is known.
     pub(crate) fn is_begun(&self) -> bool {
         self.is_answer() && self.content.is_empty() && self.tool_calls.is_empty()
+    }
+
+    /// True for a message of the system.
+    pub(crate) fn is_system(&self) -> bool {
+        self.role == "system"
     }
 
     /// True for a message of the model.

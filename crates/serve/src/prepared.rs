@@ -22,7 +22,15 @@ pub(crate) struct Prepared {
 }
 
 /// Makes something of a request's body.
-type Make<T> = fn(&App, &Arc<Served>, &[u8]) -> Result<T, Failure>;
+pub(crate) trait Make<T>:
+    FnOnce(&App, &Arc<Served>, &[u8]) -> Result<T, Failure> + Send + 'static
+{
+}
+
+impl<T, F> Make<T> for F where
+    F: FnOnce(&App, &Arc<Served>, &[u8]) -> Result<T, Failure> + Send + 'static
+{
+}
 
 /// Something that answers a request.
 pub(crate) enum Answer {
@@ -35,7 +43,7 @@ pub(crate) async fn texts(
     app: Arc<App>,
     request: Request<Body>,
     dialect: Dialect,
-    prepare: Make<Prepared>,
+    prepare: impl Make<Prepared>,
 ) -> Response<Body> {
     let origin = origin(&request);
     match made(Arc::clone(&app), request, prepare).await {
@@ -49,7 +57,7 @@ pub(crate) async fn texts_or_value(
     app: Arc<App>,
     request: Request<Body>,
     dialect: Dialect,
-    prepare: Make<Answer>,
+    prepare: impl Make<Answer>,
 ) -> Response<Body> {
     let origin = origin(&request);
     match made(Arc::clone(&app), request, prepare).await {
@@ -89,7 +97,7 @@ async fn answered(
 pub(crate) async fn value(
     app: Arc<App>,
     request: Request<Body>,
-    make: Make<Value>,
+    make: impl Make<Value>,
 ) -> Response<Body> {
     match made(app, request, make).await {
         Ok(value) => crate::failure::respond(StatusCode::OK, &value),
@@ -102,7 +110,7 @@ pub(crate) async fn value(
 async fn made<T: Send + 'static>(
     app: Arc<App>,
     request: Request<Body>,
-    make: Make<T>,
+    make: impl Make<T>,
 ) -> Result<T, Failure> {
     let served = app.served()?;
     let received = app.bodies.receive(request, &app.config.limits).await?;

@@ -80,6 +80,10 @@ pub(crate) struct Serve {
     /// directory of this user alone. `sws rm MODEL` removes it.
     #[arg(long, value_name = "SIZE", value_parser = disk)]
     pub(crate) kv_disk: Option<u64>,
+    /// Keep responses in memory, at most this much [without SIZE: 16MiB], so that requests of
+    /// /v1/responses can continue them by `previous_response_id`.
+    #[arg(long, value_name = "SIZE", num_args = 0..=1, default_missing_value = "16MiB", value_parser = kept)]
+    pub(crate) keep_responses: Option<usize>,
     /// Print no line for each request.
     #[arg(long)]
     pub(crate) quiet: bool,
@@ -91,6 +95,14 @@ fn body(word: &str) -> Result<usize, String> {
     match word.parse::<RamBudget>().map_err(|e| e.to_string())? {
         RamBudget::Bytes(bytes) if RANGE.contains(&bytes) => Ok(bytes as usize),
         _ => Err(format!("a request has 1KiB to 1GiB, not {word}")),
+    }
+}
+
+/// Parses the size of the memory for responses.
+fn kept(word: &str) -> Result<usize, String> {
+    match word.parse::<RamBudget>().map_err(|e| e.to_string())? {
+        RamBudget::Bytes(bytes) if (64 << 10..=1 << 30).contains(&bytes) => Ok(bytes as usize),
+        _ => Err(format!("responses have 64KiB to 1GiB, not {word}")),
     }
 }
 

@@ -8,6 +8,7 @@ mod completions;
 mod events;
 mod gauges;
 mod interfaces;
+mod kept;
 mod kv;
 mod llama;
 mod matrix;
