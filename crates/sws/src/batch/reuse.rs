@@ -5,8 +5,8 @@ use std::time::Duration;
 use sws_store::BlobsError;
 
 use super::{Batch, Running};
+use crate::prefix_cache::disk::{PrefixDisk, PrefixDiskCounts};
 use crate::prefix_cache::{PrefixEntry, common};
-use crate::prefix_disk::{PrefixDisk, PrefixDiskCounts};
 
 /// Tokens of a state that is kept in the middle of a text, and tokens that are worth a wait, at least.
 const LEAST: usize = 32;

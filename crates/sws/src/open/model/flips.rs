@@ -14,7 +14,8 @@ use sws_store::{ReaderKind, open_checkpoint};
 use sws_testing::goldens;
 
 use super::Model;
-use crate::{Options, resident};
+use crate::Options;
+use crate::load::resident;
 
 const TEXT: &str = "a small boat sails\n";
 const TEMPLATE: &str = "{% for m in messages %}<{{ m.role }}> {{ m.content }}{{ eos_token }}{% endfor %}\

@@ -11,8 +11,10 @@ use sws_engine::{
 use sws_model::Inventory;
 use sws_store::{LEARNED_FILE, PieceId, SystemMemory};
 
-use crate::draft::DraftCandidate;
-use crate::{DraftChoice, Loader, Model, Result, Streaming, TextCodec, Threads, eviction, process};
+use crate::learned::draft::DraftCandidate;
+use crate::learned::eviction;
+use crate::load::process;
+use crate::{DraftChoice, Loader, Model, Result, Streaming, TextCodec, Threads};
 
 /// Memory budget of a model, with a planner for this and other budgets.
 #[derive(Debug)]

@@ -13,11 +13,11 @@ use sws_store::Pass;
 use sws_store::shard::Progress;
 use tracing::debug;
 
-use crate::cancel::{CancelObserver, OnLayer};
-use crate::chat::Turn;
-use crate::sequence::Sequence;
-use crate::timing::TextTiming;
-use crate::writer::TokenWriter;
+use crate::run::cancel::{CancelObserver, OnLayer};
+use crate::run::chat::Turn;
+use crate::run::sequence::Sequence;
+use crate::run::timing::TextTiming;
+use crate::run::writer::TokenWriter;
 use crate::{Cancel, End, Generated, Pace, Piece, Result};
 use ahead::Ahead;
 

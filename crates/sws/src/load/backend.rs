@@ -11,8 +11,9 @@ use sws_model::{CausalLm, ForwardState};
 use sws_store::SystemMemory;
 use tracing::{debug, info};
 
-use crate::cancel::Opening;
-use crate::{Error, Loader, Planning, Result, Size, TextCodec, Threads, Warning, resident};
+use crate::load::resident;
+use crate::run::cancel::Opening;
+use crate::{Error, Loader, Planning, Result, Size, TextCodec, Threads, Warning};
 
 /// An implementation of all the layers of a model, from linear layers to routing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

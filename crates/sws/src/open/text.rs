@@ -8,8 +8,9 @@ use sws_model::text::{ChatPrompt, ChatTemplate, ReplyFormat, Tokenizer};
 use sws_store::Clock;
 
 use crate::error::Lacking;
-use crate::open::TokenizerReading;
-use crate::{Model, Result, process};
+use crate::load::process;
+use crate::open::model::TokenizerReading;
+use crate::{Model, Result};
 
 /// Memory for encoding a short text.
 const LEAST: u64 = 2 << 20;

@@ -4,6 +4,8 @@ mod portion;
 mod reuse;
 #[cfg(test)]
 mod tests;
+pub(crate) mod texts;
+mod turns;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,15 +19,15 @@ use sws_model::{
 use sws_store::shard::Progress;
 use sws_store::{Clock, Pass};
 
+use crate::prefix_cache::disk::PrefixDisk;
 use crate::prefix_cache::{AnswerKey, KnownAnswer, PrefixCache, PrefixEntry};
-use crate::prefix_disk::PrefixDisk;
-use crate::rank::PromptScores;
-use crate::sequence::Sequence;
-use crate::turns::Turns;
-use crate::writer::TokenWriter;
+use crate::run::rank::PromptScores;
+use crate::run::sequence::Sequence;
+use crate::run::writer::TokenWriter;
 use crate::{Cancel, End, Error, Generated, Piece, Rank, Result};
 use portion::Portion;
 use reuse::Begun;
+use turns::Turns;
 
 /// Tokens that follow from each other without a choice, and go through a step together, at most.
 const FORCED: usize = 256;

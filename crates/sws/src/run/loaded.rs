@@ -8,8 +8,8 @@ use sws_model::text::{Generation, Position};
 use sws_model::{CausalLm, KvPrecision};
 use sws_store::SystemMemory;
 
-use crate::generate::GenerateStart;
-use crate::sequence::Sequence;
+use crate::run::generate::GenerateStart;
+use crate::run::sequence::Sequence;
 use crate::{
     Backend, Batch, Generate, Generated, Lacking, Model, Prompt, Request, Result, RunMetrics,
     TextCodec, Texts, Threads, Warning,

@@ -1,4 +1,7 @@
-//! The prefix cache: prefixes of texts that were computed, and are kept while they are worth their bytes.
+//! The prefix cache: prefixes of texts that were computed, and are kept while they are worth their bytes,
+//! in memory and on disk.
+
+pub(crate) mod disk;
 
 use sws_model::Prefix;
 use sws_model::text::{Generation, Position};

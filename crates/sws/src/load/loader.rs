@@ -10,12 +10,13 @@ use sws_store::shard::Progress;
 use sws_store::{Clock, ShardReader, SystemMemory};
 use tracing::info;
 
-use crate::loaded::LoadedFacts;
-use crate::open::TokenizerReading;
-use crate::sequence::Sequence;
+use crate::load::process;
+use crate::open::model::TokenizerReading;
+use crate::run::loaded::LoadedFacts;
+use crate::run::sequence::Sequence;
 use crate::{
     Cancel, Error, LoadedModel, Model, Options, Planning, ReadingRoom, Result, TextCodec, Threads,
-    Warning, process,
+    Warning,
 };
 
 /// A model to be loaded, made by [`Model::ram`] and [`Model::with`].

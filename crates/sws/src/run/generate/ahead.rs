@@ -9,7 +9,7 @@ use sws_store::Clock;
 
 use super::{Generate, Hooks};
 use crate::Result;
-use crate::cancel::CancelObserver;
+use crate::run::cancel::CancelObserver;
 use crate::speculative::{DecodeStep, SpeculativeDecoder};
 
 /// Drafts so many tokens, at most, to follow a text.
