@@ -147,11 +147,10 @@ fn prompts(kind: Kind) -> Result<Vec<Vec<u32>>> {
 }
 
 fn measure(way: Way, kind: Kind, share: f64, disk: u64) -> Result<Measured> {
-    let mut lm = streamer(share, disk)?;
+    let lm = streamer(share, disk)?;
     let gauge = lm.gauge();
-    let waiter = lm.waiter();
     // The experts of this model are too small for two threads.
-    let mut sequences = LoadedSequences::new(Box::new(lm), &Threads::start(1)?, waiter);
+    let mut sequences = LoadedSequences::new(lm, &Threads::start(1)?);
     let mut batch = sequences.batch(TEXTS)?;
     if way == Way::Decided {
         batch = batch.with_turns(Duration::from_secs(10));

@@ -157,7 +157,7 @@ pub fn simulate(
         let clock = lm.clock();
         let done = lm.done();
         let waiter = Waiter::new(clock.clone());
-        models.push((LoadedSequences::new(Box::new(lm), threads, waiter), clock, done));
+        models.push((LoadedSequences::simulated(Box::new(lm), threads, waiter), clock, done));
     }
     let mut replicas = Vec::new();
     for (sequences, clock, done) in &mut models {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use sws_engine::{Options, SpeculativeWeightStreamer};
 use sws_kernels::functional::argmax;
 use sws_model::text::Tokenizer;
-use sws_model::{BatchLm, Chunk, ForwardPass, ModelSpec, StepOutcome};
+use sws_model::{Chunk, ForwardPass, ModelSpec, StepOutcome};
 use sws_store::{Manifest, NVMeWeightStore, StoreOptions};
 
 const PROMPTS: [&str; 3] = ["The wolf", "Once upon a time", "A little boat"];

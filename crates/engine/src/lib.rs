@@ -61,8 +61,8 @@ pub use certificate::{
 };
 pub use error::StreamError;
 pub use experts::{
-    Ablations, AssemblerConfig, DynamicAssembler, Exactness, Miss, NoBound, Presence, RealPath,
-    Verdict, Verifier, detect_miss,
+    Ablations, AssemblerConfig, DynamicAssembler, Exactness, ExpectedReads, Miss, NoBound,
+    Presence, RealPath, Verdict, Verifier, detect_miss,
 };
 pub use infrastructure::{Infrastructure, InfrastructurePlan, RouterSet};
 pub use reads::LoadedSlot;

@@ -10,8 +10,8 @@
 //! arithmetic is the same, so the results are identical bit for bit. [`Sequences`] combine all of
 //! this for any number of sequences, a [`Session`] for one.
 //!
-//! Callers that only use a model hold a [`CausalLm`] and query it for what it can do beyond one sequence
-//! ([`CausalLm::as_batch_lm`]). A session is one implementation; other implementations of the layers are possible.
+//! Callers that only continue one sequence hold a [`CausalLm`]. A session is one implementation; other
+//! implementations of the layers are possible.
 //! [`text`] converts between text and token ids, and selects tokens from logits.
 //!
 //! ```
@@ -58,7 +58,7 @@ pub use executor::{ExpertBatch, ExpertExecutor};
 pub use families::supported;
 pub use finite::first_not_finite;
 pub use forward::{Chunk, ForwardError, ForwardPass, LogitRows, PassSize, RouterProbe};
-pub use handle::{BatchLm, CausalLm, ExpectedReads, SpeculativeLm, check_tokens};
+pub use handle::{CausalLm, check_tokens};
 pub use inventory::{HeldTensor, Inventory, WeightsError};
 pub use layer_state::KvPrecision;
 pub use naming::naming;

@@ -97,7 +97,7 @@ impl Prefix {
         self.sequence.write_end(to)
     }
 
-    /// Appends a block to those that an [empty](crate::BatchLm::empty_prefix) prefix was given. After an
+    /// Appends a block to those that an [empty](crate::ForwardState::empty_prefix) prefix was given. After an
     /// error, also of bytes that cannot be a block, the prefix can only be [cut](Self::truncate).
     pub fn read_block(&mut self, from: &mut dyn Read) -> io::Result<()> {
         if !self.len().is_multiple_of(Prefix::BLOCK) {

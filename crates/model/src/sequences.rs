@@ -3,7 +3,6 @@
 use crate::forward::{Chunk, ForwardError, ForwardPass, LogitRows};
 use crate::layer_state::KvPrecision;
 use crate::observer::Observer;
-use crate::prefix::Prefix;
 use crate::source::{PassSource, RunAhead, SourceError};
 use crate::state::ForwardState;
 
@@ -60,12 +59,6 @@ impl<S: PassSource> Sequences<S> {
         self
     }
 
-    /// As [`with_pages`](Self::with_pages). Sequences that exist keep their pages until they are
-    /// [released](Self::release).
-    pub fn set_pages(&mut self, positions: usize) {
-        self.state.set_pages(positions);
-    }
-
     /// Sets the largest number of tokens that go through the layers together. The results are the
     /// same bit for bit; only the amount of working memory depends on it.
     ///
@@ -82,9 +75,14 @@ impl<S: PassSource> Sequences<S> {
         &self.model
     }
 
-    /// The state of the pass.
+    /// The positions of the sequences, and the state of the pass.
     pub fn state(&self) -> &ForwardState {
         &self.state
+    }
+
+    /// As [`state`](Self::state), to fork, cut, clear and remove sequences.
+    pub fn state_mut(&mut self) -> &mut ForwardState {
+        &mut self.state
     }
 
     /// The source of the weights.
@@ -97,59 +95,9 @@ impl<S: PassSource> Sequences<S> {
         self.state.add_sequence(self.model.spec())
     }
 
-    /// Adds a sequence with the same positions as another; see [`ForwardState::fork`].
-    pub fn fork(&mut self, sequence: usize) -> Option<usize> {
-        self.state.fork(sequence)
-    }
-
-    /// Removes a sequence and frees its memory.
-    pub fn remove(&mut self, sequence: usize) {
-        self.state.remove(sequence);
-    }
-
-    /// Empties a sequence.
-    pub fn clear(&mut self, sequence: usize) {
-        self.state.clear(sequence);
-    }
-
-    /// Drops the positions of a sequence from `len` on; see [`ForwardState::truncate`].
-    pub fn truncate(&mut self, sequence: usize, len: usize) -> bool {
-        self.state.truncate(sequence, len)
-    }
-
     /// Empties a sequence and frees its memory.
     pub fn release(&mut self, sequence: usize) {
         self.state.release(self.model.spec(), sequence);
-    }
-
-    /// The positions of a sequence apart from it; see [`ForwardState::prefix`].
-    pub fn prefix(&self, sequence: usize) -> Option<Prefix> {
-        self.state.prefix(sequence)
-    }
-
-    /// A prefix without positions, to be filled from bytes.
-    pub fn empty_prefix(&self) -> Prefix {
-        self.state.empty_prefix(self.model.spec())
-    }
-
-    /// Replaces a sequence by the beginning of a prefix; see [`ForwardState::begin_with`].
-    pub fn begin_with(&mut self, sequence: usize, prefix: &Prefix, len: usize) -> bool {
-        self.state.begin_with(sequence, prefix, len)
-    }
-
-    /// Number of positions of a sequence.
-    pub fn len(&self, sequence: usize) -> usize {
-        self.state.len(sequence)
-    }
-
-    /// True if there is no sequence.
-    pub fn is_empty(&self) -> bool {
-        self.state.is_empty()
-    }
-
-    /// Frees the working memory that passes have grown; the next pass allocates what it needs.
-    pub fn release_work(&mut self) {
-        self.state.release_work();
     }
 
     /// Continues each chunk's sequence by its tokens, in as few passes as the largest number of tokens
@@ -213,6 +161,63 @@ impl<S: PassSource> Sequences<S> {
         outcomes.extend(runs.into_iter().map(|run| run.outcome));
     }
 
+    /// Continues one sequence by tokens, which are refused before any of them is processed if they do not
+    /// fit, and computes the logits behind the last, which are the first [row](Self::logits).
+    pub fn continue_one(
+        &mut self,
+        sequence: usize,
+        tokens: &[u32],
+        observer: &mut dyn Observer,
+    ) -> Result<(), ForwardError> {
+        self.model.check(&self.state, &[Chunk { sequence, tokens }])?;
+        for tokens in tokens.chunks(self.chunk) {
+            self.layers(&[Chunk { sequence, tokens }], observer)?;
+        }
+        self.behind(LogitRows::Last)?;
+        Ok(())
+    }
+
+    /// Like [`continue_one`](Self::continue_one), but passes the logits of every position to the observer.
+    pub fn score(
+        &mut self,
+        sequence: usize,
+        tokens: &[u32],
+        observer: &mut dyn Observer,
+    ) -> Result<(), ForwardError> {
+        self.model.check(&self.state, &[Chunk { sequence, tokens }])?;
+        for tokens in tokens.chunks(self.chunk) {
+            let first = self.state.len(sequence);
+            self.layers(&[Chunk { sequence, tokens }], observer)?;
+            observer.logits(first, self.behind(LogitRows::All)?);
+        }
+        Ok(())
+    }
+
+    /// Continues one sequence by all tokens in one pass, and computes the logits behind each, which are the
+    /// first [rows](Self::logits).
+    pub fn verify(
+        &mut self,
+        sequence: usize,
+        tokens: &[u32],
+        observer: &mut dyn Observer,
+    ) -> Result<(), ForwardError> {
+        let batch = [Chunk { sequence, tokens }];
+        self.model.check(&self.state, &batch)?;
+        self.layers(&batch, observer)?;
+        self.behind(LogitRows::All)?;
+        Ok(())
+    }
+
+    /// A row of the logits of the last pass, which the caller may overwrite.
+    ///
+    /// # Panics
+    ///
+    /// If it had no such row, or another pass has begun since.
+    pub fn logits(&mut self, row: usize) -> &mut [f32] {
+        let vocab = self.model.spec().vocab;
+        &mut self.state.work.logits[row * vocab..][..vocab]
+    }
+
     /// Runs a pass over the first tokens of some runs, and computes the logits of those that end with
     /// it. A pass over several sequences that fails is undone.
     fn pass(
@@ -257,7 +262,7 @@ impl<S: PassSource> Sequences<S> {
 
     /// Checks a batch, runs it through the layers in one pass, and leaves it for
     /// [`behind`](Self::behind).
-    pub(crate) fn layers(
+    fn layers(
         &mut self,
         batch: &[Chunk<'_>],
         observer: &mut dyn Observer,
@@ -279,14 +284,8 @@ impl<S: PassSource> Sequences<S> {
     }
 
     /// The logits behind the batch that has run through the layers.
-    pub(crate) fn behind(&mut self, rows: LogitRows) -> Result<&[f32], ForwardError> {
+    fn behind(&mut self, rows: LogitRows) -> Result<&[f32], ForwardError> {
         self.model.logits(rows, &mut self.state, &mut self.source)
-    }
-
-    /// The logits of a row of those that were computed last, while nothing else is.
-    pub(crate) fn logits_of(&mut self, row: usize) -> &mut [f32] {
-        let vocab = self.model.spec().vocab;
-        &mut self.state.work.logits[row * vocab..][..vocab]
     }
 
     /// The largest number of tokens in a pass.
@@ -297,7 +296,7 @@ impl<S: PassSource> Sequences<S> {
 
 impl StepOutcome {
     /// Makes this the outcome of a step of so many chunks, none of which has failed. Returns their logits
-    /// [chunks, vocab], zeros that the caller fills: a [`BatchLm`](crate::BatchLm) without a [`Sequences`].
+    /// [chunks, vocab], zeros that the caller fills: a simulation without a [`Sequences`].
     pub fn succeed(&mut self, chunks: usize, vocab: usize) -> &mut [f32] {
         self.outcomes.clear();
         self.outcomes.resize_with(chunks, || Ok(()));

@@ -138,14 +138,14 @@ pub use run::loaded::{LoadedModel, NEW_TOKENS};
 pub use run::metrics::{Cost, Pace, RunMetrics};
 pub use run::rank::Rank;
 pub use run::request::{Prompt, Request};
-pub use run::sequence::LoadedSequences;
+pub use run::sequence::{LoadedSequences, SimulatedLm};
 pub use size::Size;
 
 // Whatever the signatures of this crate have of lower ones, so that a program needs no other.
 pub use sws_cache::policy::PolicyKind;
 pub use sws_engine::{
     Counters, Gauge, HitBasis, HitCurve, Metrics, PerToken, Plan, PlanError, PlanOptions, Planner,
-    RamBudget, StandInUse, Waiter, Witness,
+    RamBudget, SpeculativeWeightStreamer, StandInUse, Waiter, Witness,
 };
 pub use sws_kernels::{Activations, Encoding, Tier};
 pub use sws_model::text::{
@@ -153,8 +153,8 @@ pub use sws_model::text::{
     TokenMask, Tokenizer,
 };
 pub use sws_model::{
-    CausalLm, Description, ForwardError, InvalidConfig, KvPrecision, ModelSpec, Observer, Routed,
-    SourceError,
+    CausalLm, Chunk, Description, ForwardError, InvalidConfig, KvPrecision, ModelSpec, Observer,
+    Routed, SourceError, StepOutcome,
 };
 pub use sws_store::shard::Progress;
 pub use sws_store::{

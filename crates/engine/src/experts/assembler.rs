@@ -11,9 +11,7 @@ use router_states::LastStates;
 use sws_cache::policy::{ExpertLayers, Policy, RouterChoice};
 use sws_cache::{Lookup, NoRoom, PredictiveCache, SavedError, SavedTensors};
 use sws_draft::{Draft, Gates};
-use sws_model::{
-    ExpectedReads, Inventory, ModelSpec, PassSize, Ready, Routed, RunAhead, SourceError,
-};
+use sws_model::{Inventory, ModelSpec, PassSize, Ready, Routed, RunAhead, SourceError};
 use sws_store::{NVMeWeightStore, Pass, PieceId, Slot};
 
 use super::demand::Demand;
@@ -71,6 +69,15 @@ pub struct AssemblerConfig {
     pub speculation: bool,
     /// True to follow forecasts only while they pay; otherwise they are always followed.
     pub governed: bool,
+}
+
+/// A forecast of the bytes of experts that a token reads, by the way in which sequences share a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ExpectedReads {
+    /// In passes over all sequences.
+    pub together: f64,
+    /// In turns of one sequence after the other.
+    pub in_turns: f64,
 }
 
 /// Mechanisms of the engine that can be switched off, to measure their worth. The arithmetic stays

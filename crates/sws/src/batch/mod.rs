@@ -24,7 +24,7 @@ use crate::prefix_cache::{AnswerKey, KnownAnswer, PrefixCache, PrefixEntry};
 use crate::run::rank::PromptScores;
 use crate::run::sequence::Sequence;
 use crate::run::writer::TokenWriter;
-use crate::{Cancel, End, Error, Generated, Piece, Rank, Result};
+use crate::{Cancel, End, Error, Generated, LoadedSequences, Piece, Rank, Result};
 use portion::Portion;
 use reuse::Begun;
 use turns::Turns;
@@ -177,10 +177,10 @@ impl<'m> Batch<'m> {
         most: usize,
     ) -> Result<Batch<'m>> {
         let idle = model.several(most).ok_or(Error::OneText)?;
-        let lm = model.batch();
-        let room = lm.room();
-        let goes_back = lm.goes_back();
-        let portion = Portion::new(lm.longest_pass());
+        let kv = model.streamer().map(|streamer| (streamer.room(), streamer.goes_back()));
+        // A simulation keeps nothing of a text.
+        let (room, goes_back) = kv.unwrap_or((u64::MAX, true));
+        let portion = Portion::new(model.longest_pass());
         let clock = waiter.as_ref().map_or_else(Clock::real, |waiter| waiter.clock().clone());
         Ok(Batch {
             model,
@@ -236,7 +236,9 @@ impl<'m> Batch<'m> {
     /// [planned](crate::Needs::structured) for structured output, or that some may have one: that memory is
     /// then free. At first it is.
     pub fn lend_structured(&mut self, is_idle: bool) {
-        self.model.batch().lend_structured(is_idle);
+        if let Some(streamer) = self.model.streamer() {
+            streamer.lend_structured(is_idle);
+        }
     }
 
     /// Adds a text, with a number of the caller's choice. Returns the number of its tokens that are
@@ -416,7 +418,7 @@ impl<'m> Batch<'m> {
         }
         let texts: Vec<_> = running.iter().map(|text| (text.number, text.heard)).collect();
         let sequences: Vec<_> = running.iter().map(|text| text.sequence).collect();
-        let forecast = |turn| self.model.batch().expected_reads(&sequences, turn);
+        let forecast = |turn| self.model.streamer()?.expected_reads(&sequences, turn);
         if let Some(number) = turns.next(&texts, forecast) {
             let others = running.iter().zip(&mut parts).filter(|(text, _)| text.number != number);
             others.for_each(|(_, part)| *part = 0);
@@ -498,7 +500,7 @@ impl<'m> Batch<'m> {
     }
 
     fn place(&mut self, sequence: usize) -> SequencePlace {
-        let position = self.model.batch().sequence_len(sequence);
+        let position = self.model.len_of(sequence);
         let limit = self.model.limit();
         SequencePlace { position, limit, now: self.clock.now() }
     }
@@ -513,14 +515,13 @@ impl<'m> Batch<'m> {
             let mut answer = None;
             let mut tokens = std::mem::take(&mut text.prompt);
             let made = &text.writer.made.tokens;
-            let len = self.model.batch().sequence_len(sequence);
-            let len = self.model.truncate_one(sequence, len);
+            let len = self.model.settle(sequence);
             if !made.is_empty() && len + 1 == tokens.len() + made.len() {
                 answer = text.key.take().map(|key| KnownAnswer { key, made: made.clone() });
             }
             tokens.extend(made);
             tokens.truncate(len);
-            if let Some(prefix) = self.model.batch().prefix(sequence) {
+            if let Some(prefix) = self.model.prefix(sequence) {
                 let mut entry = PrefixEntry::new(prefix, tokens, owner);
                 (entry.short_lived, entry.answer) = (short_lived, answer);
                 self.keep_prefix(entry);
@@ -676,10 +677,19 @@ impl Running<'_> {
     }
 }
 
+impl LoadedSequences {
+    /// Begins an empty batch of at most so many texts. Its pieces are tokens without text.
+    pub fn batch(&mut self, texts: usize) -> Result<Batch<'_>> {
+        Batch::new(&mut self.sequence, None, Some(self.waiter.clone()), texts)
+    }
+}
+
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
-        self.model.batch().lend_context(None);
-        self.model.batch().lend_structured(false);
+        if let Some(streamer) = self.model.streamer() {
+            streamer.lend_context(None);
+            streamer.lend_structured(false);
+        }
         let running = self.running.iter().map(|text| text.sequence);
         running.chain(self.idle.iter().copied()).for_each(|sequence| self.model.release(sequence));
     }

@@ -37,8 +37,8 @@ impl Batch<'_> {
     /// Lets prefixes be stored and found on disk; see [`store`](Self::store).
     pub fn with_disk(mut self, disk: PrefixDisk) -> Self {
         // Without a KV cache there is nothing to store.
-        let empty = self.model.batch().empty_prefix();
-        self.disk = empty.map(|prefix| disk.laid_out(&prefix.layout()));
+        let streamer = self.model.streamer();
+        self.disk = streamer.map(|streamer| disk.laid_out(&streamer.empty_prefix().layout()));
         self
     }
 
@@ -124,7 +124,7 @@ impl Batch<'_> {
         }
         let begun = match (from, here) {
             (Some(at), _) => {
-                let prefix = self.model.batch().prefix(self.running[at].sequence);
+                let prefix = self.model.prefix(self.running[at].sequence);
                 prefix.is_some_and(|prefix| self.model.begin_with(sequence, &prefix, known))
             }
             (None, Some((at, len))) => {
@@ -155,7 +155,8 @@ impl Batch<'_> {
         if found < LEAST || found <= here.map_or(0, |(_, len)| len) {
             return here;
         }
-        let Some(mut prefix) = self.model.batch().empty_prefix() else { return here };
+        let Some(streamer) = self.model.streamer() else { return here };
+        let mut prefix = streamer.empty_prefix();
         let has_room = self.make_room(&[], prefix.growth(found));
         // Another may have gone for it.
         let here = self.prefixes.best(begins, owner, self.goes_back);
@@ -206,7 +207,7 @@ impl Batch<'_> {
             if text.has_begun() || text.follows.is_some() || !is_mark && !is_part {
                 continue;
             }
-            let Some(prefix) = self.model.batch().prefix(text.sequence) else { continue };
+            let Some(prefix) = self.model.prefix(text.sequence) else { continue };
             let mut entry = PrefixEntry::new(prefix, text.prompt[..done].to_vec(), text.owner);
             entry.short_lived = text.short_lived;
             entry.trail = (!is_mark).then_some(text.number);
@@ -225,7 +226,8 @@ impl Batch<'_> {
     /// more bytes. Returns false if there is not that much.
     pub(super) fn make_room(&mut self, parts: &[(usize, usize)], more: u64) -> bool {
         loop {
-            let growth = self.model.batch().growth(parts) + more;
+            let growth =
+                self.model.streamer().map_or(0, |streamer| streamer.state().growth(parts)) + more;
             let is_counted = self.held.is_none();
             let held = self.held.unwrap_or_else(|| self.count());
             self.held = Some(held + growth);
@@ -233,7 +235,8 @@ impl Batch<'_> {
             // What was counted before may be less by now.
             if has_room || is_counted && !self.prefixes.drop_one() {
                 let idle = self.room.saturating_sub(held + growth);
-                self.experts = self.model.batch().lend_context(Some(idle));
+                let streamer = self.model.streamer();
+                self.experts = streamer.map_or(0, |streamer| streamer.lend_context(Some(idle)));
                 return has_room;
             }
             self.held = None;
@@ -261,6 +264,7 @@ impl Batch<'_> {
     /// Bytes held by sequences and what is kept.
     pub(super) fn count(&mut self) -> u64 {
         let tokens = self.prefixes.token_bytes().saturating_sub(Batch::TOKENS);
-        self.model.batch().held(&mut self.prefixes.prefixes()) + tokens
+        let prefixes = &mut self.prefixes.prefixes();
+        self.model.streamer().map_or(0, |streamer| streamer.state().held(prefixes)) + tokens
     }
 }

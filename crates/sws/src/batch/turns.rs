@@ -11,7 +11,7 @@ mod tests;
 
 use std::time::Duration;
 
-use sws_model::ExpectedReads;
+use sws_engine::ExpectedReads;
 
 /// Maximum number of passes of a turn, and of a round of shared passes.
 const PASSES: u32 = 128;

@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use sws_engine::{Gauge, MemoryUse, Plan, SpeculativeWeightStreamer, Waiter};
 use sws_kernels::Tier;
-use sws_model::{CausalLm, ForwardState};
+use sws_model::ForwardState;
 use sws_store::SystemMemory;
 use tracing::{debug, info};
 
 use crate::load::resident;
 use crate::run::cancel::Opening;
+use crate::run::sequence::AnyLm;
 use crate::{Error, Loader, Planning, Result, Size, TextCodec, Threads, Warning};
 
 /// An implementation of all the layers of a model, from linear layers to routing.
@@ -28,7 +29,7 @@ pub enum Backend {
 
 /// A model loaded by a backend.
 pub(crate) struct LoadedBackend {
-    pub(crate) lm: Box<dyn CausalLm>,
+    pub(crate) lm: AnyLm,
     /// Tiers of the kernels that compute it.
     pub(crate) tier: String,
     /// Name of the reader of its files.
@@ -186,7 +187,7 @@ fn into_loaded(
         plan: streamer.plan().cloned(),
         gauge: Some(streamer.gauge()),
         waiter: Some(streamer.waiter()),
-        lm: Box::new(streamer),
+        lm: AnyLm::Streamer(Box::new(streamer)),
     }
 }
 

@@ -3,17 +3,46 @@
 
 use std::fmt;
 
-use sws_engine::Waiter;
-use sws_model::{
-    BatchLm, CausalLm, Chunk, ForwardError, Observer, Prefix, SpeculativeLm, StepOutcome,
-};
+use sws_engine::{SpeculativeWeightStreamer, Waiter};
+use sws_model::{CausalLm, Chunk, ForwardError, Observer, Prefix, StepOutcome};
 
+use crate::Threads;
 use crate::speculative::SpeculativeDecoder;
-use crate::{Batch, Threads};
+
+/// The model that computes passes.
+pub(crate) enum AnyLm {
+    /// The engine, whose weights are in memory or come as they are needed.
+    Streamer(Box<SpeculativeWeightStreamer>),
+    /// Another implementation of the layers, with one sequence.
+    #[cfg_attr(not(feature = "candle"), expect(dead_code, reason = "candle is the only other one"))]
+    Other(Box<dyn CausalLm>),
+    /// A simulation.
+    Simulated(Box<dyn SimulatedLm>),
+}
+
+/// A simulated model of several sequences without a KV cache, to try how texts are scheduled. The sequence
+/// of [`CausalLm`] has the number 0.
+pub trait SimulatedLm: CausalLm {
+    /// Adds an empty sequence and returns its number. `None` if there is no room for another.
+    fn add_sequence(&mut self) -> Option<usize>;
+
+    /// Number of positions of a sequence.
+    fn sequence_len(&self, sequence: usize) -> usize;
+
+    /// Empties a sequence.
+    fn release(&mut self, sequence: usize);
+
+    /// Tokens that go through the layers in one pass.
+    fn longest_pass(&self) -> usize;
+
+    /// Continues several sequences in shared passes; see
+    /// [`Sequences::step`](sws_model::Sequences::step).
+    fn step(&mut self, chunks: &[Chunk<'_>], observer: &mut dyn Observer, step: &mut StepOutcome);
+}
 
 /// A model with its sequence, usable from any thread.
 pub(crate) struct Sequence {
-    lm: Box<dyn CausalLm>,
+    lm: AnyLm,
     threads: Threads,
     /// Tokens in the sequence; empty after a failed pass.
     tokens: Vec<u32>,
@@ -24,7 +53,7 @@ pub(crate) struct Sequence {
 }
 
 impl Sequence {
-    pub(crate) fn new(lm: Box<dyn CausalLm>, threads: Threads) -> Sequence {
+    pub(crate) fn new(lm: AnyLm, threads: Threads) -> Sequence {
         Sequence { lm, threads, tokens: Vec::new(), others: Vec::new(), speculative: None }
     }
 
@@ -32,6 +61,15 @@ impl Sequence {
     pub(crate) fn with_speculative(mut self, proposes: bool) -> Sequence {
         self.speculative = proposes.then(SpeculativeDecoder::default);
         self
+    }
+
+    /// The engine, if that computes the passes. Only this has a KV cache that prefixes share, and
+    /// verifies draft tokens.
+    pub(crate) fn streamer(&mut self) -> Option<&mut SpeculativeWeightStreamer> {
+        match &mut self.lm {
+            AnyLm::Streamer(streamer) => Some(streamer),
+            AnyLm::Other(_) | AnyLm::Simulated(_) => None,
+        }
     }
 
     /// Asks about the text that a token continues which is not in the sequence yet, with the decoder
@@ -48,19 +86,19 @@ impl Sequence {
         answer
     }
 
-    /// Maximum number of tokens of a [`verify`](Self::verify); below 2 if there can be none.
-    pub(crate) fn verify_len(&mut self) -> usize {
-        self.lm.as_speculative_lm().map_or(0, |lm| lm.verify_len())
-    }
-
-    /// Forwards to [`SpeculativeLm::verify`].
+    /// As [`SpeculativeWeightStreamer::verify`].
+    ///
+    /// # Panics
+    ///
+    /// If another model computes the passes, as for the next ones.
     pub(crate) fn verify(
         &mut self,
         tokens: &[u32],
         observer: &mut dyn Observer,
     ) -> Result<(), ForwardError> {
         let Sequence { lm, threads, tokens: all, .. } = self;
-        let done = threads.run(|| speculative_lm(&mut **lm).verify(tokens, observer));
+        let streamer = lm.verifier();
+        let done = threads.run(|| streamer.verify(tokens, observer));
         match &done {
             Ok(()) => all.extend(tokens),
             Err(_) => all.clear(),
@@ -68,30 +106,26 @@ impl Sequence {
         done
     }
 
-    /// Forwards to [`SpeculativeLm::verified_logits`].
+    /// As [`SpeculativeWeightStreamer::verified_logits`].
     pub(crate) fn verified_logits(&mut self, token: usize) -> &mut [f32] {
-        speculative_lm(&mut *self.lm).verified_logits(token)
+        self.lm.verifier().verified_logits(token)
     }
 
-    /// Forwards to [`SpeculativeLm::accept`].
+    /// As [`SpeculativeWeightStreamer::accept`].
     pub(crate) fn accept(&mut self, len: usize) {
-        speculative_lm(&mut *self.lm).accept(len);
+        self.lm.verifier().accept(len);
         self.tokens.truncate(len);
     }
 
-    /// Forwards to [`SpeculativeLm::can_draft`].
-    pub(crate) fn can_draft(&mut self) -> bool {
-        self.lm.as_speculative_lm().is_some_and(|lm| lm.can_draft())
-    }
-
-    /// Forwards to [`SpeculativeLm::draft_token`].
+    /// As [`SpeculativeWeightStreamer::draft_token`].
     pub(crate) fn draft_token(
         &mut self,
         token: u32,
         observer: &mut dyn Observer,
     ) -> Result<&[f32], ForwardError> {
         let Sequence { lm, threads, tokens, .. } = self;
-        let done = threads.run(|| speculative_lm(&mut **lm).draft_token(token, observer));
+        let streamer = lm.verifier();
+        let done = threads.run(|| streamer.draft_token(token, observer));
         if done.is_err() {
             tokens.clear();
         }
@@ -106,7 +140,7 @@ impl Sequence {
     /// Keeps the sequence if it is a proper prefix of `tokens`, and clears it otherwise. Returns
     /// the number of tokens kept.
     pub(crate) fn resume(&mut self, tokens: &[u32]) -> usize {
-        let known = self.lm.len() == self.tokens.len();
+        let known = self.len() == self.tokens.len();
         if !known || !tokens.starts_with(&self.tokens) || tokens.len() == self.tokens.len() {
             self.clear();
         }
@@ -118,40 +152,69 @@ impl Sequence {
     pub(crate) fn several(&mut self, count: usize) -> Option<Vec<usize>> {
         self.clear();
         let Sequence { lm, others, .. } = self;
-        let lm = lm.as_batch_lm()?;
-        lm.share();
-        while others.len() + 1 < count
-            && let Some(sequence) = lm.add_sequence()
-        {
+        match lm {
+            AnyLm::Streamer(streamer) => streamer.share(),
+            AnyLm::Simulated(_) => {}
+            AnyLm::Other(_) => return None,
+        }
+        while others.len() + 1 < count {
+            let added = match lm {
+                AnyLm::Streamer(streamer) => streamer.add_sequence(),
+                AnyLm::Simulated(simulated) => simulated.add_sequence(),
+                AnyLm::Other(_) => None,
+            };
+            let Some(sequence) = added else { break };
             others.push(sequence);
         }
         Some([0].into_iter().chain(others.iter().copied()).take(count).collect())
     }
 
-    /// Continues [several](Self::several) sequences.
+    /// Continues [several](Self::several) sequences in shared passes.
+    ///
+    /// # Panics
+    ///
+    /// If the model has only the first.
     pub(crate) fn step(
         &mut self,
         chunks: &[Chunk<'_>],
         observer: &mut dyn Observer,
         step: &mut StepOutcome,
     ) {
-        let threads = self.threads.clone();
-        threads.run(|| self.batch().step(chunks, observer, step));
+        let Sequence { lm, threads, .. } = self;
+        threads.run(|| match lm {
+            AnyLm::Streamer(streamer) => streamer.step(chunks, observer, step),
+            AnyLm::Simulated(simulated) => simulated.step(chunks, observer, step),
+            AnyLm::Other(_) => unreachable!("the model has one sequence"),
+        });
     }
 
-    /// The model as one of [several](Self::several) sequences.
-    ///
-    /// # Panics
-    ///
-    /// If the model has only the first.
-    pub(crate) fn batch(&mut self) -> &mut dyn BatchLm {
-        self.lm.as_batch_lm().expect("there are sequences beside the first")
+    /// Tokens that go through the layers in one pass. A step of more takes several.
+    pub(crate) fn longest_pass(&self) -> usize {
+        match &self.lm {
+            AnyLm::Streamer(streamer) => streamer.longest_pass(),
+            AnyLm::Simulated(simulated) => simulated.longest_pass(),
+            AnyLm::Other(lm) => lm.limit(),
+        }
     }
 
-    /// Drops the positions of one of [several](Self::several) sequences from `len` on, or all of them.
-    /// Returns the number that is left.
-    pub(crate) fn truncate_one(&mut self, sequence: usize, len: usize) -> usize {
-        if len > 0 && self.batch().truncate_sequence(sequence, len) {
+    /// Number of positions of one of [several](Self::several) sequences.
+    pub(crate) fn len_of(&self, sequence: usize) -> usize {
+        match &self.lm {
+            AnyLm::Streamer(streamer) => streamer.state().len(sequence),
+            AnyLm::Simulated(simulated) => simulated.sequence_len(sequence),
+            AnyLm::Other(lm) => lm.len(),
+        }
+    }
+
+    /// Cuts one of [several](Self::several) sequences to what is left after a pass that failed in the
+    /// middle: all of it, or nothing. Returns the number of positions.
+    pub(crate) fn settle(&mut self, sequence: usize) -> usize {
+        let len = self.len_of(sequence);
+        let is_whole = match &mut self.lm {
+            AnyLm::Streamer(streamer) => len > 0 && streamer.truncate_sequence(sequence, len),
+            AnyLm::Simulated(_) | AnyLm::Other(_) => true,
+        };
+        if is_whole {
             return len;
         }
         self.release(sequence);
@@ -163,56 +226,97 @@ impl Sequence {
         if sequence == 0 {
             self.tokens.clear();
         }
-        self.batch().release(sequence);
+        match &mut self.lm {
+            AnyLm::Streamer(streamer) => streamer.release(sequence),
+            AnyLm::Simulated(simulated) => simulated.release(sequence),
+            AnyLm::Other(lm) => lm.clear(),
+        }
     }
 
-    /// As [`BatchLm::begin_with`], for one of [several](Self::several) sequences.
+    /// The positions of a sequence apart from it, in the same memory until one of the two writes. `None`
+    /// without a KV cache, or if a pass over the sequence failed in the middle.
+    pub(crate) fn prefix(&mut self, sequence: usize) -> Option<Prefix> {
+        self.streamer()?.state().prefix(sequence)
+    }
+
+    /// Replaces one of [several](Self::several) sequences by the first `len` positions of a prefix. Returns
+    /// false, and replaces nothing, if that is not possible.
     pub(crate) fn begin_with(&mut self, sequence: usize, prefix: &Prefix, len: usize) -> bool {
         if sequence == 0 {
             self.tokens.clear();
         }
-        self.batch().begin_with(sequence, prefix, len)
+        self.streamer().is_some_and(|streamer| streamer.begin_with(sequence, prefix, len))
+    }
+}
+
+impl AnyLm {
+    fn one(&self) -> &dyn CausalLm {
+        match self {
+            AnyLm::Streamer(streamer) => &**streamer,
+            AnyLm::Other(lm) => &**lm,
+            AnyLm::Simulated(simulated) => &**simulated,
+        }
+    }
+
+    fn one_mut(&mut self) -> &mut dyn CausalLm {
+        match self {
+            AnyLm::Streamer(streamer) => &mut **streamer,
+            AnyLm::Other(lm) => &mut **lm,
+            AnyLm::Simulated(simulated) => &mut **simulated,
+        }
+    }
+
+    fn verifier(&mut self) -> &mut SpeculativeWeightStreamer {
+        match self {
+            AnyLm::Streamer(streamer) => streamer,
+            AnyLm::Other(_) | AnyLm::Simulated(_) => {
+                unreachable!("only the engine verifies draft tokens")
+            }
+        }
     }
 }
 
 /// A model that was made elsewhere, whose texts are continued in batches.
 #[derive(Debug)]
 pub struct LoadedSequences {
-    sequence: Sequence,
-    waiter: Waiter,
+    pub(crate) sequence: Sequence,
+    pub(crate) waiter: Waiter,
 }
 
 impl LoadedSequences {
-    /// Of a model whose passes run on these threads, and wait by `waiter`, whose clock counts.
-    pub fn new(lm: Box<dyn CausalLm>, threads: &Threads, waiter: Waiter) -> LoadedSequences {
+    /// Of a model whose passes run on these threads.
+    pub fn new(mut streamer: SpeculativeWeightStreamer, threads: &Threads) -> LoadedSequences {
+        let waiter = streamer.waiter();
+        let lm = AnyLm::Streamer(Box::new(streamer));
         LoadedSequences { sequence: Sequence::new(lm, threads.clone()), waiter }
     }
 
-    /// Begins an empty batch of at most so many texts. Its pieces are tokens without text.
-    pub fn batch(&mut self, texts: usize) -> crate::Result<Batch<'_>> {
-        Batch::new(&mut self.sequence, None, Some(self.waiter.clone()), texts)
+    /// Of a simulation whose passes run on these threads, and wait by `waiter`, whose clock counts.
+    pub fn simulated(
+        lm: Box<dyn SimulatedLm>,
+        threads: &Threads,
+        waiter: Waiter,
+    ) -> LoadedSequences {
+        let sequence = Sequence::new(AnyLm::Simulated(lm), threads.clone());
+        LoadedSequences { sequence, waiter }
     }
-}
-
-fn speculative_lm(lm: &mut dyn CausalLm) -> &mut dyn SpeculativeLm {
-    lm.as_speculative_lm().expect("the sequence goes back")
 }
 
 impl CausalLm for Sequence {
     fn vocab(&self) -> usize {
-        self.lm.vocab()
+        self.lm.one().vocab()
     }
 
     fn limit(&self) -> usize {
-        self.lm.limit()
+        self.lm.one().limit()
     }
 
     fn len(&self) -> usize {
-        self.lm.len()
+        self.lm.one().len()
     }
 
     fn clear(&mut self) {
-        self.lm.clear();
+        self.lm.one_mut().clear();
         self.tokens.clear();
     }
 
@@ -222,6 +326,7 @@ impl CausalLm for Sequence {
         observer: &mut dyn Observer,
     ) -> Result<&[f32], ForwardError> {
         let Sequence { lm, threads, tokens: all, .. } = self;
+        let lm = lm.one_mut();
         match threads.run(|| lm.observed(tokens, observer)) {
             Ok(logits) => {
                 all.extend(tokens);
@@ -236,6 +341,7 @@ impl CausalLm for Sequence {
 
     fn score(&mut self, tokens: &[u32], observer: &mut dyn Observer) -> Result<(), ForwardError> {
         let Sequence { lm, threads, tokens: all, .. } = self;
+        let lm = lm.one_mut();
         let done = threads.run(|| lm.score(tokens, observer));
         match &done {
             Ok(()) => all.extend(tokens),

@@ -7,6 +7,7 @@ use sws_model::{Inventory, KvPrecision};
 use sws_store::shard::Progress;
 
 use super::{LoadedBackend, affordable_context, requested_context};
+use crate::run::sequence::AnyLm;
 use crate::{DraftChoice, Error, Loader, Options, Result};
 
 pub(super) fn load(loader: &mut Loader<'_>) -> Result<LoadedBackend> {
@@ -49,7 +50,7 @@ pub(super) fn load(loader: &mut Loader<'_>) -> Result<LoadedBackend> {
         plan: None,
         gauge: None,
         waiter: None,
-        lm: Box::new(lm),
+        lm: AnyLm::Other(Box::new(lm)),
     })
 }
 

@@ -125,7 +125,9 @@ impl<'m> Generate<'m> {
     fn next_step(&mut self, last: u32) -> DecodeStep {
         let used = self.sequence.len();
         let room = self.sequence.limit() - used - 1;
-        let rows = self.sequence.verify_len().saturating_sub(1);
+        let streamer = self.sequence.streamer();
+        let (verify_len, drafts) = streamer.map_or((0, false), |s| (s.verify_len(), s.can_draft()));
+        let rows = verify_len.saturating_sub(1);
         // The last token of a text needs no successor.
         let most = rows.min(room).min(self.writer.remaining().saturating_sub(1));
         let proposes = self.ahead.propose.is_some() || self.sequence.speculative.is_some();
@@ -133,7 +135,6 @@ impl<'m> Generate<'m> {
             return DecodeStep::Plain;
         }
         let vocab = self.sequence.vocab();
-        let drafts = self.sequence.can_draft();
         let propose = &mut self.ahead.propose;
         self.sequence.with_next(last, |text, decoder| match (propose, decoder) {
             (Some(propose), _) => {

@@ -19,6 +19,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::Threads;
+use crate::run::sequence::AnyLm;
 
 const PROMPT: [u32; 5] = [5, 300, 17, 99, 1000];
 const COSTS: ComputeCosts = ComputeCosts {
@@ -55,7 +56,7 @@ impl Lm {
         let mut lm = lm.unwrap();
         let (waiter, gauge) = (lm.waiter(), lm.gauge());
         let threads = Threads::one_per_core().unwrap();
-        Lm { sequence: Sequence::new(Box::new(lm), threads), waiter, gauge }
+        Lm { sequence: Sequence::new(AnyLm::Streamer(Box::new(lm)), threads), waiter, gauge }
     }
 
     /// Begins a text in place of the last.
