@@ -111,6 +111,7 @@ mod prefix_cache;
 mod run;
 mod size;
 mod speculative;
+mod warning;
 
 pub use batch::texts::Texts;
 pub use batch::{Batch, BatchRequest, Event};
@@ -120,12 +121,10 @@ pub use load::backend::Backend;
 pub use load::loader::{Loader, Needs};
 pub use load::options::{DraftChoice, Options, Streaming};
 pub use load::planning::Planning;
-pub use load::process::ReadingRoom;
-pub use load::threads::Threads;
-pub use load::warning::Warning;
 pub use measure::{Computing, Dry, Others, PromptComputing, disk_speed, memory_speed};
 pub use open::find::{locate, locate_checkpoint};
 pub use open::model::{Defaults, Model, checkpoint, contents};
+pub use open::reading::ReadingRoom;
 pub use open::suggestions::{SUGGESTIONS, Suggestion};
 pub use open::text::TextCodec;
 pub use outline::{Footprint, Format, Outline, Scope, SequenceBytes};
@@ -139,7 +138,9 @@ pub use run::metrics::{Cost, Pace, RunMetrics};
 pub use run::rank::Rank;
 pub use run::request::{Prompt, Request};
 pub use run::sequence::{LoadedSequences, SimulatedLm};
+pub use run::threads::Threads;
 pub use size::Size;
+pub use warning::Warning;
 
 // Whatever the signatures of this crate have of lower ones, so that a program needs no other.
 pub use sws_cache::policy::PolicyKind;

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use sws_model::text::{Generation, Position, TokenMask};
 
 use crate::batch::{Batch, BatchRequest, Event};
-use crate::{Cancel, Generated, Result};
+use crate::run::loaded::prepared;
+use crate::{Cancel, Generated, LoadedModel, Request, Result};
 
 /// Several texts being generated: an iterator over the texts, in the order in which they end, each
 /// with its number among the requests.
@@ -98,6 +99,44 @@ impl<'m> Texts<'m> {
                 self.ended.push_back((number, Err(error)));
             }
         }
+    }
+}
+
+impl LoadedModel {
+    /// Continuous batching: several texts share passes, in which each expert is read once for all of them:
+    /// as many at a time as was [declared](crate::Needs::texts) when the model was loaded. Each has the
+    /// output that it has alone. Their costs are those of all together, and not measured by text.
+    ///
+    /// A request is taken when the text before it has ended, or the one before that, and so on.
+    pub fn generate_all<'m, R>(&'m mut self, requests: R) -> Result<Texts<'m>>
+    where
+        R: IntoIterator<Item = Request>,
+        R::IntoIter: 'm,
+    {
+        let LoadedModel { model, sequence, text, about, waiter, .. } = self;
+        let model = &*model;
+        let text = &*text;
+        let batch = Batch::new(sequence, text.tokenizer(), waiter.clone(), about.texts)?;
+        let prompts = requests.into_iter().map(|request| prepared(model, text, request));
+        Ok(Texts::new(batch, prompts))
+    }
+
+    /// As [`generate_all`](Self::generate_all), with tokens and [resolved](crate::Model::generation) options
+    /// for all of them.
+    pub fn continued_all<'m>(
+        &'m mut self,
+        prompts: impl IntoIterator<Item = Vec<u32>, IntoIter: 'm>,
+        generation: &'m Generation,
+    ) -> Result<Texts<'m>> {
+        let prompts = prompts.into_iter().map(|tokens| Ok((tokens, generation.clone())));
+        Ok(Texts::new(self.batch()?, prompts))
+    }
+
+    /// Begins an empty batch, of as many texts as were [declared](crate::Needs::texts) when the model
+    /// was loaded.
+    pub fn batch(&mut self) -> Result<Batch<'_>> {
+        let LoadedModel { sequence, text, about, waiter, .. } = self;
+        Batch::new(sequence, text.tokenizer(), waiter.clone(), about.texts)
     }
 }
 

@@ -10,7 +10,7 @@ use sws_cache::policy::PolicyKind;
 use sws_engine::routes_of;
 use sws_store::open_regular;
 
-use crate::{Error, Model, Result, Streaming};
+use crate::{Error, Model, Result};
 
 /// Name of the file in a model's directory.
 const FILE: &str = "eviction.safetensors";
@@ -22,11 +22,11 @@ pub fn path(draft: &Path) -> PathBuf {
 
 /// Corrections for a policy that can use them: that in the model's directory, or else one that is learned,
 /// if what is learned is kept.
-pub(crate) fn find(model: &Model, streaming: &Streaming) -> Result<Corrections> {
+pub(crate) fn find(model: &Model, policy: PolicyKind, learns: bool) -> Result<Corrections> {
     let file = model.dir().join(FILE);
-    Ok(match streaming.policy {
+    Ok(match policy {
         PolicyKind::Expected if file.exists() => Corrections::Fitted(Arc::new(read(model, &file)?)),
-        PolicyKind::Expected if streaming.warm_start(model).is_some() => {
+        PolicyKind::Expected if learns && model.learned_file().is_some() => {
             Corrections::Learned { hidden: model.spec().state_width() }
         }
         _ => Corrections::None,

@@ -3,3 +3,4 @@
 
 pub mod draft;
 pub mod eviction;
+mod uses;

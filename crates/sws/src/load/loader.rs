@@ -1,23 +1,14 @@
-//! Loading a model: options are collected first, and resolved when it is loaded.
+//! A model to be loaded, with what its caller has set.
 
 use std::fmt;
 use std::sync::Arc;
-use std::thread::available_parallelism;
 
-use sws_engine::{Plan, ProcessMemory, RamBudget, UnknownBudget};
-use sws_model::text::Tokenizer;
+use sws_engine::UnknownBudget;
+use sws_store::ShardReader;
 use sws_store::shard::Progress;
-use sws_store::{Clock, ShardReader, SystemMemory};
 use tracing::info;
 
-use crate::load::process;
-use crate::open::model::TokenizerReading;
-use crate::run::loaded::LoadedFacts;
-use crate::run::sequence::Sequence;
-use crate::{
-    Cancel, Error, LoadedModel, Model, Options, Planning, ReadingRoom, Result, TextCodec, Threads,
-    Warning,
-};
+use crate::{Cancel, Model, Options, Result, TextCodec, Threads, Warning};
 
 /// A model to be loaded, made by [`Model::ram`] and [`Model::with`].
 ///
@@ -35,9 +26,9 @@ pub struct Loader<'m> {
     pub(crate) cancel: Cancel,
     pub(crate) reader: Option<Arc<dyn ShardReader>>,
     pub(crate) warnings: Vec<Warning>,
-    unknown: Option<UnknownBudget>,
-    threads: Option<Threads>,
-    text: Option<TextCodec>,
+    pub(super) unknown: Option<UnknownBudget>,
+    pub(super) threads: Option<Threads>,
+    pub(super) text: Option<TextCodec>,
     progress: Option<Box<dyn FnMut(Progress) + 'm>>,
 }
 
@@ -48,12 +39,12 @@ pub struct Needs {
     pub positions: usize,
     /// True if the logits of all positions are needed, not only of the last.
     pub all_logits: bool,
-    /// Number of texts that are continued [together](LoadedModel::generate_all).
+    /// Number of texts that are continued [together](crate::LoadedModel::generate_all).
     pub texts: usize,
     /// Bytes on the heap for the caller's own work while the model is loaded.
     pub heap: u64,
     /// Maximum number of bytes on the heap for structured output. A budget that has none is not refused;
-    /// [`Plan::ledger`] has the number planned. Experts get them meanwhile if the caller
+    /// [`Plan::ledger`](crate::Plan::ledger) has the number planned. Experts get them meanwhile if the caller
     /// [says](crate::Batch::lend_structured) so.
     pub structured: u64,
 }
@@ -115,7 +106,7 @@ impl<'m> Loader<'m> {
         self
     }
 
-    /// Sets a handle that cancels loading, which then fails with [`Error::Cancelled`].
+    /// Sets a handle that cancels loading, which then fails with [`Error::Cancelled`](crate::Error::Cancelled).
     pub fn cancelled_by(mut self, cancel: Cancel) -> Self {
         self.cancel = cancel;
         self
@@ -125,89 +116,6 @@ impl<'m> Loader<'m> {
     pub fn reporting(mut self, progress: impl FnMut(Progress) + 'm) -> Self {
         self.progress = Some(Box::new(progress));
         self
-    }
-
-    /// Reads the tokenizer, if there is one, for texts encoded before the model is loaded. A budget in
-    /// which it cannot be read is refused before it is, with the smallest that works.
-    pub fn read_text(&self) -> Result<TextCodec> {
-        TextCodec::open_if(self.model, &|reading| self.check_reading(reading))
-    }
-
-    fn check_reading(&self, TokenizerReading { least, memory }: TokenizerReading) -> Result<()> {
-        match self.options.budget().and_then(ReadingRoom::of) {
-            Some(room) if least > room.left => {}
-            _ => return Ok(()),
-        }
-        let now = process::measure(self.model, 0);
-        let resident = sws_engine::memory().unwrap_or(0);
-        let process = ProcessMemory {
-            tokenizer: memory.held,
-            peak: now.peak.max(resident + memory.peak),
-            ..now
-        };
-        let threads = match &self.threads {
-            Some(threads) => threads.count(),
-            None => available_parallelism().map_or(1, usize::from),
-        };
-        Planning::of(self, process, Tokenizer::WORKING, threads)?.plan(self).map(drop)
-    }
-
-    /// Returns a planner for any budget, without loading anything.
-    pub fn planning(mut self) -> Result<Planning> {
-        let (threads, text) = self.resolve()?;
-        Planning::new(&self, &text, &threads)
-    }
-
-    /// Returns the plan for the budget, without loading anything.
-    pub fn plan(mut self) -> Result<Plan> {
-        let (threads, text) = self.resolve()?;
-        Planning::new(&self, &text, &threads)?.plan(&self)
-    }
-
-    /// Loads the model.
-    pub fn load(mut self) -> Result<LoadedModel> {
-        let (threads, mut text) = self.resolve()?;
-        let lossy = self.options.lossy(self.model);
-        let proposes = self.proposes();
-        // Before the memory of the budget is filled.
-        let unused = Warning::unused(self.model.spec(), self.model.manifest());
-        let clock = Clock::real();
-        let started = clock.now();
-        let loaded = self.options.backend.load(&mut self, &text, &threads)?;
-        let load = clock.now() - started;
-        self.warnings.extend(lossy.iter().cloned().map(Warning::Lossy));
-        self.warnings.extend(unused);
-        self.warnings.extend(beyond_machine(self.options.ram));
-        let streams = loaded.plan.is_some();
-        let about = LoadedFacts {
-            backend: self.options.backend,
-            tier: loaded.tier,
-            activations: self.options.activations,
-            reader: loaded.reader,
-            kv: self.options.kv,
-            lossy,
-            weight_bytes: loaded.weight_bytes,
-            policy: streams.then(|| self.options.streaming.policy.name()),
-            texts: self.needs.texts,
-            load,
-            tokenizer: text.time(),
-        };
-        let mut model = LoadedModel {
-            model: self.model.clone(),
-            sequence: Sequence::new(loaded.lm, threads).with_speculative(proposes),
-            text: TextCodec::default(),
-            about,
-            plan: loaded.plan,
-            gauge: loaded.gauge,
-            waiter: loaded.waiter,
-            warnings: self.warnings,
-        };
-        if text.is_for_later() {
-            let working = model.working_bytes().saturating_sub(self.needs.heap);
-            text.bound(model.limit(), working);
-        }
-        model.text = text;
-        Ok(model)
     }
 
     /// True if texts are decoded speculatively: with several texts a pass has several tokens anyway, and
@@ -237,28 +145,19 @@ impl<'m> Loader<'m> {
             report(progress);
         }
     }
-
-    /// Resolves threads and text that were not given. Threads are started before anything is
-    /// measured.
-    fn resolve(&mut self) -> Result<(Threads, TextCodec)> {
-        if let Some(unknown) = self.unknown.take() {
-            return Err(Error::Ram(unknown));
-        }
-        let threads = self.threads.take().map_or_else(Threads::one_per_core, Ok)?;
-        let text = match self.text.take() {
-            Some(text) => text,
-            // A damaged template is reported when a conversation begins.
-            None => self.read_text()?.while_loaded(self.model.chat_template().ok()),
-        };
-        Ok((threads, text))
-    }
 }
 
-/// The warning about a budget that is larger than the machine's memory.
-fn beyond_machine(ram: RamBudget) -> Option<Warning> {
-    let RamBudget::Bytes(asked) = ram else { return None };
-    let total = SystemMemory::now()?.total;
-    (asked > total).then_some(Warning::BeyondMachine { asked, total })
+impl Model {
+    /// Prepares to load the model within a budget for the whole process: `8GiB`, `80%` of the
+    /// machine's memory, `min` for the least that works, or `auto` for the memory that is free.
+    pub fn ram(&self, size: &str) -> Loader<'_> {
+        self.with(Options::default()).ram(size)
+    }
+
+    /// Prepares to load the model with options.
+    pub fn with(&self, options: Options) -> Loader<'_> {
+        Loader::new(self, options)
+    }
 }
 
 impl fmt::Debug for Loader<'_> {

@@ -2,10 +2,12 @@
 //! its weights.
 
 pub(crate) mod backend;
+#[cfg(feature = "candle")]
+mod candle;
+mod context;
+mod engine;
 pub(crate) mod loader;
+mod loading;
 pub(crate) mod options;
 pub(crate) mod planning;
-pub(crate) mod process;
 pub(crate) mod resident;
-pub(crate) mod threads;
-pub(crate) mod warning;

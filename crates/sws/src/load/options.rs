@@ -162,13 +162,7 @@ impl Streaming {
     /// File of the statistics kept for a model. `None` if they are not kept, or without a home
     /// directory.
     pub(crate) fn warm_start(&self, model: &Model) -> Option<PathBuf> {
-        let cache =
-            std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|dir| dir.is_absolute());
-        let cache = cache.or_else(|| Some(std::env::home_dir()?.join(".cache")));
-        // A fingerprint is a safe file name: the manifest's check makes sure that it is
-        // hexadecimal.
-        let name = format!("{}.safetensors", model.manifest().model.fingerprint);
-        cache.filter(|_| self.warm_start).map(|dir| dir.join("sws").join("learned").join(name))
+        model.learned_file().filter(|_| self.warm_start)
     }
 }
 

@@ -1,20 +1,18 @@
 //! Memory plans of a model in the current process.
 
-use std::collections::HashMap;
-use std::path::PathBuf;
+use std::thread::available_parallelism;
 
 use sws_cache::correction::Corrections;
-use sws_engine::{
-    HitCurve, MAX_VERIFY_LEN, MemoryUse, Plan, PlanOptions, Planner, ProcessMemory, earlier_routes,
-    routes_of,
-};
+use sws_engine::{MAX_VERIFY_LEN, MemoryUse, Plan, PlanOptions, Planner, ProcessMemory, routes_of};
 use sws_model::Inventory;
-use sws_store::{LEARNED_FILE, PieceId, SystemMemory};
+use sws_model::text::Tokenizer;
+use sws_store::SystemMemory;
 
 use crate::learned::draft::DraftCandidate;
 use crate::learned::eviction;
-use crate::load::process;
-use crate::{DraftChoice, Loader, Model, Result, Streaming, TextCodec, Threads};
+use crate::open::process;
+use crate::open::reading::{ReadingRoom, TokenizerReading};
+use crate::{DraftChoice, Error, Loader, Result, TextCodec, Threads};
 
 /// Memory budget of a model, with a planner for this and other budgets.
 #[derive(Debug)]
@@ -29,50 +27,6 @@ pub struct Planning {
     draft: Option<(DraftCandidate, u64)>,
     /// Corrections of the eviction policy.
     pub(crate) corrections: Corrections,
-}
-
-impl Model {
-    /// Hit rates as in earlier runs of this model, for [`Planner::set_hits`]. `None` before the first one
-    /// of some length.
-    pub fn earlier_hits(&self) -> Option<HitCurve> {
-        let file = Streaming::default().warm_start(self)?;
-        let fingerprint = &self.manifest().model.fingerprint;
-        HitCurve::replayed(&earlier_routes(&file, fingerprint, routes_of(self.spec()))?)
-    }
-}
-
-impl Model {
-    /// File of what runs on this machine learned of the use of experts. `None` without a home
-    /// directory.
-    pub fn learned_file(&self) -> Option<PathBuf> {
-        Streaming::default().warm_start(self)
-    }
-
-    /// The experts that earlier runs of this model chose, here or else on the machine that put its shards
-    /// where they come from, the most frequent first. Empty before the first one of some length.
-    pub(crate) fn experts_by_use(&self) -> Vec<PieceId> {
-        let routes = routes_of(self.spec());
-        let fingerprint = &self.manifest().model.fingerprint;
-        let files = self.learned_file().into_iter().chain([self.dir().join(LEARNED_FILE)]);
-        let mut earlier = files.filter_map(|file| earlier_routes(&file, fingerprint, routes));
-        let Some(earlier) = earlier.next() else { return Vec::new() };
-        // Routes count layers with experts only.
-        let layers = (0u32..).zip(&self.spec().layers);
-        let layers: Vec<u32> =
-            layers.filter(|(_, layer)| layer.moe().is_some()).map(|(index, _)| index).collect();
-        let mut uses: HashMap<PieceId, u64> = HashMap::new();
-        for token in 0..earlier.token_count() {
-            for (at, &layer) in layers.iter().enumerate().take(earlier.shape().layers) {
-                for &expert in earlier.experts(token, at) {
-                    *uses.entry(PieceId::expert(layer, expert.into())).or_default() += 1;
-                }
-            }
-        }
-        let mut experts: Vec<(u64, PieceId)> =
-            uses.into_iter().map(|(id, uses)| (uses, id)).collect();
-        experts.sort_unstable_by_key(|&(uses, id)| (std::cmp::Reverse(uses), id));
-        experts.into_iter().map(|(_, id)| id).collect()
-    }
 }
 
 impl Planning {
@@ -125,7 +79,7 @@ impl Planning {
         // The minimum budget leaves nothing for a draft.
         let ram = options.ram.resolve(total, available, 0);
         let limit = Planner::most_draft(ram);
-        let mut corrections = eviction::find(model, streaming)?;
+        let mut corrections = eviction::find(model, streaming.policy, streaming.warm_start)?;
         let most = match corrections {
             Corrections::Learned { .. } => Planner::most_learned(ram),
             _ => limit,
@@ -168,5 +122,59 @@ impl Planning {
             Some(draft) => Box::new(draft),
             None => Box::new(sws_draft::NoDraft),
         })
+    }
+}
+
+impl Loader<'_> {
+    /// Reads the tokenizer, if there is one, for texts encoded before the model is loaded. A budget in
+    /// which it cannot be read is refused before it is, with the smallest that works.
+    pub fn read_text(&self) -> Result<TextCodec> {
+        TextCodec::open_if(self.model, &|reading| self.check_reading(reading))
+    }
+
+    fn check_reading(&self, TokenizerReading { least, memory }: TokenizerReading) -> Result<()> {
+        match self.options.budget().and_then(ReadingRoom::of) {
+            Some(room) if least > room.left => {}
+            _ => return Ok(()),
+        }
+        let now = process::measure(self.model, 0);
+        let resident = sws_engine::memory().unwrap_or(0);
+        let process = ProcessMemory {
+            tokenizer: memory.held,
+            peak: now.peak.max(resident + memory.peak),
+            ..now
+        };
+        let threads = match &self.threads {
+            Some(threads) => threads.count(),
+            None => available_parallelism().map_or(1, usize::from),
+        };
+        Planning::of(self, process, Tokenizer::WORKING, threads)?.plan(self).map(drop)
+    }
+
+    /// Returns a planner for any budget, without loading anything.
+    pub fn planning(mut self) -> Result<Planning> {
+        let (threads, text) = self.resolve()?;
+        Planning::new(&self, &text, &threads)
+    }
+
+    /// Returns the plan for the budget, without loading anything.
+    pub fn plan(mut self) -> Result<Plan> {
+        let (threads, text) = self.resolve()?;
+        Planning::new(&self, &text, &threads)?.plan(&self)
+    }
+
+    /// Resolves threads and text that were not given. Threads are started before anything is
+    /// measured.
+    pub(super) fn resolve(&mut self) -> Result<(Threads, TextCodec)> {
+        if let Some(unknown) = self.unknown.take() {
+            return Err(Error::Ram(unknown));
+        }
+        let threads = self.threads.take().map_or_else(Threads::one_per_core, Ok)?;
+        let text = match self.text.take() {
+            Some(text) => text,
+            // A damaged template is reported when a conversation begins.
+            None => self.read_text()?.while_loaded(self.model.chat_template().ok()),
+        };
+        Ok((threads, text))
     }
 }

@@ -8,9 +8,9 @@ use sws_kernels::functional::{
     Attention, AttentionScratch, CacheLayout, KvCache, KvData, Queries, attention, zeroed,
 };
 use sws_model::{Mixer, ModelSpec};
-use sws_store::Clock;
+use sws_store::{Clock, Manifest};
 
-use super::computing::Computing;
+use super::computing::{Computing, Dry};
 use crate::Threads;
 
 /// Positions whose keys and values are attended to, and queries at the last of them: as long as a
@@ -19,6 +19,10 @@ const POSITIONS: usize = 2048;
 const QUERIES: usize = 32;
 /// Measurements, of which the fastest counts.
 const RUNS: usize = 3;
+
+/// Tokens and passes of a measurement of a prompt: with more tokens a product is hardly faster.
+const PROMPT: usize = 128;
+const PROMPT_PASSES: [usize; 2] = [2, 4];
 
 /// Measured time of computing a prompt, from weights in memory.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,8 +35,17 @@ pub struct PromptComputing {
     layers: Vec<[usize; 2]>,
 }
 
+impl Dry<'_> {
+    /// Measures a prompt of a model in the same way, in up to half a second.
+    pub fn prompt(&mut self, spec: &ModelSpec, manifest: &Manifest) -> Option<PromptComputing> {
+        let pass = self.passes(spec, manifest, PROMPT, PROMPT_PASSES)?;
+        let token = Computing { seconds: pass.seconds / PROMPT as f64, ..pass };
+        Some(PromptComputing::measure(spec, self.tier, self.threads, token))
+    }
+}
+
 impl PromptComputing {
-    pub(super) fn measure(
+    fn measure(
         spec: &ModelSpec,
         tier: Tier,
         threads: &Threads,

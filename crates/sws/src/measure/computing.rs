@@ -5,7 +5,6 @@ use sws_kernels::Tier;
 use sws_model::{CausalLm, Inventory, KvPrecision, ModelSpec, Session};
 use sws_store::{Arena, Clock, Manifest, PieceId, PieceKind, Slot};
 
-use super::attending::PromptComputing;
 use super::blank::{Blank, BlankMemory, needs_powers};
 use crate::Threads;
 
@@ -18,17 +17,13 @@ const BYTES: u64 = 256 << 20;
 /// Passes of a measurement, and the time after which no more begins.
 const PASSES: [usize; 2] = [5, 48];
 const PATIENCE: f64 = 0.06;
-/// Tokens and passes of a measurement of a prompt: with more tokens a product is hardly faster.
-const PROMPT: usize = 128;
-const PROMPT_PASSES: [usize; 2] = [2, 4];
-
 /// Computes tokens of models without their weights: with others in their place, in memory, on the
 /// kernels and threads of a run. The time does not depend on the values, as long as they are numbers of
 /// moderate size.
 #[derive(Debug)]
 pub struct Dry<'t> {
-    threads: &'t Threads,
-    tier: Tier,
+    pub(super) threads: &'t Threads,
+    pub(super) tier: Tier,
     zeros: Slot,
     /// For the encodings that need it, as long as the zeros; empty before the first of them.
     powers: Option<Slot>,
@@ -56,15 +51,8 @@ impl<'t> Dry<'t> {
         self.passes(spec, manifest, 1, PASSES)
     }
 
-    /// Measures a prompt of a model in the same way, in up to half a second.
-    pub fn prompt(&mut self, spec: &ModelSpec, manifest: &Manifest) -> Option<PromptComputing> {
-        let pass = self.passes(spec, manifest, PROMPT, PROMPT_PASSES)?;
-        let token = Computing { seconds: pass.seconds / PROMPT as f64, ..pass };
-        Some(PromptComputing::measure(spec, self.tier, self.threads, token))
-    }
-
     /// Measures passes of so many tokens: at least, and at most so many passes.
-    fn passes(
+    pub(super) fn passes(
         &mut self,
         spec: &ModelSpec,
         manifest: &Manifest,

@@ -4,5 +4,7 @@
 pub(crate) mod find;
 pub(crate) mod model;
 mod name;
+pub(crate) mod process;
+pub(crate) mod reading;
 pub(crate) mod suggestions;
 pub(crate) mod text;

@@ -8,13 +8,12 @@ mod gguf;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sws_engine::{RamBudget, memory};
+use sws_engine::RamBudget;
 use sws_model::text::gguf::{tokenizer_config_json, tokenizer_json, tokenizer_memory};
 use sws_model::text::{
     ChatTemplate, Generation, GenerationError, GenerationOptions, Tokenizer, TokenizerError,
-    TokenizerMemory,
 };
-use sws_model::{ModelSpec, check_tokens};
+use sws_model::{ConfigError, InvalidConfig, ModelSpec, check_tokens};
 use sws_store::{
     Checkpoint, CheckpointError, Configuration, MANIFEST_FILE, Manifest, NVMeWeightStore,
     ReaderKind, ShardReader, SmallFileError, StoreOptions, Supply, SystemMemory, open_checkpoint,
@@ -23,8 +22,8 @@ use sws_store::{
 use tracing::info;
 
 use crate::error::{Cause, Lacking};
-use crate::outline::is_unsupported;
-use crate::{Error, LoadedModel, Loader, Options, ReadingRoom, Result, locate};
+use crate::open::reading::{TokenizerReading, check_manifest};
+use crate::{Error, Result, locate};
 
 const CONFIG: &str = "config.json";
 const TOKENIZER: &str = "tokenizer.json";
@@ -190,22 +189,6 @@ impl Model {
     /// Bytes on the heap, if they are counted.
     pub(crate) fn heap(&self) -> Option<u64> {
         self.0.heap.map(|heap| heap())
-    }
-
-    /// Loads the model with the defaults of the command line: within the memory that is free.
-    pub fn load(&self) -> Result<LoadedModel> {
-        self.with(Options::default()).load()
-    }
-
-    /// Prepares to load the model within a budget for the whole process: `8GiB`, `80%` of the
-    /// machine's memory, `min` for the least that works, or `auto` for the memory that is free.
-    pub fn ram(&self, size: &str) -> Loader<'_> {
-        self.with(Options::default()).ram(size)
-    }
-
-    /// Prepares to load the model with options.
-    pub fn with(&self, options: Options) -> Loader<'_> {
-        Loader::new(self, options)
     }
 
     /// Reads the tokenizer, if there is one.
@@ -377,46 +360,6 @@ pub fn contents(dir: &Path) -> Result<(Manifest, Option<ModelSpec>)> {
     Ok((Arc::unwrap_or_clone(manifest), spec))
 }
 
-/// Refuses a budget in which the manifest of a directory cannot be read: as a whole, before what it lists
-/// is known.
-fn check_manifest(dir: &Path, ram: Option<RamBudget>) -> Result<()> {
-    let path = dir.join(MANIFEST_FILE);
-    let (Some(room), Ok(about)) = (ram.and_then(ReadingRoom::of), path.metadata()) else {
-        return Ok(());
-    };
-    let len = about.len();
-    let budget = room.budget;
-    if len <= room.left {
-        return Ok(());
-    }
-    let enough = memory().unwrap_or(0) + MANIFEST_PARTS * len;
-    Err(Error::ManifestMemory { path, len, budget, enough })
-}
-
-/// Memory of a manifest while it is read, in parts of its length: its bytes, and what it lists.
-const MANIFEST_PARTS: u64 = 2;
-
-/// Memory of a tokenizer that is about to be read.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TokenizerReading {
-    /// Memory that it takes for certain.
-    pub(crate) least: u64,
-    /// Memory in which it can be read.
-    pub(crate) memory: TokenizerMemory,
-}
-
-impl TokenizerReading {
-    fn exact(memory: TokenizerMemory) -> TokenizerReading {
-        TokenizerReading { least: memory.peak, memory }
-    }
-
-    /// Memory of a file of which nothing but its length is known. It is read as a whole; what
-    /// becomes of it takes less than twice as much, in all known vocabularies.
-    fn of_file(len: u64) -> TokenizerReading {
-        TokenizerReading { least: len, memory: TokenizerMemory { held: len, peak: 3 * len } }
-    }
-}
-
 /// Reason that a tokenizer was not read.
 enum Refused {
     Tokenizer(TokenizerError),
@@ -476,6 +419,11 @@ pub fn checkpoint(path: &Path, cache: Option<&Path>) -> Result<Box<dyn Checkpoin
             _ => error.into(),
         }
     })
+}
+
+/// True if there is nothing wrong with a configuration but that it is not supported.
+pub(crate) fn is_unsupported(invalid: &InvalidConfig) -> bool {
+    matches!(invalid.reason, ConfigError::Unsupported { .. } | ConfigError::UnsupportedEntry { .. })
 }
 
 fn in_dir(dir: &Path, cause: impl Into<Cause>) -> Error {

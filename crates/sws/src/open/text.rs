@@ -8,8 +8,8 @@ use sws_model::text::{ChatPrompt, ChatTemplate, ReplyFormat, Tokenizer};
 use sws_store::Clock;
 
 use crate::error::Lacking;
-use crate::load::process;
-use crate::open::model::TokenizerReading;
+use crate::open::process;
+use crate::open::reading::TokenizerReading;
 use crate::{Model, Result};
 
 /// Memory for encoding a short text.

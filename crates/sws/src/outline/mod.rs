@@ -7,13 +7,12 @@ use std::path::{Path, PathBuf};
 
 use sws_engine::{Plan, PlanOptions, Planner, ProcessMemory};
 use sws_kernels::Encoding;
-use sws_model::{
-    ConfigError, Description, ForwardState, InvalidConfig, Inventory, KvPrecision, ModelSpec,
-};
+use sws_model::{Description, ForwardState, InvalidConfig, Inventory, KvPrecision, ModelSpec};
 use sws_store::{
     CheckpointError, Configuration, Manifest, PieceKind, encoding_of, open_regular, read_config,
 };
 
+use crate::open::model::is_unsupported;
 use crate::{Cause, Computing, Dry, Error, Model, Result};
 use format::UnknownFormat;
 pub use format::{Format, Scope};
@@ -240,11 +239,6 @@ impl Footprint {
     pub fn plan(&self, ram: u64) -> Option<Plan> {
         self.planner.plan(ram).ok()
     }
-}
-
-/// True if there is nothing wrong with a configuration but that it is not supported.
-pub(crate) fn is_unsupported(invalid: &InvalidConfig) -> bool {
-    matches!(invalid.reason, ConfigError::Unsupported { .. } | ConfigError::UnsupportedEntry { .. })
 }
 
 /// True for a file that begins as a JSON object does, whatever its name.

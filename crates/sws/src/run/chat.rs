@@ -7,7 +7,8 @@ use sws_model::text::{
 };
 use sws_store::Clock;
 
-use crate::{Generate, Generated, LoadedModel, Result};
+use crate::run::turn::Turn;
+use crate::{Generate, LoadedModel, Result};
 
 /// A conversation, independent of the model that answers: one model can serve several in turn. The
 /// part of a conversation still in the model's sequence is not computed again.
@@ -83,7 +84,6 @@ impl Conversation {
 
 const SYSTEM: &str = "system";
 const USER: &str = "user";
-const ASSISTANT: &str = "assistant";
 
 impl LoadedModel {
     /// Begins a conversation with the model's chat template. Its answers are sampled unless the model
@@ -114,7 +114,7 @@ impl LoadedModel {
             conversation.messages.pop();
         }
         let (generate, reader) = started?;
-        Ok(generate.in_turn(Turn(&mut conversation.messages), reader))
+        Ok(generate.in_turn(Turn::new(&mut conversation.messages), reader))
     }
 
     /// Tokens of a conversation, and the options and the reader of the next answer.
@@ -137,25 +137,5 @@ impl LoadedModel {
         generation.shown_tokens = self.text.markers(conversation.format);
         conversation.answers += 1;
         Ok((tokens, generation, conversation.format.reader(prompt.text(), None)))
-    }
-}
-
-/// Messages of a conversation whose last one awaits an answer.
-#[derive(Debug)]
-pub(crate) struct Turn<'a>(&'a mut Vec<Message>);
-
-impl Turn<'_> {
-    /// Adds the answer.
-    pub(crate) fn answered(self, made: &Generated) {
-        let reasoning = Some(&made.reasoning).filter(|reasoning| !reasoning.is_empty());
-        self.0.push(Message {
-            reasoning_content: reasoning.cloned(),
-            ..Message::new(ASSISTANT, made.text.clone())
-        });
-    }
-
-    /// Removes the message that has no answer.
-    pub(crate) fn failed(self) {
-        self.0.pop();
     }
 }

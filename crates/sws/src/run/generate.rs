@@ -14,9 +14,9 @@ use sws_store::shard::Progress;
 use tracing::debug;
 
 use crate::run::cancel::{CancelObserver, OnLayer};
-use crate::run::chat::Turn;
 use crate::run::sequence::Sequence;
 use crate::run::timing::TextTiming;
+use crate::run::turn::Turn;
 use crate::run::writer::TokenWriter;
 use crate::{Cancel, End, Generated, Pace, Piece, Result};
 use ahead::Ahead;

@@ -11,8 +11,8 @@ use sws_store::SystemMemory;
 use crate::run::generate::GenerateStart;
 use crate::run::sequence::Sequence;
 use crate::{
-    Backend, Batch, Generate, Generated, Lacking, Model, Prompt, Request, Result, RunMetrics,
-    TextCodec, Texts, Threads, Warning,
+    Generate, Generated, Lacking, Model, Prompt, Request, Result, RunMetrics, TextCodec, Threads,
+    Warning,
 };
 
 /// Limit of new tokens, unless the caller or the model sets one.
@@ -37,7 +37,7 @@ pub struct LoadedModel {
 /// Facts about the loaded model, for its metrics.
 #[derive(Debug)]
 pub(crate) struct LoadedFacts {
-    pub(crate) backend: Backend,
+    pub(crate) backend: &'static str,
     pub(crate) tier: String,
     pub(crate) activations: Activations,
     pub(crate) reader: &'static str,
@@ -60,42 +60,6 @@ impl LoadedModel {
         let (tokens, generation) = prepared(&self.model, &self.text, request.into())?;
         self.sequence.clear();
         self.continued(tokens, &generation)
-    }
-
-    /// Continuous batching: several texts share passes, in which each expert is read once for all of them:
-    /// as many at a time as was [declared](crate::Needs::texts) when the model was loaded. Each has the
-    /// output that it has alone. Their costs are those of all together, and not measured by text.
-    ///
-    /// A request is taken when the text before it has ended, or the one before that, and so on.
-    pub fn generate_all<'m, R>(&'m mut self, requests: R) -> Result<Texts<'m>>
-    where
-        R: IntoIterator<Item = Request>,
-        R::IntoIter: 'm,
-    {
-        let LoadedModel { model, sequence, text, about, waiter, .. } = self;
-        let model = &*model;
-        let text = &*text;
-        let batch = Batch::new(sequence, text.tokenizer(), waiter.clone(), about.texts)?;
-        let prompts = requests.into_iter().map(|request| prepared(model, text, request));
-        Ok(Texts::new(batch, prompts))
-    }
-
-    /// As [`generate_all`](Self::generate_all), with tokens and [resolved](Model::generation) options
-    /// for all of them.
-    pub fn continued_all<'m>(
-        &'m mut self,
-        prompts: impl IntoIterator<Item = Vec<u32>, IntoIter: 'm>,
-        generation: &'m Generation,
-    ) -> Result<Texts<'m>> {
-        let prompts = prompts.into_iter().map(|tokens| Ok((tokens, generation.clone())));
-        Ok(Texts::new(self.batch()?, prompts))
-    }
-
-    /// Begins an empty batch, of as many texts as were [declared](crate::Needs::texts) when the model
-    /// was loaded.
-    pub fn batch(&mut self) -> Result<Batch<'_>> {
-        let LoadedModel { sequence, text, about, waiter, .. } = self;
-        Batch::new(sequence, text.tokenizer(), waiter.clone(), about.texts)
     }
 
     /// Continues tokens with [resolved](Model::generation) options; without a limit of new tokens,
@@ -175,7 +139,7 @@ impl LoadedModel {
         let about = &self.about;
         RunMetrics {
             model: self.model.name(),
-            backend: about.backend.name(),
+            backend: about.backend,
             tier: about.tier.clone(),
             activations: about.activations.name(),
             threads: self.threads().count(),
@@ -204,7 +168,11 @@ impl LoadedModel {
 }
 
 /// Returns the tokens of a request's prompt, and its options.
-fn prepared(model: &Model, text: &TextCodec, request: Request) -> Result<(Vec<u32>, Generation)> {
+pub(crate) fn prepared(
+    model: &Model,
+    text: &TextCodec,
+    request: Request,
+) -> Result<(Vec<u32>, Generation)> {
     let Request { prompt, options } = request;
     let mut generation = model.generation(&options)?;
     generation.max_new_tokens.get_or_insert(NEW_TOKENS);

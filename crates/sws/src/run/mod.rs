@@ -10,5 +10,7 @@ pub(crate) mod metrics;
 pub(crate) mod rank;
 pub(crate) mod request;
 pub(crate) mod sequence;
+pub(crate) mod threads;
 pub(crate) mod timing;
+mod turn;
 pub(crate) mod writer;

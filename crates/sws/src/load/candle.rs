@@ -6,7 +6,8 @@ use sws_kernels::Activations;
 use sws_model::{Inventory, KvPrecision};
 use sws_store::shard::Progress;
 
-use super::{LoadedBackend, affordable_context, requested_context};
+use super::backend::LoadedBackend;
+use super::context::{affordable_context, requested_context};
 use crate::run::sequence::AnyLm;
 use crate::{DraftChoice, Error, Loader, Options, Result};
 

@@ -1,6 +1,6 @@
 //! Memory of the process apart from weights, measured once everything else is loaded.
 
-use sws_engine::{ProcessMemory, RamBudget, memory};
+use sws_engine::{ProcessMemory, RamBudget};
 use sws_store::SystemMemory;
 
 use crate::Model;
@@ -22,32 +22,6 @@ pub(crate) fn measure(model: &Model, tokenizer: u64) -> ProcessMemory {
         tokenizer: tokenizer.min(used),
         slack: whole.heap.saturating_sub(used),
         ..whole
-    }
-}
-
-/// Memory for reading a model's files, which is done before there is a plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReadingRoom {
-    /// The budget in bytes.
-    pub budget: u64,
-    /// Bytes of it that are left beside the process as it is.
-    pub left: u64,
-}
-
-/// Least memory for reading. With less no model runs, and its plan says so.
-const LEAST_READING: u64 = 32 << 20;
-
-impl ReadingRoom {
-    /// The room in a budget. `None` for `min`, which follows from the files, and where the system reports
-    /// no memory.
-    pub fn of(ram: RamBudget) -> Option<ReadingRoom> {
-        let SystemMemory { total, available, .. } = SystemMemory::now()?;
-        if ram == RamBudget::Min {
-            return None;
-        }
-        let budget = ram.resolve(total, available, 0);
-        let left = budget.saturating_sub(memory().unwrap_or(0)).max(LEAST_READING);
-        Some(ReadingRoom { budget, left })
     }
 }
 
