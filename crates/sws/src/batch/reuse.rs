@@ -99,10 +99,10 @@ impl Batch<'_> {
         let mut spared = known;
         let mut most = 0;
         for (at, text) in self.running.iter().enumerate() {
-            if text.owner != owner || text.sequence == sequence || text.follows.is_some() {
+            if text.request.owner != owner || text.sequence == sequence || text.follows.is_some() {
                 continue;
             }
-            let all = common(begins, &text.prompt);
+            let all = common(begins, &text.request.tokens);
             most = most.max(all);
             let done = text.done();
             let now = if self.goes_back || done <= all { done.min(all) } else { 0 };
@@ -184,8 +184,8 @@ impl Batch<'_> {
                 continue;
             }
             let sequence = text.sequence;
-            let owner = text.owner;
-            let prompt = text.prompt.clone();
+            let owner = text.request.owner;
+            let prompt = text.request.tokens.clone();
             let begun = self.begin(sequence, &prompt, owner, false);
             let text = &mut self.running[at];
             text.next = prompt[begun.known..].to_vec();
@@ -208,8 +208,9 @@ impl Batch<'_> {
                 continue;
             }
             let Some(prefix) = self.model.prefix(text.sequence) else { continue };
-            let mut entry = PrefixEntry::new(prefix, text.prompt[..done].to_vec(), text.owner);
-            entry.short_lived = text.short_lived;
+            let mut entry =
+                PrefixEntry::new(prefix, text.request.tokens[..done].to_vec(), text.request.owner);
+            entry.short_lived = text.request.short_lived;
             entry.trail = (!is_mark).then_some(text.number);
             self.keep_prefix(entry);
         }

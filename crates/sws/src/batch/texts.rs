@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
-use sws_model::text::{Generation, Position, TokenMask};
+use sws_model::text::{Generation, TokenMask};
 
 use crate::batch::{Batch, BatchRequest, Event};
 use crate::run::loaded::prepared;
@@ -81,17 +81,9 @@ impl<'m> Texts<'m> {
             let Some((number, prompt)) = self.prompts.next() else { return };
             let added = prompt.and_then(|(tokens, generation)| {
                 let text = BatchRequest {
-                    tokens,
-                    generation,
-                    position: Position::Middle,
-                    bias: Vec::new(),
                     constraint: self.constraint.clone(),
-                    ranks: None,
-                    prompt_ranks: false,
-                    witness: None,
-                    short_lived: false,
-                    owner: 0,
                     cancel: self.cancel.clone(),
+                    ..BatchRequest::new(tokens, generation)
                 };
                 self.batch.add(number, text)
             });

@@ -1,4 +1,4 @@
-//! What earlier runs of a model have learned of the use of its experts.
+//! The use of experts as earlier runs of a model have learned it.
 
 use std::collections::HashMap;
 use std::path::PathBuf;

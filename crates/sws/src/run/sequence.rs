@@ -86,7 +86,7 @@ impl Sequence {
         answer
     }
 
-    /// As [`SpeculativeWeightStreamer::verify`].
+    /// Calls [`SpeculativeWeightStreamer::verify`].
     ///
     /// # Panics
     ///
@@ -106,18 +106,18 @@ impl Sequence {
         done
     }
 
-    /// As [`SpeculativeWeightStreamer::verified_logits`].
+    /// Calls [`SpeculativeWeightStreamer::verified_logits`].
     pub(crate) fn verified_logits(&mut self, token: usize) -> &mut [f32] {
         self.lm.verifier().verified_logits(token)
     }
 
-    /// As [`SpeculativeWeightStreamer::accept`].
+    /// Calls [`SpeculativeWeightStreamer::accept`].
     pub(crate) fn accept(&mut self, len: usize) {
         self.lm.verifier().accept(len);
         self.tokens.truncate(len);
     }
 
-    /// As [`SpeculativeWeightStreamer::draft_token`].
+    /// Calls [`SpeculativeWeightStreamer::draft_token`].
     pub(crate) fn draft_token(
         &mut self,
         token: u32,

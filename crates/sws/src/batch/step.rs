@@ -1,0 +1,278 @@
+//! A step of a batch: which texts go through the pass, and what becomes of them.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use sws_engine::Witness;
+use sws_model::{CausalLm, Chunk, Observer, Routed, SourceError};
+use sws_store::Pass;
+use sws_store::shard::Progress;
+
+use super::text::{Running, SequencePlace, locked};
+use super::{Batch, Event, portion};
+use crate::prefix_cache::{KnownAnswer, PrefixEntry};
+use crate::run::rank::PromptScores;
+use crate::{Cancel, End, Result};
+
+impl<'m> Batch<'m> {
+    /// Advances all texts, or with [turns](Self::with_turns) some: each gets a token, or a part of its
+    /// prompt is computed. `each` gets the numbers of the texts with what happened to them.
+    pub fn step(&mut self, each: &mut dyn FnMut(usize, Event)) {
+        let running = self.without_cancelled(each);
+        self.running = self.tell_resumed(running, each);
+        self.begin_followers();
+        let mut running = std::mem::take(&mut self.running);
+        let parts = self.parts(&running);
+        self.keep_states(&mut running, &parts);
+        let continued = running.iter().zip(&parts).filter(|(_, part)| **part > 0);
+        let growing: Vec<_> = continued.map(|(text, &part)| (text.sequence, part)).collect();
+        self.make_room(&growing, 0);
+        let began = self.clock.now();
+        let waited = self.waited();
+        let tokens = parts.iter().sum();
+        let together = |(text, part): &(&Running<'_>, &usize)| **part > 0 && !text.is_scored();
+        let (chunks, cancels): (Vec<Chunk<'_>>, Vec<Cancel>) = running
+            .iter()
+            .zip(&parts)
+            .filter(together)
+            .map(|(text, &part)| {
+                let chunk = Chunk { sequence: text.sequence, tokens: &text.next[..part] };
+                (chunk, text.request.cancel.clone())
+            })
+            .unzip();
+        let witnesses =
+            running.iter().filter_map(|text| Some((text.sequence, text.request.witness.clone()?)));
+        let witnesses = witnesses.collect();
+        if !chunks.is_empty() {
+            // A wait for a read ends early only if nobody else needs it.
+            let one = Some(&cancels[0]).filter(|one| cancels.iter().all(|other| other.is(one)));
+            if let Some(cancel) = one {
+                cancel.attach(self.waiter.as_ref());
+            }
+            let mut watch = BatchObserver { cancels: &cancels, scores: None, witnesses };
+            self.model.step(&chunks, &mut watch, &mut self.step);
+            if let Some(cancel) = one {
+                cancel.detach();
+            }
+            let time = self.clock.now() - began;
+            let waited = self.waited() - waited;
+            let prompts = running.iter().zip(&parts).filter(|(text, _)| !text.has_begun());
+            let prompts = prompts.map(|(_, &part)| part).sum();
+            self.portion.passed(prompts, tokens, time, waited);
+            self.pay_rent(waited);
+            if let Some(turns) = &mut self.turns {
+                turns.passed(tokens, time, waited);
+            }
+        }
+        let mut chunk = 0;
+        for (mut text, part) in running.into_iter().zip(parts) {
+            let end = if part == 0 {
+                Ok(None)
+            } else if text.is_scored() {
+                self.score(&mut text, part, each)
+            } else {
+                chunk += 1;
+                self.stepped(&mut text, part, chunk - 1, each)
+            };
+            match end {
+                Ok(None) => self.running.push(text),
+                Ok(Some(end)) => self.end(text, Ok(end), each),
+                Err(error) => self.end(text, Err(error), each),
+            }
+        }
+    }
+
+    /// Time spent waiting for reads.
+    fn waited(&self) -> Duration {
+        self.waiter.as_ref().map_or(Duration::ZERO, |waiter| waiter.stalls().time)
+    }
+
+    /// Numbers of tokens by which texts are continued in a step; 0 for those that wait.
+    fn parts(&mut self, running: &[Running<'_>]) -> Vec<usize> {
+        let begun = running.iter().filter(|text| text.has_begun()).count();
+        let mut parts = parts(running, self.portion.tokens(begun), self.goes_back);
+        let Some(turns) = &mut self.turns else { return parts };
+        // A part of a prompt needs most experts: all texts go with it.
+        if !running.iter().all(Running::has_begun) {
+            turns.end_round();
+            return parts;
+        }
+        let texts: Vec<_> = running.iter().map(|text| (text.number, text.heard)).collect();
+        let sequences: Vec<_> = running.iter().map(|text| text.sequence).collect();
+        let forecast = |turn| self.model.streamer()?.expected_reads(&sequences, turn);
+        if let Some(number) = turns.next(&texts, forecast) {
+            let others = running.iter().zip(&mut parts).filter(|(text, _)| text.number != number);
+            others.for_each(|(_, part)| *part = 0);
+        }
+        parts
+    }
+
+    /// Takes the running texts, and ends those that were cancelled.
+    fn without_cancelled(&mut self, each: &mut dyn FnMut(usize, Event)) -> Vec<Running<'m>> {
+        let (over, running): (Vec<_>, Vec<_>) = std::mem::take(&mut self.running)
+            .into_iter()
+            .partition(|text| text.request.cancel.is_cancelled());
+        over.into_iter().for_each(|text| self.end(text, Ok(End::Cancelled), each));
+        running
+    }
+
+    /// Tells what texts had come to before, and ends those that had ended.
+    fn tell_resumed(
+        &mut self,
+        running: Vec<Running<'m>>,
+        each: &mut dyn FnMut(usize, Event),
+    ) -> Vec<Running<'m>> {
+        let mut rest = Vec::with_capacity(running.len());
+        for mut text in running {
+            let (pieces, end) = std::mem::take(&mut text.resumed);
+            if !pieces.is_empty() {
+                text.heard = self.clock.now();
+                text.writer.made.first_token = Some(text.heard - text.began);
+                let total = text.request.tokens.len() as u64;
+                each(text.number, Event::Prompt(Progress { done: total, total }));
+                each(text.number, Event::Resumed(pieces));
+            }
+            match end {
+                Some(end) => self.end(text, Ok(end), each),
+                None => rest.push(text),
+            }
+        }
+        rest
+    }
+
+    /// Takes the result of a step for a text, whose next `part` tokens were a chunk of it. Returns the
+    /// reason if the text is over.
+    fn stepped(
+        &mut self,
+        text: &mut Running<'_>,
+        part: usize,
+        chunk: usize,
+        each: &mut dyn FnMut(usize, Event),
+    ) -> Result<Option<End>> {
+        let place = self.place(text.sequence);
+        match self.step.take(chunk) {
+            Ok(logits) => text.continued(part, logits, place, each),
+            Err(error) => text.failed(error),
+        }
+    }
+
+    /// Continues a text by a part of its prompt, whose tokens are ranked.
+    fn score(
+        &mut self,
+        text: &mut Running<'_>,
+        part: usize,
+        each: &mut dyn FnMut(usize, Event),
+    ) -> Result<Option<End>> {
+        // A text that has just ended has counted its room anew, without this part.
+        self.make_room(&[(text.sequence, part)], 0);
+        let top = text.request.ranks.unwrap_or(0);
+        let mut scores = PromptScores::new(&text.next, self.model.len(), self.model.vocab(), top);
+        text.request.cancel.attach(self.waiter.as_ref());
+        let cancels = std::slice::from_ref(&text.request.cancel);
+        let mut watch = BatchObserver { cancels, scores: Some(&mut scores), witnesses: Vec::new() };
+        let scored = self.model.score(&text.next[..part], &mut watch);
+        text.request.cancel.detach();
+        if let Err(error) = scored {
+            return text.failed(error);
+        }
+        let (ranks, mut last) = scores.into_parts();
+        each(text.number, Event::Ranked(ranks));
+        let place = self.place(text.sequence);
+        text.continued(part, &mut last, place, each)
+    }
+
+    fn place(&mut self, sequence: usize) -> SequencePlace {
+        let position = self.model.len_of(sequence);
+        let limit = self.model.limit();
+        SequencePlace { position, limit, now: self.clock.now() }
+    }
+
+    /// Ends a text. What was computed of it stays known, unless it has failed; a pass that was cut off
+    /// is undone.
+    fn end(&mut self, mut text: Running<'_>, end: Result<End>, each: &mut dyn FnMut(usize, Event)) {
+        let sequence = text.sequence;
+        // The caller counts its memory until it hears of the end.
+        text.writer.forget_restriction();
+        if end.is_ok() {
+            let mut answer = None;
+            let mut tokens = std::mem::take(&mut text.request.tokens);
+            let made = &text.writer.made.tokens;
+            let len = self.model.settle(sequence);
+            if !made.is_empty() && len + 1 == tokens.len() + made.len() {
+                answer = text.key.take().map(|key| KnownAnswer { key, made: made.clone() });
+            }
+            tokens.extend(made);
+            tokens.truncate(len);
+            if let Some(prefix) = self.model.prefix(sequence) {
+                let mut entry = PrefixEntry::new(prefix, tokens, text.request.owner);
+                entry.short_lived = text.request.short_lived;
+                entry.answer = answer;
+                self.keep_prefix(entry);
+            }
+        }
+        self.prefixes.end_trail(text.number);
+        self.model.release(sequence);
+        self.idle.push(sequence);
+        self.held = None;
+        let made = end.map(|end| {
+            if let Some(held_back) = text.writer.end(end) {
+                each(text.number, Event::Piece(held_back, None));
+            }
+            text.writer.made
+        });
+        each(text.number, Event::Ended(Box::new(made)));
+    }
+}
+
+/// Numbers of tokens by which texts are continued in a step; 0 for those that wait. Prompts get so many
+/// tokens together.
+fn parts(texts: &[Running<'_>], prompts: usize, goes_back: bool) -> Vec<usize> {
+    let mut room = prompts;
+    let part = |text: &Running<'_>| {
+        if text.follows.is_some() {
+            return 0;
+        }
+        // A text that has begun gets one in any case.
+        let least = usize::from(text.next.len() == 1 || text.has_begun());
+        let rest = text.next.len();
+        // A state is kept before the last tokens of a prompt, if there is no other way back.
+        let last =
+            if goes_back || rest <= portion::LEAST { 0 } else { (rest - 1) % portion::LEAST + 1 };
+        let part = (rest - last).min(room.max(least)).min(text.until_mark());
+        room -= if part > 1 { part } else { 0 };
+        part
+    };
+    texts.iter().map(part).collect()
+}
+
+/// Ends a pass at a layer once all its texts are cancelled, and passes logits on.
+struct BatchObserver<'a, 't> {
+    cancels: &'a [Cancel],
+    scores: Option<&'a mut PromptScores<'t>>,
+    /// Witnesses with the numbers of their sequences.
+    witnesses: Vec<(usize, Arc<Mutex<Witness>>)>,
+}
+
+impl Observer for BatchObserver<'_, '_> {
+    fn layer_begins(&mut self, _: &Pass, _: usize, _: &[f32]) -> Result<(), SourceError> {
+        match self.cancels.iter().all(Cancel::ends_passes) {
+            true => Err("the pass was cancelled".into()),
+            false => Ok(()),
+        }
+    }
+
+    fn routed(&mut self, pass: &Pass, layer: usize, routed: &Routed) -> Result<(), SourceError> {
+        for (sequence, witness) in &self.witnesses {
+            for span in pass.spans.iter().filter(|span| span.sequence == *sequence) {
+                locked(witness).note_routed(span, layer, routed);
+            }
+        }
+        Ok(())
+    }
+
+    fn logits(&mut self, first: usize, logits: &[f32]) {
+        if let Some(scores) = &mut self.scores {
+            scores.take(first, logits);
+        }
+    }
+}
