@@ -66,7 +66,7 @@ impl<'m> Batch<'m> {
         most: usize,
     ) -> Result<Batch<'m>> {
         let idle = model.several(most).ok_or(Error::OneText)?;
-        let kv = model.streamer().map(|streamer| (streamer.room(), streamer.goes_back()));
+        let kv = model.lm.streamer().map(|streamer| (streamer.room(), streamer.goes_back()));
         // A simulation keeps nothing of a text.
         let (room, goes_back) = kv.unwrap_or((u64::MAX, true));
         let portion = Portion::new(model.longest_pass());
@@ -125,7 +125,7 @@ impl<'m> Batch<'m> {
     /// [planned](crate::Needs::structured) for structured output, or that some may have one: that memory is
     /// then free. At first it is.
     pub fn lend_structured(&mut self, is_idle: bool) {
-        if let Some(streamer) = self.model.streamer() {
+        if let Some(streamer) = self.model.lm.streamer() {
             streamer.lend_structured(is_idle);
         }
     }
@@ -140,7 +140,7 @@ impl LoadedSequences {
 
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
-        if let Some(streamer) = self.model.streamer() {
+        if let Some(streamer) = self.model.lm.streamer() {
             streamer.lend_context(None);
             streamer.lend_structured(false);
         }

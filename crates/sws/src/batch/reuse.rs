@@ -37,7 +37,7 @@ impl Batch<'_> {
     /// Lets prefixes be stored and found on disk; see [`store`](Self::store).
     pub fn with_disk(mut self, disk: PrefixDisk) -> Self {
         // Without a KV cache there is nothing to store.
-        let streamer = self.model.streamer();
+        let streamer = self.model.lm.streamer();
         self.disk = streamer.map(|streamer| disk.laid_out(&streamer.empty_prefix().layout()));
         self
     }
@@ -155,7 +155,7 @@ impl Batch<'_> {
         if found < LEAST || found <= here.map_or(0, |(_, len)| len) {
             return here;
         }
-        let Some(streamer) = self.model.streamer() else { return here };
+        let Some(streamer) = self.model.lm.streamer() else { return here };
         let mut prefix = streamer.empty_prefix();
         let has_room = self.make_room(&[], prefix.growth(found));
         // Another may have gone for it.
@@ -228,7 +228,8 @@ impl Batch<'_> {
     pub(super) fn make_room(&mut self, parts: &[(usize, usize)], more: u64) -> bool {
         loop {
             let growth =
-                self.model.streamer().map_or(0, |streamer| streamer.state().growth(parts)) + more;
+                self.model.lm.streamer().map_or(0, |streamer| streamer.state().growth(parts))
+                    + more;
             let is_counted = self.held.is_none();
             let held = self.held.unwrap_or_else(|| self.count());
             self.held = Some(held + growth);
@@ -236,7 +237,7 @@ impl Batch<'_> {
             // What was counted before may be less by now.
             if has_room || is_counted && !self.prefixes.drop_one() {
                 let idle = self.room.saturating_sub(held + growth);
-                let streamer = self.model.streamer();
+                let streamer = self.model.lm.streamer();
                 self.experts = streamer.map_or(0, |streamer| streamer.lend_context(Some(idle)));
                 return has_room;
             }
@@ -266,6 +267,6 @@ impl Batch<'_> {
     pub(super) fn count(&mut self) -> u64 {
         let tokens = self.prefixes.token_bytes().saturating_sub(Batch::TOKENS);
         let prefixes = &mut self.prefixes.prefixes();
-        self.model.streamer().map_or(0, |streamer| streamer.state().held(prefixes)) + tokens
+        self.model.lm.streamer().map_or(0, |streamer| streamer.state().held(prefixes)) + tokens
     }
 }

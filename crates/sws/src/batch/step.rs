@@ -99,7 +99,7 @@ impl<'m> Batch<'m> {
         }
         let texts: Vec<_> = running.iter().map(|text| (text.number, text.heard)).collect();
         let sequences: Vec<_> = running.iter().map(|text| text.sequence).collect();
-        let forecast = |turn| self.model.streamer()?.expected_reads(&sequences, turn);
+        let forecast = |turn| self.model.lm.streamer()?.expected_reads(&sequences, turn);
         if let Some(number) = turns.next(&texts, forecast) {
             let others = running.iter().zip(&mut parts).filter(|(text, _)| text.number != number);
             others.for_each(|(_, part)| *part = 0);

@@ -180,7 +180,7 @@ impl<'m> Generate<'m> {
         }
         let position = self.reached();
         let logits = match self.ahead.row() {
-            Some(row) => self.sequence.verified_logits(row),
+            Some(row) => self.sequence.lm.verifier().verified_logits(row),
             None => &mut self.logits[..],
         };
         if let Some(observer) = &mut self.hooks.observer {

@@ -42,7 +42,10 @@ pub trait SimulatedLm: CausalLm {
 
 /// A model with its sequence, usable from any thread.
 pub(crate) struct Sequence {
-    lm: AnyLm,
+    pub(crate) lm: AnyLm,
+    /// Number of logits per position, and the maximum number of positions.
+    vocab: usize,
+    limit: usize,
     threads: Threads,
     /// Tokens in the sequence; empty after a failed pass.
     tokens: Vec<u32>,
@@ -54,22 +57,22 @@ pub(crate) struct Sequence {
 
 impl Sequence {
     pub(crate) fn new(lm: AnyLm, threads: Threads) -> Sequence {
-        Sequence { lm, threads, tokens: Vec::new(), others: Vec::new(), speculative: None }
+        let one = lm.one();
+        Sequence {
+            vocab: one.vocab(),
+            limit: one.limit(),
+            lm,
+            threads,
+            tokens: Vec::new(),
+            others: Vec::new(),
+            speculative: None,
+        }
     }
 
     /// Decodes speculatively, or not.
     pub(crate) fn with_speculative(mut self, proposes: bool) -> Sequence {
         self.speculative = proposes.then(SpeculativeDecoder::default);
         self
-    }
-
-    /// The engine, if that computes the passes. Only this has a KV cache that prefixes share, and
-    /// verifies draft tokens.
-    pub(crate) fn streamer(&mut self) -> Option<&mut SpeculativeWeightStreamer> {
-        match &mut self.lm {
-            AnyLm::Streamer(streamer) => Some(streamer),
-            AnyLm::Other(_) | AnyLm::Simulated(_) => None,
-        }
     }
 
     /// Asks about the text that a token continues which is not in the sequence yet, with the decoder
@@ -87,10 +90,6 @@ impl Sequence {
     }
 
     /// Calls [`SpeculativeWeightStreamer::verify`].
-    ///
-    /// # Panics
-    ///
-    /// If another model computes the passes, as for the next ones.
     pub(crate) fn verify(
         &mut self,
         tokens: &[u32],
@@ -104,11 +103,6 @@ impl Sequence {
             Err(_) => all.clear(),
         }
         done
-    }
-
-    /// Calls [`SpeculativeWeightStreamer::verified_logits`].
-    pub(crate) fn verified_logits(&mut self, token: usize) -> &mut [f32] {
-        self.lm.verifier().verified_logits(token)
     }
 
     /// Calls [`SpeculativeWeightStreamer::accept`].
@@ -193,7 +187,7 @@ impl Sequence {
         match &self.lm {
             AnyLm::Streamer(streamer) => streamer.longest_pass(),
             AnyLm::Simulated(simulated) => simulated.longest_pass(),
-            AnyLm::Other(lm) => lm.limit(),
+            AnyLm::Other(_) => self.limit,
         }
     }
 
@@ -236,7 +230,7 @@ impl Sequence {
     /// The positions of a sequence apart from it, in the same memory until one of the two writes. `None`
     /// without a KV cache, or if a pass over the sequence failed in the middle.
     pub(crate) fn prefix(&mut self, sequence: usize) -> Option<Prefix> {
-        self.streamer()?.state().prefix(sequence)
+        self.lm.streamer()?.state().prefix(sequence)
     }
 
     /// Replaces one of [several](Self::several) sequences by the first `len` positions of a prefix. Returns
@@ -245,11 +239,29 @@ impl Sequence {
         if sequence == 0 {
             self.tokens.clear();
         }
-        self.streamer().is_some_and(|streamer| streamer.begin_with(sequence, prefix, len))
+        self.lm.streamer().is_some_and(|streamer| streamer.begin_with(sequence, prefix, len))
     }
 }
 
 impl AnyLm {
+    /// The engine, if that computes the passes. Only this has a KV cache that prefixes share, and
+    /// verifies draft tokens.
+    pub(crate) fn streamer(&mut self) -> Option<&mut SpeculativeWeightStreamer> {
+        match self {
+            AnyLm::Streamer(streamer) => Some(streamer),
+            AnyLm::Other(_) | AnyLm::Simulated(_) => None,
+        }
+    }
+
+    /// The engine, if draft tokens are verified.
+    ///
+    /// # Panics
+    ///
+    /// If another model computes the passes.
+    pub(crate) fn verifier(&mut self) -> &mut SpeculativeWeightStreamer {
+        self.streamer().expect("only the engine verifies draft tokens")
+    }
+
     fn one(&self) -> &dyn CausalLm {
         match self {
             AnyLm::Streamer(streamer) => &**streamer,
@@ -263,15 +275,6 @@ impl AnyLm {
             AnyLm::Streamer(streamer) => &mut **streamer,
             AnyLm::Other(lm) => &mut **lm,
             AnyLm::Simulated(simulated) => &mut **simulated,
-        }
-    }
-
-    fn verifier(&mut self) -> &mut SpeculativeWeightStreamer {
-        match self {
-            AnyLm::Streamer(streamer) => streamer,
-            AnyLm::Other(_) | AnyLm::Simulated(_) => {
-                unreachable!("only the engine verifies draft tokens")
-            }
         }
     }
 }
@@ -304,11 +307,11 @@ impl LoadedSequences {
 
 impl CausalLm for Sequence {
     fn vocab(&self) -> usize {
-        self.lm.one().vocab()
+        self.vocab
     }
 
     fn limit(&self) -> usize {
-        self.lm.one().limit()
+        self.limit
     }
 
     fn len(&self) -> usize {

@@ -125,7 +125,7 @@ impl<'m> Generate<'m> {
     fn next_step(&mut self, last: u32) -> DecodeStep {
         let used = self.sequence.len();
         let room = self.sequence.limit() - used - 1;
-        let streamer = self.sequence.streamer();
+        let streamer = self.sequence.lm.streamer();
         let (verify_len, drafts) = streamer.map_or((0, false), |s| (s.verify_len(), s.can_draft()));
         let rows = verify_len.saturating_sub(1);
         // The last token of a text needs no successor.
