@@ -45,6 +45,7 @@ mod error;
 mod experts;
 mod infrastructure;
 mod reads;
+mod recording;
 mod resident_load;
 mod speculation;
 mod stand_ins;

@@ -1,7 +1,5 @@
 //! What a run does at the moment, for readers in other threads.
 
-mod recording;
-
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
@@ -11,8 +9,7 @@ use sws_store::{NVMeWeightStore, PieceId, PieceKind};
 
 use crate::wait::Waiter;
 
-pub(crate) use recording::EventRecorder;
-pub use recording::{RecordedRead, RecordedStep, Recording, RecordingStep};
+pub use crate::recording::{RecordedRead, RecordedStep, Recording, RecordingStep};
 
 /// A view of a run from other threads, also in the middle of a pass. Clones share it.
 ///

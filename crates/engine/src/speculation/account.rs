@@ -7,7 +7,8 @@ use sws_store::{PieceId, StoreStats, Timing};
 
 use super::counterfactual::Counterfactual;
 use super::governor::{Governor, nanos};
-use super::price::{ComputePace, Moment, ReadOffer, ReadTimeModel, expected_stall};
+use super::price::{ComputePace, ReadOffer, ReadTimeModel, expected_stall};
+use crate::wait::Moment;
 
 /// Weight of all earlier layers in the rate of demanded reads, applied at each layer.
 const KEEP: f64 = 0.98;

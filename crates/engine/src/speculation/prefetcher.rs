@@ -8,9 +8,10 @@ use sws_draft::LayerBlueprint;
 use sws_store::{PieceId, Priority};
 
 use super::account::Account;
-use super::price::{Moment, ReadOffer};
+use super::price::ReadOffer;
 use super::warm_fill::WarmFill;
 use crate::reads::{Load, ReadOrigin};
+use crate::wait::Moment;
 
 /// Maximum number of prefetches in flight. More would hold slots that a demand has to reclaim
 /// first, and the device reads them one after another anyway.

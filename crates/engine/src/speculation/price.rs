@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::wait::Moment;
+
 /// Weight of a loss against a gain. It is one because reads are preemptible; it would be two for
 /// reads that a demand had to wait for to their end.
 const KAPPA: f64 = 1.0;
@@ -82,21 +84,6 @@ pub(crate) struct ComputePace {
     layer: usize,
     stage: PassStage,
     since: Moment,
-}
-
-/// A moment, with the total duration of all waits before it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Moment {
-    pub(crate) now: Duration,
-    pub(crate) waited: Duration,
-}
-
-impl Moment {
-    /// Nanoseconds since an earlier moment, without waits.
-    pub(crate) fn computing(self, since: Moment) -> f64 {
-        let waited = self.waited.saturating_sub(since.waited);
-        self.now.saturating_sub(since.now).saturating_sub(waited).as_nanos() as f64
-    }
 }
 
 /// Computing times of one layer in nanoseconds; `None` if not measured.

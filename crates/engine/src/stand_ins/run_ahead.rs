@@ -8,7 +8,7 @@ use sws_model::Routed;
 use sws_store::PieceId;
 
 use super::copies::StandIns;
-use crate::speculation::Moment;
+use crate::wait::Moment;
 use std::time::Duration;
 
 /// Stand-ins, and the state of a run ahead.
