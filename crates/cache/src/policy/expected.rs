@@ -9,7 +9,7 @@ use sws_store::{Pass, PieceId, PieceKind};
 use super::sharing::Sharing;
 use super::spans::{NEVER, Spans, TIMES};
 use super::trial::{LAYERS, Trial};
-use super::{ChoiceRow, Policy, RouterChoice, SharedMisses};
+use super::{ChoiceRow, Policy, RouteLearner, RouterChoice, SharedMisses, UseForecast};
 
 /// Evicts the piece whose next use is expected last.
 ///
@@ -279,6 +279,73 @@ impl Policy for ExpectedUse {
         }
     }
 
+    fn victim(&mut self, now: PieceId, evictable: &dyn Fn(usize) -> bool) -> Option<usize> {
+        self.at = now;
+        self.evicts = true;
+        let mut last: Option<(f32, usize)> = None;
+        let mut consider = |score: f32, slot: usize| {
+            if last.is_none_or(|(latest, _)| score > latest) && evictable(slot) {
+                last = Some((score, slot));
+            }
+        };
+        for &(slot, piece) in &self.cyclic {
+            consider(self.turn(piece), slot);
+        }
+        for layer in 0..self.experts.len() {
+            if self.experts[layer].present == 0 {
+                continue;
+            }
+            self.refresh(layer);
+            let times = self.times(layer);
+            let soon = self.turn(PieceId::expert(self.layers.with_experts[layer], 0));
+            let experts = &self.experts[layer];
+            experts.spans.scores(times, &mut self.scores);
+            if experts.has_forecast {
+                for (score, &probability) in self.scores.iter_mut().zip(&experts.forecast) {
+                    *score = mix(*score, soon, probability);
+                }
+            }
+            for (&score, &slot) in self.scores.iter().zip(&experts.slots) {
+                if slot != ABSENT {
+                    consider(score, slot as usize);
+                }
+            }
+        }
+        last.map(|(_, slot)| slot)
+    }
+
+    fn save(&self, to: &mut SavedTensors) {
+        self.history.save(to);
+        self.recent.save(to);
+        if let Some(trial) = self.trial.as_ref().filter(|_| self.history.learns()) {
+            trial.save(to);
+        }
+    }
+
+    fn recall(&mut self, saved: &SavedTensors) -> Result<(), SavedError> {
+        let mut recent = self.recent.clone();
+        recent.recall(saved)?;
+        let known = Trial::known(saved)?;
+        // A trial is of the correction beside it.
+        let goes_on = self.history.recall(saved)?;
+        self.recent = recent;
+        if let (true, Some(trial), Some(known)) = (goes_on, &mut self.trial, known) {
+            trial.resume(known);
+            self.judge();
+        }
+        self.experts.iter_mut().for_each(|experts| experts.stale = true);
+        Ok(())
+    }
+
+    fn bytes(&self) -> usize {
+        ExpectedUse::bytes_for(self.history.shape(), self.layers.sequences)
+            + self.history.bytes_of_correction()
+            + self.trial.as_ref().map_or(0, |_| ExpectedUse::bytes_of_trial(self.history.shape()))
+            + self.cyclic.capacity() * size_of::<(usize, PieceId)>()
+    }
+}
+
+impl RouteLearner for ExpectedUse {
     fn begin(&mut self, pass: &Pass) {
         self.recent.begin(pass);
         if self.history.begin(pass) {
@@ -323,42 +390,9 @@ impl Policy for ExpectedUse {
             self.history.learn(layer);
         }
     }
+}
 
-    fn victim(&mut self, now: PieceId, evictable: &dyn Fn(usize) -> bool) -> Option<usize> {
-        self.at = now;
-        self.evicts = true;
-        let mut last: Option<(f32, usize)> = None;
-        let mut consider = |score: f32, slot: usize| {
-            if last.is_none_or(|(latest, _)| score > latest) && evictable(slot) {
-                last = Some((score, slot));
-            }
-        };
-        for &(slot, piece) in &self.cyclic {
-            consider(self.turn(piece), slot);
-        }
-        for layer in 0..self.experts.len() {
-            if self.experts[layer].present == 0 {
-                continue;
-            }
-            self.refresh(layer);
-            let times = self.times(layer);
-            let soon = self.turn(PieceId::expert(self.layers.with_experts[layer], 0));
-            let experts = &self.experts[layer];
-            experts.spans.scores(times, &mut self.scores);
-            if experts.has_forecast {
-                for (score, &probability) in self.scores.iter_mut().zip(&experts.forecast) {
-                    *score = mix(*score, soon, probability);
-                }
-            }
-            for (&score, &slot) in self.scores.iter().zip(&experts.slots) {
-                if slot != ABSENT {
-                    consider(score, slot as usize);
-                }
-            }
-        }
-        last.map(|(_, slot)| slot)
-    }
-
+impl UseForecast for ExpectedUse {
     fn least_urgent(
         &mut self,
         now: PieceId,
@@ -415,36 +449,6 @@ impl Policy for ExpectedUse {
         turn: usize,
     ) -> Option<SharedMisses> {
         self.sharing.as_mut()?.misses(&mut self.history, sequences, slots, turn)
-    }
-
-    fn save(&self, to: &mut SavedTensors) {
-        self.history.save(to);
-        self.recent.save(to);
-        if let Some(trial) = self.trial.as_ref().filter(|_| self.history.learns()) {
-            trial.save(to);
-        }
-    }
-
-    fn recall(&mut self, saved: &SavedTensors) -> Result<(), SavedError> {
-        let mut recent = self.recent.clone();
-        recent.recall(saved)?;
-        let known = Trial::known(saved)?;
-        // A trial is of the correction beside it.
-        let goes_on = self.history.recall(saved)?;
-        self.recent = recent;
-        if let (true, Some(trial), Some(known)) = (goes_on, &mut self.trial, known) {
-            trial.resume(known);
-            self.judge();
-        }
-        self.experts.iter_mut().for_each(|experts| experts.stale = true);
-        Ok(())
-    }
-
-    fn bytes(&self) -> usize {
-        ExpectedUse::bytes_for(self.history.shape(), self.layers.sequences)
-            + self.history.bytes_of_correction()
-            + self.trial.as_ref().map_or(0, |_| ExpectedUse::bytes_of_trial(self.history.shape()))
-            + self.cyclic.capacity() * size_of::<(usize, PieceId)>()
     }
 }
 

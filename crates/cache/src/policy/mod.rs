@@ -136,7 +136,7 @@ impl FromStr for PolicyKind {
 ///
 /// The cache reports its contents by slot number; the policy keeps whatever order it needs. A
 /// policy never sees weights. The cache, not the policy, decides which pieces are evictable.
-pub trait Policy: fmt::Debug + Send {
+pub trait Policy: RouteLearner + UseForecast + fmt::Debug + Send {
     /// Name on the command line.
     fn name(&self) -> &'static str;
 
@@ -149,6 +149,26 @@ pub trait Policy: fmt::Debug + Send {
     /// The piece in `slot` has left the cache.
     fn left(&mut self, slot: usize, piece: PieceId);
 
+    /// Returns the slot to evict, among those that are `evictable`.
+    fn victim(&mut self, now: PieceId, evictable: &dyn Fn(usize) -> bool) -> Option<usize>;
+
+    /// Adds the learned state to `to`, for the next start.
+    fn save(&self, to: &mut SavedTensors) {
+        let _ = to;
+    }
+
+    /// Restores the state that [`save`](Self::save) added.
+    fn recall(&mut self, saved: &SavedTensors) -> Result<(), SavedError> {
+        let _ = saved;
+        Ok(())
+    }
+
+    /// Memory held, in bytes.
+    fn bytes(&self) -> usize;
+}
+
+/// The side of a [`Policy`] that learns from the choices of routers; nothing by default.
+pub trait RouteLearner {
     /// A pass begins; its routers have not chosen yet.
     fn begin(&mut self, pass: &Pass) {
         let _ = pass;
@@ -173,10 +193,11 @@ pub trait Policy: fmt::Debug + Send {
     fn on_layer_demanded(&mut self, layer: u32) {
         let _ = layer;
     }
+}
 
-    /// Returns the slot to evict, among those that are `evictable`.
-    fn victim(&mut self, now: PieceId, evictable: &dyn Fn(usize) -> bool) -> Option<usize>;
-
+/// The side of a [`Policy`] that says when pieces are used next, and takes forecasts of that; nothing by
+/// default.
+pub trait UseForecast {
     /// Returns the `evictable` piece with the latest expected use, ignoring forecasts. The piece
     /// need not be in the cache. `None` from a policy that knows only pieces in the cache.
     fn least_urgent(
@@ -226,18 +247,4 @@ pub trait Policy: fmt::Debug + Send {
         let _ = (sequences, slots, turn);
         None
     }
-
-    /// Adds the learned state to `to`, for the next start.
-    fn save(&self, to: &mut SavedTensors) {
-        let _ = to;
-    }
-
-    /// Restores the state that [`save`](Self::save) added.
-    fn recall(&mut self, saved: &SavedTensors) -> Result<(), SavedError> {
-        let _ = saved;
-        Ok(())
-    }
-
-    /// Memory held, in bytes.
-    fn bytes(&self) -> usize;
 }

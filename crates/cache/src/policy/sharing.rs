@@ -112,7 +112,9 @@ mod tests {
 
     use super::*;
     use crate::Trace;
-    use crate::policy::{ExpectedUse, ExpertLayers, Policy, PolicyKind, RouterChoice};
+    use crate::policy::{
+        ExpectedUse, ExpertLayers, PolicyKind, RouteLearner, RouterChoice, UseForecast,
+    };
     use crate::replay::{Replay, ReplayPolicy};
 
     const SHAPE: HistoryShape = HistoryShape { layers: 4, experts: 32, top_k: 2 };
