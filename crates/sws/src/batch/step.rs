@@ -24,46 +24,14 @@ impl<'m> Batch<'m> {
         let mut running = std::mem::take(&mut self.running);
         let parts = self.parts(&running);
         self.keep_states(&mut running, &parts);
-        let continued = running.iter().zip(&parts).filter(|(_, part)| **part > 0);
-        let growing: Vec<_> = continued.map(|(text, &part)| (text.sequence, part)).collect();
-        self.make_room(&growing, 0);
-        let began = self.clock.now();
-        let waited = self.waited();
-        let tokens = parts.iter().sum();
-        let together = |(text, part): &(&Running<'_>, &usize)| **part > 0 && !text.is_scored();
-        let (chunks, cancels): (Vec<Chunk<'_>>, Vec<Cancel>) = running
-            .iter()
-            .zip(&parts)
-            .filter(together)
-            .map(|(text, &part)| {
-                let chunk = Chunk { sequence: text.sequence, tokens: &text.next[..part] };
-                (chunk, text.request.cancel.clone())
-            })
-            .unzip();
-        let witnesses =
-            running.iter().filter_map(|text| Some((text.sequence, text.request.witness.clone()?)));
-        let witnesses = witnesses.collect();
-        if !chunks.is_empty() {
-            // A wait for a read ends early only if nobody else needs it.
-            let one = Some(&cancels[0]).filter(|one| cancels.iter().all(|other| other.is(one)));
-            if let Some(cancel) = one {
-                cancel.attach(self.waiter.as_ref());
-            }
-            let mut watch = BatchObserver { cancels: &cancels, scores: None, witnesses };
-            self.model.step(&chunks, &mut watch, &mut self.step);
-            if let Some(cancel) = one {
-                cancel.detach();
-            }
-            let time = self.clock.now() - began;
-            let waited = self.waited() - waited;
-            let prompts = running.iter().zip(&parts).filter(|(text, _)| !text.has_begun());
-            let prompts = prompts.map(|(_, &part)| part).sum();
-            self.portion.passed(prompts, tokens, time, waited);
-            self.pay_rent(waited);
-            if let Some(turns) = &mut self.turns {
-                turns.passed(tokens, time, waited);
+        let mut growing = Vec::with_capacity(running.len());
+        for (text, &part) in running.iter().zip(&parts) {
+            if part > 0 {
+                growing.push((text.sequence, part));
             }
         }
+        self.make_room(&growing, 0);
+        self.run_pass(&running, &parts);
         let mut chunk = 0;
         for (mut text, part) in running.into_iter().zip(parts) {
             let end = if part == 0 {
@@ -79,6 +47,49 @@ impl<'m> Batch<'m> {
                 Ok(Some(end)) => self.end(text, Ok(end), each),
                 Err(error) => self.end(text, Err(error), each),
             }
+        }
+    }
+
+    /// Continues texts by these parts in shared passes, but for those whose prompts are ranked.
+    fn run_pass(&mut self, running: &[Running<'_>], parts: &[usize]) {
+        let began = self.clock.now();
+        let waited = self.waited();
+        let mut chunks = Vec::with_capacity(running.len());
+        let mut cancels = Vec::with_capacity(running.len());
+        let mut witnesses = Vec::new();
+        let mut prompt_tokens = 0;
+        for (text, &part) in running.iter().zip(parts) {
+            if let Some(witness) = &text.request.witness {
+                witnesses.push((text.sequence, Arc::clone(witness)));
+            }
+            if !text.has_begun() {
+                prompt_tokens += part;
+            }
+            if part > 0 && !text.is_scored() {
+                chunks.push(Chunk { sequence: text.sequence, tokens: &text.next[..part] });
+                cancels.push(text.request.cancel.clone());
+            }
+        }
+        if chunks.is_empty() {
+            return;
+        }
+        // A wait for a read ends early only if nobody else needs it.
+        let only = Some(&cancels[0]).filter(|only| cancels.iter().all(|other| other.is(only)));
+        if let Some(cancel) = only {
+            cancel.attach(self.waiter.as_ref());
+        }
+        let mut watch = BatchObserver { cancels: &cancels, scores: None, witnesses };
+        self.model.step(&chunks, &mut watch, &mut self.step);
+        if let Some(cancel) = only {
+            cancel.detach();
+        }
+        let time = self.clock.now() - began;
+        let waited = self.waited() - waited;
+        let tokens = parts.iter().sum();
+        self.portion.passed(prompt_tokens, tokens, time, waited);
+        self.pay_rent(waited);
+        if let Some(turns) = &mut self.turns {
+            turns.passed(tokens, time, waited);
         }
     }
 
