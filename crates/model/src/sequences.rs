@@ -107,7 +107,7 @@ impl<S: PassSource> Sequences<S> {
     /// several sequences fails, it is undone and each is continued by itself, so that only those fail
     /// that have to; observers then see these tokens again. A sequence that fails is as it was before
     /// the step; unless a part of its chunk was processed, or the step had no other chunk: then it has
-    /// to be [cleared](Self::clear).
+    /// to be [cleared](ForwardState::clear).
     ///
     /// # Panics
     ///

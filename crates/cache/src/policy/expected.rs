@@ -150,7 +150,7 @@ impl ExpectedUse {
     }
 
     /// Additional memory of several sequences for the forecast of what they
-    /// [share](Policy::shared_misses): 190 KiB for 58 layers of 256 experts.
+    /// [share](UseForecast::shared_misses): 190 KiB for 58 layers of 256 experts.
     pub fn bytes_of_sharing(shape: HistoryShape) -> usize {
         Sharing::bytes_for(shape)
     }

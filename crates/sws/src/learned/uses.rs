@@ -9,7 +9,7 @@ use sws_store::{LEARNED_FILE, PieceId};
 use crate::Model;
 
 impl Model {
-    /// Hit rates as in earlier runs of this model, for [`Planner::set_hits`]. `None` before the first one
+    /// Hit rates as in earlier runs of this model, for [`Planner::set_hits`](crate::Planner::set_hits). `None` before the first one
     /// of some length.
     pub fn earlier_hits(&self) -> Option<HitCurve> {
         let file = self.learned_file()?;

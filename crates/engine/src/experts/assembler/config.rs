@@ -3,7 +3,7 @@
 use sws_cache::policy::Policy;
 use sws_draft::Draft;
 
-/// Configuration of a [`DynamicAssembler`].
+/// Configuration of a [`DynamicAssembler`](super::DynamicAssembler).
 #[derive(Debug)]
 pub struct AssemblerConfig {
     /// Picks the victims of the cache.
