@@ -74,15 +74,20 @@ pub(crate) struct Served {
     pub(crate) texts: usize,
     /// True if tokens of prompts can be ranked.
     pub(crate) prompt_ranks: bool,
+    pub(crate) gauge: Option<Gauge>,
+    /// The division of its memory, if it has a budget.
+    pub(crate) plan: Option<Plan>,
+    pub(crate) identity: ServedIdentity,
+}
+
+/// Identity of a served model, as replies have it.
+pub(crate) struct ServedIdentity {
+    pub(crate) created: i64,
+    pub(crate) fingerprint: String,
     /// Precision of the KV cache.
     pub(crate) kv: KvPrecision,
     /// Kind of activations of products.
     pub(crate) activations: Activations,
-    pub(crate) gauge: Option<Gauge>,
-    /// The division of its memory, if it has a budget.
-    pub(crate) plan: Option<Plan>,
-    pub(crate) created: i64,
-    pub(crate) fingerprint: String,
     /// Reasons why the result differs from that of the published weights.
     pub(crate) lossy: Vec<String>,
 }
@@ -138,18 +143,23 @@ impl App {
             format,
             shown: text.markers(format),
             text,
-            lossy: lossy.map(Warning::to_string).collect(),
             model: model.model().clone(),
             limit,
             vocab,
             texts: needs.texts,
             prompt_ranks: needs.all_logits,
-            kv: model.kv(),
-            activations: model.activations(),
             gauge: model.gauge(),
             plan: model.plan().cloned(),
-            created: self.clock.unix_seconds(),
-            fingerprint: format!("sws-{}-{arithmetic}{rounded}-{short}", env!("CARGO_PKG_VERSION")),
+            identity: ServedIdentity {
+                created: self.clock.unix_seconds(),
+                fingerprint: format!(
+                    "sws-{}-{arithmetic}{rounded}-{short}",
+                    env!("CARGO_PKG_VERSION")
+                ),
+                kv: model.kv(),
+                activations: model.activations(),
+                lossy: lossy.map(Warning::to_string).collect(),
+            },
         };
         let _ = self.served.set(Arc::new(served));
         Ok(())

@@ -93,8 +93,8 @@ impl Certified {
         let witness = witness.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let certificate = Certificate::new(
             served.model.manifest(),
-            served.activations,
-            served.kv,
+            served.identity.activations,
+            served.identity.kv,
             sampling.clone(),
             prompt,
             tokens,

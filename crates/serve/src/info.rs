@@ -52,7 +52,7 @@ fn model(app: &App, served: &Served) -> Value {
     json!({
         "id": app.config.name,
         "object": "model",
-        "created": served.created,
+        "created": served.identity.created,
         "owned_by": "sws",
         "capabilities": capabilities(served),
         "max_model_len": served.limit,
@@ -61,7 +61,7 @@ fn model(app: &App, served: &Served) -> Value {
             "n_ctx": served.limit,
             "n_ctx_train": spec.context,
             "n_layers": spec.layers.len(),
-            "fingerprint": served.fingerprint,
+            "fingerprint": served.identity.fingerprint,
         },
     })
 }
@@ -78,7 +78,7 @@ pub(crate) fn props(app: &App) -> Result<Value, Failure> {
     let served = app.served()?;
     Ok(json!({
         "model": app.config.name,
-        "system_fingerprint": served.fingerprint,
+        "system_fingerprint": served.identity.fingerprint,
         "n_ctx": served.limit,
         "total_slots": served.texts,
         "ram_budget_bytes": served.budget(),
@@ -88,9 +88,9 @@ pub(crate) fn props(app: &App) -> Result<Value, Failure> {
         "has_tools": served.has_tools(),
         "default_generation_settings": settings(&served),
         "prompt_logprobs": served.prompt_ranks,
-        "activations": served.activations.name(),
-        "kv": served.kv.name(),
-        "lossy": served.lossy,
+        "activations": served.identity.activations.name(),
+        "kv": served.identity.kv.name(),
+        "lossy": served.identity.lossy,
         "build_info": env!("CARGO_PKG_VERSION"),
     }))
 }
@@ -133,7 +133,7 @@ pub(crate) fn metrics(app: &App) -> Response<Body> {
 fn write_model(served: &Served, out: &mut String) {
     let name = "sws_info";
     let version = env!("CARGO_PKG_VERSION");
-    let fingerprint = &served.fingerprint;
+    let fingerprint = &served.identity.fingerprint;
     let _ = writeln!(out, "# HELP {name} The model and the program.\n# TYPE {name} gauge");
     let _ = writeln!(out, "{name}{{version=\"{version}\",fingerprint=\"{fingerprint}\"}} 1");
     if let Some(budget) = served.budget() {

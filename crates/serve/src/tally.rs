@@ -23,7 +23,7 @@ impl AnswerHead {
             id: app.id(prefix),
             created: app.clock.unix_seconds(),
             model: app.config.name.clone(),
-            fingerprint: served.fingerprint.clone(),
+            fingerprint: served.identity.fingerprint.clone(),
         }
     }
 
