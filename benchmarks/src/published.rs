@@ -6,9 +6,9 @@ use anyhow::{Context, Result, bail, ensure};
 use safetensors::Dtype;
 use serde_json::{Value, json};
 use sws::Outline;
+use sws_format::Configuration;
 use sws_kernels::{Encoding, Published as Layout};
 use sws_model::HubTensor;
-use sws_store::Configuration;
 
 use crate::checkpoint::PlannedTensor;
 

@@ -16,9 +16,10 @@ use sws_engine::{
     Certificate, CertificateOutcome, MemoryUse, Metrics, Options, Plan, PlanOptions, Planner,
     ProcessMemory, SpeculativeWeightStreamer, Witness, memory, peak_memory,
 };
+use sws_format::Manifest;
 use sws_model::text::{Sampler, Sampling};
 use sws_model::{CausalLm, ForwardPass, Inventory, KvPrecision, ModelSpec, Observer};
-use sws_store::{Manifest, NVMeWeightStore, ReaderKind, StoreOptions};
+use sws_store::{NVMeWeightStore, ReaderKind, StoreOptions};
 use sws_testing::cgroup::Group;
 use sws_testing::child::{self, hear, tell};
 

@@ -10,9 +10,10 @@ use sws::{
     Options, Streaming,
 };
 use sws_engine::{Certificate, Metrics, Witness, peak_memory};
+use sws_format::ShardReader;
 use sws_model::KvPrecision;
 use sws_model::text::Position;
-use sws_store::{ReaderKind, ShardReader, StoreOptions};
+use sws_store::{ReaderKind, StoreOptions};
 use sws_testing::readers::Flaky;
 
 use crate::child::{Done, Task};

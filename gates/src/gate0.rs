@@ -8,9 +8,9 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+use sws_format::{Checkpoint, MANIFEST_FILE, open_checkpoint};
 use sws_model::text::Sampling;
-use sws_store::shard::unshard;
-use sws_store::{Checkpoint, MANIFEST_FILE, open_checkpoint};
+use sws_shard::unshard;
 use sws_testing::goldens::{Golden, golden_dir, is_readable_in_place, variants};
 
 use crate::child::{Done, Drafting, Ram, Task, Work, finished};
@@ -183,7 +183,7 @@ fn difference(a: &Path, b: &Path) -> Result<Option<String>> {
 
 fn tensors(
     checkpoint: &dyn Checkpoint,
-) -> impl Iterator<Item = (&String, &sws_store::HeaderTensor)> {
+) -> impl Iterator<Item = (&String, &sws_format::HeaderTensor)> {
     let files = checkpoint.files().iter();
     files.flat_map(|file| file.tensors.iter().map(move |tensor| (&file.name, tensor)))
 }

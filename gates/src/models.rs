@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use sws_benchmarks::large;
-use sws_store::shard::ShardOptions;
+use sws_shard::ShardOptions;
 use sws_testing::tales;
 use tempfile::TempDir;
 

@@ -9,9 +9,10 @@ use sws::{
     disk_speed, memory_speed,
 };
 use sws_engine::PerToken;
+use sws_format::Clock;
 use sws_kernels::Tier;
 use sws_model::text::Sampler;
-use sws_store::{Clock, ReaderKind};
+use sws_store::ReaderKind;
 use sws_testing::{child, sampled};
 
 use crate::paired::median;

@@ -8,8 +8,8 @@ use sws_cache::history::HistoryShape;
 use sws_cache::policy::PolicyKind;
 use sws_cache::replay::Residency;
 use sws_engine::Lending;
+use sws_format::{Clock, Pass};
 use sws_model::{BatchLm, CausalLm, Chunk, ForwardError, Observer, StepOutcome};
-use sws_store::{Clock, Pass};
 
 use super::costs::{Costs, Work};
 use super::texts::Texts;

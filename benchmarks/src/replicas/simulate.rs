@@ -12,8 +12,8 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use sws::{Batch, BatchRequest, Cancel, Event, LoadedSequences, Threads};
 use sws_engine::Waiter;
+use sws_format::Clock;
 use sws_model::text::{Generation, Position};
-use sws_store::Clock;
 
 use super::costs::{Costs, Work};
 use super::replayed::{Done, Replayed, Working};

@@ -12,9 +12,10 @@ use sws_engine::{
     Ablations, MemoryUse, Metrics, Options, Plan, PlanOptions, Planner, ProcessMemory,
     SpeculativeWeightStreamer, StandInUse,
 };
+use sws_format::{Clock, ShardReader};
 use sws_model::text::Sampler;
 use sws_model::{CausalLm, ForwardPass, Inventory};
-use sws_store::{Clock, NVMeWeightStore, ReaderKind, ShardReader, StoreOptions};
+use sws_store::{NVMeWeightStore, ReaderKind, StoreOptions};
 use sws_testing::cgroup::Group;
 use sws_testing::readers::Slow;
 use sws_testing::{child, sampled};

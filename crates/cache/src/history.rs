@@ -41,7 +41,7 @@ pub(crate) mod math;
 mod pairs;
 mod saved;
 
-use sws_store::Pass;
+use sws_format::Pass;
 
 use crate::correction::Corrections;
 use corrector::Corrector;

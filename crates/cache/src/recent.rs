@@ -1,6 +1,6 @@
 //! The routes of the last tokens, kept for plans of later runs.
 
-use sws_store::{Dtype, Pass};
+use sws_format::{Dtype, Pass};
 
 use crate::history::HistoryShape;
 use crate::policy::{ChoiceRow, RouterChoice};

@@ -1,7 +1,7 @@
 //! Learned state of a model, kept for its next start.
 
 use serde::Deserialize;
-use sws_store::{Dtype, Header, HeaderError, HeaderTensor};
+use sws_format::{Dtype, Header, HeaderError, HeaderTensor};
 
 /// The longest accepted header: there are a few dozen tensors.
 const MAX_HEADER: usize = 1 << 20;

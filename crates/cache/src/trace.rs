@@ -61,7 +61,7 @@ pub enum TraceError {
     Unknown,
     /// The header of the safetensors file is invalid.
     #[error("is not a safetensors file: {0}; record the trace again")]
-    Header(#[from] sws_store::HeaderError),
+    Header(#[from] sws_format::HeaderError),
     /// A tensor has the wrong type or shape.
     #[error("has `{name}` that is not {expected}; record the trace again")]
     Tensor {

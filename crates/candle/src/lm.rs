@@ -4,11 +4,12 @@ use std::path::Path;
 
 use candle_core::{Device, Module, Tensor};
 use candle_nn::{Embedding, Linear, RmsNorm};
+use sws_format::Pass;
 use sws_model::{
     AttentionSpec, CausalLm, Ffn, ForwardError, Mixer, ModelSpec, Norm, Observer, RopeScaling,
     Routed, check_tokens,
 };
-use sws_store::{NVMeWeightStore, Pass};
+use sws_store::NVMeWeightStore;
 
 use crate::attention::{CandleAttention, CandleRotations, turns_whole_heads};
 use crate::ffn::{Mlp, Moe, QWEN, renormalises, supports_mlp, unknown};

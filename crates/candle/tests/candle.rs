@@ -7,13 +7,14 @@ use std::sync::Arc;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use sws_candle::{CandleError, CandleLm, supports};
+use sws_format::{Manifest, Pass, open_checkpoint};
 use sws_kernels::Encoding;
 use sws_model::{
     CausalLm, ForwardError, ForwardPass, KvPrecision, ModelSpec, Observer, ResidentSource, Routed,
     Session, SourceError,
 };
-use sws_store::shard::{ShardOptions, shard};
-use sws_store::{Manifest, NVMeWeightStore, Pass, StoreOptions, open_checkpoint};
+use sws_shard::{ShardOptions, shard};
+use sws_store::{NVMeWeightStore, StoreOptions};
 use sws_testing::goldens::{Golden, goldens, is_quantised, variants};
 use sws_testing::{resident, spec};
 

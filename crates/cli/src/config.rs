@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{anyhow, bail};
 use clap::{Arg, ArgAction, Command};
 use serde::{Deserialize, Serialize};
+use sws_format::open_regular;
 use sws_hub::{HubCache, Library, ModelName};
-use sws_store::open_regular;
 use toml::{Table, Value};
 
 use crate::model;

@@ -5,11 +5,11 @@ use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use sws_format::{MANIFEST_FILE, open_regular};
 use sws_hub::{
     CachedModel, HubCache, Library, LibraryShards, ModelId, Snapshot, gguf_models, is_whole,
     snapshot_files,
 };
-use sws_store::{MANIFEST_FILE, open_regular};
 
 /// The list of the files of a checkpoint, and its size limit.
 const INDEX: &str = "model.safetensors.index.json";

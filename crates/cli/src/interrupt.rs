@@ -10,7 +10,7 @@ use signal_hook::flag;
 use signal_hook::iterator::{Handle, Signals};
 use signal_hook::low_level::exit;
 use sws::Cancel;
-use sws_store::Clock;
+use sws_format::Clock;
 
 use crate::terminal::{can_draw, erase_line, note};
 use crate::{atomic_file, watch};

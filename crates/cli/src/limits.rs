@@ -9,7 +9,7 @@ use std::thread::available_parallelism;
 use anyhow::{anyhow, bail};
 use signal_hook::consts::SIGXFSZ;
 use sws::Threads;
-use sws_store::ProcessLimits;
+use sws_format::ProcessLimits;
 
 use crate::{REFUSED, atomic_file, process};
 

@@ -30,7 +30,7 @@ use args::{Args, Command};
 use clap::error::ErrorKind;
 use clap_complete::CompleteEnv;
 use interrupt::{INTERRUPTED, Interrupted};
-use sws_store::shard::ShardError;
+use sws_shard::ShardError;
 use terminal::{hint, is_broken_pipe, note};
 
 /// Exit code of a verification that found damage or a difference.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{anyhow, bail};
 use sws::{LoadedModel, Loader, Model, Progress, RamBudget, Warning};
-use sws_store::MANIFEST_FILE;
+use sws_format::MANIFEST_FILE;
 
 use crate::args;
 use crate::far;

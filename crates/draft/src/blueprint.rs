@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use sws_store::{Pass, PieceId, PieceKind};
+use sws_format::{Pass, PieceId, PieceKind};
 
 use sws_cache::{SavedError, SavedTensors};
 

@@ -2,10 +2,10 @@
 //! compute it again and compare every bit.
 
 use serde::{Deserialize, Serialize};
+use sws_format::{Manifest, ModelIdentity, Pass, Span};
 use sws_kernels::Activations;
 use sws_model::text::{SAMPLER, SampleError, Sampler, Sampling};
 use sws_model::{CausalLm, ForwardError, KvPrecision, ModelSpec, Observer, Routed, SourceError};
-use sws_store::{Manifest, ModelIdentity, Pass, Span};
 
 /// Version of the file format. Other versions are refused.
 const FORMAT: &str = "sws-certificate-1";

@@ -24,7 +24,8 @@
 //! use std::sync::Arc;
 //! use sws_engine::{Options, SpeculativeWeightStreamer};
 //! use sws_model::{ForwardPass, ModelSpec};
-//! use sws_store::{Manifest, NVMeWeightStore, StoreOptions};
+//! use sws_format::Manifest;
+//! use sws_store::{NVMeWeightStore, StoreOptions};
 //!
 //! let dir = Path::new("shards/tales-moe");
 //! let manifest = Arc::new(Manifest::load(dir)?);

@@ -2,8 +2,8 @@
 
 use std::ops::ControlFlow;
 
+use sws_format::Progress;
 use sws_model::{LoadError, ModelSpec, ResidentLoader, ResidentSource};
-use sws_store::shard::Progress;
 use sws_store::{Arena, Completion, NVMeWeightStore, Read};
 
 use crate::error::StreamError;

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
-use sws_store::{Clock, Completion, Landed, NVMeWeightStore, NotLanded, PieceKind, Ticket};
+use sws_format::{Clock, PieceKind};
+use sws_store::{Completion, Landed, NVMeWeightStore, NotLanded, Ticket};
 
 use crate::watch::{EventRecorder, RecordingStep};
 

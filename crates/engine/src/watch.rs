@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use sws_format::{PieceId, PieceKind};
 use sws_model::ModelSpec;
-use sws_store::{NVMeWeightStore, PieceId, PieceKind};
+use sws_store::NVMeWeightStore;
 
 use crate::wait::Waiter;
 

@@ -6,7 +6,7 @@ use std::fmt;
 use std::io::{ErrorKind, Read};
 use std::path::PathBuf;
 
-use sws_store::open_regular;
+use sws_format::open_regular;
 
 use crate::FarError;
 use crate::address::{has_good_port, has_host};

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use sws_store::{Extent, Manifest, PieceKind};
+use sws_format::{Extent, Manifest, PieceKind};
 
 /// Most bytes of a cell of several blocks. One request for each takes little beside its bytes, and
 /// several of them come at a time.

@@ -3,9 +3,9 @@
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use sws_format::{InvalidManifest, Remedied, SmallFileError, remedy};
 use sws_hub::HubError;
-use sws_store::shard::ShardError;
-use sws_store::{InvalidManifest, Remedied, SmallFileError, remedy};
+use sws_shard::ShardError;
 
 /// Failure to read shards from object storage, or to put them there. Its text is one sentence with the
 /// name of the thing and the remedy. No secret is part of it.
@@ -187,7 +187,7 @@ pub enum FarError {
     TooLong { path: PathBuf },
     /// A directory that does not have what its manifest lists.
     #[error(transparent)]
-    Shards(#[from] sws_store::ManifestError),
+    Shards(#[from] sws_format::ManifestError),
 }
 
 impl FarError {

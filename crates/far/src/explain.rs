@@ -1,7 +1,7 @@
 //! The meaning of failures at an address, and their remedies.
 
+use sws_format::MANIFEST_FILE;
 use sws_hub::http::HttpFailure;
-use sws_store::MANIFEST_FILE;
 
 use crate::{FarError, FarOrigin};
 

@@ -5,11 +5,12 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sws_hub::http::ATTEMPTS;
-use sws_store::{
-    Arena, LEARNED_FILE, MANIFEST_FILE, MAX_LEARNED_BYTES, MAX_MANIFEST_BYTES, Manifest, Piece,
-    PieceId, PieceKind, ShardReader, Supply, open_regular, user_cache,
+use sws_format::{
+    LEARNED_FILE, MANIFEST_FILE, MAX_LEARNED_BYTES, MAX_MANIFEST_BYTES, Manifest, Piece, PieceId,
+    PieceKind, ShardReader, open_regular,
 };
+use sws_hub::http::ATTEMPTS;
+use sws_store::{Arena, Supply, user_cache};
 use tracing::{debug, info};
 
 use crate::fetch::{BUFFER, FetchShared};

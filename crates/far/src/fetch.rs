@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use sws_format::{Checksum, FileEntry};
 use sws_hub::http::{ATTEMPTS, ByteRange, HttpFailure, HttpReply, text};
-use sws_store::{Checksum, FileEntry};
 use tracing::info;
 use ureq::http::{StatusCode, header};
 

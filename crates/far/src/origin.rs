@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use sws_format::{Clock, MANIFEST_FILE, MAX_MANIFEST_BYTES};
 use sws_hub::ProxySetting;
 use sws_hub::http::{
     ATTEMPTS, ByteRange, Http, HttpFailure, HttpReply, date, escaped, joined, render, text,
 };
-use sws_store::{Clock, MANIFEST_FILE, MAX_MANIFEST_BYTES};
 use tracing::info;
 use ureq::http::{StatusCode, Uri, header};
 

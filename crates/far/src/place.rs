@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use rustix::fs::{Advice, FallocateFlags, FlockOperation};
+use sws_format::{Manifest, SMALL_FILES};
 use sws_hub::free_space;
-use sws_store::{Manifest, SMALL_FILES};
 use tracing::{debug, info};
 
 use crate::FarError;

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use ring::digest::{Context, SHA256};
-use sws_hub::http::{ATTEMPTS, ByteRange, HttpFailure, text};
-use sws_store::shard::{Progress, verify};
-use sws_store::{
-    LEARNED_FILE, MANIFEST_FILE, MAX_LEARNED_BYTES, MAX_MANIFEST_BYTES, Manifest, SmallFileError,
-    open_regular,
+use sws_format::{
+    LEARNED_FILE, MANIFEST_FILE, MAX_LEARNED_BYTES, MAX_MANIFEST_BYTES, Manifest, Progress,
+    SmallFileError, open_regular,
 };
+use sws_hub::http::{ATTEMPTS, ByteRange, HttpFailure, text};
+use sws_shard::verify;
 use tracing::info;
 use ureq::http::{HeaderName, StatusCode, header};
 

@@ -4,7 +4,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use sws_store::{ReadOp, ShardReader};
+use sws_format::{ReadOp, ShardReader};
 
 use crate::Far;
 use crate::fetch::FetchShared;

@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::OFlags;
-use sws_store::{
-    Checkpoint, CheckpointError, Configuration, DirectReader, Manifest, ShardReader, WeightFile,
-    open_checkpoint, open_regular,
+use sws_format::{
+    Checkpoint, CheckpointError, Configuration, Manifest, ShardReader, WeightFile, open_checkpoint,
+    open_regular,
 };
+use sws_store::DirectReader;
 use tracing::info;
 
 use crate::cache::remove;
@@ -171,8 +172,8 @@ impl Checkpoint for Arriving {
         self.inner.fingerprint()
     }
 
-    fn reader(&self) -> Arc<dyn ShardReader> {
-        Arc::clone(&self.files) as Arc<dyn ShardReader>
+    fn reader(&self) -> Option<Arc<dyn ShardReader>> {
+        Some(Arc::clone(&self.files) as Arc<dyn ShardReader>)
     }
 
     fn small_files(&self) -> Result<Vec<String>, CheckpointError> {

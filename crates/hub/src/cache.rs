@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use hf_hub::{Cache, Repo};
 use rustix::fs::FlockOperation;
-use sws_store::{is_plain_name, is_plain_path, open_regular};
+use sws_format::{is_plain_name, is_plain_path, open_regular};
 
 use crate::name::{is_commit, is_revision};
 use crate::{HubError, ModelId, snapshot_files};

@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use sws_store::Clock;
+use sws_format::Clock;
 use ureq::http::{StatusCode, Uri, header};
 
 use crate::http::{

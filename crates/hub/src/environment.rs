@@ -7,7 +7,7 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sws_store::open_regular;
+use sws_format::open_regular;
 
 use crate::HubError;
 

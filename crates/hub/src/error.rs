@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use sws_store::remedy;
+use sws_format::remedy;
 
 use crate::{BadName, ModelId};
 

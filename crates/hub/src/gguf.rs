@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sws_store::gguf_model;
+use sws_format::gguf_model;
 
 const ENDING: &str = ".gguf";
 /// Beginning of files with the vision part of a model, which is no model alone.

@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use sws_store::{Gguf, GgufError};
+use sws_format::{Gguf, GgufError};
 
 use crate::client::{FileAddress, RequestSubject};
 use crate::http::HttpFailure;

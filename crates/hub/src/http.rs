@@ -4,7 +4,7 @@
 use std::io::{self, Read};
 use std::time::Duration;
 
-use sws_store::Clock;
+use sws_format::Clock;
 use tracing::{debug, info};
 use ureq::http::{HeaderMap, Response, Uri, header};
 use ureq::{Agent, Body, BodyReader, Proxy, ProxyProtocol, SendBody};

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use sws_store::open_regular;
+use sws_format::open_regular;
 use tracing::info;
 
 use crate::arriving::fetch;

@@ -11,8 +11,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use sws_store::MANIFEST_FILE;
-use sws_store::shard::JOURNAL;
+use sws_format::{JOURNAL, MANIFEST_FILE};
 
 use crate::cache::{lock_alone, remove, tree_size};
 use crate::name::begins_commit;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use serde::Deserialize;
-use sws_store::is_plain_path;
+use sws_format::is_plain_path;
 
 use crate::client::RequestSubject;
 use crate::error::clipped;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use sws_store::is_plain_path;
+use sws_format::is_plain_path;
 
 /// Beginnings of the addresses of a model's page.
 const PAGES: [&str; 4] = ["https://huggingface.co/", "https://hf.co/", "huggingface.co/", "hf.co/"];

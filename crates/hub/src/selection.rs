@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use serde::Deserialize;
-use sws_store::{is_plain_name, is_small_file};
+use sws_format::{is_plain_name, is_small_file};
 
 use crate::error::{clipped, some_of};
 use crate::{HubError, HubFile, Listing, choose_gguf};

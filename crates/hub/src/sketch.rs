@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use sws_store::open_regular;
+use sws_format::open_regular;
 use ureq::http::StatusCode;
 
 use crate::cache::remove;
@@ -135,7 +135,7 @@ fn hash(sketch: &Path) -> io::Result<String> {
     let mut hash = Digest::sha256();
     hash.update(&len.to_le_bytes());
     let mut buffer = vec![0; BUFFER as usize];
-    for range in sws_store::sketch(first, len).map_err(io::Error::other)? {
+    for range in sws_format::sketch(first, len).map_err(io::Error::other)? {
         let mut at = range.start;
         while at < range.end {
             let part = &mut buffer[..(range.end - at).min(BUFFER) as usize];
@@ -154,7 +154,7 @@ fn ranges(listing: &Listing, file: &HubFile, first: &[u8]) -> Result<Vec<Range<u
         problem: format!("has a file {:?} that is no safetensors: {reason}", file.name),
     };
     let first = first.first_chunk::<8>().ok_or_else(|| damaged("it is too short".to_owned()))?;
-    sws_store::sketch(*first, file.len).map_err(|e| damaged(e.to_string()))
+    sws_format::sketch(*first, file.len).map_err(|e| damaged(e.to_string()))
 }
 
 /// True if a whole file has the bytes of its sketch.
@@ -175,7 +175,7 @@ pub(crate) fn agrees(sketch: &Path, whole: &Path) -> Result<bool, HubError> {
             .map_err(|e| HubError::read(path, e))
     };
     let first = read(&a, sketch, &(0..total.min(8)))?;
-    let ranges = first.first_chunk::<8>().and_then(|first| sws_store::sketch(*first, total).ok());
+    let ranges = first.first_chunk::<8>().and_then(|first| sws_format::sketch(*first, total).ok());
     for range in ranges.unwrap_or_default() {
         if read(&a, sketch, &range)? != read(&b, whole, &range)? {
             return Ok(false);

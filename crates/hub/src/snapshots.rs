@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use sws_store::open_regular;
+use sws_format::open_regular;
 
 use crate::CachedModel;
 use crate::name::{begins_commit, is_commit, is_revision};

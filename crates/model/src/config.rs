@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sws_store::{Configuration, DamagedConfiguration, Value};
+use sws_format::{Configuration, DamagedConfiguration, Value};
 
 use crate::{families, gguf, rope, spellings};
 

@@ -1,6 +1,6 @@
 //! A summary of any configuration, whether or not its family is supported.
 
-use sws_store::{Configuration, Value};
+use sws_format::{Configuration, Value};
 
 /// The entries of a configuration that say how large a model is, in the spelling of any family.
 /// `None` for absent ones, and for those of an unexpected type.

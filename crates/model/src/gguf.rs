@@ -14,7 +14,7 @@ mod rope;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sws_store::{PieceKind, Value};
+use sws_format::{PieceKind, Value};
 
 use crate::config::{ConfigError, MAX_LAYERS};
 use crate::families::{self, Family};

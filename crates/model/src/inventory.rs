@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use sws_format::{Dtype, Manifest, Piece, PieceId, PieceKind};
 use sws_kernels::Encoding;
-use sws_store::{Dtype, Manifest, Piece, PieceId, PieceKind};
 
 use crate::families::{self, Names};
 use crate::order::TensorSpec;

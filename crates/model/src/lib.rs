@@ -1,7 +1,7 @@
 //! Model configurations, the forward pass and text processing.
 //!
-//! A [`Configuration`](sws_store::Configuration) becomes two things. [`naming()`] returns the
-//! [`Naming`](sws_store::Naming) of its family, by which the store sorts tensors into pieces.
+//! A [`Configuration`](sws_format::Configuration) becomes two things. [`naming()`] returns the
+//! [`Naming`](sws_format::Naming) of its family, by which the store sorts tensors into pieces.
 //! [`ModelSpec`] describes the computation of each layer.
 //!
 //! A [`ForwardPass`] is a spec and a choice of kernels. It takes a batch of tokens through the layers,
@@ -15,7 +15,7 @@
 //! [`text`] converts between text and token ids, and selects tokens from logits.
 //!
 //! ```
-//! use sws_store::{Configuration, PieceId, Placement};
+//! use sws_format::{Configuration, PieceId, Placement};
 //!
 //! let config = br#"{"model_type": "mixtral", "num_hidden_layers": 32, "num_local_experts": 8}"#;
 //! let naming = sws_model::naming(&Configuration::from_json("config.json", config)?)?;

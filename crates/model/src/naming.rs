@@ -1,6 +1,6 @@
 //! Maps tensor names to pieces, by the table of the family.
 
-use sws_store::{Configuration, Naming, Packed, PieceId, PieceKind, Placement};
+use sws_format::{Configuration, Naming, Packed, PieceId, PieceKind, Placement};
 
 use crate::config::{ConfigError, FamilyConfig, InvalidConfig};
 use crate::families::{self, Names, RuleTarget, TensorRule};

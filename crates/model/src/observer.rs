@@ -1,6 +1,6 @@
 //! Notifications about the progress of a pass.
 
-use sws_store::Pass;
+use sws_format::Pass;
 
 use crate::source::{Routed, SourceError};
 

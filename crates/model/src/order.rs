@@ -8,7 +8,7 @@ mod compressed;
 mod recurrent;
 mod streams;
 
-use sws_store::{PieceId, PieceKind};
+use sws_format::{PieceId, PieceKind};
 
 use crate::role::Role;
 use crate::spec::{Ffn, LayerInputs, LayerSpec, Mixer, MlpSpec, ModelSpec, Router};

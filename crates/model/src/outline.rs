@@ -1,9 +1,9 @@
 //! Models without weights: the tensors that follow from a specification alone.
 
-use sws_kernels::{Encoding, MatrixPart, PartLen};
-use sws_store::{
+use sws_format::{
     Dtype, Extent, FileEntry, Manifest, ModelIdentity, Piece, PieceKind, Tensor, check_len,
 };
+use sws_kernels::{Encoding, MatrixPart, PartLen};
 
 use crate::families::{self, Family, Names, RuleTarget};
 use crate::order::TensorSpec;

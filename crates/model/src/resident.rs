@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use sws_format::{Extent, Manifest, Piece, PieceId, PieceKind};
 use sws_kernels::{Encoding, Matrix, MatrixError};
-use sws_store::{Extent, Manifest, Piece, PieceId, PieceKind};
 
 use crate::finite::first_not_finite;
 use crate::inventory::{HeldTensor, Inventory, WeightsError};

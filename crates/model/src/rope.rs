@@ -1,8 +1,8 @@
 //! The frequencies of rotary embeddings, as configurations specify them.
 
+use sws_format::Value;
 use sws_kernels::functional::RopePairs;
 use sws_kernels::functional::elementary::{ln64, pow64};
-use sws_store::Value;
 
 use crate::config::{ConfigEntry, ConfigError, ConfigMap, FamilyConfig};
 use crate::gguf::ROPE_DIVISORS;

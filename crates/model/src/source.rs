@@ -1,7 +1,7 @@
 //! The trait through which the forward pass requests weights.
 
+use sws_format::{PieceId, PieceKind};
 use sws_kernels::Matrix;
-use sws_store::{PieceId, PieceKind};
 
 use crate::executor::ExpertExecutor;
 use crate::observer::Observer;

@@ -9,8 +9,8 @@ mod latent;
 mod ngrams;
 mod recurrent;
 
+use sws_format::Configuration;
 use sws_kernels::functional::Streams;
-use sws_store::Configuration;
 
 use crate::config::{FamilyConfig, InvalidConfig};
 use crate::families;

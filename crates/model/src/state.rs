@@ -1,6 +1,6 @@
 //! The state of a forward pass: the hidden state of a batch, and the caches of its sequences.
 
-use sws_store::{Pass, Span};
+use sws_format::{Pass, Span};
 
 use crate::forward::{Middle, Selection, Workspace};
 use crate::layer_state::{KvPrecision, SequenceSnapshot, SequenceState, SharedPage};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::convert::Infallible;
 
-use sws_store::{Manifest, PieceId, PieceKind, Tensor};
+use sws_format::{Manifest, PieceId, PieceKind, Tensor};
 
 use crate::families::{self, Names};
 use crate::spec::{KeyValues, Mixer, ModelSpec};

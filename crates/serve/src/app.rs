@@ -9,9 +9,9 @@ use sws::{
     Warning,
 };
 use sws_engine::{Gauge, Plan};
+use sws_format::Clock;
 use sws_model::KvPrecision;
 use sws_model::text::{Detokenizer, Position, ReplyFormat, SettingOf, Tokenizer};
-use sws_store::Clock;
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::channel;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use sws::{Batch, Cancel, Event, LoadedModel, PrefixDisk};
 use sws_engine::Gauge;
 use sws_engine::watch::Lap;
-use sws_store::Clock;
+use sws_format::Clock;
 use sws_watch::Follower;
 use sws_watch::live::Passed;
 use tokio::sync::mpsc::Sender;

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sws_format::{PieceId, with_remedy};
+
+use crate::Slot;
 use crate::layout::{LayoutError, PieceLayout};
-use crate::{PieceId, Slot, with_remedy};
 
 /// Identifier of a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -3,9 +3,10 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use sws_format::{Extent, Manifest, PieceId, PieceKind, Tensor};
 use sws_kernels::{Encoding, Matrix, MatrixError, PartRows};
 
-use crate::{Extent, Manifest, PieceId, PieceKind, SLOT_ALIGN, Tensor};
+use crate::SLOT_ALIGN;
 
 /// Largest gap between extents of one file that are read as one: reading 64 KiB more takes less
 /// time than another read.

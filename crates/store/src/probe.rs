@@ -3,8 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::reader::{ReadOp, ReaderKind, ShardReader};
-use crate::{Arena, Clock, Manifest, SLOT_ALIGN, Slot};
+use sws_format::{Clock, Manifest, ReadOp, ShardReader};
+
+use crate::reader::ReaderKind;
+use crate::{Arena, SLOT_ALIGN, Slot};
 
 /// Bytes per probing read: the store's default.
 const CHUNK: usize = 1 << 20;

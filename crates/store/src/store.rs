@@ -11,17 +11,18 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use sws_format::{Clock, Manifest, ReadOp, ShardReader};
 
 use crate::fetch::{Cancelled, Completion, FetchError, Priority, SlotTooSmall, Ticket};
 use crate::integrity::FileVerifier;
 use crate::layout::{LayoutError, PieceLayout, Read};
-use crate::reader::{ReadOp, ReaderKind, ShardReader};
+use crate::reader::ReaderKind;
 use crate::scheduler::{FetchQueue, ReadJob};
 use crate::simulation::{SimulatedDisk, Simulation};
 use crate::stats::StoreStats;
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex, MutexGuard};
-use crate::{Arena, Clock, Manifest, Slot};
+use crate::{Arena, Slot};
 
 pub use landed::{Landed, NotLanded};
 

@@ -10,12 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sws_engine::{Waiter, Witness};
+use sws_format::{Clock, Pass, Progress};
 use sws_model::text::{Generation, Position, TokenMask, Tokenizer};
 use sws_model::{
     CausalLm, Chunk, ForwardError, Observer, Routed, SourceError, StepOutcome, check_tokens,
 };
-use sws_store::shard::Progress;
-use sws_store::{Clock, Pass};
 
 use crate::prefix_cache::{AnswerKey, KnownAnswer, PrefixCache, PrefixEntry};
 use crate::prefix_disk::PrefixDisk;

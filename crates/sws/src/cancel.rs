@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use sws_engine::Waiter;
+use sws_format::{Pass, ReadOp, ShardReader};
 use sws_model::{Observer, Routed, SourceError};
-use sws_store::{Pass, ReadOp, ShardReader};
 
 /// Cancels loading or generation, from any thread. Clones share their state.
 ///

@@ -1,11 +1,11 @@
 //! Conversations and their messages.
 
+use sws_format::Clock;
 use sws_model::check_tokens;
 use sws_model::text::{
     ChatOptions, ChatTemplate, Generation, GenerationOptions, Json, Message, Position, ReplyFormat,
     ReplyReader,
 };
-use sws_store::Clock;
 
 use crate::{Generate, Generated, LoadedModel, Result};
 

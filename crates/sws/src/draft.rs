@@ -4,8 +4,8 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 pub use sws_draft::{DraftShape, DraftSize, MicroDraftModel, Samples, Trained, Training};
+use sws_format::{Piece, PieceKind, open_regular};
 use sws_model::{LayerSpec, ModelSpec};
-use sws_store::{Piece, PieceKind, open_regular};
 
 use crate::{Cause, Error, Model, Result, Warning};
 

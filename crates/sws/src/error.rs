@@ -4,12 +4,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use sws_engine::UnknownBudget;
+use sws_format::{CheckpointError, ManifestError, SmallFileError};
 use sws_hub::{HubError, ModelId, ModelName, some_of};
 use sws_model::ForwardError;
 use sws_model::text::{ConstraintError, GenerationError, SampleError};
-use sws_store::{
-    CheckpointError, FetchError, LayoutError, LimitSource, ManifestError, SmallFileError,
-};
+use sws_store::{FetchError, LayoutError, LimitSource};
 
 use crate::Size;
 

@@ -8,7 +8,7 @@ use sws_cache::SavedTensors;
 use sws_cache::correction::{Correction, Corrections};
 use sws_cache::policy::PolicyKind;
 use sws_engine::routes_of;
-use sws_store::open_regular;
+use sws_format::open_regular;
 
 use crate::{Error, Model, Result, Streaming};
 

@@ -7,10 +7,9 @@ mod tests;
 use std::fmt;
 
 use sws_engine::{Gauge, Waiter};
+use sws_format::{Pass, Progress};
 use sws_model::text::{Generation, Position, ReplyReader, TokenMask, Tokenizer};
 use sws_model::{CausalLm, ForwardError, Observer};
-use sws_store::Pass;
-use sws_store::shard::Progress;
 use tracing::debug;
 
 use crate::cancel::{CancelObserver, OnLayer};

@@ -171,6 +171,10 @@ pub use sws_engine::{
     Counters, Gauge, HitBasis, HitCurve, Metrics, PerToken, Plan, PlanError, PlanOptions, Planner,
     RamBudget, StandInUse, Waiter, Witness,
 };
+pub use sws_format::Progress;
+pub use sws_format::{
+    Checkpoint, Clock, Configuration, Manifest, Pass, PieceId, PieceKind, ShardReader,
+};
 pub use sws_kernels::{Activations, Encoding, Tier};
 pub use sws_model::text::{
     ChatPrompt, ChatTemplate, Generation, GenerationOptions, Message, Position, ReplyFormat,
@@ -180,11 +184,7 @@ pub use sws_model::{
     CausalLm, Description, ForwardError, InvalidConfig, KvPrecision, ModelSpec, Observer, Routed,
     SourceError,
 };
-pub use sws_store::shard::Progress;
-pub use sws_store::{
-    BlobDevice, BlobsError, Checkpoint, Clock, Configuration, Manifest, NVMeWeightStore, Pass,
-    PieceId, PieceKind, ReaderKind, ShardReader,
-};
+pub use sws_store::{BlobDevice, BlobsError, NVMeWeightStore, ReaderKind};
 
 /// Compiles the examples of docs/library.md.
 #[cfg(doctest)]

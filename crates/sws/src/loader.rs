@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use sws_engine::{Plan, ProcessMemory, RamBudget, UnknownBudget};
+use sws_format::{Clock, Progress, ShardReader};
 use sws_model::text::Tokenizer;
-use sws_store::shard::Progress;
-use sws_store::{Clock, ShardReader, SystemMemory};
+use sws_store::SystemMemory;
 use tracing::info;
 
 use crate::loaded::LoadedFacts;

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
+use sws_format::gguf_model;
 use sws_hub::{Library, LibraryShards, ModelId};
-use sws_store::gguf_model;
 
 use crate::Model;
 

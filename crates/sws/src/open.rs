@@ -9,17 +9,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sws_engine::{RamBudget, memory};
+use sws_format::{
+    Checkpoint, CheckpointError, Configuration, MANIFEST_FILE, Manifest, ShardReader,
+    SmallFileError, open_checkpoint, read_config, remedy,
+};
 use sws_model::text::gguf::{tokenizer_config_json, tokenizer_json, tokenizer_memory};
 use sws_model::text::{
     ChatTemplate, Generation, GenerationError, GenerationOptions, Tokenizer, TokenizerError,
     TokenizerMemory,
 };
 use sws_model::{ModelSpec, check_tokens};
-use sws_store::{
-    Checkpoint, CheckpointError, Configuration, MANIFEST_FILE, Manifest, NVMeWeightStore,
-    ReaderKind, ShardReader, SmallFileError, StoreOptions, Supply, SystemMemory, open_checkpoint,
-    read_config, remedy, user_cache,
-};
+use sws_store::{NVMeWeightStore, ReaderKind, StoreOptions, Supply, SystemMemory, user_cache};
 use tracing::info;
 
 use crate::error::{Cause, Lacking};

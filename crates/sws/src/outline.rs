@@ -6,12 +6,12 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use sws_engine::{Plan, PlanOptions, Planner, ProcessMemory};
+use sws_format::{
+    CheckpointError, Configuration, Manifest, PieceKind, encoding_of, open_regular, read_config,
+};
 use sws_kernels::Encoding;
 use sws_model::{
     ConfigError, Description, ForwardState, InvalidConfig, Inventory, KvPrecision, ModelSpec,
-};
-use sws_store::{
-    CheckpointError, Configuration, Manifest, PieceKind, encoding_of, open_regular, read_config,
 };
 
 use crate::{Cause, Computing, Dry, Error, Model, Result};

@@ -8,8 +8,9 @@ use sws_engine::{
     HitCurve, MAX_VERIFY_LEN, MemoryUse, Plan, PlanOptions, Planner, ProcessMemory, earlier_routes,
     routes_of,
 };
+use sws_format::{LEARNED_FILE, PieceId};
 use sws_model::Inventory;
-use sws_store::{LEARNED_FILE, PieceId, SystemMemory};
+use sws_store::SystemMemory;
 
 use crate::draft::DraftCandidate;
 use crate::{DraftChoice, Loader, Model, Result, Streaming, TextCodec, Threads, eviction, process};

@@ -1,8 +1,8 @@
 //! Loading all weights into memory.
 
 use sws_engine::{ResidentLoad, StreamError};
+use sws_format::remedy;
 use sws_model::ResidentSource;
-use sws_store::remedy;
 use tracing::info;
 
 use crate::{Error, Loader, Result};

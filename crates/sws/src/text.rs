@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sws_engine::RamBudget;
+use sws_format::Clock;
 use sws_model::text::{ChatPrompt, ChatTemplate, ReplyFormat, Tokenizer};
-use sws_store::Clock;
 
 use crate::error::Lacking;
 use crate::open::TokenizerReading;

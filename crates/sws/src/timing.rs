@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sws_engine::{Counters, Gauge, Metrics};
-use sws_store::Clock;
+use sws_format::Clock;
 
 use crate::{Cost, Pace};
 

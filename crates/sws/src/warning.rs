@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
+use sws_format::Manifest;
 use sws_model::{LeftOut, ModelSpec, UnusedPart};
-use sws_store::{LimitSource, Manifest};
+use sws_store::LimitSource;
 
 use crate::Size;
 

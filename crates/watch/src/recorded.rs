@@ -4,7 +4,7 @@ use sws_cache::Trace;
 use sws_cache::policy::PolicyKind;
 use sws_cache::replay::Residency;
 use sws_engine::watch::LayerRow;
-use sws_store::Pass;
+use sws_format::Pass;
 
 use crate::{ExpertState, RunStep, Story, StorySubject, Wall};
 

@@ -6,7 +6,7 @@ mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 
-use sws_store::{Pass, PieceId, PieceKind};
+use sws_format::{Pass, PieceId, PieceKind};
 
 use crate::policy::{Policy, RouterChoice};
 use state::{SlotDemand, SlotEntry, SlotState};
@@ -23,7 +23,7 @@ use state::{SlotDemand, SlotEntry, SlotState};
 /// ```
 /// use sws_cache::{Lookup, Need, PredictiveCache};
 /// use sws_cache::policy::{Lru, RouterChoice};
-/// use sws_store::{Pass, PieceId};
+/// use sws_format::{Pass, PieceId};
 ///
 /// // Two slots of 4096 bytes, whose memory is a number.
 /// let mut cache = PredictiveCache::new(Box::new(Lru::new()), [(4096, 'a'), (4096, 'b')]);

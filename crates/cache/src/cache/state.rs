@@ -1,6 +1,6 @@
 //! States of a slot.
 
-use sws_store::PieceId;
+use sws_format::PieceId;
 
 /// One slot.
 #[derive(Debug)]

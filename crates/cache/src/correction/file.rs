@@ -1,6 +1,6 @@
 //! Corrections among the tensors of a saved state.
 
-use sws_store::Dtype;
+use sws_format::Dtype;
 
 use super::{Correction, MAX_RANK, UpperHalf};
 use crate::history::{HORIZONS, HistoryShape, STATISTICS};

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use sws_store::Pass;
+use sws_format::Pass;
 
 use super::Correction;
 use super::net::{CorrectionNet, LAST, NetGradients, SCALE, Sample, next, normed};

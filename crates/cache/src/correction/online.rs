@@ -1,6 +1,6 @@
 //! Learning a correction from the steps of a running model.
 
-use sws_store::Dtype;
+use sws_format::Dtype;
 
 use super::net::{CorrectionNet, LAST, NetGradients, SCALE, Sample, normed};
 use super::{Correction, UpperHalf};

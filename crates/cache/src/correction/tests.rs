@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use sws_store::{Dtype, Pass, PieceId};
+use sws_format::{Dtype, Pass, PieceId};
 
 use super::*;
 use crate::cache::{Lookup, Need, PredictiveCache};

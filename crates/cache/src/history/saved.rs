@@ -1,6 +1,6 @@
 //! Saving a history and restoring it at the next start.
 
-use sws_store::Dtype;
+use sws_format::Dtype;
 
 use super::corrector::Corrector;
 use super::cursor::Recent;
@@ -120,7 +120,7 @@ impl History {
 
 #[cfg(test)]
 mod tests {
-    use sws_store::Pass;
+    use sws_format::Pass;
 
     use super::*;
     use crate::history::HistoryShape;

@@ -1,10 +1,11 @@
 //! The default: evicts the piece with the latest expected use.
 
+use sws_format::{Pass, PieceId, PieceKind};
+
 use crate::correction::Corrections;
 use crate::history::{History, HistoryShape};
 use crate::recent::RecentTokens;
 use crate::{SavedError, SavedTensors};
-use sws_store::{Pass, PieceId, PieceKind};
 
 use super::sharing::Sharing;
 use super::spans::{NEVER, Spans, TIMES};

@@ -2,7 +2,7 @@
 
 use lru::LruCache;
 
-use sws_store::PieceId;
+use sws_format::PieceId;
 
 use super::Policy;
 

@@ -12,10 +12,11 @@ mod tests;
 use std::fmt;
 use std::str::FromStr;
 
+use sws_format::{Pass, PieceId};
+
 use crate::correction::Corrections;
 use crate::history::HistoryShape;
 use crate::{SavedError, SavedTensors};
-use sws_store::{Pass, PieceId};
 
 pub use expected::{ExpectedUse, ExpertLayers};
 pub use lru::Lru;

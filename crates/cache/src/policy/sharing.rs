@@ -108,7 +108,7 @@ impl Sharing {
 
 #[cfg(test)]
 mod tests {
-    use sws_store::Pass;
+    use sws_format::Pass;
 
     use super::*;
     use crate::Trace;

@@ -1,6 +1,6 @@
 //! A trial of a correction on what follows its forecasts.
 
-use sws_store::Dtype;
+use sws_format::Dtype;
 
 use super::spans::Spans;
 use crate::history::{Absence, HistoryShape};

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use sws_format::{PieceId, PieceKind};
+
 use crate::history::HistoryShape;
-use sws_store::{PieceId, PieceKind};
 
 use crate::policy::{Policy, RouterChoice};
 

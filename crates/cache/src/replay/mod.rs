@@ -23,11 +23,11 @@ use std::sync::Arc;
 use crate::correction::{Correction, Corrections};
 use crate::history::HistoryShape;
 use crate::{RouterStates, Trace};
-use sws_store::{Pass, PieceId};
 
 use crate::cache::{Lookup, LookupCounts, Need, PredictiveCache};
 use crate::policy::{ExpertLayers, Policy, PolicyKind, RouterChoice};
 use belady::Belady;
+use sws_format::{Pass, PieceId};
 
 /// A policy for replaying routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

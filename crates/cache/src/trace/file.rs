@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use sws_store::{Dtype, Header, HeaderError, HeaderTensor};
+use sws_format::{Dtype, Header, HeaderError, HeaderTensor};
 
 use super::{Trace, TraceError, ranges};
 use crate::history::HistoryShape;

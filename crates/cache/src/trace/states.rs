@@ -1,6 +1,6 @@
 //! States recorded beside routes.
 
-use sws_store::{Dtype, HeaderTensor};
+use sws_format::{Dtype, HeaderTensor};
 
 use super::file::TraceFile;
 use super::{Trace, TraceError};

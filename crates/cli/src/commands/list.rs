@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use serde::Serialize;
 use sws::{Footprint, Model};
 use sws_engine::PlanOptions;
+use sws_format::{read_config, remedy};
 use sws_hub::{HubCache, Library, cache_variable, library_variable, short_commit};
-use sws_store::{read_config, remedy};
 
 use super::machine::about;
 use super::print_report;

@@ -42,8 +42,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use sws::Warning;
+use sws_format::{Checkpoint, Manifest};
 use sws_model::ModelSpec;
-use sws_store::{Checkpoint, Manifest};
 
 use crate::far;
 use crate::terminal::{note, show as print};

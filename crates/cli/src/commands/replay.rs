@@ -14,8 +14,7 @@ use sws_cache::correction::{Correction, Fit, FitSequences};
 use sws_cache::policy::PolicyKind;
 use sws_cache::replay::{Replay, ReplayOutcome, ReplayPolicy, ReplayStates};
 use sws_cache::{RouterStates, SavedTensors, Trace};
-use sws_store::shard::Progress;
-use sws_store::{Clock, open_regular};
+use sws_format::{Clock, Progress, open_regular};
 use sws_watch::{Simulated, page, recorded};
 
 use super::{count, print_report, size};

@@ -10,9 +10,9 @@ use anyhow::{anyhow, bail};
 use serde::Serialize;
 use sws::{End, Generated, Model, NEW_TOKENS, Needs, Piece, RunMetrics, TextCodec};
 use sws_engine::{Certificate, Witness};
+use sws_format::{Pass, open_named};
 use sws_model::text::{Generation, SAMPLER, Sampling, SettingOf};
 use sws_model::{Observer, Routed, SourceError};
-use sws_store::{Pass, open_named};
 
 use super::print;
 use super::structured::{StructuredOutput, structured_output};

@@ -42,8 +42,8 @@ pub(super) fn structured_output(
 mod asked {
     use anyhow::anyhow;
     use sws::{GenerationOptions, Lacking};
+    use sws_format::open_named;
     use sws_grammar::{Grammar, GrammarVocabulary, MAX_STRUCTURE_BYTES, Structure};
-    use sws_store::open_named;
 
     use super::super::run::read_text;
     use super::{Arc, Generation, Model, StructuredOutput, TextCodec};

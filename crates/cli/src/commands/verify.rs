@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use serde_json::json;
-use sws_store::shard::verify;
+use sws_shard::verify;
 
 use super::{print, print_json, shards, size};
 use crate::progress::ProgressMeter;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::json;
-use sws_store::{Dtype, Header, HeaderError, HeaderTensor};
+use sws_format::{Dtype, Header, HeaderError, HeaderTensor};
 
 use super::learned::{FEATURES, HEADS, Learned};
 use super::{DEPTH, DraftShape, DraftSize, MicroDraftModel};

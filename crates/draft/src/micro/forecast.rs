@@ -4,7 +4,7 @@ use super::learned::{AHEAD, DEPTH, HISTORY, TOKEN};
 use super::{Adapting, DraftShape, EVEN, Known, MAX_TOKENS, MicroDraftModel};
 use crate::blueprint::{Gates, LayerBlueprint};
 use sws_cache::history::{dot, log_odds, logistic};
-use sws_store::{Pass, Span};
+use sws_format::{Pass, Span};
 
 /// The lowest probability at which an expert is selected.
 const NAMED: f32 = 0.05;

@@ -16,7 +16,7 @@ pub use learned::{DEPTH, Learned};
 pub use shape::{DraftShape, DraftSize};
 use sws_cache::history::{ExpertPairs, History};
 use sws_cache::{SavedError, SavedTensors};
-use sws_store::{Dtype, Pass, PieceId, PieceKind};
+use sws_format::{Dtype, Pass, PieceId, PieceKind};
 use tokens::FrequentTokens;
 
 /// Most tokens of a pass for which forecasts are made, each token separately. Longer passes need so
@@ -51,7 +51,7 @@ pub enum Adapting {
 ///
 /// ```
 /// use sws_draft::{Draft, DraftShape, DraftSize, MicroDraftModel};
-/// use sws_store::Pass;
+/// use sws_format::Pass;
 ///
 /// let shape = DraftShape { hidden: 4, layers: vec![0, 1], experts: 8, top_k: 2, sequences: 1 };
 /// let size = DraftSize { rank: 0, tokens: 64, distances: 1 };

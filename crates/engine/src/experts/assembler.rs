@@ -11,10 +11,11 @@ use router_states::LastStates;
 use sws_cache::policy::{ExpertLayers, Policy, RouterChoice};
 use sws_cache::{Lookup, NoRoom, PredictiveCache, SavedError, SavedTensors};
 use sws_draft::{Draft, Gates};
+use sws_format::{Pass, PieceId};
 use sws_model::{
     ExpectedReads, Inventory, ModelSpec, PassSize, Ready, Routed, RunAhead, SourceError,
 };
-use sws_store::{NVMeWeightStore, Pass, PieceId, Slot};
+use sws_store::{NVMeWeightStore, Slot};
 
 use super::demand::Demand;
 use super::verifier::{Exactness, Presence, RealPath, Verdict, Verifier, detect_miss};

@@ -2,7 +2,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use sws_store::PieceId;
+use sws_format::PieceId;
 
 /// Demand of the layer whose router chose last.
 #[derive(Debug, Default)]

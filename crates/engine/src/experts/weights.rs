@@ -1,9 +1,9 @@
 //! Cached experts, as the forward pass sees them.
 
 use sws_cache::PredictiveCache;
+use sws_format::PieceId;
 use sws_kernels::Matrix;
 use sws_model::{Contribution, Inventory, Role, SourceError, Weights};
-use sws_store::PieceId;
 
 use super::verifier::Verifier;
 use crate::error::StreamError;

@@ -12,11 +12,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use sws_draft::Gates;
+use sws_format::{BLOCK_BYTES, Manifest, PieceId};
 use sws_kernels::{Matrix, MatrixPart, PartRows};
 use sws_model::{
     FindRows, ForwardPass, Inventory, ModelSpec, Role, RouterProbe, SourceError, TakeRow, Weights,
 };
-use sws_store::{Arena, BLOCK_BYTES, Manifest, NVMeWeightStore, PieceId};
+use sws_store::{Arena, NVMeWeightStore};
 
 use crate::error::StreamError;
 use crate::wait::Waiter;

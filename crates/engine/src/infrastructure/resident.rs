@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use sws_format::{PieceId, PieceKind};
 use sws_kernels::{Encoding, Matrix, MatrixError};
 use sws_model::{
     HeldTensor, Inventory, LoadError, Role, SourceError, Weights, WeightsError, first_not_finite,
 };
-use sws_store::{Arena, Completion, NVMeWeightStore, PieceId, PieceKind, Read, Slot, TensorLayout};
+use sws_store::{Arena, Completion, NVMeWeightStore, Read, Slot, TensorLayout};
 
 use crate::error::StreamError;
 

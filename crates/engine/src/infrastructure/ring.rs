@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
+use sws_format::PieceId;
 use sws_kernels::{Encoding, Matrix};
 use sws_model::{LoadError, Role, SourceError, WeightsError, first_not_finite};
 use sws_store::{
-    Cancelled, Completion, LayoutError, NVMeWeightStore, PieceId, PieceLayout, Priority, Slot,
-    Ticket,
+    Cancelled, Completion, LayoutError, NVMeWeightStore, PieceLayout, Priority, Slot, Ticket,
 };
 
 use super::of_rows;

@@ -1,9 +1,10 @@
 //! The routers of a model in memory, without its other weights.
 
 use sws_draft::Gates;
+use sws_format::{PieceId, PieceKind};
 use sws_kernels::Tier;
 use sws_model::{Inventory, ModelSpec, RouterProbe};
-use sws_store::{Arena, NVMeWeightStore, PieceId, PieceKind, PieceLayout, Read};
+use sws_store::{Arena, NVMeWeightStore, PieceLayout, Read};
 
 use super::resident::{ResidentPieces, ResidentWeights};
 use crate::error::StreamError;

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use sws_format::{Manifest, PieceId, PieceKind, Tensor};
 use sws_kernels::{Encoding, PartRows};
 use sws_model::{HeldTensor, Inventory, ModelSpec, ReadStep, Role, TensorSpec};
-use sws_store::{LayoutError, Manifest, Parts, PieceId, PieceKind, PieceLayout, Read, Tensor};
+use sws_store::{LayoutError, Parts, PieceLayout, Read};
 
 /// A streamed matrix, read whole or in blocks of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

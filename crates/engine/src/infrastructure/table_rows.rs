@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
+use sws_format::{Manifest, PieceId};
 use sws_kernels::{Encoding, Matrix};
 use sws_model::{HeldTensor, LoadError, TakeRow, WeightsError};
-use sws_store::{
-    Arena, Completion, Manifest, NVMeWeightStore, Parts, PieceId, PieceLayout, Priority, Read, Slot,
-};
+use sws_store::{Arena, Completion, NVMeWeightStore, Parts, PieceLayout, Priority, Read, Slot};
 
 use super::of_rows;
 use super::ring_buffer::RingBuffer;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use sws_cache::NoRoom;
+use sws_format::PieceId;
 use sws_kernels::Matrix;
 use sws_model::{Inventory, LoadError, WeightsError, first_not_finite};
 use sws_store::{
-    Cancelled, Completion, LayoutError, NVMeWeightStore, PieceId, PieceLayout, Priority, Ticket,
-    Timing,
+    Cancelled, Completion, LayoutError, NVMeWeightStore, PieceLayout, Priority, Ticket, Timing,
 };
 
 use super::layouts::Layouts;

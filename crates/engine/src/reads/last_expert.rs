@@ -6,11 +6,10 @@
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender};
+use sws_format::PieceId;
 use sws_kernels::Matrix;
 use sws_model::{HeldTensor, Inventory, Ready, Role, SourceError, Weights};
-use sws_store::{
-    Completion, FetchError, Landed, NVMeWeightStore, PieceId, PieceLayout, Priority, Ticket,
-};
+use sws_store::{Completion, FetchError, Landed, NVMeWeightStore, PieceLayout, Priority, Ticket};
 
 use super::in_flight::{Arrival, ReadInFlight, ReadsInFlight};
 use super::loaded::{matrix, no_vector};

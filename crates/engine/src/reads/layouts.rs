@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use sws_store::{LayoutError, NVMeWeightStore, PieceId, PieceLayout, Read};
+use sws_format::PieceId;
+use sws_store::{LayoutError, NVMeWeightStore, PieceLayout, Read};
 
 use crate::stand_ins::StandIns;
 

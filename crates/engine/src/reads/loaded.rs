@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use sws_format::PieceId;
 use sws_kernels::{Encoding, Matrix};
 use sws_model::{HeldTensor, Role};
-use sws_store::{PieceId, PieceLayout, Slot};
+use sws_store::{PieceLayout, Slot};
 
 use crate::stand_ins::StandIns;
 

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use sws_cache::{Lookup, PredictiveCache};
-use sws_store::{PieceId, StoreStats, Timing};
+use sws_format::PieceId;
+use sws_store::{StoreStats, Timing};
 
 use super::counterfactual::Counterfactual;
 use super::governor::{Governor, nanos};

@@ -5,7 +5,8 @@ use std::collections::{BTreeSet, VecDeque};
 
 use sws_cache::{Need, PredictiveCache};
 use sws_draft::LayerBlueprint;
-use sws_store::{PieceId, Priority};
+use sws_format::PieceId;
+use sws_store::Priority;
 
 use super::account::Account;
 use super::price::{Moment, ReadOffer};

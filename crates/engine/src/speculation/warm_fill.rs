@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use sws_store::PieceId;
+use sws_format::PieceId;
 
 /// Horizon in tokens of the probability by which pieces are chosen.
 pub(crate) const WITHIN: usize = 64;

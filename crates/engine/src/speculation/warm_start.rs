@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use sws_cache::history::HistoryShape;
 use sws_cache::{SavedError, SavedTensors, Trace};
-use sws_store::{MAX_LEARNED_BYTES, open_regular};
+use sws_format::{MAX_LEARNED_BYTES, open_regular};
 
 /// The file, and the model that it belongs to.
 #[derive(Clone, Debug)]

@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use sws_format::PieceId;
 use sws_model::Routed;
-use sws_store::PieceId;
 
 use super::copies::StandIns;
 use crate::speculation::Moment;

@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use sws_cache::SavedTensors;
 use sws_cache::correction::Corrections;
+use sws_format::{Clock, Progress};
 use sws_model::text::{Sampler, Sampling};
 use sws_model::{
     BatchLm, CausalLm, Chunk, ExpectedReads, ForwardError, ForwardPass, Inventory, KvPrecision,
     Observer, Prefix, ResidentSource, Session, SpeculativeLm, StepOutcome,
 };
-use sws_store::shard::Progress;
-use sws_store::{Arena, Clock, NVMeWeightStore, Slot, SystemMemory, release_freed_memory};
+use sws_store::{Arena, NVMeWeightStore, Slot, SystemMemory, release_freed_memory};
 
 use crate::budget::{
     MemoryUse, Plan, PlanOptions, Planner, ProcessMemory, SlotClass, page, routes_of,
@@ -52,7 +52,8 @@ pub use speculative::{MAX_VERIFY_LEN, SpeculativeCounts};
 /// use std::sync::Arc;
 /// use sws_engine::{Options, SpeculativeWeightStreamer};
 /// use sws_model::{ForwardPass, ModelSpec};
-/// use sws_store::{Manifest, NVMeWeightStore, StoreOptions};
+/// use sws_format::Manifest;
+/// use sws_store::{NVMeWeightStore, StoreOptions};
 ///
 /// let dir = Path::new("shards/tales-moe");
 /// let manifest = Arc::new(Manifest::load(dir)?);

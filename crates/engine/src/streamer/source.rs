@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use sws_format::{Pass, PieceKind};
 use sws_model::{
     Compute, FindRows, Observer, PassSource, Ready, ResidentSource, Routed, RunAhead, SourceError,
     TakeRow, WeightSource, Weights,
 };
-use sws_store::{NVMeWeightStore, Pass, PieceKind};
+use sws_store::NVMeWeightStore;
 
 use super::meter::{ComputeCosts, Meter};
 use crate::experts::DynamicAssembler;

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sws_store::{Completion, PieceId};
+use sws_format::PieceId;
+use sws_store::Completion;
 
 /// Reads and steps of a run, each kind in the order in which the run noticed them. Times are those of
 /// its clock.

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use sws_engine::{
     MAX_VERIFY_LEN, Options, Plan, PlanOptions, Planner, ProcessMemory, SpeculativeWeightStreamer,
 };
+use sws_format::Manifest;
 use sws_model::{CausalLm, ForwardPass, Inventory, KvPrecision, SpeculativeLm};
-use sws_store::{Manifest, NVMeWeightStore, ReaderKind, StoreOptions};
+use sws_store::{NVMeWeightStore, ReaderKind, StoreOptions};
 use sws_testing::goldens::runnable;
 use sws_testing::{open, resident, spec, tales};
 

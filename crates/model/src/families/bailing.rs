@@ -1,8 +1,8 @@
 //! Ling 3: delta nets with a bounded decay for each element of a key in most layers, latent attention
 //! with a gate for each head in the others, and the experts of DeepSeek V3.
 
+use sws_format::PieceKind;
 use sws_kernels::functional::{Activation, MAX_TAPS, RopePairs};
-use sws_store::PieceKind;
 
 use super::common::{
     DecoderParts, FamilyDefaults, MAX_STATE, MAX_WIDTH, full_layers, switched_off, switched_on,

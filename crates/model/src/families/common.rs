@@ -1,7 +1,7 @@
 //! The parts of a configuration that all families share.
 
+use sws_format::Value;
 use sws_kernels::functional::Streams;
-use sws_store::Value;
 
 use super::per_layer::check_single;
 use super::{kimi_k3, quantised};

@@ -1,8 +1,8 @@
 //! DeepSeek V2 to V3.2, Kimi K2, GLM 4.7 Flash, GLM 5 and Mistral 4: latent attention, and experts in
 //! groups beside shared ones.
 
+use sws_format::PieceKind;
 use sws_kernels::functional::RopePairs;
-use sws_store::PieceKind;
 
 use super::common::{DecoderParts, FamilyDefaults, MAX_WIDTH, same_window, switched_off};
 use super::glm::MOE;

@@ -1,8 +1,8 @@
 //! DeepSeek V4: several residual streams, attention to the last positions and to pooled entries, and
 //! experts that a table gives in the first layers.
 
+use sws_format::{PieceKind, Value};
 use sws_kernels::functional::{Activation, MAX_STREAMS, RopePairs, StreamWriting, Streams};
-use sws_store::{PieceKind, Value};
 
 use super::common::{
     DecoderParts, FamilyDefaults, MAX_WIDTH, chosen, switched_off, switched_on, width,

@@ -1,7 +1,7 @@
 //! ERNIE 4.5: experts ranked by softmax and a correction, and rotary pairs of neighbours.
 
+use sws_format::{PieceKind, Value};
 use sws_kernels::functional::RopePairs;
-use sws_store::{PieceKind, Value};
 
 use super::common::{Common, FamilyDefaults, chosen, dense, same_window, switched_off, width};
 use super::ranked::{RankedLayers, shared};

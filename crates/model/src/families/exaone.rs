@@ -1,6 +1,6 @@
 //! K-EXAONE: windows in most layers, rotary embeddings only there, and the experts of DeepSeek V3.
 
-use sws_store::{PieceKind, Value};
+use sws_format::{PieceKind, Value};
 
 use super::common::{Common, FamilyDefaults, window, windows};
 use super::ranked::{RANKED, RankedKeys, RankedLayers, sigmoid};

@@ -1,7 +1,7 @@
 //! Gemma 2 and 3: norms before and after each branch, with one plus their weights.
 
+use sws_format::{PieceKind, Value};
 use sws_kernels::functional::Activation;
-use sws_store::{PieceKind, Value};
 
 use super::common::{Common, FamilyDefaults, absent, switched_off, width, window, windows};
 use super::{ATTENTION, ENDS, Family, MLP, TensorRule, small};

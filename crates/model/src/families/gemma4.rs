@@ -2,8 +2,8 @@
 //! dense MLP; in small models a table of what tokens give to layers, and layers that see the keys and
 //! values of earlier ones.
 
+use sws_format::PieceKind;
 use sws_kernels::functional::Activation;
-use sws_store::PieceKind;
 
 use super::common::{Common, FamilyDefaults, MAX_WIDTH, absent, chosen, width, window, windows};
 use super::per_layer::{SINGLE, of_kind};

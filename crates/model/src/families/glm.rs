@@ -1,6 +1,6 @@
 //! GLM 4.5 to 4.7, dots.llm1 and Solar Open: grouped heads and the experts of DeepSeek V3.
 
-use sws_store::PieceKind;
+use sws_format::PieceKind;
 
 use super::common::{Common, FamilyDefaults, same_window, window, windows};
 use super::ranked::{RANKED, RankedKeys, RankedLayers, only, sigmoid};

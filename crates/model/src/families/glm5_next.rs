@@ -1,8 +1,8 @@
 //! GLM 5.3 Flash: delta nets in most layers, sparse latent attention without rotary embedding in the
 //! others, and several residual streams.
 
+use sws_format::{PieceKind, Value};
 use sws_kernels::functional::Activation;
-use sws_store::{PieceKind, Value};
 
 use super::bailing::bound_of;
 use super::common::{DecoderParts, MAX_WIDTH, switched_off};

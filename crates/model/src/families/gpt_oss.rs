@@ -2,8 +2,8 @@
 //! alternate in one matrix. Its checkpoints in bf16 stack the experts of a layer and store their
 //! matrices as [columns, rows]. GGUF files have gates and ups apart, and rows as rows.
 
+use sws_format::PieceKind;
 use sws_kernels::functional::Activation;
-use sws_store::PieceKind;
 
 use super::common::{Common, FamilyDefaults, chosen, width, window, windows};
 use super::{ATTENTION, ENDS, Family, NORMS, TensorRule, small, stacked};

@@ -2,7 +2,7 @@
 //! experts whose gates and ups are one matrix. Granite 4 has state spaces in most layers, and a
 //! shared expert, which is the MLP of its smaller models.
 
-use sws_store::PieceKind;
+use sws_format::PieceKind;
 
 use super::common::{Common, FamilyDefaults, MAX_WIDTH, chosen, same_window, shared_width, width};
 use super::ranked::only;

@@ -1,8 +1,8 @@
 //! Hunyuan A13B, with a shared expert as wide as a routed one, and Hunyuan 3, with the experts of
 //! DeepSeek V3.
 
+use sws_format::{PieceKind, Value};
 use sws_kernels::functional::elementary::pow64;
-use sws_store::{PieceKind, Value};
 
 use super::common::{
     Common, FamilyDefaults, chosen, same_window, switched_off, switched_on, width,

@@ -1,8 +1,8 @@
 //! Hy4: sparse latent attention with sinks and a gate for each element, and several residual
 //! streams that are not mixed.
 
+use sws_format::PieceKind;
 use sws_kernels::functional::{Activation, MAX_STREAMS, RopePairs, StreamWriting, Streams};
-use sws_store::PieceKind;
 
 use super::bailing::turned;
 use super::common::{DecoderParts, FamilyDefaults, switched_off};

@@ -1,8 +1,8 @@
 //! Inkling: biases of attention by distance in place of rotary embeddings, convolutions behind keys,
 //! values and branches, experts of which the router scores the shared ones, too.
 
+use sws_format::{PieceKind, Value};
 use sws_kernels::functional::MAX_TAPS;
-use sws_store::{PieceKind, Value};
 
 use super::common::{
     Common, FamilyDefaults, MAX_STATE, MAX_WIDTH, absent, chosen, switched_off, switched_on, width,

@@ -1,8 +1,8 @@
 //! Kimi K3: Kimi Linear with a residual that keeps earlier states, experts that read a latent, gates
 //! of latent attention, and an activation of its own. Its language model has the same model type.
 
+use sws_format::PieceKind;
 use sws_kernels::functional::{Activation, MAX_STATES};
-use sws_store::PieceKind;
 
 use super::bailing::bound_of;
 use super::common::{DecoderParts, MAX_WIDTH, switched_off, switched_on};

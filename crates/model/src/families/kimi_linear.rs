@@ -1,8 +1,8 @@
 //! Kimi Linear: delta nets with a decay for each element of a key in most layers, latent attention
 //! without rotary embedding in the others, and the experts of DeepSeek V3.
 
+use sws_format::PieceKind;
 use sws_kernels::functional::{Activation, MAX_TAPS};
-use sws_store::PieceKind;
 
 use super::common::{
     DecoderParts, FamilyDefaults, MAX_STATE, MAX_WIDTH, full_layers, switched_off, switched_on,

@@ -1,8 +1,8 @@
 //! Laguna: a gate for each head, more heads in some layers, and a rotary embedding for each kind
 //! of layer.
 
+use sws_format::PieceKind;
 use sws_kernels::functional::Activation;
-use sws_store::PieceKind;
 
 use super::common::{
     Common, FamilyDefaults, absent, chosen, dense, shared_width, switched_off, width, window,

@@ -1,8 +1,8 @@
 //! LFM2: gated short convolutions in most layers, attention in the others, and experts behind the
 //! first few layers.
 
+use sws_format::PieceKind;
 use sws_kernels::functional::MAX_TAPS;
-use sws_store::PieceKind;
 
 use super::common::{Common, FamilyDefaults, MAX_WIDTH, chosen, dense, full_layers, width};
 use super::{Ends, Family, TensorRule, expert, matrix, small};

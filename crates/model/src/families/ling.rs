@@ -1,7 +1,7 @@
 //! Ling 1 and 2: queries, keys and values of one matrix. The experts are those of Qwen, beside shared
 //! ones, and then those of DeepSeek V3.
 
-use sws_store::PieceKind;
+use sws_format::PieceKind;
 
 use super::bailing::{CORRECTION, WORDS};
 use super::common::{

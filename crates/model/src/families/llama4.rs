@@ -1,8 +1,8 @@
 //! Llama 4: attention within chunks, layers without rotary embeddings whose queries grow, and experts
 //! that are weighted at their inputs.
 
+use sws_format::{PieceKind, Value};
 use sws_kernels::functional::RopePairs;
-use sws_store::{PieceKind, Value};
 
 use super::common::{Common, FamilyDefaults, MAX_WIDTH, chosen, dense, full_layers, width};
 use super::per_layer::flags_of_layers;

@@ -1,7 +1,7 @@
 //! LongCat Flash: two latent attentions and two MLPs in a layer of the checkpoint. Experts read the
 //! state before the first MLP and are added after the second; some choices return their input.
 
-use sws_store::PieceKind;
+use sws_format::PieceKind;
 
 use super::bailing::turned;
 use super::common::{

@@ -1,7 +1,7 @@
 //! MiMo V2 Flash: values shorter than keys, windowed layers with sinks and more heads of keys, and
 //! the experts of DeepSeek V3.
 
-use sws_store::PieceKind;
+use sws_format::PieceKind;
 
 use super::common::{
     Common, FamilyDefaults, MAX_WIDTH, absent, dense, switched_off, switched_on, window, windows,

@@ -1,6 +1,6 @@
 //! MiniMax M2: the names of Mixtral, and a router with a correction.
 
-use sws_store::PieceKind;
+use sws_format::PieceKind;
 
 use super::common::{
     Common, FamilyDefaults, chosen, rotated_share, same_window, switched_on, width,

@@ -1,8 +1,8 @@
 //! MiniMax M3: attention to blocks of positions in most layers, experts beside a shared one, and
 //! the activation of gpt-oss everywhere.
 
+use sws_format::PieceKind;
 use sws_kernels::functional::Activation;
-use sws_store::PieceKind;
 
 use super::common::{
     Common, FamilyDefaults, MAX_WIDTH, chosen, full_layers, switched_off, switched_on, width,

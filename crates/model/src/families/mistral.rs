@@ -1,6 +1,6 @@
 //! Ministral 3 and Mistral 4, whose queries grow with their position.
 
-use sws_store::Value;
+use sws_format::Value;
 
 use super::common::{Common, FamilyDefaults, dense, same_window, window};
 use super::deepseek::{LATENT_ATTENTION, latent};

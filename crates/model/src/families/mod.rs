@@ -45,7 +45,7 @@ mod sparse;
 mod state_space;
 mod step;
 
-use sws_store::{Manifest, PieceId, PieceKind};
+use sws_format::{Manifest, PieceId, PieceKind};
 
 use crate::config::{ConfigError, FamilyConfig};
 use crate::role::Role;

@@ -1,8 +1,8 @@
 //! Nemotron 3: layers of one branch each, which is a state space, attention without rotary
 //! embedding, an MLP or experts. MLPs have no gates.
 
+use sws_format::PieceKind;
 use sws_kernels::functional::Activation;
-use sws_store::PieceKind;
 
 use super::common::{Common, FamilyDefaults, MAX_WIDTH, chosen, switched_off, width};
 use super::ranked::{RANKED, only, sigmoid};

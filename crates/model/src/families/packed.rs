@@ -2,7 +2,7 @@
 //!
 //! Which matrices are quantised is seen by their tensors, so lists of modules are not read.
 
-use sws_store::{Packed, Packing};
+use sws_format::{Packed, Packing};
 
 use super::quantised::within;
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig};

@@ -1,6 +1,6 @@
 //! Entries that list a value for each layer, and those that replace others in single layers.
 
-use sws_store::Value;
+use sws_format::Value;
 
 use super::common::{Common, MAX_WIDTH};
 use crate::config::{ConfigEntry, ConfigError, ConfigMap, FamilyConfig};

@@ -1,7 +1,7 @@
 //! Phi 3.5 MoE: norms that subtract the mean, biases on them, on attention and on the head, and two
 //! experts that are weighted one after the other.
 
-use sws_store::{PieceKind, Value};
+use sws_format::{PieceKind, Value};
 
 use super::common::{Common, FamilyDefaults, chosen, same_window, width, window};
 use super::mixtral::MOE;

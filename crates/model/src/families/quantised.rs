@@ -3,7 +3,7 @@
 //! Tensors name their own encoding, so only entries are read that could contradict them or that ask
 //! for arithmetic beside them.
 
-use sws_store::Value;
+use sws_format::Value;
 
 use super::packed;
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig};

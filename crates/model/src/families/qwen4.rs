@@ -1,8 +1,8 @@
 //! Qwen4-Exp: several residual streams read by gates of their elements, tables of n-grams in some
 //! layers, delta nets in most, attention to selected blocks in the others.
 
+use sws_format::PieceKind;
 use sws_kernels::functional::{Activation, MAX_STREAMS, MAX_TAPS, StreamWriting, Streams};
-use sws_store::PieceKind;
 
 use super::common::{Common, FamilyDefaults, MAX_STATE, MAX_WIDTH, moe};
 use super::qwen_moe::{MOE, SHARED};
@@ -136,7 +136,7 @@ fn full(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError> 
             let reason = format!("of {} entries for {layers} layers", types.len());
             return Err(entry.invalid(reason));
         }
-        let of = |kind: &sws_store::Value| match kind.as_str() {
+        let of = |kind: &sws_format::Value| match kind.as_str() {
             Some("full_attention" | "indexed_attention") => Ok(true),
             Some("linear_attention") => Ok(false),
             _ => Err(config.unsupported(entry, KINDS)),

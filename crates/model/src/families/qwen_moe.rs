@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use sws_store::{PieceKind, Value};
+use sws_format::{PieceKind, Value};
 
 use super::common::{
     Common, FamilyDefaults, dense, moe, same_window, shared_width, switched_window, windows,

@@ -1,8 +1,8 @@
 //! Qwen3-Next and Qwen3.5: gated delta nets in three of four layers, attention with gated outputs
 //! in the others. Qwen3.5 stores the inputs of its delta nets apart, and stacks experts.
 
+use sws_format::PieceKind;
 use sws_kernels::functional::{Activation, MAX_TAPS};
-use sws_store::PieceKind;
 
 use super::common::{
     Common, FamilyDefaults, MAX_STATE, MAX_WIDTH, dense, full_layers, moe, shared_width,

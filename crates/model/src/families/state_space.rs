@@ -1,7 +1,7 @@
 //! State spaces and the layers that have them, under the keys of any family.
 
+use sws_format::Value;
 use sws_kernels::functional::MAX_TAPS;
-use sws_store::Value;
 
 use super::common::{MAX_STATE, MAX_WIDTH};
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};

@@ -1,8 +1,8 @@
 //! Step 3.5 and 3.7: a gate for each head, more heads in windowed layers, and limits of activations by
 //! layer.
 
+use sws_format::{PieceKind, Value};
 use sws_kernels::functional::Activation;
-use sws_store::{PieceKind, Value};
 
 use super::common::{
     Common, FamilyDefaults, MAX_WIDTH, chosen, dense, shared_width, switched_on, width, window,

@@ -1,12 +1,12 @@
 //! The attention of a layer: linear layers for the whole batch at once, the rest per sequence.
 
+use sws_format::{PieceId, PieceKind, Span};
 use sws_kernels::functional::elementary::ln64;
 use sws_kernels::functional::{
     Activation, Attention, AttentionScratch, Distances, NormWeight, Queries, RopeShape, add,
     attention as attend, axpy, gate, rms_norm, rope,
 };
 use sws_kernels::{PackedInput, ScratchPool, Tier, threads_for};
-use sws_store::{PieceId, PieceKind, Span};
 
 use super::blocks::BlockWork;
 use super::branches::{norm, scale};

@@ -13,11 +13,11 @@
 //! scored.
 
 use rayon::prelude::*;
+use sws_format::PieceId;
 use sws_kernels::functional::{
     IndexQuery, KvCache, RopeShape, Selected, index_scores, key_products, rope, rope_tables, top_k,
 };
 use sws_kernels::{PackedInput, Tier, threads_for};
-use sws_store::PieceId;
 
 use super::attention::AttentionContext;
 use super::branches::norm;

@@ -1,8 +1,8 @@
 //! Norms and factors: what a layer's branches read, and how they are added to the hidden state.
 
+use sws_format::{PieceId, PieceKind};
 use sws_kernels::Tier;
 use sws_kernels::functional::{NormWeight, add, layer_norm, rms_norm};
-use sws_store::{PieceId, PieceKind};
 
 use super::streams::Branch;
 use super::work::by_rows;

@@ -6,6 +6,7 @@
 
 mod pools;
 
+use sws_format::{PieceId, PieceKind};
 use sws_kernels::functional::{
     Attention, IndexQuery, NormWeight, Queries, RopePairs, RopeShape, Selected,
     attention as attend, rms_norm, rope,
@@ -13,7 +14,6 @@ use sws_kernels::functional::{
 use sws_kernels::{
     MatmulJob, Matrix, OutputColumns, PackedInput, Packings, ScratchPool, Tier, threads_for,
 };
-use sws_store::{PieceId, PieceKind};
 
 use super::attention::{AttentionContext, scratch_for};
 use super::indexer::{best, score};

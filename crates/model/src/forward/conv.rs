@@ -1,7 +1,7 @@
 //! Gated short convolutions: each channel of a layer sees the last few tokens, between two gates.
 
+use sws_format::{PieceId, PieceKind};
 use sws_kernels::functional::{ConvInput, ShortConv, short_conv};
-use sws_store::{PieceId, PieceKind};
 
 use super::attention::{AttentionContext, add_bias, rows_of};
 use super::delta::advance;

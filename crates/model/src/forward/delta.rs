@@ -4,12 +4,12 @@
 //! Tokens go through both one after another, whatever the length of a chunk, so the state after a
 //! token has the same bits in any division of a text. Heads and columns are divided among threads.
 
+use sws_format::{PieceId, PieceKind};
 use sws_kernels::functional::{
     ConvInput, NormWeight, Rates, Recurrence, RecurrenceInputs, ShortConv, decays, gate, l2_norm,
     recur, rms_norm, short_conv, sigmoid,
 };
 use sws_kernels::{Strided, threads_for};
-use sws_store::{PieceId, PieceKind};
 
 use super::attention::{AttentionContext, rows_of};
 use super::linear::{Product, multiply};

@@ -1,8 +1,8 @@
 //! Experts on the CPU: the implementation of [`ExpertExecutor`] with weights in memory, or as they
 //! arrive.
 
+use sws_format::PieceId;
 use sws_kernels::{PackedInput, ScratchPool, Tier};
-use sws_store::PieceId;
 
 use super::attention::add_bias;
 use super::judging::{Judging, norm};

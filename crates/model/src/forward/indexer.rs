@@ -14,11 +14,11 @@
 use std::ops::Range;
 
 use rayon::prelude::*;
+use sws_format::{PieceId, Span};
 use sws_kernels::functional::{
     IndexQuery, KvCache, RopeShape, Selected, index_scores, layer_norm, pool, rope, top_k,
 };
 use sws_kernels::{PackedInput, Tier, threads_for};
-use sws_store::{PieceId, Span};
 
 use super::attention::{AttentionContext, rows_of};
 use super::linear::Product;

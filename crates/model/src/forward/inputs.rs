@@ -1,8 +1,8 @@
 //! What tokens give to each layer besides their embedding: computed before the first layer, and added
 //! at the end of each.
 
+use sws_format::{PieceId, PieceKind};
 use sws_kernels::functional::gate;
-use sws_store::{PieceId, PieceKind};
 
 use super::branches::{norm, scale};
 use super::linear::{Product, multiply};

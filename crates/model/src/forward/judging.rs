@@ -1,7 +1,7 @@
 //! Measurements of what stand-ins of experts compute, from which their error can be bounded.
 
+use sws_format::PieceId;
 use sws_kernels::functional::elementary::silu;
-use sws_store::PieceId;
 
 use crate::source::{Contribution, Weights};
 

@@ -4,9 +4,9 @@
 //! The state of a token comes first, then those kept, in the order of their layers. Places of those
 //! to come hold the embedding, and nothing reads them.
 
+use sws_format::PieceId;
 use sws_kernels::Tier;
 use sws_kernels::functional::{StateWeights, add, mix_states};
-use sws_store::PieceId;
 
 use super::streams::Branch;
 use super::work::by_rows;

@@ -20,9 +20,9 @@
 
 mod heads;
 
+use sws_format::{PieceId, PieceKind};
 use sws_kernels::Matrix;
 use sws_kernels::functional::{NormWeight, RopeShape, rms_norm, rope, sigmoid};
-use sws_store::{PieceId, PieceKind};
 
 use super::attention::{AttentionContext, rows_of, temper};
 use super::indexer;

@@ -3,10 +3,10 @@
 //! With one token a product takes some ten microseconds, and waking a thread is a good part of
 //! that. Products that do not depend on each other are therefore divided among threads together.
 
+use sws_format::PieceId;
 use sws_kernels::{
     MatmulJob, OutputColumns, PackedInput, ScratchPool, Tier, matmul_jobs, threads_for,
 };
-use sws_store::PieceId;
 
 use crate::role::Role;
 use crate::source::{SourceError, Weights};

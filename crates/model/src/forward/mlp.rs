@@ -1,8 +1,8 @@
 //! Gated MLPs: one for all rows, and the parts that experts share with it.
 
+use sws_format::PieceId;
 use sws_kernels::functional::{add, gate, gate_interleaved};
 use sws_kernels::{PackedInput, ScratchPool, Tier};
-use sws_store::PieceId;
 
 use super::attention::add_bias;
 use super::linear::{Product, multiply};

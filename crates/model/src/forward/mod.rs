@@ -28,9 +28,9 @@ mod work;
 
 use std::ops::Range;
 
+use sws_format::{PieceId, PieceKind, Span};
 use sws_kernels::Tier;
 use sws_kernels::functional::{add, soft_cap};
-use sws_store::{PieceId, PieceKind, Span};
 
 use crate::order::Site;
 use crate::role::Role;

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
+use sws_format::{PieceId, PieceKind};
 use sws_kernels::functional::{add, axpy, sigmoid};
 use sws_kernels::{PackedInput, Tier};
-use sws_store::{PieceId, PieceKind};
 
 use super::branches::{norm, scale};
 use super::experts::{CpuExecutor, ROWS_TOGETHER, TOGETHER};

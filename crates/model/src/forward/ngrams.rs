@@ -4,11 +4,11 @@
 //! value by a gate, which is made of the product of its key and the stream, and a convolution of values
 //! before it.
 
+use sws_format::{Pass, PieceId, PieceKind, Span};
 use sws_kernels::Tier;
 use sws_kernels::functional::{
     ConvInput, NormWeight, ShortConv, add, dots, rms_norm, short_conv, sigmoid,
 };
-use sws_store::{Pass, PieceId, PieceKind, Span};
 
 use super::attention::{AttentionContext, rows_of};
 use super::delta::advance;

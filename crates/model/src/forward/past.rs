@@ -1,8 +1,8 @@
 //! Convolutions over the last tokens that are added to what they read.
 
+use sws_format::Span;
 use sws_kernels::Tier;
 use sws_kernels::functional::{ConvInput, ShortConv, add, short_conv};
-use sws_store::Span;
 
 use super::attention::rows_of;
 use super::delta::advance;

@@ -3,10 +3,10 @@
 //! The pass and the forecasts that query a router early ([`RouterProbe`]) call the same functions.
 
 use rayon::prelude::*;
+use sws_format::{PieceId, PieceKind};
 use sws_kernels::functional::elementary::exp;
 use sws_kernels::functional::{add, root_softplus, sigmoid, softmax, top_k};
 use sws_kernels::{PackedInput, ScratchPool, Tier};
-use sws_store::{PieceId, PieceKind};
 
 use super::attention::add_bias;
 use super::branches::{NormVectors, norm, scale};

@@ -3,7 +3,7 @@
 //! Their numbers follow from tokens alone. A source is told of those of all layers before a pass
 //! begins, so that it can read them early, and gives them when their layer asks.
 
-use sws_store::Pass;
+use sws_format::Pass;
 
 use super::ngrams;
 use super::work::{Workspace, grown};

@@ -3,12 +3,12 @@
 //!
 //! Tokens go one after another, as in [gated delta nets](super::delta).
 
+use sws_format::{PieceId, PieceKind};
 use sws_kernels::functional::{
     Activation, ConvInput, NormWeight, Rates, RecurrenceInputs, ShortConv, axpy, decays, gate,
     recur, rms_norm, short_conv, steps,
 };
 use sws_kernels::{Strided, threads_for};
-use sws_store::{PieceId, PieceKind};
 
 use super::attention::{AttentionContext, add_bias, rows_of};
 use super::delta::{advance, collect, gather};

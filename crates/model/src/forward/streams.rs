@@ -6,12 +6,12 @@
 
 use std::ops::Range;
 
+use sws_format::{PieceId, PieceKind};
 use sws_kernels::functional::{
     MAX_STREAMS, NormWeight, StreamBias, StreamHead, Streams, add, gated_mean, head_of_streams,
     read_streams, rms_norm, sigmoid, stream_weights, write_streams,
 };
 use sws_kernels::{PackedInput, Packings, ScratchPool, Tier};
-use sws_store::{PieceId, PieceKind};
 
 use super::branches::NormVectors;
 use super::kept;

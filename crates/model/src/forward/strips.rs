@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use sws_store::Span;
+use sws_format::Span;
 
 use crate::spec::{Mixer, ModelSpec};
 

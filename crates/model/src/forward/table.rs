@@ -1,6 +1,6 @@
 //! Experts that a table gives for each token: they are known before a pass.
 
-use sws_store::{PieceId, PieceKind};
+use sws_format::{PieceId, PieceKind};
 
 use crate::role::Role;
 use crate::source::{Routed, SourceError, Weights};

@@ -1,9 +1,9 @@
 //! Working memory of passes: grown by the largest batch, then reused.
 
 use rayon::prelude::*;
+use sws_format::Span;
 use sws_kernels::functional::{AttentionScratch, rope_tables};
 use sws_kernels::{PackedInput, ScratchPool, Tier};
-use sws_store::Span;
 
 use super::blocks::BlockWork;
 use super::branches::{NormVectors, norm, scale};

@@ -1,6 +1,6 @@
 //! Gated short convolutions, from the keys of a GGUF file.
 
-use sws_store::Value;
+use sws_format::Value;
 
 use super::{GgufKeys, GgufMap, unsupported};
 use crate::config::ConfigError;

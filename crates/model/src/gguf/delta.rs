@@ -1,6 +1,6 @@
 //! Gated delta nets, from the keys of a GGUF file.
 
-use sws_store::Value;
+use sws_format::Value;
 
 use super::{GgufKeys, GgufMap, damaged, int};
 use crate::config::ConfigError;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use sws_store::Value;
+use sws_format::Value;
 
 use super::{GgufKeys, GgufMap, ROPE_DIVISORS, ROPE_FREQS, damaged, int, unsupported};
 use crate::config::ConfigError;

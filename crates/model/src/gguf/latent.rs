@@ -1,6 +1,6 @@
 //! Latent attention and its indexers, from the keys of a GGUF file.
 
-use sws_store::Value;
+use sws_format::Value;
 
 use super::{GgufKeys, GgufMap, SPLIT_LATENTS, damaged, int, unsupported};
 use crate::config::ConfigError;

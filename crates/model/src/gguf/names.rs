@@ -1,6 +1,6 @@
 //! The names of tensors in GGUF files, the same for all architectures.
 
-use sws_store::{PieceId, PieceKind};
+use sws_format::{PieceId, PieceKind};
 
 use crate::families::Family;
 use crate::naming::{number_below, outside};

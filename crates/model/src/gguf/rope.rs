@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sws_store::Value;
+use sws_format::Value;
 
 use super::{GgufKeys, damaged, unsupported};
 use crate::config::ConfigError;

@@ -1,6 +1,6 @@
 //! The reads of residual streams, and of states kept from earlier layers.
 
-use sws_store::PieceKind;
+use sws_format::PieceKind;
 
 use super::TensorSpec;
 use crate::role::Role;

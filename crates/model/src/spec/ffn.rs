@@ -1,7 +1,7 @@
 //! Feed-forward blocks: MLPs, and those that experts share a layer with.
 
+use sws_format::PieceKind;
 use sws_kernels::functional::Activation;
-use sws_store::PieceKind;
 
 use super::MoeSpec;
 use crate::role::Role;

@@ -7,7 +7,7 @@ mod settings;
 use std::hash::{BuildHasher, RandomState};
 
 use serde::{Deserialize, Serialize};
-use sws_store::{Configuration, Value};
+use sws_format::{Configuration, Value};
 
 use crate::gguf;
 

@@ -10,7 +10,7 @@ mod pre;
 use std::collections::BTreeMap;
 
 use serde_json::{Value as Json, json};
-use sws_store::{Gguf, GgufError, Value};
+use sws_format::{Gguf, GgufError, Value};
 
 use super::TokenizerMemory;
 use super::tokenizer::vocabulary::{Entries, Vocabulary};

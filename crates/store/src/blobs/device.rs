@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Advice, AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 
-use crate::regular::open_regular;
+use sws_format::open_regular;
 
 /// Files as [`Blobs`](super::Blobs) uses them.
 pub trait BlobDevice: fmt::Debug + Send {

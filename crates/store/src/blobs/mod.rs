@@ -22,7 +22,7 @@ pub use name::BlobName;
 
 use file::{BlobContents, FRAME};
 
-use crate::remedy;
+use sws_format::remedy;
 
 const LOCK: &str = "lock";
 /// Maximum number of files, whose names are in memory.

@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use lru::LruCache;
 use rustix::fs::{Advice, AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::process::Resource;
+use sws_format::{Manifest, open_regular};
 
-use crate::regular::open_regular;
-use crate::{Manifest, SLOT_ALIGN};
+use crate::SLOT_ALIGN;
 
 /// Descriptors left for everything else in the process.
 const RESERVE: u64 = 128;

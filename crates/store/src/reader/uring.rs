@@ -6,11 +6,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use io_uring::{IoUring, opcode, types};
+use sws_format::{Manifest, ReadOp, ShardReader};
 
 use super::direct::DirectReader;
 use super::files::OpenFile;
-use super::{ReadOp, ShardReader};
-use crate::Manifest;
 
 /// Consecutive failures to enter a ring, without a completed read in between, after which the ring
 /// is considered lost.
@@ -147,7 +146,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::ModelIdentity;
+    use sws_format::ModelIdentity;
 
     const CHILD: &str = "SWS_TEST_LOSES_ITS_RING";
 

@@ -6,12 +6,11 @@ use std::collections::HashMap;
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, MaxSteps, Runner};
+use sws_format::{Dtype, Extent, FileEntry, ModelIdentity, Piece, PieceId, Tensor, checksum};
 use sws_kernels::Encoding;
 
 use super::*;
-use crate::{
-    Dtype, Extent, FileEntry, ModelIdentity, Piece, PieceId, SLOT_ALIGN, Tensor, checksum,
-};
+use crate::SLOT_ALIGN;
 
 const FETCHES: usize = 4;
 const LANES: usize = 2;

@@ -2,9 +2,9 @@
 
 use sws_candle::{CandleError, CandleLm};
 use sws_engine::RamBudget;
+use sws_format::Progress;
 use sws_kernels::Activations;
 use sws_model::{Inventory, KvPrecision};
-use sws_store::shard::Progress;
 
 use super::{LoadedBackend, affordable_context, requested_context};
 use crate::{DraftChoice, Error, Loader, Options, Result};

@@ -4,8 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use sws_engine::Waiter;
+use sws_format::Clock;
 use sws_model::{CausalLm, ForwardError, Observer};
-use sws_store::Clock;
 
 use super::{Generate, Hooks};
 use crate::Result;

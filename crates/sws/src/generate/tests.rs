@@ -8,11 +8,12 @@ use sws_engine::{
     ComputeCosts, Gauge, MAX_VERIFY_LEN, Options, Plan, ProcessMemory, RamBudget,
     SpeculativeCounts, SpeculativeWeightStreamer, StandInUse,
 };
+use sws_format::open_checkpoint;
 use sws_kernels::Encoding;
 use sws_model::ForwardPass;
 use sws_model::text::{Generation, Sampling};
-use sws_store::shard::{ShardOptions, shard, unshard};
-use sws_store::{SimulatedDisk, open_checkpoint};
+use sws_shard::{ShardOptions, shard, unshard};
+use sws_store::SimulatedDisk;
 use sws_testing::virtual_time::simulated;
 use sws_testing::{sampled, tales};
 use tempfile::TempDir;

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use sws_store::open_checkpoint;
-use sws_store::shard::{ShardOptions, shard};
+use sws_format::open_checkpoint;
+use sws_shard::{ShardOptions, shard};
 use sws_testing::gguf::conversational;
 use sws_testing::goldens;
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use sws_format::{Configuration, PieceKind, Value, encoding_of, quantised_as};
 use sws_kernels::{Encoding, Published};
-use sws_store::{Configuration, PieceKind, Value, encoding_of, quantised_as};
 
 /// A format in which a model can lie on disk: the checkpoint's, or one of shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,12 +3,12 @@
 use std::ops::Range;
 
 use sws_engine::PerToken;
+use sws_format::Clock;
 use sws_kernels::Tier;
 use sws_kernels::functional::{
     Attention, AttentionScratch, CacheLayout, KvCache, KvData, Queries, attention, zeroed,
 };
 use sws_model::{Mixer, ModelSpec};
-use sws_store::Clock;
 
 use super::computing::Computing;
 use crate::Threads;

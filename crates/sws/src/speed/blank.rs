@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use sws_format::{Manifest, Piece, PieceId, PieceKind};
 use sws_kernels::{Encoding, Fp8Scales, GgufBlocks, Matrix, Published};
 use sws_model::{
     Compute, FindRows, HeldTensor, Inventory, ModelSpec, Observer, PassSource, Ready, Role, Routed,
     SourceError, TakeRow, WeightSource, Weights,
 };
-use sws_store::{Manifest, Piece, PieceId, PieceKind};
 
 /// Weights that say nothing, in memory that many of them share. Their inputs are zeros.
 #[derive(Debug)]

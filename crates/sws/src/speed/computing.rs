@@ -1,9 +1,10 @@
 //! The time in which this machine computes a token of a model, measured without its weights.
 
 use sws_engine::PerToken;
+use sws_format::{Clock, Manifest, PieceId, PieceKind};
 use sws_kernels::Tier;
 use sws_model::{CausalLm, Inventory, KvPrecision, ModelSpec, Session};
-use sws_store::{Arena, Clock, Manifest, PieceId, PieceKind, Slot};
+use sws_store::{Arena, Slot};
 
 use super::attending::PromptComputing;
 use super::blank::{Blank, BlankMemory, needs_powers};

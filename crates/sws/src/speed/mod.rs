@@ -8,7 +8,8 @@ mod others;
 use std::path::Path;
 
 use rayon::prelude::*;
-use sws_store::{Arena, Clock, Manifest, ReaderKind, probe};
+use sws_format::{Clock, Manifest};
+use sws_store::{Arena, ReaderKind, probe};
 
 use crate::Threads;
 pub use attending::PromptComputing;

@@ -11,8 +11,7 @@ use sws_cache::correction::{Fit, FitSequences as FitTo, Fitted};
 use sws_draft::{
     DEPTH, Draft, DraftSize, Gates, Learned, MicroDraftModel, Samples, Trained, Training, margin,
 };
-use sws_store::Pass;
-use sws_store::shard::Progress;
+use sws_format::{Pass, Progress};
 
 use super::{DraftInput, RecordedSequence, choice};
 use crate::args;

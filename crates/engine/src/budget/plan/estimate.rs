@@ -97,7 +97,7 @@ impl Planner {
         let PieceSizes { cyclic, embedding, slots, .. } = &self.pieces;
         let batch = self.options.batch.max(1) as u64;
         let all = self.pieces.cyclic_bytes();
-        let pinned_embedding = split.pinned.contains(&sws_store::PieceId::EMBED);
+        let pinned_embedding = split.pinned.contains(&sws_format::PieceId::EMBED);
         let lookup = embedding.map_or(0, |embedding| embedding.row);
         let pinned_bytes: u64 = cyclic
             .iter()

@@ -6,7 +6,7 @@ use sws_cache::Trace;
 use sws_cache::history::HistoryShape;
 use sws_cache::policy::PolicyKind;
 use sws_cache::replay::Residency;
-use sws_store::Pass;
+use sws_format::Pass;
 
 /// Hit rates by the share of the experts that has a slot, under the default policy.
 #[derive(Clone, Debug, PartialEq)]

@@ -18,9 +18,10 @@ pub use slots::SlotClass;
 
 use sws_cache::history::{History, HistoryShape};
 use sws_cache::policy::ExpectedUse;
+use sws_format::{Manifest, PieceId};
 use sws_kernels::{Packings, Tier};
 use sws_model::{ForwardState, Inventory, KvPrecision, ModelSpec, PassSize};
-use sws_store::{LayoutError, Manifest, PieceId};
+use sws_store::LayoutError;
 
 use super::ledger::{Ledger, MemoryUse, ProcessMemory};
 use crate::stand_ins::StandInUse;

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use sws_format::{Manifest, PieceId, PieceKind};
 use sws_kernels::Encoding;
 use sws_model::{HeldTensor, Inventory, ModelSpec, Role};
-use sws_store::{LayoutError, Manifest, Parts, PieceId, PieceKind, PieceLayout, Read};
+use sws_store::{LayoutError, Parts, PieceLayout, Read};
 
 use super::slots::SlotSizes;
 use crate::stand_ins::StandInUse;

@@ -2,8 +2,9 @@
 
 use sws_cache::NoRoom;
 use sws_cache::policy::Policy;
+use sws_format::PieceId;
 use sws_model::{Ready, Routed, SourceError};
-use sws_store::{PieceId, Priority};
+use sws_store::Priority;
 
 use super::DynamicAssembler;
 use crate::error::StreamError;

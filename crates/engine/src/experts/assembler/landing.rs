@@ -1,7 +1,8 @@
 //! Reads of the assembler: issued into slots of the cache, landed there, or given up.
 
 use sws_cache::{Claim, Need, NoRoom};
-use sws_store::{FetchError, PieceId, Priority};
+use sws_format::PieceId;
+use sws_store::{FetchError, Priority};
 
 use super::DynamicAssembler;
 use crate::error::StreamError;

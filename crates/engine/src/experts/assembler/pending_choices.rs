@@ -1,6 +1,6 @@
 //! Choices that policy and draft have not heard of yet.
 
-use sws_store::Pass;
+use sws_format::Pass;
 
 /// The choices of a pass whose tokens may turn out wrong, held back until it is known which are right.
 #[derive(Debug, Default)]

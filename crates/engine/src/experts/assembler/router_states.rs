@@ -1,7 +1,7 @@
 //! The states that routers choose from, on their way to the policy.
 
 use sws_cache::policy::Policy;
-use sws_store::Pass;
+use sws_format::Pass;
 
 /// Records the last state of each sequence before a router chooses, and reports it to the policy after.
 #[derive(Debug, Default)]

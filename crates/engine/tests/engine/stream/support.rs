@@ -7,16 +7,14 @@ use std::sync::Arc;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use sws_engine::{Infrastructure, InfrastructurePlan, StreamingSource, Waiter};
+use sws_format::{Clock, Manifest, PieceId, PieceKind, ShardReader, open_checkpoint};
 use sws_kernels::{EncodedRows, Encoder, Encoding, SourceDtype};
 use sws_model::{
     CausalLm, ForwardError, ForwardPass, Inventory, KvPrecision, ModelSpec, Observer, PassSource,
     ResidentSource, Session,
 };
-use sws_store::shard::{ShardOptions, shard};
-use sws_store::{
-    Arena, Clock, Manifest, NVMeWeightStore, PieceId, PieceKind, PieceLayout, Read, ShardReader,
-    StoreOptions, open_checkpoint,
-};
+use sws_shard::{ShardOptions, shard};
+use sws_store::{Arena, NVMeWeightStore, PieceLayout, Read, StoreOptions};
 pub(crate) use sws_testing::goldens::{goldens, variants};
 use sws_testing::readers::MemoryReader;
 use tempfile::TempDir;
@@ -84,7 +82,7 @@ impl Fixture {
 
     /// Reads the model's files from memory.
     pub(crate) fn memory(&self) -> MemoryReader {
-        let read = |file: &sws_store::FileEntry| fs::read(self.dir.join(&file.path)).unwrap();
+        let read = |file: &sws_format::FileEntry| fs::read(self.dir.join(&file.path)).unwrap();
         MemoryReader::new(self.manifest.files.iter().map(read).collect())
     }
 

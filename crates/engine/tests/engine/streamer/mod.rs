@@ -18,13 +18,14 @@ use sws_engine::{
     Options, Plan, PlanError, ProcessMemory, RamBudget, ResidentLoad, SlotClass,
     SpeculativeWeightStreamer, StreamerError, Witness,
 };
+use sws_format::{Dtype, Manifest, Pass};
 use sws_kernels::functional::top_k;
 use sws_kernels::{Activations, Encoding};
 use sws_model::text::{Sampler, Sampling};
 use sws_model::{
     BatchLm, CausalLm, ForwardPass, KvPrecision, ModelSpec, Observer, Routed, SourceError,
 };
-use sws_store::{Dtype, Manifest, NVMeWeightStore, Pass, ReaderKind, StoreOptions};
+use sws_store::{NVMeWeightStore, ReaderKind, StoreOptions};
 use sws_testing::recorded::Recorded;
 use sws_testing::tales;
 

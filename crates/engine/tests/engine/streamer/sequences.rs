@@ -6,9 +6,9 @@ use std::io;
 use proptest::prelude::*;
 use sws_cache::replay::Residency;
 use sws_engine::{PlanOptions, Planner};
+use sws_format::ShardReader;
 use sws_kernels::functional::argmax;
 use sws_model::{Chunk, Inventory, StepOutcome};
-use sws_store::ShardReader;
 
 use super::*;
 

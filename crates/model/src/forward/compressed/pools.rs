@@ -1,10 +1,10 @@
 //! Entries that the rows of several positions are pooled into.
 
+use sws_format::{PieceId, Span};
 use sws_kernels::functional::{
     NormWeight, RopePairs, RopeShape, pool, rms_norm, rope, rope_tables,
 };
 use sws_kernels::{PackedInput, Tier};
-use sws_store::{PieceId, Span};
 
 use super::super::attention::rows_of;
 use super::super::linear::Product;

@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
+use sws_format::Span;
 use sws_kernels::functional::{Attention, AttentionScratch, Queries, attention as attend};
 use sws_kernels::{
     MatmulJob, Matrix, OutputColumns, PackedInput, ScratchPool, Strided, Tier, matmul_transposed,
     threads_for,
 };
-use sws_store::Span;
 
 use super::super::attention::{rows_of, scratch_for};
 use super::super::indexer::Selection;

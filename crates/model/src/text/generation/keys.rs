@@ -1,6 +1,6 @@
 //! Settings in the keys `general.sampling.*` of a GGUF file.
 
-use sws_store::{Configuration, Value};
+use sws_format::{Configuration, Value};
 
 use super::GenerationFile;
 use super::settings::{MIN_P, REPETITION_PENALTY, Setting, TEMPERATURE, TOP_K, TOP_P};

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use fancy_regex::{Expr, Regex, RegexBuilder};
-use sws_store::Clock;
+use sws_format::Clock;
 use tokenizers::Offsets;
 use tokenizers::pattern::Pattern;
 

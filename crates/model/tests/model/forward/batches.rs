@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
+use sws_format::PieceKind;
 use sws_model::{
     CausalLm, Chunk, Compute, FindRows, ForwardError, ForwardPass, KvPrecision, Observer,
     PassSource, Ready, ResidentSource, Routed, Sequences, SourceError, StepOutcome, TakeRow,
     WeightSource,
 };
-use sws_store::PieceKind;
 
 use crate::forward::support::{Fixture, variants};
 

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use sws_format::open_checkpoint;
 use sws_kernels::{Encoding, GgufBlocks, Matrix};
-use sws_store::open_checkpoint;
-use sws_store::shard::{ShardOptions, shard};
+use sws_shard::{ShardOptions, shard};
 use sws_testing::gguf::{GgufFile, Key};
 
 use crate::forward::gguf::{in_place, logits};

@@ -6,10 +6,10 @@ use std::path::Path;
 
 use safetensors::Dtype;
 use serde_json::{Value, json};
+use sws_format::{ErrorNorms, Manifest, Tensor, open_checkpoint};
 use sws_kernels::{Encoding, Fp8Scales, Matrix, Published};
 use sws_model::{CausalLm, ModelSpec};
-use sws_store::shard::{ShardOptions, shard, unshard, verify};
-use sws_store::{ErrorNorms, Manifest, Tensor, open_checkpoint};
+use sws_shard::{ShardOptions, shard, unshard, verify};
 use sws_testing::goldens::{self, Tensors, change};
 
 use crate::forward::support::{Fixture, Recorder};

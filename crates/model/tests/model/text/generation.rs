@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use sws_format::{Configuration, Value};
 use sws_model::text::SettingOrigin::{Default as D, GenerationConfig as J, Gguf as G, Option as O};
 use sws_model::text::{Generation, GenerationOptions, Sampling};
-use sws_store::{Configuration, Value};
 
 const CONFIG: &str = r#"{"eos_token_id": 2}"#;
 

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use sws_format::Clock;
 use sws_model::{Chunk, ForwardPass, ForwardState, KvPrecision, LayerSpec, LogitRows, Mixer};
-use sws_store::Clock;
 use sws_testing::goldens::runnable_from;
 
 use crate::forward::support::Fixture;
