@@ -1,6 +1,6 @@
 //! Any text as an answer in each format: it reads the same whole and split in two.
 
-use sws_model::text::{ChatTemplate, ReplyFormat, ReplyPart, ReplyReader, ToolSchemas};
+use sws_text::{ChatTemplate, ReplyFormat, ReplyPart, ReplyReader, ToolSchemas};
 
 const TEMPLATES: [&[u8]; 9] = [
     b"<think></think><tool_call>",

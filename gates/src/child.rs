@@ -17,11 +17,11 @@ use sws_engine::{
     ProcessMemory, SpeculativeWeightStreamer, Witness, memory, peak_memory,
 };
 use sws_format::Manifest;
-use sws_model::text::{Sampler, Sampling};
 use sws_model::{CausalLm, ForwardPass, Inventory, KvPrecision, ModelSpec, Observer};
 use sws_store::{NVMeWeightStore, ReaderKind, StoreOptions};
 use sws_testing::cgroup::Group;
 use sws_testing::child::{self, hear, tell};
+use sws_text::{Sampler, Sampling};
 
 use crate::crowd::Crowd;
 use crate::pairs::{Ask, Turn};

@@ -12,9 +12,9 @@ use sws::{
 use sws_engine::{Certificate, Metrics, Witness, peak_memory};
 use sws_format::ShardReader;
 use sws_model::KvPrecision;
-use sws_model::text::Position;
 use sws_store::{ReaderKind, StoreOptions};
 use sws_testing::readers::Flaky;
+use sws_text::Position;
 
 use crate::child::{Done, Task};
 

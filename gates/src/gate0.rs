@@ -9,9 +9,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 use sws_format::{Checkpoint, MANIFEST_FILE, open_checkpoint};
-use sws_model::text::Sampling;
 use sws_shard::unshard;
 use sws_testing::goldens::{Golden, golden_dir, is_readable_in_place, variants};
+use sws_text::Sampling;
 
 use crate::child::{Done, Drafting, Ram, Task, Work, finished};
 use crate::models::{Large, make_shards};

@@ -7,9 +7,9 @@ use anyhow::{Result, ensure};
 use sws_benchmarks::fio;
 use sws_benchmarks::paired::median;
 use sws_cache::policy::PolicyKind;
-use sws_model::text::Sampling;
 use sws_testing::cgroup::Group;
 use sws_testing::{sampled, tales};
+use sws_text::Sampling;
 
 use crate::child::{Done, Drafting, Ended, Endured, Ram, Task, Work, finished};
 use crate::models::model;

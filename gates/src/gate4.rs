@@ -11,9 +11,9 @@ use sws_cache::policy::PolicyKind;
 use sws_draft::{Draft, NoDraft};
 use sws_engine::Metrics;
 use sws_model::CausalLm;
-use sws_model::text::{Sampler, Sampling};
 use sws_testing::noisy::hash;
 use sws_testing::{sampled, tales};
+use sws_text::{Sampler, Sampling};
 
 use crate::Setting;
 use crate::child::{Drafting, Task};

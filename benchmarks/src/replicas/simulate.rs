@@ -13,7 +13,7 @@ use serde::Serialize;
 use sws::{Batch, BatchRequest, Cancel, Event, LoadedSequences, Threads};
 use sws_engine::Waiter;
 use sws_format::Clock;
-use sws_model::text::{Generation, Position};
+use sws_text::{Generation, Position};
 
 use super::costs::{Costs, Work};
 use super::replayed::{Done, Replayed, Working};

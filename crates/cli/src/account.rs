@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use sws::{Activations, End, Generated, Pace, RunMetrics};
 use sws_engine::{Metrics, Speculation, SpeculativeCounts};
-use sws_model::text::Sampling;
+use sws_text::Sampling;
 
 use crate::commands::{count, size};
 use crate::table::wrapped_at;

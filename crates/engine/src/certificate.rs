@@ -4,8 +4,8 @@
 use serde::{Deserialize, Serialize};
 use sws_format::{Manifest, ModelIdentity, Pass, Span};
 use sws_kernels::Activations;
-use sws_model::text::{SAMPLER, SampleError, Sampler, Sampling};
 use sws_model::{CausalLm, ForwardError, KvPrecision, ModelSpec, Observer, Routed, SourceError};
+use sws_text::{SAMPLER, SampleError, Sampler, Sampling};
 
 /// Version of the file format. Other versions are refused.
 const FORMAT: &str = "sws-certificate-1";

@@ -108,12 +108,6 @@ pub(crate) fn translated(given: &GgufMap) -> Result<Option<GgufMap>, ConfigError
     Ok(Some(entries))
 }
 
-/// The keys that are texts' ends, for a model without a generation configuration.
-pub(crate) fn stop_tokens(given: &GgufMap) -> Vec<Value> {
-    let keys = ["eos", "eot", "eom"].map(|end| format!("tokenizer.ggml.{end}_token_id"));
-    keys.iter().filter_map(|key| given.get(key)).cloned().collect()
-}
-
 struct GgufKeys<'a> {
     architecture: &'static Architecture,
     given: &'a GgufMap,

@@ -1,4 +1,4 @@
-//! Model configurations, the forward pass and text processing.
+//! Model configurations and the forward pass.
 //!
 //! A [`Configuration`](sws_format::Configuration) becomes two things. [`naming()`] returns the
 //! [`Naming`](sws_format::Naming) of its family, by which the store sorts tensors into pieces.
@@ -12,7 +12,6 @@
 //!
 //! Callers that only use a model hold a [`CausalLm`] and query it for what it can do beyond one sequence
 //! ([`CausalLm::as_batch_lm`]). A session is one implementation; other implementations of the layers are possible.
-//! [`text`] converts between text and token ids, and selects tokens from logits.
 //!
 //! ```
 //! use sws_format::{Configuration, PieceId, Placement};
@@ -49,7 +48,6 @@ mod source;
 mod spec;
 mod spellings;
 mod state;
-pub mod text;
 mod unused;
 
 pub use config::{ConfigError, InvalidConfig};

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use sws::{BatchRequest, Cancel, End};
-use sws_model::text::{ChatOptions, Json, Position, ReplyPart};
+use sws_text::{ChatOptions, Json, Position, ReplyPart};
 
 use crate::app::{App, Served};
 use crate::blocks::{self, MessageBlock};

@@ -11,7 +11,7 @@ use sws::{
 use sws_engine::{Gauge, Plan};
 use sws_format::Clock;
 use sws_model::KvPrecision;
-use sws_model::text::{Detokenizer, Position, ReplyFormat, SettingOf, Tokenizer};
+use sws_text::{Detokenizer, Position, ReplyFormat, SettingOf, Tokenizer};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::channel;
 

@@ -1,7 +1,7 @@
 //! Messages in Anthropic's form: lists of blocks.
 
 use serde::Deserialize;
-use sws_model::text::Json;
+use sws_text::Json;
 
 use crate::app::App;
 use crate::failure::Failure;

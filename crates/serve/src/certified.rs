@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::Value;
 use sws::BatchRequest;
 use sws_engine::{Certificate, Witness};
-use sws_model::text::Sampling;
+use sws_text::Sampling;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::app::{App, Served};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sws::{BatchRequest, Cancel, End};
-use sws_model::text::{ChatOptions, Json, Position, ReplyPart, ToolCall};
+use sws_text::{ChatOptions, Json, Position, ReplyPart, ToolCall};
 
 use crate::app::{App, Served};
 use crate::certified::certified;

@@ -1,6 +1,6 @@
 //! Checks of tools, so that nothing that a client asks for is left out without a word.
 
-use sws_model::text::Json;
+use sws_text::Json;
 
 use crate::failure::{Failure, shortened};
 

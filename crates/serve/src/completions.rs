@@ -8,7 +8,7 @@ use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde_json::{Map, Value, json};
 use sws::{BatchRequest, Cancel, Rank};
 use sws_model::check_tokens;
-use sws_model::text::Position;
+use sws_text::Position;
 
 use crate::app::{App, Served};
 use crate::certified::certified;

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 
 use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, SeqAccess, Visitor};
 use sws::GenerationOptions;
-use sws_model::text::{Generation, GenerationError};
+use sws_text::{Generation, GenerationError};
 
 use crate::app::{App, Served};
 use crate::certified::unsupported;

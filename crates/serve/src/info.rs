@@ -9,7 +9,7 @@ use axum::http::{Response, StatusCode};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sws_engine::{WeightKind, memory};
-use sws_model::text::SettingOf;
+use sws_text::SettingOf;
 
 use crate::app::{App, Served};
 use crate::counts::number;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use sws::End;
-use sws_model::text::ReplyPart;
+use sws_text::ReplyPart;
 
 use crate::app::{App, Served};
 use crate::failure::Failure;

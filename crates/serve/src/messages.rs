@@ -1,9 +1,9 @@
 //! The messages of a conversation, and their tokens.
 
 use serde::{Deserialize, Serialize};
-use sws_grammar::Structure;
 use sws_model::check_tokens;
-use sws_model::text::{ChatError, ChatOptions, ChatPrompt, Json, TokenizerError, ToolSchemas};
+use sws_text::grammar::Structure;
+use sws_text::{ChatError, ChatOptions, ChatPrompt, Json, TokenizerError, ToolSchemas};
 
 use crate::app::{App, Served};
 use crate::failure::Failure;

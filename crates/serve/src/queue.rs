@@ -177,7 +177,7 @@ impl TextQueue {
 #[cfg(test)]
 mod tests {
     use sws::{Cancel, Model};
-    use sws_model::text::Position;
+    use sws_text::Position;
     use tokio::sync::mpsc::{Receiver, channel};
 
     use super::*;

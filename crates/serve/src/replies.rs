@@ -1,7 +1,7 @@
 //! Answers to conversations, taken apart into reasoning, text and calls.
 
 use sws::{End, Piece};
-use sws_model::text::{ReplyPart, ReplyReader, ToolCall};
+use sws_text::{ReplyPart, ReplyReader, ToolCall};
 
 use crate::app::{App, Served};
 use crate::messages::PromptRequest;

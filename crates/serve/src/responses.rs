@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use sws::{BatchRequest, Cancel};
-use sws_model::text::{ChatOptions, Json, Position};
+use sws_text::{ChatOptions, Json, Position};
 
 use crate::app::{App, Served};
 use crate::failure::Failure;

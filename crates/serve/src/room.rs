@@ -4,7 +4,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sws_engine::{MemoryUse, Plan};
-use sws_grammar::{Grammar, GrammarVocabulary, Structure, StructureError};
+use sws_text::grammar::{Grammar, GrammarVocabulary, Structure, StructureError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::app::{App, Served};

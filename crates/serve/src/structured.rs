@@ -6,10 +6,10 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use sws_grammar::{
+use sws_text::grammar::{
     AnswerMask, Grammar, GrammarVocabulary, MAX_STRUCTURE_BYTES, Structure, StructureError,
 };
-use sws_model::text::{Constraint, ConstraintError, Generation, TokenMask};
+use sws_text::{Constraint, ConstraintError, Generation, TokenMask};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::app::{App, Served};

@@ -5,8 +5,8 @@ use std::fmt;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::{Value, json};
-use sws_grammar::Structure;
-use sws_model::text::Json;
+use sws_text::Json;
+use sws_text::grammar::Structure;
 
 use crate::app::{App, Served};
 use crate::checks::{self, ToolKind};

@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use sws_engine::{Waiter, Witness};
 use sws_format::{Clock, Pass, Progress};
-use sws_model::text::{Generation, Position, TokenMask, Tokenizer};
 use sws_model::{
     CausalLm, Chunk, ForwardError, Observer, Routed, SourceError, StepOutcome, check_tokens,
 };
+use sws_text::{Generation, Position, TokenMask, Tokenizer};
 
 use crate::prefix_cache::{AnswerKey, KnownAnswer, PrefixCache, PrefixEntry};
 use crate::prefix_disk::PrefixDisk;

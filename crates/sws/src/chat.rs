@@ -2,7 +2,7 @@
 
 use sws_format::Clock;
 use sws_model::check_tokens;
-use sws_model::text::{
+use sws_text::{
     ChatOptions, ChatTemplate, Generation, GenerationOptions, Json, Message, Position, ReplyFormat,
     ReplyReader,
 };

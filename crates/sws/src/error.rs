@@ -7,8 +7,8 @@ use sws_engine::UnknownBudget;
 use sws_format::{CheckpointError, ManifestError, SmallFileError};
 use sws_hub::{HubError, ModelId, ModelName, some_of};
 use sws_model::ForwardError;
-use sws_model::text::{ConstraintError, GenerationError, SampleError};
 use sws_store::{FetchError, LayoutError, LimitSource};
+use sws_text::{ConstraintError, GenerationError, SampleError};
 
 use crate::Size;
 

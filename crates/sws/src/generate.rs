@@ -8,8 +8,8 @@ use std::fmt;
 
 use sws_engine::{Gauge, Waiter};
 use sws_format::{Pass, Progress};
-use sws_model::text::{Generation, Position, ReplyReader, TokenMask, Tokenizer};
 use sws_model::{CausalLm, ForwardError, Observer};
+use sws_text::{Generation, Position, ReplyReader, TokenMask, Tokenizer};
 use tracing::debug;
 
 use crate::cancel::{CancelObserver, OnLayer};

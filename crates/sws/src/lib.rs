@@ -176,15 +176,15 @@ pub use sws_format::{
     Checkpoint, Clock, Configuration, Manifest, Pass, PieceId, PieceKind, ShardReader,
 };
 pub use sws_kernels::{Activations, Encoding, Tier};
-pub use sws_model::text::{
-    ChatPrompt, ChatTemplate, Generation, GenerationOptions, Message, Position, ReplyFormat,
-    TokenMask, Tokenizer,
-};
 pub use sws_model::{
     CausalLm, Description, ForwardError, InvalidConfig, KvPrecision, ModelSpec, Observer, Routed,
     SourceError,
 };
 pub use sws_store::{BlobDevice, BlobsError, NVMeWeightStore, ReaderKind};
+pub use sws_text::{
+    ChatPrompt, ChatTemplate, Generation, GenerationOptions, Message, Position, ReplyFormat,
+    TokenMask, Tokenizer,
+};
 
 /// Compiles the examples of docs/library.md.
 #[cfg(doctest)]

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use sws_engine::{Gauge, MemoryUse, Plan, Waiter, peak_memory};
 use sws_kernels::Activations;
-use sws_model::text::{Generation, Position};
 use sws_model::{CausalLm, KvPrecision};
 use sws_store::SystemMemory;
+use sws_text::{Generation, Position};
 
 use crate::generate::GenerateStart;
 use crate::sequence::Sequence;

@@ -6,8 +6,8 @@ use std::thread::available_parallelism;
 
 use sws_engine::{Plan, ProcessMemory, RamBudget, UnknownBudget};
 use sws_format::{Clock, Progress, ShardReader};
-use sws_model::text::Tokenizer;
 use sws_store::SystemMemory;
+use sws_text::Tokenizer;
 use tracing::info;
 
 use crate::loaded::LoadedFacts;

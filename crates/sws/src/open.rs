@@ -13,13 +13,13 @@ use sws_format::{
     Checkpoint, CheckpointError, Configuration, MANIFEST_FILE, Manifest, ShardReader,
     SmallFileError, open_checkpoint, read_config, remedy,
 };
-use sws_model::text::gguf::{tokenizer_config_json, tokenizer_json, tokenizer_memory};
-use sws_model::text::{
+use sws_model::{ModelSpec, check_tokens};
+use sws_store::{NVMeWeightStore, ReaderKind, StoreOptions, Supply, SystemMemory, user_cache};
+use sws_text::gguf::{tokenizer_config_json, tokenizer_json, tokenizer_memory};
+use sws_text::{
     ChatTemplate, Generation, GenerationError, GenerationOptions, Tokenizer, TokenizerError,
     TokenizerMemory,
 };
-use sws_model::{ModelSpec, check_tokens};
-use sws_store::{NVMeWeightStore, ReaderKind, StoreOptions, Supply, SystemMemory, user_cache};
 use tracing::info;
 
 use crate::error::{Cause, Lacking};

@@ -1,7 +1,7 @@
 //! The prefix cache: prefixes of texts that were computed, and are kept while they are worth their bytes.
 
 use sws_model::Prefix;
-use sws_model::text::{Generation, Position};
+use sws_text::{Generation, Position};
 
 /// Maximum number of prefixes.
 const MOST: usize = 256;
@@ -266,7 +266,7 @@ impl<P> PrefixCache<P> {
 
 #[cfg(test)]
 mod tests {
-    use sws_model::text::Sampling;
+    use sws_text::Sampling;
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! Requests: a text to continue, with options.
 
-use sws_model::text::GenerationOptions;
+use sws_text::GenerationOptions;
 
 /// A text to continue, with options. A string becomes a request with the defaults.
 ///

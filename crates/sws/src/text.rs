@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sws_engine::RamBudget;
 use sws_format::Clock;
-use sws_model::text::{ChatPrompt, ChatTemplate, ReplyFormat, Tokenizer};
+use sws_text::{ChatPrompt, ChatTemplate, ReplyFormat, Tokenizer};
 
 use crate::error::Lacking;
 use crate::open::TokenizerReading;

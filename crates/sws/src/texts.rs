@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
-use sws_model::text::{Generation, Position, TokenMask};
+use sws_text::{Generation, Position, TokenMask};
 
 use crate::batch::{Batch, BatchRequest, Event};
 use crate::{Cancel, Generated, Result};

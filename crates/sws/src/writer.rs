@@ -1,7 +1,7 @@
 //! The choice of a text's tokens, and of its end.
 
 use sws_model::ForwardError;
-use sws_model::text::{
+use sws_text::{
     Constraint, Finish, Generation, Position, ReplyPart, ReplyReader, SampleError, Sampler,
     TextStream, Tokenizer,
 };

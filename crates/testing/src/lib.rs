@@ -21,7 +21,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use sws_draft::{DraftShape, DraftSize, MicroDraftModel};
 use sws_format::{MANIFEST_FILE, Manifest, open_checkpoint};
-use sws_model::{LoadError, ModelSpec, ResidentSource, text::Sampling};
+use sws_model::{LoadError, ModelSpec, ResidentSource};
+use sws_text::Sampling;
 
 /// True in `.ci/night`, where the longest tables of tests are whole. Elsewhere a test takes a part of its table.
 pub fn is_night() -> bool {

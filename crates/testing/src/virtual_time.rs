@@ -12,9 +12,9 @@ use sws_engine::{
     SpeculativeWeightStreamer,
 };
 use sws_format::Clock;
-use sws_model::text::Sampler;
 use sws_model::{CausalLm, ForwardPass, Inventory, ModelSpec};
 use sws_store::{NVMeWeightStore, SimulatedDisk, StoreOptions};
+use sws_text::Sampler;
 
 use crate::noisy::{Answer, Noisy, Slow, hash};
 use crate::{open, sampled, tales};

@@ -3,7 +3,7 @@
 use anyhow::anyhow;
 use clap::builder::NonEmptyStringValueParser;
 use sws::Model;
-use sws_model::text::{Generation, GenerationError, GenerationOptions};
+use sws_text::{Generation, GenerationError, GenerationOptions};
 
 use crate::terminal::note;
 

@@ -10,7 +10,7 @@ use serde::Serialize;
 use sws::{End, Generated, Model, NEW_TOKENS, Needs, TextCodec};
 use sws_engine::{Metrics, PlanError, peak_memory};
 use sws_format::Clock;
-use sws_model::text::SAMPLER;
+use sws_text::SAMPLER;
 
 use super::run::{read_file, read_text};
 use super::structured::{StructuredOutput, structured_output};

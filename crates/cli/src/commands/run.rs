@@ -11,8 +11,8 @@ use serde::Serialize;
 use sws::{End, Generated, Model, NEW_TOKENS, Needs, Piece, RunMetrics, TextCodec};
 use sws_engine::{Certificate, Witness};
 use sws_format::{Pass, open_named};
-use sws_model::text::{Generation, SAMPLER, Sampling, SettingOf};
 use sws_model::{Observer, Routed, SourceError};
+use sws_text::{Generation, SAMPLER, Sampling, SettingOf};
 
 use super::print;
 use super::structured::{StructuredOutput, structured_output};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sws::{Model, TextCodec};
-use sws_model::text::{Generation, TokenMask};
+use sws_text::{Generation, TokenMask};
 
 use crate::args;
 
@@ -43,7 +43,7 @@ mod asked {
     use anyhow::anyhow;
     use sws::{GenerationOptions, Lacking};
     use sws_format::open_named;
-    use sws_grammar::{Grammar, GrammarVocabulary, MAX_STRUCTURE_BYTES, Structure};
+    use sws_text::grammar::{Grammar, GrammarVocabulary, MAX_STRUCTURE_BYTES, Structure};
 
     use super::super::run::read_text;
     use super::{Arc, Generation, Model, StructuredOutput, TextCodec};

@@ -13,12 +13,12 @@ use std::time::Duration;
 use sws_cache::SavedTensors;
 use sws_cache::correction::Corrections;
 use sws_format::{Clock, Progress};
-use sws_model::text::{Sampler, Sampling};
 use sws_model::{
     BatchLm, CausalLm, Chunk, ExpectedReads, ForwardError, ForwardPass, Inventory, KvPrecision,
     Observer, Prefix, ResidentSource, Session, SpeculativeLm, StepOutcome,
 };
 use sws_store::{Arena, NVMeWeightStore, Slot, SystemMemory, release_freed_memory};
+use sws_text::{Sampler, Sampling};
 
 use crate::budget::{
     MemoryUse, Plan, PlanOptions, Planner, ProcessMemory, SlotClass, page, routes_of,

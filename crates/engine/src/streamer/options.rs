@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use sws_draft::{Draft, NoDraft};
-use sws_model::text::{SampleError, Sampling};
 use sws_model::{ForwardError, KvPrecision, WeightsError};
+use sws_text::{SampleError, Sampling};
 
 use super::meter::ComputeCosts;
 use crate::budget::{PlanError, ProcessMemory, RamBudget};

@@ -11,11 +11,11 @@ use sws_engine::{
     ComputeCosts, Options, ProcessMemory, RamBudget, SpeculativeWeightStreamer, StreamerError,
 };
 use sws_format::{Clock, Manifest, ShardReader};
-use sws_model::text::Sampling;
 use sws_model::{CausalLm, ForwardPass};
 use sws_store::{NVMeWeightStore, ReaderKind, SimulatedDisk, StoreOptions};
 use sws_testing::readers::BitFlip;
 use sws_testing::tales;
+use sws_text::Sampling;
 
 const PROMPT: [u32; 8] = [5, 300, 17, 99, 1000, 41, 7, 2048];
 

@@ -1,8 +1,8 @@
 //! The memory of sequences and of what is kept.
 
 use sws_engine::RamBudget;
-use sws_model::text::{Constraint, ConstraintError, Sampling};
 use sws_testing::goldens;
+use sws_text::{Constraint, ConstraintError, Sampling};
 
 use super::*;
 use crate::{Model, Needs, Options, Streaming};

@@ -11,11 +11,11 @@ use sws_engine::{
 use sws_format::open_checkpoint;
 use sws_kernels::Encoding;
 use sws_model::ForwardPass;
-use sws_model::text::{Generation, Sampling};
 use sws_shard::{ShardOptions, shard, unshard};
 use sws_store::SimulatedDisk;
 use sws_testing::virtual_time::simulated;
 use sws_testing::{sampled, tales};
+use sws_text::{Generation, Sampling};
 use tempfile::TempDir;
 
 use super::*;

@@ -8,11 +8,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use sws_format::open_checkpoint;
-use sws_model::text::{ChatOptions, GenerationOptions, Message};
 use sws_model::{CausalLm, ForwardPass as Forward, KvPrecision, Session};
 use sws_shard::{ShardOptions, shard};
 use sws_store::ReaderKind;
 use sws_testing::goldens;
+use sws_text::{ChatOptions, GenerationOptions, Message};
 
 use super::Model;
 use crate::{Options, resident};

@@ -9,11 +9,11 @@ use sws::{
     Model, Needs, Observer, Options, Prompt, Request, ShardReader, Threads,
 };
 use sws_format::{Pass, open_checkpoint};
-use sws_model::text::Position;
 use sws_model::{Routed, SourceError};
 use sws_shard::{ShardOptions, shard};
 use sws_store::ReaderKind;
 use sws_testing::goldens;
+use sws_text::Position;
 
 const TEMPLATE: &str = "{% for m in messages %}{{ m.role[0] }} {{ m.content }}\n{% endfor %}\
                         {% if add_generation_prompt %}a {% endif %}";

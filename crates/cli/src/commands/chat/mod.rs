@@ -12,7 +12,7 @@ use sws::{
     Conversation, End, Generated, Lacking, LoadedModel, Message, Model, Needs, RunMetrics, Threads,
 };
 use sws_model::ForwardError;
-use sws_model::text::Generation;
+use sws_text::Generation;
 
 use super::run::{RunOutcome, read_file, read_text};
 use super::{print, run, size};

@@ -21,13 +21,13 @@ use sws_engine::{
 use sws_format::{Dtype, Manifest, Pass};
 use sws_kernels::functional::top_k;
 use sws_kernels::{Activations, Encoding};
-use sws_model::text::{Sampler, Sampling};
 use sws_model::{
     BatchLm, CausalLm, ForwardPass, KvPrecision, ModelSpec, Observer, Routed, SourceError,
 };
 use sws_store::{NVMeWeightStore, ReaderKind, StoreOptions};
 use sws_testing::recorded::Recorded;
 use sws_testing::tales;
+use sws_text::{Sampler, Sampling};
 
 const MIB: u64 = 1 << 20;
 const PROMPT: [u32; 10] = [5, 300, 17, 99, 1000, 41, 7, 2048, 311, 12];
