@@ -19,8 +19,9 @@ use crate::prepared::Prepared;
 use crate::queue::Happened;
 use crate::replies::Replies;
 use crate::reply::AnswerWriter;
+use crate::sse::named;
 use crate::structured::{self, OutputFormat};
-use crate::tally::{AnswerHead, TextTally, named};
+use crate::tally::{AnswerHead, TextTally};
 use crate::tools::{self, OfferedTools, ToolChoice};
 
 /// Beginning of a line that one client changes with each request, which a model has no use for.

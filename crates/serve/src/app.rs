@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use sws::{
     Activations, BatchRequest, Cancel, Defaults, GenerationOptions, LoadedModel, Needs, TextCodec,
@@ -17,15 +18,15 @@ use tokio::sync::mpsc::channel;
 
 use crate::ServerConfig;
 use crate::bodies::Bodies;
-use crate::certified;
 use crate::cost::RequestCost;
 use crate::counts::ServerCounts;
-use crate::events::Events;
 use crate::failure::Failure;
+use crate::listeners::Events;
 use crate::queue::{QueuedText, TextQueue};
 use crate::reply::ReplyTicket;
 use crate::requests::{RequestEntry, RequestOrigin, Requests};
-use crate::room::Room;
+use crate::room::{Room, WaitingFor};
+use crate::sizes::{CERTIFICATE_UNIT, certificate_bytes};
 
 /// Events of a request that its connection has not taken yet. Only a client that does not read
 /// leaves as many.
@@ -90,7 +91,7 @@ pub(crate) struct Served {
 impl App {
     pub(crate) fn new(config: ServerConfig) -> App {
         let bodies = Bodies::new(config.limits.body);
-        let certificates = certified::bytes(config.limits.body).div_ceil(certified::UNIT);
+        let certificates = certificate_bytes(config.limits.body).div_ceil(CERTIFICATE_UNIT);
         App {
             config,
             queue: TextQueue::default(),
@@ -254,6 +255,24 @@ impl App {
         let jobs = texts.into_iter().enumerate().map(job).collect();
         self.queue.push(jobs, limits.queue)?;
         Ok(ReplyTicket::new(received, cancel, limits.queue_time, listed))
+    }
+}
+
+impl WaitingFor for App {
+    fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    fn queue_time(&self) -> Duration {
+        self.config.limits.queue_time
+    }
+
+    fn wake(&self) {
+        self.queue.wake();
+    }
+
+    fn is_draining(&self) -> bool {
+        App::is_draining(self)
     }
 }
 

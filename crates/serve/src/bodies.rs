@@ -1,6 +1,6 @@
 //! Bodies of requests: memory for the bytes that have arrived, and a pace for those that have not.
 //!
-//! The first [`FREE`] bytes of a body belong to its connection, so that a small request waits for no other.
+//! The first [`FREE_BODY`] bytes of a body belong to its connection, so that a small request waits for no other.
 //! Bytes beyond take permits of a pool as they arrive. Once the pool is empty, one body at a time
 //! has the turn: it may grow up to the limit in memory that is kept for it. It waits for its client
 //! alone, so bodies that have arrived in part never wait for each other in a circle; and while others
@@ -21,9 +21,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::ServerLimits;
 use crate::failure::Failure;
+use crate::sizes::FREE_BODY;
 
-/// Bytes of a body that need no permit.
-pub(crate) const FREE: usize = 4 << 10;
 /// Bytes for which a permit stands.
 const UNIT: usize = 1 << 10;
 /// Bytes by which a body grows at least.
@@ -52,11 +51,6 @@ pub(crate) struct Received {
     turn: Option<OwnedSemaphorePermit>,
 }
 
-/// Bytes that bodies of at most so many bytes take together, beside the one that has the turn.
-pub(crate) const fn bytes(body: usize, connections: usize) -> usize {
-    body + connections * FREE
-}
-
 impl Bodies {
     /// Memory for bodies of at most so many bytes.
     pub(crate) fn new(body: usize) -> Bodies {
@@ -77,7 +71,7 @@ impl Bodies {
         }
         let most = size.upper().and_then(|most| usize::try_from(most).ok());
         let most = most.unwrap_or(limits.body).min(limits.body);
-        let mut received = Received::new(most.min(FREE));
+        let mut received = Received::new(most.min(FREE_BODY));
         let least = limits.least_bytes();
         let mut pace = ArrivalPace::new(limits.body_time, least);
         let mut turn = ArrivalPace::new(limits.body_time / TURN, least * HASTE / TURN as usize);
@@ -213,7 +207,7 @@ impl Received {
 
 /// Permits for so much room.
 const fn units(room: usize) -> usize {
-    room.saturating_sub(FREE).div_ceil(UNIT)
+    room.saturating_sub(FREE_BODY).div_ceil(UNIT)
 }
 
 #[cfg(test)]
@@ -228,6 +222,7 @@ mod tests {
     use tokio::task::yield_now;
 
     use super::*;
+    use crate::sizes::body_bytes;
 
     /// A body without a length, whose parts come when a test sends them.
     struct Sent(Receiver<Bytes>);
@@ -254,7 +249,7 @@ mod tests {
         const MOST: usize = 64 << 10;
         let limits = ServerLimits { body: MOST, ..ServerLimits::default() };
         let bodies = Bodies::new(MOST);
-        let mut growing: Vec<Received> = (0..12).map(|_| Received::new(FREE)).collect();
+        let mut growing: Vec<Received> = (0..12).map(|_| Received::new(FREE_BODY)).collect();
         let mut state = 1_u64;
         let mut ended = 0;
         let mut stuck = 0;
@@ -277,10 +272,10 @@ mod tests {
                 }
                 if one.bytes.len() == MOST || random.is_multiple_of(500) {
                     ended += usize::from(one.bytes.len() == MOST);
-                    *one = Received::new(FREE);
+                    *one = Received::new(FREE_BODY);
                 }
                 let held: usize = growing.iter().map(|one| one.bytes.capacity()).sum();
-                assert!(held <= bytes(MOST, 12) + MOST, "{held}");
+                assert!(held <= body_bytes(MOST, 12) + MOST, "{held}");
                 assert!(stuck < 300, "no body can grow");
             }
         });

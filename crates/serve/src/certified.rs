@@ -11,13 +11,11 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::app::{App, Served};
 use crate::failure::Failure;
-use crate::fields::SamplingFields;
+use crate::fields::{EXTENSION, SamplingFields, uncertified};
+use crate::sizes::{CERTIFICATE_UNIT, certificate_bytes};
 
-/// Bytes for which a permit stands.
-pub(crate) const UNIT: usize = 1 << 10;
 /// Bytes of a step of a certificate besides its routes.
 const STEP: usize = 160;
-const FIELD: &str = "x_sws";
 
 /// An answer whose certificate was asked for.
 pub(crate) struct Certified {
@@ -34,12 +32,6 @@ impl fmt::Debug for Certified {
     }
 }
 
-/// Bytes of routes and hashes of the certificates of all requests that wait or run, of a server whose
-/// requests have at most so many bytes.
-pub(crate) const fn bytes(body: usize) -> usize {
-    body / 2
-}
-
 impl Certified {
     /// Lets a witness follow the text of a request that asks for a certificate.
     fn begin(
@@ -48,12 +40,12 @@ impl Certified {
         texts: &mut [BatchRequest],
     ) -> Result<Certified, Failure> {
         let [text] = texts else {
-            return Err(unsupported(
+            return Err(uncertified(
                 "a certificate is of one text; ask for one prompt, with n = 1",
             ));
         };
         if text.constraint.is_some() || !text.bias.is_empty() || text.prompt_ranks {
-            return Err(unsupported(
+            return Err(uncertified(
                 "a certificate is of a text without structure, logit_bias or echo with logprobs; leave those out",
             ));
         }
@@ -62,11 +54,11 @@ impl Certified {
         let new = text.generation.max_new_tokens.unwrap_or(room).min(room);
         let routes = 4 * spec.moes().count() * spec.max_top_k();
         let bytes = (text.tokens.len() + new).saturating_mul(routes + STEP);
-        let most = self::bytes(app.config.limits.body);
-        let permits = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
+        let most = certificate_bytes(app.config.limits.body);
+        let permits = u32::try_from(bytes.div_ceil(CERTIFICATE_UNIT)).unwrap_or(u32::MAX);
         if bytes > most {
             return Err(Failure::field(
-                FIELD,
+                EXTENSION,
                 format!(
                     "the certificate would have {bytes} bytes of {most}; ask for fewer tokens, raise --body, or use `sws run --certify`",
                 ),
@@ -113,9 +105,4 @@ pub(crate) fn certified(
     texts: &mut [BatchRequest],
 ) -> Result<Option<Certified>, Failure> {
     sampling.certificate.then(|| Certified::begin(app, served, texts)).transpose()
-}
-
-/// The refusal of a certificate.
-pub(crate) fn unsupported(why: &str) -> Failure {
-    Failure::unsupported(FIELD, why)
 }

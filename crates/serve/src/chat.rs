@@ -19,8 +19,9 @@ use crate::prepared::Prepared;
 use crate::queue::Happened;
 use crate::replies::Replies;
 use crate::reply::AnswerWriter;
+use crate::sse::{comment, event};
 use crate::structured::{self, StructuredFields};
-use crate::tally::{AnswerHead, TextTally, chat_logprob, comment, event, finish_reason};
+use crate::tally::{AnswerHead, TextTally, chat_logprob, finish_reason};
 use crate::tools::{self, OfferedTools, ToolChoice};
 
 /// The fields of a chat.

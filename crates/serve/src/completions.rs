@@ -20,8 +20,9 @@ use crate::names::names;
 use crate::prepared::Prepared;
 use crate::queue::Happened;
 use crate::reply::AnswerWriter;
+use crate::sse::{comment, event};
 use crate::structured::StructuredFields;
-use crate::tally::{AnswerHead, TextTally, comment, event, finish_reason, finite};
+use crate::tally::{AnswerHead, TextTally, finish_reason, finite};
 
 /// New tokens unless a request says otherwise, as OpenAI documents it.
 const NEW_TOKENS: usize = 16;

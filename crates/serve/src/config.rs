@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use sws::Batch;
 
-use crate::bodies;
-use crate::certified;
-use crate::http::TOLD;
+use crate::sizes::{TOLD, body_bytes, certificate_bytes};
 
 /// Settings of a server.
 pub struct ServerConfig {
@@ -104,9 +102,9 @@ impl ServerLimits {
     pub fn heap(&self) -> u64 {
         let connections = self.connections + TOLD;
         VALUES * self.body as u64
-            + bodies::bytes(self.body, connections) as u64
+            + body_bytes(self.body, connections) as u64
             + connections as u64 * CONNECTION
-            + CERTIFICATE * certified::bytes(self.body) as u64
+            + CERTIFICATE * certificate_bytes(self.body) as u64
             + Batch::TOKENS
     }
 

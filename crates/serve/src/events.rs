@@ -5,8 +5,8 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use crate::app::{App, Served};
 use crate::failure::Failure;
 use crate::reply::of_events;
-use crate::tally::comment;
+use crate::sse::comment;
 
 /// Time between two events.
 const EVERY: Duration = Duration::from_millis(100);
@@ -39,25 +39,6 @@ pub fn listening(spec: &ModelSpec) -> u64 {
     let experts = spec.moes().map(|moe| moe.experts).sum();
     // The worker's thread reads the run too. Events are written to few connections at a time.
     Log::BYTES + RunWatch::bytes_for(spec) + 4 * FrameWriter::bytes_for(experts)
-}
-
-/// What listeners share.
-#[derive(Debug, Default)]
-pub(crate) struct Events {
-    listeners: AtomicUsize,
-    log: Mutex<Log>,
-}
-
-impl Events {
-    /// True if someone listens.
-    pub(crate) fn is_heard(&self) -> bool {
-        self.listeners.load(Ordering::Relaxed) > 0
-    }
-
-    /// The latest passes and tokens.
-    pub(crate) fn log(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// `/events`.
@@ -106,10 +87,10 @@ struct Listening {
 impl Listening {
     fn begin(app: &Arc<App>, served: &Served) -> Result<Listening, Failure> {
         // All listeners come and go on one thread.
-        if app.events.listeners.load(Ordering::Relaxed) >= LISTENERS {
+        if app.events.count.load(Ordering::Relaxed) >= LISTENERS {
             return Err(Failure::busy(format!("{LISTENERS} others listen already; close one")));
         }
-        app.events.listeners.fetch_add(1, Ordering::Relaxed);
+        app.events.count.fetch_add(1, Ordering::Relaxed);
         let watch = served.gauge.as_ref().map(|gauge| gauge.watch().clone());
         Ok(Listening { app: Arc::clone(app), watch })
     }
@@ -117,7 +98,7 @@ impl Listening {
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        if self.app.events.listeners.fetch_sub(1, Ordering::Relaxed) == 1
+        if self.app.events.count.fetch_sub(1, Ordering::Relaxed) == 1
             && let Some(watch) = &self.watch
         {
             watch.end();

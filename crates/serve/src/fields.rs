@@ -9,9 +9,10 @@ use sws::GenerationOptions;
 use sws_text::{Generation, GenerationError};
 
 use crate::app::{App, Served};
-use crate::certified::unsupported;
 use crate::failure::{Failure, shortened};
 
+/// The field of what only this server offers, such as a certificate.
+pub(crate) const EXTENSION: &str = "x_sws";
 /// Maximum number of entries of a list in a request.
 const ENTRIES: usize = 1 << 16;
 /// Maximum number of bytes of a stop string.
@@ -77,6 +78,11 @@ pub(crate) struct SamplingFields {
     pub(crate) usage: bool,
     /// True if a certificate is asked for.
     pub(crate) certificate: bool,
+}
+
+/// The refusal of a certificate.
+pub(crate) fn uncertified(why: &str) -> Failure {
+    Failure::unsupported(EXTENSION, why)
 }
 
 /// Parses a request.
@@ -211,7 +217,7 @@ impl SamplingFields {
             return Err(Failure::unsupported("n", message));
         }
         match self.certificate {
-            true => Err(unsupported(
+            true => Err(uncertified(
                 "certificates come with /v1/chat/completions and /v1/completions; ask there",
             )),
             false => Ok(self),

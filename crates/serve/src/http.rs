@@ -14,7 +14,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::header::HeaderValue;
 use axum::http::{Request, Response, StatusCode};
-use axum::routing::{MethodRouter, delete, get, post};
+use axum::routing::{delete, get, post};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -30,6 +30,8 @@ use crate::app::App;
 use crate::explained::Explained;
 use crate::failure::{Dialect, Failure, respond};
 use crate::requests::RequestOrigin;
+use crate::route::{Route, RouteFields};
+use crate::sizes::TOLD;
 use crate::{
     access, anthropic, chat, completions, cors, events, info, openapi, prepared, responses,
 };
@@ -40,8 +42,6 @@ const LOOK: Duration = Duration::from_millis(100);
 const FLUSH: Duration = Duration::from_secs(2);
 /// Time after which a connection without a request is closed where all connections are taken.
 const SILENT: Duration = Duration::from_secs(2);
-/// Maximum number of connections while the server ends, beside those that are open.
-pub(crate) const TOLD: usize = 16;
 /// Maximum number of bytes and of lines in the header of a request. The last read may double the
 /// bytes.
 const HEADER: usize = 32 << 10;
@@ -215,43 +215,6 @@ type Name = Result<Path<String>, PathRejection>;
 type In = Request<Body>;
 type Out = Response<Body>;
 
-/// An endpoint.
-pub(crate) struct Route {
-    pub(crate) path: &'static str,
-    /// Its method, in small letters.
-    pub(crate) method: &'static str,
-    /// A line about it.
-    pub(crate) about: &'static str,
-    pub(crate) body: RouteFields,
-    handler: fn() -> MethodRouter<Arc<App>>,
-}
-
-/// The body of a request: the names of its fields, and whether it has those of all interfaces.
-#[derive(Clone, Copy)]
-pub(crate) enum RouteFields {
-    /// There is none.
-    None,
-    /// These alone.
-    Own(fn() -> Vec<&'static [&'static str]>),
-    /// These and those of all interfaces.
-    All(fn() -> Vec<&'static [&'static str]>),
-}
-
-impl Route {
-    const fn new(
-        method: &'static str,
-        path: &'static str,
-        about: &'static str,
-        handler: fn() -> MethodRouter<Arc<App>>,
-    ) -> Route {
-        Route { path, method, about, body: RouteFields::None, handler }
-    }
-
-    const fn with(self, body: RouteFields) -> Route {
-        Route { body, ..self }
-    }
-}
-
 const GET: &str = "get";
 const POST: &str = "post";
 const DELETE: &str = "delete";
@@ -341,7 +304,7 @@ fn file(kind: &'static str, text: &'static str) -> Out {
 }
 
 async fn description(State(app): AppState) -> Out {
-    respond(StatusCode::OK, &openapi::description(&app.config.name))
+    respond(StatusCode::OK, &openapi::description(&app.config.name, &ROUTES))
 }
 
 async fn health(State(app): AppState) -> Out {

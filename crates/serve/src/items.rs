@@ -12,7 +12,8 @@ use crate::messages::PromptRequest;
 use crate::queue::Happened;
 use crate::replies::Replies;
 use crate::reply::AnswerWriter;
-use crate::tally::{AnswerHead, TextTally, named};
+use crate::sse::named;
+use crate::tally::{AnswerHead, TextTally};
 
 /// Fields of the request that its answer repeats: those whose length is bounded.
 pub(crate) struct Echoed {

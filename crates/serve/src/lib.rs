@@ -37,6 +37,7 @@ mod http;
 mod info;
 mod items;
 mod known;
+mod listeners;
 mod messages;
 mod names;
 mod offline;
@@ -48,29 +49,30 @@ mod reply;
 mod requests;
 mod responses;
 mod room;
+mod route;
+mod runtime;
+mod sizes;
+mod sse;
 mod structured;
 mod tally;
 mod tools;
 mod worker;
 
 use std::fmt;
-use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use sws::{LoadedModel, Needs, PrefixDisk};
-use tokio::runtime::Runtime;
 
 use app::App;
 pub use config::{ServeError, ServerConfig, ServerLimits};
 pub use events::listening;
 pub use offline::{Answered, Offline};
 pub use room::structured;
+use runtime::runtime;
 
-/// Time after which the thread that makes tokens would end, for lack of work.
-const IDLE: Duration = Duration::from_secs(1 << 20);
 /// Time for that thread when the server ends.
 const LAST: Duration = Duration::from_secs(1);
 
@@ -147,16 +149,6 @@ impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server").field("address", &self.address).finish_non_exhaustive()
     }
-}
-
-/// Runs connections on one thread, and makes tokens on another.
-fn runtime() -> io::Result<Runtime> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(1)
-        .thread_keep_alive(IDLE)
-        .thread_name("sws-tokens")
-        .build()
 }
 
 /// Ends the queue when it is dropped.

@@ -13,7 +13,8 @@ use tokio::runtime::Runtime;
 
 use crate::app::App;
 use crate::http::{RouterService, handle, routes};
-use crate::{ServeError, ServerConfig, runtime, worker};
+use crate::runtime::runtime;
+use crate::{ServeError, ServerConfig, worker};
 
 /// A server that is handed its requests, one after another, for tests and fuzzing: there is no network,
 /// and everything behind it is the same.

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use crate::fields::Fields as Common;
-use crate::http::{ROUTES, Route, RouteFields};
 use crate::names::names;
+use crate::route::{Route, RouteFields};
 
 /// Kinds of values, and words about the fields that have them. A field that several interfaces read in
 /// their own ways has any.
@@ -77,10 +77,10 @@ const KINDS: [(&str, &str, &str); 63] = [
     ("x_sws", "object", "`certificate`: true for the certificate of the answer"),
 ];
 
-/// The description, of a server with this model.
-pub(crate) fn description(model: &str) -> Value {
+/// The description of a server with this model and these endpoints.
+pub(crate) fn description(model: &str, routes: &[Route]) -> Value {
     let mut paths: Map<String, Value> = Map::new();
-    for route in &ROUTES {
+    for route in routes {
         // The last part of a path may have slashes, for which there is no notation.
         let path = route.path.replace("{*", "{");
         let operations = paths.entry(path).or_insert_with(|| json!({}));
@@ -151,6 +151,7 @@ fn schema(name: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::ROUTES;
 
     #[test]
     fn each_field_is_described_and_no_other() {
@@ -162,7 +163,7 @@ mod tests {
 
     #[test]
     fn each_route_is_described() {
-        let description = description("tales");
+        let description = description("tales", &ROUTES);
         for Route { path, method, .. } in &ROUTES {
             let operation = &description["paths"][path.replace("{*", "{")][*method];
             assert!(operation["summary"].is_string(), "{path}");

@@ -19,7 +19,7 @@ use crate::ServerLimits;
 use crate::failure::{Dialect, Failure};
 use crate::queue::Happened;
 use crate::requests::Listed;
-use crate::tally::{comment, event};
+use crate::sse::{comment, event};
 
 /// Bytes after which a part of a response is sent, though more is there.
 const PART: usize = 16 << 10;

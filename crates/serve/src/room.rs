@@ -7,7 +7,6 @@ use sws_engine::{MemoryUse, Plan};
 use sws_text::grammar::{Grammar, GrammarVocabulary, Structure, StructureError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::app::{App, Served};
 use crate::failure::Failure;
 
 /// Units of memory for compiled structures, at most.
@@ -61,10 +60,28 @@ impl Most {
     }
 }
 
+/// The server, as far as a request that waits for memory asks for it.
+pub(crate) trait WaitingFor {
+    /// The time.
+    fn now(&self) -> Duration;
+
+    /// Time that a request may wait.
+    fn queue_time(&self) -> Duration;
+
+    /// Wakes the worker.
+    fn wake(&self);
+
+    /// True once no further text is begun.
+    fn is_draining(&self) -> bool;
+}
+
 /// The memory for structured output.
 #[derive(Debug)]
 pub(crate) struct Room {
     most: Most,
+    /// Tokens of the model, and texts at a time.
+    vocab: usize,
+    all_texts: usize,
     /// Permits for units.
     units: Arc<Semaphore>,
     /// True if experts can have the memory.
@@ -91,6 +108,8 @@ impl Room {
         let most = Most::within(bytes, vocab, texts);
         Room {
             most,
+            vocab,
+            all_texts: texts,
             units: Arc::new(Semaphore::new(most.units)),
             lends: plan.is_some_and(|plan| !plan.structured_lent.is_empty()),
             state: Mutex::default(),
@@ -107,10 +126,10 @@ impl Room {
     /// worker has taken it back, which it does between passes.
     pub(crate) fn take(
         &self,
-        app: &App,
-        served: &Served,
         field: &str,
         structure: &Structure,
+        plan: Option<&Plan>,
+        server: &dyn WaitingFor,
     ) -> Result<OwnedSemaphorePermit, Failure> {
         let [part, _] = Grammar::UNIT;
         let units = match structure.bytes() {
@@ -119,22 +138,22 @@ impl Room {
             bytes => bytes.div_ceil(part).max(1),
         };
         if units > self.most.units {
-            return Err(too_small(served, field, units));
+            return Err(self.too_small(plan, field, units));
         }
         let mut state = self.lock();
         let permit = Arc::clone(&self.units).try_acquire_many_owned(units as u32);
         let permit = permit.map_err(|_| {
             Failure::busy("other requests have as many structured answers as there is memory for; try again later")
         })?;
-        let end = app.clock.now() + app.config.limits.queue_time;
+        let end = server.now() + server.queue_time();
         while state.is_lent {
-            app.queue.wake();
+            server.wake();
             let waited = self.taken_back.wait_timeout(state, LOOK);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            if app.is_draining() {
+            if server.is_draining() {
                 return Err(Failure::unavailable("the server is about to end; try another"));
             }
-            if state.is_lent && app.clock.now() >= end {
+            if state.is_lent && server.now() >= end {
                 return Err(Failure::waited());
             }
         }
@@ -172,20 +191,20 @@ impl Room {
         made
     }
 
+    /// The refusal of a structure that takes so many units.
+    fn too_small(&self, plan: Option<&Plan>, field: &str, units: usize) -> Failure {
+        let bytes = Most::bytes_with(units, self.vocab, self.all_texts);
+        let budget = plan.map_or(0, |plan| plan.ram_for_structured(bytes));
+        let message = format!(
+            "{field} asks for a structure of the answer, for which the server has too little memory; start it with --ram {}MiB or more, or leave {field} out",
+            budget >> 20
+        );
+        Failure::unsupported(field, message)
+    }
+
     fn lock(&self) -> MutexGuard<'_, RoomState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The refusal of a structure that takes so many units.
-fn too_small(served: &Served, field: &str, units: usize) -> Failure {
-    let bytes = Most::bytes_with(units, served.vocab, served.texts);
-    let budget = served.plan.as_ref().map_or(0, |plan| plan.ram_for_structured(bytes));
-    let message = format!(
-        "{field} asks for a structure of the answer, for which the server has too little memory; start it with --ram {}MiB or more, or leave {field} out",
-        budget >> 20
-    );
-    Failure::unsupported(field, message)
 }
 
 #[cfg(test)]

@@ -334,7 +334,7 @@ impl OutputFormat {
 
     /// The right to the memory of the structure.
     fn room(&self, app: &App, served: &Served) -> Result<Arc<OwnedSemaphorePermit>, Failure> {
-        served.room.take(app, served, self.field, &self.structure).map(Arc::new)
+        served.room.take(self.field, &self.structure, served.plan.as_ref(), app).map(Arc::new)
     }
 
     fn compiled(&self, served: &Served, generation: &Generation) -> Result<Grammar, Failure> {
