@@ -12,13 +12,14 @@ use sws_engine::{Metrics, PlanError, peak_memory};
 use sws_format::Clock;
 use sws_text::SAMPLER;
 
-use super::run::{read_file, read_text};
 use super::structured::{StructuredOutput, structured_output};
 use super::{count, print, size};
+use crate::exit::REFUSED;
+use crate::input::{read_file, read_text};
 use crate::interrupt::{INTERRUPTED, Interrupt};
 use crate::live::Live;
 use crate::terminal::note;
-use crate::{REFUSED, args, limits, model};
+use crate::{args, limits, model};
 
 /// A line of the output.
 #[derive(Serialize)]

@@ -2,15 +2,15 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Read};
+use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 use serde::Serialize;
 use sws::{End, Generated, Model, NEW_TOKENS, Needs, Piece, RunMetrics, TextCodec};
 use sws_engine::{Certificate, Witness};
-use sws_format::{Pass, open_named};
+use sws_format::Pass;
 use sws_model::{Observer, Routed, SourceError};
 use sws_text::{Generation, SAMPLER, Sampling, SettingOf};
 
@@ -19,6 +19,7 @@ use super::structured::{StructuredOutput, structured_output};
 use crate::account::{account, closing, ending};
 use crate::answer::follow;
 use crate::atomic_file::AtomicFile;
+use crate::input::{read_file, read_text};
 use crate::interrupt::{INTERRUPTED, Interrupt};
 use crate::live::Live;
 use crate::record::RunRecorder;
@@ -29,8 +30,6 @@ use crate::{args, limits, logs, model};
 /// Default prompt.
 const OPENING: &str = "Once upon a time";
 const STDIN: &str = "the prompt on standard input";
-/// Size limit of a prompt, in bytes. No context holds as many.
-const MAX_PROMPT: u64 = 64 << 20;
 
 /// The output of `--json`.
 #[derive(Serialize)]
@@ -381,24 +380,4 @@ fn without_line_end(mut text: String) -> String {
         }
     }
     text
-}
-
-/// Reads a text of limited size from a file that an option names. `remedy` ends the error of one
-/// that cannot be opened.
-pub(super) fn read_file(path: &Path, remedy: &str) -> anyhow::Result<String> {
-    let name = format!("`{}`", path.display());
-    let file = open_named(path).map_err(|e| anyhow!("{name} cannot be read: {e}; {remedy}"))?;
-    read_text(file, &name)
-}
-
-/// Reads a text of limited size. `name` names it in errors.
-pub(super) fn read_text(from: impl Read, name: &str) -> anyhow::Result<String> {
-    let mut bytes = Vec::new();
-    let unreadable = |e| anyhow!("{name} cannot be read: {e}; give another");
-    from.take(MAX_PROMPT + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > MAX_PROMPT {
-        bail!("{name} has more than {MAX_PROMPT} bytes; give less of it");
-    }
-    String::from_utf8(bytes)
-        .map_err(|_| anyhow!("{name} is not UTF-8; convert it with `iconv -t UTF-8`"))
 }

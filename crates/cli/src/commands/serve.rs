@@ -10,8 +10,8 @@ use sws::{Loader, Model, Needs, PrefixDisk};
 use sws_engine::MemoryUse;
 use sws_serve::{Server, ServerConfig, ServerLimits, listening, structured};
 
-use super::run::read_file;
 use super::{kv, notify};
+use crate::input::read_file;
 use crate::interrupt::Interrupt;
 use crate::terminal::note;
 use crate::{args, limits, model, process};

@@ -45,9 +45,9 @@ mod asked {
     use sws_format::open_named;
     use sws_text::grammar::{Grammar, GrammarVocabulary, MAX_STRUCTURE_BYTES, Structure};
 
-    use super::super::run::read_text;
     use super::{Arc, Generation, Model, StructuredOutput, TextCodec};
     use crate::args::StructuredArgs;
+    use crate::input::read_text;
 
     pub(super) fn structured_output(
         asked: &StructuredArgs,

@@ -6,9 +6,10 @@ use serde_json::json;
 use sws_shard::verify;
 
 use super::{print, print_json, shards, size};
+use crate::args;
+use crate::exit::FAILED;
 use crate::progress::ProgressMeter;
 use crate::terminal::note;
-use crate::{FAILED, args};
 
 pub(crate) fn run(args: &args::Verify) -> anyhow::Result<ExitCode> {
     let dir = shards(&args.dir)?;

@@ -14,11 +14,12 @@ use sws::{
 use sws_model::ForwardError;
 use sws_text::Generation;
 
-use super::run::{RunOutcome, read_file, read_text};
+use super::run::RunOutcome;
 use super::{print, run, size};
 use crate::account::{account, closing, ending};
 use crate::answer::follow;
 use crate::atomic_file::AtomicFile;
+use crate::input::{read_file, read_text};
 use crate::interrupt::{INTERRUPTED, Interrupt};
 use crate::lines::{InputLine, InputLines};
 use crate::live::Live;

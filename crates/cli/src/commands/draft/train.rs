@@ -13,11 +13,11 @@ use sws_draft::{
 };
 use sws_format::{Pass, Progress};
 
-use super::{DraftInput, RecordedSequence, choice};
+use super::{DraftInput, RecordedSequence, check_interrupt, choice, stopped};
 use crate::args;
 use crate::atomic_file::AtomicFile;
 use crate::commands::{count, print_report, size};
-use crate::interrupt::{Interrupt, Interrupted};
+use crate::interrupt::Interrupt;
 use crate::progress::{ProgressMeter, ProgressUnit};
 use crate::table::table;
 
@@ -228,16 +228,6 @@ fn fit_eviction(
     })?;
     meter.finish();
     fitted.ok_or_else(stopped)
-}
-
-/// Fails if the user interrupted. Recordings may be far larger than memory, and reading them takes
-/// long.
-pub(super) fn check_interrupt(interrupt: &Interrupt) -> anyhow::Result<()> {
-    if interrupt.is_requested() { Err(stopped()) } else { Ok(()) }
-}
-
-fn stopped() -> anyhow::Error {
-    Interrupted("nothing was written").into()
 }
 
 /// Runs a draft over a sequence.
