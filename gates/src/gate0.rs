@@ -13,10 +13,10 @@ use sws_shard::unshard;
 use sws_testing::goldens::{Golden, golden_dir, is_readable_in_place, variants};
 use sws_text::Sampling;
 
-use crate::child::{Done, Drafting, Ram, Task, Work, finished};
 use crate::models::{Large, make_shards};
 use crate::report::Report;
-use crate::{Setting, mib};
+use crate::setting::{Setting, mib};
+use crate::task::{Done, Drafting, Ram, Task, Work, finished};
 
 const WITHIN: &str = "the most memory of the process is at most its budget";
 const ALONE: &str = "nothing stays in memory but norms and what is passing through";

@@ -21,9 +21,9 @@ use sws_testing::tales;
 use sws_testing::virtual_time::simulated;
 use tempfile::TempDir;
 
-use crate::Setting;
-use crate::child::Done;
 use crate::report::Report;
+use crate::setting::Setting;
+use crate::task::Done;
 
 const SAME: &str = "exact mode: every bit of the logits is that of the model without stand-ins";
 const CAUGHT: &str = "exact mode: inexact pieces are offered, and each is caught";

@@ -14,14 +14,15 @@ use sws_store::SimulatedDisk;
 use sws_testing::tales;
 use sws_testing::virtual_time::{self, CHUNK, COSTS};
 
-use crate::Setting;
-use crate::child::Done;
 use crate::crowd::Text;
 use crate::gate4::beginnings;
-use crate::gate5::SAME;
 use crate::report::Report;
+use crate::setting::Setting;
 use crate::stage::{EXTREMES, MIDDLE};
+use crate::task::Done;
 
+pub(crate) const SAME: &str =
+    "every text has the tokens, probabilities and hashes that it has alone";
 const TIME: &str = "texts as scheduled take no longer than in the better of both ways (1.03)";
 const APART: &str = "control: the dearer of both ways is longer than that (1.03)";
 const BYTES: &str = "texts as scheduled read no more than in the faster of both ways (1.03)";
