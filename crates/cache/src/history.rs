@@ -37,20 +37,19 @@ mod corrector;
 mod cursor;
 mod followers;
 mod logistic;
-pub(crate) mod math;
 mod pairs;
 mod saved;
 
 use sws_format::Pass;
 
 use crate::correction::Corrections;
+pub use crate::math::{dot, logistic};
+pub use crate::shape::HistoryShape;
+use crate::shape::{FEATURES, HORIZONS, STATISTICS};
 use corrector::Corrector;
 use cursor::SequenceCursor;
 use followers::Followers;
-use logistic::FEATURES;
 pub use logistic::log_odds;
-pub(crate) use logistic::{HORIZONS, STATISTICS, STEPS};
-pub use math::{dot, logistic};
 pub use pairs::ExpertPairs;
 
 /// The half-lives of the moving averages, in steps.
@@ -64,20 +63,6 @@ const TELLING: f32 = 0.1;
 
 /// Steps of a layer before which its tables say too little.
 const EMPTY: f32 = 256.0;
-
-/// Most pairs of experts in all layers. A model with more has no pair tables.
-const MAX_PAIRS: usize = 64 << 20;
-
-/// Numbers of layers and experts of a model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HistoryShape {
-    /// Layers that have experts.
-    pub layers: usize,
-    /// Experts per layer.
-    pub experts: usize,
-    /// Experts that a token uses per layer.
-    pub top_k: usize,
-}
 
 /// The use of the experts of a model so far.
 #[derive(Clone, Debug)]
@@ -139,13 +124,6 @@ struct HistoryLayer {
     /// With it; empty if there is none.
     corrected: Vec<f32>,
     stale: bool,
-}
-
-impl HistoryShape {
-    fn pairs(&self) -> bool {
-        let pairs = self.experts.checked_mul(self.experts).and_then(|n| n.checked_mul(self.layers));
-        pairs.is_some_and(|pairs| pairs <= MAX_PAIRS)
-    }
 }
 
 impl History {

@@ -20,12 +20,16 @@
 //! [`Correction`]: correction::Correction
 
 mod cache;
+mod choice;
 pub mod correction;
+pub mod fit;
 pub mod history;
+mod math;
 pub mod policy;
 mod recent;
 pub mod replay;
 mod saved;
+mod shape;
 mod trace;
 
 pub use cache::{Claim, Lookup, LookupCounts, Need, NoRoom, PredictiveCache};

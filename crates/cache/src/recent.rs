@@ -2,9 +2,9 @@
 
 use sws_format::{Dtype, Pass};
 
-use crate::history::HistoryShape;
-use crate::policy::{ChoiceRow, RouterChoice};
+use crate::choice::{ChoiceRow, RouterChoice};
 use crate::saved::{SavedError, SavedTensors};
+use crate::shape::HistoryShape;
 use crate::trace::Trace;
 
 /// Tokens kept: enough for a replay to tell hit rates within a few percent, at 240 KiB for the largest

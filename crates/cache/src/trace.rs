@@ -8,7 +8,7 @@ mod tests;
 
 use std::ops::Range;
 
-use crate::history::HistoryShape;
+use crate::shape::HistoryShape;
 pub use states::RouterStates;
 
 /// Most layers with experts, and most experts in all layers, of a trace. These are many times those

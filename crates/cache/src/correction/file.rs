@@ -3,8 +3,8 @@
 use sws_format::Dtype;
 
 use super::{Correction, MAX_RANK, UpperHalf};
-use crate::history::{HORIZONS, HistoryShape, STATISTICS};
 use crate::saved::{SavedError, SavedTensors};
+use crate::shape::{HORIZONS, HistoryShape, STATISTICS};
 
 const STATES: &str = "correction.states";
 const USE: &str = "correction.statistics";

@@ -8,21 +8,19 @@
 //!
 //! Where it looks at states and none is known, it changes nothing.
 //!
-//! It is [fitted](Fit) to recordings, or learned as the model runs ([`Corrections::Learned`]).
+//! It is [fitted](crate::fit::Fit) to recordings, or learned as the model runs ([`Corrections::Learned`]).
 
 mod file;
-mod fit;
-mod net;
+pub(crate) mod net;
 mod online;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 
-use crate::history::math::dot;
-use crate::history::{HORIZONS, HistoryShape, STATISTICS};
+use crate::math::dot;
+use crate::shape::{HORIZONS, HistoryShape, STATISTICS};
 
-pub use fit::{Fit, FitSequences, Fitted, ReadState};
 use net::{CorrectionNet, SCALE};
 pub(crate) use online::Learner;
 
@@ -157,7 +155,7 @@ impl Correction {
     }
 
     /// Sets the weights of a layer.
-    fn set(&mut self, layer: usize, net: &CorrectionNet) {
+    pub(crate) fn set(&mut self, layer: usize, net: &CorrectionNet) {
         let hidden = self.hidden;
         let statistics = STATISTICS * self.shape.experts;
         for (r, row) in net.down.chunks_exact((hidden + statistics).max(1)).enumerate() {

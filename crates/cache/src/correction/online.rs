@@ -4,8 +4,8 @@ use sws_format::Dtype;
 
 use super::net::{CorrectionNet, LAST, NetGradients, SCALE, Sample, normed};
 use super::{Correction, UpperHalf};
-use crate::history::{HORIZONS, HistoryShape, STATISTICS};
 use crate::saved::{SavedError, SavedTensors};
+use crate::shape::{HORIZONS, HistoryShape, STATISTICS};
 
 /// Rank of a learned correction. With 8 it learns less, with 32 more slowly.
 const RANK: usize = 16;

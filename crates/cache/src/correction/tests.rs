@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use sws_format::{Dtype, Pass, PieceId};
 
 use super::*;
+use crate::fit::{Fit, FitSequences, Fitted};
 use crate::cache::{Lookup, Need, PredictiveCache};
 use crate::history::History;
 use crate::policy::{ExpertLayers, PolicyKind, RouterChoice};

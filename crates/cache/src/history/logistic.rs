@@ -1,28 +1,9 @@
 //! The logistic model that joins all statistics of an expert.
 
 use super::cursor::Recent;
-use super::math::{ln, logistic};
 use super::{HALF_LIVES, HistoryLayer, HistoryScratch, PRIOR};
-
-/// Number of inputs of the logistic model for an expert. In order, they are:
-///
-/// - a constant,
-/// - the log-odds of the five moving averages,
-/// - the log-odds of the use over all time,
-/// - the time since the last use,
-/// - the log-odds of following the experts used last,
-/// - the log-odds of following the experts used two steps ago, less those of the use over all time,
-/// - the log-odds of following the last token, less those of following the last experts.
-pub(super) const FEATURES: usize = 11;
-
-/// The inputs without the constant.
-pub(crate) const STATISTICS: usize = FEATURES - 1;
-
-/// Number of horizons: 1, 4, 16 and 64 steps.
-pub(crate) const HORIZONS: usize = 4;
-
-/// The horizons, in steps.
-pub(crate) const STEPS: [usize; HORIZONS] = [1, 4, 16, 64];
+use crate::math::{ln, logistic};
+use crate::shape::{FEATURES, HORIZONS};
 
 /// Weight, in steps, of an even use of all experts in the average over all time.
 const EVEN: f32 = 20.0;

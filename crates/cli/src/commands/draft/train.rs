@@ -7,7 +7,7 @@ use serde::Serialize;
 use std::sync::Mutex;
 use sws::draft::{path, trainer};
 use sws_cache::SavedTensors;
-use sws_cache::correction::{Fit, FitSequences as FitTo, Fitted};
+use sws_cache::fit::{Fit, FitSequences as FitTo, Fitted};
 use sws_draft::{
     DEPTH, Draft, DraftSize, Gates, Learned, MicroDraftModel, Samples, Trained, Training, margin,
 };

@@ -4,10 +4,11 @@ use std::ops::Range;
 
 use sws_format::Pass;
 
-use super::Correction;
-use super::net::{CorrectionNet, LAST, NetGradients, SCALE, Sample, next, normed};
 use crate::Trace;
-use crate::history::{HORIZONS, History, HistoryShape, STATISTICS};
+use crate::correction::Correction;
+use crate::correction::net::{CorrectionNet, LAST, NetGradients, SCALE, Sample, next, normed};
+use crate::history::History;
+use crate::shape::{HORIZONS, HistoryShape, STATISTICS};
 
 /// Samples per step of the optimiser.
 const BATCH: usize = 512;
