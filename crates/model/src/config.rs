@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use sws_format::{Configuration, DamagedConfiguration, Value};
+use sws_format::{DamagedConfiguration, Value};
 
-use crate::{families, gguf, rope, spellings};
+use crate::{spellings, wrappers};
 
 pub(crate) type ConfigMap = BTreeMap<String, Value>;
 
@@ -13,6 +13,18 @@ pub(crate) const MAX_COUNT: u64 = 65_536;
 
 /// Upper limit on the number of layers. Weights are looked for in each before any is missed.
 pub(crate) const MAX_LAYERS: u64 = 4096;
+
+/// Entry of a configuration translated from a GGUF file: true if pairs that a rotary embedding turns are adjacent
+/// rows of the matrices of queries and keys.
+pub(crate) const PAIRED: &str = "gguf.paired_rows";
+
+/// Entry of a configuration translated from a GGUF file: the numbers by which the angles of a rotary embedding are
+/// divided, pair by pair.
+pub(crate) const ROPE_DIVISORS: &str = "gguf.rope_divisors";
+
+/// Entry of a configuration translated from a GGUF file: true if keys and values of latent attention have a matrix
+/// each.
+pub(crate) const SPLIT_LATENTS: &str = "gguf.split_latents";
 
 /// A configuration, as families read it.
 #[derive(Debug)]
@@ -85,29 +97,15 @@ pub enum ConfigError {
 }
 
 impl<'a> FamilyConfig<'a> {
-    /// Returns what `read` makes of the configuration. An error names its origin.
-    pub(crate) fn read<T>(
-        given: &Configuration,
-        read: impl FnOnce(&FamilyConfig<'_>) -> Result<T, ConfigError>,
-    ) -> Result<T, InvalidConfig> {
-        let done = gguf::translated(&given.entries).and_then(|translated| {
-            let entries = translated.as_ref().unwrap_or(&given.entries);
-            let config = FamilyConfig { gguf: translated.is_some(), ..FamilyConfig::of(entries)? };
-            spellings::check(&config)?;
-            rope::check(&config)?;
-            read(&config)
-        });
-        done.map_err(|reason| InvalidConfig { origin: given.origin.clone(), reason })
-    }
-
-    fn of(outer: &'a ConfigMap) -> Result<FamilyConfig<'a>, ConfigError> {
+    /// The entries of a configuration, or those that were translated from a GGUF file.
+    pub(crate) fn of(outer: &'a ConfigMap, gguf: bool) -> Result<FamilyConfig<'a>, ConfigError> {
         let entry = |key| outer.get(key).filter(|value| !value.is_null());
         let entry = |key| entry(key).map(|value| ConfigEntry { key, value });
         let text = entry("text_config").map(ConfigEntry::object).transpose()?;
         let model_type =
             entry("model_type").ok_or(ConfigError::MissingKey("model_type"))?.word()?;
-        let mut config = FamilyConfig { model_type, wrapper: None, outer, text, gguf: false };
-        if let Some((wrapper, otherwise)) = families::wrapper(model_type) {
+        let mut config = FamilyConfig { model_type, wrapper: None, outer, text, gguf };
+        if let Some((wrapper, otherwise)) = wrappers::wrapper(model_type) {
             config.wrapper = Some(wrapper);
             let text = text.ok_or(ConfigError::MissingKey("text_config"))?;
             let value = text.get("model_type").filter(|value| !value.is_null());
@@ -193,7 +191,7 @@ impl<'a> FamilyConfig<'a> {
             let value = level.get(KEY).filter(|value| !value.is_null());
             value.map(|value| ConfigEntry { key: KEY, value }.flag()).transpose()
         };
-        let is_tied = |model_type| families::TIED.contains(&model_type);
+        let is_tied = |model_type| wrappers::TIED.contains(&model_type);
         let around = said(self.outer)?.or(self.wrapper.filter(|it| is_tied(it)).map(|_| true));
         let own = self.text.map_or(Ok(None), said)?;
         Ok(match around.or(own) {

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use sws_format::{PieceKind, Value};
 
-use crate::config::{ConfigError, MAX_LAYERS};
+use crate::config::{ConfigError, MAX_LAYERS, PAIRED, ROPE_DIVISORS};
 use crate::families::{self, Family};
 use crate::role::Role;
 use architectures::{ARCHITECTURES, Architecture};
@@ -24,18 +24,6 @@ use architectures::{ARCHITECTURES, Architecture};
 pub(crate) use names::{GgufPlace, find};
 
 type GgufMap = BTreeMap<String, Value>;
-
-/// Entry of a translated configuration: true if pairs that a rotary embedding turns are adjacent
-/// rows of the matrices of queries and keys.
-pub(crate) const PAIRED: &str = "gguf.paired_rows";
-
-/// Entry of a translated configuration: the numbers by which the angles of a rotary embedding are
-/// divided, pair by pair.
-pub(crate) const ROPE_DIVISORS: &str = "gguf.rope_divisors";
-
-/// Entry of a translated configuration: true if keys and values of latent attention have a matrix
-/// each.
-pub(crate) const SPLIT_LATENTS: &str = "gguf.split_latents";
 
 /// The tensor with those numbers, whose values the configuration of a GGUF file has by its name.
 const ROPE_FREQS: &str = "rope_freqs.weight";

@@ -24,6 +24,7 @@
 //! # Ok::<(), sws_model::InvalidConfig>(())
 //! ```
 
+mod agreeing;
 mod config;
 mod describe;
 mod executor;
@@ -38,7 +39,9 @@ mod naming;
 mod observer;
 mod order;
 mod outline;
+mod places;
 mod prefix;
+mod reading;
 mod resident;
 mod role;
 mod rope;
@@ -49,6 +52,7 @@ mod spec;
 mod spellings;
 mod state;
 mod unused;
+mod wrappers;
 
 pub use config::{ConfigError, InvalidConfig};
 pub use describe::Description;

@@ -4,8 +4,7 @@ use sws_format::Value;
 use sws_kernels::functional::RopePairs;
 use sws_kernels::functional::elementary::{ln64, pow64};
 
-use crate::config::{ConfigEntry, ConfigError, ConfigMap, FamilyConfig};
-use crate::gguf::ROPE_DIVISORS;
+use crate::config::{ConfigEntry, ConfigError, ConfigMap, FamilyConfig, ROPE_DIVISORS};
 
 /// A rotary embedding.
 #[derive(Clone, Debug, PartialEq)]

@@ -9,11 +9,8 @@ mod latent;
 mod ngrams;
 mod recurrent;
 
-use sws_format::Configuration;
 use sws_kernels::functional::Streams;
 
-use crate::config::{FamilyConfig, InvalidConfig};
-use crate::families;
 use crate::layer_state::RecurrentSize;
 use crate::rope::Rope;
 pub use attention::{
@@ -170,16 +167,6 @@ pub enum Mixer {
 }
 
 impl ModelSpec {
-    /// Reads a configuration, in the spelling of transformers 4 or 5.
-    pub fn of(config: &Configuration) -> Result<ModelSpec, InvalidConfig> {
-        FamilyConfig::read(config, |config| (families::of(config)?.family.spec)(config))
-    }
-
-    /// Reads a `config.json`.
-    pub fn parse(config_json: &[u8]) -> Result<ModelSpec, InvalidConfig> {
-        ModelSpec::of(&Configuration::from_json("config.json", config_json)?)
-    }
-
     /// The model type with which the model is published: that of the model around it, if there is one.
     pub fn published_type(&self) -> &str {
         self.wrapper.as_deref().unwrap_or(&self.model_type)

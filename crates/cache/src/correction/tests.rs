@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use sws_format::{Dtype, Pass, PieceId};
 
 use super::*;
-use crate::fit::{Fit, FitSequences, Fitted};
 use crate::cache::{Lookup, Need, PredictiveCache};
+use crate::fit::{Fit, FitSequences, Fitted};
 use crate::history::History;
 use crate::policy::{ExpertLayers, PolicyKind, RouterChoice};
 use crate::replay::{Replay, ReplayPolicy, ReplayStates};

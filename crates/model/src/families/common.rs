@@ -5,8 +5,7 @@ use sws_kernels::functional::Streams;
 
 use super::per_layer::check_single;
 use super::{kimi_k3, quantised};
-use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
-use crate::gguf::PAIRED;
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT, PAIRED};
 use crate::rope::{MAX_HEAD_DIM, Rope};
 use crate::spec::{
     AttentionSpec, Ffn, KeyValues, LayerInputs, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec,

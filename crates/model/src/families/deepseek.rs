@@ -8,8 +8,7 @@ use super::common::{DecoderParts, FamilyDefaults, MAX_WIDTH, same_window, switch
 use super::glm::MOE;
 use super::ranked::{RANKED, RankedKeys, RankedLayers, groups, only, scale, sigmoid};
 use super::{ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, matrix, mistral, small, sparse};
-use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
-use crate::gguf::SPLIT_LATENTS;
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT, SPLIT_LATENTS};
 use crate::role::Role;
 use crate::rope::{self, MAX_AMPLITUDE, MAX_HEAD_DIM, Rope, RopeScaling, yarn_amplitude};
 use crate::spec::{

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 
 use sws_format::Value;
 
-use super::{GgufKeys, GgufMap, ROPE_DIVISORS, ROPE_FREQS, damaged, int, unsupported};
+use super::{GgufKeys, GgufMap, ROPE_FREQS, damaged, int, unsupported};
 use crate::config::ConfigError;
+use crate::config::ROPE_DIVISORS;
 
 /// Keys that may have a list with other values for some layers.
 pub(super) const LISTS: [&str; 2] = ["attention.head_count_kv", "feed_forward_length"];

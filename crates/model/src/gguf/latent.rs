@@ -2,8 +2,9 @@
 
 use sws_format::Value;
 
-use super::{GgufKeys, GgufMap, SPLIT_LATENTS, damaged, int, unsupported};
+use super::{GgufKeys, GgufMap, damaged, int, unsupported};
 use crate::config::ConfigError;
+use crate::config::SPLIT_LATENTS;
 
 /// Keys of architectures with latent attention.
 pub(super) const KEYS: &[&str] = &[

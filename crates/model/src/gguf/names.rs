@@ -3,7 +3,7 @@
 use sws_format::{PieceId, PieceKind};
 
 use crate::families::Family;
-use crate::naming::{number_below, outside};
+use crate::places::{number_below, outside};
 use crate::role::Role;
 
 /// Place of a tensor.
