@@ -360,3 +360,12 @@ fn render(value: &Value) -> String {
         value => value.to_string().chars().take(80).collect(),
     }
 }
+
+/// An entry of an object; null counts as absent.
+pub(crate) fn within<'a>(
+    of: ConfigEntry<'a>,
+    key: &'static str,
+) -> Result<Option<ConfigEntry<'a>>, ConfigError> {
+    let value = of.object()?.get(key).filter(|value| !value.is_null());
+    Ok(value.map(|value| ConfigEntry { key, value }))
+}

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::source::{Routed, SourceError};
+use crate::routed::{Routed, SourceError};
 use crate::spec::MlpSpec;
 
 /// Computes experts where their weights are.

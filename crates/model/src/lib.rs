@@ -45,6 +45,7 @@ mod reading;
 mod resident;
 mod role;
 mod rope;
+mod routed;
 mod sequences;
 mod session;
 mod source;

@@ -2,7 +2,7 @@
 
 use sws_format::Pass;
 
-use crate::source::{Routed, SourceError};
+use crate::routed::{Routed, SourceError};
 
 /// Follows a pass. The owner of the layer loop notifies every observer of each event; an error ends
 /// the pass.

@@ -3,8 +3,8 @@
 use sws_format::Value;
 use sws_kernels::functional::Streams;
 
-use super::per_layer::check_single;
-use super::{kimi_k3, quantised};
+use super::quantised;
+use super::single_layers::check_single;
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT, PAIRED};
 use crate::rope::{MAX_HEAD_DIM, Rope};
 use crate::spec::{
@@ -65,7 +65,7 @@ impl<'a> DecoderParts<'a> {
             _ if is_gemma => ["gelu_pytorch_tanh"; 2],
             // What it names counts by other entries, and transformers writes another name.
             "minimax_m3_vl_text" => ["swigluoai", "silu"],
-            "kimi_linear" if kimi_k3::is(config) => ["situ", "silu"],
+            "kimi_linear" if is_kimi_k3(config) => ["situ", "silu"],
             _ => ["silu", "swish"],
         };
         // Gemma's classes read the second only, and files may have any value in the first.
@@ -462,4 +462,11 @@ pub(super) fn full_layers(
         _ => Err(refusal(entry)),
     };
     types.iter().map(of).collect::<Result<_, _>>().map(Some)
+}
+
+/// True for a configuration with any entry that Kimi Linear does not have.
+pub(super) fn is_kimi_k3(config: &FamilyConfig) -> bool {
+    let own = ["attn_res_block_size", "routed_expert_hidden_size", "activation_situ_beta"];
+    let situ = config.get("hidden_act").is_some_and(|entry| entry.value.as_str() == Some("situ"));
+    situ || config.any(&own).is_some() || config.wrapper() == Some("kimi_k3")
 }

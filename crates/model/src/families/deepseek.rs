@@ -7,7 +7,7 @@ use sws_kernels::functional::RopePairs;
 use super::common::{DecoderParts, FamilyDefaults, MAX_WIDTH, same_window, switched_off};
 use super::glm::MOE;
 use super::ranked::{RANKED, RankedKeys, RankedLayers, groups, only, scale, sigmoid};
-use super::{ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, matrix, mistral, small, sparse};
+use super::{ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, matrix, mistral_rope, small, sparse};
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT, SPLIT_LATENTS};
 use crate::role::Role;
 use crate::rope::{self, MAX_AMPLITUDE, MAX_HEAD_DIM, Rope, RopeScaling, yarn_amplitude};
@@ -110,7 +110,7 @@ pub(super) fn latent(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let is_mistral = config.model_type() == "mistral4";
     let theta = defaults.theta;
     let mut rope = match is_mistral {
-        true => mistral::rope(config, (plain, rotated), theta, decoder.context)?,
+        true => mistral_rope::rope(config, (plain, rotated), theta, decoder.context)?,
         false => Rope::of(config, rotated, (theta, None), decoder.context)?,
     };
     if is_v2 || config.flag("rope_interleave", true)? {
@@ -137,7 +137,7 @@ pub(super) fn latent(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         split: config.flag(SPLIT_LATENTS, false)?,
         gates: LatentGates::None,
         sinks: false,
-        temperature: if is_mistral { mistral::temperature(config)? } else { None },
+        temperature: if is_mistral { mistral_rope::temperature(config)? } else { None },
         sparse: None,
     };
     let widest = spec.query_width().max(spec.heads * spec.head_rows());

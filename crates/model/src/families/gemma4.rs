@@ -6,7 +6,7 @@ use sws_format::PieceKind;
 use sws_kernels::functional::Activation;
 
 use super::common::{Common, FamilyDefaults, MAX_WIDTH, absent, chosen, width, window, windows};
-use super::per_layer::{SINGLE, of_kind};
+use super::single_layers::{SINGLE, of_kind};
 use super::{ATTENTION, ENDS, Ends, Family, MLP, TensorRule, gemma, matrix, small, stacked};
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;

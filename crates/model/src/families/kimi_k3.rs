@@ -46,13 +46,6 @@ const KEYS: RankedKeys = RankedKeys {
     ..RANKED
 };
 
-/// True for a configuration with any entry that Kimi Linear does not have.
-pub(super) fn is(config: &FamilyConfig) -> bool {
-    let own = ["attn_res_block_size", "routed_expert_hidden_size", "activation_situ_beta"];
-    let situ = config.get("hidden_act").is_some_and(|entry| entry.value.as_str() == Some("situ"));
-    situ || config.any(&own).is_some() || config.wrapper() == Some("kimi_k3")
-}
-
 pub(super) fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let mut decoder = DecoderParts::read(config, &DEFAULTS)?;
     if let Some(entry) = config.get("model_max_length") {

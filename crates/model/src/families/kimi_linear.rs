@@ -7,21 +7,12 @@ use sws_kernels::functional::{Activation, MAX_TAPS};
 use super::common::{
     DecoderParts, FamilyDefaults, MAX_STATE, MAX_WIDTH, full_layers, switched_off, switched_on,
 };
-use super::deepseek::LATENT_ATTENTION;
 use super::ranked::{RANKED, RankedKeys, RankedLayers, only, sigmoid};
-use super::{ENDS, Ends, Family, MLP, NORMS, TensorRule, kimi_k3, matrix, mixtral, small};
+use super::{TensorRule, matrix, small};
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
 use crate::spec::{DeltaInputs, DeltaSpec, LatentGates, LatentSpec, Mixer, ModelSpec};
-
-pub(super) const FAMILY: Family = Family {
-    model_types: &["kimi_linear"],
-    prefix: "model.",
-    ends: Ends { others: kimi_k3::OUTSIDE, ..ENDS },
-    layer: &[NORMS, DELTA, LATENT_ATTENTION, MLP, mixtral::MOE, CORRECTION, SHARED, kimi_k3::LAYER],
-    spec,
-};
 
 pub(super) const DELTA: &[TensorRule] = &[
     matrix(PieceKind::Attention, Role::Key, "self_attn.k_proj.weight"),
@@ -39,7 +30,7 @@ pub(super) const DELTA: &[TensorRule] = &[
     small(PieceKind::Attention, Role::MixedNorm, "self_attn.o_norm.weight"),
 ];
 
-const CORRECTION: &[TensorRule] = &[small(
+pub(super) const CORRECTION: &[TensorRule] = &[small(
     PieceKind::Router,
     Role::RouterCorrection,
     "block_sparse_moe.gate.e_score_correction_bias",
@@ -67,10 +58,7 @@ const KEYS: RankedKeys = RankedKeys {
     ..RANKED
 };
 
-fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
-    if kimi_k3::is(config) {
-        return kimi_k3::spec(config);
-    }
+pub(super) fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let mut decoder = DecoderParts::read(config, &DEFAULTS)?;
     if let Some(entry) = config.get("model_max_length") {
         decoder.context = entry.size(1 << 32)?;

@@ -19,6 +19,7 @@ mod granite;
 mod hunyuan;
 mod hy_v4;
 mod inkling;
+mod kimi;
 mod kimi_k3;
 mod kimi_linear;
 mod laguna;
@@ -31,6 +32,7 @@ mod mimo;
 mod minimax;
 mod minimax_m3;
 mod mistral;
+mod mistral_rope;
 mod mixtral;
 mod nemotron;
 mod packed;
@@ -41,6 +43,7 @@ mod qwen4;
 mod qwen_moe;
 mod qwen_next;
 mod ranked;
+mod single_layers;
 mod sparse;
 mod state_space;
 mod step;
@@ -150,7 +153,7 @@ const ALL: [&Family; 39] = [
     &hunyuan::V3,
     &hy_v4::FAMILY,
     &inkling::FAMILY,
-    &kimi_linear::FAMILY,
+    &kimi::FAMILY,
     &laguna::FAMILY,
     &lfm2::FAMILY,
     &ling::FAMILY,

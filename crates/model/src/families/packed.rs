@@ -4,8 +4,7 @@
 
 use sws_format::{Packed, Packing};
 
-use super::quantised::within;
-use crate::config::{ConfigEntry, ConfigError, FamilyConfig};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, within};
 
 /// How the checkpoint packs codes, if it does. Refuses what would be computed otherwise.
 pub(crate) fn packed(config: &FamilyConfig) -> Result<Option<Packed>, ConfigError> {

@@ -6,7 +6,7 @@
 use sws_format::Value;
 
 use super::packed;
-use crate::config::{ConfigEntry, ConfigError, FamilyConfig};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, within};
 
 const METHODS: &str =
     "weights in f32, f16 or bf16, and mxfp4, fp8, compressed-tensors, modelopt, awq and gptq";
@@ -160,13 +160,4 @@ fn check_numbers(
         return Err(config.unsupported(found, groups_shown));
     }
     Ok(())
-}
-
-/// An entry of an object; null counts as absent.
-pub(super) fn within<'a>(
-    of: ConfigEntry<'a>,
-    key: &'static str,
-) -> Result<Option<ConfigEntry<'a>>, ConfigError> {
-    let value = of.object()?.get(key).filter(|value| !value.is_null());
-    Ok(value.map(|value| ConfigEntry { key, value }))
 }

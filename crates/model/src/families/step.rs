@@ -7,8 +7,8 @@ use sws_kernels::functional::Activation;
 use super::common::{
     Common, FamilyDefaults, MAX_WIDTH, chosen, dense, shared_width, switched_on, width, window,
 };
-use super::per_layer::of_kind;
 use super::ranked::{RankedLayers, only, routed};
+use super::single_layers::of_kind;
 use super::{ATTENTION, ENDS, Family, MLP, NORMS, TensorRule, matrix, small, stacked};
 use crate::config::{ConfigEntry, ConfigError, ConfigMap, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
