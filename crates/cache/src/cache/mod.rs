@@ -15,7 +15,7 @@ use state::{SlotDemand, SlotEntry, SlotState};
 /// pieces. Pieces that are pinned, being read, or needed in the running layer are not evictable.
 ///
 /// A slot is empty, loading or ready; a ready one can be pinned. Its memory is a payload `T`, of
-/// which the cache knows only the length. An engine's payload is a [`Slot`](sws_store::Slot) with
+/// which the cache knows only the length. An engine's payload is a `Slot` of the store with
 /// its layout, a simulation's is `()`. Payloads move, memory does not: [`begin`](Self::begin) hands
 /// out the payload of the slot that it has emptied, and [`ready`](Self::ready) or
 /// [`failed`](Self::failed) takes it back.

@@ -62,7 +62,7 @@ impl Geometry {
         Some(Geometry { rows, cols, groups, group, unit: group.min(128) })
     }
 
-    /// The geometry of a matrix from the tensors that hold it, in the order of [`PARTS`]; or the
+    /// The geometry of a matrix from the tensors that hold it, in the order of [`Tensor::origins`]; or the
     /// first of them that does not fit.
     pub fn of(packing: Packing, origins: &[TensorOrigin]) -> Result<Geometry, usize> {
         let origin = |part: usize| origins.get(part).ok_or(0usize);
