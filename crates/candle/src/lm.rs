@@ -75,10 +75,13 @@ pub fn supports(spec: &ModelSpec) -> Result<()> {
             Norm::Layer { .. } => return Err(unknown("norms that subtract the mean")),
         }
         let attention = grouped(&layer.mixer)?;
-        if attention.aligned || attention.temperature.is_some() {
+        let extras = attention.extras;
+        if extras.aligned || extras.temperature.is_some() {
             return Err(unknown("attention in chunks, or whose queries grow"));
         }
-        if attention.value_dim != attention.head_dim || attention.value_scale != 1.0 {
+        if attention.value_dim != attention.head_dim
+            || extras.value_scale.is_some_and(|scale| scale != 1.0)
+        {
             return Err(unknown("values of another length or scale than keys"));
         }
         let rope = attention.rope.map(|rope| &spec.ropes[rope]);
@@ -88,16 +91,16 @@ pub fn supports(spec: &ModelSpec) -> Result<()> {
         if rope.is_some_and(|rope| rope.scaling == RopeScaling::Divided) {
             return Err(unknown("divided angles of rotary embeddings"));
         }
-        if attention.distances.is_some() || attention.conv.is_some() {
+        if extras.distances.is_some() || extras.conv.is_some() {
             return Err(unknown("scores by distance, or convolutions of keys"));
         }
-        if attention.blocks.is_some() {
+        if extras.blocks.is_some() {
             return Err(unknown("attention to selected blocks of positions"));
         }
-        if attention.fused {
+        if extras.fused {
             return Err(unknown("queries, keys and values in one matrix"));
         }
-        if attention.paired_rows {
+        if extras.paired_rows {
             return Err(unknown("queries and keys in the order of GGUF files"));
         }
         if attention.gate.is_some() {
@@ -301,6 +304,7 @@ impl CandleLayer {
         let prefix = format!("model.layers.{number}");
         let eps = layer.norm.eps();
         let attention = grouped(&layer.mixer)?;
+        let extras = attention.extras;
         let mixer_norm =
             norm(from, &format!("{prefix}.input_layernorm.weight"), layer.norm, hidden)?;
         let self_attn = format!("{prefix}.self_attn");

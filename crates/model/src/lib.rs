@@ -76,11 +76,11 @@ pub use source::{
     WeightSource, Weights,
 };
 pub use spec::{
-    AttentionGate, AttentionSpec, BlocksSpec, CompressedSpec, ConvSpec, DeltaInputs, DeltaSpec,
-    DistanceSpec, ExpertGroups, Ffn, GateUp, GroupMeasure, IndexerSpec, KeyValues, LatentGates,
-    LatentSpec, LayerInputs, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, NgramSpec, Norm,
-    PoolIndexer, PoolSpec, QkNorm, RankedRouter, Renormalise, Residual, Router, RouterScores,
-    SharedSpec, SparseSpec, StateSpaceSpec, Temperature,
+    AttentionExtras, AttentionGate, AttentionSpec, BlocksSpec, CompressedSpec, ConvSpec,
+    DeltaInputs, DeltaSpec, DistanceSpec, ExpertGroups, Ffn, GateUp, GroupMeasure, IndexerSpec,
+    KeyValues, LatentGates, LatentSpec, LayerInputs, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec,
+    NgramSpec, Norm, PoolIndexer, PoolSpec, QkNorm, RankedRouter, Renormalise, Residual, Router,
+    RouterScores, SharedSpec, SparseSpec, StateSpaceSpec, Temperature,
 };
 pub use state::{ForwardState, SavedState};
 pub use unused::{LeftOut, Unused, UnusedPart};

@@ -17,7 +17,8 @@ use crate::families;
 use crate::layer_state::RecurrentSize;
 use crate::rope::Rope;
 pub use attention::{
-    AttentionGate, AttentionSpec, BlocksSpec, DistanceSpec, KeyValues, QkNorm, Temperature,
+    AttentionExtras, AttentionGate, AttentionSpec, BlocksSpec, DistanceSpec, KeyValues, QkNorm,
+    Temperature,
 };
 pub use compressed::{CompressedSpec, PoolIndexer, PoolSpec};
 pub(crate) use experts::MAX_GROUPS;
@@ -221,7 +222,7 @@ impl LayerSpec {
     pub(crate) fn convs(&self, hidden: usize) -> [usize; 4] {
         let [keys, values] = match &self.mixer {
             Mixer::Attention(spec) => {
-                let past = spec.conv.map_or(0, |taps| taps - 1);
+                let past = spec.extras.conv.map_or(0, |taps| taps - 1);
                 [spec.key_width(), spec.value_width()].map(|width| past * width)
             }
             _ => [0; 2],

@@ -9,8 +9,8 @@ use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::gguf::PAIRED;
 use crate::rope::{MAX_HEAD_DIM, Rope};
 use crate::spec::{
-    AttentionSpec, Ffn, KeyValues, LayerInputs, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec,
-    Norm, QkNorm, Residual, Router, SharedSpec,
+    AttentionExtras, AttentionSpec, Ffn, KeyValues, LayerInputs, LayerSpec, Mixer, MlpSpec,
+    ModelSpec, MoeSpec, Norm, QkNorm, Residual, Router, SharedSpec,
 };
 
 /// Limits far above any known model; they bound allocations before any weight is read.
@@ -247,6 +247,7 @@ impl<'a> Common<'a> {
             let reason = format!("which with {head_dim} elements each no model has");
             return Err(heads_entry()?.invalid(reason));
         }
+        let paired_rows = config.flag(PAIRED, false)?;
         Ok(Common {
             layers,
             attention: AttentionSpec {
@@ -254,27 +255,16 @@ impl<'a> Common<'a> {
                 kv_heads,
                 head_dim,
                 value_dim: head_dim,
-                fused: false,
                 qkv_bias: false,
                 output_bias: false,
                 qk_norm: QkNorm::None,
-                value_norm: false,
-                value_scale: 1.0,
-                values_are_keys: false,
-                clip: None,
-                window: None,
-                aligned: false,
-                temperature: None,
-                scale: (1.0 / (head_dim as f64).sqrt()) as f32,
                 rope: Some(0),
-                paired_rows: config.flag(PAIRED, false)?,
+                window: None,
+                scale: (1.0 / (head_dim as f64).sqrt()) as f32,
                 sinks: false,
                 gate: None,
-                soft_cap: None,
-                blocks: None,
                 key_values: KeyValues::Own,
-                distances: None,
-                conv: None,
+                extras: AttentionExtras { paired_rows, ..AttentionExtras::default() },
             },
             ropes: Vec::new(),
             decoder,

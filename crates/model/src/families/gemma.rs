@@ -8,7 +8,7 @@ use super::{ATTENTION, ENDS, Family, MLP, TensorRule, small};
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::{INFINITE, Rope};
-use crate::spec::{AttentionSpec, Ffn, MlpSpec, ModelSpec, QkNorm};
+use crate::spec::{AttentionExtras, AttentionSpec, Ffn, MlpSpec, ModelSpec, QkNorm};
 use crate::spellings::PATTERN;
 
 pub(super) const FAMILY: Family = Family {
@@ -94,7 +94,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         output_bias: bias,
         qk_norm: if is_third { QkNorm::PerHead } else { QkNorm::None },
         scale: (1.0 / scalar.sqrt()) as f32,
-        soft_cap,
+        extras: AttentionExtras { soft_cap, ..common.attention.extras },
         ..common.attention.clone()
     };
     let width = width(config, "intermediate_size")?;

@@ -12,8 +12,8 @@ use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::{INFINITE, MAX_HEAD_DIM, Rope};
 use crate::spec::{
-    AttentionSpec, Ffn, GateUp, KeyValues, LayerInputs, MlpSpec, ModelSpec, MoeSpec, QkNorm,
-    Router, SharedSpec,
+    AttentionExtras, AttentionSpec, Ffn, GateUp, KeyValues, LayerInputs, MlpSpec, ModelSpec,
+    MoeSpec, QkNorm, Router, SharedSpec,
 };
 
 pub(super) const FAMILY: Family = Family {
@@ -81,9 +81,9 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         qkv_bias: bias,
         output_bias: bias,
         qk_norm: QkNorm::PerHead,
-        value_norm: true,
         scale: 1.0,
         window,
+        extras: AttentionExtras { value_norm: true, ..common.attention.extras },
         ..common.attention.clone()
     };
     let full = full(config, &local, &windows)?;
@@ -224,8 +224,8 @@ fn full(
     let rope = Some(1);
     let value_dim = head_dim;
     let local = local.clone();
-    let full =
-        AttentionSpec { kv_heads, head_dim, value_dim, values_are_keys, window, rope, ..local };
+    let extras = AttentionExtras { values_are_keys, ..local.extras };
+    let full = AttentionSpec { kv_heads, head_dim, value_dim, window, rope, extras, ..local };
     if full.q_width() as u64 > MAX_WIDTH {
         let entry = config.any(&["global_head_dim", "head_dim"]);
         let entry = entry.map_or_else(|| config.need("num_attention_heads"), Ok)?;

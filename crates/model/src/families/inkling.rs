@@ -13,8 +13,8 @@ use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
 use crate::spec::{
-    AttentionSpec, DistanceSpec, Ffn, GateUp, MlpSpec, ModelSpec, MoeSpec, QkNorm, RankedRouter,
-    Renormalise, Router, SharedSpec, Temperature,
+    AttentionExtras, AttentionSpec, DistanceSpec, Ffn, GateUp, MlpSpec, ModelSpec, MoeSpec, QkNorm,
+    RankedRouter, Renormalise, Router, SharedSpec, Temperature,
 };
 use crate::spellings::{DIVISOR_OF_LOGITS, TAPS_OF_INKLING, WINDOW_OF_INKLING};
 
@@ -132,9 +132,12 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         qk_norm: QkNorm::PerHead,
         rope: None,
         scale: 1.0 / common.attention.head_dim as f32,
-        temperature: temperature(config)?,
-        distances: Some(DistanceSpec { rank, extent }),
-        conv: Some(taps),
+        extras: AttentionExtras {
+            conv: Some(taps),
+            temperature: temperature(config)?,
+            distances: Some(DistanceSpec { rank, extent }),
+            ..common.attention.extras
+        },
         ..common.attention.clone()
     };
     let windowed = AttentionSpec {
@@ -143,9 +146,12 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         head_dim,
         value_dim: head_dim,
         scale: 1.0 / head_dim as f32,
-        temperature: None,
         window: Some(window),
-        distances: Some(DistanceSpec { rank, extent: window }),
+        extras: AttentionExtras {
+            temperature: None,
+            distances: Some(DistanceSpec { rank, extent: window }),
+            ..full.extras
+        },
         ..full.clone()
     };
     for attention in [&full, &windowed] {

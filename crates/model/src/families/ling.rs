@@ -11,7 +11,7 @@ use super::ranked::{RANKED, RankedKeys, RankedLayers, moe, only, routed, sigmoid
 use super::{EXPERTS, Family, MLP, NORMS, TensorRule, glm, matrix, small};
 use crate::config::{ConfigError, FamilyConfig};
 use crate::role::Role;
-use crate::spec::{AttentionSpec, ModelSpec, QkNorm, Router};
+use crate::spec::{AttentionExtras, AttentionSpec, ModelSpec, QkNorm, Router};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["bailing_moe", "bailing_moe_v2"],
@@ -67,10 +67,10 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         false => QkNorm::None,
     };
     let attention = AttentionSpec {
-        fused: true,
         qkv_bias: config.flag("use_qkv_bias", false)?,
         output_bias: config.flag("use_bias", false)?,
         qk_norm,
+        extras: AttentionExtras { fused: true, ..common.attention.extras },
         ..common.attention.clone()
     };
     only(config, "score_function", if is_first { "softmax" } else { "sigmoid" })?;

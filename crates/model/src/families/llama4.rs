@@ -11,8 +11,8 @@ use super::{ATTENTION, ENDS, Family, NORMS, TensorRule, matrix, small, stacked};
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::spec::{
-    AttentionSpec, Ffn, GateUp, MlpSpec, ModelSpec, MoeSpec, QkNorm, RankedRouter, Renormalise,
-    Router, RouterScores, SharedSpec, Temperature,
+    AttentionExtras, AttentionSpec, Ffn, GateUp, MlpSpec, ModelSpec, MoeSpec, QkNorm, RankedRouter,
+    Renormalise, Router, RouterScores, SharedSpec, Temperature,
 };
 
 pub(super) const FAMILY: Family = Family {
@@ -81,10 +81,12 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     )?;
     common.model(|l| {
         let window = chunk.filter(|_| !full[l]);
-        let attention = AttentionSpec { window, aligned: true, ..attention.clone() };
+        let temperature = temperature.filter(|_| !rotated[l]);
+        let extras = AttentionExtras { aligned: true, temperature, ..attention.extras };
+        let attention = AttentionSpec { window, extras, ..attention.clone() };
         let attention = match rotated[l] {
             true => AttentionSpec { qk_norm, ..attention },
-            false => AttentionSpec { rope: None, temperature, ..attention },
+            false => AttentionSpec { rope: None, ..attention },
         };
         (attention, ffn.ffn(l))
     })

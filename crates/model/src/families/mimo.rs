@@ -12,7 +12,7 @@ use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, glm, small
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::{INFINITE, MAX_HEAD_DIM, Rope};
-use crate::spec::{AttentionSpec, ModelSpec, Norm, Router};
+use crate::spec::{AttentionExtras, AttentionSpec, ModelSpec, Norm, Router};
 use crate::spellings::EPS_OF_MIMO;
 
 pub(super) const FAMILY: Family = Family {
@@ -53,18 +53,18 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let ropes = ropes(config, &mut common)?;
 
     let value_dim = config.get("v_head_dim").map_or(Ok(128), |entry| entry.size(MAX_HEAD_DIM))?;
+    let value_scale = match config.raw("attention_value_scale") {
+        None => Some(0.707),
+        Some(_) => {
+            let scale = config.get("attention_value_scale").map(ConfigEntry::positive);
+            scale.transpose()?.map(|scale| scale as f32)
+        }
+    };
     let full = AttentionSpec {
         value_dim,
-        value_scale: match config.raw("attention_value_scale") {
-            None => 0.707,
-            Some(_) => {
-                let scale =
-                    config.get("attention_value_scale").map(ConfigEntry::positive).transpose()?;
-                scale.unwrap_or(1.0) as f32
-            }
-        },
         qkv_bias: config.flag("attention_bias", false)?,
         rope: Some(ropes[0]),
+        extras: AttentionExtras { value_scale, ..common.attention.extras },
         ..common.attention.clone()
     };
     if full.heads.saturating_mul(value_dim) as u64 > MAX_WIDTH {

@@ -16,8 +16,8 @@ use crate::config::{ConfigEntry, ConfigError, ConfigMap, FamilyConfig, MAX_COUNT
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
 use crate::spec::{
-    AttentionSpec, BlocksSpec, Ffn, MlpSpec, ModelSpec, MoeSpec, QkNorm, RankedRouter, Router,
-    SharedSpec,
+    AttentionExtras, AttentionSpec, BlocksSpec, Ffn, MlpSpec, ModelSpec, MoeSpec, QkNorm,
+    RankedRouter, Router, SharedSpec,
 };
 
 pub(super) const FAMILY: Family = Family {
@@ -90,7 +90,8 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     )?;
     common.model(|l| {
         let blocks = selects[l].then_some(blocks);
-        (AttentionSpec { blocks, ..attention.clone() }, layers.ffn(l))
+        let extras = AttentionExtras { blocks, ..attention.extras };
+        (AttentionSpec { extras, ..attention.clone() }, layers.ffn(l))
     })
 }
 

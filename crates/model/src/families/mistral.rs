@@ -7,7 +7,7 @@ use super::deepseek::{LATENT_ATTENTION, latent};
 use super::{ENDS, EXPERTS, Family, MLP, NORMS, glm, qwen_next};
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig};
 use crate::rope::{self, Rope};
-use crate::spec::{AttentionSpec, ModelSpec, Temperature};
+use crate::spec::{AttentionExtras, AttentionSpec, ModelSpec, Temperature};
 
 /// The names of DeepSeek V3 with stacked experts.
 pub(super) const LATENT: Family = Family {
@@ -32,7 +32,8 @@ pub(super) fn ministral(config: &FamilyConfig) -> Result<ModelSpec, ConfigError>
     let window = window(config, None)?;
     same_window(config, common.layers, window)?;
     let temperature = temperature(config)?;
-    let attention = AttentionSpec { window, temperature, ..common.attention.clone() };
+    let extras = AttentionExtras { temperature, ..common.attention.extras };
+    let attention = AttentionSpec { window, extras, ..common.attention.clone() };
     let mlp = dense(config, "intermediate_size", false)?;
     common.model(|_| (attention.clone(), mlp))
 }

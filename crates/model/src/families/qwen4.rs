@@ -12,8 +12,8 @@ use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
 use crate::spec::{
-    AttentionGate, AttentionSpec, BlocksSpec, DeltaInputs, DeltaSpec, Ffn, GateUp, Mixer,
-    ModelSpec, NgramSpec, QkNorm,
+    AttentionExtras, AttentionGate, AttentionSpec, BlocksSpec, DeltaInputs, DeltaSpec, Ffn, GateUp,
+    Mixer, ModelSpec, NgramSpec, QkNorm,
 };
 
 pub(super) const FAMILY: Family = Family {
@@ -159,12 +159,13 @@ fn attention(
     }
     let bias = config.flag("attention_bias", false)?;
     let rotated = 2 * common.ropes[0].inv_freq.len();
+    let blocks = if selects { Some(blocks(config, rotated)?) } else { None };
     Ok(AttentionSpec {
         qkv_bias: bias,
         output_bias: bias,
         qk_norm: QkNorm::PerHead,
         gate: Some(AttentionGate::WithQueries),
-        blocks: if selects { Some(blocks(config, rotated)?) } else { None },
+        extras: AttentionExtras { blocks, ..common.attention.extras },
         ..common.attention.clone()
     })
 }

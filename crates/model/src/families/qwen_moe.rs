@@ -11,7 +11,7 @@ use super::common::{
 use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, matrix, small};
 use crate::config::{ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
-use crate::spec::{AttentionSpec, Mixer, MlpSpec, ModelSpec, QkNorm, SharedSpec};
+use crate::spec::{AttentionExtras, AttentionSpec, Mixer, MlpSpec, ModelSpec, QkNorm, SharedSpec};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["qwen2_moe", "qwen3_moe", "olmoe"],
@@ -86,11 +86,12 @@ fn olmoe(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     same_window(config, common.layers, None)?;
     let bias = config.flag("attention_bias", false)?;
     let clip = config.get("clip_qkv").map(|entry| entry.positive()).transpose()?;
+    let clip = clip.map(|clip| clip as f32);
     let attention = AttentionSpec {
         qkv_bias: bias,
         output_bias: bias,
         qk_norm: QkNorm::FullWidth,
-        clip: clip.map(|clip| clip as f32),
+        extras: AttentionExtras { clip, ..common.attention.extras },
         ..common.attention.clone()
     };
     let ffn = moe(config, "intermediate_size", config.flag("norm_topk_prob", false)?, None)?;

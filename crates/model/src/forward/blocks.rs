@@ -19,11 +19,12 @@ use sws_kernels::functional::{
 use sws_kernels::{PackedInput, Tier, threads_for};
 use sws_store::PieceId;
 
-use super::attention::AttentionContext;
 use super::branches::norm;
+use super::by_rows::by_rows;
 use super::indexer::{TOGETHER, best, end_with, expand};
 use super::linear::Product;
-use super::work::{by_rows, grown};
+use super::mixer::{MixerContext, Turned, turn};
+use super::work::grown;
 use crate::layer_state::KvState;
 use crate::role::Role;
 use crate::rope::Rope;
@@ -77,13 +78,13 @@ impl BlockWork {
     /// Norms and rotates the products.
     pub(super) fn prepare(
         &mut self,
-        context: &AttentionContext<'_>,
+        context: &MixerContext<'_>,
         spec: &AttentionSpec,
         (weights, id): (&dyn Weights, PieceId),
         tables: &[[Vec<f32>; 2]],
     ) {
-        let Some(BlocksSpec { heads, dim, pooled, .. }) = spec.blocks else { return };
-        let &AttentionContext { tier, norm: by, ropes, spans, .. } = context;
+        let Some(BlocksSpec { heads, dim, pooled, .. }) = spec.extras.blocks else { return };
+        let &MixerContext { tier, norm: by, ropes, spans, .. } = context;
         let tokens: usize = spans.iter().map(|span| span.tokens).sum();
         let BlockWork { q, k, mixed, norm: of_keys, weights: of_heads, .. } = self;
         if pooled {
@@ -109,25 +110,22 @@ impl BlockWork {
             let weight = weights.vector(id, role);
             by_rows(x, dim, |_, x| norm(tier, by, x, dim, weight));
             let Some(index) = spec.rope else { continue };
-            let ([cos, sin], turned) = (&tables[index], ropes[index].inv_freq.len());
+            let ([cos, sin], angles) = (&tables[index], ropes[index].inv_freq.len());
             let shape = RopeShape { heads, head_dim: dim, offset: 0, pairs: ropes[index].pairs };
-            by_rows(x, heads * dim, |first, x| {
-                let rows = first * turned..(first + x.len() / (heads * dim)) * turned;
-                rope(tier, x, shape, &cos[rows.clone()], &sin[rows]);
-            });
+            turn(tier, Turned { shape, angles }, (cos, sin), x);
         }
     }
 
     /// Stores the keys of tokens, given their first row and position.
     pub(super) fn append(
         &mut self,
-        context: &AttentionContext<'_>,
+        context: &MixerContext<'_>,
         spec: &AttentionSpec,
         cache: &mut KvState,
         (row, first): (usize, usize),
         tokens: usize,
     ) {
-        let Some(BlocksSpec { dim, size, pooled, .. }) = spec.blocks else { return };
+        let Some(BlocksSpec { dim, size, pooled, .. }) = spec.extras.blocks else { return };
         let keys = &self.k[row * dim..][..tokens * dim];
         if !pooled {
             return cache.append_index(first, keys);
@@ -215,7 +213,7 @@ impl BlockWork {
 
     /// Bytes for passes of up to this many tokens and positions.
     pub(super) fn bytes_for(spec: &AttentionSpec, tokens: usize, positions: usize) -> usize {
-        let Some(blocks) = spec.blocks else { return 0 };
+        let Some(blocks) = spec.extras.blocks else { return 0 };
         let mut own = tokens * (blocks.width() + blocks.dim);
         if blocks.pooled {
             own += own + blocks.heads + 4 * blocks.dim;

@@ -4,8 +4,8 @@ use sws_kernels::Tier;
 use sws_kernels::functional::{NormWeight, add, layer_norm, rms_norm};
 use sws_store::{PieceId, PieceKind};
 
+use super::by_rows::by_rows;
 use super::streams::Branch;
-use super::work::by_rows;
 use super::{ForwardError, ForwardPass, kept, streams};
 use crate::order::Site;
 use crate::role::Role;

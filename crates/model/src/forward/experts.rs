@@ -4,11 +4,12 @@
 use sws_kernels::{PackedInput, ScratchPool, Tier};
 use sws_store::PieceId;
 
-use super::attention::add_bias;
+use super::by_rows::each;
 use super::judging::{Judging, norm};
 use super::linear::{MAX, Product, multiply};
+use super::mixer::add_bias;
 use super::mlp::{activate, activated, gates_and_ups};
-use super::work::{MlpWork, each, grown};
+use super::work::{MlpWork, grown};
 use crate::executor::{ExpertBatch, ExpertExecutor};
 use crate::role::Role;
 use crate::source::{Contribution, SourceError, Weights};

@@ -15,14 +15,15 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 use sws_kernels::functional::{
-    IndexQuery, KvCache, RopeShape, Selected, index_scores, layer_norm, pool, rope, top_k,
+    IndexQuery, KvCache, RopeShape, Selected, index_scores, layer_norm, pool, top_k,
 };
 use sws_kernels::{PackedInput, Tier, threads_for};
 use sws_store::{PieceId, Span};
 
-use super::attention::{AttentionContext, rows_of};
+use super::by_rows::{by_rows, rows_of};
 use super::linear::Product;
-use super::work::{by_rows, grown};
+use super::mixer::{MixerContext, Turned, turn};
+use super::work::grown;
 use crate::layer_state::{LatentState, SequenceState};
 use crate::role::Role;
 use crate::spec::{IndexerSpec, LatentSpec};
@@ -151,14 +152,14 @@ impl IndexWork {
 
 /// Stores the keys of an indexer, and selects positions for every token, of the products in `work`.
 pub(super) fn select(
-    context: &AttentionContext<'_>,
+    context: &MixerContext<'_>,
     (spec, indexer): (&LatentSpec, &IndexerSpec),
     [pool_bias, weight, bias]: [&[f32]; 3],
     sequences: &mut [SequenceState],
     work: &mut IndexWork,
     tables: &[[Vec<f32>; 2]],
 ) {
-    let &AttentionContext { tier, layer: l, ropes, spans, .. } = context;
+    let &MixerContext { tier, layer: l, ropes, spans, .. } = context;
     let &IndexerSpec { heads, dim, turns_last, eps, pairs, group } = indexer;
     let IndexWork { q, k, weights, gates, parts, scores, selection } = work;
     let tokens: usize = spans.iter().map(|span| span.tokens).sum();
@@ -167,14 +168,11 @@ pub(super) fn select(
     let weights = &mut weights[..tokens * heads];
     by_rows(k, dim, |_, k| layer_norm(tier, k, dim, weight, Some(bias), eps));
     if let Some(index) = spec.rope {
-        let ([cos, sin], turned) = (&tables[index], ropes[index].inv_freq.len());
+        let ([cos, sin], angles) = (&tables[index], ropes[index].inv_freq.len());
         for (x, heads) in [(&mut *q, heads), (&mut *k, 1)] {
-            let offset = if turns_last { dim - 2 * turned } else { 0 };
+            let offset = if turns_last { dim - 2 * angles } else { 0 };
             let shape = RopeShape { heads, head_dim: dim, offset, pairs };
-            by_rows(x, heads * dim, |first, x| {
-                let rows = first * turned..(first + x.len() / (heads * dim)) * turned;
-                rope(tier, x, shape, &cos[rows.clone()], &sin[rows]);
-            });
+            turn(tier, Turned { shape, angles }, (cos, sin), x);
         }
     }
     // The scales of products and of heads. Both are above 0, so their place changes no choice.

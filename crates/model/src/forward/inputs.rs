@@ -5,9 +5,10 @@ use sws_kernels::functional::gate;
 use sws_store::{PieceId, PieceKind};
 
 use super::branches::{norm, scale};
+use super::by_rows::by_rows;
 use super::linear::{Product, multiply};
 use super::rows::look_up;
-use super::work::{MlpWork, Workspace, by_rows, grown};
+use super::work::{MlpWork, Workspace, grown};
 use super::{ForwardError, ForwardPass};
 use crate::order::Site;
 use crate::role::Role;

@@ -8,8 +8,8 @@ use sws_kernels::Tier;
 use sws_kernels::functional::{StateWeights, add, mix_states};
 use sws_store::PieceId;
 
+use super::by_rows::by_rows;
 use super::streams::Branch;
-use super::work::by_rows;
 use crate::order::Site;
 use crate::role::Role;
 use crate::source::Weights;

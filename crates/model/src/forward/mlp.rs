@@ -4,9 +4,10 @@ use sws_kernels::functional::{add, gate, gate_interleaved};
 use sws_kernels::{PackedInput, ScratchPool, Tier};
 use sws_store::PieceId;
 
-use super::attention::add_bias;
+use super::by_rows::by_rows;
 use super::linear::{Product, multiply};
-use super::work::{MlpWork, by_rows, grown};
+use super::mixer::add_bias;
+use super::work::{MlpWork, grown};
 use crate::role::Role;
 use crate::source::{SourceError, Weights};
 use crate::spec::{GateUp, MlpSpec};

@@ -3,6 +3,7 @@
 mod attention;
 mod blocks;
 mod branches;
+mod by_rows;
 mod compressed;
 mod conv;
 mod delta;
@@ -13,10 +14,12 @@ mod judging;
 mod kept;
 mod latent;
 mod linear;
+mod mixer;
 mod mlp;
 mod moe;
 mod ngrams;
 mod past;
+mod recurrence;
 mod router;
 mod rows;
 mod size;
@@ -37,14 +40,16 @@ use crate::role::Role;
 use crate::source::{SourceError, WeightSource, Weights};
 use crate::spec::{Ffn, Mixer, ModelSpec, Residual, Router};
 use crate::state::{BatchProgress, ForwardState};
-use attention::{AttentionContext, add_bias, attention};
+use attention::attention;
 use branches::{NormVectors, norm, scale};
+use by_rows::by_rows;
 use compressed::compressed;
 use conv::conv;
 use delta::delta;
 pub(crate) use indexer::Selection;
 use latent::latent;
 use linear::{Product, multiply};
+use mixer::{MixerContext, add_bias};
 use ngrams::ngrams;
 use past::{Conv, add_conv};
 pub use router::RouterProbe;
@@ -52,8 +57,8 @@ pub use size::PassSize;
 use state_space::state_space;
 use streams::Branch;
 use strips::{STRIP, cut, strips};
+use work::grown;
 pub(crate) use work::{Middle, Workspace};
-use work::{by_rows, grown};
 
 /// A model: its specification and the kernels that compute it. Its weights come from a
 /// [`WeightSource`], and the state of a pass is kept in a [`ForwardState`].
@@ -580,7 +585,7 @@ impl ForwardPass {
         source.infrastructure(l, pieces, &mut |weights: &mut dyn Weights| {
             let ropes = &self.spec.ropes;
             let context =
-                AttentionContext { tier, layer: l, norm: layer.norm, hidden: width, ropes, spans };
+                MixerContext { tier, layer: l, norm: layer.norm, hidden: width, ropes, spans };
             let given = (&self.spec, &pass.tokens[..]);
             ngrams(&context, given, weights, sequences, work, hidden)?;
             if has_mixer {

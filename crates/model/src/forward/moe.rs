@@ -7,12 +7,13 @@ use sws_kernels::{PackedInput, Tier};
 use sws_store::{PieceId, PieceKind};
 
 use super::branches::{norm, scale};
+use super::by_rows::by_rows;
 use super::experts::{CpuExecutor, ROWS_TOGETHER, TOGETHER};
 use super::linear::{Product, multiply};
 use super::mlp::{MlpBlock, gated_mlp, weighed_mlp};
 use super::router;
 use super::strips::strips;
-use super::work::{ExpertWork, Workspace, by_rows, grown};
+use super::work::{ExpertWork, Workspace, grown};
 use super::{ForwardError, ForwardPass};
 use crate::executor::{ExpertBatch, ExpertExecutor, place_of};
 use crate::role::Role;

@@ -5,15 +5,14 @@
 //! before it.
 
 use sws_kernels::Tier;
-use sws_kernels::functional::{
-    ConvInput, NormWeight, ShortConv, add, dots, rms_norm, short_conv, sigmoid,
-};
+use sws_kernels::functional::{NormWeight, ShortConv, add, dots, rms_norm, sigmoid};
 use sws_store::{Pass, PieceId, PieceKind, Span};
 
-use super::attention::{AttentionContext, rows_of};
-use super::delta::advance;
+use super::by_rows::by_rows;
 use super::linear::{Product, multiply};
-use super::work::{AttentionWork, DeltaWork, Workspace, by_rows, grown};
+use super::mixer::MixerContext;
+use super::past::filter;
+use super::work::{AttentionWork, DeltaWork, Workspace, grown};
 use crate::layer_state::SequenceState;
 use crate::role::Role;
 use crate::source::{SourceError, Weights};
@@ -124,14 +123,14 @@ impl WholeNumbers<'_> {
 
 /// Adds what the rows of each token make to the streams of `hidden`, and remembers the tokens.
 pub(super) fn ngrams(
-    context: &AttentionContext<'_>,
+    context: &MixerContext<'_>,
     (model, tokens): (&ModelSpec, &[u32]),
     weights: &mut dyn Weights,
     sequences: &mut [SequenceState],
     work: &mut Workspace,
     hidden: &mut [f32],
 ) -> Result<(), SourceError> {
-    let &AttentionContext { tier, layer: l, norm: by, hidden: width, spans, .. } = context;
+    let &MixerContext { tier, layer: l, norm: by, hidden: width, spans, .. } = context;
     let layer = &model.layers[l];
     let Some(spec) = &layer.ngrams else { return Ok(()) };
     let id = PieceId::new(l as u32, PieceKind::Attention);
@@ -171,17 +170,13 @@ pub(super) fn ngrams(
     norm_streams(tier, width, weights.vector(id, Role::NgramConvNorm), by.eps(), normed);
     let taps = spec.taps;
     let weight = weights.vector(id, Role::NgramConv);
-    let conv = ShortConv { taps, dilation: spec.size, weight, bias: None, silu: true };
+    let rule = ShortConv { taps, dilation: spec.size, weight, bias: None, silu: true };
     let filtered = keys;
     let before = layer.mixer.memory().map_or(0, |memory| memory.past);
+    let batch = (spans, &mut *sequences);
+    filter(tier, &rule, batch, |of| &mut of.past(l)[before..], (normed, &mut *filtered, all));
     for span in spans {
-        let [past, _] = sequences[span.sequence].layers[l].recurrent().numbers();
-        let (past, last) = past[before..].split_at_mut(spec.conv_past(all));
-        let x = rows_of(span, normed, all);
-        let y = &mut filtered[span.first_row * all..][..x.len()];
-        let given = ConvInput { past: &*past, x };
-        by_rows(y, all, |first, y| short_conv(tier, &conv, given, first, y));
-        advance(past, x);
+        let last = &mut sequences[span.sequence].past(l)[before + spec.conv_past(all)..];
         for &token in tokens_of(span, tokens) {
             last.rotate_left(1);
             last[spec.size - 2] = f32::from_bits(token + 1);

@@ -8,10 +8,10 @@ use sws_kernels::functional::{add, root_softplus, sigmoid, softmax, top_k};
 use sws_kernels::{PackedInput, ScratchPool, Tier};
 use sws_store::{PieceId, PieceKind};
 
-use super::attention::add_bias;
 use super::branches::{NormVectors, norm, scale};
 use super::kept;
 use super::linear::{Product, multiply};
+use super::mixer::add_bias;
 use super::streams::{Branch, GateWork, Gated, gated, mix, weigh};
 use crate::order::Site;
 use crate::role::Role;

@@ -71,7 +71,7 @@ impl ModelSpec {
             match &layer.mixer {
                 Mixer::Attention(spec) => {
                     mixers.add_attention(spec, positions.min(self.context));
-                    if let Some(it) = spec.distances {
+                    if let Some(it) = spec.extras.distances {
                         mixers.distances = mixers.distances.max(spec.heads * it.rank);
                         mixers.bias = mixers.bias.max(spec.heads * it.extent);
                     }

@@ -14,10 +14,11 @@ use sws_kernels::{PackedInput, Packings, ScratchPool, Tier};
 use sws_store::{PieceId, PieceKind};
 
 use super::branches::NormVectors;
+use super::by_rows::by_rows;
 use super::kept;
 use super::linear::{Product, multiply};
 use super::ngrams::norm_streams;
-use super::work::{Workspace, by_rows, grown};
+use super::work::{Workspace, grown};
 use crate::order::Site;
 use crate::role::Role;
 use crate::source::{SourceError, Weights};

@@ -23,7 +23,7 @@ impl ModelSpec {
             || self.layer_inputs.is_some()
             || self.layers.iter().any(|layer| {
                 let selects = match &layer.mixer {
-                    Mixer::Attention(spec) => spec.blocks.is_some(),
+                    Mixer::Attention(spec) => spec.extras.blocks.is_some(),
                     Mixer::Latent(spec) => spec.sparse.is_some(),
                     Mixer::Compressed(_) => true,
                     Mixer::Delta(_) | Mixer::Conv(_) | Mixer::StateSpace(_) | Mixer::None => false,

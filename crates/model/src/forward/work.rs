@@ -7,6 +7,7 @@ use sws_store::Span;
 
 use super::blocks::BlockWork;
 use super::branches::{NormVectors, norm, scale};
+use super::by_rows::by_rows;
 use super::compressed::CompressedWork;
 use super::indexer::{IndexWork, Selection};
 use super::inputs::InputWork;
@@ -88,9 +89,34 @@ pub(super) struct AttentionWork {
     pub(super) tables: Vec<[Vec<f32>; 2]>,
     /// The batch for which the tables were made.
     spans: Vec<Span>,
-    pub(super) scratch: Vec<AttentionScratch>,
-    /// The head size and the number of positions that the scratch is made for.
-    pub(super) scratch_fits: (usize, usize),
+    pub(super) attending: AttendScratch,
+}
+
+/// Scratch of each thread of attention.
+#[derive(Debug, Default)]
+pub(super) struct AttendScratch {
+    threads: Vec<AttentionScratch>,
+    /// The head size and the number of positions that it is made for.
+    fits: (usize, usize),
+}
+
+impl AttendScratch {
+    /// Scratch for some threads, reallocated if it is too small.
+    pub(super) fn of(&mut self, threads: usize, needed: (usize, usize)) -> &mut [AttentionScratch] {
+        let AttendScratch { threads: all, fits } = self;
+        if fits.0 < needed.0 || fits.1 < needed.1 {
+            *fits = (fits.0.max(needed.0), fits.1.max(needed.1));
+            all.clear();
+        }
+        if all.len() < threads {
+            all.resize_with(threads, || AttentionScratch::new(fits.0, fits.1));
+        }
+        &mut all[..threads]
+    }
+
+    fn bytes(&self) -> usize {
+        self.threads.len() * AttentionScratch::bytes(self.fits.0, self.fits.1)
+    }
 }
 
 /// What is added to scores by distances.
@@ -317,7 +343,7 @@ impl Workspace {
 
     /// Bytes allocated.
     pub(crate) fn bytes(&self) -> u64 {
-        let AttentionWork { q, k, v, mixed, gated, tables, packed, scratch, scratch_fits, .. } =
+        let AttentionWork { q, k, v, mixed, gated, tables, packed, attending, .. } =
             &self.attention;
         let DeltaWork { decay, beta, outputs: of_heads } = &self.attention.delta;
         let LatentWork { absorbed, attended, inputs: sums, sinks } = &self.attention.latent;
@@ -359,7 +385,6 @@ impl Workspace {
         let packed = self.mlp.packed.iter().chain(inputs).chain([&self.input, packed]).chain(sums);
         let packed = packed.chain([of_latents]);
         let places = [starts, rows, by_token, found];
-        let per_thread = AttentionScratch::bytes(scratch_fits.0, scratch_fits.1);
         let bytes = floats.sum::<usize>()
             + self.inputs.capacity() * size_of::<f32>()
             + packed.map(PackedInput::bytes).sum::<usize>()
@@ -367,7 +392,7 @@ impl Workspace {
             + places.map(Vec::capacity).iter().sum::<usize>() * size_of::<usize>()
             + (choices.capacity() + distinct.capacity()) * size_of::<u32>()
             + done.capacity()
-            + scratch.len() * per_thread
+            + attending.bytes()
             + self.attention.index.bytes()
             + self.attention.blocks.bytes()
             + self.attention.compressed.bytes()
@@ -387,70 +412,4 @@ pub(super) fn grown(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
         *buffer = vec![0.0; len];
     }
     &mut buffer[..len]
-}
-
-/// Calls `f` with every element, on several threads if they work on enough `numbers` to pay off.
-pub(super) fn each<T: Send>(list: &mut [T], numbers: usize, f: impl Fn(&mut T) + Sync + Send) {
-    let least = if numbers < WORTH_SPLITTING { list.len() } else { 1 };
-    list.par_iter_mut().with_min_len(least.max(1)).with_max_len(least.max(1)).for_each(f);
-}
-
-/// Below this many elements, waking a second thread costs more than it saves.
-pub(super) const WORTH_SPLITTING: usize = 1 << 16;
-
-/// Calls `f` with runs of rows and the index of the first, on several threads if there are many.
-pub(super) fn by_rows(x: &mut [f32], width: usize, f: impl Fn(usize, &mut [f32]) + Sync) {
-    split_rows(x, width, WORTH_SPLITTING, f);
-}
-
-/// [`by_rows`], on several threads if each gets at least half of `least` elements.
-pub(super) fn split_rows(
-    x: &mut [f32],
-    width: usize,
-    least: usize,
-    f: impl Fn(usize, &mut [f32]) + Sync,
-) {
-    fn split(
-        x: &mut [f32],
-        (width, least): (usize, usize),
-        first: usize,
-        threads: usize,
-        f: &(impl Fn(usize, &mut [f32]) + Sync),
-    ) {
-        let rows = x.len() / width;
-        if threads < 2 || rows < 2 || x.len() < least {
-            return f(first, x);
-        }
-        let half = rows / 2;
-        let (left, right) = x.split_at_mut(half * width);
-        rayon::join(
-            || split(left, (width, least), first, threads / 2, f),
-            || split(right, (width, least), first + half, threads - threads / 2, f),
-        );
-    }
-    split(x, (width, least), 0, rayon::current_num_threads(), &f);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_row_is_visited_once_with_any_number_of_threads() {
-        for (rows, width) in [(0, 5), (1, 200_000), (3, 40_000), (1000, 100), (131_072, 1)] {
-            for threads in [1, 2, 3, 5] {
-                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-                let mut x = vec![0.5; rows * width];
-                pool.install(|| {
-                    by_rows(&mut x, width, |first, rows| {
-                        for (row, x) in (first..).zip(rows.chunks_exact_mut(width)) {
-                            x.iter_mut().for_each(|x| *x += row as f32);
-                        }
-                    });
-                });
-                let expected = (0..rows).flat_map(|row| vec![row as f32 + 0.5; width]);
-                assert!(x.into_iter().eq(expected), "{rows} x {width}, {threads} threads");
-            }
-        }
-    }
 }

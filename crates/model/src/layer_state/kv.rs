@@ -85,9 +85,10 @@ impl KvState {
         let journal = KvJournal::default();
         let index = |it: BlocksSpec| PagedRows::new(it.dim, it.keys(limit), precision, page_bytes);
         let part = |it: BlocksSpec| PagedRows::new(it.dim, limit, KvPrecision::F32, page_bytes);
-        let index = spec.blocks.map(index);
-        let parts = spec.blocks.filter(|blocks| blocks.pooled).map(part);
-        let block = spec.blocks.filter(|blocks| blocks.pooled).map_or(1, |blocks| blocks.size);
+        let index = spec.extras.blocks.map(index);
+        let parts = spec.extras.blocks.filter(|blocks| blocks.pooled).map(part);
+        let block =
+            spec.extras.blocks.filter(|blocks| blocks.pooled).map_or(1, |blocks| blocks.size);
         let [dim, of_value] = [spec.head_dim, spec.value_dim].map(|it| precision.row(it));
         let keys = CacheLayout { capacity, page, heads: spec.kv_heads, dim };
         let values = CacheLayout { dim: of_value, ..keys };
@@ -103,7 +104,7 @@ impl KvState {
         page: usize,
     ) -> u64 {
         let rows = positions_held(shape(spec, limit).0, page);
-        let index = spec.blocks.map_or(0, |it| {
+        let index = spec.extras.blocks.map_or(0, |it| {
             let parts = if it.pooled { it.dim } else { 0 };
             PagedRows::bytes_for(it.dim, it.keys(limit), precision, page)
                 + PagedRows::bytes_for(parts, limit, KvPrecision::F32, page)

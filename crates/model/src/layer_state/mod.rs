@@ -175,7 +175,12 @@ impl SequenceState {
     /// The inputs that the convolutions of a layer remember.
     pub(crate) fn convs(&mut self, layer: usize) -> &mut [f32] {
         let first = self.layers.len() / 2;
-        let [past, _] = self.layers[first + layer].recurrent().numbers();
+        self.past(first + layer)
+    }
+
+    /// The inputs that the convolution of a recurrent layer remembers.
+    pub(crate) fn past(&mut self, layer: usize) -> &mut [f32] {
+        let [past, _] = self.layers[layer].recurrent().numbers();
         past
     }
 

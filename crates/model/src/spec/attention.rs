@@ -15,50 +15,58 @@ pub struct AttentionSpec {
     pub head_dim: usize,
     /// Elements of a value.
     pub value_dim: usize,
-    /// True if one matrix computes all queries, then all keys, then all values.
-    pub fused: bool,
     /// True if queries, keys and values have biases.
     pub qkv_bias: bool,
     /// True if the output has a bias.
     pub output_bias: bool,
     /// The norms of queries and keys.
     pub qk_norm: QkNorm,
-    /// True if the values of each head are normed, without weights.
-    pub value_norm: bool,
-    /// The factor applied to values.
-    pub value_scale: f32,
-    /// True if values are the products of keys, before their norms.
-    pub values_are_keys: bool,
-    /// Queries, keys and values are clamped to ± this.
-    pub clip: Option<f32>,
-    /// Number of most recent keys that a query sees, itself included; None means all.
-    pub window: Option<usize>,
-    /// True if windows begin at multiples of their size.
-    pub aligned: bool,
-    /// The growth of queries.
-    pub temperature: Option<Temperature>,
-    /// The factor applied to products of queries and keys.
-    pub scale: f32,
     /// Index into [`ModelSpec::ropes`](crate::ModelSpec::ropes).
     pub rope: Option<usize>,
-    /// True if the matrices of queries and keys, and their biases, have the elements that a rotary
-    /// embedding turns together as neighbours. Their products are brought into halves.
-    pub paired_rows: bool,
+    /// Number of most recent keys that a query sees, itself included; None means all.
+    pub window: Option<usize>,
+    /// The factor applied to products of queries and keys.
+    pub scale: f32,
     /// True if each head has a sink: one more logit of the softmax, without a value.
     pub sinks: bool,
-    /// Scores become cap · tanh(score / cap).
-    pub soft_cap: Option<f32>,
     /// The gates by which outputs are multiplied.
     pub gate: Option<AttentionGate>,
-    /// The selection of the positions that a query sees; None means all.
-    pub blocks: Option<BlocksSpec>,
     /// The keys and values that queries see.
     pub key_values: KeyValues,
-    /// Numbers added to scores by the distance between a query and a key.
-    pub distances: Option<DistanceSpec>,
+    /// The specials of one family or two.
+    pub extras: AttentionExtras,
+}
+
+/// Specials of attention, each of which one family has, or two; none by default. They are applied in
+/// the order in which they are declared.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct AttentionExtras {
+    /// True if one matrix computes all queries, then all keys, then all values (Ling).
+    pub fused: bool,
+    /// True if values are the products of keys, before their norms (Gemma 4).
+    pub values_are_keys: bool,
     /// Values that the convolutions of keys and of values see, which are added to these before their
-    /// norms; None without.
+    /// norms; None without (Inkling).
     pub conv: Option<usize>,
+    /// True if the values of each head are normed, without weights (Gemma 4).
+    pub value_norm: bool,
+    /// The factor applied to values (MiMo).
+    pub value_scale: Option<f32>,
+    /// True if the matrices of queries and keys, and their biases, have the elements that a rotary
+    /// embedding turns together as neighbours. Their products are brought into halves (GGUF).
+    pub paired_rows: bool,
+    /// Queries, keys and values are clamped to ± this (OLMoE).
+    pub clip: Option<f32>,
+    /// The growth of queries (Llama 4, Mistral, Inkling).
+    pub temperature: Option<Temperature>,
+    /// True if windows begin at multiples of their size (Llama 4).
+    pub aligned: bool,
+    /// The selection of the positions that a query sees; None means all (MiniMax M3, Qwen4).
+    pub blocks: Option<BlocksSpec>,
+    /// Numbers added to scores by the distance between a query and a key (Inkling).
+    pub distances: Option<DistanceSpec>,
+    /// Scores become cap · tanh(score / cap) (Gemma 2).
+    pub soft_cap: Option<f32>,
 }
 
 /// Numbers added to scores: for each query and distance, the product of a few numbers, which a matrix
@@ -216,7 +224,11 @@ impl AttentionSpec {
 
     /// Rows of the matrix of queries, keys and values, where it is one; otherwise 0.
     pub(crate) fn fused_rows(&self) -> usize {
-        if self.fused { self.query_rows() + self.key_width() + self.value_width() } else { 0 }
+        if self.extras.fused {
+            self.query_rows() + self.key_width() + self.value_width()
+        } else {
+            0
+        }
     }
 
     /// Elements of all queries of a position.
@@ -232,6 +244,25 @@ impl AttentionSpec {
     /// True if it computes keys and values.
     pub(crate) fn has_keys(&self) -> bool {
         !matches!(self.key_values, KeyValues::Of(_))
+    }
+
+    /// True if it has a matrix of values.
+    pub(crate) fn has_values(&self) -> bool {
+        self.has_keys() && !self.extras.values_are_keys
+    }
+
+    /// The layer whose keys and values a layer sees.
+    pub(crate) fn keys_of(&self, layer: usize) -> usize {
+        match self.key_values {
+            KeyValues::Own | KeyValues::Lent => layer,
+            KeyValues::Of(earlier) => earlier,
+        }
+    }
+
+    /// Elements of a key and a value that it caches, of all heads of a position: none if it sees those
+    /// of another layer.
+    pub(crate) fn cached_widths(&self) -> [usize; 2] {
+        if self.has_keys() { [self.key_width(), self.value_width()] } else { [0; 2] }
     }
 
     /// Elements of all keys of a position.

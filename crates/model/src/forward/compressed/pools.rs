@@ -6,7 +6,7 @@ use sws_kernels::functional::{
 use sws_kernels::{PackedInput, Tier};
 use sws_store::{PieceId, Span};
 
-use super::super::attention::rows_of;
+use super::super::by_rows::rows_of;
 use super::super::linear::Product;
 use super::super::work::grown;
 use crate::layer_state::{CompressedState, SequenceState};

@@ -2,17 +2,17 @@
 
 use std::ops::Range;
 
-use sws_kernels::functional::{Attention, AttentionScratch, Queries, attention as attend};
+use sws_kernels::functional::{Attention, Queries, attention as attend};
 use sws_kernels::{
     MatmulJob, Matrix, OutputColumns, PackedInput, ScratchPool, Strided, Tier, matmul_transposed,
     threads_for,
 };
 use sws_store::Span;
 
-use super::super::attention::{rows_of, scratch_for};
+use super::super::by_rows::{WORTH_SPLITTING, rows_of, split_rows};
 use super::super::indexer::Selection;
 use super::super::linear::{MAX, run};
-use super::super::work::{WORTH_SPLITTING, split_rows};
+use super::super::work::AttendScratch;
 use super::heads_together;
 use crate::layer_state::SequenceState;
 use crate::spec::LatentSpec;
@@ -41,8 +41,7 @@ pub(super) struct Heads<'a> {
     pub(super) selected: &'a Selection,
     /// One number for each head.
     pub(super) sinks: Option<&'a [f32]>,
-    /// Scratch of each thread of attention, and what it fits.
-    pub(super) attention: (&'a mut Vec<AttentionScratch>, &'a mut (usize, usize)),
+    pub(super) attending: &'a mut AttendScratch,
     pub(super) scratch: &'a mut ScratchPool,
 }
 
@@ -243,8 +242,7 @@ impl Heads<'_> {
             let seen = selected.map_or(seen, |selected| selected.most);
             let threads = threads_for(span.tokens * count * seen * width);
             let needed = (rank, seen.next_power_of_two().min(cache.capacity()));
-            let (scratch, fits) = &mut self.attention;
-            let scratch = scratch_for(scratch, fits, threads, needed);
+            let scratch = self.attending.of(threads, needed);
             let q = rows_of(span, &self.absorbed[place.clone()], count * width);
             let y = &mut self.attended[span.first_row * count * rank..];
             let y = &mut y[..span.tokens * count * rank];
@@ -373,7 +371,7 @@ mod tests {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             for cut in [0, 1, 30, 64] {
                 let mut found = vec![f32::NAN; expected.len()];
-                let mut empty = Vec::new();
+                let mut attending = AttendScratch::default();
                 let mut inputs = Vec::new();
                 let mut scratch = ScratchPool::default();
                 let mut heads = Heads {
@@ -391,7 +389,7 @@ mod tests {
                     selected: &Selection::default(),
                     sinks: None,
                     packed: 0,
-                    attention: (&mut empty, &mut (0, 0)),
+                    attending: &mut attending,
                     scratch: &mut scratch,
                 };
                 pool.install(|| {

@@ -311,7 +311,7 @@ fn absent_keys_have_the_defaults_of_the_format() {
     let mut expected = golden_spec("mixtral");
     for layer in &mut expected.layers {
         let sws_model::Mixer::Attention(attention) = &mut layer.mixer else { continue };
-        attention.paired_rows = true;
+        attention.extras.paired_rows = true;
     }
     assert_eq!(spec, expected);
 }

@@ -1,0 +1,231 @@
+//! The specials of attention that a family or two have ([`AttentionExtras`](crate::AttentionExtras)).
+//! A layer without them passes through here unchanged.
+
+use sws_kernels::functional::{Distances, NormWeight, Queries, axpy, rms_norm};
+use sws_kernels::{PackedInput, Tier};
+use sws_store::{PieceId, Span};
+
+use super::super::blocks::BlockWork;
+use super::super::branches::scale;
+use super::super::by_rows::{HeadPart, by_rows, gather, rows_of};
+use super::super::linear::Product;
+use super::super::mixer::{MixerContext, add_bias, temper};
+use super::super::past::{Conv, add_conv};
+use super::super::work::{DistanceWork, grown};
+use super::{Qkv, norm_heads};
+use crate::layer_state::{KvState, SequenceState};
+use crate::role::Role;
+use crate::source::Weights;
+use crate::spec::{AttentionSpec, DistanceSpec, QkNorm};
+
+/// Tokens for which the numbers of distances are made at a time.
+pub(in super::super) const DISTANCES: usize = 16;
+
+/// What few families need besides queries, keys and values.
+pub(super) struct Extras<'w> {
+    /// The selection of blocks.
+    blocks: &'w mut BlockWork,
+    /// What scores by distances are made of: [tokens, heads, rank].
+    distances: &'w mut [f32],
+    /// [some tokens, heads, distances]
+    bias: &'w mut Vec<f32>,
+    noted: &'w mut Option<Vec<u32>>,
+}
+
+impl<'w> Extras<'w> {
+    pub(super) fn of(
+        spec: &AttentionSpec,
+        tokens: usize,
+        rooms: (&'w mut BlockWork, &'w mut DistanceWork, &'w mut Option<Vec<u32>>),
+    ) -> Extras<'w> {
+        let (blocks, DistanceWork { rows, bias }, noted) = rooms;
+        let distances = grown(rows, tokens * distance_width(spec));
+        Extras { blocks, distances, bias, noted }
+    }
+
+    /// The products with the normed state besides queries, keys, values and gates.
+    pub(super) fn products<'a>(
+        &'a mut self,
+        spec: &AttentionSpec,
+        id: PieceId,
+        input: &'a PackedInput,
+    ) -> [Option<Product<'a>>; 2] {
+        let [keys, queries] = self.blocks.products(spec.extras.blocks, id, input);
+        if spec.extras.distances.is_none() {
+            return [keys, queries];
+        }
+        let rows = distance_width(spec);
+        [Some(Product::new(id, Role::Distance, input, &mut *self.distances, rows)), queries]
+    }
+
+    /// Ends the stage of rotation: norms of rotated heads, the growth of queries, the queries and keys
+    /// of an indexer.
+    pub(super) fn after_rotation(
+        &mut self,
+        context: &MixerContext<'_>,
+        spec: &AttentionSpec,
+        weights: &dyn Weights,
+        qkv: &mut Qkv<'_>,
+        tables: &[[Vec<f32>; 2]],
+    ) {
+        let &MixerContext { tier, norm: by, spans, .. } = context;
+        match spec.qk_norm {
+            QkNorm::None | QkNorm::PerHead | QkNorm::FullWidth => {}
+            QkNorm::PerRotatedHead => norm_heads(context, weights, qkv),
+            QkNorm::Unweighted => {
+                let dim = spec.head_dim;
+                for x in [&mut *qkv.q, &mut *qkv.k] {
+                    by_rows(x, dim, |_, x| rms_norm(tier, x, dim, NormWeight::None, by.eps()));
+                }
+            }
+        }
+        let growth = spec.extras.temperature;
+        temper(growth, spans, qkv.q, spec.q_width());
+        if spec.extras.distances.is_some() {
+            temper(growth, spans, self.distances, distance_width(spec));
+        }
+        self.blocks.prepare(context, spec, (weights, context.id()), tables);
+    }
+
+    /// Stores the keys of an indexer for a chunk.
+    pub(super) fn append(
+        &mut self,
+        context: &MixerContext<'_>,
+        spec: &AttentionSpec,
+        cache: &mut KvState,
+        chunk: &Span,
+    ) {
+        let first = (chunk.first_row, chunk.first_position);
+        self.blocks.append(context, spec, cache, first, chunk.tokens);
+    }
+
+    /// The queries that are attended with next, of those of the tokens of `rest`, and the number of
+    /// their tokens: all, unless positions are selected, or distances count.
+    pub(super) fn next_queries<'q>(
+        &'q mut self,
+        context: &MixerContext<'_>,
+        spec: &AttentionSpec,
+        weights: &dyn Weights,
+        cache: &KvState,
+        rest: &Span,
+        q: &'q [f32],
+    ) -> (usize, Queries<'q>) {
+        let tier = context.tier;
+        let place = (rest.first_row, rest.first_position);
+        let (tokens, selected) = match (spec.extras.blocks, spec.extras.distances) {
+            (Some(it), _) => self.blocks.select(tier, it, cache, place, rest.tokens),
+            (None, Some(_)) => (DISTANCES.min(rest.tokens), None),
+            (None, None) => (rest.tokens, None),
+        };
+        if let (Some(noted), Some(selected)) = (&mut *self.noted, selected) {
+            noted.extend_from_slice(selected.positions);
+        }
+        let distances = spec.extras.distances.map(|it| {
+            let columns = weights.vector(context.id(), Role::DistanceRows);
+            let rows = &self.distances[rest.first_row * distance_width(spec)..];
+            let bias = grown(self.bias, tokens * spec.heads * it.extent);
+            add_up(tier, it, (rows, columns), bias);
+            Distances { bias, extent: it.extent }
+        });
+        let q = rows_of(&Span { tokens, ..*rest }, q, spec.q_width());
+        (tokens, Queries { first: rest.first_position, q, selected, distances })
+    }
+}
+
+/// Takes the products of one matrix apart: all queries, then all keys, then all values.
+pub(super) fn take_apart(
+    context: &MixerContext<'_>,
+    spec: &AttentionSpec,
+    weights: &dyn Weights,
+    all: &mut [f32],
+    parts: [&mut [f32]; 3],
+) {
+    if spec.qkv_bias {
+        add_bias(context.tier, weights.vector(context.id(), Role::MixedBias), all);
+    }
+    let [k_width, v_width] = spec.cached_widths();
+    let each = spec.fused_rows();
+    let mut before = 0;
+    for (to, len) in parts.into_iter().zip([spec.query_rows(), k_width, v_width]) {
+        gather(all, HeadPart { heads: 1, each, len, before }, (to, len, 0));
+        before += len;
+    }
+}
+
+/// Makes of queries, keys and values what few families make of them before norms: copies,
+/// convolutions, norms, factors and halves.
+pub(super) fn before_norms(
+    context: &MixerContext<'_>,
+    spec: &AttentionSpec,
+    weights: &dyn Weights,
+    sequences: &mut [SequenceState],
+    qkv: &mut Qkv<'_>,
+) {
+    let &MixerContext { tier, layer, norm: by, spans, .. } = context;
+    // `mixed` is not in use yet, and no narrower than any of the others.
+    let Qkv { q, k, v, mixed, .. } = qkv;
+    if spec.extras.values_are_keys {
+        v.copy_from_slice(k);
+    }
+    if let Some(taps) = spec.extras.conv {
+        let mut before = 0;
+        for (x, role) in [(&mut *k, Role::KeyConv), (&mut *v, Role::ValueConv)] {
+            let of = Conv { layer, taps, weight: weights.vector(context.id(), role), before };
+            before += (taps - 1) * of.weight.len() / taps;
+            let room = &mut mixed[..x.len()];
+            add_conv(tier, of, (spans, &mut *sequences), x, room);
+        }
+    }
+    if spec.extras.value_norm {
+        let dim = spec.value_dim;
+        by_rows(v, dim, |_, x| rms_norm(tier, x, dim, NormWeight::None, by.eps()));
+    }
+    if let Some(factor) = spec.extras.value_scale {
+        scale(factor, v);
+    }
+    if spec.extras.paired_rows {
+        let dim = spec.head_dim;
+        for x in [&mut *q, &mut *k] {
+            let paired = &mut mixed[..x.len()];
+            paired.copy_from_slice(x);
+            let paired = &*paired;
+            by_rows(x, dim, |first, x| into_halves(&paired[first * dim..][..x.len()], x, dim));
+        }
+    }
+}
+
+/// Clamps queries, keys and values.
+pub(super) fn clip(spec: &AttentionSpec, qkv: &mut Qkv<'_>) {
+    let Some(limit) = spec.extras.clip else { return };
+    for x in [&mut *qkv.q, &mut *qkv.k, &mut *qkv.v] {
+        by_rows(x, 1, |_, x| x.iter_mut().for_each(|x| *x = x.clamp(-limit, limit)));
+    }
+}
+
+/// Writes heads of neighbours that are turned together as heads of two halves.
+fn into_halves(paired: &[f32], heads: &mut [f32], head_dim: usize) {
+    for (pairs, head) in paired.chunks_exact(head_dim).zip(heads.chunks_exact_mut(head_dim)) {
+        let (left, right) = head.split_at_mut(head_dim / 2);
+        for ((pair, left), right) in pairs.as_chunks::<2>().0.iter().zip(left).zip(right) {
+            [*left, *right] = *pair;
+        }
+    }
+}
+
+/// Numbers of a token that scores by distances are made of.
+fn distance_width(spec: &AttentionSpec) -> usize {
+    spec.extras.distances.map_or(0, |it| spec.heads * it.rank)
+}
+
+/// Makes the numbers of all distances, of the numbers of each head in `rows`.
+fn add_up(tier: Tier, it: DistanceSpec, (rows, columns): (&[f32], &[f32]), bias: &mut [f32]) {
+    by_rows(bias, it.extent, |first, bias| {
+        let rows = rows[first * it.rank..].chunks_exact(it.rank);
+        for (bias, row) in bias.chunks_exact_mut(it.extent).zip(rows) {
+            bias.fill(0.0);
+            for (number, column) in row.iter().zip(columns.chunks_exact(it.extent)) {
+                axpy(tier, *number, column, bias);
+            }
+        }
+    });
+}
