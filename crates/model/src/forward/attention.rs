@@ -6,7 +6,7 @@ mod extras;
 mod gates;
 
 use sws_kernels::functional::{Attention, RopeShape, attention as attend};
-use sws_kernels::{PackedInput, ScratchPool, threads_for};
+use sws_kernels::{PackedInput, ScratchPool, Tier, threads_for};
 use sws_store::Span;
 
 use super::branches::norm;
@@ -169,6 +169,7 @@ fn attend_rows(
     scratch: &mut AttendScratch,
 ) {
     let [k_width, v_width] = spec.cached_widths();
+    let columns = extras::columns(context, spec, weights);
     let rule = Attention {
         heads: spec.heads,
         kv_heads: spec.kv_heads,
@@ -191,16 +192,16 @@ fn attend_rows(
                 cache.append(chunk.first_position, tokens, keys, values);
             }
             extras.append(context, spec, cache, &chunk);
-            attend_chunk(context, (spec, &rule), weights, cache, &chunk, (qkv, extras), scratch);
+            let rules = (spec, &rule, columns);
+            attend_chunk(context.tier, rules, cache, &chunk, (qkv, extras), scratch);
         }
     }
 }
 
 /// Attends with the queries of a chunk.
 fn attend_chunk(
-    context: &MixerContext<'_>,
-    (spec, rule): (&AttentionSpec, &Attention<'_>),
-    weights: &dyn Weights,
+    tier: Tier,
+    (spec, rule, columns): (&AttentionSpec, &Attention<'_>, &[f32]),
     cache: &KvState,
     chunk: &Span,
     (qkv, extras): (&mut Qkv<'_>, &mut Extras<'_>),
@@ -212,11 +213,11 @@ fn attend_chunk(
     while done < chunk.tokens {
         // All of them, unless the layer has extras.
         let rest = part(chunk, done, chunk.tokens - done);
-        let (tokens, queries) = extras.next_queries(context, spec, weights, cache, &rest, qkv.q);
+        let (tokens, queries) = extras.next_queries(tier, (spec, columns), cache, &rest, qkv.q);
         let sees = queries.selected.map_or(seen, |selected| selected.most);
         let threads = threads_for(tokens * spec.heads * sees * spec.head_dim);
         let y = rows_of_mut(&part(&rest, 0, tokens), qkv.mixed, spec.output_width());
-        attend(context.tier, rule, &cache.view(), queries, y, scratch.of(threads, needed));
+        attend(tier, rule, &cache.view(), queries, y, scratch.of(threads, needed));
         done += tokens;
     }
 }

@@ -51,8 +51,8 @@ pub(super) fn delta(
 
     let filtered = grown(k, tokens * spec.channels());
     convolve(context, spec, weights, sequences, (raw, filtered));
-    let bias = weights.vector(id, Role::DecayBias);
     let rates = rates(spec, weights.vector(id, Role::DecayRate));
+    let bias = weights.vector(id, Role::DecayBias);
     by_rows(decay, spec.decays(), |_, rows| decays(tier, rows, rates, bias));
     norm_lengths(tier, spec, tokens, filtered);
 

@@ -100,17 +100,16 @@ impl<'w> Extras<'w> {
     }
 
     /// The queries that are attended with next, of those of the tokens of `rest`, and the number of
-    /// their tokens: all, unless positions are selected, or distances count.
+    /// their tokens: all, unless positions are selected, or distances count, which are made with
+    /// `columns`.
     pub(super) fn next_queries<'q>(
         &'q mut self,
-        context: &MixerContext<'_>,
-        spec: &AttentionSpec,
-        weights: &dyn Weights,
+        tier: Tier,
+        (spec, columns): (&AttentionSpec, &[f32]),
         cache: &KvState,
         rest: &Span,
         q: &'q [f32],
     ) -> (usize, Queries<'q>) {
-        let tier = context.tier;
         let place = (rest.first_row, rest.first_position);
         let (tokens, selected) = match (spec.extras.blocks, spec.extras.distances) {
             (Some(it), _) => self.blocks.select(tier, it, cache, place, rest.tokens),
@@ -121,7 +120,6 @@ impl<'w> Extras<'w> {
             noted.extend_from_slice(selected.positions);
         }
         let distances = spec.extras.distances.map(|it| {
-            let columns = weights.vector(context.id(), Role::DistanceRows);
             let rows = &self.distances[rest.first_row * distance_width(spec)..];
             let bias = grown(self.bias, tokens * spec.heads * it.extent);
             add_up(tier, it, (rows, columns), bias);
@@ -191,6 +189,18 @@ pub(super) fn before_norms(
             let paired = &*paired;
             by_rows(x, dim, |first, x| into_halves(&paired[first * dim..][..x.len()], x, dim));
         }
+    }
+}
+
+/// The columns that scores by distances are made with: [rank, distances]; empty without.
+pub(super) fn columns<'w>(
+    context: &MixerContext<'_>,
+    spec: &AttentionSpec,
+    weights: &'w dyn Weights,
+) -> &'w [f32] {
+    match spec.extras.distances {
+        None => &[],
+        Some(_) => weights.vector(context.id(), Role::DistanceRows),
     }
 }
 
