@@ -51,6 +51,7 @@ mod spellings;
 mod state;
 pub mod text;
 mod unused;
+mod workspace;
 
 pub use config::{ConfigError, InvalidConfig};
 pub use describe::Description;

@@ -2,11 +2,11 @@
 
 use sws_store::{Pass, Span};
 
-use crate::forward::{Middle, Selection, Workspace};
 use crate::layer_state::{KvPrecision, SequenceSnapshot, SequenceState, SharedPage};
 use crate::prefix::Prefix;
 use crate::source::Routed;
 use crate::spec::{Mixer, ModelSpec};
+use crate::workspace::{Middle, Selection, Workspace};
 
 /// The hidden state of the current batch, and the KV cache of every sequence.
 #[derive(Debug)]

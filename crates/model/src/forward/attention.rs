@@ -13,12 +13,12 @@ use super::branches::norm;
 use super::by_rows::{by_rows, rows_of, rows_of_mut};
 use super::linear::{Product, multiply};
 use super::mixer::{MixerContext, OutputRoom, Turned, add_bias, project_out, turn};
-use super::work::{AttendScratch, AttentionWork, Workspace, grown};
 use crate::layer_state::{KvState, SequenceState};
 use crate::role::Role;
 use crate::rope::Rope;
 use crate::source::{SourceError, Weights};
 use crate::spec::{AttentionSpec, QkNorm};
+use crate::workspace::{AttendScratch, AttentionWork, Workspace, grown};
 pub(super) use extras::DISTANCES;
 use extras::Extras;
 

@@ -24,36 +24,15 @@ use super::by_rows::by_rows;
 use super::indexer::{TOGETHER, best, end_with, expand};
 use super::linear::Product;
 use super::mixer::{MixerContext, Turned, turn};
-use super::work::grown;
 use crate::layer_state::KvState;
 use crate::role::Role;
 use crate::rope::Rope;
 use crate::source::Weights;
 use crate::spec::{AttentionSpec, BlocksSpec};
+use crate::workspace::{BlockWork, grown};
 
 /// Positions whose products are on the stack at a time.
 const SEGMENT: usize = 1024;
-
-/// Working memory of indexers of blocks.
-#[derive(Debug, Default)]
-pub(super) struct BlockWork {
-    /// [tokens, heads, dim]
-    q: Vec<f32>,
-    /// [tokens, dim]
-    k: Vec<f32>,
-    /// Where one matrix computes both: [tokens, heads and the key, dim].
-    mixed: Vec<f32>,
-    /// Where blocks have one key: the norm of keys, a key, the angles of a position.
-    norm: Vec<f32>,
-    mean: Vec<f32>,
-    angles: [Vec<f32>; 2],
-    /// A weight of 1 for each head.
-    weights: Vec<f32>,
-    /// [tokens selected for together, heads, blocks]
-    scores: Vec<f32>,
-    /// [tokens selected for together, heads, positions]
-    positions: Vec<u32>,
-}
 
 impl BlockWork {
     /// The products with the hidden state: the key, and the queries.
@@ -201,14 +180,6 @@ impl BlockWork {
             list_best(spec, scores, seen, list);
         });
         (tokens, Some(Selected { positions, lists: count, most }))
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        let BlockWork { q, k, mixed, norm, mean, angles, weights, scores, positions } = self;
-        let [cos, sin] = angles;
-        let floats = [q, k, mixed, norm, mean, cos, sin, weights, scores].map(Vec::capacity);
-        let floats: usize = floats.iter().sum();
-        floats * size_of::<f32>() + positions.capacity() * size_of::<u32>()
     }
 
     /// Bytes for passes of up to this many tokens and positions.

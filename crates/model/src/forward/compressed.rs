@@ -18,47 +18,15 @@ use super::by_rows::by_rows;
 use super::indexer::{best, score};
 use super::linear::{MAX, Product, multiply, run};
 use super::mixer::{MixerContext, OutputRoom, Turned, project_out, turn};
-use super::work::{AttentionWork, Workspace, grown};
 use crate::layer_state::{CompressedState, SequenceState};
 use crate::order::{INDEX_POOL_ROLES, POOL_ROLES};
 use crate::role::Role;
 use crate::source::{SourceError, Weights};
 use crate::spec::{CompressedSpec, PoolIndexer, PoolSpec};
-use pools::{PoolWork, Pooling};
-
-/// Working memory of such attention.
-#[derive(Debug, Default)]
-pub(super) struct CompressedWork {
-    /// Of entries, and of those of an indexer.
-    pools: [PoolWork; 2],
-    /// Queries of an indexer: [tokens, heads, dim].
-    index_q: Vec<f32>,
-    /// [tokens, heads]
-    index_weights: Vec<f32>,
-    /// Scores of the entries that a token sees.
-    scores: Vec<f32>,
-    /// The entries that it attends to.
-    chosen: Vec<u32>,
-    /// The places that it attends to.
-    places: Vec<u32>,
-    /// Sines of angles turned back: [tokens, pairs].
-    back: Vec<f32>,
-    /// Outputs of the heads of each group, packed.
-    groups: Vec<PackedInput>,
-}
+use crate::workspace::{AttentionWork, CompressedWork, PoolWork, Workspace, grown};
+use pools::Pooling;
 
 impl CompressedWork {
-    /// Bytes allocated.
-    pub(super) fn bytes(&self) -> usize {
-        let CompressedWork { pools, index_q, index_weights, scores, chosen, places, back, groups } =
-            self;
-        let floats = [index_q, index_weights, scores, back].map(Vec::capacity);
-        floats.iter().sum::<usize>() * size_of::<f32>()
-            + (chosen.capacity() + places.capacity()) * size_of::<u32>()
-            + pools.iter().map(PoolWork::bytes).sum::<usize>()
-            + groups.iter().map(PackedInput::bytes).sum::<usize>()
-    }
-
     /// Bytes for passes of up to this many tokens and positions.
     pub(super) fn bytes_for<'a>(
         packings: Packings,

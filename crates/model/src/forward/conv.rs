@@ -6,11 +6,11 @@ use super::by_rows::by_rows;
 use super::linear::{Product, multiply};
 use super::mixer::{MixerContext, OutputRoom, add_bias, project_out};
 use super::past::filter;
-use super::work::{AttentionWork, Workspace, grown};
 use crate::layer_state::SequenceState;
 use crate::role::Role;
 use crate::source::{SourceError, Weights};
 use crate::spec::ConvSpec;
+use crate::workspace::{AttentionWork, Workspace, grown};
 
 /// Applies a gated convolution to the normed hidden state in `work.input`; the result is left in
 /// `work.branch`.

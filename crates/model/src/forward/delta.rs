@@ -13,11 +13,11 @@ use super::by_rows::{by_rows, rows_of};
 use super::mixer::{MixerContext, OutputRoom, project_out};
 use super::past::filter;
 use super::recurrence;
-use super::work::{AttentionWork, DeltaWork, Workspace, grown};
 use crate::layer_state::SequenceState;
 use crate::role::Role;
 use crate::source::{SourceError, Weights};
 use crate::spec::{DeltaInputs, DeltaSpec};
+use crate::workspace::{AttentionWork, DeltaWork, Workspace, grown};
 use project::{Projected, Rooms, project};
 
 /// Added to the sum of squares of a query or key.

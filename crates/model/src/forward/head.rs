@@ -7,11 +7,11 @@ use super::branches::{NormVectors, norm, scale};
 use super::by_rows::by_rows;
 use super::linear::{Product, multiply};
 use super::mixer::add_bias;
-use super::work::{Workspace, grown};
 use super::{ForwardError, ForwardPass, LogitRows, streams};
 use crate::role::Role;
 use crate::source::WeightSource;
 use crate::state::ForwardState;
+use crate::workspace::{Workspace, grown};
 
 impl ForwardPass {
     /// The logits of the batch, [rows, vocab], after its last layer.
@@ -35,7 +35,7 @@ impl ForwardPass {
             LogitRows::All => hidden.len() / state_width,
             LogitRows::Last => pass.spans.len(),
         };
-        let Workspace { x, input, scratch, logits, gates, branch, .. } = work;
+        let Workspace { x, input, scratch, logits, streams: room, branch, .. } = work;
         let gated = self.spec.stream_gates.is_some();
         let [rows_of_head, predicted] = self.spec.head_rows;
         let copied = if gated { state_width } else { width };
@@ -56,7 +56,7 @@ impl ForwardPass {
             if gated {
                 let y = grown(branch, count * width);
                 let of = streams::Gated::of_head(&self.spec);
-                streams::gated(&of, tier, weights, (x, input, gates), None, y, scratch)?;
+                streams::gated(&of, tier, weights, (x, input, &mut room.gates), None, y, scratch)?;
                 input.pack(tier, y, count, width);
             } else {
                 let (piece, tensor) = self.spec.final_norm();

@@ -18,85 +18,21 @@ use sws_kernels::functional::{
     IndexQuery, KvCache, RopeShape, Selected, index_scores, layer_norm, pool, top_k,
 };
 use sws_kernels::{PackedInput, Tier, threads_for};
-use sws_store::{PieceId, Span};
+use sws_store::PieceId;
 
 use super::by_rows::{by_rows, rows_of};
 use super::linear::Product;
 use super::mixer::{MixerContext, Turned, turn};
-use super::work::grown;
 use crate::layer_state::{LatentState, SequenceState};
 use crate::role::Role;
 use crate::spec::{IndexerSpec, LatentSpec};
+use crate::workspace::{IndexWork, grown};
 
 /// Tokens whose positions are scored together: it bounds the memory of the scores.
 pub(super) const TOGETHER: usize = 8;
 
 /// Positions that a thread scores at a time.
 const SEGMENT: usize = 1024;
-
-/// Working memory of indexers.
-#[derive(Debug, Default)]
-pub(super) struct IndexWork {
-    /// [tokens, heads, dim]
-    q: Vec<f32>,
-    /// [tokens, dim]
-    k: Vec<f32>,
-    /// The logits of the weights of pooled keys: [tokens, dim]
-    gates: Vec<f32>,
-    /// The keys of a group, the logits of their weights [positions, dim], and the key that they are
-    /// pooled into.
-    parts: [Vec<f32>; 3],
-    /// [tokens, heads]
-    weights: Vec<f32>,
-    /// [tokens scored together, positions]
-    scores: Vec<f32>,
-    pub(super) selection: Selection,
-}
-
-/// The positions selected for the tokens of a batch.
-#[derive(Debug, Default)]
-pub(crate) struct Selection {
-    /// [tokens, most]; unspecified for sequences whose tokens see all positions.
-    positions: Vec<u32>,
-    most: usize,
-}
-
-impl Selection {
-    /// True once a layer of the pass has selected.
-    pub(super) fn is_made(&self) -> bool {
-        self.most > 0
-    }
-
-    /// Forgets what was selected, and keeps the memory.
-    pub(super) fn clear(&mut self) {
-        self.most = 0;
-    }
-
-    /// A copy for the first `rows` tokens.
-    pub(super) fn first(&self, rows: usize) -> Selection {
-        let most = self.most;
-        Selection { positions: self.positions[..rows * most].to_vec(), most }
-    }
-
-    /// Returns to what was copied.
-    pub(super) fn restore(&mut self, copy: Selection) {
-        self.most = copy.most;
-        // A longer buffer stays as it is, since a budget counts on its length.
-        match self.positions.get_mut(..copy.positions.len()) {
-            Some(positions) => positions.copy_from_slice(&copy.positions),
-            None => self.positions = copy.positions,
-        }
-    }
-
-    /// The selection for the tokens of a sequence; None if they see all positions, or if no layer
-    /// has selected.
-    pub(crate) fn of(&self, span: &Span) -> Option<Selected<'_>> {
-        let &Selection { ref positions, most } = self;
-        let positions = || &positions[span.first_row * most..][..span.tokens * most];
-        let is_narrowed = self.is_made() && span.first_position + span.tokens > most;
-        is_narrowed.then(|| Selected { positions: positions(), lists: 1, most })
-    }
-}
 
 impl IndexWork {
     /// The products with the hidden state: the key, and the weights of heads.
@@ -128,13 +64,6 @@ impl IndexWork {
         let width = spec.indexer()?.width();
         let q = grown(&mut self.q, x.tokens() * width);
         Some(Product::new(id, Role::IndexQuery, x, q, width))
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        let IndexWork { q, k, weights, gates, parts, scores, selection } = self;
-        let floats = [q, k, weights, gates, scores].into_iter().chain(parts);
-        let floats: usize = floats.map(Vec::capacity).sum();
-        floats * size_of::<f32>() + selection.positions.capacity() * size_of::<u32>()
     }
 
     /// Bytes for passes of up to this many tokens and positions.
@@ -306,7 +235,10 @@ pub(super) fn best(scores: &[f32], list: &mut [u32]) {
 
 #[cfg(test)]
 mod tests {
+    use sws_store::Span;
+
     use super::*;
+    use crate::workspace::Selection;
 
     #[test]
     fn lower_positions_come_first_among_equals() {

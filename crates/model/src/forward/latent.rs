@@ -30,12 +30,12 @@ use super::by_rows::{by_rows, rows_of};
 use super::indexer;
 use super::linear::{MAX, Product, multiply};
 use super::mixer::{MixerContext, OutputRoom, Turned, project_out, temper, turn};
-use super::work::{AttentionWork, LatentWork, Workspace, grown};
 use crate::layer_state::SequenceState;
 use crate::role::Role;
 use crate::rope::Rope;
 use crate::source::{SourceError, Weights};
 use crate::spec::{LatentGates, LatentSpec};
+use crate::workspace::{AttentionWork, LatentWork, Workspace, grown};
 use heads::Heads;
 
 /// Heads are computed together up to this many queries in all: enough for attention to read each

@@ -15,7 +15,6 @@ use super::past::{Conv, add_conv};
 use super::state_space::state_space;
 use super::streams::Branch;
 use super::strips::{cut, strips};
-use super::work::{Workspace, grown};
 use super::{ForwardError, ForwardPass, router, streams, table};
 use crate::layer_state::SequenceState;
 use crate::order::Site;
@@ -23,6 +22,7 @@ use crate::role::Role;
 use crate::source::{SourceError, WeightSource, Weights};
 use crate::spec::{Ffn, LayerSpec, Mixer, ModelSpec, MoeSpec, Residual, Router};
 use crate::state::ForwardState;
+use crate::workspace::{RouterWork, Workspace, grown};
 
 impl ForwardPass {
     /// Runs everything before the feed-forward block. Leaves the normed input of that block in `work.x`
@@ -38,17 +38,18 @@ impl ForwardPass {
         let tokens = state.pass.len();
         let width = self.spec.hidden;
         let strip = self.spec.mixed_together(self.strip, tokens);
-        let mut spans = std::mem::take(&mut state.work.spans);
+        let mut spans = std::mem::take(&mut state.work.strips.spans);
         for rows in strips(tokens, strip) {
             cut(&state.pass.spans, &rows, &mut spans);
             self.mix_rows(l, rows.clone(), &spans, state, source)?;
             if strip < tokens {
-                let Workspace { x, normed, .. } = &mut state.work;
-                let to = &mut grown(normed, tokens * width)[rows.start * width..rows.end * width];
+                let Workspace { x, strips, .. } = &mut state.work;
+                let to = &mut grown(&mut strips.normed, tokens * width)
+                    [rows.start * width..rows.end * width];
                 to.copy_from_slice(&x[..to.len()]);
             }
         }
-        state.work.spans = spans;
+        state.work.strips.spans = spans;
         if strip < tokens {
             state.work.begin_strips();
         }
@@ -95,7 +96,7 @@ impl ForwardPass {
             }
             if has_mixer {
                 let weight = post_norms.then(|| weights.vector(norms, Role::MixerPostNorm));
-                let branch = (&mut *work.branch, &*work.streams);
+                let branch = (&mut *work.branch, &*work.streams.weights);
                 self.add_branch((l, Site::Mixer), weight, branch, hidden);
             }
             let moe = layer.moe();
@@ -124,9 +125,11 @@ impl ForwardPass {
     ) -> Result<(), SourceError> {
         let id = PieceId::new(l as u32, PieceKind::Router);
         let all = tokens.len();
-        let Workspace { input, router, ranks, scratch, routed, experts, .. } = work;
-        let scores = rows.start * moe.scored()..rows.end * moe.scored();
-        let logits = &mut grown(router, all * moe.scored())[scores.clone()];
+        let Workspace {
+            input, router: RouterWork { scores, ranks }, scratch, routed, experts, ..
+        } = work;
+        let places = rows.start * moe.scored()..rows.end * moe.scored();
+        let logits = &mut grown(scores, all * moe.scored())[places.clone()];
         router::logits(self.tier, (l, moe), weights, input, logits, scratch)?;
         match moe.router {
             Router::Softmax { .. } | Router::SoftmaxOfChosen | Router::Near { .. } => {}
@@ -135,7 +138,7 @@ impl ForwardPass {
                 grown(ranks, all * moe.scored())[..moe.experts].copy_from_slice(factors);
             }
             Router::Ranked(router) | Router::Table(router) => {
-                let ranks = &mut grown(ranks, all * moe.scored())[scores];
+                let ranks = &mut grown(ranks, all * moe.scored())[places];
                 router::rank(self.tier, (l, router, moe.scored()), weights, logits, ranks);
             }
         }

@@ -9,11 +9,11 @@ use sws_store::{PieceId, PieceKind, Span};
 use super::branches::scale;
 use super::by_rows::by_rows;
 use super::linear::{Product, multiply};
-use super::work::grown;
 use crate::role::Role;
 use crate::rope::Rope;
 use crate::source::{SourceError, Weights};
 use crate::spec::{Norm, Temperature};
+use crate::workspace::grown;
 
 /// Values of a layer, and of the pass.
 pub(super) struct MixerContext<'a> {

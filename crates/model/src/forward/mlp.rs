@@ -7,10 +7,10 @@ use sws_store::PieceId;
 use super::by_rows::by_rows;
 use super::linear::{Product, multiply};
 use super::mixer::add_bias;
-use super::work::{MlpWork, grown};
 use crate::role::Role;
 use crate::source::{SourceError, Weights};
 use crate::spec::{GateUp, MlpSpec};
+use crate::workspace::{MlpWork, grown};
 
 /// An MLP that every token goes through.
 pub(super) struct MlpBlock {

@@ -41,16 +41,14 @@ use crate::role::Role;
 use crate::source::{WeightSource, Weights};
 use crate::spec::{Ffn, ModelSpec};
 use crate::state::{BatchProgress, ForwardState};
+use crate::workspace::{Workspace, grown};
 use branches::{norm, scale};
 use by_rows::by_rows;
 pub use error::ForwardError;
-pub(crate) use indexer::Selection;
 use past::{Conv, add_conv};
 pub use router::RouterProbe;
 pub use size::PassSize;
 use strips::STRIP;
-use work::grown;
-pub(crate) use work::{Middle, Workspace};
 
 /// A model: its specification and the kernels that compute it. Its weights come from a
 /// [`WeightSource`], and the state of a pass is kept in a [`ForwardState`].
@@ -350,19 +348,19 @@ impl ForwardPass {
         if layer.residual.post_norms {
             source.infrastructure(l, &[PieceKind::Norms], &mut |weights: &mut dyn Weights| {
                 let weight = weights.vector(norms, Role::FfnPostNorm);
-                let branch = (&mut *work.branch, &*work.streams);
+                let branch = (&mut *work.branch, &*work.streams.weights);
                 self.add_branch((l, Site::Ffn), Some(weight), branch, hidden);
                 Ok(())
             })?;
         } else if layer.ffn != Ffn::None {
-            let branch = (&mut *work.branch, &*work.streams);
+            let branch = (&mut *work.branch, &*work.streams.weights);
             self.add_branch((l, Site::Ffn), None, branch, hidden);
         }
         if l.checked_sub(1)
             .and_then(|last| self.spec.layers[last].moe())
             .is_some_and(|it| it.added_later)
         {
-            let later = &work.later;
+            let later = &work.experts.later;
             by_rows(hidden, self.spec.hidden, |first, rows| {
                 add(self.tier, &later[first * self.spec.hidden..][..rows.len()], rows);
             });

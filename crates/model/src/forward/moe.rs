@@ -13,13 +13,13 @@ use super::linear::{Product, multiply};
 use super::mlp::{MlpBlock, gated_mlp, weighed_mlp};
 use super::router;
 use super::strips::strips;
-use super::work::{ExpertWork, Workspace, grown};
 use super::{ForwardError, ForwardPass};
 use crate::executor::{ExpertBatch, ExpertExecutor, place_of};
 use crate::role::Role;
 use crate::source::{Routed, SourceError, WeightSource, Weights};
 use crate::spec::{MlpSpec, MoeSpec, SharedSpec};
 use crate::state::ForwardState;
+use crate::workspace::{ExpertWork, Workspace, grown};
 
 impl ForwardPass {
     /// Computes the MLP of a dense layer, into `work.branch`.
@@ -53,9 +53,9 @@ impl ForwardPass {
 
     /// Selects the experts of a layer, into `work.routed`.
     pub(super) fn route(&self, spec: &MoeSpec, state: &mut ForwardState) {
-        let Workspace { router, ranks, routed, experts, .. } = &mut state.work;
-        let logits = &mut router[..state.pass.len() * spec.scored()];
-        router::select(self.tier, spec, logits, ranks, routed);
+        let Workspace { router, routed, experts, .. } = &mut state.work;
+        let logits = &mut router.scores[..state.pass.len() * spec.scored()];
+        router::select(self.tier, spec, logits, &router.ranks, routed);
         if spec.shared_scored > 0 {
             router::weigh_shared(spec, logits, experts.factor, routed);
         }
@@ -155,9 +155,9 @@ impl ForwardPass {
         }
         self.add_identities(&mut state.work, state.pass.len());
         if spec.added_later {
-            let Workspace { branch, later, .. } = &mut state.work;
+            let Workspace { branch, experts, .. } = &mut state.work;
             let y = &mut branch[..state.pass.len() * self.spec.hidden];
-            grown(later, y.len()).copy_from_slice(y);
+            grown(&mut experts.later, y.len()).copy_from_slice(y);
             y.fill(0.0);
         }
         if self.spec.layers[l].residual.split {

@@ -12,11 +12,11 @@ use super::by_rows::by_rows;
 use super::linear::{Product, multiply};
 use super::mixer::MixerContext;
 use super::past::filter;
-use super::work::{AttentionWork, DeltaWork, Workspace, grown};
 use crate::layer_state::SequenceState;
 use crate::role::Role;
 use crate::source::{SourceError, Weights};
 use crate::spec::{ModelSpec, NgramSpec};
+use crate::workspace::{AttentionWork, DeltaWork, Workspace, grown};
 
 /// A table whose numbers do not name its rows.
 #[derive(Debug, thiserror::Error)]

@@ -12,7 +12,7 @@ use super::branches::{NormVectors, norm, scale};
 use super::kept;
 use super::linear::{Product, multiply};
 use super::mixer::add_bias;
-use super::streams::{Branch, GateWork, Gated, gated, mix, weigh};
+use super::streams::{Branch, Gated, gated, mix, weigh};
 use crate::order::Site;
 use crate::role::Role;
 use crate::source::{Routed, SourceError, Weights};
@@ -20,6 +20,7 @@ use crate::spec::{
     ExpertGroups, GroupMeasure, MAX_GROUPS, ModelSpec, MoeSpec, RankedRouter, Renormalise,
     Residual, Router, RouterScores,
 };
+use crate::workspace::GateWork;
 
 /// Number of tokens for which a thread selects experts at a time.
 const SELECT_ROWS: usize = 32;
@@ -151,83 +152,46 @@ pub(super) fn select(
     routed.choices.resize(choices, 0);
     routed.weights.resize(choices, 0.0);
     let rows = SELECT_ROWS * experts;
-    let factors = ranks;
-    let ranks = |chunk: usize| ranks[chunk * rows..].chunks_exact(experts);
     let logits = logits.par_chunks_mut(rows);
     let choices = routed.choices.par_chunks_mut(SELECT_ROWS * k);
     let weights = routed.weights.par_chunks_mut(SELECT_ROWS * k);
     let chunks = logits.zip(choices).zip(weights).enumerate();
-    chunks.for_each(|(chunk, ((logits, choices), weights))| match spec.router {
-        Router::Softmax { renormalise } => {
+    chunks.for_each(|(chunk, ((logits, choices), weights))| {
+        if matches!(spec.router, Router::Softmax { .. } | Router::SoftmaxScaled) {
             softmax(tier, logits, experts);
-            let selected = choices.chunks_exact_mut(k).zip(weights.chunks_exact_mut(k));
-            for (probabilities, (choices, weights)) in logits.chunks_exact(experts).zip(selected) {
-                top_k(probabilities, choices);
-                for (weight, &expert) in weights.iter_mut().zip(&*choices) {
-                    *weight = probabilities[expert as usize];
+        }
+        let selected = choices.chunks_exact_mut(k).zip(weights.chunks_exact_mut(k));
+        let tokens = logits.chunks_exact_mut(experts).zip(selected);
+        for (token, (scores, (choices, weights))) in (chunk * SELECT_ROWS..).zip(tokens) {
+            match spec.router {
+                Router::Softmax { renormalise } => {
+                    top_k(scores, choices);
+                    take(scores, choices, weights);
+                    if renormalise {
+                        divide(weights, weights.iter().sum());
+                    }
                 }
-                if renormalise {
+                Router::SoftmaxScaled => {
+                    top_k(scores, choices);
+                    take(scores, choices, weights);
                     let sum: f32 = weights.iter().sum();
-                    weights.iter_mut().for_each(|weight| *weight /= sum);
+                    for (weight, &expert) in weights.iter_mut().zip(&*choices) {
+                        *weight = *weight / sum * ranks[expert as usize];
+                    }
                 }
-            }
-        }
-        Router::SoftmaxScaled => {
-            softmax(tier, logits, experts);
-            let selected = choices.chunks_exact_mut(k).zip(weights.chunks_exact_mut(k));
-            for (probabilities, (choices, weights)) in logits.chunks_exact(experts).zip(selected) {
-                top_k(probabilities, choices);
-                for (weight, &expert) in weights.iter_mut().zip(&*choices) {
-                    *weight = probabilities[expert as usize];
+                Router::SoftmaxOfChosen => {
+                    top_k(scores, choices);
+                    take(scores, choices, weights);
+                    softmax(tier, weights, k);
                 }
-                let sum: f32 = weights.iter().sum();
-                for (weight, &expert) in weights.iter_mut().zip(&*choices) {
-                    *weight = *weight / sum * factors[expert as usize];
+                Router::Near { reach } => select_near(reach, scores, choices, weights),
+                Router::Ranked(router) | Router::Table(router) => {
+                    if !spec.has_table() {
+                        top_k(&ranks[token * experts..][..experts], choices);
+                    }
+                    take(scores, choices, weights);
+                    weigh_ranked(router, weights);
                 }
-            }
-        }
-        Router::SoftmaxOfChosen => {
-            let selected = choices.chunks_exact_mut(k).zip(weights.chunks_exact_mut(k));
-            for (logits, (choices, weights)) in logits.chunks_exact(experts).zip(selected) {
-                top_k(logits, choices);
-                for (weight, &expert) in weights.iter_mut().zip(&*choices) {
-                    *weight = logits[expert as usize];
-                }
-                softmax(tier, weights, k);
-            }
-        }
-        Router::Near { reach } => {
-            let selected = choices.chunks_exact_mut(k).zip(weights.chunks_exact_mut(k));
-            for (logits, (choices, weights)) in logits.chunks_exact_mut(experts).zip(selected) {
-                for (choice, weight) in choices.iter_mut().zip(weights) {
-                    top_k(logits, std::slice::from_mut(choice));
-                    let chosen = &mut logits[*choice as usize];
-                    let best = std::mem::replace(chosen, f32::NEG_INFINITY);
-                    *weight = 1.0 / (1.0 + mass_near(best, reach, logits));
-                }
-            }
-        }
-        Router::Ranked(RankedRouter { renormalise, scale, .. })
-        | Router::Table(RankedRouter { renormalise, scale, .. }) => {
-            let selected = choices.chunks_exact_mut(k).zip(weights.chunks_exact_mut(k));
-            let rows = logits.chunks_exact(experts).zip(ranks(chunk));
-            for ((scores, ranks), (choices, weights)) in rows.zip(selected) {
-                if !spec.has_table() {
-                    top_k(ranks, choices);
-                }
-                for (weight, &expert) in weights.iter_mut().zip(&*choices) {
-                    *weight = scores[expert as usize];
-                }
-                let sum = weights.iter().sum::<f32>();
-                let divisor = match renormalise {
-                    Renormalise::None => None,
-                    Renormalise::Sum { plus } => Some(sum + plus),
-                    Renormalise::AtLeast(least) => Some(sum.max(least)),
-                };
-                if let Some(divisor) = divisor {
-                    weights.iter_mut().for_each(|weight| *weight /= divisor);
-                }
-                weights.iter_mut().for_each(|weight| *weight *= scale);
             }
         }
     });
@@ -236,6 +200,38 @@ pub(super) fn select(
     routed.distinct.extend_from_slice(&routed.choices);
     routed.distinct.sort_unstable();
     routed.distinct.dedup();
+}
+
+/// Makes the scores of the chosen experts their weights.
+fn take(scores: &[f32], choices: &[u32], weights: &mut [f32]) {
+    for (weight, &expert) in weights.iter_mut().zip(choices) {
+        *weight = scores[expert as usize];
+    }
+}
+
+fn divide(weights: &mut [f32], by: f32) {
+    weights.iter_mut().for_each(|weight| *weight /= by);
+}
+
+/// Divides the weights of a router that ranks by their sum, if it does, and scales them.
+fn weigh_ranked(router: RankedRouter, weights: &mut [f32]) {
+    let sum = weights.iter().sum::<f32>();
+    match router.renormalise {
+        Renormalise::None => {}
+        Renormalise::Sum { plus } => divide(weights, sum + plus),
+        Renormalise::AtLeast(least) => divide(weights, sum.max(least)),
+    }
+    weights.iter_mut().for_each(|weight| *weight *= router.scale);
+}
+
+/// Selects the experts of a token one after another, each by its share of the logits near it.
+fn select_near(reach: f32, logits: &mut [f32], choices: &mut [u32], weights: &mut [f32]) {
+    for (choice, weight) in choices.iter_mut().zip(weights) {
+        top_k(logits, std::slice::from_mut(choice));
+        let chosen = &mut logits[*choice as usize];
+        let best = std::mem::replace(chosen, f32::NEG_INFINITY);
+        *weight = 1.0 / (1.0 + mass_near(best, reach, logits));
+    }
 }
 
 /// Adds up the weights of the choices of each token that return its input. The first expert of the

@@ -6,12 +6,12 @@
 use sws_store::Pass;
 
 use super::ngrams;
-use super::work::{Workspace, grown};
 use super::{ForwardError, ForwardPass};
 use crate::layer_state::SequenceState;
 use crate::source::{SourceError, TakeRow, WeightSource, Weights};
 use crate::spec::{ModelSpec, NgramSpec};
 use crate::state::ForwardState;
+use crate::workspace::{Workspace, grown};
 
 impl ForwardPass {
     /// Tells a source of the rows that the tokens of a pass choose.

@@ -4,20 +4,17 @@ use sws_kernels::functional::AttentionScratch;
 use sws_kernels::{PackedInput, Packings, ThreadScratch, Tier};
 
 use super::attention::DISTANCES;
-use super::blocks::BlockWork;
-use super::compressed::CompressedWork;
 use super::experts::{ROWS_TOGETHER, TOGETHER};
-use super::indexer::IndexWork;
 use super::latent::{rows_together, tokens_together};
 use super::linear::MAX;
 use super::rows;
-use super::streams::GateWork;
 use super::strips::STRIP;
 use crate::layer_state::KvState;
 use crate::spec::{
     AttentionSpec, CompressedSpec, DeltaInputs, DeltaSpec, Ffn, LatentSpec, Mixer, MlpSpec,
     ModelSpec, MoeSpec, Router, StateSpaceSpec,
 };
+use crate::workspace::{BlockWork, CompressedWork, GateWork, IndexWork};
 
 /// The largest pass that a [`ForwardState`](crate::ForwardState) will run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,71 +53,9 @@ impl ModelSpec {
         let hidden = self.hidden;
         let float = size_of::<f32>();
         let pairs: usize = self.ropes.iter().map(|rope| rope.inv_freq.len()).sum();
-
-        // Every buffer has the size of the largest layer that uses it.
-        let mut mixers = Mixers::default();
-        let mut mlps = Mlps::default();
-        let mut experts = ExpertSizes::default();
-        for layer in &self.layers {
-            if let Some(ngrams) = &layer.ngrams {
-                let all = self.state_width();
-                let count = self.state_width() / hidden;
-                mixers.add([all, all, hidden, all, ngrams.width(), 0]);
-                mixers.gates = mixers.gates.max(count);
-            }
-            match &layer.mixer {
-                Mixer::Attention(spec) => {
-                    mixers.add_attention(spec, positions.min(self.context));
-                    if let Some(it) = spec.extras.distances {
-                        mixers.distances = mixers.distances.max(spec.heads * it.rank);
-                        mixers.bias = mixers.bias.max(spec.heads * it.extent);
-                    }
-                    let blocks = BlockWork::bytes_for(spec, mixed, positions.min(self.context));
-                    mixers.index = mixers.index.max(blocks);
-                }
-                Mixer::Latent(spec) => {
-                    mixers.add_latent(spec, mixed, positions.min(self.context));
-                    let index = IndexWork::bytes_for(spec, mixed, positions.min(self.context));
-                    mixers.index = mixers.index.max(index);
-                }
-                Mixer::Compressed(spec) => {
-                    mixers.add_compressed(spec, positions.min(self.context));
-                }
-                Mixer::Delta(spec) => mixers.add_delta(spec),
-                Mixer::Conv(_) => mixers.add([3 * hidden, hidden, 0, hidden, hidden, 0]),
-                Mixer::StateSpace(spec) => mixers.add_state_space(spec),
-                Mixer::None => {}
-            }
-            match layer.ffn {
-                Ffn::Dense(mlp) => mlps.add(mlp, hidden),
-                Ffn::Moe(moe) => {
-                    mlps.add(moe.expert, hidden);
-                    experts.mlps.add(moe.expert, hidden);
-                    experts.count = experts.count.max(moe.scored());
-                    experts.later = experts.later.max(usize::from(moe.added_later));
-                    experts.identity = experts.identity.max(usize::from(moe.identities > 0));
-                    experts.ranked = experts.ranked.max(ranked(&moe));
-                    experts.top_k = experts.top_k.max(moe.top_k);
-                    experts.latent = experts.latent.max(moe.latent.unwrap_or(0));
-                    if let Some(shared) = moe.shared {
-                        mlps.add(shared.mlp, hidden);
-                        let parts = moe.shared_scored;
-                        if parts > 0 {
-                            mlps.gates = mlps.gates.max(parts * parts * hidden);
-                            let rows = PackedInput::bytes_for(
-                                packings,
-                                few * parts,
-                                shared.mlp.width / parts,
-                            );
-                            mlps.parts = mlps.parts.max(rows);
-                        }
-                        experts.weighed = experts.weighed.max(parts);
-                        experts.shared = 1;
-                    }
-                }
-                Ffn::None => {}
-            }
-        }
+        let positions = positions.min(self.context);
+        let Largest { mixers, mlps, experts } =
+            Largest::of(self, packings, (mixed, few), positions);
 
         let mut inputs = Mlps::default();
         if let Some(spec) = self.layer_inputs {
@@ -145,7 +80,6 @@ impl ModelSpec {
             Mixer::Compressed(spec) => Some(spec),
             _ => None,
         });
-        let positions = positions.min(self.context);
         let attention = mixers.bytes(packings, mixed)
             + CompressedWork::bytes_for(packings, compressed, mixed, positions)
             + mixed * 2 * pairs * float
@@ -158,6 +92,66 @@ impl ModelSpec {
             threads * ThreadScratch::bytes_for(tier, packings, rows * experts.weighed.max(1));
         let bytes = normed + stream + attention + mlp + per_thread + logits * self.vocab * float;
         (bytes + experts.bytes(packings, tokens, few, hidden)) as u64
+    }
+}
+
+/// Every buffer has the size of the largest layer that uses it.
+#[derive(Default)]
+struct Largest {
+    mixers: Mixers,
+    mlps: Mlps,
+    experts: ExpertSizes,
+}
+
+impl Largest {
+    /// The largest buffers of all layers, for this many tokens of a product in mixers and in experts.
+    fn of(
+        model: &ModelSpec,
+        packings: Packings,
+        (mixed, few): (usize, usize),
+        positions: usize,
+    ) -> Largest {
+        let mut largest = Largest::default();
+        let hidden = model.hidden;
+        for layer in &model.layers {
+            if let Some(ngrams) = &layer.ngrams {
+                let all = model.state_width();
+                let count = all / hidden;
+                largest.mixers.add([all, all, hidden, all, ngrams.width(), 0]);
+                largest.mixers.gates = largest.mixers.gates.max(count);
+            }
+            largest.mixers.add_mixer(&layer.mixer, hidden, mixed, positions);
+            match layer.ffn {
+                Ffn::Dense(mlp) => largest.mlps.add(mlp, hidden),
+                Ffn::Moe(moe) => largest.add_experts(&moe, hidden, packings, few),
+                Ffn::None => {}
+            }
+        }
+        largest
+    }
+
+    fn add_experts(&mut self, moe: &MoeSpec, hidden: usize, packings: Packings, few: usize) {
+        let Largest { mlps, experts, .. } = self;
+        mlps.add(moe.expert, hidden);
+        experts.mlps.add(moe.expert, hidden);
+        experts.count = experts.count.max(moe.scored());
+        experts.later = experts.later.max(usize::from(moe.added_later));
+        experts.identity = experts.identity.max(usize::from(moe.identities > 0));
+        experts.ranked = experts.ranked.max(ranked(moe));
+        experts.top_k = experts.top_k.max(moe.top_k);
+        experts.latent = experts.latent.max(moe.latent.unwrap_or(0));
+        if let Some(shared) = moe.shared {
+            mlps.add(shared.mlp, hidden);
+            let parts = moe.shared_scored;
+            if parts > 0 {
+                mlps.gates = mlps.gates.max(parts * parts * hidden);
+                let width = shared.mlp.width / parts;
+                let rows = PackedInput::bytes_for(packings, few * parts, width);
+                mlps.parts = mlps.parts.max(rows);
+            }
+            experts.weighed = experts.weighed.max(parts);
+            experts.shared = 1;
+        }
     }
 }
 
@@ -200,6 +194,27 @@ struct Mixers {
 }
 
 impl Mixers {
+    /// Counts a mixer, for this many tokens of a product.
+    fn add_mixer(&mut self, mixer: &Mixer, hidden: usize, tokens: usize, positions: usize) {
+        match mixer {
+            Mixer::Attention(spec) => {
+                self.add_attention(spec, positions);
+                let blocks = BlockWork::bytes_for(spec, tokens, positions);
+                self.index = self.index.max(blocks);
+            }
+            Mixer::Latent(spec) => {
+                self.add_latent(spec, tokens, positions);
+                let index = IndexWork::bytes_for(spec, tokens, positions);
+                self.index = self.index.max(index);
+            }
+            Mixer::Compressed(spec) => self.add_compressed(spec, positions),
+            Mixer::Delta(spec) => self.add_delta(spec),
+            Mixer::Conv(_) => self.add([3 * hidden, hidden, 0, hidden, hidden, 0]),
+            Mixer::StateSpace(spec) => self.add_state_space(spec),
+            Mixer::None => {}
+        }
+    }
+
     fn add_attention(&mut self, spec: &AttentionSpec, positions: usize) {
         let q = spec.q_width();
         let outputs = spec.output_width();
@@ -209,6 +224,10 @@ impl Mixers {
         self.add([q, keys, values, mixed, outputs, spec.value_dim]);
         self.seen = KvState::kept(spec, positions).max(self.seen);
         self.gated = self.gated.max(spec.gate_room());
+        if let Some(it) = spec.extras.distances {
+            self.distances = self.distances.max(spec.heads * it.rank);
+            self.bias = self.bias.max(spec.heads * it.extent);
+        }
     }
 
     fn add_delta(&mut self, spec: &DeltaSpec) {

@@ -12,11 +12,11 @@ use super::linear::{Product, multiply};
 use super::mixer::{MixerContext, OutputRoom, add_bias, project_out};
 use super::past::filter;
 use super::recurrence;
-use super::work::{AttentionWork, DeltaWork, Workspace, grown};
 use crate::layer_state::SequenceState;
 use crate::role::Role;
 use crate::source::{SourceError, Weights};
 use crate::spec::StateSpaceSpec;
+use crate::workspace::{AttentionWork, DeltaWork, Workspace, grown};
 
 /// Applies a state space to the normed hidden state in `work.input`; the result is left in
 /// `work.branch`.

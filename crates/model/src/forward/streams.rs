@@ -18,11 +18,11 @@ use super::by_rows::by_rows;
 use super::kept;
 use super::linear::{Product, multiply};
 use super::ngrams::norm_streams;
-use super::work::{Workspace, grown};
 use crate::order::Site;
 use crate::role::Role;
 use crate::source::{SourceError, Weights};
 use crate::spec::ModelSpec;
+use crate::workspace::{GateWork, StreamWork, Workspace, grown};
 
 /// A branch of a layer.
 #[derive(Clone, Copy)]
@@ -33,7 +33,7 @@ pub(super) struct Branch<'a> {
 }
 
 /// Puts what a branch reads, normed, in `work.x` and `work.input`: the hidden state, a mix of it and of
-/// those kept, or a mix of its streams, whose weights are left in `work.streams`.
+/// those kept, or a mix of its streams, whose weights are left in `work.streams.weights`.
 pub(super) fn read(
     branch: Branch<'_>,
     tier: Tier,
@@ -58,7 +58,8 @@ pub(super) fn read(
         work.norm(tier, by, hidden, NormVectors::of(weights, norms, site.norm(), by));
         return Ok(());
     };
-    let Workspace { x: normed, input, streams: own, gates, branch: mean, scratch, .. } = &mut *work;
+    let Workspace { x: normed, input, streams: room, branch: mean, scratch, .. } = &mut *work;
+    let StreamWork { weights: own, gates } = room;
     let own = grown(own, tokens * streams.weights());
     let x = grown(normed, hidden.len());
     x.copy_from_slice(hidden);
@@ -75,7 +76,7 @@ pub(super) fn read(
     // The output of a branch has not been computed yet.
     let mut mixed = std::mem::take(&mut work.branch);
     let y = grown(&mut mixed, tokens * width);
-    mix(tier, spec, &work.streams, hidden, y);
+    mix(tier, spec, &work.streams.weights, hidden, y);
     work.norm(tier, by, y, NormVectors::of(weights, norms, site.norm(), by));
     work.branch = mixed;
     Ok(())
@@ -105,22 +106,7 @@ impl<'a> Gated<'a> {
     }
 }
 
-/// Working memory of gates of streams.
-#[derive(Debug, Default)]
-pub(super) struct GateWork {
-    /// [tokens, rank]
-    low: Vec<f32>,
-    /// [tokens, streams, width]
-    gates: Vec<f32>,
-    packed: PackedInput,
-}
-
 impl GateWork {
-    pub(super) fn bytes(&self) -> usize {
-        let GateWork { low, gates, packed } = self;
-        (low.capacity() + gates.capacity()) * size_of::<f32>() + packed.bytes()
-    }
-
     /// Bytes for passes of up to this many tokens, whose streams have `width` elements together.
     pub(super) fn bytes_for(packings: Packings, tokens: usize, width: usize, rank: usize) -> usize {
         let packed = PackedInput::bytes_for(packings, tokens, rank);

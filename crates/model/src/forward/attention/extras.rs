@@ -5,18 +5,17 @@ use sws_kernels::functional::{Distances, NormWeight, Queries, axpy, rms_norm};
 use sws_kernels::{PackedInput, Tier};
 use sws_store::{PieceId, Span};
 
-use super::super::blocks::BlockWork;
 use super::super::branches::scale;
 use super::super::by_rows::{HeadPart, by_rows, gather, rows_of};
 use super::super::linear::Product;
 use super::super::mixer::{MixerContext, add_bias, temper};
 use super::super::past::{Conv, add_conv};
-use super::super::work::{DistanceWork, grown};
 use super::{Qkv, norm_heads};
 use crate::layer_state::{KvState, SequenceState};
 use crate::role::Role;
 use crate::source::Weights;
 use crate::spec::{AttentionSpec, DistanceSpec, QkNorm};
+use crate::workspace::{BlockWork, DistanceWork, grown};
 
 /// Tokens for which the numbers of distances are made at a time.
 pub(in super::super) const DISTANCES: usize = 16;

@@ -8,25 +8,11 @@ use sws_store::{PieceId, Span};
 
 use super::super::by_rows::rows_of;
 use super::super::linear::Product;
-use super::super::work::grown;
 use crate::layer_state::{CompressedState, SequenceState};
 use crate::role::Role;
 use crate::rope::Rope;
 use crate::spec::PoolSpec;
-
-/// Working memory of the entries of a layer, or of those of its indexer.
-#[derive(Debug, Default)]
-pub(super) struct PoolWork {
-    /// Rows of each token: [tokens, series, elements].
-    rows: Vec<f32>,
-    /// The logits of their weights.
-    gates: Vec<f32>,
-    /// The rows of an entry, and the logits of their weights: [rows, elements].
-    parts: [Vec<f32>; 2],
-    entry: Vec<f32>,
-    /// Cosines and sines of an entry's angles.
-    turns: [Vec<f32>; 2],
-}
+use crate::workspace::{PoolWork, grown};
 
 impl PoolWork {
     /// The products with the hidden state.
@@ -41,13 +27,6 @@ impl PoolWork {
         let len = x.tokens() * width;
         [(rows, &mut self.rows), (gates, &mut self.gates)]
             .map(|(role, y)| Some(Product::new(id, role, x, grown(y, len), width)))
-    }
-
-    /// Bytes allocated.
-    pub(super) fn bytes(&self) -> usize {
-        let PoolWork { rows, gates, parts, entry, turns } = self;
-        let floats = [rows, gates, entry].into_iter().chain(parts).chain(turns);
-        floats.map(Vec::capacity).sum::<usize>() * size_of::<f32>()
     }
 
     /// Lengths for passes of up to this many tokens: of rows, logits, those of an entry, and an entry

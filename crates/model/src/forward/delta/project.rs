@@ -5,10 +5,10 @@ use sws_kernels::{PackedInput, ScratchPool};
 use super::super::by_rows::{HeadPart, gather};
 use super::super::linear::{Product, multiply};
 use super::super::mixer::MixerContext;
-use super::super::work::grown;
 use crate::role::Role;
 use crate::source::{SourceError, Weights};
 use crate::spec::{DeltaInputs, DeltaSpec};
+use crate::workspace::grown;
 
 /// What is made of the normed state.
 pub(super) struct Projected<'w> {

@@ -10,12 +10,11 @@ use sws_kernels::{
 use sws_store::Span;
 
 use super::super::by_rows::{WORTH_SPLITTING, rows_of, split_rows};
-use super::super::indexer::Selection;
 use super::super::linear::{MAX, run};
-use super::super::work::AttendScratch;
 use super::heads_together;
 use crate::layer_state::SequenceState;
 use crate::spec::LatentSpec;
+use crate::workspace::{AttendScratch, Selection};
 
 /// The heads of a layer, and where they are in the batch.
 pub(super) struct Heads<'a> {
