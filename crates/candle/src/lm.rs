@@ -60,7 +60,7 @@ pub fn supports(spec: &ModelSpec) -> Result<()> {
             "the model type `{model_type}` but only {known}"
         )));
     }
-    if spec.embedding_norm || spec.head_rows != [spec.vocab; 2] {
+    if spec.embedding_norm || spec.head.rows != [spec.vocab; 2] {
         return Err(unknown("normed embeddings, or a head of fewer tokens"));
     }
     for layer in &spec.layers {
@@ -172,7 +172,7 @@ impl CandleLm {
         for number in 0..spec.layers.len() {
             layers.push(CandleLayer::load(from, &spec, number)?);
         }
-        let norm = norm(from, "model.norm.weight", spec.final_norm, hidden)?;
+        let norm = norm(from, "model.norm.weight", spec.head.norm, hidden)?;
         let head = match spec.tied {
             true => embedding.clone(),
             false => from.get("lm_head.weight", &[spec.vocab, hidden])?,

@@ -160,7 +160,7 @@ impl ModelSpec {
             && let Some(tensor) = head.tensors.first()
             && tensor.shape.first() == Some(&(self.vocab as u64))
         {
-            self.head_rows[0] = self.vocab;
+            self.head.rows[0] = self.vocab;
         }
         for (layer, spec) in (0..).zip(&mut self.layers) {
             if let Some(ngrams) = &mut spec.ngrams {

@@ -11,7 +11,7 @@ mod streams;
 use sws_store::{PieceId, PieceKind};
 
 use crate::role::Role;
-use crate::spec::{Ffn, LayerInputs, LayerSpec, Mixer, MlpSpec, ModelSpec, Router};
+use crate::spec::{Ffn, LayerInputs, LayerSpec, Mixer, MlpSpec, ModelSpec, Router, StreamReads};
 use attention::{attention, latent};
 use compressed::compressed;
 pub(crate) use compressed::{INDEX_POOL_ROLES, POOL_ROLES};
@@ -188,7 +188,7 @@ impl ModelSpec {
             let roles = [Role::HeadMixNorm, Role::HeadMix];
             return roles.map(|role| TensorSpec::vector(role, self.hidden)).to_vec();
         }
-        let by_weights = !self.mean_of_streams && self.stream_gates.is_none();
+        let by_weights = self.stream_reads == StreamReads::Weights;
         let Some(streams) = self.streams.filter(|_| by_weights) else {
             return Vec::new();
         };
@@ -203,20 +203,20 @@ impl ModelSpec {
 
     /// The norm after the last layer.
     pub fn final_norm(&self) -> (PieceId, TensorSpec) {
-        let width = if self.stream_gates.is_some() { self.state_width() } else { self.hidden };
+        let width = if self.stream_gates().is_some() { self.state_width() } else { self.hidden };
         (PieceId::FINAL_NORM, TensorSpec::vector(Role::FinalNorm, width))
     }
 
     /// The reads after the last layer, in order.
     pub fn ending(&self) -> impl Iterator<Item = (PieceId, TensorSpec)> {
         let bias = TensorSpec::vector(Role::FinalNormBias, self.hidden);
-        let bias = self.final_norm.has_bias().then_some((PieceId::FINAL_NORM, bias));
+        let bias = self.head.norm.has_bias().then_some((PieceId::FINAL_NORM, bias));
         let of_head = TensorSpec::vector(Role::HeadBias, self.vocab);
-        let of_head = self.head_bias.then_some((PieceId::FINAL_NORM, of_head));
+        let of_head = self.head.bias.then_some((PieceId::FINAL_NORM, of_head));
         let streams = self.head_streams().into_iter();
         let streams = streams.map(|tensor| (PieceId::FINAL_NORM, tensor));
         let norm = [self.final_norm()].into_iter().chain(bias);
-        let gates = self.stream_gates.into_iter().flat_map(move |rank| {
+        let gates = self.stream_gates().into_iter().flat_map(move |rank| {
             let width = self.state_width();
             [(Role::HeadStreamsDown, rank, width), (Role::HeadStreamsUp, width, rank)]
         });
@@ -230,7 +230,7 @@ impl ModelSpec {
         match self.tied {
             true => self.embedding(),
             false => {
-                (PieceId::LM_HEAD, TensorSpec::matrix(Role::Head, self.head_rows[0], self.hidden))
+                (PieceId::LM_HEAD, TensorSpec::matrix(Role::Head, self.head.rows[0], self.hidden))
             }
         }
     }
@@ -251,7 +251,7 @@ impl LayerSpec {
         read(PieceKind::Attention, ngrams(self, model));
         read(Site::Mixer.piece(), Site::Mixer.reads(model));
         // Means of streams are normed already.
-        let normed = model.stream_gates.is_none();
+        let normed = model.stream_gates().is_none();
         if self.mixer != Mixer::None && normed {
             read(PieceKind::Norms, with_bias(Role::MixerNorm, Role::MixerNormBias));
         }

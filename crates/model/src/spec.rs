@@ -53,12 +53,8 @@ pub struct ModelSpec {
     /// The streams that the hidden state of a token consists of; None if it is one. Each begins as
     /// the embedding, and all branches read a mix of them and are added to each.
     pub streams: Option<Streams>,
-    /// Elements of the latents from which a gate for each element of each stream is made: branches
-    /// and the head read the mean of the streams, normed, times these gates, and are not normed
-    /// again. None if they read sums by one weight for each stream.
-    pub stream_gates: Option<usize>,
-    /// True if the final norm reads the mean of streams, not a mix by weights.
-    pub mean_of_streams: bool,
+    /// What branches and the head read of several streams.
+    pub stream_reads: StreamReads,
     /// Before the mixer of every so-manieth layer, the first included, the state is kept, and begins
     /// anew as the mixer's branch. All branches and the final norm read a mix of the state and of
     /// those kept. None if there is no other state.
@@ -69,16 +65,35 @@ pub struct ModelSpec {
     pub embedding_norm: bool,
     /// What tokens give to each layer besides their embedding; None if they give nothing.
     pub layer_inputs: Option<LayerInputs>,
-    /// The norm before the head.
-    pub final_norm: Norm,
-    /// Rows of the head, and of these the tokens that it predicts: the others are never drawn.
-    pub head_rows: [usize; 2],
-    /// True if the head has a bias.
-    pub head_bias: bool,
-    /// The factor applied to the products of the head.
-    pub logit_scale: f32,
+    /// The final norm and the head.
+    pub head: HeadSpec,
+}
+
+/// The final norm, and the head, which makes logits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HeadSpec {
+    /// The norm before it.
+    pub norm: Norm,
+    /// Its rows, and of these the tokens that it predicts: the others are never drawn.
+    pub rows: [usize; 2],
+    /// True if it has a bias.
+    pub bias: bool,
+    /// The factor applied to its products.
+    pub scale: f32,
     /// Logits, scaled, become cap · tanh(logit / cap).
-    pub logit_cap: Option<f32>,
+    pub cap: Option<f32>,
+}
+
+/// What branches and the head read of several streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamReads {
+    /// Sums by one weight for each stream.
+    Weights,
+    /// The same, but the head reads the mean.
+    WeightsThenMean,
+    /// The mean of the streams, normed, times a gate for each element of each, which is not normed
+    /// again. Gates are made from latents of this many elements.
+    Gates(usize),
 }
 
 /// One layer: a mixer of positions, then a feed-forward block, each on a normed copy of the hidden
@@ -195,6 +210,14 @@ impl ModelSpec {
     pub fn states(&self) -> usize {
         let kept = self.kept_every.map_or(0, |every| self.layers.len().div_ceil(every));
         self.streams.map_or(1 + kept, |streams| streams.count)
+    }
+
+    /// Elements of the latents from which gates of streams are made, if branches read streams by gates.
+    pub fn stream_gates(&self) -> Option<usize> {
+        match self.stream_reads {
+            StreamReads::Weights | StreamReads::WeightsThenMean => None,
+            StreamReads::Gates(rank) => Some(rank),
+        }
     }
 
     /// The largest number of experts per token in any layer; 0 for a dense model.

@@ -10,7 +10,7 @@ use crate::source::Routed;
 pub(crate) use experts::{ExpertWork, MlpWork};
 pub(crate) use mixers::{
     AttendScratch, AttentionWork, BlockWork, CompressedWork, DeltaWork, DistanceWork, IndexWork,
-    LatentWork, PoolWork, Selection,
+    LatentWork, PoolWork, RopeTables, Selection,
 };
 
 /// Buffers of a pass, which are grown by the largest.
@@ -258,7 +258,8 @@ impl Workspace {
         let floats = floats.chain([of_shared, distances, bias]);
         let floats = floats.chain([latent, gated, decay, beta, of_heads, &self.streams.weights]);
         let floats = floats.chain([&self.mlp.gate, &self.mlp.up, &self.mlp.bias]);
-        let floats = floats.chain(tables.iter().flatten()).map(|v| v.capacity() * size_of::<f32>());
+        let floats =
+            floats.chain(tables.each.iter().flatten()).map(|v| v.capacity() * size_of::<f32>());
         let packed = self.mlp.packed.iter().chain(inputs).chain([&self.input, packed]).chain(sums);
         let packed = packed.chain([of_latents]);
         let places = [starts, rows, by_token, found];

@@ -9,8 +9,8 @@ use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::gguf::PAIRED;
 use crate::rope::{MAX_HEAD_DIM, Rope};
 use crate::spec::{
-    AttentionExtras, AttentionSpec, Ffn, KeyValues, LayerInputs, LayerSpec, Mixer, MlpSpec,
-    ModelSpec, MoeSpec, Norm, QkNorm, Residual, Router, SharedSpec,
+    AttentionExtras, AttentionSpec, Ffn, HeadSpec, KeyValues, LayerInputs, LayerSpec, Mixer,
+    MlpSpec, ModelSpec, MoeSpec, Norm, QkNorm, Residual, Router, SharedSpec, StreamReads,
 };
 
 /// Limits far above any known model; they bound allocations before any weight is read.
@@ -45,7 +45,7 @@ pub(super) struct DecoderParts<'a> {
     /// The way in which all layers add their branches.
     pub(super) residual: Residual,
     pub(super) streams: Option<Streams>,
-    pub(super) mean_of_streams: bool,
+    pub(super) stream_reads: StreamReads,
     pub(super) kept_every: Option<usize>,
     pub(super) embedding_scale: f32,
     pub(super) layer_inputs: Option<LayerInputs>,
@@ -108,7 +108,7 @@ impl<'a> DecoderParts<'a> {
             norm,
             residual: Residual::default(),
             streams: None,
-            mean_of_streams: false,
+            stream_reads: StreamReads::Weights,
             kept_every: None,
             embedding_scale: 1.0,
             layer_inputs: None,
@@ -130,6 +130,13 @@ impl<'a> DecoderParts<'a> {
             let (mixer, ffn) = layer(l);
             LayerSpec { norm: self.norm, residual: self.residual, ngrams: None, mixer, ffn }
         };
+        let head = HeadSpec {
+            norm: self.norm,
+            rows: [self.vocab; 2],
+            bias: self.head_bias,
+            scale: self.logit_scale,
+            cap: self.logit_cap,
+        };
         Ok(ModelSpec {
             model_type: self.config.model_type().to_owned(),
             wrapper: self.config.wrapper().map(str::to_owned),
@@ -140,17 +147,12 @@ impl<'a> DecoderParts<'a> {
             layers: (0..self.layers).map(layer).collect(),
             ropes,
             streams: self.streams,
-            stream_gates: None,
-            mean_of_streams: self.mean_of_streams,
+            stream_reads: self.stream_reads,
             kept_every: self.kept_every,
             embedding_scale: self.embedding_scale,
             embedding_norm: false,
             layer_inputs: self.layer_inputs,
-            final_norm: self.norm,
-            head_rows: [self.vocab; 2],
-            head_bias: self.head_bias,
-            logit_scale: self.logit_scale,
-            logit_cap: self.logit_cap,
+            head,
         })
     }
 }

@@ -14,7 +14,7 @@ use super::{ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, glm, small, sparse};
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
-use crate::spec::{DeltaSpec, Ffn, LatentGates, LatentSpec, Mixer, ModelSpec};
+use crate::spec::{DeltaSpec, Ffn, LatentGates, LatentSpec, Mixer, ModelSpec, StreamReads};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["glm5_next_text"],
@@ -54,7 +54,8 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     {
         return Err(config.unsupported(entry, "as many as `num_attention_heads`"));
     }
-    (decoder.streams, decoder.mean_of_streams) = (Some(streams(config)?), true);
+    decoder.streams = Some(streams(config)?);
+    decoder.stream_reads = StreamReads::WeightsThenMean;
     let count = decoder.layers;
     let eps = decoder.norm.eps();
     let full = match config.get("layer_types") {

@@ -181,7 +181,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         (attention.clone(), ffn[usize::from(routed[l])])
     })?;
     spec.embedding_norm = true;
-    spec.head_rows = [predicted.min(vocab); 2];
+    spec.head.rows = [predicted.min(vocab); 2];
     Ok(spec)
 }
 

@@ -13,7 +13,7 @@ use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
 use crate::spec::{
     AttentionExtras, AttentionGate, AttentionSpec, BlocksSpec, DeltaInputs, DeltaSpec, Ffn, GateUp,
-    Mixer, ModelSpec, NgramSpec, QkNorm,
+    Mixer, ModelSpec, NgramSpec, QkNorm, StreamReads,
 };
 
 pub(super) const FAMILY: Family = Family {
@@ -120,7 +120,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         true => (Mixer::Attention(attention.clone()), ffn),
         false => (Mixer::Delta(delta), ffn),
     })?;
-    spec.stream_gates = Some(rank);
+    spec.stream_reads = StreamReads::Gates(rank);
     for (layer, ngrams) in spec.layers.iter_mut().zip(ngrams) {
         layer.ngrams = ngrams;
     }

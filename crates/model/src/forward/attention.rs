@@ -68,7 +68,7 @@ pub(super) fn attention(
         Extras::of(spec, tokens, (&mut own.blocks, &mut own.distances, &mut own.noted));
 
     project(context, spec, weights, input, (&mut qkv, &mut extras), scratch)?;
-    rotate(context, spec, weights, sequences, (&mut qkv, &mut extras), tables);
+    rotate(context, spec, weights, sequences, (&mut qkv, &mut extras), &tables.each);
     attend_rows(context, spec, weights, sequences, (&mut qkv, &mut extras), attending);
     let outputs = gates::apply(context.tier, spec, tokens, &mut qkv);
     let room = OutputRoom { packed, branch, scratch };

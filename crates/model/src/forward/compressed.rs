@@ -109,7 +109,7 @@ fn rotate(
     let dim = spec.head_dim;
     let q = grown(q, tokens * spec.query_width());
     let keys = grown(k, tokens * dim);
-    let [cos, sin] = &tables[spec.rope];
+    let [cos, sin] = &tables.each[spec.rope];
     by_rows(q, dim, |_, x| rms_norm(tier, x, dim, NormWeight::None, spec.eps));
     turn(tier, turned(spec, spec.heads, dim), (cos, sin), q);
     let weight = NormWeight::Plain(weights.vector(context.id(), Role::KvDownNorm));
@@ -196,7 +196,7 @@ fn attend_rows(
             }
         }
     }
-    let [cos, sin] = &tables[spec.rope];
+    let [cos, sin] = &tables.each[spec.rope];
     let back = grown(&mut more.back, tokens * (spec.rotated / 2));
     back.iter_mut().zip(sin).for_each(|(back, sin)| *back = -sin);
     turn(tier, turned(spec, spec.heads, dim), (cos, back), mixed);

@@ -36,8 +36,8 @@ impl ForwardPass {
             LogitRows::Last => pass.spans.len(),
         };
         let Workspace { x, input, scratch, logits, streams: room, branch, .. } = work;
-        let gated = self.spec.stream_gates.is_some();
-        let [rows_of_head, predicted] = self.spec.head_rows;
+        let gated = self.spec.stream_gates().is_some();
+        let [rows_of_head, predicted] = self.spec.head.rows;
         let copied = if gated { state_width } else { width };
         let x = grown(x, count * copied);
         let logits = grown(logits, count * vocab);
@@ -60,7 +60,7 @@ impl ForwardPass {
                 input.pack(tier, y, count, width);
             } else {
                 let (piece, tensor) = self.spec.final_norm();
-                let by = self.spec.final_norm;
+                let by = self.spec.head.norm;
                 let vectors = NormVectors::of(weights, piece, tensor.role, by);
                 by_rows(x, width, |_, x| norm(tier, by, x, width, vectors));
                 input.pack(tier, x, count, width);
@@ -74,12 +74,12 @@ impl ForwardPass {
                 rows_of_head,
             );
             multiply(tier, weights, &mut [Some(head)], scratch)?;
-            if self.spec.head_bias {
+            if self.spec.head.bias {
                 add_bias(tier, weights.vector(PieceId::FINAL_NORM, Role::HeadBias), logits);
             }
             Ok(())
         })?;
-        scale(self.spec.logit_scale, &mut logits[..count * rows_of_head]);
+        scale(self.spec.head.scale, &mut logits[..count * rows_of_head]);
         if predicted < vocab {
             // From the last on, no row is overwritten before it was moved.
             for n in (0..count).rev() {
@@ -87,7 +87,7 @@ impl ForwardPass {
                 logits[n * vocab + predicted..(n + 1) * vocab].fill(f32::NEG_INFINITY);
             }
         }
-        if let Some(cap) = self.spec.logit_cap {
+        if let Some(cap) = self.spec.head.cap {
             by_rows(logits, vocab, |_, rows| soft_cap(tier, rows, cap));
         }
         Ok(logits)

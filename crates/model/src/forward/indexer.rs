@@ -235,10 +235,7 @@ pub(super) fn best(scores: &[f32], list: &mut [u32]) {
 
 #[cfg(test)]
 mod tests {
-    use sws_store::Span;
-
     use super::*;
-    use crate::workspace::Selection;
 
     #[test]
     fn lower_positions_come_first_among_equals() {
@@ -267,22 +264,5 @@ mod tests {
             end_with(&mut list, 6, 9..seen);
             assert_eq!(Selected { positions: &list, lists: 1, most: 8 }.of(0, 0), expected);
         }
-    }
-
-    #[test]
-    fn copies_have_the_rows_of_the_pass_alone() {
-        let span = |tokens| Span { sequence: 0, first_row: 0, first_position: 9, tokens };
-        let mut selection = Selection { positions: (0..30).collect(), most: 3 };
-        let copy = selection.first(2);
-        assert_eq!(copy.positions, [0, 1, 2, 3, 4, 5]);
-        selection.positions.fill(7);
-        selection.clear();
-        assert!(selection.of(&span(2)).is_none(), "nothing is selected");
-        selection.restore(copy);
-        assert_eq!(selection.of(&span(2)).unwrap().positions, [0, 1, 2, 3, 4, 5]);
-        assert_eq!(selection.positions.len(), 30, "the budget counts on the longer buffer");
-        let mut other = Selection::default();
-        other.restore(selection.first(1));
-        assert_eq!(other.of(&span(1)).unwrap().positions, [0, 1, 2]);
     }
 }

@@ -79,5 +79,5 @@ pub(super) fn write(
 pub(super) fn head(tier: Tier, spec: &ModelSpec, weights: &dyn Weights, x: &[f32], y: &mut [f32]) {
     let [norm, row] =
         [Role::HeadMixNorm, Role::HeadMix].map(|role| weights.vector(PieceId::FINAL_NORM, role));
-    mix_states(tier, StateWeights { norm, row, eps: spec.final_norm.eps() }, x, y);
+    mix_states(tier, StateWeights { norm, row, eps: spec.head.norm.eps() }, x, y);
 }

@@ -138,7 +138,7 @@ fn rotate(
     });
     if let Some(index) = spec.rope {
         let Rope { inv_freq, pairs, .. } = &ropes[index];
-        let ([cos, sin], angles) = (&tables[index], inv_freq.len());
+        let ([cos, sin], angles) = (&tables.each[index], inv_freq.len());
         let head_dim = spec.plain + spec.rotated;
         for (x, heads, head_dim, offset) in
             [(&mut *q, spec.heads, head_dim, spec.plain), (&mut *latents, 1, width, spec.rank)]
@@ -169,7 +169,7 @@ fn remember(
             Role::IndexPoolBias if !indexer.is_pooled() => &[][..],
             role => weights.vector(context.id(), role),
         });
-        indexer::select(context, (spec, indexer), vectors, sequences, index, tables);
+        indexer::select(context, (spec, indexer), vectors, sequences, index, &tables.each);
     }
 }
 

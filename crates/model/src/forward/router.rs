@@ -327,7 +327,7 @@ impl RouterProbe {
                 all.extend_from_slice(state);
                 own.resize(tokens * streams.weights(), 0.0);
                 normed.resize(tokens * width, 0.0);
-                if spec.stream_gates.is_some() {
+                if spec.stream_gates().is_some() {
                     let of = Gated::of(branch);
                     let given = (&mut all[..], &mut *input, &mut *gates);
                     if gated(&of, *tier, weights, given, Some(own), normed, scratch).is_err() {
@@ -346,7 +346,7 @@ impl RouterProbe {
             _ => (PieceKind::Norms, Role::FfnNorm),
         };
         let piece = PieceId::new(layer as u32, kind);
-        if spec.stream_gates.is_none() {
+        if spec.stream_gates().is_none() {
             let vectors = NormVectors::of(weights, piece, role, found.norm);
             norm(*tier, found.norm, normed, width, vectors);
         }

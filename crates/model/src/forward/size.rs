@@ -72,7 +72,7 @@ impl ModelSpec {
                 .max(PackedInput::bytes_for(packings, mixed, together));
         let of_streams = self.streams.map_or(0, |streams| streams.weights());
         let gates =
-            self.stream_gates.map_or(0, |rank| GateWork::bytes_for(packings, mixed, width, rank));
+            self.stream_gates().map_or(0, |rank| GateWork::bytes_for(packings, mixed, width, rank));
         let stream = tokens * (hidden + width + of_streams + self.inputs_width()) * float
             + gates
             + rows::bytes_for(self, tokens);

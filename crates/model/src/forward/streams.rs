@@ -21,7 +21,7 @@ use super::ngrams::norm_streams;
 use crate::order::Site;
 use crate::role::Role;
 use crate::source::{SourceError, Weights};
-use crate::spec::ModelSpec;
+use crate::spec::{ModelSpec, StreamReads};
 use crate::workspace::{GateWork, StreamWork, Workspace, grown};
 
 /// A branch of a layer.
@@ -63,7 +63,7 @@ pub(super) fn read(
     let own = grown(own, tokens * streams.weights());
     let x = grown(normed, hidden.len());
     x.copy_from_slice(hidden);
-    if spec.stream_gates.is_some() {
+    if spec.stream_gates().is_some() {
         // The output of a branch has not been computed yet.
         let mean = grown(mean, tokens * width);
         gated(&Gated::of(branch), tier, weights, (x, input, gates), Some(own), mean, scratch)?;
@@ -131,12 +131,12 @@ pub(super) fn gated(
 ) -> Result<(), SourceError> {
     let &Gated { spec, piece, roles: [norm, down, up], own: writing } = of;
     let streams = spec.streams.expect("a model with streams");
-    let rank = spec.stream_gates.expect("streams with gates");
+    let rank = spec.stream_gates().expect("streams with gates");
     let count = streams.count;
     let width = spec.state_width();
     let hidden = spec.hidden;
     let tokens = x.len() / width;
-    norm_streams(tier, hidden, weights.vector(piece, norm), spec.final_norm.eps(), x);
+    norm_streams(tier, hidden, weights.vector(piece, norm), spec.head.norm.eps(), x);
     input.pack(tier, x, tokens, width);
     let GateWork { low, gates, packed } = work;
     let low = grown(low, tokens * rank);
@@ -228,12 +228,12 @@ pub(super) fn head(tier: Tier, spec: &ModelSpec, weights: &dyn Weights, x: &[f32
         return kept::head(tier, spec, weights, x, y);
     }
     let Some(Streams { eps, count, .. }) = spec.streams else { return y.copy_from_slice(x) };
-    if spec.mean_of_streams {
+    if spec.stream_reads == StreamReads::WeightsThenMean {
         y.fill(0.0);
         x.chunks_exact(y.len()).for_each(|x| add(tier, x, y));
         return y.iter_mut().for_each(|y| *y /= count as f32);
     }
-    let norm_eps = spec.final_norm.eps();
+    let norm_eps = spec.head.norm.eps();
     let vector = |role| weights.vector(PieceId::FINAL_NORM, role);
     let rows = vector(Role::HeadStreams);
     let base = vector(Role::HeadStreamsBase);

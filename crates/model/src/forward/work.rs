@@ -10,7 +10,7 @@ use super::by_rows::by_rows;
 use super::moe::group;
 use crate::rope::Rope;
 use crate::spec::Norm;
-use crate::workspace::{AttentionWork, ExpertWork, Workspace, grown};
+use crate::workspace::{ExpertWork, RopeTables, Workspace, grown};
 
 /// Number of positions whose sines a thread computes at a time: some twenty microseconds.
 const TABLE_ROWS: usize = 8;
@@ -53,13 +53,13 @@ impl Workspace {
 
     /// Computes the rotary tables of a batch, unless they exist already.
     pub(super) fn tables(&mut self, ropes: &[Rope], spans: &[Span]) {
-        let AttentionWork { tables, spans: made, .. } = &mut self.attention;
+        let RopeTables { each, spans: made } = &mut self.attention.tables;
         if made == spans {
             return;
         }
-        tables.resize_with(ropes.len(), Default::default);
+        each.resize_with(ropes.len(), Default::default);
         let tokens: usize = spans.iter().map(|span| span.tokens).sum();
-        for ([cos, sin], rope) in tables.iter_mut().zip(ropes) {
+        for ([cos, sin], rope) in each.iter_mut().zip(ropes) {
             let pairs = rope.inv_freq.len();
             let cos = grown(cos, tokens * pairs);
             let sin = grown(sin, tokens * pairs);

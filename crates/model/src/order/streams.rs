@@ -72,7 +72,7 @@ impl Site {
         }
         let Some(streams) = model.streams else { return Vec::new() };
         let [matrix, base, scale] = self.roles();
-        if let Some(rank) = model.stream_gates {
+        if let Some(rank) = model.stream_gates() {
             let ([norm, down, up], width) = (self.gates(), model.state_width());
             return vec![
                 TensorSpec::vector(norm, width),

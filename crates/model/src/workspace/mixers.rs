@@ -4,6 +4,7 @@ use sws_kernels::PackedInput;
 use sws_kernels::functional::{AttentionScratch, Selected};
 use sws_store::Span;
 
+/// Buffers that all mixers use, and those of each kind.
 #[derive(Debug, Default)]
 pub(crate) struct AttentionWork {
     pub(crate) q: Vec<f32>,
@@ -21,11 +22,17 @@ pub(crate) struct AttentionWork {
     pub(crate) distances: DistanceWork,
     /// A copy of what layers with blocks or entries select, if it is wanted.
     pub(crate) noted: Option<Vec<u32>>,
-    /// Cosines and sines [tokens, pairs] of each rotary embedding.
-    pub(crate) tables: Vec<[Vec<f32>; 2]>,
-    /// The batch for which the tables were made.
-    pub(crate) spans: Vec<Span>,
+    pub(crate) tables: RopeTables,
     pub(crate) attending: AttendScratch,
+}
+
+/// Cosines and sines of the rows of a batch.
+#[derive(Debug, Default)]
+pub(crate) struct RopeTables {
+    /// [tokens, pairs] of each rotary embedding.
+    pub(crate) each: Vec<[Vec<f32>; 2]>,
+    /// The batch for which they were made.
+    pub(crate) spans: Vec<Span>,
 }
 
 /// Scratch of each thread of attention.
@@ -247,5 +254,27 @@ impl PoolWork {
         let PoolWork { rows, gates, parts, entry, turns } = self;
         let floats = [rows, gates, entry].into_iter().chain(parts).chain(turns);
         floats.map(Vec::capacity).sum::<usize>() * size_of::<f32>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_have_the_rows_of_the_pass_alone() {
+        let span = |tokens| Span { sequence: 0, first_row: 0, first_position: 9, tokens };
+        let mut selection = Selection { positions: (0..30).collect(), most: 3 };
+        let copy = selection.first(2);
+        assert_eq!(copy.positions, [0, 1, 2, 3, 4, 5]);
+        selection.positions.fill(7);
+        selection.clear();
+        assert!(selection.of(&span(2)).is_none(), "nothing is selected");
+        selection.restore(copy);
+        assert_eq!(selection.of(&span(2)).unwrap().positions, [0, 1, 2, 3, 4, 5]);
+        assert_eq!(selection.positions.len(), 30, "the budget counts on the longer buffer");
+        let mut other = Selection::default();
+        other.restore(selection.first(1));
+        assert_eq!(other.of(&span(1)).unwrap().positions, [0, 1, 2]);
     }
 }
