@@ -304,7 +304,6 @@ impl CandleLayer {
         let prefix = format!("model.layers.{number}");
         let eps = layer.norm.eps();
         let attention = grouped(&layer.mixer)?;
-        let extras = attention.extras;
         let mixer_norm =
             norm(from, &format!("{prefix}.input_layernorm.weight"), layer.norm, hidden)?;
         let self_attn = format!("{prefix}.self_attn");
