@@ -60,17 +60,26 @@
 pub const ARITHMETIC: u32 = 2;
 
 mod buffer;
+#[path = "encodings/encode/mod.rs"]
 mod encode;
+#[path = "encodings/mod.rs"]
 mod encoding;
+#[path = "encodings/fp8/mod.rs"]
 mod fp8;
 pub mod functional;
+#[path = "encodings/gguf/mod.rs"]
 mod gguf;
 mod isa;
+#[path = "encodings/parts.rs"]
 mod layout;
 mod matmul;
+#[path = "encodings/matrix.rs"]
 mod matrix;
+#[path = "encodings/offsets.rs"]
 mod offsets;
+#[path = "encodings/int4/mod.rs"]
 mod published;
+#[path = "encodings/reference.rs"]
 mod reference;
 mod simd;
 

@@ -4,11 +4,15 @@
 // which are compiled for the baseline CPU where they are not inlined.
 #![allow(clippy::needless_range_loop)]
 
+#[path = "../encodings/gguf/blocks.rs"]
 mod blocks;
+#[path = "../encodings/gguf/coded.rs"]
 mod codebook;
 mod many;
 mod one;
+#[path = "../encodings/int4/coded.rs"]
 mod pairs;
+#[path = "../encodings/gguf/quarters.rs"]
 mod quarters;
 mod weights;
 

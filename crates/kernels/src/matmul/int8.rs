@@ -4,6 +4,7 @@
 // which are compiled for the baseline CPU where they are not inlined.
 #![allow(clippy::needless_range_loop)]
 
+#[path = "../encodings/gguf/int8.rs"]
 mod codes;
 mod many;
 mod one;

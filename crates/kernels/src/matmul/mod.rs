@@ -1,6 +1,7 @@
 //! `y = weights · x` on encoded weights.
 
 mod coded;
+#[path = "../encodings/decode.rs"]
 mod decode;
 mod decoded;
 mod input;

@@ -1,5 +1,6 @@
 //! AVX2: two registers of 8 lanes for decoding, one for tiles.
 
+#[path = "../encodings/bf12/avx2.rs"]
 mod bf12;
 
 use std::arch::x86_64::*;

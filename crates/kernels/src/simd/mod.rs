@@ -12,15 +12,19 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[path = "../encodings/bf11/simd.rs"]
 mod bf11;
 mod bytes;
+#[path = "../encodings/gguf/simd/mod.rs"]
 mod codebook;
 mod codes;
+#[path = "../encodings/fp7/simd.rs"]
 mod fp7;
 mod groups;
 pub(crate) mod int8;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+#[path = "../encodings/nested/simd.rs"]
 mod nested;
 mod portable;
 

@@ -4,13 +4,20 @@
 //! [`Encoder::encode`] is a pure function of a block's bytes, and [`TensorTally`] joins what spans blocks
 //! (patches, the error of a lossy encoding) in their order.
 
+#[path = "../bf11/encode.rs"]
 mod bf11;
+#[path = "../bf12/encode.rs"]
 mod bf12;
+#[path = "restore.rs"]
 mod decode;
 mod error;
+#[path = "../fp7/encode.rs"]
 mod fp7;
+#[path = "small.rs"]
 mod mx;
+#[path = "../nested/encode.rs"]
 mod nested;
+#[path = "../q/encode.rs"]
 mod quant;
 
 use crate::layout::TABLE_LEN;

@@ -14,15 +14,25 @@ macro_rules! nothing_shared {
     };
 }
 
+#[path = "int4/act_order.rs"]
 mod act_order;
+#[path = "bf11/decode.rs"]
 mod bf11;
+#[path = "bf12/decode.rs"]
 mod bf12;
+#[path = "float/decode.rs"]
 mod float;
+#[path = "fp7/decode.rs"]
 mod fp7;
+#[path = "fp8/decode.rs"]
 mod fp8;
+#[path = "mxfp4/decode.rs"]
 mod mxfp4;
+#[path = "nested/decode.rs"]
 mod nested;
+#[path = "gguf/decode.rs"]
 mod q8_0;
+#[path = "q/decode.rs"]
 mod quant;
 
 use std::marker::PhantomData;

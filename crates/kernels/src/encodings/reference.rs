@@ -1,16 +1,27 @@
 //! The scalar reference: the meaning of every encoding and the canonical reduction, written as
 //! plainly as possible. All other tiers are tested against this module, bit for bit.
 
+#[path = "bf11/reference.rs"]
 mod bf11;
+#[path = "bf12/reference.rs"]
 mod bf12;
+#[path = "../matmul/reference/coded.rs"]
 mod coded;
+#[path = "float/reference.rs"]
 mod float;
+#[path = "fp7/reference.rs"]
 mod fp7;
+#[path = "gguf/reference.rs"]
 mod gguf;
+#[path = "../matmul/reference/int8.rs"]
 mod int8;
+#[path = "nested/reference.rs"]
 mod nested;
+#[path = "../scalar/number.rs"]
 mod number;
+#[path = "fp8/reference.rs"]
 mod published;
+#[path = "q/reference.rs"]
 mod quant;
 
 use crate::{Activations, Encoding, GgufBlocks, Matrix};
