@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use safetensors::{Dtype, SafeTensors};
-use sws_kernels::{Encoding, Matrix};
+use sws_kernels::{Encoding, Fp8Scales, Matrix};
 use sws_store::shard::{ShardOptions, shard, unshard, verify};
 use sws_store::{
     Arena, Configuration, Manifest, NVMeWeightStore, Naming, Piece, PieceId, Placement, Read,
@@ -189,7 +189,7 @@ fn compare(case: &str, before: &Stored, after: &Stored) -> bool {
             let bound = match after.tensor.encoding {
                 Some(Encoding::Q8) => 0.01,
                 Some(Encoding::Q4) => 0.2,
-                Some(Encoding::Fp8) => 0.04,
+                Some(Encoding::Fp8(Fp8Scales::Squares)) => 0.04,
                 Some(Encoding::Mxfp4) => 0.2,
                 _ => 0.01,
             };
@@ -409,7 +409,7 @@ fn tensors_with_scales_are_kept() {
         shard(&*source, &*naming, &out, &options, &|_| ()).unwrap();
         let manifest = Manifest::load(&out).unwrap();
         let kept = manifest.pieces.iter().find_map(|piece| piece.tensor(name)).unwrap();
-        assert_eq!(kept.encoding, Some(Encoding::Fp8));
+        assert_eq!(kept.encoding, Some(Encoding::Fp8(Fp8Scales::Squares)));
         let back = at(&format!("{encoding}-back"));
         unshard(&out, &back, false, None, &|_| ()).unwrap();
         assert!(Checkpoint::read_tensors(&back) == checkpoint.tensors);
@@ -450,7 +450,7 @@ fn a_matrix_that_needs_more_patches_than_its_sample_is_stored_unchanged() {
         shard(&*source, &*naming, &out, &options, &|_| ()).unwrap();
         let manifest = Manifest::load(&out).unwrap();
         let of = |name: &str| manifest.pieces.iter().find_map(|piece| piece.tensor(name)).unwrap();
-        assert_eq!(of(&codes).encoding, Some(Encoding::Fp8));
+        assert_eq!(of(&codes).encoding, Some(Encoding::Fp8(Fp8Scales::Squares)));
         assert_eq!(of(&numbers).encoding, Some(Encoding::Bf16));
         assert_eq!(verify(&out, &|_| ()).unwrap().damage, []);
         let back = at(&format!("{encoding}-back"));

@@ -60,46 +60,25 @@
 pub const ARITHMETIC: u32 = 2;
 
 mod buffer;
-#[path = "encodings/encode/mod.rs"]
-mod encode;
-#[path = "encodings/mod.rs"]
-mod encoding;
-#[path = "encodings/fp8/mod.rs"]
-mod fp8;
+mod encodings;
 pub mod functional;
-#[path = "encodings/gguf/mod.rs"]
-mod gguf;
 mod isa;
-#[path = "encodings/parts.rs"]
-mod layout;
 mod matmul;
-#[path = "encodings/matrix.rs"]
-mod matrix;
-#[path = "encodings/offsets.rs"]
-mod offsets;
-#[path = "encodings/int4/mod.rs"]
-mod published;
-#[path = "encodings/reference.rs"]
-mod reference;
+mod scalar;
 mod simd;
 
-pub use encode::{
-    EncodeError, EncodedRows, Encoder, ErrorSums, ExponentCounts, ExponentTable, ExponentTiers,
-    SourceDtype, TensorTally,
+pub use encodings::{
+    EncodeError, EncodedRows, Encoder, Encoding, ErrorSums, ExponentCounts, ExponentTable,
+    ExponentTiers, Fp8Scales, GgufBlocks, Int4Groups, Matrix, MatrixError, MatrixPart, Nvfp4Scale,
+    OffsetWriter, Offsets, PartLen, PartRows, SourceDtype, TensorTally, UnknownEncoding,
+    ZerosGroup,
 };
-pub use encoding::{Encoding, UnknownEncoding};
-pub use fp8::Fp8Scales;
-pub use gguf::GgufBlocks;
 #[cfg(target_arch = "aarch64")]
 pub use isa::Neon;
 pub use isa::{Activations, TIER_VARIABLE, Tier, UnknownActivations, UnknownTier};
 #[cfg(target_arch = "x86_64")]
 pub use isa::{Avx2, Avx512};
-pub use layout::{MatrixPart, PartLen, PartRows};
 pub use matmul::{
     MatmulJob, MatmulScratch, OutputColumns, PackedInput, Packings, ScratchPool, Strided,
     ThreadScratch, matmul, matmul_jobs, matmul_rows, matmul_transposed, threads_for,
 };
-pub use matrix::{Matrix, MatrixError};
-pub use offsets::{OffsetWriter, Offsets};
-pub use published::Published;

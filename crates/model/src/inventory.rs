@@ -275,7 +275,6 @@ fn check(piece: &Piece, index: usize, wanted: &TensorSpec) -> Result<HeldTensor,
         let found = tensor.shape.clone();
         return Err(WeightsError::Shape { name, found, expected });
     }
-    let plain = [Encoding::F32, Encoding::F16, Encoding::Bf16];
     let matrix = wanted.role.is_matrix();
     match tensor.encoding {
         // The halves of whole numbers, kept as the bits of floats.
@@ -289,7 +288,7 @@ fn check(piece: &Piece, index: usize, wanted: &TensorSpec) -> Result<HeldTensor,
             found: format!("{:?}", tensor.dtype),
             supported: "i64",
         }),
-        Some(encoding) if matrix || plain.contains(&encoding) => Ok(HeldTensor {
+        Some(encoding) if matrix || encoding.is_plain() => Ok(HeldTensor {
             role: wanted.role,
             index,
             encoding,

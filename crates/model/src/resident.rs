@@ -6,7 +6,6 @@ use std::ops::Range;
 use sws_kernels::{Encoding, Matrix, MatrixError};
 use sws_store::{Extent, Manifest, Piece, PieceId, PieceKind};
 
-use crate::finite::first_not_finite;
 use crate::inventory::{HeldTensor, Inventory, WeightsError};
 use crate::observer::Observer;
 use crate::role::Role;
@@ -265,7 +264,7 @@ impl LoadedPiece {
             let name = || piece.tensors[held.index].name.clone();
             let matrix = stored.matrix(&bytes);
             let matrix = matrix.map_err(|cause| LoadError::Matrix { name: name(), cause })?;
-            let wrong = || first_not_finite(&matrix, &stored.slices(&bytes));
+            let wrong = || matrix.first_not_finite();
             if let Some((row, col, value)) = (!role.has_any_bits()).then(wrong).flatten() {
                 let name = name();
                 let file = None;

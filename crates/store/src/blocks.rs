@@ -1,7 +1,7 @@
 //! Size of the blocks that one checksum covers.
 
 #[cfg(feature = "io")]
-use sws_kernels::{Encoding, Fp8Scales};
+use sws_kernels::Encoding;
 
 use crate::PieceKind;
 
@@ -57,8 +57,8 @@ pub fn encoding_of(kind: PieceKind, asked: Encoding) -> Encoding {
 /// `asked`: codes of e4m3 are packed as those others are.
 #[cfg(feature = "io")]
 pub fn quantised_as(published: Encoding, asked: Encoding) -> Encoding {
-    match (Fp8Scales::of(published), asked) {
-        (Some(scales), Encoding::Bf11 | Encoding::Nested) => Encoding::Fp7(scales),
+    match (published, asked) {
+        (Encoding::Fp8(scales), Encoding::Bf11 | Encoding::Nested) => Encoding::Fp7(scales),
         _ => published,
     }
 }

@@ -265,7 +265,7 @@ impl Tensor {
     /// packed, so its size is that of the stored bytes.
     pub fn source_bytes(&self) -> u64 {
         match self.dtype {
-            _ if self.packing.is_some() || matches!(self.encoding, Some(Encoding::Fp7(_))) => {
+            _ if self.packing.is_some() || self.encoding.is_some_and(Encoding::packs_codes) => {
                 let len = |origin: &TensorOrigin| origin.dtype.byte_len(&origin.shape).unwrap_or(0);
                 self.origins.iter().map(len).sum()
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use sws_kernels::{Encoding, Matrix};
-use sws_model::{LoadError, Role, SourceError, WeightsError, first_not_finite};
+use sws_model::{LoadError, Role, SourceError, WeightsError};
 use sws_store::{
     Cancelled, Completion, LayoutError, NVMeWeightStore, PieceId, PieceLayout, Priority, Slot,
     Ticket,
@@ -296,7 +296,7 @@ impl StreamRing {
         let view = Matrix::block(encoding, size(matrix.rows), size(cols), range, used)
             .map_err(|cause| LoadError::Matrix { name: name(), cause })?;
         if !self.checked[matrix.first + block]
-            && let Some((row, col, value)) = first_not_finite(&view, &parts)
+            && let Some((row, col, value)) = view.first_not_finite()
         {
             let row = row + rows.start as usize;
             let piece = fetched.layout.read().piece();

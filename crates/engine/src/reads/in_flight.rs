@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use sws_cache::NoRoom;
 use sws_kernels::Matrix;
-use sws_model::{Inventory, LoadError, WeightsError, first_not_finite};
+use sws_model::{Inventory, LoadError, WeightsError};
 use sws_store::{
     Cancelled, Completion, LayoutError, NVMeWeightStore, PieceId, PieceLayout, Priority, Ticket,
     Timing,
@@ -256,7 +256,7 @@ impl ReadsInFlight {
             let name = || tensor.map_or(String::new(), |tensor| tensor.name.clone());
             let matrix = Matrix::new(held.encoding, held.rows, held.cols, parts)
                 .map_err(|cause| LoadError::Matrix { name: name(), cause })?;
-            if let Some((row, col, value)) = first_not_finite(&matrix, parts) {
+            if let Some((row, col, value)) = matrix.first_not_finite() {
                 let name = name();
                 let file = tensor.map(|tensor| tensor.source.clone());
                 return Err(WeightsError::NotFinite { name, file, value, row, col }.into());

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use crate::layout::{PartLen, PartRows, TABLE_LEN};
-use crate::{Encoding, Fp8Scales, Offsets, reference};
+use super::facts::Scales;
+use super::parts::TABLE_LEN;
+use super::{Encoding, Fp8Scales, Offsets, PartLen, PartRows};
 
 /// An encoded matrix, or a block of its rows, in borrowed bytes.
 ///
@@ -203,35 +204,6 @@ impl<'a> Matrix<'a> {
         self.parts.iter().map(|p| p.len()).sum()
     }
 
-    /// Decodes the weights of one row to f32.
-    ///
-    /// # Panics
-    ///
-    /// If the row does not exist, or `out` is not one row long.
-    pub fn decode_row(&self, row: usize, out: &mut [f32]) {
-        assert!(row < self.rows && out.len() == self.cols, "row {row} of {self:?}");
-        reference::decode_row(self, row, out);
-    }
-
-    /// Checks that the patches of a matrix that has some match its codes, in a pass over all codes.
-    /// Meant for verifying files. Nothing else about the bytes can be wrong.
-    pub fn check(&self) -> Result<(), MatrixError> {
-        if !self.encoding.has_patches() {
-            return Ok(());
-        }
-        for row in 0..self.rows {
-            let codes = match self.encoding {
-                Encoding::Bf12 => reference::count_escapes(self, row),
-                encoding => reference::patches_of(self, row, self.patches(encoding, row)).0,
-            };
-            let patches = self.escapes(row).len();
-            if codes != patches {
-                return Err(MatrixError::Patches { row, codes, patches });
-            }
-        }
-        Ok(())
-    }
-
     pub(crate) fn part(&self, index: usize) -> &'a [u8] {
         self.parts[index]
     }
@@ -247,9 +219,8 @@ impl<'a> Matrix<'a> {
     /// those of all rows. The encoding is a constant when a kernel is compiled.
     #[inline(always)]
     pub(crate) fn scales(&self, encoding: Encoding, row: usize) -> &'a [u8] {
-        let (part, kind) = match encoding {
-            Encoding::Fp7(scales) => (3, Some(scales)),
-            _ => (1, Fp8Scales::of(encoding)),
+        let Scales::OfE4m3 { part, kind } = encoding.facts().scales else {
+            return self.row_bytes(1, row);
         };
         let of = |row: usize, step: usize| &self.parts[part][row * step..][..step];
         let square = |bytes: usize| {
@@ -257,14 +228,13 @@ impl<'a> Matrix<'a> {
             of((first + row) / 128, bytes * self.cols.div_ceil(128))
         };
         match kind {
-            Some(Fp8Scales::Squares) => square(4),
-            Some(Fp8Scales::SquaresBf16) => square(2),
-            Some(Fp8Scales::SquaresE8m0) => square(1),
-            Some(Fp8Scales::Rows) => of(row, 4),
-            Some(Fp8Scales::RowsBf16) => of(row, 2),
-            Some(Fp8Scales::Thirtytwos) => of(row, self.cols.div_ceil(32)),
-            Some(Fp8Scales::Whole | Fp8Scales::WholeBf16) => self.parts[part],
-            None => self.row_bytes(part, row),
+            Fp8Scales::Squares => square(4),
+            Fp8Scales::SquaresBf16 => square(2),
+            Fp8Scales::SquaresE8m0 => square(1),
+            Fp8Scales::Rows => of(row, 4),
+            Fp8Scales::RowsBf16 => of(row, 2),
+            Fp8Scales::Thirtytwos => of(row, self.cols.div_ceil(32)),
+            Fp8Scales::Whole | Fp8Scales::WholeBf16 => self.parts[part],
         }
     }
 
@@ -280,34 +250,13 @@ impl<'a> Matrix<'a> {
         std::array::from_fn(|i| self.parts[1][i])
     }
 
-    /// True if an escape of a bf11 row in view has the exponent of infinity and NaN, or lacks its
-    /// patch.
-    ///
-    /// # Panics
-    ///
-    /// If the row does not exist, or the encoding is not bf11.
-    pub fn has_infinite_escape(&self, row: usize) -> bool {
-        assert_eq!(self.encoding, Encoding::Bf11);
-        reference::patches_of(self, row, self.patches(Encoding::Bf11, row)).1
-    }
-
-    /// True if an fp7 row in view has a code that is NaN.
-    ///
-    /// # Panics
-    ///
-    /// If the row does not exist, or the encoding is not fp7.
-    pub fn has_nan_code(&self, row: usize) -> bool {
-        assert!(matches!(self.encoding, Encoding::Fp7(_)));
-        reference::has_nan_code(self, row)
-    }
-
     /// The patches of a row in view. Wrong offsets are clamped to the bytes that exist.
     ///
     /// # Panics
     ///
     /// If the row does not exist, or the encoding has no patches.
     #[inline]
-    pub fn escapes(&self, row: usize) -> &'a [u8] {
+    pub(crate) fn escapes(&self, row: usize) -> &'a [u8] {
         let [start, end] = [0, 1].map(|next| self.offset(self.encoding, row + next));
         let list = &self.parts[2][self.offsets_len..];
         let start = start.min(list.len());
@@ -319,13 +268,13 @@ impl<'a> Matrix<'a> {
     /// is a constant when a kernel is compiled.
     #[inline(always)]
     pub(crate) fn patches(&self, encoding: Encoding, row: usize) -> &'a [u8] {
-        match encoding {
-            Encoding::Bf12 => self.escapes(row),
-            Encoding::Bf11 | Encoding::Nested | Encoding::Fp7(_) => {
+        match encoding.facts().patches {
+            Some(patches) if patches.in_tiers => {
                 let list = &self.parts[2][self.offsets_len..];
                 &list[self.offset(encoding, row).min(list.len())..]
             }
-            _ => &[],
+            Some(_) => self.escapes(row),
+            None => &[],
         }
     }
 

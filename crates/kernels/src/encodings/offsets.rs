@@ -1,6 +1,6 @@
 //! Offsets of the rows in the patches of bf12, bf11, nested and fp7.
 
-use crate::Encoding;
+use super::Encoding;
 
 /// Arrangement of the offsets that stand before the patches of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,8 +22,8 @@ const LONG: u64 = 2048;
 impl Offsets {
     /// The arrangement of a matrix with this number of columns.
     pub const fn of(encoding: Encoding, cols: u64) -> Offsets {
-        match encoding {
-            Encoding::Bf11 | Encoding::Nested | Encoding::Fp7(_) if cols < LONG => Offsets::Shared,
+        match encoding.facts().patches {
+            Some(patches) if patches.in_tiers && cols < LONG => Offsets::Shared,
             _ => Offsets::Single,
         }
     }

@@ -1,121 +1,53 @@
-//! The scalar reference: the meaning of every encoding and the canonical reduction, written as
-//! plainly as possible. All other tiers are tested against this module, bit for bit.
+//! The scalar reference: the matches that lead to the meaning of every encoding, written as plainly as possible.
+//! All kernels are tested against it, bit for bit.
 
-#[path = "bf11/reference.rs"]
-mod bf11;
-#[path = "bf12/reference.rs"]
-mod bf12;
-#[path = "../matmul/reference/coded.rs"]
-mod coded;
-#[path = "float/reference.rs"]
-mod float;
-#[path = "fp7/reference.rs"]
-mod fp7;
-#[path = "gguf/reference.rs"]
-mod gguf;
-#[path = "../matmul/reference/int8.rs"]
-mod int8;
-#[path = "nested/reference.rs"]
-mod nested;
-#[path = "../scalar/number.rs"]
-mod number;
-#[path = "fp8/reference.rs"]
-mod published;
-#[path = "q/reference.rs"]
-mod quant;
-
-use crate::{Activations, Encoding, GgufBlocks, Matrix};
-
-pub(crate) use bf11::{BF11_BLOCK, Escapes, patches_of, planes};
-pub(crate) use bf12::count_escapes;
-pub(crate) use coded::{
-    Coding, E2M1_CODES, Fours, MINIMA_LANES, RunScales, SMALLEST, SPAN_COLS, UNIT_COLS, counted,
-    fold, sum_of_16, unit_codes,
+use super::{
+    Encoding, Matrix, MatrixError, bf11, bf12, codes, float, fp7, fp8, gguf, int4, mxfp4, nested,
+    nvfp4, q,
 };
-pub(crate) use fp7::{FP7_BLOCK, codes, has_nan_code, nibble_place};
-pub(crate) use gguf::{DOUBLE_E2M1, IQ4_CODES, half_e8m0_to_f32};
-pub(crate) use int8::{
-    CodeForm, ROUND_COLS, SPAN_BLOCKS, SpanFactors as Int8Scales, code as int8_code,
-};
-pub(crate) use nested::{DISTANCES, REST_BLOCK, TOP_BLOCK, TOP_VALUES, split, united};
-pub(crate) use number::{E2M1, bf16_to_f32, e4m3_to_f32, e8m0_to_f32, f16_to_f32};
-pub(crate) use published::{BELOW_SCALE, group_scale, zero_point};
+use crate::scalar::{BLOCK, bf16_to_f32};
 
-/// Columns in a block, the unit of decoding.
-pub(crate) const BLOCK: usize = 64;
-
-/// Partial sums of a dot product: column `c` goes to lane `c % 32`.
-pub(crate) const LANES: usize = 32;
-
-/// Calls `y(t, r, weights[r] · x[t])` for all tokens and rows. Tokens are `stride` apart in `x`.
-pub(crate) fn matmul(
-    activations: Activations,
-    weights: &Matrix,
-    x: &[f32],
-    stride: usize,
-    mut y: impl FnMut(usize, usize, f32),
-) {
-    let coding = Coding::of(weights.encoding());
-    let cols = weights.cols();
-    let form = match activations {
-        Activations::F32 => None,
-        Activations::Int8 => CodeForm::of(weights.encoding()),
-    };
-    let mut row = vec![0.0; cols];
-    for r in 0..weights.row_count() {
-        if coding.is_none() && form.is_none() {
-            decode_row(weights, r, &mut row);
-        }
-        for (t, x) in x.chunks_exact(stride).enumerate() {
-            y(
-                t,
-                r,
-                match (form, coding) {
-                    (Some(form), _) => int8::dot(form, weights, r, &x[..cols]),
-                    (None, Some(coding)) => coded::dot(coding, weights, r, &x[..cols]),
-                    (None, None) => dot(&row, x),
-                },
-            );
-        }
+impl Matrix<'_> {
+    /// Decodes the weights of one row to f32.
+    ///
+    /// # Panics
+    ///
+    /// If the row does not exist, or `out` is not one row long.
+    pub fn decode_row(&self, row: usize, out: &mut [f32]) {
+        assert!(row < self.row_count() && out.len() == self.cols(), "row {row} of {self:?}");
+        decode_row(self, row, out);
     }
-}
 
-/// `y[t] += Σ x[t][r] · weights[r]`. Tokens are a stride apart, the second of each pair.
-pub(crate) fn matmul_transposed(
-    weights: &Matrix,
-    tokens: usize,
-    (x, x_stride): (&[f32], usize),
-    (y, y_stride): (&mut [f32], usize),
-) {
-    let mut row = vec![0.0; weights.cols()];
-    for r in 0..weights.row_count() {
-        decode_row(weights, r, &mut row);
-        for t in 0..tokens {
-            let to = &mut y[t * y_stride..][..row.len()];
-            for (y, w) in to.iter_mut().zip(&row) {
-                *y = w.mul_add(x[t * x_stride + r], *y);
+    /// Checks that the patches of a matrix that has some match its codes, in a pass over all codes.
+    /// Meant for verifying files. Nothing else about the bytes can be wrong.
+    pub fn check(&self) -> Result<(), MatrixError> {
+        if !self.encoding().has_patches() {
+            return Ok(());
+        }
+        for row in 0..self.row_count() {
+            let codes = match self.encoding() {
+                Encoding::Bf12 => bf12::reference::count_escapes(self, row),
+                _ => patches_of(self, row),
+            };
+            let patches = self.escapes(row).len();
+            if codes != patches {
+                return Err(MatrixError::Patches { row, codes, patches });
             }
         }
+        Ok(())
     }
 }
 
-/// The canonical dot product.
-pub(crate) fn dot(w: &[f32], x: &[f32]) -> f32 {
-    let mut acc = [0f32; LANES];
-    for (c, (w, x)) in w.iter().zip(x).enumerate() {
-        acc[c % LANES] = w.mul_add(*x, acc[c % LANES]);
-    }
-    reduce(acc)
-}
-
-/// The fixed tree: lane i with i+16, then +8, +4, +2, +1.
-pub(crate) fn reduce(mut acc: [f32; LANES]) -> f32 {
-    for half in [16, 8, 4, 2, 1] {
-        for i in 0..half {
-            acc[i] += acc[i + half];
-        }
-    }
-    acc[0]
+/// Length of the patches that a row with exponents in tiers needs.
+fn patches_of(m: &Matrix, row: usize) -> usize {
+    use bf11::reference::{Bf11Planes, patches_of};
+    let patches = m.patches(m.encoding(), row);
+    let (len, _) = match m.encoding() {
+        Encoding::Nested => patches_of::<nested::reference::NestedPlanes>(m, row, patches),
+        Encoding::Fp7(_) => patches_of::<fp7::reference::Fp7Planes>(m, row, patches),
+        _ => patches_of::<Bf11Planes>(m, row, patches),
+    };
+    len
 }
 
 /// Decodes all weights of a row.
@@ -129,9 +61,9 @@ pub(crate) fn decode_row(m: &Matrix, row: usize, out: &mut [f32]) {
 /// Decodes one block of a row of bf12, bf11 or nested to bf16 bits.
 pub(crate) fn bits(m: &Matrix, row: usize, block: usize, patches: &mut &[u8], out: &mut [u16]) {
     match m.encoding() {
-        Encoding::Bf11 => bf11::bf11_block(m, row, block, patches, out),
-        Encoding::Nested => nested::block(m, row, block, patches, out),
-        _ => bf12::bf12_block(m, row, block, patches, out),
+        Encoding::Bf11 => bf11::reference::bits(m, row, block, patches, out),
+        Encoding::Nested => nested::reference::bits(m, row, block, patches, out),
+        _ => bf12::reference::bits(m, row, block, patches, out),
     }
 }
 
@@ -144,13 +76,13 @@ pub(crate) fn decode_block(
     patches: &mut &[u8],
     out: &mut [f32],
 ) {
-    if let Some(coding) = Coding::of(m.encoding()) {
-        return coded::weights(coding, m, row, block, out);
+    if let Some(coding) = m.encoding().coding() {
+        return codes::weights(coding, m, row, block, out);
     }
     match m.encoding() {
-        Encoding::F32 => float::f32(m, row, block, out),
-        Encoding::F16 => float::f16(m, row, block, out),
-        Encoding::Bf16 => float::bf16(m, row, block, out),
+        Encoding::F32 => float::reference::f32(m, row, block, out),
+        Encoding::F16 => float::reference::f16(m, row, block, out),
+        Encoding::Bf16 => float::reference::bf16(m, row, block, out),
         Encoding::Bf12 | Encoding::Bf11 | Encoding::Nested => {
             let mut numbers = [0; BLOCK];
             bits(m, row, block, patches, &mut numbers[..out.len()]);
@@ -158,32 +90,34 @@ pub(crate) fn decode_block(
                 *out = bf16_to_f32(bits);
             }
         }
-        Encoding::Top => nested::top(m, row, block, out),
-        Encoding::Fp7(scales) => fp7::block(scales, m, row, block, patches, out),
-        Encoding::Q8 => quant::q8(m, row, block, out),
-        Encoding::Fp8 => published::e4m3(m, row, block, out),
-        Encoding::Mxfp4 => quant::mxfp4(m, row, block, out),
-        Encoding::Gguf(GgufBlocks::Q8_0) => gguf::q8_0(m, row, block, out),
-        Encoding::Gguf(_) => gguf::mxfp4(m, row, block, out),
-        Encoding::Published(layout) => published::decode(layout, m, row, block, out),
-        Encoding::Q4 => unreachable!("it has codes"),
+        Encoding::Top => nested::reference::top(m, row, block, out),
+        Encoding::Q8 => q::reference::q8(m, row, block, out),
+        Encoding::Fp8(scales) => fp8::reference::block(scales, m, row, block, out),
+        Encoding::Fp7(scales) => fp7::reference::block(scales, m, row, block, patches, out),
+        Encoding::Mxfp4 => mxfp4::reference::block(m, row, block, out),
+        Encoding::Int4(_) => int4::reference::in_any_order(m, row, block, out),
+        Encoding::Gguf(format) => gguf::reference::block(format, m, row, block, out),
+        Encoding::Q4 | Encoding::Nvfp4(_) => unreachable!("it has codes"),
     }
 }
 
-/// Position of column `c` in a whole block of bf12 or q4: `4i + k` for column `16k + i`.
-pub(crate) fn interleaved(c: usize) -> usize {
-    4 * (c % 16) + c / 16
-}
-
-/// Position of column `c` in a whole block of bf11 or nested. Bytes that are unpacked to pairs of neighbours
-/// within each sixteen bytes then have their columns in order.
-pub(crate) const fn paired(c: usize) -> usize {
-    let k = c / 16;
-    let i = c % 16;
-    16 * (i / 4) + 8 * (k / 2) + 2 * (i % 4) + k % 2
-}
-
-/// Nibble `at`, the low one of a byte first.
-fn nibble(bytes: &[u8], at: usize) -> u8 {
-    bytes[at / 2] >> (4 * (at % 2)) & 15
+/// False only if all weights are finite. It may be true for a finite matrix, where a scale would
+/// overflow only with large codes.
+pub(super) fn may_hold_one(m: &Matrix<'_>) -> bool {
+    match m.encoding() {
+        Encoding::F32 => float::reference::has_special_f32(m),
+        Encoding::F16 => float::reference::has_special_f16(m),
+        Encoding::Bf16 => float::reference::has_special_bf16(m),
+        Encoding::Bf12 => bf12::reference::may_be_special(m),
+        Encoding::Bf11 => bf11::reference::may_be_special(m),
+        Encoding::Nested => nested::reference::has_special_power(m.part(1)),
+        Encoding::Top => nested::reference::has_special_power(m.part(0)),
+        Encoding::Q8 | Encoding::Q4 => q::reference::may_overflow(m),
+        Encoding::Fp8(scales) => fp8::reference::may_be_special(scales, m),
+        Encoding::Fp7(scales) => fp7::reference::may_be_special(scales, m),
+        Encoding::Mxfp4 => mxfp4::reference::may_overflow(m),
+        Encoding::Int4(groups) => int4::reference::may_overflow(groups, m),
+        Encoding::Nvfp4(scale) => nvfp4::reference::may_overflow(scale, m),
+        Encoding::Gguf(format) => gguf::reference::may_be_special(format, m),
+    }
 }

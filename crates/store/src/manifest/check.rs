@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use sws_kernels::{Encoding, PartLen};
+use sws_kernels::PartLen;
 
 use super::in_place::{MAX_STACKED, MAX_TRANSPOSED};
 use super::{
@@ -215,14 +215,14 @@ fn check_origins(tensor: &Tensor) -> Result<(), &'static str> {
     };
     let is_whole = match (tensor.encoding, &tensor.parts[..], &tensor.origins[..]) {
         // Codes, whose length in the checkpoint is that of the matrix, and their scales.
-        (Some(Encoding::Fp7(_)), [_, _, _, scales], [codes, beside]) => {
+        (Some(encoding), [_, _, _, scales], [codes, beside]) if encoding.packs_codes() => {
             let (rows, cols) = tensor.matrix_shape();
             let len = codes.dtype.byte_len(&codes.shape);
             let is_exact = tensor.error.is_none();
             let is_whole = len.is_some() && len == rows.checked_mul(cols);
             is_exact && good_name(&codes.name) && is_whole && fits((beside, scales))
         }
-        (Some(Encoding::Fp7(_)), ..) => false,
+        (Some(encoding), ..) if encoding.packs_codes() => false,
         (_, _, []) => true,
         (_, parts, origins) => origins.len() == parts.len() && origins.iter().zip(parts).all(fits),
     };

@@ -1,6 +1,6 @@
 //! The shapes of packed matrices, and the places of their numbers.
 
-use sws_kernels::{Encoding, Published};
+use sws_kernels::{Encoding, Int4Groups, ZerosGroup};
 
 use super::{Packing, Tensor, TensorOrigin};
 use crate::Dtype;
@@ -91,22 +91,23 @@ impl Geometry {
     /// The geometry of a tensor of a manifest; None if it is not that of its encoding.
     pub(crate) fn of_tensor(packing: Packing, tensor: &Tensor) -> Option<Geometry> {
         let this = Geometry::of(packing, &tensor.origins).ok()?;
-        let Some(Encoding::Published(layout)) = tensor.encoding else { return None };
+        let Some(Encoding::Int4(groups)) = tensor.encoding else { return None };
         let same = tensor.shape == [this.rows, this.cols]
-            && this.encoding(layout.has_order()) == Encoding::Published(layout)
-            && (tensor.origins.len() == PARTS.len() || !layout.has_order());
+            && this.encoding(groups.has_order()) == Encoding::Int4(groups)
+            && (tensor.origins.len() == PARTS.len() || !groups.has_order());
         same.then_some(this)
     }
 
     /// The encoding in shards. Columns of a single group have no order.
     pub(crate) fn encoding(self, act_order: bool) -> Encoding {
-        Encoding::Published(match (self.unit, act_order && self.groups > 1) {
-            (32, false) => Published::Int4Zeros32,
-            (64, false) => Published::Int4Zeros64,
-            (_, false) => Published::Int4Zeros128,
-            (32, true) => Published::Int4ActOrder32,
-            (64, true) => Published::Int4ActOrder64,
-            (_, true) => Published::Int4ActOrder128,
+        let group = match self.unit {
+            32 => ZerosGroup::Of32,
+            64 => ZerosGroup::Of64,
+            _ => ZerosGroup::Of128,
+        };
+        Encoding::Int4(match act_order && self.groups > 1 {
+            true => Int4Groups::ActOrder(group),
+            false => Int4Groups::Zeros(group),
         })
     }
 

@@ -190,7 +190,7 @@ impl Logical<'_> {
 
     /// True if the numbers are plain floats, without blocks.
     fn is_plain(&self) -> bool {
-        matches!(self.encoding, Some(Encoding::F32 | Encoding::F16 | Encoding::Bf16))
+        self.encoding.is_some_and(Encoding::is_plain)
     }
 
     /// True if slices can be matrices stored as [columns, rows], or are known not to be.

@@ -35,18 +35,8 @@ const CHUNK: usize = 512 << 10;
 /// (one weight in ten thousand) is seen two hundred times.
 const SAMPLES: u64 = 16;
 const SAMPLE: usize = 256 << 10;
-/// If more than one weight in this many is an escape, bf12 does not gain enough for a slower
-/// kernel.
-const ESCAPES: u64 = 32;
 /// Most bits of a weight of bf11, without padding: bf12 takes no more, and is faster.
 const BITS: u64 = 12;
-/// Weights for each byte of patches of bf11 and nested, at most: where a sample of the weights promised
-/// less, they do not gain enough.
-const PATCHES: u64 = 3;
-
-/// The same for codes of e4m3, of which a weight takes six bits without patches.
-pub(super) const CODE_PATCHES: u64 = 5;
-
 /// State shared by all workers.
 pub(super) struct EncodeContext<'a> {
     /// The checkpoint's directory and manifest.
@@ -150,7 +140,7 @@ impl<'a> EncodeWorker<'a> {
                 let histogram = self.histogram(&matrix, whole.clone())?;
                 let tiers = ExponentTiers::from_histogram(&histogram);
                 let count: u64 = histogram.0.iter().sum();
-                if tiers.patch_bits(&histogram) * CODE_PATCHES > 8 * count {
+                if tiers.patch_bits(&histogram) * encoding.most_patches() > 8 * count {
                     return self.copy(tensor, target);
                 }
                 Recoder::Kernel(Box::new(Encoder::fp7(scales, cols as usize, tiers)))
@@ -268,12 +258,8 @@ impl<'a> EncodeWorker<'a> {
                 first.write(target.out, &block.parts[0])?;
                 side.push(block)?;
             }
-            let per_byte = match matrix.encoding {
-                Encoding::Bf12 => ESCAPES,
-                Encoding::Fp7(_) => CODE_PATCHES,
-                _ => PATCHES,
-            };
-            if side.escaped > (matrix.rows * matrix.cols / per_byte).min(u64::from(u32::MAX)) {
+            let most = matrix.rows * matrix.cols / matrix.encoding.most_patches();
+            if side.escaped > most.min(u64::from(u32::MAX)) {
                 return Ok(None);
             }
             row += rows;
@@ -302,7 +288,9 @@ impl<'a> EncodeWorker<'a> {
             }
             parts.push(extent.end(target.out)?);
         }
-        if let (Encoding::Fp7(_), Some(scales)) = (matrix.encoding, matrix.tensor.parts.get(1)) {
+        if matrix.encoding.packs_codes()
+            && let Some(scales) = matrix.tensor.parts.get(1)
+        {
             parts.push(self.copy_part(scales, (&stored, parts.len()), target)?);
         }
         Ok(Some(Tensor { parts, error, ..stored }))
@@ -346,9 +334,9 @@ impl<'a> EncodeWorker<'a> {
         matrix: &SourceMatrix,
         whole: Option<Range<usize>>,
     ) -> Result<ExponentCounts, ShardError> {
-        let add = match matrix.encoding {
-            Encoding::Fp7(_) => ExponentCounts::add_e4m3,
-            _ => ExponentCounts::add,
+        let add = match matrix.encoding.packs_codes() {
+            true => ExponentCounts::add_e4m3,
+            false => ExponentCounts::add,
         };
         if let Some(range) = whole {
             let bytes = &self.input[range];
@@ -498,7 +486,8 @@ fn packing(wanted: Encoding, cols: usize, histogram: &ExponentCounts) -> Option<
         return Some(Encoder::bf11(cols, tiers));
     }
     let table = ExponentTable::from_histogram(histogram);
-    (histogram.escapes(&table) <= count / ESCAPES).then(|| Encoder::bf12(cols, table))
+    (histogram.escapes(&table) <= count / Encoding::Bf12.most_patches())
+        .then(|| Encoder::bf12(cols, table))
 }
 
 /// Converts rows of the checkpoint to rows of a shard.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use sws_kernels::Encoding;
+use sws_kernels::{Encoding, Fp8Scales};
 
 use super::direct::ALIGN;
 use crate::{Dtype, PieceId, Tensor};
@@ -111,7 +111,7 @@ fn part_type(tensor: &Tensor, index: usize) -> (Dtype, Vec<u64>) {
         Some(Encoding::F32) => whole(Dtype::F32),
         Some(Encoding::F16) => whole(Dtype::F16),
         Some(Encoding::Bf16) => whole(Dtype::BF16),
-        Some(Encoding::Fp8) if index == 0 => whole(Dtype::F8_E4M3),
+        Some(Encoding::Fp8(Fp8Scales::Squares)) if index == 0 => whole(Dtype::F8_E4M3),
         Some(_) => (Dtype::U8, vec![tensor.parts[index].len]),
     }
 }

@@ -151,7 +151,7 @@ impl Side {
     pub(super) fn parts(self, encoding: Encoding, written: usize) -> Vec<Vec<Spill>> {
         let patches = vec![self.offsets, self.patches];
         // Scales of packed codes are copied later.
-        let copied = usize::from(matches!(encoding, Encoding::Fp7(_)));
+        let copied = usize::from(encoding.packs_codes());
         match (encoding.has_patches(), encoding.parts().len() - written - copied) {
             (_, 0) => Vec::new(),
             (true, 1) => vec![patches],

@@ -2,10 +2,10 @@
 
 use std::collections::HashSet;
 
-use sws_kernels::{Encoding, Fp8Scales, PartLen, SourceDtype};
+use sws_kernels::{Encoding, PartLen, SourceDtype};
 
 use super::direct::ALIGN;
-use super::encode::{CODE_PATCHES, WINDOW};
+use super::encode::WINDOW;
 use super::layout::{self, PAD, TENSOR_ALIGN};
 use super::{ShardError, ShardOptions};
 use crate::blocks::{encoding_of, quantised_as};
@@ -101,7 +101,7 @@ fn wanted(tensor: &Tensor, naming: &dyn Naming, encoding: Encoding) -> Option<En
         // Also with the most patches, and two bytes for their offset.
         let is_shorter = |encoding| {
             let row = least_len(encoding, 0, 1, cols)?;
-            Some(row.checked_add(cols / CODE_PATCHES + 2)? < cols)
+            Some(row.checked_add(cols / encoding.most_patches() + 2)? < cols)
         };
         let gains = |packed: &Encoding| {
             group(*packed) <= WINDOW as u64 && is_shorter(*packed) == Some(true)
@@ -122,10 +122,7 @@ fn wanted(tensor: &Tensor, naming: &dyn Naming, encoding: Encoding) -> Option<En
     // weights.
     let group =
         cols.saturating_mul(kind.size() as u64).saturating_mul(encoding.row_multiple() as u64);
-    let possible = match encoding {
-        Encoding::Bf12 | Encoding::Bf11 | Encoding::Nested => kind == SourceDtype::Bf16,
-        _ => true,
-    };
+    let possible = encoding.packs().is_none_or(|numbers| numbers == kind);
     if possible && group <= WINDOW as u64 && is_matrix(tensor, naming) {
         Some(encoding)
     } else {
@@ -149,13 +146,7 @@ fn is_matrix(tensor: &Tensor, naming: &dyn Naming) -> bool {
 
 /// Source type of tensors that can be re-encoded: plain floats, and codes of e4m3.
 pub(super) fn numbers(encoding: Option<Encoding>) -> Option<SourceDtype> {
-    match encoding {
-        Some(Encoding::F32) => Some(SourceDtype::F32),
-        Some(Encoding::F16) => Some(SourceDtype::F16),
-        Some(Encoding::Bf16) => Some(SourceDtype::Bf16),
-        Some(encoding) if Fp8Scales::of(encoding).is_some() => Some(SourceDtype::E4m3),
-        _ => None,
-    }
+    encoding?.numbers()
 }
 
 /// Length of a part, without patches.

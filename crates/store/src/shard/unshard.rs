@@ -342,7 +342,7 @@ impl UnshardWork<'_> {
                     Some(part) if from.packing.is_some() => {
                         self.pack(piece, from, part, &mut out)?
                     }
-                    Some(0) if matches!(from.encoding, Some(Encoding::Fp7(_))) => {
+                    Some(0) if from.encoding.is_some_and(Encoding::packs_codes) => {
                         self.decode(piece, from, |_, bytes| {
                             out.write(bytes)?;
                             (self.report)(bytes.len() as u64);
@@ -350,7 +350,7 @@ impl UnshardWork<'_> {
                         })?
                     }
                     // The scales of packed codes are the last part.
-                    Some(_) if matches!(from.encoding, Some(Encoding::Fp7(_))) => {
+                    Some(_) if from.encoding.is_some_and(Encoding::packs_codes) => {
                         self.copy(piece, from, from.parts.len() - 1, &mut out, &mut buffer)?
                     }
                     Some(part) => self.copy(piece, from, part, &mut out, &mut buffer)?,
@@ -453,7 +453,7 @@ impl UnshardWork<'_> {
         mut write: impl FnMut(u64, &[u8]) -> Result<(), ShardError>,
     ) -> Result<(), ShardError> {
         let to = match tensor.encoding {
-            Some(Encoding::Fp7(_)) => Some(Numbers::E4m3),
+            Some(encoding) if encoding.packs_codes() => Some(Numbers::E4m3),
             _ => numbers(tensor.dtype),
         };
         let (Some(encoding), Some(to)) = (tensor.encoding, to) else {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use sws_kernels::{Encoding, Published};
+use sws_kernels::{Encoding, Fp8Scales, Int4Groups, Nvfp4Scale, ZerosGroup};
 use sws_store::{Configuration, PieceKind, Value, encoding_of, quantised_as};
 
 /// A format in which a model can lie on disk: the checkpoint's, or one of shards.
@@ -73,8 +73,10 @@ pub(super) fn published(
         |map: &BTreeMap<String, Value>| map.get("expert_dtype")?.as_str().map(str::to_owned);
     let dtype = value.as_map().and_then(dtype).or_else(|| dtype(&config.entries));
     let found = match quantised(&value) {
-        Some((Encoding::Fp8, Scope::Layers)) if dtype.as_deref() == Some("fp4") => {
-            let others = Encoding::Published(Published::Fp8E8m0);
+        Some((Encoding::Fp8(Fp8Scales::Squares), Scope::Layers))
+            if dtype.as_deref() == Some("fp4") =>
+        {
+            let others = Encoding::Fp8(Fp8Scales::SquaresE8m0);
             Some((Encoding::Mxfp4, Scope::ExpertsAnd(others)))
         }
         found => found,
@@ -93,7 +95,7 @@ fn quantised(config: &Value) -> Option<(Encoding, Scope)> {
         "fp8" => {
             let square = [Value::Int(128), Value::Int(128)];
             let blocks = config.get("weight_block_size")?.as_list()?;
-            (blocks == square).then_some((Encoding::Fp8, Scope::Layers))
+            (blocks == square).then_some((Encoding::Fp8(Fp8Scales::Squares), Scope::Layers))
         }
         "compressed-tensors" => packed(config),
         method @ ("awq" | "gptq") => along_columns(config, method == "gptq"),
@@ -111,15 +113,13 @@ fn along_columns(config: &BTreeMap<String, Value>, gptq: bool) -> Option<(Encodi
         return None;
     }
     let order = gptq && config.get("desc_act").and_then(Value::as_bool).unwrap_or(false);
-    let layout = match (group?.as_f64()? as i64, order) {
-        (32, false) => Published::Int4Zeros32,
-        (64, false) => Published::Int4Zeros64,
-        (-1 | 128.., false) => Published::Int4Zeros128,
-        (32, true) => Published::Int4ActOrder32,
-        (64, true) => Published::Int4ActOrder64,
-        (-1 | 128.., true) => Published::Int4ActOrder128,
+    let group = match group?.as_f64()? as i64 {
+        32 => ZerosGroup::Of32,
+        64 => ZerosGroup::Of64,
+        -1 | 128.. => ZerosGroup::Of128,
         _ => return None,
     };
+    let groups = if order { Int4Groups::ActOrder(group) } else { Int4Groups::Zeros(group) };
     let excluded: Vec<&str> = match gptq {
         // Patterns of excluded modules begin with a minus; all others have formats of their own.
         true => match config.get("dynamic").and_then(Value::as_map) {
@@ -142,7 +142,7 @@ fn along_columns(config: &BTreeMap<String, Value>, gptq: bool) -> Option<(Encodi
         _ => return None,
     };
     let single_layers = large.iter().any(|name| name.bytes().any(|byte| byte.is_ascii_digit()));
-    (!single_layers).then_some((Encoding::Published(layout), scope))
+    (!single_layers).then_some((Encoding::Int4(groups), scope))
 }
 
 /// One group of matrices: all but those whose names are to be ignored.
@@ -153,9 +153,9 @@ fn packed(config: &BTreeMap<String, Value>) -> Option<(Encoding, Scope)> {
     let number = |key| weights.get(key)?.as_u64();
     let format = config.get("format")?.as_str()?;
     let encoding = match (format, number("num_bits")?, number("group_size")?) {
-        ("pack-quantized", 4, 32) => Encoding::Published(Published::Int4),
-        ("pack-quantized", 4, 128) => Encoding::Published(Published::Int4By128),
-        ("nvfp4-pack-quantized", 4, 16) => Encoding::Published(Published::Nvfp4Divided),
+        ("pack-quantized", 4, 32) => Encoding::Int4(Int4Groups::Symmetric32),
+        ("pack-quantized", 4, 128) => Encoding::Int4(Int4Groups::Symmetric128),
+        ("nvfp4-pack-quantized", 4, 16) => Encoding::Nvfp4(Nvfp4Scale::Divided),
         ("mxfp4-pack-quantized", 4, 32) => Encoding::Mxfp4,
         _ => return None,
     };
@@ -194,33 +194,33 @@ mod tests {
             )
         };
         let experts = r#"["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*"]"#;
-        let named = |layout, scope| Some(Some((Encoding::Published(layout), scope)));
-        let named_beside = |encoding, layout| {
-            Some(Some((encoding, Scope::ExpertsAnd(Encoding::Published(layout)))))
-        };
+        let named = |groups, scope| Some(Some((Encoding::Int4(groups), scope)));
         let cases = [
             ("null".to_owned(), Some(None)),
             (r#"{"quant_method": "mxfp4"}"#.into(), Some(Some((Encoding::Mxfp4, Scope::Experts)))),
             (
                 r#"{"quant_method": "fp8", "weight_block_size": [128, 128]}"#.into(),
-                Some(Some((Encoding::Fp8, Scope::Layers))),
+                Some(Some((Encoding::Fp8(Fp8Scales::Squares), Scope::Layers))),
             ),
             (
                 r#"{"quant_method": "fp8", "weight_block_size": [128, 128], "expert_dtype": "fp4"}"#
                     .into(),
-                named_beside(Encoding::Mxfp4, Published::Fp8E8m0),
+                Some(Some((
+                    Encoding::Mxfp4,
+                    Scope::ExpertsAnd(Encoding::Fp8(Fp8Scales::SquaresE8m0)),
+                ))),
             ),
             (r#"{"quant_method": "fp8"}"#.into(), None),
             (r#"{"quant_method": "gptq"}"#.into(), None),
             (
                 r#"{"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": true}"#.into(),
-                named(Published::Int4ActOrder32, Scope::Layers),
+                named(Int4Groups::ActOrder(ZerosGroup::Of32), Scope::Layers),
             ),
             (
                 r#"{"quant_method": "gptq", "bits": 4, "group_size": -1,
                     "dynamic": {"-:.*self_attn.*": {}, "-:.*shared_expert.*": {}}}"#
                     .into(),
-                named(Published::Int4Zeros128, Scope::Experts),
+                named(Int4Groups::Zeros(ZerosGroup::Of128), Scope::Experts),
             ),
             (
                 r#"{"quant_method": "gptq", "bits": 4, "group_size": 64, "dynamic": {"+:up": {}}}"#
@@ -232,7 +232,7 @@ mod tests {
                 r#"{"quant_method": "awq", "bits": 4, "group_size": 64,
                     "modules_to_not_convert": ["mlp.gate", "mlp.shared_expert_gate."]}"#
                     .into(),
-                named(Published::Int4Zeros64, Scope::Layers),
+                named(Int4Groups::Zeros(ZerosGroup::Of64), Scope::Layers),
             ),
             (
                 r#"{"quant_method": "awq", "bits": 4, "group_size": 128,
@@ -241,12 +241,12 @@ mod tests {
                 None,
             ),
             ("7".into(), None),
-            (int4(4, 32, experts), named(Published::Int4, Scope::Experts)),
+            (int4(4, 32, experts), named(Int4Groups::Symmetric32, Scope::Experts)),
             (
                 int4(4, 32, experts).replace("pack", "mxfp4-pack"),
                 Some(Some((Encoding::Mxfp4, Scope::Experts))),
             ),
-            (int4(4, 128, r#"["lm_head"]"#), named(Published::Int4By128, Scope::Layers)),
+            (int4(4, 128, r#"["lm_head"]"#), named(Int4Groups::Symmetric128, Scope::Layers)),
             (int4(4, 32, r#"["lm_head", "re:.*self_attn.*"]"#), None),
             (int4(4, 32, "[]"), None),
             (int4(8, 32, experts), None),

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use sws_kernels::{Encoding, Fp8Scales, GgufBlocks, Matrix, Published};
+use sws_kernels::{Encoding, Matrix};
 use sws_model::{
     Compute, FindRows, HeldTensor, Inventory, ModelSpec, Observer, PassSource, Ready, Role, Routed,
     SourceError, TakeRow, WeightSource, Weights,
@@ -53,25 +53,9 @@ struct BlankTensor {
 const PAGE: usize = 4096;
 const LINE: usize = 64;
 
-/// True for encodings of which a part [needs powers](part_needs_powers).
+/// True for encodings of which a part [needs powers](Encoding::needs_powers).
 pub(super) fn needs_powers(encoding: Encoding) -> bool {
-    (0..encoding.parts().len()).any(|part| part_needs_powers(encoding, part))
-}
-
-/// True for parts of encodings whose scale of zeros is a power of two below all normal numbers, which
-/// processors take much longer for, or divides.
-fn part_needs_powers(encoding: Encoding, part: usize) -> bool {
-    match encoding {
-        // Codes of zeros are without escapes.
-        Encoding::Fp7(Fp8Scales::SquaresE8m0 | Fp8Scales::Thirtytwos) => part == 3,
-        Encoding::Top
-        | Encoding::Mxfp4
-        | Encoding::Gguf(GgufBlocks::Mxfp4)
-        | Encoding::Published(Published::Fp8E8m0 | Published::Mxfp8 | Published::Nvfp4Divided) => {
-            true
-        }
-        _ => false,
-    }
+    (0..encoding.parts().len()).any(|part| encoding.needs_powers(part))
 }
 
 impl<'m> BlankMemory<'m> {
@@ -79,7 +63,7 @@ impl<'m> BlankMemory<'m> {
     pub(super) const POWER: u8 = 0x3c;
 
     fn of(&self, encoding: Encoding, part: usize) -> &'m [u8] {
-        if part_needs_powers(encoding, part) { self.powers } else { self.zeros }
+        if encoding.needs_powers(part) { self.powers } else { self.zeros }
     }
 }
 
@@ -135,7 +119,7 @@ impl BlankTensor {
         let extents = piece.tensors[index].parts.iter().enumerate();
         for (part, (number, extent)) in parts.iter_mut().zip(extents) {
             let len = extent.len as usize;
-            let end = &mut ends[usize::from(part_needs_powers(encoding, number))];
+            let end = &mut ends[usize::from(encoding.needs_powers(number))];
             if *end + len > memory.of(encoding, number).len() {
                 *end = 0;
             }
@@ -270,7 +254,7 @@ mod tests {
     fn no_weight_is_below_the_normal_numbers() {
         for encoding in Encoding::ALL.into_iter().filter(|&encoding| needs_powers(encoding)) {
             // Codes in a table of one exponent, where only scales are powers.
-            let byte = |part: usize| match part_needs_powers(encoding, part) {
+            let byte = |part: usize| match encoding.needs_powers(part) {
                 true => BlankMemory::POWER,
                 false => 8 * u8::from(part == 1),
             };

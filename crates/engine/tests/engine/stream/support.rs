@@ -7,7 +7,7 @@ use std::sync::Arc;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use sws_engine::{Infrastructure, InfrastructurePlan, StreamingSource, Waiter};
-use sws_kernels::{EncodedRows, Encoder, Encoding, SourceDtype};
+use sws_kernels::{EncodedRows, Encoder, Encoding, Fp8Scales, SourceDtype};
 use sws_model::{
     CausalLm, ForwardError, ForwardPass, Inventory, KvPrecision, ModelSpec, Observer, PassSource,
     ResidentSource, Session,
@@ -239,7 +239,8 @@ fn llama(dir: &Path, fp8: bool) {
 /// Codes and scales of a matrix in bf16.
 fn quantised((_, (shape, bytes)): &(String, (Vec<usize>, Vec<u8>))) -> [Vec<u8>; 2] {
     let mut rows = EncodedRows::default();
-    let encoder = Encoder::new(Encoding::Fp8, SourceDtype::Bf16, shape[1]).unwrap();
+    let encoder =
+        Encoder::new(Encoding::Fp8(Fp8Scales::Squares), SourceDtype::Bf16, shape[1]).unwrap();
     encoder.encode(bytes, &mut rows).unwrap();
     rows.parts
 }

@@ -4,7 +4,43 @@
 use std::arch::x86_64::*;
 
 use super::indexes::{BYTES, Indexes, of_any, table, written};
-use super::{BLOCK, Tiers};
+use super::simd::{Bf11Simd, Tiers, planes_of};
+use crate::Avx2;
+use crate::scalar::BLOCK;
+
+/// Runs intrinsics that the token allows.
+macro_rules! allowed {
+    ($($body:tt)*) => {
+        // SAFETY: `self` proves that this CPU has the instructions. Pointers that are read are
+        // valid by the contract of the trait's methods.
+        unsafe { $($body)* }
+    };
+}
+
+impl Bf11Simd for Avx2 {
+    type Tiers = Tiers256;
+
+    #[inline(always)]
+    fn tiers(self, tiers: &Tiers) -> Self::Tiers {
+        allowed!(lookup_table(tiers))
+    }
+    #[inline(always)]
+    fn bf11_exponents(
+        self,
+        tiers: &Self::Tiers,
+        planes: [u64; 2],
+        patches: &mut &[u8],
+    ) -> [u8; BLOCK] {
+        allowed!(stored(exponents(*tiers, planes, patches)))
+    }
+    #[inline(always)]
+    unsafe fn bf11(self, tiers: &Self::Tiers, p: *const u8, patches: &mut &[u8]) -> [Self::F; 4] {
+        allowed! {
+            let bytes = [_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(32).cast())];
+            join(bytes, exponents(*tiers, planes_of(p), patches))
+        }
+    }
+}
 
 /// The table of exponents in both halves of a register.
 pub(crate) type Tiers256 = __m256i;
@@ -13,7 +49,7 @@ pub(crate) type Tiers256 = __m256i;
 ///
 /// The CPU must have AVX2.
 #[inline(always)]
-pub(in crate::simd) unsafe fn tiers(tiers: &Tiers) -> Tiers256 {
+unsafe fn lookup_table(tiers: &Tiers) -> Tiers256 {
     // SAFETY: by this function's contract.
     unsafe { halves(&table(tiers)) }
 }
@@ -24,7 +60,7 @@ pub(in crate::simd) unsafe fn tiers(tiers: &Tiers) -> Tiers256 {
 ///
 /// The CPU must have AVX2, BMI1, BMI2 and POPCNT.
 #[inline(always)]
-pub(in crate::simd) unsafe fn exponents(
+pub(in crate::encodings) unsafe fn exponents(
     table: Tiers256,
     planes: [u64; 2],
     patches: &mut &[u8],
@@ -97,7 +133,7 @@ unsafe fn halves(bytes: &[u8; 16]) -> __m256i {
 ///
 /// The CPU must have AVX2.
 #[inline(always)]
-pub(in crate::simd) unsafe fn stored(exponents: [__m256i; 2]) -> [u8; BLOCK] {
+unsafe fn stored(exponents: [__m256i; 2]) -> [u8; BLOCK] {
     let mut bytes = [0; BLOCK];
     let to: *mut __m256i = bytes.as_mut_ptr().cast();
     // SAFETY: 32 of 64 bytes each; and by this function's contract.
@@ -114,7 +150,7 @@ pub(in crate::simd) unsafe fn stored(exponents: [__m256i; 2]) -> [u8; BLOCK] {
 ///
 /// The CPU must have AVX2.
 #[inline(always)]
-pub(in crate::simd) unsafe fn join(
+pub(in crate::encodings) unsafe fn join(
     bytes: [__m256i; 2],
     exponents: [__m256i; 2],
 ) -> [[__m256; 2]; 4] {

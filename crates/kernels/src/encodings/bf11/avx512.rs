@@ -4,7 +4,43 @@
 use std::arch::x86_64::*;
 
 use super::indexes::{BYTES, Indexes, of_any, table, written};
-use super::{BLOCK, Tiers};
+use super::simd::{Bf11Simd, Tiers, planes_of};
+use crate::Avx512;
+use crate::scalar::BLOCK;
+
+/// Runs intrinsics that the token allows.
+macro_rules! allowed {
+    ($($body:tt)*) => {
+        // SAFETY: `self` proves that this CPU has the instructions. Pointers that are read are
+        // valid by the contract of the trait's methods.
+        unsafe { $($body)* }
+    };
+}
+
+impl Bf11Simd for Avx512 {
+    type Tiers = Tiers512;
+
+    #[inline(always)]
+    fn tiers(self, tiers: &Tiers) -> Self::Tiers {
+        allowed!(lookup_table(tiers))
+    }
+    #[inline(always)]
+    fn bf11_exponents(
+        self,
+        tiers: &Self::Tiers,
+        planes: [u64; 2],
+        patches: &mut &[u8],
+    ) -> [u8; BLOCK] {
+        allowed!(stored(exponents(*tiers, planes, patches)))
+    }
+    #[inline(always)]
+    unsafe fn bf11(self, tiers: &Self::Tiers, p: *const u8, patches: &mut &[u8]) -> [Self::F; 4] {
+        allowed! {
+            let exponents = exponents(*tiers, planes_of(p), patches);
+            join(_mm512_loadu_epi8(p.cast()), exponents)
+        }
+    }
+}
 
 /// The table of exponents in each quarter of a register.
 pub(crate) type Tiers512 = __m512i;
@@ -13,7 +49,7 @@ pub(crate) type Tiers512 = __m512i;
 ///
 /// The CPU must have AVX-512 F.
 #[inline(always)]
-pub(in crate::simd) unsafe fn tiers(tiers: &Tiers) -> Tiers512 {
+unsafe fn lookup_table(tiers: &Tiers) -> Tiers512 {
     // SAFETY: by this function's contract.
     unsafe { quarters(&table(tiers)) }
 }
@@ -24,7 +60,7 @@ pub(in crate::simd) unsafe fn tiers(tiers: &Tiers) -> Tiers512 {
 ///
 /// The CPU must have AVX-512 F and BW, BMI1, BMI2 and POPCNT.
 #[inline(always)]
-pub(in crate::simd) unsafe fn exponents(
+pub(in crate::encodings) unsafe fn exponents(
     table: Tiers512,
     planes: [u64; 2],
     patches: &mut &[u8],
@@ -79,7 +115,7 @@ unsafe fn quarters(bytes: &[u8; 16]) -> __m512i {
 ///
 /// The CPU must have AVX-512 F.
 #[inline(always)]
-pub(in crate::simd) unsafe fn stored(exponents: __m512i) -> [u8; BLOCK] {
+unsafe fn stored(exponents: __m512i) -> [u8; BLOCK] {
     let mut bytes = [0; BLOCK];
     // SAFETY: 64 bytes; and by this function's contract.
     unsafe { _mm512_storeu_si512(bytes.as_mut_ptr().cast(), exponents) };
@@ -92,7 +128,7 @@ pub(in crate::simd) unsafe fn stored(exponents: __m512i) -> [u8; BLOCK] {
 ///
 /// The CPU must have AVX-512 F and BW.
 #[inline(always)]
-pub(in crate::simd) unsafe fn join(bytes: __m512i, exponents: __m512i) -> [__m512; 4] {
+pub(in crate::encodings) unsafe fn join(bytes: __m512i, exponents: __m512i) -> [__m512; 4] {
     // SAFETY: by this function's contract.
     unsafe {
         let sign = _mm512_set1_epi8(-128);

@@ -1,16 +1,17 @@
 //! Decoder of bf11.
 
-use super::{Decoder, RowCursor};
-use crate::reference::{BF11_BLOCK, BLOCK};
-use crate::simd::{Simd, bf11_tail};
+use super::BF11_BLOCK;
+use super::simd::{Bf11Simd, tail};
+use crate::encodings::{Decoder, RowCursor};
+use crate::scalar::BLOCK;
 use crate::{Encoding, Matrix};
 
 #[derive(Clone, Copy)]
-pub(in crate::matmul) struct Bf11<S: Simd> {
+pub(in crate::encodings) struct Bf11<S: Bf11Simd> {
     tiers: S::Tiers,
 }
 
-impl<S: Simd> Decoder<S> for Bf11<S> {
+impl<S: Bf11Simd> Decoder<S> for Bf11<S> {
     const ENCODING: Encoding = Encoding::Bf11;
     const BYTES: usize = BF11_BLOCK;
     const ROWS: usize = 2;
@@ -29,7 +30,7 @@ impl<S: Simd> Decoder<S> for Bf11<S> {
     fn tail<'a>(self, s: S, at: &mut RowCursor<'a>, m: &Matrix<'a>) -> [S::F; 4] {
         let whole = m.cols() / BLOCK;
         let n = m.cols() % BLOCK;
-        let tail = &m.row_bytes(0, at.row)[whole * BF11_BLOCK..];
-        bf11_tail(s, &self.tiers, tail, n, &mut at.beside)
+        let bytes = &m.row_bytes(0, at.row)[whole * BF11_BLOCK..];
+        tail(s, &self.tiers, bytes, n, &mut at.beside)
     }
 }

@@ -1,9 +1,10 @@
 //! Encoding of bf16 as bf11.
 
-use super::bf12::{exponent, sign_mantissa};
-use crate::encode::{EncodedRows, ExponentCounts};
-use crate::layout::TABLE_LEN;
-use crate::reference::{BLOCK, paired};
+use crate::encodings::EncodedRows;
+use crate::encodings::bf12::encode::{exponent, sign_mantissa};
+use crate::encodings::encode::ExponentCounts;
+use crate::encodings::parts::TABLE_LEN;
+use crate::scalar::{BLOCK, paired};
 
 /// The nine exponents that bf11 has codes for: three in each tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +44,7 @@ impl ExponentTiers {
     }
 
     /// The code of each exponent: four times its tier, and its place there.
-    pub(super) fn codes(&self) -> [u8; 256] {
+    pub(in crate::encodings) fn codes(&self) -> [u8; 256] {
         let mut codes = [ESCAPE; 256];
         for (i, exponent) in (0..).zip(self.0) {
             codes[usize::from(exponent)] = i / 3 * 4 + i % 3;
@@ -53,10 +54,15 @@ impl ExponentTiers {
 }
 
 /// Code of an exponent in no tier.
-pub(super) const ESCAPE: u8 = 12;
+pub(in crate::encodings) const ESCAPE: u8 = 12;
 
 /// Encodes whole rows.
-pub(super) fn encode(codes: &[u8; 256], cols: usize, rows: &[u8], out: &mut EncodedRows) {
+pub(in crate::encodings) fn encode(
+    codes: &[u8; 256],
+    cols: usize,
+    rows: &[u8],
+    out: &mut EncodedRows,
+) {
     for source in rows.chunks_exact(2 * cols) {
         let before = out.exponents.len();
         let (blocks, tail) = source.as_chunks::<{ 2 * BLOCK }>();
@@ -81,14 +87,14 @@ pub(super) fn encode(codes: &[u8; 256], cols: usize, rows: &[u8], out: &mut Enco
 
 /// Encodes a block of at most 64 numbers, which are in the order of its bytes.
 #[inline(always)]
-pub(super) fn block(codes: &[u8; 256], numbers: &[u16], out: &mut EncodedRows) {
+pub(in crate::encodings) fn block(codes: &[u8; 256], numbers: &[u16], out: &mut EncodedRows) {
     out.parts[0].extend(numbers.iter().map(|number| sign_mantissa(*number)));
     in_tiers(codes, numbers.iter().map(|number| exponent(*number)), out);
 }
 
 /// Writes the planes and the patches of at most 64 exponents.
 #[inline(always)]
-pub(super) fn in_tiers(
+pub(in crate::encodings) fn in_tiers(
     codes: &[u8; 256],
     exponents: impl ExactSizeIterator<Item = usize>,
     out: &mut EncodedRows,

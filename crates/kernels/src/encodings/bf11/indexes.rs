@@ -2,8 +2,9 @@
 
 use std::arch::x86_64::*;
 
-use super::Tiers;
-use crate::reference::{BLOCK, Escapes};
+use super::reference::Escapes;
+use super::simd::Tiers;
+use crate::scalar::BLOCK;
 
 /// The exponent of each index: tiers at 0, 4 and 12. Bytes have 15, 11 and 7.
 pub(super) fn table(tiers: &Tiers) -> [u8; 16] {

@@ -1,13 +1,12 @@
-//! bf11: signs and mantissas, planes of codes, and patches in two more tiers and bytes.
+//! bf11 in scalars, and what fp7 and nested share with it: exponents in tiers.
 
-use super::{BLOCK, FP7_BLOCK, nested, paired};
-use crate::{Encoding, Matrix};
-
-/// Bytes of a whole block: signs and mantissas, and two planes.
-pub(crate) const BF11_BLOCK: usize = BLOCK + BLOCK / 4;
+use super::BF11_BLOCK;
+use crate::Matrix;
+use crate::encodings::scan::{any_row, bytes};
+use crate::scalar::{BLOCK, paired};
 
 /// Decodes one block of a bf11 row to bf16 bits.
-pub(super) fn bf11_block(
+pub(in crate::encodings) fn bits(
     m: &Matrix,
     row: usize,
     block: usize,
@@ -29,7 +28,7 @@ pub(super) fn bf11_block(
 
 /// The exponents of a block whose codes in the first tier are given. Advances the patches past those
 /// used; behind their end all bits are ones.
-pub(super) fn decode_exponents(
+pub(in crate::encodings) fn decode_exponents(
     tiers: &[u8; 9],
     first: impl Fn(usize) -> usize,
     patches: &mut &[u8],
@@ -63,37 +62,51 @@ pub(super) fn decode_exponents(
     *patches = &patches[used.min(patches.len())..];
 }
 
+/// The planes of an encoding with exponents in tiers.
+pub(in crate::encodings) trait Planes {
+    /// Those of a block of a row, which has `n` columns.
+    fn of(m: &Matrix, row: usize, block: usize, n: usize) -> [u64; 2];
+}
+
+/// [`Planes`] of bf11.
+pub(in crate::encodings) struct Bf11Planes;
+
+impl Planes for Bf11Planes {
+    #[inline(always)]
+    fn of(m: &Matrix, row: usize, block: usize, n: usize) -> [u64; 2] {
+        planes(&m.row_bytes(0, row)[block * BF11_BLOCK + n..], n)
+    }
+}
+
 /// Length of the patches that a row needs, and whether any of its bytes is 255.
-pub(crate) fn patches_of(m: &Matrix, row: usize, patches: &[u8]) -> (usize, bool) {
+pub(in crate::encodings) fn patches_of<P: Planes>(
+    m: &Matrix,
+    row: usize,
+    patches: &[u8],
+) -> (usize, bool) {
     #[cfg(target_arch = "x86_64")]
     if let Some(token) = crate::Avx2::detect() {
         // SAFETY: the token exists only on a CPU that has these features.
-        return unsafe { with_counts(token, m, row, patches) };
+        return unsafe { with_counts::<P>(token, m, row, patches) };
     }
-    walked(m, row, patches)
+    walked::<P>(m, row, patches)
 }
 
 /// [`walked`] with instructions that count bits: the first prompt walks over the whole model.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "bmi1,bmi2,popcnt")]
-fn with_counts(_: crate::Avx2, m: &Matrix, row: usize, patches: &[u8]) -> (usize, bool) {
-    walked(m, row, patches)
+fn with_counts<P: Planes>(_: crate::Avx2, m: &Matrix, row: usize, patches: &[u8]) -> (usize, bool) {
+    walked::<P>(m, row, patches)
 }
 
 /// [`patches_of`] for any CPU.
 #[inline(always)]
-fn walked(m: &Matrix, row: usize, patches: &[u8]) -> (usize, bool) {
+fn walked<P: Planes>(m: &Matrix, row: usize, patches: &[u8]) -> (usize, bool) {
     let mut used = 0;
     let mut any = false;
-    let codes = m.row_bytes(0, row);
     for block in 0..m.cols().div_ceil(BLOCK) {
         let n = BLOCK.min(m.cols() - block * BLOCK);
-        let planes = match m.encoding() {
-            Encoding::Nested => nested::planes(m, row, block),
-            Encoding::Fp7(_) => planes(&codes[block * FP7_BLOCK + n.div_ceil(2)..], n),
-            _ => planes(&codes[block * BF11_BLOCK + n..], n),
-        };
-        let tiers = Escapes::new(planes, &patches[used.min(patches.len())..]);
+        let tiers = Escapes::new(P::of(m, row, block, n), &patches[used.min(patches.len())..]);
         let bytes = used + tiers.bits_len()..used + tiers.len();
         any |= bytes.clone().any(|at| patches.get(at).is_none_or(|byte| *byte == 255));
         used = bytes.end;
@@ -101,9 +114,16 @@ fn walked(m: &Matrix, row: usize, patches: &[u8]) -> (usize, bool) {
     (used, any)
 }
 
+/// True if a weight may be NaN or infinite: by an exponent of the table, or by an escape that has this exponent
+/// or lacks its patch.
+pub(in crate::encodings) fn may_be_special(m: &Matrix) -> bool {
+    let escapes = |row| patches_of::<Bf11Planes>(m, row, m.patches(m.encoding(), row)).1;
+    bytes(&m.part(1)[..9], 0xff) || any_row(m, escapes)
+}
+
 /// The two planes of a block of `n` columns.
 #[inline(always)]
-pub(crate) fn planes(bytes: &[u8], n: usize) -> [u64; 2] {
+pub(in crate::encodings) fn planes(bytes: &[u8], n: usize) -> [u64; 2] {
     let len = n.div_ceil(8);
     let kept = u64::MAX >> (BLOCK - n);
     [&bytes[..len], &bytes[len..2 * len]].map(|plane| {
@@ -114,16 +134,16 @@ pub(crate) fn planes(bytes: &[u8], n: usize) -> [u64; 2] {
 }
 
 /// Codes in the second and third tier of a block, each in two planes without gaps.
-pub(crate) struct Escapes {
-    pub(crate) second: [u64; 2],
-    pub(crate) third: [u64; 2],
+pub(super) struct Escapes {
+    pub(super) second: [u64; 2],
+    pub(super) third: [u64; 2],
     counts: [usize; 3],
 }
 
 impl Escapes {
     /// The codes of a block with these planes, at the start of `patches`.
     #[inline(always)]
-    pub(crate) fn new(planes: [u64; 2], patches: &[u8]) -> Escapes {
+    pub(super) fn new(planes: [u64; 2], patches: &[u8]) -> Escapes {
         /// Maximum bytes of the bits of a block, and what is read behind them.
         const MOST: usize = BLOCK / 2 + 16;
         let mut padded = [0xff; MOST];
@@ -146,19 +166,19 @@ impl Escapes {
 
     /// Length of the bits of both tiers.
     #[inline(always)]
-    pub(crate) fn bits_len(&self) -> usize {
+    pub(super) fn bits_len(&self) -> usize {
         (self.counts[0] + self.counts[1]).div_ceil(4)
     }
 
     /// The same with the bytes behind them.
     #[inline(always)]
-    pub(crate) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.bits_len() + self.counts[2]
     }
 }
 
 /// The number of two bits whose places are given; beyond the end they are ones.
-pub(super) fn pair(bytes: &[u8], low: usize, high: usize) -> usize {
+pub(in crate::encodings) fn pair(bytes: &[u8], low: usize, high: usize) -> usize {
     let bit = |at: usize| bytes.get(at / 8).map_or(1, |byte| usize::from(byte >> (at % 8) & 1));
     bit(low) | bit(high) << 1
 }
@@ -179,7 +199,8 @@ mod tests {
         let matrix = Matrix::new(Encoding::Bf11, rows, cols, &parts).unwrap();
         for row in 0..rows {
             for patches in [&patches[..], &patches[..9], &[]] {
-                assert_eq!(patches_of(&matrix, row, patches), walked(&matrix, row, patches));
+                let expected = walked::<Bf11Planes>(&matrix, row, patches);
+                assert_eq!(patches_of::<Bf11Planes>(&matrix, row, patches), expected);
             }
         }
     }

@@ -1,19 +1,40 @@
-//! Decoding of bf11: exponents from planes and patches, then their union with signs and mantissas.
+//! Operations on bf11: exponents from planes and patches, then their union with signs and mantissas.
 
-#[cfg(target_arch = "x86_64")]
-pub(super) mod avx2;
-#[cfg(target_arch = "x86_64")]
-pub(super) mod avx512;
-#[cfg(target_arch = "x86_64")]
-mod indexes;
+use std::array::from_fn;
 
-use super::{Simd, keep};
-use crate::reference::{BLOCK, Escapes, planes};
+use super::reference::{Escapes, planes};
+use crate::scalar::{BLOCK, bf16_to_f32, paired};
+use crate::simd::{Portable, Simd, keep};
 
 /// Exponents of the three tiers.
 pub(crate) type Tiers = [u8; 9];
 
-/// [`Simd::bf11_exponents`] in plain Rust.
+/// Operations that each instruction set has for bf11.
+///
+/// Every method is `#[inline(always)]`, as those of [`Simd`] are.
+///
+/// # Safety
+///
+/// Methods that take a pointer read the stated number of bytes, with any alignment.
+pub(crate) trait Bf11Simd: Simd {
+    /// Lookup table of the exponents.
+    type Tiers: Copy;
+
+    fn tiers(self, tiers: &Tiers) -> Self::Tiers;
+    /// Decodes the exponents of 64 columns of bf11, given the planes of their codes, in the order of
+    /// these. Escapes consume `patches`.
+    fn bf11_exponents(
+        self,
+        tiers: &Self::Tiers,
+        planes: [u64; 2],
+        patches: &mut &[u8],
+    ) -> [u8; BLOCK];
+    /// Decodes the 64 columns of a whole block of bf11, whose 80 bytes are at `p`. Escapes consume
+    /// `patches`.
+    unsafe fn bf11(self, tiers: &Self::Tiers, p: *const u8, patches: &mut &[u8]) -> [Self::F; 4];
+}
+
+/// [`Bf11Simd::bf11_exponents`] in plain Rust.
 #[inline(always)]
 pub(super) fn exponents(tiers: &Tiers, planes: [u64; 2], patches: &mut &[u8]) -> [u8; BLOCK] {
     let mut exponents = [0; BLOCK];
@@ -72,7 +93,7 @@ fn code(planes: [u64; 2], at: usize) -> usize {
 /// Decodes the `n` columns after the last whole block of a row and pads them with zeros. They are
 /// stored in order: `n` bytes of signs and mantissas, then two planes.
 #[inline(always)]
-pub(crate) fn bf11_tail<S: Simd>(
+pub(super) fn tail<S: Bf11Simd>(
     s: S,
     tiers: &S::Tiers,
     tail: &[u8],
@@ -87,7 +108,11 @@ pub(crate) fn bf11_tail<S: Simd>(
 
 /// Unites signs and mantissas with exponents, both in the order of columns.
 #[inline(always)]
-pub(super) fn joined<S: Simd>(s: S, bytes: &[u8; BLOCK], exponents: &[u8; BLOCK]) -> [S::F; 4] {
+pub(in crate::encodings) fn joined<S: Simd>(
+    s: S,
+    bytes: &[u8; BLOCK],
+    exponents: &[u8; BLOCK],
+) -> [S::F; 4] {
     let rest = s.splat_u(0x807f_0000);
     let mut weights = [s.splat(0.0); 4];
     for (k, weights) in weights.iter_mut().enumerate() {
@@ -100,4 +125,59 @@ pub(super) fn joined<S: Simd>(s: S, bytes: &[u8; BLOCK], exponents: &[u8; BLOCK]
         *weights = s.float(s.or(byte, s.shl::<23>(exponent)));
     }
     weights
+}
+
+/// The planes of a whole block of bf11.
+///
+/// # Safety
+///
+/// 80 bytes at `p` must be readable.
+#[inline(always)]
+pub(super) unsafe fn planes_of(p: *const u8) -> [u64; 2] {
+    // SAFETY: by this function's contract.
+    unsafe { planes_at(p.add(BLOCK)) }
+}
+
+/// Two planes.
+///
+/// # Safety
+///
+/// 16 bytes at `p` must be readable.
+#[inline(always)]
+pub(in crate::encodings) unsafe fn planes_at(p: *const u8) -> [u64; 2] {
+    // SAFETY: by this function's contract.
+    unsafe {
+        let [low, high] = p.cast::<[u64; 2]>().read_unaligned();
+        [u64::from_le(low), u64::from_le(high)]
+    }
+}
+
+impl Bf11Simd for Portable {
+    type Tiers = Tiers;
+
+    #[inline(always)]
+    fn tiers(self, tiers: &Tiers) -> Self::Tiers {
+        *tiers
+    }
+    #[inline(always)]
+    fn bf11_exponents(
+        self,
+        tiers: &Self::Tiers,
+        planes: [u64; 2],
+        patches: &mut &[u8],
+    ) -> [u8; BLOCK] {
+        exponents(tiers, planes, patches)
+    }
+    #[inline(always)]
+    unsafe fn bf11(self, tiers: &Self::Tiers, p: *const u8, patches: &mut &[u8]) -> [Self::F; 4] {
+        // SAFETY: by the contract of the trait.
+        let (bytes, planes) = unsafe { (p.cast::<[u8; BLOCK]>().read_unaligned(), planes_of(p)) };
+        let exponents = exponents(tiers, planes, patches);
+        let weight = |c: usize| {
+            let byte = u16::from(bytes[paired(c)]);
+            let exponent = u16::from(exponents[paired(c)]);
+            bf16_to_f32((byte & 0x80) << 8 | exponent << 7 | byte & 0x7f)
+        };
+        from_fn(|k| from_fn(|i| weight(16 * k + i)))
+    }
 }

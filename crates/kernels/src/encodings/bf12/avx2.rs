@@ -3,6 +3,52 @@
 
 use std::arch::x86_64::*;
 
+use super::simd::{Bf12Simd, by_lanes, exponent_lanes, patch_lanes};
+use crate::Avx2;
+
+/// Runs intrinsics that the token allows.
+macro_rules! allowed {
+    ($($body:tt)*) => {
+        // SAFETY: `self` proves that this CPU has the instructions. Pointers that are read are
+        // valid by the contract of the trait's methods.
+        unsafe { $($body)* }
+    };
+}
+
+impl Bf12Simd for Avx2 {
+    type Exponents = Exponents256;
+
+    #[inline(always)]
+    fn patch(self, exponents: &mut [Self::U; 4], codes: &[Self::U; 4], patches: &mut &[u8]) {
+        // SAFETY: four times 16 × u32 each, for which any bits are valid.
+        unsafe {
+            let exponents = &mut *std::ptr::from_mut(exponents).cast();
+            patch_lanes(exponents, &*std::ptr::from_ref(codes).cast(), patches);
+        }
+    }
+    #[inline(always)]
+    fn exponents(self, table: &[u8; 16]) -> Self::Exponents {
+        allowed!(exponents(table, exponent_lanes(self, table)))
+    }
+    #[inline(always)]
+    unsafe fn bf12(
+        self,
+        exponents: Self::Exponents,
+        p: *const u8,
+        patches: &mut &[u8],
+    ) -> [Self::F; 4] {
+        allowed! {
+            if let Some(columns) = without_escapes(&exponents, p) {
+                return columns;
+            }
+            std::hint::cold_path();
+            let (columns, rest) = escaped(self, exponents.lanes, p, patches);
+            *patches = rest;
+            columns
+        }
+    }
+}
+
 /// Lookup tables of exponents.
 #[derive(Clone, Copy)]
 pub(crate) struct Exponents256 {
@@ -10,14 +56,14 @@ pub(crate) struct Exponents256 {
     /// lowest beside its mantissa. In both halves of the register.
     rotated: __m256i,
     /// In lanes of 32 bits, for blocks with escapes.
-    pub(super) lanes: [__m256; 2],
+    lanes: [__m256; 2],
 }
 
 /// # Safety
 ///
 /// The CPU must have AVX2.
 #[inline(always)]
-pub(super) unsafe fn exponents(table: &[u8; 16], lanes: [__m256; 2]) -> Exponents256 {
+unsafe fn exponents(table: &[u8; 16], lanes: [__m256; 2]) -> Exponents256 {
     let mut rotated = *table;
     for exponent in &mut rotated {
         *exponent = exponent.rotate_right(1);
@@ -33,10 +79,7 @@ pub(super) unsafe fn exponents(table: &[u8; 16], lanes: [__m256; 2]) -> Exponent
 ///
 /// The CPU must have AVX2. 96 bytes at `p` must be readable.
 #[inline(always)]
-pub(super) unsafe fn without_escapes(
-    exponents: &Exponents256,
-    p: *const u8,
-) -> Option<[[__m256; 2]; 4]> {
+unsafe fn without_escapes(exponents: &Exponents256, p: *const u8) -> Option<[[__m256; 2]; 4]> {
     // SAFETY: by this function's contract; 32 of 96 bytes each.
     unsafe {
         // Each half of the register gets four words of every eight.
@@ -87,4 +130,24 @@ unsafe fn joined(bytes: __m256i, rotated: __m256i) -> [__m256; 4] {
             _mm256_castsi256_ps(_mm256_and_si256(even, high_words)),
         ]
     }
+}
+
+/// A block of bf12 with escapes. Everything is passed by value, so that nothing of other blocks has to be
+/// in memory.
+///
+/// # Safety
+///
+/// As for [`Bf12Simd::bf12`].
+#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
+#[cold]
+#[inline(never)]
+unsafe fn escaped(
+    s: Avx2,
+    exponents: [__m256; 2],
+    p: *const u8,
+    mut patches: &[u8],
+) -> ([[__m256; 2]; 4], &[u8]) {
+    // SAFETY: by this function's contract.
+    let columns = unsafe { by_lanes(s, exponents, p, &mut patches) };
+    (columns, patches)
 }

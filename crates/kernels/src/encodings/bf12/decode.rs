@@ -1,17 +1,17 @@
 //! Decoder of bf12.
 
-use super::{Decoder, RowCursor};
-use crate::reference::BLOCK;
-use crate::simd::{Simd, bf12_tail, exponent_lanes};
+use super::simd::{Bf12Simd, exponent_lanes, tail};
+use crate::encodings::{Decoder, RowCursor};
+use crate::scalar::BLOCK;
 use crate::{Encoding, Matrix};
 
 #[derive(Clone, Copy)]
-pub(in crate::matmul) struct Bf12<S: Simd> {
+pub(in crate::encodings) struct Bf12<S: Bf12Simd> {
     exponents: S::Exponents,
     of_tail: S::F,
 }
 
-impl<S: Simd> Decoder<S> for Bf12<S> {
+impl<S: Bf12Simd> Decoder<S> for Bf12<S> {
     const ENCODING: Encoding = Encoding::Bf12;
     const BYTES: usize = BLOCK + BLOCK / 2;
     const ROWS: usize = 2;
@@ -36,7 +36,7 @@ impl<S: Simd> Decoder<S> for Bf12<S> {
     fn tail<'a>(self, s: S, at: &mut RowCursor<'a>, m: &Matrix<'a>) -> [S::F; 4] {
         let whole = m.cols() / BLOCK;
         let n = m.cols() % BLOCK;
-        let tail = &m.row_bytes(0, at.row)[whole * (BLOCK + BLOCK / 2)..];
-        bf12_tail(s, self.of_tail, tail, n, &mut at.beside)
+        let bytes = &m.row_bytes(0, at.row)[whole * (BLOCK + BLOCK / 2)..];
+        tail(s, self.of_tail, bytes, n, &mut at.beside)
     }
 }

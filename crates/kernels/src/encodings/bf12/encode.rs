@@ -1,63 +1,11 @@
 //! Encoding of bf16 as bf12.
 
-use crate::encode::EncodedRows;
-use crate::layout::TABLE_LEN;
-use crate::reference::BLOCK;
-
-/// Number of times each exponent occurs among bf16 numbers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExponentCounts(pub [u64; 256]);
-
-impl Default for ExponentCounts {
-    fn default() -> Self {
-        ExponentCounts([0; 256])
-    }
-}
+use crate::encodings::EncodedRows;
+use crate::encodings::encode::ExponentCounts;
+use crate::encodings::parts::TABLE_LEN;
+use crate::scalar::BLOCK;
 
 impl ExponentCounts {
-    /// Adds the exponents of these numbers to the counts.
-    pub fn add(&mut self, bf16: &[u8]) {
-        // Neighbours often have the same exponent. Four tables keep one increment from waiting for
-        // the one before. Chunks keep the 32-bit counts from overflowing.
-        for chunk in bf16.chunks(1 << 30) {
-            let mut counts = [[0u32; 256]; 4];
-            let (eights, rest) = chunk.as_chunks::<8>();
-            for b in eights {
-                let word = u64::from_le_bytes(*b);
-                for (k, counts) in counts.iter_mut().enumerate() {
-                    counts[(word >> (16 * k + 7)) as usize & 255] += 1;
-                }
-            }
-            for b in rest.as_chunks().0 {
-                counts[0][usize::from(u16::from_le_bytes(*b) >> 7 & 255)] += 1;
-            }
-            for (i, total) in self.0.iter_mut().enumerate() {
-                *total += counts.iter().map(|c| u64::from(c[i])).sum::<u64>();
-            }
-        }
-    }
-
-    /// Adds the exponents of these codes of e4m3 to the counts.
-    pub fn add_e4m3(&mut self, codes: &[u8]) {
-        let mut counts = [0u64; 256];
-        codes.iter().for_each(|code| counts[usize::from(*code)] += 1);
-        for (code, count) in (0..=u8::MAX).zip(counts) {
-            self.0[super::fp7::exponent(code)] += count;
-        }
-    }
-
-    /// Adds another's counts.
-    pub fn merge(&mut self, other: &ExponentCounts) {
-        self.0.iter_mut().zip(&other.0).for_each(|(a, b)| *a += b);
-    }
-
-    /// All exponents, the most frequent first; of equally frequent ones the smaller.
-    pub(super) fn by_frequency(&self) -> Vec<u8> {
-        let mut order: Vec<u8> = (0..=255).collect();
-        order.sort_by_key(|e| std::cmp::Reverse(self.0[usize::from(*e)]));
-        order
-    }
-
     /// Number of counted values that would be escapes.
     pub fn escapes(&self, table: &ExponentTable) -> u64 {
         let kept: u64 = table.0.iter().map(|e| self.0[usize::from(*e)]).sum();
@@ -85,7 +33,7 @@ impl ExponentTable {
         bytes
     }
 
-    pub(super) fn codes(&self) -> [u8; 256] {
+    pub(in crate::encodings) fn codes(&self) -> [u8; 256] {
         let mut codes = [15; 256];
         for (code, exponent) in (0..).zip(self.0) {
             codes[usize::from(exponent)] = code;
@@ -95,7 +43,12 @@ impl ExponentTable {
 }
 
 /// Encodes whole rows.
-pub(super) fn encode(codes: &[u8; 256], cols: usize, rows: &[u8], out: &mut EncodedRows) {
+pub(in crate::encodings) fn encode(
+    codes: &[u8; 256],
+    cols: usize,
+    rows: &[u8],
+    out: &mut EncodedRows,
+) {
     let row_len = cols + cols.div_ceil(2);
     let n = rows.len() / (2 * cols);
     out.parts[0].resize(n * row_len, 0);
@@ -144,10 +97,10 @@ fn push_escapes(codes: &[u8; 256], source: &[u8], out: &mut Vec<u8>) {
     out.extend(exponents.filter(|e| codes[*e] == 15).map(|e| e as u8));
 }
 
-pub(super) fn exponent(bits: u16) -> usize {
+pub(in crate::encodings) fn exponent(bits: u16) -> usize {
     usize::from(bits >> 7 & 255)
 }
 
-pub(super) fn sign_mantissa(bits: u16) -> u8 {
+pub(in crate::encodings) fn sign_mantissa(bits: u16) -> u8 {
     (bits >> 8 & 0x80 | bits & 0x7f) as u8
 }

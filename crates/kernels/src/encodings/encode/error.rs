@@ -20,7 +20,7 @@ impl ErrorSums {
         if self.difference == 0.0 { 0.0 } else { (self.difference / self.total).sqrt() }
     }
 
-    pub(super) fn add(&mut self, other: &ErrorSums) {
+    pub(in crate::encodings) fn add(&mut self, other: &ErrorSums) {
         self.difference += other.difference;
         self.total += other.total;
         self.max = self.max.max(other.max);
@@ -32,7 +32,7 @@ const LANES: usize = 8;
 
 /// The sums of one row.
 #[derive(Default)]
-pub(super) struct ErrorLanes {
+pub(in crate::encodings) struct ErrorLanes {
     difference: [f64; LANES],
     total: [f64; LANES],
     max: [f64; LANES],
@@ -41,7 +41,7 @@ pub(super) struct ErrorLanes {
 impl ErrorLanes {
     /// Adds the next `N` columns, a multiple of eight. Zeros that stay zeros add nothing.
     #[inline(always)]
-    pub(super) fn add<const N: usize>(&mut self, old: &[f32; N], new: &[f32; N]) {
+    pub(in crate::encodings) fn add<const N: usize>(&mut self, old: &[f32; N], new: &[f32; N]) {
         for (old, new) in old.as_chunks::<LANES>().0.iter().zip(new.as_chunks::<LANES>().0) {
             for i in 0..LANES {
                 let old = f64::from(old[i]);
@@ -55,7 +55,7 @@ impl ErrorLanes {
         }
     }
 
-    pub(super) fn sums(&self) -> ErrorSums {
+    pub(in crate::encodings) fn sums(&self) -> ErrorSums {
         ErrorSums {
             difference: tree(self.difference),
             total: tree(self.total),
@@ -76,7 +76,7 @@ fn tree(mut lanes: [f64; LANES]) -> f64 {
 /// The largest magnitude; not finite if any number is not. Bits without the sign have the order of
 /// the magnitudes, and the maximum of integers may be taken in any order.
 #[inline(always)]
-pub(super) fn magnitude(weights: &[f32]) -> f32 {
+pub(in crate::encodings) fn magnitude(weights: &[f32]) -> f32 {
     let bits = weights.iter().map(|w| (w.to_bits() & 0x7fff_ffff) as i32);
     f32::from_bits(bits.fold(0, i32::max) as u32)
 }

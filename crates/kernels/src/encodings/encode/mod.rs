@@ -4,80 +4,24 @@
 //! [`Encoder::encode`] is a pure function of a block's bytes, and [`TensorTally`] joins what spans blocks
 //! (patches, the error of a lossy encoding) in their order.
 
-#[path = "../bf11/encode.rs"]
-mod bf11;
-#[path = "../bf12/encode.rs"]
-mod bf12;
-#[path = "restore.rs"]
-mod decode;
+mod counts;
 mod error;
-#[path = "../fp7/encode.rs"]
-mod fp7;
-#[path = "small.rs"]
-mod mx;
-#[path = "../nested/encode.rs"]
-mod nested;
-#[path = "../q/encode.rs"]
-mod quant;
+mod restore;
+mod round;
 
-use crate::layout::TABLE_LEN;
-use crate::reference::{bf16_to_f32, e4m3_to_f32, f16_to_f32};
-use crate::{Encoding, Fp8Scales, GgufBlocks, OffsetWriter, Offsets};
+use super::facts::Made;
+use super::parts::TABLE_LEN;
+use super::{
+    Encoding, Fp8Scales, GgufBlocks, OffsetWriter, Offsets, SourceDtype, bf11, bf12, fp7, fp8,
+    gguf, mxfp4, nested, q,
+};
 
-pub use bf11::ExponentTiers;
-pub use bf12::{ExponentCounts, ExponentTable};
+pub use super::bf11::encode::ExponentTiers;
+pub use super::bf12::encode::ExponentTable;
+pub use counts::ExponentCounts;
 pub use error::ErrorSums;
-
-/// Number type of a tensor in a checkpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SourceDtype {
-    /// IEEE single precision.
-    F32,
-    /// IEEE half precision.
-    F16,
-    /// The upper half of a single.
-    Bf16,
-    /// Codes of e4m3, whose scales are kept elsewhere.
-    E4m3,
-}
-
-impl SourceDtype {
-    /// Bytes of one number.
-    pub const fn size(self) -> usize {
-        match self {
-            SourceDtype::F32 => 4,
-            SourceDtype::F16 | SourceDtype::Bf16 => 2,
-            SourceDtype::E4m3 => 1,
-        }
-    }
-
-    /// The encoding that keeps these numbers unchanged.
-    pub const fn encoding(self) -> Encoding {
-        match self {
-            SourceDtype::F32 => Encoding::F32,
-            SourceDtype::F16 => Encoding::F16,
-            SourceDtype::Bf16 => Encoding::Bf16,
-            SourceDtype::E4m3 => Encoding::Fp8,
-        }
-    }
-
-    /// Widens to f32 exactly, NaN payloads included.
-    fn widen(self, bytes: &[u8], out: &mut Vec<f32>) {
-        out.clear();
-        match self {
-            SourceDtype::F32 => {
-                out.extend(bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)));
-            }
-            SourceDtype::F16 => {
-                out.extend(bytes.as_chunks().0.iter().map(|b| f16_to_f32(u16::from_le_bytes(*b))))
-            }
-            SourceDtype::Bf16 => {
-                out.extend(bytes.as_chunks().0.iter().map(|b| bf16_to_f32(u16::from_le_bytes(*b))))
-            }
-            SourceDtype::E4m3 => out.extend(bytes.iter().map(|code| e4m3_to_f32(*code))),
-        }
-    }
-}
+pub(super) use error::{ErrorLanes, magnitude};
+pub(super) use round::{SHIFT, Small, round_to_bf16, round_to_f16};
 
 /// An error in encoding numbers, or in restoring them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -150,18 +94,11 @@ impl Encoder {
     /// An encoder for rows of `cols` numbers. bf12, bf11 and fp7 need exponent
     /// tables; see [`Encoder::counted`].
     pub fn new(encoding: Encoding, source: SourceDtype, cols: usize) -> Result<Self, EncodeError> {
-        let takes = match encoding {
-            Encoding::F32 => source != SourceDtype::E4m3,
-            Encoding::F16 => source == SourceDtype::F16,
-            Encoding::Bf16 | Encoding::Nested => source == SourceDtype::Bf16,
-            Encoding::Bf12 | Encoding::Bf11 | Encoding::Fp7(_) => false,
-            Encoding::Q8 | Encoding::Q4 | Encoding::Fp8 | Encoding::Mxfp4 => {
-                source != SourceDtype::E4m3
-            }
-            Encoding::Gguf(_) if encoding.is_made() => source != SourceDtype::E4m3,
-            Encoding::Top | Encoding::Gguf(_) | Encoding::Published(_) => {
-                return Err(EncodeError::OnlyRead(encoding));
-            }
+        let takes = match encoding.facts().made {
+            Made::OnlyRead => return Err(EncodeError::OnlyRead(encoding)),
+            Made::FromNumbers => source != SourceDtype::E4m3,
+            Made::From(numbers) => source == numbers,
+            Made::Counted(_) => false,
         };
         if !takes {
             return Err(EncodeError::NotFrom { from: source, to: encoding });
@@ -246,11 +183,11 @@ impl Encoder {
             return Err(EncodeError::NotRows { found: rows.len(), row });
         }
         match self.encoding {
-            e if e == self.source.encoding() => out.parts[0].extend_from_slice(rows),
-            Encoding::Bf12 => bf12::encode(&self.codes, self.cols, rows, out),
-            Encoding::Bf11 => bf11::encode(&self.codes, self.cols, rows, out),
-            Encoding::Nested => nested::encode(self.cols, rows, out),
-            Encoding::Fp7(_) => fp7::encode(&self.codes, self.cols, rows, out),
+            e if e.numbers() == Some(self.source) => out.parts[0].extend_from_slice(rows),
+            Encoding::Bf12 => bf12::encode::encode(&self.codes, self.cols, rows, out),
+            Encoding::Bf11 => bf11::encode::encode(&self.codes, self.cols, rows, out),
+            Encoding::Nested => nested::encode::encode(self.cols, rows, out),
+            Encoding::Fp7(_) => fp7::encode::encode(&self.codes, self.cols, rows, out),
             _ => {
                 let mut wide = std::mem::take(&mut out.wide);
                 self.source.widen(rows, &mut wide);
@@ -270,32 +207,24 @@ impl Encoder {
         }
         // The maximum is checked first, because a search that may end early takes the weights one
         // by one.
-        if !error::magnitude(wide).is_finite() {
+        if !magnitude(wide).is_finite() {
             let at = wide.iter().position(|w| !w.is_finite()).unwrap_or_default();
             let row = at / cols;
             let col = at % cols;
             return Err(EncodeError::NotFinite { encoding: self.encoding, row, col });
         }
+        let rows = wide.chunks(cols);
         match self.encoding {
-            Encoding::Q8 => wide.chunks(cols).for_each(|row| quant::q8_row(row, out)),
-            Encoding::Q4 => wide.chunks(cols).for_each(|row| quant::q4_row(row, out)),
-            Encoding::Fp8 => wide.chunks(128 * cols).for_each(|rows| mx::fp8(rows, cols, out)),
-            Encoding::Mxfp4 => wide.chunks(cols).for_each(|row| mx::mxfp4_row(row, out)),
+            Encoding::Q8 => rows.for_each(|row| q::encode::q8_row(row, out)),
+            Encoding::Q4 => rows.for_each(|row| q::encode::q4_row(row, out)),
+            Encoding::Fp8(_) => {
+                wide.chunks(128 * cols).for_each(|rows| fp8::encode::fp8(rows, cols, out));
+            }
+            Encoding::Mxfp4 => rows.for_each(|row| mxfp4::encode::mxfp4_row(row, out)),
             Encoding::Gguf(GgufBlocks::Q8_0) => {
-                wide.chunks(cols).for_each(|row| quant::q8_0_row(row, out))
+                rows.for_each(|row| gguf::encode::q8_0_row(row, out));
             }
-            Encoding::F32
-            | Encoding::F16
-            | Encoding::Bf16
-            | Encoding::Bf12
-            | Encoding::Bf11
-            | Encoding::Nested
-            | Encoding::Top
-            | Encoding::Fp7(_)
-            | Encoding::Gguf(_)
-            | Encoding::Published(_) => {
-                unreachable!("no encoding that rounds")
-            }
+            _ => unreachable!("no encoding that rounds"),
         }
         Ok(())
     }

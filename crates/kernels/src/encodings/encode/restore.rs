@@ -1,7 +1,8 @@
 //! Decoding of encoded rows to the bytes of a checkpoint.
 
-use crate::encode::{EncodeError, SourceDtype};
-use crate::reference::{self, BLOCK, f16_to_f32};
+use super::EncodeError;
+use crate::encodings::{SourceDtype, fp7, reference};
+use crate::scalar::{BLOCK, f16_to_f32};
 use crate::{Encoding, Matrix};
 
 impl Matrix<'_> {
@@ -34,7 +35,7 @@ impl Matrix<'_> {
             (Encoding::Fp7(_), SourceDtype::E4m3) => {
                 let mut codes = [0; BLOCK];
                 self.each_block(|row, block, n, patches| {
-                    reference::codes(self, row, block, patches, &mut codes[..n]);
+                    fp7::reference::codes(self, row, block, patches, &mut codes[..n]);
                     out.extend_from_slice(&codes[..n]);
                 });
                 return Ok(());

@@ -1,12 +1,12 @@
 //! Decoders of plain numbers.
 
-use super::{Decoder, RowCursor};
-use crate::reference::BLOCK;
+use crate::encodings::{Decoder, RowCursor};
+use crate::scalar::BLOCK;
 use crate::simd::Simd;
 use crate::{Encoding, Matrix};
 
 #[derive(Clone, Copy)]
-pub(in crate::matmul) struct F32;
+pub(in crate::encodings) struct F32;
 
 impl<S: Simd> Decoder<S> for F32 {
     const ENCODING: Encoding = Encoding::F32;
@@ -33,7 +33,7 @@ impl<S: Simd> Decoder<S> for F32 {
 }
 
 #[derive(Clone, Copy)]
-pub(in crate::matmul) struct F16;
+pub(in crate::encodings) struct F16;
 
 impl<S: Simd> Decoder<S> for F16 {
     const ENCODING: Encoding = Encoding::F16;
@@ -56,7 +56,7 @@ impl<S: Simd> Decoder<S> for F16 {
 }
 
 #[derive(Clone, Copy)]
-pub(in crate::matmul) struct Bf16;
+pub(in crate::encodings) struct Bf16;
 
 impl<S: Simd> Decoder<S> for Bf16 {
     const ENCODING: Encoding = Encoding::Bf16;

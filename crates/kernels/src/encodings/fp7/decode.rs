@@ -2,19 +2,19 @@
 
 use std::marker::PhantomData;
 
-use super::fp8::{BlockScales, scaled};
-use super::{Decoder, RowCursor};
-use crate::reference::FP7_BLOCK;
-use crate::simd::Simd;
+use super::FP7_BLOCK;
+use super::simd::Fp7Simd;
+use crate::encodings::fp8::decode::{BlockScales, scaled};
+use crate::encodings::{Decoder, RowCursor};
 use crate::{Encoding, Matrix};
 
 #[derive(Clone, Copy)]
-pub(in crate::matmul) struct Fp7<S: Simd, K> {
+pub(in crate::encodings) struct Fp7<S: Fp7Simd, K> {
     tiers: S::Tiers,
     scales: PhantomData<K>,
 }
 
-impl<S: Simd, K: BlockScales> Decoder<S> for Fp7<S, K> {
+impl<S: Fp7Simd, K: BlockScales> Decoder<S> for Fp7<S, K> {
     const ENCODING: Encoding = Encoding::Fp7(K::KIND);
     const BYTES: usize = FP7_BLOCK;
     const ROWS: usize = 2;

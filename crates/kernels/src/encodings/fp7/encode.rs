@@ -1,16 +1,22 @@
 //! Encoding of e4m3 codes as fp7.
 
-use super::bf11::in_tiers;
-use crate::encode::EncodedRows;
-use crate::reference::{BLOCK, nibble_place, paired};
+use super::nibble_place;
+use crate::encodings::EncodedRows;
+use crate::encodings::bf11::encode::in_tiers;
+use crate::scalar::{BLOCK, paired};
 
 /// The exponent of a code.
-pub(super) fn exponent(code: u8) -> usize {
+fn exponent(code: u8) -> usize {
     usize::from(code >> 3 & 15)
 }
 
 /// Encodes whole rows.
-pub(super) fn encode(tiers: &[u8; 256], cols: usize, rows: &[u8], out: &mut EncodedRows) {
+pub(in crate::encodings) fn encode(
+    tiers: &[u8; 256],
+    cols: usize,
+    rows: &[u8],
+    out: &mut EncodedRows,
+) {
     for row in rows.chunks_exact(cols) {
         let before = out.exponents.len();
         let (blocks, tail) = row.as_chunks::<BLOCK>();

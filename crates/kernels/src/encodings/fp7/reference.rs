@@ -1,20 +1,22 @@
-//! fp7: signs and mantissas of e4m3 in nibbles, planes of codes for exponents, and patches as in bf11.
+//! fp7 in scalars.
 
-use super::bf11::{decode_exponents, pair};
-use super::{BLOCK, e4m3_to_f32, nibble, paired};
-use crate::simd::{Portable, Simd};
+use super::simd::Fp7Simd;
+use super::{FP7_BLOCK, nibble_place};
+use crate::encodings::bf11::reference::{Planes, decode_exponents, pair, planes};
+use crate::encodings::fp8;
+use crate::encodings::scan::any_row;
+use crate::scalar::{BLOCK, e4m3_to_f32, nibble, paired};
+use crate::simd::Portable;
 use crate::{Fp8Scales, Matrix};
 
-/// Bytes of a whole block: nibbles and two planes.
-pub(crate) const FP7_BLOCK: usize = BLOCK / 2 + BLOCK / 4;
-
-/// Place of the nibble that bit `at` of the planes belongs to: halves of whole blocks lie beside each other.
-pub(crate) const fn nibble_place(at: usize, n: usize) -> usize {
-    if n == BLOCK { 2 * (at % 32) + at / 32 } else { at }
-}
-
 /// Decodes one block of an fp7 row to codes of e4m3.
-pub(crate) fn codes(m: &Matrix, row: usize, block: usize, patches: &mut &[u8], out: &mut [u8]) {
+pub(in crate::encodings) fn codes(
+    m: &Matrix,
+    row: usize,
+    block: usize,
+    patches: &mut &[u8],
+    out: &mut [u8],
+) {
     let n = out.len();
     let bytes = &m.row_bytes(0, row)[block * FP7_BLOCK..];
     let planes = &bytes[n.div_ceil(2)..];
@@ -28,8 +30,18 @@ pub(crate) fn codes(m: &Matrix, row: usize, block: usize, patches: &mut &[u8], o
     }
 }
 
+/// [`Planes`] of fp7.
+pub(in crate::encodings) struct Fp7Planes;
+
+impl Planes for Fp7Planes {
+    #[inline(always)]
+    fn of(m: &Matrix, row: usize, block: usize, n: usize) -> [u64; 2] {
+        planes(&m.row_bytes(0, row)[block * FP7_BLOCK + n.div_ceil(2)..], n)
+    }
+}
+
 /// True if any code of a row is NaN.
-pub(crate) fn has_nan_code(m: &Matrix, row: usize) -> bool {
+fn has_nan_code(m: &Matrix, row: usize) -> bool {
     #[cfg(target_arch = "x86_64")]
     if let Some(token) = crate::Avx2::detect() {
         // SAFETY: the token exists only on a CPU that has these features.
@@ -46,7 +58,7 @@ fn with_vectors(token: crate::Avx2, m: &Matrix, row: usize) -> bool {
 }
 
 #[inline(always)]
-fn any_nan<S: Simd>(s: S, m: &Matrix, row: usize) -> bool {
+fn any_nan<S: Fp7Simd>(s: S, m: &Matrix, row: usize) -> bool {
     let tiers = s.tiers(&m.tiers());
     let mut patches = m.patches(m.encoding(), row);
     let (blocks, _) = m.row_bytes(0, row).as_chunks::<FP7_BLOCK>();
@@ -64,7 +76,7 @@ fn any_nan<S: Simd>(s: S, m: &Matrix, row: usize) -> bool {
 }
 
 /// Decodes one block of an fp7 row.
-pub(super) fn block(
+pub(in crate::encodings) fn block(
     scales: Fp8Scales,
     m: &Matrix,
     row: usize,
@@ -74,8 +86,13 @@ pub(super) fn block(
 ) {
     let mut bytes = [0; BLOCK];
     codes(m, row, block, patches, &mut bytes[..out.len()]);
-    let of = super::published::fp8_scales(scales, m.scales(m.encoding(), row), block);
+    let of = fp8::reference::scales(scales, m.scales(m.encoding(), row), block);
     for (c, (out, code)) in out.iter_mut().zip(bytes).enumerate() {
         *out = e4m3_to_f32(code) * of(c);
     }
+}
+
+/// True if a code is NaN, or a scale may make one.
+pub(in crate::encodings) fn may_be_special(kind: Fp8Scales, m: &Matrix) -> bool {
+    any_row(m, |row| has_nan_code(m, row)) || fp8::reference::may_overflow(kind, m.part(3))
 }

@@ -2,14 +2,13 @@
 
 use std::marker::PhantomData;
 
-use super::{Decoder, RowCursor, in_memory};
-use crate::matmul::one::load_block;
-use crate::reference::{BLOCK, bf16_to_f32, e4m3_to_f32, e8m0_to_f32};
-use crate::simd::Simd;
+use crate::encodings::{Decoder, RowCursor};
+use crate::scalar::{BLOCK, E8M0, bf16_to_f32, e4m3_to_f32};
+use crate::simd::{Simd, in_memory, load_block};
 use crate::{Encoding, Fp8Scales, Matrix};
 
 /// Scales of a block of 64 columns.
-pub(in crate::matmul) trait BlockScales: Copy {
+pub(in crate::encodings) trait BlockScales: Copy {
     /// Their kind.
     const KIND: Fp8Scales;
 
@@ -31,14 +30,14 @@ unsafe fn f32_at(scales: *const u8, index: usize) -> f32 {
 
 /// Reads the bf16 at an index.
 #[inline(always)]
-pub(super) unsafe fn bf16_at(scales: *const u8, index: usize) -> f32 {
+pub(in crate::encodings) unsafe fn bf16_at(scales: *const u8, index: usize) -> f32 {
     // SAFETY: by the caller's contract.
     bf16_to_f32(u16::from_le(unsafe { scales.cast::<u16>().add(index).read_unaligned() }))
 }
 
 /// Reads the e8m0 at an index.
 #[inline(always)]
-pub(super) unsafe fn e8m0_at(scales: *const u8, index: usize) -> f32 {
+pub(in crate::encodings) unsafe fn e8m0_at(scales: *const u8, index: usize) -> f32 {
     // SAFETY: by the caller's contract.
     E8M0[usize::from(unsafe { *scales.add(index) })]
 }
@@ -46,7 +45,7 @@ pub(super) unsafe fn e8m0_at(scales: *const u8, index: usize) -> f32 {
 macro_rules! scales {
     ($($name:ident, $read:ident, |$b:ident| $indices:expr;)*) => {$(
         #[derive(Clone, Copy)]
-        pub(in crate::matmul) struct $name;
+        pub(in crate::encodings) struct $name;
 
         impl BlockScales for $name {
             const KIND: Fp8Scales = Fp8Scales::$name;
@@ -73,9 +72,9 @@ scales! {
 }
 
 /// The power of two by which an f32 with the fields of e4m3 is too small.
-pub(in crate::matmul) const REBIAS: f32 = f32::from_bits((127 + 120) << 23);
+pub(in crate::encodings) const REBIAS: f32 = f32::from_bits((127 + 120) << 23);
 /// The bits of an f32 that a sign-extended e4m3 gets, 20 higher.
-pub(in crate::matmul) const FIELDS: u32 = 0x87f0_0000;
+pub(in crate::encodings) const FIELDS: u32 = 0x87f0_0000;
 /// Scales from here on exceed f32 when multiplied by that power.
 const LARGE: f32 = 256.0;
 
@@ -93,10 +92,10 @@ fn rare(fields: &[[f32; 16]; 4], scales: [f32; 2]) -> [f32; BLOCK] {
 }
 
 #[derive(Clone, Copy)]
-pub(in crate::matmul) struct Fp8<K>(PhantomData<K>);
+pub(in crate::encodings) struct Fp8<K>(PhantomData<K>);
 
 impl<S: Simd, K: BlockScales> Decoder<S> for Fp8<K> {
-    const ENCODING: Encoding = K::KIND.plain();
+    const ENCODING: Encoding = Encoding::Fp8(K::KIND);
     const BYTES: usize = BLOCK;
     const ROWS: usize = 4;
     nothing_shared!();
@@ -126,7 +125,7 @@ impl<S: Simd, K: BlockScales> Decoder<S> for Fp8<K> {
 
 /// The numbers of 64 codes, whose fields are in the places of those of an f32, with a scale for each half.
 #[inline(always)]
-pub(super) fn scaled<S: Simd>(
+pub(in crate::encodings) fn scaled<S: Simd>(
     s: S,
     fields: [S::F; 4],
     has_nan: bool,
@@ -142,14 +141,3 @@ pub(super) fn scaled<S: Simd>(
     let [low, high] = [s.splat(scales[0] * REBIAS), s.splat(scales[1] * REBIAS)];
     [s.mul(fields[0], low), s.mul(fields[1], low), s.mul(fields[2], high), s.mul(fields[3], high)]
 }
-
-/// The values of e8m0.
-pub(super) static E8M0: [f32; 256] = {
-    let mut values = [0.0; 256];
-    let mut code = 0;
-    while code < 256 {
-        values[code] = e8m0_to_f32(code as u8);
-        code += 1;
-    }
-    values
-};

@@ -1,10 +1,15 @@
-//! Kinds of scales that codes of e4m3 have.
+//! fp8: codes of e4m3, and their scales in a part of their own.
 
-use crate::{Encoding, Published};
+pub(super) mod decode;
+pub(super) mod encode;
+pub(super) mod reference;
+
+use super::facts::{Facts, Made, Scales};
+use super::{MatrixPart, SourceDtype};
 
 /// Scales of a matrix of e4m3 codes. Each kind has an encoding as published, and one in which the exponents
 /// of the codes are packed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fp8Scales {
     /// An f32 for each block of 128×128.
     Squares,
@@ -37,46 +42,77 @@ impl Fp8Scales {
         Fp8Scales::Thirtytwos,
     ];
 
-    /// The kind of an encoding whose codes are not packed; `None` for encodings of other codes.
-    pub const fn of(encoding: Encoding) -> Option<Fp8Scales> {
-        Some(match encoding {
-            Encoding::Fp8 => Fp8Scales::Squares,
-            Encoding::Published(Published::Fp8Bf16) => Fp8Scales::SquaresBf16,
-            Encoding::Published(Published::Fp8E8m0) => Fp8Scales::SquaresE8m0,
-            Encoding::Published(Published::Fp8Rows) => Fp8Scales::Rows,
-            Encoding::Published(Published::Fp8RowsBf16) => Fp8Scales::RowsBf16,
-            Encoding::Published(Published::Fp8Whole) => Fp8Scales::Whole,
-            Encoding::Published(Published::Fp8WholeBf16) => Fp8Scales::WholeBf16,
-            Encoding::Published(Published::Mxfp8) => Fp8Scales::Thirtytwos,
-            _ => return None,
-        })
+    /// True for one scale for each block of 128×128.
+    pub const fn is_squares(self) -> bool {
+        matches!(self, Fp8Scales::Squares | Fp8Scales::SquaresBf16 | Fp8Scales::SquaresE8m0)
     }
 
-    /// The encoding with codes of a byte each.
-    pub const fn plain(self) -> Encoding {
+    /// True for scales that are powers of two.
+    const fn is_powers(self) -> bool {
+        matches!(self, Fp8Scales::SquaresE8m0 | Fp8Scales::Thirtytwos)
+    }
+
+    /// Rows that share scales.
+    pub(super) const fn rows(self) -> usize {
+        if self.is_squares() { 128 } else { 1 }
+    }
+
+    /// The first part from `part` on that is not filled with zeros where weights need no values.
+    pub(super) const fn powers_from(self, part: usize) -> Option<usize> {
+        if self.is_powers() { Some(part) } else { None }
+    }
+
+    /// The name of the encoding with codes of a byte each, and its part with the scales.
+    const fn named(self) -> (&'static str, MatrixPart) {
+        /// A row has one unit, however long.
+        const ROW: u64 = u64::MAX;
         match self {
-            Fp8Scales::Squares => Encoding::Fp8,
-            Fp8Scales::SquaresBf16 => Encoding::Published(Published::Fp8Bf16),
-            Fp8Scales::SquaresE8m0 => Encoding::Published(Published::Fp8E8m0),
-            Fp8Scales::Rows => Encoding::Published(Published::Fp8Rows),
-            Fp8Scales::RowsBf16 => Encoding::Published(Published::Fp8RowsBf16),
-            Fp8Scales::Whole => Encoding::Published(Published::Fp8Whole),
-            Fp8Scales::WholeBf16 => Encoding::Published(Published::Fp8WholeBf16),
-            Fp8Scales::Thirtytwos => Encoding::Published(Published::Mxfp8),
+            Fp8Scales::Squares => ("fp8", MatrixPart::squares("_scale_inv", 4)),
+            Fp8Scales::SquaresBf16 => ("fp8_bf16", MatrixPart::squares("_scale_inv", 2)),
+            Fp8Scales::SquaresE8m0 => ("fp8_e8m0", MatrixPart::squares("_scale", 1)),
+            Fp8Scales::Rows => ("fp8_rows", MatrixPart::rows_of("_scale", ROW, 4)),
+            Fp8Scales::RowsBf16 => ("fp8_rows_bf16", MatrixPart::rows_of("_scale", ROW, 2)),
+            Fp8Scales::Whole => ("fp8_whole", MatrixPart::shared("_scale", 4)),
+            Fp8Scales::WholeBf16 => ("fp8_whole_bf16", MatrixPart::shared("_scale", 2)),
+            Fp8Scales::Thirtytwos => ("mxfp8", MatrixPart::rows_of("_scale", 32, 1)),
         }
     }
 
-    /// The name of the encoding with packed codes.
-    pub(crate) const fn packed_name(self) -> &'static str {
-        match self {
-            Fp8Scales::Squares => "fp7",
-            Fp8Scales::SquaresBf16 => "fp7_bf16",
-            Fp8Scales::SquaresE8m0 => "fp7_e8m0",
-            Fp8Scales::Rows => "fp7_rows",
-            Fp8Scales::RowsBf16 => "fp7_rows_bf16",
-            Fp8Scales::Whole => "fp7_whole",
-            Fp8Scales::WholeBf16 => "fp7_whole_bf16",
-            Fp8Scales::Thirtytwos => "mxfp7",
-        }
+    /// The part with the scales.
+    pub(super) const fn part(self) -> MatrixPart {
+        self.named().1
     }
 }
+
+/// The parts of each kind.
+static PARTS: [[MatrixPart; 2]; Fp8Scales::ALL.len()] = {
+    let mut all = [[MatrixPart::rows_of("", 1, 1); 2]; Fp8Scales::ALL.len()];
+    let mut i = 0;
+    while i < all.len() {
+        all[i][1] = Fp8Scales::ALL[i].part();
+        i += 1;
+    }
+    all
+};
+
+/// The facts of each kind. The one of DeepSeek V3 is made, too.
+pub(super) static FACTS: [Facts; Fp8Scales::ALL.len()] = {
+    let mut all = [Facts::new("", &[]); Fp8Scales::ALL.len()];
+    let mut i = 0;
+    while i < all.len() {
+        let kind = Fp8Scales::ALL[i];
+        all[i] = Facts {
+            row_multiple: kind.rows(),
+            made: match kind {
+                Fp8Scales::Squares => Made::FromNumbers,
+                _ => Made::OnlyRead,
+            },
+            numbers: Some(SourceDtype::E4m3),
+            scales: Scales::OfE4m3 { part: 1, kind },
+            powers: kind.powers_from(0),
+            ..Facts::new(kind.named().0, &PARTS[i])
+        };
+        i += 1;
+    }
+    all
+};

@@ -1,31 +1,18 @@
-//! Codes of published checkpoints, with scales in tensors of their own.
+//! fp8 in scalars.
 
-use super::quant::bf16_at;
-use super::{BLOCK, e4m3_to_f32, e8m0_to_f32, nibble};
-use crate::{Fp8Scales, Matrix, Published};
+use crate::encodings::scan::{any_share, bytes, halves, large};
+use crate::scalar::{BLOCK, bf16_at, e4m3_to_f32, e8m0_to_f32, f32_at};
+use crate::{Fp8Scales, Matrix};
 
-pub(super) fn decode(layout: Published, m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
-    let scales = m.scales(m.encoding(), row);
-    match layout {
-        Published::Fp8Bf16
-        | Published::Fp8E8m0
-        | Published::Fp8Rows
-        | Published::Fp8RowsBf16
-        | Published::Fp8Whole
-        | Published::Fp8WholeBf16
-        | Published::Mxfp8 => e4m3(m, row, block, out),
-        Published::Int4ActOrder32 | Published::Int4ActOrder64 | Published::Int4ActOrder128 => {
-            let order = m.part(2).as_chunks().0;
-            let last = (scales.len() / 4).saturating_sub(1);
-            zeros(m, row, block, out, |c| usize::from(u16::from_le_bytes(order[c])).min(last));
-        }
-        _ => unreachable!("it has codes"),
-    }
-}
-
-pub(super) fn e4m3(m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
-    let kind = Fp8Scales::of(m.encoding()).expect("an encoding of e4m3");
-    let scale = fp8_scales(kind, m.scales(m.encoding(), row), block);
+/// Decodes one block of a row.
+pub(in crate::encodings) fn block(
+    kind: Fp8Scales,
+    m: &Matrix,
+    row: usize,
+    block: usize,
+    out: &mut [f32],
+) {
+    let scale = scales(kind, m.scales(m.encoding(), row), block);
     let codes = &m.row_bytes(0, row)[BLOCK * block..];
     for (c, (out, code)) in out.iter_mut().zip(codes).enumerate() {
         *out = e4m3_to_f32(*code) * scale(c);
@@ -33,7 +20,11 @@ pub(super) fn e4m3(m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
 }
 
 /// The scale of each column of a block, from those of its row.
-pub(super) fn fp8_scales(kind: Fp8Scales, scales: &[u8], block: usize) -> impl Fn(usize) -> f32 {
+pub(in crate::encodings) fn scales(
+    kind: Fp8Scales,
+    scales: &[u8],
+    block: usize,
+) -> impl Fn(usize) -> f32 {
     move |c| match kind {
         Fp8Scales::Squares => f32_at(scales, block / 2),
         Fp8Scales::SquaresBf16 => bf16_at(scales, block / 2),
@@ -44,29 +35,18 @@ pub(super) fn fp8_scales(kind: Fp8Scales, scales: &[u8], block: usize) -> impl F
     }
 }
 
-/// Codes less the zero point of their group; `group` has that of each column of the matrix.
-fn zeros(m: &Matrix, row: usize, block: usize, out: &mut [f32], group: impl Fn(usize) -> usize) {
-    let codes = &m.row_bytes(0, row)[BLOCK / 2 * block..];
-    let units = m.row_bytes(1, row).as_chunks().0;
-    for (c, out) in out.iter_mut().enumerate() {
-        let unit = u32::from_le_bytes(units[group(BLOCK * block + c)]);
-        *out = (f32::from(nibble(codes, c)) - zero_point(unit)) * group_scale(unit);
+/// True if a code is NaN, or a scale may make one.
+pub(in crate::encodings) fn may_be_special(kind: Fp8Scales, m: &Matrix) -> bool {
+    any_share(m.part(0), |codes| bytes(codes, 0x7f)) || may_overflow(kind, m.part(1))
+}
+
+/// True if a scale is NaN, or so large that the largest code exceeds f32: from 2¹¹⁹ on for 448.
+pub(in crate::encodings) fn may_overflow(kind: Fp8Scales, scales: &[u8]) -> bool {
+    match kind {
+        Fp8Scales::Squares | Fp8Scales::Rows | Fp8Scales::Whole => large(scales, 2f32.powi(119)),
+        Fp8Scales::SquaresBf16 | Fp8Scales::RowsBf16 | Fp8Scales::WholeBf16 => {
+            halves(scales, (119 + 127) << 7)
+        }
+        Fp8Scales::SquaresE8m0 | Fp8Scales::Thirtytwos => scales.iter().any(|&n| n >= 119 + 127),
     }
-}
-
-/// The bits of a unit below those of a scale that was f16 or bf16.
-pub(crate) const BELOW_SCALE: u32 = 0x1fff;
-
-/// The scale of a group, from its unit.
-pub(crate) fn group_scale(unit: u32) -> f32 {
-    f32::from_bits(unit & !BELOW_SCALE)
-}
-
-/// The zero point of a group, from its unit.
-pub(crate) fn zero_point(unit: u32) -> f32 {
-    (unit & 15) as f32
-}
-
-pub(super) fn f32_at(bytes: &[u8], index: usize) -> f32 {
-    f32::from_le_bytes(bytes.as_chunks().0[index])
 }

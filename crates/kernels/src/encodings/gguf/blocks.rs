@@ -3,15 +3,14 @@
 
 use std::marker::PhantomData;
 
-use super::super::decode::RowCursor;
-use super::Coded;
 use super::quarters::{less_32, of_16, of_32, scaled};
-use crate::reference::IQ4_CODES;
+use super::reference::IQ4_CODES;
+use crate::encodings::{Coded, RowCursor};
 use crate::simd::Simd;
 use crate::{Encoding, GgufBlocks, Matrix};
 
 /// A format of such blocks.
-pub(in crate::matmul) trait BlockFormat: Copy {
+pub(in crate::encodings) trait BlockFormat: Copy {
     const FORMAT: GgufBlocks;
     /// Offset of the codes, which end the block.
     const CODES: usize;
@@ -24,7 +23,7 @@ pub(in crate::matmul) trait BlockFormat: Copy {
 macro_rules! blocks {
     ($($name:ident $codes:literal $($what:ident $value:expr)?;)*) => {$(
         #[derive(Clone, Copy)]
-        pub(in crate::matmul) struct $name;
+        pub(in crate::encodings) struct $name;
 
         impl BlockFormat for $name {
             const FORMAT: GgufBlocks = GgufBlocks::$name;
@@ -46,7 +45,7 @@ blocks! {
 
 /// [`Coded`] of such a format.
 #[derive(Clone, Copy)]
-pub(in crate::matmul) struct Blocks<S: Simd, B> {
+pub(in crate::encodings) struct Blocks<S: Simd, B> {
     table: S::Table,
     format: PhantomData<B>,
 }
@@ -109,7 +108,7 @@ impl<S: Simd, B: BlockFormat> Coded<S> for Blocks<S, B> {
 ///
 /// The block must be readable at `p`, and 16 numbers writable.
 #[inline(always)]
-pub(in crate::matmul) unsafe fn iq4_xs_scales<S: Simd>(s: S, p: *const u8, scales: *mut f32) {
+pub(in crate::encodings) unsafe fn iq4_xs_scales<S: Simd>(s: S, p: *const u8, scales: *mut f32) {
     // SAFETY: by this function's contract.
     unsafe {
         let low = u64::from(of_32(p.add(4)));
@@ -126,7 +125,7 @@ pub(in crate::matmul) unsafe fn iq4_xs_scales<S: Simd>(s: S, p: *const u8, scale
 }
 
 #[derive(Clone, Copy)]
-pub(in crate::matmul) struct Iq4Xs<S: Simd>(S::Table);
+pub(in crate::encodings) struct Iq4Xs<S: Simd>(S::Table);
 
 impl<S: Simd> Coded<S> for Iq4Xs<S> {
     const ENCODING: Encoding = Encoding::Gguf(GgufBlocks::Iq4Xs);

@@ -1,17 +1,16 @@
 //! The formats of GGUF files whose codes are indices into a codebook.
 
-use super::super::decode::RowCursor;
-use super::Coded;
-use crate::simd::Simd;
+use super::simd::Codebook;
+use crate::encodings::{Coded, RowCursor};
 use crate::{Encoding, GgufBlocks, Matrix};
 
 /// Declares the decoder of each format.
 macro_rules! formats {
     ($($format:ident)*) => {$(
         #[derive(Clone, Copy)]
-        pub(in crate::matmul) struct $format<S: Simd>(S::Numbers);
+        pub(in crate::encodings) struct $format<S: Codebook>(S::Numbers);
 
-        impl<S: Simd> Coded<S> for $format<S> {
+        impl<S: Codebook> Coded<S> for $format<S> {
             const ENCODING: Encoding = Encoding::Gguf(GgufBlocks::$format);
             const BYTES: usize = GgufBlocks::$format.bytes();
             type Shared = S::Block;

@@ -1,67 +1,32 @@
-//! Decoders to codes of eight bits.
+//! Kernels of GGUF's formats for products with rounded activations.
 
-use super::super::coded::{both, iq4_xs_scales, of_16, of_32, of_64, q3_k_runs};
-use super::super::decode::RowCursor;
-use super::{Eights, Integers, SpanScales, Unit};
-use crate::reference::{E2M1_CODES, e8m0_to_f32, half_e8m0_to_f32};
+use super::blocks::iq4_xs_scales;
+use super::quarters::{both, of_16, of_32, of_64, q3_k_runs};
+use super::reference::{IQ4_CODES, half_e8m0_to_f32};
+use crate::encodings::SpanScales;
+use crate::encodings::int8::{eights, of_bytes};
+use crate::scalar::E2M1_CODES;
+use crate::simd::int8::{Eight, Integers};
 use crate::simd::{Bytes, Codes};
-use crate::{Encoding, GgufBlocks, Published};
+use crate::{Encoding, GgufBlocks};
 
-/// Declares a decoder, given the bytes of a span in both parts, and the beginning of its codes and of its
-/// scales in a row.
-macro_rules! eights {
-    ($($name:ident $(<const $group:ident: usize>)?, $encoding:expr, $bytes:expr, $of_scales:expr,
-        |$n:ident, $p:ident, $unit:ident| $codes:block,
-        |$m:ident, $q:ident, $scales:ident, $span:ident| $read:block)*) => {$(
-        #[derive(Clone, Copy)]
-        pub(super) struct $name $(<const $group: usize>)?;
-
-        impl<N: Integers $(, const $group: usize)?> Eights<N> for $name $(<$group>)? {
-            const ENCODING: Encoding = $encoding;
-            const BYTES: usize = $bytes;
-            const SCALES: usize = $of_scales;
-
-            #[inline(always)]
-            unsafe fn unit($n: N, at: &RowCursor, $unit: usize) -> Unit<N> {
-                let $p = at.codes();
-                // SAFETY: by the contract of the trait.
-                unsafe { $codes }
-            }
-            #[inline(always)]
-            unsafe fn scales($m: N, at: &RowCursor, $span: usize) -> SpanScales<N> {
-                let ($q, $scales) = (at.codes(), at.scales());
-                _ = ($q, $scales);
-                // SAFETY: by the contract of the trait.
-                unsafe { $read }
-            }
-        }
-    )*};
-}
-
-/// SpanScales of twice the values of e2m1.
-const HALVES: [f32; 256] = halves(false);
-/// The same in GGUF files, where no scale is NaN.
-const HALVES_OF_GGUF: [f32; 256] = halves(true);
-
-const fn halves(of_gguf: bool) -> [f32; 256] {
+/// Scales of twice the values of e2m1, of which none is NaN.
+const HALVES: [f32; 256] = {
     let mut all = [0.0; 256];
     let mut i = 0;
     while i < 256 {
-        all[i] = match of_gguf {
-            true => half_e8m0_to_f32(i as u8),
-            false => e8m0_to_f32(i as u8) * 0.5,
-        };
+        all[i] = half_e8m0_to_f32(i as u8);
         i += 1;
     }
     all
-}
+};
 
 /// The values of iq4_nl and iq4_xs.
 const IQ4: [u8; 16] = {
     let mut values = [0; 16];
     let mut i = 0;
     while i < 16 {
-        values[i] = crate::reference::IQ4_CODES[i].wrapping_sub(127);
+        values[i] = IQ4_CODES[i].wrapping_sub(127);
         i += 1;
     }
     values
@@ -72,34 +37,13 @@ const fn blocks(format: GgufBlocks, unit: usize) -> (usize, usize) {
     (2 * unit * format.bytes(), format.bytes())
 }
 
-/// Eight scales of one byte, each `stride` bytes after the one before.
-///
-/// # Safety
-///
-/// They must be readable.
-#[inline(always)]
-unsafe fn of_bytes<N: Integers>(
-    n: N,
-    table: &[f32; 256],
-    p: *const u8,
-    stride: usize,
-) -> SpanScales<N> {
-    let mut scales = [0.0; 8];
-    for i in 0..8 {
-        // SAFETY: by this function's contract.
-        scales[i] = table[usize::from(unsafe { *p.add(stride * i) })];
-    }
-    // SAFETY: eight numbers.
-    SpanScales::new(n, unsafe { n.simd().load_h(scales.as_ptr()) })
-}
-
 /// An f16 number in eight lanes, with the bits of `sign` inverted.
 ///
 /// # Safety
 ///
 /// Two bytes must be readable.
 #[inline(always)]
-unsafe fn half<N: Integers>(n: N, p: *const u8, sign: u16) -> super::Eight<N> {
+unsafe fn half<N: Integers>(n: N, p: *const u8, sign: u16) -> Eight<N> {
     // SAFETY: by this function's contract, and eight equal numbers.
     unsafe {
         let bits = [of_16(p) ^ sign; 8];
@@ -110,41 +54,6 @@ unsafe fn half<N: Integers>(n: N, p: *const u8, sign: u16) -> super::Eight<N> {
 const LOW: u64 = 0x0f0f_0f0f_0f0f_0f0f;
 
 eights! {
-    Q4, Encoding::Q4, 128, 8, |n, p, unit| {
-        // The highest bits are inverted.
-        let codes = n.apart_b(p.add(32 * unit));
-        n.simd().and_b(n.simd().add_b(codes, 8), 15)
-    }, |n, _p, scales, span| {
-        SpanScales::new(n, n.simd().bf16_h(scales.add(8 * span), 2))
-    }
-    Q8, Encoding::Q8, 256, 8, |n, p, unit| {
-        n.simd().load_b(p.add(64 * unit))
-    }, |n, _p, scales, span| {
-        SpanScales::new(n, n.simd().bf16_h(scales.add(8 * span), 2))
-    }
-    Mxfp4, Encoding::Mxfp4, 128, 8, |n, p, unit| {
-        n.lookup_b(&E2M1_CODES, n.nibbles_b(p.add(32 * unit)))
-    }, |n, _p, scales, span| {
-        of_bytes(n, &HALVES, scales.add(8 * span), 1)
-    }
-    Int4<const GROUP: usize>, Encoding::Published(match GROUP {
-        32 => Published::Int4,
-        _ => Published::Int4By128,
-    }), 128, 512 / GROUP, |n, p, unit| {
-        n.nibbles_b(p.add(32 * unit))
-    }, |n, _p, scales, span| {
-        SpanScales::new(n, n.simd().bf16_h(scales.add(512 / GROUP * span), GROUP / 32))
-    }
-    Zeros<const GROUP: usize>, Encoding::Published(match GROUP {
-        32 => Published::Int4Zeros32,
-        64 => Published::Int4Zeros64,
-        _ => Published::Int4Zeros128,
-    }), 128, 1024 / GROUP, |n, p, unit| {
-        n.nibbles_b(p.add(32 * unit))
-    }, |n, _p, scales, span| {
-        let [scales, minima] = n.simd().zeros_h(scales.add(1024 / GROUP * span), GROUP / 32);
-        SpanScales { minima, ..SpanScales::new(n, scales) }
-    }
     Q4_0, Encoding::Gguf(GgufBlocks::Q4_0), 144, 0, |n, p, unit| {
         let (at, bytes) = blocks(GgufBlocks::Q4_0, unit);
         let first = p.add(at + 2);
@@ -193,13 +102,13 @@ eights! {
     }, |n, p, _scales, span| {
         SpanScales::new(n, n.simd().f16_h(p.add(144 * span), 18))
     }
-    Mxfp4OfGguf, Encoding::Gguf(GgufBlocks::Mxfp4), 136, 0, |n, p, unit| {
+    Mxfp4, Encoding::Gguf(GgufBlocks::Mxfp4), 136, 0, |n, p, unit| {
         let (at, bytes) = blocks(GgufBlocks::Mxfp4, unit);
         let first = p.add(at + 1);
         let nibbles = n.simd().load_halved(first, first.add(bytes));
         n.lookup_b(&E2M1_CODES, n.simd().and_b(nibbles, 15))
     }, |n, p, _scales, span| {
-        of_bytes(n, &HALVES_OF_GGUF, p.add(136 * span), 17)
+        of_bytes(n, &HALVES, p.add(136 * span), 17)
     }
     Iq4Xs, Encoding::Gguf(GgufBlocks::Iq4Xs), 136, 0, |n, p, unit| {
         let p = p.add(136 * (unit / 4) + 8 + 32 * (unit % 4));

@@ -1,12 +1,24 @@
 //! The block formats of GGUF files.
 
-pub(crate) mod codebook;
+pub(super) mod blocks;
+mod codebook;
+pub(super) mod coded;
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod codes;
+mod codes;
+pub(super) mod decode;
+pub(super) mod encode;
+pub(super) mod int8;
+pub(super) mod quarters;
+pub(super) mod reference;
+pub(super) mod simd;
+
+use super::MatrixPart;
+use super::facts::{Facts, Made};
+use crate::scalar::{CodeForm, Coding};
 
 /// Format of a matrix whose rows are runs of blocks: codes, together with the scales that they
 /// share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GgufBlocks {
     /// Four bits and a scale for 32 weights.
     Q4_0,
@@ -175,4 +187,80 @@ impl GgufBlocks {
             GgufBlocks::Mxfp4 => &[],
         }
     }
+
+    /// How weights are summed as codes.
+    const fn coding(self) -> Option<Coding> {
+        let (run, less) = match self {
+            GgufBlocks::Q4_0 => (32, Some(8)),
+            GgufBlocks::Q5_0 => (32, Some(16)),
+            GgufBlocks::Q4_1 | GgufBlocks::Q5_1 | GgufBlocks::Q4K | GgufBlocks::Q5K => (32, None),
+            GgufBlocks::Q2K => (16, None),
+            GgufBlocks::Q3K => (16, Some(4)),
+            GgufBlocks::Q6K => (16, Some(32)),
+            GgufBlocks::Iq4Nl | GgufBlocks::Iq4Xs => (32, Some(127)),
+            GgufBlocks::Iq1S => (32, Some(9)),
+            GgufBlocks::Iq1M => (16, Some(9)),
+            GgufBlocks::Iq2Xxs => (32, Some(43)),
+            GgufBlocks::Iq2Xs | GgufBlocks::Iq2S => (16, Some(43)),
+            GgufBlocks::Iq3Xxs => (32, Some(62)),
+            GgufBlocks::Iq3S => (32, Some(15)),
+            GgufBlocks::Q8_0 | GgufBlocks::Mxfp4 => return None,
+        };
+        Some(Coding::neighbours(run, less))
+    }
+
+    /// How codes are multiplied with rounded activations.
+    const fn form(self) -> Option<CodeForm> {
+        let plain = CodeForm::NIBBLES;
+        Some(match self {
+            GgufBlocks::Q4_0 => CodeForm { less: 8, ..plain },
+            GgufBlocks::Q5_0 => CodeForm { less: 16, most: 31, ..plain },
+            GgufBlocks::Q4_1 | GgufBlocks::Q4K => CodeForm { minima: true, ..plain },
+            GgufBlocks::Q5_1 | GgufBlocks::Q5K => CodeForm { minima: true, most: 31, ..plain },
+            GgufBlocks::Q8_0 => CodeForm::BYTES,
+            GgufBlocks::Q2K => CodeForm { minima: true, runs: true, most: 3, ..plain },
+            GgufBlocks::Q3K => CodeForm { less: 4, runs: true, most: 7, ..plain },
+            GgufBlocks::Q6K => CodeForm { less: 32, runs: true, most: 63, ..plain },
+            GgufBlocks::Iq4Nl | GgufBlocks::Iq4Xs => CodeForm { signed: true, most: 127, ..plain },
+            GgufBlocks::Mxfp4 => CodeForm::E2M1,
+            _ => return None,
+        })
+    }
 }
+
+/// The one part of each format, in the order of its variants.
+static PARTS: [[MatrixPart; 1]; GgufBlocks::ALL.len()] = {
+    let mut all = [[MatrixPart::rows_of("", 1, 1)]; GgufBlocks::ALL.len()];
+    let mut i = 0;
+    while i < all.len() {
+        let blocks = GgufBlocks::ALL[i];
+        let bytes = blocks.bytes() as u64;
+        all[blocks as usize] = [MatrixPart::rows_of("", blocks.cols() as u64, bytes)];
+        i += 1;
+    }
+    all
+};
+
+/// The facts of each format, in the order of its variants.
+pub(super) static FACTS: [Facts; GgufBlocks::ALL.len()] = {
+    let mut all = [Facts::new("", &[]); GgufBlocks::ALL.len()];
+    let mut i = 0;
+    while i < all.len() {
+        let blocks = GgufBlocks::ALL[i];
+        all[blocks as usize] = Facts {
+            made: match blocks {
+                GgufBlocks::Q8_0 => Made::FromNumbers,
+                _ => Made::OnlyRead,
+            },
+            coding: blocks.coding(),
+            form: blocks.form(),
+            powers: match blocks {
+                GgufBlocks::Mxfp4 => Some(0),
+                _ => None,
+            },
+            ..Facts::new(blocks.name(), &PARTS[blocks as usize])
+        };
+        i += 1;
+    }
+    all
+};

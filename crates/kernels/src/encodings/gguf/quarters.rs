@@ -1,7 +1,6 @@
 //! The formats of GGUF files with codes of two to six bits in blocks of 256 columns.
 
-use super::super::decode::RowCursor;
-use super::Coded;
+use crate::encodings::{Coded, RowCursor};
 use crate::simd::Simd;
 use crate::{Encoding, GgufBlocks, Matrix};
 
@@ -14,7 +13,7 @@ macro_rules! number {
         ///
         /// Its bytes must be readable.
         #[inline(always)]
-        pub(in crate::matmul) unsafe fn $name(p: *const u8) -> $number {
+        pub(in crate::encodings) unsafe fn $name(p: *const u8) -> $number {
             // SAFETY: by this function's contract.
             <$number>::from_le(unsafe { p.cast::<$number>().read_unaligned() })
         }
@@ -44,7 +43,7 @@ pub(super) unsafe fn scaled<S: Simd>(s: S, p: *const u8, sign: u16, bytes: [u64;
 macro_rules! quarters {
     ($($name:ident, |$s:ident, $p:ident, $to:ident, $added:ident| $scales:block, |$q:ident| $unit:block)*) => {$(
         #[derive(Clone, Copy)]
-        pub(in crate::matmul) struct $name;
+        pub(in crate::encodings) struct $name;
 
         impl<S: Simd> Coded<S> for $name {
             const ENCODING: Encoding = Encoding::Gguf(GgufBlocks::$name);
@@ -149,7 +148,7 @@ unsafe fn two_bits<S: Simd>(s: S, p: *const u8, q: usize) -> S::B {
 ///
 /// The block must be readable.
 #[inline(always)]
-pub(in crate::matmul) unsafe fn q3_k_runs(p: *const u8) -> [u64; 2] {
+pub(in crate::encodings) unsafe fn q3_k_runs(p: *const u8) -> [u64; 2] {
     // SAFETY: by this function's contract.
     let (low, high) = unsafe { (of_64(p.add(96)), of_32(p.add(104))) };
     // Two bits each, in the four bytes of every two bits' place.
@@ -159,7 +158,7 @@ pub(in crate::matmul) unsafe fn q3_k_runs(p: *const u8) -> [u64; 2] {
 }
 
 #[inline(always)]
-pub(in crate::matmul) fn both(low: u32, high: u32) -> u64 {
+pub(in crate::encodings) fn both(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
 }
 

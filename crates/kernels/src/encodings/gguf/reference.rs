@@ -1,13 +1,111 @@
-//! The block formats of GGUF files.
+//! The block formats of GGUF files in scalars.
 //!
 //! The product of a scale and a code is exact: no scale has more than 17 bits and no code more than 6.
 
-use super::{BLOCK, f16_to_f32};
-use crate::gguf::codebook;
+use super::codebook;
+use crate::encodings::Encoding;
+use crate::encodings::scan::halves;
+use crate::scalar::{BLOCK, E2M1_CODES, f16_to_f32};
 use crate::{GgufBlocks, Matrix};
 
+/// Decodes one block of at most 64 columns of a format whose weights are not summed as codes.
+pub(in crate::encodings) fn block(
+    format: GgufBlocks,
+    m: &Matrix,
+    row: usize,
+    block: usize,
+    out: &mut [f32],
+) {
+    match format {
+        GgufBlocks::Q8_0 => q8_0(m, row, block, out),
+        GgufBlocks::Mxfp4 => mxfp4(m, row, block, out),
+        _ => unreachable!("it has codes"),
+    }
+}
+
+/// The code of a column of a matrix.
+pub(in crate::encodings) fn code_at(format: GgufBlocks, m: &Matrix, row: usize, col: usize) -> u8 {
+    code(format, block_of(format, m, row, col), col % format.cols())
+}
+
+/// The scale of a column of a matrix.
+pub(in crate::encodings) fn scale_at(
+    format: GgufBlocks,
+    m: &Matrix,
+    row: usize,
+    col: usize,
+) -> f32 {
+    scale(format, block_of(format, m, row, col), col % format.cols())
+}
+
+/// The minimum of a column of a matrix.
+pub(in crate::encodings) fn minimum_at(
+    format: GgufBlocks,
+    m: &Matrix,
+    row: usize,
+    col: usize,
+) -> f32 {
+    minimum(format, block_of(format, m, row, col), col % format.cols())
+}
+
+/// The code of a column for products with rounded activations, signed or not.
+pub(in crate::encodings) fn int8_code(
+    format: GgufBlocks,
+    m: &Matrix,
+    row: usize,
+    col: usize,
+) -> u8 {
+    let b = block_of(format, m, row, col);
+    let i = col % 32;
+    match format {
+        GgufBlocks::Q8_0 => b[2 + i],
+        GgufBlocks::Mxfp4 => E2M1_CODES[usize::from(b[1 + i % 16] >> (4 * (i / 16)) & 15)],
+        GgufBlocks::Iq4Nl | GgufBlocks::Iq4Xs => code_at(format, m, row, col).wrapping_sub(127),
+        _ => code_at(format, m, row, col),
+    }
+}
+
+/// The scale of such a code, beside that of its run.
+pub(in crate::encodings) fn int8_scale(
+    format: GgufBlocks,
+    m: &Matrix,
+    row: usize,
+    col: usize,
+) -> f32 {
+    let b = block_of(format, m, row, col);
+    match format {
+        GgufBlocks::Q8_0 => half(b, 0),
+        GgufBlocks::Mxfp4 => half_e8m0_to_f32(b[0]),
+        GgufBlocks::Q2K => half(b, 80),
+        GgufBlocks::Q3K => half(b, 108),
+        GgufBlocks::Q6K => half(b, 208),
+        _ => scale_at(format, m, row, col),
+    }
+}
+
+/// The minimum of such a code, beside that of its run.
+pub(in crate::encodings) fn int8_minimum(
+    format: GgufBlocks,
+    m: &Matrix,
+    row: usize,
+    col: usize,
+) -> f32 {
+    match format {
+        GgufBlocks::Q2K => -half(block_of(format, m, row, col), 82),
+        _ => minimum_at(format, m, row, col),
+    }
+}
+
+/// The whole numbers that scale the run of 16 columns that begins with column `col`, and its minimum.
+pub(in crate::encodings) fn run_at(m: &Matrix, row: usize, col: usize) -> (i8, i8) {
+    let Encoding::Gguf(format) = m.encoding() else {
+        unreachable!("only formats of GGUF files have runs")
+    };
+    run(format, block_of(format, m, row, col), col % format.cols() / 16)
+}
+
 /// Decodes one block of at most 64 columns of q8_0.
-pub(super) fn q8_0(m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
+fn q8_0(m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
     for (out, col) in out.iter_mut().zip(block * BLOCK..) {
         let b = block_of(GgufBlocks::Q8_0, m, row, col);
         *out = f32::from(b[2 + col % 32] as i8) * half(b, 0);
@@ -15,7 +113,7 @@ pub(super) fn q8_0(m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
 }
 
 /// Decodes one block of at most 64 columns of mxfp4.
-pub(super) fn mxfp4(m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
+fn mxfp4(m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
     for (out, col) in out.iter_mut().zip(block * BLOCK..) {
         let b = block_of(GgufBlocks::Mxfp4, m, row, col);
         let i = col % 32;
@@ -25,18 +123,18 @@ pub(super) fn mxfp4(m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
 }
 
 /// The format's block that a column is in.
-pub(super) fn block_of<'a>(format: GgufBlocks, m: &Matrix<'a>, row: usize, col: usize) -> &'a [u8] {
+fn block_of<'a>(format: GgufBlocks, m: &Matrix<'a>, row: usize, col: usize) -> &'a [u8] {
     &m.row_bytes(0, row)[col / format.cols() * format.bytes()..][..format.bytes()]
 }
 
 /// The f16 number at an offset.
-pub(super) fn half(b: &[u8], at: usize) -> f32 {
+fn half(b: &[u8], at: usize) -> f32 {
     f16_to_f32(u16::from_le_bytes([b[at], b[at + 1]]))
 }
 
 /// The code in column `i` of a format's block: what its weight is, in units of its scale, and
 /// [`Coding::less`] or the minimum of its run more.
-pub(super) fn code(format: GgufBlocks, b: &[u8], i: usize) -> u8 {
+fn code(format: GgufBlocks, b: &[u8], i: usize) -> u8 {
     // A code of four bits: two runs of columns share the bytes from `at` on.
     let nibble = |at: usize, run: usize| b[at + i % run] >> (4 * (i / run)) & 15;
     let fifth = |at: usize| (b[at + i / 8] >> (i % 8) & 1) << 4;
@@ -80,7 +178,7 @@ pub(super) fn code(format: GgufBlocks, b: &[u8], i: usize) -> u8 {
 }
 
 /// The whole numbers that scale a run of 16 columns and its minimum, in formats that have such.
-pub(super) fn run(format: GgufBlocks, b: &[u8], run: usize) -> (i8, i8) {
+fn run(format: GgufBlocks, b: &[u8], run: usize) -> (i8, i8) {
     match format {
         GgufBlocks::Q2K => ((b[run] & 15) as i8, (b[run] >> 4) as i8),
         GgufBlocks::Q3K => {
@@ -94,7 +192,7 @@ pub(super) fn run(format: GgufBlocks, b: &[u8], run: usize) -> (i8, i8) {
 }
 
 /// The scale of column `i` of a format's block.
-pub(super) fn scale(format: GgufBlocks, b: &[u8], i: usize) -> f32 {
+fn scale(format: GgufBlocks, b: &[u8], i: usize) -> f32 {
     match format {
         GgufBlocks::Q4_0
         | GgufBlocks::Q4_1
@@ -131,7 +229,7 @@ pub(super) fn scale(format: GgufBlocks, b: &[u8], i: usize) -> f32 {
 }
 
 /// The minimum of column `i` of a format's block.
-pub(super) fn minimum(format: GgufBlocks, b: &[u8], i: usize) -> f32 {
+fn minimum(format: GgufBlocks, b: &[u8], i: usize) -> f32 {
     match format {
         GgufBlocks::Q4_1 | GgufBlocks::Q5_1 => half(b, 2),
         GgufBlocks::Q2K => -half(b, 82) * f32::from(b[i / 16] >> 4),
@@ -157,18 +255,33 @@ fn scale_and_min(packed: &[u8], j: usize) -> (f32, f32) {
 }
 
 /// The sixteen values of iq4_nl and iq4_xs, and 127 more.
-pub(crate) const IQ4_CODES: [u8; 16] =
+pub(super) const IQ4_CODES: [u8; 16] =
     [0, 23, 44, 62, 78, 92, 105, 117, 128, 140, 152, 165, 180, 196, 216, 240];
 
 /// Twice the values of e2m1, without a negative zero.
-pub(crate) const DOUBLE_E2M1: [f32; 16] =
+pub(super) const DOUBLE_E2M1: [f32; 16] =
     [0., 1., 2., 3., 4., 6., 8., 12., 0., -1., -2., -3., -4., -6., -8., -12.];
 
 /// Half of the power of two with this biased exponent, of which 255 is none that is special.
-pub(crate) const fn half_e8m0_to_f32(s: u8) -> f32 {
+pub(super) const fn half_e8m0_to_f32(s: u8) -> f32 {
     match s {
         0 => f32::from_bits(0x0020_0000),
         1 => f32::from_bits(0x0040_0000),
         _ => f32::from_bits((s as u32 - 1) << 23),
+    }
+}
+
+/// True if a scale is NaN or infinite, or a power of two so large that a code exceeds f32. The largest f16 times a
+/// scale and a code is far from the largest f32.
+pub(in crate::encodings) fn may_be_special(format: GgufBlocks, m: &Matrix) -> bool {
+    let blocks = m.part(0).chunks_exact(format.bytes());
+    match format {
+        // The exponent of a scale that is in parts.
+        GgufBlocks::Iq1M => blocks.clone().any(|b| b[55] & 0x70 == 0x70 && b[53] & 0xc0 == 0xc0),
+        GgufBlocks::Mxfp4 => blocks.clone().any(|block| block[0] >= 126 + 127),
+        _ => format
+            .scales()
+            .iter()
+            .any(|&at| blocks.clone().fold(false, |any, b| any | halves(&b[at..at + 2], 0x7c00))),
     }
 }

@@ -1,23 +1,24 @@
 //! Decoder of four-bit codes whose columns lie in any order in groups.
 
-use super::{Decoder, RowCursor};
-use crate::reference::{BELOW_SCALE, BLOCK};
+use super::{Int4Groups, ZerosGroup};
+use crate::encodings::{Decoder, RowCursor};
+use crate::scalar::{BELOW_SCALE, BLOCK};
 use crate::simd::Simd;
-use crate::{Encoding, Matrix, Published};
+use crate::{Encoding, Matrix};
 
 /// Act-order: groups with zero points, in which columns lie in any order.
 ///
 /// Columns are summed in their own order, so each looks up its group. Sorting columns by group would
 /// need activations in the order of each matrix, and give sums in another order.
 #[derive(Clone, Copy)]
-pub(in crate::matmul) struct ActOrder {
+pub(in crate::encodings) struct ActOrder {
     /// The last group.
     last: usize,
 }
 
 impl<S: Simd> Decoder<S> for ActOrder {
     /// One of three, whose rows lie alike.
-    const ENCODING: Encoding = Encoding::Published(Published::Int4ActOrder128);
+    const ENCODING: Encoding = Encoding::Int4(Int4Groups::ActOrder(ZerosGroup::Of128));
     const BYTES: usize = BLOCK / 2;
     const ROWS: usize = 4;
     nothing_shared!();
@@ -25,9 +26,8 @@ impl<S: Simd> Decoder<S> for ActOrder {
     #[inline(always)]
     fn new(_: S, m: &Matrix) -> Self {
         let group = match m.encoding() {
-            Encoding::Published(Published::Int4ActOrder32) => 32,
-            Encoding::Published(Published::Int4ActOrder64) => 64,
-            _ => 128,
+            Encoding::Int4(Int4Groups::ActOrder(group)) => group.cols() as usize,
+            _ => unreachable!("an encoding without act-order"),
         };
         ActOrder { last: m.cols().div_ceil(group).saturating_sub(1) }
     }

@@ -1,105 +1,140 @@
-//! The layouts of quantised checkpoints that have no encoder here.
+//! int4: codes of four bits with a scale for each group of columns, and a zero point in some.
 
-/// Layout of a matrix that checkpoints publish as codes, with scales in tensors of their own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Published {
-    /// e4m3 with a bf16 scale for each block of 128×128.
-    Fp8Bf16,
-    /// e4m3 with an e8m0 scale for each block of 128×128.
-    Fp8E8m0,
-    /// e4m3 with an f32 scale for each row.
-    Fp8Rows,
-    /// e4m3 with a bf16 scale for each row.
-    Fp8RowsBf16,
-    /// e4m3 with one f32 scale.
-    Fp8Whole,
-    /// e4m3 with one bf16 scale.
-    Fp8WholeBf16,
-    /// e4m3 with an e8m0 scale for 32 weights.
-    Mxfp8,
-    /// Four bits less 8, with a bf16 scale for 32 weights.
-    Int4,
-    /// Four bits less 8, with a bf16 scale for 128 weights.
-    Int4By128,
-    /// Four bits less a zero point, with a scale and a zero point for 32 weights.
-    Int4Zeros32,
-    /// Four bits less a zero point, with a scale and a zero point for 64 weights.
-    Int4Zeros64,
-    /// Four bits less a zero point, with a scale and a zero point for 128 weights.
-    Int4Zeros128,
-    /// As many groups as there are 32 columns, with act-order: columns lie in any order.
-    Int4ActOrder32,
-    /// As many groups as there are 64 columns, with act-order: columns lie in any order.
-    Int4ActOrder64,
-    /// As many groups as there are 128 columns, with act-order: columns lie in any order.
-    Int4ActOrder128,
-    /// e2m1 with an e4m3 scale for 16 weights, and an f32 scale of the matrix.
-    Nvfp4,
-    /// e2m1 with an e4m3 scale for 16 weights, divided by an f32 number of the matrix.
-    Nvfp4Divided,
+pub(super) mod act_order;
+pub(super) mod coded;
+pub(super) mod int8;
+pub(super) mod reference;
+
+use super::MatrixPart;
+use super::facts::{Facts, Scales};
+use super::parts::PartCut;
+use crate::scalar::{CodeForm, Coding};
+
+/// Groups of columns of four-bit codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Int4Groups {
+    /// Codes less 8, with a bf16 scale for 32 weights.
+    Symmetric32,
+    /// Codes less 8, with a bf16 scale for 128 weights.
+    Symmetric128,
+    /// Codes less a zero point, with a scale and a zero point for each group.
+    Zeros(ZerosGroup),
+    /// The same with as many groups, in which columns lie in any order: act-order.
+    ActOrder(ZerosGroup),
 }
 
-impl Published {
-    /// Every layout, in the order in which tables list them.
-    pub const ALL: [Published; 17] = [
-        Published::Fp8Bf16,
-        Published::Fp8E8m0,
-        Published::Fp8Rows,
-        Published::Fp8RowsBf16,
-        Published::Fp8Whole,
-        Published::Fp8WholeBf16,
-        Published::Mxfp8,
-        Published::Int4,
-        Published::Int4By128,
-        Published::Int4Zeros32,
-        Published::Int4Zeros64,
-        Published::Int4Zeros128,
-        Published::Int4ActOrder32,
-        Published::Int4ActOrder64,
-        Published::Int4ActOrder128,
-        Published::Nvfp4,
-        Published::Nvfp4Divided,
-    ];
+/// Columns that a scale with a zero point counts for: every so many in a row, or, with act-order,
+/// on average.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ZerosGroup {
+    /// 32 columns.
+    Of32,
+    /// 64 columns.
+    Of64,
+    /// 128 columns.
+    Of128,
+}
 
-    /// The name used in manifests.
-    pub const fn name(self) -> &'static str {
+impl ZerosGroup {
+    /// Every one.
+    pub const ALL: [ZerosGroup; 3] = [ZerosGroup::Of32, ZerosGroup::Of64, ZerosGroup::Of128];
+
+    /// The number of columns.
+    pub const fn cols(self) -> u64 {
         match self {
-            Published::Fp8Bf16 => "fp8_bf16",
-            Published::Fp8E8m0 => "fp8_e8m0",
-            Published::Fp8Rows => "fp8_rows",
-            Published::Fp8RowsBf16 => "fp8_rows_bf16",
-            Published::Fp8Whole => "fp8_whole",
-            Published::Fp8WholeBf16 => "fp8_whole_bf16",
-            Published::Mxfp8 => "mxfp8",
-            Published::Int4 => "int4",
-            Published::Int4By128 => "int4_128",
-            Published::Int4Zeros32 => "int4_zeros_32",
-            Published::Int4Zeros64 => "int4_zeros_64",
-            Published::Int4Zeros128 => "int4_zeros_128",
-            Published::Int4ActOrder32 => "int4_act_order_32",
-            Published::Int4ActOrder64 => "int4_act_order_64",
-            Published::Int4ActOrder128 => "int4_act_order_128",
-            Published::Nvfp4 => "nvfp4",
-            Published::Nvfp4Divided => "nvfp4_divided",
+            ZerosGroup::Of32 => 32,
+            ZerosGroup::Of64 => 64,
+            ZerosGroup::Of128 => 128,
         }
     }
 
-    /// Columns that a scale with a zero point counts for: every so many in a row, or, with act-order,
-    /// on average. None for layouts without zero points.
+    /// The group of a kernel that is compiled for so many columns.
+    const fn of(cols: usize) -> ZerosGroup {
+        match cols {
+            32 => ZerosGroup::Of32,
+            64 => ZerosGroup::Of64,
+            _ => ZerosGroup::Of128,
+        }
+    }
+}
+
+impl Int4Groups {
+    /// The columns of a group with a zero point; `None` for codes without zero points.
     pub const fn zeros_group(self) -> Option<u64> {
         match self {
-            Published::Int4Zeros32 | Published::Int4ActOrder32 => Some(32),
-            Published::Int4Zeros64 | Published::Int4ActOrder64 => Some(64),
-            Published::Int4Zeros128 | Published::Int4ActOrder128 => Some(128),
-            _ => None,
+            Int4Groups::Zeros(group) | Int4Groups::ActOrder(group) => Some(group.cols()),
+            Int4Groups::Symmetric32 | Int4Groups::Symmetric128 => None,
+        }
+    }
+
+    /// The groups of a kernel that is compiled for so many columns.
+    const fn symmetric(cols: usize) -> Int4Groups {
+        match cols {
+            32 => Int4Groups::Symmetric32,
+            _ => Int4Groups::Symmetric128,
         }
     }
 
     /// True if columns lie in groups in any order, which a part of the matrix gives.
     pub const fn has_order(self) -> bool {
-        matches!(
-            self,
-            Published::Int4ActOrder32 | Published::Int4ActOrder64 | Published::Int4ActOrder128
-        )
+        matches!(self, Int4Groups::ActOrder(_))
     }
+}
+
+pub(super) const fn facts(groups: Int4Groups) -> &'static Facts {
+    match groups {
+        Int4Groups::Symmetric32 => &SYMMETRIC[0],
+        Int4Groups::Symmetric128 => &SYMMETRIC[1],
+        Int4Groups::Zeros(group) => &ZEROS[group as usize],
+        Int4Groups::ActOrder(group) => &ACT_ORDER[group as usize],
+    }
+}
+
+const INTEGERS: MatrixPart = MatrixPart::rows_of("_packed", 8, 4);
+
+static SYMMETRIC: [Facts; 2] = [
+    symmetric("int4", &[INTEGERS, MatrixPart::rows_of("_scale", 32, 2)]),
+    symmetric("int4_128", &[INTEGERS, MatrixPart::rows_of("_scale", 128, 2)]),
+];
+
+const fn symmetric(name: &'static str, parts: &'static [MatrixPart]) -> Facts {
+    Facts {
+        scales: Scales::ByRows,
+        coding: Some(Coding::neighbours(32, Some(8))),
+        form: Some(CodeForm { less: 8, ..CodeForm::NIBBLES }),
+        ..Facts::new(name, parts)
+    }
+}
+
+const CODES: MatrixPart = MatrixPart::rows_of(".codes", 2, 1);
+const ORDER: MatrixPart = MatrixPart { suffix: ".order", cut: PartCut::Columns { bytes: 2 } };
+
+/// The groups of so many columns.
+const fn groups(cols: u64) -> MatrixPart {
+    MatrixPart::rows_of(".groups", cols, 4)
+}
+
+static ZEROS: [Facts; 3] = [
+    zeros("int4_zeros_32", &[CODES, groups(32)]),
+    zeros("int4_zeros_64", &[CODES, groups(64)]),
+    zeros("int4_zeros_128", &[CODES, groups(128)]),
+];
+
+const fn zeros(name: &'static str, parts: &'static [MatrixPart]) -> Facts {
+    Facts {
+        scales: Scales::ByRows,
+        coding: Some(Coding::neighbours(32, None)),
+        form: Some(CodeForm { minima: true, ..CodeForm::NIBBLES }),
+        ..Facts::new(name, parts)
+    }
+}
+
+static ACT_ORDER: [Facts; 3] = [
+    act_order("int4_act_order_32", &[CODES, groups(32), ORDER]),
+    act_order("int4_act_order_64", &[CODES, groups(64), ORDER]),
+    act_order("int4_act_order_128", &[CODES, groups(128), ORDER]),
+];
+
+const fn act_order(name: &'static str, parts: &'static [MatrixPart]) -> Facts {
+    Facts { scales: Scales::ByRows, order: Some(2), ..Facts::new(name, parts) }
 }

@@ -2,18 +2,33 @@
 
 use std::arch::x86_64::*;
 
-use super::{BYTES, HALVES};
-use crate::reference::BLOCK;
-use crate::simd::bf11::avx512::{Tiers512, exponents, join};
+use super::simd::{BYTES, HALVES, NestedSimd};
+use crate::Avx512;
+use crate::encodings::bf11::avx512::{Tiers512, exponents, join};
+use crate::scalar::BLOCK;
 
-/// [`Simd::nested`](crate::simd::Simd::nested).
+impl NestedSimd for Avx512 {
+    #[inline(always)]
+    unsafe fn nested(
+        self,
+        distances: &Self::Tiers,
+        rest: *const u8,
+        top: *const u8,
+        patches: &mut &[u8],
+    ) -> [Self::F; 4] {
+        // SAFETY: `self` proves that this CPU has the instructions; and by the contract of the trait.
+        unsafe { nested(*distances, rest, top, patches) }
+    }
+}
+
+/// [`NestedSimd::nested`].
 ///
 /// # Safety
 ///
 /// The CPU must have AVX-512 F and BW, BMI1, BMI2 and POPCNT. 48 bytes must be readable at `rest` and 34
 /// at `top`.
 #[inline(always)]
-pub(in crate::simd) unsafe fn nested(
+unsafe fn nested(
     distances: Tiers512,
     rest: *const u8,
     top: *const u8,

@@ -1,18 +1,19 @@
 //! Decoders of nested, and of its top alone.
 
-use super::fp8::E8M0;
-use super::mxfp4::scaled;
-use super::{Decoder, RowCursor};
-use crate::reference::{BLOCK, DISTANCES, REST_BLOCK, TOP_BLOCK, TOP_VALUES, e8m0_to_f32};
-use crate::simd::{Bf16s, ScaleMap, Simd, keep};
+use super::reference::TOP_VALUES;
+use super::simd::NestedSimd;
+use super::{DISTANCES, REST_BLOCK, TOP_BLOCK};
+use crate::encodings::{Decoder, RowCursor};
+use crate::scalar::{BLOCK, E8M0, e8m0_to_f32};
+use crate::simd::{Bf16s, ScaleMap, Simd, keep, scaled};
 use crate::{Encoding, Matrix};
 
 #[derive(Clone, Copy)]
-pub(in crate::matmul) struct Nested<S: Simd> {
+pub(in crate::encodings) struct Nested<S: NestedSimd> {
     distances: S::Tiers,
 }
 
-impl<S: Simd> Decoder<S> for Nested<S> {
+impl<S: NestedSimd> Decoder<S> for Nested<S> {
     const ENCODING: Encoding = Encoding::Nested;
     const BYTES: usize = REST_BLOCK;
     const ROWS: usize = 2;
@@ -43,7 +44,7 @@ impl<S: Simd> Decoder<S> for Nested<S> {
 }
 
 #[derive(Clone, Copy)]
-pub(in crate::matmul) struct Top<S: Simd> {
+pub(in crate::encodings) struct Top<S: Simd> {
     values: S::Sixteen,
 }
 

@@ -1,12 +1,16 @@
 //! Encoding of bf16 as nested.
 
-use super::bf11::{self, ESCAPE};
-use super::bf12::exponent;
-use crate::encode::EncodedRows;
-use crate::reference::{BF11_BLOCK, BLOCK, DISTANCES, paired, planes, split};
+use super::DISTANCES;
+use super::reference::split;
+use crate::encodings::EncodedRows;
+use crate::encodings::bf11::BF11_BLOCK;
+use crate::encodings::bf11::encode::{self as bf11, ESCAPE};
+use crate::encodings::bf11::reference::planes;
+use crate::encodings::bf12::encode::exponent;
+use crate::scalar::{BLOCK, paired};
 
 /// The code of each distance of an exponent from the largest of its half.
-pub(super) const CODES: [u8; 256] = {
+const CODES: [u8; 256] = {
     let mut codes = [ESCAPE; 256];
     let mut i = 0;
     while i < DISTANCES.len() {
@@ -17,7 +21,7 @@ pub(super) const CODES: [u8; 256] = {
 };
 
 /// Encodes whole rows. The last block of each is filled up with numbers that need no patches.
-pub(super) fn encode(cols: usize, rows: &[u8], out: &mut EncodedRows) {
+pub(in crate::encodings) fn encode(cols: usize, rows: &[u8], out: &mut EncodedRows) {
     for source in rows.chunks_exact(2 * cols) {
         let before = out.exponents.len();
         for source in source.as_chunks::<2>().0.chunks(BLOCK) {

@@ -1,22 +1,14 @@
-//! nested: bf16 as a copy of four bits a weight, the top, and the rest that it lacks.
+//! nested in scalars.
 
-use super::bf11::decode_exponents;
-use super::{BLOCK, e8m0_to_f32, nibble, paired};
+use super::{DISTANCES, REST_BLOCK, TOP_BLOCK};
 use crate::Matrix;
-
-/// Bytes of the rest of a block: the lower four of six bits of each mantissa, then the upper two.
-pub(crate) const REST_BLOCK: usize = BLOCK / 2 + BLOCK / 4;
-/// Bytes of the top of a block: a code of four bits for each column, then the largest exponent of
-/// each half.
-pub(crate) const TOP_BLOCK: usize = BLOCK / 2 + 2;
-
-/// The distances of exponents from the largest of their half that have codes in three tiers.
-pub(crate) const DISTANCES: [u8; 9] = [0, 1, 2, 3, 4, 5, 6, 7, 8];
+use crate::encodings::bf11::reference::{Planes, decode_exponents};
+use crate::scalar::{BLOCK, e8m0_to_f32, nibble, paired};
 
 /// What the codes of a top stand for, over the power of two of their half. From its lowest bit up, a
 /// code has the first bit of the mantissa, the distance of the exponent and the sign. A distance of 3
 /// means 3 or more.
-pub(crate) const TOP_VALUES: [f32; 16] = {
+pub(super) const TOP_VALUES: [f32; 16] = {
     const HALVES: [f32; 2] = [1.1875, 1.8125];
     const FAR: f32 = 0.09375;
     let mut values = [0.0; 16];
@@ -33,7 +25,7 @@ pub(crate) const TOP_VALUES: [f32; 16] = {
 };
 
 /// Splits a block of signs and mantissas, and the planes of its distances, into rest and codes.
-pub(crate) fn split(bytes: &[u8; BLOCK], planes: [u64; 2]) -> ([u8; REST_BLOCK], [u8; BLOCK / 2]) {
+pub(super) fn split(bytes: &[u8; BLOCK], planes: [u64; 2]) -> ([u8; REST_BLOCK], [u8; BLOCK / 2]) {
     let mut rest = [0; REST_BLOCK];
     let mut codes = [0; BLOCK / 2];
     for c in 0..BLOCK {
@@ -50,7 +42,7 @@ pub(crate) fn split(bytes: &[u8; BLOCK], planes: [u64; 2]) -> ([u8; REST_BLOCK],
 
 /// The inverse of [`split`].
 #[inline(always)]
-pub(crate) fn united(rest: &[u8; REST_BLOCK], codes: &[u8; BLOCK / 2]) -> ([u8; BLOCK], [u64; 2]) {
+pub(super) fn united(rest: &[u8; REST_BLOCK], codes: &[u8; BLOCK / 2]) -> ([u8; BLOCK], [u64; 2]) {
     let mut bytes = [0; BLOCK];
     let mut planes = [0; 2];
     for c in 0..BLOCK {
@@ -72,14 +64,24 @@ fn codes(top: &[u8; TOP_BLOCK]) -> &[u8; BLOCK / 2] {
     top.first_chunk().expect("they come first")
 }
 
-/// The planes of a block's distances.
-#[inline(always)]
-pub(super) fn planes(m: &Matrix, row: usize, block: usize) -> [u64; 2] {
-    united(&[0; REST_BLOCK], codes(top_of(m, 1, row, block))).1
+/// [`Planes`] of nested: those of its distances.
+pub(in crate::encodings) struct NestedPlanes;
+
+impl Planes for NestedPlanes {
+    #[inline(always)]
+    fn of(m: &Matrix, row: usize, block: usize, _: usize) -> [u64; 2] {
+        united(&[0; REST_BLOCK], codes(top_of(m, 1, row, block))).1
+    }
 }
 
 /// Decodes one block of a row to bf16 bits.
-pub(super) fn block(m: &Matrix, row: usize, block: usize, patches: &mut &[u8], out: &mut [u16]) {
+pub(in crate::encodings) fn bits(
+    m: &Matrix,
+    row: usize,
+    block: usize,
+    patches: &mut &[u8],
+    out: &mut [u16],
+) {
     let top = top_of(m, 1, row, block);
     let (bytes, planes) = united(&m.row_bytes(0, row).as_chunks().0[block], codes(top));
     let first = |at: usize| (planes[0] >> at & 1 | (planes[1] >> at & 1) << 1) as usize;
@@ -94,10 +96,16 @@ pub(super) fn block(m: &Matrix, row: usize, block: usize, patches: &mut &[u8], o
 }
 
 /// Decodes one block of a row of a top.
-pub(super) fn top(m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
+pub(in crate::encodings) fn top(m: &Matrix, row: usize, block: usize, out: &mut [f32]) {
     let top = top_of(m, 0, row, block);
     for (c, out) in out.iter_mut().enumerate() {
         let power = e8m0_to_f32(top[BLOCK / 2 + c / 32]);
         *out = TOP_VALUES[usize::from(nibble(top, c))] * power;
     }
+}
+
+/// True if a half of a block has the exponent of infinity and NaN. That of a weight is no larger.
+pub(in crate::encodings) fn has_special_power(top: &[u8]) -> bool {
+    let mut blocks = top.as_chunks::<TOP_BLOCK>().0.iter();
+    blocks.any(|block| block[BLOCK / 2] == 0xff || block[BLOCK / 2 + 1] == 0xff)
 }

@@ -1,20 +1,46 @@
-//! Decoding of nested: bytes and planes of bf11 from rest and top, then exponents from distances.
+//! Operations on nested: bytes and planes of bf11 from rest and top, then exponents from distances.
 
-#[cfg(target_arch = "x86_64")]
-pub(super) mod avx2;
-#[cfg(target_arch = "x86_64")]
-pub(super) mod avx512;
+use super::reference::united;
+use super::{REST_BLOCK, TOP_BLOCK};
+use crate::encodings::bf11::simd::{Bf11Simd, joined};
+use crate::scalar::{BLOCK, paired};
+use crate::simd::Portable;
 
-use super::{Simd, bf11};
-use crate::reference::{BLOCK, REST_BLOCK, TOP_BLOCK, paired, united};
-
-/// [`Simd::nested`], byte by byte but for the distances.
+/// Operations that each instruction set has for nested.
+///
+/// Every method is `#[inline(always)]`, as those of [`Simd`](crate::simd::Simd) are.
 ///
 /// # Safety
 ///
-/// As for [`Simd::nested`].
+/// Methods that take a pointer read the stated number of bytes, with any alignment.
+pub(crate) trait NestedSimd: Bf11Simd {
+    /// Decodes the 64 columns of a block of nested, whose rest has 48 bytes and whose top has 34, with
+    /// the table of [`DISTANCES`](super::DISTANCES). Escapes consume `patches`.
+    #[inline(always)]
+    unsafe fn nested(
+        self,
+        distances: &Self::Tiers,
+        rest: *const u8,
+        top: *const u8,
+        patches: &mut &[u8],
+    ) -> [Self::F; 4] {
+        // SAFETY: by this method's contract.
+        unsafe { by_bytes(self, distances, rest, top, patches) }
+    }
+}
+
+impl NestedSimd for Portable {}
+
+#[cfg(target_arch = "aarch64")]
+impl NestedSimd for crate::Neon {}
+
+/// [`NestedSimd::nested`], byte by byte but for the distances.
+///
+/// # Safety
+///
+/// As for [`NestedSimd::nested`].
 #[inline(always)]
-pub(super) unsafe fn by_bytes<S: Simd>(
+unsafe fn by_bytes<S: Bf11Simd>(
     s: S,
     distances: &S::Tiers,
     rest: *const u8,
@@ -35,12 +61,12 @@ pub(super) unsafe fn by_bytes<S: Simd>(
         in_order[c] = bytes[paired(c)];
         exponents[c] = powers[c / 32].saturating_sub(distances[paired(c)]);
     }
-    bf11::joined(s, &in_order, &exponents)
+    joined(s, &in_order, &exponents)
 }
 
 /// For each code of a top: what it has of the byte of sign and mantissa.
 #[cfg(target_arch = "x86_64")]
-const BYTES: [u8; 16] = {
+pub(super) const BYTES: [u8; 16] = {
     let mut bytes = [0; 16];
     let mut code = 0;
     while code < 16 {
@@ -52,4 +78,4 @@ const BYTES: [u8; 16] = {
 
 /// The exponent of each byte's half: in a block of bf11 the halves alternate every eight bytes.
 #[cfg(target_arch = "x86_64")]
-const HALVES: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1];
+pub(super) const HALVES: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1];

@@ -1,12 +1,12 @@
 //! Decoder of q8: codes in groups of 64 columns.
 
-use super::{Decoder, RowCursor};
-use crate::reference::{BLOCK, bf16_to_f32};
+use crate::encodings::{Decoder, RowCursor};
+use crate::scalar::{BLOCK, bf16_to_f32};
 use crate::simd::Simd;
 use crate::{Encoding, Matrix};
 
 #[derive(Clone, Copy)]
-pub(in crate::matmul) struct Q8;
+pub(in crate::encodings) struct Q8;
 
 impl<S: Simd> Decoder<S> for Q8 {
     const ENCODING: Encoding = Encoding::Q8;

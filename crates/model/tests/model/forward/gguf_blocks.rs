@@ -127,7 +127,7 @@ fn mixed_formats_give_the_logits_of_their_numbers() {
     sharded(&path("mixed.gguf"), &out);
     let fixture = Fixture::at(&out);
     let stored = fixture.manifest.pieces.iter().flat_map(|piece| &piece.tensors);
-    let formats: std::collections::BTreeSet<_> =
+    let formats: std::collections::HashSet<_> =
         stored.filter_map(|tensor| tensor.encoding).collect();
     assert_eq!(formats.len(), GgufBlocks::ALL.len() + 1, "{formats:?}");
     assert!(logits(&fixture.spec, fixture.source()) == expected);

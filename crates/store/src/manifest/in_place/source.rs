@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use sws_kernels::{Encoding, Published};
+use sws_kernels::{Encoding, Fp8Scales, Int4Groups, Nvfp4Scale};
 
 use super::{Geometry, PARTS, Packed, Packing, StoredTensor, TensorOrigin};
 use crate::checkpoint::WeightFile;
@@ -217,8 +217,8 @@ impl<'a> CheckpointTensors<'a> {
 }
 
 fn is_fp8_without_blocks(encoding: Encoding) -> bool {
-    use Published::{Fp8Rows, Fp8RowsBf16, Fp8Whole, Fp8WholeBf16};
-    matches!(encoding, Encoding::Published(Fp8Rows | Fp8RowsBf16 | Fp8Whole | Fp8WholeBf16))
+    use Fp8Scales::{Rows, RowsBf16, Whole, WholeBf16};
+    matches!(encoding, Encoding::Fp8(Rows | RowsBf16 | Whole | WholeBf16))
 }
 
 /// The encoding of a matrix, or of a stack of them; None if types and shapes do not fit together.
@@ -242,36 +242,37 @@ fn encoding(
     // One scale for so many columns of a row.
     let by = |count: u64| cols.is_multiple_of(count) && *has == [rows, cols / count];
     let fp8 = |f32, bf16| match dtype {
-        Dtype::F32 => Some(f32),
-        Dtype::BF16 => Some(Encoding::Published(bf16)),
+        Dtype::F32 => Some(Encoding::Fp8(f32)),
+        Dtype::BF16 => Some(Encoding::Fp8(bf16)),
         _ => None,
     };
     match codes.dtype {
         Dtype::F8_E4M3 if *has == [rows.div_ceil(128), cols.div_ceil(128)] => {
             if dtype == Dtype::F8_E8M0 {
-                return Some(Encoding::Published(Published::Fp8E8m0));
+                return Some(Encoding::Fp8(Fp8Scales::SquaresE8m0));
             }
-            fp8(Encoding::Fp8, Published::Fp8Bf16)
+            fp8(Fp8Scales::Squares, Fp8Scales::SquaresBf16)
         }
-        Dtype::F8_E4M3 if powers && by(32) => Some(Encoding::Published(Published::Mxfp8)),
+        Dtype::F8_E4M3 if powers && by(32) => Some(Encoding::Fp8(Fp8Scales::Thirtytwos)),
         Dtype::F8_E4M3 if of_matrix(scales).is_some() => {
-            fp8(Encoding::Published(Published::Fp8Whole), Published::Fp8WholeBf16)
+            fp8(Fp8Scales::Whole, Fp8Scales::WholeBf16)
         }
         Dtype::F8_E4M3 if *has == [rows] || *has == [rows, 1] => {
-            fp8(Encoding::Published(Published::Fp8Rows), Published::Fp8RowsBf16)
+            fp8(Fp8Scales::Rows, Fp8Scales::RowsBf16)
         }
-        Dtype::I32 if dtype == Dtype::BF16 && by(32) => Some(Encoding::Published(Published::Int4)),
+        Dtype::I32 if dtype == Dtype::BF16 && by(32) => {
+            Some(Encoding::Int4(Int4Groups::Symmetric32))
+        }
         Dtype::I32 if dtype == Dtype::BF16 && by(128) => {
-            Some(Encoding::Published(Published::Int4By128))
+            Some(Encoding::Int4(Int4Groups::Symmetric128))
         }
         Dtype::U8 if dtype == Dtype::F8_E4M3 && by(16) => {
             let third = third.filter(|third| third.dtype == Dtype::F32)?;
             of_matrix(third)?;
-            let layout = match third.name.ends_with("_global_scale") {
-                true => Published::Nvfp4Divided,
-                false => Published::Nvfp4,
-            };
-            Some(Encoding::Published(layout))
+            Some(Encoding::Nvfp4(match third.name.ends_with("_global_scale") {
+                true => Nvfp4Scale::Divided,
+                false => Nvfp4Scale::Times,
+            }))
         }
         Dtype::U8 | Dtype::I8 if powers && by(32) => Some(Encoding::Mxfp4),
         _ => None,

@@ -13,7 +13,7 @@ use std::arch::x86_64::*;
 use lookups::{CodebookWords, EVENED, selected, stored};
 
 use super::Codebook;
-use crate::gguf::{codebook, codes};
+use crate::encodings::gguf::{codebook, codes};
 use crate::simd::{Groups, Simd};
 use crate::{Avx512, GgufBlocks};
 

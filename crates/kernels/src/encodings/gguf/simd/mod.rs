@@ -3,16 +3,16 @@
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 
-use super::{Bytes, Codes, Groups, Portable, Simd};
+use super::codebook::{self, Shift};
 use crate::GgufBlocks;
-use crate::gguf::codebook::{self, Shift};
+use crate::simd::{Bytes, Codes, Groups, Portable, Simd};
 
 /// Decoding of blocks of 256 columns whose codes are indices into a codebook.
 ///
 /// # Safety
 ///
 /// Methods that take a pointer to bytes read a block of the format there.
-pub(crate) trait Codebook: Codes {
+pub(crate) trait Codebook: Simd {
     /// What the units of a block share.
     type Block: Copy;
     /// The codes of a format.

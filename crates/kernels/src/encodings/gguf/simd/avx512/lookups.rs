@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use crate::Avx512;
-use crate::gguf::{codebook, codes};
+use crate::encodings::gguf::{codebook, codes};
 
 /// Runs intrinsics that the token allows.
 macro_rules! allowed {
