@@ -1,4 +1,4 @@
-// The page of a server: its events, requests with a button to cancel them, and a chat.
+// Listening to the server's events, and drawing what they say.
 
 const TOKENS = 600;
 const PASSES = 600;
@@ -64,6 +64,7 @@ function tell(words, off) {
 
 function greet(event) {
   hello = event;
+  about();
   const count = hello.rows.reduce((sum, row) => sum + row[1], 0);
   states = new Uint8Array(count);
   now.requests = [];
@@ -133,6 +134,10 @@ function redraw() {
   if (sum("seconds") > 0) figures.push((sum("bytes") / 1e9 / sum("seconds")).toFixed(2) + " GB/s", percent(sum("waiting") / sum("seconds")) + " waiting");
   if (lost) figures.push(lost + " events lost");
   at("figures").textContent = figures.join(" · ");
+  if (!at("engine").hidden) drawEngine();
+}
+
+function drawEngine() {
   const still = calm.matches ? 1000 : 0;
   if (performance.now() - wallDrawn >= still) {
     drawWall(at("wall"), hello.rows, chosen?.token.wall || states);
@@ -155,8 +160,19 @@ at("key-form").addEventListener("submit", (event) => {
   sessionStorage.setItem("sws-key", key);
   at("key").value = "";
   listen();
-  about();
 });
+
+// The engine is one click away, beside the chat or, on narrow screens, in its place.
+function showEngine(seen) {
+  at("engine").hidden = !seen;
+  at("engine-toggle").setAttribute("aria-expanded", String(seen));
+  document.body.classList.toggle("engine", seen);
+  localStorage.setItem("sws-engine", seen ? "shown" : "");
+  wallDrawn = 0;
+  draw();
+}
+
+at("engine-toggle").addEventListener("click", () => showEngine(at("engine").hidden));
 window.addEventListener("resize", draw);
 scheme.addEventListener("change", () => {
   drawLegend(at("legend"));
@@ -165,4 +181,6 @@ scheme.addEventListener("change", () => {
 
 makeLegend(at("legend"), [0, 1, 2, 3, 4], { 3: "used by the last pass" });
 drawLegend(at("legend"));
+showEngine(localStorage.getItem("sws-engine") === "shown");
+startConversations();
 listen();
