@@ -248,6 +248,14 @@ export async function tryChat(browser, { url, dir, check, audit }) {
     await begin();
     await pause(300);
     check("all are deleted", (await listed()).length === 0 && (await count("#chat *")) === 0);
+
+    // And one comes back from its file.
+    const { result: { objectId } } = await browser.call("Runtime.evaluate", { expression: "document.getElementById('import-file')" });
+    await browser.call("DOM.setFileInputFiles", { files: [join(downloads, name)], objectId });
+    await browser.until('document.querySelectorAll("#conversations button").length === 1');
+    await click("#conversations button");
+    await browser.until("document.querySelectorAll('#chat .answer').length === 1");
+    check("an exported conversation is imported", (await words(LAST + ".querySelector('.markdown')")).startsWith("word0 word1"));
     check("no error in the chat", browser.problems.length === 0);
   } finally {
     await browser.call("Page.removeScriptToEvaluateOnNewDocument", scripted);

@@ -56,7 +56,7 @@ try {
   await browser.value('document.getElementById("engine-toggle").click()');
   // Chats end.
   await browser.value('document.getElementById("settings-open").click()');
-  await browser.type("#set-max_tokens", "150");
+  await browser.type("#set-max_tokens", "400");
   await browser.value('document.getElementById("settings-form").requestSubmit()');
 
   // A text, by the keyboard alone.

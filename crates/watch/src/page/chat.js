@@ -4,6 +4,10 @@
 let running = null;
 // False if the model has no chat template: it then continues texts.
 let talks = true;
+// Tokens that the model's context has room for.
+let context = 0;
+// Milliseconds between two times that a growing answer is kept.
+const KEEP_EVERY = 5000;
 let refreshDue = false, refreshNot = 0;
 
 async function about() {
@@ -15,6 +19,7 @@ async function about() {
     }));
     const before = talks;
     talks = Boolean(props.has_chat_template);
+    context = props.n_ctx || 0;
     showDefaults(props.default_generation_settings);
     showModels(models.data);
     if (talks !== before) showMessages();
@@ -62,9 +67,11 @@ async function answer(conversation) {
     const response = await fetch(talks ? "v1/chat/completions" : "v1/completions", {
       method: "POST", headers: headers({ "Content-Type": "application/json" }),
       body: JSON.stringify(requestOf(conversation)), signal: mine.controller.signal,
+    }).catch((error) => {
+      throw error.name === "AbortError" ? error : new Error("the server cannot be reached");
     });
     if (!response.ok) throw await refusalOf(response);
-    await readAnswer(response, message);
+    await readAnswer(response, mine);
   } catch (error) {
     message.failed = !mine.controller.signal.aborted;
     message.note = message.failed ? error.message : "(stopped)";
@@ -82,7 +89,7 @@ async function answer(conversation) {
 async function refusalOf(response) {
   let refusal = {};
   try {
-    refusal = (await response.json()).error;
+    refusal = (await response.json()).error || {};
   } catch {
     // A proxy answers without JSON.
   }
@@ -91,14 +98,20 @@ async function refusalOf(response) {
   return error;
 }
 
-async function readAnswer(response, message) {
+async function readAnswer(response, { conversation, message }) {
+  let kept = performance.now();
   for await (const [, data] of eventsOf(response)) {
-    if (data === "[DONE]") break;
+    if (data === "[DONE]") return;
     const event = JSON.parse(data);
     if (event.error) throw new Error(event.error.message);
     takeEvent(event, message);
     refreshSoon();
+    if (performance.now() - kept > KEEP_EVERY) {
+      kept = performance.now();
+      saveConversation(conversation);
+    }
   }
+  throw new Error("the server ended the answer early");
 }
 
 function takeEvent(event, message) {
@@ -117,7 +130,7 @@ function takeEvent(event, message) {
     call.name += called?.name || "";
     call.arguments += called?.arguments || "";
   }
-  if (choice?.finish_reason === "length") message.note = "(cut off at the limit of tokens)";
+  if (choice?.finish_reason) message.note = choice.finish_reason === "length" ? "(cut off at the limit of tokens)" : "";
   if (event.usage) message.figures = figuresOf(event);
 }
 
@@ -126,6 +139,7 @@ function figuresOf({ usage, timings, x_sws: engine }) {
   const parts = [usage.completion_tokens + " tokens"];
   if (timings?.predicted_per_second) parts.push(timings.predicted_per_second.toFixed(1) + " tok/s");
   if (Number.isFinite(engine?.hit_rate)) parts.push(percent(engine.hit_rate) + " hits");
+  if (usage.total_tokens && context) parts.push(usage.total_tokens + " of " + context + " in the context");
   if (engine?.bytes_read) parts.push(bytes(engine.bytes_read) + " read");
   return parts.join(" · ");
 }

@@ -1,4 +1,4 @@
-// The list of conversations: begin, open, rename, export, delete.
+// The list of conversations: begin, open, rename, delete.
 //
 // A conversation has an `id`, a `title`, times in milliseconds (`created`, `changed`), `messages`, and
 // `from`: the first message that the model still gets.
@@ -55,7 +55,7 @@ function showList() {
     if (list.children[place] !== item) list.insertBefore(item, list.children[place] || null);
   }
   for (const item of there.values()) item.remove();
-  at("list-all").hidden = heads.length === 0;
+  at("export-all").hidden = at("delete-all").hidden = heads.length === 0;
   at("chat-head").textContent = titleOf(current);
   at("chat-actions").hidden = !heads.some((head) => head.id === current.id);
 }
@@ -103,21 +103,6 @@ function toggleList(open) {
   at("list").classList.toggle("open", open);
 }
 
-function fileNameOf(title) {
-  const words = title.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, "-").replace(/^-|-$/g, "").slice(0, 40);
-  return (words || "conversation") + ".json";
-}
-
-// A conversation in a file, without what only this page needs.
-function exported(conversation) {
-  const { title, created, changed, messages } = conversation;
-  const times = { created: new Date(created).toISOString(), changed: new Date(changed).toISOString() };
-  return {
-    title, ...times, messages: messages.map(({ role, content, reasoning, calls, model, note }) =>
-      ({ role, content, reasoning_content: reasoning || undefined, tool_calls: calls, model, note: note || undefined })),
-  };
-}
-
 async function deleteConversation(conversation) {
   if (!await decide("Delete the conversation “" + titleOf(conversation) + "”?", "Delete")) return;
   conversation.deleted = true;
@@ -137,11 +122,7 @@ at("rename").addEventListener("click", async () => {
   current.title = title;
   await saveConversation(current);
 });
-at("export").addEventListener("click", () => download(fileNameOf(titleOf(current)), exported(current)));
 at("delete").addEventListener("click", () => deleteConversation(current));
-at("export-all").addEventListener("click", async () => {
-  download("conversations.json", (await storage.all()).map(exported));
-});
 at("delete-all").addEventListener("click", async () => {
   if (!await decide("Delete all " + heads.length + " conversations of this browser?", "Delete all")) return;
   current.deleted = true;
@@ -160,4 +141,6 @@ async function startConversations() {
   const last = sessionStorage.getItem("sws-conversation");
   if (heads.some((head) => head.id === last)) await openConversation(last);
   else show(current);
+  // On a touch screen the keyboard would cover half of the page.
+  if (!window.matchMedia("(pointer: coarse)").matches && document.activeElement === document.body) at("question").focus();
 }

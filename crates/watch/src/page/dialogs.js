@@ -1,4 +1,4 @@
-// Questions to the person, copying, and files for download.
+// Questions to the person, and copying.
 
 // Asks in a dialog. Resolves to true, or the words where `value` is given, or null if the person declines.
 function decide(words, yes, value) {
@@ -49,12 +49,4 @@ function copySelection(text) {
   field.remove();
   before?.focus();
   return done;
-}
-
-function download(name, value) {
-  const link = made("a");
-  link.href = URL.createObjectURL(new Blob([JSON.stringify(value, null, 2) + "\n"], { type: "application/json" }));
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
 }

@@ -17,6 +17,7 @@ pub const JS: &str = concat!(
     include_str!("messages.js"),
     include_str!("chat.js"),
     include_str!("conversations.js"),
+    include_str!("transfer.js"),
     include_str!("tokens.js"),
     include_str!("engine.js"),
     include_str!("live.js"),

@@ -90,7 +90,8 @@ function answerView(message) {
   element.setAttribute("aria-label", talks ? "Answer" : "Continuation");
   const reasoning = made("details", undefined, "reasoning");
   const thought = made("div", "", "words");
-  reasoning.append(made("summary", "Reasoning"), thought);
+  const summary = made("summary", "Reasoning");
+  reasoning.append(summary, thought);
   const calls = made("div");
   const words = made("div", undefined, talks ? "markdown" : "words");
   const note = made("p", "", "note");
@@ -106,6 +107,7 @@ function answerView(message) {
   let shownCalls = "";
   const refresh = () => {
     reasoning.hidden = !message.reasoning;
+    summary.textContent = message.running && !message.content ? "Reasoning …" : "Reasoning";
     growText(thought, message.reasoning || "");
     if (shownCalls !== (shownCalls = JSON.stringify(message.calls || []))) {
       calls.replaceChildren(...(message.calls || []).map(callNode));
