@@ -30,7 +30,8 @@ async function about() {
 }
 
 async function ask(question) {
-  current.title ||= question.trim().split("\n")[0].slice(0, 60);
+  const line = question.trim().split("\n")[0];
+  current.title ||= line.length > 60 ? line.slice(0, 59).trimEnd() + "…" : line;
   const asked = { role: "user", content: question };
   current.messages.push(asked);
   addMessage(asked);

@@ -95,8 +95,9 @@ function take(frame) {
   if (frame.layers?.length) layers = frame.layers;
   if (frame.tokens?.length) {
     keep(walls, states.slice(), WALLS);
+    const follows = followsTokens();
     for (const token of frame.tokens) say(token, walls[walls.length - 1]);
-    trim();
+    trim(follows);
   }
   draw();
 }
@@ -169,6 +170,7 @@ function showEngine(seen) {
   document.body.classList.toggle("engine", seen);
   localStorage.setItem("sws-engine", seen ? "shown" : "");
   wallDrawn = 0;
+  at("text").scrollTop = at("text").scrollHeight;
   draw();
 }
 

@@ -35,8 +35,8 @@ function questionView(message) {
   element.setAttribute("aria-label", talks ? "Question" : "Text");
   const words = made("div", message.content, "words");
   const tools = made("div", undefined, "tools");
-  messageButton("Edit", "Edit this question", tools, () => editQuestion(message, element)).className = "not-running";
   messageButton("Copy", "Copy this question", tools, (button) => copy(message.content, button));
+  messageButton("Edit", "Edit this question", tools, () => editQuestion(message, element)).className = "not-running";
   element.append(words, tools);
   return { element, refresh() {} };
 }
@@ -53,7 +53,7 @@ function editQuestion(message, element) {
   const tools = made("div", undefined, "buttons");
   const close = () => {
     element.replaceChildren(...old);
-    element.querySelector("button").focus();
+    element.querySelector(".not-running").focus();
   };
   messageButton("Cancel", "Cancel the edit", tools, close);
   const send = made("button", "Send");

@@ -27,9 +27,14 @@ function say(token, wall) {
   tokens.push(span);
 }
 
-function trim() {
+// The tokens follow the text unless the person has gone elsewhere.
+function followsTokens() {
   const box = at("text");
-  const follows = !chosen && box.scrollTop + box.clientHeight > box.scrollHeight - 60;
+  return !chosen && box.scrollTop + box.clientHeight > box.scrollHeight - 60;
+}
+
+function trim(follows) {
+  const box = at("text");
   while (tokens.length > TOKENS) tokens.shift().remove();
   tokens = tokens.filter((span) => span.isConnected);
   for (const text of [...box.children]) if (!text.childElementCount) text.remove();
