@@ -5,6 +5,8 @@
 
 let heads = [];
 let current = newConversation();
+// Conversations that are being written: what is in the browser is older.
+const saving = new Map();
 // Other tabs of this server show the same list.
 const others = new BroadcastChannel("sws-conversations");
 
@@ -19,12 +21,14 @@ const titleOf = (conversation) => conversation.title || "New conversation";
 async function saveConversation(conversation) {
   if (conversation.deleted || !conversation.messages.length) return;
   conversation.changed = Date.now();
+  saving.set(conversation.id, conversation);
   try {
     await storage.write(conversation);
   } catch (error) {
     at("list-about").textContent = "The browser did not keep this conversation: " + error.message;
     return;
   }
+  saving.delete(conversation.id);
   await changedList();
 }
 
@@ -81,7 +85,7 @@ function show(conversation) {
 
 async function openConversation(id) {
   if (id === current.id) return toggleList(false);
-  const conversation = running?.conversation.id === id ? running.conversation : await storage.read(id);
+  const conversation = running?.conversation.id === id ? running.conversation : saving.get(id) || await storage.read(id);
   if (!conversation) return readList();
   for (const message of conversation.messages) {
     if (message.running && message !== running?.message) {
