@@ -10,6 +10,9 @@ let context = 0;
 const KEEP_EVERY = 5000;
 let refreshDue = false, refreshNot = 0;
 
+// Facts about the model that a first question waits for.
+let knowing = null;
+
 async function about() {
   try {
     const [props, models] = await Promise.all(["props", "v1/models"].map(async (path) => {
@@ -30,6 +33,7 @@ async function about() {
 }
 
 async function ask(question) {
+  await knowing;
   const line = question.trim().split("\n")[0];
   current.title ||= line.length > 60 ? line.slice(0, 59).trimEnd() + "…" : line;
   const asked = { role: "user", content: question };

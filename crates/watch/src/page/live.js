@@ -64,7 +64,7 @@ function tell(words, off) {
 
 function greet(event) {
   hello = event;
-  about();
+  knowing = about();
   const count = hello.rows.reduce((sum, row) => sum + row[1], 0);
   states = new Uint8Array(count);
   now.requests = [];
