@@ -16,10 +16,10 @@ use std::error::Error;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use sws_model::text::{Sampler, Sampling, SplitMix64};
+use sws_format::{Manifest, Piece};
 use sws_model::{CausalLm, ForwardPass, KvPrecision, ResidentSource, Session};
-use sws_store::{Manifest, Piece};
 use sws_testing::sampled;
+use sws_text::{Sampler, Sampling, SplitMix64};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 

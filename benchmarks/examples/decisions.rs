@@ -13,7 +13,7 @@ use sws_cache::correction::{Correction, Corrections};
 use sws_cache::history::HistoryShape;
 use sws_cache::policy::{ExpertLayers, PolicyKind, RouterChoice};
 use sws_cache::{Lookup, Need, PredictiveCache};
-use sws_store::{Clock, Pass, PieceId};
+use sws_format::{Clock, Pass, PieceId};
 
 const TOKENS: usize = 600;
 const TOP_K: usize = 8;

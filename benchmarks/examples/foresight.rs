@@ -16,12 +16,12 @@ use std::sync::Arc;
 
 use sws_draft::{Draft, NoDraft};
 use sws_engine::{Metrics, Options, ProcessMemory, RamBudget, SpeculativeWeightStreamer};
-use sws_model::text::Sampler;
 use sws_model::{CausalLm, ForwardPass};
 use sws_store::{NVMeWeightStore, StoreOptions};
 use sws_testing::noisy::{Answer, Noisy, hash};
 use sws_testing::recorded::Recorded;
 use sws_testing::sampled;
+use sws_text::Sampler;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 

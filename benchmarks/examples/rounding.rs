@@ -13,7 +13,7 @@ use std::io::Write;
 use sws::{Activations, KvPrecision, LoadedModel, Model, Needs, Options, TextCodec};
 use sws_kernels::functional::argmax;
 use sws_model::Observer;
-use sws_model::text::{Sampler, Sampling};
+use sws_text::{Sampler, Sampling};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 

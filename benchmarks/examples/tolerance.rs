@@ -16,9 +16,9 @@ use sws_engine::{
     Exactness, Metrics, Options, ProcessMemory, RamBudget, SpeculativeWeightStreamer, StandInUse,
 };
 use sws_kernels::functional::argmax;
-use sws_model::text::{Sampler, Sampling};
 use sws_model::{CausalLm, ForwardPass};
 use sws_store::{NVMeWeightStore, StoreOptions};
+use sws_text::{Sampler, Sampling};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use half::bf16;
+use sws_format::{Extent, Manifest, PieceKind};
 use sws_kernels::{Encoding, Fp8Scales};
-use sws_store::shard::{ShardOptions, unshard};
-use sws_store::{Extent, Manifest, PieceKind};
+use sws_shard::{ShardOptions, unshard};
 
 use crate::gaussian::{mix, quantile, stream};
 use crate::kernels::weights::Encoded;

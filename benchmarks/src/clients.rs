@@ -9,8 +9,8 @@ use serde::Serialize;
 use sws::{
     Batch, BatchRequest, Cancel, Event, LoadedModel, Model, Needs, Options, RamBudget, Streaming,
 };
-use sws_model::text::{GenerationOptions, Position};
-use sws_store::Clock;
+use sws_format::Clock;
+use sws_text::{GenerationOptions, Position};
 
 const BEGINNINGS: &str = include_str!("../../shards/tales-moe-training/beginnings.txt");
 const MIB: u64 = 1 << 20;

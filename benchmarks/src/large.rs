@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use sws_format::open_checkpoint;
 use sws_kernels::Encoding;
-use sws_store::open_checkpoint;
-use sws_store::shard::{ShardOptions, shard, unshard};
+use sws_shard::{ShardOptions, shard, unshard};
 
 use crate::inflate::{Neurons, inflate};
 

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde::Serialize;
 use serde_json::{Value, json};
+use sws_format::Clock;
 use sws_kernels::Tier;
 use sws_model::{Chunk, ForwardPass, ForwardState, KvPrecision, ResidentSource};
-use sws_store::Clock;
 
 use crate::paired::{Ratios, median};
 use crate::published::Published;

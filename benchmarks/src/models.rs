@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 use rayon::prelude::*;
 use sws::{Footprint, Format, Outline, SUGGESTIONS, Size};
 use sws_engine::PlanOptions;
+use sws_format::read_config;
 use sws_kernels::{Encoding, Tier};
-use sws_store::read_config;
 
 /// Budgets of common machines, in GiB.
 const MACHINES: [u64; 3] = [16, 32, 64];

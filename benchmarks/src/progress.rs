@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
-use sws_store::Clock;
+use sws_format::Clock;
 
 /// Minimum interval between plain lines.
 const BETWEEN_LINES: Duration = Duration::from_secs(2);

@@ -6,9 +6,9 @@ use anyhow::{Context, Result, bail, ensure};
 use safetensors::Dtype;
 use serde_json::{Value, json};
 use sws::Outline;
-use sws_kernels::{Encoding, Published as Layout};
+use sws_format::Configuration;
+use sws_kernels::{Encoding, Fp8Scales, Int4Groups};
 use sws_model::HubTensor;
-use sws_store::Configuration;
 
 use crate::checkpoint::PlannedTensor;
 
@@ -211,13 +211,13 @@ fn stored(tensor: HubTensor, encoding: Encoding, planned: &mut Vec<PlannedTensor
         Ok(cols / 32)
     };
     match encoding {
-        Encoding::Fp8 => {
+        Encoding::Fp8(Fp8Scales::Squares) => {
             let mut scales = shape.clone();
             scales[dims - 2..].iter_mut().for_each(|n| *n = n.div_ceil(128));
             add(name.clone(), Dtype::F8_E4M3, shape);
             add(name + "_scale_inv", Dtype::F32, scales);
         }
-        Encoding::Published(Layout::Fp8E8m0) => {
+        Encoding::Fp8(Fp8Scales::SquaresE8m0) => {
             let mut scales = shape.clone();
             scales[dims - 2..].iter_mut().for_each(|n| *n = n.div_ceil(128));
             let scale = beside("scale");
@@ -237,7 +237,7 @@ fn stored(tensor: HubTensor, encoding: Encoding, planned: &mut Vec<PlannedTensor
             add(format!("{name}_blocks"), Dtype::U8, blocks);
             add(name + "_scales", Dtype::U8, shape);
         }
-        Encoding::Published(Layout::Int4) => {
+        Encoding::Int4(Int4Groups::Symmetric32) => {
             let blocks = whole(shape[dims - 1])?;
             let scales = [&shape[..dims - 1], &[blocks]].concat();
             shape[dims - 1] = 4 * blocks;

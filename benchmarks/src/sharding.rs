@@ -15,9 +15,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use rustix::fs::{FallocateFlags, OFlags};
 use serde::Serialize;
+use sws_format::{Checkpoint, Clock, Naming, open_checkpoint};
 use sws_kernels::Encoding;
-use sws_store::shard::{ShardOptions, shard};
-use sws_store::{Checkpoint, Clock, Naming, SLOT_ALIGN, Slot, open_checkpoint};
+use sws_shard::{ShardOptions, shard};
+use sws_store::{SLOT_ALIGN, Slot};
 
 use crate::paired::median;
 
@@ -117,7 +118,7 @@ fn timed_sharding(
     naming: &dyn Naming,
     out: &Path,
     encoding: Encoding,
-) -> Result<(Duration, sws_store::shard::Sharded)> {
+) -> Result<(Duration, sws_shard::Sharded)> {
     settle();
     let clock = Clock::real();
     let options = ShardOptions { encoding, ..ShardOptions::default() };

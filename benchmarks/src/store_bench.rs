@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
-use sws_store::{
-    Arena, Clock, Extent, FileEntry, Manifest, ModelIdentity, NVMeWeightStore, Piece, PieceId,
-    PieceKind, Priority, Read, ReaderKind, Slot, StoreOptions, Tensor, check_len, checksum,
+use sws_format::{
+    Clock, Extent, FileEntry, Manifest, ModelIdentity, Piece, PieceId, PieceKind, Tensor,
+    check_len, checksum,
 };
+use sws_store::{Arena, NVMeWeightStore, Priority, Read, ReaderKind, Slot, StoreOptions};
 
 use crate::paired::median;
 use crate::size::parse_size;
@@ -284,7 +285,7 @@ fn prepare(dir: &Path, size: u64, pieces: u64) -> Result<Manifest> {
             }
             tensors.push(Tensor {
                 name: name.into(),
-                dtype: sws_store::Dtype::U8,
+                dtype: sws_format::Dtype::U8,
                 shape: vec![cut[1] - cut[0], 4096],
                 transposed: false,
                 packing: None,

@@ -9,7 +9,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use sws_store::{Clock, DirectReader, SLOT_ALIGN, ShardReader, Slot};
+use sws_format::{Clock, ShardReader};
+use sws_store::{DirectReader, SLOT_ALIGN, Slot};
 
 use crate::paired::median;
 use crate::size::parse_size;

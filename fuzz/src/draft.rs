@@ -1,7 +1,7 @@
 //! Any bytes as the learned file of a tiny model: as its draft, which then processes tokens.
 
 use sws_draft::{Draft, DraftShape, DraftSize, Gates, MicroDraftModel};
-use sws_store::Pass;
+use sws_format::Pass;
 
 /// Fingerprint of the model that the draft must match.
 const FINGERPRINT: &str = "m";

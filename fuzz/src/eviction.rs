@@ -6,7 +6,7 @@ use sws_cache::SavedTensors;
 use sws_cache::correction::{Correction, Corrections};
 use sws_cache::history::{History, HistoryShape};
 use sws_cache::policy::{ExpertLayers, PolicyKind, RouterChoice};
-use sws_store::{Dtype, Pass};
+use sws_format::{Dtype, Pass};
 
 /// The model that the correction must match.
 const MODEL: &str = "m";

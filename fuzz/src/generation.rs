@@ -1,7 +1,7 @@
 //! Any bytes as a `generation_config.json`, followed by a zero byte and a `config.json`.
 
-use sws_model::text::{Generation, GenerationOptions};
-use sws_store::Configuration;
+use sws_format::Configuration;
+use sws_text::{Generation, GenerationOptions};
 
 /// True if the files were accepted.
 pub(crate) fn check(data: &[u8]) -> bool {

@@ -3,7 +3,7 @@
 use std::cell::LazyCell;
 use std::collections::HashSet;
 
-use sws_store::{Gguf, Manifest, Naming, PieceId, Placement, open_checkpoint};
+use sws_format::{Gguf, Manifest, Naming, PieceId, Placement, open_checkpoint};
 
 thread_local! {
     static DIR: LazyCell<tempfile::TempDir> = LazyCell::new(|| tempfile::tempdir().unwrap());

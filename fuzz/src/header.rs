@@ -4,7 +4,7 @@ use std::cell::LazyCell;
 use std::fs::File;
 use std::io::Write;
 
-use sws_store::{
+use sws_format::{
     Header, HeaderError, Manifest, Naming, PieceId, PieceKind, Placement, open_checkpoint,
 };
 

@@ -1,7 +1,7 @@
 //! Any bytes as the hub's list of files, an index of weights and a tag, with zeros between them.
 
+use sws_format::is_plain_path;
 use sws_hub::{Listing, ModelId, select};
-use sws_store::is_plain_path;
 
 /// True if the bytes chose a model.
 pub(crate) fn check(data: &[u8]) -> bool {

@@ -1,6 +1,6 @@
 //! Any bytes as a `manifest.json`, and as the body of one with a valid checksum.
 
-use sws_store::Manifest;
+use sws_format::Manifest;
 
 /// True if the manifest was accepted.
 pub fn check(data: &[u8]) -> bool {

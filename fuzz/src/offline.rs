@@ -5,8 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 use sws::{Model, Needs, Options, Streaming, TextCodec};
-use sws_model::text::ChatTemplate;
 use sws_serve::{Answered, Offline, ServerConfig, ServerLimits};
+use sws_text::ChatTemplate;
 
 /// A template of chats with reasoning and tool calls.
 const TEMPLATE: &[u8] = b"{# <think></think><tool_call> #}\

@@ -1,17 +1,18 @@
 //! Any text as an answer in each format: it reads the same whole and split in two.
 
-use sws_model::text::{ChatTemplate, ReplyFormat, ReplyPart, ReplyReader, ToolSchemas};
+use sws_text::{ChatTemplate, ReplyFormat, ReplyPart, ReplyReader, ToolSchemas};
 
-const TEMPLATES: [&[u8]; 9] = [
-    b"<think></think><tool_call>",
-    b"<tool_call><function=",
-    b"<think></think><tool_call><arg_key>",
-    b"<minimax:tool_call>",
-    "<｜DSML｜function_calls>".as_bytes(),
-    "<think></think><｜tool▁call▁begin｜>".as_bytes(),
-    b"<|tool_call_begin|>",
-    b"[THINK][/THINK][TOOL_CALLS]",
-    b"<|channel|><|message|>",
+/// Markers of templates that show tools.
+const MARKERS: [&str; 9] = [
+    "<think></think><tool_call>",
+    "<tool_call><function=",
+    "<think></think><tool_call><arg_key>",
+    "<minimax:tool_call>",
+    "<｜DSML｜function_calls>",
+    "<think></think><｜tool▁call▁begin｜>",
+    "<|tool_call_begin|>",
+    "[THINK][/THINK][TOOL_CALLS]",
+    "<|channel|><|message|>",
 ];
 
 /// The first byte chooses the format, the second the place of the split. Returns true for an answer
@@ -19,8 +20,9 @@ const TEMPLATES: [&[u8]; 9] = [
 pub(crate) fn check(data: &[u8]) -> bool {
     let [format, split, text @ ..] = data else { return false };
     let Ok(text) = std::str::from_utf8(text) else { return false };
-    let template = TEMPLATES[usize::from(*format) % TEMPLATES.len()];
-    let template = ChatTemplate::from_files(None, Some(template)).unwrap().unwrap();
+    let markers = MARKERS[usize::from(*format) % MARKERS.len()];
+    let template = format!("{markers}{{{{ tools }}}}");
+    let template = ChatTemplate::from_files(None, Some(template.as_bytes())).unwrap().unwrap();
     let reader = || ReplyFormat::of(&template).reader("", Some(ToolSchemas::default()));
     let at = text.len() * usize::from(*split) / 256;
     let at = (0..=at).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);

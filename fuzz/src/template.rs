@@ -1,6 +1,6 @@
 //! Any bytes as a chat template, and as a `tokenizer_config.json` that contains one.
 
-use sws_model::text::{ChatOptions, ChatTemplate, Message};
+use sws_text::{ChatOptions, ChatTemplate, Message};
 
 /// True if either was accepted.
 pub(crate) fn check(data: &[u8]) -> bool {

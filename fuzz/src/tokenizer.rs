@@ -1,7 +1,7 @@
 //! Any bytes as a `tokenizer.json`, and as one step of an otherwise valid one. A text is then
 //! encoded and decoded.
 
-use sws_model::text::Tokenizer;
+use sws_text::Tokenizer;
 
 /// A text with characters that tokenizers treat specially.
 const TEXT: &str = " The cat's\n\n12345 caf\u{e9} \u{fdfa}\u{130}   aaaa<s> \u{4f60}\u{597d}!";

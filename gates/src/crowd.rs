@@ -10,12 +10,13 @@ use sws::{
     Options, Streaming,
 };
 use sws_engine::{Certificate, Metrics, Witness, peak_memory};
+use sws_format::ShardReader;
 use sws_model::KvPrecision;
-use sws_model::text::Position;
-use sws_store::{ReaderKind, ShardReader, StoreOptions};
+use sws_store::{ReaderKind, StoreOptions};
 use sws_testing::readers::Flaky;
+use sws_text::Position;
 
-use crate::child::{Done, Task};
+use crate::task::{Crowd, Done, Task};
 
 /// Texts at a time.
 const AT_A_TIME: usize = 8;
@@ -23,13 +24,6 @@ const AT_A_TIME: usize = 8;
 const KEPT: u64 = 16 << 20;
 /// Of the reads that fail.
 const SEED: u64 = 16;
-
-/// A number of texts, and the reads of a thousand that fail.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Crowd {
-    pub(crate) texts: usize,
-    pub(crate) per_mille: u32,
-}
 
 /// A text, as it is asked for.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

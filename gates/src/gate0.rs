@@ -8,15 +8,15 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use sws_model::text::Sampling;
-use sws_store::shard::unshard;
-use sws_store::{Checkpoint, MANIFEST_FILE, open_checkpoint};
+use sws_format::{Checkpoint, MANIFEST_FILE, open_checkpoint};
+use sws_shard::unshard;
 use sws_testing::goldens::{Golden, golden_dir, is_readable_in_place, variants};
+use sws_text::Sampling;
 
-use crate::child::{Done, Drafting, Ram, Task, Work, finished};
 use crate::models::{Large, make_shards};
 use crate::report::Report;
-use crate::{Setting, mib};
+use crate::setting::{Setting, mib};
+use crate::task::{Done, Drafting, Ram, Task, Work, finished};
 
 const WITHIN: &str = "the most memory of the process is at most its budget";
 const ALONE: &str = "nothing stays in memory but norms and what is passing through";
@@ -183,7 +183,7 @@ fn difference(a: &Path, b: &Path) -> Result<Option<String>> {
 
 fn tensors(
     checkpoint: &dyn Checkpoint,
-) -> impl Iterator<Item = (&String, &sws_store::HeaderTensor)> {
+) -> impl Iterator<Item = (&String, &sws_format::HeaderTensor)> {
     let files = checkpoint.files().iter();
     files.flat_map(|file| file.tensors.iter().map(move |tensor| (&file.name, tensor)))
 }

@@ -7,15 +7,15 @@ use anyhow::{Result, ensure};
 use sws_benchmarks::fio;
 use sws_benchmarks::paired::median;
 use sws_cache::policy::PolicyKind;
-use sws_model::text::Sampling;
 use sws_testing::cgroup::Group;
 use sws_testing::{sampled, tales};
+use sws_text::Sampling;
 
-use crate::child::{Done, Drafting, Ended, Endured, Ram, Task, Work, finished};
-use crate::models::model;
-use crate::pairs::{self, Ask, Contender, TURN, Turn, ratios};
+use crate::pairs::{self, Contender, TURN, ratios};
 use crate::report::Report;
-use crate::{Setting, mib, virtual_time};
+use crate::setting::{Setting, mib};
+use crate::task::{Ask, Done, Drafting, Ended, Endured, Ram, Task, Turn, Work, finished};
+use crate::virtual_time;
 
 const SAME: &str = "every bit of routes and logits agrees with the resident model at every step";
 const SMALL: &str = "the model has at least 8 times the memory of the process without it";
@@ -120,7 +120,7 @@ fn stream(report: &mut Report, setting: &Setting, form: &str) -> Result<()> {
     if cases.is_empty() {
         return Ok(());
     }
-    let model = model(setting, form)?;
+    let model = setting.model(form)?;
     let tokens = if setting.full { 128 } else { 64 };
     let prompt = ids(32);
     let context = prompt.len() + tokens;

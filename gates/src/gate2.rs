@@ -11,15 +11,15 @@ use sws_cache::policy::PolicyKind;
 use sws_draft::{Draft, NoDraft};
 use sws_engine::Metrics;
 use sws_model::CausalLm;
-use sws_model::text::Sampler;
 use sws_testing::noisy::{Answer, Noisy, hash};
 use sws_testing::{sampled, tales};
+use sws_text::Sampler;
 
-use crate::Setting;
-use crate::child::{DRAFT_BYTES, Drafting, Task};
-use crate::pairs::{self, Turn};
+use crate::pairs;
 use crate::report::Report;
+use crate::setting::Setting;
 use crate::stage::{EXTREMES, MIDDLE, Run, Stage};
+use crate::task::{DRAFT_BYTES, Drafting, Task, Turn};
 
 const SAME: &str = "every logit is the same";
 const TEXT: &str = "both contenders give the same text";

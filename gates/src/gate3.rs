@@ -12,17 +12,18 @@ use sws_engine::{
     ComputeCosts, Counters, Exactness, Metrics, Options, ProcessMemory, RamBudget,
     SpeculativeWeightStreamer, StandInUse,
 };
+use sws_format::{MANIFEST_FILE, Manifest, checksum, open_checkpoint};
 use sws_kernels::Encoding;
 use sws_model::{CausalLm, ForwardPass, naming};
-use sws_store::shard::{ShardOptions, shard, unshard, verify};
-use sws_store::{MANIFEST_FILE, Manifest, SimulatedDisk, checksum, open_checkpoint};
+use sws_shard::{ShardOptions, shard, unshard, verify};
+use sws_store::SimulatedDisk;
 use sws_testing::tales;
 use sws_testing::virtual_time::simulated;
 use tempfile::TempDir;
 
-use crate::Setting;
-use crate::child::Done;
 use crate::report::Report;
+use crate::setting::Setting;
+use crate::task::Done;
 
 const SAME: &str = "exact mode: every bit of the logits is that of the model without stand-ins";
 const CAUGHT: &str = "exact mode: inexact pieces are offered, and each is caught";

@@ -11,15 +11,15 @@ use sws_cache::policy::PolicyKind;
 use sws_draft::{Draft, NoDraft};
 use sws_engine::Metrics;
 use sws_model::CausalLm;
-use sws_model::text::{Sampler, Sampling};
 use sws_testing::noisy::hash;
 use sws_testing::{sampled, tales};
+use sws_text::{Sampler, Sampling};
 
-use crate::Setting;
-use crate::child::{Drafting, Task};
-use crate::pairs::{self, Ask};
+use crate::pairs;
 use crate::report::Report;
+use crate::setting::Setting;
 use crate::stage::{EXTREMES, MIDDLE, Run, Stage};
+use crate::task::{Ask, Drafting, Task};
 
 const SAME: &str = "every logit is that of a run with everything in memory";
 const CHANGES: &str = "the topic changes at least 20 times";

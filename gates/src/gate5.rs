@@ -9,14 +9,13 @@ use sws::{Model, Needs, Options, RamBudget, Streaming};
 use sws_testing::cgroup::Group;
 use sws_testing::tales;
 
-use crate::Setting;
-use crate::child::{Drafting, Ended, Ram, Task, Work, finished};
-use crate::crowd::{Crowd, Text, Told};
+use crate::crowd::{Text, Told};
 use crate::report::Report;
-use crate::{mib, schedule};
+use crate::schedule;
+use crate::setting::Setting;
+use crate::setting::mib;
+use crate::task::{Crowd, Drafting, Ended, Ram, Task, Work, finished};
 
-pub(crate) const SAME: &str =
-    "every text has the tokens, probabilities and hashes that it has alone";
 const CONTROL: &str = "control: a token, probability or hash with another bit is found";
 const ENDED: &str = "every text ends, and reads that fail end some of them only";
 const REUSED: &str = "texts that begin as others did are not computed again from their start";
@@ -105,7 +104,7 @@ fn compare(report: &mut Report, case: &str, told: &[Told]) -> Result<usize> {
         let alone = crate::crowd::alone(&mut loaded, &text)?;
         let same = told.is_as(&alone);
         agreed += usize::from(same);
-        report.check(SAME, same, || format!("{case}: {told:?}"));
+        report.check(schedule::SAME, same, || format!("{case}: {told:?}"));
         for altered in told.altered() {
             report.check(CONTROL, !altered.is_as(&alone), || format!("{case}: {altered:?}"));
         }

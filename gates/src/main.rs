@@ -16,7 +16,9 @@ mod models;
 mod pairs;
 mod report;
 mod schedule;
+mod setting;
 mod stage;
+mod task;
 mod virtual_time;
 
 use std::cell::OnceCell;
@@ -28,6 +30,7 @@ use clap::{Parser, Subcommand};
 
 use models::Large;
 use report::Report;
+use setting::Setting;
 
 /// Checks the criteria that must hold before the next part is built, and prints the figures.
 #[derive(Parser)]
@@ -75,31 +78,6 @@ const GATES: [(u32, Gate); 6] = [
     (5, gate5::run),
 ];
 
-/// Settings shared by all gates.
-pub(crate) struct Setting {
-    pub(crate) full: bool,
-    only: Option<String>,
-    scratch: PathBuf,
-    large: OnceCell<Large>,
-}
-
-impl Setting {
-    /// True if this case is selected.
-    pub(crate) fn wants(&self, case: &str) -> bool {
-        self.only.as_ref().is_none_or(|words| case.contains(words))
-    }
-
-    /// The model that is far larger than the process, made on first use.
-    pub(crate) fn large(&self) -> Result<&Large> {
-        if let Some(large) = self.large.get() {
-            return Ok(large);
-        }
-        let expert_bytes = if self.full { 14 << 20 } else { 2 << 20 };
-        let large = Large::make(&self.scratch, expert_bytes)?;
-        Ok(self.large.get_or_init(|| large))
-    }
-}
-
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let done = match arguments.child {
@@ -144,9 +122,4 @@ fn run(arguments: &Arguments) -> Result<bool> {
         ensure!(!reports.is_empty(), "no case has `{words}` in its name");
     }
     Ok(!reports.iter().any(Report::failed))
-}
-
-/// Formats bytes for readers.
-pub(crate) fn mib(bytes: u64) -> String {
-    format!("{:.1} MiB", bytes as f64 / (1 << 20) as f64)
 }

@@ -5,11 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, ensure};
 use sws_benchmarks::large;
-use sws_store::shard::ShardOptions;
+use sws_shard::ShardOptions;
 use sws_testing::tales;
 use tempfile::TempDir;
-
-use crate::Setting;
 
 /// The bundled model with its experts enlarged.
 #[derive(Debug)]
@@ -51,12 +49,6 @@ impl Large {
     pub(crate) fn shards(&self) -> PathBuf {
         self.dir.join("shards")
     }
-}
-
-/// Path of the large model in a form: `shards`, or `in place`.
-pub(crate) fn model(setting: &Setting, form: &str) -> Result<PathBuf> {
-    let large = setting.large()?;
-    Ok(if form == "shards" { large.shards() } else { large.checkpoint() })
 }
 
 /// Shards a checkpoint in the default encoding.

@@ -6,7 +6,6 @@ use std::process::{Child, ChildStdin, ChildStdout};
 
 use anyhow::{Context, Result, anyhow};
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sws_benchmarks::paired::{Ratios, median};
 use sws_benchmarks::resident::tokenizer;
@@ -14,37 +13,8 @@ use sws_benchmarks::resident::tokenizer;
 use sws_cache::policy::PolicyKind;
 use sws_testing::{root, sampled, tales};
 
-use crate::Setting;
-use crate::child::{Done, Drafting, Ram, Task, Work, finished};
-use crate::models::model;
-
-/// Request to a contender for one turn.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) enum Ask {
-    /// This many further tokens of its text.
-    Generate(usize),
-    /// The logits after a prompt in an empty context, with the cache as it is.
-    Prompt(Vec<u32>),
-    /// A new text of this many tokens, sampled with this seed. The turn's figures leave out its
-    /// prompt.
-    Topic { prompt: Vec<u32>, seed: u64, tokens: usize },
-}
-
-/// Measurements of one turn.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Turn {
-    pub(crate) seconds: f64,
-    /// Bytes read from the device.
-    pub(crate) bytes: u64,
-    /// Share of the time in which a read was in flight.
-    pub(crate) busy: f64,
-    /// Seconds in which computing stalled.
-    pub(crate) stalled: f64,
-    /// Forecast bytes that were resident or in flight when a router asked for them.
-    pub(crate) early: u64,
-    /// Generated tokens.
-    pub(crate) tokens: Vec<u32>,
-}
+use crate::setting::Setting;
+use crate::task::{Ask, Done, Drafting, Ram, Task, Turn, Work, finished};
 
 /// Texts, and turns of each. Together enough to resolve 1 to 2 %: the median of 32 ratios lies
 /// between the 10th smallest and the 10th largest.
@@ -112,7 +82,7 @@ pub(crate) fn task(setting: &Setting, form: &str, ram: Ram, policy: PolicyKind) 
     let prompt = std::fs::read_to_string(root().join("benchmarks/prompt.txt"))?;
     let prompt = tokenizer(&tales())?.encode(&prompt, true)?;
     Ok(Task {
-        model: model(setting, form)?,
+        model: setting.model(form)?,
         ram,
         policy: policy.to_string(),
         reader: "direct".to_owned(),

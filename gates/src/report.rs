@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 use sws_benchmarks::paired::Ratios;
 
-use crate::child::Done;
+use crate::task::Done;
 
 /// Findings of a gate.
 #[derive(Debug, Serialize)]

@@ -14,14 +14,15 @@ use sws_store::SimulatedDisk;
 use sws_testing::tales;
 use sws_testing::virtual_time::{self, CHUNK, COSTS};
 
-use crate::Setting;
-use crate::child::Done;
 use crate::crowd::Text;
 use crate::gate4::beginnings;
-use crate::gate5::SAME;
 use crate::report::Report;
+use crate::setting::Setting;
 use crate::stage::{EXTREMES, MIDDLE};
+use crate::task::Done;
 
+pub(crate) const SAME: &str =
+    "every text has the tokens, probabilities and hashes that it has alone";
 const TIME: &str = "texts as scheduled take no longer than in the better of both ways (1.03)";
 const APART: &str = "control: the dearer of both ways is longer than that (1.03)";
 const BYTES: &str = "texts as scheduled read no more than in the faster of both ways (1.03)";
@@ -147,11 +148,10 @@ fn prompts(kind: Kind) -> Result<Vec<Vec<u32>>> {
 }
 
 fn measure(way: Way, kind: Kind, share: f64, disk: u64) -> Result<Measured> {
-    let mut lm = streamer(share, disk)?;
+    let lm = streamer(share, disk)?;
     let gauge = lm.gauge();
-    let waiter = lm.waiter();
     // The experts of this model are too small for two threads.
-    let mut sequences = LoadedSequences::new(Box::new(lm), &Threads::start(1)?, waiter);
+    let mut sequences = LoadedSequences::new(lm, &Threads::start(1)?);
     let mut batch = sequences.batch(TEXTS)?;
     if way == Way::Decided {
         batch = batch.with_turns(Duration::from_secs(10));

@@ -13,7 +13,7 @@ use sws_store::SimulatedDisk;
 use sws_testing::tales;
 use sws_testing::virtual_time::{self, CHUNK, COSTS};
 
-use crate::child::Done;
+use crate::task::Done;
 
 /// Disk speed in MB/s at which, at 25 % cached, reading takes about as long as computing.
 pub(crate) const MIDDLE: u64 = 200;

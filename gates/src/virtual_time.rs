@@ -13,8 +13,8 @@ use sws_store::SimulatedDisk;
 use sws_testing::tales;
 use sws_testing::virtual_time::simulated;
 
-use crate::child::Done;
 use crate::report::Report;
+use crate::task::Done;
 
 const EXACT: &str = "two runs in virtual time take the same nanoseconds, stalls and bytes";
 const WHOLE: &str = "virtual time is stalls and computing, to the nanosecond";

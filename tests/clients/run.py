@@ -4,7 +4,8 @@
     pip install openai anthropic
     tests/clients/run.py target/release/sws
 
-langchain-openai, litellm and lm_eval are checked where they are installed.
+ollama, langchain-ollama, langchain-openai, litellm, instructor, pydantic-ai, openai-agents and lm_eval are checked where they are
+installed.
 """
 
 import importlib.metadata
@@ -70,6 +71,38 @@ def check_forms(url: str) -> None:
         raise AssertionError("it was accepted")
     except openai.BadRequestError as error:
         assert error.param == "response_format", error
+
+
+def check_demanded_calls(url: str) -> None:
+    """A call that is demanded keeps to the schema of its tool, strict or not."""
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="any")
+    schema = Animal.model_json_schema()
+    named = {"type": "function", "function": {"name": "animal"}}
+    tools = [{"type": "function", "function": {"name": "animal", "parameters": schema}}]
+    for choice in ["required", named]:
+        ask = {"model": "tiny", "messages": ASKED, "tools": tools, "tool_choice": choice, "max_tokens": 200}
+        [call] = client.chat.completions.create(**ask).choices[0].message.tool_calls
+        Animal.model_validate_json(call.function.arguments)
+    function = {"name": "animal", "parameters": schema}
+    ask = {"functions": [function], "function_call": {"name": "animal"}, "max_tokens": 200}
+    choice = client.chat.completions.create(model="tiny", messages=ASKED, **ask).choices[0]
+    assert choice.finish_reason == "function_call", choice
+    Animal.model_validate_json(choice.message.function_call.arguments)
+    tool = {"type": "function", "name": "animal", "parameters": schema, "strict": False}
+    ask = {"input": "where", "tools": [tool], "tool_choice": "required", "max_output_tokens": 200}
+    response = client.responses.create(model="tiny", **ask)
+    Animal.model_validate_json(response.output[0].arguments)
+    # Clients of 2025 do not count.
+    if hasattr(client.responses, "input_tokens"):
+        assert client.responses.input_tokens.count(model="tiny", input="where").input_tokens > 0
+    message = anthropic.Anthropic(base_url=url, api_key="any").messages.create(
+        model="tiny",
+        max_tokens=200,
+        messages=ASKED,
+        tools=[{"name": "animal", "input_schema": schema}],
+        tool_choice={"type": "any"},
+    )
+    Animal.model_validate(message.content[0].input)
 
 
 def check_openai(url: str) -> None:
@@ -215,8 +248,99 @@ def check_lm_eval(url: str) -> None:
     assert text
 
 
+def check_ollama(url: str) -> None:
+    import ollama
+
+    client = ollama.Client(host=url)
+    [known] = client.list().models
+    assert client.show(known.model).capabilities[0] == "completion"
+    assert client.ps().models[0].model == known.model
+    options = {"num_predict": 6, "temperature": 0, "num_ctx": 2048}
+    whole = client.chat(known.model, ASKED, options=options)
+    assert whole.done_reason == "length" and whole.eval_count == 6, whole
+    parts = client.chat(known.model, ASKED, options=options, stream=True)
+    assert "".join(part.message.content or "" for part in parts) == whole.message.content
+    text = client.generate(known.model, "where", options=options)
+    assert text.response == whole.message.content, text
+    shaped = client.chat(known.model, ASKED, format=Animal.model_json_schema(), options={"num_predict": 200})
+    Animal.model_validate_json(shaped.message.content)
+    tool = {"type": "function", "function": {"name": "weather", "parameters": SCHEMA}}
+    calls = [{"function": {"name": "weather", "arguments": model.ARGUMENTS}}]
+    back = [*ASKED, {"role": "assistant", "tool_calls": calls}, {"role": "tool", "tool_name": "weather", "content": "sun"}]
+    assert client.chat(known.model, back, tools=[tool], options=options).done
+    try:
+        client.chat("nonesuch", ASKED)
+    except ollama.ResponseError as error:
+        assert error.status_code == 404 and "nonesuch" in error.error, error
+        return
+    raise AssertionError("an unknown model answers")
+
+
+def check_langchain_ollama(url: str) -> None:
+    from langchain_ollama import ChatOllama
+
+    chat = ChatOllama(base_url=url, model="tiny", num_predict=6, temperature=0)
+    whole = chat.invoke("where")
+    assert "".join(part.content for part in chat.stream("where")) == whole.content
+    shaped = ChatOllama(base_url=url, model="tiny", num_predict=200)
+    assert isinstance(shaped.with_structured_output(Animal, method="json_schema").invoke("where"), Animal)
+
+
+def check_instructor(url: str) -> None:
+    import instructor
+
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="any")
+    # Other modes show the schema to the model, whose context is short.
+    asked = instructor.from_openai(client, mode=instructor.Mode.TOOLS)
+    ask = {"model": "tiny", "messages": ASKED, "max_tokens": 200, "max_retries": 0}
+    assert isinstance(asked.chat.completions.create(response_model=Animal, **ask), Animal)
+
+
+def check_pydantic_ai(url: str) -> None:
+    from pydantic_ai import Agent
+    from pydantic_ai.models.openai import OpenAIChatModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    chat = OpenAIChatModel("tiny", provider=OpenAIProvider(base_url=f"{url}/v1", api_key="any"))
+    agent = Agent(chat, output_type=Animal, model_settings={"max_tokens": 200})
+    assert isinstance(agent.run_sync("where").output, Animal)
+
+
+def check_agents(url: str) -> None:
+    import asyncio
+
+    from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner, set_tracing_disabled
+
+    set_tracing_disabled(True)
+    client = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="any")
+
+    async def run(kind) -> None:
+        body = {**OPTIONS["extra_body"], "stop": "STOP"}
+        settings = ModelSettings(max_tokens=16, temperature=0, extra_body=body)
+        agent = Agent(name="a", model=kind(model="tiny", openai_client=client), model_settings=settings)
+        whole = await Runner.run(agent, "where")
+        streamed = Runner.run_streamed(agent, "where")
+        async for _ in streamed.stream_events():
+            pass
+        assert streamed.final_output == whole.final_output, streamed.final_output
+        assert whole.final_output.startswith(model.TEXT), whole.final_output
+
+    for kind in [OpenAIChatCompletionsModel, OpenAIResponsesModel]:
+        asyncio.run(run(kind))
+
+
 CLIENTS = {"openai": check_openai, "anthropic": check_anthropic}
-OPTIONAL = {"langchain-openai": check_langchain, "litellm": check_litellm, "lm_eval": check_lm_eval}
+# By the name of the package: the module, and the check.
+OPTIONAL = {
+    "ollama": ("ollama", check_ollama),
+    "langchain-ollama": ("langchain_ollama", check_langchain_ollama),
+    "langchain-openai": ("langchain_openai", check_langchain),
+    "litellm": ("litellm", check_litellm),
+    "instructor": ("instructor", check_instructor),
+    "pydantic-ai-slim": ("pydantic_ai", check_pydantic_ai),
+    "openai-agents": ("agents", check_agents),
+    "lm_eval": ("lm_eval", check_lm_eval),
+}
 
 
 def main() -> None:
@@ -229,9 +353,11 @@ def main() -> None:
         try:
             url = next(line.split()[3].rstrip(";") for line in server.stderr if "listening on" in line)
             next(line for line in server.stderr if "ready" in line)
-            installed = {name: c for name, c in OPTIONAL.items() if importlib.util.find_spec(name.replace("-", "_"))}
+            installed = {name: check for name, (module, check) in OPTIONAL.items() if importlib.util.find_spec(module)}
             check_forms(url)
-            print("forms of answers: as they should")
+            print("structured output: as it should")
+            check_demanded_calls(url)
+            print("demanded calls: as they should")
             for client, check in (CLIENTS | installed).items():
                 check(url)
                 print(f"{client} {importlib.metadata.version(client)}: as it should")

@@ -132,6 +132,7 @@ impl Calls {
             "certify" => &["CERTIFICATE", "MODEL"],
             "pull" => &["own/model"],
             "list" | "config" => &[],
+            "link" => &["MODEL", "own/model"],
             "rm" => &["own/model"],
             "push" => &["SHARDS", "http://127.0.0.1:1/x"],
             "shard" => &["MODEL", "--out=OUT"],

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 
 use serde_json::json;
-use sws_store::Clock;
+use sws_format::Clock;
 use sws_testing::hub::Fault;
 
 use crate::goldens::golden_dir;

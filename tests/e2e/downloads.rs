@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use safetensors::Dtype;
-use sws_store::Clock;
+use sws_format::Clock;
 use sws_testing::hub::Fault;
 
 use crate::checkpoints::tiny;

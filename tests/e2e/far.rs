@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sws::{Model, Options, Streaming};
-use sws_store::{Clock, Manifest, ReaderKind, SMALL_FILES, ShardReader};
+use sws_format::{Clock, Manifest, SMALL_FILES, ShardReader};
+use sws_store::ReaderKind;
 use sws_testing::bucket::{Bucket, Fault, Keys};
 use sws_testing::tales;
 

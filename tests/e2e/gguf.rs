@@ -58,7 +58,7 @@ fn a_gguf_file_is_named_by_itself_and_samples_as_its_keys_say() {
         let model = &client.get("/v1/models")["data"][0];
         assert_eq!(
             (&model["id"], &model["capabilities"]),
-            (&json!(name), &json!(["completion", "chat"]))
+            (&json!(name), &json!(["completion", "chat", "tools"]))
         );
         assert_eq!(client.get(&format!("/v1/models/{name}.gguf"))["id"], name);
         assert_eq!(client.status("/v1/models/models"), "404");
@@ -66,7 +66,7 @@ fn a_gguf_file_is_named_by_itself_and_samples_as_its_keys_say() {
         let settings = &props["default_generation_settings"];
         let params = names.map(|name| settings["params"][name].as_f64().unwrap());
         let from = names.map(|name| settings["origins"][name].as_str().unwrap());
-        assert_eq!((&props["has_tools"], params, from), (&json!(false), values, origins));
+        assert_eq!((&props["tools"], params, from), (&json!("generic"), values, origins));
         for id in [name.to_owned(), format!("{name}.gguf")] {
             let answer = client.ask(&json!({"prompt": "a", "model": id, "max_tokens": 1}));
             assert_eq!(answer["model"], name);

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::Path;
 use std::time::Duration;
 
-use sws_store::Clock;
+use sws_format::Clock;
 
 use crate::checkpoints::{Random, tiny};
 use crate::sws::{assert_same_tree, command, sws, tree};

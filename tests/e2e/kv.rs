@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use sws_store::Clock;
+use sws_format::Clock;
 use sws_testing::{cgroup, tales};
 
 use crate::checkpoints::Random;

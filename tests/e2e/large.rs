@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use safetensors::Dtype;
+use sws_format::Manifest;
 use sws_kernels::{EncodedRows, Encoder, Encoding, ExponentCounts, TensorTally};
-use sws_store::Manifest;
 
 use crate::checkpoints::{Checkpoint, Random, Tensor, tiny};
 use crate::sws::sws;
@@ -35,7 +35,7 @@ fn shard(model: &Checkpoint, temp: &Path, encoding: Encoding) -> Manifest {
     Manifest::load(&out).unwrap()
 }
 
-fn stored<'a>(manifest: &'a Manifest, name: &str) -> &'a sws_store::Tensor {
+fn stored<'a>(manifest: &'a Manifest, name: &str) -> &'a sws_format::Tensor {
     manifest.pieces.iter().find_map(|piece| piece.tensor(name)).unwrap()
 }
 

@@ -83,11 +83,8 @@ fn a_server_that_a_program_cannot_use_is_refused_before_it_is_started() {
     let models = server.client.get("/v1/models");
     assert_eq!(models["data"][0]["capabilities"], json!(["completion"]));
     for (program, words) in [
-        (
-            "claude",
-            &["`claude` works by calling tools", "`tales-moe`", "sws serve ", "--force"][..],
-        ),
-        ("codex", &["`codex` works by calling tools", "`tales-moe`", "sws serve ", "--force"]),
+        ("claude", &["`claude` holds conversations", "`tales-moe`", "sws serve ", "--force"][..]),
+        ("codex", &["`codex` holds conversations", "`tales-moe`", "sws serve ", "--force"]),
         ("aider", &["`aider` holds conversations", "`tales-moe`", "sws serve ", "--force"]),
     ] {
         let mut launch = command(&[&"launch", &program, &"--url", &url]);

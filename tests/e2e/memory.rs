@@ -85,7 +85,7 @@ fn peak(args: &[&dyn AsRef<std::ffi::OsStr>]) -> u64 {
             let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse().ok());
             peak = peak.max(kib.unwrap_or(0u64) << 10);
         }
-        sws_store::Clock::real().sleep(std::time::Duration::from_millis(2));
+        sws_format::Clock::real().sleep(std::time::Duration::from_millis(2));
     }
     let mut error = String::new();
     child.stderr.take().unwrap().read_to_string(&mut error).unwrap();

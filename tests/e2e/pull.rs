@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use safetensors::Dtype;
-use sws_store::Clock;
+use sws_format::Clock;
 use sws_testing::hub::{Fault, Hub};
 
 use crate::checkpoints::{Random, file_bytes, tiny};

@@ -4,12 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use safetensors::{Dtype, SafeTensors};
-use sws_kernels::{Encoding, Matrix};
-use sws_store::shard::{ShardOptions, shard, unshard, verify};
-use sws_store::{
-    Arena, Configuration, Manifest, NVMeWeightStore, Naming, Piece, PieceId, Placement, Read,
-    StoreOptions, Tensor,
-};
+use sws_format::{Configuration, Manifest, Naming, Piece, PieceId, Placement, Tensor};
+use sws_kernels::{Encoding, Fp8Scales, Matrix};
+use sws_shard::{ShardOptions, shard, unshard, verify};
+use sws_store::{Arena, NVMeWeightStore, Read, StoreOptions};
 
 use crate::checkpoints::{self, Checkpoint, FAMILIES, tiny};
 use crate::sws::assert_same_tree;
@@ -54,7 +52,7 @@ fn check(family: &str, dtype: Dtype, encoding: Encoding, stand_ins: Option<Encod
     }
     let files = if family == "olmoe" { 3 } else { 1 };
     original.write(&at("in"), files);
-    let source = sws_store::open_checkpoint(at("in"), None).unwrap();
+    let source = sws_format::open_checkpoint(at("in"), None).unwrap();
     let naming = naming(family, source.config());
     for (out, threads) in [("one", 1), ("two", 2)] {
         let options = ShardOptions { encoding, stand_ins, threads: Some(threads) };
@@ -134,7 +132,7 @@ struct Stored<'a> {
 
 impl Stored<'_> {
     fn parts(&self) -> Vec<Vec<u8>> {
-        let part = |part: &sws_store::Extent| {
+        let part = |part: &sws_format::Extent| {
             let file = &self.manifest.files[part.file as usize].path;
             let bytes = std::fs::read(self.dir.join(file)).unwrap();
             bytes[part.offset as usize..][..part.len as usize].to_vec()
@@ -189,7 +187,7 @@ fn compare(case: &str, before: &Stored, after: &Stored) -> bool {
             let bound = match after.tensor.encoding {
                 Some(Encoding::Q8) => 0.01,
                 Some(Encoding::Q4) => 0.2,
-                Some(Encoding::Fp8) => 0.04,
+                Some(Encoding::Fp8(Fp8Scales::Squares)) => 0.04,
                 Some(Encoding::Mxfp4) => 0.2,
                 _ => 0.01,
             };
@@ -293,7 +291,7 @@ fn the_error_of_a_stand_in_is_that_of_the_manifest() {
     let temp = tempfile::tempdir().unwrap();
     let at = |name: &str| temp.path().join(name);
     tiny("mixtral", Dtype::BF16, 9).write(&at("in"), 1);
-    let source = sws_store::open_checkpoint(at("in"), None).unwrap();
+    let source = sws_format::open_checkpoint(at("in"), None).unwrap();
     let naming = sws_model::naming(source.config()).unwrap();
     let options = ShardOptions { stand_ins: Some(Encoding::Q4), ..ShardOptions::default() };
     shard(&*source, &*naming, &at("out"), &options, &|_| ()).unwrap();
@@ -401,7 +399,7 @@ fn tensors_with_scales_are_kept() {
     let temp = tempfile::tempdir().unwrap();
     let at = |name: &str| temp.path().join(name);
     checkpoint.write(&at("in"), 1);
-    let source = sws_store::open_checkpoint(at("in"), None).unwrap();
+    let source = sws_format::open_checkpoint(at("in"), None).unwrap();
     let naming = sws_model::naming(source.config()).unwrap();
     for encoding in [Encoding::Bf12, Encoding::Bf11, Encoding::F32] {
         let out = at(encoding.name());
@@ -409,7 +407,7 @@ fn tensors_with_scales_are_kept() {
         shard(&*source, &*naming, &out, &options, &|_| ()).unwrap();
         let manifest = Manifest::load(&out).unwrap();
         let kept = manifest.pieces.iter().find_map(|piece| piece.tensor(name)).unwrap();
-        assert_eq!(kept.encoding, Some(Encoding::Fp8));
+        assert_eq!(kept.encoding, Some(Encoding::Fp8(Fp8Scales::Squares)));
         let back = at(&format!("{encoding}-back"));
         unshard(&out, &back, false, None, &|_| ()).unwrap();
         assert!(Checkpoint::read_tensors(&back) == checkpoint.tensors);
@@ -442,7 +440,7 @@ fn a_matrix_that_needs_more_patches_than_its_sample_is_stored_unchanged() {
     let temp = tempfile::tempdir().unwrap();
     let at = |name: &str| temp.path().join(name);
     checkpoint.write(&at("in"), 1);
-    let source = sws_store::open_checkpoint(at("in"), None).unwrap();
+    let source = sws_format::open_checkpoint(at("in"), None).unwrap();
     let naming = sws_model::naming(source.config()).unwrap();
     for encoding in [Encoding::Bf12, Encoding::Bf11] {
         let out = at(encoding.name());
@@ -450,7 +448,7 @@ fn a_matrix_that_needs_more_patches_than_its_sample_is_stored_unchanged() {
         shard(&*source, &*naming, &out, &options, &|_| ()).unwrap();
         let manifest = Manifest::load(&out).unwrap();
         let of = |name: &str| manifest.pieces.iter().find_map(|piece| piece.tensor(name)).unwrap();
-        assert_eq!(of(&codes).encoding, Some(Encoding::Fp8));
+        assert_eq!(of(&codes).encoding, Some(Encoding::Fp8(Fp8Scales::Squares)));
         assert_eq!(of(&numbers).encoding, Some(Encoding::Bf16));
         assert_eq!(verify(&out, &|_| ()).unwrap().damage, []);
         let back = at(&format!("{encoding}-back"));

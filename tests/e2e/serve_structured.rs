@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sws_store::Clock;
+use sws_format::Clock;
 use sws_testing::{cgroup, is_night, tales};
 
 use crate::serve::{Client, Server};

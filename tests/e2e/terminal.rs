@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
-use sws_store::Clock;
+use sws_format::Clock;
 
 use crate::goldens::{copy, golden_dir};
 use crate::sws::{Outcome, command, sws};

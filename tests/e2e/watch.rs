@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use sws_store::Clock;
+use sws_format::Clock;
 use sws_testing::root;
 
 use crate::sws::{Outcome, command, sws};

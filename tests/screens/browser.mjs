@@ -85,9 +85,10 @@ export class Browser {
     await this.call("Input.insertText", { text });
   }
 
-  async press(key) {
+  // Presses a key; `modifiers` is 8 with Shift.
+  async press(key, modifiers = 0) {
     const codes = { Enter: 13, Escape: 27, ArrowLeft: 37, ArrowRight: 39, Home: 36, End: 35 };
-    const about = { key, code: key, windowsVirtualKeyCode: codes[key], text: key === "Enter" ? "\r" : undefined };
+    const about = { key, code: key, windowsVirtualKeyCode: codes[key], text: key === "Enter" ? "\r" : undefined, modifiers };
     await this.call("Input.dispatchKeyEvent", { type: "keyDown", ...about });
     await this.call("Input.dispatchKeyEvent", { type: "keyUp", ...about });
   }

@@ -8,7 +8,7 @@ use indicatif::HumanBytes;
 use safetensors::Dtype;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde_json::json;
-use sws_store::Header;
+use sws_format::Header;
 
 use super::direct::DirectFile;
 use crate::progress::Progress;

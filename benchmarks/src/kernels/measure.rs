@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use sws_store::Clock;
+use sws_format::Clock;
 
 use crate::paired::{Ratios, median};
 

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, ensure};
-use sws_kernels::{Encoding, GgufBlocks, MatmulScratch, Matrix, Tier, matmul};
+use sws_kernels::{Encoding, Fp8Scales, GgufBlocks, MatmulScratch, Matrix, Tier, matmul};
 
 use crate::size::parse_size;
 use measure::{Contender, alternate};
@@ -263,9 +263,11 @@ fn candle_format(encoding: Encoding) -> Option<CandleFormat> {
         Encoding::Bf16 | Encoding::Bf12 | Encoding::Bf11 | Encoding::Nested => {
             Some(CandleFormat::Bf16)
         }
-        Encoding::Q8 | Encoding::Fp8 | Encoding::Gguf(GgufBlocks::Q8_0) => Some(CandleFormat::Q80),
+        Encoding::Q8 | Encoding::Fp8(Fp8Scales::Squares) | Encoding::Gguf(GgufBlocks::Q8_0) => {
+            Some(CandleFormat::Q80)
+        }
         Encoding::Q4 | Encoding::Mxfp4 | Encoding::Gguf(GgufBlocks::Q4K) => Some(CandleFormat::Q4K),
         Encoding::Fp7(_) => Some(CandleFormat::Q80),
-        Encoding::F16 | Encoding::Top | Encoding::Gguf(_) | Encoding::Published(_) => None,
+        _ => None,
     }
 }

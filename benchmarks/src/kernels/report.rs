@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
-use sws_kernels::{Encoding, Published};
+use sws_kernels::{Encoding, Fp8Scales};
 
 use super::measure::{Contender, Timing};
 
@@ -179,10 +179,9 @@ pub(super) fn summary(records: &[Record]) -> String {
 /// Targets of the fastest tier for an encoding: tokens, the peer, and the smallest ratio.
 fn targets_of(encoding: Encoding) -> Vec<(usize, Against, f64)> {
     use Encoding::{Bf11, Bf12, Bf16, F16, F32, Fp7, Fp8, Nested, Q8};
-    const FP8_BF16: Encoding = Encoding::Published(Published::Fp8Bf16);
     let one = match encoding {
         Bf16 | Bf12 => Some(0.95),
-        Q8 | Fp8 | FP8_BF16 => Some(0.8),
+        Q8 | Fp8(Fp8Scales::Squares | Fp8Scales::SquaresBf16) => Some(0.8),
         F32 | F16 | Bf11 | Nested | Fp7(_) => None,
         _ => Some(0.6),
     };

@@ -3,8 +3,8 @@
 use anyhow::{Context, Result};
 use half::{bf16, f16};
 use sws_kernels::{
-    EncodedRows, Encoder, Encoding, ExponentCounts, Matrix, MatrixPart, PartLen, SourceDtype,
-    TensorTally,
+    EncodedRows, Encoder, Encoding, ExponentCounts, Fp8Scales, Matrix, MatrixPart, PartLen,
+    SourceDtype, TensorTally,
 };
 use sws_store::Slot;
 
@@ -62,9 +62,11 @@ impl Encoded {
             let mut whole = Encoded::new(Encoding::Nested, (rows, cols), weights)?;
             return Ok(Encoded { encoding, parts: vec![whole.parts.swap_remove(1)], ..whole });
         }
-        if matches!(encoding, Encoding::Published(_)) {
+        if !encoding.is_made() && encoding.packs().is_none() {
             // e4m3 of these weights: few are subnormal, with which products take three times as long.
-            let e4m3 = Encoded::new(Encoding::Fp8, (rows, cols), weights)?.parts.swap_remove(0);
+            let e4m3 = Encoded::new(Encoding::Fp8(Fp8Scales::Squares), (rows, cols), weights)?
+                .parts
+                .swap_remove(0);
             let part =
                 |(index, part): (usize, &MatrixPart)| match part.len(rows as u64, cols as u64) {
                     Some(PartLen::Exact(len)) if index == 0 && len == e4m3.len() as u64 => {
@@ -84,7 +86,7 @@ impl Encoded {
         let mut scales = Vec::new();
         let (encoder, weights) = match encoding {
             Encoding::Fp7(kind) => {
-                let plain = Encoded::new(kind.plain(), (rows, cols), weights)?.parts;
+                let plain = Encoded::new(Encoding::Fp8(kind), (rows, cols), weights)?.parts;
                 let plain: [Vec<u8>; 2] = plain.try_into().expect("codes and scales");
                 [codes, scales] = plain;
                 let mut histogram = ExponentCounts::default();

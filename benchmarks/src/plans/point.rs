@@ -9,10 +9,11 @@ use sws::{
     disk_speed, memory_speed,
 };
 use sws_engine::PerToken;
+use sws_format::Clock;
 use sws_kernels::Tier;
-use sws_model::text::Sampler;
-use sws_store::{Clock, ReaderKind};
+use sws_store::ReaderKind;
 use sws_testing::{child, sampled};
+use sws_text::Sampler;
 
 use crate::paired::median;
 

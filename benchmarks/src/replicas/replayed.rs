@@ -4,12 +4,13 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use sws::SimulatedLm;
 use sws_cache::history::HistoryShape;
 use sws_cache::policy::PolicyKind;
 use sws_cache::replay::Residency;
 use sws_engine::Lending;
-use sws_model::{BatchLm, CausalLm, Chunk, ForwardError, Observer, StepOutcome};
-use sws_store::{Clock, Pass};
+use sws_format::{Clock, Pass};
+use sws_model::{CausalLm, Chunk, ForwardError, Observer, StepOutcome};
 
 use super::costs::{Costs, Work};
 use super::texts::Texts;
@@ -203,24 +204,15 @@ impl CausalLm for Replayed {
     fn score(&mut self, tokens: &[u32], observer: &mut dyn Observer) -> Result<(), ForwardError> {
         self.observed(tokens, observer).map(|_| ())
     }
-
-    fn as_batch_lm(&mut self) -> Option<&mut dyn BatchLm> {
-        Some(self)
-    }
 }
 
 /// Without keys and values: nothing is kept of a text.
-impl BatchLm for Replayed {
+impl SimulatedLm for Replayed {
     fn add_sequence(&mut self) -> Option<usize> {
         (self.lens.len() < self.most).then(|| {
             self.lens.push(0);
             self.lens.len() - 1
         })
-    }
-
-    fn truncate_sequence(&mut self, sequence: usize, len: usize) -> bool {
-        self.lens[sequence] = self.lens[sequence].min(len);
-        true
     }
 
     fn sequence_len(&self, sequence: usize) -> usize {

@@ -2,7 +2,7 @@
 
 use clap::ValueEnum;
 use serde::Serialize;
-use sws_model::text::SplitMix64;
+use sws_text::SplitMix64;
 
 /// A way to choose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]

@@ -12,8 +12,8 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use sws::{Batch, BatchRequest, Cancel, Event, LoadedSequences, Threads};
 use sws_engine::Waiter;
-use sws_model::text::{Generation, Position};
-use sws_store::Clock;
+use sws_format::Clock;
+use sws_text::{Generation, Position};
 
 use super::costs::{Costs, Work};
 use super::replayed::{Done, Replayed, Working};
@@ -157,7 +157,7 @@ pub fn simulate(
         let clock = lm.clock();
         let done = lm.done();
         let waiter = Waiter::new(clock.clone());
-        models.push((LoadedSequences::new(Box::new(lm), threads, waiter), clock, done));
+        models.push((LoadedSequences::simulated(Box::new(lm), threads, waiter), clock, done));
     }
     let mut replicas = Vec::new();
     for (sequences, clock, done) in &mut models {

@@ -8,7 +8,7 @@ use sws_cache::Trace;
 use sws_cache::history::HistoryShape;
 use sws_cache::policy::PolicyKind;
 use sws_cache::replay::{Replay, ReplayPolicy};
-use sws_model::text::SplitMix64;
+use sws_text::SplitMix64;
 
 use super::{Alone, Case, Costs, Outcome, Router, Routing, Texts, simulate};
 

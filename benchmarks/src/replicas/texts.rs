@@ -8,9 +8,9 @@ use serde::Serialize;
 use sws::{Model, Options, Request, Streaming};
 use sws_cache::Trace;
 use sws_cache::history::HistoryShape;
-use sws_model::text::GenerationOptions;
+use sws_format::{Pass, open_regular};
 use sws_model::{Observer, Routed, SourceError};
-use sws_store::{Pass, open_regular};
+use sws_text::GenerationOptions;
 
 /// Beginnings of tales, each of which is a topic.
 const BEGINNINGS: &str = include_str!("../../../shards/tales-moe-training/beginnings.txt");

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
+use sws_format::{PieceId, PieceKind};
 use sws_kernels::{OutputColumns, PackedInput, ThreadScratch, Tier, matmul_rows};
 use sws_model::{ModelSpec, ReadStep, Role, TensorSpec, Weights};
-use sws_store::{PieceId, PieceKind};
 
 use super::watch::Block;
 

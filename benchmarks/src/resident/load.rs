@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use sws_engine::ResidentLoad;
-use sws_model::text::Tokenizer;
+use sws_format::Manifest;
 use sws_model::{ModelSpec, ResidentSource};
-use sws_store::{Manifest, NVMeWeightStore, ReaderKind, StoreOptions};
+use sws_store::{NVMeWeightStore, ReaderKind, StoreOptions};
 use sws_testing::open;
+use sws_text::Tokenizer;
 
 /// Loads a model. Returns its spec, the name of its encoding, and its weights.
 pub fn load(dir: &Path) -> Result<(ModelSpec, String, ResidentSource)> {

@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
+use sws_format::{Clock, Pass};
 use sws_kernels::Tier;
-use sws_model::text::Sampler;
 use sws_model::{
     CausalLm, ForwardPass, KvPrecision, Observer, ResidentSource, Routed, Session, SourceError,
     WeightSource, Weights,
 };
-use sws_store::{Clock, Pass};
+use sws_text::Sampler;
 
 pub use load::{load, tokenizer};
 pub use sws_testing::open;

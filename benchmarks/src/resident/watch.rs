@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use sws_format::{Clock, Pass, PieceKind};
 use sws_model::{
     Compute, FindRows, Observer, PassSource, Ready, Routed, SourceError, TakeRow, WeightSource,
 };
-use sws_store::{Clock, Pass, PieceKind};
 
 /// The work between two calls to a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

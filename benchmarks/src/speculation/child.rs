@@ -12,12 +12,13 @@ use sws_engine::{
     Ablations, MemoryUse, Metrics, Options, Plan, PlanOptions, Planner, ProcessMemory,
     SpeculativeWeightStreamer, StandInUse,
 };
-use sws_model::text::Sampler;
+use sws_format::{Clock, ShardReader};
 use sws_model::{CausalLm, ForwardPass, Inventory};
-use sws_store::{Clock, NVMeWeightStore, ReaderKind, ShardReader, StoreOptions};
+use sws_store::{NVMeWeightStore, ReaderKind, StoreOptions};
 use sws_testing::cgroup::Group;
 use sws_testing::readers::Slow;
 use sws_testing::{child, sampled};
+use sws_text::Sampler;
 
 use super::Without;
 use crate::resident::open;

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use sws_store::{Arena, Clock, NVMeWeightStore, PieceKind, Read, StoreOptions};
+use sws_format::{Clock, PieceKind};
+use sws_store::{Arena, NVMeWeightStore, Read, StoreOptions};
 
 use crate::resident;
 

@@ -350,7 +350,7 @@ fn percentiles(mut numbers: Vec<f64>) -> [f64; 4] {
 #[cfg(test)]
 mod tests {
     use sws_engine::watch::RecordedStep;
-    use sws_store::PieceId;
+    use sws_format::PieceId;
 
     use super::*;
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sws::{DraftChoice, Model, Options, Prompt, RamBudget, Request, Streaming, Threads};
 use sws_engine::StandInUse;
 use sws_engine::watch::{RecordedRead, RecordedStep, Recording, RecordingStep};
-use sws_model::text::GenerationOptions;
+use sws_text::GenerationOptions;
 
 mod analysis;
 

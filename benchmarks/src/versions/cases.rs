@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
-use sws_store::Clock;
+use sws_format::Clock;
 
 use super::VersionsArguments;
 use super::report::OLD_AND_NEW;

@@ -7,7 +7,7 @@ use safetensors::Dtype;
 use sws::Outline;
 use sws_benchmarks::models::page;
 use sws_benchmarks::published::{Published, configs};
-use sws_store::Configuration;
+use sws_format::Configuration;
 
 static PAGE: LazyLock<String> = LazyLock::new(|| page(&configs()).unwrap());
 

@@ -10,7 +10,7 @@ use std::io::Write;
 
 use sws_cache::policy::{ExpertLayers, PolicyKind, RouterChoice};
 use sws_cache::{Claim, Lookup, Need, PredictiveCache};
-use sws_store::{Pass, PieceId};
+use sws_format::{Pass, PieceId};
 
 const LAYERS: u32 = 4;
 const EXPERTS: u32 = 16;

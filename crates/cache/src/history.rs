@@ -37,49 +37,34 @@ mod corrector;
 mod cursor;
 mod followers;
 mod logistic;
-pub(crate) mod math;
 mod pairs;
 mod saved;
 
-use sws_store::Pass;
+use sws_format::Pass;
 
 use crate::correction::Corrections;
+pub use crate::math::{dot, logistic};
+pub use crate::shape::HistoryShape;
+use crate::shape::{FEATURES, HORIZONS, STATISTICS};
 use corrector::Corrector;
 use cursor::SequenceCursor;
 use followers::Followers;
-use logistic::FEATURES;
 pub use logistic::log_odds;
-pub(crate) use logistic::{HORIZONS, STATISTICS, STEPS};
-pub use math::{dot, logistic};
 pub use pairs::ExpertPairs;
 
 /// The half-lives of the moving averages, in steps.
 const HALF_LIVES: [f32; 5] = [2.0, 8.0, 32.0, 128.0, 1024.0];
 
-/// Weight, in steps, of the average over all time where pairs of experts were rarely seen.
+/// Weight of the average over all time, in steps, for pairs of experts that were rarely seen.
 const PRIOR: f32 = 4.0;
 
-/// The least chance of absence that says how often an expert is used.
+/// The smallest chance of absence from which the frequency of use can be derived.
 const TELLING: f32 = 0.1;
 
-/// Steps of a layer before which its tables say too little.
+/// Number of steps of a layer before its tables are reliable.
 const EMPTY: f32 = 256.0;
 
-/// Most pairs of experts in all layers. A model with more has no pair tables.
-const MAX_PAIRS: usize = 64 << 20;
-
-/// Numbers of layers and experts of a model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HistoryShape {
-    /// Layers that have experts.
-    pub layers: usize,
-    /// Experts per layer.
-    pub experts: usize,
-    /// Experts that a token uses per layer.
-    pub top_k: usize,
-}
-
-/// The use of the experts of a model so far.
+/// The use of a model's experts so far.
 #[derive(Clone, Debug)]
 pub struct History {
     shape: HistoryShape,
@@ -90,7 +75,7 @@ pub struct History {
     cursors: Vec<SequenceCursor>,
     /// The cursors of the sequences in the running pass.
     live: Vec<usize>,
-    /// The cursor that stepped last. A new text begins with its averages.
+    /// The cursor of the last step. A new text starts with its averages.
     latest: usize,
     /// Factor by which each moving average decays per step.
     keep: [f32; HALF_LIVES.len()],
@@ -104,11 +89,11 @@ struct HistoryScratch {
     previous: Vec<u32>,
     /// [features, experts]
     features: Vec<f32>,
-    /// Without a correction: [horizons, experts].
+    /// Chances without a correction: [horizons, experts].
     absence: Vec<f32>,
-    /// With it; empty if there is none.
+    /// Chances with the correction; empty if there is none.
     corrected: Vec<f32>,
-    /// Inputs of a correction after its projection.
+    /// Projected inputs of a correction.
     projected: Vec<f32>,
 }
 
@@ -116,13 +101,13 @@ struct HistoryScratch {
 /// increases with the number of steps.
 #[derive(Clone, Copy, Debug)]
 pub struct Absence<'a> {
-    /// In the next step.
+    /// Absent in the next step.
     pub within_1: &'a [f32],
-    /// In the next 4.
+    /// Absent in the next 4 steps.
     pub within_4: &'a [f32],
-    /// In the next 16.
+    /// Absent in the next 16 steps.
     pub within_16: &'a [f32],
-    /// In the next 64.
+    /// Absent in the next 64 steps.
     pub within_64: &'a [f32],
 }
 
@@ -132,25 +117,18 @@ struct HistoryLayer {
     steps: f32,
     /// For each expert, the number of steps that used it.
     count: Vec<f32>,
-    /// Experts used one step after an expert, and two steps after it.
+    /// Pair counts: experts used one step after an expert, and two steps after it.
     pairs: Option<[ExpertPairs; 2]>,
-    /// Of all live sequences, without a correction: [horizons, experts].
+    /// Chances for all live sequences, without a correction: [horizons, experts].
     absence: Vec<f32>,
-    /// With it; empty if there is none.
+    /// Chances with the correction; empty if there is none.
     corrected: Vec<f32>,
     stale: bool,
 }
 
-impl HistoryShape {
-    fn pairs(&self) -> bool {
-        let pairs = self.experts.checked_mul(self.experts).and_then(|n| n.checked_mul(self.layers));
-        pairs.is_some_and(|pairs| pairs <= MAX_PAIRS)
-    }
-}
-
 impl History {
-    /// An empty history of up to `sequences` sequences at the same time. Those with higher numbers
-    /// share the place of the last.
+    /// An empty history for up to `sequences` sequences at the same time. Sequences with higher
+    /// numbers share the last place.
     pub fn new(shape: HistoryShape, sequences: usize) -> History {
         let experts = shape.experts;
         let layer = HistoryLayer {
@@ -189,8 +167,8 @@ impl History {
         History { followers, ..History::new(shape, sequences) }
     }
 
-    /// Corrects forecasts from now on, unless the correction is for another shape. One that is learned
-    /// counts once the policy has found that it saves misses.
+    /// Sets corrections of the forecasts, unless they are for another shape. A correction that is
+    /// still learning becomes active once the policy has found that it saves misses.
     pub fn correct(&mut self, corrections: Corrections) {
         self.corrector = Corrector::new(corrections, self.shape);
         let len = self.corrector.as_ref().map_or(0, |_| HORIZONS * self.shape.experts);
@@ -200,33 +178,33 @@ impl History {
         }
     }
 
-    /// Lets the correction count or not. Returns true if that is a change.
+    /// Activates or deactivates the correction. Returns true if that is a change.
     pub(crate) fn count_correction(&mut self, counts: bool) -> bool {
         let corrector = self.corrector.as_mut();
         corrector.is_some_and(|it| std::mem::replace(&mut it.counts, counts) != counts)
     }
 
-    /// True if it learns a correction.
+    /// True if the history learns a correction.
     pub(crate) fn learns(&self) -> bool {
         self.corrector.as_ref().and_then(Corrector::learner).is_some()
     }
 
-    /// True if it has a correction.
+    /// True if the history has a correction.
     pub(crate) fn is_corrected(&self) -> bool {
         self.corrector.is_some()
     }
 
-    /// True if its correction counts.
+    /// True if the correction is active.
     pub(crate) fn counts_correction(&self) -> bool {
         self.corrector.as_ref().is_some_and(|corrector| corrector.counts)
     }
 
-    /// Elements of the states that its correction looks at; 0 if it looks at none.
+    /// Elements of the hidden states that the correction uses; 0 if it uses none.
     pub fn hidden(&self) -> usize {
         self.corrector.as_ref().map_or(0, |corrector| corrector.correction().hidden())
     }
 
-    /// The numbers of layers and experts it covers.
+    /// The number of layers and experts of the history.
     pub fn shape(&self) -> HistoryShape {
         self.shape
     }
@@ -236,8 +214,8 @@ impl History {
         self.layers[layer].steps as usize
     }
 
-    /// Begins a pass. From now on [`absence`](Self::absence) is that of its sequences. Returns true
-    /// if it changes by that.
+    /// Begins a pass. From now on [`absence`](Self::absence) refers to its sequences. Returns true
+    /// if that changes the forecasts.
     pub fn begin(&mut self, pass: &Pass) -> bool {
         let mut live = std::mem::take(&mut self.scratch.live);
         live.clear();
@@ -268,7 +246,7 @@ impl History {
         changed
     }
 
-    /// Notes the state that the router of a layer saw in the last step of a sequence.
+    /// Records the hidden state that the router of a layer saw in the last step of a sequence.
     pub fn note_state(&mut self, layer: usize, sequence: usize, state: &[f32]) {
         let cursor = self.cursor(sequence);
         let recent = self.cursors[cursor].layers.get_mut(layer);
@@ -281,7 +259,7 @@ impl History {
         }
     }
 
-    /// Shows a learner the last step of a sequence, if it wants it.
+    /// Offers the last step of a sequence to the learner, which may take it as a sample.
     fn show(&mut self, layer: usize, cursor: usize, state: &[f32]) {
         let Some(mut corrector) = self.corrector.take() else { return };
         if self.tells(layer)
@@ -294,12 +272,12 @@ impl History {
         self.corrector = Some(corrector);
     }
 
-    /// True if the tables of a layer say enough to judge, or learn, what to add to them.
+    /// True if the tables of a layer are reliable enough to judge or learn a correction.
     pub(crate) fn tells(&self, layer: usize) -> bool {
         self.layers[layer].steps >= EMPTY
     }
 
-    /// Lets a learner learn from earlier steps of a layer.
+    /// Makes the learner, if there is one, learn from earlier steps of a layer.
     pub(crate) fn learn(&mut self, layer: usize) {
         if let Some(learner) = self.corrector.as_mut().and_then(Corrector::learner_mut) {
             learner.learn(layer);
@@ -339,15 +317,16 @@ impl History {
         }
     }
 
-    /// The chances, as of the last steps of a layer, that no sequence of the running pass uses its
-    /// experts soon.
+    /// The chances that no sequence of the running pass uses a layer's experts soon, as of the
+    /// layer's last steps.
     pub fn absence(&mut self, layer: usize) -> Absence<'_> {
         let counts = self.counts_correction();
         let [without, with] = self.both(layer);
         if counts { with } else { without }
     }
 
-    /// As [`absence`](Self::absence), without the correction and with it; empty if there is none.
+    /// Like [`absence`](Self::absence), without the correction and with it. The latter is empty if
+    /// there is none.
     pub(crate) fn both(&mut self, layer: usize) -> [Absence<'_>; 2] {
         let number = layer;
         if std::mem::take(&mut self.layers[number].stale) {
@@ -369,7 +348,8 @@ impl History {
         [absence, corrected].map(|all| Absence::of(all, self.shape.experts))
     }
 
-    /// The chances, as of the last step of a layer, that a sequence does not use its experts soon.
+    /// The chances that a sequence does not use a layer's experts soon, as of the layer's last
+    /// step.
     pub fn absence_of(&mut self, layer: usize, sequence: usize) -> Absence<'_> {
         self.weigh(layer, self.cursor(sequence));
         let all =
@@ -377,9 +357,10 @@ impl History {
         Absence::of(all, self.shape.experts)
     }
 
-    /// Writes the share of the steps of a sequence that use each expert of a layer: the mean of the next
-    /// step, and of up to 64, or as many as hardly do without the expert. On routes of gpt-oss and DeepSeek
-    /// the first alone promises a cache more hits than it has, the second fewer.
+    /// Writes, for each expert of a layer, the share of a sequence's steps that use it. It is the
+    /// mean of two estimates: from the next step, and from the longest horizon that the expert is
+    /// likely to miss. On routes of gpt-oss and DeepSeek the first alone predicts more hits than a
+    /// cache has, and the second fewer.
     pub fn use_of(&mut self, layer: usize, sequence: usize, used: &mut [f32]) {
         let Absence { within_1, within_4, within_16, within_64 } = self.absence_of(layer, sequence);
         for (expert, used) in used.iter_mut().enumerate().take(within_1.len()) {
@@ -389,7 +370,7 @@ impl History {
             let later = 1.0 - absence[expert].powf(1.0 / steps);
             *used = 0.5 * (1.0 - within_1[expert] + later);
         }
-        // A step uses so many experts.
+        // The estimates are scaled to the number of experts that a step uses.
         let count = match self.cursors[self.cursor(sequence)].layers[layer].last.len() {
             0 => self.shape.top_k,
             count => count,
@@ -415,8 +396,9 @@ impl History {
         logistic::absence(corrected);
     }
 
-    /// The statistics of a layer's experts [statistics, experts] and the log-odds of their use within the
-    /// horizons [horizons, experts] before a correction, for the sequence that stepped last.
+    /// Inputs of a sample for the sequence that stepped last: the statistics of a layer's experts
+    /// [statistics, experts], and the log-odds of their use within the horizons [horizons, experts]
+    /// before a correction.
     pub(crate) fn latest_odds(&mut self, layer: usize) -> (&[f32], &[f32]) {
         self.odds(layer, self.latest)
     }
@@ -457,8 +439,8 @@ impl History {
         SequenceCursor::bytes_for(shape)
     }
 
-    /// Memory of a history of so many sequences for a model of this shape. For one sequence it is
-    /// 1.9 MiB for 48 layers of 128 experts, and 8.3 MiB for 58 layers of 256.
+    /// Memory of a history of this many sequences, for a model of this shape. For one sequence it
+    /// is 1.9 MiB for 48 layers of 128 experts, and 8.3 MiB for 58 layers of 256.
     pub fn bytes_for(shape: HistoryShape, sequences: usize) -> usize {
         let floats = size_of::<f32>() * (1 + HORIZONS);
         let pairs = if shape.pairs() { 2 * (shape.experts + size_of::<u16>()) } else { 0 };

@@ -11,7 +11,7 @@
 //! recordings of one model teach its policy. [`SavedTensors`] keeps the learned state of a policy between runs.
 //!
 //! The crate reads no weights and starts no threads. From `sws-store` it takes only the vocabulary:
-//! [`PieceId`](sws_store::PieceId) and [`Pass`](sws_store::Pass). [`PredictiveCache`] has an
+//! [`PieceId`](sws_format::PieceId) and [`Pass`](sws_format::Pass). [`PredictiveCache`] has an
 //! example.
 //!
 //! [`ExpectedUse`]: policy::ExpectedUse
@@ -20,12 +20,16 @@
 //! [`Correction`]: correction::Correction
 
 mod cache;
+mod choice;
 pub mod correction;
+pub mod fit;
 pub mod history;
+mod math;
 pub mod policy;
 mod recent;
 pub mod replay;
 mod saved;
+mod shape;
 mod trace;
 
 pub use cache::{Claim, Lookup, LookupCounts, Need, NoRoom, PredictiveCache};

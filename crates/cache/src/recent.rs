@@ -1,24 +1,24 @@
 //! The routes of the last tokens, kept for plans of later runs.
 
-use sws_store::{Dtype, Pass};
+use sws_format::{Dtype, Pass};
 
-use crate::history::HistoryShape;
-use crate::policy::{ChoiceRow, RouterChoice};
+use crate::choice::{ChoiceRow, RouterChoice};
 use crate::saved::{SavedError, SavedTensors};
+use crate::shape::HistoryShape;
 use crate::trace::Trace;
 
-/// Tokens kept: enough for a replay to tell hit rates within a few percent, at 240 KiB for the largest
-/// models.
+/// Number of tokens kept. A replay of them gives hit rates within a few percent, and they take 240
+/// KiB for the largest models.
 const TOKENS: usize = 256;
 const ROUTES: &str = "recent.routes";
 const FIRST: &str = "recent.first";
 
-/// The experts of the last tokens of one sequence after another, but not the tokens. Of those that went
-/// through the layers together, those of the first sequence count.
+/// The experts of the last tokens, without the token ids. Tokens of different sequences follow each
+/// other. Of a pass over several sequences, only the tokens of the first sequence are kept.
 #[derive(Clone, Debug)]
 pub(crate) struct RecentTokens {
     shape: HistoryShape,
-    /// [TOKENS, layers, top_k], a ring.
+    /// Ring buffer of [TOKENS, layers, top_k] expert ids.
     ids: Vec<u16>,
     /// For each token, 1 if it is the first of its pass.
     first: Vec<u8>,
@@ -43,14 +43,14 @@ impl RecentTokens {
         }
     }
 
-    /// Notes what a layer chose. `layer` is an index among the layers with experts.
+    /// Records the choice of a layer. `layer` is an index among the layers with experts.
     pub(crate) fn routed(&mut self, layer: usize, choice: &RouterChoice<'_>) {
         let Some(first) = choice.pass.spans.first() else { return };
         let HistoryShape { layers, top_k, .. } = self.shape;
         let rows = choice.rows().filter(|row| row.sequence == first.sequence).take(self.running);
         for (token, ChoiceRow { experts, .. }) in (self.before..).zip(rows) {
             let at = (token % TOKENS * layers + layer) * top_k;
-            // A layer may use fewer.
+            // A layer may use fewer experts. The first one fills the rest.
             let padding = std::iter::repeat(experts.first().unwrap_or(&0));
             if let Some(ids) = self.ids.get_mut(at..at + top_k) {
                 for (id, &expert) in ids.iter_mut().zip(experts.iter().chain(padding)) {
@@ -73,7 +73,7 @@ impl RecentTokens {
         to.push(FIRST, Dtype::U8, &[tokens.len()], first);
     }
 
-    /// Restores what [`save`](Self::save) added; nothing from a state without routes.
+    /// Restores what [`save`](Self::save) added. Restores nothing from a state without routes.
     pub(crate) fn recall(&mut self, saved: &SavedTensors) -> Result<(), SavedError> {
         let Some((ids, first)) = read(saved, self.shape)? else { return Ok(()) };
         (self.before, self.running) = (first.len(), 0);
@@ -115,8 +115,8 @@ fn read(saved: &SavedTensors, shape: HistoryShape) -> Result<Option<RecentRoutes
 }
 
 impl SavedTensors {
-    /// The routes of the last tokens of earlier runs, as one sequence of tokens that are not known; `None`
-    /// if there are none.
+    /// The routes of the last tokens of earlier runs, as one sequence of unknown tokens; `None` if
+    /// there are none.
     pub fn routes(&self, shape: HistoryShape) -> Result<Option<Trace>, SavedError> {
         let Some((ids, first)) = read(self, shape)? else { return Ok(None) };
         if first.is_empty() {

@@ -1,7 +1,7 @@
 //! Learned state of a model, kept for its next start.
 
 use serde::Deserialize;
-use sws_store::{Dtype, Header, HeaderError, HeaderTensor};
+use sws_format::{Dtype, Header, HeaderError, HeaderTensor};
 
 /// The longest accepted header: there are a few dozen tensors.
 const MAX_HEADER: usize = 1 << 20;
@@ -45,8 +45,8 @@ struct SavedWithFacts {
 }
 
 impl SavedTensors {
-    /// Reads what [`write`](Self::write) made for the model of that identity. Allocates about as
-    /// much as the length of `bytes`.
+    /// Reads the output of [`write`](Self::write) for the model with that identity. Allocates about
+    /// as much as the length of `bytes`.
     pub fn read(bytes: &[u8], model: &str) -> Result<SavedTensors, SavedError> {
         match SavedTensors::of_any_model(bytes)? {
             (found, saved) if found == model => Ok(saved),
@@ -54,7 +54,7 @@ impl SavedTensors {
         }
     }
 
-    /// As [`read`](Self::read), for any model. Also returns the model's identity.
+    /// Like [`read`](Self::read), for any model. Also returns the model's identity.
     pub fn of_any_model(bytes: &[u8]) -> Result<(String, SavedTensors), SavedError> {
         let wrong = || SavedError::Header(HeaderError::Json(serde::de::Error::custom("too short")));
         let (first, rest) = bytes.split_first_chunk::<8>().ok_or_else(wrong)?;
@@ -98,7 +98,7 @@ impl SavedTensors {
         self.tensors.iter().find(|tensor| tensor.0 == name).map(|tensor| &tensor.2[..])
     }
 
-    /// True if it has a correction.
+    /// True if it contains a correction.
     pub fn has_correction(&self) -> bool {
         self.tensors.iter().any(is_of_correction)
     }

@@ -8,11 +8,11 @@ mod tests;
 
 use std::ops::Range;
 
-use crate::history::HistoryShape;
+use crate::shape::HistoryShape;
 pub use states::RouterStates;
 
-/// Most layers with experts, and most experts in all layers, of a trace. These are many times those
-/// of any model, and few enough to bound the memory kept for each.
+/// Maximum number of layers with experts, and of experts in all layers, of a trace. Both are many
+/// times those of any model, and small enough to bound the memory kept for each.
 const MAX_LAYERS: usize = 1 << 12;
 const MAX_EXPERTS: usize = 1 << 20;
 
@@ -61,7 +61,7 @@ pub enum TraceError {
     Unknown,
     /// The header of the safetensors file is invalid.
     #[error("is not a safetensors file: {0}; record the trace again")]
-    Header(#[from] sws_store::HeaderError),
+    Header(#[from] sws_format::HeaderError),
     /// A tensor has the wrong type or shape.
     #[error("has `{name}` that is not {expected}; record the trace again")]
     Tensor {
@@ -180,8 +180,8 @@ impl Trace {
         }
     }
 
-    /// Appends all sequences of another trace of the same model. Its tokens count as unknown if those of
-    /// one of the two are.
+    /// Appends all sequences of another trace of the same model. If the tokens of either trace are
+    /// unknown, all tokens are unknown.
     pub fn append(&mut self, other: &Trace) -> Result<(), TraceError> {
         let (HistoryShape { layers, experts, top_k }, found) = (self.shape, other.shape);
         if (layers, top_k) != (found.layers, found.top_k) {
@@ -189,7 +189,7 @@ impl Trace {
         }
         self.end_sequence();
         let before = self.token_count();
-        // Some formats tell the number of experts by the largest number alone.
+        // Some formats imply the number of experts by the largest number alone.
         self.shape.experts = experts.max(found.experts);
         let known = self.tokens.len() == before && other.tokens.len() == other.token_count();
         match known {
@@ -257,8 +257,8 @@ impl Trace {
         file::write(self)
     }
 
-    /// One sequence of tokens whose ids are not known, in passes that end where `passes` says, the last
-    /// with the last token. `ids` are [tokens, layers, top_k].
+    /// One sequence of unknown tokens. Passes end where `passes` says, and the last one with the
+    /// last token. `ids` are [tokens, layers, top_k].
     pub(crate) fn of_unknown(
         shape: HistoryShape,
         ids: Vec<u16>,

@@ -140,7 +140,7 @@ impl CandleAttention {
         if let (Some(norm), QkNorm::FullWidth) = (norm, self.spec.qk_norm) {
             x = norm.forward(&x)?;
         }
-        if let Some(clip) = self.spec.clip {
+        if let Some(clip) = self.spec.extras.clip {
             x = x.clamp(-clip, clip)?;
         }
         let mut x = x.reshape((tokens, heads, head_dim))?;

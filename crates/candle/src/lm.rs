@@ -4,11 +4,12 @@ use std::path::Path;
 
 use candle_core::{Device, Module, Tensor};
 use candle_nn::{Embedding, Linear, RmsNorm};
+use sws_format::Pass;
 use sws_model::{
     AttentionSpec, CausalLm, Ffn, ForwardError, Mixer, ModelSpec, Norm, Observer, RopeScaling,
     Routed, check_tokens,
 };
-use sws_store::{NVMeWeightStore, Pass};
+use sws_store::NVMeWeightStore;
 
 use crate::attention::{CandleAttention, CandleRotations, turns_whole_heads};
 use crate::ffn::{Mlp, Moe, QWEN, renormalises, supports_mlp, unknown};
@@ -60,7 +61,7 @@ pub fn supports(spec: &ModelSpec) -> Result<()> {
             "the model type `{model_type}` but only {known}"
         )));
     }
-    if spec.embedding_norm || spec.head_rows != [spec.vocab; 2] {
+    if spec.embedding_norm || spec.head.rows != [spec.vocab; 2] {
         return Err(unknown("normed embeddings, or a head of fewer tokens"));
     }
     for layer in &spec.layers {
@@ -75,10 +76,13 @@ pub fn supports(spec: &ModelSpec) -> Result<()> {
             Norm::Layer { .. } => return Err(unknown("norms that subtract the mean")),
         }
         let attention = grouped(&layer.mixer)?;
-        if attention.aligned || attention.temperature.is_some() {
+        let extras = attention.extras;
+        if extras.aligned || extras.temperature.is_some() {
             return Err(unknown("attention in chunks, or whose queries grow"));
         }
-        if attention.value_dim != attention.head_dim || attention.value_scale != 1.0 {
+        if attention.value_dim != attention.head_dim
+            || extras.value_scale.is_some_and(|scale| scale != 1.0)
+        {
             return Err(unknown("values of another length or scale than keys"));
         }
         let rope = attention.rope.map(|rope| &spec.ropes[rope]);
@@ -88,16 +92,16 @@ pub fn supports(spec: &ModelSpec) -> Result<()> {
         if rope.is_some_and(|rope| rope.scaling == RopeScaling::Divided) {
             return Err(unknown("divided angles of rotary embeddings"));
         }
-        if attention.distances.is_some() || attention.conv.is_some() {
+        if extras.distances.is_some() || extras.conv.is_some() {
             return Err(unknown("scores by distance, or convolutions of keys"));
         }
-        if attention.blocks.is_some() {
+        if extras.blocks.is_some() {
             return Err(unknown("attention to selected blocks of positions"));
         }
-        if attention.fused {
+        if extras.fused {
             return Err(unknown("queries, keys and values in one matrix"));
         }
-        if attention.paired_rows {
+        if extras.paired_rows {
             return Err(unknown("queries and keys in the order of GGUF files"));
         }
         if attention.gate.is_some() {
@@ -169,7 +173,7 @@ impl CandleLm {
         for number in 0..spec.layers.len() {
             layers.push(CandleLayer::load(from, &spec, number)?);
         }
-        let norm = norm(from, "model.norm.weight", spec.final_norm, hidden)?;
+        let norm = norm(from, "model.norm.weight", spec.head.norm, hidden)?;
         let head = match spec.tied {
             true => embedding.clone(),
             false => from.get("lm_head.weight", &[spec.vocab, hidden])?,

@@ -8,10 +8,9 @@ use std::path::{Path, PathBuf};
 use candle_core::{DType, Device, Tensor};
 use safetensors::Dtype;
 use safetensors::tensor::Metadata;
+use sws_format::{CheckpointError, PieceId, open_checkpoint, open_regular};
 use sws_model::WeightsError;
-use sws_store::{
-    Arena, CheckpointError, NVMeWeightStore, PieceId, Read, open_checkpoint, open_regular,
-};
+use sws_store::{Arena, NVMeWeightStore, Read};
 
 /// An error in loading or running a model.
 #[derive(Debug, thiserror::Error)]

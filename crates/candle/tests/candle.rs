@@ -7,13 +7,14 @@ use std::sync::Arc;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use sws_candle::{CandleError, CandleLm, supports};
+use sws_format::{Manifest, Pass, open_checkpoint};
 use sws_kernels::Encoding;
 use sws_model::{
     CausalLm, ForwardError, ForwardPass, KvPrecision, ModelSpec, Observer, ResidentSource, Routed,
     Session, SourceError,
 };
-use sws_store::shard::{ShardOptions, shard};
-use sws_store::{Manifest, NVMeWeightStore, Pass, StoreOptions, open_checkpoint};
+use sws_shard::{ShardOptions, shard};
+use sws_store::{NVMeWeightStore, StoreOptions};
 use sws_testing::goldens::{Golden, goldens, is_quantised, variants};
 use sws_testing::{resident, spec};
 
@@ -154,13 +155,13 @@ fn shards_give_the_bits_of_their_checkpoint() {
 fn tokens_that_do_not_fit_are_refused() {
     let mut lm = candle(&goldens().join("qwen3_moe")).unwrap();
     assert_eq!(lm.spec().model_type, "qwen3_moe");
-    assert!(lm.is_empty());
+    assert_eq!(lm.len(), 0);
     for (tokens, refusal) in
         [(vec![], "no tokens"), (vec![1, 173], "token id 173"), (vec![1; 257], "has 257 tokens")]
     {
         let error: ForwardError = lm.prefill(&tokens).unwrap_err();
         assert!(error.to_string().contains(refusal), "{error}");
-        assert!(lm.is_empty(), "refused before anything was processed");
+        assert_eq!(lm.len(), 0, "refused before anything was processed");
     }
     assert_eq!(lm.prefill(&[1; 256]).unwrap().len(), lm.vocab());
     assert!(matches!(lm.decode(1), Err(ForwardError::ContextFull { used: 256, .. })));

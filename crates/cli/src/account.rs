@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use sws::{Activations, End, Generated, Pace, RunMetrics};
 use sws_engine::{Metrics, Speculation, SpeculativeCounts};
-use sws_model::text::Sampling;
+use sws_text::Sampling;
 
 use crate::commands::{count, size};
 use crate::table::wrapped_at;
@@ -32,7 +32,13 @@ pub(crate) fn closing(made: &Generated, metrics: &RunMetrics) -> String {
 pub(crate) fn ending(made: &Generated, sampling: &Sampling, full: &str) -> Option<String> {
     let end = match made.end {
         End::StopToken | End::StopString | End::Complete => None,
-        End::Length => Some("cut off by --max-new-tokens".to_owned()),
+        End::Repeats => {
+            Some("ended, as the text repeats itself; --no-loop-guard goes on".to_owned())
+        }
+        End::Length => {
+            let tokens = made.tokens.len();
+            Some(format!("cut off after {tokens} tokens; -n N for more"))
+        }
         End::Context => Some(format!("the context is full{full}")),
         End::Cancelled => Some("interrupted".to_owned()),
     };

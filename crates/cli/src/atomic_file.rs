@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use anyhow::{anyhow, bail};
-use sws_store::{open_stream, remedy};
+use sws_format::{open_stream, remedy};
 use tempfile::{NamedTempFile, TempDir};
 
 /// Limit of symbolic links followed, as in the kernel.

@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{anyhow, bail};
 use clap::{Arg, ArgAction, Command};
 use serde::{Deserialize, Serialize};
+use sws_format::open_regular;
 use sws_hub::{HubCache, Library, ModelName};
-use sws_store::open_regular;
 use toml::{Table, Value};
 
-use crate::model;
+use crate::here;
 
 /// Size limit of the file.
 const MAX_BYTES: u64 = 1 << 20;
@@ -222,8 +222,8 @@ impl NamedModel {
     fn of(typed: Option<PathBuf>, command: &str) -> NamedModel {
         let path = match (&typed, command) {
             (Some(typed), _) => sws::locate(typed).ok(),
-            (None, "chat") => model::newest_for_chat().map(|(here, _)| here),
-            (None, "run" | "serve" | "forward" | "certify" | "plan") => model::bundled().ok(),
+            (None, "chat") => here::newest_for_chat().map(|(here, _)| here),
+            (None, "run" | "serve" | "forward" | "certify" | "plan") => here::bundled().ok(),
             (None, _) => None,
         };
         let path = path.and_then(|path| path.canonicalize().ok());

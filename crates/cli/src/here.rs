@@ -5,12 +5,18 @@ use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use anyhow::bail;
+use sws::Model;
+use sws_format::{MANIFEST_FILE, open_regular};
 use sws_hub::{
     CachedModel, HubCache, Library, LibraryShards, ModelId, Snapshot, gguf_models, is_whole,
     snapshot_files,
 };
-use sws_store::{MANIFEST_FILE, open_regular};
 
+use crate::process;
+
+/// Directory of the bundled model: in the project, and where the command is installed.
+const SHARDS: [&str; 2] = ["shards", "share/sws/shards"];
 /// The list of the files of a checkpoint, and its size limit.
 const INDEX: &str = "model.safetensors.index.json";
 const MAX_INDEX: u64 = 64 << 20;
@@ -136,4 +142,41 @@ fn has_all_weights(dir: &Path, names: &[String]) -> bool {
     // Without an index, or with a damaged one, the checkpoint itself says what is wrong with it.
     let listed = read().map_or(HashMap::new(), |index| index.weight_map);
     listed.values().all(|file| names.binary_search(file).is_ok())
+}
+
+/// Path of the newest model that was made for conversation, and that model.
+pub(crate) fn newest_for_chat() -> Option<(PathBuf, (Model, Here))> {
+    newest().into_iter().find_map(|here| {
+        let path = here.path.clone()?;
+        let model = Model::open_counted(&path, None, process::heap).ok()?;
+        model.chat_template().ok()?;
+        Some((path, (model, here)))
+    })
+}
+
+/// Finds the bundled model, below the working directory or a parent directory of the program, or else
+/// where the program was built.
+pub(crate) fn bundled() -> anyhow::Result<PathBuf> {
+    let program = std::env::current_exe().and_then(|path| path.canonicalize()).ok();
+    let above = program.iter().flat_map(|path| path.ancestors().skip(1));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
+    let places = [Path::new("")].into_iter().chain(above).chain(source);
+    let places = places.flat_map(|dir| SHARDS.map(|shards| dir.join(shards)));
+    for place in places {
+        let Ok(entries) = place.read_dir() else { continue };
+        let dirs = entries.filter_map(|entry| Some(entry.ok()?.path()));
+        let mut models: Vec<PathBuf> =
+            dirs.filter(|dir| dir.join(MANIFEST_FILE).exists()).collect();
+        models.sort();
+        if models.len() > 1 {
+            let names: Vec<_> = models.iter().map(|dir| dir.display().to_string()).collect();
+            bail!("`{}` holds several models; name one: {}", place.display(), names.join(", "));
+        }
+        if let Some(model) = models.pop() {
+            return Ok(model);
+        }
+    }
+    bail!(
+        "no model was given, and there is none in `shards`, neither here nor where the program lies; give a shard directory, a checkpoint directory, a GGUF file, or the id of a model, which `sws list` shows and `sws pull` downloads"
+    )
 }

@@ -1,7 +1,7 @@
 //! Signals that ask for an end, recorded when they arrive and handled at the next safe point.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use anyhow::anyhow;
@@ -10,10 +10,10 @@ use signal_hook::flag;
 use signal_hook::iterator::{Handle, Signals};
 use signal_hook::low_level::exit;
 use sws::Cancel;
-use sws_store::Clock;
+use sws_format::Clock;
 
+use crate::atomic_file;
 use crate::terminal::{can_draw, erase_line, note};
-use crate::{atomic_file, watch};
 
 /// Flag that a signal sets. A second signal before the flag is reset ends the program, without
 /// unfinished files, and with the terminal as it was.
@@ -30,6 +30,14 @@ struct InterruptState {
     stop: Arc<AtomicBool>,
     /// True once the first signal was noticed.
     once: Mutex<bool>,
+}
+
+/// Call that leaves the terminal as it was, before a second signal ends the program.
+static BEFORE_AN_END: OnceLock<fn()> = OnceLock::new();
+
+/// Sets what is called before a second signal ends the program.
+pub(crate) fn before_an_end(restore: fn()) {
+    let _ = BEFORE_AN_END.set(restore);
 }
 
 /// Exit code that a shell reports for a program ended by Ctrl-C.
@@ -110,7 +118,9 @@ fn heed(
     let wait = move || {
         for _ in signals.forever() {
             if asked.is_second() {
-                watch::restore();
+                if let Some(restore) = BEFORE_AN_END.get() {
+                    restore();
+                }
                 atomic_file::remove_all();
                 exit(INTERRUPTED.into());
             }

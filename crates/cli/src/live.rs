@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use sws_engine::{Counters, Gauge, Metrics, memory};
-use sws_store::Clock;
+use sws_format::Clock;
 
 use crate::account::rate;
 use crate::terminal::{self, is_line_full};

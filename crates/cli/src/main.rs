@@ -6,10 +6,12 @@ mod args;
 mod atomic_file;
 mod commands;
 mod config;
+mod exit;
 mod far;
 mod here;
 #[cfg(feature = "serve")]
 mod http;
+mod input;
 mod interrupt;
 mod limits;
 mod lines;
@@ -29,14 +31,10 @@ use std::process::ExitCode;
 use args::{Args, Command};
 use clap::error::ErrorKind;
 use clap_complete::CompleteEnv;
+use exit::{FAILED, REFUSED};
 use interrupt::{INTERRUPTED, Interrupted};
-use sws_store::shard::ShardError;
+use sws_shard::ShardError;
 use terminal::{hint, is_broken_pipe, note};
-
-/// Exit code of a verification that found damage or a difference.
-const FAILED: u8 = 1;
-/// Exit code for bad input or usage, and for operations that the system refused.
-const REFUSED: u8 = 2;
 
 /// Only checks the stack, so that a small one is reported before it overflows.
 fn main() -> ExitCode {
@@ -56,7 +54,8 @@ fn asks_for_help(kind: ErrorKind) -> bool {
 /// Runs the command. Not inlined, because its frame must not be on the stack that `main` checks.
 #[inline(never)]
 fn start() -> ExitCode {
-    limits::reserve();
+    process::reserve();
+    interrupt::before_an_end(watch::restore);
     if let Err(error) = args::check_shell() {
         note!("sws: {error}");
         return ExitCode::from(REFUSED);
@@ -103,6 +102,7 @@ fn start() -> ExitCode {
         #[cfg(feature = "pull")]
         Command::Push(args) => commands::push::run(&args),
         Command::List(args) => commands::list::run(&args),
+        Command::Link(args) => commands::link::run(&args),
         Command::Rm(args) => commands::rm::run(&args),
         Command::Shard(args) => commands::shard::run(&args),
         Command::Verify(args) => commands::verify::run(&args),

@@ -1,21 +1,17 @@
 //! The MODEL argument: finding and loading the model.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::{anyhow, bail};
+use anyhow::anyhow;
 use sws::{LoadedModel, Loader, Model, Progress, RamBudget, Warning};
-use sws_store::MANIFEST_FILE;
 
 use crate::args;
 use crate::far;
-use crate::here::{Here, newest};
+use crate::here::{Here, bundled, newest_for_chat};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::process;
 use crate::progress::{ProgressMeter, ProgressUnit};
 use crate::terminal::note;
-
-/// Directory of the bundled model: in the project, and where the command is installed.
-const SHARDS: [&str; 2] = ["shards", "share/sws/shards"];
 
 /// Opens the model that was typed, or the bundled one.
 pub(crate) fn open(typed: Option<&Path>) -> anyhow::Result<Model> {
@@ -86,16 +82,6 @@ pub(crate) fn for_chat() -> Option<Model> {
     Some(model)
 }
 
-/// Path of the newest model that was made for conversation, and that model.
-pub(crate) fn newest_for_chat() -> Option<(PathBuf, (Model, Here))> {
-    newest().into_iter().find_map(|here| {
-        let path = here.path.clone()?;
-        let model = Model::open_counted(&path, None, process::heap).ok()?;
-        model.chat_template().ok()?;
-        Some((path, (model, here)))
-    })
-}
-
 /// Loads a model and prints its warnings.
 pub(crate) fn load(loader: Loader<'_>, interrupt: &Interrupt) -> anyhow::Result<LoadedModel> {
     // From here on its plan bounds the memory.
@@ -115,31 +101,4 @@ pub(crate) fn load(loader: Loader<'_>, interrupt: &Interrupt) -> anyhow::Result<
         }
     }
     Ok(loaded)
-}
-
-/// Finds the bundled model, below the working directory or a parent directory of the program, or else
-/// where the program was built.
-pub(crate) fn bundled() -> anyhow::Result<PathBuf> {
-    let program = std::env::current_exe().and_then(|path| path.canonicalize()).ok();
-    let above = program.iter().flat_map(|path| path.ancestors().skip(1));
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
-    let places = [Path::new("")].into_iter().chain(above).chain(source);
-    let places = places.flat_map(|dir| SHARDS.map(|shards| dir.join(shards)));
-    for place in places {
-        let Ok(entries) = place.read_dir() else { continue };
-        let dirs = entries.filter_map(|entry| Some(entry.ok()?.path()));
-        let mut models: Vec<PathBuf> =
-            dirs.filter(|dir| dir.join(MANIFEST_FILE).exists()).collect();
-        models.sort();
-        if models.len() > 1 {
-            let names: Vec<_> = models.iter().map(|dir| dir.display().to_string()).collect();
-            bail!("`{}` holds several models; name one: {}", place.display(), names.join(", "));
-        }
-        if let Some(model) = models.pop() {
-            return Ok(model);
-        }
-    }
-    bail!(
-        "no model was given, and there is none in `shards`, neither here nor where the program lies; give a shard directory, a checkpoint directory, a GGUF file, or the id of a model, which `sws list` shows and `sws pull` downloads"
-    )
 }

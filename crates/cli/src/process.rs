@@ -1,13 +1,17 @@
 //! The heap of the program: it is counted, and limited while a model is read.
 
 use std::alloc::System;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::io::Write;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cap::Cap;
 use sws::{RamBudget, ReadingRoom};
+use sws_format::ProcessLimits;
 use sws_store::Granted;
 
-use crate::limits::no_memory;
+use crate::atomic_file;
+use crate::exit::REFUSED;
 
 #[global_allocator]
 static HEAP: Granted<Cap<System>> = Granted::new(Cap::new(System, usize::MAX), no_memory);
@@ -42,6 +46,55 @@ pub(crate) fn lift() {
 pub(crate) fn refusing(bytes: usize) -> Option<u64> {
     let budget = BUDGET.load(Ordering::SeqCst);
     (budget > 0 && HEAP.inner().remaining() < bytes).then_some(budget)
+}
+
+/// Memory that is given back when an allocation fails: until the program ends other threads need a
+/// little, without which the C library aborts.
+static RESERVE: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+/// Its chunks are small enough to be of the heap, which has them again at once.
+const CHUNKS: usize = 8;
+const CHUNK: usize = 32 << 10;
+
+/// Takes memory for the end of the program.
+pub(crate) fn reserve() {
+    if let Ok(mut reserve) = RESERVE.lock() {
+        reserve.extend((0..CHUNKS).map(|_| Vec::with_capacity(CHUNK)));
+    }
+}
+
+/// Ends the program when an allocation fails. Allocates nothing, and reports the failure like any
+/// other refusal.
+fn no_memory(bytes: usize) -> ! {
+    // Before anything is given back.
+    let refusing = refusing(bytes);
+    if let Ok(mut reserve) = RESERVE.try_lock() {
+        reserve.clear();
+    }
+    static REPORTED: AtomicBool = AtomicBool::new(false);
+    while REPORTED.swap(true, Ordering::SeqCst) {
+        // Another thread is about to end the program.
+        std::thread::yield_now();
+    }
+    lift();
+    let mut err = std::io::stderr();
+    let _ = match (refusing, ProcessLimits::now().address_space) {
+        (Some(budget), _) => writeln!(
+            err,
+            "sws: reading the files of this model takes more than the {} MiB of --ram; raise --ram, or check where the model comes from",
+            budget >> 20,
+        ),
+        (None, Some(limit)) => writeln!(
+            err,
+            "sws: the system grants no {bytes} more bytes of memory: address space is limited to {} KiB; raise the limit (`ulimit -v`)",
+            limit >> 10,
+        ),
+        (None, None) => writeln!(
+            err,
+            "sws: the system grants no {bytes} more bytes of memory; close other programs, or lower --ram"
+        ),
+    };
+    atomic_file::remove_all();
+    signal_hook::low_level::exit(REFUSED.into())
 }
 
 #[cfg(test)]

@@ -9,8 +9,7 @@ use std::time::Duration;
 use indicatif::{
     BinaryBytes, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle,
 };
-use sws_store::Clock;
-use sws_store::shard::Progress;
+use sws_format::{Clock, Progress};
 
 use crate::terminal::can_draw;
 

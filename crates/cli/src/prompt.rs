@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sws_engine::Gauge;
-use sws_store::Clock;
-use sws_store::shard::Progress;
+use sws_format::{Clock, Progress};
 
 use crate::live::{EVERY, columns, draw_below, erase_below};
 use crate::progress::{ProgressMeter, ProgressUnit};

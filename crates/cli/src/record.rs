@@ -6,8 +6,8 @@ use std::path::Path;
 
 use anyhow::bail;
 use serde_json::json;
+use sws_format::{Header, Pass};
 use sws_model::{LayerSpec, ModelSpec, Observer, Routed, SourceError};
-use sws_store::{Header, Pass};
 
 use crate::atomic_file::{AtomicFile, refused};
 

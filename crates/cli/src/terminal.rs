@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::anyhow;
 use rustix::termios::tcgetwinsize;
-use sws_store::remedy;
+use sws_format::remedy;
 use sws_watch::screen::column_after;
 
 /// Most bytes of an answer to a question.

@@ -1,12 +1,12 @@
-//! Forecasts of the experts that the next layers will need, and the trait that makes them.
+//! Forecasts of the experts that the next layers will need, and the trait of their sources.
 
 use std::fmt;
 
-use sws_store::{Pass, PieceId, PieceKind};
+use sws_format::{Pass, PieceId, PieceKind};
 
 use sws_cache::{SavedError, SavedTensors};
 
-/// A forecast for some upcoming layers, with the pieces to read for them.
+/// A forecast for some upcoming layers, with the pieces to read.
 #[derive(Clone, Debug, Default)]
 pub struct ReassemblyBlueprint {
     /// The layers, in execution order.
@@ -39,7 +39,7 @@ impl ReassemblyBlueprint {
         blueprint
     }
 
-    /// As [`new`](Self::new), reusing the memory of this blueprint.
+    /// Like [`new`](Self::new), reusing the memory of this blueprint.
     pub fn plan(&mut self, layers: &[LayerBlueprint], threshold: f32) {
         self.high_priority_pieces.clear();
         self.low_priority_pieces.clear();
@@ -87,8 +87,8 @@ pub trait Draft: fmt::Debug + Send {
         let _ = pass;
     }
 
-    /// Returns forecasts for a layer that `hidden` [tokens, hidden] is about to enter and for the
-    /// layers after it, in order. `None` leaves the earlier forecasts in force.
+    /// Returns forecasts for a layer that `hidden` [tokens, hidden] is about to enter, and for the
+    /// layers after it, in order. With `None`, earlier forecasts remain valid.
     fn entering(
         &mut self,
         layer: usize,
@@ -100,7 +100,7 @@ pub trait Draft: fmt::Debug + Send {
     }
 
     /// Returns forecasts for later layers from `state` [tokens, hidden], the output of the layer's
-    /// attention and its shared expert. Its other experts are yet to be added.
+    /// attention and shared expert. The outputs of the other experts are not included yet.
     fn attended(
         &mut self,
         layer: usize,
@@ -111,12 +111,12 @@ pub trait Draft: fmt::Debug + Send {
         None
     }
 
-    /// Bytes of memory it takes, or will take.
+    /// Bytes of memory that the draft takes, or will take.
     fn bytes(&self) -> usize {
         0
     }
 
-    /// Adds what it has learned about the model to `to`, for the next start.
+    /// Adds the learned state of the draft to `to`, for the next start.
     fn save(&self, to: &mut SavedTensors) {
         let _ = to;
     }

@@ -15,7 +15,7 @@ pub enum ForecastSource {
     Router,
     /// The experts most often used together with those that the last layer chose.
     Together,
-    /// The experts that the previous token used, then the most used.
+    /// The experts that the previous token used, then the most used ones.
     Previous,
     /// The most used experts.
     Hot,
@@ -29,7 +29,7 @@ pub enum ForecastSource {
 #[derive(Clone, Debug, Default)]
 pub struct ForecastOutcome {
     uses: u64,
-    /// Uses among the k, 1.5 k and 2 k experts forecast first.
+    /// Number of uses among the k, 1.5 k and 2 k experts forecast first.
     found: [u64; 3],
     named: [u64; 3],
     misses: u64,
@@ -40,7 +40,7 @@ pub struct ForecastOutcome {
     order: Vec<u32>,
 }
 
-/// A [`ForecastOutcome`] as figures.
+/// The figures of a [`ForecastOutcome`].
 #[derive(Clone, Debug, Serialize)]
 pub struct Score {
     /// Uses of experts.

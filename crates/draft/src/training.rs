@@ -1,4 +1,4 @@
-//! Vocabulary of the training of corrections, whose arithmetic is that of the caller.
+//! Input and output types for training corrections. The caller implements the arithmetic.
 
 /// Training samples. Rows are tokens.
 #[derive(Clone, Debug, Default)]

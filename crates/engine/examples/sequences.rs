@@ -10,10 +10,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sws_engine::{Options, SpeculativeWeightStreamer};
+use sws_format::Manifest;
 use sws_kernels::functional::argmax;
-use sws_model::text::Tokenizer;
-use sws_model::{BatchLm, Chunk, ForwardPass, ModelSpec, StepOutcome};
-use sws_store::{Manifest, NVMeWeightStore, StoreOptions};
+use sws_model::{Chunk, ForwardPass, ModelSpec, StepOutcome};
+use sws_store::{NVMeWeightStore, StoreOptions};
+use sws_text::Tokenizer;
 
 const PROMPTS: [&str; 3] = ["The wolf", "Once upon a time", "A little boat"];
 const TOKENS: usize = 40;

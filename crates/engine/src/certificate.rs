@@ -2,18 +2,18 @@
 //! compute it again and compare every bit.
 
 use serde::{Deserialize, Serialize};
+use sws_format::{Manifest, ModelIdentity, Pass, Span};
 use sws_kernels::Activations;
-use sws_model::text::{SAMPLER, SampleError, Sampler, Sampling};
 use sws_model::{CausalLm, ForwardError, KvPrecision, ModelSpec, Observer, Routed, SourceError};
-use sws_store::{Manifest, ModelIdentity, Pass, Span};
+use sws_text::{SAMPLER, SampleError, Sampler, Sampling};
 
 /// Version of the file format. Other versions are refused.
 const FORMAT: &str = "sws-certificate-1";
 /// Version of the program. Another version may compute other bits.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// The sampler of certificates that name none.
+/// Sampler of certificates that do not name one.
 const FIRST_SAMPLER: &str = "uniform-1";
-/// The version of the arithmetic of certificates that name none.
+/// Version of the arithmetic of certificates that do not name one.
 const FIRST_ARITHMETIC: u32 = 1;
 
 /// Inputs of an answer, and a chain of hashes over its routes and logits.
@@ -31,18 +31,18 @@ pub struct Certificate {
     /// Version of the sampler, which maps a seed to a text.
     #[serde(default = "first_sampler")]
     sampler: String,
-    /// Version of the arithmetic that last changed the bits of this model in this encoding. Not written
-    /// if it is the first.
+    /// Version of the arithmetic that last changed the bits of this model in this encoding. Omitted
+    /// if it is the first version.
     #[serde(default = "first_arithmetic", skip_serializing_if = "is_first")]
     arithmetic: u32,
-    /// Kind of activations of products. Not written if they took them as they are.
+    /// Kind of activations of products. Omitted if products use unrounded activations.
     #[serde(default = "as_they_are", skip_serializing_if = "are_as_they_are")]
     activations: String,
     sampling: Sampling,
     prompt: Vec<u32>,
     /// The answer.
     tokens: Vec<u32>,
-    /// The step behind each token of the answer.
+    /// One step for each token of the answer.
     steps: Vec<CertifiedStep>,
     /// Hash over all other fields.
     seal: String,
@@ -366,7 +366,7 @@ impl Witness {
 }
 
 impl Witness {
-    /// Takes note of the experts that a layer chose for the rows of a sequence in a pass.
+    /// Records the experts that a layer chose for the rows of a sequence in a pass.
     pub fn note_routed(&mut self, span: &Span, layer: usize, routed: &Routed) {
         let first = span.first_position;
         let top_k = routed.top_k.max(1);

@@ -1,7 +1,8 @@
 //! Errors on the way of weights from the device to the pass.
 
+use sws_format::PieceId;
 use sws_model::{LoadError, Role, SourceError, WeightsError};
-use sws_store::{FetchError, LayoutError, PieceId};
+use sws_store::{FetchError, LayoutError};
 
 use crate::wait::WaitError;
 use sws_cache::NoRoom;

@@ -24,7 +24,8 @@
 //! use std::sync::Arc;
 //! use sws_engine::{Options, SpeculativeWeightStreamer};
 //! use sws_model::{ForwardPass, ModelSpec};
-//! use sws_store::{Manifest, NVMeWeightStore, StoreOptions};
+//! use sws_format::Manifest;
+//! use sws_store::{NVMeWeightStore, StoreOptions};
 //!
 //! let dir = Path::new("shards/tales-moe");
 //! let manifest = Arc::new(Manifest::load(dir)?);
@@ -45,6 +46,7 @@ mod error;
 mod experts;
 mod infrastructure;
 mod reads;
+mod recording;
 mod resident_load;
 mod speculation;
 mod stand_ins;
@@ -61,8 +63,8 @@ pub use certificate::{
 };
 pub use error::StreamError;
 pub use experts::{
-    Ablations, AssemblerConfig, DynamicAssembler, Exactness, Miss, NoBound, Presence, RealPath,
-    Verdict, Verifier, detect_miss,
+    Ablations, AssemblerConfig, DynamicAssembler, Exactness, ExpectedReads, Miss, NoBound,
+    Presence, RealPath, Verdict, Verifier, detect_miss,
 };
 pub use infrastructure::{Infrastructure, InfrastructurePlan, RouterSet};
 pub use reads::LoadedSlot;

@@ -2,8 +2,8 @@
 
 use std::ops::ControlFlow;
 
+use sws_format::Progress;
 use sws_model::{LoadError, ModelSpec, ResidentLoader, ResidentSource};
-use sws_store::shard::Progress;
 use sws_store::{Arena, Completion, NVMeWeightStore, Read};
 
 use crate::error::StreamError;
@@ -54,7 +54,7 @@ impl<'s> ResidentLoad<'s> {
         let bytes = (largest + LOADING_BYTES.min(total)) as usize;
         let arena = Arena::new(bytes).map_err(|cause| StreamError::Memory { bytes, cause })?;
         let mut done = 0;
-        // The first piece may be large, and whoever waits for it should see that.
+        // Reading the first piece may take long, so progress is reported before it.
         if !report(Progress { done, total }) {
             return Ok(None);
         }

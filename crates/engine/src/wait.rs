@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
-use sws_store::{Clock, Completion, Landed, NVMeWeightStore, NotLanded, PieceKind, Ticket};
+use sws_format::{Clock, PieceKind};
+use sws_store::{Completion, Landed, NVMeWeightStore, NotLanded, Ticket};
 
-use crate::watch::{EventRecorder, RecordingStep};
+use crate::recording::{EventRecorder, RecordingStep};
 
 /// Waits for reads of all callers, and counts the stalls and the bytes that have arrived. Clones
 /// share the counts, and can cancel a wait from another thread.
@@ -25,6 +26,21 @@ struct WaitShared {
     /// Bytes that have arrived, by [`WeightKind`].
     bytes: [AtomicU64; WeightKind::ALL.len()],
     recorder: EventRecorder,
+}
+
+/// A moment, with the total duration of all waits before it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Moment {
+    pub(crate) now: Duration,
+    pub(crate) waited: Duration,
+}
+
+impl Moment {
+    /// Nanoseconds since an earlier moment, without waits.
+    pub(crate) fn computing(self, since: Moment) -> f64 {
+        let waited = self.waited.saturating_sub(since.waited);
+        self.now.saturating_sub(since.now).saturating_sub(waited).as_nanos() as f64
+    }
 }
 
 /// Kind of weights that were read.

@@ -1,18 +1,16 @@
-//! What a run does at the moment, for readers in other threads.
-
-mod recording;
+//! Current state of a run, for readers in other threads.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
+use sws_format::{PieceId, PieceKind};
 use sws_model::ModelSpec;
-use sws_store::{NVMeWeightStore, PieceId, PieceKind};
+use sws_store::NVMeWeightStore;
 
 use crate::wait::Waiter;
 
-pub(crate) use recording::EventRecorder;
-pub use recording::{RecordedRead, RecordedStep, Recording, RecordingStep};
+pub use crate::recording::{RecordedRead, RecordedStep, Recording, RecordingStep};
 
 /// A view of a run from other threads, also in the middle of a pass. Clones share it.
 ///
@@ -26,14 +24,14 @@ struct RunShared {
     /// The first cell of each layer, and the number of all cells.
     firsts: Vec<usize>,
     board: OnceLock<Board>,
-    /// Nanoseconds that the source has taken besides computing and waiting. Known before the watch
-    /// begins, so that the first difference is right.
+    /// Nanoseconds that the source took besides computing and waiting. Set before the watch begins,
+    /// so that the first difference is right.
     source: AtomicU64,
     waiter: Waiter,
     store: Weak<NVMeWeightStore>,
 }
 
-/// The numbers that the run writes. Only the thread of the pass does.
+/// Numbers that only the thread of the pass writes.
 #[derive(Debug)]
 struct Board {
     /// True between the watch's beginning and its end.
@@ -55,14 +53,14 @@ struct Board {
     /// Nanoseconds spent in passes that are over, and the start of those that are running.
     in_passes: AtomicU64,
     since: AtomicU64,
-    /// True between that start and the end.
+    /// True while passes are running.
     is_running: AtomicBool,
     hits: AtomicU64,
     misses: AtomicU64,
 }
 
-/// Nanoseconds at the start of a layer: the time, and how long the run had waited and the device read
-/// until then.
+/// Nanoseconds at the start of a layer: the time, and the totals until then of waiting by the run
+/// and of reading by the device.
 #[derive(Debug, Default)]
 struct LayerStart {
     at: AtomicU64,
@@ -74,13 +72,13 @@ const PLACE: u32 = 0b11;
 const WAITED: u32 = 0b100;
 const PASS_SHIFT: u32 = 3;
 
-/// Where the weights of an expert are.
+/// Location of an expert's weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExpertPlace {
     /// On the disk only.
     #[default]
     Disk,
-    /// On their way to memory.
+    /// Being read into memory.
     Reading,
     /// In memory.
     Memory,
@@ -89,18 +87,18 @@ pub enum ExpertPlace {
 /// An expert at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExpertCell {
-    /// Where its weights are.
+    /// Location of the expert's weights.
     pub place: ExpertPlace,
-    /// Its use by the pass that is running, or by the last one.
+    /// Use of the expert by the running pass, or else by the last one.
     pub used: Option<Use>,
 }
 
 /// Use of an expert by a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// It was in memory when the router chose it.
+    /// The expert was in memory when the router chose it.
     Hit,
-    /// It had to be read, or its read had not ended.
+    /// The expert had to be read, or its read had not ended.
     Waited,
 }
 
@@ -141,7 +139,7 @@ pub struct RunTally {
 /// A layer of a pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lap {
-    /// Its duration.
+    /// Duration of the layer.
     pub time: Duration,
     /// Waits for reads in it.
     pub waiting: Duration,
@@ -201,7 +199,7 @@ impl RunWatch {
             misses: AtomicU64::new(0),
         });
         if !board.is_on.swap(true, Relaxed) {
-            // Of a pass that began before, the end counts for nothing.
+            // The end of a pass that began earlier is ignored.
             board.is_running.store(false, Relaxed);
             board.tokens.store(0, Relaxed);
             board.is_stale.store(true, Relaxed);
@@ -215,8 +213,9 @@ impl RunWatch {
         }
     }
 
-    /// Makes the run record its reads and steps, at most so many of each, until the recording is
-    /// [taken](Self::recorded). Their memory is in no plan. An earlier recording is dropped.
+    /// Makes the run record its reads and steps, up to `limit` of each, until the recording is
+    /// [taken](Self::recorded). No plan includes the memory of a recording. An earlier recording is
+    /// dropped.
     pub fn record(&self, limit: usize) {
         self.0.waiter.recorder().begin(limit);
     }
@@ -232,7 +231,7 @@ impl RunWatch {
         waiter.recorder().step(|| waiter.clock().now(), step);
     }
 
-    /// The numbers to write to, if the watch is on.
+    /// The board to write to, if the watch is on.
     fn board(&self) -> Option<&Board> {
         self.0.board.get().filter(|board| board.is_on.load(Relaxed))
     }
@@ -265,15 +264,16 @@ impl RunWatch {
         }));
     }
 
-    /// Times the layers of passes from the next one on, or no longer. Each costs a reading of the clock.
+    /// Starts timing the layers of passes with the next pass, or stops it. Timing costs one reading
+    /// of the clock per layer.
     pub fn time_layers(&self, is_timed: bool) {
         if let Some(board) = self.board() {
             board.is_timed.store(is_timed, Relaxed);
         }
     }
 
-    /// Copies the layers of the last pass that was timed. To be called between passes, by their thread:
-    /// elsewhere they may be of two.
+    /// Copies the layers of the last timed pass. Call it between passes, on their thread: elsewhere
+    /// the layers may be of two passes.
     pub fn laps(&self, into: &mut Vec<Lap>) {
         into.clear();
         let Some(board) = self.0.board.get() else { return };
@@ -321,7 +321,8 @@ impl RunWatch {
         tally
     }
 
-    /// Stores that one pass or several are about to begin. What precedes the layers is a part of them.
+    /// Records that one or several passes are about to begin. The time before their layers counts
+    /// as a part of them.
     pub(crate) fn passes_begin(&self, now: Duration) {
         self.0.waiter.recorder().step(|| now, RecordingStep::Passes);
         let Some(board) = self.board() else { return };
@@ -329,7 +330,7 @@ impl RunWatch {
         board.is_running.store(true, Relaxed);
     }
 
-    /// Stores that a pass begins with its layers, and that the one before it is over.
+    /// Records that the layers of a pass begin, and that the previous pass is over.
     pub(crate) fn pass_begins(&self, tokens: usize) {
         self.step(RecordingStep::Pass { tokens });
         let Some(board) = self.board() else { return };
@@ -338,8 +339,8 @@ impl RunWatch {
         board.tokens.store(u32::try_from(tokens).unwrap_or(u32::MAX), Relaxed);
     }
 
-    /// Stores that the passes are over, if any are running, and the time that the source has taken so
-    /// far.
+    /// Records that the passes are over, if any are running, and the time that the source has taken
+    /// so far.
     pub(crate) fn passes_end(&self, now: Duration, source: Duration) {
         self.0.waiter.recorder().step(|| now, RecordingStep::Over);
         self.0.source.store(source.as_nanos() as u64, Relaxed);
@@ -359,7 +360,7 @@ impl RunWatch {
         }
     }
 
-    /// Stores that the pass has reached a layer.
+    /// Records that the pass has reached a layer.
     pub(crate) fn layer_begins(&self, layer: usize) {
         self.step(RecordingStep::Layer { layer });
         let Some(board) = self.board() else { return };
@@ -367,7 +368,7 @@ impl RunWatch {
         self.mark(board, layer);
     }
 
-    /// Stores the start of a layer, or behind the last one the end of the pass.
+    /// Records the start of a layer or, after the last one, the end of the pass.
     fn mark(&self, board: &Board, layer: usize) {
         let Some(mark) = board.laps.get(layer).filter(|_| board.is_timed.load(Relaxed)) else {
             return;
@@ -379,7 +380,7 @@ impl RunWatch {
         mark.busy.store(busy.as_nanos() as u64, Relaxed);
     }
 
-    /// Stores the choice of a layer's router. `hit` tells which experts are in memory.
+    /// Records the choice of a layer's router. `hit` returns true for experts in memory.
     pub(crate) fn routed(&self, layer: usize, experts: &[u32], hit: impl Fn(u32) -> bool) {
         if self.0.waiter.recorder().is_on() {
             let misses = experts.iter().filter(|&&expert| !hit(expert)).count();
@@ -405,7 +406,7 @@ impl RunWatch {
         board.misses.store(board.misses.load(Relaxed) + misses, Relaxed);
     }
 
-    /// Stores the new place of a piece.
+    /// Records the new place of a piece.
     pub(crate) fn moved(&self, id: PieceId, place: ExpertPlace) {
         let Some(board) = self.board() else { return };
         if let (Some(layer), PieceKind::Expert(expert)) = (id.layer(), id.kind())
@@ -422,7 +423,8 @@ impl RunWatch {
         }
     }
 
-    /// Stores the places of all pieces, if that is due; `pieces` lists those that are not on the disk.
+    /// Records the places of all pieces, if a comparison is due. `pieces` lists those that are not
+    /// on the disk.
     pub(crate) fn compare<P: Iterator<Item = (PieceId, ExpertPlace)>>(
         &self,
         pieces: impl FnOnce() -> P,
@@ -434,7 +436,7 @@ impl RunWatch {
         }
     }
 
-    /// Stores that all pieces are in memory, if that is due.
+    /// Records that all pieces are in memory, if a comparison is due.
     pub(crate) fn compare_resident(&self) {
         let Some(board) = self.board() else { return };
         if board.is_stale.swap(false, Relaxed) {
@@ -453,7 +455,7 @@ impl RunWatch {
     }
 }
 
-/// The number of a pass as a cell keeps it.
+/// The number of a pass, as stored in a cell.
 const fn numbered(pass: u32) -> u32 {
     pass & (u32::MAX >> PASS_SHIFT)
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use sws_engine::{ProcessMemory, memory};
-use sws_store::Manifest;
+use sws_format::Manifest;
 
 #[test]
 fn process_estimate_covers_resident_memory() {

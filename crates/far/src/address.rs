@@ -1,4 +1,4 @@
-//! Addresses of directories of shards.
+//! Addresses of shard directories.
 
 use std::fmt;
 use std::net::{IpAddr, ToSocketAddrs};
@@ -10,24 +10,24 @@ use crate::FarError;
 
 /// Longest address. Signatures have some hundred characters.
 const LONGEST: usize = 8192;
-/// The end of an address that names the manifest itself.
+/// Ending of an address that names the manifest itself.
 const MANIFEST: &str = "/manifest.json";
 
-/// The address of a directory of shards: `https://host/path`, `http://host/path` within a private
-/// network, or `s3://bucket/path`. It is shown without its query, which may be a signature.
+/// The address of a shard directory: `https://host/path`, `http://host/path` within a private
+/// network, or `s3://bucket/path`. It is displayed without its query, which may be a signature.
 #[derive(Clone, PartialEq, Eq)]
 pub struct FarAddress(AddressKind);
 
 #[derive(Clone, PartialEq, Eq)]
 enum AddressKind {
-    /// A web server. The path is escaped, as it was typed, and ends without a slash.
+    /// A web server. The path is escaped, as the user typed it, and has no slash at its end.
     Web { base: String, query: Option<String> },
-    /// A bucket and the beginning of the names in it, without slashes around it.
+    /// A bucket, and the common prefix of the names in it, without leading and trailing slashes.
     Bucket { bucket: String, prefix: String },
 }
 
 impl FarAddress {
-    /// The bucket and the name of a file in it; `None` on a web server.
+    /// The bucket and the name of a file in it; `None` for a web server.
     pub(crate) fn in_bucket(&self, file: &str) -> Option<(&str, String)> {
         match &self.0 {
             AddressKind::Web { .. } => None,
@@ -55,7 +55,7 @@ impl FarAddress {
         matches!(&self.0, AddressKind::Web { query: Some(_), .. })
     }
 
-    /// The last part of its path, by which people know the model.
+    /// The last part of the path, which serves as the model's name.
     pub fn name(&self) -> &str {
         let path = match &self.0 {
             AddressKind::Web { base, .. } => base.split_once("://").map_or("", |(_, rest)| rest),
@@ -66,8 +66,8 @@ impl FarAddress {
     }
 }
 
-/// Fails unless the host of an address without encryption is in a private network: others can be
-/// reached with encryption only, as the manifest, which vouches for all bytes, comes from there, too.
+/// Fails for an unencrypted address whose host is not in a private network. The manifest vouches
+/// for all bytes, and comes from the same address.
 pub(crate) fn check_private(url: &str, shown: &str) -> Result<(), FarError> {
     let rest = url.strip_prefix("http://").unwrap_or(url);
     let authority = rest.split(['/', '?']).next().unwrap_or("");
@@ -75,7 +75,7 @@ pub(crate) fn check_private(url: &str, shown: &str) -> Result<(), FarError> {
         Some((_, port)) if port.parse::<u16>().is_ok() => authority.to_owned(),
         _ => format!("{authority}:80"),
     };
-    // A name that nothing knows is refused when it is connected to.
+    // An unknown host name is refused later, when a connection is made.
     let mut found = socket.to_socket_addrs().into_iter().flatten();
     match found.all(|socket| is_private(socket.ip())) {
         true => Ok(()),
@@ -159,10 +159,10 @@ impl FromStr for FarAddress {
     }
 }
 
-/// The beginning of an address that cannot be used, without what may be a password.
+/// The beginning of an unusable address, without a possible password.
 fn render(address: &str) -> String {
     let address = address.split('#').next().unwrap_or("");
-    // What is before the last @ may be a password, wherever it is.
+    // The part before the last @ may be a password, wherever it is.
     let (scheme, rest) = match address.split_once("://") {
         Some((scheme, rest)) => (format!("{scheme}://"), rest),
         None => (String::new(), address),
@@ -177,15 +177,15 @@ pub(crate) fn has_host(address: &str) -> bool {
     uri.and_then(|uri| uri.host().map(str::len)).is_some_and(|len| len > 0)
 }
 
-/// False if there is something that is no port behind the host. The parser of addresses ignores it, and
-/// another server would be asked.
+/// False if the host is followed by something that is not a port. The parser of addresses ignores
+/// it, so that another server would be contacted.
 pub(crate) fn has_good_port(authority: &str) -> bool {
     let behind = authority.rsplit_once(']').map_or(authority, |(_, behind)| behind);
     let port = behind.split_once(':').map(|(_, port)| port.parse::<u16>());
     port.is_none_or(|port| port.is_ok_and(|port| port > 0))
 }
 
-/// True for a name that S3 gives to buckets.
+/// True for a valid name of an S3 bucket.
 fn is_bucket(name: &str) -> bool {
     let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
     let end = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();

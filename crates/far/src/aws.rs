@@ -6,20 +6,20 @@ use std::fmt;
 use std::io::{ErrorKind, Read};
 use std::path::PathBuf;
 
-use sws_store::open_regular;
+use sws_format::open_regular;
 
 use crate::FarError;
 use crate::address::{has_good_port, has_host};
 
-/// Largest file with settings.
+/// Maximum size of a settings file.
 const MOST_BYTES: u64 = 1 << 20;
-/// The region of requests whose region nothing says.
+/// The region if no setting names one.
 const REGION: &str = "us-east-1";
 
-/// Settings of S3, of which no message shows a secret.
+/// Settings of S3. Messages never contain their secrets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Aws {
-    /// Credentials; without any, requests are not signed, as public buckets permit.
+    /// Credentials. Without any, requests are not signed, which public buckets permit.
     pub(crate) credentials: Option<Credentials>,
     pub(crate) region: String,
     /// The address of a server that is not Amazon's, without a slash at its end.
@@ -41,16 +41,16 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// A file of settings, and the section in it.
+/// A settings file, and a section in it.
 struct Section {
     path: PathBuf,
-    /// Entries of the profile; `None` if the file has none of that name.
+    /// Entries of the section; `None` if the file has no such section.
     entries: Option<Vec<(String, String)>>,
 }
 
 impl Aws {
-    /// Settings of the variables that `get` returns and the files that they name. An empty variable is
-    /// as good as none.
+    /// Settings from the variables that `get` returns, and from the files that they name. An empty
+    /// variable counts as unset.
     pub fn from(get: impl Fn(&str) -> Option<OsString>) -> Result<Aws, FarError> {
         let get = |name: &str| get(name).filter(|value| !value.is_empty());
         let text = |name: &'static str| match get(name).map(OsString::into_string) {
@@ -73,7 +73,7 @@ impl Aws {
         let secrets = secrets.map(|path| section(path, name)).transpose()?;
         let config = place("AWS_CONFIG_FILE", "config");
         let mut config = config.map(|path| section(path, &long)).transpose()?;
-        // Some tools write the default one with the word, too.
+        // Some tools write the word before the default profile, too.
         if let Some(without) = config.take_if(|config| config.entries.is_none()) {
             config = Some(section(without.path, &format!("profile {name}"))?);
         }
@@ -142,7 +142,7 @@ impl Section {
     }
 }
 
-/// Reads a section of a file. A file that is missing has none.
+/// Reads a section of a file. A missing file has no sections.
 fn section(path: PathBuf, name: &str) -> Result<Section, FarError> {
     let file = match open_regular(&path) {
         Ok(file) => file,
@@ -161,8 +161,8 @@ fn section(path: PathBuf, name: &str) -> Result<Section, FarError> {
     Ok(Section { path, entries })
 }
 
-/// The entries of a section; `None` if there is none of that name. Entries that belong to another
-/// one, as those of `s3 =`, are indented.
+/// The entries of a section; `None` if there is no section with this name. Indented lines belong to
+/// an entry such as `s3 =`, and are skipped.
 #[allow(clippy::type_complexity, reason = "names and values")]
 fn entries(text: &str, section: &str) -> Result<Option<Vec<(String, String)>>, ()> {
     let mut found: Option<Vec<(String, String)>> = None;

@@ -1,15 +1,15 @@
-//! The parts in which shards come: runs of blocks with a checksum each.
+//! Cells, the units in which shards are downloaded: runs of blocks with one checksum each.
 
 use std::ops::Range;
 
-use sws_store::{Extent, Manifest, PieceKind};
+use sws_format::{Extent, Manifest, PieceKind};
 
-/// Most bytes of a cell of several blocks. One request for each takes little beside its bytes, and
-/// several of them come at a time.
+/// Maximum bytes of a cell of several blocks. The cost of a request is small compared with this,
+/// and several cells are downloaded at a time.
 const CELL: u64 = 4 << 20;
-/// The same for tables of which single rows are read.
+/// Maximum bytes of a cell in tables of which single rows are read.
 const ROWS: u64 = 64 << 10;
-/// Largest gap within a cell. Its bytes come too.
+/// Maximum gap within a cell. Its bytes are downloaded, too.
 const GAP: u64 = 64 << 10;
 
 /// The cells of a manifest, in the order of files and offsets.
@@ -19,18 +19,18 @@ pub(crate) struct Cells {
     /// Cells of each file.
     files: Vec<Range<u32>>,
     extents: Vec<CellPlace>,
-    /// Files that are read as a whole where any of them is.
+    /// For each file, true if it is downloaded as a whole once any of it is read.
     whole: Vec<bool>,
 }
 
-/// The first block of a cell. It ends where the next begins, or with its file.
+/// The first block of a cell. The cell ends where the next one begins, or at the end of its file.
 #[derive(Clone, Copy, Debug)]
 struct Cell {
     extent: u32,
     block: u32,
 }
 
-/// An extent of a manifest, by its place there.
+/// An extent of a manifest, by its indices.
 #[derive(Clone, Copy, Debug)]
 struct CellPlace {
     piece: u32,
@@ -39,7 +39,7 @@ struct CellPlace {
     stand_in: bool,
 }
 
-/// Bytes of a file with one checksum.
+/// A range of a file with one checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChecksumBlock {
     pub(crate) start: u64,
@@ -47,7 +47,7 @@ pub(crate) struct ChecksumBlock {
     pub(crate) check: u64,
 }
 
-/// The bytes of a cell in its file.
+/// The range of a cell in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CellSpan {
     pub(crate) file: u32,
@@ -62,7 +62,7 @@ impl CellSpan {
 }
 
 impl Cells {
-    /// The cells of a manifest that was checked.
+    /// The cells of a valid manifest.
     pub(crate) fn of(manifest: &Manifest) -> Cells {
         let mut places = Vec::new();
         for (piece, of) in (0u32..).zip(&manifest.pieces) {
@@ -86,7 +86,7 @@ impl Cells {
             whole: vec![false; manifest.files.len()],
             ..Cells::default()
         };
-        // The file, the start and the end of the cell so far.
+        // The cell that is being extended: file, start and end.
         let mut open: Option<CellSpan> = None;
         for (index, &place) in (0u32..).zip(&places) {
             let Some(extent) = extent(manifest, place) else { continue };
@@ -94,7 +94,7 @@ impl Cells {
             let by_rows = matches!(kind, PieceKind::Embed | PieceKind::Table(_));
             let limit = if by_rows { ROWS } else { CELL };
             if let Some(whole) = cells.whole.get_mut(extent.file as usize) {
-                // A stand-in within a nested expert is read alone.
+                // A stand-in within a nested expert is read on its own.
                 let of = &manifest.pieces[place.piece as usize];
                 let is_nested = of.stand_in.is_none() && of.stand_in_tensors().is_some();
                 *whole = matches!(kind, PieceKind::Expert(_)) && !is_nested;
@@ -134,7 +134,7 @@ impl Cells {
         self.files.get(file as usize).cloned().unwrap_or_default()
     }
 
-    /// True if all of a file is read where any of it is.
+    /// True if the file is downloaded as a whole once any of it is read.
     pub(crate) fn is_whole(&self, file: u32) -> bool {
         self.whole.get(file as usize).copied().unwrap_or(false)
     }
@@ -144,7 +144,7 @@ impl Cells {
         self.files.len() as u32
     }
 
-    /// Cells that have bytes of this range of a file.
+    /// The cells that overlap this range of a file.
     pub(crate) fn within(
         &self,
         manifest: &Manifest,
@@ -173,7 +173,7 @@ impl Cells {
         numbers
     }
 
-    /// The bytes of a cell.
+    /// The range of a cell.
     pub(crate) fn span(&self, manifest: &Manifest, cell: u32) -> CellSpan {
         let mut blocks = self.blocks(manifest, cell);
         let first = blocks.next();

@@ -3,17 +3,17 @@
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use sws_format::{InvalidManifest, Remedied, SmallFileError, remedy};
 use sws_hub::HubError;
-use sws_store::shard::ShardError;
-use sws_store::{InvalidManifest, Remedied, SmallFileError, remedy};
+use sws_shard::ShardError;
 
-/// Failure to read shards from object storage, or to put them there. Its text is one sentence with the
-/// name of the thing and the remedy. No secret is part of it.
+/// Failure to read shards from object storage, or to put them there. Its text is one sentence that
+/// names the file or address, and the remedy. It contains no secret.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)]
 pub enum FarError {
-    /// Text that is no address of shards.
+    /// Text that is not an address of shards.
     #[error("`{shown}` {problem}")]
     Address {
         /// The address, without its query.
@@ -21,7 +21,7 @@ pub enum FarError {
         /// The problem and the remedy, after the address in the sentence.
         problem: &'static str,
     },
-    /// A wrong variable of the environment, or a wrong file of settings.
+    /// A wrong variable of the environment, or a wrong settings file.
     #[error("{what} {problem}; correct it, or remove it")]
     Setting {
         /// The variable or the file.
@@ -44,20 +44,20 @@ pub enum FarError {
         /// Problem with the contents.
         reason: InvalidManifest,
     },
-    /// A manifest that there is no memory for.
+    /// A manifest that is too large for the available memory.
     #[error(
         "`{address}/manifest.json` has more than {} MiB, which is more than there is memory for; raise --ram, or check the address",
         limit >> 20
     )]
     LongManifest {
         address: String,
-        /// Most bytes of it.
+        /// Maximum size of a manifest, in bytes.
         limit: u64,
     },
     /// No such bucket.
     #[error("there is no bucket `{bucket}` at {host}; check its name, and AWS_ENDPOINT_URL")]
     NoBucket { bucket: String, host: String },
-    /// A file that is listed and not there.
+    /// A file that is listed but missing.
     #[error(
         "{url} is not there, though the manifest lists it; push the shards once more with --again"
     )]
@@ -75,14 +75,14 @@ pub enum FarError {
         code: String,
         advice: &'static str,
     },
-    /// A bucket of another region.
+    /// A bucket in another region.
     #[error("the bucket `{bucket}` is in the region {region}; set AWS_REGION to it")]
     Region {
         bucket: String,
-        /// Its region, as the server says.
+        /// The bucket's region, from the server's answer.
         region: String,
     },
-    /// An answer that names another place.
+    /// An answer that redirects to another place.
     #[error("{url} is elsewhere (status {status}); {advice}")]
     Elsewhere {
         /// The address of the file, without its query.
@@ -107,7 +107,7 @@ pub enum FarError {
         /// Reason of the last failure.
         reason: String,
     },
-    /// An answer that makes no sense.
+    /// An invalid answer.
     #[error("{url} answers with something unexpected: {reason}; check the address")]
     Answer {
         /// The address of the file, without its query.
@@ -115,7 +115,7 @@ pub enum FarError {
         /// Description of the problem.
         reason: String,
     },
-    /// A file of another length.
+    /// A file with a wrong length.
     #[error(
         "{url} has {found} bytes instead of {expected}; push the shards once more with --again"
     )]
@@ -126,7 +126,7 @@ pub enum FarError {
         expected: u64,
         found: u64,
     },
-    /// Bytes that do not agree with their checksum, twice.
+    /// Bytes that did not match their checksum twice.
     #[error(
         "the bytes of {url} at {offset} do not agree with their checksum, twice; push the shards once more with --again, or try another network"
     )]
@@ -139,7 +139,7 @@ pub enum FarError {
     /// A small file of a model that cannot be used.
     #[error(transparent)]
     SmallFile(#[from] SmallFileError),
-    /// A file or directory of the cache, or one to be pushed, that cannot be read.
+    /// A file or directory that cannot be read, of the cache or of the shards to push.
     #[error("`{}` cannot be read ({cause}); {}", path.display(),
             remedy(cause, "check that you may read it"))]
     Read { path: PathBuf, cause: io::Error },
@@ -147,13 +147,13 @@ pub enum FarError {
     #[error("`{}` cannot be written ({cause}); {}", path.display(),
             remedy(cause, "check that you may write there"))]
     Write { path: PathBuf, cause: io::Error },
-    /// A directory in the place of a file of the cache.
+    /// A directory that takes the place of a file of the cache.
     #[error("`{}` is a directory, or has one in the place of a file; remove it", path.display())]
     InTheWay { path: PathBuf },
-    /// No place for the cache.
+    /// No directory is known for the cache.
     #[error("there is no place for shards from an address; set HOME or XDG_CACHE_HOME")]
     NoCache,
-    /// A server that takes no files.
+    /// A server that does not accept files.
     #[error(
         "{url} cannot be put there (status {status}); check the address, and that its server takes files (PUT)"
     )]
@@ -162,7 +162,7 @@ pub enum FarError {
         url: String,
         status: u16,
     },
-    /// A file that the server took and does not give back, twice.
+    /// A file that the server accepted, but returned differently, twice.
     #[error(
         "{url} was sent twice, and its server has other bytes there; check that server, or push to another"
     )]
@@ -185,9 +185,9 @@ pub enum FarError {
     /// A file that is too long for one request.
     #[error("`{}` has more than 5 GiB, which a bucket takes in parts only; put it there with another program", path.display())]
     TooLong { path: PathBuf },
-    /// A directory that does not have what its manifest lists.
+    /// A directory that lacks files of its manifest.
     #[error(transparent)]
-    Shards(#[from] sws_store::ManifestError),
+    Shards(#[from] sws_format::ManifestError),
 }
 
 impl FarError {
@@ -211,7 +211,7 @@ impl FarError {
         }
     }
 
-    /// The same as an error of a reader, of which no disk here is the cause.
+    /// The failure as an error of a reader. No local disk causes it.
     pub(crate) fn of_reader(&self) -> io::Error {
         io::Error::other(Remedied(self.to_string()))
     }

@@ -1,13 +1,13 @@
 //! The meaning of failures at an address, and their remedies.
 
+use sws_format::MANIFEST_FILE;
 use sws_hub::http::HttpFailure;
-use sws_store::MANIFEST_FILE;
 
 use crate::{FarError, FarOrigin};
 
-/// Longest reason of a server in a message.
+/// Maximum length of a server's reason in a message.
 const LONGEST: usize = 100;
-/// Begins the code of a failure whose cause is another region.
+/// Prefix of the code of a failure that another region causes.
 pub(crate) const REGION: &str = "region ";
 
 impl FarOrigin {
@@ -70,8 +70,8 @@ impl FarOrigin {
     }
 }
 
-/// The reason in an answer of S3, `<Code>`; with a word about signatures that have expired, which have
-/// no code of their own.
+/// The reason in an answer of S3, `<Code>`. An expired signature has no code of its own, so a word
+/// is added for it.
 pub(crate) fn reason(body: &str) -> String {
     let element = |name: &str| {
         let (_, rest) = body.split_once(&format!("<{name}>"))?;

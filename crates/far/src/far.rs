@@ -5,11 +5,12 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use sws_hub::http::ATTEMPTS;
-use sws_store::{
-    Arena, LEARNED_FILE, MANIFEST_FILE, MAX_LEARNED_BYTES, MAX_MANIFEST_BYTES, Manifest, Piece,
-    PieceId, PieceKind, ShardReader, Supply, open_regular, user_cache,
+use sws_format::{
+    LEARNED_FILE, MANIFEST_FILE, MAX_LEARNED_BYTES, MAX_MANIFEST_BYTES, Manifest, Piece, PieceId,
+    PieceKind, ShardReader, open_regular,
 };
+use sws_hub::http::ATTEMPTS;
+use sws_store::{Arena, Supply, user_cache};
 use tracing::{debug, info};
 
 use crate::fetch::{BUFFER, FetchShared};
@@ -19,14 +20,15 @@ use crate::queue::CellQueue;
 use crate::reader::FarReader;
 use crate::{FarError, FarOrigin};
 
-/// Requests at a time. Storage serves each with a part of what the network has.
+/// Number of requests at a time. Storage serves each of them with only a part of the network's
+/// throughput.
 const THREADS: usize = 8;
 const STACK: usize = 512 << 10;
-/// Most bytes of what is known of an address: a name and a tag.
+/// Maximum bytes of a record about an address: a name and a tag.
 const MAX_KNOWN: u64 = 64 << 10;
-/// Bytes of a stack that a thread uses.
+/// Bytes of its stack that a thread uses.
 const TOUCHED: u64 = 64 << 10;
-/// Bytes on the heap of a connection: its buffers, and the records of its encryption.
+/// Heap bytes of a connection: its buffers, and the records of its encryption.
 const CONNECTION: u64 = 448 << 10;
 
 /// Options of a model in object storage.
@@ -34,18 +36,19 @@ const CONNECTION: u64 = 448 << 10;
 pub struct FarOptions {
     /// Directory for all such models; `None` for `far` in the user's cache directory.
     pub cache: Option<PathBuf>,
-    /// Most bytes of shards there, of all models; `None` for as many as the disk has room for.
+    /// Maximum bytes of shards in the cache, over all models; `None` for as many as the disk has
+    /// room for.
     pub limit: Option<u64>,
-    /// Most bytes of the manifest, which is read before memory is planned; `None` for 256 MiB.
+    /// Maximum bytes of the manifest, which is read before memory is planned; `None` for 256 MiB.
     pub manifest: Option<u64>,
 }
 
-/// A model whose shards are in object storage. Bytes that were read of them are kept in a
-/// cache, and others come while the network is idle.
+/// A model whose shards are in object storage. Downloaded bytes are kept in a cache. Further shards
+/// are downloaded while the network is idle.
 #[derive(Debug)]
 pub struct Far {
     shared: Arc<FetchShared>,
-    /// True once the threads run.
+    /// True once the download threads are running.
     works: Mutex<bool>,
 }
 
@@ -54,15 +57,15 @@ pub struct Far {
 pub struct FarCounts {
     /// Bytes of answers so far.
     pub received: u64,
-    /// Bytes of shards that are here.
+    /// Bytes of shards in the cache.
     pub here: u64,
-    /// Bytes of all shards that the storage has, without headers.
+    /// Bytes of all shards in the storage, without headers.
     pub whole: u64,
 }
 
 impl Far {
-    /// Opens the model at an address: reads its manifest and its small files. Shards come from the
-    /// first [`reader`](Supply::reader) on, those first that every answer needs.
+    /// Opens the model at an address: reads its manifest and its small files. Shards are downloaded
+    /// from the first [`reader`](Supply::reader) on, beginning with those that every answer needs.
     pub fn open(origin: FarOrigin, options: &FarOptions) -> Result<Far, FarError> {
         let cache = options.cache.clone().or_else(|| Some(user_cache()?.join("far")));
         let root = cache.ok_or(FarError::NoCache)?;
@@ -87,7 +90,7 @@ impl Far {
         Ok(far)
     }
 
-    /// Directory of the manifest and the small files, as of a directory of shards.
+    /// Directory of the manifest and the small files, in the form of a shard directory.
     pub fn dir(&self) -> &Path {
         &self.shared.place.files
     }
@@ -97,13 +100,13 @@ impl Far {
         &self.shared.place.manifest
     }
 
-    /// Starts the threads that fetch, unless they run.
+    /// Starts the threads that download, unless they are running.
     fn start(&self) -> io::Result<()> {
         let mut works = self.works.lock().unwrap_or_else(PoisonError::into_inner);
         if *works {
             return Ok(());
         }
-        // A thread takes some memory of its own before it runs, and ends with a panic without it.
+        // A thread allocates some memory before it runs, and panics on failure.
         drop(Arena::new(THREADS * 2 * STACK)?);
         for number in 0..THREADS {
             let shared = Arc::clone(&self.shared);
@@ -122,7 +125,8 @@ impl Far {
         FarCounts { received: origin.received(), here, whole }
     }
 
-    /// Cells of the pieces, without their stand-ins, in the order of the manifest.
+    /// Cells of the pieces for which `wanted` is true, without their stand-ins, in the order of the
+    /// manifest.
     fn cells(&self, wanted: &mut dyn FnMut(&Piece) -> bool) -> Vec<u32> {
         let pieces = self.manifest().pieces.iter();
         pieces.filter(|piece| wanted(piece)).flat_map(|piece| self.of(piece)).collect()
@@ -182,18 +186,19 @@ impl Drop for Far {
     }
 }
 
-/// True for pieces of which every pass reads all.
+/// True for pieces that every pass reads as a whole.
 fn is_always_needed(manifest: &Manifest, piece: &Piece) -> bool {
     match piece.id.kind() {
         PieceKind::Expert(_) | PieceKind::Extra | PieceKind::Table(_) => false,
-        // As the head, all of it is read.
+        // An embedding that is also the head is read as a whole.
         PieceKind::Embed => manifest.piece(PieceId::LM_HEAD).is_none(),
         _ => true,
     }
 }
 
-/// Reads the manifest of at most `longest` bytes, which is kept by the tag that the server gives it.
-/// Where the server cannot be reached, the last one of this address will do. True if it came just now.
+/// Reads the manifest, of at most `longest` bytes. It is cached under the tag that the server gives
+/// it. If the server cannot be reached, the last manifest of this address is used. True if it was
+/// downloaded now.
 fn manifest(
     origin: &FarOrigin,
     root: &Path,
@@ -214,7 +219,7 @@ fn manifest(
     });
     let (kept, tag) = kept.map_or((None, None), |(kept, tag)| (Some(kept), Some(tag)));
     let tag = tag.filter(|tag| !tag.is_empty());
-    // Silence is not waited for as long where it does no harm.
+    // With a cached manifest, fewer attempts are enough.
     let attempts = if kept.is_some() { 2 } else { ATTEMPTS };
     let read = || {
         let read = origin.read_within(attempts, MANIFEST_FILE, longest, tag.as_deref())?;
@@ -222,7 +227,7 @@ fn manifest(
         read.map(whole).transpose()
     };
     let read = match read() {
-        // Damaged on its way, perhaps.
+        // The manifest may have been damaged in transit.
         Err(FarError::Manifest { reason, .. }) => {
             info!("wrong bytes of {} ({reason}); again", origin.render(MANIFEST_FILE));
             read()
@@ -234,7 +239,7 @@ fn manifest(
         (Ok(Some((json, manifest, tag))), _) => {
             let plain = |tag: &String| tag.chars().all(|c| c.is_ascii_graphic());
             let tag = tag.filter(plain).unwrap_or_default();
-            // Without it, the manifest is read again.
+            // Without this record, the manifest is read again.
             let _ = replace(&known, format!("{}\n{tag}", short(&json)).as_bytes());
             Ok((json, manifest, true))
         }
@@ -250,14 +255,14 @@ fn manifest(
     }
 }
 
-/// Bytes of a file that is here, and not longer than this.
+/// The contents of a cached file, if it is not longer than `limit`.
 fn read_within(path: &Path, limit: u64) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     open_regular(path).ok()?.take(limit.saturating_add(1)).read_to_end(&mut bytes).ok()?;
     (bytes.len() as u64 <= limit).then_some(bytes)
 }
 
-/// Reads what another machine learned of the model. It is only an aid, and not asked for twice.
+/// Reads the usage statistics of another machine. They are optional, and requested only once.
 fn learned(origin: &FarOrigin, place: &ModelPlace) {
     let path = place.files.join(LEARNED_FILE);
     match origin.read_within(1, LEARNED_FILE, MAX_LEARNED_BYTES, None) {
@@ -267,7 +272,7 @@ fn learned(origin: &FarOrigin, place: &ModelPlace) {
     }
 }
 
-/// Reads the small files that are not here.
+/// Downloads the small files that are missing.
 fn small_files(origin: &FarOrigin, place: &ModelPlace) -> Result<(), FarError> {
     for (name, len) in place.small() {
         for turn in 0.. {

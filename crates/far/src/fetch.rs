@@ -1,4 +1,4 @@
-//! Brings cells: requests their bytes, compares them with their checksums, and writes them.
+//! Downloads cells: requests their bytes, verifies their checksums, and writes them.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use sws_format::{Checksum, FileEntry};
 use sws_hub::http::{ATTEMPTS, ByteRange, HttpFailure, HttpReply, text};
-use sws_store::{Checksum, FileEntry};
 use tracing::info;
 use ureq::http::{StatusCode, header};
 
@@ -16,12 +16,12 @@ use crate::place::{ModelPlace, settle};
 use crate::queue::{CellQueue, Failed, Reason};
 use crate::{FarError, FarOrigin};
 
-/// Bytes that are read and hashed at once.
+/// Number of bytes that are read and hashed at a time.
 pub(crate) const BUFFER: usize = 64 << 10;
-/// Most bytes before a range that a server may send where it serves whole files only.
+/// Maximum number of bytes before a range that are skipped, if a server sends only whole files.
 const SKIPPED: u64 = 16 << 20;
 
-/// Parts of a model that all of its threads share.
+/// The parts of a model that all of its threads share.
 #[derive(Debug)]
 pub(crate) struct FetchShared {
     pub(crate) origin: FarOrigin,
@@ -29,15 +29,15 @@ pub(crate) struct FetchShared {
     pub(crate) queue: CellQueue,
 }
 
-/// End of an attempt.
+/// Reason for the end of an attempt.
 enum FetchStop {
     Http(HttpFailure),
     Far(FarError),
-    /// Bytes with another checksum, in the block at this offset.
+    /// The block at this offset has a wrong checksum.
     Wrong(u64),
 }
 
-/// Takes bytes of a file with their offset.
+/// Function that takes bytes of a file with their offset.
 type Sink<'a> = dyn FnMut(u64, &[u8]) -> Result<(), FetchStop> + 'a;
 
 impl From<HttpFailure> for FetchStop {
@@ -47,7 +47,7 @@ impl From<HttpFailure> for FetchStop {
 }
 
 impl FetchShared {
-    /// Fetches cells until the queue is closed.
+    /// Downloads cells until the queue is closed.
     pub(crate) fn work(&self) {
         let mut buffer = vec![0; BUFFER];
         while let Some((cell, reason)) = self.queue.next() {
@@ -59,7 +59,7 @@ impl FetchShared {
         }
     }
 
-    /// Brings a cell, unless it is here or another process brings it.
+    /// Downloads a cell, unless it is cached or another process downloads it.
     fn fetch(&self, cell: u32, reason: Reason, buffer: &mut [u8]) -> Result<(), Failed> {
         let failed = |error: FarError| match &error {
             FarError::Write { cause, .. } if is_full(cause.kind()) => Failed::NoRoom,
@@ -85,7 +85,7 @@ impl FetchShared {
         brought.inspect_err(|_| place.release(span)).map_err(failed)
     }
 
-    /// Writes the bytes of a cell to its file. All agree with their checksums.
+    /// Downloads a cell to its file. All checksums are verified.
     fn bring(&self, cell: u32, span: CellSpan, buffer: &mut [u8]) -> Result<File, FarError> {
         let file = self.place.file(span.file)?;
         let path = self.place.path(span.file);
@@ -115,8 +115,8 @@ impl FetchShared {
         Ok(file)
     }
 
-    /// Reads a range of a file into memory, past the cache. Returns the number of bytes, which is
-    /// smaller at the end of the file. Nothing is compared with checksums.
+    /// Reads a range of a file into memory without the cache. Returns the number of bytes, which is
+    /// smaller at the end of the file. Checksums are not verified.
     pub(crate) fn read(&self, file: u32, offset: u64, into: &mut [u8]) -> Result<usize, FarError> {
         let len = self.entry(file).len;
         let end = offset.saturating_add(into.len() as u64).min(len);
@@ -134,7 +134,7 @@ impl FetchShared {
         Ok((end - offset) as usize)
     }
 
-    /// Makes attempts until one succeeds. Wrong bytes are asked for once more.
+    /// Makes attempts until one succeeds. Wrong bytes are requested once more.
     fn repeated(
         &self,
         file: u32,
@@ -179,7 +179,7 @@ impl FetchShared {
         let asked = ByteRange(range.start, Some(range.end - 1));
         let mut reply =
             self.origin.get(name, Some(asked), None).map_err(|failure| match failure {
-                // The range begins beyond the end.
+                // The range begins after the end of the file.
                 HttpFailure::Status { status: 416, url, .. } => {
                     FetchStop::Far(FarError::Length { url, expected: *len, found: 0 })
                 }
@@ -207,7 +207,7 @@ impl FetchShared {
             }
             at += got as u64;
         }
-        // The end of the body, after which the connection can be used again.
+        // The connection can be reused once the end of the body was read.
         let _ = body.read(&mut buffer[..1]);
         Ok(())
     }
@@ -254,7 +254,7 @@ impl FetchShared {
     }
 }
 
-/// True for errors of a disk that is full.
+/// True for an error of a full disk.
 fn is_full(kind: ErrorKind) -> bool {
     matches!(kind, ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }

@@ -1,4 +1,4 @@
-//! Hashes as names and in signatures.
+//! Hashes for names and signatures.
 
 use ring::digest::{Digest, SHA256, digest};
 
@@ -12,7 +12,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The name of a directory or a file for what has this text.
+/// A short name for a directory or file, derived from this text.
 pub(crate) fn short(text: &[u8]) -> String {
     sha256(text)[..32].to_owned()
 }

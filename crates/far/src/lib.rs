@@ -1,4 +1,4 @@
-//! Shards in object storage: read over HTTP, kept on a local drive, and put there.
+//! Shards in object storage: reading over HTTP with a local cache, and uploading.
 //!
 //! A [`FarAddress`] names a directory of shards on a web server or in a bucket. A [`FarOrigin`] reads and
 //! writes its files: public ones, ones whose address has a signature as its query, and those of S3,

@@ -1,4 +1,4 @@
-//! The files at an address: requests, their signatures, and the meaning of the answers.
+//! Files at an address: requests, their signatures, and the meaning of answers.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use sws_format::{Clock, MANIFEST_FILE, MAX_MANIFEST_BYTES};
 use sws_hub::ProxySetting;
 use sws_hub::http::{
     ATTEMPTS, ByteRange, Http, HttpFailure, HttpReply, date, escaped, joined, render, text,
 };
-use sws_store::{Clock, MANIFEST_FILE, MAX_MANIFEST_BYTES};
 use tracing::info;
 use ureq::http::{StatusCode, Uri, header};
 
@@ -21,14 +21,14 @@ use crate::key::sha256;
 use crate::sign::{self, SignedRequest};
 use crate::{FarAddress, FarError};
 
-/// Time without a byte, or for 64 KiB of an answer, after which a connection is cut, and the variable
-/// that sets another.
+/// Default time without a byte, or for 64 KiB of an answer, after which a connection is cut, and
+/// the variable that overrides it.
 const SILENCE: Duration = Duration::from_secs(30);
 const SILENCE_VARIABLE: &str = "SWS_NETWORK_TIMEOUT";
 const MAX_SILENCE: u64 = 86_400;
 /// Most redirects of one request.
 const REDIRECTS: usize = 5;
-/// Most bytes that are read of the explanation of an error.
+/// Maximum number of bytes read of an error's explanation.
 const EXPLANATION: u64 = 16 << 10;
 
 /// The files at an address.
@@ -40,7 +40,7 @@ pub struct FarOrigin {
     pub(crate) aws: Option<Aws>,
     /// The region of the bucket: that of the settings, until the server names another.
     region: Mutex<String>,
-    /// Seconds that the server's clock is ahead of ours.
+    /// Seconds by which the server's clock is ahead of the local one.
     skew: AtomicI64,
     /// Bytes of answers so far.
     received: AtomicU64,
@@ -52,7 +52,7 @@ impl FarOrigin {
         FarOrigin::with(address, |name| std::env::var_os(name), Clock::real())
     }
 
-    /// Like [`new`](Self::new), with the variables that `get` returns and another clock.
+    /// Like [`new`](Self::new), with the variables that `get` returns, and with another clock.
     pub fn with(
         address: FarAddress,
         get: impl Fn(&str) -> Option<OsString>,
@@ -91,8 +91,8 @@ impl FarOrigin {
         self.received.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Reads a whole file of at most `limit` bytes. `None` if it is that with this tag, by which the
-    /// server knows its contents. Also returns its tag.
+    /// Reads a whole file of at most `limit` bytes, and returns it with its tag. `None` if the file
+    /// still has this tag, by which the server identifies its contents.
     #[allow(clippy::type_complexity, reason = "bytes and tag")]
     pub(crate) fn read(
         &self,
@@ -103,7 +103,7 @@ impl FarOrigin {
         self.read_within(ATTEMPTS, file, limit, tag)
     }
 
-    /// The same with so many attempts.
+    /// Like [`read`](Self::read), with this number of attempts.
     #[allow(clippy::type_complexity, reason = "bytes and tag")]
     pub(crate) fn read_within(
         &self,
@@ -141,7 +141,8 @@ impl FarOrigin {
         })
     }
 
-    /// Makes one request for a file or bytes of it. The reply's status is 200, 206, or with a tag 304.
+    /// Makes one request for a file or a range of it. The reply's status is 200 or 206, or 304 with
+    /// a tag.
     pub(crate) fn get(
         &self,
         file: &str,
@@ -163,7 +164,7 @@ impl FarOrigin {
         })
     }
 
-    /// Makes one request that puts a file there, of this length and SHA-256.
+    /// Makes one request that uploads a file with this length and SHA-256.
     pub(crate) fn put(
         &self,
         file: &str,
@@ -178,7 +179,7 @@ impl FarOrigin {
         .map(drop)
     }
 
-    /// Follows redirects on the web, which have no credentials of ours.
+    /// Follows redirects on the web, where no credentials are sent.
     fn redirected(
         &self,
         from: &Uri,
@@ -213,8 +214,8 @@ impl FarOrigin {
         Err(HttpFailure::Answer { url: render(&at), reason: "it redirects in a circle".to_owned() })
     }
 
-    /// Makes a request; once more where the answer says that our clock or region is wrong. Turns every
-    /// status but success into a failure.
+    /// Makes a request, and repeats it once if the answer shows that the clock or the region was
+    /// wrong. Converts every status except success to a failure.
     fn corrected(
         &self,
         file: &str,
@@ -228,7 +229,7 @@ impl FarOrigin {
                 return Ok(reply);
             }
             let mut body = String::new();
-            // An explanation that cannot be read is none.
+            // An unreadable explanation counts as empty.
             let _ = self.http.body(&mut reply).take(EXPLANATION).read_to_string(&mut body);
             self.count(body.len());
             let mut code = reason(&body);
@@ -251,7 +252,7 @@ impl FarOrigin {
         }
     }
 
-    /// Takes over the server's clock. False if it says nothing new.
+    /// Adopts the server's clock. False if that changes nothing.
     fn learn_time(&self, reply: &HttpReply) -> bool {
         let Some(theirs) = date(reply.headers()) else { return false };
         let skew = i64::try_from(theirs).unwrap_or(0) - self.http.clock().unix_seconds();
@@ -259,7 +260,7 @@ impl FarOrigin {
         self.skew.swap(skew, Ordering::Relaxed) != skew
     }
 
-    /// Takes over the region that the server names. False if it is the one that was used.
+    /// Adopts the region that the server names. False if it was used already.
     fn learn_region(&self, region: &str) -> bool {
         let good = |c: char| c.is_ascii_alphanumeric() || c == '-';
         let mut known = self.region.lock().unwrap_or_else(PoisonError::into_inner);
@@ -284,7 +285,7 @@ impl FarOrigin {
                 let region = self.region();
                 match &aws.endpoint {
                     Some(endpoint) => format!("{endpoint}/{bucket}/{name}"),
-                    // Certificates for all buckets are not for names with dots.
+                    // Certificates for all buckets do not cover names with dots.
                     None if bucket.contains('.') => {
                         format!("https://s3.{region}.amazonaws.com/{bucket}/{name}")
                     }
@@ -299,7 +300,7 @@ impl FarOrigin {
         })
     }
 
-    /// The headers that sign a request, where there are credentials.
+    /// The headers that sign a request, if there are credentials.
     fn signed(
         &self,
         method: &'static str,
@@ -328,7 +329,7 @@ impl FarOrigin {
     }
 }
 
-/// The time after which a connection is silent.
+/// The time after which a connection counts as silent.
 fn silence(get: impl Fn(&str) -> Option<OsString>) -> Result<Duration, FarError> {
     let typed = get(SILENCE_VARIABLE).filter(|value| !value.is_empty());
     let Some(typed) = typed else { return Ok(SILENCE) };

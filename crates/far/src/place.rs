@@ -1,5 +1,5 @@
-//! The place of a model on the local drive: its small files, its shards as far as they are here, and
-//! the room for them.
+//! The local cache of a model: its small files, the downloaded cells of its shards, and the disk
+//! space for them.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
@@ -9,51 +9,51 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use rustix::fs::{Advice, FallocateFlags, FlockOperation};
+use sws_format::{Manifest, SMALL_FILES};
 use sws_hub::free_space;
-use sws_store::{Manifest, SMALL_FILES};
 use tracing::{debug, info};
 
 use crate::FarError;
 use crate::cells::{CellSpan, Cells};
 use crate::record::CellRecord;
 
-/// Room that stays on the disk for everything else: a twentieth of what is free at first, and at most
-/// so much.
+/// Disk space that stays free for everything else: a twentieth of the space that is free at first,
+/// up to this maximum.
 const SPARE: u64 = 4 << 30;
-/// The file that says when a model was used last, and is locked while it is.
+/// The file that records the last use of a model. It is locked while the model is in use.
 const USED: &str = "used";
-/// Locks by which processes fetch no cell twice at once.
+/// Number of locks that keep processes from downloading the same cell twice.
 const LOCKS: u32 = 64;
-/// Part of the limit that is freed beyond what is needed, so that not every cell looks for room.
+/// Share of the limit that is freed in addition, so that not every cell has to make room.
 const SLACK: u64 = 64;
 
-/// Neither follows links nor waits for the other end of a pipe.
+/// The flags do not follow links, and do not wait for the other end of a pipe.
 const FLAGS: i32 = rustix::fs::OFlags::NOFOLLOW.union(rustix::fs::OFlags::NONBLOCK).bits() as i32;
 
-/// The place of a model.
+/// The local cache of a model.
 #[derive(Debug)]
 pub(crate) struct ModelPlace {
-    /// Directory of the files, as a directory of shards.
+    /// Directory of the files, in the form of a shard directory.
     pub(crate) files: PathBuf,
     pub(crate) manifest: Arc<Manifest>,
     pub(crate) cells: Cells,
     pub(crate) record: CellRecord,
     locks: PathBuf,
-    /// Directory of the places of all models.
+    /// Directory of the caches of all models.
     root: PathBuf,
-    /// Most bytes of shards of all models.
+    /// Maximum bytes of shards of all models.
     limit: u64,
     /// Bytes that stay free on the disk.
     spare: u64,
-    /// Held while cells are read, and alone while some are dropped.
+    /// Lock for reading cells, which is exclusive while cells are dropped.
     reading: RwLock<()>,
-    /// Held as long as the model is in use.
+    /// Lock held while the model is in use.
     _used: File,
 }
 
 impl ModelPlace {
-    /// Opens the place of a model in the directory of all of them, or creates it. Models that no
-    /// process uses go if the limit, which is one for all, asks for it.
+    /// Opens or creates the cache of a model, in the directory of all caches. Models that no
+    /// process uses are removed if the common limit requires it.
     pub(crate) fn open(
         root: &Path,
         key: &str,
@@ -89,7 +89,7 @@ impl ModelPlace {
         Ok(place)
     }
 
-    /// Counts the bytes here, which a process that was killed may have left wrong.
+    /// Counts the cached bytes. A killed process may have left a wrong number.
     fn count(&self) -> io::Result<()> {
         let ledger = self.record.ledger()?;
         let uses = self.record.uses(0..self.cells.len())?;
@@ -107,7 +107,7 @@ impl ModelPlace {
         entry.map_or_else(PathBuf::new, |entry| self.files.join(&entry.path))
     }
 
-    /// Opens a file for writing. A new one has its length, and no bytes.
+    /// Opens a file for writing. A new file has its final length, and no bytes.
     pub(crate) fn file(&self, file: u32) -> Result<File, FarError> {
         let path = self.path(file);
         let refused = |e| FarError::write(&path, e);
@@ -131,13 +131,14 @@ impl ModelPlace {
         Ok(file)
     }
 
-    /// Calls `read` while no cell is dropped by this process.
+    /// Calls `read`. Meanwhile this process drops no cell.
     pub(crate) fn reading<T>(&self, read: impl FnOnce() -> T) -> T {
         let _guard = self.reading.read().unwrap_or_else(PoisonError::into_inner);
         read()
     }
 
-    /// Makes room for a cell, and counts it. False if there is none; others go only if they may.
+    /// Reserves disk space for a cell, and counts it. False if there is none. Other cells are
+    /// dropped only if `others_go`.
     pub(crate) fn reserve(&self, span: CellSpan, others_go: bool) -> Result<bool, FarError> {
         let refused = |e| FarError::write(&self.files, e);
         let ledger = self.record.ledger().map_err(refused)?;
@@ -163,8 +164,8 @@ impl ModelPlace {
         Ok(true)
     }
 
-    /// Most bytes of this model: what the others leave of the limit, or an equal share of it. One that
-    /// has more than its share gives it back when it fetches something.
+    /// Maximum bytes of this model: the space that other models leave, or an equal share of the
+    /// limit. A model with more than its share frees the excess when it downloads something.
     fn share(&self) -> u64 {
         if self.limit == u64::MAX {
             return self.limit;
@@ -181,14 +182,14 @@ impl ModelPlace {
         left.max(self.limit / models)
     }
 
-    /// Counts a cell out that did not come.
+    /// Subtracts a cell that was not downloaded.
     pub(crate) fn release(&self, span: CellSpan) {
         if let Ok(ledger) = self.record.ledger() {
             let _ = ledger.set(ledger.bytes().saturating_sub(span.len()));
         }
     }
 
-    /// Forgets cells whose bytes are not what the record says.
+    /// Drops cells whose bytes do not match the record.
     pub(crate) fn forget(&self, cells: Range<u32>) -> io::Result<()> {
         let ledger = self.record.ledger()?;
         let uses = self.record.uses(cells.clone())?;
@@ -200,8 +201,8 @@ impl ModelPlace {
         ledger.set(bytes)
     }
 
-    /// Drops whole files, those that were used longest ago first, until so many bytes are free. Returns
-    /// how many are.
+    /// Drops the cells of whole files, the least recently used ones first, until `wanted` bytes
+    /// were freed. Returns the number of freed bytes.
     fn drop_cells(&self, wanted: u64, except: u32) -> io::Result<u64> {
         let uses = self.record.uses(0..self.cells.len())?;
         let mut files: Vec<(u32, u32)> = Vec::new();
@@ -225,7 +226,7 @@ impl ModelPlace {
             }
             let len = self.manifest.files.get(file as usize).map_or(0, |entry| entry.len);
             if !punch(&self.path(file), &spans, len)? {
-                // Cells that came in the meantime are gone, too.
+                // Cells that were downloaded in the meantime are dropped, too.
                 all.clone().try_for_each(|cell| self.record.set(cell, 0))?;
             }
             debug!("`{}` went to make room", self.path(file).display());
@@ -235,13 +236,13 @@ impl ModelPlace {
         Ok(freed)
     }
 
-    /// Reads a small file that is here and as the manifest says.
+    /// True if a small file is cached and matches the manifest.
     pub(crate) fn has_small(&self, name: &str) -> bool {
         let is_listed = self.manifest.copies.iter().any(|copy| copy.path == name);
         is_listed && self.manifest.read_small(&self.files, name, None).is_ok()
     }
 
-    /// The small files that a model is opened with.
+    /// The small files that are needed to open a model.
     pub(crate) fn small(&self) -> impl Iterator<Item = (&str, u64)> {
         let copies = self.manifest.copies.iter();
         let used = copies.filter(|copy| SMALL_FILES.contains(&copy.path.as_str()));
@@ -249,8 +250,8 @@ impl ModelPlace {
     }
 }
 
-/// Creates the directories of a model, and locks them for use. True if nobody else uses the model; it is
-/// then locked against others until the lock is made one for all.
+/// Creates the directories of a model, and locks them for use. True if no other process uses the
+/// model. It is then locked exclusively until the lock is made shared.
 fn claim(dir: &Path, below: &[&Path]) -> io::Result<(File, bool)> {
     loop {
         below.iter().try_for_each(|dir| private(dir))?;
@@ -261,17 +262,17 @@ fn claim(dir: &Path, below: &[&Path]) -> io::Result<(File, bool)> {
             let lock = || rustix::fs::flock(&used, FlockOperation::LockShared);
             rustix::io::retry_on_intr(lock)?;
         }
-        // Another process may have removed the model just before the lock.
+        // Another process may have removed the model just before it was locked.
         let is_it = |about: fs::Metadata| used.metadata().is_ok_and(|it| it.ino() == about.ino());
         if path.symlink_metadata().is_ok_and(is_it) {
-            // The time of the last use, by which models go.
+            // The time of the last use decides which models are removed.
             touch(&used);
             return Ok((used, alone));
         }
     }
 }
 
-/// Frees ranges of a file, which keeps its length. False if that took all of its bytes.
+/// Frees ranges of a file, which keeps its length. False if all of its bytes were freed.
 fn punch(path: &Path, spans: &[CellSpan], len: u64) -> io::Result<bool> {
     // A link could lead to a foreign file.
     let file = match OpenOptions::new().write(true).custom_flags(FLAGS).open(path) {
@@ -288,13 +289,13 @@ fn punch(path: &Path, spans: &[CellSpan], len: u64) -> io::Result<bool> {
     if spans.iter().all(punched) {
         return Ok(true);
     }
-    // A file system without holes in the middle of files.
+    // The file system cannot make holes in files.
     file.set_len(0)?;
     file.set_len(len)?;
     Ok(false)
 }
 
-/// Writes the pages of a range to the drive, and lets go of their memory.
+/// Writes a range to the drive, and drops its pages from memory.
 pub(crate) fn settle(file: &File, span: CellSpan) -> io::Result<()> {
     file.sync_data()?;
     let len = std::num::NonZeroU64::new(span.len());
@@ -302,8 +303,8 @@ pub(crate) fn settle(file: &File, span: CellSpan) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes other models, the one that was used longest ago first, until they leave half of a limit. One
-/// that is in use stays.
+/// Removes other models, the least recently used first, until they take at most half of a limit.
+/// Models in use are kept.
 fn make_room(root: &Path, key: &str, limit: u64) {
     let mut models = Vec::new();
     for entry in root.read_dir().into_iter().flatten().flatten() {
@@ -346,13 +347,13 @@ fn blocks(dir: &Path) -> u64 {
     sum
 }
 
-/// Creates a directory for this user alone.
+/// Creates a directory that only this user can access.
 pub(crate) fn private(dir: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)
 }
 
-/// Opens a file for reading and writing, or creates it, also in the place of a link, a pipe or an empty
-/// directory, which goes. What a link leads to stays.
+/// Opens or creates a file for reading and writing. Replaces a link, a pipe or an empty directory
+/// in its place. The target of a link is kept.
 pub(crate) fn create(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false).mode(0o600);
@@ -372,15 +373,15 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
     }
 }
 
-/// True for a file that is no link to one.
+/// True for a regular file that is not reached through a link.
 fn is_file(path: &Path) -> bool {
     path.symlink_metadata().is_ok_and(|about| about.is_file())
 }
 
-/// Writes a file at once or not at all.
+/// Writes a file atomically.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let fresh = path.with_added_extension(format!("{}.tmp", std::process::id()));
-    // Left by a killed process with this id.
+    // A killed process with the same id may have left the file.
     let _ = fs::remove_file(&fresh);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
     let written = file.write_all(bytes).and_then(|()| fs::rename(&fresh, path));
@@ -394,6 +395,6 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 fn touch(file: &File) {
     let now = rustix::fs::Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW };
     let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
-    // Without it the model may go before others.
+    // On failure the model may be removed before others.
     let _ = rustix::fs::futimens(file, &times);
 }

@@ -1,4 +1,4 @@
-//! Puts a directory of shards into object storage.
+//! Uploads a directory of shards to object storage.
 
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
@@ -7,38 +7,38 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use ring::digest::{Context, SHA256};
-use sws_hub::http::{ATTEMPTS, ByteRange, HttpFailure, text};
-use sws_store::shard::{Progress, verify};
-use sws_store::{
-    LEARNED_FILE, MANIFEST_FILE, MAX_LEARNED_BYTES, MAX_MANIFEST_BYTES, Manifest, SmallFileError,
-    open_regular,
+use sws_format::{
+    LEARNED_FILE, MANIFEST_FILE, MAX_LEARNED_BYTES, MAX_MANIFEST_BYTES, Manifest, Progress,
+    SmallFileError, open_regular,
 };
+use sws_hub::http::{ATTEMPTS, ByteRange, HttpFailure, text};
+use sws_shard::verify;
 use tracing::info;
 use ureq::http::{HeaderName, StatusCode, header};
 
 use crate::key::{finished, sha256};
 use crate::{FarError, FarOrigin};
 
-/// Files at a time.
+/// Number of files uploaded at a time.
 const FILES: usize = 4;
-/// Most bytes of a file that a bucket takes in one request.
+/// Maximum bytes of a file that a bucket accepts in one request.
 const LONGEST: u64 = 5 << 30;
 const BUFFER: usize = 256 << 10;
-/// Bytes at the end of a file that are asked for again: with its length they tell whether it was kept,
-/// and cost a request.
+/// Number of bytes at the end of a file that are read back. With the length, they show cheaply
+/// whether the file was stored.
 const END: u64 = 64 << 10;
 
-/// What to put into object storage, and where.
+/// An upload to object storage.
 #[derive(Clone, Copy, Debug)]
 pub struct Push<'a> {
     /// Directory of the shards.
     pub dir: &'a Path,
-    /// A file of what runs [learned](LEARNED_FILE) of the model. It is put there also where the shards
-    /// are there already.
+    /// A file with the usage statistics [learned](LEARNED_FILE) by runs of the model. It is
+    /// uploaded even if the shards exist already.
     pub learned: Option<&'a Path>,
-    /// Where to.
+    /// Destination.
     pub to: &'a FarOrigin,
-    /// Puts shards there that are there already, as something may have happened to them.
+    /// True to upload shards that exist already, as they may have been damaged.
     pub again: bool,
 }
 
@@ -47,30 +47,30 @@ pub struct Push<'a> {
 pub enum PushStep {
     /// The shards on this machine are being verified.
     Verified(Progress),
-    /// A file of so many bytes is there.
+    /// A file of this many bytes was uploaded.
     Moved(u64),
 }
 
-/// Shards that were put into object storage.
+/// Result of an upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pushed {
     /// Number of files, the manifest included.
     pub files: usize,
-    /// Their bytes.
+    /// Bytes of these files.
     pub bytes: u64,
-    /// True if they were there already.
+    /// True if the shards existed already.
     pub there: bool,
 }
 
-/// A file to put there.
+/// A file to upload.
 struct PushFile {
     name: String,
     path: PathBuf,
     len: u64,
 }
 
-/// Puts the shards of a directory at an address, if no byte of them is damaged. The manifest comes
-/// last, so that what is there is never taken for whole before it is.
+/// Uploads the shards of a directory to an address, unless any byte of them is damaged. The
+/// manifest is uploaded last, so that incomplete shards are never taken for complete ones.
 pub fn push(what: &Push<'_>, report: &(dyn Fn(PushStep) + Sync)) -> Result<Pushed, FarError> {
     let &Push { dir, learned, to, again } = what;
     let moved = &|bytes| report(PushStep::Moved(bytes));
@@ -91,7 +91,7 @@ pub fn push(what: &Push<'_>, report: &(dyn Fn(PushStep) + Sync)) -> Result<Pushe
         }
         Ok(_) => return Err(FarError::Occupied { address: to.address().to_string() }),
         Err(FarError::NoManifest { .. }) => {}
-        // A bucket that may be written and not be listed hides what it does not have.
+        // A bucket that may be written but not listed denies access to missing files.
         Err(FarError::Refused { status: 403, code, .. }) if code == "AccessDenied" => {}
         Err(error) => return Err(error),
     }
@@ -135,7 +135,7 @@ fn learned_job(path: &Path) -> Result<PushFile, FarError> {
     Ok(PushFile { name: LEARNED_FILE.to_owned(), path: path.to_owned(), len })
 }
 
-/// The files that a manifest lists. Small ones are compared with their checksums.
+/// The files that a manifest lists. Checksums of small files are verified.
 fn jobs(dir: &Path, manifest: &Manifest) -> Result<Vec<PushFile>, FarError> {
     let mut jobs = Vec::new();
     for copy in &manifest.copies {
@@ -179,7 +179,7 @@ impl PushFile {
     }
 }
 
-/// A file to send: its SHA-256, and the bytes at its end.
+/// A file to upload: its SHA-256, and the bytes at its end.
 struct What<'a> {
     name: &'a str,
     len: u64,
@@ -187,7 +187,8 @@ struct What<'a> {
     end: &'a [u8],
 }
 
-/// Sends a file until it is there, or fails for good. Twice, where the server keeps something else.
+/// Uploads a file until it succeeds or fails permanently. Repeats it once if the server stored
+/// something else.
 fn put(
     to: &FarOrigin,
     what: &What<'_>,
@@ -205,8 +206,7 @@ fn put(
     Err(FarError::NotKept { url: to.render(what.name) })
 }
 
-/// False if the server gives back another length or another end of a file. To those who may only write
-/// it gives nothing back.
+/// False if the server returns another length or other last bytes. True if it permits no reading.
 fn is_kept(to: &FarOrigin, what: &What<'_>) -> bool {
     let &What { name, len, end, .. } = what;
     let first = len - end.len() as u64;
@@ -242,7 +242,7 @@ fn is_kept(to: &FarOrigin, what: &What<'_>) -> bool {
     }
 }
 
-/// Sends a file until the server has taken it, or fails for good.
+/// Sends a file until the server has accepted it, or fails permanently.
 fn send(
     to: &FarOrigin,
     what: &What<'_>,

@@ -1,48 +1,48 @@
-//! The cells that are to come, and those who wait for them.
+//! The queue of cells to download, and the readers that wait for them.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sws_store::Clock;
+use sws_format::Clock;
 
 use crate::FarError;
 
-/// Time without a cell that was asked for after which others come.
+/// Time without demanded cells after which cells for later are downloaded.
 const IDLE: Duration = Duration::from_secs(1);
-/// Time after which several of them come at once.
+/// Time without demanded cells after which several cells for later are downloaded at a time.
 const LONG_IDLE: Duration = Duration::from_secs(5);
 const AT_ONCE: usize = 4;
-/// Time without them after one has failed.
+/// Pause in downloads for later after one has failed.
 const PAUSE: Duration = Duration::from_secs(30);
 
-/// The reason why a cell is fetched.
+/// The reason for downloading a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reason {
-    /// A read waits for it.
+    /// A read waits for the cell.
     Demanded,
-    /// The first answer needs it.
+    /// The first answer needs the cell.
     Ahead,
-    /// It may be needed later.
+    /// The cell may be needed later.
     Later,
 }
 
-/// The reason why a cell did not come.
+/// The reason why a cell was not downloaded.
 #[derive(Clone, Debug)]
 pub(crate) enum Failed {
     /// The cache has no room.
     NoRoom,
-    /// Anything else.
+    /// Any other failure.
     Error(Arc<FarError>),
 }
 
-/// The cells that are to come.
+/// The queue of cells to download.
 #[derive(Debug)]
 pub(crate) struct CellQueue {
     state: Mutex<CellQueueState>,
-    /// Signalled when there is a cell to fetch.
+    /// Signalled when there is a cell to download.
     work: Condvar,
-    /// Signalled when one has come, or has failed.
+    /// Signalled when a cell was downloaded, or has failed.
     done: Condvar,
     clock: Clock,
 }
@@ -52,15 +52,15 @@ struct CellQueueState {
     demanded: VecDeque<u32>,
     ahead: VecDeque<u32>,
     later: VecDeque<u32>,
-    /// Cells that are demanded or being fetched.
+    /// Cells that are demanded or being downloaded.
     pending: HashSet<u32>,
     failed: HashMap<u32, Failed>,
-    /// Cells being fetched; those for later apart.
+    /// Number of cells being downloaded; cells for later are counted separately.
     busy: usize,
     busy_later: usize,
-    /// The last time that a cell came which is not for later.
+    /// Time of the last download that was not for later.
     last: Duration,
-    /// The time before which none comes for later.
+    /// Time before which no cell for later is downloaded.
     later_from: Duration,
     closing: bool,
 }
@@ -84,7 +84,7 @@ impl CellQueue {
         self.work.notify_all();
     }
 
-    /// Waits until none of these cells is to come any more. Returns the first failure.
+    /// Waits until none of these cells is pending. Returns the first failure.
     pub(crate) fn wait(&self, cells: &[u32]) -> Result<(), Failed> {
         let mut state = self.lock();
         while !state.closing && cells.iter().any(|cell| state.pending.contains(cell)) {
@@ -100,20 +100,20 @@ impl CellQueue {
         self.work.notify_all();
     }
 
-    /// Sets the cells that come while nothing else does.
+    /// Sets the cells that are downloaded while no others are requested.
     pub(crate) fn set_later(&self, cells: Vec<u32>) {
         self.lock().later = cells.into();
         self.work.notify_all();
     }
 
-    /// Ends all waiting.
+    /// Ends all waits, and closes the queue.
     pub(crate) fn close(&self) {
         self.lock().closing = true;
         self.work.notify_all();
         self.done.notify_all();
     }
 
-    /// Waits for the next cell to fetch. `None` when the queue is closed.
+    /// Waits for the next cell to download. `None` when the queue is closed.
     pub(crate) fn next(&self) -> Option<(u32, Reason)> {
         let mut state = self.lock();
         loop {
@@ -133,7 +133,7 @@ impl CellQueue {
         }
     }
 
-    /// Takes the outcome of a cell.
+    /// Records the outcome of a cell.
     pub(crate) fn ended(&self, cell: u32, reason: Reason, outcome: Result<(), Failed>) {
         let now = self.clock.now();
         let mut state = self.lock();
@@ -144,7 +144,7 @@ impl CellQueue {
         }
         if let Err(failed) = outcome {
             match (reason, &failed) {
-                // There will be none for the others either.
+                // The other cells for later would not have room either.
                 (Reason::Later, Failed::NoRoom) => state.later.clear(),
                 (Reason::Later, Failed::Error(_)) => {
                     state.later_from = now.saturating_add(PAUSE);

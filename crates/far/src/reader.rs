@@ -1,22 +1,22 @@
-//! A reader that fetches what is not here, in front of one that reads what is.
+//! A reader that downloads missing cells, and then reads from the local files.
 
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use sws_store::{ReadOp, ShardReader};
+use sws_format::{ReadOp, ShardReader};
 
 use crate::Far;
 use crate::fetch::FetchShared;
 use crate::queue::Failed;
 
-/// Turns in which cells come and go again before a range is read past the cache.
+/// Number of attempts in which cells are dropped again, before a range is read without the cache.
 const TURNS: usize = 3;
 
 pub(crate) struct FarReader {
     pub(crate) shared: Arc<FetchShared>,
     pub(crate) local: Arc<dyn ShardReader>,
-    /// Ends the fetching with the last reader.
+    /// Keeps the model alive: downloads end with the last reader.
     pub(crate) _far: Arc<Far>,
 }
 
@@ -27,7 +27,7 @@ impl FarReader {
         place.cells.within(&place.manifest, file, offset, len as u64)
     }
 
-    /// Cells that are not here. Those that are have been used now.
+    /// The cells that are missing. The others are marked as used.
     fn missing(&self, cells: Range<u32>) -> io::Result<Vec<u32>> {
         let record = &self.shared.place.record;
         let uses = record.uses(cells.clone())?;
@@ -43,7 +43,7 @@ impl FarReader {
         Ok(missing)
     }
 
-    /// Demands what is not here of some cells, and of the file if all of it is needed.
+    /// Demands missing cells, and the rest of the file if it is downloaded as a whole.
     fn demand(&self, file: u32, missing: &[u32]) -> io::Result<()> {
         let place = &self.shared.place;
         self.shared.queue.demand(missing.iter().copied());
@@ -54,7 +54,7 @@ impl FarReader {
         Ok(())
     }
 
-    /// Fetches the cells of a read that are not here. False if they do not stay.
+    /// Downloads the missing cells of a read. False if they are dropped again.
     fn obtain(&self, file: u32, cells: &Range<u32>) -> io::Result<bool> {
         for turn in 0..TURNS {
             let missing = self.missing(cells.clone())?;
@@ -63,7 +63,7 @@ impl FarReader {
             }
             self.demand(file, &missing)?;
             match self.shared.queue.wait(&missing) {
-                // Only demanded cells take the place of others: once more, as one of them.
+                // Only demanded cells can displace others, so the cell is demanded once more.
                 Ok(()) => {}
                 Err(Failed::NoRoom) if turn == 0 => {}
                 Err(Failed::NoRoom) => return Ok(false),
@@ -73,7 +73,7 @@ impl FarReader {
         Ok(false)
     }
 
-    /// Reads what is here, if all of it still is.
+    /// Reads from the local file, if all cells are still cached.
     fn local(
         &self,
         cells: &Range<u32>,
@@ -85,7 +85,7 @@ impl FarReader {
         })
     }
 
-    /// Number of bytes that a read has of a file.
+    /// Number of bytes that the file has within a read.
     fn present(&self, file: u32, offset: u64, len: usize) -> usize {
         let left = self.shared.entry(file).len.saturating_sub(offset);
         usize::try_from(left).unwrap_or(usize::MAX).min(len)
@@ -108,14 +108,14 @@ impl ShardReader for FarReader {
             match self.local(&cells, || self.local.read_at(file, offset, into)) {
                 Ok(Some(got)) if got >= present => return Ok(got),
                 Ok(None) => {}
-                // A file that somebody removed or emptied, or a drive that fails.
+                // The file was removed or truncated, or the drive fails.
                 Ok(Some(_)) | Err(_) => drop(self.shared.place.forget(cells)),
             }
         }
         self.past_the_cache(file, offset, into)
     }
 
-    /// Forgets the cells here, as they do not agree with their checksums.
+    /// Drops the cached cells, as they do not match their checksums.
     fn reread_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
         self.shared.place.forget(self.cells(file, offset, into.len()))?;
         self.past_the_cache(file, offset, into)
@@ -128,7 +128,7 @@ impl ShardReader for FarReader {
     fn read_batch(&self, reads: &mut [ReadOp<'_>]) {
         let cells: Vec<Range<u32>> =
             reads.iter().map(|read| self.cells(read.file, read.offset, read.into.len())).collect();
-        // All are demanded before the first is waited for.
+        // All cells are demanded before the first one is waited for.
         for (read, cells) in reads.iter().zip(&cells) {
             if let Ok(missing) = self.missing(cells.clone())
                 && !missing.is_empty()

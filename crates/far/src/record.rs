@@ -1,8 +1,8 @@
-//! The record of the cells that are here: a number for each, 0 or the time of its last use. Processes
-//! share it, and none keeps a copy, so that all of them see what one of them fetches or drops.
+//! The record of cached cells: for each cell 0, or the time of its last use. Processes share the
+//! record and keep no copies, so that all of them see what one of them downloads or drops.
 //!
-//! The bytes of a cell are on the drive before its number is. A record that lies, after a crash of the
-//! machine or by somebody's hand, leads to bytes with another checksum, which are then fetched again.
+//! The bytes of a cell are on the drive before the record says so. A wrong record, after a crash or
+//! a manual change, leads to bytes with a wrong checksum, which are then downloaded again.
 
 use std::fs::File;
 use std::io;
@@ -16,7 +16,7 @@ use rustix::fs::FlockOperation;
 use crate::place::create;
 
 const MAGIC: &[u8; 8] = b"swsfar01";
-/// Magic, time, bytes here.
+/// Bytes of the header: magic, time, and number of cached bytes.
 const HEADER: u64 = 8 + 8 + 8;
 const TIME: u64 = 8;
 const BYTES: u64 = 16;
@@ -27,18 +27,20 @@ const ENTRY: u64 = 4;
 pub(crate) struct CellRecord {
     file: File,
     cells: u32,
-    /// Taken to change the number of bytes, with a lock on the file against other processes.
+    /// Lock for changing the number of cached bytes, together with a file lock against other
+    /// processes.
     ledger: Mutex<File>,
 }
 
-/// The number of bytes that are here, locked.
+/// The number of cached bytes, locked.
 pub(crate) struct RecordLedger<'a> {
     record: &'a CellRecord,
     file: MutexGuard<'a, File>,
 }
 
 impl CellRecord {
-    /// Opens the record in a directory, or begins one. A record of something else is begun anew.
+    /// Opens the record in a directory, or creates one. A file that is not such a record is
+    /// replaced.
     pub(crate) fn open(dir: &Path, cells: u32) -> io::Result<CellRecord> {
         let path = dir.join("record");
         let file = create(&path)?;
@@ -56,7 +58,7 @@ impl CellRecord {
         Ok(CellRecord { file, cells, ledger: Mutex::new(locked) })
     }
 
-    /// The number of bytes that are in another directory, by the record there.
+    /// The number of cached bytes in another directory, from its record.
     pub(crate) fn bytes_in(dir: &Path) -> Option<u64> {
         let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
         let open =
@@ -68,7 +70,7 @@ impl CellRecord {
         (magic == MAGIC).then(|| u64::from_le_bytes(*bytes))
     }
 
-    /// The numbers of some cells.
+    /// The entries of some cells.
     pub(crate) fn uses(&self, cells: Range<u32>) -> io::Result<Vec<u32>> {
         let cells = cells.start..cells.end.min(self.cells);
         let mut bytes = vec![0; cells.len() * ENTRY as usize];
@@ -77,12 +79,12 @@ impl CellRecord {
         Ok(bytes.chunks_exact(ENTRY as usize).map(number).collect())
     }
 
-    /// True if a cell is here.
+    /// True if a cell is cached.
     pub(crate) fn has(&self, cell: u32) -> bool {
         self.uses(cell..cell + 1).is_ok_and(|uses| uses.first().is_some_and(|&used| used > 0))
     }
 
-    /// Sets the number of a cell: the time of its use, or 0 if it is not here any more.
+    /// Sets the entry of a cell: the time of its use, or 0 if it is not cached any more.
     pub(crate) fn set(&self, cell: u32, used: u32) -> io::Result<()> {
         match cell < self.cells {
             true => self.file.write_all_at(&used.to_le_bytes(), at(cell)),
@@ -90,21 +92,21 @@ impl CellRecord {
         }
     }
 
-    /// The time, which moves with each cell that comes. It is at least 1.
+    /// The logical time, which advances with each downloaded cell. It is at least 1.
     pub(crate) fn time(&self) -> u32 {
         let now = self.number(TIME).unwrap_or(0);
         u32::try_from(now).unwrap_or(u32::MAX).max(1)
     }
 
-    /// Moves the time on, and returns it.
+    /// Advances the time, and returns it.
     pub(crate) fn tick(&self) -> u32 {
         let now = self.time().saturating_add(1);
-        // Other processes may move it at once; that they share a time does no harm.
+        // Other processes may advance the time at once. It is harmless if they share a time.
         let _ = self.file.write_all_at(&u64::from(now).to_le_bytes(), TIME);
         now
     }
 
-    /// Locks the number of bytes.
+    /// Locks the number of cached bytes.
     pub(crate) fn ledger(&self) -> io::Result<RecordLedger<'_>> {
         let file = self.ledger.lock().unwrap_or_else(PoisonError::into_inner);
         let lock = || rustix::fs::flock(&*file, FlockOperation::LockExclusive);
@@ -120,12 +122,12 @@ impl CellRecord {
 }
 
 impl RecordLedger<'_> {
-    /// Bytes that are here or about to come.
+    /// Bytes that are cached or about to be.
     pub(crate) fn bytes(&self) -> u64 {
         self.record.number(BYTES).unwrap_or(0)
     }
 
-    /// Changes the number of bytes.
+    /// Changes the number of cached bytes.
     pub(crate) fn set(&self, bytes: u64) -> io::Result<()> {
         self.record.file.write_all_at(&bytes.to_le_bytes(), BYTES)
     }

@@ -17,7 +17,7 @@ pub(crate) struct SignedRequest<'a> {
     pub(crate) host: &'a str,
     /// Path, escaped.
     pub(crate) path: &'a str,
-    /// Bytes that are asked for, as in the header.
+    /// The requested range, as in the header.
     pub(crate) range: Option<&'a str>,
     /// SHA-256 of the body.
     pub(crate) body: &'a str,
@@ -63,11 +63,11 @@ fn hmac(key: &[u8], text: &str) -> Tag {
     sign(&Key::new(HMAC_SHA256, key), text.as_bytes())
 }
 
-/// A time as `20130524T000000Z`.
+/// A time in the format `20130524T000000Z`.
 fn stamp(seconds: u64) -> String {
     let days = seconds / DAY;
     let rest = seconds % DAY;
-    // Years of the proleptic calendar begin in March here, so that a leap day is the last.
+    // Years of the proleptic calendar begin in March here, so that a leap day is the last day.
     let days = days + 719_468;
     let era = days / 146_097;
     let day = days % 146_097;

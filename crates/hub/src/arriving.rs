@@ -1,5 +1,5 @@
-//! A checkpoint that is downloaded while it is sharded: a weight file comes when its first tensor is
-//! read, and goes when its last shard is written.
+//! A checkpoint that is downloaded during sharding. A weight file is downloaded when its first
+//! tensor is read, and removed when its last shard is written.
 
 use std::fs::File;
 use std::io;
@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::OFlags;
-use sws_store::{
-    Checkpoint, CheckpointError, Configuration, DirectReader, Manifest, ShardReader, WeightFile,
-    open_checkpoint, open_regular,
+use sws_format::{
+    Checkpoint, CheckpointError, Configuration, Manifest, ShardReader, WeightFile, open_checkpoint,
+    open_regular,
 };
+use sws_store::DirectReader;
 use tracing::info;
 
 use crate::cache::remove;
@@ -22,9 +23,9 @@ use crate::sketch::{agrees, is_intact};
 use crate::staging::{SKETCH, WHOLE};
 use crate::{CachedModel, Client, HubError, HubFile, Listing, Staging};
 
-/// Sketches made at a time. Each takes some sixty short requests one after the other.
+/// Number of sketches made at a time. Each takes some sixty short requests, one after another.
 const SKETCHES: usize = 8;
-/// Steps of the progress of a sketch.
+/// Number of steps in the progress of a sketch.
 const STEPS: usize = 64;
 
 /// A checkpoint whose weight files arrive while they are read.
@@ -35,7 +36,7 @@ pub struct Arriving {
     room: u64,
 }
 
-/// What an arriving checkpoint is made of.
+/// The parts of an arriving checkpoint.
 #[derive(Clone, Debug)]
 pub struct ArrivalParts {
     /// The client.
@@ -51,13 +52,13 @@ pub struct ArrivalParts {
 }
 
 impl Arriving {
-    /// Downloads the small files and the sketches of the weights, as far as they are not in
-    /// `staging`, whose files may have been damaged since an earlier run: each has the hash that the
-    /// hub lists, or the one with which it was made, or comes again. `watch` is told of the weights'
-    /// bytes, those of an earlier run included.
+    /// Downloads the small files and the sketches of the weights, unless they are in `staging`
+    /// already. Files there may have been damaged since an earlier run. A file whose hash is
+    /// neither the one that the hub lists nor the one recorded for its sketch is downloaded again.
+    /// `watch` gets the bytes of weights, including those of an earlier run.
     ///
-    /// Nothing lists the hashes of headers, so a header may be damaged. If the checkpoint cannot be
-    /// opened, or `usable` has a reason why it cannot be used, the sketches are made once more.
+    /// The hub lists no hashes of headers, so a header may be damaged. If the checkpoint cannot be
+    /// opened, or `usable` returns a reason why it cannot be used, the sketches are made once more.
     pub fn open(
         arrival: ArrivalParts,
         staging: &Staging,
@@ -69,7 +70,7 @@ impl Arriving {
         let whole = staging.dir.join(WHOLE);
         staging.begin(&listing)?;
         for dir in [&sketch, &whole] {
-            // A link to a directory with other files, which would be removed.
+            // A link could lead to a directory with other files, which would be removed.
             if dir.symlink_metadata().is_ok_and(|about| !about.is_dir()) {
                 remove(dir)?;
             }
@@ -85,7 +86,7 @@ impl Arriving {
         }
         let contents = |problem| HubError::Contents { id: listing.id.clone(), problem };
         let unusable = |reason: String| {
-            // The hub's name of a file, where this says the place of its sketch.
+            // The message should name the file on the hub, not the place of its sketch.
             let reason = reason.replace(&format!("{}/", sketch.display()), "");
             contents(format!("cannot be used: {reason}"))
         };
@@ -135,7 +136,7 @@ impl Arriving {
         Ok(Arriving { inner, files: Arc::new(files), room: 0 })
     }
 
-    /// Reserves room on the disk for the weight files that sharding needs at a time.
+    /// Reserves disk space for the weight files that sharding needs at a time.
     pub fn reserve(&mut self, manifest: &Manifest) {
         let ours = |file: usize| self.files.places.get(file).is_some_and(|place| place.ours);
         let there = self.files.places.iter().filter(|place| place.ours);
@@ -144,7 +145,7 @@ impl Arriving {
         self.room = most_at_a_time(manifest, &ours).saturating_sub(there);
     }
 
-    /// The error that ended a download, which the sharder knows as a failed read only.
+    /// The error that ended a download. The sharder only knows that a read failed.
     pub fn failure(&self) -> Option<HubError> {
         self.files.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -171,8 +172,8 @@ impl Checkpoint for Arriving {
         self.inner.fingerprint()
     }
 
-    fn reader(&self) -> Arc<dyn ShardReader> {
-        Arc::clone(&self.files) as Arc<dyn ShardReader>
+    fn reader(&self) -> Option<Arc<dyn ShardReader>> {
+        Some(Arc::clone(&self.files) as Arc<dyn ShardReader>)
     }
 
     fn small_files(&self) -> Result<Vec<String>, CheckpointError> {
@@ -192,7 +193,7 @@ impl Checkpoint for Arriving {
     }
 }
 
-/// The weight files, in the order of the checkpoint's.
+/// The weight files, in the order of the checkpoint's files.
 struct ArrivingFiles {
     client: Client,
     listing: Listing,
@@ -200,18 +201,18 @@ struct ArrivingFiles {
     places: Vec<ArrivalPlace>,
     /// Directory of the sketches.
     sketch: PathBuf,
-    /// For each file, true if it has arrived. Locked while it is on its way.
+    /// For each file, true if it has arrived. Locked while it is being downloaded.
     states: Vec<Mutex<bool>>,
     reader: DirectReader,
     failure: Mutex<Option<HubError>>,
     watch: Arc<dyn DownloadWatch + Send>,
 }
 
-/// Place of a weight file.
+/// Location of a weight file.
 #[derive(Debug)]
 struct ArrivalPlace {
     path: PathBuf,
-    /// False for a file of the cache, which stays.
+    /// False for a file of the cache, which is not removed.
     ours: bool,
 }
 
@@ -222,7 +223,7 @@ impl std::fmt::Debug for ArrivingFiles {
 }
 
 impl ArrivingFiles {
-    /// Waits until a file is there, and downloads it if need be.
+    /// Waits until a file has arrived, and downloads it if necessary.
     fn arrive(&self, index: usize) -> io::Result<()> {
         let (Some(state), Some(file), Some(place)) =
             (self.states.get(index), self.weights.get(index), self.places.get(index))
@@ -247,7 +248,7 @@ impl ArrivingFiles {
         Ok(())
     }
 
-    /// True after a failed download; no other is begun then.
+    /// True after a failed download. No other download is begun then.
     fn failed(&self) -> bool {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
@@ -257,7 +258,7 @@ impl ArrivingFiles {
             remove_irregular(&place.path)?;
             self.client.download(&self.listing, file, &place.path, &*self.watch)?;
         } else {
-            // Others have made it.
+            // Other programs have put it there.
             info!("`{}` is taken from the Hugging Face cache", file.name);
             let refused = |e| HubError::read(&place.path, e);
             let found = File::open(&place.path).and_then(|found| matches(file, found));
@@ -274,8 +275,8 @@ impl ArrivingFiles {
         Err(HubError::Sketch { id: self.listing.id.clone(), file: file.name.clone() })
     }
 
-    /// Removes a file that is needed no more. The reader may have it open still, so it is emptied,
-    /// which frees the disk at once.
+    /// Removes a file that is no longer needed. The reader may still have it open, so it is
+    /// truncated, which frees the disk space at once.
     fn release(&self, index: usize) {
         let (Some(state), Some(file), Some(place)) =
             (self.states.get(index), self.weights.get(index), self.places.get(index))
@@ -284,12 +285,12 @@ impl ArrivingFiles {
         };
         let arrived = *state.lock().unwrap_or_else(PoisonError::into_inner);
         if !arrived {
-            // All its shards are of an earlier run.
+            // All shards of this file were made by an earlier run.
             self.watch.moved(file.len as i64);
         }
         if place.ours {
-            // If that fails, the file stays until the directory is removed. A pipe would block, and a
-            // link could lead to a foreign file.
+            // On failure, the file stays until the directory is removed. Opening a pipe would
+            // block, and a link could lead to a foreign file.
             let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits() as i32;
             if let Ok(out) = File::options().write(true).custom_flags(flags).open(&place.path) {
                 let _ = out.set_len(0);
@@ -310,8 +311,8 @@ impl ShardReader for ArrivingFiles {
     }
 }
 
-/// Most bytes of files for which `ours` is true that are needed at a time, when shards are made in
-/// the order of files: a piece in several files keeps all of them.
+/// Maximum bytes of downloaded files (`ours`) that are needed at a time, if shards are made in the
+/// order of files. A piece in several files needs all of them.
 fn most_at_a_time(manifest: &Manifest, ours: &dyn Fn(usize) -> bool) -> u64 {
     let mut last_use: Vec<usize> = (0..manifest.files.len()).collect();
     for piece in &manifest.pieces {
@@ -360,7 +361,7 @@ fn sketches(
             let path = dir.join(&file.name);
             remove(&path)?;
             match client.sketch(listing, file, &path, &mut step) {
-                // Its first bytes may have been damaged on their way.
+                // The first bytes may have been damaged in transit.
                 Err(HubError::Contents { .. }) => client.sketch(listing, file, &path, &mut step)?,
                 made => made?,
             }
@@ -376,7 +377,7 @@ fn sketches(
     })
 }
 
-/// Downloads a file that appears under its name when it is complete.
+/// Downloads a file, which gets its name once it is complete.
 pub(crate) fn fetch(
     client: &Client,
     listing: &Listing,
@@ -389,7 +390,7 @@ pub(crate) fn fetch(
     std::fs::rename(&partial, path).map_err(|e| HubError::write(path, e))
 }
 
-/// Path of the beginning of a file.
+/// Path of an incomplete file.
 fn incomplete(path: &Path) -> PathBuf {
     path.with_added_extension("incomplete")
 }
@@ -398,14 +399,15 @@ fn is_there(path: &Path, len: u64) -> bool {
     path.metadata().is_ok_and(|about| about.is_file() && about.len() == len)
 }
 
-/// True for a file with the bytes that the hub lists. A link is none: it could lead elsewhere.
+/// True for a file with the bytes that the hub lists. A link does not count, as it could lead
+/// elsewhere.
 fn is_whole(path: &Path, file: &HubFile) -> bool {
     let about = path.symlink_metadata();
     about.is_ok_and(|about| about.is_file() && about.len() == file.len)
         && open_regular(path).and_then(|opened| matches(file, opened)).unwrap_or(false)
 }
 
-/// Removes what lies in the place of a file and is none.
+/// Removes anything other than a regular file from the place of a file.
 fn remove_irregular(path: &Path) -> Result<(), HubError> {
     match path.symlink_metadata() {
         Ok(about) if !about.is_file() => remove(path),
@@ -413,8 +415,8 @@ fn remove_irregular(path: &Path) -> Result<(), HubError> {
     }
 }
 
-/// Removes all but these files from the directory of the sketches, as all small files there are copied
-/// beside the shards. Hidden ones are not.
+/// Removes all other files from the directory of sketches, because all small files there are copied
+/// beside the shards. Hidden files are not copied.
 fn remove_others(dir: &Path, files: &[&[HubFile]]) -> Result<(), HubError> {
     for entry in dir.read_dir().map_err(|e| HubError::read(dir, e))? {
         let entry = entry.map_err(|e| HubError::read(dir, e))?;

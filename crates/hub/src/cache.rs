@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 use hf_hub::{Cache, Repo};
 use rustix::fs::FlockOperation;
-use sws_store::{is_plain_name, is_plain_path, open_regular};
+use sws_format::{is_plain_name, is_plain_path, open_regular};
 
 use crate::name::{is_commit, is_revision};
 use crate::{HubError, ModelId, snapshot_files};
@@ -46,7 +46,7 @@ impl HubCache {
         HubCache { inner: Cache::new(dir.into()) }
     }
 
-    /// The cache of this process's environment. None without a home directory.
+    /// The cache configured by this process's environment; `None` without a home directory.
     pub fn of_process() -> Option<HubCache> {
         let get = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         crate::environment::cache(&get).map(HubCache::new)
@@ -57,7 +57,7 @@ impl HubCache {
         self.inner.path()
     }
 
-    /// The part of a model, which need not exist.
+    /// The part of the cache for a model, which need not exist.
     pub fn model(&self, id: &ModelId) -> CachedModel {
         let repo = Repo::model(id.as_str().to_owned());
         let name = repo.folder_name();
@@ -87,12 +87,12 @@ impl CachedModel {
         self.cache.repo(self.repo.clone()).pointer_path(commit)
     }
 
-    /// Path of a blob, complete or not yet there.
+    /// Path of a blob, which need not exist yet.
     pub fn blob(&self, etag: &str) -> PathBuf {
         self.dir.join("blobs").join(etag)
     }
 
-    /// Locks a blob for writing; the lock ends with the file. Calls `busy` before waiting for another
+    /// Locks a blob for writing, until the file is dropped. Calls `busy` before waiting for another
     /// process.
     pub fn lock(&self, etag: &str, busy: impl FnOnce()) -> Result<File, HubError> {
         let path = self.locks.join(format!("{etag}.lock"));
@@ -110,7 +110,7 @@ impl CachedModel {
         Ok(file)
     }
 
-    /// Links a blob into the snapshot of a commit under its name. Replaces what is there.
+    /// Links a blob into the snapshot of a commit under its name. Replaces an existing file.
     pub fn link(&self, commit: &str, name: &str, etag: &str) -> Result<(), HubError> {
         let path = self.at(commit).join(name);
         let blob = self.blob(etag);
@@ -126,14 +126,13 @@ impl CachedModel {
         let fresh = parent.join(format!(".{etag}.sws-tmp"));
         let _ = std::fs::remove_file(&fresh);
         let linked = std::os::unix::fs::symlink(format!("{up}blobs/{etag}"), &fresh)
-            // A file system without symbolic links.
+            // The file system has no symbolic links.
             .or_else(|_| std::fs::hard_link(&blob, &fresh))
             .or_else(|_| std::fs::copy(&blob, &fresh).map(drop));
         linked.and_then(|()| std::fs::rename(&fresh, &path)).map_err(|e| HubError::write(&path, e))
     }
 
-    /// Records the commit of a branch or a tag, at once or not at all, which `create_ref` of `hf_hub`
-    /// is not.
+    /// Records the commit of a branch or a tag atomically, unlike `create_ref` of `hf_hub`.
     pub fn point(&self, revision: &str, commit: &str) -> Result<(), HubError> {
         if !is_revision(revision) || is_commit(revision) {
             return Ok(());
@@ -161,8 +160,8 @@ impl CachedModel {
         tree_size(&self.dir)
     }
 
-    /// Removes files of a snapshot, and those of their blobs that no other file has. What a link names
-    /// outside the model's directory stays. Returns the bytes freed.
+    /// Removes files of a snapshot, and blobs that no other file uses. Targets of links outside the
+    /// model's directory are kept. Returns the bytes freed.
     pub fn remove_files(&self, snapshot: &Path, names: &[&str]) -> Result<u64, HubError> {
         let own = self.dir.canonicalize().unwrap_or_else(|_| self.dir.clone());
         let mut blobs = Vec::new();
@@ -178,7 +177,7 @@ impl CachedModel {
         });
         let left: BTreeSet<PathBuf> = left.collect();
         let mut freed: u64 = 0;
-        // A blob that is no link's target was the file itself, which is gone.
+        // If a file was not a link, it was removed itself, and has no blob.
         for blob in blobs.iter().filter(|blob| !left.contains(*blob)) {
             let Ok(about) = blob.symlink_metadata() else { continue };
             std::fs::remove_file(blob).map_err(|e| HubError::write(blob, e))?;
@@ -199,14 +198,14 @@ impl CachedModel {
     }
 }
 
-/// Locks an open file or directory until it is closed. False if another process has locked it; on a
-/// file system without locks that goes unnoticed.
+/// Locks an open file or directory until it is closed. False if another process has locked it. On a
+/// file system without locks, other processes are not detected.
 pub(crate) fn lock_alone(file: &File) -> bool {
     let locked = rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive);
     locked != Err(rustix::io::Errno::WOULDBLOCK)
 }
 
-/// Removes a directory, or a link to one but not its target. Nothing is as good as removed.
+/// Removes a directory. Of a link, removes only the link. Succeeds if nothing exists.
 pub(crate) fn remove(dir: &Path) -> Result<(), HubError> {
     let removed = match dir.symlink_metadata() {
         Ok(there) if there.is_dir() => std::fs::remove_dir_all(dir),
@@ -219,7 +218,7 @@ pub(crate) fn remove(dir: &Path) -> Result<(), HubError> {
     }
 }
 
-/// Bytes of the files below a directory; links count nothing.
+/// Bytes of the files below a directory. Links do not count.
 pub(crate) fn tree_size(dir: &Path) -> u64 {
     let mut ahead = vec![dir.to_owned()];
     let mut sum: u64 = 0;

@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use sws_store::Clock;
+use sws_format::Clock;
 use ureq::http::{StatusCode, Uri, header};
 
 use crate::http::{
@@ -21,8 +21,8 @@ pub struct Client {
     token: Option<HubToken>,
 }
 
-/// A file on the hub or a storage that the hub redirects to. The storage's address is remembered for
-/// further requests, until it expires.
+/// A file on the hub, or on a storage to which the hub redirects. The storage's address is reused
+/// until it expires.
 #[derive(Clone, Debug)]
 pub(crate) struct FileAddress {
     url: String,
@@ -35,7 +35,7 @@ impl Client {
         Client::with_clock(environment, Clock::real())
     }
 
-    /// Like [`new`](Self::new), with another clock to wait by between attempts.
+    /// Like [`new`](Self::new), with another clock for the pauses between attempts.
     pub fn with_clock(environment: &Environment, clock: Clock) -> Result<Client, HubError> {
         let proxy = environment.proxy.as_ref();
         let http = Http::new(proxy, environment.silence, clock)?;
@@ -60,7 +60,7 @@ impl Client {
         FileAddress { url, storage: None }
     }
 
-    /// Requests JSON of at most `limit` bytes, once more after some failures.
+    /// Requests JSON of at most `limit` bytes. Some failures are retried.
     pub(crate) fn json(
         &self,
         path: &str,
@@ -83,7 +83,8 @@ impl Client {
         })
     }
 
-    /// Makes a request until it succeeds, or fails for good. The number of the attempt is passed.
+    /// Makes a request until it succeeds or fails permanently. `attempt` gets the number of the
+    /// attempt.
     pub(crate) fn retried<T>(
         &self,
         request: &mut dyn FnMut(u32) -> Result<T, HttpFailure>,
@@ -109,7 +110,7 @@ impl Client {
     ) -> Result<HttpReply, HttpFailure> {
         if let Some(storage) = address.storage.clone() {
             let reply = self.send(&storage, bytes, false)?;
-            // A signed address expires; the hub gives a new one.
+            // A signed address has expired. The hub provides a new one.
             match reply.status().as_u16() {
                 400 | 401 | 403 | 404 | 410 => address.storage = None,
                 _ => return self.checked(reply, address),
@@ -133,14 +134,15 @@ impl Client {
             if at.scheme_str() == Some("https") && next.scheme_str() != Some("https") {
                 return Err(answer("to an address without encryption"));
             }
-            // Once away the token stays away, even if a storage sends the request back.
+            // Once a redirect has left the hub, no token is sent any more, even if a storage
+            // redirects back.
             at_home = at_home && same_origin(&home, &next);
             at = next;
         }
         Err(answer("in a circle"))
     }
 
-    /// Sends one request; with the token only to the hub itself.
+    /// Sends one request. Only the hub itself gets the token.
     fn send(
         &self,
         to: &Uri,
@@ -152,7 +154,7 @@ impl Client {
         self.http.get(to, bytes, headers.as_slice())
     }
 
-    /// Turns every status but success into a failure.
+    /// Converts every status except success to a failure.
     fn checked(&self, reply: HttpReply, address: &FileAddress) -> Result<HttpReply, HttpFailure> {
         let status = reply.status();
         if status == StatusCode::OK || status == StatusCode::PARTIAL_CONTENT {
@@ -184,7 +186,7 @@ impl Client {
             (_, "RepoNotFound", _) => HubError::NoModel { id, page },
             (404, _, Some(file)) => HubError::NoFile { id, file: file.to_owned(), page },
             (404, ..) => HubError::NoModel { id, page },
-            // Without a token the hub does not tell whether a model is private or missing.
+            // Without a token, the hub does not reveal whether a model is private or missing.
             (401, _, _) if !token => HubError::NoModel { id, page },
             (401 | 403, ..) => HubError::Refused { id, status, page, token },
             (429, ..) => HubError::TooMany { wait, begun: about.begun },
@@ -198,12 +200,12 @@ pub(crate) struct RequestSubject<'a> {
     pub(crate) id: &'a ModelId,
     pub(crate) revision: &'a str,
     pub(crate) file: Option<&'a str>,
-    /// True if it is a part of a download that can be continued.
+    /// True if the request is part of a download that can be continued.
     pub(crate) begun: bool,
 }
 
 impl<'a> RequestSubject<'a> {
-    /// A file of a listing.
+    /// A request about a file of a listing.
     pub(crate) fn of(listing: &'a Listing, file: &'a HubFile, begun: bool) -> RequestSubject<'a> {
         RequestSubject { id: &listing.id, revision: &listing.commit, file: Some(&file.name), begun }
     }

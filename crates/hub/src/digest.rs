@@ -1,4 +1,4 @@
-//! The hashes by which the hub names files: SHA-256 of large ones, the object of git of small ones.
+//! The hashes of files on the hub: SHA-256 for large files, the git object id for small ones.
 
 use std::io::{self, Read};
 
@@ -8,28 +8,29 @@ use crate::HubFile;
 
 const BUFFER: usize = 256 << 10;
 
-/// The hash of a file, of the kind that the hub lists for it.
+/// The hash of a file, of the kind that the hub lists.
 #[derive(Clone)]
 pub(crate) struct Digest(Context);
 
 impl Digest {
-    /// Of no bytes yet.
+    /// A hash without input yet, of the kind listed for a file.
     pub(crate) fn of(file: &HubFile) -> Digest {
         if file.hashed {
             return Digest::sha256();
         }
-        // Finds damage; an attacker who can replace a small file can list its hash, too.
+        // SHA-1 detects damage. An attacker who can replace a small file can also replace its
+        // listed hash.
         let mut hash = Context::new(&SHA1_FOR_LEGACY_USE_ONLY);
         hash.update(format!("blob {}\0", file.len).as_bytes());
         Digest(hash)
     }
 
-    /// The SHA-256 of no bytes yet.
+    /// A SHA-256 without input yet.
     pub(crate) fn sha256() -> Digest {
         Digest(Context::new(&SHA256))
     }
 
-    /// Of the bytes of a file.
+    /// The hash of a file's bytes.
     pub(crate) fn of_bytes(file: &HubFile, bytes: &[u8]) -> Digest {
         let mut digest = Digest::of(file);
         digest.update(bytes);
@@ -46,7 +47,7 @@ impl Digest {
     }
 }
 
-/// True if a reader has the bytes that the hub lists.
+/// True if the bytes of a reader are those that the hub lists.
 pub(crate) fn matches(file: &HubFile, mut from: impl Read) -> io::Result<bool> {
     let mut hash = Digest::of(file);
     let mut buffer = vec![0; BUFFER];

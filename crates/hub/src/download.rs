@@ -1,4 +1,4 @@
-//! Download of one file: it resumes after a cut, and is hashed as it passes.
+//! Download of one file. It resumes after an interruption, and is hashed while it arrives.
 
 use std::cmp::Ordering;
 use std::fs::File;
@@ -16,32 +16,32 @@ use crate::http::{ATTEMPTS, ByteRange, HttpFailure, HttpReply, text};
 use crate::{Client, HubError, HubFile, Listing};
 
 const BUFFER: usize = 256 << 10;
-/// Longest file that is read into memory: the longest published index has 15 MB.
+/// Maximum length of a file that is read into memory. The longest published index has 15 MB.
 const MAX_IN_MEMORY: u64 = 64 << 20;
 /// Reason of a failure.
 pub(crate) const ENDED: &str = "the connection ended early";
 
 /// Observer of downloads, which several threads call.
 pub trait DownloadWatch: Sync {
-    /// Called after so many bytes more, or fewer where bytes were discarded.
+    /// Called after this many more bytes, or fewer if bytes were discarded.
     fn moved(&self, bytes: i64);
 
-    /// Called after so many of the steps in which the headers of the weight files arrive, before any
-    /// file is downloaded.
+    /// Called while the headers of weight files arrive, before any file is downloaded, with the
+    /// number of steps done.
     fn prepared(&self, _done: usize, _steps: usize) {}
 
     /// Called before waiting for another process that downloads a file.
     fn waiting(&self, _file: &str) {}
 
-    /// True if downloads should stop; their files stay, to be continued.
+    /// True if downloads should stop. Incomplete files are kept, so that they can be continued.
     fn stopped(&self) -> bool {
         false
     }
 }
 
 impl Client {
-    /// Downloads a file to `path`, whose bytes continue those that are there. When it returns, the
-    /// file is complete, on the disk, and of the hash that the hub lists.
+    /// Downloads a file to `path`, continuing the bytes that are there. On success the file is
+    /// complete, synced, and has the hash that the hub lists.
     ///
     /// `path` must not be written by another thread or process.
     pub fn download(
@@ -65,7 +65,7 @@ impl Client {
                 None => return partial.finish(),
                 Some(problem) => problem,
             };
-            // The bytes of an earlier run may have been wrong, so they get one more chance.
+            // Bytes of an earlier run may have been wrong, so there is a second chance.
             partial.restart()?;
             if first_problem.replace(problem.clone()).is_some() {
                 let id = listing.id.clone();
@@ -75,7 +75,7 @@ impl Client {
         }
     }
 
-    /// Downloads a small file into memory. Wrong bytes get one more chance.
+    /// Downloads a small file into memory. If the bytes are wrong, there is a second chance.
     pub fn read(&self, listing: &Listing, file: &HubFile) -> Result<Vec<u8>, HubError> {
         let mut bytes = self.read_once(listing, file)?;
         if difference(file, Digest::of_bytes(file, &bytes)).is_some() {
@@ -120,7 +120,8 @@ impl Client {
         bytes.map_err(|e| self.explained(e, &about))
     }
 
-    /// Requests the rest of a file until it is complete. Attempts count anew after each progress.
+    /// Requests the rest of a file until it is complete. After progress, attempts are counted from
+    /// the start.
     fn fill(&self, partial: &mut Partial, address: &mut FileAddress) -> Result<(), DownloadStop> {
         let mut attempt = 0;
         let mut longest = partial.len;
@@ -130,8 +131,8 @@ impl Client {
                 Err(DownloadStop::Hub(failure)) if failure.may_pass() => failure,
                 Err(stop) => return Err(stop),
             };
-            // Bytes received again are no progress, or a server that ignores ranges and cuts each
-            // answer would be asked forever.
+            // Bytes received again are not progress. Otherwise a server that ignores ranges and
+            // cuts every answer would be asked forever.
             attempt = if partial.len > longest { 0 } else { attempt + 1 };
             longest = longest.max(partial.len);
             if attempt == ATTEMPTS {
@@ -142,7 +143,7 @@ impl Client {
         Ok(())
     }
 
-    /// Makes one request for the rest of a file, and writes what comes.
+    /// Makes one request for the rest of a file, and writes the answer.
     fn request_rest(
         &self,
         partial: &mut Partial,
@@ -151,7 +152,7 @@ impl Client {
         let from = partial.len;
         let reply = self.get(address, Some(ByteRange(from, None)));
         let mut reply = match reply {
-            // The hub's file is not longer than ours.
+            // The hub's file is no longer than the local one.
             Err(HttpFailure::Status { status: 416, .. }) if from > 0 => {
                 return Ok(partial.restart()?);
             }
@@ -160,7 +161,7 @@ impl Client {
         let wrong = |reason: String| HttpFailure::Answer { url: address.render(), reason };
         match starts_at(&reply, partial.file.len) {
             Ok(start) if start == from => {}
-            // A server that ignores ranges begins again.
+            // A server that ignores ranges sends the file from its beginning.
             Ok(0) => partial.restart()?,
             Ok(start) => return Err(wrong(format!("bytes from {start} instead of {from}")).into()),
             Err(reason) => return Err(wrong(reason).into()),
@@ -200,7 +201,7 @@ fn broken(address: &FileAddress, reason: String) -> DownloadStop {
     DownloadStop::Hub(HttpFailure::Connection { url: address.render(), reason })
 }
 
-/// Offset of a reply's first byte. An error if the reply is not about a file of `len` bytes.
+/// Offset of a reply's first byte. Fails if the reply is not about a file of `len` bytes.
 pub(crate) fn starts_at(reply: &HttpReply, len: u64) -> Result<u64, String> {
     let (start, whole) = match reply.status() {
         StatusCode::PARTIAL_CONTENT => {
@@ -224,7 +225,7 @@ pub(crate) fn starts_at(reply: &HttpReply, len: u64) -> Result<u64, String> {
     }
 }
 
-/// Compares the hash of what came with the listed one. Returns the difference.
+/// Compares a hash with the listed one. Returns a description of the difference.
 fn difference(file: &HubFile, hash: Digest) -> Option<String> {
     let found = hash.hex();
     let expected = &file.etag;
@@ -261,7 +262,7 @@ struct Partial<'a> {
 }
 
 impl<'a> Partial<'a> {
-    /// Opens the beginning of a file, or creates an empty one, and hashes what is there.
+    /// Opens an incomplete file or creates an empty one, and hashes its bytes.
     fn open(
         path: &'a Path,
         file: &'a HubFile,
@@ -273,7 +274,7 @@ impl<'a> Partial<'a> {
             .write(true)
             .create(true)
             .truncate(false)
-            // A pipe would block, and a link could lead to a foreign file.
+            // Opening a pipe would block, and a link could lead to a foreign file.
             .custom_flags((OFlags::NONBLOCK | OFlags::NOFOLLOW).bits() as i32)
             .open(path)
             .map_err(refused)?;
@@ -323,7 +324,7 @@ impl<'a> Partial<'a> {
         Ok(())
     }
 
-    /// Compares the hash with the listed one. Returns the difference.
+    /// Compares the hash with the listed one. Returns a description of the difference.
     fn check(&self) -> Option<String> {
         difference(self.file, self.hash.clone())
     }

@@ -7,12 +7,13 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use sws_store::open_regular;
+use sws_format::open_regular;
 
 use crate::HubError;
 
 const ENDPOINT: &str = "https://huggingface.co";
-/// Python's default is 10 s, which a slow disk of the hub exceeds.
+/// Default time limit for a silent connection. Python's default of 10 s is exceeded by slow disks
+/// of the hub.
 const SILENCE: Duration = Duration::from_secs(60);
 const MAX_SILENCE: u64 = 86_400;
 /// Most bytes of a file with a token.
@@ -40,13 +41,13 @@ pub struct Environment {
 pub struct ProxySetting {
     /// Address, possibly with a password.
     pub address: String,
-    /// Hosts that need none, separated by commas (`NO_PROXY`).
+    /// Hosts without a proxy, separated by commas (`NO_PROXY`).
     pub except: Option<String>,
     /// Name of the variable.
     pub variable: &'static str,
 }
 
-/// A secret, which no message shows.
+/// A secret, which never appears in messages.
 #[derive(Clone, PartialEq, Eq)]
 pub struct HubToken(String);
 
@@ -56,7 +57,7 @@ impl Environment {
         Environment::from(|name| std::env::var_os(name))
     }
 
-    /// Settings of the variables that `get` returns. An empty variable is as good as none.
+    /// Settings from the variables that `get` returns. An empty variable counts as unset.
     pub fn from(get: impl Fn(&str) -> Option<OsString>) -> Result<Environment, HubError> {
         let get = |name: &str| get(name).filter(|value| !value.is_empty());
         let text = |name: &'static str| text(&get, name);
@@ -96,8 +97,8 @@ impl Environment {
 }
 
 impl ProxySetting {
-    /// The proxy for addresses with or without encryption that the variables name which `get` returns.
-    /// An empty variable is as good as none.
+    /// The proxy for addresses with or without encryption, from the variables that `get` returns.
+    /// An empty variable counts as unset.
     pub fn from(
         get: impl Fn(&str) -> Option<OsString>,
         encrypted: bool,
@@ -118,7 +119,7 @@ impl ProxySetting {
     }
 }
 
-/// A variable's text.
+/// Text of a variable.
 fn text(
     get: &impl Fn(&str) -> Option<OsString>,
     name: &'static str,
@@ -130,18 +131,18 @@ fn text(
     }
 }
 
-/// The variable of this process that says where shards of models are.
+/// Name of the variable with the directory for shards of models.
 pub fn library_variable() -> &'static str {
     first(&["SWS_MODELS", "XDG_DATA_HOME"]).unwrap_or("SWS_MODELS")
 }
 
-/// The variable of this process that says where the cache of the hub is.
+/// Name of the variable with the hub's cache directory.
 pub fn cache_variable() -> &'static str {
     let names = ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"];
     first(&names).unwrap_or("HF_HOME")
 }
 
-/// Fails if such a variable of this process names something else than a directory.
+/// Fails if one of these variables names something other than a directory.
 pub fn check_places() -> Result<(), HubError> {
     let get = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     for variable in [library_variable(), cache_variable()] {
@@ -153,19 +154,19 @@ pub fn check_places() -> Result<(), HubError> {
     Ok(())
 }
 
-/// The first of these variables that is set.
+/// The first of these variables that is set in this process.
 fn first(names: &[&'static str]) -> Option<&'static str> {
     let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     names.iter().copied().find(is_set)
 }
 
-/// The cache of the hub, as [`Environment::cache`], for commands that read nothing else.
+/// The hub's cache, as in [`Environment::cache`], for commands that need no other setting.
 pub(crate) fn cache(get: &impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let typed = get("HF_HUB_CACHE").or_else(|| get("HUGGINGFACE_HUB_CACHE"));
     typed.map(|path| expanded(get, path)).or_else(|| Some(hub_home(get)?.join("hub")))
 }
 
-/// A path whose `~` no shell has replaced, as Python reads it.
+/// A path in which `~` was not expanded by a shell, with Python's interpretation.
 fn expanded(get: &impl Fn(&str) -> Option<OsString>, path: OsString) -> PathBuf {
     let rest = path.to_str().and_then(|path| path.strip_prefix("~/"));
     match (rest, get("HOME")) {
@@ -183,9 +184,9 @@ fn hub_home(get: &impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     Some(cache.join("huggingface"))
 }
 
-/// True for a variable that is `1`, `on`, `yes` or `true`, as in Python; false for one that is unset
-/// or their opposite. Python takes any other word for the opposite, and would use the network where
-/// `HF_HUB_OFFLINE=y` forbids it.
+/// True for a variable with the value `1`, `on`, `yes` or `true`, as in Python; false for one that
+/// is unset or has the opposite value. Python takes any other value as false, and would use the
+/// network in spite of `HF_HUB_OFFLINE=y`.
 fn flag(get: &impl Fn(&str) -> Option<OsString>, name: &'static str) -> Result<bool, HubError> {
     let value = get(name).unwrap_or_else(|| "0".into()).to_string_lossy().to_ascii_lowercase();
     match value.trim() {
@@ -212,8 +213,8 @@ fn token(
     let typed = get("HF_TOKEN_PATH").map(|path| expanded(get, path));
     let is_typed = typed.is_some();
     let Some(path) = typed.or_else(|| Some(home?.join("token"))) else { return Ok(None) };
-    // Where none was named, a file that is missing or closed to this user means: no token. The hub
-    // says if it needs one.
+    // If the file was not named explicitly and is missing or unreadable, there is no token. The hub
+    // reports if it needs one.
     let file = match open_regular(&path) {
         Ok(file) => file,
         Err(_) if is_typed => {
@@ -231,7 +232,7 @@ fn token(
 }
 
 impl HubToken {
-    /// The token in a text: none in an empty one, and no result for one that cannot be a token.
+    /// Parses a token. An empty text gives no token, and `None` is for text that cannot be a token.
     #[allow(clippy::option_option, reason = "empty and impossible differ")]
     fn new(text: &str) -> Option<Option<HubToken>> {
         let text = text.trim();

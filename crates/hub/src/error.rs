@@ -4,17 +4,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use sws_store::remedy;
+use sws_format::remedy;
 
 use crate::{BadName, ModelId};
 
-/// Failure of a download, or of the local cache. Its text is one sentence with the name of the thing
-/// and the remedy.
+/// Failure of a download, or of the local cache. Its text is one sentence that names the model,
+/// file or variable, and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs)]
 pub enum HubError {
-    /// Text that is no name of a model.
+    /// Text that is not the name of a model.
     #[error(transparent)]
     Name(#[from] BadName),
     /// A wrong variable of the environment.
@@ -25,7 +25,7 @@ pub enum HubError {
         /// The problem, after the name in the sentence.
         problem: &'static str,
     },
-    /// A variable of the environment that names a file as the place of models.
+    /// A variable of the environment names a file where models should be.
     #[error(
         "the variable {variable} names `{}`, which is no directory; correct it, or unset it",
         path.display()
@@ -35,15 +35,15 @@ pub enum HubError {
         variable: &'static str,
         path: PathBuf,
     },
-    /// A file with a token that holds something else.
+    /// A token file that contains something else.
     #[error("`{}` holds no token; write the token of your account there, or set HF_TOKEN", path.display())]
     TokenFile { path: PathBuf },
-    /// No directory for the cache.
+    /// No directory is known for the cache.
     #[error(
         "there is no home directory for models; set HF_HOME and SWS_MODELS, or name a directory with --out"
     )]
     NoCache,
-    /// The network is needed, and forbidden.
+    /// The network is needed, but forbidden.
     #[error(
         "`{id}` is not complete on this machine, and HF_HUB_OFFLINE forbids downloads; unset it"
     )]
@@ -91,7 +91,7 @@ pub enum HubError {
         /// Address of the model's page.
         page: String,
     },
-    /// A file that is listed and not there.
+    /// A file that is listed but missing.
     #[error(
         "`{id}` lists the file `{file}`, but the hub does not have it; try again later, or see {page}"
     )]
@@ -132,7 +132,7 @@ pub enum HubError {
         /// True if a download was begun, which can be continued.
         begun: bool,
     },
-    /// An answer that makes no sense.
+    /// An invalid answer.
     #[error("{url} answers with something unexpected: {reason}; check that HF_ENDPOINT is a hub")]
     Answer {
         /// The address, without its query.
@@ -140,7 +140,7 @@ pub enum HubError {
         /// Description of the problem.
         reason: String,
     },
-    /// A file that arrived with other bytes, twice.
+    /// A file that arrived with wrong bytes twice.
     #[error(
         "`{file}` of `{id}` arrived damaged twice: {problem}; try again later, or through another network"
     )]
@@ -150,15 +150,15 @@ pub enum HubError {
         /// Description of the damage.
         problem: String,
     },
-    /// A weight file whose header and samples came with other bytes than the file itself.
+    /// A weight file whose header and samples arrived with other bytes than the file itself.
     #[error(
         "the header of `{file}` of `{id}` arrived damaged; run the command again, or through another network"
     )]
     Sketch { id: ModelId, file: String },
-    /// A file of the cache that is not the file of its name.
+    /// A file of the cache whose contents do not match its name.
     #[error("`{}` is damaged, as its hash is not its name; remove it, and run the command again", path.display())]
     DamagedBlob { path: PathBuf },
-    /// A file name that leads out of its directory, or is no file name.
+    /// A file name that leads out of its directory, or is not a valid file name.
     #[error(
         "`{id}` lists a file named {:?}, which is no name for a file here; do not use this model",
         clipped(file)
@@ -171,7 +171,7 @@ pub enum HubError {
         /// Description of the problem and remedy, after the name in the sentence.
         problem: String,
     },
-    /// The disk is too full to begin.
+    /// The disk does not have enough room to begin.
     #[error("`{}` needs {} and its disk has {} free; make room or choose another directory with --out",
             dir.display(), gib(*needed), gib(*free))]
     Space { dir: PathBuf, needed: u64, free: u64 },
@@ -189,10 +189,10 @@ pub enum HubError {
     /// A directory that another process is downloading to.
     #[error("`{}` is in use by another download; wait for it, or name another directory with --out", dir.display())]
     Busy { dir: PathBuf },
-    /// A model that another process writes, and that cannot be removed therefore.
+    /// A model that cannot be removed, because another process is writing it.
     #[error("`{}` is being written by another command; wait for it, or end it", dir.display())]
     InUse { dir: PathBuf },
-    /// A directory with something else in place of a download.
+    /// A directory with something other than a download.
     #[error("`{}` holds {what}; remove it, or name another directory with --out", dir.display())]
     Foreign {
         dir: PathBuf,
@@ -211,11 +211,11 @@ impl HubError {
     }
 }
 
-/// Most characters of a name in a message, and most names of a list.
+/// Maximum number of characters of a name in a message, and of names in a list.
 const LONGEST: usize = 100;
 const MOST: usize = 20;
 
-/// The beginning of a name that may be of any length.
+/// The beginning of a name of any length.
 pub(crate) fn clipped(name: &str) -> String {
     match name.char_indices().nth(LONGEST) {
         Some((end, _)) => format!("{}..", &name[..end]),
@@ -223,7 +223,7 @@ pub(crate) fn clipped(name: &str) -> String {
     }
 }
 
-/// The first of any number of names, for a message.
+/// The first names of a list of any length, for a message.
 pub fn some_of(names: &[String]) -> String {
     let shown: Vec<String> = names.iter().take(MOST).map(|name| clipped(name)).collect();
     match names.len().saturating_sub(MOST) {
@@ -232,7 +232,7 @@ pub fn some_of(names: &[String]) -> String {
     }
 }
 
-/// The comfort after a failure in the middle of a download.
+/// The hint after a failure in the middle of a download.
 fn goes_on(begun: bool) -> &'static str {
     if begun { ", the download goes on where it stopped" } else { "" }
 }

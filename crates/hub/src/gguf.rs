@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use sws_store::gguf_model;
+use sws_format::gguf_model;
 
 const ENDING: &str = ".gguf";
-/// Beginning of files with the vision part of a model, which is no model alone.
+/// Prefix of files with the vision part of a model, which are not models on their own.
 const PROJECTOR: &str = "mmproj";
 
-/// A tag, or its absence, that does not choose one model.
+/// A tag that does not identify a single model, or a missing tag where there are several models.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnclearTag {
-    /// The models that it may mean, or all if it means none.
+    /// The models that match the tag, or all models if none matches.
     pub models: Vec<String>,
-    /// True if it means none of them.
+    /// True if no model matches.
     pub none: bool,
 }
 
@@ -40,7 +40,7 @@ pub fn choose_gguf<'a>(
     }
 }
 
-/// The models in GGUF among files, by name, with the files of each, sorted.
+/// The GGUF models among these files, by name, with the sorted files of each.
 pub fn gguf_models<'a>(
     names: impl IntoIterator<Item = &'a str>,
 ) -> BTreeMap<&'a str, Vec<&'a str>> {
@@ -61,13 +61,13 @@ fn owned<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
     names.into_iter().map(str::to_owned).collect()
 }
 
-/// True if these files of one model are all of its parts.
+/// True if these files are all parts of a model.
 pub fn is_whole(files: &[&str]) -> bool {
     let first = files.first().and_then(|file| gguf_model(file));
     first.is_none_or(|(_, count)| count == files.len())
 }
 
-/// True if the name of a model ends in the tag, lies in a folder of that name, or equals it.
+/// True if the name of a model ends with the tag, lies in a folder with that name, or equals it.
 fn has_tag(model: &str, tag: &str) -> bool {
     let tag = tag.strip_suffix(ENDING).unwrap_or(tag);
     let (folder, file) = model.rsplit_once('/').unwrap_or(("", model));

@@ -1,22 +1,22 @@
-//! Sketches of GGUF files: as long as the files, with their headers and smallest tensors alone. A model
-//! can be planned with them before it is downloaded.
+//! Sketches of GGUF files, which have the length of the file, but only its header and smallest
+//! tensors. A sketch allows planning before the model is downloaded.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use sws_store::{Gguf, GgufError};
+use sws_format::{Gguf, GgufError};
 
 use crate::client::{FileAddress, RequestSubject};
 use crate::http::HttpFailure;
 use crate::{Client, HubError, HubFile, Listing};
 
-/// Bytes of a request. Headers with a vocabulary have up to 16 MB, others much less.
+/// Bytes per request. Headers with a vocabulary have up to 16 MB, others much less.
 const STEP: u64 = 2 << 20;
 
 impl Client {
-    /// Writes the sketches of the files of a model in GGUF to `dir`. Returns the path of the first.
+    /// Writes the sketches of a GGUF model's files to `dir`. Returns the path of the first one.
     pub fn sketch_gguf(
         &self,
         listing: &Listing,
@@ -60,7 +60,7 @@ impl Client {
                 problem: format!("has a file {:?} that is no GGUF: {reason}", file.name),
             },
         })?;
-        // Numbers of the configuration that lie behind the header.
+        // Tensors after the header that belong to the configuration.
         let numbers = header.tensors.iter().filter(|tensor| tensor.is_configuration());
         for tensor in numbers.filter(|tensor| tensor.offset + tensor.len > next) {
             let range = tensor.offset..tensor.offset + tensor.len;
@@ -72,17 +72,17 @@ impl Client {
     }
 }
 
-/// The beginning of a file, which is downloaded as it is read.
+/// The beginning of a file, which is downloaded while it is read.
 struct PartialFile<'a> {
     client: &'a Client,
     address: FileAddress,
     file: &'a HubFile,
-    /// The sketch.
+    /// The sketch that is being written.
     out: &'a File,
-    /// The bytes that came last, and the number of them that were read.
+    /// The bytes of the last request, and the number of them that were read.
     chunk: Vec<u8>,
     used: usize,
-    /// Offset of the bytes that come next.
+    /// Offset of the next request.
     next: u64,
     /// The error that ended the download.
     failure: Option<HttpFailure>,

@@ -1,10 +1,10 @@
-//! Requests over HTTP: proxies, time limits, attempts and their pauses. Nothing here knows what is asked
-//! for.
+//! Requests over HTTP: proxies, time limits, attempts and pauses. This module is independent of the
+//! content.
 
 use std::io::{self, Read};
 use std::time::Duration;
 
-use sws_store::Clock;
+use sws_format::Clock;
 use tracing::{debug, info};
 use ureq::http::{HeaderMap, Response, Uri, header};
 use ureq::{Agent, Body, BodyReader, Proxy, ProxyProtocol, SendBody};
@@ -16,19 +16,19 @@ use crate::{HubError, ProxySetting};
 pub const ATTEMPTS: u32 = 5;
 /// Pause before the second attempt; it doubles with each.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Longest pause that a server may ask for. The hub's own limits count within 5 minutes.
+/// Maximum pause that a server may ask for. The hub's own limits apply to 5 minutes.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5 * 60);
 const CONNECT: Duration = Duration::from_secs(30);
-/// Bytes of a body that must come within the time after which a connection is silent. One that sends
-/// less would be waited for without end.
+/// Minimum bytes of a body within the time limit for silence. Otherwise a connection that sends
+/// almost nothing would be waited for forever.
 const LEAST: usize = 64 << 10;
-/// Connections kept open to a host.
+/// Number of connections kept open per host.
 const IDLE: usize = 16;
 
 /// A reply whose body has not been read.
 pub type HttpReply = Response<Body>;
 
-/// A client without redirects and credentials, which belong to what is asked for.
+/// A client without redirects and credentials, which depend on the content.
 #[derive(Clone, Debug)]
 pub struct Http {
     agent: Agent,
@@ -36,12 +36,12 @@ pub struct Http {
     silence: Duration,
 }
 
-/// Bytes of a file, first and last included; without a last, up to the end.
+/// Bytes of a file, from the first to the last inclusive; without a last one, up to the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByteRange(pub u64, pub Option<u64>);
 
 impl ByteRange {
-    /// The value of the header `Range`.
+    /// The value of the `Range` header.
     pub fn header(self) -> String {
         let ByteRange(first, last) = self;
         let last = last.map_or(String::new(), |last| last.to_string());
@@ -50,8 +50,8 @@ impl ByteRange {
 }
 
 impl Http {
-    /// A client through a proxy, which cuts connections that are silent for so long, or that send less
-    /// than 64 KiB of a body meanwhile.
+    /// A client that uses a proxy, if given. It cuts connections that are silent for this time, or
+    /// that send less than 64 KiB of a body within it.
     pub fn new(
         proxy: Option<&ProxySetting>,
         silence: Duration,
@@ -59,7 +59,7 @@ impl Http {
     ) -> Result<Http, HubError> {
         let config = Agent::config_builder()
             .http_status_as_error(false)
-            // Followed by the callers, because credentials must not follow.
+            // Callers follow redirects themselves, because credentials must not be sent elsewhere.
             .max_redirects(0)
             .proxy(proxy.map(proxy_of).transpose()?)
             .max_idle_connections_per_host(IDLE)
@@ -80,12 +80,12 @@ impl Http {
         Paced { inner, clock, silence: self.silence, waited: Duration::ZERO, left: LEAST }
     }
 
-    /// The clock that attempts wait by.
+    /// The clock for pauses between attempts.
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// Requests bytes of a file, or all of it, with these headers.
+    /// Requests a range of a file, or the whole file, with these headers.
     pub fn get(
         &self,
         to: &Uri,
@@ -106,7 +106,7 @@ impl Http {
         answer
     }
 
-    /// Sends a file of this length, with these headers.
+    /// Sends a file of this length with these headers.
     pub fn put(
         &self,
         to: &Uri,
@@ -144,8 +144,8 @@ impl Http {
         }
     }
 
-    /// Makes a request until it succeeds, or fails for good, with at most so many attempts. The number
-    /// of the attempt is passed.
+    /// Makes a request until it succeeds or fails permanently, with a maximum number of attempts.
+    /// `request` gets the number of the attempt.
     pub fn attempted<T>(
         &self,
         attempts: u32,
@@ -154,7 +154,7 @@ impl Http {
         self.attempted_while(&HttpFailure::may_pass, attempts, request)
     }
 
-    /// The same, where only some failures are followed by another attempt.
+    /// Like `attempted`, but retries only after some failures.
     pub(crate) fn attempted_while<T>(
         &self,
         may_pass: &dyn Fn(&HttpFailure) -> bool,
@@ -202,7 +202,7 @@ pub enum HttpFailure {
         status: u16,
         /// The reason, as the server names it.
         code: String,
-        /// The pause that it asks for.
+        /// The pause that the server asks for.
         wait: Option<Duration>,
     },
     /// No connection, or one that broke.
@@ -212,14 +212,14 @@ pub enum HttpFailure {
         /// The reason.
         reason: String,
     },
-    /// An answer that makes no sense.
+    /// An invalid answer.
     Answer {
         /// The address, without its query.
         url: String,
         /// Description of the problem.
         reason: String,
     },
-    /// An answer that is no HTTP, perhaps the rest of another one.
+    /// An answer that is not HTTP, possibly the rest of another answer.
     Garbled {
         /// The address, without its query.
         url: String,
@@ -228,14 +228,14 @@ pub enum HttpFailure {
     },
 }
 
-/// Reader of a body, which fails where it waits for 64 KiB as long as for silence. Time between reads,
-/// in which others are waited for, does not count.
+/// Reader of a body, which fails if it has to wait for 64 KiB for as long as the limit for silence.
+/// The time between reads does not count.
 #[derive(Debug)]
 pub struct Paced<R> {
     inner: R,
     clock: Clock,
     silence: Duration,
-    /// Time waited for the bytes that are `left`, and those before them.
+    /// Time waited for the current 64 KiB, of which `left` bytes are missing.
     waited: Duration,
     left: usize,
 }
@@ -261,7 +261,7 @@ impl<R: Read> Read for Paced<R> {
 }
 
 impl HttpFailure {
-    /// The failure that a status is, with the reason that the server names.
+    /// The failure for a status, with the reason given by the server.
     pub fn of_status(url: String, reply: &HttpReply, code: String) -> HttpFailure {
         let wait = text(reply.headers(), header::RETRY_AFTER.as_str());
         let sent = text(reply.headers(), header::DATE.as_str());
@@ -269,7 +269,7 @@ impl HttpFailure {
         HttpFailure::Status { url, status: reply.status().as_u16(), code, wait }
     }
 
-    /// The reason in a few words, without an address.
+    /// The reason in a few words, without the address.
     pub fn reason(&self) -> String {
         match self {
             HttpFailure::Status { status, .. } => format!("status {status}"),
@@ -290,21 +290,21 @@ impl HttpFailure {
         }
     }
 
-    /// True if the server asks for the same request later.
+    /// True if the server asks to repeat the request later.
     pub(crate) fn asks_to_wait(&self) -> bool {
         let asks = matches!(self, HttpFailure::Status { status, wait, .. } if *status == 429 || wait.is_some());
         asks && self.may_pass()
     }
 }
 
-/// An address without its query, which may hold a signature.
+/// An address without its query, which may contain a signature.
 pub fn render(uri: &Uri) -> String {
     let host = uri.host().unwrap_or("");
     let port = uri.port().map_or(String::new(), |port| format!(":{port}"));
     format!("{}://{host}{port}{}", uri.scheme_str().unwrap_or("http"), uri.path())
 }
 
-/// A header's value, if it is text.
+/// The value of a header, if it is text.
 pub fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
@@ -314,7 +314,7 @@ pub fn date(headers: &HeaderMap) -> Option<u64> {
     seconds(text(headers, header::DATE.as_str())?)
 }
 
-/// The target of a redirect, which may be relative to the host.
+/// The target of a redirect, which may be relative.
 pub fn joined(base: &Uri, location: &str) -> Option<Uri> {
     if location.starts_with('/') && !location.starts_with("//") {
         let whole = format!("{}://{}{location}", base.scheme_str()?, base.authority()?);
@@ -340,7 +340,7 @@ fn proxy_of(setting: &ProxySetting) -> Result<Proxy, HubError> {
     let problem = "is no address of a proxy, like http://host:3128";
     let wrong = || HubError::Variable { name: setting.variable, problem };
     let proxy = Proxy::new(&setting.address).map_err(|_| wrong())?;
-    // Other protocols need features of `ureq`, which panics without them.
+    // Other protocols need features of `ureq`, which panics if they are missing.
     if !matches!(proxy.protocol(), ProxyProtocol::Http | ProxyProtocol::Https) {
         return Err(wrong());
     }
@@ -350,7 +350,7 @@ fn proxy_of(setting: &ProxySetting) -> Result<Proxy, HubError> {
     }
 }
 
-/// The same proxy, but not for these hosts and those below them.
+/// The same proxy with these hosts and their subdomains as exceptions.
 fn except(proxy: &Proxy, hosts: &str) -> Result<Proxy, ureq::Error> {
     let mut builder = Proxy::builder(proxy.protocol()).host(proxy.host()).port(proxy.port());
     if let Some(name) = proxy.username() {
@@ -368,7 +368,7 @@ fn except(proxy: &Proxy, hosts: &str) -> Result<Proxy, ureq::Error> {
     builder.build()
 }
 
-/// A path for a URL: everything but letters, digits, `-._~` and slashes is escaped.
+/// A path for a URL, in which everything but letters, digits, `-._~` and slashes is escaped.
 pub fn escaped(path: &str) -> String {
     let mut url = String::with_capacity(path.len());
     for byte in path.bytes() {

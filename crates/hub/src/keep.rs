@@ -1,11 +1,11 @@
-//! Download of whole files, several at a time: into the cache, or into a directory.
+//! Download of whole files, several at a time, into the cache or into a directory.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use sws_store::open_regular;
+use sws_format::open_regular;
 use tracing::info;
 
 use crate::arriving::fetch;
@@ -14,7 +14,7 @@ use crate::download::DownloadWatch;
 use crate::name::is_hex;
 use crate::{CachedModel, Client, HubError, HubFile, Listing, gguf_models, snapshot_files};
 
-/// Hexadecimal digits of a SHA-256, and of a git object.
+/// Number of hexadecimal digits of a SHA-256, and of a git object id.
 const SHA256: usize = 64;
 const GIT: usize = 40;
 
@@ -26,20 +26,20 @@ pub struct DownloadJob<'a> {
     pub listing: &'a Listing,
     /// The files.
     pub files: &'a [HubFile],
-    /// Files to download at a time.
+    /// Number of files to download at a time.
     pub parallel: usize,
-    /// The observer, which is also told of bytes that are there already.
+    /// The observer, which also gets the bytes that exist already.
     pub watch: &'a dyn DownloadWatch,
 }
 
-/// Downloads files into the cache, in the layout that Python's `huggingface_hub` shares. `revision`
-/// is recorded as the name of the commit once all are there.
+/// Downloads files into the cache, in the layout that Python's `huggingface_hub` shares. Once all
+/// files are there, `revision` is recorded as a name of the commit.
 pub fn keep(job: &DownloadJob, cached: &CachedModel, revision: &str) -> Result<(), HubError> {
     let commit = &job.listing.commit;
     job.each(&|file, watch| {
         let blob = cached.blob(&file.etag);
         let _lock = cached.lock(&file.etag, || watch.waiting(&file.name))?;
-        // Others write blobs, too.
+        // Other programs write blobs, too.
         if !(is_there(&blob, file) && is_whole(file, &blob, watch)?) {
             fetch(job.client, job.listing, file, &blob, watch)?;
         }
@@ -48,8 +48,8 @@ pub fn keep(job: &DownloadJob, cached: &CachedModel, revision: &str) -> Result<(
     cached.point(revision, commit)
 }
 
-/// Downloads files into a directory, without the folders of the repository. Refuses to replace other
-/// files of these names.
+/// Downloads files into a directory, without the folders of the repository. Refuses to replace
+/// other files with these names.
 pub fn save(job: &DownloadJob, dir: &Path) -> Result<(), HubError> {
     std::fs::create_dir_all(dir).map_err(|e| HubError::write(dir, e))?;
     job.each(&|file, watch| {
@@ -72,7 +72,7 @@ fn is_same(file: &HubFile, path: &Path) -> Result<bool, HubError> {
     matches(file, opened).map_err(|e| HubError::read(path, e))
 }
 
-/// True if a file has the hash that the hub lists. Its bytes then count as moved.
+/// True if a file has the hash that the hub lists. Its bytes are then reported to the observer.
 fn is_whole(file: &HubFile, path: &Path, watch: &dyn DownloadWatch) -> Result<bool, HubError> {
     let opened = File::open(path).map_err(|e| HubError::read(path, e))?;
     let mut counted = Counted { inner: opened, watch, moved: 0 };
@@ -90,7 +90,7 @@ fn is_whole(file: &HubFile, path: &Path, watch: &dyn DownloadWatch) -> Result<bo
     Ok(is_whole)
 }
 
-/// Reader that reports what it reads, and fails once it should stop.
+/// Reader that reports its bytes, and fails once it should stop.
 struct Counted<'a> {
     inner: File,
     watch: &'a dyn DownloadWatch,
@@ -109,7 +109,7 @@ impl Read for Counted<'_> {
     }
 }
 
-/// The files of a model in the cache whose names there are their hashes.
+/// Files of a model in the cache that are named by their hashes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HubBlobs {
     /// Path, hash and length of each.
@@ -117,7 +117,8 @@ pub struct HubBlobs {
 }
 
 impl HubBlobs {
-    /// Those of a checkpoint's directory, or of a GGUF file with its parts. A model elsewhere has none.
+    /// The files of a checkpoint's directory, or of a GGUF file with its parts. A model outside the
+    /// cache has none.
     pub fn of(model: &Path) -> HubBlobs {
         let is_used = |name: &&String| {
             let ending = Path::new(name).extension().and_then(|ending| ending.to_str());
@@ -166,7 +167,7 @@ impl HubBlobs {
     }
 }
 
-/// Endings of the files of a checkpoint that are read.
+/// Extensions of the checkpoint files that are read.
 const CHECKPOINT: [&str; 4] = ["safetensors", "json", "jinja", "model"];
 
 fn is_there(path: &Path, file: &HubFile) -> bool {
@@ -174,7 +175,7 @@ fn is_there(path: &Path, file: &HubFile) -> bool {
 }
 
 impl DownloadJob<'_> {
-    /// Does the same with each file, several at a time. The first error stops all of them.
+    /// Calls a function for each file, several at a time. The first error stops all of them.
     fn each(
         &self,
         work: &(dyn Fn(&HubFile, &dyn DownloadWatch) -> Result<(), HubError> + Sync),
@@ -198,7 +199,7 @@ impl DownloadJob<'_> {
             let others = others.map(|done| done.unwrap_or_else(|e| std::panic::resume_unwind(e)));
             std::iter::once(mine).chain(others).collect()
         });
-        // The error that stopped the others, rather than theirs.
+        // The original error is returned, rather than those of the stopped downloads.
         let mut errors: Vec<HubError> = results.into_iter().filter_map(Result::err).collect();
         let cause = errors.iter().position(|error| !matches!(error, HubError::Stopped));
         match cause {

@@ -1,12 +1,12 @@
 //! Models of the Hugging Face hub: their names, their copies on this machine, and downloads.
 //!
-//! A [`ModelName`] is what a user types: `OWNER/NAME`, with a file of several or a revision. A
+//! A [`ModelName`] is what a user types: `OWNER/NAME`, possibly with a tag or a revision. A
 //! [`HubCache`] is the cache that Python's `huggingface_hub` uses as well, in its layout; a
 //! [`Library`] has the shards made of models. Neither needs a network.
 //!
 //! With the feature `client`, a `Client` lists a repository and downloads files, which resume after
-//! a cut and are hashed as they pass. An `Arriving` checkpoint is downloaded while it is sharded,
-//! file by file, so that the disk never holds all of it.
+//! an interruption and are hashed while they arrive. An `Arriving` checkpoint is downloaded while
+//! it is sharded, file by file, so that the disk never holds all of it.
 //!
 //! ```
 //! use sws_hub::ModelName;
@@ -65,7 +65,7 @@ pub use error::{HubError, some_of};
 pub use gguf::{UnclearTag, choose_gguf, gguf_models, is_whole};
 #[cfg(feature = "client")]
 pub use keep::{DownloadJob, HubBlobs, keep, save};
-pub use library::{Library, LibraryShards, form, staging};
+pub use library::{GGUF, Library, LibraryShards, form, staging};
 #[cfg(feature = "client")]
 pub use listing::{HubFile, Listing};
 pub use name::{BadName, ModelId, ModelName, short_commit};

@@ -3,6 +3,7 @@
 //! ```text
 //! OWNER--NAME/ENCODING            a directory of shards, or a link to one
 //! OWNER--NAME/ENCODING@REVISION   the same of another revision than main
+//! OWNER--NAME/gguf                a link to a GGUF file
 //! ```
 //!
 //! Anything else in these directories is left alone.
@@ -11,23 +12,26 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use sws_store::MANIFEST_FILE;
-use sws_store::shard::JOURNAL;
+use sws_format::{JOURNAL, MANIFEST_FILE};
 
 use crate::cache::{lock_alone, remove, tree_size};
 use crate::name::begins_commit;
 use crate::{HubError, ModelId};
 
-/// Encodings by preference, where none was asked for: exact ones, of which bf12 is fast and small.
+/// Encodings in order of preference, if none was requested: lossless ones, of which bf12 is fast
+/// and small.
 const ORDER: [&str; 6] = ["bf12", "bf11", "nested", "bf16", "f16", "f32"];
 
-/// The revision whose shards have no revision in their form.
+/// The revision that is not part of the form of its shards.
 const MAIN: &str = "main";
 
-/// Ending of the directory of a download beside the shards made of it.
+/// The form of a GGUF file that was given a name.
+pub const GGUF: &str = "gguf";
+
+/// Ending of a download directory beside the shards made from it.
 const STAGING: &str = "pull";
 
-/// Directory of the download that ends in the shards `out`.
+/// Download directory for the shards `out`.
 pub fn staging(out: &Path) -> PathBuf {
     out.with_added_extension(STAGING)
 }
@@ -43,9 +47,9 @@ pub struct Library {
 pub struct LibraryShards {
     /// The model.
     pub id: ModelId,
-    /// Name of the encoding; with the revision, as in `bf12@v1`, unless that is main.
+    /// Name of the encoding, with the revision unless it is main, as in `bf12@v1`.
     pub form: String,
-    /// Their directory in the library, or the link there.
+    /// Directory of the shards in the library, or the link there.
     pub path: PathBuf,
 }
 
@@ -55,8 +59,8 @@ impl Library {
         Library { dir: dir.into() }
     }
 
-    /// The library of this process's environment: `SWS_MODELS`, or `sws/models` in the user's data
-    /// directory. None without a home directory.
+    /// The library configured by this process's environment: `SWS_MODELS`, or `sws/models` in the
+    /// user's data directory; `None` without a home directory.
     pub fn of_process() -> Option<Library> {
         let get = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
         if let Some(dir) = get("SWS_MODELS") {
@@ -77,8 +81,8 @@ impl Library {
         self.dir.join(id.flat()).join(form)
     }
 
-    /// Path for new shards of a model in a [form](form()). Removes the record of shards elsewhere that
-    /// are gone, which is in the way.
+    /// Path for new shards of a model in a [form](form()). Removes a record at this path whose
+    /// shards no longer exist.
     pub fn place(&self, id: &ModelId, form: &str) -> Result<PathBuf, HubError> {
         let path = self.path(id, form);
         if path.is_symlink() && !path.exists() {
@@ -87,7 +91,7 @@ impl Library {
         Ok(path)
     }
 
-    /// Complete shards of a model, in the encoding `tag` or in any, of a revision or of main.
+    /// Complete shards of a model, of a revision or of main, in the encoding `tag` or in any.
     pub fn find(&self, id: &ModelId, tag: Option<&str>, revision: Option<&str>) -> Option<PathBuf> {
         let mut found = self.of(id);
         found.retain(|shards| shards.is_complete() && shards.is(tag, revision));
@@ -95,10 +99,13 @@ impl Library {
             let place = ORDER.iter().position(|encoding| *encoding == shards.encoding());
             (place.unwrap_or(ORDER.len()), shards.form.clone())
         };
-        found.into_iter().min_by_key(rank).map(|shards| shards.path)
+        let best = found.into_iter().min_by_key(rank)?;
+        // The link of a GGUF file is resolved, because the file's own name matters.
+        let target = best.path.canonicalize().ok().filter(|target| target.is_file());
+        Some(target.unwrap_or(best.path))
     }
 
-    /// Records shards that lie elsewhere, so that the id finds them.
+    /// Records shards or a GGUF file in another place, so that they can be found by the id.
     pub fn record(&self, id: &ModelId, form: &str, at: &Path) -> Result<(), HubError> {
         let link = self.path(id, form);
         let at = at.canonicalize().map_err(|e| HubError::read(at, e))?;
@@ -106,7 +113,7 @@ impl Library {
             return Ok(());
         }
         match link.symlink_metadata() {
-            // Shards that are in the library stay; those typed are found by their path.
+            // Shards in the library are kept. The user's shards are found by their path.
             Ok(there) if !there.is_symlink() => return Ok(()),
             Ok(_) => std::fs::remove_file(&link).map_err(|e| HubError::write(&link, e))?,
             Err(_) => {}
@@ -143,7 +150,7 @@ impl Library {
     }
 }
 
-/// The form of shards in an encoding, of a revision or of main.
+/// The form of shards in this encoding, of a revision or of main.
 pub fn form(encoding: &str, revision: Option<&str>) -> String {
     match revision {
         None | Some(MAIN) => encoding.to_owned(),
@@ -157,29 +164,34 @@ impl LibraryShards {
         self.form.split_once('@').map_or(&self.form, |(encoding, _)| encoding)
     }
 
-    /// True for shards in the encoding `tag` or in any, of a revision or of main. Of a commit, enough
-    /// digits will do.
+    /// True for shards of a revision or of main, in the encoding `tag` or in any. A commit may be
+    /// abbreviated.
     pub fn is(&self, tag: Option<&str>, revision: Option<&str>) -> bool {
         let (encoding, own) = self.form.split_once('@').unwrap_or((&self.form, ""));
         let begins = revision.is_some_and(|digits| begins_commit(digits, own));
         tag.is_none_or(|tag| tag == encoding) && (begins || self.form == form(encoding, revision))
     }
 
-    /// True for what this crate or the sharder has made: a directory of shards, the beginning of one,
-    /// a link, or the place of a download.
+    /// True for anything that this crate or the sharder creates: a directory of shards, incomplete
+    /// shards, a link, or a download directory.
     fn is_ours(&self) -> bool {
         let holds = |name| self.path.join(name).is_file();
-        self.path.is_symlink() && self.path.is_dir()
+        self.path.is_symlink() && (self.path.is_dir() || self.is_gguf())
             || self.path.is_dir() && (holds(MANIFEST_FILE) || holds(JOURNAL))
             || staging(&self.path).is_dir()
     }
 
-    /// True if a download that ends in them has begun and not ended.
+    /// True for a link to a GGUF file.
+    fn is_gguf(&self) -> bool {
+        self.form == GGUF && self.path.is_file()
+    }
+
+    /// True if a download for these shards has begun and not ended.
     pub fn is_pulled(&self) -> bool {
         staging(&self.path).is_dir()
     }
 
-    /// The name by which they are pulled.
+    /// The name with which these shards can be pulled.
     pub fn name(&self) -> String {
         let (encoding, revision) = self.form.split_once('@').unwrap_or((&self.form, ""));
         let mut name = self.id.to_string();
@@ -192,23 +204,29 @@ impl LibraryShards {
         name
     }
 
-    /// True if they can be run: a download leaves a directory without manifest when interrupted.
+    /// True if these shards can be run. An interrupted download leaves a directory without
+    /// manifest.
     pub fn is_complete(&self) -> bool {
-        self.path.join(MANIFEST_FILE).is_file()
+        self.path.join(MANIFEST_FILE).is_file() || self.is_gguf()
     }
 
     /// Bytes on disk, with those of an unfinished download.
     pub fn size(&self) -> u64 {
+        if self.is_gguf() {
+            return self.path.metadata().map_or(0, |about| about.len());
+        }
         let shards = tree_size(&self.path.canonicalize().unwrap_or_else(|_| self.path.clone()));
         shards + tree_size(&staging(&self.path))
     }
 
-    /// Removes them; of shards that lie elsewhere, only the record. Removes the directory of the
-    /// model with the last. Refused while another process writes them.
+    /// Removes the shards. Of shards in another place, removes only the record. Also removes the
+    /// directory of the model if it becomes empty. Refused while another process writes to the
+    /// shards.
     pub fn remove(&self) -> Result<(), HubError> {
-        // Downloads lock the one, sharders the other.
+        // Downloads lock the first directory, and sharders the second.
         for dir in [staging(&self.path), self.path.clone()] {
-            if File::open(&dir).is_ok_and(|dir| !lock_alone(&dir)) {
+            // A file in another place has no lock of this program.
+            if !self.is_gguf() && File::open(&dir).is_ok_and(|dir| !lock_alone(&dir)) {
                 return Err(HubError::InUse { dir });
             }
         }
@@ -219,7 +237,7 @@ impl LibraryShards {
         remove(&self.path)?;
         remove(&staging(&self.path))?;
         if let Some(model) = self.path.parent() {
-            // Fails, as it should, while there are others.
+            // This fails, as intended, while there are other shards.
             let _ = std::fs::remove_dir(model);
         }
         Ok(())
@@ -280,6 +298,16 @@ mod tests {
         std::os::unix::fs::symlink(dir.path().join("gone"), &gone).unwrap();
         assert_eq!(library.place(&id, "f32").unwrap(), gone);
         assert!(!gone.is_symlink());
+
+        let file = dir.path().join("model-Q4_K_M.gguf");
+        std::fs::write(&file, b"GGUF").unwrap();
+        let named: ModelId = "mine".parse().unwrap();
+        library.record(&named, GGUF, &file).unwrap();
+        assert_eq!(library.find(&named, None, None), Some(file.canonicalize().unwrap()));
+        let [link] = &library.of(&named)[..] else { panic!("one link") };
+        assert_eq!((link.form.as_str(), link.size(), link.is_complete()), (GGUF, 4, true));
+        link.remove().unwrap();
+        assert!(file.exists() && library.of(&named).is_empty());
 
         let all = library.all();
         let names: Vec<&str> = all.iter().map(|shards| shards.form.as_str()).collect();

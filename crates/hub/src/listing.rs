@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use serde::Deserialize;
-use sws_store::is_plain_path;
+use sws_format::is_plain_path;
 
 use crate::client::RequestSubject;
 use crate::error::clipped;
@@ -11,9 +11,9 @@ use crate::http::{HttpFailure, escaped};
 use crate::name::{is_commit, is_hex};
 use crate::{Client, HubError, ModelId};
 
-/// Most bytes of a listing. One file takes about 200.
+/// Maximum bytes of a listing. One file takes about 200.
 const MAX_LISTING: u64 = 64 << 20;
-/// Largest file: more than any disk.
+/// Maximum length of a file, larger than any disk.
 const MAX_FILE: u64 = 1 << 50;
 
 /// The files of a repository at one commit.
@@ -23,25 +23,26 @@ pub struct Listing {
     pub id: ModelId,
     /// The commit: 40 hexadecimal digits.
     pub commit: String,
-    /// Its files.
+    /// Files at the commit.
     pub files: Vec<HubFile>,
 }
 
 /// A file of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubFile {
-    /// Path in the repository, which leads nowhere else.
+    /// Path in the repository, which stays below its root.
     pub name: String,
     /// Length in bytes.
     pub len: u64,
-    /// Name of its blob in the cache: the SHA-256 of a large file, the git object of a small one.
+    /// Name of its blob in the cache: the SHA-256 of a large file, or the git object id of a small
+    /// one.
     pub etag: String,
     /// True if `etag` is the SHA-256 of the bytes.
     pub hashed: bool,
 }
 
 impl HubFile {
-    /// Its name without its folders.
+    /// The file name without folders.
     pub fn last_name(&self) -> &str {
         self.name.rsplit('/').next().unwrap_or(&self.name)
     }
@@ -76,8 +77,8 @@ impl Client {
         self.list_while(&HttpFailure::may_pass, id, revision)
     }
 
-    /// Like [`list`](Self::list), with one attempt unless the hub asks to wait: for a name that may be
-    /// no model's.
+    /// Like [`list`](Self::list), with a single attempt unless the hub asks to wait. For a name
+    /// that may not be a model's.
     pub fn list_once(&self, id: &ModelId, revision: &str) -> Result<Listing, HubError> {
         self.list_while(&HttpFailure::asks_to_wait, id, revision)
     }
@@ -109,7 +110,7 @@ fn file(sibling: Sibling) -> Option<HubFile> {
 }
 
 impl Listing {
-    /// Reads the answer of `url` about a model.
+    /// Parses the answer of `url` about a model.
     pub fn from_json(id: &ModelId, url: &str, json: &[u8]) -> Result<Listing, HubError> {
         let wrong = |reason: String| HubError::Answer { url: url.to_owned(), reason };
         let info: Info = serde_json::from_slice(json).map_err(|e| wrong(e.to_string()))?;
@@ -134,7 +135,7 @@ impl Listing {
         Ok(Listing { id: id.clone(), commit: info.sha, files })
     }
 
-    /// The file of a name.
+    /// The file with this name.
     pub fn file(&self, name: &str) -> Option<&HubFile> {
         self.files.iter().find(|file| file.name == name)
     }

@@ -3,29 +3,29 @@
 use std::fmt;
 use std::str::FromStr;
 
-use sws_store::is_plain_path;
+use sws_format::is_plain_path;
 
-/// Beginnings of the addresses of a model's page.
+/// Prefixes of the address of a model's page.
 const PAGES: [&str; 4] = ["https://huggingface.co/", "https://hf.co/", "huggingface.co/", "hf.co/"];
-/// Longest part of an id.
+/// Maximum length of a part of an id.
 const LONGEST: usize = 96;
 
 /// Id of a model on the hub: `OWNER/NAME`, or `NAME` for some old ones.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModelId(String);
 
-/// A model with the parts of its name that are optional.
+/// A model, with the optional parts of its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelName {
     /// The model.
     pub id: ModelId,
-    /// Word after a colon: which of several GGUF files, or an encoding of shards.
+    /// Text after a colon, which selects one of several GGUF files, or an encoding of shards.
     pub tag: Option<String>,
     /// Branch, tag or commit after an `@`.
     pub revision: Option<String>,
 }
 
-/// Text that is no name of a model.
+/// Text that is not the name of a model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is no name of a model: expected OWNER/NAME, OWNER/NAME:Q4_K_M or OWNER/NAME@REVISION"
@@ -38,7 +38,7 @@ impl ModelId {
         &self.0
     }
 
-    /// The id as one file name: `OWNER--NAME`.
+    /// The id as a single file name: `OWNER--NAME`.
     pub fn flat(&self) -> String {
         self.0.replace('/', "--")
     }
@@ -66,7 +66,7 @@ impl FromStr for ModelId {
                 && part.chars().all(plain)
                 && !part.starts_with(['.', '-'])
                 && !part.ends_with(['.', '-'])
-                // The hub refuses both; one separates the parts of a file name.
+                // The hub refuses both, and `--` separates the parts of a file name.
                 && !part.contains("--")
                 && !part.contains("..")
         };
@@ -125,7 +125,7 @@ impl fmt::Display for ModelName {
     }
 }
 
-/// True for the name of a branch, a tag or a commit. It becomes a path in the cache.
+/// True for a valid name of a branch, a tag or a commit. It becomes a path in the cache.
 pub(crate) fn is_revision(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.+/".contains(c);
     is_plain_path(text) && text.chars().all(plain) && !text.split('/').any(|p| p.starts_with('.'))
@@ -136,20 +136,20 @@ pub(crate) fn is_commit(text: &str) -> bool {
     is_hex(text, 40)
 }
 
-/// Least digits of a commit that is not given whole.
+/// Minimum number of digits of an abbreviated commit.
 const LEAST_DIGITS: usize = 7;
 
-/// True for a commit that begins with these digits, of which there are enough.
+/// True if a commit begins with these digits, and there are enough of them.
 pub(crate) fn begins_commit(digits: &str, commit: &str) -> bool {
     digits.len() >= LEAST_DIGITS && is_commit(commit) && commit.starts_with(digits)
 }
 
-/// The first digits of a commit, of which more may be needed.
+/// The first digits of a commit. More of them may be needed.
 pub fn short_commit(commit: &str) -> &str {
     if is_commit(commit) { &commit[..LEAST_DIGITS] } else { commit }
 }
 
-/// True for so many lower-case hexadecimal digits.
+/// True for this number of lower-case hexadecimal digits.
 pub(crate) fn is_hex(text: &str, digits: usize) -> bool {
     text.len() == digits && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }

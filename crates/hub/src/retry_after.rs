@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// The pause that a header asks for. A date counts from that of the same answer, `sent`, so that no
-/// clock of this machine matters.
+/// The pause that a header asks for. A date is compared with the date of the same answer, `sent`,
+/// so that this machine's clock does not matter.
 pub(crate) fn pause_asked(retry_after: &str, sent: Option<&str>) -> Option<Duration> {
     let value = retry_after.trim();
     if let Ok(seconds) = value.parse() {
@@ -12,7 +12,7 @@ pub(crate) fn pause_asked(retry_after: &str, sent: Option<&str>) -> Option<Durat
     Some(Duration::from_secs(seconds(value)?.saturating_sub(seconds(sent?)?)))
 }
 
-/// Seconds since 1970 of a date as HTTP writes it: `Sun, 06 Nov 1994 08:49:37 GMT`.
+/// Seconds since 1970 of a date in HTTP's format: `Sun, 06 Nov 1994 08:49:37 GMT`.
 pub(crate) fn seconds(date: &str) -> Option<u64> {
     const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
     let (_, rest) = date.trim().split_once(", ")?;
@@ -27,7 +27,7 @@ pub(crate) fn seconds(date: &str) -> Option<u64> {
     let hours = next(23)?;
     let minutes = next(59)?;
     let seconds = next(60)?;
-    // The year begins in March here, so that a leap day is its last.
+    // The year begins in March here, so that a leap day is its last day.
     let (year, month) =
         if month < 2 { (year.checked_sub(1)?, month + 10) } else { (year, month - 2) };
     let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day;

@@ -1,19 +1,19 @@
-//! The files of a repository that make a model.
+//! Selection of the files that form a model in a repository.
 
 use std::collections::BTreeSet;
 
 use serde::Deserialize;
-use sws_store::{is_plain_name, is_small_file};
+use sws_format::{is_plain_name, is_small_file};
 
 use crate::error::{clipped, some_of};
 use crate::{HubError, HubFile, Listing, choose_gguf};
 
 const SINGLE: &str = "model.safetensors";
-/// The list of weight files.
+/// Name of the index of weight files.
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 const CONFIG: &str = "config.json";
 
-/// The files of a repository that make a model.
+/// The files of a repository that form a model.
 #[derive(Clone, Debug)]
 pub struct RepositoryFiles {
     /// The weights.
@@ -80,7 +80,7 @@ pub fn select(
             )));
         }
         let small = listing.files.iter().filter(|file| is_small_file(&file.name, file.len));
-        // The index is no small file: shards have no use for it, but the checkpoint does.
+        // The index counts as a small file for the checkpoint, although shards do not need it.
         let small = small.chain(listing.file(INDEX)).cloned().collect();
         return Ok(RepositoryFiles { weights: WeightFiles::Safetensors(files), small });
     }

@@ -1,5 +1,5 @@
-//! Sketches of weight files: as long as the file, but with its header and the fingerprint's samples
-//! alone. They make a manifest before the weights are downloaded.
+//! Sketches of weight files, which have the length of the file, but only its header and the
+//! fingerprint's samples. They allow a manifest before the weights are downloaded.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use sws_store::open_regular;
+use sws_format::open_regular;
 use ureq::http::StatusCode;
 
 use crate::cache::remove;
@@ -19,7 +19,7 @@ use crate::{Client, HubError, HubFile, Listing};
 
 /// Bytes of the first request. Most headers are shorter.
 const FIRST: u64 = 1 << 20;
-/// Longest range that is kept in memory: a header of the greatest length accepted.
+/// Maximum range that is kept in memory: a header of the maximum length.
 const MAX_RANGE: u64 = 128 << 20;
 /// Bytes that are hashed at once.
 const BUFFER: u64 = 256 << 10;
@@ -27,8 +27,8 @@ const BUFFER: u64 = 256 << 10;
 const DIGITS: u64 = 64;
 
 impl Client {
-    /// Writes the sketch of a safetensors file to `path`, which appears when it is complete. Calls
-    /// `step` with the number of requests done and that of all.
+    /// Writes the sketch of a safetensors file to `path`, which appears once it is complete. Calls
+    /// `step` with the number of finished requests and of all requests.
     pub(crate) fn sketch(
         &self,
         listing: &Listing,
@@ -87,7 +87,7 @@ impl Client {
             let mut reply = self.get(address, Some(ByteRange(range.start, Some(range.end - 1))))?;
             let wrong = |reason| HttpFailure::Answer { url: address.render(), reason };
             let start = starts_at(&reply, file.len).map_err(wrong)?;
-            // Without ranges the whole file would have to pass for each of them.
+            // Without ranges, the whole file would have to be transferred for each range.
             if reply.status() != StatusCode::PARTIAL_CONTENT && range.start > 0 {
                 return Err(wrong(
                     "whole files where ranges were asked for; use --keep".to_owned(),
@@ -108,14 +108,14 @@ impl Client {
     }
 }
 
-/// The file with the hash of a sketch, hidden so that it is not taken for one of the model's.
+/// The file with a sketch's hash. It is hidden, so that it does not count as a file of the model.
 fn hash_file(sketch: &Path) -> PathBuf {
     let name = sketch.file_name().unwrap_or_default().to_string_lossy();
     sketch.with_file_name(format!(".{name}.sha256"))
 }
 
-/// True for a sketch of this length that has the bytes with which it was made. The hub lists no hash
-/// of a header, and shards that were begun have the fingerprint of these bytes.
+/// True for a sketch of this length that still has its original bytes. The hub lists no hash of a
+/// header, and the fingerprint of begun shards depends on these bytes.
 pub(crate) fn is_intact(sketch: &Path, len: u64) -> bool {
     let intact = || {
         let about = sketch.symlink_metadata()?;
@@ -126,7 +126,7 @@ pub(crate) fn is_intact(sketch: &Path, len: u64) -> bool {
     intact().unwrap_or(false)
 }
 
-/// Hash of what a sketch has: its length, its header and its samples.
+/// Hash of a sketch: its length, its header and its samples.
 fn hash(sketch: &Path) -> io::Result<String> {
     let file = open_regular(sketch)?;
     let len = file.metadata()?.len();
@@ -135,7 +135,7 @@ fn hash(sketch: &Path) -> io::Result<String> {
     let mut hash = Digest::sha256();
     hash.update(&len.to_le_bytes());
     let mut buffer = vec![0; BUFFER as usize];
-    for range in sws_store::sketch(first, len).map_err(io::Error::other)? {
+    for range in sws_format::sketch(first, len).map_err(io::Error::other)? {
         let mut at = range.start;
         while at < range.end {
             let part = &mut buffer[..(range.end - at).min(BUFFER) as usize];
@@ -147,14 +147,14 @@ fn hash(sketch: &Path) -> io::Result<String> {
     Ok(hash.hex())
 }
 
-/// The ranges of a sketch, of a file with these first bytes.
+/// The ranges of a sketch, for a file with these first bytes.
 fn ranges(listing: &Listing, file: &HubFile, first: &[u8]) -> Result<Vec<Range<u64>>, HubError> {
     let damaged = |reason: String| HubError::Contents {
         id: listing.id.clone(),
         problem: format!("has a file {:?} that is no safetensors: {reason}", file.name),
     };
     let first = first.first_chunk::<8>().ok_or_else(|| damaged("it is too short".to_owned()))?;
-    sws_store::sketch(*first, file.len).map_err(|e| damaged(e.to_string()))
+    sws_format::sketch(*first, file.len).map_err(|e| damaged(e.to_string()))
 }
 
 /// True if a whole file has the bytes of its sketch.
@@ -175,7 +175,7 @@ pub(crate) fn agrees(sketch: &Path, whole: &Path) -> Result<bool, HubError> {
             .map_err(|e| HubError::read(path, e))
     };
     let first = read(&a, sketch, &(0..total.min(8)))?;
-    let ranges = first.first_chunk::<8>().and_then(|first| sws_store::sketch(*first, total).ok());
+    let ranges = first.first_chunk::<8>().and_then(|first| sws_format::sketch(*first, total).ok());
     for range in ranges.unwrap_or_default() {
         if read(&a, sketch, &range)? != read(&b, whole, &range)? {
             return Ok(false);

@@ -4,30 +4,30 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use sws_store::open_regular;
+use sws_format::open_regular;
 
 use crate::CachedModel;
 use crate::name::{begins_commit, is_commit, is_revision};
 
 const MAIN: &str = "main";
-/// Folders below `refs`: `refs/refs/pr/1` is as deep as they get.
+/// Maximum depth of folders below `refs`: `refs/refs/pr/1` is the deepest.
 const MOST_FOLDERS: u32 = 4;
 
 /// The files of a model at a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Name of a directory, which others may have made.
+    /// The commit. It is the name of a directory, which other programs may have created.
     pub commit: String,
-    /// The branch or the tag, or else the beginning of the commit, by which a revision finds it. None
-    /// for the one that is found without a revision.
+    /// The branch, the tag or the abbreviated commit that finds the snapshot; `None` for the
+    /// snapshot that is found without a revision.
     pub revision: Option<String>,
-    /// Its directory.
+    /// Directory of the snapshot.
     pub dir: PathBuf,
 }
 
 impl CachedModel {
-    /// The snapshot of a branch, a tag or a commit, by default of `main`. Where no branch is known,
-    /// as after a download by commit, it is the only snapshot. Of a commit, enough digits will do.
+    /// The snapshot of a branch, a tag or a commit, by default of `main`. If no branch is known, as
+    /// after a download by commit, it is the only snapshot. A commit may be abbreviated.
     pub fn snapshot(&self, revision: Option<&str>) -> Option<PathBuf> {
         let commit = match revision {
             Some(commit) if is_commit(commit) => Some(commit.to_owned()),
@@ -37,7 +37,7 @@ impl CachedModel {
         commit.map(|commit| self.at(&commit)).filter(|dir| dir.is_dir())
     }
 
-    /// All snapshots, first the one that is found without a revision.
+    /// All snapshots, beginning with the one that is found without a revision.
     pub fn snapshots(&self) -> Vec<Snapshot> {
         let plain = self.snapshot(None);
         let names = self.revisions();
@@ -52,7 +52,7 @@ impl CachedModel {
         found
     }
 
-    /// The commits that have a snapshot, sorted: names of directories, which may be any.
+    /// The commits that have a snapshot, sorted. They are directory names, which may be anything.
     pub fn commits(&self) -> Vec<String> {
         let entries = self.dir().join("snapshots").read_dir().into_iter().flatten().flatten();
         let dirs = entries.filter(|entry| entry.path().is_dir());
@@ -62,7 +62,7 @@ impl CachedModel {
         commits
     }
 
-    /// The commit of a branch or a tag. `hf_hub` would read any file whole, a pipe included.
+    /// The commit of a branch or a tag. `hf_hub` would read any file as a whole, even a pipe.
     fn commit(&self, revision: &str) -> Option<String> {
         if !is_revision(revision) {
             return None;
@@ -74,7 +74,7 @@ impl CachedModel {
         is_commit(commit).then(|| commit.to_owned())
     }
 
-    /// The only commit that has a snapshot.
+    /// The commit of the only snapshot.
     fn only(&self) -> Option<String> {
         single(self.commits())
     }
@@ -85,13 +85,13 @@ impl CachedModel {
         single(self.commits().into_iter().filter(begins).collect())
     }
 
-    /// The first digits of a commit that no other has.
+    /// The shortest prefix of a commit that no other commit has.
     fn shortest(&self, commit: &str) -> Option<String> {
         let found = |digits: &&str| self.beginning_with(digits).is_some();
         (1..=commit.len()).filter_map(|len| commit.get(..len)).find(found).map(str::to_owned)
     }
 
-    /// The shortest name of each commit that a branch or a tag has.
+    /// The shortest branch or tag name of each commit.
     fn revisions(&self) -> BTreeMap<String, String> {
         let mut names = Vec::new();
         below(&self.dir().join("refs"), "", MOST_FOLDERS, &mut names);
@@ -104,7 +104,7 @@ fn single(commits: Vec<String>) -> Option<String> {
     <[String; 1]>::try_from(commits).ok().map(|[only]| only)
 }
 
-/// Adds the files of a directory and its folders, by their names in it.
+/// Adds the files of a directory and its folders, with paths relative to it.
 fn below(dir: &Path, folder: &str, folders: u32, names: &mut Vec<String>) {
     for entry in dir.read_dir().into_iter().flatten().flatten() {
         let Ok(name) = entry.file_name().into_string() else { continue };
@@ -119,7 +119,7 @@ fn below(dir: &Path, folder: &str, folders: u32, names: &mut Vec<String>) {
     }
 }
 
-/// Files of a snapshot, with those of its folders, by their names in the repository.
+/// Files of a snapshot and its folders, with their names in the repository.
 pub fn snapshot_files(dir: &Path) -> Vec<String> {
     let mut names = Vec::new();
     let entries = |dir: &Path| dir.read_dir().into_iter().flatten().flatten();

@@ -1,4 +1,4 @@
-//! The directory of a download that ends in shards, which belongs to one process.
+//! The directory of a download that is sharded. Only one process uses it.
 //!
 //! ```text
 //! DIR/pull.json     the model and its commit
@@ -18,7 +18,7 @@ use crate::name::is_commit;
 use crate::{HubError, Listing, ModelId, staging};
 
 const RECORD: &str = "pull.json";
-/// The record before it has its name.
+/// Name of the record before it is complete.
 const UNRECORDED: &str = "pull.json.sws-tmp";
 pub(crate) const SKETCH: &str = "sketch";
 pub(crate) const WHOLE: &str = "whole";
@@ -31,7 +31,7 @@ const MAX_RECORD: u64 = 4096;
 struct StagingRecord {
     model: String,
     commit: String,
-    /// Hash of both, which early versions did not write.
+    /// Hash of both fields, which early versions did not write.
     check: Option<String>,
 }
 
@@ -55,14 +55,14 @@ impl StagingRecord {
     }
 }
 
-/// The download in a directory.
+/// The state of a download in a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BegunDownload {
-    /// None.
+    /// There is no download.
     Nothing,
-    /// One of this commit.
+    /// A download of this commit.
     Commit(String),
-    /// One whose record is damaged, so that nothing tells its commit.
+    /// A download of an unknown commit, because its record is damaged.
     Damaged,
 }
 
@@ -84,7 +84,7 @@ impl Staging {
         Ok(Staging { dir: dir.to_owned(), _lock: lock })
     }
 
-    /// The download of `id` that was begun here.
+    /// The download of `id` that was begun in this directory.
     pub fn begun(&self, id: &ModelId) -> Result<BegunDownload, HubError> {
         let foreign = |what: String| HubError::Foreign { dir: self.dir.clone(), what };
         let path = self.dir.join(RECORD);
@@ -107,13 +107,14 @@ impl Staging {
         match record.filter(|record| record.is_intact() && is_commit(&record.commit)) {
             Some(record) if record.model == id.as_str() => Ok(BegunDownload::Commit(record.commit)),
             Some(record) => Err(foreign(format!("the begun download of `{}`", record.model))),
-            // Whatever model it was of: sketches go, and other bytes are compared with hashes.
+            // The model of the download does not matter: sketches are removed, and other bytes are
+            // compared with hashes.
             None if self.is_laid_out()? => Ok(BegunDownload::Damaged),
             None => Err(foreign(format!("a {RECORD} that is damaged, or of another program"))),
         }
     }
 
-    /// True if the directory has what downloads have, and nothing else.
+    /// True if the directory contains only files of downloads.
     fn is_laid_out(&self) -> Result<bool, HubError> {
         let refused = |e| HubError::read(&self.dir, e);
         let mut has_sketches = false;
@@ -127,7 +128,7 @@ impl Staging {
         Ok(has_sketches)
     }
 
-    /// Records the download. The sketches of another commit go, or of one that nothing tells.
+    /// Records the download. Sketches of another or an unknown commit are removed.
     pub(crate) fn begin(&self, listing: &Listing) -> Result<(), HubError> {
         if self.begun(&listing.id)? != BegunDownload::Commit(listing.commit.clone()) {
             remove(&self.dir.join(SKETCH))?;
@@ -142,8 +143,9 @@ impl Staging {
             .map_err(|e| HubError::write(&path, e))
     }
 
-    /// Begins the shards `out` of this download anew, after [`HubError::Sketch`]: each carries the
-    /// fingerprint, in which the wrong header is. The sketches go last, so that this can be repeated.
+    /// Removes the shards `out` of this download after [`HubError::Sketch`], so that they are made
+    /// again: the fingerprint in each of them includes the wrong header. Sketches are removed last,
+    /// so that an interrupted call can be repeated.
     pub fn restart(&self, out: &Path) -> Result<(), HubError> {
         for entry in out.read_dir().into_iter().flatten().flatten() {
             remove(&entry.path())?;
@@ -151,8 +153,8 @@ impl Staging {
         remove(&self.dir.join(SKETCH))
     }
 
-    /// Removes the directory and everything in it. The record goes last, so that a removal that was
-    /// interrupted can be repeated.
+    /// Removes the directory with its contents. The record is removed last, so that an interrupted
+    /// removal can be repeated.
     pub fn remove(self) -> Result<(), HubError> {
         for name in [SKETCH, WHOLE] {
             remove(&self.dir.join(name))?;
@@ -161,7 +163,7 @@ impl Staging {
     }
 }
 
-/// Bytes of a begun download that ends in the shards `out`: finished shards, and weight files.
+/// Bytes of a begun download for the shards `out`: finished shards, and weight files.
 pub fn begun_bytes(out: &Path) -> u64 {
     let shards = out.canonicalize().unwrap_or_else(|_| out.to_owned());
     tree_size(&shards).saturating_add(tree_size(&staging(out).join(WHOLE)))
@@ -201,7 +203,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let staging = Staging::open(&temp.path().join("x.pull")).unwrap();
         let id: ModelId = "a/b".parse().unwrap();
-        let path: _ = staging.dir.join(RECORD);
+        let path = staging.dir.join(RECORD);
         let files = Vec::new();
         let listing = Listing { id: id.clone(), commit: "0".repeat(40), files };
         let begun = || staging.begun(&id);

@@ -98,7 +98,7 @@ impl Aligned {
 /// A matrix of about normal numbers if it can be made of any, with escapes as rare as models have them.
 fn weights(encoding: Encoding) -> Encoded {
     if encoding == Encoding::Fp7(Fp8Scales::Squares) {
-        return Encoded::fp7(&weights(Encoding::Fp8));
+        return Encoded::fp7(&weights(Encoding::Fp8(Fp8Scales::Squares)));
     }
     if !encoding.is_made() {
         return Encoded::sample(encoding, ROWS, COLS);

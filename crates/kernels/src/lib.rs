@@ -60,37 +60,25 @@
 pub const ARITHMETIC: u32 = 2;
 
 mod buffer;
-mod encode;
-mod encoding;
-mod fp8;
+mod encodings;
 pub mod functional;
-mod gguf;
 mod isa;
-mod layout;
 mod matmul;
-mod matrix;
-mod offsets;
-mod published;
-mod reference;
+mod scalar;
 mod simd;
 
-pub use encode::{
-    EncodeError, EncodedRows, Encoder, ErrorSums, ExponentCounts, ExponentTable, ExponentTiers,
-    SourceDtype, TensorTally,
+pub use encodings::{
+    EncodeError, EncodedRows, Encoder, Encoding, ErrorSums, ExponentCounts, ExponentTable,
+    ExponentTiers, Fp8Scales, GgufBlocks, Int4Groups, Matrix, MatrixError, MatrixPart, Nvfp4Scale,
+    OffsetWriter, Offsets, PartLen, PartRows, SourceDtype, TensorTally, UnknownEncoding,
+    ZerosGroup,
 };
-pub use encoding::{Encoding, UnknownEncoding};
-pub use fp8::Fp8Scales;
-pub use gguf::GgufBlocks;
 #[cfg(target_arch = "aarch64")]
 pub use isa::Neon;
 pub use isa::{Activations, TIER_VARIABLE, Tier, UnknownActivations, UnknownTier};
 #[cfg(target_arch = "x86_64")]
 pub use isa::{Avx2, Avx512};
-pub use layout::{MatrixPart, PartLen, PartRows};
 pub use matmul::{
     MatmulJob, MatmulScratch, OutputColumns, PackedInput, Packings, ScratchPool, Strided,
     ThreadScratch, matmul, matmul_jobs, matmul_rows, matmul_transposed, threads_for,
 };
-pub use matrix::{Matrix, MatrixError};
-pub use offsets::{OffsetWriter, Offsets};
-pub use published::Published;

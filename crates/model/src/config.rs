@@ -2,28 +2,41 @@
 
 use std::collections::BTreeMap;
 
-use sws_store::{Configuration, DamagedConfiguration, Value};
+use sws_format::{DamagedConfiguration, Value};
 
-use crate::{families, gguf, rope, spellings};
+use crate::{spellings, wrappers};
 
 pub(crate) type ConfigMap = BTreeMap<String, Value>;
 
 /// Upper limit on the number of experts in a layer, and on other counts.
 pub(crate) const MAX_COUNT: u64 = 65_536;
 
-/// Upper limit on the number of layers. Weights are looked for in each before any is missed.
+/// Upper limit on the number of layers. Every layer is searched for weights before a missing one is
+/// reported.
 pub(crate) const MAX_LAYERS: u64 = 4096;
+
+/// Entry of a configuration translated from a GGUF file: true if pairs that a rotary embedding turns are adjacent
+/// rows of the matrices of queries and keys.
+pub(crate) const PAIRED: &str = "gguf.paired_rows";
+
+/// Entry of a configuration translated from a GGUF file: the numbers by which the angles of a rotary embedding are
+/// divided, pair by pair.
+pub(crate) const ROPE_DIVISORS: &str = "gguf.rope_divisors";
+
+/// Entry of a configuration translated from a GGUF file: true if keys and values of latent attention have a matrix
+/// each.
+pub(crate) const SPLIT_LATENTS: &str = "gguf.split_latents";
 
 /// A configuration, as families read it.
 #[derive(Debug)]
 pub(crate) struct FamilyConfig<'a> {
     model_type: &'a str,
-    /// The model type around that of the language model.
+    /// Model type of the wrapper around the language model, if there is one.
     wrapper: Option<&'static str>,
     outer: &'a ConfigMap,
     /// The entries of the language model, in models that also process images or sound.
     text: Option<&'a ConfigMap>,
-    /// True if it was translated from the keys of a GGUF file, whose tensors have other names.
+    /// True for a configuration translated from a GGUF file, whose tensors have other names.
     gguf: bool,
 }
 
@@ -31,9 +44,9 @@ pub(crate) struct FamilyConfig<'a> {
 #[derive(Debug, thiserror::Error)]
 #[error("{origin} {reason}")]
 pub struct InvalidConfig {
-    /// Name of the file that it comes from.
+    /// Name of the configuration's file.
     pub origin: String,
-    /// The problem, which follows the name in a sentence.
+    /// The problem, which follows the file's name in a sentence.
     pub reason: ConfigError,
 }
 
@@ -48,7 +61,7 @@ pub enum ConfigError {
     /// A necessary entry is absent.
     #[error("has no `{0}`; take the one that was published with the weights")]
     MissingKey(&'static str),
-    /// A number beyond that of any known model.
+    /// A number larger than in any known model.
     #[error("gives {value} for `{key}`, and no model has more than {limit}; download it again")]
     TooLarge { key: &'static str, value: u64, limit: u64 },
     /// A number that makes the computation impossible.
@@ -56,7 +69,7 @@ pub enum ConfigError {
     Invalid {
         key: &'static str,
         value: String,
-        /// The problem with it.
+        /// The problem with the number.
         reason: String,
     },
     /// An unknown family.
@@ -85,29 +98,15 @@ pub enum ConfigError {
 }
 
 impl<'a> FamilyConfig<'a> {
-    /// Returns what `read` makes of the configuration. An error names its origin.
-    pub(crate) fn read<T>(
-        given: &Configuration,
-        read: impl FnOnce(&FamilyConfig<'_>) -> Result<T, ConfigError>,
-    ) -> Result<T, InvalidConfig> {
-        let done = gguf::translated(&given.entries).and_then(|translated| {
-            let entries = translated.as_ref().unwrap_or(&given.entries);
-            let config = FamilyConfig { gguf: translated.is_some(), ..FamilyConfig::of(entries)? };
-            spellings::check(&config)?;
-            rope::check(&config)?;
-            read(&config)
-        });
-        done.map_err(|reason| InvalidConfig { origin: given.origin.clone(), reason })
-    }
-
-    fn of(outer: &'a ConfigMap) -> Result<FamilyConfig<'a>, ConfigError> {
+    /// The entries of a configuration, or those that were translated from a GGUF file.
+    pub(crate) fn of(outer: &'a ConfigMap, gguf: bool) -> Result<FamilyConfig<'a>, ConfigError> {
         let entry = |key| outer.get(key).filter(|value| !value.is_null());
         let entry = |key| entry(key).map(|value| ConfigEntry { key, value });
         let text = entry("text_config").map(ConfigEntry::object).transpose()?;
         let model_type =
             entry("model_type").ok_or(ConfigError::MissingKey("model_type"))?.word()?;
-        let mut config = FamilyConfig { model_type, wrapper: None, outer, text, gguf: false };
-        if let Some((wrapper, otherwise)) = families::wrapper(model_type) {
+        let mut config = FamilyConfig { model_type, wrapper: None, outer, text, gguf };
+        if let Some((wrapper, otherwise)) = wrappers::wrapper(model_type) {
             config.wrapper = Some(wrapper);
             let text = text.ok_or(ConfigError::MissingKey("text_config"))?;
             let value = text.get("model_type").filter(|value| !value.is_null());
@@ -130,13 +129,14 @@ impl<'a> FamilyConfig<'a> {
         self.model_type
     }
 
-    /// The model type of the model around the language model.
+    /// The model type of the wrapper around the language model, if there is one.
     pub(crate) fn wrapper(&self) -> Option<&'static str> {
         self.wrapper
     }
 
-    /// The entry as written, null included, for the few entries where null and absence differ. The
-    /// language model's own come first; rotary embeddings and the like may be at either level.
+    /// The entry as written, including null, for the few entries where null and absence differ.
+    /// Entries of the language model come first. Some, such as rotary embeddings, may be at either
+    /// level.
     pub(crate) fn raw(&self, key: &str) -> Option<&'a Value> {
         self.text.and_then(|text| text.get(key)).or_else(|| self.outer.get(key))
     }
@@ -158,12 +158,13 @@ impl<'a> FamilyConfig<'a> {
         self.text.and_then(at).or_else(|| at(self.outer))
     }
 
-    /// The entries of the language model, where these are apart, and all others.
+    /// The entries of the language model, if they are separate, and all others.
     pub(crate) fn levels(&self) -> impl Iterator<Item = &'a ConfigMap> + Clone {
         self.text.into_iter().chain([self.outer])
     }
 
-    /// An entry that multimodal models have beside the language model's entries or among them.
+    /// An entry of a multimodal model that may be beside the entries of the language model or among
+    /// them.
     pub(crate) fn either(&self, key: &'static str) -> Option<ConfigEntry<'a>> {
         let outer =
             || Some(ConfigEntry { key, value: self.outer.get(key).filter(|v| !v.is_null())? });
@@ -179,9 +180,9 @@ impl<'a> FamilyConfig<'a> {
         self.need(key)?.size(limit)
     }
 
-    /// True if the head is the embedding, unless the weights have a head. Of a model around the
-    /// language model, either may say so: a head of its own is then among the weights wherever
-    /// transformers does not listen to the one that does.
+    /// True if the head is the embedding, unless the weights have a head. In a wrapped model,
+    /// either level may say so. Where transformers ignores that entry, the weights have a head of
+    /// their own.
     pub(crate) fn tied(&self) -> Result<bool, ConfigError> {
         const KEY: &str = "tie_word_embeddings";
         if self.model_type == "lfm2_moe"
@@ -193,7 +194,7 @@ impl<'a> FamilyConfig<'a> {
             let value = level.get(KEY).filter(|value| !value.is_null());
             value.map(|value| ConfigEntry { key: KEY, value }.flag()).transpose()
         };
-        let is_tied = |model_type| families::TIED.contains(&model_type);
+        let is_tied = |model_type| wrappers::TIED.contains(&model_type);
         let around = said(self.outer)?.or(self.wrapper.filter(|it| is_tied(it)).map(|_| true));
         let own = self.text.map_or(Ok(None), said)?;
         Ok(match around.or(own) {
@@ -204,11 +205,11 @@ impl<'a> FamilyConfig<'a> {
 
     pub(crate) fn layers(&self) -> Result<u32, ConfigError> {
         match self.get("layers_block_type") {
-            // Transformers 5 then leaves the number out.
+            // Transformers 5 then omits the number.
             Some(list) if self.get("num_hidden_layers").is_none() => {
                 Ok(list.list()?.len().min(MAX_LAYERS as usize) as u32)
             }
-            // Each has two attentions and two MLPs.
+            // Each layer has two attentions and two MLPs.
             _ if self.model_type == "longcat_flash"
                 && (self.get("num_layers").is_some()
                     || self.get("num_hidden_layers").is_none()) =>
@@ -219,9 +220,9 @@ impl<'a> FamilyConfig<'a> {
         }
     }
 
-    /// Experts in a layer, in the spelling of any family; None if there is no such entry.
+    /// Number of experts in a layer, in the spelling of any family; `None` without such an entry.
     pub(crate) fn experts(&self) -> Result<Option<u32>, ConfigError> {
-        // A switch that Gemma 4 has, and that is off where nothing is said.
+        // A switch of Gemma 4, which is off by default.
         if !self.flag("enable_moe_block", self.model_type != "gemma4_text")? {
             return Ok(Some(0));
         }
@@ -230,7 +231,7 @@ impl<'a> FamilyConfig<'a> {
             .transpose()
     }
 
-    /// The number of experts of a layer, in a family that has some.
+    /// The number of experts in a layer, for a family that always has experts.
     pub(crate) fn some_experts(&self) -> Result<u32, ConfigError> {
         let missing = || ConfigError::MissingKey(spellings::experts_of(self.model_type));
         self.experts()?.ok_or_else(missing)
@@ -286,7 +287,7 @@ impl<'a> ConfigEntry<'a> {
         self.value.as_map().ok_or_else(|| wrong_type(self.key, self.value, "an object"))
     }
 
-    /// The one value of a list of numbers for layers, or the entry itself where it is no list.
+    /// The common value of a list with a number per layer, or the entry itself if it is not a list.
     pub(crate) fn alike(self) -> Result<ConfigEntry<'a>, ConfigError> {
         match self.value.as_list() {
             None => Ok(self),
@@ -332,12 +333,12 @@ impl<'a> ConfigEntry<'a> {
         }
     }
 
-    /// What is added to a sum before its root is taken.
+    /// The number added to a sum before its root is taken.
     pub(crate) fn epsilon(self) -> Result<f64, ConfigError> {
         self.at_most(0.1)
     }
 
-    /// The reason to refuse an entry beside another, which is the same with another value.
+    /// An error that refuses this entry beside another one for the same setting with another value.
     pub(crate) fn beside(self, other: ConfigEntry<'_>) -> ConfigError {
         let key = other.key;
         let value = render(other.value);
@@ -361,4 +362,13 @@ fn render(value: &Value) -> String {
         Value::List(list) if list.len() > 8 => "a list".to_owned(),
         value => value.to_string().chars().take(80).collect(),
     }
+}
+
+/// An entry of an object; null counts as absent.
+pub(crate) fn within<'a>(
+    of: ConfigEntry<'a>,
+    key: &'static str,
+) -> Result<Option<ConfigEntry<'a>>, ConfigError> {
+    let value = of.object()?.get(key).filter(|value| !value.is_null());
+    Ok(value.map(|value| ConfigEntry { key, value }))
 }

@@ -1,9 +1,9 @@
-//! A summary of any configuration, whether or not its family is supported.
+//! A summary of any configuration, even of an unsupported family.
 
-use sws_store::{Configuration, Value};
+use sws_format::{Configuration, Value};
 
-/// The entries of a configuration that say how large a model is, in the spelling of any family.
-/// `None` for absent ones, and for those of an unexpected type.
+/// Entries of a configuration that determine the size of a model, in the spelling of any family.
+/// `None` for absent entries, and for entries of an unexpected type.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Description {
     /// The family. Untrusted text.
@@ -14,11 +14,11 @@ pub struct Description {
     pub hidden: Option<u64>,
     /// Entries of the vocabulary.
     pub vocab: Option<u64>,
-    /// Positions that the model was made for.
+    /// Maximum number of positions that the model was made for.
     pub context: Option<u64>,
     /// Experts in a layer.
     pub experts: Option<u64>,
-    /// Experts for a token.
+    /// Number of experts that a token uses.
     pub top_k: Option<u64>,
     /// Inner width of an expert.
     pub expert_width: Option<u64>,

@@ -2,25 +2,26 @@
 
 use std::ops::Range;
 
-use crate::source::{Routed, SourceError};
+use crate::routed::{Routed, SourceError};
 use crate::spec::MlpSpec;
 
 /// Computes experts where their weights are.
 ///
-/// The MoE block hands it the rows that chose an expert and gets one output for each, which it
-/// weights and sums in ascending order of experts. So neither the place of the computation nor its
-/// order is visible in the sum, and an executor gives equal bits if its products follow the
-/// reduction of the kernels.
+/// The MoE block passes the rows that chose an expert to the executor, and gets one output for each
+/// row. It weights the outputs and sums them in ascending order of experts. The sum therefore
+/// depends neither on the place nor on the order of the computation. An executor gives equal bits
+/// if its products follow the reduction of the kernels.
 ///
-/// The one implementation computes on the CPU with the [`Weights`](crate::Weights) in reach.
-/// Weights that lie elsewhere name theirs in [`Weights::executor`](crate::Weights::executor).
+/// The only implementation here computes on the CPU with the [`Weights`](crate::Weights) in reach.
+/// Weights that lie elsewhere provide their own executor in
+/// [`Weights::executor`](crate::Weights::executor).
 pub trait ExpertExecutor {
     /// Computes every expert of `batch` for the tokens that chose it. `outputs` is
     /// [rows of the layer, hidden]; those of an expert are at [`ExpertBatch::rows`], in the order
     /// of [`ExpertBatch::tokens`]. Other rows stay as they are.
     ///
-    /// Returns the experts whose outputs must not count, and that will be served again: stand-ins
-    /// that are too inaccurate.
+    /// Returns the experts whose stand-ins are too inaccurate. Their outputs do not count, and
+    /// these experts will be served again.
     fn compute(
         &mut self,
         batch: &ExpertBatch<'_>,
@@ -33,11 +34,11 @@ pub trait ExpertExecutor {
 pub struct ExpertBatch<'a> {
     /// The layer.
     pub layer: u32,
-    /// The experts to compute, each of which a token chose.
+    /// The experts to compute. At least one token chose each of them.
     pub experts: &'a [u32],
-    /// Rows of the layer that are computed now: an expert with very many gets them in parts.
+    /// Rows of the layer that are computed now. An expert with very many rows is computed in parts.
     pub(crate) part: Range<usize>,
-    /// The computation of each.
+    /// The computation of each expert.
     pub spec: MlpSpec,
     /// Elements of a row of `x` and of an output.
     pub hidden: usize,
@@ -55,7 +56,7 @@ pub struct ExpertBatch<'a> {
 }
 
 impl<'a> ExpertBatch<'a> {
-    /// Rows of an expert among the outputs of the layer: those that are to be computed now.
+    /// Rows of an expert among the outputs of the layer, as far as they are computed now.
     ///
     /// # Panics
     ///

@@ -1,8 +1,8 @@
 //! Models in GGUF files: their configuration in the spelling of transformers, and the roles of
 //! their tensors.
 //!
-//! What a key or a tensor of these files means is said once for all families. What differs between
-//! architectures is in [`ARCHITECTURES`].
+//! The meanings of keys and tensors are defined once for all families. Differences between
+//! architectures are in [`ARCHITECTURES`].
 
 mod architectures;
 mod convolutions;
@@ -14,9 +14,9 @@ mod rope;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sws_store::{PieceKind, Value};
+use sws_format::{PieceKind, Value};
 
-use crate::config::{ConfigError, MAX_LAYERS};
+use crate::config::{ConfigError, MAX_LAYERS, PAIRED, ROPE_DIVISORS};
 use crate::families::{self, Family};
 use crate::role::Role;
 use architectures::{ARCHITECTURES, Architecture};
@@ -25,22 +25,10 @@ pub(crate) use names::{GgufPlace, find};
 
 type GgufMap = BTreeMap<String, Value>;
 
-/// Entry of a translated configuration: true if pairs that a rotary embedding turns are adjacent
-/// rows of the matrices of queries and keys.
-pub(crate) const PAIRED: &str = "gguf.paired_rows";
-
-/// Entry of a translated configuration: the numbers by which the angles of a rotary embedding are
-/// divided, pair by pair.
-pub(crate) const ROPE_DIVISORS: &str = "gguf.rope_divisors";
-
-/// Entry of a translated configuration: true if keys and values of latent attention have a matrix
-/// each.
-pub(crate) const SPLIT_LATENTS: &str = "gguf.split_latents";
-
 /// The tensor with those numbers, whose values the configuration of a GGUF file has by its name.
 const ROPE_FREQS: &str = "rope_freqs.weight";
 
-/// Keys of an architecture, without its name, and the entries that families read instead.
+/// Keys of an architecture, without its name, and the corresponding entries of configurations.
 const SAME: &[(&str, &str)] = &[
     ("embedding_length", "hidden_size"),
     ("attention.head_count", "num_attention_heads"),
@@ -57,7 +45,7 @@ const SAME: &[(&str, &str)] = &[
     ("rope.freq_base", "rope_theta"),
 ];
 
-/// The same, of architectures with ranked experts.
+/// Further keys of architectures with ranked experts, and the corresponding entries.
 const RANKED: &[(&str, &str)] = &[
     ("expert_weights_scale", "routed_scaling_factor"),
     ("expert_group_count", "n_group"),
@@ -66,7 +54,7 @@ const RANKED: &[(&str, &str)] = &[
     ("leading_dense_block_count", "first_k_dense_replace"),
 ];
 
-/// Keys without which no default would be right.
+/// Keys without a usable default.
 const NEEDED: [&str; 5] = [
     "embedding_length",
     "block_count",
@@ -75,7 +63,7 @@ const NEEDED: [&str; 5] = [
     "attention.layer_norm_rms_epsilon",
 ];
 
-/// Keys that have an effect, and the number for which they have none.
+/// Keys that have an effect, and the number with which they have none.
 const NEUTRAL: &[(&str, f64)] = &[
     ("expert_weights_scale", 1.0),
     ("expert_group_count", 1.0),
@@ -108,20 +96,14 @@ pub(crate) fn translated(given: &GgufMap) -> Result<Option<GgufMap>, ConfigError
     Ok(Some(entries))
 }
 
-/// The keys that are texts' ends, for a model without a generation configuration.
-pub(crate) fn stop_tokens(given: &GgufMap) -> Vec<Value> {
-    let keys = ["eos", "eot", "eom"].map(|end| format!("tokenizer.ggml.{end}_token_id"));
-    keys.iter().filter_map(|key| given.get(key)).cloned().collect()
-}
-
 struct GgufKeys<'a> {
     architecture: &'static Architecture,
     given: &'a GgufMap,
 }
 
 impl<'a> GgufKeys<'a> {
-    /// The value of a key of the architecture. Of a list with a value for each layer, it is the one
-    /// that all of them have.
+    /// The value of a key of the architecture. If it is a list with a value for each layer, all
+    /// values must be equal.
     fn get(&self, key: &str) -> Result<Option<&'a Value>, ConfigError> {
         let name = self.name(key);
         let Some(Value::List(layers)) = self.given.get(&name) else {
@@ -153,7 +135,7 @@ impl<'a> GgufKeys<'a> {
         self.whole(key)?.ok_or_else(|| ConfigError::MissingGgufKey(self.name(key)))
     }
 
-    /// A list of truth values.
+    /// A list of booleans.
     fn flags(&self, name: &str, given: &Value) -> Result<Vec<bool>, ConfigError> {
         let flags = given.as_list().and_then(|all| all.iter().map(Value::as_bool).collect());
         flags.ok_or_else(|| damaged(name, given))
@@ -171,7 +153,7 @@ impl<'a> GgufKeys<'a> {
         let own = self.architecture.own.iter().filter(|(_, entry)| !entry.is_empty());
         for (key, entry) in SAME.iter().chain(ranked).chain(own) {
             if let Some(value) = self.get(key)? {
-                // 0 stands for none in some files.
+                // In some files 0 means that the value is absent.
                 let none = NEUTRAL.iter().any(|(neutral, _)| neutral == key)
                     && value.as_f64() == Some(0.0);
                 if !none {
@@ -233,8 +215,8 @@ impl<'a> GgufKeys<'a> {
             self.add_gemma4(&mut entries)?;
         }
         if let Some(largest) = self.architecture.largest {
-            // Scores are divided by the root of the length of a head, but for the largest model: by
-            // that of the share of each head in the hidden state.
+            // Scores are divided by the root of the head size. The largest model uses the share of
+            // each head in the hidden state instead.
             let share = hidden.checked_div(heads).filter(|_| layers == largest);
             let scalar = share.map_or_else(|| self.head_dim(), |share| Ok(Some(share)))?;
             entries.insert("query_pre_attn_scalar".to_owned(), int(scalar.unwrap_or(0)));
@@ -272,7 +254,7 @@ impl<'a> GgufKeys<'a> {
         }
     }
 
-    /// True if the file has tensors of this name, which has `#` in place of numbers.
+    /// True if the file has tensors with this name, in which `#` stands for numbers.
     fn has_tensor(&self, name: &str) -> bool {
         let names = self.given.get("tensors").and_then(Value::as_list);
         names.is_some_and(|names| names.iter().any(|other| other.as_str() == Some(name)))
@@ -282,7 +264,7 @@ impl<'a> GgufKeys<'a> {
         self.architecture.own.iter().any(|(own, _)| *own == key)
     }
 
-    /// Refuses keys that are not known, and those with a value that would change the logits.
+    /// Refuses unknown keys, and keys with a value that would change the logits.
     fn check(&self) -> Result<(), ConfigError> {
         let head_dim = self.head_dim()?;
         let prefix = self.name("");
@@ -296,7 +278,7 @@ impl<'a> GgufKeys<'a> {
                 _ if self.architecture.ranked && RANKED.iter().any(|(same, _)| *same == key) => {
                     true
                 }
-                // 0 stands for no number in some files, and so it does below.
+                // In some files 0 means that the value is absent, here and below.
                 ("expert_gating_func", _) => value
                     .as_f64()
                     .is_some_and(|number| number == self.architecture.gating || number == 0.0),
@@ -321,8 +303,7 @@ impl<'a> GgufKeys<'a> {
         Ok(())
     }
 
-    /// Adds the options that show in the tensors, and refuses tensors that the model would leave
-    /// out.
+    /// Adds options that only the tensors show, and refuses tensors that the model would ignore.
     fn tensors(&self, entries: &mut GgufMap) -> Result<(), ConfigError> {
         let list = self.given.get("tensors").and_then(Value::as_list);
         let names: Option<BTreeSet<&str>> =
@@ -372,8 +353,8 @@ impl<'a> GgufKeys<'a> {
         Ok(())
     }
 
-    /// True if a forward pass of the family uses the tensors of this name, which has `#` in place
-    /// of numbers.
+    /// True if a forward pass of the family uses the tensors with this name, in which `#` stands
+    /// for numbers.
     fn has_use(&self, family: &Family, name: &str) -> bool {
         if name == ROPE_FREQS {
             return self.given.contains_key(ROPE_FREQS);
@@ -383,7 +364,7 @@ impl<'a> GgufKeys<'a> {
         if ahead && name.starts_with("blk.#.nextn.") {
             return true;
         }
-        // Any numbers do.
+        // The numbers do not matter.
         match find(family, &name.replace('#', "0"), 1, 1) {
             Some(GgufPlace::Piece(id, role)) => {
                 let norm = matches!(role, Role::QueryNorm | Role::KeyNorm);

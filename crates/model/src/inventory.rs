@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use sws_format::{Dtype, Manifest, Piece, PieceId, PieceKind};
 use sws_kernels::Encoding;
-use sws_store::{Dtype, Manifest, Piece, PieceId, PieceKind};
 
 use crate::families::{self, Names};
 use crate::order::TensorSpec;
@@ -21,9 +21,9 @@ pub struct Inventory {
 pub struct HeldTensor {
     /// Role of the tensor in its piece.
     pub role: Role,
-    /// Its index in [`Piece::tensors`].
+    /// Index in [`Piece::tensors`].
     pub index: usize,
-    /// Its encoding in the store.
+    /// Encoding in the store.
     pub encoding: Encoding,
     /// Rows; 1 for a norm or bias.
     pub rows: usize,
@@ -54,7 +54,7 @@ pub enum WeightsError {
         "the tensor `{name}` is stored as {found}, and {supported} can be computed with; convert the checkpoint to bf16"
     )]
     Dtype { name: String, found: String, supported: &'static str },
-    /// Codes without the scales that give them a meaning.
+    /// Quantised codes whose scales are missing.
     #[error(
         "the tensor `{name}` is stored as {found}, and its scales are missing; download the rest of the checkpoint"
     )]
@@ -80,7 +80,7 @@ pub enum WeightsError {
     )]
     NotFinite {
         name: String,
-        /// The file of the checkpoint that it is in, where nothing around the error says it.
+        /// The tensor's file in the checkpoint, unless the surrounding error names it.
         file: Option<String>,
         value: f32,
         /// Row of the first such weight.
@@ -146,10 +146,10 @@ impl Inventory {
 }
 
 impl ModelSpec {
-    /// The spec for these weights. Where a configuration does not say whether gates and ups of
-    /// experts are one tensor, the spec takes them as one until it sees the weights. A head among
+    /// The spec, adapted to these weights. If a configuration does not determine whether gates and
+    /// ups of experts are one tensor, the spec assumes one until it sees the weights. A head among
     /// the weights is used even if the configuration ties the head to the embedding. Kimi K3 stores
-    /// more rates of decay than it has heads, and does not say how many.
+    /// more rates of decay than it has heads, and its configuration does not contain their number.
     pub fn for_weights(mut self, manifest: &Manifest) -> ModelSpec {
         self.tied &= manifest.piece(PieceId::LM_HEAD).is_none();
         let Some(names) = families::names(&self.model_type, self.wrapper.as_deref()) else {
@@ -160,7 +160,7 @@ impl ModelSpec {
             && let Some(tensor) = head.tensors.first()
             && tensor.shape.first() == Some(&(self.vocab as u64))
         {
-            self.head_rows[0] = self.vocab;
+            self.head.rows[0] = self.vocab;
         }
         for (layer, spec) in (0..).zip(&mut self.layers) {
             if let Some(ngrams) = &mut spec.ngrams {
@@ -191,8 +191,8 @@ impl ModelSpec {
     }
 }
 
-/// The rows of the parts of a table, as the weights have them, if they are as many in all as a
-/// configuration says.
+/// The numbers of rows in the parts of a table, as stored in the weights, if their sum is that of
+/// the configuration.
 fn parts_of(manifest: &Manifest, layer: u32, expected: &[usize]) -> Vec<usize> {
     let rows = |part| {
         let piece = manifest.piece(PieceId::new(layer, PieceKind::Table(part)))?;
@@ -228,7 +228,7 @@ impl Search<'_> {
             match found {
                 Some((piece, index)) => {
                     let tensor = &piece.tensors[index];
-                    // Shards have the rows, whatever the checkpoint has.
+                    // Shards store rows, even if the checkpoint does not.
                     if tensor.transposed && self.manifest.encoding.is_none() {
                         return Err(WeightsError::Transposed { name });
                     }
@@ -275,10 +275,9 @@ fn check(piece: &Piece, index: usize, wanted: &TensorSpec) -> Result<HeldTensor,
         let found = tensor.shape.clone();
         return Err(WeightsError::Shape { name, found, expected });
     }
-    let plain = [Encoding::F32, Encoding::F16, Encoding::Bf16];
     let matrix = wanted.role.is_matrix();
     match tensor.encoding {
-        // The halves of whole numbers, kept as the bits of floats.
+        // 64-bit integers, whose halves are stored as the bits of floats.
         None if wanted.role.is_whole() && tensor.dtype == Dtype::I64 => {
             let encoding = Encoding::F32;
             let cols = 2 * wanted.cols;
@@ -289,7 +288,7 @@ fn check(piece: &Piece, index: usize, wanted: &TensorSpec) -> Result<HeldTensor,
             found: format!("{:?}", tensor.dtype),
             supported: "i64",
         }),
-        Some(encoding) if matrix || plain.contains(&encoding) => Ok(HeldTensor {
+        Some(encoding) if matrix || encoding.is_plain() => Ok(HeldTensor {
             role: wanted.role,
             index,
             encoding,

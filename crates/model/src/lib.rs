@@ -1,7 +1,7 @@
-//! Model configurations, the forward pass and text processing.
+//! Model configurations and the forward pass.
 //!
-//! A [`Configuration`](sws_store::Configuration) becomes two things. [`naming()`] returns the
-//! [`Naming`](sws_store::Naming) of its family, by which the store sorts tensors into pieces.
+//! A [`Configuration`](sws_format::Configuration) becomes two things. [`naming()`] returns the
+//! [`Naming`](sws_format::Naming) of its family, by which the store sorts tensors into pieces.
 //! [`ModelSpec`] describes the computation of each layer.
 //!
 //! A [`ForwardPass`] is a spec and a choice of kernels. It takes a batch of tokens through the layers,
@@ -10,12 +10,11 @@
 //! arithmetic is the same, so the results are identical bit for bit. [`Sequences`] combine all of
 //! this for any number of sequences, a [`Session`] for one.
 //!
-//! Callers that only use a model hold a [`CausalLm`] and query it for what it can do beyond one sequence
-//! ([`CausalLm::as_batch_lm`]). A session is one implementation; other implementations of the layers are possible.
-//! [`text`] converts between text and token ids, and selects tokens from logits.
+//! Callers that only continue one sequence hold a [`CausalLm`]. A session is one implementation; other
+//! implementations of the layers are possible.
 //!
 //! ```
-//! use sws_store::{Configuration, PieceId, Placement};
+//! use sws_format::{Configuration, PieceId, Placement};
 //!
 //! let config = br#"{"model_type": "mixtral", "num_hidden_layers": 32, "num_local_experts": 8}"#;
 //! let naming = sws_model::naming(&Configuration::from_json("config.json", config)?)?;
@@ -25,11 +24,11 @@
 //! # Ok::<(), sws_model::InvalidConfig>(())
 //! ```
 
+mod agreeing;
 mod config;
 mod describe;
 mod executor;
 mod families;
-mod finite;
 mod forward;
 mod gguf;
 mod handle;
@@ -39,26 +38,29 @@ mod naming;
 mod observer;
 mod order;
 mod outline;
+mod places;
 mod prefix;
+mod reading;
 mod resident;
 mod role;
 mod rope;
+mod routed;
 mod sequences;
 mod session;
 mod source;
 mod spec;
 mod spellings;
 mod state;
-pub mod text;
 mod unused;
+mod workspace;
+mod wrappers;
 
 pub use config::{ConfigError, InvalidConfig};
 pub use describe::Description;
 pub use executor::{ExpertBatch, ExpertExecutor};
 pub use families::supported;
-pub use finite::first_not_finite;
 pub use forward::{Chunk, ForwardError, ForwardPass, LogitRows, PassSize, RouterProbe};
-pub use handle::{BatchLm, CausalLm, ExpectedReads, SpeculativeLm, check_tokens};
+pub use handle::{CausalLm, check_tokens};
 pub use inventory::{HeldTensor, Inventory, WeightsError};
 pub use layer_state::KvPrecision;
 pub use naming::naming;
@@ -76,11 +78,12 @@ pub use source::{
     WeightSource, Weights,
 };
 pub use spec::{
-    AttentionGate, AttentionSpec, BlocksSpec, CompressedSpec, ConvSpec, DeltaInputs, DeltaSpec,
-    DistanceSpec, ExpertGroups, Ffn, GateUp, GroupMeasure, IndexerSpec, KeyValues, LatentGates,
-    LatentSpec, LayerInputs, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec, NgramSpec, Norm,
-    PoolIndexer, PoolSpec, QkNorm, RankedRouter, Renormalise, Residual, Router, RouterScores,
-    SharedSpec, SparseSpec, StateSpaceSpec, Temperature,
+    AttentionExtras, AttentionGate, AttentionSpec, BlocksSpec, CompressedSpec, ConvSpec,
+    DeltaInputs, DeltaSpec, DistanceSpec, ExpertGroups, Ffn, GateUp, GroupMeasure, HeadSpec,
+    IndexerSpec, KeyValues, LatentGates, LatentSpec, LayerInputs, LayerSpec, Mixer, MlpSpec,
+    ModelSpec, MoeSpec, NgramSpec, Norm, PoolIndexer, PoolSpec, QkNorm, RankedRouter, Renormalise,
+    Residual, Router, RouterScores, SharedSpec, SparseSpec, StateSpaceSpec, StreamReads,
+    Temperature,
 };
 pub use state::{ForwardState, SavedState};
 pub use unused::{LeftOut, Unused, UnusedPart};

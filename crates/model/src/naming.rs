@@ -1,15 +1,17 @@
 //! Maps tensor names to pieces, by the table of the family.
 
-use sws_store::{Configuration, Naming, Packed, PieceId, PieceKind, Placement};
+use sws_format::{Configuration, Naming, Packed, PieceId, PieceKind, Placement};
 
 use crate::config::{ConfigError, FamilyConfig, InvalidConfig};
 use crate::families::{self, Names, RuleTarget, TensorRule};
 use crate::gguf::{self, GgufPlace};
+use crate::places::{number_below, outside};
+use crate::reading::read;
 use crate::role::Role;
 
 /// The naming of the model that a configuration describes.
 pub fn naming(config: &Configuration) -> Result<Box<dyn Naming>, InvalidConfig> {
-    Ok(Box::new(FamilyConfig::read(config, family_naming)?))
+    Ok(Box::new(read(config, family_naming)?))
 }
 
 fn family_naming(config: &FamilyConfig) -> Result<FamilyNaming, ConfigError> {
@@ -39,9 +41,9 @@ struct FamilyNaming {
     model_type: String,
     layers: u32,
     experts: u32,
-    /// Layers up to which all have keys and values of their own.
+    /// Number of first layers with keys and values of their own.
     with_keys: u32,
-    /// Parts of a table of n-grams.
+    /// Number of parts of an n-gram table.
     parts: u32,
     /// True if tensors have the names of GGUF files.
     gguf: bool,
@@ -182,29 +184,10 @@ fn expert_of(pattern: &str, name: &str, experts: u32) -> Option<u32> {
     number_below(name.strip_prefix(before)?.strip_suffix(after)?, experts)
 }
 
-/// The piece of a tensor outside layers, and true if it may be re-encoded.
-pub(crate) fn outside(role: Role) -> (PieceId, bool) {
-    match role {
-        Role::Head => (PieceId::LM_HEAD, true),
-        Role::Embedding => (PieceId::EMBED, true),
-        Role::Table => (PieceId::table(0, 0), true),
-        Role::LayerInputs => (PieceId::new(0, PieceKind::LayerInput), true),
-        Role::EmbeddingNorm => (PieceId::new(0, PieceKind::Norms), false),
-        Role::LayerInputsNorm => (PieceId::new(0, PieceKind::Norms), false),
-        _ => (PieceId::FINAL_NORM, false),
-    }
-}
-
 /// The rank of a tensor in its piece; 0 in pieces of one tensor.
 fn role_rank(role: Role) -> u16 {
     match role {
         Role::Embedding | Role::Head | Role::FinalNorm => 0,
         role => role as u16,
     }
-}
-
-/// Numbers have one spelling, without sign or leading zero, so that a tensor has one name.
-pub(crate) fn number_below(digits: &str, limit: u32) -> Option<u32> {
-    let number: u32 = digits.parse().ok()?;
-    (number < limit && number.to_string() == digits).then_some(number)
 }

@@ -1,8 +1,8 @@
 //! Notifications about the progress of a pass.
 
-use sws_store::Pass;
+use sws_format::Pass;
 
-use crate::source::{Routed, SourceError};
+use crate::routed::{Routed, SourceError};
 
 /// Follows a pass. The owner of the layer loop notifies every observer of each event; an error ends
 /// the pass.

@@ -8,10 +8,10 @@ mod compressed;
 mod recurrent;
 mod streams;
 
-use sws_store::{PieceId, PieceKind};
+use sws_format::{PieceId, PieceKind};
 
 use crate::role::Role;
-use crate::spec::{Ffn, LayerInputs, LayerSpec, Mixer, MlpSpec, ModelSpec, Router};
+use crate::spec::{Ffn, LayerInputs, LayerSpec, Mixer, MlpSpec, ModelSpec, Router, StreamReads};
 use attention::{attention, latent};
 use compressed::compressed;
 pub(crate) use compressed::{INDEX_POOL_ROLES, POOL_ROLES};
@@ -45,7 +45,7 @@ pub enum ReadStep {
 
 /// The pieces of a layer, each with its tensors in the order of the requests.
 pub(crate) struct LayerPieces {
-    /// Pieces of which there is one.
+    /// Pieces other than experts.
     pub(crate) fixed: Vec<(PieceKind, Vec<TensorSpec>)>,
     /// The number of experts, and the tensors of each.
     pub(crate) experts: Option<(usize, Vec<TensorSpec>)>,
@@ -75,7 +75,7 @@ impl ModelSpec {
         (PieceId::EMBED, TensorSpec::matrix(Role::Embedding, self.vocab, self.hidden))
     }
 
-    /// Elements of what a token gives to all layers.
+    /// Number of elements of a token's per-layer inputs, over all layers.
     pub(crate) fn inputs_width(&self) -> usize {
         self.layer_inputs.map_or(0, |inputs| inputs.width * self.layers.len())
     }
@@ -135,8 +135,8 @@ impl ModelSpec {
         Ok(())
     }
 
-    /// The parts of the table of a layer, if it has one. A pass looks up rows of it, whose numbers
-    /// follow from tokens alone, and reads nothing else of it.
+    /// The parts of a layer's table, if it has one. A pass only looks up rows of it, whose numbers
+    /// depend on tokens alone.
     pub(crate) fn table(&self, layer: usize) -> Vec<(PieceId, Vec<TensorSpec>)> {
         let mut parts = Vec::new();
         let mut first = Vec::new();
@@ -157,7 +157,7 @@ impl ModelSpec {
         (0..).zip(parts).map(part).collect()
     }
 
-    /// Rows of the table of a layer that a token chooses; 0 if it has none.
+    /// Number of rows that a token looks up in a layer's table; 0 without a table.
     pub fn rows_of_token(&self, layer: usize) -> usize {
         match &self.layers[layer].ngrams {
             Some(ngrams) => ngrams.rows(),
@@ -182,13 +182,13 @@ impl ModelSpec {
         pieces
     }
 
-    /// What turns residual streams, or states, into the state that is normed.
+    /// The tensors that reduce residual streams, or kept states, to the input of the final norm.
     fn head_streams(&self) -> Vec<TensorSpec> {
         if self.kept_every.is_some() {
             let roles = [Role::HeadMixNorm, Role::HeadMix];
             return roles.map(|role| TensorSpec::vector(role, self.hidden)).to_vec();
         }
-        let by_weights = !self.mean_of_streams && self.stream_gates.is_none();
+        let by_weights = self.stream_reads == StreamReads::Weights;
         let Some(streams) = self.streams.filter(|_| by_weights) else {
             return Vec::new();
         };
@@ -203,20 +203,20 @@ impl ModelSpec {
 
     /// The norm after the last layer.
     pub fn final_norm(&self) -> (PieceId, TensorSpec) {
-        let width = if self.stream_gates.is_some() { self.state_width() } else { self.hidden };
+        let width = if self.stream_gates().is_some() { self.state_width() } else { self.hidden };
         (PieceId::FINAL_NORM, TensorSpec::vector(Role::FinalNorm, width))
     }
 
     /// The reads after the last layer, in order.
     pub fn ending(&self) -> impl Iterator<Item = (PieceId, TensorSpec)> {
         let bias = TensorSpec::vector(Role::FinalNormBias, self.hidden);
-        let bias = self.final_norm.has_bias().then_some((PieceId::FINAL_NORM, bias));
+        let bias = self.head.norm.has_bias().then_some((PieceId::FINAL_NORM, bias));
         let of_head = TensorSpec::vector(Role::HeadBias, self.vocab);
-        let of_head = self.head_bias.then_some((PieceId::FINAL_NORM, of_head));
+        let of_head = self.head.bias.then_some((PieceId::FINAL_NORM, of_head));
         let streams = self.head_streams().into_iter();
         let streams = streams.map(|tensor| (PieceId::FINAL_NORM, tensor));
         let norm = [self.final_norm()].into_iter().chain(bias);
-        let gates = self.stream_gates.into_iter().flat_map(move |rank| {
+        let gates = self.stream_gates().into_iter().flat_map(move |rank| {
             let width = self.state_width();
             [(Role::HeadStreamsDown, rank, width), (Role::HeadStreamsUp, width, rank)]
         });
@@ -230,7 +230,7 @@ impl ModelSpec {
         match self.tied {
             true => self.embedding(),
             false => {
-                (PieceId::LM_HEAD, TensorSpec::matrix(Role::Head, self.head_rows[0], self.hidden))
+                (PieceId::LM_HEAD, TensorSpec::matrix(Role::Head, self.head.rows[0], self.hidden))
             }
         }
     }
@@ -250,8 +250,8 @@ impl LayerSpec {
         };
         read(PieceKind::Attention, ngrams(self, model));
         read(Site::Mixer.piece(), Site::Mixer.reads(model));
-        // Means of streams are normed already.
-        let normed = model.stream_gates.is_none();
+        // Mean streams are normed already.
+        let normed = model.stream_gates().is_none();
         if self.mixer != Mixer::None && normed {
             read(PieceKind::Norms, with_bias(Role::MixerNorm, Role::MixerNormBias));
         }
@@ -354,7 +354,7 @@ impl LayerSpec {
     }
 }
 
-/// The reads of what makes values of the rows of n-grams.
+/// The reads of the tensors that compute values from n-gram rows.
 fn ngrams(layer: &LayerSpec, model: &ModelSpec) -> Vec<TensorSpec> {
     let Some(spec) = &layer.ngrams else { return Vec::new() };
     let all = model.state_width();

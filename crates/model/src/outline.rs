@@ -1,33 +1,34 @@
 //! Models without weights: the tensors that follow from a specification alone.
 
-use sws_kernels::{Encoding, MatrixPart, PartLen};
-use sws_store::{
+use sws_format::{
     Dtype, Extent, FileEntry, Manifest, ModelIdentity, Piece, PieceKind, Tensor, check_len,
 };
+use sws_kernels::{Encoding, MatrixPart, PartLen};
 
 use crate::families::{self, Family, Names, RuleTarget};
 use crate::order::TensorSpec;
 use crate::role::Role;
 use crate::spec::ModelSpec;
 
-/// A tensor as the hub has it: a checkpoint may stack the experts of a layer in one.
+/// A tensor of a checkpoint in the layout of the hub. It may stack the experts of a layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubTensor {
     /// Name in the checkpoint.
     pub name: String,
     /// Shape, with the number of experts first if they are stacked.
     pub shape: Vec<u64>,
-    /// True if plain floats are stored with the last two dimensions exchanged.
+    /// True if the last two dimensions are exchanged in plain floats.
     pub transposed: bool,
-    /// Kind of its piece; of the first expert's if experts are stacked.
+    /// Kind of its piece; the first expert's if experts are stacked.
     pub kind: PieceKind,
     /// True for a matrix that can be stored quantised.
     pub matrix: bool,
-    /// The number of experts, if this is the table that gives those of each token; None for weights.
+    /// The number of experts, if this is the table that selects experts by token; `None` for
+    /// weights.
     pub table: Option<u64>,
 }
 
-/// A model with more weights than any.
+/// A model with more weights than any known one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the configuration describes more weights than any model has; download it again")]
 pub struct TooManyWeights;
@@ -38,17 +39,17 @@ const MAX_TENSORS: usize = 300_000;
 const MAX_BYTES: u64 = 8 << 40;
 /// Maximum number of checksums of a part.
 const MAX_CHECKS: u64 = 1 << 20;
-/// Start of a piece, as in a shard of its own.
+/// Alignment of pieces, as in a shard of its own.
 const PAGE: u64 = 4096;
 /// Alignment of the parts of a tensor in a shard.
 const PART: u64 = 64;
 
 impl ModelSpec {
-    /// The manifest that shards of this model would have. `encoding` returns that of a matrix of a
-    /// kind of piece; norms, routers and biases are bf16. Offsets are those of one file, which does
-    /// not exist.
+    /// The manifest that shards of this model would have. `encoding` returns the encoding of a
+    /// matrix by the kind of its piece. Norms, routers and biases are bf16. Offsets refer to a
+    /// single file, which does not exist.
     ///
-    /// Lengths are exact but for patches, of which trained models have fewer than are counted here.
+    /// Lengths are exact except for patches: trained models have fewer than are counted here.
     pub fn outline(
         &self,
         encoding: impl Fn(PieceKind) -> Encoding,
@@ -113,7 +114,7 @@ impl ModelSpec {
                 if let (Some(RuleTarget::Experts { transposed }), Some(layer)) =
                     (target, id.layer())
                 {
-                    // The first expert stands for all.
+                    // The first expert represents all of them.
                     if id.kind() != PieceKind::Expert(0) {
                         continue;
                     }
@@ -135,9 +136,9 @@ impl ModelSpec {
             .expect("a specification was made by its family")
     }
 
-    /// Weights of the whole model, and those that one token is multiplied with: all but the experts
-    /// that are not chosen for it, and the embedding and tables of which rows are looked up. Tables of
-    /// experts are no weights.
+    /// Number of weights of the whole model, and number of weights that a token is multiplied with:
+    /// without the experts that it does not use, the embedding, and tables whose rows are looked
+    /// up. Tables of experts are not weights.
     pub fn parameters(&self) -> [u64; 2] {
         let sum = |tensors: &[TensorSpec]| -> u64 {
             let weights = tensors.iter().filter(|tensor| !tensor.role.is_whole());
@@ -168,14 +169,14 @@ impl ModelSpec {
 fn is_encoded(family: &Family, kind: PieceKind, role: Role) -> bool {
     match role {
         Role::Embedding | Role::Head | Role::LayerInputs => true,
-        // One outside layers, as the embedding.
+        // A table outside layers is re-encoded, like the embedding.
         Role::Table => family.rule(kind, role).is_none_or(|rule| rule.matrix),
         role => family.rule(kind, role).is_some_and(|rule| rule.matrix),
     }
 }
 
-/// A tensor of a shard that begins at `end`, which moves behind it; of whole numbers if it has no
-/// encoding.
+/// A tensor of a shard that begins at `end`. Moves `end` behind it. Without an encoding it has
+/// integers.
 fn blank(
     name: String,
     spec: &TensorSpec,
@@ -199,7 +200,7 @@ fn blank(
         let len = len?;
         let offset = end.checked_next_multiple_of(PART)?;
         *end = offset.checked_add(len).filter(|&end| end <= MAX_BYTES)?;
-        // Parts with less than a byte per row, as scales of blocks are, count as one with a byte.
+        // Parts with less than a byte per row, such as scales of blocks, count as one byte per row.
         let check_len = check_len(len.div_ceil(rows.max(1)), rows, kind);
         let checks = Some(len.div_ceil(check_len)).filter(|&checks| checks <= MAX_CHECKS)?;
         let checks = vec![0; checks as usize];

@@ -1,21 +1,21 @@
-//! Prefixes of sequences, apart from them.
+//! Prefixes of sequences, as values of their own.
 
 use std::io::{self, Read, Write};
 
 use crate::layer_state::{SequenceState, SharedPage};
 
-/// The state of a sequence up to a length, apart from sequences: any of them can begin with it. It
-/// shares its memory with the sequence it was taken from until one of the two writes to it.
+/// The state of a sequence up to a length, from which any sequence can begin. It shares memory with
+/// the sequence that it was taken from until one of the two writes to it.
 #[derive(Debug)]
 pub struct Prefix {
     sequence: SequenceState,
 }
 
 impl Prefix {
-    /// Positions of a block of bytes.
+    /// Number of positions in a stored block.
     pub const BLOCK: usize = 256;
 
-    /// Takes a state that no sequence writes to. `None` in the middle of a pass.
+    /// Takes the current state of a sequence. `None` in the middle of a pass.
     pub(crate) fn of(sequence: &SequenceState) -> Option<Prefix> {
         let mut sequence = sequence.fork()?;
         sequence.trim();
@@ -26,7 +26,8 @@ impl Prefix {
         Prefix { sequence }
     }
 
-    /// A sequence that begins with the first `len` positions. `None` if the state cannot be cut there.
+    /// A sequence that begins with the first `len` positions. `None` if the state cannot be cut
+    /// there.
     pub(crate) fn begin(&self, len: usize) -> Option<SequenceState> {
         let mut sequence = self.sequence.fork()?;
         (len <= sequence.len && sequence.truncate(len)).then(|| {
@@ -54,7 +55,7 @@ impl Prefix {
         self.sequence.bytes()
     }
 
-    /// Bytes that it takes to go on to `end` positions, with copies of memory that is shared.
+    /// Bytes that growing to `end` positions takes, including copies of shared memory.
     pub fn growth(&self, end: usize) -> u64 {
         self.sequence.growth(end.saturating_sub(self.len()))
     }
@@ -68,18 +69,18 @@ impl Prefix {
         done
     }
 
-    /// Whole blocks of the positions.
+    /// Number of whole blocks.
     pub fn blocks(&self) -> usize {
         self.len() / Prefix::BLOCK
     }
 
-    /// Whatever decides about the bytes of blocks and ends beside the model and the tokens.
+    /// Facts that determine the bytes of blocks and ends, besides the model and the tokens.
     pub fn layout(&self) -> Vec<u8> {
         let layout = self.sequence.layout();
         layout.into_iter().flat_map(|number| (number as u64).to_le_bytes()).collect()
     }
 
-    /// Writes the positions of a block as bytes, without what belongs to a length.
+    /// Writes the positions of a block, without the parts of the state that depend on the length.
     ///
     /// # Panics
     ///
@@ -90,15 +91,16 @@ impl Prefix {
         self.sequence.write(first..first + Prefix::BLOCK, to)
     }
 
-    /// Writes the positions behind the last block, and what belongs to the length, as bytes.
+    /// Writes the positions after the last whole block, and the parts of the state that depend on
+    /// the length.
     pub fn write_end(&self, to: &mut dyn Write) -> io::Result<()> {
         let first = self.blocks() * Prefix::BLOCK;
         self.sequence.write(first..self.len(), to)?;
         self.sequence.write_end(to)
     }
 
-    /// Appends a block to those that an [empty](crate::BatchLm::empty_prefix) prefix was given. After an
-    /// error, also of bytes that cannot be a block, the prefix can only be [cut](Self::truncate).
+    /// Appends a block to a prefix that began [empty](crate::ForwardState::empty_prefix). After an
+    /// error, such as for invalid bytes, the prefix can only be [cut](Self::truncate).
     pub fn read_block(&mut self, from: &mut dyn Read) -> io::Result<()> {
         if !self.len().is_multiple_of(Prefix::BLOCK) {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -106,8 +108,8 @@ impl Prefix {
         self.sequence.take(Prefix::BLOCK, from)
     }
 
-    /// Appends the end of a prefix of `len` positions. After an error, also of bytes that cannot be the
-    /// end, the prefix can only be [cut](Self::truncate).
+    /// Appends the end of a prefix of `len` positions. After an error, such as for invalid bytes,
+    /// the prefix can only be [cut](Self::truncate).
     pub fn read_end(&mut self, len: usize, from: &mut dyn Read) -> io::Result<()> {
         let tokens = len.checked_sub(self.len()).filter(|&tokens| tokens < Prefix::BLOCK);
         let tokens = tokens.ok_or(io::ErrorKind::InvalidInput)?;

@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use sws_format::{Extent, Manifest, Piece, PieceId, PieceKind};
 use sws_kernels::{Encoding, Matrix, MatrixError};
-use sws_store::{Extent, Manifest, Piece, PieceId, PieceKind};
 
-use crate::finite::first_not_finite;
 use crate::inventory::{HeldTensor, Inventory, WeightsError};
 use crate::observer::Observer;
 use crate::role::Role;
@@ -19,9 +18,9 @@ use crate::spec::ModelSpec;
 #[derive(Debug)]
 pub struct ResidentSource {
     weights: Resident,
-    /// Numbers of rows of a table.
+    /// Buffer for the numbers of looked-up rows.
     numbers: Vec<u64>,
-    /// A row of it.
+    /// Buffer for a row of a table.
     row: Vec<f32>,
 }
 
@@ -38,17 +37,17 @@ pub struct ResidentLoader<'a> {
 #[non_exhaustive]
 #[allow(missing_docs)]
 pub enum LoadError {
-    /// They do not match the configuration.
+    /// The weights do not match the configuration.
     #[error(transparent)]
     Weights(#[from] WeightsError),
-    /// They could not be read.
+    /// The weights could not be read.
     #[error(transparent)]
     Read(SourceError),
     /// The bytes do not form a valid matrix.
     #[error("the tensor `{name}` is damaged ({cause}); get its file again")]
     Matrix {
         name: String,
-        /// The problem with it.
+        /// The problem with the matrix.
         cause: MatrixError,
     },
 }
@@ -230,7 +229,7 @@ struct ResidentTensor {
     encoding: Encoding,
     rows: usize,
     cols: usize,
-    /// Byte ranges of its parts.
+    /// Byte range of each part.
     parts: [Range<usize>; Encoding::MOST_PARTS],
     /// The decoded numbers of a norm or bias; empty for a matrix, and in experts.
     vector: Vec<f32>,
@@ -265,7 +264,7 @@ impl LoadedPiece {
             let name = || piece.tensors[held.index].name.clone();
             let matrix = stored.matrix(&bytes);
             let matrix = matrix.map_err(|cause| LoadError::Matrix { name: name(), cause })?;
-            let wrong = || first_not_finite(&matrix, &stored.slices(&bytes));
+            let wrong = || matrix.first_not_finite();
             if let Some((row, col, value)) = (!role.has_any_bits()).then(wrong).flatten() {
                 let name = name();
                 let file = None;

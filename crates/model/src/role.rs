@@ -1,384 +1,273 @@
-//! Roles of tensors in their pieces.
+//! Roles of tensors in their pieces: a single table, with the properties of each role.
 
-/// Role of a tensor in its piece. Families map tensor names to roles, and layers request tensors by
-/// role. Roles are declared in the order of computation, in which shards store the tensors of a
-/// piece.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[expect(missing_docs, reason = "their names say it")]
-pub enum Role {
-    Embedding,
-    /// The norm of embeddings. It lies with those of the first layer.
-    EmbeddingNorm,
-    /// Rows that tokens choose: one for each token, or others for n-grams.
-    Table,
-    /// From the embedding to what it gives to all layers. It lies with the first.
-    LayerInputs,
-    /// The norm of that of each layer.
-    LayerInputsNorm,
-    /// Whole numbers of 64 bits by which n-grams find their rows: factors of tokens, and of each head
-    /// the number of its rows and that of the first.
-    NgramMultipliers,
-    NgramSizes,
-    NgramOffsets,
-    /// From the rows of a token to a key for each stream.
-    NgramKey,
-    /// From the rows of a token to their value.
-    NgramValue,
-    NgramKeyNorm,
-    NgramQueryNorm,
-    NgramConvNorm,
+/// Property: the tensor multiplies activations.
+const MATRIX: u8 = 1;
+/// Property: the tensor is added to activations, or scales them.
+const VECTOR: u8 = 0;
+/// Property: the tensor computes keys or values.
+const OF_KEYS: u8 = 2;
+/// Property: the tensor consists of 64-bit integers, stored as the bits of twice as many floats.
+const WHOLE: u8 = 4;
+/// Property: the integers are so large that their halves may be the bits of NaN.
+const ANY_BITS: u8 = 8;
+
+/// Declares the roles in the order of computation, with the properties of each.
+macro_rules! roles {
+    ($($(#[$doc:meta])* $role:ident: $facts:expr,)*) => {
+        /// Role of a tensor in its piece. Families map tensor names to roles, and layers request
+        /// tensors by role. Roles are declared in the order of computation, in which shards store the
+        /// tensors of a piece.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[expect(missing_docs, reason = "their names say it")]
+        pub enum Role {
+            $($(#[$doc])* $role,)*
+        }
+
+        impl Role {
+            const fn facts(self) -> u8 {
+                match self {
+                    $(Role::$role => $facts,)*
+                }
+            }
+        }
+    };
+}
+
+roles! {
+    Embedding: MATRIX,
+    /// The norm of embeddings, stored with the norms of the first layer.
+    EmbeddingNorm: VECTOR,
+    /// Table whose rows tokens select: one row per token, or several for n-grams.
+    Table: MATRIX,
+    /// Matrix from the embedding to the per-layer inputs, stored with the first layer.
+    LayerInputs: MATRIX,
+    /// The norm of each layer's input.
+    LayerInputsNorm: VECTOR,
+    /// 64-bit integers that determine the rows of n-grams: factors of tokens and, for each head,
+    /// the number of its rows and the number of its first row.
+    NgramMultipliers: WHOLE | ANY_BITS,
+    NgramSizes: WHOLE | ANY_BITS,
+    NgramOffsets: WHOLE | ANY_BITS,
+    /// Matrix from the rows of a token to a key for each stream.
+    NgramKey: MATRIX,
+    /// Matrix from the rows of a token to their value.
+    NgramValue: MATRIX,
+    NgramKeyNorm: VECTOR,
+    NgramQueryNorm: VECTOR,
+    NgramConvNorm: VECTOR,
     /// [elements of all streams, taps]
-    NgramConv,
-    /// The norms of streams before their gates are made.
-    MixerStreamsNorm,
-    /// To the latent of gates of streams.
-    MixerStreamsDown,
-    /// To the weights by which the mixer reads and is added to streams.
-    MixerStreams,
-    MixerStreamsBase,
-    MixerStreamsScale,
-    /// From the latent of gates of streams.
-    MixerStreamsUp,
-    /// The norm of states before the logits by which the mixer reads a mix of them.
-    MixerMixNorm,
-    /// The row that makes these logits.
-    MixerMix,
+    NgramConv: VECTOR,
+    /// The norms of streams, before their gates are computed.
+    MixerStreamsNorm: VECTOR,
+    /// Matrix to the latent of stream gates.
+    MixerStreamsDown: MATRIX,
+    /// Matrix to the weights by which the mixer reads and writes streams.
+    MixerStreams: MATRIX,
+    MixerStreamsBase: VECTOR,
+    MixerStreamsScale: VECTOR,
+    /// Matrix from the latent of stream gates.
+    MixerStreamsUp: MATRIX,
+    /// The norm of kept states, before the logits of the mix that the mixer reads.
+    MixerMixNorm: VECTOR,
+    /// The row that computes these logits.
+    MixerMix: VECTOR,
     /// The norm before the mixer.
-    MixerNorm,
-    MixerNormBias,
-    /// The convolution of its output.
-    MixerConv,
-    /// The norm of its output.
-    MixerPostNorm,
-    Query,
-    /// To the numbers that make what is added to scores by distances.
-    Distance,
-    /// To the latent query.
-    QueryDown,
-    /// To the latent of keys and values, and to the part of a key that is rotated.
-    KvDown,
-    /// To the rows that entries are pooled from.
-    Pool,
-    /// To the logits of their weights.
-    PoolGate,
-    /// The same of an indexer's entries.
-    IndexPool,
-    IndexPoolGate,
-    /// To the key of an indexer.
-    IndexKey,
-    /// To the weights of an indexer's heads.
-    IndexWeights,
-    QueryDownNorm,
-    /// From the latent query.
-    QueryUp,
-    /// From the latent query, or the hidden state, to the queries of an indexer.
-    IndexQuery,
-    /// Queries and the key of an indexer in one matrix.
-    IndexMixed,
-    KvDownNorm,
-    /// Added to the logits: [positions of an entry, elements].
-    PoolBias,
-    PoolNorm,
-    IndexPoolBias,
-    IndexPoolNorm,
-    IndexKeyNorm,
-    IndexKeyNormBias,
+    MixerNorm: VECTOR,
+    MixerNormBias: VECTOR,
+    /// The convolution of the mixer's output.
+    MixerConv: VECTOR,
+    /// The norm of the mixer's output.
+    MixerPostNorm: VECTOR,
+    Query: MATRIX,
+    /// Matrix to the factors of distance biases.
+    Distance: MATRIX,
+    /// Matrix to the latent query.
+    QueryDown: MATRIX,
+    /// Matrix to the latent of keys and values, and to the rotated part of a key.
+    KvDown: MATRIX,
+    /// Matrix to the rows from which entries are pooled.
+    Pool: MATRIX,
+    /// Matrix to the logits of the weights of these rows.
+    PoolGate: MATRIX,
+    /// Matrix to the rows from which an indexer's entries are pooled.
+    IndexPool: MATRIX,
+    IndexPoolGate: MATRIX,
+    /// Matrix to the key of an indexer.
+    IndexKey: MATRIX,
+    /// Matrix to the weights of an indexer's heads.
+    IndexWeights: MATRIX,
+    QueryDownNorm: VECTOR,
+    /// Matrix from the latent query to queries.
+    QueryUp: MATRIX,
+    /// Matrix from the latent query, or the hidden state, to the queries of an indexer.
+    IndexQuery: MATRIX,
+    /// Matrix to the queries and the key of an indexer.
+    IndexMixed: MATRIX,
+    KvDownNorm: VECTOR,
+    /// Bias of the logits of entries: [positions of an entry, elements].
+    PoolBias: VECTOR,
+    PoolNorm: VECTOR,
+    IndexPoolBias: VECTOR,
+    IndexPoolNorm: VECTOR,
+    IndexKeyNorm: VECTOR,
+    IndexKeyNormBias: VECTOR,
     /// One number per head of latent attention.
-    LatentSinks,
-    /// From the latent: for each head the rows of its keys, then those of its values.
-    KvUp,
-    /// For each head, from the plain part of its query to the space of latents.
-    KeyUp,
-    /// From the latent: for each head the rows of its values.
-    ValueUp,
-    Key,
-    Value,
-    /// Queries, keys and values in one matrix.
-    Mixed,
-    /// The same and the gates, by key heads.
-    MixedGate,
-    OutputGate,
-    /// The share of a correction that is made.
-    Beta,
-    /// The decays of states before their bias and rate.
-    Decay,
-    /// To the latent of decays.
-    DecayDown,
-    /// To the latent of gates.
-    OutputGateDown,
-    /// From the latent of decays.
-    DecayUp,
-    /// From the latent of gates.
-    OutputGateUp,
-    /// Both, by key heads.
-    BetaDecay,
-    MixedBias,
-    /// Of a short convolution: [channels, taps].
-    Conv,
-    QueryConv,
-    KeyConv,
-    ValueConv,
-    ConvBias,
-    DecayRate,
-    DecayBias,
+    LatentSinks: VECTOR,
+    /// Matrix from the latent: for each head the rows of its keys, then those of its values.
+    KvUp: MATRIX,
+    /// For each head, a matrix from the plain part of its query to the space of latents.
+    KeyUp: MATRIX,
+    /// Matrix from the latent: for each head the rows of its values.
+    ValueUp: MATRIX,
+    Key: MATRIX | OF_KEYS,
+    Value: MATRIX | OF_KEYS,
+    /// Matrix to queries, keys and values.
+    Mixed: MATRIX,
+    /// Matrix to queries, keys, values and gates, grouped by key heads.
+    MixedGate: MATRIX,
+    OutputGate: MATRIX,
+    /// Matrix to the share of each correction that is applied.
+    Beta: MATRIX,
+    /// Matrix to the decays of states, before their bias and rate.
+    Decay: MATRIX,
+    /// Matrix to the latent of decays.
+    DecayDown: MATRIX,
+    /// Matrix to the latent of gates.
+    OutputGateDown: MATRIX,
+    /// Matrix from the latent of decays.
+    DecayUp: MATRIX,
+    /// Matrix from the latent of gates.
+    OutputGateUp: MATRIX,
+    /// Matrix to corrections and decays, grouped by key heads.
+    BetaDecay: MATRIX,
+    MixedBias: VECTOR,
+    /// Weights of a short convolution: [channels, taps].
+    Conv: VECTOR,
+    QueryConv: VECTOR,
+    KeyConv: VECTOR,
+    ValueConv: VECTOR,
+    ConvBias: VECTOR,
+    DecayRate: VECTOR,
+    DecayBias: VECTOR,
     /// The share of an input that is added to the output, one number per head.
-    Skip,
-    MixedNorm,
-    QueryBias,
-    KeyBias,
-    ValueBias,
-    QueryNorm,
-    KeyNorm,
-    /// Of the queries of an indexer of blocks.
-    BlockQueryNorm,
-    /// Of its keys.
-    BlockKeyNorm,
-    /// What they are multiplied with: [numbers of a head, distances]
-    DistanceRows,
+    Skip: VECTOR,
+    MixedNorm: VECTOR,
+    QueryBias: VECTOR,
+    KeyBias: VECTOR | OF_KEYS,
+    ValueBias: VECTOR | OF_KEYS,
+    QueryNorm: VECTOR,
+    KeyNorm: VECTOR | OF_KEYS,
+    /// The norm of the queries of an indexer of blocks.
+    BlockQueryNorm: VECTOR,
+    /// The norm of the keys of an indexer of blocks.
+    BlockKeyNorm: VECTOR,
+    /// Columns that the factors of distance biases are multiplied with: [numbers of a head,
+    /// distances]
+    DistanceRows: VECTOR,
     /// One number per head.
-    Sinks,
-    /// To the outputs of groups of heads.
-    OutputDown,
-    Output,
-    OutputBias,
-    FfnStreamsNorm,
-    FfnStreamsDown,
-    /// To the weights by which the feed-forward block reads and is added to streams.
-    FfnStreams,
-    FfnStreamsBase,
-    FfnStreamsScale,
-    /// The norm of states and the row, of the feed-forward block.
-    FfnMixNorm,
-    FfnMix,
-    FfnStreamsUp,
+    Sinks: VECTOR,
+    /// Matrix to the outputs of groups of heads.
+    OutputDown: MATRIX,
+    Output: MATRIX,
+    OutputBias: VECTOR,
+    FfnStreamsNorm: VECTOR,
+    FfnStreamsDown: MATRIX,
+    /// Matrix to the weights by which the feed-forward block reads and writes streams.
+    FfnStreams: MATRIX,
+    FfnStreamsBase: VECTOR,
+    FfnStreamsScale: VECTOR,
+    /// The norm of kept states, and the row of their mix, for the feed-forward block.
+    FfnMixNorm: VECTOR,
+    FfnMix: VECTOR,
+    FfnStreamsUp: MATRIX,
     /// The norm before the feed-forward block.
-    FfnNorm,
-    FfnNormBias,
+    FfnNorm: VECTOR,
+    FfnNormBias: VECTOR,
     /// The norm before the router, where it has one of its own.
-    RouterNorm,
+    RouterNorm: VECTOR,
     /// One row per routed expert.
-    Router,
-    /// Added to the logits.
-    RouterBias,
-    /// Added to the scores by which experts are chosen, but not to their weights.
-    RouterCorrection,
-    /// Multiplied by the weights of the experts.
-    RouterFactors,
-    /// The experts of each token, whole numbers of 64 bits.
-    ExpertTable,
+    Router: MATRIX,
+    /// Bias of the router's logits.
+    RouterBias: VECTOR,
+    /// Correction of the scores by which experts are chosen. It does not affect their weights.
+    RouterCorrection: VECTOR,
+    /// Factors of the weights of the experts.
+    RouterFactors: VECTOR,
+    /// The experts of each token, as 64-bit integers.
+    ExpertTable: WHOLE,
     /// One number, which multiplies the weights of experts.
-    RouterScale,
-    /// To the latent that routed experts read.
-    ExpertsDown,
-    Gate,
-    Up,
-    /// Gate and up in one matrix.
-    GateUp,
-    GateBias,
-    UpBias,
-    GateUpBias,
-    Down,
-    DownBias,
+    RouterScale: VECTOR,
+    /// Matrix to the latent that routed experts read.
+    ExpertsDown: MATRIX,
+    Gate: MATRIX,
+    Up: MATRIX,
+    /// Matrix to gates and ups.
+    GateUp: MATRIX,
+    GateBias: VECTOR,
+    UpBias: VECTOR,
+    GateUpBias: VECTOR,
+    Down: MATRIX,
+    DownBias: VECTOR,
     /// One number, which multiplies the output of a dense block.
-    MlpScale,
+    MlpScale: VECTOR,
     /// The norm of the sum of the outputs of routed experts, before it leaves their latent.
-    LatentNorm,
-    /// From the sum of the outputs of routed experts.
-    ExpertsUp,
+    LatentNorm: VECTOR,
+    /// Matrix from the sum of the outputs of routed experts in their latent.
+    ExpertsUp: MATRIX,
     /// One row: the gate that scales the shared expert's output for each token.
-    SharedGate,
+    SharedGate: MATRIX,
     /// The norm of the shared expert's output, where it has one of its own.
-    SharedPostNorm,
+    SharedPostNorm: VECTOR,
     /// The norm before the routed experts, where they have one of their own.
-    ExpertsNorm,
+    ExpertsNorm: VECTOR,
     /// The convolution of the output of the feed-forward block.
-    FfnConv,
-    /// The norm of their sum.
-    ExpertsPostNorm,
+    FfnConv: VECTOR,
+    /// The norm of the sum of the routed experts.
+    ExpertsPostNorm: VECTOR,
     /// The norm of the output of the feed-forward block.
-    FfnPostNorm,
-    /// To the gates of a layer's own input.
-    LayerInputGate,
-    /// From the gated input.
-    LayerInputUp,
-    /// The norm of what is added to the hidden state.
-    LayerInputNorm,
+    FfnPostNorm: VECTOR,
+    /// Matrix to the gates of a layer's own input.
+    LayerInputGate: MATRIX,
+    /// Matrix from the gated input.
+    LayerInputUp: MATRIX,
+    /// The norm of the branch that a layer's own input adds to the hidden state.
+    LayerInputNorm: VECTOR,
     /// One number, which multiplies the hidden state.
-    StateScale,
-    /// The rows that make weights of the streams before the final norm.
-    HeadStreams,
-    HeadStreamsBase,
-    HeadStreamsScale,
-    /// The norm of states and the row, of the final norm.
-    HeadMixNorm,
-    HeadMix,
-    FinalNorm,
-    FinalNormBias,
-    HeadStreamsDown,
-    HeadStreamsUp,
-    Head,
-    /// One number per token. It lies in the piece of the last norm.
-    HeadBias,
+    StateScale: VECTOR,
+    /// The rows that compute the weights of streams before the final norm.
+    HeadStreams: VECTOR,
+    HeadStreamsBase: VECTOR,
+    HeadStreamsScale: VECTOR,
+    /// The norm of kept states, and the row of their mix, for the final norm.
+    HeadMixNorm: VECTOR,
+    HeadMix: VECTOR,
+    FinalNorm: VECTOR,
+    FinalNormBias: VECTOR,
+    HeadStreamsDown: MATRIX,
+    HeadStreamsUp: MATRIX,
+    Head: MATRIX,
+    /// One number per token, stored in the piece of the last norm.
+    HeadBias: VECTOR,
 }
 
 impl Role {
-    /// True for a tensor that makes keys or values.
+    /// True for a tensor that computes keys or values.
     pub(crate) const fn is_of_keys(self) -> bool {
-        use Role::{Key, KeyBias, KeyNorm, Value, ValueBias};
-        matches!(self, Key | KeyBias | KeyNorm | Value | ValueBias)
+        self.facts() & OF_KEYS != 0
     }
 
     /// True for a tensor that multiplies activations; the others are added to them or scale them.
     pub const fn is_matrix(self) -> bool {
-        match self {
-            Role::Embedding
-            | Role::Table
-            | Role::LayerInputs
-            | Role::LayerInputGate
-            | Role::LayerInputUp
-            | Role::NgramKey
-            | Role::NgramValue
-            | Role::MixerStreamsDown
-            | Role::MixerStreamsUp
-            | Role::FfnStreamsDown
-            | Role::FfnStreamsUp
-            | Role::HeadStreamsDown
-            | Role::HeadStreamsUp
-            | Role::IndexMixed
-            | Role::Query
-            | Role::Distance
-            | Role::QueryDown
-            | Role::KvDown
-            | Role::MixerStreams
-            | Role::FfnStreams
-            | Role::Pool
-            | Role::PoolGate
-            | Role::IndexPool
-            | Role::IndexPoolGate
-            | Role::OutputDown
-            | Role::IndexKey
-            | Role::IndexWeights
-            | Role::QueryUp
-            | Role::IndexQuery
-            | Role::KvUp
-            | Role::KeyUp
-            | Role::ValueUp
-            | Role::Key
-            | Role::Value
-            | Role::Mixed
-            | Role::MixedGate
-            | Role::OutputGate
-            | Role::Beta
-            | Role::Decay
-            | Role::DecayDown
-            | Role::OutputGateDown
-            | Role::DecayUp
-            | Role::OutputGateUp
-            | Role::BetaDecay
-            | Role::Output
-            | Role::Router
-            | Role::Gate
-            | Role::Up
-            | Role::GateUp
-            | Role::Down
-            | Role::ExpertsDown
-            | Role::ExpertsUp
-            | Role::SharedGate
-            | Role::Head => true,
-            Role::MixerNorm
-            | Role::EmbeddingNorm
-            | Role::DistanceRows
-            | Role::MixerConv
-            | Role::FfnConv
-            | Role::MlpScale
-            | Role::RouterScale
-            | Role::LayerInputsNorm
-            | Role::LayerInputNorm
-            | Role::NgramMultipliers
-            | Role::NgramSizes
-            | Role::NgramOffsets
-            | Role::NgramKeyNorm
-            | Role::NgramQueryNorm
-            | Role::NgramConvNorm
-            | Role::NgramConv
-            | Role::MixerStreamsNorm
-            | Role::FfnStreamsNorm
-            | Role::MixerStreamsBase
-            | Role::MixerStreamsScale
-            | Role::FfnStreamsBase
-            | Role::FfnStreamsScale
-            | Role::HeadStreams
-            | Role::HeadStreamsBase
-            | Role::HeadStreamsScale
-            | Role::MixerMixNorm
-            | Role::MixerMix
-            | Role::FfnMixNorm
-            | Role::FfnMix
-            | Role::HeadMixNorm
-            | Role::HeadMix
-            | Role::LatentNorm
-            | Role::PoolBias
-            | Role::PoolNorm
-            | Role::IndexPoolBias
-            | Role::IndexPoolNorm
-            | Role::ExpertTable
-            | Role::MixerNormBias
-            | Role::FfnNormBias
-            | Role::FinalNormBias
-            | Role::HeadBias
-            | Role::MixerPostNorm
-            | Role::QueryDownNorm
-            | Role::KvDownNorm
-            | Role::MixedBias
-            | Role::Conv
-            | Role::QueryConv
-            | Role::KeyConv
-            | Role::ValueConv
-            | Role::ConvBias
-            | Role::DecayRate
-            | Role::DecayBias
-            | Role::Skip
-            | Role::MixedNorm
-            | Role::IndexKeyNorm
-            | Role::IndexKeyNormBias
-            | Role::QueryBias
-            | Role::KeyBias
-            | Role::ValueBias
-            | Role::QueryNorm
-            | Role::KeyNorm
-            | Role::BlockQueryNorm
-            | Role::BlockKeyNorm
-            | Role::Sinks
-            | Role::LatentSinks
-            | Role::OutputBias
-            | Role::FfnNorm
-            | Role::RouterBias
-            | Role::RouterCorrection
-            | Role::GateBias
-            | Role::UpBias
-            | Role::GateUpBias
-            | Role::DownBias
-            | Role::SharedPostNorm
-            | Role::ExpertsNorm
-            | Role::ExpertsPostNorm
-            | Role::FfnPostNorm
-            | Role::StateScale
-            | Role::RouterNorm
-            | Role::RouterFactors
-            | Role::FinalNorm => false,
-        }
+        self.facts() & MATRIX != 0
     }
 
-    /// True for whole numbers of 64 bits, which are kept as the bits of twice as many floats.
+    /// True for 64-bit integers, stored as the bits of twice as many floats.
     pub const fn is_whole(self) -> bool {
-        matches!(
-            self,
-            Role::ExpertTable | Role::NgramMultipliers | Role::NgramSizes | Role::NgramOffsets
-        )
+        self.facts() & WHOLE != 0
     }
 
-    /// True for whole numbers so large that their halves may be the bits of NaN.
+    /// True for integers so large that their halves may be the bits of NaN.
     pub const fn has_any_bits(self) -> bool {
-        self.is_whole() && !matches!(self, Role::ExpertTable)
+        self.facts() & ANY_BITS != 0
     }
 }

@@ -1,19 +1,18 @@
 //! The frequencies of rotary embeddings, as configurations specify them.
 
+use sws_format::Value;
 use sws_kernels::functional::RopePairs;
 use sws_kernels::functional::elementary::{ln64, pow64};
-use sws_store::Value;
 
-use crate::config::{ConfigEntry, ConfigError, ConfigMap, FamilyConfig};
-use crate::gguf::ROPE_DIVISORS;
+use crate::config::{ConfigEntry, ConfigError, ConfigMap, FamilyConfig, ROPE_DIVISORS};
 
 /// A rotary embedding.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
     /// The base of the angles.
     pub theta: f64,
-    /// The elements of a head that are rotated, as configurations count them: of an odd number, the
-    /// last has a pair of its own, with the element behind it.
+    /// The number of rotated elements of a head, as configurations count them. If it is odd, the
+    /// last one forms a pair with the element after it.
     pub dim: usize,
     /// The change applied to those angles.
     pub scaling: RopeScaling,
@@ -43,7 +42,7 @@ pub enum RopeScaling {
         factor: f64,
         /// Waves that fit fewer than this many times into the original context are long.
         low: f64,
-        /// Waves that fit more than this many times into it are short.
+        /// Waves that fit more than this many times into the original context are short.
         high: f64,
         /// Positions of the original context.
         trained: f64,
@@ -55,7 +54,7 @@ pub enum RopeScaling {
         factor: f64,
         /// Pairs that turn more than this many times over the original context are fast.
         fast: f64,
-        /// Pairs that turn fewer than this many times over it are slow.
+        /// Pairs that turn fewer than this many times over the original context are slow.
         slow: f64,
         /// Positions of the original context.
         trained: f64,
@@ -72,15 +71,15 @@ pub(crate) const MAX_HEAD_DIM: u64 = 65_536;
 /// The entry for the positions of the original context.
 const TRAINED: &str = "original_max_position_embeddings";
 
-/// The entry for the growth of queries, among those of rotary embeddings.
+/// The entry for the growth of queries, which is one of the rotary entries.
 pub(crate) const GROWTH: &str = "llama_4_scaling_beta";
 
-/// The reason to refuse a number, for angles that are not [finite](Rope::is_finite).
+/// The reason to refuse a number with which angles are not [finite](Rope::is_finite).
 pub(crate) const INFINITE: &str = "by which angles of rotary embeddings become infinite";
 
 const SUPPORTED: &str = "default, linear, llama3, yarn";
 
-/// Entries that only a scaling of angles reads, of any family.
+/// Entries of any family that are read only by a scaling of angles.
 const OF_SCALINGS: [&str; 16] = [
     "alpha",
     "attention_factor",
@@ -105,8 +104,7 @@ const MAX_FACTOR: f64 = 1e6;
 pub(crate) const MAX_AMPLITUDE: f64 = 1e3;
 const MAX_TRAINED: f64 = (1u64 << 32) as f64;
 
-/// Refuses entries of a scaling where nothing names the scaling. Without them it would be computed
-/// as none.
+/// Refuses entries of a scaling if no entry names the scaling. They would be ignored otherwise.
 pub(crate) fn check(config: &FamilyConfig<'_>) -> Result<(), ConfigError> {
     for object in ["rope_scaling", "rope_parameters"] {
         let given = config.levels().filter_map(|level| level.get(object)?.as_map());
@@ -116,7 +114,8 @@ pub(crate) fn check(config: &FamilyConfig<'_>) -> Result<(), ConfigError> {
             if has("rope_type") || has("type") {
                 continue;
             }
-            // Ministral's queries grow by the original context, whatever the angles do.
+            // The growth of queries in Ministral uses the original context, too, whatever the
+            // scaling.
             let reads = |key: &str| has(key) && !(key == TRAINED && has(GROWTH));
             if let Some(key) = OF_SCALINGS.into_iter().find(|key| reads(key)) {
                 let reason = format!(
@@ -149,8 +148,8 @@ impl Rope {
         }
     }
 
-    /// The same for the layers of one kind, in families that may give each kind an embedding of its
-    /// own. An original context beside the entries of embeddings means nothing there.
+    /// The rotary embedding of layers of one kind, in families that may give each kind its own. An
+    /// original context outside the entries of embeddings has no effect there.
     pub(crate) fn of_kind(
         config: &FamilyConfig,
         kind: &'static str,
@@ -168,7 +167,7 @@ impl Rope {
         Rope::read(config, (given, None), (head_dim, context), default)
     }
 
-    /// The embedding that these entries give, whatever the configuration has.
+    /// The embedding described by these entries, independent of other entries.
     pub(crate) fn of_entries(
         config: &FamilyConfig,
         entries: &ConfigMap,
@@ -179,7 +178,7 @@ impl Rope {
         Rope::read(config, (Some(entries), None), (head_dim, context), default)
     }
 
-    /// The entries of rotary embeddings, and where they are if each kind of layer has its own.
+    /// The entries of rotary embeddings, and their path if each kind of layer has its own.
     fn given<'a>(
         config: &FamilyConfig<'a>,
     ) -> Result<(Option<&'a ConfigMap>, Option<ConfigEntry<'a>>), ConfigError> {
@@ -189,7 +188,7 @@ impl Rope {
         Ok((Some(map), nested.then_some(entry)))
     }
 
-    /// The embedding that `given` describes. An original context `beside` it comes first.
+    /// The embedding that `given` describes. An original context `beside` it has precedence.
     fn read(
         config: &FamilyConfig,
         (given, beside): (Option<&ConfigMap>, Option<ConfigEntry<'_>>),
@@ -244,7 +243,7 @@ impl Rope {
                     let high_entry = need("high_freq_factor")?;
                     let high = high_entry.at_most(MAX_FACTOR)?;
                     let low = need("low_freq_factor")?.at_most(MAX_FACTOR)?;
-                    // Llama 4 Scout has the same twice: no wave is between them.
+                    // Llama 4 Scout has two equal limits, so no wave lies between them.
                     if high < low {
                         let reason = "which must not be below `low_freq_factor`";
                         return Err(high_entry.invalid(reason));
@@ -253,7 +252,8 @@ impl Rope {
                     scaling = RopeScaling::Llama3 { factor, low, high, trained };
                 }
                 "yarn" => {
-                    // Null stands for the longer context; the classes have no other default.
+                    // Null means the ratio of the contexts. The classes of transformers have no
+                    // other default.
                     let factor = match entry("factor") {
                         None if given_map.contains_key("factor") => context as f64 / trained,
                         _ => need("factor")?.at_most(MAX_FACTOR)?,
@@ -329,7 +329,7 @@ impl Rope {
         self.inv_freq.iter().all(|angle| (angle * context as f32).is_finite())
     }
 
-    /// The same change applied to the angles of another base.
+    /// The same scaling, applied to the angles of another base.
     pub(crate) fn with_theta(&self, theta: f64) -> Rope {
         let inv_freq = self.scaling.frequencies(theta, self.dim);
         Rope { theta, inv_freq, ..self.clone() }
@@ -344,8 +344,8 @@ impl Rope {
     }
 }
 
-/// The entries of rotary embeddings: transformers 5 writes `rope_parameters`; 4 wrote `rope_scaling` or
-/// nothing. Where both are given, those of 4 count.
+/// The entries of rotary embeddings. Transformers 5 writes `rope_parameters`; version 4 wrote
+/// `rope_scaling` or nothing. If both are given, the entries of version 4 count.
 pub(crate) fn given<'a>(config: &FamilyConfig<'a>) -> Result<Option<ConfigEntry<'a>>, ConfigError> {
     let has_entries = |entry: ConfigEntry<'_>| Ok(!entry.object()?.is_empty());
     match config.get("rope_scaling") {
@@ -354,14 +354,14 @@ pub(crate) fn given<'a>(config: &FamilyConfig<'a>) -> Result<Option<ConfigEntry<
     }
 }
 
-/// The factor of sines and cosines that goes with angles stretched by `factor`.
+/// The factor of sines and cosines for angles stretched by `factor`.
 pub(crate) fn yarn_amplitude(factor: f64, mscale: f64) -> f64 {
     if factor <= 1.0 { 1.0 } else { 0.1 * mscale * ln64(factor) + 1.0 }
 }
 
 impl RopeScaling {
-    /// theta^(-2i/dim) for each pair i, scaled. Rounded as in training: the exponent, the power and
-    /// its inverse are each an f32.
+    /// theta^(-2i/dim) for each pair i, scaled. Rounded as in training: exponent, power and inverse
+    /// are each an f32.
     fn frequencies(self, theta: f64, dim: usize) -> Vec<f32> {
         let wave = |i: usize| pow64(theta, f64::from((2 * i) as f32 / dim as f32)) as f32;
         (0..dim.div_ceil(2)).map(|i| self.scaled(theta, dim, i, wave(i))).collect()

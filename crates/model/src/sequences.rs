@@ -3,7 +3,6 @@
 use crate::forward::{Chunk, ForwardError, ForwardPass, LogitRows};
 use crate::layer_state::KvPrecision;
 use crate::observer::Observer;
-use crate::prefix::Prefix;
 use crate::source::{PassSource, RunAhead, SourceError};
 use crate::state::ForwardState;
 
@@ -23,8 +22,8 @@ pub struct Sequences<S> {
 /// Default number of tokens that go through the layers together.
 const CHUNK: usize = 512;
 
-/// The outcome of a step: for each of its chunks, the logits behind its last token or an error. The
-/// caller keeps it from step to step, so that its memory is reused.
+/// The outcome of a step: for each chunk, the logits after its last token, or an error. The caller
+/// keeps the outcome from step to step, so that its memory is reused.
 #[derive(Debug, Default)]
 pub struct StepOutcome {
     outcomes: Vec<Result<(), ForwardError>>,
@@ -32,7 +31,7 @@ pub struct StepOutcome {
     logits: Vec<f32>,
 }
 
-/// A chunk on its way through the passes of a step.
+/// The progress of a chunk through the passes of a step.
 struct ChunkRun<'c> {
     sequence: usize,
     /// Position of the chunk's first token.
@@ -42,8 +41,8 @@ struct ChunkRun<'c> {
 }
 
 impl<S: PassSource> Sequences<S> {
-    /// No sequences yet. Each can have up to `limit` positions, capped at the model's
-    /// context length.
+    /// Creates a model without sequences. Each sequence can have up to `limit` positions, capped at
+    /// the model's context length.
     pub fn new(
         model: ForwardPass,
         source: S,
@@ -58,12 +57,6 @@ impl<S: PassSource> Sequences<S> {
     pub fn with_pages(mut self, positions: usize) -> Sequences<S> {
         self.state = self.state.with_pages(positions);
         self
-    }
-
-    /// As [`with_pages`](Self::with_pages). Sequences that exist keep their pages until they are
-    /// [released](Self::release).
-    pub fn set_pages(&mut self, positions: usize) {
-        self.state.set_pages(positions);
     }
 
     /// Sets the largest number of tokens that go through the layers together. The results are the
@@ -82,9 +75,14 @@ impl<S: PassSource> Sequences<S> {
         &self.model
     }
 
-    /// The state of the pass.
+    /// The positions of the sequences, and the state of the pass.
     pub fn state(&self) -> &ForwardState {
         &self.state
+    }
+
+    /// Like [`state`](Self::state), mutable: to fork, cut, clear and remove sequences.
+    pub fn state_mut(&mut self) -> &mut ForwardState {
+        &mut self.state
     }
 
     /// The source of the weights.
@@ -97,59 +95,9 @@ impl<S: PassSource> Sequences<S> {
         self.state.add_sequence(self.model.spec())
     }
 
-    /// Adds a sequence with the same positions as another; see [`ForwardState::fork`].
-    pub fn fork(&mut self, sequence: usize) -> Option<usize> {
-        self.state.fork(sequence)
-    }
-
-    /// Removes a sequence and frees its memory.
-    pub fn remove(&mut self, sequence: usize) {
-        self.state.remove(sequence);
-    }
-
-    /// Empties a sequence.
-    pub fn clear(&mut self, sequence: usize) {
-        self.state.clear(sequence);
-    }
-
-    /// Drops the positions of a sequence from `len` on; see [`ForwardState::truncate`].
-    pub fn truncate(&mut self, sequence: usize, len: usize) -> bool {
-        self.state.truncate(sequence, len)
-    }
-
     /// Empties a sequence and frees its memory.
     pub fn release(&mut self, sequence: usize) {
         self.state.release(self.model.spec(), sequence);
-    }
-
-    /// The positions of a sequence apart from it; see [`ForwardState::prefix`].
-    pub fn prefix(&self, sequence: usize) -> Option<Prefix> {
-        self.state.prefix(sequence)
-    }
-
-    /// A prefix without positions, to be filled from bytes.
-    pub fn empty_prefix(&self) -> Prefix {
-        self.state.empty_prefix(self.model.spec())
-    }
-
-    /// Replaces a sequence by the beginning of a prefix; see [`ForwardState::begin_with`].
-    pub fn begin_with(&mut self, sequence: usize, prefix: &Prefix, len: usize) -> bool {
-        self.state.begin_with(sequence, prefix, len)
-    }
-
-    /// Number of positions of a sequence.
-    pub fn len(&self, sequence: usize) -> usize {
-        self.state.len(sequence)
-    }
-
-    /// True if there is no sequence.
-    pub fn is_empty(&self) -> bool {
-        self.state.is_empty()
-    }
-
-    /// Frees the working memory that passes have grown; the next pass allocates what it needs.
-    pub fn release_work(&mut self) {
-        self.state.release_work();
     }
 
     /// Continues each chunk's sequence by its tokens, in as few passes as the largest number of tokens
@@ -159,7 +107,7 @@ impl<S: PassSource> Sequences<S> {
     /// several sequences fails, it is undone and each is continued by itself, so that only those fail
     /// that have to; observers then see these tokens again. A sequence that fails is as it was before
     /// the step; unless a part of its chunk was processed, or the step had no other chunk: then it has
-    /// to be [cleared](Self::clear).
+    /// to be [cleared](ForwardState::clear).
     ///
     /// # Panics
     ///
@@ -213,8 +161,66 @@ impl<S: PassSource> Sequences<S> {
         outcomes.extend(runs.into_iter().map(|run| run.outcome));
     }
 
-    /// Runs a pass over the first tokens of some runs, and computes the logits of those that end with
-    /// it. A pass over several sequences that fails is undone.
+    /// Continues one sequence by tokens, and computes the logits after the last one. They are the
+    /// first [row](Self::logits). Tokens that do not fit are refused before any of them is
+    /// processed.
+    pub fn continue_one(
+        &mut self,
+        sequence: usize,
+        tokens: &[u32],
+        observer: &mut dyn Observer,
+    ) -> Result<(), ForwardError> {
+        self.model.check(&self.state, &[Chunk { sequence, tokens }])?;
+        for tokens in tokens.chunks(self.chunk) {
+            self.layers(&[Chunk { sequence, tokens }], observer)?;
+        }
+        self.behind(LogitRows::Last)?;
+        Ok(())
+    }
+
+    /// Like [`continue_one`](Self::continue_one), but passes the logits of every position to the observer.
+    pub fn score(
+        &mut self,
+        sequence: usize,
+        tokens: &[u32],
+        observer: &mut dyn Observer,
+    ) -> Result<(), ForwardError> {
+        self.model.check(&self.state, &[Chunk { sequence, tokens }])?;
+        for tokens in tokens.chunks(self.chunk) {
+            let first = self.state.len(sequence);
+            self.layers(&[Chunk { sequence, tokens }], observer)?;
+            observer.logits(first, self.behind(LogitRows::All)?);
+        }
+        Ok(())
+    }
+
+    /// Continues one sequence by all tokens in one pass, and computes the logits after each token.
+    /// They are the first [rows](Self::logits).
+    pub fn verify(
+        &mut self,
+        sequence: usize,
+        tokens: &[u32],
+        observer: &mut dyn Observer,
+    ) -> Result<(), ForwardError> {
+        let batch = [Chunk { sequence, tokens }];
+        self.model.check(&self.state, &batch)?;
+        self.layers(&batch, observer)?;
+        self.behind(LogitRows::All)?;
+        Ok(())
+    }
+
+    /// A row of the logits of the last pass, which the caller may overwrite.
+    ///
+    /// # Panics
+    ///
+    /// If it had no such row, or another pass has begun since.
+    pub fn logits(&mut self, row: usize) -> &mut [f32] {
+        let vocab = self.model.spec().vocab;
+        &mut self.state.work.logits[row * vocab..][..vocab]
+    }
+
+    /// Runs a pass over the next tokens of some chunks, and computes the logits of chunks that end
+    /// with it. A failed pass over several sequences is undone.
     fn pass(
         &mut self,
         runs: &[ChunkRun<'_>],
@@ -227,7 +233,7 @@ impl<S: PassSource> Sequences<S> {
             Chunk { sequence: *sequence, tokens: &rest[..tokens] }
         };
         let chunks: Vec<Chunk<'_>> = batch.iter().map(chunk).collect();
-        // A sequence alone in its step needs none: what it overwrites would take memory.
+        // A sequence alone in its step is not saved, because overwritten rows would take memory.
         let saved = (runs.len() > 1).then(|| self.state.save_between());
         let ends = batch.iter().any(|&(run, tokens)| tokens == runs[run].rest.len());
         let mut ran = self.layers(&chunks, observer);
@@ -247,7 +253,8 @@ impl<S: PassSource> Sequences<S> {
         ran
     }
 
-    /// Ends a run. If a part of its chunk was processed, the sequence is not the one before.
+    /// Ends a chunk with an error. If a part of the chunk was processed, its sequence differs from
+    /// the one before.
     fn fail(&mut self, run: &mut ChunkRun<'_>, error: ForwardError) {
         if self.state.len(run.sequence) != run.first_position {
             self.state.interrupt(run.sequence);
@@ -255,9 +262,9 @@ impl<S: PassSource> Sequences<S> {
         run.outcome = Err(error);
     }
 
-    /// Checks a batch, runs it through the layers in one pass, and leaves it for
-    /// [`behind`](Self::behind).
-    pub(crate) fn layers(
+    /// Checks a batch, and runs it through the layers in one pass. [`behind`](Self::behind) then
+    /// computes its logits.
+    fn layers(
         &mut self,
         batch: &[Chunk<'_>],
         observer: &mut dyn Observer,
@@ -268,7 +275,7 @@ impl<S: PassSource> Sequences<S> {
         let alone = state.pass().len() == 1;
         for l in 0..model.spec().layers.len() {
             attend(model, l, state, source, observer)?;
-            // In a prompt most experts are needed anyway.
+            // Running ahead is for single tokens: a prompt needs most experts anyway.
             let may = alone && model.spec().layers[l].moe().is_some();
             if may && source.run_ahead(RunAhead::From(l))? {
                 run_ahead(model, l, state, source)?;
@@ -278,15 +285,9 @@ impl<S: PassSource> Sequences<S> {
         Ok(())
     }
 
-    /// The logits behind the batch that has run through the layers.
-    pub(crate) fn behind(&mut self, rows: LogitRows) -> Result<&[f32], ForwardError> {
+    /// Logits of the last pass.
+    fn behind(&mut self, rows: LogitRows) -> Result<&[f32], ForwardError> {
         self.model.logits(rows, &mut self.state, &mut self.source)
-    }
-
-    /// The logits of a row of those that were computed last, while nothing else is.
-    pub(crate) fn logits_of(&mut self, row: usize) -> &mut [f32] {
-        let vocab = self.model.spec().vocab;
-        &mut self.state.work.logits[row * vocab..][..vocab]
     }
 
     /// The largest number of tokens in a pass.
@@ -296,8 +297,9 @@ impl<S: PassSource> Sequences<S> {
 }
 
 impl StepOutcome {
-    /// Makes this the outcome of a step of so many chunks, none of which has failed. Returns their logits
-    /// [chunks, vocab], zeros that the caller fills: a [`BatchLm`](crate::BatchLm) without a [`Sequences`].
+    /// Turns this into the outcome of a successful step with `chunks` chunks. Returns their logits
+    /// [chunks, vocab], which are zeros for the caller to fill: for a simulation without
+    /// [`Sequences`].
     pub fn succeed(&mut self, chunks: usize, vocab: usize) -> &mut [f32] {
         self.outcomes.clear();
         self.outcomes.resize_with(chunks, || Ok(()));
@@ -316,13 +318,14 @@ impl StepOutcome {
         self.outcomes.is_empty()
     }
 
-    /// The `vocab` logits behind the last token of a chunk.
+    /// The `vocab` logits after the last token of a chunk.
     pub fn logits(&self, chunk: usize) -> Result<&[f32], &ForwardError> {
         let vocab = self.logits.len() / self.outcomes.len();
         self.outcomes[chunk].as_ref().map(|()| &self.logits[chunk * vocab..][..vocab])
     }
 
-    /// As [`logits`](Self::logits), with the error itself, which is returned once.
+    /// Like [`logits`](Self::logits), but mutable, and with the error itself, which is returned
+    /// only once.
     pub fn take(&mut self, chunk: usize) -> Result<&mut [f32], ForwardError> {
         let vocab = self.logits.len() / self.outcomes.len();
         match &mut self.outcomes[chunk] {
@@ -338,8 +341,8 @@ impl StepOutcome {
     }
 }
 
-/// Chunks of the next pass, in the order of `runs`, with their numbers of tokens: at most `room` tokens
-/// together. Empty once all runs have ended.
+/// Chunks of the next pass with their numbers of tokens, in the order of `runs`: at most `room`
+/// tokens in all. Empty once all chunks have ended.
 fn next_pass(runs: &[ChunkRun<'_>], room: usize) -> Vec<(usize, usize)> {
     let mut room = room;
     let mut batch = Vec::new();
@@ -386,8 +389,8 @@ fn attend(
     Ok(())
 }
 
-/// Finishes a layer whose attention has run, then runs the following layers for as long as the
-/// source asks for it, then rewinds.
+/// Finishes a layer whose attention has run, continues with later layers as long as the source
+/// requests it, and then rewinds.
 fn run_ahead(
     model: &ForwardPass,
     l: usize,

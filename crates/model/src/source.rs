@@ -1,14 +1,12 @@
 //! The trait through which the forward pass requests weights.
 
+use sws_format::{PieceId, PieceKind};
 use sws_kernels::Matrix;
-use sws_store::{PieceId, PieceKind};
 
 use crate::executor::ExpertExecutor;
 use crate::observer::Observer;
 use crate::role::Role;
-
-/// An error of a source, opaque to the forward pass.
-pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
+pub use crate::routed::{Routed, SourceError};
 
 /// A computation that runs while weights are in reach.
 pub type Compute<'a> = &'a mut dyn FnMut(&mut dyn Weights) -> Result<(), SourceError>;
@@ -16,10 +14,11 @@ pub type Compute<'a> = &'a mut dyn FnMut(&mut dyn Weights) -> Result<(), SourceE
 /// A computation with experts that are in reach.
 pub type Ready<'a> = &'a mut dyn FnMut(&[u32], &mut dyn Weights) -> Result<(), SourceError>;
 
-/// Puts the numbers of rows of the table of a layer into an empty list, by the layer's vectors.
+/// Function that writes the row numbers of a layer's table into an empty list, using the layer's
+/// vectors.
 pub type FindRows<'a> = &'a mut dyn FnMut(&dyn Weights, &mut Vec<u64>) -> Result<(), SourceError>;
 
-/// A computation with a row of a table, given the place of its number among those asked for.
+/// A computation with a table row, which gets the index of the row among the requested ones.
 pub type TakeRow<'a> = &'a mut dyn FnMut(usize, &[f32]);
 
 /// Supplies the forward pass with weights, from memory or from storage.
@@ -36,13 +35,13 @@ pub trait WeightSource: Send {
     /// Writes the embeddings of `tokens` to `rows` [tokens, hidden].
     fn embed(&mut self, tokens: &[u32], rows: &mut [f32]) -> Result<(), SourceError>;
 
-    /// Announces the rows of the table of a layer that [`look_up`](Self::look_up) asks for later in
-    /// this pass. They follow from tokens alone, so that reads can begin.
+    /// Announces the table rows of a layer that [`look_up`](Self::look_up) requests later in this
+    /// pass. They depend on tokens alone, so reads can begin.
     fn expect_rows(&mut self, _layer: usize, _find: FindRows<'_>) -> Result<(), SourceError> {
         Ok(())
     }
 
-    /// Calls `take` once for each row that `find` names of the table of a layer, in any order.
+    /// Calls `take` once for each row that `find` selects in a layer's table, in any order.
     fn look_up(
         &mut self,
         layer: usize,
@@ -137,38 +136,20 @@ pub trait Weights {
         true
     }
 
-    /// The executor of the experts that this call of [`Ready`] is about, if it is not the caller.
-    /// None if their matrices can be requested.
+    /// The executor of the experts in this call of [`Ready`], if they are computed elsewhere.
+    /// `None` if their matrices can be requested.
     fn executor(&mut self) -> Option<&mut dyn ExpertExecutor> {
         None
     }
 
     /// Calls `compute` with blocks of rows that together form the matrix, each with the number of
-    /// its first row, in any order; those of [`Role::KvUp`], whose rows are added up, and of
-    /// [`Role::ValueUp`], before whose rows a head attends, in ascending order. Used when
-    /// [`matrix`](Self::matrix) returns None.
+    /// its first row. Blocks may come in any order, except those of [`Role::KvUp`], whose rows are
+    /// added up, and of [`Role::ValueUp`], before whose rows a head attends: these come in
+    /// ascending order. Used when [`matrix`](Self::matrix) returns `None`.
     fn blocks(
         &mut self,
         piece: PieceId,
         role: Role,
         compute: &mut dyn FnMut(usize, &Matrix<'_>),
     ) -> Result<(), SourceError>;
-}
-
-/// The experts chosen by a layer's router for the tokens of a batch.
-#[derive(Clone, Debug, Default)]
-pub struct Routed {
-    /// Number of experts per token.
-    pub top_k: usize,
-    /// The experts of each token, the most probable first: [tokens, top_k].
-    pub choices: Vec<u32>,
-    /// The weight of each expert's output: [tokens, top_k].
-    pub weights: Vec<f32>,
-    /// The weight of each token's own input: `[tokens]`; empty where no choice returns it. Such a
-    /// choice appears as the first expert of the token once more, with the weight 0.
-    pub identity: Vec<f32>,
-    /// The weights of shared experts that the router scores: `[tokens, experts]`; empty without them.
-    pub shared: Vec<f32>,
-    /// The experts that at least one token uses, ascending.
-    pub distinct: Vec<u32>,
 }

@@ -10,14 +10,12 @@ mod ngrams;
 mod recurrent;
 
 use sws_kernels::functional::Streams;
-use sws_store::Configuration;
 
-use crate::config::{FamilyConfig, InvalidConfig};
-use crate::families;
 use crate::layer_state::RecurrentSize;
 use crate::rope::Rope;
 pub use attention::{
-    AttentionGate, AttentionSpec, BlocksSpec, DistanceSpec, KeyValues, QkNorm, Temperature,
+    AttentionExtras, AttentionGate, AttentionSpec, BlocksSpec, DistanceSpec, KeyValues, QkNorm,
+    Temperature,
 };
 pub use compressed::{CompressedSpec, PoolIndexer, PoolSpec};
 pub(crate) use experts::MAX_GROUPS;
@@ -30,12 +28,12 @@ pub use latent::{IndexerSpec, LatentGates, LatentSpec, SparseSpec};
 pub use ngrams::NgramSpec;
 pub use recurrent::{ConvSpec, DeltaInputs, DeltaSpec, StateSpaceSpec};
 
-/// The arithmetic of a model, as its configuration describes it.
+/// The computation of a model, as its configuration describes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelSpec {
     /// The family, as the configuration spells it.
     pub model_type: String,
-    /// The model type of the model that this is the language model of, if it is part of another.
+    /// The model type of the multimodal model that this language model is part of, if there is one.
     pub wrapper: Option<String>,
     /// Elements of the hidden state.
     pub hidden: usize,
@@ -49,46 +47,66 @@ pub struct ModelSpec {
     pub ropes: Vec<Rope>,
     /// The layers, first to last.
     pub layers: Vec<LayerSpec>,
-    /// The streams that the hidden state of a token consists of; None if it is one. Each begins as
-    /// the embedding, and all branches read a mix of them and are added to each.
+    /// The residual streams that form the hidden state of a token; `None` if there is only one.
+    /// Each begins as the embedding. Every branch reads a mix of the streams, and is added to each
+    /// of them.
     pub streams: Option<Streams>,
-    /// Elements of the latents from which a gate for each element of each stream is made: branches
-    /// and the head read the mean of the streams, normed, times these gates, and are not normed
-    /// again. None if they read sums by one weight for each stream.
-    pub stream_gates: Option<usize>,
-    /// True if the final norm reads the mean of streams, not a mix by weights.
-    pub mean_of_streams: bool,
-    /// Before the mixer of every so-manieth layer, the first included, the state is kept, and begins
-    /// anew as the mixer's branch. All branches and the final norm read a mix of the state and of
-    /// those kept. None if there is no other state.
+    /// Inputs that branches and the head read from several streams.
+    pub stream_reads: StreamReads,
+    /// Number of layers from one kept state to the next, beginning with the first layer. Before the
+    /// mixer of such a layer the state is kept, and the new state begins as the mixer's branch. All
+    /// branches and the final norm read a mix of the state and the kept states. `None` if no states
+    /// are kept.
     pub kept_every: Option<usize>,
     /// The factor applied to embeddings.
     pub embedding_scale: f32,
     /// True if embeddings are normed.
     pub embedding_norm: bool,
-    /// What tokens give to each layer besides their embedding; None if they give nothing.
+    /// Per-layer inputs, which tokens add to each layer besides their embedding; `None` if there
+    /// are none.
     pub layer_inputs: Option<LayerInputs>,
+    /// The final norm and the head.
+    pub head: HeadSpec,
+}
+
+/// The final norm, and the head, which computes logits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HeadSpec {
     /// The norm before the head.
-    pub final_norm: Norm,
-    /// Rows of the head, and of these the tokens that it predicts: the others are never drawn.
-    pub head_rows: [usize; 2],
+    pub norm: Norm,
+    /// Number of rows of the head, and number of tokens that it predicts. The other rows are never
+    /// sampled.
+    pub rows: [usize; 2],
     /// True if the head has a bias.
-    pub head_bias: bool,
+    pub bias: bool,
     /// The factor applied to the products of the head.
-    pub logit_scale: f32,
+    pub scale: f32,
     /// Logits, scaled, become cap · tanh(logit / cap).
-    pub logit_cap: Option<f32>,
+    pub cap: Option<f32>,
+}
+
+/// Inputs that branches and the head read from several streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamReads {
+    /// Weighted sums, with one weight for each stream.
+    Weights,
+    /// Weighted sums, except that the head reads the mean.
+    WeightsThenMean,
+    /// The mean of the streams, each normed and multiplied by gates for all of its elements. It is
+    /// not normed again. Gates are computed from latents with this number of elements.
+    Gates(usize),
 }
 
 /// One layer: a mixer of positions, then a feed-forward block, each on a normed copy of the hidden
-/// state. Their outputs, the layer's branches, are added to it. A layer may lack one of the two.
+/// state. Both outputs, the layer's branches, are added to the hidden state. A layer may lack one
+/// of the two.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerSpec {
-    /// The norms before both.
+    /// The norms before mixer and feed-forward block.
     pub norm: Norm,
     /// The way in which branches are added.
     pub residual: Residual,
-    /// What n-grams of tokens add to the state before the mixer, whose state has a fixed size.
+    /// Values that n-grams of tokens add to the state before the mixer.
     pub ngrams: Option<NgramSpec>,
     /// The mixer of positions.
     pub mixer: Mixer,
@@ -106,20 +124,20 @@ pub struct Residual {
     /// True if the feed-forward block reads the same normed state as the mixer.
     pub parallel: bool,
     /// True if the router, the experts and the shared expert each read the state through a norm of
-    /// their own, and the sum of the experts and the output of the shared one are normed before
-    /// they are added up. The norm of the router is multiplied by the inverse of the root of the
-    /// state's length.
+    /// their own. The sum of the experts and the output of the shared one are then normed before
+    /// they are added up, and the norm of the router is divided by the root of the state's length.
     pub split: bool,
     /// True if the hidden state is multiplied by a number at the end of the layer.
     pub scaled_state: bool,
     /// True if the output of a dense feed-forward block is multiplied by a number.
     pub scaled_mlp: bool,
-    /// Values that the convolution of each branch sees, which is added to the branch; None without.
+    /// Number of values that the convolution of each branch sees. Its result is added to the
+    /// branch; `None` without convolutions.
     pub conv: Option<usize>,
 }
 
 impl Default for Residual {
-    /// As in most families: branches are added as they are, one after the other.
+    /// The residual of most families: branches are added as they are, one after the other.
     fn default() -> Residual {
         let post_norms = false;
         let parallel = false;
@@ -136,14 +154,14 @@ impl Default for Residual {
 pub enum Norm {
     /// Root mean square.
     Rms {
-        /// Added to the mean of squares.
+        /// Number added to the mean of squares.
         eps: f32,
         /// True if the factor is one plus the weights, which then lie around zero.
         one_plus: bool,
     },
-    /// Standard deviation, after the mean is subtracted.
+    /// Division by the standard deviation, after the mean is subtracted.
     Layer {
-        /// Added to the variance.
+        /// Number added to the variance.
         eps: f32,
         /// True if norms of the hidden state have biases.
         bias: bool,
@@ -165,35 +183,33 @@ pub enum Mixer {
     Conv(ConvSpec),
     /// A state space: each head adds every token to a matrix that decays.
     StateSpace(StateSpaceSpec),
-    /// None: each position by itself.
+    /// No mixer: each position by itself.
     None,
 }
 
 impl ModelSpec {
-    /// Reads a configuration, in the spelling of transformers 4 or 5.
-    pub fn of(config: &Configuration) -> Result<ModelSpec, InvalidConfig> {
-        FamilyConfig::read(config, |config| (families::of(config)?.family.spec)(config))
-    }
-
-    /// Reads a `config.json`.
-    pub fn parse(config_json: &[u8]) -> Result<ModelSpec, InvalidConfig> {
-        ModelSpec::of(&Configuration::from_json("config.json", config_json)?)
-    }
-
     /// The model type with which the model is published: that of the model around it, if there is one.
     pub fn published_type(&self) -> &str {
         self.wrapper.as_deref().unwrap_or(&self.model_type)
     }
 
-    /// Elements of the hidden state of a token, with all its streams, or those kept.
+    /// Number of elements in the hidden state of a token, including all streams or kept states.
     pub fn state_width(&self) -> usize {
         self.states() * self.hidden
     }
 
-    /// Streams of a token, or its state and those kept of it; otherwise 1.
+    /// Number of streams of a token, or of its state and the kept states; otherwise 1.
     pub fn states(&self) -> usize {
         let kept = self.kept_every.map_or(0, |every| self.layers.len().div_ceil(every));
         self.streams.map_or(1 + kept, |streams| streams.count)
+    }
+
+    /// Number of elements in the latents of stream gates, if branches read streams through gates.
+    pub fn stream_gates(&self) -> Option<usize> {
+        match self.stream_reads {
+            StreamReads::Weights | StreamReads::WeightsThenMean => None,
+            StreamReads::Gates(rank) => Some(rank),
+        }
     }
 
     /// The largest number of experts per token in any layer; 0 for a dense model.
@@ -216,12 +232,12 @@ impl LayerSpec {
         }
     }
 
-    /// Numbers that the convolutions of keys, of values, of the mixer and of the feed-forward block
-    /// remember.
+    /// Number of values that the convolutions of keys, of values, of the mixer and of the
+    /// feed-forward block remember.
     pub(crate) fn convs(&self, hidden: usize) -> [usize; 4] {
         let [keys, values] = match &self.mixer {
             Mixer::Attention(spec) => {
-                let past = spec.conv.map_or(0, |taps| taps - 1);
+                let past = spec.extras.conv.map_or(0, |taps| taps - 1);
                 [spec.key_width(), spec.value_width()].map(|width| past * width)
             }
             _ => [0; 2],
@@ -230,8 +246,8 @@ impl LayerSpec {
         [keys, values, branch, branch]
     }
 
-    /// The size of the state of a sequence, if it is the same for any number of positions; of
-    /// residual streams that have `width` elements together.
+    /// The size of a sequence's state, if it does not depend on the number of positions. `width` is
+    /// the number of elements of all residual streams.
     pub(crate) fn memory(&self, width: usize) -> Option<RecurrentSize> {
         let RecurrentSize { past, sums } = self.mixer.memory()?;
         let more = self.ngrams.as_ref().map_or(0, |ngrams| ngrams.past(width));
@@ -240,7 +256,7 @@ impl LayerSpec {
 }
 
 impl Norm {
-    /// The same norm with factors of one plus the weights.
+    /// This norm, with factors of one plus the weights.
     pub const fn one_plus(self) -> Norm {
         match self {
             Norm::Rms { eps, .. } => Norm::Rms { eps, one_plus: true },

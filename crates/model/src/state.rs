@@ -1,12 +1,12 @@
 //! The state of a forward pass: the hidden state of a batch, and the caches of its sequences.
 
-use sws_store::{Pass, Span};
+use sws_format::{Pass, Span};
 
-use crate::forward::{Middle, Selection, Workspace};
 use crate::layer_state::{KvPrecision, SequenceSnapshot, SequenceState, SharedPage};
 use crate::prefix::Prefix;
 use crate::source::Routed;
 use crate::spec::{Mixer, ModelSpec};
+use crate::workspace::{Middle, Selection, Workspace};
 
 /// The hidden state of the current batch, and the KV cache of every sequence.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub(crate) enum BatchProgress {
     Shared(usize),
 }
 
-/// A state to return to. While one exists, sequences keep what they overwrite. Pass it to
+/// A saved state. While one exists, sequences keep overwritten rows. Pass it to
 /// [`ForwardState::rewind`] or [`ForwardState::keep`].
 #[derive(Debug)]
 #[must_use]
@@ -50,9 +50,9 @@ pub struct SavedState {
     progress: BatchProgress,
     /// The inputs of the experts, if saved in the middle of a layer.
     middle: Option<Middle>,
-    /// What is added at the end of the next layer, if anything is.
+    /// The sum of experts that is added at the end of the next layer, if there is one.
     later: Vec<f32>,
-    /// What tokens give to layers, if saved in the middle of a pass.
+    /// The per-layer inputs, if saved in the middle of a pass.
     inputs: Vec<f32>,
     /// The positions that sparse attention has selected, if saved in the middle of a pass.
     selection: Option<Selection>,
@@ -86,7 +86,7 @@ impl ForwardState {
         self
     }
 
-    /// As [`with_pages`](Self::with_pages), for sequences added or released from now on.
+    /// Like [`with_pages`](Self::with_pages), for sequences added or released from now on.
     pub fn set_pages(&mut self, positions: usize) {
         self.page = positions;
     }
@@ -141,15 +141,16 @@ impl ForwardState {
         ForwardState::paged_bytes(spec, limit, precision, usize::MAX)
     }
 
-    /// The same for sequences in [pages](Self::with_pages), the last of which is whole.
+    /// Like [`cache_bytes`](Self::cache_bytes), for sequences in [pages](Self::with_pages), the
+    /// last of which is whole.
     pub fn paged_bytes(spec: &ModelSpec, limit: usize, precision: KvPrecision, page: usize) -> u64 {
         SequenceState::bytes_for(spec, limit.min(spec.context), precision, page)
     }
 
-    /// The maximum size in bytes of what sequences keep of the state before while a state is saved,
-    /// for a pass of `tokens` tokens of `sequences` sequences: windows keep overwritten positions,
-    /// recurrent layers a copy. The positions that sparse attention has selected count, too, and what
-    /// tokens give to layers.
+    /// The maximum bytes that sequences keep of earlier states while a state is saved, for a pass
+    /// of `tokens` tokens over `sequences` sequences. Windows keep overwritten positions, and
+    /// recurrent layers a copy. The positions selected by sparse attention, and per-layer inputs,
+    /// count too.
     pub fn journal_bytes(
         spec: &ModelSpec,
         (sequences, tokens): (usize, usize),
@@ -183,13 +184,13 @@ impl ForwardState {
         Some(self.insert(fork))
     }
 
-    /// The positions of a sequence apart from it, in the same memory until one of the two writes.
-    /// `None` if a pass over the sequence failed in the middle.
+    /// A prefix with all positions of a sequence, sharing its memory until one of the two is
+    /// written. `None` if a pass over the sequence failed in the middle.
     pub fn prefix(&self, sequence: usize) -> Option<Prefix> {
         Prefix::of(&self.sequences[sequence])
     }
 
-    /// A prefix without positions, to be filled from bytes.
+    /// An empty prefix, to be filled from bytes.
     pub fn empty_prefix(&self, spec: &ModelSpec) -> Prefix {
         Prefix::empty(SequenceState::new(spec, self.limit, self.precision, self.page))
     }
@@ -217,8 +218,8 @@ impl ForwardState {
         self.changes += 1;
     }
 
-    /// True if sequences can be cut at any length. With recurrent layers or windows they can only be
-    /// continued from where they are.
+    /// True if sequences can be cut at any length. With recurrent layers or windows they can only
+    /// be continued at their end.
     pub fn goes_back(&self, spec: &ModelSpec) -> bool {
         SequenceState::new(spec, self.limit, self.precision, self.page).goes_back()
     }
@@ -229,7 +230,7 @@ impl ForwardState {
         each * self.sequences() as u64
     }
 
-    /// Bytes that so many more tokens of sequences take, with copies of memory that is shared.
+    /// Bytes that this many more tokens of sequences take, including copies of shared memory.
     pub fn growth(&self, parts: &[(usize, usize)]) -> u64 {
         parts.iter().map(|&(sequence, tokens)| self.sequences[sequence].growth(tokens)).sum()
     }
@@ -323,15 +324,15 @@ impl ForwardState {
         Some(self.work.selection()?.of(span)?.of(row - span.first_row, 0))
     }
 
-    /// Copies what layers with blocks or pooled entries select from now on, until
-    /// [`release_work`](Self::release_work), in memory that no budget counts.
+    /// Starts copying the selections of layers with blocks or pooled entries, until
+    /// [`release_work`](Self::release_work). No budget includes the memory of the copies.
     pub fn note_selections(&mut self) {
         *self.work.noted() = Some(Vec::new());
     }
 
-    /// Takes the copies made since the last call: of each token that does not see everything, and
-    /// each of its lists, the positions in those blocks, or the entries. Lists of a layer have one
-    /// length; a shorter one goes on with `u32::MAX`.
+    /// Returns the selections copied since the last call. They contain the positions in selected
+    /// blocks, or the selected entries, for each list of each token that does not see everything.
+    /// The lists of a layer have one length; shorter ones are padded with `u32::MAX`.
     pub fn take_selections(&mut self) -> Vec<u32> {
         self.work.noted().as_mut().map(std::mem::take).unwrap_or_default()
     }
@@ -341,8 +342,8 @@ impl ForwardState {
         self.work.bytes() + (self.hidden.capacity() * size_of::<f32>()) as u64
     }
 
-    /// How often products were divided among threads: the places of all passes where threads begin together and wait
-    /// for one another.
+    /// Number of times that products were divided among threads: the places of all passes where
+    /// threads begin together and wait for one another.
     pub fn divisions(&self) -> u64 {
         self.work.divisions()
     }
@@ -376,7 +377,7 @@ impl ForwardState {
         }
     }
 
-    /// Lets passes over a sequence fail until it is cleared.
+    /// Makes passes over a sequence fail until it is cleared.
     pub(crate) fn interrupt(&mut self, sequence: usize) {
         self.sequences[sequence].partial = true;
     }
@@ -409,7 +410,7 @@ impl ForwardState {
         for (sequence, snapshot) in self.sequences.iter_mut().zip(sequences) {
             sequence.restore(snapshot);
         }
-        // Reuses the existing buffer, since a budget counts on its length.
+        // The existing buffer is reused, because the budget relies on its length.
         self.hidden.clone_from(&hidden);
         self.pass = pass;
         self.progress = progress;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::convert::Infallible;
 
-use sws_store::{Manifest, PieceId, PieceKind, Tensor};
+use sws_format::{Manifest, PieceId, PieceKind, Tensor};
 
 use crate::families::{self, Names};
 use crate::spec::{KeyValues, Mixer, ModelSpec};
@@ -17,18 +17,19 @@ pub struct Unused<'m> {
     pub part: UnusedPart,
 }
 
-/// Parts of models of which tensors are left out.
+/// Parts of models whose tensors are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum UnusedPart {
-    /// That for images and films.
+    /// The part for images and videos.
     Images,
-    /// That for sound.
+    /// The part for sound.
     Sound,
-    /// Layers that predict further tokens.
+    /// Layers for multi-token prediction.
     Prediction,
-    /// None: numbers that others have, too, or that the arithmetic of f32 does not need.
+    /// No part: values that other tensors contain, too, or that the arithmetic of f32 does not
+    /// need.
     Needless,
-    /// Perhaps the language model, so that the configuration may be that of another one.
+    /// Possibly the language model. The configuration may then belong to another model.
     Unknown,
 }
 
@@ -37,16 +38,16 @@ pub enum UnusedPart {
 pub struct LeftOut {
     /// Their part of the model.
     pub part: UnusedPart,
-    /// Their names: with `*` for numbers that differ, or what they begin with.
+    /// Their names, with `*` for numbers that differ, or their common beginning.
     pub names: String,
     /// Number of tensors.
     pub tensors: usize,
-    /// Their bytes.
+    /// Bytes of these tensors.
     pub bytes: u64,
 }
 
 impl UnusedPart {
-    /// So many tensors of the part, in words.
+    /// Describes `count` tensors of the part in words.
     pub fn tensors(self, count: usize) -> String {
         let (tensors, predict) = match count {
             1 => ("tensor", "predicts"),
@@ -65,7 +66,7 @@ impl UnusedPart {
 }
 
 impl ModelSpec {
-    /// The tensors that no pass reads, of weights that have all that passes do read.
+    /// The tensors that no pass reads. The weights must contain all tensors that passes do read.
     pub fn unused<'m>(&self, manifest: &'m Manifest) -> Vec<Unused<'m>> {
         let Some(names) = families::names(&self.model_type, self.wrapper.as_deref()) else {
             return Vec::new();
@@ -81,7 +82,7 @@ impl ModelSpec {
                 let name = |role| names.names_of(id, role).chain([names.name_of(id, role)]);
                 let known: HashSet<_> = wanted.iter().flat_map(|it| name(it.role)).collect();
                 let others = tensors.iter().filter(|tensor| !known.contains(&tensor.name));
-                // Programs that make GPTQ add biases of zeros.
+                // Programs that produce GPTQ add biases of zeros.
                 let packed = tensors.iter().any(|tensor| tensor.packing.is_some());
                 unused.extend(others.map(|tensor| {
                     match packed && tensor.name.ends_with(".bias") {
@@ -105,7 +106,8 @@ impl ModelSpec {
         unused
     }
 
-    /// The same, with similar names together, so that few lines name all of them.
+    /// Like [`unused`](Self::unused), with similar names grouped, so that few lines name all
+    /// tensors.
     pub fn left_out(&self, manifest: &Manifest) -> Vec<LeftOut> {
         LeftOut::of(self.unused(manifest))
     }
@@ -120,7 +122,8 @@ impl ModelSpec {
             return UnusedPart::Needless;
         }
         if let Some((layer, rest)) = in_layer {
-            // Published checkpoints have keys and values of layers that see those of others.
+            // Published checkpoints contain keys and values of layers that use those of other
+            // layers.
             let layers = self.layers.get(layer as usize).map(|layer| &layer.mixer);
             let lent = matches!(layers, Some(Mixer::Attention(attention))
                 if matches!(attention.key_values, KeyValues::Of(_)));
@@ -163,11 +166,11 @@ const NEEDLESS: [&str; 13] = [
     ".prob_output_scale",
 ];
 
-/// The ending of tensors of the language model's layers that only positions of images use.
+/// The ending of tensors in the language model's layers that only image positions use.
 const OF_IMAGES: &str = "_vl";
 
 impl LeftOut {
-    /// Puts tensors with similar names together. Those of a whole part of the model are together by the
+    /// Groups tensors with similar names. Tensors of a whole part of the model are grouped by the
     /// beginnings of their names.
     pub fn of<'m>(unused: impl IntoIterator<Item = Unused<'m>>) -> Vec<LeftOut> {
         let mut groups: BTreeMap<(UnusedPart, String), LeftOut> = BTreeMap::new();
@@ -205,20 +208,21 @@ fn without_numbers(name: &str) -> String {
     name.split('.').map(part).collect::<Vec<_>>().join(".")
 }
 
-/// Two names of the same form as one, with `*` for numbers that differ.
+/// Merges two names of the same form, with `*` for numbers that differ.
 fn both(one: &str, other: &str) -> String {
     let parts = one.split('.').zip(other.split('.'));
     parts.map(|(a, b)| if a == b { a } else { "*" }).collect::<Vec<_>>().join(".")
 }
 
-/// The layers that predict further tokens: they combine a hidden state with an embedding first.
+/// The layers for multi-token prediction, which first combine a hidden state with an embedding.
 fn predicting(names: Names, manifest: &Manifest) -> HashSet<u64> {
     let extra = manifest.piece(PieceId::EXTRA).into_iter().flat_map(|piece| &piece.tensors);
     let combining = extra.filter(|tensor| tensor.name.contains("eh_proj"));
     combining.filter_map(|tensor| Some(layer_of(names, &tensor.name)?.0)).collect()
 }
 
-/// Number of the layer in the name of a tensor, in safetensors or in GGUF files, and what follows it.
+/// Number of the layer in the name of a tensor, from safetensors or GGUF files, and the rest of the
+/// name.
 fn layer_of(names: Names, name: &str) -> Option<(u64, &str)> {
     let rest = names.in_layers(name).or_else(|| name.strip_prefix("blk."))?;
     let (layer, rest) = rest.split_once('.')?;

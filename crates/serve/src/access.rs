@@ -1,4 +1,4 @@
-//! Decisions about who may call.
+//! Access control: API keys, hosts, and origins of web pages.
 
 use std::hint::black_box;
 use std::net::IpAddr;
@@ -12,11 +12,12 @@ use crate::failure::Failure;
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// A client, as far as it is known: the number of its key, or 0.
+/// The owner of a request: the number of its API key, or 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner(pub(crate) u64);
 
-/// Refuses requests without a key, of a web page from elsewhere, or to a name that is not ours.
+/// Refuses requests without a key, from web pages of other origins, or addressed to a foreign host
+/// name.
 pub(crate) fn check(
     config: &ServerConfig,
     uri: &Uri,
@@ -26,13 +27,14 @@ pub(crate) fn check(
         return Err(Failure::invalid("the header Host is there more than once; send it once"));
     }
     let host = match uri.authority() {
-        // That of an absolute address counts (RFC 9112, 3.2.2), without a name of a user.
+        // The host of an absolute address has precedence (RFC 9112, 3.2.2), without the user's
+        // name.
         Some(authority) => authority.as_str().rsplit('@').next(),
         None => headers.get(HOST).and_then(|host| host.to_str().ok()),
     };
     let host = host.unwrap_or_default();
     let path = uri.path();
-    // A page from elsewhere can send requests that look harmless to a browser.
+    // To a browser, requests of a foreign page can look harmless, so it sends them.
     if let Some(origin) = headers.get(ORIGIN).filter(|_| cors::allowed(config, headers).is_none()) {
         let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
         if origin.is_none_or(|(_, from)| !from.eq_ignore_ascii_case(host)) {
@@ -41,7 +43,7 @@ pub(crate) fn check(
             ));
         }
     }
-    // A page can also give its own name the address of this machine. It has no key.
+    // A foreign page can also make its own host name resolve to this machine. It has no key.
     if config.keys.is_empty() && !is_ours(config, host) {
         return Err(Failure::forbidden(
             "the name in the address or the header Host is not one of this server; use its address, or start it with --allowed-host",
@@ -54,12 +56,12 @@ pub(crate) fn check(
     key(config, headers).ok_or_else(Failure::without_key)
 }
 
-/// True for what probes may see, and for the page, which asks for the key.
+/// True for the paths of probes, and for the page that asks for the key.
 fn is_public(path: &str) -> bool {
     matches!(path, "/health" | "/v1/health" | "/" | "/page.css" | "/page.js")
 }
 
-/// The owner of the key of a request. Takes the same time for every wrong one of a length.
+/// The owner of a request's key. Takes the same time for all wrong keys of one length.
 fn key(config: &ServerConfig, headers: &HeaderMap) -> Option<Owner> {
     let bearer = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
     let bearer = bearer.and_then(|value| {
@@ -78,13 +80,13 @@ fn key(config: &ServerConfig, headers: &HeaderMap) -> Option<Owner> {
     owner
 }
 
-/// Compares in a time that depends on the lengths only.
+/// Compares two keys in a time that depends only on their lengths.
 fn same(key: &[u8], given: &[u8]) -> bool {
     let differences = key.iter().zip(given).fold(0, |found, (a, b)| black_box(found | (a ^ b)));
     differences == 0 && key.len() == given.len()
 }
 
-/// True if a request to this host is meant for this server.
+/// True if the host name of a request belongs to this server.
 fn is_ours(config: &ServerConfig, host: &str) -> bool {
     let name = match host.strip_prefix('[') {
         Some(rest) => rest.split(']').next().unwrap_or_default(),

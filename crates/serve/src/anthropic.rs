@@ -6,24 +6,26 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use sws::{BatchRequest, Cancel, End};
-use sws_model::text::{ChatOptions, Json, Position, ReplyPart};
+use sws_text::{ChatOptions, Json, Position, ReplyPart};
 
 use crate::app::{App, Served};
 use crate::blocks::{self, MessageBlock};
 use crate::failure::Failure;
 use crate::fields::{Fields, Many, Nothing, OneOrMany, parse};
 use crate::known::check_names;
-use crate::messages::{ChatTurn, PromptRequest, prompt};
+use crate::messages::{PromptRequest, prompt};
 use crate::names::names;
 use crate::prepared::Prepared;
 use crate::queue::Happened;
 use crate::replies::Replies;
 use crate::reply::AnswerWriter;
+use crate::sse::named;
 use crate::structured::{self, OutputFormat};
-use crate::tally::{AnswerHead, TextTally, named};
+use crate::tally::{AnswerHead, TextTally};
 use crate::tools::{self, OfferedTools, ToolChoice};
+use crate::turn::ChatTurn;
 
-/// Beginning of a line that one client changes with each request, which a model has no use for.
+/// Beginning of a line that one client changes with each request, and that is useless to a model.
 const BILLING: &str = "x-anthropic-billing-header";
 
 /// The fields of a request.
@@ -61,7 +63,7 @@ struct Thinking {
 }
 
 impl MessagesRequest {
-    /// The structured output: of `output_config`, or of the older field.
+    /// The requested structured output, from `output_config` or from the older field.
     fn requested_format(&mut self) -> Result<Option<OutputFormat>, Failure> {
         let config = self.output_config.take().and_then(|output| output.format);
         let (format, field) = match (config, self.output_format.take()) {
@@ -77,7 +79,7 @@ impl MessagesRequest {
         structured::format(&format, field, true)
     }
 
-    /// The conversation as the model gets it.
+    /// The conversation in the form that the model gets.
     fn prompt_request(self, app: &App, served: &Served) -> Result<PromptRequest, Failure> {
         let choice = self.tool_choice.as_ref();
         let OfferedTools { tools, must, call } = tools::offered(app, served, self.tools, choice)?;
@@ -101,12 +103,12 @@ impl MessagesRequest {
     }
 }
 
-/// The fields of a request, beside those of all interfaces.
+/// The request fields of this interface, without those that all interfaces share.
 pub(crate) fn fields() -> [&'static [&'static str]; 1] {
     [names::<MessagesRequest>()]
 }
 
-/// Prepares an answer.
+/// Prepares the answer to a request.
 pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prepared, Failure> {
     check_names(app, body, &fields())?;
     let sampling = parse::<Fields>(body)?.of_a_conversation(app, served)?.of_one_text()?;
@@ -116,12 +118,12 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
     let constraint = structured::of_an_answer(app, served, &sampling.generation, &request, format)?;
     let stops = &sampling.generation.stop_strings;
     let answer = MessagesAnswer {
-        head: AnswerHead::new(app, served, "msg"),
+        head: AnswerHead::new(app, served, "msg_"),
         tally: TextTally::new(request.tokens.len(), 1, 1),
         replies: Replies::new(app, served, &request, 1),
         block: None,
         blocks: 0,
-        // With several the sampler does not say which it was.
+        // With several stop strings, the sampler does not report which of them was found.
         stop: stops.first().filter(|_| stops.len() == 1).cloned(),
         stream: sampling.stream,
         is_over: false,
@@ -160,7 +162,7 @@ struct MessagesAnswer {
     block: Option<&'static str>,
     /// Number of blocks sent before.
     blocks: usize,
-    /// The only stop string, if there is one.
+    /// The stop string, if there is exactly one.
     stop: Option<String>,
     stream: bool,
     is_over: bool,
@@ -248,7 +250,7 @@ impl MessagesAnswer {
     }
 }
 
-/// A block with reasoning. Nothing signs it.
+/// A block with reasoning, without a signature.
 fn thinking(text: &str) -> Value {
     json!({"type": "thinking", "thinking": text, "signature": ""})
 }

@@ -3,32 +3,34 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use sws::{
     Activations, BatchRequest, Cancel, Defaults, GenerationOptions, LoadedModel, Needs, TextCodec,
     Warning,
 };
 use sws_engine::{Gauge, Plan};
+use sws_format::Clock;
 use sws_model::KvPrecision;
-use sws_model::text::{Detokenizer, Position, ReplyFormat, SettingOf, Tokenizer};
-use sws_store::Clock;
+use sws_text::{ChatTemplate, Detokenizer, Position, ReplyFormat, SettingOf, Tokenizer};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::channel;
 
 use crate::ServerConfig;
 use crate::bodies::Bodies;
-use crate::certified;
 use crate::cost::RequestCost;
 use crate::counts::ServerCounts;
-use crate::events::Events;
 use crate::failure::Failure;
+use crate::kept::KeptResponses;
+use crate::listeners::Events;
 use crate::queue::{QueuedText, TextQueue};
 use crate::reply::ReplyTicket;
 use crate::requests::{RequestEntry, RequestOrigin, Requests};
-use crate::room::Room;
+use crate::room::{Room, WaitingFor};
+use crate::sizes::{CERTIFICATE_UNIT, certificate_bytes};
 
-/// Events of a request that its connection has not taken yet. Only a client that does not read
-/// leaves as many.
+/// Maximum number of events of a request that its connection has not taken yet. Only a client that
+/// does not read its response reaches it.
 const EVENTS: usize = 4096;
 /// Maximum number of ignored fields that the log names.
 const IGNORED: usize = 64;
@@ -43,27 +45,28 @@ pub(crate) struct App {
     draining: AtomicBool,
     cut: AtomicBool,
     pub(crate) bodies: Bodies,
-    /// Permits for units of memory for certificates.
+    /// Semaphore for the memory of certificates.
     pub(crate) certificates: Arc<Semaphore>,
     pub(crate) requests: Requests,
     pub(crate) events: Events,
-    /// Number of the next id.
+    pub(crate) kept: Arc<KeptResponses>,
+    /// Number used for the next id.
     numbers: AtomicU64,
     ignored: Mutex<BTreeSet<String>>,
 }
 
-/// Facts about the loaded model, for the threads that do not compute.
+/// Facts about the loaded model, for all threads except the worker's.
 pub(crate) struct Served {
     pub(crate) model: sws::Model,
     pub(crate) text: TextCodec,
     pub(crate) defaults: Defaults,
     /// Format of the answers in conversations.
     pub(crate) format: ReplyFormat,
-    /// Special tokens that are part of such answers.
+    /// Special tokens that stay in the text of such answers.
     pub(crate) shown: Vec<u32>,
-    /// Settings of conversations, or of texts where there are none.
+    /// Default settings of conversations, or of texts for a model without conversations.
     pub(crate) settings: [SettingOf; 7],
-    /// The tokens that end texts.
+    /// Tokens that end a text.
     pub(crate) ends: Vec<u32>,
     /// Memory for structured output.
     pub(crate) room: Room,
@@ -74,15 +77,20 @@ pub(crate) struct Served {
     pub(crate) texts: usize,
     /// True if tokens of prompts can be ranked.
     pub(crate) prompt_ranks: bool,
+    pub(crate) gauge: Option<Gauge>,
+    /// The division of the memory budget, if there is one.
+    pub(crate) plan: Option<Plan>,
+    pub(crate) identity: ServedIdentity,
+}
+
+/// Identity of a served model, for responses.
+pub(crate) struct ServedIdentity {
+    pub(crate) created: i64,
+    pub(crate) fingerprint: String,
     /// Precision of the KV cache.
     pub(crate) kv: KvPrecision,
     /// Kind of activations of products.
     pub(crate) activations: Activations,
-    pub(crate) gauge: Option<Gauge>,
-    /// The division of its memory, if it has a budget.
-    pub(crate) plan: Option<Plan>,
-    pub(crate) created: i64,
-    pub(crate) fingerprint: String,
     /// Reasons why the result differs from that of the published weights.
     pub(crate) lossy: Vec<String>,
 }
@@ -90,7 +98,8 @@ pub(crate) struct Served {
 impl App {
     pub(crate) fn new(config: ServerConfig) -> App {
         let bodies = Bodies::new(config.limits.body);
-        let certificates = certified::bytes(config.limits.body).div_ceil(certified::UNIT);
+        let kept = config.limits.kept_responses;
+        let certificates = certificate_bytes(config.limits.body).div_ceil(CERTIFICATE_UNIT);
         App {
             config,
             queue: TextQueue::default(),
@@ -103,12 +112,13 @@ impl App {
             certificates: Arc::new(Semaphore::new(certificates)),
             requests: Requests::default(),
             events: Events::default(),
+            kept: Arc::new(KeptResponses::new(kept)),
             numbers: AtomicU64::new(0),
             ignored: Mutex::default(),
         }
     }
 
-    /// Begins to serve a model.
+    /// Begins to serve a loaded model.
     pub(crate) fn serve(&self, model: &mut LoadedModel, needs: Needs) -> sws::Result<()> {
         let limit = model.limit();
         let vocab = model.causal_lm().vocab();
@@ -127,7 +137,8 @@ impl App {
         let format = text.template().map_or(ReplyFormat::default(), ReplyFormat::of);
         let defaults = model.model().defaults()?;
         let conversation = text.template().is_some();
-        let options = GenerationOptions { conversation, ..GenerationOptions::default() };
+        let thinks = text.template().is_some_and(ChatTemplate::thinks);
+        let options = GenerationOptions { conversation, thinks, ..GenerationOptions::default() };
         let generation = defaults.generation(&options)?;
         generation.ignored.iter().for_each(|sentence| self.log(sentence));
         let served = Served {
@@ -138,24 +149,29 @@ impl App {
             format,
             shown: text.markers(format),
             text,
-            lossy: lossy.map(Warning::to_string).collect(),
             model: model.model().clone(),
             limit,
             vocab,
             texts: needs.texts,
             prompt_ranks: needs.all_logits,
-            kv: model.kv(),
-            activations: model.activations(),
             gauge: model.gauge(),
             plan: model.plan().cloned(),
-            created: self.clock.unix_seconds(),
-            fingerprint: format!("sws-{}-{arithmetic}{rounded}-{short}", env!("CARGO_PKG_VERSION")),
+            identity: ServedIdentity {
+                created: self.clock.unix_seconds(),
+                fingerprint: format!(
+                    "sws-{}-{arithmetic}{rounded}-{short}",
+                    env!("CARGO_PKG_VERSION")
+                ),
+                kv: model.kv(),
+                activations: model.activations(),
+                lossy: lossy.map(Warning::to_string).collect(),
+            },
         };
         let _ = self.served.set(Arc::new(served));
         Ok(())
     }
 
-    /// The model, once it is loaded and until the server ends.
+    /// The model, from when it is loaded until the server ends.
     pub(crate) fn served(&self) -> Result<Arc<Served>, Failure> {
         if self.is_draining() {
             return Err(Failure::unavailable("the server is about to end; try another"));
@@ -169,13 +185,13 @@ impl App {
         self.served.get().map(|served| &served.room)
     }
 
-    /// Ends the queue; texts that have begun go on.
+    /// Closes the queue. Texts that have begun continue.
     pub(crate) fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
         self.queue.close();
     }
 
-    /// True once no further text is begun.
+    /// True once no new text begins.
     pub(crate) fn is_draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
     }
@@ -199,19 +215,19 @@ impl App {
         Ok(())
     }
 
-    /// A new id, for a response or its parts.
+    /// A new id with this prefix, for a response or a part of it.
     pub(crate) fn id(&self, prefix: &str) -> String {
         self.numbered(prefix).1
     }
 
-    /// A new id, with its number.
+    /// A new id with this prefix, and its number.
     pub(crate) fn numbered(&self, prefix: &str) -> (u64, String) {
         let number = self.numbers.fetch_add(1, Ordering::Relaxed);
-        // Different from those of the server before, too.
-        (number, format!("{prefix}-{:x}-{number:x}", self.clock.unix_seconds()))
+        // The time makes ids differ from those of an earlier server process.
+        (number, format!("{prefix}{:x}-{number:x}", self.clock.unix_seconds()))
     }
 
-    /// The number of the first call of a request's answers.
+    /// The number of the first tool call in a request's answers.
     pub(crate) fn first_call(&self) -> u64 {
         const CALLS: u64 = 50_000;
         let request = self.numbers.load(Ordering::Relaxed);
@@ -223,7 +239,7 @@ impl App {
         (self.config.log)(line);
     }
 
-    /// Names a field that is ignored in the log, once.
+    /// Logs the name of an ignored field, once.
     pub(crate) fn ignored(&self, field: &str) {
         let mut ignored = self.ignored.lock().unwrap_or_else(PoisonError::into_inner);
         let known = field.len() <= 64 && field.bytes().all(|b| b.is_ascii_graphic());
@@ -232,7 +248,7 @@ impl App {
         }
     }
 
-    /// Queues the texts of a request, which have one handle to cancel them.
+    /// Queues the texts of a request, which share one handle to cancel them.
     pub(crate) fn submit(
         &self,
         texts: Vec<BatchRequest>,
@@ -257,10 +273,29 @@ impl App {
     }
 }
 
+impl WaitingFor for App {
+    fn now(&self) -> Duration {
+        self.clock.now()
+    }
+
+    fn queue_time(&self) -> Duration {
+        self.config.limits.queue_time
+    }
+
+    fn wake(&self) {
+        self.queue.wake();
+    }
+
+    fn is_draining(&self) -> bool {
+        App::is_draining(self)
+    }
+}
+
 impl Served {
-    /// True if the model can call tools, in a format that is known.
-    pub(crate) fn has_tools(&self) -> bool {
-        self.format.has_calls() && self.text.template().is_some_and(|template| template.has_tools())
+    /// The model's format of tool calls; `None` if it has no chat template.
+    pub(crate) fn tools(&self) -> Option<&'static str> {
+        self.text.template()?;
+        Some(if self.format.has_generic_calls() { "generic" } else { "template" })
     }
 
     /// The memory budget in bytes, if there is one.
@@ -273,7 +308,7 @@ impl Served {
         self.text.tokenizer().ok_or_else(Failure::no_tokenizer)
     }
 
-    /// The text of a token by itself. Tokens that are no whole characters have their name in the
+    /// The text of a single token. If it is not a whole number of characters, its name in the
     /// vocabulary.
     pub(crate) fn name(&self, token: u32) -> String {
         let Some(tokenizer) = self.text.tokenizer() else {

@@ -1,12 +1,12 @@
 //! Messages in Anthropic's form: lists of blocks.
 
 use serde::Deserialize;
-use sws_model::text::Json;
+use sws_text::Json;
 
 use crate::app::App;
 use crate::failure::Failure;
 use crate::fields::{Many, OneOrMany};
-use crate::messages::ChatTurn;
+use crate::turn::ChatTurn;
 
 /// A message.
 #[derive(Debug, Deserialize)]
@@ -23,7 +23,7 @@ pub(crate) struct MessageBlock {
     kind: String,
     text: String,
     thinking: String,
-    /// Of a call, and of its result.
+    /// Id of a tool call or of a tool result.
     id: Option<String>,
     tool_use_id: Option<String>,
     name: String,
@@ -37,7 +37,7 @@ impl From<String> for MessageBlock {
     }
 }
 
-/// The text of blocks, each on lines of its own.
+/// The joined text of blocks, each on lines of its own.
 pub(crate) fn text(app: &App, blocks: Vec<MessageBlock>) -> Result<String, Failure> {
     let mut texts = Vec::new();
     for MessageBlock { kind, text, .. } in blocks {
@@ -49,7 +49,7 @@ pub(crate) fn text(app: &App, blocks: Vec<MessageBlock>) -> Result<String, Failu
     Ok(texts.join("\n"))
 }
 
-/// Messages for the template.
+/// The messages in the form of the template.
 pub(crate) fn turns(app: &App, messages: Many<BlocksMessage>) -> Result<Vec<ChatTurn>, Failure> {
     let mut all = Vec::new();
     for BlocksMessage { role, content } in messages.0 {
@@ -76,7 +76,7 @@ pub(crate) fn turns(app: &App, messages: Many<BlocksMessage>) -> Result<Vec<Chat
         }
         let has_results = !results.is_empty();
         all.extend(results);
-        // Results are messages of their own.
+        // Tool results become messages of their own.
         if !has_results || !texts.is_empty() {
             message.set_text(texts.join("\n"));
             all.push(message);
@@ -85,7 +85,7 @@ pub(crate) fn turns(app: &App, messages: Many<BlocksMessage>) -> Result<Vec<Chat
     Ok(all)
 }
 
-/// Skips a block of a kind that means nothing here, unless it means something that is not supported.
+/// Skips a block that has no meaning here. Refuses one whose meaning is not supported.
 fn skipped(app: &App, kind: &str) -> Result<(), Failure> {
     if matches!(kind, "image" | "document") {
         let message = format!("a message has a block `{kind}`, and only text is supported");

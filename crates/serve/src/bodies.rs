@@ -1,10 +1,11 @@
-//! Bodies of requests: memory for the bytes that have arrived, and a pace for those that have not.
+//! Bodies of requests: memory for the bytes that have arrived, and a minimum pace for the rest.
 //!
-//! The first [`FREE`] bytes of a body belong to its connection, so that a small request waits for no other.
-//! Bytes beyond take permits of a pool as they arrive. Once the pool is empty, one body at a time
-//! has the turn: it may grow up to the limit in memory that is kept for it. It waits for its client
-//! alone, so bodies that have arrived in part never wait for each other in a circle; and while others
-//! wait, its client has to be fast ([`HASTE`]), or it is refused.
+//! The first [`FREE_BODY`] bytes of a body belong to its connection, so that a small request never
+//! waits for others. Further bytes take permits of a pool as they arrive. When the pool is empty,
+//! one body at a time has the turn: it may grow up to the limit in memory reserved for it. It waits
+//! only for its own client, so partly received bodies cannot block each other in a circle. While
+//! other bodies wait, the client with the turn has to be fast ([`HASTE`]), or its request is
+//! refused.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -21,17 +22,17 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::ServerLimits;
 use crate::failure::Failure;
+use crate::sizes::FREE_BODY;
 
-/// Bytes of a body that need no permit.
-pub(crate) const FREE: usize = 4 << 10;
-/// Bytes for which a permit stands.
+/// Bytes per permit.
 const UNIT: usize = 1 << 10;
-/// Bytes by which a body grows at least.
+/// Minimum number of bytes by which a body grows.
 const STEP: usize = 16 << 10;
-/// Times [`ServerLimits::body_time`] that a body waits for memory.
+/// Maximum time that a body waits for memory, in multiples of [`ServerLimits::body_time`].
 const WAIT: u32 = 3;
-/// The turn has a pace of its own while others wait: so many times [`ServerLimits::body_rate`], over a time as
-/// many times shorter than [`TURN`] says. Two dozen slow bodies lose it before one that waits gives up.
+/// Minimum pace of the body with the turn while others wait, in multiples of
+/// [`ServerLimits::body_rate`], measured over a time that is shorter by a factor of [`TURN`]. Two
+/// dozen slow bodies lose the turn before a waiting one gives up.
 const HASTE: usize = 64;
 const TURN: u32 = 8;
 
@@ -46,25 +47,20 @@ pub(crate) struct Bodies {
 #[derive(Debug)]
 pub(crate) struct Received {
     pub(crate) bytes: Vec<u8>,
-    /// Number of bytes that it has the right to.
+    /// Number of bytes reserved for it.
     room: usize,
     pool: Option<OwnedSemaphorePermit>,
     turn: Option<OwnedSemaphorePermit>,
 }
 
-/// Bytes that bodies of at most so many bytes take together, beside the one that has the turn.
-pub(crate) const fn bytes(body: usize, connections: usize) -> usize {
-    body + connections * FREE
-}
-
 impl Bodies {
-    /// Memory for bodies of at most so many bytes.
+    /// Memory for bodies of at most `body` bytes.
     pub(crate) fn new(body: usize) -> Bodies {
         let permits = units(body).min(Semaphore::MAX_PERMITS);
         Bodies { pool: Arc::new(Semaphore::new(permits)), turn: Arc::new(Semaphore::new(1)) }
     }
 
-    /// Reads the body of a request, as it arrives.
+    /// Reads the body of a request while it arrives.
     pub(crate) async fn receive(
         &self,
         request: Request<Body>,
@@ -77,7 +73,7 @@ impl Bodies {
         }
         let most = size.upper().and_then(|most| usize::try_from(most).ok());
         let most = most.unwrap_or(limits.body).min(limits.body);
-        let mut received = Received::new(most.min(FREE));
+        let mut received = Received::new(most.min(FREE_BODY));
         let least = limits.least_bytes();
         let mut pace = ArrivalPace::new(limits.body_time, least);
         let mut turn = ArrivalPace::new(limits.body_time / TURN, least * HASTE / TURN as usize);
@@ -96,14 +92,14 @@ impl Bodies {
             let Some(frame) = frame else { return Ok(received) };
             let frame =
                 frame.map_err(|_| Failure::invalid("the request ended early; send it again"))?;
-            // Trailers mean nothing here.
+            // Trailers are ignored.
             let Ok(data) = frame.into_data() else { continue };
             let needed = received.bytes.len() + data.len();
             if needed > limits.body {
                 return Err(Failure::too_large(limits.body));
             }
             if needed > received.room && self.grow(&mut received, needed, most, limits).await? {
-                // The client could not send meanwhile.
+                // The client could not send during the wait.
                 pace.restart();
             }
             if !has_turn && received.turn.is_some() {
@@ -115,7 +111,8 @@ impl Bodies {
         }
     }
 
-    /// Makes room for so many bytes of a body that may have `most`. Returns true if it had to wait.
+    /// Reserves room for `needed` bytes of a body that may have `most` bytes. Returns true if it
+    /// had to wait.
     async fn grow(
         &self,
         received: &mut Received,
@@ -123,7 +120,7 @@ impl Bodies {
         most: usize,
         limits: &ServerLimits,
     ) -> Result<bool, Failure> {
-        // In parts of its size, so that a large body is copied a few times only.
+        // Room grows in proportion, so that a large body is copied only a few times.
         let room = (needed + STEP.max(needed / 8)).min(most).max(needed);
         let more = units(room) - units(received.room);
         let mut waited = false;
@@ -145,7 +142,7 @@ impl Bodies {
         Ok(waited)
     }
 
-    /// Waits for permits of the pool, or for the turn.
+    /// Waits for permits of the pool, or for the turn, whichever comes first.
     async fn right(&self, permits: u32) -> Result<Right, AcquireError> {
         let mut pool = pin!(Arc::clone(&self.pool).acquire_many_owned(permits));
         let mut turn = pin!(Arc::clone(&self.turn).acquire_owned());
@@ -156,14 +153,14 @@ impl Bodies {
         .await
     }
 
-    /// True if a body waits for the turn, which another one has.
+    /// True if a body has the turn and others wait for it.
     fn others_wait(&self) -> bool {
-        // The one that has it and each that waits hold it, as this does.
+        // This value, the body with the turn and each waiting body hold a reference.
         Arc::strong_count(&self.turn) > 2
     }
 }
 
-/// Bytes that have to arrive in each span of time.
+/// Measures if enough bytes arrive in each span of time.
 struct ArrivalPace {
     span: Duration,
     least: usize,
@@ -180,7 +177,8 @@ impl ArrivalPace {
         (self.arrived, self.end) = (0, Instant::now() + self.span);
     }
 
-    /// True if the span is over and too few bytes came. If it is over, another one begins.
+    /// True if the span is over and too few bytes arrived. When a span is over, the next one
+    /// begins.
     fn is_missed(&mut self) -> bool {
         if Instant::now() < self.end {
             return false;
@@ -191,7 +189,7 @@ impl ArrivalPace {
     }
 }
 
-/// The right to more memory.
+/// A reservation of memory.
 enum Right {
     Pool(OwnedSemaphorePermit),
     Turn(OwnedSemaphorePermit),
@@ -211,9 +209,9 @@ impl Received {
     }
 }
 
-/// Permits for so much room.
+/// Number of permits for so many bytes.
 const fn units(room: usize) -> usize {
-    room.saturating_sub(FREE).div_ceil(UNIT)
+    room.saturating_sub(FREE_BODY).div_ceil(UNIT)
 }
 
 #[cfg(test)]
@@ -228,6 +226,7 @@ mod tests {
     use tokio::task::yield_now;
 
     use super::*;
+    use crate::sizes::body_bytes;
 
     /// A body without a length, whose parts come when a test sends them.
     struct Sent(Receiver<Bytes>);
@@ -254,7 +253,7 @@ mod tests {
         const MOST: usize = 64 << 10;
         let limits = ServerLimits { body: MOST, ..ServerLimits::default() };
         let bodies = Bodies::new(MOST);
-        let mut growing: Vec<Received> = (0..12).map(|_| Received::new(FREE)).collect();
+        let mut growing: Vec<Received> = (0..12).map(|_| Received::new(FREE_BODY)).collect();
         let mut state = 1_u64;
         let mut ended = 0;
         let mut stuck = 0;
@@ -277,10 +276,10 @@ mod tests {
                 }
                 if one.bytes.len() == MOST || random.is_multiple_of(500) {
                     ended += usize::from(one.bytes.len() == MOST);
-                    *one = Received::new(FREE);
+                    *one = Received::new(FREE_BODY);
                 }
                 let held: usize = growing.iter().map(|one| one.bytes.capacity()).sum();
-                assert!(held <= bytes(MOST, 12) + MOST, "{held}");
+                assert!(held <= body_bytes(MOST, 12) + MOST, "{held}");
                 assert!(stuck < 300, "no body can grow");
             }
         });

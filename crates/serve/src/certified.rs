@@ -1,4 +1,4 @@
-//! Certificates of answers, as `sws certify` computes them again.
+//! Certificates of answers, which `sws certify` checks.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,20 +6,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::Value;
 use sws::BatchRequest;
 use sws_engine::{Certificate, Witness};
-use sws_model::text::Sampling;
+use sws_text::Sampling;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::app::{App, Served};
 use crate::failure::Failure;
-use crate::fields::SamplingFields;
+use crate::fields::{EXTENSION, SamplingFields, uncertified};
+use crate::sizes::{CERTIFICATE_UNIT, certificate_bytes};
 
-/// Bytes for which a permit stands.
-pub(crate) const UNIT: usize = 1 << 10;
 /// Bytes of a step of a certificate besides its routes.
 const STEP: usize = 160;
-const FIELD: &str = "x_sws";
 
-/// An answer whose certificate was asked for.
+/// An answer for which a certificate was requested.
 pub(crate) struct Certified {
     witness: Arc<Mutex<Witness>>,
     prompt: Vec<u32>,
@@ -34,26 +32,20 @@ impl fmt::Debug for Certified {
     }
 }
 
-/// Bytes of routes and hashes of the certificates of all requests that wait or run, of a server whose
-/// requests have at most so many bytes.
-pub(crate) const fn bytes(body: usize) -> usize {
-    body / 2
-}
-
 impl Certified {
-    /// Lets a witness follow the text of a request that asks for a certificate.
+    /// Makes a witness observe the text of a request for a certificate.
     fn begin(
         app: &App,
         served: &Arc<Served>,
         texts: &mut [BatchRequest],
     ) -> Result<Certified, Failure> {
         let [text] = texts else {
-            return Err(unsupported(
+            return Err(uncertified(
                 "a certificate is of one text; ask for one prompt, with n = 1",
             ));
         };
         if text.constraint.is_some() || !text.bias.is_empty() || text.prompt_ranks {
-            return Err(unsupported(
+            return Err(uncertified(
                 "a certificate is of a text without structure, logit_bias or echo with logprobs; leave those out",
             ));
         }
@@ -62,11 +54,11 @@ impl Certified {
         let new = text.generation.max_new_tokens.unwrap_or(room).min(room);
         let routes = 4 * spec.moes().count() * spec.max_top_k();
         let bytes = (text.tokens.len() + new).saturating_mul(routes + STEP);
-        let most = self::bytes(app.config.limits.body);
-        let permits = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
+        let most = certificate_bytes(app.config.limits.body);
+        let permits = u32::try_from(bytes.div_ceil(CERTIFICATE_UNIT)).unwrap_or(u32::MAX);
         if bytes > most {
             return Err(Failure::field(
-                FIELD,
+                EXTENSION,
                 format!(
                     "the certificate would have {bytes} bytes of {most}; ask for fewer tokens, raise --body, or use `sws run --certify`",
                 ),
@@ -87,25 +79,25 @@ impl Certified {
         })
     }
 
-    /// The certificate of the text, which has these tokens.
+    /// The certificate of the text with these tokens.
     pub(crate) fn json(&self, tokens: &[u32]) -> Value {
         let Certified { witness, prompt, sampling, served, .. } = self;
         let witness = witness.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let certificate = Certificate::new(
             served.model.manifest(),
-            served.activations,
-            served.kv,
+            served.identity.activations,
+            served.identity.kv,
             sampling.clone(),
             prompt,
             tokens,
             witness,
         );
-        // Plain data.
+        // Serialising plain data does not fail.
         serde_json::to_value(&certificate).unwrap_or_default()
     }
 }
 
-/// The certificate to be, if a request asks for one.
+/// Prepares the certificate, if a request asks for one.
 pub(crate) fn certified(
     app: &App,
     served: &Arc<Served>,
@@ -113,9 +105,4 @@ pub(crate) fn certified(
     texts: &mut [BatchRequest],
 ) -> Result<Option<Certified>, Failure> {
     sampling.certificate.then(|| Certified::begin(app, served, texts)).transpose()
-}
-
-/// The refusal of a certificate.
-pub(crate) fn unsupported(why: &str) -> Failure {
-    Failure::unsupported(FIELD, why)
 }

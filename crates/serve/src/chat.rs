@@ -6,12 +6,12 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sws::{BatchRequest, Cancel, End};
-use sws_model::text::{ChatOptions, Json, Position, ReplyPart, ToolCall};
+use sws_text::{ChatOptions, Json, Position, ReplyPart, ToolCall};
 
 use crate::app::{App, Served};
 use crate::certified::certified;
 use crate::failure::Failure;
-use crate::fields::{Fields, Many, Nothing, RANKS, parse};
+use crate::fields::{Fields, Many, RANKS, SamplingFields, parse};
 use crate::known::check_names;
 use crate::messages::{RequestMessage, prompt, render, turns};
 use crate::names::names;
@@ -19,8 +19,9 @@ use crate::prepared::Prepared;
 use crate::queue::Happened;
 use crate::replies::Replies;
 use crate::reply::AnswerWriter;
+use crate::sse::{comment, event};
 use crate::structured::{self, StructuredFields};
-use crate::tally::{AnswerHead, TextTally, chat_logprob, comment, event, finish_reason};
+use crate::tally::{AnswerHead, TextTally, chat_logprob, finish_reason};
 use crate::tools::{self, OfferedTools, ToolChoice};
 
 /// The fields of a chat.
@@ -33,8 +34,11 @@ struct ChatRequest {
     top_logprobs: Option<u64>,
     #[serde(default)]
     tools: Option<Vec<Json>>,
+    /// Tools and tool choice in the spelling of older clients.
     #[serde(default)]
-    functions: Option<Vec<Nothing>>,
+    functions: Option<Vec<Json>>,
+    #[serde(default)]
+    function_call: Option<ToolChoice>,
     #[serde(default)]
     tool_choice: Option<ToolChoice>,
     #[serde(default)]
@@ -54,10 +58,11 @@ struct ChatRequest {
 }
 
 impl ChatRequest {
-    /// Refuses what is known and not supported.
+    /// Refuses fields that are known but not supported.
     fn check(&self) -> Result<(), Failure> {
-        if self.functions.as_ref().is_some_and(|functions| !functions.is_empty()) {
-            return Err(Failure::unsupported("functions", "send them as `tools`"));
+        if self.has_functions() && self.tools.is_some() {
+            let message = "functions and tools are the same; leave out functions";
+            return Err(Failure::field("functions", message));
         }
         let mut modalities = self.modalities.iter().flatten();
         if modalities.any(|modality| modality != "text") {
@@ -70,12 +75,22 @@ impl ChatRequest {
         Ok(())
     }
 
-    /// The tools that the model is shown.
-    fn offered(&mut self, app: &App, served: &Served) -> Result<OfferedTools, Failure> {
-        tools::offered(app, served, self.tools.take(), self.tool_choice.as_ref())
+    /// True if the request uses the older functions instead of tools. The answer does the same.
+    fn has_functions(&self) -> bool {
+        self.functions.as_ref().is_some_and(|functions| !functions.is_empty())
     }
 
-    /// Variables of the template.
+    /// The tools that are shown to the model.
+    fn offered(&mut self, app: &App, served: &Served) -> Result<OfferedTools, Failure> {
+        if !self.has_functions() {
+            return tools::offered(app, served, self.tools.take(), self.tool_choice.as_ref());
+        }
+        let functions = self.functions.take().unwrap_or_default();
+        let tools = functions.into_iter().map(tools::of_function).collect();
+        tools::offered(app, served, Some(tools), self.function_call.as_ref())
+    }
+
+    /// Options of the chat template.
     fn options(&mut self, tools: Option<Json>) -> Result<ChatOptions, Failure> {
         let mut variables: Vec<(String, Json)> = Vec::new();
         for (name, value) in self.chat_template_kwargs.take().unwrap_or_default() {
@@ -94,55 +109,82 @@ impl ChatRequest {
     }
 }
 
-/// The fields of a request, beside those of all interfaces.
+/// The request fields of this interface, without those that all interfaces share.
 pub(crate) fn fields() -> [&'static [&'static str]; 2] {
     [names::<ChatRequest>(), names::<StructuredFields>()]
 }
 
+/// The texts that answer a chat, and the parts of the answer.
+pub(crate) struct ChatTexts {
+    pub(crate) texts: Vec<BatchRequest>,
+    pub(crate) cancel: Cancel,
+    pub(crate) tally: TextTally,
+    pub(crate) replies: Replies,
+    pub(crate) sampling: SamplingFields,
+    has_ranks: bool,
+    progress: bool,
+    calls: CallKey,
+}
+
+impl ChatTexts {
+    /// The texts for a request in OpenAI's form.
+    pub(crate) fn of(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<ChatTexts, Failure> {
+        check_names(app, body, &fields())?;
+        let sampling = parse::<Fields>(body)?.of_a_conversation(app, served)?;
+        let mut chat: ChatRequest = parse(body)?;
+        chat.check()?;
+        let ranks = ranks(chat.logprobs, chat.top_logprobs)?;
+        let has_functions = chat.has_functions();
+        let OfferedTools { tools, must, call } = chat.offered(app, served)?;
+        let options = chat.options(tools)?;
+        let turns = turns(std::mem::take(&mut chat.messages.0))?;
+        let mut request = prompt(app, served, &turns, options, must)?;
+        request.one_call = has_functions || chat.parallel_tool_calls == Some(false);
+        request.call = call;
+        let format = parse::<StructuredFields>(body)?.output_format()?;
+        let constraint =
+            structured::of_an_answer(app, served, &sampling.generation, &request, format)?;
+        let replies = Replies::new(app, served, &request, sampling.n);
+        let tally = TextTally::new(request.tokens.len(), 1, sampling.n);
+        let cancel = Cancel::new();
+        let text = |number| BatchRequest {
+            tokens: request.tokens.clone(),
+            generation: sampling.generation(number),
+            position: Position::Start,
+            bias: sampling.bias.clone(),
+            constraint: constraint.clone(),
+            ranks,
+            prompt_ranks: false,
+            witness: None,
+            short_lived: false,
+            owner: 0,
+            cancel: cancel.clone(),
+        };
+        let mut texts: Vec<BatchRequest> = (0..sampling.n).map(text).collect();
+        let certified = certified(app, served, &sampling, &mut texts)?;
+        let tally = tally.with(certified);
+        let has_ranks = ranks.is_some();
+        let progress = chat.return_progress.unwrap_or(false);
+        let calls = if has_functions { CallKey::Function } else { CallKey::Tools };
+        Ok(ChatTexts { texts, cancel, tally, replies, sampling, has_ranks, progress, calls })
+    }
+}
+
 /// Prepares a chat.
 pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prepared, Failure> {
-    check_names(app, body, &fields())?;
-    let sampling = parse::<Fields>(body)?.of_a_conversation(app, served)?;
-    let mut chat: ChatRequest = parse(body)?;
-    chat.check()?;
-    let ranks = ranks(chat.logprobs, chat.top_logprobs)?;
-    let OfferedTools { tools, must, call } = chat.offered(app, served)?;
-    let options = chat.options(tools)?;
-    let turns = turns(std::mem::take(&mut chat.messages.0))?;
-    let mut request = prompt(app, served, &turns, options, must)?;
-    request.one_call = chat.parallel_tool_calls == Some(false);
-    request.call = call;
-    let format = parse::<StructuredFields>(body)?.output_format()?;
-    let constraint = structured::of_an_answer(app, served, &sampling.generation, &request, format)?;
-    let replies = Replies::new(app, served, &request, sampling.n);
-    let tokens = request.tokens;
-    let progress = chat.return_progress.unwrap_or(false);
-    let cancel = Cancel::new();
-    let text = |number| BatchRequest {
-        tokens: tokens.clone(),
-        generation: sampling.generation(number),
-        position: Position::Start,
-        bias: sampling.bias.clone(),
-        constraint: constraint.clone(),
-        ranks,
-        prompt_ranks: false,
-        witness: None,
-        short_lived: false,
-        owner: 0,
-        cancel: cancel.clone(),
-    };
-    let mut texts: Vec<BatchRequest> = (0..sampling.n).map(text).collect();
-    let certified = certified(app, served, &sampling, &mut texts)?;
+    let ChatTexts { texts, cancel, tally, replies, sampling, has_ranks, progress, calls } =
+        ChatTexts::of(app, served, body)?;
     let answer = ChatAnswer {
-        head: AnswerHead::new(app, served, "chatcmpl"),
+        head: AnswerHead::new(app, served, "chatcmpl-"),
         served: Arc::clone(served),
-        tally: TextTally::new(tokens.len(), 1, sampling.n).with(certified),
+        tally,
         replies,
         logprobs: vec![Vec::new(); sampling.n],
-        has_ranks: ranks.is_some(),
+        has_ranks,
         stream: sampling.stream,
         usage: sampling.usage,
         progress,
+        calls,
         is_over: false,
     };
     Ok(Prepared { texts, cancel, answer: Box::new(answer), stream: sampling.stream })
@@ -158,7 +200,7 @@ pub(crate) fn rendered(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<V
     Ok(json!({"prompt": render(app, served, &turns, options)?.text()}))
 }
 
-/// Number of likeliest tokens beside each token.
+/// Number of most likely tokens reported beside each token.
 fn ranks(logprobs: Option<bool>, top: Option<u64>) -> Result<Option<usize>, Failure> {
     match (logprobs.unwrap_or(false), top) {
         (false, None | Some(0)) => Ok(None),
@@ -181,13 +223,23 @@ struct ChatAnswer {
     served: Arc<Served>,
     tally: TextTally,
     replies: Replies,
-    /// Of the tokens of each text that are not sent yet.
+    /// Log probabilities of each text that were not sent yet.
     logprobs: Vec<Vec<Value>>,
     has_ranks: bool,
     stream: bool,
     usage: bool,
     progress: bool,
+    calls: CallKey,
     is_over: bool,
+}
+
+/// The names for tool calls in an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CallKey {
+    /// `tool_calls`, a list.
+    Tools,
+    /// `function_call`, a single call, for older clients.
+    Function,
 }
 
 impl ChatAnswer {
@@ -199,7 +251,7 @@ impl ChatAnswer {
         chunk
     }
 
-    /// The probabilities of tokens that are not sent yet.
+    /// Takes the log probabilities that were not sent yet.
     fn logprobs(&mut self, number: usize) -> Value {
         match self.has_ranks {
             true => json!({"content": std::mem::take(&mut self.logprobs[number])}),
@@ -212,7 +264,7 @@ impl ChatAnswer {
         let choices = ends.into_iter().enumerate().map(|(number, end)| {
             json!({
                 "index": number,
-                "message": message(self.replies.parts(number)),
+                "message": message(self.replies.parts(number), self.calls),
                 "logprobs": self.logprobs(number),
                 "finish_reason": self.reason(number, end),
             })
@@ -220,15 +272,17 @@ impl ChatAnswer {
         let choices = choices.collect();
         let mut whole = self.head.object("chat.completion", choices);
         whole["usage"] = self.tally.usage();
-        whole["timings"] = self.tally.timings();
-        whole["x_sws"] = self.tally.spent();
+        self.tally.add_costs(&mut whole);
         whole
     }
 
     /// The reason why a text ended.
     fn reason(&self, number: usize, end: End) -> &'static str {
         match finish_reason(end) {
-            "stop" if self.replies.calls(number) > 0 => "tool_calls",
+            "stop" if self.replies.calls(number) > 0 => match self.calls {
+                CallKey::Tools => "tool_calls",
+                CallKey::Function => "function_call",
+            },
             reason => reason,
         }
     }
@@ -241,6 +295,9 @@ impl ChatAnswer {
             let part = match part {
                 ReplyPart::Reasoning(text) => json!({"reasoning_content": text}),
                 ReplyPart::Text(text) => json!({"content": text}),
+                ReplyPart::Call(call) if self.calls == CallKey::Function => {
+                    json!({"function_call": function(&call)["function"]})
+                }
                 ReplyPart::Call(call) => {
                     let mut call = function(&call);
                     call["index"] = calls.into();
@@ -258,8 +315,7 @@ impl ChatAnswer {
         if self.usage || self.tally.is_certified() {
             let mut last = self.head.object("chat.completion.chunk", Vec::new());
             last["usage"] = self.tally.usage();
-            last["timings"] = self.tally.timings();
-            last["x_sws"] = self.tally.spent();
+            self.tally.add_costs(&mut last);
             event(out, &last);
         }
         out.push_str("data: [DONE]\n\n");
@@ -267,7 +323,7 @@ impl ChatAnswer {
 }
 
 /// A message with all parts of a text.
-fn message(parts: &[ReplyPart]) -> Value {
+fn message(parts: &[ReplyPart], key: CallKey) -> Value {
     let mut text = String::new();
     let mut reasoning = String::new();
     let mut calls = Vec::new();
@@ -286,7 +342,10 @@ fn message(parts: &[ReplyPart]) -> Value {
         if text.is_empty() {
             message["content"] = Value::Null;
         }
-        message["tool_calls"] = calls.into();
+        match key {
+            CallKey::Tools => message["tool_calls"] = calls.into(),
+            CallKey::Function => message["function_call"] = calls[0]["function"].take(),
+        }
     }
     message
 }

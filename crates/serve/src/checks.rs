@@ -1,11 +1,11 @@
-//! Checks of tools, so that nothing that a client asks for is left out without a word.
+//! Checks of tools, so that nothing that a client requests is silently dropped.
 
-use sws_model::text::Json;
+use sws_text::Json;
 
 use crate::failure::{Failure, shortened};
 
-/// Names in a tool: those that are read, and those of the interfaces of OpenAI and Anthropic that
-/// change nothing here.
+/// Supported field names of a tool, and names in the interfaces of OpenAI and Anthropic that have
+/// no effect here.
 const TOOL: &[&str] = &[
     "type",
     "name",
@@ -23,8 +23,8 @@ const TOOL: &[&str] = &[
     "input_examples",
     "output_schema",
 ];
-/// Names in its function. transformers writes `return` for templates, Open WebUI repeats `type`, and
-/// LiteLLM reads Anthropic's names here, too.
+/// Supported field names of a tool's function. transformers writes `return` for templates, Open
+/// WebUI repeats `type`, and LiteLLM uses Anthropic's names here, too.
 const FUNCTION: &[&str] = &[
     "type",
     "name",
@@ -39,7 +39,7 @@ const FUNCTION: &[&str] = &[
     "input_examples",
     "output_schema",
 ];
-/// Characters of a name that a message repeats.
+/// Maximum number of characters of a name in a message.
 const NAME: usize = 40;
 
 /// Kind of a tool.
@@ -47,11 +47,11 @@ const NAME: usize = 40;
 pub(crate) enum ToolKind {
     /// A function, which a client runs.
     Function,
-    /// A kind that only OpenAI or Anthropic run, or whose input has no schema.
+    /// A kind that only OpenAI or Anthropic can run, or whose input has no schema.
     Other(String),
 }
 
-/// The kind of the tool with this number, if it is well-structured_output.
+/// The kind of the tool with this number. Fails if the tool is malformed.
 pub(crate) fn kind(number: usize, tool: &Json) -> Result<ToolKind, Failure> {
     let refused = |why: &str| Failure::field("tools", format!("tools[{number}] {why}"));
     if !is_object(tool) {
@@ -110,7 +110,7 @@ pub(crate) fn kind(number: usize, tool: &Json) -> Result<ToolKind, Failure> {
     }
 }
 
-/// Refuses a name in an object that is not one of these.
+/// Refuses an object that has a field other than these.
 fn known(object: &Json, names: &[&str]) -> Result<(), String> {
     let mut keys = object.try_iter().into_iter().flatten();
     let is_known = |key: &Json| key.as_str().is_some_and(|key| names.contains(&key));
@@ -123,7 +123,7 @@ fn known(object: &Json, names: &[&str]) -> Result<(), String> {
     }
 }
 
-/// A value that is there.
+/// The value of a field, if it is present.
 pub(crate) fn get(object: &Json, key: &str) -> Option<Json> {
     object.get_attr(key).ok().filter(|value| !value.is_undefined() && !value.is_none())
 }

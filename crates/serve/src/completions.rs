@@ -8,22 +8,23 @@ use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde_json::{Map, Value, json};
 use sws::{BatchRequest, Cancel, Rank};
 use sws_model::check_tokens;
-use sws_model::text::Position;
+use sws_text::Position;
 
 use crate::app::{App, Served};
 use crate::certified::certified;
 use crate::failure::Failure;
-use crate::fields::{Fields, RANKS, entries, parse};
+use crate::fields::{Fields, RANKS, SamplingFields, entries, parse};
 use crate::known::check_names;
 use crate::messages::encoded;
 use crate::names::names;
 use crate::prepared::Prepared;
 use crate::queue::Happened;
 use crate::reply::AnswerWriter;
+use crate::sse::{comment, event};
 use crate::structured::StructuredFields;
-use crate::tally::{AnswerHead, TextTally, comment, event, finish_reason, finite};
+use crate::tally::{AnswerHead, TextTally, finish_reason, finite};
 
-/// New tokens unless a request says otherwise, as OpenAI documents it.
+/// Default number of new tokens, as documented by OpenAI.
 const NEW_TOKENS: usize = 16;
 
 /// The fields of a completion.
@@ -43,7 +44,7 @@ struct CompletionRequest {
     add_special_tokens: Option<bool>,
 }
 
-/// Prompts: a text, texts, the tokens of one, or the tokens of several.
+/// One prompt or several, each as text or as tokens.
 #[derive(Debug)]
 pub(crate) struct Prompts(pub(crate) Vec<CompletionPrompt>);
 
@@ -127,13 +128,44 @@ impl<'de> Deserialize<'de> for PromptEntry {
     }
 }
 
-/// The fields of a request, beside those of all interfaces.
+/// The request fields of this interface, without those that all interfaces share.
 pub(crate) fn fields() -> [&'static [&'static str]; 2] {
     [names::<CompletionRequest>(), names::<StructuredFields>()]
 }
 
+/// The texts of a completion, and the parts of its answer.
+pub(crate) struct CompletionTexts {
+    pub(crate) texts: Vec<BatchRequest>,
+    pub(crate) cancel: Cancel,
+    pub(crate) tally: TextTally,
+    pub(crate) sampling: SamplingFields,
+    choices: Vec<UnsentText>,
+    has_ranks: bool,
+}
+
 /// Prepares a completion.
 pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prepared, Failure> {
+    let CompletionTexts { texts, cancel, tally, sampling, choices, has_ranks } =
+        completion_texts(app, served, body)?;
+    let answer = Completed {
+        head: AnswerHead::new(app, served, "cmpl-"),
+        served: Arc::clone(served),
+        tally,
+        choices,
+        has_ranks,
+        stream: sampling.stream,
+        usage: sampling.usage,
+        is_over: false,
+    };
+    Ok(Prepared { texts, cancel, answer: Box::new(answer), stream: sampling.stream })
+}
+
+/// The texts for a request in OpenAI's form.
+pub(crate) fn completion_texts(
+    app: &App,
+    served: &Arc<Served>,
+    body: &[u8],
+) -> Result<CompletionTexts, Failure> {
     check_names(app, body, &fields())?;
     let sampling = parse::<Fields>(body)?.of_a_text(app, served, NEW_TOKENS)?;
     let CompletionRequest { prompt, echo, logprobs, suffix, best_of, add_special_tokens } =
@@ -191,21 +223,13 @@ pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Pr
         }
     }
     let certified = certified(app, served, &sampling, &mut texts)?;
-    let answer = Completed {
-        head: AnswerHead::new(app, served, "cmpl"),
-        served: Arc::clone(served),
-        tally: TextTally::new(total, texts.len() / sampling.n, sampling.n).with(certified),
-        choices,
-        has_ranks: logprobs.is_some(),
-        stream: sampling.stream,
-        usage: sampling.usage,
-        is_over: false,
-    };
-    Ok(Prepared { texts, cancel, answer: Box::new(answer), stream: sampling.stream })
+    let tally = TextTally::new(total, texts.len() / sampling.n, sampling.n).with(certified);
+    let has_ranks = logprobs.is_some();
+    Ok(CompletionTexts { texts, cancel, tally, sampling, choices, has_ranks })
 }
 
-/// The tokens of a prompt, with those that begin texts if `special`, and its text if that is part of the
-/// answer.
+/// The tokens of a prompt, and its text if that is part of the answer. `special` adds the tokens
+/// that begin a text.
 fn tokens(
     served: &Served,
     prompt: CompletionPrompt,
@@ -224,14 +248,14 @@ fn tokens(
     Ok((tokens, if echo { text } else { String::new() }))
 }
 
-/// The parts of a text that are not sent yet.
+/// The parts of a text that were not sent yet.
 struct UnsentText {
     text: String,
     tokens: Vec<String>,
     logprobs: Vec<Value>,
     top: Vec<Value>,
     offsets: Vec<usize>,
-    /// Characters of the text so far, tokens by themselves.
+    /// Number of characters of the text so far, with each token decoded separately.
     characters: usize,
 }
 
@@ -262,7 +286,8 @@ impl UnsentText {
 
     fn rank(&mut self, served: &Served, rank: &Rank) {
         let mut top = Map::new();
-        // The token itself comes first: where two have the same text, it keeps its own probability.
+        // The chosen token comes first: where two tokens have the same text, it keeps its own
+        // probability.
         let chosen = served.name(rank.token);
         top.insert(chosen.clone(), finite(rank.logprob).into());
         for &(token, logprob) in rank.top.iter().filter(|(token, _)| *token != rank.token) {
@@ -280,7 +305,7 @@ impl UnsentText {
         self.text.is_empty() && self.tokens.is_empty()
     }
 
-    /// Takes what is not sent yet.
+    /// Takes the parts that were not sent yet.
     fn take(&mut self, number: usize, has_ranks: bool, reason: Option<&str>) -> Value {
         use std::mem::take;
         let logprobs = match has_ranks {
@@ -328,8 +353,7 @@ impl Completed {
         let choices = choices.collect();
         let mut whole = self.head.object("text_completion", choices);
         whole["usage"] = self.tally.usage();
-        whole["timings"] = self.tally.timings();
-        whole["x_sws"] = self.tally.spent();
+        self.tally.add_costs(&mut whole);
         whole
     }
 }
@@ -372,8 +396,7 @@ impl AnswerWriter for Completed {
                     if self.usage || self.tally.is_certified() {
                         let mut last = self.head.object("text_completion", Vec::new());
                         last["usage"] = self.tally.usage();
-                        last["timings"] = self.tally.timings();
-                        last["x_sws"] = self.tally.spent();
+                        self.tally.add_costs(&mut last);
                         event(out, &last);
                     }
                     out.push_str("data: [DONE]\n\n");

@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use sws::Batch;
 
-use crate::bodies;
-use crate::certified;
-use crate::http::TOLD;
+use crate::sizes::{TOLD, body_bytes, certificate_bytes};
 
 /// Settings of a server.
 pub struct ServerConfig {
@@ -19,11 +17,11 @@ pub struct ServerConfig {
     pub name: String,
     /// Other ids that clients may use; `*` for any.
     pub aliases: Vec<String>,
-    /// API keys, of which requests need one. Without any, requests need none.
+    /// API keys, one of which every request needs. Without any keys, requests need none.
     pub keys: Vec<String>,
-    /// Names by which clients may call a server without keys, besides `localhost` and addresses.
+    /// Host names of a server without keys, besides `localhost` and addresses.
     pub hosts: Vec<String>,
-    /// Origins of web pages from elsewhere that may call, as `https://chat.example:8443`.
+    /// Allowed origins of web pages on other sites, such as `https://chat.example:8443`.
     pub origins: Vec<String>,
     /// True to listen beyond this machine without keys.
     pub open: bool,
@@ -33,45 +31,49 @@ pub struct ServerConfig {
     pub limits: ServerLimits,
     /// Returns true once the server should end.
     pub stop: Arc<dyn Fn() -> bool + Send + Sync>,
-    /// Takes the lines of the log.
+    /// Receives the lines of the log.
     pub log: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
 /// Limits of requests.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerLimits {
-    /// Bytes of a request.
+    /// Maximum bytes of a request.
     pub body: usize,
-    /// Messages of a conversation.
+    /// Maximum number of messages in a conversation.
     pub messages: usize,
-    /// Tools of a request.
+    /// Maximum number of tools in a request.
     pub tools: usize,
-    /// Stop strings of a request.
+    /// Maximum number of stop strings in a request.
     pub stops: usize,
-    /// Texts of a request: its prompts times `n`.
+    /// Maximum number of texts of a request: its prompts times `n`.
     pub texts: usize,
-    /// New tokens of a text. `None` for as many as the context has room for.
+    /// Maximum number of new tokens of a text. `None` for as many as the context has room for.
     pub new_tokens: Option<usize>,
-    /// Connections at a time.
+    /// Maximum number of connections at a time.
     pub connections: usize,
-    /// Requests that wait for others.
+    /// Maximum number of waiting requests.
     pub queue: usize,
-    /// Time that a request may wait for others.
+    /// Maximum time that a request waits in the queue.
     pub queue_time: Duration,
-    /// Time between two tokens of a text for which others may have their turns.
+    /// Maximum time between two tokens of a text while other texts take their turns.
     pub gap: Duration,
-    /// Time for the header of a request.
+    /// Maximum time until the header of a request has arrived.
     pub header_time: Duration,
-    /// Span of time in which a part of a request's body has to arrive: [`ServerLimits::body_rate`].
+    /// Span of time over which the rate of a request's body is measured:
+    /// [`ServerLimits::body_rate`].
     pub body_time: Duration,
-    /// Bytes of a body that have to arrive in a second, over each such span.
+    /// Minimum rate of a body, in bytes per second over each such span.
     pub body_rate: usize,
-    /// Time between two signs of life.
+    /// Time between two keep-alive signals of a stream.
     pub heartbeat: Duration,
-    /// Time without an answer after which a response that is not streamed begins, with blank lines.
+    /// Time after which a response that is not streamed begins with blank lines, if the answer is
+    /// not complete.
     pub patience: Duration,
-    /// Time for running requests when the server ends.
+    /// Time that running requests have when the server ends.
     pub drain: Duration,
+    /// Maximum bytes of responses that are kept for later requests.
+    pub kept_responses: usize,
 }
 
 impl Default for ServerLimits {
@@ -93,33 +95,36 @@ impl Default for ServerLimits {
             heartbeat: Duration::from_secs(10),
             patience: Duration::from_secs(30),
             drain: Duration::from_secs(30),
+            kept_responses: 0,
         }
     }
 }
 
 impl ServerLimits {
-    /// Bytes on the heap that requests may take together, besides their texts and [structured
-    /// output](crate::structured): the request or those that are being read, as text and as values; the
-    /// connections; certificates; tokens of texts that are kept.
+    /// Maximum heap bytes of all requests together, without their texts and [structured
+    /// output](crate::structured): bodies that are being read, as text and as values; connections;
+    /// certificates; token ids of kept prefixes; and kept responses.
     pub fn heap(&self) -> u64 {
         let connections = self.connections + TOLD;
         VALUES * self.body as u64
-            + bodies::bytes(self.body, connections) as u64
+            + body_bytes(self.body, connections) as u64
             + connections as u64 * CONNECTION
-            + CERTIFICATE * certified::bytes(self.body) as u64
+            + CERTIFICATE * certificate_bytes(self.body) as u64
             + Batch::TOKENS
+            + self.kept_responses as u64
     }
 
-    /// Bytes of a body that have to arrive in a span of [`ServerLimits::body_time`].
+    /// Minimum number of bytes that arrive in each span of [`ServerLimits::body_time`].
     pub(crate) fn least_bytes(&self) -> usize {
         let least = self.body_rate as u128 * self.body_time.as_millis() / 1000;
         usize::try_from(least).unwrap_or(usize::MAX).max(1)
     }
 }
 
-/// Bytes that a byte of a request becomes at most: a list of numbers as values of a template.
+/// Maximum number of bytes that one byte of a request expands to: a list of numbers, as values of a
+/// template.
 const VALUES: u64 = 16;
-/// Times that a certificate is in memory at most: as steps, sealed, as values and as text.
+/// Maximum number of copies of a certificate in memory: as steps, sealed, as values and as text.
 const CERTIFICATE: u64 = 8;
 /// Bytes of a connection's buffers and state.
 const CONNECTION: u64 = 32 << 10;
@@ -155,11 +160,11 @@ impl ServerConfig {
         if safe { Ok(()) } else { Err(ServeError::NoKeys(self.address)) }
     }
 
-    /// True if clients may call the model by this id.
+    /// True if clients may use this id for the model.
     pub(crate) fn is_named(&self, asked: &str) -> bool {
         let last = self.name.rsplit('/').next().unwrap_or(&self.name);
-        // Clients may ask for the file itself.
-        let stem = asked.strip_suffix(".gguf").unwrap_or(asked);
+        // Clients may name the file itself. Clients of Ollama add a tag.
+        let stem = asked.strip_suffix(".gguf").or(asked.strip_suffix(":latest")).unwrap_or(asked);
         let known = |name: &str| name == asked || name == stem;
         known(&self.name)
             || known(last)
@@ -169,7 +174,7 @@ impl ServerConfig {
 
 impl fmt::Debug for ServerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Keys are secrets.
+        // Keys are secret, so they are left out.
         let ServerConfig { address, name, limits, .. } = self;
         let mut debug = f.debug_struct("Config");
         debug.field("address", address).field("name", name).field("limits", limits);

@@ -1,24 +1,25 @@
-//! Work of the engine while a request was answered.
+//! Work of the engine during a request.
 
 use std::fmt::Write;
 
 use serde_json::{Value, json};
 use sws_engine::{Counters, Gauge};
 
-/// Counters when a request was queued.
+/// Values of the counters when a request was queued.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestCost {
     gauge: Option<Gauge>,
     before: Counters,
 }
 
-/// The engine's work since then. Neighbours share its passes, and are part of it.
+/// Work of the engine since a request was queued. It includes the work for other texts in the same
+/// passes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Spent {
     bytes: u64,
-    /// Share of experts that were in memory when they were chosen.
+    /// Share of chosen experts that were in memory.
     hit_rate: Option<f64>,
-    /// Share of the time in passes that the computation waited for reads.
+    /// Share of the time in passes spent waiting for reads.
     stall_share: Option<f64>,
 }
 
@@ -58,7 +59,7 @@ impl Spent {
         json!({"bytes_read": bytes, "hit_rate": hit_rate, "stall_share": stall_share})
     }
 
-    /// A dictionary of structured fields (RFC 9651).
+    /// The cost as a dictionary of structured fields (RFC 9651).
     pub(crate) fn header(&self) -> String {
         let mut header = format!("bytes-read={}", self.bytes);
         for (name, share) in [("hit-rate", self.hit_rate), ("stall-share", self.stall_share)] {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use sws::PrefixDiskCounts;
 
-/// A number that is read while it changes.
+/// A counter that may be read while it changes.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
@@ -47,7 +47,7 @@ impl Histogram {
         self.micros.add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// Writes it in the format of Prometheus.
+    /// Writes the histogram in the format of Prometheus.
     pub(crate) fn write(&self, name: &str, help: &str, out: &mut String) {
         let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} histogram");
         for (limit, bucket) in SECONDS.iter().zip(&self.buckets) {
@@ -97,19 +97,19 @@ impl DiskCounts {
 /// All counters of a server.
 #[derive(Debug, Default)]
 pub(crate) struct ServerCounts {
-    /// Texts with a sequence, and the positions that they hold.
+    /// Number of texts with a sequence, and of positions in their sequences.
     pub(crate) running: Count,
     pub(crate) positions: Count,
     pub(crate) prompt_tokens: Count,
-    /// Those of them that earlier texts had.
+    /// Prompt tokens that were known from earlier texts.
     pub(crate) known_tokens: Count,
     pub(crate) new_tokens: Count,
-    /// Prefixes in memory.
+    /// Number of prefixes in memory.
     pub(crate) kept: Count,
-    /// Bytes of the states of texts, running and kept, and of their room.
+    /// Bytes of running sequences and kept prefixes, and the bytes available to them.
     pub(crate) states: [Count; 2],
     pub(crate) disk: DiskCounts,
-    /// Time before a text has a sequence.
+    /// Time until a text gets a sequence.
     pub(crate) queue: Histogram,
     /// Time to a text's first token.
     pub(crate) first: Histogram,

@@ -1,12 +1,13 @@
-//! `/events`: what the engine does, for those who watch.
+//! `/events`: a stream of the engine's activity, for monitoring.
 //!
-//! Each listener reads the run for itself when its connection has room for another event, so one that
-//! reads slowly gets fewer of them, and nothing is kept for it. Nobody reads while nobody listens.
+//! Each listener reads the run when its connection has room for another event. A slow listener
+//! therefore gets fewer events, and nothing is buffered for it. Without listeners the run is not
+//! read at all.
 
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -23,41 +24,24 @@ use tokio::time::{Instant, Sleep, sleep};
 use crate::app::{App, Served};
 use crate::failure::Failure;
 use crate::reply::of_events;
-use crate::tally::comment;
+use crate::sse::comment;
 
 /// Time between two events.
 const EVERY: Duration = Duration::from_millis(100);
-/// Events between two readings of the memory, of which the system makes a file.
+/// Number of events between two readings of the process's memory. The system generates a file for
+/// each.
 const MEMORY: u32 = 5;
 /// Maximum number of listeners.
 const LISTENERS: usize = 16;
 /// Maximum number of requests in an event.
 const REQUESTS: usize = 64;
 
-/// Bytes on the heap that listeners take, with a model of this kind.
+/// Heap bytes of all listeners, for a model like this.
 pub fn listening(spec: &ModelSpec) -> u64 {
     let experts = spec.moes().map(|moe| moe.experts).sum();
-    // The worker's thread reads the run too. Events are written to few connections at a time.
+    // The worker's thread reads the run too. Events are written to only a few connections at a
+    // time.
     Log::BYTES + RunWatch::bytes_for(spec) + 4 * FrameWriter::bytes_for(experts)
-}
-
-/// What listeners share.
-#[derive(Debug, Default)]
-pub(crate) struct Events {
-    listeners: AtomicUsize,
-    log: Mutex<Log>,
-}
-
-impl Events {
-    /// True if someone listens.
-    pub(crate) fn is_heard(&self) -> bool {
-        self.listeners.load(Ordering::Relaxed) > 0
-    }
-
-    /// The latest passes and tokens.
-    pub(crate) fn log(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// `/events`.
@@ -97,7 +81,7 @@ fn hello(app: &App, served: &Served, writer: &FrameWriter) -> Hello {
     }
 }
 
-/// The right to listen. The watch ends with the last one.
+/// The registration of a listener. The watch ends with the last one.
 struct Listening {
     app: Arc<App>,
     watch: Option<RunWatch>,
@@ -105,11 +89,11 @@ struct Listening {
 
 impl Listening {
     fn begin(app: &Arc<App>, served: &Served) -> Result<Listening, Failure> {
-        // All listeners come and go on one thread.
-        if app.events.listeners.load(Ordering::Relaxed) >= LISTENERS {
+        // Listeners are added and dropped on a single thread.
+        if app.events.count.load(Ordering::Relaxed) >= LISTENERS {
             return Err(Failure::busy(format!("{LISTENERS} others listen already; close one")));
         }
-        app.events.listeners.fetch_add(1, Ordering::Relaxed);
+        app.events.count.fetch_add(1, Ordering::Relaxed);
         let watch = served.gauge.as_ref().map(|gauge| gauge.watch().clone());
         Ok(Listening { app: Arc::clone(app), watch })
     }
@@ -117,7 +101,7 @@ impl Listening {
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        if self.app.events.listeners.fetch_sub(1, Ordering::Relaxed) == 1
+        if self.app.events.count.fetch_sub(1, Ordering::Relaxed) == 1
             && let Some(watch) = &self.watch
         {
             watch.end();
@@ -125,7 +109,7 @@ impl Drop for Listening {
     }
 }
 
-/// The body of a response with events. It is asked for more only when there is room for that.
+/// The body of a response with events. It is polled only when its connection has room.
 struct Stream {
     listening: Listening,
     owner: u64,
@@ -134,14 +118,14 @@ struct Stream {
     next: Pin<Box<Sleep>>,
     requests: Vec<LiveRequest>,
     texts: Option<[usize; 2]>,
-    /// Events so far.
+    /// Number of events so far.
     count: u32,
-    /// Time of the last one.
+    /// Time of the last event.
     sent: Duration,
 }
 
 impl Stream {
-    /// The next event, if anything has happened.
+    /// The next event, if there is anything new.
     fn event(&mut self) -> Option<String> {
         let app = &self.listening.app;
         let now = app.clock.now();
@@ -207,7 +191,7 @@ impl hyper::body::Body for Stream {
 
 /// An event with a name.
 fn written(name: &str, data: &impl Serialize) -> String {
-    // Plain numbers and texts.
+    // Serialising plain numbers and texts does not fail.
     let data = serde_json::to_string(data).unwrap_or_default();
     format!("event: {name}\ndata: {data}\n\n")
 }

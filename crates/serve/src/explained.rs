@@ -1,5 +1,5 @@
-//! Connections on which every refusal has a body. The HTTP library answers a header that it cannot read
-//! on its own, with a status alone; such an answer is completed on its way out.
+//! Connections on which every refusal has a body. The HTTP library refuses an unreadable header by
+//! itself, with a status alone. Such an answer gets a body on its way out.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 
 use crate::failure::Failure;
 
-/// The line in the head of an answer without a body.
+/// Header line of an answer without a body.
 const NO_BODY: &[u8] = b"content-length: 0\r\n";
 /// The end of a head.
 const END: &[u8] = b"\r\n\r\n";
@@ -18,7 +18,7 @@ const END: &[u8] = b"\r\n\r\n";
 /// A connection whose refusals have a body.
 pub(crate) struct Explained<T> {
     inner: T,
-    /// A refusal that is being written, and how much of it is.
+    /// The refusal that is being written, and the number of bytes written.
     refusal: Option<(Vec<u8>, usize)>,
 }
 
@@ -28,12 +28,12 @@ impl<T> Explained<T> {
     }
 }
 
-/// The whole of a refusal, if this is the head of one that the HTTP library has made: those of this
-/// server are never empty.
+/// The complete refusal, if `head` is that of a refusal without a body. Only the HTTP library makes
+/// such refusals.
 fn explained(head: &[u8]) -> Option<Vec<u8>> {
     let status = head.strip_prefix(b"HTTP/1.")?.get(2..5)?;
     let status = StatusCode::from_bytes(status).ok().filter(StatusCode::is_client_error)?;
-    // A head alone, without a body behind it or an answer before it.
+    // The bytes must be a head alone, without a body after it or an answer before it.
     let lines = head.strip_suffix(END)?;
     if lines.windows(END.len()).any(|bytes| bytes == END) {
         return None;
@@ -85,7 +85,7 @@ impl<T: Write + Unpin> Write for Explained<T> {
     ) -> Poll<io::Result<usize>> {
         let mut filled = parts.iter().filter(|part| !part.is_empty());
         match (filled.next(), filled.next()) {
-            // A head alone.
+            // The bytes are a head alone.
             (Some(part), None) => self.poll_write(cx, part),
             _ => Pin::new(&mut self.inner).poll_write_vectored(cx, parts),
         }

@@ -8,21 +8,26 @@ use sws_model::ForwardError;
 
 use crate::ServerLimits;
 
-/// Maximum number of characters of a message, and of the name of a field.
+/// Maximum number of characters of a message, and of a field's name.
 const MESSAGE: usize = 600;
 const NAME: usize = 64;
 
-/// An interface, which decides the shape of errors.
+/// An interface, which determines the format of errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     OpenAi,
     Anthropic,
+    Ollama,
 }
 
 impl Dialect {
     /// The interface at a path.
     fn of(path: &str) -> Dialect {
-        if path.starts_with("/v1/messages") { Dialect::Anthropic } else { Dialect::OpenAi }
+        match path {
+            _ if path.starts_with("/v1/messages") => Dialect::Anthropic,
+            _ if path.starts_with("/api/") => Dialect::Ollama,
+            _ => Dialect::OpenAi,
+        }
     }
 }
 
@@ -33,11 +38,20 @@ pub(crate) struct Failure {
     /// Type of the error in OpenAI's words.
     kind: &'static str,
     code: Option<&'static str>,
-    /// The field that is refused.
+    /// Name of the refused field.
     field: Option<String>,
     pub(crate) message: String,
-    /// Seconds after which another try makes sense.
+    /// Seconds after which the client may retry.
     retry_after: Option<u32>,
+    /// Sizes, if a prompt is too long.
+    too_long: Option<TooLong>,
+}
+
+/// Number of tokens of a prompt, and number of tokens that the context has room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct TooLong {
+    prompt: usize,
+    context: usize,
 }
 
 impl Failure {
@@ -45,9 +59,10 @@ impl Failure {
         let code = None;
         let field = None;
         let retry_after = None;
-        // One line, whatever a client wrote.
+        let too_long = None;
+        // The message stays a single line, whatever the client wrote.
         let message = shortened(&message.into(), MESSAGE).replace(char::is_control, " ");
-        Failure { status, kind, code, field, message, retry_after }
+        Failure { status, kind, code, field, message, retry_after, too_long }
     }
 
     /// A request that cannot be understood or fulfilled.
@@ -55,12 +70,12 @@ impl Failure {
         Failure::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
     }
 
-    /// A field with a value that is refused.
+    /// A refused value of a field.
     pub(crate) fn field(name: &str, message: impl Into<String>) -> Failure {
         Failure { field: Some(shortened(name, NAME)), ..Failure::invalid(message) }
     }
 
-    /// A known field whose meaning is not supported.
+    /// A known field that is not supported.
     pub(crate) fn unsupported(name: &str, message: impl Into<String>) -> Failure {
         Failure { code: Some("unsupported_value"), ..Failure::field(name, message) }
     }
@@ -82,7 +97,7 @@ impl Failure {
         Failure::new(status, "invalid_request_error", message)
     }
 
-    /// A request whose body does not arrive, or too slowly.
+    /// A request whose body arrives too slowly, or not at all.
     pub(crate) fn slow(limits: &ServerLimits) -> Failure {
         let message = format!(
             "less than {} bytes of the request arrived in {} seconds; send it again, as a whole",
@@ -92,7 +107,7 @@ impl Failure {
         Failure::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message)
     }
 
-    /// A request for whose body there is no memory.
+    /// A request with a body for which there is no memory.
     pub(crate) fn crowded() -> Failure {
         Failure::unavailable(
             "too many large requests arrive at the same time, or they arrive too slowly; send this one again",
@@ -110,7 +125,12 @@ impl Failure {
     }
 
     pub(crate) fn no_route() -> Failure {
-        let message = "there is nothing at this address; docs/serve.md lists the endpoints";
+        let message = "there is nothing at this address; GET /openapi.json lists the endpoints";
+        Failure::new(StatusCode::NOT_FOUND, "not_found_error", message)
+    }
+
+    /// An unknown id.
+    pub(crate) fn not_found(message: impl Into<String>) -> Failure {
         Failure::new(StatusCode::NOT_FOUND, "not_found_error", message)
     }
 
@@ -127,7 +147,7 @@ impl Failure {
     }
 
     pub(crate) fn no_method() -> Failure {
-        let message = "this endpoint has another method; docs/serve.md lists the endpoints";
+        let message = "this endpoint has another method; GET /openapi.json lists the endpoints";
         Failure::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message)
     }
 
@@ -147,33 +167,33 @@ impl Failure {
         Failure::not_offered(message)
     }
 
-    /// More requests than can wait.
+    /// Too many waiting requests.
     pub(crate) fn busy(message: impl Into<String>) -> Failure {
         let failure = Failure::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message);
         Failure { code: Some("queue_full"), retry_after: Some(10), ..failure }
     }
 
-    /// A request that has waited for too long.
+    /// A request that has waited too long.
     pub(crate) fn waited() -> Failure {
         let failure = Failure::busy("other requests took too long; try again later");
         Failure { code: Some("queue_timeout"), ..failure }
     }
 
-    /// A server that starts or stops.
+    /// A server that is starting or stopping.
     pub(crate) fn unavailable(message: &str) -> Failure {
         let failure = Failure::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable_error", message);
         Failure { retry_after: Some(5), ..failure }
     }
 
-    /// A failure of the server's own.
+    /// An internal failure of the server.
     pub(crate) fn server(message: impl Into<String>) -> Failure {
         Failure::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
     }
 
-    /// The failure of a text: the caller's mistake, or the server's.
+    /// The failure of a text, caused by the request or by the server.
     pub(crate) fn of(error: &sws::Error) -> Failure {
         let cause = match error {
-            // A structure that turned out to be too much work.
+            // A structure that turned out to be too complex.
             sws::Error::Constraint(cause) => return Failure::invalid(cause.to_string()),
             sws::Error::Forward(cause) => Some(cause),
             sws::Error::Model { cause, .. } => cause.downcast_ref(),
@@ -181,11 +201,8 @@ impl Failure {
         };
         match cause {
             Some(ForwardError::ContextFull { used, asked, limit }) => {
-                let message = format!(
-                    "the prompt has {} tokens, and the context has room for {limit}; shorten it, or raise --context",
-                    used + asked,
-                );
-                Failure { code: Some("context_length_exceeded"), ..Failure::invalid(message) }
+                let too_long = TooLong { prompt: used + asked, context: *limit };
+                Failure::too_long(too_long)
             }
             Some(ForwardError::NoTokens) => Failure::invalid("the prompt is empty; send some text"),
             Some(cause @ ForwardError::UnknownToken { .. }) => Failure::invalid(cause.to_string()),
@@ -193,13 +210,29 @@ impl Failure {
         }
     }
 
-    /// The error in OpenAI's shape.
-    pub(crate) fn json(&self) -> Value {
-        let Failure { kind, code, field, message, .. } = self;
-        json!({"error": {"message": message, "type": kind, "param": field, "code": code}})
+    /// A prompt that is longer than the context, with a message that clients recognise.
+    fn too_long(too_long: TooLong) -> Failure {
+        let TooLong { prompt, context } = too_long;
+        let message = format!(
+            "the prompt has {prompt} tokens, and this model's maximum context length is {context} tokens; shorten the prompt, or start the server with a larger --context"
+        );
+        let failure = Failure::invalid(message);
+        Failure { code: Some("context_length_exceeded"), too_long: Some(too_long), ..failure }
     }
 
-    /// The error in Anthropic's shape, of the request with this id.
+    /// The error in OpenAI's format.
+    pub(crate) fn json(&self) -> Value {
+        let Failure { kind, code, field, message, .. } = self;
+        let mut error = json!({"message": message, "type": kind, "param": field, "code": code});
+        if let Some(TooLong { prompt, context }) = self.too_long {
+            // These fields have the names of llama.cpp's server.
+            error["n_prompt_tokens"] = prompt.into();
+            error["n_ctx"] = context.into();
+        }
+        json!({ "error": error })
+    }
+
+    /// The error in Anthropic's format. `id` is that of the request.
     pub(crate) fn anthropic(&self, id: Option<&str>) -> Value {
         let kind = match self.status.as_u16() {
             408 => "timeout_error",
@@ -209,19 +242,31 @@ impl Failure {
             500.. => "api_error",
             _ => self.kind,
         };
-        let mut error = json!({"type": "error", "error": {"type": kind, "message": self.message}});
+        let message = match self.too_long {
+            Some(TooLong { prompt, context }) => format!(
+                "prompt is too long: {prompt} tokens > {context} maximum; shorten it, or start the server with a larger --context"
+            ),
+            None => self.message.clone(),
+        };
+        let mut error = json!({"type": "error", "error": {"type": kind, "message": message}});
         if let Some(id) = id {
             error["request_id"] = id.into();
         }
         error
     }
 
-    /// The error in the shape of an interface, in the middle of an answer.
+    /// The error in an interface's format, for the middle of a stream.
     pub(crate) fn shaped(&self, dialect: Dialect) -> Value {
         match dialect {
             Dialect::OpenAi => self.json(),
             Dialect::Anthropic => self.anthropic(None),
+            Dialect::Ollama => self.ollama(),
         }
+    }
+
+    /// The error in Ollama's format.
+    pub(crate) fn ollama(&self) -> Value {
+        json!({"error": self.message})
     }
 
     /// The response that reports the failure. [`Failure::shape`] gives it a body.
@@ -232,28 +277,28 @@ impl Failure {
         if let Some(seconds) = self.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
-        // Another try of a refused request is refused again.
+        // Retrying any other refused request is pointless.
         let again = matches!(self.status.as_u16(), 408 | 429 | 503);
         let again = HeaderValue::from_static(if again { "true" } else { "false" });
         headers.insert("x-should-retry", again);
         response
     }
 
-    /// Writes the body of a response that reports a failure: that of the interface at the path of the
-    /// request, which has this id.
+    /// Writes the body of a response that reports a failure, in the format of the interface at the
+    /// request's path. `id` is that of the request.
     pub(crate) fn shape(response: &mut Response<Body>, path: &str, id: &str) {
         let Some(failure) = response.extensions_mut().remove::<Failure>() else { return };
         let shaped = match Dialect::of(path) {
-            Dialect::OpenAi => failure.json(),
             Dialect::Anthropic => failure.anthropic(Some(id)),
+            dialect => failure.shaped(dialect),
         };
         *response.body_mut() = Body::from(shaped.to_string());
-        // The router has set that of the body before.
+        // The router has set the length of the previous body.
         response.headers_mut().remove(CONTENT_LENGTH);
     }
 }
 
-/// A text of at most so many characters: of a longer one, its beginning and its end.
+/// The text, cut to `most` characters if necessary: its beginning and its end.
 pub(crate) fn shortened(text: &str, most: usize) -> String {
     let characters = text.chars().count();
     if characters <= most {
@@ -282,6 +327,12 @@ mod tests {
         let failure = Failure::of(&error.into());
         assert_eq!(failure.status, StatusCode::BAD_REQUEST);
         assert_eq!(failure.json()["error"]["code"], "context_length_exceeded");
+        assert_eq!(failure.json()["error"]["n_prompt_tokens"], 30);
+        assert!(failure.message.contains("maximum context length is 16 tokens"));
+        let message = failure.anthropic(None)["error"]["message"].clone();
+        assert!(
+            message.as_str().unwrap().starts_with("prompt is too long: 30 tokens > 16 maximum")
+        );
         let response = failure.response();
         assert_eq!(response.headers()["x-should-retry"], "false");
     }
@@ -307,5 +358,7 @@ mod tests {
         assert_eq!(response.headers()[RETRY_AFTER], "10");
         assert_eq!(Dialect::of("/v1/messages/batches"), Dialect::Anthropic);
         assert_eq!(Dialect::of("/v1/chat/completions"), Dialect::OpenAi);
+        assert_eq!(Dialect::of("/api/chat"), Dialect::Ollama);
+        assert_eq!(busy.ollama(), json!({"error": "too many"}));
     }
 }

@@ -1,4 +1,4 @@
-//! Fields that the requests of several interfaces have.
+//! Request fields that several interfaces share.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,33 +6,36 @@ use std::marker::PhantomData;
 
 use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, SeqAccess, Visitor};
 use sws::GenerationOptions;
-use sws_model::text::{Generation, GenerationError};
+use sws_text::{ChatTemplate, Generation, GenerationError};
 
 use crate::app::{App, Served};
-use crate::certified::unsupported;
 use crate::failure::{Failure, shortened};
 
+/// The field for features that only this server has, such as certificates.
+pub(crate) const EXTENSION: &str = "x_sws";
 /// Maximum number of entries of a list in a request.
 const ENTRIES: usize = 1 << 16;
 /// Maximum number of bytes of a stop string.
 const STOP: usize = 1 << 10;
-/// Maximum number of likeliest tokens beside a token.
+/// Maximum number of most likely tokens reported beside a token.
 pub(crate) const RANKS: u64 = 20;
-/// Characters of a message that repeats what a client wrote.
+/// Maximum number of characters of a client's value in a message.
 const VALUE: usize = 200;
 /// Maximum number of tokens with a bias.
 const BIASES: usize = 1024;
 
-/// Fields of several interfaces. Each is also read by name in its interface if it has another
-/// meaning there.
+/// Fields that several interfaces share. An interface in which one of them has another meaning
+/// reads that field itself.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(default)]
 pub(crate) struct Fields {
     model: Option<String>,
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
-    max_tokens: Option<usize>,
-    max_completion_tokens: Option<usize>,
+    max_tokens: Option<i64>,
+    max_completion_tokens: Option<i64>,
+    /// Limit of new tokens, in the spelling of llama.cpp.
+    n_predict: Option<i64>,
     n: Option<usize>,
     temperature: Option<f32>,
     top_p: Option<f32>,
@@ -41,7 +44,7 @@ pub(crate) struct Fields {
     presence_penalty: Option<f32>,
     frequency_penalty: Option<f32>,
     repetition_penalty: Option<f32>,
-    /// The same, as llama.cpp spells it.
+    /// Repetition penalty, in the spelling of llama.cpp.
     repeat_penalty: Option<f32>,
     seed: Option<i64>,
     stop: Option<OneOrMany<String>>,
@@ -51,7 +54,7 @@ pub(crate) struct Fields {
     x_sws: Option<Extras>,
 }
 
-/// What only this server offers.
+/// Features that only this server has.
 #[derive(Clone, Copy, Debug, Default, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Extras {
@@ -65,18 +68,23 @@ pub(crate) struct StreamOptions {
     include_usage: Option<bool>,
 }
 
-/// The options with which texts are continued.
+/// Options of the texts of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct SamplingFields {
     pub(crate) generation: Generation,
     pub(crate) bias: Vec<(u32, f32)>,
-    /// Texts for each prompt. Each has the seed after that of the one before.
+    /// Number of texts for each prompt. Each text has the seed of the previous one plus one.
     pub(crate) n: usize,
     pub(crate) stream: bool,
     /// True if a stream ends with the numbers of tokens.
     pub(crate) usage: bool,
-    /// True if a certificate is asked for.
+    /// True if a certificate was requested.
     pub(crate) certificate: bool,
+}
+
+/// The refusal of a certificate.
+pub(crate) fn uncertified(why: &str) -> Failure {
+    Failure::unsupported(EXTENSION, why)
 }
 
 /// Parses a request.
@@ -87,11 +95,11 @@ pub(crate) fn parse<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, Failure
     })
 }
 
-/// A message of the parser, without the names of types, and with the beginning and the end of a value
-/// that is long.
+/// The parser's message, without the names of types. A long value is shortened to its beginning and
+/// end.
 pub(crate) fn in_words(message: &str) -> String {
     const EXPECTED: &str = ", expected ";
-    // The client's own text comes before it.
+    // The client's own text comes before the last match.
     let Some(at) = message.rfind(EXPECTED) else { return shortened(message, VALUE) };
     let (before, after) = message.split_at(at + EXPECTED.len());
     let before = shortened(before, VALUE);
@@ -107,7 +115,7 @@ pub(crate) fn in_words(message: &str) -> String {
 }
 
 impl Fields {
-    /// Resolves the fields of a text to continue, which has `new_tokens` unless they say otherwise.
+    /// Resolves the fields of a text to continue. `new_tokens` is the default limit.
     pub(crate) fn of_a_text(
         self,
         app: &App,
@@ -119,19 +127,23 @@ impl Fields {
         self.resolve(app, served, options)
     }
 
-    /// Resolves the fields of a conversation, in whose answers special tokens are shown.
+    /// Resolves the fields of a conversation, whose answers keep special tokens.
     pub(crate) fn of_a_conversation(
         self,
         app: &App,
         served: &Served,
     ) -> Result<SamplingFields, Failure> {
-        let options = GenerationOptions { conversation: true, ..GenerationOptions::default() };
+        let options = GenerationOptions {
+            conversation: true,
+            thinks: served.text.template().is_some_and(ChatTemplate::thinks),
+            ..GenerationOptions::default()
+        };
         let mut sampling = self.resolve(app, served, options)?;
         sampling.generation.shown_tokens.clone_from(&served.shown);
         Ok(sampling)
     }
 
-    /// Resolves the fields over these options.
+    /// Resolves the fields on top of these default options.
     fn resolve(
         self,
         app: &App,
@@ -172,6 +184,13 @@ impl Fields {
                 Failure::field("top_k", format!("top_k is {k}, and must not be negative"))
             })?),
         };
+        let asked = self.max_completion_tokens.or(self.max_tokens).or(self.n_predict);
+        let max_new_tokens = match asked {
+            None => over.max_new_tokens,
+            // A negative limit means as many tokens as the context has room for.
+            Some(..0) => None,
+            Some(tokens) => usize::try_from(tokens).ok(),
+        };
         let options = GenerationOptions {
             temperature: self.temperature,
             top_k,
@@ -181,10 +200,11 @@ impl Fields {
             presence_penalty: self.presence_penalty,
             frequency_penalty: self.frequency_penalty,
             seed: self.seed.map(|seed| seed as u64),
-            max_new_tokens: self.max_completion_tokens.or(self.max_tokens).or(over.max_new_tokens),
+            max_new_tokens,
             stop,
             ignore_eos: self.ignore_eos.unwrap_or(false),
             conversation: over.conversation,
+            thinks: over.thinks,
         };
         let mut generation = served.defaults.generation(&options).map_err(|e| refused(&e))?;
         let most = limits.new_tokens.unwrap_or(usize::MAX);
@@ -204,21 +224,21 @@ impl Fields {
 }
 
 impl SamplingFields {
-    /// Refuses several texts and a certificate, where answers have no place for them.
+    /// Refuses several texts and certificates, for answers that cannot contain them.
     pub(crate) fn of_one_text(self) -> Result<SamplingFields, Failure> {
         if self.n > 1 {
             let message = "answers have one text here; use /v1/chat/completions for several";
             return Err(Failure::unsupported("n", message));
         }
         match self.certificate {
-            true => Err(unsupported(
+            true => Err(uncertified(
                 "certificates come with /v1/chat/completions and /v1/completions; ask there",
             )),
             false => Ok(self),
         }
     }
 
-    /// Options of the text with this number among those of a prompt.
+    /// Options of the text with this number among the texts of a prompt.
     pub(crate) fn generation(&self, number: usize) -> Generation {
         let mut generation = self.generation.clone();
         generation.sampling.seed = generation.sampling.seed.wrapping_add(number as u64);
@@ -281,7 +301,7 @@ impl<'de, T: Deserialize<'de> + From<String>> Deserialize<'de> for OneOrMany<T> 
     }
 }
 
-/// A list that is bounded.
+/// A list with a limited number of entries.
 #[derive(Clone, Debug)]
 pub(crate) struct Many<T>(pub(crate) Vec<T>);
 
@@ -305,10 +325,10 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Many<T> {
     }
 }
 
-/// A value of which only the presence matters.
+/// A field of which only the presence matters.
 pub(crate) type Nothing = IgnoredAny;
 
-/// Collects a list, as far as it is not absurdly long.
+/// Collects a list, up to the maximum number of entries.
 pub(crate) fn entries<'de, T: Deserialize<'de>, A: SeqAccess<'de>>(
     mut list: A,
 ) -> Result<Vec<T>, A::Error> {

@@ -14,7 +14,7 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::header::HeaderValue;
 use axum::http::{Request, Response, StatusCode};
-use axum::routing::{MethodRouter, delete, get, post};
+use axum::routing::{delete, get, post};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -26,22 +26,22 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::app::App;
+use crate::app::{App, Served};
 use crate::explained::Explained;
 use crate::failure::{Dialect, Failure, respond};
 use crate::requests::RequestOrigin;
+use crate::route::{Route, RouteFields};
+use crate::sizes::TOLD;
 use crate::{
-    access, anthropic, chat, completions, cors, events, info, openapi, prepared, responses,
+    access, anthropic, chat, completions, cors, events, info, ollama, openapi, prepared, responses,
 };
 
-/// Time between two looks at whether the server should end.
+/// Time between two checks for the end of the server.
 const LOOK: Duration = Duration::from_millis(100);
-/// Time for responses to reach their clients once all texts are over.
+/// Time for the last bytes of responses to reach clients, once all texts have ended.
 const FLUSH: Duration = Duration::from_secs(2);
-/// Time after which a connection without a request is closed where all connections are taken.
+/// Time after which a connection without a request is closed if all connections are in use.
 const SILENT: Duration = Duration::from_secs(2);
-/// Maximum number of connections while the server ends, beside those that are open.
-pub(crate) const TOLD: usize = 16;
 /// Maximum number of bytes and of lines in the header of a request. The last read may double the
 /// bytes.
 const HEADER: usize = 32 << 10;
@@ -69,7 +69,7 @@ pub(crate) async fn serve(app: Arc<App>, listener: TcpListener) {
                     drop(permit);
                 });
             }
-            // The system has no more files or memory for now.
+            // The system is out of files or memory for now.
             Ok(Err(_)) => sleep(LOOK).await,
             Err(_) => {}
         }
@@ -87,11 +87,11 @@ pub(crate) async fn serve(app: Arc<App>, listener: TcpListener) {
         app.cut();
         let _ = timeout(FLUSH, connections.acquire_many(all)).await;
     }
-    // Without connections nobody needs the texts that are left.
+    // Without connections the remaining texts are useless.
     app.cut();
 }
 
-/// Tells those who come while the server ends, one request each, such as probes.
+/// Answers clients that connect while the server ends, such as probes, one request each.
 async fn tell(app: &Arc<App>, listener: &TcpListener, routes: &RouterService) {
     let all = Arc::new(Semaphore::new(TOLD));
     while let Ok(permit) = Arc::clone(&all).acquire_owned().await {
@@ -109,20 +109,20 @@ async fn tell(app: &Arc<App>, listener: &TcpListener, routes: &RouterService) {
 
 /// Signals of the server to its connections.
 struct Signals {
-    /// True once it ends.
+    /// True once the server ends.
     ended: watch::Receiver<bool>,
-    /// Changes while all connections are taken.
+    /// Changes while all connections are in use.
     crowded: watch::Receiver<()>,
 }
 
-/// Serves a connection until the server ends; without signals, one request.
+/// Serves a connection until the server ends. Without signals, serves one request.
 async fn connection(
     app: Arc<App>,
     stream: TcpStream,
     routes: RouterService,
     signals: Option<Signals>,
 ) {
-    // Events are small, and each should leave at once.
+    // Events are small, and should be sent immediately.
     let _ = stream.set_nodelay(true);
     let header_time = app.config.limits.header_time;
     let opened = Instant::now();
@@ -157,7 +157,7 @@ async fn connection(
         pending().await
     });
     let mut ending = false;
-    // An error is the client's: it has left, or does not speak the protocol.
+    // An error is the client's: it has left, or violates the protocol.
     let _ = poll_fn(|cx| {
         if !ending && end.as_mut().poll(cx).is_ready() {
             ending = true;
@@ -177,7 +177,7 @@ pub(crate) async fn handle(
     routes: RouterService,
     mut request: In,
 ) -> Result<Response<Body>, Infallible> {
-    let (number, id) = app.numbered("req");
+    let (number, id) = app.numbered("req-");
     let path = request.uri().path().to_owned();
     let page = cors::allowed(&app.config, request.headers());
     let preflight = page.as_ref().and_then(|_| cors::preflight(&request));
@@ -197,60 +197,26 @@ pub(crate) async fn handle(
     }
     let status = response.status().as_u16();
     app.counts.responded(endpoint(&path), status);
-    app.log(&format!("{id} {} {status}", endpoint(&path)));
+    // Probes, which arrive every few seconds, are not logged.
+    if !matches!(endpoint(&path), "/health" | "/v1/health") {
+        app.log(&format!("{id} {} {status}", endpoint(&path)));
+    }
     if let Ok(id) = HeaderValue::from_str(&id) {
         response.headers_mut().insert("x-request-id", id);
     }
     Ok(response)
 }
 
-/// The endpoint of a path, for logs and metrics, which never have what a client wrote.
+/// The endpoint of a path, for logs and metrics, which never repeat text of a client.
 fn endpoint(path: &str) -> &'static str {
     ROUTES.iter().map(|route| route.path).find(|known| *known == path).unwrap_or("other")
 }
 
 type AppState = State<Arc<App>>;
-/// The name in an address, if it can be read.
+/// The name in a path, if it is readable.
 type Name = Result<Path<String>, PathRejection>;
 type In = Request<Body>;
 type Out = Response<Body>;
-
-/// An endpoint.
-pub(crate) struct Route {
-    pub(crate) path: &'static str,
-    /// Its method, in small letters.
-    pub(crate) method: &'static str,
-    /// A line about it.
-    pub(crate) about: &'static str,
-    pub(crate) body: RouteFields,
-    handler: fn() -> MethodRouter<Arc<App>>,
-}
-
-/// The body of a request: the names of its fields, and whether it has those of all interfaces.
-#[derive(Clone, Copy)]
-pub(crate) enum RouteFields {
-    /// There is none.
-    None,
-    /// These alone.
-    Own(fn() -> Vec<&'static [&'static str]>),
-    /// These and those of all interfaces.
-    All(fn() -> Vec<&'static [&'static str]>),
-}
-
-impl Route {
-    const fn new(
-        method: &'static str,
-        path: &'static str,
-        about: &'static str,
-        handler: fn() -> MethodRouter<Arc<App>>,
-    ) -> Route {
-        Route { path, method, about, body: RouteFields::None, handler }
-    }
-
-    const fn with(self, body: RouteFields) -> Route {
-        Route { body, ..self }
-    }
-}
 
 const GET: &str = "get";
 const POST: &str = "post";
@@ -262,12 +228,16 @@ const COMPLETION: RouteFields = RouteFields::All(|| completions::fields().to_vec
 const MESSAGE: RouteFields = RouteFields::All(|| anthropic::fields().to_vec());
 const COUNTED: RouteFields = RouteFields::Own(|| anthropic::fields().to_vec());
 const RESPONSE: RouteFields = RouteFields::All(|| responses::fields().to_vec());
+const OLLAMA_CHAT: RouteFields = RouteFields::Own(ollama::chat_fields);
+const GENERATE: RouteFields = RouteFields::Own(ollama::generate_fields);
+const SHOW: RouteFields = RouteFields::Own(ollama::show_fields);
+const COUNTED_RESPONSE: RouteFields = RouteFields::Own(|| responses::fields().to_vec());
 const TOKENIZE: RouteFields = RouteFields::Own(|| vec![info::tokenize_fields()]);
 const DETOKENIZE: RouteFields = RouteFields::Own(|| vec![info::detokenize_fields()]);
 
-/// All endpoints. The router, logs and `/openapi.json` are made of it.
+/// All endpoints, from which the router, logs and `/openapi.json` are derived.
 #[rustfmt::skip]
-pub(crate) static ROUTES: [Route; 26] = [
+pub(crate) static ROUTES: [Route; 40] = [
     Route::new(GET, "/", "a page about the server", || get(page)),
     Route::new(GET, "/page.css", "styles of the page", || get(styles)),
     Route::new(GET, "/page.js", "program of the page", || get(program)),
@@ -291,9 +261,23 @@ pub(crate) static ROUTES: [Route; 26] = [
     Route::new(POST, "/v1/chat/completions", "answer a chat", || post(chat)).with(CHAT),
     Route::new(POST, "/chat/completions", "the same", || post(chat)).with(CHAT),
     Route::new(POST, "/v1/responses", "answer a chat in the form of OpenAI's Responses", || post(response)).with(RESPONSE),
+    Route::new(POST, "/v1/responses/input_tokens", "count the tokens of a response's input", || post(count_response)).with(COUNTED_RESPONSE),
+    Route::new(GET, "/v1/responses/{id}", "a response that was kept", || get(kept_response)),
+    Route::new(DELETE, "/v1/responses/{id}", "forget a response", || delete(delete_response)),
     Route::new(POST, "/v1/messages", "answer a chat in Anthropic's form", || post(message)).with(MESSAGE),
     Route::new(POST, "/v1/messages/count_tokens", "count the tokens of a chat", || post(count)).with(COUNTED),
     Route::new(POST, "/v1/embeddings", "refused: this server makes none", || post(embeddings)),
+    Route::new(GET, "/api/version", "the version, in the form of Ollama", || get(ollama_version)),
+    Route::new(GET, "/api/tags", "the model", || get(ollama_tags)),
+    Route::new(GET, "/api/ps", "the model and its memory", || get(ollama_running)),
+    Route::new(POST, "/api/show", "facts about the model", || post(ollama_show)).with(SHOW),
+    Route::new(POST, "/api/chat", "answer a chat in Ollama's form", || post(ollama_chat)).with(OLLAMA_CHAT),
+    Route::new(POST, "/api/generate", "answer a prompt in Ollama's form", || post(ollama_generate)).with(GENERATE),
+    Route::new(POST, "/api/embed", "refused: this server makes no embeddings", || post(embeddings)),
+    Route::new(POST, "/api/embeddings", "refused: this server makes none", || post(embeddings)),
+    Route::new(POST, "/api/pull", "refused: `sws pull` downloads models", || post(ollama_models)),
+    Route::new(POST, "/api/create", "refused: `sws shard` makes models", || post(ollama_models)),
+    Route::new(DELETE, "/api/delete", "refused: `sws rm` removes models", || delete(ollama_models)),
 ];
 
 /// The router, which can be cloned for each connection.
@@ -323,7 +307,7 @@ async fn program() -> Out {
     file("text/javascript; charset=utf-8", live::JS)
 }
 
-/// A file of the page. It holds nothing of this server.
+/// A static file of the web page. It contains no data of this server.
 fn file(kind: &'static str, text: &'static str) -> Out {
     let mut response = Response::new(Body::from(text));
     let headers = response.headers_mut();
@@ -332,7 +316,7 @@ fn file(kind: &'static str, text: &'static str) -> Out {
         ("content-security-policy", live::POLICY),
         ("x-content-type-options", "nosniff"),
         ("referrer-policy", "no-referrer"),
-        // Another version may have another one.
+        // Another version of the server may have another page.
         ("cache-control", "no-cache"),
     ] {
         headers.insert(name, HeaderValue::from_static(value));
@@ -341,7 +325,7 @@ fn file(kind: &'static str, text: &'static str) -> Out {
 }
 
 async fn description(State(app): AppState) -> Out {
-    respond(StatusCode::OK, &openapi::description(&app.config.name))
+    respond(StatusCode::OK, &openapi::description(&app.config.name, &ROUTES))
 }
 
 async fn health(State(app): AppState) -> Out {
@@ -390,7 +374,7 @@ fn read(name: Name) -> Result<String, Failure> {
     Ok(name)
 }
 
-/// The number of a request's key.
+/// The number of the request's API key.
 fn owner(request: &In) -> u64 {
     request.extensions().get().map_or(0, |origin: &RequestOrigin| origin.owner)
 }
@@ -416,7 +400,27 @@ async fn chat(State(app): AppState, request: In) -> Out {
 }
 
 async fn response(State(app): AppState, request: In) -> Out {
-    prepared::texts(app, request, Dialect::OpenAi, responses::prepare).await
+    let owner = owner(&request);
+    let prepare = move |app: &App, served: &Arc<Served>, body: &[u8]| {
+        responses::prepare(app, served, owner, body)
+    };
+    prepared::texts(app, request, Dialect::OpenAi, prepare).await
+}
+
+async fn count_response(State(app): AppState, request: In) -> Out {
+    let owner = owner(&request);
+    let count = move |app: &App, served: &Arc<Served>, body: &[u8]| {
+        responses::count(app, served, owner, body)
+    };
+    prepared::value(app, request, count).await
+}
+
+async fn kept_response(State(app): AppState, name: Name, request: In) -> Out {
+    render(read(name).and_then(|id| responses::kept(&app, owner(&request), &id)))
+}
+
+async fn delete_response(State(app): AppState, name: Name, request: In) -> Out {
+    render(read(name).and_then(|id| responses::delete(&app, owner(&request), &id)))
 }
 
 async fn message(State(app): AppState, request: In) -> Out {
@@ -427,8 +431,37 @@ async fn count(State(app): AppState, request: In) -> Out {
     prepared::value(app, request, anthropic::count).await
 }
 
+async fn ollama_version() -> Out {
+    respond(StatusCode::OK, &ollama::version())
+}
+
+async fn ollama_tags(State(app): AppState) -> Out {
+    render(ollama::tags(&app))
+}
+
+async fn ollama_running(State(app): AppState) -> Out {
+    render(ollama::running(&app))
+}
+
+async fn ollama_show(State(app): AppState, request: In) -> Out {
+    prepared::value(app, request, ollama::show).await
+}
+
+async fn ollama_chat(State(app): AppState, request: In) -> Out {
+    prepared::texts_or_value(app, request, Dialect::Ollama, ollama::chat).await
+}
+
+async fn ollama_generate(State(app): AppState, request: In) -> Out {
+    prepared::texts_or_value(app, request, Dialect::Ollama, ollama::generate).await
+}
+
+async fn ollama_models() -> Out {
+    let message = "this server changes no models; use `sws pull`, `sws shard` and `sws rm`";
+    Failure::not_offered(message).response()
+}
+
 async fn embeddings() -> Out {
-    Failure::not_offered("this server makes no embeddings").response()
+    Failure::not_offered("embeddings are not supported").response()
 }
 
 async fn no_route() -> Out {

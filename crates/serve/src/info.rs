@@ -9,7 +9,7 @@ use axum::http::{Response, StatusCode};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sws_engine::{WeightKind, memory};
-use sws_model::text::SettingOf;
+use sws_text::SettingOf;
 
 use crate::app::{App, Served};
 use crate::counts::number;
@@ -26,7 +26,7 @@ pub(crate) fn health(app: &App) -> Response<Body> {
     }
 }
 
-/// `/v1/models`, in the shapes of OpenAI and of Codex.
+/// `/v1/models`, in the formats of OpenAI and of Codex.
 pub(crate) fn models(app: &App) -> Result<Value, Failure> {
     let served = app.served()?;
     let model = model(app, &served);
@@ -52,7 +52,7 @@ fn model(app: &App, served: &Served) -> Value {
     json!({
         "id": app.config.name,
         "object": "model",
-        "created": served.created,
+        "created": served.identity.created,
         "owned_by": "sws",
         "capabilities": capabilities(served),
         "max_model_len": served.limit,
@@ -61,15 +61,15 @@ fn model(app: &App, served: &Served) -> Value {
             "n_ctx": served.limit,
             "n_ctx_train": spec.context,
             "n_layers": spec.layers.len(),
-            "fingerprint": served.fingerprint,
+            "fingerprint": served.identity.fingerprint,
         },
     })
 }
 
-/// Interfaces for which the model is made.
+/// Interfaces that the model supports.
 fn capabilities(served: &Served) -> Vec<&'static str> {
     let has_template = served.text.template().is_some();
-    let all = [("completion", true), ("chat", has_template), ("tools", served.has_tools())];
+    let all = [("completion", true), ("chat", has_template), ("tools", served.tools().is_some())];
     all.into_iter().filter_map(|(name, is)| is.then_some(name)).collect()
 }
 
@@ -78,24 +78,26 @@ pub(crate) fn props(app: &App) -> Result<Value, Failure> {
     let served = app.served()?;
     Ok(json!({
         "model": app.config.name,
-        "system_fingerprint": served.fingerprint,
+        "aliases": app.config.aliases,
+        "system_fingerprint": served.identity.fingerprint,
         "n_ctx": served.limit,
         "total_slots": served.texts,
         "ram_budget_bytes": served.budget(),
         "ram_bytes": memory(),
         "has_tokenizer": served.text.tokenizer().is_some(),
         "has_chat_template": served.text.template().is_some(),
-        "has_tools": served.has_tools(),
+        "has_tools": served.tools().is_some(),
+        "tools": served.tools(),
         "default_generation_settings": settings(&served),
         "prompt_logprobs": served.prompt_ranks,
-        "activations": served.activations.name(),
-        "kv": served.kv.name(),
-        "lossy": served.lossy,
+        "activations": served.identity.activations.name(),
+        "kv": served.identity.kv.name(),
+        "lossy": served.identity.lossy,
         "build_info": env!("CARGO_PKG_VERSION"),
     }))
 }
 
-/// The settings of a request that names none, in the spelling of llama.cpp, and their origins.
+/// The default settings, in the spelling of llama.cpp, with their origins.
 fn settings(served: &Served) -> Value {
     let mut values = Map::new();
     let mut origins = Map::new();
@@ -133,7 +135,7 @@ pub(crate) fn metrics(app: &App) -> Response<Body> {
 fn write_model(served: &Served, out: &mut String) {
     let name = "sws_info";
     let version = env!("CARGO_PKG_VERSION");
-    let fingerprint = &served.fingerprint;
+    let fingerprint = &served.identity.fingerprint;
     let _ = writeln!(out, "# HELP {name} The model and the program.\n# TYPE {name} gauge");
     let _ = writeln!(out, "{name}{{version=\"{version}\",fingerprint=\"{fingerprint}\"}} 1");
     if let Some(budget) = served.budget() {
@@ -180,7 +182,7 @@ fn write_model(served: &Served, out: &mut String) {
     number(out, "sws_tokens_total", "counter", "Tokens that went through passes.", tokens);
 }
 
-/// `/tokenizer_info`: the names that lm-evaluation-harness asks for.
+/// `/tokenizer_info`: the names that lm-evaluation-harness requests.
 pub(crate) fn tokenizer(app: &App) -> Result<Value, Failure> {
     let served = app.served()?;
     let tokenizer = served.tokenizer()?;
@@ -223,7 +225,7 @@ pub(crate) fn tokenize(_: &App, served: &Arc<Served>, body: &[u8]) -> Result<Val
     Ok(json!({"tokens": tokens, "count": ids.len(), "max_model_len": served.limit}))
 }
 
-/// The names of its fields.
+/// The names of the fields of `/tokenize`.
 pub(crate) fn tokenize_fields() -> &'static [&'static str] {
     names::<Tokenize>()
 }
@@ -233,7 +235,7 @@ struct Detokenize {
     tokens: Vec<u32>,
 }
 
-/// The names of its fields.
+/// The names of the fields of `/detokenize`.
 pub(crate) fn detokenize_fields() -> &'static [&'static str] {
     names::<Detokenize>()
 }

@@ -1,44 +1,56 @@
-//! The answer of `/v1/responses`: a list of items, each of reasoning, of text, or a call.
+//! The answer of `/v1/responses`: a list of items, each of which is reasoning, text or a tool call.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use sws::End;
-use sws_model::text::ReplyPart;
+use sws_text::ReplyPart;
 
 use crate::app::{App, Served};
 use crate::failure::Failure;
+use crate::kept::{KeptResponse, KeptResponses};
 use crate::messages::PromptRequest;
 use crate::queue::Happened;
 use crate::replies::Replies;
 use crate::reply::AnswerWriter;
-use crate::tally::{AnswerHead, TextTally, named};
+use crate::sse::named;
+use crate::tally::{AnswerHead, TextTally};
+use crate::turn::ChatTurn;
 
-/// Fields of the request that its answer repeats: those whose length is bounded.
+/// Fields of the request that its answer repeats, as far as their length is bounded.
 pub(crate) struct Echoed {
     pub(crate) metadata: BTreeMap<String, String>,
     pub(crate) temperature: Option<f64>,
     pub(crate) top_p: Option<f64>,
     pub(crate) max_output_tokens: Option<usize>,
     pub(crate) parallel_tool_calls: bool,
+    /// Id of the response that this one continues.
+    pub(crate) previous: Option<String>,
+    /// True if the response can be continued later.
+    pub(crate) is_kept: bool,
 }
 
 /// A response.
 pub(crate) struct ResponsesAnswer {
     head: AnswerHead,
     echoed: Echoed,
-    /// Beginning of the ids of its items.
+    /// Prefix of the item ids, before kind and number.
     item: String,
     tally: TextTally,
     replies: Replies,
-    /// The item that is being sent, and its text so far.
+    /// The item that is being sent, with its text so far.
     open: Option<ReplyPart>,
+    /// The id of the item that is being sent.
+    open_id: String,
     /// Number of items that were sent.
     items: usize,
     stream: bool,
     /// Events of the stream so far.
     sent: usize,
     is_over: bool,
+    /// Place that keeps the response, and its owner.
+    keeper: Option<(Arc<KeptResponses>, u64)>,
 }
 
 impl ResponsesAnswer {
@@ -50,23 +62,41 @@ impl ResponsesAnswer {
         stream: bool,
     ) -> ResponsesAnswer {
         ResponsesAnswer {
-            head: AnswerHead::new(app, served, "resp"),
+            head: AnswerHead::new(app, served, "resp_"),
             echoed,
-            item: app.id("item"),
+            item: app.id(""),
             tally: TextTally::new(request.tokens.len(), 1, 1),
             replies: Replies::new(app, served, request, 1),
             open: None,
+            open_id: String::new(),
             items: 0,
             stream,
             sent: 0,
             is_over: false,
+            keeper: None,
         }
+    }
+
+    /// True if the response should be kept.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.echoed.is_kept
+    }
+
+    /// The answer to these messages. It is kept for its owner once it is complete.
+    pub(crate) fn kept_with(
+        self,
+        kept: &Arc<KeptResponses>,
+        owner: u64,
+        turns: Vec<ChatTurn>,
+    ) -> ResponsesAnswer {
+        let id = self.head.id.clone();
+        kept.keep(KeptResponse { id, owner, turns, response: Value::Null });
+        ResponsesAnswer { keeper: Some((Arc::clone(kept), owner)), ..self }
     }
 
     fn response(&self, status: &str, output: Vec<Value>) -> Value {
         let [input, new] = self.tally.tokens();
-        let Echoed { metadata, temperature, top_p, max_output_tokens, parallel_tool_calls } =
-            &self.echoed;
+        let Echoed { metadata, temperature, top_p, max_output_tokens, .. } = &self.echoed;
         json!({
             "id": self.head.id,
             "object": "response",
@@ -79,9 +109,9 @@ impl ResponsesAnswer {
             "metadata": metadata,
             "model": self.head.model,
             "output": output,
-            "parallel_tool_calls": parallel_tool_calls,
-            "previous_response_id": null,
-            "store": false,
+            "parallel_tool_calls": self.echoed.parallel_tool_calls,
+            "previous_response_id": self.echoed.previous,
+            "store": self.echoed.is_kept,
             "temperature": temperature,
             "tool_choice": "auto",
             "tools": [],
@@ -115,13 +145,18 @@ impl ResponsesAnswer {
                 "arguments": if is_done { &call.arguments } else { "" },
             }),
         };
-        item["id"] = self.id(number).into();
+        item["id"] = self.id(number, part).into();
         item["status"] = status.into();
         item
     }
 
-    fn id(&self, number: usize) -> String {
-        format!("{}-{number}", self.item)
+    fn id(&self, number: usize, part: &ReplyPart) -> String {
+        let kind = match part {
+            ReplyPart::Reasoning(_) => "rs",
+            ReplyPart::Text(_) => "msg",
+            ReplyPart::Call(_) => "fc",
+        };
+        format!("{kind}_{}-{number}", self.item)
     }
 
     fn send(&mut self, name: &str, mut data: Value, out: &mut String) {
@@ -132,7 +167,7 @@ impl ResponsesAnswer {
 
     /// Sends an event about the item that is being sent.
     fn send_part(&mut self, name: &str, key: &str, value: Value, out: &mut String) {
-        let mut data = json!({"item_id": self.id(self.items), "output_index": self.items});
+        let mut data = json!({"item_id": self.open_id, "output_index": self.items});
         data[key] = value;
         if !name.contains("function_call") {
             data["content_index"] = 0.into();
@@ -171,6 +206,7 @@ impl ResponsesAnswer {
     /// Ends the item that is being sent, and begins another.
     fn begin_item(&mut self, part: ReplyPart, out: &mut String) {
         self.end_item(out);
+        self.open_id = self.id(self.items, &part);
         let item = self.item(self.items, &part, false);
         let added = json!({"output_index": self.items, "item": item});
         self.send("response.output_item.added", added, out);
@@ -213,7 +249,7 @@ impl ResponsesAnswer {
     }
 }
 
-/// The content of an item, with this text; a call has none.
+/// The content of an item with this text; `None` for a tool call.
 fn content(part: &ReplyPart, text: &str) -> Option<Value> {
     match part {
         ReplyPart::Reasoning(_) => Some(json!({"type": "reasoning_text", "text": text})),
@@ -224,7 +260,7 @@ fn content(part: &ReplyPart, text: &str) -> Option<Value> {
     }
 }
 
-/// The contents of an item that is done; before, it has none.
+/// The contents of a finished item. An unfinished item has none.
 fn contents(part: &ReplyPart, is_done: bool) -> Vec<Value> {
     match part {
         ReplyPart::Reasoning(text) | ReplyPart::Text(text) if is_done => {
@@ -256,6 +292,9 @@ impl AnswerWriter for ResponsesAnswer {
                 self.tally.reasoning = self.replies.reasoning();
                 self.is_over = true;
                 let whole = self.whole(end);
+                if let Some((kept, owner)) = &self.keeper {
+                    kept.complete(*owner, &self.head.id, &whole);
+                }
                 if !self.stream {
                     out.push_str(&whole.to_string());
                     return Ok(());
@@ -277,7 +316,7 @@ impl AnswerWriter for ResponsesAnswer {
         self.is_over
     }
 
-    /// An event with data: some clients count nothing else as a sign of life.
+    /// A keep-alive event with data, as some clients ignore comments.
     fn alive(&mut self, out: &mut String) {
         let response = self.response("in_progress", Vec::new());
         self.send("response.in_progress", json!({"response": response}), out);

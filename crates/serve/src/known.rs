@@ -1,4 +1,4 @@
-//! Names of fields: those that are read, those that are refused, and those that are ignored.
+//! Names of fields that are read, refused or ignored.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::fields::{Fields, parse};
 use crate::names::names;
 
-/// Fields of other servers that change the answer, and are not supported.
+/// Fields of other servers that would change the answer, and are not supported.
 const REFUSED: &[&str] = &[
     "add_special_tokens",
     "allowed_token_ids",
@@ -36,8 +36,6 @@ const REFUSED: &[&str] = &[
     "mcp_servers",
     "min_tokens",
     "mirostat",
-    "n_predict",
-    "prediction",
     "prompt",
     "prompt_embeds",
     "prompt_logprobs",
@@ -62,20 +60,21 @@ const REFUSED: &[&str] = &[
     "xtc_probability",
 ];
 
-/// Values of such fields that change nothing, beside null, false, zero and what is empty.
+/// Values of such fields that have no effect, besides null, false, zero and empty values.
 const IDLE: &[(&str, f64)] = &[("tfs_z", 1.0), ("top_n_sigma", -1.0), ("typical_p", 1.0)];
 const IDLE_WORDS: &[(&str, &str)] =
     &[("reasoning_format", "auto"), ("reasoning_format", "deepseek")];
 
-/// Beginning of the names that ask for structured output, and the only one of them that does not.
+/// Prefix of fields that request structured output, and the only field with this prefix that does
+/// not.
 const GUIDED: &str = "guided_";
 const BACKEND: &str = "guided_decoding_backend";
-/// Fields that ask for something even if they are empty.
+/// Fields that request something even if they are empty.
 const ASKING: &[&str] =
     &["grammar", "json_schema", "response_format", "structured_outputs", "web_search_options"];
 
-/// Refuses a request with fields that would change its text elsewhere, and names those in the log that
-/// are ignored. `known` are the fields of its interface.
+/// Refuses a request with unsupported fields that would change its text. Logs the names of ignored
+/// fields. `known` has the fields of the interface.
 pub(crate) fn check_names(app: &App, body: &[u8], known: &[&[&str]]) -> Result<(), Failure> {
     let fields: BTreeMap<String, Presence> = parse(body)?;
     let common = names::<Fields>();
@@ -93,12 +92,12 @@ pub(crate) fn check_names(app: &App, body: &[u8], known: &[&[&str]]) -> Result<(
     Ok(())
 }
 
-/// A value, as far as it tells whether something is asked for.
+/// Kind of a value, as far as it decides if a field requests something.
 #[derive(Debug, PartialEq)]
 enum Presence {
     /// Null or false.
     Nothing,
-    /// A text, a list or an object without anything in it.
+    /// An empty text, list or object.
     Empty,
     Number(f64),
     /// One of [`IDLE_WORDS`].
@@ -107,7 +106,7 @@ enum Presence {
 }
 
 impl Presence {
-    /// True if the value asks for something in a field of this name.
+    /// True if a value of this kind requests something in this field.
     fn is_set(&self, field: &str) -> bool {
         match self {
             Presence::Nothing => false,

@@ -1,4 +1,4 @@
-//! A loaded model behind HTTP, for programs that speak the interfaces of OpenAI or Anthropic.
+//! A loaded model behind HTTP, for programs that speak the interfaces of OpenAI, Anthropic or Ollama.
 //!
 //! - [`Server::start`] listens, and answers that a model is being loaded. [`Server::run`] then serves
 //!   the model, on the calling thread, until [`ServerConfig::stop`] says so.
@@ -36,10 +36,13 @@ mod fields;
 mod http;
 mod info;
 mod items;
+mod kept;
 mod known;
+mod listeners;
 mod messages;
 mod names;
 mod offline;
+mod ollama;
 mod openapi;
 mod prepared;
 mod queue;
@@ -48,29 +51,31 @@ mod reply;
 mod requests;
 mod responses;
 mod room;
+mod route;
+mod runtime;
+mod sizes;
+mod sse;
 mod structured;
 mod tally;
 mod tools;
+mod turn;
 mod worker;
 
 use std::fmt;
-use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use sws::{LoadedModel, Needs, PrefixDisk};
-use tokio::runtime::Runtime;
 
 use app::App;
 pub use config::{ServeError, ServerConfig, ServerLimits};
 pub use events::listening;
 pub use offline::{Answered, Offline};
 pub use room::structured;
+use runtime::runtime;
 
-/// Time after which the thread that makes tokens would end, for lack of work.
-const IDLE: Duration = Duration::from_secs(1 << 20);
 /// Time for that thread when the server ends.
 const LAST: Duration = Duration::from_secs(1);
 
@@ -100,7 +105,7 @@ impl Server {
         let app = Arc::new(App::new(config));
         let shared = Arc::clone(&app);
         let connections = Builder::new().name("sws-http".to_owned()).spawn(move || {
-            // Whatever ends this thread, the worker's ends too.
+            // If this thread ends for any reason, the worker's thread ends too.
             let ending = QueueEnd(Arc::clone(&shared));
             runtime.block_on(http::serve(shared, listener));
             drop(ending);
@@ -132,7 +137,7 @@ impl Server {
         app.serve(model, needs)?;
         ready();
         let done = worker::run(&app, model, disk);
-        // A failed worker leaves nobody waiting.
+        // If the worker fails, no request is left waiting.
         app.drain();
         done?;
         let stopped = (app.config.stop)();
@@ -147,16 +152,6 @@ impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server").field("address", &self.address).finish_non_exhaustive()
     }
-}
-
-/// Runs connections on one thread, and makes tokens on another.
-fn runtime() -> io::Result<Runtime> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .max_blocking_threads(1)
-        .thread_keep_alive(IDLE)
-        .thread_name("sws-tokens")
-        .build()
 }
 
 /// Ends the queue when it is dropped.

@@ -1,13 +1,17 @@
 //! The messages of a conversation, and their tokens.
 
-use serde::{Deserialize, Serialize};
-use sws_grammar::Structure;
+use serde::Deserialize;
 use sws_model::check_tokens;
-use sws_model::text::{ChatError, ChatOptions, ChatPrompt, Json, TokenizerError, ToolSchemas};
+use sws_text::grammar::Structure;
+use sws_text::{
+    ChatError, ChatOptions, ChatPrompt, ChatTemplate, Json, TokenizerError, ToolSchemas,
+};
 
 use crate::app::{App, Served};
 use crate::failure::Failure;
 use crate::fields::{Many, OneOrMany};
+use crate::turn::ChatTurn;
+use crate::turn::generic::{self, ToolsMessage};
 
 /// A message of a request.
 #[derive(Debug, Deserialize)]
@@ -21,11 +25,14 @@ pub(crate) struct RequestMessage {
     reasoning_content: Option<String>,
     #[serde(default)]
     tool_calls: Option<Many<Called>>,
+    /// The only tool call, in the spelling of older clients.
+    #[serde(default)]
+    function_call: Option<Function>,
     #[serde(default)]
     tool_call_id: Option<String>,
 }
 
-/// A call of an earlier answer.
+/// A tool call of an earlier answer.
 #[derive(Debug, Deserialize)]
 struct Called {
     #[serde(default)]
@@ -55,114 +62,32 @@ impl From<String> for ContentPart {
     }
 }
 
-/// A message for the template.
-#[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct ChatTurn {
-    role: String,
-    content: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reasoning_content: Option<String>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    tool_calls: Vec<TurnCall>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tool_call_id: Option<String>,
-}
-
-/// A call for the template.
-#[derive(Clone, Debug, Serialize)]
-struct TurnCall {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    id: Option<String>,
-    #[serde(rename = "type")]
-    kind: &'static str,
-    function: TurnFunction,
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct TurnFunction {
-    name: String,
-    arguments: Json,
-    /// The arguments as text.
-    #[serde(skip)]
-    text: String,
-}
-
-impl ChatTurn {
-    /// A message of text alone.
-    pub(crate) fn text(role: &str, content: String) -> ChatTurn {
-        ChatTurn { role: role.to_owned(), content, ..ChatTurn::default() }
-    }
-
-    /// The result of a call.
-    pub(crate) fn result(id: Option<String>, content: String) -> ChatTurn {
-        ChatTurn { tool_call_id: id, ..ChatTurn::text("tool", content) }
-    }
-
-    /// Sets the text of the message.
-    pub(crate) fn set_text(&mut self, text: String) {
-        self.content = text;
-    }
-
-    /// The text of the message.
-    pub(crate) fn into_text(self) -> String {
-        self.content
-    }
-
-    /// True for an answer of which only the reasoning is known.
-    pub(crate) fn is_begun(&self) -> bool {
-        self.is_answer() && self.content.is_empty() && self.tool_calls.is_empty()
-    }
-
-    /// True for a message of the model.
-    pub(crate) fn is_answer(&self) -> bool {
-        self.role == "assistant"
-    }
-
-    /// Adds what the model thought before its message.
-    pub(crate) fn add_reasoning(&mut self, reasoning: &str) {
-        self.reasoning_content.get_or_insert_default().push_str(reasoning);
-    }
-
-    /// Adds a call, whose arguments are an object or its text.
-    pub(crate) fn add_call(&mut self, id: Option<String>, name: String, arguments: &Json) {
-        let (arguments, text) = match arguments.as_str() {
-            Some(text) => {
-                let object = serde_json::from_str(text).unwrap_or_else(|_| Json::from(text));
-                (object, text.to_owned())
-            }
-            None if arguments.is_undefined() || arguments.is_none() => {
-                (serde_json::from_str("{}").unwrap_or_default(), "{}".to_owned())
-            }
-            None => (arguments.clone(), serde_json::to_string(arguments).unwrap_or_default()),
-        };
-        let function = TurnFunction { name, arguments, text };
-        self.tool_calls.push(TurnCall { id, kind: "function", function });
-    }
-
-    /// The message with the arguments of calls as text, which some templates expect.
-    fn with_text(mut self) -> ChatTurn {
-        for TurnCall { function, .. } in &mut self.tool_calls {
-            function.arguments = Json::from(function.text.as_str());
-        }
-        self
-    }
-}
-
 impl RequestMessage {
-    /// A message of text alone.
+    /// A message that consists of text only.
     pub(crate) fn new(role: String, content: Option<OneOrMany<ContentPart>>) -> RequestMessage {
         let name = None;
         let reasoning_content = None;
         let tool_calls = None;
+        let function_call = None;
         let tool_call_id = None;
-        RequestMessage { role, content, name, reasoning_content, tool_calls, tool_call_id }
+        RequestMessage {
+            role,
+            content,
+            name,
+            reasoning_content,
+            tool_calls,
+            function_call,
+            tool_call_id,
+        }
     }
 
     pub(crate) fn into_turn(self) -> Result<ChatTurn, Failure> {
-        // Templates know the role by its older name.
-        let role = if self.role == "developer" { "system".to_owned() } else { self.role };
+        // Templates know these roles by other names.
+        let role = match self.role.as_str() {
+            "developer" => "system".to_owned(),
+            "function" => "tool".to_owned(),
+            _ => self.role,
+        };
         if !matches!(role.as_str(), "system" | "user" | "assistant" | "tool") {
             let role: String = role.chars().take(40).collect();
             let message = format!(
@@ -181,6 +106,9 @@ impl RequestMessage {
         };
         for Called { id, function } in self.tool_calls.into_iter().flat_map(|calls| calls.0) {
             turn.add_call(id, function.name, &function.arguments);
+        }
+        if let Some(Function { name, arguments }) = self.function_call {
+            turn.add_call(None, name, &arguments);
         }
         Ok(turn)
     }
@@ -210,30 +138,30 @@ pub(crate) fn joined(parts: Vec<ContentPart>) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// Messages for the template.
+/// The messages in the form of the template.
 pub(crate) fn turns(messages: Vec<RequestMessage>) -> Result<Vec<ChatTurn>, Failure> {
     messages.into_iter().map(RequestMessage::into_turn).collect()
 }
 
-/// A conversation as the model gets it.
+/// A conversation in the form that the model gets.
 pub(crate) struct PromptRequest {
     pub(crate) tokens: Vec<u32>,
-    /// The last characters of its text.
+    /// The last characters of the rendered text.
     pub(crate) end: String,
-    /// The tools that were shown.
+    /// Schemas of the tools that were shown to the model.
     pub(crate) schemas: Option<ToolSchemas>,
     /// The beginning of the answer, which the model continues.
     pub(crate) begun: String,
-    /// The structure of the call that has begun.
+    /// The structure of the tool call that the answer begins with.
     pub(crate) call: Option<Structure>,
-    /// True if an answer may have one call only.
+    /// True if an answer may have only one tool call.
     pub(crate) one_call: bool,
 }
 
-/// Number of last characters that tell whether the model's reasoning has begun.
+/// Number of last characters in which the beginning of the model's reasoning is searched.
 const END: usize = 64;
 
-/// Renders messages with the model's template, and makes tokens of them.
+/// Renders messages with the chat template, and tokenises them.
 pub(crate) fn prompt(
     app: &App,
     served: &Served,
@@ -245,7 +173,7 @@ pub(crate) fn prompt(
     let mut prompt = render(app, served, messages, options)?;
     let text = prompt.text().to_owned();
     let begun = match must {
-        // Tools are shown to models with a format of calls only.
+        // Only models with a format of tool calls are shown tools.
         Some(name) => served.format.call_begins(&text, name.as_deref()).unwrap_or_default(),
         None => String::new(),
     };
@@ -284,18 +212,47 @@ pub(crate) fn render(
             "this model has no chat template, so it was not made for conversation; use /v1/completions",
         )
     })?;
-    let options = ChatOptions { now: app.clock.unix_seconds(), ..options };
-    let mut rendered = template.prompt(messages, &options);
-    if matches!(rendered, Err(ChatError::Failed(_)))
-        && messages.iter().any(|message| !message.tool_calls.is_empty())
-    {
-        let messages: Vec<ChatTurn> = messages.iter().cloned().map(ChatTurn::with_text).collect();
-        rendered = template.prompt(&messages, &options);
-    }
+    let mut options = ChatOptions { now: app.clock.unix_seconds(), ..options };
+    let rendered = match options.tools.take_if(|_| served.format.has_generic_calls()) {
+        Some(tools) => with_generic_tools(template, &tools, messages, &options),
+        None => with_calls(template, messages, &options),
+    };
     rendered.map_err(|error| match error {
         ChatError::Thread(_) => Failure::server(error.to_string()),
         _ => Failure::field("messages", error.to_string()),
     })
+}
+
+/// Renders messages with tool calls, whose arguments the template expects as an object or as text.
+fn with_calls(
+    template: &ChatTemplate,
+    messages: &[ChatTurn],
+    options: &ChatOptions,
+) -> Result<ChatPrompt, ChatError> {
+    let rendered = template.prompt(messages, options);
+    let has_calls = messages.iter().any(|message| !message.tool_calls.is_empty());
+    if !has_calls || !matches!(rendered, Err(ChatError::Failed(_))) {
+        return rendered;
+    }
+    let messages: Vec<ChatTurn> = messages.iter().cloned().map(ChatTurn::with_text).collect();
+    template.prompt(&messages, options)
+}
+
+/// Renders messages for a template without tools: one of them lists the tools.
+fn with_generic_tools(
+    template: &ChatTemplate,
+    tools: &Json,
+    messages: &[ChatTurn],
+    options: &ChatOptions,
+) -> Result<ChatPrompt, ChatError> {
+    let messages_with = |place| generic::turns(tools, messages, place);
+    let rendered = template.prompt(&messages_with(ToolsMessage::System), options);
+    match rendered {
+        Err(ChatError::Raised(_) | ChatError::Failed(_)) => {
+            template.prompt(&messages_with(ToolsMessage::User), options)
+        }
+        rendered => rendered,
+    }
 }
 
 /// The tokens of a text.

@@ -1,4 +1,4 @@
-//! The names of the fields that a type is read from, as its parser has them.
+//! The field names of a type, as known to its deserializer.
 
 use serde::de::value::Error;
 use serde::de::{Deserialize, Deserializer, Error as _, Visitor};
@@ -7,12 +7,12 @@ use serde::forward_to_deserialize_any;
 /// The names of a type's fields.
 pub(crate) fn names<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
     let mut found: &'static [&'static str] = &[];
-    // It asks for a struct, and gets none.
+    // Deserialising requests a struct with these names, and then fails.
     let _ = T::deserialize(NamesDeserializer(&mut found));
     found
 }
 
-/// Takes note of the fields that are asked for.
+/// Records the field names of the requested struct.
 struct NamesDeserializer<'n>(&'n mut &'static [&'static str]);
 
 impl<'de> Deserializer<'de> for NamesDeserializer<'_> {

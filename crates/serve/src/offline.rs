@@ -13,10 +13,11 @@ use tokio::runtime::Runtime;
 
 use crate::app::App;
 use crate::http::{RouterService, handle, routes};
-use crate::{ServeError, ServerConfig, runtime, worker};
+use crate::runtime::runtime;
+use crate::{ServeError, ServerConfig, worker};
 
-/// A server that is handed its requests, one after another, for tests and fuzzing: there is no network,
-/// and everything behind it is the same.
+/// A server without a network, for tests and fuzzing. Requests are passed to it one after another,
+/// and are processed as usual.
 pub struct Offline {
     app: Arc<App>,
     routes: RouterService,
@@ -27,14 +28,14 @@ pub struct Offline {
 /// A response.
 #[derive(Clone, Debug)]
 pub struct Answered {
-    /// Its status.
+    /// Status of the response.
     pub status: u16,
-    /// Its body, to the end of the stream.
+    /// Body of the response, to the end of the stream.
     pub body: Bytes,
 }
 
 impl Offline {
-    /// Starts the worker's thread, with a model that has been loaded with these needs.
+    /// Starts the worker's thread, with a model that was loaded with these needs.
     pub fn start(
         config: ServerConfig,
         mut model: LoadedModel,
@@ -48,7 +49,7 @@ impl Offline {
             if let Err(error) = worker::run(&shared, &mut model, None) {
                 shared.log(&error.to_string());
             }
-            // A failed worker leaves nobody waiting.
+            // If the worker fails, no request is left waiting.
             shared.drain();
         });
         let worker = Some(worker.map_err(ServeError::Thread)?);
@@ -56,7 +57,7 @@ impl Offline {
         Ok(Offline { app, routes, runtime: Mutex::new(runtime), worker })
     }
 
-    /// Hands it a request with a body, and waits for the whole response.
+    /// Sends a request with a body, and waits for the whole response.
     pub fn post(&self, path: &str, body: &[u8]) -> Answered {
         let request = Request::post(path)
             .header(HOST, "localhost")
@@ -68,7 +69,7 @@ impl Offline {
             let Ok(response) = handle(Arc::clone(&self.app), self.routes.clone(), request).await;
             let status = response.status().as_u16();
             let body = response.into_body().collect().await;
-            // Bodies of this server do not fail.
+            // Bodies of this server never fail.
             let body = body.map_or_else(|_| Bytes::new(), |body| body.to_bytes());
             Answered { status, body }
         })

@@ -5,13 +5,12 @@ use std::collections::BTreeSet;
 use serde_json::{Map, Value, json};
 
 use crate::fields::Fields as Common;
-use crate::http::{ROUTES, Route, RouteFields};
 use crate::names::names;
+use crate::route::{Route, RouteFields};
 
-/// Kinds of values, and words about the fields that have them. A field that several interfaces read in
-/// their own ways has any.
+/// Types of fields, with their descriptions. A field that interfaces read differently has any type.
 #[rustfmt::skip]
-const KINDS: [(&str, &str, &str); 63] = [
+const KINDS: [(&str, &str, &str); 76] = [
     ("add_generation_prompt", "boolean", "end the prompt with the beginning of an answer"),
     ("add_special", "boolean", "add the special tokens of a text"),
     ("add_special_tokens", "boolean", "add the special tokens of a text"),
@@ -19,20 +18,25 @@ const KINDS: [(&str, &str, &str); 63] = [
     ("best_of", "integer", "only the value of n is supported"),
     ("chat_template_kwargs", "object", "variables of the chat template"),
     ("content", "string", "the text"),
+    ("context", "array", "ignored: tokens of an earlier answer"),
     ("continue_final_message", "boolean", "only false is supported"),
     ("echo", "boolean", "make the prompt a part of the answer"),
+    ("format", "any", "structured output: `json`, or a JSON schema"),
     ("frequency_penalty", "number", "penalty of a token for each time that it came before"),
-    ("functions", "array", "refused unless empty; send tools"),
+    ("function_call", "any", "the choice among functions"),
+    ("functions", "array", "tools, as older clients write them"),
     ("grammar", "string", "structured output: a grammar"),
     ("guided_choice", "array", "structured output: one of some texts"),
     ("guided_grammar", "string", "structured output: a grammar"),
     ("guided_json", "any", "structured output: a JSON schema"),
     ("guided_regex", "string", "structured output: a regular expression"),
     ("ignore_eos", "boolean", "continue after the end-of-text token"),
+    ("images", "array", "refused unless empty"),
     ("include", "array", "more parts of the answer; none is supported"),
     ("input", "any", "the conversation: a text, or a list of items"),
     ("instructions", "string", "the system's message"),
     ("json_schema", "any", "structured output: a JSON schema"),
+    ("keep_alive", "any", "ignored: the model stays loaded"),
     ("logit_bias", "object", "numbers added to the logits of tokens by id"),
     ("logprobs", "any", "probabilities of the tokens: a number of others beside each, or in chats true"),
     ("max_completion_tokens", "integer", "new tokens"),
@@ -44,12 +48,16 @@ const KINDS: [(&str, &str, &str); 63] = [
     ("modalities", "array", "only text is supported"),
     ("model", "string", "id of the model, its last part, or an alias"),
     ("n", "integer", "texts for each prompt"),
+    ("n_predict", "integer", "new tokens; -1 for as many as the context has room for"),
+    ("name", "string", "the same as model"),
+    ("options", "object", "sampling, in Ollama's names"),
     ("output_config", "object", "structured output in `format`"),
     ("output_format", "object", "structured output"),
     ("parallel_tool_calls", "boolean", "false for one call at most"),
     ("presence_penalty", "number", "penalty of a token that came before"),
-    ("previous_response_id", "string", "refused: there is no state"),
+    ("previous_response_id", "string", "a response that was kept, which the conversation continues"),
     ("prompt", "any", "a text, texts, the tokens of one, or those of several"),
+    ("raw", "boolean", "continue the prompt as it is, without the chat template"),
     ("reasoning", "object", "`effort` is a variable of the chat template"),
     ("reasoning_effort", "string", "a variable of the chat template"),
     ("repeat_penalty", "number", "the same as repetition_penalty"),
@@ -59,13 +67,16 @@ const KINDS: [(&str, &str, &str); 63] = [
     ("seed", "integer", "the same seed gives the same text"),
     ("stop", "any", "a text or texts before which the answer ends"),
     ("stop_sequences", "any", "the same as stop"),
+    ("store", "boolean", "false to forget the response, where the server keeps them"),
     ("stream", "boolean", "send events as the answer is made"),
     ("stream_options", "object", "`include_usage`"),
     ("structured_outputs", "object", "structured output"),
     ("suffix", "string", "refused unless empty"),
     ("system", "any", "the system's message"),
     ("temperature", "number", "0 for the likeliest token"),
+    ("template", "string", "refused unless empty"),
     ("text", "object", "structured output in `format`"),
+    ("think", "any", "whether the model thinks before it answers, or how much"),
     ("thinking", "object", "`type` decides about enable_thinking, a variable of the chat template"),
     ("tokens", "array", "token ids"),
     ("tool_choice", "any", "auto, none, required, any, a tool, or allowed_tools"),
@@ -73,15 +84,16 @@ const KINDS: [(&str, &str, &str); 63] = [
     ("top_k", "integer", "number of the likeliest tokens that are drawn from"),
     ("top_logprobs", "integer", "number of likeliest tokens beside each"),
     ("top_p", "number", "share of the probability that is drawn from"),
+    ("verbose", "boolean", "ignored"),
     ("with_pieces", "boolean", "the text of each token beside its id"),
     ("x_sws", "object", "`certificate`: true for the certificate of the answer"),
 ];
 
-/// The description, of a server with this model.
-pub(crate) fn description(model: &str) -> Value {
+/// The OpenAPI description of a server with this model and these endpoints.
+pub(crate) fn description(model: &str, routes: &[Route]) -> Value {
     let mut paths: Map<String, Value> = Map::new();
-    for route in &ROUTES {
-        // The last part of a path may have slashes, for which there is no notation.
+    for route in routes {
+        // The last part of a path may contain slashes, for which there is no notation.
         let path = route.path.replace("{*", "{");
         let operations = paths.entry(path).or_insert_with(|| json!({}));
         operations[route.method] = operation(route);
@@ -151,6 +163,7 @@ fn schema(name: &str) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::ROUTES;
 
     #[test]
     fn each_field_is_described_and_no_other() {
@@ -162,7 +175,7 @@ mod tests {
 
     #[test]
     fn each_route_is_described() {
-        let description = description("tales");
+        let description = description("tales", &ROUTES);
         for Route { path, method, .. } in &ROUTES {
             let operation = &description["paths"][path.replace("{*", "{")][*method];
             assert!(operation["summary"].is_string(), "{path}");

@@ -1,9 +1,9 @@
-//! From a request to its texts, on the thread that makes tokens.
+//! Prepares the texts of a request, on the thread that tokenises.
 
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::http::{Request, Response};
+use axum::http::{Request, Response, StatusCode};
 use serde_json::Value;
 use sws::{BatchRequest, Cancel};
 
@@ -12,39 +12,84 @@ use crate::failure::{Dialect, Failure};
 use crate::reply::{AnswerWriter, ResponseKind, respond};
 use crate::requests::RequestOrigin;
 
-/// A request that the worker can begin.
+/// A request that is ready for the worker.
 pub(crate) struct Prepared {
     pub(crate) texts: Vec<BatchRequest>,
-    /// The handle that all its texts have.
+    /// The handle that cancels all texts of the request.
     pub(crate) cancel: Cancel,
     pub(crate) answer: Box<dyn AnswerWriter>,
     pub(crate) stream: bool,
 }
 
-/// Makes something of a request's body.
-type Make<T> = fn(&App, &Arc<Served>, &[u8]) -> Result<T, Failure>;
+/// A function that converts a request's body.
+pub(crate) trait Make<T>:
+    FnOnce(&App, &Arc<Served>, &[u8]) -> Result<T, Failure> + Send + 'static
+{
+}
+
+impl<T, F> Make<T> for F where
+    F: FnOnce(&App, &Arc<Served>, &[u8]) -> Result<T, Failure> + Send + 'static
+{
+}
+
+/// The kinds of answers to a request.
+pub(crate) enum Answer {
+    Texts(Prepared),
+    Value(Value),
+}
 
 /// Answers a request for texts.
 pub(crate) async fn texts(
     app: Arc<App>,
     request: Request<Body>,
     dialect: Dialect,
-    prepare: Make<Prepared>,
+    prepare: impl Make<Prepared>,
 ) -> Response<Body> {
-    let origin = request.extensions().get::<RequestOrigin>().cloned().unwrap_or_default();
-    let ready = async {
-        let Prepared { mut texts, cancel, answer, stream } =
-            made(Arc::clone(&app), request, prepare).await?;
-        // Nothing computed for one key is used for another: the time saved would tell its texts.
-        for text in &mut texts {
-            // Titles, tags and the like that a program asks for beside a conversation.
-            (text.owner, text.short_lived) = (origin.owner, !stream);
+    let origin = origin(&request);
+    match made(Arc::clone(&app), request, prepare).await {
+        Ok(prepared) => answered(&app, prepared, origin, dialect).await,
+        Err(failure) => failure.response(),
+    }
+}
+
+/// Answers a request for texts, or for a value.
+pub(crate) async fn texts_or_value(
+    app: Arc<App>,
+    request: Request<Body>,
+    dialect: Dialect,
+    prepare: impl Make<Answer>,
+) -> Response<Body> {
+    let origin = origin(&request);
+    match made(Arc::clone(&app), request, prepare).await {
+        Ok(Answer::Texts(prepared)) => answered(&app, prepared, origin, dialect).await,
+        Ok(Answer::Value(value)) => crate::failure::respond(StatusCode::OK, &value),
+        Err(failure) => failure.response(),
+    }
+}
+
+fn origin(request: &Request<Body>) -> RequestOrigin {
+    request.extensions().get::<RequestOrigin>().cloned().unwrap_or_default()
+}
+
+/// Queues texts, and makes a response of their events.
+async fn answered(
+    app: &App,
+    prepared: Prepared,
+    origin: RequestOrigin,
+    dialect: Dialect,
+) -> Response<Body> {
+    let Prepared { mut texts, cancel, answer, stream } = prepared;
+    for text in &mut texts {
+        // Computed prefixes are never shared between keys: the time saved would reveal other texts.
+        text.owner = origin.owner;
+        // Requests that are not streamed are mostly titles, tags and the like, which a program
+        // generates beside a conversation.
+        text.short_lived = !stream;
+    }
+    match app.submit(texts, cancel, origin) {
+        Ok(ticket) => {
+            respond(ticket, answer, ResponseKind { stream, dialect }, &app.config.limits).await
         }
-        let ticket = app.submit(texts, cancel, origin)?;
-        Ok::<_, Failure>((ticket, answer, ResponseKind { stream, dialect }))
-    };
-    match ready.await {
-        Ok((ticket, answer, kind)) => respond(ticket, answer, kind, &app.config.limits).await,
         Err(failure) => failure.response(),
     }
 }
@@ -53,24 +98,24 @@ pub(crate) async fn texts(
 pub(crate) async fn value(
     app: Arc<App>,
     request: Request<Body>,
-    make: Make<Value>,
+    make: impl Make<Value>,
 ) -> Response<Body> {
     match made(app, request, make).await {
-        Ok(value) => crate::failure::respond(axum::http::StatusCode::OK, &value),
+        Ok(value) => crate::failure::respond(StatusCode::OK, &value),
         Err(failure) => failure.response(),
     }
 }
 
-/// Reads a request and makes something of it. One is made at a time, as encoding a text takes the
-/// memory that the plan has for it.
+/// Reads a request and converts it. Requests are converted one at a time, as the plan has memory
+/// for encoding one text.
 async fn made<T: Send + 'static>(
     app: Arc<App>,
     request: Request<Body>,
-    make: Make<T>,
+    make: impl Make<T>,
 ) -> Result<T, Failure> {
     let served = app.served()?;
     let received = app.bodies.receive(request, &app.config.limits).await?;
     let made = tokio::task::spawn_blocking(move || make(&app, &served, &received.bytes));
-    // It ends early only if it panics.
+    // The task ends early only if it panics.
     made.await.unwrap_or_else(|_| Err(Failure::server("the request could not be prepared")))
 }

@@ -1,4 +1,4 @@
-//! Texts that wait for the worker.
+//! The queue of texts that wait for the worker.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,33 +11,33 @@ use crate::cost::Spent;
 use crate::failure::Failure;
 use crate::requests::RequestEntry;
 
-/// A text for the worker.
+/// A text that waits for the worker.
 #[derive(Debug)]
 pub(crate) struct QueuedText {
     pub(crate) text: BatchRequest,
-    /// Its number among the texts of its request.
+    /// Number of the text among those of its request.
     pub(crate) number: usize,
     pub(crate) events: Sender<(usize, Happened)>,
-    /// Time at which it was queued.
+    /// Time at which the text was queued.
     pub(crate) queued: Duration,
-    /// The request.
+    /// The request of the text.
     pub(crate) entry: Arc<RequestEntry>,
 }
 
-/// What has happened to a text.
+/// An event of a text, for its response.
 #[derive(Debug)]
 pub(crate) enum Happened {
-    /// It has a sequence, which holds so many of its tokens.
+    /// The text has a sequence, which holds this many of its tokens.
     Began(usize),
-    /// A part of its prompt was computed.
+    /// A part of the prompt was computed.
     Prompt(Progress),
-    /// Tokens of its prompt have these probabilities.
+    /// Probabilities of tokens of the prompt.
     Ranked(Vec<Rank>),
-    /// It is what the same text had come to before.
+    /// An identical earlier text is resumed, with these pieces.
     Resumed(Vec<Piece>),
-    /// It is longer.
+    /// The text has a new piece.
     Piece(Piece, Option<Rank>),
-    /// It is over.
+    /// The text has ended.
     Ended(Box<Result<Made, Failure>>),
 }
 
@@ -48,7 +48,7 @@ impl Happened {
     }
 }
 
-/// A text that is over.
+/// A text that has ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Made {
     pub(crate) made: Generated,
@@ -59,9 +59,9 @@ pub(crate) struct Made {
 /// Times of a text.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TextTimes {
-    /// Time before it had a sequence.
+    /// Time until the text had a sequence.
     pub(crate) queue: Duration,
-    /// Time of the prompt.
+    /// Time of computing the prompt.
     pub(crate) prompt: Duration,
     /// Time from the first token to the last.
     pub(crate) generation: Duration,
@@ -78,17 +78,17 @@ pub(crate) struct TextQueue {
 struct TextQueueState {
     waiting: VecDeque<QueuedText>,
     closed: bool,
-    /// True if the worker should not wait, or wait no longer.
+    /// True if the worker should stop waiting, or not begin to wait.
     woken: bool,
 }
 
-/// The next text, as far as there is one.
+/// The next text of the queue, if any.
 #[derive(Debug)]
 pub(crate) enum NextText {
     Job(Box<QueuedText>),
-    /// None that has room now.
+    /// No waiting text has room now.
     Nothing,
-    /// There will be no other.
+    /// The queue is closed and empty.
     Closed,
 }
 
@@ -99,9 +99,9 @@ impl TextQueue {
         if state.closed {
             return Err(Failure::unavailable("the server is about to end; try another"));
         }
-        // Those whose clients have left take no place.
+        // Texts whose clients have left do not count.
         state.waiting.retain(|job| !job.text.cancel.is_cancelled());
-        // Each request has one text with the number 0.
+        // Every request has exactly one text with the number 0.
         let requests = state.waiting.iter().filter(|job| job.number == 0).count();
         if requests >= most {
             return Err(Failure::busy(format!(
@@ -114,7 +114,8 @@ impl TextQueue {
         Ok(())
     }
 
-    /// Takes the first text, if it has room. Waits for one if asked to, unless it is [woken](Self::wake).
+    /// Takes the first text, if it has room. With `wait`, waits for a text unless
+    /// [woken](Self::wake).
     pub(crate) fn next(&self, wait: bool, has_room: impl Fn(&QueuedText) -> bool) -> NextText {
         let mut state = self.lock();
         loop {
@@ -145,7 +146,7 @@ impl TextQueue {
         self.changed.notify_one();
     }
 
-    /// Refuses texts from now on, and fails those that wait.
+    /// Refuses new texts, and fails those that wait.
     pub(crate) fn close(&self) {
         let waiting = {
             let mut state = self.lock();
@@ -177,7 +178,7 @@ impl TextQueue {
 #[cfg(test)]
 mod tests {
     use sws::{Cancel, Model};
-    use sws_model::text::Position;
+    use sws_text::Position;
     use tokio::sync::mpsc::{Receiver, channel};
 
     use super::*;

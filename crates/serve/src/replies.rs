@@ -1,7 +1,7 @@
-//! Answers to conversations, taken apart into reasoning, text and calls.
+//! Answers in conversations, parsed into reasoning, text and tool calls.
 
 use sws::{End, Piece};
-use sws_model::text::{ReplyPart, ReplyReader, ToolCall};
+use sws_text::{ReplyPart, ReplyReader, ToolCall};
 
 use crate::app::{App, Served};
 use crate::messages::PromptRequest;
@@ -10,27 +10,27 @@ use crate::messages::PromptRequest;
 #[derive(Debug)]
 pub(crate) struct Replies {
     replies: Vec<ParsedReply>,
-    /// Number of the next call, for its id.
+    /// Number of the next tool call, for its id.
     next: u64,
-    /// True if an answer has at most one call.
+    /// True if an answer has at most one tool call.
     one_call: bool,
 }
 
 #[derive(Debug, Default)]
 struct ParsedReply {
     reader: ReplyReader,
-    /// All parts so far; neighbours are of different kinds, or calls.
+    /// All parts so far. Adjacent parts are of different kinds, except tool calls.
     parts: Vec<ReplyPart>,
-    /// Number of tokens with reasoning.
+    /// Number of reasoning tokens.
     reasoning: usize,
 }
 
 impl Replies {
-    /// For `n` answers.
+    /// Parsers for `n` answers.
     pub(crate) fn new(app: &App, served: &Served, request: &PromptRequest, n: usize) -> Replies {
         let reply = || {
             let mut reader = served.format.reader(&request.end, request.schemas.clone());
-            // Nothing of it is complete.
+            // The begun part of an answer completes no part of a reply.
             reader.push(&request.begun, &mut Vec::new());
             ParsedReply { reader, ..ParsedReply::default() }
         };
@@ -38,7 +38,7 @@ impl Replies {
         Replies { replies, next: app.first_call(), one_call: request.one_call }
     }
 
-    /// Takes more of an answer, and returns what it completes.
+    /// Adds a piece to an answer, and returns the parts that it completes.
     pub(crate) fn take(&mut self, number: usize, piece: &Piece) -> Vec<ReplyPart> {
         let mut parts = Vec::new();
         let reply = &mut self.replies[number];
@@ -47,7 +47,7 @@ impl Replies {
         self.added(number, parts)
     }
 
-    /// Ends an answer, and returns what was held back.
+    /// Ends an answer, and returns the parts that were held back.
     pub(crate) fn end(&mut self, number: usize, end: End) -> Vec<ReplyPart> {
         let mut parts = Vec::new();
         let is_complete = !matches!(end, End::Length | End::Context);
@@ -55,23 +55,23 @@ impl Replies {
         self.added(number, parts)
     }
 
-    /// All of an answer so far.
+    /// All parts of an answer so far.
     pub(crate) fn parts(&self, number: usize) -> &[ReplyPart] {
         &self.replies[number].parts
     }
 
-    /// Number of calls of an answer so far.
+    /// Number of tool calls in an answer so far.
     pub(crate) fn calls(&self, number: usize) -> usize {
         let parts = self.replies[number].parts.iter();
         parts.filter(|part| matches!(part, ReplyPart::Call(_))).count()
     }
 
-    /// Number of tokens of all answers that have reasoning.
+    /// Number of reasoning tokens in all answers.
     pub(crate) fn reasoning(&self) -> usize {
         self.replies.iter().map(|reply| reply.reasoning).sum()
     }
 
-    /// Adds parts to an answer. Every call then has an id.
+    /// Adds parts to an answer, and gives every tool call an id.
     fn added(&mut self, number: usize, parts: Vec<ReplyPart>) -> Vec<ReplyPart> {
         let mut added = Vec::new();
         for mut part in parts {
@@ -96,7 +96,8 @@ impl Replies {
     }
 }
 
-/// Nine digits and letters: the templates of some models accept no other ids of calls.
+/// An id of nine digits and letters, the only form that the templates of some models accept for
+/// tool calls.
 fn call_id(mut number: u64) -> String {
     const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
     let mut id = [b'0'; 9];

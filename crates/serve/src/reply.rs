@@ -1,4 +1,4 @@
-//! The events of a request, and the response made of them.
+//! The events of a request, and the response that consists of them.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -19,24 +19,24 @@ use crate::ServerLimits;
 use crate::failure::{Dialect, Failure};
 use crate::queue::Happened;
 use crate::requests::Listed;
-use crate::tally::{comment, event};
+use crate::sse::{comment, event};
 
-/// Bytes after which a part of a response is sent, though more is there.
+/// Number of bytes from which a part of a response is sent, though more is available.
 const PART: usize = 16 << 10;
 
-/// The right to the events of a request. Dropping it cancels the request.
+/// The receiver of a request's events. Dropping it cancels the request.
 pub(crate) struct ReplyTicket {
     events: Receiver<(usize, Happened)>,
-    /// Events that came as one.
+    /// Events that were received together.
     parts: VecDeque<(usize, Happened)>,
     cancel: Cancel,
-    /// Time at which it gives up waiting for others; `None` once it has begun.
+    /// Time at which a waiting request gives up; `None` once it has begun.
     deadline: Option<Pin<Box<Sleep>>>,
     listed: Listed,
 }
 
 impl ReplyTicket {
-    /// Must be called in the runtime.
+    /// Creates the receiver. Must be called in the runtime.
     pub(crate) fn new(
         events: Receiver<(usize, Happened)>,
         cancel: Cancel,
@@ -88,20 +88,20 @@ impl Drop for ReplyTicket {
     }
 }
 
-/// An answer in the making: a stream of events, or a whole.
+/// Writes an answer: a stream of events, or a whole.
 pub(crate) trait AnswerWriter: Send {
-    /// Appends what comes before the first event.
+    /// Appends the text before the first event.
     fn begin(&mut self, out: &mut String) {
         let _ = out;
     }
 
-    /// Takes an event of a text, and appends what there is to send.
+    /// Takes an event of a text, and appends the text to send.
     fn take(&mut self, number: usize, happened: Happened, out: &mut String) -> Result<(), Failure>;
 
     /// True once everything is sent.
     fn is_over(&self) -> bool;
 
-    /// Appends a sign of life to a stream.
+    /// Appends a keep-alive signal to a stream.
     fn alive(&mut self, out: &mut String) {
         comment(out, "keep-alive");
     }
@@ -119,8 +119,8 @@ pub(crate) struct ResponseKind {
     pub(crate) dialect: Dialect,
 }
 
-/// Makes the response. A stream begins at once; a whole begins when it is complete, or with blank
-/// lines if that takes long.
+/// Makes the response. A stream begins at once. A whole answer begins when it is complete, or with
+/// blank lines if that takes long.
 pub(crate) async fn respond(
     mut ticket: ReplyTicket,
     mut answer: Box<dyn AnswerWriter>,
@@ -148,18 +148,23 @@ pub(crate) async fn respond(
     let every = limits.heartbeat;
     let alive = Box::pin(sleep(limits.heartbeat));
     let body = Body::new(ReplyBody { ticket: Some(ticket), answer, kind, out, every, alive });
-    if !kind.stream {
-        return with_type(body, "application/json");
+    match (kind.stream, kind.dialect) {
+        (false, _) => with_type(body, "application/json"),
+        (true, Dialect::Ollama) => of_stream(body, "application/x-ndjson"),
+        (true, _) => of_events(body),
     }
-    of_events(body)
 }
 
 /// A response of server-sent events.
 pub(crate) fn of_events(body: Body) -> Response<Body> {
-    let mut response = with_type(body, "text/event-stream");
+    of_stream(body, "text/event-stream")
+}
+
+fn of_stream(body: Body, kind: &'static str) -> Response<Body> {
+    let mut response = with_type(body, kind);
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    // Proxies that collect a response would hold it back.
+    // Proxies that buffer responses would hold the stream back.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
 }
@@ -189,7 +194,7 @@ fn poll_whole(
 
 /// The body of a response that is sent as it is made. Dropping it cancels the request.
 struct ReplyBody {
-    /// `None` once everything is in `out`.
+    /// `None` once the whole answer is in `out`.
     ticket: Option<ReplyTicket>,
     answer: Box<dyn AnswerWriter>,
     kind: ResponseKind,

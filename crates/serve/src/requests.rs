@@ -1,4 +1,4 @@
-//! Requests that wait or run, for those who look after the server.
+//! Waiting and running requests, for monitoring.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,18 +12,18 @@ use sws_watch::live::LiveRequest;
 use crate::cost::RequestCost;
 use crate::counts::Count;
 
-/// Requests that wait or run, by their numbers.
+/// Waiting and running requests, by number.
 #[derive(Debug, Default)]
 pub(crate) struct Requests(Arc<Mutex<BTreeMap<u64, Arc<RequestEntry>>>>);
 
 /// Identity of a request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RequestOrigin {
-    /// Its number, and the id that its response has.
+    /// Number of the request, and the id of its response.
     pub(crate) number: u64,
     pub(crate) id: String,
     pub(crate) endpoint: &'static str,
-    /// The number of its key.
+    /// The number of its API key.
     pub(crate) owner: u64,
 }
 
@@ -36,19 +36,19 @@ pub(crate) struct RequestEntry {
     is_cancelled: AtomicBool,
     queued: Duration,
     texts: usize,
-    /// Tokens of its prompts.
+    /// Number of tokens of its prompts.
     prompt: usize,
-    /// Texts that have a sequence, and those that are over.
+    /// Number of texts with a sequence, and of texts that have ended.
     pub(crate) begun: Count,
     pub(crate) ended: Count,
-    /// Tokens of its prompts that were not computed again, and those that are done.
+    /// Prompt tokens that were not computed again, and prompt tokens that are done.
     pub(crate) known: Count,
     pub(crate) done: Count,
     /// New tokens.
     pub(crate) made: Count,
 }
 
-/// A request among others, until it is dropped.
+/// A request in the list, until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Listed {
     all: Arc<Mutex<BTreeMap<u64, Arc<RequestEntry>>>>,
@@ -78,7 +78,7 @@ impl Requests {
         json!({"object": "list", "data": list})
     }
 
-    /// The first requests of an owner, oldest first, for those who watch.
+    /// The first requests of an owner, oldest first, for monitoring.
     pub(crate) fn first(&self, owner: u64, most: usize) -> Vec<LiveRequest> {
         let all = lock(&self.0);
         let mut before = 0;
@@ -108,7 +108,7 @@ impl Requests {
 }
 
 impl RequestEntry {
-    /// A request of texts with so many tokens in their prompts.
+    /// A request for texts with `prompt` tokens in all prompts.
     pub(crate) fn new(
         origin: RequestOrigin,
         cancel: Cancel,
@@ -132,17 +132,17 @@ impl RequestEntry {
         }
     }
 
-    /// True if it was cancelled by its id.
+    /// True if the request was cancelled by its id.
     pub(crate) fn is_cancelled(&self) -> bool {
         self.is_cancelled.load(Ordering::Relaxed)
     }
 
-    /// Its id, and its owner.
+    /// Id and owner of the request.
     pub(crate) fn origin(&self) -> (&str, u64) {
         (&self.origin.id, self.origin.owner)
     }
 
-    /// Its state in a word.
+    /// State of the request in a word.
     fn state(&self, place: Option<usize>) -> &'static str {
         match (place, self.made.get()) {
             (Some(_), _) => "waiting",
@@ -151,7 +151,7 @@ impl RequestEntry {
         }
     }
 
-    /// The request for those who watch, without its text.
+    /// The request for monitoring, without its text.
     fn as_request(&self, place: Option<usize>) -> LiveRequest {
         LiveRequest {
             id: self.origin.id.clone(),
@@ -165,7 +165,7 @@ impl RequestEntry {
         }
     }
 
-    /// Its state, without its text. `place` is its place in the queue.
+    /// State of the request, without its text. `place` is its place in the queue.
     fn render(&self, place: Option<usize>, now: Duration) -> Value {
         let state = self.state(place);
         json!({

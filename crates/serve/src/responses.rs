@@ -1,4 +1,4 @@
-//! `/v1/responses`, without state: each request has the whole conversation.
+//! `/v1/responses`: each request has the whole conversation, or continues a kept response.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,20 +7,24 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 use sws::{BatchRequest, Cancel};
-use sws_model::text::{ChatOptions, Json, Position};
+use sws_text::{ChatOptions, Json, Position};
 
 use crate::app::{App, Served};
-use crate::failure::Failure;
+use crate::failure::{Failure, shortened};
 use crate::fields::{Fields, Nothing, OneOrMany, entries, parse};
 use crate::items::{Echoed, ResponsesAnswer};
 use crate::known::check_names;
-use crate::messages::{ChatTurn, ContentPart, PromptRequest, RequestMessage, joined, prompt};
+use crate::messages::{ContentPart, PromptRequest, RequestMessage, joined, prompt};
 use crate::names::names;
 use crate::prepared::Prepared;
 use crate::structured;
 use crate::tools::{self, OfferedTools, ToolChoice};
+use crate::turn::ChatTurn;
 
+/// Maximum number of characters of an id in a message.
+const NAME: usize = 64;
 /// Maximum number of entries of a request's metadata, and of characters of a name and a value.
 const METADATA: [usize; 3] = [16, 64, 512];
 
@@ -34,6 +38,8 @@ struct ResponsesRequest {
     max_output_tokens: Option<usize>,
     #[serde(default)]
     previous_response_id: Option<String>,
+    #[serde(default)]
+    store: Option<bool>,
     #[serde(default)]
     background: Option<bool>,
     #[serde(default)]
@@ -78,18 +84,20 @@ struct InputItems(Vec<Item>);
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Item {
+    /// Id of an item of a kept response, for references to it.
+    id: Option<String>,
     #[serde(rename = "type")]
     kind: Option<String>,
     role: Option<String>,
     content: Option<OneOrMany<ContentPart>>,
-    /// Of calls and their results.
+    /// Id of a tool call, for calls and their results.
     call_id: Option<String>,
     name: Option<String>,
     arguments: Option<Json>,
     output: Option<OneOrMany<ContentPart>>,
-    /// Of a tool call without a schema.
+    /// Input of a tool call without a schema.
     input: Option<String>,
-    /// Tools that are shown beside those of the request.
+    /// Tools shown in addition to those of the request.
     tools: Option<Vec<Json>>,
 }
 
@@ -120,21 +128,20 @@ impl<'de> Deserialize<'de> for InputItems {
 }
 
 impl ResponsesRequest {
-    /// Refuses what is known and not supported.
+    /// Refuses fields that are known but not supported.
     fn check(&self, app: &App) -> Result<(), Failure> {
-        if self.previous_response_id.is_some() {
-            let message = "responses are not kept; send the whole conversation as input";
-            return Err(Failure::unsupported("previous_response_id", message));
-        }
         if self.background == Some(true) {
-            return Err(Failure::unsupported("background", "responses are not kept"));
+            return Err(Failure::unsupported(
+                "background",
+                "requests in the background are not supported; stream the answer",
+            ));
         }
         let include = self.include.as_deref().unwrap_or_default();
         if include.iter().any(|what| what == "message.output_text.logprobs") {
             let message = "probabilities are not part of responses; ask /v1/chat/completions";
             return Err(Failure::unsupported("include", message));
         }
-        // Nothing else that can be asked for is in an answer.
+        // The requested additions are never part of an answer.
         if !include.is_empty() {
             app.ignored("include");
         }
@@ -152,31 +159,54 @@ impl ResponsesRequest {
         Ok(())
     }
 
-    /// What the answer repeats.
-    fn echoed(&self) -> Echoed {
+    /// The fields that the answer repeats.
+    fn echoed(&self, app: &App) -> Echoed {
         Echoed {
             metadata: self.metadata.clone().unwrap_or_default(),
             temperature: self.temperature,
             top_p: self.top_p,
             max_output_tokens: self.max_output_tokens,
             parallel_tool_calls: self.parallel_tool_calls.unwrap_or(true),
+            previous: self.previous_response_id.clone(),
+            is_kept: app.kept.is_on() && self.store != Some(false),
         }
     }
 
-    /// The conversation as the model gets it.
-    fn prompt_request(mut self, app: &App, served: &Served) -> Result<PromptRequest, Failure> {
+    /// The messages of the conversation.
+    fn take_turns(&mut self, app: &App, owner: u64) -> Result<Vec<ChatTurn>, Failure> {
+        let mut messages = match &self.previous_response_id {
+            Some(id) => earlier(app, owner, id)?,
+            None => Vec::new(),
+        };
+        if let Some(text) = self.instructions.take() {
+            // System messages of earlier responses do not apply any more.
+            messages.retain(|message| !message.is_system());
+            messages.insert(0, ChatTurn::text("system", text));
+        }
+        for item in std::mem::take(&mut self.input.0) {
+            match item.kind.as_deref() {
+                Some("item_reference") => referred(app, owner, item)?.add_to(&mut messages)?,
+                _ => item.add_to(&mut messages)?,
+            }
+        }
+        Ok(messages)
+    }
+
+    /// The conversation in the form that the model gets.
+    fn prompt_request(
+        mut self,
+        app: &App,
+        served: &Served,
+        owner: u64,
+    ) -> Result<(PromptRequest, Vec<ChatTurn>), Failure> {
         let more = self.input.0.iter_mut().filter_map(|item| item.tools.take());
         let more: Vec<Json> = more.flatten().collect();
         if !more.is_empty() {
             self.tools.get_or_insert_default().extend(more);
         }
+        let messages = self.take_turns(app, owner)?;
         let OfferedTools { tools, must, call } =
             tools::offered(app, served, self.tools, self.tool_choice.as_ref())?;
-        let mut messages = Vec::new();
-        messages.extend(self.instructions.map(|text| ChatTurn::text("system", text)));
-        for item in self.input.0 {
-            item.add_to(&mut messages)?;
-        }
         let effort = self.reasoning.and_then(|reasoning| reasoning.effort);
         let variable = |effort: String| ("reasoning_effort".to_owned(), Json::from(effort));
         let options = ChatOptions {
@@ -186,12 +216,50 @@ impl ResponsesRequest {
             ..ChatOptions::default()
         };
         let one_call = self.parallel_tool_calls == Some(false);
-        Ok(PromptRequest { one_call, call, ..prompt(app, served, &messages, options, must)? })
+        let prompt = prompt(app, served, &messages, options, must)?;
+        Ok((PromptRequest { one_call, call, ..prompt }, messages))
     }
 }
 
+/// The messages of a kept response, including its answer.
+fn earlier(app: &App, owner: u64, id: &str) -> Result<Vec<ChatTurn>, Failure> {
+    let field = "previous_response_id";
+    let Some(kept) = app.kept.get(owner, id) else { return Err(not_kept(app, field, id)) };
+    let mut messages = kept.turns;
+    for item in kept.response["output"].as_array().into_iter().flatten() {
+        item_of(item)?.add_to(&mut messages)?;
+    }
+    Ok(messages)
+}
+
+/// The item of a kept response that a reference points to.
+fn referred(app: &App, owner: u64, item: Item) -> Result<Item, Failure> {
+    let id = item.id.unwrap_or_default();
+    match app.kept.item(owner, &id) {
+        Some(kept) => item_of(&kept),
+        None => Err(not_kept(app, "input", &id)),
+    }
+}
+
+/// Converts an item of a response to one of a conversation.
+fn item_of(kept: &Value) -> Result<Item, Failure> {
+    Item::deserialize(kept).map_err(|error| Failure::server(error.to_string()))
+}
+
+/// Refuses the id of something that is not kept.
+fn not_kept(app: &App, field: &str, id: &str) -> Failure {
+    let id = shortened(id, NAME);
+    let message = match app.kept.is_on() {
+        true => format!("`{id}` is not kept, or no longer; send the whole conversation as input"),
+        false => format!(
+            "`{id}` is not kept; send the whole conversation as input, or start the server with --keep-responses SIZE"
+        ),
+    };
+    Failure::unsupported(field, message)
+}
+
 impl Item {
-    /// Adds the item to the messages. The calls and the reasoning of an answer are items of their own.
+    /// Adds the item to the messages. Tool calls and reasoning of an answer are items of their own.
     fn add_to(self, messages: &mut Vec<ChatTurn>) -> Result<(), Failure> {
         let parts =
             |parts: Option<OneOrMany<ContentPart>>| joined(parts.map_or(Vec::new(), |p| p.0));
@@ -231,7 +299,7 @@ impl Item {
     }
 }
 
-/// The answer that the messages end with, or a new one.
+/// The answer at the end of the messages, or a new one.
 fn answer(messages: &mut Vec<ChatTurn>) -> &mut ChatTurn {
     if !messages.last().is_some_and(ChatTurn::is_answer) {
         messages.push(ChatTurn::text("assistant", String::new()));
@@ -240,27 +308,64 @@ fn answer(messages: &mut Vec<ChatTurn>) -> &mut ChatTurn {
     &mut messages[last]
 }
 
-/// The fields of a request, beside those of all interfaces.
+/// Counts the tokens of a request's conversation.
+pub(crate) fn count(
+    app: &App,
+    served: &Arc<Served>,
+    owner: u64,
+    body: &[u8],
+) -> Result<Value, Failure> {
+    let request: ResponsesRequest = parse(body)?;
+    let (request, _) = request.prompt_request(app, served, owner)?;
+    Ok(json!({"object": "response.input_tokens", "input_tokens": request.tokens.len()}))
+}
+
+/// Returns a kept response.
+pub(crate) fn kept(app: &App, owner: u64, id: &str) -> Result<Value, Failure> {
+    let kept = app.kept.get(owner, id);
+    kept.map(|kept| kept.response).ok_or_else(|| no_response(app, id))
+}
+
+/// Deletes a kept response.
+pub(crate) fn delete(app: &App, owner: u64, id: &str) -> Result<Value, Failure> {
+    match app.kept.remove(owner, id) {
+        true => Ok(json!({"id": id, "object": "response", "deleted": true})),
+        false => Err(no_response(app, id)),
+    }
+}
+
+fn no_response(app: &App, id: &str) -> Failure {
+    let Failure { message, .. } = not_kept(app, "id", id);
+    Failure::not_found(message)
+}
+
+/// The request fields of this interface, without those that all interfaces share.
 pub(crate) fn fields() -> [&'static [&'static str]; 1] {
     [names::<ResponsesRequest>()]
 }
 
 /// Prepares a response.
-pub(crate) fn prepare(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Prepared, Failure> {
+pub(crate) fn prepare(
+    app: &App,
+    served: &Arc<Served>,
+    owner: u64,
+    body: &[u8],
+) -> Result<Prepared, Failure> {
     check_names(app, body, &fields())?;
     let sampling = parse::<Fields>(body)?.of_a_conversation(app, served)?;
     let mut sampling = sampling.of_one_text()?;
     let request: ResponsesRequest = parse(body)?;
     request.check(app)?;
-    let echoed = request.echoed();
+    let echoed = request.echoed(app);
     let limits = [sampling.generation.max_new_tokens, request.max_output_tokens];
     sampling.generation.max_new_tokens = limits.into_iter().flatten().min();
     let format = request.text.as_ref().and_then(|text| text.format.as_deref());
     let format =
         format.map(|format| structured::format(format, "text", false)).transpose()?.flatten();
-    let request = request.prompt_request(app, served)?;
+    let (request, turns) = request.prompt_request(app, served, owner)?;
     let constraint = structured::of_an_answer(app, served, &sampling.generation, &request, format)?;
     let answer = ResponsesAnswer::new(app, served, &request, echoed, sampling.stream);
+    let answer = if answer.is_kept() { answer.kept_with(&app.kept, owner, turns) } else { answer };
     let cancel = Cancel::new();
     let text = BatchRequest {
         tokens: request.tokens,

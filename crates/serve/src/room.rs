@@ -1,23 +1,22 @@
-//! Memory for structured output, which experts have while no request asks for it.
+//! Memory for structured output. Experts use it while no request has a structure.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use sws_engine::{MemoryUse, Plan};
-use sws_grammar::{Grammar, GrammarVocabulary, Structure, StructureError};
+use sws_text::grammar::{Grammar, GrammarVocabulary, Structure, StructureError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::app::{App, Served};
 use crate::failure::Failure;
 
-/// Units of memory for compiled structures, at most.
+/// Maximum number of memory units for compiled structures.
 const UNITS: usize = 32;
-/// Time without a structure after which experts get the memory.
+/// Time without structures after which experts get the memory.
 const IDLE: Duration = Duration::from_secs(30);
-/// Time between two looks at the state of the server while a request waits.
+/// Time between two checks of the server's state while a request waits.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Bytes on the heap for structured output, with a model of so many tokens and so many texts at a time.
+/// Heap bytes for structured output, with this vocabulary and this number of texts at a time.
 pub fn structured(vocab: usize, texts: usize) -> u64 {
     Most { units: UNITS, texts: texts.max(1) }.bytes(vocab)
 }
@@ -27,33 +26,34 @@ fn unit() -> u64 {
     unit as u64
 }
 
-/// Numbers of what there is memory for.
+/// What a given amount of memory suffices for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Most {
     /// Units of memory for compiled structures.
     units: usize,
-    /// Texts with a structure that are written at a time.
+    /// Texts with a structure at the same time.
     texts: usize,
 }
 
 impl Most {
-    /// The memory that they take.
+    /// Bytes that these numbers take.
     fn bytes(self, vocab: usize) -> u64 {
         let Most { units, texts } = self;
         GrammarVocabulary::bytes(vocab) + units as u64 * unit() + texts as u64 * Grammar::WRITTEN
     }
 
-    /// The memory with which there are so many units.
+    /// Bytes that suffice for this many units and texts.
     fn bytes_with(units: usize, vocab: usize, texts: usize) -> u64 {
         let [one, all] = [Most { units: 1, texts: 1 }.bytes(vocab), structured(vocab, texts)];
         one + ((all - one) * (units - 1) as u64).div_ceil(UNITS as u64 - 1)
     }
 
-    /// Divides memory for structured output, with a model of so many tokens and so many texts at a time.
+    /// Divides memory for structured output, with this vocabulary and up to this many texts at a
+    /// time.
     fn within(bytes: u64, vocab: usize, texts: usize) -> Most {
         let [one, all] = [Most { units: 1, texts: 1 }.bytes(vocab), structured(vocab, texts)];
         let Some(rest) = bytes.checked_sub(one) else { return Most { units: 0, texts: 0 } };
-        // Texts get their share of the rest, and structures what is left.
+        // Texts get their share of the rest, and structures get the remainder.
         let rest = rest.min(all - one);
         let others = texts.saturating_sub(1) as u64 * rest / (all - one);
         let units = ((rest - others * Grammar::WRITTEN) / unit()).min(UNITS as u64 - 1);
@@ -61,13 +61,31 @@ impl Most {
     }
 }
 
+/// The server, as seen by a request that waits for memory.
+pub(crate) trait WaitingFor {
+    /// Current time.
+    fn now(&self) -> Duration;
+
+    /// Time that a request may wait.
+    fn queue_time(&self) -> Duration;
+
+    /// Wakes the worker.
+    fn wake(&self);
+
+    /// True once no new text begins.
+    fn is_draining(&self) -> bool;
+}
+
 /// The memory for structured output.
 #[derive(Debug)]
 pub(crate) struct Room {
     most: Most,
-    /// Permits for units.
+    /// Size of the vocabulary, and maximum number of texts at a time.
+    vocab: usize,
+    all_texts: usize,
+    /// Semaphore of memory units.
     units: Arc<Semaphore>,
-    /// True if experts can have the memory.
+    /// True if the memory can be lent to experts.
     lends: bool,
     state: Mutex<RoomState>,
     taken_back: Condvar,
@@ -75,22 +93,25 @@ pub(crate) struct Room {
 
 #[derive(Debug, Default)]
 struct RoomState {
-    /// True while experts have the memory.
+    /// True while the memory is lent to experts.
     is_lent: bool,
-    /// Time at which a request was last seen to have a structure.
+    /// Time at which a request last had a structure.
     used: Option<Duration>,
-    /// The tokens of the model as bytes, once a structure was asked for.
+    /// The vocabulary as bytes, built for the first structure.
     vocabulary: Option<Result<GrammarVocabulary, StructureError>>,
 }
 
 impl Room {
-    /// The memory that a plan has for structures, with a model of so many tokens and so many texts at a time.
+    /// The memory that a plan has for structures, with this vocabulary and this number of texts at
+    /// a time.
     pub(crate) fn new(plan: Option<&Plan>, vocab: usize, texts: usize) -> Room {
         // Without a plan there is no budget.
         let bytes = plan.map_or(u64::MAX, |plan| plan.ledger.get(MemoryUse::Structured));
         let most = Most::within(bytes, vocab, texts);
         Room {
             most,
+            vocab,
+            all_texts: texts,
             units: Arc::new(Semaphore::new(most.units)),
             lends: plan.is_some_and(|plan| !plan.structured_lent.is_empty()),
             state: Mutex::default(),
@@ -103,46 +124,46 @@ impl Room {
         self.most.texts
     }
 
-    /// The right to the memory of a structure that a field asks for. Where experts have it, waits until the
-    /// worker has taken it back, which it does between passes.
+    /// Reserves memory for the structure requested by a field. If the memory is lent to experts,
+    /// waits until the worker has taken it back between two passes.
     pub(crate) fn take(
         &self,
-        app: &App,
-        served: &Served,
         field: &str,
         structure: &Structure,
+        plan: Option<&Plan>,
+        server: &dyn WaitingFor,
     ) -> Result<OwnedSemaphorePermit, Failure> {
         let [part, _] = Grammar::UNIT;
         let units = match structure.bytes() {
-            // Refused before it is compiled.
+            // A structure that is too large is refused before it is compiled.
             bytes if bytes > UNITS * part => 1,
             bytes => bytes.div_ceil(part).max(1),
         };
         if units > self.most.units {
-            return Err(too_small(served, field, units));
+            return Err(self.too_small(plan, field, units));
         }
         let mut state = self.lock();
         let permit = Arc::clone(&self.units).try_acquire_many_owned(units as u32);
         let permit = permit.map_err(|_| {
             Failure::busy("other requests have as many structured answers as there is memory for; try again later")
         })?;
-        let end = app.clock.now() + app.config.limits.queue_time;
+        let end = server.now() + server.queue_time();
         while state.is_lent {
-            app.queue.wake();
+            server.wake();
             let waited = self.taken_back.wait_timeout(state, LOOK);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            if app.is_draining() {
+            if server.is_draining() {
                 return Err(Failure::unavailable("the server is about to end; try another"));
             }
-            if state.is_lent && app.clock.now() >= end {
+            if state.is_lent && server.now() >= end {
                 return Err(Failure::waited());
             }
         }
         Ok(permit)
     }
 
-    /// Lends the memory to experts if no request has had a structure for some time, and takes it back if
-    /// one has: `lend` does either. The worker calls it between passes.
+    /// Calls `lend` to lend the memory to experts if no request has had a structure for some time,
+    /// and to take it back once a request has one. The worker calls this between passes.
     pub(crate) fn settle(&self, now: Duration, lend: impl FnOnce(bool)) {
         let mut state = self.lock();
         if self.units.available_permits() < self.most.units {
@@ -158,7 +179,7 @@ impl Room {
         }
     }
 
-    /// The tokens of the model, made if there are none. The caller has the right to the memory of a
+    /// The vocabulary for structures, built if necessary. The caller has reserved memory for a
     /// structure, and there is one caller at a time.
     pub(crate) fn vocabulary(
         &self,
@@ -172,20 +193,20 @@ impl Room {
         made
     }
 
+    /// Refuses a structure that takes so many units.
+    fn too_small(&self, plan: Option<&Plan>, field: &str, units: usize) -> Failure {
+        let bytes = Most::bytes_with(units, self.vocab, self.all_texts);
+        let budget = plan.map_or(0, |plan| plan.ram_for_structured(bytes));
+        let message = format!(
+            "{field} asks for a structure of the answer, for which the server has too little memory; start it with --ram {}MiB or more, or leave {field} out",
+            budget >> 20
+        );
+        Failure::unsupported(field, message)
+    }
+
     fn lock(&self) -> MutexGuard<'_, RoomState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The refusal of a structure that takes so many units.
-fn too_small(served: &Served, field: &str, units: usize) -> Failure {
-    let bytes = Most::bytes_with(units, served.vocab, served.texts);
-    let budget = served.plan.as_ref().map_or(0, |plan| plan.ram_for_structured(bytes));
-    let message = format!(
-        "{field} asks for a structure of the answer, for which the server has too little memory; start it with --ram {}MiB or more, or leave {field} out",
-        budget >> 20
-    );
-    Failure::unsupported(field, message)
 }
 
 #[cfg(test)]

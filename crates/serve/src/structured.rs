@@ -1,4 +1,4 @@
-//! Structured output: the fields that ask for it, and its constraint.
+//! Structured output: the fields that request it, and its constraint.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use sws_grammar::{
+use sws_text::grammar::{
     AnswerMask, Grammar, GrammarVocabulary, MAX_STRUCTURE_BYTES, Structure, StructureError,
 };
-use sws_model::text::{Constraint, ConstraintError, Generation, TokenMask};
+use sws_text::{Constraint, ConstraintError, Generation, TokenMask};
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::app::{App, Served};
@@ -17,12 +17,12 @@ use crate::failure::Failure;
 use crate::fields::{Nothing, in_words};
 use crate::messages::PromptRequest;
 
-/// Values that are read once their size is known.
+/// Values that are parsed once their size is known.
 type Raw = Option<Box<RawValue>>;
-/// Makes a structure of a text.
+/// Makes a structure from text.
 type OfText = fn(String) -> Structure;
 
-/// The fields of chats and completions that ask for a structure: OpenAI's, vLLM's, and those of
+/// The fields of chats and completions that request a structure: OpenAI's, vLLM's, and those of
 /// llama.cpp's server.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -37,7 +37,7 @@ pub(crate) struct StructuredFields {
     grammar: Raw,
 }
 
-/// A structure, and the field that asked for it.
+/// A structure, and the field that requested it.
 #[derive(Debug, PartialEq)]
 pub(crate) struct OutputFormat {
     pub(crate) structure: Structure,
@@ -47,7 +47,7 @@ pub(crate) struct OutputFormat {
 /// Types of formats.
 const FORMATS: &[&str] = &["text", "json_object", "json_schema"];
 
-/// The type of a format, whose other names depend on it.
+/// The type of a format. It determines the format's other fields.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Typed {
@@ -93,7 +93,7 @@ struct Structured {
     structural_tag: Option<Value>,
     whitespace_pattern: Option<String>,
     disable_additional_properties: Option<bool>,
-    /// There is none anyway.
+    /// Optional white space is never generated anyway.
     #[serde(rename = "disable_any_whitespace")]
     _any_whitespace: Nothing,
     #[serde(rename = "disable_fallback")]
@@ -101,7 +101,7 @@ struct Structured {
 }
 
 impl StructuredFields {
-    /// The structure that is asked for, if there is one.
+    /// The requested structure, if there is one.
     pub(crate) fn output_format(self) -> Result<Option<OutputFormat>, Failure> {
         let mut all = Vec::new();
         if let Some(raw) = self.response_format {
@@ -145,7 +145,7 @@ impl StructuredFields {
     }
 }
 
-/// The refusal of a field without a structure in it.
+/// Refuses a field that contains no structure.
 fn empty(field: &'static str) -> Failure {
     Failure::field(
         field,
@@ -153,8 +153,8 @@ fn empty(field: &'static str) -> Failure {
     )
 }
 
-/// The structure of a format: an object with a type. Without `strict` in it, `strict` decides whether all of
-/// a schema must be kept.
+/// The structure of a format, which is an object with a type. `strict` is the default for a schema
+/// without `strict`: true if the whole schema must be enforced.
 pub(crate) fn format(
     raw: &RawValue,
     field: &'static str,
@@ -234,7 +234,7 @@ fn structured(raw: &RawValue) -> Result<Vec<OutputFormat>, Failure> {
     Ok(structures.into_iter().map(|structure| OutputFormat { structure, field }).collect())
 }
 
-/// A schema, or the text of one.
+/// A schema, given as an object or as text.
 fn schema(given: Value, field: &'static str) -> Result<Value, Failure> {
     match given {
         Value::String(text) => serde_json::from_str(&text).map_err(|error| unread(field, &error)),
@@ -242,9 +242,9 @@ fn schema(given: Value, field: &'static str) -> Result<Value, Failure> {
     }
 }
 
-/// Reads a value, if it is not too large.
+/// Parses a value, if it is not too large.
 fn read<T: DeserializeOwned>(raw: &RawValue, field: &'static str) -> Result<T, Failure> {
-    // A text within JSON is a little longer.
+    // A text is slightly longer within JSON.
     let bytes = raw.get().len();
     let most = 2 * MAX_STRUCTURE_BYTES;
     if bytes > most {
@@ -258,8 +258,8 @@ fn unread(field: &'static str, error: &serde_json::Error) -> Failure {
     Failure::field(field, format!("{field} cannot be read: {}", in_words(&error.to_string())))
 }
 
-/// The constraint of an answer in a conversation, if it has one: that of a call that it begins with, or
-/// of the text that is wanted.
+/// The constraint of an answer in a conversation, if it has one: that of the tool call at its
+/// beginning, or of the requested structure.
 pub(crate) fn of_an_answer(
     app: &App,
     served: &Served,
@@ -268,11 +268,8 @@ pub(crate) fn of_an_answer(
     format: Option<OutputFormat>,
 ) -> Result<Option<Arc<dyn TokenMask>>, Failure> {
     match (&request.call, format) {
-        (Some(structure), _) => {
-            let call = OutputFormat { structure: structure.clone(), field: "tools" };
-            call.of_a_text(app, served, generation).map(Some)
-        }
-        // Another call.
+        (Some(structure), _) => of_a_call(app, served, generation, structure),
+        // The answer begins with another tool call.
         _ if !request.begun.is_empty() => Ok(None),
         (None, Some(format)) => {
             format.of_reasoning_and_text(app, served, generation, request).map(Some)
@@ -281,8 +278,30 @@ pub(crate) fn of_an_answer(
     }
 }
 
+/// The constraint of a required tool call. A schema that is not strict is enforced as far as
+/// possible.
+fn of_a_call(
+    app: &App,
+    served: &Served,
+    generation: &Generation,
+    structure: &Structure,
+) -> Result<Option<Arc<dyn TokenMask>>, Failure> {
+    let mask = |structure: &Structure| {
+        let call = OutputFormat { structure: structure.clone(), field: "tools" };
+        call.of_a_text(app, served, generation)
+    };
+    match (mask(structure), structure.relaxed()) {
+        (Ok(found), _) => Ok(Some(found)),
+        (Err(failure), None) => Err(failure),
+        (Err(_), Some(relaxed)) => {
+            app.ignored("parameters");
+            Ok(mask(&relaxed).ok())
+        }
+    }
+}
+
 impl OutputFormat {
-    /// True if nothing but its field is there.
+    /// True if the structure is empty.
     fn is_empty(&self) -> bool {
         match &self.structure {
             Structure::Regex(text) => text.is_empty(),
@@ -304,7 +323,7 @@ impl OutputFormat {
         Ok(Arc::new(HeldMask { structure: Box::new(grammar), permit }))
     }
 
-    /// The constraint of an answer in a conversation.
+    /// The constraint of an answer that consists of reasoning and text.
     fn of_reasoning_and_text(
         &self,
         app: &App,
@@ -332,9 +351,9 @@ impl OutputFormat {
         Ok(Arc::new(HeldMask { structure: Box::new(answer), permit }))
     }
 
-    /// The right to the memory of the structure.
+    /// Reserves the memory of the structure.
     fn room(&self, app: &App, served: &Served) -> Result<Arc<OwnedSemaphorePermit>, Failure> {
-        served.room.take(app, served, self.field, &self.structure).map(Arc::new)
+        served.room.take(self.field, &self.structure, served.plan.as_ref(), app).map(Arc::new)
     }
 
     fn compiled(&self, served: &Served, generation: &Generation) -> Result<Grammar, Failure> {
@@ -346,20 +365,20 @@ impl OutputFormat {
         };
         let grammar = served.vocabulary()?.and_then(|known| known.compile(&self.structure));
         let grammar = grammar.map_err(|error| refused(&error))?;
-        // Ends are ignored where the request says so.
+        // The request may ask to ignore stop tokens.
         let has_ends = !generation.stop_tokens.is_empty();
         Ok(if has_ends { grammar } else { grammar.without_ends() })
     }
 }
 
-/// A compiled structure with the right to its memory.
+/// A compiled structure with its reserved memory.
 #[derive(Debug)]
 struct HeldMask {
     structure: Box<dyn TokenMask>,
     permit: Arc<OwnedSemaphorePermit>,
 }
 
-/// A text of such a structure.
+/// The constraint of one text with such a structure.
 #[derive(Debug)]
 struct Holding {
     text: Box<dyn Constraint>,
@@ -391,7 +410,7 @@ impl Constraint for Holding {
 }
 
 impl Served {
-    /// The tokens of the model, for structures.
+    /// The vocabulary for structures.
     fn vocabulary(&self) -> Result<Result<GrammarVocabulary, StructureError>, Failure> {
         let tokenizer = self.text.shared_tokenizer().ok_or_else(Failure::no_tokenizer)?;
         Ok(self.room.vocabulary(|| {

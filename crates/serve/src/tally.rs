@@ -1,4 +1,4 @@
-//! The parts that answers of several interfaces have.
+//! Parts that the answers of several interfaces share.
 
 use serde_json::{Value, json};
 use sws::{End, Rank};
@@ -23,7 +23,7 @@ impl AnswerHead {
             id: app.id(prefix),
             created: app.clock.unix_seconds(),
             model: app.config.name.clone(),
-            fingerprint: served.fingerprint.clone(),
+            fingerprint: served.identity.fingerprint.clone(),
         }
     }
 
@@ -40,23 +40,23 @@ impl AnswerHead {
     }
 }
 
-/// The texts of a request that are over.
+/// Counts of a request's texts that have ended.
 #[derive(Debug)]
 pub(crate) struct TextTally {
-    /// Tokens of all prompts.
+    /// Number of tokens of all prompts.
     prompt: usize,
-    /// Those of them that were not computed again.
+    /// Prompt tokens that were not computed again.
     known: usize,
-    /// Tokens of reasoning.
+    /// Number of reasoning tokens.
     pub(crate) reasoning: usize,
-    /// Texts of a prompt.
+    /// Number of texts per prompt.
     n: usize,
     made: Vec<Option<Made>>,
     certified: Option<Certified>,
 }
 
 impl TextTally {
-    /// A tally of `n` texts for each of some prompts, which have so many tokens together.
+    /// A tally of `n` texts for each of `prompts` prompts, which have `prompt` tokens together.
     pub(crate) fn new(prompt: usize, prompts: usize, n: usize) -> TextTally {
         TextTally {
             prompt,
@@ -68,19 +68,19 @@ impl TextTally {
         }
     }
 
-    /// With a certificate of its text.
+    /// Adds the certificate of the text.
     pub(crate) fn with(self, certified: Option<Certified>) -> TextTally {
         TextTally { certified, ..self }
     }
 
-    /// True if there is one.
+    /// True if there is a certificate.
     pub(crate) fn is_certified(&self) -> bool {
         self.certified.is_some()
     }
 
-    /// Takes the number of tokens of a text's prompt that are not computed again.
+    /// Records the number of prompt tokens of a text that are not computed again.
     pub(crate) fn begin(&mut self, number: usize, known: usize) {
-        // The prompt is counted once, too.
+        // Several texts share a prompt, whose tokens are counted once.
         self.known += if number.is_multiple_of(self.n) { known } else { 0 };
     }
 
@@ -89,7 +89,7 @@ impl TextTally {
         self.known
     }
 
-    /// Takes the end of a text. Returns the reason, as far as it is not a failure.
+    /// Records the end of a text. Returns the reason, unless it is a failure.
     pub(crate) fn end(
         &mut self,
         number: usize,
@@ -104,22 +104,22 @@ impl TextTally {
         Ok(end)
     }
 
-    /// True once all texts are over.
+    /// True once all texts have ended.
     pub(crate) fn is_complete(&self) -> bool {
         self.made.iter().all(Option::is_some)
     }
 
-    /// The texts that are over.
+    /// The texts that have ended.
     pub(crate) fn made(&self) -> impl Iterator<Item = &Made> {
         self.made.iter().flatten()
     }
 
-    /// Tokens of the prompts, and of all texts.
+    /// Number of tokens of the prompts, and of all texts.
     pub(crate) fn tokens(&self) -> [usize; 2] {
         [self.prompt, self.made().map(|made| made.made.tokens.len()).sum()]
     }
 
-    /// The engine's work until the last text of the request ended, with its certificate.
+    /// Work of the engine until the last text of the request ended, and the certificate.
     pub(crate) fn spent(&self) -> Value {
         let longest = self.made().max_by_key(|made| {
             let TextTimes { queue, prompt, generation } = made.times;
@@ -145,32 +145,44 @@ impl TextTally {
         })
     }
 
-    /// Times of the first text, as llama.cpp's server has them.
-    pub(crate) fn timings(&self) -> Value {
-        let Some(Made { made, times, .. }) = self.made().next() else {
-            return Value::Null;
-        };
+    /// Adds the times of the first text and the engine's work to an answer in OpenAI's form.
+    pub(crate) fn add_costs(&self, answer: &mut Value) {
+        if let Some(timings) = self.timings() {
+            answer["timings"] = timings;
+        }
+        answer["x_sws"] = self.spent();
+    }
+
+    /// Times of the first text, in the format of llama.cpp's server; `None` for a resumed text,
+    /// which took no time.
+    fn timings(&self) -> Option<Value> {
+        let Made { made, times, .. } = self.made().next()?;
+        if times.generation.is_zero() && made.tokens.len() > 1 {
+            return None;
+        }
         let computed = self.prompt.saturating_sub(self.known);
         let [prompt, new] = [computed, made.tokens.len()].map(|tokens| tokens as f64);
         let [queue, read, written] =
             [times.queue, times.prompt, times.generation].map(|time| 1e3 * time.as_secs_f64());
         // The prompt yields the first token.
         let after = (new - 1.0).max(0.0);
-        let rate = |tokens: f64, ms: f64| if ms > 0.0 { 1e3 * tokens / ms } else { 0.0 };
-        json!({
+        let ratio = |over: f64, under: f64| if under > 0.0 { over / under } else { 0.0 };
+        Some(json!({
             "queue_ms": queue,
             "cache_n": self.known,
             "prompt_n": computed,
             "prompt_ms": read,
-            "prompt_per_second": rate(prompt, read),
+            "prompt_per_token_ms": ratio(read, prompt),
+            "prompt_per_second": ratio(1e3 * prompt, read),
             "predicted_n": made.tokens.len(),
             "predicted_ms": written,
-            "predicted_per_second": rate(after, written),
-        })
+            "predicted_per_token_ms": ratio(written, after),
+            "predicted_per_second": ratio(1e3 * after, written),
+        }))
     }
 }
 
-/// The reason why a text ended, in OpenAI's words.
+/// The reason why a text ended, in OpenAI's terms.
 pub(crate) fn finish_reason(end: End) -> &'static str {
     match end {
         End::Length | End::Context => "length",
@@ -178,7 +190,7 @@ pub(crate) fn finish_reason(end: End) -> &'static str {
     }
 }
 
-/// The probability of a token in the shape of chats.
+/// The probability of a token in the format of chats.
 pub(crate) fn chat_logprob(served: &Served, rank: &Rank) -> Value {
     let entry = |token: u32, logprob: f32| {
         let name = served.name(token);
@@ -189,30 +201,7 @@ pub(crate) fn chat_logprob(served: &Served, rank: &Rank) -> Value {
     value
 }
 
-/// A logarithm that JSON can hold.
+/// A log probability that JSON can represent.
 pub(crate) fn finite(logprob: f32) -> f32 {
     if logprob.is_finite() { logprob } else { -9999.0 }
-}
-
-/// Appends an event of a stream.
-pub(crate) fn event(out: &mut String, data: &Value) {
-    out.push_str("data: ");
-    out.push_str(&data.to_string());
-    out.push_str("\n\n");
-}
-
-/// Appends a comment, which clients skip.
-pub(crate) fn comment(out: &mut String, words: &str) {
-    out.push_str(": ");
-    out.push_str(words);
-    out.push_str("\n\n");
-}
-
-/// Appends an event with a name, which is also the type of its data.
-pub(crate) fn named(out: &mut String, name: &str, mut data: Value) {
-    data["type"] = name.into();
-    out.push_str("event: ");
-    out.push_str(name);
-    out.push('\n');
-    event(out, &data);
 }

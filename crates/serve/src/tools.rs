@@ -1,12 +1,12 @@
-//! The tools of a request, in the form that templates know: OpenAI's.
+//! The tools of a request, in OpenAI's form, which templates know.
 
 use std::fmt;
 
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use serde_json::{Value, json};
-use sws_grammar::Structure;
-use sws_model::text::Json;
+use sws_text::Json;
+use sws_text::grammar::{CallOption, Structure};
 
 use crate::app::{App, Served};
 use crate::checks::{self, ToolKind};
@@ -30,14 +30,14 @@ pub(crate) struct ChosenTool {
     name: Option<String>,
     function: Option<NamedTool>,
     disable_parallel_tool_use: Option<bool>,
-    /// In chats.
+    /// Allowed tools, in chats.
     allowed_tools: Option<AllowedTools>,
-    /// Those of the allowed tools, in Responses.
+    /// Mode of the allowed tools, in Responses.
     mode: Option<String>,
     tools: Option<Vec<Json>>,
 }
 
-/// Some of the tools, and whether one of them has to be called: `auto` or `required`.
+/// Some of the tools, and the mode: `required` if one of them must be called, otherwise `auto`.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct AllowedTools {
@@ -81,18 +81,18 @@ impl<'de> Deserialize<'de> for ToolChoice {
     }
 }
 
-/// The tools that a model is shown.
+/// The tools that are shown to a model.
 #[derive(Debug, Default)]
 pub(crate) struct OfferedTools {
     pub(crate) tools: Option<Json>,
-    /// `Some` if the answer must be a call: of the tool with this name, or of any.
+    /// `Some` if the answer must be a tool call: of the tool with this name, or of any tool.
     pub(crate) must: Option<Option<String>>,
-    /// The structure of the call, if the tool that must be called is strict.
+    /// The structure of the required tool call, if the model's format of tool calls contains JSON.
     pub(crate) call: Option<Structure>,
 }
 
 impl ToolChoice {
-    /// The kind of the choice, and the name in it.
+    /// The kind of the choice, and the tool's name if it has one.
     fn words(&self) -> (&str, Option<&str>) {
         match self {
             ToolChoice::Word(word) => (word, None),
@@ -102,7 +102,7 @@ impl ToolChoice {
         }
     }
 
-    /// The tools that may be called, if the choice is among some.
+    /// The allowed tools, if the choice is restricted to some.
     fn allowed(&self) -> Option<&AllowedTools> {
         match self {
             ToolChoice::Object(chosen) if chosen.kind == ALLOWED => chosen.allowed_tools.as_ref(),
@@ -110,13 +110,13 @@ impl ToolChoice {
         }
     }
 
-    /// True if an answer may have one call only.
+    /// True if an answer may have only one tool call.
     pub(crate) fn is_single(&self) -> bool {
         matches!(self, ToolChoice::Object(ChosenTool { disable_parallel_tool_use: Some(true), .. }))
     }
 }
 
-/// The tools that a model is shown: all that are functions, if it may call any.
+/// The tools that are shown to a model: all functions, if it may call any.
 pub(crate) fn offered(
     app: &App,
     served: &Served,
@@ -145,7 +145,8 @@ pub(crate) fn offered(
         ("none", _) => return Ok(OfferedTools::default()),
         ("auto", _) => None,
         ("required" | "any", _) => Some(None),
-        ("function" | "tool", Some(name)) => Some(Some(name.to_owned())),
+        // An empty type is that of `function_call`.
+        ("function" | "tool" | "", Some(name)) => Some(Some(name.to_owned())),
         (other, _) => {
             let other: String = other.chars().take(40).collect();
             let message = format!("the choice `{other}` is not supported");
@@ -173,67 +174,102 @@ pub(crate) fn offered(
     if functions.is_empty() {
         return Ok(OfferedTools::default());
     }
-    if !served.has_tools() {
-        let message =
-            "the chat template of this model has no known format of calls; leave the tools out";
-        return Err(Failure::unsupported("tools", message));
-    }
-    let strict = tools.iter().any(|tool| is_strict(tool) && function(tool).is_some());
     let (must, call) = match must {
-        Some(name) if strict => demanded(served, &tools, name),
-        must => (must, None),
+        Some(name) => demanded(served, &tools, name),
+        None => (None, None),
     };
     Ok(OfferedTools { tools: Some(Json::from(functions)), must, call })
 }
 
-/// The tools that are allowed. The model is not shown the others, so that it calls none of them.
+/// The allowed tools. The others are not shown to the model, so that it calls none of them.
 fn among(tools: Vec<Json>, allowed: &AllowedTools) -> Vec<Json> {
     let name = |tool: &Json| name_of(&function(tool)?);
     let names: Vec<Json> = allowed.tools.iter().flatten().filter_map(name).collect();
     tools.into_iter().filter(|tool| name(tool).is_some_and(|name| names.contains(&name))).collect()
 }
 
-/// The structure of a demanded call of strict tools, as far as the model's format of calls has one. Where
-/// there is one tool only, that is the one to call.
+/// The structure of a required tool call, if the model's format has one. If there is only one tool,
+/// that is the one to call.
 fn demanded(
     served: &Served,
     tools: &[Json],
     name: Option<String>,
 ) -> (Option<Option<String>>, Option<Structure>) {
-    let functions = || tools.iter().filter_map(|tool| Some((is_strict(tool), function(tool)?)));
-    let known: Vec<(bool, String, Value)> = functions()
-        .filter_map(|(strict, tool)| {
-            let name = name_of(&tool)?.as_str()?.to_owned();
-            let parameters = tool.get_attr("function").ok()?.get_attr("parameters").ok()?;
-            let schema = serde_json::to_value(&parameters)
-                .ok()
-                .filter(|schema| strict && schema.is_object());
-            Some((strict, name, schema.unwrap_or_else(|| json!({"type": "object"}))))
-        })
-        .collect();
+    let known: Vec<DemandedTool> = tools.iter().filter_map(DemandedTool::of).collect();
     let only = match &known[..] {
-        [(_, only, _)] => Some(only.clone()),
+        [only] => Some(only.name.clone()),
         _ => None,
     };
     let name = name.or(only);
     let Some(end) = served.format.call_end() else { return (Some(name), None) };
-    let end = end.to_owned();
-    let options = match &name {
-        Some(name) => {
-            let tool = known.into_iter().find(|(_, known, _)| known == name);
-            tool.filter(|(strict, ..)| *strict).map(|(_, _, schema)| vec![(String::new(), schema)])
-        }
-        None => {
-            let option = |(_, name, schema): (bool, String, Value)| {
-                Some((served.format.call_middle(&name)?, schema))
-            };
-            known.into_iter().map(option).collect()
-        }
-    };
-    (Some(name), options.map(|options| Structure::Calls { options, end }))
+    let mut options = Vec::new();
+    for tool in known {
+        let before = match &name {
+            Some(name) if *name == tool.name => String::new(),
+            Some(_) => continue,
+            None => match served.format.call_middle(&tool.name) {
+                Some(middle) => middle,
+                None => return (Some(name), None),
+            },
+        };
+        options.push(CallOption { before, schema: tool.schema, strict: tool.strict });
+    }
+    (Some(name), Some(Structure::Calls { options, end: end.to_owned() }))
 }
 
-/// True for a tool whose calls must have its schema.
+/// A tool that the answer may have to call.
+struct DemandedTool {
+    name: String,
+    /// Schema of its arguments.
+    schema: Value,
+    strict: bool,
+}
+
+impl DemandedTool {
+    fn of(tool: &Json) -> Option<DemandedTool> {
+        let function = function(tool)?;
+        let name = name_of(&function)?.as_str()?.to_owned();
+        let parameters = function.get_attr("function").ok()?.get_attr("parameters").ok();
+        let schema = parameters.and_then(|parameters| serde_json::to_value(&parameters).ok());
+        let schema = schema.filter(Value::is_object);
+        let mut schema = schema.unwrap_or_else(|| json!({"type": "object"}));
+        close(&mut schema);
+        Some(DemandedTool { name, schema, strict: is_strict(tool) })
+    }
+}
+
+/// Lets the objects of a schema have no properties but those that it names, where it does not say so. JSON
+/// Schema would allow any, and a model could go on without end.
+fn close(schema: &mut Value) {
+    let Value::Object(map) = schema else {
+        if let Value::Array(schemas) = schema {
+            schemas.iter_mut().for_each(close);
+        }
+        return;
+    };
+    let says = ["additionalProperties", "patternProperties", "allOf"];
+    if map.contains_key("properties") && !says.iter().any(|key| map.contains_key(*key)) {
+        map.insert("additionalProperties".to_owned(), false.into());
+    }
+    for (key, value) in map {
+        match (key.as_str(), value) {
+            // Schemas by names of the client's own.
+            ("properties" | "$defs" | "definitions", Value::Object(named)) => {
+                named.values_mut().for_each(close);
+            }
+            // The parts of `allOf` have properties in common; the others are no schemas.
+            ("allOf" | "enum" | "const" | "default" | "examples", _) => {}
+            (_, value) => close(value),
+        }
+    }
+}
+
+/// Converts a function of the older field to a tool.
+pub(crate) fn of_function(function: Json) -> Json {
+    Json::from_pairs([("type", Json::from("function")), ("function", function)])
+}
+
+/// True for a tool whose calls must follow its schema.
 fn is_strict(tool: &Json) -> bool {
     let of = |value: &Json| value.get_attr("strict").is_ok_and(|strict| strict.is_true());
     of(tool) || tool.get_attr("function").is_ok_and(|function| of(&function))
@@ -244,8 +280,8 @@ fn name_of(tool: &Json) -> Option<Json> {
     tool.get_attr("function").ok()?.get_attr("name").ok()
 }
 
-/// A tool in OpenAI's form; `None` for one that is no function, such as those that OpenAI's own
-/// servers run.
+/// A tool in OpenAI's form; `None` for a tool that is not a function, such as those that OpenAI's
+/// own servers run.
 fn function(tool: &Json) -> Option<Json> {
     let get = |key: &str| checks::get(tool, key);
     let kind = get("type");
@@ -256,7 +292,7 @@ fn function(tool: &Json) -> Option<Json> {
     let name = get("name")?;
     let parameters = match kind {
         "function" => get("parameters"),
-        // Anthropic's.
+        // Anthropic's name for a function.
         "custom" => Some(get("input_schema")?),
         _ => return None,
     };
@@ -292,6 +328,23 @@ mod tests {
         }
         let one: ToolChoice = serde_json::from_value(json!({"type": "tool", "name": "b"})).unwrap();
         assert!(one.allowed().is_none());
+    }
+
+    #[test]
+    fn objects_have_the_properties_that_a_schema_names() {
+        let mut schema = json!({
+            "properties": {"a": {"properties": {}}, "b": {"additionalProperties": true, "properties": {}}},
+            "allOf": [{"properties": {"c": {}}}],
+            "$defs": {"d": {"properties": {"properties": {"type": "string"}}}},
+            "anyOf": [{"properties": {}}],
+            "enum": [{"properties": 1}],
+        });
+        let mut expected = schema.clone();
+        expected["properties"]["a"]["additionalProperties"] = false.into();
+        expected["$defs"]["d"]["additionalProperties"] = false.into();
+        expected["anyOf"][0]["additionalProperties"] = false.into();
+        close(&mut schema);
+        assert_eq!(schema, expected);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The worker's thread: takes texts from the queue, and steps them together.
+//! The worker's thread, which takes texts from the queue and advances them together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use sws::{Batch, Cancel, Event, LoadedModel, PrefixDisk};
 use sws_engine::Gauge;
 use sws_engine::watch::Lap;
-use sws_store::Clock;
+use sws_format::Clock;
 use sws_watch::Follower;
 use sws_watch::live::Passed;
 use tokio::sync::mpsc::Sender;
@@ -17,62 +17,62 @@ use crate::failure::Failure;
 use crate::queue::{Happened, Made, NextText, QueuedText, TextTimes};
 use crate::requests::RequestEntry;
 
-/// A text that has a sequence.
+/// A text with a sequence.
 struct RunningText {
     number: usize,
     events: Sender<(usize, Happened)>,
     cancel: Cancel,
-    /// Times at which it was queued, got its sequence, and was last heard of.
+    /// Times at which the text was queued, got its sequence, and last had an event.
     queued: Duration,
     began: Duration,
     heard: Duration,
     /// Time of its first token.
     first: Option<Duration>,
-    /// Tokens of its prompt that are done, and those of them that were not computed again.
+    /// Prompt tokens that are done, and prompt tokens that were not computed again.
     done: u64,
     known: u64,
     entry: Arc<RequestEntry>,
-    /// True if its output is structured.
+    /// True if the text has structured output.
     is_structured: bool,
 }
 
-/// Layers of passes, of which one now and then is timed.
+/// Times of the layers, measured for one pass now and then.
 #[derive(Debug, Default)]
 struct Laps {
     laps: Vec<Lap>,
     /// True if the next pass is timed.
     is_next: bool,
-    /// Time of the last one that was.
+    /// Time of the last measured pass.
     at: Option<Duration>,
 }
 
 /// Time between two passes whose layers are timed.
 const LAPS: Duration = Duration::from_millis(100);
 
-/// What listeners are told of a step.
+/// Events of a step, for listeners.
 #[derive(Debug, Default)]
 struct StepNews {
     tokens: u64,
-    /// The numbers of the texts that it continued.
+    /// Numbers of the texts in the step.
     texts: BTreeSet<usize>,
-    /// True if it computed a part of a prompt.
+    /// True if the step computed a part of a prompt.
     prompt: bool,
 }
 
-/// Texts that have sequences, by their numbers in the batch.
+/// The worker: texts with sequences, by their numbers in the batch.
 struct Worker<'a> {
     app: &'a App,
     clock: &'a Clock,
     running: BTreeMap<usize, RunningText>,
     /// Number of the next text.
     next: usize,
-    /// Reads the run while someone listens.
+    /// Reader of the run, while there are listeners.
     follower: Option<Follower>,
     news: StepNews,
     laps: Laps,
 }
 
-/// Serves the queue until it is closed and all texts are over.
+/// Serves the queue until it is closed and all texts have ended.
 pub(crate) fn run(
     app: &App,
     model: &mut LoadedModel,
@@ -109,8 +109,8 @@ pub(crate) fn run(
 }
 
 impl Worker<'_> {
-    /// Gives sequences to waiting texts, and waits for one if there is none at all. Returns true if
-    /// there will be no other.
+    /// Gives sequences to waiting texts. If there are no texts at all, waits for one. Returns true
+    /// if the queue is closed and empty.
     fn admit(&mut self, batch: &mut Batch<'_>) -> bool {
         loop {
             self.settle_structured(batch);
@@ -127,13 +127,13 @@ impl Worker<'_> {
                 NextText::Nothing if !batch.is_empty() => return false,
                 NextText::Nothing => {}
             }
-            // Time that no text needs.
+            // Prefixes are stored while there are no texts.
             if self.store(batch) {
                 continue;
             }
             let next = self.app.queue.next(true, |job| batch.has_room(job.text.prompt_ranks));
             if let Some(follower) = &mut self.follower {
-                // The time without a text is nobody's cost.
+                // Time without texts does not count as a cost.
                 follower.step();
             }
             match next {
@@ -144,7 +144,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Lends the memory for structured output to experts, or takes it back, as requests need it.
+    /// Lends the memory for structured output to experts or takes it back, depending on the
+    /// requests.
     fn settle_structured(&self, batch: &mut Batch<'_>) {
         if let Some(room) = self.app.room() {
             room.settle(self.clock.now(), |is_idle| batch.lend_structured(is_idle));
@@ -157,20 +158,20 @@ impl Worker<'_> {
         self.app.room().is_some_and(|room| begun < room.texts())
     }
 
-    /// Writes a block of what is kept to the disk. Returns true if there is more to write.
+    /// Writes one block of the prefix cache to disk. Returns true if there is more to write.
     fn store(&self, batch: &mut Batch<'_>) -> bool {
         let more = batch.store();
         self.kept(batch);
         more
     }
 
-    /// Writes what is kept, for as long as texts would have to end.
+    /// Writes the prefix cache to disk, for at most the time that running texts have to end.
     fn store_all(&self, batch: &mut Batch<'_>) {
         let end = self.clock.now() + self.app.config.limits.drain;
         while self.clock.now() < end && self.store(batch) {}
     }
 
-    /// Counts what is kept, and logs errors of the disk.
+    /// Updates the counters of the prefix cache, and logs errors of the disk.
     fn kept(&self, batch: &mut Batch<'_>) {
         self.app.counts.kept.set(batch.kept_prefixes() as u64);
         self.app.counts.positions.set(batch.positions() as u64);
@@ -184,7 +185,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Begins to follow the run if someone listens, and stops if nobody does.
+    /// Begins to follow the run if there are listeners, and stops if there are none.
     fn listened(&mut self, gauge: Option<&Gauge>) {
         match (self.app.events.is_heard(), gauge) {
             (true, Some(gauge)) => {
@@ -194,7 +195,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Tells listeners about a step. Its tokens were told already.
+    /// Reports a step to listeners. Its tokens were reported already.
     fn passed(&mut self) {
         let Some(follower) = &mut self.follower else { return };
         let step = follower.step();
@@ -322,7 +323,7 @@ impl Worker<'_> {
             }
         };
         let over = matches!(happened, Happened::Ended(_));
-        // A client that reads too slowly, or has left.
+        // The client reads too slowly, or has left.
         if running.events.try_send((running.number, happened)).is_err() {
             running.cancel.cancel();
         }

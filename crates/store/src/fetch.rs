@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sws_format::{PieceId, with_remedy};
+
+use crate::Slot;
 use crate::layout::{LayoutError, PieceLayout};
-use crate::{PieceId, Slot, with_remedy};
 
 /// Identifier of a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -55,12 +57,12 @@ pub struct Timing {
 /// Outcome of cancelling a fetch.
 #[derive(Debug)]
 pub enum Cancelled {
-    /// No part of it was being read. The slot is returned, and no completion follows.
+    /// No part of the fetch was being read. The slot is returned, and no completion follows.
     Withdrawn(Slot),
-    /// It ends after the chunks being read, with a completion whose error is
+    /// The fetch ends after the chunks being read, with a completion whose error is
     /// [`FetchError::Cancelled`].
     Stopping,
-    /// It had already ended, and its completion was sent.
+    /// The fetch had already ended, and its completion was sent.
     Finished,
 }
 
@@ -116,7 +118,7 @@ pub enum FetchError {
         /// Offset of the block that the checksum covers.
         offset: u64,
     },
-    /// The bytes of a file without checksums are not those of the first read.
+    /// The bytes of a file without checksums differ from those of the first read.
     #[error("{}: the bytes of {tensor} (piece `{piece}`) at {offset} are not those read before; the \
              file was changed or the disk fails: copy it again, or shard the checkpoint, which adds \
              checksums", file.display())]

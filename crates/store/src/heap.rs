@@ -4,7 +4,8 @@ use std::alloc::{GlobalAlloc, Layout};
 
 /// An allocator that never returns null: on failure it calls a function that ends the process.
 ///
-/// Rust's own handler aborts with a number of bytes and no remedy. The function must not allocate.
+/// Rust's own handler aborts with a number of bytes, without a remedy. The function must not
+/// allocate.
 #[derive(Debug)]
 pub struct Granted<A> {
     inner: A,

@@ -1,6 +1,5 @@
 //! Checksums of the bytes read, computed while the rest of a fetch is in flight.
 
-use std::fmt;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -8,54 +7,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+use sws_format::{ChecksumBook, Clock, Manifest, ShardReader};
+use xxhash_rust::xxh3::Xxh3;
 
-use crate::book::ChecksumBook;
 use crate::fetch::FetchError;
 use crate::layout::{PieceLayout, SlotBlock};
-use crate::reader::ShardReader;
 use crate::slot::SlotMemory;
 use crate::sync::Mutex;
-use crate::{Clock, Manifest, SLOT_ALIGN, Slot};
+use crate::{SLOT_ALIGN, Slot};
 
 /// Bytes per read when a block is read again.
 const REREAD: usize = 1 << 20;
-
-/// Checksum of extents: xxh3, 64 bits.
-pub fn checksum(bytes: &[u8]) -> u64 {
-    xxh3_64(bytes)
-}
-
-/// The [`checksum`] of bytes that come one part after the other.
-#[derive(Default)]
-pub struct Checksum(Box<Xxh3>);
-
-impl Checksum {
-    /// Takes the next bytes.
-    pub fn update(&mut self, bytes: &[u8]) {
-        self.0.update(bytes);
-    }
-
-    /// Returns the checksum of all bytes so far, and begins anew.
-    pub fn finish(&mut self) -> u64 {
-        let sum = self.0.digest();
-        self.0.reset();
-        sum
-    }
-}
-
-impl fmt::Debug for Checksum {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Checksum").finish_non_exhaustive()
-    }
-}
 
 /// Verifies the bytes of a manifest's files.
 pub(crate) struct FileVerifier {
     pub(crate) reader: Arc<dyn ShardReader>,
     pub(crate) clock: Clock,
     paths: Vec<PathBuf>,
-    /// First-read checksums, for files that come without any.
+    /// Checksums of first reads, for files that have none.
     book: Option<ChecksumBook>,
     pub(crate) mismatches: AtomicU64,
     pub(crate) corrected: AtomicU64,
@@ -136,7 +105,7 @@ impl Transfer {
                 // which is this thread, writes there.
                 unsafe { self.hash(&mut cursor, prefix, verifier) }
             };
-            // If a panic dropped the cursor, later ranges would pass unhashed.
+            // If a panic dropped the cursor, later ranges would not be hashed.
             result = catch_unwind(AssertUnwindSafe(hash)).unwrap_or_else(|_| {
                 Err(FetchError::Unverified { piece: self.layout.read().piece() })
             });

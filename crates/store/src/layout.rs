@@ -3,9 +3,10 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use sws_format::{Extent, Manifest, PieceId, PieceKind, Tensor};
 use sws_kernels::{Encoding, Matrix, MatrixError, PartRows};
 
-use crate::{Extent, Manifest, PieceId, PieceKind, SLOT_ALIGN, Tensor};
+use crate::SLOT_ALIGN;
 
 /// Largest gap between extents of one file that are read as one: reading 64 KiB more takes less
 /// time than another read.
@@ -23,7 +24,7 @@ pub enum Read {
     Piece(PieceId),
     /// The inexact copy of a piece.
     StandIn(PieceId),
-    /// What a piece has beside its inexact copy: all parts that the copy does not share with it.
+    /// All parts of a piece that its inexact copy does not share.
     Beside(PieceId),
     /// One tensor of a piece, by its index in the piece.
     Tensor(PieceId, usize),
@@ -35,7 +36,7 @@ pub enum Read {
         tensor: usize,
         /// The rows.
         rows: Range<u64>,
-        /// The parts of the encoding.
+        /// Parts of the encoding to read.
         parts: Parts,
     },
 }
@@ -128,7 +129,7 @@ pub(crate) struct SlotBlock {
     pub(crate) slot: Range<usize>,
     pub(crate) file: u32,
     pub(crate) offset: u64,
-    /// Expected checksum; `None` for files that come without any.
+    /// Expected checksum; `None` for files without checksums.
     pub(crate) check: Option<u64>,
     /// Index into the layout's tensors.
     pub(crate) tensor: usize,
@@ -297,7 +298,8 @@ impl<'m> Builder<'m> {
                     end: range.end,
                 });
             }
-            // Extended to whole checksum blocks of the first part, the large one.
+            // The range is extended to whole checksum blocks of the first part, which is the large
+            // one.
             Some(range) => match (part_rows(0, range.clone()), part_rows(0, 0..1)) {
                 (Some(PartRows::Bytes(bytes)), Some(PartRows::Bytes(row))) if row.end > 0 => {
                     let whole = whole_blocks(&tensor.parts[0], bytes);
@@ -334,7 +336,7 @@ impl<'m> Builder<'m> {
         Ok(())
     }
 
-    /// True if the stand-in's tensor with this index has the extent, too.
+    /// True if the stand-in's tensor with this index shares the extent.
     fn is_shared(&self, extent: &Extent, index: usize) -> bool {
         let place = |extent: &Extent| (extent.file, extent.offset);
         let parts = self.shared.get(index).map_or(&[][..], |tensor| &tensor.parts);

@@ -1,5 +1,4 @@
-//! Memory available to this process: the machine's, within the limits of the control groups around
-//! the process.
+//! Memory available to this process: that of the machine, within the limits of its control groups.
 
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
@@ -86,8 +85,8 @@ struct Hierarchy {
     controller: Option<&'static str>,
     limits: &'static [&'static str],
     usage: &'static str,
-    /// Fields of `memory.stat` for the page cache of the group and those below it. The kernel
-    /// reclaims it before it refuses an allocation.
+    /// Fields of `memory.stat` for the page cache of the group and the groups below it. The kernel
+    /// reclaims this cache before it refuses an allocation.
     cache: [&'static str; 2],
 }
 

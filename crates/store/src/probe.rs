@@ -3,13 +3,15 @@
 use std::path::Path;
 use std::time::Duration;
 
-use crate::reader::{ReadOp, ReaderKind, ShardReader};
-use crate::{Arena, Clock, Manifest, SLOT_ALIGN, Slot};
+use sws_format::{Clock, Manifest, ReadOp, ShardReader};
+
+use crate::reader::ReaderKind;
+use crate::{Arena, SLOT_ALIGN, Slot};
 
 /// Bytes per probing read: the store's default.
 const CHUNK: usize = 1 << 20;
 const HUGE_PAGE: usize = 2 << 20;
-/// Bytes read per candidate, in at most so many reads.
+/// Bytes read per candidate, and maximum number of reads.
 const SHARE: usize = 12 << 20;
 const MOST_READS: usize = 256;
 /// Time after which no further candidate is tried.
@@ -50,7 +52,7 @@ pub struct Figure {
     pub bytes_per_second: f64,
 }
 
-/// Reads of one kind, whose speed is of interest.
+/// A kind of read whose speed is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reads {
     /// The reader.
@@ -188,11 +190,11 @@ fn measure(
     total.filter(|&total| total > 0 && elapsed > 0.0).map(|total| total as f64 / elapsed)
 }
 
-/// Places to read, spread over all files. None repeats while there are enough, as bytes read before
-/// may be in a cache of the device.
+/// Places to read, spread over all files. Places repeat only when all were used, as bytes read
+/// before may be in a cache of the device.
 struct ProbePlaces<'m> {
     manifest: &'m Manifest,
-    /// Bytes of each.
+    /// Bytes of each read.
     chunk: usize,
     total: u64,
     count: u64,

@@ -53,7 +53,7 @@ struct FetchEntry {
     transfer: Arc<Transfer>,
     slot: Slot,
     priority: Priority,
-    /// Progress of issued reads: whole segments, and bytes of the next.
+    /// Progress of issued reads: number of whole segments, and bytes of the next one.
     segment: usize,
     within: usize,
     /// Jobs issued and not finished, and borrowers of the bytes read so far.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::scheduler::ReadJob;
 use crate::store::StoreShared;
 
-/// Bytes of a file that lie on one device, before those on the next.
+/// Bytes of a file on one device, before the next device continues.
 const STRIPE: u64 = 1 << 20;
 
 /// Speed of a simulated disk.
@@ -26,7 +26,7 @@ pub struct SimulatedDisk {
 /// completion run the same code.
 pub(crate) struct Simulation {
     disk: SimulatedDisk,
-    /// Most reads in flight.
+    /// Maximum number of reads in flight.
     depth: usize,
     devices: Mutex<Devices>,
 }
@@ -39,7 +39,7 @@ struct Devices {
 }
 
 impl Simulation {
-    /// A disk of which a store has `depth` reads in flight.
+    /// A disk for a store with `depth` reads in flight.
     pub(crate) fn new(disk: SimulatedDisk, depth: usize) -> Simulation {
         let devices = disk.devices.max(1);
         let depth = if devices == 1 { 1 } else { depth };
@@ -60,7 +60,7 @@ impl Simulation {
         shared.verifier.clock.sleep_until(until);
     }
 
-    /// Completes the first read to end, unless that is after `until`.
+    /// Completes the read that ends first, unless it ends after `until`.
     fn go_on(&self, shared: &StoreShared, devices: &mut Devices, until: Duration) -> bool {
         let clock = &shared.verifier.clock;
         while devices.reading.len() < self.depth
@@ -81,7 +81,8 @@ impl Simulation {
         true
     }
 
-    /// Adds a read to the work of the devices that have its bytes. Returns its end.
+    /// Adds a read to the work of the devices that store its bytes. Returns the time at which it
+    /// ends.
     fn issue(&self, job: &ReadJob, now: Duration, free_since: &mut [Option<Duration>]) -> Duration {
         let end = job.offset + job.range.len() as u64;
         let mut at = job.offset;

@@ -44,10 +44,10 @@ struct Mapping {
     /// The mapping as created, `mapped` bytes long.
     map: NonNull<u8>,
     mapped: usize,
-    /// The aligned part of it that slots are cut from.
+    /// The aligned part of the mapping, from which slots are cut.
     start: NonNull<u8>,
     len: usize,
-    /// Lengths of the free runs by offset; no two touch.
+    /// Lengths of the free runs by offset. No two runs touch.
     free: Mutex<BTreeMap<usize, usize>>,
 }
 

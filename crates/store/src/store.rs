@@ -11,21 +11,22 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
+use sws_format::{Clock, Manifest, ReadOp, ShardReader};
 
 use crate::fetch::{Cancelled, Completion, FetchError, Priority, SlotTooSmall, Ticket};
 use crate::integrity::FileVerifier;
 use crate::layout::{LayoutError, PieceLayout, Read};
-use crate::reader::{ReadOp, ReaderKind, ShardReader};
+use crate::reader::ReaderKind;
 use crate::scheduler::{FetchQueue, ReadJob};
 use crate::simulation::{SimulatedDisk, Simulation};
 use crate::stats::StoreStats;
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex, MutexGuard};
-use crate::{Arena, Clock, Manifest, Slot};
+use crate::{Arena, Slot};
 
 pub use landed::{Landed, NotLanded};
 
-/// Stack of a thread that reads.
+/// Stack size of a reading thread.
 const STACK: usize = 256 << 10;
 
 /// Options of a store.
@@ -35,9 +36,9 @@ pub struct StoreOptions {
     pub reader: Option<Arc<dyn ShardReader>>,
     /// Number of reads in flight.
     pub depth: usize,
-    /// Bytes per demanded read. A speculative read has as many, but at most 1 MiB.
+    /// Bytes per demanded read. A speculative read has the same number, but at most 1 MiB.
     pub chunk: usize,
-    /// Folder that keeps first-read checksums between processes, for files that come without any;
+    /// Folder that keeps first-read checksums between processes, for files without checksums;
     /// `None` keeps them in memory only.
     pub cache: Option<PathBuf>,
     /// Source of time.
@@ -70,9 +71,9 @@ pub fn user_cache() -> Option<PathBuf> {
 
 /// Pieces of a model on a device, fetched into slots that the caller owns.
 ///
-/// Reads happen on the store's own threads. A slot is handed over with the fetch and comes back
-/// with its completion, every byte in it verified. A failed fetch names the piece and the file; the
-/// store stays usable.
+/// Reads happen on the store's own threads. A fetch takes over its slot. The completion returns the
+/// slot, with every byte verified. A failed fetch names the piece and the file; the store stays
+/// usable.
 pub struct NVMeWeightStore {
     chunk: usize,
     shared: Arc<StoreShared>,
@@ -146,10 +147,10 @@ impl NVMeWeightStore {
         Ok(store)
     }
 
-    /// Starts a thread that reads, and waits until it has begun.
+    /// Starts a reading thread, and waits until it has begun.
     fn start_lane(&mut self, batch: usize) -> std::io::Result<()> {
-        // A thread takes some memory of its own before it runs, and ends the process without it.
-        // Another one that begins at the same time could take what was seen to be free.
+        // A thread allocates some memory before it runs, and ends the process if it fails. Threads
+        // start one by one, as another one could take the memory that was seen to be free.
         drop(Arena::new(2 * STACK)?);
         let shared = Arc::clone(&self.shared);
         let thread = thread::Builder::new()
@@ -184,7 +185,7 @@ impl NVMeWeightStore {
         &self.manifest
     }
 
-    /// Returns the layout of a read, which includes the length of the slot it needs.
+    /// Returns the layout of a read. It includes the length of the slot to use.
     pub fn layout(&self, read: Read) -> Result<Arc<PieceLayout>, LayoutError> {
         PieceLayout::new(&self.manifest, read).map(Arc::new)
     }
@@ -216,8 +217,7 @@ impl NVMeWeightStore {
             let mut state = self.shared.lock();
             (state.queue.push(layout, slot, priority, reply, now), state.idle)
         };
-        // Waking a thread takes longer than anything else here, so lanes that would find nothing to
-        // read are left asleep.
+        // Waking a thread takes longer than anything else here, so lanes without work stay asleep.
         match reads.min(idle) {
             0 => {}
             1 => self.shared.work.notify_one(),
@@ -231,7 +231,7 @@ impl NVMeWeightStore {
         &self.completions
     }
 
-    /// Waits for the next completion in `from`. Returns `None` if there will be none.
+    /// Waits for the next completion in `from`. Returns `None` if no more can arrive.
     pub fn wait(&self, from: &Receiver<Completion>) -> Option<Completion> {
         match &self.simulation {
             Some(simulation) => self.simulate(simulation, from),
@@ -264,7 +264,7 @@ impl NVMeWeightStore {
         }
     }
 
-    /// Lets `time` pass on a virtual clock, for a computation during which the simulated disk
+    /// Advances a virtual clock by `time`, for a computation during which the simulated disk
     /// continues to read. Real time passes by itself.
     pub fn spend(&self, time: Duration) {
         if let Some(simulation) = &self.simulation {
@@ -379,7 +379,7 @@ impl NVMeWeightStore {
 }
 
 impl Drop for NVMeWeightStore {
-    /// Waits for the chunks being read; everything else is cancelled.
+    /// Waits for the chunks that are being read, and cancels all other reads.
     fn drop(&mut self) {
         let now = self.shared.verifier.clock.now();
         {

@@ -1,8 +1,8 @@
 //! Locks and threads of a store.
 //!
 //! In the unit tests of this crate they are those of a model checker, which controls the schedule.
-//! A store can be opened there only under the checker (`store/handover.rs`). All other tests use
-//! the real ones.
+//! In these tests a store works only under the checker (`store/handover.rs`). All other tests use
+//! real locks and threads.
 
 #[cfg(not(test))]
 pub(crate) use std::{

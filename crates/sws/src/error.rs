@@ -4,19 +4,19 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use sws_engine::UnknownBudget;
+use sws_format::{CheckpointError, ManifestError, SmallFileError};
 use sws_hub::{HubError, ModelId, ModelName, some_of};
 use sws_model::ForwardError;
-use sws_model::text::{ConstraintError, GenerationError, SampleError};
-use sws_store::{
-    CheckpointError, FetchError, LayoutError, LimitSource, ManifestError, SmallFileError,
-};
+use sws_store::{FetchError, LayoutError, LimitSource};
+use sws_text::{ConstraintError, GenerationError, SampleError};
 
 use crate::Size;
+use crate::common_names::common_name;
 
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Underlying error of another one.
+/// Underlying error of another error.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// Failure to find, load or run a model. Its text is one sentence that names the file, the problem
@@ -37,14 +37,14 @@ pub enum Error {
     /// A model that is not on this machine.
     #[error("{}", not_here(path, name, similar.as_ref(), snapshots))]
     NotHere {
-        /// The name, as it was typed.
+        /// The name, as the user typed it.
         path: PathBuf,
-        /// The model of that name.
+        /// The parsed name of the missing model.
         name: Box<ModelName>,
         /// A model on this machine whose name is similar.
         similar: Option<ModelId>,
-        /// The same model by the commits of its snapshots in the Hugging Face cache, where no branch
-        /// says which of them is meant.
+        /// Names of the model's snapshots in the Hugging Face cache, by commit, where no branch
+        /// decides which snapshot is meant.
         snapshots: Vec<ModelName>,
     },
     /// A variable of the environment that names no place for models.
@@ -60,7 +60,7 @@ pub enum Error {
     /// A damaged or missing manifest.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    /// A budget in which a manifest cannot be read.
+    /// A budget that is too small to read the manifest.
     #[error(
         "`{}` has {} MiB, and a budget of {} MiB is too small to read it; give --ram {}MiB, or check where the shards come from",
         path.display(),
@@ -73,7 +73,7 @@ pub enum Error {
         len: u64,
         /// The budget in bytes.
         budget: u64,
-        /// A budget in which it can be read.
+        /// A budget that is large enough to read the manifest.
         enough: u64,
     },
     /// A directory that is not a checkpoint.
@@ -199,6 +199,11 @@ fn not_here(
         let names = some_of(&names);
         return format!(
             "no snapshot on this machine is known as `{path}`; name one whole, as {names}, or download the model with `sws pull {name}`"
+        );
+    }
+    if let Some(id) = common_name(&path.to_string()) {
+        return format!(
+            "`{path}` is neither a path nor a model on this machine; if you mean `{id}`, download it with `sws pull {id}`"
         );
     }
     let similar = similar.map_or(String::new(), |id| format!("did you mean `{id}`? Or "));

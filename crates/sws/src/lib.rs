@@ -100,90 +100,69 @@
 //! ```
 #![deny(missing_docs)]
 
-mod backend;
 mod batch;
-mod cancel;
-mod chat;
-pub mod draft;
+mod common_names;
 mod error;
-pub mod eviction;
-mod find;
-mod generate;
-mod generated;
-mod loaded;
-mod loader;
-mod metrics;
-mod name;
+mod learned;
+mod load;
+mod measure;
 mod open;
-mod options;
 mod outline;
-mod planning;
 mod prefix_cache;
-mod prefix_disk;
-mod process;
-mod rank;
-mod request;
-mod resident;
-mod sequence;
+mod run;
 mod size;
 mod speculative;
-mod speed;
-mod suggestions;
-mod text;
-mod texts;
-mod threads;
-mod timing;
-mod turns;
 mod warning;
-mod writer;
 
-pub use backend::Backend;
+pub use batch::texts::Texts;
 pub use batch::{Batch, BatchRequest, Event};
-pub use cancel::Cancel;
-pub use chat::Conversation;
 pub use error::{Cause, Error, Lacking, Result};
-pub use find::{locate, locate_checkpoint};
-pub use generate::Generate;
-pub use generated::{End, Generated, Piece};
-pub use loaded::{LoadedModel, NEW_TOKENS};
-pub use loader::{Loader, Needs};
-pub use metrics::{Cost, Pace, RunMetrics};
-pub use open::{Defaults, Model, checkpoint, contents};
-pub use options::{DraftChoice, Options, Streaming};
+pub use learned::{draft, eviction};
+pub use load::backend::Backend;
+pub use load::loader::{Loader, Needs};
+pub use load::options::{DraftChoice, Options, Streaming};
+pub use load::planning::Planning;
+pub use measure::{Computing, Dry, Others, PromptComputing, disk_speed, memory_speed};
+pub use open::find::{locate, locate_checkpoint};
+pub use open::model::{Defaults, Model, checkpoint, contents};
+pub use open::reading::ReadingRoom;
+pub use open::suggestions::{SUGGESTIONS, Suggestion};
+pub use open::text::TextCodec;
 pub use outline::{Footprint, Format, Outline, Scope, SequenceBytes};
-pub use planning::Planning;
-pub use prefix_disk::{PrefixDisk, PrefixDiskCounts};
-pub use process::ReadingRoom;
-pub use rank::Rank;
-pub use request::{Prompt, Request};
-pub use sequence::LoadedSequences;
+pub use prefix_cache::disk::{PrefixDisk, PrefixDiskCounts};
+pub use run::cancel::Cancel;
+pub use run::chat::Conversation;
+pub use run::generate::Generate;
+pub use run::generated::{End, Generated, Piece};
+pub use run::loaded::{LoadedModel, NEW_TOKENS};
+pub use run::metrics::{Cost, Pace, RunMetrics};
+pub use run::rank::Rank;
+pub use run::request::{Prompt, Request};
+pub use run::sequence::{LoadedSequences, SimulatedLm};
+pub use run::threads::Threads;
 pub use size::Size;
-pub use speed::{Computing, Dry, Others, PromptComputing, disk_speed, memory_speed};
-pub use suggestions::{SUGGESTIONS, Suggestion};
-pub use text::TextCodec;
-pub use texts::Texts;
-pub use threads::Threads;
 pub use warning::Warning;
 
-// Whatever the signatures of this crate have of lower ones, so that a program needs no other.
+// Types of lower crates in the signatures of this one, so that a program needs no other crate of
+// the workspace.
 pub use sws_cache::policy::PolicyKind;
 pub use sws_engine::{
     Counters, Gauge, HitBasis, HitCurve, Metrics, PerToken, Plan, PlanError, PlanOptions, Planner,
-    RamBudget, StandInUse, Waiter, Witness,
+    RamBudget, SpeculativeWeightStreamer, StandInUse, Waiter, Witness,
+};
+pub use sws_format::Progress;
+pub use sws_format::{
+    Checkpoint, Clock, Configuration, Manifest, Pass, PieceId, PieceKind, ShardReader,
 };
 pub use sws_kernels::{Activations, Encoding, Tier};
-pub use sws_model::text::{
+pub use sws_model::{
+    CausalLm, Chunk, Description, ForwardError, InvalidConfig, KvPrecision, ModelSpec, Observer,
+    Routed, SourceError, StepOutcome,
+};
+pub use sws_store::{BlobDevice, BlobsError, NVMeWeightStore, ReaderKind};
+pub use sws_text::{
     ChatPrompt, ChatTemplate, Generation, GenerationOptions, Message, Position, ReplyFormat,
     TokenMask, Tokenizer,
-};
-pub use sws_model::{
-    CausalLm, Description, ForwardError, InvalidConfig, KvPrecision, ModelSpec, Observer, Routed,
-    SourceError,
-};
-pub use sws_store::shard::Progress;
-pub use sws_store::{
-    BlobDevice, BlobsError, Checkpoint, Clock, Configuration, Manifest, NVMeWeightStore, Pass,
-    PieceId, PieceKind, ReaderKind, ShardReader,
 };
 
 /// Compiles the examples of docs/library.md.

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
+use sws_format::Manifest;
 use sws_model::{LeftOut, ModelSpec, UnusedPart};
-use sws_store::{LimitSource, Manifest};
+use sws_store::LimitSource;
 
 use crate::Size;
 
@@ -25,7 +26,7 @@ pub enum Warning {
     Unused {
         part: UnusedPart,
         count: usize,
-        /// Names of all, the numbers in them replaced.
+        /// Names of all tensors, with the numbers in them replaced.
         names: String,
     },
     /// A file of expert usage statistics that is ignored.
@@ -76,11 +77,11 @@ pub enum Warning {
     },
 }
 
-/// Most kinds of names in one sentence.
+/// Maximum number of kinds of names in one sentence.
 const NAMED: usize = 12;
 
 impl Warning {
-    /// Warnings that name the tensors of a model that nothing uses: one for each part.
+    /// Warnings that name the tensors of a model that nothing uses, one for each part of the model.
     pub fn unused(spec: &ModelSpec, manifest: &Manifest) -> Vec<Warning> {
         let kinds = spec.left_out(manifest);
         let of_part = |kinds: &[LeftOut]| {

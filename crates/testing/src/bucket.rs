@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sws_store::Clock;
+use sws_format::Clock;
 
 use crate::hub::{decoded, sha256};
 pub use signature::Keys;

@@ -8,8 +8,8 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
 
-use sws_store::open_checkpoint;
-use sws_store::shard::{ShardOptions, shard};
+use sws_format::open_checkpoint;
+use sws_shard::{ShardOptions, shard};
 use tempfile::TempDir;
 
 use crate::root;
@@ -87,7 +87,7 @@ pub fn is_quantised(name: &str) -> bool {
 
 fn has_turned(dir: &Path) -> bool {
     let (manifest, _) = crate::open(dir).unwrap();
-    manifest.pieces.iter().flat_map(|piece| &piece.tensors).any(sws_store::Tensor::is_turned)
+    manifest.pieces.iter().flat_map(|piece| &piece.tensors).any(sws_format::Tensor::is_turned)
 }
 
 /// Names of all checkpoints among the goldens.

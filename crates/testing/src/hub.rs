@@ -463,7 +463,7 @@ fn send(mut to: &TcpStream, answer: &Answer) -> std::io::Result<()> {
     for part in answer.body[..end].chunks(64 << 10) {
         to.write_all(part)?;
         if answer.pause > 0 {
-            sws_store::Clock::real().sleep(std::time::Duration::from_millis(answer.pause));
+            sws_format::Clock::real().sleep(std::time::Duration::from_millis(answer.pause));
         }
     }
     match answer.sized {

@@ -11,6 +11,7 @@ pub mod noisy;
 pub mod proxy;
 pub mod readers;
 pub mod recorded;
+pub mod toy;
 pub mod virtual_time;
 
 use std::fs::File;
@@ -19,9 +20,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use sws_draft::{DraftShape, DraftSize, MicroDraftModel};
-use sws_model::text::Sampling;
+use sws_format::{MANIFEST_FILE, Manifest, open_checkpoint};
 use sws_model::{LoadError, ModelSpec, ResidentSource};
-use sws_store::{MANIFEST_FILE, Manifest, open_checkpoint};
+use sws_text::Sampling;
 
 /// True in `.ci/night`, where the longest tables of tests are whole. Elsewhere a test takes a part of its table.
 pub fn is_night() -> bool {

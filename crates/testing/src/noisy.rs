@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use sws_draft::{Draft, Gates, LayerBlueprint};
+use sws_format::{Clock, Pass};
 use sws_model::{Observer, Routed, SourceError};
-use sws_store::{Clock, Pass};
 
 /// Tokens, routes and logits of a run.
 #[derive(Clone, Debug, Default)]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use sws_store::{Clock, ShardReader};
+use sws_format::{Clock, ShardReader};
 
 /// Reads from memory.
 #[derive(Clone, Debug)]

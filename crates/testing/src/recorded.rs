@@ -1,7 +1,7 @@
 //! A draft that replays a recorded run, or its opposite.
 
 use sws_draft::{Draft, Gates, LayerBlueprint};
-use sws_store::Pass;
+use sws_format::Pass;
 
 /// A draft that replays a recorded run. It forecasts for each pass exactly the experts needed, or
 /// only experts not needed. These are the best and the worst possible drafts, for tests of

@@ -11,9 +11,10 @@ use sws_engine::{
     Ablations, ComputeCosts, Options, PlanOptions, Planner, ProcessMemory, RamBudget, Speculation,
     SpeculativeWeightStreamer,
 };
-use sws_model::text::Sampler;
+use sws_format::Clock;
 use sws_model::{CausalLm, ForwardPass, Inventory, ModelSpec};
-use sws_store::{Clock, NVMeWeightStore, SimulatedDisk, StoreOptions};
+use sws_store::{NVMeWeightStore, SimulatedDisk, StoreOptions};
+use sws_text::Sampler;
 
 use crate::noisy::{Answer, Noisy, Slow, hash};
 use crate::{open, sampled, tales};

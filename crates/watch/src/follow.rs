@@ -1,4 +1,4 @@
-//! Reads what a run does.
+//! Reads the state of a run.
 
 use sws_engine::RunWatch;
 use sws_engine::watch::{ExpertCell, Lap, LayerRow, RunTally};
@@ -20,7 +20,7 @@ impl Follower {
         Follower::beside(watch)
     }
 
-    /// Reads a run while others watch it.
+    /// Reads a run that others watch, too.
     pub fn beside(watch: &RunWatch) -> Follower {
         Follower { watch: watch.clone(), last: watch.tally(), cells: Vec::new() }
     }
@@ -36,17 +36,17 @@ impl Follower {
         RunStep::between(&std::mem::replace(&mut self.last, now), &now)
     }
 
-    /// The pass that is running: the number of its tokens, and the layer that it has reached.
+    /// The running pass: its number of tokens, and the layer that it has reached.
     pub fn running(&self) -> Option<[usize; 2]> {
         self.last.running.map(|running| [running.tokens, running.layer])
     }
 
-    /// Times the layers of passes from the next one on, or no longer.
+    /// Starts or stops timing the layers, from the next pass on.
     pub fn time_layers(&self, is_timed: bool) {
         self.watch.time_layers(is_timed);
     }
 
-    /// Reads the layers of the last pass that was timed, on the thread of the passes.
+    /// Reads the layers of the last timed pass. Call it on the thread of the passes.
     pub fn laps(&self, laps: &mut Vec<Lap>) {
         self.watch.laps(laps);
     }

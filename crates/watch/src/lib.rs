@@ -1,11 +1,11 @@
 //! Pictures of a run: frames for a terminal, and one page that needs nothing else.
 //!
-//! A [`Follower`] reads the [`RunWatch`](sws_engine::RunWatch) of a run: a [`Wall`] has the state of every
-//! expert, a [`RunStep`] the cost of a while. A [`Story`] keeps them, with the text, within a bounded
-//! amount of memory; [`recorded`] makes one of recorded routes, of which no times are known. Pictures
-//! are functions of a story: [`screen::draw`] of a buffer of styled cells, [`page::html`] of a page.
-//! [`live`] has the events of a server, with which a story is told elsewhere. Nothing here knows a
-//! terminal, a file or a thread.
+//! A [`Follower`] reads the [`RunWatch`](sws_engine::RunWatch) of a run: a [`Wall`] has the state
+//! of every expert, a [`RunStep`] the cost of a period. A [`Story`] keeps them, with the text,
+//! within a bounded amount of memory; [`recorded`] makes one of recorded routes, of which no times
+//! are known. Pictures are functions of a story: [`screen::draw`] of a buffer of styled cells,
+//! [`page::html`] of a page. [`live`] has the events of a server, with which a story is told
+//! elsewhere. Nothing here knows a terminal, a file or a thread.
 //!
 //! ```
 //! use sws_watch::{RunStep, Story, StorySubject};

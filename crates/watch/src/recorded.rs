@@ -4,21 +4,21 @@ use sws_cache::Trace;
 use sws_cache::policy::PolicyKind;
 use sws_cache::replay::Residency;
 use sws_engine::watch::LayerRow;
-use sws_store::Pass;
+use sws_format::Pass;
 
 use crate::{ExpertState, RunStep, Story, StorySubject, Wall};
 
-/// A cache that is simulated beside recorded routes, which say nothing about one.
+/// A simulated cache for recorded routes, which contain no cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Simulated {
-    /// Its policy.
+    /// Policy of the cache.
     pub policy: PolicyKind,
-    /// Number of its slots.
+    /// Number of slots.
     pub slots: usize,
 }
 
-/// Makes a story of recorded routes: which experts each pass used, in a simulated cache if there is
-/// one. Times and texts are not recorded. Layers are numbered among those with experts.
+/// Builds a story from recorded routes: the experts that each pass used, in a simulated cache if
+/// there is one. Times and texts are not recorded. Layers are numbered among those with experts.
 pub fn recorded(model: &str, trace: &Trace, cache: Option<Simulated>) -> Story {
     let shape = trace.shape();
     let rows: Vec<LayerRow> =
@@ -54,7 +54,8 @@ pub fn recorded(model: &str, trace: &Trace, cache: Option<Simulated>) -> Story {
                     Some(id) => format!(" {id}"),
                     None => format!(" #{token}"),
                 };
-                // The choices of a pass are those of all its tokens.
+                // The choices of a pass belong to all of its tokens, so only the last one has a
+                // cost.
                 let is_last = token + 1 == tokens.end;
                 story.token(&text, if is_last { step } else { RunStep::default() });
             }
@@ -64,7 +65,7 @@ pub fn recorded(model: &str, trace: &Trace, cache: Option<Simulated>) -> Story {
     story
 }
 
-/// Lets a pass go through the layers.
+/// Runs a pass through the layers of the simulated cache.
 fn play(
     trace: &Trace,
     tokens: std::ops::Range<usize>,

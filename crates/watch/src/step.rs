@@ -7,9 +7,9 @@ use sws_engine::watch::RunTally;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RunStep {
-    /// Its duration in seconds; 0 if no times are known.
+    /// Duration in seconds; 0 if times are unknown.
     pub seconds: f64,
-    /// Seconds of passes, without waits and without the work of supplying the weights.
+    /// Seconds of passes, without waits and without supplying the weights.
     pub computing: f64,
     /// Seconds of waits for reads.
     pub waiting: f64,
@@ -19,7 +19,7 @@ pub struct RunStep {
     pub bytes: u64,
     /// Experts that were in memory when a router chose them.
     pub hits: u64,
-    /// Experts that were not.
+    /// Experts that were not in memory.
     pub misses: u64,
 }
 
@@ -55,18 +55,18 @@ impl RunStep {
         })
     }
 
-    /// Share of the chosen experts that were in memory; `None` if none was chosen.
+    /// Share of the chosen experts that were in memory; `None` if none were chosen.
     pub fn hit_rate(&self) -> Option<f64> {
         let all = self.hits + self.misses;
         (all > 0).then(|| self.hits as f64 / all as f64)
     }
 
-    /// Gigabytes read in a second.
+    /// Gigabytes read per second.
     pub fn gb_per_second(&self) -> f64 {
         self.share(self.bytes as f64 / 1e9)
     }
 
-    /// A part of the duration, from 0 to 1 for times within it.
+    /// A part of the duration as a share from 0 to 1.
     pub(crate) fn share(&self, part: f64) -> f64 {
         if self.seconds > 0.0 { part / self.seconds } else { 0.0 }
     }

@@ -6,16 +6,16 @@ use sws_engine::watch::LayerRow;
 
 use crate::{ExpertState, RunStep, Wall};
 
-/// Most tokens that a story keeps: the latest.
+/// Maximum number of tokens in a story. The latest are kept.
 pub const MAX_TOKENS: usize = 8192;
-/// Most bytes of the frames that a story keeps.
+/// Maximum bytes of the frames in a story.
 pub const MAX_FRAME_BYTES: usize = 2 << 20;
-/// Most bytes that are kept of the text of a token, and of the text before all tokens.
+/// Maximum bytes of a token's text, and of the text before all tokens.
 const MAX_TEXT: usize = 256;
 const MAX_OPENING: usize = 4096;
-/// Steps kept for the lanes of a screen, as many as the widest has columns.
+/// Number of steps kept for the lanes of a screen. The widest screen has as many columns.
 const MAX_STEPS: usize = 512;
-/// Tokens whose median is the usual cost.
+/// Number of latest tokens whose median is the usual cost.
 const USUAL: usize = 256;
 
 /// Subject of a story.
@@ -23,7 +23,7 @@ const USUAL: usize = 256;
 pub struct StorySubject {
     /// Name of the model, or of a recording.
     pub model: String,
-    /// Sentences about how it was made.
+    /// Sentences about how the story was made.
     pub notes: Vec<String>,
     /// The memory budget in bytes, if there is one.
     pub budget: Option<u64>,
@@ -33,32 +33,33 @@ pub struct StorySubject {
     pub has_places: bool,
 }
 
-/// A token, and what it cost.
+/// A token and its cost.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StoryToken {
-    /// The text that it completes.
+    /// The text that the token completes.
     pub text: String,
-    /// The pass that computed it, and work around that; of the first token, the prompt.
+    /// The pass that computed the token, including the work around it. For the first token, the
+    /// prompt.
     pub step: RunStep,
-    /// True for a text between answers, which is no token and cost nothing.
+    /// True for text between answers, which is not a token and cost nothing.
     pub is_aside: bool,
 }
 
 /// The wall after a token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoryFrame {
-    /// Number of the tokens up to then.
+    /// Number of tokens up to the frame.
     pub tokens: u64,
     /// Memory of the process in bytes, if known.
     pub memory: Option<u64>,
-    /// Two states in a letter.
+    /// States of the experts, two per letter.
     pub states: String,
 }
 
-/// The course of a run: its text, the cost of that, and the walls on the way.
+/// The course of a run: its text, the cost of the text, and the walls along the way.
 #[derive(Clone, Debug, Default)]
 pub struct Story {
-    /// Its subject.
+    /// Subject of the story.
     pub about: StorySubject,
     /// Layers with experts.
     pub rows: Vec<LayerRow>,
@@ -68,7 +69,7 @@ pub struct Story {
     asides: u64,
     steps: VecDeque<RunStep>,
     frames: Vec<StoryFrame>,
-    /// Every how many tokens a frame is kept.
+    /// Number of tokens from one frame to the next.
     every: u64,
     total: RunStep,
 }
@@ -79,8 +80,8 @@ impl Story {
         Story { about, rows, every: 1, ..Story::default() }
     }
 
-    /// Most bytes that a story takes about a wall of so many experts and a text of so many tokens;
-    /// without frames if it is only for a screen.
+    /// Maximum bytes of a story with a wall of this many experts and a text of this many tokens. A
+    /// story that is only for a screen has no frames.
     pub fn bytes_for(experts: usize, tokens: usize, frames: bool) -> u64 {
         let tokens = tokens.min(MAX_TOKENS);
         let frame = experts.div_ceil(2) + size_of::<StoryFrame>() + 16;
@@ -88,12 +89,12 @@ impl Story {
             true => (frame * (tokens + 1)).min(frame * 4 + MAX_FRAME_BYTES),
             false => 0,
         };
-        // Twice what grows, as a list that grows takes twice its length at last.
+        // Doubled, because a growing list may have twice the capacity that it needs.
         let grows = 2 * tokens * (size_of::<StoryToken>() + 64) + 2 * frames;
         (grows + MAX_STEPS * size_of::<RunStep>() + MAX_OPENING + 2 * experts) as u64
     }
 
-    /// Sets the text before the tokens, of which the end is kept.
+    /// Sets the text before the tokens. Only its end is kept.
     pub fn set_opening(&mut self, text: &str) {
         let start = (0..=text.len())
             .find(|&at| text.is_char_boundary(at) && text.len() - at <= MAX_OPENING);
@@ -110,8 +111,8 @@ impl Story {
         self.push(text, step, false);
     }
 
-    /// Appends a text that is not the model's, such as the next question; the token after it is the
-    /// first of an answer. It has a place among the tokens, and is not counted as one.
+    /// Appends text that is not the model's, such as the next question. The token after it is the
+    /// first of an answer. The text has a place among the tokens, but does not count as one.
     pub fn aside(&mut self, text: &str) {
         self.push(text, RunStep::default(), true);
         self.asides += 1;
@@ -128,7 +129,8 @@ impl Story {
         self.total = RunStep::sum([&self.total, &step]);
     }
 
-    /// Keeps the wall after the last token, unless frames have to be fewer to be kept.
+    /// Stores the wall after the last token. If there are too many frames, only every second one is
+    /// kept from then on.
     pub fn frame(&mut self, wall: &Wall, memory: Option<u64>) {
         let tokens = self.all_tokens();
         let bytes = wall.states.len().div_ceil(2).max(1);
@@ -146,7 +148,7 @@ impl Story {
         }
     }
 
-    /// Appends a while to the lanes.
+    /// Appends a period to the lanes.
     pub fn step(&mut self, step: RunStep) {
         if self.steps.len() == MAX_STEPS {
             self.steps.pop_front();
@@ -159,7 +161,7 @@ impl Story {
         &self.tokens
     }
 
-    /// Number of all tokens, and of the texts between them.
+    /// Number of all tokens, including texts between answers.
     pub fn all_tokens(&self) -> u64 {
         self.left_out + self.tokens.len() as u64
     }
@@ -179,18 +181,18 @@ impl Story {
         &self.frames
     }
 
-    /// The latest whiles, for lanes.
+    /// The latest periods, for lanes.
     pub fn steps(&self) -> &VecDeque<RunStep> {
         &self.steps
     }
 
-    /// Sum of all tokens.
+    /// Sum of the steps of all tokens.
     pub fn total(&self) -> RunStep {
         self.total
     }
 
-    /// Median cost of the latest tokens, without the first of each answer, which is the prompt's; 0 if
-    /// there is none.
+    /// Median cost of the latest tokens, without the first one of each answer, which has the cost
+    /// of the prompt; 0 if there are none.
     pub fn usual(&self) -> f64 {
         let usual =
             |(number, token): &(usize, &StoryToken)| !token.is_aside && !self.begins(*number);
@@ -203,7 +205,7 @@ impl Story {
         *costs.select_nth_unstable_by(middle, f64::total_cmp).1
     }
 
-    /// Cost of a token: seconds, or if none are known, misses.
+    /// Cost of a token: seconds, or misses if times are unknown.
     pub fn cost(&self, token: &StoryToken) -> f64 {
         match self.about.is_timed {
             true => token.step.seconds,
@@ -219,8 +221,8 @@ impl Story {
         }
     }
 
-    /// Level of a token's cost compared with the usual: 0 to 3. The first of an answer is the prompt's,
-    /// and so never dear.
+    /// Level of a token's cost compared with the usual cost: 0 to 3. The first token of an answer
+    /// has the cost of the prompt, and always has level 0.
     pub fn level(&self, number: usize, usual: f64) -> usize {
         let Some(token) = self.tokens.get(number) else { return 0 };
         if usual <= 0.0 || self.about.is_timed && self.begins(number) {
@@ -230,10 +232,10 @@ impl Story {
     }
 }
 
-/// Multiples of the usual cost above which a token is dear.
+/// Multiples of the usual cost above which a token is expensive.
 pub const LEVELS: [f64; 3] = [1.25, 2.0, 4.0];
 
-/// Two states in a letter.
+/// The states as text, two per letter.
 pub(crate) fn packed(states: &[ExpertState]) -> String {
     let letter = |pair: &[ExpertState]| {
         let second = pair.get(1).map_or(0, |&state| state as u8);
@@ -242,7 +244,8 @@ pub(crate) fn packed(states: &[ExpertState]) -> String {
     states.chunks(2).map(letter).collect()
 }
 
-/// Reads letters that begin with this one of a wall into its states, as far as they are such.
+/// Decodes letters into states of a wall, beginning with this letter of it. Invalid letters become
+/// the default state.
 pub(crate) fn unpack(letters: &str, start: usize, states: &mut [ExpertState]) {
     let Some(states) = start.checked_mul(2).and_then(|first| states.get_mut(first..)) else {
         return;

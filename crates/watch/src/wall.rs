@@ -1,10 +1,10 @@
-//! The wall: the state of every expert, a row for each layer.
+//! The wall: the state of every expert, with a row for each layer.
 
 use sws_engine::watch::{ExpertCell, ExpertPlace, LayerRow, Use};
 
-/// State of an expert. Where one mark stands for several experts, the last of these states that one
-/// of them is in counts, but a mark is in memory only if most of its experts are; if half of them are,
-/// the first decides.
+/// State of an expert. A mark for several experts has the last of these states in which any of them
+/// is. It shows memory only if most of its experts are in memory; if exactly half of them are, the
+/// first expert decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ExpertState {
     /// On the disk.
@@ -30,7 +30,7 @@ impl ExpertState {
         ExpertState::Waited,
     ];
 
-    /// A word for it where there is little room.
+    /// A short word for the state.
     pub const fn short(self) -> &'static str {
         match self {
             ExpertState::Disk => "disk",
@@ -41,7 +41,7 @@ impl ExpertState {
         }
     }
 
-    /// Words for it.
+    /// A description of the state.
     pub const fn name(self) -> &'static str {
         match self {
             ExpertState::Disk => "on disk",
@@ -74,14 +74,14 @@ pub struct Wall {
     pub states: Vec<ExpertState>,
 }
 
-/// A wall that is folded to fit a screen.
+/// A wall folded to fit a screen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Folded {
-    /// Most experts of a layer that share a mark.
+    /// Maximum number of experts of a layer per mark.
     pub across: usize,
-    /// Layers that share a line.
+    /// Number of layers per line.
     pub down: usize,
-    /// The number of the first layer of each line, and the marks of the line.
+    /// The number of each line's first layer, and the marks of the line.
     pub lines: Vec<(usize, Vec<ExpertState>)>,
 }
 
@@ -92,7 +92,7 @@ impl Wall {
         Wall { rows, states: vec![ExpertState::Disk; cells] }
     }
 
-    /// Folds the wall to so many columns and lines.
+    /// Folds the wall to this many columns and lines.
     pub fn fold(&self, columns: usize, lines: usize) -> Folded {
         let widest = self.rows.iter().map(|row| row.experts).max().unwrap_or(0);
         if widest == 0 || columns == 0 || lines == 0 {

@@ -6,7 +6,7 @@ mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 
-use sws_store::{Pass, PieceId, PieceKind};
+use sws_format::{Pass, PieceId, PieceKind};
 
 use crate::policy::{Policy, RouterChoice};
 use state::{SlotDemand, SlotEntry, SlotState};
@@ -15,7 +15,7 @@ use state::{SlotDemand, SlotEntry, SlotState};
 /// pieces. Pieces that are pinned, being read, or needed in the running layer are not evictable.
 ///
 /// A slot is empty, loading or ready; a ready one can be pinned. Its memory is a payload `T`, of
-/// which the cache knows only the length. An engine's payload is a [`Slot`](sws_store::Slot) with
+/// which the cache knows only the length. An engine's payload is a `Slot` of the store with
 /// its layout, a simulation's is `()`. Payloads move, memory does not: [`begin`](Self::begin) hands
 /// out the payload of the slot that it has emptied, and [`ready`](Self::ready) or
 /// [`failed`](Self::failed) takes it back.
@@ -23,7 +23,7 @@ use state::{SlotDemand, SlotEntry, SlotState};
 /// ```
 /// use sws_cache::{Lookup, Need, PredictiveCache};
 /// use sws_cache::policy::{Lru, RouterChoice};
-/// use sws_store::{Pass, PieceId};
+/// use sws_format::{Pass, PieceId};
 ///
 /// // Two slots of 4096 bytes, whose memory is a number.
 /// let mut cache = PredictiveCache::new(Box::new(Lru::new()), [(4096, 'a'), (4096, 'b')]);
@@ -65,7 +65,7 @@ pub struct PredictiveCache<T> {
 struct Class {
     /// Number of slots.
     slots: usize,
-    /// Indices of the empty ones.
+    /// Indices of the empty slots.
     free: Vec<usize>,
 }
 
@@ -73,7 +73,7 @@ struct Class {
 #[derive(Debug)]
 struct RunningLayer {
     layer: u32,
-    /// Its experts, ascending, each with true once it has been computed.
+    /// The layer's experts, ascending. The flag is true once an expert has been computed.
     experts: Vec<(u32, bool)>,
 }
 
@@ -91,9 +91,9 @@ pub enum Lookup {
 /// Reason for reading a piece.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Need {
-    /// It is needed by the next computation.
+    /// The next computation needs the piece.
     Now,
-    /// It may be needed in this step, with this probability. It evicts only pieces that are
+    /// The piece may be needed in this step, with this probability. It evicts only pieces that are
     /// expected later.
     Forecast(f32),
 }
@@ -103,9 +103,9 @@ pub enum Need {
 pub struct Claim<T> {
     /// The memory.
     pub payload: T,
-    /// Its length in bytes.
+    /// Length of the memory in bytes.
     pub len: usize,
-    /// The piece that was evicted from it.
+    /// The piece that was evicted from this memory.
     pub evicted: Option<PieceId>,
 }
 
@@ -118,7 +118,7 @@ pub enum NoRoom {
     #[error("the piece {piece} needs {len} bytes and no slot of the cache is that long")]
     TooLarge {
         piece: PieceId,
-        /// Bytes that it needs.
+        /// Bytes of the piece.
         len: usize,
     },
     /// Every slot that is long enough is pinned, being read, or needed in the running layer.
@@ -127,7 +127,7 @@ pub enum NoRoom {
     /// Every evictable piece is expected sooner.
     #[error("everything in the cache is expected sooner than {piece}")]
     ExpectedSooner { piece: PieceId },
-    /// The victim is worth more.
+    /// The victim is worth more than the piece.
     #[error("the piece that {piece} would evict is worth more")]
     NotWorth { piece: PieceId },
     /// The piece is ready or loading.
@@ -283,8 +283,8 @@ impl<T> PredictiveCache<T> {
         self.classes.values().map(|class| class.slots).sum()
     }
 
-    /// Tells the policy the probability that a piece is used in the next turn of its layer. Has no
-    /// effect on a piece that is not in the cache.
+    /// Passes a forecast to the policy: the probability that a piece is used in the next turn of
+    /// its layer. Has no effect on a piece that is not in the cache.
     pub fn foresee(&mut self, piece: PieceId, probability: f32) {
         if let Some(&slot) = self.index.get(&piece) {
             self.policy.set_forecast(slot, piece, probability);
@@ -302,7 +302,7 @@ impl<T> PredictiveCache<T> {
         self.begin_if(layer, piece, len, need, |_, _| true)
     }
 
-    /// As [`begin`](Self::begin), but evicts a victim only if `worth` returns true for it.
+    /// Like [`begin`](Self::begin), but evicts a victim only if `worth` returns true for it.
     pub fn begin_if(
         &mut self,
         layer: u32,
@@ -409,8 +409,8 @@ impl<T> PredictiveCache<T> {
         self.runs(choice.layer, choice.experts);
     }
 
-    /// As [`routed`](Self::routed), without the policy: it hears of a choice that may turn out wrong only
-    /// once it is known to be right, by [`policy_mut`](Self::policy_mut).
+    /// Like [`routed`](Self::routed), without telling the policy. A choice that may turn out wrong
+    /// is reported through [`policy_mut`](Self::policy_mut) once it is known to be right.
     pub fn runs(&mut self, layer: u32, experts: &[u32]) {
         self.now = Some(PieceId::new(layer, PieceKind::Router));
         let mut distinct = self.stop().map_or_else(Vec::new, |running| running.experts);
@@ -426,7 +426,8 @@ impl<T> PredictiveCache<T> {
         self.running = Some(RunningLayer { layer, experts: distinct });
     }
 
-    /// Marks an expert of the running layer as computed. It is evicted only if nothing else can be.
+    /// Marks an expert of the running layer as computed. It is evicted only if there is no other
+    /// victim.
     pub fn computed(&mut self, piece: PieceId) {
         if let Some((running, at)) = self.running.as_mut().and_then(|r| Some((r.find(piece)?, r))) {
             at.experts[running].1 = true;
@@ -447,7 +448,7 @@ impl<T> PredictiveCache<T> {
         self.budget = budget;
         let mut given_up = Vec::new();
         while self.memory > budget {
-            // Empty slots first, and among them the longest.
+            // Empty slots are removed first, the longest of them first.
             let empty = self.classes.values_mut().rev().find_map(|class| class.free.pop());
             let Some(slot) = empty.or_else(|| self.victim(0)) else { break };
             if let Some(piece) = self.entries[slot].state.piece() {

@@ -1,6 +1,6 @@
 //! States of a slot.
 
-use sws_store::PieceId;
+use sws_format::PieceId;
 
 /// One slot.
 #[derive(Debug)]
@@ -26,11 +26,11 @@ pub(super) enum SlotState<T> {
 /// Use of a slot's piece by the running layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SlotDemand {
-    /// The layer does not use it.
+    /// The layer does not use the piece.
     None,
-    /// The layer has still to compute with it.
+    /// The layer needs the piece, and has not computed with it yet.
     Needed,
-    /// The layer has computed with it.
+    /// The layer has computed with the piece.
     Computed,
 }
 

@@ -1,24 +1,24 @@
-//! Corrections among the tensors of a saved state.
+//! Saving a correction among the tensors of a saved state, and reading it.
 
-use sws_store::Dtype;
+use sws_format::Dtype;
 
 use super::{Correction, MAX_RANK, UpperHalf};
-use crate::history::{HORIZONS, HistoryShape, STATISTICS};
 use crate::saved::{SavedError, SavedTensors};
+use crate::shape::{HORIZONS, HistoryShape, STATISTICS};
 
 const STATES: &str = "correction.states";
 const USE: &str = "correction.statistics";
 const UP: &str = "correction.up";
 
-/// The largest accepted number. Fitted ones are below ten.
+/// The largest accepted number. Fitted numbers are below ten.
 const LARGEST: f32 = 1e4;
 
 /// Room for the header of a file.
 const HEADER: usize = 4096;
 
 impl Correction {
-    /// Upper bound on the length of a file with a correction for a model of this shape, whose states
-    /// have so many elements.
+    /// Upper bound on the length of a file with a correction for a model of this shape, whose
+    /// hidden states have `hidden` elements.
     pub fn most_bytes(shape: HistoryShape, hidden: usize) -> usize {
         let HistoryShape { layers, experts, .. } = shape;
         let row = hidden + (STATISTICS + HORIZONS) * experts;

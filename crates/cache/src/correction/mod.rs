@@ -8,35 +8,33 @@
 //!
 //! Where it looks at states and none is known, it changes nothing.
 //!
-//! It is [fitted](Fit) to recordings, or learned as the model runs ([`Corrections::Learned`]).
+//! It is [fitted](crate::fit::Fit) to recordings, or learned as the model runs ([`Corrections::Learned`]).
 
 mod file;
-mod fit;
-mod net;
+pub(crate) mod net;
 mod online;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 
-use crate::history::math::dot;
-use crate::history::{HORIZONS, HistoryShape, STATISTICS};
+use crate::math::dot;
+use crate::shape::{HORIZONS, HistoryShape, STATISTICS};
 
-pub use fit::{Fit, FitSequences, Fitted, ReadState};
 use net::{CorrectionNet, SCALE};
 pub(crate) use online::Learner;
 
 /// The highest rank.
 pub const MAX_RANK: usize = 256;
 
-/// Magnitude from which on a projected state is taken for garbage.
+/// Magnitude from which a projected state counts as garbage.
 const GARBAGE: f32 = 1e15;
 
 /// A correction of the forecasts for the experts of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Correction {
     shape: HistoryShape,
-    /// Elements of a router's state; 0 if it looks at the use of experts alone.
+    /// Elements of a router's hidden state; 0 if the correction uses expert usage alone.
     hidden: usize,
     rank: usize,
     /// [layers, rank, hidden]: projects a state of unit mean square. These and the next are most of a
@@ -52,17 +50,17 @@ pub struct Correction {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct UpperHalf(u16);
 
-/// What corrects the forecasts of a policy.
+/// The corrections of a policy's forecasts.
 #[derive(Clone, Debug, Default)]
 pub enum Corrections {
-    /// Nothing.
+    /// No corrections.
     #[default]
     None,
     /// A correction that was fitted to recordings.
     Fitted(Arc<Correction>),
     /// A correction that is learned as the model runs.
     Learned {
-        /// Elements of a router's state; 0 to learn from the use of experts alone.
+        /// Elements of a router's hidden state; 0 to learn from expert usage alone.
         hidden: usize,
     },
 }
@@ -76,14 +74,15 @@ impl Corrections {
         }
     }
 
-    /// Memory that it adds to a history of so many sequences.
+    /// Memory that corrections add to a history of this many sequences.
     pub(crate) fn bytes(&self, shape: HistoryShape, sequences: usize) -> usize {
         let own = match self {
             Corrections::None => return 0,
             Corrections::Fitted(correction) => correction.bytes(sequences),
             &Corrections::Learned { hidden } => Learner::bytes(shape, hidden, sequences),
         };
-        // The chances with it beside those without, and the states of a pass.
+        // A history keeps chances with the correction beside those without, and the states of a
+        // pass.
         let chances = (shape.layers + 1) * HORIZONS * shape.experts;
         own + size_of::<f32>() * (chances + sequences.max(1) * self.hidden())
     }
@@ -103,17 +102,17 @@ impl Correction {
         }
     }
 
-    /// The numbers of layers and experts it is for.
+    /// The number of layers and experts that the correction is for.
     pub fn shape(&self) -> HistoryShape {
         self.shape
     }
 
-    /// Elements of the states it looks at; 0 if it looks at none.
+    /// Elements of the hidden states that the correction uses; 0 if it uses none.
     pub fn hidden(&self) -> usize {
         self.hidden
     }
 
-    /// Memory of a correction, and of what a history of so many sequences keeps for it.
+    /// Memory of a correction, including what a history of this many sequences stores for it.
     fn bytes(&self, sequences: usize) -> usize {
         Correction::bytes_for(self.shape, self.hidden, self.rank, sequences)
     }
@@ -126,8 +125,8 @@ impl Correction {
         size_of::<Correction>() + size_of::<UpperHalf>() * halves + size_of::<f32>() * floats
     }
 
-    /// Writes the projection of the state that the router of a layer sees. It is empty if there is
-    /// none: the correction looks at no states, or this one is not of numbers.
+    /// Writes the projection of the hidden state that the router of a layer sees. It is empty if
+    /// the correction uses no states, or if this state contains garbage.
     pub(crate) fn project(&self, layer: usize, state: &[f32], projected: &mut Vec<f32>) {
         projected.clear();
         if self.hidden == 0 || state.len() != self.hidden || layer >= self.shape.layers {
@@ -142,7 +141,7 @@ impl Correction {
         }
     }
 
-    /// The weights of a layer, from which learning goes on.
+    /// The weights of a layer, in the form in which they are learned.
     fn net(&self, layer: usize) -> CorrectionNet {
         let hidden = self.hidden;
         let statistics = STATISTICS * self.shape.experts;
@@ -157,7 +156,7 @@ impl Correction {
     }
 
     /// Sets the weights of a layer.
-    fn set(&mut self, layer: usize, net: &CorrectionNet) {
+    pub(crate) fn set(&mut self, layer: usize, net: &CorrectionNet) {
         let hidden = self.hidden;
         let statistics = STATISTICS * self.shape.experts;
         for (r, row) in net.down.chunks_exact((hidden + statistics).max(1)).enumerate() {
@@ -204,7 +203,7 @@ fn unit_scale(state: &[f32]) -> f32 {
 }
 
 impl UpperHalf {
-    /// The nearest one, of two the even one.
+    /// Rounds to the nearest bf16, ties to even.
     fn of(x: f32) -> UpperHalf {
         let bits = x.to_bits();
         UpperHalf((bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16) as u16)
@@ -215,7 +214,7 @@ impl UpperHalf {
     }
 }
 
-/// As [`dot`], of two kinds of numbers.
+/// Like [`dot`], with bf16 and f32 numbers.
 fn halves_dot(a: &[UpperHalf], b: &[f32]) -> f32 {
     let mut sums = [0.0f32; 16];
     let a = a.as_chunks::<16>();

@@ -1,39 +1,39 @@
-//! The weights of a layer while they are learned.
+//! The weights of one layer of a correction during learning.
 
 use super::unit_scale;
-use crate::history::math::dot;
-use crate::history::{HORIZONS, STEPS, logistic};
+use crate::math::{dot, logistic};
+use crate::shape::{HORIZONS, STEPS};
 
 /// Factor that gives statistics the magnitude of a state's elements.
-pub(super) const SCALE: f32 = 0.3;
-/// Steps after which a use is of no interest.
-pub(super) const LAST: usize = STEPS[HORIZONS - 1];
+pub(crate) const SCALE: f32 = 0.3;
+/// Number of steps after which a next use is not distinguished any more.
+pub(crate) const LAST: usize = STEPS[HORIZONS - 1];
 
-/// The weights of a layer. An input is a state of unit mean square, and then scaled statistics.
+/// The weights of a layer. Its input is a state of unit mean square, followed by scaled statistics.
 #[derive(Clone, Debug)]
-pub(super) struct CorrectionNet {
-    pub(super) rank: usize,
+pub(crate) struct CorrectionNet {
+    pub(crate) rank: usize,
     /// [rank, inputs]
-    pub(super) down: Vec<f32>,
+    pub(crate) down: Vec<f32>,
     /// [rank + 1, horizons · experts]
-    pub(super) up: Vec<f32>,
+    pub(crate) up: Vec<f32>,
 }
 
-/// A step to learn from.
+/// A training sample: one step of a sequence.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sample<'a> {
-    pub(super) inputs: &'a [f32],
+pub(crate) struct Sample<'a> {
+    pub(crate) inputs: &'a [f32],
     /// Log-odds of use without a correction: [horizons, experts].
-    pub(super) odds: &'a [f32],
+    pub(crate) odds: &'a [f32],
     /// For each expert, steps until its next use, up to 255.
-    pub(super) until: &'a [u8],
+    pub(crate) until: &'a [u8],
 }
 
-/// Gradients, and what a sample needs on the way to them.
+/// Gradients, and working memory for computing them.
 #[derive(Clone, Debug)]
-pub(super) struct NetGradients {
-    pub(super) down: Vec<f32>,
-    pub(super) up: Vec<f32>,
+pub(crate) struct NetGradients {
+    pub(crate) down: Vec<f32>,
+    pub(crate) up: Vec<f32>,
     /// [rank + 1]: the projected input, and a constant.
     projected: Vec<f32>,
     /// [horizons, experts]: log-odds, then errors of the chances.
@@ -41,14 +41,14 @@ pub(super) struct NetGradients {
 }
 
 /// A state with a mean square of 1.
-pub(super) fn normed(state: &[f32]) -> impl Iterator<Item = f32> {
+pub(crate) fn normed(state: &[f32]) -> impl Iterator<Item = f32> {
     let scale = unit_scale(state);
     state.iter().map(move |x| x * scale)
 }
 
 impl CorrectionNet {
-    /// Weights that correct nothing yet.
-    pub(super) fn new(
+    /// Initial weights, which correct nothing.
+    pub(crate) fn new(
         rank: usize,
         inputs: usize,
         outputs: usize,
@@ -72,7 +72,7 @@ impl CorrectionNet {
     }
 
     /// Adds the gradients of a sample's binary cross-entropy.
-    pub(super) fn learn(&self, sample: Sample<'_>, work: &mut NetGradients) {
+    pub(crate) fn learn(&self, sample: Sample<'_>, work: &mut NetGradients) {
         self.forward(sample, work);
         let Sample { inputs, until, .. } = sample;
         let each = work.errors.chunks_exact_mut(until.len());
@@ -91,8 +91,8 @@ impl CorrectionNet {
         }
     }
 
-    /// The binary cross-entropy of a sample, summed over experts and spans.
-    pub(super) fn loss(&self, sample: Sample<'_>, work: &mut NetGradients) -> f64 {
+    /// The binary cross-entropy of a sample, summed over experts and horizons.
+    pub(crate) fn loss(&self, sample: Sample<'_>, work: &mut NetGradients) -> f64 {
         self.forward(sample, work);
         let odds = &work.errors;
         let until = sample.until;
@@ -107,7 +107,7 @@ impl CorrectionNet {
     }
 
     /// The rows of all weights, each with its gradients.
-    pub(super) fn rows<'a>(
+    pub(crate) fn rows<'a>(
         &'a mut self,
         work: &'a NetGradients,
     ) -> impl Iterator<Item = (&'a mut [f32], &'a [f32])> {
@@ -120,7 +120,7 @@ impl CorrectionNet {
 }
 
 impl NetGradients {
-    pub(super) fn new(rank: usize, inputs: usize, outputs: usize) -> NetGradients {
+    pub(crate) fn new(rank: usize, inputs: usize, outputs: usize) -> NetGradients {
         NetGradients {
             down: vec![0.0; rank * inputs],
             up: vec![0.0; (rank + 1) * outputs],
@@ -129,7 +129,7 @@ impl NetGradients {
         }
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.down.fill(0.0);
         self.up.fill(0.0);
     }
@@ -137,7 +137,7 @@ impl NetGradients {
 
 #[cfg(test)]
 impl NetGradients {
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         [&self.down, &self.up, &self.projected, &self.errors]
             .map(|all| size_of_val(&**all))
             .iter()
@@ -146,7 +146,7 @@ impl NetGradients {
 }
 
 /// The next number of a sequence (splitmix64).
-pub(super) fn next(random: &mut u64) -> u64 {
+pub(crate) fn next(random: &mut u64) -> u64 {
     *random = random.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *random;
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

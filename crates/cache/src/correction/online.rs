@@ -1,41 +1,42 @@
-//! Learning a correction from the steps of a running model.
+//! Learning a correction while a model runs.
 
-use sws_store::Dtype;
+use sws_format::Dtype;
 
 use super::net::{CorrectionNet, LAST, NetGradients, SCALE, Sample, normed};
 use super::{Correction, UpperHalf};
-use crate::history::{HORIZONS, HistoryShape, STATISTICS};
 use crate::saved::{SavedError, SavedTensors};
+use crate::shape::{HORIZONS, HistoryShape, STATISTICS};
 
-/// Rank of a learned correction. With 8 it learns less, with 32 more slowly.
+/// Rank of a learned correction. Rank 8 learns less, and rank 32 learns more slowly.
 const RANK: usize = 16;
-/// One step in this many is a sample. Those between are much like it.
+/// One step in this many is a sample. Neighbouring steps are very similar.
 const EVERY: u32 = 4;
-/// Samples for a change of the weights.
+/// Number of samples per update of the weights.
 const BATCH: usize = 4;
-/// Samples of a layer that are kept: those whose next uses are not known yet, and a batch.
+/// Number of samples kept per layer: those whose next uses are not known yet, and a batch.
 const PLACES: usize = LAST / EVERY as usize + BATCH + 1;
-/// Root mean square of a row's first change.
+/// Root mean square of a row's first update.
 const RATE: f32 = 1e-3;
-/// Root mean square of a row's change after many.
+/// Root mean square of a row's update after many updates.
 const LEAST_RATE: f32 = 2.5e-4;
-/// Changes after which the next ones are smaller by a factor of √2.
+/// Number of updates after which the learning rate is smaller by a factor of √2.
 const SLOWER: f32 = 400.0;
-/// Most changes that are counted: the rate is at its least long before.
+/// Maximum number of updates counted. The learning rate reaches its minimum long before.
 const MOST_CHANGES: f32 = 1e6;
 const CHANGES: &str = "correction.changes";
-/// The largest weight. Fitted ones are below ten.
+/// The largest weight. Fitted weights are below ten.
 const LARGEST: f32 = 100.0;
 /// Decay of the average of a row's squared gradients.
 const SQUARE: f32 = 0.99;
-/// Steps of a layer after which a sample whose sequence does not go on is dropped.
+/// Number of steps of a layer after which a sample of an unfinished sequence is dropped.
 const PATIENCE: u32 = 32 * LAST as u32;
 
 /// A correction that is learned while the model runs.
 ///
-/// A sample is what a [`Fit`](super::Fit) learns from, too: a step's inputs and, 64 steps later, the next
-/// uses of all experts. Few are kept, each is learned from once, and each row of weights has one
-/// average of its squared gradients: so a learner takes little more memory than its weights.
+/// A sample is the same as for a [`Fit`](super::Fit): a step's inputs and, 64 steps later, the next
+/// uses of all experts. Few samples are kept, each is used once, and each row of weights has a
+/// single average of its squared gradients. A learner therefore takes little more memory than its
+/// weights.
 #[derive(Clone, Debug)]
 pub(crate) struct Learner {
     correction: Correction,
@@ -50,7 +51,7 @@ struct LearnerLayer {
     net: CorrectionNet,
     /// Averages of the squared gradients of each row of `down` and of `up`.
     squares: Vec<f32>,
-    /// Changes so far, in earlier runs too.
+    /// Number of updates so far, including earlier runs.
     changes: f32,
     /// Steps since the last sample.
     since: u32,
@@ -61,9 +62,9 @@ struct LearnerLayer {
 #[derive(Clone, Debug)]
 struct SampleSlot {
     state: PlaceState,
-    /// The sequence that it is of.
+    /// The sequence of the sample, by its cursor.
     cursor: usize,
-    /// Steps of all sequences since then.
+    /// Steps of all sequences since the sample.
     waited: u32,
     /// Inputs, then log-odds.
     halves: Vec<UpperHalf>,
@@ -74,13 +75,13 @@ struct SampleSlot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PlaceState {
     Free,
-    /// The sample's sequence has made so many steps since, and the next uses are not all known.
+    /// The sample's sequence has made this many steps since, and some next uses are still unknown.
     Waiting(u8),
     Known,
 }
 
 impl Learner {
-    /// A learner whose correction changes nothing yet.
+    /// A learner whose correction has no effect yet.
     pub(crate) fn new(shape: HistoryShape, hidden: usize) -> Learner {
         let inputs = inputs(shape, hidden);
         let outputs = outputs(shape);
@@ -107,15 +108,15 @@ impl Learner {
         }
     }
 
-    /// Adds what it has learned to `to`.
+    /// Adds the learned weights to `to`.
     pub(crate) fn save(&self, to: &mut SavedTensors) {
         self.correction.save(to);
         let changes = self.layers.iter().flat_map(|layer| layer.changes.to_le_bytes()).collect();
         to.push(CHANGES, Dtype::F32, &[self.layers.len()], changes);
     }
 
-    /// What a learner like this has [saved](Self::save), if it has: its correction, and its numbers of
-    /// changes.
+    /// The [saved](Self::save) state of an equal learner, if there is one: its correction, and its
+    /// numbers of updates.
     pub(crate) fn known(
         &self,
         saved: &SavedTensors,
@@ -129,7 +130,7 @@ impl Learner {
         Ok(Some((known, changes)))
     }
 
-    /// Goes on from what [`known`](Self::known) returned.
+    /// Resumes from the state that [`known`](Self::known) returned.
     pub(crate) fn resume(&mut self, (known, changes): (Correction, Vec<f32>)) {
         self.correction = known;
         for (number, (layer, changes)) in self.layers.iter_mut().zip(changes).enumerate() {
@@ -140,12 +141,12 @@ impl Learner {
         }
     }
 
-    /// What it has learned so far.
+    /// The correction learned so far.
     pub(crate) fn correction(&self) -> &Correction {
         &self.correction
     }
 
-    /// Memory of a learner, and of what a history of so many sequences keeps for it.
+    /// Memory of a learner, including what a history of this many sequences stores for it.
     pub(crate) fn bytes(shape: HistoryShape, hidden: usize, sequences: usize) -> usize {
         let inputs = inputs(shape, hidden);
         let outputs = outputs(shape);
@@ -155,22 +156,23 @@ impl Learner {
         let floats = weights + 2 * RANK + 1;
         let layer = size_of::<LearnerLayer>() + size_of::<f32>() * floats + PLACES * place;
         let work = weights + RANK + 1 + outputs + inputs + outputs;
-        // Its own size has that of the correction.
+        // The size of a learner includes that of its correction.
         Correction::bytes_for(shape, hidden, RANK, sequences) - size_of::<Correction>()
             + size_of::<Learner>()
             + shape.layers * layer
             + size_of::<f32>() * work
     }
 
-    /// Counts a step of a layer whose state is known. True if it is to be [shown](Self::show).
+    /// Counts a step of a layer whose state is known. True if the step should be a sample: see
+    /// [`show`](Self::show).
     pub(crate) fn wants(&mut self, layer: usize) -> bool {
         let LearnerLayer { since, places, .. } = &mut self.layers[layer];
         *since = since.saturating_add(1);
         *since >= EVERY && places.iter().any(|place| place.state == PlaceState::Free)
     }
 
-    /// Takes the last step of a sequence as a sample: the state that the router saw, the statistics of
-    /// the experts and the log-odds without a correction.
+    /// Adds the last step of a sequence as a sample: the state that the router saw, the statistics
+    /// of the experts, and the log-odds without a correction.
     pub(crate) fn show(
         &mut self,
         layer: usize,
@@ -189,7 +191,7 @@ impl Learner {
         place.halves.iter_mut().zip(all).for_each(|(half, x)| *half = UpperHalf::of(x));
     }
 
-    /// Notes the experts that a sequence uses in its next step.
+    /// Records the experts that a sequence uses in its next step.
     pub(crate) fn stepped(&mut self, layer: usize, cursor: usize, used: &[u32]) {
         for place in &mut self.layers[layer].places {
             let PlaceState::Waiting(steps) = place.state else { continue };
@@ -208,7 +210,7 @@ impl Learner {
         }
     }
 
-    /// Learns from the samples of a layer whose next uses are known, once there are enough.
+    /// Learns from the samples of a layer with known next uses, once there is a batch of them.
     pub(crate) fn learn(&mut self, layer: usize) {
         let Learner { correction, layers, work, inputs, odds } = self;
         let number = layer;
@@ -232,7 +234,7 @@ impl Learner {
 }
 
 impl LearnerLayer {
-    /// Changes each row of weights against its gradients, by their usual magnitude.
+    /// Updates each row of weights against its gradients, scaled by their usual magnitude.
     fn change(&mut self, work: &NetGradients) {
         self.changes = (self.changes + 1.0).min(MOST_CHANGES);
         let rate = (RATE / (1.0 + self.changes / SLOWER).sqrt()).max(LEAST_RATE);
@@ -257,7 +259,7 @@ fn outputs(shape: HistoryShape) -> usize {
 
 #[cfg(test)]
 impl Learner {
-    /// Memory that it holds, without the contents of its correction.
+    /// Memory of the learner, without the contents of its correction.
     pub(super) fn held_bytes(&self) -> usize {
         let floats = |all: &[f32]| size_of_val(all);
         let place = |place: &SampleSlot| {

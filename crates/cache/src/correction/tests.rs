@@ -1,10 +1,11 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use sws_store::{Dtype, Pass, PieceId};
+use sws_format::{Dtype, Pass, PieceId};
 
 use super::*;
 use crate::cache::{Lookup, Need, PredictiveCache};
+use crate::fit::{Fit, FitSequences, Fitted};
 use crate::history::History;
 use crate::policy::{ExpertLayers, PolicyKind, RouterChoice};
 use crate::replay::{Replay, ReplayPolicy, ReplayStates};

@@ -1,11 +1,11 @@
-//! What corrects the forecasts of a history.
+//! The correction of a history's forecasts: fitted, or being learned.
 
 use std::sync::Arc;
 
 use super::HistoryShape;
 use crate::correction::{Correction, Corrections, Learner};
 
-/// A correction, and whether it counts.
+/// A correction, and a flag that is true while it is active.
 #[derive(Clone, Debug)]
 pub(super) struct Corrector {
     source: CorrectionSource,
@@ -19,8 +19,8 @@ enum CorrectionSource {
 }
 
 impl Corrector {
-    /// `None` without a correction, or with one for another shape. What is learned does not count at
-    /// first.
+    /// `None` without a correction, or with a correction for another shape. A learned correction is
+    /// inactive at first.
     pub(super) fn new(corrections: Corrections, shape: HistoryShape) -> Option<Corrector> {
         let has_experts = shape.experts > 0;
         let (source, counts) = match corrections {
@@ -56,7 +56,7 @@ impl Corrector {
         }
     }
 
-    /// Memory that it adds to a history of so many sequences.
+    /// Memory that the correction adds to a history of this many sequences.
     pub(super) fn bytes(&self, sequences: usize) -> usize {
         let corrections = match &self.source {
             CorrectionSource::Fitted(correction) => Corrections::Fitted(Arc::clone(correction)),

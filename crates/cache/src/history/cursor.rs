@@ -2,10 +2,10 @@
 
 use super::{HALF_LIVES, HistoryScratch, HistoryShape};
 
-/// What a history keeps of one sequence.
+/// The recent steps of one sequence in a history.
 #[derive(Clone, Debug)]
 pub(super) struct SequenceCursor {
-    /// The position at which the sequence goes on.
+    /// The position of the sequence's next step.
     pub(super) next_position: usize,
     /// False before the first step.
     pub(super) stepped: bool,
@@ -24,7 +24,7 @@ pub(super) struct Recent {
     pub(super) before: Vec<u32>,
     /// The token of the last step, if it is known.
     pub(super) token: Option<u32>,
-    /// The state that the router saw in the last step, projected; empty if it is unknown.
+    /// The projected state that the router saw in the last step; empty if it is unknown.
     pub(super) seen: Vec<f32>,
 }
 
@@ -50,7 +50,7 @@ impl SequenceCursor {
         size_of::<SequenceCursor>() + shape.layers * layer
     }
 
-    /// Begins another text, to which the recent use of experts by a sequence is the best guide.
+    /// Begins another text. Its best forecast is the recent use of experts by the latest sequence.
     pub(super) fn begin_after(&mut self, latest: &SequenceCursor) {
         for (layer, latest) in self.layers.iter_mut().zip(&latest.layers) {
             layer.averages.copy_from_slice(&latest.averages);
@@ -70,9 +70,8 @@ impl SequenceCursor {
 }
 
 impl Recent {
-    /// Records a step, the experts of which become `last`. In `scratch` the step leaves 1 for each
-    /// expert used, and the experts of the step two before it. `keep` has the factor by which each
-    /// average decays.
+    /// Records a step, whose experts become `last`. `scratch` then has a 1 for each expert used,
+    /// and the experts of two steps earlier. `keep` has the decay of each average.
     pub(super) fn step(&mut self, experts: &[u32], keep: &[f32], scratch: &mut HistoryScratch) {
         let HistoryScratch { used, previous, .. } = scratch;
         used.fill(0.0);

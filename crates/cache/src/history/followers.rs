@@ -1,11 +1,12 @@
 //! Counts of the experts used in the step after a token.
 
-/// Most rows, and most bytes of all rows: a text uses few tokens often. With rows for 500 tokens
-/// gpt-oss loses half of the table's gain, with 2000 a tenth.
+/// Maximum number of rows, and maximum bytes of all rows: a text uses few tokens often. With rows
+/// for 500 tokens gpt-oss loses half of the table's gain, with 2000 a tenth.
 const MAX_ROWS: usize = 2048;
 const MAX_BYTES: usize = 2 << 20;
 
-/// Rows of a set, each open to any token of the set, and the most contenders a token may outlast.
+/// Number of rows in a set, each open to any token of the set, and the maximum number of contenders
+/// that a token may outlast.
 const WAYS: usize = 4;
 const CREDIT: u8 = 3;
 

@@ -1,30 +1,11 @@
-//! The logistic model that joins all statistics of an expert.
+//! The logistic model that combines all statistics of an expert.
 
 use super::cursor::Recent;
-use super::math::{ln, logistic};
 use super::{HALF_LIVES, HistoryLayer, HistoryScratch, PRIOR};
+use crate::math::{ln, logistic};
+use crate::shape::{FEATURES, HORIZONS};
 
-/// Number of inputs of the logistic model for an expert. In order, they are:
-///
-/// - a constant,
-/// - the log-odds of the five moving averages,
-/// - the log-odds of the use over all time,
-/// - the time since the last use,
-/// - the log-odds of following the experts used last,
-/// - the log-odds of following the experts used two steps ago, less those of the use over all time,
-/// - the log-odds of following the last token, less those of following the last experts.
-pub(super) const FEATURES: usize = 11;
-
-/// The inputs without the constant.
-pub(crate) const STATISTICS: usize = FEATURES - 1;
-
-/// Number of horizons: 1, 4, 16 and 64 steps.
-pub(crate) const HORIZONS: usize = 4;
-
-/// The horizons, in steps.
-pub(crate) const STEPS: [usize; HORIZONS] = [1, 4, 16, 64];
-
-/// Weight, in steps, of an even use of all experts in the average over all time.
+/// Weight of uniform use of all experts, in steps, in the average over all time.
 const EVEN: f32 = 20.0;
 
 /// Weights for 1, 4, 16 and 64 steps: the mean of two fits to the routes of 12,000 tokens of
@@ -61,9 +42,9 @@ pub(super) fn absence(all: &mut [f32]) {
     }
 }
 
-/// Writes to `scratch.absence` the log-odds of the use of a layer's experts by a sequence, without a
-/// correction. `after` counts the steps after the sequence's last token, and those of them that used each
-/// expert; `even` is the share of steps that use an expert if all are used evenly.
+/// Writes to `scratch.absence` the log-odds of the use of a layer's experts by a sequence, without
+/// a correction. `after` has the number of steps after the sequence's last token, and how many of
+/// them used each expert. `even` is the share of steps that use an expert if all are used evenly.
 pub(super) fn odds(
     layer: &HistoryLayer,
     recent: &Recent,

@@ -25,7 +25,7 @@ impl ExpertPairs {
         size_of::<ExpertPairs>() + experts * (experts + size_of::<u16>())
     }
 
-    /// Counts that the experts `after` followed `before`.
+    /// Records that the experts `after` followed `before`.
     pub fn note(&mut self, before: usize, after: &[u32]) {
         let experts = self.seen.len();
         let row = &mut self.followed[before * experts..][..experts];

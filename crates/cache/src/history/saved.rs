@@ -1,20 +1,20 @@
 //! Saving a history and restoring it at the next start.
 
-use sws_store::Dtype;
+use sws_format::Dtype;
 
 use super::corrector::Corrector;
 use super::cursor::Recent;
 use super::{ExpertPairs, HALF_LIVES, History, HistoryLayer};
 use crate::saved::{SavedError, SavedTensors};
 
-/// Most steps that a saved history counts for, so that it soon adapts to another text.
+/// Maximum number of steps that a saved history counts for, so that it soon adapts to another text.
 const MOST: f32 = 4096.0;
 /// The longest accepted time since the last use, in steps.
 const LONGEST: f32 = 1e9;
 
 impl History {
-    /// Adds the history to `to`, except for the experts used last. Of the recent use by each
-    /// sequence, it adds that by the sequence that stepped last.
+    /// Adds the history to `to`, except for the experts used last. The recent use is saved of one
+    /// sequence only, the one that stepped last.
     pub fn save(&self, to: &mut SavedTensors) {
         let layers = self.shape.layers;
         let experts = self.shape.experts;
@@ -55,8 +55,8 @@ impl History {
         }
     }
 
-    /// Restores what [`save`](Self::save) added. Returns true if what was learned of a correction is among it.
-    /// On error the history is unchanged.
+    /// Restores what [`save`](Self::save) added. Returns true if that includes a learned
+    /// correction. On error the history is unchanged.
     pub fn recall(&mut self, saved: &SavedTensors) -> Result<bool, SavedError> {
         let layers = self.shape.layers;
         let experts = self.shape.experts;
@@ -120,7 +120,7 @@ impl History {
 
 #[cfg(test)]
 mod tests {
-    use sws_store::Pass;
+    use sws_format::Pass;
 
     use super::*;
     use crate::history::HistoryShape;

@@ -1,15 +1,16 @@
-//! The default: evicts the piece with the latest expected use.
+//! The default policy: evicts the piece with the latest expected use.
+
+use sws_format::{Pass, PieceId, PieceKind};
 
 use crate::correction::Corrections;
 use crate::history::{History, HistoryShape};
 use crate::recent::RecentTokens;
 use crate::{SavedError, SavedTensors};
-use sws_store::{Pass, PieceId, PieceKind};
 
 use super::sharing::Sharing;
 use super::spans::{NEVER, Spans, TIMES};
 use super::trial::{LAYERS, Trial};
-use super::{ChoiceRow, Policy, RouterChoice, SharedMisses};
+use super::{ChoiceRow, Policy, RouteLearner, RouterChoice, SharedMisses, UseForecast};
 
 /// Evicts the piece whose next use is expected last.
 ///
@@ -34,13 +35,13 @@ pub struct ExpectedUse {
     /// Cyclic pieces: the pieces that every pass uses.
     cyclic: Vec<(usize, PieceId)>,
     scores: Vec<f32>,
-    /// Of several sequences only.
+    /// Forecasts for shared passes, with several sequences only.
     sharing: Option<Sharing>,
-    /// With a correction only.
+    /// The trial of a correction, with a correction only.
     trial: Option<Trial>,
-    /// True once a piece had to be evicted: the cache is full.
+    /// True once a piece had to be evicted, because the cache is full.
     evicts: bool,
-    /// With a correction only: for each expert, true if the layer that has chosen last uses it.
+    /// For each expert, true if the layer that chose last uses it. Only with a correction.
     used: Vec<bool>,
 }
 
@@ -81,7 +82,8 @@ impl ExpectedUse {
         ExpectedUse::corrected(layers, Corrections::None)
     }
 
-    /// As [`new`](Self::new), with a correction of its forecasts. It counts while it saves misses.
+    /// Like [`new`](Self::new), with a correction of the forecasts, which is active while it saves
+    /// misses.
     pub fn corrected(layers: ExpertLayers, corrections: Corrections) -> ExpectedUse {
         let shape = HistoryShape {
             layers: layers.with_experts.len(),
@@ -118,7 +120,7 @@ impl ExpectedUse {
         }
     }
 
-    /// Memory held for so many sequences of a model of this shape, in bytes.
+    /// Memory for this many sequences of a model of this shape, in bytes.
     pub fn bytes_for(shape: HistoryShape, sequences: usize) -> usize {
         let expert = size_of::<u32>() + size_of::<f32>() + Spans::bytes_for(1);
         History::bytes_for(shape, sequences)
@@ -128,7 +130,7 @@ impl ExpectedUse {
             + shape.layers * (size_of::<Experts>() + shape.experts * expert)
     }
 
-    /// Additional memory for corrections of the forecasts for so many sequences.
+    /// Additional memory for corrections of the forecasts, with this many sequences.
     pub(super) fn bytes_of(
         corrections: &Corrections,
         shape: HistoryShape,
@@ -149,14 +151,14 @@ impl ExpectedUse {
         RecentTokens::bytes_for(shape)
     }
 
-    /// Additional memory of several sequences for the forecast of what they
-    /// [share](Policy::shared_misses): 190 KiB for 58 layers of 256 experts.
+    /// Additional memory to forecast the [misses](UseForecast::shared_misses) of several sequences:
+    /// 190 KiB for 58 layers of 256 experts.
     pub fn bytes_of_sharing(shape: HistoryShape) -> usize {
         Sharing::bytes_for(shape)
     }
 
-    /// Expected binary logarithm of the steps until a piece is used. `probability` is that of its
-    /// use in its next turn; `None` takes the recorded forecast.
+    /// Expected binary logarithm of the steps until a piece is used. `probability` is that of a use
+    /// in its next turn; `None` takes the recorded forecast.
     fn score(&mut self, now: PieceId, piece: PieceId, probability: Option<f32>) -> f32 {
         self.at = now;
         let turn = self.turn(piece);
@@ -216,7 +218,7 @@ impl ExpectedUse {
         self.judge();
     }
 
-    /// Lets the correction count if it wins its trial.
+    /// Activates the correction if it wins its trial, and deactivates it otherwise.
     fn judge(&mut self) {
         let Some(trial) = &self.trial else { return };
         self.count_correction(trial.judge(self.history.counts_correction()));
@@ -279,6 +281,73 @@ impl Policy for ExpectedUse {
         }
     }
 
+    fn victim(&mut self, now: PieceId, evictable: &dyn Fn(usize) -> bool) -> Option<usize> {
+        self.at = now;
+        self.evicts = true;
+        let mut last: Option<(f32, usize)> = None;
+        let mut consider = |score: f32, slot: usize| {
+            if last.is_none_or(|(latest, _)| score > latest) && evictable(slot) {
+                last = Some((score, slot));
+            }
+        };
+        for &(slot, piece) in &self.cyclic {
+            consider(self.turn(piece), slot);
+        }
+        for layer in 0..self.experts.len() {
+            if self.experts[layer].present == 0 {
+                continue;
+            }
+            self.refresh(layer);
+            let times = self.times(layer);
+            let soon = self.turn(PieceId::expert(self.layers.with_experts[layer], 0));
+            let experts = &self.experts[layer];
+            experts.spans.scores(times, &mut self.scores);
+            if experts.has_forecast {
+                for (score, &probability) in self.scores.iter_mut().zip(&experts.forecast) {
+                    *score = mix(*score, soon, probability);
+                }
+            }
+            for (&score, &slot) in self.scores.iter().zip(&experts.slots) {
+                if slot != ABSENT {
+                    consider(score, slot as usize);
+                }
+            }
+        }
+        last.map(|(_, slot)| slot)
+    }
+
+    fn save(&self, to: &mut SavedTensors) {
+        self.history.save(to);
+        self.recent.save(to);
+        if let Some(trial) = self.trial.as_ref().filter(|_| self.history.learns()) {
+            trial.save(to);
+        }
+    }
+
+    fn recall(&mut self, saved: &SavedTensors) -> Result<(), SavedError> {
+        let mut recent = self.recent.clone();
+        recent.recall(saved)?;
+        let known = Trial::known(saved)?;
+        // The saved trial belongs to the saved correction.
+        let goes_on = self.history.recall(saved)?;
+        self.recent = recent;
+        if let (true, Some(trial), Some(known)) = (goes_on, &mut self.trial, known) {
+            trial.resume(known);
+            self.judge();
+        }
+        self.experts.iter_mut().for_each(|experts| experts.stale = true);
+        Ok(())
+    }
+
+    fn bytes(&self) -> usize {
+        ExpectedUse::bytes_for(self.history.shape(), self.layers.sequences)
+            + self.history.bytes_of_correction()
+            + self.trial.as_ref().map_or(0, |_| ExpectedUse::bytes_of_trial(self.history.shape()))
+            + self.cyclic.capacity() * size_of::<(usize, PieceId)>()
+    }
+}
+
+impl RouteLearner for ExpectedUse {
     fn begin(&mut self, pass: &Pass) {
         self.recent.begin(pass);
         if self.history.begin(pass) {
@@ -323,42 +392,9 @@ impl Policy for ExpectedUse {
             self.history.learn(layer);
         }
     }
+}
 
-    fn victim(&mut self, now: PieceId, evictable: &dyn Fn(usize) -> bool) -> Option<usize> {
-        self.at = now;
-        self.evicts = true;
-        let mut last: Option<(f32, usize)> = None;
-        let mut consider = |score: f32, slot: usize| {
-            if last.is_none_or(|(latest, _)| score > latest) && evictable(slot) {
-                last = Some((score, slot));
-            }
-        };
-        for &(slot, piece) in &self.cyclic {
-            consider(self.turn(piece), slot);
-        }
-        for layer in 0..self.experts.len() {
-            if self.experts[layer].present == 0 {
-                continue;
-            }
-            self.refresh(layer);
-            let times = self.times(layer);
-            let soon = self.turn(PieceId::expert(self.layers.with_experts[layer], 0));
-            let experts = &self.experts[layer];
-            experts.spans.scores(times, &mut self.scores);
-            if experts.has_forecast {
-                for (score, &probability) in self.scores.iter_mut().zip(&experts.forecast) {
-                    *score = mix(*score, soon, probability);
-                }
-            }
-            for (&score, &slot) in self.scores.iter().zip(&experts.slots) {
-                if slot != ABSENT {
-                    consider(score, slot as usize);
-                }
-            }
-        }
-        last.map(|(_, slot)| slot)
-    }
-
+impl UseForecast for ExpectedUse {
     fn least_urgent(
         &mut self,
         now: PieceId,
@@ -415,36 +451,6 @@ impl Policy for ExpectedUse {
         turn: usize,
     ) -> Option<SharedMisses> {
         self.sharing.as_mut()?.misses(&mut self.history, sequences, slots, turn)
-    }
-
-    fn save(&self, to: &mut SavedTensors) {
-        self.history.save(to);
-        self.recent.save(to);
-        if let Some(trial) = self.trial.as_ref().filter(|_| self.history.learns()) {
-            trial.save(to);
-        }
-    }
-
-    fn recall(&mut self, saved: &SavedTensors) -> Result<(), SavedError> {
-        let mut recent = self.recent.clone();
-        recent.recall(saved)?;
-        let known = Trial::known(saved)?;
-        // A trial is of the correction beside it.
-        let goes_on = self.history.recall(saved)?;
-        self.recent = recent;
-        if let (true, Some(trial), Some(known)) = (goes_on, &mut self.trial, known) {
-            trial.resume(known);
-            self.judge();
-        }
-        self.experts.iter_mut().for_each(|experts| experts.stale = true);
-        Ok(())
-    }
-
-    fn bytes(&self) -> usize {
-        ExpectedUse::bytes_for(self.history.shape(), self.layers.sequences)
-            + self.history.bytes_of_correction()
-            + self.trial.as_ref().map_or(0, |_| ExpectedUse::bytes_of_trial(self.history.shape()))
-            + self.cyclic.capacity() * size_of::<(usize, PieceId)>()
     }
 }
 

@@ -2,9 +2,9 @@
 
 use lru::LruCache;
 
-use sws_store::PieceId;
+use sws_format::PieceId;
 
-use super::Policy;
+use super::{Policy, RouteLearner, UseForecast};
 
 /// A forecast of at least this probability counts as a use.
 const PROBABLE: f32 = 0.5;
@@ -47,6 +47,15 @@ impl Policy for Lru {
         self.0.iter().rev().map(|(&slot, ())| slot).find(|&slot| evictable(slot))
     }
 
+    /// Counts two links, a key and an entry in a table with a load factor of at least one half.
+    fn bytes(&self) -> usize {
+        self.0.len() * (3 * size_of::<usize>() + 2 * (size_of::<usize>() + 1))
+    }
+}
+
+impl RouteLearner for Lru {}
+
+impl UseForecast for Lru {
     fn is_needed_later(&mut self, _: PieceId, _: PieceId, _: PieceId, probability: f32) -> bool {
         probability >= PROBABLE
     }
@@ -55,10 +64,5 @@ impl Policy for Lru {
         if probability >= PROBABLE {
             self.0.promote(&slot);
         }
-    }
-
-    /// Counts two links, a key and an entry in a table with a load factor of at least one half.
-    fn bytes(&self) -> usize {
-        self.0.len() * (3 * size_of::<usize>() + 2 * (size_of::<usize>() + 1))
     }
 }

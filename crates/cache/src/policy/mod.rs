@@ -12,51 +12,16 @@ mod tests;
 use std::fmt;
 use std::str::FromStr;
 
+use sws_format::{Pass, PieceId};
+
 use crate::correction::Corrections;
 use crate::history::HistoryShape;
 use crate::{SavedError, SavedTensors};
-use sws_store::{Pass, PieceId};
 
+pub use crate::choice::{ChoiceRow, RouterChoice};
 pub use expected::{ExpectedUse, ExpertLayers};
 pub use lru::Lru;
 pub use sharing::SharedMisses;
-
-/// The experts that the router of a layer has chosen.
-#[derive(Clone, Copy, Debug)]
-pub struct RouterChoice<'a> {
-    /// The pass.
-    pub pass: &'a Pass,
-    /// The layer, counted among all layers.
-    pub layer: u32,
-    /// The experts of each row of the pass in turn, equally many for each. An expert may be listed
-    /// several times.
-    pub experts: &'a [u32],
-}
-
-/// The experts chosen for a row of a pass: a step of its sequence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChoiceRow<'a> {
-    /// The number of the sequence.
-    pub sequence: usize,
-    /// The token, if it is known.
-    pub token: Option<u32>,
-    /// The experts.
-    pub experts: &'a [u32],
-}
-
-impl<'a> RouterChoice<'a> {
-    /// The rows of the pass, in order.
-    pub fn rows(&self) -> impl Iterator<Item = ChoiceRow<'a>> {
-        let &RouterChoice { pass, experts, .. } = self;
-        let each = experts.len().checked_div(pass.len()).unwrap_or(0);
-        let rows = pass.spans.iter().flat_map(|span| span.rows().map(|row| (span.sequence, row)));
-        rows.map(move |(sequence, row)| ChoiceRow {
-            sequence,
-            token: pass.tokens.get(row).copied(),
-            experts: &experts[row * each..][..each],
-        })
-    }
-}
 
 /// The policies, by their names on the command line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,7 +51,7 @@ impl PolicyKind {
         }
     }
 
-    /// Memory that corrections add to the policy for so many sequences of a model of this shape.
+    /// Memory that corrections add to the policy for this many sequences of a model of this shape.
     pub fn bytes_of(
         self,
         corrections: &Corrections,
@@ -104,7 +69,7 @@ impl PolicyKind {
         self.build_corrected(layers, Corrections::None)
     }
 
-    /// As [`build`](Self::build), with a correction of its forecasts if it makes any.
+    /// Like [`build`](Self::build), with a correction, if the policy makes forecasts.
     pub fn build_corrected(
         self,
         layers: ExpertLayers,
@@ -136,7 +101,7 @@ impl FromStr for PolicyKind {
 ///
 /// The cache reports its contents by slot number; the policy keeps whatever order it needs. A
 /// policy never sees weights. The cache, not the policy, decides which pieces are evictable.
-pub trait Policy: fmt::Debug + Send {
+pub trait Policy: RouteLearner + UseForecast + fmt::Debug + Send {
     /// Name on the command line.
     fn name(&self) -> &'static str;
 
@@ -149,6 +114,26 @@ pub trait Policy: fmt::Debug + Send {
     /// The piece in `slot` has left the cache.
     fn left(&mut self, slot: usize, piece: PieceId);
 
+    /// Returns the slot to evict, among those that are `evictable`.
+    fn victim(&mut self, now: PieceId, evictable: &dyn Fn(usize) -> bool) -> Option<usize>;
+
+    /// Adds the learned state to `to`, for the next start.
+    fn save(&self, to: &mut SavedTensors) {
+        let _ = to;
+    }
+
+    /// Restores the state that [`save`](Self::save) added.
+    fn recall(&mut self, saved: &SavedTensors) -> Result<(), SavedError> {
+        let _ = saved;
+        Ok(())
+    }
+
+    /// Memory held, in bytes.
+    fn bytes(&self) -> usize;
+}
+
+/// The part of a [`Policy`] that learns from the choices of routers. By default it does nothing.
+pub trait RouteLearner {
     /// A pass begins; its routers have not chosen yet.
     fn begin(&mut self, pass: &Pass) {
         let _ = pass;
@@ -159,7 +144,7 @@ pub trait Policy: fmt::Debug + Send {
         let _ = choice;
     }
 
-    /// Elements of the states that the policy looks at; 0 if it looks at none.
+    /// Elements of the hidden states that the policy uses; 0 if it uses none.
     fn hidden(&self) -> usize {
         0
     }
@@ -169,14 +154,16 @@ pub trait Policy: fmt::Debug + Send {
         let _ = (layer, sequence, state);
     }
 
-    /// Learns from the choices of a layer so far. Called once what the last one misses is demanded.
+    /// Learns from the choices of a layer so far. Called after the misses of the last choice were
+    /// demanded, so that they are read meanwhile.
     fn on_layer_demanded(&mut self, layer: u32) {
         let _ = layer;
     }
+}
 
-    /// Returns the slot to evict, among those that are `evictable`.
-    fn victim(&mut self, now: PieceId, evictable: &dyn Fn(usize) -> bool) -> Option<usize>;
-
+/// The part of a [`Policy`] that forecasts when pieces are used next, and accepts forecasts. By
+/// default it does nothing.
+pub trait UseForecast {
     /// Returns the `evictable` piece with the latest expected use, ignoring forecasts. The piece
     /// need not be in the cache. `None` from a policy that knows only pieces in the cache.
     fn least_urgent(
@@ -214,9 +201,9 @@ pub trait Policy: fmt::Debug + Send {
         0.5
     }
 
-    /// Forecasts the misses of these sequences if they go on as of late, one token of each at a time, in a
-    /// cache of so many slots: in shared passes, and in turns of so many tokens. `None` from a policy
-    /// without an estimate.
+    /// Forecasts the misses of these sequences in a cache of `slots` slots, if each continues with
+    /// its recent use of experts, one token at a time: in shared passes, and in turns of `turn`
+    /// tokens. `None` from a policy without an estimate.
     fn shared_misses(
         &mut self,
         sequences: &[usize],
@@ -226,18 +213,4 @@ pub trait Policy: fmt::Debug + Send {
         let _ = (sequences, slots, turn);
         None
     }
-
-    /// Adds the learned state to `to`, for the next start.
-    fn save(&self, to: &mut SavedTensors) {
-        let _ = to;
-    }
-
-    /// Restores the state that [`save`](Self::save) added.
-    fn recall(&mut self, saved: &SavedTensors) -> Result<(), SavedError> {
-        let _ = saved;
-        Ok(())
-    }
-
-    /// Memory held, in bytes.
-    fn bytes(&self) -> usize;
 }

@@ -1,4 +1,4 @@
-//! What several sequences would miss, in passes that they share and in turns.
+//! Forecast of the misses of several sequences, in shared passes and in turns.
 
 use crate::history::{History, HistoryShape};
 
@@ -7,16 +7,16 @@ use crate::history::{History, HistoryShape};
 pub struct SharedMisses {
     /// Misses per token if they share passes.
     pub together: f32,
-    /// Misses per token if each has its turn.
+    /// Misses per token if sequences take turns.
     pub in_turns: f32,
 }
 
 /// Working memory of the forecast.
 ///
-/// A cache that has settled holds the experts that are used most, and misses the rest. With shared
-/// passes it holds those that all sequences together use most; each miss then serves all of them. In
-/// turns it holds those of the sequence that runs, and most of what that one uses and the one before
-/// it does not use is read at the beginning of a turn.
+/// The model is a settled cache, which holds the most used experts and misses the rest. With shared
+/// passes it holds the experts that all sequences together use most, and each miss serves all of
+/// them. In turns it holds those of the running sequence. Most experts that this sequence uses and
+/// the previous one does not are read at the beginning of its turn.
 #[derive(Clone, Debug)]
 pub(super) struct Sharing {
     /// Chance that no sequence uses an expert in a step.
@@ -24,7 +24,7 @@ pub(super) struct Sharing {
     /// Chance that a sequence uses an expert in a step.
     used: Vec<f32>,
     sorted: Vec<f32>,
-    /// True for experts that the turn before has left in memory.
+    /// True for experts that the previous turn has left in memory.
     held: Vec<bool>,
 }
 
@@ -45,7 +45,7 @@ impl Sharing {
         shape.layers * shape.experts * (3 * size_of::<f32>() + size_of::<bool>())
     }
 
-    /// The misses of these sequences in a cache of so many slots, in turns of so many tokens.
+    /// The misses of these sequences in a cache of `slots` slots, in turns of `turn` tokens.
     pub(super) fn misses(
         &mut self,
         history: &mut History,
@@ -72,7 +72,7 @@ impl Sharing {
         Some(SharedMisses { together, in_turns: in_turns / count })
     }
 
-    /// Fills `used` with what a sequence uses.
+    /// Fills `used` with the use of experts by a sequence.
     fn use_of(&mut self, history: &mut History, sequence: usize) {
         let HistoryShape { layers, experts, .. } = history.shape();
         for (layer, used) in (0..layers).zip(self.used.chunks_exact_mut(experts.max(1))) {
@@ -80,7 +80,7 @@ impl Sharing {
         }
     }
 
-    /// Misses per token of a turn, which leaves its experts in memory.
+    /// Misses per token of a turn. Afterwards `held` has the experts that it leaves in memory.
     fn turn(&mut self, slots: usize, turn: usize) -> f32 {
         let least = self.least_held(slots);
         let mut misses = 0.0;
@@ -88,7 +88,7 @@ impl Sharing {
             if used < least {
                 misses += used;
             } else if !*held {
-                // Read once, if the turn uses it.
+                // An expert that was not held is read once, if the turn uses it.
                 misses += (1.0 - (1.0 - used).powf(turn as f32)) / turn as f32;
             }
             *held = used >= least;
@@ -96,7 +96,7 @@ impl Sharing {
         misses
     }
 
-    /// The least use of an expert that has a slot.
+    /// The smallest use of an expert that gets a slot.
     fn least_held(&mut self, slots: usize) -> f32 {
         let Some(place) = slots.checked_sub(1).filter(|&place| place < self.used.len()) else {
             return if slots == 0 { f32::INFINITY } else { 0.0 };
@@ -108,11 +108,13 @@ impl Sharing {
 
 #[cfg(test)]
 mod tests {
-    use sws_store::Pass;
+    use sws_format::Pass;
 
     use super::*;
     use crate::Trace;
-    use crate::policy::{ExpectedUse, ExpertLayers, Policy, PolicyKind, RouterChoice};
+    use crate::policy::{
+        ExpectedUse, ExpertLayers, PolicyKind, RouteLearner, RouterChoice, UseForecast,
+    };
     use crate::replay::{Replay, ReplayPolicy};
 
     const SHAPE: HistoryShape = HistoryShape { layers: 4, experts: 32, top_k: 2 };

@@ -2,13 +2,13 @@
 
 use crate::history::Absence;
 
-/// Representative time of each span but the last, in steps, to which the distance of the layer is
-/// added; and that of the last span: everything from 64 steps on.
+/// Representative time of each span but the last, in steps, without the distance of the layer. The
+/// last span, from 64 steps on, has a time of its own.
 pub(super) const TIMES: [f32; 4] = [0.5, 1.8, 8.0, 31.0];
 pub(super) const NEVER: f32 = 150.0;
 
-/// By span and expert: probability that the next use is in the span. That of the last span is
-/// multiplied by the logarithm of its time.
+/// Probability that the next use of an expert is in a span, by span and expert. In the last span it
+/// is multiplied by the logarithm of the time.
 #[derive(Clone, Debug)]
 pub(super) struct Spans([Vec<f32>; 5]);
 

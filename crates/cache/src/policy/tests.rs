@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
-use sws_store::PieceKind;
+use sws_format::PieceKind;
 
 use super::*;
 use crate::cache::{Lookup, Need, NoRoom, PredictiveCache};

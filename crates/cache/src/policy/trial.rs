@@ -1,19 +1,20 @@
-//! A trial of a correction on what follows its forecasts.
+//! A trial of a correction: its forecasts are compared with the routes that follow.
 
-use sws_store::Dtype;
+use sws_format::Dtype;
 
 use super::spans::Spans;
 use crate::history::{Absence, HistoryShape};
 use crate::saved::{SavedError, SavedTensors};
 
-/// Maximum number of layers that take part.
+/// Maximum number of layers in a trial.
 pub(super) const LAYERS: usize = 12;
-/// Turns of a layer over which the counts fade.
+/// Number of turns of a layer over which counts decay.
 const WINDOW: f64 = 4096.0;
-/// Fewest turns of each layer before the trial says anything.
+/// Minimum number of turns of each layer before the trial has a result.
 const LEAST: f64 = 128.0;
-/// Standard deviations by which the saved misses must be above none, and may be below it, if misses come
-/// independently. They come in bursts, which at least doubles the deviation.
+/// Standard deviations by which the saved misses must exceed zero to activate a correction, or fall
+/// below zero to deactivate it, if misses were independent. They come in bursts, which at least
+/// doubles the deviation.
 const SURE: f64 = 5.0;
 const DOUBT: f64 = 2.0;
 /// The trial starts again if the number of slots changes by more than one part in this many of the new one.
@@ -26,18 +27,18 @@ const LARGEST: f32 = 1e9;
 /// Simulates two small caches, and counts the misses of both: one evicts by the forecasts without the
 /// correction, the other by those with it.
 ///
-/// A forecast is scored by what comes after it, so no correction is scored by what it has learned from.
-/// The caches hold the experts of some layers, in as many slots as those have in the real cache. Several
-/// layers, since a correction also decides which layers get more slots. Passes whose tokens may turn out
-/// wrong are not tried.
+/// A forecast is scored by the routes that follow it, so a correction is never scored by its own
+/// training data. The caches hold the experts of some layers, with as many slots as these have in
+/// the real cache. There are several layers, because a correction also decides which layers get
+/// more slots. Passes whose tokens may turn out wrong are ignored.
 #[derive(Clone, Debug)]
 pub(super) struct Trial {
-    /// One layer in this many takes part.
+    /// One layer in this many is in the trial.
     every: usize,
-    /// Without the correction, and with it.
+    /// The simulated caches without the correction, and with it.
     sides: [SimulatedCache; 2],
     counts: TrialCounts,
-    /// Slots of all layers when the counts began; 0 before.
+    /// Number of slots of all layers when counting began; 0 before.
     slots: usize,
 }
 
@@ -48,7 +49,7 @@ pub(super) struct TrialCounts {
     turns: f64,
     /// Misses without the correction, and with it.
     misses: [f64; 2],
-    /// Misses of one of them alone: the variance of the difference, if it is chance.
+    /// Misses of only one of the caches: the variance of the difference, if it is chance.
     alone: f64,
 }
 
@@ -59,7 +60,7 @@ struct SimulatedCache {
     /// Experts in the cache.
     count: usize,
     scores: Vec<f32>,
-    /// Score, layer and expert of those that may go.
+    /// Score, layer and expert of those that may be evicted.
     candidates: Vec<(f32, usize, usize)>,
 }
 
@@ -93,14 +94,14 @@ impl Trial {
         size_of::<Trial>() + 2 * side
     }
 
-    /// The layers that take part.
+    /// The layers in the trial.
     pub(super) fn layers(&self) -> impl Iterator<Item = usize> + use<> {
         let every = self.every;
         (0..self.sides[0].layers.len()).map(move |place| place * every)
     }
 
-    /// Starts again if the cache has a very different number of slots than before: a correction may win in a
-    /// large cache and lose in a small one. Returns true if it starts again.
+    /// Restarts the trial if the number of slots has changed much, since a correction may win in a
+    /// large cache and lose in a small one. Returns true if it restarts.
     pub(super) fn adapts(&mut self, slots: usize) -> bool {
         let least = slots - slots / CHANGE;
         let most = slots + slots / CHANGE;
@@ -115,14 +116,14 @@ impl Trial {
         starts_again
     }
 
-    /// The place of a layer among those that take part.
+    /// The index of a layer among those in the trial.
     pub(super) fn place(&self, layer: usize) -> Option<usize> {
         layer.is_multiple_of(self.every).then_some(layer / self.every)
     }
 
-    /// A turn of a layer. `used` says of each expert whether it is used, `absence` are the forecasts without
-    /// the correction and with it, `room` the slots of all layers that take part, and `times` the times to
-    /// the spans of each.
+    /// Simulates a turn of a layer. `used` is true for each expert that is used. `absence` has the
+    /// forecasts without the correction and with it, `room` the slots of all layers in the trial,
+    /// and `times` the times to the spans of each.
     pub(super) fn turn(
         &mut self,
         place: usize,
@@ -145,8 +146,8 @@ impl Trial {
         }
     }
 
-    /// True if the correction is to count, given whether it does now. It must surely save misses before it
-    /// counts, and then counts until it seems to cost some.
+    /// True if the correction should be active, given whether it is now. It becomes active once it
+    /// reliably saves misses, and stays so until it seems to cost some.
     pub(super) fn judge(&self, counts: bool) -> bool {
         let TrialCounts { turns, misses: [without, with], alone } = self.counts;
         let saved = without - with;
@@ -176,14 +177,14 @@ impl Trial {
         Ok(Some((all[0] as usize, counts)))
     }
 
-    /// Goes on from known counts.
+    /// Resumes with saved counts.
     pub(super) fn resume(&mut self, (slots, counts): (usize, TrialCounts)) {
         (self.slots, self.counts) = (slots, counts);
     }
 }
 
 impl SimulatedCache {
-    /// Takes in the experts of a turn. Returns the misses.
+    /// Adds the experts of a turn. Returns the misses.
     fn take(&mut self, place: usize, used: &[bool]) -> usize {
         let mut misses = 0;
         for (holds, &used) in self.layers[place].holds.iter_mut().zip(used) {
@@ -194,7 +195,8 @@ impl SimulatedCache {
         misses
     }
 
-    /// Evicts the experts with the latest expected use, until `room` are left, or those of the turn alone.
+    /// Evicts the experts with the latest expected use, until `room` experts are left, or only
+    /// those of the turn.
     fn shrink(&mut self, room: usize, place: usize, used: &[bool], times: &[[f32; 4]]) {
         let Some(surplus) = self.count.checked_sub(room).filter(|&surplus| surplus > 0) else {
             return;

@@ -2,17 +2,18 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::history::HistoryShape;
-use sws_store::{PieceId, PieceKind};
+use sws_format::{PieceId, PieceKind};
 
-use crate::policy::{Policy, RouterChoice};
+use crate::history::HistoryShape;
+
+use crate::policy::{Policy, RouteLearner, RouterChoice, UseForecast};
 
 /// Evicts the piece whose next use is furthest away.
 #[derive(Debug)]
 pub(super) struct Belady {
     shape: HistoryShape,
-    /// For each layer and expert, the passes that use it, ascending, and the number of these that
-    /// are over.
+    /// For each layer and expert, the passes that use it, ascending, and the number of these passes
+    /// that are over.
     uses: Vec<Vec<u32>>,
     elapsed: Vec<usize>,
     /// Slots by the next use of their pieces.
@@ -60,15 +61,6 @@ impl Policy for Belady {
         }
     }
 
-    fn routed(&mut self, choice: &RouterChoice<'_>) {
-        let mut distinct = choice.experts.to_vec();
-        distinct.sort_unstable();
-        distinct.dedup();
-        for expert in distinct {
-            self.elapsed[choice.layer as usize * self.shape.experts + expert as usize] += 1;
-        }
-    }
-
     fn victim(&mut self, _: PieceId, evictable: &dyn Fn(usize) -> bool) -> Option<usize> {
         self.order.iter().rev().map(|&(_, slot)| slot).find(|&slot| evictable(slot))
     }
@@ -77,3 +69,16 @@ impl Policy for Belady {
         self.uses.iter().map(|uses| uses.len() * size_of::<u32>()).sum()
     }
 }
+
+impl RouteLearner for Belady {
+    fn routed(&mut self, choice: &RouterChoice<'_>) {
+        let mut distinct = choice.experts.to_vec();
+        distinct.sort_unstable();
+        distinct.dedup();
+        for expert in distinct {
+            self.elapsed[choice.layer as usize * self.shape.experts + expert as usize] += 1;
+        }
+    }
+}
+
+impl UseForecast for Belady {}

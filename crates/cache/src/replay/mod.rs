@@ -23,11 +23,11 @@ use std::sync::Arc;
 use crate::correction::{Correction, Corrections};
 use crate::history::HistoryShape;
 use crate::{RouterStates, Trace};
-use sws_store::{Pass, PieceId};
 
 use crate::cache::{Lookup, LookupCounts, Need, PredictiveCache};
 use crate::policy::{ExpertLayers, Policy, PolicyKind, RouterChoice};
 use belady::Belady;
+use sws_format::{Pass, PieceId};
 
 /// A policy for replaying routes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub enum ReplayPolicy {
     Engine(PolicyKind),
     /// The default policy of the engine, with the [correction](Replay::corrected) of a replay.
     Corrected,
-    /// The default policy of the engine, with a correction that it learns on the way.
+    /// The default policy of the engine, with a correction that it learns during the replay.
     Learning,
     /// The optimum: evicts the piece whose next use is furthest away.
     Belady,
@@ -68,10 +68,10 @@ pub struct Replay<'a> {
     states: ReplayStates<'a>,
 }
 
-/// The states of the routers of a trace, which may be several one after another.
+/// The router states of a trace, from one or several recordings in succession.
 #[derive(Clone, Debug, Default)]
 pub struct ReplayStates<'a> {
-    /// Those of each, with the number of its first token.
+    /// The states of each recording, with the number of its first token.
     parts: Vec<(usize, RouterStates<'a>)>,
 }
 
@@ -94,7 +94,7 @@ type Together = Vec<PassPart>;
 /// The tokens of a pass that belong to one sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct PassPart {
-    /// The number of the sequence among those that run together.
+    /// Number of the sequence among those at the same time.
     sequence: usize,
     first_position: usize,
     tokens: Range<usize>,
@@ -109,7 +109,7 @@ impl<'a> Replay<'a> {
         Replay::of(trace, batch, None)
     }
 
-    /// A replay of `batch` sequences at a time, which have turns of `turn` tokens.
+    /// A replay of `batch` sequences at a time, which take turns of `turn` tokens.
     pub fn in_turns(trace: &'a Trace, batch: usize, turn: usize) -> Replay<'a> {
         Replay::of(trace, batch, Some(turn))
     }
@@ -117,7 +117,7 @@ impl<'a> Replay<'a> {
     fn of(trace: &'a Trace, batch: usize, turn: Option<usize>) -> Replay<'a> {
         let mut halves: Vec<SequenceRun> = trace.sequences().map(|tokens| (0, tokens)).collect();
         let counted = if let [(_, only)] = &halves[..] {
-            // The end of the pass that reaches the middle.
+            // The warm-up ends with the pass that reaches the middle.
             let middle = only.start + only.len() / 2;
             let cut = trace.passes(only.clone()).map(|pass| pass.end).find(|&end| end >= middle);
             let cut = cut.unwrap_or(middle);
@@ -146,7 +146,7 @@ impl<'a> Replay<'a> {
         Replay { correction: Some(correction), ..self }
     }
 
-    /// Adds the states that corrections look at.
+    /// Adds the hidden states that corrections use.
     pub fn with_states(self, states: ReplayStates<'a>) -> Replay<'a> {
         Replay { states, ..self }
     }
@@ -293,7 +293,7 @@ impl<'a> ReplayStates<'a> {
     }
 }
 
-/// A cache driven as an engine drives it.
+/// A cache, driven in the same way as by an engine.
 #[derive(Debug)]
 struct Player {
     shape: HistoryShape,
@@ -403,8 +403,9 @@ impl Player {
     }
 }
 
-/// Arranges sequences in passes, `batch` at a time: the next sequence begins where one ends. Those at a
-/// time share passes, a token of each, or have turns of so many tokens.
+/// Arranges sequences in passes, `batch` at a time. When a sequence ends, the next one begins.
+/// Sequences at the same time share passes, with one token of each, or take turns of several
+/// tokens.
 fn arrange(
     trace: &Trace,
     runs: &[SequenceRun],
@@ -461,8 +462,8 @@ impl ReplayOutcome {
         1.0 - self.misses as f64 / self.uses.max(1) as f64
     }
 
-    /// Share of the misses that `best` saves over `baseline` and this saves too. `None` if `best`
-    /// saves none.
+    /// Share of the misses saved by `best` over `baseline` that this replay saves too. `None` if
+    /// `best` saves none.
     pub fn gap_closed(&self, baseline: &ReplayOutcome, best: &ReplayOutcome) -> Option<f64> {
         let possible = baseline.misses.checked_sub(best.misses).filter(|&saved| saved > 0)?;
         Some((baseline.misses as f64 - self.misses as f64) / possible as f64)

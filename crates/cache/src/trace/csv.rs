@@ -5,7 +5,7 @@
 //! are its prompt, which went through the layers together.
 
 use super::{Trace, TraceError};
-use crate::history::HistoryShape;
+use crate::shape::HistoryShape;
 
 const COLUMNS: [&str; 6] = ["turn", "step", "layer", "slot", "expert", "phase"];
 

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use sws_store::{Dtype, Header, HeaderError, HeaderTensor};
+use sws_format::{Dtype, Header, HeaderError, HeaderTensor};
 
 use super::{Trace, TraceError, ranges};
-use crate::history::HistoryShape;
+use crate::shape::HistoryShape;
 
 /// The longest accepted header: a trace has a handful of tensors.
 const MAX_HEADER: usize = 1 << 20;

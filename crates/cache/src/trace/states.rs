@@ -1,14 +1,14 @@
-//! States recorded beside routes.
+//! Hidden states recorded beside routes.
 
-use sws_store::{Dtype, HeaderTensor};
+use sws_format::{Dtype, HeaderTensor};
 
 use super::file::TraceFile;
 use super::{Trace, TraceError};
 
-/// The states that routers saw, in a recording of `sws run --record-hidden`.
+/// The hidden states that routers saw, in a recording of `sws run --record-hidden`.
 #[derive(Clone, Debug)]
 pub struct RouterStates<'a> {
-    /// [tokens, layers, hidden], also of layers without experts.
+    /// [tokens, layers, hidden], including layers without experts.
     data: &'a [u8],
     layers: usize,
     hidden: usize,
@@ -23,7 +23,7 @@ impl<'a> RouterStates<'a> {
             return Ok(None);
         }
         let file = TraceFile::open(bytes)?;
-        // Without the output of a shared expert, which a router has not seen.
+        // These states lack the output of a shared expert, which a router does not see.
         let found = [("routed", file.find("routed")), ("attended", file.find("attended"))];
         let Some((name, tensor)) = found.into_iter().find_map(|(n, t)| Some((n, t?))) else {
             return Ok(None);

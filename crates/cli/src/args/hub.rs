@@ -1,6 +1,8 @@
 //! Arguments of the commands about the models on this machine.
 
-use sws_hub::ModelName;
+use std::path::PathBuf;
+
+use sws_hub::{ModelId, ModelName};
 
 use super::models;
 
@@ -10,9 +12,24 @@ use super::models;
 /// works, and the smallest with which no token reads from disk.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ListArgs {
+    /// Also list the GGUF files in this directory; can be given more than once.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Vec<PathBuf>,
     /// Print JSON instead of a table.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Give a GGUF file on this disk a name.
+///
+/// The file stays where it is. `sws list` then shows the name, every command takes it for a model, and
+/// `sws rm` forgets it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct LinkArgs {
+    /// The GGUF file; of several parts, the first.
+    pub(crate) file: PathBuf,
+    /// The name: NAME, or OWNER/NAME.
+    pub(crate) name: ModelId,
 }
 
 /// Remove a model from this machine: its shards, its files in the Hugging Face cache, and what `sws serve

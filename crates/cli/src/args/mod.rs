@@ -14,7 +14,6 @@ mod sampling;
 #[cfg(feature = "serve")]
 mod serve;
 mod shards;
-#[cfg(feature = "forms")]
 mod structured;
 mod texts;
 #[cfg(feature = "serve")]
@@ -40,7 +39,7 @@ use crate::watch;
 
 use complete::models;
 pub(crate) use complete::{COMPLETE_VARIABLE, check_shell};
-pub(crate) use hub::{ListArgs, Rm};
+pub(crate) use hub::{LinkArgs, ListArgs, Rm};
 #[cfg(feature = "serve")]
 pub(crate) use launch::{Launch, LaunchClient};
 pub(crate) use model::ModelArgs;
@@ -56,7 +55,6 @@ pub(crate) use sampling::SamplingArgs;
 #[cfg(feature = "serve")]
 pub(crate) use serve::Serve;
 pub(crate) use shards::{EncodingChoice, Inspect, ShardArgs, Unshard, Verify, encoding};
-#[cfg(feature = "forms")]
 pub(crate) use structured::StructuredArgs;
 pub(crate) use texts::{Certify, ChatArgs, Forward, Run};
 #[cfg(feature = "serve")]
@@ -122,7 +120,7 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
 impl Args {
     /// Parses the command line, with the defaults of the configuration file.
     pub(crate) fn typed() -> anyhow::Result<Args> {
-        let words: Vec<OsString> = std::env::args_os().collect();
+        let words = without_gpu(std::env::args_os().collect())?;
         let mut command = command();
         let parsed = command.try_get_matches_from_mut(&words);
         let mut matches = parsed.map_err(|error| with_suggestion(error, &command))?;
@@ -137,6 +135,24 @@ impl Args {
         args.command.name_model()?;
         Ok(args)
     }
+}
+
+/// Options of llama.cpp that say how much of a model a GPU computes.
+const GPU: [&str; 3] = ["-ngl", "--gpu-layers", "--n-gpu-layers"];
+
+/// Leaves out an option that asks for nothing of a GPU, out of habit, and refuses one that does.
+fn without_gpu(mut words: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
+    let is_gpu = |word: &OsString| GPU.iter().any(|option| word == option);
+    let Some(at) = words.iter().position(is_gpu) else { return Ok(words) };
+    // Behind this word they are texts.
+    if words[..at].iter().any(|word| word == "--") {
+        return Ok(words);
+    }
+    if words.get(at + 1).is_none_or(|layers| layers != "0") {
+        bail!("there is no support for GPUs; leave out {}", words[at].display());
+    }
+    words.drain(at..at + 2);
+    Ok(words)
 }
 
 /// Errors of numbers as the standard library has them, and what was expected.
@@ -308,6 +324,7 @@ pub(crate) enum Command {
     #[cfg(feature = "pull")]
     Push(PushArgs),
     List(ListArgs),
+    Link(LinkArgs),
     Rm(Rm),
     Shard(ShardArgs),
     Verify(Verify),
@@ -425,13 +442,20 @@ impl Command {
     /// Takes the model from -m where it is not in its own place.
     fn name_model(&mut self) -> anyhow::Result<()> {
         let (model, named) = match self {
-            Command::Run(args) => (&mut args.model.model, args.model.named.take()),
+            Command::Run(args) => {
+                let named = args.model.named.take();
+                if named.is_some() && !args.has_prompt() {
+                    take_text(&mut args.model.model, &mut args.text);
+                }
+                if let Some(text) = args.text.take() {
+                    args.prompt = Some(text);
+                }
+                (&mut args.model.model, named)
+            }
             Command::Chat(args) => {
                 let named = args.model.named.take();
-                // What stands in its place is the question then.
-                if named.is_some() && args.question.is_none() {
-                    let question = args.model.model.take();
-                    args.question = question.map(|text| text.to_string_lossy().into_owned());
+                if named.is_some() {
+                    take_text(&mut args.model.model, &mut args.question);
                 }
                 (&mut args.model.model, named)
             }
@@ -453,6 +477,13 @@ impl Command {
             ),
         }
         Ok(())
+    }
+}
+
+/// Takes what stands in the place of a model that was named with -m as the text behind it.
+fn take_text(model: &mut Option<PathBuf>, text: &mut Option<String>) {
+    if text.is_none() {
+        *text = model.take().map(|text| text.to_string_lossy().into_owned());
     }
 }
 

@@ -32,7 +32,7 @@ pub(crate) struct ModelArgs {
     pub(crate) resident: bool,
     /// Context length in tokens [default: as memory allows, up to 4096, and further as far as a
     /// sixteenth of it has room].
-    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, short, alias = "ctx-size", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) context: Option<u32>,
     /// Compute threads [default: one per core]. With candle the output
     /// depends on their number.

@@ -3,7 +3,7 @@
 use anyhow::anyhow;
 use clap::builder::NonEmptyStringValueParser;
 use sws::Model;
-use sws_model::text::{Generation, GenerationError, GenerationOptions};
+use sws_text::{Generation, GenerationError, GenerationOptions};
 
 use crate::terminal::note;
 
@@ -12,12 +12,11 @@ use crate::terminal::note;
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {
     /// Maximum number of new tokens [default: 256; in a chat, as many as the context has room for].
-    #[arg(long, short = 'n', alias = "n-predict", value_name = "N")]
+    #[arg(long, short = 'n', aliases = ["n-predict", "predict"], value_name = "N")]
     pub(crate) max_new_tokens: Option<usize>,
-    /// Sampling temperature; 0 always takes the most probable token [default: what the model's
-    /// `generation_config.json` or the keys `general.sampling.*` of its GGUF file say. Without either, a
-    /// chat has 0.7, --top-k 40, --top-p 0.95 and --min-p 0.05, and other texts 0].
-    #[arg(long, value_name = "X")]
+    /// Sampling temperature; 0 always takes the most probable token [default: the model's, from its
+    /// files or as its publisher recommends for chats; else 0.7 in a chat and 0 elsewhere].
+    #[arg(long, alias = "temp", value_name = "X")]
     temperature: Option<f32>,
     /// Sample from the N most probable tokens; 0 for all.
     #[arg(long, value_name = "N", hide_short_help = true)]
@@ -29,7 +28,7 @@ pub(crate) struct SamplingArgs {
     #[arg(long, value_name = "X", hide_short_help = true)]
     min_p: Option<f32>,
     /// Penalty that divides the logits of tokens in the prompt or the text so far.
-    #[arg(long, value_name = "X", hide_short_help = true)]
+    #[arg(long, alias = "repeat-penalty", value_name = "X", hide_short_help = true)]
     repetition_penalty: Option<f32>,
     /// Penalty subtracted from the logits of tokens in the text so far.
     #[arg(long, value_name = "X", hide_short_help = true)]
@@ -60,9 +59,14 @@ impl SamplingArgs {
         resolved(model, &self.options())
     }
 
-    /// The same, of answers in a conversation.
-    pub(crate) fn of_conversation(&self, model: &Model) -> anyhow::Result<Generation> {
-        resolved(model, &GenerationOptions { conversation: true, ..self.options() })
+    /// The same, of answers in a conversation, with reasoning or without.
+    pub(crate) fn of_conversation(
+        &self,
+        model: &Model,
+        thinks: bool,
+    ) -> anyhow::Result<Generation> {
+        let options = GenerationOptions { conversation: true, thinks, ..self.options() };
+        resolved(model, &options)
     }
 
     fn options(&self) -> GenerationOptions {
@@ -79,6 +83,7 @@ impl SamplingArgs {
             stop: self.stop.clone(),
             ignore_eos: self.ignore_eos,
             conversation: false,
+            thinks: false,
         }
     }
 }

@@ -7,9 +7,9 @@ use sws_engine::RamBudget;
 
 use super::ModelArgs;
 
-/// Serve a model to programs that speak the interfaces of OpenAI or Anthropic.
+/// Serve a model to programs that speak the interfaces of OpenAI, Anthropic or Ollama.
 ///
-/// Several texts are continued together, each with the output that it has alone. Listens on this
+/// Requests are batched; each gets exactly the output it would get alone. Listens on this
 /// machine only, unless told otherwise; docs/serve.md has the endpoints. Ctrl-C or SIGTERM lets
 /// running texts end; a second one ends the program.
 #[derive(Debug, clap::Args)]
@@ -17,7 +17,7 @@ pub(crate) struct Serve {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     /// Address to listen on. One that other machines reach needs a key, or --no-auth.
-    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
+    #[arg(long, alias = "host", value_name = "IP", default_value = "127.0.0.1")]
     pub(crate) listen: IpAddr,
     /// Port to listen on; 0 for any free one.
     #[arg(long, value_name = "N", default_value_t = 8080)]
@@ -80,6 +80,10 @@ pub(crate) struct Serve {
     /// directory of this user alone. `sws rm MODEL` removes it.
     #[arg(long, value_name = "SIZE", value_parser = disk)]
     pub(crate) kv_disk: Option<u64>,
+    /// Keep responses in memory, at most this much, so that requests of /v1/responses can continue
+    /// them by `previous_response_id`.
+    #[arg(long, value_name = "SIZE", value_parser = kept)]
+    pub(crate) keep_responses: Option<usize>,
     /// Print no line for each request.
     #[arg(long)]
     pub(crate) quiet: bool,
@@ -91,6 +95,14 @@ fn body(word: &str) -> Result<usize, String> {
     match word.parse::<RamBudget>().map_err(|e| e.to_string())? {
         RamBudget::Bytes(bytes) if RANGE.contains(&bytes) => Ok(bytes as usize),
         _ => Err(format!("a request has 1KiB to 1GiB, not {word}")),
+    }
+}
+
+/// Parses the size of the memory for responses.
+fn kept(word: &str) -> Result<usize, String> {
+    match word.parse::<RamBudget>().map_err(|e| e.to_string())? {
+        RamBudget::Bytes(bytes) if (64 << 10..=1 << 30).contains(&bytes) => Ok(bytes as usize),
+        _ => Err(format!("responses have 64KiB to 1GiB, not {word}")),
     }
 }
 

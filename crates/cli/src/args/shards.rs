@@ -128,7 +128,9 @@ pub(crate) fn encoding(word: &str) -> Result<Encoding, String> {
         word.parse().map_err(|e: sws_kernels::UnknownEncoding| e.to_string())?;
     match encoding {
         _ if encoding.is_made() => Ok(encoding),
-        Encoding::Fp7(_) => Err(format!("{encoding} is what bf11 makes of fp8; choose bf11")),
+        _ if encoding.packs_codes() => {
+            Err(format!("{encoding} is what bf11 makes of fp8; choose bf11"))
+        }
         _ => Err(format!("{encoding} is only read, where a file has it, and not made")),
     }
 }

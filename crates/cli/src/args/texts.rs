@@ -2,9 +2,7 @@
 
 use std::path::PathBuf;
 
-#[cfg(feature = "forms")]
-use super::StructuredArgs;
-use super::{ModelArgs, SamplingArgs};
+use super::{ModelArgs, SamplingArgs, StructuredArgs};
 
 /// Heading of options about outputs.
 const OUTPUT: &str = "Output";
@@ -12,6 +10,7 @@ const OUTPUT: &str = "Output";
 const RUN_EXAMPLES: &str = "\
 Examples:
   sws run --prompt \"The wolf\" --seed 7          the bundled model
+  sws run MODEL \"def sort(\"
   sws run Qwen/Qwen3-30B-A3B -p \"def sort(\" --ram 12GiB
   sws run MODEL --prompt-file draft.txt -n 400 --json";
 
@@ -24,7 +23,7 @@ Examples:
 
 /// Continue a text.
 ///
-/// The prompt is taken from --prompt, --prompt-file, --tokens or standard input; without any of them the text
+/// The prompt is taken from PROMPT, --prompt-file, --tokens or standard input; without any of them the text
 /// begins with "Once upon a time". The new text goes to standard output, and everything else to
 /// standard error. With --prompts, several texts are continued together. Only sampling, the structure of
 /// the text, --kv, --tolerance and --backend change the text; no other option does.
@@ -34,8 +33,11 @@ pub(crate) struct Run {
     /// The text to continue.
     #[arg(long, short, value_name = "TEXT", conflicts_with = "tokens")]
     pub(crate) prompt: Option<String>,
+    /// The text to continue, as --prompt.
+    #[arg(index = 2, value_name = "PROMPT", help_heading = None, conflicts_with_all = ["prompt", "tokens"])]
+    pub(crate) text: Option<String>,
     /// File with the text to continue; `-` for standard input.
-    #[arg(long, short = 'f', value_name = "FILE", conflicts_with_all = ["prompt", "tokens"])]
+    #[arg(long, short = 'f', value_name = "FILE", conflicts_with_all = ["prompt", "text", "tokens"])]
     pub(crate) prompt_file: Option<PathBuf>,
     /// The text to continue, as token ids: 1,2,3.
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = token, hide_short_help = true)]
@@ -46,7 +48,7 @@ pub(crate) struct Run {
     #[arg(
         long,
         value_name = "FILE",
-        conflicts_with_all = ["prompt", "prompt_file", "tokens", "record", "certify", "json"],
+        conflicts_with_all = ["prompt", "text", "prompt_file", "tokens", "record", "certify", "json"],
         hide_short_help = true
     )]
     pub(crate) prompts: Option<PathBuf>,
@@ -62,7 +64,6 @@ pub(crate) struct Run {
     pub(crate) parallel: u16,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
-    #[cfg(feature = "forms")]
     #[command(flatten)]
     pub(crate) structure: StructuredArgs,
     #[command(flatten)]
@@ -82,6 +83,7 @@ pub(crate) struct Run {
     pub(crate) record_hidden: bool,
     /// Write a certificate of the answer, which `sws certify` can recompute.
     #[arg(long, value_name = "FILE", conflicts_with = "tolerance", help_heading = OUTPUT, hide_short_help = true)]
+    #[cfg_attr(feature = "forms", arg(conflicts_with_all = ["json_schema", "regex", "grammar"]))]
     pub(crate) certify: Option<PathBuf>,
     /// Print one JSON object instead of the text: `tokens` (the new ids), `text`, `end`, `metrics`.
     #[arg(long, help_heading = OUTPUT)]
@@ -89,17 +91,23 @@ pub(crate) struct Run {
 }
 
 impl Run {
+    /// True if an option gives the text to continue, or several.
+    pub(crate) fn has_prompt(&self) -> bool {
+        let in_file = self.prompt_file.is_some() || self.prompts.is_some();
+        self.prompt.is_some() || self.tokens.is_some() || in_file
+    }
+
     /// The arguments of `sws run MODEL`.
     pub(crate) fn of(model: ModelArgs, sampling: SamplingArgs) -> Run {
         Run {
             model,
             prompt: None,
+            text: None,
             prompt_file: None,
             tokens: None,
             prompts: None,
             parallel: 1,
             sampling,
-            #[cfg(feature = "forms")]
             structure: StructuredArgs::default(),
             watch: false,
             report: None,
@@ -129,7 +137,7 @@ pub(crate) struct Certify {
 /// Chat with a model.
 ///
 /// Each line is a message; longer ones stand between """ and """, or have lines that end in a
-/// backslash. Lines can be fetched back until the chat ends; no file keeps them. Ctrl-C stops an
+/// backslash. The arrow keys recall earlier lines; no history is saved. Ctrl-C stops an
 /// answer; /help lists the commands. Without a model, the newest one on this machine that was made for
 /// conversation answers. Standard output gets the answers; what a model thinks before is shown, dimmed,
 /// on a terminal only.
@@ -143,6 +151,13 @@ pub(crate) struct ChatArgs {
     /// Let the model answer at once.
     #[arg(long, overrides_with = "think")]
     pub(crate) no_think: bool,
+    /// Go on where the last 200 tokens of an answer are the same tokens again and again.
+    #[arg(long, hide_short_help = true)]
+    pub(crate) no_loop_guard: bool,
+    /// Where the context is full, forget the oldest questions and answers. The model no longer sees
+    /// them.
+    #[arg(long, hide_short_help = true)]
+    pub(crate) shift: bool,
     /// Continue a conversation that /save wrote.
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub(crate) load: Option<PathBuf>,
@@ -157,6 +172,8 @@ pub(crate) struct ChatArgs {
     pub(crate) system: Option<String>,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
+    #[command(flatten)]
+    pub(crate) structure: StructuredArgs,
     /// Print one JSON object instead of the answer to a question: `tokens`, `text`, `thoughts`, `end`,
     /// `metrics`.
     #[arg(long, requires = "question", hide_short_help = true)]

@@ -8,9 +8,8 @@ use anyhow::{anyhow, bail};
 use serde_json::json;
 use sws::{Needs, TextCodec};
 use sws_engine::{Certificate, CertificateOutcome, Difference};
+use sws_format::{Progress, open_regular};
 use sws_model::check_tokens;
-use sws_store::open_regular;
-use sws_store::shard::Progress;
 
 use super::{print, print_json};
 use crate::interrupt::{Interrupt, Interrupted};

@@ -11,9 +11,10 @@ use sws::Model;
 use sws_kernels::{TIER_VARIABLE, Tier};
 
 use super::print_report;
+use crate::exit::FAILED;
 use crate::here::newest;
 use crate::table::{table, wrapped, wrapped_at};
-use crate::{FAILED, args, model};
+use crate::{args, here, model};
 
 /// Heading of the last column.
 const FOUND: &str = "found";
@@ -70,7 +71,7 @@ pub(crate) fn run(args: &args::Doctor) -> anyhow::Result<ExitCode> {
 
 /// The newest model of this machine, or the bundled one: its disk stands for that of others.
 fn any_model() -> Option<Model> {
-    let paths = newest().into_iter().filter_map(|here| here.path).chain(model::bundled().ok());
+    let paths = newest().into_iter().filter_map(|here| here.path).chain(here::bundled().ok());
     let mut models = paths.filter_map(|path| model::open(Some(&path)).ok());
     models.next()
 }

@@ -16,6 +16,7 @@ use sws_engine::RouterSet;
 use sws_store::ReaderKind;
 
 use crate::args;
+use crate::interrupt::{Interrupt, Interrupted};
 use crate::model;
 
 pub(crate) fn run(args: &args::DraftArgs) -> anyhow::Result<ExitCode> {
@@ -58,4 +59,14 @@ impl DraftInput {
         };
         self.files.iter().enumerate().flat_map(of).collect()
     }
+}
+
+/// Fails if the user interrupted. Recordings may be far larger than memory, and reading them takes
+/// long.
+fn check_interrupt(interrupt: &Interrupt) -> anyhow::Result<()> {
+    if interrupt.is_requested() { Err(stopped()) } else { Ok(()) }
+}
+
+fn stopped() -> anyhow::Error {
+    Interrupted("nothing was written").into()
 }

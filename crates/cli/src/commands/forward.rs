@@ -4,10 +4,9 @@ use std::process::ExitCode;
 
 use serde_json::json;
 use sws::{Needs, TextCodec};
-use sws_model::text::SampleError;
+use sws_format::{Header, Pass, Progress};
 use sws_model::{LayerSpec, ModelSpec, Observer, Routed, SourceError};
-use sws_store::shard::Progress;
-use sws_store::{Header, Pass};
+use sws_text::SampleError;
 
 use super::{print, print_json};
 use crate::atomic_file::AtomicFile;

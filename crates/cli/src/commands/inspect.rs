@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use serde::Serialize;
 use sws::Outline;
 use sws_engine::PlanOptions;
+use sws_format::{Manifest, PieceId, PieceKind, Tensor};
 use sws_model::{LeftOut, ModelSpec, Unused, UnusedPart};
-use sws_store::{Manifest, PieceId, PieceKind, Tensor};
 
 use super::remote::RemoteModel;
 use super::{outline, print_report, remote, size};

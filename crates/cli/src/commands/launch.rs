@@ -110,14 +110,14 @@ fn lack(client: LaunchClient, served: &ServerFacts) -> Option<String> {
     let model = &served.model;
     let url = &served.url;
     let needs = client.needs();
-    if needs.tools && served.has_tools == Some(false) {
-        return Some(format!(
-            "`{program}` works by calling tools, and the chat template of `{model}` at {url} has none in a known format; serve another model, as in `sws serve Qwen/Qwen3-30B-A3B --context {PROPOSED}`"
-        ));
-    }
     if served.has_chat == Some(false) {
         return Some(format!(
             "`{program}` holds conversations, and `{model}` at {url} has no chat template; serve another model, as in `sws serve Qwen/Qwen3-30B-A3B --context {PROPOSED}`"
+        ));
+    }
+    if needs.tools && served.has_tools == Some(false) {
+        return Some(format!(
+            "`{program}` works by calling tools, and the chat template of `{model}` at {url} has none in a known format; serve another model, as in `sws serve Qwen/Qwen3-30B-A3B --context {PROPOSED}`"
         ));
     }
     let context = served.context.filter(|&context| context < needs.context)?;

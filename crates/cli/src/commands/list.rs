@@ -4,11 +4,14 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::anyhow;
 use serde::Serialize;
 use sws::{Footprint, Model};
 use sws_engine::PlanOptions;
-use sws_hub::{HubCache, Library, cache_variable, library_variable, short_commit};
-use sws_store::{read_config, remedy};
+use sws_format::{read_config, remedy};
+use sws_hub::{
+    GGUF, HubCache, Library, cache_variable, gguf_models, is_whole, library_variable, short_commit,
+};
 
 use super::machine::about;
 use super::print_report;
@@ -30,7 +33,10 @@ pub(crate) fn run(args: &args::ListArgs) -> anyhow::Result<ExitCode> {
             note!("sws: `{}` cannot be read ({error}); {remedy}", dir.display());
         }
     }
-    let rows: Vec<ListRow> = all().into_iter().map(ListRow::of).collect();
+    let mut rows: Vec<ListRow> = all().into_iter().map(ListRow::of).collect();
+    for dir in &args.dir {
+        rows.extend(within(dir)?);
+    }
     print_report(args.json, &rows, || text(&rows))
 }
 
@@ -112,6 +118,39 @@ impl ListRow {
     }
 }
 
+/// The GGUF files in a directory.
+fn within(dir: &Path) -> anyhow::Result<Vec<ListRow>> {
+    let entries = dir.read_dir().map_err(|error| {
+        anyhow!("`{}` cannot be read ({error}); give another --dir", dir.display())
+    })?;
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let names: Vec<String> = names.collect();
+    let mut rows = Vec::new();
+    for files in gguf_models(names.iter().map(String::as_str)).into_values() {
+        let Some(first) = files.first() else { continue };
+        let path = dir.join(first);
+        let len = |file: &&str| dir.join(file).metadata().map_or(0, |about| about.len());
+        let mut row = ListRow {
+            model: path.display().to_string(),
+            form: GGUF.to_owned(),
+            model_type: None,
+            bytes: files.iter().map(len).fold(0, u64::saturating_add),
+            smallest_budget: None,
+            in_memory_budget: None,
+            complete: is_whole(&files),
+            completed_by: "its missing part".to_owned(),
+            problem: None,
+        };
+        if row.complete
+            && let Err(error) = row.describe(&path)
+        {
+            row.problem = Some(error.to_string());
+        }
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
 /// A form with a commit of few digits, which find it.
 fn render(form: &str) -> String {
     match form.rsplit_once('@') {
@@ -131,7 +170,7 @@ fn text(rows: &[ListRow]) -> String {
         return "no models yet; `sws pull` lists some to begin with\n".to_owned();
     }
     let cells: Vec<Vec<String>> = rows.iter().map(ListRow::cells).collect();
-    let heading = ["model", "<as", "<family", "size", "least --ram", "in memory"];
+    let heading = ["model", "<format", "<family", "size", "minimum --ram", "fully in memory"];
     let mut text = table(&heading, &cells);
     for remark in rows.iter().filter_map(ListRow::remark) {
         text += &format!("\n{}", wrapped(&remark));

@@ -9,8 +9,9 @@ use anyhow::anyhow;
 use serde::{Deserialize, Serialize};
 use sws::{Computing, Model, Others, RamBudget, Threads, disk_speed, memory_speed};
 use sws_engine::{PerToken, TokenCosts};
+use sws_format::{FileEntry, Manifest, ModelIdentity, open_regular};
 use sws_kernels::Encoding;
-use sws_store::{FileEntry, Manifest, ModelIdentity, ReaderKind, SystemMemory, open_regular};
+use sws_store::{ReaderKind, SystemMemory};
 
 use sws_hub::Library;
 

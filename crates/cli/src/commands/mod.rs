@@ -13,6 +13,7 @@ pub(crate) mod inspect;
 mod kv;
 #[cfg(feature = "serve")]
 pub(crate) mod launch;
+pub(crate) mod link;
 pub(crate) mod list;
 mod machine;
 #[cfg(feature = "serve")]
@@ -42,8 +43,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use sws::Warning;
+use sws_format::{Checkpoint, Manifest};
 use sws_model::ModelSpec;
-use sws_store::{Checkpoint, Manifest};
 
 use crate::far;
 use crate::terminal::{note, show as print};

@@ -13,9 +13,10 @@ use sws::{
     SequenceBytes, TextCodec, Threads,
 };
 use sws_engine::{MemoryUse, PerToken, Plan, PlanOptions, Planner, RamBudget};
+use sws_format::{Dtype, Manifest, PieceKind, Tensor};
 use sws_kernels::{Activations, Encoding};
 use sws_model::Inventory;
-use sws_store::{Dtype, Manifest, PieceKind, PieceLayout, Read, Tensor};
+use sws_store::{PieceLayout, Read};
 
 use super::machine::{Machine, about, digits, time};
 use super::outline::formats::{self, Timed};

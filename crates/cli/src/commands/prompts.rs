@@ -9,16 +9,17 @@ use anyhow::{anyhow, bail};
 use serde::Serialize;
 use sws::{End, Generated, Model, NEW_TOKENS, Needs, TextCodec};
 use sws_engine::{Metrics, PlanError, peak_memory};
-use sws_model::text::SAMPLER;
-use sws_store::Clock;
+use sws_format::Clock;
+use sws_text::SAMPLER;
 
-use super::run::{read_file, read_text};
-use super::structured::{StructuredOutput, structured_output};
+use super::structured::structured_output;
 use super::{count, print, size};
+use crate::exit::REFUSED;
+use crate::input::{read_file, read_text};
 use crate::interrupt::{INTERRUPTED, Interrupt};
 use crate::live::Live;
 use crate::terminal::note;
-use crate::{REFUSED, args, limits, model};
+use crate::{args, limits, model};
 
 /// A line of the output.
 #[derive(Serialize)]
@@ -55,13 +56,13 @@ pub(crate) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
     let loader = model.with(args.model.options());
     let text = loader.read_text()?.within(&model, args.model.ram);
     let prompts = prompts(args, &model, &text)?;
-    let StructuredOutput { constraint, heap } =
-        structured_output(args, &model, &text, &generation)?;
+    let structure = structured_output(&args.structure, &model, &text, &generation)?;
     let interrupt = Interrupt::of_the_program()?;
     let longest = prompts.iter().map(|(_, tokens)| tokens.len()).max().unwrap_or(0);
     let positions = longest.saturating_add(most).min(model.spec().context);
     let texts = usize::from(args.parallel).min(prompts.len());
-    let needs = Needs { positions, texts, heap: texts as u64 * heap, ..Needs::default() };
+    let needs =
+        Needs { positions, texts, heap: texts as u64 * structure.heap(), ..Needs::default() };
     let loader = loader.needs(needs).text(text).threads(&threads);
     let mut running = model::load(loader, &interrupt).map_err(|e| match e.downcast_ref() {
         Some(sws::Error::Model { cause, .. }) if texts > 1 && cause.is::<PlanError>() => {
@@ -78,8 +79,8 @@ pub(crate) fn run(args: &args::Run) -> anyhow::Result<ExitCode> {
     let (lines, prompts): (Vec<usize>, Vec<Vec<u32>>) = prompts.into_iter().unzip();
     let read: usize = prompts.iter().map(Vec::len).sum();
     let texts = running.continued_all(prompts, &generation)?;
-    let texts = match constraint {
-        Some(constraint) => texts.restricted_by(constraint),
+    let texts = match structure.of_a_text() {
+        Some(constraint) => texts.restricted_by(constraint.into()),
         None => texts,
     };
     let texts = texts.cancelled_by(interrupt.cancel()).reporting(|| {

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use sws::Progress;
+use sws_format::{Checkpoint, MANIFEST_FILE};
 use sws_hub::{
     ArrivalParts, Arriving, BegunDownload, CachedModel, Client, DownloadJob, DownloadWatch,
     Environment, HubBlobs, HubCache, HubError, HubFile, Library, Listing, ModelId, ModelName,
@@ -18,8 +19,8 @@ use sws_hub::{
     free_space, has_safetensors, is_whole, keep, save, select, snapshot_files, staging,
 };
 use sws_kernels::Encoding;
-use sws_store::shard::{ShardOptions, Sharded, resume};
-use sws_store::{Checkpoint, MANIFEST_FILE, user_cache};
+use sws_shard::{ShardOptions, Sharded, resume};
+use sws_store::user_cache;
 
 use super::outline::DEFAULT;
 use super::{first, in_place, note_unused, remote, size};

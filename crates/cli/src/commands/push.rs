@@ -9,7 +9,7 @@ use anyhow::bail;
 use serde_json::json;
 use sws::{Model, Progress};
 use sws_far::{FarOrigin, Push, PushStep, Pushed, push};
-use sws_store::Manifest;
+use sws_format::Manifest;
 
 use super::{print, print_json, shards, size};
 use crate::args;

@@ -157,8 +157,8 @@ pub(crate) fn list(client: &Client, missing: &sws::Error) -> anyhow::Result<Opti
 fn ask(missing: &sws::Error) -> anyhow::Result<Option<(RemoteModel, Remote)>> {
     use std::path::Path;
 
+    use sws_format::Configuration;
     use sws_hub::{Environment, Library, WeightFiles, free_space, has_safetensors, select};
-    use sws_store::Configuration;
 
     let sws::Error::NotHere { name, snapshots, .. } = missing else { return Ok(None) };
     // What was typed may mean one of them, as its message says.

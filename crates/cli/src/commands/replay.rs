@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::{anyhow, bail};
 use rayon::prelude::*;
 use serde::Serialize;
-use sws_cache::correction::{Correction, Fit, FitSequences};
+use sws_cache::correction::Correction;
+use sws_cache::fit::{Fit, FitSequences};
 use sws_cache::policy::PolicyKind;
 use sws_cache::replay::{Replay, ReplayOutcome, ReplayPolicy, ReplayStates};
 use sws_cache::{RouterStates, SavedTensors, Trace};
-use sws_store::shard::Progress;
-use sws_store::{Clock, open_regular};
+use sws_format::{Clock, Progress, open_regular};
 use sws_watch::{Simulated, page, recorded};
 
 use super::{count, print_report, size};

@@ -2,23 +2,24 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Read};
+use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 use serde::Serialize;
 use sws::{End, Generated, Model, NEW_TOKENS, Needs, Piece, RunMetrics, TextCodec};
 use sws_engine::{Certificate, Witness};
-use sws_model::text::{Generation, SAMPLER, Sampling, SettingOf};
+use sws_format::Pass;
 use sws_model::{Observer, Routed, SourceError};
-use sws_store::{Pass, open_named};
+use sws_text::{Generation, SAMPLER, Sampling, SettingOf};
 
 use super::print;
-use super::structured::{StructuredOutput, structured_output};
+use super::structured::structured_output;
 use crate::account::{account, closing, ending};
 use crate::answer::follow;
 use crate::atomic_file::AtomicFile;
+use crate::input::{read_file, read_text};
 use crate::interrupt::{INTERRUPTED, Interrupt};
 use crate::live::Live;
 use crate::record::RunRecorder;
@@ -29,8 +30,6 @@ use crate::{args, limits, logs, model};
 /// Default prompt.
 const OPENING: &str = "Once upon a time";
 const STDIN: &str = "the prompt on standard input";
-/// Size limit of a prompt, in bytes. No context holds as many.
-const MAX_PROMPT: u64 = 64 << 20;
 
 /// The output of `--json`.
 #[derive(Serialize)]
@@ -115,8 +114,7 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     }
     let TextStart { tokens: prompt, text: opening, is_shown } = start(&mut args, &model, &text)?;
     model.check(&prompt)?;
-    let StructuredOutput { constraint, heap: for_structure } =
-        structured_output(&args, &model, &text, &generation)?;
+    let structure = structured_output(&args.structure, &model, &text, &generation)?;
     let most = *generation.max_new_tokens.get_or_insert(NEW_TOKENS);
     // Installed before the files are created: a signal that is not handled would leave them behind.
     let interrupt = Interrupt::of_the_program()?;
@@ -124,7 +122,7 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
     let mut watchers = Watchers::new(&args, &model, &prompt)?;
     watchers.check_apart(report.as_ref(), [Some(model.dir()), args.prompt_file.as_deref()])?;
     let positions = prompt.len().saturating_add(most).min(model.spec().context);
-    let heap = wanted.bytes(&model, most) + for_structure;
+    let heap = wanted.bytes(&model, most) + structure.heap();
     let needs = Needs { positions, heap, ..Needs::default() };
     let loader = loader.needs(needs).text(text).threads(&threads);
     let mut running = model::load(loader, &interrupt)?;
@@ -148,8 +146,8 @@ pub(crate) fn run(mut args: args::Run) -> anyhow::Result<ExitCode> {
         true => generate,
         false => generate.observed_by(&mut watchers),
     };
-    let generate = match &constraint {
-        Some(constraint) => generate.restricted_by(&**constraint),
+    let generate = match structure.of_a_text() {
+        Some(constraint) => generate.restricted_by(&*constraint),
         None => generate,
     };
     let made = follow(generate, &interrupt, live, &mut watcher, &mut show);
@@ -381,24 +379,4 @@ fn without_line_end(mut text: String) -> String {
         }
     }
     text
-}
-
-/// Reads a text of limited size from a file that an option names. `remedy` ends the error of one
-/// that cannot be opened.
-pub(super) fn read_file(path: &Path, remedy: &str) -> anyhow::Result<String> {
-    let name = format!("`{}`", path.display());
-    let file = open_named(path).map_err(|e| anyhow!("{name} cannot be read: {e}; {remedy}"))?;
-    read_text(file, &name)
-}
-
-/// Reads a text of limited size. `name` names it in errors.
-pub(super) fn read_text(from: impl Read, name: &str) -> anyhow::Result<String> {
-    let mut bytes = Vec::new();
-    let unreadable = |e| anyhow!("{name} cannot be read: {e}; give another");
-    from.take(MAX_PROMPT + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > MAX_PROMPT {
-        bail!("{name} has more than {MAX_PROMPT} bytes; give less of it");
-    }
-    String::from_utf8(bytes)
-        .map_err(|_| anyhow!("{name} is not UTF-8; convert it with `iconv -t UTF-8`"))
 }

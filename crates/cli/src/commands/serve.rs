@@ -10,8 +10,8 @@ use sws::{Loader, Model, Needs, PrefixDisk};
 use sws_engine::MemoryUse;
 use sws_serve::{Server, ServerConfig, ServerLimits, listening, structured};
 
-use super::run::read_file;
 use super::{kv, notify};
+use crate::input::read_file;
 use crate::interrupt::Interrupt;
 use crate::terminal::note;
 use crate::{args, limits, model, process};
@@ -48,18 +48,23 @@ pub(crate) fn run(args: &args::Serve) -> anyhow::Result<ExitCode> {
         config.limits.body = SMALL_BODY;
     }
     let needs = needs(&config.limits);
+    let name = config.name.clone();
     // Requests are answered from here on, whose memory has limits of its own.
     process::lift();
     let mut server = Server::start(config)?;
     if let Some(disk) = disk {
         server = server.with_disk(disk);
     }
-    note!("sws: listening on http://{}; loading the model", server.address());
+    let address = server.address();
+    note!("sws: listening on http://{address}; loading the model");
     let mut running = model::load(loader(needs, text), &interrupt)?;
     let limit = running.limit();
     let ready = || {
         let texts = super::count(args.parallel, "text");
         note!("sws: ready: {limit} positions for each of {texts}");
+        note!(
+            "sws: model {name}; for OpenAI's clients at http://{address}/v1, for those of Anthropic and Ollama at http://{address}, a chat for a browser at http://{address}/"
+        );
         notify::ready();
     };
     server.run(&mut running, needs, ready)?;
@@ -98,6 +103,7 @@ fn config(
         queue_time: Duration::from_secs(args.queue_timeout.into()),
         gap: Duration::from_secs(args.max_gap.into()),
         drain: Duration::from_secs(args.drain.into()),
+        kept_responses: args.keep_responses.unwrap_or(0),
         ..ServerLimits::default()
     };
     Ok(ServerConfig {

@@ -8,7 +8,7 @@ use serde_json::json;
 use sws::Outline;
 use sws_hub::{Library, ModelName, form};
 use sws_kernels::Encoding;
-use sws_store::shard::{ShardOptions, Sharded, encoding_in, resume};
+use sws_shard::{ShardOptions, Sharded, encoding_in, resume};
 use sws_store::user_cache;
 
 use super::{choice, in_place, note_unused, print, print_json, size};

@@ -1,36 +1,36 @@
-//! The structure that `sws run` gives its texts.
+//! The structure that `sws run` gives its texts, and `sws chat` its answers.
 
-use std::sync::Arc;
-
+#[cfg(feature = "forms")]
+use asked::compiled;
 use sws::{Model, TextCodec};
-use sws_model::text::{Generation, TokenMask};
+use sws_text::{Generation, TokenMask};
+#[cfg(feature = "forms")]
+use sws_text::{ReplyFormat, grammar};
 
-use crate::args;
+use crate::args::StructuredArgs;
 
-/// The structure of texts.
-#[derive(Debug, Default)]
+/// The structure of texts. Without one they are free, as in a program without the feature `forms`.
+#[derive(Default)]
 pub(super) struct StructuredOutput {
-    /// `None` for free texts.
-    pub(super) constraint: Option<Arc<dyn TokenMask>>,
-    /// Bytes on the heap that each text takes for it.
-    pub(super) heap: u64,
+    #[cfg(feature = "forms")]
+    grammar: Option<grammar::Grammar>,
 }
 
 /// The structure that was asked for, compiled for the tokens of a model.
 #[cfg(feature = "forms")]
 pub(super) fn structured_output(
-    args: &args::Run,
+    asked: &StructuredArgs,
     model: &Model,
     text: &TextCodec,
     generation: &Generation,
 ) -> anyhow::Result<StructuredOutput> {
-    asked::structured_output(&args.structure, model, text, generation)
+    Ok(StructuredOutput { grammar: compiled(asked, model, text, generation)? })
 }
 
-/// Texts are free in a program without structures.
+/// Texts are free.
 #[cfg(not(feature = "forms"))]
 pub(super) fn structured_output(
-    _: &args::Run,
+    _: &StructuredArgs,
     _: &Model,
     _: &TextCodec,
     _: &Generation,
@@ -39,25 +39,63 @@ pub(super) fn structured_output(
 }
 
 #[cfg(feature = "forms")]
+impl StructuredOutput {
+    /// Bytes on the heap that each text takes for its structure.
+    pub(super) fn heap(&self) -> u64 {
+        self.grammar.as_ref().map_or(0, |_| grammar::Grammar::WRITTEN)
+    }
+
+    /// The constraint of a text.
+    pub(super) fn of_a_text(&self) -> Option<Box<dyn TokenMask>> {
+        let grammar = self.grammar.as_ref()?.copy();
+        Some(Box::new(grammar))
+    }
+
+    /// The constraint of an answer to a prompt, which may think before.
+    pub(super) fn of_an_answer(
+        &self,
+        text: &TextCodec,
+        prompt: &str,
+    ) -> Option<Box<dyn TokenMask>> {
+        let grammar = self.grammar.as_ref()?.copy();
+        let tokenizer = text.shared_tokenizer()?;
+        let format = text.template().map_or(ReplyFormat::default(), ReplyFormat::of);
+        Some(Box::new(grammar::AnswerMask::new(grammar, tokenizer, format, prompt, None)))
+    }
+}
+
+#[cfg(not(feature = "forms"))]
+impl StructuredOutput {
+    pub(super) fn heap(&self) -> u64 {
+        0
+    }
+
+    pub(super) fn of_a_text(&self) -> Option<Box<dyn TokenMask>> {
+        None
+    }
+
+    pub(super) fn of_an_answer(&self, _: &TextCodec, _: &str) -> Option<Box<dyn TokenMask>> {
+        None
+    }
+}
+
+#[cfg(feature = "forms")]
 mod asked {
     use anyhow::anyhow;
     use sws::{GenerationOptions, Lacking};
-    use sws_grammar::{Grammar, GrammarVocabulary, MAX_STRUCTURE_BYTES, Structure};
-    use sws_store::open_named;
+    use sws_format::open_named;
+    use sws_text::grammar::{Grammar, GrammarVocabulary, MAX_STRUCTURE_BYTES, Structure};
 
-    use super::super::run::read_text;
-    use super::{Arc, Generation, Model, StructuredOutput, TextCodec};
-    use crate::args::StructuredArgs;
+    use super::{Generation, Model, StructuredArgs, TextCodec};
+    use crate::input::read_text;
 
-    pub(super) fn structured_output(
+    pub(super) fn compiled(
         asked: &StructuredArgs,
         model: &Model,
         text: &TextCodec,
         generation: &Generation,
-    ) -> anyhow::Result<StructuredOutput> {
-        let Some((option, structure)) = structure(asked)? else {
-            return Ok(StructuredOutput::default());
-        };
+    ) -> anyhow::Result<Option<Grammar>> {
+        let Some((option, structure)) = structure(asked)? else { return Ok(None) };
         let tokenizer = text.shared_tokenizer().ok_or_else(|| model.error(Lacking::Tokenizer))?;
         let ends = model.defaults()?.generation(&GenerationOptions::default())?.stop_tokens;
         let known = GrammarVocabulary::new(tokenizer, model.spec().vocab, &ends, &[]);
@@ -66,8 +104,7 @@ mod asked {
             .map_err(|error| anyhow!("{option} {error}"))?;
         // Ends are ignored with --ignore-eos.
         let has_ends = !generation.stop_tokens.is_empty();
-        let grammar = if has_ends { grammar } else { grammar.without_ends() };
-        Ok(StructuredOutput { constraint: Some(Arc::new(grammar)), heap: Grammar::WRITTEN })
+        Ok(Some(if has_ends { grammar } else { grammar.without_ends() }))
     }
 
     /// The structure, and the option that asks for it.

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use serde_json::json;
-use sws_store::shard::unshard;
+use sws_shard::unshard;
 
 use super::{count, print, print_json, shards, size};
 use crate::args;

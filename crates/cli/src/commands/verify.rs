@@ -3,12 +3,13 @@
 use std::process::ExitCode;
 
 use serde_json::json;
-use sws_store::shard::verify;
+use sws_shard::verify;
 
 use super::{print, print_json, shards, size};
+use crate::args;
+use crate::exit::FAILED;
 use crate::progress::ProgressMeter;
 use crate::terminal::note;
-use crate::{FAILED, args};
 
 pub(crate) fn run(args: &args::Verify) -> anyhow::Result<ExitCode> {
     let dir = shards(&args.dir)?;

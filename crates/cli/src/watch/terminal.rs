@@ -13,7 +13,7 @@ use rustix::termios::{
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
-use sws_store::Clock;
+use sws_format::Clock;
 
 use crate::atomic_file::remove_all;
 use crate::interrupt::Interrupt;

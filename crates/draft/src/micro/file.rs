@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::json;
-use sws_store::{Dtype, Header, HeaderError, HeaderTensor};
+use sws_format::{Dtype, Header, HeaderError, HeaderTensor};
 
 use super::learned::{FEATURES, HEADS, Learned};
 use super::{DEPTH, DraftShape, DraftSize, MicroDraftModel};
@@ -12,13 +12,14 @@ use super::{DEPTH, DraftShape, DraftSize, MicroDraftModel};
 /// The highest rank of a correction.
 pub const MAX_RANK: usize = 256;
 
-/// The longest accepted header: there are a dozen tensors, and the numbers of the layers.
+/// Maximum length of a header: there are a dozen tensors, and the numbers of the layers.
 const MAX_HEADER: usize = 1 << 20;
 
 /// The largest accepted magnitude of a learned number.
 const LARGEST: f32 = 1e12;
 
-/// Name of the tensor of the forecasts that follow routers alone. A file without any has none.
+/// Name of the tensor with flags of forecasts that depend on routers alone. It is absent if there
+/// are none.
 const ALONE: &str = "alone";
 
 /// The version of the file's contents.
@@ -77,7 +78,7 @@ impl MicroDraftModel {
         MAX_HEADER + size.bytes(shape)
     }
 
-    /// Returns a safetensors file of everything learned about the model with this fingerprint,
+    /// Returns a safetensors file with everything learned about the model with this fingerprint,
     /// except the recent use of experts.
     pub fn write(&self, fingerprint: &str) -> Vec<u8> {
         let learned = &self.learned;
@@ -121,9 +122,9 @@ impl MicroDraftModel {
         bytes
     }
 
-    /// Reads what [`write`](Self::write) made for the model with this shape and fingerprint, as far
-    /// as it fits into `limit` bytes of memory. The correction is kept whole or not at all; of the
-    /// tokens the most frequent are kept. Returns `None` if not even a history fits.
+    /// Reads the output of [`write`](Self::write) for the model with this shape and fingerprint, as
+    /// far as it fits into `limit` bytes of memory. The correction is kept whole or not at all. Of
+    /// the tokens, the most frequent are kept. Returns `None` if not even a history fits.
     pub fn read(
         bytes: &[u8],
         shape: &DraftShape,
@@ -144,7 +145,7 @@ impl MicroDraftModel {
         Ok(open(bytes, shape, fingerprint)?.1)
     }
 
-    /// As [`read`](Self::read), for the size that `sized` returns for the rank and the number of
+    /// Like [`read`](Self::read), for the size that `sized` returns for the rank and the number of
     /// tokens in the file. The rank of that size must be the rank in the file, or 0.
     pub(super) fn of_size(
         bytes: &[u8],

@@ -1,10 +1,10 @@
-//! Making forecasts, and learning from how they turn out.
+//! Making forecasts, and learning from their outcomes.
 
 use super::learned::{AHEAD, DEPTH, HISTORY, TOKEN};
 use super::{Adapting, DraftShape, EVEN, Known, MAX_TOKENS, MicroDraftModel};
 use crate::blueprint::{Gates, LayerBlueprint};
 use sws_cache::history::{dot, log_odds, logistic};
-use sws_store::{Pass, Span};
+use sws_format::{Pass, Span};
 
 /// The lowest probability at which an expert is selected.
 const NAMED: f32 = 0.05;
@@ -57,7 +57,7 @@ impl MicroDraftModel {
         }
     }
 
-    /// Forecasts the layers at `distances` after the one at `place` from a state.
+    /// Forecasts the layers at `distances` after the layer at `place` from a state.
     pub(super) fn look(
         &mut self,
         place: usize,
@@ -101,7 +101,7 @@ impl MicroDraftModel {
                 history.copy_from_slice(odds.0);
                 by_token.copy_from_slice(odds.1);
 
-                // The latest choice: of this layer, or of the one before it.
+                // The latest choice is that of this layer, or of the previous one.
                 let last = if attended { Some(place) } else { place.checked_sub(1) };
                 let last = last.filter(|last| pass.last == Some(*last));
                 let route = last.and_then(|last| {
@@ -128,7 +128,7 @@ impl MicroDraftModel {
                 }
                 let p = &mut pending.probabilities;
                 if alone {
-                    // Features that are 0 have no part in the forecast, and learn nothing from it.
+                    // Features that are 0 do not affect the forecast, and learn nothing from it.
                     pending.features[HISTORY * experts..].fill(0.0);
                     p.fill(0.0);
                 } else if gate {

@@ -44,15 +44,16 @@ const BLIND: [[f32; FEATURES]; HEADS] = [
 
 /// Initial sum of squared gradients.
 const SQUARES: f32 = 0.01;
-/// Learning rate of weights: a step is this over the root of the sum of squares of all gradients.
+/// Learning rate of weights: a step is the gradient times this, over the root of the sum of all
+/// squared gradients.
 const RATE: f32 = 0.1;
-/// Learning rate of corrections: the part of the error that is removed if the same state comes
-/// again.
+/// Learning rate of corrections: the share of the error that is removed if the same state recurs.
 const CORRECTION_RATE: f32 = 0.02;
 
 /// Learned parameters. The correction for a state has low rank: the state is projected to `rank`
-/// numbers, once for all layers it forecasts, and each expert of these layers weighs them. The
-/// projection also sees the experts chosen last, which are not yet part of the state.
+/// numbers, once for all forecast layers, and each expert of these layers has weights for these
+/// numbers. The projection also includes the experts chosen last, which are not part of the state
+/// yet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Learned {
     pub(super) rank: usize,
@@ -66,7 +67,7 @@ pub struct Learned {
     pub(super) chosen: Vec<f32>,
     /// [layers, distances, experts, rank + 1]: the last is a constant.
     pub(super) up: Vec<f32>,
-    /// [layers, distances]: true for forecasts that follow the layer's router alone.
+    /// [layers, distances]: true for forecasts that depend on the layer's router alone.
     pub(super) alone: Vec<bool>,
 }
 
@@ -86,8 +87,9 @@ impl Learned {
         }
     }
 
-    /// Makes the forecast for the layer at `place` from `distance` layers before it follow the layer's
-    /// router alone: its order of experts is the router's, and only its probabilities are learned.
+    /// Makes the forecast for the layer at `place`, from `distance` layers before it, depend on the
+    /// layer's router alone. The order of experts is then the router's, and only the probabilities
+    /// are learned.
     pub fn follow_router(&mut self, place: usize, distance: usize) {
         let head = (place * HEADS + distance) * FEATURES;
         self.weights[head..head + FEATURES].copy_from_slice(&WEIGHTS[distance]);
@@ -95,8 +97,8 @@ impl Learned {
         self.alone[place * (DEPTH + 1) + distance] = true;
     }
 
-    /// True if the forecast for the layer at `place` from `distance` layers before it follows the
-    /// layer's router alone.
+    /// True if the forecast for the layer at `place`, from `distance` layers before it, depends on
+    /// the layer's router alone.
     pub fn follows_router(&self, place: usize, distance: usize) -> bool {
         self.alone[place * (DEPTH + 1) + distance]
     }
@@ -178,7 +180,7 @@ impl Learned {
                 *u += x;
             }
         }
-        // A state of NaN or infinity must not spoil what was learned from others.
+        // A state with NaN or infinity must not spoil the parameters learned from others.
         if !u.iter().all(|x| x.abs() < 1e15) {
             u[..rank].fill(0.0);
         }
@@ -220,7 +222,7 @@ impl Learned {
         }
     }
 
-    /// As [`learn`](Self::learn), for the correction.
+    /// Like [`learn`](Self::learn), for the correction.
     pub(super) fn learn_correction(
         &mut self,
         shape: &DraftShape,

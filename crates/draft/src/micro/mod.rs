@@ -16,17 +16,17 @@ pub use learned::{DEPTH, Learned};
 pub use shape::{DraftShape, DraftSize};
 use sws_cache::history::{ExpertPairs, History};
 use sws_cache::{SavedError, SavedTensors};
-use sws_store::{Dtype, Pass, PieceId, PieceKind};
+use sws_format::{Dtype, Pass, PieceId, PieceKind};
 use tokens::FrequentTokens;
 
-/// Most tokens of a pass for which forecasts are made, each token separately. Longer passes need so
-/// large a part of each layer's experts that there is little to forecast.
+/// Maximum number of tokens of a pass for which forecasts are made, each token separately. Longer
+/// passes need so many of each layer's experts that there is little to forecast.
 const MAX_TOKENS: usize = 8;
 
-/// Weight, in steps, of an even use of all experts in the average over all time.
+/// Weight of uniform use of all experts, in steps, in the average over all time.
 const EVEN: f32 = 20.0;
 
-/// Stands in for the fingerprint in a saved draft: the enclosing file names the model.
+/// Placeholder for the fingerprint in a saved draft: the enclosing file names the model.
 const SAVED: &str = "saved";
 
 /// The parts of a draft that keep learning while it is used.
@@ -51,7 +51,7 @@ pub enum Adapting {
 ///
 /// ```
 /// use sws_draft::{Draft, DraftShape, DraftSize, MicroDraftModel};
-/// use sws_store::Pass;
+/// use sws_format::Pass;
 ///
 /// let shape = DraftShape { hidden: 4, layers: vec![0, 1], experts: 8, top_k: 2, sequences: 1 };
 /// let size = DraftSize { rank: 0, tokens: 64, distances: 1 };
@@ -89,7 +89,7 @@ struct Known {
     /// Uses of each expert, [layers, experts], and number of steps, [layers].
     counts: Vec<f32>,
     steps: Vec<f32>,
-    /// [layers, distances]: the experts used that many layers later.
+    /// [layers, distances]: pairs of experts and those used that many layers later.
     pairs: Vec<ExpertPairs>,
     tokens: FrequentTokens,
 }
@@ -97,18 +97,18 @@ struct Known {
 /// State of the pass under way.
 #[derive(Clone, Debug, Default)]
 struct Ongoing {
-    /// True until its first forecast is given.
+    /// True until the first forecast of the pass is made.
     fresh: bool,
-    /// For each of its rows, the row of its token in the table of tokens.
+    /// For each row of the pass, the row of its token in the table of tokens.
     rows: Vec<Option<usize>>,
-    /// For each of its rows, the number of the sequence.
+    /// For each row of the pass, the number of its sequence.
     sequences: Vec<usize>,
     /// Choices of the last [`DEPTH`] + 1 layers, by place modulo [`DEPTH`] + 1.
     routes: Vec<Vec<u32>>,
     /// The place of the layer that chose last.
     last: Option<usize>,
     odds: Odds,
-    /// Indexed by place modulo [`DEPTH`] + 1, then by distance.
+    /// Pending forecasts, indexed by place modulo [`DEPTH`] + 1, then by distance.
     pending: Vec<Pending>,
 }
 
@@ -125,7 +125,7 @@ impl Odds {
         Odds { all: vec![0.0; places * 2 * MAX_TOKENS * experts], experts }
     }
 
-    /// Those of a row, by history and by token.
+    /// Log-odds of a row, by history and by token.
     fn of(&self, place: usize, row: usize) -> (&[f32], &[f32]) {
         let at = (place * MAX_TOKENS + row) * 2 * self.experts;
         self.all[at..][..2 * self.experts].split_at(self.experts)
@@ -137,7 +137,7 @@ impl Odds {
     }
 }
 
-/// A forecast whose outcome is not known yet.
+/// A forecast with an unknown outcome.
 #[derive(Clone, Debug, Default)]
 struct Pending {
     live: bool,
@@ -211,17 +211,17 @@ impl MicroDraftModel {
         &self.learned
     }
 
-    /// Sets which parts keep learning.
+    /// Sets the parts that keep learning.
     pub fn set_adapting(&mut self, adapting: Adapting) {
         self.adapting = adapting;
     }
 
-    /// The shape of its model.
+    /// The shape of the draft's model.
     pub fn shape(&self) -> &DraftShape {
         &self.shape
     }
 
-    /// The sizes of its tables.
+    /// The sizes of the draft's tables.
     pub fn size(&self) -> DraftSize {
         self.size
     }
@@ -279,8 +279,8 @@ impl Draft for MicroDraftModel {
         self.size.bytes(&self.shape)
     }
 
-    /// A trained draft knows more than a run can teach it. It is neither saved nor replaced by a
-    /// saved one.
+    /// A trained draft knows more than a run can learn. It is neither saved nor replaced by a saved
+    /// draft.
     fn save(&self, to: &mut SavedTensors) {
         if self.size.rank == 0 {
             let bytes = self.write(SAVED);
@@ -354,7 +354,7 @@ impl Draft for MicroDraftModel {
             if !all {
                 continue;
             }
-            // A layer that chooses fewer experts repeats the first.
+            // A layer that chooses fewer experts repeats the first one.
             let distinct = &mut scratch.chosen;
             distinct.clear();
             for expert in chosen {

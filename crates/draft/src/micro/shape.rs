@@ -1,4 +1,4 @@
-//! Shape of the model that a draft is for, and size of the draft.
+//! Shape of a draft's model, and size of the draft.
 
 use super::learned::{DEPTH, FEATURES};
 use super::tokens::FrequentTokens;
@@ -6,7 +6,7 @@ use super::{Learned, MAX_TOKENS, Pending};
 use crate::blueprint::LayerBlueprint;
 use sws_cache::history::{ExpertPairs, History, HistoryShape};
 
-/// The dimensions of a model and its use that a draft needs.
+/// The dimensions of a model, and of its use, that a draft needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DraftShape {
     /// Elements of the hidden state.
@@ -26,7 +26,7 @@ pub struct DraftShape {
 pub struct DraftSize {
     /// The rank of corrections.
     pub rank: usize,
-    /// Tokens whose experts are remembered.
+    /// Number of tokens whose experts are remembered.
     pub tokens: usize,
     /// Largest distance, in layers, at which experts used together are counted.
     pub distances: usize,

@@ -1,6 +1,7 @@
-//! The experts that a token used before. They forecast all layers before the first has run.
+//! The experts that a token used before. They allow forecasts for all layers before the first one
+//! has run.
 
-/// Rows of a set: the rows in which a token may be kept.
+/// Number of rows in a set, in any of which a token may be kept.
 const WAYS: usize = 4;
 
 /// Weight of the prior, in counts.
@@ -14,12 +15,12 @@ const PRIOR: f32 = 4.0;
 #[derive(Clone, Debug)]
 pub(super) struct FrequentTokens {
     layers: usize,
-    /// Experts that a row has room for in each layer.
+    /// Number of experts per layer in a row.
     slots: usize,
     sets: usize,
     /// The token of each row, plus 1; 0 for none.
     pub(super) ids: Vec<u32>,
-    /// Number of times that the token of each row has come.
+    /// Number of times that the token of each row has occurred.
     pub(super) seen: Vec<u16>,
     /// [rows, layers, slots]
     pub(super) experts: Vec<u16>,
@@ -63,7 +64,7 @@ impl FrequentTokens {
         set as usize * WAYS..(set as usize + 1) * WAYS
     }
 
-    /// The row of a token, if it has one.
+    /// The row of a token, if there is one.
     pub(super) fn find(&self, token: u32) -> Option<usize> {
         if self.sets == 0 {
             return None;
@@ -71,7 +72,7 @@ impl FrequentTokens {
         self.set(token).find(|&row| self.ids[row] == token.wrapping_add(1))
     }
 
-    /// Counts a token that has come. Returns its row, if it has or gets one.
+    /// Counts an occurrence of a token. Returns its row, if it has or gets one.
     pub(super) fn meet(&mut self, token: u32) -> Option<usize> {
         if let Some(row) = self.find(token) {
             if self.seen[row] == u16::from(u8::MAX) {

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use sws_store::{MANIFEST_FILE, Manifest, SMALL_FILES, release_freed_memory};
+use sws_format::{MANIFEST_FILE, Manifest, SMALL_FILES};
+use sws_store::release_freed_memory;
 
 use super::ledger::ProcessMemory;
 

@@ -23,7 +23,7 @@ const RESERVED: (u64, u64) = (16, 512 << 20);
 /// The smallest number of bytes accepted without a unit.
 const MIN_WITHOUT_UNIT: u64 = 1 << 20;
 
-/// Units by name, binary ones also without `iB`. Long names first: each ends in a shorter one.
+/// Units by name. Binary ones may lack `iB`. Long names come first, as each ends in a shorter one.
 const UNITS: [(&str, u64); 13] = [
     ("kib", 1 << 10),
     ("mib", 1 << 20),

@@ -1,32 +1,34 @@
 //! The assembler of routed experts.
 
 mod ahead;
+mod config;
 mod landing;
 mod pending_choices;
+mod routed;
 mod router_states;
+mod serving;
+mod slots;
 
 use std::sync::Arc;
 
 use router_states::LastStates;
-use sws_cache::policy::{ExpertLayers, Policy, RouterChoice};
-use sws_cache::{Lookup, NoRoom, PredictiveCache, SavedError, SavedTensors};
-use sws_draft::{Draft, Gates};
-use sws_model::{
-    ExpectedReads, Inventory, ModelSpec, PassSize, Ready, Routed, RunAhead, SourceError,
-};
-use sws_store::{NVMeWeightStore, Pass, PieceId, Slot};
+use sws_cache::policy::ExpertLayers;
+use sws_cache::{Lookup, PredictiveCache, SavedError, SavedTensors};
+use sws_draft::Gates;
+use sws_format::{Pass, PieceId};
+use sws_model::{Inventory, ModelSpec, RunAhead};
+use sws_store::{NVMeWeightStore, Slot};
 
 use super::demand::Demand;
-use super::verifier::{Exactness, Presence, RealPath, Verdict, Verifier, detect_miss};
-use super::weights::{Assembled, StandInWeights};
+use super::verifier::{Exactness, Verifier};
+use super::weights::Assembled;
 use crate::error::StreamError;
-use crate::reads::{Computed, LoadedSlot, ReadsInFlight};
-use crate::speculation::{
-    Account, ChosenExperts, Forecaster, Moment, Prefetcher, Speculation, WarmFill,
-};
+use crate::reads::{LoadedSlot, ReadsInFlight};
+use crate::speculation::{Account, Forecaster, Prefetcher, Speculation, WarmFill};
 use crate::stand_ins::{RunAheadCounts, RunAheadState, StandIns};
-use crate::wait::Waiter;
+use crate::wait::{Moment, Waiter};
 use crate::watch::{ExpertPlace, RunWatch};
+pub use config::{Ablations, AssemblerConfig};
 use pending_choices::PendingChoices;
 
 /// Serves the routed experts of a model from a cache, and reads those that are not in it.
@@ -57,44 +59,16 @@ pub struct DynamicAssembler {
     router_states: LastStates,
 }
 
-/// Configuration of a [`DynamicAssembler`].
-#[derive(Debug)]
-pub struct AssemblerConfig {
-    /// Picks the victims of the cache.
-    pub policy: Box<dyn Policy>,
-    /// Forecasts experts.
-    pub draft: Box<dyn Draft>,
-    /// Lowest probability at which a forecast is followed.
-    pub confidence: f32,
-    /// True to speculate. Otherwise the draft is not queried, and the next layer of a prompt is
-    /// read only once its router has chosen.
-    pub speculation: bool,
-    /// True to follow forecasts only while they pay; otherwise they are always followed.
-    pub governed: bool,
+/// A forecast of the bytes of experts that a token reads, by the way in which sequences share a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ExpectedReads {
+    /// Bytes per token in shared passes over all sequences.
+    pub together: f64,
+    /// Bytes per token if sequences take turns.
+    pub in_turns: f64,
 }
 
-/// Mechanisms of the engine that can be switched off, to measure their worth. The arithmetic stays
-/// the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ablations {
-    /// True to compute experts as they arrive, rather than once all of a layer are resident.
-    pub arrival_order: bool,
-    /// True to promote a prefetch to a demanded read once a router has selected its expert.
-    pub promotion: bool,
-    /// True to follow the forecasts of a draft only while they pay, rather than always.
-    pub governed: bool,
-    /// True to run ahead on stand-ins while a pass waits for experts.
-    pub run_ahead: bool,
-}
-
-impl Default for Ablations {
-    /// Every mechanism is on.
-    fn default() -> Ablations {
-        Ablations { arrival_order: true, promotion: true, governed: true, run_ahead: true }
-    }
-}
-
-/// The layers of a model as the policy of so many sequences sees them.
+/// The layers of a model, as a policy for this many sequences sees them.
 pub(crate) fn layers_with_experts(spec: &ModelSpec, sequences: usize) -> ExpertLayers {
     let moe = |layer: &u32| spec.layers[*layer as usize].moe().is_some();
     let count = spec.layers.len() as u32;
@@ -106,10 +80,6 @@ pub(crate) fn layers_with_experts(spec: &ModelSpec, sequences: usize) -> ExpertL
         sequences,
     }
 }
-
-/// Maximum number of experts computed together while others of their layer wait for slots: few
-/// enough to free a slot soon, enough for all threads.
-const BATCH_WHILE_OTHERS_WAIT: usize = 4;
 
 impl DynamicAssembler {
     /// Creates an assembler that caches experts in `slots`.
@@ -236,27 +206,6 @@ impl DynamicAssembler {
         Ok(())
     }
 
-    /// Shows the policy the state [tokens, hidden] from which a layer's router chooses.
-    pub fn routing(&mut self, pass: &Pass, layer: usize, state: &[f32]) {
-        if !self.run_ahead.is_lookahead_layer(layer) {
-            self.router_states.record(self.cache.policy(), pass, layer, state);
-        }
-    }
-
-    /// Takes the choice of a layer's router, and demands the misses at once.
-    pub fn routed(
-        &mut self,
-        pass: &Pass,
-        layer: usize,
-        routed: &Routed,
-    ) -> Result<(), StreamError> {
-        let result = match self.run_ahead.is_lookahead_layer(layer) {
-            true => self.foresee(layer, routed),
-            false => self.verify(pass, layer, routed),
-        };
-        self.or_abandon(result)
-    }
-
     /// Passes the draft `state` [tokens, hidden], the hidden state after the layer's attention.
     /// `shared` is the output of the shared expert, which is yet to be added; empty if there is
     /// none.
@@ -272,77 +221,6 @@ impl DynamicAssembler {
             self.forecast(|forecaster| forecaster.attended(layer, state, shared, gates));
         }
         Ok(())
-    }
-
-    /// Calls `ready` with the experts that the router has chosen, as they become resident.
-    pub fn experts(
-        &mut self,
-        layer: usize,
-        routed: &Routed,
-        ready: Ready<'_>,
-    ) -> Result<(), SourceError> {
-        if self.run_ahead.is_running() {
-            let result = self.serve_with_stand_ins(routed, ready);
-            return self.or_abandon(result);
-        }
-        debug_assert_eq!(
-            (self.demand.layer() as usize, self.demand.needed().len()),
-            (layer, routed.distinct.len())
-        );
-        if self.prefetcher.enabled {
-            let at = self.moment();
-            self.account.pace.experts(layer, routed.distinct.len(), at);
-        }
-        let result = self.serve(ready);
-        if self.prefetcher.enabled && result.is_ok() {
-            let at = self.moment();
-            let unbooked = self.is_unbooked();
-            self.account.done(layer, at, unbooked);
-        }
-        self.or_abandon(result)
-    }
-
-    /// Lets the next pass be one whose tokens may turn out wrong: policy and draft hear of its choices
-    /// when it is [accepted](Self::accept).
-    pub fn expect_pending(&mut self) {
-        self.pending.expect();
-    }
-
-    /// Ends such a pass: its first `tokens` tokens count, as if each had had a pass of its own.
-    pub fn accept(&mut self, tokens: usize) {
-        let trains = self.prefetcher.enabled && self.account.governor.may_train_draft();
-        for (pass, choices) in self.pending.accept(tokens) {
-            self.cache.begin_pass(&pass);
-            if trains {
-                self.forecaster.pass_begins(&pass);
-            }
-            for (layer, experts) in choices {
-                self.cache.policy_mut().routed(&RouterChoice {
-                    pass: &pass,
-                    layer,
-                    experts: &experts,
-                });
-                if trains {
-                    self.forecaster.learn(layer as usize, &experts, experts.len());
-                }
-            }
-        }
-    }
-
-    /// True if stand-ins of all experts are in memory.
-    pub fn can_draft(&self) -> bool {
-        let experts = |layer| {
-            let ids = 0..self.prefetcher.experts_of(layer);
-            ids.map(move |expert| PieceId::expert(layer as u32, expert))
-        };
-        let mut all = (0..self.prefetcher.layers()).flat_map(experts);
-        all.all(|id| self.run_ahead.stand_ins.contains(id))
-    }
-
-    /// Calls `ready` with the stand-ins of all experts that the router has chosen, whatever else is in
-    /// memory: they are the fewest bytes.
-    pub fn draft(&mut self, routed: &Routed, ready: Ready<'_>) -> Result<(), SourceError> {
-        ready(&routed.distinct, &mut StandInWeights(&self.run_ahead.stand_ins))
     }
 
     /// Decides on running ahead; see [`PassSource::run_ahead`](sws_model::PassSource::run_ahead).
@@ -377,47 +255,6 @@ impl DynamicAssembler {
         self.cache.idle();
     }
 
-    /// Gives up slots until at most `bytes` are left. Slots in use stay until a later call. Their
-    /// memory returns to the arena.
-    pub fn trim_to_budget(&mut self, bytes: usize) {
-        drop(self.cache.trim_to_budget(bytes));
-        self.slots_changed();
-    }
-
-    /// Adds slots, until they are [taken back](Self::take_back). Returns the number of slots
-    /// before.
-    pub fn lend(&mut self, slots: impl IntoIterator<Item = Slot>) -> usize {
-        self.account.slots_changed();
-        self.cache.extend(slots.into_iter().map(|slot| (slot.len(), LoadedSlot::empty(slot))))
-    }
-
-    /// Gives up all but the first `slots` slots, between passes. Reads into the others go on.
-    pub fn take_back(&mut self, slots: usize) {
-        let loading: Vec<PieceId> = self.cache.loading_beyond(slots).collect();
-        for &id in &loading {
-            self.give_up(id);
-        }
-        while loading.iter().any(|&id| self.reads.contains(id))
-            && let Some(arrival) = self.reads.settle()
-        {
-            // No layer needs the piece now, so a failure does not matter.
-            let _ = self.land(arrival);
-        }
-        // Pieces in the other slots are gone, and no pass is running.
-        while let Some(id) = self.prefetcher.unpin_any() {
-            self.cache.unpin(id);
-        }
-        drop(self.cache.truncate(slots));
-        self.slots_changed();
-    }
-
-    fn slots_changed(&mut self) {
-        self.account.slots_changed();
-        if let Some(watch) = &self.watch {
-            watch.set_stale();
-        }
-    }
-
     /// Pieces that are in memory, or on their way to it.
     fn places(&self) -> impl Iterator<Item = (PieceId, ExpertPlace)> {
         self.cache.pieces().map(|id| match self.cache.find(id) {
@@ -444,7 +281,8 @@ impl DynamicAssembler {
         &self.cache
     }
 
-    /// Forecasts what a token of these sequences reads, in shared passes and in turns of so many tokens.
+    /// Forecasts the bytes that a token of these sequences reads, in shared passes and in turns of
+    /// `turn` tokens.
     pub fn expected_reads(&mut self, sequences: &[usize], turn: usize) -> Option<ExpectedReads> {
         let slots = Some(self.cache.slots()).filter(|&slots| slots > 0)?;
         let misses = self.cache.policy_mut().shared_misses(sequences, slots, turn)?;
@@ -481,13 +319,13 @@ impl DynamicAssembler {
         self.prefetch();
     }
 
-    /// True if the account has nothing to compare the pass with: it uses nearly all experts once, or
-    /// has several tokens of which no draft has heard.
+    /// True if the account cannot compare the pass with one without speculation: the pass uses
+    /// nearly all experts once, or has pending tokens, which no draft has seen.
     fn is_unbooked(&self) -> bool {
         self.prefetcher.is_sweeping() || !self.pending.is_idle()
     }
 
-    /// The time, and all waits so far.
+    /// The current time, and the total waiting time so far.
     fn moment(&self) -> Moment {
         let waiter = &self.reads.waiter;
         Moment { now: waiter.clock().now(), waited: waiter.stalls().time }
@@ -518,168 +356,6 @@ impl DynamicAssembler {
         }
         let took = self.reads.waiter.clock().now().saturating_sub(started);
         self.account.forecast_took(took);
-    }
-
-    /// State in memory of an expert of the running layer.
-    fn presence(&self, expert: u32) -> Presence {
-        let id = PieceId::expert(self.demand.layer(), expert);
-        match self.cache.get(id) {
-            Some(_) => Presence::Exact,
-            None if self.reads.contains(id) => Presence::Coming,
-            None if self.run_ahead.stand_ins.contains(id) => Presence::Inexact,
-            None => Presence::Absent,
-        }
-    }
-
-    /// Compares a router's choice with the experts in memory, and demands the misses.
-    fn verify(&mut self, pass: &Pass, layer: usize, routed: &Routed) -> Result<(), StreamError> {
-        self.reads.waiter.check()?;
-        self.drain()?;
-        let number = layer as u32;
-        let tokens = routed.choices.len() / routed.top_k.max(1);
-        self.demand.begin(number, tokens, &routed.distinct);
-        if self.pending.hold(number, &routed.choices) {
-            self.cache.runs(number, &routed.choices);
-        } else {
-            self.cache.routed(&RouterChoice { pass, layer: number, experts: &routed.choices });
-            self.router_states.report(layer, self.cache.policy_mut());
-        }
-        if self.prefetcher.enabled {
-            self.account_choice(layer, &routed.distinct);
-        }
-        if let Some(watch) = &self.watch {
-            let is_ready = |expert| self.cache.get(PieceId::expert(number, expert)).is_some();
-            watch.routed(layer, &routed.distinct, is_ready);
-        }
-        let cache = &mut self.cache;
-        let stand_ins = &self.run_ahead.stand_ins;
-        let real = RealPath { layer, experts: &routed.distinct };
-        let verdict = self.verifier.check(real, |expert| {
-            let id = PieceId::expert(number, expert);
-            match cache.lookup(id) {
-                Lookup::Ready => Presence::Exact,
-                Lookup::Loading => Presence::Coming,
-                Lookup::Absent if stand_ins.contains(id) => Presence::Inexact,
-                Lookup::Absent => Presence::Absent,
-            }
-        });
-        self.run_ahead.on_routed(number, &routed.distinct, verdict.misses());
-        self.settle_forecast(&routed.distinct);
-        if self.prefetcher.enabled && self.prefetcher.begins_sweep(number, tokens) {
-            self.pin_later_layers(layer);
-        }
-        if let Verdict::Reject { mut missing, mut inexact } = verdict {
-            missing.extend(self.verifier.catch(&mut inexact));
-            self.run_ahead.to_judge = inexact;
-            let ids = missing.into_iter().map(|expert| PieceId::expert(number, expert));
-            self.demand.queue(self.reads.in_disk_order(ids));
-            self.fallback_reassemble()?;
-        }
-        if self.pending.is_idle() {
-            // What is missed is being read meanwhile.
-            self.cache.policy_mut().on_layer_demanded(number);
-        }
-        if self.prefetcher.enabled {
-            if self.pending.is_idle() && self.account.governor.may_train_draft() {
-                let Routed { choices, top_k, .. } = routed;
-                self.with_draft(|forecaster| forecaster.learn(layer, choices, *top_k));
-            }
-            self.expect_next_layer(tokens);
-        }
-        Ok(())
-    }
-
-    /// Passes a router's choice to the account.
-    fn account_choice(&mut self, layer: usize, distinct: &[u32]) {
-        let first = distinct.first().map(|&expert| PieceId::expert(layer as u32, expert));
-        let bytes = first.and_then(|id| self.reads.slot_len(id)).unwrap_or(0);
-        let sweeping = self.is_unbooked();
-        let begun = self.reads.speculative_begun();
-        let chosen = ChosenExperts { layer, distinct, bytes, sweeping, begun: &begun };
-        let at = self.moment();
-        self.account.chosen(at, chosen, &mut self.cache);
-    }
-
-    /// Computes the layer's experts: resident ones first, the others as they arrive.
-    fn serve(&mut self, ready: Ready<'_>) -> Result<(), SourceError> {
-        self.judge(ready)?;
-        let mut now = Vec::with_capacity(self.demand.needed().len());
-        while !self.demand.needed().is_empty() {
-            self.drain()?;
-            self.verify_again();
-            self.fallback_reassemble()?;
-            self.prefetch();
-            let needed = self.demand.needed();
-            now.clear();
-            now.extend(needed.iter().filter(|&&e| self.presence(e) == Presence::Exact));
-            let held = !self.ablations.arrival_order && now.len() < needed.len();
-            let coming = |&expert: &u32| self.presence(expert) == Presence::Coming;
-            if now.is_empty() || held && needed.iter().any(coming) {
-                if let (true, Some(piece)) = (self.reads.is_empty(), self.demand.next()) {
-                    return Err(StreamError::from(NoRoom::InUse { piece }).into());
-                }
-                if !self.compute_arriving(ready)? {
-                    let arrival = self.reads.wait()?;
-                    self.land(arrival)?;
-                }
-                continue;
-            }
-            if self.demand.is_waiting() {
-                now.truncate(BATCH_WHILE_OTHERS_WAIT);
-            }
-            ready(&now, &mut self.assembled())?;
-            self.computed(&now);
-        }
-        if self.run_ahead.is_possible() {
-            self.run_ahead.layer_done(self.moment());
-        }
-        self.cache.idle();
-        self.prefetch();
-        Ok(())
-    }
-
-    /// Computes the layer's last missing expert while it arrives. False if that is not possible.
-    fn compute_arriving(&mut self, ready: Ready<'_>) -> Result<bool, SourceError> {
-        let (layer, &[expert]) = (self.demand.layer(), self.demand.needed()) else {
-            return Ok(false);
-        };
-        // A matrix that arrives is multiplied with all tokens at once, which would take much memory.
-        if self.demand.tokens() > PassSize::STRIP {
-            return Ok(false);
-        }
-        if self.demand.has_failed(PieceId::expert(layer, expert)) {
-            return Ok(false);
-        }
-        let computed = self.reads.compute_arriving(layer, expert, ready)?;
-        let Some(Computed { arrivals, result }) = computed else { return Ok(false) };
-        let mut landed = Ok(());
-        for arrival in arrivals {
-            landed = landed.and(self.land(arrival));
-        }
-        result?;
-        landed?;
-        self.computed(&[expert]);
-        Ok(true)
-    }
-
-    /// Marks experts of the layer as computed: their slots may be reused.
-    fn computed(&mut self, experts: &[u32]) {
-        let layer = self.demand.layer();
-        for &expert in experts {
-            self.cache.computed(PieceId::expert(layer, expert));
-        }
-        self.demand.computed(|expert| experts.contains(&expert));
-    }
-
-    /// Checks the needed pieces again, and demands those that are neither resident nor in flight:
-    /// their reads have failed or were given up.
-    fn verify_again(&mut self) {
-        for place in 0..self.demand.needed().len() {
-            let expert = self.demand.needed()[place];
-            if detect_miss(self.presence(expert)).is_some() {
-                self.demand.queue_again(PieceId::expert(self.demand.layer(), expert));
-            }
-        }
     }
 
     /// Abandons the pass on failure.

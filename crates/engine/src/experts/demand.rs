@@ -2,7 +2,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use sws_store::PieceId;
+use sws_format::PieceId;
 
 /// Demand of the layer whose router chose last.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ pub(super) struct Demand {
 }
 
 impl Demand {
-    /// Starts the demand of a layer whose router has chosen these experts for so many tokens.
+    /// Starts the demand of a layer whose router has chosen these experts for `tokens` tokens.
     pub(super) fn begin(&mut self, layer: u32, tokens: usize, experts: &[u32]) {
         (self.layer, self.tokens) = (layer, tokens);
         self.needed.clear();

@@ -8,5 +8,5 @@ mod verifier;
 mod weights;
 
 pub(crate) use assembler::layers_with_experts;
-pub use assembler::{Ablations, AssemblerConfig, DynamicAssembler};
+pub use assembler::{Ablations, AssemblerConfig, DynamicAssembler, ExpectedReads};
 pub use verifier::{Exactness, Miss, NoBound, Presence, RealPath, Verdict, Verifier, detect_miss};

@@ -8,14 +8,12 @@ use std::time::Duration;
 use proptest::prelude::*;
 use sws_cache::policy::PolicyKind;
 use sws_draft::{Draft, NoDraft};
+use sws_format::{Clock, Manifest, Pass, PieceId, PieceKind, ShardReader};
 use sws_model::{
     CausalLm, Compute, FindRows, ForwardPass, Inventory, KvPrecision, ModelSpec, Observer,
     PassSource, Ready, ResidentSource, Role, Routed, Session, SourceError, TakeRow, WeightSource,
 };
-use sws_store::{
-    Arena, Clock, Manifest, NVMeWeightStore, Pass, PieceId, PieceKind, Read, ReaderKind,
-    ShardReader, Slot, StoreOptions,
-};
+use sws_store::{Arena, NVMeWeightStore, Read, ReaderKind, Slot, StoreOptions};
 use sws_testing::goldens::{self, golden_dir, runnable, runnable_from, variants};
 use sws_testing::readers::{Failing, Short, Slow};
 use sws_testing::recorded::Recorded;
@@ -178,7 +176,7 @@ impl Observer for Recorder {
     fn logits(&mut self, first: usize, logits: &[f32]) {
         for row in logits.chunks(self.vocab) {
             let bytes: Vec<u8> = row.iter().flat_map(|x| x.to_bits().to_le_bytes()).collect();
-            self.run.logits.push(sws_store::checksum(&bytes));
+            self.run.logits.push(sws_format::checksum(&bytes));
             self.likeliest = sws_kernels::functional::argmax(row).unwrap() as u32;
         }
         assert!(self.run.logits.len() > first);

@@ -11,7 +11,7 @@ pub enum Presence {
     Absent,
     /// Only a stand-in is resident.
     Inexact,
-    /// In flight: exact as soon as it has arrived.
+    /// In flight, and exact once it has arrived.
     Coming,
     /// Resident, with every byte verified.
     Exact,
@@ -20,7 +20,7 @@ pub enum Presence {
 /// Reason why a piece has to be fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Miss {
-    /// It is neither resident nor in flight.
+    /// The piece is neither resident nor in flight.
     Absent,
     /// Only a stand-in is resident.
     Inexact,
@@ -122,7 +122,7 @@ pub struct Verifier {
     pub misses: u64,
     /// Stand-ins found in place of experts when a router chose.
     pub offered: u64,
-    /// Number of these that did not count.
+    /// Number of these that were too inaccurate to count.
     pub caught: u64,
 }
 
@@ -137,7 +137,7 @@ impl Verifier {
         let mut missing = Vec::new();
         let mut inexact = Vec::new();
         for &expert in real.experts {
-            // Counted whether or not it may count later.
+            // Stand-ins are counted whether or not they may count later.
             let presence = presence(expert);
             self.offered += u64::from(presence == Presence::Inexact);
             match detect_miss(presence) {
@@ -173,7 +173,7 @@ impl Verifier {
         caught
     }
 
-    /// True if a stand-in may count whose error is at most this share of the hidden state's norm.
+    /// True if a stand-in may count when its error is this share of the hidden state's norm.
     pub fn tolerates(&self, share: f64) -> bool {
         match self.exactness {
             Exactness::Exact => false,

@@ -1,9 +1,9 @@
 //! Cached experts, as the forward pass sees them.
 
 use sws_cache::PredictiveCache;
+use sws_format::PieceId;
 use sws_kernels::Matrix;
 use sws_model::{Contribution, Inventory, Role, SourceError, Weights};
-use sws_store::PieceId;
 
 use super::verifier::Verifier;
 use crate::error::StreamError;
@@ -14,7 +14,7 @@ use crate::stand_ins::StandIns;
 pub(super) struct Assembled<'a> {
     pub(super) cache: &'a PredictiveCache<LoadedSlot>,
     pub(super) inventory: &'a Inventory,
-    /// Stand-ins in memory. Slots lack what experts share with them.
+    /// Stand-ins in memory. Slots lack the tensors that experts share with them.
     pub(super) stand_ins: &'a StandIns,
     /// True if stand-ins may serve for absent experts.
     pub(super) inexact: bool,

@@ -12,11 +12,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use sws_draft::Gates;
+use sws_format::{BLOCK_BYTES, Manifest, PieceId};
 use sws_kernels::{Matrix, MatrixPart, PartRows};
 use sws_model::{
     FindRows, ForwardPass, Inventory, ModelSpec, Role, RouterProbe, SourceError, TakeRow, Weights,
 };
-use sws_store::{Arena, BLOCK_BYTES, Manifest, NVMeWeightStore, PieceId};
+use sws_store::{Arena, NVMeWeightStore};
 
 use crate::error::StreamError;
 use crate::wait::Waiter;
@@ -35,11 +36,11 @@ pub struct InfrastructurePlan {
     pub pinned: Vec<PieceId>,
     /// Bytes of the ring that all other weights stream through.
     pub ring: usize,
-    /// True if routed experts stream through it too.
+    /// True if routed experts stream through the ring too.
     pub experts: bool,
 }
 
-/// All weights but routed experts, and those too if the plan says so.
+/// All weights except routed experts, or including them if they stream through the ring.
 ///
 /// Its [`Weights`] have every vector and the matrices of resident pieces. All other matrices are
 /// lent in blocks.
@@ -48,9 +49,9 @@ pub struct Infrastructure {
     store: Arc<NVMeWeightStore>,
     waiter: Waiter,
     pinned: ResidentPieces,
-    /// The tables that are not resident.
+    /// The tables that are not resident, whose rows are read when needed.
     tables: Vec<TableRows>,
-    /// Numbers of rows.
+    /// Reused buffer for the numbers of the rows that a layer looks up.
     numbers: Vec<u64>,
     ring: StreamRing,
     spec: ModelSpec,
@@ -59,13 +60,13 @@ pub struct Infrastructure {
 
 /// Maximum share of the ring for rows of tables: one part in this many.
 const LOOKUP_SHARE: usize = 8;
-/// Blocks that the ring has room for, as far as checksums allow: one being computed with, the next,
-/// and others being read.
+/// Number of blocks that the ring has room for, as far as checksums allow: one that is used for
+/// computing, the next one, and others that are being read.
 const BLOCKS: usize = 4;
 
 impl Infrastructure {
-    /// Takes the memory of `plan` out of `arena`, and reads the resident pieces. `report` is told of
-    /// the bytes of each.
+    /// Takes the memory of `plan` out of `arena`, and reads the resident pieces. `report` gets the
+    /// bytes of each piece.
     pub fn open(
         model: &ForwardPass,
         store: Arc<NVMeWeightStore>,
@@ -116,7 +117,7 @@ impl Infrastructure {
         })
     }
 
-    /// Bytes of the shortest ring that a plan works with.
+    /// Minimum bytes of the ring of a plan.
     pub fn least_ring(
         spec: &ModelSpec,
         inventory: &Inventory,
@@ -147,15 +148,15 @@ impl Infrastructure {
         })
     }
 
-    /// Begins to read the rows of the table of a layer that this pass will look up.
+    /// Starts reading the rows of a layer's table that this pass will look up.
     pub fn expect_rows(&mut self, layer: usize, find: FindRows<'_>) -> Result<(), SourceError> {
         self.with_table(layer, find, |table, store, waiter, numbers| {
             table.begin(store, waiter, numbers)
         })
     }
 
-    /// Calls `take` with the place and the row of each number that `find` gives in the table of a
-    /// layer.
+    /// Calls `take` for each row that `find` selects in the table of a layer, with its place and
+    /// its values.
     pub fn look_up(
         &mut self,
         layer: usize,
@@ -209,7 +210,7 @@ impl Infrastructure {
         layers.filter(|(_, experts)| !experts.is_empty()).collect()
     }
 
-    /// The waiter for its reads.
+    /// The waiter for reads of these weights.
     pub(crate) fn waiter(&self) -> &Waiter {
         &self.waiter
     }
@@ -264,8 +265,8 @@ impl StreamedWeights<'_> {
         )
     }
 
-    /// The parts of the tables whose rows are looked up: those of layers, and the embedding if it is
-    /// not resident.
+    /// The parts of the tables whose rows are looked up: tables of layers, and the embedding if it
+    /// is not resident.
     fn tables(&self) -> Vec<Vec<TablePart>> {
         let part = |piece, role, first: &mut u64| {
             let held = *self.inventory.piece(piece).iter().find(|held| held.role == role)?;
@@ -284,7 +285,7 @@ impl StreamedWeights<'_> {
         all.filter(|parts: &Vec<_>| !parts.is_empty()).collect()
     }
 
-    /// Minimum bytes for looking up rows, and for blocks.
+    /// Minimum bytes for looking up rows, and for the ring's blocks.
     fn least(&self) -> Result<[usize; 2], StreamError> {
         let mut rows = 0;
         for parts in self.tables() {
@@ -319,7 +320,7 @@ impl Weights for Infrastructure {
     }
 }
 
-/// The bytes of these rows in a part that was read for all rows.
+/// The bytes of these rows, in a part that was read for all rows.
 fn of_rows<'a>(part: &MatrixPart, rows: Range<u64>, cols: u64, all: &'a [u8]) -> &'a [u8] {
     match part.rows(rows, cols) {
         Some(PartRows::Bytes(range)) => {

@@ -3,11 +3,10 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use sws_format::{PieceId, PieceKind};
 use sws_kernels::{Encoding, Matrix, MatrixError};
-use sws_model::{
-    HeldTensor, Inventory, LoadError, Role, SourceError, Weights, WeightsError, first_not_finite,
-};
-use sws_store::{Arena, Completion, NVMeWeightStore, PieceId, PieceKind, Read, Slot, TensorLayout};
+use sws_model::{HeldTensor, Inventory, LoadError, Role, SourceError, Weights, WeightsError};
+use sws_store::{Arena, Completion, NVMeWeightStore, Read, Slot, TensorLayout};
 
 use crate::error::StreamError;
 
@@ -124,7 +123,7 @@ impl ResidentPieces {
             let matrix = stored.matrix(&slot);
             let name = || tensor.name.clone();
             let matrix = matrix.map_err(|cause| LoadError::Matrix { name: name(), cause })?;
-            let wrong = || first_not_finite(&matrix, &stored.slices(&slot));
+            let wrong = || matrix.first_not_finite();
             if let Some((row, col, value)) = (!held.role.has_any_bits()).then(wrong).flatten() {
                 let name = name();
                 let file = None;

@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
+use sws_format::PieceId;
 use sws_kernels::{Encoding, Matrix};
-use sws_model::{LoadError, Role, SourceError, WeightsError, first_not_finite};
+use sws_model::{LoadError, Role, SourceError, WeightsError};
 use sws_store::{
-    Cancelled, Completion, LayoutError, NVMeWeightStore, PieceId, PieceLayout, Priority, Slot,
-    Ticket,
+    Cancelled, Completion, LayoutError, NVMeWeightStore, PieceLayout, Priority, Slot, Ticket,
 };
 
 use super::of_rows;
@@ -18,7 +18,7 @@ use crate::error::StreamError;
 use crate::wait::Waiter;
 
 /// Reads the matrices of a [`StreamSchedule`] ahead of the pass, as far as there is room, and lends
-/// them to it block by block.
+/// them to the pass block by block.
 ///
 /// All scheduled reads are certain. They are therefore issued as far as there is room, in the order
 /// in which they will be needed, but behind demand reads ([`Priority::Ahead`]). The read that the
@@ -31,13 +31,13 @@ pub(crate) struct StreamRing {
     buffer: RingBuffer,
     /// Reads in flight or done, in the order in which they are needed.
     entries: VecDeque<RingEntry>,
-    /// The next read, if there was no room for it.
+    /// The next read, if the ring had no room for it.
     layout: Option<(NextRead, Arc<PieceLayout>)>,
     /// Number of cancelled reads whose slots have not been returned.
     stopping: usize,
     reply: Sender<Completion>,
     arrived: Receiver<Completion>,
-    /// By block: true once its numbers have been checked.
+    /// True for each block whose numbers have been checked.
     checked: Vec<bool>,
     /// True if the head was used since the pass began.
     head_used: bool,
@@ -81,8 +81,8 @@ impl StreamRing {
         }
     }
 
-    /// Begins a pass. It is expected to use the head if the last one did: all passes do but those
-    /// of a long prompt.
+    /// Begins a pass. It is expected to use the head if the previous pass did. All passes use the
+    /// head except those of a long prompt.
     pub(crate) fn begin(&mut self) -> Result<(), StreamError> {
         self.schedule.expects_head = std::mem::take(&mut self.head_used);
         self.fill()
@@ -174,7 +174,7 @@ impl StreamRing {
         while let Some(entry) = self.entries.pop_back() {
             self.drop_entry(entry);
         }
-        // Reads already on the device end soon, and no computation is delayed.
+        // Reads that are already on the device end soon, and delay no computation.
         while self.stopping > 0
             && let Some(completion) = self.waiter.settle(&self.store, &self.arrived)
         {
@@ -236,7 +236,7 @@ impl StreamRing {
                     self.store.promote(*ticket);
                 }
                 Some(_) => continue,
-                // All memory is in cancelled reads.
+                // Cancelled reads hold all of the memory.
                 None if self.stopping > 0 => {}
                 None => {
                     let need = self.layout.as_ref().map_or(0, |(_, layout)| layout.slot_len());
@@ -296,7 +296,7 @@ impl StreamRing {
         let view = Matrix::block(encoding, size(matrix.rows), size(cols), range, used)
             .map_err(|cause| LoadError::Matrix { name: name(), cause })?;
         if !self.checked[matrix.first + block]
-            && let Some((row, col, value)) = first_not_finite(&view, &parts)
+            && let Some((row, col, value)) = view.first_not_finite()
         {
             let row = row + rows.start as usize;
             let piece = fetched.layout.read().piece();

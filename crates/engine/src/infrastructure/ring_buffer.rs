@@ -4,7 +4,7 @@ use sws_store::Slot;
 
 /// A slot that is cut on demand. Slots are taken only behind the previous one, or from the start
 /// after the end. As they are returned in the order in which they were taken, free memory is in one
-/// run, or two. One slot may stay while others come and go: it is passed wherever it lies.
+/// run, or two. One slot may stay while others are taken and returned around it.
 #[derive(Debug)]
 pub(crate) struct RingBuffer {
     bytes: usize,
@@ -44,7 +44,7 @@ impl RingBuffer {
             let at = self.free.binary_search_by_key(&place, address).ok()?;
             (self.free[at].len() >= len).then_some(at)
         };
-        // No order is left to keep around a single slot, and memory may begin behind it.
+        // A single slot leaves no order to keep, so the next slot may begin right after it.
         let anywhere = || match self.out {
             0 | 1 => self.free.iter().position(|slot| slot.len() >= len),
             _ => None,

@@ -1,9 +1,10 @@
-//! The routers of a model in memory, without its other weights.
+//! The routers of a model, without its other weights.
 
 use sws_draft::Gates;
+use sws_format::{PieceId, PieceKind};
 use sws_kernels::Tier;
 use sws_model::{Inventory, ModelSpec, RouterProbe};
-use sws_store::{Arena, NVMeWeightStore, PieceId, PieceKind, PieceLayout, Read};
+use sws_store::{Arena, NVMeWeightStore, PieceLayout, Read};
 
 use super::resident::{ResidentPieces, ResidentWeights};
 use crate::error::StreamError;
@@ -16,7 +17,7 @@ pub struct RouterSet {
     probe: RouterProbe,
 }
 
-/// Bytes for reading norms before they are widened.
+/// Buffer size for reading norms before they are widened.
 const NORM_BYTES: usize = 8 << 20;
 
 impl RouterSet {

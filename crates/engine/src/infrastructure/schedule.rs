@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use sws_format::{Manifest, PieceId, PieceKind, Tensor};
 use sws_kernels::{Encoding, PartRows};
 use sws_model::{HeldTensor, Inventory, ModelSpec, ReadStep, Role, TensorSpec};
-use sws_store::{LayoutError, Manifest, Parts, PieceId, PieceKind, PieceLayout, Read, Tensor};
+use sws_store::{LayoutError, Parts, PieceLayout, Read};
 
 /// A streamed matrix, read whole or in blocks of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +39,7 @@ impl Streamed {
             Some(PartRows::Bytes(bytes)) => bytes.end - bytes.start,
             _ => 0,
         };
-        // A block consists of whole checked runs, and these of whole rows.
+        // A block consists of whole checksum runs, and each run of whole rows.
         let checked = match large.check_len.checked_rem(row) {
             Some(0) => large.check_len / row,
             _ => rows,
@@ -73,7 +74,7 @@ impl Streamed {
         start..(start + self.block).min(self.rows)
     }
 
-    /// The read of this number, in the order in which they are needed.
+    /// The read with this number, in the order in which reads are needed.
     pub(crate) fn read(&self, number: usize) -> Read {
         let &Streamed { piece, tensor, .. } = self;
         if self.block == self.rows {
@@ -291,7 +292,8 @@ impl StreamSchedule {
         matrices(*experts.get(n.checked_div(each)?)?)?.get(n % each).copied()
     }
 
-    /// True if a step is the head, or what it reads, which prompts reach only in their last chunk.
+    /// True if a step is the head, or a norm before it, which prompts reach only in their last
+    /// chunk.
     fn is_head(&self, step: usize) -> bool {
         let head = [PieceId::FINAL_NORM, PieceId::LM_HEAD, PieceId::EMBED];
         matches!(self.steps[step], ScheduleStep::Matrix(matrix) if head.contains(&matrix.piece))

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
+use sws_format::{Manifest, PieceId};
 use sws_kernels::{Encoding, Matrix};
 use sws_model::{HeldTensor, LoadError, TakeRow, WeightsError};
-use sws_store::{
-    Arena, Completion, Manifest, NVMeWeightStore, Parts, PieceId, PieceLayout, Priority, Read, Slot,
-};
+use sws_store::{Arena, Completion, NVMeWeightStore, Parts, PieceLayout, Priority, Read, Slot};
 
 use super::of_rows;
 use super::ring_buffer::RingBuffer;
@@ -23,25 +22,25 @@ pub(crate) struct TablePart {
     pub(crate) first: u64,
 }
 
-/// Reads rows by their numbers, along with other rows under the same checksums.
+/// Reads table rows by number, along with other rows under the same checksums.
 #[derive(Debug)]
 pub(crate) struct TableRows {
-    /// In the order of their rows; at least one.
+    /// Parts of the table, in the order of their rows; at least one.
     parts: Vec<TablePart>,
-    /// Of each part, the table and patches of bf12 or bf11, which every row needs.
+    /// For each part, the decoding table and patches of bf12 or bf11, which every row needs.
     rest: Vec<Option<(Slot, Arc<PieceLayout>)>>,
     buffer: RingBuffer,
     reply: Sender<Completion>,
     arrived: Receiver<Completion>,
     /// The numbers of the rows that are being read.
     numbers: Vec<u64>,
-    /// Their indices, sorted by number.
+    /// Indices into `numbers`, sorted by number.
     order: Vec<usize>,
-    /// Number of those in `order` whose rows have been requested.
+    /// Number of entries in `order` whose rows have been requested.
     next: usize,
-    /// The end of the rows that have been requested: rows of larger numbers have not been.
+    /// End of the requested rows. Rows with larger numbers have not been requested.
     requested: u64,
-    /// Reads of these rows.
+    /// Number of reads in flight.
     in_flight: usize,
     /// A decoded row.
     row: Vec<f32>,
@@ -51,18 +50,18 @@ pub(crate) struct TableRows {
 const MAX_IN_FLIGHT: usize = 16;
 
 impl TableRows {
-    /// Bytes that it has taken.
+    /// Bytes taken from the arena.
     pub(crate) fn bytes(&self) -> usize {
         let rest = self.rest.iter().flatten().map(|(slot, _)| slot.len());
         self.buffer.bytes() + rest.sum::<usize>()
     }
 
-    /// The first part of the table that it reads.
+    /// The first part of the table.
     pub(crate) fn piece(&self) -> PieceId {
         self.parts[0].piece
     }
 
-    /// Minimum bytes that it takes.
+    /// Minimum bytes taken from the arena.
     pub(crate) fn least(manifest: &Manifest, parts: &[TablePart]) -> Result<usize, StreamError> {
         let mut bytes = row_bytes(manifest, parts)?;
         for read in parts.iter().filter_map(TablePart::rest) {
@@ -71,7 +70,8 @@ impl TableRows {
         Ok(bytes)
     }
 
-    /// Takes room for one row out of `arena`, and for as many more as fit into `share` bytes.
+    /// Takes memory for one row out of `arena`, and for as many more rows as fit into `share`
+    /// bytes.
     pub(crate) fn new(
         store: &NVMeWeightStore,
         arena: &Arena,
@@ -105,7 +105,7 @@ impl TableRows {
         })
     }
 
-    /// Begins to read the rows with these numbers, as far as there is room.
+    /// Starts reading the rows with these numbers, as far as there is room.
     pub(crate) fn begin(
         &mut self,
         store: &NVMeWeightStore,
@@ -113,7 +113,7 @@ impl TableRows {
         numbers: &[u64],
     ) -> Result<(), StreamError> {
         self.settle(store, waiter);
-        // Exactly as long as needed: a budget counts on it.
+        // The capacity is exact, because the budget relies on it.
         self.numbers.reserve_exact(numbers.len());
         self.numbers.extend_from_slice(numbers);
         self.order.reserve_exact(numbers.len());
@@ -122,8 +122,8 @@ impl TableRows {
         self.request(store)
     }
 
-    /// Calls `take` with the place and the row of each of these numbers. They are read now, unless
-    /// [`begin`](Self::begin) was last called with them.
+    /// Calls `take` with the place and the row of each of these numbers. Reads them now, unless
+    /// [`begin`](Self::begin) was last called with the same numbers.
     pub(crate) fn finish(
         &mut self,
         store: &NVMeWeightStore,
@@ -148,7 +148,7 @@ impl TableRows {
         Ok(())
     }
 
-    /// Waits for the reads that were begun, and drops their rows.
+    /// Waits for reads in flight, and drops their rows.
     pub(crate) fn settle(&mut self, store: &NVMeWeightStore, waiter: &Waiter) {
         while self.in_flight > 0
             && let Some(done) = waiter.settle(store, &self.arrived)
@@ -223,7 +223,8 @@ impl TableRows {
         let used = &parts[..encoding.parts().len()];
         let matrix = Matrix::block(encoding, rows, cols, range.clone(), used)
             .map_err(|cause| LoadError::Matrix { name: name(), cause })?;
-        // Rows before those that the read was for were in an earlier one, if they are wanted.
+        // A read may start with rows before the requested ones. If those are wanted too, they were
+        // part of an earlier read.
         let from = match layout.read() {
             Read::Rows { rows, .. } => rows.start,
             _ => tensor.range.start,
@@ -252,20 +253,20 @@ impl TablePart {
         Read::Rows { piece: self.piece, tensor: self.held.index, rows, parts }
     }
 
-    /// What a row alone needs.
+    /// The parts that are read for each row.
     fn own(&self) -> Parts {
         if self.held.encoding.has_patches() { Parts::First } else { Parts::All }
     }
 
-    /// The read of what all rows need, if they need anything.
+    /// The read of the parts that all rows need, if there are any.
     fn rest(&self) -> Option<Read> {
         let patched = self.held.encoding.has_patches();
         patched.then(|| self.read(0..self.held.rows as u64, Parts::Rest))
     }
 }
 
-/// Maximum bytes of a slot for one row. Runs begin and end within pages, and are read together with
-/// the bytes between them if these are few.
+/// Maximum bytes of a slot for one row. Checksum runs start and end in the middle of pages. They
+/// are read in one go if the bytes between them are few.
 fn row_bytes(manifest: &Manifest, parts: &[TablePart]) -> Result<usize, StreamError> {
     const BETWEEN: usize = 64 << 10;
     let mut most = 0;

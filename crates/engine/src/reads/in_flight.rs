@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use sws_cache::NoRoom;
+use sws_format::PieceId;
 use sws_kernels::Matrix;
-use sws_model::{Inventory, LoadError, WeightsError, first_not_finite};
+use sws_model::{Inventory, LoadError, WeightsError};
 use sws_store::{
-    Cancelled, Completion, LayoutError, NVMeWeightStore, PieceId, PieceLayout, Priority, Ticket,
-    Timing,
+    Cancelled, Completion, LayoutError, NVMeWeightStore, PieceLayout, Priority, Ticket, Timing,
 };
 
 use super::layouts::Layouts;
@@ -23,7 +23,8 @@ use crate::wait::Waiter;
 pub(crate) struct ReadsInFlight {
     pub(crate) store: Arc<NVMeWeightStore>,
     pub(super) inventory: Arc<Inventory>,
-    /// Stand-ins in memory, before the first read. Experts are read without what theirs share.
+    /// Stand-ins in memory, set before the first read. Tensors shared with a stand-in are not read
+    /// again.
     pub(crate) stand_ins: Arc<StandIns>,
     pub(crate) waiter: Waiter,
     pub(super) reply: Sender<Completion>,
@@ -256,7 +257,7 @@ impl ReadsInFlight {
             let name = || tensor.map_or(String::new(), |tensor| tensor.name.clone());
             let matrix = Matrix::new(held.encoding, held.rows, held.cols, parts)
                 .map_err(|cause| LoadError::Matrix { name: name(), cause })?;
-            if let Some((row, col, value)) = first_not_finite(&matrix, parts) {
+            if let Some((row, col, value)) = matrix.first_not_finite() {
                 let name = name();
                 let file = tensor.map(|tensor| tensor.source.clone());
                 return Err(WeightsError::NotFinite { name, file, value, row, col }.into());

@@ -6,11 +6,10 @@
 use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender};
+use sws_format::PieceId;
 use sws_kernels::Matrix;
 use sws_model::{HeldTensor, Inventory, Ready, Role, SourceError, Weights};
-use sws_store::{
-    Completion, FetchError, Landed, NVMeWeightStore, PieceId, PieceLayout, Priority, Ticket,
-};
+use sws_store::{Completion, FetchError, Landed, NVMeWeightStore, PieceLayout, Priority, Ticket};
 
 use super::in_flight::{Arrival, ReadInFlight, ReadsInFlight};
 use super::loaded::{matrix, no_vector};
@@ -164,7 +163,7 @@ impl Weights for LastExpert<'_> {
         if let Some(landed) = &self.landed {
             return matrix(&self.layout, landed, held, self.stand_ins);
         }
-        // Once the last matrix was requested, the expert is whole: its last bias follows.
+        // Once the last matrix was requested, the whole expert is resident: its last bias follows.
         let Completion { layout, slot, .. } = self.completions.last()?;
         matrix(layout, slot, held, self.stand_ins)
     }

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-use sws_store::{LayoutError, NVMeWeightStore, PieceId, PieceLayout, Read};
+use sws_format::PieceId;
+use sws_store::{LayoutError, NVMeWeightStore, PieceLayout, Read};
 
 use crate::stand_ins::StandIns;
 
@@ -14,7 +15,7 @@ use crate::stand_ins::StandIns;
 pub(super) struct Layouts(HashMap<PieceId, Arc<PieceLayout>>);
 
 impl Layouts {
-    /// The layout of a piece, without what its stand-in has if that is in memory.
+    /// The layout of a piece, without the tensors that a resident stand-in shares with it.
     pub(super) fn of(
         &mut self,
         store: &NVMeWeightStore,

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use sws_format::PieceId;
 use sws_kernels::{Encoding, Matrix};
 use sws_model::{HeldTensor, Role};
-use sws_store::{PieceId, PieceLayout, Slot};
+use sws_store::{PieceLayout, Slot};
 
 use crate::stand_ins::StandIns;
 
-/// A slot with its piece.
+/// A slot and the piece in it.
 #[derive(Debug)]
 pub struct LoadedSlot {
     pub(super) slot: Slot,
@@ -21,8 +22,8 @@ impl LoadedSlot {
         LoadedSlot { slot, layout: None }
     }
 
-    /// A matrix or bias of the piece; `None` if the slot is empty. What it shares with its stand-in is
-    /// there alone.
+    /// A matrix or bias of the piece; `None` if the slot is empty. Tensors shared with a stand-in
+    /// are stored only there.
     pub(crate) fn matrix<'s>(
         &'s self,
         held: &HeldTensor,

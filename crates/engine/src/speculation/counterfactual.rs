@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use sws_store::PieceId;
+use sws_format::PieceId;
 
 /// Prefetched pieces, and a demand-only cache to compare with.
 ///

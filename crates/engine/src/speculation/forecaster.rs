@@ -2,7 +2,7 @@
 
 use sws_cache::{SavedError, SavedTensors};
 use sws_draft::{Draft, Gates, ReassemblyBlueprint};
-use sws_store::Pass;
+use sws_format::Pass;
 
 /// A draft with its last forecast.
 #[derive(Debug)]

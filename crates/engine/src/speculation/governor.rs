@@ -12,8 +12,8 @@ const WORTH: f64 = 1.0 / 400.0;
 /// Share of a window's time that speculation must be able to save to stay on, whatever was booked.
 /// It hides waiting behind computing, so it can save at most the smaller of the two.
 const REACH: f64 = 1.0 / 100.0;
-/// Share of the waiting that speculation hides at best. Where the draft takes longer than that, no
-/// booking has to be waited for.
+/// Maximum share of the waiting that speculation can hide. If the draft takes longer than that, the
+/// decision needs no bookings.
 const HIDDEN: f64 = 1.0 / 2.0;
 /// Number of passes after which an attempt ends that has lost by more than [`SURE`] standard errors,
 /// or whose draft takes too long.

@@ -13,7 +13,7 @@ pub(crate) use account::{Account, ChosenExperts};
 pub(crate) use forecaster::Forecaster;
 pub use governor::Speculation;
 pub(crate) use prefetcher::{ExpectedPiece, Prefetch, PrefetchOutcome, Prefetcher};
-pub(crate) use price::{LIKELY_VICTIM_STEPS, Moment};
+pub(crate) use price::LIKELY_VICTIM_STEPS;
 pub(crate) use warm_fill::WarmFill;
 pub(crate) use warm_start::WarmStart;
 pub use warm_start::earlier_routes;

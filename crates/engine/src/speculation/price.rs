@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::wait::Moment;
+
 /// Weight of a loss against a gain. It is one because reads are preemptible; it would be two for
 /// reads that a demand had to wait for to their end.
 const KAPPA: f64 = 1.0;
@@ -63,7 +65,7 @@ impl ReadTimeModel {
 enum PassStage {
     /// Between passes, or after the experts of a layer.
     Between,
-    /// Before the router's choice.
+    /// Before the router has chosen.
     Before,
     /// After the router's choice: the shared expert, if there is one, is computed.
     Chosen,
@@ -84,29 +86,14 @@ pub(crate) struct ComputePace {
     since: Moment,
 }
 
-/// A moment, with the total duration of all waits before it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Moment {
-    pub(crate) now: Duration,
-    pub(crate) waited: Duration,
-}
-
-impl Moment {
-    /// Nanoseconds since an earlier moment, without waits.
-    pub(crate) fn computing(self, since: Moment) -> f64 {
-        let waited = self.waited.saturating_sub(since.waited);
-        self.now.saturating_sub(since.now).saturating_sub(waited).as_nanos() as f64
-    }
-}
-
 /// Computing times of one layer in nanoseconds; `None` if not measured.
 #[derive(Clone, Copy, Debug, Default)]
 struct LayerTimes {
-    /// Before its router has chosen.
+    /// Before the layer's router has chosen.
     before: Option<f64>,
-    /// Between the router's choice and its routed experts.
+    /// Between the router's choice and the first routed expert.
     chosen: Option<f64>,
-    /// For each routed expert.
+    /// Per routed expert.
     expert: Option<f64>,
     /// Mean number of routed experts.
     experts: f64,
@@ -243,7 +230,7 @@ pub(crate) struct ReadOffer {
     pub(crate) lead: f64,
     /// Duration of the read.
     pub(crate) service: f64,
-    /// Duration of a chunk, for which a demand that comes meanwhile waits.
+    /// Duration of a chunk, which delays a demand that is made meanwhile.
     pub(crate) chunk: f64,
     /// Demanded reads per nanosecond.
     pub(crate) demands: f64,

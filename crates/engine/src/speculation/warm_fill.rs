@@ -1,9 +1,9 @@
-//! Fills free slots, while the disk is idle, with the pieces most likely to be used by what earlier
-//! runs have learned.
+//! Fills free slots while the disk is idle. Pieces are chosen by the expert usage of earlier runs,
+//! the most probable ones first.
 
 use std::collections::VecDeque;
 
-use sws_store::PieceId;
+use sws_format::PieceId;
 
 /// Horizon in tokens of the probability by which pieces are chosen.
 pub(crate) const WITHIN: usize = 64;
@@ -11,7 +11,7 @@ pub(crate) const WITHIN: usize = 64;
 /// Pieces to fill free slots with.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) enum WarmFill {
-    /// No pieces: nothing was learned, no slot is free, or all pieces are resident.
+    /// No pieces: there is no usage of earlier runs, no slot is free, or all pieces are resident.
     #[default]
     Off,
     /// Pieces to be chosen after the first prompt, which is not over yet.

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use sws_cache::history::HistoryShape;
 use sws_cache::{SavedError, SavedTensors, Trace};
-use sws_store::{MAX_LEARNED_BYTES, open_regular};
+use sws_format::{MAX_LEARNED_BYTES, open_regular};
 
-/// The file, and the model that it belongs to.
+/// The warm-start file, and its model.
 #[derive(Clone, Debug)]
 pub(crate) struct WarmStart {
     path: PathBuf,
@@ -64,7 +64,7 @@ impl WarmStart {
         name.push(format!(".{}.tmp", std::process::id()));
         let unfinished = PathBuf::from(name);
         let written = (|| {
-            // A killed process with the same id may have left one.
+            // A killed process with the same id may have left an unfinished file.
             let _ = fs::remove_file(&unfinished);
             let mut file = OpenOptions::new().write(true).create_new(true).open(&unfinished)?;
             file.write_all(&saved.write(&self.model))?;
@@ -80,8 +80,8 @@ impl WarmStart {
     }
 }
 
-/// The routes of the last tokens of earlier runs, from the file that keeps what was learned of the model
-/// with this fingerprint. `None` without a file, or without routes in it that fit the model.
+/// The routes of the last tokens of earlier runs, from the warm-start file of the model with this
+/// fingerprint. `None` without a file, or without routes that fit the model.
 pub fn earlier_routes(file: &Path, fingerprint: &str, shape: HistoryShape) -> Option<Trace> {
     WarmStart::new(file.to_owned(), fingerprint).read().ok()??.routes(shape).ok()?
 }

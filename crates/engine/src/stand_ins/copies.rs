@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 
+use sws_format::{Piece, PieceId};
 use sws_kernels::Matrix;
 use sws_kernels::functional::Activation;
 use sws_model::{Contribution, Inventory, MlpSpec, Role};
-use sws_store::{Arena, NVMeWeightStore, Piece, PieceId};
+use sws_store::{Arena, NVMeWeightStore};
 
 use crate::error::StreamError;
 use crate::infrastructure::ResidentPieces;

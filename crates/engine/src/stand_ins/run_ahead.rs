@@ -1,14 +1,15 @@
-//! State of running ahead: later layers are computed on stand-ins while experts are read, to learn
-//! their choices. Also holds the stand-ins to judge where some may count.
+//! State of running ahead. While experts are read, later layers are computed on stand-ins, to learn
+//! which experts they choose. The state also holds stand-ins to be judged, where inexact results
+//! may count.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use sws_format::PieceId;
 use sws_model::Routed;
-use sws_store::PieceId;
 
 use super::copies::StandIns;
-use crate::speculation::Moment;
+use crate::wait::Moment;
 use std::time::Duration;
 
 /// Stand-ins, and the state of a run ahead.
@@ -53,8 +54,8 @@ struct LayerPace {
 
 /// Span of the moving averages: the latest value has a weight of one part in this many.
 const RECENT: u32 = 8;
-/// Minimum gain of a run ahead, in layers. It costs at most a layer that is begun just before the
-/// wait is over, and a second computation of this layer's resident experts; and the gain is an
+/// Minimum gain of a run ahead, in layers. A run ahead costs at most one layer begun just before
+/// the wait ends, and a second computation of this layer's resident experts. The gain is only an
 /// estimate.
 const MIN_GAIN_LAYERS: u32 = 2;
 

@@ -1,20 +1,23 @@
-//! When memory that nothing needs at the moment is lent to slots: that of a prompt's activations, of
-//! contexts, and of structured output.
+//! Decides when unused memory is lent to slots: that of a prompt's activations, of contexts, and of
+//! structured output.
 
 use crate::budget::{HUGE_PAGE, SlotClass, mapped};
 
-/// Small passes in which lent slots pay for the reads that are lost when they are taken back.
+/// Number of small passes after which lent slots have paid for the reads that are lost when they
+/// are taken back.
 const WORTH_LENDING: u32 = 16;
 
-/// Lends slots as long as passes are small: each sequence gets at most a token. They are taken back before
-/// a prompt, which needs the memory, and lent later after one that came soon after the one before.
+/// Lends slots as long as passes are small, with at most one token of each sequence. Slots are
+/// taken back before a prompt, which needs the memory. If prompts follow each other closely,
+/// lending resumes later.
 #[derive(Clone, Debug, Default)]
 pub struct Lending {
-    /// Number of slots without lent ones, if slots have been lent.
+    /// Number of slots without the lent ones, if slots are lent.
     own: Option<usize>,
     /// True if lent slots were taken back for another reason than a prompt.
     ended: bool,
-    /// Small passes since the last large one, and number of them before slots are lent again.
+    /// Small passes since the last large one, and the number of small passes before slots are lent
+    /// again.
     small: u32,
     wait: u32,
 }
@@ -36,7 +39,7 @@ impl Lending {
         self.own.is_some()
     }
 
-    /// Records that slots were lent beside so many others.
+    /// Records that slots were lent after `own` others.
     pub fn lent(&mut self, own: usize) {
         self.own = Some(own);
     }
@@ -57,33 +60,34 @@ impl Lending {
     }
 }
 
-/// Blocks into which the memory of contexts is divided, about, and bytes of a block at least.
+/// Approximate number of blocks into which the memory of contexts is divided, and the minimum bytes
+/// of a block.
 const BLOCKS: usize = 16;
 const LEAST_BLOCK: usize = 4 << 20;
 
-/// Slots in the memory of contexts that texts do not need yet: block by block, with a block's bytes
-/// left free, so that a text that grows seldom takes one back.
+/// Slots in the memory of contexts that sequences do not use yet. They are lent block by block. The
+/// bytes of one block always stay free, so that a growing sequence rarely takes a block back.
 #[derive(Debug, Default)]
 pub(super) struct ContextLending {
     blocks: Vec<LentBlock>,
     /// Number of slots before each block that is lent.
     lent: Vec<usize>,
-    /// Bytes that texts do not need.
+    /// Bytes that sequences do not use.
     idle: u64,
 }
 
 #[derive(Debug)]
 struct LentBlock {
-    /// Lengths of its slots.
+    /// Lengths of the block's slots.
     slots: Vec<usize>,
-    /// Bytes of its mapping, page tables included.
+    /// Bytes of the block's mapping, page tables included.
     bytes: usize,
 }
 
 impl ContextLending {
-    /// Nothing is lent yet of these slots.
+    /// Divides these slots into blocks. None of them is lent yet.
     pub(super) fn new(classes: &[SlotClass]) -> ContextLending {
-        // Each block has of each class its share.
+        // Every block gets its share of each class.
         let of_class = |class: &SlotClass| {
             let SlotClass { len, count } = *class;
             (0..count).map(move |n| ((n as f64 + 0.5) / count as f64, len))
@@ -113,8 +117,8 @@ impl ContextLending {
         !self.blocks.is_empty()
     }
 
-    /// Sets the bytes that texts do not need. Returns the number of slots to keep, if others have to be
-    /// taken back.
+    /// Sets the bytes that sequences do not use. Returns the number of slots to keep, if others
+    /// have to be taken back.
     pub(super) fn set_idle(&mut self, idle: u64) -> Option<usize> {
         self.idle = idle;
         let keeps = self.within(0);
@@ -123,7 +127,7 @@ impl ContextLending {
         own
     }
 
-    /// Number of the first blocks that leave at least so many blocks' bytes of what is idle.
+    /// Number of blocks that fit into the idle bytes, with the bytes of `free` blocks left over.
     fn within(&self, free: usize) -> usize {
         let mut bytes = 0;
         let fits = |block: &&LentBlock| {
@@ -133,8 +137,8 @@ impl ContextLending {
         self.blocks.iter().take_while(fits).count()
     }
 
-    /// True if there is more to lend. While other slots are lent behind these, they would be lost for it:
-    /// then it has to be a quarter of all.
+    /// True if another block can be lent. If other slots are lent behind the blocks, they would
+    /// have to be taken back first, so it must be worth a quarter of all blocks.
     pub(super) fn has_more(&self, others: bool) -> bool {
         let more = self.within(1).saturating_sub(self.lent.len());
         more > 0 && (!others || more * 4 >= self.blocks.len())
@@ -146,20 +150,20 @@ impl ContextLending {
         if at < self.within(1) { Some(&self.blocks[at].slots) } else { None }
     }
 
-    /// Records that the next block was lent, behind so many slots.
+    /// Records that the next block was lent, after `before` slots.
     pub(super) fn lent(&mut self, before: usize) {
         self.lent.push(before);
     }
 
-    /// Forgets the lent slots, which are taken back for another reason than a text that grows. Returns the
-    /// number of slots before them, if some were lent.
+    /// Forgets the lent slots, which are taken back for another reason than a growing sequence.
+    /// Returns the number of slots before them, if some were lent.
     pub(super) fn ended(&mut self) -> Option<usize> {
         let own = self.lent.first().copied();
         self.lent.clear();
         own
     }
 
-    /// Lends nothing from now on: there was no memory.
+    /// Stops lending, because the system granted no memory.
     pub(super) fn stop(&mut self) {
         self.blocks.truncate(self.lent.len());
     }
@@ -190,12 +194,12 @@ impl StructuredLending {
         self.own.is_some()
     }
 
-    /// Records that slots were lent behind so many others.
+    /// Records that slots were lent after `own` others.
     pub(super) fn lent(&mut self, own: usize) {
         self.own = Some(own);
     }
 
-    /// Sets that texts have structured output, or that none has. Returns the number of slots to keep, if
+    /// Records whether any text has structured output. Returns the number of slots to keep, if
     /// others have to be taken back.
     pub(super) fn set_idle(&mut self, is_idle: bool) -> Option<usize> {
         self.is_idle = is_idle;

@@ -19,7 +19,7 @@ pub(crate) struct Meter {
     ahead: Option<MeterReading>,
 }
 
-/// Computing times for virtual time, in which nothing takes time by itself.
+/// Computing times in virtual time, where computing itself takes no time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ComputeCosts {
     /// Time of a layer before its router has chosen, and again for a shared expert or for the
@@ -57,7 +57,7 @@ impl Meter {
         Meter { waiter, pace: None, spent: SpentTime::default(), ahead: None }
     }
 
-    /// Makes computing take virtual time of `store`.
+    /// Makes computing advance the virtual time of `store`.
     pub(crate) fn pace(&mut self, store: Arc<NVMeWeightStore>, costs: ComputeCosts) {
         self.pace = Some((store, costs));
     }

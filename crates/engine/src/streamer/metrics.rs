@@ -56,9 +56,9 @@ pub struct Counters {
     pub speculation: Speculation,
     /// Peak number of bytes in expert slots.
     pub peak_cache_bytes: u64,
-    /// Bytes of contexts that hold experts at the moment.
+    /// Bytes of context memory that is lent to experts at the moment.
     pub context_lent: u64,
-    /// Bytes of the memory of structured output that slots have.
+    /// Bytes of structured-output memory that is lent to slots.
     pub structured_lent: u64,
 }
 

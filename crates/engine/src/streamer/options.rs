@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use sws_draft::{Draft, NoDraft};
-use sws_model::text::{SampleError, Sampling};
 use sws_model::{ForwardError, KvPrecision, WeightsError};
+use sws_text::{SampleError, Sampling};
 
 use super::meter::ComputeCosts;
 use crate::budget::{PlanError, ProcessMemory, RamBudget};
@@ -23,13 +23,14 @@ pub struct Options {
     pub process: Option<ProcessMemory>,
     /// True to prefetch: the next layer of a prompt, and the experts that `draft` forecasts.
     pub speculation: bool,
-    /// Draft that forecasts experts. One for which the budget has no room is refused.
+    /// Draft that forecasts experts. A draft for which the budget has no room is refused.
     pub draft: Box<dyn Draft>,
     /// Lowest probability at which a forecast is considered for a prefetch.
     pub confidence_threshold: f32,
     /// Eviction policy of the cache.
     pub policy: PolicyKind,
-    /// Corrections of the policy's forecasts. What is learned is kept in the file of `warm_start`.
+    /// Corrections of the policy's forecasts. Learned corrections are kept in the file of
+    /// `warm_start`.
     pub corrections: Corrections,
     /// Length of the context in positions; `None` for a length that suits the budget.
     pub context: Option<usize>,
@@ -57,7 +58,7 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// As much memory as available, no draft, greedy sampling.
+    /// All available memory, no draft, greedy sampling.
     fn default() -> Options {
         Options {
             ram_budget: RamBudget::Auto,

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use sws_format::{Pass, PieceKind};
 use sws_model::{
     Compute, FindRows, Observer, PassSource, Ready, ResidentSource, Routed, RunAhead, SourceError,
     TakeRow, WeightSource, Weights,
 };
-use sws_store::{NVMeWeightStore, Pass, PieceKind};
+use sws_store::NVMeWeightStore;
 
 use super::meter::{ComputeCosts, Meter};
 use crate::experts::DynamicAssembler;
@@ -25,12 +26,12 @@ pub struct StreamingSource {
     holder: WeightHolder,
     meter: Meter,
     watch: Option<RunWatch>,
-    /// True while passes are computed on stand-ins. Nothing is read for them, and nothing is learned
-    /// from them.
+    /// True while passes are computed on stand-ins. Such passes read nothing, and the policy and
+    /// the draft learn nothing from them.
     drafting: bool,
 }
 
-/// The holder of the weights.
+/// Location of the weights.
 #[derive(Debug)]
 enum WeightHolder {
     Resident(ResidentSource),
@@ -63,12 +64,12 @@ impl StreamingSource {
         StreamingSource { holder, meter: Meter::new(waiter), watch: None, drafting: false }
     }
 
-    /// Makes computing take virtual time of `store`.
+    /// Makes computing advance the virtual time of `store`.
     pub(crate) fn pace(&mut self, store: Arc<NVMeWeightStore>, costs: ComputeCosts) {
         self.meter.pace(store, costs);
     }
 
-    /// Reports passes, and what becomes of experts in them.
+    /// Reports passes, and the reads and uses of experts, to `watch`.
     pub(crate) fn report_to(&mut self, watch: RunWatch) {
         if let Some(assembler) = self.assembler() {
             assembler.report_to(watch.clone());
@@ -208,8 +209,8 @@ impl WeightSource for StreamingSource {
                 WeightHolder::Streamed(streamed) => match &mut streamed.assembler {
                     Some(assembler) if drafting => assembler.draft(routed, &mut ready),
                     Some(assembler) => assembler.experts(layer, routed, &mut ready),
-                    // One at a time, so that its matrices are requested in the order in which they
-                    // are read.
+                    // Experts come one at a time, so that their matrices are requested in the order
+                    // in which they are read.
                     None => (routed.distinct.chunks(1))
                         .try_for_each(|expert| ready(expert, &mut streamed.infrastructure)),
                 },
@@ -285,7 +286,7 @@ impl Observer for StreamingSource {
             return Ok(());
         }
         self.record(RecordingStep::Chosen { layer });
-        // With slots, the assembler reports what it finds in them.
+        // With slots, the assembler reports hits and misses.
         let has_slots = self.assembler().is_some();
         if let Some(watch) = self.watch.as_ref().filter(|_| !has_slots) {
             let is_resident = matches!(self.holder, WeightHolder::Resident(_));

@@ -1,7 +1,7 @@
 //! Passes over draft tokens, and passes on stand-ins that draft some.
 
 use serde::Serialize;
-use sws_model::{CausalLm, ForwardError, Observer, SpeculativeLm};
+use sws_model::{CausalLm, ForwardError, Observer};
 
 use super::SpeculativeWeightStreamer;
 
@@ -13,11 +13,11 @@ pub const MAX_VERIFY_LEN: usize = 65;
 pub struct SpeculativeCounts {
     /// Passes that verified draft tokens.
     pub passes: u64,
-    /// Draft tokens in them.
+    /// Draft tokens in these passes.
     pub proposed: u64,
     /// Number of these that were right.
     pub accepted: u64,
-    /// Tokens computed on stand-ins, to draft the next.
+    /// Tokens computed on stand-ins to draft the next token.
     pub imitated: u64,
 }
 
@@ -33,11 +33,12 @@ impl SpeculativeCounts {
     }
 }
 
-/// The draft tokens so far.
+/// Counts of draft tokens, and the pass that was not accepted yet.
 #[derive(Debug, Default)]
 pub(super) struct SpeculativeState {
     counts: SpeculativeCounts,
-    /// Length of the sequence before the pass that is to be settled.
+    /// Length of the sequence before the pass that awaits
+    /// [`accept`](SpeculativeWeightStreamer::accept).
     verifying: Option<usize>,
 }
 
@@ -48,80 +49,101 @@ impl SpeculativeState {
 }
 
 impl SpeculativeWeightStreamer {
-    /// Prepares a pass of so few tokens, whose working memory the plan has beside lent slots, but not
-    /// beside that of a prompt.
+    /// Prepares a pass of few tokens. The plan has room for its working memory beside lent slots,
+    /// but not beside the working memory of a prompt, which is therefore released.
     fn make_small(&mut self, tokens: usize) {
         self.settle_context(tokens);
         self.lend();
         if self.plan.is_some() && !self.lending.has_lent() {
-            self.session.release_work();
+            self.sequences.state_mut().release_work();
         }
     }
-}
 
-impl SpeculativeLm for SpeculativeWeightStreamer {
-    fn verify_len(&self) -> usize {
-        self.plan.as_ref().map_or(MAX_VERIFY_LEN, |plan| plan.verify_len)
+    /// Maximum number of tokens of a [`verify`](Self::verify), two or more; 0 if there can be none: where a
+    /// sequence cannot be cut anywhere, as with windows and recurrent layers, or there is no room for the
+    /// logits of several positions.
+    pub fn verify_len(&self) -> usize {
+        let planned = self.plan.as_ref().map_or(MAX_VERIFY_LEN, |plan| plan.verify_len);
+        if planned > 1 && self.goes_back() { planned } else { 0 }
     }
 
-    fn verify(&mut self, tokens: &[u32], observer: &mut dyn Observer) -> Result<(), ForwardError> {
+    /// Continues the first sequence by draft tokens: one pass computes all of them, and the
+    /// [logits](Self::verified_logits) behind each. Those that turn out wrong are dropped.
+    ///
+    /// The bits of a pass do not depend on its number of tokens, so the logits behind each token are those
+    /// of a pass over that token alone, as long as the tokens before it are right. What the pass tells of
+    /// the use of experts counts once it is [accepted](Self::accept), as far as tokens are kept. Nothing
+    /// else may come before that.
+    pub fn verify(
+        &mut self,
+        tokens: &[u32],
+        observer: &mut dyn Observer,
+    ) -> Result<(), ForwardError> {
         self.make_small(tokens.len());
-        if let Some(assembler) = self.session.source().assembler() {
+        if let Some(assembler) = self.sequences.source().assembler() {
             assembler.expect_pending();
         }
         let before = self.len();
+        let started = self.start_clock();
+        let ran = self.sequences.verify(0, tokens, observer);
         // Tokens are counted once they are known to be right.
-        let done = self.timed(|session| (session.verify(tokens, observer), 0));
-        if let (Err(_), Some(assembler)) = (&done, self.session.source().assembler()) {
+        self.end_pass(started, 0);
+        if let (Err(_), Some(assembler)) = (&ran, self.sequences.source().assembler()) {
             assembler.accept(0);
         }
-        done?;
+        ran?;
         self.speculative.counts.passes += 1;
         self.speculative.counts.proposed += tokens.len().saturating_sub(1) as u64;
         self.speculative.verifying = Some(before);
         Ok(())
     }
 
-    fn verified_logits(&mut self, token: usize) -> &mut [f32] {
-        self.session.verified_logits(token)
+    /// The `vocab` logits behind a token of the last [`verify`](Self::verify), which the caller may
+    /// overwrite.
+    ///
+    /// # Panics
+    ///
+    /// If it had no such token, or another pass came since.
+    pub fn verified_logits(&mut self, token: usize) -> &mut [f32] {
+        self.sequences.logits(token)
     }
 
-    fn accept(&mut self, len: usize) {
-        // Possible, as the sequence goes back.
-        self.session.truncate(len);
+    /// Keeps the first `len` positions of the sequence, and drops those of tokens that were
+    /// [drafted](Self::draft_token), or verified and wrong.
+    pub fn accept(&mut self, len: usize) {
+        // This succeeds, because sequences that are verified can be cut anywhere.
+        self.sequences.state_mut().truncate(0, len);
         let Some(before) = self.speculative.verifying.take() else { return };
         let kept = len.saturating_sub(before);
         self.totals.tokens += kept as u64;
         self.speculative.counts.accepted += kept.saturating_sub(1) as u64;
-        if let Some(assembler) = self.session.source().assembler() {
+        if let Some(assembler) = self.sequences.source().assembler() {
             assembler.accept(kept);
         }
-        *self.totals.gauge.lock() = self.counters();
+        self.publish_counters();
     }
 
-    fn can_draft(&self) -> bool {
+    /// True if stand-ins of all experts are in memory.
+    pub fn can_draft(&self) -> bool {
         self.drafts
     }
 
-    fn draft_token(
+    /// Continues the sequence by a token that is computed on stand-ins, without a read. Returns the
+    /// `vocab` logits of the next token, which are not exact. The position has to be
+    /// [dropped](Self::accept) before the sequence is continued otherwise.
+    pub fn draft_token(
         &mut self,
         token: u32,
         observer: &mut dyn Observer,
     ) -> Result<&[f32], ForwardError> {
         self.make_small(1);
-        let mut logits = std::mem::take(&mut self.logits);
-        let done = self.timed(|session| {
-            session.source().set_drafting(true);
-            let observed = session.observed(&[token], observer).map(|behind| {
-                logits.clear();
-                logits.extend_from_slice(behind);
-            });
-            session.source().set_drafting(false);
-            (observed, 0)
-        });
-        self.logits = logits;
+        let started = self.start_clock();
+        self.sequences.source().set_drafting(true);
+        let ran = self.sequences.continue_one(0, &[token], observer);
+        self.sequences.source().set_drafting(false);
+        self.end_pass(started, 0);
         self.speculative.counts.imitated += 1;
-        done?;
-        Ok(&self.logits)
+        ran?;
+        Ok(self.sequences.logits(0))
     }
 }

@@ -1,4 +1,4 @@
-use sws_store::Clock;
+use sws_format::Clock;
 
 use super::*;
 

@@ -10,13 +10,12 @@ use std::time::Duration;
 use sws_engine::{
     ComputeCosts, Options, ProcessMemory, RamBudget, SpeculativeWeightStreamer, StreamerError,
 };
-use sws_model::text::Sampling;
+use sws_format::{Clock, Manifest, ShardReader};
 use sws_model::{CausalLm, ForwardPass};
-use sws_store::{
-    Clock, Manifest, NVMeWeightStore, ReaderKind, ShardReader, SimulatedDisk, StoreOptions,
-};
+use sws_store::{NVMeWeightStore, ReaderKind, SimulatedDisk, StoreOptions};
 use sws_testing::readers::BitFlip;
 use sws_testing::tales;
+use sws_text::Sampling;
 
 const PROMPT: [u32; 8] = [5, 300, 17, 99, 1000, 41, 7, 2048];
 
@@ -152,7 +151,7 @@ fn bits_flipped_in_transit_are_all_detected() {
         let parts = manifest.pieces.iter().flat_map(|piece| &piece.tensors);
         let parts: Vec<_> = parts.flat_map(|tensor| &tensor.parts).collect();
         let hits = flips.injected().into_iter().filter(|flip| {
-            let here = |p: &&sws_store::Extent| {
+            let here = |p: &&sws_format::Extent| {
                 p.file == flip.file && (p.offset..p.offset + p.len).contains(&flip.offset)
             };
             parts.iter().copied().any(|part| here(&part))

@@ -9,13 +9,11 @@ use sws_engine::{
     Ablations, ComputeCosts, Counters, Exactness, MemoryUse, Options, Plan, PlanError, PlanOptions,
     Planner, ProcessMemory, RamBudget, SpeculativeWeightStreamer, StandInUse, StreamerError,
 };
+use sws_format::{MANIFEST_FILE, Manifest, checksum, open_checkpoint};
 use sws_kernels::Encoding;
 use sws_model::{CausalLm, ForwardError, ForwardPass, Inventory};
-use sws_store::shard::{ShardOptions, shard, unshard};
-use sws_store::{
-    MANIFEST_FILE, Manifest, NVMeWeightStore, PieceLayout, Read, ReaderKind, SimulatedDisk,
-    StoreOptions, checksum, open_checkpoint,
-};
+use sws_shard::{ShardOptions, shard, unshard};
+use sws_store::{NVMeWeightStore, PieceLayout, Read, ReaderKind, SimulatedDisk, StoreOptions};
 use sws_testing::{spec, tales};
 
 const MIB: u64 = 1 << 20;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sws_far::Far;
-use sws_store::{Clock, PieceId};
+use sws_format::{Clock, PieceId};
 use sws_testing::bucket::{Fault, Request};
 
 use crate::helpers::{

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sws_far::Far;
-use sws_store::{Clock, PieceId, PieceKind, Supply};
+use sws_format::{Clock, PieceId, PieceKind};
+use sws_store::Supply;
 use sws_testing::bucket::Bucket;
 
 use crate::helpers::{all, assert_same, bucket, expert, on_disk, options, origin, public, store};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sws_far::{Far, FarOptions};
-use sws_store::{Clock, PieceId};
+use sws_format::{Clock, PieceId};
 use sws_testing::bucket::{Bucket, Fault};
 
 use crate::helpers::{

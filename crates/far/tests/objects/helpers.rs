@@ -6,10 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sws_far::{Far, FarError, FarOptions, FarOrigin};
-use sws_store::{
-    Arena, Clock, FetchError, Manifest, NVMeWeightStore, PieceId, Read, ReaderKind, StoreOptions,
-    Supply,
-};
+use sws_format::{Clock, Manifest, PieceId};
+use sws_store::{Arena, FetchError, NVMeWeightStore, Read, ReaderKind, StoreOptions, Supply};
 use sws_testing::bucket::{Bucket, Keys};
 use sws_testing::tales;
 

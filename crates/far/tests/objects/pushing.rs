@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sws_far::{Far, FarError, FarOrigin, Push, PushStep, Pushed, push};
-use sws_store::{Clock, LEARNED_FILE, Manifest};
+use sws_format::{Clock, LEARNED_FILE, Manifest};
 use sws_testing::bucket::{Bucket, Fault};
 use sws_testing::tales;
 

@@ -6,11 +6,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use sws_format::{Checkpoint, Clock};
 use sws_hub::{
     ArrivalParts, Arriving, Client, DownloadJob, DownloadWatch, Environment, HubCache, HubError,
     ModelId, Staging, keep,
 };
-use sws_store::{Checkpoint, Clock};
 use sws_testing::hub::{Fault, Hub, sha256};
 
 const ID: &str = "own/model";
@@ -435,7 +435,7 @@ fn arrived(hub: &Hub, dir: &Path) -> Result<Arrived, HubError> {
     let read = |name: String| (name.clone(), checkpoint.read_small(&name).unwrap());
     let small = names.into_iter().map(read).collect();
     let mut bytes = vec![0; hub.state().files[LARGE].len()];
-    let got = checkpoint.reader().read_at(0, 0, &mut bytes);
+    let got = checkpoint.reader().unwrap().read_at(0, 0, &mut bytes);
     match (got, checkpoint.failure()) {
         (Err(_), Some(error)) => Err(error),
         (got, _) => {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 
+use sws_format::Clock;
 use sws_hub::{Client, Environment, HubError, ModelId};
-use sws_store::Clock;
 use sws_testing::hub::Hub;
 use sws_testing::proxy::Proxy;
 

@@ -1,6 +1,6 @@
 //! The canonical reduction on arrays that the compiler turns into vectors.
 
-pub(crate) use crate::reference::LANES;
+pub(crate) use crate::scalar::LANES;
 
 /// One partial sum per lane.
 pub(crate) type Lanes = [f32; LANES];

@@ -1,6 +1,6 @@
 //! The scalar reference: every functional in the plainest form, as its definition reads.
 //!
-//! The canonical reduction is that of `crate::reference`. Only definitions for single numbers are
+//! The canonical reduction is that of `crate::scalar`. Only definitions for single numbers are
 //! shared with the other tiers: the elementary functions, [`Activation::at`], and the helpers of
 //! soft caps and rotary pairs.
 
@@ -13,7 +13,7 @@ use super::rope::{RopePairs, RopeShape, turn};
 use super::states::{StateWeights, softmax_ascending};
 use super::streams::{StreamHead, StreamWriting, Streams};
 use super::{elementary, row};
-use crate::reference::{LANES, dot, reduce};
+use crate::scalar::{LANES, dot, reduce};
 
 /// Sums `terms` into lane = index mod 32 by `add`, then reduces the lanes.
 fn sum_by(terms: impl Iterator<Item = f32>, add: impl Fn(f32, f32) -> f32) -> f32 {

@@ -1,78 +1,23 @@
-//! Products with weights that are summed as codes: see [`Coding`] for the definition.
+//! Products with weights that are summed as codes: `reference/coded.rs` has the definition.
 
 // Loops over registers by index are unrolled; some with iterators were not. There are no closures,
 // which are compiled for the baseline CPU where they are not inlined.
 #![allow(clippy::needless_range_loop)]
 
-mod blocks;
-mod codebook;
 mod many;
 mod one;
-mod pairs;
-mod quarters;
 mod weights;
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use super::decode::RowCursor;
-use crate::reference::{Coding, Fours, RunScales, SPAN_COLS, unit_codes};
+use crate::Matrix;
+use crate::encodings::{Coded, RowCursor, RunScales, unit_codes};
+use crate::scalar::{Fours, SPAN_COLS};
 use crate::simd::Simd;
-use crate::{Encoding, GgufBlocks, Matrix, Published};
 
-pub(super) use blocks::iq4_xs_scales;
 pub(super) use many::{SUMS, many};
 pub(super) use one::one;
-pub(super) use quarters::{both, of_16, of_32, of_64, q3_k_runs};
-
-/// Decoder of an encoding to the codes of its units.
-pub(super) trait Coded<S: Simd>: Copy {
-    const ENCODING: Encoding;
-
-    const CODING: Coding = match Coding::of(Self::ENCODING) {
-        Some(coding) => coding,
-        None => panic!("an encoding without codes"),
-    };
-
-    /// Bytes of a span in the first part.
-    const BYTES: usize;
-
-    fn new(s: S, m: &Matrix) -> Self;
-
-    /// What the units of a span have in common.
-    type Shared: Copy;
-
-    /// Decodes what the units of a span have in common.
-    ///
-    /// # Safety
-    ///
-    /// The cursor must belong to a matrix in this encoding that has columns of this span.
-    unsafe fn shared(self, s: S, at: &RowCursor, span: usize) -> Self::Shared;
-
-    /// Writes the scales of the runs of a span, and what is added for each unit of their activations'
-    /// sums if [`Coding::less`] does not say that these are the same.
-    ///
-    /// # Safety
-    ///
-    /// As for [`shared`](Self::shared), and the matrix must have all columns of the span. 16 numbers
-    /// must be writable at `scales` and at `added`.
-    unsafe fn scales(
-        self,
-        s: S,
-        shared: &Self::Shared,
-        at: &RowCursor,
-        span: usize,
-        scales: *mut f32,
-        added: *mut f32,
-    );
-
-    /// Decodes a unit: its number in the row, of which the lowest two bits are those in the span.
-    ///
-    /// # Safety
-    ///
-    /// As for [`shared`](Self::shared), and the matrix must have all columns of the unit.
-    unsafe fn unit(self, s: S, shared: &Self::Shared, at: &RowCursor, unit: usize) -> [S::F; 4];
-}
 
 /// The scales of a span, and what is added for its runs, in memory.
 #[derive(Clone, Copy)]
@@ -156,52 +101,6 @@ impl<S: Simd, C: Coded<S>> OfSpan<S, C> {
             }
         }
         minima
-    }
-}
-
-/// Code for the decoder of each encoding.
-pub(super) trait ForCoded<S: Simd> {
-    /// Runs the code with this decoder.
-    fn run<C: Coded<S>>(self, s: S);
-}
-
-/// Runs `code` with the decoder of an encoding that has codes.
-#[inline(always)]
-pub(super) fn for_coded<S: Simd>(s: S, encoding: Encoding, code: impl ForCoded<S>) {
-    match encoding {
-        Encoding::Q4 => code.run::<pairs::Q4>(s),
-        Encoding::Gguf(format) => match format {
-            GgufBlocks::Q4_0 => code.run::<blocks::Blocks<S, blocks::Q4_0>>(s),
-            GgufBlocks::Q4_1 => code.run::<blocks::Blocks<S, blocks::Q4_1>>(s),
-            GgufBlocks::Q5_0 => code.run::<blocks::Blocks<S, blocks::Q5_0>>(s),
-            GgufBlocks::Q5_1 => code.run::<blocks::Blocks<S, blocks::Q5_1>>(s),
-            GgufBlocks::Iq4Nl => code.run::<blocks::Blocks<S, blocks::Iq4Nl>>(s),
-            GgufBlocks::Iq4Xs => code.run::<blocks::Iq4Xs<S>>(s),
-            GgufBlocks::Q2K => code.run::<quarters::Q2K>(s),
-            GgufBlocks::Q3K => code.run::<quarters::Q3K>(s),
-            GgufBlocks::Q4K => code.run::<quarters::Q4K>(s),
-            GgufBlocks::Q5K => code.run::<quarters::Q5K>(s),
-            GgufBlocks::Q6K => code.run::<quarters::Q6K>(s),
-            GgufBlocks::Iq1S => code.run::<codebook::Iq1S<S>>(s),
-            GgufBlocks::Iq1M => code.run::<codebook::Iq1M<S>>(s),
-            GgufBlocks::Iq2Xxs => code.run::<codebook::Iq2Xxs<S>>(s),
-            GgufBlocks::Iq2Xs => code.run::<codebook::Iq2Xs<S>>(s),
-            GgufBlocks::Iq2S => code.run::<codebook::Iq2S<S>>(s),
-            GgufBlocks::Iq3Xxs => code.run::<codebook::Iq3Xxs<S>>(s),
-            GgufBlocks::Iq3S => code.run::<codebook::Iq3S<S>>(s),
-            GgufBlocks::Q8_0 | GgufBlocks::Mxfp4 => unreachable!("a format without codes"),
-        },
-        Encoding::Published(layout) => match layout {
-            Published::Int4 => code.run::<pairs::CodedPairs<S, pairs::Int4>>(s),
-            Published::Int4By128 => code.run::<pairs::CodedPairs<S, pairs::Int4By128>>(s),
-            Published::Int4Zeros32 => code.run::<pairs::CodedPairs<S, pairs::Zeros<32>>>(s),
-            Published::Int4Zeros64 => code.run::<pairs::CodedPairs<S, pairs::Zeros<64>>>(s),
-            Published::Int4Zeros128 => code.run::<pairs::CodedPairs<S, pairs::Zeros<128>>>(s),
-            Published::Nvfp4 => code.run::<pairs::CodedPairs<S, pairs::Nvfp4>>(s),
-            Published::Nvfp4Divided => code.run::<pairs::CodedPairs<S, pairs::Nvfp4Divided>>(s),
-            _ => unreachable!("a layout without codes"),
-        },
-        _ => unreachable!("an encoding without codes"),
     }
 }
 

@@ -6,14 +6,15 @@
 
 use std::ops::Range;
 
-use super::coded::for_coded;
-use super::decode::{Decoder, ForDecoder, RowCursor, Take, for_decoder};
 use crate::Matrix;
-use crate::reference::{BLOCK, Coding, LANES};
-use crate::simd::Simd;
+use crate::encodings::{
+    Decoder, EncodingSimd, ForDecoder, RowCursor, Take, for_coded, for_decoder,
+};
+use crate::scalar::{BLOCK, LANES};
+use crate::simd::{Simd, SimdJob};
 
 /// Columns of some rows to be decoded.
-pub(crate) struct Decode<'a, 'm> {
+pub(super) struct Decode<'a, 'm> {
     pub(super) m: &'a Matrix<'m>,
     /// The rows, which are all of this matrix.
     pub(super) cursors: &'a mut [Option<RowCursor<'m>>],
@@ -44,12 +45,13 @@ impl ColumnPlaces {
     }
 }
 
-/// Decodes the columns with a function that is compiled for the instruction set of `S`.
-#[inline(always)]
-pub(crate) fn decode<S: Simd>(s: S, job: Decode<'_, '_>) {
-    match Coding::of(job.m.encoding()) {
-        Some(_) => for_coded(s, job.m.encoding(), job),
-        None => for_decoder(s, job.m.encoding(), job),
+impl<S: EncodingSimd> SimdJob<S> for Decode<'_, '_> {
+    #[inline(always)]
+    fn run(self, s: S) {
+        match self.m.encoding().coding() {
+            Some(_) => for_coded(s, self.m.encoding(), self),
+            None => for_decoder(s, self.m.encoding(), self),
+        }
     }
 }
 

@@ -6,7 +6,7 @@ mod int8;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::buffer::Buffer;
-use crate::reference::{BLOCK, CodeForm, Coding, Fours, LANES};
+use crate::scalar::{BLOCK, Fours, LANES};
 use crate::{Activations, Encoding, Tier};
 
 pub(super) use coded::{CodedInput, TOKENS};
@@ -51,10 +51,10 @@ impl Packings {
         let rounded = activations == Activations::Int8;
         let mut packings = Packings { rounded, ..Packings::default() };
         for encoding in encodings {
-            if rounded && CodeForm::of(encoding).is_some() {
+            if rounded && encoding.form().is_some() {
                 continue;
             }
-            match Coding::of(encoding).map(|coding| coding.fours) {
+            match encoding.coding().map(|coding| coding.fours) {
                 Some(Fours::Neighbours) => packings.neighbours = true,
                 Some(Fours::Apart) => packings.apart = true,
                 None => {}

@@ -1,94 +1,21 @@
-//! Products with activations that are rounded to eight bits: see [`CodeForm`] for the definition.
+//! Products with activations that are rounded to eight bits: `reference/int8.rs` has the definition.
 
 // Loops over registers by index are unrolled; some with iterators were not. There are no closures,
 // which are compiled for the baseline CPU where they are not inlined.
 #![allow(clippy::needless_range_loop)]
 
-mod codes;
 mod many;
 mod one;
 
-use super::decode::RowCursor;
 use super::input::View;
 use super::output::OutputColumns;
 use super::{PackedInput, ThreadScratch};
+use crate::Matrix;
+use crate::encodings::{Eights, ForEights, RowCursor, SpanScales, for_eights, int8_code};
 use crate::isa::Isa;
-use crate::reference::{
-    CodeForm, Int8Scales, ROUND_COLS, SPAN_BLOCKS, SPAN_COLS, UNIT_COLS, int8_code,
-};
-use crate::simd::int8::{Eight, Integers, Unit};
-use crate::simd::{Bytes, Codes, Portable};
-use crate::{Encoding, GgufBlocks, Matrix, Published};
-
-/// Decoder of an encoding to the codes of its units, for integers.
-pub(super) trait Eights<N: Integers>: Copy {
-    const ENCODING: Encoding;
-
-    const FORM: CodeForm = match CodeForm::of(Self::ENCODING) {
-        Some(form) => form,
-        None => panic!("an encoding without whole numbers"),
-    };
-
-    /// Bytes of a span in the first part.
-    const BYTES: usize;
-
-    /// Bytes of its scales in the second part, if there is one.
-    const SCALES: usize;
-
-    /// Decodes a unit, whose number in the row this is.
-    ///
-    /// # Safety
-    ///
-    /// The cursor must belong to a matrix in this encoding. The bytes of a whole span must be readable.
-    unsafe fn unit(n: N, at: &RowCursor, unit: usize) -> Unit<N>;
-
-    /// Reads the scales of a span.
-    ///
-    /// # Safety
-    ///
-    /// As for [`unit`](Self::unit).
-    unsafe fn scales(n: N, at: &RowCursor, span: usize) -> SpanScales<N>;
-}
-
-/// Scales of the blocks of a span, whose runs have signed bytes of their own in some formats.
-#[derive(Clone, Copy)]
-pub(super) struct SpanScales<N: Integers> {
-    scales: Eight<N>,
-    minima: Eight<N>,
-    runs: [u64; 2],
-    minima_of_runs: [u64; 2],
-}
-
-impl<N: Integers> SpanScales<N> {
-    #[inline(always)]
-    fn new(n: N, scales: Eight<N>) -> Self {
-        SpanScales { scales, minima: n.simd().zero_h(), runs: [0; 2], minima_of_runs: [0; 2] }
-    }
-
-    /// Those of a span, one by one.
-    #[cold]
-    #[inline(never)]
-    fn one_by_one<C: Eights<N>>(n: N, m: &Matrix, row: usize, span: usize) -> Self {
-        let read = Int8Scales::read(C::FORM, m, row, span);
-        // SAFETY: eight numbers each.
-        unsafe {
-            SpanScales {
-                scales: n.simd().load_h(read.scales.as_ptr()),
-                minima: n.simd().load_h(read.minima.as_ptr()),
-                runs: words(read.runs),
-                minima_of_runs: words(read.minima_of_runs),
-            }
-        }
-    }
-}
-
-fn words(bytes: [i8; 16]) -> [u64; 2] {
-    let mut words = [0; 2];
-    for (i, byte) in bytes.into_iter().enumerate() {
-        words[i / 8] |= u64::from(byte as u8) << (8 * (i % 8));
-    }
-    words
-}
+use crate::scalar::{CodeForm, ROUND_COLS, SPAN_BLOCKS, SPAN_COLS, UNIT_COLS};
+use crate::simd::int8::{Integers, Unit};
+use crate::simd::{Bytes, Portable};
 
 /// Decodes a span of which the last columns may be beyond the matrix.
 ///
@@ -225,40 +152,12 @@ struct Int8Product<'a, 'm, 'y> {
 
 impl Int8Product<'_, '_, '_> {
     fn by<N: Integers>(self, n: N) {
-        use codes::*;
-        match self.m.encoding() {
-            Encoding::Q4 => self.run::<N, Q4>(n),
-            Encoding::Q8 => self.run::<N, Q8>(n),
-            Encoding::Mxfp4 => self.run::<N, Mxfp4>(n),
-            Encoding::Published(layout) => match layout {
-                Published::Int4 => self.run::<N, Int4<32>>(n),
-                Published::Int4By128 => self.run::<N, Int4<128>>(n),
-                Published::Int4Zeros32 => self.run::<N, Zeros<32>>(n),
-                Published::Int4Zeros64 => self.run::<N, Zeros<64>>(n),
-                Published::Int4Zeros128 => self.run::<N, Zeros<128>>(n),
-                _ => unreachable!("a layout without a form"),
-            },
-            Encoding::Gguf(format) => match format {
-                GgufBlocks::Q4_0 => self.run::<N, Q4_0>(n),
-                GgufBlocks::Q4_1 => self.run::<N, Q4_1>(n),
-                GgufBlocks::Q5_0 => self.run::<N, Q5_0>(n),
-                GgufBlocks::Q5_1 => self.run::<N, Q5_1>(n),
-                GgufBlocks::Q8_0 => self.run::<N, Q8_0>(n),
-                GgufBlocks::Q2K => self.run::<N, Q2K>(n),
-                GgufBlocks::Q3K => self.run::<N, Q3K>(n),
-                GgufBlocks::Q4K => self.run::<N, Q4K>(n),
-                GgufBlocks::Q5K => self.run::<N, Q5K>(n),
-                GgufBlocks::Q6K => self.run::<N, Q6K>(n),
-                GgufBlocks::Iq4Nl => self.run::<N, Iq4Nl>(n),
-                GgufBlocks::Iq4Xs => self.run::<N, Iq4Xs>(n),
-                GgufBlocks::Mxfp4 => self.run::<N, Mxfp4OfGguf>(n),
-                _ => unreachable!("a format without a form"),
-            },
-            _ => unreachable!("an encoding without a form"),
-        }
+        for_eights(n, self.m.encoding(), self);
     }
+}
 
-    fn run<N: Integers, C: Eights<N>>(self, n: N) {
+impl<N: Integers> ForEights<N> for Int8Product<'_, '_, '_> {
+    fn run<C: Eights<N>>(self, n: N) {
         let Int8Product { m, x, y, scratch } = self;
         match x.tokens {
             1 => n.compiled(one::Int8One::<C>::new(m, x, y)),

@@ -11,20 +11,20 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::ThreadScratch;
-use super::decode::RowCursor;
 use super::decoded::{ColumnPlaces, Decode};
 use super::input::{CHUNK, GROUP, PackedInput, groups};
 use super::output::OutputColumns;
 use crate::Matrix;
-use crate::reference::LANES;
-use crate::simd::Simd;
+use crate::encodings::{EncodingSimd, RowCursor};
+use crate::scalar::LANES;
+use crate::simd::{Operands, Simd};
 
 /// Row tiles that share a pass over a chunk of the tokens. Tokens that exceed the second-level
 /// cache are then read from the third only once for all of these tiles.
 const TILES: usize = 4;
 
 #[inline(always)]
-pub(super) fn many<S: Simd>(
+pub(super) fn many<S: EncodingSimd>(
     s: S,
     m: &Matrix,
     x: &PackedInput,
@@ -54,7 +54,7 @@ pub(super) fn many<S: Simd>(
                     let places = ColumnPlaces { row: S::TILE_LANES, step, half, slice };
                     let range = col..col + cols;
                     let to = &mut *panel;
-                    s.decode(Decode { m, cursors, cols: range, to, places });
+                    s.compiled(Decode { m, cursors, cols: range, to, places });
                     let sums = &mut sums[tile * sums_of_tile::<S>(GROUP)..];
                     multiply(s, panel, x, cols, col == 0, sums);
                 }
@@ -94,63 +94,6 @@ fn multiply<S: Simd>(s: S, panel: &[f32], x: &[f32], cols: usize, first: bool, s
             unsafe {
                 let operands = Operands { w: panel.as_ptr().add(w), x: x.as_ptr().add(xs) };
                 s.tile(n, steps, operands, sums.as_mut_ptr().add(acc), first);
-            }
-        }
-    }
-}
-
-/// Operands of [`tile`]. Two pointers are passed in registers; a struct of all its arguments was not,
-/// and took 0.6 % more instructions for a prompt of the bundled model.
-#[derive(Clone, Copy)]
-pub(crate) struct Operands {
-    pub(crate) w: *const f32,
-    pub(crate) x: *const f32,
-}
-
-/// `acc[m][n] += w[step][m] · x[step][n]` for all steps in order, lane by lane. In the first chunk
-/// the sums start from zero.
-///
-/// # Safety
-///
-/// `w` holds `steps × M`, `x` `steps × N` and `acc` `M × N` registers.
-#[inline(always)]
-pub(crate) unsafe fn tile<S: Simd, const M: usize, const N: usize>(
-    s: S,
-    steps: usize,
-    Operands { w, x }: Operands,
-    acc: *mut f32,
-    first: bool,
-) {
-    let lanes = S::TILE_LANES;
-    let mut sums = [[s.zero_t(); N]; M];
-    // SAFETY: by this function's contract.
-    unsafe {
-        if !first {
-            for m in 0..M {
-                for n in 0..N {
-                    sums[m][n] = s.load_t(acc.add((m * N + n) * lanes));
-                }
-            }
-        }
-        let mut w = w;
-        let mut x = x;
-        for _ in 0..steps {
-            let mut xs = [s.zero_t(); N];
-            for n in 0..N {
-                xs[n] = s.load_t(x.add(n * lanes));
-            }
-            for m in 0..M {
-                let w = s.load_t(w.add(m * lanes));
-                for n in 0..N {
-                    sums[m][n] = s.fma_t(w, xs[n], sums[m][n]);
-                }
-            }
-            w = w.add(M * lanes);
-            x = x.add(N * lanes);
-        }
-        for m in 0..M {
-            for n in 0..N {
-                s.store_t(acc.add((m * N + n) * lanes), sums[m][n]);
             }
         }
     }

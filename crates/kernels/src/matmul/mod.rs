@@ -1,28 +1,25 @@
 //! `y = weights · x` on encoded weights.
 
 mod coded;
-mod decode;
 mod decoded;
 mod input;
 mod int8;
 mod many;
 mod one;
 mod output;
+mod reference;
 mod split;
 mod transposed;
 
 use std::sync::{Mutex, PoisonError};
 
 use crate::buffer::Buffer;
+use crate::encodings::{Decoder, EncodingSimd, ForDecoder, for_common_decoder, for_decoder};
 use crate::isa::Isa;
-use crate::reference::{CodeForm, Coding};
 use crate::simd::{Portable, Simd};
-use crate::{Activations, Matrix, Tier, reference};
-use decode::{Decoder, ForDecoder, for_common_decoder, for_decoder};
+use crate::{Activations, Matrix, Tier};
 
-pub(crate) use decoded::{Decode, decode};
 pub use input::{PackedInput, Packings};
-pub(crate) use many::{Operands, tile};
 pub use output::OutputColumns;
 pub use transposed::{Strided, matmul_transposed};
 
@@ -223,7 +220,7 @@ pub fn matmul_rows(
     }
     let rounded = tier.activations() == Activations::Int8;
     assert_eq!(x.is_rounded(), rounded, "activations packed for another kind of these");
-    let int8 = rounded && CodeForm::of(weights.encoding()).is_some();
+    let int8 = rounded && weights.encoding().form().is_some();
     match tier.isa() {
         Isa::Scalar => {
             let activations = tier.activations();
@@ -269,14 +266,14 @@ fn avx512(
 }
 
 #[inline(always)]
-fn by_encoding<S: Simd>(
+fn by_encoding<S: EncodingSimd>(
     s: S,
     m: &Matrix,
     x: &PackedInput,
     y: &mut OutputColumns,
     scratch: &mut ThreadScratch,
 ) {
-    if let Some(coding) = Coding::of(m.encoding()) {
+    if let Some(coding) = m.encoding().coding() {
         let packed = x.coded(coding.fours);
         return match x.tokens() {
             1 => coded::one(s, m, packed, y),

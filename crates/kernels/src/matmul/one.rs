@@ -4,13 +4,13 @@
 // Loops over registers by index are unrolled; some with iterators were not.
 #![allow(clippy::needless_range_loop)]
 
-use super::decode::{Decoder, RowCursor, Take};
 use super::decoded::{ColumnPlaces, Decode};
 use super::input::groups;
 use super::output::OutputColumns;
 use crate::Matrix;
-use crate::reference::BLOCK;
-use crate::simd::Simd;
+use crate::encodings::{Decoder, EncodingSimd, RowCursor, Take};
+use crate::scalar::BLOCK;
+use crate::simd::{Simd, load_block};
 
 /// Prefetch distance in bytes. The processor's own prefetcher sees rows as short streams and stops
 /// at the end of each. Without these requests q4 ran at half its speed, bf12 at 0.85.
@@ -36,7 +36,7 @@ const COLS: usize = 512;
 
 /// The same for an encoding without a kernel: each row is decoded to memory, a part at a time.
 #[inline(always)]
-pub(super) fn one_decoded<S: Simd>(s: S, m: &Matrix, x: &[f32], y: &mut OutputColumns) {
+pub(super) fn one_decoded<S: EncodingSimd>(s: S, m: &Matrix, x: &[f32], y: &mut OutputColumns) {
     let mut numbers = [0.0; COLS];
     for r in 0..m.row_count() {
         let mut cursors = [Some(RowCursor::new(m.encoding(), m, r))];
@@ -45,7 +45,7 @@ pub(super) fn one_decoded<S: Simd>(s: S, m: &Matrix, x: &[f32], y: &mut OutputCo
         for (col, cols) in groups(x.len(), COLS) {
             let cursors = &mut cursors[..];
             let places = ColumnPlaces::plain::<S>(COLS);
-            s.decode(Decode { m, cursors, cols: col..col + cols, to: &mut numbers, places });
+            s.compiled(Decode { m, cursors, cols: col..col + cols, to: &mut numbers, places });
             let weights = numbers[..cols].as_chunks::<BLOCK>().0;
             for (w, x) in weights.iter().zip(x[col..][..cols].as_chunks::<BLOCK>().0) {
                 let w = load_block(s, w);
@@ -257,11 +257,4 @@ impl<S: Simd> Take<S> for Sums<'_, S> {
         self.low = s.fma(w[2], x[2], self.low);
         self.high = s.fma(w[3], x[3], self.high);
     }
-}
-
-#[inline(always)]
-pub(super) fn load_block<S: Simd>(s: S, x: &[f32; BLOCK]) -> [S::F; 4] {
-    let p = x.as_ptr();
-    // SAFETY: the array has 64 f32.
-    unsafe { [s.load(p), s.load(p.add(16)), s.load(p.add(32)), s.load(p.add(48))] }
 }

@@ -3,13 +3,13 @@
 // Loops over registers by index are unrolled; some with iterators were not.
 #![allow(clippy::needless_range_loop)]
 
-use super::decode::{Decoder, ForDecoder, RowCursor, for_common_decoder};
 use super::decoded::{ColumnPlaces, Decode};
 use super::input::groups;
-use super::one::load_block;
+use super::reference;
+use crate::encodings::{Decoder, EncodingSimd, ForDecoder, RowCursor, for_common_decoder};
 use crate::isa::Isa;
-use crate::reference::{self, BLOCK};
-use crate::simd::{Portable, Simd};
+use crate::scalar::BLOCK;
+use crate::simd::{Portable, Simd, load_block};
 use crate::{Matrix, Tier};
 
 /// Vectors of several tokens: the first begins at the start, each `stride` after the one before.
@@ -88,7 +88,7 @@ fn avx512(s: crate::Avx512, job: TransposedCall) {
 }
 
 #[inline(always)]
-fn by_encoding<S: Simd>(s: S, job: TransposedCall) {
+fn by_encoding<S: EncodingSimd>(s: S, job: TransposedCall) {
     if let Some(job) = for_common_decoder(s, job.m.encoding(), job) {
         by_decoded(s, job);
     }
@@ -146,7 +146,7 @@ const COLS: usize = 256;
 
 /// Adds rows in an encoding without a kernel: a few are decoded to memory at a time.
 #[inline(always)]
-fn by_decoded<S: Simd>(s: S, mut job: TransposedCall) {
+fn by_decoded<S: EncodingSimd>(s: S, mut job: TransposedCall) {
     let m = job.m;
     let all = m.row_count();
     let padded = m.cols().next_multiple_of(BLOCK);
@@ -160,7 +160,7 @@ fn by_decoded<S: Simd>(s: S, mut job: TransposedCall) {
         for (col, cols) in groups(padded, COLS) {
             let cursors = &mut cursors[..];
             let places = ColumnPlaces::plain::<S>(COLS);
-            s.decode(Decode { m, cursors, cols: col..col + cols, to: &mut numbers, places });
+            s.compiled(Decode { m, cursors, cols: col..col + cols, to: &mut numbers, places });
             for at in (0..cols).step_by(BLOCK) {
                 if count == ROWS {
                     add_decoded::<S, ROWS>(s, &numbers[at..], &mut job, row, col + at);

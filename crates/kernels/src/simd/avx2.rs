@@ -1,14 +1,9 @@
 //! AVX2: two registers of 8 lanes for decoding, one for tiles.
 
-mod bf12;
-
 use std::arch::x86_64::*;
 
-use super::portable::patch_lanes;
-use super::{Simd, SimdJob, Tiers, bf11, bf11_planes, bf12_by_lanes, exponent_lanes, fp7, nested};
+use super::{Operands, Simd, SimdJob, tile};
 use crate::Avx2;
-use crate::matmul::{Decode, Operands, decode, tile};
-use crate::reference::BLOCK;
 
 /// Runs intrinsics that the token allows.
 macro_rules! allowed {
@@ -21,8 +16,6 @@ macro_rules! allowed {
 
 impl Simd for Avx2 {
     type T = __m256;
-    type Exponents = bf12::Exponents256;
-    type Tiers = bf11::avx2::Tiers256;
     const TILE_LANES: usize = 8;
     const TILE_ROWS: usize = ROWS;
     const TILE_TOKENS: usize = 3;
@@ -120,74 +113,6 @@ impl Simd for Avx2 {
             let all = _mm256_or_si256(a[0], a[1]);
             _mm256_testz_si256(all, all) == 0
         }
-    }
-    #[inline(always)]
-    fn patch(self, exponents: &mut [Self::U; 4], codes: &[Self::U; 4], patches: &mut &[u8]) {
-        // SAFETY: four times 16 × u32 each, for which any bits are valid.
-        unsafe {
-            let exponents = &mut *std::ptr::from_mut(exponents).cast();
-            patch_lanes(exponents, &*std::ptr::from_ref(codes).cast(), patches);
-        }
-    }
-    #[inline(always)]
-    fn exponents(self, table: &[u8; 16]) -> Self::Exponents {
-        allowed!(bf12::exponents(table, exponent_lanes(self, table)))
-    }
-    #[inline(always)]
-    unsafe fn bf12(
-        self,
-        exponents: Self::Exponents,
-        p: *const u8,
-        patches: &mut &[u8],
-    ) -> [Self::F; 4] {
-        allowed! {
-            if let Some(columns) = bf12::without_escapes(&exponents, p) {
-                return columns;
-            }
-            std::hint::cold_path();
-            let (columns, rest) = escaped(self, exponents.lanes, p, patches);
-            *patches = rest;
-            columns
-        }
-    }
-    #[inline(always)]
-    fn tiers(self, tiers: &Tiers) -> Self::Tiers {
-        allowed!(bf11::avx2::tiers(tiers))
-    }
-    #[inline(always)]
-    fn bf11_exponents(
-        self,
-        tiers: &Self::Tiers,
-        planes: [u64; 2],
-        patches: &mut &[u8],
-    ) -> [u8; BLOCK] {
-        allowed!(bf11::avx2::stored(bf11::avx2::exponents(*tiers, planes, patches)))
-    }
-    #[inline(always)]
-    unsafe fn bf11(self, tiers: &Self::Tiers, p: *const u8, patches: &mut &[u8]) -> [Self::F; 4] {
-        allowed! {
-            let bytes = [_mm256_loadu_si256(p.cast()), _mm256_loadu_si256(p.add(32).cast())];
-            bf11::avx2::join(bytes, bf11::avx2::exponents(*tiers, bf11_planes(p), patches))
-        }
-    }
-    #[inline(always)]
-    unsafe fn fp7(
-        self,
-        tiers: &Self::Tiers,
-        p: *const u8,
-        patches: &mut &[u8],
-    ) -> ([Self::F; 4], bool) {
-        allowed!(fp7::avx2::fp7(*tiers, p, patches))
-    }
-    #[inline(always)]
-    unsafe fn nested(
-        self,
-        distances: &Self::Tiers,
-        rest: *const u8,
-        top: *const u8,
-        patches: &mut &[u8],
-    ) -> [Self::F; 4] {
-        allowed!(nested::avx2::nested(*distances, rest, top, patches))
     }
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> Self::F {
@@ -302,45 +227,15 @@ impl Simd for Avx2 {
         allowed!(tile256(self, tokens, steps, operands, acc, first))
     }
     #[inline(always)]
-    fn decode(self, job: Decode<'_, '_>) {
-        allowed!(decode256(self, job))
-    }
-    #[inline(always)]
     fn compiled<J: SimdJob<Self>>(self, job: J) {
         allowed!(compiled256(self, job))
     }
-}
-
-/// A block of bf12 with escapes. Everything is passed by value, so that nothing of other blocks has to be
-/// in memory.
-///
-/// # Safety
-///
-/// As for [`Simd::bf12`].
-#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-#[cold]
-#[inline(never)]
-unsafe fn escaped(
-    s: Avx2,
-    exponents: [__m256; 2],
-    p: *const u8,
-    mut patches: &[u8],
-) -> ([[__m256; 2]; 4], &[u8]) {
-    // SAFETY: by this function's contract.
-    let columns = unsafe { bf12_by_lanes(s, exponents, p, &mut patches) };
-    (columns, patches)
 }
 
 #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
 #[inline(never)]
 fn compiled256<J: SimdJob<Avx2>>(s: Avx2, job: J) {
     job.run(s);
-}
-
-#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-#[inline(never)]
-fn decode256(s: Avx2, job: Decode<'_, '_>) {
-    decode(s, job);
 }
 
 /// 4 rows by 3 tokens: 12 sums, 3 tokens and a row fill the 16 registers.

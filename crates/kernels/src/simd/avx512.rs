@@ -2,10 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use super::{Simd, SimdJob, Tiers, bf11, bf11_planes, bf12_by_lanes, fp7, nested};
+use super::{Operands, Simd, SimdJob, tile};
 use crate::Avx512;
-use crate::matmul::{Decode, Operands, decode, tile};
-use crate::reference::BLOCK;
 
 /// Runs intrinsics that the token allows.
 macro_rules! allowed {
@@ -18,10 +16,6 @@ macro_rules! allowed {
 
 impl Simd for Avx512 {
     type T = __m512;
-    /// 32 × u16: each exponent twice, at bits 7 to 14; the entries of code 15 also have [`ESCAPE`]
-    /// set.
-    type Exponents = __m512i;
-    type Tiers = bf11::avx512::Tiers512;
     const TILE_LANES: usize = 16;
     const TILE_ROWS: usize = ROWS;
     const TILE_TOKENS: usize = 4;
@@ -97,94 +91,6 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn any(self, a: Self::U) -> bool {
         allowed!(_mm512_test_epi32_mask(a, a) != 0)
-    }
-    #[inline(always)]
-    fn patch(self, exponents: &mut [Self::U; 4], codes: &[Self::U; 4], patches: &mut &[u8]) {
-        allowed!(patch512(self, exponents, codes, patches))
-    }
-    #[inline(always)]
-    fn exponents(self, table: &[u8; 16]) -> Self::Exponents {
-        let mut words = [0u16; 32];
-        for (i, word) in words.iter_mut().enumerate() {
-            *word = u16::from(table[i % 16]) << 7 | if i % 16 == 15 { ESCAPE } else { 0 };
-        }
-        allowed!(_mm512_loadu_epi16(words.as_ptr().cast()))
-    }
-    /// Uses 16-bit lanes, so that an instruction serves 32 columns: 15 instructions per block
-    /// instead of 25 with 32-bit lanes. Their number is the bottleneck when the weights are in
-    /// cache.
-    #[inline(always)]
-    unsafe fn bf12(
-        self,
-        exponents: Self::Exponents,
-        p: *const u8,
-        patches: &mut &[u8],
-    ) -> [Self::F; 4] {
-        allowed! {
-            // A word of `bytes` holds columns i and 16 + i, or 32 + i and 48 + i, and so does one
-            // of `codes`.
-            let bytes = _mm512_loadu_epi8(p.cast());
-            let codes = _mm512_cvtepu8_epi16(_mm256_loadu_si256(p.add(64).cast()));
-            // The fifth bit of an index belongs to the neighbouring code. It does not matter,
-            // because the table holds every entry twice.
-            let even = _mm512_permutexvar_epi16(codes, exponents);
-            let odd = _mm512_permutexvar_epi16(_mm512_srli_epi16(codes, 4), exponents);
-            let both = _mm512_or_si512(even, odd);
-            if _mm512_test_epi16_mask(both, _mm512_set1_epi16(ESCAPE as i16)) != 0 {
-                return bf12_escaped(self, exponents, p, patches);
-            }
-            let rest = _mm512_set1_epi16(0x807f_u16 as i16);
-            // (byte & rest) | exponent, with the sign spread over the upper half of the word.
-            let low = _mm512_srai_epi16(_mm512_slli_epi16(bytes, 8), 8);
-            let even = _mm512_ternarylogic_epi32::<0xea>(low, rest, even);
-            let odd = _mm512_ternarylogic_epi32::<0xea>(_mm512_srai_epi16(bytes, 8), rest, odd);
-            let upper = self.splat_u(0xffff_0000);
-            [
-                self.float(self.shl::<16>(even)),
-                self.float(self.shl::<16>(odd)),
-                self.float(self.and(even, upper)),
-                self.float(self.and(odd, upper)),
-            ]
-        }
-    }
-    #[inline(always)]
-    fn tiers(self, tiers: &Tiers) -> Self::Tiers {
-        allowed!(bf11::avx512::tiers(tiers))
-    }
-    #[inline(always)]
-    fn bf11_exponents(
-        self,
-        tiers: &Self::Tiers,
-        planes: [u64; 2],
-        patches: &mut &[u8],
-    ) -> [u8; BLOCK] {
-        allowed!(bf11::avx512::stored(bf11::avx512::exponents(*tiers, planes, patches)))
-    }
-    #[inline(always)]
-    unsafe fn bf11(self, tiers: &Self::Tiers, p: *const u8, patches: &mut &[u8]) -> [Self::F; 4] {
-        allowed! {
-            let exponents = bf11::avx512::exponents(*tiers, bf11_planes(p), patches);
-            bf11::avx512::join(_mm512_loadu_epi8(p.cast()), exponents)
-        }
-    }
-    #[inline(always)]
-    unsafe fn fp7(
-        self,
-        tiers: &Self::Tiers,
-        p: *const u8,
-        patches: &mut &[u8],
-    ) -> ([Self::F; 4], bool) {
-        allowed!(fp7::avx512::fp7(*tiers, p, patches))
-    }
-    #[inline(always)]
-    unsafe fn nested(
-        self,
-        distances: &Self::Tiers,
-        rest: *const u8,
-        top: *const u8,
-        patches: &mut &[u8],
-    ) -> [Self::F; 4] {
-        allowed!(nested::avx512::nested(*distances, rest, top, patches))
     }
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> Self::F {
@@ -269,10 +175,6 @@ impl Simd for Avx512 {
         allowed!(tile512(self, tokens, steps, operands, acc, first))
     }
     #[inline(always)]
-    fn decode(self, job: Decode<'_, '_>) {
-        allowed!(decode512(self, job))
-    }
-    #[inline(always)]
     fn compiled<J: SimdJob<Self>>(self, job: J) {
         allowed!(compiled512(self, job))
     }
@@ -282,35 +184,6 @@ impl Simd for Avx512 {
 #[inline(never)]
 fn compiled512<J: SimdJob<Avx512>>(s: Avx512, job: J) {
     job.run(s);
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,popcnt")]
-#[inline(never)]
-fn decode512(s: Avx512, job: Decode<'_, '_>) {
-    decode(s, job);
-}
-
-/// Marks the exponent of an escape, in a bit that no exponent uses.
-const ESCAPE: u16 = 1;
-
-/// [`Simd::bf12`] of a block with escapes.
-///
-/// # Safety
-///
-/// As for [`Simd::bf12`].
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,popcnt")]
-#[cold]
-#[inline(never)]
-unsafe fn bf12_escaped(
-    s: Avx512,
-    exponents: __m512i,
-    p: *const u8,
-    patches: &mut &[u8],
-) -> [__m512; 4] {
-    // Only escapes have the mark, and patching overwrites it.
-    let lanes = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(exponents));
-    // SAFETY: by this function's contract.
-    unsafe { bf12_by_lanes(s, s.float(s.shl::<16>(lanes)), p, patches) }
 }
 
 /// 6 rows by 4 tokens: 24 sums, 4 tokens and a row take 29 of 32 registers. 7 by 4 spills and ran
@@ -335,22 +208,5 @@ unsafe fn tile512(
             3 => tile::<_, ROWS, 3>(s, steps, operands, acc, first),
             _ => tile::<_, ROWS, 4>(s, steps, operands, acc, first),
         }
-    }
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,popcnt")]
-#[cold]
-#[inline(never)]
-fn patch512(s: Avx512, exponents: &mut [__m512i; 4], codes: &[__m512i; 4], patches: &mut &[u8]) {
-    let fifteen = s.splat_u(15);
-    for (exponents, codes) in exponents.iter_mut().zip(codes) {
-        let escaped = _mm512_cmpeq_epi32_mask(s.and(*codes, fifteen), fifteen);
-        let n = (escaped.count_ones() as usize).min(patches.len());
-        let mut bytes = [255; 16];
-        bytes[..n].copy_from_slice(&patches[..n]);
-        *patches = &patches[n..];
-        // SAFETY: 16 bytes.
-        let new = s.shl::<23>(unsafe { s.load_u8(bytes.as_ptr()) });
-        *exponents = _mm512_mask_expand_epi32(*exponents, escaped, new);
     }
 }

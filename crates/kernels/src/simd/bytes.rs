@@ -1,7 +1,7 @@
 //! Operations on 64 bytes: codes of fewer than eight bits are put together in bytes, a quarter as
 //! many instructions as in lanes of 32 bits.
 
-use crate::reference::BLOCK;
+use crate::scalar::BLOCK;
 
 /// Operations on 64 bytes. Halves are the first 32 and the last.
 ///

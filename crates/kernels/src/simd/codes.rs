@@ -1,5 +1,5 @@
 //! Operations on codes that are summed before they are scaled: see
-//! [`Coding`](crate::reference::Coding).
+//! [`Coding`](crate::scalar::Coding).
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -7,7 +7,7 @@ mod avx2;
 mod avx512;
 
 use super::Groups;
-use crate::reference::{bf16_to_f32, fold, group_scale, zero_point};
+use crate::scalar::{bf16_to_f32, fold, group_scale, zero_point};
 
 /// Operations on the codes of a unit, and on the scales of runs.
 ///
@@ -122,7 +122,7 @@ impl Codes for super::Portable {
         std::array::from_fn(|i| {
             // SAFETY: by the contract of the trait.
             let bits = unsafe { p.add(stride * i).cast::<[u8; 2]>().read_unaligned() };
-            crate::reference::f16_to_f32(u16::from_le_bytes(bits))
+            crate::scalar::f16_to_f32(u16::from_le_bytes(bits))
         })
     }
     #[inline(always)]

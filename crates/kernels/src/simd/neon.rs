@@ -6,11 +6,8 @@ mod groups;
 
 use std::arch::aarch64::*;
 
-use super::portable::patch_lanes;
-use super::{Simd, SimdJob, Tiers, bf11, bf11_planes};
+use super::{Operands, Simd, SimdJob, tile};
 use crate::Neon;
-use crate::matmul::{Decode, Operands, decode, tile};
-use crate::reference::BLOCK;
 
 /// Runs intrinsics that the token allows.
 macro_rules! allowed {
@@ -20,7 +17,7 @@ macro_rules! allowed {
         unsafe { $($body)* }
     };
 }
-use allowed;
+pub(crate) use allowed;
 
 /// A function of each of four registers.
 macro_rules! each {
@@ -33,7 +30,7 @@ macro_rules! each {
         ]
     };
 }
-use each;
+pub(crate) use each;
 
 /// Four registers of floats.
 type F = [float32x4_t; 4];
@@ -44,8 +41,6 @@ type B = [uint8x16_t; 4];
 
 impl Simd for Neon {
     type T = [float32x4_t; 2];
-    type Exponents = uint8x16_t;
-    type Tiers = Tiers;
     const TILE_LANES: usize = 8;
     const TILE_ROWS: usize = ROWS;
     const TILE_TOKENS: usize = 2;
@@ -149,100 +144,6 @@ impl Simd for Neon {
     #[inline(always)]
     fn any(self, a: Self::U) -> bool {
         allowed!(vmaxvq_u32(vorrq_u32(vorrq_u32(a[0], a[1]), vorrq_u32(a[2], a[3]))) != 0)
-    }
-    #[inline(always)]
-    fn patch(self, exponents: &mut [Self::U; 4], codes: &[Self::U; 4], patches: &mut &[u8]) {
-        // SAFETY: four times 16 × u32 each, for which any bits are valid.
-        unsafe {
-            let exponents = &mut *std::ptr::from_mut(exponents).cast();
-            patch_lanes(exponents, &*std::ptr::from_ref(codes).cast(), patches);
-        }
-    }
-    #[inline(always)]
-    fn exponents(self, table: &[u8; 16]) -> Self::Exponents {
-        allowed!(vld1q_u8(table.as_ptr()))
-    }
-    #[inline(always)]
-    unsafe fn bf12(
-        self,
-        exponents: Self::Exponents,
-        p: *const u8,
-        patches: &mut &[u8],
-    ) -> [Self::F; 4] {
-        allowed! {
-            // Lanes of 32 bits and words of codes have one column of each sixteen.
-            let uint8x16x4_t(a, b, c, d) = vld4q_u8(p);
-            let uint8x16x2_t(low, high) = vld2q_u8(p.add(64));
-            let fifteen = vdupq_n_u8(15);
-            let codes = [
-                vandq_u8(low, fifteen),
-                vshrq_n_u8::<4>(low),
-                vandq_u8(high, fifteen),
-                vshrq_n_u8::<4>(high),
-            ];
-            let table = [exponents; 4];
-            let mut exponents = each!(vqtbl1q_u8, table, codes);
-            let most = vmaxq_u8(vmaxq_u8(codes[0], codes[1]), vmaxq_u8(codes[2], codes[3]));
-            if vmaxvq_u8(most) == 15 {
-                std::hint::cold_path();
-                let (patched, rest) = escaped(exponents, codes, patches);
-                (exponents, *patches) = (patched, rest);
-            }
-            [
-                joined(a, exponents[0]),
-                joined(b, exponents[1]),
-                joined(c, exponents[2]),
-                joined(d, exponents[3]),
-            ]
-        }
-    }
-    #[inline(always)]
-    fn tiers(self, tiers: &Tiers) -> Self::Tiers {
-        *tiers
-    }
-    #[inline(always)]
-    fn bf11_exponents(
-        self,
-        tiers: &Self::Tiers,
-        planes: [u64; 2],
-        patches: &mut &[u8],
-    ) -> [u8; BLOCK] {
-        let mut table = [0; 16];
-        table[..tiers.len()].copy_from_slice(tiers);
-        let mut exponents = [0; BLOCK];
-        allowed! {
-            let table = vld1q_u8(table.as_ptr());
-            let one = vdupq_n_u8(1);
-            let two = vdupq_n_u8(2);
-            for k in 0..4 {
-                let low = vandq_u8(spread((planes[0] >> (16 * k)) as u16), one);
-                let high = vandq_u8(spread((planes[1] >> (16 * k)) as u16), two);
-                let found = vqtbl1q_u8(table, vorrq_u8(low, high));
-                vst1q_u8(exponents.as_mut_ptr().add(16 * k), found);
-            }
-        }
-        // Those of escapes, which are replaced, are the first of the second tier.
-        bf11::patch(tiers, planes, &mut exponents, patches);
-        exponents
-    }
-    #[inline(always)]
-    unsafe fn bf11(self, tiers: &Self::Tiers, p: *const u8, patches: &mut &[u8]) -> [Self::F; 4] {
-        allowed! {
-            let exponents = self.bf11_exponents(tiers, bf11_planes(p), patches);
-            let upper = vdupq_n_u32(0xffff_0000);
-            let mut columns = [self.splat(0.0); 4];
-            for i in 0..4 {
-                let bytes = vld1q_u8(p.add(16 * i));
-                let exponents = vld1q_u8(exponents.as_ptr().add(16 * i));
-                for (k, pairs) in halves(bytes, exponents).into_iter().enumerate() {
-                    // Four columns of one sixteen in the lower words, and of the next in the upper.
-                    let pairs = vreinterpretq_u32_u16(pairs);
-                    columns[2 * k][i] = vreinterpretq_f32_u32(vshlq_n_u32::<16>(pairs));
-                    columns[2 * k + 1][i] = vreinterpretq_f32_u32(vandq_u32(pairs, upper));
-                }
-            }
-            columns
-        }
     }
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> Self::F {
@@ -369,10 +270,6 @@ impl Simd for Neon {
         // SAFETY: by the contract of `tile`.
         unsafe { tiled(self, tokens, steps, operands, acc, first) }
     }
-    #[inline(always)]
-    fn decode(self, job: Decode<'_, '_>) {
-        decoded(self, job);
-    }
     #[inline(never)]
     fn compiled<J: SimdJob<Self>>(self, job: J) {
         job.run(self);
@@ -385,7 +282,7 @@ impl Simd for Neon {
 ///
 /// The CPU must have NEON. 64 bytes at `p` must be readable.
 #[inline(always)]
-unsafe fn load_bytes(p: *const u8) -> B {
+pub(crate) unsafe fn load_bytes(p: *const u8) -> B {
     // SAFETY: by this function's contract.
     unsafe { [vld1q_u8(p), vld1q_u8(p.add(16)), vld1q_u8(p.add(32)), vld1q_u8(p.add(48))] }
 }
@@ -437,7 +334,7 @@ unsafe fn signed_lanes(bytes: uint8x16_t) -> [int32x4_t; 4] {
 ///
 /// The CPU must have NEON.
 #[inline(always)]
-unsafe fn spread(bits: u16) -> uint8x16_t {
+pub(crate) unsafe fn spread(bits: u16) -> uint8x16_t {
     // SAFETY: by this function's contract.
     unsafe {
         let both = vreinterpretq_u8_u16(vdupq_n_u16(bits));
@@ -453,7 +350,7 @@ unsafe fn spread(bits: u16) -> uint8x16_t {
 ///
 /// The CPU must have NEON.
 #[inline(always)]
-unsafe fn halves(bytes: uint8x16_t, exponents: uint8x16_t) -> [uint16x8_t; 2] {
+pub(crate) unsafe fn halves(bytes: uint8x16_t, exponents: uint8x16_t) -> [uint16x8_t; 2] {
     // SAFETY: by this function's contract.
     unsafe {
         // The upper byte has a sign and all but the lowest bit of an exponent, the lower byte that
@@ -486,7 +383,7 @@ unsafe fn words(lower: uint8x16_t, upper: uint8x16_t) -> [uint16x8_t; 2] {
 ///
 /// The CPU must have NEON.
 #[inline(always)]
-unsafe fn widened([first, second]: [uint16x8_t; 2]) -> F {
+pub(crate) unsafe fn widened([first, second]: [uint16x8_t; 2]) -> F {
     // SAFETY: by this function's contract.
     unsafe {
         [
@@ -496,47 +393,6 @@ unsafe fn widened([first, second]: [uint16x8_t; 2]) -> F {
             vreinterpretq_f32_u32(vshll_high_n_u16::<16>(second)),
         ]
     }
-}
-
-/// Sixteen columns from their signs and mantissas, and their exponents.
-///
-/// # Safety
-///
-/// The CPU must have NEON.
-#[inline(always)]
-unsafe fn joined(bytes: uint8x16_t, exponents: uint8x16_t) -> F {
-    // SAFETY: by this function's contract.
-    unsafe { widened(halves(bytes, exponents)) }
-}
-
-/// The exponents of a block of bf12 with escapes, and the patches behind theirs. Everything is passed
-/// by value, so that nothing of other blocks has to be in memory.
-#[cold]
-#[inline(never)]
-fn escaped(exponents: B, codes: B, mut patches: &[u8]) -> (B, &[u8]) {
-    let mut to = [0u8; BLOCK];
-    let mut from = [0u8; BLOCK];
-    for k in 0..4 {
-        // SAFETY: 16 of 64 bytes each; there are registers of NEON.
-        unsafe {
-            vst1q_u8(to.as_mut_ptr().add(16 * k), exponents[k]);
-            vst1q_u8(from.as_mut_ptr().add(16 * k), codes[k]);
-        }
-    }
-    for (exponent, code) in to.iter_mut().zip(from) {
-        if code == 15
-            && let Some((first, rest)) = patches.split_first()
-        {
-            (*exponent, patches) = (*first, rest);
-        }
-    }
-    // SAFETY: 64 bytes; there are registers of NEON.
-    (unsafe { load_bytes(to.as_ptr()) }, patches)
-}
-
-#[inline(never)]
-fn decoded(s: Neon, job: Decode<'_, '_>) {
-    decode(s, job);
 }
 
 /// 4 rows by 2 tokens: 16 registers of sums hide the latency of four units for multiply-adds.

@@ -2,9 +2,8 @@
 
 use std::array::from_fn;
 
-use super::{Simd, SimdJob, Tiers, bf11, bf11_planes, bf12_by_lanes, exponent_lanes};
-use crate::matmul::{Decode, Operands, decode, tile};
-use crate::reference::{BLOCK, bf16_to_f32, f16_to_f32, paired, reduce};
+use super::{Operands, Simd, SimdJob, tile};
+use crate::scalar::{f16_to_f32, reduce};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Portable;
@@ -19,8 +18,6 @@ unsafe fn read<const N: usize>(p: *const u8) -> [u8; N] {
 
 impl Simd for Portable {
     type T = [f32; 8];
-    type Exponents = Self::F;
-    type Tiers = Tiers;
     const TILE_LANES: usize = 8;
     const TILE_ROWS: usize = 4;
     const TILE_TOKENS: usize = 2;
@@ -90,49 +87,6 @@ impl Simd for Portable {
     #[inline(always)]
     fn any(self, a: Self::U) -> bool {
         a.iter().fold(0, |all, a| all | a) != 0
-    }
-    #[inline(always)]
-    fn patch(self, exponents: &mut [Self::U; 4], codes: &[Self::U; 4], patches: &mut &[u8]) {
-        patch_lanes(exponents, codes, patches);
-    }
-    #[inline(always)]
-    fn exponents(self, table: &[u8; 16]) -> Self::Exponents {
-        exponent_lanes(self, table)
-    }
-    #[inline(always)]
-    unsafe fn bf12(
-        self,
-        exponents: Self::Exponents,
-        p: *const u8,
-        patches: &mut &[u8],
-    ) -> [Self::F; 4] {
-        // SAFETY: by the contract of the trait.
-        unsafe { bf12_by_lanes(self, exponents, p, patches) }
-    }
-    #[inline(always)]
-    fn tiers(self, tiers: &Tiers) -> Self::Tiers {
-        *tiers
-    }
-    #[inline(always)]
-    fn bf11_exponents(
-        self,
-        tiers: &Self::Tiers,
-        planes: [u64; 2],
-        patches: &mut &[u8],
-    ) -> [u8; BLOCK] {
-        bf11::exponents(tiers, planes, patches)
-    }
-    #[inline(always)]
-    unsafe fn bf11(self, tiers: &Self::Tiers, p: *const u8, patches: &mut &[u8]) -> [Self::F; 4] {
-        // SAFETY: by the contract of the trait.
-        let (bytes, planes) = unsafe { (read::<BLOCK>(p), bf11_planes(p)) };
-        let exponents = bf11::exponents(tiers, planes, patches);
-        let weight = |c: usize| {
-            let byte = u16::from(bytes[paired(c)]);
-            let exponent = u16::from(exponents[paired(c)]);
-            bf16_to_f32((byte & 0x80) << 8 | exponent << 7 | byte & 0x7f)
-        };
-        from_fn(|k| from_fn(|i| weight(16 * k + i)))
     }
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> Self::F {
@@ -234,29 +188,7 @@ impl Simd for Portable {
         }
     }
     #[inline(never)]
-    fn decode(self, job: Decode<'_, '_>) {
-        decode(self, job);
-    }
-    #[inline(never)]
     fn compiled<J: SimdJob<Self>>(self, job: J) {
         job.run(self);
-    }
-}
-
-/// [`Simd::patch`], one lane at a time.
-#[cold]
-#[inline(never)]
-pub(super) fn patch_lanes(
-    exponents: &mut [[u32; 16]; 4],
-    codes: &[[u32; 16]; 4],
-    patches: &mut &[u8],
-) {
-    for (exponent, code) in exponents.as_flattened_mut().iter_mut().zip(codes.as_flattened()) {
-        if code & 15 == 15
-            && let Some((first, rest)) = patches.split_first()
-        {
-            *exponent = u32::from(*first) << 23;
-            *patches = rest;
-        }
     }
 }

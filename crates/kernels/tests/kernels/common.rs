@@ -3,7 +3,7 @@
 
 use sws_kernels::{
     EncodedRows, Encoder, Encoding, ExponentCounts, Fp8Scales, GgufBlocks, Matrix, PartLen,
-    Published, SourceDtype, TensorTally,
+    SourceDtype, TensorTally,
 };
 
 pub(crate) fn bf16_bytes(bits: &[u16]) -> Vec<u8> {
@@ -81,7 +81,7 @@ impl Encoded {
     pub(crate) fn fp7_by(histogram: &ExponentCounts, plain: &Encoded) -> Self {
         let Encoded { rows, cols, .. } = *plain;
         let [codes, scales] = plain.parts()[..] else { panic!("codes and scales") };
-        let kind = Fp8Scales::of(plain.encoding).unwrap();
+        let Encoding::Fp8(kind) = plain.encoding else { panic!("{}", plain.encoding) };
         let encoder = Encoder::counted(Encoding::Fp7(kind), cols, histogram).unwrap();
         let mut packed = Self::with(&encoder, codes, rows, cols, rows);
         packed.parts.push([&[0xee], scales].concat());
@@ -90,7 +90,7 @@ impl Encoded {
 
     pub(crate) fn sample(encoding: Encoding, rows: usize, cols: usize) -> Self {
         if let Encoding::Fp7(scales) = encoding {
-            return Self::fp7(&Self::sample(scales.plain(), rows, cols));
+            return Self::fp7(&Self::sample(Encoding::Fp8(scales), rows, cols));
         }
         if let Encoding::Gguf(format) = encoding
             && !encoding.is_made()
@@ -105,7 +105,7 @@ impl Encoded {
             }
             return Self::from_parts(encoding, rows, cols, &[&bytes]);
         }
-        if matches!(encoding, Encoding::Published(_)) {
+        if is_published(encoding) {
             let parts = encoding.parts().iter().enumerate().map(|(index, part)| {
                 let PartLen::Exact(len) = part.len(rows as u64, cols as u64).unwrap() else {
                     unreachable!("no patches")
@@ -145,14 +145,24 @@ impl Encoded {
     }
 }
 
+/// True for codes with scales beside them that are only read.
+pub(crate) fn is_published(encoding: Encoding) -> bool {
+    let has_codes = matches!(encoding, Encoding::Fp8(_) | Encoding::Int4(_) | Encoding::Nvfp4(_));
+    has_codes && !encoding.is_made()
+}
+
+/// Every such encoding.
+pub(crate) fn published() -> impl Iterator<Item = Encoding> {
+    Encoding::ALL.into_iter().filter(|encoding| is_published(*encoding))
+}
+
 /// Bytes of each number in a part with scales.
 pub(crate) fn scale_bytes(encoding: Encoding, part: usize) -> usize {
-    let Encoding::Published(layout) = encoding else { panic!("{encoding}") };
-    match layout {
-        Published::Fp8Rows | Published::Fp8Whole => 4,
-        layout if layout.zeros_group().is_some() && part == 1 => 4,
-        Published::Nvfp4 | Published::Nvfp4Divided if part == 2 => 4,
-        Published::Fp8E8m0 | Published::Mxfp8 | Published::Nvfp4 | Published::Nvfp4Divided => 1,
+    match encoding {
+        Encoding::Fp8(Fp8Scales::Rows | Fp8Scales::Whole) => 4,
+        Encoding::Int4(groups) if groups.zeros_group().is_some() && part == 1 => 4,
+        Encoding::Nvfp4(_) if part == 2 => 4,
+        Encoding::Fp8(Fp8Scales::SquaresE8m0 | Fp8Scales::Thirtytwos) | Encoding::Nvfp4(_) => 1,
         _ => 2,
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::common::f32_bytes;
 use proptest::prelude::*;
-use sws_kernels::{EncodedRows, Encoder, Encoding, GgufBlocks, Matrix, SourceDtype};
+use sws_kernels::{EncodedRows, Encoder, Encoding, Fp8Scales, GgufBlocks, Matrix, SourceDtype};
 
 /// The numbers that the codes stand for, in order of magnitude and without sign.
 fn numbers(encoding: Encoding) -> Vec<f64> {
@@ -17,7 +17,7 @@ fn numbers(encoding: Encoding) -> Vec<f64> {
     match encoding {
         Encoding::Q8 | Encoding::Gguf(GgufBlocks::Q8_0) => (0..=127).map(f64::from).collect(),
         Encoding::Q4 => (0..=7).map(f64::from).collect(),
-        Encoding::Fp8 => fields(3, -6, 0x7f),
+        Encoding::Fp8(Fp8Scales::Squares) => fields(3, -6, 0x7f),
         _ => fields(1, 0, 8),
     }
 }
@@ -34,7 +34,7 @@ fn nearest(numbers: &[f64], w: f32) -> usize {
 /// Index of the group of weights that shares a scale with the given one.
 fn group(encoding: Encoding, row: usize, col: usize) -> (usize, usize) {
     match encoding {
-        Encoding::Fp8 => (row / 128, col / 128),
+        Encoding::Fp8(Fp8Scales::Squares) => (row / 128, col / 128),
         Encoding::Mxfp4 | Encoding::Gguf(GgufBlocks::Q8_0) => (row, col / 32),
         _ => (row, col / 64),
     }
@@ -56,7 +56,7 @@ fn defined(encoding: Encoding, rows: &[f32], cols: usize) -> Vec<(i32, f32)> {
             Encoding::Gguf(GgufBlocks::Q8_0) => {
                 half::f16::from_f32((max / 127.0).min(65504.0)).to_f32()
             }
-            Encoding::Fp8 => max / 448.0,
+            Encoding::Fp8(Fp8Scales::Squares) => max / 448.0,
             _ if max == 0.0 => 2f32.powi(-127),
             _ => 2f32.powi((f64::from(max).log2().floor() as i32 - 2).max(-127)),
         };
@@ -73,7 +73,7 @@ fn defined(encoding: Encoding, rows: &[f32], cols: usize) -> Vec<(i32, f32)> {
                     code
                 }
             }
-            Encoding::Fp8 => code | i32::from(negative) << 7,
+            Encoding::Fp8(Fp8Scales::Squares) => code | i32::from(negative) << 7,
             _ => code | i32::from(negative) << 3,
         };
         (code, scale)
@@ -101,7 +101,7 @@ fn encoded(encoding: Encoding, cols: usize, rows: usize, parts: &[Vec<u8>; 2]) -
             let at = if cols - first < 64 { c } else { 4 * (c % 16) + c / 16 };
             ((nibble(bytes, at) ^ 8) - 8, bf16(row * cols.div_ceil(64) + col / 64))
         }
-        Encoding::Fp8 => {
+        Encoding::Fp8(Fp8Scales::Squares) => {
             let at = 4 * (row / 128 * cols.div_ceil(128) + col / 128);
             let scale = f32::from_le_bytes(scales[at..at + 4].try_into().unwrap());
             (i32::from(codes[row * cols + col]), scale)
@@ -121,7 +121,7 @@ fn check(rows: &[f32], cols: usize) {
     let lossy = [
         Encoding::Q8,
         Encoding::Q4,
-        Encoding::Fp8,
+        Encoding::Fp8(Fp8Scales::Squares),
         Encoding::Mxfp4,
         Encoding::Gguf(GgufBlocks::Q8_0),
     ];

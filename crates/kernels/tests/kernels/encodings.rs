@@ -3,8 +3,8 @@
 use crate::common::{Encoded, bf16_bytes, f32_bytes};
 use proptest::prelude::*;
 use sws_kernels::{
-    EncodeError, EncodedRows, Encoder, Encoding, ExponentCounts, ExponentTable, GgufBlocks, Matrix,
-    MatrixError, PartLen, PartRows, SourceDtype, TensorTally,
+    EncodeError, EncodedRows, Encoder, Encoding, ExponentCounts, ExponentTable, Fp8Scales,
+    GgufBlocks, Matrix, MatrixError, PartLen, PartRows, SourceDtype, TensorTally,
 };
 
 const SHAPES: [(usize, usize); 12] = [
@@ -232,11 +232,12 @@ fn values(encoding: Encoding) -> Vec<f32> {
     match encoding {
         Encoding::Q8 | Encoding::Gguf(GgufBlocks::Q8_0) => (-127..=127).map(|v| v as f32).collect(),
         Encoding::Q4 => (-7..=7).map(|v| v as f32).collect(),
-        Encoding::Fp8 => (0..=255u8)
+        Encoding::Fp8(Fp8Scales::Squares) => (0..=255u8)
             .map(|code| {
                 let one = 1f32.to_le_bytes();
                 crate::common::decode(
-                    &Matrix::new(Encoding::Fp8, 1, 1, &[&[code], &one]).unwrap(),
+                    &Matrix::new(Encoding::Fp8(Fp8Scales::Squares), 1, 1, &[&[code], &one])
+                        .unwrap(),
                     0,
                 )
             })
@@ -255,7 +256,7 @@ fn lossy_encodings_choose_the_nearest_code() {
     for (encoding, scale_one) in [
         (Encoding::Q8, 127.0),
         (Encoding::Q4, 7.0),
-        (Encoding::Fp8, 448.0),
+        (Encoding::Fp8(Fp8Scales::Squares), 448.0),
         (Encoding::Mxfp4, 6.0),
         (Encoding::Gguf(GgufBlocks::Q8_0), 127.0),
     ] {
@@ -288,13 +289,13 @@ fn codes_and_scales_are_rounded_as_the_format_says() {
         (Encoding::Q8, &[127.0, 0.5, 1.5, -2.5], &[127, 0, 2, 0xfe], &[0x80, 0x3f]),
         (Encoding::Q4, &[7.0, 0.5, 1.5, -2.5], &[0x07, 0xe2], &[0x80, 0x3f]),
         (
-            Encoding::Fp8,
+            Encoding::Fp8(Fp8Scales::Squares),
             &[448.0, 1.0625, 1.1875, -1.0625],
             &[0x7e, 0x38, 0x3a, 0xb8],
             &[0, 0, 0x80, 0x3f],
         ),
         (
-            Encoding::Fp8,
+            Encoding::Fp8(Fp8Scales::Squares),
             &[448.0, 0.5 * e4m3_step, 1.5 * e4m3_step, 2.5 * e4m3_step, 7.5 * e4m3_step],
             &[0x7e, 0, 2, 2, 8],
             &[0, 0, 0x80, 0x3f],
@@ -314,14 +315,14 @@ fn codes_and_scales_are_rounded_as_the_format_says() {
         ),
         (Encoding::Q8, &[tiny(189 << 16), -tiny(189 << 16)], &[127, 0x81], &[1, 0]),
         (Encoding::Q4, &[tiny(10 << 16), -tiny(10 << 16)], &[0x97], &[1, 0]),
-        (Encoding::Fp8, &[tiny(627), -tiny(627)], &[0x7e, 0xfe], &[1, 0, 0, 0]),
+        (Encoding::Fp8(Fp8Scales::Squares), &[tiny(627), -tiny(627)], &[0x7e, 0xfe], &[1, 0, 0, 0]),
         // Scales: bf16 to nearest, ties to even.
         (Encoding::Q8, &[127.0 * (1.0 + 1.0 / 256.0)], &[127], &[0x80, 0x3f]),
         (Encoding::Q8, &[127.0 * (1.0 + 3.0 / 256.0)], &[127], &[0x82, 0x3f]),
         // Scales of zero.
         (Encoding::Q8, &[tiny(1), 0.0], &[0, 0], &[0, 0]),
         (Encoding::Q4, &[tiny(1), 0.0], &[0], &[0, 0]),
-        (Encoding::Fp8, &[tiny(1), 0.0], &[0, 0], &[0, 0, 0, 0]),
+        (Encoding::Fp8(Fp8Scales::Squares), &[tiny(1), 0.0], &[0, 0], &[0, 0, 0, 0]),
     ];
     for &(encoding, row, codes, scales) in cases {
         let encoder = Encoder::new(encoding, SourceDtype::F32, row.len()).unwrap();
@@ -336,7 +337,12 @@ fn e4m3_matches_its_fields() {
     // Sign, then exponent and mantissa by arithmetic rather than by bits.
     for code in 0..=255u8 {
         let one = 1f32.to_le_bytes();
-        let matrix = Matrix::new(Encoding::Fp8, 1, 1, &[std::slice::from_ref(&code), &one]);
+        let matrix = Matrix::new(
+            Encoding::Fp8(Fp8Scales::Squares),
+            1,
+            1,
+            &[std::slice::from_ref(&code), &one],
+        );
         let got = f32::from_bits(crate::common::decode(&matrix.unwrap(), 0)[0]);
         let (e, m) = (i32::from(code >> 3 & 15), f32::from(code & 7));
         let magnitude = match e {
@@ -387,7 +393,7 @@ fn non_finite_weights_and_unsupported_types_are_refused() {
     let lossy = [
         Encoding::Q8,
         Encoding::Q4,
-        Encoding::Fp8,
+        Encoding::Fp8(Fp8Scales::Squares),
         Encoding::Mxfp4,
         Encoding::Gguf(GgufBlocks::Q8_0),
     ];
@@ -566,7 +572,7 @@ fn wrong_patches_of_bf11_are_detected_and_harmless() {
     let bare = bare.unwrap();
     let mut escapes = 0;
     for row in 0..3 {
-        assert!(bare.has_infinite_escape(row));
+        assert!(bare.rows(row..row + 1).first_not_finite().is_some());
         for (was, is) in crate::common::decode(&encoded.matrix(), row)
             .into_iter()
             .zip(crate::common::decode(&bare, row))
@@ -688,7 +694,7 @@ proptest! {
         for (encoding, bound) in [
             (Encoding::Q8, 1.02 / 254.0),
             (Encoding::Q4, 1.02 / 14.0),
-            (Encoding::Fp8, 16.1 / 448.0),
+            (Encoding::Fp8(Fp8Scales::Squares), 16.1 / 448.0),
             // e2m1 saturates: a maximum just below 8 becomes 6.
             (Encoding::Mxfp4, 2.0 / 8.0),
         ] {

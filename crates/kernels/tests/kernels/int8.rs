@@ -2,8 +2,8 @@
 
 use crate::common::{Encoded, decode};
 use sws_kernels::{
-    Activations, Encoding, GgufBlocks, MatmulScratch, OutputColumns, PackedInput, Published,
-    ThreadScratch, Tier, matmul, matmul_rows,
+    Activations, Encoding, GgufBlocks, MatmulScratch, OutputColumns, PackedInput, ThreadScratch,
+    Tier, matmul, matmul_rows,
 };
 
 /// Encodings whose products round activations.
@@ -17,10 +17,7 @@ fn encodings() -> impl Iterator<Item = Encoding> {
     Encoding::ALL.into_iter().filter(move |encoding| match *encoding {
         Encoding::Q4 | Encoding::Q8 | Encoding::Mxfp4 => true,
         Encoding::Gguf(format) => of_gguf(format),
-        Encoding::Published(layout) => match layout {
-            Published::Int4 | Published::Int4By128 => true,
-            layout => layout.zeros_group().is_some() && !layout.has_order(),
-        },
+        Encoding::Int4(groups) => !groups.has_order(),
         _ => false,
     })
 }

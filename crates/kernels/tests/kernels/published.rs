@@ -1,7 +1,7 @@
 //! Weights of published quantised checkpoints, against the formulas of docs/format.md.
 
-use crate::common::{Encoded, decode, order, random};
-use sws_kernels::{Encoding, PartLen, Published};
+use crate::common::{Encoded, decode, order, published, random};
+use sws_kernels::{Encoding, Fp8Scales, Int4Groups, Nvfp4Scale, PartLen};
 
 /// e4m3 by its fields.
 fn e4m3(code: u8) -> f32 {
@@ -55,8 +55,7 @@ fn half(bytes: &[u8], at: usize) -> f32 {
 
 #[test]
 fn weights_are_those_of_the_formulas() {
-    for layout in Published::ALL {
-        let encoding = Encoding::Published(layout);
+    for encoding in published() {
         for (rows, cols) in [(1, 128), (3, 256), (130, 384), (259, 160), (2, 32)] {
             let parts: Vec<Vec<u8>> = encoding
                 .parts()
@@ -75,51 +74,53 @@ fn weights_are_those_of_the_formulas() {
             for r in 0..rows {
                 for (c, found) in decode(&encoded.matrix(), r).into_iter().enumerate() {
                     let (at, square) = (r * cols + c, r / 128 * squares + c / 128);
-                    let expected = match layout {
-                        Published::Fp8Bf16 => e4m3(codes[at]) * half(scales, square),
-                        Published::Fp8E8m0 => e4m3(codes[at]) * power(scales[square]),
-                        Published::Fp8Rows => e4m3(codes[at]) * single(scales, r),
-                        Published::Fp8RowsBf16 => e4m3(codes[at]) * half(scales, r),
-                        Published::Fp8Whole => e4m3(codes[at]) * single(scales, 0),
-                        Published::Fp8WholeBf16 => e4m3(codes[at]) * half(scales, 0),
-                        Published::Mxfp8 => e4m3(codes[at]) * power(scales[at / 32]),
-                        Published::Int4 => {
+                    let expected = match encoding {
+                        Encoding::Fp8(Fp8Scales::SquaresBf16) => {
+                            e4m3(codes[at]) * half(scales, square)
+                        }
+                        Encoding::Fp8(Fp8Scales::SquaresE8m0) => {
+                            e4m3(codes[at]) * power(scales[square])
+                        }
+                        Encoding::Fp8(Fp8Scales::Rows) => e4m3(codes[at]) * single(scales, r),
+                        Encoding::Fp8(Fp8Scales::RowsBf16) => e4m3(codes[at]) * half(scales, r),
+                        Encoding::Fp8(Fp8Scales::Whole) => e4m3(codes[at]) * single(scales, 0),
+                        Encoding::Fp8(Fp8Scales::WholeBf16) => e4m3(codes[at]) * half(scales, 0),
+                        Encoding::Fp8(Fp8Scales::Thirtytwos) => {
+                            e4m3(codes[at]) * power(scales[at / 32])
+                        }
+                        Encoding::Int4(Int4Groups::Symmetric32) => {
                             (f32::from(nibble(codes, at)) - 8.0) * half(scales, at / 32)
                         }
-                        Published::Int4By128 => {
+                        Encoding::Int4(Int4Groups::Symmetric128) => {
                             let scale = half(scales, r * squares + c / 128);
                             (f32::from(nibble(codes, at)) - 8.0) * scale
                         }
-                        Published::Int4Zeros32
-                        | Published::Int4Zeros64
-                        | Published::Int4Zeros128
-                        | Published::Int4ActOrder32
-                        | Published::Int4ActOrder64
-                        | Published::Int4ActOrder128 => {
-                            let columns = layout.zeros_group().unwrap() as usize;
-                            let groups = cols.div_ceil(columns);
+                        Encoding::Int4(groups) => {
+                            let columns = groups.zeros_group().unwrap() as usize;
+                            let count = cols.div_ceil(columns);
                             let group = match slices.get(2) {
                                 // Past the last group is the last.
                                 Some(order) => {
                                     let index = [order[2 * c], order[2 * c + 1]];
-                                    usize::from(u16::from_le_bytes(index)).min(groups - 1)
+                                    usize::from(u16::from_le_bytes(index)).min(count - 1)
                                 }
                                 None => c / columns,
                             };
-                            let (code, unit) = (nibble(codes, at), r * groups + group);
-                            match layout.has_order() {
+                            let (code, unit) = (nibble(codes, at), r * count + group);
+                            match groups.has_order() {
                                 true => less_zero(code, scales, unit),
                                 false => from_zero(code, scales, unit),
                             }
                         }
-                        Published::Nvfp4 => {
+                        Encoding::Nvfp4(Nvfp4Scale::Times) => {
                             let half = single(slices[2], 0) * 0.5;
                             (2.0 * e2m1(nibble(codes, at)) + 0.0) * (e4m3(scales[at / 16]) * half)
                         }
-                        Published::Nvfp4Divided => {
+                        Encoding::Nvfp4(Nvfp4Scale::Divided) => {
                             let scale = e4m3(scales[at / 16]) / single(slices[2], 0);
                             (e2m1(nibble(codes, at)) + 0.0) * scale
                         }
+                        _ => unreachable!("{encoding}"),
                     };
                     let same = found == expected.to_bits()
                         || f32::from_bits(found).is_nan() && expected.is_nan();

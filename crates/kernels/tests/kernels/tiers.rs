@@ -1,12 +1,12 @@
 //! The result is the same for every tier, number of tokens, split of the rows and number of
 //! threads.
 
-use crate::common::{Encoded, bf16_bytes, f32_bytes};
+use crate::common::{Encoded, bf16_bytes, f32_bytes, is_published, scale_bytes};
 use proptest::prelude::*;
 use sws_kernels::{
-    ARITHMETIC, Activations, Encoder, Encoding, ExponentCounts, GgufBlocks, MatmulScratch, Matrix,
-    OutputColumns, PackedInput, PartLen, Published, SourceDtype, Strided, ThreadScratch, Tier,
-    matmul, matmul_rows, matmul_transposed,
+    ARITHMETIC, Activations, Encoder, Encoding, ExponentCounts, Fp8Scales, GgufBlocks,
+    MatmulScratch, Matrix, OutputColumns, PackedInput, PartLen, SourceDtype, Strided,
+    ThreadScratch, Tier, matmul, matmul_rows, matmul_transposed,
 };
 
 /// Any bits, with special values more frequent than by chance.
@@ -33,7 +33,7 @@ fn encoded(encoding: Encoding, rows: usize, cols: usize, bits: &[u32], plain: bo
     let bf16: Vec<u8> = singles.as_chunks::<4>().0.iter().flat_map(|b| [b[2], b[3]]).collect();
     match encoding {
         Encoding::Fp7(scales) => {
-            let plain_codes = encoded(scales.plain(), rows, cols, bits, plain);
+            let plain_codes = encoded(Encoding::Fp8(scales), rows, cols, bits, plain);
             match plain {
                 true => Encoded::fp7(&plain_codes),
                 false => Encoded::fp7_by(&ExponentCounts::default(), &plain_codes),
@@ -77,20 +77,13 @@ fn encoded(encoding: Encoding, rows: usize, cols: usize, bits: &[u32], plain: bo
                         (_, Encoding::Q8 | Encoding::Q4) => {
                             bf16.iter().copied().cycle().take(len).collect()
                         }
-                        (2, Encoding::Published(layout)) if layout.has_order() => {
-                            crate::common::order(len)
-                        }
-                        (_, Encoding::Published(_))
-                            if crate::common::scale_bytes(encoding, p) == 2 =>
-                        {
-                            bf16.iter().copied().cycle().take(len).collect()
-                        }
-                        (_, Encoding::Published(_))
-                            if crate::common::scale_bytes(encoding, p) == 1 =>
-                        {
-                            (0..len).map(|i| (cell(i) >> 23) as u8).collect()
-                        }
-                        (_, Encoding::Fp8 | Encoding::Published(_)) => {
+                        _ if kind.suffix == ".order" => crate::common::order(len),
+                        _ if is_published(encoding) => match scale_bytes(encoding, p) {
+                            1 => (0..len).map(|i| (cell(i) >> 23) as u8).collect(),
+                            2 => bf16.iter().copied().cycle().take(len).collect(),
+                            _ => singles.iter().copied().cycle().take(len).collect(),
+                        },
+                        (_, Encoding::Fp8(_)) => {
                             singles.iter().copied().cycle().take(len).collect()
                         }
                         _ => (0..len).map(|i| (cell(i) >> 23) as u8).collect::<Vec<u8>>(),
@@ -320,7 +313,12 @@ fn every_code_and_scale_decodes_alike_in_every_tier() {
     let mut cases = Vec::new();
     for scale in [1.0f32, -3.0, 2f32.powi(-140), 2f32.powi(127), f32::INFINITY, f32::NAN, 0.0] {
         let one = scale.to_le_bytes();
-        cases.push(Encoded::from_parts(Encoding::Fp8, 1, 256, &[&codes, &one.repeat(2)]));
+        cases.push(Encoded::from_parts(
+            Encoding::Fp8(Fp8Scales::Squares),
+            1,
+            256,
+            &[&codes, &one.repeat(2)],
+        ));
         let half = bf16_bytes(&[(scale.to_bits() >> 16) as u16]);
         cases.push(Encoded::from_parts(Encoding::Q8, 1, 256, &[&codes, &half.repeat(4)]));
         cases.push(Encoded::from_parts(Encoding::Q4, 1, 64, &[&ordered, &half]));
@@ -345,8 +343,7 @@ fn every_code_and_scale_decodes_alike_in_every_tier() {
     for scale in 0..=255u8 {
         cases.push(Encoded::from_parts(Encoding::Mxfp4, 1, 64, &[&ordered, &[scale, scale]]));
     }
-    for layout in Published::ALL {
-        let encoding = Encoding::Published(layout);
+    for encoding in crate::common::published() {
         for code in 0..=255u8 {
             let parts = encoding.parts().iter().enumerate().map(|(p, part)| {
                 let PartLen::Exact(len) = part.len(1, 256).unwrap() else { unreachable!() };

@@ -1,8 +1,8 @@
 //! AFMoE, the Trinity models: norms after branches, gated attention, rotary embeddings in windowed
 //! layers only, and the experts of DeepSeek V3.
 
+use sws_format::PieceKind;
 use sws_kernels::functional::Activation;
-use sws_store::PieceKind;
 
 use super::common::{Common, FamilyDefaults, switched_on, window, windows};
 use super::hunyuan::CORRECTION;

@@ -1,8 +1,8 @@
 //! Ling 3: delta nets with a bounded decay for each element of a key in most layers, latent attention
 //! with a gate for each head in the others, and the experts of DeepSeek V3.
 
+use sws_format::PieceKind;
 use sws_kernels::functional::{Activation, MAX_TAPS, RopePairs};
-use sws_store::PieceKind;
 
 use super::common::{
     DecoderParts, FamilyDefaults, MAX_STATE, MAX_WIDTH, full_layers, switched_off, switched_on,
@@ -26,10 +26,10 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-/// The ends of all models of the makers.
+/// Tensors outside layers, in all models of this publisher.
 pub(super) const WORDS: Ends = Ends { embedding: "word_embeddings.weight", ..ENDS };
 
-/// The last matrix has another name in latent attention than in delta nets.
+/// In latent attention the last matrix has another name than in delta nets.
 const ATTENTION: &[TensorRule] = &[
     matrix(PieceKind::Attention, Role::Query, "attention.q_proj.weight"),
     matrix(PieceKind::Attention, Role::QueryDown, "attention.q_a_proj.weight"),
@@ -66,7 +66,7 @@ const DEFAULTS: FamilyDefaults = FamilyDefaults {
 };
 
 fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
-    // Ling 2.5, whose linear attention is another, has the same model type.
+    // Ling 2.5 has the same model type, but another kind of linear attention.
     if config.any(&["kda_lower_bound", "kda_safe_gate", "no_kda_lora"]).is_none() {
         return Err(ConfigError::MissingKey("kda_lower_bound"));
     }
@@ -112,7 +112,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     })
 }
 
-/// True for the layers with latent attention: the last of each group.
+/// True for the layers with latent attention, the last layer of each group.
 fn full(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError> {
     let listed = full_layers(config, layers, "linear_attention", &|entry| {
         config.unsupported(entry, "full_attention and linear_attention")
@@ -121,7 +121,7 @@ fn full(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError> 
     let each = entry.map_or(Ok(6), |entry| entry.size(MAX_COUNT))?;
     match (listed, entry) {
         (Some(listed), _) => Ok(listed),
-        // Implementations differ in what remains.
+        // Implementations disagree about the remaining layers.
         (None, Some(entry)) if !layers.is_multiple_of(each) => {
             Err(config.unsupported(entry, "a divisor of the number of layers"))
         }
@@ -137,7 +137,7 @@ fn latent(
     Ok((LatentSpec { gates: LatentGates::PerHead, ..spec }, rope))
 }
 
-/// Latent attention with a rotary embedding of neighbours.
+/// Latent attention with a rotary embedding of adjacent elements.
 pub(super) fn turned(
     config: &FamilyConfig,
     decoder: &DecoderParts<'_>,
@@ -197,7 +197,7 @@ fn delta(config: &FamilyConfig, decoder: &DecoderParts<'_>) -> Result<DeltaSpec,
     Ok(spec)
 }
 
-/// A bound of decays.
+/// The bound of decays.
 pub(super) fn bound_of(entry: ConfigEntry<'_>) -> Result<f32, ConfigError> {
     match entry.value.as_f64() {
         Some(bound) if (-1e3..0.0).contains(&bound) => Ok(bound as f32),

@@ -29,8 +29,8 @@ const DEFAULTS: FamilyDefaults = FamilyDefaults {
     context: 8192,
 };
 
-/// Dense layers come first, with a pattern of windows of their own. Where that pattern has no
-/// windows, they have rotary embeddings nevertheless.
+/// Dense layers come first, with their own pattern of windows. If that pattern has no windows,
+/// these layers have rotary embeddings nevertheless.
 fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     const DENSE: (&str, u64) = ("first_k_dense_replace", 0);
     absent(config, "rope_scaling")?;

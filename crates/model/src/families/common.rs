@@ -1,22 +1,21 @@
-//! The parts of a configuration that all families share.
+//! Parts of configurations that all families share.
 
+use sws_format::Value;
 use sws_kernels::functional::Streams;
-use sws_store::Value;
 
-use super::per_layer::check_single;
-use super::{kimi_k3, quantised};
-use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
-use crate::gguf::PAIRED;
+use super::quantised;
+use super::single_layers::check_single;
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT, PAIRED};
 use crate::rope::{MAX_HEAD_DIM, Rope};
 use crate::spec::{
-    AttentionSpec, Ffn, KeyValues, LayerInputs, LayerSpec, Mixer, MlpSpec, ModelSpec, MoeSpec,
-    Norm, QkNorm, Residual, Router, SharedSpec,
+    AttentionExtras, AttentionSpec, Ffn, HeadSpec, KeyValues, LayerInputs, LayerSpec, Mixer,
+    MlpSpec, ModelSpec, MoeSpec, Norm, QkNorm, Residual, Router, SharedSpec, StreamReads,
 };
 
 /// Limits far above any known model; they bound allocations before any weight is read.
 const MAX_HIDDEN: u64 = 1 << 20;
 pub(super) const MAX_WIDTH: u64 = 1 << 24;
-/// Numbers of the state of a recurrent layer.
+/// Maximum number of values in the state of a recurrent layer.
 pub(super) const MAX_STATE: usize = 1 << 28;
 const MAX_CONTEXT: u64 = 1 << 32;
 
@@ -24,11 +23,11 @@ const MAX_CONTEXT: u64 = 1 << 32;
 pub(super) struct FamilyDefaults {
     pub(super) eps: f32,
     pub(super) theta: f64,
-    /// None: the number of query heads.
+    /// Default number of KV heads; `None` for the number of query heads.
     pub(super) kv_heads: Option<usize>,
-    /// None: the size of the hidden state divided by the number of heads.
+    /// Default head size; `None` for the size of the hidden state divided by the number of heads.
     pub(super) head_dim: Option<usize>,
-    /// The share of each head that is rotated, where configurations may give it; None: all.
+    /// Default share of each head that is rotated; `None` for all of it.
     pub(super) rotated: Option<f64>,
     pub(super) context: usize,
 }
@@ -40,12 +39,12 @@ pub(super) struct DecoderParts<'a> {
     pub(super) vocab: usize,
     pub(super) layers: usize,
     pub(super) heads: usize,
-    /// The norm of all layers, and that before the head.
+    /// The norm of all layers, and the norm before the head.
     pub(super) norm: Norm,
     /// The way in which all layers add their branches.
     pub(super) residual: Residual,
     pub(super) streams: Option<Streams>,
-    pub(super) mean_of_streams: bool,
+    pub(super) stream_reads: StreamReads,
     pub(super) kept_every: Option<usize>,
     pub(super) embedding_scale: f32,
     pub(super) layer_inputs: Option<LayerInputs>,
@@ -64,12 +63,13 @@ impl<'a> DecoderParts<'a> {
         let is_gemma = matches!(config.model_type(), "gemma2" | "gemma3_text" | "gemma4_text");
         let activation = match config.model_type() {
             _ if is_gemma => ["gelu_pytorch_tanh"; 2],
-            // What it names counts by other entries, and transformers writes another name.
+            // The activation is defined by other entries, and transformers writes another name
+            // here.
             "minimax_m3_vl_text" => ["swigluoai", "silu"],
-            "kimi_linear" if kimi_k3::is(config) => ["situ", "silu"],
+            "kimi_linear" if is_kimi_k3(config) => ["situ", "silu"],
             _ => ["silu", "swish"],
         };
-        // Gemma's classes read the second only, and files may have any value in the first.
+        // Gemma's classes read only the second entry, and files may have any value in the first.
         let keys = ["hidden_act", "hidden_activation"];
         for key in keys.into_iter().skip(usize::from(is_gemma)) {
             if let Some(entry) = config.get(key)
@@ -84,7 +84,7 @@ impl<'a> DecoderParts<'a> {
             layers => layers as usize,
         };
         check_single(config, layers)?;
-        // Wrapped files of Gemma 3 leave out what their class has as a default.
+        // Wrapped files of Gemma 3 omit entries that equal the defaults of their class.
         let is_third = config.model_type() == "gemma3_text";
         let size = |key, limit, default| match config.get(key) {
             None if is_third => Ok(default),
@@ -108,7 +108,7 @@ impl<'a> DecoderParts<'a> {
             norm,
             residual: Residual::default(),
             streams: None,
-            mean_of_streams: false,
+            stream_reads: StreamReads::Weights,
             kept_every: None,
             embedding_scale: 1.0,
             layer_inputs: None,
@@ -130,6 +130,13 @@ impl<'a> DecoderParts<'a> {
             let (mixer, ffn) = layer(l);
             LayerSpec { norm: self.norm, residual: self.residual, ngrams: None, mixer, ffn }
         };
+        let head = HeadSpec {
+            norm: self.norm,
+            rows: [self.vocab; 2],
+            bias: self.head_bias,
+            scale: self.logit_scale,
+            cap: self.logit_cap,
+        };
         Ok(ModelSpec {
             model_type: self.config.model_type().to_owned(),
             wrapper: self.config.wrapper().map(str::to_owned),
@@ -140,17 +147,12 @@ impl<'a> DecoderParts<'a> {
             layers: (0..self.layers).map(layer).collect(),
             ropes,
             streams: self.streams,
-            stream_gates: None,
-            mean_of_streams: self.mean_of_streams,
+            stream_reads: self.stream_reads,
             kept_every: self.kept_every,
             embedding_scale: self.embedding_scale,
             embedding_norm: false,
             layer_inputs: self.layer_inputs,
-            final_norm: self.norm,
-            head_rows: [self.vocab; 2],
-            head_bias: self.head_bias,
-            logit_scale: self.logit_scale,
-            logit_cap: self.logit_cap,
+            head,
         })
     }
 }
@@ -161,7 +163,7 @@ pub(super) struct Common<'a> {
     pub(super) layers: usize,
     /// The attention without biases, norms and window.
     pub(super) attention: AttentionSpec,
-    /// The rotary embeddings; `attention` has the first.
+    /// All rotary embeddings. `attention` refers to the first.
     pub(super) ropes: Vec<Rope>,
 }
 
@@ -192,7 +194,7 @@ impl<'a> Common<'a> {
         Ok(self.ropes.len() - 1)
     }
 
-    /// Reads a decoder without its rotary embeddings, which turn pairs of elements.
+    /// Reads a decoder without its rotary embeddings, which rotate pairs of elements.
     pub(super) fn unrotated(
         config: &'a FamilyConfig<'a>,
         defaults: &FamilyDefaults,
@@ -214,7 +216,7 @@ impl<'a> Common<'a> {
         })
     }
 
-    /// Reads a decoder that rotates nothing: a head may have an odd number of elements.
+    /// Reads a decoder without any rotation, so a head may have an odd number of elements.
     pub(super) fn never_rotated(
         config: &'a FamilyConfig<'a>,
         defaults: &FamilyDefaults,
@@ -247,6 +249,7 @@ impl<'a> Common<'a> {
             let reason = format!("which with {head_dim} elements each no model has");
             return Err(heads_entry()?.invalid(reason));
         }
+        let paired_rows = config.flag(PAIRED, false)?;
         Ok(Common {
             layers,
             attention: AttentionSpec {
@@ -254,27 +257,16 @@ impl<'a> Common<'a> {
                 kv_heads,
                 head_dim,
                 value_dim: head_dim,
-                fused: false,
                 qkv_bias: false,
                 output_bias: false,
                 qk_norm: QkNorm::None,
-                value_norm: false,
-                value_scale: 1.0,
-                values_are_keys: false,
-                clip: None,
-                window: None,
-                aligned: false,
-                temperature: None,
-                scale: (1.0 / (head_dim as f64).sqrt()) as f32,
                 rope: Some(0),
-                paired_rows: config.flag(PAIRED, false)?,
+                window: None,
+                scale: (1.0 / (head_dim as f64).sqrt()) as f32,
                 sinks: false,
                 gate: None,
-                soft_cap: None,
-                blocks: None,
                 key_values: KeyValues::Own,
-                distances: None,
-                conv: None,
+                extras: AttentionExtras { paired_rows, ..AttentionExtras::default() },
             },
             ropes: Vec::new(),
             decoder,
@@ -315,7 +307,7 @@ pub(super) fn moe(
     Ok(Ffn::Moe(MoeSpec { shared, ..MoeSpec::of(chosen(config)?, expert, router) }))
 }
 
-/// The number of experts of a layer, and of those for a token.
+/// The number of experts in a layer, and the number that a token uses.
 pub(super) fn chosen(config: &FamilyConfig) -> Result<(usize, usize), ConfigError> {
     let experts = config.some_experts()? as usize;
     let entry = config.top_k()?.alike()?;
@@ -326,7 +318,7 @@ pub(super) fn chosen(config: &FamilyConfig) -> Result<(usize, usize), ConfigErro
     Ok((experts, top_k))
 }
 
-/// The share of a head that is rotated by the entry `rotary_dim`, which gives the elements.
+/// The share of a head that is rotated, from the entry `rotary_dim`, which counts elements.
 pub(super) fn rotated_share(
     config: &FamilyConfig,
     head_dim: usize,
@@ -401,8 +393,8 @@ pub(super) fn absent(config: &FamilyConfig, key: &'static str) -> Result<(), Con
     config.get(key).map_or(Ok(()), |entry| Err(config.unsupported(entry, "null")))
 }
 
-/// Refuses entries of rotary embeddings beside those of each kind of layer, which are read nowhere
-/// where the latter are absent.
+/// Refuses rotary entries outside the objects for each kind of layer. Without those objects,
+/// nothing would read these entries.
 pub(super) fn without_ropes_of_kinds(
     config: &FamilyConfig,
     keys: &[&'static str],
@@ -463,4 +455,11 @@ pub(super) fn full_layers(
         _ => Err(refusal(entry)),
     };
     types.iter().map(of).collect::<Result<_, _>>().map(Some)
+}
+
+/// True for a configuration with any entry that Kimi Linear does not have.
+pub(super) fn is_kimi_k3(config: &FamilyConfig) -> bool {
+    let own = ["attn_res_block_size", "routed_expert_hidden_size", "activation_situ_beta"];
+    let situ = config.get("hidden_act").is_some_and(|entry| entry.value.as_str() == Some("situ"));
+    situ || config.any(&own).is_some() || config.wrapper() == Some("kimi_k3")
 }

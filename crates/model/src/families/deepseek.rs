@@ -1,15 +1,14 @@
 //! DeepSeek V2 to V3.2, Kimi K2, GLM 4.7 Flash, GLM 5 and Mistral 4: latent attention, and experts in
 //! groups beside shared ones.
 
+use sws_format::PieceKind;
 use sws_kernels::functional::RopePairs;
-use sws_store::PieceKind;
 
 use super::common::{DecoderParts, FamilyDefaults, MAX_WIDTH, same_window, switched_off};
 use super::glm::MOE;
 use super::ranked::{RANKED, RankedKeys, RankedLayers, groups, only, scale, sigmoid};
-use super::{ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, matrix, mistral, small, sparse};
-use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
-use crate::gguf::SPLIT_LATENTS;
+use super::{ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, matrix, mistral_rope, small, sparse};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT, SPLIT_LATENTS};
 use crate::role::Role;
 use crate::rope::{self, MAX_AMPLITUDE, MAX_HEAD_DIM, Rope, RopeScaling, yarn_amplitude};
 use crate::spec::{
@@ -41,7 +40,7 @@ pub(super) const LATENT_ATTENTION: &[TensorRule] = &[
     matrix(PieceKind::Attention, Role::KvDown, "self_attn.kv_a_proj_with_mqa.weight"),
     small(PieceKind::Attention, Role::KvDownNorm, "self_attn.kv_a_layernorm.weight"),
     matrix(PieceKind::Attention, Role::KvUp, "self_attn.kv_b_proj.weight"),
-    // Of GGUF files, where the names of transformers end.
+    // Names in GGUF files, as the ends of names in transformers.
     matrix(PieceKind::Attention, Role::KeyUp, "self_attn.k_b_proj.weight"),
     matrix(PieceKind::Attention, Role::ValueUp, "self_attn.v_b_proj.weight"),
     matrix(PieceKind::Attention, Role::Output, "self_attn.o_proj.weight"),
@@ -111,7 +110,7 @@ pub(super) fn latent(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let is_mistral = config.model_type() == "mistral4";
     let theta = defaults.theta;
     let mut rope = match is_mistral {
-        true => mistral::rope(config, (plain, rotated), theta, decoder.context)?,
+        true => mistral_rope::rope(config, (plain, rotated), theta, decoder.context)?,
         false => Rope::of(config, rotated, (theta, None), decoder.context)?,
     };
     if is_v2 || config.flag("rope_interleave", true)? {
@@ -130,7 +129,7 @@ pub(super) fn latent(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         plain,
         rotated,
         value_dim: config.size("v_head_dim", MAX_HEAD_DIM)?,
-        // Whatever the eps of the other norms.
+        // This norm has its own eps.
         eps: 1e-6,
         latent_scale: 1.0,
         scale: scale as f32,
@@ -138,7 +137,7 @@ pub(super) fn latent(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         split: config.flag(SPLIT_LATENTS, false)?,
         gates: LatentGates::None,
         sinks: false,
-        temperature: if is_mistral { mistral::temperature(config)? } else { None },
+        temperature: if is_mistral { mistral_rope::temperature(config)? } else { None },
         sparse: None,
     };
     let widest = spec.query_width().max(spec.heads * spec.head_rows());
@@ -158,7 +157,8 @@ pub(super) fn latent(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         sigmoid(config, &layers)?
     };
     let layers = RankedLayers::ranked(config, &layers, router, decoder.layers)?;
-    // Checkpoints with a tensor per expert have them apart: `ModelSpec::for_weights`.
+    // Checkpoints with one tensor per expert store gates and ups separately: see
+    // `ModelSpec::for_weights`.
     let layers = if is_mistral { layers.in_halves() } else { layers };
     decoder.model(vec![rope], |l| {
         let sparse = sparse.as_ref().map(|sparse| sparse[l]);
@@ -171,7 +171,7 @@ pub(super) fn sharpened(config: &FamilyConfig, rope: &Rope) -> Result<f64, Confi
     let key = "mscale_all_dim";
     let given = rope::given(config)?.map(ConfigEntry::object).transpose()?;
     let value = given.and_then(|given| given.get(key)).filter(|value| !value.is_null());
-    // Zero means absent.
+    // Zero means that the entry is absent.
     let value = value.filter(|value| value.as_f64() != Some(0.0));
     let Some(entry) = value.map(|value| ConfigEntry { key, value }) else { return Ok(1.0) };
     match rope.scaling {

@@ -1,8 +1,8 @@
-//! DeepSeek V4: several residual streams, attention to the last positions and to pooled entries, and
-//! experts that a table gives in the first layers.
+//! DeepSeek V4: several residual streams, attention to the last positions and to pooled entries,
+//! and a table that selects the experts in the first layers.
 
+use sws_format::{PieceKind, Value};
 use sws_kernels::functional::{Activation, MAX_STREAMS, RopePairs, StreamWriting, Streams};
-use sws_store::{PieceKind, Value};
 
 use super::common::{
     DecoderParts, FamilyDefaults, MAX_WIDTH, chosen, switched_off, switched_on, width,
@@ -84,17 +84,17 @@ const DEFAULTS: FamilyDefaults = FamilyDefaults {
     context: 1_048_576,
 };
 
-/// The largest number of times that rows and columns of streams are divided.
+/// Maximum number of normalisations of the rows and columns of the stream mix.
 const MAX_ITERATIONS: u64 = 1000;
 
-/// The entries that a layer attends to beside the last positions.
+/// The entries that a layer attends to, besides the last positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AttendedEntries {
-    /// None.
+    /// No entries.
     Window,
-    /// Those that an indexer selects.
+    /// Entries that an indexer selects.
     Sparse,
-    /// All, each of many positions.
+    /// All entries, each of which pools many positions.
     Heavy,
 }
 
@@ -151,7 +151,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     })
 }
 
-/// An entry, or if it is absent the one that all models have.
+/// An entry, or its value in all published models if it is absent.
 fn entry_of<'a>(
     config: &FamilyConfig<'a>,
     key: &'static str,
@@ -167,7 +167,7 @@ pub(super) fn streams(config: &FamilyConfig) -> Result<Streams, ConfigError> {
     Ok(Streams { count, writing: StreamWriting::Mixed { iterations }, eps })
 }
 
-/// The size of a head, and the rotary embeddings of layers without entries and of those with them.
+/// The head size, and the rotary embeddings of layers without entries and with entries.
 fn ropes(config: &FamilyConfig, context: usize) -> Result<(usize, Vec<Rope>), ConfigError> {
     let head_dim = config.get("head_dim").map_or(Ok(512), |entry| entry.size(MAX_HEAD_DIM))?;
     let rotated = config.get("qk_rope_head_dim");
@@ -181,7 +181,7 @@ fn ropes(config: &FamilyConfig, context: usize) -> Result<(usize, Vec<Rope>), Co
         vec![of("main", DEFAULTS.theta)?, of("compress", theta)?]
     } else {
         let both = Rope::of(config, head_dim, (DEFAULTS.theta, Some(share)), context)?;
-        // Sines and cosines keep their size, unless a factor is given.
+        // Sines and cosines are not scaled, unless a factor is given.
         let has_factor = given.is_some_and(|given| given.contains_key("attention_factor"));
         let factor = if has_factor { both.factor } else { 1.0 };
         let entries = Rope { factor, ..both.with_theta(theta) };
@@ -206,7 +206,7 @@ fn ropes(config: &FamilyConfig, context: usize) -> Result<(usize, Vec<Rope>), Co
     Ok((head_dim, ropes))
 }
 
-/// The entries of sparse layers and of heavy ones.
+/// The entries of sparse layers and of heavy layers.
 fn pools(config: &FamilyConfig, attention: &CompressedSpec) -> Result<[PoolSpec; 2], ConfigError> {
     let size = |key, default, limit| config.get(key).map_or(Ok(default), |e| e.size(limit));
     let heads = size("index_n_heads", 64, MAX_COUNT)?;
@@ -240,7 +240,7 @@ fn pools(config: &FamilyConfig, attention: &CompressedSpec) -> Result<[PoolSpec;
     Ok([PoolSpec { ratio: sparse, indexer }, PoolSpec { ratio: heavy, indexer: None }])
 }
 
-/// The first `layers` values of a list, which may go on for layers that predict further tokens.
+/// The first `layers` values of a list, which may include layers for multi-token prediction.
 pub(super) fn of_layers<T>(
     entry: ConfigEntry<'_>,
     layers: usize,
@@ -305,7 +305,7 @@ fn experts(config: &FamilyConfig) -> Result<(MoeSpec, RankedRouter), ConfigError
     Ok((MoeSpec { shared, ..MoeSpec::of(chosen(config)?, expert, router) }, rule))
 }
 
-/// True for each layer whose experts a table gives.
+/// True for each layer whose experts are selected by a table.
 fn tables(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError> {
     let Some(entry) = config.get("mlp_layer_types") else {
         let count = config.get("num_hash_layers").map_or(Ok(3), |entry| entry.count(MAX_COUNT))?;

@@ -23,7 +23,8 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     }
 }
 
-/// Llama, and Mistral with a window of 4096 unless the configuration gives another one or null.
+/// Llama and Mistral. Mistral has a window of 4096, unless the configuration gives another window
+/// or null.
 fn llama(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let mistral = config.model_type() == "mistral";
     let defaults = FamilyDefaults {
@@ -44,8 +45,8 @@ fn llama(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     common.model(|_| (attention.clone(), mlp))
 }
 
-/// Qwen2 with biases on queries, keys and values; Qwen3 with a norm on each head instead. Most
-/// configurations have a window, and `use_sliding_window` disables it in nearly all of them.
+/// Qwen2, with biases on queries, keys and values, and Qwen3, with a norm on each head instead.
+/// Most configurations have a window, but `use_sliding_window` disables it in nearly all of them.
 fn qwen(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let qwen3 = config.model_type() == "qwen3";
     let defaults = FamilyDefaults {
@@ -70,8 +71,8 @@ fn qwen(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     common.model(|l| (AttentionSpec { window: windows[l], ..attention.clone() }, mlp))
 }
 
-/// SmolLM3: no rotary embedding in every fourth layer, or where `no_rope_layers` has a 0. Where
-/// windows are in use, these layers have them.
+/// SmolLM3: no rotary embedding in every fourth layer, or where `no_rope_layers` has a 0. If
+/// windows are enabled, these layers have one.
 fn smol(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let defaults = FamilyDefaults {
         eps: 1e-6,

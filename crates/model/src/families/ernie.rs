@@ -1,7 +1,7 @@
 //! ERNIE 4.5: experts ranked by softmax and a correction, and rotary pairs of neighbours.
 
+use sws_format::{PieceKind, Value};
 use sws_kernels::functional::RopePairs;
-use sws_store::{PieceKind, Value};
 
 use super::common::{Common, FamilyDefaults, chosen, dense, same_window, switched_off, width};
 use super::ranked::{RankedLayers, shared};
@@ -20,7 +20,7 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-/// The first rule for a role counts.
+/// The first rule for a role is used.
 const MOE: &[TensorRule] =
     &[small(PieceKind::Router, Role::RouterCorrection, "mlp.moe_statics.e_score_correction_bias")];
 
@@ -37,7 +37,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let mut common = Common::read(config, &DEFAULTS)?;
     common.ropes[0].pairs = RopePairs::Interleaved;
     same_window(config, common.layers, None)?;
-    // It would give the head a bias, too.
+    // This would add a bias to the head, too.
     switched_off(config, "use_bias")?;
     let attention = common.attention.clone();
     let layers = RankedLayers::of(
@@ -48,7 +48,8 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     common.model(|l| (attention.clone(), layers.ffn(l)))
 }
 
-/// Every so many layers has experts, from one layer to another; -1 means to the last.
+/// Flags of layers with experts: every `moe_layer_interval`-th layer between two bounds, where -1
+/// means the last layer.
 fn routed(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError> {
     let start = config.get("moe_layer_start_index").map_or(Ok(1), |e| e.count(MAX_COUNT))?;
     let end = match config.get("moe_layer_end_index") {

@@ -1,6 +1,6 @@
 //! K-EXAONE: windows in most layers, rotary embeddings only there, and the experts of DeepSeek V3.
 
-use sws_store::{PieceKind, Value};
+use sws_format::{PieceKind, Value};
 
 use super::common::{Common, FamilyDefaults, window, windows};
 use super::ranked::{RANKED, RankedKeys, RankedLayers, sigmoid};
@@ -17,11 +17,11 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-/// The first rule for a role counts.
+/// The first rule for a role is used.
 const CORRECTION: &[TensorRule] =
     &[small(PieceKind::Router, Role::RouterCorrection, "mlp.e_score_correction_bias")];
 
-/// Three layers of four have a window, and rotary embeddings only they.
+/// Three of four layers have a window, and only these have rotary embeddings.
 fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     const KEYS: RankedKeys = RankedKeys {
         shared: ("num_shared_experts", 1),
@@ -38,7 +38,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     };
     let common = Common::read(config, &defaults)?;
     let window = window(config, Some(4096))?;
-    // Without a window the pattern means nothing.
+    // Without a window the pattern has no effect.
     let pattern = config.get("sliding_window_pattern").filter(|_| window.is_some());
     let pattern = match (config.get("layer_types"), pattern) {
         (None, Some(entry)) if entry.value.as_u64().is_none() => {

@@ -1,14 +1,14 @@
-//! Gemma 2 and 3: norms before and after each branch, with one plus their weights.
+//! Gemma 2 and 3: norms before and after each branch, with factors of one plus their weights.
 
+use sws_format::{PieceKind, Value};
 use sws_kernels::functional::Activation;
-use sws_store::{PieceKind, Value};
 
 use super::common::{Common, FamilyDefaults, absent, switched_off, width, window, windows};
 use super::{ATTENTION, ENDS, Family, MLP, TensorRule, small};
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::{INFINITE, Rope};
-use crate::spec::{AttentionSpec, Ffn, MlpSpec, ModelSpec, QkNorm};
+use crate::spec::{AttentionExtras, AttentionSpec, Ffn, MlpSpec, ModelSpec, QkNorm};
 use crate::spellings::PATTERN;
 
 pub(super) const FAMILY: Family = Family {
@@ -44,7 +44,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         false => Common::read(config, &defaults)?,
     };
     if is_third {
-        // Entries for each kind of layer, or the old ones, which are those of full layers.
+        // Entries for each kind of layer. The older entries apply to full layers.
         if let Some(entry) = config.get("rope_parameters") {
             absent(config, "rope_scaling")?;
             let of_kinds = ["full_attention", "sliding_attention"];
@@ -52,7 +52,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
                 return Err(config.unsupported(entry, "full_attention and sliding_attention"));
             }
         }
-        // The class has both entries. Attention ignores the one, images around it the other.
+        // The class has both entries, but attention ignores this one.
         absent(config, "attn_logit_softcapping")?;
         if config.wrapper().is_some() {
             absent(config, "final_logit_softcapping")?;
@@ -64,7 +64,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     };
     let window = window(config, Some(4096))?;
     if is_third && window.is_none() {
-        // Rotary embeddings would still differ from layer to layer.
+        // Without windows, rotary embeddings would still differ between layers.
         let entry = ConfigEntry { key: "sliding_window", value: &Value::Null };
         return Err(config.unsupported(entry, "a number of positions"));
     }
@@ -94,7 +94,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         output_bias: bias,
         qk_norm: if is_third { QkNorm::PerHead } else { QkNorm::None },
         scale: (1.0 / scalar.sqrt()) as f32,
-        soft_cap,
+        extras: AttentionExtras { soft_cap, ..common.attention.extras },
         ..common.attention.clone()
     };
     let width = width(config, "intermediate_size")?;
@@ -105,13 +105,13 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     })
 }
 
-/// A cap, unless it is absent.
+/// A cap; `None` if the entry is absent.
 pub(super) fn cap_of(entry: Option<ConfigEntry<'_>>) -> Result<Option<f32>, ConfigError> {
     Ok(entry.map(ConfigEntry::positive).transpose()?.map(|cap| cap as f32))
 }
 
-/// The rotary embedding of layers with a window. Unless its entries give it a base, it has one of
-/// its own and no scaling.
+/// The rotary embedding of layers with a window. Unless its entries set a base, it has its own
+/// base, and no scaling.
 fn local_rope(config: &FamilyConfig, common: &mut Common<'_>) -> Result<usize, ConfigError> {
     const KIND: &str = "sliding_attention";
     const THETA: f64 = 10_000.0;

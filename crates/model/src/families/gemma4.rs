@@ -1,19 +1,19 @@
-//! Gemma 4: longer heads in layers without a window, values that are normed, and experts beside a
-//! dense MLP; in small models a table of what tokens give to layers, and layers that see the keys and
-//! values of earlier ones.
+//! Gemma 4: longer heads in layers without a window, normed values, and experts beside a dense MLP.
+//! Small models have per-layer inputs from a table, and layers that reuse the keys and values of
+//! earlier ones.
 
+use sws_format::PieceKind;
 use sws_kernels::functional::Activation;
-use sws_store::PieceKind;
 
 use super::common::{Common, FamilyDefaults, MAX_WIDTH, absent, chosen, width, window, windows};
-use super::per_layer::{SINGLE, of_kind};
+use super::single_layers::{SINGLE, of_kind};
 use super::{ATTENTION, ENDS, Ends, Family, MLP, TensorRule, gemma, matrix, small, stacked};
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::{INFINITE, MAX_HEAD_DIM, Rope};
 use crate::spec::{
-    AttentionSpec, Ffn, GateUp, KeyValues, LayerInputs, MlpSpec, ModelSpec, MoeSpec, QkNorm,
-    Router, SharedSpec,
+    AttentionExtras, AttentionSpec, Ffn, GateUp, KeyValues, LayerInputs, MlpSpec, ModelSpec,
+    MoeSpec, QkNorm, Router, SharedSpec,
 };
 
 pub(super) const FAMILY: Family = Family {
@@ -72,7 +72,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let mut common = Common::unrotated(config, &DEFAULTS)?;
     let window = window(config, Some(512))?;
     let mut windows = windows(config, common.layers, window, |l| !(l + 1).is_multiple_of(6))?;
-    // As in transformers, whatever the list says.
+    // The last layer never has a window, whatever the list says, as in transformers.
     windows[common.layers - 1] = None;
     let key_values = key_values(config, &windows)?;
 
@@ -81,9 +81,9 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         qkv_bias: bias,
         output_bias: bias,
         qk_norm: QkNorm::PerHead,
-        value_norm: true,
         scale: 1.0,
         window,
+        extras: AttentionExtras { value_norm: true, ..common.attention.extras },
         ..common.attention.clone()
     };
     let full = full(config, &local, &windows)?;
@@ -127,8 +127,8 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     })
 }
 
-/// Layers up to which all have keys and values of their own. Checkpoints have unused ones of the
-/// others.
+/// Number of first layers with keys and values of their own. Checkpoints contain unused ones for
+/// the other layers.
 pub(crate) fn layers_with_keys(config: &FamilyConfig) -> Result<u32, ConfigError> {
     let layers = config.layers()?;
     let shared = match config.get("num_kv_shared_layers") {
@@ -140,8 +140,8 @@ pub(crate) fn layers_with_keys(config: &FamilyConfig) -> Result<u32, ConfigError
     Ok(layers - shared)
 }
 
-/// The keys and values of each layer. The last layers see those of the last layer of their kind that
-/// has its own.
+/// The source of each layer's keys and values. The last layers use those of the last layer of the
+/// same kind that has its own.
 fn key_values(
     config: &FamilyConfig,
     windows: &[Option<usize>],
@@ -158,7 +158,7 @@ fn key_values(
     Ok(key_values)
 }
 
-/// What tokens give to layers besides their embedding.
+/// The per-layer inputs of tokens.
 fn layer_inputs(
     config: &FamilyConfig,
     common: &Common<'_>,
@@ -200,7 +200,7 @@ fn full(
 ) -> Result<AttentionSpec, ConfigError> {
     let full: Vec<bool> = windows.iter().map(Option::is_none).collect();
     let values_are_keys = config.flag("attention_k_eq_v", false)?;
-    // Beside entries of single layers, those of full layers mean nothing.
+    // If there are entries of single layers, the entries for full layers have no effect.
     let single = config.get(SINGLE).is_some();
     let head_dim = match of_kind(config, "head_dim", &full, "global_head_dim")? {
         None if single => local.head_dim,
@@ -224,8 +224,8 @@ fn full(
     let rope = Some(1);
     let value_dim = head_dim;
     let local = local.clone();
-    let full =
-        AttentionSpec { kv_heads, head_dim, value_dim, values_are_keys, window, rope, ..local };
+    let extras = AttentionExtras { values_are_keys, ..local.extras };
+    let full = AttentionSpec { kv_heads, head_dim, value_dim, window, rope, extras, ..local };
     if full.q_width() as u64 > MAX_WIDTH {
         let entry = config.any(&["global_head_dim", "head_dim"]);
         let entry = entry.map_or_else(|| config.need("num_attention_heads"), Ok)?;
@@ -234,7 +234,7 @@ fn full(
     Ok(full)
 }
 
-/// The rotary embedding of layers without a window: angles over the whole head, of which the last
+/// The rotary embedding of layers without a window. It spans the whole head, and the last angles
 /// are zero.
 fn full_rope(config: &FamilyConfig, head_dim: usize, context: usize) -> Result<Rope, ConfigError> {
     const KIND: &str = "full_attention";

@@ -1,6 +1,6 @@
 //! GLM 4.5 to 4.7, dots.llm1 and Solar Open: grouped heads and the experts of DeepSeek V3.
 
-use sws_store::PieceKind;
+use sws_format::PieceKind;
 
 use super::common::{Common, FamilyDefaults, same_window, window, windows};
 use super::ranked::{RANKED, RankedKeys, RankedLayers, only, sigmoid};
@@ -57,7 +57,7 @@ fn glm(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     common.model(|l| (attention.clone(), layers.ffn(l)))
 }
 
-/// Norms on heads, and a window in layers from `max_window_layers` on.
+/// dots.llm1: norms on heads, and a window in layers from `max_window_layers` on.
 fn dots(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     const KEYS: RankedKeys = RankedKeys {
         dense: ("first_k_dense_replace", 0),
@@ -88,7 +88,7 @@ fn dots(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     common.model(|l| (AttentionSpec { window: windows[l], ..attention.clone() }, layers.ffn(l)))
 }
 
-/// Experts in every layer.
+/// Solar Open: experts in every layer.
 fn solar(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     const KEYS: RankedKeys = RankedKeys { dense: ("first_k_dense_replace", 0), ..RANKED };
     let defaults = FamilyDefaults {

@@ -1,8 +1,8 @@
 //! GLM 5.3 Flash: delta nets in most layers, sparse latent attention without rotary embedding in the
 //! others, and several residual streams.
 
+use sws_format::{PieceKind, Value};
 use sws_kernels::functional::Activation;
-use sws_store::{PieceKind, Value};
 
 use super::bailing::bound_of;
 use super::common::{DecoderParts, MAX_WIDTH, switched_off};
@@ -14,7 +14,7 @@ use super::{ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, glm, small, sparse};
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
-use crate::spec::{DeltaSpec, Ffn, LatentGates, LatentSpec, Mixer, ModelSpec};
+use crate::spec::{DeltaSpec, Ffn, LatentGates, LatentSpec, Mixer, ModelSpec, StreamReads};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["glm5_next_text"],
@@ -54,7 +54,8 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     {
         return Err(config.unsupported(entry, "as many as `num_attention_heads`"));
     }
-    (decoder.streams, decoder.mean_of_streams) = (Some(streams(config)?), true);
+    decoder.streams = Some(streams(config)?);
+    decoder.stream_reads = StreamReads::WeightsThenMean;
     let count = decoder.layers;
     let eps = decoder.norm.eps();
     let full = match config.get("layer_types") {
@@ -126,7 +127,7 @@ fn latent(config: &FamilyConfig, heads: usize, eps: f32) -> Result<LatentSpec, C
     Ok(spec)
 }
 
-/// A delta net whose decays have a bound, unless the configuration says that they have none.
+/// A delta net with bounded decays, unless the configuration disables the bound.
 fn bounded(config: &FamilyConfig, eps: f32) -> Result<DeltaSpec, ConfigError> {
     let spec = delta(config, 64, eps)?;
     let none = config.raw("linear_lower_bound").is_some_and(Value::is_null);

@@ -2,8 +2,8 @@
 //! alternate in one matrix. Its checkpoints in bf16 stack the experts of a layer and store their
 //! matrices as [columns, rows]. GGUF files have gates and ups apart, and rows as rows.
 
+use sws_format::PieceKind;
 use sws_kernels::functional::Activation;
-use sws_store::PieceKind;
 
 use super::common::{Common, FamilyDefaults, chosen, width, window, windows};
 use super::{ATTENTION, ENDS, Family, NORMS, TensorRule, small, stacked};
@@ -45,7 +45,7 @@ const DEFAULTS: FamilyDefaults = FamilyDefaults {
 };
 
 fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
-    // Without an entry the class has a scaling of its own, with numbers of one published model.
+    // Without this entry the class has a default scaling, with the numbers of one published model.
     if rope::given(config)?.is_none() {
         return Err(ConfigError::MissingKey("rope_scaling"));
     }

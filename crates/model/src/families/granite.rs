@@ -2,7 +2,7 @@
 //! experts whose gates and ups are one matrix. Granite 4 has state spaces in most layers, and a
 //! shared expert, which is the MLP of its smaller models.
 
-use sws_store::PieceKind;
+use sws_format::PieceKind;
 
 use super::common::{Common, FamilyDefaults, MAX_WIDTH, chosen, same_window, shared_width, width};
 use super::ranked::only;
@@ -54,7 +54,7 @@ const MOE: &[TensorRule] = &[
     small(PieceKind::Router, Role::Router, "block_sparse_moe.router.layer.weight"),
     stacked(Role::GateUp, "block_sparse_moe.input_linear.weight"),
     stacked(Role::Down, "block_sparse_moe.output_linear.weight"),
-    // Of GGUF files, which have them apart.
+    // Names in GGUF files, which store gates and ups separately.
     expert(Role::Gate, "block_sparse_moe.experts.#.gate_proj.weight"),
     expert(Role::Up, "block_sparse_moe.experts.#.up_proj.weight"),
 ];
@@ -163,7 +163,7 @@ fn experts(config: &FamilyConfig, shared: Option<SharedSpec>) -> Result<MoeSpec,
     Ok(MoeSpec { shared, ..MoeSpec::of(chosen(config)?, expert, router) })
 }
 
-/// An MLP whose gates and ups are one matrix.
+/// An MLP with gates and ups in one matrix.
 fn halves(width: usize) -> MlpSpec {
     MlpSpec { gate_up: GateUp::Halves, ..MlpSpec::silu(width) }
 }

@@ -1,8 +1,8 @@
 //! Hunyuan A13B, with a shared expert as wide as a routed one, and Hunyuan 3, with the experts of
 //! DeepSeek V3.
 
+use sws_format::{PieceKind, Value};
 use sws_kernels::functional::elementary::pow64;
-use sws_store::{PieceKind, Value};
 
 use super::common::{
     Common, FamilyDefaults, chosen, same_window, switched_off, switched_on, width,
@@ -30,7 +30,7 @@ pub(super) const V3: Family = Family {
     spec: v3,
 };
 
-/// The first rule for a role counts.
+/// The first rule for a role is used.
 const V1_NORMS: &[TensorRule] = &[
     small(PieceKind::Attention, Role::QueryNorm, "self_attn.query_layernorm.weight"),
     small(PieceKind::Attention, Role::KeyNorm, "self_attn.key_layernorm.weight"),
@@ -48,7 +48,8 @@ const MOE: &[TensorRule] = &[
     matrix(PieceKind::SharedExpert, Role::Down, "mlp.shared_mlp.down_proj.weight"),
 ];
 
-/// Norms on heads, after their rotation. Lists give each layer a number, and all must be the same.
+/// Hunyuan A13B: norms on heads after rotation. Lists with a number per layer must have equal
+/// numbers.
 fn v1(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let defaults = FamilyDefaults {
         eps: 1e-5,
@@ -94,8 +95,8 @@ fn v1(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     common.model(|_| (attention.clone(), ffn))
 }
 
-/// The embedding that files call dynamic and give an `alpha`: its base is stretched by it, whatever
-/// the length of the text.
+/// The rotary embedding that files call dynamic, with an `alpha`. Its base is scaled by `alpha`,
+/// whatever the length of the text.
 fn stretched(
     config: &FamilyConfig,
     (dim, context): (usize, usize),
@@ -122,7 +123,7 @@ fn stretched(
     }
 }
 
-/// Experts in every layer but the first.
+/// Hunyuan 3: experts in every layer except the first.
 fn v3(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     const KEYS: RankedKeys = RankedKeys {
         shared: ("num_shared_experts", 1),

@@ -1,8 +1,8 @@
 //! Hy4: sparse latent attention with sinks and a gate for each element, and several residual
 //! streams that are not mixed.
 
+use sws_format::PieceKind;
 use sws_kernels::functional::{Activation, MAX_STREAMS, RopePairs, StreamWriting, Streams};
-use sws_store::PieceKind;
 
 use super::bailing::turned;
 use super::common::{DecoderParts, FamilyDefaults, switched_off};
@@ -64,7 +64,7 @@ const SIZES: LatentSizes =
 
 const KEYS: RankedKeys = RankedKeys { scale: ("routed_scaling_factor", 2.827), ..RANKED };
 
-/// The number of key and value heads means nothing.
+/// The number of key and value heads has no effect.
 fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     switched_off(config, "attention_bias")?;
     only(config, "scoring_func", "sigmoid")?;

@@ -1,8 +1,8 @@
-//! Inkling: biases of attention by distance in place of rotary embeddings, convolutions behind keys,
-//! values and branches, experts of which the router scores the shared ones, too.
+//! Inkling: attention biases by distance instead of rotary embeddings, convolutions after keys,
+//! values and branches, and a router that also scores the shared experts.
 
+use sws_format::{PieceKind, Value};
 use sws_kernels::functional::MAX_TAPS;
-use sws_store::{PieceKind, Value};
 
 use super::common::{
     Common, FamilyDefaults, MAX_STATE, MAX_WIDTH, absent, chosen, switched_off, switched_on, width,
@@ -13,8 +13,8 @@ use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
 use crate::spec::{
-    AttentionSpec, DistanceSpec, Ffn, GateUp, MlpSpec, ModelSpec, MoeSpec, QkNorm, RankedRouter,
-    Renormalise, Router, SharedSpec, Temperature,
+    AttentionExtras, AttentionSpec, DistanceSpec, Ffn, GateUp, MlpSpec, ModelSpec, MoeSpec, QkNorm,
+    RankedRouter, Renormalise, Router, SharedSpec, Temperature,
 };
 use crate::spellings::{DIVISOR_OF_LOGITS, TAPS_OF_INKLING, WINDOW_OF_INKLING};
 
@@ -76,7 +76,7 @@ const DEFAULTS: FamilyDefaults = FamilyDefaults {
     context: 131_072,
 };
 
-/// Parts of every layer that a configuration names.
+/// Entries that must be true: parts that every layer has.
 const SWITCHED_ON: [&str; 6] = [
     "use_embed_norm",
     "use_sconv",
@@ -132,9 +132,12 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         qk_norm: QkNorm::PerHead,
         rope: None,
         scale: 1.0 / common.attention.head_dim as f32,
-        temperature: temperature(config)?,
-        distances: Some(DistanceSpec { rank, extent }),
-        conv: Some(taps),
+        extras: AttentionExtras {
+            conv: Some(taps),
+            temperature: temperature(config)?,
+            distances: Some(DistanceSpec { rank, extent }),
+            ..common.attention.extras
+        },
         ..common.attention.clone()
     };
     let windowed = AttentionSpec {
@@ -143,9 +146,12 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         head_dim,
         value_dim: head_dim,
         scale: 1.0 / head_dim as f32,
-        temperature: None,
         window: Some(window),
-        distances: Some(DistanceSpec { rank, extent: window }),
+        extras: AttentionExtras {
+            temperature: None,
+            distances: Some(DistanceSpec { rank, extent: window }),
+            ..full.extras
+        },
         ..full.clone()
     };
     for attention in [&full, &windowed] {
@@ -175,7 +181,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         (attention.clone(), ffn[usize::from(routed[l])])
     })?;
     spec.embedding_norm = true;
-    spec.head_rows = [predicted.min(vocab); 2];
+    spec.head.rows = [predicted.min(vocab); 2];
     Ok(spec)
 }
 
@@ -194,7 +200,7 @@ fn experts(config: &FamilyConfig, width: usize) -> Result<Ffn, ConfigError> {
     }))
 }
 
-/// The growth of queries of layers without a window.
+/// The growth of queries in layers without a window.
 fn temperature(config: &FamilyConfig) -> Result<Option<Temperature>, ConfigError> {
     let Some(entry) = config.get("log_scaling_n_floor") else { return Ok(None) };
     let length = entry.positive()?;
@@ -236,7 +242,7 @@ fn routed(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError
     Ok((0..layers as u64).map(|l| l >= dense).collect())
 }
 
-/// True for each layer of the second kind.
+/// True for each layer of the second kind in a list of kinds.
 fn kinds(
     config: &FamilyConfig,
     entry: ConfigEntry<'_>,

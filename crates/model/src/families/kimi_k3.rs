@@ -1,8 +1,9 @@
-//! Kimi K3: Kimi Linear with a residual that keeps earlier states, experts that read a latent, gates
-//! of latent attention, and an activation of its own. Its language model has the same model type.
+//! Kimi K3: Kimi Linear with a residual that keeps earlier states, experts that read a latent,
+//! gated latent attention, and an activation of its own. Its language model has the same model
+//! type.
 
+use sws_format::PieceKind;
 use sws_kernels::functional::{Activation, MAX_STATES};
-use sws_store::PieceKind;
 
 use super::bailing::bound_of;
 use super::common::{DecoderParts, MAX_WIDTH, switched_off, switched_on};
@@ -45,13 +46,6 @@ const KEYS: RankedKeys = RankedKeys {
     renormalise: ("moe_renormalize", true),
     ..RANKED
 };
-
-/// True for a configuration with any entry that Kimi Linear does not have.
-pub(super) fn is(config: &FamilyConfig) -> bool {
-    let own = ["attn_res_block_size", "routed_expert_hidden_size", "activation_situ_beta"];
-    let situ = config.get("hidden_act").is_some_and(|entry| entry.value.as_str() == Some("situ"));
-    situ || config.any(&own).is_some() || config.wrapper() == Some("kimi_k3")
-}
 
 pub(super) fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let mut decoder = DecoderParts::read(config, &DEFAULTS)?;
@@ -97,7 +91,7 @@ pub(super) fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     })
 }
 
-/// The number of layers after which states are kept.
+/// The number of layers from one kept state to the next.
 fn kept(config: &FamilyConfig, layers: usize) -> Result<Option<usize>, ConfigError> {
     let Some(entry) = config.get("attn_res_block_size") else { return Ok(None) };
     let every = entry.size(MAX_COUNT)?;
@@ -107,7 +101,7 @@ fn kept(config: &FamilyConfig, layers: usize) -> Result<Option<usize>, ConfigErr
     Ok(Some(every))
 }
 
-/// Latent attention in which nothing is rotated, with a gate for each element of a value.
+/// Latent attention without rotation, with a gate for each element of a value.
 fn gated(config: &FamilyConfig, heads: usize, eps: f32) -> Result<LatentSpec, ConfigError> {
     let gates = match config.flag("mla_use_output_gate", false)? {
         true => LatentGates::PerElement,
@@ -124,7 +118,7 @@ fn bounded(config: &FamilyConfig, eps: f32) -> Result<DeltaSpec, ConfigError> {
     Ok(DeltaSpec {
         inputs: DeltaInputs::PerElement { rank: spec.key_dim, gate_latent },
         bound: bound.map(bound_of).transpose()?,
-        // As published; `ModelSpec::for_weights` looks.
+        // The number in published models. `ModelSpec::for_weights` corrects it by the weights.
         rates: if config.wrapper().is_some() { spec.heads.max(spec.key_dim) } else { spec.heads },
         ..spec
     })
@@ -141,7 +135,7 @@ fn activation(config: &FamilyConfig) -> Result<Activation, ConfigError> {
     }
 }
 
-/// Elements of the latent that experts read.
+/// Size of the latent that experts read.
 fn latent_of_experts(config: &FamilyConfig, hidden: usize) -> Result<Option<usize>, ConfigError> {
     let Some(entry) = config.get("routed_expert_hidden_size") else { return Ok(None) };
     match entry.size(MAX_WIDTH)? {

@@ -1,27 +1,18 @@
 //! Kimi Linear: delta nets with a decay for each element of a key in most layers, latent attention
 //! without rotary embedding in the others, and the experts of DeepSeek V3.
 
+use sws_format::PieceKind;
 use sws_kernels::functional::{Activation, MAX_TAPS};
-use sws_store::PieceKind;
 
 use super::common::{
     DecoderParts, FamilyDefaults, MAX_STATE, MAX_WIDTH, full_layers, switched_off, switched_on,
 };
-use super::deepseek::LATENT_ATTENTION;
 use super::ranked::{RANKED, RankedKeys, RankedLayers, only, sigmoid};
-use super::{ENDS, Ends, Family, MLP, NORMS, TensorRule, kimi_k3, matrix, mixtral, small};
+use super::{TensorRule, matrix, small};
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
 use crate::spec::{DeltaInputs, DeltaSpec, LatentGates, LatentSpec, Mixer, ModelSpec};
-
-pub(super) const FAMILY: Family = Family {
-    model_types: &["kimi_linear"],
-    prefix: "model.",
-    ends: Ends { others: kimi_k3::OUTSIDE, ..ENDS },
-    layer: &[NORMS, DELTA, LATENT_ATTENTION, MLP, mixtral::MOE, CORRECTION, SHARED, kimi_k3::LAYER],
-    spec,
-};
 
 pub(super) const DELTA: &[TensorRule] = &[
     matrix(PieceKind::Attention, Role::Key, "self_attn.k_proj.weight"),
@@ -39,7 +30,7 @@ pub(super) const DELTA: &[TensorRule] = &[
     small(PieceKind::Attention, Role::MixedNorm, "self_attn.o_norm.weight"),
 ];
 
-const CORRECTION: &[TensorRule] = &[small(
+pub(super) const CORRECTION: &[TensorRule] = &[small(
     PieceKind::Router,
     Role::RouterCorrection,
     "block_sparse_moe.gate.e_score_correction_bias",
@@ -67,10 +58,7 @@ const KEYS: RankedKeys = RankedKeys {
     ..RANKED
 };
 
-fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
-    if kimi_k3::is(config) {
-        return kimi_k3::spec(config);
-    }
+pub(super) fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let mut decoder = DecoderParts::read(config, &DEFAULTS)?;
     if let Some(entry) = config.get("model_max_length") {
         decoder.context = entry.size(1 << 32)?;
@@ -96,7 +84,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     })
 }
 
-/// An entry of `linear_attn_config`, or one beside it in the spelling of transformers 5.
+/// An entry of `linear_attn_config`, or the corresponding entry of transformers 5.
 pub(super) fn linear<'a>(
     config: &FamilyConfig<'a>,
     key: &'static str,
@@ -122,7 +110,7 @@ pub(super) fn full(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, Co
             config.unsupported(entry, "full_attention and linear_attention")
         })?;
         let default = || (0..layers).map(|l| l > 0 && l.is_multiple_of(4)).collect();
-        // The object means nothing without the layers to which it applies.
+        // Without a list of its layers, the object has no effect.
         if full.is_none() && config.get("linear_attn_config").is_some() {
             return Err(ConfigError::MissingKey("full_attn_layers"));
         }
@@ -131,7 +119,7 @@ pub(super) fn full(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, Co
     let mut kinds = vec![None; layers];
     for (entry, is_full) in [(full, true), (delta, false)] {
         for layer in entry.list()? {
-            // Numbers begin with 1.
+            // Layer numbers begin with 1.
             let place = layer.as_u64().and_then(|number| number.checked_sub(1));
             match kinds.get_mut(place.map_or(usize::MAX, |place| place as usize)) {
                 Some(kind) if kind.is_none() => *kind = Some(is_full),
@@ -143,7 +131,7 @@ pub(super) fn full(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, Co
     kinds.ok_or_else(|| full.invalid("and some layers are of neither kind"))
 }
 
-/// What absent entries of latent attention mean.
+/// Defaults for the sizes of latent attention.
 pub(super) struct LatentSizes {
     pub(super) query_rank: Option<usize>,
     pub(super) plain: usize,
@@ -154,7 +142,7 @@ pub(super) struct LatentSizes {
 pub(super) const SIZES: LatentSizes =
     LatentSizes { query_rank: None, plain: 128, rotated: 64, value_dim: 128 };
 
-/// Latent attention in which nothing is rotated.
+/// Latent attention without rotation.
 pub(super) fn latent(
     config: &FamilyConfig,
     heads: usize,
@@ -195,7 +183,7 @@ pub(super) fn latent(
     Ok(spec)
 }
 
-/// A delta net with this many heads where nothing is said.
+/// A delta net, with a default number of heads.
 pub(super) fn delta(
     config: &FamilyConfig,
     heads: usize,

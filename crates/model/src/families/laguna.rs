@@ -1,8 +1,8 @@
 //! Laguna: a gate for each head, more heads in some layers, and a rotary embedding for each kind
 //! of layer.
 
+use sws_format::PieceKind;
 use sws_kernels::functional::Activation;
-use sws_store::PieceKind;
 
 use super::common::{
     Common, FamilyDefaults, absent, chosen, dense, shared_width, switched_off, width, window,
@@ -26,7 +26,7 @@ pub(super) const FAMILY: Family = Family {
     spec,
 };
 
-/// The first rule for a role counts.
+/// The first rule for a role is used.
 const OWN: &[TensorRule] = &[
     small(PieceKind::Attention, Role::OutputGate, "self_attn.g_proj.weight"),
     small(PieceKind::Router, Role::RouterCorrection, "mlp.experts.e_score_correction_bias"),
@@ -60,7 +60,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     without_ropes_of_kinds(config, &["rope_theta", "partial_rotary_factor"])?;
     let mut common = Common::unrotated(config, &DEFAULTS)?;
     let windows = windows(config, common.layers, window(config, Some(512))?, |_| false)?;
-    // All of each head where embeddings are given, but not their share.
+    // If rotary entries are given without a share, the whole head is rotated.
     let share = if config.get("rope_parameters").is_some() { 1.0 } else { 0.5 };
     let mut ropes = [None; 2];
     let kinds = [("full_attention", DEFAULTS.theta, share), ("sliding_attention", 10_000.0, 1.0)];

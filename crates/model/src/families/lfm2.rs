@@ -1,8 +1,8 @@
-//! LFM2: gated short convolutions in most layers, attention in the others, and experts behind the
+//! LFM2: gated short convolutions in most layers, attention in the others, and experts after the
 //! first few layers.
 
+use sws_format::PieceKind;
 use sws_kernels::functional::MAX_TAPS;
-use sws_store::PieceKind;
 
 use super::common::{Common, FamilyDefaults, MAX_WIDTH, chosen, dense, full_layers, width};
 use super::{Ends, Family, TensorRule, expert, matrix, small};
@@ -89,7 +89,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     })
 }
 
-/// Experts ranked by the sigmoids of their logits and a correction.
+/// Experts ranked by the sigmoids of their logits plus a correction.
 fn experts(config: &FamilyConfig) -> Result<Ffn, ConfigError> {
     let scale = config.get("routed_scaling_factor").map_or(Ok(1.0), |entry| entry.positive())?;
     let renormalise = match config.flag("norm_topk_prob", true)? {

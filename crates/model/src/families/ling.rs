@@ -1,7 +1,7 @@
-//! Ling 1 and 2: queries, keys and values of one matrix. The experts are those of Qwen, beside shared
-//! ones, and then those of DeepSeek V3.
+//! Ling 1 and 2: queries, keys and values in one matrix, and experts beside shared ones. Ling 1
+//! chooses experts like Qwen, and Ling 2 like DeepSeek V3.
 
-use sws_store::PieceKind;
+use sws_format::PieceKind;
 
 use super::bailing::{CORRECTION, WORDS};
 use super::common::{
@@ -11,7 +11,7 @@ use super::ranked::{RANKED, RankedKeys, RankedLayers, moe, only, routed, sigmoid
 use super::{EXPERTS, Family, MLP, NORMS, TensorRule, glm, matrix, small};
 use crate::config::{ConfigError, FamilyConfig};
 use crate::role::Role;
-use crate::spec::{AttentionSpec, ModelSpec, QkNorm, Router};
+use crate::spec::{AttentionExtras, AttentionSpec, ModelSpec, QkNorm, Router};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["bailing_moe", "bailing_moe_v2"],
@@ -67,10 +67,10 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
         false => QkNorm::None,
     };
     let attention = AttentionSpec {
-        fused: true,
         qkv_bias: config.flag("use_qkv_bias", false)?,
         output_bias: config.flag("use_bias", false)?,
         qk_norm,
+        extras: AttentionExtras { fused: true, ..common.attention.extras },
         ..common.attention.clone()
     };
     only(config, "score_function", if is_first { "softmax" } else { "sigmoid" })?;

@@ -1,8 +1,8 @@
-//! Llama 4: attention within chunks, layers without rotary embeddings whose queries grow, and experts
-//! that are weighted at their inputs.
+//! Llama 4: attention within chunks, layers without rotary embeddings in which queries grow with
+//! the position, and experts whose inputs are weighted.
 
+use sws_format::{PieceKind, Value};
 use sws_kernels::functional::RopePairs;
-use sws_store::{PieceKind, Value};
 
 use super::common::{Common, FamilyDefaults, MAX_WIDTH, chosen, dense, full_layers, width};
 use super::per_layer::flags_of_layers;
@@ -11,8 +11,8 @@ use super::{ATTENTION, ENDS, Family, NORMS, TensorRule, matrix, small, stacked};
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::spec::{
-    AttentionSpec, Ffn, GateUp, MlpSpec, ModelSpec, MoeSpec, QkNorm, RankedRouter, Renormalise,
-    Router, RouterScores, SharedSpec, Temperature,
+    AttentionExtras, AttentionSpec, Ffn, GateUp, MlpSpec, ModelSpec, MoeSpec, QkNorm, RankedRouter,
+    Renormalise, Router, RouterScores, SharedSpec, Temperature,
 };
 
 pub(super) const FAMILY: Family = Family {
@@ -81,10 +81,12 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     )?;
     common.model(|l| {
         let window = chunk.filter(|_| !full[l]);
-        let attention = AttentionSpec { window, aligned: true, ..attention.clone() };
+        let temperature = temperature.filter(|_| !rotated[l]);
+        let extras = AttentionExtras { aligned: true, temperature, ..attention.extras };
+        let attention = AttentionSpec { window, extras, ..attention.clone() };
         let attention = match rotated[l] {
             true => AttentionSpec { qk_norm, ..attention },
-            false => AttentionSpec { rope: None, temperature, ..attention },
+            false => AttentionSpec { rope: None, ..attention },
         };
         (attention, ffn.ffn(l))
     })
@@ -94,7 +96,8 @@ fn is_empty(entry: ConfigEntry<'_>) -> bool {
     entry.value.as_list().is_some_and(|list| list.is_empty())
 }
 
-/// The growth of queries without a rotary embedding. The switch is a number in some files.
+/// The growth of queries in layers without a rotary embedding. In some files the switch is a
+/// number.
 fn temperature(config: &FamilyConfig) -> Result<Option<Temperature>, ConfigError> {
     let on = match config.get("attn_temperature_tuning") {
         None => true,

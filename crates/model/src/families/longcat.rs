@@ -1,7 +1,7 @@
 //! LongCat Flash: two latent attentions and two MLPs in a layer of the checkpoint. Experts read the
 //! state before the first MLP and are added after the second; some choices return their input.
 
-use sws_store::PieceKind;
+use sws_format::PieceKind;
 
 use super::bailing::turned;
 use super::common::{
@@ -76,7 +76,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     }
     same_window(config, decoder.layers, None)?;
     let (latent, rope) = turned(config, &decoder, DEFAULTS.theta, &SIZES)?;
-    // Latents, which are shorter than the state, are scaled as if they were as long.
+    // Latents are shorter than the state, and are scaled as if they were as long.
     let longer = |rank: usize| (decoder.hidden as f64 / rank as f64).sqrt();
     let query_rank = config.size("q_lora_rank", MAX_WIDTH)?;
     let latent = LatentSpec {
@@ -110,7 +110,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     })
 }
 
-/// Experts, those that a token chooses, and further choices.
+/// The number of experts, of experts per token, and of identity choices.
 fn choices(config: &FamilyConfig) -> Result<(usize, usize, usize), ConfigError> {
     let (experts, top_k) = chosen(config)?;
     let Some(entry) = config.get("zero_expert_num") else { return Ok((experts, top_k, 0)) };

@@ -1,7 +1,7 @@
-//! MiMo V2 Flash: values shorter than keys, windowed layers with sinks and more heads of keys, and
-//! the experts of DeepSeek V3.
+//! MiMo V2 Flash: values shorter than keys, windowed layers with sinks and more KV heads, and the
+//! experts of DeepSeek V3.
 
-use sws_store::PieceKind;
+use sws_format::PieceKind;
 
 use super::common::{
     Common, FamilyDefaults, MAX_WIDTH, absent, dense, switched_off, switched_on, window, windows,
@@ -12,7 +12,7 @@ use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, glm, small
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::{INFINITE, MAX_HEAD_DIM, Rope};
-use crate::spec::{AttentionSpec, ModelSpec, Norm, Router};
+use crate::spec::{AttentionExtras, AttentionSpec, ModelSpec, Norm, Router};
 use crate::spellings::EPS_OF_MIMO;
 
 pub(super) const FAMILY: Family = Family {
@@ -35,8 +35,8 @@ const DEFAULTS: FamilyDefaults = FamilyDefaults {
     context: 131_072,
 };
 
-/// The first layer, and every sixth, are full. The configurations of the hub name windowed layers
-/// and routed ones by lists of 0 and 1.
+/// The first layer and every sixth one are full. The configurations on the hub list windowed layers
+/// and layers with experts as 0 and 1.
 fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     const KEYS: RankedKeys = RankedKeys { shared: ("n_shared_experts", 0), ..RANKED };
     only(config, "scoring_func", "sigmoid")?;
@@ -53,18 +53,18 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let ropes = ropes(config, &mut common)?;
 
     let value_dim = config.get("v_head_dim").map_or(Ok(128), |entry| entry.size(MAX_HEAD_DIM))?;
+    let value_scale = match config.raw("attention_value_scale") {
+        None => Some(0.707),
+        Some(_) => {
+            let scale = config.get("attention_value_scale").map(ConfigEntry::positive);
+            scale.transpose()?.map(|scale| scale as f32)
+        }
+    };
     let full = AttentionSpec {
         value_dim,
-        value_scale: match config.raw("attention_value_scale") {
-            None => 0.707,
-            Some(_) => {
-                let scale =
-                    config.get("attention_value_scale").map(ConfigEntry::positive).transpose()?;
-                scale.unwrap_or(1.0) as f32
-            }
-        },
         qkv_bias: config.flag("attention_bias", false)?,
         rope: Some(ropes[0]),
+        extras: AttentionExtras { value_scale, ..common.attention.extras },
         ..common.attention.clone()
     };
     if full.heads.saturating_mul(value_dim) as u64 > MAX_WIDTH {
@@ -121,15 +121,15 @@ fn windows_of(config: &FamilyConfig, layers: usize) -> Result<Vec<Option<usize>>
     }
 }
 
-/// The rotary embedding of full layers, and that of windowed ones, which may have a base only.
+/// The rotary embeddings of full layers and of windowed layers. The latter may have only a base.
 fn ropes(config: &FamilyConfig, common: &mut Common<'_>) -> Result<[usize; 2], ConfigError> {
     const THETA: f64 = 10_000.0;
     if config.get("rope_parameters").is_some() {
-        // All of each head, unless they give a share.
+        // The whole head is rotated, unless the entries give a share.
         let full = common.add_rope("full_attention", DEFAULTS.theta, Some(1.0))?;
         return Ok([full, common.add_rope("sliding_attention", THETA, Some(1.0))?]);
     }
-    // Transformers reads none of these, and computes with the values of the published model.
+    // Transformers ignores these entries, and computes with the values of the published model.
     for (key, value) in [
         ("rope_theta", DEFAULTS.theta),
         ("swa_rope_theta", THETA),

@@ -1,6 +1,6 @@
 //! MiniMax M2: the names of Mixtral, and a router with a correction.
 
-use sws_store::PieceKind;
+use sws_format::PieceKind;
 
 use super::common::{
     Common, FamilyDefaults, chosen, rotated_share, same_window, switched_on, width,
@@ -24,8 +24,8 @@ pub(super) const CORRECTION: &[TensorRule] =
 
 const HEAD_DIM: usize = 128;
 
-/// Norms over the whole width of queries and keys. The entry `rotary_dim` is the number of elements
-/// of a head that are rotated, where no share of them is given.
+/// Norms over the whole width of queries and keys. The entry `rotary_dim` is the number of rotated
+/// elements of a head, if no share is given.
 fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     for key in ["use_qk_norm", "use_routing_bias"] {
         switched_on(config, key)?;

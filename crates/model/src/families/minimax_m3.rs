@@ -1,8 +1,8 @@
 //! MiniMax M3: attention to blocks of positions in most layers, experts beside a shared one, and
 //! the activation of gpt-oss everywhere.
 
+use sws_format::PieceKind;
 use sws_kernels::functional::Activation;
-use sws_store::PieceKind;
 
 use super::common::{
     Common, FamilyDefaults, MAX_WIDTH, chosen, full_layers, switched_off, switched_on, width,
@@ -16,8 +16,8 @@ use crate::config::{ConfigEntry, ConfigError, ConfigMap, FamilyConfig, MAX_COUNT
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
 use crate::spec::{
-    AttentionSpec, BlocksSpec, Ffn, MlpSpec, ModelSpec, MoeSpec, QkNorm, RankedRouter, Router,
-    SharedSpec,
+    AttentionExtras, AttentionSpec, BlocksSpec, Ffn, MlpSpec, ModelSpec, MoeSpec, QkNorm,
+    RankedRouter, Router, SharedSpec,
 };
 
 pub(super) const FAMILY: Family = Family {
@@ -37,10 +37,10 @@ const INDEXER: &[TensorRule] = &[
 
 const HEAD_DIM: usize = 128;
 
-/// The largest number of blocks that may be selected, and of positions in one.
+/// Maximum number of selected blocks, and of positions in a block.
 const MAX_BLOCKS: u64 = 1 << 12;
 
-/// All norms add one to their weights. Whole heads are rotated where no share of them is given.
+/// All norms add one to their weights. Whole heads are rotated, unless a share is given.
 fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     for key in ["use_gemma_norm", "use_qk_norm", "use_routing_bias"] {
         switched_on(config, key)?;
@@ -53,7 +53,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     {
         return Err(config.unsupported(entry, "1"));
     }
-    // Transformers writes this entry beside the embeddings, and reads it nowhere.
+    // Transformers writes this entry beside the rotary entries, but never reads it.
     if let Some(entry) = config.get("rotary_dim")
         && config.get("partial_rotary_factor").is_none()
         && config.get("rope_parameters").is_none()
@@ -90,11 +90,12 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     )?;
     common.model(|l| {
         let blocks = selects[l].then_some(blocks);
-        (AttentionSpec { blocks, ..attention.clone() }, layers.ffn(l))
+        let extras = AttentionExtras { blocks, ..attention.extras };
+        (AttentionSpec { extras, ..attention.clone() }, layers.ffn(l))
     })
 }
 
-/// True for each layer that has experts: all, where nothing is said.
+/// True for each layer with experts; by default all layers.
 fn routed_of(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError> {
     match (config.get("mlp_layer_types"), config.get("moe_layer_freq")) {
         (Some(entry), _) => listed(config, entry, layers),
@@ -103,8 +104,8 @@ fn routed_of(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigEr
     }
 }
 
-/// True for each layer that selects blocks, and what all of them select. The hub's spelling, an
-/// object of its own, comes before the entries that transformers writes.
+/// True for each layer that selects blocks, and the selection that all of them share. The hub's
+/// spelling, an object of its own, has precedence over the entries that transformers writes.
 fn blocks(
     config: &FamilyConfig,
     layers: usize,
@@ -142,7 +143,7 @@ fn blocks(
         Some(full) => full.into_iter().map(|full| !full).collect(),
         None => match given("sparse_attention_freq") {
             Some(entry) => flags_of_layers(entry, layers)?,
-            // The object means nothing without the layers to which it applies.
+            // Without a list of its layers, the object has no effect.
             None if sparse.is_some() => {
                 return Err(ConfigError::MissingKey("sparse_attention_freq"));
             }
@@ -167,7 +168,7 @@ fn blocks(
     {
         return Err(config.unsupported(entry, "max"));
     }
-    // Further values, of indexers.
+    // An additional value of indexers, which must be disabled.
     if let Some(entry) = given("sparse_disable_index_value")
         && let without = flags_of_layers(entry, layers)?
         && selects.iter().zip(without).any(|(selects, without)| *selects && !without)

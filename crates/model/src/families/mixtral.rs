@@ -1,6 +1,6 @@
 //! Mixtral: w1 is the gate, w3 the up projection, w2 the down projection.
 
-use sws_store::PieceKind;
+use sws_format::PieceKind;
 
 use super::common::{Common, FamilyDefaults, moe, same_window, window};
 use super::{ATTENTION, ENDS, Family, NORMS, TensorRule, expert, small};

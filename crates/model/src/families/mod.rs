@@ -19,6 +19,7 @@ mod granite;
 mod hunyuan;
 mod hy_v4;
 mod inkling;
+mod kimi;
 mod kimi_k3;
 mod kimi_linear;
 mod laguna;
@@ -31,6 +32,7 @@ mod mimo;
 mod minimax;
 mod minimax_m3;
 mod mistral;
+mod mistral_rope;
 mod mixtral;
 mod nemotron;
 mod packed;
@@ -41,15 +43,17 @@ mod qwen4;
 mod qwen_moe;
 mod qwen_next;
 mod ranked;
+mod single_layers;
 mod sparse;
 mod state_space;
 mod step;
 
-use sws_store::{Manifest, PieceId, PieceKind};
+use sws_format::{Manifest, PieceId, PieceKind};
 
 use crate::config::{ConfigError, FamilyConfig};
 use crate::role::Role;
 use crate::spec::ModelSpec;
+use crate::wrappers::{WITHIN, WRAPPERS, Wrapper};
 
 pub(crate) use gemma4::layers_with_keys;
 pub(crate) use packed::packed;
@@ -58,9 +62,9 @@ pub(crate) use qwen4::parts_of_tables;
 
 /// Model types that share the same tensor names.
 pub(crate) struct Family {
-    /// Spellings in configurations.
+    /// Spellings of the model type in configurations.
     pub(crate) model_types: &'static [&'static str],
-    /// The prefix of all tensors but the head, in a language model that is not part of another.
+    /// Prefix of all tensors except the head, in a language model without a wrapper.
     pub(crate) prefix: &'static str,
     /// The tensors outside layers.
     pub(crate) ends: Ends,
@@ -72,13 +76,13 @@ pub(crate) struct Family {
 
 /// The names of the tensors outside layers.
 pub(crate) struct Ends {
-    /// After the prefix.
+    /// Name of the embedding, after the prefix.
     pub(crate) embedding: &'static str,
-    /// After the prefix.
+    /// Name of the final norm, after the prefix.
     pub(crate) norm: &'static str,
-    /// Without a prefix.
+    /// Name of the head, without a prefix.
     pub(crate) head: &'static str,
-    /// Further ones, after the prefix; that of [`Role::HeadBias`] is without one.
+    /// Other tensors outside layers, after the prefix. [`Role::HeadBias`] has no prefix.
     pub(crate) others: &'static [(Role, &'static str)],
 }
 
@@ -90,97 +94,16 @@ const ENDS: Ends = Ends {
     others: &[],
 };
 
-/// A model type of models that also process images or sound. Their configurations have that of the
-/// language model in `text_config`, and the tensors of the language model have another prefix than
-/// in a language model alone. All other tensors are left out.
-struct Wrapper {
-    model_type: &'static str,
-    /// Instead of [`Family::prefix`].
-    prefix: &'static str,
-    /// The prefix of the head.
-    head: &'static str,
-    /// The model type of the language model where its configuration has none.
-    inner: Option<&'static str>,
-}
-
-const WRAPPERS: [Wrapper; 13] = [
-    Wrapper {
-        model_type: "gemma3",
-        prefix: "language_model.model.",
-        head: "language_model.",
-        inner: None,
-    },
-    Wrapper { model_type: "gemma4", prefix: "model.language_model.", head: "", inner: None },
-    Wrapper { model_type: "glm5_next", prefix: "model.language_model.", head: "", inner: None },
-    Wrapper {
-        model_type: "inkling_mm_model",
-        prefix: "model.llm.",
-        head: "model.llm.",
-        inner: Some("inkling_text"),
-    },
-    Wrapper {
-        model_type: "kimi_k25",
-        prefix: "language_model.model.",
-        head: "language_model.",
-        inner: None,
-    },
-    Wrapper {
-        model_type: "kimi_k3",
-        prefix: "language_model.model.",
-        head: "language_model.",
-        inner: Some("kimi_linear"),
-    },
-    Wrapper {
-        model_type: "llama4",
-        prefix: "language_model.model.",
-        head: "language_model.",
-        inner: None,
-    },
-    Wrapper {
-        model_type: "minimax_m3_vl",
-        prefix: "language_model.model.",
-        head: "language_model.",
-        inner: Some("minimax_m3_vl_text"),
-    },
-    Wrapper {
-        model_type: "mistral3",
-        prefix: "language_model.model.",
-        head: "language_model.",
-        inner: None,
-    },
-    Wrapper { model_type: "qwen3_5", prefix: "model.language_model.", head: "", inner: None },
-    Wrapper { model_type: "qwen3_5_moe", prefix: "model.language_model.", head: "", inner: None },
-    Wrapper { model_type: "qwen4_exp", prefix: "model.language_model.", head: "", inner: None },
-    Wrapper { model_type: "step3p7", prefix: "model.", head: "", inner: None },
-];
-
-/// The prefix that transformers keeps where it reads a model around a language model, and writes the
-/// language model alone.
-const WITHIN: &str = "model.language_model.";
-
-/// Model types whose heads are their embeddings where nothing is said; of models around language
-/// models, too.
-pub(crate) const TIED: [&str; 9] = [
-    "cohere2_moe",
-    "ernie4_5_moe",
-    "gemma2",
-    "gemma3",
-    "gemma3_text",
-    "gemma4",
-    "gemma4_text",
-    "lfm2_moe",
-    "smollm3",
-];
-
 /// The names of a model's tensors.
 #[derive(Clone, Copy)]
 pub(crate) struct Names {
     pub(crate) family: &'static Family,
     prefix: &'static str,
-    /// The prefix that some checkpoints have instead.
+    /// Alternative prefix of some checkpoints.
     other: Option<&'static str>,
     head: &'static str,
-    /// Layers in one of the checkpoint. Tensors whose names do not say which belong to the first.
+    /// Number of layers per layer of the checkpoint. Tensors whose names do not distinguish them
+    /// belong to the first.
     pub(crate) parts: u32,
 }
 
@@ -192,7 +115,7 @@ pub(crate) struct TensorRule {
     pub(crate) target: RuleTarget,
     /// Role of the tensor in its piece.
     pub(crate) role: Role,
-    /// True if it may be re-encoded; routers, norms and biases may not.
+    /// True if the tensor may be re-encoded. Routers, norms and biases may not.
     pub(crate) matrix: bool,
 }
 
@@ -200,13 +123,13 @@ pub(crate) struct TensorRule {
 pub(crate) enum RuleTarget {
     /// A piece of the layer.
     Kind(PieceKind),
-    /// The expert whose number is in the name.
+    /// The expert with the number in the name.
     Expert,
-    /// The part of a table whose number is in the name.
+    /// The part of a table with the number in the name.
     Part,
     /// All experts, stacked along the first dimension.
     Experts {
-        /// True if the matrix of each is stored as [columns, rows] where it is of plain floats.
+        /// True if plain-float matrices of each expert are stored as [columns, rows].
         transposed: bool,
     },
 }
@@ -231,7 +154,7 @@ const ALL: [&Family; 39] = [
     &hunyuan::V3,
     &hy_v4::FAMILY,
     &inkling::FAMILY,
-    &kimi_linear::FAMILY,
+    &kimi::FAMILY,
     &laguna::FAMILY,
     &lfm2::FAMILY,
     &ling::FAMILY,
@@ -265,7 +188,7 @@ pub(crate) fn of(config: &FamilyConfig) -> Result<Names, ConfigError> {
     })
 }
 
-/// The names of a model type within a wrapper, if it is in one.
+/// The names of a model type, in a wrapper if one is given.
 pub(crate) fn names(model_type: &str, wrapper: Option<&str>) -> Option<Names> {
     let family = find(model_type)?;
     let Some(wrapper) = wrapper else {
@@ -282,12 +205,6 @@ pub(crate) fn names(model_type: &str, wrapper: Option<&str>) -> Option<Names> {
     Some(Names { family, prefix, other: None, head, parts: family.parts() })
 }
 
-/// The model type of a wrapper, if this is one, and that of its language model where nothing is said.
-pub(crate) fn wrapper(model_type: &str) -> Option<(&'static str, Option<&'static str>)> {
-    let known = WRAPPERS.iter().find(|known| known.model_type == model_type)?;
-    Some((known.model_type, known.inner))
-}
-
 /// The family of a model type.
 pub(crate) fn find(model_type: &str) -> Option<&'static Family> {
     ALL.into_iter().find(|family| family.model_types.contains(&model_type))
@@ -301,7 +218,7 @@ impl TensorRule {
 }
 
 impl Names {
-    /// The names with the prefix of these weights.
+    /// The names, with the prefix that these weights have.
     pub(crate) fn of_weights(self, manifest: &Manifest) -> Names {
         let embedding = manifest.piece(PieceId::EMBED).and_then(|piece| piece.tensors.first());
         match (self.other, embedding) {
@@ -312,13 +229,13 @@ impl Names {
         }
     }
 
-    /// What follows the prefix in a name.
+    /// The rest of a name after the prefix.
     fn behind_prefix<'n>(&self, name: &'n str) -> Option<&'n str> {
         let behind = self.other.and_then(|other| name.strip_prefix(other));
         behind.or_else(|| name.strip_prefix(self.prefix))
     }
 
-    /// The rest of a name in a layer, from the number of the layer on.
+    /// The rest of a name after the prefix of layers, from the layer's number on.
     pub(crate) fn in_layers<'n>(&self, name: &'n str) -> Option<&'n str> {
         self.behind_prefix(name)?.strip_prefix("layers.")
     }
@@ -343,7 +260,7 @@ impl Names {
         }
     }
 
-    /// The name of a tensor; the first, if it may have several.
+    /// The name of a tensor; the first one if there are several.
     pub(crate) fn name_of(&self, id: PieceId, role: Role) -> String {
         let &Names { family, prefix, head, .. } = self;
         let first = self.names_of(id, role).next();
@@ -359,7 +276,8 @@ impl Names {
         })
     }
 
-    /// The names that a tensor of a layer may have: checkpoints may stack experts or keep them apart.
+    /// The possible names of a tensor in a layer: checkpoints may stack experts or store them
+    /// separately.
     pub(crate) fn names_of(&self, id: PieceId, role: Role) -> impl Iterator<Item = String> {
         let &Names { family, prefix, parts, .. } = self;
         let rules = id.layer().map(|layer| (layer, family.rules(id.kind(), role)));
@@ -375,8 +293,8 @@ impl Names {
     }
 }
 
-/// The name of a tensor of a layer, with a number in the place of the mark if it has one. Large models
-/// have a hundred thousand of them.
+/// The name of a tensor in a layer. If `name` contains the mark, `number` takes its place. Large
+/// models have a hundred thousand names.
 fn numbered(prefix: &str, layer: u32, name: &str, mark: u8, number: u32) -> String {
     let at = name.bytes().position(|byte| byte == mark);
     match at.map(|at| (&name[..at], &name[at + 1..])) {
@@ -430,7 +348,7 @@ const fn expert(role: Role, name: &'static str) -> TensorRule {
     TensorRule { name, target: RuleTarget::Expert, role, matrix: true }
 }
 
-/// The tensors of one role of all experts of a layer in one.
+/// A rule for tensors that stack one role of all experts of a layer.
 const fn stacked(role: Role, name: &'static str) -> TensorRule {
     TensorRule {
         name,

@@ -1,8 +1,8 @@
 //! Nemotron 3: layers of one branch each, which is a state space, attention without rotary
 //! embedding, an MLP or experts. MLPs have no gates.
 
+use sws_format::PieceKind;
 use sws_kernels::functional::Activation;
-use sws_store::PieceKind;
 
 use super::common::{Common, FamilyDefaults, MAX_WIDTH, chosen, switched_off, width};
 use super::ranked::{RANKED, only, sigmoid};
@@ -25,7 +25,7 @@ pub(super) const FAMILY: Family = Family {
 
 const LAYER: &[TensorRule] = &[
     small(PieceKind::Norms, Role::MixerNorm, "norm.weight"),
-    // The same tensor, in layers without a mixer of positions.
+    // Layers without a mixer use the same tensor in another role.
     small(PieceKind::Norms, Role::FfnNorm, "norm.weight"),
     matrix(PieceKind::Attention, Role::Query, "mixer.q_proj.weight"),
     matrix(PieceKind::Attention, Role::Key, "mixer.k_proj.weight"),
@@ -103,7 +103,7 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     })
 }
 
-/// The kinds of all layers by `hybrid_override_pattern`, a letter for each.
+/// The kinds of all layers from `hybrid_override_pattern`, one letter per layer.
 fn by_letters(config: &FamilyConfig) -> Result<Vec<BranchKind>, ConfigError> {
     let entry = config.need("hybrid_override_pattern")?;
     let of = |letter| match letter {
@@ -125,7 +125,7 @@ fn ups(width: usize) -> MlpSpec {
     MlpSpec { activation, gate_up, ..MlpSpec::silu(width) }
 }
 
-/// The experts of DeepSeek V3 without gates, beside a shared one with a width of its own.
+/// The experts of DeepSeek V3 without gates, beside a shared expert with a width of its own.
 fn experts(config: &FamilyConfig) -> Result<MoeSpec, ConfigError> {
     if let Some(entry) = config.get("n_shared_experts")
         && entry.value.as_u64() != Some(1)

@@ -1,13 +1,13 @@
 //! `quantization_config` of AWQ and GPTQ, whose codes are packed along the columns of a matrix.
 //!
-//! Which matrices are quantised is seen by their tensors, so lists of modules are not read.
+//! The tensors show which matrices are quantised, so lists of modules are ignored.
 
-use sws_store::{Packed, Packing};
+use sws_format::{Packed, Packing};
 
-use super::quantised::within;
-use crate::config::{ConfigEntry, ConfigError, FamilyConfig};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, within};
 
-/// How the checkpoint packs codes, if it does. Refuses what would be computed otherwise.
+/// The packing of codes in the checkpoint, if there is any. Refuses options that would be computed
+/// differently.
 pub(crate) fn packed(config: &FamilyConfig) -> Result<Option<Packed>, ConfigError> {
     let Some(entry) = config.either("quantization_config") else { return Ok(None) };
     let Some(of) = entry.value.as_map().and_then(|of| of.get("quant_method")?.as_str()) else {
@@ -69,7 +69,7 @@ fn gptq(config: &FamilyConfig, entry: ConfigEntry<'_>) -> Result<Packed, ConfigE
     {
         return Err(config.unsupported(integers, "int32"));
     }
-    // Matrices beside the weights, and rotations of activations.
+    // Additional matrices beside the weights, and rotations of activations.
     for key in ["adapter", "rotation"] {
         if let Some(other) = within(entry, key)? {
             return Err(config.unsupported(other, "none"));
@@ -80,7 +80,7 @@ fn gptq(config: &FamilyConfig, entry: ConfigEntry<'_>) -> Result<Packed, ConfigE
         group: group(config, entry, &["group_size"])?.or(Some(128)),
         act_order: act_order(entry)?,
     };
-    // Rules for modules, by patterns; those that begin with a minus exclude some.
+    // Rules for modules by patterns. Patterns that begin with a minus exclude modules.
     let Some(rules) = within(entry, "dynamic")? else { return Ok(packed) };
     for (pattern, rule) in rules.object()? {
         if pattern.starts_with('-') {
@@ -96,12 +96,12 @@ fn gptq(config: &FamilyConfig, entry: ConfigEntry<'_>) -> Result<Packed, ConfigE
     Ok(packed)
 }
 
-/// True if columns can lie in groups in any order.
+/// True if the columns of a group need not be adjacent.
 fn act_order(of: ConfigEntry<'_>) -> Result<bool, ConfigError> {
     within(of, "desc_act")?.map_or(Ok(false), |entry| entry.flag())
 }
 
-/// Refuses other codes than those of four bits.
+/// Refuses codes that do not have four bits.
 fn bits(
     config: &FamilyConfig,
     of: ConfigEntry<'_>,
@@ -117,7 +117,7 @@ fn bits(
     Ok(())
 }
 
-/// The columns of a group, if an entry says so; without end for one group of all columns.
+/// The number of columns in a group, if an entry gives it; `u64::MAX` for a single group.
 fn group(
     config: &FamilyConfig,
     of: ConfigEntry<'_>,

@@ -1,7 +1,7 @@
-//! Phi 3.5 MoE: norms that subtract the mean, biases on them, on attention and on the head, and two
-//! experts that are weighted one after the other.
+//! Phi 3.5 MoE: norms that subtract the mean, with biases on norms, attention and head, and two
+//! experts that are chosen and weighted one after the other.
 
-use sws_store::{PieceKind, Value};
+use sws_format::{PieceKind, Value};
 
 use super::common::{Common, FamilyDefaults, chosen, same_window, width, window};
 use super::mixtral::MOE;
@@ -66,9 +66,9 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     common.model(|_| (attention.clone(), ffn))
 }
 
-/// The rotary embedding of texts up to the length of the first training, with that length, where
-/// the configuration has others for short and for long texts. Which of both a text gets depends on
-/// its length in transformers, even for positions before, so only short texts are read.
+/// The rotary embedding for texts up to the original context, and that length, if the configuration
+/// has different ones for short and long texts. Transformers chooses one by the length of the text,
+/// even for earlier positions, so only short texts are supported.
 fn near(config: &FamilyConfig, dim: usize) -> Result<Option<(Rope, usize)>, ConfigError> {
     let given = rope::given(config)?.map(ConfigEntry::object).transpose()?;
     let Some(given) = given else { return Ok(None) };

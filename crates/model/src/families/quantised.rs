@@ -1,17 +1,17 @@
-//! `quantization_config`: what it says about weights that are published quantised.
+//! `quantization_config`: entries about weights that are published quantised.
 //!
-//! Tensors name their own encoding, so only entries are read that could contradict them or that ask
-//! for arithmetic beside them.
+//! Tensors determine their own encoding. Only entries that could contradict it, or that request
+//! further arithmetic, are read.
 
-use sws_store::Value;
+use sws_format::Value;
 
 use super::packed;
-use crate::config::{ConfigEntry, ConfigError, FamilyConfig};
+use crate::config::{ConfigEntry, ConfigError, FamilyConfig, within};
 
 const METHODS: &str =
     "weights in f32, f16 or bf16, and mxfp4, fp8, compressed-tensors, modelopt, awq and gptq";
 
-/// A format of compressed-tensors: its bits, kind of numbers and sizes of groups.
+/// A format of compressed-tensors: bits, kind of numbers and group sizes.
 struct PackedFormat {
     name: &'static str,
     bits: (u64, &'static str),
@@ -19,7 +19,7 @@ struct PackedFormat {
     groups: (&'static [u64], &'static str),
 }
 
-/// The formats of compressed-tensors that are read.
+/// The supported formats of compressed-tensors.
 const FORMATS: [PackedFormat; 4] = [
     PackedFormat {
         name: "pack-quantized",
@@ -27,7 +27,7 @@ const FORMATS: [PackedFormat; 4] = [
         kind: "int",
         groups: (&[32, 64, 128], "32, 64 and 128"),
     },
-    // Scales are of matrices, rows or blocks.
+    // There is one scale per matrix, row or block.
     PackedFormat { name: "float-quantized", bits: (8, "8"), kind: "float", groups: (&[], "") },
     PackedFormat {
         name: "nvfp4-pack-quantized",
@@ -43,7 +43,7 @@ const FORMATS: [PackedFormat; 4] = [
     },
 ];
 
-/// Refuses a quantisation that would not be computed as it was meant.
+/// Refuses a quantisation that would be computed differently than intended.
 pub(crate) fn check(config: &FamilyConfig) -> Result<(), ConfigError> {
     let Some(entry) = config.either("quantization_config") else { return Ok(()) };
     // The method is more informative than the entry itself.
@@ -53,7 +53,7 @@ pub(crate) fn check(config: &FamilyConfig) -> Result<(), ConfigError> {
     match method.word()? {
         "mxfp4" => Ok(()),
         "fp8" => check_fp8(config, entry),
-        // Names of tensors depend on it.
+        // The names of tensors depend on the method.
         "awq" | "gptq" => packed::packed(config).map(|_| ()),
         "compressed-tensors" => check_compressed_tensors(config, entry),
         "modelopt" => match within(entry, "quant_algo")? {
@@ -80,7 +80,7 @@ fn check_fp8(config: &FamilyConfig, entry: ConfigEntry<'_>) -> Result<(), Config
     }
 }
 
-/// True if matrices in fp8 have a scale for each block.
+/// True if fp8 matrices have a scale for each block.
 pub(crate) fn has_blocks(config: &FamilyConfig) -> Result<bool, ConfigError> {
     let Some(entry) = config.either("quantization_config") else { return Ok(false) };
     Ok(entry.value.as_map().is_some() && within(entry, "weight_block_size")?.is_some())
@@ -90,7 +90,7 @@ fn check_compressed_tensors(
     config: &FamilyConfig,
     entry: ConfigEntry<'_>,
 ) -> Result<(), ConfigError> {
-    // Rotations of activations, and weights of which some are left out.
+    // Rotations of activations, and sparse weights.
     for (key, kind) in [("transform_config", "config_groups"), ("sparsity_config", "format")] {
         let Some(other) = within(entry, key)? else { continue };
         if let Some(kind) = within(other, kind)?
@@ -136,7 +136,7 @@ fn check_compressed_tensors(
     Ok(())
 }
 
-/// Refuses numbers that are not those of their format.
+/// Refuses numbers that do not match their format.
 fn check_numbers(
     config: &FamilyConfig,
     weights: ConfigEntry<'_>,
@@ -160,13 +160,4 @@ fn check_numbers(
         return Err(config.unsupported(found, groups_shown));
     }
     Ok(())
-}
-
-/// An entry of an object; null counts as absent.
-pub(super) fn within<'a>(
-    of: ConfigEntry<'a>,
-    key: &'static str,
-) -> Result<Option<ConfigEntry<'a>>, ConfigError> {
-    let value = of.object()?.get(key).filter(|value| !value.is_null());
-    Ok(value.map(|value| ConfigEntry { key, value }))
 }

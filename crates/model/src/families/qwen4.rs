@@ -1,8 +1,8 @@
-//! Qwen4-Exp: several residual streams read by gates of their elements, tables of n-grams in some
-//! layers, delta nets in most, attention to selected blocks in the others.
+//! Qwen4-Exp: several residual streams with gates for their elements, n-gram tables in some layers,
+//! delta nets in most layers, and attention to selected blocks in the others.
 
+use sws_format::PieceKind;
 use sws_kernels::functional::{Activation, MAX_STREAMS, MAX_TAPS, StreamWriting, Streams};
-use sws_store::PieceKind;
 
 use super::common::{Common, FamilyDefaults, MAX_STATE, MAX_WIDTH, moe};
 use super::qwen_moe::{MOE, SHARED};
@@ -12,8 +12,8 @@ use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
 use crate::rope::MAX_HEAD_DIM;
 use crate::spec::{
-    AttentionGate, AttentionSpec, BlocksSpec, DeltaInputs, DeltaSpec, Ffn, GateUp, Mixer,
-    ModelSpec, NgramSpec, QkNorm,
+    AttentionExtras, AttentionGate, AttentionSpec, BlocksSpec, DeltaInputs, DeltaSpec, Ffn, GateUp,
+    Mixer, ModelSpec, NgramSpec, QkNorm, StreamReads,
 };
 
 pub(super) const FAMILY: Family = Family {
@@ -49,7 +49,7 @@ const NGRAMS: &[TensorRule] = &[
     small(PieceKind::Attention, Role::NgramConv, "ple.conv1d.weight"),
 ];
 
-/// Whole numbers lie with the first part of their table.
+/// Integers are stored in the first part of their table.
 const fn numbers(role: Role, name: &'static str) -> TensorRule {
     small(PieceKind::Table(0), role, name)
 }
@@ -92,7 +92,7 @@ const DEFAULTS: FamilyDefaults = FamilyDefaults {
 const MAX_BLOCK: u64 = 4096;
 const MAX_BUDGET: u64 = 1 << 20;
 const MAX_NGRAM: u64 = 8;
-/// Rows of all tables that a token chooses: each has a prime of its own.
+/// Maximum number of rows that a token chooses in all tables. Each row needs a prime of its own.
 const MAX_PRIMES: usize = 1024;
 const MAX_ROWS: u64 = 1 << 32;
 const MAX_PARTS: u64 = 65_536;
@@ -113,21 +113,23 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let shared = qwen_next::shared(config)?;
     let mut ffn = moe(config, "moe_intermediate_size", renormalise, Some(shared))?;
     if let Ffn::Moe(moe) = &mut ffn {
-        // Checkpoints with a tensor per expert have them apart: `ModelSpec::for_weights`.
+        // Checkpoints with one tensor per expert store gates and ups separately: see
+        // `ModelSpec::for_weights`.
         moe.expert.gate_up = GateUp::Halves;
     }
     let mut spec = common.model(|l| match full[l] {
         true => (Mixer::Attention(attention.clone()), ffn),
         false => (Mixer::Delta(delta), ffn),
     })?;
-    spec.stream_gates = Some(rank);
+    spec.stream_reads = StreamReads::Gates(rank);
     for (layer, ngrams) in spec.layers.iter_mut().zip(ngrams) {
         layer.ngrams = ngrams;
     }
     Ok(spec)
 }
 
-/// True for each layer with attention, which always selects blocks, whatever the word for it.
+/// True for each layer with attention. It always selects blocks, whatever the configuration calls
+/// it.
 fn full(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError> {
     const KINDS: &str = "full_attention, indexed_attention and linear_attention";
     if let Some(entry) = config.get("layer_types") {
@@ -136,7 +138,7 @@ fn full(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError> 
             let reason = format!("of {} entries for {layers} layers", types.len());
             return Err(entry.invalid(reason));
         }
-        let of = |kind: &sws_store::Value| match kind.as_str() {
+        let of = |kind: &sws_format::Value| match kind.as_str() {
             Some("full_attention" | "indexed_attention") => Ok(true),
             Some("linear_attention") => Ok(false),
             _ => Err(config.unsupported(entry, KINDS)),
@@ -159,12 +161,13 @@ fn attention(
     }
     let bias = config.flag("attention_bias", false)?;
     let rotated = 2 * common.ropes[0].inv_freq.len();
+    let blocks = if selects { Some(blocks(config, rotated)?) } else { None };
     Ok(AttentionSpec {
         qkv_bias: bias,
         output_bias: bias,
         qk_norm: QkNorm::PerHead,
         gate: Some(AttentionGate::WithQueries),
-        blocks: if selects { Some(blocks(config, rotated)?) } else { None },
+        extras: AttentionExtras { blocks, ..common.attention.extras },
         ..common.attention.clone()
     })
 }
@@ -205,7 +208,7 @@ fn delta(config: &FamilyConfig, eps: f32) -> Result<DeltaSpec, ConfigError> {
     Ok(DeltaSpec { gate, ..qwen_next::delta(config, eps, DeltaInputs::Separate)? })
 }
 
-/// The table of each layer that has one.
+/// The n-gram table of each layer that has one.
 fn ngrams(
     config: &FamilyConfig,
     common: &Common<'_>,
@@ -281,7 +284,7 @@ fn ngrams(
     Ok(tables)
 }
 
-/// The token that ends a text: the first of several.
+/// The token that ends a text; the first one if there are several.
 fn end(config: &FamilyConfig) -> Result<u32, ConfigError> {
     let entry = config.need("eos_token_id")?;
     let first = match entry.value.as_list() {
@@ -293,12 +296,12 @@ fn end(config: &FamilyConfig) -> Result<u32, ConfigError> {
     Ok(first.count(MAX_WIDTH)? as u32)
 }
 
-/// Parts of a table.
+/// Number of parts of a table.
 fn parts(config: &FamilyConfig) -> Result<u32, ConfigError> {
     config.get("split_ngram_parts").map_or(Ok(512), |e| Ok(e.size(MAX_PARTS)? as u32))
 }
 
-/// Parts of tables of n-grams in a checkpoint; 0 in families that have none.
+/// Number of parts of n-gram tables in a checkpoint; 0 for families without such tables.
 pub(crate) fn parts_of_tables(config: &FamilyConfig) -> Result<u32, ConfigError> {
     if FAMILY.model_types.contains(&config.model_type()) { parts(config) } else { Ok(0) }
 }

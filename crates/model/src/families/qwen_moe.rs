@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use sws_store::{PieceKind, Value};
+use sws_format::{PieceKind, Value};
 
 use super::common::{
     Common, FamilyDefaults, dense, moe, same_window, shared_width, switched_window, windows,
@@ -11,7 +11,7 @@ use super::common::{
 use super::{ATTENTION, ENDS, EXPERTS, Family, MLP, NORMS, TensorRule, matrix, small};
 use crate::config::{ConfigError, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
-use crate::spec::{AttentionSpec, Mixer, MlpSpec, ModelSpec, QkNorm, SharedSpec};
+use crate::spec::{AttentionExtras, AttentionSpec, Mixer, MlpSpec, ModelSpec, QkNorm, SharedSpec};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["qwen2_moe", "qwen3_moe", "olmoe"],
@@ -40,8 +40,8 @@ fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     }
 }
 
-/// A shared expert with its own gate; biases on queries, keys and values; a window, if enabled, in
-/// every other layer below `max_window_layers`.
+/// Qwen2: a shared expert with its own gate, biases on queries, keys and values, and a window, if
+/// enabled, in every other layer below `max_window_layers`.
 fn qwen2(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let defaults = FamilyDefaults { kv_heads: Some(16), ..QWEN };
     let common = Common::read(config, &defaults)?;
@@ -60,7 +60,8 @@ fn qwen2(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     })
 }
 
-/// A norm on each head of queries and keys; no shared expert; the same window in all layers.
+/// Qwen3: a norm on each head of queries and keys, no shared expert, and the same window in all
+/// layers.
 fn qwen3(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let defaults = FamilyDefaults { kv_heads: Some(4), ..QWEN };
     let common = Common::read(config, &defaults)?;
@@ -79,18 +80,19 @@ fn qwen3(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     layers.model(config, common, renormalise, |_| attention.clone())
 }
 
-/// A norm over all query heads together, and one over all key heads; the results are clamped.
+/// OLMoE: a norm over all query heads together, a norm over all key heads, and clamped results.
 fn olmoe(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let defaults = FamilyDefaults { eps: 1e-5, kv_heads: None, context: 4096, ..QWEN };
     let common = Common::read(config, &defaults)?;
     same_window(config, common.layers, None)?;
     let bias = config.flag("attention_bias", false)?;
     let clip = config.get("clip_qkv").map(|entry| entry.positive()).transpose()?;
+    let clip = clip.map(|clip| clip as f32);
     let attention = AttentionSpec {
         qkv_bias: bias,
         output_bias: bias,
         qk_norm: QkNorm::FullWidth,
-        clip: clip.map(|clip| clip as f32),
+        extras: AttentionExtras { clip, ..common.attention.extras },
         ..common.attention.clone()
     };
     let ffn = moe(config, "intermediate_size", config.flag("norm_topk_prob", false)?, None)?;

@@ -1,8 +1,8 @@
 //! Qwen3-Next and Qwen3.5: gated delta nets in three of four layers, attention with gated outputs
 //! in the others. Qwen3.5 stores the inputs of its delta nets apart, and stacks experts.
 
+use sws_format::PieceKind;
 use sws_kernels::functional::{Activation, MAX_TAPS};
-use sws_store::PieceKind;
 
 use super::common::{
     Common, FamilyDefaults, MAX_STATE, MAX_WIDTH, dense, full_layers, moe, shared_width,
@@ -54,7 +54,7 @@ const BY_KEY_HEAD: &[TensorRule] = &[
     small(PieceKind::Attention, Role::BetaDecay, "linear_attn.in_proj_ba.weight"),
 ];
 
-/// GGUF files have these apart.
+/// Names in GGUF files, which store these tensors separately.
 const OF_GGUF: &[TensorRule] = &[
     matrix(PieceKind::Attention, Role::Mixed, "linear_attn.in_proj_qkv.weight"),
     matrix(PieceKind::Attention, Role::OutputGate, "linear_attn.in_proj_z.weight"),
@@ -95,7 +95,8 @@ fn experts(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     let mixer = mixers(config, &common, separate(config))?;
     let mut ffn = moe(config, "moe_intermediate_size", true, Some(shared(config)?))?;
     if let Ffn::Moe(moe) = &mut ffn {
-        // Checkpoints with a tensor per expert have them apart: `ModelSpec::for_weights`.
+        // Checkpoints with one tensor per expert store gates and ups separately: see
+        // `ModelSpec::for_weights`.
         moe.expert.gate_up = GateUp::Halves;
     }
     common.model(|l| (mixer(l), ffn))
@@ -109,13 +110,13 @@ fn without_experts(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     common.model(|l| (mixer(l), mlp))
 }
 
-/// The inputs of delta nets of Qwen3.5.
+/// The inputs of delta nets in Qwen3.5.
 fn separate(config: &FamilyConfig) -> DeltaInputs {
     if config.is_gguf() { DeltaInputs::Tiled } else { DeltaInputs::Separate }
 }
 
-/// The parts that all families share; all norms but those of delta nets add one to their weights,
-/// which GGUF files have done.
+/// The parts that all families share. All norms except those of delta nets add one to their
+/// weights. In GGUF files this is already done.
 pub(super) fn read<'a>(
     config: &'a FamilyConfig<'a>,
     defaults: &FamilyDefaults,

@@ -9,17 +9,17 @@ use crate::spec::{
 };
 use crate::spellings::GROUPS;
 
-/// The keys of a family, and what absent entries mean.
+/// The configuration keys of a family, and the defaults of absent entries.
 pub(super) struct RankedKeys {
     /// Number of dense layers before those with experts.
     pub(super) dense: (&'static str, u64),
     /// Number of shared experts.
     pub(super) shared: (&'static str, u64),
-    /// The factor of the weights.
+    /// The factor of the expert weights.
     pub(super) scale: (&'static str, f64),
     /// True if weights are divided by their sum.
     pub(super) renormalise: (&'static str, bool),
-    /// Number of groups, and of those that are kept.
+    /// Number of groups, and number of groups that are kept.
     pub(super) groups: [usize; 2],
 }
 
@@ -50,7 +50,7 @@ pub(super) fn sigmoid(
     })
 }
 
-/// Refuses any other word for an entry.
+/// Refuses any other value of a word entry.
 pub(super) fn only(
     config: &FamilyConfig,
     key: &'static str,
@@ -62,13 +62,13 @@ pub(super) fn only(
     }
 }
 
-/// The factor of the weights.
+/// The factor of the expert weights.
 pub(super) fn scale(config: &FamilyConfig, keys: &RankedKeys) -> Result<f32, ConfigError> {
     let (key, default) = keys.scale;
     Ok(config.get(key).map_or(Ok(default), ConfigEntry::positive)? as f32)
 }
 
-/// The groups of experts; None if there is one.
+/// The groups of experts; `None` if there is only one group.
 pub(super) fn groups(
     config: &FamilyConfig,
     keys: &RankedKeys,
@@ -80,7 +80,7 @@ pub(super) fn groups(
         .map(|(entry, n)| entry.map_or(Ok(keys.groups[n]), |entry| entry.size(MAX_GROUPS as u64)));
     let count = count?;
     let kept = kept?;
-    // Entries that are absent are not to blame, unless their defaults are.
+    // The error names an entry that is present, if there is one.
     let entry = count_entry.or(kept_entry).map_or_else(|| config.top_k(), Ok)?;
     let size = experts / count;
     let least = match by {
@@ -122,7 +122,7 @@ impl RankedLayers {
         )
     }
 
-    /// Entries for a kind of layer that the model does not have may be absent.
+    /// Like `ranked`, but entries for a kind of layer that the model does not have may be absent.
     pub(super) fn of(
         routed: Vec<bool>,
         mlp: impl FnOnce() -> Result<Ffn, ConfigError>,
@@ -134,7 +134,7 @@ impl RankedLayers {
         Ok(RankedLayers { routed, mlp, experts })
     }
 
-    /// The same with the gates and ups of each expert in one matrix.
+    /// The same layers, with gates and ups of each expert in one matrix.
     pub(super) fn in_halves(mut self) -> RankedLayers {
         if let Some(Ffn::Moe(moe)) = &mut self.experts {
             moe.expert.gate_up = GateUp::Halves;
@@ -148,7 +148,7 @@ impl RankedLayers {
     }
 }
 
-/// True for each layer that has experts: those that `mlp_layer_types` says, or all but the first
+/// True for each layer with experts: those listed in `mlp_layer_types`, or all except the first
 /// few, whose number is the entry `first`.
 pub(super) fn routed(
     config: &FamilyConfig,
@@ -167,7 +167,7 @@ pub(super) fn routed(
     Ok((0..layers as u64).map(|l| l >= first).collect())
 }
 
-/// True for each layer that has experts by a list of kinds.
+/// True for each layer with experts, from a list of kinds.
 pub(super) fn listed(
     config: &FamilyConfig,
     entry: ConfigEntry<'_>,
@@ -186,7 +186,7 @@ pub(super) fn listed(
     routed.collect()
 }
 
-/// Routed experts, and shared ones, which are one MLP that is as wide as all of them.
+/// Routed experts, and shared experts, which form one MLP that is as wide as all of them together.
 pub(super) fn moe(
     config: &FamilyConfig,
     keys: &RankedKeys,
@@ -198,7 +198,7 @@ pub(super) fn moe(
     Ok(Ffn::Moe(MoeSpec { shared, ..MoeSpec::of(chosen(config)?, expert, router) }))
 }
 
-/// As many shared experts as the entry `key` says, in one MLP. Null means none.
+/// The number of shared experts in the entry `key`, as one MLP. Null means none.
 pub(super) fn shared(
     config: &FamilyConfig,
     (key, default): (&'static str, u64),

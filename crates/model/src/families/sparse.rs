@@ -8,19 +8,20 @@ use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::rope::MAX_HEAD_DIM;
 use crate::spec::{IndexerSpec, SparseSpec};
 
-/// Which layers have an indexer, and how they rotate.
+/// Defaults: the layers with an indexer, and its rotation.
 struct IndexerDefaults {
     heads: usize,
-    /// Eps of the norm of keys.
+    /// Eps of the norm of the indexer's keys.
     eps: f32,
     pairs: RopePairs,
-    /// True if the last elements are rotated.
+    /// True if the last elements are rotated, instead of the first.
     turns_last: bool,
-    /// True if layers may use the selection of an earlier one.
+    /// True if layers may use the selection of an earlier layer.
     shares: bool,
 }
 
-/// Those of layers that may share, with rotated elements in halves, at the front.
+/// Defaults of families whose layers may share a selection. The first elements are rotated, in
+/// halves.
 const FIRST: IndexerDefaults = IndexerDefaults {
     heads: 32,
     eps: 1e-6,
@@ -29,9 +30,9 @@ const FIRST: IndexerDefaults = IndexerDefaults {
     shares: true,
 };
 
-/// The largest number of positions that may be selected.
+/// Maximum number of selected positions.
 const MAX_SELECTED: u64 = 1 << 20;
-/// The largest number of positions that are scored together.
+/// Maximum number of positions that are scored together.
 const MAX_GROUP: u64 = 4096;
 
 /// The sparse attention of each layer; None if the family has none.
@@ -64,7 +65,7 @@ pub(super) fn read(
     Ok(Some(own.into_iter().map(sparse).collect()))
 }
 
-/// The number of positions that are selected, and an indexer.
+/// Maximum number of selected positions, and the indexer.
 fn indexer(
     config: &FamilyConfig,
     defaults: &IndexerDefaults,
@@ -89,8 +90,8 @@ fn indexer(
     Ok((most, indexer))
 }
 
-/// The sparse attention of Hy4, whose indexers rotate the last elements. Where nothing is said, the
-/// first two layers and every fourth after them have one of their own.
+/// The sparse attention of Hy4, whose indexers rotate the last elements. By default, the first two
+/// layers and every fourth one after them have an indexer.
 pub(super) fn turning_last(
     config: &FamilyConfig,
     layers: usize,
@@ -123,7 +124,7 @@ pub(super) fn grouped(
         return Err(entry.invalid(format!("and {most} positions are no multiple of {group}")));
     }
     let indexer = IndexerSpec { group, ..indexer };
-    // The positions of whole groups, and those after them.
+    // The positions of whole groups, and the positions after them.
     let most = most + group - 1;
     let first = full.iter().position(|full| *full).unwrap_or(0);
     let own = own(config, full.len(), first)?;
@@ -141,8 +142,8 @@ fn fixed(config: &FamilyConfig, key: &'static str, value: bool) -> Result<(), Co
     }
 }
 
-/// True for each layer with an indexer of its own, as the layer `first` must have. Lists may go on for
-/// layers that predict further tokens, which are not part of the model.
+/// True for each layer with an indexer of its own, which the layer `first` must have. Lists may
+/// include layers for multi-token prediction, which are not part of the model.
 fn own(config: &FamilyConfig, layers: usize, first: usize) -> Result<Vec<bool>, ConfigError> {
     let listed = |entry: ConfigEntry<'_>, own: Vec<Option<bool>>| {
         if own.len() < layers {

@@ -1,14 +1,14 @@
-//! State spaces and the layers that have them, under the keys of any family.
+//! State spaces and their layers, with the configuration keys of any family.
 
+use sws_format::Value;
 use sws_kernels::functional::MAX_TAPS;
-use sws_store::Value;
 
 use super::common::{MAX_STATE, MAX_WIDTH};
 use crate::config::{ConfigEntry, ConfigError, FamilyConfig, MAX_COUNT};
 use crate::rope::MAX_HEAD_DIM;
 use crate::spec::StateSpaceSpec;
 
-/// The keys of a family, and what absent entries mean.
+/// The configuration keys of a family, and the defaults of absent entries.
 pub(super) struct StateSpaceKeys {
     pub(super) heads: (&'static str, usize),
     pub(super) groups: (&'static str, usize),
@@ -64,12 +64,12 @@ impl StateSpaceKeys {
     }
 }
 
-/// Refuses limits of the steps by which states decay. No step comes near 1e30: those that do not
-/// write infinity write the largest number that they have.
+/// Refuses limits on the steps by which states decay. A limit of at least 1e30 is none: some files
+/// write infinity, and others the largest number they have.
 fn unlimited_steps(config: &FamilyConfig) -> Result<(), ConfigError> {
     let Some(entry) = config.get("time_step_limit") else { return Ok(()) };
     let least = |value: &Value| value.as_f64() == Some(0.0);
-    // JSON has no infinity: Python writes the word, transformers 5 an object with it.
+    // JSON has no infinity: Python writes a word, and transformers 5 an object that contains it.
     let most = |value: &Value| match value {
         Value::String(word) => word == "Infinity",
         Value::Map(tagged) => tagged.get("__float__").and_then(Value::as_str) == Some("Infinity"),
@@ -96,7 +96,7 @@ pub(super) fn kinds(config: &FamilyConfig) -> Result<Option<Vec<BranchKind>>, Co
     Ok(Some(kinds))
 }
 
-/// Refuses another number of kinds than of layers.
+/// Refuses a list of kinds with another length than the number of layers.
 pub(super) fn check_count(
     entry: ConfigEntry<'_>,
     kinds: usize,

@@ -1,14 +1,14 @@
 //! Step 3.5 and 3.7: a gate for each head, more heads in windowed layers, and limits of activations by
 //! layer.
 
+use sws_format::{PieceKind, Value};
 use sws_kernels::functional::Activation;
-use sws_store::{PieceKind, Value};
 
 use super::common::{
     Common, FamilyDefaults, MAX_WIDTH, chosen, dense, shared_width, switched_on, width, window,
 };
-use super::per_layer::of_kind;
 use super::ranked::{RankedLayers, only, routed};
+use super::single_layers::of_kind;
 use super::{ATTENTION, ENDS, Family, MLP, NORMS, TensorRule, matrix, small, stacked};
 use crate::config::{ConfigEntry, ConfigError, ConfigMap, FamilyConfig, MAX_COUNT};
 use crate::role::Role;
@@ -40,7 +40,7 @@ const OWN: &[TensorRule] = &[
 
 const THETA: f64 = 10_000.0;
 
-/// All norms add one to their weights. Lists may go on with the layers of multi-token prediction.
+/// All norms add one to their weights. Lists may include layers for multi-token prediction.
 fn spec(config: &FamilyConfig) -> Result<ModelSpec, ConfigError> {
     for key in
         ["use_head_wise_attn_gate", "use_moe_router_bias", "norm_expert_weight", "use_qk_norm"]
@@ -125,7 +125,7 @@ fn windows_of(config: &FamilyConfig, layers: usize) -> Result<Vec<Option<usize>>
     types[..layers].iter().map(of).collect()
 }
 
-/// The rotary embedding of a layer; all of its kind have the same. Scaling is for full layers only.
+/// The rotary embedding of a layer. All layers of a kind share it. Only full layers have scaling.
 fn rope(
     config: &FamilyConfig,
     layer: usize,
@@ -153,7 +153,7 @@ fn rope(
     Rope::of_entries(config, &entries, dim, default, context)
 }
 
-/// The value of an entry for a layer, of a list or the same for all.
+/// The value of an entry for a layer: from a list, or the same for all layers.
 fn of_layer<'a>(
     config: &FamilyConfig<'a>,
     key: &'static str,
@@ -198,7 +198,7 @@ fn windowed_heads(
     Ok(heads)
 }
 
-/// The activation of each layer. A limit of 0 is none.
+/// The activation of each layer. A limit of 0 means no limit.
 pub(super) fn limits(
     config: &FamilyConfig,
     key: &'static str,
@@ -221,7 +221,7 @@ pub(super) fn limits(
     given[..layers].iter().map(of).collect()
 }
 
-/// True for each layer that has experts: all but the first three, where nothing is said.
+/// True for each layer with experts; by default all except the first three.
 fn routed_of(config: &FamilyConfig, layers: usize) -> Result<Vec<bool>, ConfigError> {
     let entry = config.get("moe_layers_enum").filter(|_| config.get("mlp_layer_types").is_none());
     let Some(entry) = entry else { return routed(config, ("first_k_dense_replace", 3), layers) };

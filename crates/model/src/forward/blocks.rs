@@ -6,53 +6,33 @@
 //! come before all others. Positions are listed in ascending order, so that sums of attention do
 //! not depend on scores.
 //!
-//! Or a block has one key, the mean of those of its positions once it is whole, and the heads select
-//! together; the positions after the last whole block are seen by all.
+//! In another variant a whole block has one key, the mean of the keys of its positions, and all
+//! heads select together. Every query sees the positions after the last whole block.
 //!
 //! A token that sees no more positions than may be selected sees all of them, and nothing is
 //! scored.
 
 use rayon::prelude::*;
+use sws_format::PieceId;
 use sws_kernels::functional::{
     IndexQuery, KvCache, RopeShape, Selected, index_scores, key_products, rope, rope_tables, top_k,
 };
 use sws_kernels::{PackedInput, Tier, threads_for};
-use sws_store::PieceId;
 
-use super::attention::AttentionContext;
 use super::branches::norm;
+use super::by_rows::by_rows;
 use super::indexer::{TOGETHER, best, end_with, expand};
 use super::linear::Product;
-use super::work::{by_rows, grown};
+use super::mixer::{MixerContext, Turned, turn};
 use crate::layer_state::KvState;
 use crate::role::Role;
 use crate::rope::Rope;
 use crate::source::Weights;
 use crate::spec::{AttentionSpec, BlocksSpec};
+use crate::workspace::{BlockWork, grown};
 
 /// Positions whose products are on the stack at a time.
 const SEGMENT: usize = 1024;
-
-/// Working memory of indexers of blocks.
-#[derive(Debug, Default)]
-pub(super) struct BlockWork {
-    /// [tokens, heads, dim]
-    q: Vec<f32>,
-    /// [tokens, dim]
-    k: Vec<f32>,
-    /// Where one matrix computes both: [tokens, heads and the key, dim].
-    mixed: Vec<f32>,
-    /// Where blocks have one key: the norm of keys, a key, the angles of a position.
-    norm: Vec<f32>,
-    mean: Vec<f32>,
-    angles: [Vec<f32>; 2],
-    /// A weight of 1 for each head.
-    weights: Vec<f32>,
-    /// [tokens selected for together, heads, blocks]
-    scores: Vec<f32>,
-    /// [tokens selected for together, heads, positions]
-    positions: Vec<u32>,
-}
 
 impl BlockWork {
     /// The products with the hidden state: the key, and the queries.
@@ -77,13 +57,13 @@ impl BlockWork {
     /// Norms and rotates the products.
     pub(super) fn prepare(
         &mut self,
-        context: &AttentionContext<'_>,
+        context: &MixerContext<'_>,
         spec: &AttentionSpec,
         (weights, id): (&dyn Weights, PieceId),
         tables: &[[Vec<f32>; 2]],
     ) {
-        let Some(BlocksSpec { heads, dim, pooled, .. }) = spec.blocks else { return };
-        let &AttentionContext { tier, norm: by, ropes, spans, .. } = context;
+        let Some(BlocksSpec { heads, dim, pooled, .. }) = spec.extras.blocks else { return };
+        let &MixerContext { tier, norm: by, ropes, spans, .. } = context;
         let tokens: usize = spans.iter().map(|span| span.tokens).sum();
         let BlockWork { q, k, mixed, norm: of_keys, weights: of_heads, .. } = self;
         if pooled {
@@ -101,7 +81,7 @@ impl BlockWork {
         }
         for (x, heads, role) in [(q, heads, Role::BlockQueryNorm), (k, 1, Role::BlockKeyNorm)] {
             if pooled && role == Role::BlockKeyNorm {
-                // Keys of positions stay as they are until their block is whole.
+                // Keys of positions are stored as they are until their block is whole.
                 grown(of_keys, dim).copy_from_slice(weights.vector(id, role));
                 break;
             }
@@ -109,25 +89,22 @@ impl BlockWork {
             let weight = weights.vector(id, role);
             by_rows(x, dim, |_, x| norm(tier, by, x, dim, weight));
             let Some(index) = spec.rope else { continue };
-            let ([cos, sin], turned) = (&tables[index], ropes[index].inv_freq.len());
+            let ([cos, sin], angles) = (&tables[index], ropes[index].inv_freq.len());
             let shape = RopeShape { heads, head_dim: dim, offset: 0, pairs: ropes[index].pairs };
-            by_rows(x, heads * dim, |first, x| {
-                let rows = first * turned..(first + x.len() / (heads * dim)) * turned;
-                rope(tier, x, shape, &cos[rows.clone()], &sin[rows]);
-            });
+            turn(tier, Turned { shape, angles }, (cos, sin), x);
         }
     }
 
     /// Stores the keys of tokens, given their first row and position.
     pub(super) fn append(
         &mut self,
-        context: &AttentionContext<'_>,
+        context: &MixerContext<'_>,
         spec: &AttentionSpec,
         cache: &mut KvState,
         (row, first): (usize, usize),
         tokens: usize,
     ) {
-        let Some(BlocksSpec { dim, size, pooled, .. }) = spec.blocks else { return };
+        let Some(BlocksSpec { dim, size, pooled, .. }) = spec.extras.blocks else { return };
         let keys = &self.k[row * dim..][..tokens * dim];
         if !pooled {
             return cache.append_index(first, keys);
@@ -154,8 +131,8 @@ impl BlockWork {
         }
     }
 
-    /// The number of tokens, of so many from a row and a position on, that are attended with next,
-    /// and the positions that they see; None if these are all before them, and their own.
+    /// The number of the next tokens that attend together, out of those from a row and a position
+    /// on, and the positions that they see; `None` if they see all earlier positions and their own.
     pub(super) fn select(
         &mut self,
         tier: Tier,
@@ -175,13 +152,13 @@ impl BlockWork {
         let blocks = (first + tokens).div_ceil(size);
         let scores = grown(scores, tokens * count * blocks);
         if positions.len() < tokens * count * most {
-            // Exactly as long as needed: a budget counts on it.
+            // The capacity is exact, because the budget relies on it.
             *positions = Vec::new();
             *positions = vec![0; tokens * count * most];
         }
         let positions = &mut positions[..tokens * count * most];
         let keys = cache.index();
-        // Those of one list.
+        // The queries of one list of positions.
         let queries =
             q[row * heads * dim..][..tokens * heads * dim].par_chunks(heads / count * dim);
         let least = match threads_for(tokens * heads * first * dim) {
@@ -205,17 +182,9 @@ impl BlockWork {
         (tokens, Some(Selected { positions, lists: count, most }))
     }
 
-    pub(super) fn bytes(&self) -> usize {
-        let BlockWork { q, k, mixed, norm, mean, angles, weights, scores, positions } = self;
-        let [cos, sin] = angles;
-        let floats = [q, k, mixed, norm, mean, cos, sin, weights, scores].map(Vec::capacity);
-        let floats: usize = floats.iter().sum();
-        floats * size_of::<f32>() + positions.capacity() * size_of::<u32>()
-    }
-
     /// Bytes for passes of up to this many tokens and positions.
     pub(super) fn bytes_for(spec: &AttentionSpec, tokens: usize, positions: usize) -> usize {
-        let Some(blocks) = spec.blocks else { return 0 };
+        let Some(blocks) = spec.extras.blocks else { return 0 };
         let mut own = tokens * (blocks.width() + blocks.dim);
         if blocks.pooled {
             own += own + blocks.heads + 4 * blocks.dim;
@@ -254,7 +223,8 @@ fn score(
     }
 }
 
-/// Lists the positions of the best blocks, of more than there is room for, ascending.
+/// Lists the positions of the best blocks in ascending order. There are more blocks than the list
+/// has room for.
 fn list_best(spec: BlocksSpec, scores: &mut [f32], seen: usize, list: &mut [u32]) {
     let BlocksSpec { size, most, last, .. } = spec;
     let from = scores.len().saturating_sub(last);

@@ -1,11 +1,11 @@
-//! Norms and factors: what a layer's branches read, and how they are added to the hidden state.
+//! Norms and factors: inputs of a layer's branches, and addition of branches to the hidden state.
 
+use sws_format::{PieceId, PieceKind};
 use sws_kernels::Tier;
 use sws_kernels::functional::{NormWeight, add, layer_norm, rms_norm};
-use sws_store::{PieceId, PieceKind};
 
+use super::by_rows::by_rows;
 use super::streams::Branch;
-use super::work::by_rows;
 use super::{ForwardError, ForwardPass, kept, streams};
 use crate::order::Site;
 use crate::role::Role;
@@ -44,7 +44,7 @@ impl ForwardPass {
         });
     }
 
-    /// Puts the hidden state, normed with the weights of a role, in `work.x` and `work.input`.
+    /// Writes the hidden state, normed with the weights of a role, to `work.x` and `work.input`.
     pub(super) fn norm_for(
         &self,
         l: usize,
@@ -105,7 +105,7 @@ impl<'w> From<&'w [f32]> for NormVectors<'w> {
 }
 
 impl<'w> NormVectors<'w> {
-    /// Those of a norm of the hidden state.
+    /// The weights for a norm of the hidden state.
     pub(super) fn of(weights: &'w dyn Weights, piece: PieceId, role: Role, by: Norm) -> Self {
         let bias = match role {
             Role::MixerNorm => Some(Role::MixerNormBias),

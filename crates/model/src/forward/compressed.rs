@@ -1,64 +1,33 @@
 //! Attention to the last positions, and to entries that earlier ones were pooled into.
 //!
-//! The keys of the last positions lie in a ring, the entries behind it. A query attends to a list of
-//! places: those of the positions, ascending, then those of the entries, ascending. So sums depend on
-//! the position and on the entries selected, and not on how a text was divided.
+//! The keys of the last positions lie in a ring, the entries behind it. A query attends to a list
+//! of places: those of the positions, ascending, then those of the entries, ascending. Sums
+//! therefore depend on the position and the selected entries, but not on how a text was divided
+//! into passes.
 
 mod pools;
 
 use sws_kernels::functional::{
     Attention, IndexQuery, NormWeight, Queries, RopePairs, RopeShape, Selected,
-    attention as attend, rms_norm, rope,
+    attention as attend, rms_norm,
 };
 use sws_kernels::{
     MatmulJob, Matrix, OutputColumns, PackedInput, Packings, ScratchPool, Tier, threads_for,
 };
-use sws_store::{PieceId, PieceKind};
 
-use super::attention::{AttentionContext, scratch_for};
+use super::by_rows::by_rows;
 use super::indexer::{best, score};
 use super::linear::{MAX, Product, multiply, run};
-use super::work::{AttentionWork, Workspace, by_rows, grown};
+use super::mixer::{MixerContext, OutputRoom, Turned, project_out, turn};
 use crate::layer_state::{CompressedState, SequenceState};
 use crate::order::{INDEX_POOL_ROLES, POOL_ROLES};
 use crate::role::Role;
 use crate::source::{SourceError, Weights};
 use crate::spec::{CompressedSpec, PoolIndexer, PoolSpec};
-use pools::{PoolWork, Pooling};
-
-/// Working memory of such attention.
-#[derive(Debug, Default)]
-pub(super) struct CompressedWork {
-    /// Of entries, and of those of an indexer.
-    pools: [PoolWork; 2],
-    /// Queries of an indexer: [tokens, heads, dim].
-    index_q: Vec<f32>,
-    /// [tokens, heads]
-    index_weights: Vec<f32>,
-    /// Scores of the entries that a token sees.
-    scores: Vec<f32>,
-    /// The entries that it attends to.
-    chosen: Vec<u32>,
-    /// The places that it attends to.
-    places: Vec<u32>,
-    /// Sines of angles turned back: [tokens, pairs].
-    back: Vec<f32>,
-    /// Outputs of the heads of each group, packed.
-    groups: Vec<PackedInput>,
-}
+use crate::workspace::{AttentionWork, CompressedWork, PoolWork, Workspace, grown};
+use pools::Pooling;
 
 impl CompressedWork {
-    /// Bytes allocated.
-    pub(super) fn bytes(&self) -> usize {
-        let CompressedWork { pools, index_q, index_weights, scores, chosen, places, back, groups } =
-            self;
-        let floats = [index_q, index_weights, scores, back].map(Vec::capacity);
-        floats.iter().sum::<usize>() * size_of::<f32>()
-            + (chosen.capacity() + places.capacity()) * size_of::<u32>()
-            + pools.iter().map(PoolWork::bytes).sum::<usize>()
-            + groups.iter().map(PackedInput::bytes).sum::<usize>()
-    }
-
     /// Bytes for passes of up to this many tokens and positions.
     pub(super) fn bytes_for<'a>(
         packings: Packings,
@@ -80,7 +49,7 @@ impl CompressedWork {
         most.iter().sum::<usize>() * size_of::<f32>() + packed
     }
 
-    /// Lengths of all buffers but packed ones, whose numbers are as long as floats.
+    /// Lengths of all buffers, except packed ones. All of them contain floats.
     fn lens(spec: &CompressedSpec, tokens: usize, positions: usize) -> [usize; 16] {
         let mut lens = [0; 16];
         lens[0] = tokens * spec.rotated / 2;
@@ -100,60 +69,98 @@ impl CompressedWork {
     }
 }
 
-/// Applies such attention to the normed hidden state in `work.input`; the result is left in
+/// Applies compressed attention to the normed hidden state in `work.input`. The result is in
 /// `work.branch`.
 pub(super) fn compressed(
-    context: &AttentionContext<'_>,
+    context: &MixerContext<'_>,
     spec: &CompressedSpec,
     weights: &mut dyn Weights,
     sequences: &mut [SequenceState],
     work: &mut Workspace,
 ) -> Result<(), SourceError> {
-    let &AttentionContext { tier, layer: l, hidden, ropes, spans, .. } = context;
-    let id = PieceId::new(l as u32, PieceKind::Attention);
-    let tokens = work.input.tokens();
-    products(context, spec, weights, work)?;
+    project(context, spec, weights, work)?;
+    rotate(context, spec, weights, &mut work.attention);
+    pool(context, spec, weights, sequences, &mut work.attention.compressed);
+    attend_rows(context, spec, weights, sequences, &mut work.attention);
+    project_groups(context, spec, weights, work)?;
     let Workspace { branch, attention: own, scratch, .. } = work;
-    let AttentionWork { q, k, v, mixed, packed, tables, compressed: more, .. } = own;
+    let width = spec.group_width();
+    let outputs = grown(&mut own.v, context.tokens() * width);
+    let room = OutputRoom { packed: &mut own.packed, branch, scratch };
+    project_out(context, weights, (outputs, width), false, room)
+}
+
+/// The last elements of heads, which are rotated.
+fn turned(spec: &CompressedSpec, heads: usize, head_dim: usize) -> Turned {
+    let offset = head_dim - spec.rotated;
+    let shape = RopeShape { heads, head_dim, offset, pairs: RopePairs::Interleaved };
+    Turned { shape, angles: spec.rotated / 2 }
+}
+
+/// Norms queries and keys, and rotates them by their positions, including the queries of an
+/// indexer.
+fn rotate(
+    context: &MixerContext<'_>,
+    spec: &CompressedSpec,
+    weights: &dyn Weights,
+    own: &mut AttentionWork,
+) {
+    let tier = context.tier;
+    let tokens = context.tokens();
+    let AttentionWork { q, k, tables, compressed: more, .. } = own;
     let dim = spec.head_dim;
-    let q_width = spec.query_width();
-    let q = grown(q, tokens * q_width);
+    let q = grown(q, tokens * spec.query_width());
     let keys = grown(k, tokens * dim);
-    let [cos, sin] = &tables[spec.rope];
-    let pairs = spec.rotated / 2;
-    let turn = |x: &mut [f32], heads: usize, dim: usize, sin: &[f32]| {
-        let offset = dim - spec.rotated;
-        let width = heads * dim;
-        let shape = RopeShape { heads, head_dim: dim, offset, pairs: RopePairs::Interleaved };
-        by_rows(x, width, |first, x| {
-            let rows = first * pairs..(first + x.len() / width) * pairs;
-            rope(tier, x, shape, &cos[rows.clone()], &sin[rows]);
-        });
-    };
+    let [cos, sin] = &tables.each[spec.rope];
     by_rows(q, dim, |_, x| rms_norm(tier, x, dim, NormWeight::None, spec.eps));
-    turn(q, spec.heads, dim, sin);
-    let weight = NormWeight::Plain(weights.vector(id, Role::KvDownNorm));
+    turn(tier, turned(spec, spec.heads, dim), (cos, sin), q);
+    let weight = NormWeight::Plain(weights.vector(context.id(), Role::KvDownNorm));
     by_rows(keys, dim, |_, x| rms_norm(tier, x, dim, weight, spec.eps));
-    turn(keys, 1, dim, sin);
-    if let Some(pools) = spec.pools {
-        let index = spec.indexer().map(|it| (it.dim, INDEX_POOL_ROLES));
-        let all = [Some((dim, POOL_ROLES)), index].into_iter().flatten();
-        for ((n, (dim, [_, _, bias, norm])), work) in all.enumerate().zip(&mut more.pools) {
-            let [bias, norm] = [bias, norm].map(|role| weights.vector(id, role));
-            let rope = &ropes[spec.rope];
-            let index = n > 0;
-            let pooling =
-                Pooling { tier, layer: l, pools, dim, index, bias, norm, eps: spec.eps, rope };
-            pooling.run(spans, sequences, work);
-        }
-    }
+    turn(tier, turned(spec, 1, dim), (cos, sin), keys);
     if let Some(it) = spec.indexer() {
-        turn(&mut more.index_q[..tokens * it.width()], it.heads, it.dim, sin);
-        // The scales of products and of heads. Both are above 0, so their place changes no choice.
+        let index_q = &mut more.index_q[..tokens * it.width()];
+        turn(tier, turned(spec, it.heads, it.dim), (cos, sin), index_q);
+        // The scales of products and of heads. Both are positive, so their place does not change
+        // the selection.
         let factor = (1.0 / (it.width() as f64).sqrt()) as f32;
         more.index_weights[..tokens * it.heads].iter_mut().for_each(|weight| *weight *= factor);
     }
+}
 
+/// Pools the entries that the tokens finish, and those of an indexer.
+fn pool(
+    context: &MixerContext<'_>,
+    spec: &CompressedSpec,
+    weights: &dyn Weights,
+    sequences: &mut [SequenceState],
+    more: &mut CompressedWork,
+) {
+    let &MixerContext { tier, layer, ropes, spans, .. } = context;
+    let Some(pools) = spec.pools else { return };
+    let index = spec.indexer().map(|it| (it.dim, INDEX_POOL_ROLES));
+    let all = [Some((spec.head_dim, POOL_ROLES)), index].into_iter().flatten();
+    for ((n, (dim, [_, _, bias, norm])), work) in all.enumerate().zip(&mut more.pools) {
+        let [bias, norm] = [bias, norm].map(|role| weights.vector(context.id(), role));
+        let rope = &ropes[spec.rope];
+        let index = n > 0;
+        let pooling = Pooling { tier, layer, pools, dim, index, bias, norm, eps: spec.eps, rope };
+        pooling.run(spans, sequences, work);
+    }
+}
+
+/// Appends keys to the caches, and attends to lists of places. Outputs are rotated back.
+fn attend_rows(
+    context: &MixerContext<'_>,
+    spec: &CompressedSpec,
+    weights: &dyn Weights,
+    sequences: &mut [SequenceState],
+    own: &mut AttentionWork,
+) {
+    let &MixerContext { tier, layer, spans, .. } = context;
+    let AttentionWork { q, k: keys, mixed, tables, compressed: more, noted, attending, .. } = own;
+    let tokens = context.tokens();
+    let dim = spec.head_dim;
+    let q_width = spec.query_width();
     let mixed = grown(mixed, tokens * q_width);
     let rule = Attention {
         heads: spec.heads,
@@ -164,10 +171,10 @@ pub(super) fn compressed(
         window: None,
         aligned: false,
         soft_cap: None,
-        sinks: Some(weights.vector(id, Role::Sinks)),
+        sinks: Some(weights.vector(context.id(), Role::Sinks)),
     };
     for span in spans {
-        let state = sequences[span.sequence].layers[l].compressed();
+        let state = sequences[span.sequence].layers[layer].compressed();
         for start in (0..span.tokens).step_by(state.chunk()) {
             let count = state.chunk().min(span.tokens - start);
             let row = span.first_row + start;
@@ -175,36 +182,44 @@ pub(super) fn compressed(
             state.append(first, &keys[row * dim..][..count * dim]);
             for (row, position) in (row..row + count).zip(first..) {
                 let selected = more.list(tier, spec, state, (row, position));
-                if let Some(noted) = &mut own.noted {
+                if let Some(noted) = noted {
                     noted.extend_from_slice(&more.chosen[..selected]);
                 }
                 let places = &more.places;
                 let threads = threads_for(q_width * places.len());
-                let needed = (dim, state.most_seen());
-                let scratch = scratch_for(&mut own.scratch, &mut own.scratch_fits, threads, needed);
-                // Places count, not positions: the query sees the whole list.
+                let scratch = attending.of(threads, (dim, state.most_seen()));
+                // The list contains places, not positions: the query sees the whole list.
                 let first = places.len() - 1;
                 let most = places.len();
                 let selected = Some(Selected { positions: places, lists: 1, most });
                 let q = &q[row * q_width..][..q_width];
                 let y = &mut mixed[row * q_width..][..q_width];
-                attend(
-                    tier,
-                    &rule,
-                    &state.view(),
-                    Queries { first, q, selected, distances: None },
-                    y,
-                    scratch,
-                );
+                let queries = Queries { first, q, selected, distances: None };
+                attend(tier, &rule, &state.view(), queries, y, scratch);
             }
         }
     }
-    let back = grown(&mut more.back, tokens * pairs);
+    let [cos, sin] = &tables.each[spec.rope];
+    let back = grown(&mut more.back, tokens * (spec.rotated / 2));
     back.iter_mut().zip(sin).for_each(|(back, sin)| *back = -sin);
-    turn(mixed, spec.heads, dim, back);
+    turn(tier, turned(spec, spec.heads, dim), (cos, back), mixed);
+}
 
+/// Projects the outputs of groups of heads, into `work.attention.v`.
+fn project_groups(
+    context: &MixerContext<'_>,
+    spec: &CompressedSpec,
+    weights: &mut dyn Weights,
+    work: &mut Workspace,
+) -> Result<(), SourceError> {
+    let tier = context.tier;
+    let tokens = context.tokens();
+    let id = context.id();
+    let Workspace { attention: own, scratch, .. } = work;
+    let AttentionWork { v, mixed, compressed: more, .. } = own;
     let groups = spec.groups;
-    let width = q_width / spec.groups;
+    let q_width = spec.query_width();
+    let width = q_width / groups;
     more.groups.resize_with(groups.max(more.groups.len()), PackedInput::new);
     for (group, packed) in more.groups[..groups].iter_mut().enumerate() {
         let row = |token: usize| &mixed[token * q_width + group * width..][..width];
@@ -213,26 +228,25 @@ pub(super) fn compressed(
     let low = grown(v, tokens * spec.group_width());
     let inputs = &more.groups;
     match weights.matrix(id, Role::OutputDown) {
-        Some(matrix) => project((tier, spec), inputs, (0, &matrix), low, scratch),
+        Some(matrix) => {
+            project_rows((tier, spec), inputs, (0, &matrix), low, scratch);
+            Ok(())
+        }
         None => weights.blocks(id, Role::OutputDown, &mut |first, rows| {
-            project((tier, spec), inputs, (first, rows), low, scratch);
-        })?,
+            project_rows((tier, spec), inputs, (first, rows), low, scratch);
+        }),
     }
-    packed.pack(tier, low, tokens, spec.group_width());
-    let branch = grown(branch, tokens * hidden);
-    let output = Product::new(id, Role::Output, packed, &mut *branch, hidden);
-    multiply(tier, weights, &mut [Some(output)], scratch)
 }
 
 /// Computes all products with the normed hidden state and with the latent query.
-fn products(
-    context: &AttentionContext<'_>,
+fn project(
+    context: &MixerContext<'_>,
     spec: &CompressedSpec,
     weights: &mut dyn Weights,
     work: &mut Workspace,
 ) -> Result<(), SourceError> {
-    let &AttentionContext { tier, layer: l, .. } = context;
-    let id = PieceId::new(l as u32, PieceKind::Attention);
+    let tier = context.tier;
+    let id = context.id();
     let Workspace { input, attention: own, scratch, .. } = work;
     let AttentionWork { q, k, v, packed, compressed: more, .. } = own;
     let tokens = input.tokens();
@@ -268,8 +282,8 @@ fn products(
 }
 
 impl CompressedWork {
-    /// Lists the places that the query of a row sees, at a position. Returns the number of entries
-    /// that were selected, 0 if there was no need to.
+    /// Lists the places that the query of a row sees, at a position. Returns the number of selected
+    /// entries; 0 if no selection was needed.
     fn list(
         &mut self,
         tier: Tier,
@@ -279,7 +293,7 @@ impl CompressedWork {
     ) -> usize {
         let CompressedWork { index_q, index_weights, scores, chosen, places, .. } = self;
         places.clear();
-        // At once as long as needed: a budget counts on it.
+        // The capacity is set at once, because the budget relies on it.
         places.reserve_exact(state.most_seen());
         state.window_of(position, places);
         let Some(PoolSpec { ratio, indexer }) = spec.pools else { return 0 };
@@ -305,7 +319,7 @@ impl CompressedWork {
 }
 
 /// Computes the outputs of groups of heads, in the rows from `first` on of their matrix.
-fn project(
+fn project_rows(
     (tier, spec): (Tier, &CompressedSpec),
     groups: &[PackedInput],
     (first, block): (usize, &Matrix<'_>),

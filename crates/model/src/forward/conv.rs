@@ -1,32 +1,32 @@
 //! Gated short convolutions: each channel of a layer sees the last few tokens, between two gates.
 
-use sws_kernels::functional::{ConvInput, ShortConv, short_conv};
-use sws_store::{PieceId, PieceKind};
+use sws_kernels::functional::ShortConv;
 
-use super::attention::{AttentionContext, add_bias, rows_of};
-use super::delta::advance;
+use super::by_rows::by_rows;
 use super::linear::{Product, multiply};
-use super::work::{AttentionWork, Workspace, by_rows, grown};
+use super::mixer::{MixerContext, OutputRoom, add_bias, project_out};
+use super::past::filter;
 use crate::layer_state::SequenceState;
 use crate::role::Role;
 use crate::source::{SourceError, Weights};
 use crate::spec::ConvSpec;
+use crate::workspace::{AttentionWork, Workspace, grown};
 
 /// Applies a gated convolution to the normed hidden state in `work.input`; the result is left in
 /// `work.branch`.
 pub(super) fn conv(
-    context: &AttentionContext<'_>,
+    context: &MixerContext<'_>,
     spec: ConvSpec,
     weights: &mut dyn Weights,
     sequences: &mut [SequenceState],
     work: &mut Workspace,
 ) -> Result<(), SourceError> {
-    let &AttentionContext { tier, layer: l, hidden, spans, .. } = context;
-    let id = PieceId::new(l as u32, PieceKind::Attention);
+    let &MixerContext { tier, layer: l, hidden, spans, .. } = context;
+    let id = context.id();
     let Workspace { input, branch, attention: own, scratch, .. } = work;
     let AttentionWork { q, k, mixed, packed, .. } = own;
     let tokens = input.tokens();
-    // The gates of inputs, those of outputs, the inputs.
+    // Gates of inputs, gates of outputs, and inputs.
     let all = grown(q, tokens * 3 * hidden);
     let product = Product::new(id, Role::MixedGate, input, &mut *all, 3 * hidden);
     multiply(tier, weights, &mut [Some(product)], scratch)?;
@@ -48,26 +48,13 @@ pub(super) fn conv(
     let bias = spec.bias.then(|| weights.vector(id, Role::ConvBias));
     let rule = ShortConv { taps: spec.taps, dilation: 1, weight, bias, silu: false };
     let mixed = grown(mixed, tokens * hidden);
-    for span in spans {
-        let [past, _] = sequences[span.sequence].layers[l].recurrent().numbers();
-        let x = rows_of(span, gated, hidden);
-        let y = &mut mixed[span.first_row * hidden..][..x.len()];
-        let given = ConvInput { past: &*past, x };
-        by_rows(y, hidden, |first, y| short_conv(tier, &rule, given, first, y));
-        advance(past, x);
-    }
+    filter(tier, &rule, (spans, sequences), |of| of.past(l), (gated, &mut *mixed, hidden));
     by_rows(mixed, hidden, |first, rows| {
         let all = all[first * 3 * hidden..].chunks_exact(3 * hidden);
         for (row, all) in rows.chunks_exact_mut(hidden).zip(all) {
             row.iter_mut().zip(&all[hidden..]).for_each(|(y, gate)| *y *= gate);
         }
     });
-    packed.pack(tier, mixed, tokens, hidden);
-    let branch = grown(branch, tokens * hidden);
-    let output = Product::new(id, Role::Output, packed, &mut *branch, hidden);
-    multiply(tier, weights, &mut [Some(output)], scratch)?;
-    if spec.bias {
-        add_bias(tier, weights.vector(id, Role::OutputBias), branch);
-    }
-    Ok(())
+    let room = OutputRoom { packed, branch, scratch };
+    project_out(context, weights, (mixed, hidden), spec.bias, room)
 }

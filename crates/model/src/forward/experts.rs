@@ -1,17 +1,18 @@
-//! Experts on the CPU: the implementation of [`ExpertExecutor`] with weights in memory, or as they
-//! arrive.
+//! Experts on the CPU: the implementation of [`ExpertExecutor`] for weights in memory, including
+//! weights that are just arriving.
 
+use sws_format::PieceId;
 use sws_kernels::{PackedInput, ScratchPool, Tier};
-use sws_store::PieceId;
 
-use super::attention::add_bias;
+use super::by_rows::each;
 use super::judging::{Judging, norm};
 use super::linear::{MAX, Product, multiply};
+use super::mixer::add_bias;
 use super::mlp::{activate, activated, gates_and_ups};
-use super::work::{MlpWork, each, grown};
 use crate::executor::{ExpertBatch, ExpertExecutor};
 use crate::role::Role;
 use crate::source::{Contribution, SourceError, Weights};
+use crate::workspace::{MlpWork, grown};
 
 /// Experts are computed together up to this many rows in all: enough work for every thread, while
 /// their data stays in the cache.
@@ -23,9 +24,9 @@ pub(super) const TOGETHER: usize = MAX / 2;
 pub(super) struct CpuExecutor<'a> {
     pub(super) tier: Tier,
     pub(super) weights: &'a mut dyn Weights,
-    /// The rows `x` of the batch, packed, if they are.
+    /// The rows `x` of the batch, packed; `None` if they are not packed.
     pub(super) input: Option<&'a PackedInput>,
-    /// Room for the packed rows of each expert.
+    /// Buffers for the packed rows of each expert.
     pub(super) inputs: &'a mut Vec<PackedInput>,
     pub(super) mlp: &'a mut MlpWork,
     pub(super) scratch: &'a mut ScratchPool,
@@ -37,107 +38,18 @@ impl ExpertExecutor for CpuExecutor<'_> {
         batch: &ExpertBatch<'_>,
         outputs: &mut [f32],
     ) -> Result<Vec<u32>, SourceError> {
-        let &ExpertBatch { experts, spec, hidden, .. } = batch;
         let total = batch.row_count();
-        let width = spec.width;
-        let gate_rows = spec.gate_rows();
         for list in [&mut *self.inputs, &mut self.mlp.packed] {
-            if list.len() < experts.len() {
-                list.resize_with(experts.len(), PackedInput::new);
+            if list.len() < batch.experts.len() {
+                list.resize_with(batch.experts.len(), PackedInput::new);
             }
         }
         self.pack(batch, total);
-
-        let MlpWork { gate, up, packed, bias } = &mut *self.mlp;
-        let tier = self.tier;
-        let weights = &mut *self.weights;
-        let scratch = &mut *self.scratch;
-        let gates = grown(gate, total * gate_rows);
-        let ups = grown(up, total * width);
-        let mut products = [const { None }; MAX];
-        let mut to = [&mut *gates, &mut *ups];
-        for ((pair, &expert), input) in products.chunks_mut(2).zip(experts).zip(&*self.inputs) {
-            let rows = batch.rows(expert).len();
-            let input = self.input.filter(|all| all.tokens() == rows).unwrap_or(input);
-            for ((product, &(role, _)), to) in pair.iter_mut().zip(spec.gates()).zip(&mut to) {
-                let y = to.split_off_mut(..rows * gate_rows).expect("total counts all rows");
-                *product = Some(Product::new(id(batch, expert), role, input, y, gate_rows));
-            }
-        }
-        multiply(tier, weights, &mut products, scratch)?;
-        if spec.bias {
-            let mut first = 0;
-            for &expert in experts {
-                let rows = batch.rows(expert).len();
-                for (&(_, role), all) in spec.gates().iter().zip([&mut *gates, &mut *ups]) {
-                    let bias = grown(bias, gate_rows);
-                    read_bias(weights, id(batch, expert), role, bias)?;
-                    add_bias(tier, bias, &mut all[first * gate_rows..][..rows * gate_rows]);
-                }
-                first += rows;
-            }
-        }
-
-        let mut judging = Judging::default();
-        let mut first = 0;
-        for &expert in experts {
-            let rows = batch.rows(expert);
-            let end = first + rows.len();
-            if weights.is_judged(id(batch, expert)) {
-                for (row, place) in (first..).zip(rows) {
-                    let both = gates_and_ups(spec, row, gates, ups);
-                    judging.add(row, id(batch, expert), contribution(batch, place), both);
-                }
-            }
-            first = end;
-        }
-        let mut activating = [const { None }; MAX];
-        let activating = &mut activating[..experts.len()];
-        let mut from_gates = &mut *gates;
-        let mut from_ups = &mut *ups;
-        for ((job, packed), &expert) in activating.iter_mut().zip(&mut *packed).zip(experts) {
-            let rows = batch.rows(expert).len();
-            let gates = from_gates.split_off_mut(..rows * gate_rows);
-            let ups = from_ups.split_off_mut(..rows * width);
-            *job = gates.zip(ups).map(|(gates, ups)| (packed, gates, ups));
-        }
-        each(activating, total * width, |job| {
-            if let Some((packed, gates, ups)) = job {
-                let activated = activate(tier, spec, gates, ups);
-                packed.pack(tier, activated, activated.len() / width, width);
-            }
-        });
-        let mut refused = Vec::new();
-        judging.ask(weights, activated(spec, gates, ups), width, |piece| {
-            let expert = experts.iter().find(|&&expert| id(batch, expert) == piece);
-            refused.extend(expert);
-        });
-
-        // In the order of the outputs, so that slices of them can be borrowed one after another.
-        let mut order = [0; MAX];
-        let order = &mut order[..experts.len()];
-        order.iter_mut().zip(0..).for_each(|(slot, i)| *slot = i);
-        order.sort_unstable_by_key(|&i| experts[i]);
-        let mut products = [const { None }; MAX];
-        let mut left = &mut *outputs;
-        let mut at = 0;
-        for (product, &i) in products.iter_mut().zip(&*order) {
-            let rows = batch.rows(experts[i]);
-            let skipped = left.split_off_mut(..(rows.start - at) * hidden);
-            let y = left.split_off_mut(..rows.len() * hidden);
-            at = rows.end;
-            let y = skipped.and(y).expect("outputs count all rows");
-            *product = Some(Product::new(id(batch, experts[i]), Role::Down, &packed[i], y, hidden));
-        }
-        multiply(tier, weights, &mut products, scratch)?;
-        if spec.bias {
-            for &expert in experts {
-                let bias = grown(bias, hidden);
-                let rows = batch.rows(expert);
-                read_bias(weights, id(batch, expert), Role::DownBias, bias)?;
-                add_bias(tier, bias, &mut outputs[rows.start * hidden..rows.end * hidden]);
-            }
-        }
+        self.multiply_gates(batch, total)?;
+        let judging = self.judge(batch, total);
+        self.activate(batch, total);
+        let refused = self.refused(batch, total, judging);
+        self.multiply_downs(batch, outputs)?;
         Ok(refused)
     }
 }
@@ -165,6 +77,137 @@ impl CpuExecutor<'_> {
             }
         });
     }
+
+    /// Computes gates and ups of all experts.
+    fn multiply_gates(&mut self, batch: &ExpertBatch<'_>, total: usize) -> Result<(), SourceError> {
+        let &ExpertBatch { experts, spec, .. } = batch;
+        let gate_rows = spec.gate_rows();
+        let MlpWork { gate, up, bias, .. } = &mut *self.mlp;
+        let weights = &mut *self.weights;
+        let gates = grown(gate, total * gate_rows);
+        let ups = grown(up, total * spec.width);
+        let mut products = [const { None }; MAX];
+        let mut to = [&mut *gates, &mut *ups];
+        for ((pair, &expert), input) in products.chunks_mut(2).zip(experts).zip(&*self.inputs) {
+            let rows = batch.rows(expert).len();
+            let input = self.input.filter(|all| all.tokens() == rows).unwrap_or(input);
+            for ((product, &(role, _)), to) in pair.iter_mut().zip(spec.gates()).zip(&mut to) {
+                let y = to.split_off_mut(..rows * gate_rows).expect("total counts all rows");
+                *product = Some(Product::new(id(batch, expert), role, input, y, gate_rows));
+            }
+        }
+        multiply(self.tier, weights, &mut products, self.scratch)?;
+        if spec.bias {
+            let mut first = 0;
+            for &expert in experts {
+                let rows = batch.rows(expert).len();
+                for (&(_, role), all) in spec.gates().iter().zip([&mut *gates, &mut *ups]) {
+                    let bias = grown(bias, gate_rows);
+                    read_bias(weights, id(batch, expert), role, bias)?;
+                    add_bias(self.tier, bias, &mut all[first * gate_rows..][..rows * gate_rows]);
+                }
+                first += rows;
+            }
+        }
+        Ok(())
+    }
+
+    /// Measures the gates and ups of stand-ins before their activation.
+    fn judge(&mut self, batch: &ExpertBatch<'_>, total: usize) -> Judging {
+        let &ExpertBatch { experts, spec, .. } = batch;
+        let gates = &self.mlp.gate[..total * spec.gate_rows()];
+        let ups = &self.mlp.up[..total * spec.width];
+        let mut judging = Judging::default();
+        let mut first = 0;
+        for &expert in experts {
+            let rows = batch.rows(expert);
+            let end = first + rows.len();
+            if self.weights.is_judged(id(batch, expert)) {
+                for (row, place) in (first..).zip(rows) {
+                    let both = gates_and_ups(spec, row, gates, ups);
+                    judging.add(row, id(batch, expert), contribution(batch, place), both);
+                }
+            }
+            first = end;
+        }
+        judging
+    }
+
+    /// Activates gates and ups, and packs the results of each expert.
+    fn activate(&mut self, batch: &ExpertBatch<'_>, total: usize) {
+        let &ExpertBatch { experts, spec, .. } = batch;
+        let width = spec.width;
+        let gate_rows = spec.gate_rows();
+        let MlpWork { gate, up, packed, .. } = &mut *self.mlp;
+        let mut from_gates = &mut gate[..total * gate_rows];
+        let mut from_ups = &mut up[..total * width];
+        let mut jobs = [const { None }; MAX];
+        let jobs = &mut jobs[..experts.len()];
+        for ((job, packed), &expert) in jobs.iter_mut().zip(packed).zip(experts) {
+            let rows = batch.rows(expert).len();
+            let gates = from_gates.split_off_mut(..rows * gate_rows);
+            let ups = from_ups.split_off_mut(..rows * width);
+            *job = gates.zip(ups).map(|(gates, ups)| (packed, gates, ups));
+        }
+        let tier = self.tier;
+        each(jobs, total * width, |job| {
+            if let Some((packed, gates, ups)) = job {
+                let activated = activate(tier, spec, gates, ups);
+                packed.pack(tier, activated, activated.len() / width, width);
+            }
+        });
+    }
+
+    /// The experts whose stand-ins are too inaccurate.
+    fn refused(&mut self, batch: &ExpertBatch<'_>, total: usize, judging: Judging) -> Vec<u32> {
+        let &ExpertBatch { experts, spec, .. } = batch;
+        let gates = &self.mlp.gate[..total * spec.gate_rows()];
+        let ups = &self.mlp.up[..total * spec.width];
+        let mut refused = Vec::new();
+        judging.ask(self.weights, activated(spec, gates, ups), spec.width, |piece| {
+            let expert = experts.iter().find(|&&expert| id(batch, expert) == piece);
+            refused.extend(expert);
+        });
+        refused
+    }
+
+    /// Computes the outputs of all experts.
+    fn multiply_downs(
+        &mut self,
+        batch: &ExpertBatch<'_>,
+        outputs: &mut [f32],
+    ) -> Result<(), SourceError> {
+        let &ExpertBatch { experts, spec, hidden, .. } = batch;
+        let MlpWork { packed, bias, .. } = &mut *self.mlp;
+        let weights = &mut *self.weights;
+        // Experts in the order of their outputs, so that slices of the outputs can be borrowed one
+        // after another.
+        let mut order = [0; MAX];
+        let order = &mut order[..experts.len()];
+        order.iter_mut().zip(0..).for_each(|(slot, i)| *slot = i);
+        order.sort_unstable_by_key(|&i| experts[i]);
+        let mut products = [const { None }; MAX];
+        let mut left = &mut *outputs;
+        let mut at = 0;
+        for (product, &i) in products.iter_mut().zip(&*order) {
+            let rows = batch.rows(experts[i]);
+            let skipped = left.split_off_mut(..(rows.start - at) * hidden);
+            let y = left.split_off_mut(..rows.len() * hidden);
+            at = rows.end;
+            let y = skipped.and(y).expect("outputs count all rows");
+            *product = Some(Product::new(id(batch, experts[i]), Role::Down, &packed[i], y, hidden));
+        }
+        multiply(self.tier, weights, &mut products, self.scratch)?;
+        if spec.bias {
+            for &expert in experts {
+                let bias = grown(bias, hidden);
+                let rows = batch.rows(expert);
+                read_bias(weights, id(batch, expert), Role::DownBias, bias)?;
+                add_bias(self.tier, bias, &mut outputs[rows.start * hidden..rows.end * hidden]);
+            }
+        }
+        Ok(())
+    }
 }
 
 fn id(batch: &ExpertBatch<'_>, expert: u32) -> PieceId {
@@ -185,7 +228,7 @@ fn read_bias(
     weights.blocks(piece, role, &mut |_, row| row.decode_row(0, bias))
 }
 
-/// The measurements of an output that do not depend on its expert's weights. `row` is that of the
+/// Measurements for an output that do not depend on the expert's weights. `row` is the row of the
 /// output.
 fn contribution(batch: &ExpertBatch<'_>, row: usize) -> Contribution {
     let place = batch.places[row];

@@ -5,97 +5,34 @@
 //! lower positions first among equals. They are listed in ascending order, so that sums of attention
 //! do not depend on scores. Layers without an indexer use the last list.
 //!
-//! An indexer may pool the keys of groups of positions, and score these: each element of a group's key
-//! is a mean of those of its positions, weighted by the softmax of their gates. Positions that are in
-//! no whole group are always seen.
+//! An indexer may pool the keys of groups of positions, and score these: each element of a group's
+//! key is a mean of those of its positions, weighted by the softmax of their gates. Positions after
+//! the last whole group are always seen.
 //!
 //! A token that sees no more positions than may be selected sees all of them, and nothing is scored.
 
 use std::ops::Range;
 
 use rayon::prelude::*;
+use sws_format::PieceId;
 use sws_kernels::functional::{
-    IndexQuery, KvCache, RopeShape, Selected, index_scores, layer_norm, pool, rope, top_k,
+    IndexQuery, KvCache, RopeShape, Selected, index_scores, layer_norm, pool, top_k,
 };
 use sws_kernels::{PackedInput, Tier, threads_for};
-use sws_store::{PieceId, Span};
 
-use super::attention::{AttentionContext, rows_of};
+use super::by_rows::{by_rows, rows_of};
 use super::linear::Product;
-use super::work::{by_rows, grown};
+use super::mixer::{MixerContext, Turned, turn};
 use crate::layer_state::{LatentState, SequenceState};
 use crate::role::Role;
 use crate::spec::{IndexerSpec, LatentSpec};
+use crate::workspace::{IndexWork, grown};
 
-/// Tokens whose positions are scored together: it bounds the memory of the scores.
+/// Number of tokens whose positions are scored together. It bounds the memory of the scores.
 pub(super) const TOGETHER: usize = 8;
 
-/// Positions that a thread scores at a time.
+/// Number of positions that a thread scores at a time.
 const SEGMENT: usize = 1024;
-
-/// Working memory of indexers.
-#[derive(Debug, Default)]
-pub(super) struct IndexWork {
-    /// [tokens, heads, dim]
-    q: Vec<f32>,
-    /// [tokens, dim]
-    k: Vec<f32>,
-    /// The logits of the weights of pooled keys: [tokens, dim]
-    gates: Vec<f32>,
-    /// The keys of a group, the logits of their weights [positions, dim], and the key that they are
-    /// pooled into.
-    parts: [Vec<f32>; 3],
-    /// [tokens, heads]
-    weights: Vec<f32>,
-    /// [tokens scored together, positions]
-    scores: Vec<f32>,
-    pub(super) selection: Selection,
-}
-
-/// The positions selected for the tokens of a batch.
-#[derive(Debug, Default)]
-pub(crate) struct Selection {
-    /// [tokens, most]; unspecified for sequences whose tokens see all positions.
-    positions: Vec<u32>,
-    most: usize,
-}
-
-impl Selection {
-    /// True once a layer of the pass has selected.
-    pub(super) fn is_made(&self) -> bool {
-        self.most > 0
-    }
-
-    /// Forgets what was selected, and keeps the memory.
-    pub(super) fn clear(&mut self) {
-        self.most = 0;
-    }
-
-    /// A copy for the first `rows` tokens.
-    pub(super) fn first(&self, rows: usize) -> Selection {
-        let most = self.most;
-        Selection { positions: self.positions[..rows * most].to_vec(), most }
-    }
-
-    /// Returns to what was copied.
-    pub(super) fn restore(&mut self, copy: Selection) {
-        self.most = copy.most;
-        // A longer buffer stays as it is, since a budget counts on its length.
-        match self.positions.get_mut(..copy.positions.len()) {
-            Some(positions) => positions.copy_from_slice(&copy.positions),
-            None => self.positions = copy.positions,
-        }
-    }
-
-    /// The selection for the tokens of a sequence; None if they see all positions, or if no layer
-    /// has selected.
-    pub(crate) fn of(&self, span: &Span) -> Option<Selected<'_>> {
-        let &Selection { ref positions, most } = self;
-        let positions = || &positions[span.first_row * most..][..span.tokens * most];
-        let is_narrowed = self.is_made() && span.first_position + span.tokens > most;
-        is_narrowed.then(|| Selected { positions: positions(), lists: 1, most })
-    }
-}
 
 impl IndexWork {
     /// The products with the hidden state: the key, and the weights of heads.
@@ -129,13 +66,6 @@ impl IndexWork {
         Some(Product::new(id, Role::IndexQuery, x, q, width))
     }
 
-    pub(super) fn bytes(&self) -> usize {
-        let IndexWork { q, k, weights, gates, parts, scores, selection } = self;
-        let floats = [q, k, weights, gates, scores].into_iter().chain(parts);
-        let floats: usize = floats.map(Vec::capacity).sum();
-        floats * size_of::<f32>() + selection.positions.capacity() * size_of::<u32>()
-    }
-
     /// Bytes for passes of up to this many tokens and positions.
     pub(super) fn bytes_for(spec: &LatentSpec, tokens: usize, positions: usize) -> usize {
         let Some(sparse) = spec.sparse else { return 0 };
@@ -149,16 +79,17 @@ impl IndexWork {
     }
 }
 
-/// Stores the keys of an indexer, and selects positions for every token, of the products in `work`.
+/// Stores the keys of an indexer, and selects positions for every token, using the products in
+/// `work`.
 pub(super) fn select(
-    context: &AttentionContext<'_>,
+    context: &MixerContext<'_>,
     (spec, indexer): (&LatentSpec, &IndexerSpec),
     [pool_bias, weight, bias]: [&[f32]; 3],
     sequences: &mut [SequenceState],
     work: &mut IndexWork,
     tables: &[[Vec<f32>; 2]],
 ) {
-    let &AttentionContext { tier, layer: l, ropes, spans, .. } = context;
+    let &MixerContext { tier, layer: l, ropes, spans, .. } = context;
     let &IndexerSpec { heads, dim, turns_last, eps, pairs, group } = indexer;
     let IndexWork { q, k, weights, gates, parts, scores, selection } = work;
     let tokens: usize = spans.iter().map(|span| span.tokens).sum();
@@ -167,17 +98,15 @@ pub(super) fn select(
     let weights = &mut weights[..tokens * heads];
     by_rows(k, dim, |_, k| layer_norm(tier, k, dim, weight, Some(bias), eps));
     if let Some(index) = spec.rope {
-        let ([cos, sin], turned) = (&tables[index], ropes[index].inv_freq.len());
+        let ([cos, sin], angles) = (&tables[index], ropes[index].inv_freq.len());
         for (x, heads) in [(&mut *q, heads), (&mut *k, 1)] {
-            let offset = if turns_last { dim - 2 * turned } else { 0 };
+            let offset = if turns_last { dim - 2 * angles } else { 0 };
             let shape = RopeShape { heads, head_dim: dim, offset, pairs };
-            by_rows(x, heads * dim, |first, x| {
-                let rows = first * turned..(first + x.len() / (heads * dim)) * turned;
-                rope(tier, x, shape, &cos[rows.clone()], &sin[rows]);
-            });
+            turn(tier, Turned { shape, angles }, (cos, sin), x);
         }
     }
-    // The scales of products and of heads. Both are above 0, so their place changes no choice.
+    // The scales of products and of heads. Both are positive, so their place does not change the
+    // selection.
     let factor = (1.0 / (indexer.width() as f64).sqrt()) as f32;
     weights.iter_mut().for_each(|weight| *weight *= factor);
 
@@ -198,7 +127,7 @@ pub(super) fn select(
         let most = spec.sparse.map_or(0, |sparse| sparse.most).min(cache.capacity());
         selection.most = most;
         if selection.positions.len() < tokens * most {
-            // Exactly as long as needed: a budget counts on it.
+            // The capacity is exact, because the budget relies on it.
             selection.positions = Vec::new();
             selection.positions = vec![0; tokens * most];
         }
@@ -222,7 +151,7 @@ pub(super) fn select(
             rows.for_each(|(row, (scores, list))| {
                 let token = first + row;
                 let seen = span.first_position + token + 1;
-                // All, unless there are more than may be listed.
+                // All positions are listed, unless there are more than the list has room for.
                 let all = seen <= list.len();
                 let scores = &mut scores[..if all { seen } else { seen / group }];
                 let q = &q[token * heads * dim..][..heads * dim];
@@ -244,7 +173,7 @@ pub(super) fn select(
     }
 }
 
-/// The key that those of a group are pooled into.
+/// The pooled key of a group.
 fn pooled<'p>(
     tier: Tier,
     cache: &LatentState,
@@ -267,7 +196,7 @@ fn pooled<'p>(
     key
 }
 
-/// Replaces the numbers of `kept` groups at the front of a list by their positions.
+/// Replaces the numbers of the first `kept` groups in a list by the positions of these groups.
 pub(super) fn expand(list: &mut [u32], kept: usize, group: usize) {
     for place in (0..kept).rev().filter(|_| group > 1) {
         let first = list[place] * group as u32;
@@ -276,7 +205,7 @@ pub(super) fn expand(list: &mut [u32], kept: usize, group: usize) {
     }
 }
 
-/// Lists these positions from a place on, and none after them.
+/// Writes these positions to a list from a place on, and ends the list after them.
 pub(super) fn end_with(list: &mut [u32], place: usize, positions: Range<usize>) {
     let (own, rest) = list[place..].split_at_mut(positions.len());
     (positions.start as u32..).zip(own).for_each(|(position, place)| *place = position);
@@ -295,7 +224,7 @@ pub(super) fn score(tier: Tier, query: IndexQuery<'_>, keys: &KvCache<'_>, score
     });
 }
 
-/// Lists the positions with the best scores, ascending; all of them if there is room.
+/// Lists the positions with the best scores in ascending order; all positions if there is room.
 pub(super) fn best(scores: &[f32], list: &mut [u32]) {
     match list.len() < scores.len() {
         true => {
@@ -337,22 +266,5 @@ mod tests {
             end_with(&mut list, 6, 9..seen);
             assert_eq!(Selected { positions: &list, lists: 1, most: 8 }.of(0, 0), expected);
         }
-    }
-
-    #[test]
-    fn copies_have_the_rows_of_the_pass_alone() {
-        let span = |tokens| Span { sequence: 0, first_row: 0, first_position: 9, tokens };
-        let mut selection = Selection { positions: (0..30).collect(), most: 3 };
-        let copy = selection.first(2);
-        assert_eq!(copy.positions, [0, 1, 2, 3, 4, 5]);
-        selection.positions.fill(7);
-        selection.clear();
-        assert!(selection.of(&span(2)).is_none(), "nothing is selected");
-        selection.restore(copy);
-        assert_eq!(selection.of(&span(2)).unwrap().positions, [0, 1, 2, 3, 4, 5]);
-        assert_eq!(selection.positions.len(), 30, "the budget counts on the longer buffer");
-        let mut other = Selection::default();
-        other.restore(selection.first(1));
-        assert_eq!(other.of(&span(1)).unwrap().positions, [0, 1, 2]);
     }
 }

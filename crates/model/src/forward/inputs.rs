@@ -1,54 +1,24 @@
-//! What tokens give to each layer besides their embedding: computed before the first layer, and added
-//! at the end of each.
+//! Per-layer inputs, which tokens add to each layer besides their embedding. They are computed
+//! before the first layer, and added at the end of each layer.
 
+use sws_format::{PieceId, PieceKind};
 use sws_kernels::functional::gate;
-use sws_store::{PieceId, PieceKind};
 
 use super::branches::{norm, scale};
+use super::by_rows::by_rows;
 use super::linear::{Product, multiply};
 use super::rows::look_up;
-use super::work::{MlpWork, Workspace, by_rows, grown};
 use super::{ForwardError, ForwardPass};
 use crate::order::Site;
 use crate::role::Role;
 use crate::source::WeightSource;
 use crate::spec::LayerInputs;
 use crate::state::ForwardState;
-
-/// The inputs of all layers for the tokens of a batch.
-#[derive(Debug, Default)]
-pub(super) struct InputWork {
-    /// [tokens, layers · elements]
-    numbers: Vec<f32>,
-    /// Numbers of the batch; 0 after its last layer.
-    len: usize,
-}
-
-impl InputWork {
-    /// Forgets the batch, and keeps the memory.
-    pub(super) fn clear(&mut self) {
-        self.len = 0;
-    }
-
-    /// A copy of the inputs of the batch.
-    pub(super) fn copy(&self) -> Vec<f32> {
-        self.numbers[..self.len].to_vec()
-    }
-
-    /// Restores them.
-    pub(super) fn restore(&mut self, copy: &[f32]) {
-        self.numbers[..copy.len()].copy_from_slice(copy);
-        self.len = copy.len();
-    }
-
-    pub(super) fn capacity(&self) -> usize {
-        self.numbers.capacity()
-    }
-}
+use crate::workspace::{MlpWork, Workspace, grown};
 
 impl ForwardPass {
     /// Computes the inputs of all layers from the tokens of the batch and their embeddings, which
-    /// are its hidden state.
+    /// are the hidden state at this point.
     pub(super) fn layer_inputs(
         &self,
         state: &mut ForwardState,
@@ -123,7 +93,7 @@ impl ForwardPass {
                 Product::new(piece, Role::LayerInputUp, &packed[0], &mut *y, hidden_width);
             multiply(tier, weights, &mut [Some(product)], scratch)?;
             let weight = weights.vector(norms, Role::LayerInputNorm);
-            self.add_branch((l, Site::Ffn), Some(weight), (branch, streams), hidden);
+            self.add_branch((l, Site::Ffn), Some(weight), (branch, &streams.weights), hidden);
             Ok(())
         })?;
         Ok(())

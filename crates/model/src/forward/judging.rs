@@ -1,7 +1,7 @@
-//! Measurements of what stand-ins of experts compute, from which their error can be bounded.
+//! Measurements of the computation of stand-ins, from which their error can be bounded.
 
+use sws_format::PieceId;
 use sws_kernels::functional::elementary::silu;
-use sws_store::PieceId;
 
 use crate::source::{Contribution, Weights};
 
@@ -17,9 +17,8 @@ pub(super) struct Judging {
 }
 
 impl Judging {
-    /// Adds a row of the batch before its activation, its gates and ups each with the distance from
-    /// one to the next. `contribution` holds the measurements that do
-    /// not depend on weights.
+    /// Adds a row of the batch before its activation. Gates and ups are each given with a stride.
+    /// `contribution` has the measurements that do not depend on weights.
     pub(super) fn add(
         &mut self,
         row: usize,
@@ -51,7 +50,7 @@ impl Judging {
     }
 }
 
-/// Numbers at equal distances.
+/// Numbers at a fixed stride.
 fn each((x, step): (&[f32], usize)) -> impl Iterator<Item = f32> {
     x.iter().copied().step_by(step)
 }

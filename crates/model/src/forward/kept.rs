@@ -1,21 +1,21 @@
-//! States kept from earlier layers: the mix of them that a branch or the final norm reads, and the
-//! state that begins anew.
+//! States kept from earlier layers. Branches and the final norm read a mix of them. After a state
+//! was kept, the state begins anew.
 //!
-//! The state of a token comes first, then those kept, in the order of their layers. Places of those
-//! to come hold the embedding, and nothing reads them.
+//! The state of a token comes first, then those kept, in the order of their layers. Places of later
+//! states contain the embedding, and are not read.
 
+use sws_format::PieceId;
 use sws_kernels::Tier;
 use sws_kernels::functional::{StateWeights, add, mix_states};
-use sws_store::PieceId;
 
+use super::by_rows::by_rows;
 use super::streams::Branch;
-use super::work::by_rows;
 use crate::order::Site;
 use crate::role::Role;
 use crate::source::Weights;
 use crate::spec::ModelSpec;
 
-/// The vectors by which a branch mixes states, and the number of those kept that it reads.
+/// The vectors by which a branch mixes states, and the number of kept states that it reads.
 ///
 /// # Panics
 ///
@@ -79,5 +79,5 @@ pub(super) fn write(
 pub(super) fn head(tier: Tier, spec: &ModelSpec, weights: &dyn Weights, x: &[f32], y: &mut [f32]) {
     let [norm, row] =
         [Role::HeadMixNorm, Role::HeadMix].map(|role| weights.vector(PieceId::FINAL_NORM, role));
-    mix_states(tier, StateWeights { norm, row, eps: spec.final_norm.eps() }, x, y);
+    mix_states(tier, StateWeights { norm, row, eps: spec.head.norm.eps() }, x, y);
 }

@@ -17,40 +17,43 @@
 //!
 //! Heads are independent of each other. A matrix in memory serves several at a time, one that
 //! arrives in blocks serves each head as soon as its rows are there; it is read once.
+//!
+//! The stages are those of attention with grouped heads.
 
 mod heads;
 
+use sws_format::PieceId;
 use sws_kernels::Matrix;
-use sws_kernels::functional::{NormWeight, RopeShape, rms_norm, rope, sigmoid};
-use sws_store::{PieceId, PieceKind};
+use sws_kernels::functional::{NormWeight, RopeShape, rms_norm, sigmoid};
 
-use super::attention::{AttentionContext, rows_of, temper};
+use super::by_rows::{by_rows, rows_of};
 use super::indexer;
 use super::linear::{MAX, Product, multiply};
-use super::work::{AttentionWork, LatentWork, Workspace, by_rows, grown};
+use super::mixer::{MixerContext, OutputRoom, Turned, project_out, temper, turn};
 use crate::layer_state::SequenceState;
 use crate::role::Role;
 use crate::rope::Rope;
 use crate::source::{SourceError, Weights};
 use crate::spec::{LatentGates, LatentSpec};
+use crate::workspace::{AttentionWork, LatentWork, Workspace, grown};
 use heads::Heads;
 
 /// Heads are computed together up to this many queries in all: enough for attention to read each
 /// latent once for several, while they stay in the cache.
 const ROWS_TOGETHER: usize = 64;
 
-/// Number of heads computed together with this many tokens.
+/// Number of heads computed together for this many tokens.
 pub(super) fn heads_together(tokens: usize, heads: usize) -> usize {
     (ROWS_TOGETHER / tokens.max(1)).clamp(1, MAX).min(heads)
 }
 
-/// The largest number of queries of heads computed together, with up to this many tokens.
+/// Maximum number of queries of heads that are computed together, for up to this many tokens.
 pub(super) fn rows_together(tokens: usize, heads: usize) -> usize {
     tokens.max(ROWS_TOGETHER.min(tokens * MAX.min(heads)))
 }
 
-/// The largest number of tokens for which more than `head` heads are computed together, up to
-/// `tokens`.
+/// Maximum number of tokens, up to `tokens`, for which more than `head` heads are computed
+/// together.
 pub(super) fn tokens_together(head: usize, tokens: usize) -> usize {
     if head == 0 { tokens } else { tokens.min(ROWS_TOGETHER / (head + 1)) }
 }
@@ -58,42 +61,72 @@ pub(super) fn tokens_together(head: usize, tokens: usize) -> usize {
 /// Applies latent attention to the normed hidden state in `work.input`; the result is left in
 /// `work.branch`.
 pub(super) fn latent(
-    context: &AttentionContext<'_>,
+    context: &MixerContext<'_>,
     spec: &LatentSpec,
     weights: &mut dyn Weights,
     sequences: &mut [SequenceState],
     work: &mut Workspace,
 ) -> Result<(), SourceError> {
-    let &AttentionContext { tier, layer: l, hidden, ropes, spans, .. } = context;
-    let id = PieceId::new(l as u32, PieceKind::Attention);
-    let Workspace { input, branch, attention: own, scratch, .. } = work;
-    let AttentionWork { q, k, v, mixed, gated, packed, tables, latent, index, .. } = own;
+    project(context, spec, weights, work)?;
+    rotate(context, spec, weights, work);
+    remember(context, spec, weights, sequences, work);
+    attend(context, spec, weights, sequences, work)?;
+    gate(context, spec, weights, work)?;
+    let Workspace { branch, attention: own, scratch, .. } = work;
+    let width = spec.value_width();
+    let outputs = grown(&mut own.mixed, context.tokens() * width);
+    let room = OutputRoom { packed: &mut own.packed, branch, scratch };
+    project_out(context, weights, (outputs, width), false, room)
+}
+
+/// Computes queries, latents with the rotated part of keys, and the products of an indexer.
+fn project(
+    context: &MixerContext<'_>,
+    spec: &LatentSpec,
+    weights: &mut dyn Weights,
+    work: &mut Workspace,
+) -> Result<(), SourceError> {
+    let tier = context.tier;
+    let id = context.id();
+    let Workspace { input, attention: own, scratch, .. } = work;
+    let AttentionWork { q, k, v, packed, index, .. } = own;
     let tokens = input.tokens();
     let q_width = spec.query_width();
+    let q = grown(q, tokens * q_width);
+    let latents = grown(k, tokens * spec.width());
+    let down = Product::new(id, Role::KvDown, input, latents, spec.width());
+    let Some(rank) = spec.query_rank else {
+        let query = Product::new(id, Role::Query, input, q, q_width);
+        return multiply(tier, weights, &mut [Some(query), Some(down)], scratch);
+    };
+    let low = grown(v, tokens * rank);
+    let query = Product::new(id, Role::QueryDown, input, &mut *low, rank);
+    let [gates, key, by] = index.of_hidden(spec, id, input);
+    let mut products = [Some(query), Some(down), gates, key, by];
+    multiply(tier, weights, &mut products, scratch)?;
+    let weight = NormWeight::Plain(weights.vector(id, Role::QueryDownNorm));
+    by_rows(low, rank, |_, x| rms_norm(tier, x, rank, weight, spec.eps));
+    packed.pack(tier, low, tokens, rank);
+    let query = Product::new(id, Role::QueryUp, packed, q, q_width);
+    let mut products = [Some(query), index.of_query(spec, id, packed)];
+    multiply(tier, weights, &mut products, scratch)
+}
+
+/// Norms latents, and rotates queries and keys by their positions.
+fn rotate(
+    context: &MixerContext<'_>,
+    spec: &LatentSpec,
+    weights: &dyn Weights,
+    work: &mut Workspace,
+) {
+    let &MixerContext { tier, ropes, spans, .. } = context;
+    let AttentionWork { q, k, tables, .. } = &mut work.attention;
+    let tokens = context.tokens();
     let width = spec.width();
+    let q_width = spec.query_width();
     let q = grown(q, tokens * q_width);
     let latents = grown(k, tokens * width);
-    let down = Product::new(id, Role::KvDown, input, &mut *latents, width);
-    match spec.query_rank {
-        None => {
-            let query = Product::new(id, Role::Query, input, &mut *q, q_width);
-            multiply(tier, weights, &mut [Some(query), Some(down)], scratch)?;
-        }
-        Some(rank) => {
-            let low = grown(v, tokens * rank);
-            let query = Product::new(id, Role::QueryDown, input, &mut *low, rank);
-            let [gates, key, by] = index.of_hidden(spec, id, input);
-            let mut products = [Some(query), Some(down), gates, key, by];
-            multiply(tier, weights, &mut products, scratch)?;
-            let weight = NormWeight::Plain(weights.vector(id, Role::QueryDownNorm));
-            by_rows(low, rank, |_, x| rms_norm(tier, x, rank, weight, spec.eps));
-            packed.pack(tier, low, tokens, rank);
-            let query = Product::new(id, Role::QueryUp, packed, &mut *q, q_width);
-            let mut products = [Some(query), index.of_query(spec, id, packed)];
-            multiply(tier, weights, &mut products, scratch)?;
-        }
-    }
-    let weight = NormWeight::Plain(weights.vector(id, Role::KvDownNorm));
+    let weight = NormWeight::Plain(weights.vector(context.id(), Role::KvDownNorm));
     by_rows(latents, width, |_, rows| {
         for row in rows.chunks_exact_mut(width) {
             let latent = &mut row[..spec.rank];
@@ -105,89 +138,120 @@ pub(super) fn latent(
     });
     if let Some(index) = spec.rope {
         let Rope { inv_freq, pairs, .. } = &ropes[index];
-        let ([cos, sin], turned) = (&tables[index], inv_freq.len());
+        let ([cos, sin], angles) = (&tables.each[index], inv_freq.len());
         let head_dim = spec.plain + spec.rotated;
         for (x, heads, head_dim, offset) in
             [(&mut *q, spec.heads, head_dim, spec.plain), (&mut *latents, 1, width, spec.rank)]
         {
             let shape = RopeShape { heads, head_dim, offset, pairs: *pairs };
-            by_rows(x, heads * head_dim, |first, x| {
-                let rows = first * turned..(first + x.len() / (heads * head_dim)) * turned;
-                rope(tier, x, shape, &cos[rows.clone()], &sin[rows]);
-            });
+            turn(tier, Turned { shape, angles }, (cos, sin), x);
         }
     }
     temper(spec.temperature, spans, q, q_width);
-    for span in spans {
-        let rows = rows_of(span, latents, width);
-        sequences[span.sequence].layers[l].latent().append(span.first_position, rows);
+}
+
+/// Appends latents to the caches, and selects the positions that queries see.
+fn remember(
+    context: &MixerContext<'_>,
+    spec: &LatentSpec,
+    weights: &dyn Weights,
+    sequences: &mut [SequenceState],
+    work: &mut Workspace,
+) {
+    let AttentionWork { k: latents, index, tables, .. } = &mut work.attention;
+    for span in context.spans {
+        let rows = rows_of(span, latents, spec.width());
+        sequences[span.sequence].layers[context.layer].latent().append(span.first_position, rows);
     }
     if let Some(indexer) = spec.indexer() {
         let roles = [Role::IndexPoolBias, Role::IndexKeyNorm, Role::IndexKeyNormBias];
         let vectors = roles.map(|role| match role {
             Role::IndexPoolBias if !indexer.is_pooled() => &[][..],
-            role => weights.vector(id, role),
+            role => weights.vector(context.id(), role),
         });
-        indexer::select(context, (spec, indexer), vectors, sequences, index, tables);
+        indexer::select(context, (spec, indexer), vectors, sequences, index, &tables.each);
     }
+}
 
-    let mixed = grown(mixed, tokens * spec.value_width());
+/// Attends with all heads, as the rows of their matrices arrive.
+fn attend(
+    context: &MixerContext<'_>,
+    spec: &LatentSpec,
+    weights: &mut dyn Weights,
+    sequences: &mut [SequenceState],
+    work: &mut Workspace,
+) -> Result<(), SourceError> {
+    let &MixerContext { tier, layer, spans, .. } = context;
+    let id = context.id();
+    let Workspace { attention: own, scratch, .. } = work;
+    let AttentionWork { q, mixed, latent, index, attending, .. } = own;
     let LatentWork { absorbed, attended, inputs, sinks } = latent;
+    let tokens = context.tokens();
     if spec.sinks {
-        // They outlast the loan of what `KvUp` comes from.
+        // The sinks are copied, because they are needed after the loan of the `KvUp` weights.
         grown(sinks, spec.heads).copy_from_slice(weights.vector(id, Role::LatentSinks));
     }
     let rows = tokens * heads_together(tokens, spec.heads);
-    let absorbed = grown(absorbed, if spec.split { tokens * spec.heads } else { rows } * width);
-    let attended = grown(attended, rows * spec.rank);
+    let queries = if spec.split { tokens * spec.heads } else { rows };
     let mut heads = Heads {
         tier,
-        layer: l,
+        layer,
         spec,
         tokens,
         spans,
         sequences,
-        q: &*q,
-        mixed: &mut *mixed,
-        absorbed,
-        attended,
+        q: grown(q, tokens * spec.query_width()),
+        mixed: grown(mixed, tokens * spec.value_width()),
+        absorbed: grown(absorbed, queries * spec.width()),
+        attended: grown(attended, rows * spec.rank),
         inputs,
         selected: &index.selection,
         sinks: spec.sinks.then_some(&sinks[..]),
         packed: 0,
-        attention: (&mut own.scratch, &mut own.scratch_fits),
-        scratch: &mut *scratch,
+        attending,
+        scratch,
     };
     if spec.split {
         heads.begin_all();
         with_blocks(weights, id, Role::KeyUp, &mut |first, rows| heads.split_keys(first, rows))?;
         let values = &mut |first, rows: &Matrix<'_>| heads.split_values(first, rows);
-        with_blocks(weights, id, Role::ValueUp, values)?;
-    } else {
-        match weights.matrix(id, Role::KvUp) {
-            Some(matrix) => heads.all(&matrix),
-            None => weights.blocks(id, Role::KvUp, &mut |first, rows| heads.block(first, rows))?,
+        return with_blocks(weights, id, Role::ValueUp, values);
+    }
+    match weights.matrix(id, Role::KvUp) {
+        Some(matrix) => {
+            heads.all(&matrix);
+            Ok(())
         }
+        None => weights.blocks(id, Role::KvUp, &mut |first, rows| heads.block(first, rows)),
     }
+}
 
-    if spec.gates != LatentGates::None {
-        let rows = spec.gate_rows();
-        let gates = grown(gated, tokens * rows);
-        let product = Product::new(id, Role::OutputGate, input, &mut *gates, rows);
-        multiply(tier, weights, &mut [Some(product)], scratch)?;
-        sigmoid(tier, gates);
-        // Elements of a value that share a gate.
-        let each = spec.value_width() / rows;
-        by_rows(mixed, each, |first, x| {
-            for (x, gate) in x.chunks_exact_mut(each).zip(&gates[first..]) {
-                x.iter_mut().for_each(|x| *x *= gate);
-            }
-        });
+/// Multiplies the outputs of heads by the sigmoids of gates, if the layer has gates.
+fn gate(
+    context: &MixerContext<'_>,
+    spec: &LatentSpec,
+    weights: &mut dyn Weights,
+    work: &mut Workspace,
+) -> Result<(), SourceError> {
+    if spec.gates == LatentGates::None {
+        return Ok(());
     }
-    packed.pack(tier, mixed, tokens, spec.value_width());
-    let branch = grown(branch, tokens * hidden);
-    let output = Product::new(id, Role::Output, packed, &mut *branch, hidden);
-    multiply(tier, weights, &mut [Some(output)], scratch)
+    let tier = context.tier;
+    let Workspace { input, attention: own, scratch, .. } = work;
+    let tokens = input.tokens();
+    let rows = spec.gate_rows();
+    let gates = grown(&mut own.gated, tokens * rows);
+    let product = Product::new(context.id(), Role::OutputGate, input, &mut *gates, rows);
+    multiply(tier, weights, &mut [Some(product)], scratch)?;
+    sigmoid(tier, gates);
+    // Number of elements of a value that share a gate.
+    let each = spec.value_width() / rows;
+    by_rows(grown(&mut own.mixed, tokens * spec.value_width()), each, |first, x| {
+        for (x, gate) in x.chunks_exact_mut(each).zip(&gates[first..]) {
+            x.iter_mut().for_each(|x| *x *= gate);
+        }
+    });
+    Ok(())
 }
 
 /// Calls `compute` with a matrix, whole or in blocks of its rows.

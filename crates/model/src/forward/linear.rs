@@ -3,10 +3,10 @@
 //! With one token a product takes some ten microseconds, and waking a thread is a good part of
 //! that. Products that do not depend on each other are therefore divided among threads together.
 
+use sws_format::PieceId;
 use sws_kernels::{
     MatmulJob, OutputColumns, PackedInput, ScratchPool, Tier, matmul_jobs, threads_for,
 };
-use sws_store::PieceId;
 
 use crate::role::Role;
 use crate::source::{SourceError, Weights};
@@ -63,7 +63,7 @@ pub(super) fn multiply(
     Ok(())
 }
 
-/// Computes products on the threads that their size is worth.
+/// Computes products, on as many threads as their size justifies.
 pub(super) fn run(tier: Tier, jobs: &[Option<MatmulJob<'_>>], scratch: &mut ScratchPool) {
     let work = |job: &MatmulJob<'_>| job.matrix.row_count() * job.matrix.cols() * job.x.tokens();
     let threads = threads_for(jobs.iter().flatten().map(work).sum());

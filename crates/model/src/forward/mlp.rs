@@ -1,15 +1,16 @@
-//! Gated MLPs: one for all rows, and the parts that experts share with it.
+//! Gated MLPs: a single one for all rows, and the parts shared with experts.
 
+use sws_format::PieceId;
 use sws_kernels::functional::{add, gate, gate_interleaved};
 use sws_kernels::{PackedInput, ScratchPool, Tier};
-use sws_store::PieceId;
 
-use super::attention::add_bias;
+use super::by_rows::by_rows;
 use super::linear::{Product, multiply};
-use super::work::{MlpWork, by_rows, grown};
+use super::mixer::add_bias;
 use crate::role::Role;
 use crate::source::{SourceError, Weights};
 use crate::spec::{GateUp, MlpSpec};
+use crate::workspace::{MlpWork, grown};
 
 /// An MLP that every token goes through.
 pub(super) struct MlpBlock {
@@ -57,8 +58,9 @@ pub(super) fn gated_mlp(
     Ok(())
 }
 
-/// The sum of some MLPs in one, whose gates and ups are one matrix and whose matrices down follow each
-/// other. The activations of each are multiplied by a factor of the token: `factors` [tokens, MLPs].
+/// The sum of several MLPs, whose gates and ups are one matrix, and whose down matrices follow each
+/// other. The activations of each MLP are multiplied by a factor of the token: `factors` [tokens,
+/// MLPs].
 pub(super) fn weighed_mlp(
     MlpBlock { tier, piece, spec }: MlpBlock,
     factors: &[f32],
@@ -87,7 +89,7 @@ pub(super) fn weighed_mlp(
         packed.push(PackedInput::new());
     }
     packed[0].pack(tier, activated, tokens * parts, each);
-    // Each row is multiplied with all matrices, and the product with its own is used.
+    // Each row is multiplied with all matrices, and only the product with its own matrix is used.
     let all = &mut gates[..tokens * parts * parts * hidden];
     let down = Product::new(piece, Role::Down, &packed[0], &mut *all, parts * hidden);
     multiply(tier, weights, &mut [Some(down)], scratch)?;
@@ -104,10 +106,10 @@ pub(super) fn weighed_mlp(
     Ok(())
 }
 
-/// Applies the activation to `gates` and `ups` [rows, width]. Where gates and ups are one product,
-/// `gates` is that product [rows, 2 · width] and `ups` only room. Where there are only ups, they are
-/// `gates`, and `ups` is room. Returns the result [rows, width], which is in [`activated`] of the
-/// two.
+/// Applies the activation to `gates` and `ups` [rows, width]. If gates and ups are one product,
+/// `gates` is that product [rows, 2 · width], and `ups` is a buffer. If there are only ups, `gates`
+/// has them, and `ups` is a buffer. Returns the result [rows, width], which is in the buffer chosen
+/// by [`activated`].
 pub(super) fn activate<'x>(
     tier: Tier,
     spec: MlpSpec,
@@ -135,7 +137,7 @@ pub(super) fn activate<'x>(
     activated(spec, gates, ups)
 }
 
-/// Of the buffers given to [`activate`], the one with the result.
+/// Returns the buffer of [`activate`] that has the result.
 pub(super) fn activated<T>(spec: MlpSpec, gates: T, ups: T) -> T {
     match spec.gate_up {
         GateUp::Separate | GateUp::Ups => gates,
@@ -143,8 +145,7 @@ pub(super) fn activated<T>(spec: MlpSpec, gates: T, ups: T) -> T {
     }
 }
 
-/// The gates and the ups of a row before their activation, each as a slice and the distance from
-/// one to the next.
+/// The gates and ups of a row before their activation, each as a slice and its stride.
 pub(super) fn gates_and_ups<'x>(
     spec: MlpSpec,
     row: usize,

@@ -3,20 +3,26 @@
 mod attention;
 mod blocks;
 mod branches;
+mod by_rows;
 mod compressed;
 mod conv;
 mod delta;
+mod error;
 mod experts;
+mod head;
 mod indexer;
 mod inputs;
 mod judging;
 mod kept;
 mod latent;
 mod linear;
+mod mix;
+mod mixer;
 mod mlp;
 mod moe;
 mod ngrams;
 mod past;
+mod recurrence;
 mod router;
 mod rows;
 mod size;
@@ -26,34 +32,23 @@ mod strips;
 mod table;
 mod work;
 
-use std::ops::Range;
-
+use sws_format::{PieceId, PieceKind};
 use sws_kernels::Tier;
-use sws_kernels::functional::{add, soft_cap};
-use sws_store::{PieceId, PieceKind, Span};
+use sws_kernels::functional::add;
 
 use crate::order::Site;
 use crate::role::Role;
-use crate::source::{SourceError, WeightSource, Weights};
-use crate::spec::{Ffn, Mixer, ModelSpec, Residual, Router};
+use crate::source::{WeightSource, Weights};
+use crate::spec::{Ffn, ModelSpec};
 use crate::state::{BatchProgress, ForwardState};
-use attention::{AttentionContext, add_bias, attention};
-use branches::{NormVectors, norm, scale};
-use compressed::compressed;
-use conv::conv;
-use delta::delta;
-pub(crate) use indexer::Selection;
-use latent::latent;
-use linear::{Product, multiply};
-use ngrams::ngrams;
+use crate::workspace::{Workspace, grown};
+use branches::{norm, scale};
+use by_rows::by_rows;
+pub use error::ForwardError;
 use past::{Conv, add_conv};
 pub use router::RouterProbe;
 pub use size::PassSize;
-use state_space::state_space;
-use streams::Branch;
-use strips::{STRIP, cut, strips};
-pub(crate) use work::{Middle, Workspace};
-use work::{by_rows, grown};
+use strips::STRIP;
 
 /// A model: its specification and the kernels that compute it. Its weights come from a
 /// [`WeightSource`], and the state of a pass is kept in a [`ForwardState`].
@@ -81,56 +76,10 @@ pub struct Chunk<'a> {
 /// The rows of a batch for which logits are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogitRows {
-    /// The last of each chunk.
+    /// The last row of each chunk.
     Last,
-    /// All.
+    /// All rows.
     All,
-}
-
-/// Reasons why a pass ended early.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-#[allow(missing_docs)]
-pub enum ForwardError {
-    /// More tokens than fit into the context.
-    #[error(
-        "{}; shorten the text, or ask for a larger context if the model has one",
-        match used {
-            0 => format!("the text has {asked} tokens, and the context has room for {limit}"),
-            _ => format!(
-                "{asked} more tokens do not fit behind the {used} that the context holds, with room for {limit} in all"
-            ),
-        }
-    )]
-    ContextFull {
-        used: usize,
-        asked: usize,
-        /// Maximum number of positions.
-        limit: usize,
-    },
-    /// A token without an embedding.
-    #[error(
-        "the token id {token} does not exist in this model, whose ids end at {last}; use the tokenizer that was published with it"
-    )]
-    UnknownToken {
-        token: u32,
-        /// The largest token id of the model.
-        last: usize,
-    },
-    /// An empty chunk.
-    #[error("there are no tokens to continue with; give at least one")]
-    NoTokens,
-    /// An earlier pass over this sequence ended in the middle.
-    #[error(
-        "an earlier pass over this text failed in the middle; clear it, or rewind it to a state saved before"
-    )]
-    Interrupted,
-    /// A sequence that was removed.
-    #[error("the sequence {0} was removed; add another")]
-    Removed(usize),
-    /// The source failed.
-    #[error(transparent)]
-    Source(#[from] SourceError),
 }
 
 impl ForwardPass {
@@ -193,7 +142,7 @@ impl ForwardPass {
         }
         self.expect_rows(state, source)?;
         let rows = state.pass.len();
-        // Avoids the doubling of `resize`: a budget counts on the length.
+        // `resize` would double the capacity, and the budget relies on the exact length.
         state.hidden.reserve_exact((rows * width).saturating_sub(state.hidden.len()));
         state.hidden.resize(rows * width, 0.0);
         let embeddings = &mut state.hidden[..rows * hidden];
@@ -201,8 +150,8 @@ impl ForwardPass {
         scale(self.spec.embedding_scale, embeddings);
         let states = self.spec.states();
         if states > 1 {
-            // Every one begins as the embedding. From the last on, none is overwritten before it was
-            // copied.
+            // Every state begins as the embedding. Rows are copied from the last to the first, so
+            // that none is overwritten before it is copied.
             for to in (0..rows * states).rev() {
                 let from = to / states * hidden;
                 state.hidden.copy_within(from..from + hidden, to * hidden);
@@ -342,15 +291,15 @@ impl ForwardPass {
         Ok(())
     }
 
-    /// Rebuilds what was derived from a state that was restored in the middle of a layer.
+    /// Rebuilds data derived from a state that was restored in the middle of a layer.
     fn restore(&self, state: &mut ForwardState) {
         let numbers = state.hidden.len() / self.spec.state_width() * self.spec.hidden;
         state.work.restore(self.tier, self.spec.hidden, numbers);
     }
 
-    /// The output of a layer's shared expert, which is added to the hidden state: [tokens, hidden];
-    /// empty without one, and where the residual is more than one state, to each of which it is added
-    /// in a part of its own. [`share`](Self::share) must have run before.
+    /// The output of a layer's shared expert, which is added to the hidden state: [tokens, hidden].
+    /// It is empty without a shared expert, and in models with several residual streams or kept
+    /// states. [`share`](Self::share) must have run before.
     pub fn shared<'s>(&self, l: usize, state: &'s ForwardState) -> &'s [f32] {
         let has_shared = self.spec.layers[l].moe().is_some_and(|moe| moe.shared.is_some());
         let has_shared = has_shared && self.spec.states() == 1;
@@ -399,19 +348,19 @@ impl ForwardPass {
         if layer.residual.post_norms {
             source.infrastructure(l, &[PieceKind::Norms], &mut |weights: &mut dyn Weights| {
                 let weight = weights.vector(norms, Role::FfnPostNorm);
-                let branch = (&mut *work.branch, &*work.streams);
+                let branch = (&mut *work.branch, &*work.streams.weights);
                 self.add_branch((l, Site::Ffn), Some(weight), branch, hidden);
                 Ok(())
             })?;
         } else if layer.ffn != Ffn::None {
-            let branch = (&mut *work.branch, &*work.streams);
+            let branch = (&mut *work.branch, &*work.streams.weights);
             self.add_branch((l, Site::Ffn), None, branch, hidden);
         }
         if l.checked_sub(1)
             .and_then(|last| self.spec.layers[last].moe())
             .is_some_and(|it| it.added_later)
         {
-            let later = &work.later;
+            let later = &work.experts.later;
             by_rows(hidden, self.spec.hidden, |first, rows| {
                 add(self.tier, &later[first * self.spec.hidden..][..rows.len()], rows);
             });
@@ -432,215 +381,6 @@ impl ForwardPass {
             }
         }
         state.progress = BatchProgress::Before(l + 1);
-        Ok(())
-    }
-
-    /// The logits of the batch, [rows, vocab], after its last layer.
-    ///
-    /// # Panics
-    ///
-    /// If there are layers left to run.
-    pub fn logits<'s>(
-        &self,
-        rows: LogitRows,
-        state: &'s mut ForwardState,
-        source: &mut dyn WeightSource,
-    ) -> Result<&'s [f32], ForwardError> {
-        assert_eq!(state.layer(), Some(self.spec.layers.len()), "the layer that comes next");
-        let tier = self.tier;
-        let width = self.spec.hidden;
-        let vocab = self.spec.vocab;
-        let ForwardState { work, hidden, pass, .. } = state;
-        let state_width = self.spec.state_width();
-        let count = match rows {
-            LogitRows::All => hidden.len() / state_width,
-            LogitRows::Last => pass.spans.len(),
-        };
-        let Workspace { x, input, scratch, logits, gates, branch, .. } = work;
-        let gated = self.spec.stream_gates.is_some();
-        let [rows_of_head, predicted] = self.spec.head_rows;
-        let copied = if gated { state_width } else { width };
-        let x = grown(x, count * copied);
-        let logits = grown(logits, count * vocab);
-        source.head(&mut |weights| {
-            let row = |n: usize| match rows {
-                LogitRows::All => n,
-                LogitRows::Last => pass.spans[n].first_row + pass.spans[n].tokens - 1,
-            };
-            for (n, x) in x.chunks_exact_mut(copied).enumerate() {
-                let state = &hidden[row(n) * state_width..][..state_width];
-                match gated {
-                    true => x.copy_from_slice(state),
-                    false => streams::head(tier, &self.spec, weights, state, x),
-                }
-            }
-            if gated {
-                let y = grown(branch, count * width);
-                let of = streams::Gated::of_head(&self.spec);
-                streams::gated(&of, tier, weights, (x, input, gates), None, y, scratch)?;
-                input.pack(tier, y, count, width);
-            } else {
-                let (piece, tensor) = self.spec.final_norm();
-                let by = self.spec.final_norm;
-                let vectors = NormVectors::of(weights, piece, tensor.role, by);
-                by_rows(x, width, |_, x| norm(tier, by, x, width, vectors));
-                input.pack(tier, x, count, width);
-            }
-            let (piece, tensor) = self.spec.head();
-            let head = Product::new(
-                piece,
-                tensor.role,
-                input,
-                &mut logits[..count * rows_of_head],
-                rows_of_head,
-            );
-            multiply(tier, weights, &mut [Some(head)], scratch)?;
-            if self.spec.head_bias {
-                add_bias(tier, weights.vector(PieceId::FINAL_NORM, Role::HeadBias), logits);
-            }
-            Ok(())
-        })?;
-        scale(self.spec.logit_scale, &mut logits[..count * rows_of_head]);
-        if predicted < vocab {
-            // From the last on, no row is overwritten before it was moved.
-            for n in (0..count).rev() {
-                logits.copy_within(n * rows_of_head..n * rows_of_head + predicted, n * vocab);
-                logits[n * vocab + predicted..(n + 1) * vocab].fill(f32::NEG_INFINITY);
-            }
-        }
-        if let Some(cap) = self.spec.logit_cap {
-            by_rows(logits, vocab, |_, rows| soft_cap(tier, rows, cap));
-        }
-        Ok(logits)
-    }
-
-    /// Runs everything before the feed-forward block. Leaves the normed input of that block in `work.x`
-    /// and, for a pass of one strip, in `work.input`; and the router's logits in `work.router`.
-    fn mix(
-        &self,
-        l: usize,
-        state: &mut ForwardState,
-        source: &mut dyn WeightSource,
-    ) -> Result<(), ForwardError> {
-        self.look_up_ngrams(l, state, source)?;
-        state.work.end_strips();
-        let tokens = state.pass.len();
-        let width = self.spec.hidden;
-        let strip = self.spec.mixed_together(self.strip, tokens);
-        let mut spans = std::mem::take(&mut state.work.spans);
-        for rows in strips(tokens, strip) {
-            cut(&state.pass.spans, &rows, &mut spans);
-            self.mix_rows(l, rows.clone(), &spans, state, source)?;
-            if strip < tokens {
-                let Workspace { x, normed, .. } = &mut state.work;
-                let to = &mut grown(normed, tokens * width)[rows.start * width..rows.end * width];
-                to.copy_from_slice(&x[..to.len()]);
-            }
-        }
-        state.work.spans = spans;
-        if strip < tokens {
-            state.work.begin_strips();
-        }
-        Ok(())
-    }
-
-    /// [`mix`](Self::mix) of some rows of the pass, which are those of `spans`.
-    fn mix_rows(
-        &self,
-        l: usize,
-        rows: Range<usize>,
-        spans: &[Span],
-        state: &mut ForwardState,
-        source: &mut dyn WeightSource,
-    ) -> Result<(), ForwardError> {
-        let tier = self.tier;
-        let width = self.spec.hidden;
-        let layer = &self.spec.layers[l];
-        let id = |kind| PieceId::new(l as u32, kind);
-        let moe = layer.moe();
-        let norms = id(PieceKind::Norms);
-        let of_router = id(PieceKind::Router);
-        let has_mixer = layer.mixer != Mixer::None;
-        // The weights by which a feed-forward block reads streams or states lie with its router.
-        let has_router =
-            moe.is_some() || self.spec.streams.is_some() || self.spec.kept_every.is_some();
-        let pieces: &[PieceKind] = match (has_mixer, has_router) {
-            (true, true) => &[PieceKind::Norms, PieceKind::Attention, PieceKind::Router],
-            (true, false) => &[PieceKind::Norms, PieceKind::Attention],
-            (false, true) => &[PieceKind::Norms, PieceKind::Router],
-            (false, false) => &[PieceKind::Norms],
-        };
-        let ForwardState { work, hidden, sequences, pass, .. } = state;
-        let all = pass.len();
-        let tokens = rows.len();
-        let state_width = self.spec.state_width();
-        let hidden = &mut hidden[rows.start * state_width..rows.end * state_width];
-        work.tables(&self.spec.ropes, spans);
-        let branch = |site| Branch { spec: &self.spec, layer: l, site };
-        source.infrastructure(l, pieces, &mut |weights: &mut dyn Weights| {
-            let ropes = &self.spec.ropes;
-            let context =
-                AttentionContext { tier, layer: l, norm: layer.norm, hidden: width, ropes, spans };
-            let given = (&self.spec, &pass.tokens[..]);
-            ngrams(&context, given, weights, sequences, work, hidden)?;
-            if has_mixer {
-                streams::read(branch(Site::Mixer), tier, weights, hidden, work)?;
-            }
-            match &layer.mixer {
-                Mixer::Attention(spec) => attention(&context, spec, weights, sequences, work)?,
-                Mixer::Latent(spec) => latent(&context, spec, weights, sequences, work)?,
-                Mixer::Compressed(spec) => compressed(&context, spec, weights, sequences, work)?,
-                Mixer::Delta(spec) => delta(&context, spec, weights, sequences, work)?,
-                Mixer::Conv(spec) => conv(&context, *spec, weights, sequences, work)?,
-                Mixer::StateSpace(spec) => state_space(&context, spec, weights, sequences, work)?,
-                Mixer::None => {}
-            }
-            let Residual { post_norms, parallel, split, conv, .. } = layer.residual;
-            if let Some(taps) = conv.filter(|_| has_mixer) {
-                let before = layer.convs(width)[..2].iter().sum();
-                let weight = weights.vector(norms, Role::MixerConv);
-                let Workspace { branch, x, .. } = &mut *work;
-                let branch = &mut branch[..tokens * width];
-                let of = Conv { layer: l, taps, weight, before };
-                add_conv(tier, of, (spans, &mut sequences[..]), branch, grown(x, tokens * width));
-            }
-            if has_mixer {
-                let weight = post_norms.then(|| weights.vector(norms, Role::MixerPostNorm));
-                let branch = (&mut *work.branch, &*work.streams);
-                self.add_branch((l, Site::Mixer), weight, branch, hidden);
-            }
-            if split && moe.is_some() {
-                let weight = weights.vector(of_router, Role::RouterNorm);
-                work.scaled_norm(tier, layer.norm, hidden, weight);
-            } else if !parallel && layer.ffn != Ffn::None {
-                streams::read(branch(Site::Ffn), tier, weights, hidden, work)?;
-            }
-            if let Some(moe) = moe {
-                let Workspace { input, router, ranks, scratch, .. } = &mut *work;
-                let scores = rows.start * moe.scored()..rows.end * moe.scored();
-                let logits = &mut grown(router, all * moe.scored())[scores.clone()];
-                router::logits(tier, (l, moe), weights, input, logits, scratch)?;
-                match moe.router {
-                    Router::Softmax { .. } | Router::SoftmaxOfChosen | Router::Near { .. } => {}
-                    Router::SoftmaxScaled => {
-                        let factors = weights.vector(of_router, Role::RouterFactors);
-                        grown(ranks, all * moe.scored())[..moe.experts].copy_from_slice(factors);
-                    }
-                    Router::Ranked(router) | Router::Table(router) => {
-                        let ranks = &mut grown(ranks, all * moe.scored())[scores];
-                        router::rank(tier, (l, router, moe.scored()), weights, logits, ranks);
-                    }
-                }
-                if moe.shared_scored > 0 {
-                    work.experts.factor = weights.vector(of_router, Role::RouterScale)[0];
-                }
-                let Workspace { routed, .. } = &mut *work;
-                if moe.has_table() {
-                    table::look_up((l, moe), weights, &pass.tokens, routed)?;
-                }
-            }
-            Ok(())
-        })?;
         Ok(())
     }
 }

@@ -2,23 +2,24 @@
 
 use std::ops::Range;
 
+use sws_format::{PieceId, PieceKind};
 use sws_kernels::functional::{add, axpy, sigmoid};
 use sws_kernels::{PackedInput, Tier};
-use sws_store::{PieceId, PieceKind};
 
 use super::branches::{norm, scale};
+use super::by_rows::by_rows;
 use super::experts::{CpuExecutor, ROWS_TOGETHER, TOGETHER};
 use super::linear::{Product, multiply};
 use super::mlp::{MlpBlock, gated_mlp, weighed_mlp};
 use super::router;
 use super::strips::strips;
-use super::work::{ExpertWork, Workspace, by_rows, grown};
 use super::{ForwardError, ForwardPass};
 use crate::executor::{ExpertBatch, ExpertExecutor, place_of};
 use crate::role::Role;
 use crate::source::{Routed, SourceError, WeightSource, Weights};
 use crate::spec::{MlpSpec, MoeSpec, SharedSpec};
 use crate::state::ForwardState;
+use crate::workspace::{ExpertWork, Workspace, grown};
 
 impl ForwardPass {
     /// Computes the MLP of a dense layer, into `work.branch`.
@@ -52,9 +53,9 @@ impl ForwardPass {
 
     /// Selects the experts of a layer, into `work.routed`.
     pub(super) fn route(&self, spec: &MoeSpec, state: &mut ForwardState) {
-        let Workspace { router, ranks, routed, experts, .. } = &mut state.work;
-        let logits = &mut router[..state.pass.len() * spec.scored()];
-        router::select(self.tier, spec, logits, ranks, routed);
+        let Workspace { router, routed, experts, .. } = &mut state.work;
+        let logits = &mut router.scores[..state.pass.len() * spec.scored()];
+        router::select(self.tier, spec, logits, &router.ranks, routed);
         if spec.shared_scored > 0 {
             router::weigh_shared(spec, logits, experts.factor, routed);
         }
@@ -144,27 +145,60 @@ impl ForwardPass {
         state: &mut ForwardState,
         source: &mut dyn WeightSource,
     ) -> Result<(), ForwardError> {
-        let tier = self.tier;
-        let hidden = self.spec.hidden;
-        let Workspace { x, input, branch, routed, mlp, experts, scratch, later, .. } =
-            &mut state.work;
-        let tokens = state.hidden.len() / self.spec.state_width();
-        let width = spec.latent.unwrap_or(hidden);
         if spec.weighted_inputs {
-            // Each token has one expert, whose input nothing else reads any more.
-            for (row, weight) in x.chunks_exact_mut(hidden).zip(&mut routed.weights) {
-                let weight = std::mem::replace(weight, 1.0);
-                row.iter_mut().for_each(|x| *x *= weight);
-            }
-            if tokens <= self.strip {
-                input.pack(tier, &x[..tokens * hidden], tokens, hidden);
-            }
+            self.weigh_inputs(&mut state.work, state.pass.len());
         }
+        self.dispatch(l, &spec, state, source)?;
+        match spec.latent {
+            None => self.sum_outputs(state),
+            Some(_) => self.sum_latents(l, &spec, state, source)?,
+        }
+        self.add_identities(&mut state.work, state.pass.len());
+        if spec.added_later {
+            let Workspace { branch, experts, .. } = &mut state.work;
+            let y = &mut branch[..state.pass.len() * self.spec.hidden];
+            grown(&mut experts.later, y.len()).copy_from_slice(y);
+            y.fill(0.0);
+        }
+        if self.spec.layers[l].residual.split {
+            self.norm_experts(l, state, source)?;
+        }
+        if let Some(shared) = spec.shared {
+            self.add_shared(shared, &mut state.work, state.pass.len());
+        }
+        Ok(())
+    }
+
+    /// Multiplies the input of each token by the weight of its only expert. The unweighted input is
+    /// not used afterwards.
+    fn weigh_inputs(&self, work: &mut Workspace, tokens: usize) {
+        let hidden = self.spec.hidden;
+        let Workspace { x, input, routed, .. } = work;
+        for (row, weight) in x.chunks_exact_mut(hidden).zip(&mut routed.weights) {
+            let weight = std::mem::replace(weight, 1.0);
+            row.iter_mut().for_each(|x| *x *= weight);
+        }
+        if tokens <= self.strip {
+            input.pack(self.tier, &x[..tokens * hidden], tokens, hidden);
+        }
+    }
+
+    /// Lets the chosen experts be computed as their weights arrive, into `work.experts.outputs`.
+    fn dispatch(
+        &self,
+        l: usize,
+        spec: &MoeSpec,
+        state: &mut ForwardState,
+        source: &mut dyn WeightSource,
+    ) -> Result<(), ForwardError> {
+        let tier = self.tier;
+        let tokens = state.pass.len();
+        let Workspace { x, input, routed, mlp, experts, scratch, .. } = &mut state.work;
+        let width = spec.latent.unwrap_or(self.spec.hidden);
         grown(&mut experts.outputs, tokens * spec.top_k * width);
         let ExpertWork { starts, rows, done, outputs, inputs, latent, packed, .. } = experts;
-        let normed = &x[..tokens * hidden];
         let (x, input) = match spec.latent {
-            None => (normed, &*input),
+            None => (&x[..tokens * width], &*input),
             Some(_) => (&latent[..tokens * width], &*packed),
         };
         let input = (tokens <= self.strip).then_some(input);
@@ -185,13 +219,11 @@ impl ForwardPass {
             let mut rest = ready;
             while !rest.is_empty() {
                 let (experts, later) = rest.split_at(together(rest, &batch));
-                for &expert in experts {
-                    let done = &mut done[place_of(routed, expert)];
-                    let twice = std::mem::replace(done, true);
-                    assert!(!twice, "the source serves expert {expert} twice");
-                }
-                // Blocks of a matrix come once, for all rows. Matrices are asked for as they are read, so
-                // only an expert with more rows than a strip is asked before.
+                rest = later;
+                begin(routed, experts, done);
+                // Blocks of a matrix arrive once, for all rows. Matrices should be requested in the
+                // order of reading, so the check is made only for an expert with more rows than a
+                // strip.
                 let whole = weights.executor().is_none()
                     && experts.iter().all(|&expert| {
                         batch.rows(expert).len() > strip
@@ -219,74 +251,116 @@ impl ForwardPass {
                     }
                     _ => compute(batch)?,
                 }
-                rest = later;
             }
             Ok(())
         })?;
         assert!(experts.done.iter().all(|&done| done), "the source has left out an expert");
-        let y = grown(branch, tokens * hidden);
-        if spec.latent.is_some() {
-            // The inputs are no longer needed.
-            let mut sums = std::mem::take(&mut experts.latent);
-            let rows = &mut sums[..tokens * width];
-            sum(tier, routed, experts, width, rows);
-            let by = self.spec.layers[l].norm;
-            source.infrastructure(l, &[PieceKind::SharedExpert], &mut |weights| {
-                let id = PieceId::new(l as u32, PieceKind::SharedExpert);
-                if spec.latent_norm {
-                    let weight = weights.vector(id, Role::LatentNorm);
-                    by_rows(rows, width, |_, rows| norm(tier, by, rows, width, weight));
-                }
-                Ok(())
-            })?;
-            for part in strips(tokens, self.strip) {
-                source.infrastructure(l, &[PieceKind::SharedExpert], &mut |weights| {
-                    let id = PieceId::new(l as u32, PieceKind::SharedExpert);
-                    let from = &rows[part.start * width..part.end * width];
-                    let y = &mut y[part.start * hidden..part.end * hidden];
-                    experts.packed.pack(tier, from, part.len(), width);
-                    let up = Product::new(id, Role::ExpertsUp, &experts.packed, y, hidden);
-                    multiply(tier, weights, &mut [Some(up)], scratch)
-                })?;
-            }
-            experts.latent = sums;
-        } else {
-            sum(tier, routed, experts, hidden, y);
-        }
-        if !routed.identity.is_empty() {
-            by_rows(y, hidden, |first, y| {
-                let own =
-                    normed[first * hidden..].chunks_exact(hidden).zip(&routed.identity[first..]);
-                for (y, (x, weight)) in y.chunks_exact_mut(hidden).zip(own) {
-                    axpy(tier, *weight, x, y);
-                }
-            });
-        }
-        if spec.added_later {
-            grown(later, tokens * hidden).copy_from_slice(y);
-            y.fill(0.0);
-        }
-        let layer = &self.spec.layers[l];
-        if layer.residual.split {
-            source.infrastructure(l, &[PieceKind::Norms], &mut |weights| {
-                let norms = PieceId::new(l as u32, PieceKind::Norms);
-                let weight = weights.vector(norms, Role::ExpertsPostNorm);
-                by_rows(y, hidden, |_, rows| norm(tier, layer.norm, rows, hidden, weight));
-                Ok(())
-            })?;
-        }
-        if let Some(SharedSpec { averaged, .. }) = spec.shared {
-            let shared = &experts.shared;
-            by_rows(y, hidden, |first, rows| {
-                add(tier, &shared[first * hidden..][..rows.len()], rows);
-            });
-            scale(if averaged { 0.5 } else { 1.0 }, y);
-        }
         Ok(())
+    }
+
+    /// Sums the outputs of the experts of each token, into `work.branch`.
+    fn sum_outputs(&self, state: &mut ForwardState) {
+        let Workspace { branch, routed, experts, .. } = &mut state.work;
+        let hidden = self.spec.hidden;
+        sum(self.tier, routed, experts, hidden, grown(branch, state.pass.len() * hidden));
+    }
+
+    /// Like `sum_outputs`, for experts that read a latent: the sums are projected back.
+    fn sum_latents(
+        &self,
+        l: usize,
+        spec: &MoeSpec,
+        state: &mut ForwardState,
+        source: &mut dyn WeightSource,
+    ) -> Result<(), ForwardError> {
+        let tier = self.tier;
+        let hidden = self.spec.hidden;
+        let tokens = state.pass.len();
+        let Workspace { branch, routed, experts, scratch, .. } = &mut state.work;
+        let width = experts.latent_width;
+        let y = grown(branch, tokens * hidden);
+        // The inputs are no longer needed.
+        let mut sums = std::mem::take(&mut experts.latent);
+        let rows = &mut sums[..tokens * width];
+        sum(tier, routed, experts, width, rows);
+        let by = self.spec.layers[l].norm;
+        let id = PieceId::new(l as u32, PieceKind::SharedExpert);
+        source.infrastructure(l, &[PieceKind::SharedExpert], &mut |weights| {
+            if spec.latent_norm {
+                let weight = weights.vector(id, Role::LatentNorm);
+                by_rows(rows, width, |_, rows| norm(tier, by, rows, width, weight));
+            }
+            Ok(())
+        })?;
+        for part in strips(tokens, self.strip) {
+            source.infrastructure(l, &[PieceKind::SharedExpert], &mut |weights| {
+                let from = &rows[part.start * width..part.end * width];
+                let y = &mut y[part.start * hidden..part.end * hidden];
+                experts.packed.pack(tier, from, part.len(), width);
+                let up = Product::new(id, Role::ExpertsUp, &experts.packed, y, hidden);
+                multiply(tier, weights, &mut [Some(up)], scratch)
+            })?;
+        }
+        experts.latent = sums;
+        Ok(())
+    }
+
+    /// Adds the inputs of tokens for identity choices, multiplied by their weights.
+    fn add_identities(&self, work: &mut Workspace, tokens: usize) {
+        let hidden = self.spec.hidden;
+        let Workspace { x, branch, routed, .. } = work;
+        if routed.identity.is_empty() {
+            return;
+        }
+        by_rows(&mut branch[..tokens * hidden], hidden, |first, y| {
+            let own = x[first * hidden..].chunks_exact(hidden).zip(&routed.identity[first..]);
+            for (y, (x, weight)) in y.chunks_exact_mut(hidden).zip(own) {
+                axpy(self.tier, *weight, x, y);
+            }
+        });
+    }
+
+    /// Norms the sums of experts.
+    fn norm_experts(
+        &self,
+        l: usize,
+        state: &mut ForwardState,
+        source: &mut dyn WeightSource,
+    ) -> Result<(), ForwardError> {
+        let hidden = self.spec.hidden;
+        let by = self.spec.layers[l].norm;
+        let y = &mut state.work.branch[..state.pass.len() * hidden];
+        source.infrastructure(l, &[PieceKind::Norms], &mut |weights| {
+            let norms = PieceId::new(l as u32, PieceKind::Norms);
+            let weight = weights.vector(norms, Role::ExpertsPostNorm);
+            by_rows(y, hidden, |_, rows| norm(self.tier, by, rows, hidden, weight));
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Adds the output of the shared expert.
+    fn add_shared(&self, shared: SharedSpec, work: &mut Workspace, tokens: usize) {
+        let hidden = self.spec.hidden;
+        let Workspace { branch, experts, .. } = work;
+        let y = &mut branch[..tokens * hidden];
+        by_rows(y, hidden, |first, rows| {
+            add(self.tier, &experts.shared[first * hidden..][..rows.len()], rows);
+        });
+        scale(if shared.averaged { 0.5 } else { 1.0 }, y);
     }
 }
 
-/// Packs a strip of the normed state of `tokens` tokens. A pass of one strip is packed.
+/// Marks experts as computed.
+fn begin(routed: &Routed, experts: &[u32], done: &mut [bool]) {
+    for &expert in experts {
+        let twice = std::mem::replace(&mut done[place_of(routed, expert)], true);
+        assert!(!twice, "the source serves expert {expert} twice");
+    }
+}
+
+/// Packs a strip of the normed state of `tokens` tokens. The state of a single-strip pass is
+/// already packed.
 fn pack_strip(
     tier: Tier,
     (x, hidden): (&[f32], usize),
@@ -299,7 +373,7 @@ fn pack_strip(
     }
 }
 
-/// True if all matrices of an expert are in reach.
+/// True if all matrices of an expert are in memory.
 fn is_whole(weights: &mut dyn Weights, layer: usize, expert: u32, spec: MlpSpec) -> bool {
     let id = PieceId::expert(layer as u32, expert);
     let roles = spec.gates().iter().map(|&(role, _)| role).chain([Role::Down]);
@@ -310,7 +384,7 @@ fn is_whole(weights: &mut dyn Weights, layer: usize, expert: u32, spec: MlpSpec)
 pub(super) fn group(routed: &Routed, work: &mut ExpertWork) {
     let ExpertWork { starts, rows, by_token, found, done, .. } = work;
     rows.clear();
-    // Repeated choices stand for the input of their token, and have no weight.
+    // Repeated choices are identity choices, and have no expert output.
     let is_first = |place: &usize| {
         let own = &routed.choices[place - place % routed.top_k..];
         let place = place % routed.top_k;

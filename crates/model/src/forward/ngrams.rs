@@ -1,25 +1,24 @@
-//! Tables whose rows are chosen by the last few tokens.
+//! N-gram tables, whose rows are selected by the last few tokens.
 //!
-//! A layer makes a value of the rows of a token, and a key for each residual stream. A stream gets the
-//! value by a gate, which is made of the product of its key and the stream, and a convolution of values
-//! before it.
+//! A layer computes a value from the rows of a token, and a key for each residual stream. A gate
+//! computed from the key and the stream determines how much of the value is added to the stream. A
+//! convolution of earlier values is added, too.
 
+use sws_format::{Pass, PieceId, PieceKind, Span};
 use sws_kernels::Tier;
-use sws_kernels::functional::{
-    ConvInput, NormWeight, ShortConv, add, dots, rms_norm, short_conv, sigmoid,
-};
-use sws_store::{Pass, PieceId, PieceKind, Span};
+use sws_kernels::functional::{NormWeight, ShortConv, add, dots, rms_norm, sigmoid};
 
-use super::attention::{AttentionContext, rows_of};
-use super::delta::advance;
+use super::by_rows::by_rows;
 use super::linear::{Product, multiply};
-use super::work::{AttentionWork, DeltaWork, Workspace, by_rows, grown};
+use super::mixer::MixerContext;
+use super::past::filter;
 use crate::layer_state::SequenceState;
 use crate::role::Role;
 use crate::source::{SourceError, Weights};
 use crate::spec::{ModelSpec, NgramSpec};
+use crate::workspace::{AttentionWork, DeltaWork, Workspace, grown};
 
-/// A table whose numbers do not name its rows.
+/// A table whose stored numbers select a row that does not exist.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the numbers by which layer {layer} finds the rows of n-grams name a row that its table does not have; download the checkpoint again"
@@ -28,7 +27,7 @@ struct BadNgramTable {
     layer: usize,
 }
 
-/// Adds the numbers of the rows that the tokens of a pass choose of the table of a layer.
+/// Adds the numbers of the rows that the tokens of a pass select in a layer's table.
 pub(super) fn find(
     (model, l): (&ModelSpec, usize),
     (pass, sequences): (&Pass, &[SequenceState]),
@@ -48,16 +47,17 @@ pub(super) fn find(
     Ok(())
 }
 
-/// Tokens of a sequence, and those before.
+/// Tokens of a sequence, and the tokens before them.
 #[derive(Clone, Copy)]
 struct NgramText<'a> {
-    /// As they are remembered: the bits of each are its number plus one, or 0 before the start.
+    /// Earlier tokens as they are remembered: the bits of each are its number plus one, or 0 before
+    /// the start.
     past: &'a [f32],
     tokens: &'a [u32],
 }
 
 impl NgramText<'_> {
-    /// The token `back` tokens before one of them; None before the start.
+    /// The token `back` positions before the token `of`; `None` before the start.
     fn token(&self, of: usize, back: usize) -> Option<u32> {
         match of.checked_sub(back) {
             Some(at) => Some(self.tokens[at]),
@@ -91,7 +91,7 @@ fn hash(
         let mut ended = false;
         for back in 0..spec.size {
             let at = text.token(token, back).filter(|_| !ended).unwrap_or(spec.end);
-            // No n-gram reaches over an end before its last token.
+            // An n-gram never reaches across an end token before its last token.
             ended |= back > 0 && at == spec.end;
             mixed ^= i64::from(at).wrapping_mul(multipliers.get(back));
             let Some(length) = back.checked_sub(1) else { continue };
@@ -108,7 +108,7 @@ fn hash(
     Ok(())
 }
 
-/// Whole numbers of 64 bits, whose halves are kept as the bits of floats, the lower one first.
+/// 64-bit integers. Their halves are stored as the bits of floats, the lower half first.
 struct WholeNumbers<'a>(&'a [[f32; 2]]);
 
 fn whole_numbers(vector: &[f32]) -> WholeNumbers<'_> {
@@ -122,16 +122,16 @@ impl WholeNumbers<'_> {
     }
 }
 
-/// Adds what the rows of each token make to the streams of `hidden`, and remembers the tokens.
+/// Adds the contribution of each token's rows to the streams of `hidden`, and remembers the tokens.
 pub(super) fn ngrams(
-    context: &AttentionContext<'_>,
+    context: &MixerContext<'_>,
     (model, tokens): (&ModelSpec, &[u32]),
     weights: &mut dyn Weights,
     sequences: &mut [SequenceState],
     work: &mut Workspace,
     hidden: &mut [f32],
 ) -> Result<(), SourceError> {
-    let &AttentionContext { tier, layer: l, norm: by, hidden: width, spans, .. } = context;
+    let &MixerContext { tier, layer: l, norm: by, hidden: width, spans, .. } = context;
     let layer = &model.layers[l];
     let Some(spec) = &layer.ngrams else { return Ok(()) };
     let id = PieceId::new(l as u32, PieceKind::Attention);
@@ -171,17 +171,13 @@ pub(super) fn ngrams(
     norm_streams(tier, width, weights.vector(id, Role::NgramConvNorm), by.eps(), normed);
     let taps = spec.taps;
     let weight = weights.vector(id, Role::NgramConv);
-    let conv = ShortConv { taps, dilation: spec.size, weight, bias: None, silu: true };
+    let rule = ShortConv { taps, dilation: spec.size, weight, bias: None, silu: true };
     let filtered = keys;
     let before = layer.mixer.memory().map_or(0, |memory| memory.past);
+    let batch = (spans, &mut *sequences);
+    filter(tier, &rule, batch, |of| &mut of.past(l)[before..], (normed, &mut *filtered, all));
     for span in spans {
-        let [past, _] = sequences[span.sequence].layers[l].recurrent().numbers();
-        let (past, last) = past[before..].split_at_mut(spec.conv_past(all));
-        let x = rows_of(span, normed, all);
-        let y = &mut filtered[span.first_row * all..][..x.len()];
-        let given = ConvInput { past: &*past, x };
-        by_rows(y, all, |first, y| short_conv(tier, &conv, given, first, y));
-        advance(past, x);
+        let last = &mut sequences[span.sequence].past(l)[before + spec.conv_past(all)..];
         for &token in tokens_of(span, tokens) {
             last.rotate_left(1);
             last[spec.size - 2] = f32::from_bits(token + 1);
@@ -202,8 +198,8 @@ fn signed_root(x: f32) -> f32 {
     size.sqrt() * sign
 }
 
-/// Norms each stream of some tokens [tokens, streams, width] by factors of its own, which are one
-/// plus the weights [streams, width].
+/// Norms each stream of some tokens [tokens, streams, width] with factors of its own: one plus the
+/// weights [streams, width].
 pub(super) fn norm_streams(tier: Tier, width: usize, weight: &[f32], eps: f32, x: &mut [f32]) {
     by_rows(x, weight.len(), |_, rows| {
         for (at, stream) in rows.chunks_exact_mut(width).enumerate() {

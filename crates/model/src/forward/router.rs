@@ -3,16 +3,16 @@
 //! The pass and the forecasts that query a router early ([`RouterProbe`]) call the same functions.
 
 use rayon::prelude::*;
+use sws_format::{PieceId, PieceKind};
 use sws_kernels::functional::elementary::exp;
 use sws_kernels::functional::{add, root_softplus, sigmoid, softmax, top_k};
 use sws_kernels::{PackedInput, ScratchPool, Tier};
-use sws_store::{PieceId, PieceKind};
 
-use super::attention::add_bias;
 use super::branches::{NormVectors, norm, scale};
 use super::kept;
 use super::linear::{Product, multiply};
-use super::streams::{Branch, GateWork, Gated, gated, mix, weigh};
+use super::mixer::add_bias;
+use super::streams::{Branch, Gated, gated, mix, weigh};
 use crate::order::Site;
 use crate::role::Role;
 use crate::source::{Routed, SourceError, Weights};
@@ -20,6 +20,7 @@ use crate::spec::{
     ExpertGroups, GroupMeasure, MAX_GROUPS, ModelSpec, MoeSpec, RankedRouter, Renormalise,
     Residual, Router, RouterScores,
 };
+use crate::workspace::GateWork;
 
 /// Number of tokens for which a thread selects experts at a time.
 const SELECT_ROWS: usize = 32;
@@ -75,8 +76,8 @@ pub(super) fn rank(
     }
 }
 
-/// Divides the weights of chosen experts, and those of shared ones, by the sum of the scores of both.
-/// `scores` [tokens, experts] end with those of shared ones.
+/// Divides the weights of the chosen and of the shared experts by the sum of the scores of both.
+/// `scores` [tokens, experts] end with those of the shared experts.
 pub(super) fn weigh_shared(spec: &MoeSpec, scores: &[f32], factor: f32, routed: &mut Routed) {
     let k = spec.top_k;
     let shared = spec.shared_scored;
@@ -100,7 +101,7 @@ pub(super) fn weigh_shared(spec: &MoeSpec, scores: &[f32], factor: f32, routed: 
     }
 }
 
-/// Gives the experts of a token that are in none of the best groups the rank -inf.
+/// Sets the ranks of experts outside the best groups of a token to -inf.
 fn drop_groups(groups: ExpertGroups, ranks: &mut [f32]) {
     let ExpertGroups { count, kept, by } = groups;
     let size = ranks.len() / count;
@@ -127,7 +128,7 @@ fn drop_groups(groups: ExpertGroups, ranks: &mut [f32]) {
     }
 }
 
-/// Replaces the ranks of dropped experts by one just below the least of the others.
+/// Replaces the -inf ranks of dropped experts by one just below the smallest other rank.
 fn restore_dropped(ranks: &mut [f32]) {
     let kept = ranks.iter().copied().filter(|rank| *rank > f32::NEG_INFINITY);
     let least = kept.fold(f32::INFINITY, f32::min);
@@ -135,8 +136,8 @@ fn restore_dropped(ranks: &mut [f32]) {
 }
 
 /// Selects the experts of each token from the router's logits [tokens, experts], which are
-/// overwritten; where the router [ranks](rank), from scores and ranks; where weights have factors,
-/// `ranks` has these; where a table gives the experts, `routed` has them already.
+/// overwritten. If the router [ranks](rank), `logits` has scores, and `ranks` the ranks. If weights
+/// have factors, `ranks` has these. If a table selects the experts, `routed` has them already.
 pub(super) fn select(
     tier: Tier,
     spec: &MoeSpec,
@@ -151,83 +152,46 @@ pub(super) fn select(
     routed.choices.resize(choices, 0);
     routed.weights.resize(choices, 0.0);
     let rows = SELECT_ROWS * experts;
-    let factors = ranks;
-    let ranks = |chunk: usize| ranks[chunk * rows..].chunks_exact(experts);
     let logits = logits.par_chunks_mut(rows);
     let choices = routed.choices.par_chunks_mut(SELECT_ROWS * k);
     let weights = routed.weights.par_chunks_mut(SELECT_ROWS * k);
     let chunks = logits.zip(choices).zip(weights).enumerate();
-    chunks.for_each(|(chunk, ((logits, choices), weights))| match spec.router {
-        Router::Softmax { renormalise } => {
+    chunks.for_each(|(chunk, ((logits, choices), weights))| {
+        if matches!(spec.router, Router::Softmax { .. } | Router::SoftmaxScaled) {
             softmax(tier, logits, experts);
-            let selected = choices.chunks_exact_mut(k).zip(weights.chunks_exact_mut(k));
-            for (probabilities, (choices, weights)) in logits.chunks_exact(experts).zip(selected) {
-                top_k(probabilities, choices);
-                for (weight, &expert) in weights.iter_mut().zip(&*choices) {
-                    *weight = probabilities[expert as usize];
+        }
+        let selected = choices.chunks_exact_mut(k).zip(weights.chunks_exact_mut(k));
+        let tokens = logits.chunks_exact_mut(experts).zip(selected);
+        for (token, (scores, (choices, weights))) in (chunk * SELECT_ROWS..).zip(tokens) {
+            match spec.router {
+                Router::Softmax { renormalise } => {
+                    top_k(scores, choices);
+                    take(scores, choices, weights);
+                    if renormalise {
+                        divide(weights, weights.iter().sum());
+                    }
                 }
-                if renormalise {
+                Router::SoftmaxScaled => {
+                    top_k(scores, choices);
+                    take(scores, choices, weights);
                     let sum: f32 = weights.iter().sum();
-                    weights.iter_mut().for_each(|weight| *weight /= sum);
+                    for (weight, &expert) in weights.iter_mut().zip(&*choices) {
+                        *weight = *weight / sum * ranks[expert as usize];
+                    }
                 }
-            }
-        }
-        Router::SoftmaxScaled => {
-            softmax(tier, logits, experts);
-            let selected = choices.chunks_exact_mut(k).zip(weights.chunks_exact_mut(k));
-            for (probabilities, (choices, weights)) in logits.chunks_exact(experts).zip(selected) {
-                top_k(probabilities, choices);
-                for (weight, &expert) in weights.iter_mut().zip(&*choices) {
-                    *weight = probabilities[expert as usize];
+                Router::SoftmaxOfChosen => {
+                    top_k(scores, choices);
+                    take(scores, choices, weights);
+                    softmax(tier, weights, k);
                 }
-                let sum: f32 = weights.iter().sum();
-                for (weight, &expert) in weights.iter_mut().zip(&*choices) {
-                    *weight = *weight / sum * factors[expert as usize];
+                Router::Near { reach } => select_near(reach, scores, choices, weights),
+                Router::Ranked(router) | Router::Table(router) => {
+                    if !spec.has_table() {
+                        top_k(&ranks[token * experts..][..experts], choices);
+                    }
+                    take(scores, choices, weights);
+                    weigh_ranked(router, weights);
                 }
-            }
-        }
-        Router::SoftmaxOfChosen => {
-            let selected = choices.chunks_exact_mut(k).zip(weights.chunks_exact_mut(k));
-            for (logits, (choices, weights)) in logits.chunks_exact(experts).zip(selected) {
-                top_k(logits, choices);
-                for (weight, &expert) in weights.iter_mut().zip(&*choices) {
-                    *weight = logits[expert as usize];
-                }
-                softmax(tier, weights, k);
-            }
-        }
-        Router::Near { reach } => {
-            let selected = choices.chunks_exact_mut(k).zip(weights.chunks_exact_mut(k));
-            for (logits, (choices, weights)) in logits.chunks_exact_mut(experts).zip(selected) {
-                for (choice, weight) in choices.iter_mut().zip(weights) {
-                    top_k(logits, std::slice::from_mut(choice));
-                    let chosen = &mut logits[*choice as usize];
-                    let best = std::mem::replace(chosen, f32::NEG_INFINITY);
-                    *weight = 1.0 / (1.0 + mass_near(best, reach, logits));
-                }
-            }
-        }
-        Router::Ranked(RankedRouter { renormalise, scale, .. })
-        | Router::Table(RankedRouter { renormalise, scale, .. }) => {
-            let selected = choices.chunks_exact_mut(k).zip(weights.chunks_exact_mut(k));
-            let rows = logits.chunks_exact(experts).zip(ranks(chunk));
-            for ((scores, ranks), (choices, weights)) in rows.zip(selected) {
-                if !spec.has_table() {
-                    top_k(ranks, choices);
-                }
-                for (weight, &expert) in weights.iter_mut().zip(&*choices) {
-                    *weight = scores[expert as usize];
-                }
-                let sum = weights.iter().sum::<f32>();
-                let divisor = match renormalise {
-                    Renormalise::None => None,
-                    Renormalise::Sum { plus } => Some(sum + plus),
-                    Renormalise::AtLeast(least) => Some(sum.max(least)),
-                };
-                if let Some(divisor) = divisor {
-                    weights.iter_mut().for_each(|weight| *weight /= divisor);
-                }
-                weights.iter_mut().for_each(|weight| *weight *= scale);
             }
         }
     });
@@ -238,8 +202,40 @@ pub(super) fn select(
     routed.distinct.dedup();
 }
 
-/// Adds up the weights of the choices of each token that return its input. The first expert of the
-/// token takes their places, so that all choices have weights that can be read.
+/// Sets the weights of the chosen experts to their scores.
+fn take(scores: &[f32], choices: &[u32], weights: &mut [f32]) {
+    for (weight, &expert) in weights.iter_mut().zip(choices) {
+        *weight = scores[expert as usize];
+    }
+}
+
+fn divide(weights: &mut [f32], by: f32) {
+    weights.iter_mut().for_each(|weight| *weight /= by);
+}
+
+/// Divides the weights of a ranking router by their sum, if it renormalises, and scales them.
+fn weigh_ranked(router: RankedRouter, weights: &mut [f32]) {
+    let sum = weights.iter().sum::<f32>();
+    match router.renormalise {
+        Renormalise::None => {}
+        Renormalise::Sum { plus } => divide(weights, sum + plus),
+        Renormalise::AtLeast(least) => divide(weights, sum.max(least)),
+    }
+    weights.iter_mut().for_each(|weight| *weight *= router.scale);
+}
+
+/// Selects the experts of a token one after another, each by its share of the logits near it.
+fn select_near(reach: f32, logits: &mut [f32], choices: &mut [u32], weights: &mut [f32]) {
+    for (choice, weight) in choices.iter_mut().zip(weights) {
+        top_k(logits, std::slice::from_mut(choice));
+        let chosen = &mut logits[*choice as usize];
+        let best = std::mem::replace(chosen, f32::NEG_INFINITY);
+        *weight = 1.0 / (1.0 + mass_near(best, reach, logits));
+    }
+}
+
+/// Adds up the weights of a token's identity choices. Their places get the first expert of the
+/// token, so that every choice refers to existing weights.
 fn take_identities(spec: &MoeSpec, routed: &mut Routed) {
     routed.identity.clear();
     if spec.identities == 0 {
@@ -259,7 +255,7 @@ fn take_identities(spec: &MoeSpec, routed: &mut Routed) {
                 *choice = first;
             }
         }
-        // The weight of an expert is at the first of its places.
+        // The weight of an expert belongs to the first of its places.
         weights.swap(0, place.unwrap_or(0));
         identity.push(own);
     }
@@ -277,7 +273,7 @@ pub struct RouterProbe {
     tier: Tier,
     normed: Vec<f32>,
     input: PackedInput,
-    /// The scores and ranks of routers that rank.
+    /// The scores and ranks of ranking routers.
     ranked: [Vec<f32>; 2],
     /// The weights of residual streams, and the streams themselves, normed.
     streams: [Vec<f32>; 2],
@@ -293,11 +289,11 @@ impl RouterProbe {
     }
 
     /// Writes to `scores` [tokens, experts] the values by which a layer's router would rank the
-    /// experts if its attention had produced `state` [tokens, width of the state]. Experts of dropped
-    /// groups come just below the last of the others, so that all are finite. Choices that return
-    /// their input have no score: a layer may choose fewer experts. Returns false, leaving
-    /// `scores` unchanged, if the layer has no experts or another number of them, if a table gives
-    /// them, or if the router is not in memory.
+    /// experts if its attention had produced `state` [tokens, width of the state]. Experts of
+    /// dropped groups come just below the last of the others, so that all are finite. Identity
+    /// choices have no score, so a layer may choose fewer experts. Returns false, leaving `scores`
+    /// unchanged, if the layer has no experts or another number of them, if a table gives them, or
+    /// if the router is not in memory.
     pub fn scores(
         &mut self,
         spec: &ModelSpec,
@@ -331,7 +327,7 @@ impl RouterProbe {
                 all.extend_from_slice(state);
                 own.resize(tokens * streams.weights(), 0.0);
                 normed.resize(tokens * width, 0.0);
-                if spec.stream_gates.is_some() {
+                if spec.stream_gates().is_some() {
                     let of = Gated::of(branch);
                     let given = (&mut all[..], &mut *input, &mut *gates);
                     if gated(&of, *tier, weights, given, Some(own), normed, scratch).is_err() {
@@ -350,7 +346,7 @@ impl RouterProbe {
             _ => (PieceKind::Norms, Role::FfnNorm),
         };
         let piece = PieceId::new(layer as u32, kind);
-        if spec.stream_gates.is_none() {
+        if spec.stream_gates().is_none() {
             let vectors = NormVectors::of(weights, piece, role, found.norm);
             norm(*tier, found.norm, normed, width, vectors);
         }
@@ -359,7 +355,7 @@ impl RouterProbe {
         }
         input.pack(*tier, normed, tokens, width);
         match moe.router {
-            // Choices follow the order of the logits, which the softmax keeps.
+            // Choices follow the order of the logits, which the softmax preserves.
             Router::Softmax { .. }
             | Router::SoftmaxScaled
             | Router::SoftmaxOfChosen

@@ -1,20 +1,20 @@
-//! Rows of tables that tokens choose: one for each token, or others for n-grams.
+//! Table rows that tokens select: one row per token, or several for n-grams.
 //!
-//! Their numbers follow from tokens alone. A source is told of those of all layers before a pass
-//! begins, so that it can read them early, and gives them when their layer asks.
+//! Row numbers depend only on tokens. Before a pass begins, the source gets the row numbers of all
+//! layers, so that it can read the rows early. It supplies them when their layer requests them.
 
-use sws_store::Pass;
+use sws_format::Pass;
 
 use super::ngrams;
-use super::work::{Workspace, grown};
 use super::{ForwardError, ForwardPass};
 use crate::layer_state::SequenceState;
 use crate::source::{SourceError, TakeRow, WeightSource, Weights};
 use crate::spec::{ModelSpec, NgramSpec};
 use crate::state::ForwardState;
+use crate::workspace::{Workspace, grown};
 
 impl ForwardPass {
-    /// Tells a source of the rows that the tokens of a pass choose.
+    /// Announces the rows that the tokens of a pass select to the source.
     pub(super) fn expect_rows(
         &self,
         state: &mut ForwardState,
@@ -29,7 +29,7 @@ impl ForwardPass {
         Ok(())
     }
 
-    /// Looks up the rows that n-grams choose in a layer, if they choose any.
+    /// Looks up the rows that n-grams select in a layer, if the layer has such a table.
     pub(super) fn look_up_ngrams(
         &self,
         l: usize,
@@ -46,8 +46,8 @@ impl ForwardPass {
     }
 }
 
-/// Calls `take` with the rows that the tokens of a pass choose of the table of a layer. Places are
-/// those of tokens, and of each of their rows.
+/// Calls `take` with each row that the tokens of a pass select in a layer's table. Places count
+/// tokens, and within a token its rows.
 pub(super) fn look_up(
     of: (&ModelSpec, usize),
     (pass, sequences): (&Pass, &[SequenceState]),
@@ -60,14 +60,14 @@ pub(super) fn look_up(
     source.look_up(of.1, &mut find, take)
 }
 
-/// Writes the numbers of the rows that the tokens of a pass choose of the table of a layer.
+/// Writes the numbers of the rows that the tokens of a pass select in a layer's table.
 fn find(
     (model, l): (&ModelSpec, usize),
     (pass, sequences): (&Pass, &[SequenceState]),
     weights: &dyn Weights,
     numbers: &mut Vec<u64>,
 ) -> Result<(), SourceError> {
-    // Exactly as long as needed: a budget counts on it.
+    // The capacity is exact, because the budget relies on it.
     numbers.reserve_exact(pass.len() * model.rows_of_token(l));
     match &model.layers[l].ngrams {
         Some(_) => ngrams::find((model, l), (pass, sequences), weights, numbers),

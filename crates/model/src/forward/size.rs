@@ -4,20 +4,17 @@ use sws_kernels::functional::AttentionScratch;
 use sws_kernels::{PackedInput, Packings, ThreadScratch, Tier};
 
 use super::attention::DISTANCES;
-use super::blocks::BlockWork;
-use super::compressed::CompressedWork;
 use super::experts::{ROWS_TOGETHER, TOGETHER};
-use super::indexer::IndexWork;
 use super::latent::{rows_together, tokens_together};
 use super::linear::MAX;
 use super::rows;
-use super::streams::GateWork;
 use super::strips::STRIP;
 use crate::layer_state::KvState;
 use crate::spec::{
     AttentionSpec, CompressedSpec, DeltaInputs, DeltaSpec, Ffn, LatentSpec, Mixer, MlpSpec,
     ModelSpec, MoeSpec, Router, StateSpaceSpec,
 };
+use crate::workspace::{BlockWork, CompressedWork, GateWork, IndexWork};
 
 /// The largest pass that a [`ForwardState`](crate::ForwardState) will run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,19 +23,19 @@ pub struct PassSize {
     pub tokens: usize,
     /// Rows of logits: 1 for each sequence, or all tokens.
     pub logits: usize,
-    /// Positions of a sequence.
+    /// Maximum number of positions of a sequence.
     pub positions: usize,
     /// Number of computing threads.
     pub threads: usize,
     /// Tokens that the parts of a layer take at a time
     /// ([`ForwardPass::with_strips`](crate::ForwardPass::with_strips)).
     pub strip: usize,
-    /// How activations have to lie for the model's matrices.
+    /// Layouts of packed activations that the model's matrices need.
     pub packings: Packings,
 }
 
 impl PassSize {
-    /// Tokens that the parts of a layer take at a time unless a model says otherwise.
+    /// Default number of tokens that the parts of a layer take at a time.
     pub const STRIP: usize = STRIP;
 }
 
@@ -50,77 +47,15 @@ impl ModelSpec {
     /// arrives in blocks is multiplied with all tokens at once, which takes more.
     pub fn work_bytes(&self, tier: Tier, size: PassSize) -> u64 {
         let PassSize { tokens, logits, positions, threads, strip, packings } = size;
-        // Tokens of a product: in mixers, and in blocks and experts.
+        // Tokens of one product: in mixers, and in blocks and experts.
         let mixed = self.mixed_together(strip, tokens);
         let few = tokens.min(strip.max(ROWS_TOGETHER));
         let hidden = self.hidden;
         let float = size_of::<f32>();
         let pairs: usize = self.ropes.iter().map(|rope| rope.inv_freq.len()).sum();
-
-        // Every buffer has the size of the largest layer that uses it.
-        let mut mixers = Mixers::default();
-        let mut mlps = Mlps::default();
-        let mut experts = ExpertSizes::default();
-        for layer in &self.layers {
-            if let Some(ngrams) = &layer.ngrams {
-                let all = self.state_width();
-                let count = self.state_width() / hidden;
-                mixers.add([all, all, hidden, all, ngrams.width(), 0]);
-                mixers.gates = mixers.gates.max(count);
-            }
-            match &layer.mixer {
-                Mixer::Attention(spec) => {
-                    mixers.add_attention(spec, positions.min(self.context));
-                    if let Some(it) = spec.distances {
-                        mixers.distances = mixers.distances.max(spec.heads * it.rank);
-                        mixers.bias = mixers.bias.max(spec.heads * it.extent);
-                    }
-                    let blocks = BlockWork::bytes_for(spec, mixed, positions.min(self.context));
-                    mixers.index = mixers.index.max(blocks);
-                }
-                Mixer::Latent(spec) => {
-                    mixers.add_latent(spec, mixed, positions.min(self.context));
-                    let index = IndexWork::bytes_for(spec, mixed, positions.min(self.context));
-                    mixers.index = mixers.index.max(index);
-                }
-                Mixer::Compressed(spec) => {
-                    mixers.add_compressed(spec, positions.min(self.context));
-                }
-                Mixer::Delta(spec) => mixers.add_delta(spec),
-                Mixer::Conv(_) => mixers.add([3 * hidden, hidden, 0, hidden, hidden, 0]),
-                Mixer::StateSpace(spec) => mixers.add_state_space(spec),
-                Mixer::None => {}
-            }
-            match layer.ffn {
-                Ffn::Dense(mlp) => mlps.add(mlp, hidden),
-                Ffn::Moe(moe) => {
-                    mlps.add(moe.expert, hidden);
-                    experts.mlps.add(moe.expert, hidden);
-                    experts.count = experts.count.max(moe.scored());
-                    experts.later = experts.later.max(usize::from(moe.added_later));
-                    experts.identity = experts.identity.max(usize::from(moe.identities > 0));
-                    experts.ranked = experts.ranked.max(ranked(&moe));
-                    experts.top_k = experts.top_k.max(moe.top_k);
-                    experts.latent = experts.latent.max(moe.latent.unwrap_or(0));
-                    if let Some(shared) = moe.shared {
-                        mlps.add(shared.mlp, hidden);
-                        let parts = moe.shared_scored;
-                        if parts > 0 {
-                            mlps.gates = mlps.gates.max(parts * parts * hidden);
-                            let rows = PackedInput::bytes_for(
-                                packings,
-                                few * parts,
-                                shared.mlp.width / parts,
-                            );
-                            mlps.parts = mlps.parts.max(rows);
-                        }
-                        experts.weighed = experts.weighed.max(parts);
-                        experts.shared = 1;
-                    }
-                }
-                Ffn::None => {}
-            }
-        }
+        let positions = positions.min(self.context);
+        let Largest { mixers, mlps, experts } =
+            Largest::of(self, packings, (mixed, few), positions);
 
         let mut inputs = Mlps::default();
         if let Some(spec) = self.layer_inputs {
@@ -137,7 +72,7 @@ impl ModelSpec {
                 .max(PackedInput::bytes_for(packings, mixed, together));
         let of_streams = self.streams.map_or(0, |streams| streams.weights());
         let gates =
-            self.stream_gates.map_or(0, |rank| GateWork::bytes_for(packings, mixed, width, rank));
+            self.stream_gates().map_or(0, |rank| GateWork::bytes_for(packings, mixed, width, rank));
         let stream = tokens * (hidden + width + of_streams + self.inputs_width()) * float
             + gates
             + rows::bytes_for(self, tokens);
@@ -145,7 +80,6 @@ impl ModelSpec {
             Mixer::Compressed(spec) => Some(spec),
             _ => None,
         });
-        let positions = positions.min(self.context);
         let attention = mixers.bytes(packings, mixed)
             + CompressedWork::bytes_for(packings, compressed, mixed, positions)
             + mixed * 2 * pairs * float
@@ -153,7 +87,7 @@ impl ModelSpec {
         let mlp = experts.mlps.numbers(ROWS_TOGETHER.min(tokens * experts.top_k));
         let mlp = mlp.max(mlps.numbers(few)).max(inputs.numbers(tokens)) * float
             + mlps.packed(packings, few).max(mlps.parts).max(inputs.packed(packings, tokens));
-        // Activations of shared experts that are weighed are rows of their own.
+        // Activations of weighted shared experts are packed separately.
         let per_thread =
             threads * ThreadScratch::bytes_for(tier, packings, rows * experts.weighed.max(1));
         let bytes = normed + stream + attention + mlp + per_thread + logits * self.vocab * float;
@@ -161,7 +95,68 @@ impl ModelSpec {
     }
 }
 
-/// Number of experts that a router ranks apart from their scores.
+/// Every buffer has the size of the largest layer that uses it.
+#[derive(Default)]
+struct Largest {
+    mixers: Mixers,
+    mlps: Mlps,
+    experts: ExpertSizes,
+}
+
+impl Largest {
+    /// The largest buffers of all layers, for this many tokens per product in mixers and in
+    /// experts.
+    fn of(
+        model: &ModelSpec,
+        packings: Packings,
+        (mixed, few): (usize, usize),
+        positions: usize,
+    ) -> Largest {
+        let mut largest = Largest::default();
+        let hidden = model.hidden;
+        for layer in &model.layers {
+            if let Some(ngrams) = &layer.ngrams {
+                let all = model.state_width();
+                let count = all / hidden;
+                largest.mixers.add([all, all, hidden, all, ngrams.width(), 0]);
+                largest.mixers.gates = largest.mixers.gates.max(count);
+            }
+            largest.mixers.add_mixer(&layer.mixer, hidden, mixed, positions);
+            match layer.ffn {
+                Ffn::Dense(mlp) => largest.mlps.add(mlp, hidden),
+                Ffn::Moe(moe) => largest.add_experts(&moe, hidden, packings, few),
+                Ffn::None => {}
+            }
+        }
+        largest
+    }
+
+    fn add_experts(&mut self, moe: &MoeSpec, hidden: usize, packings: Packings, few: usize) {
+        let Largest { mlps, experts, .. } = self;
+        mlps.add(moe.expert, hidden);
+        experts.mlps.add(moe.expert, hidden);
+        experts.count = experts.count.max(moe.scored());
+        experts.later = experts.later.max(usize::from(moe.added_later));
+        experts.identity = experts.identity.max(usize::from(moe.identities > 0));
+        experts.ranked = experts.ranked.max(ranked(moe));
+        experts.top_k = experts.top_k.max(moe.top_k);
+        experts.latent = experts.latent.max(moe.latent.unwrap_or(0));
+        if let Some(shared) = moe.shared {
+            mlps.add(shared.mlp, hidden);
+            let parts = moe.shared_scored;
+            if parts > 0 {
+                mlps.gates = mlps.gates.max(parts * parts * hidden);
+                let width = shared.mlp.width / parts;
+                let rows = PackedInput::bytes_for(packings, few * parts, width);
+                mlps.parts = mlps.parts.max(rows);
+            }
+            experts.weighed = experts.weighed.max(parts);
+            experts.shared = 1;
+        }
+    }
+}
+
+/// Number of experts whose ranks differ from their scores.
 fn ranked(moe: &MoeSpec) -> usize {
     match moe.router {
         Router::Softmax { .. } | Router::SoftmaxOfChosen | Router::Near { .. } => 0,
@@ -172,7 +167,7 @@ fn ranked(moe: &MoeSpec) -> usize {
 /// The maximum of each value over some mixers.
 #[derive(Default)]
 struct Mixers {
-    /// Elements of a token in each of the buffers.
+    /// Elements per token in each buffer.
     q: usize,
     k: usize,
     v: usize,
@@ -188,18 +183,40 @@ struct Mixers {
     value_dim: usize,
     /// The most positions among which any query sees some.
     seen: usize,
-    /// Of heads with latents that are computed together: elements, the largest latent, the number.
+    /// Heads with latents that are computed together: elements, largest latent, and number of
+    /// heads.
     absorbed: usize,
     rank: usize,
     heads: usize,
     /// Bytes of indexers.
     index: usize,
-    /// Numbers that make those of distances, and these, of a token.
+    /// Factors of distance biases per token, and the biases of all distances.
     distances: usize,
     bias: usize,
 }
 
 impl Mixers {
+    /// Counts a mixer, for this many tokens per product.
+    fn add_mixer(&mut self, mixer: &Mixer, hidden: usize, tokens: usize, positions: usize) {
+        match mixer {
+            Mixer::Attention(spec) => {
+                self.add_attention(spec, positions);
+                let blocks = BlockWork::bytes_for(spec, tokens, positions);
+                self.index = self.index.max(blocks);
+            }
+            Mixer::Latent(spec) => {
+                self.add_latent(spec, tokens, positions);
+                let index = IndexWork::bytes_for(spec, tokens, positions);
+                self.index = self.index.max(index);
+            }
+            Mixer::Compressed(spec) => self.add_compressed(spec, positions),
+            Mixer::Delta(spec) => self.add_delta(spec),
+            Mixer::Conv(_) => self.add([3 * hidden, hidden, 0, hidden, hidden, 0]),
+            Mixer::StateSpace(spec) => self.add_state_space(spec),
+            Mixer::None => {}
+        }
+    }
+
     fn add_attention(&mut self, spec: &AttentionSpec, positions: usize) {
         let q = spec.q_width();
         let outputs = spec.output_width();
@@ -209,6 +226,10 @@ impl Mixers {
         self.add([q, keys, values, mixed, outputs, spec.value_dim]);
         self.seen = KvState::kept(spec, positions).max(self.seen);
         self.gated = self.gated.max(spec.gate_room());
+        if let Some(it) = spec.extras.distances {
+            self.distances = self.distances.max(spec.heads * it.rank);
+            self.bias = self.bias.max(spec.heads * it.extent);
+        }
     }
 
     fn add_delta(&mut self, spec: &DeltaSpec) {
@@ -289,7 +310,7 @@ struct Mlps {
     gates: usize,
     /// Elements of a bias that is copied.
     bias: usize,
-    /// Bytes of packed activations of shared experts that are weighed.
+    /// Bytes of packed activations of weighted shared experts.
     parts: usize,
 }
 
@@ -316,23 +337,23 @@ impl Mlps {
 struct ExpertSizes {
     mlps: Mlps,
     count: usize,
-    /// Of those that are ranked apart from their scores.
+    /// Number of experts whose ranks differ from their scores.
     ranked: usize,
     top_k: usize,
-    /// 1 if the sum of any layer is added later, otherwise 0.
+    /// 1 if any layer adds its experts later, otherwise 0.
     later: usize,
-    /// 1 if choices of any layer return their input, otherwise 0.
+    /// 1 if any layer has identity choices, otherwise 0.
     identity: usize,
     /// Elements of the projection that experts read.
     latent: usize,
     /// 1 if any layer has a shared expert, otherwise 0.
     shared: usize,
-    /// Shared experts that the router weighs.
+    /// Number of weighted shared experts.
     weighed: usize,
 }
 
 impl ExpertSizes {
-    /// Additional bytes for layers with experts, which take `few` of the rows at a time.
+    /// Additional bytes of layers with experts, which take `few` rows at a time.
     fn bytes(&self, packings: Packings, tokens: usize, few: usize, hidden: usize) -> usize {
         if self.count == 0 {
             return 0;
@@ -340,10 +361,10 @@ impl ExpertSizes {
         let float = size_of::<f32>();
         let chosen = tokens * self.top_k;
         let outputs = (chosen + (self.shared + self.later) * tokens) * hidden * float;
-        // An expert that all tokens chose uses the input as it is.
+        // An expert that all tokens chose uses the input directly.
         let most = if few < tokens { few } else { tokens - 1 };
         let packed = PackedInput::bytes_for(packings, most, hidden);
-        // Of several experts computed together, those after the first.
+        // Buffers of several experts computed together, except the first.
         let others: usize = (1..TOGETHER.min(self.count).min(chosen))
             .map(|place| {
                 let rows = tokens.min(ROWS_TOGETHER - place);

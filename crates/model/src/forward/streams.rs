@@ -1,27 +1,28 @@
-//! Residual streams: what a branch reads of them, and the mix of them that goes to the head. Models
-//! with one state, or with states kept, come through here too.
+//! Residual streams: the inputs of branches, and the input of the head. Models with one state, or
+//! with states kept, come through here too.
 //!
-//! The weights of a branch are products with all streams of a token, which are normed together. They
-//! are kept until the branch is added, and are part of a pass that is saved in between.
+//! The weights of a branch are products with all streams of a token, which are normed together.
+//! They are kept until the branch is added, and belong to the saved state of a pass.
 
 use std::ops::Range;
 
+use sws_format::{PieceId, PieceKind};
 use sws_kernels::functional::{
     MAX_STREAMS, NormWeight, StreamBias, StreamHead, Streams, add, gated_mean, head_of_streams,
     read_streams, rms_norm, sigmoid, stream_weights, write_streams,
 };
 use sws_kernels::{PackedInput, Packings, ScratchPool, Tier};
-use sws_store::{PieceId, PieceKind};
 
 use super::branches::NormVectors;
+use super::by_rows::by_rows;
 use super::kept;
 use super::linear::{Product, multiply};
 use super::ngrams::norm_streams;
-use super::work::{Workspace, by_rows, grown};
 use crate::order::Site;
 use crate::role::Role;
 use crate::source::{SourceError, Weights};
-use crate::spec::ModelSpec;
+use crate::spec::{ModelSpec, StreamReads};
+use crate::workspace::{GateWork, StreamWork, Workspace, grown};
 
 /// A branch of a layer.
 #[derive(Clone, Copy)]
@@ -31,8 +32,9 @@ pub(super) struct Branch<'a> {
     pub(super) site: Site,
 }
 
-/// Puts what a branch reads, normed, in `work.x` and `work.input`: the hidden state, a mix of it and of
-/// those kept, or a mix of its streams, whose weights are left in `work.streams`.
+/// Writes the normed input of a branch to `work.x` and `work.input`: the hidden state, a mix of it
+/// and the kept states, or a mix of its streams. In the last case the weights of the streams are in
+/// `work.streams.weights`.
 pub(super) fn read(
     branch: Branch<'_>,
     tier: Tier,
@@ -57,12 +59,13 @@ pub(super) fn read(
         work.norm(tier, by, hidden, NormVectors::of(weights, norms, site.norm(), by));
         return Ok(());
     };
-    let Workspace { x: normed, input, streams: own, gates, branch: mean, scratch, .. } = &mut *work;
+    let Workspace { x: normed, input, streams: room, branch: mean, scratch, .. } = &mut *work;
+    let StreamWork { weights: own, gates } = room;
     let own = grown(own, tokens * streams.weights());
     let x = grown(normed, hidden.len());
     x.copy_from_slice(hidden);
-    if spec.stream_gates.is_some() {
-        // The output of a branch has not been computed yet.
+    if spec.stream_gates().is_some() {
+        // The buffer is free, as the output of the branch has not been computed yet.
         let mean = grown(mean, tokens * width);
         gated(&Gated::of(branch), tier, weights, (x, input, gates), Some(own), mean, scratch)?;
         let x = grown(normed, mean.len());
@@ -71,16 +74,16 @@ pub(super) fn read(
         return Ok(());
     }
     weigh(branch, tier, weights, (x, input), own, scratch)?;
-    // The output of a branch has not been computed yet.
+    // The buffer is free, as the output of the branch has not been computed yet.
     let mut mixed = std::mem::take(&mut work.branch);
     let y = grown(&mut mixed, tokens * width);
-    mix(tier, spec, &work.streams, hidden, y);
+    mix(tier, spec, &work.streams.weights, hidden, y);
     work.norm(tier, by, y, NormVectors::of(weights, norms, site.norm(), by));
     work.branch = mixed;
     Ok(())
 }
 
-/// What is read of streams by gates of their elements.
+/// A read of streams through gates for their elements.
 pub(super) struct Gated<'a> {
     spec: &'a ModelSpec,
     piece: PieceId,
@@ -91,44 +94,30 @@ pub(super) struct Gated<'a> {
 }
 
 impl<'a> Gated<'a> {
-    /// What a branch of a layer reads.
+    /// The read of a branch.
     pub(super) fn of(Branch { spec, layer, site }: Branch<'a>) -> Gated<'a> {
         let (piece, [own, ..]) = (PieceId::new(layer as u32, site.piece()), site.roles());
         Gated { spec, piece, roles: site.gates(), own }
     }
 
-    /// What the head reads.
+    /// The read of the head.
     pub(super) fn of_head(spec: &'a ModelSpec) -> Gated<'a> {
         let roles = [Role::FinalNorm, Role::HeadStreamsDown, Role::HeadStreamsUp];
         Gated { spec, piece: PieceId::FINAL_NORM, roles, own: Role::HeadStreams }
     }
 }
 
-/// Working memory of gates of streams.
-#[derive(Debug, Default)]
-pub(super) struct GateWork {
-    /// [tokens, rank]
-    low: Vec<f32>,
-    /// [tokens, streams, width]
-    gates: Vec<f32>,
-    packed: PackedInput,
-}
-
 impl GateWork {
-    pub(super) fn bytes(&self) -> usize {
-        let GateWork { low, gates, packed } = self;
-        (low.capacity() + gates.capacity()) * size_of::<f32>() + packed.bytes()
-    }
-
-    /// Bytes for passes of up to this many tokens, whose streams have `width` elements together.
+    /// Bytes for passes of up to this many tokens, whose streams have `width` elements in all.
     pub(super) fn bytes_for(packings: Packings, tokens: usize, width: usize, rank: usize) -> usize {
         let packed = PackedInput::bytes_for(packings, tokens, rank);
         tokens * (width.max(rank) + rank) * size_of::<f32>() + packed
     }
 }
 
-/// Computes the mean of the streams `x` [tokens, streams, width], which are overwritten, each normed
-/// and multiplied by its gates; and the weights by which a branch is added to each, if it is one.
+/// Computes the mean of the streams `x` [tokens, streams, width], each normed and multiplied by its
+/// gates. `x` is overwritten. For a branch, also computes the weights by which it is added to each
+/// stream.
 ///
 /// # Panics
 ///
@@ -144,19 +133,19 @@ pub(super) fn gated(
 ) -> Result<(), SourceError> {
     let &Gated { spec, piece, roles: [norm, down, up], own: writing } = of;
     let streams = spec.streams.expect("a model with streams");
-    let rank = spec.stream_gates.expect("streams with gates");
+    let rank = spec.stream_gates().expect("streams with gates");
     let count = streams.count;
     let width = spec.state_width();
     let hidden = spec.hidden;
     let tokens = x.len() / width;
-    norm_streams(tier, hidden, weights.vector(piece, norm), spec.final_norm.eps(), x);
+    norm_streams(tier, hidden, weights.vector(piece, norm), spec.head.norm.eps(), x);
     input.pack(tier, x, tokens, width);
     let GateWork { low, gates, packed } = work;
     let low = grown(low, tokens * rank);
     let to_own = own.as_deref_mut().map(|own| Product::new(piece, writing, input, own, count));
     let mut products = [Some(Product::new(piece, down, input, &mut *low, rank)), to_own];
     multiply(tier, weights, &mut products, scratch)?;
-    // Their sigmoids, in the place of the gates, which come later.
+    // The sigmoids take the place of the gates, which come later.
     let shares = &mut grown(gates, tokens * width.max(rank))[..low.len()];
     low.iter_mut().for_each(|x| *x /= count as f32);
     shares.copy_from_slice(low);
@@ -241,12 +230,12 @@ pub(super) fn head(tier: Tier, spec: &ModelSpec, weights: &dyn Weights, x: &[f32
         return kept::head(tier, spec, weights, x, y);
     }
     let Some(Streams { eps, count, .. }) = spec.streams else { return y.copy_from_slice(x) };
-    if spec.mean_of_streams {
+    if spec.stream_reads == StreamReads::WeightsThenMean {
         y.fill(0.0);
         x.chunks_exact(y.len()).for_each(|x| add(tier, x, y));
         return y.iter_mut().for_each(|y| *y /= count as f32);
     }
-    let norm_eps = spec.final_norm.eps();
+    let norm_eps = spec.head.norm.eps();
     let vector = |role| weights.vector(PieceId::FINAL_NORM, role);
     let rows = vector(Role::HeadStreams);
     let base = vector(Role::HeadStreamsBase);
@@ -259,7 +248,7 @@ fn of<'x>(streams: Streams, own: &'x [f32], rows: &Range<usize>) -> &'x [f32] {
     of_width(streams.weights(), own, rows)
 }
 
-/// Some rows of `width` numbers.
+/// Some rows of `width` values.
 fn of_width<'x>(width: usize, x: &'x [f32], rows: &Range<usize>) -> &'x [f32] {
     &x[rows.start * width..rows.end * width]
 }

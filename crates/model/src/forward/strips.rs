@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use sws_store::Span;
+use sws_format::Span;
 
 use crate::spec::{Mixer, ModelSpec};
 
@@ -15,15 +15,15 @@ use crate::spec::{Mixer, ModelSpec};
 pub(super) const STRIP: usize = 512;
 
 impl ModelSpec {
-    /// Tokens of a pass that mixers take at a time, in strips of so many: all of them if layers select
-    /// or keep anything for the whole pass.
+    /// Number of tokens of a pass that mixers take at a time: a strip, or all of them if layers
+    /// select or keep anything for the whole pass.
     pub(super) fn mixed_together(&self, strip: usize, tokens: usize) -> usize {
         let whole = self.streams.is_some()
             || self.kept_every.is_some()
             || self.layer_inputs.is_some()
             || self.layers.iter().any(|layer| {
                 let selects = match &layer.mixer {
-                    Mixer::Attention(spec) => spec.blocks.is_some(),
+                    Mixer::Attention(spec) => spec.extras.blocks.is_some(),
                     Mixer::Latent(spec) => spec.sparse.is_some(),
                     Mixer::Compressed(_) => true,
                     Mixer::Delta(_) | Mixer::Conv(_) | Mixer::StateSpace(_) | Mixer::None => false,

@@ -1,12 +1,12 @@
-//! Experts that a table gives for each token: they are known before a pass.
+//! Experts that a table selects by token. They are known before a pass.
 
-use sws_store::{PieceId, PieceKind};
+use sws_format::{PieceId, PieceKind};
 
 use crate::role::Role;
 use crate::source::{Routed, SourceError, Weights};
 use crate::spec::{ModelSpec, MoeSpec};
 
-/// A table that does not give every token as many experts as it needs.
+/// A table that does not list as many experts for each token as it needs.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the table of experts of layer {layer} gives the token {token} an expert that does not exist, or one twice; download it again"
@@ -60,8 +60,8 @@ fn table(layer: usize, weights: &dyn Weights) -> &[f32] {
     weights.vector(PieceId::new(layer as u32, PieceKind::Router), Role::ExpertTable)
 }
 
-/// The experts of a token. Each is a whole number of 64 bits, whose halves are kept as the bits of
-/// floats, the lower one first; None if it is negative or far too large.
+/// The experts of a token, stored as 64-bit integers. Their halves are the bits of floats, the
+/// lower half first. `None` for an integer that is negative or far too large.
 fn row(table: &[f32], top_k: usize, token: u32) -> impl Iterator<Item = Option<u32>> + '_ {
     let row = &table[token as usize * 2 * top_k..][..2 * top_k];
     let halves = row.as_chunks::<2>().0.iter();

@@ -1,188 +1,22 @@
-//! Working memory of passes: grown by the largest batch, then reused.
+//! Working memory that a pass fills before the parts of a layer use it.
 
 use rayon::prelude::*;
-use sws_kernels::functional::{AttentionScratch, rope_tables};
-use sws_kernels::{PackedInput, ScratchPool, Tier};
-use sws_store::Span;
+use sws_format::Span;
+use sws_kernels::Tier;
+use sws_kernels::functional::rope_tables;
 
-use super::blocks::BlockWork;
 use super::branches::{NormVectors, norm, scale};
-use super::compressed::CompressedWork;
-use super::indexer::{IndexWork, Selection};
-use super::inputs::InputWork;
+use super::by_rows::by_rows;
 use super::moe::group;
-use super::streams::GateWork;
 use crate::rope::Rope;
-use crate::source::Routed;
 use crate::spec::Norm;
+use crate::workspace::{ExpertWork, RopeTables, Workspace, grown};
 
 /// Number of positions whose sines a thread computes at a time: some twenty microseconds.
 const TABLE_ROWS: usize = 8;
 
-#[derive(Debug, Default)]
-pub(crate) struct Workspace {
-    /// A normed copy of the hidden state: [tokens, hidden].
-    pub(super) x: Vec<f32>,
-    /// That of all tokens of a pass, while those of a strip are in `x`; after that the other way round.
-    pub(super) normed: Vec<f32>,
-    /// True if it is the other way round.
-    has_strips: bool,
-    /// The spans of a strip.
-    pub(super) spans: Vec<Span>,
-    /// `x`, packed; undefined if it has more than one strip.
-    pub(super) input: PackedInput,
-    /// The output of a branch, to be added to the hidden state: [tokens, hidden].
-    pub(super) branch: Vec<f32>,
-    /// What is added at the end of the next layer: [tokens, hidden].
-    pub(super) later: Vec<f32>,
-    /// What tokens give to layers.
-    pub(super) inputs: InputWork,
-    /// The weights of residual streams, of the branch that is added next: [tokens, weights].
-    pub(super) streams: Vec<f32>,
-    pub(super) gates: GateWork,
-    /// The rows of n-grams of a layer: [tokens, elements].
-    pub(super) rows: Vec<f32>,
-    pub(super) attention: AttentionWork,
-    /// Logits or scores: [tokens, experts].
-    pub(super) router: Vec<f32>,
-    /// Of routers that rank: [tokens, experts].
-    pub(super) ranks: Vec<f32>,
-    pub(crate) routed: Routed,
-    pub(super) mlp: MlpWork,
-    pub(super) experts: ExpertWork,
-    pub(super) scratch: ScratchPool,
-    pub(crate) logits: Vec<f32>,
-    /// True after `x`, `routed` and the shared expert's output were restored, until the data
-    /// derived from them has been rebuilt.
-    pub(super) resumed: bool,
-}
-
-/// The inputs of a layer's experts.
-#[derive(Debug)]
-pub(crate) struct Middle {
-    x: Vec<f32>,
-    routed: Routed,
-    shared: Vec<f32>,
-    streams: Vec<f32>,
-    latent: Vec<f32>,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct AttentionWork {
-    pub(super) q: Vec<f32>,
-    pub(super) k: Vec<f32>,
-    pub(super) v: Vec<f32>,
-    pub(super) mixed: Vec<f32>,
-    pub(super) packed: PackedInput,
-    pub(super) latent: LatentWork,
-    pub(super) delta: DeltaWork,
-    /// Queries with their gates: [tokens, heads, 2 · elements].
-    pub(super) gated: Vec<f32>,
-    pub(super) index: IndexWork,
-    pub(super) blocks: BlockWork,
-    pub(super) compressed: CompressedWork,
-    pub(super) distances: DistanceWork,
-    /// A copy of what layers with blocks or entries select, if it is wanted.
-    pub(super) noted: Option<Vec<u32>>,
-    /// Cosines and sines [tokens, pairs] of each rotary embedding.
-    pub(super) tables: Vec<[Vec<f32>; 2]>,
-    /// The batch for which the tables were made.
-    spans: Vec<Span>,
-    pub(super) scratch: Vec<AttentionScratch>,
-    /// The head size and the number of positions that the scratch is made for.
-    pub(super) scratch_fits: (usize, usize),
-}
-
-/// What is added to scores by distances.
-#[derive(Debug, Default)]
-pub(super) struct DistanceWork {
-    /// [tokens, heads, rank]
-    pub(super) rows: Vec<f32>,
-    /// [some tokens, heads, distances]
-    pub(super) bias: Vec<f32>,
-}
-
-/// Some heads of latent attention, which are computed together.
-#[derive(Debug, Default)]
-pub(super) struct LatentWork {
-    /// Queries multiplied into the space of latents: [tokens, heads, rank + rotated]. With
-    /// matrices of their own for keys, those of all heads, group after group.
-    pub(super) absorbed: Vec<f32>,
-    /// Sums of latents: [tokens, heads, rank].
-    pub(super) attended: Vec<f32>,
-    /// The sums of each head, packed, or before them the plain parts of its queries.
-    pub(super) inputs: Vec<PackedInput>,
-    /// [heads]
-    pub(super) sinks: Vec<f32>,
-}
-
-/// The inputs and outputs of the heads of a delta net or a state space.
-#[derive(Debug, Default)]
-pub(super) struct DeltaWork {
-    /// [tokens, heads], or [tokens, heads, elements of a key]
-    pub(super) decay: Vec<f32>,
-    /// [tokens, heads]
-    pub(super) beta: Vec<f32>,
-    /// [heads, blocks of columns, tokens, columns]
-    pub(super) outputs: Vec<f32>,
-}
-
-/// A gated MLP, or the experts that are computed together.
-#[derive(Debug, Default)]
-pub(super) struct MlpWork {
-    pub(super) gate: Vec<f32>,
-    pub(super) up: Vec<f32>,
-    pub(super) packed: Vec<PackedInput>,
-    /// A bias of an expert.
-    pub(super) bias: Vec<f32>,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct ExpertWork {
-    /// Start in `rows` of the rows of each expert in `Routed::distinct`, followed by the end.
-    pub(super) starts: Vec<usize>,
-    /// Indices into `Routed::choices`, by expert, then by token, without repeated choices.
-    pub(super) rows: Vec<usize>,
-    /// Flag for each expert of `Routed::distinct`: true once it has been computed.
-    pub(super) done: Vec<bool>,
-    /// The outputs, in the order of `rows`: [tokens · top_k, hidden].
-    pub(super) outputs: Vec<f32>,
-    /// Indices of each token's rows in `rows`: [tokens, top_k], ascending.
-    pub(super) by_token: Vec<usize>,
-    /// Number of entries of `by_token` for each token.
-    pub(super) found: Vec<usize>,
-    pub(super) inputs: Vec<PackedInput>,
-    /// Where experts read a projection: [tokens, elements], the same packed, and the elements.
-    pub(super) latent: Vec<f32>,
-    pub(super) packed: PackedInput,
-    pub(super) latent_width: usize,
-    /// The output of the shared expert, and its gate for each token.
-    pub(super) shared: Vec<f32>,
-    pub(super) shared_gate: Vec<f32>,
-    /// The number by which weights of experts are multiplied, where shared ones are weighed.
-    pub(super) factor: f32,
-}
-
 impl Workspace {
-    /// How often products were divided among threads.
-    pub(crate) fn divisions(&self) -> u64 {
-        self.scratch.divisions()
-    }
-
-    /// Puts the normed state of all tokens in `x`, after that of each strip was copied to `normed`.
-    pub(super) fn begin_strips(&mut self) {
-        std::mem::swap(&mut self.x, &mut self.normed);
-        self.has_strips = true;
-    }
-
-    /// Puts the buffer of a strip back.
-    pub(super) fn end_strips(&mut self) {
-        if std::mem::take(&mut self.has_strips) {
-            std::mem::swap(&mut self.x, &mut self.normed);
-        }
-    }
-
-    /// Puts the normed hidden state in `x` and `input`.
+    /// Writes the normed hidden state to `x` and `input`.
     pub(super) fn norm(&mut self, tier: Tier, by: Norm, hidden: &[f32], vectors: NormVectors<'_>) {
         let width = vectors.weight.len();
         let x = grown(&mut self.x, hidden.len());
@@ -193,7 +27,7 @@ impl Workspace {
         self.input.pack(tier, x, hidden.len() / width, width);
     }
 
-    /// The same, with the normed state divided by the root of its length.
+    /// Like `norm`, with the normed state divided by the root of its length.
     pub(super) fn scaled_norm(&mut self, tier: Tier, by: Norm, hidden: &[f32], weight: &[f32]) {
         let width = weight.len();
         let x = grown(&mut self.x, hidden.len());
@@ -203,74 +37,7 @@ impl Workspace {
         self.input.pack(tier, x, hidden.len() / width, width);
     }
 
-    /// Copies the inputs of the experts, of a batch with `numbers` elements in its hidden state.
-    pub(crate) fn middle(&self, numbers: usize) -> Middle {
-        let first = |of: &[f32]| of[..numbers.min(of.len())].to_vec();
-        let routed = self.routed.clone();
-        let ExpertWork { shared, latent, latent_width, .. } = &self.experts;
-        let latents = routed.choices.len() / routed.top_k.max(1) * latent_width;
-        let latent = latent[..latents.min(latent.len())].to_vec();
-        let x = first(&self.x);
-        let shared = first(shared);
-        Middle { x, routed, shared, streams: self.streams.clone(), latent }
-    }
-
-    /// Restores the inputs of the experts from `middle`.
-    pub(crate) fn resume(&mut self, middle: Middle) {
-        grown(&mut self.x, middle.x.len()).copy_from_slice(&middle.x);
-        self.experts.shared[..middle.shared.len()].copy_from_slice(&middle.shared);
-        self.streams[..middle.streams.len()].copy_from_slice(&middle.streams);
-        self.experts.latent[..middle.latent.len()].copy_from_slice(&middle.latent);
-        self.routed = middle.routed;
-        self.resumed = true;
-    }
-
-    /// A copy of what is added at the end of the next layer, of a batch with `numbers` elements in
-    /// its hidden state.
-    pub(crate) fn later(&self, numbers: usize) -> Vec<f32> {
-        self.later[..numbers.min(self.later.len())].to_vec()
-    }
-
-    /// Restores it.
-    pub(crate) fn restore_later(&mut self, later: &[f32]) {
-        self.later[..later.len()].copy_from_slice(later);
-    }
-
-    /// A copy of what the tokens of the batch give to layers; empty after the last.
-    pub(crate) fn layer_inputs(&self) -> Vec<f32> {
-        self.inputs.copy()
-    }
-
-    /// Restores it.
-    pub(crate) fn restore_layer_inputs(&mut self, inputs: &[f32]) {
-        self.inputs.restore(inputs);
-    }
-
-    /// The positions selected for the batch; None without sparse attention.
-    pub(crate) fn selection(&self) -> Option<&Selection> {
-        let selection = &self.attention.index.selection;
-        selection.is_made().then_some(selection)
-    }
-
-    /// The copy of what layers with blocks or entries select.
-    pub(crate) fn noted(&mut self) -> &mut Option<Vec<u32>> {
-        &mut self.attention.noted
-    }
-
-    /// A copy of them, for a batch of `rows` tokens.
-    pub(crate) fn selected(&self, rows: usize) -> Option<Selection> {
-        self.selection().map(|selection| selection.first(rows))
-    }
-
-    /// Restores the positions selected for the batch; with None, no layer has selected any.
-    pub(crate) fn reselect(&mut self, selection: Option<Selection>) {
-        match selection {
-            Some(copy) => self.attention.index.selection.restore(copy),
-            None => self.attention.index.selection.clear(),
-        }
-    }
-
-    /// After [`resume`](Self::resume), rebuilds the data derived from what was restored, for a
+    /// After [`resume`](Self::resume), rebuilds the data derived from the restored state, for a
     /// batch with `numbers` elements in its hidden state.
     pub(super) fn restore(&mut self, tier: Tier, width: usize, numbers: usize) {
         if std::mem::take(&mut self.resumed) {
@@ -284,20 +51,15 @@ impl Workspace {
         }
     }
 
-    /// The first `numbers` elements of the shared expert's output.
-    pub(super) fn shared(&self, numbers: usize) -> &[f32] {
-        &self.experts.shared[..numbers]
-    }
-
     /// Computes the rotary tables of a batch, unless they exist already.
     pub(super) fn tables(&mut self, ropes: &[Rope], spans: &[Span]) {
-        let AttentionWork { tables, spans: made, .. } = &mut self.attention;
+        let RopeTables { each, spans: made } = &mut self.attention.tables;
         if made == spans {
             return;
         }
-        tables.resize_with(ropes.len(), Default::default);
+        each.resize_with(ropes.len(), Default::default);
         let tokens: usize = spans.iter().map(|span| span.tokens).sum();
-        for ([cos, sin], rope) in tables.iter_mut().zip(ropes) {
+        for ([cos, sin], rope) in each.iter_mut().zip(ropes) {
             let pairs = rope.inv_freq.len();
             let cos = grown(cos, tokens * pairs);
             let sin = grown(sin, tokens * pairs);
@@ -313,144 +75,5 @@ impl Workspace {
         }
         made.clear();
         made.extend_from_slice(spans);
-    }
-
-    /// Bytes allocated.
-    pub(crate) fn bytes(&self) -> u64 {
-        let AttentionWork { q, k, v, mixed, gated, tables, packed, scratch, scratch_fits, .. } =
-            &self.attention;
-        let DeltaWork { decay, beta, outputs: of_heads } = &self.attention.delta;
-        let LatentWork { absorbed, attended, inputs: sums, sinks } = &self.attention.latent;
-        let ExpertWork {
-            outputs,
-            inputs,
-            shared,
-            shared_gate,
-            starts,
-            rows,
-            by_token,
-            found,
-            done,
-            latent,
-            packed: of_latents,
-            latent_width: _,
-            factor: _,
-        } = &self.experts;
-        let Routed { choices, weights, identity, shared: of_shared, distinct, .. } = &self.routed;
-        let DistanceWork { rows: distances, bias } = &self.attention.distances;
-        let floats = [
-            &self.x,
-            &self.normed,
-            &self.branch,
-            &self.router,
-            &self.logits,
-            q,
-            k,
-            v,
-            mixed,
-            outputs,
-        ];
-        let floats = floats.into_iter().chain([shared, shared_gate, weights]);
-        let floats = floats.chain([&self.ranks, sinks, absorbed, attended, identity, &self.later]);
-        let floats = floats.chain([of_shared, distances, bias]);
-        let floats = floats.chain([latent, gated, decay, beta, of_heads, &self.streams]);
-        let floats = floats.chain([&self.mlp.gate, &self.mlp.up, &self.mlp.bias]);
-        let floats = floats.chain(tables.iter().flatten()).map(|v| v.capacity() * size_of::<f32>());
-        let packed = self.mlp.packed.iter().chain(inputs).chain([&self.input, packed]).chain(sums);
-        let packed = packed.chain([of_latents]);
-        let places = [starts, rows, by_token, found];
-        let per_thread = AttentionScratch::bytes(scratch_fits.0, scratch_fits.1);
-        let bytes = floats.sum::<usize>()
-            + self.inputs.capacity() * size_of::<f32>()
-            + packed.map(PackedInput::bytes).sum::<usize>()
-            + self.scratch.bytes()
-            + places.map(Vec::capacity).iter().sum::<usize>() * size_of::<usize>()
-            + (choices.capacity() + distinct.capacity()) * size_of::<u32>()
-            + done.capacity()
-            + scratch.len() * per_thread
-            + self.attention.index.bytes()
-            + self.attention.blocks.bytes()
-            + self.attention.compressed.bytes()
-            + self.gates.bytes()
-            + self.rows.capacity() * size_of::<f32>();
-        bytes as u64
-    }
-}
-
-/// The first `len` elements of `buffer`, which grows if it is shorter. Their values are
-/// unspecified.
-pub(super) fn grown(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
-    if buffer.len() < len {
-        // The old buffer is freed before the larger one is allocated, at exactly `len`: a budget
-        // counts on it.
-        *buffer = Vec::new();
-        *buffer = vec![0.0; len];
-    }
-    &mut buffer[..len]
-}
-
-/// Calls `f` with every element, on several threads if they work on enough `numbers` to pay off.
-pub(super) fn each<T: Send>(list: &mut [T], numbers: usize, f: impl Fn(&mut T) + Sync + Send) {
-    let least = if numbers < WORTH_SPLITTING { list.len() } else { 1 };
-    list.par_iter_mut().with_min_len(least.max(1)).with_max_len(least.max(1)).for_each(f);
-}
-
-/// Below this many elements, waking a second thread costs more than it saves.
-pub(super) const WORTH_SPLITTING: usize = 1 << 16;
-
-/// Calls `f` with runs of rows and the index of the first, on several threads if there are many.
-pub(super) fn by_rows(x: &mut [f32], width: usize, f: impl Fn(usize, &mut [f32]) + Sync) {
-    split_rows(x, width, WORTH_SPLITTING, f);
-}
-
-/// [`by_rows`], on several threads if each gets at least half of `least` elements.
-pub(super) fn split_rows(
-    x: &mut [f32],
-    width: usize,
-    least: usize,
-    f: impl Fn(usize, &mut [f32]) + Sync,
-) {
-    fn split(
-        x: &mut [f32],
-        (width, least): (usize, usize),
-        first: usize,
-        threads: usize,
-        f: &(impl Fn(usize, &mut [f32]) + Sync),
-    ) {
-        let rows = x.len() / width;
-        if threads < 2 || rows < 2 || x.len() < least {
-            return f(first, x);
-        }
-        let half = rows / 2;
-        let (left, right) = x.split_at_mut(half * width);
-        rayon::join(
-            || split(left, (width, least), first, threads / 2, f),
-            || split(right, (width, least), first + half, threads - threads / 2, f),
-        );
-    }
-    split(x, (width, least), 0, rayon::current_num_threads(), &f);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_row_is_visited_once_with_any_number_of_threads() {
-        for (rows, width) in [(0, 5), (1, 200_000), (3, 40_000), (1000, 100), (131_072, 1)] {
-            for threads in [1, 2, 3, 5] {
-                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-                let mut x = vec![0.5; rows * width];
-                pool.install(|| {
-                    by_rows(&mut x, width, |first, rows| {
-                        for (row, x) in (first..).zip(rows.chunks_exact_mut(width)) {
-                            x.iter_mut().for_each(|x| *x += row as f32);
-                        }
-                    });
-                });
-                let expected = (0..rows).flat_map(|row| vec![row as f32 + 0.5; width]);
-                assert!(x.into_iter().eq(expected), "{rows} x {width}, {threads} threads");
-            }
-        }
     }
 }

@@ -1,14 +1,14 @@
-//! How the architectures of GGUF files differ.
+//! Differences between the architectures of GGUF files.
 
 use super::latent::INDEXERS;
 use super::{delta, gemma4};
 
-/// How the models of an architecture differ.
+/// The properties of an architecture.
 pub(super) struct Architecture {
     pub(super) name: &'static str,
     /// Model types in transformers: without experts, and with them.
     pub(super) model_types: [Option<&'static str>; 2],
-    /// True if pairs that a rotary embedding turns are adjacent rows.
+    /// True if rotated pairs are adjacent rows.
     pub(super) paired: bool,
     /// True if queries and keys may be normed.
     pub(super) qk_norm: bool,
@@ -23,18 +23,18 @@ pub(super) struct Architecture {
     pub(super) ranked: bool,
     /// True if keys and values are products of a latent.
     pub(super) latent: bool,
-    /// True if yarn rounds the bounds between which it blends frequencies to whole ones.
+    /// True if yarn rounds the bounds of its frequency blend to integers.
     pub(super) rounded_yarn: bool,
     /// True if some layers have a gated short convolution in place of attention.
     pub(super) convolutions: bool,
     /// True if some layers have a gated delta net in place of attention.
     pub(super) delta: bool,
-    /// The number of layers of the largest model, where that has factors of its own.
+    /// The number of layers of the largest model, if that model has factors of its own.
     pub(super) largest: Option<u64>,
     /// True if attention has no biases.
     pub(super) no_bias: bool,
-    /// Keys that only some architectures may have, and the entries that families read instead, if
-    /// they are no more than that.
+    /// Keys that only this architecture may have, and the corresponding entries of configurations,
+    /// if the value needs no conversion.
     pub(super) own: &'static [(&'static str, &'static str)],
 }
 
@@ -89,7 +89,7 @@ const DEEPSEEK2: Architecture = Architecture {
     ..QWEN2
 };
 
-/// Norms in files are one plus those of the hub.
+/// Norm weights in files are those of the hub plus one.
 const GEMMA2: Architecture = Architecture {
     name: "gemma2",
     model_types: [Some("gemma2"), None],
@@ -191,7 +191,8 @@ pub(super) static ARCHITECTURES: [Architecture; 24] = [
             ("interleave_moe_layer_step", "moe_layer_interval"),
             ("leading_dense_block_count", "moe_layer_start_index"),
             ("expert_shared_count", "moe_num_shared_experts"),
-            // Not the width of these experts: the converter divides by the number of key heads.
+            // This is not the width of these experts: the converter divides by the number of key
+            // heads.
             ("expert_shared_feed_forward_length", ""),
         ],
         ..QWEN2

@@ -1,13 +1,13 @@
 //! Gated short convolutions, from the keys of a GGUF file.
 
-use sws_store::Value;
+use sws_format::Value;
 
 use super::{GgufKeys, GgufMap, unsupported};
 use crate::config::ConfigError;
 
 impl GgufKeys<'_> {
-    /// Adds the kinds of layers, which show in the number of key heads of each, and the entries that
-    /// only this family has.
+    /// Adds the kinds of layers, which follow from the number of key heads of each layer, and the
+    /// entries that only this family has.
     pub(super) fn add_convolutions(&self, entries: &mut GgufMap) -> Result<(), ConfigError> {
         let heads = self.name("attention.head_count_kv");
         let layers = self.given.get(&heads).and_then(Value::as_list);

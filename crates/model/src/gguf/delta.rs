@@ -1,11 +1,11 @@
 //! Gated delta nets, from the keys of a GGUF file.
 
-use sws_store::Value;
+use sws_format::Value;
 
 use super::{GgufKeys, GgufMap, damaged, int};
 use crate::config::ConfigError;
 
-/// Keys of architectures with delta nets, and the entries that families read instead.
+/// Keys of architectures with delta nets, and the corresponding entries of configurations.
 pub(super) const KEYS: &[(&str, &str)] = &[
     ("ssm.conv_kernel", "linear_conv_kernel_dim"),
     ("ssm.state_size", "linear_key_head_dim"),
@@ -16,7 +16,7 @@ pub(super) const KEYS: &[(&str, &str)] = &[
     ("full_attention_interval", "full_attention_interval"),
     ("expert_shared_feed_forward_length", "shared_expert_intermediate_size"),
     ("rope.dimension_count", ""),
-    // Of positions in pictures; the three of text are the same.
+    // Sections for positions in pictures. For text all three positions are equal.
     ("rope.dimension_sections", ""),
 ];
 
@@ -39,7 +39,7 @@ impl GgufKeys<'_> {
                 false => "full_attention",
             };
             let all = self.flags(&name, given)?;
-            // Those of multi-token prediction come last.
+            // Layers for multi-token prediction come last.
             let kinds = all.into_iter().take(layers as usize).map(kind);
             let kinds = kinds.map(|kind| Value::String(kind.to_owned())).collect();
             entries.insert("layer_types".to_owned(), Value::List(kinds));

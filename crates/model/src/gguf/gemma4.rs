@@ -3,15 +3,16 @@
 
 use std::collections::BTreeMap;
 
-use sws_store::Value;
+use sws_format::Value;
 
-use super::{GgufKeys, GgufMap, ROPE_DIVISORS, ROPE_FREQS, damaged, int, unsupported};
+use super::{GgufKeys, GgufMap, ROPE_FREQS, damaged, int, unsupported};
 use crate::config::ConfigError;
+use crate::config::ROPE_DIVISORS;
 
 /// Keys that may have a list with other values for some layers.
 pub(super) const LISTS: [&str; 2] = ["attention.head_count_kv", "feed_forward_length"];
 
-/// Its keys, and the entries that the family reads instead.
+/// Keys of Gemma 4, and the corresponding entries of configurations.
 pub(super) const KEYS: &[(&str, &str)] = &[
     ("attention.key_length_swa", ""),
     ("attention.value_length", ""),
@@ -27,7 +28,7 @@ pub(super) const KEYS: &[(&str, &str)] = &[
 ];
 
 impl GgufKeys<'_> {
-    /// Adds what differs between layers with and without a window.
+    /// Adds the differences between layers with and without a window.
     pub(super) fn add_gemma4(&self, entries: &mut GgufMap) -> Result<(), ConfigError> {
         let full = self.needed("attention.key_length")?;
         let local = self.needed("attention.key_length_swa")?;
@@ -59,7 +60,7 @@ impl GgufKeys<'_> {
         self.add_ropes(entries, full)
     }
 
-    /// Adds the numbers of key heads. A list of them has models in which values are keys in layers
+    /// Adds the numbers of key heads. Models with a list of them use keys as values in layers
     /// without a window.
     fn add_key_heads(&self, entries: &mut GgufMap, windows: &[bool]) -> Result<(), ConfigError> {
         let name = self.name("attention.head_count_kv");
@@ -89,8 +90,8 @@ impl GgufKeys<'_> {
         Ok(())
     }
 
-    /// Adds the width of the MLP. A list of widths has models in which those of layers that see the
-    /// keys and values of others are twice as wide.
+    /// Adds the width of the MLP. In models with a list of widths, layers that reuse keys and
+    /// values are twice as wide.
     fn add_widths(&self, entries: &mut GgufMap, layers: usize) -> Result<(), ConfigError> {
         let name = self.name("feed_forward_length");
         let Some(list) = self.given.get(&name).and_then(Value::as_list) else { return Ok(()) };
@@ -111,8 +112,8 @@ impl GgufKeys<'_> {
         Ok(())
     }
 
-    /// Adds both rotary embeddings. In layers without a window only the first angles turn anything:
-    /// the others have a divisor like infinity.
+    /// Adds both rotary embeddings. In layers without a window only the first angles rotate
+    /// anything. The others have a very large divisor.
     fn add_ropes(&self, entries: &mut GgufMap, full: u64) -> Result<(), ConfigError> {
         let missing = || ConfigError::MissingGgufKey(ROPE_FREQS.to_owned());
         let divisors = self.given.get(ROPE_FREQS).ok_or_else(missing)?;
@@ -124,7 +125,7 @@ impl GgufKeys<'_> {
         if all.len() as u64 != full / 2 || !all[turned..].iter().all(|value| is(value, 1e30)) {
             return Err(damaged(ROPE_FREQS, divisors));
         }
-        // Half of one more, which no rounding takes away.
+        // The added half prevents that rounding removes an angle.
         let share = (turned as f64 + 0.5) / all.len().max(1) as f64;
         let theta = |key: &str, default| -> Result<Value, ConfigError> {
             Ok(self.get(key)?.cloned().unwrap_or(Value::Float(default)))

@@ -1,9 +1,10 @@
 //! Latent attention and its indexers, from the keys of a GGUF file.
 
-use sws_store::Value;
+use sws_format::Value;
 
-use super::{GgufKeys, GgufMap, SPLIT_LATENTS, damaged, int, unsupported};
+use super::{GgufKeys, GgufMap, damaged, int, unsupported};
 use crate::config::ConfigError;
+use crate::config::SPLIT_LATENTS;
 
 /// Keys of architectures with latent attention.
 pub(super) const KEYS: &[&str] = &[
@@ -16,7 +17,7 @@ pub(super) const KEYS: &[&str] = &[
     "rope.scaling.yarn_log_multiplier",
 ];
 
-/// Keys of those with indexers.
+/// Keys of architectures with indexers, and the corresponding entries of configurations.
 pub(super) const INDEXERS: &[(&str, &str)] = &[
     ("attention.indexer.head_count", "index_n_heads"),
     ("attention.indexer.key_length", "index_head_dim"),
@@ -24,7 +25,7 @@ pub(super) const INDEXERS: &[(&str, &str)] = &[
     ("attention.indexer.types", ""),
 ];
 
-/// Keys, and the entries that families read instead.
+/// Keys, and the corresponding entries of configurations.
 const SAME: [(&str, &str); 3] = [
     ("attention.q_lora_rank", "q_lora_rank"),
     ("attention.kv_lora_rank", "kv_lora_rank"),
@@ -34,8 +35,9 @@ const SAME: [(&str, &str); 3] = [
 impl GgufKeys<'_> {
     /// Adds the entries of latent attention.
     ///
-    /// Files with separate matrices have one key head, as long as a latent, and the lengths of the
-    /// heads of the model under keys of their own; older ones have the latter alone.
+    /// Files with separate matrices describe one key head that is as long as a latent, and have the
+    /// head lengths of the model under keys of their own. Older files have only the head lengths of
+    /// the model.
     pub(super) fn add_latent(&self, entries: &mut GgufMap) -> Result<(), ConfigError> {
         entries.remove("num_key_value_heads");
         entries.remove("head_dim");
@@ -72,8 +74,8 @@ impl GgufKeys<'_> {
         Ok(())
     }
 
-    /// Files from before there were keys for groups of experts lack those of DeepSeek V2 and V3, the
-    /// only models that have them, and have as many experts as no other.
+    /// Adds the groups of experts of DeepSeek V2 and V3 to files from before there were keys for
+    /// them. Only these models have groups, and their number of experts identifies them.
     fn add_groups(&self, entries: &mut GgufMap) -> Result<(), ConfigError> {
         let kept = match self.whole("expert_count")? {
             _ if self.get("expert_group_count")?.is_some() => return Ok(()),
@@ -86,7 +88,7 @@ impl GgufKeys<'_> {
         Ok(())
     }
 
-    /// Adds the word by which configurations of DeepSeek V2 ask for groups.
+    /// Adds the method by which configurations of DeepSeek V2 request groups.
     fn add_method(&self, entries: &mut GgufMap) -> Result<(), ConfigError> {
         let groups = entries.get("n_group").and_then(Value::as_u64).unwrap_or(1);
         if groups > 1 && self.latent_type()? == Some("deepseek_v2") {
@@ -96,8 +98,9 @@ impl GgufKeys<'_> {
         Ok(())
     }
 
-    /// The model type in transformers of an architecture that has several: routers are told apart by
-    /// the function that turns logits into weights, and in files without it by their corrections.
+    /// The model type in transformers, for an architecture with several. Routers are identified by
+    /// the function that turns logits into weights, or by their corrections in files without that
+    /// key.
     pub(super) fn latent_type(&self) -> Result<Option<&'static str>, ConfigError> {
         if self.architecture.name != "deepseek2" {
             return Ok(None);
@@ -113,8 +116,8 @@ impl GgufKeys<'_> {
         }))
     }
 
-    /// The factor that yarn has for the softmax, which is also that of the angles: in all published
-    /// models they are the same. Files have a tenth of it, rounded.
+    /// The factor of yarn for the softmax, which is also that of the angles: they are equal in all
+    /// published models. Files contain a tenth of it, rounded.
     pub(super) fn yarn_factor(&self) -> Result<Option<f64>, ConfigError> {
         let key = "rope.scaling.yarn_log_multiplier";
         let Some(value) = self.get(key)? else {

@@ -1,9 +1,9 @@
 //! The names of tensors in GGUF files, the same for all architectures.
 
-use sws_store::{PieceId, PieceKind};
+use sws_format::{PieceId, PieceKind};
 
 use crate::families::Family;
-use crate::naming::{number_below, outside};
+use crate::places::{number_below, outside};
 use crate::role::Role;
 
 /// Place of a tensor.
@@ -11,11 +11,11 @@ use crate::role::Role;
 pub(crate) enum GgufPlace {
     /// A tensor of one piece.
     Piece(PieceId, Role),
-    /// The tensors of all experts of a layer, along the first dimension.
+    /// A stacked tensor with all experts of a layer, along the first dimension.
     Stacked(u32, Role),
 }
 
-/// Tensors of a layer, by the name behind its number. Those of experts are below.
+/// Tensors of a layer, by the name after the layer's number. Tensors of experts are below.
 const LAYER: &[(&str, PieceKind, Role)] = &[
     ("attn_norm.weight", PieceKind::Norms, Role::MixerNorm),
     ("ffn_norm.weight", PieceKind::Norms, Role::FfnNorm),
@@ -82,7 +82,7 @@ const LAYER: &[(&str, PieceKind, Role)] = &[
     ("ffn_down_shexp.weight", PieceKind::SharedExpert, Role::Down),
 ];
 
-/// Tensors of some families outside layers.
+/// Tensors outside layers that only some families have.
 const OUTSIDE: &[(&str, Role)] = &[
     ("per_layer_token_embd.weight", Role::Table),
     ("per_layer_model_proj.weight", Role::LayerInputs),
@@ -96,7 +96,8 @@ const EXPERT_BIASES: &[(&str, Role)] = &[
     ("ffn_down_exps.bias", Role::DownBias),
 ];
 
-/// Tensors of experts: stacked, and, in older files, the name before and behind an expert's number.
+/// Tensors of experts: the name of the stacked tensor and, for older files, the name before and
+/// after an expert's number.
 const EXPERTS: &[(&str, &str, Role)] = &[
     ("ffn_gate_exps.weight", "ffn_gate.", Role::Gate),
     ("ffn_up_exps.weight", "ffn_up.", Role::Up),
@@ -104,8 +105,8 @@ const EXPERTS: &[(&str, &str, Role)] = &[
     ("ffn_gate_up_exps.weight", "ffn_gate_up.", Role::GateUp),
 ];
 
-/// Finds the place of a tensor in a model of a family with so many layers and experts. None if no
-/// forward pass uses it.
+/// Finds the place of a tensor in a model of a family with this many layers and experts. `None` if
+/// no forward pass uses it.
 pub(crate) fn find(family: &Family, name: &str, layers: u32, experts: u32) -> Option<GgufPlace> {
     let Some(rest) = name.strip_prefix("blk.") else {
         return match name {

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use sws_store::Value;
+use sws_format::Value;
 
 use super::{GgufKeys, damaged, unsupported};
 use crate::config::ConfigError;
 
-/// Keys of an architecture that are read here, or have no effect.
+/// Keys of an architecture that are handled here, or have no effect.
 pub(super) const KEYS: &[&str] = &[
     "rope.scaling.type",
     "rope.scaling.factor",
@@ -17,7 +17,7 @@ pub(super) const KEYS: &[&str] = &[
     "rope.scaling.finetuned",
 ];
 
-/// Keys of scaling, and entries that families read instead.
+/// Keys of scaling, and the corresponding entries of configurations.
 const SAME: [(&str, &str); 4] = [
     ("factor", "factor"),
     ("original_context_length", "original_max_position_embeddings"),

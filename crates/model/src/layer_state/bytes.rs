@@ -6,18 +6,18 @@ use std::sync::Arc;
 
 use sws_kernels::functional::{CacheLayout, Page};
 
-/// Bytes that are passed on together.
+/// Size of the buffer for conversion to bytes.
 const PART: usize = 4096;
 
-/// A number of a state.
+/// A value of a state.
 pub(super) trait Number: Copy {
-    /// Its bytes.
+    /// Number of bytes of a value.
     const BYTES: usize;
 
-    /// Writes it to [`BYTES`](Self::BYTES) bytes.
+    /// Writes the value to [`BYTES`](Self::BYTES) bytes.
     fn write(self, to: &mut [u8]);
 
-    /// Reads it from [`BYTES`](Self::BYTES) bytes.
+    /// Reads a value from [`BYTES`](Self::BYTES) bytes.
     fn read(from: &[u8]) -> Self;
 }
 
@@ -81,7 +81,7 @@ pub(super) fn write_numbers<E: Number>(numbers: &[E], to: &mut dyn Write) -> io:
     Ok(())
 }
 
-/// Reads numbers. Fails if there are too few.
+/// Reads values. Fails if there are too few bytes.
 pub(super) fn read_numbers<E: Number>(numbers: &mut [E], from: &mut dyn Read) -> io::Result<()> {
     let mut part = [0; PART];
     for numbers in numbers.chunks_mut(PART / E::BYTES) {
@@ -101,7 +101,7 @@ pub(super) fn read_len(from: &mut dyn Read, least: usize) -> io::Result<usize> {
     len.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// Writes the rows of positions, which are within one round of a ring.
+/// Writes the rows of these positions, which must lie within one round of a ring.
 pub(super) fn write_rows<E: Number>(
     pages: &[Page<E>],
     layout: &CacheLayout,
@@ -117,7 +117,8 @@ pub(super) fn write_rows<E: Number>(
     Ok(())
 }
 
-/// Reads the rows of positions, for which there is room. Fails if there are too few.
+/// Reads the rows of these positions, for which memory is reserved. Fails if there are too few
+/// bytes.
 pub(super) fn read_rows<E: Number>(
     pages: &mut [Page<E>],
     layout: &CacheLayout,

@@ -12,19 +12,19 @@ use super::ring::{RingMark, RowRing};
 use super::rows::PagedRows;
 use crate::spec::{CompressedSpec, PoolSpec};
 
-/// Positions that are kept beyond those that are needed, so that as many of the last can be dropped
-/// without a snapshot. Up to one more are stored before they are attended with.
+/// Number of positions kept in addition to the window, so that as many can be dropped without a
+/// snapshot. At most this number plus one are stored before they are attended with.
 const SPARE: usize = 63;
 
-/// Keys of the last positions, and behind them the entries; the rows that unfinished entries are
-/// pooled from; and the entries of an indexer.
+/// Keys of the last positions, followed by the entries; the rows from which unfinished entries are
+/// pooled; and the entries of an indexer.
 ///
-/// Entries are written once. So a snapshot has only to keep what rings overwrite, and can be made
-/// and restored at any position, in the middle of an entry or between two.
+/// Entries are written once, so a snapshot keeps only rows that rings overwrite. It can be made and
+/// restored at any position, even in the middle of an entry.
 #[derive(Clone, Debug)]
 pub(crate) struct CompressedState {
     keys: RowRing,
-    /// The rows of positions and the logits of their weights, for entries and for those of an
+    /// Rows of positions and logits of their weights, for the layer's entries and for those of an
     /// indexer. They are never rounded.
     raw: Vec<RowRing>,
     index: Option<PagedRows>,
@@ -34,7 +34,7 @@ pub(crate) struct CompressedState {
     most: usize,
 }
 
-/// The sizes of a layer's parts, by which they are made and counted.
+/// Sizes of the parts of a layer's state.
 struct CompressedShape {
     keys: (usize, (usize, usize)),
     raw: Vec<(usize, usize)>,
@@ -64,7 +64,7 @@ impl CompressedShape {
 }
 
 impl CompressedState {
-    /// A state for positions below `limit`, in pages of `page`; none is allocated yet.
+    /// A state for positions below `limit`, in pages of `page` positions. Nothing is allocated yet.
     pub(super) fn new(
         spec: &CompressedSpec,
         limit: usize,
@@ -106,7 +106,7 @@ impl CompressedState {
         widths.map(RowRing::journal_bytes).sum()
     }
 
-    /// Bytes held, including shared pages but not what snapshots keep.
+    /// Bytes held, including shared pages, but not the rows kept for snapshots.
     pub(super) fn bytes(&self) -> u64 {
         let rings = self.raw.iter().chain([&self.keys]).map(|ring| ring.rows().bytes());
         rings.sum::<u64>() + self.index.as_ref().map_or(0, PagedRows::bytes)
@@ -152,26 +152,27 @@ impl CompressedState {
         [&self.keys].into_iter().chain(&self.raw).flat_map(RowRing::layout).collect()
     }
 
-    /// Writes the entries that end in these positions as bytes.
+    /// Writes the entries that end in these positions.
     pub(super) fn write(&self, positions: Range<usize>, to: &mut dyn Write) -> io::Result<()> {
         let entries = self.entries(positions.start)..self.entries(positions.end);
         self.keys.write_behind(entries.clone(), to)?;
         self.index.iter().try_for_each(|index| index.write(entries.clone(), to))
     }
 
-    /// Reads the entries that end in these positions, for which there is [room](Self::reserve).
+    /// Reads the entries that end in these positions. Their memory must be
+    /// [reserved](Self::reserve).
     pub(super) fn take(&mut self, positions: Range<usize>, from: &mut dyn Read) -> io::Result<()> {
         let entries = self.entries(positions.start)..self.entries(positions.end);
         self.keys.take_behind(entries.clone(), from)?;
         self.index.iter_mut().try_for_each(|index| index.take(entries.clone(), from))
     }
 
-    /// Writes the rings of `len` positions as bytes.
+    /// Writes the rings of `len` positions.
     pub(super) fn write_rings(&self, len: usize, to: &mut dyn Write) -> io::Result<()> {
         [&self.keys].into_iter().chain(&self.raw).try_for_each(|ring| ring.write(len, to))
     }
 
-    /// Reads the rings of `len` positions, for which there is [room](Self::reserve).
+    /// Reads the rings of `len` positions. Their memory must be [reserved](Self::reserve).
     pub(super) fn take_rings(&mut self, len: usize, from: &mut dyn Read) -> io::Result<()> {
         self.rings().try_for_each(|ring| ring.take(len, from))
     }
@@ -186,8 +187,8 @@ impl CompressedState {
         CompressedState { keys: self.keys.fork(), raw, ..self.clone() }
     }
 
-    /// True if what the next position needs of those below `len` is still present: the window, and
-    /// the rows of entries that are not finished.
+    /// True if the rows that the next position needs are still present: the window, and the rows of
+    /// unfinished entries.
     pub(super) fn has(&self, len: usize) -> bool {
         let first = self.unfinished(len);
         let window = (len + 1).saturating_sub(self.window);
@@ -228,8 +229,8 @@ impl CompressedState {
         self.most
     }
 
-    /// Stores the keys [tokens, elements] of consecutive positions, for which there is
-    /// [room](Self::reserve).
+    /// Stores the keys [tokens, elements] of consecutive positions. Their memory must be
+    /// [reserved](Self::reserve).
     pub(crate) fn append(&mut self, first: usize, keys: &[f32]) {
         self.keys.append(first, keys);
     }
@@ -245,7 +246,7 @@ impl CompressedState {
         self.keys.behind(n as usize) as u32
     }
 
-    /// Keys and entries by their places, which are values too, of one head.
+    /// Keys and entries of the single head by their places. They are values, too.
     pub(crate) fn view(&self) -> KvCache<'_> {
         self.keys.rows().view()
     }
@@ -294,7 +295,7 @@ impl CompressedState {
         self.index.is_some()
     }
 
-    /// All numbers that positions from `len` on need.
+    /// All values that positions from `len` on need.
     #[cfg(test)]
     pub(super) fn seen(&self, len: usize) -> Vec<f32> {
         let mut seen = Vec::new();

@@ -14,8 +14,8 @@ use super::pages::{
 use super::rows::PagedRows;
 use crate::spec::{AttentionSpec, BlocksSpec};
 
-/// A layer with a window keeps room for this many tokens less one in addition to the window. At
-/// most this many are stored before they are attended with; longer chunks are split.
+/// Additional positions in the ring of a layer with a window, plus one. At most this many tokens
+/// are stored before they are attended with; longer chunks are split.
 const RING_CHUNK: usize = 64;
 
 /// Keys and values. Pages are allocated as positions arrive, and shared with sequences that have a
@@ -24,26 +24,26 @@ const RING_CHUNK: usize = 64;
 #[derive(Clone, Debug)]
 pub(crate) struct KvState {
     data: KvRows,
-    /// The layouts of keys and of values, which differ in the elements of a head.
+    /// The layouts of keys and of values, whose head sizes may differ.
     keys: CacheLayout,
     values: CacheLayout,
     /// Number of tokens that can be stored before they are attended with.
     pub(crate) chunk: usize,
     /// True if later positions overwrite earlier ones.
     is_ring: bool,
-    /// End of the positions that a ring holds: those a ring's length before it are overwritten, even
-    /// after later positions were dropped.
+    /// End of the positions written to a ring. Positions a ring's length before it are overwritten,
+    /// even if later positions were dropped.
     written: usize,
     journal: KvJournal,
     /// The keys of the layer's indexer, if it has one. Such a layer has no window.
     index: Option<PagedRows>,
-    /// Where keys of blocks are means, those of positions, which are never rounded.
+    /// Keys of single positions, if keys of blocks are their means. They are never rounded.
     parts: Option<PagedRows>,
-    /// Positions that a key of the indexer stands for.
+    /// Number of positions per key of the indexer.
     block: usize,
 }
 
-/// A state to return to: the length of the journal, and the end of the positions.
+/// A snapshot: the length of the journal, and the end of the positions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KvMark {
     rows: usize,
@@ -57,7 +57,7 @@ enum KvRows {
     Q8 { keys: Vec<Page<u8>>, values: Vec<Page<u8>> },
 }
 
-/// Rows that a ring has overwritten since the first snapshot, in case it is restored.
+/// Rows that a ring has overwritten since the first snapshot, for restoring it.
 #[derive(Clone, Debug, Default)]
 struct KvJournal {
     snapshots: usize,
@@ -85,9 +85,10 @@ impl KvState {
         let journal = KvJournal::default();
         let index = |it: BlocksSpec| PagedRows::new(it.dim, it.keys(limit), precision, page_bytes);
         let part = |it: BlocksSpec| PagedRows::new(it.dim, limit, KvPrecision::F32, page_bytes);
-        let index = spec.blocks.map(index);
-        let parts = spec.blocks.filter(|blocks| blocks.pooled).map(part);
-        let block = spec.blocks.filter(|blocks| blocks.pooled).map_or(1, |blocks| blocks.size);
+        let index = spec.extras.blocks.map(index);
+        let parts = spec.extras.blocks.filter(|blocks| blocks.pooled).map(part);
+        let block =
+            spec.extras.blocks.filter(|blocks| blocks.pooled).map_or(1, |blocks| blocks.size);
         let [dim, of_value] = [spec.head_dim, spec.value_dim].map(|it| precision.row(it));
         let keys = CacheLayout { capacity, page, heads: spec.kv_heads, dim };
         let values = CacheLayout { dim: of_value, ..keys };
@@ -103,7 +104,7 @@ impl KvState {
         page: usize,
     ) -> u64 {
         let rows = positions_held(shape(spec, limit).0, page);
-        let index = spec.blocks.map_or(0, |it| {
+        let index = spec.extras.blocks.map_or(0, |it| {
             let parts = if it.pooled { it.dim } else { 0 };
             PagedRows::bytes_for(it.dim, it.keys(limit), precision, page)
                 + PagedRows::bytes_for(parts, limit, KvPrecision::F32, page)
@@ -111,7 +112,7 @@ impl KvState {
         rows as u64 * KvState::row_bytes(spec, precision) + index
     }
 
-    /// Positions in the KV cache of so many.
+    /// Number of positions that the KV cache keeps of this many.
     pub(crate) fn kept(spec: &AttentionSpec, positions: usize) -> usize {
         shape(spec, positions).0
     }
@@ -227,7 +228,7 @@ impl KvState {
         self.index.iter().chain(&self.parts).for_each(|rows| rows.each_page(each));
     }
 
-    /// Bytes of a number by itself, and the length of a ring.
+    /// Bytes of a value, and the length of a ring.
     pub(super) fn layout(&self) -> [usize; 2] {
         let precision = match &self.data {
             KvRows::F32 { .. } => KvPrecision::F32,
@@ -237,7 +238,7 @@ impl KvState {
         [precision.row_bytes(1), if self.is_ring { self.keys.capacity } else { 0 }]
     }
 
-    /// Writes positions as bytes, those of a ring not.
+    /// Writes the rows of positions. Writes nothing for a ring.
     pub(super) fn write(&self, positions: Range<usize>, to: &mut dyn Write) -> io::Result<()> {
         if !self.is_ring {
             self.write_data(positions.clone(), to)?;
@@ -247,7 +248,7 @@ impl KvState {
         self.parts.iter().try_for_each(|parts| parts.write(positions.clone(), to))
     }
 
-    /// Reads positions, for which there is [room](Self::reserve).
+    /// Reads the rows of positions. Their memory must be [reserved](Self::reserve).
     pub(super) fn take(&mut self, positions: Range<usize>, from: &mut dyn Read) -> io::Result<()> {
         if !self.is_ring {
             self.take_data(positions.clone(), from)?;
@@ -258,7 +259,7 @@ impl KvState {
         self.parts.iter_mut().try_for_each(|parts| parts.take(positions.clone(), from))
     }
 
-    /// Writes the ring of `len` positions as bytes, if it is one.
+    /// Writes the ring of `len` positions, if the cache is a ring.
     pub(super) fn write_ring(&self, len: usize, to: &mut dyn Write) -> io::Result<()> {
         if !self.is_ring {
             return Ok(());
@@ -267,7 +268,7 @@ impl KvState {
         self.write_data(0..len.min(self.keys.capacity), to)
     }
 
-    /// Reads the ring of `len` positions, for which there is [room](Self::reserve).
+    /// Reads the ring of `len` positions. Its memory must be [reserved](Self::reserve).
     pub(super) fn take_ring(&mut self, len: usize, from: &mut dyn Read) -> io::Result<()> {
         if !self.is_ring {
             return Ok(());
@@ -314,15 +315,15 @@ impl KvState {
         }
     }
 
-    /// A cache with the same positions in the same pages, for another sequence. The first of the
-    /// two to write to a page copies it.
+    /// A cache for another sequence that shares the pages of this one. The first of the two to
+    /// write to a page copies it.
     pub(super) fn fork(&self) -> KvState {
         KvState { journal: KvJournal::default(), ..self.clone() }
     }
 
-    /// True if the positions that the next one sees, those below `len`, are still present.
+    /// True if all positions that the next one sees are still present.
     pub(super) fn has(&self, len: usize) -> bool {
-        // For a ring; a linear cache has all positions.
+        // Only a ring can lack positions.
         let capacity = self.keys.capacity;
         let window = capacity + 1 - self.chunk;
         len == 0 || self.written <= capacity + (len + 1).saturating_sub(window)
@@ -366,7 +367,8 @@ impl KvState {
         }
     }
 
-    /// Stores keys and values of consecutive positions, for which there is [room](Self::reserve).
+    /// Stores keys and values of consecutive positions. Their memory must be
+    /// [reserved](Self::reserve).
     pub(crate) fn append(&mut self, first: usize, tokens: usize, keys: &[f32], values: &[f32]) {
         let of_keys = self.keys;
         let of_values = self.values;
@@ -375,7 +377,7 @@ impl KvState {
             let positions = (first + tokens).saturating_sub(first.max(capacity));
             let elements = of_keys.heads * (of_keys.dim + of_values.dim);
             self.journal.reserve(positions, elements, &self.data);
-            // Until the ring wraps there is nothing to keep.
+            // Nothing is overwritten before the ring wraps.
             for position in first.max(capacity)..first + tokens {
                 let [of_keys, of_values] = [of_keys, of_values].map(HeadRows);
                 let KvJournal { positions, f32, bf16, q8, .. } = &mut self.journal;
@@ -425,20 +427,20 @@ impl KvState {
         self.index.as_mut().expect("a layer with an indexer").append(first, keys);
     }
 
-    /// Stores keys [tokens, dim] of positions, of which those of blocks are means.
+    /// Stores keys [tokens, dim] of single positions, if keys of blocks are means.
     ///
     /// # Panics
     ///
-    /// If keys of blocks are no means.
+    /// If keys of blocks are not means.
     pub(crate) fn append_parts(&mut self, first: usize, keys: &[f32]) {
         self.parts.as_mut().expect("a layer with keys of blocks").append(first, keys);
     }
 
-    /// The key of a position, of which that of its block is a mean.
+    /// The key of a single position, if keys of blocks are means.
     ///
     /// # Panics
     ///
-    /// If keys of blocks are no means.
+    /// If keys of blocks are not means.
     pub(crate) fn part(&self, position: usize) -> &[f32] {
         self.parts.as_ref().expect("a layer with keys of blocks").row(position)
     }
@@ -465,7 +467,8 @@ impl KvState {
 }
 
 impl KvJournal {
-    /// Makes room for more positions with this many elements each. A budget counts on the length.
+    /// Reserves memory for more positions with this many elements each, at exactly the length that
+    /// the budget assumes.
     fn reserve(&mut self, positions: usize, elements: usize, data: &KvRows) {
         self.positions.reserve_exact(positions);
         match data {

@@ -1,5 +1,5 @@
-//! Latents of one layer of one sequence: of each position one row, from which all heads make their
-//! keys and values, and the key by which an indexer finds it.
+//! Latents of one layer of one sequence. Each position has one row, from which all heads compute
+//! their keys and values, and the key of an indexer.
 
 use std::io::{self, Read, Write};
 use std::ops::Range;
@@ -17,9 +17,9 @@ use crate::spec::LatentSpec;
 pub(crate) struct LatentState {
     latents: PagedRows,
     index: Option<PagedRows>,
-    /// Where these are pooled, the keys of positions, and their gates. They are never rounded.
+    /// Keys and gates of single positions, if the indexer pools keys. They are never rounded.
     parts: Option<[PagedRows; 2]>,
-    /// Positions that are pooled.
+    /// Number of positions per pooled key.
     group: usize,
 }
 
@@ -101,12 +101,12 @@ impl LatentState {
         [&self.latents].into_iter().chain(others).for_each(|rows| rows.each_page(each));
     }
 
-    /// Bytes of a number by itself.
+    /// Bytes of a value.
     pub(super) fn layout(&self) -> usize {
         self.latents.precision().row_bytes(1)
     }
 
-    /// Writes positions, and the groups that end in them, as bytes.
+    /// Writes the rows of positions, and the groups that end in them.
     pub(super) fn write(&self, positions: Range<usize>, to: &mut dyn Write) -> io::Result<()> {
         let groups = positions.start / self.group..positions.end / self.group;
         self.latents.write(positions.clone(), to)?;
@@ -114,7 +114,7 @@ impl LatentState {
         self.parts.iter().flatten().try_for_each(|parts| parts.write(positions.clone(), to))
     }
 
-    /// Reads positions, for which there is [room](Self::reserve).
+    /// Reads the rows of positions. Their memory must be [reserved](Self::reserve).
     pub(super) fn take(&mut self, positions: Range<usize>, from: &mut dyn Read) -> io::Result<()> {
         let groups = positions.start / self.group..positions.end / self.group;
         self.latents.take(positions.clone(), from)?;
@@ -123,13 +123,13 @@ impl LatentState {
         parts.try_for_each(|parts| parts.take(positions.clone(), from))
     }
 
-    /// Stores latents [tokens, width] of consecutive positions, for which there is
-    /// [room](Self::reserve).
+    /// Stores latents [tokens, width] of consecutive positions. Their memory must be
+    /// [reserved](Self::reserve).
     pub(crate) fn append(&mut self, first: usize, rows: &[f32]) {
         self.latents.append(first, rows);
     }
 
-    /// The latents as keys, and their beginnings as values, of one head.
+    /// The latents as keys of one head, and their beginnings as values.
     pub(crate) fn view(&self) -> KvCache<'_> {
         self.latents.view()
     }

@@ -1,4 +1,4 @@
-//! The state that layers keep of a sequence.
+//! The state of a sequence in each layer.
 
 mod bytes;
 mod compressed;
@@ -50,7 +50,7 @@ impl KvPrecision {
         }
     }
 
-    /// Elements of a row of so many numbers: as many, or bytes in 8 bits.
+    /// Elements of a row of this many values: as many floats, or more bytes in 8 bits.
     const fn row(self, numbers: usize) -> usize {
         match self {
             KvPrecision::F32 | KvPrecision::Bf16 => numbers,
@@ -58,7 +58,7 @@ impl KvPrecision {
         }
     }
 
-    /// Bytes of such a row.
+    /// Bytes of a row of this many values.
     const fn row_bytes(self, numbers: usize) -> usize {
         let element = match self {
             KvPrecision::F32 => size_of::<f32>(),
@@ -82,16 +82,16 @@ pub(crate) enum LayerState {
     Recurrent(RecurrentState),
 }
 
-/// A layer state to return to.
+/// A snapshot of a layer's state.
 #[derive(Debug)]
 enum LayerSnapshot {
-    /// Of keys and values.
+    /// A snapshot of keys and values.
     Kv(kv::KvMark),
-    /// Of latents, which need none.
+    /// Latents need no snapshot.
     Latent,
-    /// Of keys of the last positions, and of entries.
+    /// A snapshot of keys of the last positions, and of entries.
     Compressed(Vec<ring::RingMark>),
-    /// Of a state of fixed size, which shares its numbers until they change.
+    /// A snapshot of a state of fixed size, which shares memory with the state until that changes.
     Recurrent(RecurrentState),
 }
 
@@ -102,11 +102,12 @@ pub(crate) struct SequenceState {
     pub(crate) len: usize,
     /// True while some layers have processed more, in a pass or after one that failed.
     pub(crate) partial: bool,
-    /// Of each layer; then, in some models, that of the convolutions of each.
+    /// The state of each layer. In some models, the states of the convolutions of each layer
+    /// follow.
     pub(crate) layers: Vec<LayerState>,
 }
 
-/// A sequence state to return to.
+/// A snapshot of a sequence.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct SequenceSnapshot {
@@ -175,12 +176,17 @@ impl SequenceState {
     /// The inputs that the convolutions of a layer remember.
     pub(crate) fn convs(&mut self, layer: usize) -> &mut [f32] {
         let first = self.layers.len() / 2;
-        let [past, _] = self.layers[first + layer].recurrent().numbers();
+        self.past(first + layer)
+    }
+
+    /// The inputs that the convolution of a recurrent layer remembers.
+    pub(crate) fn past(&mut self, layer: usize) -> &mut [f32] {
+        let [past, _] = self.layers[layer].recurrent().numbers();
         past
     }
 
-    /// The maximum size in bytes of what a pass of `tokens` tokens of `sequences` sequences keeps of
-    /// the state before: windows overwrite as many positions, states of fixed size are copied.
+    /// The maximum bytes that a pass of `tokens` tokens over `sequences` sequences keeps of earlier
+    /// states. Windows keep as many overwritten positions, and states of fixed size are copied.
     pub(crate) fn journal_bytes_for(
         spec: &ModelSpec,
         (sequences, tokens): (usize, usize),
@@ -250,27 +256,28 @@ impl SequenceState {
         self.layers.iter_mut().for_each(|layer| layer.trim(self.len));
     }
 
-    /// Bytes that `tokens` more positions take, with copies of memory that is shared.
+    /// Bytes that `tokens` more positions take, including copies of shared memory.
     pub(crate) fn growth(&self, tokens: usize) -> u64 {
         self.layers.iter().map(|layer| layer.growth(self.len, self.len + tokens)).sum()
     }
 
-    /// Passes on each page.
+    /// Calls `each` with every page.
     pub(crate) fn each_page(&self, each: &mut dyn FnMut(SharedPage)) {
         self.layers.iter().for_each(|layer| layer.each_page(each));
     }
 
-    /// Whatever decides about the bytes of positions beside the model: precisions, lengths of rings.
+    /// Facts that determine the bytes of positions, besides the model: precisions, and lengths of
+    /// rings.
     pub(crate) fn layout(&self) -> Vec<usize> {
         self.layers.iter().flat_map(LayerState::layout).collect()
     }
 
-    /// Writes positions as bytes, without what belongs to a length.
+    /// Writes the rows of positions, without the parts of the state that depend on the length.
     pub(crate) fn write(&self, positions: Range<usize>, to: &mut dyn Write) -> io::Result<()> {
         self.layers.iter().try_for_each(|layer| layer.write(positions.clone(), to))
     }
 
-    /// Writes what belongs to the length: windows and states of fixed size.
+    /// Writes the parts of the state that depend on the length: windows, and states of fixed size.
     pub(crate) fn write_end(&self, to: &mut dyn Write) -> io::Result<()> {
         self.layers.iter().try_for_each(|layer| layer.write_end(self.len, to))
     }
@@ -286,7 +293,7 @@ impl SequenceState {
         Ok(())
     }
 
-    /// Reads what belongs to the length. Fails for what cannot be that.
+    /// Reads the parts of the state that depend on the length. Fails for invalid bytes.
     pub(crate) fn take_end(&mut self, from: &mut dyn Read) -> io::Result<()> {
         let len = self.len;
         self.layers.iter_mut().try_for_each(|layer| layer.take_end(len, from))?;
@@ -320,12 +327,12 @@ impl SequenceState {
     }
 }
 
-/// True if there are convolutions beside other states: of these a sequence has as many again.
+/// True if layers have convolutions besides their mixers. A sequence then has twice as many states.
 fn has_convs(spec: &ModelSpec) -> bool {
     spec.layers.iter().any(|layer| layer.convs(spec.hidden).iter().any(|&past| past > 0))
 }
 
-/// Bytes of what they remember.
+/// Bytes of the states of these convolutions.
 fn conv_bytes(spec: &ModelSpec) -> u64 {
     let past = spec.layers.iter().flat_map(|layer| layer.convs(spec.hidden));
     (past.sum::<usize>() * size_of::<f32>()) as u64

@@ -1,10 +1,10 @@
-//! Pages of rows, as all states that are addressed by position keep them.
+//! Pages of rows, for all states that are addressed by position.
 
 use std::sync::Arc;
 
 use sws_kernels::functional::{CacheLayout, LEAST_PAGE, Page, Zero, zeroed};
 
-/// The number of positions per page when `asked` are asked for.
+/// The number of positions per page, if `asked` are requested.
 pub(super) fn positions_per_page(asked: usize) -> usize {
     asked.max(LEAST_PAGE).checked_next_power_of_two().unwrap_or(1 << (usize::BITS - 1))
 }
@@ -14,9 +14,9 @@ pub(super) fn positions_held(capacity: usize, page: usize) -> usize {
     if capacity <= page { capacity } else { capacity.next_multiple_of(page) }
 }
 
-/// Adds pages of `len` numbers until there are `needed`.
+/// Adds pages of `len` values until there are `needed`.
 pub(super) fn grow<E: Zero>(pages: &mut Vec<Page<E>>, needed: usize, len: usize) {
-    // Avoids the doubling of `push`: a budget counts on the length.
+    // `push` would double the capacity, and the budget relies on the exact length.
     pages.reserve_exact(needed.saturating_sub(pages.len()));
     while pages.len() < needed {
         pages.push(zeroed(len));
@@ -40,7 +40,7 @@ pub(super) fn bytes<E>(pages: &[Page<E>]) -> u64 {
     pages.iter().map(bytes_of).sum()
 }
 
-/// Passes on each page.
+/// Calls `each` with every page.
 pub(super) fn each_page<E>(pages: &[Page<E>], each: &mut dyn FnMut(SharedPage)) {
     for page in pages.iter().filter(|page| !page.is_empty()) {
         each(SharedPage { address: page.as_ptr().addr(), bytes: bytes_of(page) });
@@ -54,7 +54,7 @@ pub(super) fn growth<E>(pages: &[Page<E>], layout: &CacheLayout, len: usize, end
     }
     let new = layout.pages(end).saturating_sub(pages.len());
     let page = layout.page_len().expect("the formula has counted it before") * size_of::<E>();
-    // A ring goes on at its beginning.
+    // A ring continues at its beginning.
     let first = if end > layout.capacity { 0 } else { len / layout.page };
     let copied = pages.iter().skip(first).map(shared_bytes).sum::<u64>();
     (new * page) as u64 + copied

@@ -9,7 +9,7 @@ use sws_kernels::functional::{Page, zeroed};
 use super::bytes::{read_numbers, write_numbers};
 use super::pages::{SharedPage, each_page, shared_bytes};
 
-/// The size of such a state, in numbers.
+/// The size of such a state, in values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecurrentSize {
     /// Inputs of the last few tokens, for a short convolution.
@@ -18,19 +18,18 @@ pub(crate) struct RecurrentSize {
     pub(crate) sums: usize,
 }
 
-/// The state of such a layer. It belongs to a length and not to a position, so it cannot go back
-/// without a snapshot. A snapshot or fork shares the numbers until one of the two changes: then they
-/// are copied.
+/// The state of such a layer. It depends on all tokens so far, so it cannot go back without a
+/// snapshot. A snapshot or fork shares the memory until one of the two changes and copies it.
 #[derive(Clone, Debug)]
 pub(crate) struct RecurrentState {
     memory: RecurrentSize,
-    /// Both are empty before the first token.
+    /// Inputs of the last tokens. Like the sums, they are empty before the first token.
     past: Page<f32>,
     sums: Page<f32>,
 }
 
 impl RecurrentSize {
-    /// That of a layer that remembers nothing.
+    /// The size for a layer that remembers nothing.
     pub(crate) const NONE: RecurrentSize = RecurrentSize { past: 0, sums: 0 };
 
     /// Bytes of the state, at most.
@@ -75,7 +74,7 @@ impl RecurrentState {
         }
     }
 
-    /// Bytes that another position takes: those of the state if there is none, or it is shared.
+    /// Bytes that another position takes: those of the state, if it is not allocated yet or shared.
     pub(super) fn growth(&self) -> u64 {
         let RecurrentSize { past, sums } = self.memory;
         let each = [(&self.past, past), (&self.sums, sums)];
@@ -92,18 +91,18 @@ impl RecurrentState {
             .for_each(|page| each_page(slice::from_ref(page), each));
     }
 
-    /// Writes all numbers as bytes.
+    /// Writes all values.
     pub(super) fn write(&self, to: &mut dyn Write) -> io::Result<()> {
         [&self.past, &self.sums].into_iter().try_for_each(|numbers| write_numbers(numbers, to))
     }
 
-    /// Reads all numbers, for which there is [room](Self::reserve).
+    /// Reads all values. Their memory must be [reserved](Self::reserve).
     pub(super) fn take(&mut self, from: &mut dyn Read) -> io::Result<()> {
         self.numbers().into_iter().try_for_each(|numbers| read_numbers(numbers, from))
     }
 
-    /// The inputs of the last few tokens and the sums, to be changed. There must be
-    /// [room](Self::reserve).
+    /// The inputs of the last few tokens and the sums, for writing. The memory must be
+    /// [reserved](Self::reserve).
     pub(crate) fn numbers(&mut self) -> [&mut [f32]; 2] {
         [&mut self.past, &mut self.sums].map(Arc::make_mut)
     }
@@ -113,7 +112,7 @@ impl RecurrentState {
         &self.past
     }
 
-    /// All numbers.
+    /// All values.
     #[cfg(test)]
     pub(super) fn seen(&self) -> Vec<f32> {
         let mut seen = [&*self.past, &*self.sums].concat();

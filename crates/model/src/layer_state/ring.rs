@@ -8,27 +8,27 @@ use super::bytes::{read_len, write_numbers};
 use super::pages::SharedPage;
 use super::rows::PagedRows;
 
-/// A ring of rows, and places behind it that each get one row. What positions overwrite is kept
-/// while there is a snapshot; places behind the ring are simply written again after one was
+/// A ring of rows, followed by places that each get one row. Rows overwritten in the ring are kept
+/// while there is a snapshot. Places after the ring are simply written again after a snapshot was
 /// restored.
 #[derive(Clone, Debug)]
 pub(super) struct RowRing {
     rows: PagedRows,
     slots: usize,
-    /// End of the positions stored: those a ring's length before it are overwritten, even after
+    /// End of the positions stored. Positions a ring's length before it are overwritten, even if
     /// later positions were dropped.
     written: usize,
     journal: RingJournal,
 }
 
-/// A state to return to: the length of the journal, and the end of the positions.
+/// A snapshot: the length of the journal, and the end of the positions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RingMark {
     positions: usize,
     written: usize,
 }
 
-/// Rows that were overwritten since the first snapshot, in case it is restored.
+/// Rows that were overwritten since the first snapshot, for restoring it.
 #[derive(Clone, Debug, Default)]
 struct RingJournal {
     snapshots: usize,
@@ -37,8 +37,8 @@ struct RingJournal {
 }
 
 impl RowRing {
-    /// A ring of `slots` rows of `width` numbers with `behind` places behind it; nothing is
-    /// allocated yet.
+    /// A ring of `slots` rows of `width` values, followed by `behind` places. Nothing is allocated
+    /// yet.
     pub(super) fn new(
         width: usize,
         (slots, behind): (usize, usize),
@@ -49,7 +49,7 @@ impl RowRing {
         RowRing { rows, slots, written: 0, journal: RingJournal::default() }
     }
 
-    /// The maximum size of such a ring in bytes.
+    /// The maximum size of a ring in bytes.
     pub(super) fn bytes_for(
         width: usize,
         (slots, behind): (usize, usize),
@@ -74,7 +74,7 @@ impl RowRing {
         position % self.slots
     }
 
-    /// The n-th place behind the ring.
+    /// The n-th place after the ring.
     pub(super) fn behind(&self, n: usize) -> usize {
         self.slots + n
     }
@@ -101,7 +101,8 @@ impl RowRing {
         self.rows.trim(slots);
     }
 
-    /// Bytes that positions up to `end` and `behind` places take: any page may be written to.
+    /// Bytes that positions up to `end` and `behind` places take, assuming that any page may be
+    /// written to.
     pub(super) fn growth(&self, end: usize, behind: usize) -> u64 {
         let slots = if behind > 0 { self.slots + behind } else { self.slots.min(end) };
         self.rows.growth(0, slots)
@@ -111,29 +112,29 @@ impl RowRing {
         self.rows.each_page(each);
     }
 
-    /// Bytes of a number by itself, and the length.
+    /// Bytes of a value, and the length of the ring.
     pub(super) fn layout(&self) -> [usize; 2] {
         [self.rows.precision().row_bytes(1), self.slots]
     }
 
-    /// Writes the ring of `len` positions as bytes.
+    /// Writes the ring of `len` positions.
     pub(super) fn write(&self, len: usize, to: &mut dyn Write) -> io::Result<()> {
         write_numbers(&[self.written as u64], to)?;
         self.rows.write(0..self.slots.min(len), to)
     }
 
-    /// Reads the ring of `len` positions, for which there is [room](Self::reserve).
+    /// Reads the ring of `len` positions. Its memory must be [reserved](Self::reserve).
     pub(super) fn take(&mut self, len: usize, from: &mut dyn Read) -> io::Result<()> {
         self.written = read_len(from, len)?;
         self.rows.take(0..self.slots.min(len), from)
     }
 
-    /// Writes places behind the ring as bytes.
+    /// Writes places after the ring.
     pub(super) fn write_behind(&self, places: Range<usize>, to: &mut dyn Write) -> io::Result<()> {
         self.rows.write(self.slots + places.start..self.slots + places.end, to)
     }
 
-    /// Reads places behind the ring.
+    /// Reads places after the ring.
     pub(super) fn take_behind(
         &mut self,
         places: Range<usize>,
@@ -147,17 +148,17 @@ impl RowRing {
         self.written <= self.slots + first
     }
 
-    /// Stores the rows [tokens, width] of consecutive positions, for which there is
-    /// [room](Self::reserve).
+    /// Stores the rows [tokens, width] of consecutive positions. Their memory must be
+    /// [reserved](Self::reserve).
     pub(super) fn append(&mut self, first: usize, rows: &[f32]) {
         let width = self.rows.width();
         let end = first + rows.len() / width;
         if self.journal.snapshots > 0 {
-            // Until the ring wraps there is nothing to keep.
+            // Nothing is overwritten before the ring wraps.
             let from = first.max(self.slots);
             let RingJournal { positions, numbers, .. } = &mut self.journal;
             let count = end.saturating_sub(from);
-            // Exactly as long as needed: a budget counts on it.
+            // The capacity is exact, because the budget relies on it.
             positions.reserve_exact(count);
             numbers.reserve_exact(count * width);
             for position in from..end {
@@ -171,7 +172,7 @@ impl RowRing {
         self.written = self.written.max(end);
     }
 
-    /// Stores the row of the n-th place behind the ring.
+    /// Stores the row of the n-th place after the ring.
     pub(super) fn put(&mut self, n: usize, row: &[f32]) {
         self.rows.append(self.slots + n, row);
     }

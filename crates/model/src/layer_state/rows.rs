@@ -14,8 +14,8 @@ use super::pages::{
 /// Rows of one length. Pages are allocated as positions arrive, and shared with sequences that have
 /// a common prefix.
 ///
-/// Nothing is overwritten before a sequence is rewound or truncated, so positions beyond its length
-/// are simply written again: a snapshot has nothing to keep.
+/// A row is overwritten only after its sequence was rewound or truncated, so snapshots need not
+/// keep rows.
 #[derive(Clone, Debug)]
 pub(super) struct PagedRows {
     pages: Pages,
@@ -103,7 +103,7 @@ impl PagedRows {
         }
     }
 
-    /// Passes on each page.
+    /// Calls `each` with every page.
     pub(super) fn each_page(&self, each: &mut dyn FnMut(SharedPage)) {
         match &self.pages {
             Pages::F32(pages) => each_page(pages, each),
@@ -121,7 +121,7 @@ impl PagedRows {
         }
     }
 
-    /// Writes the rows of positions as bytes.
+    /// Writes the rows of positions.
     pub(super) fn write(&self, positions: Range<usize>, to: &mut dyn Write) -> io::Result<()> {
         match &self.pages {
             Pages::F32(pages) => write_rows(pages, &self.layout, positions, to),
@@ -130,7 +130,7 @@ impl PagedRows {
         }
     }
 
-    /// Reads the rows of positions, for which there is [room](Self::reserve).
+    /// Reads the rows of positions. Their memory must be [reserved](Self::reserve).
     pub(super) fn take(&mut self, positions: Range<usize>, from: &mut dyn Read) -> io::Result<()> {
         match &mut self.pages {
             Pages::F32(pages) => read_rows(pages, &self.layout, positions, from),
@@ -139,8 +139,8 @@ impl PagedRows {
         }
     }
 
-    /// Stores the rows [tokens, width] of consecutive positions, for which there is
-    /// [room](Self::reserve).
+    /// Stores the rows [tokens, width] of consecutive positions. Their memory must be
+    /// [reserved](Self::reserve).
     pub(super) fn append(&mut self, first: usize, rows: &[f32]) {
         let pages = match &mut self.pages {
             Pages::F32(pages) => CacheMut::F32(pages),
@@ -182,7 +182,7 @@ impl PagedRows {
         self.width
     }
 
-    /// The rows as keys, and their beginnings as values, of one head.
+    /// The rows as keys of one head, and their beginnings as values.
     pub(super) fn view(&self) -> KvCache<'_> {
         let data = match &self.pages {
             Pages::F32(pages) => KvData::F32 { keys: pages, values: pages },

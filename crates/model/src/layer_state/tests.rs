@@ -4,7 +4,9 @@ use proptest::prelude::*;
 use sws_kernels::functional::KvData;
 
 use super::*;
-use crate::spec::{AttentionSpec, CompressedSpec, LatentSpec, PoolIndexer, PoolSpec};
+use crate::spec::{
+    AttentionExtras, AttentionSpec, CompressedSpec, LatentSpec, PoolIndexer, PoolSpec,
+};
 
 const LIMIT: usize = 400;
 
@@ -18,24 +20,13 @@ fn attention(window: Option<usize>) -> AttentionSpec {
         qkv_bias: false,
         output_bias: false,
         qk_norm: crate::QkNorm::None,
-        clip: None,
-        window,
-        aligned: false,
-        temperature: None,
-        scale: 1.0,
         rope: None,
-        paired_rows: false,
-        fused: false,
+        window,
+        scale: 1.0,
         sinks: false,
         gate: None,
-        soft_cap: None,
-        value_norm: false,
-        value_scale: 1.0,
-        values_are_keys: false,
-        blocks: None,
         key_values: crate::KeyValues::Own,
-        distances: None,
-        conv: None,
+        extras: AttentionExtras::default(),
     }
 }
 

@@ -9,14 +9,14 @@ pub(super) fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> 
     let keys = spec.key_width();
     let values = spec.value_width();
     let matrix = |role, rows| TensorSpec::matrix(role, rows, hidden);
-    let mut tensors = match spec.fused {
+    let mut tensors = match spec.extras.fused {
         true => vec![matrix(Role::Mixed, spec.fused_rows())],
         false => vec![matrix(Role::Query, spec.query_rows())],
     };
-    if let Some(it) = spec.distances {
+    if let Some(it) = spec.extras.distances {
         tensors.push(matrix(Role::Distance, spec.heads * it.rank));
     }
-    if let Some(blocks) = spec.blocks {
+    if let Some(blocks) = spec.extras.blocks {
         match blocks.pooled {
             true => tensors.push(matrix(Role::IndexMixed, blocks.width() + blocks.dim)),
             false => {
@@ -25,12 +25,12 @@ pub(super) fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> 
             }
         }
     }
-    if !spec.fused && spec.has_keys() {
+    if !spec.extras.fused && spec.has_keys() {
         tensors.push(matrix(Role::Key, keys));
-        tensors.extend((!spec.values_are_keys).then(|| matrix(Role::Value, values)));
+        tensors.extend((!spec.extras.values_are_keys).then(|| matrix(Role::Value, values)));
     }
     tensors.extend(spec.gate_rows().map(|rows| TensorSpec::matrix(Role::OutputGate, rows, hidden)));
-    if spec.qkv_bias && spec.fused {
+    if spec.qkv_bias && spec.extras.fused {
         tensors.push(TensorSpec::vector(Role::MixedBias, spec.fused_rows()));
     } else if spec.qkv_bias {
         let biases = [
@@ -38,14 +38,14 @@ pub(super) fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> 
             (Role::KeyBias, keys),
             (Role::ValueBias, values),
         ];
-        let own = match (spec.has_keys(), spec.values_are_keys) {
+        let own = match (spec.has_keys(), spec.extras.values_are_keys) {
             (false, _) => &biases[..1],
             (true, true) => &biases[..2],
             (true, false) => &biases,
         };
         tensors.extend(own.iter().map(|&(role, len)| TensorSpec::vector(role, len)));
     }
-    if let Some(taps) = spec.conv {
+    if let Some(taps) = spec.extras.conv {
         tensors.push(TensorSpec { role: Role::KeyConv, rows: keys, cols: taps });
         tensors.push(TensorSpec { role: Role::ValueConv, rows: values, cols: taps });
     }
@@ -58,11 +58,11 @@ pub(super) fn attention(spec: &AttentionSpec, hidden: usize) -> Vec<TensorSpec> 
         tensors.push(TensorSpec::vector(Role::QueryNorm, q));
         tensors.extend(spec.has_keys().then(|| TensorSpec::vector(Role::KeyNorm, k)));
     }
-    if let Some(blocks) = spec.blocks {
+    if let Some(blocks) = spec.extras.blocks {
         tensors.push(TensorSpec::vector(Role::BlockQueryNorm, blocks.dim));
         tensors.push(TensorSpec::vector(Role::BlockKeyNorm, blocks.dim));
     }
-    if let Some(it) = spec.distances {
+    if let Some(it) = spec.extras.distances {
         tensors.push(TensorSpec { role: Role::DistanceRows, rows: it.rank, cols: it.extent });
     }
     if spec.sinks {

@@ -4,11 +4,11 @@ use super::TensorSpec;
 use crate::role::Role;
 use crate::spec::CompressedSpec;
 
-/// The roles of the rows that entries are pooled from, of the logits of their weights, of what is
-/// added to these, and of the norm of entries.
+/// The roles for entries: the rows that are pooled, the logits of their weights, the bias of these
+/// logits, and the norm of entries.
 pub(crate) const POOL_ROLES: [Role; 4] =
     [Role::Pool, Role::PoolGate, Role::PoolBias, Role::PoolNorm];
-/// The same of an indexer's entries.
+/// The same roles for an indexer's entries.
 pub(crate) const INDEX_POOL_ROLES: [Role; 4] =
     [Role::IndexPool, Role::IndexPoolGate, Role::IndexPoolBias, Role::IndexPoolNorm];
 

@@ -1,12 +1,12 @@
 //! The reads of residual streams, and of states kept from earlier layers.
 
-use sws_store::PieceKind;
+use sws_format::PieceKind;
 
 use super::TensorSpec;
 use crate::role::Role;
 use crate::spec::ModelSpec;
 
-/// A branch of a layer, where the residual is more than one state.
+/// A branch of a layer, in models with several residual streams or kept states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Site {
     /// The mixer.
@@ -16,8 +16,8 @@ pub(crate) enum Site {
 }
 
 impl Site {
-    /// The piece of the weights by which the branch reads and is added to streams. Those of experts
-    /// lie with their router, which forecasts query.
+    /// The piece with the weights by which the branch reads and writes streams. The weights of
+    /// experts are stored with their router, so that forecasts can query it.
     pub(crate) const fn piece(self) -> PieceKind {
         match self {
             Site::Mixer => PieceKind::Attention,
@@ -25,7 +25,7 @@ impl Site {
         }
     }
 
-    /// The roles of their matrix, what is added to its products, and the factors of these.
+    /// The roles of the matrix for stream weights, the bias of its products, and their factors.
     pub(crate) const fn roles(self) -> [Role; 3] {
         match self {
             Site::Mixer => [Role::MixerStreams, Role::MixerStreamsBase, Role::MixerStreamsScale],
@@ -33,7 +33,7 @@ impl Site {
         }
     }
 
-    /// The roles of the norm of states, and of the row that makes the logits of their mix.
+    /// The roles of the norm of kept states, and of the row that computes the logits of their mix.
     pub(crate) const fn mix(self) -> [Role; 2] {
         match self {
             Site::Mixer => [Role::MixerMixNorm, Role::MixerMix],
@@ -41,7 +41,7 @@ impl Site {
         }
     }
 
-    /// States kept from layers before a layer, or from itself, when the branch reads them.
+    /// Number of states kept from earlier layers, or from this layer, when the branch reads them.
     pub(crate) const fn kept(self, layer: usize, every: usize) -> usize {
         match self {
             Site::Mixer => layer.div_ceil(every),
@@ -49,7 +49,7 @@ impl Site {
         }
     }
 
-    /// The roles of the norm of streams, and of the matrices to the latent of their gates and from it.
+    /// The roles of the norm of streams, and of the matrices to and from the latent of their gates.
     pub(crate) const fn gates(self) -> [Role; 3] {
         match self {
             Site::Mixer => [Role::MixerStreamsNorm, Role::MixerStreamsDown, Role::MixerStreamsUp],
@@ -57,7 +57,7 @@ impl Site {
         }
     }
 
-    /// The role of the norm of what the branch reads.
+    /// The role of the norm of the branch's input.
     pub(crate) const fn norm(self) -> Role {
         match self {
             Site::Mixer => Role::MixerNorm,
@@ -65,14 +65,14 @@ impl Site {
         }
     }
 
-    /// The reads of these weights; none if the residual is one state.
+    /// The reads of the branch's stream weights; none in models with a single state.
     pub(super) fn reads(self, model: &ModelSpec) -> Vec<TensorSpec> {
         if model.kept_every.is_some() {
             return self.mix().map(|role| TensorSpec::vector(role, model.hidden)).to_vec();
         }
         let Some(streams) = model.streams else { return Vec::new() };
         let [matrix, base, scale] = self.roles();
-        if let Some(rank) = model.stream_gates {
+        if let Some(rank) = model.stream_gates() {
             let ([norm, down, up], width) = (self.gates(), model.state_width());
             return vec![
                 TensorSpec::vector(norm, width),

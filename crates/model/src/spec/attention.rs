@@ -15,89 +15,99 @@ pub struct AttentionSpec {
     pub head_dim: usize,
     /// Elements of a value.
     pub value_dim: usize,
-    /// True if one matrix computes all queries, then all keys, then all values.
-    pub fused: bool,
     /// True if queries, keys and values have biases.
     pub qkv_bias: bool,
     /// True if the output has a bias.
     pub output_bias: bool,
     /// The norms of queries and keys.
     pub qk_norm: QkNorm,
-    /// True if the values of each head are normed, without weights.
-    pub value_norm: bool,
-    /// The factor applied to values.
-    pub value_scale: f32,
-    /// True if values are the products of keys, before their norms.
-    pub values_are_keys: bool,
-    /// Queries, keys and values are clamped to ± this.
-    pub clip: Option<f32>,
-    /// Number of most recent keys that a query sees, itself included; None means all.
-    pub window: Option<usize>,
-    /// True if windows begin at multiples of their size.
-    pub aligned: bool,
-    /// The growth of queries.
-    pub temperature: Option<Temperature>,
-    /// The factor applied to products of queries and keys.
-    pub scale: f32,
     /// Index into [`ModelSpec::ropes`](crate::ModelSpec::ropes).
     pub rope: Option<usize>,
-    /// True if the matrices of queries and keys, and their biases, have the elements that a rotary
-    /// embedding turns together as neighbours. Their products are brought into halves.
-    pub paired_rows: bool,
+    /// Number of most recent keys that a query sees, itself included; None means all.
+    pub window: Option<usize>,
+    /// The factor applied to products of queries and keys.
+    pub scale: f32,
     /// True if each head has a sink: one more logit of the softmax, without a value.
     pub sinks: bool,
-    /// Scores become cap · tanh(score / cap).
-    pub soft_cap: Option<f32>,
     /// The gates by which outputs are multiplied.
     pub gate: Option<AttentionGate>,
-    /// The selection of the positions that a query sees; None means all.
-    pub blocks: Option<BlocksSpec>,
     /// The keys and values that queries see.
     pub key_values: KeyValues,
-    /// Numbers added to scores by the distance between a query and a key.
-    pub distances: Option<DistanceSpec>,
-    /// Values that the convolutions of keys and of values see, which are added to these before their
-    /// norms; None without.
-    pub conv: Option<usize>,
+    /// Variants that only one or two families have.
+    pub extras: AttentionExtras,
 }
 
-/// Numbers added to scores: for each query and distance, the product of a few numbers, which a matrix
-/// makes of the normed state for each head, and a column of another matrix. They grow as queries do.
+/// Variants of attention that only one or two families have; none by default. They are applied in
+/// the order of declaration.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct AttentionExtras {
+    /// True if one matrix computes all queries, then all keys, then all values (Ling).
+    pub fused: bool,
+    /// True if values are the products of keys, before their norms (Gemma 4).
+    pub values_are_keys: bool,
+    /// Number of values that the convolutions of keys and of values see. Their results are added
+    /// before the norms; `None` without convolutions (Inkling).
+    pub conv: Option<usize>,
+    /// True if the values of each head are normed, without weights (Gemma 4).
+    pub value_norm: bool,
+    /// The factor applied to values (MiMo).
+    pub value_scale: Option<f32>,
+    /// True if rotated pairs are neighbours in the matrices and biases of queries and keys. Their
+    /// products are rearranged into halves (GGUF).
+    pub paired_rows: bool,
+    /// Bound to which queries, keys and values are clamped: ± this (OLMoE).
+    pub clip: Option<f32>,
+    /// The growth of queries (Llama 4, Mistral, Inkling).
+    pub temperature: Option<Temperature>,
+    /// True if windows begin at multiples of their size (Llama 4).
+    pub aligned: bool,
+    /// The selection of the positions that a query sees; None means all (MiniMax M3, Qwen4).
+    pub blocks: Option<BlocksSpec>,
+    /// Numbers added to scores by the distance between a query and a key (Inkling).
+    pub distances: Option<DistanceSpec>,
+    /// Cap of scores, which become cap · tanh(score / cap) (Gemma 2).
+    pub soft_cap: Option<f32>,
+}
+
+/// Distance biases, which are added to scores. The bias of a query and a distance is the product of
+/// a few factors, which a matrix computes from the normed state for each head, and a column of
+/// another matrix. Biases grow as queries do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DistanceSpec {
-    /// Numbers for a head.
+    /// Number of factors per head.
     pub rank: usize,
-    /// Distances, from 0. Keys further away get nothing.
+    /// Number of distances, from 0. Keys further away have no bias.
     pub extent: usize,
 }
 
 /// The keys and values that the queries of a layer see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyValues {
-    /// Its own.
+    /// The layer's own.
     Own,
-    /// Its own, which later layers see, too. Those begin after a whole batch was stored, so that all
-    /// positions are kept, whatever the window.
+    /// The layer's own, which later layers use, too. These layers run after a whole batch was
+    /// stored, so all positions are kept, whatever the window.
     Lent,
-    /// Those of this earlier layer, with heads of the same shape. It has no matrices for them.
+    /// Those of this earlier layer, with heads of the same shape. The layer has no matrices for
+    /// keys and values.
     Of(usize),
 }
 
 /// Blocks of positions that queries see: the best by the scores of an indexer, larger scores first,
-/// then lower blocks. Its heads select each for as many query heads in a row. Blocks begin at
-/// multiples of their size.
+/// then lower blocks. Each head of the indexer selects for equally many consecutive query heads.
+/// Blocks begin at multiples of their size.
 ///
-/// The score of a block is the largest product of the head's query and a key of the positions that
-/// the query sees. An indexer has one key per position. Its queries and keys are normed and rotated
-/// as those of the layer are.
+/// The score of a block is the largest product of the head's query and a key among the positions
+/// that the query sees. An indexer has one key per position. Its queries and keys are normed and
+/// rotated like those of the layer.
 ///
-/// Or a whole block has one key: the mean of those of its positions, then normed, and rotated as
-/// its first position is. Its score is the sum of the products above zero with the queries of all
-/// heads, which select together. A query sees the best blocks, and the positions that are in no
-/// whole block.
+/// In another variant a whole block has one key: the mean of the keys of its positions, then
+/// normed, and rotated like its first position. Its score is the sum of the positive products with
+/// the queries of all heads, which select together. A query sees the best blocks, and the positions
+/// after the last whole block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlocksSpec {
-    /// Heads of the indexer, a divisor of those of the layer.
+    /// Heads of the indexer, a divisor of the layer's heads.
     pub heads: usize,
     /// Elements of its queries and keys.
     pub dim: usize,
@@ -105,7 +115,7 @@ pub struct BlocksSpec {
     pub size: usize,
     /// The largest number of blocks that a query sees.
     pub most: usize,
-    /// Blocks, up to that of the query, that it sees whatever their scores.
+    /// Number of last blocks, including the query's own, that it sees whatever their scores.
     pub last: usize,
     /// True if whole blocks have one key, and one matrix computes queries and keys of positions.
     pub pooled: bool,
@@ -114,8 +124,8 @@ pub struct BlocksSpec {
 /// The origin of the gates of an attention's outputs, and their function.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum AttentionGate {
-    /// The matrix of queries: for each head the rows of its query, then as many for its gate, whose
-    /// sigmoid counts.
+    /// The matrix of queries. For each head it has the rows of the query, followed by as many for
+    /// the gate, whose sigmoid is used.
     WithQueries,
     /// A matrix of its own.
     Own {
@@ -126,22 +136,22 @@ pub enum AttentionGate {
     },
 }
 
-/// Queries that grow with their position: by 1 + scale · ln(1 + ⌊(first + position) / length⌋), or by
-/// 1 + scale · ln(max((first + position) / length, 1)).
+/// Growth of queries with their position: they are multiplied by 1 + scale · ln(1 + ⌊(first +
+/// position) / length⌋), or by 1 + scale · ln(max((first + position) / length, 1)).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Temperature {
     /// The scale of the logarithm.
     pub scale: f64,
     /// Positions until the next step.
     pub length: f64,
-    /// The number of the first position.
+    /// The number that the first position counts as.
     pub first: usize,
-    /// True if they grow without steps.
+    /// True if queries grow without steps.
     pub smooth: bool,
 }
 
 /// Norms of queries and keys, of the same kind as the layer's norm. They come before the rotary
-/// embedding where nothing else is said.
+/// embedding unless stated otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QkNorm {
     /// No norm.
@@ -150,7 +160,7 @@ pub enum QkNorm {
     PerHead,
     /// Each head separately, after the rotary embedding.
     PerRotatedHead,
-    /// The same without weights.
+    /// Each head separately, without weights.
     Unweighted,
     /// All heads of a position together.
     FullWidth,
@@ -168,12 +178,13 @@ impl BlocksSpec {
         self.most * self.size + if self.pooled { self.size - 1 } else { 0 }
     }
 
-    /// Lists of positions for a query: one for each head of the indexer, or one for all.
+    /// Number of lists of positions for a query: one for each head of the indexer, or one for all
+    /// heads.
     pub fn lists(&self) -> usize {
         if self.pooled { 1 } else { self.heads }
     }
 
-    /// Keys of the indexer for so many positions.
+    /// Number of keys of the indexer for this many positions.
     pub(crate) fn keys(&self, positions: usize) -> usize {
         if self.pooled { (positions / self.size).max(1) } else { positions }
     }
@@ -193,7 +204,7 @@ impl AttentionSpec {
         }
     }
 
-    /// Rows of the matrix of gates, where it is one of its own.
+    /// Rows of the matrix of gates, if there is a separate one.
     pub(crate) fn gate_rows(&self) -> Option<usize> {
         match self.gate {
             None | Some(AttentionGate::WithQueries) => None,
@@ -202,8 +213,8 @@ impl AttentionSpec {
         }
     }
 
-    /// Elements of a position in the buffer for gates: queries with their gates, or gates as they
-    /// are multiplied, followed by the product of their matrix where that has one for each head.
+    /// Elements per position in the buffer for gates: queries with their gates, or gates in the
+    /// form in which they are multiplied. The product of a matrix with one row per head follows.
     pub(crate) fn gate_room(&self) -> usize {
         match self.gate {
             None => 0,
@@ -214,9 +225,13 @@ impl AttentionSpec {
         }
     }
 
-    /// Rows of the matrix of queries, keys and values, where it is one; otherwise 0.
+    /// Rows of the common matrix of queries, keys and values; 0 without such a matrix.
     pub(crate) fn fused_rows(&self) -> usize {
-        if self.fused { self.query_rows() + self.key_width() + self.value_width() } else { 0 }
+        if self.extras.fused {
+            self.query_rows() + self.key_width() + self.value_width()
+        } else {
+            0
+        }
     }
 
     /// Elements of all queries of a position.
@@ -224,14 +239,33 @@ impl AttentionSpec {
         self.heads * self.head_dim
     }
 
-    /// True if it keeps keys and values of its last positions only.
+    /// True if the layer keeps only the keys and values of its last positions.
     pub(crate) fn keeps_window(&self) -> bool {
         self.window.is_some() && self.key_values == KeyValues::Own
     }
 
-    /// True if it computes keys and values.
+    /// True if the layer computes keys and values.
     pub(crate) fn has_keys(&self) -> bool {
         !matches!(self.key_values, KeyValues::Of(_))
+    }
+
+    /// True if the layer has a matrix of values.
+    pub(crate) fn has_values(&self) -> bool {
+        self.has_keys() && !self.extras.values_are_keys
+    }
+
+    /// The layer whose keys and values a layer sees.
+    pub(crate) fn keys_of(&self, layer: usize) -> usize {
+        match self.key_values {
+            KeyValues::Own | KeyValues::Lent => layer,
+            KeyValues::Of(earlier) => earlier,
+        }
+    }
+
+    /// Elements of the cached keys and values of all heads of a position; none if the layer uses
+    /// those of another layer.
+    pub(crate) fn cached_widths(&self) -> [usize; 2] {
+        if self.has_keys() { [self.key_width(), self.value_width()] } else { [0; 2] }
     }
 
     /// Elements of all keys of a position.

@@ -1,15 +1,16 @@
 //! Attention to the last positions, and to entries that earlier ones were pooled into.
 
-/// Attention with one key per position, which is its value too. A query sees the last positions, and
-/// entries that earlier positions were pooled into. Outputs are rotated back by the query's angles,
-/// so that only distances count, and projected in two steps, the first by groups of heads.
+/// Attention with one key per position, which is its value, too. A query sees the last positions,
+/// and entries into which earlier positions were pooled. Outputs are rotated back by the query's
+/// angles, so that only distances matter. They are projected in two steps, the first by groups of
+/// heads.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CompressedSpec {
     /// Heads.
     pub heads: usize,
     /// Elements of a head.
     pub head_dim: usize,
-    /// The last elements of a head, which are rotated.
+    /// Number of rotated elements at the end of a head.
     pub rotated: usize,
     /// Elements of the latent query.
     pub query_rank: usize,
@@ -29,24 +30,26 @@ pub struct CompressedSpec {
     pub pools: Option<PoolSpec>,
 }
 
-/// Entries that positions are pooled into, by weights that each position has for every element.
+/// Entries into which positions are pooled. Each position has a weight for every element.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PoolSpec {
     /// Number of positions from one entry to the next. An entry is seen from its last position on,
     /// and rotated by the angles of its first.
     pub ratio: usize,
-    /// None: an entry pools its own positions, and all are seen. Otherwise it pools those of the
-    /// entry before it, too, each of which has a row for either, and an indexer selects entries.
+    /// The indexer that selects entries. Without an indexer, an entry pools its own positions, and
+    /// all entries are seen. With an indexer, an entry also pools the positions of the previous
+    /// entry, so each position has a row for each of the two.
     pub indexer: Option<PoolIndexer>,
 }
 
-/// An indexer of entries, which has short entries of its own. It scores one by Σ w · relu(q · k)
+/// An indexer of entries, with shorter entries of its own. It scores an entry by Σ w · relu(q · k)
 /// over its heads. The largest scores are selected, the earlier entry first among equals.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PoolIndexer {
     /// Heads.
     pub heads: usize,
-    /// Elements of a query and an entry. As many of the last are rotated as in a head of the layer.
+    /// Elements of a query and an entry. The rotated elements at the end are as many as in a head
+    /// of the layer.
     pub dim: usize,
     /// The largest number of entries that a query sees.
     pub most: usize,
@@ -68,7 +71,7 @@ impl CompressedSpec {
         self.pools.as_ref()?.indexer.as_ref()
     }
 
-    /// The largest number of positions and entries that a query sees, of `positions`.
+    /// Maximum number of positions and entries that a query sees, out of `positions`.
     pub(crate) fn most_seen(&self, positions: usize) -> usize {
         let entries = self.pools.map_or(0, |pools| {
             let all = positions / pools.ratio;
@@ -79,7 +82,7 @@ impl CompressedSpec {
 }
 
 impl PoolSpec {
-    /// Rows that a position has for entries, its own and the next one's.
+    /// Number of rows per position: one for its own entry, and possibly one for the next.
     pub(crate) const fn series(&self) -> usize {
         if self.indexer.is_some() { 2 } else { 1 }
     }

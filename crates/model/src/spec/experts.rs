@@ -7,13 +7,13 @@ use super::{MlpSpec, SharedSpec};
 pub struct MoeSpec {
     /// Number of routed experts.
     pub experts: usize,
-    /// Number of further choices of the router that return their input, and have no weights. They
-    /// come after the experts.
+    /// Number of identity choices of the router, which return their input and have no matrices.
+    /// They come after the experts.
     pub identities: usize,
-    /// Number of shared experts that the router scores, too, after all others; together they are
-    /// `shared`, of which each has as many activations and a matrix down of its own. The weights of
-    /// the chosen and of these are divided by one sum and multiplied by a number of the layer; those
-    /// of shared ones weigh their activations.
+    /// Number of shared experts that the router also scores, after all other choices. Together they
+    /// form `shared`; each has an equal part of its activations, and a down matrix of its own. The
+    /// weights of chosen and shared experts are divided by a common sum, and multiplied by a number
+    /// of the layer. The weight of a shared expert multiplies its activations.
     pub shared_scored: usize,
     /// Number of routed experts per token.
     pub top_k: usize,
@@ -27,10 +27,11 @@ pub struct MoeSpec {
     pub weighted_inputs: bool,
     /// The expert that every token uses in addition.
     pub shared: Option<SharedSpec>,
-    /// Elements of a projection of the normed state, which routed experts read in its place; another
-    /// matrix brings the sum of their outputs back. None if they read the state.
+    /// Size of a projection of the normed state that routed experts read. Another matrix projects
+    /// the sum of their outputs back. `None` if experts read the state itself.
     pub latent: Option<usize>,
-    /// True if the sum of their outputs is normed before that matrix, by the kind of the layer's norm.
+    /// True if the sum of the outputs is normed before that matrix, with the kind of the layer's
+    /// norm.
     pub latent_norm: bool,
     /// True if the sum of the experts is added to the state at the end of the next layer.
     pub added_later: bool,
@@ -45,34 +46,35 @@ pub enum Router {
         renormalise: bool,
     },
     /// The experts with the largest softmax probabilities, divided by their sum and multiplied by a
-    /// number of each expert.
+    /// factor of each expert.
     SoftmaxScaled,
     /// The experts with the largest logits, weighted by the softmax of these logits alone.
     SoftmaxOfChosen,
-    /// Two experts, one after the other: that with the largest logit x, weighted by the softmax over
-    /// the experts left whose logits y are near it, (x - y) / max(|y|, x) ≤ `reach`.
+    /// Two experts, one after the other. Each is the one with the largest logit x among the
+    /// remaining experts, weighted by the softmax over those whose logits y are near x: (x - y) /
+    /// max(|y|, x) ≤ `reach`.
     Near {
         /// The largest relative distance.
         reach: f32,
     },
     /// The experts with the largest ranks, weighted by their scores.
     Ranked(RankedRouter),
-    /// The experts that a table gives for the token, weighted by their scores.
+    /// The experts that a table selects by token, weighted by their scores.
     Table(RankedRouter),
 }
 
-/// A choice by ranks. A rank is a score plus the correction, and -inf in a group that is dropped.
+/// A choice by ranks. A rank is a score plus the correction, or -inf in a dropped group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RankedRouter {
     /// The function that turns logits into scores.
     pub scores: RouterScores,
-    /// True if each expert has a number that is added to its score.
+    /// True if each expert has a correction, which is added to its score.
     pub correction: bool,
-    /// The groups from which experts are chosen; None if all experts are one.
+    /// The groups from which experts are chosen; `None` if there is only one group.
     pub groups: Option<ExpertGroups>,
     /// The division of the weights of the chosen experts.
     pub renormalise: Renormalise,
-    /// The factor by which weights are multiplied in the end.
+    /// The final factor of the weights.
     pub scale: f32,
 }
 
@@ -81,12 +83,12 @@ pub struct RankedRouter {
 pub enum Renormalise {
     /// None.
     None,
-    /// By their sum and a small number.
+    /// Division by their sum plus a small number.
     Sum {
-        /// The number.
+        /// The small number.
         plus: f32,
     },
-    /// By their sum, or by this number where the sum is smaller.
+    /// Division by their sum, or by this number if the sum is smaller.
     AtLeast(f32),
 }
 
@@ -99,7 +101,7 @@ pub enum RouterScores {
     Sigmoid,
     /// √(ln(1 + e^logit)) of each logit.
     RootSoftplus,
-    /// The sigmoid of each logit, while experts are ranked by the logits themselves.
+    /// The sigmoid of each logit. Experts are ranked by the logits themselves.
     SigmoidOfRanks,
 }
 
@@ -108,9 +110,9 @@ pub enum RouterScores {
 pub struct ExpertGroups {
     /// Number of groups, a divisor of the number of experts.
     pub count: usize,
-    /// Number of groups that experts are chosen from.
+    /// Number of groups from which experts are chosen.
     pub kept: usize,
-    /// The measure of a group.
+    /// The measure by which groups are compared.
     pub by: GroupMeasure,
 }
 
@@ -119,7 +121,7 @@ pub struct ExpertGroups {
 pub enum GroupMeasure {
     /// The largest score plus correction.
     Best,
-    /// The sum of the two largest.
+    /// The sum of the two largest scores plus corrections.
     BestTwo,
 }
 
@@ -127,8 +129,8 @@ pub enum GroupMeasure {
 pub(crate) const MAX_GROUPS: usize = 256;
 
 impl RankedRouter {
-    /// The sigmoids of the experts with the largest sums of sigmoid and correction, divided by their
-    /// sum.
+    /// A router that chooses the experts with the largest sums of sigmoid and correction. Their
+    /// weights are the sigmoids, divided by their sum.
     pub const fn sigmoid() -> RankedRouter {
         RankedRouter {
             scores: RouterScores::Sigmoid,
@@ -141,7 +143,7 @@ impl RankedRouter {
 }
 
 impl MoeSpec {
-    /// Experts, of which each token uses `top_k`, and nothing beside them.
+    /// A mixture of experts, of which each token uses `top_k`, without further parts.
     pub const fn of((experts, top_k): (usize, usize), expert: MlpSpec, router: Router) -> MoeSpec {
         MoeSpec {
             experts,
@@ -159,12 +161,12 @@ impl MoeSpec {
         }
     }
 
-    /// Choices of the router.
+    /// Number of choices of the router.
     pub const fn ranked(&self) -> usize {
         self.experts + self.identities
     }
 
-    /// Rows of its matrix: its choices, and shared experts that it scores.
+    /// Number of rows of the router's matrix: its choices, and the shared experts that it scores.
     pub const fn scored(&self) -> usize {
         self.ranked() + self.shared_scored
     }
@@ -181,12 +183,12 @@ impl MoeSpec {
         }
     }
 
-    /// True if a table gives the experts of every token.
+    /// True if a table selects the experts of every token.
     pub const fn has_table(&self) -> bool {
         matches!(self.router, Router::Table(_))
     }
 
-    /// Rows of that table, in a model with so many tokens.
+    /// Number of rows of that table, in a model with this vocabulary.
     pub(crate) fn table_rows(&self, vocab: usize) -> Option<usize> {
         self.has_table().then_some(vocab)
     }

@@ -1,7 +1,7 @@
-//! Feed-forward blocks: MLPs, and those that experts share a layer with.
+//! Feed-forward blocks: MLPs, and shared experts.
 
+use sws_format::PieceKind;
 use sws_kernels::functional::Activation;
-use sws_store::PieceKind;
 
 use super::MoeSpec;
 use crate::role::Role;
@@ -30,26 +30,27 @@ pub struct MlpSpec {
     pub gate_up: GateUp,
 }
 
-/// The matrices that compute the gates and ups of an MLP. Where they are one, so are their biases.
+/// The matrices that compute the gates and ups of an MLP. If they share a matrix, they share a
+/// bias, too.
 ///
-/// A row of a product depends on one row of the matrix alone, so one product that is taken apart
-/// has the bits of two, and its matrix is stored, read and encoded as one.
+/// A row of a product depends on a single row of the matrix. A product that is split therefore has
+/// the bits of two products, and the common matrix is stored, read and encoded as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GateUp {
-    /// One each.
+    /// One matrix each.
     Separate,
-    /// One for both, the rows of all gates before those of all ups.
+    /// A common matrix, with the rows of all gates before those of all ups.
     Halves,
-    /// One for both, the row of each gate before that of its up.
+    /// A common matrix, with the row of each gate before that of its up.
     Interleaved,
-    /// One, called ups: their activation has no other factor.
+    /// A single matrix of ups, whose activation has no second factor.
     Ups,
 }
 
 /// A shared expert.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SharedSpec {
-    /// Its computation.
+    /// The computation of the shared expert.
     pub mlp: MlpSpec,
     /// True if its output is multiplied by the sigmoid of a separate router row.
     pub gated: bool,

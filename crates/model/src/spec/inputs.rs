@@ -1,10 +1,10 @@
-//! What tokens give to each layer besides their embedding.
+//! Per-layer inputs of tokens.
 
 use sws_kernels::functional::Activation;
 
-/// What tokens give to each layer besides their embedding: a part of a row of a table, and a normed
-/// part of a product of the embedding, added up. At its end a layer adds to the hidden state
-/// norm(up(activation(gate(state), input))).
+/// Per-layer inputs, which tokens add to each layer besides their embedding. An input is the sum of
+/// a part of a table row and a normed part of a product of the embedding. At its end a layer adds
+/// norm(up(activation(gate(state), input))) to the hidden state.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayerInputs {
     /// Elements of the input of a layer.

@@ -4,13 +4,13 @@ use sws_kernels::functional::RopePairs;
 
 use super::Temperature;
 
-/// Multi-head latent attention. A position is remembered by its latent, and by the part of its key
-/// that is rotated, which all heads share.
+/// Multi-head latent attention. The cache contains, for each position, its latent and the rotated
+/// part of its key, which all heads share.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LatentSpec {
     /// Heads.
     pub heads: usize,
-    /// Elements of the latent query; None if queries are made of the hidden state by one matrix.
+    /// Elements of the latent query; `None` if one matrix computes queries from the hidden state.
     pub query_rank: Option<usize>,
     /// Elements of the latent of keys and values.
     pub rank: usize,
@@ -56,29 +56,32 @@ pub enum LatentGates {
 /// scores first, then lower positions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SparseSpec {
-    /// The largest number of positions. A query that has no more before it, with its own, sees all.
-    /// Of an indexer of groups it is one less than a multiple of their length.
+    /// Maximum number of positions. A query that sees no more than these sees all of them,
+    /// including its own. For an indexer of groups, the number is one less than a multiple of the
+    /// group length.
     pub most: usize,
-    /// None: the positions selected by the last layer before this one that has an indexer.
+    /// The layer's own indexer; `None` to use the positions selected by the last earlier layer with
+    /// an indexer.
     pub indexer: Option<IndexerSpec>,
 }
 
-/// An indexer. It scores a position by Σ w · relu(q · k) over its heads, where the queries are made
-/// of the latent query, the weights and the one key of a position of the hidden state.
+/// An indexer. It scores a position by Σ w · relu(q · k) over its heads. Queries are computed from
+/// the latent query; the weights, and the single key of a position, from the hidden state.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IndexerSpec {
     /// Heads.
     pub heads: usize,
     /// Elements of a query and a key.
     pub dim: usize,
-    /// True if the last of them are rotated, false if the first are; as many as in a key of the layer.
+    /// True if the last elements are rotated, false if the first are. As many elements are rotated
+    /// as in a key of the layer.
     pub turns_last: bool,
     /// Eps of the norm of keys.
     pub eps: f32,
     /// The pairing of rotated elements.
     pub pairs: RopePairs,
-    /// Positions that are scored together, by a key that theirs are pooled into; 1 if each has its
-    /// own.
+    /// Number of positions that share a pooled key and are scored together; 1 if each has its own
+    /// key.
     pub group: usize,
 }
 
@@ -88,12 +91,12 @@ impl LatentSpec {
         self.heads * (self.plain + self.rotated)
     }
 
-    /// Elements that are remembered of a position: its latent, then the rotated part of its key.
+    /// Number of cached elements per position: its latent, then the rotated part of its key.
     pub fn width(&self) -> usize {
         self.rank + self.rotated
     }
 
-    /// Gates of a position.
+    /// Number of gates per position.
     pub fn gate_rows(&self) -> usize {
         match self.gates {
             LatentGates::None => 0,

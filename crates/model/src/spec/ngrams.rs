@@ -1,32 +1,33 @@
-//! Tables whose rows are chosen by the last few tokens.
+//! N-gram tables, whose rows are selected by the last few tokens.
 
-/// Rows of a table that n-grams of tokens choose. Each residual stream gets their value before the
-/// mixer, by a gate of its own, and a convolution of the values of earlier tokens.
+/// An n-gram table. Each residual stream gets a value computed from the selected rows before the
+/// mixer, through a gate of its own, and a convolution of the values of earlier tokens.
 ///
-/// The rows of a token follow from the tokens alone, so all of a pass are known before it begins.
+/// The rows depend only on tokens, so all rows of a pass are known before it begins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NgramSpec {
-    /// Tokens of the longest n-gram. There are rows for each length from 2 on.
+    /// Number of tokens in the longest n-gram. There are rows for each length from 2 on.
     pub size: usize,
-    /// Rows for each length.
+    /// Number of rows selected for each length.
     pub heads: usize,
     /// Elements of a row.
     pub dim: usize,
-    /// Values that the convolution sees, `size` tokens apart.
+    /// Number of values that the convolution sees, `size` tokens apart.
     pub taps: usize,
-    /// The token that ends a text. No n-gram reaches over it, and it stands for all tokens before.
+    /// The token that ends a text. N-grams do not extend across it, and it replaces all earlier
+    /// tokens.
     pub end: u32,
     /// Rows of each part of the table.
     pub parts: Vec<usize>,
 }
 
 impl NgramSpec {
-    /// Rows of a token.
+    /// Number of rows that a token selects.
     pub fn rows(&self) -> usize {
         (self.size - 1) * self.heads
     }
 
-    /// Elements of the rows of a token.
+    /// Number of elements in the rows of a token.
     pub fn width(&self) -> usize {
         self.rows() * self.dim
     }
@@ -36,13 +37,13 @@ impl NgramSpec {
         self.parts.iter().sum()
     }
 
-    /// Numbers that are remembered of streams of `width` elements together: inputs of the
-    /// convolution, then the tokens that n-grams begin with.
+    /// Number of remembered values, for streams of `width` elements in all: inputs of the
+    /// convolution, then the last tokens.
     pub(crate) fn past(&self, width: usize) -> usize {
         self.conv_past(width) + self.size - 1
     }
 
-    /// Those of the convolution alone.
+    /// Number of remembered inputs of the convolution.
     pub(crate) fn conv_past(&self, width: usize) -> usize {
         (self.taps - 1) * self.size * width
     }

@@ -29,33 +29,33 @@ pub struct DeltaSpec {
     pub gate: Activation,
     /// Bound of the exponents of decays, below zero.
     pub bound: Option<f32>,
-    /// Numbers that are stored as rates of decay. Those of the heads come first, and no other counts.
+    /// Number of stored rates of decay. The first ones belong to the heads; the others are ignored.
     pub rates: usize,
 }
 
 /// The matrices that compute the inputs of a gated delta net.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeltaInputs {
-    /// One for all queries, keys and values, and one each for gates, corrections and decays.
+    /// One matrix for all queries, keys and values, and one each for gates, corrections and decays.
     Separate,
-    /// One for all but corrections and decays, which have another. Both have the rows of each key
-    /// head together, with those of the heads that share it.
+    /// One matrix for all inputs except corrections and decays, which have another. Both matrices
+    /// group the rows by key heads, with those of the heads that share a key head.
     ByKeyHead,
-    /// As `Separate`, from files of llama.cpp: a head has the queries and keys of the head with its
-    /// number modulo `key_heads`, where neighbours share them otherwise, and rates of decay are stored
-    /// as numbers below zero, not as logarithms.
+    /// Like `Separate`, in files of llama.cpp. A head uses the queries and keys of the head with
+    /// its number modulo `key_heads`, whereas neighbours share them otherwise. Rates of decay are
+    /// stored as negative numbers, not as logarithms.
     Tiled,
-    /// One for all queries, keys and values, one for gates, and one for corrections and decays, which
-    /// has the rows of each key head together. Rates are stored as with `Tiled`.
+    /// One matrix for all queries, keys and values, one for gates, and one for corrections and
+    /// decays, which groups the rows by key heads. Rates are stored as with `Tiled`.
     Pairs,
-    /// One each for queries, keys, values, gates, corrections and decays, with a convolution each for
-    /// the first three. Every element of a key has a decay of its own.
+    /// One matrix each for queries, keys, values, gates, corrections and decays, and one
+    /// convolution each for the first three. Every element of a key has its own decay.
     Apart,
-    /// The same, with decays made of a latent.
+    /// Like `Apart`, with decays computed from a latent.
     PerElement {
         /// Elements of the latent.
         rank: usize,
-        /// True if gates are made of another of that size.
+        /// True if gates are computed from another latent of that size.
         gate_latent: bool,
     },
 }
@@ -112,7 +112,7 @@ impl DeltaSpec {
         2 * self.key_width() + self.value_width()
     }
 
-    /// Decays of a position.
+    /// Number of decays per position.
     pub fn decays(&self) -> usize {
         self.heads * if self.decay_per_key() { self.key_dim } else { 1 }
     }
@@ -138,7 +138,8 @@ impl DeltaSpec {
         Recurrence { heads, key_heads, key_dim, value_dim, decay_per_key, delta, tiled }
     }
 
-    /// True if each element of a key has a decay, and queries, keys and values are apart.
+    /// True if each element of a key has a decay, and queries, keys and values have separate
+    /// matrices.
     pub(crate) fn decay_per_key(&self) -> bool {
         matches!(self.inputs, DeltaInputs::Apart | DeltaInputs::PerElement { .. })
     }
@@ -160,7 +161,7 @@ impl StateSpaceSpec {
         self.width() + 2 * self.key_width()
     }
 
-    /// Rows of the first matrix: gates, what goes through the convolution, steps.
+    /// Number of rows of the first matrix: gates, channels of the convolution, and steps.
     pub fn rows(&self) -> usize {
         self.width() + self.channels() + self.heads
     }
@@ -176,7 +177,7 @@ impl StateSpaceSpec {
 }
 
 impl Mixer {
-    /// The size of the state of a sequence, if it is the same for any number of positions.
+    /// The size of a sequence's state, if it does not depend on the number of positions.
     pub(crate) fn memory(&self) -> Option<RecurrentSize> {
         let memory =
             |taps: usize, channels, sums| RecurrentSize { past: (taps - 1) * channels, sums };

@@ -1,18 +1,10 @@
-//! Replays the fuzzers' corpora and every input that once failed, on stable Rust.
+//! Replays the fuzzer's corpus and every input that once failed, on stable Rust.
 
 use std::fs;
 use std::path::Path;
 
 #[path = "../../../../fuzz/src/config.rs"]
 mod config;
-#[path = "../../../../fuzz/src/generation.rs"]
-mod generation;
-#[path = "../../../../fuzz/src/reply.rs"]
-mod reply;
-#[path = "../../../../fuzz/src/template.rs"]
-mod template;
-#[path = "../../../../fuzz/src/tokenizer.rs"]
-mod tokenizer;
 
 fn replay(target: &str, check: fn(&[u8]) -> bool) {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
@@ -22,26 +14,6 @@ fn replay(target: &str, check: fn(&[u8]) -> bool) {
 }
 
 #[test]
-fn tokenizers() {
-    replay("tokenizer", tokenizer::check);
-}
-
-#[test]
-fn chat_templates() {
-    replay("template", template::check);
-}
-
-#[test]
-fn replies() {
-    replay("reply", reply::check);
-}
-
-#[test]
 fn configurations() {
     replay("config", config::check);
-}
-
-#[test]
-fn generation_configurations() {
-    replay("generation", generation::check);
 }

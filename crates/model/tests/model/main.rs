@@ -1,6 +1,5 @@
-//! Configurations, tensors, the forward pass, and texts.
+//! Configurations, tensors and the forward pass.
 
 mod corpus;
 mod forward;
 mod naming;
-mod text;

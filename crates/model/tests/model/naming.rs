@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use sws_format::{Configuration, Naming, Placement, Value};
 use sws_model::{ForwardState, InvalidConfig, KvPrecision, Mixer, ModelSpec, supported};
-use sws_store::{Configuration, Naming, Placement, Value};
 
 fn config(model_type: &str) -> String {
     format!(

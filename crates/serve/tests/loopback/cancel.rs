@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use sws_store::Clock;
+use sws_format::Clock;
 use sws_testing::tales;
 
 use crate::client::{Response, Running, config, serve, wait_for};

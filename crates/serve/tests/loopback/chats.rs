@@ -119,7 +119,6 @@ fn what_is_known_and_not_supported_is_refused() {
     let tool = json!([{"type": "function", "function": {"name": "f", "parameters": {}}}]);
     let picture = json!([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]);
     for (more, param) in [
-        (json!({"tools": tool}), "tools"),
         (json!({"response_format": {"type": "json_object"}}), "response_format"),
         (json!({"modalities": ["audio"]}), "modalities"),
         (json!({"min_tokens": 3}), "min_tokens"),

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 use sws::{LoadedModel, Model, Needs, Options, PrefixDisk, Streaming};
+use sws_format::Clock;
 use sws_serve::{ServeError, Server, ServerConfig, ServerLimits};
-use sws_store::Clock;
 
 /// A running server.
 pub(crate) struct Running {

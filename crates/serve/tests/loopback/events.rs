@@ -5,8 +5,8 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use sws_format::Clock;
 use sws_serve::ServerConfig;
-use sws_store::Clock;
 use sws_testing::tales;
 
 use crate::cancel::{begun, long};

@@ -121,7 +121,6 @@ fn responses_have_the_text_of_a_chat() {
         json!({"input": "a", "include": ["message.output_text.logprobs"]}),
         json!({"input": "a", "metadata": {"a": "b".repeat(513)}}),
         json!({"input": "a", "previous_response_id": "resp_1"}),
-        json!({"input": "a", "tools": [{"type": "function", "name": "f"}]}),
         json!({"input": [{"type": "web_search_call"}]}),
         json!({"input": "a", "text": {"format": {"type": "json_schema"}}}),
         json!({"input": 3}),

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use sws_format::{Clock, Manifest};
 use sws_serve::{ServeError, Server, ServerConfig};
-use sws_store::{Clock, Manifest};
 use sws_testing::{root, tales};
 
 use crate::client::{Response, config, serve};

@@ -5,12 +5,10 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use sws::{BatchRequest, Cancel, End, Event, Generated, LoadedModel};
-use sws_grammar::{GrammarVocabulary, Structure};
-use sws_model::text::{
-    Constraint, ConstraintError, GenerationOptions, Position, TokenMask, Tokenizer,
-};
 use sws_testing::goldens::change;
 use sws_testing::tales;
+use sws_text::grammar::{GrammarVocabulary, Structure};
+use sws_text::{Constraint, ConstraintError, GenerationOptions, Position, TokenMask, Tokenizer};
 use tempfile::TempDir;
 
 use crate::chats;

@@ -9,6 +9,7 @@ use tempfile::TempDir;
 
 use crate::client::{Running, config, serve};
 use crate::interfaces::named;
+use crate::structured;
 
 pub(crate) const TEMPLATE: &str = "{# <think></think><tool_call> #}\
     {% for t in tools or [] %}{{ t.function.name }} {{ t.function.parameters.type }}\n{% endfor %}\
@@ -23,7 +24,7 @@ const ARGUMENTS: &str = "{\"city\": \"bern\"}";
 /// The token that is the answer.
 const TOKEN: usize = 40;
 
-fn model(template: &str) -> (TempDir, PathBuf) {
+pub(crate) fn model(template: &str) -> (TempDir, PathBuf) {
     model_with(template, ANSWER)
 }
 
@@ -285,11 +286,48 @@ fn tools_that_cannot_work_are_refused() {
         assert_eq!(response.status, 400, "{response:?}");
         assert_eq!(response.json()["error"]["param"], param);
     }
-    // A template with no known markers.
-    let (_temp, dir) = model("{{ messages[0].content }}{{ tools }}");
+}
+
+/// Models whose template has no known format of calls are shown tools in a text.
+#[test]
+fn every_template_can_show_tools() {
+    let call = "{\"name\": \"f\", \"arguments\": {\"city\": \"bern\"}}";
+    let template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
+    let (_temp, dir) = model_with(template, &format!("{call}STOP"));
     let server = serve(&dir, 1, config());
-    let response = server.post("/v1/chat/completions", &body(json!({})));
-    assert_eq!(response.json()["error"]["param"], "tools", "{response:?}");
+    let props = server.get("/props").json();
+    assert_eq!((&props["tools"], &props["has_tools"]), (&json!("generic"), &json!(true)));
+    let answer = ask(&server, json!({"tools": tools()}));
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls");
+    let found = &choice["message"]["tool_calls"][0]["function"];
+    assert_eq!(found, &json!({"name": "f", "arguments": ARGUMENTS}));
+    // Without tools it is text.
+    let text = &ask(&server, json!({}))["choices"][0]["message"]["content"];
+    assert_eq!(text, call);
+
+    let call =
+        json!({"id": "abc", "type": "function", "function": {"name": "f", "arguments": ARGUMENTS}});
+    let messages = json!([
+        {"role": "user", "content": "where"},
+        {"role": "assistant", "content": null, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "abc", "content": "here"},
+    ]);
+    let body = json!({"messages": messages, "tools": tools()});
+    let prompt = server.ask("/apply-template", &body)["prompt"].as_str().unwrap().to_owned();
+    let (shown, rest) = prompt.split_once("user: where\n").unwrap();
+    assert!(shown.starts_with("system: You can use these tools:"), "{shown}");
+    assert!(shown.contains("{\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}"), "{shown}");
+    let called = "{\"name\": \"f\", \"arguments\": {\"city\":\"bern\"}}";
+    assert_eq!(rest, format!("assistant: {called}\nuser: Result of f: here\n"));
+
+    // A template that refuses system messages has them in the user's.
+    let template = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}{{ messages[0].content }}";
+    let (_temp, dir) = model(template);
+    let server = serve(&dir, 1, config());
+    let body = json!({"messages": question(), "tools": tools()});
+    let prompt = server.ask("/apply-template", &body)["prompt"].clone();
+    assert!(prompt.as_str().unwrap().starts_with("where\n\nYou can use these tools:"), "{prompt}");
 }
 
 /// Some templates join the arguments of a call to text.
@@ -305,33 +343,48 @@ fn templates_that_need_arguments_as_text_get_them() {
     assert_eq!(server.ask("/apply-template", &body)["prompt"], format!("a f{ARGUMENTS}."));
 }
 
+/// A model that can write JSON, with a template.
+fn json_model(template: &str) -> (TempDir, PathBuf) {
+    let (temp, dir) = structured::model();
+    std::fs::write(dir.join("chat_template.jinja"), template).unwrap();
+    (temp, dir)
+}
+
+/// A demanded call keeps to the schema of its tool, though it is not strict.
 #[test]
 fn an_answer_that_must_be_a_call_is_one() {
-    // The token is the rest of a call.
-    let (_temp, dir) = model_with(TEMPLATE, "{\"city\": \"bern\"}}\n</tool_call>STOP");
+    let schema = |city: &str| json!({"type": "object", "properties": {"city": {"enum": [city]}}, "required": ["city"]});
+    let tool = |name: &str, city: &str| json!({"type": "function", "function": {"name": name, "parameters": schema(city)}});
+    let options = json!({"max_tokens": 40, "temperature": 0, "messages": question()});
+    let arguments = |city: &str| json!({ "city": city }).to_string();
+    let named = json!({"type": "function", "function": {"name": "f"}});
+    for template in [TEMPLATE, &TEMPLATE.replace("<tool_call>", "[TOOL_CALLS][ARGS]")] {
+        let (_temp, dir) = json_model(template);
+        let server = serve(&dir, 1, config());
+        let asked = json!({"tools": [tool("f", "bern"), tool("g", "rom")], "tool_choice": named});
+        let answer = server.ask("/v1/chat/completions", &with(options.clone(), asked));
+        let message = &answer["choices"][0]["message"];
+        assert_eq!(message["content"], Value::Null, "{answer}");
+        let call = json!({"name": "f", "arguments": arguments("bern")});
+        assert_eq!(message["tool_calls"][0]["function"], call);
+        let tool = json!({"name": "f", "input_schema": schema("bern")});
+        let asked = json!({"tools": [tool], "tool_choice": {"type": "any"}});
+        let answer = server.ask("/v1/messages", &with(options.clone(), asked));
+        assert_eq!(answer["content"][0]["input"], json!({"city": "bern"}), "{answer}");
+        // Older clients know calls by another name.
+        let function = json!({"name": "f", "parameters": schema("bern")});
+        let asked = json!({"functions": [function], "function_call": {"name": "f"}});
+        let answer = server.ask("/v1/chat/completions", &with(options.clone(), asked));
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["finish_reason"], "function_call");
+        assert_eq!(choice["message"]["function_call"], call);
+    }
+    // Among several, one of them.
+    let (_temp, dir) = json_model(TEMPLATE);
     let server = serve(&dir, 1, config());
-    let choice = json!({"type": "function", "function": {"name": "f"}});
-    let answer = ask(&server, json!({"tools": tools(), "tool_choice": choice}));
-    let message = &answer["choices"][0]["message"];
-    assert_eq!(message["content"], Value::Null);
-    assert_eq!(message["tool_calls"][0]["function"], json!({"name": "f", "arguments": ARGUMENTS}));
-    let tool = json!({"name": "f", "input_schema": {"type": "object"}});
-    let choice = json!({"type": "tool", "name": "f"});
-    let body = json!({"messages": question(), "tools": [tool], "tool_choice": choice});
-    let answer = server.ask("/v1/messages", &with(options(), body));
-    assert_eq!(answer["content"][0]["input"], json!({"city": "bern"}));
-
-    let template = TEMPLATE.replace("<tool_call>", "[TOOL_CALLS][ARGS]");
-    let (_temp, dir) = model_with(&template, &format!("{ARGUMENTS}STOP"));
-    let server = serve(&dir, 1, config());
-    let choice = json!({"type": "function", "function": {"name": "f"}});
-    let answer = ask(&server, json!({"tools": tools(), "tool_choice": choice}));
-    let calls = &answer["choices"][0]["message"]["tool_calls"];
-    assert_eq!(calls[0]["function"], json!({"name": "f", "arguments": ARGUMENTS}));
-
-    let (_temp, dir) = model_with(TEMPLATE, "g\", \"arguments\": {}}</tool_call>STOP");
-    let server = serve(&dir, 1, config());
-    let answer = ask(&server, json!({"tools": tools(), "tool_choice": "required"}));
-    let calls = &answer["choices"][0]["message"]["tool_calls"];
-    assert_eq!(calls[0]["function"]["name"], "g", "{answer}");
+    let asked = json!({"tools": [tool("f", "bern"), tool("g", "rom")], "tool_choice": "required"});
+    let answer = server.ask("/v1/chat/completions", &with(options, asked));
+    let call = &answer["choices"][0]["message"]["tool_calls"][0]["function"];
+    let city = if call["name"] == "f" { "bern" } else { "rom" };
+    assert_eq!(call["arguments"], arguments(city), "{answer}");
 }

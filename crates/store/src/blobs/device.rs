@@ -1,4 +1,4 @@
-//! Where private files are: a directory, or in tests a device that fails.
+//! Storage of private files: a directory, or in tests a device that fails.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -8,41 +8,43 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Advice, AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT};
 
-use crate::regular::open_regular;
+use sws_format::open_regular;
 
-/// Files as [`Blobs`](super::Blobs) uses them.
+/// A device that stores the files of [`Blobs`](super::Blobs).
 pub trait BlobDevice: fmt::Debug + Send {
     /// Creates a file that only its user can read. It must not exist.
     fn create(&self, path: &Path) -> io::Result<Box<dyn BlobWriter>>;
 
-    /// Opens a file. Returns its length, too.
+    /// Opens a file. Also returns its length.
     fn open(&self, path: &Path) -> io::Result<(Box<dyn Read>, u64)>;
 
-    /// Gives a file another name, in place of one that has it.
+    /// Renames a file. It replaces a file with the new name, if there is one.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
     /// Removes a file, a link or an empty directory.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// Sets the times of the last changes of files: now, and each a little before the one before it.
+    /// Sets the modification times of files: the first to now, and each of the others slightly
+    /// earlier than the previous one.
     fn used(&self, paths: &[PathBuf]) -> io::Result<()>;
 }
 
 /// A file that is being written.
 pub trait BlobWriter: Write {
-    /// Waits until all bytes are on the device, and leaves none of them in memory.
+    /// Waits until all bytes are on the device, and drops them from the page cache.
     fn finish(&mut self) -> io::Result<()>;
 }
 
 /// The files of the system.
 #[derive(Debug)]
 pub struct SystemFiles {
-    /// A file whose time of change is the present one once it is set.
+    /// A file whose modification time is set to read the current time of the file system.
     clock: PathBuf,
 }
 
 impl SystemFiles {
-    /// Those of the directory that has this file, whose time of change is of no meaning.
+    /// The files of the directory that contains `clock`, whose modification time has no other
+    /// meaning.
     pub fn beside(clock: &Path) -> SystemFiles {
         SystemFiles { clock: clock.to_owned() }
     }

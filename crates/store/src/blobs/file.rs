@@ -8,19 +8,20 @@ use super::name::BlobName;
 
 const MAGIC: &[u8; 8] = b"swsblob1";
 const SUM: usize = 32;
-/// Bytes of a file beside its contents.
+/// Bytes of a file in addition to its contents.
 pub(super) const FRAME: u64 = (MAGIC.len() + SUM) as u64;
-/// Bytes that are read or written together.
+/// Bytes that are read or written at once.
 const BUFFER: usize = 64 << 10;
 
-/// What writes the contents of a file; it is called twice, and writes the same both times.
+/// Function that writes the contents of a file. It is called twice, and must write the same both
+/// times.
 pub(super) type Contents<'a> = &'a mut dyn FnMut(&mut dyn Write) -> io::Result<()>;
 
-/// What became of reading a file.
+/// Result of reading a file.
 pub(super) enum BlobContents {
-    /// It was read.
+    /// The file was read, and is intact.
     Whole,
-    /// It is not what was written, or not what it should be.
+    /// The file is damaged, or its contents were refused.
     Damaged,
 }
 
@@ -50,7 +51,7 @@ pub(super) fn write(
 }
 
 /// Reads a file that should have `len` bytes. `contents` gets a reader of the contents, and has to
-/// read them all; they are of no use before this returns [`BlobContents::Whole`].
+/// read all of them. The result is valid only once this returns [`BlobContents::Whole`].
 pub(super) fn read(
     device: &dyn BlobDevice,
     path: &Path,
@@ -80,7 +81,7 @@ pub(super) fn read(
     Ok(if from.sum.finalize() == expected { BlobContents::Whole } else { BlobContents::Damaged })
 }
 
-/// The checksum before the contents: that of a name which [follows](BlobName::then).
+/// The state of the checksum before the contents. It covers the name and the size.
 fn sum(name: &BlobName, size: u64) -> blake3::Hasher {
     let mut sum = blake3::Hasher::new();
     sum.update(&(SUM as u64).to_le_bytes()).update(name.bytes()).update(&size.to_le_bytes());
@@ -129,7 +130,7 @@ impl<R: Read> Read for Checked<R> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let len = usize::try_from(self.left).map_or(bytes.len(), |left| left.min(bytes.len()));
         match self.inner.read(&mut bytes[..len]) {
-            // The length of the file was another when it was opened.
+            // The file was longer when it was opened.
             Ok(0) if len > 0 => {
                 self.failed = Some(ErrorKind::UnexpectedEof.into());
                 Ok(0)

@@ -1,7 +1,7 @@
-//! Private files in a directory of their own, by names that are hashes, within a limit.
+//! Private files in a directory of their own, with hashes as names, within a size limit.
 //!
-//! A file appears once it is complete, and is checked when it is read. The one that was used longest
-//! ago goes first.
+//! A file appears once it is complete, and is verified when it is read. The least recently used
+//! files are removed first.
 
 mod device;
 mod file;
@@ -22,12 +22,12 @@ pub use name::BlobName;
 
 use file::{BlobContents, FRAME};
 
-use crate::remedy;
+use sws_format::remedy;
 
 const LOCK: &str = "lock";
-/// Maximum number of files, whose names are in memory.
+/// Maximum number of files, because their names are kept in memory.
 const MOST: usize = 1 << 16;
-/// Ending of a file that is not complete.
+/// Suffix of an incomplete file.
 const PART: &str = ".part";
 
 /// Private files in a directory. One process uses it at a time.
@@ -38,14 +38,14 @@ pub struct Blobs {
     /// Bytes of all files.
     bytes: u64,
     files: HashMap<BlobName, BlobEntry>,
-    /// Names by the times of their last uses.
+    /// Names, in the order of their last uses.
     order: BTreeMap<u64, BlobName>,
     uses: u64,
     /// Bytes written by this process.
     written: u64,
-    /// Files used since then do not go for others.
+    /// Files used since this point in the order are not removed for new ones.
     protected: u64,
-    /// Names that directories have, with files in them.
+    /// Names of files that are taken by non-empty directories.
     occupied: HashSet<BlobName>,
     faults: Vec<BlobsError>,
     device: Box<dyn BlobDevice>,
@@ -66,19 +66,19 @@ pub enum BlobsError {
     /// The directory cannot be created or read.
     #[error("`{}` cannot be used: {cause}; choose another directory, or do without", .path.display())]
     Directory { path: PathBuf, cause: io::Error },
-    /// Something else than a file has the name of the lock.
+    /// The name of the lock file is taken by something other than a file.
     #[error("`{}` is not a regular file; remove it", .0.display())]
     Lock(PathBuf),
-    /// A directory that is not empty has the name of a file.
+    /// A non-empty directory has the name of a file.
     #[error("`{}` is a directory with files in it, where a file of this one belongs; move it elsewhere", .0.display())]
     Occupied(PathBuf),
-    /// The directory is a link, a file, or that of another user.
+    /// The directory is a link, a file, or owned by another user.
     #[error("`{}` is not a directory of this user; remove it, or choose another", .0.display())]
     Foreign(PathBuf),
     /// Another process uses the directory.
     #[error("`{}` is in use by another process; end that one first", .0.display())]
     Busy(PathBuf),
-    /// A file whose bytes are not those that were written. It was removed.
+    /// The bytes of a file are not those that were written. It was removed.
     #[error("`{}` was damaged, and is removed; what it held is computed again", .0.display())]
     Damaged(PathBuf),
     /// A file that cannot be read. It was removed.
@@ -97,7 +97,7 @@ impl Blobs {
         Blobs::open_on(dir, limit, Box::new(SystemFiles::beside(&dir.join(LOCK))))
     }
 
-    /// As [`open`](Self::open), with files on another device than the system's.
+    /// Like [`open`](Self::open), with files on another device than the system's.
     pub fn open_on(
         dir: &Path,
         limit: u64,
@@ -137,7 +137,7 @@ impl Blobs {
         Ok(blobs)
     }
 
-    /// Finds the files of earlier processes, and removes those that were not completed.
+    /// Finds the files of earlier processes, and removes incomplete ones.
     fn scan(&mut self) -> Result<(), BlobsError> {
         let dir = self.dir.clone();
         let failed = |cause| BlobsError::Directory { path: dir.clone(), cause };
@@ -189,13 +189,13 @@ impl Blobs {
         }
     }
 
-    /// True if there is such a file.
+    /// True if the file exists.
     pub fn has(&self, name: &BlobName) -> bool {
         self.files.contains_key(name)
     }
 
-    /// Marks files as used, the first of them last, so that it stays longest. From now on others do not
-    /// go for those that are [put](Self::put), until the next call.
+    /// Marks files as used, the first of them as the most recent. Until the next call, no file that
+    /// is [put](Self::put) displaces them.
     pub fn used(&mut self, names: &[BlobName]) {
         self.protected = self.uses + 1;
         for name in names.iter().rev() {
@@ -205,17 +205,17 @@ impl Blobs {
         }
     }
 
-    /// Lets the [uses](Self::used) of files, in this order, be known to later processes.
+    /// Stores the [uses](Self::used) of files, in this order, for later processes.
     pub fn note_uses(&self, names: &[BlobName]) {
         let files = names.iter().filter(|name| self.has(name));
         let paths: Vec<PathBuf> = files.map(|name| self.path(name)).collect();
-        // Only the order after a restart depends on it.
+        // A failure only affects the order after a restart.
         let _ = self.device.used(&paths);
     }
 
-    /// Reads a file by a function that gets its contents, and has to read them all. Returns false if
-    /// there is none. One that is damaged is removed, and an error, and so is one that the function
-    /// refuses: then nothing of what it has read is of use.
+    /// Reads a file. `contents` gets a reader, and has to read all of the contents. Returns false
+    /// if there is no such file. A file that is damaged, or that `contents` refuses, is removed and
+    /// gives an error. In that case nothing that `contents` has read is valid.
     pub fn get(
         &mut self,
         name: &BlobName,
@@ -236,9 +236,9 @@ impl Blobs {
         }
     }
 
-    /// Writes a file by a function that is called twice, and writes the same contents both times. Others
-    /// go as far as the limit demands. Returns false, and writes nothing, if there is one of that name, or
-    /// no room beside those just [used](Self::used).
+    /// Writes a file. `contents` is called twice, and must write the same both times. Least
+    /// recently used files are removed to stay within the limit. Returns false, and writes nothing,
+    /// if the file exists, or if there is no room without the files just [used](Self::used).
     pub fn put(
         &mut self,
         name: &BlobName,
@@ -269,7 +269,7 @@ impl Blobs {
         Ok(true)
     }
 
-    /// Takes what was wrong with the directory when it was opened.
+    /// Returns the problems found in the directory when it was opened.
     pub fn faults(&mut self) -> Vec<BlobsError> {
         std::mem::take(&mut self.faults)
     }
@@ -294,8 +294,8 @@ impl Blobs {
         self.written
     }
 
-    /// Removes files, those used longest ago first, until another of this size has room, and a name.
-    /// Returns false, and removes nothing, if those that may go are not enough.
+    /// Removes the least recently used files until there is room for another file of this size, and
+    /// for its name. Returns false, and removes nothing, if the removable files do not suffice.
     fn make_room(&mut self, size: u64) -> bool {
         let limit = self.limit;
         let fits = |bytes: u64, files| bytes.saturating_add(size) <= limit && files < MOST;
@@ -321,7 +321,7 @@ impl Blobs {
         self.dir.join(name.to_string())
     }
 
-    /// Adds a file as the one that was used last.
+    /// Adds a file as the most recently used one.
     fn insert(&mut self, name: BlobName, bytes: u64) {
         self.uses += 1;
         self.bytes += bytes;
@@ -336,7 +336,7 @@ impl Blobs {
         Some(kept)
     }
 
-    /// Removes a file. If that fails, it is of no use, and its bytes count on.
+    /// Removes a file. If that fails, the file is not used any more, but its bytes still count.
     fn discard(&mut self, name: &BlobName) {
         if let Some(BlobEntry { bytes, .. }) = self.forget(name)
             && !self.remove_file(&self.path(name))
@@ -345,7 +345,7 @@ impl Blobs {
         }
     }
 
-    /// Removes what another program has put in the place of a file.
+    /// Removes whatever another program has put in place of a file.
     fn clear(&mut self, name: &BlobName, path: &Path) -> Result<(), BlobsError> {
         match self.device.remove(path) {
             Err(cause) if cause.kind() == ErrorKind::DirectoryNotEmpty => {
@@ -359,7 +359,7 @@ impl Blobs {
         }
     }
 
-    /// Removes a file, if it is there. Returns false if that fails.
+    /// Removes a file, if it exists. Returns false on failure.
     fn remove_file(&self, path: &Path) -> bool {
         match self.device.remove(path) {
             Err(error) => error.kind() == ErrorKind::NotFound,
@@ -370,19 +370,20 @@ impl Blobs {
 
 impl Drop for Blobs {
     fn drop(&mut self) {
-        // A process that begins just now has the file open, too, and would keep the lock.
+        // A process that is just being started may have inherited the open file, which would keep
+        // the lock.
         let _ = rustix::fs::flock(&self.lock, FlockOperation::Unlock);
     }
 }
 
-/// Opens the file whose lock keeps other processes out, or creates it.
+/// Opens or creates the file whose lock keeps other processes out.
 fn open_lock(path: &Path) -> Result<File, BlobsError> {
     let opened = OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(false)
         .mode(0o600)
-        // A pipe in its place would block until it has a reader.
+        // Opening a pipe in its place would block until it has a reader.
         .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32)
         .open(path);
     let is_file = path.symlink_metadata().map_or(true, |about| about.is_file());

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// The name of a file: a hash of what its bytes were computed from.
+/// The name of a file: a hash of the inputs from which its contents were computed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct BlobName([u8; 32]);
 
 impl BlobName {
-    /// The name of what some parts decide about. Their borders count, too.
+    /// The name for these inputs. The boundaries between parts count, too.
     pub fn of(parts: &[&[u8]]) -> BlobName {
         let mut hasher = blake3::Hasher::new();
         for part in parts {
@@ -17,7 +17,7 @@ impl BlobName {
         BlobName(*hasher.finalize().as_bytes())
     }
 
-    /// The name of what follows this one and has these bytes.
+    /// The name derived from this one and from these bytes.
     pub fn then(&self, bytes: &[u8]) -> BlobName {
         BlobName::of(&[&self.0, bytes])
     }

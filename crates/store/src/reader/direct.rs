@@ -4,9 +4,9 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::ShardReader;
+use sws_format::{Manifest, ShardReader};
+
 use super::files::{Caching, OpenFile, OpenFiles, open_file_limit};
-use crate::Manifest;
 
 /// Reads with `O_DIRECT`. A file whose file system refuses that is read through the page cache, and
 /// its pages are dropped afterwards.

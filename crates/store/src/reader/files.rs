@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use lru::LruCache;
 use rustix::fs::{Advice, AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::process::Resource;
+use sws_format::{Manifest, open_regular};
 
-use crate::regular::open_regular;
-use crate::{Manifest, SLOT_ALIGN};
+use crate::SLOT_ALIGN;
 
 /// Descriptors left for everything else in the process.
 const RESERVE: u64 = 128;
@@ -67,8 +67,8 @@ impl OpenFiles {
         if let Some(file) = self.lock().get(&index) {
             return Ok(Arc::clone(file));
         }
-        // Opened without the lock, so that reads of other files need not wait. If two threads open
-        // the same file, the later one stays.
+        // The file is opened without the lock, so that reads of other files need not wait. If two
+        // threads open the same file, the later one is kept.
         let file = Arc::new(open(self.path(index)?, self.mode)?);
         let evicted = self.lock().push(index, Arc::clone(&file));
         drop(evicted);
@@ -132,8 +132,8 @@ fn is_regular(fd: &OwnedFd) -> io::Result<bool> {
     Ok(FileType::from_raw_mode(rustix::fs::fstat(fd)?.st_mode) == FileType::RegularFile)
 }
 
-/// True if the file system accepts direct reads at the alignment of slots. One that does not report
-/// its alignment (before Linux 6.1) is assumed to, until it refuses a read.
+/// True if the file system accepts direct reads at the alignment of slots. A file system that does
+/// not report its alignment (before Linux 6.1) is assumed to accept them, until it refuses a read.
 fn aligned_reads_suffice(fd: &OwnedFd) -> bool {
     let Ok(stat) = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) else {
         return true;

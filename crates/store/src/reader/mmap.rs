@@ -4,10 +4,9 @@ use std::io;
 use std::path::Path;
 
 use memmap2::MmapOptions;
+use sws_format::{Manifest, ShardReader};
 
-use super::ShardReader;
 use super::files::{Caching, OpenFiles, open_file_limit};
-use crate::Manifest;
 
 /// Maps each range for as long as it takes to copy it, then drops its pages: mapped pages and page
 /// cache count against the process's memory.

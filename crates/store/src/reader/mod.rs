@@ -18,105 +18,31 @@ pub use mmap::MmapReader;
 #[cfg(feature = "uring")]
 pub use uring::UringReader;
 
-use crate::{Manifest, PieceId};
+use sws_format::{Manifest, PieceId, ShardReader};
 
-/// Reads ranges of a manifest's files, which are identified by index.
-///
-/// Reads block, and several threads read at once: the store runs as many as it wants reads in
-/// flight. A reader that can keep several in flight from one thread overrides
-/// [`batch`](ShardReader::batch). Offset, length and address of every read are multiples of
-/// [`SLOT_ALIGN`](crate::SLOT_ALIGN); a read may reach beyond the end of its file.
-pub trait ShardReader: Send + Sync {
-    /// Name on the command line.
-    fn name(&self) -> &'static str;
-
-    /// Reads one range and returns the number of bytes read: all of them, or those up to the end of
-    /// the file.
-    fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize>;
-
-    /// Reads one range again, bypassing all caches, after a checksum mismatch.
-    fn reread_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        self.read_at(file, offset, into)
-    }
-
-    /// Number of reads that one thread can have in flight.
-    fn batch(&self) -> usize {
-        1
-    }
-
-    /// Performs all these reads and sets their results.
-    fn read_batch(&self, reads: &mut [ReadOp<'_>]) {
-        for read in reads {
-            read.result = self.read_at(read.file, read.offset, read.into);
-        }
-    }
-}
-
-/// Name of a file beside the manifest of a model with a [`Supply`]: what another machine learned of its
-/// use.
-pub const LEARNED_FILE: &str = "learned";
-/// Most bytes of what was learned of a model, here or beside its manifest: more than twice the tables of the
-/// largest models.
-pub const MAX_LEARNED_BYTES: u64 = 128 << 20;
-
-/// A place that the files of a manifest come from while they are read, so that those on this machine
-/// need not be whole.
+/// A remote source of the files of a manifest. Files are downloaded while they are read, so those
+/// on this machine need not be complete.
 pub trait Supply: Send + Sync + fmt::Debug {
-    /// Puts itself in front of a reader of the files on this machine, and begins to fetch.
+    /// Wraps a reader of the files on this machine, and begins to download.
     fn reader(self: Arc<Self>, local: Arc<dyn ShardReader>) -> io::Result<Arc<dyn ShardReader>>;
 
-    /// Name of the model there, for clients.
+    /// Name of the model at the source, for clients.
     fn name(&self) -> String;
 
-    /// Address of the model there, for messages.
+    /// Address of the model at the source, for messages.
     fn address(&self) -> String;
 
-    /// Bytes on the heap and the stacks of its threads while files come.
+    /// Bytes on the heap and on the stacks of threads during downloads.
     fn heap(&self) -> u64;
 
-    /// Sets the order in which pieces that no read has asked for should come. The others follow.
+    /// Sets the order in which pieces are downloaded that no read has requested. All others follow.
     fn wish(&self, pieces: &[PieceId]);
-}
-
-/// One read of a batch.
-#[derive(Debug)]
-pub struct ReadOp<'a> {
-    /// Index of the file.
-    pub file: u32,
-    /// Offset in the file.
-    pub offset: u64,
-    /// Destination of the bytes.
-    pub into: &'a mut [u8],
-    /// Number of bytes read, or the error.
-    pub result: io::Result<usize>,
-}
-
-impl<R: ShardReader + ?Sized> ShardReader for Arc<R> {
-    fn name(&self) -> &'static str {
-        (**self).name()
-    }
-
-    fn read_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        (**self).read_at(file, offset, into)
-    }
-
-    fn reread_at(&self, file: u32, offset: u64, into: &mut [u8]) -> io::Result<usize> {
-        (**self).reread_at(file, offset, into)
-    }
-
-    fn batch(&self) -> usize {
-        (**self).batch()
-    }
-
-    fn read_batch(&self, reads: &mut [ReadOp<'_>]) {
-        (**self).read_batch(reads);
-    }
 }
 
 /// Readers that can be selected by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ReaderKind {
-    /// Positioned reads that bypass the page cache, one thread for each in flight.
+    /// Positioned reads that bypass the page cache, with one thread per read in flight.
     Direct,
     /// Reads through io_uring that bypass the page cache.
     Uring,

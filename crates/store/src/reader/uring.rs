@@ -6,11 +6,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use io_uring::{IoUring, opcode, types};
+use sws_format::{Manifest, ReadOp, ShardReader};
 
 use super::direct::DirectReader;
 use super::files::OpenFile;
-use super::{ReadOp, ShardReader};
-use crate::Manifest;
 
 /// Consecutive failures to enter a ring, without a completed read in between, after which the ring
 /// is considered lost.
@@ -27,11 +26,12 @@ pub struct UringReader {
 
 impl UringReader {
     /// Creates a reader of the files of `manifest`, which lie below `dir`, with `depth` reads in
-    /// flight. Two threads have half of them each, so that one batch is on the device while the
+    /// flight. Each of two threads has half of them, so that one batch is on the device while the
     /// other is verified.
     pub fn new(manifest: &Manifest, dir: &Path, depth: usize) -> io::Result<UringReader> {
         let batch = depth.max(1).div_ceil(2);
-        // Created now, so that a system without io_uring is an error before anything is read.
+        // The first ring is created now, so that a system without io_uring is an error before
+        // anything is read.
         let ring = Self::ring(batch)?;
         let direct = DirectReader::new(manifest, dir);
         Ok(UringReader { direct, batch, rings: Mutex::new(vec![ring]) })
@@ -59,8 +59,8 @@ impl UringReader {
         }
         let mut refusals = 0;
         while waiting > 0 {
-            // An error here (a signal, a full queue) leaves the entries in place. Completed or not,
-            // they are waited for.
+            // An error here (a signal, a full queue) leaves the entries in place. Their completions
+            // are waited for in any case.
             refusals = match ring.submit_and_wait(1) {
                 Err(error) if error.kind() != io::ErrorKind::Interrupted => refusals + 1,
                 _ => 0,
@@ -147,7 +147,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::ModelIdentity;
+    use sws_format::ModelIdentity;
 
     const CHILD: &str = "SWS_TEST_LOSES_ITS_RING";
 

@@ -6,12 +6,11 @@ use std::collections::HashMap;
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, MaxSteps, Runner};
+use sws_format::{Dtype, Extent, FileEntry, ModelIdentity, Piece, PieceId, Tensor, checksum};
 use sws_kernels::Encoding;
 
 use super::*;
-use crate::{
-    Dtype, Extent, FileEntry, ModelIdentity, Piece, PieceId, SLOT_ALIGN, Tensor, checksum,
-};
+use crate::SLOT_ALIGN;
 
 const FETCHES: usize = 4;
 const LANES: usize = 2;
@@ -20,7 +19,7 @@ const CHUNKS: usize = 3;
 const LEN: usize = CHUNKS * SLOT_ALIGN;
 /// Bytes that the first of two checksums covers.
 const FIRST: usize = 2 * SLOT_ALIGN;
-/// Byte that the caller writes into a slot that has come back. No file contains it.
+/// Byte that the caller writes into a returned slot. No file contains it.
 const MINE: u8 = 0xff;
 
 /// A device that is interrupted in the middle of a read.
@@ -105,7 +104,7 @@ fn caller(manifest: &Arc<Manifest>, fails: bool, close_early: bool) {
     store.promote(tickets[2]);
 
     let mut stopping = Vec::new();
-    // Slots that have come back. Their fill reveals any later read into them.
+    // Returned slots. Their fill reveals any later read into them.
     let mut back = Vec::new();
     let mut keep = |mut slot: Slot| {
         slot.fill(MINE);
@@ -196,7 +195,7 @@ fn every_slot_comes_back_once_and_never_while_it_is_read() {
         for scheduler in schedulers {
             let mut config = Config::new();
             config.stack_size = 1 << 18;
-            // Bounds the wait of a caller whose completion never comes.
+            // This bounds the wait of a caller whose completion never arrives.
             config.max_steps = MaxSteps::FailAfter(20_000);
             let manifest = Arc::clone(&manifest);
             Runner::new(scheduler, config).run(move || caller(&manifest, fails, close_early));

@@ -21,7 +21,7 @@ pub struct Landed<'s> {
 /// Reasons why the prefix of a fetch is not available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotLanded {
-    /// It has not landed yet.
+    /// The prefix has not landed yet.
     Later,
     /// The fetch is over, or about to fail: see its completion. Always the case in virtual time,
     /// where a fetch arrives as a whole.

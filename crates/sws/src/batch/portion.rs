@@ -1,22 +1,24 @@
-//! How many tokens of prompts go through a step.
+//! Number of prompt tokens in a step.
 
 use std::time::Duration;
 
-/// Tokens of prompts in a step, for all texts that begin, while others have begun: at least.
+/// Minimum number of prompt tokens in a step while other texts are generating, for all prompts
+/// together.
 pub(super) const LEAST: usize = 256;
 
 /// Chooses the tokens of prompts in a step.
 ///
-/// A step with a part of a prompt reads nearly all experts, however short the part is. Texts that have
-/// begun get a token each beside the prompts, and wait for it, and so do texts that come meanwhile:
-/// computing the prompts takes no longer than reading, or than [`LEAST`] tokens take.
+/// A step with a part of a prompt reads nearly all experts, however short the part is. Generating
+/// texts get one token in the same step, and have to wait for its prompts. The number of prompt
+/// tokens is therefore limited: computing them takes no longer than reading does, or than computing
+/// [`LEAST`] tokens.
 #[derive(Debug)]
 pub(super) struct Portion {
-    /// Tokens of a step beside which others wait.
+    /// Prompt tokens in a step while other texts are generating.
     tokens: usize,
-    /// Tokens that go through the layers together.
+    /// Maximum number of tokens that go through the layers together.
     longest: usize,
-    /// Seconds that a token of a prompt takes, as measured so far.
+    /// Average seconds per prompt token, as measured so far.
     token: Option<f64>,
 }
 
@@ -25,17 +27,17 @@ impl Portion {
         Portion { tokens: LEAST, longest, token: None }
     }
 
-    /// Seconds that a token of a prompt has taken of late.
+    /// Recent seconds per prompt token.
     pub(super) fn token(&self) -> Option<f64> {
         self.token
     }
 
-    /// Tokens of prompts in the next step, beside so many texts that have begun.
+    /// Prompt tokens in the next step, beside `begun` generating texts.
     pub(super) fn tokens(&self, begun: usize) -> usize {
         self.tokens.min(self.longest.saturating_sub(begun).max(LEAST))
     }
 
-    /// Counts a step with `prompts` tokens of prompts, among `tokens` in all.
+    /// Counts a step with `prompts` prompt tokens, among `tokens` in all.
     pub(super) fn passed(
         &mut self,
         prompts: usize,
@@ -43,7 +45,7 @@ impl Portion {
         time: Duration,
         waited: Duration,
     ) {
-        // Of shorter ones most of the time is that of the step itself.
+        // With fewer prompt tokens, most of the time is that of the step itself.
         if prompts < LEAST {
             return;
         }
@@ -51,7 +53,8 @@ impl Portion {
         self.token = Some(self.token.map_or(token, |before| before.midpoint(token)));
         let computing = time.saturating_sub(waited).as_secs_f64() / tokens as f64;
         let while_reading = (waited.as_secs_f64() / computing.max(f64::MIN_POSITIVE)) as usize;
-        // Reads that computing hides are no longer waited for: the mean does not swing.
+        // Reads hidden behind computing are no longer waited for. The mean keeps the number from
+        // swinging.
         let mean = self.tokens.midpoint(while_reading.min(self.longest));
         self.tokens = mean.max(LEAST);
     }

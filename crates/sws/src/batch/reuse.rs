@@ -1,24 +1,26 @@
-//! What texts take from others that begin as they do, and what is kept of them.
+//! Prefixes that texts reuse, and prefixes that are kept of them.
 
 use std::time::Duration;
 
 use sws_store::BlobsError;
 
 use super::{Batch, Running};
+use crate::prefix_cache::disk::{PrefixDisk, PrefixDiskCounts};
 use crate::prefix_cache::{PrefixEntry, common};
-use crate::prefix_disk::{PrefixDisk, PrefixDiskCounts};
 
-/// Tokens of a state that is kept in the middle of a text, and tokens that are worth a wait, at least.
+/// Minimum number of tokens of a state that is kept in the middle of a text, and of a shared prefix
+/// that is worth waiting for.
 const LEAST: usize = 32;
 
-/// How a text begins.
+/// The start of a text: its known tokens, and the text that it waits for.
 #[derive(Debug, Default)]
 pub(super) struct Begun {
-    /// Tokens of its prompt in its sequence.
+    /// Tokens of the prompt that are in its sequence already.
     pub(super) known: usize,
-    /// The text that computes more of them, by its number, and how many; it has to be waited for.
+    /// Number of the text that is about to compute more of the prompt, and the number of tokens to
+    /// wait for.
     pub(super) follows: Option<(usize, usize)>,
-    /// Numbers of tokens at which its state is kept.
+    /// Positions at which the state of the text is kept.
     pub(super) marks: Vec<usize>,
 }
 
@@ -30,20 +32,20 @@ impl Begun {
 }
 
 impl Batch<'_> {
-    /// Bytes of the tokens of kept prefixes that need no room of sequences. A budget has room for them if
-    /// [`Needs::heap`](crate::Needs::heap) has.
+    /// Bytes for the token ids of kept prefixes that need no room of sequences. A budget has room
+    /// for them if [`Needs::heap`](crate::Needs::heap) has.
     pub const TOKENS: u64 = 1 << 20;
 
     /// Lets prefixes be stored and found on disk; see [`store`](Self::store).
     pub fn with_disk(mut self, disk: PrefixDisk) -> Self {
         // Without a KV cache there is nothing to store.
-        let empty = self.model.batch().empty_prefix();
-        self.disk = empty.map(|prefix| disk.laid_out(&prefix.layout()));
+        let streamer = self.model.lm.streamer();
+        self.disk = streamer.map(|streamer| disk.laid_out(&streamer.empty_prefix().layout()));
         self
     }
 
-    /// Writes a block of what is kept to the [disk](Self::with_disk). Returns true if there is more to
-    /// write. Nothing else happens meanwhile, so it is for times without texts.
+    /// Writes one block of the kept prefixes to the [disk](Self::with_disk). Returns true if there
+    /// is more to write. Blocks the batch meanwhile, so it is for times without texts.
     pub fn store(&mut self) -> bool {
         let Some(disk) = &mut self.disk else { return false };
         let Some(entry) = self.prefixes.unstored() else { return false };
@@ -51,18 +53,18 @@ impl Batch<'_> {
         true
     }
 
-    /// Counts of the [disk](Self::with_disk).
+    /// Counters of the [disk](Self::with_disk).
     pub fn disk_counts(&self) -> Option<PrefixDiskCounts> {
         self.disk.as_ref().map(PrefixDisk::counts)
     }
 
-    /// Errors of the [disk](Self::with_disk) since the last call. After one of writing, nothing more is
-    /// written.
+    /// Errors of the [disk](Self::with_disk) since the last call. After a failed write, nothing
+    /// more is written.
     pub fn disk_faults(&mut self) -> Vec<BlobsError> {
         self.disk.as_mut().map(PrefixDisk::faults).unwrap_or_default()
     }
 
-    /// Bytes of the states of running texts and of what is kept, at most, and bytes that there is room for.
+    /// Maximum bytes of running sequences and kept prefixes, and the bytes available to them.
     pub fn memory(&mut self) -> [u64; 2] {
         let held = self.held.unwrap_or_else(|| self.count());
         self.held = Some(held);
@@ -74,8 +76,8 @@ impl Batch<'_> {
         self.prefixes.len()
     }
 
-    /// Puts a sequence at the beginning of a prompt, as far as that is known from texts of its owner:
-    /// those that are over, were cancelled or run. With `anew` it begins with nothing.
+    /// Starts a sequence with the longest known prefix of a prompt, from finished, cancelled or
+    /// running texts of its owner. With `anew` the sequence starts empty.
     pub(super) fn begin(
         &mut self,
         sequence: usize,
@@ -99,17 +101,17 @@ impl Batch<'_> {
         let mut spared = known;
         let mut most = 0;
         for (at, text) in self.running.iter().enumerate() {
-            if text.owner != owner || text.sequence == sequence || text.follows.is_some() {
+            if text.request.owner != owner || text.sequence == sequence || text.follows.is_some() {
                 continue;
             }
-            let all = common(begins, &text.prompt);
+            let all = common(begins, &text.request.tokens);
             most = most.max(all);
             let done = text.done();
             let now = if self.goes_back || done <= all { done.min(all) } else { 0 };
             if now > known {
                 (known, from) = (now, Some(at));
             }
-            // A few tokens are no reason to wait.
+            // Sharing a few tokens is not worth waiting for.
             if all > done && all >= spared.max(known) + LEAST {
                 (spared, follows) = (all, Some(at));
             }
@@ -124,7 +126,7 @@ impl Batch<'_> {
         }
         let begun = match (from, here) {
             (Some(at), _) => {
-                let prefix = self.model.batch().prefix(self.running[at].sequence);
+                let prefix = self.model.prefix(self.running[at].sequence);
                 prefix.is_some_and(|prefix| self.model.begin_with(sequence, &prefix, known))
             }
             (None, Some((at, len))) => {
@@ -142,8 +144,8 @@ impl Batch<'_> {
         Begun { known, follows: None, marks }
     }
 
-    /// Reads what the disk has of a prompt, if that is more than what is `here`. Returns the place of the
-    /// longest prefix that is kept, and its length.
+    /// Loads the prefix of a prompt from disk, if it is longer than the prefix `here` in memory.
+    /// Returns the place and the length of the longest kept prefix.
     fn load(
         &mut self,
         begins: &[u32],
@@ -155,9 +157,10 @@ impl Batch<'_> {
         if found < LEAST || found <= here.map_or(0, |(_, len)| len) {
             return here;
         }
-        let Some(mut prefix) = self.model.batch().empty_prefix() else { return here };
+        let Some(streamer) = self.model.lm.streamer() else { return here };
+        let mut prefix = streamer.empty_prefix();
         let has_room = self.make_room(&[], prefix.growth(found));
-        // Another may have gone for it.
+        // Making room may have dropped that prefix.
         let here = self.prefixes.best(begins, owner, self.goes_back);
         let Some(disk) = self.disk.as_mut().filter(|_| has_room) else { return here };
         let read = disk.load(&mut prefix, (&begins[..found], owner), self.goes_back);
@@ -171,7 +174,7 @@ impl Batch<'_> {
         self.prefixes.best(begins, owner, self.goes_back)
     }
 
-    /// Begins the texts whose others have computed what they have in common, or never will.
+    /// Begins waiting texts whose shared prefix has been computed, or never will be.
     pub(super) fn begin_followers(&mut self) {
         for at in 0..self.running.len() {
             let text = &self.running[at];
@@ -183,8 +186,8 @@ impl Batch<'_> {
                 continue;
             }
             let sequence = text.sequence;
-            let owner = text.owner;
-            let prompt = text.prompt.clone();
+            let owner = text.request.owner;
+            let prompt = text.request.tokens.clone();
             let begun = self.begin(sequence, &prompt, owner, false);
             let text = &mut self.running[at];
             text.next = prompt[begun.known..].to_vec();
@@ -192,8 +195,9 @@ impl Batch<'_> {
         }
     }
 
-    /// Keeps what was computed of a text, where its state cannot be cut later: at a mark, and before each
-    /// part of a prompt until the next, since a pass that is cut off leaves no state.
+    /// Keeps the states of texts whose sequences cannot be cut later. A state is kept at each mark.
+    /// One before each part of a prompt is kept until the next part, since a cancelled pass leaves
+    /// no state.
     pub(super) fn keep_states(&mut self, texts: &mut [Running<'_>], parts: &[usize]) {
         if self.goes_back {
             return;
@@ -206,9 +210,10 @@ impl Batch<'_> {
             if text.has_begun() || text.follows.is_some() || !is_mark && !is_part {
                 continue;
             }
-            let Some(prefix) = self.model.batch().prefix(text.sequence) else { continue };
-            let mut entry = PrefixEntry::new(prefix, text.prompt[..done].to_vec(), text.owner);
-            entry.short_lived = text.short_lived;
+            let Some(prefix) = self.model.prefix(text.sequence) else { continue };
+            let mut entry =
+                PrefixEntry::new(prefix, text.request.tokens[..done].to_vec(), text.request.owner);
+            entry.short_lived = text.request.short_lived;
             entry.trail = (!is_mark).then_some(text.number);
             self.keep_prefix(entry);
         }
@@ -221,35 +226,39 @@ impl Batch<'_> {
         self.make_room(&[], 0);
     }
 
-    /// Drops what is worth least until sequences have room for so many more tokens each, and so many
-    /// more bytes. Returns false if there is not that much.
+    /// Drops the least valuable prefixes until there is room for the growth of sequences by `parts`
+    /// and for `more` bytes. Returns false if there is not that much.
     pub(super) fn make_room(&mut self, parts: &[(usize, usize)], more: u64) -> bool {
         loop {
-            let growth = self.model.batch().growth(parts) + more;
+            let growth =
+                self.model.lm.streamer().map_or(0, |streamer| streamer.state().growth(parts))
+                    + more;
             let is_counted = self.held.is_none();
             let held = self.held.unwrap_or_else(|| self.count());
             self.held = Some(held + growth);
             let has_room = held + growth <= self.room;
-            // What was counted before may be less by now.
+            // The earlier bound may be too high.
             if has_room || is_counted && !self.prefixes.drop_one() {
                 let idle = self.room.saturating_sub(held + growth);
-                self.experts = self.model.batch().lend_context(Some(idle));
+                let streamer = self.model.lm.streamer();
+                self.experts = streamer.map_or(0, |streamer| streamer.lend_context(Some(idle)));
                 return has_room;
             }
             self.held = None;
         }
     }
 
-    /// Counts the time that texts have waited for experts. What is kept goes once its bytes would have
-    /// saved, as memory of experts, as much time as it takes to compute it again.
+    /// Charges kept prefixes for the time that texts have waited for experts. A prefix is dropped
+    /// once its bytes, used for experts, would have saved as much time as computing it again takes.
     pub(super) fn pay_rent(&mut self, waited: Duration) {
         if self.experts == 0 || waited.is_zero() {
             return;
         }
-        // What several share, or a running text, would hardly be free without one of them.
+        // Memory shared by several prefixes, or with a running text, would hardly be freed by
+        // dropping one of them.
         let [held, _] = self.memory();
         let own = (held as f64 / self.prefixes.bytes().max(1) as f64).min(1.0);
-        // With a hundredth more memory about a hundredth fewer experts are read.
+        // Model: one percent more memory means about one percent fewer expert reads.
         self.prefixes.charge(own * waited.as_secs_f64() / self.experts as f64);
         if let Some(token) = self.portion.token()
             && self.prefixes.drop_unpaid(token, self.disk.is_some())
@@ -258,9 +267,10 @@ impl Batch<'_> {
         }
     }
 
-    /// Bytes held by sequences and what is kept.
+    /// Bytes held by sequences and kept prefixes.
     pub(super) fn count(&mut self) -> u64 {
         let tokens = self.prefixes.token_bytes().saturating_sub(Batch::TOKENS);
-        self.model.batch().held(&mut self.prefixes.prefixes()) + tokens
+        let prefixes = &mut self.prefixes.prefixes();
+        self.model.lm.streamer().map_or(0, |streamer| streamer.state().held(prefixes)) + tokens
     }
 }

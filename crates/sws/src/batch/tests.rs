@@ -1,11 +1,13 @@
 //! The memory of sequences and of what is kept.
 
+use std::sync::Arc;
+
 use sws_engine::RamBudget;
-use sws_model::text::{Constraint, ConstraintError, Sampling};
 use sws_testing::goldens;
+use sws_text::{Constraint, ConstraintError, Generation, Position, Sampling, TokenMask};
 
 use super::*;
-use crate::{Model, Needs, Options, Streaming};
+use crate::{Cancel, Model, Needs, Options, Streaming};
 
 /// Numbers that look random, the same in every run.
 struct Draw(u64);

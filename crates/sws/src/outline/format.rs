@@ -1,12 +1,12 @@
-//! The formats in which a model can lie on disk, and what a configuration says of them.
+//! Storage formats of a model, as far as a configuration alone determines them.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use sws_kernels::{Encoding, Published};
-use sws_store::{Configuration, PieceKind, Value, encoding_of, quantised_as};
+use sws_format::{Configuration, PieceKind, Value, encoding_of, quantised_as};
+use sws_kernels::{Encoding, Fp8Scales, Int4Groups, Nvfp4Scale, ZerosGroup};
 
-/// A format in which a model can lie on disk: the checkpoint's, or one of shards.
+/// A storage format of a model: that of the checkpoint, or one of shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Format {
     /// The encoding of the matrices that are published in plain floats. In the checkpoint it is
@@ -22,9 +22,9 @@ pub struct Format {
 pub enum Scope {
     /// All of the layers.
     Layers,
-    /// Those of the experts of which a token uses some.
+    /// The matrices of routed experts.
     Experts,
-    /// All of the layers, those outside such experts in this encoding.
+    /// All matrices of the layers. Those outside routed experts have this encoding.
     ExpertsAnd(Encoding),
 }
 
@@ -68,13 +68,15 @@ pub(super) fn published(
     };
     let text = config.entries.get("text_config").and_then(Value::as_map);
     let Some(value) = within(&config.entries).or_else(|| within(text?)) else { return Ok(None) };
-    // Most configurations of DeepSeek V4 have it outside the entry.
+    // Most configurations of DeepSeek V4 have the type outside the entry.
     let dtype =
         |map: &BTreeMap<String, Value>| map.get("expert_dtype")?.as_str().map(str::to_owned);
     let dtype = value.as_map().and_then(dtype).or_else(|| dtype(&config.entries));
     let found = match quantised(&value) {
-        Some((Encoding::Fp8, Scope::Layers)) if dtype.as_deref() == Some("fp4") => {
-            let others = Encoding::Published(Published::Fp8E8m0);
+        Some((Encoding::Fp8(Fp8Scales::Squares), Scope::Layers))
+            if dtype.as_deref() == Some("fp4") =>
+        {
+            let others = Encoding::Fp8(Fp8Scales::SquaresE8m0);
             Some((Encoding::Mxfp4, Scope::ExpertsAnd(others)))
         }
         found => found,
@@ -93,7 +95,7 @@ fn quantised(config: &Value) -> Option<(Encoding, Scope)> {
         "fp8" => {
             let square = [Value::Int(128), Value::Int(128)];
             let blocks = config.get("weight_block_size")?.as_list()?;
-            (blocks == square).then_some((Encoding::Fp8, Scope::Layers))
+            (blocks == square).then_some((Encoding::Fp8(Fp8Scales::Squares), Scope::Layers))
         }
         "compressed-tensors" => packed(config),
         method @ ("awq" | "gptq") => along_columns(config, method == "gptq"),
@@ -101,8 +103,8 @@ fn quantised(config: &Value) -> Option<(Encoding, Scope)> {
     }
 }
 
-/// AWQ and GPTQ: all matrices of layers but those of excluded modules. Shards of them have about as
-/// many bytes.
+/// AWQ and GPTQ: all matrices of layers except those of excluded modules. Shards of these formats
+/// have about as many bytes.
 fn along_columns(config: &BTreeMap<String, Value>, gptq: bool) -> Option<(Encoding, Scope)> {
     let number = |keys: [&str; 2]| keys.iter().find_map(|key| config.get(*key));
     let bits = number(["bits", "w_bit"]);
@@ -111,17 +113,16 @@ fn along_columns(config: &BTreeMap<String, Value>, gptq: bool) -> Option<(Encodi
         return None;
     }
     let order = gptq && config.get("desc_act").and_then(Value::as_bool).unwrap_or(false);
-    let layout = match (group?.as_f64()? as i64, order) {
-        (32, false) => Published::Int4Zeros32,
-        (64, false) => Published::Int4Zeros64,
-        (-1 | 128.., false) => Published::Int4Zeros128,
-        (32, true) => Published::Int4ActOrder32,
-        (64, true) => Published::Int4ActOrder64,
-        (-1 | 128.., true) => Published::Int4ActOrder128,
+    let group = match group?.as_f64()? as i64 {
+        32 => ZerosGroup::Of32,
+        64 => ZerosGroup::Of64,
+        -1 | 128.. => ZerosGroup::Of128,
         _ => return None,
     };
+    let groups = if order { Int4Groups::ActOrder(group) } else { Int4Groups::Zeros(group) };
     let excluded: Vec<&str> = match gptq {
-        // Patterns of excluded modules begin with a minus; all others have formats of their own.
+        // Patterns of excluded modules begin with a minus; modules of other patterns have formats
+        // of their own.
         true => match config.get("dynamic").and_then(Value::as_map) {
             Some(rules) if !rules.keys().all(|rule| rule.starts_with('-')) => return None,
             Some(rules) => rules.keys().map(String::as_str).collect(),
@@ -142,10 +143,10 @@ fn along_columns(config: &BTreeMap<String, Value>, gptq: bool) -> Option<(Encodi
         _ => return None,
     };
     let single_layers = large.iter().any(|name| name.bytes().any(|byte| byte.is_ascii_digit()));
-    (!single_layers).then_some((Encoding::Published(layout), scope))
+    (!single_layers).then_some((Encoding::Int4(groups), scope))
 }
 
-/// One group of matrices: all but those whose names are to be ignored.
+/// A single group of matrices: all except the ignored names.
 fn packed(config: &BTreeMap<String, Value>) -> Option<(Encoding, Scope)> {
     let groups = config.get("config_groups")?.as_map()?;
     let group = groups.values().next().filter(|_| groups.len() == 1)?.as_map()?;
@@ -153,13 +154,13 @@ fn packed(config: &BTreeMap<String, Value>) -> Option<(Encoding, Scope)> {
     let number = |key| weights.get(key)?.as_u64();
     let format = config.get("format")?.as_str()?;
     let encoding = match (format, number("num_bits")?, number("group_size")?) {
-        ("pack-quantized", 4, 32) => Encoding::Published(Published::Int4),
-        ("pack-quantized", 4, 128) => Encoding::Published(Published::Int4By128),
-        ("nvfp4-pack-quantized", 4, 16) => Encoding::Published(Published::Nvfp4Divided),
+        ("pack-quantized", 4, 32) => Encoding::Int4(Int4Groups::Symmetric32),
+        ("pack-quantized", 4, 128) => Encoding::Int4(Int4Groups::Symmetric128),
+        ("nvfp4-pack-quantized", 4, 16) => Encoding::Nvfp4(Nvfp4Scale::Divided),
         ("mxfp4-pack-quantized", 4, 32) => Encoding::Mxfp4,
         _ => return None,
     };
-    // Names of modules, or regular expressions for them.
+    // The ignored names are module names or regular expressions for them.
     let ignored: Vec<&str> =
         config.get("ignore")?.as_list()?.iter().flat_map(Value::as_str).collect();
     let has = |part: &str| ignored.iter().any(|name| name.contains(part));
@@ -194,33 +195,33 @@ mod tests {
             )
         };
         let experts = r#"["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*"]"#;
-        let named = |layout, scope| Some(Some((Encoding::Published(layout), scope)));
-        let named_beside = |encoding, layout| {
-            Some(Some((encoding, Scope::ExpertsAnd(Encoding::Published(layout)))))
-        };
+        let named = |groups, scope| Some(Some((Encoding::Int4(groups), scope)));
         let cases = [
             ("null".to_owned(), Some(None)),
             (r#"{"quant_method": "mxfp4"}"#.into(), Some(Some((Encoding::Mxfp4, Scope::Experts)))),
             (
                 r#"{"quant_method": "fp8", "weight_block_size": [128, 128]}"#.into(),
-                Some(Some((Encoding::Fp8, Scope::Layers))),
+                Some(Some((Encoding::Fp8(Fp8Scales::Squares), Scope::Layers))),
             ),
             (
                 r#"{"quant_method": "fp8", "weight_block_size": [128, 128], "expert_dtype": "fp4"}"#
                     .into(),
-                named_beside(Encoding::Mxfp4, Published::Fp8E8m0),
+                Some(Some((
+                    Encoding::Mxfp4,
+                    Scope::ExpertsAnd(Encoding::Fp8(Fp8Scales::SquaresE8m0)),
+                ))),
             ),
             (r#"{"quant_method": "fp8"}"#.into(), None),
             (r#"{"quant_method": "gptq"}"#.into(), None),
             (
                 r#"{"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": true}"#.into(),
-                named(Published::Int4ActOrder32, Scope::Layers),
+                named(Int4Groups::ActOrder(ZerosGroup::Of32), Scope::Layers),
             ),
             (
                 r#"{"quant_method": "gptq", "bits": 4, "group_size": -1,
                     "dynamic": {"-:.*self_attn.*": {}, "-:.*shared_expert.*": {}}}"#
                     .into(),
-                named(Published::Int4Zeros128, Scope::Experts),
+                named(Int4Groups::Zeros(ZerosGroup::Of128), Scope::Experts),
             ),
             (
                 r#"{"quant_method": "gptq", "bits": 4, "group_size": 64, "dynamic": {"+:up": {}}}"#
@@ -232,7 +233,7 @@ mod tests {
                 r#"{"quant_method": "awq", "bits": 4, "group_size": 64,
                     "modules_to_not_convert": ["mlp.gate", "mlp.shared_expert_gate."]}"#
                     .into(),
-                named(Published::Int4Zeros64, Scope::Layers),
+                named(Int4Groups::Zeros(ZerosGroup::Of64), Scope::Layers),
             ),
             (
                 r#"{"quant_method": "awq", "bits": 4, "group_size": 128,
@@ -241,12 +242,12 @@ mod tests {
                 None,
             ),
             ("7".into(), None),
-            (int4(4, 32, experts), named(Published::Int4, Scope::Experts)),
+            (int4(4, 32, experts), named(Int4Groups::Symmetric32, Scope::Experts)),
             (
                 int4(4, 32, experts).replace("pack", "mxfp4-pack"),
                 Some(Some((Encoding::Mxfp4, Scope::Experts))),
             ),
-            (int4(4, 128, r#"["lm_head"]"#), named(Published::Int4By128, Scope::Layers)),
+            (int4(4, 128, r#"["lm_head"]"#), named(Int4Groups::Symmetric128, Scope::Layers)),
             (int4(4, 32, r#"["lm_head", "re:.*self_attn.*"]"#), None),
             (int4(4, 32, "[]"), None),
             (int4(8, 32, experts), None),

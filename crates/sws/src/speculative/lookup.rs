@@ -1,8 +1,8 @@
-//! Draft tokens from the text itself: what came after the same tokens before.
+//! Draft tokens from the text itself: those that followed an earlier occurrence of its last tokens.
 
-/// Tokens at the end of the text that must have occurred before.
+/// Minimum number of last tokens that must have occurred before.
 const LEAST: usize = 2;
-/// Tokens that are compared; more say no more.
+/// Maximum number of tokens compared. More tokens would not add information.
 const MOST: usize = 32;
 /// Number of [classes](LookupMatch::class).
 pub(super) const CLASSES: usize = 4;
@@ -10,14 +10,14 @@ pub(super) const CLASSES: usize = 4;
 /// The place of an earlier occurrence of the end of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LookupMatch {
-    /// Index of the token after it.
+    /// Index of the token after the earlier occurrence.
     next: usize,
-    /// Number of tokens that agree.
+    /// Number of matching tokens.
     pub(super) tokens: usize,
 }
 
 impl LookupMatch {
-    /// Finds the longest end of a text that has occurred before, of several the last.
+    /// Finds the longest suffix of a text that has occurred before; on ties the latest occurrence.
     pub(super) fn of(text: &[u32]) -> Option<LookupMatch> {
         let (&last, before) = text.split_last()?;
         let mut best: Option<LookupMatch> = None;
@@ -34,12 +34,13 @@ impl LookupMatch {
         best
     }
 
-    /// The tokens that came next, and again from their beginning where they reach the end of the text.
+    /// The tokens that followed the earlier occurrence. They start over where they reach the end of
+    /// the text.
     pub(super) fn draft_tokens(self, text: &[u32], most: usize) -> Vec<u32> {
         text[self.next..].iter().copied().cycle().take(most).collect()
     }
 
-    /// Ends of about one length are right about equally often.
+    /// Class of matches of similar length, which are right about equally often.
     pub(super) fn class(self) -> usize {
         match self.tokens {
             0..4 => 0,

@@ -1,8 +1,9 @@
-//! Speculative decoding: whatever drafts the tokens, one exact pass verifies them, and the text is the same.
+//! Speculative decoding: an exact pass verifies draft tokens, so the text is the same whatever
+//! their source.
 //!
-//! Tokens come from an earlier place of the text where the same ones occurred, or from the model itself
-//! on stand-ins of its experts, with the noise that the sampler has at these positions. Both are used
-//! only as long as they measurably save time.
+//! Draft tokens come from an earlier occurrence of the same tokens in the text, or from the model
+//! itself on stand-ins of its experts, with the sampler's random numbers for these positions.
+//! Either source is used only as long as it measurably saves time.
 
 mod lookup;
 mod value;
@@ -13,16 +14,16 @@ use std::time::Duration;
 use lookup::{CLASSES, LookupMatch};
 use value::{DraftOffer, DraftValue, MOST, Share};
 
-/// Drafts tokens.
+/// A source of draft tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DraftSource {
-    /// An earlier occurrence of the end of the text, by its class.
+    /// An earlier occurrence of the end of the text, by the class of its length.
     Lookup(usize),
-    /// The model on stand-ins.
+    /// The model itself on stand-ins.
     StandIns,
 }
 
-/// Number of sources that are measured apart.
+/// Number of sources that are measured separately.
 const SOURCES: usize = CLASSES + 1;
 
 /// The next step of a text.
@@ -30,27 +31,27 @@ const SOURCES: usize = CLASSES + 1;
 pub(crate) enum DecodeStep {
     /// A pass over the last token.
     Plain,
-    /// A pass over the last token and these.
+    /// A pass over the last token and these draft tokens.
     Verify(Vec<u32>),
-    /// So many tokens on stand-ins, then a pass over all of them if they are to be verified.
+    /// Drafts so many tokens on stand-ins. With `verify`, a pass over all of them follows.
     Draft { tokens: usize, verify: bool },
 }
 
-/// Draft tokens for the texts of a model, and what they have been worth.
+/// Decides on draft tokens for the texts of a model, and measures their value.
 #[derive(Debug, Default)]
 pub(crate) struct SpeculativeDecoder {
     value: DraftValue,
     shares: [Share; SOURCES],
-    /// Tokens that a source expects next. Those of a round are verified.
+    /// Tokens predicted by each source, to be compared with those that are chosen.
     expected: Vec<(DraftSource, VecDeque<u32>)>,
     round: Option<VerifyRound>,
 }
 
-/// Tokens that are being verified.
+/// A pass that verifies draft tokens, until the first of them is wrong.
 #[derive(Clone, Copy, Debug)]
 struct VerifyRound {
     proposed: usize,
-    /// Tokens chosen so far.
+    /// Tokens chosen from this round so far.
     yielded: usize,
     drafting: Duration,
     verifying: Duration,
@@ -73,12 +74,12 @@ impl SpeculativeDecoder {
         self.forget();
     }
 
-    /// Decides on the next step behind a text, of which `most` tokens more may be drafted.
+    /// Decides on the next step of a text, of which up to `most` further tokens may be drafted.
     pub(crate) fn next(&mut self, text: &[u32], most: usize, drafts: bool) -> DecodeStep {
         self.end_round();
         let most = most.min(MOST);
         let found = LookupMatch::of(text);
-        // While earlier expectations are open, they are measured; each source has one at a time.
+        // Each source has at most one open prediction, which also measures it.
         let mut sources = Vec::with_capacity(2);
         sources.extend(found.map(|found| DraftSource::Lookup(found.class())));
         sources.extend(drafts.then_some(DraftSource::StandIns));
@@ -111,7 +112,7 @@ impl SpeculativeDecoder {
         }
     }
 
-    /// Takes the tokens that were drafted, and the time of that.
+    /// Records the drafted tokens, and the time taken.
     pub(crate) fn drafted(&mut self, tokens: &[u32], took: Duration, verify: bool) {
         self.expected.retain(|(source, _)| *source != DraftSource::StandIns);
         self.expect(DraftSource::StandIns, tokens.to_vec());
@@ -120,17 +121,17 @@ impl SpeculativeDecoder {
         }
     }
 
-    /// Begins a round, whose tokens were verified.
+    /// Begins a round with verified tokens.
     pub(crate) fn verified(&mut self, proposed: usize, drafting: Duration, verifying: Duration) {
         self.round = Some(VerifyRound { proposed, yielded: 0, drafting, verifying });
     }
 
-    /// Takes the time of a plain pass.
+    /// Records the time of a plain pass.
     pub(crate) fn passed(&mut self, took: Duration) {
         self.value.plain(took.as_secs_f64());
     }
 
-    /// Takes the token that was chosen.
+    /// Records a chosen token, and compares it with the predictions.
     pub(crate) fn chose(&mut self, token: u32) {
         if let Some(round) = &mut self.round {
             round.yielded += 1;
@@ -143,7 +144,7 @@ impl SpeculativeDecoder {
         });
     }
 
-    /// Drops what is expected, as the text ends.
+    /// Drops all predictions, as the text ends.
     pub(crate) fn forget(&mut self) {
         self.end_round();
         self.expected.clear();
@@ -159,7 +160,7 @@ impl SpeculativeDecoder {
         let Some(VerifyRound { proposed, yielded, drafting, verifying }) = self.round.take() else {
             return;
         };
-        // A text that ended before anything was chosen says nothing.
+        // A text that ended before any token was chosen is no measurement.
         if yielded > 0 {
             let times = [drafting, verifying].map(|time| time.as_secs_f64());
             self.value.round((proposed, yielded), times);

@@ -1,60 +1,62 @@
-//! The value of draft tokens: what a token costs with them and without, as measured.
+//! The value of draft tokens: measured time per token with and without them.
 //!
 //! A round drafts tokens and verifies them in one pass. It costs the time of both, and yields the
-//! tokens that are right and one more. Plain decoding costs the time of a pass for each. The
-//! share of right tokens is measured beforehand, at little cost or none: a draft token that is not verified
-//! is compared with the tokens that come. The time of a pass over several tokens is not known before the
-//! first, so that is tried with few tokens, and only as far as what it can lose is a small share of the
-//! time so far.
+//! right tokens and one more. Plain decoding costs one pass per token. The share of right tokens is
+//! measured beforehand, at little cost or none: draft tokens that are not verified are compared
+//! with the tokens that are chosen. The time of a pass over several tokens is unknown before the
+//! first such pass. It is tried with few tokens, and only while the possible loss is a small share
+//! of the time so far.
 
-/// Numbers of tokens that are drafted.
+/// Possible numbers of draft tokens in a round.
 const SIZES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
-/// The most tokens drafted at once.
+/// Maximum number of draft tokens in a round.
 pub(super) const MOST: usize = SIZES[SIZES.len() - 1];
-/// Share of all time that rounds may lose, and what they may lose before, in plain tokens. One bad round
-/// at the beginning costs two of them; what is left has to last for another.
+/// Share of the total time that rounds may lose, and their initial credit in plain tokens. One bad
+/// round at the beginning costs two of them, and the rest has to suffice for another.
 const LOSS: f64 = 1.0 / 200.0;
 const CREDIT: f64 = 3.0;
-/// Part of their gains in this text that they may lose, in plain tokens: of a long round that pays on
-/// average, few tokens may be right.
+/// Maximum of the gains in this text that rounds may lose again, in plain tokens. A long round that
+/// pays on average can have few right tokens.
 const RESERVE: f64 = 48.0;
 /// Share of a plain token's time that a round has to save to be worth it.
 const WORTH: f64 = 1.0 / 32.0;
-/// A pass over n tokens takes at most about this power of n times as long as one over one: that of Mixtral
-/// 8x7B from a disk, which shares the most experts of the models measured.
+/// Exponent that limits the time of a pass over n tokens, relative to a pass over one: measured
+/// with Mixtral 8x7B from a disk, which shares the most experts of all measured models.
 const GROWTH: f64 = 0.6;
-/// Weight of a new plain token, and of a new round, in the average.
+/// Weight of a new plain token, and of a new round, in the moving average.
 const PLAIN: f64 = 1.0 / 16.0;
 const ROUND: f64 = 1.0 / 6.0;
-/// Plain tokens before anything is compared with them.
+/// Minimum number of plain tokens before anything is compared with them.
 const LEARNING: u32 = 4;
-/// Plain tokens after which a pass over several counts as unmeasured again, and in whose time two plain
-/// tokens are computed in any case: both change with what is in memory.
+/// Time after which a measured round size counts as unmeasured again, and time in which two plain
+/// tokens are computed in any case, both in plain tokens. Both costs change with the resident
+/// experts.
 const OLD: f64 = 1000.0;
 const REFRESH: f64 = 200.0;
-/// Share by which earlier outcomes count less with each new one.
+/// Decay of earlier outcomes with each new one.
 const FADING: f64 = 0.99;
-/// Tokens drafted to see how many are right, once it is known how long one takes.
+/// Number of tokens drafted to measure how many are right, once the time of one is known.
 const TRIED: usize = 8;
-/// Measurements of a token on stand-ins of which the least counts.
+/// Number of first measurements of a token on stand-ins. The fastest of them counts.
 const FIRST: u32 = 2;
-/// Outcomes of a source below which it is tried without verifying as often as the time allows.
+/// Minimum outcomes of a known source. An unknown source is tried without verifying as often as the
+/// time allows.
 const KNOWN: f64 = 16.0;
 
-/// Share of the tokens of a source that are right.
+/// Share of a source's tokens that are right.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Share {
     right: f64,
     all: f64,
 }
 
-/// Tokens that a source could draft.
+/// Draft tokens that a source offers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DraftOffer {
     pub(super) share: Share,
-    /// The number of tokens that it could draft.
+    /// Maximum number of tokens offered.
     pub(super) most: usize,
-    /// True if each takes the time of a token on stand-ins.
+    /// True if each token takes the time of one on stand-ins.
     pub(super) drafts: bool,
 }
 
@@ -63,23 +65,23 @@ pub(super) struct DraftOffer {
 pub(super) struct DraftValue {
     plain: Mean,
     drafted: Mean,
-    /// Passes over one more token than each of [`SIZES`].
+    /// Times of passes with each of [`SIZES`] draft tokens, plus the last token.
     verified: [Mean; SIZES.len()],
-    /// All time.
+    /// Total time so far.
     spent: f64,
-    /// Time that rounds have gained, less what they have lost, as far as it counts.
+    /// Time gained by rounds, less the time lost, up to a maximum.
     balance: f64,
-    /// Plain tokens to compute in any case, and the time when they were computed last.
+    /// Number of plain tokens to compute in any case, and the time of the last one.
     refresh: u32,
     refreshed: f64,
 }
 
-/// An average with a weight for what is new.
+/// A moving average with a weight for new values.
 #[derive(Clone, Copy, Debug, Default)]
 struct Mean {
     value: f64,
     count: u32,
-    /// The time of the last.
+    /// Time of the last measurement.
     at: f64,
 }
 
@@ -90,7 +92,7 @@ impl Share {
         self.all = self.all * FADING + 1.0;
     }
 
-    /// Counts what is known for less, as another text begins.
+    /// Reduces the weight of earlier outcomes, as another text begins.
     pub(super) fn begins(&mut self) {
         let kept = (KNOWN / 4.0 / self.all.max(1.0)).min(1.0);
         (self.right, self.all) = (self.right * kept, self.all * kept);
@@ -122,12 +124,12 @@ impl Mean {
 }
 
 impl DraftValue {
-    /// Begins a text: what was gained by others does not count.
+    /// Begins a text. Gains of earlier texts do not count.
     pub(super) fn begins(&mut self) {
         self.balance = self.balance.min(0.0);
     }
 
-    /// Counts a plain token.
+    /// Records a plain token.
     pub(super) fn plain(&mut self, seconds: f64) {
         self.spent += seconds;
         self.plain.add(seconds, PLAIN, self.spent);
@@ -135,7 +137,7 @@ impl DraftValue {
         self.refreshed = self.spent;
     }
 
-    /// Counts tokens on stand-ins that were not verified.
+    /// Records tokens drafted on stand-ins that are not verified.
     pub(super) fn drafted(&mut self, tokens: usize, seconds: f64) {
         self.spent += seconds;
         self.balance -= seconds;
@@ -154,7 +156,8 @@ impl DraftValue {
         if drafting > 0.0 {
             self.add_drafted(proposed, drafting);
         }
-        // A pass over a number between two sizes counts as one over the larger, which takes longer.
+        // A pass with a number of tokens between two sizes counts as the larger size, which takes
+        // longer.
         let size = SIZES.iter().position(|&size| size >= proposed).unwrap_or(SIZES.len() - 1);
         let scale = ((SIZES[size] + 1) as f64 / (proposed + 1) as f64).powf(GROWTH);
         self.verified[size].add(verifying * scale, ROUND, self.spent);
@@ -200,15 +203,15 @@ impl DraftValue {
         best.1
     }
 
-    /// Number of tokens to draft only to see how many are right; 0 if it is not the time for that.
+    /// Number of tokens to draft only to measure how many are right; 0 if it is not time for that.
     pub(super) fn tries(&self, share: Share) -> usize {
         let Some(plain) = self.plain.get().filter(|_| self.plain.count >= LEARNING) else {
             return 0;
         };
         let Some(each) = self.drafted.get() else { return 1 };
         let passed = self.spent - self.drafted.at;
-        // Not worth it if a token on stand-ins takes nearly as long as one without. That the first did
-        // says little.
+        // Drafting is not worth it if a token on stand-ins takes nearly as long as a plain one. The
+        // first measurement alone is not reliable.
         if each >= plain / 2.0 {
             let is_due = self.drafted.count < FIRST || passed >= OLD * plain;
             return usize::from(is_due && each <= self.credit(plain));
@@ -223,9 +226,9 @@ impl DraftValue {
         self.spent * LOSS + CREDIT * plain + self.balance
     }
 
-    /// Seconds of verifying so many tokens and one more: expected, and at most. From the next smaller number
-    /// that was measured on, a pass is expected to grow as it did up to there: where few experts are left
-    /// that a pass does not read, it hardly grows at all.
+    /// Expected and maximum seconds of verifying so many tokens and one more. The expectation
+    /// extrapolates from the next smaller measured size, with the growth seen up to there. Growth
+    /// slows down once a pass reads nearly all experts.
     fn verifying(&self, proposed: usize, plain: f64) -> (f64, f64) {
         let known = |(size, mean): (&usize, &Mean)| {
             let fresh = mean.count > 0 && self.spent - mean.at < OLD * plain;

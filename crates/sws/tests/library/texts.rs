@@ -8,11 +8,12 @@ use sws::{
     Batch, BatchRequest, Cancel, End, Error, Event, Generated, GenerationOptions, LoadedModel,
     Model, Needs, Observer, Options, Prompt, Request, ShardReader, Threads,
 };
-use sws_model::text::Position;
+use sws_format::{Pass, open_checkpoint};
 use sws_model::{Routed, SourceError};
-use sws_store::shard::{ShardOptions, shard};
-use sws_store::{Pass, ReaderKind, open_checkpoint};
+use sws_shard::{ShardOptions, shard};
+use sws_store::ReaderKind;
 use sws_testing::goldens;
+use sws_text::Position;
 
 const TEMPLATE: &str = "{% for m in messages %}{{ m.role[0] }} {{ m.content }}\n{% endfor %}\
                         {% if add_generation_prompt %}a {% endif %}";

@@ -1,4 +1,4 @@
-//! Makes pictures of events.
+//! Builds a story from events.
 
 use std::collections::VecDeque;
 
@@ -9,30 +9,31 @@ use crate::screen::{Now, Phase, Waiting};
 use crate::story::unpack;
 use crate::{RunStep, Story, StorySubject, Wall};
 
-/// Passes whose costs are kept for tokens that come later.
+/// Number of passes whose costs are kept for tokens that arrive later.
 const PASSES: usize = 1024;
-/// Seconds that the pace covers.
+/// Seconds over which the pace is averaged.
 const PACED: f64 = 5.0;
-/// Most experts of a model that is shown.
+/// Maximum number of experts of a displayed model.
 const EXPERTS: usize = 1 << 20;
 
 /// The story of a stream of events, and the state for frames of it.
 #[derive(Debug)]
 pub struct Reader {
-    /// Its tokens and steps.
+    /// Tokens and steps of the run.
     pub story: Story,
     /// The state of the last frame.
     pub now: Now,
     passes: VecDeque<Passed>,
     /// Times of the latest tokens.
     times: VecDeque<f64>,
-    /// The request whose text is shown; tokens of others' keys have none.
+    /// The request whose text is shown. Tokens of requests with other keys have no text.
     shown: Option<Option<String>>,
     requests: Vec<LiveRequest>,
 }
 
 impl Reader {
-    /// Begins with the first event. `None` if it is of another version, or of no possible model.
+    /// Begins with the first event. `None` for an event of another version, or of an impossible
+    /// model.
     pub fn new(hello: &Hello) -> Option<Reader> {
         let experts = hello.rows.iter().try_fold(0usize, |sum, &[_, n]| sum.checked_add(n))?;
         if hello.version != VERSION || experts > EXPERTS || hello.rows.len() > EXPERTS {
@@ -94,7 +95,7 @@ impl Reader {
         self.now.texts = Some(texts);
     }
 
-    /// True if the text of a request is the one that is shown; it stays until it is over.
+    /// True if the text of this request is shown. A request is shown until it ends.
     fn shows(&mut self, request: Option<String>) -> bool {
         if self.shown.as_ref() == Some(&request) {
             return true;
@@ -111,7 +112,7 @@ impl Reader {
         true
     }
 
-    /// The phase of the oldest text that runs.
+    /// The phase of the oldest running text.
     fn phase(&self, running: usize) -> Phase {
         let reading = self.requests.iter().find(|request| request.state == "prompt");
         let writes = self.requests.iter().any(|request| request.state == "generation");
@@ -125,7 +126,7 @@ impl Reader {
     }
 }
 
-/// A line about a request.
+/// A description of a request.
 fn waiting(request: &LiveRequest, at: f64) -> Waiting {
     let LiveRequest { id, endpoint, state, place, queued, prompt, done, made } = request;
     let doing = match (state.as_str(), place) {

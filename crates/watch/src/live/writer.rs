@@ -1,4 +1,4 @@
-//! Makes events of a run.
+//! Writes the events of a run.
 
 use std::collections::VecDeque;
 
@@ -8,11 +8,11 @@ use super::{LiveFrame, Passed, Said};
 use crate::story::packed;
 use crate::{Follower, RunStep, Wall};
 
-/// Passes and tokens that a log keeps: the latest.
+/// Number of latest passes and tokens in a log.
 const KEPT: usize = 1024;
-/// Most bytes of the text of a token.
+/// Maximum bytes of a token's text.
 const TEXT: usize = 128;
-/// Equal letters between two changes that are sent with them.
+/// Maximum number of equal letters between two changes that are sent together.
 const GAP: usize = 8;
 
 /// The latest passes and tokens of a run, for all listeners.
@@ -23,7 +23,7 @@ pub struct Log {
     layers: Vec<[u32; 3]>,
 }
 
-/// A token, and whose it is.
+/// A token and its owner.
 #[derive(Debug)]
 struct LoggedToken {
     pass: u64,
@@ -32,7 +32,7 @@ struct LoggedToken {
     request: String,
 }
 
-/// The latest of many values, and the number of all.
+/// The latest values, and the number of all values.
 #[derive(Debug)]
 struct LogRing<T> {
     kept: VecDeque<T>,
@@ -54,7 +54,7 @@ impl<T> LogRing<T> {
         self.all += 1;
     }
 
-    /// The values from a number on, and how many of those are no longer kept.
+    /// The values from a number on, and the number of those that are no longer kept.
     fn since(&self, number: u64) -> (impl Iterator<Item = &T>, u64) {
         let first = self.all - self.kept.len() as u64;
         let skipped = usize::try_from(number.saturating_sub(first)).unwrap_or(usize::MAX);
@@ -63,11 +63,11 @@ impl<T> LogRing<T> {
 }
 
 impl Log {
-    /// Most bytes that it takes.
+    /// Maximum bytes of a log.
     pub const BYTES: u64 =
         (KEPT * (size_of::<Passed>() + size_of::<LoggedToken>() + TEXT + 64)) as u64;
 
-    /// Appends a token of the next pass. `owner` says who may see its text.
+    /// Appends a token of the next pass. Only `owner` may see its text.
     pub fn token(&mut self, owner: u64, request: &str, text: &str) {
         let end = (0..=text.len().min(TEXT)).rev().find(|&at| text.is_char_boundary(at));
         let text = text[..end.unwrap_or(0)].to_owned();
@@ -75,14 +75,14 @@ impl Log {
         self.tokens.push(LoggedToken { pass: self.passes.all, owner, text, request });
     }
 
-    /// Appends a pass, whose number is chosen here.
+    /// Appends a pass, and gives it a number.
     pub fn pass(&mut self, pass: Passed) {
         let step = pass.step.rounded();
         let number = self.passes.all;
         self.passes.push(Passed { number, at: rounded(pass.at), step, ..pass });
     }
 
-    /// Keeps the layers of a pass.
+    /// Stores the layers of a pass.
     pub fn layers(&mut self, layers: &[Lap]) {
         let micros =
             |time: std::time::Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
@@ -91,17 +91,18 @@ impl Log {
         self.layers.extend(layers.iter().map(lap));
     }
 
-    /// The place behind the last token and pass.
+    /// The place after the last token and pass.
     pub fn end(&self) -> LogPlace {
         LogPlace { passes: self.passes.all, tokens: self.tokens.all }
     }
 
-    /// Adds what an owner may see of everything since a place to a frame, and moves the place.
+    /// Adds everything since a place to a frame, as far as an owner may see it, and advances the
+    /// place.
     fn read(&self, place: &mut LogPlace, owner: u64, frame: &mut LiveFrame) {
         let (passes, lost) = self.passes.since(place.passes);
         frame.passes.extend(passes);
         frame.lost += lost;
-        // Tokens of the pass that is running have no cost yet.
+        // Tokens of the running pass have no cost yet.
         let whole = |token: &&LoggedToken| token.pass < self.passes.all;
         let (tokens, lost) = self.tokens.since(place.tokens);
         frame.lost += lost;
@@ -128,7 +129,7 @@ pub struct LogPlace {
     tokens: u64,
 }
 
-/// What a listener has been sent, of which the next frame has the difference.
+/// The state that was sent to a listener. The next frame contains the difference.
 #[derive(Debug)]
 pub struct FrameWriter {
     follower: Option<Follower>,
@@ -139,14 +140,15 @@ pub struct FrameWriter {
 }
 
 impl FrameWriter {
-    /// For a listener who may see the texts of an owner. `follower` knows the experts, if anyone does.
+    /// Creates the writer for a listener who may see the texts of an owner. `follower` provides the
+    /// state of the experts, if there is one.
     pub fn new(follower: Option<Follower>, owner: u64, place: LogPlace) -> FrameWriter {
         let rows = follower.as_ref().map_or(Vec::new(), Follower::rows);
         FrameWriter { follower, owner, place, wall: Wall::new(rows), letters: String::new() }
     }
 
-    /// Bytes of a listener to a model with so many experts: states and letters, old and new, and the
-    /// longest event.
+    /// Bytes per listener, for a model with this many experts: old and new states and letters, and
+    /// the longest event.
     pub fn bytes_for(experts: usize) -> u64 {
         let entry = 3 * (size_of::<Passed>() + size_of::<Said>()) + TEXT;
         (experts * 16 + KEPT * entry) as u64
@@ -157,7 +159,7 @@ impl FrameWriter {
         self.wall.rows.iter().map(|row| [row.layer, row.experts]).collect()
     }
 
-    /// The next frame: what has happened since the last one.
+    /// The next frame, with the changes since the last one.
     pub fn frame(&mut self, at: f64, log: &Log) -> LiveFrame {
         let mut frame = LiveFrame { at: rounded(at), ..LiveFrame::default() };
         if let Some(follower) = &mut self.follower {
@@ -192,13 +194,13 @@ fn changed(before: &str, after: &str) -> Vec<(usize, String)> {
     runs
 }
 
-/// A time in whole microseconds.
+/// A time, rounded to microseconds.
 fn rounded(seconds: f64) -> f64 {
     (seconds * 1e6).round() / 1e6
 }
 
 impl RunStep {
-    /// The step with times in whole microseconds, which take less room as text.
+    /// The step with times rounded to microseconds, which take less room as text.
     pub(crate) fn rounded(self) -> RunStep {
         let RunStep { seconds, computing, waiting, reading, .. } = self;
         let [seconds, computing, waiting, reading] =

@@ -1,5 +1,5 @@
-//! A page of one file: its styles, its program and a story. It loads nothing. [`live`] is that of a
-//! server, with the same drawing.
+//! A page in a single file: styles, script and a story. It loads nothing. [`live`] is the page of a
+//! server, with the same drawing code.
 
 pub mod live;
 
@@ -17,7 +17,7 @@ const SCRIPT: &str = concat!(include_str!("draw.js"), include_str!("page.js"));
 /// Returns the page of a story.
 pub fn html(story: &Story) -> String {
     let mut page = Vec::new();
-    // Neither memory nor text fails.
+    // Writing to memory does not fail.
     let _ = write(story, &mut page);
     String::from_utf8(page).unwrap_or_default()
 }
@@ -37,7 +37,7 @@ pub fn write(story: &Story, to: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// The data of a page: columns, as long as there are tokens, or frames.
+/// The data of a page, in columns with one entry per token or per frame.
 #[derive(Serialize)]
 struct PageData<'s> {
     version: u32,
@@ -49,10 +49,10 @@ struct PageData<'s> {
     budget: Option<u64>,
     timed: bool,
     has_places: bool,
-    /// Multiples of the usual cost above which a token has a level.
+    /// Multiples of the usual cost that separate the levels of tokens.
     levels: [f64; 3],
     opening: &'s str,
-    /// Tokens before the first of the columns.
+    /// Number of tokens before the first entry.
     left_out: u64,
     tokens: PageTokens<'s>,
     frames: Frames<'s>,
@@ -73,10 +73,10 @@ struct PageTokens<'s> {
 
 #[derive(Serialize)]
 struct Frames<'s> {
-    /// Number of the tokens up to then.
+    /// Number of tokens up to each frame.
     tokens: Vec<u64>,
     memory: Vec<Option<u64>>,
-    /// The states of all experts, two in a letter: `A` + first + 5 × second.
+    /// The states of all experts, two per letter: `A` + first + 5 × second.
     states: Vec<&'s str>,
 }
 
@@ -85,7 +85,7 @@ fn write_json(story: &Story, to: &mut impl Write) -> io::Result<()> {
     let tokens = story.tokens();
     let texts = || tokens.iter().map(|token| token.text.as_str()).collect();
     let numbers = |of: fn(&RunStep) -> u64| tokens.iter().map(|token| of(&token.step)).collect();
-    // Columns of times that nobody knows would say nothing.
+    // Without known times, the columns of times are omitted.
     let times = |of: fn(&RunStep) -> f64| match story.about.is_timed {
         true => {
             tokens.iter().map(|StoryToken { step, .. }| (of(step) * 1e6).round() / 1e6).collect()
@@ -125,7 +125,7 @@ fn write_json(story: &Story, to: &mut impl Write) -> io::Result<()> {
     Ok(serde_json::to_writer(to, &data)?)
 }
 
-/// The story in a line.
+/// A summary of the story in one line.
 fn summary(story: &Story) -> String {
     let total = story.total();
     let mut parts = vec![match story.written() {
@@ -143,7 +143,7 @@ fn summary(story: &Story) -> String {
     parts.join(", ")
 }
 
-/// Writes JSON that no part of a page ends, begins or breaks, whatever texts are in it.
+/// Writes JSON that cannot break the page around it, whatever texts it contains.
 struct Embedded<'w>(&'w mut dyn Write);
 
 impl Write for Embedded<'_> {

@@ -1,4 +1,4 @@
-//! The title, the lanes, and figures.
+//! The title, the lanes and the figures.
 
 use ratatui_core::buffer::Buffer;
 use ratatui_core::layout::Rect;
@@ -10,14 +10,14 @@ use super::text::plain;
 use super::{Now, Phase, WIDE, Waiting, put};
 use crate::{RunStep, Story};
 
-/// Columns for the name of a lane.
+/// Number of columns for the name of a lane.
 const NAMES: u16 = 9;
 /// Levels of a lane, each an eighth.
 const EIGHTHS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
 /// Number of steps that figures cover.
 const WINDOW: usize = 20;
 
-/// The model on the left, what it does on the right.
+/// Draws the model on the left, and its activity on the right.
 pub(super) fn title(story: &Story, now: &Now, line: Rect, buffer: &mut Buffer) {
     let tokens = story.written();
     let doing = match now.phase {
@@ -39,7 +39,8 @@ pub(super) fn title(story: &Story, now: &Now, line: Rect, buffer: &mut Buffer) {
     put(buffer, left, left.x, &model, Style::new().add_modifier(Modifier::BOLD));
 }
 
-/// The share of the time that the disk was busy and that passes computed, the latest on the right.
+/// Draws the shares of time in which the disk was busy and in which passes computed, the latest on
+/// the right.
 pub(super) fn lanes(story: &Story, palette: &Palette, area: Rect, buffer: &mut Buffer) {
     type Part = fn(&RunStep) -> f64;
     let lanes: [(&str, Part, Style); 2] = [
@@ -59,7 +60,7 @@ pub(super) fn lanes(story: &Story, palette: &Palette, area: Rect, buffer: &mut B
     }
 }
 
-/// Hit rate, throughput, waits, and memory within the budget.
+/// Draws hit rate, throughput, waits, and memory within the budget.
 pub(super) fn figures(
     story: &Story,
     now: &Now,
@@ -89,7 +90,8 @@ pub(super) fn figures(
     budget(story, now, palette, rest, buffer);
 }
 
-/// The texts of a server, and a line for each request; the last says how many have none.
+/// Draws the texts of a server, and a line for each request. The last line has the number of
+/// requests without a line.
 pub(super) fn requests(
     requests: &[Waiting],
     [running, waiting]: [usize; 2],
@@ -116,7 +118,7 @@ pub(super) fn requests(
     }
 }
 
-/// The memory of the process as a bar within its budget.
+/// Draws the memory of the process as a bar within its budget.
 fn budget(story: &Story, now: &Now, palette: &Palette, line: Rect, buffer: &mut Buffer) {
     let Some(memory) = now.memory else { return };
     let Some(budget) = story.about.budget.filter(|&budget| budget > 0) else {
@@ -140,7 +142,7 @@ fn budget(story: &Story, now: &Now, palette: &Palette, line: Rect, buffer: &mut 
     put(buffer, line, x, &words, Style::new());
 }
 
-/// Columns of the longest bar.
+/// Maximum number of columns of a bar.
 const MOST_BAR: u16 = 40;
 
 /// An amount of memory.

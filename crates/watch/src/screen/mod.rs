@@ -16,12 +16,12 @@ pub use writer::changes;
 use crate::{Story, Wall};
 use style::Palette;
 
-/// The state of a run, which a frame shows with the story.
+/// The state of a run that a frame shows in addition to the story.
 #[derive(Clone, Debug, Default)]
 pub struct Now {
     /// State of all experts.
     pub wall: Wall,
-    /// Its phase.
+    /// Phase of the run.
     pub phase: Phase,
     /// Tokens per second; `None` before the second token.
     pub pace: Option<f64>,
@@ -31,32 +31,32 @@ pub struct Now {
     pub has_colours: bool,
     /// Requests of a server.
     pub requests: Vec<Waiting>,
-    /// Texts of all clients of a server that run, and those that wait.
+    /// Number of running texts of all clients of a server, and number of waiting texts.
     pub texts: Option<[usize; 2]>,
 }
 
-/// A request that waits or runs, in words.
+/// A waiting or running request, described in words.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Waiting {
-    /// Its id.
+    /// Id of the request.
     pub id: String,
-    /// Where it was sent.
+    /// Endpoint of the request.
     pub endpoint: String,
-    /// Its state.
+    /// State of the request.
     pub doing: String,
-    /// Its age.
+    /// Age of the request.
     pub age: String,
 }
 
 /// Phase of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Phase {
-    /// It reads the prompt, of which this share is done.
+    /// The model reads the prompt. This share of it is done.
     Prompt(f64),
-    /// It writes the text.
+    /// The model writes the text.
     #[default]
     Text,
-    /// Nothing is asked of it.
+    /// There are no requests.
     Idle,
 }
 
@@ -95,7 +95,7 @@ struct FrameLayout {
 }
 
 impl FrameLayout {
-    /// `requests` is the number of those of a server.
+    /// `requests` is the number of a server's requests.
     fn of(area: Rect, layers: usize, requests: Option<usize>) -> FrameLayout {
         let mut y = area.y;
         let mut take = |lines: u16| {
@@ -104,19 +104,19 @@ impl FrameLayout {
             y += lines;
             part
         };
-        // On wide screens all figures fit one line.
+        // On wide screens all figures fit on one line.
         let figures = if area.width >= WIDE { 1 } else { 2 };
         let is_high = area.height >= 16;
         let legend = u16::from(area.height >= LEGIBLE);
         let lanes = 2;
-        // A line about all texts, and one for each request.
+        // A line about all texts, and a line for each request.
         let most = if is_high { area.height / 6 } else { 0 };
         let requests = u16::try_from(requests.map_or(0, |count| count + 1)).unwrap_or(u16::MAX);
         let requests = requests.min(most.max(u16::from(requests > 0)));
         let fixed = 1 + legend + lanes + figures + requests;
         let left = area.height.saturating_sub(fixed);
         let most = if is_high { left.saturating_sub(6).max(left / 2) } else { left / 2 };
-        // No more lines than the folded wall has.
+        // The wall gets no more lines than it has when folded.
         let down = layers.div_ceil(usize::from(most.max(1))).max(1);
         let wall = most.min(u16::try_from(layers.div_ceil(down)).unwrap_or(u16::MAX));
         FrameLayout {
@@ -131,13 +131,13 @@ impl FrameLayout {
     }
 }
 
-/// Columns from which all figures fit one line.
+/// Minimum number of columns for all figures on one line.
 const WIDE: u16 = 76;
 
-/// Lines from which there is one for the legend.
+/// Minimum number of lines for a legend.
 const LEGIBLE: u16 = 10;
 
-/// Writes within a line, from a column of it on. Returns the column after the text.
+/// Writes text within a line, from column `x` on. Returns the column after the text.
 fn put(buffer: &mut Buffer, line: Rect, x: u16, text: &str, style: Style) -> u16 {
     let room = usize::from(line.right().saturating_sub(x));
     if room == 0 || line.height == 0 {

@@ -1,4 +1,5 @@
-//! Marks and colours, which differ also for the colour-blind, and marks without colours.
+//! Marks and colours. The colours can be distinguished by the colour-blind, and the marks work
+//! without colours.
 
 use ratatui_core::style::{Color, Modifier, Style};
 
@@ -15,8 +16,8 @@ pub(super) const fn mark(state: ExpertState) -> &'static str {
     }
 }
 
-/// Styles, without colours if those are not wanted. Of the 256 colours of terminals: blue, orange and
-/// vermilion in shades that are readable on light and dark.
+/// Styles, with or without colours. Of the 256 colours of terminals: blue, orange and vermilion, in
+/// shades that are readable on light and dark backgrounds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Palette {
     has_colours: bool,
@@ -60,7 +61,7 @@ impl Palette {
         self.colour(BLUE)
     }
 
-    /// Style of names and of text that matters less.
+    /// Style of names and of less important text.
     pub(super) fn quiet(&self) -> Style {
         self.colour(GREY)
     }

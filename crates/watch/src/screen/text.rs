@@ -1,4 +1,4 @@
-//! The text, in colours that show what each token cost.
+//! The text, coloured by the cost of each token.
 
 use std::borrow::Cow;
 
@@ -11,19 +11,19 @@ use super::put;
 use super::style::Palette;
 use crate::Story;
 
-/// A grapheme with its style; none at the end of a line.
+/// A grapheme with its style; `None` at the end of a line.
 type StyledGrapheme = Option<(String, Style)>;
 
 /// Draws the end of the text, wrapped at words.
 pub(super) fn draw(story: &Story, palette: &Palette, area: Rect, buffer: &mut Buffer) {
-    // A line is kept empty above it.
+    // The line above the text stays empty.
     let area = Rect { y: area.y + 1, height: area.height.saturating_sub(1), ..area };
     if area.height == 0 || area.width == 0 {
         return;
     }
     let most = usize::from(area.width) * usize::from(area.height);
     let usual = story.usual();
-    // From the end back to more than the place holds.
+    // Parts are collected from the end backwards, until there are more than fit.
     let mut parts: Vec<(Cow<'_, str>, Style)> = Vec::new();
     let mut room = most;
     for (number, token) in story.tokens().iter().enumerate().rev() {
@@ -48,7 +48,8 @@ pub(super) fn draw(story: &Story, palette: &Palette, area: Rect, buffer: &mut Bu
     }
 }
 
-/// Breaks parts into lines: at the last space that fits, or within a word that is longer than a line.
+/// Breaks parts into lines, at the last space that fits, or within a word that is longer than a
+/// line.
 fn wrapped(parts: &[(Cow<'_, str>, Style)], width: u16) -> Vec<Vec<(String, Style)>> {
     let mut lines = vec![Vec::new()];
     let mut line = Vec::new();
@@ -101,8 +102,9 @@ fn marks(text: &str, style: Style) -> Vec<StyledGrapheme> {
     marks
 }
 
-/// The column in which a cursor stands on a terminal of so many columns once it has shown a text,
-/// beginning in a column: `columns` if the last one is full, so that the next character begins a line.
+/// The cursor's column on a terminal with `columns` columns, after it has shown a text that begins
+/// in column `from`. It is `columns` if the last column is full, so that the next character begins
+/// a line.
 pub fn column_after(text: &str, from: usize, columns: usize) -> usize {
     let last = columns.saturating_sub(1);
     let mut column = from;
@@ -125,10 +127,10 @@ pub fn column_after(text: &str, from: usize, columns: usize) -> usize {
     column
 }
 
-/// Columns between the stops of tabs.
+/// Number of columns between tab stops.
 const TAB: usize = 8;
 
-/// A text without control characters, which a terminal would obey.
+/// The text without control characters, which a terminal would interpret.
 pub(super) fn plain(text: &str) -> Cow<'_, str> {
     let is_obeyed = |c: char| c.is_control() && c != '\n';
     if !text.contains(is_obeyed) {

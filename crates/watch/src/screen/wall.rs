@@ -7,13 +7,13 @@ use super::put;
 use super::style::{Palette, mark};
 use crate::{ExpertState, Folded, Wall};
 
-/// Columns for the number of a layer.
+/// Number of columns for the number of a layer.
 const NUMBERS: u16 = 4;
 
-/// Columns of the legend without abbreviations.
+/// Number of columns of the legend without abbreviations.
 const LEGEND: u16 = 64;
 
-/// Folds the wall to its place.
+/// Folds the wall to fit its place.
 fn fold(wall: &Wall, area: Rect) -> Folded {
     wall.fold(usize::from(area.width.saturating_sub(NUMBERS)), usize::from(area.height))
 }
@@ -28,7 +28,7 @@ pub(super) fn draw(wall: &Wall, palette: &Palette, area: Rect, buffer: &mut Buff
     }
 }
 
-/// Explains the marks, and how many experts one stands for.
+/// Draws the legend: the marks, and the number of experts per mark.
 pub(super) fn legend(wall: &Wall, palette: &Palette, areas: [Rect; 2], buffer: &mut Buffer) {
     let [of, line] = areas;
     if wall.rows.is_empty() {

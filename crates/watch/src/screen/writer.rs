@@ -1,11 +1,11 @@
-//! The difference of two frames, as a terminal understands it.
+//! The difference between two frames, as terminal sequences.
 
 use std::fmt::Write;
 
 use ratatui_core::buffer::{Buffer, Cell};
 use ratatui_core::style::{Color, Modifier};
 
-/// Returns the sequences that turn one frame into the next, of the same size.
+/// Returns the sequences that turn one frame into another of the same size.
 pub fn changes(before: &Buffer, after: &Buffer) -> String {
     let mut out = String::new();
     let mut next: Option<(u16, u16)> = None;
@@ -20,7 +20,7 @@ pub fn changes(before: &Buffer, after: &Buffer) -> String {
             style = Some(wanted);
         }
         out.push_str(cell.symbol());
-        // A wide character moves the cursor further; the next cell is then addressed anew.
+        // A wide character moves the cursor further, so the next cell is addressed explicitly.
         next = cell.symbol().is_ascii().then_some((x + 1, y));
     }
     if style.is_some() {

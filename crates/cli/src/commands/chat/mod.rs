@@ -12,13 +12,15 @@ use sws::{
     Conversation, End, Generated, Lacking, LoadedModel, Message, Model, Needs, RunMetrics, Threads,
 };
 use sws_model::ForwardError;
-use sws_model::text::Generation;
+use sws_text::Generation;
 
-use super::run::{RunOutcome, read_file, read_text};
+use super::run::RunOutcome;
+use super::structured::{StructuredOutput, structured_output};
 use super::{print, run, size};
 use crate::account::{account, closing, ending};
 use crate::answer::follow;
 use crate::atomic_file::AtomicFile;
+use crate::input::{read_file, read_text};
 use crate::interrupt::{INTERRUPTED, Interrupt};
 use crate::lines::{InputLine, InputLines};
 use crate::live::Live;
@@ -129,6 +131,12 @@ struct ChatSession {
     /// The pictures of all answers, where a page of them is written.
     watcher: Option<Watcher>,
     report: Option<PathBuf>,
+    /// The structure of all answers.
+    structure: StructuredOutput,
+    /// True to end answers that repeat themselves.
+    ends_repeats: bool,
+    /// True to forget the oldest questions where the context is full.
+    shifts: bool,
     /// True if answers are not shown.
     is_quiet: bool,
 }
@@ -157,7 +165,8 @@ impl ChatSession {
                 );
             }
         }
-        let generation = args.sampling.of_conversation(model)?;
+        let thinks = !args.no_think && template.thinks();
+        let generation = args.sampling.of_conversation(model, thinks)?;
         let generation_limit = generation.max_new_tokens.unwrap_or(usize::MAX);
         let mut conversation = Conversation::new(template, generation.clone());
         if let Some(file) = &args.load {
@@ -173,11 +182,12 @@ impl ChatSession {
         {
             note!("sws: {NO_SWITCH}");
         }
+        let structure = structured_output(&args.structure, model, &text, &generation)?;
         let text = text.while_loaded(None);
         let wanted = WantedViews { screen: args.watch, report: args.report.is_some() };
         // A page is of several answers.
         let tokens = if wanted.report { usize::MAX } else { generation_limit };
-        let heap = wanted.bytes(model, tokens);
+        let heap = wanted.bytes(model, tokens) + structure.heap();
         let needs = Needs { heap, ..Needs::default() };
         let loader = loader.needs(needs).text(text).threads(threads);
         let running = model::load(loader, &interrupt)?;
@@ -191,6 +201,9 @@ impl ChatSession {
             wanted,
             watcher: None,
             report: args.report.clone(),
+            structure,
+            ends_repeats: !args.no_loop_guard,
+            shifts: args.shift,
             is_quiet: args.json,
         })
     }
@@ -216,6 +229,10 @@ impl ChatSession {
                     if think { "think first" } else { "answer at once" }
                 );
             }
+            ChatCommand::Compact => match self.make_room("")? {
+                0 => note!("nothing is forgotten: there is room"),
+                count => note!("{}", forgotten(count)),
+            },
             ChatCommand::Undo => match self.conversation.undo() {
                 Some(question) => {
                     let line = question.lines().next().unwrap_or("");
@@ -260,6 +277,12 @@ impl ChatSession {
 
     /// Answers a message, and shows the answer. `full_context` says what to do about one.
     fn answer(&mut self, text: &str, full_context: &str) -> anyhow::Result<End> {
+        if self.shifts {
+            let count = self.make_room(text)?;
+            if count > 0 {
+                note!("{}", forgotten(count));
+            }
+        }
         let ChatSession { running, interrupt, conversation, wanted, watcher, is_quiet, .. } = self;
         let budget = running.plan().map(|plan| plan.ledger.budget());
         let live = Live::new(running.gauge(), !*is_quiet).of(None, budget);
@@ -270,8 +293,18 @@ impl ChatSession {
         }
         let mut screen = AnswerScreen::default();
         let mut show = |piece: &_| if *is_quiet { Ok(()) } else { screen.show(piece) };
+        let prompt = running.chat_prompt(conversation, text)?;
+        let constraint = self.structure.of_an_answer(running.text(), prompt.text());
         let made = match running.chat(conversation, text) {
-            Ok(answer) => follow(answer, interrupt, live, watcher, &mut show),
+            Ok(mut answer) => {
+                if self.ends_repeats {
+                    answer = answer.ending_repeats();
+                }
+                if let Some(constraint) = constraint {
+                    answer = answer.restricted_by(&*constraint);
+                }
+                follow(answer, interrupt, live, watcher, &mut show)
+            }
             Err(error) => Err(full(error, full_context)),
         };
         if let Some(watcher) = watcher {
@@ -301,6 +334,31 @@ impl ChatSession {
     }
 }
 
+impl ChatSession {
+    /// Forgets the oldest questions and answers until a question has room, and its answer a quarter of the
+    /// context. Returns the number of questions.
+    fn make_room(&mut self, question: &str) -> anyhow::Result<usize> {
+        let limit = self.running.limit();
+        let most = limit - limit / 4;
+        let mut count = 0;
+        while self.running.chat_tokens(&self.conversation, question)? > most
+            && self.conversation.forget_oldest()
+        {
+            count += 1;
+        }
+        Ok(count)
+    }
+}
+
+/// A line about questions that were forgotten.
+fn forgotten(count: usize) -> String {
+    let what = match count {
+        1 => "question is".to_owned(),
+        count => format!("{count} questions are"),
+    };
+    format!("the oldest {what} forgotten, with the answers")
+}
+
 fn messages(of: &[Message]) -> String {
     match of.len() {
         1 => "1 message".to_owned(),
@@ -311,7 +369,7 @@ fn messages(of: &[Message]) -> String {
 const NO_SWITCH: &str = "this model's template has no switch for reasoning, so it stays as it is";
 
 /// Remedy for a full context in a conversation.
-const FULL: &str = ": /reset begins a new conversation";
+const FULL: &str = ": /compact forgets the oldest questions (--shift does so by itself), /undo removes the last, /reset begins a new conversation";
 
 fn full(error: sws::Error, remedy: &str) -> anyhow::Error {
     let or = if remedy.is_empty() { ": give" } else { ", or give" };

@@ -8,6 +8,7 @@ pub(super) const HELP: &str = "\
 /help           this
 /reset          begin a new conversation
 /system TEXT    replace the system message
+/compact        forget the oldest questions and answers, for more room
 /undo           remove the last question and its answer
 /retry          answer the last question again
 /think on|off   let the model think before it answers, or not
@@ -25,6 +26,7 @@ pub(super) enum ChatCommand {
     Help,
     Reset,
     System(String),
+    Compact,
     Undo,
     Retry,
     Think(bool),
@@ -55,12 +57,14 @@ impl ChatCommand {
             ("/save", file) => ChatCommand::Save(path(file)),
             ("/load", file) => ChatCommand::Load(path(file)),
             (
-                "/reset" | "/clear" | "/undo" | "/retry" | "/stats" | "/quit" | "/exit" | "/bye",
+                "/reset" | "/clear" | "/compact" | "/undo" | "/retry" | "/stats" | "/quit"
+                | "/exit" | "/bye",
                 rest,
             ) if !rest.is_empty() => {
                 bail!("{word} takes nothing, not `{rest}`")
             }
             ("/reset" | "/clear", _) => ChatCommand::Reset,
+            ("/compact", _) => ChatCommand::Compact,
             ("/undo", _) => ChatCommand::Undo,
             ("/retry", _) => ChatCommand::Retry,
             ("/stats", _) => ChatCommand::Stats,
@@ -103,6 +107,7 @@ mod tests {
             ("/help", ChatCommand::Help),
             ("/? quit", ChatCommand::Help),
             ("/clear  ", ChatCommand::Reset),
+            ("/compact", ChatCommand::Compact),
             ("/system  be kind ", ChatCommand::System("be kind".to_owned())),
             ("/think off", ChatCommand::Think(false)),
             ("/save a b.json", ChatCommand::Save(PathBuf::from("a b.json"))),

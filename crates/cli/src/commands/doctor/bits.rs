@@ -69,7 +69,7 @@ fn product(tier: Tier, matrix: &Matrix<'_>, tokens: usize) -> Vec<u32> {
 /// The parts of a matrix of fixed bytes, which decode to finite numbers.
 fn parts(encoding: Encoding, cols: usize) -> Vec<Vec<u8>> {
     if let Encoding::Fp7(scales) = encoding {
-        let mut plain = parts(scales.plain(), cols);
+        let mut plain = parts(Encoding::Fp8(scales), cols);
         let mut histogram = ExponentCounts::default();
         histogram.add_e4m3(&plain[0]);
         return [packed(encoding, cols, &histogram, &plain[0]), plain.split_off(1)].concat();
@@ -83,7 +83,7 @@ fn parts(encoding: Encoding, cols: usize) -> Vec<Vec<u8>> {
     if encoding == Encoding::Top {
         return vec![parts(Encoding::Nested, cols).swap_remove(1)];
     }
-    let plain = matches!(encoding, Encoding::F32 | Encoding::F16 | Encoding::Bf16);
+    let plain = encoding.is_plain();
     let parts = encoding.parts().iter().enumerate().map(|(index, part)| {
         let len = match part.len(ROWS as u64, cols as u64) {
             Some(PartLen::Exact(len) | PartLen::AtLeast(len)) => len as usize,

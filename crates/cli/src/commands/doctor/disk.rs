@@ -7,9 +7,9 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 use sws::Model;
+use sws_format::{Clock, PieceKind};
 use sws_store::{
-    Clock, PieceKind, PieceLayout, Read, ReaderKind, Reads, SLOT_ALIGN, Slot, StoreOptions,
-    SystemMemory, speeds,
+    PieceLayout, Read, ReaderKind, Reads, SLOT_ALIGN, Slot, StoreOptions, SystemMemory, speeds,
 };
 
 use super::DoctorLine;

@@ -5,8 +5,9 @@ use std::path::Path;
 use rustix::fs::{Access, access, statvfs};
 use sws::{Model, Options, Planning, TextCodec};
 use sws_engine::Plan;
+use sws_format::ProcessLimits;
 use sws_hub::Library;
-use sws_store::{LimitSource, ProcessLimits, SystemMemory, open_file_limit, user_cache};
+use sws_store::{LimitSource, SystemMemory, open_file_limit, user_cache};
 
 use super::DoctorLine;
 use crate::commands::size;

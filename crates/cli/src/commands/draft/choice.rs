@@ -3,8 +3,7 @@
 use sws_draft::{DEPTH, ForecastSource, MicroDraftModel};
 
 use super::score::Judge;
-use super::train::check_interrupt;
-use super::{DraftInput, RecordedSequence};
+use super::{DraftInput, RecordedSequence, check_interrupt};
 use crate::interrupt::Interrupt;
 
 /// Size of the cache whose misses count, in percent of all experts.

@@ -13,8 +13,7 @@ use sws_draft::{
     Score,
 };
 use sws_engine::RouterSet;
-use sws_store::Pass;
-use sws_store::shard::Progress;
+use sws_format::{Pass, Progress};
 
 use super::{DraftInput, RecordedSequence};
 use crate::args;

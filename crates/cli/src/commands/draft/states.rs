@@ -8,7 +8,7 @@ use anyhow::{anyhow, bail};
 use serde_json::Value;
 use sws_cache::Trace;
 use sws_draft::DraftShape;
-use sws_store::{Header, open_regular};
+use sws_format::{Header, open_regular};
 
 /// Size limit of a recording's header.
 const MAX_HEADER: u64 = 1 << 20;

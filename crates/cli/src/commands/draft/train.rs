@@ -7,18 +7,17 @@ use serde::Serialize;
 use std::sync::Mutex;
 use sws::draft::{path, trainer};
 use sws_cache::SavedTensors;
-use sws_cache::correction::{Fit, FitSequences as FitTo, Fitted};
+use sws_cache::fit::{Fit, FitSequences as FitTo, Fitted};
 use sws_draft::{
     DEPTH, Draft, DraftSize, Gates, Learned, MicroDraftModel, Samples, Trained, Training, margin,
 };
-use sws_store::Pass;
-use sws_store::shard::Progress;
+use sws_format::{Pass, Progress};
 
-use super::{DraftInput, RecordedSequence, choice};
+use super::{DraftInput, RecordedSequence, check_interrupt, choice, stopped};
 use crate::args;
 use crate::atomic_file::AtomicFile;
 use crate::commands::{count, print_report, size};
-use crate::interrupt::{Interrupt, Interrupted};
+use crate::interrupt::Interrupt;
 use crate::progress::{ProgressMeter, ProgressUnit};
 use crate::table::table;
 
@@ -229,16 +228,6 @@ fn fit_eviction(
     })?;
     meter.finish();
     fitted.ok_or_else(stopped)
-}
-
-/// Fails if the user interrupted. Recordings may be far larger than memory, and reading them takes
-/// long.
-pub(super) fn check_interrupt(interrupt: &Interrupt) -> anyhow::Result<()> {
-    if interrupt.is_requested() { Err(stopped()) } else { Ok(()) }
-}
-
-fn stopped() -> anyhow::Error {
-    Interrupted("nothing was written").into()
 }
 
 /// Runs a draft over a sequence.

@@ -3,8 +3,8 @@
 use serde::Serialize;
 use sws::{Dry, Format, Outline, Threads};
 use sws_engine::{PerToken, PlanOptions};
+use sws_format::PieceKind;
 use sws_kernels::Encoding;
-use sws_store::PieceKind;
 
 use super::super::machine::{Machine, about, digits, time};
 use super::super::size;

@@ -1,8 +1,8 @@
 //! The use of memory in a plan, line by line.
 
 use sws_engine::{MemoryUse, Plan, SlotClass};
+use sws_format::PieceKind;
 use sws_model::Inventory;
-use sws_store::PieceKind;
 
 use crate::commands::{count, size};
 use crate::table::table;

@@ -5,7 +5,7 @@ use std::path::Path;
 use sws::Outline;
 use sws_hub::{Client, Environment, HubError, ModelName, WeightFiles, form, staging};
 use sws_kernels::Encoding;
-use sws_store::shard::encoding_in;
+use sws_shard::encoding_in;
 
 use super::{MAIN, Pull};
 use crate::args::{self, PullForm};

@@ -6,12 +6,11 @@ use std::path::Path;
 use anyhow::{anyhow, bail};
 use sws::Outline;
 use sws_engine::PlanOptions;
+use sws_format::{Configuration, JOURNAL, MANIFEST_FILE};
 use sws_hub::{
     CachedModel, Client, HubError, HubFile, Listing, ModelName, RepositoryFiles, WeightFiles,
     begun_bytes, free_space,
 };
-use sws_store::shard::JOURNAL;
-use sws_store::{Configuration, MANIFEST_FILE};
 
 use super::watch::present;
 use super::{Pull, size};

@@ -1,9 +1,9 @@
-//! What each part of a plan gets beyond the smallest budget.
+//! Division of the budget above the minimum.
 
 use super::shares::*;
 use super::*;
 
-/// The parts of an arena.
+/// The pinned pieces, ring and slots that an arena is split into.
 pub(super) struct ArenaSplit {
     pub(super) pinned: Vec<PieceId>,
     pub(super) pinned_bytes: u64,
@@ -74,7 +74,7 @@ impl Planner {
         ]);
         let ledger = Ledger::new(ram, reservations).expect("shares within the budget");
         let (verify_len, kept) = self.verify_len_within(work, least_work);
-        // Slots in the memory of each in turn, beside those before.
+        // Slots are cut from each memory in turn, for experts without a slot so far.
         let mut held = split.slots.clone();
         let mut lend = |bytes| {
             if held.is_empty() {

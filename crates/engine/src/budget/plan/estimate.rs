@@ -6,38 +6,39 @@ use sws_model::ModelSpec;
 use super::pieces::PieceSizes;
 use super::{ArenaSplit, Planner};
 
-/// Work of a generated token, on average over a long text.
+/// Work per generated token, averaged over a long text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PerToken {
     /// Bytes of streamed infrastructure.
     pub infrastructure: u64,
     /// Bytes of embedding rows.
     pub embedding: u64,
-    /// Bytes of rows of the tables of layers.
+    /// Bytes of the rows that a token reads from the tables of layers.
     pub table_rows: u64,
     /// Bytes of experts, from slots or from disk.
     pub experts: u64,
     /// Expected hit rate of the experts.
     pub hit_rate: f64,
-    /// Bytes of all weights of the computation, from memory or from disk.
+    /// Bytes of all weights used by the computation, from memory or from disk.
     pub active: u64,
-    /// Experts of the computation.
+    /// Number of experts computed.
     pub calls: f64,
 }
 
 /// Costs of a token besides reading its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TokenCosts {
-    /// Time of computing in a run, relative to that measured without weights.
+    /// Computing time in a run, relative to the time measured without weights.
     pub slowdown: f64,
-    /// Seconds of an expert that is computed, besides computing: finding it in its slot, keeping count of
-    /// it, and its share of the layer's own bookkeeping.
+    /// Seconds per computed expert besides its arithmetic: finding it in its slot, counting its
+    /// use, and its share of the layer's bookkeeping.
     pub call: f64,
-    /// Seconds of an expert that is read, besides those of its bytes.
+    /// Seconds per expert read, besides the transfer of its bytes.
     pub miss: f64,
-    /// Seconds of a row of the embedding that is read, besides those of its bytes.
+    /// Seconds per embedding row read, besides the transfer of its bytes.
     pub lookup: f64,
-    /// Time of computing, relative to the time in which memory is read, where it was not measured.
+    /// Computing time relative to the time of reading the weights from memory, where computing was
+    /// not measured.
     pub compute: f64,
     /// Seconds of handing an expert to threads, where computing was not measured.
     pub handing: f64,
@@ -62,12 +63,14 @@ impl PerToken {
         self.infrastructure + self.embedding + self.table_rows + misses
     }
 
-    /// True if nothing is read from disk but rows of the tables of layers, which are at any budget.
+    /// True if a token reads nothing from disk except rows of the tables of layers, which are read
+    /// at any budget.
     pub fn is_in_memory(&self) -> bool {
         self.read() == self.table_rows
     }
 
-    /// Seconds of computing, from the speed of memory in bytes per second, where they were not measured.
+    /// Seconds of computing, where they were not measured, from the speed of memory in bytes per
+    /// second.
     pub fn computing(&self, memory: f64, costs: &TokenCosts) -> f64 {
         costs.compute * self.active as f64 / memory + costs.handing * self.calls
     }
@@ -92,12 +95,12 @@ impl PerToken {
 }
 
 impl Planner {
-    /// Work of a token with so many slots in all, lent ones included.
+    /// Work per token with `have` slots in all, including lent ones.
     pub(super) fn per_token(&self, split: &ArenaSplit, have: usize) -> PerToken {
         let PieceSizes { cyclic, embedding, slots, .. } = &self.pieces;
         let batch = self.options.batch.max(1) as u64;
         let all = self.pieces.cyclic_bytes();
-        let pinned_embedding = split.pinned.contains(&sws_store::PieceId::EMBED);
+        let pinned_embedding = split.pinned.contains(&sws_format::PieceId::EMBED);
         let lookup = embedding.map_or(0, |embedding| embedding.row);
         let pinned_bytes: u64 = cyclic
             .iter()

@@ -1,4 +1,4 @@
-//! The expected hit rate of the experts, by the share of them that has a slot.
+//! The expected hit rate of experts, as a function of the share of experts that have a slot.
 
 use std::thread;
 
@@ -6,9 +6,9 @@ use sws_cache::Trace;
 use sws_cache::history::HistoryShape;
 use sws_cache::policy::PolicyKind;
 use sws_cache::replay::Residency;
-use sws_store::Pass;
+use sws_format::Pass;
 
-/// Hit rates by the share of the experts that has a slot, under the default policy.
+/// Hit rates under the default policy, by the share of experts that have a slot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HitCurve {
     /// Shares, ascending from 0, and hit rates.
@@ -16,19 +16,19 @@ pub struct HitCurve {
     basis: HitBasis,
 }
 
-/// The routes that hit rates come from.
+/// The source of the routes behind hit rates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HitBasis {
-    /// This released model's, not those of the model itself.
+    /// Routes of this released model, which stand in for those of the model itself.
     Model(&'static str),
-    /// Those of this released model, which has the same shape.
+    /// Recorded routes of this released model, which has the same shape.
     Recorded(&'static str),
-    /// The model's own, in so many tokens of earlier runs.
+    /// The model's own routes, from so many tokens of earlier runs.
     Tokens(usize),
 }
 
-/// Routes of DeepSeek-V2-Lite (docs/benchmarks/caches.md). Of the measured models it reuses experts
-/// least.
+/// Hit rates for the routes of DeepSeek-V2-Lite (docs/benchmarks/caches.md), which reuses experts
+/// least of the measured models.
 const GENERAL: [(f64, f64); 9] = [
     (0.0, 0.0),
     (0.1, 0.352),
@@ -41,11 +41,10 @@ const GENERAL: [(f64, f64); 9] = [
     (1.0, 1.0),
 ];
 
-/// The name and the shape of a model, and its hit rates.
+/// Name, shape and hit rates of a model.
 type RecordedRates = (&'static str, HistoryShape, &'static [(f64, f64)]);
 
-/// Released models with recorded routes of their own
-/// (`benchmarks/results/replay-*.json`).
+/// Hit rates of released models with recorded routes (`benchmarks/results/replay-*.json`).
 const RECORDED: [RecordedRates; 2] = [
     (
         "Qwen3-30B-A3B",
@@ -79,7 +78,7 @@ const RECORDED: [RecordedRates; 2] = [
     ),
 ];
 
-/// Up to so many experts in a layer, rates are those of [`FEW`].
+/// Maximum number of experts in a layer for which the rates of [`FEW`] apply.
 const FEW_EXPERTS: usize = 16;
 
 /// Published repetitions of Mixtral-8x7B, from token to token: "Mixtral of Experts", table 5, the mean
@@ -87,13 +86,12 @@ const FEW_EXPERTS: usize = 16;
 /// used almost evenly.
 const FEW: [(f64, f64); 5] = [(0.0, 0.0), (0.25, 0.301), (0.5, 0.568), (0.75, 0.801), (1.0, 1.0)];
 
-/// Fewest tokens whose hits say more than the general rates.
+/// Minimum number of tokens whose hits say more than the general rates.
 const FEWEST: usize = 32;
 
 impl HitCurve {
-    /// The rates of a model of this shape, none of whose routes are known: those of the released model of
-    /// the same shape, if routes of it were recorded, and otherwise of one that has as few or as many experts
-    /// in a layer.
+    /// Hit rates of a model of this shape whose routes are unknown. They come from a recorded model
+    /// of the same shape, or else from one with similarly few or many experts in a layer.
     pub fn general(shape: HistoryShape) -> HitCurve {
         if let Some((model, _, points)) = RECORDED.iter().find(|(_, other, _)| *other == shape) {
             return HitCurve { points: points.to_vec(), basis: HitBasis::Recorded(model) };
@@ -107,9 +105,8 @@ impl HitCurve {
         HitCurve { points, basis: HitBasis::Model(model) }
     }
 
-    /// The rates with which the routes of earlier runs hit: a replay of them in caches of several
-    /// sizes. It takes some hundred milliseconds for the largest models. `None` if too few tokens came
-    /// one by one to say much.
+    /// Hit rates of recorded routes, replayed in caches of several sizes. Takes some hundred
+    /// milliseconds for the largest models. `None` if too few tokens were generated one at a time.
     pub fn replayed(routes: &Trace) -> Option<HitCurve> {
         let all = routes.shape().layers * routes.shape().experts;
         let slots = |&(share, _): &(f64, f64)| ((share * all as f64).round() as usize).max(1);
@@ -125,7 +122,7 @@ impl HitCurve {
         let share = |slots: usize| slots as f64 / all as f64;
         let mut points: Vec<(f64, f64)> = slots.into_iter().map(share).zip(rates).collect();
         points.insert(0, (0.0, 0.0));
-        // With a slot each, experts are read once, and then no more, which few tokens do not show.
+        // With a slot for each, every expert is read only once, which a few tokens cannot show.
         points.retain(|&(share, _)| share < 1.0);
         points.push((1.0, 1.0));
         // More slots never mean fewer hits in an estimate.
@@ -137,12 +134,12 @@ impl HitCurve {
         Some(HitCurve { points, basis: HitBasis::Tokens(routes.token_count()) })
     }
 
-    /// The routes that it was made from.
+    /// The source of the routes behind these rates.
     pub fn basis(&self) -> HitBasis {
         self.basis
     }
 
-    /// The number of tokens of earlier runs that it was made from; `None` for a general one.
+    /// The number of tokens of earlier runs behind these rates; `None` for general rates.
     pub fn tokens(&self) -> Option<usize> {
         match self.basis {
             HitBasis::Model(_) | HitBasis::Recorded(_) => None,
@@ -150,7 +147,7 @@ impl HitCurve {
         }
     }
 
-    /// Tokens per second planned with such rates over those of runs: the lowest and the highest of
+    /// Planned over measured tokens per second with such rates: the lowest and the highest ratio of
     /// docs/benchmarks/streaming.md.
     pub fn accuracy(&self) -> [f64; 2] {
         match self.basis {
@@ -160,7 +157,7 @@ impl HitCurve {
         }
     }
 
-    /// The expected hit rate with slots for this share of the experts.
+    /// The expected hit rate if this share of the experts has slots.
     pub fn rate(&self, share: f64) -> f64 {
         let pair = self.points.windows(2).find(|pair| share < pair[1].0);
         let last = self.points.last().map_or(1.0, |&(_, rate)| rate);
@@ -171,8 +168,8 @@ impl HitCurve {
     }
 }
 
-/// The hit rate of the tokens that came one by one, in the second half of the routes: the first half warms
-/// the cache and the policy. `None` if they are too few.
+/// Hit rate of the tokens generated one at a time in the second half of the routes. The first half
+/// warms up the cache and the policy. `None` if there are too few tokens.
 fn replay(routes: &Trace, slots: usize) -> Option<f64> {
     let mut cache = Residency::new(routes.shape(), PolicyKind::default(), slots, 1);
     let all = routes.token_count();

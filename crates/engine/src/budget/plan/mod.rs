@@ -18,9 +18,10 @@ pub use slots::SlotClass;
 
 use sws_cache::history::{History, HistoryShape};
 use sws_cache::policy::ExpectedUse;
+use sws_format::{Manifest, PieceId};
 use sws_kernels::{Packings, Tier};
 use sws_model::{ForwardState, Inventory, KvPrecision, ModelSpec, PassSize};
-use sws_store::{LayoutError, Manifest, PieceId};
+use sws_store::LayoutError;
 
 use super::ledger::{Ledger, MemoryUse, ProcessMemory};
 use crate::stand_ins::StandInUse;
@@ -39,19 +40,20 @@ pub struct Plan {
     pub ring: usize,
     /// Slots for experts; empty if experts flow through the ring.
     pub slots: Vec<SlotClass>,
-    /// Additional slots in the memory of a prompt's activations, while tokens are generated one at
-    /// a time.
+    /// Additional slots in the memory of a prompt's activations, used while tokens are generated
+    /// one at a time.
     pub lent: Vec<SlotClass>,
-    /// Further slots in the memory of contexts, as far as sequences do not need it: of several, or of a long
-    /// one.
+    /// Further slots in the memory of contexts, used while sequences leave it free, as several
+    /// sequences or a long context mostly do.
     pub context_lent: Vec<SlotClass>,
-    /// Further slots in the memory of structured output, while no text has one.
+    /// Further slots in the memory of structured output, used while no text has structured output.
     pub structured_lent: Vec<SlotClass>,
     /// The smallest budget that works in another process, in whole MiB.
     pub smallest: u64,
     /// Experts whose stand-ins are resident.
     pub stand_ins: Vec<PieceId>,
-    /// True if experts flow through the ring, for lack of room for the slots that one layer needs.
+    /// True if experts flow through the ring, because there is no room for the slots that one layer
+    /// needs.
     pub experts_stream: bool,
     /// Maximum number of prompt tokens that go through the layers together.
     pub chunk: usize,
@@ -94,8 +96,8 @@ pub struct PlanOptions {
     /// Bytes for encoding texts while the model is loaded: a constant, and a number per position.
     /// Zeros if encoding ends before planning.
     pub encoding: [u64; 2],
-    /// Maximum number of bytes for structured output. No budget has to have them, and slots get them while
-    /// no text has structured output.
+    /// Maximum bytes for structured output. A budget may have fewer. Slots use these bytes while no
+    /// text has structured output.
     pub structured: u64,
     /// Bytes of the draft. They are reserved only if experts have slots besides.
     pub draft: u64,
@@ -126,8 +128,9 @@ impl Default for PlanOptions {
     }
 }
 
-/// Positions in a pages of the KV cache. Several sequences grow by pages, and forks share them, and so
-/// does one with a long context, most of which may never be used; attention over shorter pages is slower.
+/// Positions in a page of the KV cache. Several sequences grow by pages, and forks share pages. A
+/// single long context grows by pages too, as most of it may never be used. Attention over shorter
+/// pages is slower.
 pub(crate) fn page(sequences: usize, context: usize) -> usize {
     if sequences > 1 || context > CONTEXT { 512 } else { usize::MAX }
 }
@@ -189,7 +192,7 @@ pub struct Planner {
     process: ProcessMemory,
     options: PlanOptions,
     hits: HitCurve,
-    /// Positions at the smallest budget, those that budgets soon have, and their maximum.
+    /// Positions at the smallest budget, at slightly larger budgets, and at most.
     context: [usize; 3],
 }
 
@@ -221,8 +224,8 @@ impl Planner {
         (ram / DRAFT_SHARE).max(DRAFT_FLOOR)
     }
 
-    /// The most memory that a budget gives to learning a correction of evictions. It saves a few percent of
-    /// the misses, and must not add as many by the slots in whose place it is.
+    /// The maximum memory for learning a correction of the eviction policy. The correction saves a
+    /// few percent of the misses, so it must not cause as many by taking the memory of slots.
     pub fn most_learned(ram: u64) -> u64 {
         ram / LEARNED_SHARE
     }
@@ -278,14 +281,14 @@ impl Planner {
         self.pieces.bytes()
     }
 
-    /// Bytes of the tables of layers, and of reading the rows of a token, which every token does at any
-    /// budget; `None` without one.
+    /// Bytes of the tables of layers, and bytes of the rows that each token reads of them at any
+    /// budget; `None` without such tables.
     pub fn layer_tables(&self) -> Option<[u64; 2]> {
         let bytes = self.pieces.table_bytes();
         (bytes > 0).then(|| [bytes, self.table_rows()])
     }
 
-    /// Bytes that a token reads of the tables of layers.
+    /// Bytes of the rows that a token reads from the tables of layers.
     fn table_rows(&self) -> u64 {
         self.pieces.layer_tables.iter().map(|table| table.rows * table.sizes.row).sum()
     }
@@ -303,8 +306,8 @@ impl Planner {
         })
     }
 
-    /// Finds the smallest budget whose plan is `enough`, as that for `most` is, to `within` bytes. With
-    /// experts of one length, more memory never means fewer slots.
+    /// Finds the smallest budget, to within `within` bytes, whose plan satisfies `enough`. The plan
+    /// for `most` must satisfy it. With experts of one length, more memory never means fewer slots.
     pub fn smallest_with(
         &self,
         most: u64,
@@ -320,7 +323,7 @@ impl Planner {
         Ok(high)
     }
 
-    /// As [`plan`](Self::plan), but errors lack the smallest budget.
+    /// Like [`plan`](Self::plan), but errors lack the smallest budget.
     fn try_plan(&self, ram: u64) -> Result<Plan, PlanError> {
         let Some(more) = ram.checked_sub(self.minimum()) else {
             let context = self.context[0];
@@ -333,7 +336,8 @@ impl Planner {
         };
         let structured = (more / STRUCTURED_SHARE).min(self.options.structured);
         let more = more - structured;
-        // Both forecast experts for slots. Without slots they have no use.
+        // The draft and the correction forecast experts for slots, so they are useless without
+        // slots.
         let PlanOptions { draft, correction, .. } = self.options;
         for forecasts in [[draft, correction], [0, correction]] {
             let taken = forecasts.iter().sum();
@@ -361,7 +365,8 @@ impl Plan {
         self.lent.iter().map(SlotClass::bytes).sum::<u64>() as usize
     }
 
-    /// The smallest budget, in whole MiB, that has so many bytes for structured output, as far as it has any.
+    /// The smallest budget, in whole MiB, that reserves this many bytes for structured output, or
+    /// as many as the planner allows.
     pub fn ram_for_structured(&self, bytes: u64) -> u64 {
         self.smallest + (STRUCTURED_SHARE * bytes).next_multiple_of(MIB)
     }
@@ -377,12 +382,13 @@ impl Plan {
     pub fn shrink(&self, ram: u64) -> Result<Plan, PlanError> {
         let mut plan = self.clone();
         let mut excess = self.ledger.budget().saturating_sub(ram);
-        // The rounding of the arena stays.
+        // The bytes lost by rounding the arena stay spare.
         let spare = excess.min(plan.ledger.get(MemoryUse::Spare).saturating_sub(HUGE_PAGE));
         plan.ledger.release(MemoryUse::Spare, spare);
         excess -= spare;
         while excess > 0 {
-            // From the class with the most bytes left, so that all keep their shares.
+            // The class with the most bytes left gives up a slot, so that all classes keep their
+            // shares.
             let class =
                 plan.slots.iter_mut().filter(|class| class.count > 2).max_by_key(|c| c.bytes());
             let Some(class) = class else {
@@ -402,7 +408,7 @@ impl Plan {
     }
 }
 
-/// The layers with experts of a model, and their experts.
+/// The number of layers with experts of a model, and of their experts.
 pub fn routes_of(spec: &ModelSpec) -> HistoryShape {
     let (layers, experts) =
         spec.moes().fold((0, 0), |(layers, experts), moe| (layers + 1, moe.experts.max(experts)));
@@ -424,8 +430,8 @@ fn largest(range: std::ops::RangeInclusive<usize>, holds: impl Fn(usize) -> bool
     low
 }
 
-/// Share of the slots in the memory of contexts that a text of [`ESTIMATED_POSITIONS`] leaves to experts. The
-/// lender keeps a block of sixteen free.
+/// Share of the slots in the memory of contexts that a text of [`ESTIMATED_POSITIONS`] leaves to
+/// experts. Lending always keeps one block of sixteen free.
 fn idle_share(context: usize) -> f64 {
     (1.0 - ESTIMATED_POSITIONS as f64 / context as f64 - 1.0 / 16.0).max(0.0)
 }
@@ -441,7 +447,7 @@ fn with_tables(arena: u64) -> u64 {
     arena + arena.div_ceil(512).next_multiple_of(PAGE) + 4 * PAGE
 }
 
-/// Bytes of a mapping for so many bytes, with its page tables.
+/// Bytes of a mapping of this length, including its page tables.
 pub(crate) fn mapped(bytes: u64) -> u64 {
     with_tables(whole_pages(bytes))
 }

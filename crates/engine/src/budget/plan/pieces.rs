@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
+use sws_format::{Manifest, PieceId, PieceKind};
 use sws_kernels::Encoding;
 use sws_model::{HeldTensor, Inventory, ModelSpec, Role};
-use sws_store::{LayoutError, Manifest, Parts, PieceId, PieceKind, PieceLayout, Read};
+use sws_store::{LayoutError, Parts, PieceLayout, Read};
 
 use super::slots::SlotSizes;
 use crate::stand_ins::StandInUse;
@@ -28,7 +29,7 @@ pub(super) struct TableSizes {
 }
 
 impl TableSizes {
-    /// Bytes of the shortest ring for its rows.
+    /// Bytes of the shortest ring for the rows of this table.
     pub(super) fn ring(&self) -> u64 {
         self.rest + LOOKUPS * self.row
     }
@@ -45,7 +46,7 @@ impl TableSizes {
             let read = Read::Rows { piece, tensor: held.index, rows, parts };
             PieceLayout::new(manifest, read).map(|layout| layout.slot_len() as u64)
         };
-        // Escapes are stored for the whole matrix.
+        // The escapes of an encoding are stored for the whole matrix.
         let (parts, rest) = match held.encoding.has_patches() {
             true => (Parts::First, read(0..held.rows as u64, Parts::Rest)?),
             false => (Parts::All, 0),
@@ -58,7 +59,7 @@ impl TableSizes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LayerTable {
     pub(super) layer: usize,
-    /// Rows of a token.
+    /// Number of rows that a token looks up.
     pub(super) rows: u64,
     pub(super) sizes: TableSizes,
 }
@@ -77,7 +78,7 @@ pub(super) struct PieceSizes {
     pub(super) stand_ins: Vec<(PieceId, u64)>,
     /// Bytes of experts that are in stand-ins and not in slots.
     pub(super) shared: u64,
-    /// Maximum bytes of the smallest block of a cyclic matrix.
+    /// Bytes of experts that are stored in their stand-ins rather than in slots.
     pub(super) cyclic_unit: u64,
     /// Maximum bytes of the smallest block of an expert's matrix.
     pub(super) expert_unit: u64,
@@ -89,7 +90,7 @@ pub(super) struct PieceSizes {
 
 /// Rows of a table read at once.
 const LOOKUPS: u64 = 16;
-/// Additional bytes of a read that begins and ends inside pages.
+/// Additional bytes of a read that starts and ends in the middle of a page.
 const EDGES: u64 = 2 * sws_store::SLOT_ALIGN as u64;
 
 impl PieceSizes {
@@ -112,7 +113,7 @@ impl PieceSizes {
             tables: 0,
         };
         let mut experts = Vec::new();
-        // In the order of the manifest: an inventory is unordered.
+        // Pieces are taken in the order of the manifest, as an inventory is unordered.
         let needed = manifest.pieces.iter().filter(|piece| !inventory.piece(piece.id).is_empty());
         for piece in needed {
             let id = piece.id;
@@ -132,7 +133,7 @@ impl PieceSizes {
                     PieceLayout::new(manifest, read).map(|layout| layout.slot_len() as u64)
                 };
                 let least = match held.encoding {
-                    // Of other encodings, what is beside the first part has one checksum.
+                    // In other encodings, all parts after the first share one checksum.
                     Encoding::Nested => {
                         len(0..1, Parts::First)? + len(0..held.rows as u64, Parts::Rest)?
                     }

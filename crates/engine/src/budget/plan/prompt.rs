@@ -10,26 +10,26 @@ use super::{ArenaSplit, Planner};
 pub struct PromptReads {
     /// Bytes of infrastructure that a pass reads.
     pub infrastructure: u64,
-    /// Experts of each layer that has some, and how many of them a token uses.
+    /// Number of experts in each layer with experts, and the number of them that a token uses.
     pub experts: Vec<[usize; 2]>,
     /// Bytes of an expert, on average.
     pub expert: u64,
     /// Experts that stay in memory from one pass to the next.
     pub slots: usize,
-    /// Tokens of a pass.
+    /// Number of tokens in a pass.
     pub chunk: usize,
 }
 
-/// Seconds in which a thread takes in a byte that is read: copies, checksum, search for numbers that are not
-/// finite. A profile of 128 tokens of the shape of Qwen3-30B-A3B had 3.4 for 12.4 GB.
+/// Seconds that a thread takes to process a byte that was read: copying, checksum, and search for
+/// non-finite numbers. A profile of 128 tokens of the shape of Qwen3-30B-A3B had 3.4 for 12.4 GB.
 const TAKING: f64 = 2.8e-10;
 
-/// From this share of a model's experts on, a pass reads the next layer while it computes one.
+/// Minimum share of a model's experts used by a pass that reads the next layer during computation.
 const SWEEP: f64 = 0.9;
 
 impl PromptReads {
-    /// The tokens of each pass of a prompt, and the bytes that it reads. The first finds no expert in
-    /// memory.
+    /// The token range of each pass of a prompt, and the bytes that the pass reads. The first pass
+    /// finds no expert in memory.
     pub fn passes(&self, tokens: usize) -> impl Iterator<Item = (Range<usize>, u64)> {
         let chunk = self.chunk.max(1);
         (0..tokens).step_by(chunk).map(move |first| {
@@ -40,8 +40,9 @@ impl PromptReads {
         })
     }
 
-    /// Seconds until all passes are over, with a disk of this many bytes per second and so many threads.
-    /// `computing` has the seconds of computing the tokens at some positions.
+    /// Seconds until all passes have ended, with a disk of this speed in bytes per second, and this
+    /// many threads. `computing` returns the seconds of computing the tokens at a range of
+    /// positions.
     pub fn seconds(
         &self,
         tokens: usize,
@@ -55,7 +56,7 @@ impl PromptReads {
             let reading = bytes as f64 / disk;
             let computing = computing(&part) + bytes as f64 * TAKING / threads.max(1) as f64;
             match self.used(part.len()) >= SWEEP * all as f64 {
-                // Nothing is computed while the first layer is read.
+                // Computing cannot overlap the reads of the first layer.
                 true => reading.max(computing) + reading.min(computing) / layers,
                 false => reading + computing,
             }
@@ -63,7 +64,7 @@ impl PromptReads {
         passes.sum()
     }
 
-    /// Expected number of experts that so many tokens use, over all layers, if they choose
+    /// Expected number of experts used by this many tokens, over all layers, if tokens choose
     /// independently.
     fn used(&self, tokens: usize) -> f64 {
         let layers = self.experts.iter().map(|&[experts, top_k]| {

@@ -1,4 +1,4 @@
-//! Bytes of the parts of a plan, by positions, tokens and slots.
+//! Bytes of the parts of a plan, as functions of positions, tokens and slots.
 
 use super::shares::*;
 use super::*;
@@ -23,8 +23,8 @@ impl Planner {
         fixed + self.kv(context) + self.encoding(context) + self.least_work()
     }
 
-    /// Bytes of the tables: locations of pieces, uses of experts over time, after tokens and by each
-    /// sequence, what sequences share of them, the last routes, and candidates of the sampler.
+    /// Bytes of the tables: piece locations, expert use over time, per token and per sequence,
+    /// state shared by sequences, the last routes, and candidates of the sampler.
     pub(super) fn tables(&self) -> u64 {
         let used = self.spec.moes().map(|moe| {
             let experts = moe.experts as u64;
@@ -56,14 +56,15 @@ impl Planner {
         once + each * context as u64
     }
 
-    /// Bytes of keys, values and encoding of so many positions, and of what else takes more with them.
+    /// Bytes that depend on the number of positions: keys, values, encoding, and additional working
+    /// memory.
     pub(super) fn of_positions(&self, context: usize) -> u64 {
         let beyond = self.beyond(context).into_iter().map(|(_, bytes)| bytes);
         self.kv(context) + self.encoding(context) + beyond.sum::<u64>()
     }
 
-    /// What takes more with so many positions than with those that every plan counts for: working memory
-    /// and slack. Positions have it in their share, so that the smallest budget does not grow.
+    /// Additional working memory and slack for more positions than every plan accounts for. They
+    /// belong to the share of the positions, so that the smallest budget does not grow.
     pub(super) fn beyond(&self, context: usize) -> [(MemoryUse, u64); 2] {
         let [_, counted, _] = self.context;
         if context <= counted {
@@ -87,8 +88,9 @@ impl Planner {
         [batch, batch.max(self.options.chunk.min(self.context[1]).min(PassSize::STRIP))]
     }
 
-    /// Maximum number of tokens that go through the layers together if experts have slots. They save
-    /// reads of experts. Infrastructure is resident then, so that strips can use it again and again.
+    /// Maximum number of tokens that go through the layers together if experts have slots. Longer
+    /// chunks save reads of experts. Infrastructure is resident in that case, so strips can reuse
+    /// it.
     pub(super) fn longest_chunk(&self) -> usize {
         let [_, most] = self.chunks();
         if self.options.all_logits {
@@ -98,8 +100,8 @@ impl Planner {
         }
     }
 
-    /// Bytes by which the working memory of a pass may exceed `work`, out of an arena with its page
-    /// tables in which experts have slots.
+    /// Bytes by which the working memory of a pass may exceed `work` in a plan with slots. They are
+    /// taken from an arena, page tables included.
     pub(super) fn room_for_longer(&self, arena: u64, work: u64) -> u64 {
         if self.pieces.slots.experts() == 0 {
             return 0;
@@ -113,14 +115,14 @@ impl Planner {
         self.work_at(tokens, self.context[1])
     }
 
-    /// Working memory of a pass of `tokens` in contexts of so many positions.
+    /// Working memory of a pass of `tokens` tokens, in contexts of this many positions.
     pub(super) fn work_at(&self, tokens: usize, positions: usize) -> u64 {
         let PlanOptions { all_logits, threads, tier, .. } = self.options;
         let logits = if all_logits { tokens } else { self.options.batch.max(1) };
         let strip = PassSize::STRIP;
         let packings = self.packings;
         let size = |tokens| PassSize { tokens, logits, positions, threads, strip, packings };
-        // A pass over several sequences can be undone, and so can a token that ran ahead.
+        // Passes over several sequences can be undone, and so can tokens computed on stand-ins.
         let passes = match (self.options.batch, self.options.stand_ins) {
             (0..=1, StandInUse::Off) => (0, 0),
             (0..=1, _) => (1, 1),
@@ -128,12 +130,12 @@ impl Planner {
         };
         let journal = ForwardState::journal_bytes(&self.spec, passes, self.options.kv);
         let bytes = self.spec.work_bytes(tier, size(tokens));
-        // The slack of every plan is that of a strip.
+        // Every plan already accounts for the slack of a strip.
         let strip = if tokens > strip { self.spec.work_bytes(tier, size(strip)) } else { bytes };
         bytes + bytes.saturating_sub(strip) / SLACK_SHARE + journal
     }
 
-    /// Working memory of verifying so many tokens, with the choices of experts that are not heard of yet.
+    /// Working memory for verifying this many tokens, including the pending choices of experts.
     pub(super) fn verifying(&self, tokens: usize) -> u64 {
         let PlanOptions { threads, tier, .. } = self.options;
         let positions = self.context[1];
@@ -144,8 +146,8 @@ impl Planner {
         self.spec.work_bytes(tier, size) + choices.sum::<usize>() as u64
     }
 
-    /// The least working memory of any plan. What stand-ins draft pays only if many tokens are verified
-    /// together, so who has all of them has room for that in any case.
+    /// The minimum working memory of any plan. Drafting on stand-ins pays only if many tokens are
+    /// verified together, so a plan with all stand-ins always has memory for that.
     pub(super) fn least_work(&self) -> u64 {
         let least = self.work(self.chunks()[0]);
         match self.mandatory_stand_ins() {
@@ -159,8 +161,8 @@ impl Planner {
         self.options.verify_len.min(self.context[0])
     }
 
-    /// The largest number of draft tokens that are verified within a share of `work` bytes, and the
-    /// bytes that are not lent. These grow with the work, and never by more.
+    /// The maximum number of draft tokens that a share of `work` bytes can verify, and the bytes
+    /// that cannot be lent. These bytes grow with `work`, and never by more.
     pub(super) fn verify_len_within(&self, work: u64, least_work: u64) -> (usize, u64) {
         let most = self.max_verify_len();
         if most < 2 {
@@ -180,8 +182,8 @@ impl Planner {
         largest(least..=self.longest_chunk(), |tokens| self.work(tokens) <= work)
     }
 
-    /// Bytes of the arena with nothing pinned and no slots, or with all stand-ins, which nothing but slots
-    /// has a use for.
+    /// Bytes of the arena with nothing pinned and no slots. If all stand-ins are mandatory, they
+    /// are included with the slots that make them useful.
     pub(super) fn least_arena(&self) -> u64 {
         whole_pages(match self.mandatory_stand_ins() {
             0 => self.least_ring(),
@@ -189,7 +191,7 @@ impl Planner {
         })
     }
 
-    /// Bytes of the shortest arena in which experts have slots.
+    /// Bytes of the smallest arena with slots for experts.
     pub(super) fn least_slots_arena(&self) -> u64 {
         self.pieces.cyclic_bytes() + self.lookup_ring() + self.pieces.slots.least_bytes()
     }

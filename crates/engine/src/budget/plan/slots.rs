@@ -17,7 +17,8 @@ impl SlotClass {
         self.len as u64 * self.count as u64
     }
 
-    /// The slots of `classes`, with those of `more`, whose lengths are among theirs.
+    /// The slots of both lists, as one list of classes. The lengths in `more` must occur in
+    /// `classes`.
     pub(super) fn together(classes: &[SlotClass], more: &[SlotClass]) -> Vec<SlotClass> {
         let more = |len| more.iter().filter(move |class| class.len == len).map(|class| class.count);
         let with = |class: &SlotClass| class.count + more(class.len).sum::<usize>();
@@ -41,7 +42,7 @@ pub(super) struct SlotSizes {
 
 /// An expert belongs to a class if at most one part in this many of its slot stays empty.
 const WASTE: usize = 32;
-/// With fewer slots nothing can be read while an expert is computed.
+/// Minimum number of slots: one expert is computed while the next one is read.
 const LEAST: usize = 2;
 
 impl SlotSizes {
@@ -65,7 +66,7 @@ impl SlotSizes {
         self.classes.iter().map(SlotClass::bytes).sum()
     }
 
-    /// Bytes of the minimum slots that layers can be computed with.
+    /// Bytes of the minimum number of slots.
     pub(super) fn least_bytes(&self) -> u64 {
         let pairs = self.classes.iter().zip(&self.least);
         pairs.map(|(class, &least)| class.len as u64 * least as u64).sum()

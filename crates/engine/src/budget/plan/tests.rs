@@ -1,11 +1,11 @@
 //! Plans of synthetic models with the shapes of real ones.
 
 use proptest::prelude::*;
-use sws_kernels::Encoding;
-use sws_store::{
+use sws_format::{
     Configuration, Extent, FileEntry, Manifest, ModelIdentity, Piece, PieceKind, Placement,
     StandIn, Tensor, check_len, encoding_of,
 };
+use sws_kernels::Encoding;
 
 use super::*;
 use crate::{Infrastructure, InfrastructurePlan};
@@ -148,7 +148,7 @@ impl Shape {
             let checks = vec![0; len.div_ceil(check_len) as usize];
             let tensor = Tensor {
                 name,
-                dtype: sws_store::Dtype::BF16,
+                dtype: sws_format::Dtype::BF16,
                 shape,
                 transposed: false,
                 packing: None,

@@ -2,8 +2,9 @@
 
 use sws_cache::NoRoom;
 use sws_cache::policy::Policy;
+use sws_format::PieceId;
 use sws_model::{Ready, Routed, SourceError};
-use sws_store::{PieceId, Priority};
+use sws_store::Priority;
 
 use super::DynamicAssembler;
 use crate::error::StreamError;
@@ -54,8 +55,8 @@ impl DynamicAssembler {
         }
     }
 
-    /// Cancels prefetches of forecasts that the device has not begun. Those of layers computed
-    /// ahead stay, as they are more reliable than a draft, and those that are known.
+    /// Cancels prefetches of forecasts that the device has not begun. Prefetches of layers computed
+    /// ahead stay, as they are more reliable than a draft, and so do prefetches of known experts.
     pub(super) fn withdraw_prefetches(&mut self) {
         for id in self.reads.not_begun() {
             if !self.run_ahead.has_foreseen(id) && !self.prefetcher.is_known(id) {
@@ -94,8 +95,8 @@ impl DynamicAssembler {
         self.prefetch();
     }
 
-    /// Takes the experts of a later layer that follow from the tokens of a pass: resident ones are
-    /// pinned, and the others are prefetched.
+    /// Handles the experts of a later layer that follow from the tokens of a pass. Resident ones
+    /// are pinned, and the others are prefetched.
     pub fn expect_known(&mut self, layer: usize, experts: &[u32]) {
         if !self.prefetcher.enabled {
             return;
@@ -181,8 +182,8 @@ impl DynamicAssembler {
         Ok(self.fallback_reassemble()?)
     }
 
-    /// Takes the choice that a layer computed ahead has made, as far as stand-ins predict it:
-    /// resident experts are pinned, and the others are prefetched.
+    /// Handles the choice of a layer computed ahead, as far as it is reliable: resident experts are
+    /// pinned, and the others are prefetched.
     pub(super) fn foresee(&mut self, layer: usize, routed: &Routed) -> Result<(), StreamError> {
         self.drain()?;
         let probability = self.run_ahead.foresee(layer as u32, routed);

@@ -1,7 +1,8 @@
 //! Reads of the assembler: issued into slots of the cache, landed there, or given up.
 
 use sws_cache::{Claim, Need, NoRoom};
-use sws_store::{FetchError, PieceId, Priority};
+use sws_format::PieceId;
+use sws_store::{FetchError, Priority};
 
 use super::DynamicAssembler;
 use crate::error::StreamError;
@@ -21,8 +22,8 @@ impl DynamicAssembler {
                 Ok(claim) => {
                     self.issue(id, claim, Priority::Demanded, ReadOrigin::Demand)?;
                 }
-                // It was given up, but its read has not ended yet. It is demanded again once it
-                // has.
+                // The read of this expert was given up but has not ended yet. The expert is
+                // demanded again once it has.
                 Err(NoRoom::Present { .. }) => {}
                 Err(NoRoom::InUse { .. }) if !self.can_wait() && self.give_way() => continue,
                 Err(NoRoom::InUse { .. }) => break,
@@ -102,7 +103,8 @@ impl DynamicAssembler {
         }
     }
 
-    /// Gives up a read in flight. Its slot is empty now, or once the device has let go of it.
+    /// Gives up a read in flight. Its slot becomes empty now, or when the device has finished
+    /// writing to it.
     pub(super) fn give_up(&mut self, id: PieceId) {
         let Some(GivenUp { read, begun, slot }) = self.reads.give_up(id) else { return };
         if read.is_unasked() {

@@ -1,13 +1,14 @@
-//! Choices that policy and draft have not heard of yet.
+//! Router choices that were not reported to the policy and the draft yet.
 
-use sws_store::Pass;
+use sws_format::Pass;
 
-/// The choices of a pass whose tokens may turn out wrong, held back until it is known which are right.
+/// The choices of a pending pass, whose tokens may turn out wrong. They are held back until it is
+/// known which tokens are right.
 #[derive(Debug, Default)]
 pub(super) struct PendingChoices {
-    /// True if the next pass is such a pass.
+    /// True if the next pass is a pending pass.
     expected: bool,
-    /// The pass, from its beginning until another begins.
+    /// The pending pass, until another pass begins.
     pass: Option<Pass>,
     choices: Choices,
 }
@@ -16,24 +17,25 @@ pub(super) struct PendingChoices {
 type Choices = Vec<(u32, Vec<u32>)>;
 
 impl PendingChoices {
-    /// Lets the next pass be such a pass.
+    /// Makes the next pass a pending pass.
     pub(super) fn expect(&mut self) {
         self.expected = true;
     }
 
-    /// Begins a pass. True if it is heard of at once.
+    /// Begins a pass. True unless it is a pending pass.
     pub(super) fn begin(&mut self, pass: &Pass) -> bool {
         self.choices.clear();
         self.pass = std::mem::take(&mut self.expected).then(|| pass.clone());
         self.pass.is_none()
     }
 
-    /// True unless the last pass was such a pass.
+    /// True unless the last pass was a pending pass.
     pub(super) fn is_idle(&self) -> bool {
         self.pass.is_none()
     }
 
-    /// Holds a choice back. False if it is to be heard of at once.
+    /// Holds a choice back. False if the pass is not pending, and the choice can be reported at
+    /// once.
     pub(super) fn hold(&mut self, layer: u32, experts: &[u32]) -> bool {
         if self.pass.is_some() {
             self.choices.push((layer, experts.to_vec()));
@@ -41,8 +43,8 @@ impl PendingChoices {
         self.pass.is_some()
     }
 
-    /// Ends the pass. Returns its first `tokens` tokens, each as a pass of its own with its experts by
-    /// layer, as it would have been without the others.
+    /// Ends the pending pass. Returns its first `tokens` tokens, each as a pass of its own with its
+    /// experts by layer, as if it had been computed alone.
     pub(super) fn accept(&mut self, tokens: usize) -> Vec<(Pass, Choices)> {
         self.expected = false;
         let choices = std::mem::take(&mut self.choices);

@@ -1,20 +1,21 @@
-//! The states that routers choose from, on their way to the policy.
+//! Hidden states from which routers choose, recorded for the policy.
 
 use sws_cache::policy::Policy;
-use sws_store::Pass;
+use sws_format::Pass;
 
-/// Records the last state of each sequence before a router chooses, and reports it to the policy after.
+/// Records the last hidden state of each sequence before a router chooses, and reports it to the
+/// policy afterwards.
 #[derive(Debug, Default)]
 pub(super) struct LastStates {
-    /// The layer whose router chooses.
+    /// The layer whose router is choosing.
     layer: usize,
-    /// For each sequence of the pass, its state. Those beyond `live` are spare.
+    /// The sequences of the pass, each with its last state. Entries after `live` are spare.
     states: Vec<(usize, Vec<f32>)>,
     live: usize,
 }
 
 impl LastStates {
-    /// Takes the states [tokens, hidden] of a pass, if the policy looks at states.
+    /// Records the states [tokens, hidden] of a pass, if the policy uses states.
     pub(super) fn record(&mut self, policy: &dyn Policy, pass: &Pass, layer: usize, state: &[f32]) {
         (self.layer, self.live) = (layer, 0);
         let hidden = policy.hidden();

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use rayon::ThreadPoolBuilder;
+use sws_format::{PieceId, PieceKind};
 use sws_kernels::Encoding;
 use sws_model::CausalLm;
-use sws_store::{PieceId, PieceKind};
 
 use super::support::{
     Fixture, goldens, hash, llama_with_a_large_head, llama_with_tables_in_fp8, waiter,

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sws_engine::Waiter;
+use sws_format::{Clock, PieceId, PieceKind, ShardReader};
 use sws_kernels::Encoding;
 use sws_model::Role;
-use sws_store::{Clock, NVMeWeightStore, PieceId, PieceKind, ShardReader, StoreOptions};
+use sws_store::{NVMeWeightStore, StoreOptions};
 use sws_testing::readers::{BitFlip, Failing, MemoryReader, Short, Slow};
 
 use super::support::{Fixture, goldens, hash, try_hash, waiter};

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
+use sws_format::{PieceKind, ShardReader};
 use sws_kernels::Encoding;
-use sws_store::{PieceKind, ShardReader};
 use sws_testing::gguf::convertible;
 use sws_testing::goldens::is_readable_in_place;
 use sws_testing::is_night;

@@ -7,16 +7,14 @@ use std::sync::Arc;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use sws_engine::{Infrastructure, InfrastructurePlan, StreamingSource, Waiter};
-use sws_kernels::{EncodedRows, Encoder, Encoding, SourceDtype};
+use sws_format::{Clock, Manifest, PieceId, PieceKind, ShardReader, open_checkpoint};
+use sws_kernels::{EncodedRows, Encoder, Encoding, Fp8Scales, SourceDtype};
 use sws_model::{
     CausalLm, ForwardError, ForwardPass, Inventory, KvPrecision, ModelSpec, Observer, PassSource,
     ResidentSource, Session,
 };
-use sws_store::shard::{ShardOptions, shard};
-use sws_store::{
-    Arena, Clock, Manifest, NVMeWeightStore, PieceId, PieceKind, PieceLayout, Read, ShardReader,
-    StoreOptions, open_checkpoint,
-};
+use sws_shard::{ShardOptions, shard};
+use sws_store::{Arena, NVMeWeightStore, PieceLayout, Read, StoreOptions};
 pub(crate) use sws_testing::goldens::{goldens, variants};
 use sws_testing::readers::MemoryReader;
 use tempfile::TempDir;
@@ -84,7 +82,7 @@ impl Fixture {
 
     /// Reads the model's files from memory.
     pub(crate) fn memory(&self) -> MemoryReader {
-        let read = |file: &sws_store::FileEntry| fs::read(self.dir.join(&file.path)).unwrap();
+        let read = |file: &sws_format::FileEntry| fs::read(self.dir.join(&file.path)).unwrap();
         MemoryReader::new(self.manifest.files.iter().map(read).collect())
     }
 
@@ -239,7 +237,8 @@ fn llama(dir: &Path, fp8: bool) {
 /// Codes and scales of a matrix in bf16.
 fn quantised((_, (shape, bytes)): &(String, (Vec<usize>, Vec<u8>))) -> [Vec<u8>; 2] {
     let mut rows = EncodedRows::default();
-    let encoder = Encoder::new(Encoding::Fp8, SourceDtype::Bf16, shape[1]).unwrap();
+    let encoder =
+        Encoder::new(Encoding::Fp8(Fp8Scales::Squares), SourceDtype::Bf16, shape[1]).unwrap();
     encoder.encode(bytes, &mut rows).unwrap();
     rows.parts
 }

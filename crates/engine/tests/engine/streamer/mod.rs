@@ -18,15 +18,14 @@ use sws_engine::{
     Options, Plan, PlanError, ProcessMemory, RamBudget, ResidentLoad, SlotClass,
     SpeculativeWeightStreamer, StreamerError, Witness,
 };
+use sws_format::{Dtype, Manifest, Pass};
 use sws_kernels::functional::top_k;
 use sws_kernels::{Activations, Encoding};
-use sws_model::text::{Sampler, Sampling};
-use sws_model::{
-    BatchLm, CausalLm, ForwardPass, KvPrecision, ModelSpec, Observer, Routed, SourceError,
-};
-use sws_store::{Dtype, Manifest, NVMeWeightStore, Pass, ReaderKind, StoreOptions};
+use sws_model::{CausalLm, ForwardPass, KvPrecision, ModelSpec, Observer, Routed, SourceError};
+use sws_store::{NVMeWeightStore, ReaderKind, StoreOptions};
 use sws_testing::recorded::Recorded;
 use sws_testing::tales;
+use sws_text::{Sampler, Sampling};
 
 const MIB: u64 = 1 << 20;
 const PROMPT: [u32; 10] = [5, 300, 17, 99, 1000, 41, 7, 2048, 311, 12];
@@ -539,7 +538,6 @@ fn a_long_context_is_lent_as_far_as_a_text_does_not_need_it() {
             if tokens.len() != 4 {
                 return lm.prefill(&tokens).unwrap().to_vec();
             }
-            let lm = lm.as_speculative_lm().unwrap();
             lm.verify(&tokens, &mut ()).unwrap();
             let logits = lm.verified_logits(3).to_vec();
             lm.accept(len);

@@ -1,9 +1,7 @@
 //! Long prompts: each expert is read once in thousands of tokens.
 
 use sws_engine::{Options, ResidentLoad, SlotClass, SpeculativeWeightStreamer};
-use sws_model::{
-    BatchLm, CausalLm, Chunk, ForwardPass, KvPrecision, ModelSpec, Session, StepOutcome,
-};
+use sws_model::{CausalLm, Chunk, ForwardPass, KvPrecision, ModelSpec, Session, StepOutcome};
 use sws_store::ReaderKind;
 
 use super::{least, options, spec, store};

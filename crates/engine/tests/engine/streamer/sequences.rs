@@ -6,9 +6,9 @@ use std::io;
 use proptest::prelude::*;
 use sws_cache::replay::Residency;
 use sws_engine::{PlanOptions, Planner};
+use sws_format::ShardReader;
 use sws_kernels::functional::argmax;
 use sws_model::{Chunk, Inventory, StepOutcome};
-use sws_store::ShardReader;
 
 use super::*;
 
@@ -180,7 +180,7 @@ proptest! {
                                     Trouble::DiskFails => prop_assert!(error.contains("closed")),
                                 }
                                 // Else it is as it was, as the next steps show.
-                                if chunks.len() == 1 || lm.sequence_len(*sequence) != text.len() {
+                                if chunks.len() == 1 || lm.state().len(*sequence) != text.len() {
                                     lm.clear_sequence(*sequence);
                                     text.clear();
                                 }
@@ -190,7 +190,7 @@ proptest! {
                 }
             }
             for (sequence, text) in &texts {
-                prop_assert_eq!(lm.sequence_len(*sequence), text.len());
+                prop_assert_eq!(lm.state().len(*sequence), text.len());
             }
         }
     }
@@ -249,8 +249,8 @@ fn contexts_that_nothing_needs_hold_experts() {
             let tokens: Vec<u32> =
                 (0..len).map(|n| ((n * 37 + turn * 11 + round) % 4096) as u32).collect();
             let chunks = [0, 1, 2, 3].map(|sequence| Chunk { sequence, tokens: &tokens });
-            let growth = lends.growth(&[0, 1, 2, 3].map(|sequence| (sequence, len)));
-            let idle = room - lends.held(&mut std::iter::empty()) - growth;
+            let growth = lends.state().growth(&[0, 1, 2, 3].map(|sequence| (sequence, len)));
+            let idle = room - lends.state().held(&mut std::iter::empty()) - growth;
             assert!(lends.lend_context(Some(idle)) > 0);
             lends.step(&chunks, &mut (), &mut step);
             keeps.step(&chunks, &mut (), &mut other);
@@ -311,7 +311,7 @@ fn memory_of_structured_output_holds_experts_until_a_text_needs_it() {
         let idle = !(20..40).contains(&round);
         lends.lend_structured(idle);
         assert!(idle || lends.counters().structured_lent == 0);
-        let room = lends.room() - lends.held(&mut std::iter::empty());
+        let room = lends.room() - lends.state().held(&mut std::iter::empty());
         lends.lend_context(Some(if round % 7 < 4 { room / 2 } else { 0 }));
         let len = if round % 13 == 5 { 30 } else { 1 };
         let tokens: Vec<u32> = (0..len).map(|n| ((n * 37 + round * 11) % 4096) as u32).collect();

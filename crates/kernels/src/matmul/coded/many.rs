@@ -4,13 +4,13 @@
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use super::super::decode::RowCursor;
 use super::super::input::{CodedInput as Activations, TOKENS, groups};
 use super::super::output::OutputColumns;
-use super::{Coded, ForCoded, OfSpan, for_coded, last_unit};
+use super::{OfSpan, last_unit};
 use crate::Matrix;
 use crate::buffer::Buffer;
-use crate::reference::{LANES, MINIMA_LANES, SPAN_COLS, UNIT_COLS};
+use crate::encodings::{Coded, EncodingSimd, ForCoded, RowCursor, for_coded};
+use crate::scalar::{LANES, MINIMA_LANES, SPAN_COLS, UNIT_COLS};
 use crate::simd::{Simd, SimdJob};
 
 /// Rows for which the activations of a span are kept. Their sums fill half of the first-level cache.
@@ -21,7 +21,7 @@ pub(in crate::matmul) const SUMS: usize = ROWS * TOKENS * (LANES + MINIMA_LANES)
 
 /// Multiplies all rows by `x`.
 #[inline(always)]
-pub(in crate::matmul) fn many<S: Simd>(
+pub(in crate::matmul) fn many<S: EncodingSimd>(
     s: S,
     m: &Matrix,
     x: Activations,

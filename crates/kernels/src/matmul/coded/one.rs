@@ -3,21 +3,21 @@
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use super::super::decode::RowCursor;
 use super::super::input;
-use super::super::one::{AHEAD, load_block};
+use super::super::one::AHEAD;
 use super::super::output::OutputColumns;
-use super::{Coded, ForCoded, OfSpan, for_coded, last_unit};
+use super::{OfSpan, last_unit};
 use crate::Matrix;
-use crate::reference::{SPAN_COLS, UNIT_COLS};
-use crate::simd::{Simd, SimdJob};
+use crate::encodings::{Coded, EncodingSimd, ForCoded, RowCursor, for_coded};
+use crate::scalar::{SPAN_COLS, UNIT_COLS};
+use crate::simd::{Simd, SimdJob, load_block};
 
 /// Rows that are computed together.
 const ROWS: usize = 4;
 
 /// Multiplies all rows by `x`.
 #[inline(always)]
-pub(in crate::matmul) fn one<S: Simd>(
+pub(in crate::matmul) fn one<S: EncodingSimd>(
     s: S,
     m: &Matrix,
     x: input::CodedInput,

@@ -3,11 +3,11 @@
 
 use std::marker::PhantomData;
 
-use super::super::decode::RowCursor;
 use super::super::decoded::Decode;
-use super::{Coded, ForCoded, OfSpan, in_lanes, last_unit};
+use super::{OfSpan, in_lanes, last_unit};
 use crate::Matrix;
-use crate::reference::UNIT_COLS;
+use crate::encodings::{Coded, ForCoded, RowCursor};
+use crate::scalar::UNIT_COLS;
 use crate::simd::{Simd, SimdJob};
 
 impl<S: Simd> ForCoded<S> for Decode<'_, '_> {

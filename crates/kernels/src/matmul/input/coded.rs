@@ -6,7 +6,7 @@
 
 use super::{CHUNK, GROUP, InputShape, PackedInput};
 use crate::buffer::Buffer;
-use crate::reference::{Fours, LANES, SPAN_COLS, UNIT_COLS, counted, sum_of_16};
+use crate::scalar::{Fours, LANES, SPAN_COLS, UNIT_COLS, counted, sum_of_16};
 
 /// Columns of two units, which fill all lanes.
 pub(in crate::matmul) const PAIR: usize = 2 * UNIT_COLS;

@@ -1,9 +1,9 @@
-//! Activations that are rounded to eight bits: see [`CodeForm`](crate::reference::CodeForm) for the definition.
+//! Activations that are rounded to eight bits: see [`CodeForm`](crate::scalar::CodeForm) for the definition.
 
 use crate::Tier;
 use crate::buffer::Buffer;
 use crate::isa::Isa;
-use crate::reference::{ROUND_COLS, SMALLEST, SPAN_BLOCKS, SPAN_COLS};
+use crate::scalar::{ROUND_COLS, SMALLEST, SPAN_BLOCKS, SPAN_COLS};
 use crate::simd::{Portable, Simd, SimdJob};
 
 /// The rounded activations of some tokens, and what products of any encoding need of them.

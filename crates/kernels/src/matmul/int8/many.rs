@@ -5,12 +5,12 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::super::ThreadScratch;
-use super::super::decode::RowCursor;
 use super::super::input::{View, groups};
 use super::super::output::OutputColumns;
-use super::{Eights, less, span_of};
+use super::{less, span_of};
 use crate::Matrix;
-use crate::reference::{CodeForm, ROUND_COLS, SPAN_BLOCKS, SPAN_COLS};
+use crate::encodings::{Eights, RowCursor};
+use crate::scalar::{CodeForm, ROUND_COLS, SPAN_BLOCKS, SPAN_COLS};
 use crate::simd::int8::{Integers, class};
 use crate::simd::{Codes, Simd, SimdJob};
 

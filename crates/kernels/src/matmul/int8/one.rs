@@ -2,13 +2,13 @@
 
 use std::marker::PhantomData;
 
-use super::super::decode::RowCursor;
 use super::super::input::View;
 use super::super::one::AHEAD;
 use super::super::output::OutputColumns;
-use super::{Eights, SpanScales, less, span_of};
+use super::{less, span_of};
 use crate::Matrix;
-use crate::reference::{SPAN_BLOCKS, SPAN_COLS};
+use crate::encodings::{Eights, RowCursor, SpanScales};
+use crate::scalar::{SPAN_BLOCKS, SPAN_COLS};
 use crate::simd::int8::{Eight, Integers, Unit};
 use crate::simd::{Codes, Simd, SimdJob};
 

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::Codes;
 use crate::Avx2;
-use crate::reference::BELOW_SCALE;
+use crate::scalar::BELOW_SCALE;
 
 /// Runs intrinsics that the token allows.
 macro_rules! allowed {

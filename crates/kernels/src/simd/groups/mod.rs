@@ -79,6 +79,17 @@ pub(crate) const fn bf16s(numbers: &[f32; 16]) -> Bf16s {
     bytes
 }
 
+/// Numbers that bf16 has, times a power of two, with which it has them too.
+pub(crate) const fn scaled(numbers: &[f32; 16], scale: f32) -> Bf16s {
+    let mut products = [0.0; 16];
+    let mut i = 0;
+    while i < 16 {
+        products[i] = numbers[i] * scale;
+        i += 1;
+    }
+    bf16s(&products)
+}
+
 impl Groups for super::Portable {
     type F = [f32; 16];
     type U = [u32; 16];
@@ -86,7 +97,7 @@ impl Groups for super::Portable {
 
     #[inline(always)]
     fn halves_f16(self, bits: [u16; 2]) -> Self::F {
-        let numbers = bits.map(crate::reference::f16_to_f32);
+        let numbers = bits.map(crate::scalar::f16_to_f32);
         std::array::from_fn(|i| numbers[i / 8])
     }
     #[inline(always)]

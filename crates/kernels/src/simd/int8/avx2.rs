@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use super::super::SimdJob;
 use super::{Eight, Integers, RowRegister, Unit, class};
 use crate::Avx2;
-use crate::reference::CodeForm;
+use crate::scalar::CodeForm;
 
 /// Runs intrinsics that the token allows.
 macro_rules! allowed {

@@ -1,4 +1,4 @@
-//! Exact sums of codes and activations of eight bits: see [`CodeForm`](crate::reference::CodeForm).
+//! Exact sums of codes and activations of eight bits: see [`CodeForm`](crate::scalar::CodeForm).
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -14,7 +14,7 @@ pub(crate) use neon::Dot;
 pub(crate) use vnni::Vnni;
 
 use super::{Bytes, Codes, Simd, SimdJob};
-use crate::reference::CodeForm;
+use crate::scalar::CodeForm;
 
 /// The 64 codes of a unit.
 pub(crate) type Unit<N> = <<N as Integers>::S as Bytes>::B;
@@ -27,7 +27,7 @@ pub(crate) type RowRegister<N> = <<N as Integers>::S as Simd>::T;
 
 /// Ways to sum the products of a block in tiles. They differ in what fits where.
 pub(crate) mod class {
-    use crate::reference::CodeForm;
+    use crate::scalar::CodeForm;
 
     /// Codes of four bits.
     pub(crate) const FOUR_BITS: u8 = 0;

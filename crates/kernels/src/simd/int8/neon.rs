@@ -6,7 +6,7 @@ use std::arch::asm;
 use super::super::SimdJob;
 use super::{Codes, Eight, Integers, RowRegister, Unit, class};
 use crate::Neon;
-use crate::reference::CodeForm;
+use crate::scalar::CodeForm;
 
 /// Runs intrinsics that the token allows.
 macro_rules! allowed {

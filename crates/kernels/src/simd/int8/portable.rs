@@ -2,7 +2,7 @@
 
 use super::super::{Portable, SimdJob};
 use super::{Eight, Integers, RowRegister, Unit, class};
-use crate::reference::CodeForm;
+use crate::scalar::CodeForm;
 
 /// Lanes of a register of rows.
 const LANES: usize = 8;

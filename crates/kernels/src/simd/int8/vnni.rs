@@ -6,7 +6,7 @@ use super::super::SimdJob;
 use super::avx2::{allowed, even_and_odd, runs_of};
 use super::{Eight, Integers, RowRegister, Unit, class};
 use crate::Avx512;
-use crate::reference::CodeForm;
+use crate::scalar::CodeForm;
 
 /// Proof that this CPU has VNNI, beside what [`Avx512`] proves.
 #[derive(Clone, Copy)]

@@ -6,7 +6,7 @@ use super::super::Portable;
 use super::super::codes::Codes;
 use super::{allowed, each};
 use crate::Neon;
-use crate::reference::fold;
+use crate::scalar::fold;
 
 /// The nibbles of sixteen bytes, the low one of each first.
 ///

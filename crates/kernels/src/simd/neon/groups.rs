@@ -2,7 +2,8 @@
 
 use std::arch::aarch64::*;
 
-use super::super::{Groups, ScaleMap, bf16s};
+use super::super::groups::bf16s;
+use super::super::{Groups, ScaleMap};
 use super::{allowed, each, signed_lanes, widened, words};
 use crate::Neon;
 

@@ -1,32 +1,18 @@
-//! Entries that the rows of several positions are pooled into.
+//! Entries, each of which pools the rows of several positions.
 
+use sws_format::{PieceId, Span};
 use sws_kernels::functional::{
     NormWeight, RopePairs, RopeShape, pool, rms_norm, rope, rope_tables,
 };
 use sws_kernels::{PackedInput, Tier};
-use sws_store::{PieceId, Span};
 
-use super::super::attention::rows_of;
+use super::super::by_rows::rows_of;
 use super::super::linear::Product;
-use super::super::work::grown;
 use crate::layer_state::{CompressedState, SequenceState};
 use crate::role::Role;
 use crate::rope::Rope;
 use crate::spec::PoolSpec;
-
-/// Working memory of the entries of a layer, or of those of its indexer.
-#[derive(Debug, Default)]
-pub(super) struct PoolWork {
-    /// Rows of each token: [tokens, series, elements].
-    rows: Vec<f32>,
-    /// The logits of their weights.
-    gates: Vec<f32>,
-    /// The rows of an entry, and the logits of their weights: [rows, elements].
-    parts: [Vec<f32>; 2],
-    entry: Vec<f32>,
-    /// Cosines and sines of an entry's angles.
-    turns: [Vec<f32>; 2],
-}
+use crate::workspace::{PoolWork, grown};
 
 impl PoolWork {
     /// The products with the hidden state.
@@ -43,15 +29,8 @@ impl PoolWork {
             .map(|(role, y)| Some(Product::new(id, role, x, grown(y, len), width)))
     }
 
-    /// Bytes allocated.
-    pub(super) fn bytes(&self) -> usize {
-        let PoolWork { rows, gates, parts, entry, turns } = self;
-        let floats = [rows, gates, entry].into_iter().chain(parts).chain(turns);
-        floats.map(Vec::capacity).sum::<usize>() * size_of::<f32>()
-    }
-
-    /// Lengths for passes of up to this many tokens: of rows, logits, those of an entry, and an entry
-    /// with the cosines and sines of its angles, which are together no longer than it.
+    /// Buffer lengths for passes of up to this many tokens: rows, logits, rows and logits of an
+    /// entry, and an entry with its cosines and sines, which are together no longer than the entry.
     pub(super) fn lens(pools: &PoolSpec, dim: usize, tokens: usize) -> [usize; 5] {
         let rows = tokens * pools.series() * dim;
         let parts = pools.series() * pools.ratio * dim;
@@ -66,9 +45,9 @@ pub(super) struct Pooling<'a> {
     pub(super) pools: PoolSpec,
     /// Elements of an entry.
     pub(super) dim: usize,
-    /// True for those of the indexer.
+    /// True for the entries of the indexer.
     pub(super) index: bool,
-    /// Added to the logits: [positions of an entry, series, elements].
+    /// Bias of the logits: [positions of an entry, series, elements].
     pub(super) bias: &'a [f32],
     pub(super) norm: &'a [f32],
     pub(super) eps: f32,
@@ -117,13 +96,13 @@ impl Pooling<'_> {
         let len = series * ratio * dim;
         let x = grown(x, len);
         let logits = grown(logits, len);
-        // The first entry has no positions before its own.
+        // The first entry has no earlier positions.
         let before = (series - 1).min(number);
         let rows = (before + 1) * ratio;
         let first = (number - before) * ratio;
         let parts = x.chunks_exact_mut(dim).zip(logits.chunks_exact_mut(dim)).take(rows);
         for (place, (x, logits)) in parts.enumerate() {
-            // Of its own positions an entry has the last of their rows.
+            // For its own positions, an entry uses the last of their rows.
             let own = place / ratio == before;
             let at = if own { (series - 1) * dim } else { 0 };
             let [row, gate] = state.raw(index, first + place);
@@ -136,7 +115,7 @@ impl Pooling<'_> {
         pool(tier, &x[..rows * dim], &logits[..rows * dim], entry);
     }
 
-    /// Norms an entry and rotates it by the angles of its first position.
+    /// Norms an entry, and rotates it by the angles of its first position.
     fn finish(&self, number: usize, entry: &mut [f32], [cos, sin]: &mut [Vec<f32>; 2]) {
         let &Pooling { tier, dim, eps, .. } = self;
         let Rope { inv_freq, factor, .. } = self.rope;

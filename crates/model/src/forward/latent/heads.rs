@@ -2,22 +2,21 @@
 
 use std::ops::Range;
 
-use sws_kernels::functional::{Attention, AttentionScratch, Queries, attention as attend};
+use sws_format::Span;
+use sws_kernels::functional::{Attention, Queries, attention as attend};
 use sws_kernels::{
     MatmulJob, Matrix, OutputColumns, PackedInput, ScratchPool, Strided, Tier, matmul_transposed,
     threads_for,
 };
-use sws_store::Span;
 
-use super::super::attention::{rows_of, scratch_for};
-use super::super::indexer::Selection;
+use super::super::by_rows::{WORTH_SPLITTING, rows_of, split_rows};
 use super::super::linear::{MAX, run};
-use super::super::work::{WORTH_SPLITTING, split_rows};
 use super::heads_together;
 use crate::layer_state::SequenceState;
 use crate::spec::LatentSpec;
+use crate::workspace::{AttendScratch, Selection};
 
-/// The heads of a layer, and where they are in the batch.
+/// The heads of a layer, and their buffers.
 pub(super) struct Heads<'a> {
     pub(super) tier: Tier,
     pub(super) layer: usize,
@@ -29,20 +28,19 @@ pub(super) struct Heads<'a> {
     pub(super) q: &'a [f32],
     /// Values of all heads: [tokens, all heads, value].
     pub(super) mixed: &'a mut [f32],
-    /// Of the heads computed together: [tokens, heads, rank + rotated]. With separate matrices one
-    /// group of heads after another.
+    /// Absorbed queries of the heads computed together: [tokens, heads, rank + rotated]. With
+    /// separate matrices, of all heads, one group after another.
     pub(super) absorbed: &'a mut [f32],
     /// [tokens, heads, rank]
     pub(super) attended: &'a mut [f32],
-    /// One for each head computed together, the first of which is `packed`.
+    /// Packed inputs, one for each head computed together.
     pub(super) inputs: &'a mut Vec<PackedInput>,
     pub(super) packed: usize,
     /// The positions selected for each token of the batch.
     pub(super) selected: &'a Selection,
-    /// One number for each head.
+    /// Sinks, one for each head.
     pub(super) sinks: Option<&'a [f32]>,
-    /// Scratch of each thread of attention, and what it fits.
-    pub(super) attention: (&'a mut Vec<AttentionScratch>, &'a mut (usize, usize)),
+    pub(super) attending: &'a mut AttendScratch,
     pub(super) scratch: &'a mut ScratchPool,
 }
 
@@ -65,8 +63,8 @@ impl Heads<'_> {
         }
     }
 
-    /// Computes with rows from `first` on. Rows come in ascending order, so a head is computed when
-    /// the last row for its keys is there.
+    /// Computes with rows from `first` on. Rows arrive in ascending order, so a head is computed
+    /// once the last row of its keys has arrived.
     pub(super) fn block(&mut self, first: usize, block: &Matrix<'_>) {
         let plain = self.spec.plain;
         let rows = self.spec.head_rows();
@@ -169,7 +167,7 @@ impl Heads<'_> {
         first..first + heads.len() * each
     }
 
-    /// Begins the queries of some heads: zeros, and the rotated parts as they are.
+    /// Begins the queries of some heads: zeros, followed by the rotated parts unchanged.
     fn begin(&mut self, heads: Range<usize>) {
         let &LatentSpec { rank, plain, rotated, .. } = self.spec;
         let head_dim = plain + rotated;
@@ -204,7 +202,7 @@ impl Heads<'_> {
         split_rows(absorbed, width, worth, |from, part| {
             let until = from + part.len() / width;
             for (place, head) in heads.clone().enumerate() {
-                // The tokens whose query of this head is in this part.
+                // The first token whose query of this head is in row `row` or later.
                 let token = |row: usize| (row + count - 1 - place) / count;
                 let tokens = token(from)..token(until);
                 if tokens.is_empty() {
@@ -243,8 +241,7 @@ impl Heads<'_> {
             let seen = selected.map_or(seen, |selected| selected.most);
             let threads = threads_for(span.tokens * count * seen * width);
             let needed = (rank, seen.next_power_of_two().min(cache.capacity()));
-            let (scratch, fits) = &mut self.attention;
-            let scratch = scratch_for(scratch, fits, threads, needed);
+            let scratch = self.attending.of(threads, needed);
             let q = rows_of(span, &self.absorbed[place.clone()], count * width);
             let y = &mut self.attended[span.first_row * count * rank..];
             let y = &mut y[..span.tokens * count * rank];
@@ -264,7 +261,7 @@ impl Heads<'_> {
         }
     }
 
-    /// Computes elements of the values of some heads, by rows from `first` on.
+    /// Computes elements of the values of some heads, from matrix rows from `first` on.
     fn values<'m>(
         &mut self,
         heads: Range<usize>,
@@ -288,7 +285,7 @@ impl Heads<'_> {
     }
 }
 
-/// The first `count` inputs.
+/// The first `count` packed inputs, which are added if necessary.
 fn packs(inputs: &mut Vec<PackedInput>, count: usize) -> &mut [PackedInput] {
     if inputs.len() < count {
         inputs.resize_with(count, PackedInput::new);
@@ -296,15 +293,17 @@ fn packs(inputs: &mut Vec<PackedInput>, count: usize) -> &mut [PackedInput] {
     &mut inputs[..count]
 }
 
-/// Rows of a matrix that has as many for each head: all rows of some heads, or some of one.
+/// Rows of a matrix that has equally many for each head: all rows of several heads, or some rows of
+/// one head.
 struct HeadRange {
     heads: Range<usize>,
-    /// The first row of each, and their number.
+    /// The first row of each head, and the number of rows.
     row: usize,
     rows: usize,
 }
 
-/// Divides `count` rows from `first` on. Heads of a run are of one group of `together`.
+/// Divides `count` rows from `first` on into runs. The heads of a run belong to one group of
+/// `together` heads.
 fn runs(
     first: usize,
     count: usize,
@@ -373,7 +372,7 @@ mod tests {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
             for cut in [0, 1, 30, 64] {
                 let mut found = vec![f32::NAN; expected.len()];
-                let mut empty = Vec::new();
+                let mut attending = AttendScratch::default();
                 let mut inputs = Vec::new();
                 let mut scratch = ScratchPool::default();
                 let mut heads = Heads {
@@ -391,7 +390,7 @@ mod tests {
                     selected: &Selection::default(),
                     sinks: None,
                     packed: 0,
-                    attention: (&mut empty, &mut (0, 0)),
+                    attending: &mut attending,
                     scratch: &mut scratch,
                 };
                 pool.install(|| {

@@ -6,8 +6,8 @@ use std::path::Path;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value, json};
+use sws_format::{Manifest, open_checkpoint};
 use sws_model::{CausalLm, Inventory, ModelSpec, ResidentSource};
-use sws_store::{Manifest, open_checkpoint};
 
 use crate::forward::support::{Fixture, goldens};
 

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
+use sws_format::PieceKind;
 use sws_model::{
     CausalLm, Chunk, Compute, FindRows, ForwardError, ForwardPass, KvPrecision, Observer,
     PassSource, Ready, ResidentSource, Routed, Sequences, SourceError, StepOutcome, TakeRow,
     WeightSource,
 };
-use sws_store::PieceKind;
 
 use crate::forward::support::{Fixture, variants};
 
@@ -143,20 +143,20 @@ impl Beside<'_> {
             }
             Event::Fork(which) if (1..8).contains(&count) => {
                 let (from, text) = self.texts[which % count].clone();
-                self.texts.push((self.sequences.fork(from).unwrap(), text));
+                self.texts.push((self.sequences.state_mut().fork(from).unwrap(), text));
             }
             Event::Remove(which) if count > 0 => {
                 let (sequence, _) = self.texts.swap_remove(which % count);
-                self.sequences.remove(sequence);
+                self.sequences.state_mut().remove(sequence);
             }
             Event::Clear(which) if count > 0 => {
                 let (sequence, text) = &mut self.texts[which % count];
-                self.sequences.clear(*sequence);
+                self.sequences.state_mut().clear(*sequence);
                 text.clear();
             }
             Event::Truncate(which, len) if count > 0 => {
                 let (sequence, text) = &mut self.texts[which % count];
-                if self.sequences.truncate(*sequence, len) {
+                if self.sequences.state_mut().truncate(*sequence, len) {
                     text.truncate(len);
                 }
             }
@@ -166,7 +166,7 @@ impl Beside<'_> {
             _ => {}
         }
         for (sequence, text) in &self.texts {
-            prop_assert_eq!(self.sequences.len(*sequence), text.len());
+            prop_assert_eq!(self.sequences.state().len(*sequence), text.len());
         }
         Ok(())
     }
@@ -222,8 +222,8 @@ impl Beside<'_> {
                         prop_assert!(tokens.contains(&POISON) || full, "{error}");
                     }
                     // Else it is as it was, as the next steps show.
-                    if lone || self.sequences.len(sequence) != text.len() {
-                        self.sequences.clear(sequence);
+                    if lone || self.sequences.state().len(sequence) != text.len() {
+                        self.sequences.state_mut().clear(sequence);
                         text.clear();
                     }
                 }
@@ -264,7 +264,7 @@ fn a_chunk_that_cannot_be_continued_fails_alone() {
     let tokens = fixture.golden().tokens;
     let mut sequences = sequences(&fixture, 64);
     let [good, unknown, full, removed] = [(); 4].map(|()| sequences.add());
-    sequences.remove(removed);
+    sequences.state_mut().remove(removed);
     let too_many = vec![5; 201];
     let mut step = StepOutcome::default();
     sequences.step(

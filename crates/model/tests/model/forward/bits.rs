@@ -2,14 +2,14 @@
 //! weights.
 
 use rayon::ThreadPoolBuilder;
+use sws_format::{PieceId, PieceKind, open_checkpoint};
 use sws_kernels::{Encoding, Matrix, Tier};
 use sws_model::{
     CausalLm, Chunk, Compute, FindRows, ForwardPass, ForwardState, KvPrecision, LogitRows,
     Observer, PassSource, Ready, Role, Routed, Session, SourceError, TakeRow, WeightSource,
     Weights,
 };
-use sws_store::shard::{ShardOptions, shard};
-use sws_store::{PieceId, PieceKind, open_checkpoint};
+use sws_shard::{ShardOptions, shard};
 
 use crate::forward::support::{Fixture, Recorder, goldens, variants};
 

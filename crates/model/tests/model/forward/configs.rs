@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
+use sws_format::Configuration;
 use sws_model::ModelSpec;
-use sws_store::Configuration;
 use sws_testing::goldens::{golden_dir, variants};
 
 /// Objects that hold entries of another model, or of the language model within another.

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use serde_json::{Value, json};
+use sws_format::{Configuration, Dtype, Manifest, Tensor, Value as Typed, open_checkpoint};
 use sws_kernels::Tier;
 use sws_model::{ForwardState, Inventory, KvPrecision, ModelSpec, PassSize, naming, supported};
-use sws_store::{Configuration, Dtype, Manifest, Tensor, Value as Typed, open_checkpoint};
 use sws_testing::gguf::{Key, converted, convertible};
 use sws_testing::goldens::golden_dir;
 

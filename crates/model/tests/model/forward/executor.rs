@@ -1,5 +1,6 @@
 //! Experts that are computed elsewhere give the same bits.
 
+use sws_format::{PieceId, PieceKind};
 use sws_kernels::functional::{Activation, add, gate, gate_interleaved};
 use sws_kernels::{MatmulScratch, Matrix, Tier, matmul};
 use sws_model::{
@@ -7,7 +8,6 @@ use sws_model::{
     Observer, PassSource, Ready, ResidentSource, Role, Routed, Session, SourceError, TakeRow,
     WeightSource, Weights,
 };
-use sws_store::{PieceId, PieceKind};
 
 use crate::forward::support::{Fixture, variants};
 

@@ -1,10 +1,10 @@
 //! Passes that cannot continue.
 
+use sws_format::PieceKind;
 use sws_model::{
     CausalLm, Chunk, Compute, FindRows, ForwardError, ForwardPass, ForwardState, KvPrecision,
     LogitRows, Ready, ResidentSource, Routed, Session, SourceError, TakeRow, WeightSource,
 };
-use sws_store::PieceKind;
 
 use crate::forward::support::Fixture;
 

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde_json::Value;
+use sws_format::{Manifest, open_checkpoint};
 use sws_kernels::{EncodedRows, Encoder, Encoding, GgufBlocks, Matrix, SourceDtype};
 use sws_model::{CausalLm, ForwardPass, KvPrecision, ModelSpec, ResidentSource, Session};
-use sws_store::shard::{ShardOptions, shard, unshard};
-use sws_store::{Manifest, open_checkpoint};
+use sws_shard::{ShardOptions, shard, unshard};
 use sws_testing::gguf::{GgufFile, GgufTensor, Key, converted, convertible};
 use sws_testing::goldens::{self, golden_dir, runnable_from};
 use sws_testing::resident;
@@ -311,7 +311,7 @@ fn absent_keys_have_the_defaults_of_the_format() {
     let mut expected = golden_spec("mixtral");
     for layer in &mut expected.layers {
         let sws_model::Mixer::Attention(attention) = &mut layer.mixer else { continue };
-        attention.paired_rows = true;
+        attention.extras.paired_rows = true;
     }
     assert_eq!(spec, expected);
 }

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use sws_format::open_checkpoint;
 use sws_kernels::{Encoding, GgufBlocks, Matrix};
-use sws_store::open_checkpoint;
-use sws_store::shard::{ShardOptions, shard};
+use sws_shard::{ShardOptions, shard};
 use sws_testing::gguf::{GgufFile, Key};
 
 use crate::forward::gguf::{in_place, logits};
@@ -127,7 +127,7 @@ fn mixed_formats_give_the_logits_of_their_numbers() {
     sharded(&path("mixed.gguf"), &out);
     let fixture = Fixture::at(&out);
     let stored = fixture.manifest.pieces.iter().flat_map(|piece| &piece.tensors);
-    let formats: std::collections::BTreeSet<_> =
+    let formats: std::collections::HashSet<_> =
         stored.filter_map(|tensor| tensor.encoding).collect();
     assert_eq!(formats.len(), GgufBlocks::ALL.len() + 1, "{formats:?}");
     assert!(logits(&fixture.spec, fixture.source()) == expected);

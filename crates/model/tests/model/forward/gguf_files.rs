@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde_json::Value;
+use sws_format::open_checkpoint;
 use sws_model::ModelSpec;
-use sws_store::open_checkpoint;
 use sws_testing::gguf::{GgufFile, GgufTensor, Key, convertible};
 use sws_testing::goldens::goldens;
 

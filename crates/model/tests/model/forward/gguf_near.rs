@@ -5,10 +5,10 @@
 use std::path::Path;
 
 use rayon::ThreadPoolBuilder;
+use sws_format::open_checkpoint;
 use sws_kernels::{Activations, Tier};
 use sws_model::{CausalLm, ForwardPass, KvPrecision, Mixer, PassSize, Session};
-use sws_store::open_checkpoint;
-use sws_store::shard::{ShardOptions, shard};
+use sws_shard::{ShardOptions, shard};
 use sws_testing::gguf::{GgufFile, Key, converted, convertible, fused};
 use sws_testing::goldens::golden_dir;
 use sws_testing::resident;

@@ -5,15 +5,17 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use sws_model::{CausalLm, ForwardPass, KvPrecision, ModelSpec, ResidentSource, Session};
-use sws_store::shard::{ShardOptions, shard};
-use sws_store::{
+use sws_format::{
     Checkpoint, CheckpointError, Configuration, Extent, HeaderTensor, Manifest, ShardReader, Value,
     WeightFile, open_checkpoint,
 };
+use sws_model::{CausalLm, ForwardPass, KvPrecision, ModelSpec, ResidentSource, Session};
+use sws_shard::{ShardOptions, shard};
 
-use sws_testing::goldens::{golden_dir, is_readable_in_place};
-use sws_testing::readers::MemoryReader;
+use sws_testing::{
+    goldens::{golden_dir, is_readable_in_place},
+    readers::MemoryReader,
+};
 
 use crate::forward::support::{Fixture, Recorder, variants};
 
@@ -112,8 +114,8 @@ impl Checkpoint for InMemory {
         "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
     }
 
-    fn reader(&self) -> Arc<dyn ShardReader> {
-        Arc::new(MemoryReader::new(self.bytes.clone()))
+    fn reader(&self) -> Option<Arc<dyn ShardReader>> {
+        Some(Arc::new(MemoryReader::new(self.bytes.clone())))
     }
 
     fn small_files(&self) -> Result<Vec<String>, CheckpointError> {

@@ -2,12 +2,12 @@
 
 use std::cell::RefCell;
 
+use sws_format::{PieceId, PieceKind};
 use sws_kernels::Matrix;
 use sws_model::{
     CausalLm, Compute, FindRows, ForwardPass, KvPrecision, Observer, PassSource, ReadStep, Ready,
     ResidentSource, Role, Routed, Session, SourceError, TakeRow, TensorSpec, WeightSource, Weights,
 };
-use sws_store::{PieceId, PieceKind};
 
 use crate::forward::support::{Fixture, variants};
 

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use sws_format::{Manifest, PieceId, Placement, open_checkpoint};
 use sws_kernels::Encoding;
 use sws_model::{Inventory, ModelSpec};
-use sws_store::{Manifest, PieceId, Placement, open_checkpoint};
 use sws_testing::goldens::golden_dir;
 
 use crate::forward::support::variants;

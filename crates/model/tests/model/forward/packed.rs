@@ -5,10 +5,10 @@ use std::path::Path;
 
 use safetensors::Dtype;
 use serde_json::{Value, json};
+use sws_format::{Manifest, open_checkpoint};
 use sws_kernels::{Encoding, Matrix};
 use sws_model::Inventory;
-use sws_store::shard::{ShardOptions, shard, unshard};
-use sws_store::{Manifest, open_checkpoint};
+use sws_shard::{ShardOptions, shard, unshard};
 use sws_testing::goldens::Tensors;
 
 use crate::forward::quantised::{

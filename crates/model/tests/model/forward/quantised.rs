@@ -6,10 +6,10 @@ use std::path::Path;
 
 use safetensors::Dtype;
 use serde_json::{Value, json};
-use sws_kernels::{Encoding, Fp8Scales, Matrix, Published};
+use sws_format::{ErrorNorms, Manifest, Tensor, open_checkpoint};
+use sws_kernels::{Encoding, Fp8Scales, Int4Groups, Matrix, Nvfp4Scale};
 use sws_model::{CausalLm, ModelSpec};
-use sws_store::shard::{ShardOptions, shard, unshard, verify};
-use sws_store::{ErrorNorms, Manifest, Tensor, open_checkpoint};
+use sws_shard::{ShardOptions, shard, unshard, verify};
 use sws_testing::goldens::{self, Tensors, change};
 
 use crate::forward::support::{Fixture, Recorder};
@@ -32,20 +32,28 @@ fn squares(r: usize, c: usize) -> Vec<usize> {
 
 fn spellings() -> Vec<(Encoding, Vec<Part>)> {
     use Dtype::{BF16, F8_E4M3, F8_E8M0, F32, I8, U8};
-    use Published::*;
-    let published = |layout, parts: &[Part]| (Encoding::Published(layout), parts.to_vec());
+    use Fp8Scales::{Rows, RowsBf16, SquaresBf16, SquaresE8m0, Thirtytwos, Whole, WholeBf16};
+    let fp8 = |scales, parts: &[Part]| (Encoding::Fp8(scales), parts.to_vec());
+    let int4 = |groups, parts: &[Part]| (Encoding::Int4(groups), parts.to_vec());
+    let nvfp4 = |scale, parts: &[Part]| (Encoding::Nvfp4(scale), parts.to_vec());
     vec![
-        (Encoding::Fp8, vec![E4M3, Part(".weight_scale_inv", F32, squares)]),
-        (Encoding::Fp8, vec![E4M3, Part(".weight_scale", F32, squares)]),
-        published(Fp8Bf16, &[E4M3, Part(".weight_scale_inv", BF16, squares)]),
-        published(Fp8E8m0, &[E4M3, Part(".scale", F8_E8M0, squares)]),
-        published(Fp8Rows, &[E4M3, Part(".weight_scale", F32, |r, _| vec![r, 1])]),
-        published(Fp8RowsBf16, &[E4M3, Part(".weight_scale", BF16, |r, _| vec![r])]),
-        published(Fp8Whole, &[E4M3, Part(".weight_scale", F32, |_, _| vec![])]),
-        published(Fp8WholeBf16, &[E4M3, Part(".qscale_weight", BF16, |_, _| vec![1])]),
-        published(Mxfp8, &[E4M3, Part(".weight_scale", U8, |r, c| vec![r, c / 32])]),
-        published(Int4, &[INTEGERS, Part(".weight_scale", BF16, |r, c| vec![r, c / 32])]),
-        published(Int4By128, &[INTEGERS, Part(".weight_scale", BF16, |r, c| vec![r, c / 128])]),
+        (Encoding::Fp8(Fp8Scales::Squares), vec![E4M3, Part(".weight_scale_inv", F32, squares)]),
+        (Encoding::Fp8(Fp8Scales::Squares), vec![E4M3, Part(".weight_scale", F32, squares)]),
+        fp8(SquaresBf16, &[E4M3, Part(".weight_scale_inv", BF16, squares)]),
+        fp8(SquaresE8m0, &[E4M3, Part(".scale", F8_E8M0, squares)]),
+        fp8(Rows, &[E4M3, Part(".weight_scale", F32, |r, _| vec![r, 1])]),
+        fp8(RowsBf16, &[E4M3, Part(".weight_scale", BF16, |r, _| vec![r])]),
+        fp8(Whole, &[E4M3, Part(".weight_scale", F32, |_, _| vec![])]),
+        fp8(WholeBf16, &[E4M3, Part(".qscale_weight", BF16, |_, _| vec![1])]),
+        fp8(Thirtytwos, &[E4M3, Part(".weight_scale", U8, |r, c| vec![r, c / 32])]),
+        int4(
+            Int4Groups::Symmetric32,
+            &[INTEGERS, Part(".weight_scale", BF16, |r, c| vec![r, c / 32])],
+        ),
+        int4(
+            Int4Groups::Symmetric128,
+            &[INTEGERS, Part(".weight_scale", BF16, |r, c| vec![r, c / 128])],
+        ),
         (Encoding::Mxfp4, vec![PACKED, Part(".weight_scale", U8, |r, c| vec![r, c / 32])]),
         (
             Encoding::Mxfp4,
@@ -54,16 +62,16 @@ fn spellings() -> Vec<(Encoding, Vec<Part>)> {
                 Part(".scale", F8_E8M0, |r, c| vec![r, c / 32]),
             ],
         ),
-        published(
-            Nvfp4,
+        nvfp4(
+            Nvfp4Scale::Times,
             &[
                 PAIRS,
                 Part(".weight_scale", F8_E4M3, |r, c| vec![r, c / 16]),
                 Part(".weight_scale_2", F32, |_, _| vec![]),
             ],
         ),
-        published(
-            Nvfp4Divided,
+        nvfp4(
+            Nvfp4Scale::Divided,
             &[
                 PACKED,
                 Part(".weight_scale", F8_E4M3, |r, c| vec![r, c / 16]),
@@ -214,7 +222,10 @@ fn every_spelling_gives_the_logits_of_f32() {
 
         let checkpoint = open_checkpoint(&dir, None).unwrap();
         let naming = sws_model::naming(checkpoint.config()).unwrap();
-        let packed = Fp8Scales::of(encoding).map_or(encoding, Encoding::Fp7);
+        let packed = match encoding {
+            Encoding::Fp8(scales) => Encoding::Fp7(scales),
+            _ => encoding,
+        };
         for (asked, found) in [(Encoding::Bf12, encoding), (Encoding::Bf11, packed)] {
             let [shards, back] =
                 ["shards", "back"].map(|name| temp.path().join(format!("{asked}-{name}")));

@@ -1,11 +1,11 @@
 //! Running ahead with wrong weights, and rewinding.
 
+use sws_format::{PieceId, PieceKind};
 use sws_kernels::Matrix;
 use sws_model::{
     Chunk, Compute, FindRows, ForwardPass, ForwardState, KvPrecision, LogitRows, Ready,
     ResidentSource, Role, Routed, SourceError, TakeRow, WeightSource, Weights,
 };
-use sws_store::{PieceId, PieceKind};
 
 use crate::forward::support::Fixture;
 

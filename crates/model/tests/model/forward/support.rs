@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
+use sws_format::{Manifest, Pass};
 use sws_model::{
     ForwardPass, KvPrecision, ModelSpec, Observer, ResidentSource, Routed, Session, SourceError,
 };
-use sws_store::{Manifest, Pass};
 use sws_testing::goldens::{Golden, Runnable, golden_dir, runnable};
 pub(crate) use sws_testing::goldens::{goldens, variants};
 use sws_testing::resident;

@@ -2,8 +2,8 @@
 
 use safetensors::Dtype;
 use serde_json::json;
+use sws_format::{Manifest, open_checkpoint};
 use sws_model::{LeftOut, ModelSpec, UnusedPart};
-use sws_store::{Manifest, open_checkpoint};
 use sws_testing::gguf::{Key, converted};
 use sws_testing::goldens::{Tensors, change, golden_dir, runnable_from, variants};
 

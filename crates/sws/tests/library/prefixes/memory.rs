@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use sws::{BatchRequest, Cancel, Event, Options};
-use sws_store::Clock;
+use sws_format::Clock;
 use sws_testing::{goldens, tales};
 
 use super::support::{Draw, Made, assert_as_alone, load, load_with, run, step, text, texts};

@@ -7,7 +7,7 @@ use sws::{
     Batch, BatchRequest, Cancel, End, Event, GenerationOptions, LoadedModel, Model, Needs, Options,
     Rank,
 };
-use sws_model::text::Position;
+use sws_text::Position;
 
 /// Numbers that look random, the same in every run.
 #[derive(Debug)]

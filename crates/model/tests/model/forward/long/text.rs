@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use sws_format::Clock;
 use sws_model::{Chunk, ForwardPass, ForwardState, KvPrecision, LayerSpec, LogitRows, Mixer};
-use sws_store::Clock;
 use sws_testing::goldens::runnable_from;
 
 use crate::forward::support::Fixture;
@@ -91,7 +91,7 @@ fn selecting(layer: &LayerSpec) -> Option<Choices> {
             Some(Choices::of(1, sparse.most))
         }
         Mixer::Attention(attention) => {
-            let blocks = attention.blocks?;
+            let blocks = attention.extras.blocks?;
             Some(Choices::of(blocks.heads, blocks.positions()))
         }
         Mixer::Compressed(spec) => {
@@ -118,7 +118,7 @@ fn selections(
             (0..tokens).map(row).collect()
         }
         Mixer::Attention(attention) => {
-            let blocks = attention.blocks.expect("a layer that selects");
+            let blocks = attention.extras.blocks.expect("a layer that selects");
             let list = |positions: &[u32]| {
                 let known = positions.iter().filter(|&&position| position != u32::MAX);
                 let mut list: Vec<u32> = known.map(|&it| it / blocks.size as u32).collect();

@@ -1,0 +1,33 @@
+//! The identity of a manifest's weights, and the state of their files.
+
+use std::fs;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use super::Manifest;
+
+impl Manifest {
+    /// A hash of the whole manifest: the identity of the model, the layout of its pieces, and the
+    /// checksums of shards. Files of a checkpoint in place have no checksums, so their lengths and
+    /// modification times in the directory `in_place` are hashed instead.
+    ///
+    /// Equal hashes mean equal weights. A copy of a checkpoint has another hash.
+    pub fn state(&self, in_place: Option<&Path>) -> io::Result<String> {
+        let mut hasher = blake3::Hasher::new();
+        let mut json = BufWriter::new(&mut hasher);
+        serde_json::to_writer(&mut json, self).map_err(io::Error::other)?;
+        json.flush()?;
+        drop(json);
+        let files = in_place.iter().flat_map(|dir| self.files.iter().map(|f| dir.join(&f.path)));
+        for file in files {
+            let about = fs::metadata(file)?;
+            let times = [about.mtime(), about.mtime_nsec(), about.ctime(), about.ctime_nsec()];
+            hasher.update(&about.len().to_le_bytes());
+            times.iter().for_each(|time| {
+                hasher.update(&time.to_le_bytes());
+            });
+        }
+        Ok(hasher.finalize().to_hex().to_string())
+    }
+}

@@ -1,0 +1,68 @@
+//! Copies of the checkpoint's small files beside the shards.
+
+use std::io;
+use std::path::Path;
+
+use sws_format::{Checkpoint, CopiedFile, SmallFileError};
+
+use super::ShardError;
+use super::outdir::OutDir;
+
+/// Copies the small files of these names into the shard directory.
+pub(super) fn copy(
+    checkpoint: &dyn Checkpoint,
+    names: &[String],
+    to: &OutDir,
+) -> Result<Vec<CopiedFile>, ShardError> {
+    let copy = |name: &String| {
+        let bytes = checkpoint.read_small(name)?;
+        to.clear(name)?;
+        to.write_small(name, &bytes)?;
+        let blake3 = blake3::hash(&bytes).to_hex().to_string();
+        Ok(CopiedFile { path: name.clone(), len: bytes.len() as u64, blake3 })
+    };
+    names.iter().map(copy).collect()
+}
+
+/// Copies the small files back into a checkpoint, unchanged.
+pub(super) fn copy_back(copies: &[CopiedFile], from: &Path, to: &OutDir) -> Result<(), ShardError> {
+    for copy in copies {
+        let bytes = match copy.read(from) {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                let path = from.join(&copy.path);
+                let what = what(error)?;
+                return Err(ShardError::DamagedCopy { path, what });
+            }
+        };
+        to.write_small(&copy.path, &bytes)?;
+    }
+    Ok(())
+}
+
+/// Describes the damage of a copy, as the end of a sentence that begins with its name.
+pub(super) fn damage(copy: &CopiedFile, dir: &Path) -> Result<Option<String>, ShardError> {
+    copy.read(dir).err().map(what).transpose()
+}
+
+/// True if a failed read is caused by the file, rather than by a limit of the process or its
+/// permissions.
+pub(super) fn is_damage(cause: &io::Error) -> bool {
+    let number = rustix::io::Errno::from_io_error(cause);
+    number.is_none_or(|number| number == rustix::io::Errno::IO)
+}
+
+fn what(error: SmallFileError) -> Result<String, ShardError> {
+    Ok(match error {
+        SmallFileError::Missing { .. } => "is missing".to_owned(),
+        SmallFileError::NotAFile { .. } => "is not a regular file".to_owned(),
+        SmallFileError::Length { expected, found, .. } => {
+            format!("has {found} bytes instead of {expected}")
+        }
+        SmallFileError::Read { path, cause } if !is_damage(&cause) => {
+            return Err(ShardError::reading(&path, cause));
+        }
+        SmallFileError::Read { cause, .. } => format!("cannot be read ({cause})"),
+        _ => "is damaged".to_owned(),
+    })
+}

@@ -1,0 +1,179 @@
+//! The output directory: exclusive to one job, locked while written, and cleaned up after a kill.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+use sws_format::{JOURNAL, is_plain_path};
+
+use super::ShardError;
+use super::journal::Journal;
+
+/// Suffix of incomplete files.
+const UNFINISHED: &str = ".sws-tmp";
+
+/// A directory that only this process writes to.
+pub(super) struct OutDir {
+    path: PathBuf,
+    created: bool,
+    /// The lock on the directory itself. A lock file would be one more file to clean up.
+    _lock: File,
+}
+
+impl OutDir {
+    /// Creates the directory, or takes over one with earlier work of the same job: one with a
+    /// journal, or one for which `is_ours` is true. It may contain only the paths in `planned`, and
+    /// must not lie in the directory `input`.
+    pub(super) fn open(
+        path: &Path,
+        input: Option<&Path>,
+        planned: &HashSet<String>,
+        is_ours: bool,
+    ) -> Result<OutDir, ShardError> {
+        let created = !path.exists();
+        if let Some(input) = input.filter(|input| within(path, input)) {
+            return Err(ShardError::Inside { out: path.to_owned(), input: input.to_owned() });
+        }
+        std::fs::create_dir_all(path).map_err(|e| ShardError::writing(path, e))?;
+        let lock = File::open(path).map_err(|e| ShardError::writing(path, e))?;
+        // On a file system without locks, another writer is not detected.
+        let locked = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive);
+        if locked == Err(rustix::io::Errno::WOULDBLOCK) {
+            return Err(ShardError::Busy { dir: path.to_owned() });
+        }
+        let mut found = Vec::new();
+        list(path, "", 0, &mut found)?;
+        let begun = is_ours || Journal::begun(path);
+        for name in &found {
+            let ours = match name.strip_suffix(UNFINISHED) {
+                Some(whole) => unfinished_of(whole, planned),
+                None => name == JOURNAL || begun && planned.contains(name),
+            };
+            if !ours {
+                return Err(ShardError::Foreign { dir: path.to_owned(), name: name.clone() });
+            }
+        }
+        for name in found.iter().filter(|name| name.ends_with(UNFINISHED)) {
+            let file = path.join(name);
+            std::fs::remove_file(&file).map_err(|e| ShardError::writing(&file, e))?;
+        }
+        Ok(OutDir { path: path.to_owned(), created, _lock: lock })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Fails if less than `needed` bytes are free.
+    pub(super) fn check_space(&self, needed: u64) -> Result<(), ShardError> {
+        let stat = rustix::fs::statvfs(&self.path)
+            .map_err(|e| ShardError::writing(&self.path, e.into()))?;
+        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+        // A file system without blocks, such as ramfs, does not report free space.
+        if free < needed && stat.f_blocks > 0 {
+            return Err(ShardError::TooFull { dir: self.path.clone(), needed, free });
+        }
+        Ok(())
+    }
+
+    /// Removes the directory again if it was created here.
+    pub(super) fn abandon(&self) {
+        if self.created {
+            // This fails, as intended, if the directory is not empty.
+            let _ = std::fs::remove_dir(&self.path);
+        }
+    }
+
+    /// Bytes of an earlier file with this name.
+    pub(super) fn len(&self, name: &str) -> u64 {
+        self.path.join(name).symlink_metadata().map_or(0, |about| about.len())
+    }
+
+    /// Removes an earlier file with this name, to free disk space. An empty directory is removed as
+    /// well, as no file could replace it.
+    pub(super) fn clear(&self, name: &str) -> Result<(), ShardError> {
+        let path = self.path.join(name);
+        let removed = match std::fs::remove_file(&path) {
+            Err(e) if e.kind() == ErrorKind::IsADirectory => std::fs::remove_dir(&path),
+            removed => removed,
+        };
+        match removed {
+            Err(e) if e.kind() != ErrorKind::NotFound => Err(ShardError::writing(&path, e)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the temporary path of a file, and creates its directory.
+    pub(super) fn unfinished(&self, name: &str) -> Result<PathBuf, ShardError> {
+        let path = self.path.join(format!("{name}{UNFINISHED}"));
+        if let Some(parent) = path.parent() {
+            std::fs::create_dir_all(parent).map_err(|e| ShardError::writing(parent, e))?;
+        }
+        Ok(path)
+    }
+
+    /// Renames complete, synced files to their final names, and syncs their directories.
+    pub(super) fn publish<'a>(
+        &self,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Result<(), ShardError> {
+        let mut parents = HashSet::from([self.path.clone()]);
+        for name in names {
+            let path = self.path.join(name);
+            std::fs::rename(self.path.join(format!("{name}{UNFINISHED}")), &path)
+                .map_err(|e| ShardError::writing(&path, e))?;
+            parents.extend(path.parent().map(Path::to_owned));
+        }
+        parents.iter().try_for_each(|parent| self.sync(parent))
+    }
+
+    /// Writes a small file, which gets its name once it is complete.
+    pub(super) fn write_small(&self, name: &str, bytes: &[u8]) -> Result<(), ShardError> {
+        let path = self.unfinished(name)?;
+        std::fs::write(&path, bytes)
+            .and_then(|()| File::open(&path)?.sync_data())
+            .map_err(|e| ShardError::writing(&path, e))?;
+        self.publish([name])
+    }
+
+    fn sync(&self, dir: &Path) -> Result<(), ShardError> {
+        let synced = File::open(dir).and_then(|dir| dir.sync_all());
+        synced.map_err(|e| ShardError::writing(dir, e))
+    }
+}
+
+/// True if `name`, without [`UNFINISHED`], is a planned file or one of its spill files. The name of
+/// a spill file has an additional word at the end.
+fn unfinished_of(name: &str, planned: &HashSet<String>) -> bool {
+    planned.contains(name)
+        || name.rsplit_once('.').is_some_and(|(whole, _)| planned.contains(whole))
+}
+
+/// True if `out` is `input` or lies below it. `out` need not exist yet.
+fn within(out: &Path, input: &Path) -> bool {
+    let Ok(input) = input.canonicalize() else { return false };
+    let absolute = std::path::absolute(out).unwrap_or_else(|_| out.to_owned());
+    let existing = absolute.ancestors().find_map(|dir| dir.canonicalize().ok());
+    existing.is_some_and(|dir| dir.starts_with(&input))
+}
+
+/// Lists the files below a directory, spelled as planned paths. A name that no plan can contain is
+/// listed unchanged, for the caller to refuse.
+fn list(root: &Path, below: &str, depth: u32, found: &mut Vec<String>) -> Result<(), ShardError> {
+    let dir = root.join(below);
+    let refused = |e| ShardError::reading(&dir, e);
+    for entry in dir.read_dir().map_err(refused)? {
+        let entry = entry.map_err(refused)?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let path = if below.is_empty() { name } else { format!("{below}/{name}") };
+        let is_dir = entry.file_type().map_err(refused)?.is_dir();
+        if is_dir && depth < 2 && is_plain_path(&path) {
+            list(root, &path, depth + 1, found)?;
+        } else {
+            found.push(path);
+        }
+    }
+    Ok(())
+}

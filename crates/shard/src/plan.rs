@@ -1,0 +1,208 @@
+//! The shards of a model and their sizes, planned before anything is written.
+
+use std::collections::HashSet;
+
+use sws_format::{
+    Manifest, Naming, Piece, PieceKind, Placement, Tensor, encoding_of, quantised_as,
+};
+use sws_kernels::{Encoding, PartLen, SourceDtype};
+
+use super::direct::ALIGN;
+use super::encode::WINDOW;
+use super::layout::{self, PAD, TENSOR_ALIGN};
+use super::{ShardError, ShardOptions};
+
+/// A shard to write.
+pub(super) struct ShardJob<'a> {
+    /// File name, relative to the directory.
+    pub(super) file: String,
+    /// The piece to store.
+    pub(super) piece: &'a Piece,
+    /// The encoding, for a stand-in.
+    pub(super) stand_in: Option<Encoding>,
+    /// Planned encoding of each tensor.
+    pub(super) encodings: Vec<Option<Encoding>>,
+    /// Offset of the first tensor.
+    pub(super) data_start: u64,
+    /// Length of the file, exact except for patches.
+    pub(super) len: u64,
+    /// Bytes of the source tensors.
+    pub(super) source_len: u64,
+}
+
+impl ShardJob<'_> {
+    /// Indices of the weight files with this piece. An index may occur several times.
+    pub(super) fn files(&self) -> impl Iterator<Item = u32> {
+        self.piece.tensors.iter().flat_map(|tensor| &tensor.parts).map(|part| part.file)
+    }
+}
+
+/// Plans the shards of all pieces in the order of the manifest's files. The shard of a piece is
+/// followed by that of its stand-in.
+pub(super) fn jobs<'a>(
+    manifest: &'a Manifest,
+    naming: &dyn Naming,
+    options: &ShardOptions,
+) -> Result<Vec<ShardJob<'a>>, ShardError> {
+    let mut jobs = Vec::new();
+    for piece in &manifest.pieces {
+        let exact = job(manifest, naming, piece, options.encoding, None);
+        check_names(&exact)?;
+        jobs.push(exact);
+        if let Some(encoding) = options.stand_ins
+            && matches!(piece.id.kind(), PieceKind::Expert(_))
+        {
+            let stand_in = job(manifest, naming, piece, encoding, Some(encoding));
+            check_names(&stand_in)?;
+            if stand_in.encodings.contains(&Some(encoding)) {
+                jobs.push(stand_in);
+            }
+        }
+    }
+    Ok(jobs)
+}
+
+fn job<'a>(
+    manifest: &Manifest,
+    naming: &dyn Naming,
+    piece: &'a Piece,
+    encoding: Encoding,
+    stand_in: Option<Encoding>,
+) -> ShardJob<'a> {
+    let tensors = &piece.tensors;
+    let encoding = encoding_of(piece.id.kind(), encoding);
+    let encodings: Vec<_> = tensors.iter().map(|t| wanted(t, naming, encoding)).collect();
+    let lens = tensors.iter().zip(&encodings).map(|(t, &e)| stored_len(t, e));
+    let data_len = lens.fold(0, u64::saturating_add).saturating_add(ALIGN as u64);
+    // This bounds the numbers in the header, and so their digits.
+    let longest = data_len.saturating_mul(2);
+    let choices = |tensor: &Tensor| vec![wanted(tensor, naming, encoding), tensor.encoding];
+    let fingerprint = &manifest.model.fingerprint;
+    let data_start = layout::data_start(piece.id, fingerprint, tensors, choices, longest);
+    ShardJob {
+        file: layout::file_name(piece.id, stand_in),
+        piece,
+        stand_in,
+        encodings,
+        data_start,
+        len: data_start.saturating_add(data_len).next_multiple_of(ALIGN as u64),
+        source_len: piece.stored_bytes(),
+    }
+}
+
+/// Planned encoding of a tensor: the requested one for a matrix that can be encoded, otherwise
+/// unchanged.
+fn wanted(tensor: &Tensor, naming: &dyn Naming, encoding: Encoding) -> Option<Encoding> {
+    let as_is = tensor.encoding;
+    let (Some(kind), &[_, cols]) = (numbers(as_is), tensor.shape.as_slice()) else { return as_is };
+    if kind == SourceDtype::E4m3 {
+        let packs = !tensor.is_turned() && is_matrix(tensor, naming);
+        let packed = as_is.filter(|_| packs).map(|published| quantised_as(published, encoding));
+        let group = |encoding: Encoding| cols.saturating_mul(encoding.row_multiple() as u64);
+        // The comparison assumes the maximum number of patches, and two bytes for their offset.
+        let is_shorter = |encoding| {
+            let row = least_len(encoding, 0, 1, cols)?;
+            Some(row.checked_add(cols / encoding.most_patches() + 2)? < cols)
+        };
+        let gains = |packed: &Encoding| {
+            group(*packed) <= WINDOW as u64 && is_shorter(*packed) == Some(true)
+        };
+        return packed.filter(gains).or(as_is);
+    }
+    // Padded blocks are as long as whole ones.
+    let row = |encoding: Encoding| -> Option<u64> {
+        [0, 1].iter().map(|&part| least_len(encoding, part, 1, cols)).sum()
+    };
+    let encoding = match encoding {
+        Encoding::Nested if row(Encoding::Nested) >= least_len(Encoding::Bf12, 0, 1, cols) => {
+            Encoding::Bf11
+        }
+        _ => encoding,
+    };
+    // Encoding works on whole groups of rows. A matrix whose rows do not form whole groups is
+    // useless as weights.
+    let group =
+        cols.saturating_mul(kind.size() as u64).saturating_mul(encoding.row_multiple() as u64);
+    let possible = encoding.packs().is_none_or(|numbers| numbers == kind);
+    if possible && group <= WINDOW as u64 && is_matrix(tensor, naming) {
+        Some(encoding)
+    } else {
+        as_is
+    }
+}
+
+fn is_matrix(tensor: &Tensor, naming: &dyn Naming) -> bool {
+    let placement = match tensor.slice {
+        Some(slice) => {
+            let shape = [&[slice.count], tensor.source_shape().as_slice()].concat();
+            naming.place(&tensor.name, &shape)
+        }
+        None => naming.place(&tensor.name, &tensor.shape),
+    };
+    match placement {
+        Placement::Piece { matrix, .. } | Placement::Experts { matrix, .. } => matrix,
+        Placement::Extra => false,
+    }
+}
+
+/// Source type of tensors that can be re-encoded: plain floats, and codes of e4m3.
+pub(super) fn numbers(encoding: Option<Encoding>) -> Option<SourceDtype> {
+    encoding?.numbers()
+}
+
+/// Length of a part, without patches.
+pub(super) fn least_len(encoding: Encoding, part: usize, rows: u64, cols: u64) -> Option<u64> {
+    match encoding.parts().get(part)?.len(rows, cols)? {
+        PartLen::Exact(len) | PartLen::AtLeast(len) => Some(len),
+    }
+}
+
+/// Length of a tensor in a shard, including the padding before the next one.
+fn stored_len(tensor: &Tensor, encoding: Option<Encoding>) -> u64 {
+    let aligned = |len: u64| len.checked_next_multiple_of(TENSOR_ALIGN);
+    let encoded = |encoding: Encoding| {
+        let (rows, cols) = tensor.matrix_shape();
+        let parts = (0..encoding.parts().len()).map(|i| least_len(encoding, i, rows, cols));
+        let patches = rows.checked_mul(cols)? / encoding.typical_patches();
+        parts.chain([Some(patches)]).try_fold(0u64, |sum, len| sum.checked_add(aligned(len?)?))
+    };
+    match encoding {
+        Some(encoding) if Some(encoding) != tensor.encoding || tensor.packing.is_some() => {
+            encoded(encoding).unwrap_or(u64::MAX)
+        }
+        _ => tensor.parts.iter().filter_map(|part| aligned(part.len)).sum(),
+    }
+}
+
+/// Refuses tensor names that parts of other tensors or padding may have in the shard.
+fn check_names(job: &ShardJob) -> Result<(), ShardError> {
+    let mut names = HashSet::new();
+    for (tensor, &encoding) in job.piece.tensors.iter().zip(&job.encodings) {
+        let suffixes = |e: Option<Encoding>| e.map_or(&[][..], |e| e.parts()).iter();
+        let mut suffixes: Vec<&str> =
+            suffixes(encoding).chain(suffixes(tensor.encoding)).map(|part| part.suffix).collect();
+        suffixes.push("");
+        suffixes.sort_unstable();
+        suffixes.dedup();
+        let clash = tensor.name.starts_with(PAD)
+            || suffixes.into_iter().any(|s| !names.insert(format!("{}{s}", tensor.name)));
+        if clash {
+            let piece = job.piece.id;
+            let tensor = tensor.name.clone();
+            return Err(ShardError::Name { piece, tensor });
+        }
+    }
+    Ok(())
+}
+
+/// Order of writing: weight file by weight file, so that files can arrive and be removed one after
+/// another. For each file, shards that also need an earlier file come first. Then large shards come
+/// first, so that the last thread does not finish a large one alone.
+pub(super) fn by_file(jobs: &[ShardJob]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..jobs.len()).collect();
+    order.sort_by_key(|&index| {
+        let job = &jobs[index];
+        (job.files().max(), job.files().min(), std::cmp::Reverse(job.source_len))
+    });
+    order
+}

@@ -1,0 +1,384 @@
+//! Verification: reads every byte of a shard directory and compares it with the manifest.
+
+use std::io::Read;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use sws_format::{
+    Extent, InvalidManifest, MANIFEST_FILE, Manifest, ManifestError, PieceId, Progress, Tensor,
+    open_regular,
+};
+use xxhash_rust::xxh3::Xxh3Default;
+
+use super::copies::is_damage;
+use super::direct::{SourceFile, buffer};
+use super::{ShardError, copies, layout, start};
+
+/// Bytes per read.
+const STEP: usize = 4 << 20;
+/// Number of files read at a time, which is also the queue depth of the device.
+const READERS: usize = 4;
+
+/// Result of [`verify`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verified {
+    /// Number of shards checked.
+    pub shards: usize,
+    /// Bytes that the directory should have.
+    pub bytes: u64,
+    /// Damage found, in the order of the manifest.
+    pub damage: Vec<Damage>,
+}
+
+/// A file that differs from the manifest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damage {
+    /// The file, relative to the directory.
+    pub file: String,
+    /// The piece stored in it, if it is a shard.
+    pub piece: Option<PieceId>,
+    /// Description of the damage, as the end of a sentence that begins with the file.
+    pub what: String,
+}
+
+/// Verifies a shard directory: the manifest; the length, header, checksums and padding of every
+/// shard; and the hash of every small file that was copied. No changed byte goes unnoticed.
+///
+/// Damage is part of the result. An error means that the directory could not be verified.
+pub fn verify(dir: &Path, progress: &(dyn Fn(Progress) + Sync)) -> Result<Verified, ShardError> {
+    let manifest = match Manifest::read(dir) {
+        Ok(manifest) => manifest,
+        Err(ManifestError::Invalid { reason, .. })
+            if !matches!(reason, InvalidManifest::Version(_)) =>
+        {
+            let damage = Damage {
+                file: MANIFEST_FILE.to_owned(),
+                piece: None,
+                what: format!("is damaged: {reason}"),
+            };
+            return Ok(Verified { shards: 0, bytes: 0, damage: vec![damage] });
+        }
+        Err(error) => return Err(error.into()),
+    };
+    verify_by(&manifest, dir, progress)
+}
+
+/// Verifies a shard directory by an existing manifest.
+pub(super) fn verify_by(
+    manifest: &Manifest,
+    dir: &Path,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<Verified, ShardError> {
+    let shards = shards(manifest);
+    let lens = shards.iter().map(|shard| shard.len);
+    let total = lens.chain(manifest.copies.iter().map(|copy| copy.len)).sum();
+    let done = AtomicU64::new(0);
+    let report = |bytes: u64| {
+        let done = done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        progress(Progress { done, total });
+    };
+    report(0);
+    let found = check(&shards, dir, &manifest.model.fingerprint, &report)?;
+    let damage = found.into_iter().map(|(index, what)| Damage {
+        file: shards[index].path.to_owned(),
+        piece: Some(shards[index].piece),
+        what,
+    });
+    let mut damage: Vec<Damage> = damage.collect();
+    for copy in &manifest.copies {
+        let what = copies::damage(copy, dir)?;
+        report(copy.len);
+        let file = copy.path.clone();
+        damage.extend(what.map(|what| Damage { file, piece: None, what }));
+    }
+    Ok(Verified { shards: shards.len(), bytes: total, damage })
+}
+
+/// Reads shards of a directory, several at a time. Returns the damage in the order of the shards,
+/// each with the index of its shard. `report` gets numbers of bytes, whose sum is the length of all
+/// shards.
+pub(super) fn check(
+    shards: &[Shard],
+    dir: &Path,
+    fingerprint: &str,
+    report: &(dyn Fn(u64) + Sync),
+) -> Result<Vec<(usize, String)>, ShardError> {
+    let next = AtomicUsize::new(0);
+    let found = Mutex::new(Vec::new());
+    let failure = Mutex::new(None);
+    let fail = |error| {
+        failure.lock().expect("no holder panics").get_or_insert(error);
+        next.store(shards.len(), Ordering::Relaxed);
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..READERS.min(shards.len()) {
+            let started = start(scope, || {
+                let work = || -> Result<(), ShardError> {
+                    let mut buffer = buffer(SourceFile::room(STEP))?;
+                    while let Some((index, shard)) = {
+                        let index = next.fetch_add(1, Ordering::Relaxed);
+                        shards.get(index).map(|shard| (index, shard))
+                    } {
+                        let what = shard.check(dir, fingerprint, &mut buffer, report)?;
+                        let mut found = found.lock().expect("no holder panics");
+                        found.extend(what.into_iter().map(|what| (index, what)));
+                    }
+                    Ok(())
+                };
+                if let Err(error) = work() {
+                    fail(error);
+                }
+            });
+            if let Err(error) = started {
+                fail(error);
+            }
+        }
+    });
+    if let Some(error) = failure.into_inner().expect("no holder panics") {
+        return Err(error);
+    }
+    let mut found = found.into_inner().expect("no holder panics");
+    // The sort is stable: damage within a shard stays in reading order.
+    found.sort_by_key(|(index, _)| *index);
+    Ok(found)
+}
+
+/// Expected contents of a file.
+pub(super) struct Shard<'a> {
+    /// File name, relative to the directory.
+    pub(super) path: &'a str,
+    pub(super) len: u64,
+    pub(super) piece: PieceId,
+    /// Offset of the first tensor.
+    pub(super) data_start: u64,
+    pub(super) tensors: &'a [Tensor],
+}
+
+/// The shards of a manifest. A piece without parts has no shard.
+fn shards(manifest: &Manifest) -> Vec<Shard<'_>> {
+    let mut shards = Vec::with_capacity(manifest.files.len());
+    for piece in &manifest.pieces {
+        let stand_in = piece.stand_in.as_ref().map(|stand_in| &stand_in.tensors);
+        for tensors in [&piece.tensors].into_iter().chain(stand_in) {
+            let Some(first) = tensors.iter().flat_map(|tensor| &tensor.parts).next() else {
+                continue;
+            };
+            let file = &manifest.files[first.file as usize];
+            let path = &file.path;
+            let len = file.len;
+            let data_start = first.offset;
+            shards.push(Shard { path, len, piece: piece.id, data_start, tensors });
+        }
+    }
+    shards
+}
+
+impl Shard<'_> {
+    fn check(
+        &self,
+        dir: &Path,
+        fingerprint: &str,
+        buffer: &mut [u8],
+        report: &dyn Fn(u64),
+    ) -> Result<Vec<String>, ShardError> {
+        let given_up = |what: String| {
+            report(self.len);
+            Ok(vec![what])
+        };
+        let path = dir.join(self.path);
+        let metadata = match path.symlink_metadata() {
+            Ok(metadata) => metadata,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                return given_up("is missing".to_owned());
+            }
+            Err(e) => return Err(ShardError::reading(&path, e)),
+        };
+        if !metadata.is_file() {
+            return given_up("is not a regular file".to_owned());
+        }
+        if let Some(what) = self.stranger(&path, fingerprint) {
+            return given_up(what);
+        }
+        if metadata.len() != self.len {
+            let found = metadata.len();
+            let expected = self.len;
+            return given_up(format!("has {found} bytes instead of {expected}"));
+        }
+        let parts = || self.tensors.iter().flat_map(|tensor| &tensor.parts);
+        let header =
+            layout::header(self.piece, fingerprint, self.tensors, self.data_start, self.len)
+                .filter(|_| parts().all(|part| part.file == parts().next().map_or(0, |p| p.file)));
+        let Some(header) = header else {
+            return given_up("cannot be laid out as the manifest says".to_owned());
+        };
+        let mut walk = Walk::new(self.tensors, &header, self.len);
+        let source = match SourceFile::open(&path) {
+            Ok(source) => source,
+            Err(ShardError::Read { cause, .. }) if is_damage(&cause) => {
+                return given_up(format!("cannot be read ({cause})"));
+            }
+            Err(error) => return Err(error),
+        };
+        let mut at = 0;
+        while at < self.len {
+            let n = (self.len - at).min(STEP as u64) as usize;
+            match source.read(at, n, buffer) {
+                Ok(range) => walk.feed(&buffer[range]),
+                Err(ShardError::Read { cause, .. }) if is_damage(&cause) => {
+                    report(self.len - at);
+                    walk.damage.push(format!("cannot be read ({cause})"));
+                    return Ok(walk.damage);
+                }
+                Err(error) => return Err(error),
+            }
+            at += n as u64;
+            report(n as u64);
+        }
+        Ok(walk.damage)
+    }
+
+    /// Recognises an intact shard in the place of another, as after a mixed-up copy.
+    fn stranger(&self, path: &Path, fingerprint: &str) -> Option<String> {
+        let mut file = open_regular(path).ok()?;
+        let mut first = [0; 8];
+        file.read_exact(&mut first).ok()?;
+        let len = u64::from_le_bytes(first);
+        if len > file.metadata().ok()?.len().min(sws_format::MAX_HEADER_BYTES) {
+            return None;
+        }
+        let mut json = Vec::new();
+        file.take(len).read_to_end(&mut json).ok()?;
+        let header: serde_json::Value = serde_json::from_slice(&json).ok()?;
+        let metadata = &header["__metadata__"];
+        let word = |key: &str| metadata[key].as_str();
+        let model = word("sws.fingerprint")?;
+        let piece = word("sws.piece")?;
+        let other_piece = piece.parse::<PieceId>().ok().filter(|piece| *piece != self.piece);
+        // A flipped bit in the right fingerprint is damage, not another model.
+        let other_model = model.len() == fingerprint.len()
+            && model.bytes().zip(fingerprint.bytes()).filter(|(a, b)| a != b).count() > 8;
+        if other_model {
+            Some(format!("is a shard of another model ({piece})"))
+        } else {
+            other_piece.map(|piece| format!("is the shard of {piece}"))
+        }
+    }
+}
+
+/// Checks the bytes of a shard from front to back.
+struct Walk<'a> {
+    header: &'a [u8],
+    /// The remaining parts, in order.
+    parts: std::vec::IntoIter<(&'a Tensor, usize)>,
+    now: Region<'a>,
+    /// Remaining bytes of the current region, and number of bytes hashed in the current checksum
+    /// run.
+    left: u64,
+    run: u64,
+    at: u64,
+    len: u64,
+    hasher: Xxh3Default,
+    /// True if the current region is known to be damaged.
+    bad: bool,
+    damage: Vec<String>,
+}
+
+#[derive(Clone, Copy)]
+enum Region<'a> {
+    Header,
+    Padding,
+    Part { tensor: &'a Tensor, index: usize, check: usize },
+}
+
+impl<'a> Walk<'a> {
+    fn new(tensors: &'a [Tensor], header: &'a [u8], len: u64) -> Self {
+        let parts: Vec<_> = tensors
+            .iter()
+            .flat_map(|tensor| (0..tensor.parts.len()).map(move |index| (tensor, index)))
+            .collect();
+        Walk {
+            header,
+            parts: parts.into_iter(),
+            now: Region::Header,
+            left: header.len() as u64,
+            run: 0,
+            at: 0,
+            len,
+            hasher: Xxh3Default::new(),
+            bad: false,
+            damage: Vec::new(),
+        }
+    }
+
+    fn feed(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            if self.left == 0 {
+                self.next_region();
+                continue;
+            }
+            let mut n = self.left.min(bytes.len() as u64);
+            if let Region::Part { tensor, index, .. } = self.now {
+                n = n.min(tensor.parts[index].check_len - self.run);
+            }
+            let (now, rest) = bytes.split_at(n as usize);
+            bytes = rest;
+            self.check(now);
+            self.left -= n;
+            self.at += n;
+        }
+    }
+
+    fn check(&mut self, bytes: &[u8]) {
+        match self.now {
+            Region::Header => {
+                let at = self.at as usize;
+                if bytes != &self.header[at..at + bytes.len()] {
+                    self.found(|| "has a damaged header".to_owned());
+                }
+            }
+            Region::Padding => {
+                let at = self.at;
+                if bytes.iter().any(|&b| b != 0) {
+                    self.found(|| format!("has damaged padding at byte {at}"));
+                }
+            }
+            Region::Part { tensor, index, check } => {
+                let part = &tensor.parts[index];
+                self.hasher.update(bytes);
+                self.run += bytes.len() as u64;
+                if self.run == part.check_len || self.left == bytes.len() as u64 {
+                    if part.checks.get(check) != Some(&self.hasher.digest()) {
+                        let name = layout::part_name(tensor, index);
+                        self.found(|| format!("has a damaged tensor `{name}`"));
+                    }
+                    self.hasher.reset();
+                    self.run = 0;
+                    self.now = Region::Part { tensor, index, check: check + 1 };
+                }
+            }
+        }
+    }
+
+    fn found(&mut self, what: impl FnOnce() -> String) {
+        if !self.bad {
+            self.damage.push(what());
+            self.bad = true;
+        }
+    }
+
+    /// Enters the padding up to the next part, or that part. The header was laid out from the same
+    /// parts, so their offsets ascend.
+    fn next_region(&mut self) {
+        self.bad = false;
+        let ahead = self.parts.as_slice().first();
+        let next: Option<&Extent> = ahead.map(|(tensor, index)| &tensor.parts[*index]);
+        let start = next.map_or(self.len, |part| part.offset);
+        if start > self.at {
+            (self.now, self.left) = (Region::Padding, start - self.at);
+        } else if let Some((tensor, index)) = self.parts.next() {
+            self.now = Region::Part { tensor, index, check: 0 };
+            self.left = tensor.parts[index].len;
+        }
+    }
+}

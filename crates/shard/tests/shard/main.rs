@@ -1,0 +1,4 @@
+//! Tests of sharding through its public API.
+
+/// Shards that an earlier call left.
+mod resumed;

@@ -1,0 +1,194 @@
+//! The draft of a model: its file, its contents, and its memory.
+
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+pub use sws_draft::{DraftShape, DraftSize, MicroDraftModel, Samples, Trained, Training};
+use sws_format::{Piece, PieceKind, open_regular};
+use sws_model::{LayerSpec, ModelSpec};
+
+use crate::{Cause, Error, Model, Result, Warning};
+
+/// Minimum ratio of the size of a model's experts to that of its full-size untrained draft, which
+/// takes memory from expert slots. The threshold lies between 25, where the draft loses (tales-moe
+/// within 46 and 56 MiB: a token took 2 and 16 % longer), and 3,000, where it gains.
+const WORTH: u64 = 64;
+/// Name of the draft file in a model's directory.
+const FILE: &str = "draft.safetensors";
+/// Limit of the token table of an untrained draft: as many tokens as a text has, unless a longer
+/// context is requested.
+const TOKENS: usize = 4096;
+
+/// Default path of a model's draft.
+pub fn path(model: &Model) -> PathBuf {
+    model.dir().join(FILE)
+}
+
+/// Shape of a model as its draft needs it. `None` if it has no experts, or if its layers differ in
+/// them.
+pub fn shape(spec: &ModelSpec) -> Option<DraftShape> {
+    let moe = |layer: &LayerSpec| layer.moe().map(|moe| (moe.experts, moe.top_k));
+    let mut moes = spec.layers.iter().enumerate().filter_map(|(l, layer)| Some((l, moe(layer)?)));
+    let (first, (experts, top_k)) = moes.next()?;
+    let mut layers = vec![first];
+    for (layer, found) in moes {
+        if found != (experts, top_k) {
+            return None;
+        }
+        layers.push(layer);
+    }
+    Some(DraftShape { hidden: spec.state_width(), layers, experts, top_k, sequences: 1 })
+}
+
+/// Trains a correction on samples and keeps the weights that do best on the second, held-out ones.
+/// The callback comes before every step; if it returns false, there is no result.
+pub type Trainer = fn(
+    &Training,
+    &Samples,
+    &Samples,
+    &mut dyn FnMut() -> bool,
+) -> std::result::Result<Option<Trained>, Cause>;
+
+/// Returns the trainer, which only builds with the feature `candle` have.
+pub fn trainer() -> Result<Trainer> {
+    #[cfg(feature = "candle")]
+    return Ok(|training, samples, held_out, step| {
+        sws_candle::draft::train(training, samples, held_out, step).map_err(Cause::from)
+    });
+    #[cfg(not(feature = "candle"))]
+    Err(Error::WithoutCandle)
+}
+
+/// A possible draft of a model: its size is known, but it has not been made yet.
+#[derive(Debug)]
+pub struct DraftCandidate {
+    shape: DraftShape,
+    /// Size of the whole draft.
+    whole: DraftSize,
+    /// Path and contents of a trained draft.
+    trained: Option<(PathBuf, Vec<u8>)>,
+}
+
+impl DraftCandidate {
+    /// Returns a draft for this many sequences: the one in `file`, the one in the model's
+    /// directory, or an untrained one. `None` for a model without experts, or with small experts
+    /// and no trained draft.
+    pub(crate) fn find(
+        model: &Model,
+        file: Option<&Path>,
+        sequences: usize,
+    ) -> Result<Option<DraftCandidate>> {
+        let found =
+            DraftCandidate::trained(model, file)?.or_else(|| DraftCandidate::untrained(model));
+        Ok(found.map(|mut candidate| {
+            candidate.shape.sequences = sequences;
+            candidate
+        }))
+    }
+
+    /// Returns the draft in `file`, or the one in the model's directory, if any.
+    pub fn trained(model: &Model, file: Option<&Path>) -> Result<Option<DraftCandidate>> {
+        let beside = path(model);
+        match file.or_else(|| beside.exists().then_some(&beside)) {
+            Some(file) => DraftCandidate::read(model, file).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns an untrained draft, if it is [worth](WORTH) its memory.
+    fn untrained(model: &Model) -> Option<DraftCandidate> {
+        let shape = shape(model.spec())?;
+        let tokens = model.spec().vocab.min(TOKENS);
+        let whole = DraftSize::within(usize::MAX, &shape, 0, tokens)?;
+        let pieces = model.manifest().pieces.iter();
+        let experts = pieces.filter(|piece| matches!(piece.id.kind(), PieceKind::Expert(_)));
+        let experts: u64 = experts.map(Piece::stored_bytes).sum();
+        let worth = experts >= WORTH * whole.bytes(&shape) as u64;
+        worth.then_some(DraftCandidate { shape, whole, trained: None })
+    }
+
+    fn read(model: &Model, path: &Path) -> Result<DraftCandidate> {
+        let error = |why: String| Error::Draft { file: path.to_owned(), why };
+        let Some(shape) = shape(model.spec()) else {
+            let why = "cannot be used: the model has no experts, or its layers differ in them";
+            return Err(error(why.to_owned()));
+        };
+        let other =
+            || error("is not a draft of this model; make one with `sws draft train`".to_owned());
+        let unread = |e: std::io::Error| match e.kind() {
+            ErrorKind::InvalidInput => other(),
+            _ => error(format!("cannot be read: {e}; make it with `sws draft train`")),
+        };
+        let file = open_regular(path).map_err(unread)?;
+        let about = file.metadata().map_err(unread)?;
+        let most = MicroDraftModel::most_bytes(&shape, model.spec().vocab) as u64;
+        if about.len() > most {
+            return Err(other());
+        }
+        let mut bytes = Vec::with_capacity(about.len() as usize);
+        file.take(most).read_to_end(&mut bytes).map_err(unread)?;
+        let fingerprint = &model.manifest().model.fingerprint;
+        let whole = MicroDraftModel::size_in(&bytes, &shape, fingerprint)
+            .map_err(|e| error(e.to_string()))?;
+        Ok(DraftCandidate { shape, whole, trained: Some((path.to_owned(), bytes)) })
+    }
+
+    /// Returns the largest size that fits into `limit` bytes. `None` if not even a history fits.
+    pub fn within(&self, limit: u64) -> Option<DraftSize> {
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        DraftSize::within(limit, &self.shape, self.whole.rank, self.whole.tokens)
+    }
+
+    /// Returns its size in bytes, if limited to `limit`.
+    pub(crate) fn bytes_within(&self, limit: u64) -> u64 {
+        self.within(limit).map_or(0, |size| size.bytes(&self.shape) as u64)
+    }
+
+    /// Returns a warning if trained parts do not fit into `limit`.
+    pub fn too_large(&self, limit: u64) -> Option<Warning> {
+        let (file, _) = self.trained.as_ref()?;
+        let fits = self.within(limit);
+        let cut = fits.is_none_or(|size| size.rank < self.whole.rank);
+        cut.then(|| Warning::DraftTooLarge {
+            file: file.clone(),
+            needs: DraftSize { tokens: 0, ..self.whole }.bytes(&self.shape) as u64,
+            limit,
+            partly: fits.is_some(),
+        })
+    }
+
+    /// Makes the draft, as large as fits into `share` bytes.
+    pub fn make(self, model: &Model, share: u64) -> Result<Option<MicroDraftModel>> {
+        let Some(size) = self.within(share) else { return Ok(None) };
+        let DraftCandidate { shape, trained, .. } = self;
+        let Some((file, bytes)) = trained else {
+            return Ok(Some(MicroDraftModel::new(shape, size)));
+        };
+        let limit = usize::try_from(share).unwrap_or(usize::MAX);
+        let fingerprint = &model.manifest().model.fingerprint;
+        MicroDraftModel::read(&bytes, &shape, fingerprint, limit)
+            .map_err(|e| Error::Draft { file, why: e.to_string() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn share_of_a_plan_makes_the_draft_that_was_planned() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shards/tales-moe");
+        let shape = shape(Model::open(dir).unwrap().spec()).unwrap();
+        let rank = 16;
+        let tokens = TOKENS;
+        let whole = DraftSize { rank, tokens, distances: sws_draft::DEPTH };
+        let candidate = DraftCandidate { shape, whole, trained: None };
+        let most = candidate.bytes_within(u64::MAX);
+        for limit in (0..most + most / 8).step_by(10_007) {
+            let share = candidate.bytes_within(limit);
+            assert!(share <= limit);
+            assert_eq!(candidate.within(share), candidate.within(limit).filter(|_| share > 0));
+        }
+        assert_eq!(candidate.bytes_within(0), 0);
+    }
+}

@@ -1,0 +1,116 @@
+//! Loading a model into the engine or another backend.
+
+use std::sync::Arc;
+
+use sws_engine::{MemoryUse, SpeculativeWeightStreamer};
+use sws_kernels::Tier;
+use tracing::{debug, info};
+
+use super::backend::LoadedBackend;
+#[cfg(feature = "candle")]
+use super::candle;
+use super::context::{affordable_context, requested_context};
+use super::resident;
+use crate::run::cancel::Opening;
+use crate::run::sequence::AnyLm;
+use crate::{Backend, Error, Loader, Planning, Result, Size, TextCodec, Threads, Warning};
+
+/// Loads a model. Models that the backend does not support are refused before anything is
+/// loaded.
+pub(super) fn load(
+    loader: &mut Loader<'_>,
+    text: &TextCodec,
+    threads: &Threads,
+) -> Result<LoadedBackend> {
+    if loader.needs.texts > 1 && !loader.options.backend.continues_several() {
+        return Err(Error::OneText);
+    }
+    match loader.options.backend {
+        Backend::Sws if loader.options.resident => in_memory(loader),
+        Backend::Sws => streamed(loader, text, threads),
+        #[cfg(feature = "candle")]
+        Backend::Candle => candle::load(loader),
+        #[cfg(not(feature = "candle"))]
+        Backend::Candle => Err(Error::WithoutCandle),
+    }
+}
+
+fn in_memory(loader: &mut Loader<'_>) -> Result<LoadedBackend> {
+    requested_context(loader)?;
+    let source = resident::load(loader)?;
+    let weight_bytes = source.bytes();
+    let limit = affordable_context(loader)?;
+    let kv = loader.options.kv;
+    let spec = loader.model.spec().clone();
+    let forward = sws_model::ForwardPass::with_tier(spec, tier(loader));
+    let streamer = SpeculativeWeightStreamer::resident(forward, source, limit, kv);
+    Ok(into_loaded(loader, streamer, weight_bytes))
+}
+
+fn streamed(loader: &mut Loader<'_>, text: &TextCodec, threads: &Threads) -> Result<LoadedBackend> {
+    let model = loader.model;
+    let planning = Planning::new(loader, text, threads)?;
+    let plan = planning.plan(loader)?;
+    info!(
+        "a budget of {}: {} of {} bytes of weights stay in memory, {} slots for experts, a context of {}, {} tokens of a prompt at once",
+        Size(plan.ledger.budget()),
+        plan.ledger.get(MemoryUse::Pinned),
+        planning.planner.weights(),
+        plan.slots.iter().map(|class| class.count).sum::<usize>(),
+        plan.context,
+        plan.chunk,
+    );
+    for (what, bytes) in plan.ledger.lines() {
+        debug!("{}: {bytes} bytes", what.words());
+    }
+    let corrections = planning.corrections.clone();
+    let draft = planning.draft(loader, &plan)?;
+    let streaming = &loader.options.streaming;
+    let options = sws_engine::Options {
+        draft,
+        speculation: streaming.speculation,
+        exactness: streaming.exactness(),
+        policy: streaming.policy,
+        corrections,
+        kv: loader.options.kv,
+        warm_start: streaming.warm_start(model),
+        ..sws_engine::Options::default()
+    };
+    let reader = Opening::new(loader.open_reader()?, loader.cancel.clone());
+    let store = Arc::new(model.store_with(reader.clone())?);
+    let forward = sws_model::ForwardPass::with_tier(model.spec().clone(), tier(loader));
+    let bytes = plan.arena_bytes() as u64;
+    let without_draft = plan.ledger.get(MemoryUse::Draft) == 0;
+    let mut report = |progress| loader.report(progress);
+    let streamer = SpeculativeWeightStreamer::reporting(forward, store, plan, options, &mut report);
+    let streamer = streamer.map_err(|e| match loader.cancel.is_cancelled() {
+        true => Error::Cancelled,
+        false => model.error(e),
+    })?;
+    reader.set_open();
+    loader.warnings.extend(streamer.passed_over().map(|why| Warning::Forgotten(why.to_owned())));
+    let left_out = loader.options.streaming.draft_file().filter(|_| without_draft);
+    loader.warnings.extend(left_out.map(|file| Warning::DraftLeftOut(file.to_owned())));
+    Ok(into_loaded(loader, streamer, bytes))
+}
+
+fn into_loaded(
+    loader: &Loader<'_>,
+    mut streamer: SpeculativeWeightStreamer,
+    weight_bytes: u64,
+) -> LoadedBackend {
+    info!("kernels of the tier {}", tier(loader));
+    LoadedBackend {
+        tier: tier(loader).to_string(),
+        reader: loader.reader.as_ref().map_or(loader.options.reader.name(), |r| r.name()),
+        weight_bytes,
+        plan: streamer.plan().cloned(),
+        gauge: Some(streamer.gauge()),
+        waiter: Some(streamer.waiter()),
+        lm: AnyLm::Streamer(Box::new(streamer)),
+    }
+}
+
+fn tier(loader: &Loader<'_>) -> Tier {
+    loader.options.kernels()
+}

@@ -1,0 +1,233 @@
+//! Structures of texts, and the bounds on them.
+
+use std::fmt::Write;
+
+use llguidance::api::TopLevelGrammar;
+use serde_json::{Map, Value, json};
+
+use super::{gbnf, schema};
+
+/// Maximum number of bytes of a schema, a grammar, or all choices.
+pub const MAX_STRUCTURE_BYTES: usize = 64 << 10;
+/// Maximum number of bytes of a regular expression.
+pub const MAX_REGEX_BYTES: usize = 8 << 10;
+/// Maximum number of choices.
+pub const MAX_CHOICES: usize = 1024;
+/// Maximum depth of values in a schema, and of brackets in expressions and grammars.
+pub const MAX_NESTING: usize = 64;
+
+/// Structure of a text.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Structure {
+    /// Any JSON object.
+    Object,
+    /// JSON by a schema.
+    Schema {
+        /// The schema: an object, or true.
+        schema: Value,
+        /// True to refuse keywords that cannot be enforced, false to ignore them.
+        strict: bool,
+    },
+    /// A text that matches a regular expression as a whole.
+    Regex(String),
+    /// One of these texts.
+    Choice(Vec<String>),
+    /// A text that follows a grammar, in Lark's notation, or in llama.cpp's if it contains `::=`.
+    Grammar(String),
+    /// One of several texts, each followed by JSON for its schema, then `end`.
+    Calls {
+        /// The texts and schemas.
+        options: Vec<CallOption>,
+        /// The text after the JSON.
+        end: String,
+    },
+}
+
+/// One of the possible tool calls.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CallOption {
+    /// The text before the arguments.
+    pub before: String,
+    /// The schema of the arguments.
+    pub schema: Value,
+    /// True to refuse keywords of the schema that cannot be enforced, false to ignore them.
+    pub strict: bool,
+}
+
+/// Reasons why a structure is refused. Each completes a sentence that begins with the name of the field.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs)]
+pub enum StructureError {
+    /// A structure that is too long.
+    #[error("has {bytes} bytes, and at most {most} are allowed; shorten it")]
+    TooLong { bytes: usize, most: usize },
+    /// A structure that is nested too deeply.
+    #[error("is nested more than {MAX_NESTING} levels deep; make it flatter")]
+    TooDeep,
+    /// Too many choices, or none.
+    #[error("has {0} choices, and 1 to {MAX_CHOICES} different ones are allowed")]
+    Choices(usize),
+    /// A schema with too many combinations of alternatives.
+    #[error(
+        "combines alternatives (`allOf` with `anyOf` or `oneOf`) in more than {} ways; write fewer of them",
+        schema::MAX_VARIANTS
+    )]
+    Variants,
+    /// Not a schema.
+    #[error("must be a JSON schema: an object")]
+    NoSchema,
+    /// A structure that cannot be compiled.
+    #[error("cannot be used: {0}; see docs/serve.md for what is supported")]
+    Refused(String),
+    /// A model whose tokens cannot be constrained.
+    #[error("is not supported with this model: {0}")]
+    Vocabulary(&'static str),
+}
+
+impl Structure {
+    /// Size of the structure, from which its memory is estimated.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Structure::Object => 0,
+            Structure::Schema { schema, .. } => schema.to_string().len(),
+            Structure::Regex(text) | Structure::Grammar(text) => text.len(),
+            Structure::Choice(choices) => choices.iter().map(|choice| choice.len() + 4).sum(),
+            Structure::Calls { options, end } => {
+                let bytes = |option: &CallOption| {
+                    option.before.len() + option.schema.to_string().len() + end.len()
+                };
+                options.iter().map(bytes).sum()
+            }
+        }
+    }
+
+    /// The same structure, with any object in place of schemas that may be ignored; `None` if no
+    /// schema may be.
+    pub fn relaxed(&self) -> Option<Structure> {
+        let Structure::Calls { options, end } = self else { return None };
+        if options.iter().all(|option| option.strict) {
+            return None;
+        }
+        let mut options = options.clone();
+        for option in options.iter_mut().filter(|option| !option.strict) {
+            option.schema = json!({"type": "object"});
+        }
+        Some(Structure::Calls { options, end: end.clone() })
+    }
+
+    /// A grammar for the compiler, if the structure is within the limits.
+    pub(crate) fn grammar(&self) -> Result<TopLevelGrammar, StructureError> {
+        match self {
+            Structure::Object => Ok(of_schema(json!({"type": "object"}), true)),
+            Structure::Schema { schema, strict } => {
+                schema::check(schema)?;
+                Ok(of_schema(schema.clone(), *strict))
+            }
+            Structure::Regex(regex) => {
+                within(regex.len(), MAX_REGEX_BYTES)?;
+                flat(regex)?;
+                if regex.is_empty() {
+                    return Err(StructureError::Refused("it is empty".to_owned()));
+                }
+                Ok(TopLevelGrammar::from_regex(regex))
+            }
+            Structure::Choice(choices) => {
+                within(choices.iter().map(String::len).sum(), MAX_STRUCTURE_BYTES)?;
+                if choices.is_empty() || choices.len() > MAX_CHOICES {
+                    return Err(StructureError::Choices(choices.len()));
+                }
+                if choices.iter().any(String::is_empty) {
+                    return Err(StructureError::Refused("a choice is empty".to_owned()));
+                }
+                let words: Vec<String> = choices.iter().map(|choice| quoted(choice)).collect();
+                Ok(TopLevelGrammar::from_lark(format!("start: {}\n", words.join(" | "))))
+            }
+            Structure::Calls { options, end } => {
+                if options.is_empty() || options.len() > MAX_CHOICES {
+                    return Err(StructureError::Choices(options.len()));
+                }
+                let mut lark = String::new();
+                for (number, CallOption { before, schema, strict }) in options.iter().enumerate() {
+                    schema::check(schema)?;
+                    let before = quoted_unless_empty(before);
+                    let end = quoted_unless_empty(end);
+                    let schema = compact(schema.clone(), *strict);
+                    let _ = write!(
+                        lark,
+                        "call_{number}: {before} json_{number} {end}\njson_{number}: %json {schema}\n"
+                    );
+                }
+                within(lark.len(), 2 * MAX_STRUCTURE_BYTES)?;
+                let names: Vec<String> =
+                    (0..options.len()).map(|number| format!("call_{number}")).collect();
+                lark.insert_str(0, &format!("start: {}\n", names.join(" | ")));
+                Ok(TopLevelGrammar::from_lark(lark))
+            }
+            Structure::Grammar(grammar) => {
+                within(grammar.len(), MAX_STRUCTURE_BYTES)?;
+                flat(grammar)?;
+                let lark = match grammar.contains("::=") {
+                    true => gbnf::lark(grammar).map_err(StructureError::Refused)?,
+                    false => grammar.clone(),
+                };
+                // The limits on schemas would not cover a schema in a grammar.
+                if lark.contains("%json") {
+                    let why = "schemas within grammars are not supported";
+                    return Err(StructureError::Refused(why.to_owned()));
+                }
+                Ok(TopLevelGrammar::from_lark(lark))
+            }
+        }
+    }
+}
+
+fn of_schema(schema: Value, strict: bool) -> TopLevelGrammar {
+    TopLevelGrammar::from_json_schema(compact(schema, strict))
+}
+
+/// A schema with compiler options. White space between values is not allowed, so that more tokens
+/// are forced.
+fn compact(schema: Value, strict: bool) -> Value {
+    let mut schema = match schema {
+        Value::Object(schema) => schema,
+        _ => Map::new(),
+    };
+    let options = json!({
+        "whitespace_flexible": false,
+        "item_separator": ",",
+        "key_separator": ":",
+        "lenient": !strict,
+    });
+    schema.insert("x-guidance".to_owned(), options);
+    Value::Object(schema)
+}
+
+pub(crate) fn within(bytes: usize, most: usize) -> Result<(), StructureError> {
+    if bytes > most { Err(StructureError::TooLong { bytes, most }) } else { Ok(()) }
+}
+
+/// Refuses text with brackets nested too deeply. Brackets in strings count as well.
+fn flat(text: &str) -> Result<(), StructureError> {
+    let mut depth: usize = 0;
+    for byte in text.bytes() {
+        match byte {
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > MAX_NESTING {
+            return Err(StructureError::TooDeep);
+        }
+    }
+    Ok(())
+}
+
+fn quoted_unless_empty(text: &str) -> String {
+    if text.is_empty() { String::new() } else { quoted(text) }
+}
+
+/// The text as a string literal of a grammar.
+pub(crate) fn quoted(text: &str) -> String {
+    Value::from(text).to_string()
+}

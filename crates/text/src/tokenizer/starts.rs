@@ -1,0 +1,79 @@
+//! An upper bound on the number of places in a text where added tokens begin.
+
+use std::fmt;
+
+use tokenizers::{NormalizedString, NormalizerWrapper};
+
+use super::outline::TokenizerOutline;
+use super::room::{self, EncodingRoom};
+use super::steps::Steps;
+use super::{TokenizerError, damaged};
+
+/// The possible first two bytes of a set of tokens, as a bit set.
+pub(super) struct Starts(Vec<u64>);
+
+impl Starts {
+    fn new() -> Starts {
+        Starts(vec![0; (1 << 16) / 64])
+    }
+
+    fn add(&mut self, token: &[u8]) {
+        let mut set = |first: u8, second: u8| {
+            let at = pair(first, second);
+            self.0[at / 64] |= 1 << (at % 64);
+        };
+        match token {
+            [] => {}
+            &[first] => (0..=u8::MAX).for_each(|second| set(first, second)),
+            &[first, second, ..] => set(first, second),
+        }
+    }
+
+    /// Upper bound on the number of places in `text` where one of the tokens begins.
+    pub(super) fn count(&self, text: &str) -> usize {
+        let starts = |two: &&[u8]| {
+            let at = pair(two[0], two[1]);
+            self.0[at / 64] >> (at % 64) & 1 == 1
+        };
+        text.as_bytes().windows(2).filter(starts).count() + usize::from(!text.is_empty())
+    }
+}
+
+impl fmt::Debug for Starts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} starts", self.0.iter().map(|bits| bits.count_ones()).sum::<u32>())
+    }
+}
+
+fn pair(first: u8, second: u8) -> usize {
+    usize::from(first) << 8 | usize::from(second)
+}
+
+/// The starts of a file's added tokens: for tokens searched for in the original text, and in the
+/// normalized text.
+pub(super) fn of(outline: &TokenizerOutline<'_>) -> Result<[Starts; 2], TokenizerError> {
+    let normalizer = outline.normalizer().map(serde_json::from_str::<Option<NormalizerWrapper>>);
+    let normalizer = normalizer.transpose().map_err(damaged)?.flatten();
+    let steps = Steps::new(normalizer.as_ref(), None).map_err(TokenizerError::Unsupported)?;
+    // A single buffer for all tokens, as a file may have very many.
+    let bytes = outline.added_tokens.iter().map(|token| token.content.len()).sum();
+    let room = EncodingRoom::new(bytes, usize::MAX);
+    let [mut plain, mut normalized] = [Starts::new(), Starts::new()];
+    for token in &outline.added_tokens {
+        if !token.normalized {
+            plain.add(token.content.as_bytes());
+            continue;
+        }
+        let mut text = NormalizedString::from(&*token.content);
+        room.restart(text.len(), room::ADDED);
+        steps.normalize(&mut text, &room).map_err(|error| match error {
+            TokenizerError::Room { .. } => {
+                let grown = "an added token that its normalizer makes too long";
+                TokenizerError::Unsupported(grown.to_owned())
+            }
+            other => other,
+        })?;
+        normalized.add(text.get().as_bytes());
+    }
+    Ok([plain, normalized])
+}
