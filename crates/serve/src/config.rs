@@ -111,7 +111,8 @@ impl ServerLimits {
             + connections as u64 * CONNECTION
             + CERTIFICATE * certificate_bytes(self.body) as u64
             + Batch::TOKENS
-            + self.kept_responses as u64
+            // Those that are kept, and a copy of the one that a request continues.
+            + 2 * self.kept_responses as u64
     }
 
     /// Minimum number of bytes that arrive in each span of [`ServerLimits::body_time`].

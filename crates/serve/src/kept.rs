@@ -23,7 +23,9 @@ pub(crate) struct KeptResponses {
 
 #[derive(Debug, Default)]
 struct Kept {
-    responses: VecDeque<KeptResponse>,
+    /// Each with its bytes.
+    responses: VecDeque<(KeptResponse, usize)>,
+    /// Their sum.
     bytes: usize,
 }
 
@@ -71,11 +73,11 @@ impl KeptResponses {
         }
         let mut kept = self.lock();
         while kept.bytes + bytes > self.limit {
-            let Some(oldest) = kept.responses.pop_front() else { break };
-            kept.bytes -= oldest.bytes();
+            let Some((_, freed)) = kept.responses.pop_front() else { break };
+            kept.bytes -= freed;
         }
         kept.bytes += bytes;
-        kept.responses.push_back(response);
+        kept.responses.push_back((response, bytes));
     }
 
     /// Completes a response of an owner, if it is still kept.
@@ -87,15 +89,15 @@ impl KeptResponses {
     /// The complete response with this id, if it belongs to the owner.
     pub(crate) fn get(&self, owner: u64, id: &str) -> Option<KeptResponse> {
         let kept = self.lock();
-        let is_it = |response: &&KeptResponse| response.is(owner, id);
-        kept.responses.iter().find(is_it).filter(|it| !it.response.is_null()).cloned()
+        let (found, _) = kept.responses.iter().find(|(response, _)| response.is(owner, id))?;
+        Some(found.clone()).filter(|found| !found.response.is_null())
     }
 
     /// The item with this id, if its response belongs to the owner.
     pub(crate) fn item(&self, owner: u64, id: &str) -> Option<Value> {
         let kept = self.lock();
-        let own = kept.responses.iter().filter(|response| response.owner == owner);
-        let items = own.filter_map(|response| response.response["output"].as_array());
+        let own = kept.responses.iter().filter(|(response, _)| response.owner == owner);
+        let items = own.filter_map(|(response, _)| response.response["output"].as_array());
         items.flatten().find(|item| item["id"] == id).cloned()
     }
 
@@ -106,9 +108,9 @@ impl KeptResponses {
 
     fn take(&self, owner: u64, id: &str) -> Option<KeptResponse> {
         let mut kept = self.lock();
-        let place = kept.responses.iter().position(|response| response.is(owner, id))?;
-        let taken = kept.responses.remove(place)?;
-        kept.bytes -= taken.bytes();
+        let place = kept.responses.iter().position(|(response, _)| response.is(owner, id))?;
+        let (taken, freed) = kept.responses.remove(place)?;
+        kept.bytes -= freed;
         Some(taken)
     }
 
@@ -146,7 +148,7 @@ mod tests {
         // One that is too large pushes out none.
         kept.keep(response("large", 1, 64 << 10));
         assert!(kept.get(1, "large").is_none() && kept.get(1, "99").is_some());
-        let counted: usize = kept.lock().responses.iter().map(KeptResponse::bytes).sum();
+        let counted: usize = kept.lock().responses.iter().map(|(kept, _)| kept.bytes()).sum();
         assert_eq!(kept.lock().bytes, counted);
     }
 

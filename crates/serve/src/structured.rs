@@ -290,14 +290,13 @@ fn of_a_call(
         let call = OutputFormat { structure: structure.clone(), field: "tools" };
         call.of_a_text(app, served, generation)
     };
-    match (mask(structure), structure.relaxed()) {
-        (Ok(found), _) => Ok(Some(found)),
-        (Err(failure), None) => Err(failure),
-        (Err(_), Some(relaxed)) => {
-            app.ignored("parameters");
-            Ok(mask(&relaxed).ok())
-        }
-    }
+    let failure = match mask(structure) {
+        Ok(found) => return Ok(Some(found)),
+        Err(failure) => failure,
+    };
+    let Some(relaxed) = structure.relaxed() else { return Err(failure) };
+    app.log(&format!("the schema of a demanded call is ignored: {}", failure.message));
+    Ok(mask(&relaxed).ok())
 }
 
 impl OutputFormat {

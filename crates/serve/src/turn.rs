@@ -39,6 +39,9 @@ struct TurnFunction {
     text: String,
 }
 
+/// Maximum bytes of arguments, as text and as values, for a byte of their text.
+const VALUES: usize = 17;
+
 impl ChatTurn {
     /// A message that consists of text only.
     pub(crate) fn text(role: &str, content: String) -> ChatTurn {
@@ -54,7 +57,7 @@ impl ChatTurn {
     pub(crate) fn bytes(&self) -> usize {
         let calls = self.tool_calls.iter();
         let calls: usize =
-            calls.map(|call| call.function.name.len() + 2 * call.function.text.len()).sum();
+            calls.map(|call| call.function.name.len() + VALUES * call.function.text.len()).sum();
         let reasoning = self.reasoning_content.as_ref().map_or(0, String::len);
         size_of::<ChatTurn>() + self.content.len() + reasoning + calls
     }

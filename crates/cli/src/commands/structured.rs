@@ -40,6 +40,11 @@ pub(super) fn structured_output(
 
 #[cfg(feature = "forms")]
 impl StructuredOutput {
+    /// True if texts have no structure.
+    pub(super) fn is_free(&self) -> bool {
+        self.grammar.is_none()
+    }
+
     /// Bytes on the heap that each text takes for its structure.
     pub(super) fn heap(&self) -> u64 {
         self.grammar.as_ref().map_or(0, |_| grammar::Grammar::WRITTEN)
@@ -66,6 +71,10 @@ impl StructuredOutput {
 
 #[cfg(not(feature = "forms"))]
 impl StructuredOutput {
+    pub(super) fn is_free(&self) -> bool {
+        true
+    }
+
     pub(super) fn heap(&self) -> u64 {
         0
     }

@@ -9,7 +9,7 @@ mod request;
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::app::{App, Served};
 use crate::chat::ChatTexts;
@@ -42,7 +42,7 @@ pub(crate) fn chat(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Answe
     let request: ChatFields = parse(body)?;
     let texts = AnswerText::Message;
     if request.is_empty() {
-        return Ok(Answer::Value(loaded(app, texts)));
+        return loaded(app, request.model(), texts);
     }
     let body = request.in_openai(app, served)?;
     of_chat(app, served, &body, texts)
@@ -53,14 +53,14 @@ pub(crate) fn generate(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<A
     let request: GenerateFields = parse(body)?;
     let texts = AnswerText::Response;
     if request.is_empty() {
-        return Ok(Answer::Value(loaded(app, texts)));
+        return loaded(app, request.model(), texts);
     }
     let is_chat = request.is_chat(served);
     let body = request.in_openai(app, served)?;
     if is_chat {
         return of_chat(app, served, &body, texts);
     }
-    let prepared = completions::completion_texts(app, served, body.to_string().as_bytes())?;
+    let prepared = completions::completion_texts(app, served, body.as_bytes())?;
     let answer = LinesAnswer::new(app, texts, prepared.tally, None, prepared.sampling.stream);
     Ok(Answer::Texts(Prepared {
         texts: prepared.texts,
@@ -73,10 +73,10 @@ pub(crate) fn generate(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<A
 fn of_chat(
     app: &App,
     served: &Arc<Served>,
-    body: &Value,
+    body: &str,
     texts: AnswerText,
 ) -> Result<Answer, Failure> {
-    let chat = ChatTexts::of(app, served, body.to_string().as_bytes())?;
+    let chat = ChatTexts::of(app, served, body.as_bytes())?;
     let stream = chat.sampling.stream;
     let answer = LinesAnswer::new(app, texts, chat.tally, Some(chat.replies), stream);
     Ok(Answer::Texts(Prepared {
@@ -88,7 +88,10 @@ fn of_chat(
 }
 
 /// The answer to a request without a text, which reports that the model is loaded.
-fn loaded(app: &App, texts: AnswerText) -> Value {
+fn loaded(app: &App, model: &str, texts: AnswerText) -> Result<Answer, Failure> {
+    if !app.config.is_named(model) {
+        return Err(Failure::no_model(model, std::slice::from_ref(&app.config.name)));
+    }
     let mut line = json!({
         "model": app.config.name,
         "created_at": models::time(app.clock.unix_seconds()),
@@ -96,5 +99,5 @@ fn loaded(app: &App, texts: AnswerText) -> Value {
         "done_reason": "load",
     });
     texts.put(&mut line, String::new());
-    line
+    Ok(Answer::Value(line))
 }

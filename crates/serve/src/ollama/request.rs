@@ -95,13 +95,18 @@ pub(crate) struct GenerateFields {
 }
 
 impl ChatFields {
+    /// Id of the model that was asked for.
+    pub(super) fn model(&self) -> &str {
+        &self.model
+    }
+
     /// True if there is nothing to answer.
     pub(super) fn is_empty(&self) -> bool {
         self.messages.as_ref().is_none_or(|messages| messages.0.is_empty())
     }
 
     /// The request in OpenAI's form.
-    pub(super) fn in_openai(self, app: &App, served: &Served) -> Result<Value, Failure> {
+    pub(super) fn in_openai(self, app: &App, served: &Served) -> Result<String, Failure> {
         let messages = self.messages.map_or(Vec::new(), |messages| messages.0);
         let messages: Result<Vec<Value>, Failure> =
             messages.into_iter().map(Message::in_openai).collect();
@@ -112,7 +117,7 @@ impl ChatFields {
         }
         add_format(&mut body, self.format)?;
         add_thinking(&mut body, served, self.think)?;
-        Ok(body.into())
+        Ok(Value::from(body).to_string())
     }
 }
 
@@ -139,6 +144,11 @@ impl Message {
 }
 
 impl GenerateFields {
+    /// Id of the model that was asked for.
+    pub(super) fn model(&self) -> &str {
+        &self.model
+    }
+
     /// True if there is nothing to answer.
     pub(super) fn is_empty(&self) -> bool {
         self.prompt.as_ref().is_none_or(String::is_empty)
@@ -150,7 +160,7 @@ impl GenerateFields {
     }
 
     /// The request in OpenAI's form, as a chat or as a completion.
-    pub(super) fn in_openai(self, app: &App, served: &Served) -> Result<Value, Failure> {
+    pub(super) fn in_openai(self, app: &App, served: &Served) -> Result<String, Failure> {
         let is_chat = self.is_chat(served);
         if self.images.is_some_and(|images| !images.is_empty()) {
             return Err(no_images());
@@ -183,7 +193,7 @@ impl GenerateFields {
             body.entry("max_tokens").or_insert(served.limit.into());
         }
         add_format(&mut body, self.format)?;
-        Ok(body.into())
+        Ok(Value::from(body).to_string())
     }
 }
 

@@ -1,6 +1,8 @@
 //! Tools for models whose chat template supports no known format of tools. A system text lists the
 //! tools. Tool calls and results in the conversation become text.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 use sws_text::Json;
 
@@ -17,13 +19,17 @@ pub(crate) enum ToolsMessage {
 /// Messages without tool calls and results, one of which lists the tools.
 pub(crate) fn turns(tools: &Json, messages: &[ChatTurn], place: ToolsMessage) -> Vec<ChatTurn> {
     let mut turns: Vec<ChatTurn> = Vec::with_capacity(messages.len() + 1);
+    let calls = messages.iter().flat_map(|message| &message.tool_calls);
+    let names = calls.filter_map(|call| Some((call.id.as_deref()?, call.function.name.as_str())));
+    let names: BTreeMap<&str, &str> = names.collect();
     for message in messages {
-        let turn = as_text(message, messages);
+        let turn = as_text(message, &names);
         match turns.last_mut() {
             // Results of several tool calls become one message, as some templates require
             // alternating roles.
             Some(last) if last.role == "user" && turn.role == "user" => {
-                last.content = format!("{}\n\n{}", last.content, turn.content);
+                last.content.push_str("\n\n");
+                last.content.push_str(&turn.content);
             }
             _ => turns.push(turn),
         }
@@ -52,12 +58,11 @@ fn shown(tools: &Json) -> String {
 }
 
 /// A message with its tool calls as text. A result becomes a message of the user.
-fn as_text(message: &ChatTurn, messages: &[ChatTurn]) -> ChatTurn {
+/// `names` are those of the called tools, by the ids of the calls.
+fn as_text(message: &ChatTurn, names: &BTreeMap<&str, &str>) -> ChatTurn {
     if message.role == "tool" {
-        let id = message.tool_call_id.as_deref();
-        let calls = || messages.iter().flat_map(|message| &message.tool_calls);
-        let call = calls().find(|call| id.is_some() && call.id.as_deref() == id);
-        let name = call.map(|call| call.function.name.as_str()).or(message.name.as_deref());
+        let called = message.tool_call_id.as_deref().and_then(|id| names.get(id).copied());
+        let name = called.or(message.name.as_deref());
         let name = name.map_or(String::new(), |name| format!(" of {name}"));
         return ChatTurn::text("user", format!("Result{name}: {}", message.content));
     }

@@ -168,6 +168,7 @@ fn facts_and_refusals_have_the_shape_of_the_interface() {
             "template in a request",
         ),
         ("/api/generate", json!({"prompt": "a"}), 400, "missing field `model`"),
+        ("/api/chat", json!({"model": "other", "messages": []}), 404, "no model `other`"),
         ("/api/show", json!({"model": "other"}), 404, "no model `other`"),
         (
             "/api/embed",

@@ -293,8 +293,13 @@ impl ChatSession {
         }
         let mut screen = AnswerScreen::default();
         let mut show = |piece: &_| if *is_quiet { Ok(()) } else { screen.show(piece) };
-        let prompt = running.chat_prompt(conversation, text)?;
-        let constraint = self.structure.of_an_answer(running.text(), prompt.text());
+        let constraint = match self.structure.is_free() {
+            true => None,
+            false => {
+                let prompt = running.chat_prompt(conversation, text)?;
+                self.structure.of_an_answer(running.text(), prompt.text())
+            }
+        };
         let made = match running.chat(conversation, text) {
             Ok(mut answer) => {
                 if self.ends_repeats {
