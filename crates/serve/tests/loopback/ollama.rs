@@ -110,9 +110,32 @@ fn reasoning_and_calls_have_their_places() {
         "options": {"num_predict": 4, "temperature": 0, "stop": ["STOP"]},
         "stream": false,
     });
-    // Options of this interface have no bias, so the answer is the model's own.
+    // Options of this interface have no bias: the token that the model chooses becomes the answer.
+    let mut chosen = body.clone();
+    chosen["options"]["num_predict"] = 1.into();
+    let word = server.ask("/api/chat", &chosen)["message"]["content"].as_str().unwrap().to_owned();
+    let vocab = std::fs::read(dir.join("tokenizer.json")).unwrap();
+    let vocab: Value = serde_json::from_slice(&vocab).unwrap();
+    let token = vocab["model"]["vocab"][word.replace(' ', "Ġ")].as_u64().unwrap();
+    let (_temp, dir) = tools::model_with_token(tools::TEMPLATE, tools::ANSWER, token as usize);
+    let server = serve(&dir, 1, config());
     let whole = server.ask("/api/chat", &body);
-    assert!(whole["message"]["content"].is_string(), "{whole}");
+    let message = &whole["message"];
+    assert_eq!(
+        (&message["thinking"], &message["content"]),
+        (&json!("so it is"), &json!("I look."))
+    );
+    let calls = message["tool_calls"].as_array().unwrap().iter();
+    let calls: Vec<&Value> = calls.map(|call| &call["function"]).collect();
+    let f = json!({"name": "f", "arguments": {"city": "bern"}});
+    assert_eq!(calls, [&f, &json!({"name": "g", "arguments": {}})]);
+    // A stream has them in lines of their own.
+    let mut streamed = body;
+    streamed["stream"] = true.into();
+    let lines = lines(&server.post("/api/chat", &streamed));
+    let called = lines.iter().filter(|line| line["message"]["tool_calls"].is_array()).count();
+    assert_eq!(called, 2, "{lines:?}");
+    assert!(lines.iter().any(|line| line["message"]["thinking"] == "so it is"), "{lines:?}");
     let facts = server.ask("/api/show", &json!({"model": "tales"}));
     assert_eq!(facts["capabilities"], json!(["completion", "tools"]));
     assert!(facts["model_info"]["general.parameter_count"].as_u64().unwrap() > 0);

@@ -17,7 +17,7 @@ pub(crate) const TEMPLATE: &str = "{# <think></think><tool_call> #}\
     {% for c in m.tool_calls or [] %} calls {{ c.function.name }} {{ c.function.arguments.city }}{% endfor %}{{ '\\n' }}\
     {% endfor %}{% if add_generation_prompt %}assistant {% endif %}";
 
-const ANSWER: &str = "<think>\nso it is\n</think>\n\nI look.\n\
+pub(crate) const ANSWER: &str = "<think>\nso it is\n</think>\n\nI look.\n\
     <tool_call>\n{\"name\": \"f\", \"arguments\": {\"city\": \"bern\"}}\n</tool_call>\n\
     <tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>STOP";
 const ARGUMENTS: &str = "{\"city\": \"bern\"}";
@@ -30,14 +30,19 @@ pub(crate) fn model(template: &str) -> (TempDir, PathBuf) {
 
 /// A model with this answer.
 fn model_with(template: &str, answer: &str) -> (TempDir, PathBuf) {
+    model_with_token(template, answer, TOKEN)
+}
+
+/// A model in which this token is the answer.
+pub(crate) fn model_with_token(template: &str, answer: &str, token: usize) -> (TempDir, PathBuf) {
     let temp = tempfile::tempdir().unwrap();
     let dir = temp.path().join("model");
     copy("qwen3_moe", &dir);
     std::fs::write(dir.join("chat_template.jinja"), template).unwrap();
     change(&dir, "tokenizer.json", |json| {
         let vocab = json["model"]["vocab"].as_object_mut().unwrap();
-        vocab.retain(|_, id| id != TOKEN);
-        vocab.insert(answer.replace(' ', "Ġ").replace('\n', "Ċ"), TOKEN.into());
+        vocab.retain(|_, id| id != token);
+        vocab.insert(answer.replace(' ', "Ġ").replace('\n', "Ċ"), token.into());
     });
     (temp, dir)
 }
