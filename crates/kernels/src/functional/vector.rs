@@ -8,11 +8,11 @@
 mod neon;
 
 use super::lanes::{LANES, Lanes, tree};
-use crate::simd::Portable;
+use crate::simd::{Compiled, Portable};
 
 /// 32 lanes and the operations on them, with the same bits in every implementation. The implementor
 /// is a proof token, as for [`Simd`](crate::simd::Simd).
-pub(super) trait Wide: Copy {
+pub(super) trait Wide: Compiled {
     /// 32 × f32.
     type V: Copy;
     /// Lanes added as far as vectors are added as a whole.

@@ -17,14 +17,30 @@ use super::output::OutputColumns;
 use crate::Matrix;
 use crate::encodings::{EncodingSimd, RowCursor};
 use crate::scalar::LANES;
-use crate::simd::{Operands, Simd};
+use crate::simd::{Operands, Simd, SimdJob};
 
 /// Row tiles that share a pass over a chunk of the tokens. Tokens that exceed the second-level
 /// cache are then read from the third only once for all of these tiles.
 const TILES: usize = 4;
 
+/// A product of all rows.
+pub(super) struct Many<'a, 'm, 'y> {
+    pub(super) m: &'a Matrix<'m>,
+    pub(super) x: &'a PackedInput,
+    pub(super) y: &'a mut OutputColumns<'y>,
+    pub(super) scratch: &'a mut ThreadScratch,
+}
+
+impl<S: EncodingSimd> SimdJob<S> for Many<'_, '_, '_> {
+    #[inline(always)]
+    fn run(self, s: S) {
+        let Many { m, x, y, scratch } = self;
+        many(s, m, x, y, scratch);
+    }
+}
+
 #[inline(always)]
-pub(super) fn many<S: EncodingSimd>(
+fn many<S: EncodingSimd>(
     s: S,
     m: &Matrix,
     x: &PackedInput,

@@ -14,7 +14,7 @@ mod transposed;
 use std::sync::{Mutex, PoisonError};
 
 use crate::buffer::Buffer;
-use crate::encodings::{Decoder, EncodingSimd, ForDecoder, for_common_decoder, for_decoder};
+use crate::encodings::{EncodingSimd, for_common_decoder, for_decoder};
 use crate::isa::Isa;
 use crate::simd::{Portable, Simd};
 use crate::{Activations, Matrix, Tier};
@@ -230,42 +230,15 @@ pub fn matmul_rows(
         }
         isa if int8 => int8::multiply(isa, weights, x, &mut y, scratch),
         Isa::Portable => by_encoding(Portable, weights, x, &mut y, scratch),
-        // SAFETY: the token exists only on a CPU that has these features.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2(token) => unsafe { avx2(token, weights, x, &mut y, scratch) },
-        // SAFETY: the token exists only on a CPU that has these features.
+        Isa::Avx2(token) => by_encoding(token, weights, x, &mut y, scratch),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512(token) => unsafe { avx512(token, weights, x, &mut y, scratch) },
+        Isa::Avx512(token) => by_encoding(token, weights, x, &mut y, scratch),
         #[cfg(target_arch = "aarch64")]
         Isa::Neon(token) => by_encoding(token, weights, x, &mut y, scratch),
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-fn avx2(
-    s: crate::Avx2,
-    m: &Matrix,
-    x: &PackedInput,
-    y: &mut OutputColumns,
-    scratch: &mut ThreadScratch,
-) {
-    by_encoding(s, m, x, y, scratch);
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,popcnt")]
-fn avx512(
-    s: crate::Avx512,
-    m: &Matrix,
-    x: &PackedInput,
-    y: &mut OutputColumns,
-    scratch: &mut ThreadScratch,
-) {
-    by_encoding(s, m, x, y, scratch);
-}
-
-#[inline(always)]
 fn by_encoding<S: EncodingSimd>(
     s: S,
     m: &Matrix,
@@ -281,27 +254,13 @@ fn by_encoding<S: EncodingSimd>(
         };
     }
     if x.tokens() > 1 {
-        return many::many(s, m, x, y, scratch);
+        return s.compiled(many::Many { m, x, y, scratch });
     }
-    let one = OneToken { m, x: x.packed(), y };
+    let one = one::OneToken { m, x: x.packed(), y };
     if S::DECODES_ALL {
         for_decoder(s, m.encoding(), one);
-    } else if let Some(OneToken { m, x, y }) = for_common_decoder(s, m.encoding(), one) {
-        one::one_decoded(s, m, x, y);
-    }
-}
-
-/// A product with one token.
-struct OneToken<'a, 'm, 'y> {
-    m: &'a Matrix<'m>,
-    x: &'a [f32],
-    y: &'a mut OutputColumns<'y>,
-}
-
-impl<S: Simd> ForDecoder<S> for OneToken<'_, '_, '_> {
-    #[inline(always)]
-    fn run<D: Decoder<S>>(self, s: S) {
-        one::one::<S, D>(s, self.m, self.x, self.y);
+    } else if let Some(one) = for_common_decoder(s, m.encoding(), one) {
+        s.compiled(one::Decoded(one));
     }
 }
 

@@ -4,39 +4,71 @@
 // Loops over registers by index are unrolled; some with iterators were not.
 #![allow(clippy::needless_range_loop)]
 
+use std::marker::PhantomData;
+
 use super::decoded::{ColumnPlaces, Decode};
 use super::input::groups;
 use super::output::OutputColumns;
 use crate::Matrix;
-use crate::encodings::{Decoder, EncodingSimd, RowCursor, Take};
+use crate::encodings::{Decoder, EncodingSimd, ForDecoder, RowCursor, Take};
 use crate::scalar::BLOCK;
-use crate::simd::{Simd, load_block};
+use crate::simd::{Simd, SimdJob, load_block};
 
 /// Prefetch distance in bytes. The processor's own prefetcher sees rows as short streams and stops
 /// at the end of each. Without these requests q4 ran at half its speed, bf12 at 0.85.
 pub(super) const AHEAD: usize = 12 << 10;
 
-/// Multiplies all rows by `x`, which is padded to a multiple of 64.
-#[inline(always)]
-pub(super) fn one<S: Simd, D: Decoder<S>>(s: S, m: &Matrix, x: &[f32], y: &mut OutputColumns) {
-    let decoder = D::new(s, m);
-    // Several rows at once hide the latency of the multiply-adds; one row after another reads
-    // memory in order. Measured: four rows are faster (up to 1.6 times) where a block has few
-    // bytes, one row (1.1 to 1.3 times) where it has many. bf12 lies between: two rows are 1.3
-    // times as fast as one.
-    match D::ROWS {
-        1 => rows_by::<S, D, 1>(s, decoder, m, x, y),
-        2 => rows_by::<S, D, 2>(s, decoder, m, x, y),
-        _ => rows_by::<S, D, 4>(s, decoder, m, x, y),
+/// A product of all rows.
+pub(super) struct OneToken<'a, 'm, 'y> {
+    pub(super) m: &'a Matrix<'m>,
+    /// Padded to a multiple of 64.
+    pub(super) x: &'a [f32],
+    pub(super) y: &'a mut OutputColumns<'y>,
+}
+
+impl<S: Simd> ForDecoder<S> for OneToken<'_, '_, '_> {
+    #[inline(always)]
+    fn run<D: Decoder<S>>(self, s: S) {
+        s.compiled(OneOf::<D>(self, PhantomData));
+    }
+}
+
+/// The same with a decoder.
+struct OneOf<'a, 'm, 'y, D>(OneToken<'a, 'm, 'y>, PhantomData<D>);
+
+impl<S: Simd, D: Decoder<S>> SimdJob<S> for OneOf<'_, '_, '_, D> {
+    #[inline(always)]
+    fn run(self, s: S) {
+        let OneToken { m, x, y } = self.0;
+        let decoder = D::new(s, m);
+        // Several rows at once hide the latency of the multiply-adds; one row after another reads
+        // memory in order. Measured: four rows are faster (up to 1.6 times) where a block has few
+        // bytes, one row (1.1 to 1.3 times) where it has many. bf12 lies between: two rows are 1.3
+        // times as fast as one.
+        match D::ROWS {
+            1 => rows_by::<S, D, 1>(s, decoder, m, x, y),
+            2 => rows_by::<S, D, 2>(s, decoder, m, x, y),
+            _ => rows_by::<S, D, 4>(s, decoder, m, x, y),
+        }
     }
 }
 
 /// Columns decoded at a time, which stay in the nearest cache.
 const COLS: usize = 512;
 
-/// The same for an encoding without a kernel: each row is decoded to memory, a part at a time.
+/// A product in an encoding without a kernel: each row is decoded to memory, a part at a time.
+pub(super) struct Decoded<'a, 'm, 'y>(pub(super) OneToken<'a, 'm, 'y>);
+
+impl<S: EncodingSimd> SimdJob<S> for Decoded<'_, '_, '_> {
+    #[inline(always)]
+    fn run(self, s: S) {
+        let OneToken { m, x, y } = self.0;
+        one_decoded(s, m, x, y);
+    }
+}
+
 #[inline(always)]
-pub(super) fn one_decoded<S: EncodingSimd>(s: S, m: &Matrix, x: &[f32], y: &mut OutputColumns) {
+fn one_decoded<S: EncodingSimd>(s: S, m: &Matrix, x: &[f32], y: &mut OutputColumns) {
     let mut numbers = [0.0; COLS];
     for r in 0..m.row_count() {
         let mut cursors = [Some(RowCursor::new(m.encoding(), m, r))];

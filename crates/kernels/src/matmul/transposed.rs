@@ -3,13 +3,15 @@
 // Loops over registers by index are unrolled; some with iterators were not.
 #![allow(clippy::needless_range_loop)]
 
+use std::marker::PhantomData;
+
 use super::decoded::{ColumnPlaces, Decode};
 use super::input::groups;
 use super::reference;
 use crate::encodings::{Decoder, EncodingSimd, ForDecoder, RowCursor, for_common_decoder};
 use crate::isa::Isa;
 use crate::scalar::BLOCK;
-use crate::simd::{Portable, Simd, load_block};
+use crate::simd::{Portable, Simd, SimdJob, load_block};
 use crate::{Matrix, Tier};
 
 /// Vectors of several tokens: the first begins at the start, each `stride` after the one before.
@@ -56,12 +58,10 @@ pub fn matmul_transposed(
             reference::matmul_transposed(m, tokens, (x.numbers, x.stride), (y.numbers, y.stride));
         }
         Isa::Portable => by_encoding(Portable, job),
-        // SAFETY: the token exists only on a CPU that has these features.
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2(token) => unsafe { avx2(token, job) },
-        // SAFETY: the token exists only on a CPU that has these features.
+        Isa::Avx2(token) => by_encoding(token, job),
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx512(token) => unsafe { avx512(token, job) },
+        Isa::Avx512(token) => by_encoding(token, job),
         #[cfg(target_arch = "aarch64")]
         Isa::Neon(token) => by_encoding(token, job),
     }
@@ -75,37 +75,35 @@ struct TransposedCall<'a> {
     y: Strided<&'a mut [f32]>,
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-fn avx2(s: crate::Avx2, job: TransposedCall) {
-    by_encoding(s, job);
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,popcnt")]
-fn avx512(s: crate::Avx512, job: TransposedCall) {
-    by_encoding(s, job);
-}
-
-#[inline(always)]
 fn by_encoding<S: EncodingSimd>(s: S, job: TransposedCall) {
     if let Some(job) = for_common_decoder(s, job.m.encoding(), job) {
-        by_decoded(s, job);
+        s.compiled(Decoded(job));
     }
 }
 
 impl<S: Simd> ForDecoder<S> for TransposedCall<'_> {
     #[inline(always)]
-    fn run<D: Decoder<S>>(mut self, s: S) {
-        let decoder = D::new(s, self.m);
-        let rows = self.m.row_count();
+    fn run<D: Decoder<S>>(self, s: S) {
+        s.compiled(TransposedOf::<D>(self, PhantomData));
+    }
+}
+
+/// The same with a decoder.
+struct TransposedOf<'a, D>(TransposedCall<'a>, PhantomData<D>);
+
+impl<S: Simd, D: Decoder<S>> SimdJob<S> for TransposedOf<'_, D> {
+    #[inline(always)]
+    fn run(self, s: S) {
+        let mut job = self.0;
+        let decoder = D::new(s, job.m);
+        let rows = job.m.row_count();
         let mut r = 0;
         while r + ROWS <= rows {
-            add_rows::<S, D, ROWS>(s, decoder, &mut self, r);
+            add_rows::<S, D, ROWS>(s, decoder, &mut job, r);
             r += ROWS;
         }
         for r in r..rows {
-            add_rows::<S, D, 1>(s, decoder, &mut self, r);
+            add_rows::<S, D, 1>(s, decoder, &mut job, r);
         }
     }
 }
@@ -144,7 +142,16 @@ fn add_rows<S: Simd, D: Decoder<S>, const R: usize>(
 /// Columns decoded at a time, which stay in the nearest cache.
 const COLS: usize = 256;
 
-/// Adds rows in an encoding without a kernel: a few are decoded to memory at a time.
+/// A product in an encoding without a kernel: a few rows are decoded to memory at a time.
+struct Decoded<'a>(TransposedCall<'a>);
+
+impl<S: EncodingSimd> SimdJob<S> for Decoded<'_> {
+    #[inline(always)]
+    fn run(self, s: S) {
+        by_decoded(s, self.0);
+    }
+}
+
 #[inline(always)]
 fn by_decoded<S: EncodingSimd>(s: S, mut job: TransposedCall) {
     let m = job.m;

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Operands, Simd, SimdJob, tile};
+use super::{Compiled, Operands, Simd, SimdJob, tile};
 use crate::Avx2;
 
 /// Runs intrinsics that the token allows.
@@ -226,6 +226,9 @@ impl Simd for Avx2 {
     ) {
         allowed!(tile256(self, tokens, steps, operands, acc, first))
     }
+}
+
+impl Compiled for Avx2 {
     #[inline(always)]
     fn compiled<J: SimdJob<Self>>(self, job: J) {
         allowed!(compiled256(self, job))

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Operands, Simd, SimdJob, tile};
+use super::{Compiled, Operands, Simd, SimdJob, tile};
 use crate::Avx512;
 
 /// Runs intrinsics that the token allows.
@@ -174,6 +174,9 @@ impl Simd for Avx512 {
     ) {
         allowed!(tile512(self, tokens, steps, operands, acc, first))
     }
+}
+
+impl Compiled for Avx512 {
     #[inline(always)]
     fn compiled<J: SimdJob<Self>>(self, job: J) {
         allowed!(compiled512(self, job))

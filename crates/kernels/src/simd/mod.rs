@@ -29,9 +29,17 @@ pub(crate) use tile::{Operands, tile};
 
 use crate::scalar::BLOCK;
 
-/// Code for [`Simd::compiled`]. Its `run` is `#[inline(always)]`.
+/// Code for [`Compiled::compiled`]. Its `run` is `#[inline(always)]`.
 pub(crate) trait SimdJob<S> {
     fn run(self, s: S);
+}
+
+/// A proof token of instructions.
+pub(crate) trait Compiled: Copy {
+    /// Runs a job in a function of its own that is compiled for these instructions.
+    ///
+    /// One function of all variants of a kernel would take the compiler far longer than one for each.
+    fn compiled<J: SimdJob<Self>>(self, job: J);
 }
 
 /// Vector operations. Decoding works on 16 lanes (`F` and `U`), tiles of many tokens on one
@@ -42,7 +50,7 @@ pub(crate) trait SimdJob<S> {
 /// # Safety
 ///
 /// Methods that take a pointer read or write the stated number of bytes, with any alignment.
-pub(crate) trait Simd: Codes {
+pub(crate) trait Simd: Codes + Compiled {
     /// One register of a tile.
     type T: Copy;
     /// Lanes of `T`.
@@ -128,9 +136,6 @@ pub(crate) trait Simd: Codes {
         acc: *mut f32,
         first: bool,
     );
-
-    /// Runs a job in a function of its own that is compiled for this instruction set.
-    fn compiled<J: SimdJob<Self>>(self, job: J);
 }
 
 /// The first `n` numbers of a block, and zeros.

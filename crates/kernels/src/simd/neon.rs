@@ -6,7 +6,7 @@ mod groups;
 
 use std::arch::aarch64::*;
 
-use super::{Operands, Simd, SimdJob, tile};
+use super::{Compiled, Operands, Simd, SimdJob, tile};
 use crate::Neon;
 
 /// Runs intrinsics that the token allows.
@@ -270,6 +270,9 @@ impl Simd for Neon {
         // SAFETY: by the contract of `tile`.
         unsafe { tiled(self, tokens, steps, operands, acc, first) }
     }
+}
+
+impl Compiled for Neon {
     #[inline(never)]
     fn compiled<J: SimdJob<Self>>(self, job: J) {
         job.run(self);

@@ -2,7 +2,7 @@
 
 use std::array::from_fn;
 
-use super::{Operands, Simd, SimdJob, tile};
+use super::{Compiled, Operands, Simd, SimdJob, tile};
 use crate::scalar::{f16_to_f32, reduce};
 
 #[derive(Clone, Copy)]
@@ -187,6 +187,9 @@ impl Simd for Portable {
             }
         }
     }
+}
+
+impl Compiled for Portable {
     #[inline(never)]
     fn compiled<J: SimdJob<Self>>(self, job: J) {
         job.run(self);

@@ -10,7 +10,7 @@ use super::super::elementary::exp;
 use super::super::lanes::{LANES, Lanes, greater};
 use super::super::row::capped;
 use super::super::vector::Wide;
-use super::lanes::{QueryRow, chunk};
+use super::lanes::{QueryRow, UnitQueries, chunk};
 use super::tiles::{Tile, Tiles};
 use super::{AttentionCall, AttentionScratch, Distances, LaneBlock, ROWS, floats};
 
@@ -104,13 +104,8 @@ struct BlockQueries<'a> {
 
 /// Computes the queries of a block.
 #[inline(always)]
-pub(super) fn run<S: Wide, T: Tiles>(
-    simd: S,
-    job: AttentionCall,
-    rows: &[QueryRow],
-    (keys, values): (T, T),
-    scratch: &mut AttentionScratch,
-) {
+pub(super) fn run<S: Wide, T: Tiles>(simd: S, unit: UnitQueries<T>) {
+    let UnitQueries { job, rows, keys, values, scratch } = unit;
     let seen = Seen::of(rows);
     let start = seen.start();
     let end = seen.end();

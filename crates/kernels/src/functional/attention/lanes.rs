@@ -9,6 +9,7 @@ use super::tiles::{CachedHead, SelectedRows, Tile, Tiles};
 use super::{
     AttentionCall, AttentionScratch, Distances, KvData, LaneBlock, ROWS, blocks, floats_mut,
 };
+use crate::simd::SimdJob;
 
 /// Computes the units of one thread: every `threads`-th.
 #[inline(always)]
@@ -48,7 +49,6 @@ impl QueryRow {
     }
 }
 
-#[inline(always)]
 fn run_unit<S: Wide, E: Element>(
     simd: S,
     job: AttentionCall,
@@ -78,11 +78,10 @@ fn run_unit<S: Wide, E: Element>(
     let keys = CachedHead { pages: keys, layout: keys_layout, head: kv_head, dim: spec.key_dim };
     let values =
         CachedHead { pages: values, layout: values_layout, head: kv_head, dim: spec.value_dim };
-    run_rows(simd, job, rows, (keys, values), scratch);
+    run_rows(simd, UnitQueries { job, rows, keys, values, scratch });
 }
 
 /// A unit of the queries of one token that share a list of positions and a key-value head.
-#[inline(always)]
 fn run_selected<S: Wide, E: Element>(
     simd: S,
     job: AttentionCall,
@@ -110,21 +109,51 @@ fn run_selected<S: Wide, E: Element>(
     let keys = SelectedRows { pages: keys, layout: job.cache.keys, head, list, dim: spec.key_dim };
     let values =
         SelectedRows { pages: values, layout: job.cache.values, head, list, dim: spec.value_dim };
-    run_rows(simd, job, rows, (keys, values), scratch);
+    run_rows(simd, UnitQueries { job, rows, keys, values, scratch });
 }
 
-/// Computes some queries of one key-value head.
-#[inline(always)]
-fn run_rows<S: Wide, T: Tiles>(
-    simd: S,
-    job: AttentionCall,
-    rows: &[QueryRow],
-    (keys, values): (T, T),
-    scratch: &mut AttentionScratch,
-) {
-    if rows.len() > ROWS {
-        return blocks::run(simd, job, rows, (keys, values), scratch);
+/// Some queries of one key-value head, and the rows that they attend to.
+pub(super) struct UnitQueries<'a, T> {
+    pub(super) job: AttentionCall<'a>,
+    pub(super) rows: &'a [QueryRow],
+    pub(super) keys: T,
+    pub(super) values: T,
+    pub(super) scratch: &'a mut AttentionScratch,
+}
+
+/// Computes the queries of a unit.
+fn run_rows<S: Wide, T: Tiles>(simd: S, unit: UnitQueries<T>) {
+    if unit.rows.len() > ROWS {
+        simd.compiled(BlockUnit(unit));
+    } else {
+        simd.compiled(RowsUnit(unit));
     }
+}
+
+/// A unit whose queries are lanes.
+struct BlockUnit<'a, T>(UnitQueries<'a, T>);
+
+impl<S: Wide, T: Tiles> SimdJob<S> for BlockUnit<'_, T> {
+    #[inline(always)]
+    fn run(self, simd: S) {
+        blocks::run(simd, self.0);
+    }
+}
+
+/// A unit of a few queries.
+struct RowsUnit<'a, T>(UnitQueries<'a, T>);
+
+impl<S: Wide, T: Tiles> SimdJob<S> for RowsUnit<'_, T> {
+    #[inline(always)]
+    fn run(self, simd: S) {
+        attend(simd, self.0);
+    }
+}
+
+/// Computes a few queries of one key-value head.
+#[inline(always)]
+fn attend<S: Wide, T: Tiles>(simd: S, unit: UnitQueries<T>) {
+    let UnitQueries { job, rows, keys, values, scratch } = unit;
     let spec = job.spec;
     let count = rows.len();
     let start = rows[0].start;

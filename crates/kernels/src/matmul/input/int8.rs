@@ -4,7 +4,7 @@ use crate::Tier;
 use crate::buffer::Buffer;
 use crate::isa::Isa;
 use crate::scalar::{ROUND_COLS, SMALLEST, SPAN_BLOCKS, SPAN_COLS};
-use crate::simd::{Portable, Simd, SimdJob};
+use crate::simd::{Compiled, Portable, Simd, SimdJob};
 
 /// The rounded activations of some tokens, and what products of any encoding need of them.
 #[derive(Debug, Default)]

@@ -2,7 +2,6 @@
 
 use std::arch::x86_64::*;
 
-use super::super::SimdJob;
 use super::{Eight, Integers, RowRegister, Unit, class};
 use crate::Avx2;
 use crate::scalar::CodeForm;
@@ -92,12 +91,6 @@ unsafe fn four(x: *const i8) -> __m256i {
     _mm256_set1_epi32(unsafe { x.cast::<i32>().read_unaligned() })
 }
 
-#[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,popcnt")]
-#[inline(never)]
-fn compiled256<J: SimdJob<Avx2>>(s: Avx2, job: J) {
-    job.run(s);
-}
-
 impl Integers for Avx2 {
     type S = Avx2;
     type I = __m256i;
@@ -108,10 +101,6 @@ impl Integers for Avx2 {
     #[inline(always)]
     fn simd(self) -> Avx2 {
         self
-    }
-    #[inline(always)]
-    fn compiled<J: SimdJob<Self>>(self, job: J) {
-        allowed!(compiled256(self, job))
     }
     #[inline(always)]
     unsafe fn load_two(self, first: *const u8, second: *const u8) -> Unit<Self> {

@@ -13,7 +13,7 @@ pub(crate) use neon::Dot;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use vnni::Vnni;
 
-use super::{Bytes, Codes, Simd, SimdJob};
+use super::{Bytes, Codes, Compiled, Simd};
 use crate::scalar::CodeForm;
 
 /// The 64 codes of a unit.
@@ -57,7 +57,7 @@ pub(crate) mod class {
 /// # Safety
 ///
 /// Methods that take a pointer read or write the stated number of bytes, with any alignment.
-pub(crate) trait Integers: Copy {
+pub(crate) trait Integers: Compiled {
     /// The tier's other operations.
     type S: Simd;
     /// 8 × i32, one for each block of a span.
@@ -70,8 +70,6 @@ pub(crate) trait Integers: Copy {
     const BIAS: u8;
 
     fn simd(self) -> Self::S;
-    /// Runs a job in a function of its own that is compiled for these instructions.
-    fn compiled<J: SimdJob<Self>>(self, job: J);
 
     /// Reads 32 bytes for each half.
     unsafe fn load_two(self, first: *const u8, second: *const u8) -> Unit<Self>;

@@ -3,7 +3,7 @@
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-use super::super::SimdJob;
+use super::super::{Compiled, SimdJob};
 use super::{Codes, Eight, Integers, RowRegister, Unit, class};
 use crate::Neon;
 use crate::scalar::CodeForm;
@@ -59,6 +59,13 @@ fn of_run(runs: [u64; 2], run: usize) -> i8 {
     (runs[run / 8] >> (8 * (run % 8))) as i8
 }
 
+impl Compiled for Dot {
+    #[inline(never)]
+    fn compiled<J: SimdJob<Self>>(self, job: J) {
+        job.run(self);
+    }
+}
+
 impl Integers for Dot {
     type S = Neon;
     type I = [int32x4_t; 2];
@@ -69,10 +76,6 @@ impl Integers for Dot {
     #[inline(always)]
     fn simd(self) -> Neon {
         self.0
-    }
-    #[inline(never)]
-    fn compiled<J: SimdJob<Self>>(self, job: J) {
-        job.run(self);
     }
     #[inline(always)]
     unsafe fn load_two(self, first: *const u8, second: *const u8) -> Unit<Self> {

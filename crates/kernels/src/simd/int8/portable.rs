@@ -1,6 +1,6 @@
 //! [`Integers`] in plain Rust.
 
-use super::super::{Portable, SimdJob};
+use super::super::Portable;
 use super::{Eight, Integers, RowRegister, Unit, class};
 use crate::scalar::CodeForm;
 
@@ -17,10 +17,6 @@ impl Integers for Portable {
     #[inline(always)]
     fn simd(self) -> Portable {
         self
-    }
-    #[inline(never)]
-    fn compiled<J: SimdJob<Self>>(self, job: J) {
-        job.run(self);
     }
     #[inline(always)]
     unsafe fn load_two(self, first: *const u8, second: *const u8) -> Unit<Self> {

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::super::SimdJob;
+use super::super::{Compiled, SimdJob};
 use super::avx2::{allowed, even_and_odd, runs_of};
 use super::{Eight, Integers, RowRegister, Unit, class};
 use crate::Avx512;
@@ -46,6 +46,13 @@ fn compiled_vnni<J: SimdJob<Vnni>>(s: Vnni, job: J) {
     job.run(s);
 }
 
+impl Compiled for Vnni {
+    #[inline(always)]
+    fn compiled<J: SimdJob<Self>>(self, job: J) {
+        allowed!(compiled_vnni(self, job))
+    }
+}
+
 impl Integers for Vnni {
     type S = Avx512;
     type I = __m256i;
@@ -57,10 +64,6 @@ impl Integers for Vnni {
     #[inline(always)]
     fn simd(self) -> Avx512 {
         self.0
-    }
-    #[inline(always)]
-    fn compiled<J: SimdJob<Self>>(self, job: J) {
-        allowed!(compiled_vnni(self, job))
     }
     #[inline(always)]
     unsafe fn load_two(self, first: *const u8, second: *const u8) -> Unit<Self> {
