@@ -65,7 +65,7 @@ fn entries_are_defaults_by_command_and_model() {
     // A screen is for terminals, unless it was typed.
     write(&format!("{all}watch = true\n"));
     assert_eq!(tokens(run(&file, &model, &[])), 3);
-    run(&file, &model, &["--watch"]).refused(2, &["--watch draws on standard error"]);
+    run(&file, &model, &["--watch"]).refused(2, &["--watch needs a terminal on standard error"]);
     write(all);
     // Commands without the option have none of it, and --config is SWS_CONFIG.
     let inspect = sws(&[&"inspect", &model, &"--config", &file]).succeeded();

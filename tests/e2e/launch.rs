@@ -108,7 +108,7 @@ fn a_server_that_is_not_there_is_named() {
     for (url, words) in [
         (
             "http://127.0.0.1:1",
-            &["http://127.0.0.1:1 does not say which model it has", "sws serve MODEL"][..],
+            &["cannot ask http://127.0.0.1:1 for its model", "sws serve MODEL"][..],
         ),
         ("127.0.0.1:1", &["--url 127.0.0.1:1", "http://"]),
         ("ftp://here", &["only http and https"]),

@@ -250,7 +250,7 @@ fn names_and_options_that_contradict_each_other_are_refused() {
     let again = user.sws(&[&"pull", &ID, &"--out", &out]).succeeded();
     assert!(again.stdout.contains("there already"), "{again:?}");
     user.sws(&[&"pull", &q4, &"--out", &out]).refused(2, &["out"]);
-    // A file is no directory, which is known before anything is downloaded.
+    // A file is not a directory, which is known before anything is downloaded.
     let file = temp.path().join("file");
     std::fs::write(&file, "precious").unwrap();
     user.hub.state().requests.clear();

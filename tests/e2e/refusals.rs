@@ -171,7 +171,7 @@ fn what_is_not_a_model_or_does_not_fit_is_named() {
     std::fs::write(dir.join("adapter_config.json"), "{}").unwrap();
     std::fs::remove_file(dir.join("config.json")).unwrap();
     sws(&[&"run", &dir]).refused(2, &["holds an adapter", "merge"]);
-    sws(&[&"run", &"-"]).refused(2, &["`-` is no model", "sws run MODEL"]);
+    sws(&[&"run", &"-"]).refused(2, &["`-` is not a model", "sws run MODEL"]);
     let tales = sws_testing::tales();
     sws(&[&"run", &tales, &"--tokens=1,2,3,4,5,6,7,8,9", &"--context=8"])
         .refused(2, &["the text has 9 tokens", "room for 8"]);

@@ -57,8 +57,11 @@ fn what_is_no_server_is_named() {
         }
     });
     for (url, words) in [
-        ("http://127.0.0.1:1", &["http://127.0.0.1:1 tells no events", "sws serve MODEL"][..]),
-        ("127.0.0.1:1", &["127.0.0.1:1 tells no events"]),
+        (
+            "http://127.0.0.1:1",
+            &["cannot read events from http://127.0.0.1:1", "sws serve MODEL"][..],
+        ),
+        ("127.0.0.1:1", &["cannot read events from 127.0.0.1:1"]),
         (&address, &["it speaks no HTTP"]),
         ("https://here", &["TLS"]),
         ("ftp://here", &["give an address such as http://127.0.0.1:8080"]),
@@ -70,5 +73,5 @@ fn what_is_no_server_is_named() {
     let server = Server::start(&["--resident", "--api-key", "secret"]);
     let url = format!("http://{}", server.client.0);
     sws(&[&"top", &url, &"--api-key", &"wrong"]).refused(2, &["the key is wrong", "SWS_API_KEY"]);
-    sws(&[&"top", &url, &"--api-key", &"secret"]).refused(2, &["no terminal"]);
+    sws(&[&"top", &url, &"--api-key", &"secret"]).refused(2, &["needs a terminal"]);
 }

@@ -31,7 +31,7 @@ fn tokens(outcome: &Outcome) -> Value {
 fn a_screen_needs_a_terminal() {
     for args in [["run", "--watch"], ["chat", "--watch"]] {
         let args: Vec<&dyn AsRef<OsStr>> = args.iter().map(|arg| arg as _).collect();
-        sws(&args).refused(2, &["--watch draws on standard error", "no terminal"]);
+        sws(&args).refused(2, &["--watch needs a terminal on standard error"]);
     }
     let outcome = sws(&[&"run", &"--watch", &"--prompts", &"-"]);
     assert_eq!(outcome.code, Some(2), "{outcome:?}");

@@ -102,7 +102,10 @@ impl Source {
 
     fn read_header(&mut self, path: &Path) -> Result<()> {
         let damaged = |what: &str| {
-            format!("`{}` is no whole safetensors file ({what}); download it again", path.display())
+            format!(
+                "`{}` is not a whole safetensors file ({what}); download it again",
+                path.display()
+            )
         };
         let mut file =
             File::open(path).with_context(|| format!("cannot open `{}`", path.display()))?;

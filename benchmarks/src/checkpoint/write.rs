@@ -59,7 +59,7 @@ impl Output {
             out.display()
         );
         let name = out.file_name().with_context(|| {
-            format!("`{}` is no name for a directory; choose another --out", out.display())
+            format!("`{}` is not a name for a directory; choose another --out", out.display())
         })?;
         let mut hidden = std::ffi::OsString::from(".");
         hidden.push(name);

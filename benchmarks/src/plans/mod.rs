@@ -119,7 +119,7 @@ fn measure(arguments: &PlansArguments, models: &[grid::Model], cache: &Path) -> 
     for _ in 0..arguments.rounds {
         for (runs, &(model, room)) in runs.iter_mut().zip(&all) {
             let point = task(model, room, &texts, false).run(cache)?;
-            let point = point.context("an earlier run is no point")?;
+            let point = point.context("an earlier run is not a point")?;
             eprintln!("{point:?}");
             runs.push(point);
         }

@@ -95,7 +95,7 @@ impl Row {
 impl Report {
     /// Reads what [`write`](Self::write) has written.
     pub(super) fn read(path: &Path) -> Result<Report> {
-        let told = || format!("`{}` is no file of `sws-bench shapes --json`", path.display());
+        let told = || format!("`{}` is not a file of `sws-bench shapes --json`", path.display());
         serde_json::from_slice(&std::fs::read(path).with_context(told)?).with_context(told)
     }
 

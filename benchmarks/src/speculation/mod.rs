@@ -141,7 +141,7 @@ pub fn run(arguments: &SpeculationArguments) -> Result<()> {
     let mut contenders = Vec::new();
     for &disk in &arguments.disks {
         for &budget in &arguments.budgets {
-            ensure!((0.0..=100.0).contains(&budget), "{budget} is no share in percent");
+            ensure!((0.0..=100.0).contains(&budget), "{budget} is not a share in percent");
             let whole = &Left(Vec::new());
             let without = arguments.without.iter().map(|left| (left, false));
             for (left, stand_ins) in

@@ -125,7 +125,7 @@ pub(crate) struct Run {
 /// Measures all rows and prints the table.
 pub fn run(arguments: &StreamArguments) -> Result<()> {
     for share in &arguments.shares {
-        ensure!((0.0..=100.0).contains(share), "{share} is no share in percent");
+        ensure!((0.0..=100.0).contains(share), "{share} is not a share in percent");
     }
     let beside = std::env::current_exe()?.with_file_name("sws");
     let program = arguments.sws.as_ref().unwrap_or(&beside);

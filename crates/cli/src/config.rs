@@ -57,7 +57,7 @@ fn check_home() -> anyhow::Result<()> {
     match home.filter(|home| home.is_absolute() && home.exists() && !home.is_dir()) {
         None => Ok(()),
         Some(home) => bail!(
-            "the variable XDG_CONFIG_HOME names `{}`, which is no directory; correct it, or unset it",
+            "the variable XDG_CONFIG_HOME names `{}`, which is not a directory; correct it, or unset it",
             home.display()
         ),
     }

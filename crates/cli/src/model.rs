@@ -50,10 +50,12 @@ fn open_with(
 pub(crate) fn text_is_no_model(error: anyhow::Error, example: &str) -> anyhow::Error {
     match error.downcast_ref::<sws::Error>() {
         Some(sws::Error::NoPath { path }) if path.to_string_lossy().contains(' ') => {
-            anyhow!("`{}` is no model; a text is given as in `{example}`", path.display())
+            anyhow!("`{}` is not a model; a text is given as in `{example}`", path.display())
         }
         Some(sws::Error::NoPath { path }) if path == "-" => {
-            anyhow!("`-` is no model; `sws run MODEL` and `sws chat MODEL -` read standard input")
+            anyhow!(
+                "`-` is not a model; `sws run MODEL` and `sws chat MODEL -` read standard input"
+            )
         }
         _ => error,
     }

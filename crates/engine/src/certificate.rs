@@ -94,7 +94,7 @@ pub enum Difference {
 #[allow(missing_docs)]
 pub enum CertificateError {
     /// The file is not a certificate.
-    #[error("this is no certificate ({0}); make one with `sws run --certify FILE`")]
+    #[error("this is not a certificate ({0}); make one with `sws run --certify FILE`")]
     Damaged(String),
     /// The certificate was changed after it was made.
     #[error("the certificate was changed after it was made; get it again from where it came")]

@@ -142,7 +142,7 @@ impl FromStr for FarAddress {
         }
         let rest = address.strip_prefix("https://").or_else(|| address.strip_prefix("http://"));
         let Some(rest) = rest else {
-            return Err(wrong("is no address of shards; give one with https:// or s3://"));
+            return Err(wrong("is not an address of shards; give one with https:// or s3://"));
         };
         let authority = rest.split('/').next().unwrap_or("");
         if authority.contains('@') {

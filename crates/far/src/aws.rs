@@ -119,7 +119,7 @@ impl Aws {
             let problem = "has a region that is none; give one like eu-central-1";
             return Err(match found("region") {
                 Some((section, value)) if value == region => FarError::file(&section.path, problem),
-                _ => FarError::setting("AWS_REGION", "is no region, like eu-central-1"),
+                _ => FarError::setting("AWS_REGION", "is not a region, like eu-central-1"),
             });
         }
         let endpoint = text("AWS_ENDPOINT_URL_S3")?.or(text("AWS_ENDPOINT_URL")?);
@@ -128,7 +128,7 @@ impl Aws {
         if let Some(url) = &endpoint
             && !is_endpoint(url)
         {
-            let problem = "is no address of a server, like https://storage.example";
+            let problem = "is not an address of a server, like https://storage.example";
             return Err(FarError::setting("AWS_ENDPOINT_URL", problem));
         }
         Ok(Aws { credentials, region, endpoint })
@@ -154,7 +154,7 @@ fn section(path: PathBuf, name: &str) -> Result<Section, FarError> {
     let mut text = String::new();
     let read = file.take(MOST_BYTES + 1).read_to_string(&mut text);
     if read.is_err() || text.len() as u64 > MOST_BYTES {
-        return Err(FarError::file(&path, "is no text of settings"));
+        return Err(FarError::file(&path, "is not a settings file"));
     }
     let entries = entries(&text, name)
         .map_err(|()| FarError::file(&path, "has a value with characters that none has"))?;

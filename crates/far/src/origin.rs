@@ -336,7 +336,7 @@ fn silence(get: impl Fn(&str) -> Option<OsString>) -> Result<Duration, FarError>
     match typed.to_str().and_then(|text| text.trim().parse().ok()) {
         Some(seconds @ 1..=MAX_SILENCE) => Ok(Duration::from_secs(seconds)),
         _ => {
-            let problem = "is no whole number of seconds from 1 to 86400";
+            let problem = "is not a whole number of seconds from 1 to 86400";
             Err(FarError::setting(SILENCE_VARIABLE, problem))
         }
     }

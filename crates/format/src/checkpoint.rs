@@ -108,7 +108,7 @@ pub enum CheckpointError {
         cause: io::Error,
     },
     /// The path is a file, not a directory.
-    #[error("`{}` is a file and no GGUF; give the directory of the checkpoint", path.display())]
+    #[error("`{}` is not a GGUF file; give a .gguf file or a checkpoint directory", path.display())]
     NotADirectory { path: PathBuf },
     /// The directory holds no weights.
     #[error(
@@ -168,7 +168,7 @@ pub enum CheckpointError {
     #[error("`{}` is not a regular file; put the file itself there", path.display())]
     NotAFile { path: PathBuf },
     /// A JSON file is implausibly large.
-    #[error("`{}` has {len} bytes where at most {limit} make sense; download it again", path.display())]
+    #[error("`{}` has {len} bytes, more than the {limit} that such a file can have; download it again", path.display())]
     TooLarge { path: PathBuf, len: u64, limit: u64 },
     /// A small file is a link out of the checkpoint.
     #[error(
@@ -224,7 +224,7 @@ pub enum CheckpointError {
         tensor: String,
     },
     /// The checkpoint has more tensors than any known model.
-    #[error("`{}` brings the checkpoint above {limit} tensors; this is no model that was ever published, download it again", path.display())]
+    #[error("`{}` brings the checkpoint above {limit} tensors; this is not a model that was ever published, download it again", path.display())]
     TooManyTensors {
         path: PathBuf,
         /// Maximum accepted number of tensors.

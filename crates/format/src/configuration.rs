@@ -69,7 +69,7 @@ impl Configuration {
         });
         let entries = match parsed {
             Ok(Value::Map(entries)) => Ok(entries),
-            Ok(_) => Err("it is no object".to_owned()),
+            Ok(_) => Err("it is not an object".to_owned()),
             Err(error) => Err(error.to_string()),
         };
         match entries {
@@ -263,7 +263,7 @@ mod tests {
         let cases = [
             (format!(r#"{{"a":{}}}"#, list(MAX_VALUES - 1)), "there are too many values"),
             (format!(r#"{{"a":{}1{}}}"#, "[".repeat(128), "]".repeat(128)), "recursion limit"),
-            ("[]".to_owned(), "it is no object"),
+            ("[]".to_owned(), "it is not an object"),
             (r#"{"a":"#.to_owned(), "EOF"),
         ];
         for (json, expected) in cases {

@@ -68,7 +68,7 @@ impl Environment {
         let host = ["https://", "http://"].iter().find_map(|scheme| endpoint.strip_prefix(scheme));
         let plain = |c: char| c.is_ascii_graphic() && !"?#@\\\"<>".contains(c);
         if !host.is_some_and(|host| !host.is_empty() && host.chars().all(plain)) {
-            let problem = "is no address of a hub, like https://huggingface.co";
+            let problem = "is not an address of a hub, like https://huggingface.co";
             return Err(HubError::Variable { name: "HF_ENDPOINT", problem });
         }
         let home = hub_home(&get);
@@ -81,7 +81,7 @@ impl Environment {
             None => SILENCE,
             Some(Ok(seconds @ 1..=MAX_SILENCE)) => Duration::from_secs(seconds),
             Some(_) => {
-                let problem = "is no whole number of seconds from 1 to 86400";
+                let problem = "is not a whole number of seconds from 1 to 86400";
                 return Err(HubError::Variable { name: "HF_HUB_DOWNLOAD_TIMEOUT", problem });
             }
         };
@@ -127,7 +127,7 @@ fn text(
     match get(name).map(OsString::into_string) {
         None => Ok(None),
         Some(Ok(value)) => Ok(Some(value)),
-        Some(Err(_)) => Err(HubError::Variable { name, problem: "is no text in UTF-8" }),
+        Some(Err(_)) => Err(HubError::Variable { name, problem: "is not UTF-8" }),
     }
 }
 

@@ -27,7 +27,7 @@ pub enum HubError {
     },
     /// A variable of the environment names a file where models should be.
     #[error(
-        "the variable {variable} names `{}`, which is no directory; correct it, or unset it",
+        "the variable {variable} names `{}`, which is not a directory; correct it, or unset it",
         path.display()
     )]
     Place {
@@ -102,8 +102,8 @@ pub enum HubError {
         page: String,
     },
     /// Too many requests.
-    #[error("the hub refuses more requests for now (status 429){}; try again later{}",
-            wait.map_or(String::new(), |wait| format!(", for {} s", wait.as_secs())), goes_on(*begun))]
+    #[error("the hub is limiting requests (status 429); try again {}{}",
+            wait.map_or("later".to_owned(), |wait| format!("after {} s", wait.as_secs())), goes_on(*begun))]
     TooMany {
         /// Time to wait, if the hub gave one.
         wait: Option<Duration>,
@@ -160,7 +160,7 @@ pub enum HubError {
     DamagedBlob { path: PathBuf },
     /// A file name that leads out of its directory, or is not a valid file name.
     #[error(
-        "`{id}` lists a file named {:?}, which is no name for a file here; do not use this model",
+        "`{id}` lists a file named {:?}, which is not a name for a file here; do not use this model",
         clipped(file)
     )]
     FileName { id: ModelId, file: String },

@@ -337,7 +337,7 @@ pub fn same_origin(a: &Uri, b: &Uri) -> bool {
 }
 
 fn proxy_of(setting: &ProxySetting) -> Result<Proxy, HubError> {
-    let problem = "is no address of a proxy, like http://host:3128";
+    let problem = "is not an address of a proxy, like http://host:3128";
     let wrong = || HubError::Variable { name: setting.variable, problem };
     let proxy = Proxy::new(&setting.address).map_err(|_| wrong())?;
     // Other protocols need features of `ureq`, which panics if they are missing.

@@ -115,7 +115,7 @@ impl Listing {
         let wrong = |reason: String| HubError::Answer { url: url.to_owned(), reason };
         let info: Info = serde_json::from_slice(json).map_err(|e| wrong(e.to_string()))?;
         if !is_commit(&info.sha) {
-            return Err(wrong(format!("{:?} is no commit", info.sha)));
+            return Err(wrong(format!("{:?} is not a commit", info.sha)));
         }
         let mut names = HashSet::new();
         let mut files = Vec::with_capacity(info.siblings.len());

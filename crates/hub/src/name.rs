@@ -28,7 +28,7 @@ pub struct ModelName {
 /// Text that is not the name of a model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no name of a model: expected OWNER/NAME, OWNER/NAME:Q4_K_M or OWNER/NAME@REVISION"
+    "`{0}` is not a name of a model: expected OWNER/NAME, OWNER/NAME:Q4_K_M or OWNER/NAME@REVISION"
 )]
 pub struct BadName(pub String);
 

@@ -71,7 +71,7 @@ pub fn select(
     };
     if let Some(files) = safetensors {
         let Some(config) = listing.file(CONFIG) else {
-            return Err(contents("has no config.json; it is no model by itself".to_owned()));
+            return Err(contents("has no config.json; it is not a model by itself".to_owned()));
         };
         if !is_small_file(CONFIG, config.len) {
             let problem = format!("lists a config.json of {} bytes", config.len);

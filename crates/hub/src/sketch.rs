@@ -151,7 +151,7 @@ fn hash(sketch: &Path) -> io::Result<String> {
 fn ranges(listing: &Listing, file: &HubFile, first: &[u8]) -> Result<Vec<Range<u64>>, HubError> {
     let damaged = |reason: String| HubError::Contents {
         id: listing.id.clone(),
-        problem: format!("has a file {:?} that is no safetensors: {reason}", file.name),
+        problem: format!("has a file {:?} that is not safetensors: {reason}", file.name),
     };
     let first = first.first_chunk::<8>().ok_or_else(|| damaged("it is too short".to_owned()))?;
     sws_format::sketch(*first, file.len).map_err(|e| damaged(e.to_string()))

@@ -189,7 +189,7 @@ mod tests {
         };
         let some = |name: &str| Some(name.to_owned());
         let begun = [&ALIKE[..10], &COMMIT[..10], &OTHER[..7]].map(some);
-        assert_eq!(names(&model), begun, "no branch is known, and one directory is no commit");
+        assert_eq!(names(&model), begun, "no branch is known, and one directory is not a commit");
         assert_eq!(model.snapshot(Some(&COMMIT[..9])), None, "of which there are two");
         model.point("main", ALIKE).unwrap();
         model.point("v2", OTHER).unwrap();

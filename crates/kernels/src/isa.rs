@@ -126,7 +126,7 @@ impl fmt::Display for Activations {
 
 /// A word that names no kind of activations.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no kind of activations; choose f32, or int8, which is faster and inexact")]
+#[error("`{0}` is not a kind of activations; choose f32, or int8, which is faster and inexact")]
 pub struct UnknownActivations(pub String);
 
 impl FromStr for Activations {

@@ -55,8 +55,9 @@ pub(crate) fn turns(app: &App, messages: Many<BlocksMessage>) -> Result<Vec<Chat
     for BlocksMessage { role, content } in messages.0 {
         if !matches!(role.as_str(), "user" | "assistant" | "system") {
             let role: String = role.chars().take(40).collect();
-            let message =
-                format!("`{role}` is no role of a message; there are user, assistant and system");
+            let message = format!(
+                "`{role}` is not a role of a message; there are user, assistant and system"
+            );
             return Err(Failure::field("messages", message));
         }
         let mut message = ChatTurn::text(&role, String::new());

@@ -55,11 +55,11 @@ pub(crate) enum ToolKind {
 pub(crate) fn kind(number: usize, tool: &Json) -> Result<ToolKind, Failure> {
     let refused = |why: &str| Failure::field("tools", format!("tools[{number}] {why}"));
     if !is_object(tool) {
-        return Err(refused("is no object"));
+        return Err(refused("is not an object"));
     }
     let kind = match get(tool, "type") {
         Some(kind) => {
-            Some(kind.as_str().ok_or_else(|| refused("has a type that is no text"))?.to_owned())
+            Some(kind.as_str().ok_or_else(|| refused("has a type that is not a text"))?.to_owned())
         }
         None => None,
     };
@@ -79,7 +79,7 @@ pub(crate) fn kind(number: usize, tool: &Json) -> Result<ToolKind, Failure> {
     let (named, schema) = match (kind.as_deref(), &function) {
         (Some("function"), Some(function)) => {
             if !is_object(function) {
-                return Err(refused("has a `function` that is no object"));
+                return Err(refused("has a `function` that is not an object"));
             }
             known(function, FUNCTION)
                 .map_err(|why| refused(&format!("has a function that {why}")))?;
@@ -103,7 +103,7 @@ pub(crate) fn kind(number: usize, tool: &Json) -> Result<ToolKind, Failure> {
             Err(refused(&format!("has `{other}`; the schema of tools of its kind is `{schema}`")))
         }
         Some(value) if !is_object(&value) => {
-            Err(refused(&format!("has `{schema}` that is no object")))
+            Err(refused(&format!("has `{schema}` that is not an object")))
         }
         None if schema == "input_schema" => Err(refused("has no `input_schema`")),
         _ => Ok(ToolKind::Function),
@@ -175,13 +175,13 @@ mod tests {
     #[test]
     fn tools_that_are_none_are_refused_by_their_number() {
         for (tool, words) in [
-            (json!(-1), "is no object"),
-            (json!("a"), "is no object"),
-            (json!([]), "is no object"),
+            (json!(-1), "is not an object"),
+            (json!("a"), "is not an object"),
+            (json!([]), "is not an object"),
             (json!({}), "has no name"),
-            (json!({"type": 3}), "type that is no text"),
+            (json!({"type": 3}), "type that is not a text"),
             (json!({"type": "function"}), "has no `function`"),
-            (json!({"type": "function", "function": 3}), "`function` that is no object"),
+            (json!({"type": "function", "function": 3}), "`function` that is not an object"),
             (json!({"type": "function", "function": {}}), "has no name"),
             (json!({"type": "function", "function": {"name": 3}}), "has no name"),
             (
@@ -190,7 +190,7 @@ mod tests {
             ),
             (
                 json!({"type": "function", "function": {"name": "f", "parameters": 3}}),
-                "`parameters` that is no object",
+                "`parameters` that is not an object",
             ),
             (json!({"type": "function", "function": {"name": "f"}, "strikt": true}), "`strikt`"),
             (json!({"type": "function", "name": "f", "input_schema": {}}), "is `parameters`"),

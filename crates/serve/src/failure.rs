@@ -92,7 +92,7 @@ impl Failure {
             StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
                 "the header of the request has too many bytes or lines; send a smaller one"
             }
-            _ => "the request is no valid HTTP",
+            _ => "the request is not valid HTTP",
         };
         Failure::new(status, "invalid_request_error", message)
     }
@@ -342,8 +342,8 @@ mod tests {
         assert_eq!(shortened("abcdefgh", 8), "abcdefgh");
         assert_eq!(shortened("äbcdefghijkl", 8), "äbcde…kl");
         let long = "\u{1}\n\"".repeat(1 << 20);
-        let failure = Failure::field(&long, format!("{long} is no number"));
-        assert!(failure.message.ends_with(" is no number") && !failure.message.contains('\n'));
+        let failure = Failure::field(&long, format!("{long} is not a number"));
+        assert!(failure.message.ends_with(" is not a number") && !failure.message.contains('\n'));
         assert!(failure.json().to_string().len() < 4 << 10, "{failure:?}");
     }
 

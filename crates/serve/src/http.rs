@@ -370,7 +370,7 @@ async fn cancel(State(app): AppState, name: Name, request: In) -> Out {
 }
 
 fn read(name: Name) -> Result<String, Failure> {
-    let Path(name) = name.map_err(|_| Failure::invalid("the address is no valid UTF-8"))?;
+    let Path(name) = name.map_err(|_| Failure::invalid("the address is not valid UTF-8"))?;
     Ok(name)
 }
 

@@ -91,7 +91,7 @@ impl RequestMessage {
         if !matches!(role.as_str(), "system" | "user" | "assistant" | "tool") {
             let role: String = role.chars().take(40).collect();
             let message = format!(
-                "`{role}` is no role of a message; there are system, developer, user, assistant and tool"
+                "`{role}` is not a role of a message; there are system, developer, user, assistant and tool"
             );
             return Err(Failure::field("messages", message));
         }

@@ -29,10 +29,10 @@ impl Recorded {
     ///
     /// # Panics
     ///
-    /// If `top_k` is 0 while there are ids, or an id is no expert.
+    /// If `top_k` is 0 while there are ids, or an id is not an expert.
     pub fn oracle(layers: Vec<usize>, experts: usize, top_k: usize, ids: Vec<u16>) -> Recorded {
         assert!(top_k > 0 || ids.is_empty(), "tokens that choose no experts");
-        assert!(ids.iter().all(|&id| usize::from(id) < experts), "an id that is no expert");
+        assert!(ids.iter().all(|&id| usize::from(id) < experts), "an id that is not an expert");
         let (begun, said) = Default::default();
         Recorded { layers, experts, top_k, ids, lies: false, begun, said }
     }

@@ -20,7 +20,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Trace, TraceError> {
         if let Some(comment) = line.strip_prefix('#') {
             if let Some(word) = comment.split_whitespace().find_map(|w| w.strip_prefix("n_expert="))
             {
-                let count: usize = word.parse().map_err(|_| wrong("n_expert is no number"))?;
+                let count: usize = word.parse().map_err(|_| wrong("n_expert is not a number"))?;
                 experts = Some(count);
             }
             continue;

@@ -114,7 +114,7 @@ fn bad_traces_are_refused_with_one_sentence() {
     #[rustfmt::skip]
     let cases: Vec<(Vec<u8>, &str)> = vec![
         (vec![], "is not a trace"),
-        (b"hello, world, this is no trace".to_vec(), "is not a trace"),
+        (b"hello, world, this is not a trace".to_vec(), "is not a trace"),
         (file("{}", &[]), "is not a trace"),
         (vec![255; 16], "is not a trace"),
         (file(r#"{"ids":{"dtype":"U8","shape":[9,1,1],"data_offsets":[0,2]}}"#, &[0, 1]), "is not a safetensors file"),

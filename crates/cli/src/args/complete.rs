@@ -26,7 +26,7 @@ pub(crate) fn check_shell() -> anyhow::Result<()> {
     if name.is_none_or(|name| shells.completer(name).is_none()) {
         let known: Vec<&str> = shells.names().collect();
         bail!(
-            "the variable {COMPLETE_VARIABLE} is `{}`, which is no shell; set one of {}, or unset it",
+            "the variable {COMPLETE_VARIABLE} is `{}`, which is not a shell; set one of {}, or unset it",
             shell.display(),
             known.join(", ")
         );

@@ -18,7 +18,7 @@ use super::{ADVANCED, models};
 pub(crate) struct ModelArgs {
     /// A shard directory, a checkpoint directory, a GGUF file, the id of a model, which `sws list`
     /// shows, or an address of shards: https://host/path, s3://bucket/path [default: the model in
-    /// `shards`; for a chat the newest made for conversation].
+    /// ./shards; for a chat, the newest chat model on this machine].
     #[arg(help_heading = None, add = models())]
     pub(crate) model: Option<PathBuf>,
     /// The same, as an option.
@@ -30,8 +30,8 @@ pub(crate) struct ModelArgs {
     /// Load the whole model into memory before computing anything.
     #[arg(long, hide_short_help = true)]
     pub(crate) resident: bool,
-    /// Context length in tokens [default: as memory allows, up to 4096, and further as far as a
-    /// sixteenth of it has room].
+    /// Context length in tokens [default: what fits in memory, at most 4096, or more where a
+    /// sixteenth of memory has room].
     #[arg(long, short, alias = "ctx-size", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) context: Option<u32>,
     /// Compute threads [default: one per core]. With candle the output

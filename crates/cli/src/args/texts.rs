@@ -25,7 +25,7 @@ Examples:
 ///
 /// The prompt is taken from PROMPT, --prompt-file, --tokens or standard input; without any of them the text
 /// begins with "Once upon a time". The new text goes to standard output, and everything else to
-/// standard error. With --prompts, several texts are continued together. Only sampling, the structure of
+/// standard error. With --prompts, several texts are batched. Only sampling, the structure of
 /// the text, --kv, --tolerance and --backend change the text; no other option does.
 #[derive(Debug, clap::Args)]
 #[command(after_help = RUN_EXAMPLES)]

@@ -88,7 +88,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > MAX_BYTES {
-        bail!("`{shown}` has more than {MAX_BYTES} bytes and is no certificate; {REMEDY}");
+        bail!("`{shown}` has more than {MAX_BYTES} bytes and is not a certificate; {REMEDY}");
     }
     Ok(bytes)
 }

@@ -134,7 +134,7 @@ struct Collector {
     bytes: Vec<u8>,
     /// [layers, tokens, k]; empty unless routes are requested.
     routes: Vec<u32>,
-    /// The first logit that is no number.
+    /// The first logit that is not a number.
     wrong: Option<SampleError>,
 }
 

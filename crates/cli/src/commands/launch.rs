@@ -235,7 +235,7 @@ fn served(args: &Launch) -> anyhow::Result<ServerFacts> {
         }
         (None, "http") => {
             let models = ServerAddress::of(place).get("/v1/models", &key).and_then(|body| body.json(MOST_BYTES)).map_err(|why| {
-                anyhow!("{url} does not say which model it has: {why}; start a server with `sws serve MODEL`, or name another with --url")
+                anyhow!("cannot ask {url} for its model ({why}); start a server with `sws serve MODEL`, or name another with --url")
             })?;
             let model = &models["data"][0];
             let Some(id) = model["id"].as_str() else {

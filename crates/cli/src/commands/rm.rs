@@ -208,7 +208,7 @@ fn remove_files(
 /// Asks for a yes on the terminal.
 fn asked(question: &str) -> anyhow::Result<bool> {
     if !std::io::stdin().is_terminal() {
-        bail!("there is no terminal for the question whether to remove it; give --yes");
+        bail!("cannot ask for confirmation without a terminal; give --yes");
     }
     yes(question)
 }

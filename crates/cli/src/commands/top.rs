@@ -35,13 +35,11 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<ExitCode> {
     let url = &args.url;
     let mut body = address.get("/events", &key).map_err(|why| {
         anyhow!(
-            "{url} tells no events: {why}; start a server with `sws serve MODEL`, or name another"
+            "cannot read events from {url} ({why}); start a server with `sws serve MODEL`, or name another"
         )
     })?;
     if !can_draw() {
-        bail!(
-            "sws top draws on standard error, which is no terminal that could show it; read {url}/events instead"
-        );
+        bail!("sws top needs a terminal on standard error; read {url}/events instead");
     }
     let ended = || {
         anyhow!("{url} sends no events of sws; name the address of an `sws serve` of this version")

@@ -41,7 +41,7 @@ pub(crate) fn can_show() -> bool {
 pub(crate) fn check() -> anyhow::Result<()> {
     if !can_show() {
         bail!(
-            "--watch draws on standard error, which is no terminal that could show it; leave it out (`sws run --report FILE` writes a page)"
+            "--watch needs a terminal on standard error; leave it out (`sws run --report FILE` writes a page)"
         );
     }
     Ok(())

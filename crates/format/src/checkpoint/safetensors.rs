@@ -247,7 +247,7 @@ fn read_index(path: &Path) -> Result<BTreeMap<String, Vec<String>>, CheckpointEr
     let mut files: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (tensor, file) in index.weight_map.0 {
         if !is_plain_name(&file) {
-            let reason = format!("the file name {file:?} is no plain name in its directory");
+            let reason = format!("the file name {file:?} is not a plain name in its directory");
             return Err(damaged(reason));
         }
         match files.get_mut(file.as_ref()) {

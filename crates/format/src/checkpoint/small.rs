@@ -52,7 +52,7 @@ pub(super) fn list(dir: &Path) -> Result<Vec<String>, CheckpointError> {
             }
             // Files needed to read the model are never skipped silently.
             Ok(_) if SMALL_FILES.contains(&&*name) => {
-                let what = format!("it is no file of at most {MAX_COPY_BYTES} bytes");
+                let what = format!("it is not a file of at most {MAX_COPY_BYTES} bytes");
                 return Err(CheckpointError::reading(&entry.path(), io::Error::other(what)));
             }
             Err(e) if SMALL_FILES.contains(&&*name) => {

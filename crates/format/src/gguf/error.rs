@@ -30,7 +30,7 @@ pub enum GgufError {
     TooLong { limit: u64 },
     /// A count exceeds the size of the file, or that of any known model.
     #[error(
-        "is damaged: it claims {count} {what} where at most {most} make sense; download it again"
+        "is damaged: its header lists {count} {what}, more than the {most} that it can have; download it again"
     )]
     TooMany { what: &'static str, count: u64, most: u64 },
     /// A name is empty, too long or not printable.
@@ -54,9 +54,9 @@ pub enum GgufError {
     /// Lists are nested too deeply.
     #[error("is damaged: lists are nested too deeply; download it again")]
     Deep,
-    /// The alignment is no power of two, or implausibly large.
+    /// The alignment is not a power of two, or implausibly large.
     #[error(
-        "is damaged: it aligns tensors to {0}, which is no small power of two; download it again"
+        "is damaged: it aligns tensors to {0}, which is not a small power of two; download it again"
     )]
     Alignment(String),
     /// The type of a tensor does not exist in the format.
@@ -94,7 +94,7 @@ impl GgufError {
             GgufError::Kind(kind) => format!("the type {kind} does not exist"),
             GgufError::Deep => "lists are nested too deeply".to_owned(),
             GgufError::TooMany { what, count, most } => {
-                format!("there are {count} {what} where at most {most} make sense")
+                format!("there are {count} {what}, more than {most}")
             }
             other => return other,
         };

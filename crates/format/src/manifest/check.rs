@@ -28,7 +28,7 @@ impl Manifest {
         let tensors: usize = self.pieces.iter().map(|piece| piece.all_tensors().count()).sum();
         if tensors > MAX_TENSORS {
             return Err(format!(
-                "it lists {tensors} tensors where at most {MAX_TENSORS} make sense"
+                "it lists {tensors} tensors, more than the {MAX_TENSORS} that a manifest can have"
             ));
         }
         for piece in &self.pieces {
@@ -92,7 +92,7 @@ impl Manifest {
 
     fn check_tensor(&self, tensor: &Tensor, checksums: bool) -> Result<(), &'static str> {
         if !is_plain_name(&tensor.source) {
-            return Err("names a source that is no plain file name");
+            return Err("names a source that is not a plain file name");
         }
         if tensor.slice.is_some_and(|s| s.index >= s.count || s.count > MAX_STACKED) {
             return Err("is an impossible slice");
@@ -106,7 +106,7 @@ impl Manifest {
         });
         // JSON has neither infinities nor NaN.
         if !norms.into_iter().all(|norm| norm.is_finite() && norm >= 0.0) {
-            return Err("has an error norm that is no number");
+            return Err("has an error norm that is not a number");
         }
         if tensor.transposed {
             check_transposed(tensor)?;

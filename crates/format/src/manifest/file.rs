@@ -56,7 +56,7 @@ pub enum ManifestError {
     #[error("`{}` has no manifest.json; give a directory that `sws shard` has finished", dir.display())]
     Absent { dir: PathBuf },
     /// The manifest is implausibly large.
-    #[error("`{}` has {len} bytes where at most {limit} make sense; copy it again or make the shards again", path.display())]
+    #[error("`{}` has {len} bytes, more than the {limit} that a manifest can have; copy it again or make the shards again", path.display())]
     TooLarge { path: PathBuf, len: u64, limit: u64 },
     /// The contents of the manifest are invalid.
     #[error("`{}` cannot be used: {reason}; {}", path.display(), reason.remedy())]

@@ -168,10 +168,10 @@ fn incomplete_and_foreign_files() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("weights"), toy().bytes()).unwrap();
     let error = open_checkpoint(dir.path().join("weights"), None).unwrap_err().to_string();
-    assert!(error.contains("is a file and no GGUF"), "{error}");
+    assert!(error.contains("is not a GGUF file"), "{error}");
 }
 
-/// A part alone whose name does not say so is no model.
+/// A part alone whose name does not say so is not a model.
 #[test]
 fn a_renamed_part_is_refused() {
     let dir = tempfile::tempdir().unwrap();

@@ -139,7 +139,7 @@ fn extremes_do_not_overflow() {
     }
 }
 
-/// An activation that is no number makes all products of its token NaN, and none of another token.
+/// An activation that is not a number makes all products of its token NaN, and none of another token.
 #[test]
 fn infinite_activations_give_nan() {
     for encoding in encodings() {

@@ -229,7 +229,7 @@ impl<'a> Common<'a> {
             _ => config.get("num_key_value_heads").map_or(Ok(heads), |e| e.size(MAX_COUNT))?,
         };
         if !heads.is_multiple_of(kv_heads) {
-            let reason = format!("which is no multiple of the {kv_heads} key and value heads");
+            let reason = format!("which is not a multiple of the {kv_heads} key and value heads");
             return Err(heads_entry()?.invalid(reason));
         }
         let head_dim = match config.get("head_dim") {

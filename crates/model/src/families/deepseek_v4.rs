@@ -194,7 +194,7 @@ fn ropes(config: &FamilyConfig, context: usize) -> Result<(usize, Vec<Rope>), Co
     let turned = ropes[0].dim;
     if turned % 2 == 1 {
         let entry = entry_of(config, "qk_rope_head_dim")?;
-        return Err(entry.invalid(format!("and {turned} elements of a head are no pairs")));
+        return Err(entry.invalid(format!("and {turned} elements of a head are not pairs")));
     }
     if turned != ropes[1].dim {
         let entry = entry_of(config, "rope_parameters")?;

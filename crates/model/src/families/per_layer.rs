@@ -22,7 +22,7 @@ pub(super) fn heads_of_layers(
         match heads.is_multiple_of(kv_heads) {
             true => Ok(heads),
             false => Err(entry.invalid(format!(
-                "and {heads} is no multiple of the {kv_heads} key and value heads"
+                "and {heads} is not a multiple of the {kv_heads} key and value heads"
             ))),
         }
     };

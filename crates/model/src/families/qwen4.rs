@@ -183,7 +183,7 @@ fn blocks(config: &FamilyConfig, rotated: usize) -> Result<BlocksSpec, ConfigErr
     let size = config.size("indexer_compress_ratio", MAX_BLOCK)?;
     let positions = budget.size(MAX_BUDGET)?;
     if !positions.is_multiple_of(size) {
-        return Err(budget.invalid(format!("which is no multiple of the {size} of a block")));
+        return Err(budget.invalid(format!("which is not a multiple of the {size} of a block")));
     }
     let spec = BlocksSpec { heads, dim, size, most: positions / size, last: 0, pooled: true };
     if dim < rotated || spec.width() as u64 > MAX_WIDTH {

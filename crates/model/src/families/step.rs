@@ -192,7 +192,8 @@ fn windowed_heads(
     let Some(entry) = entry else { return Ok(full.heads) };
     let heads = entry.size(MAX_WIDTH / full.head_dim as u64)?;
     if !heads.is_multiple_of(full.kv_heads) {
-        let reason = format!("which is no multiple of the {} key and value heads", full.kv_heads);
+        let reason =
+            format!("which is not a multiple of the {} key and value heads", full.kv_heads);
         return Err(entry.invalid(reason));
     }
     Ok(heads)

@@ -221,7 +221,7 @@ fn common(
             // A negative number means no limit except the context.
             ("num_predict", Some(_)) => {}
             ("num_predict", None) => {
-                return Err(Failure::field("num_predict", "num_predict is no whole number"));
+                return Err(Failure::field("num_predict", "num_predict is not a whole number"));
             }
             ("num_ctx", Some(context)) if context <= served.limit as i64 => {}
             ("num_ctx", Some(_)) => app.ignored("num_ctx"),

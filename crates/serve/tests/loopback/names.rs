@@ -78,7 +78,7 @@ fn unknown_names_and_empty_structures_are_refused() {
             "only one structure",
         ),
         (TOOLS, json!({"tools": 3}), "expected"),
-        (TOOLS, json!({"tools": [-1]}), "tools[0] is no object"),
+        (TOOLS, json!({"tools": [-1]}), "tools[0] is not an object"),
         (TOOLS, json!({"tools": [{}]}), "tools[0] has no name"),
         (TOOLS, json!({"tools": [{"type": "function"}]}), "tools[0] has no `function`"),
         (TOOLS, json!({"tools": tool(json!({"strikt": true}))}), "`strikt`"),

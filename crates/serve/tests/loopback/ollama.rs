@@ -176,7 +176,7 @@ fn facts_and_refusals_have_the_shape_of_the_interface() {
             "/api/chat",
             json!({"model": "tales", "messages": messages, "options": {"num_predict": "a"}}),
             400,
-            "num_predict is no whole number",
+            "num_predict is not a whole number",
         ),
         (
             "/api/chat",

@@ -49,7 +49,7 @@ impl RecordedStates {
         let mut file = open_regular(path).map_err(unread)?;
         let about = file.metadata().map_err(unread)?;
         let mut first = [0; 8];
-        let no = || anyhow!("`{name}` is no recording; {again}");
+        let no = || anyhow!("`{name}` is not a recording; {again}");
         file.read_exact(&mut first).map_err(|_| no())?;
         let header = u64::from_le_bytes(first);
         if header > MAX_HEADER || header + 8 > about.len() {

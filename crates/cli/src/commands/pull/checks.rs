@@ -20,7 +20,7 @@ use crate::commands::remote::at_a_time;
 /// Refuses a name and options that contradict each other, and a file in place of a directory.
 pub(super) fn check(args: &args::PullArgs, name: &ModelName) -> anyhow::Result<()> {
     if let Some(out) = args.out.as_deref().filter(|out| out.exists() && !out.is_dir()) {
-        bail!("`{}` is no directory; name one with --out, which need not exist", out.display());
+        bail!("`{}` is not a directory; name one with --out, which need not exist", out.display());
     }
     let tagged = name.tag.as_deref().and_then(|tag| encoding(tag).ok());
     match (tagged, args.form) {

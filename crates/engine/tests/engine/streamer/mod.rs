@@ -273,7 +273,7 @@ fn invalid_and_foreign_certificates_are_refused() {
     let long = "[".repeat(100_000);
     for bytes in ["", "{}", "[]", "null", "\u{0}", &long] {
         let error = Certificate::parse(bytes.as_bytes()).unwrap_err().to_string();
-        assert!(error.starts_with("this is no certificate"), "{error}");
+        assert!(error.starts_with("this is not a certificate"), "{error}");
     }
     let mut manifest = Manifest::load(tales()).unwrap();
     certificate.check(&manifest, Activations::F32).unwrap();

@@ -1,4 +1,4 @@
-//! A model in memory, which is no directory of safetensors: the seams of the store are enough to
+//! A model in memory, which is not a directory of safetensors: the seams of the store are enough to
 //! shard it and to read it in place.
 
 use std::fs;

@@ -104,7 +104,7 @@ fn run(fixture: &Fixture, chunk: usize, ahead_from: Option<usize>) -> Vec<u32> {
     logits
 }
 
-/// The selection of an earlier pass is no selection of this one.
+/// The selection of an earlier pass is not a selection of this one.
 #[test]
 fn a_pass_begins_with_nothing_selected() {
     let fixture = Fixture::open("glm_moe_dsa");
