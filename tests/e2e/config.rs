@@ -101,7 +101,7 @@ fn wrong_files_are_refused_with_one_sentence() {
     run(&file, &model, &[]).refused(2, &["config.toml", "plenty"]);
     let mut shown = command(&[&"config"]);
     shown.env_remove("SWS_CONFIG").env("XDG_CONFIG_HOME", &file);
-    Outcome::of(shown.output().unwrap()).refused(2, &["XDG_CONFIG_HOME", "no directory"]);
+    Outcome::of(shown.output().unwrap()).refused(2, &["XDG_CONFIG_HOME", "not a directory"]);
     std::fs::write(&file, "#".repeat(2 << 20)).unwrap();
     run(&file, &model, &[]).refused(2, &["config.toml", "bytes"]);
     run(&temp.path().join("none.toml"), &model, &[]).refused(2, &["none.toml", "--config"]);

@@ -353,7 +353,7 @@ fn variables_that_name_no_place_for_models_are_named() {
                     let listed = outcome.succeeded();
                     assert!(listed.stderr.contains(&format!("check {variable}")), "{listed:?}");
                 }
-                _ => drop(outcome.refused(2, &[variable, "`/etc/passwd`", "no directory"])),
+                _ => drop(outcome.refused(2, &[variable, "`/etc/passwd`", "not a directory"])),
             }
         }
     }

@@ -254,7 +254,7 @@ fn names_and_options_that_contradict_each_other_are_refused() {
     let file = temp.path().join("file");
     std::fs::write(&file, "precious").unwrap();
     user.hub.state().requests.clear();
-    user.sws(&[&"pull", &q4, &"--out", &file]).refused(2, &["file", "no directory"]);
+    user.sws(&[&"pull", &q4, &"--out", &file]).refused(2, &["file", "not a directory"]);
     assert!(user.hub.state().requests.is_empty());
     let mut list = user.command(&[&"list"]);
     let noted = Outcome::of(list.env("HF_HOME", &file).output().unwrap()).succeeded();

@@ -145,7 +145,7 @@ fn a_configuration_is_known_by_its_contents() {
     let text = sws(&[&"inspect", &blob]).succeeded().stdout;
     assert!(text.contains("qwen3_moe: 48 layers"), "{text}");
     std::fs::write(&blob, "tensors").unwrap();
-    sws(&[&"inspect", &blob]).refused(2, &["0d5fa4", "no GGUF"]);
+    sws(&[&"inspect", &blob]).refused(2, &["0d5fa4", "not a GGUF"]);
 }
 
 /// Weights that are published quantised stay as they are in shards, except that bf11 packs fp8.

@@ -202,7 +202,7 @@ fn a_certificate_is_checked_bit_by_bit() {
     std::fs::write(&path, json.replacen("\"seed\":7", "\"seed\":8", 1)).unwrap();
     certify(&[]).refused(2, &["answer.json", "was changed"]);
     std::fs::write(&path, "{}").unwrap();
-    certify(&[]).refused(2, &["answer.json", "no certificate"]);
+    certify(&[]).refused(2, &["answer.json", "not a certificate"]);
     std::fs::write(&path, json).unwrap();
     let other = golden_dir("qwen3_moe");
     sws(&[&"certify", &path, &other]).refused(2, &["answer.json", "another model"]);

@@ -281,7 +281,7 @@ fn bad_input_gets_one_sentence_and_leaves_nothing() {
         ("take 41472 bytes already", &["inflate", "in", "--expert-bytes", "41471", "--out", "out"]),
         ("beyond reason", &["inflate", "in", "--expert-bytes", "900000TB", "--out", "out"]),
         ("are free there", &["inflate", "in", "--expert-bytes", "1TB", "--out", "out"]),
-        ("is no name", &["inflate", "in", "--expert-bytes", "1MB", "--out", "out/.."]),
+        ("is not a name", &["inflate", "in", "--expert-bytes", "1MB", "--out", "out/.."]),
         ("cannot create", &["inflate", "in", "--expert-bytes", "1MB", "--out", "a/b"]),
         (
             "are free there",

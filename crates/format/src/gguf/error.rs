@@ -11,7 +11,7 @@ pub enum GgufError {
     #[error("cannot be read ({0}); check that it exists and that you may read it")]
     Read(#[source] io::Error),
     /// The file does not begin like a GGUF file.
-    #[error("is no GGUF file, as it does not begin with `GGUF`; download it again")]
+    #[error("is not a GGUF file, as it does not begin with `GGUF`; download it again")]
     Foreign,
     /// The version of the file is not supported.
     #[error("is a GGUF file of version {0}, and 2 and 3 are read; take a newer file of this model")]

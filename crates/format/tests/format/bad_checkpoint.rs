@@ -135,7 +135,7 @@ fn incomplete_and_foreign_directories() {
         ("PyTorch", &|dir| only(dir, "pytorch_model-00001-of-00002.bin"),
             &["pytorch_model-00001-of-00002.bin", "save_pretrained(out, safe_serialization=True)"]),
         ("PyTorch, another suffix", &|dir| only(dir, "consolidated.00.pth"), &["consolidated.00.pth", "transformers"]),
-        ("llama.cpp", &|dir| only(dir, "model.Q4_K_M.gguf"), &["model.Q4_K_M.gguf` is no GGUF file", "download it again"]),
+        ("llama.cpp", &|dir| only(dir, "model.Q4_K_M.gguf"), &["model.Q4_K_M.gguf` is not a GGUF file", "download it again"]),
         ("shards", &|dir| only(dir, "manifest.json"), &["is a shard directory", "use it as it is"]),
         ("a folder as weights", &|dir| { fs::remove_file(dir.join("model.safetensors")).unwrap(); fs::create_dir(dir.join("model.safetensors")).unwrap() },
             &["model.safetensors` is not a regular file"]),
@@ -186,7 +186,11 @@ fn incomplete_and_foreign_directories() {
     let dir = tempfile::tempdir().unwrap();
     checkpoint(dir.path(), GOOD);
     let weights = dir.path().join("model.safetensors");
-    refused("a file", &weights, &["model.safetensors` is a file", "give the directory"]);
+    refused(
+        "a file",
+        &weights,
+        &["model.safetensors` is not a GGUF file", "a checkpoint directory"],
+    );
     refused("nowhere", &dir.path().join("gone"), &["gone` cannot be read", "check that it exists"]);
 }
 
