@@ -98,15 +98,15 @@ fn malformed_http_is_refused_with_a_body() {
     for (request, status, words) in [
         (health(&"x-y: z\r\n".repeat(101)), 431, "too many bytes or lines"),
         (health(&format!("x-y: {}", "z".repeat(70_000))), 431, "too many bytes or lines"),
-        (health("x y\r\n"), 400, "no valid HTTP"),
-        ("GET /health HTTP/3.7\r\n\r\n".to_owned(), 400, "no valid HTTP"),
+        (health("x y\r\n"), 400, "not valid HTTP"),
+        ("GET /health HTTP/3.7\r\n\r\n".to_owned(), 400, "not valid HTTP"),
         (
             "GET /v1/models/%ff HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
                 .to_owned(),
             400,
             "no valid UTF-8",
         ),
-        ("G\u{1}T /health HTTP/1.1\r\n\r\n".to_owned(), 400, "no valid HTTP"),
+        ("G\u{1}T /health HTTP/1.1\r\n\r\n".to_owned(), 400, "not valid HTTP"),
     ] {
         let response = Response::read(server.raw(&request));
         assert_eq!(response.status, status, "{request:.60}: {response:?}");
