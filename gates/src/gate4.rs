@@ -68,7 +68,8 @@ struct Long {
 pub(crate) fn run(setting: &Setting) -> Result<Report> {
     let mut report = Report::new(4, "a streamer that adapts");
     let case = |share: f64, disk: u64| format!("{:.0} % cached, {disk} MB/s", 100.0 * share);
-    let stages = BUDGETS.map(|share| (share, MIDDLE)).into_iter().chain([(0.25, SLOW)]);
+    let budgets = if setting.full { &BUDGETS[..] } else { &[0.25, 1.0] };
+    let stages = budgets.iter().map(|&share| (share, MIDDLE)).chain([(0.25, SLOW)]);
     let stages: Vec<_> =
         stages.filter(|&(share, disk)| setting.wants(&case(share, disk))).collect();
     if !stages.is_empty() {

@@ -33,7 +33,11 @@ fn working_memory_stays_within_the_formula() {
                 continue;
             }
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
-            for (tokens, all, strip) in cases {
+            for (case, (tokens, all, strip)) in cases.into_iter().enumerate() {
+                // And in each of these, every other case.
+                if case % 2 == number / 2 % 2 && !is_night() {
+                    continue;
+                }
                 let limit = fixture.spec.context.min(220);
                 let prompt: Vec<u32> =
                     golden.tokens.iter().copied().cycle().take(limit.min(210)).collect();
