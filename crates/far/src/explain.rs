@@ -3,12 +3,8 @@
 use sws_format::MANIFEST_FILE;
 use sws_hub::http::HttpFailure;
 
+use crate::origin::REGION;
 use crate::{FarError, FarOrigin};
-
-/// Maximum length of a server's reason in a message.
-const LONGEST: usize = 100;
-/// Prefix of the code of a failure that another region causes.
-pub(crate) const REGION: &str = "region ";
 
 impl FarOrigin {
     /// Explains the failure of a request for a file.
@@ -66,44 +62,6 @@ impl FarOrigin {
                 "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or check that the bucket is public"
             }
             _ => "check that it is public, or give an address with a signature",
-        }
-    }
-}
-
-/// The reason in an answer of S3, `<Code>`. An expired signature has no code of its own, so a word
-/// is added for it.
-pub(crate) fn reason(body: &str) -> String {
-    let element = |name: &str| {
-        let (_, rest) = body.split_once(&format!("<{name}>"))?;
-        Some(rest.split_once('<')?.0)
-    };
-    let plain = |c: &char| c.is_ascii_alphanumeric();
-    let code: String = element("Code").unwrap_or("").chars().filter(plain).take(LONGEST).collect();
-    let message = element("Message").unwrap_or("").to_ascii_lowercase();
-    match code.is_empty() || code.contains("Expired") || !message.contains("expired") {
-        true => code,
-        false => format!("{code}, expired"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reasons_are_found_and_cleaned() {
-        let error = |code: &str, message: &str| {
-            format!("<Error><Code>{code}</Code><Message>{message}</Message></Error>")
-        };
-        for (body, expected) in [
-            (error("NoSuchKey", "no"), "NoSuchKey"),
-            (error("AccessDenied", "Request has expired"), "AccessDenied, expired"),
-            (error("ExpiredToken", "The token has expired"), "ExpiredToken"),
-            (error("a\u{1b}[1mb", ""), "a1mb"),
-            ("<Code>".to_owned(), ""),
-            (String::new(), ""),
-        ] {
-            assert_eq!(reason(&body), expected);
         }
     }
 }

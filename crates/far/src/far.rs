@@ -3,33 +3,27 @@
 use std::io::{self, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use sws_format::{
     LEARNED_FILE, MANIFEST_FILE, MAX_LEARNED_BYTES, MAX_MANIFEST_BYTES, Manifest, Piece, PieceId,
     PieceKind, ShardReader, open_regular,
 };
 use sws_hub::http::ATTEMPTS;
-use sws_store::{Arena, Supply, user_cache};
+use sws_store::{Supply, user_cache};
 use tracing::{debug, info};
 
-use crate::fetch::{BUFFER, FetchShared};
+use crate::downloads::{Downloads, FarCounts};
+use crate::fetch::FetchShared;
+use crate::files::{private, replace};
 use crate::key::short;
-use crate::place::{ModelPlace, private, replace};
+use crate::place::ModelPlace;
 use crate::queue::CellQueue;
 use crate::reader::FarReader;
 use crate::{FarError, FarOrigin};
 
-/// Number of requests at a time. Storage serves each of them with only a part of the network's
-/// throughput.
-const THREADS: usize = 8;
-const STACK: usize = 512 << 10;
 /// Maximum bytes of a record about an address: a name and a tag.
 const MAX_KNOWN: u64 = 64 << 10;
-/// Bytes of its stack that a thread uses.
-const TOUCHED: u64 = 64 << 10;
-/// Heap bytes of a connection: its buffers, and the records of its encryption.
-const CONNECTION: u64 = 448 << 10;
 
 /// Options of a model in object storage.
 #[derive(Clone, Debug, Default)]
@@ -48,19 +42,7 @@ pub struct FarOptions {
 #[derive(Debug)]
 pub struct Far {
     shared: Arc<FetchShared>,
-    /// True once the download threads are running.
-    works: Mutex<bool>,
-}
-
-/// Counters of a model in object storage.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FarCounts {
-    /// Bytes of answers so far.
-    pub received: u64,
-    /// Bytes of shards in the cache.
-    pub here: u64,
-    /// Bytes of all shards in the storage, without headers.
-    pub whole: u64,
+    downloads: Arc<Downloads>,
 }
 
 impl Far {
@@ -84,7 +66,8 @@ impl Far {
         }
         let queue = CellQueue::new(origin.http().clock().clone());
         let shared = Arc::new(FetchShared { origin, place, queue });
-        let far = Far { shared, works: Mutex::new(false) };
+        let downloads = Arc::new(Downloads::new(Arc::clone(&shared)));
+        let far = Far { shared, downloads };
         far.shared.queue.set_ahead(far.cells(&mut |piece| is_always_needed(far.manifest(), piece)));
         far.wish(&[]);
         Ok(far)
@@ -100,29 +83,9 @@ impl Far {
         &self.shared.place.manifest
     }
 
-    /// Starts the threads that download, unless they are running.
-    fn start(&self) -> io::Result<()> {
-        let mut works = self.works.lock().unwrap_or_else(PoisonError::into_inner);
-        if *works {
-            return Ok(());
-        }
-        // A thread allocates some memory before it runs, and panics on failure.
-        drop(Arena::new(THREADS * 2 * STACK)?);
-        for number in 0..THREADS {
-            let shared = Arc::clone(&self.shared);
-            let thread = std::thread::Builder::new().name(format!("sws-far-{number}"));
-            thread.stack_size(STACK).spawn(move || shared.work())?;
-        }
-        *works = true;
-        Ok(())
-    }
-
     /// Current counters.
     pub fn counts(&self) -> FarCounts {
-        let FetchShared { origin, place, .. } = &*self.shared;
-        let here = place.record.ledger().map_or(0, |ledger| ledger.bytes());
-        let whole = (0..place.cells.len()).map(|cell| place.span(cell).len()).sum();
-        FarCounts { received: origin.received(), here, whole }
+        self.downloads.counts()
     }
 
     /// Cells of the pieces for which `wanted` is true, without their stand-ins, in the order of the
@@ -148,9 +111,10 @@ impl Far {
 
 impl Supply for Far {
     fn reader(self: Arc<Self>, local: Arc<dyn ShardReader>) -> io::Result<Arc<dyn ShardReader>> {
-        self.start()?;
+        self.downloads.start()?;
         let shared = Arc::clone(&self.shared);
-        Ok(Arc::new(FarReader { shared, local, _far: self }))
+        let downloads = Arc::clone(&self.downloads);
+        Ok(Arc::new(FarReader { shared, local, _downloads: downloads }))
     }
 
     fn name(&self) -> String {
@@ -162,7 +126,7 @@ impl Supply for Far {
     }
 
     fn heap(&self) -> u64 {
-        THREADS as u64 * (BUFFER as u64 + CONNECTION + TOUCHED)
+        Downloads::heap()
     }
 
     fn wish(&self, pieces: &[PieceId]) {
@@ -175,14 +139,6 @@ impl Supply for Far {
             seen.get_mut(cell as usize).is_some_and(|seen| !std::mem::replace(seen, true))
         });
         self.shared.queue.set_later(cells);
-    }
-}
-
-impl Drop for Far {
-    fn drop(&mut self) {
-        self.shared.queue.close();
-        let FarCounts { received, here, whole } = self.counts();
-        info!("{received} bytes came from the storage, {here} of {whole} are here");
     }
 }
 

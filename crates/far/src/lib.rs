@@ -19,10 +19,12 @@
 mod address;
 mod aws;
 mod cells;
+mod downloads;
 mod error;
 mod explain;
 mod far;
 mod fetch;
+mod files;
 mod key;
 mod origin;
 mod place;
@@ -34,7 +36,8 @@ mod sign;
 
 pub use address::FarAddress;
 pub use aws::Aws;
+pub use downloads::FarCounts;
 pub use error::FarError;
-pub use far::{Far, FarCounts, FarOptions};
+pub use far::{Far, FarOptions};
 pub use origin::FarOrigin;
 pub use push::{Push, PushStep, Pushed, push};

@@ -16,7 +16,6 @@ use ureq::http::{StatusCode, Uri, header};
 
 use crate::address::check_private;
 use crate::aws::Aws;
-use crate::explain::{REGION, reason};
 use crate::key::sha256;
 use crate::sign::{self, SignedRequest};
 use crate::{FarAddress, FarError};
@@ -30,6 +29,10 @@ const MAX_SILENCE: u64 = 86_400;
 const REDIRECTS: usize = 5;
 /// Maximum number of bytes read of an error's explanation.
 const EXPLANATION: u64 = 16 << 10;
+/// Maximum length of a server's reason in a message.
+const LONGEST: usize = 100;
+/// Prefix of the code of a failure that another region causes.
+pub(crate) const REGION: &str = "region ";
 
 /// The files at an address.
 #[derive(Debug)]
@@ -342,6 +345,22 @@ fn silence(get: impl Fn(&str) -> Option<OsString>) -> Result<Duration, FarError>
     }
 }
 
+/// The reason in an answer of S3, `<Code>`. An expired signature has no code of its own, so a word
+/// is added for it.
+fn reason(body: &str) -> String {
+    let element = |name: &str| {
+        let (_, rest) = body.split_once(&format!("<{name}>"))?;
+        Some(rest.split_once('<')?.0)
+    };
+    let plain = |c: &char| c.is_ascii_alphanumeric();
+    let code: String = element("Code").unwrap_or("").chars().filter(plain).take(LONGEST).collect();
+    let message = element("Message").unwrap_or("").to_ascii_lowercase();
+    match code.is_empty() || code.contains("Expired") || !message.contains("expired") {
+        true => code,
+        false => format!("{code}, expired"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -369,6 +388,23 @@ mod tests {
             ),
         ] {
             assert_eq!(at(address, variables), expected);
+        }
+    }
+
+    #[test]
+    fn reasons_are_found_and_cleaned() {
+        let error = |code: &str, message: &str| {
+            format!("<Error><Code>{code}</Code><Message>{message}</Message></Error>")
+        };
+        for (body, expected) in [
+            (error("NoSuchKey", "no"), "NoSuchKey"),
+            (error("AccessDenied", "Request has expired"), "AccessDenied, expired"),
+            (error("ExpiredToken", "The token has expired"), "ExpiredToken"),
+            (error("a\u{1b}[1mb", ""), "a1mb"),
+            ("<Code>".to_owned(), ""),
+            (String::new(), ""),
+        ] {
+            assert_eq!(reason(&body), expected);
         }
     }
 }

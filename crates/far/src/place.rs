@@ -1,10 +1,10 @@
 //! The local cache of a model: its small files, the downloaded cells of its shards, and the disk
 //! space for them.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind};
 use std::ops::Range;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -15,6 +15,7 @@ use tracing::{debug, info};
 
 use crate::FarError;
 use crate::cells::{CellSpan, Cells};
+use crate::files::{FLAGS, create, is_file, private};
 use crate::record::CellRecord;
 
 /// Disk space that stays free for everything else: a twentieth of the space that is free at first,
@@ -26,9 +27,6 @@ const USED: &str = "used";
 const LOCKS: u32 = 64;
 /// Share of the limit that is freed in addition, so that not every cell has to make room.
 const SLACK: u64 = 64;
-
-/// The flags do not follow links, and do not wait for the other end of a pipe.
-const FLAGS: i32 = rustix::fs::OFlags::NOFOLLOW.union(rustix::fs::OFlags::NONBLOCK).bits() as i32;
 
 /// The local cache of a model.
 #[derive(Debug)]
@@ -345,50 +343,6 @@ fn blocks(dir: &Path) -> u64 {
         }
     }
     sum
-}
-
-/// Creates a directory that only this user can access.
-pub(crate) fn private(dir: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(dir)
-}
-
-/// Opens or creates a file for reading and writing. Replaces a link, a pipe or an empty directory
-/// in its place. The target of a link is kept.
-pub(crate) fn create(path: &Path) -> io::Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    let mut open = || options.custom_flags(FLAGS).open(path);
-    match open() {
-        Ok(file) if file.metadata()?.is_file() => return Ok(file),
-        Err(e) if path.symlink_metadata().is_err() || is_file(path) => return Err(e),
-        _ => {}
-    }
-    match path.symlink_metadata()?.is_dir() {
-        true => fs::remove_dir(path)?,
-        false => fs::remove_file(path)?,
-    }
-    match open()? {
-        file if file.metadata()?.is_file() => Ok(file),
-        _ => Err(io::Error::new(ErrorKind::InvalidInput, "it is not a regular file")),
-    }
-}
-
-/// True for a regular file that is not reached through a link.
-fn is_file(path: &Path) -> bool {
-    path.symlink_metadata().is_ok_and(|about| about.is_file())
-}
-
-/// Writes a file atomically.
-pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let fresh = path.with_added_extension(format!("{}.tmp", std::process::id()));
-    // A killed process with the same id may have left the file.
-    let _ = fs::remove_file(&fresh);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
-    let written = file.write_all(bytes).and_then(|()| fs::rename(&fresh, path));
-    if written.is_err() {
-        let _ = fs::remove_file(&fresh);
-    }
-    written
 }
 
 /// Sets the time of a file's last use to now.

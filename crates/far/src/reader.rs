@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sws_format::{ReadOp, ShardReader};
 
-use crate::Far;
+use crate::downloads::Downloads;
 use crate::fetch::FetchShared;
 use crate::queue::Failed;
 
@@ -16,8 +16,8 @@ const TURNS: usize = 3;
 pub(crate) struct FarReader {
     pub(crate) shared: Arc<FetchShared>,
     pub(crate) local: Arc<dyn ShardReader>,
-    /// Keeps the model alive: downloads end with the last reader.
-    pub(crate) _far: Arc<Far>,
+    /// Downloads end with the model and its last reader.
+    pub(crate) _downloads: Arc<Downloads>,
 }
 
 impl FarReader {

@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::FlockOperation;
 
-use crate::place::create;
+use crate::files::create;
 
 const MAGIC: &[u8; 8] = b"swsfar01";
 /// Bytes of the header: magic, time, and number of cached bytes.

@@ -16,7 +16,7 @@ use attention::{attention, latent};
 use compressed::compressed;
 pub(crate) use compressed::{INDEX_POOL_ROLES, POOL_ROLES};
 use recurrent::{conv, delta, state_space};
-pub(crate) use streams::Site;
+pub(crate) use streams::{Branch, Site};
 
 /// A tensor of a piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

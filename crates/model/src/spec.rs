@@ -11,7 +11,6 @@ mod recurrent;
 
 use sws_kernels::functional::Streams;
 
-use crate::layer_state::RecurrentSize;
 use crate::rope::Rope;
 pub use attention::{
     AttentionExtras, AttentionGate, AttentionSpec, BlocksSpec, DistanceSpec, KeyValues, QkNorm,
@@ -22,10 +21,11 @@ pub(crate) use experts::MAX_GROUPS;
 pub use experts::{
     ExpertGroups, GroupMeasure, MoeSpec, RankedRouter, Renormalise, Router, RouterScores,
 };
-pub use ffn::{Ffn, GateUp, MlpSpec, SharedSpec};
+pub use ffn::{GateUp, MlpSpec, SharedSpec};
 pub use inputs::LayerInputs;
 pub use latent::{IndexerSpec, LatentGates, LatentSpec, SparseSpec};
 pub use ngrams::NgramSpec;
+pub(crate) use recurrent::RecurrentSize;
 pub use recurrent::{ConvSpec, DeltaInputs, DeltaSpec, StateSpaceSpec};
 
 /// The computation of a model, as its configuration describes it.
@@ -184,6 +184,17 @@ pub enum Mixer {
     /// A state space: each head adds every token to a matrix that decays.
     StateSpace(StateSpaceSpec),
     /// No mixer: each position by itself.
+    None,
+}
+
+/// The feed-forward block of a layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Ffn {
+    /// One gated MLP for every token.
+    Dense(MlpSpec),
+    /// A mixture of experts; each token uses a few of them.
+    Moe(MoeSpec),
+    /// None.
     None,
 }
 

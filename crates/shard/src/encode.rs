@@ -19,14 +19,10 @@ use super::ShardError;
 use super::direct::{ALIGN, SourceFile, buffer};
 use super::narrow;
 use super::parts::{PartWriter, Side, Spill, TensorTarget};
-use super::plan::{least_len, numbers};
+use super::plan::{WINDOW, least_len, numbers};
 use super::spectral::Norms;
 use super::transpose::Lines;
 
-/// Tensors up to this size are read whole, so that their exponents can be counted before encoding.
-/// Each of three workers holds one. The largest experts with many siblings (DeepSeek-V3) have
-/// matrices of 28 MiB.
-pub(super) const WINDOW: usize = 32 << 20;
 /// Larger tensors are read and encoded in steps of about this size.
 const STEP: usize = 4 << 20;
 /// Bytes that one thread encodes at a time.

@@ -5,6 +5,7 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use serde::{Deserialize, Serialize};
 use sws_format::{
     InvalidManifest, MANIFEST_FILE, Manifest, ManifestError, Progress, Tensor, open_regular,
 };
@@ -14,8 +15,50 @@ use super::direct::ALIGN;
 use super::journal::Journal;
 use super::plan::ShardJob;
 use super::verify::{self, Shard};
-use super::write::{JournalLine, ShardIdentity};
-use super::{ShardError, begins_with, layout};
+use super::{ShardError, ShardOptions, begins_with, layout};
+
+/// Identifies the job that a journal belongs to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ShardIdentity {
+    version: u32,
+    fingerprint: String,
+    pub(super) encoding: String,
+    stand_ins: Option<String>,
+    shards: usize,
+}
+
+impl ShardIdentity {
+    pub(super) fn of(
+        source: &Manifest,
+        options: &ShardOptions,
+        jobs: &[ShardJob],
+    ) -> ShardIdentity {
+        ShardIdentity {
+            version: 2,
+            fingerprint: source.model.fingerprint.clone(),
+            encoding: options.encoding.name().to_owned(),
+            stand_ins: options.stand_ins.map(|e| e.name().to_owned()),
+            shards: jobs.len(),
+        }
+    }
+}
+
+/// A journal line: a finished shard.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct JournalLine {
+    pub(super) index: usize,
+    pub(super) len: u64,
+    pub(super) tensors: Vec<Tensor>,
+}
+
+impl JournalLine {
+    /// True if the extents of this line can be used to read a shard. A foreign journal may contain
+    /// other lines.
+    fn can_be_read(&self) -> bool {
+        let mut parts = self.tensors.iter().flat_map(|tensor| &tensor.parts);
+        parts.all(|part| part.file as usize == self.index && part.check_len > 0)
+    }
+}
 
 /// Finished shards of an earlier call.
 pub(super) struct FinishedShards {

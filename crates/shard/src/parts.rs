@@ -6,7 +6,7 @@ use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use sws_format::{ErrorNorms, Extent, PieceKind, Tensor, check_len, part_rows};
-use sws_kernels::{EncodedRows, Encoding, ErrorSums, OffsetWriter, Offsets};
+use sws_kernels::{EncodedRows, Encoding, ErrorSums, OffsetWriter};
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::ShardError;
@@ -112,7 +112,7 @@ impl Side {
     /// Creates empty parts. The names of spill files derive from `shard`.
     pub(super) fn new(encoding: Encoding, cols: u64, measured: bool, shard: &Path) -> Side {
         let mut offsets = Spill::new(shard, "offsets");
-        let mut writer = OffsetWriter::new(Offsets::of(encoding, cols));
+        let mut writer = OffsetWriter::new(encoding.offsets(cols));
         if encoding.has_patches() {
             offsets.memory.extend(writer.push(0));
         }

@@ -8,9 +8,13 @@ use sws_format::{
 use sws_kernels::{Encoding, PartLen, SourceDtype};
 
 use super::direct::ALIGN;
-use super::encode::WINDOW;
 use super::layout::{self, PAD, TENSOR_ALIGN};
 use super::{ShardError, ShardOptions};
+
+/// Tensors up to this size are read whole, so that their exponents can be counted before encoding.
+/// Each of three workers holds one. The largest experts with many siblings (DeepSeek-V3) have
+/// matrices of 28 MiB.
+pub(super) const WINDOW: usize = 32 << 20;
 
 /// A shard to write.
 pub(super) struct ShardJob<'a> {

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 use sws_format::{Dtype, Extent, Header, Manifest, PieceId, Progress, Tensor};
-use sws_kernels::{EncodeError, Encoding, Matrix, OffsetWriter, Offsets, SourceDtype as Numbers};
+use sws_kernels::{EncodeError, Encoding, Matrix, OffsetWriter, SourceDtype as Numbers};
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::direct::{ALIGN, ShardOutput, SourceFile, buffer};
@@ -520,7 +520,7 @@ impl UnshardWork<'_> {
                 // The offsets of these rows, relative to the first one, and the patches between
                 // them.
                 sws_kernels::PartRows::Whole => {
-                    let kind = Offsets::of(encoding, cols);
+                    let kind = encoding.offsets(cols);
                     let list = kind.len(all).ok_or_else(damaged)?;
                     let first = kind.first(rows.start);
                     let place = kind.place(first);

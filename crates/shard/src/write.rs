@@ -6,7 +6,6 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crossbeam_channel::{Receiver, Sender};
-use serde::{Deserialize, Serialize};
 use sws_format::{
     Checkpoint, CopiedFile, FileEntry, JOURNAL, LEARNED_FILE, MANIFEST_FILE, Manifest,
     ManifestError, ModelIdentity, Naming, Piece, Progress, StandIn, Tensor,
@@ -16,7 +15,7 @@ use sws_kernels::Encoding;
 use super::direct::{ALIGN, ShardOutput};
 use super::encode::{EncodeContext, EncodeWorker};
 use super::journal::Journal;
-use super::kept::{self, FinishedShards, OutputState};
+use super::kept::{self, FinishedShards, JournalLine, OutputState, ShardIdentity};
 use super::outdir::OutDir;
 use super::parts::TensorTarget;
 use super::plan::{self, ShardJob};
@@ -161,45 +160,6 @@ pub fn resume(
         source_bytes: source_bytes(&jobs),
         stored_bytes: stored_bytes(&manifest),
     })
-}
-
-/// Identifies the job that a journal belongs to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct ShardIdentity {
-    version: u32,
-    pub(super) fingerprint: String,
-    pub(super) encoding: String,
-    stand_ins: Option<String>,
-    shards: usize,
-}
-
-impl ShardIdentity {
-    fn of(source: &Manifest, options: &ShardOptions, jobs: &[ShardJob]) -> ShardIdentity {
-        ShardIdentity {
-            version: 2,
-            fingerprint: source.model.fingerprint.clone(),
-            encoding: options.encoding.name().to_owned(),
-            stand_ins: options.stand_ins.map(|e| e.name().to_owned()),
-            shards: jobs.len(),
-        }
-    }
-}
-
-/// A journal line: a finished shard.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct JournalLine {
-    pub(super) index: usize,
-    pub(super) len: u64,
-    pub(super) tensors: Vec<Tensor>,
-}
-
-impl JournalLine {
-    /// True if the extents of this line can be used to read a shard. A foreign journal may contain
-    /// other lines.
-    pub(super) fn can_be_read(&self) -> bool {
-        let mut parts = self.tensors.iter().flat_map(|tensor| &tensor.parts);
-        parts.all(|part| part.file as usize == self.index && part.check_len > 0)
-    }
 }
 
 /// The encoding of the shards in a directory, finished or begun; `None` if it has none.

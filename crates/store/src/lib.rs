@@ -35,6 +35,7 @@ mod memory;
 mod probe;
 mod reader;
 mod scheduler;
+mod shared;
 mod simulation;
 mod slot;
 mod stats;

@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::scheduler::ReadJob;
-use crate::store::StoreShared;
+use crate::shared::StoreShared;
 
 /// Bytes of a file on one device, before the next device continues.
 const STRIPE: u64 = 1 << 20;

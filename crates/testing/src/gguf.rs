@@ -164,3 +164,13 @@ impl Key {
 pub fn text(text: &str) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
 }
+
+/// The number of a type in GGUF files, and the bytes of a number.
+fn kind_of(dtype: safetensors::Dtype) -> (u32, usize) {
+    match dtype {
+        safetensors::Dtype::F32 => (0, 4),
+        safetensors::Dtype::F16 => (1, 2),
+        safetensors::Dtype::BF16 => (30, 2),
+        other => panic!("{other:?} in a golden"),
+    }
+}

@@ -4,6 +4,7 @@ mod file;
 mod forecast;
 mod learned;
 mod shape;
+mod size;
 #[cfg(test)]
 mod tests;
 mod tokens;
@@ -13,7 +14,8 @@ pub use file::{DraftError, MAX_RANK};
 pub use forecast::{margin, norm};
 use learned::FEATURES;
 pub use learned::{DEPTH, Learned};
-pub use shape::{DraftShape, DraftSize};
+pub use shape::DraftShape;
+pub use size::DraftSize;
 use sws_cache::history::{ExpertPairs, History};
 use sws_cache::{SavedError, SavedTensors};
 use sws_format::{Dtype, Pass, PieceId, PieceKind};

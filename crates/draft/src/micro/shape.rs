@@ -1,10 +1,6 @@
-//! Shape of a draft's model, and size of the draft.
+//! Shape of a draft's model.
 
-use super::learned::{DEPTH, FEATURES};
-use super::tokens::FrequentTokens;
-use super::{Learned, MAX_TOKENS, Pending};
-use crate::blueprint::LayerBlueprint;
-use sws_cache::history::{ExpertPairs, History, HistoryShape};
+use sws_cache::history::HistoryShape;
 
 /// The dimensions of a model, and of its use, that a draft needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,17 +17,6 @@ pub struct DraftShape {
     pub sequences: usize,
 }
 
-/// Sizes of the tables of a draft.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DraftSize {
-    /// The rank of corrections.
-    pub rank: usize,
-    /// Number of tokens whose experts are remembered.
-    pub tokens: usize,
-    /// Largest distance, in layers, at which experts used together are counted.
-    pub distances: usize,
-}
-
 impl DraftShape {
     pub(super) fn history(&self) -> HistoryShape {
         HistoryShape { layers: self.layers.len(), experts: self.experts, top_k: self.top_k }
@@ -39,47 +24,5 @@ impl DraftShape {
 
     pub(super) fn place(&self, layer: usize) -> Option<usize> {
         self.layers.binary_search(&layer).ok()
-    }
-}
-
-impl DraftSize {
-    /// The best size that fits into `bytes`. Counts of experts used together come first, then a
-    /// correction of rank `rank`, then tokens, up to `vocab` of them. `None` if not even a history
-    /// fits.
-    pub fn within(
-        bytes: usize,
-        shape: &DraftShape,
-        rank: usize,
-        vocab: usize,
-    ) -> Option<DraftSize> {
-        let fits = |size: DraftSize| size.bytes(shape) <= bytes;
-        let mut size = DraftSize { rank: 0, tokens: 0, distances: 0 };
-        if !fits(size) {
-            return None;
-        }
-        let distances = (1..=DEPTH).rev().map(|distances| DraftSize { distances, ..size });
-        size = distances.into_iter().find(|&size| fits(size)).unwrap_or(size);
-        let corrected = DraftSize { rank, ..size };
-        if fits(corrected) {
-            size = corrected;
-        }
-        let row = FrequentTokens::row_bytes(shape.layers.len(), shape.top_k);
-        size.tokens = ((bytes - size.bytes(shape)) / row).min(vocab.next_multiple_of(4));
-        Some(size)
-    }
-
-    /// Bytes of memory of a draft of this size.
-    pub fn bytes(&self, shape: &DraftShape) -> usize {
-        let places = shape.layers.len();
-        let experts = shape.experts;
-        let known = History::bytes_for(shape.history(), shape.sequences)
-            + places * (experts + 1) * 4
-            + places * self.distances * ExpertPairs::bytes_for(experts)
-            + self.tokens * FrequentTokens::row_bytes(places, shape.top_k);
-        let pending = size_of::<Pending>() + 4 * (experts * (FEATURES + 1) + self.rank + 1);
-        let pass = 4 * places * 2 * MAX_TOKENS * experts + (DEPTH + 1) * (DEPTH + 1) * pending;
-        let said = places * (size_of::<LayerBlueprint>() + 8 * experts);
-        let scratch = 4 * (MAX_TOKENS + 4) * experts + 4 * (shape.hidden + self.rank + 1);
-        known + Learned::bytes_for(shape, self.rank) + pass + said + scratch
     }
 }

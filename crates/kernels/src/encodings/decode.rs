@@ -1,9 +1,6 @@
 //! Decoders from blocks of 64 columns to f32, one per encoding, for any instruction set.
 
-use std::marker::PhantomData;
-
-use super::facts::Scales;
-use super::{Encoding, Matrix, reference};
+use super::{Encoding, Matrix, RowCursor, reference};
 use crate::scalar::BLOCK;
 use crate::simd::{Simd, load_block};
 
@@ -11,67 +8,6 @@ use crate::simd::{Simd, load_block};
 pub(crate) trait ForDecoder<S: Simd> {
     /// Runs the code with this decoder.
     fn run<D: Decoder<S>>(self, s: S);
-}
-
-/// Position of the decoder in a row.
-#[derive(Clone, Copy)]
-pub(crate) struct RowCursor<'a> {
-    pub(super) row: usize,
-    pub(super) codes: *const u8,
-    /// Scales; the top of nested.
-    pub(super) scales: *const u8,
-    /// Of encodings with patches: those from the next block on. With act-order: the group of
-    /// each.
-    pub(super) beside: &'a [u8],
-    bytes: PhantomData<&'a [u8]>,
-}
-
-impl<'a> RowCursor<'a> {
-    /// A cursor at the beginning of a row. The encoding is a constant when a kernel is compiled.
-    #[inline(always)]
-    pub(crate) fn new(encoding: Encoding, m: &Matrix<'a>, row: usize) -> Self {
-        let facts = encoding.facts();
-        let scales = match facts.scales {
-            Scales::Within => &[],
-            Scales::ByRows | Scales::OfE4m3 { .. } => m.scales(encoding, row),
-        };
-        RowCursor {
-            row,
-            codes: m.row_bytes(0, row).as_ptr(),
-            scales: scales.as_ptr(),
-            beside: match facts.order {
-                Some(part) => m.part(part),
-                None => m.patches(encoding, row),
-            },
-            bytes: PhantomData,
-        }
-    }
-
-    /// The number of the row.
-    #[inline(always)]
-    pub(crate) fn row(&self) -> usize {
-        self.row
-    }
-
-    /// Start of the row's scales.
-    #[inline(always)]
-    pub(crate) fn scales(&self) -> *const u8 {
-        self.scales
-    }
-
-    /// Start of the row's bytes in the first part.
-    #[inline(always)]
-    pub(crate) fn codes(&self) -> *const u8 {
-        self.codes
-    }
-
-    /// [`Decoder::tail`] through the scalar reference.
-    pub(super) fn tail(&mut self, m: &Matrix<'a>) -> [f32; BLOCK] {
-        let mut out = [0.0; BLOCK];
-        let n = m.cols() % BLOCK;
-        reference::decode_block(m, self.row, m.cols() / BLOCK, &mut self.beside, &mut out[..n]);
-        out
-    }
 }
 
 /// Use of decoded blocks. It is no closure, which would be compiled for the baseline CPU where it is not
@@ -141,6 +77,14 @@ pub(crate) trait Decoder<S: Simd>: Copy {
     /// cursor must belong to this matrix and be past its whole blocks.
     #[inline(always)]
     fn tail<'a>(self, s: S, at: &mut RowCursor<'a>, m: &Matrix<'a>) -> [S::F; 4] {
-        load_block(s, &at.tail(m))
+        load_block(s, &tail_by_reference(at, m))
     }
+}
+
+/// [`Decoder::tail`] through the scalar reference.
+pub(super) fn tail_by_reference<'a>(at: &mut RowCursor<'a>, m: &Matrix<'a>) -> [f32; BLOCK] {
+    let mut out = [0.0; BLOCK];
+    let n = m.cols() % BLOCK;
+    reference::decode_block(m, at.row, m.cols() / BLOCK, &mut at.beside, &mut out[..n]);
+    out
 }

@@ -1,4 +1,4 @@
-//! The matches that lead to the kernel of each encoding.
+//! The matches that lead to the kernel of each encoding, and to the encoder of those that round.
 
 use super::bf11::simd::Bf11Simd;
 use super::bf12::simd::Bf12Simd;
@@ -6,8 +6,8 @@ use super::fp7::simd::Fp7Simd;
 use super::gguf::simd::Codebook;
 use super::nested::simd::NestedSimd;
 use super::{
-    Encoding, ForCoded, ForDecoder, ForEights, Fp8Scales, GgufBlocks, Int4Groups, Nvfp4Scale,
-    ZerosGroup, bf11, bf12, float, fp7, fp8, gguf, int4, mxfp4, nested, nvfp4, q,
+    EncodedRows, Encoding, ForCoded, ForDecoder, ForEights, Fp8Scales, GgufBlocks, Int4Groups,
+    Nvfp4Scale, ZerosGroup, bf11, bf12, float, fp7, fp8, gguf, int4, mxfp4, nested, nvfp4, q,
 };
 use crate::simd::Simd;
 use crate::simd::int8::Integers;
@@ -171,5 +171,22 @@ pub(crate) fn for_eights<N: Integers>(n: N, encoding: Encoding, code: impl ForEi
             _ => unreachable!("a format without a form"),
         },
         _ => unreachable!("an encoding without a form"),
+    }
+}
+
+/// Encodes rows of `cols` finite numbers in an encoding that rounds them.
+pub(super) fn encode_rounded(encoding: Encoding, wide: &[f32], cols: usize, out: &mut EncodedRows) {
+    let rows = wide.chunks(cols);
+    match encoding {
+        Encoding::Q8 => rows.for_each(|row| q::encode::q8_row(row, out)),
+        Encoding::Q4 => rows.for_each(|row| q::encode::q4_row(row, out)),
+        Encoding::Fp8(_) => {
+            wide.chunks(128 * cols).for_each(|rows| fp8::encode::fp8(rows, cols, out));
+        }
+        Encoding::Mxfp4 => rows.for_each(|row| mxfp4::encode::mxfp4_row(row, out)),
+        Encoding::Gguf(GgufBlocks::Q8_0) => {
+            rows.for_each(|row| gguf::encode::q8_0_row(row, out));
+        }
+        _ => unreachable!("no encoding that rounds"),
     }
 }

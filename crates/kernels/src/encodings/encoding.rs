@@ -1,13 +1,4 @@
-//! Names of the encodings, and the way to their facts.
-
-use std::fmt;
-use std::str::FromStr;
-
-use super::facts::Facts;
-use super::{
-    Fp8Scales, GgufBlocks, Int4Groups, Nvfp4Scale, ZerosGroup, bf11, bf12, float, fp7, fp8, gguf,
-    int4, mxfp4, nested, nvfp4, q,
-};
+//! The encodings, and the kinds of scales, groups and blocks that some of them have.
 
 /// Storage format of the numbers of a matrix.
 ///
@@ -110,50 +101,157 @@ impl Encoding {
         Encoding::Fp7(Fp8Scales::WholeBf16),
         Encoding::Fp7(Fp8Scales::Thirtytwos),
     ];
+}
 
-    /// What is known of it.
-    #[inline(always)]
-    pub(super) const fn facts(self) -> &'static Facts {
-        match self {
-            Encoding::F32 => &float::F32,
-            Encoding::F16 => &float::F16,
-            Encoding::Bf16 => &float::BF16,
-            Encoding::Bf12 => &bf12::FACTS,
-            Encoding::Bf11 => &bf11::FACTS,
-            Encoding::Nested => &nested::NESTED,
-            Encoding::Top => &nested::TOP,
-            Encoding::Q8 => &q::Q8,
-            Encoding::Q4 => &q::Q4,
-            Encoding::Fp8(scales) => &fp8::FACTS[scales as usize],
-            Encoding::Fp7(scales) => &fp7::FACTS[scales as usize],
-            Encoding::Mxfp4 => &mxfp4::FACTS,
-            Encoding::Int4(groups) => int4::facts(groups),
-            Encoding::Nvfp4(scale) => &nvfp4::FACTS[scale as usize],
-            Encoding::Gguf(blocks) => &gguf::FACTS[blocks as usize],
-        }
+/// Scales of a matrix of e4m3 codes. Each kind has an encoding as published, and one in which the exponents
+/// of the codes are packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fp8Scales {
+    /// An f32 for each block of 128×128.
+    Squares,
+    /// A bf16 for each block of 128×128.
+    SquaresBf16,
+    /// An e8m0 for each block of 128×128.
+    SquaresE8m0,
+    /// An f32 for each row.
+    Rows,
+    /// A bf16 for each row.
+    RowsBf16,
+    /// One f32.
+    Whole,
+    /// One bf16.
+    WholeBf16,
+    /// An e8m0 for 32 weights.
+    Thirtytwos,
+}
+
+impl Fp8Scales {
+    /// Every kind, in the order in which tables list them.
+    pub const ALL: [Fp8Scales; 8] = [
+        Fp8Scales::Squares,
+        Fp8Scales::SquaresBf16,
+        Fp8Scales::SquaresE8m0,
+        Fp8Scales::Rows,
+        Fp8Scales::RowsBf16,
+        Fp8Scales::Whole,
+        Fp8Scales::WholeBf16,
+        Fp8Scales::Thirtytwos,
+    ];
+
+    /// True for one scale for each block of 128×128.
+    pub const fn is_squares(self) -> bool {
+        matches!(self, Fp8Scales::Squares | Fp8Scales::SquaresBf16 | Fp8Scales::SquaresE8m0)
     }
 }
 
-impl fmt::Display for Encoding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
+/// Groups of columns of four-bit codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Int4Groups {
+    /// Codes less 8, with a bf16 scale for 32 weights.
+    Symmetric32,
+    /// Codes less 8, with a bf16 scale for 128 weights.
+    Symmetric128,
+    /// Codes less a zero point, with a scale and a zero point for each group.
+    Zeros(ZerosGroup),
+    /// The same with as many groups, in which columns lie in any order: act-order.
+    ActOrder(ZerosGroup),
 }
 
-/// A word that names no encoding.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{0}` is not an encoding; choose one of f32, f16, bf16, bf12, bf11, nested, q8, q4, fp8, mxfp4, q8_0"
-)]
-pub struct UnknownEncoding(pub String);
+/// Columns that a scale with a zero point counts for: every so many in a row, or, with act-order,
+/// on average.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ZerosGroup {
+    /// 32 columns.
+    Of32,
+    /// 64 columns.
+    Of64,
+    /// 128 columns.
+    Of128,
+}
 
-impl FromStr for Encoding {
-    type Err = UnknownEncoding;
+impl ZerosGroup {
+    /// Every one.
+    pub const ALL: [ZerosGroup; 3] = [ZerosGroup::Of32, ZerosGroup::Of64, ZerosGroup::Of128];
+}
 
-    fn from_str(word: &str) -> Result<Self, Self::Err> {
-        Encoding::ALL
-            .into_iter()
-            .find(|e| e.name() == word)
-            .ok_or_else(|| UnknownEncoding(word.to_owned()))
-    }
+/// What the number of an nvfp4 matrix does to its scales.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Nvfp4Scale {
+    /// It is a factor.
+    Times,
+    /// It divides them.
+    Divided,
+}
+
+/// Format of a matrix whose rows are runs of blocks: codes, together with the scales that they
+/// share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum GgufBlocks {
+    /// Four bits and a scale for 32 weights.
+    Q4_0,
+    /// Four bits, a scale and a minimum for 32 weights.
+    Q4_1,
+    /// Five bits and a scale for 32 weights.
+    Q5_0,
+    /// Five bits, a scale and a minimum for 32 weights.
+    Q5_1,
+    /// Signed bytes and a scale for 32 weights.
+    Q8_0,
+    /// Two bits; scales and minima of four bits for 16 weights.
+    Q2K,
+    /// Three bits; scales of six bits for 16 weights.
+    Q3K,
+    /// Four bits; scales and minima of six bits for 32 weights.
+    Q4K,
+    /// Five bits; scales and minima of six bits for 32 weights.
+    Q5K,
+    /// Six bits; scales of eight bits for 16 weights.
+    Q6K,
+    /// Sixteen uneven values and a scale for 32 weights.
+    Iq4Nl,
+    /// Sixteen uneven values; scales of six bits for 32 weights.
+    Iq4Xs,
+    /// One of 2048 codebook entries for 8 weights, shifted; scales of three bits for 32 weights.
+    Iq1S,
+    /// The same, with shifts for 8 weights and scales for 16.
+    Iq1M,
+    /// One of 256 codebook entries and seven signs for 8 weights; scales of four bits for 32 weights.
+    Iq2Xxs,
+    /// One of 512 codebook entries and seven signs for 8 weights; scales of four bits for 16 weights.
+    Iq2Xs,
+    /// One of 1024 codebook entries and eight signs for 8 weights; scales of four bits for 16 weights.
+    Iq2S,
+    /// One of 256 codebook entries for 4 weights, seven signs for 8; scales of four bits for 32 weights.
+    Iq3Xxs,
+    /// One of 512 codebook entries for 4 weights, eight signs for 8; scales of four bits for 32 weights.
+    Iq3S,
+    /// e2m1 in blocks of 32 with an e8m0 scale, in another order than
+    /// [`Encoding::Mxfp4`].
+    Mxfp4,
+}
+
+impl GgufBlocks {
+    /// Every format, in the order in which tables list them.
+    pub const ALL: [GgufBlocks; 20] = [
+        GgufBlocks::Q4_0,
+        GgufBlocks::Q4_1,
+        GgufBlocks::Q5_0,
+        GgufBlocks::Q5_1,
+        GgufBlocks::Q8_0,
+        GgufBlocks::Q2K,
+        GgufBlocks::Q3K,
+        GgufBlocks::Q4K,
+        GgufBlocks::Q5K,
+        GgufBlocks::Q6K,
+        GgufBlocks::Iq4Nl,
+        GgufBlocks::Iq4Xs,
+        GgufBlocks::Iq1S,
+        GgufBlocks::Iq1M,
+        GgufBlocks::Iq2Xxs,
+        GgufBlocks::Iq2Xs,
+        GgufBlocks::Iq2S,
+        GgufBlocks::Iq3Xxs,
+        GgufBlocks::Iq3S,
+        GgufBlocks::Mxfp4,
+    ];
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::facts::Scales;
 use super::parts::TABLE_LEN;
-use super::{Encoding, Fp8Scales, Offsets, PartLen, PartRows};
+use super::{Encoding, Fp8Scales, PartLen, PartRows};
 
 /// An encoded matrix, or a block of its rows, in borrowed bytes.
 ///
@@ -149,7 +149,7 @@ impl<'a> Matrix<'a> {
             false => range.start % encoding.row_multiple(),
         };
         // `Part::len` has computed it above.
-        let offsets = Offsets::of(encoding, cols as u64).len(rows as u64);
+        let offsets = encoding.offsets(cols as u64).len(rows as u64);
         let offsets_len = if encoding.has_patches() { offsets.unwrap_or(0) as usize } else { 0 };
         let steps = [0, 1].map(|part: usize| held[part].len() / range.len().max(1));
         let rows = range.len();
@@ -280,7 +280,7 @@ impl<'a> Matrix<'a> {
 
     #[inline(always)]
     fn offset(&self, encoding: Encoding, row: usize) -> usize {
-        let offsets = Offsets::of(encoding, self.cols as u64);
+        let offsets = encoding.offsets(self.cols as u64);
         offsets.get(&self.parts[2][..self.offsets_len], self.first_row + row)
     }
 }

@@ -8,7 +8,8 @@
 //! | `decode.rs` | its kernel, for any instruction set; `coded.rs` and `int8.rs` where codes are summed |
 //! | `simd.rs` and one file for each instruction set | operations that only this encoding needs |
 //!
-//! `dispatch.rs` has the matches that lead to them, [`Facts`] the answers to everybody's questions.
+//! `encoding.rs` is below the folders. Above them, `lookup.rs` leads to their facts and has the answers to
+//! everybody's questions, `reference.rs` leads to their definitions, and `dispatch.rs` to their kernels.
 
 // Loops over registers by index are unrolled; some with iterators were not. Kernels have no closures,
 // which are compiled for the baseline CPU where they are not inlined.
@@ -27,6 +28,7 @@ macro_rules! nothing_shared {
 mod bf11;
 mod bf12;
 mod codes;
+mod cursor;
 mod decode;
 mod dispatch;
 mod encode;
@@ -39,6 +41,7 @@ mod fp8;
 mod gguf;
 mod int4;
 mod int8;
+mod lookup;
 mod matrix;
 mod mxfp4;
 mod nested;
@@ -51,19 +54,17 @@ mod scan;
 mod source;
 
 pub(crate) use codes::{Coded, ForCoded, RunScales, unit_codes};
-pub(crate) use decode::{Decoder, ForDecoder, RowCursor, Take};
+pub(crate) use cursor::RowCursor;
+pub(crate) use decode::{Decoder, ForDecoder, Take};
 pub(crate) use dispatch::{EncodingSimd, for_coded, for_common_decoder, for_decoder, for_eights};
 pub use encode::{
     EncodeError, EncodedRows, Encoder, ErrorSums, ExponentCounts, ExponentTable, ExponentTiers,
     TensorTally,
 };
-pub use encoding::{Encoding, UnknownEncoding};
-pub use fp8::Fp8Scales;
-pub use gguf::GgufBlocks;
-pub use int4::{Int4Groups, ZerosGroup};
+pub use encoding::{Encoding, Fp8Scales, GgufBlocks, Int4Groups, Nvfp4Scale, ZerosGroup};
 pub(crate) use int8::{Eights, ForEights, SpanFactors, SpanScales, int8_code};
+pub use lookup::UnknownEncoding;
 pub use matrix::{Matrix, MatrixError};
-pub use nvfp4::Nvfp4Scale;
 pub use offsets::{OffsetWriter, Offsets};
 pub use parts::{MatrixPart, PartLen, PartRows};
 pub(crate) use reference::decode_row;

@@ -1,7 +1,5 @@
 //! Offsets of the rows in the patches of bf12, bf11, nested and fp7.
 
-use super::Encoding;
-
 /// Arrangement of the offsets that stand before the patches of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offsets {
@@ -20,12 +18,10 @@ const GROUP_LEN: u64 = 4 + 2 * GROUP;
 const LONG: u64 = 2048;
 
 impl Offsets {
-    /// The arrangement of a matrix with this number of columns.
-    pub const fn of(encoding: Encoding, cols: u64) -> Offsets {
-        match encoding.facts().patches {
-            Some(patches) if patches.in_tiers && cols < LONG => Offsets::Shared,
-            _ => Offsets::Single,
-        }
+    /// The arrangement of a matrix with this number of columns, whose patches are in tiers or not.
+    #[inline(always)]
+    pub(super) const fn of(in_tiers: bool, cols: u64) -> Offsets {
+        if in_tiers && cols < LONG { Offsets::Shared } else { Offsets::Single }
     }
 
     /// Length of the offsets of so many rows, and of the end of the last; `None` if it exceeds 2⁶⁴.

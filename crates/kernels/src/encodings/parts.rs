@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Encoding, Offsets};
+use super::Offsets;
 
 /// One of the runs of bytes that make up an encoded matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,8 +24,8 @@ pub(super) enum PartCut {
     Shared { bytes: u64 },
     /// This many bytes for each column, which all rows share.
     Columns { bytes: u64 },
-    /// The patches of an encoding that has some.
-    Patches { of: Encoding },
+    /// Patches, in tiers or not.
+    Patches { in_tiers: bool },
 }
 
 /// Bytes of the table of exponents of a bf12, bf11 or fp7 matrix.
@@ -77,9 +77,9 @@ impl MatrixPart {
     /// The table of the exponents that have codes.
     pub(super) const TABLE: MatrixPart = MatrixPart::shared(".table", TABLE_LEN as u64);
 
-    /// The patches of an encoding.
-    pub(super) const fn patches(of: Encoding) -> MatrixPart {
-        MatrixPart { suffix: ".patches", cut: PartCut::Patches { of } }
+    /// Patches, in tiers or not.
+    pub(super) const fn patches(in_tiers: bool) -> MatrixPart {
+        MatrixPart { suffix: ".patches", cut: PartCut::Patches { in_tiers } }
     }
 
     /// The length of this part in a matrix of this shape; `None` if it exceeds 2⁶⁴.
@@ -87,7 +87,9 @@ impl MatrixPart {
         match self.cut {
             PartCut::Shared { bytes } => Some(PartLen::Exact(bytes)),
             PartCut::Columns { bytes } => Some(PartLen::Exact(cols.checked_mul(bytes)?)),
-            PartCut::Patches { of } => Some(PartLen::AtLeast(Offsets::of(of, cols).len(rows)?)),
+            PartCut::Patches { in_tiers } => {
+                Some(PartLen::AtLeast(Offsets::of(in_tiers, cols).len(rows)?))
+            }
             PartCut::Rows { .. } | PartCut::Planes { .. } => {
                 Some(PartLen::Exact(self.step_bytes(cols)?.checked_mul(self.steps(rows))?))
             }

@@ -71,6 +71,18 @@ pub fn tanh(x: f32) -> f32 {
     (if a < 0.625 { small } else { large }).copysign(x)
 }
 
+/// cap · tanh(x / cap).
+#[inline(always)]
+pub(super) fn capped(x: f32, cap: f32) -> f32 {
+    cap * tanh(x / cap)
+}
+
+/// Rotates one pair: the definition that all tiers compile.
+#[inline(always)]
+pub(super) fn turn(a: f32, b: f32, cos: f32, sin: f32) -> (f32, f32) {
+    (a.mul_add(cos, -(b * sin)), b.mul_add(cos, a * sin))
+}
+
 /// The error function, within 1.2 ulp.
 #[inline(always)]
 pub fn erf(x: f32) -> f32 {

@@ -15,6 +15,7 @@
 //! The caller must pass slices of matching lengths: a slice of the wrong length is a bug and
 //! panics.
 
+mod activation;
 mod attention;
 pub mod elementary;
 mod gate;
@@ -26,30 +27,30 @@ mod reference;
 mod rope;
 mod row;
 mod select;
+mod shapes;
 mod states;
 mod streams;
 mod vector;
 
+pub use activation::Activation;
 pub use attention::{
     Attention, AttentionScratch, CacheLayout, CacheMut, Distances, IndexQuery, KvCache, KvData,
     LEAST_PAGE, Page, Queries, Selected, Zero, attention, index_scores, key_products, q8, store,
     zeroed,
 };
-pub use gate::{Activation, gate, gate_interleaved};
-pub use norm::{NormWeight, layer_norm, rms_norm};
+pub use gate::{gate, gate_interleaved};
+pub use norm::{layer_norm, rms_norm};
 pub use pool::pool;
-pub use recurrent::{
-    ConvInput, MAX_TAPS, Rates, Recurrence, RecurrenceInputs, ShortConv, decays, l2_norm, recur,
-    short_conv, steps,
-};
-pub use rope::{RopePairs, RopeShape, rope, rope_tables};
+pub use recurrent::{decays, l2_norm, recur, short_conv, steps};
+pub use rope::{rope, rope_tables};
 pub use row::{add, axpy, dots, root_softplus, sigmoid, soft_cap, softmax};
 pub use select::{argmax, top_k};
-pub use states::{MAX_STATES, StateWeights, mix_states};
-pub use streams::{
-    MAX_STREAMS, StreamBias, StreamHead, StreamWriting, Streams, gated_mean, head_of_streams,
-    read_streams, stream_weights, write_streams,
+pub use shapes::{
+    ConvInput, MAX_STREAMS, MAX_TAPS, NormWeight, Rates, Recurrence, RecurrenceInputs, RopePairs,
+    RopeShape, ShortConv, StateWeights, StreamBias, StreamHead, StreamWriting, Streams,
 };
+pub use states::{MAX_STATES, mix_states};
+pub use streams::{gated_mean, head_of_streams, read_streams, stream_weights, write_streams};
 
 /// Defines a function that runs `lanes`, compiled for the tier it is given, or `reference` in
 /// `Tier::SCALAR`. `lanes` and everything it calls must be `#[inline(always)]`, or they would be

@@ -1,28 +1,9 @@
 //! RMSNorm and LayerNorm.
 
 use super::lanes::{LANES, dot, padded, sum, tree};
+use super::shapes::NormWeight;
 use super::{reference, tiered};
 use crate::Tier;
-
-/// Factor that a norm applies to its normalised row.
-#[derive(Clone, Copy, Debug)]
-pub enum NormWeight<'a> {
-    /// None.
-    None,
-    /// `w`, as long as a row.
-    Plain(&'a [f32]),
-    /// `1 + w`, as Gemma and Qwen3-Next store it.
-    OnePlus(&'a [f32]),
-}
-
-impl NormWeight<'_> {
-    fn fits(self, width: usize) -> bool {
-        match self {
-            NormWeight::None => true,
-            NormWeight::Plain(w) | NormWeight::OnePlus(w) => w.len() == width,
-        }
-    }
-}
 
 /// x = x / √(mean(x²) + eps) · weight for each row of `x` [rows, width], in place.
 pub fn rms_norm(tier: Tier, x: &mut [f32], width: usize, weight: NormWeight, eps: f32) {

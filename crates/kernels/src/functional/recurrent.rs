@@ -6,101 +6,12 @@
 
 use rayon::prelude::*;
 
-use super::elementary::{bounded_decay, decay, exp, silu, softplus};
+use super::elementary::{bounded_decay, decay, silu, softplus};
 use super::lanes::{LANES, Lanes, dot, padded};
+use super::shapes::{ConvInput, MAX_TAPS, Rates, Recurrence, RecurrenceInputs, ShortConv};
 use super::vector::Wide;
 use super::{reference, tiered};
-use crate::{Strided, Tier};
-
-/// The largest number of taps of a convolution.
-pub const MAX_TAPS: usize = 8;
-
-/// The shape of a layer whose heads each keep a matrix S [`key_dim`, `value_dim`].
-///
-/// For each token, S is multiplied by the decay; then S += k ⊗ u, where u is the value to write;
-/// then the output is Sᵀ q. With `delta`, only what S does not already return for k is written:
-/// u = β (v − Sᵀ k); without, u = β v. Sums go over k in ascending order, fused.
-#[derive(Clone, Copy, Debug)]
-pub struct Recurrence {
-    /// Heads.
-    pub heads: usize,
-    /// Heads of queries and keys; `heads` is a multiple of this.
-    pub key_heads: usize,
-    /// Elements of a query and a key.
-    pub key_dim: usize,
-    /// Elements of a value.
-    pub value_dim: usize,
-    /// True if each element of a key has its own decay; otherwise one is for the whole head.
-    pub decay_per_key: bool,
-    /// True for the delta rule.
-    pub delta: bool,
-    /// True if a head has the queries and keys of the head with its number modulo `key_heads`;
-    /// otherwise neighbours share them.
-    pub tiled: bool,
-}
-
-/// The inputs of a [`Recurrence`] for some tokens.
-#[derive(Clone, Copy, Debug)]
-pub struct RecurrenceInputs<'a> {
-    /// Number of tokens.
-    pub tokens: usize,
-    /// Queries: [tokens, key heads, key elements].
-    pub q: Strided<&'a [f32]>,
-    /// Keys, the same.
-    pub k: Strided<&'a [f32]>,
-    /// Values: [tokens, heads, value elements].
-    pub v: Strided<&'a [f32]>,
-    /// Factors of the state: [tokens, heads], or [tokens, heads, key elements].
-    pub decay: &'a [f32],
-    /// β: [tokens, heads].
-    pub beta: &'a [f32],
-}
-
-impl Recurrence {
-    /// Runs of 32 columns of a head; the last is padded with zeros.
-    pub fn blocks(&self) -> usize {
-        self.value_dim.div_ceil(LANES)
-    }
-
-    /// Numbers of the state: [heads, blocks, key elements, 32].
-    pub fn state_len(&self) -> usize {
-        self.heads * self.blocks() * self.key_dim * LANES
-    }
-
-    /// Numbers of the outputs of some tokens: [heads, blocks, tokens, 32].
-    pub fn output_len(&self, tokens: usize) -> usize {
-        self.heads * self.blocks() * tokens * LANES
-    }
-
-    /// The head of queries and keys that a head has.
-    #[inline(always)]
-    pub(super) fn key_head(&self, head: usize) -> usize {
-        if self.tiled { head % self.key_heads } else { head / (self.heads / self.key_heads) }
-    }
-
-    /// The decays of a token and a head: one, or one for each element of a key.
-    pub(super) fn decays<'a>(&self, all: &'a [f32], token: usize, head: usize) -> &'a [f32] {
-        let each = if self.decay_per_key { self.key_dim } else { 1 };
-        &all[(token * self.heads + head) * each..][..each]
-    }
-}
-
-impl<'a> RecurrenceInputs<'a> {
-    /// The query and the key of a token for a head.
-    #[inline(always)]
-    pub(super) fn query_and_key(
-        &self,
-        spec: &Recurrence,
-        token: usize,
-        head: usize,
-    ) -> [&'a [f32]; 2] {
-        let from = spec.key_head(head) * spec.key_dim;
-        [self.q, self.k].map(
-            #[inline(always)]
-            |x| &x.numbers[token * x.stride + from..][..spec.key_dim],
-        )
-    }
-}
+use crate::Tier;
 
 /// Takes tokens through a recurrence: changes `state` and writes `y`, in the layouts of
 /// [`Recurrence::state_len`] and [`Recurrence::output_len`].
@@ -130,42 +41,6 @@ pub fn recur(
     });
 }
 
-/// A convolution over the last few tokens, for each channel by itself.
-#[derive(Clone, Copy, Debug)]
-pub struct ShortConv<'a> {
-    /// Number of tokens, the current one included; up to [`MAX_TAPS`].
-    pub taps: usize,
-    /// Distance between tokens that are seen; 1 if none is left out.
-    pub dilation: usize,
-    /// [channels, taps], that of the current token last.
-    pub weight: &'a [f32],
-    /// Added to the sum, one for each channel.
-    pub bias: Option<&'a [f32]>,
-    /// True if SiLU is applied to the sum.
-    pub silu: bool,
-}
-
-/// Some tokens of a sequence, as a [`ShortConv`] reads them.
-#[derive(Clone, Copy, Debug)]
-pub struct ConvInput<'a> {
-    /// The inputs of the (taps − 1) · dilation tokens before, oldest first: [tokens, channels].
-    pub past: &'a [f32],
-    /// [tokens, channels]
-    pub x: &'a [f32],
-}
-
-impl<'a> ConvInput<'a> {
-    /// The row of the token `back` tokens before token `token`.
-    #[inline(always)]
-    pub(super) fn row(&self, channels: usize, token: usize, back: usize) -> &'a [f32] {
-        let past = self.past.len() / channels;
-        match token.checked_sub(back) {
-            Some(token) => &self.x[token * channels..][..channels],
-            None => &self.past[(past + token - back) * channels..][..channels],
-        }
-    }
-}
-
 /// The convolution at the tokens from `first` on: one for each row of `y` [rows, channels]. Each
 /// sum begins with the bias, or zero, and adds the oldest token first, fused.
 pub fn short_conv(tier: Tier, conv: &ShortConv, input: ConvInput, first: usize, y: &mut [f32]) {
@@ -187,34 +62,6 @@ pub fn short_conv(tier: Tier, conv: &ShortConv, input: ConvInput, first: usize, 
 pub fn l2_norm(tier: Tier, x: &mut [f32], width: usize, eps: f32, scale: f32) {
     assert!(width > 0 && x.len().is_multiple_of(width), "l2_norm: shapes");
     l2_norm_tiered(tier, x, width, eps, scale);
-}
-
-/// Rates of decays, as checkpoints have them, and what is made of them.
-#[derive(Clone, Copy, Debug)]
-pub enum Rates<'a> {
-    /// The logarithm of each: e^(−e^rate · softplus(x)).
-    Logarithms(&'a [f32]),
-    /// Each times −1: e^(rate · softplus(x)).
-    Negative(&'a [f32]),
-    /// The logarithm of each, and a bound below zero: e^(bound · sigmoid(e^rate · x)).
-    Bounded(&'a [f32], f32),
-}
-
-impl Rates<'_> {
-    fn len(&self) -> usize {
-        let (Rates::Logarithms(all) | Rates::Negative(all) | Rates::Bounded(all, _)) = self;
-        all.len()
-    }
-
-    /// The factor of a rate: of softplus(x), or of x within a bound.
-    #[inline(always)]
-    pub(super) fn factor(&self, i: usize) -> f32 {
-        match self {
-            Rates::Logarithms(all) => -exp(all[i]),
-            Rates::Negative(all) => all[i],
-            Rates::Bounded(all, _) => exp(all[i]),
-        }
-    }
 }
 
 /// x = the decay of x + `bias` for each row of `x` [rows, `bias`], in place. A rate serves as many

@@ -1,18 +1,16 @@
 //! The scalar reference: every functional in the plainest form, as its definition reads.
 //!
-//! The canonical reduction is that of `crate::scalar`. Only definitions for single numbers are
-//! shared with the other tiers: the elementary functions, [`Activation::at`], and the helpers of
-//! soft caps and rotary pairs.
+//! The canonical reduction is that of `crate::scalar`. Only definitions for single numbers (the
+//! elementary functions and [`Activation::at`]) and the softmax of a few are shared with the other
+//! tiers.
 
+use super::activation::Activation;
 use super::attention::{Attention, Distances, IndexQuery, KvCache, KvData, Queries};
-use super::elementary::exp;
-use super::gate::Activation;
-use super::norm::NormWeight;
-use super::recurrent::{ConvInput, Rates, Recurrence, RecurrenceInputs, ShortConv};
-use super::rope::{RopePairs, RopeShape, turn};
-use super::states::{StateWeights, softmax_ascending};
-use super::streams::{StreamHead, StreamWriting, Streams};
-use super::{elementary, row};
+use super::elementary::{self, capped, exp, turn};
+use super::shapes::{
+    ConvInput, NormWeight, Rates, Recurrence, RecurrenceInputs, RopePairs, RopeShape, ShortConv,
+    StateWeights, StreamHead, StreamWriting, Streams,
+};
 use crate::scalar::{LANES, dot, reduce};
 
 /// Sums `terms` into lane = index mod 32 by `add`, then reduces the lanes.
@@ -118,7 +116,7 @@ pub(super) fn root_softplus(x: &mut [f32]) {
 
 pub(super) fn soft_cap(x: &mut [f32], cap: f32) {
     for x in x {
-        *x = row::capped(*x, cap);
+        *x = capped(*x, cap);
     }
 }
 
@@ -213,6 +211,23 @@ pub(super) fn mix_states(weights: StateWeights, x: &[f32], y: &mut [f32]) {
     }
 }
 
+/// The softmax of a few numbers: in the plainest form, which all tiers use.
+#[inline(always)]
+pub(super) fn softmax_ascending(x: &mut [f32]) {
+    let mut largest = f32::NEG_INFINITY;
+    for &x in &*x {
+        largest = if x > largest { x } else { largest };
+    }
+    let mut sum = 0.0;
+    for x in &mut *x {
+        *x = exp(*x - largest);
+        sum += *x;
+    }
+    for x in x {
+        *x /= sum;
+    }
+}
+
 pub(super) fn rope(x: &mut [f32], shape: RopeShape, pairs: usize, cos: &[f32], sin: &[f32]) {
     for (head, x) in x.chunks_mut(shape.head_dim).enumerate() {
         let token = head / shape.heads;
@@ -275,7 +290,7 @@ pub(super) fn attention(
         let mut scores = Vec::new();
         for &(_, j) in &visible {
             let score = dot(q, &key(head / group, j)) * spec.scale;
-            let mut score = spec.soft_cap.map_or(score, |cap| row::capped(score, cap));
+            let mut score = spec.soft_cap.map_or(score, |cap| capped(score, cap));
             if let Some(Distances { bias, extent }) = distances
                 && position - j < extent
             {

@@ -3,31 +3,10 @@
 //! The caller handles the frequency scaling of a model family (linear, llama3, yarn, longrope) and
 //! passes a list of inverse frequencies and one factor.
 
+use super::elementary::turn;
+use super::shapes::{RopePairs, RopeShape};
 use super::{elementary, reference, tiered};
 use crate::Tier;
-
-/// Pairing of the elements that rotate together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RopePairs {
-    /// Element i with i + pairs ("rotate_half").
-    HalfSplit,
-    /// Element 2i with 2i + 1.
-    Interleaved,
-}
-
-/// Layout of the input of [`rope`]: `x` is [tokens, heads, head_dim], and in each head the
-/// `2 · pairs` elements from `offset` on are rotated.
-#[derive(Clone, Copy, Debug)]
-pub struct RopeShape {
-    /// Heads in a token's row.
-    pub heads: usize,
-    /// Elements in a head.
-    pub head_dim: usize,
-    /// The first element of a head that is rotated.
-    pub offset: usize,
-    /// Pairing of the elements.
-    pub pairs: RopePairs,
-}
 
 /// Fills `cos` and `sin`, both [tokens, pairs], for tokens at consecutive absolute positions.
 ///
@@ -102,10 +81,4 @@ fn rope_lanes(x: &mut [f32], shape: RopeShape, pairs: usize, cos: &[f32], sin: &
             }
         }
     }
-}
-
-/// Rotates one pair: the definition that all tiers compile.
-#[inline(always)]
-pub(super) fn turn(a: f32, b: f32, cos: f32, sin: f32) -> (f32, f32) {
-    (a.mul_add(cos, -(b * sin)), b.mul_add(cos, a * sin))
 }

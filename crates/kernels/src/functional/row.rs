@@ -1,6 +1,6 @@
 //! Softmax and element-wise operations.
 
-use super::elementary::{self, exp, tanh};
+use super::elementary::{self, capped, exp};
 use super::lanes::{LANES, Lanes, dot, maximum, padded, tree};
 use super::{reference, tiered};
 use crate::Tier;
@@ -162,10 +162,4 @@ fn soft_cap_lanes(x: &mut [f32], cap: f32) {
     for x in x {
         *x = capped(*x, cap);
     }
-}
-
-/// cap · tanh(x / cap).
-#[inline(always)]
-pub(super) fn capped(x: f32, cap: f32) -> f32 {
-    cap * tanh(x / cap)
 }

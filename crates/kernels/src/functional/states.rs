@@ -1,21 +1,11 @@
 //! Residual states: the mix of a state and of earlier ones that a branch reads.
 
-use super::elementary::exp;
 use super::lanes::{LANES, dot, padded, tree};
+use super::reference::softmax_ascending;
+use super::shapes::StateWeights;
 use super::streams::mixed;
 use super::{reference, tiered};
 use crate::Tier;
-
-/// The vectors by which states are weighed, each as long as a state.
-#[derive(Clone, Copy, Debug)]
-pub struct StateWeights<'a> {
-    /// Factors of a normed state.
-    pub norm: &'a [f32],
-    /// Multiplied with the result, to the logit of the state.
-    pub row: &'a [f32],
-    /// Added to the mean of squares.
-    pub eps: f32,
-}
 
 /// The largest number of states.
 pub const MAX_STATES: usize = 64;
@@ -68,21 +58,4 @@ fn logit(StateWeights { norm, row, eps }: StateWeights, x: &[f32]) -> f32 {
         }
     }
     tree(acc)
-}
-
-/// The softmax of a few numbers: in the plainest form, which is also the reference.
-#[inline(always)]
-pub(super) fn softmax_ascending(x: &mut [f32]) {
-    let mut largest = f32::NEG_INFINITY;
-    for &x in &*x {
-        largest = if x > largest { x } else { largest };
-    }
-    let mut sum = 0.0;
-    for x in &mut *x {
-        *x = exp(*x - largest);
-        sum += *x;
-    }
-    for x in x {
-        *x /= sum;
-    }
 }

@@ -7,79 +7,9 @@
 
 use super::elementary::{exp, sigmoid};
 use super::lanes::{LANES, Lanes, dot, padded, tree};
+use super::shapes::{MAX_STREAMS, StreamBias, StreamHead, StreamWriting, Streams};
 use super::{reference, tiered};
 use crate::Tier;
-
-/// Residual streams of a model.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Streams {
-    /// Number of streams, up to [`MAX_STREAMS`].
-    pub count: usize,
-    /// The weights of writing.
-    pub writing: StreamWriting,
-    /// Added to weights of reading and mixing, and to the sums that divide.
-    pub eps: f32,
-}
-
-/// The way in which a branch is added to streams.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum StreamWriting {
-    /// Streams are mixed.
-    Mixed {
-        /// Number of times that rows and columns of the matrix of mixing are divided by their sums.
-        iterations: usize,
-    },
-    /// Streams stay as they are. The epsilon is added to weights of writing, too.
-    Apart {
-        /// The largest weight of writing, where others have 2.
-        magnitude: f32,
-    },
-    /// The same with a largest weight of 2 and no epsilon. What a branch reads is made otherwise:
-    /// there are weights of writing alone.
-    Alone,
-}
-
-/// The largest number of streams.
-pub const MAX_STREAMS: usize = 16;
-
-impl Streams {
-    /// Number of weights of a token.
-    pub const fn weights(&self) -> usize {
-        match self.writing {
-            StreamWriting::Mixed { .. } => (2 + self.count) * self.count,
-            StreamWriting::Apart { .. } => 2 * self.count,
-            StreamWriting::Alone => self.count,
-        }
-    }
-
-    /// Number of factors of their products.
-    pub const fn scales(&self) -> usize {
-        match self.writing {
-            StreamWriting::Mixed { .. } => 3,
-            StreamWriting::Apart { .. } => 2,
-            StreamWriting::Alone => 1,
-        }
-    }
-
-    /// The weights of writing among those of a token; None if streams are mixed, too.
-    #[inline(always)]
-    pub(super) fn writes<'x>(&self, weights: &'x [f32]) -> Option<&'x [f32]> {
-        match self.writing {
-            StreamWriting::Mixed { .. } => None,
-            StreamWriting::Apart { .. } => Some(&weights[self.count..][..self.count]),
-            StreamWriting::Alone => Some(&weights[..self.count]),
-        }
-    }
-}
-
-/// What turns products of streams into weights.
-#[derive(Clone, Copy, Debug)]
-pub struct StreamBias<'a> {
-    /// Factors of the products for reading, writing and mixing.
-    pub scale: &'a [f32],
-    /// Added to each product after that.
-    pub base: &'a [f32],
-}
 
 /// Turns products m [tokens, weights] into weights, in place: for each token
 ///
@@ -150,21 +80,6 @@ fn check(streams: Streams, weights: &[f32], (x, y): (&[f32], &[f32])) {
             && Some(x.len()) == y.len().checked_mul(streams.count),
         "streams: shapes"
     );
-}
-
-/// The mix of streams that goes to the head.
-#[derive(Clone, Copy, Debug)]
-pub struct StreamHead<'a> {
-    /// A row of weights for each stream: [count, count · width].
-    pub rows: &'a [f32],
-    /// The factor of the products.
-    pub scale: f32,
-    /// Added to each of them after that.
-    pub base: &'a [f32],
-    /// Added to the mean of squares of all streams.
-    pub norm_eps: f32,
-    /// Added to the weights.
-    pub eps: f32,
 }
 
 /// y = Σ (sigmoid(row_i · x / √(mean(x²) + norm_eps) · scale + base_i) + eps) · x_i for one token,

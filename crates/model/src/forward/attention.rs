@@ -10,10 +10,10 @@ use sws_format::Span;
 use sws_kernels::functional::{Attention, RopeShape, attention as attend};
 use sws_kernels::{PackedInput, ScratchPool, Tier, threads_for};
 
-use super::branches::norm;
 use super::by_rows::{by_rows, rows_of, rows_of_mut};
 use super::linear::{Product, multiply};
 use super::mixer::{MixerContext, OutputRoom, Turned, add_bias, project_out, turn};
+use super::norms::norm;
 use crate::layer_state::{KvState, SequenceState};
 use crate::role::Role;
 use crate::rope::Rope;

@@ -19,11 +19,11 @@ use sws_kernels::functional::{
 };
 use sws_kernels::{PackedInput, Tier, threads_for};
 
-use super::branches::norm;
 use super::by_rows::by_rows;
 use super::indexer::{TOGETHER, best, end_with, expand};
 use super::linear::Product;
 use super::mixer::{MixerContext, Turned, turn};
+use super::norms::norm;
 use crate::layer_state::KvState;
 use crate::role::Role;
 use crate::rope::Rope;

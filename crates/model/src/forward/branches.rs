@@ -1,16 +1,14 @@
-//! Norms and factors: inputs of a layer's branches, and addition of branches to the hidden state.
+//! Inputs of a layer's branches, and addition of branches to the hidden state.
 
 use sws_format::{PieceId, PieceKind};
-use sws_kernels::Tier;
-use sws_kernels::functional::{NormWeight, add, layer_norm, rms_norm};
+use sws_kernels::functional::add;
 
 use super::by_rows::by_rows;
-use super::streams::Branch;
+use super::norms::{NormVectors, norm, scale};
 use super::{ForwardError, ForwardPass, kept, streams};
-use crate::order::Site;
+use crate::order::{Branch, Site};
 use crate::role::Role;
-use crate::source::{WeightSource, Weights};
-use crate::spec::Norm;
+use crate::source::WeightSource;
 use crate::state::ForwardState;
 
 impl ForwardPass {
@@ -81,60 +79,5 @@ impl ForwardPass {
             Ok(())
         })?;
         Ok(())
-    }
-}
-
-/// Multiplies every number by `factor`.
-pub(super) fn scale(factor: f32, x: &mut [f32]) {
-    if factor != 1.0 {
-        by_rows(x, 1, |_, x| x.iter_mut().for_each(|x| *x *= factor));
-    }
-}
-
-/// The weights of a norm, and its bias if it has one.
-#[derive(Clone, Copy)]
-pub(super) struct NormVectors<'w> {
-    pub(super) weight: &'w [f32],
-    bias: Option<&'w [f32]>,
-}
-
-impl<'w> From<&'w [f32]> for NormVectors<'w> {
-    fn from(weight: &'w [f32]) -> Self {
-        NormVectors { weight, bias: None }
-    }
-}
-
-impl<'w> NormVectors<'w> {
-    /// The weights for a norm of the hidden state.
-    pub(super) fn of(weights: &'w dyn Weights, piece: PieceId, role: Role, by: Norm) -> Self {
-        let bias = match role {
-            Role::MixerNorm => Some(Role::MixerNormBias),
-            Role::FfnNorm => Some(Role::FfnNormBias),
-            Role::FinalNorm => Some(Role::FinalNormBias),
-            _ => None,
-        };
-        let weight = weights.vector(piece, role);
-        let bias = bias.filter(|_| by.has_bias()).map(|role| weights.vector(piece, role));
-        NormVectors { weight, bias }
-    }
-}
-
-/// Norms every row.
-pub(super) fn norm<'w>(
-    tier: Tier,
-    norm: Norm,
-    rows: &mut [f32],
-    width: usize,
-    vectors: impl Into<NormVectors<'w>>,
-) {
-    let NormVectors { weight, bias } = vectors.into();
-    match norm {
-        Norm::Rms { eps, one_plus: true } => {
-            rms_norm(tier, rows, width, NormWeight::OnePlus(weight), eps);
-        }
-        Norm::Rms { eps, one_plus: false } => {
-            rms_norm(tier, rows, width, NormWeight::Plain(weight), eps);
-        }
-        Norm::Layer { eps, .. } => layer_norm(tier, rows, width, weight, bias, eps),
     }
 }

@@ -3,10 +3,10 @@
 use sws_format::PieceId;
 use sws_kernels::functional::soft_cap;
 
-use super::branches::{NormVectors, norm, scale};
 use super::by_rows::by_rows;
 use super::linear::{Product, multiply};
 use super::mixer::add_bias;
+use super::norms::{NormVectors, norm, scale};
 use super::{ForwardError, ForwardPass, LogitRows, streams};
 use crate::role::Role;
 use crate::source::WeightSource;

@@ -4,9 +4,9 @@
 use sws_format::{PieceId, PieceKind};
 use sws_kernels::functional::gate;
 
-use super::branches::{norm, scale};
 use super::by_rows::by_rows;
 use super::linear::{Product, multiply};
+use super::norms::{norm, scale};
 use super::rows::look_up;
 use super::{ForwardError, ForwardPass};
 use crate::order::Site;

@@ -9,8 +9,7 @@ use sws_kernels::Tier;
 use sws_kernels::functional::{StateWeights, add, mix_states};
 
 use super::by_rows::by_rows;
-use super::streams::Branch;
-use crate::order::Site;
+use crate::order::{Branch, Site};
 use crate::role::Role;
 use crate::source::Weights;
 use crate::spec::ModelSpec;

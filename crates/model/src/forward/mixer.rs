@@ -6,9 +6,9 @@ use sws_kernels::functional::elementary::ln64;
 use sws_kernels::functional::{RopeShape, add, rope};
 use sws_kernels::{PackedInput, ScratchPool, Tier};
 
-use super::branches::scale;
 use super::by_rows::by_rows;
 use super::linear::{Product, multiply};
+use super::norms::scale;
 use crate::role::Role;
 use crate::rope::Rope;
 use crate::source::{SourceError, Weights};

@@ -6,11 +6,11 @@ use sws_format::{PieceId, PieceKind};
 use sws_kernels::functional::{add, axpy, sigmoid};
 use sws_kernels::{PackedInput, Tier};
 
-use super::branches::{norm, scale};
 use super::by_rows::by_rows;
 use super::experts::{CpuExecutor, ROWS_TOGETHER, TOGETHER};
 use super::linear::{Product, multiply};
 use super::mlp::{MlpBlock, gated_mlp, weighed_mlp};
+use super::norms::{norm, scale};
 use super::router;
 use super::strips::strips;
 use super::{ForwardError, ForwardPass};

@@ -5,12 +5,12 @@
 //! convolution of earlier values is added, too.
 
 use sws_format::{Pass, PieceId, PieceKind, Span};
-use sws_kernels::Tier;
-use sws_kernels::functional::{NormWeight, ShortConv, add, dots, rms_norm, sigmoid};
+use sws_kernels::functional::{ShortConv, add, dots, sigmoid};
 
 use super::by_rows::by_rows;
 use super::linear::{Product, multiply};
 use super::mixer::MixerContext;
+use super::norms::norm_streams;
 use super::past::filter;
 use crate::layer_state::SequenceState;
 use crate::role::Role;
@@ -196,17 +196,6 @@ fn signed_root(x: f32) -> f32 {
     let size = if x.abs() < 1e-6 { 1e-6 } else { x.abs() };
     let sign = if x == 0.0 { 0.0 } else { x.signum() };
     size.sqrt() * sign
-}
-
-/// Norms each stream of some tokens [tokens, streams, width] with factors of its own: one plus the
-/// weights [streams, width].
-pub(super) fn norm_streams(tier: Tier, width: usize, weight: &[f32], eps: f32, x: &mut [f32]) {
-    by_rows(x, weight.len(), |_, rows| {
-        for (at, stream) in rows.chunks_exact_mut(width).enumerate() {
-            let weight = &weight[at * width % weight.len()..][..width];
-            rms_norm(tier, stream, width, NormWeight::OnePlus(weight), eps);
-        }
-    });
 }
 
 #[cfg(test)]

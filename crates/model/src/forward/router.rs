@@ -8,12 +8,12 @@ use sws_kernels::functional::elementary::exp;
 use sws_kernels::functional::{add, root_softplus, sigmoid, softmax, top_k};
 use sws_kernels::{PackedInput, ScratchPool, Tier};
 
-use super::branches::{NormVectors, norm, scale};
 use super::kept;
 use super::linear::{Product, multiply};
 use super::mixer::add_bias;
-use super::streams::{Branch, Gated, gated, mix, weigh};
-use crate::order::Site;
+use super::norms::{NormVectors, norm, scale};
+use super::streams::{Gated, gated, mix, weigh};
+use crate::order::{Branch, Site};
 use crate::role::Role;
 use crate::source::{Routed, SourceError, Weights};
 use crate::spec::{

@@ -13,24 +13,15 @@ use sws_kernels::functional::{
 };
 use sws_kernels::{PackedInput, Packings, ScratchPool, Tier};
 
-use super::branches::NormVectors;
 use super::by_rows::by_rows;
 use super::kept;
 use super::linear::{Product, multiply};
-use super::ngrams::norm_streams;
-use crate::order::Site;
+use super::norms::{NormVectors, norm_streams};
+use crate::order::Branch;
 use crate::role::Role;
 use crate::source::{SourceError, Weights};
 use crate::spec::{ModelSpec, StreamReads};
 use crate::workspace::{GateWork, StreamWork, Workspace, grown};
-
-/// A branch of a layer.
-#[derive(Clone, Copy)]
-pub(super) struct Branch<'a> {
-    pub(super) spec: &'a ModelSpec,
-    pub(super) layer: usize,
-    pub(super) site: Site,
-}
 
 /// Writes the normed input of a branch to `work.x` and `work.input`: the hidden state, a mix of it
 /// and the kept states, or a mix of its streams. In the last case the weights of the streams are in

@@ -5,9 +5,9 @@ use sws_format::Span;
 use sws_kernels::Tier;
 use sws_kernels::functional::rope_tables;
 
-use super::branches::{NormVectors, norm, scale};
 use super::by_rows::by_rows;
 use super::moe::group;
+use super::norms::{NormVectors, norm, scale};
 use crate::rope::Rope;
 use crate::spec::Norm;
 use crate::workspace::{ExpertWork, RopeTables, Workspace, grown};

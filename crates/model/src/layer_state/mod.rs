@@ -15,14 +15,14 @@ pub(crate) use compressed::CompressedState;
 pub(crate) use kv::KvState;
 pub(crate) use latent::LatentState;
 pub(crate) use pages::SharedPage;
-pub(crate) use recurrent::{RecurrentSize, RecurrentState};
+pub(crate) use recurrent::RecurrentState;
 
 use std::io::{self, Read, Write};
 use std::ops::Range;
 
 use sws_kernels::functional::q8;
 
-use crate::spec::{Mixer, ModelSpec};
+use crate::spec::{Mixer, ModelSpec, RecurrentSize};
 
 /// Precision in which keys and values, or latents, are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

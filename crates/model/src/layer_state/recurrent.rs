@@ -8,15 +8,7 @@ use sws_kernels::functional::{Page, zeroed};
 
 use super::bytes::{read_numbers, write_numbers};
 use super::pages::{SharedPage, each_page, shared_bytes};
-
-/// The size of such a state, in values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RecurrentSize {
-    /// Inputs of the last few tokens, for a short convolution.
-    pub(crate) past: usize,
-    /// Sums over all tokens.
-    pub(crate) sums: usize,
-}
+use crate::spec::RecurrentSize;
 
 /// The state of such a layer. It depends on all tokens so far, so it cannot go back without a
 /// snapshot. A snapshot or fork shares the memory until one of the two changes and copies it.
@@ -26,16 +18,6 @@ pub(crate) struct RecurrentState {
     /// Inputs of the last tokens. Like the sums, they are empty before the first token.
     past: Page<f32>,
     sums: Page<f32>,
-}
-
-impl RecurrentSize {
-    /// The size for a layer that remembers nothing.
-    pub(crate) const NONE: RecurrentSize = RecurrentSize { past: 0, sums: 0 };
-
-    /// Bytes of the state, at most.
-    pub(super) fn bytes(self) -> u64 {
-        ((self.past + self.sums) * size_of::<f32>()) as u64
-    }
 }
 
 impl RecurrentState {

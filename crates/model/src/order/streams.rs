@@ -15,6 +15,14 @@ pub(crate) enum Site {
     Ffn,
 }
 
+/// A branch of a layer.
+#[derive(Clone, Copy)]
+pub(crate) struct Branch<'a> {
+    pub(crate) spec: &'a ModelSpec,
+    pub(crate) layer: usize,
+    pub(crate) site: Site,
+}
+
 impl Site {
     /// The piece with the weights by which the branch reads and writes streams. The weights of
     /// experts are stored with their router, so that forecasts can query it.

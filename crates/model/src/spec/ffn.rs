@@ -1,21 +1,9 @@
-//! Feed-forward blocks: MLPs, and shared experts.
+//! MLPs, and shared experts.
 
 use sws_format::PieceKind;
 use sws_kernels::functional::Activation;
 
-use super::MoeSpec;
 use crate::role::Role;
-
-/// The feed-forward block of a layer.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Ffn {
-    /// One gated MLP for every token.
-    Dense(MlpSpec),
-    /// A mixture of experts; each token uses a few of them.
-    Moe(MoeSpec),
-    /// None.
-    None,
-}
 
 /// A gated MLP: down(activation(gate(x), up(x))).
 #[derive(Clone, Copy, Debug, PartialEq)]

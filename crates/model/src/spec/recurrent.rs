@@ -3,7 +3,6 @@
 use sws_kernels::functional::{Activation, Recurrence};
 
 use super::Mixer;
-use crate::layer_state::RecurrentSize;
 use crate::role::Role;
 
 /// A gated delta net. Queries, keys and values of all heads go through a short convolution; queries
@@ -94,6 +93,25 @@ pub struct StateSpaceSpec {
     pub bias: bool,
     /// Eps of the norm of outputs.
     pub eps: f32,
+}
+
+/// The size of the state of a layer that remembers all earlier tokens in a fixed number of values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RecurrentSize {
+    /// Inputs of the last few tokens, for a short convolution.
+    pub(crate) past: usize,
+    /// Sums over all tokens.
+    pub(crate) sums: usize,
+}
+
+impl RecurrentSize {
+    /// The size for a layer that remembers nothing.
+    pub(crate) const NONE: RecurrentSize = RecurrentSize { past: 0, sums: 0 };
+
+    /// Bytes of the state, at most.
+    pub(crate) fn bytes(self) -> u64 {
+        ((self.past + self.sums) * size_of::<f32>()) as u64
+    }
 }
 
 impl DeltaSpec {

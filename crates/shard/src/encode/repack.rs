@@ -4,11 +4,12 @@ use rayon::prelude::*;
 use sws_format::{Geometry, Packing, Tensor};
 use sws_kernels::Encoding;
 
-use super::{EncodeWorker, STEP, SourceMatrix, WINDOW};
+use super::{EncodeWorker, STEP, SourceMatrix};
 use crate::ShardError;
 use crate::direct::{SourceFile, buffer};
 use crate::packed;
 use crate::parts::{PartWriter, TensorTarget};
+use crate::plan::WINDOW;
 
 impl EncodeWorker<'_> {
     /// Writes a packed matrix. Its numbers do not change.

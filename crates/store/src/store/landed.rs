@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use super::{NVMeWeightStore, StoreState};
+use super::NVMeWeightStore;
 use crate::fetch::Ticket;
 use crate::integrity::Transfer;
 use crate::scheduler::HeldPrefix;
@@ -55,14 +55,6 @@ impl NVMeWeightStore {
             HeldPrefix::Later => Err(NotLanded::Later),
             HeldPrefix::Over => Err(NotLanded::Over),
         }
-    }
-}
-
-impl StoreState {
-    /// True if a waiter for the prefix of a fetch should check again.
-    pub(super) fn has_landed(&self, ticket: Ticket) -> bool {
-        let mut watched = self.watched.iter();
-        watched.any(|&(other, len)| other == ticket && self.queue.has_landed(ticket, len))
     }
 }
 

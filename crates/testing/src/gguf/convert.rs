@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use super::keys::keys;
 use super::names::renamed;
 use super::stacks::{GRANITE, QWEN, fused, halve, stack};
-use super::{GgufFile, Key, delta, gpt_oss, latent};
+use super::{GgufFile, Key, delta, gpt_oss, kind_of, latent};
 use crate::goldens::{self, Tensors};
 
 /// The architecture of each model type.
@@ -227,16 +227,6 @@ fn add(
     }
     let shape: Vec<u64> = shape.iter().map(|&dim| dim as u64).collect();
     file.tensor(&name, kind, &shape, bytes);
-}
-
-/// The number of a type in GGUF files, and the bytes of a number.
-pub(super) fn kind_of(dtype: safetensors::Dtype) -> (u32, usize) {
-    match dtype {
-        safetensors::Dtype::F32 => (0, 4),
-        safetensors::Dtype::F16 => (1, 2),
-        safetensors::Dtype::BF16 => (30, 2),
-        other => panic!("{other:?} in a golden"),
-    }
 }
 
 /// The tensors of all files of a checkpoint.

@@ -1,7 +1,6 @@
 //! Experts, of which files have a tensor for all of a layer.
 
-use super::GgufFile;
-use super::convert::kind_of;
+use super::{GgufFile, kind_of};
 use crate::goldens::Tensors;
 
 /// Adds the experts of each layer, stacked.

@@ -15,7 +15,7 @@ pub(super) mod reference;
 pub(super) mod simd;
 
 use super::facts::{Facts, Made, Patches};
-use super::{Encoding, MatrixPart, SourceDtype};
+use super::{MatrixPart, SourceDtype};
 use crate::scalar::BLOCK;
 
 /// Bytes of a whole block: signs and mantissas, and two planes.
@@ -30,6 +30,6 @@ pub(super) const FACTS: Facts = Facts {
     patches: Some(PATCHES),
     ..Facts::new(
         "bf11",
-        &[MatrixPart::planes(&[8, 1, 1]), MatrixPart::TABLE, MatrixPart::patches(Encoding::Bf11)],
+        &[MatrixPart::planes(&[8, 1, 1]), MatrixPart::TABLE, MatrixPart::patches(PATCHES.in_tiers)],
     )
 };

@@ -13,14 +13,16 @@ pub(super) mod reference;
 pub(super) mod simd;
 
 use super::facts::{Facts, Made, Patches};
-use super::{Encoding, MatrixPart, SourceDtype};
+use super::{MatrixPart, SourceDtype};
+
+const PATCHES: Patches = Patches { typical: 1024, most: 32, in_tiers: false };
 
 pub(super) const FACTS: Facts = Facts {
     made: Made::Counted(SourceDtype::Bf16),
     is_lossy: false,
-    patches: Some(Patches { typical: 1024, most: 32, in_tiers: false }),
+    patches: Some(PATCHES),
     ..Facts::new(
         "bf12",
-        &[MatrixPart::planes(&[8, 4]), MatrixPart::TABLE, MatrixPart::patches(Encoding::Bf12)],
+        &[MatrixPart::planes(&[8, 4]), MatrixPart::TABLE, MatrixPart::patches(PATCHES.in_tiers)],
     )
 };

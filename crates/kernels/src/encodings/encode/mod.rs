@@ -8,13 +8,12 @@ mod counts;
 mod error;
 mod restore;
 mod round;
+mod rows;
 
+use super::dispatch::encode_rounded;
 use super::facts::Made;
 use super::parts::TABLE_LEN;
-use super::{
-    Encoding, Fp8Scales, GgufBlocks, OffsetWriter, Offsets, SourceDtype, bf11, bf12, fp7, fp8,
-    gguf, mxfp4, nested, q,
-};
+use super::{Encoding, Fp8Scales, OffsetWriter, SourceDtype, bf11, bf12, fp7, nested};
 
 pub use super::bf11::encode::ExponentTiers;
 pub use super::bf12::encode::ExponentTable;
@@ -22,6 +21,7 @@ pub use counts::ExponentCounts;
 pub use error::ErrorSums;
 pub(super) use error::{ErrorLanes, magnitude};
 pub(super) use round::{SHIFT, Small, round_to_bf16, round_to_f16};
+pub use rows::EncodedRows;
 
 /// An error in encoding numbers, or in restoring them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -73,21 +73,6 @@ pub struct Encoder {
     /// For bf12, bf11 and fp7, the code of each exponent.
     codes: [u8; 256],
     table: Option<[u8; TABLE_LEN]>,
-}
-
-/// One encoded block of rows. Its buffers are kept for reuse.
-#[derive(Clone, Debug, Default)]
-pub struct EncodedRows {
-    /// The bytes of these rows in each part that is split by rows, in the order of
-    /// [`Encoding::parts`].
-    pub parts: [Vec<u8>; 2],
-    /// Bytes of the patches of each row, where an encoding has some.
-    pub escapes: Vec<u32>,
-    /// The patches: the exponents of the escapes, or their codes.
-    pub exponents: Vec<u8>,
-    /// Error of a lossy encoding.
-    pub error: ErrorSums,
-    wide: Vec<f32>,
 }
 
 impl Encoder {
@@ -213,19 +198,7 @@ impl Encoder {
             let col = at % cols;
             return Err(EncodeError::NotFinite { encoding: self.encoding, row, col });
         }
-        let rows = wide.chunks(cols);
-        match self.encoding {
-            Encoding::Q8 => rows.for_each(|row| q::encode::q8_row(row, out)),
-            Encoding::Q4 => rows.for_each(|row| q::encode::q4_row(row, out)),
-            Encoding::Fp8(_) => {
-                wide.chunks(128 * cols).for_each(|rows| fp8::encode::fp8(rows, cols, out));
-            }
-            Encoding::Mxfp4 => rows.for_each(|row| mxfp4::encode::mxfp4_row(row, out)),
-            Encoding::Gguf(GgufBlocks::Q8_0) => {
-                rows.for_each(|row| gguf::encode::q8_0_row(row, out));
-            }
-            _ => unreachable!("no encoding that rounds"),
-        }
+        encode_rounded(self.encoding, wide, cols, out);
         Ok(())
     }
 }
@@ -243,7 +216,7 @@ pub struct TensorTally {
 impl TensorTally {
     /// A tally of no rows.
     pub fn new(encoder: &Encoder) -> Self {
-        let offsets = Offsets::of(encoder.encoding, encoder.cols as u64);
+        let offsets = encoder.encoding.offsets(encoder.cols as u64);
         let mut writer = OffsetWriter::new(offsets);
         let offsets = writer.push(0).to_vec();
         TensorTally { writer, offsets, patches: Vec::new(), error: ErrorSums::default() }

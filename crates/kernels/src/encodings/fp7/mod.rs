@@ -11,7 +11,7 @@ pub(super) mod reference;
 pub(super) mod simd;
 
 use super::facts::{Facts, Made, Patches, Scales};
-use super::{Encoding, Fp8Scales, MatrixPart, SourceDtype, bf11};
+use super::{Fp8Scales, MatrixPart, SourceDtype, bf11};
 use crate::scalar::BLOCK;
 
 /// Bytes of a whole block: nibbles and two planes.
@@ -35,16 +35,18 @@ const fn name(kind: Fp8Scales) -> &'static str {
     }
 }
 
+/// Like those of bf11.
+const PATCHES: Patches = Patches { most: 5, ..bf11::PATCHES };
+
 /// The parts of each kind: those of bf11, and the scales of the codes.
 static PARTS: [[MatrixPart; 4]; Fp8Scales::ALL.len()] = {
-    let packed = Encoding::Fp7(Fp8Scales::Squares);
     let mut all = [[MatrixPart::TABLE; 4]; Fp8Scales::ALL.len()];
     let mut i = 0;
     while i < all.len() {
         all[i] = [
             MatrixPart::planes(&[4, 1, 1]),
             MatrixPart::TABLE,
-            MatrixPart::patches(packed),
+            MatrixPart::patches(PATCHES.in_tiers),
             Fp8Scales::ALL[i].part(),
         ];
         i += 1;
@@ -62,7 +64,7 @@ pub(super) static FACTS: [Facts; Fp8Scales::ALL.len()] = {
             row_multiple: kind.rows(),
             made: Made::Counted(SourceDtype::E4m3),
             is_lossy: false,
-            patches: Some(Patches { most: 5, ..bf11::PATCHES }),
+            patches: Some(PATCHES),
             scales: Scales::OfE4m3 { part: 3, kind },
             powers: kind.powers_from(3),
             ..Facts::new(name(kind), &PARTS[i])

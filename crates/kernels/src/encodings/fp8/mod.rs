@@ -5,48 +5,9 @@ pub(super) mod encode;
 pub(super) mod reference;
 
 use super::facts::{Facts, Made, Scales};
-use super::{MatrixPart, SourceDtype};
-
-/// Scales of a matrix of e4m3 codes. Each kind has an encoding as published, and one in which the exponents
-/// of the codes are packed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Fp8Scales {
-    /// An f32 for each block of 128×128.
-    Squares,
-    /// A bf16 for each block of 128×128.
-    SquaresBf16,
-    /// An e8m0 for each block of 128×128.
-    SquaresE8m0,
-    /// An f32 for each row.
-    Rows,
-    /// A bf16 for each row.
-    RowsBf16,
-    /// One f32.
-    Whole,
-    /// One bf16.
-    WholeBf16,
-    /// An e8m0 for 32 weights.
-    Thirtytwos,
-}
+use super::{Fp8Scales, MatrixPart, SourceDtype};
 
 impl Fp8Scales {
-    /// Every kind, in the order in which tables list them.
-    pub const ALL: [Fp8Scales; 8] = [
-        Fp8Scales::Squares,
-        Fp8Scales::SquaresBf16,
-        Fp8Scales::SquaresE8m0,
-        Fp8Scales::Rows,
-        Fp8Scales::RowsBf16,
-        Fp8Scales::Whole,
-        Fp8Scales::WholeBf16,
-        Fp8Scales::Thirtytwos,
-    ];
-
-    /// True for one scale for each block of 128×128.
-    pub const fn is_squares(self) -> bool {
-        matches!(self, Fp8Scales::Squares | Fp8Scales::SquaresBf16 | Fp8Scales::SquaresE8m0)
-    }
-
     /// True for scales that are powers of two.
     const fn is_powers(self) -> bool {
         matches!(self, Fp8Scales::SquaresE8m0 | Fp8Scales::Thirtytwos)

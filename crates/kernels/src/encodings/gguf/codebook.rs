@@ -6,7 +6,7 @@
 // Loops by index are unrolled, and the bytes of a group are not in order.
 #![allow(clippy::needless_range_loop)]
 
-use super::GgufBlocks;
+use crate::GgufBlocks;
 
 /// The codebooks, one after another: two bytes for each entry, with two bits for each of eight numbers,
 /// or four for each of four. Made by `tests/goldens/gguf_codebook.py`.

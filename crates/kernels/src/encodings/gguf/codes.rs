@@ -1,8 +1,8 @@
 //! The codebooks of [`codebook`](super::codebook) in two bytes an entry, for lookups in registers: the numbers
 //! stay codes, which with their signs stand for one of sixteen numbers.
 
-use super::GgufBlocks;
 use super::codebook::{IQ1_NUMBERS, IQ2_NUMBERS, IQ3_S_NUMBERS, IQ3_XXS_NUMBERS, packed};
+use crate::GgufBlocks;
 
 /// Entries of eight numbers from `first` on: two bits each, the first one lowest.
 pub(crate) const fn words<const N: usize>(first: usize) -> [[u16; 32]; N] {

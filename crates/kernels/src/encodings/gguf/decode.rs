@@ -2,6 +2,7 @@
 //! columns, and mxfp4.
 
 use super::reference::{DOUBLE_E2M1, half_e8m0_to_f32};
+use crate::encodings::decode::tail_by_reference;
 use crate::encodings::{Decoder, RowCursor};
 use crate::scalar::BLOCK;
 use crate::simd::{Bf16s, ScaleMap, Simd, load_block, scaled};
@@ -53,7 +54,7 @@ impl<S: Simd> Decoder<S> for Q8_0 {
     #[inline(always)]
     fn tail<'a>(self, s: S, at: &mut RowCursor<'a>, m: &Matrix<'a>) -> [S::F; 4] {
         if m.cols() % BLOCK != BLOCK / 2 {
-            return load_block(s, &at.tail(m));
+            return load_block(s, &tail_by_reference(at, m));
         }
         let whole = m.cols() / BLOCK;
         let zero = s.splat(0.0);
@@ -103,7 +104,7 @@ impl<S: Simd> Decoder<S> for Mxfp4<S> {
     #[inline(always)]
     fn tail<'a>(self, s: S, at: &mut RowCursor<'a>, m: &Matrix<'a>) -> [S::F; 4] {
         if m.cols() % BLOCK != BLOCK / 2 {
-            return load_block(s, &at.tail(m));
+            return load_block(s, &tail_by_reference(at, m));
         }
         let whole = m.cols() / BLOCK;
         let zero = s.splat(0.0);

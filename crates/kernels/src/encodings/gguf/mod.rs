@@ -12,82 +12,11 @@ pub(super) mod quarters;
 pub(super) mod reference;
 pub(super) mod simd;
 
-use super::MatrixPart;
 use super::facts::{Facts, Made};
+use super::{GgufBlocks, MatrixPart};
 use crate::scalar::{CodeForm, Coding};
 
-/// Format of a matrix whose rows are runs of blocks: codes, together with the scales that they
-/// share.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum GgufBlocks {
-    /// Four bits and a scale for 32 weights.
-    Q4_0,
-    /// Four bits, a scale and a minimum for 32 weights.
-    Q4_1,
-    /// Five bits and a scale for 32 weights.
-    Q5_0,
-    /// Five bits, a scale and a minimum for 32 weights.
-    Q5_1,
-    /// Signed bytes and a scale for 32 weights.
-    Q8_0,
-    /// Two bits; scales and minima of four bits for 16 weights.
-    Q2K,
-    /// Three bits; scales of six bits for 16 weights.
-    Q3K,
-    /// Four bits; scales and minima of six bits for 32 weights.
-    Q4K,
-    /// Five bits; scales and minima of six bits for 32 weights.
-    Q5K,
-    /// Six bits; scales of eight bits for 16 weights.
-    Q6K,
-    /// Sixteen uneven values and a scale for 32 weights.
-    Iq4Nl,
-    /// Sixteen uneven values; scales of six bits for 32 weights.
-    Iq4Xs,
-    /// One of 2048 codebook entries for 8 weights, shifted; scales of three bits for 32 weights.
-    Iq1S,
-    /// The same, with shifts for 8 weights and scales for 16.
-    Iq1M,
-    /// One of 256 codebook entries and seven signs for 8 weights; scales of four bits for 32 weights.
-    Iq2Xxs,
-    /// One of 512 codebook entries and seven signs for 8 weights; scales of four bits for 16 weights.
-    Iq2Xs,
-    /// One of 1024 codebook entries and eight signs for 8 weights; scales of four bits for 16 weights.
-    Iq2S,
-    /// One of 256 codebook entries for 4 weights, seven signs for 8; scales of four bits for 32 weights.
-    Iq3Xxs,
-    /// One of 512 codebook entries for 4 weights, eight signs for 8; scales of four bits for 32 weights.
-    Iq3S,
-    /// e2m1 in blocks of 32 with an e8m0 scale, in another order than
-    /// [`Encoding::Mxfp4`](crate::Encoding::Mxfp4).
-    Mxfp4,
-}
-
 impl GgufBlocks {
-    /// Every format, in the order in which tables list them.
-    pub const ALL: [GgufBlocks; 20] = [
-        GgufBlocks::Q4_0,
-        GgufBlocks::Q4_1,
-        GgufBlocks::Q5_0,
-        GgufBlocks::Q5_1,
-        GgufBlocks::Q8_0,
-        GgufBlocks::Q2K,
-        GgufBlocks::Q3K,
-        GgufBlocks::Q4K,
-        GgufBlocks::Q5K,
-        GgufBlocks::Q6K,
-        GgufBlocks::Iq4Nl,
-        GgufBlocks::Iq4Xs,
-        GgufBlocks::Iq1S,
-        GgufBlocks::Iq1M,
-        GgufBlocks::Iq2Xxs,
-        GgufBlocks::Iq2Xs,
-        GgufBlocks::Iq2S,
-        GgufBlocks::Iq3Xxs,
-        GgufBlocks::Iq3S,
-        GgufBlocks::Mxfp4,
-    ];
-
     /// The name used on the command line and in manifests.
     pub const fn name(self) -> &'static str {
         match self {

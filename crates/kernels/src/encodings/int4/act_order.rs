@@ -1,10 +1,9 @@
 //! Decoder of four-bit codes whose columns lie in any order in groups.
 
-use super::{Int4Groups, ZerosGroup};
 use crate::encodings::{Decoder, RowCursor};
 use crate::scalar::{BELOW_SCALE, BLOCK};
 use crate::simd::Simd;
-use crate::{Encoding, Matrix};
+use crate::{Encoding, Int4Groups, Matrix, ZerosGroup};
 
 /// Act-order: groups with zero points, in which columns lie in any order.
 ///

@@ -1,9 +1,8 @@
 //! Kernels of encodings with four bits for each column and scales beside them.
 
-use super::{Int4Groups, ZerosGroup};
 use crate::encodings::{Coded, RowCursor};
 use crate::simd::Simd;
-use crate::{Encoding, Matrix};
+use crate::{Encoding, Int4Groups, Matrix, ZerosGroup};
 
 /// Scales of an encoding with two nibbles in a byte, in the order of columns.
 pub(in crate::encodings) trait Scaled: Copy {

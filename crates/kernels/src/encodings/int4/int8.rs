@@ -1,10 +1,9 @@
 //! Kernels of int4 for products with rounded activations.
 
-use super::{Int4Groups, ZerosGroup};
-use crate::Encoding;
 use crate::encodings::SpanScales;
 use crate::encodings::int8::eights;
 use crate::simd::Codes;
+use crate::{Encoding, Int4Groups, ZerosGroup};
 
 eights! {
     Symmetric<const GROUP: usize>, Encoding::Int4(Int4Groups::symmetric(GROUP)), 128, 512 / GROUP, |n, p, unit| {

@@ -5,40 +5,12 @@ pub(super) mod coded;
 pub(super) mod int8;
 pub(super) mod reference;
 
-use super::MatrixPart;
 use super::facts::{Facts, Scales};
 use super::parts::PartCut;
+use super::{Int4Groups, MatrixPart, ZerosGroup};
 use crate::scalar::{CodeForm, Coding};
 
-/// Groups of columns of four-bit codes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Int4Groups {
-    /// Codes less 8, with a bf16 scale for 32 weights.
-    Symmetric32,
-    /// Codes less 8, with a bf16 scale for 128 weights.
-    Symmetric128,
-    /// Codes less a zero point, with a scale and a zero point for each group.
-    Zeros(ZerosGroup),
-    /// The same with as many groups, in which columns lie in any order: act-order.
-    ActOrder(ZerosGroup),
-}
-
-/// Columns that a scale with a zero point counts for: every so many in a row, or, with act-order,
-/// on average.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ZerosGroup {
-    /// 32 columns.
-    Of32,
-    /// 64 columns.
-    Of64,
-    /// 128 columns.
-    Of128,
-}
-
 impl ZerosGroup {
-    /// Every one.
-    pub const ALL: [ZerosGroup; 3] = [ZerosGroup::Of32, ZerosGroup::Of64, ZerosGroup::Of128];
-
     /// The number of columns.
     pub const fn cols(self) -> u64 {
         match self {

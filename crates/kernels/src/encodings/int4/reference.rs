@@ -1,9 +1,8 @@
 //! int4 in scalars.
 
-use super::Int4Groups;
-use crate::Matrix;
 use crate::encodings::scan::{halves, large};
 use crate::scalar::{BLOCK, bf16_at, group_scale, nibble, zero_point};
+use crate::{Int4Groups, Matrix};
 
 /// The code of a column.
 pub(in crate::encodings) fn code(m: &Matrix, row: usize, col: usize) -> u8 {

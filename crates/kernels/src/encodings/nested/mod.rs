@@ -10,7 +10,7 @@ pub(super) mod reference;
 pub(super) mod simd;
 
 use super::facts::{Facts, Made, Scales};
-use super::{Encoding, MatrixPart, SourceDtype, bf11};
+use super::{MatrixPart, SourceDtype, bf11};
 use crate::scalar::BLOCK;
 
 /// Bytes of the rest of a block: the lower four of six bits of each mantissa, then the upper two.
@@ -32,7 +32,7 @@ pub(super) const NESTED: Facts = Facts {
         &[
             MatrixPart::rows_of(".rest", BLOCK as u64, REST_BLOCK as u64),
             TOP_PART,
-            MatrixPart::patches(Encoding::Nested),
+            MatrixPart::patches(bf11::PATCHES.in_tiers),
         ],
     )
 };

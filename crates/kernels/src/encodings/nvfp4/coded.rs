@@ -1,11 +1,10 @@
 //! Kernels of nvfp4.
 
-use super::Nvfp4Scale;
 use crate::encodings::fp8::decode::{FIELDS, REBIAS};
 use crate::encodings::int4::coded::Scaled;
 use crate::scalar::{E2M1_CODES, e4m3_to_f32};
 use crate::simd::Simd;
-use crate::{Encoding, Matrix};
+use crate::{Encoding, Matrix, Nvfp4Scale};
 
 /// nvfp4, with half the scale of the matrix.
 #[derive(Clone, Copy)]

@@ -7,15 +7,6 @@ use super::MatrixPart;
 use super::facts::{Facts, Scales};
 use crate::scalar::Coding;
 
-/// What the number of an nvfp4 matrix does to its scales.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Nvfp4Scale {
-    /// It is a factor.
-    Times,
-    /// It divides them.
-    Divided,
-}
-
 /// The facts of each kind.
 pub(super) static FACTS: [Facts; 2] = [
     facts("nvfp4", &[PAIRS, SCALES, MatrixPart::shared("_scale_2", 4)]),

@@ -1,9 +1,8 @@
 //! nvfp4 in scalars.
 
-use super::Nvfp4Scale;
-use crate::Matrix;
 use crate::encodings::scan::{bytes, large};
 use crate::scalar::{E2M1_CODES, e4m3_to_f32, f32_at, nibble};
+use crate::{Matrix, Nvfp4Scale};
 
 /// The code of a column.
 pub(in crate::encodings) fn code(m: &Matrix, row: usize, col: usize) -> u8 {

@@ -6,13 +6,14 @@
 
 use std::ops::Range;
 
-use super::super::elementary::exp;
+use super::super::elementary::{capped, exp};
 use super::super::lanes::{LANES, Lanes, greater};
-use super::super::row::capped;
 use super::super::vector::Wide;
-use super::lanes::{QueryRow, UnitQueries, chunk};
+use super::cache::chunk;
 use super::tiles::{Tile, Tiles};
-use super::{AttentionCall, AttentionScratch, Distances, LaneBlock, ROWS, floats};
+use super::{
+    AttentionCall, AttentionScratch, Distances, LaneBlock, QueryRow, ROWS, UnitQueries, floats,
+};
 
 /// Levels of the tree of lanes that are kept at once, the lane at hand included.
 const LEVELS: usize = 6;

@@ -275,3 +275,13 @@ impl Element for u8 {
         simd.load(&block)
     }
 }
+
+/// The `c`-th 32 elements of a row. Elements beyond its end are padding that is never used.
+#[inline(always)]
+pub(super) fn chunk<S: Wide, E: Element>(simd: S, row: &[E], c: usize) -> S::V {
+    let from = c * E::BLOCK;
+    match row.get(from..from + E::BLOCK) {
+        Some(block) => E::load(simd, block),
+        None => E::rest(simd, &row[from..]),
+    }
+}

@@ -1,21 +1,12 @@
 //! The scores by which sparse attention selects positions.
 
 use super::cache::{Element, Page};
-use super::lanes::{QueryRow, SCORED, ScoreSpan, score};
+use super::lanes::{SCORED, ScoreSpan, score};
 use super::tiles::CachedHead;
-use super::{KvCache, KvData, ROWS};
+use super::{IndexQuery, KvCache, KvData, QueryRow, ROWS};
 use crate::Tier;
 use crate::functional::vector::Wide;
 use crate::functional::{reference, tiered};
-
-/// The query of an indexer at one position.
-#[derive(Clone, Copy, Debug)]
-pub struct IndexQuery<'a> {
-    /// [heads, dim]
-    pub q: &'a [f32],
-    /// The weight of each head.
-    pub weights: &'a [f32],
-}
 
 /// Scores of the positions from `first` on, a multiple of 32, for a query:
 ///

@@ -1,13 +1,14 @@
 //! Attention on arrays of lanes.
 
-use super::super::elementary::exp;
+use super::super::elementary::{capped, exp};
 use super::super::lanes::{LANES, greater, maximum, padded};
-use super::super::row::{capped, exp_and_sum};
+use super::super::row::exp_and_sum;
 use super::super::vector::Wide;
-use super::cache::{Element, Page};
+use super::cache::{Element, Page, chunk};
 use super::tiles::{CachedHead, SelectedRows, Tile, Tiles};
 use super::{
-    AttentionCall, AttentionScratch, Distances, KvData, LaneBlock, ROWS, blocks, floats_mut,
+    AttentionCall, AttentionScratch, Distances, KvData, LaneBlock, QueryRow, ROWS, UnitQueries,
+    blocks, floats_mut,
 };
 use crate::simd::SimdJob;
 
@@ -26,26 +27,6 @@ pub(super) fn share<S: Wide>(
             KvData::Bf16 { keys, values } => run_unit(simd, job, unit, (keys, values), scratch),
             KvData::Q8 { keys, values } => run_unit(simd, job, unit, (keys, values), scratch),
         }
-    }
-}
-
-/// One query.
-#[derive(Clone, Copy, Default)]
-pub(super) struct QueryRow {
-    /// Index in [tokens, heads].
-    pub(super) index: usize,
-    pub(super) head: usize,
-    /// The visible positions are start..end; if positions are selected, these are places in the
-    /// list of them.
-    pub(super) start: usize,
-    pub(super) end: usize,
-}
-
-impl QueryRow {
-    /// A query that is only scored.
-    #[inline(always)]
-    pub(super) fn of(index: usize) -> QueryRow {
-        QueryRow { index, ..QueryRow::default() }
     }
 }
 
@@ -110,15 +91,6 @@ fn run_selected<S: Wide, E: Element>(
     let values =
         SelectedRows { pages: values, layout: job.cache.values, head, list, dim: spec.value_dim };
     run_rows(simd, UnitQueries { job, rows, keys, values, scratch });
-}
-
-/// Some queries of one key-value head, and the rows that they attend to.
-pub(super) struct UnitQueries<'a, T> {
-    pub(super) job: AttentionCall<'a>,
-    pub(super) rows: &'a [QueryRow],
-    pub(super) keys: T,
-    pub(super) values: T,
-    pub(super) scratch: &'a mut AttentionScratch,
 }
 
 /// Computes the queries of a unit.
@@ -522,14 +494,4 @@ fn mix_rows<S: Wide, T: Tile, const R: usize>(
         }
     }
     R
-}
-
-/// The `c`-th 32 elements of a row. Elements beyond its end are padding that is never used.
-#[inline(always)]
-pub(super) fn chunk<S: Wide, E: Element>(simd: S, row: &[E], c: usize) -> S::V {
-    let from = c * E::BLOCK;
-    match row.get(from..from + E::BLOCK) {
-        Some(block) => E::load(simd, block),
-        None => E::rest(simd, &row[from..]),
-    }
 }

@@ -5,10 +5,10 @@ use sws_format::{PieceId, Span};
 use sws_kernels::functional::{Distances, NormWeight, Queries, axpy, rms_norm};
 use sws_kernels::{PackedInput, Tier};
 
-use super::super::branches::scale;
 use super::super::by_rows::{HeadPart, by_rows, gather, rows_of};
 use super::super::linear::Product;
 use super::super::mixer::{MixerContext, add_bias, temper};
+use super::super::norms::scale;
 use super::super::past::{Conv, add_conv};
 use super::{Qkv, norm_heads};
 use crate::layer_state::{KvState, SequenceState};
