@@ -24,17 +24,17 @@ use crate::simd::{Operands, Simd, SimdJob};
 const TILES: usize = 4;
 
 /// A product of all rows.
-pub(super) struct Many<'a, 'm, 'y> {
+pub(super) struct ManyTokens<'a, 'm, 'y> {
     pub(super) m: &'a Matrix<'m>,
     pub(super) x: &'a PackedInput,
     pub(super) y: &'a mut OutputColumns<'y>,
     pub(super) scratch: &'a mut ThreadScratch,
 }
 
-impl<S: EncodingSimd> SimdJob<S> for Many<'_, '_, '_> {
+impl<S: EncodingSimd> SimdJob<S> for ManyTokens<'_, '_, '_> {
     #[inline(always)]
     fn run(self, s: S) {
-        let Many { m, x, y, scratch } = self;
+        let ManyTokens { m, x, y, scratch } = self;
         many(s, m, x, y, scratch);
     }
 }

@@ -254,13 +254,13 @@ fn by_encoding<S: EncodingSimd>(
         };
     }
     if x.tokens() > 1 {
-        return s.compiled(many::Many { m, x, y, scratch });
+        return s.compiled(many::ManyTokens { m, x, y, scratch });
     }
     let one = one::OneToken { m, x: x.packed(), y };
     if S::DECODES_ALL {
         for_decoder(s, m.encoding(), one);
     } else if let Some(one) = for_common_decoder(s, m.encoding(), one) {
-        s.compiled(one::Decoded(one));
+        s.compiled(one::OneDecoded(one));
     }
 }
 

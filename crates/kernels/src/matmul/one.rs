@@ -29,14 +29,14 @@ pub(super) struct OneToken<'a, 'm, 'y> {
 impl<S: Simd> ForDecoder<S> for OneToken<'_, '_, '_> {
     #[inline(always)]
     fn run<D: Decoder<S>>(self, s: S) {
-        s.compiled(OneOf::<D>(self, PhantomData));
+        s.compiled(OneTokenOf::<D>(self, PhantomData));
     }
 }
 
 /// The same with a decoder.
-struct OneOf<'a, 'm, 'y, D>(OneToken<'a, 'm, 'y>, PhantomData<D>);
+struct OneTokenOf<'a, 'm, 'y, D>(OneToken<'a, 'm, 'y>, PhantomData<D>);
 
-impl<S: Simd, D: Decoder<S>> SimdJob<S> for OneOf<'_, '_, '_, D> {
+impl<S: Simd, D: Decoder<S>> SimdJob<S> for OneTokenOf<'_, '_, '_, D> {
     #[inline(always)]
     fn run(self, s: S) {
         let OneToken { m, x, y } = self.0;
@@ -57,9 +57,9 @@ impl<S: Simd, D: Decoder<S>> SimdJob<S> for OneOf<'_, '_, '_, D> {
 const COLS: usize = 512;
 
 /// A product in an encoding without a kernel: each row is decoded to memory, a part at a time.
-pub(super) struct Decoded<'a, 'm, 'y>(pub(super) OneToken<'a, 'm, 'y>);
+pub(super) struct OneDecoded<'a, 'm, 'y>(pub(super) OneToken<'a, 'm, 'y>);
 
-impl<S: EncodingSimd> SimdJob<S> for Decoded<'_, '_, '_> {
+impl<S: EncodingSimd> SimdJob<S> for OneDecoded<'_, '_, '_> {
     #[inline(always)]
     fn run(self, s: S) {
         let OneToken { m, x, y } = self.0;

@@ -77,7 +77,7 @@ struct TransposedCall<'a> {
 
 fn by_encoding<S: EncodingSimd>(s: S, job: TransposedCall) {
     if let Some(job) = for_common_decoder(s, job.m.encoding(), job) {
-        s.compiled(Decoded(job));
+        s.compiled(TransposedDecoded(job));
     }
 }
 
@@ -143,9 +143,9 @@ fn add_rows<S: Simd, D: Decoder<S>, const R: usize>(
 const COLS: usize = 256;
 
 /// A product in an encoding without a kernel: a few rows are decoded to memory at a time.
-struct Decoded<'a>(TransposedCall<'a>);
+struct TransposedDecoded<'a>(TransposedCall<'a>);
 
-impl<S: EncodingSimd> SimdJob<S> for Decoded<'_> {
+impl<S: EncodingSimd> SimdJob<S> for TransposedDecoded<'_> {
     #[inline(always)]
     fn run(self, s: S) {
         by_decoded(s, self.0);
