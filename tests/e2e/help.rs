@@ -106,7 +106,7 @@ fn the_documented_fields_are_those_of_the_program() {
     copy("qwen3_moe", &at("in"));
     std::fs::create_dir_all(at("models/own--model")).unwrap();
     sws(&[&"shard", &at("in"), &"--out", &model]).succeeded();
-    let calls: [&[&dyn AsRef<OsStr>]; 7] = [
+    let calls: [&[&dyn AsRef<OsStr>]; 8] = [
         &[&"run", &model, &"--tokens=1,2", &"-n3", &"--ram=min"],
         &[&"list"],
         &[&"plan", &model, &"--no-probe"],
@@ -114,6 +114,7 @@ fn the_documented_fields_are_those_of_the_program() {
         &[&"verify", &model],
         &[&"shard", &at("in"), &"--out", &out],
         &[&"doctor"],
+        &[&"bench", &model, &"-n2", &"--rounds=1"],
     ];
     let mut sections = page.split("\n## sws ").skip(1);
     for call in calls {
@@ -160,7 +161,8 @@ fn tables_have_at_most_80_columns() {
         sws(&record).succeeded();
         trace
     });
-    let calls: [&[&dyn AsRef<OsStr>]; 8] = [
+    let calls: [&[&dyn AsRef<OsStr>]; 9] = [
+        &[&"bench", &model, &"-n2", &"--rounds=1"],
         &[&"doctor", &model],
         &[&"draft", &"score", &model, &"--traces", &traces[0], &"--traces", &traces[1]],
         &[&"inspect", &model],

@@ -4,6 +4,7 @@ mod activations;
 mod bad_input;
 mod bad_models;
 mod before_download;
+mod bench;
 mod budget;
 mod candle;
 mod cgroup;

@@ -109,6 +109,7 @@ fn start() -> ExitCode {
         Command::Inspect(args) => commands::inspect::run(&args),
         Command::Unshard(args) => commands::unshard::run(&args),
         Command::Plan(args) => commands::plan::run(&args),
+        Command::Bench(args) => commands::bench::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Draft(args) => limits::threads(None)?.run(|| commands::draft::run(&args)),
         Command::Config => commands::config::run(args.config.as_deref()),

@@ -1,5 +1,6 @@
 //! Command-line arguments.
 
+mod bench;
 mod complete;
 mod hub;
 #[cfg(feature = "serve")]
@@ -37,6 +38,7 @@ use sws_store::ReaderKind;
 use crate::config::ConfigFile;
 use crate::watch;
 
+pub(crate) use bench::BenchArgs;
 use complete::models;
 pub(crate) use complete::{COMPLETE_VARIABLE, check_shell};
 pub(crate) use hub::{LinkArgs, ListArgs, Rm};
@@ -331,6 +333,7 @@ pub(crate) enum Command {
     Inspect(Inspect),
     Unshard(Unshard),
     Plan(PlanArgs),
+    Bench(BenchArgs),
     Doctor(Doctor),
     Replay(ReplayArgs),
     Draft(DraftArgs),

@@ -1,5 +1,6 @@
 //! One module per command.
 
+pub(crate) mod bench;
 pub(crate) mod certify;
 pub(crate) mod chat;
 mod choice;

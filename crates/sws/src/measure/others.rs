@@ -15,7 +15,7 @@ struct Ticks {
     /// a hypervisor.
     all: u64,
     busy: u64,
-    /// Time of this process.
+    /// Time of this process, and of its children that have ended.
     own: u64,
 }
 
@@ -25,7 +25,7 @@ impl Others {
         Some(Others { began: Ticks::now()? })
     }
 
-    /// Share of processor time that other programs or the hypervisor took since then, from 0 to 1.
+    /// Share of processor time that programs other than this one and its children, or the hypervisor, took since then, from 0 to 1.
     /// `None` before a tick has passed.
     pub fn share(&self) -> Option<f64> {
         self.began.others_until(Ticks::now()?)
@@ -47,7 +47,8 @@ impl Ticks {
         // After the name, which may contain spaces, the state is the first field.
         let mut fields = process.rsplit_once(')')?.1.split_whitespace().skip(11);
         let mut field = || fields.next()?.parse::<u64>().ok();
-        Some(Ticks { all, busy: all - idle - waits, own: field()? + field()? })
+        let own = field()? + field()? + field()? + field()?;
+        Some(Ticks { all, busy: all - idle - waits, own })
     }
 
     fn others_until(self, end: Ticks) -> Option<f64> {

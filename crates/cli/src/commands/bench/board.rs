@@ -1,0 +1,248 @@
+//! The numbers of a model on a machine, which name neither the machine nor a path.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sws::Model;
+use sws_kernels::Tier;
+
+use crate::commands::machine::{Machine, digits};
+use crate::commands::{count as counted, size};
+use crate::table::{table, wrapped};
+
+/// The value of [`Board::format`].
+pub(super) const FORMAT: &str = "sws-bench-1";
+/// Most letters of a text from a stranger's file that is shown.
+const SHOWN: usize = 80;
+
+/// What `--out` writes.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Board {
+    pub(super) format: String,
+    /// That of the program.
+    pub(super) version: String,
+    pub(super) model: BoardModel,
+    pub(super) machine: BoardMachine,
+    pub(super) prompt_tokens: usize,
+    pub(super) new_tokens: usize,
+    pub(super) rounds: Vec<BenchRound>,
+    /// As `sws run --certify` writes it.
+    pub(super) certificate: Value,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct BoardModel {
+    model_type: String,
+    fingerprint: String,
+    /// `None` for a checkpoint in place.
+    encoding: Option<String>,
+    weight_bytes: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct BoardMachine {
+    /// The processor's name, where the system tells it.
+    processor: Option<String>,
+    system: String,
+    tier: String,
+    measured: Machine,
+}
+
+/// When a process begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum BenchStart {
+    /// Without what earlier runs learned.
+    Cold,
+    Warm,
+}
+
+/// The numbers of one process.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct BenchRound {
+    pub(super) round: u8,
+    pub(super) start: BenchStart,
+    /// The budget as it was asked for, and in bytes.
+    pub(super) ram: String,
+    pub(super) ram_bytes: u64,
+    pub(super) threads: u64,
+    pub(super) load_seconds: f64,
+    pub(super) first_token_seconds: f64,
+    pub(super) tokens_per_second: f64,
+    pub(super) bytes_per_token: f64,
+    /// 10⁹ bytes a second over all the time of the new tokens.
+    pub(super) disk_gb_per_second: f64,
+    /// `None` for models without experts.
+    pub(super) hit_rate: Option<f64>,
+    pub(super) peak_rss_bytes: u64,
+    /// Share of the processors that others had meanwhile.
+    pub(super) others_share: Option<f64>,
+}
+
+impl BoardModel {
+    pub(super) fn of(model: &Model, weight_bytes: u64) -> BoardModel {
+        let manifest = model.manifest();
+        BoardModel {
+            model_type: manifest.model.model_type.clone(),
+            fingerprint: manifest.model.fingerprint.clone(),
+            encoding: manifest.encoding.map(|encoding| encoding.to_string()),
+            weight_bytes,
+        }
+    }
+}
+
+impl BoardMachine {
+    pub(super) fn of(measured: Machine) -> BoardMachine {
+        let system = format!("{} {}", std::env::consts::OS, std::env::consts::ARCH);
+        BoardMachine { processor: processor(), system, tier: Tier::best().to_string(), measured }
+    }
+}
+
+fn processor() -> Option<String> {
+    let told = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = told.lines().find(|line| line.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+impl Board {
+    /// Reads a board of a stranger.
+    pub(super) fn parse(json: &[u8]) -> Result<Board, String> {
+        let board: Board = serde_json::from_slice(json).map_err(|e| shortened(&e.to_string()))?;
+        match board.format == FORMAT {
+            true => Ok(board),
+            false => Err(format!("its format is {:?}", shortened(&board.format))),
+        }
+    }
+
+    /// A table with the median of the rounds for each budget and start.
+    pub(super) fn text(&self) -> String {
+        let Board { model, machine, .. } = self;
+        let mut text = format!(
+            "model: {}, {}, {}\n",
+            shortened(&model.model_type),
+            model.encoding.as_deref().map_or("in place".into(), shortened),
+            size(model.weight_bytes),
+        );
+        let processor = machine.processor.as_deref().unwrap_or("unknown processor");
+        text += &format!("{}, {}\n", shortened(processor), shortened(&machine.tier));
+        text += &wrapped(&machine.measured.line());
+        let drive = machine.measured.disk_bytes_per_second;
+        let mut rows = Vec::new();
+        for start in [BenchStart::Cold, BenchStart::Warm] {
+            for ram in self.budgets() {
+                let rounds: Vec<&BenchRound> =
+                    self.rounds.iter().filter(|it| it.start == start && it.ram == ram).collect();
+                rows.extend(row(start, &shortened(ram), &rounds, drive));
+            }
+        }
+        let heading = [
+            "start",
+            "budget",
+            "tok/s",
+            "first token",
+            "MB/token",
+            "of the drive",
+            "hits",
+            "peak",
+            "others",
+        ];
+        let count = self.rounds.iter().map(|round| round.round).max().unwrap_or(0);
+        text += &format!("\n\n{}\n", table(&heading, &rows));
+        text += &wrapped(&format!(
+            "medians of {}, {} behind {} of a prompt; the tokens of all rounds are equal\n",
+            counted(count, "round"),
+            counted(self.new_tokens as u64, "token"),
+            self.prompt_tokens,
+        ));
+        text
+    }
+
+    /// The budgets in order.
+    fn budgets(&self) -> Vec<&str> {
+        let mut budgets: Vec<&str> = Vec::new();
+        for round in &self.rounds {
+            if !budgets.contains(&round.ram.as_str()) {
+                budgets.push(&round.ram);
+            }
+        }
+        budgets
+    }
+}
+
+/// `None` without rounds.
+fn row(
+    start: BenchStart,
+    ram: &str,
+    rounds: &[&BenchRound],
+    drive: Option<f64>,
+) -> Option<Vec<String>> {
+    let median = |value: fn(&BenchRound) -> Option<f64>| {
+        let mut values: Vec<f64> = rounds.iter().filter_map(|round| value(round)).collect();
+        values.sort_by(f64::total_cmp);
+        values.get(values.len() / 2).copied()
+    };
+    let percent =
+        |share: Option<f64>| share.map_or("-".into(), |it| format!("{:.0} %", 100.0 * it));
+    let rate = median(|round| Some(round.disk_gb_per_second))?;
+    let start = match start {
+        BenchStart::Cold => "cold",
+        BenchStart::Warm => "warm",
+    };
+    Some(vec![
+        start.to_owned(),
+        ram.to_owned(),
+        digits(median(|round| Some(round.tokens_per_second))?),
+        format!("{} s", digits(median(|round| Some(round.first_token_seconds))?)),
+        digits(median(|round| Some(round.bytes_per_token))? / 1e6),
+        percent(drive.map(|drive| 1e9 * rate / drive)),
+        percent(median(|round| round.hit_rate)),
+        size(median(|round| Some(round.peak_rss_bytes as f64))? as u64),
+        percent(median(|round| round.others_share)),
+    ])
+}
+
+/// A text of a stranger, without what a terminal would obey.
+fn shortened(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(SHOWN).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn boards_of_strangers_are_read_or_refused() {
+        let refused = |json: &str| Board::parse(json.as_bytes()).unwrap_err();
+        assert!(refused("").contains("EOF"));
+        assert!(refused("[]").contains("invalid"));
+        assert!(refused(r#"{"format":"sws-bench-1"}"#).contains("version"));
+        let long = format!("{{\"{}\":1}}", "\u{7}x".repeat(1000));
+        assert!(refused(&long).len() < 200);
+    }
+
+    #[test]
+    fn a_row_has_the_median_of_its_rounds() {
+        let round = |speed: f64| BenchRound {
+            round: 1,
+            start: BenchStart::Cold,
+            ram: "8GiB".to_owned(),
+            ram_bytes: 8 << 30,
+            threads: 2,
+            load_seconds: 0.1,
+            first_token_seconds: 0.5,
+            tokens_per_second: speed,
+            bytes_per_token: 2e6,
+            disk_gb_per_second: 1.0,
+            hit_rate: None,
+            peak_rss_bytes: 1 << 20,
+            others_share: Some(0.25),
+        };
+        let rounds = [round(9.0), round(1.0), round(3.0)];
+        let row = row(BenchStart::Cold, "8GiB", &rounds.each_ref(), Some(2e9)).unwrap();
+        assert_eq!(row, ["cold", "8GiB", "3.0", "0.50 s", "2.0", "50 %", "-", "1.00 MiB", "25 %"]);
+        assert_eq!(super::row(BenchStart::Warm, "8GiB", &[], None), None);
+    }
+}
