@@ -15,7 +15,7 @@ use axum::body::Body;
 use axum::http::Response;
 use hyper::body::{Bytes, Frame as Part};
 use serde::Serialize;
-use sws_engine::{Gauge, RunWatch, memory};
+use sws_engine::{RunWatch, memory};
 use sws_model::ModelSpec;
 use sws_watch::live::{Expected, FrameWriter, Hello, LiveRequest, Log, VERSION};
 use sws_watch::{Follower, LEVELS};

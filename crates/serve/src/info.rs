@@ -11,7 +11,7 @@ use sws_text::SettingOf;
 
 use crate::app::App;
 use crate::failure::{Failure, respond};
-use crate::fields::parse;
+use crate::fields::{Nothing, parse};
 use crate::messages::encoded;
 use crate::names::names;
 use crate::served::Served;
@@ -139,11 +139,14 @@ struct Tokenize {
     add_special_tokens: Option<bool>,
     #[serde(default)]
     with_pieces: Option<bool>,
+    /// Id of one of several models.
+    #[serde(default, rename = "model")]
+    _model: Option<Nothing>,
 }
 
 /// `/tokenize`.
 pub(crate) fn tokenize(_: &App, served: &Arc<Served>, body: &[u8]) -> Result<Value, Failure> {
-    let Tokenize { content, add_special, add_special_tokens, with_pieces } = parse(body)?;
+    let Tokenize { content, add_special, add_special_tokens, with_pieces, .. } = parse(body)?;
     let special = add_special.or(add_special_tokens).unwrap_or(false);
     let ids = encoded(served, &content, special)?;
     let tokens: Value = match with_pieces.unwrap_or(false) {
@@ -161,6 +164,9 @@ pub(crate) fn tokenize_fields() -> &'static [&'static str] {
 #[derive(Deserialize)]
 struct Detokenize {
     tokens: Vec<u32>,
+    /// Id of one of several models.
+    #[serde(default, rename = "model")]
+    _model: Option<Nothing>,
 }
 
 /// The names of the fields of `/detokenize`.
@@ -170,7 +176,7 @@ pub(crate) fn detokenize_fields() -> &'static [&'static str] {
 
 /// `/detokenize`.
 pub(crate) fn detokenize(_: &App, served: &Arc<Served>, body: &[u8]) -> Result<Value, Failure> {
-    let Detokenize { tokens } = parse(body)?;
+    let Detokenize { tokens, .. } = parse(body)?;
     if let Some(token) = tokens.iter().find(|&&token| token as usize >= served.vocab) {
         let message = format!("token {token} is not below {}", served.vocab);
         return Err(Failure::field("tokens", message));

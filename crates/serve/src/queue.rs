@@ -222,7 +222,8 @@ impl TextQueue {
     /// Asks for a model to be loaded once no text needs another.
     pub(crate) fn preload(&self, model: usize) {
         self.lock().preloaded = Some(model);
-        self.changed.notify_one();
+        // The time for which the loaded model is kept may have changed.
+        self.wake();
     }
 
     /// Fails the texts that wait for a model.
@@ -400,6 +401,7 @@ mod tests {
         assert_eq!((next(0, false), queue.wanted()), ("Others".to_owned(), Some(1)));
         queue.preload(1);
         assert_eq!(next(1, false), "Nothing");
+        // It was woken twice, which counts once.
         let turn = ModelTurn { model: 1, is_over: false };
         let late = queue.next(turn, TextWait::For(Duration::ZERO), |_| true);
         assert!(matches!(late, NextText::Late));

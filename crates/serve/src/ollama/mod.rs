@@ -16,6 +16,7 @@ use serde_json::json;
 use crate::app::App;
 use crate::chat::ChatTexts;
 use crate::completions;
+use crate::engine::LoadState;
 use crate::failure::Failure;
 use crate::fields::parse;
 use crate::names::names;
@@ -106,8 +107,14 @@ fn loaded(
         return Err(app.no_model(asked.model));
     }
     let ends = keep(app, served, asked)?;
-    if app.is_several() {
-        if ends { app.queue.wake() } else { app.queue.preload(served.identity.number) }
+    if app.is_several() && ends {
+        if served.engine.state() == LoadState::Unloaded {
+            // The next request loads it to stay.
+            served.engine.keep(None);
+        }
+        app.queue.wake();
+    } else if app.is_several() {
+        app.queue.preload(served.identity.number);
     }
     let mut line = json!({
         "model": served.id(),

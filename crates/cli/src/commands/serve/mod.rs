@@ -36,13 +36,17 @@ pub(crate) fn run(args: &args::Serve) -> anyhow::Result<ExitCode> {
     if args.body.is_none() && !has_room(args, &config.limits, &opened, &threads) {
         config.limits.body = SMALL_BODY;
     }
-    let limits = config.limits;
+    let needs = needs_of(args, &config.limits, &opened);
+    let mut all: Vec<(OpenedModel, Needs)> = opened.into_iter().zip(needs).collect();
     // Requests are answered from here on, whose memory has limits of its own.
     process::lift();
     let server = Server::start(config)?.with_disks(disks);
-    match opened.len() {
-        1 => serve_one(args, server, opened, &limits, &threads, &interrupt)?,
-        _ => serve_several(args, server, opened, &limits, &threads, &interrupt)?,
+    match all.pop() {
+        Some(only) if all.is_empty() => serve_one(args, server, only, &threads, &interrupt)?,
+        last => {
+            all.extend(last);
+            serve_several(args, server, all, &threads, &interrupt)?;
+        }
     }
     note!("sws: all texts are over");
     Ok(ExitCode::SUCCESS)
@@ -52,46 +56,40 @@ pub(crate) fn run(args: &args::Serve) -> anyhow::Result<ExitCode> {
 fn serve_one(
     args: &args::Serve,
     server: Server,
-    opened: Vec<OpenedModel>,
-    limits: &ServerLimits,
+    (opened, needs): (OpenedModel, Needs),
     threads: &Threads,
     interrupt: &Interrupt,
 ) -> anyhow::Result<()> {
-    let needs = needs_of(args, limits, &opened);
-    for (OpenedModel { model, text, names }, needs) in opened.into_iter().zip(needs) {
-        let address = server.address();
-        note!("sws: listening on http://{address}; loading the model");
-        let loader = model.with(args.model.options()).needs(needs).text(text).threads(threads);
-        let mut running = model::load(loader, interrupt)?;
-        let limit = running.limit();
-        let ready = || {
-            let texts = super::count(args.parallel, "text");
-            note!("sws: ready: {limit} positions for each of {texts}");
-            announce(&format!("model {}", names.id), address);
-        };
-        return Ok(server.run(&mut running, needs, ready)?);
-    }
-    Ok(())
+    let OpenedModel { model, text, names } = opened;
+    let address = server.address();
+    note!("sws: listening on http://{address}; loading the model");
+    let loader = model.with(args.model.options()).needs(needs).text(text).threads(threads);
+    let mut running = model::load(loader, interrupt)?;
+    let limit = running.limit();
+    let ready = || {
+        let texts = super::count(args.parallel, "text");
+        note!("sws: ready: {limit} positions for each of {texts}");
+        announce(&format!("model {}", names.id), address);
+    };
+    Ok(server.run(&mut running, needs, ready)?)
 }
 
 /// Serves several models, of which one is loaded at a time.
 fn serve_several(
     args: &args::Serve,
     server: Server,
-    opened: Vec<OpenedModel>,
-    limits: &ServerLimits,
+    all: Vec<(OpenedModel, Needs)>,
     threads: &Threads,
     interrupt: &Interrupt,
 ) -> anyhow::Result<()> {
-    let needs = needs_of(args, limits, &opened);
     let address = server.address();
-    let ids: Vec<String> = opened.iter().map(|opened| opened.names.id.clone()).collect();
+    let ids: Vec<String> = all.iter().map(|(opened, _)| opened.names.id.clone()).collect();
     note!("sws: listening on http://{address}; loading the first of {} models", ids.len());
     let entry = |(opened, needs)| {
         let OpenedModel { model, text, .. } = opened;
         SetEntry { model, text, needs }
     };
-    let entries = opened.into_iter().zip(needs).map(entry).collect();
+    let entries = all.into_iter().map(entry).collect();
     let set = ModelSet::plan(entries, &args.model.options(), threads)?;
     let first = model::load(set.loader(0), interrupt)?;
     let ready = || {
