@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 use sws::{Model, Needs, Options, Streaming, TextCodec};
-use sws_serve::{Answered, Offline, ServerConfig, ServerLimits};
+use sws_serve::{Answered, ModelNames, Offline, ServerConfig, ServerLimits};
 use sws_text::ChatTemplate;
 
 /// A template of chats with reasoning and tool calls.
@@ -37,8 +37,7 @@ fn config() -> ServerConfig {
         ServerLimits { body: 64 << 10, texts: 4, new_tokens: Some(300), ..ServerLimits::default() };
     ServerConfig {
         address: ([127, 0, 0, 1], 0).into(),
-        name: "tales".to_owned(),
-        aliases: Vec::new(),
+        models: vec![ModelNames { id: "tales".to_owned(), aliases: Vec::new() }],
         keys: Vec::new(),
         hosts: Vec::new(),
         origins: Vec::new(),

@@ -45,6 +45,9 @@ impl Task {
         if let Work::Crowd(crowd) = self.work {
             return crowd.run(&self);
         }
+        if let Work::Switch(switch) = &self.work {
+            return switch.run(&self);
+        }
         if self.ram == Ram::Resident {
             let (spec, _, source) = load(&self.model)?;
             let (manifest, _) = open(&self.model)?;
@@ -137,8 +140,8 @@ impl Task {
         mut done: Done,
     ) -> Result<Done> {
         match &self.work {
-            // Has a model of its own.
-            Work::Crowd(_) => {}
+            // These have models of their own.
+            Work::Crowd(_) | Work::Switch(_) => {}
             Work::Talk(turns) => {
                 for &tokens in turns {
                     let prompt: Vec<u32> = (0..tokens as u32).map(|n| n * 131 % 4096).collect();

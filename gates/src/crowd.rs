@@ -21,7 +21,7 @@ use crate::task::{Crowd, Done, Task};
 /// Texts at a time.
 const AT_A_TIME: usize = 8;
 /// Bytes for what the child keeps of its texts.
-const KEPT: u64 = 16 << 20;
+pub(crate) const KEPT: u64 = 16 << 20;
 /// Of the reads that fail.
 const SEED: u64 = 16;
 
@@ -181,6 +181,23 @@ pub(crate) fn alone(loaded: &mut LoadedModel, text: &Text) -> Result<Told> {
         });
     }
     Ok(running.told)
+}
+
+/// Texts that begin and run together.
+pub(crate) fn together(loaded: &mut LoadedModel, texts: Vec<Text>) -> Result<Vec<Told>> {
+    let model = loaded.model().clone();
+    let mut batch = loaded.batch()?;
+    let begun = texts.into_iter().map(|text| Running::begin(&mut batch, &model, text));
+    let mut running: Vec<Running> = begun.collect::<Result<_>>()?;
+    while !batch.is_empty() {
+        batch.step(&mut |number, event| {
+            let found = running.iter_mut().find(|running| running.told.text.number == number);
+            if let Some(running) = found {
+                running.happened(&model, event);
+            }
+        });
+    }
+    Ok(running.into_iter().map(|running| running.told).collect())
 }
 
 impl Crowd {

@@ -1,8 +1,10 @@
 //! Gate 5: many texts that come, begin as others did, fail and go.
 //!
 //! In a control group that kills, eight at a time from a disk whose reads fail now and then: each has
-//! the bits that it has alone, within the budget. [`schedule`] has the ways in which texts share an
+//! the bits that it has alone, within the budget. So have those of two models that take turns. [`schedule`] has the ways in which texts share an
 //! engine.
+
+use std::path::Path;
 
 use anyhow::Result;
 use sws::{Model, Needs, Options, RamBudget, Streaming};
@@ -10,17 +12,19 @@ use sws_testing::cgroup::Group;
 use sws_testing::tales;
 
 use crate::crowd::{Text, Told};
+use crate::models::Large;
 use crate::report::Report;
 use crate::schedule;
 use crate::setting::Setting;
 use crate::setting::mib;
-use crate::task::{Crowd, Drafting, Ended, Ram, Task, Work, finished};
+use crate::task::{Crowd, Drafting, Ended, Endured, Ram, Switch, Task, Work, finished};
 
 const CONTROL: &str = "control: a token, probability or hash with another bit is found";
 const ENDED: &str = "every text ends, and reads that fail end some of them only";
 const REUSED: &str = "texts that begin as others did are not computed again from their start";
 const ALIVE: &str = "not killed in a control group with the budget as its limit";
 const WITHIN: &str = "peak memory within the budget";
+const RETURNED: &str = "a closed model leaves no memory behind";
 
 /// Reads of a thousand that fail. A piece that was read too early is read again when it is needed, so a
 /// text ends where two reads fail: of 70,000 reads about 0.02² × 70,000 = 28 fail so. In three runs that
@@ -30,6 +34,7 @@ const FAULTS: u32 = 20;
 pub(crate) fn run(setting: &Setting) -> Result<Report> {
     let mut report = Report::new(5, "many texts");
     crowd(&mut report, setting)?;
+    switch(&mut report, setting)?;
     schedule::run(&mut report, setting)?;
     Ok(report)
 }
@@ -80,7 +85,7 @@ fn crowd(report: &mut Report, setting: &Setting) -> Result<()> {
     let [all, known] =
         forked.fold([0, 0], |[all, known], told| [all + 1, known + usize::from(told.known > 4)]);
     report.check(REUSED, 2 * known > all, || format!("{case}: {known} of {all}"));
-    let alone = compare(report, &case, &told)?;
+    let alone = compare(report, &tales(), &case, &told)?;
     report.row(
         &case,
         format!("{alone}/{}", told.len() - failed),
@@ -91,9 +96,69 @@ fn crowd(report: &mut Report, setting: &Setting) -> Result<()> {
     Ok(())
 }
 
+/// Bytes of experts of the second model.
+const OTHER_EXPERTS: u64 = 300 << 10;
+/// Bytes that the allocator may hold more of after many loads than after the first ones.
+const LEFT: u64 = 4 << 20;
+
+/// Two models take turns within the smallest budget of both and room for some experts.
+fn switch(report: &mut Report, setting: &Setting) -> Result<()> {
+    let loads = if setting.full { 200 } else { 12 };
+    let case = format!("two models, loaded {loads} times in turns");
+    if !setting.wants(&case) {
+        return Ok(());
+    }
+    let large = Large::make(&setting.scratch, OTHER_EXPERTS)?;
+    let models = [tales(), large.shards()];
+    let switch = Switch { other: large.shards(), loads };
+    let texts = switch.texts_in_all();
+    let task = Task {
+        model: tales(),
+        ram: Ram::Min,
+        policy: "expected".to_owned(),
+        reader: "direct".to_owned(),
+        context: 256,
+        work: Work::Switch(switch),
+        draft: Drafting::No,
+        only_plan: false,
+    };
+    let budget = finished(task.clone().planned().run(None))?.budget + (16 << 20);
+    let group = Group::new("gate", budget).ok();
+    let ended = Task { ram: Ram::Bytes(budget), ..task }.run(group.as_ref());
+    if group.is_some() {
+        let killed = matches!(ended, Err(Ended::Killed(_)));
+        report.check(ALIVE, !killed, || format!("{case}: {ended:?}"));
+        if killed {
+            return Ok(());
+        }
+    }
+    let done = finished(ended)?;
+    report.check(WITHIN, done.peak_rss <= done.budget && done.budget == budget, || {
+        format!("{case}: {} of {}", mib(done.peak_rss), mib(done.budget))
+    });
+    let Endured { early, late, .. } = done.endured;
+    report.check(RETURNED, early > 0 && late <= early + LEFT, || {
+        format!("{case}: {} after the first loads, {} after the last", mib(early), mib(late))
+    });
+    let told: Vec<Told> = done
+        .certificates
+        .iter()
+        .map(|json| serde_json::from_str(json))
+        .collect::<Result<_, _>>()?;
+    let mut agreed = 0;
+    for (number, place) in models.iter().enumerate() {
+        let of_model = |told: &&Told| Switch::model_of(&told.text) == number;
+        let told: Vec<Told> = told.iter().filter(of_model).cloned().collect();
+        agreed += compare(report, place, &case, &told)?;
+    }
+    report.check(ENDED, told.len() == texts, || format!("{case}: {} of {texts}", told.len()));
+    report.row(&case, format!("{agreed}/{texts}"), &done, group.and_then(|g| g.peak().ok()));
+    Ok(())
+}
+
 /// Computes each text alone, with everything in memory. Returns the number of those that agree.
-fn compare(report: &mut Report, case: &str, told: &[Told]) -> Result<usize> {
-    let model = Model::open(tales())?;
+fn compare(report: &mut Report, place: &Path, case: &str, told: &[Told]) -> Result<usize> {
+    let model = Model::open(place)?;
     let streaming = Streaming { warm_start: false, ..Streaming::default() };
     let options = Options { resident: true, context: Some(256), streaming, ..Options::default() };
     let mut loaded = model.with(options).needs(Needs { texts: 2, ..Needs::default() }).load()?;

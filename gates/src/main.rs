@@ -18,6 +18,7 @@ mod report;
 mod schedule;
 mod setting;
 mod stage;
+mod switch;
 mod task;
 mod virtual_time;
 

@@ -84,6 +84,8 @@ pub(crate) enum Work {
     Endure(usize),
     /// Continues many texts.
     Crowd(Crowd),
+    /// Continues texts of two models in turns.
+    Switch(Switch),
     /// Continues a text on each request.
     Turns { prompt: Vec<u32>, sampling: Sampling },
 }
@@ -93,6 +95,13 @@ pub(crate) enum Work {
 pub(crate) struct Crowd {
     pub(crate) texts: usize,
     pub(crate) per_mille: u32,
+}
+
+/// A second model, and the number of loads of both in turns.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Switch {
+    pub(crate) other: PathBuf,
+    pub(crate) loads: usize,
 }
 
 /// Request to a contender for one turn.

@@ -42,6 +42,7 @@ mod replay;
 mod roundtrip;
 mod run;
 mod serve;
+mod serve_several;
 mod serve_structured;
 mod stand_ins;
 mod stream;

@@ -51,6 +51,14 @@ impl Server {
         found.unwrap_or_else(|| panic!("no line has {words:?}"))
     }
 
+    /// The highest number of bytes that the process has had in memory.
+    pub(crate) fn peak(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        let peak: u64 = peak.trim().strip_suffix(" kB").unwrap().parse().unwrap();
+        peak << 10
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
@@ -189,11 +197,8 @@ fn answers_are_those_of_run_at_any_budget_and_stay_within_it() {
             });
         });
         if let Some(budget) = server.client.get("/props")["ram_budget_bytes"].as_u64() {
-            let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id()));
-            let status = status.unwrap();
-            let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-            let peak: u64 = peak.trim().strip_suffix(" kB").unwrap().parse().unwrap();
-            assert!(peak << 10 <= budget, "{peak} KiB of {budget}");
+            let peak = server.peak();
+            assert!(peak <= budget, "{peak} bytes of {budget}");
         }
         server.signal(Signal::TERM);
         server.line("all texts are over");

@@ -47,7 +47,7 @@ const SCRIPT = `(() => {
     }));
   };
   window.fetch = async (path, options = {}) => {
-    if (path === "props") return new Response(JSON.stringify({ ...await (await real(path, options)).json(), has_chat_template: true }));
+    if (path.startsWith("props")) return new Response(JSON.stringify({ ...await (await real("props", options)).json(), has_chat_template: true }));
     if (path === "v1/models") return new Response(JSON.stringify({ data: [{ id: "one" }, { id: "two" }] }));
     if (path !== "v1/chat/completions") return real(path, options);
     const body = JSON.parse(options.body);

@@ -21,11 +21,20 @@ pub(crate) fn open(typed: Option<&Path>) -> anyhow::Result<Model> {
 /// Opens the model of a command, to run it. Until it is [loaded](load), the heap is limited to the
 /// budget, if there is one.
 pub(crate) fn open_to_run(args: &args::ModelArgs) -> anyhow::Result<Model> {
-    let budget = args.options().budget();
-    if let Some(budget) = budget {
+    limit_to_budget(args);
+    open_typed(args.model.as_deref(), args)
+}
+
+/// Limits the heap to the budget of a command, if there is one.
+pub(crate) fn limit_to_budget(args: &args::ModelArgs) {
+    if let Some(budget) = args.options().budget() {
         process::limit(budget);
     }
-    open_with(args.model.as_deref(), args.advanced.cache_disk, budget)
+}
+
+/// Opens the model that was typed, or the bundled one, for the budget of a command.
+pub(crate) fn open_typed(typed: Option<&Path>, args: &args::ModelArgs) -> anyhow::Result<Model> {
+    open_with(typed, args.advanced.cache_disk, args.options().budget())
 }
 
 fn open_with(

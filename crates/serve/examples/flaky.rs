@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cap::Cap;
 use sws::{Model, Needs, Options, RamBudget, ReaderKind, ShardReader, Streaming, TextCodec};
-use sws_serve::{Server, ServerConfig, ServerLimits, listening, structured};
+use sws_serve::{ModelNames, Server, ServerConfig, ServerLimits, listening, structured};
 use sws_store::StoreOptions;
 use sws_testing::readers::Flaky;
 
@@ -96,8 +96,7 @@ fn config(limits: ServerLimits, stop: &Arc<AtomicBool>) -> ServerConfig {
     let stop = Arc::clone(stop);
     ServerConfig {
         address: ([127, 0, 0, 1], 0).into(),
-        name: "flaky".to_owned(),
-        aliases: Vec::new(),
+        models: vec![ModelNames { id: "flaky".to_owned(), aliases: Vec::new() }],
         keys: Vec::new(),
         hosts: Vec::new(),
         origins: Vec::new(),

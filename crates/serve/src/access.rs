@@ -108,8 +108,7 @@ mod tests {
         let owned = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
         ServerConfig {
             address: ([127, 0, 0, 1], 0).into(),
-            name: "model".to_owned(),
-            aliases: Vec::new(),
+            models: Vec::new(),
             keys: owned(keys),
             hosts: owned(hosts),
             origins: owned(&["http://page.example:3000"]),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sws::{BatchRequest, Cancel, End};
 use sws_text::{ChatOptions, Json, Position, ReplyPart};
 
-use crate::app::{App, Served};
+use crate::app::App;
 use crate::blocks::{self, MessageBlock};
 use crate::failure::Failure;
 use crate::fields::{Fields, Many, Nothing, OneOrMany, parse};
@@ -19,6 +19,7 @@ use crate::prepared::Prepared;
 use crate::queue::Happened;
 use crate::replies::Replies;
 use crate::reply::AnswerWriter;
+use crate::served::Served;
 use crate::sse::named;
 use crate::structured::{self, OutputFormat};
 use crate::tally::{AnswerHead, TextTally};

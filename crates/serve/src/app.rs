@@ -5,18 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use sws::{
-    Activations, BatchRequest, Cancel, Defaults, GenerationOptions, LoadedModel, Needs, TextCodec,
-    Warning,
-};
-use sws_engine::{Gauge, Plan};
+use sws::{BatchRequest, Cancel, LoadedModel};
 use sws_format::Clock;
-use sws_model::KvPrecision;
-use sws_text::{ChatTemplate, Detokenizer, Position, ReplyFormat, SettingOf, Tokenizer};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::channel;
 
-use crate::ServerConfig;
 use crate::bodies::Bodies;
 use crate::cost::RequestCost;
 use crate::counts::ServerCounts;
@@ -26,8 +19,10 @@ use crate::listeners::Events;
 use crate::queue::{QueuedText, TextQueue};
 use crate::reply::ReplyTicket;
 use crate::requests::{RequestEntry, RequestOrigin, Requests};
-use crate::room::{Room, WaitingFor};
+use crate::room::WaitingFor;
+use crate::served::{Served, ServedModel};
 use crate::sizes::{CERTIFICATE_UNIT, certificate_bytes};
+use crate::{ServeError, ServerConfig};
 
 /// Maximum number of events of a request that its connection has not taken yet. Only a client that
 /// does not read its response reaches it.
@@ -41,7 +36,9 @@ pub(crate) struct App {
     pub(crate) queue: TextQueue,
     pub(crate) counts: ServerCounts,
     pub(crate) clock: Clock,
-    served: OnceLock<Arc<Served>>,
+    served: OnceLock<Vec<Arc<Served>>>,
+    /// Handle that ends the loading of models when the server ends.
+    pub(crate) loading: Cancel,
     draining: AtomicBool,
     cut: AtomicBool,
     pub(crate) bodies: Bodies,
@@ -55,46 +52,6 @@ pub(crate) struct App {
     ignored: Mutex<BTreeSet<String>>,
 }
 
-/// Facts about the loaded model, for all threads except the worker's.
-pub(crate) struct Served {
-    pub(crate) model: sws::Model,
-    pub(crate) text: TextCodec,
-    pub(crate) defaults: Defaults,
-    /// Format of the answers in conversations.
-    pub(crate) format: ReplyFormat,
-    /// Special tokens that stay in the text of such answers.
-    pub(crate) shown: Vec<u32>,
-    /// Default settings of conversations, or of texts for a model without conversations.
-    pub(crate) settings: [SettingOf; 7],
-    /// Tokens that end a text.
-    pub(crate) ends: Vec<u32>,
-    /// Memory for structured output.
-    pub(crate) room: Room,
-    /// Maximum length of a text, and size of the vocabulary.
-    pub(crate) limit: usize,
-    pub(crate) vocab: usize,
-    /// Maximum number of texts at a time.
-    pub(crate) texts: usize,
-    /// True if tokens of prompts can be ranked.
-    pub(crate) prompt_ranks: bool,
-    pub(crate) gauge: Option<Gauge>,
-    /// The division of the memory budget, if there is one.
-    pub(crate) plan: Option<Plan>,
-    pub(crate) identity: ServedIdentity,
-}
-
-/// Identity of a served model, for responses.
-pub(crate) struct ServedIdentity {
-    pub(crate) created: i64,
-    pub(crate) fingerprint: String,
-    /// Precision of the KV cache.
-    pub(crate) kv: KvPrecision,
-    /// Kind of activations of products.
-    pub(crate) activations: Activations,
-    /// Reasons why the result differs from that of the published weights.
-    pub(crate) lossy: Vec<String>,
-}
-
 impl App {
     pub(crate) fn new(config: ServerConfig) -> App {
         let bodies = Bodies::new(config.limits.body);
@@ -106,6 +63,7 @@ impl App {
             counts: ServerCounts::default(),
             clock: Clock::real(),
             served: OnceLock::new(),
+            loading: Cancel::new(),
             draining: AtomicBool::new(false),
             cut: AtomicBool::new(false),
             bodies,
@@ -118,76 +76,80 @@ impl App {
         }
     }
 
-    /// Begins to serve a loaded model.
-    pub(crate) fn serve(&self, model: &mut LoadedModel, needs: Needs) -> sws::Result<()> {
-        let limit = model.limit();
-        let vocab = model.causal_lm().vocab();
-        let manifest = model.model().manifest();
-        let arithmetic = manifest.arithmetic();
-        let mut rounded = match model.activations() {
-            Activations::F32 => String::new(),
-            activations => format!("-{activations}"),
-        };
-        if model.kv() != KvPrecision::F32 {
-            rounded += &format!("-kv-{}", model.kv().name());
+    /// Begins to serve models, to which the names of the settings belong.
+    pub(crate) fn serve(&self, models: Vec<ServedModel>) -> Result<(), ServeError> {
+        let names = &self.config.models;
+        if names.len() != models.len() {
+            return Err(ServeError::Names { models: models.len(), names: names.len() });
         }
-        let short: String = manifest.model.fingerprint.chars().take(16).collect();
-        let lossy = model.warnings().iter().filter(|warning| matches!(warning, Warning::Lossy(_)));
-        let text = model.text().clone();
-        let format = text.template().map_or(ReplyFormat::default(), ReplyFormat::of);
-        let defaults = model.model().defaults()?;
-        let conversation = text.template().is_some();
-        let thinks = text.template().is_some_and(ChatTemplate::thinks);
-        let options = GenerationOptions { conversation, thinks, ..GenerationOptions::default() };
-        let generation = defaults.generation(&options)?;
-        generation.ignored.iter().for_each(|sentence| self.log(sentence));
-        let served = Served {
-            defaults,
-            settings: generation.settings(),
-            ends: generation.stop_tokens,
-            room: Room::new(model.plan(), vocab, needs.texts),
-            format,
-            shown: text.markers(format),
-            text,
-            model: model.model().clone(),
-            limit,
-            vocab,
-            texts: needs.texts,
-            prompt_ranks: needs.all_logits,
-            gauge: model.gauge(),
-            plan: model.plan().cloned(),
-            identity: ServedIdentity {
-                created: self.clock.unix_seconds(),
-                fingerprint: format!(
-                    "sws-{}-{arithmetic}{rounded}-{short}",
-                    env!("CARGO_PKG_VERSION")
-                ),
-                kv: model.kv(),
-                activations: model.activations(),
-                lossy: lossy.map(Warning::to_string).collect(),
-            },
-        };
-        let _ = self.served.set(Arc::new(served));
+        let room = Arc::new(ServedModel::room_of_all(&models));
+        let created = self.clock.unix_seconds();
+        let mut all = Vec::with_capacity(models.len());
+        for (model, named) in models.into_iter().zip(names.iter().cloned().enumerate()) {
+            let log = |line: &str| self.log(line);
+            all.push(Arc::new(Served::new(model, named, Arc::clone(&room), created, &log)?));
+        }
+        let _ = self.served.set(all);
         Ok(())
     }
 
-    /// The model, from when it is loaded until the server ends.
-    pub(crate) fn served(&self) -> Result<Arc<Served>, Failure> {
+    /// The models, from when requests are accepted until the server ends.
+    pub(crate) fn all(&self) -> Result<&[Arc<Served>], Failure> {
         if self.is_draining() {
             return Err(Failure::unavailable("the server is about to end; try another"));
         }
-        let served = self.served.get().ok_or_else(|| Failure::unavailable("Loading model"))?;
-        Ok(Arc::clone(served))
+        self.served.get().map(Vec::as_slice).ok_or_else(|| Failure::unavailable("Loading model"))
     }
 
-    /// The memory for structured output, once the model is loaded.
-    pub(crate) fn room(&self) -> Option<&Room> {
-        self.served.get().map(|served| &served.room)
+    /// Records that a model is loaded.
+    pub(crate) fn loaded(&self, number: usize, model: &LoadedModel) {
+        if let Some(served) = self.model(number) {
+            served.engine.begin(model.gauge(), self.clock.now());
+            self.counts.loads.add(1);
+        }
+    }
+
+    /// The model with this number.
+    pub(crate) fn model(&self, number: usize) -> Option<&Arc<Served>> {
+        self.served.get()?.get(number)
+    }
+
+    /// The model that answers requests that name none: the first.
+    pub(crate) fn served(&self) -> Result<Arc<Served>, Failure> {
+        let first = self.all()?.first();
+        first.map(Arc::clone).ok_or_else(|| Failure::unavailable("Loading model"))
+    }
+
+    /// The model with this name, or the first if there is no name.
+    pub(crate) fn named(&self, asked: Option<&str>) -> Result<Arc<Served>, Failure> {
+        let Some(asked) = asked else { return self.served() };
+        let all = self.all()?;
+        let exact = all.iter().find(|served| served.identity.names.has(asked));
+        let found = exact.or_else(|| all.iter().find(|served| served.is_named(asked)));
+        found.map(Arc::clone).ok_or_else(|| self.no_model(asked))
+    }
+
+    /// The refusal of a request for another model.
+    pub(crate) fn no_model(&self, asked: &str) -> Failure {
+        let names: Vec<&str> = self.config.models.iter().map(|names| &*names.id).collect();
+        Failure::no_model(asked, &names)
+    }
+
+    /// True if there are several models.
+    pub(crate) fn is_several(&self) -> bool {
+        self.config.models.len() > 1
+    }
+
+    /// The model that is loaded, or else the first.
+    pub(crate) fn current(&self) -> Result<Arc<Served>, Failure> {
+        let loaded = self.all()?.iter().find(|served| served.engine.is_loaded());
+        loaded.map_or_else(|| self.served(), |served| Ok(Arc::clone(served)))
     }
 
     /// Closes the queue. Texts that have begun continue.
     pub(crate) fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
+        self.loading.cancel();
         self.queue.close();
     }
 
@@ -248,9 +210,10 @@ impl App {
         }
     }
 
-    /// Queues the texts of a request, which share one handle to cancel them.
+    /// Queues the texts of a request for a model, which share one handle to cancel them.
     pub(crate) fn submit(
         &self,
+        served: &Served,
         texts: Vec<BatchRequest>,
         cancel: Cancel,
         origin: RequestOrigin,
@@ -258,14 +221,16 @@ impl App {
         let limits = &self.config.limits;
         let (events, received) = channel(EVENTS);
         let queued = self.clock.now();
-        let cost = RequestCost::new(self.served()?.gauge.clone());
+        let cost = RequestCost::default();
+        cost.count(&served.engine);
         let prompts: Vec<usize> = texts.iter().map(|text| text.tokens.len()).collect();
         let entry = RequestEntry::new(origin, cancel.clone(), cost, queued, &prompts);
         let listed = self.requests.add(entry);
+        let model = served.identity.number;
         let job = |(number, text)| {
             let events = events.clone();
             let entry = Arc::clone(&listed.entry);
-            QueuedText { text, number, events, queued, entry }
+            QueuedText { model, text, number, events, queued, entry }
         };
         let jobs = texts.into_iter().enumerate().map(job).collect();
         self.queue.push(jobs, limits.queue)?;
@@ -288,39 +253,5 @@ impl WaitingFor for App {
 
     fn is_draining(&self) -> bool {
         App::is_draining(self)
-    }
-}
-
-impl Served {
-    /// The model's format of tool calls; `None` if it has no chat template.
-    pub(crate) fn tools(&self) -> Option<&'static str> {
-        self.text.template()?;
-        Some(if self.format.has_generic_calls() { "generic" } else { "template" })
-    }
-
-    /// The memory budget in bytes, if there is one.
-    pub(crate) fn budget(&self) -> Option<u64> {
-        self.plan.as_ref().map(|plan| plan.ledger.budget())
-    }
-
-    /// The tokenizer.
-    pub(crate) fn tokenizer(&self) -> Result<&Tokenizer, Failure> {
-        self.text.tokenizer().ok_or_else(Failure::no_tokenizer)
-    }
-
-    /// The text of a single token. If it is not a whole number of characters, its name in the
-    /// vocabulary.
-    pub(crate) fn name(&self, token: u32) -> String {
-        let Some(tokenizer) = self.text.tokenizer() else {
-            return token.to_string();
-        };
-        let mut text = String::new();
-        let mut detokenizer = Detokenizer::new(tokenizer, Position::Middle, false);
-        detokenizer.push(token, &mut text);
-        detokenizer.finish(&mut text);
-        match text.contains('\u{fffd}') {
-            true => tokenizer.token(token).unwrap_or_default(),
-            false => text,
-        }
     }
 }

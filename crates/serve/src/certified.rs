@@ -9,9 +9,10 @@ use sws_engine::{Certificate, Witness};
 use sws_text::Sampling;
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::app::{App, Served};
+use crate::app::App;
 use crate::failure::Failure;
 use crate::fields::{EXTENSION, SamplingFields, uncertified};
+use crate::served::Served;
 use crate::sizes::{CERTIFICATE_UNIT, certificate_bytes};
 
 /// Bytes of a step of a certificate besides its routes.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sws::{BatchRequest, Cancel, End};
 use sws_text::{ChatOptions, Json, Position, ReplyPart, ToolCall};
 
-use crate::app::{App, Served};
+use crate::app::App;
 use crate::certified::certified;
 use crate::failure::Failure;
 use crate::fields::{Fields, Many, RANKS, SamplingFields, parse};
@@ -19,6 +19,7 @@ use crate::prepared::Prepared;
 use crate::queue::Happened;
 use crate::replies::Replies;
 use crate::reply::AnswerWriter;
+use crate::served::Served;
 use crate::sse::{comment, event};
 use crate::structured::{self, StructuredFields};
 use crate::tally::{AnswerHead, TextTally, chat_logprob, finish_reason};

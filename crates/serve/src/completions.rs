@@ -10,7 +10,7 @@ use sws::{BatchRequest, Cancel, Rank};
 use sws_model::check_tokens;
 use sws_text::Position;
 
-use crate::app::{App, Served};
+use crate::app::App;
 use crate::certified::certified;
 use crate::failure::Failure;
 use crate::fields::{Fields, RANKS, SamplingFields, entries, parse};
@@ -20,6 +20,7 @@ use crate::names::names;
 use crate::prepared::Prepared;
 use crate::queue::Happened;
 use crate::reply::AnswerWriter;
+use crate::served::Served;
 use crate::sse::{comment, event};
 use crate::structured::StructuredFields;
 use crate::tally::{AnswerHead, TextTally, finish_reason, finite};

@@ -13,10 +13,8 @@ use crate::sizes::{TOLD, body_bytes, certificate_bytes};
 pub struct ServerConfig {
     /// Address to listen on; port 0 for any free one.
     pub address: SocketAddr,
-    /// Id of the model for clients.
-    pub name: String,
-    /// Other ids that clients may use; `*` for any.
-    pub aliases: Vec<String>,
+    /// Names of the models. The first model answers requests that name none.
+    pub models: Vec<ModelNames>,
     /// API keys, one of which every request needs. Without any keys, requests need none.
     pub keys: Vec<String>,
     /// Host names of a server without keys, besides `localhost` and addresses.
@@ -33,6 +31,15 @@ pub struct ServerConfig {
     pub stop: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Receives the lines of the log.
     pub log: Arc<dyn Fn(&str) + Send + Sync>,
+}
+
+/// Names of a model.
+#[derive(Clone, Debug, Default)]
+pub struct ModelNames {
+    /// Id of the model for clients.
+    pub id: String,
+    /// Other ids that clients may use; `*` for any.
+    pub aliases: Vec<String>,
 }
 
 /// Limits of requests.
@@ -56,6 +63,9 @@ pub struct ServerLimits {
     pub queue: usize,
     /// Maximum time that a request waits in the queue.
     pub queue_time: Duration,
+    /// Time for which the loaded model of several may begin texts while requests for another one
+    /// wait.
+    pub switch_after: Duration,
     /// Maximum time between two tokens of a text while other texts take their turns.
     pub gap: Duration,
     /// Maximum time until the header of a request has arrived.
@@ -88,6 +98,7 @@ impl Default for ServerLimits {
             connections: 256,
             queue: 32,
             queue_time: Duration::from_secs(300),
+            switch_after: Duration::from_secs(10),
             gap: Duration::from_secs(10),
             header_time: Duration::from_secs(30),
             body_time: Duration::from_secs(10),
@@ -143,6 +154,9 @@ pub enum ServeError {
     /// An address that cannot be listened on.
     #[error("{address} cannot be listened on: {cause}; choose another address or --port")]
     Listen { address: SocketAddr, cause: std::io::Error },
+    /// Models without names, or names without models.
+    #[error("there are {models} models and {names} names for them; name each model once")]
+    Names { models: usize, names: usize },
     /// The thread for connections cannot be started.
     #[error("no thread could be started for connections ({0}); close other programs")]
     Thread(std::io::Error),
@@ -161,24 +175,34 @@ impl ServerConfig {
         if safe { Ok(()) } else { Err(ServeError::NoKeys(self.address)) }
     }
 
+    /// Id of the model that answers requests that name none.
+    pub(crate) fn first(&self) -> &str {
+        self.models.first().map_or("", |names| &names.id)
+    }
+}
+
+impl ModelNames {
     /// True if clients may use this id for the model.
-    pub(crate) fn is_named(&self, asked: &str) -> bool {
-        let last = self.name.rsplit('/').next().unwrap_or(&self.name);
+    pub fn contains(&self, asked: &str) -> bool {
+        self.has(asked) || self.aliases.iter().any(|alias| alias == "*")
+    }
+
+    /// True if one of the names is this id.
+    pub fn has(&self, asked: &str) -> bool {
+        let last = self.id.rsplit('/').next().unwrap_or(&self.id);
         // Clients may name the file itself. Clients of Ollama add a tag.
         let stem = asked.strip_suffix(".gguf").or(asked.strip_suffix(":latest")).unwrap_or(asked);
         let known = |name: &str| name == asked || name == stem;
-        known(&self.name)
-            || known(last)
-            || self.aliases.iter().any(|alias| known(alias) || alias == "*")
+        known(&self.id) || known(last) || self.aliases.iter().any(|alias| known(alias))
     }
 }
 
 impl fmt::Debug for ServerConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Keys are secret, so they are left out.
-        let ServerConfig { address, name, limits, .. } = self;
+        let ServerConfig { address, models, limits, .. } = self;
         let mut debug = f.debug_struct("Config");
-        debug.field("address", address).field("name", name).field("limits", limits);
+        debug.field("address", address).field("models", models).field("limits", limits);
         debug.finish_non_exhaustive()
     }
 }
@@ -189,19 +213,8 @@ mod tests {
 
     #[test]
     fn a_model_is_named_by_its_id_and_its_file() {
-        let config = |name: &str| ServerConfig {
-            address: ([127, 0, 0, 1], 0).into(),
-            name: name.to_owned(),
-            aliases: vec!["m-q4_k_m".to_owned()],
-            keys: Vec::new(),
-            hosts: Vec::new(),
-            origins: Vec::new(),
-            open: false,
-            open_metrics: false,
-            limits: ServerLimits::default(),
-            stop: Arc::new(|| false),
-            log: Arc::new(|_| ()),
-        };
+        let names =
+            |id: &str| ModelNames { id: id.to_owned(), aliases: vec!["m-q4_k_m".to_owned()] };
         for (name, asked, is_named) in [
             ("m-q4_k_m", "m-q4_k_m", true),
             ("m-q4_k_m", "m-q4_k_m.gguf", true),
@@ -215,7 +228,7 @@ mod tests {
             ("mine.gguf", "mine.gguf", true),
             ("mine.gguf", "mine", false),
         ] {
-            assert_eq!(config(name).is_named(asked), is_named, "{name}: {asked}");
+            assert_eq!(names(name).contains(asked), is_named, "{name}: {asked}");
         }
     }
 }

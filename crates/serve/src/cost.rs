@@ -1,14 +1,22 @@
 //! Work of the engine during a request.
 
 use std::fmt::Write;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
 use sws_engine::{Counters, Gauge};
 
-/// Values of the counters when a request was queued.
-#[derive(Clone, Debug)]
-pub(crate) struct RequestCost {
-    gauge: Option<Gauge>,
+use crate::engine::ServedEngine;
+
+/// Values of the counters when a request was queued, or when its model was loaded for it.
+#[derive(Debug, Default)]
+pub(crate) struct RequestCost(Mutex<Option<Counted>>);
+
+#[derive(Debug)]
+struct Counted {
+    /// Number of the load, of which these are the counters.
+    load: u64,
+    gauge: Gauge,
     before: Counters,
 }
 
@@ -24,14 +32,25 @@ pub(crate) struct Spent {
 }
 
 impl RequestCost {
-    pub(crate) fn new(gauge: Option<Gauge>) -> RequestCost {
-        let before = gauge.as_ref().map(Gauge::read).unwrap_or_default();
-        RequestCost { gauge, before }
+    /// Begins to count, unless the work of this load is counted already.
+    pub(crate) fn count(&self, engine: &ServedEngine) {
+        let Some((load, gauge)) = engine.run() else { return };
+        let mut counted = self.lock();
+        if counted.as_ref().is_none_or(|counted| counted.load != load) {
+            let before = gauge.read();
+            *counted = Some(Counted { load, gauge, before });
+        }
     }
 
     pub(crate) fn spent(&self) -> Spent {
-        let Some(gauge) = &self.gauge else { return Spent::default() };
-        Spent::between(&self.before, &gauge.read())
+        match &*self.lock() {
+            Some(Counted { gauge, before, .. }) => Spent::between(before, &gauge.read()),
+            None => Spent::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Counted>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -109,6 +109,8 @@ pub(crate) struct ServerCounts {
     /// Bytes of running sequences and kept prefixes, and the bytes available to them.
     pub(crate) states: [Count; 2],
     pub(crate) disk: DiskCounts,
+    /// Number of times that a model was loaded.
+    pub(crate) loads: Count,
     /// Time until a text gets a sequence.
     pub(crate) queue: Histogram,
     /// Time to a text's first token.
@@ -124,6 +126,12 @@ impl ServerCounts {
     pub(crate) fn responded(&self, endpoint: &'static str, status: u16) {
         let mut responses = self.responses.lock().unwrap_or_else(PoisonError::into_inner);
         *responses.entry((endpoint, status)).or_default() += 1;
+    }
+
+    /// Records that the model is closed, with all its texts and prefixes.
+    pub(crate) fn unloaded(&self) {
+        let gone = [&self.running, &self.positions, &self.kept];
+        gone.into_iter().chain(&self.states).for_each(|count| count.set(0));
     }
 
     /// Writes the counters in the format of Prometheus.

@@ -21,9 +21,10 @@ use sws_watch::live::{Expected, FrameWriter, Hello, LiveRequest, Log, VERSION};
 use sws_watch::{Follower, LEVELS};
 use tokio::time::{Instant, Sleep, sleep};
 
-use crate::app::{App, Served};
+use crate::app::App;
 use crate::failure::Failure;
 use crate::reply::of_events;
+use crate::served::Served;
 use crate::sse::comment;
 
 /// Time between two events.
@@ -46,22 +47,35 @@ pub fn listening(spec: &ModelSpec) -> u64 {
 
 /// `/events`.
 pub(crate) fn listen(app: &Arc<App>, owner: u64) -> Result<Response<Body>, Failure> {
-    let served = app.served()?;
-    let listening = Listening::begin(app, &served)?;
-    let follower = served.gauge.as_ref().map(|gauge| Follower::new(gauge.watch()));
-    let writer = FrameWriter::new(follower, owner, app.events.log().end());
-    let hello = hello(app, &served, &writer);
-    let requests = Vec::new();
-    let at = app.clock.now();
+    let listening = Listening::begin(app)?;
     let next = Box::pin(sleep(Duration::ZERO));
-    let out = written("hello", &hello);
+    let told = told(app, owner)?;
+    let sent = app.clock.now();
+    let requests = Vec::new();
     let count = 0;
-    let sent = at;
-    let stream = Stream { listening, owner, writer, out, next, requests, count, sent, texts: None };
+    let stream = Stream { listening, owner, told, next, requests, count, sent, texts: None };
     Ok(of_events(Body::new(stream)))
 }
 
-fn hello(app: &App, served: &Served, writer: &FrameWriter) -> Hello {
+/// What a listener is told of a model.
+struct Told {
+    /// Number of loads of models so far. With the next one, another model is told of.
+    loads: u64,
+    writer: FrameWriter,
+    out: String,
+}
+
+/// Begins to tell of the loaded model.
+fn told(app: &App, owner: u64) -> Result<Told, Failure> {
+    let loads = app.counts.loads.get();
+    let served = app.current()?;
+    let follower = served.engine.gauge().map(|gauge| Follower::new(gauge.watch()));
+    let writer = FrameWriter::new(follower, owner, app.events.log().end());
+    let out = written("hello", &hello(&served, &writer));
+    Ok(Told { loads, writer, out })
+}
+
+fn hello(served: &Served, writer: &FrameWriter) -> Hello {
     let plan = served.plan.as_ref();
     let uses = plan.map(|plan| plan.ledger.lines().filter(|&(_, bytes)| bytes > 0));
     let uses = uses.into_iter().flatten().map(|(what, bytes)| (what.words().to_owned(), bytes));
@@ -71,7 +85,7 @@ fn hello(app: &App, served: &Served, writer: &FrameWriter) -> Hello {
     });
     Hello {
         version: VERSION,
-        model: app.config.name.clone(),
+        model: served.id().to_owned(),
         rows: writer.rows(),
         budget: plan.map(|plan| plan.ledger.budget()),
         uses: uses.collect(),
@@ -84,27 +98,26 @@ fn hello(app: &App, served: &Served, writer: &FrameWriter) -> Hello {
 /// The registration of a listener. The watch ends with the last one.
 struct Listening {
     app: Arc<App>,
-    watch: Option<RunWatch>,
 }
 
 impl Listening {
-    fn begin(app: &Arc<App>, served: &Served) -> Result<Listening, Failure> {
+    fn begin(app: &Arc<App>) -> Result<Listening, Failure> {
         // Listeners are added and dropped on a single thread.
         if app.events.count.load(Ordering::Relaxed) >= LISTENERS {
             return Err(Failure::busy(format!("{LISTENERS} others listen already; close one")));
         }
         app.events.count.fetch_add(1, Ordering::Relaxed);
-        let watch = served.gauge.as_ref().map(|gauge| gauge.watch().clone());
-        Ok(Listening { app: Arc::clone(app), watch })
+        Ok(Listening { app: Arc::clone(app) })
     }
 }
 
 impl Drop for Listening {
     fn drop(&mut self) {
         if self.app.events.count.fetch_sub(1, Ordering::Relaxed) == 1
-            && let Some(watch) = &self.watch
+            && let Ok(served) = self.app.current()
+            && let Some(gauge) = served.engine.gauge()
         {
-            watch.end();
+            gauge.watch().end();
         }
     }
 }
@@ -113,8 +126,7 @@ impl Drop for Listening {
 struct Stream {
     listening: Listening,
     owner: u64,
-    writer: FrameWriter,
-    out: String,
+    told: Told,
     next: Pin<Box<Sleep>>,
     requests: Vec<LiveRequest>,
     texts: Option<[usize; 2]>,
@@ -129,7 +141,7 @@ impl Stream {
     fn event(&mut self) -> Option<String> {
         let app = &self.listening.app;
         let now = app.clock.now();
-        let mut frame = self.writer.frame(now.as_secs_f64(), &app.events.log());
+        let mut frame = self.told.writer.frame(now.as_secs_f64(), &app.events.log());
         let requests = app.requests.first(self.owner, REQUESTS);
         if requests != self.requests || self.count == 0 {
             frame.requests = Some(requests.clone());
@@ -164,24 +176,30 @@ impl hyper::body::Body for Stream {
     ) -> Poll<Option<Result<Part<Bytes>, Infallible>>> {
         let stream = self.get_mut();
         loop {
-            if !stream.out.is_empty() {
-                let part = Bytes::from(std::mem::take(&mut stream.out));
+            if !stream.told.out.is_empty() {
+                let part = Bytes::from(std::mem::take(&mut stream.told.out));
                 return Poll::Ready(Some(Ok(Part::data(part))));
             }
             if stream.next.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
             }
+            let app = &stream.listening.app;
             // A server that ends waits for its connections.
-            if stream.listening.app.is_draining() {
+            if app.is_draining() {
                 return Poll::Ready(None);
+            }
+            if app.counts.loads.get() != stream.told.loads {
+                let Ok(told) = told(app, stream.owner) else { return Poll::Ready(None) };
+                (stream.told, stream.count) = (told, 0);
+                continue;
             }
             stream.next.as_mut().reset(Instant::now() + EVERY);
             let quiet = stream.listening.app.clock.now().saturating_sub(stream.sent);
             match stream.event() {
-                Some(event) => stream.out = event,
+                Some(event) => stream.told.out = event,
                 None if quiet >= stream.listening.app.config.limits.heartbeat => {
                     stream.sent += quiet;
-                    comment(&mut stream.out, "keep-alive");
+                    comment(&mut stream.told.out, "keep-alive");
                 }
                 None => {}
             }

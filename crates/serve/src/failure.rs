@@ -151,7 +151,7 @@ impl Failure {
         Failure::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message)
     }
 
-    pub(crate) fn no_model(asked: &str, names: &[String]) -> Failure {
+    pub(crate) fn no_model(asked: &str, names: &[&str]) -> Failure {
         let asked: String = asked.chars().take(100).collect();
         let message = format!("there is no model `{asked}` here; there is {}", names.join(", "));
         let failure = Failure::new(StatusCode::NOT_FOUND, "not_found_error", message);

@@ -8,8 +8,9 @@ use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, SeqAccess, Visitor
 use sws::GenerationOptions;
 use sws_text::{ChatTemplate, Generation, GenerationError};
 
-use crate::app::{App, Served};
+use crate::app::App;
 use crate::failure::{Failure, shortened};
+use crate::served::Served;
 
 /// The field for features that only this server has, such as certificates.
 pub(crate) const EXTENSION: &str = "x_sws";
@@ -152,9 +153,9 @@ impl Fields {
     ) -> Result<SamplingFields, Failure> {
         let limits = &app.config.limits;
         if let Some(model) = &self.model
-            && !app.config.is_named(model)
+            && !served.is_named(model)
         {
-            return Err(Failure::no_model(model, std::slice::from_ref(&app.config.name)));
+            return Err(app.no_model(model));
         }
         let mut stop = self.stop.map_or(Vec::new(), |stop| stop.0);
         stop.extend(self.stop_sequences.into_iter().flat_map(|stop| stop.0));

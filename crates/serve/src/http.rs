@@ -26,14 +26,17 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::app::{App, Served};
+use crate::app::App;
 use crate::explained::Explained;
 use crate::failure::{Dialect, Failure, respond};
+use crate::query::model_in;
 use crate::requests::RequestOrigin;
 use crate::route::{Route, RouteFields};
+use crate::served::Served;
 use crate::sizes::TOLD;
 use crate::{
-    access, anthropic, chat, completions, cors, events, info, ollama, openapi, prepared, responses,
+    access, anthropic, chat, completions, cors, events, info, metrics, ollama, openapi, prepared,
+    responses,
 };
 
 /// Time between two checks for the end of the server.
@@ -244,10 +247,10 @@ pub(crate) static ROUTES: [Route; 40] = [
     Route::new(GET, "/openapi.json", "this description", || get(description)),
     Route::new(GET, "/health", "whether the model is loaded", || get(health)),
     Route::new(GET, "/v1/health", "the same", || get(health)),
-    Route::new(GET, "/v1/models", "the model", || get(models)),
+    Route::new(GET, "/v1/models", "the models", || get(models)),
     Route::new(GET, "/models", "the same", || get(models)),
     Route::new(GET, "/v1/models/{*id}", "a model by its id", || get(one_model)),
-    Route::new(GET, "/props", "context, budget, fingerprint", || get(props)),
+    Route::new(GET, "/props", "context, budget, fingerprint; of the model `?model=ID`", || get(props)),
     Route::new(GET, "/metrics", "counters for Prometheus", || get(metrics)),
     Route::new(GET, "/events", "a stream of what the engine does", || get(events)),
     Route::new(GET, "/v1/requests", "requests that wait and run", || get(requests)),
@@ -268,8 +271,8 @@ pub(crate) static ROUTES: [Route; 40] = [
     Route::new(POST, "/v1/messages/count_tokens", "count the tokens of a chat", || post(count)).with(COUNTED),
     Route::new(POST, "/v1/embeddings", "refused: this server makes none", || post(embeddings)),
     Route::new(GET, "/api/version", "the version, in the form of Ollama", || get(ollama_version)),
-    Route::new(GET, "/api/tags", "the model", || get(ollama_tags)),
-    Route::new(GET, "/api/ps", "the model and its memory", || get(ollama_running)),
+    Route::new(GET, "/api/tags", "the models", || get(ollama_tags)),
+    Route::new(GET, "/api/ps", "the loaded model and its memory", || get(ollama_running)),
     Route::new(POST, "/api/show", "facts about the model", || post(ollama_show)).with(SHOW),
     Route::new(POST, "/api/chat", "answer a chat in Ollama's form", || post(ollama_chat)).with(OLLAMA_CHAT),
     Route::new(POST, "/api/generate", "answer a prompt in Ollama's form", || post(ollama_generate)).with(GENERATE),
@@ -325,7 +328,7 @@ fn file(kind: &'static str, text: &'static str) -> Out {
 }
 
 async fn description(State(app): AppState) -> Out {
-    respond(StatusCode::OK, &openapi::description(&app.config.name, &ROUTES))
+    respond(StatusCode::OK, &openapi::description(app.config.first(), &ROUTES))
 }
 
 async fn health(State(app): AppState) -> Out {
@@ -340,16 +343,16 @@ async fn one_model(State(app): AppState, name: Name) -> Out {
     render(read(name).and_then(|id| info::one_model(&app, &id)))
 }
 
-async fn props(State(app): AppState) -> Out {
-    render(info::props(&app))
+async fn props(State(app): AppState, request: In) -> Out {
+    render(info::props(&app, model_in(request.uri().query()).as_deref()))
 }
 
 async fn metrics(State(app): AppState) -> Out {
-    info::metrics(&app)
+    metrics::metrics(&app)
 }
 
-async fn tokenizer_info(State(app): AppState) -> Out {
-    render(info::tokenizer(&app))
+async fn tokenizer_info(State(app): AppState, request: In) -> Out {
+    render(info::tokenizer(&app, model_in(request.uri().query()).as_deref()))
 }
 
 async fn requests(State(app): AppState, request: In) -> Out {

@@ -7,13 +7,14 @@ use serde_json::{Value, json};
 use sws::End;
 use sws_text::ReplyPart;
 
-use crate::app::{App, Served};
+use crate::app::App;
 use crate::failure::Failure;
 use crate::kept::{KeptResponse, KeptResponses};
 use crate::messages::PromptRequest;
 use crate::queue::Happened;
 use crate::replies::Replies;
 use crate::reply::AnswerWriter;
+use crate::served::Served;
 use crate::sse::named;
 use crate::tally::{AnswerHead, TextTally};
 use crate::turn::ChatTurn;

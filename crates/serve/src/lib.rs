@@ -6,6 +6,7 @@
 //!   texts of requests: it parses them, applies the chat template, and makes tokens.
 //! - The calling thread is the worker's. It takes texts from a bounded queue as sequences become free,
 //!   and steps all of them together ([`sws::Batch`]). Each has the output that it has alone.
+//! - [`Server::run_set`] serves several models, of which one is loaded at a time (`switch.rs`).
 //! - Memory for structured output is lent to experts until a request asks for one (`room.rs`).
 //! - What happens to a text goes through a channel to its response. A response that is dropped, as its
 //!   client has left, cancels its texts.
@@ -29,6 +30,7 @@ mod config;
 mod cors;
 mod cost;
 mod counts;
+mod engine;
 mod events;
 mod explained;
 mod failure;
@@ -40,11 +42,13 @@ mod kept;
 mod known;
 mod listeners;
 mod messages;
+mod metrics;
 mod names;
 mod offline;
 mod ollama;
 mod openapi;
 mod prepared;
+mod query;
 mod queue;
 mod replies;
 mod reply;
@@ -53,9 +57,11 @@ mod responses;
 mod room;
 mod route;
 mod runtime;
+mod served;
 mod sizes;
 mod sse;
 mod structured;
+mod switch;
 mod tally;
 mod tools;
 mod turn;
@@ -67,14 +73,15 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
-use sws::{LoadedModel, Needs, PrefixDisk};
+use sws::{LoadedModel, ModelSet, Needs, PlannedModel, PrefixDisk};
 
 use app::App;
-pub use config::{ServeError, ServerConfig, ServerLimits};
+pub use config::{ModelNames, ServeError, ServerConfig, ServerLimits};
 pub use events::listening;
 pub use offline::{Answered, Offline};
 pub use room::structured;
 use runtime::runtime;
+use served::ServedModel;
 
 /// Time for that thread when the server ends.
 const LAST: Duration = Duration::from_secs(1);
@@ -84,7 +91,7 @@ pub struct Server {
     app: Arc<App>,
     address: SocketAddr,
     connections: JoinHandle<()>,
-    disk: Option<PrefixDisk>,
+    disks: Vec<Option<PrefixDisk>>,
 }
 
 impl Server {
@@ -112,12 +119,17 @@ impl Server {
             runtime.shutdown_timeout(LAST);
         });
         let connections = connections.map_err(ServeError::Thread)?;
-        Ok(Server { app, address, connections, disk: None })
+        Ok(Server { app, address, connections, disks: Vec::new() })
     }
 
     /// Lets prefixes be stored on disk while no text runs, and found again.
     pub fn with_disk(self, disk: PrefixDisk) -> Server {
-        Server { disk: Some(disk), ..self }
+        self.with_disks(vec![Some(disk)])
+    }
+
+    /// The same for several models, in their order.
+    pub fn with_disks(self, disks: Vec<Option<PrefixDisk>>) -> Server {
+        Server { disks, ..self }
     }
 
     /// The address on which it listens.
@@ -133,10 +145,40 @@ impl Server {
         needs: Needs,
         ready: impl FnOnce(),
     ) -> Result<(), ServeError> {
-        let Server { app, connections, disk, .. } = self;
-        app.serve(model, needs)?;
+        self.app.serve(vec![ServedModel::loaded(model, needs)])?;
+        self.app.loaded(0, model);
+        self.work(ready, |app, disks| {
+            let mut disk = disks.into_iter().next().flatten();
+            let Some(served) = app.model(0) else { return Ok(()) };
+            worker::run(app, served, model, &mut disk)?;
+            Ok(())
+        })
+    }
+
+    /// Serves the models of a set, of which one is loaded at a time: at first this one, which is
+    /// the first of the set. The settings of the server have their names, in the same order. Calls
+    /// `ready` once requests are accepted.
+    pub fn run_set(
+        self,
+        set: &ModelSet,
+        first: LoadedModel,
+        ready: impl FnOnce(),
+    ) -> Result<(), ServeError> {
+        let planned = |model: &PlannedModel| ServedModel::planned(model);
+        self.app.serve(set.models().iter().map(planned).collect())?;
+        self.app.loaded(0, &first);
+        self.work(ready, |app, disks| switch::run(app, set, first, disks))
+    }
+
+    /// Serves until `work` is over and the server should end.
+    fn work(
+        self,
+        ready: impl FnOnce(),
+        work: impl FnOnce(&App, Vec<Option<PrefixDisk>>) -> Result<(), ServeError>,
+    ) -> Result<(), ServeError> {
+        let Server { app, connections, disks, .. } = self;
         ready();
-        let done = worker::run(&app, model, disk);
+        let done = work(&app, disks);
         // If the worker fails, no request is left waiting.
         app.drain();
         done?;

@@ -7,9 +7,10 @@ use sws_text::{
     ChatError, ChatOptions, ChatPrompt, ChatTemplate, Json, TokenizerError, ToolSchemas,
 };
 
-use crate::app::{App, Served};
+use crate::app::App;
 use crate::failure::Failure;
 use crate::fields::{Many, OneOrMany};
+use crate::served::Served;
 use crate::turn::ChatTurn;
 use crate::turn::generic::{self, ToolsMessage};
 

@@ -14,6 +14,7 @@ use tokio::runtime::Runtime;
 use crate::app::App;
 use crate::http::{RouterService, handle, routes};
 use crate::runtime::runtime;
+use crate::served::ServedModel;
 use crate::{ServeError, ServerConfig, worker};
 
 /// A server without a network, for tests and fuzzing. Requests are passed to it one after another,
@@ -42,11 +43,14 @@ impl Offline {
         needs: Needs,
     ) -> Result<Offline, ServeError> {
         let app = Arc::new(App::new(config));
-        app.serve(&mut model, needs)?;
+        app.serve(vec![ServedModel::loaded(&mut model, needs)])?;
+        app.loaded(0, &model);
         let runtime = runtime().map_err(ServeError::Thread)?;
         let shared = Arc::clone(&app);
         let worker = Builder::new().name("sws-engine".to_owned()).spawn(move || {
-            if let Err(error) = worker::run(&shared, &mut model, None) {
+            if let Some(served) = shared.model(0)
+                && let Err(error) = worker::run(&shared, served, &mut model, &mut None)
+            {
                 shared.log(&error.to_string());
             }
             // If the worker fails, no request is left waiting.

@@ -36,7 +36,7 @@ const KINDS: [(&str, &str, &str); 76] = [
     ("input", "any", "the conversation: a text, or a list of items"),
     ("instructions", "string", "the system's message"),
     ("json_schema", "any", "structured output: a JSON schema"),
-    ("keep_alive", "any", "ignored: the model stays loaded"),
+    ("keep_alive", "any", "time for which one of several models stays loaded"),
     ("logit_bias", "object", "numbers added to the logits of tokens by id"),
     ("logprobs", "any", "probabilities of the tokens: a number of others beside each, or in chats true"),
     ("max_completion_tokens", "integer", "new tokens"),

@@ -1,16 +1,19 @@
 //! Prepares the texts of a request, on the thread that tokenises.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode};
+use serde::Deserialize;
 use serde_json::Value;
 use sws::{BatchRequest, Cancel};
 
-use crate::app::{App, Served};
+use crate::app::App;
 use crate::failure::{Dialect, Failure};
 use crate::reply::{AnswerWriter, ResponseKind, respond};
 use crate::requests::RequestOrigin;
+use crate::served::Served;
 
 /// A request that is ready for the worker.
 pub(crate) struct Prepared {
@@ -47,7 +50,7 @@ pub(crate) async fn texts(
 ) -> Response<Body> {
     let origin = origin(&request);
     match made(Arc::clone(&app), request, prepare).await {
-        Ok(prepared) => answered(&app, prepared, origin, dialect).await,
+        Ok((served, prepared)) => answered(&app, &served, prepared, origin, dialect).await,
         Err(failure) => failure.response(),
     }
 }
@@ -61,8 +64,10 @@ pub(crate) async fn texts_or_value(
 ) -> Response<Body> {
     let origin = origin(&request);
     match made(Arc::clone(&app), request, prepare).await {
-        Ok(Answer::Texts(prepared)) => answered(&app, prepared, origin, dialect).await,
-        Ok(Answer::Value(value)) => crate::failure::respond(StatusCode::OK, &value),
+        Ok((served, Answer::Texts(prepared))) => {
+            answered(&app, &served, prepared, origin, dialect).await
+        }
+        Ok((_, Answer::Value(value))) => crate::failure::respond(StatusCode::OK, &value),
         Err(failure) => failure.response(),
     }
 }
@@ -74,6 +79,7 @@ fn origin(request: &Request<Body>) -> RequestOrigin {
 /// Queues texts, and makes a response of their events.
 async fn answered(
     app: &App,
+    served: &Served,
     prepared: Prepared,
     origin: RequestOrigin,
     dialect: Dialect,
@@ -86,7 +92,7 @@ async fn answered(
         // generates beside a conversation.
         text.short_lived = !stream;
     }
-    match app.submit(texts, cancel, origin) {
+    match app.submit(served, texts, cancel, origin) {
         Ok(ticket) => {
             respond(ticket, answer, ResponseKind { stream, dialect }, &app.config.limits).await
         }
@@ -101,21 +107,43 @@ pub(crate) async fn value(
     make: impl Make<Value>,
 ) -> Response<Body> {
     match made(app, request, make).await {
-        Ok(value) => crate::failure::respond(StatusCode::OK, &value),
+        Ok((_, value)) => crate::failure::respond(StatusCode::OK, &value),
         Err(failure) => failure.response(),
     }
 }
 
-/// Reads a request and converts it. Requests are converted one at a time, as the plan has memory
-/// for encoding one text.
+/// Reads a request and converts it, for the model that it names. Requests are converted one at a
+/// time, as the plan has memory for encoding one text.
 async fn made<T: Send + 'static>(
     app: Arc<App>,
     request: Request<Body>,
     make: impl Make<T>,
-) -> Result<T, Failure> {
-    let served = app.served()?;
+) -> Result<(Arc<Served>, T), Failure> {
+    app.served()?;
     let received = app.bodies.receive(request, &app.config.limits).await?;
-    let made = tokio::task::spawn_blocking(move || make(&app, &served, &received.bytes));
+    let made = tokio::task::spawn_blocking(move || {
+        let served = asked(&app, &received.bytes)?;
+        let made = make(&app, &served, &received.bytes)?;
+        Ok((served, made))
+    });
     // The task ends early only if it panics.
     made.await.unwrap_or_else(|_| Err(Failure::server("the request could not be prepared")))
+}
+
+/// The fields that name a model, the second in the spelling of older clients of Ollama.
+#[derive(Default, Deserialize)]
+struct Asked<'b> {
+    #[serde(borrow, default)]
+    model: Option<Cow<'b, str>>,
+    #[serde(borrow, default)]
+    name: Option<Cow<'b, str>>,
+}
+
+/// The model that a request names. A request that cannot be read is refused by its own parser.
+fn asked(app: &App, body: &[u8]) -> Result<Arc<Served>, Failure> {
+    if !app.is_several() {
+        return app.served();
+    }
+    let Asked { model, name } = serde_json::from_slice(body).unwrap_or_default();
+    app.named(model.or(name).as_deref())
 }

@@ -14,6 +14,8 @@ use crate::requests::RequestEntry;
 /// A text that waits for the worker.
 #[derive(Debug)]
 pub(crate) struct QueuedText {
+    /// Number of the model.
+    pub(crate) model: usize,
     pub(crate) text: BatchRequest,
     /// Number of the text among those of its request.
     pub(crate) number: usize,
@@ -77,6 +79,8 @@ pub(crate) struct TextQueue {
 #[derive(Debug, Default)]
 struct TextQueueState {
     waiting: VecDeque<QueuedText>,
+    /// Number of a model that a client asked to be loaded, without a text.
+    preloaded: Option<usize>,
     closed: bool,
     /// True if the worker should stop waiting, or not begin to wait.
     woken: bool,
@@ -88,8 +92,42 @@ pub(crate) enum NextText {
     Job(Box<QueuedText>),
     /// No waiting text has room now.
     Nothing,
+    /// Only other models are needed, or their texts come first.
+    Others,
+    /// The time to wait is over.
+    Late,
     /// The queue is closed and empty.
     Closed,
+}
+
+/// The loaded model, as the queue knows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ModelTurn {
+    /// Number of the model.
+    pub(crate) model: usize,
+    /// True once texts of other models come first, if they have waited longer.
+    pub(crate) is_over: bool,
+}
+
+/// The time to wait for a text.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TextWait {
+    No,
+    Forever,
+    For(Duration),
+}
+
+impl TextQueueState {
+    /// Place of the next text of a model, unless texts of others come first.
+    fn next_of(&self, turn: ModelTurn) -> Option<usize> {
+        let at = self.waiting.iter().position(|job| job.model == turn.model)?;
+        // Texts are in the order in which they came.
+        (at == 0 || !turn.is_over).then_some(at)
+    }
+
+    fn drop_cancelled(&mut self) {
+        self.waiting.retain(|job| !job.text.cancel.is_cancelled());
+    }
 }
 
 impl TextQueue {
@@ -100,7 +138,7 @@ impl TextQueue {
             return Err(Failure::unavailable("the server is about to end; try another"));
         }
         // Texts whose clients have left do not count.
-        state.waiting.retain(|job| !job.text.cancel.is_cancelled());
+        state.drop_cancelled();
         // Every request has exactly one text with the number 0.
         let requests = state.waiting.iter().filter(|job| job.number == 0).count();
         if requests >= most {
@@ -114,29 +152,91 @@ impl TextQueue {
         Ok(())
     }
 
-    /// Takes the first text, if it has room. With `wait`, waits for a text unless
-    /// [woken](Self::wake).
-    pub(crate) fn next(&self, wait: bool, has_room: impl Fn(&QueuedText) -> bool) -> NextText {
+    /// Takes the first text of a model, if it has room. Waits for a text as long as `wait` says,
+    /// unless [woken](Self::wake).
+    pub(crate) fn next(
+        &self,
+        turn: ModelTurn,
+        wait: TextWait,
+        has_room: impl Fn(&QueuedText) -> bool,
+    ) -> NextText {
         let mut state = self.lock();
         loop {
-            while let Some(first) = state.waiting.front() {
-                if first.text.cancel.is_cancelled() {
-                    state.waiting.pop_front();
-                } else if has_room(first) {
-                    break;
-                } else {
+            state.drop_cancelled();
+            if let Some(at) = state.next_of(turn) {
+                if !has_room(&state.waiting[at]) {
                     return NextText::Nothing;
                 }
+                return match state.waiting.remove(at) {
+                    Some(job) => NextText::Job(Box::new(job)),
+                    None => NextText::Nothing,
+                };
             }
-            match state.waiting.pop_front() {
-                Some(job) => return NextText::Job(Box::new(job)),
-                None if state.closed => return NextText::Closed,
-                None if !wait || std::mem::take(&mut state.woken) => return NextText::Nothing,
-                None => {
-                    let waited = self.changed.wait(state);
-                    state = waited.unwrap_or_else(PoisonError::into_inner);
+            state.preloaded = state.preloaded.filter(|&model| model != turn.model);
+            if !state.waiting.is_empty() || state.preloaded.is_some() {
+                return NextText::Others;
+            }
+            if state.closed {
+                return NextText::Closed;
+            }
+            if std::mem::take(&mut state.woken) {
+                return NextText::Nothing;
+            }
+            state = match wait {
+                TextWait::No => return NextText::Nothing,
+                TextWait::For(Duration::ZERO) => return NextText::Late,
+                TextWait::Forever => {
+                    self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
                 }
+                TextWait::For(time) => {
+                    let waited = self.changed.wait_timeout(state, time);
+                    let (state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+                    if waited.timed_out() && state.waiting.is_empty() && !state.closed {
+                        return NextText::Late;
+                    }
+                    state
+                }
+            };
+        }
+    }
+
+    /// Waits until a model is needed, and returns its number: that of the text that has waited
+    /// longest. `None` if the queue is closed.
+    pub(crate) fn wanted(&self) -> Option<usize> {
+        let mut state = self.lock();
+        loop {
+            state.drop_cancelled();
+            if let Some(first) = state.waiting.front() {
+                return Some(first.model);
             }
+            if let Some(model) = state.preloaded.take() {
+                return Some(model);
+            }
+            if state.closed {
+                return None;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Asks for a model to be loaded once no text needs another.
+    pub(crate) fn preload(&self, model: usize) {
+        self.lock().preloaded = Some(model);
+        // The time for which the loaded model is kept may have changed.
+        self.wake();
+    }
+
+    /// Fails the texts that wait for a model.
+    pub(crate) fn fail(&self, model: usize, failure: &Failure) {
+        let failed: VecDeque<QueuedText> = {
+            let mut state = self.lock();
+            let waiting = std::mem::take(&mut state.waiting);
+            let (failed, others) = waiting.into_iter().partition(|job| job.model == model);
+            state.waiting = others;
+            failed
+        };
+        for job in failed {
+            let _ = job.events.try_send((job.number, Happened::failed(failure.clone())));
         }
     }
 
@@ -162,7 +262,7 @@ impl TextQueue {
 
     /// Drops the texts that were cancelled.
     pub(crate) fn drop_cancelled(&self) {
-        self.lock().waiting.retain(|job| !job.text.cancel.is_cancelled());
+        self.lock().drop_cancelled();
     }
 
     /// Number of texts that wait.
@@ -185,6 +285,9 @@ mod tests {
     use crate::cost::RequestCost;
     use crate::requests::RequestOrigin;
 
+    /// The turn of the only model.
+    const TURN: ModelTurn = ModelTurn { model: 0, is_over: true };
+
     fn job(number: usize, cancel: &Cancel) -> (QueuedText, Receiver<(usize, Happened)>) {
         let (events, received) = channel(4);
         let shards = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shards/tales-moe");
@@ -203,7 +306,7 @@ mod tests {
             cancel: cancel.clone(),
         };
         let queued = Duration::ZERO;
-        let cost = RequestCost::new(None);
+        let cost = RequestCost::default();
         let entry = Arc::new(RequestEntry::new(
             RequestOrigin::default(),
             cancel.clone(),
@@ -211,7 +314,7 @@ mod tests {
             queued,
             &[1],
         ));
-        (QueuedText { text, number, events, queued, entry }, received)
+        (QueuedText { model: 0, text, number, events, queued, entry }, received)
     }
 
     #[test]
@@ -226,24 +329,26 @@ mod tests {
         assert_eq!(queue.push(vec![third], 2).unwrap_err().status.as_u16(), 429);
         gone.cancel();
         assert_eq!(queue.len(), 1);
-        let NextText::Job(taken) = queue.next(false, |_| true) else { panic!("a text waits") };
+        let NextText::Job(taken) = queue.next(TURN, TextWait::No, |_| true) else {
+            panic!("a text waits")
+        };
         assert!(!taken.text.cancel.is_cancelled());
-        assert!(matches!(queue.next(false, |_| true), NextText::Nothing));
+        assert!(matches!(queue.next(TURN, TextWait::No, |_| true), NextText::Nothing));
     }
 
     #[test]
     fn a_wait_that_is_woken_ends_without_a_text() {
         let queue = TextQueue::default();
         queue.wake();
-        assert!(matches!(queue.next(true, |_| true), NextText::Nothing));
+        assert!(matches!(queue.next(TURN, TextWait::Forever, |_| true), NextText::Nothing));
         std::thread::scope(|scope| {
-            let waits = scope.spawn(|| queue.next(true, |_| true));
+            let waits = scope.spawn(|| queue.next(TURN, TextWait::Forever, |_| true));
             queue.wake();
             assert!(matches!(waits.join().unwrap(), NextText::Nothing));
         });
         let (waiting, _) = job(0, &Cancel::new());
         queue.push(vec![waiting], 1).unwrap();
-        assert!(matches!(queue.next(true, |_| true), NextText::Job(_)));
+        assert!(matches!(queue.next(TURN, TextWait::Forever, |_| true), NextText::Job(_)));
     }
 
     #[test]
@@ -255,8 +360,50 @@ mod tests {
         queue.close();
         let Ok((0, Happened::Ended(ended))) = events.try_recv() else { panic!("it is over") };
         assert!(ended.is_err());
-        assert!(matches!(queue.next(true, |_| true), NextText::Closed));
+        assert!(matches!(queue.next(TURN, TextWait::Forever, |_| true), NextText::Closed));
         let (late, _) = job(0, &cancel);
         assert_eq!(queue.push(vec![late], 1).unwrap_err().status.as_u16(), 503);
+    }
+
+    #[test]
+    fn texts_of_other_models_come_first_once_a_turn_is_over() {
+        let queue = TextQueue::default();
+        let cancel = Cancel::new();
+        let mut events = Vec::new();
+        for model in [0, 1, 0, 1] {
+            let (job, received) = job(0, &cancel);
+            queue.push(vec![QueuedText { model, ..job }], 9).unwrap();
+            events.push(received);
+        }
+        let next =
+            |model, is_over| match queue.next(ModelTurn { model, is_over }, TextWait::No, |_| true)
+            {
+                NextText::Job(job) => format!("{}", job.model),
+                other => format!("{other:?}"),
+            };
+        // Model and end of its turn, and what is next.
+        for (model, is_over, expected) in [
+            (0, true, "0"),
+            (0, true, "Others"),
+            (0, false, "0"),
+            (0, false, "Others"),
+            (2, true, "Others"),
+            (1, true, "1"),
+        ] {
+            assert_eq!(next(model, is_over), expected, "{model}");
+        }
+        assert_eq!(queue.wanted(), Some(1));
+        queue.fail(0, &Failure::server("not this one"));
+        queue.fail(1, &Failure::server("it is damaged"));
+        assert!(matches!(events[3].try_recv(), Ok((0, Happened::Ended(ended))) if ended.is_err()));
+        assert_eq!(next(1, true), "Nothing");
+        queue.preload(1);
+        assert_eq!((next(0, false), queue.wanted()), ("Others".to_owned(), Some(1)));
+        queue.preload(1);
+        assert_eq!(next(1, false), "Nothing");
+        // It was woken twice, which counts once.
+        let turn = ModelTurn { model: 1, is_over: false };
+        let late = queue.next(turn, TextWait::For(Duration::ZERO), |_| true);
+        assert!(matches!(late, NextText::Late));
     }
 }

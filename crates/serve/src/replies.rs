@@ -3,8 +3,9 @@
 use sws::{End, Piece};
 use sws_text::{ReplyPart, ReplyReader, ToolCall};
 
-use crate::app::{App, Served};
+use crate::app::App;
 use crate::messages::PromptRequest;
+use crate::served::Served;
 
 /// The answers to a conversation.
 #[derive(Debug)]

@@ -205,7 +205,7 @@ mod tests {
             RequestOrigin { number, id: format!("req-{number}"), endpoint: "/v1/x", owner };
         let cancel = Cancel::new();
         let queued = Duration::from_secs(number);
-        RequestEntry::new(origin, cancel, RequestCost::new(None), queued, &[3, 4])
+        RequestEntry::new(origin, cancel, RequestCost::default(), queued, &[3, 4])
     }
 
     #[test]

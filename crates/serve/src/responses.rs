@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use sws::{BatchRequest, Cancel};
 use sws_text::{ChatOptions, Json, Position};
 
-use crate::app::{App, Served};
+use crate::app::App;
 use crate::failure::{Failure, shortened};
 use crate::fields::{Fields, Nothing, OneOrMany, entries, parse};
 use crate::items::{Echoed, ResponsesAnswer};
@@ -19,6 +19,7 @@ use crate::known::check_names;
 use crate::messages::{ContentPart, PromptRequest, RequestMessage, joined, prompt};
 use crate::names::names;
 use crate::prepared::Prepared;
+use crate::served::Served;
 use crate::structured;
 use crate::tools::{self, OfferedTools, ToolChoice};
 use crate::turn::ChatTurn;

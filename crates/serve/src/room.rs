@@ -1,5 +1,6 @@
 //! Memory for structured output. Experts use it while no request has a structure.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -97,23 +98,24 @@ struct RoomState {
     is_lent: bool,
     /// Time at which a request last had a structure.
     used: Option<Duration>,
-    /// The vocabulary as bytes, built for the first structure.
-    vocabulary: Option<Result<GrammarVocabulary, StructureError>>,
+    /// The vocabularies as bytes, by the number of the model, built for its first structure.
+    vocabularies: BTreeMap<usize, Result<GrammarVocabulary, StructureError>>,
 }
 
 impl Room {
-    /// The memory that a plan has for structures, with this vocabulary and this number of texts at
-    /// a time.
-    pub(crate) fn new(plan: Option<&Plan>, vocab: usize, texts: usize) -> Room {
+    /// The memory that each of these plans has for structures, with this number of tokens in all
+    /// vocabularies, and this number of texts at a time.
+    pub(crate) fn new(plans: &[&Plan], vocab: usize, texts: usize) -> Room {
+        let bytes = plans.iter().map(|plan| plan.ledger.get(MemoryUse::Structured)).min();
         // Without a plan there is no budget.
-        let bytes = plan.map_or(u64::MAX, |plan| plan.ledger.get(MemoryUse::Structured));
+        let bytes = bytes.unwrap_or(u64::MAX);
         let most = Most::within(bytes, vocab, texts);
         Room {
             most,
             vocab,
             all_texts: texts,
             units: Arc::new(Semaphore::new(most.units)),
-            lends: plan.is_some_and(|plan| !plan.structured_lent.is_empty()),
+            lends: plans.iter().any(|plan| !plan.structured_lent.is_empty()),
             state: Mutex::default(),
             taken_back: Condvar::new(),
         }
@@ -173,23 +175,30 @@ impl Room {
                 self.taken_back.notify_all();
             }
         } else if self.lends && !state.is_lent && state.used.is_none_or(|used| now >= used + IDLE) {
-            state.vocabulary = None;
+            state.vocabularies.clear();
             lend(true);
             state.is_lent = true;
         }
     }
 
-    /// The vocabulary for structures, built if necessary. The caller has reserved memory for a
-    /// structure, and there is one caller at a time.
+    /// Records that the model is gone to which the memory may have been lent.
+    pub(crate) fn end(&self) {
+        self.lock().is_lent = false;
+        self.taken_back.notify_all();
+    }
+
+    /// The vocabulary of a model for structures, built if necessary. The caller has reserved memory
+    /// for a structure, and there is one caller at a time.
     pub(crate) fn vocabulary(
         &self,
+        model: usize,
         make: impl FnOnce() -> Result<GrammarVocabulary, StructureError>,
     ) -> Result<GrammarVocabulary, StructureError> {
-        if let Some(known) = self.lock().vocabulary.clone() {
+        if let Some(known) = self.lock().vocabularies.get(&model).cloned() {
             return known;
         }
         let made = make();
-        self.lock().vocabulary = Some(made.clone());
+        self.lock().vocabularies.insert(model, made.clone());
         made
     }
 
@@ -261,7 +270,7 @@ mod tests {
     #[test]
     fn memory_is_lent_unless_a_request_has_a_structure() {
         let second = Duration::from_secs;
-        let room = Room { lends: true, ..Room::new(None, 4096, 4) };
+        let room = Room { lends: true, ..Room::new(&[], 4096, 4) };
         let taken = AtomicUsize::new(0);
         let settle = |at| {
             let mut said = None;
@@ -289,12 +298,12 @@ mod tests {
                 Err(StructureError::TooDeep)
             };
             if is_structured {
-                room.vocabulary(make).unwrap_err();
+                room.vocabulary(0, make).unwrap_err();
             }
         }
         // The vocabulary went with the memory.
         assert_eq!(taken.load(Ordering::Relaxed), 2);
-        let none = Room::new(None, 4096, 4);
+        let none = Room::new(&[], 4096, 4);
         none.settle(second(0), |_| panic!("nothing can be lent"));
     }
 }

@@ -12,10 +12,11 @@ use sws_text::grammar::{
 use sws_text::{Constraint, ConstraintError, Generation, TokenMask};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::app::{App, Served};
+use crate::app::App;
 use crate::failure::Failure;
 use crate::fields::{Nothing, in_words};
 use crate::messages::PromptRequest;
+use crate::served::Served;
 
 /// Values that are parsed once their size is known.
 type Raw = Option<Box<RawValue>>;
@@ -412,7 +413,7 @@ impl Served {
     /// The vocabulary for structures.
     fn vocabulary(&self) -> Result<Result<GrammarVocabulary, StructureError>, Failure> {
         let tokenizer = self.text.shared_tokenizer().ok_or_else(Failure::no_tokenizer)?;
-        Ok(self.room.vocabulary(|| {
+        Ok(self.room.vocabulary(self.identity.number, || {
             let mut markers: Vec<u32> = self
                 .format
                 .markers()

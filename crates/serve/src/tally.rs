@@ -3,10 +3,11 @@
 use serde_json::{Value, json};
 use sws::{End, Rank};
 
-use crate::app::{App, Served};
+use crate::app::App;
 use crate::certified::Certified;
 use crate::failure::Failure;
 use crate::queue::{Made, TextTimes};
+use crate::served::Served;
 
 /// The identity of an answer.
 #[derive(Clone, Debug)]
@@ -22,7 +23,7 @@ impl AnswerHead {
         AnswerHead {
             id: app.id(prefix),
             created: app.clock.unix_seconds(),
-            model: app.config.name.clone(),
+            model: served.id().to_owned(),
             fingerprint: served.identity.fingerprint.clone(),
         }
     }

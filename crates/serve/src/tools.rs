@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 use sws_text::Json;
 use sws_text::grammar::{CallOption, Structure};
 
-use crate::app::{App, Served};
+use crate::app::App;
 use crate::checks::{self, ToolKind};
 use crate::failure::Failure;
+use crate::served::Served;
 
 /// Type of a choice among some of the tools.
 const ALLOWED: &str = "allowed_tools";

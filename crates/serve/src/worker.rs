@@ -1,4 +1,4 @@
-//! The worker's thread, which takes texts from the queue and advances them together.
+//! The worker's thread, which takes texts of a model from the queue and advances them together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,8 +14,9 @@ use tokio::sync::mpsc::Sender;
 
 use crate::app::App;
 use crate::failure::Failure;
-use crate::queue::{Happened, Made, NextText, QueuedText, TextTimes};
+use crate::queue::{Happened, Made, ModelTurn, NextText, QueuedText, TextTimes, TextWait};
 use crate::requests::RequestEntry;
+use crate::served::Served;
 
 /// A text with a sequence.
 struct RunningText {
@@ -62,6 +63,9 @@ struct StepNews {
 /// The worker: texts with sequences, by their numbers in the batch.
 struct Worker<'a> {
     app: &'a App,
+    served: &'a Served,
+    /// Time at which the worker began.
+    since: Duration,
     clock: &'a Clock,
     running: BTreeMap<usize, RunningText>,
     /// Number of the next text.
@@ -72,28 +76,44 @@ struct Worker<'a> {
     laps: Laps,
 }
 
-/// Serves the queue until it is closed and all texts have ended.
+/// Reasons for which the worker has no more texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WorkerEnd {
+    /// The queue is closed.
+    Closed,
+    /// Another model is needed.
+    Others,
+    /// The model was idle for as long as clients asked.
+    Idle,
+}
+
+/// Serves texts of a loaded model until the queue is closed or another model is needed, and all
+/// texts have ended.
 pub(crate) fn run(
     app: &App,
+    served: &Served,
     model: &mut LoadedModel,
-    disk: Option<PrefixDisk>,
-) -> Result<(), sws::Error> {
+    disk: &mut Option<PrefixDisk>,
+) -> Result<WorkerEnd, sws::Error> {
     let gauge = model.gauge();
     let mut batch = model.batch()?.with_turns(app.config.limits.gap);
-    if let Some(disk) = disk {
+    if let Some(disk) = disk.take() {
         batch = batch.with_disk(disk);
     }
     let running = BTreeMap::new();
     let clock = &app.clock;
     let news = StepNews::default();
     let laps = Laps::default();
-    let mut worker = Worker { app, clock, running, next: 0, follower: None, news, laps };
+    let since = clock.now();
+    let mut worker =
+        Worker { app, served, since, clock, running, next: 0, follower: None, news, laps };
     loop {
-        let closed = worker.admit(&mut batch);
+        let end = worker.admit(&mut batch);
         if batch.is_empty() {
-            if closed {
+            if let Some(end) = end {
                 worker.store_all(&mut batch);
-                return Ok(());
+                *disk = batch.take_disk();
+                return Ok(end);
             }
             continue;
         }
@@ -109,53 +129,64 @@ pub(crate) fn run(
 }
 
 impl Worker<'_> {
-    /// Gives sequences to waiting texts. If there are no texts at all, waits for one. Returns true
-    /// if the queue is closed and empty.
-    fn admit(&mut self, batch: &mut Batch<'_>) -> bool {
+    /// Gives sequences to waiting texts. If there are no texts at all, waits for one. Returns the
+    /// reason if there will be no more texts.
+    fn admit(&mut self, batch: &mut Batch<'_>) -> Option<WorkerEnd> {
         loop {
             self.settle_structured(batch);
             let has_room = |job: &QueuedText| {
                 batch.has_room(job.text.prompt_ranks)
                     && (job.text.constraint.is_none() || self.has_room_for_structured())
             };
-            match self.app.queue.next(false, has_room) {
+            match self.app.queue.next(self.turn(), TextWait::No, has_room) {
                 NextText::Job(job) => {
                     self.begin(batch, *job);
                     continue;
                 }
-                NextText::Closed => return true,
-                NextText::Nothing if !batch.is_empty() => return false,
-                NextText::Nothing => {}
+                NextText::Closed => return Some(WorkerEnd::Closed),
+                NextText::Others => return Some(WorkerEnd::Others),
+                _ if !batch.is_empty() => return None,
+                NextText::Nothing | NextText::Late => {}
             }
             // Prefixes are stored while there are no texts.
             if self.store(batch) {
                 continue;
             }
-            let next = self.app.queue.next(true, |job| batch.has_room(job.text.prompt_ranks));
+            let left = self.served.engine.left(self.clock.now());
+            let wait = left.map_or(TextWait::Forever, TextWait::For);
+            let has_room = |job: &QueuedText| batch.has_room(job.text.prompt_ranks);
+            let next = self.app.queue.next(self.turn(), wait, has_room);
             if let Some(follower) = &mut self.follower {
                 // Time without texts does not count as a cost.
                 follower.step();
             }
             match next {
                 NextText::Job(job) => self.begin(batch, *job),
-                NextText::Nothing => return false,
-                NextText::Closed => return true,
+                NextText::Nothing => return None,
+                NextText::Closed => return Some(WorkerEnd::Closed),
+                NextText::Others => return Some(WorkerEnd::Others),
+                NextText::Late => return Some(WorkerEnd::Idle),
             }
         }
+    }
+
+    /// The turn of this model among others.
+    fn turn(&self) -> ModelTurn {
+        let time = self.clock.now().saturating_sub(self.since);
+        let is_over = time >= self.app.config.limits.switch_after;
+        ModelTurn { model: self.served.identity.number, is_over }
     }
 
     /// Lends the memory for structured output to experts or takes it back, depending on the
     /// requests.
     fn settle_structured(&self, batch: &mut Batch<'_>) {
-        if let Some(room) = self.app.room() {
-            room.settle(self.clock.now(), |is_idle| batch.lend_structured(is_idle));
-        }
+        self.served.room.settle(self.clock.now(), |is_idle| batch.lend_structured(is_idle));
     }
 
     /// True if there is memory for another structured text.
     fn has_room_for_structured(&self) -> bool {
         let begun = self.running.values().filter(|running| running.is_structured).count();
-        self.app.room().is_some_and(|room| begun < room.texts())
+        begun < self.served.room.texts()
     }
 
     /// Writes one block of the prefix cache to disk. Returns true if there is more to write.
@@ -221,7 +252,9 @@ impl Worker<'_> {
     }
 
     fn begin(&mut self, batch: &mut Batch<'_>, job: QueuedText) {
-        let QueuedText { text, number, events, queued, entry } = job;
+        let QueuedText { text, number, events, queued, entry, .. } = job;
+        // A text may have waited for its model.
+        entry.cost.count(&self.served.engine);
         let cancel = text.cancel.clone();
         let began = self.clock.now();
         let is_structured = text.constraint.is_some();
@@ -329,6 +362,7 @@ impl Worker<'_> {
         }
         if over {
             self.running.remove(&number);
+            self.served.engine.used(now);
         }
     }
 }

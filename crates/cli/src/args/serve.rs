@@ -5,9 +5,13 @@ use std::path::PathBuf;
 
 use sws_engine::RamBudget;
 
-use super::ModelArgs;
+use super::{ModelArgs, models};
 
-/// Serve a model to programs that speak the interfaces of OpenAI, Anthropic or Ollama.
+/// Serve models to programs that speak the interfaces of OpenAI, Anthropic or Ollama.
+///
+/// Of several models one is loaded at a time, within the whole of --ram; a request for another one
+/// waits until running texts have ended. NAME=MODEL names a model, and a directory stands for the
+/// models in it.
 ///
 /// Requests are batched; each gets exactly the output it would get alone. Listens on this
 /// machine only, unless told otherwise; docs/serve.md has the endpoints. Ctrl-C or SIGTERM lets
@@ -16,17 +20,20 @@ use super::ModelArgs;
 pub(crate) struct Serve {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
+    /// Further models.
+    #[arg(value_name = "MODEL", help_heading = None, add = models())]
+    pub(crate) others: Vec<PathBuf>,
     /// Address to listen on. One that other machines reach needs a key, or --no-auth.
     #[arg(long, alias = "host", value_name = "IP", default_value = "127.0.0.1")]
     pub(crate) listen: IpAddr,
     /// Port to listen on; 0 for any free one.
     #[arg(long, value_name = "N", default_value_t = 8080)]
     pub(crate) port: u16,
-    /// Id of the model for clients [default: the id that was typed, or the name
+    /// Id of the first model for clients [default: the id that was typed, or the name
     /// of its GGUF file or directory].
     #[arg(long, value_name = "ID")]
     pub(crate) name: Option<String>,
-    /// Another id that clients may use, or `*` for any; can be given more than once.
+    /// Another id of it that clients may use, or `*` for any; can be given more than once.
     #[arg(long, value_name = "ID")]
     pub(crate) alias: Vec<String>,
     /// Maximum number of texts at a time. Each has memory for a whole context.
@@ -42,6 +49,10 @@ pub(crate) struct Serve {
     /// passes or take turns, whichever costs less; with 0 they always share passes.
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     pub(crate) max_gap: u32,
+    /// Seconds for which the loaded model of several may begin texts while requests for another one
+    /// wait.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    pub(crate) switch_after: u32,
     /// Maximum number of new tokens of a text [default: as many as the context has room for].
     #[arg(long, value_name = "N")]
     pub(crate) max_tokens: Option<usize>,

@@ -24,6 +24,8 @@ const STACK: usize = 256 << 10;
 /// What happened elsewhere.
 enum News {
     Frame(Box<LiveFrame>),
+    /// Another model is loaded.
+    Hello(Box<Hello>),
     /// The end of the events, with a reason if there is one.
     Ended(Option<anyhow::Error>),
     /// A key was pressed that ends this.
@@ -85,6 +87,13 @@ fn show(
         canvas.draw(&reader.story, &reader.now);
         match heard.recv_timeout(LOOK) {
             Ok(News::Frame(frame)) => reader.take(*frame),
+            Ok(News::Hello(hello)) => {
+                if let Some(other) = Reader::new(&hello) {
+                    let has_colours = reader.now.has_colours;
+                    reader = other;
+                    reader.now.has_colours = has_colours;
+                }
+            }
             Ok(News::Ended(reason)) => return Ok(Some(reason)),
             Ok(News::Quit) => return Ok(None),
             Err(RecvTimeoutError::Timeout) => {}
@@ -108,6 +117,15 @@ fn listen(mut body: Body, news: &SyncSender<News>) {
             Ok(Some((name, data))) if name == "frame" => match serde_json::from_str(&data) {
                 Ok(frame) => {
                     if news.send(News::Frame(Box::new(frame))).is_err() {
+                        return;
+                    }
+                }
+                Err(error) => break Some(error.into()),
+            },
+            // Another model is loaded.
+            Ok(Some((name, data))) if name == "hello" => match serde_json::from_str(&data) {
+                Ok(hello) => {
+                    if news.send(News::Hello(Box::new(hello))).is_err() {
                         return;
                     }
                 }

@@ -11,6 +11,7 @@ use crate::failure::Failure;
 use crate::queue::{Happened, TextTimes};
 use crate::replies::Replies;
 use crate::reply::AnswerWriter;
+use crate::served::Served;
 use crate::tally::TextTally;
 
 /// The place of the text in a line.
@@ -57,6 +58,7 @@ pub(super) struct LinesAnswer {
 impl LinesAnswer {
     pub(super) fn new(
         app: &App,
+        served: &Served,
         texts: AnswerText,
         tally: TextTally,
         replies: Option<Replies>,
@@ -64,7 +66,7 @@ impl LinesAnswer {
     ) -> LinesAnswer {
         LinesAnswer {
             texts,
-            model: app.config.name.clone(),
+            model: served.id().to_owned(),
             clock: app.clock.clone(),
             tally,
             replies,

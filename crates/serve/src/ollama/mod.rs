@@ -4,23 +4,28 @@
 //! its answer is lines of JSON (`answer.rs`). Facts about the model are in `models.rs`.
 
 mod answer;
+mod keep_alive;
 mod models;
 mod request;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::json;
 
-use crate::app::{App, Served};
+use crate::app::App;
 use crate::chat::ChatTexts;
 use crate::completions;
+use crate::engine::LoadState;
 use crate::failure::Failure;
 use crate::fields::parse;
 use crate::names::names;
 use crate::prepared::{Answer, Prepared};
+use crate::served::Served;
 use answer::{AnswerText, LinesAnswer};
+use keep_alive::keep_alive;
 pub(crate) use models::{running, show, tags, version};
-use request::{ChatFields, GenerateFields};
+use request::{AskedModel, ChatFields, GenerateFields};
 
 /// The fields of `/api/chat`.
 pub(crate) fn chat_fields() -> Vec<&'static [&'static str]> {
@@ -42,8 +47,9 @@ pub(crate) fn chat(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Answe
     let request: ChatFields = parse(body)?;
     let texts = AnswerText::Message;
     if request.is_empty() {
-        return loaded(app, request.model(), texts);
+        return loaded(app, served, request.asked(), texts);
     }
+    keep(app, served, request.asked())?;
     let body = request.in_openai(app, served)?;
     of_chat(app, served, &body, texts)
 }
@@ -53,15 +59,17 @@ pub(crate) fn generate(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<A
     let request: GenerateFields = parse(body)?;
     let texts = AnswerText::Response;
     if request.is_empty() {
-        return loaded(app, request.model(), texts);
+        return loaded(app, served, request.asked(), texts);
     }
+    keep(app, served, request.asked())?;
     let is_chat = request.is_chat(served);
     let body = request.in_openai(app, served)?;
     if is_chat {
         return of_chat(app, served, &body, texts);
     }
     let prepared = completions::completion_texts(app, served, body.as_bytes())?;
-    let answer = LinesAnswer::new(app, texts, prepared.tally, None, prepared.sampling.stream);
+    let answer =
+        LinesAnswer::new(app, served, texts, prepared.tally, None, prepared.sampling.stream);
     Ok(Answer::Texts(Prepared {
         texts: prepared.texts,
         cancel: prepared.cancel,
@@ -78,7 +86,7 @@ fn of_chat(
 ) -> Result<Answer, Failure> {
     let chat = ChatTexts::of(app, served, body.as_bytes())?;
     let stream = chat.sampling.stream;
-    let answer = LinesAnswer::new(app, texts, chat.tally, Some(chat.replies), stream);
+    let answer = LinesAnswer::new(app, served, texts, chat.tally, Some(chat.replies), stream);
     Ok(Answer::Texts(Prepared {
         texts: chat.texts,
         cancel: chat.cancel,
@@ -87,17 +95,46 @@ fn of_chat(
     }))
 }
 
-/// The answer to a request without a text, which reports that the model is loaded.
-fn loaded(app: &App, model: &str, texts: AnswerText) -> Result<Answer, Failure> {
-    if !app.config.is_named(model) {
-        return Err(Failure::no_model(model, std::slice::from_ref(&app.config.name)));
+/// The answer to a request without a text. One of several models will be loaded, or closed, once no
+/// other request is in the way.
+fn loaded(
+    app: &App,
+    served: &Served,
+    asked: AskedModel<'_>,
+    texts: AnswerText,
+) -> Result<Answer, Failure> {
+    if !served.is_named(asked.model) {
+        return Err(app.no_model(asked.model));
+    }
+    let ends = keep(app, served, asked)?;
+    if app.is_several() && ends {
+        if served.engine.state() == LoadState::Unloaded {
+            // The next request loads it to stay.
+            served.engine.keep(None);
+        }
+        app.queue.wake();
+    } else if app.is_several() {
+        app.queue.preload(served.identity.number);
     }
     let mut line = json!({
-        "model": app.config.name,
+        "model": served.id(),
         "created_at": models::time(app.clock.unix_seconds()),
         "done": true,
-        "done_reason": "load",
+        "done_reason": if ends { "unload" } else { "load" },
     });
     texts.put(&mut line, String::new());
     Ok(Answer::Value(line))
+}
+
+/// Keeps one of several models loaded for as long as a request asks. Returns true if that is no
+/// time at all.
+fn keep(app: &App, served: &Served, asked: AskedModel<'_>) -> Result<bool, Failure> {
+    let Some(value) = asked.keep_alive.filter(|value| !value.is_null() && app.is_several()) else {
+        return Ok(false);
+    };
+    let time = keep_alive(value).ok_or_else(|| {
+        Failure::field("keep_alive", "keep_alive is neither seconds nor a time such as 5m")
+    })?;
+    served.engine.keep(time);
+    Ok(time == Some(Duration::ZERO))
 }

@@ -6,9 +6,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use sws_engine::memory;
 
-use crate::app::{App, Served};
+use crate::app::App;
 use crate::failure::Failure;
 use crate::fields::{Nothing, parse};
+use crate::served::Served;
 
 /// The fields of `/api/show`.
 #[derive(Debug, Deserialize)]
@@ -29,16 +30,21 @@ pub(crate) fn version() -> Value {
 
 /// `/api/tags`.
 pub(crate) fn tags(app: &App) -> Result<Value, Failure> {
-    let served = app.served()?;
-    Ok(json!({"models": [model(app, &served)]}))
+    let models: Vec<Value> = app.all()?.iter().map(|served| model(served)).collect();
+    Ok(json!({ "models": models }))
 }
 
-/// `/api/ps`.
+/// `/api/ps`: the model that is loaded.
 pub(crate) fn running(app: &App) -> Result<Value, Failure> {
-    let served = app.served()?;
-    let mut model = model(app, &served);
-    // The model stays loaded as long as the server runs.
-    model["expires_at"] = "9999-12-31T23:59:59Z".into();
+    let served = app.current()?;
+    if !served.engine.is_loaded() {
+        return Ok(json!({"models": []}));
+    }
+    let mut model = model(&served);
+    let left = served.engine.left(app.clock.now());
+    let end = left.map(|left| app.clock.unix_seconds().saturating_add(left.as_secs() as i64));
+    // Without an end it stays loaded until another one is needed.
+    model["expires_at"] = end.map_or_else(|| "9999-12-31T23:59:59Z".to_owned(), time).into();
     model["size"] = json!(memory());
     model["size_vram"] = 0.into();
     model["context_length"] = served.limit.into();
@@ -49,8 +55,8 @@ pub(crate) fn running(app: &App) -> Result<Value, Failure> {
 pub(crate) fn show(app: &App, served: &Arc<Served>, body: &[u8]) -> Result<Value, Failure> {
     let ShowFields { model, name, .. } = parse(body)?;
     let asked = model.or(name).unwrap_or_default();
-    if !app.config.is_named(&asked) {
-        return Err(Failure::no_model(&asked, std::slice::from_ref(&app.config.name)));
+    if !served.is_named(&asked) {
+        return Err(app.no_model(&asked));
     }
     let spec = served.model.spec();
     let [parameters, _] = spec.parameters();
@@ -85,12 +91,12 @@ fn capabilities(served: &Served) -> Vec<&'static str> {
     capabilities
 }
 
-fn model(app: &App, served: &Served) -> Value {
+fn model(served: &Served) -> Value {
     let manifest = served.model.manifest();
     let bytes: u64 = manifest.pieces.iter().map(|piece| piece.stored_bytes()).sum();
     json!({
-        "name": app.config.name,
-        "model": app.config.name,
+        "name": served.id(),
+        "model": served.id(),
         "modified_at": time(served.identity.created),
         "size": bytes,
         "digest": manifest.model.fingerprint,

@@ -6,9 +6,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sws_text::Json;
 
-use crate::app::{App, Served};
+use crate::app::App;
 use crate::failure::Failure;
 use crate::fields::{Many, Nothing};
+use crate::served::Served;
 
 /// Options that have the same name and meaning in OpenAI's form or that of llama.cpp.
 const SAME: &[&str] = &[
@@ -42,8 +43,15 @@ pub(crate) struct ChatFields {
     stream: Option<bool>,
     #[serde(default)]
     think: Option<Value>,
-    #[serde(default, rename = "keep_alive")]
-    _keep_alive: Option<Nothing>,
+    #[serde(default)]
+    keep_alive: Option<Value>,
+}
+
+/// The model that a request names, and the time for which it shall stay loaded.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AskedModel<'r> {
+    pub(super) model: &'r str,
+    pub(super) keep_alive: Option<&'r Value>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -90,14 +98,14 @@ pub(crate) struct GenerateFields {
     /// Tokens of an earlier answer, which Ollama itself no longer supports.
     #[serde(default, rename = "context")]
     _context: Option<Nothing>,
-    #[serde(default, rename = "keep_alive")]
-    _keep_alive: Option<Nothing>,
+    #[serde(default)]
+    keep_alive: Option<Value>,
 }
 
 impl ChatFields {
-    /// Id of the model that was asked for.
-    pub(super) fn model(&self) -> &str {
-        &self.model
+    /// The model that was asked for.
+    pub(super) fn asked(&self) -> AskedModel<'_> {
+        AskedModel { model: &self.model, keep_alive: self.keep_alive.as_ref() }
     }
 
     /// True if there is nothing to answer.
@@ -144,9 +152,9 @@ impl Message {
 }
 
 impl GenerateFields {
-    /// Id of the model that was asked for.
-    pub(super) fn model(&self) -> &str {
-        &self.model
+    /// The model that was asked for.
+    pub(super) fn asked(&self) -> AskedModel<'_> {
+        AskedModel { model: &self.model, keep_alive: self.keep_alive.as_ref() }
     }
 
     /// True if there is nothing to answer.

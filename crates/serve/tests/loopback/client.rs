@@ -9,9 +9,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use serde_json::Value;
-use sws::{LoadedModel, Model, Needs, Options, PrefixDisk, Streaming};
+use sws::{
+    LoadedModel, Model, ModelSet, Needs, Options, PrefixDisk, RamBudget, SetEntry, Streaming,
+    Threads,
+};
 use sws_format::Clock;
-use sws_serve::{ServeError, Server, ServerConfig, ServerLimits};
+use sws_serve::{ModelNames, ServeError, Server, ServerConfig, ServerLimits};
 
 /// A running server.
 pub(crate) struct Running {
@@ -32,8 +35,10 @@ pub(crate) struct Response {
 pub(crate) fn config() -> ServerConfig {
     ServerConfig {
         address: ([127, 0, 0, 1], 0).into(),
-        name: "owner/tales".to_owned(),
-        aliases: vec!["gpt-any".to_owned()],
+        models: vec![ModelNames {
+            id: "owner/tales".to_owned(),
+            aliases: vec!["gpt-any".to_owned()],
+        }],
         keys: Vec::new(),
         hosts: Vec::new(),
         origins: Vec::new(),
@@ -81,6 +86,38 @@ pub(crate) fn serve_with(
     let thread = std::thread::spawn(move || {
         let mut model = load(&dir, needs(texts));
         server.run(&mut model, needs(texts), || ())
+    });
+    let running = Running { address, stop, thread: Some(thread) };
+    wait_for(|| running.get("/health").status == 200);
+    running
+}
+
+/// Serves several models within a budget, of which one is loaded at a time, and waits for the first.
+pub(crate) fn serve_set(
+    dirs: &[&Path],
+    needs: Needs,
+    config: ServerConfig,
+    disks: Vec<Option<PrefixDisk>>,
+) -> Running {
+    let stop = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&stop);
+    let config = ServerConfig { stop: Arc::new(move || asked.load(Ordering::Relaxed)), ..config };
+    let server = Server::start(config).unwrap().with_disks(disks);
+    let address = server.address();
+    let entry = |dir: &&Path| {
+        let model = Model::open(dir).unwrap();
+        let text = model.with(Options::default()).read_text().unwrap();
+        let text = text.while_loaded(model.chat_template().ok());
+        SetEntry { model, text, needs }
+    };
+    let entries = dirs.iter().map(entry).collect();
+    let thread = std::thread::spawn(move || {
+        let streaming = Streaming { warm_start: false, ..Streaming::default() };
+        let ram = RamBudget::Bytes(2 << 30);
+        let options = Options { ram, streaming, ..Options::default() };
+        let set = ModelSet::plan(entries, &options, &Threads::start(2).unwrap()).unwrap();
+        let first = set.loader(0).load().unwrap();
+        server.run_set(&set, first, || ())
     });
     let running = Running { address, stop, thread: Some(thread) };
     wait_for(|| running.get("/health").status == 200);

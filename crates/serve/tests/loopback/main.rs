@@ -17,5 +17,6 @@ mod ollama;
 mod recorded;
 mod refusals;
 mod requests;
+mod several;
 mod structured;
 mod tools;

@@ -93,7 +93,7 @@ fn claude_code_gets_blocks_and_keeps_its_beginning() {
          <tool_call>\n{\"name\": \"Read\", \"arguments\": {\"file_path\": \"Makefile\"}}\n</tool_call>",
     );
     let mut config = config();
-    config.aliases.push("*".to_owned());
+    config.models[0].aliases.push("*".to_owned());
     let server = serve(&dir, 1, config);
     let lines = [
         "anthropic-version: 2023-06-01",

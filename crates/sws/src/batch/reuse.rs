@@ -44,6 +44,11 @@ impl Batch<'_> {
         self
     }
 
+    /// Ends the use of the [disk](Self::with_disk), and returns it for another batch of the model.
+    pub fn take_disk(&mut self) -> Option<PrefixDisk> {
+        self.disk.take()
+    }
+
     /// Writes one block of the kept prefixes to the [disk](Self::with_disk). Returns true if there
     /// is more to write. Blocks the batch meanwhile, so it is for times without texts.
     pub fn store(&mut self) -> bool {

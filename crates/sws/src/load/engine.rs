@@ -50,7 +50,10 @@ fn in_memory(loader: &mut Loader<'_>) -> Result<LoadedBackend> {
 fn streamed(loader: &mut Loader<'_>, text: &TextCodec, threads: &Threads) -> Result<LoadedBackend> {
     let model = loader.model;
     let planning = Planning::new(loader, text, threads)?;
-    let plan = planning.plan(loader)?;
+    let plan = match loader.plan.take() {
+        Some(plan) => plan,
+        None => planning.plan(loader)?,
+    };
     info!(
         "a budget of {}: {} of {} bytes of weights stay in memory, {} slots for experts, a context of {}, {} tokens of a prompt at once",
         Size(plan.ledger.budget()),

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use sws_engine::UnknownBudget;
+use sws_engine::{Plan, UnknownBudget};
 use sws_format::{Progress, ShardReader};
 use tracing::info;
 
@@ -28,6 +28,8 @@ pub struct Loader<'m> {
     pub(super) unknown: Option<UnknownBudget>,
     pub(super) threads: Option<Threads>,
     pub(super) text: Option<TextCodec>,
+    /// The plan, if it was made before.
+    pub(super) plan: Option<Plan>,
     progress: Option<Box<dyn FnMut(Progress) + 'm>>,
 }
 
@@ -66,6 +68,7 @@ impl<'m> Loader<'m> {
             unknown: None,
             threads: None,
             text: None,
+            plan: None,
             progress: None,
         }
     }
@@ -96,6 +99,12 @@ impl<'m> Loader<'m> {
     /// lists their memory separately.
     pub fn text(mut self, text: TextCodec) -> Self {
         self.text = Some(text);
+        self
+    }
+
+    /// Sets the plan that was made for this model and these options.
+    pub(super) fn planned(mut self, plan: Plan) -> Self {
+        self.plan = Some(plan);
         self
     }
 

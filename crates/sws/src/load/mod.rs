@@ -10,3 +10,4 @@ mod loading;
 pub(crate) mod options;
 pub(crate) mod planning;
 pub(crate) mod resident;
+pub(crate) mod set;

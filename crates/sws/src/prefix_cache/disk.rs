@@ -18,6 +18,8 @@ const HEAP: u64 = 16 << 20;
 #[derive(Debug)]
 pub struct PrefixDisk {
     blobs: Blobs,
+    /// The part of the owners' names that depends on no layout.
+    bases: Vec<BlobName>,
     /// The first link of each owner's chain of names.
     owners: Vec<BlobName>,
     /// False once the disk has refused a file.
@@ -85,12 +87,13 @@ impl PrefixDisk {
         let parts: Vec<&[u8]> = identity.iter().map(String::as_bytes).collect();
         let base = BlobName::of(&parts);
         let keys = keys.iter().map(|key| base.then(key.as_bytes()));
-        let owners = [base].into_iter().chain(keys).collect();
+        let bases: Vec<BlobName> = [base].into_iter().chain(keys).collect();
+        let owners = bases.clone();
         let faults = blobs.faults();
         let counts =
             PrefixDiskCounts { faults: faults.len() as u64, ..PrefixDiskCounts::default() };
         let writes = true;
-        PrefixDisk { blobs, owners, writes, faults, counts }
+        PrefixDisk { blobs, bases, owners, writes, faults, counts }
     }
 
     /// Heap bytes of the disk cache, without the prefixes.
@@ -100,7 +103,7 @@ impl PrefixDisk {
 
     /// Makes the names depend on the layout of a model's states, too.
     pub(crate) fn laid_out(mut self, layout: &[u8]) -> PrefixDisk {
-        self.owners.iter_mut().for_each(|owner| *owner = owner.then(layout));
+        self.owners = self.bases.iter().map(|base| base.then(layout)).collect();
         self
     }
 

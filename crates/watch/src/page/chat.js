@@ -15,16 +15,18 @@ let knowing = null;
 
 async function about() {
   try {
-    const [props, models] = await Promise.all(["props", "v1/models"].map(async (path) => {
+    const ask = async (path) => {
       const response = await fetch(path, { headers: headers() });
       if (!response.ok) throw new Error(await failureOf(response));
       return response.json();
-    }));
+    };
+    showModels((await ask("v1/models")).data);
+    const { model } = requestSettings();
+    const props = await ask(model ? "props?model=" + encodeURIComponent(model) : "props");
     const before = talks;
     talks = Boolean(props.has_chat_template);
     context = props.n_ctx || 0;
     showDefaults(props.default_generation_settings);
-    showModels(models.data);
     if (talks !== before) showMessages();
   } catch {
     return;

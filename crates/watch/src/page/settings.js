@@ -57,12 +57,19 @@ function showModels(models) {
   const names = models.map((model) => model.id);
   const before = select.value || localStorage.getItem("sws-model");
   select.textContent = "";
-  for (const name of names) select.append(made("option", name));
+  for (const { id, status } of models) {
+    const option = made("option", status && status.value !== "loaded" ? id + " (not loaded)" : id);
+    option.value = id;
+    select.append(option);
+  }
   if (names.includes(before)) select.value = before;
   select.hidden = names.length < 2;
 }
 
-at("model-choice").addEventListener("change", () => localStorage.setItem("sws-model", at("model-choice").value));
+at("model-choice").addEventListener("change", () => {
+  localStorage.setItem("sws-model", at("model-choice").value);
+  knowing = about();
+});
 
 at("settings-open").addEventListener("click", () => {
   at("set-system").value = settings.system || "";

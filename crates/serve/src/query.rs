@@ -1,0 +1,51 @@
+//! The model that the query of an address names.
+
+/// The value of `model` in a query, decoded; `None` if there is none.
+pub(crate) fn model_in(query: Option<&str>) -> Option<String> {
+    let mut fields = query?.split('&').filter_map(|field| field.split_once('='));
+    let (_, value) = fields.find(|(name, _)| *name == "model")?;
+    Some(decoded(value))
+}
+
+/// A text without its `%` codes. A code that is none stays as it is.
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        let code = after.get(..2).filter(|_| *first == b'%');
+        let code = code.and_then(|code| std::str::from_utf8(code).ok());
+        let code = code.filter(|code| code.bytes().all(|digit| digit.is_ascii_hexdigit()));
+        match code.and_then(|code| u8::from_str_radix(code, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &after[2..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_decoded() {
+        for (query, expected) in [
+            (None, None),
+            (Some(""), None),
+            (Some("a=b"), None),
+            (Some("a=b&model=one"), Some("one")),
+            (Some("model=Owner%2FName%3Aq8&model=b"), Some("Owner/Name:q8")),
+            (Some("model=100%&a"), Some("100%")),
+            (Some("model=%+1%e4"), Some("%+1\u{fffd}")),
+            (Some("model="), Some("")),
+        ] {
+            assert_eq!(model_in(query).as_deref(), expected, "{query:?}");
+        }
+    }
+}
